@@ -1,0 +1,52 @@
+"""clnn runs neural networks on any OpenCL device, with kernels specialised per shape and layout.
+
+    import clnn
+    session = clnn.compile_model("net.onnx")
+    outputs = session({"x": array})
+"""
+
+from __future__ import annotations
+
+import logging as _logging
+from typing import TYPE_CHECKING, Any
+
+from clnn._version import __version__
+from clnn.errors import ClnnError
+from clnn.options import Options
+
+if TYPE_CHECKING:
+    from clnn.api import compile_model, devices, doctor, verify
+    from clnn.runtime.session import Session
+
+_LAZY = {
+    "compile_model": "clnn.api",
+    "devices": "clnn.api",
+    "doctor": "clnn.api",
+    "verify": "clnn.api",
+    "Session": "clnn.runtime.session",
+}
+
+__all__ = [
+    "ClnnError",
+    "Options",
+    "Session",
+    "__version__",
+    "compile_model",
+    "devices",
+    "doctor",
+    "verify",
+]
+
+_logging.getLogger("clnn").addHandler(_logging.NullHandler())
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        import importlib
+
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'clnn' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

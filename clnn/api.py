@@ -1,0 +1,101 @@
+"""The public functions: compile a model, list devices, diagnose, verify."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from clnn.graph.ir import Graph
+from clnn.graph.passes import optimise
+from clnn.options import Options
+from clnn.settings import warn_unknown
+
+if TYPE_CHECKING:
+    from clnn.runtime.device import DeviceInfo
+    from clnn.runtime.doctor import Check
+    from clnn.runtime.session import Session
+    from clnn.verification.report import VerifyReport
+
+Model = "str | os.PathLike[str] | bytes | Graph"
+
+
+def compile_model(
+    model: str | os.PathLike[str] | bytes | Graph | Any,
+    device: str | int | None = None,
+    options: Options | None = None,
+    shapes: Mapping[str, Sequence[int] | int] | None = None,
+) -> Session:
+    """Return a Session that runs `model` on `device`.
+
+    model: path of an .onnx file, its bytes, an onnx.ModelProto, or a Graph. device: "auto", "cpu",
+    "gpu", an index, or part of a platform's or device's name (default: CLNN_DEVICE). shapes: fixes
+    symbolic dimensions, by input name -> shape or dimension name -> extent.
+    Raises ModelError, UnsupportedOpError, NoDeviceError, DeviceError, BuildError or
+    OutOfDeviceMemoryError.
+    """
+    from clnn.runtime.device import select
+    from clnn.runtime.session import Session
+
+    warn_unknown()
+    options = options or Options()
+    graph = load_graph(model, shapes)
+    if options.fuse:
+        graph = optimise(graph)
+    return Session(graph, select(device), options)
+
+
+def load_graph(
+    model: str | os.PathLike[str] | bytes | Graph | Any,
+    shapes: Mapping[str, Sequence[int] | int] | None = None,
+) -> Graph:
+    """Return the Graph of a model, before any pass."""
+    if isinstance(model, Graph):
+        return model
+    from clnn.importers.onnx import import_onnx
+
+    return import_onnx(model, shapes)
+
+
+def devices() -> list[DeviceInfo]:
+    """Return every OpenCL device, usable or not (see DeviceInfo.why_not)."""
+    from clnn.runtime.device import discover
+
+    return discover()
+
+
+def doctor() -> list[Check]:
+    """Return the checks of `clnn doctor`, in order."""
+    from clnn.runtime.doctor import doctor_report
+
+    return doctor_report()
+
+
+def verify(
+    model: str | os.PathLike[str] | bytes | Graph,
+    against: str = "onnxruntime",
+    device: str | int | None = None,
+    per_layer: bool = False,
+    shapes: Mapping[str, Sequence[int] | int] | None = None,
+    *,
+    bisect: bool = False,
+    feeds: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    tolerance: float = 1e-4,
+    options: Options | None = None,
+) -> VerifyReport:
+    """Compare what a device computes for a model with another engine.
+
+    against: "onnxruntime", or "reference" (numpy in double precision). per_layer: compare every
+    node's result of the unfused network too. bisect: search the first wrong node of the network
+    as it is compiled. feeds: inputs by name; those left out are random, from `seed`. tolerance:
+    error allowed, relative to an output's largest magnitude; integers must be equal.
+    The report is true when all is within tolerance. Raises as compile_model does, SettingError for
+    an argument that is not allowed, MissingPackageError where onnxruntime is not installed.
+    """
+    from clnn.verification.verify import Request
+    from clnn.verification.verify import verify as run
+
+    request = Request(model, against, device, shapes or {}, feeds or {}, seed, tolerance,
+                      options or Options(), per_layer, bisect)  # fmt: skip
+    return run(request)

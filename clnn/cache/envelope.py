@@ -1,0 +1,87 @@
+"""The file format of one cache entry: what is written, and the checks that any file must pass.
+
+magic     8 bytes   89 43 4C 42 49 4E 0D 0A  ("CLBIN" between bytes that text tools change)
+version   u32 LE    FORMAT_VERSION
+meta_len  u32 LE
+data_len  u64 LE
+key       32 bytes  the entry's own key: a file that was moved to another name is refused
+meta      meta_len bytes of UTF-8 JSON, an object
+payload   data_len bytes
+trailer   32 bytes  SHA-256 of everything before it
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+FORMAT_VERSION = 1
+MAX_ENTRY_BYTES = 1 << 28
+MAGIC = b"\x89CLBIN\r\n"
+
+JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
+
+_HEADER = struct.Struct("<8sIIQ32s")
+_DIGEST_BYTES = 32
+
+
+class BadEntry(ValueError):  # noqa: N818 - a condition that the store handles, never shown as an error
+    """A file is not the entry that its name promises; the text says in what."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a cache holds under one key: JSON meta data and the bytes themselves."""
+
+    meta: dict[str, JSON]
+    payload: bytes
+
+
+def encode(key: str, meta: Mapping[str, JSON], payload: bytes) -> bytes:
+    """Return the file content of an entry.
+
+    Raises TypeError or ValueError when `meta` is not JSON (NaN and infinities included).
+    """
+    text = json.dumps(dict(meta), sort_keys=True, allow_nan=False, separators=(",", ":"))
+    head = text.encode("ascii")
+    header = _HEADER.pack(MAGIC, FORMAT_VERSION, len(head), len(payload), bytes.fromhex(key))
+    body = b"".join((header, head, payload))
+    return body + hashlib.sha256(body).digest()
+
+
+def decode(blob: bytes, key: str) -> Entry:
+    """Return the entry that file content `blob` holds under `key`.
+
+    Raises BadEntry on any doubt: length, magic, version, key or checksum.
+    """
+    if len(blob) < _HEADER.size + _DIGEST_BYTES:
+        raise BadEntry(f"has {len(blob)} bytes, fewer than an empty entry")
+    magic, version, meta_len, data_len, name = _HEADER.unpack_from(blob)
+    if magic != MAGIC:
+        raise BadEntry("does not begin like a cache entry")
+    if version != FORMAT_VERSION:
+        raise BadEntry(f"has format version {version}, not {FORMAT_VERSION}")
+    expected = _HEADER.size + meta_len + data_len + _DIGEST_BYTES
+    if len(blob) != expected:
+        raise BadEntry(f"has {len(blob)} bytes, its header says {expected}")
+    view = memoryview(blob)
+    if hashlib.sha256(view[:-_DIGEST_BYTES]).digest() != view[-_DIGEST_BYTES:]:
+        raise BadEntry("does not match its checksum")
+    if name.hex() != key:
+        raise BadEntry(f"is the entry of another key, {name.hex()}")
+    start = _HEADER.size + meta_len
+    return Entry(_meta(bytes(view[_HEADER.size : start])), bytes(view[start:-_DIGEST_BYTES]))
+
+
+def _meta(text: bytes) -> dict[str, JSON]:
+    try:
+        meta = json.loads(text)
+    except (ValueError, RecursionError) as err:
+        raise BadEntry(f"has meta data that is not JSON ({type(err).__name__})") from None
+    if not isinstance(meta, dict):
+        raise BadEntry("has meta data that is not a JSON object")
+    return meta

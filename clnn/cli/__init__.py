@@ -1,0 +1,3 @@
+"""The command line: one module per subcommand."""
+
+from __future__ import annotations

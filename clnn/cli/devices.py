@@ -1,0 +1,83 @@
+"""`clnn devices`: the OpenCL devices of this machine, usable or not."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from clnn.runtime.device import DeviceInfo, discover
+
+EXIT_OK, EXIT_NO_DEVICE = 0, 3
+_SHOWN_CAPABILITIES = ("fp16", "fp64", "subgroups")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand to the parser of `clnn`."""
+    parser = subparsers.add_parser(
+        "devices",
+        help="list the OpenCL devices",
+        description="Lists the OpenCL devices in the order in which `auto` tries them. Exit"
+        " status: 0, or 3 when none is usable.",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the list; return the exit status."""
+    found = discover()
+    if args.json:
+        print(json.dumps([as_data(info) for info in found], indent=2))
+    else:
+        print(table(found) if found else no_device())
+    return EXIT_OK if any(info.usable for info in found) else EXIT_NO_DEVICE
+
+
+def no_device() -> str:
+    """Return the text for a machine without a device: the causes and the fixes."""
+    from clnn.runtime.doctor import short_report
+
+    return f"No OpenCL device was found on this machine.\n{short_report()}"
+
+
+def as_data(info: DeviceInfo) -> dict[str, Any]:
+    """Return a device as JSON data: its fields, `usable`, and the capabilities with reasons."""
+    return {**asdict(info), "usable": info.usable, "cl_std": info.cl_std}
+
+
+def table(found: Sequence[DeviceInfo]) -> str:
+    """Return the devices as a text table, one block of lines per device."""
+    return "\n".join(line for info in found for line in _block(info))
+
+
+def _block(info: DeviceInfo) -> list[str]:
+    able = ", ".join(f"{name} {_yes(info, name)}" for name in _SHOWN_CAPABILITIES)
+    state = "usable" if info.usable else f"NOT usable: {info.why_not}"
+    rows = {
+        "platform": f"{info.platform} ({info.platform_version})",
+        "driver": f"{info.driver_version}, {info.version}",
+        "language": f"{info.opencl_c_version}; {able}",
+        "units": f"{info.compute_units}, work-groups of up to {info.max_work_group_size}",
+        "memory": f"global {_size(info.global_mem)}, local {_size(info.local_mem)},"
+        f" largest buffer {_size(info.max_alloc)}",
+        "state": state,
+    }
+    head = f"[{info.index}] {info.name} ({info.type})"
+    return [head, *(f"    {name:<9} {text}" for name, text in rows.items())]
+
+
+def _yes(info: DeviceInfo, name: str) -> str:
+    if not info.usable:
+        return "?"
+    if name == "subgroups" and info.caps.subgroups:
+        return f"of {info.subgroup_size}"
+    return "yes" if getattr(info.caps, name) else "no"
+
+
+def _size(count: int) -> str:
+    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if count >= 1 << shift:
+            return f"{count / (1 << shift):.4g} {unit}"
+    return f"{count} B"

@@ -1,0 +1,127 @@
+"""Typed text for templates: what may be printed into OpenCL source, and index expressions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from clnn.layout import TensorLayout
+
+
+def cl_text(value: Any) -> str:
+    """Default filter: integers and text as they are; refuses None, bool and floats.
+
+    Raises TypeError, so that `${x}` never prints "None" or an invalid literal.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_)):
+        return str(int(value))
+    raise TypeError(f"a template printed {value!r}: use scalar() for numbers, i() for integers")
+
+
+def scalar(value: Any, ctype: str = "float") -> str:
+    """Return a literal of OpenCL type `ctype`. Raises TypeError for what is not a number."""
+    if value is None or isinstance(value, (bool, str)):
+        raise TypeError(f"{value!r} is not a number")
+    if ctype not in ("float", "half", "double"):
+        return _integer(int(value), ctype)
+    number = float(value)
+    suffix = "" if ctype == "double" else "f"
+    if math.isnan(number):
+        return "NAN"
+    if math.isinf(number):
+        return "INFINITY" if number > 0 else "(-INFINITY)"
+    text = repr(number) if ctype == "double" else repr(float(np.float32(number)))
+    if ctype != "double" and math.isinf(float(text)):
+        return "INFINITY" if number > 0 else "(-INFINITY)"
+    text = f"{text}{suffix}" if any(s in text for s in ".en") else f"{text}.0{suffix}"
+    return f"({text})" if text.startswith("-") else text
+
+
+def _integer(value: int, ctype: str) -> str:
+    if ctype == "long" and value == -(2**63):
+        return "LONG_MIN"
+    if ctype == "int" and value == -(2**31):
+        return "INT_MIN"
+    suffix = {"long": "L", "ulong": "UL", "uint": "u"}.get(ctype, "")
+    return f"({value}{suffix})" if value < 0 else f"{value}{suffix}"
+
+
+def index(layout: TensorLayout, *ids: str | int) -> str:
+    """Return the element index of logical index `ids` relative to the first real element.
+
+    Axes of extent 1 and axes with pitch 0 drop out; integers fold.
+    """
+    if len(ids) != layout.rank:
+        raise TypeError(f"{len(ids)} indices for a layout of rank {layout.rank}")
+    fixed, terms = 0, []
+    for which, extent, pitch in zip(ids, layout.shape, layout.pitches, strict=True):
+        if isinstance(which, int):
+            fixed += which * pitch
+        elif pitch and not (extent == 1 and not _pads(layout)):
+            terms.append(which if pitch == 1 else f"({which}) * {pitch}")
+    if fixed or not terms:
+        terms.append(str(fixed))
+    return " + ".join(terms)
+
+
+def _pads(layout: TensorLayout) -> bool:
+    return layout.has_padding
+
+
+def image(layout: TensorLayout) -> TensorLayout:
+    """Return a layout of rank 3 (N, C, W) as (N, C, 1, W); rank 4 as it is."""
+    if layout.rank == 4:
+        return layout
+    if layout.rank != 3:
+        raise TypeError(f"an image has 3 or 4 axes, not {layout.rank}")
+
+    def widen(values: Sequence[int], middle: int) -> tuple[int, ...]:
+        return (values[0], values[1], middle, values[2])
+
+    return TensorLayout(
+        widen(layout.shape, 1), widen(layout.pitches, 0), widen(layout.before, 0),
+        widen(layout.after, 0), layout.offset, layout.size,
+    )  # fmt: skip
+
+
+def vec_type(ctype: str, width: int) -> str:
+    """Return the OpenCL vector type of `width` elements."""
+    return ctype if width == 1 else f"{ctype}{width}"
+
+
+def load(ctype: str, width: int, pointer: str, where: str, pitch: int = 1) -> str:
+    """Return an expression that loads `width` elements at pointer[where] (pitch 0: one, spread)."""
+    if pitch == 0:
+        return f"({vec_type(ctype, width)})({pointer}[{where}])"
+    if pitch != 1 and width != 1:
+        raise TypeError(f"cannot load {width} elements of pitch {pitch} at once")
+    return f"{pointer}[{where}]" if width == 1 else f"vload{width}(0, {pointer} + ({where}))"
+
+
+def store(width: int, value: str, pointer: str, where: str) -> str:
+    """Return a statement that stores `width` elements at pointer[where]."""
+    if width == 1:
+        return f"{pointer}[{where}] = {value};"
+    return f"vstore{width}({value}, 0, {pointer} + ({where}));"
+
+
+def group_size(local: Sequence[int]) -> str:
+    """Return the attribute that fixes a kernel's work-group size."""
+    sizes = [*local, 1, 1, 1][:3]
+    return f"__attribute__((reqd_work_group_size({sizes[0]}, {sizes[1]}, {sizes[2]})))"
+
+
+HELPERS: dict[str, Any] = {
+    "scalar": scalar,
+    "index": index,
+    "image": image,
+    "vec_type": vec_type,
+    "load": load,
+    "store": store,
+    "group_size": group_size,
+}

@@ -1,0 +1,80 @@
+"""The one place that renders Mako: (template, parameters) -> OpenCL source text.
+
+The text is a pure function of both. Templates are searched in $CLNN_KERNEL_PATH, then in the
+checkout's kernels_cl/, then in the installed package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from clnn.codegen.filters import HELPERS
+from clnn.errors import TemplateError
+from clnn.settings import setting
+
+
+@cache
+def template_folders(extra: str = "") -> tuple[str, ...]:
+    """Return the folders that hold kernel templates, first match first. Raises TemplateError."""
+    package = Path(__file__).resolve().parent.parent
+    places = [Path(extra)] if extra else []
+    places += [package.parent / "kernels_cl", package / "_kernels_cl"]
+    found = tuple(str(p) for p in places if p.is_dir())
+    if not found:
+        raise TemplateError(f"no kernel templates in {', '.join(map(str, places))}. Reinstall clnn.")
+    return found
+
+
+@cache
+def _lookup(folders: tuple[str, ...]) -> Any:
+    from mako.lookup import TemplateLookup
+
+    return TemplateLookup(directories=list(folders), strict_undefined=True, default_filters=["cl_text"],
+                          imports=["from clnn.codegen.filters import cl_text"])  # fmt: skip
+
+
+def render(template: str, params: Mapping[str, Any]) -> str:
+    """Return the OpenCL source of `template` with `params`.
+
+    Raises TemplateError, with the template's line, when a parameter is missing or refused.
+    """
+    lookup = _lookup(template_folders(setting("CLNN_KERNEL_PATH")))
+    try:
+        text = lookup.get_template(template).render(**HELPERS, **params)
+    except Exception as err:
+        raise TemplateError(_explain(template, params, err)) from err
+    if int(setting("CLNN_DEBUG")) >= 4:
+        text = f'#line 1 "{template}"\n{text}'
+    return _tidy(text)
+
+
+def _explain(template: str, params: Mapping[str, Any], err: Exception) -> str:
+    from mako.exceptions import RichTraceback
+
+    place = template
+    for name, line, _, text in reversed(RichTraceback(error=err).traceback or []):
+        if str(name).endswith(".mako"):
+            place = f"{name}:{line} ({(text or '').strip()})"
+            break
+    return (f"template {place} was refused: {type(err).__name__}: {err}. "
+            f"Parameters: {', '.join(sorted(params))}.")  # fmt: skip
+
+
+def _tidy(text: str) -> str:
+    """Drop blank lines and trailing blanks, so that equal kernels have equal text."""
+    lines = (line.rstrip() for line in text.splitlines())
+    return "\n".join(line for line in lines if line) + "\n"
+
+
+@cache
+def template_digest() -> str:
+    """Return a hash over all templates and the helpers they use."""
+    digest = hashlib.sha256()
+    for folder in template_folders(setting("CLNN_KERNEL_PATH")):
+        for path in sorted(Path(folder).rglob("*.mako")):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()

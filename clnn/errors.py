@@ -1,0 +1,106 @@
+"""The errors that clnn raises. Every message says what happened (with values), why, and what to do.
+
+Each class carries a stable ``code`` for machines. Errors that a caller can cause by wrong values
+also derive from the built-in that Python programmers expect (``ValueError``, ``KeyError``...).
+"""
+
+from __future__ import annotations
+
+
+class ClnnError(Exception):
+    """Base of every error that clnn raises on purpose."""
+
+    code = "CLNN-E000"
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else self.__class__.__name__
+
+
+class ShapeError(ClnnError, ValueError):
+    """A shape, rank or axis does not fit."""
+
+    code = "CLNN-E001"
+
+
+class DTypeError(ClnnError, TypeError):
+    """An element type does not fit."""
+
+    code = "CLNN-E002"
+
+
+class InputNameError(ClnnError, KeyError):
+    """An input or output name is missing, unknown or given twice."""
+
+    code = "CLNN-E003"
+
+
+class ModelError(ClnnError, ValueError):
+    """A model file is not readable, not valid, or not safe to load."""
+
+    code = "CLNN-E010"
+
+
+class UnsupportedOpError(ClnnError, NotImplementedError):
+    """A model holds nodes that clnn cannot run; the message lists all of them."""
+
+    code = "CLNN-E011"
+
+
+class DeviceError(ClnnError, RuntimeError):
+    """A device exists but cannot be used."""
+
+    code = "CLNN-E020"
+
+
+class NoDeviceError(DeviceError):
+    """No usable OpenCL device answers the request."""
+
+    code = "CLNN-E021"
+
+
+class BuildError(DeviceError):
+    """An OpenCL program did not build."""
+
+    code = "CLNN-E022"
+
+
+class OutOfDeviceMemoryError(DeviceError, MemoryError):
+    """The device cannot hold the buffers of a plan."""
+
+    code = "CLNN-E023"
+
+
+class DeviceLostError(DeviceError):
+    """A device stopped answering; the session on it is broken."""
+
+    code = "CLNN-E024"
+
+
+class TemplateError(ClnnError):
+    """A kernel template could not be rendered (a defect of clnn, not of the model)."""
+
+    code = "CLNN-E030"
+
+
+class PlanError(ClnnError):
+    """A graph could not be planned (a defect of clnn, not of the model)."""
+
+    code = "CLNN-E031"
+
+
+class SettingError(ClnnError, ValueError):
+    """An option or an environment variable has a value that is not allowed."""
+
+    code = "CLNN-E040"
+
+
+class CacheError(ClnnError):
+    """A command on the cache (never its use by a session) could not do what was asked."""
+
+    code = "CLNN-E050"
+
+
+class MissingPackageError(ClnnError, ImportError):
+    """An optional Python package that a command needs is not installed."""
+
+    code = "CLNN-E060"

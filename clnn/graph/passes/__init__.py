@@ -1,0 +1,28 @@
+"""Graph passes, in the one order in which they run. Each is a function Graph -> Graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from clnn.graph.ir import Graph, check
+from clnn.graph.passes.dead import remove_dead
+from clnn.graph.passes.fuse_norm import fuse_scale_shift
+from clnn.graph.passes.fuse_pad import fuse_pad
+from clnn.graph.passes.fuse_steps import fuse_steps
+from clnn.graph.passes.views import merge_views
+
+PASSES: tuple[Callable[[Graph], Graph], ...] = (
+    remove_dead,
+    merge_views,
+    fuse_pad,
+    fuse_scale_shift,
+    fuse_steps,
+    remove_dead,
+)
+
+
+def optimise(graph: Graph) -> Graph:
+    """Return `graph` after all passes. Raises PlanError where a pass left it malformed."""
+    for run in PASSES:
+        graph = run(graph)
+    return check(graph)

@@ -1,0 +1,112 @@
+"""Per-channel scale and shift (from BatchNormalization) folded into the convolution before it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from clnn.graph.ir import Graph, Node
+from clnn.ops._base import Array
+from clnn.ops._functions import Step
+from clnn.ops.conv2d import BIAS, Conv2d
+from clnn.ops.eltwise import Eltwise
+from clnn.types import TensorType
+
+
+def fuse_scale_shift(graph: Graph) -> Graph:
+    """Return `graph` with constant mul, add, sub, div after a convolution folded into its weights."""
+    consts, types = dict(graph.consts), dict(graph.types)
+    producers = {n: node for node in graph.nodes for n in node.outputs}
+    uses = {name: len(found) for name, found in graph.consumers().items()}
+    public = set(graph.outputs.values())
+    nodes: dict[str, Node] = {node.name: node for node in graph.nodes}
+    for node in graph.nodes:
+        source = node.inputs[0] if node.inputs else None
+        conv = producers.get(source or "")
+        if conv is None or not isinstance(node.spec, Eltwise) or source is None:
+            continue
+        conv = nodes.get(conv.name, conv)
+        if not _is_plain_conv(conv, consts) or uses[source] != 1 or source in public:
+            continue
+        scale_shift = _scale_shift(node, consts, types)
+        if scale_shift is None:
+            continue
+        fused = _fold(conv, node, scale_shift, consts, types)
+        nodes[conv.name] = fused
+        del nodes[node.name]
+        producers[node.outputs[0]] = fused
+    return graph.with_nodes([nodes[n.name] for n in graph.nodes if n.name in nodes],
+                            consts=consts, types=types)  # fmt: skip
+
+
+def _is_plain_conv(node: Node, consts: dict[str, Array]) -> bool:
+    if not isinstance(node.spec, Conv2d) or node.spec.steps:
+        return False
+    return all(n is None or n in consts for n in node.inputs[1:])
+
+
+def _scale_shift(
+    node: Node, consts: dict[str, Array], types: dict[str, TensorType]
+) -> tuple[Array, Array] | None:
+    """Return (scale, shift) per channel in double precision, or None where steps are other ones."""
+    assert isinstance(node.spec, Eltwise)
+    out = types[node.outputs[0]]
+    if types[node.inputs[0] or ""].shape != out.shape:
+        return None
+    channels = out.shape[1]
+    scale, shift = np.ones(channels), np.zeros(channels)
+    for step in node.spec.steps:
+        value = _per_channel(step, node, consts, out)
+        if value is None or step.fn not in ("add", "sub", "mul", "div"):
+            return None
+        if step.fn in ("mul", "div"):
+            if step.fn == "div" and step.swapped:
+                return None
+            factor = value if step.fn == "mul" else 1 / value
+            scale, shift = scale * factor, shift * factor
+        else:
+            sign = -1.0 if step.fn == "sub" and step.swapped else 1.0
+            scale, shift = scale * sign, shift * sign
+            shift = shift + (value if step.fn == "add" or step.swapped else -value)
+    return (scale, shift) if np.isfinite(scale).all() and np.isfinite(shift).all() else None
+
+
+def _per_channel(
+    step: Step, node: Node, consts: dict[str, Array], out: TensorType
+) -> Array | None:
+    if step.operand is None:
+        return np.full(out.shape[1], step.params[0]) if step.params else None
+    array = consts.get(node.inputs[step.operand] or "")
+    if array is None or array.ndim > out.rank:
+        return None
+    full = array.reshape((1,) * (out.rank - array.ndim) + array.shape).astype(np.float64)
+    if any(d != 1 for a, d in enumerate(full.shape) if a != 1):
+        return None
+    return np.broadcast_to(full.reshape(-1), (out.shape[1],))
+
+
+def _fold(
+    conv: Node,
+    node: Node,
+    scale_shift: tuple[Array, Array],
+    consts: dict[str, Array],
+    types: dict[str, TensorType],
+) -> Node:
+    """Return the convolution with scaled weights and a new bias, producing the node's output."""
+    scale, shift = scale_shift
+    weights = consts[conv.inputs[1] or ""]
+    old_bias = conv.inputs[BIAS] if len(conv.inputs) > BIAS else None
+    bias = consts[old_bias].astype(np.float64) if old_bias else np.zeros(len(scale))
+    w_name, b_name = f"{node.outputs[0]}:w", f"{node.outputs[0]}:b"
+    scaled = weights.astype(np.float64) * scale.reshape(-1, *(1,) * (weights.ndim - 1))
+    consts[w_name] = scaled.astype(weights.dtype)
+    consts[b_name] = (bias * scale + shift).astype(weights.dtype)
+    for name in (w_name, b_name):
+        types[name] = TensorType(consts[name].shape, types[conv.inputs[1] or ""].dtype)
+    return replace(
+        conv,
+        inputs=(conv.inputs[0], w_name, b_name),
+        outputs=node.outputs,
+        origin=f"{conv.origin} + {node.origin}",
+    )

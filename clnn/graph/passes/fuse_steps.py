@@ -1,0 +1,99 @@
+"""Elementwise chains fused into the op that makes their input: activation, residual, scale."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from clnn.graph.ir import Graph, Node
+from clnn.ops._base import with_fields
+from clnn.ops._functions import FUNCTIONS, Step
+from clnn.ops.eltwise import Eltwise
+
+MOST_STEPS = 24
+
+
+def fuse_steps(graph: Graph) -> Graph:
+    """Return `graph` with elementwise nodes merged into the producer of one of their inputs.
+
+    An elementwise node fuses into a producer whose output has the same shape, is read by nothing
+    else and is no output of the graph; further operands become operands of the fused node. All
+    operands must be made before the producer, or the producer moves behind them.
+    """
+    nodes = list(graph.nodes)
+    uses = {name: len(found) for name, found in graph.consumers().items()}
+    for public in graph.outputs.values():
+        uses[public] = uses.get(public, 0) + 1
+    place = 0
+    while place < len(nodes):
+        node = nodes[place]
+        found = _producer(node, nodes[:place], graph, uses)
+        if found is None:
+            place += 1
+            continue
+        at, which = found
+        nodes[place] = _merge(nodes[at], node, which)
+        del nodes[at]
+        place -= 1
+    return graph.with_nodes(nodes)
+
+
+def _producer(
+    node: Node, before: list[Node], graph: Graph, uses: dict[str, int]
+) -> tuple[int, int] | None:
+    """Return (index of the producer to fuse into, input of `node` that it makes)."""
+    if not isinstance(node.spec, Eltwise):
+        return None
+    out = graph.types[node.outputs[0]]
+    made = {n.outputs[0]: at for at, n in enumerate(before) if len(n.outputs) == 1}
+    choices = []
+    for which, name in enumerate(node.inputs):
+        if name is None or name not in made or uses[name] != 1 or graph.types[name] != out:
+            continue
+        if node.inputs.count(name) == 1 and _steps_from(node.spec.steps, which) is not None:
+            producer = before[made[name]]
+            length = len(getattr(producer.spec, "steps", ())) + len(node.spec.steps)
+            if producer.spec.fuses_steps and length <= MOST_STEPS:
+                plain = isinstance(producer.spec, Eltwise)
+                choices.append((plain, -made[name], made[name], which))
+    if not choices:
+        return None
+    _, _, at, which = min(choices)
+    return at, which
+
+
+def _steps_from(steps: tuple[Step, ...], which: int) -> tuple[Step, ...] | None:
+    """Return `steps` rewritten so that node input `which` is the running value.
+
+    The former running value (input 0) becomes an operand of the first step; None where that
+    cannot be.
+    """
+    if which == 0:
+        return steps
+    first = steps[0] if steps else None
+    if first is None or first.operand != which or not FUNCTIONS[first.fn].binary:
+        return None
+    if any(s.operand == which for s in steps[1:]):
+        return None
+    return (replace(first, operand=0, swapped=not first.swapped), *steps[1:])
+
+
+def _merge(producer: Node, node: Node, which: int) -> Node:
+    """Return the producer with the node's steps behind its own."""
+    assert isinstance(node.spec, Eltwise)
+    steps = _steps_from(node.spec.steps, which)
+    assert steps is not None
+    inputs = list(producer.inputs)
+    while len(inputs) < getattr(producer.spec, "first_operand", 1):
+        inputs.append(None)
+    moved: dict[int, int] = {}
+    for step in steps:
+        if step.operand is not None and step.operand not in moved:
+            moved[step.operand] = len(inputs)
+            inputs.append(node.inputs[step.operand])
+    renamed = tuple(
+        s if s.operand is None else replace(s, operand=moved[s.operand]) for s in steps
+    )
+    own: tuple[Step, ...] = getattr(producer.spec, "steps", ())
+    spec = with_fields(producer.spec, steps=own + renamed)
+    origin = f"{producer.origin} + {node.origin}"
+    return Node(producer.name, spec, tuple(inputs), node.outputs, origin)

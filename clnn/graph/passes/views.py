@@ -1,0 +1,46 @@
+"""Chains of view ops shortened: reshape of reshape, transpose of transpose, those that do nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from clnn.graph.ir import Graph, Node
+from clnn.ops.views import Reshape, Transpose
+
+
+def merge_views(graph: Graph) -> Graph:
+    """Return `graph` with adjacent reshapes and transposes merged and idle ones dropped."""
+    made: dict[str, Node] = {}
+    renamed: dict[str, str] = {}
+    nodes = []
+    for node in graph.nodes:
+        inputs = tuple(None if n is None else renamed.get(n, n) for n in node.inputs)
+        node = replace(node, inputs=inputs)
+        node = _merged(node, made)
+        source = node.inputs[0] if node.inputs else None
+        if source is not None and _idle(node, graph):
+            renamed[node.outputs[0]] = source
+            continue
+        made.update(dict.fromkeys(node.outputs, node))
+        nodes.append(node)
+    outputs = {public: renamed.get(v, v) for public, v in graph.outputs.items()}
+    return graph.with_nodes(nodes, outputs=outputs)
+
+
+def _merged(node: Node, made: dict[str, Node]) -> Node:
+    """Read past a producer of the same kind (which dead code removal drops when unused)."""
+    before = made.get(node.inputs[0] or "") if node.inputs else None
+    if before is None:
+        return node
+    if isinstance(node.spec, Reshape) and isinstance(before.spec, Reshape):
+        return replace(node, inputs=before.inputs)
+    if isinstance(node.spec, Transpose) and isinstance(before.spec, Transpose):
+        perm = tuple(before.spec.perm[a] for a in node.spec.perm)
+        return replace(node, spec=Transpose(perm), inputs=before.inputs)
+    return node
+
+
+def _idle(node: Node, graph: Graph) -> bool:
+    if isinstance(node.spec, Reshape):
+        return node.spec.shape == graph.types[node.inputs[0] or ""].shape
+    return isinstance(node.spec, Transpose) and node.spec.perm == tuple(range(len(node.spec.perm)))

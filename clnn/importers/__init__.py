@@ -1,0 +1,3 @@
+"""Model files in: the only room that reads untrusted input."""
+
+from __future__ import annotations

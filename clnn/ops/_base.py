@@ -1,0 +1,247 @@
+"""What every op family provides: a spec, shape inference, a numpy reference and kernel variants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from clnn.errors import ShapeError
+from clnn.layout import TensorLayout
+from clnn.types import TensorType
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Border:
+    """Padding that an op wants around an input: elements before and after each axis, and its value.
+
+    `fill` None means that any value will do (the memory is read but does not matter).
+    """
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    fill: float | None = 0.0
+
+    def covers(self, other: Border) -> bool:
+        """Whether a tensor with this border serves a consumer that wants `other`."""
+        if not (any(other.before) or any(other.after)):
+            return True
+        big = all(a >= b for a, b in zip(self.before, other.before, strict=True))
+        big = big and all(a >= b for a, b in zip(self.after, other.after, strict=True))
+        return big and other.fill in (None, self.fill)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What code generation knows of a device: no handle, so that planning needs no device.
+
+    kind: "cpu" or "gpu". vector: preferred float vector width of explicit-vector kernels.
+    """
+
+    kind: str = "cpu"
+    vector: int = 16
+    compute_units: int = 2
+    max_work_group: int = 256
+    local_bytes: int = 32768
+    features: frozenset[str] = frozenset()
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether work-items run as plain loops (explicit vectors, local size 1)."""
+        return self.kind == "cpu"
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One input or output of a node, placed: type, layout, padding value and constant data.
+
+    aliased: in a ViewSpec's problem, that no data has to move for this operand.
+    """
+
+    type: TensorType
+    layout: TensorLayout
+    fill: float | None = None
+    aliased: bool = False
+    const: Array | None = field(default=None, compare=False, hash=False)
+
+    @property
+    def border(self) -> Border:
+        """The padding around this operand."""
+        return Border(self.layout.before, self.layout.after, self.fill)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A node with everything that kernel generation depends on."""
+
+    inputs: tuple[Operand | None, ...]
+    outputs: tuple[Operand, ...]
+    target: Target
+
+    def input(self, index: int) -> Operand:
+        """Return input `index`, which must be there."""
+        operand = self.inputs[index] if index < len(self.inputs) else None
+        if operand is None:
+            raise ShapeError(f"input {index} is missing: this op needs it.")
+        return operand
+
+    def has(self, index: int) -> bool:
+        """Whether optional input `index` is given."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+
+@dataclass(frozen=True)
+class In:
+    """Kernel argument: input `index` of the node, its offset moved by `shift` elements."""
+
+    index: int
+    shift: int = 0
+
+
+@dataclass(frozen=True)
+class Out:
+    """Kernel argument: output `index` of the node, its offset moved by `shift` elements."""
+
+    index: int = 0
+    shift: int = 0
+
+
+@dataclass(frozen=True)
+class Const:
+    """Kernel argument: data made once from constants (packed weights, tables)."""
+
+    make: Callable[[], Array]
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Kernel argument: memory of `nbytes` that only this node's launches use."""
+
+    name: str
+    nbytes: int
+
+
+Arg = In | Out | Const | Scratch
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch: template, its parameters, arguments and work geometry.
+
+    Each tensor argument (In, Out) is passed as a buffer and an int element offset, Const as a
+    buffer, Scratch as a buffer and an int offset in units of 4 bytes. Work sizes are in work-items; `local` is compiled into the kernel.
+    """
+
+    template: str
+    params: Mapping[str, Any]
+    args: tuple[Arg, ...]
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to compute a node: its name, launches and estimated cost in seconds."""
+
+    name: str
+    launches: tuple[Launch, ...]
+    cost: float = 0.0
+
+
+class OpSpec:
+    """Attributes of one op, as a frozen dataclass; subclasses are the op families.
+
+    kind: name in listings. layout_rule: "image" (channels innermost on axis 1), "same" (inputs and
+    output alike) or "free". fuses_steps: whether elementwise steps may be fused behind it; such a
+    spec has a field `steps`, whose operands are inputs from `first_operand` on.
+    """
+
+    kind: ClassVar[str] = "op"
+    layout_rule: ClassVar[str] = "free"
+    fuses_steps: ClassVar[bool] = False
+    first_operand: ClassVar[int] = 1
+
+    def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        """Return the output types. Raises ShapeError or DTypeError with the offending values."""
+        raise NotImplementedError
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        """Return the outputs computed with numpy, independent of the kernels."""
+        raise NotImplementedError
+
+    def padding_needs(self, inputs: Sequence[TensorType | None]) -> dict[int, Border]:
+        """Return the border that the fast variants want around each input."""
+        return {}
+
+    def variants(self, problem: Problem) -> list[Variant]:
+        """Return the ways to compute this node, best first; the last is always valid."""
+        raise NotImplementedError
+
+    def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
+        """Return the arithmetic operations of one run (a fused multiply-add counts two)."""
+        return sum(t.size for t in outputs)
+
+    def tolerance(self, inputs: Sequence[TensorType | None]) -> float:
+        """Return the error allowed against `reference`, relative to the largest output."""
+        return 1e-5
+
+
+class ViewSpec(OpSpec):
+    """An op that moves no data where geometry allows: output and input share a storage.
+
+    `forward` gives the output's layout inside the input's storage; `backward` gives the layout of
+    input `index` inside the output's storage. Each returns None where it cannot.
+    """
+
+    def forward(self, source: TensorLayout) -> TensorLayout | None:
+        """Return the layout of output 0 as a view of input 0."""
+        return None
+
+    def backward(
+        self, result: TensorLayout, index: int, inputs: Sequence[TensorType | None]
+    ) -> TensorLayout | None:
+        """Return the layout of input `index` as a view of output 0."""
+        return None
+
+
+def grid(target: Target, *extents: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return (global, local) work sizes for `extents` work-items, first extent fastest.
+
+    CPU devices get local size 1. Others get a local size of up to 64 along the first extent, with
+    the global size rounded up: kernels must return where an id is beyond its extent.
+    """
+    sizes = [max(e, 1) for e in extents] or [1]
+    if target.is_cpu:
+        return tuple(sizes), (1,) * len(sizes)
+    local = min(64, target.max_work_group)
+    while local > 1 and local // 2 >= sizes[0]:
+        local //= 2
+    rounded = -(-sizes[0] // local) * local
+    return (rounded, *sizes[1:]), (local, *(1 for _ in sizes[1:]))
+
+
+def vector_width(extent: int, widest: int, operands: Sequence[tuple[int, int]] = ()) -> int:
+    """Return the widest of 16, 8, 4, 2, 1 that divides `extent` and is at most `widest`.
+
+    operands: (extent, pitch) of further operands along the same axis; a pitch other than 1 (or 0,
+    a broadcast) forces 1.
+    """
+    if any(pitch not in (0, 1) for _, pitch in operands):
+        return 1
+    width = 16
+    while width > 1 and (width > widest or extent % width):
+        width //= 2
+    return width
+
+
+_Importer = Callable[..., Any]
+
+
+def with_fields(spec: OpSpec, **changes: Any) -> OpSpec:
+    """Return a copy of a spec (a frozen dataclass) with fields changed."""
+    return replace(spec, **changes)  # type: ignore[type-var]

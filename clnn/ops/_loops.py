@@ -1,0 +1,70 @@
+"""Loop nests over several layouts at once: which axes to walk, merged as far as pitches allow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clnn.layout import TensorLayout
+
+
+@dataclass(frozen=True)
+class Loops:
+    """Axes from outermost to innermost: extents, and for each operand its pitch on each axis."""
+
+    extents: tuple[int, ...]
+    pitches: tuple[tuple[int, ...], ...]
+
+    @property
+    def inner(self) -> int:
+        """Extent of the innermost axis."""
+        return self.extents[-1]
+
+    @property
+    def inner_pitches(self) -> tuple[int, ...]:
+        """Pitch of each operand on the innermost axis."""
+        return tuple(p[-1] for p in self.pitches)
+
+    def split_inner(self, chunk: int) -> Loops:
+        """Return loops whose innermost axis has extent `chunk`, a divisor of the present one."""
+        if chunk == self.inner:
+            return self
+        return Loops(
+            (*self.extents[:-1], self.inner // chunk, chunk),
+            tuple((*p[:-1], p[-1] * chunk, p[-1]) for p in self.pitches),
+        )
+
+
+def collapse(layouts: Sequence[TensorLayout]) -> Loops:
+    """Return the fewest loops that walk all `layouts` (equal shapes) together.
+
+    Axes are ordered by the pitches of the last layout (the one written), outermost first.
+    """
+    lead = layouts[-1]
+    axes = [a for a in lead.order if lead.shape[a] != 1]
+    extents: list[int] = []
+    pitches: list[list[int]] = []
+    for axis in axes:
+        here = [la.pitches[axis] for la in layouts]
+        if extents and all(
+            o == i * lead.shape[axis] for o, i in zip(pitches[-1], here, strict=True)
+        ):
+            extents[-1] *= lead.shape[axis]
+            pitches[-1] = here
+        else:
+            extents.append(lead.shape[axis])
+            pitches.append(here)
+    if not extents:
+        extents, pitches = [1], [[1] * len(layouts)]
+    return Loops(tuple(extents), tuple(zip(*pitches, strict=True)))
+
+
+def even_chunk(extent: int, most: int, multiple: int = 1) -> int:
+    """Return the largest divisor of `extent` that is at most `most` and a multiple of `multiple`.
+
+    Falls back to `extent` where there is none.
+    """
+    for count in range(-(-extent // max(most, 1)), extent + 1):
+        if extent % count == 0 and (extent // count) % multiple == 0:
+            return extent // count
+    return extent

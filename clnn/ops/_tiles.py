@@ -1,0 +1,60 @@
+"""Register tiles of the direct convolution: how many pixels by how many output channels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tile:
+    """mr pixels x nv vectors of vw output channels; mode: how pixels are addressed."""
+
+    mr: int
+    nv: int
+    vw: int
+    mode: str
+
+    @property
+    def channels(self) -> int:
+        """Output channels of a tile."""
+        return self.nv * self.vw
+
+
+MAX_ACCUMULATORS = 28  # of 32 vector registers; the others hold weights and a broadcast
+
+
+def conv_tile(height: int, width: int, channels: int, vector: int) -> Tile:
+    """Return the tile for an output of height x width pixels and `channels` channels per group."""
+    vw = vector
+    while vw > 4 and vw // 2 >= channels:
+        vw //= 2
+    vectors = -(-channels // vw)
+    most = MAX_ACCUMULATORS if vector >= 8 else 12
+    best: tuple[float, Tile] | None = None
+    for nv in (1, 2, 3, 4):
+        if nv > vectors:
+            continue
+        for mr in range(1, most // nv + 1):
+            for mode in ("row", "pointer"):
+                score = _score(height, width, vectors, mr, nv, mode)
+                if score is not None and (best is None or score > best[0]):
+                    best = (score, Tile(mr, nv, vw, mode))
+    assert best is not None
+    return best[1]
+
+
+def _score(
+    height: int, width: int, vectors: int, mr: int, nv: int, mode: str
+) -> float | None:
+    """Return useful multiply-adds per load slot, or None where the tile is not possible."""
+    if mode == "row" and width % mr:
+        return None
+    pixels = height * width
+    if mode == "pointer" and (mr > pixels or mr < min(4, pixels)):
+        return None
+    used_pixels = 1.0 if mode == "row" else pixels / (-(-pixels // mr) * mr)
+    used_channels = vectors / (-(-vectors // nv) * nv)
+    work = mr * nv
+    slots = max(work, mr + nv + 1) + 3  # multiply-adds against loads, and the loop itself
+    penalty = 1.0 if mode == "row" else 0.93
+    return used_pixels * used_channels * penalty * work / slots

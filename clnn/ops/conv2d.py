@@ -1,0 +1,259 @@
+"""Convolution over one or two spatial axes, grouped or depthwise, with fused elementwise steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clnn.codegen.filters import image
+from clnn.errors import DTypeError, ShapeError
+from clnn.layout import TensorLayout
+from clnn.ops._base import (
+    Arg,
+    Array,
+    Border,
+    Const,
+    In,
+    Launch,
+    OpSpec,
+    Out,
+    Problem,
+    Variant,
+    grid,
+)
+from clnn.ops._functions import Step, apply_steps
+from clnn.ops._registry import Emit, OnnxNode, Source, Unsupported, onnx_op
+from clnn.ops._steps import heavy, operand_args, operand_layouts
+from clnn.ops._tiles import Tile, conv_tile
+from clnn.ops._window import Window, window_of
+from clnn.types import F32, TensorType
+
+BIAS = 2
+
+
+@dataclass(frozen=True)
+class Conv2d(OpSpec):
+    """Inputs: x (n, c, spatial...), weights (oc, c / group, kernel...), bias (oc) or None, operands.
+
+    Output (n, oc, spatial...). `steps` are applied to each result.
+    """
+
+    window: Window
+    group: int = 1
+    steps: tuple[Step, ...] = ()
+
+    kind = "conv2d"
+    layout_rule = "image"
+    fuses_steps = True
+    first_operand = 3
+
+    def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        """Return the output type. Raises ShapeError where shapes do not fit."""
+        x, w = inputs[0], inputs[1]
+        if x is None or w is None:
+            raise ShapeError("convolution needs an input and weights.")
+        if x.rank != len(self.window.kernel) + 2 or w.rank != x.rank:
+            raise ShapeError(f"convolution of {x.shape} with weights {w.shape}: ranks must match.")
+        if x.shape[1] != w.shape[1] * self.group or w.shape[0] % self.group:
+            raise ShapeError(
+                f"convolution of {x.shape} with weights {w.shape} in {self.group} groups: weights "
+                f"want {w.shape[1] * self.group} input channels, input has {x.shape[1]}."
+            )
+        if w.shape[2:] != self.window.kernel:
+            raise ShapeError(f"weights {w.shape} do not have kernel {self.window.kernel}.")
+        if x.dtype != F32 or w.dtype != F32:
+            raise DTypeError(f"convolution of {x.dtype} with {w.dtype}: both must be float32.")
+        bias = inputs[BIAS] if len(inputs) > BIAS else None
+        if bias is not None and bias.shape != (w.shape[0],):
+            raise ShapeError(f"bias is {bias.shape}, must be ({w.shape[0]},).")
+        return (TensorType((x.shape[0], w.shape[0], *self.window.output(x.shape[2:])), x.dtype),)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        """Return the convolution as a sum of shifted products, in the arrays' own precision."""
+        x, w = inputs[0], inputs[1]
+        assert x is not None and w is not None
+        win, rank = self.window, len(self.window.kernel)
+        outs = win.output(x.shape[2:])
+        extra = win.needed_after(x.shape[2:])
+        x = np.pad(x, [(0, 0), (0, 0), *zip(win.before, extra, strict=True)])
+        n, oc, icg = x.shape[0], w.shape[0], w.shape[1]
+        y = np.zeros((n, self.group, oc // self.group, *outs), x.dtype)
+        grouped = w.reshape(self.group, oc // self.group, icg, *win.kernel)
+        for tap in np.ndindex(*win.kernel):
+            begin = [t * d for t, d in zip(tap, win.dilations, strict=True)]
+            cut = tuple(
+                slice(b, b + (o - 1) * s + 1, s)
+                for b, o, s in zip(begin, outs, win.strides, strict=True)
+            )
+            part = x[(slice(None), slice(None), *cut)].reshape(n, self.group, icg, *outs)
+            y += np.einsum("ngc...,goc->ngo...", part, grouped[(..., *tap)])
+        y = y.reshape(n, oc, *outs)
+        if len(inputs) > BIAS and inputs[BIAS] is not None:
+            y = y + inputs[BIAS].reshape(1, oc, *(1,) * rank)
+        return (apply_steps(y, self.steps, inputs),)
+
+    def padding_needs(self, inputs: Sequence[TensorType | None]) -> dict[int, Border]:
+        """Return a border of zeros as wide as the windows reach."""
+        assert inputs[0] is not None
+        return {0: self.window.border(inputs[0].shape, 0.0)}
+
+    def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
+        """Two operations per multiply-add."""
+        w = inputs[1]
+        assert w is not None
+        return 2 * outputs[0].size * int(np.prod(w.shape[1:]))
+
+    def variants(self, problem: Problem) -> list[Variant]:
+        """Return depthwise, register-tiled and reference kernels, as far as they fit."""
+        if problem.outputs[0].type.size == 0:
+            return [Variant("empty", ())]
+        found = []
+        if _fits_fast(problem, self.steps):
+            if _fits_depthwise(self, problem):
+                found.append(_depthwise(self, problem))
+            found.append(_direct(self, problem))
+        return [*found, _reference(self, problem)]
+
+
+def _fits_fast(problem: Problem, steps: Sequence[Step]) -> bool:
+    """Whether weights are constant and channels are innermost in all tensors."""
+    x, out = problem.input(0), problem.outputs[0]
+    if problem.input(1).const is None or (problem.has(BIAS) and problem.input(BIAS).const is None):
+        return False
+    tensors = [x.layout, out.layout]
+    if any(t.pitches[1] != 1 and t.shape[1] != 1 for t in tensors):
+        return False
+    layouts = operand_layouts(problem, steps).values()
+    return all(t.pitches[1] in (0, 1) or t.shape[1] == 1 for _, t in layouts)
+
+
+def _has_border(spec: Conv2d, problem: Problem) -> bool:
+    x = problem.input(0)
+    return x.border.covers(spec.window.border(x.type.shape, 0.0))
+
+
+def _fits_depthwise(spec: Conv2d, problem: Problem) -> bool:
+    channels = problem.input(0).type.shape[1]
+    alone = spec.group == channels == problem.outputs[0].type.shape[1]
+    return alone and spec.group > 1 and _has_border(spec, problem)
+
+
+def _images(problem: Problem) -> tuple[TensorLayout, TensorLayout]:
+    return image(problem.input(0).layout), image(problem.outputs[0].layout)
+
+
+def _label(kind: str, spec: Conv2d, extra: str) -> str:
+    k, s = "x".join(map(str, spec.window.kernel)), "x".join(map(str, spec.window.strides))
+    return f"{kind}_f32_nhwc_k{k}_s{s}_{extra}"
+
+
+def _common(spec: Conv2d, problem: Problem) -> dict[str, Any]:
+    src, dst = _images(problem)
+    operands = {
+        k: (place, image(layout))
+        for k, (place, layout) in operand_layouts(problem, spec.steps).items()
+    }
+    return {"src": src, "dst": dst, **spec.window.pairs(), "steps": spec.steps,
+            "operands": operands}  # fmt: skip
+
+
+def _direct(spec: Conv2d, problem: Problem) -> Variant:
+    params = _common(spec, problem)
+    src, dst = params["src"], params["dst"]
+    oc, ic = dst.shape[1] // spec.group, src.shape[1] // spec.group
+    tile = conv_tile(dst.shape[2], dst.shape[3], oc, problem.target.vector)
+    mode = tile.mode if _has_border(spec, problem) else "checked"
+    blocks = -(-oc // tile.channels) * spec.group
+    tiles = dst.shape[2] * dst.shape[3] // tile.mr if mode == "row" else (
+        -(-dst.shape[2] * dst.shape[3] // tile.mr))
+    weights = problem.input(1).const
+    assert weights is not None
+    first = weights.nbytes <= 256 * 1024
+    sizes = (blocks, tiles) if first else (tiles, blocks)
+    global_size, local = grid(problem.target, *sizes, dst.shape[0])
+    has_bias = problem.has(BIAS)
+    args: list[Arg] = [In(0), Const(lambda: pack_weights(weights, spec.group, tile))]
+    if has_bias:
+        bias = problem.input(BIAS).const
+        assert bias is not None
+        args.append(Const(lambda: pack_bias(bias, spec.group, tile)))
+    if mode == "checked":
+        args.append(Const(lambda: np.zeros(max(ic, 1), np.float32)))
+    name = _label("conv2d_direct", spec, f"t{tile.mr}x{tile.channels}_{mode}")
+    params |= {"name": name, "ic": ic, "oc": oc, "groups": spec.group, "mode": mode,
+               "blocks_first": first, "has_bias": has_bias, "wg": local, "mr": tile.mr,
+               "nv": tile.nv, "vw": tile.vw, "staged": heavy(spec.steps)}  # fmt: skip
+    args += [*operand_args(problem, spec.steps), Out(0)]
+    launch = Launch("conv2d_direct.cl.mako", params, tuple(args), global_size, local)
+    return Variant(name, (launch,))
+
+
+def pack_weights(weights: Array, group: int, tile: Tile) -> Array:
+    """Return weights (oc, ic, kernel...) as [group * blocks][kernel...][ic][channels of a block]."""
+    oc, ic = weights.shape[:2]
+    per, taps = oc // group, int(np.prod(weights.shape[2:], dtype=np.int64))
+    blocks = -(-per // tile.channels)
+    full = np.zeros((group, blocks * tile.channels, ic, taps), np.float32)
+    full[:, :per] = weights.reshape(group, per, ic, taps)
+    split = full.reshape(group, blocks, tile.channels, ic, taps)
+    return np.ascontiguousarray(split.transpose(0, 1, 4, 3, 2))
+
+
+def pack_bias(bias: Array, group: int, tile: Tile) -> Array:
+    """Return bias (oc) padded with zeros to whole blocks per group."""
+    per = bias.shape[0] // group
+    blocks = -(-per // tile.channels)
+    full = np.zeros((group, blocks * tile.channels), np.float32)
+    full[:, :per] = bias.reshape(group, per)
+    return full
+
+
+def _depthwise(spec: Conv2d, problem: Problem) -> Variant:
+    params = _common(spec, problem)
+    dst = params["dst"]
+    channels, oh, ow = dst.shape[1:]
+    vw = max(w for w in (16, 8, 4, 2, 1) if channels % w == 0 and w <= problem.target.vector)
+    tx = next((t for t in (7, 6, 5, 4) if ow % t == 0), min(ow, 6))
+    band = max(1, min(oh, 4 * oh * channels // vw // 256)) if problem.target.is_cpu else 1
+    global_size, local = grid(problem.target, channels // vw, -(-oh // band), dst.shape[0])
+    weights, has_bias = problem.input(1).const, problem.has(BIAS)
+    assert weights is not None
+    taps = int(np.prod(weights.shape[2:]))
+    args: list[Arg] = [In(0), Const(lambda: weights.reshape(channels, taps).T.copy())]
+    if has_bias:
+        bias = problem.input(BIAS).const
+        assert bias is not None
+        args.append(Const(lambda: bias))
+    name = _label("depthwise", spec, f"v{vw}x{tx}")
+    params |= {"name": name, "has_bias": has_bias, "wg": local, "vw": vw, "tx": tx,
+               "band": band}  # fmt: skip
+    args += [*operand_args(problem, spec.steps), Out(0)]
+    launch = Launch("depthwise.cl.mako", params, tuple(args), global_size, local)
+    return Variant(name, (launch,))
+
+
+def _reference(spec: Conv2d, problem: Problem) -> Variant:
+    params = _common(spec, problem)
+    bias = problem.input(BIAS).layout if problem.has(BIAS) else None
+    global_size, local = grid(problem.target, problem.outputs[0].type.size)
+    name = _label("conv2d_reference", spec, "any")
+    params |= {"name": name, "weights": image(problem.input(1).layout), "bias": bias,
+               "groups": spec.group, "wg": local}  # fmt: skip
+    args: list[Arg] = [In(0), In(1), *([In(BIAS)] if bias is not None else [])]
+    args += [*operand_args(problem, spec.steps), Out(0)]
+    launch = Launch("conv2d_reference.cl.mako", params, tuple(args), global_size, local)
+    return Variant(name, (launch,))
+
+
+@onnx_op("Conv")
+def _conv(node: OnnxNode) -> Source:
+    x, w = node.type(0), node.type(1)
+    if x.rank not in (3, 4):
+        raise Unsupported(f"convolution of an input with {x.rank} axes; 3 and 4 are supported")
+    kernel = node.attr("kernel_shape", w.shape[2:])
+    window = window_of(node, kernel, x.shape[2:])
+    spec = Conv2d(window, int(node.attr("group", 1)))
+    return Emit(spec, [0, 1, 2 if node.has(2) else None])

@@ -1,0 +1,451 @@
+"""Ops that only rename elements: views where geometry allows, one strided copy where it does not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from clnn.errors import DTypeError, ShapeError
+from clnn.layout import TensorLayout, reshape_groups
+from clnn.ops._base import (
+    Array,
+    In,
+    Launch,
+    Out,
+    Problem,
+    Variant,
+    ViewSpec,
+    grid,
+)
+from clnn.ops._registry import Emit, OnnxNode, Source, Unsupported, onnx_op
+from clnn.ops.eltwise import walk_launch
+from clnn.types import TensorType, broadcast_shapes, normalise_axis
+
+
+def copy_variant(problem: Problem, source: TensorLayout, result: TensorLayout) -> Variant:
+    """Return the variant that copies input 0, seen as `source`, into output 0, seen as `result`."""
+    operand = problem.input(0)
+    if problem.outputs[0].aliased or operand.aliased or not operand.type.size:
+        return Variant("view", ())
+    ctype = operand.type.dtype.cl
+    reads = In(0, source.offset - operand.layout.offset)
+    writes = Out(0, result.offset - problem.outputs[0].layout.offset)
+    launch = walk_launch("copy", [source, result], (ctype, ctype), (), {0: 0}, problem.target,
+                         (reads,), writes)  # fmt: skip
+    return Variant("copy", (launch,))
+
+
+@dataclass(frozen=True)
+class Copy(ViewSpec):
+    """The same tensor in another layout."""
+
+    kind = "copy"
+    layout_rule = "same"
+
+    def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        """Return the input's type."""
+        return (_given(inputs),)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        """Return the input."""
+        return (_array(inputs),)
+
+    def variants(self, problem: Problem) -> list[Variant]:
+        """Return one strided copy."""
+        return [copy_variant(problem, problem.input(0).layout, problem.outputs[0].layout)]
+
+
+@dataclass(frozen=True)
+class Transpose(ViewSpec):
+    """Axis i of the output is axis perm[i] of the input."""
+
+    perm: tuple[int, ...]
+
+    kind = "transpose"
+
+    def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        """Return the permuted type. Raises ShapeError where perm does not fit the rank."""
+        source = _given(inputs)
+        if sorted(self.perm) != list(range(source.rank)):
+            raise ShapeError(f"perm {self.perm} does not fit shape {source.shape}.")
+        return (TensorType(tuple(source.shape[a] for a in self.perm), source.dtype),)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        """Return numpy's transpose."""
+        return (np.transpose(_array(inputs), self.perm),)
+
+    def forward(self, source: TensorLayout) -> TensorLayout | None:
+        """Return the permuted view."""
+        return source.transpose(self.perm)
+
+    def backward(
+        self, result: TensorLayout, index: int, inputs: Sequence[TensorType | None]
+    ) -> TensorLayout | None:
+        """Return the view of the output with the axes back in the input's order."""
+        return result.transpose(tuple(int(a) for a in np.argsort(self.perm)))
+
+    def variants(self, problem: Problem) -> list[Variant]:
+        """Return one strided copy."""
+        source = problem.input(0).layout.transpose(self.perm)
+        return [copy_variant(problem, source, problem.outputs[0].layout)]
+
+
+@dataclass(frozen=True)
+class Reshape(ViewSpec):
+    """The same elements in row-major order under another shape."""
+
+    shape: tuple[int, ...]
+
+    kind = "reshape"
+
+    def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        """Return the type with the new shape. Raises ShapeError where element counts differ."""
+        source = _given(inputs)
+        if math.prod(self.shape) != source.size:
+            raise ShapeError(f"cannot reshape {source.shape} to {self.shape}: counts differ.")
+        return (TensorType(self.shape, source.dtype),)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        """Return numpy's reshape."""
+        return (_array(inputs).reshape(self.shape),)
+
+    def forward(self, source: TensorLayout) -> TensorLayout | None:
+        """Return the view, or None where elements are not evenly spaced."""
+        return source.reshape(self.shape)
+
+    def backward(
+        self, result: TensorLayout, index: int, inputs: Sequence[TensorType | None]
+    ) -> TensorLayout | None:
+        """Return the output seen with the input's shape, or None."""
+        return result.reshape(_given(inputs).shape)
+
+    def variants(self, problem: Problem) -> list[Variant]:
+        """Return a strided copy over the common refinement, else one that decodes flat indices."""
+        source, out = problem.input(0), problem.outputs[0]
+        fine = refine(source.type.shape, self.shape)
+        if fine is not None:
+            seen = source.layout.unpadded().reshape(fine)
+            written = out.layout.unpadded().reshape(fine)
+            if seen is not None and written is not None:
+                return [copy_variant(problem, seen, written)]
+        if out.aliased or source.aliased or not source.type.size:
+            return [Variant("view", ())]
+        return [_flat_copy(problem)]
+
+
+def refine(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the shape that both split into, or None where the cuts do not nest."""
+    fine: list[int] = []
+    if 0 in old:
+        return None
+    for olds, news in reshape_groups(old, new):
+        left, right = list(olds), list(news)
+        cuts = {1}
+        for shape, axes in ((old, left), (new, right)):
+            run = 1
+            for axis in reversed(axes):
+                run *= shape[axis]
+                cuts.add(run)
+        ordered = sorted(cuts)
+        steps = [b // a for a, b in zip(ordered, ordered[1:], strict=False) if b % a == 0]
+        if len(steps) != len(ordered) - 1:
+            return None
+        fine += reversed(steps)
+    return tuple(fine) if math.prod(fine) == math.prod(old) else None
+
+
+def _flat_copy(problem: Problem) -> Variant:
+    source, out = problem.input(0), problem.outputs[0]
+    global_size, local = grid(problem.target, source.type.size)
+    params = {
+        "name": "copy_flat", "ctype": out.type.dtype.cl, "src": source.layout, "dst": out.layout,
+        "count": source.type.size, "wg": local,
+    }  # fmt: skip
+    launch = Launch("copy_flat.cl.mako", params, (In(0), Out(0)), global_size, local)
+    return Variant("copy_flat", (launch,))
+
+
+@dataclass(frozen=True)
+class Slice(ViewSpec):
+    """Along each axis: `extents` indices from `starts` on, `steps` apart (a step may be negative)."""
+
+    starts: tuple[int, ...]
+    extents: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    kind = "slice"
+    layout_rule = "same"
+
+    def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        """Return the type of the part. Raises ShapeError where it leaves the tensor."""
+        source = _given(inputs)
+        view = TensorLayout.make(source.shape)
+        for axis in range(source.rank):
+            view = view.slice(axis, self.starts[axis], self.extents[axis], self.steps[axis])
+        return (TensorType(self.extents, source.dtype),)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        """Return the part by index arrays."""
+        x = _array(inputs)
+        for axis, (start, extent, step) in enumerate(
+            zip(self.starts, self.extents, self.steps, strict=True)
+        ):
+            x = np.take(x, start + step * np.arange(extent), axis=axis)
+        return (x,)
+
+    def forward(self, source: TensorLayout) -> TensorLayout | None:
+        """Return the sliced view."""
+        for axis in range(source.rank):
+            source = source.slice(axis, self.starts[axis], self.extents[axis], self.steps[axis])
+        return source
+
+    def variants(self, problem: Problem) -> list[Variant]:
+        """Return one strided copy."""
+        view = self.forward(problem.input(0).layout)
+        assert view is not None
+        return [copy_variant(problem, view, problem.outputs[0].layout)]
+
+
+@dataclass(frozen=True)
+class Expand(ViewSpec):
+    """The input broadcast to `shape`; reads of a stretched axis meet the same element."""
+
+    shape: tuple[int, ...]
+
+    kind = "expand"
+
+    def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        """Return the broadcast type. Raises ShapeError where it does not broadcast to shape."""
+        source = _given(inputs)
+        if broadcast_shapes(source.shape, self.shape) != self.shape:
+            raise ShapeError(f"cannot expand {source.shape} to {self.shape}.")
+        return (TensorType(self.shape, source.dtype),)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        """Return numpy's broadcast."""
+        return (np.broadcast_to(_array(inputs), self.shape),)
+
+    def forward(self, source: TensorLayout) -> TensorLayout | None:
+        """Return the view with pitch 0 on stretched axes."""
+        return source.broadcast(self.shape)
+
+    def variants(self, problem: Problem) -> list[Variant]:
+        """Return one strided copy."""
+        view = problem.input(0).layout.broadcast(self.shape)
+        return [copy_variant(problem, view, problem.outputs[0].layout)]
+
+
+@dataclass(frozen=True)
+class Concat(ViewSpec):
+    """Inputs one after the other along `axis`; an input placed inside the output is not copied."""
+
+    axis: int
+
+    kind = "concat"
+    layout_rule = "same"
+
+    def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        """Return the joined type. Raises ShapeError or DTypeError where inputs do not fit."""
+        first = _given(inputs)
+        total = 0
+        for place, member in enumerate(t for t in inputs if t is not None):
+            rest = [d for a, d in enumerate(member.shape) if a != self.axis]
+            if rest != [d for a, d in enumerate(first.shape) if a != self.axis]:
+                raise ShapeError(
+                    f"concat along axis {self.axis}: input {place} is {member.shape}, input 0 is "
+                    f"{first.shape}; all other axes must be equal."
+                )
+            if member.dtype != first.dtype:
+                raise DTypeError(f"concat of {first.dtype.name} and {member.dtype.name}.")
+            total += member.shape[self.axis]
+        shape = (*first.shape[: self.axis], total, *first.shape[self.axis + 1 :])
+        return (TensorType(shape, first.dtype),)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        """Return numpy's concatenate."""
+        return (np.concatenate([x for x in inputs if x is not None], axis=self.axis),)
+
+    def backward(
+        self, result: TensorLayout, index: int, inputs: Sequence[TensorType | None]
+    ) -> TensorLayout | None:
+        """Return the place of input `index` inside the output."""
+        extents = [0 if t is None else t.shape[self.axis] for t in inputs]
+        return result.slice(self.axis, sum(extents[:index]), extents[index])
+
+    def variants(self, problem: Problem) -> list[Variant]:
+        """Return one copy for each input that does not lie inside the output already."""
+        types = [None if o is None else o.type for o in problem.inputs]
+        launches = []
+        for index, operand in enumerate(problem.inputs):
+            if operand is None or operand.aliased or not operand.type.size:
+                continue
+            place = self.backward(problem.outputs[0].layout, index, types)
+            assert place is not None
+            launches.append(_member_copy(operand.layout, place, index, problem))
+        return [Variant("concat" if launches else "view", tuple(launches))]
+
+
+def _member_copy(source: TensorLayout, place: TensorLayout, index: int, problem: Problem) -> Launch:
+    ctype = problem.outputs[0].type.dtype.cl
+    shift = place.offset - problem.outputs[0].layout.offset
+    return walk_launch("copy", [source, place], (ctype, ctype), (), {0: 0}, problem.target,
+                       (In(index),), Out(0, shift))  # fmt: skip
+
+
+def _given(inputs: Sequence[TensorType | None]) -> TensorType:
+    if not inputs or inputs[0] is None:
+        raise ShapeError("input 0 is missing: this op needs it.")
+    return inputs[0]
+
+
+def _array(inputs: Sequence[Array | None]) -> Array:
+    assert inputs[0] is not None
+    return inputs[0]
+
+
+@onnx_op("Transpose")
+def _transpose(node: OnnxNode) -> Source:
+    rank = node.type(0).rank
+    perm = node.attr("perm", list(reversed(range(rank))))
+    return Emit(Transpose(tuple(normalise_axis(int(a), rank) for a in perm)), [0])
+
+
+@onnx_op("Reshape")
+def _reshape(node: OnnxNode) -> Source:
+    source = node.type(0).shape
+    wanted = [int(d) for d in node.const(1, "shape")]
+    if not node.attr("allowzero", 0):
+        wanted = [source[a] if d == 0 else d for a, d in enumerate(wanted)]
+    if -1 in wanted:
+        known = math.prod(d for d in wanted if d != -1)
+        if known == 0 or math.prod(source) % known:
+            raise Unsupported(f"shape {wanted} does not divide {source}")
+        wanted[wanted.index(-1)] = math.prod(source) // known
+    return Emit(Reshape(tuple(wanted)), [0])
+
+
+@onnx_op("Flatten")
+def _flatten(node: OnnxNode) -> Source:
+    source = node.type(0).shape
+    axis = int(node.attr("axis", 1))
+    axis = axis + len(source) if axis < 0 else axis
+    return Emit(Reshape((math.prod(source[:axis]), math.prod(source[axis:]))), [0])
+
+
+def _axes(node: OnnxNode) -> list[int] | None:
+    """Return the axes of Squeeze and Unsqueeze: an attribute before opset 13, then an input."""
+    if "axes" in node.attrs:
+        return [int(a) for a in node.attrs["axes"]]
+    return [int(a) for a in node.const(1, "axes")] if node.has(1) else None
+
+
+@onnx_op("Squeeze")
+def _squeeze(node: OnnxNode) -> Source:
+    shape = node.type(0).shape
+    axes = _axes(node)
+    if axes is None:
+        drop = {a for a, d in enumerate(shape) if d == 1}
+    else:
+        drop = {normalise_axis(a, len(shape)) for a in axes}
+    wrong = [a for a in sorted(drop) if shape[a] != 1]
+    if wrong:
+        raise ShapeError(f"cannot squeeze axes {wrong} of {shape}: their extent is not 1.")
+    return Emit(Reshape(tuple(d for a, d in enumerate(shape) if a not in drop)), [0])
+
+
+@onnx_op("Unsqueeze")
+def _unsqueeze(node: OnnxNode) -> Source:
+    shape = node.type(0).shape
+    axes = _axes(node) or []
+    rank = len(shape) + len(axes)
+    added = {normalise_axis(a, rank) for a in axes}
+    rest = iter(shape)
+    return Emit(Reshape(tuple(1 if a in added else next(rest) for a in range(rank))), [0])
+
+
+@onnx_op("Expand")
+def _expand(node: OnnxNode) -> Source:
+    wanted = tuple(int(d) for d in node.const(1, "shape"))
+    return Emit(Expand(broadcast_shapes(node.type(0).shape, wanted)), [0])
+
+
+@onnx_op("Concat")
+def _concat(node: OnnxNode) -> Source:
+    axis = normalise_axis(int(node.attr("axis", 1)), node.type(0).rank)
+    return Emit(Concat(axis), list(range(len(node.inputs))))
+
+
+def slice_of(shape: tuple[int, ...], axis: int, start: int, extent: int) -> Slice:
+    """Return the Slice of `extent` indices from `start` on along one axis."""
+    starts = tuple(start if a == axis else 0 for a in range(len(shape)))
+    extents = tuple(extent if a == axis else d for a, d in enumerate(shape))
+    return Slice(starts, extents, (1,) * len(shape))
+
+
+@onnx_op("Split")
+def _split(node: OnnxNode) -> list[Source]:
+    shape = node.type(0).shape
+    axis = normalise_axis(int(node.attr("axis", 0)), len(shape))
+    parts = node.attr("split")
+    if parts is None and node.has(1):
+        parts = node.const(1, "split")
+    if parts is None:
+        count = int(node.attr("num_outputs", node.n_outputs))
+        size = -(-shape[axis] // count)
+        parts = [min(size, shape[axis] - k * size) for k in range(count)]
+    sizes = [int(p) for p in parts]
+    if sum(sizes) != shape[axis]:
+        raise ShapeError(f"split {sizes} does not add up to {shape[axis]} on axis {axis}.")
+    starts = [sum(sizes[:k]) for k in range(len(sizes))]
+    return [Emit(slice_of(shape, axis, s, n), [0]) for s, n in zip(starts, sizes, strict=True)]
+
+
+@onnx_op("Slice")
+def _slice(node: OnnxNode) -> Source:
+    shape = node.type(0).shape
+    if node.opset < 10:
+        low, high = list(node.attrs["starts"]), list(node.attrs["ends"])
+        axes, steps = node.attr("axes"), None
+    else:
+        low, high = list(node.const(1, "starts")), list(node.const(2, "ends"))
+        axes = node.const(3, "axes") if node.has(3) else None
+        steps = node.const(4, "steps") if node.has(4) else None
+    axes = range(len(low)) if axes is None else [normalise_axis(int(a), len(shape)) for a in axes]
+    steps = [1] * len(low) if steps is None else steps
+    starts, extents, strides = [0] * len(shape), list(shape), [1] * len(shape)
+    for axis, begin, end, step in zip(axes, low, high, steps, strict=True):
+        found = range(shape[axis])[int(begin) : int(end) : int(step)]
+        starts[axis], extents[axis], strides[axis] = found.start, len(found), int(step)
+    starts = [s if e else 0 for s, e in zip(starts, extents, strict=True)]
+    return Emit(Slice(tuple(starts), tuple(extents), tuple(strides)), [0])
+
+
+def _shuffle(
+    node: OnnxNode, fine: tuple[int, ...], perm: tuple[int, ...], shape: tuple[int, ...]
+) -> Source:
+    return Emit(Reshape(shape), [Emit(Transpose(perm), [Emit(Reshape(fine), [0])])])
+
+
+@onnx_op("DepthToSpace")
+def _depth_to_space(node: OnnxNode) -> Source:
+    n, c, h, w = node.type(0).shape
+    b = int(node.attrs["blocksize"])
+    if c % (b * b):
+        raise ShapeError(f"{c} channels do not divide by blocksize {b} squared.")
+    out = (n, c // (b * b), h * b, w * b)
+    if node.attr("mode", "DCR") == "DCR":
+        return _shuffle(node, (n, b, b, c // (b * b), h, w), (0, 3, 4, 1, 5, 2), out)
+    return _shuffle(node, (n, c // (b * b), b, b, h, w), (0, 1, 4, 2, 5, 3), out)
+
+
+@onnx_op("SpaceToDepth")
+def _space_to_depth(node: OnnxNode) -> Source:
+    n, c, h, w = node.type(0).shape
+    b = int(node.attrs["blocksize"])
+    if h % b or w % b:
+        raise ShapeError(f"image {h}x{w} does not divide by blocksize {b}.")
+    fine = (n, c, h // b, b, w // b, b)
+    return _shuffle(node, fine, (0, 3, 5, 1, 2, 4), (n, c * b * b, h // b, w // b))

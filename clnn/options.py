@@ -1,0 +1,45 @@
+"""Options of compile_model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clnn.errors import SettingError
+
+_CHOICES = {
+    "dtype": ("f32",),
+    "tune": ("off", "cached", "quick", "full"),
+    "arena": ("", "shared", "separate"),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a model is compiled.
+
+    dtype: storage and arithmetic of the network ("f32"). tune: how variants are chosen. arena:
+    "shared" reuses memory between tensors, "separate" gives each its own buffer ("": as
+    CLNN_ARENA says). fuse: run the fusing passes. states: how many callers may run at once, each
+    with its own buffers. guard: bytes kept free and poisoned around every tensor (for checks).
+    Raises SettingError for a value that is not allowed.
+    """
+
+    dtype: str = "f32"
+    tune: str = "cached"
+    arena: str = ""
+    fuse: bool = True
+    states: int = 1
+    guard: int = 0
+
+    def __post_init__(self) -> None:
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                listed = ", ".join(a for a in allowed if a)
+                raise SettingError(
+                    f"Options({name}={getattr(self, name)!r}) is not allowed. Use one of {listed}."
+                )
+        if self.states < 1 or self.guard < 0 or self.guard % 64:
+            raise SettingError(
+                f"Options(states={self.states}, guard={self.guard}): states must be at least 1, "
+                "guard a multiple of 64."
+            )

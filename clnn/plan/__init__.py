@@ -1,0 +1,3 @@
+"""From graph to launch list: padding, views, memory. No device needed."""
+
+from __future__ import annotations

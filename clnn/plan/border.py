@@ -1,0 +1,34 @@
+"""The launch that fills the border of a storage with its value."""
+
+from __future__ import annotations
+
+from math import prod
+
+from clnn.layout import TensorLayout
+from clnn.ops._base import Launch, Out, Target, grid
+from clnn.types import DType
+
+
+def fill_launch(layout: TensorLayout, dtype: DType, fill: float, target: Target) -> Launch:
+    """Return the launch that writes `fill` to all padding of a storage's root layout.
+
+    The storage is walked as lines along its innermost padded axis: a line inside the padding of an
+    outer axis is filled whole, any other at its two ends.
+    """
+    axes = sorted(range(layout.rank), key=lambda a: -layout.pitches[a])
+    padded = [a for a in axes if layout.before[a] or layout.after[a]]
+    inner = padded[-1]
+    outer = axes[: axes.index(inner)]
+    pitch = layout.pitches[inner]
+    total = [layout.before[a] + layout.shape[a] + layout.after[a] for a in outer]
+    lines = prod(total)
+    global_size, local = grid(target, lines)
+    params = {
+        "name": "border_fill", "ctype": dtype.cl, "fill": fill, "wg": local, "lines": lines,
+        "outer": tuple(total), "low": tuple(layout.before[a] for a in outer),
+        "high": tuple(layout.before[a] + layout.shape[a] for a in outer),
+        "pitches": tuple(layout.pitches[a] for a in outer),
+        "front": layout.before[inner] * pitch, "real": layout.shape[inner] * pitch,
+        "back": layout.after[inner] * pitch,
+    }  # fmt: skip
+    return Launch("border_fill.cl.mako", params, (Out(0),), global_size, local)

@@ -1,0 +1,188 @@
+"""Where each value lies: memory order, border and storage, from what its consumers ask for.
+
+Every tensor gets the largest border that any of its consumers wants, so that no op copies to pad.
+Where a border and a view exclude each other, the border wins and the view becomes a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from clnn.graph.ir import Graph
+from clnn.layout import TensorLayout, channels_last
+from clnn.ops._base import Border
+from clnn.plan.alias import Link, children_of, find_links, walk_tree
+
+Demands = dict[str, list[Border]]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A value's storage (named after the root value), its layout there and its border's value."""
+
+    storage: str
+    layout: TensorLayout
+    fill: float | None = None
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What a caller wants beyond the consumers' needs: borders and memory orders of values."""
+
+    borders: Mapping[str, Border] = field(default_factory=dict)
+    orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+def place(graph: Graph, hints: Hints | None = None) -> dict[str, Placed]:
+    """Return value name -> place for every value of `graph`, constants included."""
+    hints = hints or Hints()
+    demands = border_demands(graph)
+    for name, border in hints.borders.items():
+        demands.setdefault(name, []).append(border)
+    orders = {**memory_orders(graph), **hints.orders}
+    links = find_links(graph)
+    placed: dict[str, Placed] = {}
+    roots = [name for name in graph.types if name not in links and name not in graph.consts]
+    while roots:
+        root = roots.pop()
+        roots += _place_tree(root, graph, links, demands, orders[root], placed)
+    for name in graph.consts:
+        placed[name] = Placed(name, TensorLayout.make(graph.types[name].shape, orders[name]))
+    return placed
+
+
+def border_demands(graph: Graph) -> Demands:
+    """Return value name -> the borders that its consumers want."""
+    found: Demands = {}
+    for node in graph.nodes:
+        for index, border in node.spec.padding_needs(graph.input_types(node)).items():
+            name = node.inputs[index]
+            if name is not None and (any(border.before) or any(border.after)):
+                found.setdefault(name, []).append(border)
+    return found
+
+
+def memory_orders(graph: Graph) -> dict[str, tuple[int, ...]]:
+    """Return value name -> axes from outermost to innermost.
+
+    Inputs and outputs of image ops have their channels innermost; ops of rule "same" carry that on
+    to values of the same rank; everything else is row-major.
+    """
+    images: set[str] = set()
+    for node in graph.nodes:
+        if node.spec.layout_rule == "image":
+            images |= {n for n in (*node.inputs[:1], *node.outputs) if n is not None}
+    followers = [
+        [n for n in (*node.inputs, *node.outputs) if n is not None and n not in graph.consts]
+        for node in graph.nodes
+        if node.spec.layout_rule == "same"
+    ]
+    grown = True
+    while grown:
+        before = len(images)
+        for names in followers:
+            ranks = {graph.types[n].rank for n in names if n in images}
+            images |= {n for n in names if graph.types[n].rank in ranks}
+        grown = len(images) > before
+    for node in graph.nodes:  # constants lie as the tensors that they are combined with
+        if any(n in images for n in node.outputs):
+            images |= {n for n in node.inputs if n in graph.consts}
+    return {
+        name: channels_last(t.rank) if name in images else tuple(range(t.rank))
+        for name, t in graph.types.items()
+    }
+
+
+def _place_tree(
+    root: str,
+    graph: Graph,
+    links: dict[str, Link],
+    demands: Demands,
+    order: tuple[int, ...],
+    placed: dict[str, Placed],
+) -> list[str]:
+    """Place `root` and its views; return the children that could not be views (new roots)."""
+    children = children_of(links)
+    shape = graph.types[root].shape
+    border = _root_border(root, shape, order, children, demands)
+    layout = TensorLayout.make(shape, order, border.before, border.after)
+    placed[root] = Placed(root, layout, border.fill if layout.has_padding else None)
+    detached: list[str] = []
+    blocked: set[str] = set()
+    for link in walk_tree(root, children):
+        derived = None
+        if link.parent not in blocked:
+            derived = link.derive(placed[link.parent].layout)
+        if derived is None:
+            if link.parent not in blocked:
+                detached.append(link.child)
+            blocked.add(link.child)
+            continue
+        placed[link.child] = Placed(root, derived, placed[root].fill)
+    for name in detached:
+        del links[name]
+    return detached
+
+
+def _root_border(
+    root: str,
+    shape: Sequence[int],
+    order: tuple[int, ...],
+    children: dict[str, list[Link]],
+    demands: Demands,
+) -> Border:
+    """Return the border of a storage: the largest of all demands that can be met together."""
+    paths: dict[str, list[Link]] = {root: []}
+    for link in walk_tree(root, children):
+        paths[link.child] = [*paths[link.parent], link]
+    mapped: list[Border] = []
+    for name, path in paths.items():
+        if name in demands:
+            maps = _axis_maps(shape, order, path)
+            found = [_to_root(b, maps, len(shape)) for b in demands[name]]
+            mapped += [b for b in found if b is not None]
+    return _merge(mapped, len(shape))
+
+
+AxisMap = tuple[int, bool, bool]
+
+
+def _axis_maps(
+    shape: Sequence[int], order: tuple[int, ...], path: list[Link]
+) -> dict[int, AxisMap]:
+    """Return member axis -> (root axis, padding before survives, padding after survives)."""
+    found: dict[int, AxisMap] = {}
+    for axis in range(len(shape)):
+        one = tuple(int(a == axis) for a in range(len(shape)))
+        layout: TensorLayout | None = TensorLayout.make(shape, order, one, one)
+        for link in path:
+            layout = None if layout is None else link.derive(layout)
+        for a in range(0 if layout is None else layout.rank):
+            assert layout is not None
+            if layout.before[a] or layout.after[a]:
+                found[a] = (axis, bool(layout.before[a]), bool(layout.after[a]))
+    return found
+
+
+def _to_root(border: Border, maps: dict[int, AxisMap], rank: int) -> Border | None:
+    """Return a member's border in axes of the root, or None where a view cannot carry it."""
+    before, after = [0] * rank, [0] * rank
+    for axis, (low, high) in enumerate(zip(border.before, border.after, strict=True)):
+        if not (low or high):
+            continue
+        root_axis, keeps_low, keeps_high = maps.get(axis, (-1, False, False))
+        if root_axis < 0 or (low and not keeps_low) or (high and not keeps_high):
+            return None
+        before[root_axis], after[root_axis] = low, high
+    return Border(tuple(before), tuple(after), border.fill)
+
+
+def _merge(borders: list[Border], rank: int) -> Border:
+    """Return the axis-wise largest border of those that share one fill value (0 preferred)."""
+    fills = [b.fill for b in borders if b.fill is not None]
+    fill = 0.0 if 0.0 in fills or not fills else fills[0]
+    chosen = [b for b in borders if b.fill in (None, fill)]
+    before = tuple(max((b.before[a] for b in chosen), default=0) for a in range(rank))
+    after = tuple(max((b.after[a] for b in chosen), default=0) for a in range(rank))
+    return Border(before, after, fill)

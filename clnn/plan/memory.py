@@ -1,0 +1,128 @@
+"""Where each buffer of a run lies in the arena: blocks that live at different steps share memory.
+
+The arena is planned before anything is allocated. Among placements of the same size the planner
+takes one where padded tensors of one geometry have memory to themselves and lie at one offset: no
+other tensor writes to their borders, so that these need not be filled again before each run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from math import gcd, lcm
+
+from clnn.errors import PlanError
+from clnn.plan.placement import Budget, Problem, height, solve
+from clnn.plan.slots import dirty, reserve
+
+WORK_PER_BLOCK = 1200
+BORDER_WORK_PER_BLOCK = 400
+
+
+@dataclass(frozen=True)
+class Block:
+    """Memory that is in use in the launch steps `first` to `last`, both included.
+
+    `size` and `align` are in bytes. `geometry` stands for where a padded tensor has its border:
+    blocks of equal geometry at one offset have their borders in the same bytes. None: no border.
+    """
+
+    key: str
+    size: int
+    first: int
+    last: int
+    align: int = 1
+    geometry: Hashable = None
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Offset of each block and size of the arena, in bytes.
+
+    `lower_bound` is the largest sum of sizes in use at one step, each rounded up to the unit that
+    all offsets are multiples of; no plan can have a smaller `total`, which is rounded alike.
+    """
+
+    offsets: dict[str, int]
+    total: int
+    lower_bound: int
+
+
+def plan_memory(blocks: Sequence[Block], *, base_align: int, spare: int = 0) -> MemoryPlan:
+    """Return offsets such that blocks in use at a common step share no byte.
+
+    Every offset is a multiple of `base_align` and of the block's own `align` (bytes). The arena may
+    grow by `spare` bytes over the smallest that is found, to keep more borders from being
+    overwritten. The answer depends on the arguments only. Raises PlanError for keys given twice,
+    negative sizes, lives that end before they begin and alignments below 1.
+    """
+    _check_blocks(blocks, base_align, spare)
+    aligns = [lcm(block.align, base_align) for block in blocks]
+    unit = gcd(*aligns) if aligns else base_align
+    problem = Problem(
+        [-(-block.size // unit) for block in blocks],
+        [align // unit for align in aligns],
+        [block.first for block in blocks],
+        [block.last for block in blocks],
+    )
+    spans = solve(problem, Budget(WORK_PER_BLOCK * len(blocks)))
+    geometries = [block.geometry for block in blocks]
+    ceiling, budget = height(spans) + spare // unit, Budget(BORDER_WORK_PER_BLOCK * len(blocks))
+    spans = reserve(problem, geometries, spans, ceiling, budget)
+    offsets = {block.key: span[0] * unit for block, span in zip(blocks, spans, strict=True)}
+    return MemoryPlan(offsets, height(spans) * unit, problem.lower_bound * unit)
+
+
+def _check_blocks(blocks: Sequence[Block], base_align: int, spare: int) -> None:
+    if base_align < 1 or spare < 0:
+        raise PlanError(
+            f"base_align is {base_align} and spare {spare} bytes. They must be at least 1 and 0."
+        )
+    seen: set[str] = set()
+    for block in blocks:
+        if block.key in seen:
+            raise PlanError(f"two blocks have the key {block.key!r}. Give each its own.")
+        seen.add(block.key)
+        if block.size < 0 or block.align < 1 or block.last < block.first:
+            raise PlanError(
+                f"{block} cannot be placed. A block has a size of 0 or more bytes, an alignment of "
+                "1 or more, and a last step that is not before its first."
+            )
+
+
+def dirty_borders(blocks: Sequence[Block], plan: MemoryPlan) -> set[str]:
+    """Return the keys of padded blocks whose border bytes another block may have written.
+
+    These are the blocks with a geometry that have a byte in common with any other block of another
+    geometry, of none, or at another offset, whenever that lives. The borders of all other
+    padded blocks stay as they were filled when the arena was made.
+    """
+    spans = [(plan.offsets[b.key], plan.offsets[b.key] + b.size) for b in blocks]
+    flags = dirty(spans, [block.geometry for block in blocks])
+    return {
+        b.key for b, spoilt in zip(blocks, flags, strict=True) if spoilt and b.geometry is not None
+    }
+
+
+def check_plan(blocks: Sequence[Block], plan: MemoryPlan, *, base_align: int = 1) -> list[str]:
+    """Return all that is wrong with a plan, in words; nothing when it is right.
+
+    Compares every two blocks, and shares no code with the planner.
+    """
+    if sorted(plan.offsets) != sorted(block.key for block in blocks):
+        return [f"offsets of {sorted(plan.offsets)}, not of the {len(blocks)} blocks"]
+    wrong = []
+    for n, one in enumerate(blocks):
+        begin = plan.offsets[one.key]
+        if begin < 0 or begin + one.size > plan.total:
+            wrong.append(f"{one} at {begin} is outside of 0 to {plan.total}")
+        if begin % one.align or begin % base_align:
+            wrong.append(f"{one} at {begin} is not aligned to it and to {base_align}")
+        for other in blocks[:n]:
+            away = plan.offsets[other.key]
+            together = one.first <= other.last and other.first <= one.last
+            if together and begin < away + other.size and away < begin + one.size:
+                wrong.append(f"{one} at {begin} overlaps {other} at {away}")
+    if plan.lower_bound > plan.total:
+        wrong.append(f"total {plan.total} is below the lower bound {plan.lower_bound}")
+    return wrong

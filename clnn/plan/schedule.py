@@ -1,0 +1,398 @@
+"""Graph -> Plan: layouts, one variant per node, launch list and memory. No device needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from clnn.errors import PlanError
+from clnn.graph.ir import Graph, Node
+from clnn.layout import TensorLayout
+from clnn.ops._base import (
+    Array,
+    Const,
+    In,
+    Launch,
+    Operand,
+    Out,
+    Problem,
+    Scratch,
+    Target,
+    Variant,
+    ViewSpec,
+)
+from clnn.ops.views import Copy
+from clnn.plan.border import fill_launch
+from clnn.plan.memory import Block, MemoryPlan, dirty_borders, plan_memory
+from clnn.plan.layouts import Hints, Placed, place
+from clnn.types import DType, TensorType
+
+MAX_ELEMENTS = 2**31 - 1
+Chooser = Callable[[Node, Problem, Sequence[Variant]], Variant]
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Memory of one alias tree: layout and border value of its root, and the steps it lives."""
+
+    key: str
+    dtype: DType
+    layout: TensorLayout
+    fill: float | None
+    first: int
+    last: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes, borders included."""
+        return max(self.layout.size, 1) * self.dtype.itemsize
+
+    @property
+    def geometry(self) -> tuple[object, ...] | None:
+        """What must be equal for another storage to leave this border intact; None: no border."""
+        if not self.layout.has_padding:
+            return None
+        return (self.layout, self.fill, self.dtype)
+
+
+@dataclass(frozen=True)
+class TensorArg:
+    """Kernel argument: a storage and an offset in elements."""
+
+    storage: str
+    offset: int
+
+
+@dataclass(frozen=True)
+class ConstArg:
+    """Kernel argument: constant data, made when the session is built."""
+
+    make: Callable[[], Array]
+
+
+@dataclass(frozen=True)
+class ScratchArg:
+    """Kernel argument: scratch memory, planned like a storage."""
+
+    key: str
+
+
+PlannedArg = TensorArg | ConstArg | ScratchArg
+
+
+@dataclass(frozen=True)
+class PlannedLaunch:
+    """A launch with its arguments resolved to storages."""
+
+    launch: Launch
+    args: tuple[PlannedArg, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One node of the schedule: its problem, the chosen variant and its launches."""
+
+    node: Node
+    problem: Problem
+    variant: Variant
+    launches: tuple[PlannedLaunch, ...]
+    fills: tuple[PlannedLaunch, ...] = ()
+
+
+@dataclass(frozen=True)
+class Port:
+    """A graph input or output: public name, type, and the value whose storage the host touches.
+
+    value: the value of the network; host: the dense value that is uploaded or downloaded (the
+    same one where the network's own layout is dense).
+    """
+
+    name: str
+    type: TensorType
+    value: str
+    host: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a session needs, immutable and shared between execution states."""
+
+    graph: Graph
+    target: Target
+    steps: tuple[Step, ...]
+    placed: Mapping[str, Placed]
+    storages: Mapping[str, Storage]
+    memory: MemoryPlan
+    first_fills: tuple[PlannedLaunch, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    guard: int = 0
+    separate: bool = False
+    block_bytes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def consts(self) -> Mapping[str, Array]:
+        """Constant values by name."""
+        return self.graph.consts
+
+    @property
+    def launches(self) -> list[PlannedLaunch]:
+        """Every launch, in order, border fills included."""
+        every = list(self.first_fills)
+        for step in self.steps:
+            every += [*step.fills, *step.launches]
+        return every
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes written by nodes that only rename elements (concat, slice, reshape...)."""
+        return sum(
+            launch_bytes(step)
+            for step in self.steps
+            if isinstance(step.node.spec, ViewSpec) and not step.node.name.startswith("io:")
+        )
+
+
+def launch_bytes(step: Step) -> int:
+    """Return the bytes that a copying view node writes."""
+    if not step.launches:
+        return 0
+    moved = [o for o in step.problem.inputs if o is not None and not o.aliased]
+    written = sum(o.type.nbytes for o in moved)
+    return min(written, step.problem.outputs[0].type.nbytes)
+
+
+def first_variant(node: Node, problem: Problem, variants: Sequence[Variant]) -> Variant:
+    """Return the variant that the op itself ranks first."""
+    return variants[0]
+
+
+def make_plan(
+    graph: Graph,
+    target: Target,
+    choose: Chooser = first_variant,
+    *,
+    separate: bool = False,
+    guard: int = 0,
+    align: int = 64,
+    hints: Hints | None = None,
+) -> Plan:
+    """Return the plan of `graph` for `target`.
+
+    choose: picks among a node's variants. separate: no memory is shared between storages. guard:
+    bytes kept free around every storage. align: alignment of storages in bytes. hints: borders and
+    memory orders that a caller wants.
+    Raises PlanError or ShapeError.
+    """
+    placed = place(graph, hints)
+    graph, placed, inputs, outputs = _add_ports(graph, placed)
+    storages = _storages(graph, placed)
+    steps = [
+        _step(node, graph, placed, target, choose) for node in graph.nodes
+    ]
+    blocks = _blocks(storages, steps, separate, guard, align)
+    memory = plan_memory(blocks, base_align=align)
+    dirty = dirty_borders(blocks, memory)
+    steps, first_fills = _add_fills(steps, storages, placed, dirty, target)
+    sizes = {b.key: b.size for b in blocks}
+    return Plan(graph, target, tuple(steps), placed, storages, memory, first_fills, inputs, outputs,
+                guard, separate, sizes)  # fmt: skip
+
+
+def _add_ports(
+    graph: Graph, placed: dict[str, Placed]
+) -> tuple[Graph, dict[str, Placed], tuple[Port, ...], tuple[Port, ...]]:
+    """Add copies between dense host values and the network's own layouts where they differ."""
+    placed, types = dict(placed), dict(graph.types)
+    head, tail, inputs, outputs = [], [], [], []
+
+    def dense(name: str, value: str) -> str:
+        host = f"{name}:host"
+        types[host] = types[value]
+        placed[host] = Placed(host, TensorLayout.make(types[value].shape))
+        return host
+
+    for name in graph.inputs:
+        host = name
+        if not _is_plain(placed[name], name):
+            host = dense(name, name)
+            head.append(Node(f"io:{name}", Copy(), (host,), (name,), f"input {name}"))
+        inputs.append(Port(name, types[name], name, host))
+    for public, value in graph.outputs.items():
+        host = value
+        given = value in graph.inputs or value in graph.consts
+        if given or not placed[value].layout.is_dense or 0 in placed[value].layout.pitches:
+            host = dense(f"out:{public}", value)
+            tail.append(Node(f"io:{public}", Copy(), (value,), (host,), f"output {public}"))
+        outputs.append(Port(public, types[value], value, host))
+    hosts = tuple(p.host for p in inputs)
+    graph = replace(graph, nodes=(*head, *graph.nodes, *tail), types=types, inputs=hosts)
+    return graph, placed, tuple(inputs), tuple(outputs)
+
+
+def _is_plain(where: Placed, name: str) -> bool:
+    return where.storage == name and where.layout.is_dense and not where.layout.has_padding
+
+
+def _storages(graph: Graph, placed: Mapping[str, Placed]) -> dict[str, Storage]:
+    """Return storage key -> storage with the first and last step that touches any of its views."""
+    spans: dict[str, list[int]] = {}
+
+    def touch(name: str, step: int) -> None:
+        span = spans.setdefault(placed[name].storage, [step, step])
+        span[0], span[1] = min(span[0], step), max(span[1], step)
+
+    for name in graph.inputs:
+        touch(name, 0)
+    for step, node in enumerate(graph.nodes):
+        for value in (*node.inputs, *node.outputs):
+            if value is not None and value not in graph.consts:
+                touch(value, step)
+    last = len(graph.nodes)
+    for value in set(graph.outputs.values()):
+        if value not in graph.consts:
+            touch(value, last)
+    for node in graph.nodes:
+        if node.name.startswith("io:") and node.outputs[0].startswith("out:"):
+            touch(node.outputs[0], last)
+    return {key: _storage(key, graph, placed, span) for key, span in spans.items()}
+
+
+def _storage(
+    key: str, graph: Graph, placed: Mapping[str, Placed], span: Sequence[int]
+) -> Storage:
+    root = placed[key]
+    if root.layout.size > MAX_ELEMENTS:
+        raise PlanError(
+            f"value {key!r} of shape {root.layout.shape} takes {root.layout.size} elements with its "
+            f"border: more than kernels can index ({MAX_ELEMENTS}). Use a smaller batch or image."
+        )
+    return Storage(key, graph.types[key].dtype, root.layout, root.fill, span[0], span[1])
+
+
+def _step(
+    node: Node, graph: Graph, placed: Mapping[str, Placed], target: Target, choose: Chooser
+) -> Step:
+    problem = make_problem(node, graph, placed, target)
+    variant = choose(node, problem, node.spec.variants(problem))
+    launches = tuple(_resolve(node, launch, placed) for launch in variant.launches)
+    return Step(node, problem, variant, launches)
+
+
+def make_problem(
+    node: Node, graph: Graph, placed: Mapping[str, Placed], target: Target
+) -> Problem:
+    """Return the problem of a node: its operands placed."""
+    def operand(name: str | None) -> Operand | None:
+        if name is None:
+            return None
+        where = placed[name]
+        return Operand(graph.types[name], where.layout, where.fill, const=graph.consts.get(name))
+
+    inputs = [operand(n) for n in node.inputs]
+    outputs = [operand(n) for n in node.outputs]
+    if isinstance(node.spec, ViewSpec):
+        inputs = [_mark(node, i, o, placed) for i, o in enumerate(inputs)]
+    return Problem(tuple(inputs), tuple(o for o in outputs if o is not None), target)
+
+
+def _mark(
+    node: Node, index: int, operand: Operand | None, placed: Mapping[str, Placed]
+) -> Operand | None:
+    """Mark an input of a view op that already lies where the output wants it."""
+    name, out = node.inputs[index], placed[node.outputs[0]]
+    assert isinstance(node.spec, ViewSpec)
+    if operand is None or name is None or placed[name].storage != out.storage:
+        return operand
+    source, types = placed[name].layout, None
+    seen = node.spec.forward(source) if index == 0 else None
+    if seen is not None and _same_place(seen, out.layout):
+        return replace(operand, aliased=True)
+    types = tuple(operand.type if i == index else None for i in range(len(node.inputs)))
+    inside = _backward(node, out.layout, index, placed, types)
+    if inside is not None and _same_place(inside, source):
+        return replace(operand, aliased=True)
+    return operand
+
+
+def _backward(
+    node: Node, out: TensorLayout, index: int, placed: Mapping[str, Placed],
+    types: Sequence[TensorType | None],
+) -> TensorLayout | None:  # fmt: skip
+    assert isinstance(node.spec, ViewSpec)
+    full = [None if n is None else TensorType(placed[n].layout.shape) for n in node.inputs]
+    return node.spec.backward(out, index, full)
+
+
+def _same_place(a: TensorLayout, b: TensorLayout) -> bool:
+    return a.offset == b.offset and a.shape == b.shape and a.pitches_match(b.pitches)
+
+
+def _resolve(node: Node, launch: Launch, placed: Mapping[str, Placed]) -> PlannedLaunch:
+    args: list[PlannedArg] = []
+    for arg in launch.args:
+        if isinstance(arg, Const):
+            args.append(ConstArg(arg.make))
+        elif isinstance(arg, Scratch):
+            args.append(ScratchArg(f"{node.name}#{arg.name}"))
+        else:
+            name = node.inputs[arg.index] if isinstance(arg, In) else node.outputs[arg.index]
+            assert name is not None and isinstance(arg, (In, Out))
+            where = placed[name]
+            args.append(TensorArg(where.storage, where.layout.offset + arg.shift))
+    return PlannedLaunch(launch, tuple(args))
+
+
+def _blocks(
+    storages: Mapping[str, Storage], steps: Sequence[Step], separate: bool, guard: int, align: int
+) -> list[Block]:
+    """Return what needs memory: storages and scratch, with the steps they live."""
+    end = len(steps)
+    found: dict[str, Block] = {}
+    for s in storages.values():
+        first, last = (0, end) if separate else (s.first, s.last)
+        found[s.key] = Block(s.key, s.nbytes + 2 * guard, first, last, align, s.geometry)
+    for at, step in enumerate(steps):
+        first, last = (0, end) if separate else (at, at)
+        for launch in step.variant.launches:
+            for arg in launch.args:
+                if isinstance(arg, Scratch):
+                    key = f"{step.node.name}#{arg.name}"
+                    found[key] = Block(key, arg.nbytes + 2 * guard, first, last, align, None)
+    return list(found.values())
+
+
+def _add_fills(
+    steps: list[Step],
+    storages: Mapping[str, Storage],
+    placed: Mapping[str, Placed],
+    dirty: set[str],
+    target: Target,
+) -> tuple[list[Step], tuple[PlannedLaunch, ...]]:
+    """Put border fills before the first step of dirty storages; the others are filled once."""
+    once: list[PlannedLaunch] = []
+    before: dict[int, list[PlannedLaunch]] = {}
+    for s in storages.values():
+        if not s.layout.has_padding or s.fill is None:
+            continue
+        launch = fill_launch(s.layout, s.dtype, s.fill, target)
+        planned = PlannedLaunch(launch, (TensorArg(s.key, 0),))
+        (before.setdefault(s.first, []) if s.key in dirty else once).append(planned)
+    filled = [replace(step, fills=tuple(before.get(at, ()))) for at, step in enumerate(steps)]
+    return filled, tuple(once)
+
+
+def describe(plan: Plan) -> list[dict[str, Any]]:
+    """Return one row per step: node, op, origin, variant, launches, shapes."""
+    return [
+        {
+            "node": s.node.name,
+            "op": s.node.spec.kind,
+            "origin": s.node.origin,
+            "variant": s.variant.name,
+            "launches": len(s.launches),
+            "output": repr(s.problem.outputs[0].type),
+        }
+        for s in plan.steps
+    ]

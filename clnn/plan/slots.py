@@ -1,0 +1,170 @@
+"""Borders of padded tensors: which of them others overwrite, and placements that spare more.
+
+A geometry stands for where in its block a tensor's border lies. Blocks of equal geometry at one
+offset have their borders in the same bytes; any other two blocks that share memory spoil them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from math import lcm
+
+from clnn.plan.placement import Budget, Problem, Span, orders, place
+
+Geometries = Sequence[Hashable]
+
+
+def dirty(spans: Sequence[Span], geometries: Geometries) -> list[bool]:
+    """Tell for each block whether one of another geometry or offset shares a byte with it."""
+    place_of = [
+        (span[0], geometry) if geometry is not None else (span[0], block, None)
+        for block, (span, geometry) in enumerate(zip(spans, geometries, strict=True))
+    ]
+    found = [False] * len(spans)
+    rising = sorted(
+        (b for b, (begin, end) in enumerate(spans) if begin < end), key=spans.__getitem__
+    )
+    _spoilt_from_below(rising, spans, place_of, found)
+    _spoilt_from_above(rising, spans, place_of, found)
+    return found
+
+
+def _spoilt_from_below(
+    rising: list[int], spans: Sequence[Span], place_of: Sequence[Hashable], found: list[bool]
+) -> None:
+    """Mark blocks that begin inside an earlier one of another place.
+
+    Of all earlier blocks two matter: the one that ends last, and the last of another place than it.
+    """
+    first: tuple[int, Hashable] = (0, None)
+    second: tuple[int, Hashable] = (0, None)
+    for block in rising:
+        begin, end = spans[block]
+        found[block] |= (second if first[1] == place_of[block] else first)[0] > begin
+        mine = (end, place_of[block])
+        if mine[1] == first[1]:
+            first = max(first, mine, key=_end)
+        elif end > first[0]:
+            first, second = mine, first
+        else:
+            second = max(second, mine, key=_end)
+
+
+def _end(reach: tuple[int, Hashable]) -> int:
+    return reach[0]
+
+
+def _spoilt_from_above(
+    rising: list[int], spans: Sequence[Span], place_of: Sequence[Hashable], found: list[bool]
+) -> None:
+    """Mark blocks inside which a later one of another place begins: the nearest such decides."""
+    other: int | None = None
+    for block, above in zip(reversed(rising), [None, *reversed(rising)], strict=False):
+        if above is not None and place_of[above] != place_of[block]:
+            other = above
+        found[block] |= other is not None and spans[other][0] < spans[block][1]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Blocks of one geometry, no two alive together, that can have one offset to themselves."""
+
+    blocks: list[int]
+    size: int
+    align: int
+
+
+def slots(problem: Problem, geometries: Geometries) -> list[Slot]:
+    """Return the blocks that have a geometry in few slots, least bytes per block first."""
+    ends: dict[Hashable, list[list[int]]] = {}
+    for block in sorted(range(len(geometries)), key=problem.firsts.__getitem__):
+        if geometries[block] is None or not problem.sizes[block]:
+            continue
+        rows = ends.setdefault(geometries[block], [])
+        free = [row for row in rows if problem.lasts[row[-1]] < problem.firsts[block]]
+        if free:
+            max(free, key=lambda row: problem.lasts[row[-1]]).append(block)
+        else:
+            rows.append([block])
+    made = [
+        Slot(
+            row,
+            max(problem.sizes[b] for b in row),
+            lcm(*(problem.aligns[b] for b in row)),
+        )
+        for rows in ends.values()
+        for row in rows
+    ]
+    return sorted(made, key=lambda slot: (slot.size / len(slot.blocks), slot.blocks))
+
+
+def reserve(
+    problem: Problem, geometries: Geometries, spans: list[Span], ceiling: int, budget: Budget
+) -> list[Span]:
+    """Return a placement up to `ceiling` where fewer blocks have dirty borders, or `spans`.
+
+    Slots are given memory of their own for the whole run, one after the other, as long as all the
+    other blocks still fit beside them.
+    """
+    kept: list[Slot] = []
+    best, room = spans, ceiling - problem.lower_bound
+    for slot in slots(problem, geometries):
+        needed = 0 if _is_alive(problem, slot, problem.peak_step) else slot.size
+        if needed > room or budget.left <= 0:
+            continue
+        tried = _beside(problem, [*kept, slot], ceiling, budget)
+        if tried is not None:
+            kept.append(slot)
+            best, room = tried, room - needed
+    return min(spans, best, key=lambda s: _dirty_count(s, geometries))
+
+
+def _is_alive(problem: Problem, slot: Slot, step: int) -> bool:
+    return any(problem.firsts[b] <= step <= problem.lasts[b] for b in slot.blocks)
+
+
+def _dirty_count(spans: Sequence[Span], geometries: Geometries) -> int:
+    flags = zip(dirty(spans, geometries), geometries, strict=True)
+    return sum(spoilt and geometry is not None for spoilt, geometry in flags)
+
+
+def _beside(
+    problem: Problem, kept: Sequence[Slot], ceiling: int, budget: Budget
+) -> list[Span] | None:
+    """Place the slots on the ground and all other blocks above; None when that is too high."""
+    spans: list[Span] = [(0, 0)] * len(problem.sizes)
+    ground = 0
+    for slot in kept:
+        begin = -(-ground // slot.align) * slot.align
+        ground = begin + slot.size
+        for block in slot.blocks:
+            spans[block] = (begin, begin + problem.sizes[block])
+    fixed = {block for slot in kept for block in slot.blocks}
+    rest = [block for block in range(len(spans)) if block not in fixed]
+    align = lcm(*problem.aligns)
+    ground = -(-ground // align) * align if rest else ground
+    budget.left -= len(problem.sizes)
+    if ground > ceiling:
+        return None
+    placed = _fit(problem, rest, ceiling - ground, budget)
+    if placed is None:
+        return None
+    for block, (begin, end) in zip(rest, placed, strict=True):
+        spans[block] = (begin + ground, end + ground)
+    return spans
+
+
+def _fit(problem: Problem, rest: list[int], ceiling: int, budget: Budget) -> list[Span] | None:
+    """Place the blocks `rest` by a greedy order below `ceiling`."""
+    part = Problem(
+        [problem.sizes[b] for b in rest],
+        [problem.aligns[b] for b in rest],
+        [problem.firsts[b] for b in rest],
+        [problem.lasts[b] for b in rest],
+    )
+    budget.left -= part.cost
+    if part.lower_bound > ceiling:
+        return None
+    tries = (place(part, order, ceiling, budget) for order in orders(part))
+    return next((spans for spans in tries if spans is not None), None)

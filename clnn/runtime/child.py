@@ -1,0 +1,96 @@
+"""Child processes for whatever a driver may crash or hang in."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+_BOOT = (
+    "import sys; sys.path[:] = sys.argv[1].split(chr(10)); import json;"
+    " from clnn.runtime.{} import main; main(json.loads(sys.argv[2]))"
+)
+_KILL_WAIT_S = 5.0
+_STDERR_CHARACTERS = 200
+
+
+def run_python(
+    module: str, argument: Any, timeout_s: float, env: Mapping[str, str]
+) -> tuple[str, str]:
+    """Run `main(argument)` of `clnn.runtime.<module>` in a child that imports what this one does.
+
+    Returns (its standard output, '' or how it ended: killed after the time, by which signal, or
+    its exit status with the end of its error output).
+    """
+    if not sys.executable:
+        return "", "cannot start a child process: sys.executable is not set"
+    code = _BOOT.format(module)
+    command = [sys.executable, "-c", code, "\n".join(sys.path), json.dumps(argument)]
+    return run_command(command, timeout_s, env)
+
+
+def reply_stream() -> TextIO:
+    """Return a child's real standard output, and send all else that is printed to its errors.
+
+    Drivers print to standard output too; a reply is JSON lines that no driver may disturb.
+    """
+    stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return stream
+
+
+def run_command(command: list[str], timeout_s: float, env: Mapping[str, str]) -> tuple[str, str]:
+    """Run `command` in a process group of its own; returns as run_python does."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        try:
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=dict(env),
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            return "", f"cannot start a child process: {error}"
+        end = _wait(child, timeout_s)
+        out.seek(0)
+        err.seek(0)
+        text = err.read().decode(errors="replace").strip()
+        if end and text:
+            end += f" ({text[-_STDERR_CHARACTERS:].splitlines()[-1].strip()})"
+        return out.read().decode(errors="replace"), end
+
+
+def _wait(child: subprocess.Popen[bytes], timeout_s: float) -> str:
+    try:
+        code = child.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        _kill(child)
+        return f"did not answer within {timeout_s:g} s"
+    except BaseException:
+        _kill(child)
+        raise
+    if code < 0:
+        return f"the driver crashed ({_signal_name(-code)})"
+    return f"ended with status {code}" if code else ""
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    """Kill a child and what it started; give up waiting when the driver holds it in the kernel."""
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except (OSError, AttributeError):
+        child.kill()
+    try:
+        child.wait(_KILL_WAIT_S)
+    except subprocess.TimeoutExpired:
+        return
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,337 @@
+"""Session: a compiled model that any thread may call with numpy arrays."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from clnn.codegen.render import render
+from clnn.errors import DeviceLostError, DTypeError, InputNameError, ShapeError
+from clnn.graph.ir import Graph
+from clnn.layout import TensorLayout
+from clnn.ops._base import Array, Target
+from clnn.options import Options
+from clnn.plan.layouts import Hints
+from clnn.plan.schedule import Chooser, Plan, Port, describe, first_variant, make_plan
+from clnn.runtime.binding import InputBinding
+from clnn.runtime.debug import log_compiled, log_run
+from clnn.runtime.device import DeviceInfo
+from clnn.runtime.profile import Profile
+from clnn.runtime.program import Device
+from clnn.runtime.state import Constants, ExecutionState, Memory
+from clnn.settings import setting
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """An input or output: name, shape, dtype, and the layout that the network itself uses."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    layout: TensorLayout
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where and how a session runs: device, one row per node, arena bytes and their lower bound."""
+
+    device: str
+    nodes: tuple[dict[str, Any], ...]
+    launches: int
+    arena_bytes: int
+    arena_lower_bound: int
+    copied_bytes: int
+    seconds: Mapping[str, float]
+
+    def __str__(self) -> str:
+        rows = [f"{r['node']:<28} {r['op']:<12} {r['variant']:<32} {r['output']}" for r in self.nodes]
+        head = (f"{self.device}\n{len(self.nodes)} nodes, {self.launches} launches, "
+                f"arena {self.arena_bytes} bytes")  # fmt: skip
+        return "\n".join([head, *rows])
+
+
+def target_of(info: DeviceInfo) -> Target:
+    """Return what code generation needs to know of a device."""
+    features = {name for name in ("fp16", "fp64", "subgroups", "integer_dot", "x86_vnni", "ptx_dp4a")
+                if getattr(info.caps, name)}  # fmt: skip
+    cpu = info.type == "cpu"
+    return Target(
+        kind="cpu" if cpu else "gpu", vector=16 if cpu else 4, compute_units=info.compute_units,
+        max_work_group=info.max_work_group_size, local_bytes=info.usable_local_mem,
+        features=frozenset(features),
+    )  # fmt: skip
+
+
+class Session:
+    """A model compiled for one device. Safe to call from several threads.
+
+    Made by clnn.compile_model. Call it with {input: array} for {output: array}, or run() in the
+    form of onnxruntime. `inputs`, `outputs`: TensorInfo of each. A context manager; close() frees
+    the device memory.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        info: DeviceInfo,
+        options: Options,
+        choose: Chooser = first_variant,
+        hints: Hints | None = None,
+    ) -> None:
+        started = time.perf_counter()
+        self._options = options
+        separate = (options.arena or setting("CLNN_ARENA")) == "separate"
+        self._plan = make_plan(graph, target_of(info), choose, separate=separate,
+                               guard=options.guard, hints=hints)  # fmt: skip
+        planned = time.perf_counter()
+        self._device = Device.open(info)
+        self._device.build(_sources(self._plan))
+        built = time.perf_counter()
+        self._constants = Constants(self._device, self._plan)
+        self._bindings: dict[str, InputBinding] = {}
+        self._local = threading.local()
+        self._timed = int(setting("CLNN_DEBUG")) >= 2
+        self._idle: queue.LifoQueue[ExecutionState] = queue.LifoQueue()
+        self._made = [self._new_state()]
+        self._idle.put(self._made[0])
+        self._pid = os.getpid()
+        self._closed = False
+        times = (started, planned, built, time.perf_counter())
+        self._compiled = dict(zip(("plan", "build", "pack"), pairwise(times), strict=True))
+        self._seconds = {what: end - begin for what, (begin, end) in self._compiled.items()}
+        log_compiled(self)
+
+    def _new_state(self, profiling: bool = False) -> ExecutionState:
+        timed = profiling or self._timed
+        state = ExecutionState(self._device, self._plan, self._constants, timed)
+        for binding in self._bindings.values():
+            state.bind(binding.port, Memory(binding.buffer, 0))
+        return state
+
+    @property
+    def plan(self) -> Plan:
+        """The plan: graph, layouts, variants, memory."""
+        return self._plan
+
+    @property
+    def device(self) -> DeviceInfo:
+        """The device this session runs on."""
+        return self._device.info
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """What the model wants."""
+        return tuple(self._tensor_info(p) for p in self._plan.inputs)
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """What the model gives."""
+        return tuple(self._tensor_info(p) for p in self._plan.outputs)
+
+    def _tensor_info(self, port: Port) -> TensorInfo:
+        layout = self._plan.placed[port.value].layout
+        return TensorInfo(port.name, port.type.shape, port.type.dtype.numpy, layout)
+
+    @property
+    def placement(self) -> Placement:
+        """Device, chosen variant per node, memory and compile times."""
+        plan = self._plan
+        return Placement(
+            self._device.info.title, tuple(describe(plan)), len(plan.launches),
+            plan.memory.total, plan.memory.lower_bound, plan.copied_bytes, dict(self._seconds),
+        )  # fmt: skip
+
+    @property
+    def build_counts(self) -> tuple[int, int]:
+        """Programs taken from the cache, and programs built."""
+        return self._device.counts.cached, self._device.counts.built
+
+    def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """Return {output name: array} for {input name: array}.
+
+        Raises InputNameError, ShapeError or DTypeError where `feeds` does not fit the model, and
+        DeviceLostError after close() or in a forked child.
+        """
+        arrays = self._check(feeds)
+        outs = {p.name: np.empty(p.type.shape, p.type.dtype.numpy) for p in self._plan.outputs}
+        hosts = {p.host: outs[p.name] for p in self._plan.outputs}
+        profile: Profile | None = getattr(self._local, "profile", None)
+        if profile is not None:
+            self._alive()
+            profile.record(arrays, hosts)
+            return outs
+        with self._state() as state:
+            if self._timed:
+                log_run(state, state.run_timed(arrays, hosts))
+            else:
+                state.run(arrays, hosts)
+        return outs
+
+    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
+        """Return the arrays of the outputs `names` (None: all), as onnxruntime's run does."""
+        known = [p.name for p in self._plan.outputs]
+        wanted = known if names is None else list(names)
+        unknown = [n for n in wanted if n not in known]
+        if unknown:
+            raise InputNameError(_names_message("output", unknown, [], known))
+        outs = self(feeds)
+        return [outs[n] for n in wanted]
+
+    @contextmanager
+    def profile(self, trace: str | os.PathLike[str] | None = None) -> Iterator[Profile]:
+        """Measure every launch of the runs that this thread makes in the `with` block.
+
+        trace: file that the Chrome trace of these runs is written to at the end of the block.
+        """
+        self._alive()
+        compiled = {
+            what: (round(begin * 1e9), round(end * 1e9))
+            for what, (begin, end) in self._compiled.items()
+        }
+        state = self._new_state(profiling=True)
+        profile = Profile(self._plan, state, self._device.info.title, compiled)
+        before = getattr(self._local, "profile", None)
+        self._local.profile = profile
+        try:
+            yield profile
+        finally:
+            self._local.profile = before
+        if trace:
+            profile.write_chrome(trace)
+
+    def bind_input(self, name: str) -> InputBinding:
+        """Return a device buffer in the layout that the network itself reads for input `name`.
+
+        Runs take that input from the buffer instead of from `feeds`, without a copy. Raises
+        InputNameError for a name that is not an input.
+        """
+        self._alive()
+        ports = {p.name: p for p in self._plan.inputs}
+        if name not in ports:
+            raise InputNameError(_names_message("input", [name], [], list(ports)))
+        if name not in self._bindings:
+            self._bindings[name] = InputBinding(self, ports[name])
+        return self._bindings[name]
+
+    def unbind_input(self, name: str) -> None:
+        """Take input `name` from `feeds` again."""
+        binding = self._bindings.pop(name, None)
+        if binding is not None:
+            binding.release()
+
+    def _check(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        ports = {p.name: p for p in self._plan.inputs if p.name not in self._bindings}
+        missing = [n for n in ports if n not in feeds]
+        unknown = [n for n in feeds if n not in ports]
+        if missing or unknown:
+            raise InputNameError(_names_message("input", unknown, missing, list(ports)))
+        return {p.host: _check_array(p, feeds[p.name]) for p in ports.values()}
+
+    def _alive(self) -> None:
+        if self._closed:
+            raise DeviceLostError("this session is closed. Compile the model again.")
+        if os.getpid() != self._pid:
+            raise DeviceLostError(
+                f"this session was made in process {self._pid} and is used in its fork "
+                f"{os.getpid()}: OpenCL contexts do not survive a fork. Compile in the child."
+            )
+
+    @contextmanager
+    def _state(self) -> Iterator[ExecutionState]:
+        """Lend an execution state: an idle one, a new one while there may be more, else wait."""
+        self._alive()
+        try:
+            state = self._idle.get_nowait()
+        except queue.Empty:
+            with self._device.lock:
+                grow = len(self._made) < self._options.states
+                if grow:
+                    self._made.append(self._new_state())
+            state = self._made[-1] if grow else self._idle.get()
+        try:
+            yield state
+        finally:
+            self._idle.put(state)
+
+    def close(self) -> None:
+        """Free the device memory; later calls raise DeviceLostError."""
+        self._closed = True
+        self._made.clear()
+        self._bindings.clear()
+        while not self._idle.empty():
+            self._idle.get_nowait()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        ins = ", ".join(f"{p.name}: {p.type!r}" for p in self._plan.inputs)
+        outs = ", ".join(f"{p.name}: {p.type!r}" for p in self._plan.outputs)
+        return f"<clnn.Session on {self._device.info.title}: ({ins}) -> ({outs})>"
+
+
+def _sources(plan: Plan) -> dict[str, str]:
+    """Return kernel title -> source for every launch (equal sources once)."""
+    found: dict[str, str] = {}
+    for planned in plan.launches:
+        source = render(planned.launch.template, planned.launch.params)
+        found.setdefault(source, str(planned.launch.params["name"]))
+    titles: dict[str, str] = {}
+    for number, (source, name) in enumerate(found.items()):
+        titles[f"{name}#{number}"] = source
+    return titles
+
+
+def _check_array(port: Port, given: Any) -> Array:
+    array = np.from_dlpack(given) if _wants_dlpack(given) else np.asarray(given)
+    want = port.type
+    if array.dtype != want.dtype.numpy:
+        raise DTypeError(
+            f"input {port.name!r} is {array.dtype}, model wants {want.dtype.name}. "
+            f"Pass x.astype(np.{want.dtype.name})."
+        )
+    if array.shape != want.shape:
+        raise ShapeError(_shape_message(port.name, array.shape, want.shape))
+    return np.ascontiguousarray(array)
+
+
+def _wants_dlpack(given: Any) -> bool:
+    plain = hasattr(given, "__array__") or hasattr(given, "__array_interface__")
+    return hasattr(given, "__dlpack__") and not plain
+
+
+def _shape_message(name: str, got: tuple[int, ...], want: tuple[int, ...]) -> str:
+    head = f"input {name!r} is {got}, model wants {want}: "
+    if len(got) != len(want):
+        return head + f"it has {len(got)} axes, must have {len(want)}."
+    wrong = [a for a in range(len(want)) if got[a] != want[a]]
+    return head + "; ".join(f"axis {a} is {got[a]}, must be {want[a]}" for a in wrong) + "."
+
+
+def _names_message(
+    what: str, unknown: Sequence[str], missing: Sequence[str], known: Sequence[str]
+) -> str:
+    parts = []
+    if unknown:
+        parts.append(f"no {what} is named {', '.join(map(repr, unknown))}")
+    if missing:
+        parts.append(f"{what} {', '.join(map(repr, missing))} is missing")
+    text = f"{'; '.join(parts)}. The model's {what}s are: {', '.join(map(repr, known))}."
+    for name in unknown:
+        close = difflib.get_close_matches(name, known, n=1)
+        text += f" Did you mean {close[0]!r} for {name!r}?" if close else ""
+    return text

@@ -1,0 +1,82 @@
+"""Environment variables: every one that clnn reads, with type, default and meaning, in one table."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from clnn.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One environment variable: name, default text, parser and one-line meaning."""
+
+    name: str
+    default: str
+    parse: Callable[[str], Any]
+    meaning: str
+
+
+def _choice(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise ValueError(f"must be one of {', '.join(allowed)}")
+        return text
+
+    return parse
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError(f"must be a whole number from {low} to {high}")
+        return value
+
+    return parse
+
+
+SETTINGS: dict[str, Setting] = {
+    s.name: s
+    for s in (
+        Setting("CLNN_DEVICE", "auto", str, "device when none is named: auto, cpu, gpu, index or part of a name"),
+        Setting("CLNN_CACHE_DIR", "", str, "folder of the program cache; empty: the user's cache folder"),
+        Setting("CLNN_CACHE", "rw", _choice("off", "ro", "rw"), "program cache: off, read only, read and write"),
+        Setting("CLNN_CACHE_MAX_BYTES", str(1 << 30), _whole(0, 1 << 50), "size above which old cache entries go"),
+        Setting("CLNN_DEBUG", "0", _whole(0, 4), "1 device and plan, 2 kernel times, 3 variants, 4 sources"),
+        Setting("CLNN_KERNEL_PATH", "", str, "folder searched for kernel templates before the built-in ones"),
+        Setting("CLNN_ARENA", "shared", _choice("shared", "separate"), "separate: each tensor in its own buffer"),
+        Setting("CLNN_BUILD_JOBS", "0", _whole(0, 256), "processes that build kernels; 0: one per CPU, at most 8"),
+        Setting("CLNN_MAX_BYTES", str(1 << 33), _whole(1, 1 << 60), "largest tensor that a model may ask for"),
+        Setting("CLNN_TUNE", "cached", _choice("off", "cached", "quick", "full"), "kernel choice: measured or ranked"),
+    )
+}
+
+
+def setting(name: str, env: Mapping[str, str] | None = None) -> Any:
+    """Return the parsed value of environment variable `name`.
+
+    Raises SettingError when its text is not allowed.
+    """
+    entry = SETTINGS[name]
+    text = (os.environ if env is None else env).get(name, "") or entry.default
+    try:
+        return entry.parse(text)
+    except ValueError as err:
+        raise SettingError(f"{name} is {text!r}: {err}. It sets: {entry.meaning}.") from None
+
+
+def warn_unknown(env: Mapping[str, str] | None = None) -> list[str]:
+    """Warn of CLNN_* variables that clnn does not know; return their names."""
+    names = [n for n in (os.environ if env is None else env) if n.startswith("CLNN_")]
+    unknown = [n for n in names if n not in SETTINGS]
+    for name in unknown:
+        close = difflib.get_close_matches(name, SETTINGS, n=1)
+        hint = f" Did you mean {close[0]}?" if close else " See docs/environment.md."
+        warnings.warn(f"environment variable {name} is not one of clnn's.{hint}", stacklevel=2)
+    return unknown

@@ -1,0 +1,110 @@
+"""Element types and tensor types: what a value *is*, apart from where it lies in memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from clnn.errors import DTypeError, ShapeError
+
+
+@dataclass(frozen=True)
+class DType:
+    """One element type: its name, its numpy dtype and its OpenCL C type."""
+
+    name: str
+    numpy: np.dtype[np.generic]
+    cl: str
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return int(self.numpy.itemsize)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether this is a floating-point type."""
+        return self.numpy.kind == "f"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def _dtype(name: str, numpy_name: str, cl: str) -> DType:
+    return DType(name, np.dtype(numpy_name), cl)
+
+
+F32 = _dtype("float32", "float32", "float")
+F16 = _dtype("float16", "float16", "half")
+F64 = _dtype("float64", "float64", "double")
+I8 = _dtype("int8", "int8", "char")
+U8 = _dtype("uint8", "uint8", "uchar")
+I16 = _dtype("int16", "int16", "short")
+U16 = _dtype("uint16", "uint16", "ushort")
+I32 = _dtype("int32", "int32", "int")
+U32 = _dtype("uint32", "uint32", "uint")
+I64 = _dtype("int64", "int64", "long")
+U64 = _dtype("uint64", "uint64", "ulong")
+BOOL = _dtype("bool", "bool", "uchar")
+
+DTYPES = (F32, F16, F64, I8, U8, I16, U16, I32, U32, I64, U64, BOOL)
+_BY_NUMPY = {d.numpy: d for d in DTYPES}
+
+
+def dtype_of(numpy_dtype: object) -> DType:
+    """Return the DType for a numpy dtype. Raises DTypeError when clnn has none."""
+    try:
+        return _BY_NUMPY[np.dtype(numpy_dtype)]  # type: ignore[call-overload]
+    except (KeyError, TypeError):
+        names = ", ".join(d.name for d in DTYPES)
+        raise DTypeError(f"element type {numpy_dtype} is not one of clnn's: {names}.") from None
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Shape (logical axes, outermost first) and element type of a value."""
+
+    shape: tuple[int, ...]
+    dtype: DType = F32
+
+    def __post_init__(self) -> None:
+        if any(not isinstance(d, int) or d < 0 for d in self.shape):
+            raise ShapeError(f"shape {self.shape} has an extent that is not a whole number >= 0.")
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements without padding."""
+        return self.size * self.dtype.itemsize
+
+    def __repr__(self) -> str:
+        return f"{self.dtype.name}[{'x'.join(map(str, self.shape))}]"
+
+
+def normalise_axis(axis: int, rank: int) -> int:
+    """Return `axis` as 0 <= axis < rank; negative counts from the end. Raises ShapeError."""
+    if not -rank <= axis < rank:
+        raise ShapeError(f"axis {axis} is outside of rank {rank}: allowed is {-rank} to {rank - 1}.")
+    return axis % rank
+
+
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the common shape under numpy's broadcasting rule. Raises ShapeError with the shapes."""
+    try:
+        return tuple(int(d) for d in np.broadcast_shapes(*shapes))
+    except ValueError:
+        listed = " and ".join(str(s) for s in shapes)
+        raise ShapeError(
+            f"shapes {listed} do not broadcast: from the last axis on, extents must be equal or 1."
+        ) from None

@@ -1,0 +1,54 @@
+"""Input data for comparisons and measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from clnn.ops._base import Array
+
+
+class Input(Protocol):
+    """What is asked of an input: name, shape and numpy dtype."""
+
+    @property
+    def name(self) -> str:
+        """Name of the input."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of its axes."""
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """Element type."""
+
+
+def random_feeds(
+    inputs: Sequence[Input], seed: int = 0, given: Mapping[str, Array] | None = None
+) -> dict[str, Array]:
+    """Return an array for every input: those `given`, else random ones.
+
+    Random floats come from a normal distribution; 8-bit integers cover their range, wider ones
+    are 0 or 1 (they are mostly indices and masks). Names in `given` that are no inputs stay.
+    """
+    given = given or {}
+    feeds: dict[str, Array] = dict(given)
+    for number, port in enumerate(inputs):
+        if port.name not in given:
+            rng = np.random.default_rng([seed, number])
+            feeds[port.name] = _random(rng, port.shape, port.dtype)
+    return feeds
+
+
+def _random(
+    rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[np.generic]
+) -> Array:
+    if dtype.kind == "f":
+        return rng.standard_normal(shape).astype(dtype)
+    if dtype.itemsize == 1 and dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return rng.integers(limits.min, limits.max, shape, endpoint=True).astype(dtype)
+    return rng.integers(0, 2, shape).astype(dtype)

@@ -1,0 +1,75 @@
+"""Layer by layer: the unfused network with every value as an output, against another engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from clnn.api import compile_model, load_graph
+from clnn.graph.ir import Graph
+from clnn.importers.onnx_outputs import with_all_outputs
+from clnn.ops._base import Array
+from clnn.options import Options
+from clnn.verification.compare import Difference, difference
+from clnn.verification.onnxruntime import OnnxRuntime
+from clnn.verification.reference import reference_node, reference_values, widen
+from clnn.verification.report import Layer
+
+
+def with_values(graph: Graph, names: Sequence[str]) -> Graph:
+    """Return `graph` with the values `names` as its outputs, under their own names."""
+    return replace(graph, outputs={name: name for name in names})
+
+
+def reference_layers(
+    graph: Graph, device: str | int | None, options: Options, feeds: Mapping[str, Array]
+) -> tuple[Layer, ...]:
+    """Compare every value of `graph` with the reference in double precision.
+
+    Each node's own difference is to its reference fed with what the device gave that node.
+    """
+    names = [name for node in graph.nodes for name in node.outputs]
+    with compile_model(with_values(graph, names), device, options) as session:
+        got = session(feeds)
+        variants = {step.node.name: step.variant.name for step in session.plan.steps}
+    right = reference_values(graph, feeds)
+    device_values = {name: widen(array) for name, array in {**graph.consts, **feeds, **got}.items()}
+    layers = []
+    for number, node in enumerate(graph.nodes):
+        limit = node.spec.tolerance(graph.input_types(node))
+        alone = reference_node(graph, node, device_values)
+        for name in node.outputs:
+            total = difference(name, got[name], right[name], limit)
+            own = difference(name, got[name], alone[name], limit)
+            layers.append(Layer(number, node.name, node.spec.kind, variants[node.name], total, own))
+    return tuple(layers)
+
+
+def onnxruntime_layers(
+    model: str | os.PathLike[str] | bytes,
+    shapes: Mapping[str, Sequence[int] | int],
+    device: str | int | None,
+    options: Options,
+    feeds: Mapping[str, Array],
+    tolerance: float,
+) -> tuple[Layer, ...]:
+    """Compare the results of all nodes of an ONNX file with ONNX Runtime's, unoptimised."""
+    opened = with_all_outputs(model)
+    graph = load_graph(opened.data, shapes)
+    outputs = {n: v for n, v in graph.outputs.items() if v not in graph.consts}
+    graph = replace(graph, outputs=outputs)
+    with compile_model(graph, device, options) as session:
+        got = session(feeds)
+        variants = {step.node.name: step.variant.name for step in session.plan.steps}
+    wanted = [name for name in opened.makers if name in outputs]
+    right = OnnxRuntime(opened.data, optimise=False)(feeds, wanted)
+    producers = graph.producers()
+    layers = []
+    for number, name in enumerate(wanted):
+        node = producers.get(outputs[name])
+        found: Difference = difference(name, got[name], right[name], tolerance)
+        kind = node.spec.kind if node else "input"
+        variant = variants[node.name] if node else ""
+        layers.append(Layer(number, opened.makers[name], kind, variant, found, None))
+    return tuple(layers)

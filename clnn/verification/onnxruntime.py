@@ -1,0 +1,61 @@
+"""ONNX Runtime on the CPU as the engine to compare with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from clnn.errors import MissingPackageError, ModelError
+from clnn.ops._base import Array
+
+
+class OnnxRuntime:
+    """A model in ONNX Runtime's CPU provider.
+
+    threads: of its pool (0: its own choice). optimise: run its graph optimisations; without them
+    every node's result is what that node computes. Raises MissingPackageError where onnxruntime
+    is not installed, ModelError where it refuses the model.
+    """
+
+    def __init__(
+        self, model: str | os.PathLike[str] | bytes, threads: int = 0, optimise: bool = True
+    ) -> None:
+        ort = _load()
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        options.intra_op_num_threads = threads
+        if not optimise:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        source = model if isinstance(model, bytes) else os.fspath(model)
+        try:
+            self._session: Any = ort.InferenceSession(
+                source, options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as err:
+            raise ModelError(f"onnxruntime {ort.__version__} does not load the model: {err}") from err
+        self.title = f"onnxruntime {ort.__version__}"
+
+    def __call__(
+        self, feeds: Mapping[str, Array], names: Sequence[str] | None = None
+    ) -> dict[str, Array]:
+        """Return {output: array} for {input: array}; `names` limits the outputs."""
+        wanted = list(names) if names is not None else [o.name for o in self._session.get_outputs()]
+        try:
+            made = self._session.run(wanted, dict(feeds))
+        except Exception as err:
+            raise ModelError(f"{self.title} does not run the model: {err}") from err
+        return {name: np.asarray(array) for name, array in zip(wanted, made, strict=True)}
+
+
+def _load() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as err:
+        raise MissingPackageError(
+            f"onnxruntime cannot be imported: {err}. It is needed to compare with it. "
+            "Run: pip install onnxruntime, or compare with 'reference'."
+        ) from err
+    return onnxruntime

@@ -1,0 +1,138 @@
+"""verify: run a model on a device and compare its outputs, its layers, or search the wrong node."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from clnn.api import compile_model, load_graph
+from clnn.errors import SettingError
+from clnn.graph.ir import Graph
+from clnn.graph.passes import optimise
+from clnn.ops._base import Array
+from clnn.options import Options
+from clnn.verification.bisect import bisect_graph
+from clnn.verification.compare import Difference, difference
+from clnn.verification.feeds import random_feeds
+from clnn.verification.layers import onnxruntime_layers, reference_layers
+from clnn.verification.onnxruntime import OnnxRuntime
+from clnn.verification.reference import reference_values
+from clnn.verification.report import Bisection, Layer, VerifyReport
+
+if TYPE_CHECKING:
+    from clnn.runtime.session import Session
+
+ENGINES = ("onnxruntime", "reference")
+TOLERANCE = 1e-4
+Shapes = Mapping[str, "Sequence[int] | int"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be compared: see verify."""
+
+    model: str | os.PathLike[str] | bytes | Graph
+    against: str
+    device: str | int | None
+    shapes: Shapes
+    feeds: Mapping[str, Array]
+    seed: int
+    tolerance: float
+    options: Options
+    per_layer: bool
+    bisect: bool
+
+
+def verify(request: Request) -> VerifyReport:
+    """Return what the comparison finds.
+
+    Raises SettingError for an engine or a tolerance that is not allowed, MissingPackageError where
+    onnxruntime is wanted and missing, and what compile_model and a session raise.
+    """
+    _check(request)
+    graph = load_graph(request.model, request.shapes)
+    with compile_model(graph, request.device, request.options) as session:
+        feeds = random_feeds(session.inputs, request.seed, request.feeds)
+        got = session(feeds)
+        outputs, engine = _outputs(request, graph, session, feeds, got)
+        layers: tuple[Layer, ...] = ()
+        if request.per_layer:
+            layers = _layers(request, graph, feeds)
+        bisection = _bisect(request, graph, session, feeds) if request.bisect else None
+        device = session.device.title
+    return VerifyReport(_title(request.model), device, engine, request.seed, outputs, layers,
+                        bisection, reproduction(request))  # fmt: skip
+
+
+def _check(request: Request) -> None:
+    if request.against not in ENGINES:
+        raise SettingError(f"against is {request.against!r}. Use one of {', '.join(ENGINES)}.")
+    if not 0 < request.tolerance < np.inf:
+        raise SettingError(f"tolerance is {request.tolerance}. It must be a number above 0.")
+    if isinstance(request.model, Graph) and request.against == "onnxruntime":
+        raise SettingError("a Graph cannot be given to onnxruntime. Use against='reference'.")
+
+
+def _outputs(
+    request: Request, graph: Graph, session: Session, feeds: Mapping[str, Array],
+    got: Mapping[str, Array],
+) -> tuple[tuple[Difference, ...], str]:  # fmt: skip
+    """Return the differences of the outputs, and the name of the engine compared with."""
+    if request.against == "reference":
+        values = reference_values(graph, feeds)
+        want = {name: values[value] for name, value in graph.outputs.items()}
+        title = "the numpy reference in double precision"
+    else:
+        assert not isinstance(request.model, Graph)
+        engine = OnnxRuntime(request.model)
+        want, title = engine(feeds), engine.title
+    names = [info.name for info in session.outputs]
+    return tuple(difference(n, got[n], want[n], request.tolerance) for n in names), title
+
+
+def _layers(
+    request: Request, graph: Graph, feeds: Mapping[str, Array]
+) -> tuple[Layer, ...]:
+    options = replace(request.options, fuse=False)
+    if request.against == "reference":
+        return reference_layers(graph, request.device, options, feeds)
+    assert not isinstance(request.model, Graph)
+    return onnxruntime_layers(
+        request.model, request.shapes, request.device, options, feeds, request.tolerance
+    )
+
+
+def _bisect(
+    request: Request, graph: Graph, session: Session, feeds: Mapping[str, Array]
+) -> Bisection | None:
+    fused = optimise(graph) if request.options.fuse else graph
+    options = replace(request.options, fuse=False)
+    return bisect_graph(fused, session.device.index, options, feeds, request.tolerance)
+
+
+def _title(model: Any) -> str:
+    if isinstance(model, Graph):
+        return model.name or "graph"
+    return f"{len(model)} bytes" if isinstance(model, bytes) else os.fspath(model)
+
+
+def reproduction(request: Request) -> str:
+    """Return the command line that repeats a comparison of a model file with random input."""
+    words = ["clnn", "verify", _title(request.model), "--against", request.against]
+    if request.device is not None:
+        words += ["--device", str(request.device)]
+    for name, shape in request.shapes.items():
+        dims = [shape] if isinstance(shape, int) else shape
+        words += ["--shape", f"{name}:{','.join(map(str, dims))}"]
+    words += ["--seed", str(request.seed), "--tolerance", f"{request.tolerance:g}"]
+    defaults = Options()
+    for name, value in vars(request.options).items():
+        if value != getattr(defaults, name):
+            words += ["--option", f"{name}={value}"]
+    words += ["--per-layer"] * request.per_layer + ["--bisect"] * request.bisect
+    return shlex.join(words)

@@ -1,0 +1,83 @@
+<%doc>
+Elementwise steps: the OpenCL text of each function of clnn/ops/_functions.py, and the loop that
+applies a chain of them to a value held in a register.
+
+apply(steps, v, ctype, width, load)
+    v: name of the variable, changed in place. ctype: its scalar type. width: its vector width.
+    load: callable (operand index) -> expression of the operand at this place.
+NaN propagates: comparisons are written so that a NaN operand comes out.
+</%doc>
+<%!
+FLOAT = {
+    "relu": "{v} = {v} < {T}(0) ? {T}(0) : {v};",
+    "leaky_relu": "{v} = {v} < {T}(0) ? {p0} * {v} : {v};",
+    "elu": "{v} = {v} < {T}(0) ? {p0} * expm1({v}) : {v};",
+    "celu": "{v} = {v} < {T}(0) ? {p0} * expm1({v} / {p0}) : {v};",
+    "selu": "{v} = {p1} * ({v} < {T}(0) ? {p0} * expm1({v}) : {v});",
+    "thresholded_relu": "{v} = {v} <= {p0} ? {T}(0) : {v};",
+    "sigmoid": "{v} = {T}(1) / ({T}(1) + exp(-{v}));",
+    "hard_sigmoid": "{v} = {p0} * {v} + {p1}; {v} = {v} < {T}(0) ? {T}(0) : {v}; "
+                    "{v} = {v} > {T}(1) ? {T}(1) : {v};",
+    "hard_swish": "{{ {D} t = {v} / {T}(6) + {T}(0.5f); t = t < {T}(0) ? {T}(0) : t; "
+                  "t = t > {T}(1) ? {T}(1) : t; {v} *= t; }}",
+    "softplus": "{v} = ({v} > {T}(0) ? {v} : {T}(0)) + log1p(exp(-fabs({v})));",
+    "softsign": "{v} = {v} / ({T}(1) + fabs({v}));",
+    "gelu": "{v} = {T}(0.5f) * {v} * ({T}(1) + erf({v} * {T}(0.70710678118654752f)));",
+    "gelu_tanh": "{v} = {T}(0.5f) * {v} * ({T}(1) + tanh({T}(0.79788456080286536f) * "
+                 "({v} + {T}(0.044715f) * {v} * {v} * {v})));",
+    "mish": "{v} = {v} * tanh(({v} > {T}(0) ? {v} : {T}(0)) + log1p(exp(-fabs({v}))));",
+    "tanh": "{v} = tanh({v});",
+    "erf": "{v} = erf({v});",
+    "exp": "{v} = exp({v});",
+    "log": "{v} = log({v});",
+    "sqrt": "{v} = sqrt({v});",
+    "reciprocal": "{v} = {T}(1) / {v};",
+    "floor": "{v} = floor({v});",
+    "ceil": "{v} = ceil({v});",
+    "round": "{v} = rint({v});",
+    "sin": "{v} = sin({v});",
+    "cos": "{v} = cos({v});",
+    "abs": "{v} = fabs({v});",
+    "neg": "{v} = -{v};",
+    "sign": "{v} = {v} > {T}(0) ? {T}(1) : ({v} < {T}(0) ? {T}(-1) : {v});",
+    "clip": "{v} = {v} < {p0} ? {p0} : {v}; {v} = {v} > {p1} ? {p1} : {v};",
+    "at_least": "{v} = {v} < {p0} ? {p0} : {v};",
+    "at_most": "{v} = {v} > {p0} ? {p0} : {v};",
+    "add": "{v} = {a} + {b};",
+    "sub": "{v} = {a} - {b};",
+    "mul": "{v} = {a} * {b};",
+    "div": "{v} = {a} / {b};",
+    "pow": "{v} = pow({a}, {b});",
+    "min": "{{ {D} s = {b}; {v} = {v} < s || {v} != {v} ? {v} : s; }}",
+    "max": "{{ {D} s = {b}; {v} = {v} > s || {v} != {v} ? {v} : s; }}",
+    "prelu": "{{ {D} s = {b}, t = {a}; {v} = t < {T}(0) ? s * t : t; }}",
+}
+INTEGER = dict(FLOAT)
+INTEGER.update({
+    "abs": "{v} = {v} < {T}(0) ? -{v} : {v};",
+    "min": "{v} = min({a}, {b});",
+    "max": "{v} = max({a}, {b});",
+    "div": "{{ {D} s = {b}, t = {a}; {v} = t / (s == {T}(0) ? {T}(1) : s); }}",
+    "pow": "{{ {D} s = {b}, t = {a}, r = {T}(1); for (; s > {T}(0); s /= {T}(2)) "
+           "{{ r = s % {T}(2) ? r * t : r; t *= t; }} {v} = s < {T}(0) ? {T}(0) : r; }}",
+})
+REAL_TYPES = ("float", "half", "double")
+%>
+<%def name="one(step, v, ctype, width, load)">\
+<%
+    table = FLOAT if ctype in REAL_TYPES else INTEGER
+    vector = ctype if width == 1 else f"{ctype}{width}"
+    cast = f"({vector})"
+    params = [f"{cast}({scalar(p, ctype)})" for p in step.params]
+    other = params[0] if step.operand is None and params else (
+        load(step.operand) if step.operand is not None else None)
+    a, b = (other, v) if step.swapped else (v, other)
+    names = {f"p{i}": p for i, p in enumerate(params)}
+    text = table[step.fn].format(v=v, a=a, b=b, T=cast, D=vector, **names)
+%>${text}\
+</%def>
+<%def name="apply(steps, v, ctype, width, load)">\
+% for step in steps:
+    ${one(step, v, ctype, width, load)}
+% endfor
+</%def>

@@ -1,0 +1,44 @@
+<%doc>
+Register tiles: how vectors of results are stored and vectors of operands are loaded at any pitch.
+
+store_lanes(width, value, pointer, where, pitch, first, end)
+    Statements that store lanes first..end - 1 of vector `value` at pointer[where + lane * pitch].
+load_lanes(width, pointer, where, pitch, end)
+    Expression of a vector whose lanes 0..end - 1 are pointer[where + lane * pitch], the others 0.
+    pitch 0: one element in all lanes.
+</%doc>
+<%!
+LANES = "0123456789abcdef"
+
+def runs(first, end):
+    """Split lanes first..end - 1 into (start, count) with counts that are powers of two."""
+    found = []
+    while first < end:
+        count = 1
+        while count * 2 <= end - first:
+            count *= 2
+        found.append((first, count))
+        first += count
+    return found
+
+def lane(value, width, start, count):
+    return value if count == width else f"{value}.s{LANES[start:start + count]}"
+%>
+<%def name="store_lanes(width, value, pointer, where, pitch, first, end)">\
+% if pitch == 1:
+%  for start, count in runs(first, end):
+    ${store(count, lane(value, width, start, count), pointer, f"{where} + {start}")}
+%  endfor
+% else:
+%  for start in range(first, end):
+    ${store(1, lane(value, width, start, 1), pointer, f"{where} + {start * pitch}")}
+%  endfor
+% endif
+</%def>
+<%def name="load_lanes(width, pointer, where, pitch, end)">\
+% if pitch == 0 or (pitch == 1 and end == width):
+${load("float", width, pointer, where, pitch)}\
+% else:
+(${vec_type("float", width)})(${", ".join([f"{pointer}[{where} + {k * pitch}]" for k in range(end)] + ["0"] * (width - end))})\
+% endif
+</%def>

@@ -1,0 +1,70 @@
+"""Shared by all tests: devices, the --long option, caches of their own, third-party data."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+_CACHE = ROOT / ".cache" / "tests"
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "main")
+
+# PoCL's own cache races between processes; each worker gets one of its own.
+os.environ["POCL_CACHE_DIR"] = str(_CACHE / f"pocl-{_WORKER}")
+os.environ.setdefault("CLNN_BUILD_JOBS", "1")  # the test workers are the parallelism
+os.environ.setdefault("CLNN_CACHE_DIR", str(_CACHE / "clnn"))
+Path(os.environ["POCL_CACHE_DIR"]).mkdir(parents=True, exist_ok=True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run the long forms of suites too")
+    parser.addoption("--device", default=None, help="run device tests on this device only")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--long"):
+        return
+    skip = pytest.mark.skip(reason="long form: pass --long")
+    for item in items:
+        if "exhaustive" in item.keywords:
+            item.add_marker(skip)
+
+
+def usable_devices() -> list[str]:
+    """One usable device of each OpenCL implementation present, as `platform` names."""
+    from clnn.runtime.device import discover
+
+    found: dict[str, str] = {}
+    for info in discover():
+        if info.usable:
+            found.setdefault(info.platform, info.platform)
+    return sorted(found)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "device" not in metafunc.fixturenames:
+        return
+    wanted = metafunc.config.getoption("--device")
+    names = [wanted] if wanted else usable_devices()
+    if not names:
+        names = [pytest.param("none", marks=pytest.mark.skip(reason="no usable OpenCL device"))]
+    metafunc.parametrize("device", names, ids=[_short(n) for n in names])
+
+
+def _short(name: object) -> str:
+    text = str(name).lower()
+    for key, short in (("portable", "pocl"), ("intel", "intel"), ("nvidia", "nvidia"), ("oclgrind", "oclgrind")):
+        if key in text:
+            return short
+    return text.replace(" ", "-")[:16]
+
+
+@pytest.fixture(scope="session")
+def shared_folder() -> Path:
+    """The folder beside the checkout with third-party models and vectors."""
+    folder = ROOT.parent / "shared"
+    if not folder.is_dir():
+        pytest.skip(f"third-party test data is not there: no folder {folder.name} beside the checkout")
+    return folder

@@ -1,0 +1,170 @@
+"""check_op: run one op on a device under poison, guards and borders, and compare with numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from clnn.graph.ir import Graph, Node, check
+from clnn.ops._base import Border, OpSpec, Variant
+from clnn.options import Options
+from clnn.plan.layouts import Hints
+from clnn.plan.schedule import Storage
+from clnn.runtime.device import select
+from clnn.runtime.session import Session
+from clnn.runtime.state import POISON, view_of
+from clnn.types import TensorType, dtype_of
+
+GUARD = 128
+
+
+def single_node(
+    spec: OpSpec, inputs: Sequence[np.ndarray | None], consts: Sequence[int] = ()
+) -> Graph:
+    """Return the graph of one node; inputs listed in `consts` are constants, None is left out."""
+    names = [None if a is None else f"i{k}" for k, a in enumerate(inputs)]
+    types = {
+        f"i{k}": TensorType(a.shape, dtype_of(a.dtype)) for k, a in enumerate(inputs) if a is not None
+    }
+    made = spec.infer([None if n is None else types[n] for n in names])
+    outs = [f"o{k}" for k in range(len(made))]
+    types.update(zip(outs, made, strict=True))
+    node = Node("node", spec, tuple(names), tuple(outs), spec.kind)
+    feeds = tuple(n for k, n in enumerate(names) if n is not None and k not in consts)
+    fixed = {f"i{k}": np.asarray(inputs[k]) for k in consts if inputs[k] is not None}
+    return check(Graph((node,), types, fixed, feeds, {n: n for n in outs}))
+
+
+def check_op(
+    device: str,
+    spec: OpSpec,
+    inputs: Sequence[np.ndarray | None],
+    *,
+    consts: Sequence[int] = (),
+    border: int = 0,
+    orders: Mapping[str, tuple[int, ...]] | None = None,
+    tolerance: float | None = None,
+    only: str | None = None,
+) -> list[str]:
+    """Run every variant of an op on `device` and compare with its reference in double precision.
+
+    consts: inputs that are constants. border: padding put around all spatial tensors, beyond what
+    the op asks for. orders: memory order of values ("i0", "o0", ...). only: part of a variant's
+    name. Returns the names of the variants that ran. Checks: error, finite poison (nothing left
+    unwritten), guards and borders untouched, second run bitwise equal.
+    """
+    graph = single_node(spec, inputs, consts)
+    want = spec.reference(*[_widen(a) for a in inputs])
+    limit = spec.tolerance(graph.input_types(graph.nodes[0])) if tolerance is None else tolerance
+    hints = Hints(_borders(graph, border), orders or {})
+    names = variant_names(graph, device, hints)
+    chosen = [n for n in names if only is None or only in n]
+    assert chosen, f"no variant of {names} has {only!r} in its name"
+    for name in chosen:
+        run_variant(graph, device, name, hints, inputs, want, limit)
+    return chosen
+
+
+def _widen(array: np.ndarray | None) -> np.ndarray | None:
+    if array is None or array.dtype.kind != "f":
+        return array
+    return array.astype(np.float64)
+
+
+def _borders(graph: Graph, width: int) -> dict[str, Border]:
+    if not width:
+        return {}
+    return {
+        name: Border((0, 0) + (width,) * (t.rank - 2), (0, 0) + (width,) * (t.rank - 2), 0.0)
+        for name, t in graph.types.items()
+        if t.rank in (3, 4) and name not in graph.consts
+    }
+
+
+def variant_names(graph: Graph, device: str, hints: Hints | None = None) -> list[str]:
+    """Return the names of the variants that the (only) node offers on `device`."""
+    seen: list[str] = []
+
+    def note(node: Node, problem: Any, variants: Sequence[Variant]) -> Variant:
+        if node.name == "node":
+            seen.extend(v.name for v in variants)
+        return variants[0]
+
+    from clnn.plan.schedule import make_plan
+    from clnn.runtime.session import target_of
+
+    make_plan(graph, target_of(select(device)), note, hints=hints)
+    return seen
+
+
+def run_variant(
+    graph: Graph,
+    device: str,
+    name: str,
+    hints: Hints,
+    inputs: Sequence[np.ndarray | None],
+    want: Sequence[np.ndarray],
+    limit: float,
+) -> None:
+    """Run one variant in guarded, poisoned memory and check everything that can be checked."""
+
+    def pick(node: Node, problem: Any, variants: Sequence[Variant]) -> Variant:
+        return next((v for v in variants if v.name == name and node.name == "node"), variants[0])
+
+    options = Options(guard=GUARD, arena="separate", fuse=False)
+    where = f"{name} on {device}"
+    with Session(graph, select(device), options, pick, hints) as session:
+        feeds = {f"i{k}": a for k, a in enumerate(inputs) if a is not None and f"i{k}" in graph.inputs}
+        got = session(feeds)
+        again = session(feeds)
+        for k, expected in enumerate(want):
+            compare(got[f"o{k}"], expected, limit, where)
+            assert got[f"o{k}"].tobytes() == again[f"o{k}"].tobytes(), f"{where}: second run differs"
+        check_memory(session, where)
+
+
+def compare(got: np.ndarray, want: np.ndarray, limit: float, where: str) -> None:
+    """Assert equal shape and values: exact for integers, else within `limit` of the largest value."""
+    assert got.shape == want.shape, f"{where}: shape {got.shape}, reference {want.shape}"
+    if got.dtype.kind != "f":
+        np.testing.assert_array_equal(got, want.astype(got.dtype), err_msg=where)
+        return
+    same = (np.isnan(got) & np.isnan(want)) | (got == want)
+    finite = np.isfinite(want)
+    assert (same | finite).all(), f"{where}: NaN or infinity in other places than the reference"
+    scale = max(float(np.abs(want[finite]).max(initial=0.0)), 1e-30)
+    error = np.abs(np.where(same, 0.0, got.astype(np.float64) - want)).max(initial=0.0) / scale
+    assert error <= limit, f"{where}: error {error:.3g} relative to the largest value, limit {limit}"
+
+
+def check_memory(session: Session, where: str) -> None:
+    """Assert that guards hold poison and borders hold their fill in every state of a session."""
+    for state in session._made:
+        for key, storage in session.plan.storages.items():
+            raw = state.storage_bytes(key)
+            body = raw[GUARD : raw.size - GUARD]
+            assert (raw[:GUARD] == POISON).all(), f"{where}: wrote in front of {key}"
+            assert (raw[raw.size - GUARD :] == POISON).all(), f"{where}: wrote behind {key}"
+            check_border(storage, body, f"{where}: {key}")
+
+
+def check_border(storage: Storage, body: np.ndarray, where: str) -> None:
+    """Assert that all memory of a storage outside of the real elements holds the fill value."""
+    if not storage.layout.has_padding:
+        return
+    flat = body.view(storage.dtype.numpy).copy()
+    fill = np.asarray(storage.fill, storage.dtype.numpy)
+    view_of(flat, storage.layout)[...] = fill
+    assert (flat[: storage.layout.size] == fill).all(), f"{where}: border was changed"
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    """Return a seeded generator."""
+    return np.random.default_rng(seed)
+
+
+def normal(shape: Sequence[int], seed: int = 0) -> np.ndarray:
+    """Return float32 data from a normal distribution."""
+    return rng(seed).standard_normal(tuple(shape)).astype(np.float32)

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from harness import check_op, normal
+
+from clnn.errors import ShapeError
+from clnn.ops._functions import Step
+from clnn.ops._window import Window
+from clnn.ops.conv2d import Conv2d
+from clnn.types import TensorType
+
+
+def window(kernel, strides=(1, 1), dilations=(1, 1), before=(0, 0), after=(0, 0)):
+    return Window(kernel, strides, dilations, before, after)
+
+
+def case(n, ic, oc, h, w, win, group=1, steps=(), bias=True, seed=0):
+    x = normal((n, ic, h, w), seed)
+    weights = normal((oc, ic // group, *win.kernel), seed + 1)
+    inputs = [x, weights, normal((oc,), seed + 2) if bias else None]
+    return Conv2d(win, group, steps), inputs
+
+
+def test_every_variant_of_a_padded_3x3(device):
+    spec, inputs = case(2, 5, 35, 9, 14, window((3, 3), before=(1, 1), after=(1, 1)))
+    ran = check_op(device, spec, inputs, consts=(1, 2), border=1)
+    assert any("direct" in name for name in ran) and any("reference" in name for name in ran)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 7, 8, 12, 16, 17, 24, 31, 32, 33, 48, 64])
+def test_channel_tails(device, channels):
+    spec, inputs = case(1, 6, channels, 5, 7, window((1, 1)))
+    check_op(device, spec, inputs, consts=(1, 2), only="direct")
+
+
+GEOMETRIES = [
+    ((3, 3), (2, 2), (1, 1), (0, 0), (1, 1)),
+    ((5, 3), (1, 2), (2, 1), (3, 0), (4, 2)),
+    ((7, 7), (2, 2), (1, 1), (3, 3), (3, 3)),
+    ((1, 5), (3, 1), (1, 3), (0, 6), (0, 6)),
+    ((2, 2), (2, 3), (1, 1), (0, 0), (0, 0)),
+]
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize("group", [1, 2, 4])
+def test_geometries(device, geometry, group):
+    spec, inputs = case(2, 4, 20, 11, 13, window(*geometry), group)
+    check_op(device, spec, inputs, consts=(1, 2))
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize("channels", [2, 3, 16, 40])
+def test_depthwise(device, geometry, channels):
+    spec, inputs = case(2, channels, channels, 11, 13, window(*geometry), channels)
+    check_op(device, spec, inputs, consts=(1, 2), border=2, only="depthwise")
+
+
+def test_missing_border_is_checked_in_the_kernel(device):
+    """A reversed view has no border to grant, so taps outside of it must read zeros."""
+    win = window((3, 3), before=(1, 1), after=(1, 1))
+    spec, inputs = case(1, 4, 16, 6, 6, win)
+    orders = {"i0": (0, 2, 3, 1)}
+    assert check_op(device, spec, inputs, consts=(1, 2), orders=orders)
+
+
+def test_weights_as_inputs_use_the_reference_kernel(device):
+    spec, inputs = case(1, 3, 4, 6, 5, window((3, 3), before=(1, 0), after=(0, 1)))
+    assert all("reference" in name for name in check_op(device, spec, inputs))
+
+
+def test_one_spatial_axis(device):
+    win = Window((3,), (2,), (1,), (1,), (1,))
+    x, w = normal((2, 4, 9)), normal((18, 4, 3), 1)
+    check_op(device, Conv2d(win), [x, w, normal((18,), 2)], consts=(1, 2), border=1)
+
+
+STEPS = {
+    "relu": (Step("relu"),),
+    "residual": (Step("add", operand=3), Step("relu")),
+    "swapped": (Step("sub", operand=3, swapped=True),),
+    "heavy": (Step("sigmoid"), Step("mul", operand=3)),
+    "clip": (Step("clip", (0.0, 6.0)),),
+}
+
+
+@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("shape", [(2, 19, 5, 8), (1, 19, 1, 1), (1, 1, 5, 8), (1, 1, 1, 1)])
+def test_fused_steps(device, steps, shape):
+    spec, inputs = case(2, 3, 19, 5, 8, window((3, 3), before=(1, 1), after=(1, 1)), steps=steps)
+    operand = [normal(shape, 7)] if any(s.operand for s in steps) else []
+    check_op(device, spec, inputs + operand, consts=(1, 2), border=1)
+
+
+def test_fused_steps_of_depthwise(device):
+    win = window((3, 3), before=(1, 1), after=(1, 1))
+    spec, inputs = case(2, 24, 24, 6, 9, win, 24, (Step("add", operand=3), Step("hard_swish")))
+    check_op(device, spec, [*inputs, normal((2, 24, 6, 9), 5)], consts=(1, 2))
+
+
+def test_nan_reaches_the_output(device):
+    spec, inputs = case(1, 3, 8, 4, 4, window((1, 1)), steps=(Step("relu"),))
+    inputs[0][0, 1, 2, 2] = np.nan
+    check_op(device, spec, inputs, consts=(1, 2))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kernel,stride,dilation,pad", list(itertools.product((1, 2, 3, 5), (1, 2, 3), (1, 2), (0, 1, 3))))
+def test_every_small_shape(device, kernel, stride, dilation, pad):
+    reach = dilation * (kernel - 1) + 1
+    for size, channels in itertools.product((reach, reach + 1, 9), (1, 3, 16, 33)):
+        win = window((kernel,) * 2, (stride,) * 2, (dilation,) * 2, (pad,) * 2, (pad,) * 2)
+        spec, inputs = case(1, 3, channels, size, size, win)
+        check_op(device, spec, inputs, consts=(1, 2))
+
+
+@pytest.mark.parametrize(
+    "x,w,bias,group,words",
+    [
+        ((1, 3, 8, 8), (4, 2, 3, 3), None, 1, "input has 3"),
+        ((1, 3, 8, 8), (4, 3, 3, 3), (5,), 1, "must be (4,)"),
+        ((1, 3, 2, 2), (4, 3, 3, 3), None, 1, "does not fit"),
+        ((1, 4, 8, 8), (3, 2, 3, 3), None, 2, "in 2 groups"),
+        ((1, 3, 8), (4, 3, 3, 3), None, 1, "ranks must match"),
+    ],
+)
+def test_bad_shapes_name_the_values(x, w, bias, group, words):
+    types = [TensorType(x), TensorType(w), None if bias is None else TensorType(bias)]
+    with pytest.raises(ShapeError, match="(?s).*" + words.replace("(", r"\(").replace(")", r"\)")):
+        Conv2d(window((3, 3)), group).infer(types)
