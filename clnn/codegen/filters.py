@@ -35,7 +35,8 @@ def scalar(value: Any, ctype: str = "float") -> str:
         return "NAN"
     if math.isinf(number):
         return "INFINITY" if number > 0 else "(-INFINITY)"
-    text = repr(number) if ctype == "double" else repr(float(np.float32(number)))
+    with np.errstate(over="ignore"):
+        text = repr(number) if ctype == "double" else repr(float(np.float32(number)))
     if ctype != "double" and math.isinf(float(text)):
         return "INFINITY" if number > 0 else "(-INFINITY)"
     text = f"{text}{suffix}" if any(s in text for s in ".en") else f"{text}.0{suffix}"

@@ -1,4 +1,4 @@
-"""Generators of the liveness patterns that convolutional networks have, with padded tensor sizes."""
+"""Liveness patterns that convolutional networks have, with the sizes of padded tensors."""
 
 from __future__ import annotations
 

@@ -1,0 +1,174 @@
+"""Borders, views and memory of whole graphs; no device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clnn.graph.ir import Graph, Node, check
+from clnn.graph.passes import optimise
+from clnn.ops._base import OpSpec, Target
+from clnn.ops._functions import Step
+from clnn.ops._window import Window
+from clnn.ops.conv2d import Conv2d
+from clnn.ops.eltwise import Eltwise
+from clnn.ops.views import Concat, Reshape, Slice, Transpose, slice_of
+from clnn.plan.schedule import TensorArg, make_plan
+from clnn.types import TensorType
+
+
+class Builder:
+    def __init__(self, **inputs: tuple[int, ...]) -> None:
+        self.types = {n: TensorType(s) for n, s in inputs.items()}
+        self.inputs = tuple(inputs)
+        self.nodes: list[Node] = []
+        self.consts: dict[str, np.ndarray] = {}
+
+    def add(self, spec: OpSpec, *inputs: str | None) -> str:
+        out = f"v{len(self.nodes)}"
+        self.types[out] = spec.infer([None if n is None else self.types[n] for n in inputs])[0]
+        self.nodes.append(Node(f"n{len(self.nodes)}", spec, inputs, (out,)))
+        return out
+
+    def conv(self, x: str, oc: int, k: int = 3, pad: int = 1) -> str:
+        name = f"w{len(self.consts)}"
+        self.consts[name] = np.zeros((oc, self.types[x].shape[1], k, k), np.float32)
+        self.types[name] = TensorType(self.consts[name].shape)
+        win = Window((k, k), (1, 1), (1, 1), (pad, pad), (pad, pad))
+        return self.add(Conv2d(win), x, name)
+
+    def relu(self, x: str) -> str:
+        return self.add(Eltwise((Step("relu"),)), x)
+
+    def graph(self, *outputs: str) -> Graph:
+        outs = {f"out{k}": n for k, n in enumerate(outputs)}
+        return check(Graph(tuple(self.nodes), self.types, self.consts, self.inputs, outs))
+
+
+def plan(graph: Graph, **options):
+    return make_plan(optimise(graph), Target(), **options)
+
+
+def test_a_tensor_gets_the_largest_border_of_its_consumers():
+    b = Builder(x=(1, 4, 8, 8))
+    v = b.relu(b.conv("x", 8, 1, 0))
+    made = plan(b.graph(b.conv(v, 4, 3, 1), b.conv(v, 4, 5, 2)))
+    layout = made.placed[v].layout
+    assert layout.before == (0, 0, 2, 2) == layout.after
+    assert all("direct" in s.variant.name for s in made.steps if s.node.spec.kind == "conv2d")
+    assert not any("checked" in s.variant.name for s in made.steps)
+
+
+def test_channels_are_innermost_between_convolutions_and_outputs_are_dense():
+    b = Builder(x=(2, 3, 8, 8))
+    v = b.conv("x", 8)
+    made = plan(b.graph(b.conv(v, 5)))
+    assert made.placed[v].layout.pitches[1] == 1
+    port = made.outputs[0]
+    assert made.placed[port.host].layout.is_dense and port.host != port.value
+
+
+def test_concat_members_are_written_in_place():
+    b = Builder(x=(1, 4, 8, 8))
+    left, right = b.conv("x", 8), b.conv("x", 16, 1, 0)
+    joined = b.add(Concat(1), left, right)
+    made = plan(b.graph(b.conv(joined, 4)))
+    assert made.copied_bytes == 0
+    assert made.placed[left].storage == made.placed[right].storage == made.placed[joined].storage
+    assert made.placed[right].layout.offset == made.placed[joined].layout.offset + 8
+    assert made.placed[joined].layout.before == (0, 0, 1, 1)
+
+
+def test_prefixes_of_a_growing_concat_are_views():
+    b = Builder(x=(1, 8, 6, 6))
+    parts = [b.conv("x", 8, 1, 0)]
+    for _ in range(4):
+        joined = b.add(Concat(1), *parts) if len(parts) > 1 else parts[0]
+        parts.append(b.conv(b.relu(joined), 4))
+    made = plan(b.graph(b.conv(b.add(Concat(1), *parts), 4)))
+    assert made.copied_bytes == 0
+
+
+def test_detection_heads_are_written_into_the_joined_rows():
+    b = Builder(x=(1, 8, 6, 5))
+    rows = []
+    for size in (8, 4):
+        v = b.conv("x", size)
+        v = b.add(Transpose((0, 2, 3, 1)), v)
+        rows.append(b.add(Reshape((1, 30 * size // 4, 4)), v))
+    made = plan(b.graph(b.add(Concat(1), *rows)))
+    assert made.copied_bytes == 0
+
+
+def test_split_parts_are_views_and_a_cut_side_has_no_border():
+    b = Builder(x=(1, 8, 8, 8))
+    v = b.relu(b.conv("x", 8))
+    top = b.add(slice_of((1, 8, 8, 8), 2, 0, 4), v)
+    front = b.add(slice_of((1, 8, 8, 8), 1, 0, 4), v)
+    made = plan(b.graph(b.conv(top, 4), b.conv(front, 4)))
+    assert made.copied_bytes == 0
+    assert made.placed[front].layout.before == (0, 0, 1, 1)
+    assert made.placed[top].layout.after[2] == 0
+    names = {s.node.inputs[0]: s.variant.name for s in made.steps}
+    assert "checked" in names[top] and "checked" not in names[front]
+
+
+def test_a_border_wins_over_a_view():
+    b = Builder(x=(1, 4, 6, 6))
+    v = b.conv("x", 8)
+    flat = b.add(Reshape((1, 36 * 8)), v)
+    made = plan(b.graph(b.conv(v, 4), b.relu(flat)))
+    assert made.placed[v].layout.before == (0, 0, 1, 1)
+    assert made.placed[flat].storage != made.placed[v].storage
+    assert made.copied_bytes == 36 * 8 * 4
+
+
+def test_reversed_slice_is_a_view():
+    b = Builder(x=(1, 4, 6, 6))
+    v = b.relu("x")
+    back = b.add(Slice((0, 0, 5, 0), (1, 4, 6, 6), (1, 1, -1, 1)), v)
+    made = plan(b.graph(b.add(Eltwise((Step("add", operand=1),)), back, v)))
+    assert made.copied_bytes == 0 and made.placed[back].layout.pitches[2] < 0
+
+
+def test_value_that_is_input_and_output():
+    b = Builder(x=(1, 4, 6, 6))
+    made = plan(b.graph("x", b.relu("x")))
+    assert made.outputs[0].host != "x"
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_storages_are_inside_and_apart_while_alive(separate):
+    b = Builder(x=(1, 8, 16, 16))
+    v = "x"
+    skips = []
+    for _ in range(5):
+        v = b.relu(b.conv(v, 8))
+        skips.append(v)
+    for skip in reversed(skips):
+        v = b.add(Eltwise((Step("add", operand=1),)), b.conv(v, 8), skip)
+    made = plan(b.graph(v), separate=separate)
+    spans = [
+        (made.memory.offsets[k], made.memory.offsets[k] + s.nbytes, s.first, s.last)
+        for k, s in made.storages.items()
+    ]
+    for i, (a0, a1, f0, l0) in enumerate(spans):
+        assert 0 <= a0 and a1 <= made.memory.total
+        for b0, b1, f1, l1 in spans[:i]:
+            alive_together = separate or not (l0 < f1 or l1 < f0)
+            assert not alive_together or a1 <= b0 or b1 <= a0
+    if not separate:
+        assert made.memory.total <= 1.1 * made.memory.lower_bound
+
+
+def test_every_read_of_a_border_is_filled_before():
+    """A storage with a border is filled once, or again before its first writer when shared."""
+    b = Builder(x=(1, 8, 16, 16))
+    v = "x"
+    for k in (3, 1, 3, 5, 1, 3):
+        v = b.relu(b.conv(v, 8, k, k // 2))
+    made = plan(b.graph(v))
+    filled = {a.storage for f in made.first_fills for a in f.args if isinstance(a, TensorArg)}
+    for step in made.steps:
+        filled |= {a.storage for f in step.fills for a in f.args if isinstance(a, TensorArg)}
+    assert filled == {k for k, s in made.storages.items() if s.layout.has_padding}
