@@ -20,7 +20,7 @@ class Tile:
         return self.nv * self.vw
 
 
-MAX_ACCUMULATORS = 28  # of 32 vector registers; the others hold weights and a broadcast
+REGISTERS = {16: 32, 8: 32, 4: 20}  # vector registers that a tile may fill, by vector width
 
 
 def conv_tile(height: int, width: int, channels: int, vector: int) -> Tile:
@@ -29,12 +29,12 @@ def conv_tile(height: int, width: int, channels: int, vector: int) -> Tile:
     while vw > 4 and vw // 2 >= channels:
         vw //= 2
     vectors = -(-channels // vw)
-    most = MAX_ACCUMULATORS if vector >= 8 else 12
+    registers = REGISTERS.get(vector, 16)
     best: tuple[float, Tile] | None = None
     for nv in (1, 2, 3, 4):
         if nv > vectors:
             continue
-        for mr in range(1, most // nv + 1):
+        for mr in range(1, (registers - 1) // nv):  # nv weights and a broadcast besides
             for mode in ("row", "pointer"):
                 score = _score(height, width, vectors, mr, nv, mode)
                 if score is not None and (best is None or score > best[0]):

@@ -73,7 +73,7 @@ class _Mapping:
         cl = load()
         b = self._binding
         flags = cl.map_flags.WRITE | cl.map_flags.READ
-        dtype = b._port.type.dtype.numpy
+        dtype = b.port.type.dtype.numpy
         flat, _ = cl.enqueue_map_buffer(
             b._queue, b.buffer, flags, 0, (b.layout.size,), dtype, is_blocking=True
         )

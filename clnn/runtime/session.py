@@ -232,6 +232,12 @@ class Session:
 
     def _check(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         ports = {p.name: p for p in self._plan.inputs if p.name not in self._bindings}
+        bound = [n for n in feeds if n in self._bindings]
+        if bound:
+            raise InputNameError(
+                f"input {bound[0]!r} is bound to a buffer and given in feeds as well. Leave it out, "
+                "or call unbind_input first."
+            )
         missing = [n for n in ports if n not in feeds]
         unknown = [n for n in feeds if n not in ports]
         if missing or unknown:
@@ -251,18 +257,24 @@ class Session:
     def _state(self) -> Iterator[ExecutionState]:
         """Lend an execution state: an idle one, a new one while there may be more, else wait."""
         self._alive()
-        try:
-            state = self._idle.get_nowait()
-        except queue.Empty:
-            with self._device.lock:
-                grow = len(self._made) < self._options.states
-                if grow:
-                    self._made.append(self._new_state())
-            state = self._made[-1] if grow else self._idle.get()
+        state = self._spare() or self._idle.get()
         try:
             yield state
         finally:
             self._idle.put(state)
+
+    def _spare(self) -> ExecutionState | None:
+        """Return an idle state, or a new one while there may be more, or None."""
+        try:
+            return self._idle.get_nowait()
+        except queue.Empty:
+            pass
+        with self._device.lock:
+            if len(self._made) >= self._options.states:
+                return None
+            state = self._new_state()
+            self._made.append(state)
+            return state
 
     def close(self) -> None:
         """Free the device memory; later calls raise DeviceLostError."""

@@ -1,0 +1,380 @@
+"""Matrix products: Gemm and MatMul over any strided views, with fused elementwise steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from clnn.errors import DTypeError, ShapeError
+from clnn.layout import TensorLayout
+from clnn.ops._base import (
+    Arg,
+    Array,
+    Const,
+    In,
+    Launch,
+    OpSpec,
+    Out,
+    Problem,
+    Scratch,
+    Target,
+    Variant,
+    grid,
+)
+from clnn.ops._functions import Step, apply_steps
+from clnn.ops._matrices import (
+    Panels,
+    Product,
+    Views,
+    flip,
+    folded,
+    gemm_tile,
+    insert_axis,
+    pack_panels,
+    packed_view,
+    packing,
+    panels_for,
+    product,
+)
+from clnn.ops._registry import Emit, OnnxNode, Source, Unsupported, onnx_op
+from clnn.ops._steps import heavy, operand_layouts
+from clnn.ops._tiles import Tile
+from clnn.types import F32, I32, I64, U32, U64, TensorType, broadcast_shapes
+
+ADDEND = 2
+L2_BYTES = 256 * 1024  # what stays close to a core while a product walks over it
+PACK_ELEMENTS = 8192  # elements that one CPU work-item packs
+SPLIT_LANES = 32  # work-items side by side in a group that splits the sums
+
+
+@dataclass(frozen=True)
+class Gemm(OpSpec):
+    """alpha * a b + beta * c: inputs a (..., m, k), b (..., k, n), c or None, operands of `steps`.
+
+    The axes in front are batches and broadcast, as numpy's matmul does; an input of one axis is a
+    row (a) or a column (b) whose axis the output lacks. trans_a, trans_b: the last two axes of an
+    input are exchanged. c is broadcast to the output.
+    """
+
+    alpha: float = 1.0
+    beta: float = 1.0
+    trans_a: bool = False
+    trans_b: bool = False
+    steps: tuple[Step, ...] = ()
+
+    kind = "gemm"
+    fuses_steps = True
+    first_operand = 3
+
+    def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        """Return the output type. Raises ShapeError or DTypeError where inputs do not fit."""
+        a, b = inputs[0], inputs[1]
+        c = inputs[ADDEND] if len(inputs) > ADDEND else None
+        if a is None or b is None or not a.rank or not b.rank:
+            raise ShapeError("a matrix product needs two inputs of one axis or more.")
+        _check_types([t for t in (a, b, c) if t is not None])
+        if (self.trans_a and a.rank < 2) or (self.trans_b and b.rank < 2):
+            raise ShapeError(f"matrix product of {a.shape} and {b.shape}: one axis, transposed.")
+        rows, columns = self._matrices(a.shape, b.shape)
+        if rows[-1] != columns[-2]:
+            raise ShapeError(
+                f"matrix product of {a.shape}{'ᵀ' * self.trans_a} and {b.shape}"
+                f"{'ᵀ' * self.trans_b}: the sums have {rows[-1]} and {columns[-2]} terms."
+            )
+        outer = broadcast_shapes(rows[:-2], columns[:-2])
+        last = (*rows[-2:-1][: a.rank > 1], *columns[-1:][: b.rank > 1])
+        out = (*outer, *last)
+        if c is not None and broadcast_shapes(c.shape, out) != out:
+            raise ShapeError(f"addend {c.shape} of a matrix product does not broadcast to {out}.")
+        return (TensorType(out, a.dtype),)
+
+    def _matrices(
+        self, a: tuple[int, ...], b: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the shapes as matrices: (..., m, k) and (..., k, n)."""
+        rows = a if len(a) > 1 else (1, *a)
+        columns = b if len(b) > 1 else (*b, 1)
+        if self.trans_a:
+            rows = (*rows[:-2], rows[-1], rows[-2])
+        if self.trans_b:
+            columns = (*columns[:-2], columns[-1], columns[-2])
+        return rows, columns
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        """Return numpy's matmul, in the arrays' own precision."""
+        a, b = inputs[0], inputs[1]
+        assert a is not None and b is not None
+        a = np.swapaxes(a, -1, -2) if self.trans_a else a
+        b = np.swapaxes(b, -1, -2) if self.trans_b else b
+        y = np.asarray(np.matmul(a, b))
+        y = y * y.dtype.type(self.alpha)
+        c = inputs[ADDEND] if len(inputs) > ADDEND else None
+        if c is not None and self.beta != 0:
+            y = y + y.dtype.type(self.beta) * c
+        return (apply_steps(np.asarray(y), self.steps, inputs),)
+
+    def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
+        """Two operations per multiply-add."""
+        a, b = inputs[0], inputs[1]
+        assert a is not None and b is not None
+        return 2 * outputs[0].size * self._matrices(a.shape, b.shape)[0][-1]
+
+    def variants(self, problem: Problem) -> list[Variant]:
+        """Return the fast kernels that fit, best first, and the reference kernel."""
+        out = problem.outputs[0].type
+        if out.size == 0:
+            return [Variant("empty", ())]
+        views = _views(self, problem)
+        reference = _reference(_Job(self, problem, views))
+        if out.dtype != F32 or views.k == 0:
+            return [reference]
+        job = _Job(self, problem, _oriented(folded(views), problem))
+        if job.b_const is not None:
+            return [_tiled_const(job), reference]
+        return [*_moving(job), reference]
+
+    def epilogue(self, has_addend: bool) -> tuple[Step, ...]:
+        """Return alpha, the addend and `steps` as one chain (the addend's factor is separate)."""
+        chain: list[Step] = []
+        if self.alpha != 1:
+            chain.append(Step("mul", (self.alpha,)))
+        if has_addend and self.beta != 0:
+            chain.append(Step("add", operand=ADDEND))
+        return (*chain, *self.steps)
+
+
+def _check_types(given: Sequence[TensorType]) -> None:
+    allowed = (F32, I32, I64, U32, U64)
+    if any(t.dtype != given[0].dtype or t.dtype not in allowed for t in given):
+        names = ", ".join(t.dtype.name for t in given)
+        raise DTypeError(
+            f"matrix product of types {names}: they must be equal, and one of "
+            f"{', '.join(t.name for t in allowed)}."
+        )
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A problem with the orientation that kernels compute it in."""
+
+    spec: Gemm
+    problem: Problem
+    views: Views
+
+    @property
+    def target(self) -> Target:
+        return self.problem.target
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return self.spec.epilogue(self.problem.has(ADDEND))
+
+    @property
+    def b_const(self) -> Array | None:
+        """The constant matrices (..., k, n) of b, or None where b is not constant."""
+        which = self.views.inputs[1]
+        array = self.problem.input(which).const
+        if array is None:
+            return None
+        if array.ndim == 1:
+            array = array[:, None] if which == 1 else array[None]
+        if self.spec.trans_b if which == 1 else self.spec.trans_a:
+            array = np.swapaxes(array, -1, -2)
+        if which == 1:
+            return array.reshape(self.views.b.shape)
+        return np.swapaxes(array.reshape(flip(self.views.b).shape), -1, -2)
+
+    def params(self, found: Product) -> dict[str, Any]:
+        scales = {ADDEND: self.spec.beta} if self.spec.beta != 1 else {}
+        return {"m": found.m, "n": found.n, "k": found.k, "a": found.a, "dst": found.dst,
+                "batch": found.batch, "extras": found.extras, "scales": scales,
+                "steps": self.steps}  # fmt: skip
+
+    def args(self, b: Arg) -> tuple[Arg, ...]:
+        return (In(self.views.inputs[0]), b, *(In(k) for k in self.views.extras), Out(0))
+
+
+def _views(spec: Gemm, problem: Problem) -> Views:
+    """Return the operands as matrices in the node's own orientation."""
+    a, b = problem.input(0).layout.unpadded(), problem.input(1).layout.unpadded()
+    dst = problem.outputs[0].layout.unpadded()
+    steps = spec.epilogue(problem.has(ADDEND))
+    extras = {k: layout for k, (_, layout) in operand_layouts(problem, steps).items()}
+    if b.rank == 1:
+        b = insert_axis(b, 1)
+        dst = insert_axis(dst, dst.rank)
+        extras = {k: insert_axis(e, e.rank) for k, e in extras.items()}
+    if a.rank == 1:
+        a = insert_axis(a, 0)
+        dst = insert_axis(dst, dst.rank - 1)
+        extras = {k: insert_axis(e, e.rank - 1) for k, e in extras.items()}
+    views = Views(a, b, dst, extras)
+    turned_a = views.flipped().b if spec.trans_a else a
+    turned_b = views.flipped().a if spec.trans_b else b
+    return replace(views, a=turned_a, b=turned_b)
+
+
+def _oriented(views: Views, problem: Problem) -> Views:
+    """Return the orientation whose columns are worth a vector: many, and dense in dst."""
+    m, n = views.m, views.n
+    if n == 1 and m > 1:
+        return views.flipped()
+    rows, columns = views.dst.pitches[-2:]
+    lies_turned = m > 1 and n > 1 and columns != 1 and rows == 1
+    return views.flipped() if lies_turned and problem.input(1).const is None else views
+
+
+def _tiled_const(job: _Job) -> Variant:
+    """B is constant: packed once, on the host."""
+    b, views = job.b_const, job.views
+    assert b is not None
+    tile = _tile(product(views), job.target)
+    panels = panels_for(views.k, views.n, tile, job.target)
+    found = product(replace(views, b=packed_view(views.b, panels)))
+    launch = _tiled(job, found, tile, panels, "packed", Const(lambda: pack_panels(b, panels)))
+    return Variant(str(launch.params["name"]), (launch,))
+
+
+def _tile(found: Product, target: Target, widest: int = 1 << 30) -> Tile:
+    return gemm_tile(found.m, found.n, found.matrices, target, widest)
+
+
+def _moving(job: _Job) -> list[Variant]:
+    """B is not constant: read where it lies, packed by a first launch, or as dot products."""
+    found, vw = product(job.views), job.target.vector
+    packed = [_tiled_scratch(job)]
+    direct = [_tiled_direct(job, found)] if found.b[1] == 1 and found.n >= 4 else []
+    along_k = found.a[1] == 1 and found.b[0] == 1 and found.k >= 2 * vw
+    dot = [_dot(job, found)] if along_k else []
+    small = found.k * found.n * 4 <= L2_BYTES
+    if direct and (small or found.m <= 2 * direct[0][1].mr or not job.target.is_cpu):
+        order = [direct[0][0], *packed, *dot]
+    elif dot and found.m <= 4:
+        order = [*dot, *packed, *(v for v, _ in direct)]
+    else:
+        order = [*packed, *(v for v, _ in direct), *dot]
+    return order
+
+
+def _tiled_direct(job: _Job, found: Product) -> tuple[Variant, Tile]:
+    tile = _tile(found, job.target, widest=found.n)
+    panels = Panels(tile.channels, found.b[0], tile.channels, 0)
+    launch = _tiled(job, found, tile, panels, "direct", In(job.views.inputs[1]))
+    return Variant(str(launch.params["name"]), (launch,)), tile
+
+
+def _tiled_scratch(job: _Job) -> Variant:
+    """B packed on the device, each of its matrices once."""
+    views = job.views
+    tile = _tile(product(views), job.target)
+    panels = panels_for(views.k, views.n, tile, job.target)
+    view = packed_view(views.b, panels)
+    scratch = Scratch("panels", max(view.size, 1) * 4)
+    first = _pack(job, tile, panels, view, scratch)
+    launch = _tiled(job, product(replace(views, b=view)), tile, panels, "scratch", scratch)
+    return Variant(str(launch.params["name"]), (first, launch))
+
+
+def _pack(
+    job: _Job, tile: Tile, panels: Panels, view: TensorLayout, scratch: Scratch
+) -> Launch:
+    """Return the launch that packs b; its batch loops run over b's own matrices."""
+    k, n = job.views.k, job.views.n
+    src, batch = packing(job.views.b, view)
+    vw = tile.vw if 1 in src else 1
+    chunk = -(-max(PACK_ELEMENTS // panels.width, 1) // vw) * vw if job.target.is_cpu else vw
+    chunk = min(chunk, -(-k // vw) * vw)
+    blocks = -(-n // panels.width)
+    matrices = int(np.prod(batch.extents))
+    global_size, local = grid(job.target, blocks, -(-k // chunk), matrices)
+    how = {src[1]: "columns", src[0]: "rows"}.get(1, "any")
+    params = {
+        "name": f"gemm_pack_f32_{how}_w{panels.width}", "k": k, "n": n, "src": src, "batch": batch,
+        "width": panels.width, "row": panels.row, "panel": panels.panel, "vw": vw, "chunk": chunk,
+        "wg": local,
+    }  # fmt: skip
+    args = (In(job.views.inputs[1]), scratch)
+    return Launch("gemm_pack.cl.mako", params, args, global_size, local)
+
+
+def _tiled(
+    job: _Job, found: Product, tile: Tile, panels: Panels, how: str, b: Arg
+) -> Launch:
+    blocks, tiles = -(-found.n // panels.width), -(-found.m // tile.mr)
+    first = found.k * found.n * 4 <= L2_BYTES or not job.target.is_cpu
+    parts = 1 if job.target.is_cpu else _parts(found, tile, blocks * tiles, job.target)
+    if parts > 1:
+        across = -(-blocks // SPLIT_LANES) * SPLIT_LANES
+        global_size: tuple[int, ...] = (across, tiles * parts, found.matrices)
+        local: tuple[int, ...] = (SPLIT_LANES, parts, 1)
+    else:
+        sizes = (blocks, tiles) if first else (tiles, blocks)
+        global_size, local = grid(job.target, *sizes, found.matrices)
+    name = f"gemm_tiled_f32_{how}_t{tile.mr}x{panels.width}" + f"_p{parts}" * (parts > 1)
+    params = job.params(found) | {
+        "name": name, "row": panels.row, "panel": panels.panel, "b_moves": not isinstance(b, Const),
+        "shift": how == "direct", "blocks_first": first, "mr": tile.mr, "nv": tile.nv,
+        "vw": tile.vw, "parts": parts, "staged": heavy(job.steps), "wg": local,
+    }  # fmt: skip
+    return Launch("gemm_tiled.cl.mako", params, job.args(b), global_size, local)
+
+
+def _parts(found: Product, tile: Tile, items: int, target: Target) -> int:
+    """Return into how many parts a GPU splits the sums, so that there is work for all of it."""
+    sums = SPLIT_LANES * tile.mr * tile.channels * 4
+    most = min(target.max_work_group // SPLIT_LANES, target.local_bytes // sums)
+    wanted = target.compute_units * 256 / (items * found.matrices)
+    parts = 1
+    while parts * 2 <= most and parts < wanted and found.k >= parts * 64:
+        parts *= 2
+    return parts
+
+
+def _dot(job: _Job, found: Product) -> Variant:
+    mr = min(found.m, 4)
+    nr = min(found.n, 8 if mr == 1 else 16 // mr)
+    global_size, local = grid(job.target, -(-found.n // nr), -(-found.m // mr), found.matrices)
+    name = f"gemm_dot_f32_t{mr}x{nr}_v{job.target.vector}"
+    params = job.params(found) | {
+        "name": name, "b": found.b, "mr": mr, "nr": nr, "vw": job.target.vector, "wg": local,
+    }  # fmt: skip
+    args = job.args(In(job.views.inputs[1]))
+    return Variant(name, (Launch("gemm_dot.cl.mako", params, args, global_size, local),))
+
+
+def _reference(job: _Job) -> Variant:
+    found = product(job.views)
+    ctype = job.problem.outputs[0].type.dtype.cl
+    global_size, local = grid(job.target, found.m * found.n, found.matrices)
+    name = f"gemm_reference_{ctype}"
+    params = job.params(found) | {"name": name, "ctype": ctype, "b": found.b, "wg": local}
+    args = job.args(In(job.views.inputs[1]))
+    return Variant(name, (Launch("gemm_reference.cl.mako", params, args, global_size, local),))
+
+
+@onnx_op("MatMul")
+def _matmul(node: OnnxNode) -> Source:
+    _check_node(node)
+    return Emit(Gemm(), [0, 1, None])
+
+
+@onnx_op("Gemm")
+def _gemm(node: OnnxNode) -> Source:
+    _check_node(node)
+    if node.type(0).rank != 2 or node.type(1).rank != 2:
+        raise ShapeError(
+            f"Gemm of {node.type(0).shape} and {node.type(1).shape}: both must be matrices."
+        )
+    alpha, beta = float(node.attr("alpha", 1.0)), float(node.attr("beta", 1.0))
+    if not node.type(0).dtype.is_float and not (alpha.is_integer() and beta.is_integer()):
+        raise Unsupported(f"alpha {alpha} and beta {beta} of an integer product are not whole")
+    spec = Gemm(alpha, beta, bool(node.attr("transA", 0)), bool(node.attr("transB", 0)))
+    return Emit(spec, [0, 1, 2 if node.has(2) else None])
+
+
+def _check_node(node: OnnxNode) -> None:
+    if len(node.inputs) < 2:
+        raise Unsupported("a matrix product needs two inputs")
