@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""Write docs/environment.md from the table in clnn/settings.py (--check: only compare)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from clnn.settings import SETTINGS
+
+PATH = Path(__file__).resolve().parent.parent / "docs" / "environment.md"
+
+
+def text() -> str:
+    rows = [
+        f"| `{s.name}` | {f'`{s.default}`' if s.default else 'empty'} | {s.meaning} |"
+        for s in SETTINGS.values()
+    ]
+    head = ["# Environment variables", "",
+            "A variable that begins with `CLNN_` and is not in this table is warned about.", "",
+            "| variable | default | meaning |", "| --- | --- | --- |"]  # fmt: skip
+    return "\n".join([*head, *rows]) + "\n"
+
+
+def main() -> int:
+    if "--check" in sys.argv[1:]:
+        current = PATH.exists() and PATH.read_text() == text()
+        if not current:
+            print(f"{PATH.name} is not current: run python tools/gen_environment.py", file=sys.stderr)
+        return 0 if current else 1
+    PATH.write_text(text())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
