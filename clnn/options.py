@@ -8,7 +8,7 @@ from clnn.errors import SettingError
 
 _CHOICES = {
     "dtype": ("f32",),
-    "tune": ("off", "cached", "quick", "full"),
+    "tune": ("off", "cached"),
     "arena": ("", "shared", "separate"),
 }
 
@@ -17,7 +17,8 @@ _CHOICES = {
 class Options:
     """How a model is compiled.
 
-    dtype: storage and arithmetic of the network ("f32"). tune: how variants are chosen. arena:
+    dtype: storage and arithmetic of the network ("f32"). tune: how variants are chosen; "off" ranks
+    them, "cached" takes stored measurements first (none are stored yet, so both rank). arena:
     "shared" reuses memory between tensors, "separate" gives each its own buffer ("": as
     CLNN_ARENA says). fuse: run the fusing passes. states: how many callers may run at once, each
     with its own buffers. guard: bytes kept free and poisoned around every tensor (for checks).

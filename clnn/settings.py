@@ -53,7 +53,6 @@ SETTINGS: dict[str, Setting] = {
         Setting("CLNN_ARENA", "shared", _choice("shared", "separate"), "separate: each tensor in its own buffer"),
         Setting("CLNN_BUILD_JOBS", "0", _whole(0, 256), "processes that build kernels; 0: one per CPU, at most 8"),
         Setting("CLNN_MAX_BYTES", str(1 << 33), _whole(1, 1 << 60), "largest tensor that a model may ask for"),
-        Setting("CLNN_TUNE", "cached", _choice("off", "cached", "quick", "full"), "kernel choice: measured or ranked"),
     )
 }
 

@@ -42,11 +42,12 @@ def place(graph: Graph, hints: Hints | None = None) -> dict[str, Placed]:
         demands.setdefault(name, []).append(border)
     orders = {**memory_orders(graph), **hints.orders}
     links = find_links(graph)
+    children = children_of(links)
     placed: dict[str, Placed] = {}
     roots = [name for name in graph.types if name not in links and name not in graph.consts]
     while roots:
         root = roots.pop()
-        roots += _place_tree(root, graph, links, demands, orders[root], placed)
+        roots += _place_tree(root, graph, children, demands, orders[root], placed)
     for name in graph.consts:
         placed[name] = Placed(name, TensorLayout.make(graph.types[name].shape, orders[name]))
     return placed
@@ -97,18 +98,17 @@ def memory_orders(graph: Graph) -> dict[str, tuple[int, ...]]:
 def _place_tree(
     root: str,
     graph: Graph,
-    links: dict[str, Link],
+    children: dict[str, list[Link]],
     demands: Demands,
     order: tuple[int, ...],
     placed: dict[str, Placed],
 ) -> list[str]:
     """Place `root` and its views; return the children that could not be views (new roots)."""
-    children = children_of(links)
     shape = graph.types[root].shape
     border = _root_border(root, shape, order, children, demands)
     layout = TensorLayout.make(shape, order, border.before, border.after)
     placed[root] = Placed(root, layout, border.fill if layout.has_padding else None)
-    detached: list[str] = []
+    detached: list[Link] = []
     blocked: set[str] = set()
     for link in walk_tree(root, children):
         derived = None
@@ -116,13 +116,13 @@ def _place_tree(
             derived = link.derive(placed[link.parent].layout)
         if derived is None:
             if link.parent not in blocked:
-                detached.append(link.child)
+                detached.append(link)
             blocked.add(link.child)
             continue
         placed[link.child] = Placed(root, derived, placed[root].fill)
-    for name in detached:
-        del links[name]
-    return detached
+    for link in detached:
+        children[link.parent].remove(link)
+    return [link.child for link in detached]
 
 
 def _root_border(
