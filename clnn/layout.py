@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from clnn.errors import ShapeError
 from clnn.types import normalise_axis
@@ -150,7 +151,9 @@ class TensorLayout:
         axis = normalise_axis(axis, self.rank)
         last = start + (extent - 1) * step
         if extent > 0 and not (0 <= start < self.shape[axis] and 0 <= last < self.shape[axis]):
-            raise ShapeError(f"slice {start}..{last} leaves axis {axis} of extent {self.shape[axis]}.")
+            raise ShapeError(
+                f"slice {start}..{last} leaves axis {axis} of extent {self.shape[axis]}."
+            )
         keep_lo = self.before[axis] if step == 1 and start == 0 else 0
         keep_hi = self.after[axis] if step == 1 and last == self.shape[axis] - 1 else 0
         return replace(
@@ -212,7 +215,7 @@ class TensorLayout:
         moving = [a for a in axes if self.shape[a] != 1]
         if not moving:
             return 1
-        for outer, inner in zip(moving, moving[1:], strict=False):
+        for outer, inner in pairwise(moving):
             if self.pitches[outer] != self.pitches[inner] * self.shape[inner]:
                 return None
         return self.pitches[moving[-1]]

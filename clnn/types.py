@@ -95,7 +95,9 @@ class TensorType:
 def normalise_axis(axis: int, rank: int) -> int:
     """Return `axis` as 0 <= axis < rank; negative counts from the end. Raises ShapeError."""
     if not -rank <= axis < rank:
-        raise ShapeError(f"axis {axis} is outside of rank {rank}: allowed is {-rank} to {rank - 1}.")
+        raise ShapeError(
+            f"axis {axis} is outside of rank {rank}: allowed is {-rank} to {rank - 1}."
+        )
     return axis % rank
 
 

@@ -55,7 +55,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _short(name: object) -> str:
     text = str(name).lower()
-    for key, short in (("portable", "pocl"), ("intel", "intel"), ("nvidia", "nvidia"), ("oclgrind", "oclgrind")):
+    for key, short in (
+        ("portable", "pocl"),
+        ("intel", "intel"),
+        ("nvidia", "nvidia"),
+        ("oclgrind", "oclgrind"),
+    ):
         if key in text:
             return short
     return text.replace(" ", "-")[:16]
@@ -66,5 +71,7 @@ def shared_folder() -> Path:
     """The folder beside the checkout with third-party models and vectors."""
     folder = ROOT.parent / "shared"
     if not folder.is_dir():
-        pytest.skip(f"third-party test data is not there: no folder {folder.name} beside the checkout")
+        pytest.skip(
+            f"third-party test data is not there: no folder {folder.name} beside the checkout"
+        )
     return folder

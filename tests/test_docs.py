@@ -28,11 +28,15 @@ def test_wrong_value_names_variable_value_and_meaning():
 
 
 def test_unknown_variable_is_warned_about():
-    with pytest.warns(UserWarning, match="CLNN_DEVISE is not one of clnn's. Did you mean CLNN_DEVICE"):
+    with pytest.warns(
+        UserWarning, match="CLNN_DEVISE is not one of clnn's. Did you mean CLNN_DEVICE"
+    ):
         assert warn_unknown({"CLNN_DEVISE": "0", "CLNN_DEVICE": "0"}) == ["CLNN_DEVISE"]
 
 
 def test_every_page_is_in_the_table_of_contents():
     listed = (ROOT / "docs" / "index.md").read_text()
     for page in (ROOT / "docs").glob("*.md"):
-        assert page.stem == "index" or f"\n{page.stem}\n" in listed, f"docs/index.md lacks {page.stem}"
+        assert page.stem == "index" or f"\n{page.stem}\n" in listed, (
+            f"docs/index.md lacks {page.stem}"
+        )

@@ -31,7 +31,9 @@ def imports() -> list[tuple[str, str, bool]]:
     """Return (importing module, imported module, whether only for type checking)."""
     found = []
     for path in sorted(CLNN.rglob("*.py")):
-        name = ".".join(("clnn", *path.relative_to(CLNN).with_suffix("").parts)).removesuffix(".__init__")
+        name = ".".join(("clnn", *path.relative_to(CLNN).with_suffix("").parts)).removesuffix(
+            ".__init__"
+        )
         tree = ast.parse(path.read_text())
         typing_only = {
             id(inner)

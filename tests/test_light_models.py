@@ -17,7 +17,15 @@ from make_light_models import light_folder, randomised
 ort = pytest.importorskip("onnxruntime")
 
 SHORT = ("shufflenet", "squeezenet")
-LONG = ("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "vgg19", "zfnet512")
+LONG = (
+    "bvlc_alexnet",
+    "densenet121",
+    "inception_v1",
+    "inception_v2",
+    "resnet50",
+    "vgg19",
+    "zfnet512",
+)
 
 
 def before_softmax(model: onnx.ModelProto) -> onnx.ModelProto:

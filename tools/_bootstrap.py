@@ -19,6 +19,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -41,8 +42,9 @@ NO_NETWORK = re.compile(
     "|Temporary failure resolving|Could not resolve"
 )
 LIST_DEVICES = (
-    "import json; from clnn.runtime.device import discover;"
-    " print(json.dumps([[d.platform, d.title, d.why_not] for d in discover()]))"
+    "import json, pathlib, sys; from clnn.runtime.device import discover;"
+    " listed = [[d.platform, d.why_not] for d in discover()];"
+    " pathlib.Path(sys.argv[1]).write_text(json.dumps(listed), 'utf-8')"
 )
 
 
@@ -274,12 +276,11 @@ def pip_install(venv: Path, what: Sequence[str], progress: Progress) -> None:
 
 def usable_platforms(venv: Path) -> list[str]:
     """Return the platforms that have a device which passes clnn's probe."""
-    status, output = plain_run([str(venv_python(venv)), "-c", LIST_DEVICES])
-    try:
-        listed = json.loads(output.strip().splitlines()[-1]) if status == 0 else []
-    except (ValueError, IndexError):
-        return []
-    return [platform_name for platform_name, _, why_not in listed if not why_not]
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "devices.json"
+        plain_run([str(venv_python(venv)), "-c", LIST_DEVICES, str(answer)])
+        listed = json.loads(answer.read_text("utf-8")) if answer.exists() else []
+    return [name for name, why_not in listed if not why_not]
 
 
 def driver_for_demo(venv: Path, progress: Progress) -> list[str]:
@@ -334,7 +335,7 @@ def set_up(venv: Path, kind: str) -> None:
     for note in notes:
         print(f"note: {note}", flush=True)
     if not there:
-        doctor = [str(venv_python(venv)), "-m", "clnn.cli.main", "doctor"]
+        doctor = ["env", "-u", "CLNN_VENV", str(venv_python(venv)), "-m", "clnn.cli.main", "doctor"]
         raise Trouble(f"no usable OpenCL device.\n{plain_run(doctor)[1]}", EXIT_NO_DEVICE)
     print(f"usable: {', '.join(there)}", flush=True)
     write_stamp(venv, kind)

@@ -2,9 +2,9 @@
 
 Run from the root of the repository, in an environment of its own:
 
-    python3 -m venv .train && .train/bin/pip install \
-        torch==2.13.0 numpy onnx onnxruntime scikit-learn
-    .train/bin/python tools/train_digits.py
+    python3 -m venv build/train
+    build/train/bin/pip install torch==2.13.0 numpy onnx onnxruntime scikit-learn
+    build/train/bin/python tools/train_digits.py
 
 Data: the 1797 digits of 8x8 pixels that come with scikit-learn. A quarter of them, drawn
 class by class with a fixed seed, is the test set: it takes no part in training and is looked at
@@ -155,9 +155,7 @@ def graph_nodes() -> list[onnx.NodeProto]:
         batch_norm("pointwise_bn", "pointwise_out", "pointwise_normal"),
         node("Add", ["stem_active", "pointwise_normal"], ["joined"], "join"),
         node("Relu", ["joined"], ["joined_active"], "join_relu"),
-        node(
-            "MaxPool", ["joined_active"], ["pooled"], "pool", kernel_shape=[2, 2], strides=[2, 2]
-        ),
+        node("MaxPool", ["joined_active"], ["pooled"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
         conv("wide", "pooled", 3),
         batch_norm("wide_bn", "wide_out", "wide_normal"),
         node("Relu", ["wide_normal"], ["wide_active"], "wide_relu"),
@@ -223,6 +221,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=MODELS / "digits.onnx")
     arguments = parser.parse_args()
+    if arguments.epochs < 1:
+        parser.error(f"--epochs is {arguments.epochs}: there must be one at least.")
     torch.set_num_threads(1)
     torch.manual_seed(arguments.seed)
     train_images, test_images, train_labels, test_labels = load_split()

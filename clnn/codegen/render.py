@@ -25,7 +25,9 @@ def template_folders(extra: str = "") -> tuple[str, ...]:
     places += [package.parent / "kernels_cl", package / "_kernels_cl"]
     found = tuple(str(p) for p in places if p.is_dir())
     if not found:
-        raise TemplateError(f"no kernel templates in {', '.join(map(str, places))}. Reinstall clnn.")
+        raise TemplateError(
+            f"no kernel templates in {', '.join(map(str, places))}. Reinstall clnn."
+        )
     return found
 
 

@@ -41,7 +41,7 @@ class Step:
 def _erf(x: Array) -> Array:
     from math import erf
 
-    return np.vectorize(erf, otypes=[np.float64])(x)
+    return np.asarray(np.vectorize(erf, otypes=[np.float64])(x))
 
 
 def _int_div(x: Array, y: Array) -> Array:
@@ -58,8 +58,12 @@ def _pow(x: Array, y: Array) -> Array:
 FUNCTIONS: dict[str, Function] = {
     "relu": Function(lambda x: np.where(x < 0, 0, x)),
     "leaky_relu": Function(lambda x, a: np.where(x < 0, a * x, x), floats_only=True),
-    "elu": Function(lambda x, a: np.where(x < 0, a * np.expm1(np.minimum(x, 0)), x), floats_only=True),
-    "celu": Function(lambda x, a: np.where(x < 0, a * np.expm1(np.minimum(x, 0) / a), x), floats_only=True),
+    "elu": Function(
+        lambda x, a: np.where(x < 0, a * np.expm1(np.minimum(x, 0)), x), floats_only=True
+    ),
+    "celu": Function(
+        lambda x, a: np.where(x < 0, a * np.expm1(np.minimum(x, 0) / a), x), floats_only=True
+    ),
     "selu": Function(
         lambda x, a, g: g * np.where(x < 0, a * np.expm1(np.minimum(x, 0)), x), floats_only=True
     ),
@@ -71,7 +75,8 @@ FUNCTIONS: dict[str, Function] = {
     "softsign": Function(lambda x: x / (1 + np.abs(x)), floats_only=True),
     "gelu": Function(lambda x: 0.5 * x * (1 + _erf(x / np.sqrt(2))), floats_only=True),
     "gelu_tanh": Function(
-        lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))), floats_only=True
+        lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+        floats_only=True,
     ),
     "mish": Function(lambda x: x * np.tanh(np.logaddexp(x, 0)), floats_only=True),
     "tanh": Function(np.tanh, floats_only=True),

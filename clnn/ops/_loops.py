@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from clnn.layout import TensorLayout
+from clnn.ops._base import Target, grid
+
+GRAIN = 4096  # elements that are worth a work-item on a CPU
 
 
 @dataclass(frozen=True)
@@ -68,3 +72,22 @@ def even_chunk(extent: int, most: int, multiple: int = 1) -> int:
         if extent % count == 0 and (extent // count) % multiple == 0:
             return extent // count
     return extent
+
+
+def run_work(inner: int, rows: int, target: Target, contiguous: bool) -> dict[str, Any]:
+    """Return how a kernel walks `rows` runs of `inner` elements: vw, chunk, band, global and local.
+
+    A work-item walks `chunk` elements of each of `band` rows, `vw` at a time; vw is at most
+    `inner`, and the last vector of a run may overlap the one before it.
+    """
+    vw = 1
+    while contiguous and vw < target.vector and vw * 2 <= inner:
+        vw *= 2
+    if target.is_cpu:
+        chunk = min(inner, -(-GRAIN // vw) * vw)
+        items = 8 * target.compute_units
+        band = max(1, min(GRAIN // chunk, rows // items))
+    else:
+        chunk, band = vw, 1
+    sizes = grid(target, -(-inner // chunk), -(-rows // band))
+    return {"vw": vw, "chunk": chunk, "band": band, "global": sizes[0], "local": sizes[1]}

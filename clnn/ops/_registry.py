@@ -7,7 +7,7 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Union
+from typing import Any
 
 from clnn.errors import ClnnError
 from clnn.ops._base import Array, OpSpec
@@ -38,7 +38,7 @@ class EmitOutput:
     index: int
 
 
-Source = Union[int, Array, Emit, EmitOutput, None]
+Source = int | Array | Emit | EmitOutput | None
 """What feeds an input or an ONNX output: ONNX input index, constant, emitted node, or nothing."""
 
 

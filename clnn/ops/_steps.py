@@ -24,9 +24,7 @@ def step_operands(steps: Sequence[Step]) -> list[int]:
     return list(dict.fromkeys(s.operand for s in steps if s.operand is not None))
 
 
-def operand_layouts(
-    problem: Problem, steps: Sequence[Step]
-) -> dict[int, tuple[int, TensorLayout]]:
+def operand_layouts(problem: Problem, steps: Sequence[Step]) -> dict[int, tuple[int, TensorLayout]]:
     """Return node input -> (number among the operands, layout broadcast to the output)."""
     shape = problem.outputs[0].type.shape
     return {

@@ -43,9 +43,7 @@ def conv_tile(height: int, width: int, channels: int, vector: int) -> Tile:
     return best[1]
 
 
-def _score(
-    height: int, width: int, vectors: int, mr: int, nv: int, mode: str
-) -> float | None:
+def _score(height: int, width: int, vectors: int, mr: int, nv: int, mode: str) -> float | None:
     """Return useful multiply-adds per load slot, or None where the tile is not possible."""
     if mode == "row" and width % mr:
         return None

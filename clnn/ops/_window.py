@@ -66,13 +66,16 @@ class Window:
 
     def pairs(self) -> dict[str, tuple[int, int]]:
         """Return kernel, strides, dilations and pads as (y, x); 1-D windows get y = 1."""
-        lead = 2 - len(self.kernel)
+
+        def pair(values: tuple[int, ...], missing: int) -> tuple[int, int]:
+            return (missing, values[0]) if len(values) == 1 else (values[0], values[1])
+
         return {
-            "kernel": (1,) * lead + self.kernel,
-            "strides": (1,) * lead + self.strides,
-            "dilations": (1,) * lead + self.dilations,
-            "pads": (0,) * lead + self.before,
-        }  # type: ignore[return-value]
+            "kernel": pair(self.kernel, 1),
+            "strides": pair(self.strides, 1),
+            "dilations": pair(self.dilations, 1),
+            "pads": pair(self.before, 0),
+        }
 
 
 def window_of(

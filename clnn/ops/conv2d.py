@@ -91,8 +91,9 @@ class Conv2d(OpSpec):
             part = x[(slice(None), slice(None), *cut)].reshape(n, self.group, icg, *outs)
             y += np.einsum("ngc...,goc->ngo...", part, grouped[(..., *tap)])
         y = y.reshape(n, oc, *outs)
-        if len(inputs) > BIAS and inputs[BIAS] is not None:
-            y = y + inputs[BIAS].reshape(1, oc, *(1,) * rank)
+        bias = inputs[BIAS] if len(inputs) > BIAS else None
+        if bias is not None:
+            y = y + bias.reshape(1, oc, *(1,) * rank)
         return (apply_steps(y, self.steps, inputs),)
 
     def padding_needs(self, inputs: Sequence[TensorType | None]) -> dict[int, Border]:
@@ -167,8 +168,11 @@ def _direct(spec: Conv2d, problem: Problem) -> Variant:
     tile = conv_tile(dst.shape[2], dst.shape[3], oc, problem.target.vector)
     mode = tile.mode if _has_border(spec, problem) else "checked"
     blocks = -(-oc // tile.channels) * spec.group
-    tiles = dst.shape[2] * dst.shape[3] // tile.mr if mode == "row" else (
-        -(-dst.shape[2] * dst.shape[3] // tile.mr))
+    tiles = (
+        dst.shape[2] * dst.shape[3] // tile.mr
+        if mode == "row"
+        else (-(-dst.shape[2] * dst.shape[3] // tile.mr))
+    )
     weights = problem.input(1).const
     assert weights is not None
     first = weights.nbytes <= 256 * 1024

@@ -71,7 +71,7 @@ def walk(name: str, problem: Problem, steps: Sequence[Step]) -> Variant:
     used = sorted({0, *(s.operand for s in steps if s.operand is not None)})
     out = problem.outputs[0]
     layouts = [problem.input(k).layout.broadcast(out.type.shape) for k in used]
-    ctypes = tuple(problem.input(k).type.dtype.cl for k in used) + (out.type.dtype.cl,)
+    ctypes = (*(problem.input(k).type.dtype.cl for k in used), out.type.dtype.cl)
     operands = {k: place for place, k in enumerate(used)}
     launch = walk_launch(name, [*layouts, out.layout], ctypes, steps, operands, problem.target,
                          tuple(In(k) for k in used))  # fmt: skip

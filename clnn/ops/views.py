@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -150,7 +151,7 @@ def refine(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...] | None
                 run *= shape[axis]
                 cuts.add(run)
         ordered = sorted(cuts)
-        steps = [b // a for a, b in zip(ordered, ordered[1:], strict=False) if b % a == 0]
+        steps = [b // a for a, b in pairwise(ordered) if b % a == 0]
         if len(steps) != len(ordered) - 1:
             return None
         fine += reversed(steps)
@@ -413,12 +414,12 @@ def _slice(node: OnnxNode) -> Source:
         low, high = list(node.const(1, "starts")), list(node.const(2, "ends"))
         axes = node.const(3, "axes") if node.has(3) else None
         steps = node.const(4, "steps") if node.has(4) else None
-    axes = range(len(low)) if axes is None else [normalise_axis(int(a), len(shape)) for a in axes]
-    steps = [1] * len(low) if steps is None else steps
+    where = range(len(low)) if axes is None else [normalise_axis(int(a), len(shape)) for a in axes]
+    paces = [1] * len(low) if steps is None else [int(s) for s in steps]
     starts, extents, strides = [0] * len(shape), list(shape), [1] * len(shape)
-    for axis, begin, end, step in zip(axes, low, high, steps, strict=True):
-        found = range(shape[axis])[int(begin) : int(end) : int(step)]
-        starts[axis], extents[axis], strides[axis] = found.start, len(found), int(step)
+    for axis, begin, end, step in zip(where, low, high, paces, strict=True):
+        found = range(shape[axis])[int(begin) : int(end) : step]
+        starts[axis], extents[axis], strides[axis] = found.start, len(found), step
     starts = [s if e else 0 for s, e in zip(starts, extents, strict=True)]
     return Emit(Slice(tuple(starts), tuple(extents), tuple(strides)), [0])
 

@@ -158,7 +158,9 @@ def solve(problem: Problem, budget: Budget) -> list[Span]:
     starts = [_pressed(problem, start, budget) for start in _greedy(problem, budget)]
     best = min((spans for _, spans in starts), key=height)
     if height(best) > problem.lower_bound and len(best) <= EXACT_BLOCKS:
-        best = _exact(problem, best, budget)
+        best, proven = _exact(problem, best, budget)
+        if proven:
+            return best
     for n, (order, spans) in enumerate(starts):
         if height(best) <= problem.lower_bound * NEAR:
             budget.left = min(budget.left, LITTLE)
@@ -228,10 +230,17 @@ def _stack(problem: Problem, spans: list[Span], top: int, chance: random.Random)
     """Return blocks that rest one on another, from one that ends at `top` to the ground."""
     at = chance.choice([b for b, span in enumerate(spans) if span[1] == top])
     stack = [at]
-    while under := [b for b in problem.neighbours[at] if spans[b][1] == spans[at][0]]:
+    while under := _under(problem, spans, at):
         at = chance.choice(under)
         stack.append(at)
     return stack
+
+
+def _under(problem: Problem, spans: list[Span], block: int) -> list[int]:
+    """Return the blocks that keep `block` from being placed one alignment lower."""
+    begin = spans[block][0]
+    below = max(0, begin - problem.aligns[block])
+    return [b for b in problem.neighbours[block] if below < spans[b][1] <= begin]
 
 
 def _move(
@@ -254,10 +263,10 @@ def _move(
     return moved, earlier
 
 
-def _exact(problem: Problem, spans: list[Span], budget: Budget) -> list[Span]:
+def _exact(problem: Problem, spans: list[Span], budget: Budget) -> tuple[list[Span], bool]:
     """Search placements whose offsets rise in the order of placing, which the lowest is among.
 
-    Stops after EXACT_NODES nodes with the best so far.
+    Stops after EXACT_NODES nodes with the best so far; tells whether that is proven the lowest.
     """
     best: Sequence[Span | None] = spans
     top, nodes = height(spans), 0
@@ -278,7 +287,7 @@ def _exact(problem: Problem, spans: list[Span], budget: Budget) -> list[Span]:
                 child = given.copy()
                 child[b] = (begin, begin + problem.sizes[b])
                 todo.append((child, begin))
-    return [span for span in best if span is not None]
+    return [span for span in best if span is not None], not todo
 
 
 def _lowest_of(problem: Problem, block: int, given: Sequence[Span | None], budget: Budget) -> int:

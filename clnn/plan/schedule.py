@@ -24,8 +24,8 @@ from clnn.ops._base import (
 )
 from clnn.ops.views import Copy
 from clnn.plan.border import fill_launch
-from clnn.plan.memory import Block, MemoryPlan, dirty_borders, plan_memory
 from clnn.plan.layouts import Hints, Placed, place
+from clnn.plan.memory import Block, MemoryPlan, dirty_borders, plan_memory
 from clnn.types import DType, TensorType
 
 MAX_ELEMENTS = 2**31 - 1
@@ -188,9 +188,7 @@ def make_plan(
     placed = place(graph, hints)
     graph, placed, inputs, outputs = _add_ports(graph, placed)
     storages = _storages(graph, placed)
-    steps = [
-        _step(node, graph, placed, target, choose) for node in graph.nodes
-    ]
+    steps = [_step(node, graph, placed, target, choose) for node in graph.nodes]
     blocks = _blocks(storages, steps, separate, guard, align)
     memory = plan_memory(blocks, base_align=align)
     dirty = dirty_borders(blocks, memory)
@@ -259,9 +257,7 @@ def _storages(graph: Graph, placed: Mapping[str, Placed]) -> dict[str, Storage]:
     return {key: _storage(key, graph, placed, span) for key, span in spans.items()}
 
 
-def _storage(
-    key: str, graph: Graph, placed: Mapping[str, Placed], span: Sequence[int]
-) -> Storage:
+def _storage(key: str, graph: Graph, placed: Mapping[str, Placed], span: Sequence[int]) -> Storage:
     root = placed[key]
     if root.layout.size > MAX_ELEMENTS:
         raise PlanError(
@@ -280,10 +276,9 @@ def _step(
     return Step(node, problem, variant, launches)
 
 
-def make_problem(
-    node: Node, graph: Graph, placed: Mapping[str, Placed], target: Target
-) -> Problem:
+def make_problem(node: Node, graph: Graph, placed: Mapping[str, Placed], target: Target) -> Problem:
     """Return the problem of a node: its operands placed."""
+
     def operand(name: str | None) -> Operand | None:
         if name is None:
             return None

@@ -17,6 +17,7 @@ from clnn.plan.schedule import ConstArg, Plan, PlannedLaunch, Port, ScratchArg, 
 from clnn.runtime.loader import load
 from clnn.runtime.program import Device
 
+LARGEST_ARENA = 2**31 - 1  # bytes; kernels take offsets as int
 POISON = 0xFF  # NaN in floats, -1 in integers
 
 
@@ -160,7 +161,7 @@ class ExecutionState:
             cl.enqueue_fill_buffer(self.queue, made, pattern, 0, max(nbytes, 4))
             return made
 
-        if plan.separate:
+        if plan.separate or plan.memory.total > min(self.device.info.max_alloc, LARGEST_ARENA):
             return {k: Memory(buffer(n), plan.guard) for k, n in plan.block_bytes.items()}
         arena = buffer(plan.memory.total)
         return {k: Memory(arena, at + plan.guard) for k, at in plan.memory.offsets.items()}

@@ -34,7 +34,7 @@ def _run_events(profile: Profile, number: int, run: Run) -> list[Event]:
     events = [_slice(f"run {number}", "run", HOST, MAIN, run.began, run.ended, {})]
     shift = run.began - _first_queued(run)
     for value, span in run.uploads:
-        events.append(_command(f"upload {value}", "copy", span, shift, {}))
+        events.append(_command(f"upload {value}", "transfer", span, shift, {}))
     seen: set[str] = set()
     for at, (ready, span) in enumerate(zip(profile.state.launches, run.launches, strict=True)):
         work, first = profile.work[ready.node], ready.node not in seen
@@ -47,7 +47,7 @@ def _run_events(profile: Profile, number: int, run: Run) -> list[Event]:
         events.append(_command(ready.node, work.op, span, shift, args))
         events += _arrow(number * len(run.launches) + at, run.enqueued[at], span.start + shift)
     for value, span in run.downloads:
-        events.append(_command(f"download {value}", "copy", span, shift, {}))
+        events.append(_command(f"download {value}", "transfer", span, shift, {}))
     return events
 
 

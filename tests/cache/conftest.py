@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ from clnn.cache import CacheWarning, Store
 def _as_a_new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("CLNN_CACHE", "CLNN_CACHE_DIR", "CLNN_CACHE_MAX_BYTES"):
         monkeypatch.delenv(name, raising=False)
+    # Power loss is tested on recorded calls; in this process no test needs to wait for a disk.
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
     cache_faults.forget()
     yield
     cache_faults.forget()

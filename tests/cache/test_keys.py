@@ -3,7 +3,7 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clnn.cache import fields_key, program_key
@@ -90,6 +90,7 @@ field = st.text(max_size=6) | st.binary(max_size=6)
 
 
 @given(st.lists(field, max_size=4), st.lists(field, max_size=4))
+@settings(deadline=None)
 def test_keys_are_equal_only_for_equal_fields(one, other):
     assert (fields_key("d", one) == fields_key("d", other)) == (one == other)
 

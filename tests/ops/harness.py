@@ -26,7 +26,9 @@ def single_node(
     """Return the graph of one node; inputs listed in `consts` are constants, None is left out."""
     names = [None if a is None else f"i{k}" for k, a in enumerate(inputs)]
     types = {
-        f"i{k}": TensorType(a.shape, dtype_of(a.dtype)) for k, a in enumerate(inputs) if a is not None
+        f"i{k}": TensorType(a.shape, dtype_of(a.dtype))
+        for k, a in enumerate(inputs)
+        if a is not None
     }
     made = spec.infer([None if n is None else types[n] for n in names])
     outs = [f"o{k}" for k in range(len(made))]
@@ -116,12 +118,16 @@ def run_variant(
     options = Options(guard=GUARD, arena="separate", fuse=False)
     where = f"{name} on {device}"
     with Session(graph, select(device), options, pick, hints) as session:
-        feeds = {f"i{k}": a for k, a in enumerate(inputs) if a is not None and f"i{k}" in graph.inputs}
+        feeds = {
+            f"i{k}": a for k, a in enumerate(inputs) if a is not None and f"i{k}" in graph.inputs
+        }
         got = session(feeds)
         again = session(feeds)
         for k, expected in enumerate(want):
             compare(got[f"o{k}"], expected, limit, where)
-            assert got[f"o{k}"].tobytes() == again[f"o{k}"].tobytes(), f"{where}: second run differs"
+            assert got[f"o{k}"].tobytes() == again[f"o{k}"].tobytes(), (
+                f"{where}: second run differs"
+            )
         check_memory(session, where)
 
 
@@ -136,7 +142,9 @@ def compare(got: np.ndarray, want: np.ndarray, limit: float, where: str) -> None
     assert (same | finite).all(), f"{where}: NaN or infinity in other places than the reference"
     scale = max(float(np.abs(want[finite]).max(initial=0.0)), 1e-30)
     error = np.abs(np.where(same, 0.0, got.astype(np.float64) - want)).max(initial=0.0) / scale
-    assert error <= limit, f"{where}: error {error:.3g} relative to the largest value, limit {limit}"
+    assert error <= limit, (
+        f"{where}: error {error:.3g} relative to the largest value, limit {limit}"
+    )
 
 
 def check_memory(session: Session, where: str) -> None:

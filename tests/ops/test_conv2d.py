@@ -108,7 +108,10 @@ def test_nan_reaches_the_output(device):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("kernel,stride,dilation,pad", list(itertools.product((1, 2, 3, 5), (1, 2, 3), (1, 2), (0, 1, 3))))
+@pytest.mark.parametrize(
+    "kernel,stride,dilation,pad",
+    list(itertools.product((1, 2, 3, 5), (1, 2, 3), (1, 2), (0, 1, 3))),
+)
 def test_every_small_shape(device, kernel, stride, dilation, pad):
     reach = dilation * (kernel - 1) + 1
     for size, channels in itertools.product((reach, reach + 1, 9), (1, 3, 16, 33)):

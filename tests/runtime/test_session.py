@@ -88,7 +88,9 @@ def test_outputs_are_right_and_runs_are_equal_to_the_bit(device):
 def test_arena_and_separate_buffers_agree_to_the_bit(device):
     x = normal(SHAPE)
     results = {
-        clnn.compile_model(small_graph(), device, clnn.Options(arena=arena))({"x": x})["y"].tobytes()
+        clnn.compile_model(small_graph(), device, clnn.Options(arena=arena))({"x": x})[
+            "y"
+        ].tobytes()
         for arena in ("shared", "separate")
     }
     assert len(results) == 1

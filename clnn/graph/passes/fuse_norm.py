@@ -72,9 +72,7 @@ def _scale_shift(
     return (scale, shift) if np.isfinite(scale).all() and np.isfinite(shift).all() else None
 
 
-def _per_channel(
-    step: Step, node: Node, consts: dict[str, Array], out: TensorType
-) -> Array | None:
+def _per_channel(step: Step, node: Node, consts: dict[str, Array], out: TensorType) -> Array | None:
     if step.operand is None:
         return np.full(out.shape[1], step.params[0]) if step.params else None
     array = consts.get(node.inputs[step.operand] or "")

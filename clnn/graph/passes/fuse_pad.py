@@ -21,7 +21,9 @@ def fuse_pad(graph: Graph) -> Graph:
 
 def _is_zero_border(pad: Pad) -> bool:
     spatial = len(pad.before) >= 3 and not any((*pad.before[:2], *pad.after[:2]))
-    return spatial and pad.mode == "constant" and pad.value == 0 and min(*pad.before, *pad.after) >= 0
+    return (
+        spatial and pad.mode == "constant" and pad.value == 0 and min(*pad.before, *pad.after) >= 0
+    )
 
 
 def _absorb(node: Node, pads: dict[str, Node]) -> Node:

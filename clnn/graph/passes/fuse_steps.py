@@ -90,9 +90,7 @@ def _merge(producer: Node, node: Node, which: int) -> Node:
         if step.operand is not None and step.operand not in moved:
             moved[step.operand] = len(inputs)
             inputs.append(node.inputs[step.operand])
-    renamed = tuple(
-        s if s.operand is None else replace(s, operand=moved[s.operand]) for s in steps
-    )
+    renamed = tuple(s if s.operand is None else replace(s, operand=moved[s.operand]) for s in steps)
     own: tuple[Step, ...] = getattr(producer.spec, "steps", ())
     spec = with_fields(producer.spec, steps=own + renamed)
     origin = f"{producer.origin} + {node.origin}"

@@ -1,0 +1,156 @@
+"""Turns this process into one that plans for a made-up device and runs on Oclgrind's simulator.
+
+Call `install` before anything that selects a device is imported.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clnn.ops._base import Target
+
+DEVICE = "oclgrind"
+FEATURES = frozenset({"fp64"})
+TARGETS = {
+    "cpu": Target("cpu", vector=16, compute_units=2, max_work_group=256, features=FEATURES),
+    "gpu": Target("gpu", vector=4, compute_units=16, max_work_group=256, features=FEATURES),
+}
+POISON = 0xFF
+
+
+class Simulator:
+    """What is planned for (`target`), and which templates and lines of them were rendered."""
+
+    def __init__(self) -> None:
+        self.target = TARGETS["cpu"]
+        self.rendered: set[str] = set()
+        self.lines: dict[str, set[int]] = {}
+
+    def render(self, plain: Callable[..., str], template: str, params: Mapping[str, Any]) -> str:
+        """Render, and note the template and the lines of all templates that took part."""
+        with _watched(self.lines):
+            text = plain(template, params)
+        self.rendered.add(template)
+        return text
+
+
+def install(fill: bool) -> Simulator:
+    """Make sessions of this process run on the simulator; return what is known of them.
+
+    fill: new device memory holds poison; otherwise nothing, so that reads of it are uninitialised.
+    """
+    simulator = Simulator()
+    from clnn.codegen import render as room
+
+    room.render = functools.partial(simulator.render, room.render)  # type: ignore[assignment]
+    _skip_the_probe()
+    _poison(fill)
+    from clnn.runtime import program, session
+
+    session.target_of = lambda info: simulator.target
+    # Sessions share one context, and so the programs that are built already.
+    program.Device.open = staticmethod(functools.cache(program.Device.open))  # type: ignore[method-assign]
+    return simulator
+
+
+def _skip_the_probe() -> None:
+    """Describe the simulator as a probe would find it."""
+    from clnn.runtime import device
+    from clnn.runtime.probe import Capabilities, Capability
+
+    found = next(d for d in device.list_unprobed() if d.platform.lower() == DEVICE)
+    yes = Capability(True)
+    info = replace(found, why_not="", usable_local_mem=found.local_mem,
+                   caps=Capabilities(local_memory=yes, fp64=yes))  # fmt: skip
+    device.select = lambda spec=None: info
+
+
+def _poison(fill: bool) -> None:
+    """Let fills from the host write poison, or nothing at all."""
+    import pyopencl as cl
+
+    plain = cl.enqueue_fill_buffer
+
+    def replaced(queue: Any, memory: Any, pattern: Any, offset: int, size: int) -> Any:
+        return plain(queue, memory, np.uint8(POISON), offset, size) if fill else None
+
+    cl.enqueue_fill_buffer = replaced
+
+
+# Lines of templates: Mako compiles each into Python functions, whose lines it can map back.
+
+
+@contextmanager
+def _watched(lines: dict[str, set[int]]) -> Iterator[None]:
+    """Add the module lines that compiled templates execute to `lines`, by module."""
+
+    def local(frame: Any, event: str, _: Any) -> Any:
+        if event == "line":
+            lines[frame.f_code.co_filename].add(frame.f_lineno)
+        return local
+
+    def enter(frame: Any, event: str, _: Any) -> Any:
+        name = frame.f_code.co_filename
+        if not name.endswith("_cl_mako"):
+            return None
+        lines.setdefault(name, set())
+        return local
+
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+def templates_below(folder: str | os.PathLike[str]) -> list[str]:
+    """Return the templates of kernels, by their names within `folder`, helpers included."""
+    root = Path(folder)
+    found = [*root.glob("*.cl.mako"), *root.glob("_common/*.cl.mako")]
+    return sorted(p.relative_to(root).as_posix() for p in found)
+
+
+def unused_lines(simulator: Simulator) -> dict[str, list[str]]:
+    """Return template -> its lines that no rendering went through, as "number: text"."""
+    from clnn.codegen.render import _lookup, template_folders
+
+    folders = template_folders(os.environ.get("CLNN_KERNEL_PATH", ""))
+    found = {}
+    for name in templates_below(folders[0]):
+        template = _lookup(folders).get_template(name)
+        possible, used = _mapped(template.code, simulator.lines.get(_module(name), set()))
+        text = template.source.splitlines()
+        missed = sorted(n for n in possible - used if n <= len(text) and text[n - 1].strip())
+        if missed:
+            found[name] = [f"{n}: {text[n - 1].strip()}" for n in missed]
+    return found
+
+
+def _module(name: str) -> str:
+    return "".join(c if c.isalnum() or c == "_" else "_" for c in name)
+
+
+def _mapped(code: str, executed: set[int]) -> tuple[set[int], set[int]]:
+    """Return the template lines that can run, and those that did."""
+    from mako.template import ModuleInfo
+
+    mapping = ModuleInfo.get_module_source_metadata(code, full_line_map=True)["full_line_map"]
+    functions = [c for c in compile(code, "t", "exec").co_consts if hasattr(c, "co_lines")]
+    possible: set[int] = set()
+    while functions:
+        one = functions.pop()
+        functions += [c for c in one.co_consts if hasattr(c, "co_lines")]
+        if one.co_name.startswith(("_mako", "<")) or one.co_name == "_mako_inherit":
+            continue
+        possible |= {line for *_, line in one.co_lines() if line and line > one.co_firstlineno}
+    return {mapping[n - 1] for n in possible}, {mapping[n - 1] for n in executed if n in possible}

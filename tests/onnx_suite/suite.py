@@ -1,0 +1,183 @@
+"""ONNX's backend tests as cases: a model, inputs, expected outputs and the tolerance they state.
+
+Used by the tests in this folder and by tools/onnx_suite.py. The cases come with the onnx package;
+those of kind "real" stand apart, because they are large.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.backend.test.loader import load_model_tests
+from onnx.backend.test.runner import Runner
+
+from clnn.errors import UnsupportedOpError
+from clnn.graph.ir import Graph
+from clnn.importers.onnx import Backend, import_onnx
+from clnn.verification.reference import reference_values
+
+FOLDER = Path(__file__).resolve().parent
+KINDS = ("simple", "pytorch-converted", "pytorch-operator")
+Arrays = Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One backend test. data_sets: pairs of inputs and expected outputs, in the model's order."""
+
+    name: str
+    kind: str
+    model: onnx.ModelProto
+    data_sets: Sequence[tuple[Arrays, Arrays]]
+    rtol: float
+    atol: float
+
+    @property
+    def op(self) -> str:
+        """The operator that the case is about: the first one, for models of several too."""
+        if self.kind != "node":
+            return self.kind
+        nodes = self.model.graph.node
+        return nodes[0].op_type if len(nodes) == 1 else f"{_stem(self.name)} (expanded)"
+
+
+def _stem(name: str) -> str:
+    return re.sub(r"_expanded.*$", "", name.removeprefix("test_"))
+
+
+@cache
+def all_cases() -> Mapping[str, Case]:
+    """Return every case by name, those of kind "real" left out."""
+    found = {case.name: case for case in _node_cases()}
+    for kind in KINDS:
+        for test in load_model_tests(kind=kind):
+            name = test.name if test.name not in found else f"{test.name}:{kind}"
+            found[name] = _from_folder(test, name)
+    return found
+
+
+def _node_cases() -> Iterator[Case]:
+    import onnx.backend.test.case.node as home
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for module in pkgutil.iter_modules(home.__path__):
+            importlib.import_module(f"{home.__name__}.{module.name}")
+    for test in home._NodeTestCases:
+        sets = [(_plain(ins), _plain(outs)) for ins, outs in test.data_sets]
+        yield Case(test.name, "node", test.model, sets, test.rtol, test.atol)
+
+
+def _plain(values: Arrays) -> list[Any]:
+    is_proto = [isinstance(v, onnx.TensorProto) for v in values]
+    return [numpy_helper.to_array(v) if p else v for v, p in zip(values, is_proto, strict=True)]
+
+
+def _from_folder(test: Any, name: str) -> Case:
+    folder = Path(test.model_dir)
+    model = onnx.load(folder / "model.onnx")
+    sets = [
+        (_load_all(data, "input", model.graph.input), _load_all(data, "output", model.graph.output))
+        for data in sorted(folder.glob("test_data_set_*"))
+    ]
+    return Case(name, test.kind, model, sets, test.rtol, test.atol)
+
+
+def _load_all(folder: Path, what: str, values: Sequence[onnx.ValueInfoProto]) -> list[Any]:
+    count = len(list(folder.glob(f"{what}_*.pb")))
+    return [_load(folder / f"{what}_{k}.pb", values[k]) for k in range(count)]
+
+
+def _load(path: Path, value: onnx.ValueInfoProto) -> Any:
+    if value.type.HasField("sequence_type"):
+        sequence = onnx.SequenceProto()
+        sequence.ParseFromString(path.read_bytes())
+        return numpy_helper.to_list(sequence)
+    if value.type.HasField("optional_type"):
+        optional = onnx.OptionalProto()
+        optional.ParseFromString(path.read_bytes())
+        return numpy_helper.to_optional(optional)
+    tensor = onnx.TensorProto()
+    tensor.ParseFromString(path.read_bytes())
+    return numpy_helper.to_array(tensor)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a case: "passed", "refused" (an op or form that clnn does not have, said so)
+    or "failed"; and why."""
+
+    name: str
+    verdict: str
+    why: str = ""
+
+
+Run = Callable[[Case, Arrays], Sequence[Any]]
+
+
+def judge(case: Case, run: Run) -> Outcome:
+    """Run a case and compare, as ONNX's own runner does, with the case's own tolerance."""
+    try:
+        for inputs, expected in case.data_sets:
+            outputs = run(case, inputs)
+            Runner.assert_similar_outputs(expected, outputs, case.rtol, case.atol, case.name)
+    except UnsupportedOpError as err:
+        return Outcome(case.name, "refused", str(err))
+    except Exception as err:
+        return Outcome(case.name, "failed", f"{type(err).__name__}: {err}")
+    return Outcome(case.name, "passed")
+
+
+def on_backend(case: Case, inputs: Arrays) -> Sequence[Any]:
+    """Run a case through clnn's ONNX backend, on the device that CLNN_DEVICE names."""
+    return Backend.run_model(case.model, list(inputs), "CPU")
+
+
+def on_numpy(case: Case, inputs: Arrays) -> Sequence[Any]:
+    """Run a case's imported graph by the numpy references of its ops: no device, no kernels."""
+    graph, feeds = imported(case, inputs)
+    with np.errstate(all="ignore"):
+        made = reference_values(graph, feeds)
+    return [made[v].astype(graph.types[v].dtype.numpy) for v in graph.outputs.values()]
+
+
+def imported(case: Case, inputs: Arrays) -> tuple[Graph, dict[str, np.ndarray]]:
+    """Return the graph of a case and the feeds of the inputs that it still has."""
+    fixed = {t.name for t in case.model.graph.initializer}
+    values = [v for v in case.model.graph.input if v.name not in fixed]
+    pairs = zip(values, inputs, strict=False)
+    feeds = {v.name: np.asarray(a) for v, a in pairs if v.type.HasField("tensor_type")}
+    graph = import_onnx(case.model, {n: a.shape for n, a in feeds.items()}, feeds)
+    return graph, {n: a for n, a in feeds.items() if n in graph.inputs}
+
+
+def expected_passes() -> list[str]:
+    """Return the names in expected.txt."""
+    lines = (FOLDER / "expected.txt").read_text(encoding="utf-8").splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def exclusions() -> list[tuple[re.Pattern[str], str]]:
+    """Return (pattern of names, reason) of each line of excluded.txt."""
+    rows = []
+    for line in (FOLDER / "excluded.txt").read_text(encoding="utf-8").splitlines():
+        if line.strip() and not line.startswith("#"):
+            pattern, reason = line.split(None, 1)
+            rows.append((re.compile(pattern), reason.strip()))
+    return rows
+
+
+def exclusion(name: str, rows: Sequence[tuple[re.Pattern[str], str]]) -> str | None:
+    """Return the reason why a case is excluded, or None."""
+    return next((reason for pattern, reason in rows if pattern.fullmatch(name)), None)

@@ -1,0 +1,301 @@
+"""Probes: crashes, hangs, wrong results and torn reports of a driver, and the kept results."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clnn.cache.store import CacheWarning, Store
+from clnn.runtime import child, probe
+from clnn.runtime.device import select, target_of
+from clnn.runtime.probe import CAPABILITY_NAMES, StepResult, Target, run_steps
+
+TARGET = Target(0, "Some Platform", "OpenCL 3.0 v1", 0, "Some Device", "1.0", "-cl-std=CL3.0")
+ALL = ("saxpy", "barrier", *CAPABILITY_NAMES)
+BOOT = (
+    "import sys; sys.path[:] = sys.argv[1].split(chr(10)); import json, os, pathlib;"
+    " import clnn.runtime.probe_child as p; from clnn.runtime.{} import main;"
+    " CODE; main(json.loads(sys.argv[2]))"
+)
+
+
+def sabotage(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Have each child run `code` first; `p` is its probe_child module."""
+    monkeypatch.setattr(child, "_BOOT", BOOT.replace("CODE", code))
+
+
+def use_kernels(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Have each child take its kernels from `folder`."""
+    sabotage(monkeypatch, f"p.kernel_folder = lambda: pathlib.Path({str(folder)!r})")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CLNN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("CLNN_CACHE", "rw")
+    return tmp_path / "cache"
+
+
+def replies(monkeypatch: pytest.MonkeyPatch, *children: tuple[str, str]) -> list[list[str]]:
+    """Let child processes answer with `children`, in turn; return the steps each was asked."""
+    asked: list[list[str]] = []
+
+    def answer(module: str, want: dict, timeout_s: float, env: object) -> tuple[str, str]:
+        asked.append(want["steps"])
+        return children[len(asked) - 1]
+
+    monkeypatch.setattr(probe, "run_python", answer)
+    return asked
+
+
+def done(*names: str, **failed: str) -> str:
+    """The report of a child that did `names`, with the reasons of those that failed."""
+    lines = []
+    for name in ("open", *names):
+        record = {"step": name, "available": name not in failed, "reason": failed.get(name, "")}
+        lines += [json.dumps({"start": name}), json.dumps({**record, "value": 8})]
+    return "\n".join(lines) + "\n"
+
+
+def test_a_crash_costs_one_step(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sabotage(monkeypatch, "p.STEPS['fp64'] = lambda bench: os.abort()")
+    results = run_steps(target_of(select(device)), ("saxpy", "fp64", "local_memory"))
+    assert results["fp64"].reason.startswith("the driver crashed (SIGABRT)")
+    assert results["fp64"].doubtful
+    assert results["saxpy"] == StepResult(True, "", 1)
+    assert results["local_memory"].available
+
+
+def test_a_wrong_result_makes_a_device_unusable(
+    device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from clnn.runtime.probe_child import kernel_folder
+
+    for kernel in kernel_folder().glob("*.cl"):
+        text = kernel.read_text("utf-8").replace("a * x[i] + y[i];", "a * x[i] + 2 * y[i];")
+        (tmp_path / kernel.name).write_text(text, "utf-8")
+    use_kernels(monkeypatch, tmp_path)
+    result = probe.probe(target_of(select(device)))
+    assert result.why_not.startswith("saxpy: wrong result: element 0 is")
+    assert not result.caps.local_memory
+    assert result.caps.local_memory.reason == "not probed"
+
+
+def test_a_kernel_that_does_not_build_names_the_compilers_error(
+    device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "saxpy.cl").write_text("__kernel void saxpy() { undeclared_thing; }", "utf-8")
+    use_kernels(monkeypatch, tmp_path)
+    result = run_steps(target_of(select(device)), ("saxpy",))["saxpy"]
+    assert not result.available
+    assert "undeclared_thing" in result.reason
+    assert str(tmp_path) not in result.reason
+    assert not result.doubtful
+
+
+def test_drivers_may_print_what_they_like(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sabotage(
+        monkeypatch,
+        "old = p.STEPS['saxpy'];"
+        " p.STEPS['saxpy'] = lambda b: (os.write(1, b'[1]\\n'), print('hello'), old(b))[2]",
+    )
+    assert run_steps(target_of(select(device)), ("saxpy",))["saxpy"].available
+
+
+def test_a_device_that_is_not_there() -> None:
+    results = run_steps(TARGET, ALL)
+    assert list(results) == ["open"]
+    assert not results["open"].available
+    assert not results["open"].doubtful
+
+
+def test_a_hang_is_ended_with_all_that_it_started() -> None:
+    script = "sleep 3600 & echo $!; sleep 3600"
+    out, end = child.run_command(["sh", "-c", script], 2.0, os.environ)
+    assert end == "did not answer within 2 s"
+    assert not is_running(int(out))
+
+
+def is_running(pid: int) -> bool:
+    for _ in range(200):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0]
+        except OSError:
+            return False
+        if state == "Z":
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@pytest.mark.parametrize(
+    ("code", "end"),
+    [
+        ("import os; os.abort()", "the driver crashed (SIGABRT)"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "the driver crashed (SIGSEGV)"),
+        ("import sys; print('why', file=sys.stderr); sys.exit(7)", "ended with status 7 (why)"),
+        ("pass", ""),
+    ],
+)
+def test_how_a_child_ends(code: str, end: str) -> None:
+    assert child.run_command([sys.executable, "-c", code], 60.0, os.environ) == ("", end)
+
+
+def test_a_child_that_cannot_start(tmp_path: Path) -> None:
+    _, end = child.run_command([str(tmp_path / "nothing")], 60.0, os.environ)
+    assert end.startswith("cannot start a child process")
+
+
+def test_each_crash_is_blamed_on_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    crash = "the driver crashed (SIGSEGV)"
+    asked = replies(
+        monkeypatch,
+        (done("saxpy", "barrier") + '{"start": "local_memory"}\n', crash),
+        (done("fp16", fp16="error: no half") + '{"start": "fp64"}\n{"step": "fp64", "avai', crash),
+        (done("subgroups"), crash),
+        (done("x86_vnni", "ptx_dp4a"), "ended with status 1"),
+    )
+    results = run_steps(TARGET, ALL)
+    assert asked == [list(ALL), list(ALL[3:]), list(ALL[5:]), list(ALL[7:])]
+    failed = {name for name, result in results.items() if not result.available}
+    assert failed == {"local_memory", "fp16", "fp64", "integer_dot"}
+    assert {name for name, result in results.items() if result.doubtful} == failed - {"fp16"}
+    assert results["subgroups"].value == 8
+
+
+def test_a_crash_after_the_last_step_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    replies(monkeypatch, (done(*ALL), "the driver crashed (SIGSEGV)"))
+    assert all(result.available for result in run_steps(TARGET, ALL).values())
+
+
+@pytest.mark.parametrize(
+    ("report", "culprit"),
+    [("", "open"), ('{"start": "open"}\n', "open"), (done(), "saxpy"),
+     (done() + '{"start": "saxpy"}\n', "saxpy"), (done("saxpy"), "barrier"),
+     ("[1]\nnull\n{\"start\": 3}\n{\"step\": \"saxpy\"}\n", "open")],
+)  # fmt: skip
+def test_a_required_step_that_fails_ends_the_probe(
+    monkeypatch: pytest.MonkeyPatch, report: str, culprit: str
+) -> None:
+    asked = replies(monkeypatch, (report, "did not answer within 120 s"))
+    result = probe.probe(TARGET)
+    assert result.why_not == f"{culprit}: did not answer within 120 s"
+    assert len(asked) == 1
+
+
+def test_hangs_cannot_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 1.0, 200.0, 300.0])
+    monkeypatch.setattr(probe.time, "monotonic", lambda: next(clock))
+    hang = "did not answer within 120 s"
+    replies(
+        monkeypatch,
+        (done("saxpy", "barrier") + '{"start": "local_memory"}\n', hang),
+        (done() + '{"start": "fp16"}\n', hang),
+    )
+    results = run_steps(TARGET, ALL)
+    assert results["fp64"].reason == "not tried: earlier steps used up the time"
+    assert set(results) == {"open", *ALL}
+
+
+def test_results_are_kept(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = target_of(select(device))
+    first = probe.probe(target)
+    asked = replies(monkeypatch)
+    assert probe.probe(target) == first
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    "field", ["platform", "platform_version", "name", "driver_version", "cl_std"]
+)
+def test_whatever_decides_a_result_is_part_of_its_key(field: str) -> None:
+    assert probe._key(replace(TARGET, **{field: "-cl-std=CL1.2"})) != probe._key(TARGET)
+
+
+def test_the_key_follows_the_driver_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = probe._key(TARGET)
+    monkeypatch.setattr(probe, "_driver_files", lambda: ["/some/libdriver.so:1"])
+    one = probe._key(TARGET)
+    monkeypatch.setattr(probe, "_driver_files", lambda: ["/some/libdriver.so:2"])
+    assert len({before, one, probe._key(TARGET)}) == 3
+
+
+def test_driver_libraries_are_found(device: str) -> None:
+    select(device)
+    named = [line.rpartition(":")[0] for line in probe._driver_files()]
+    stem = {"Portable Computing Language": "libpocl", "Intel(R) OpenCL": "libintelocl"}.get(device)
+    if stem is not None:
+        assert any(Path(path).name.startswith(stem) for path in named)
+    assert all(Path(path).exists() for path in named)
+
+
+def stored_file(cache: Path) -> Path:
+    (file,) = cache.rglob("probes/*/*.clbin")
+    return file
+
+
+def test_a_damaged_result_is_probed_again(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
+    replies(monkeypatch, (done(*ALL), ""))
+    good = probe.probe(TARGET)
+    whole = stored_file(own_cache).read_bytes()
+    for damage in (b"", whole[: len(whole) // 2], whole[:-1] + bytes([whole[-1] ^ 1])):
+        stored_file(own_cache).write_bytes(damage)
+        asked = replies(monkeypatch, (done(*ALL), ""))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CacheWarning)
+            assert probe.probe(TARGET) == good
+        assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"[]", b"{}", b"null", b'{"time": 0, "steps": {"open": 3}}',
+     b'{"time": 0, "steps": {"open": {"available": 1, "reason": "", "value": 0}}}',
+     b'{"time": "x", "steps": {}}', b'{"time": 0, "steps": []}', b"\xff"],
+)  # fmt: skip
+def test_foreign_content_is_probed_again(monkeypatch: pytest.MonkeyPatch, payload: bytes) -> None:
+    Store(kind="probes").put(probe._key(TARGET), payload, {})
+    asked = replies(monkeypatch, (done(*ALL), ""))
+    assert probe.probe(TARGET).why_not == ""
+    assert len(asked) == 1
+
+
+def test_a_crash_is_not_believed_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    crash = (done("saxpy") + '{"start": "barrier"}\n', "the driver crashed (SIGSEGV)")
+    now = [1000.0]
+    monkeypatch.setattr(probe.time, "time", lambda: now[0])
+    asked = replies(monkeypatch, crash, (done(*ALL), ""))
+    assert probe.probe(TARGET).why_not
+    assert probe.probe(TARGET).why_not
+    assert len(asked) == 1
+    now[0] += probe.DOUBTFUL_S
+    assert probe.probe(TARGET).why_not == ""
+    now[0] += 1e9
+    assert probe.probe(TARGET).why_not == ""
+    assert len(asked) == 2
+
+
+def test_refresh_probes_anew_and_keeps_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = replies(monkeypatch, (done(*ALL), ""), (done(*ALL, fp16="error: no half"), ""))
+    assert probe.probe(TARGET).caps.fp16
+    assert not probe.probe(TARGET, refresh=True).caps.fp16
+    assert probe.probe(TARGET).caps.fp16.reason == "error: no half"
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("mode", ["off", "ro"])
+def test_nothing_is_written_where_nothing_may_be(
+    monkeypatch: pytest.MonkeyPatch, own_cache: Path, mode: str
+) -> None:
+    monkeypatch.setenv("CLNN_CACHE", mode)
+    asked = replies(monkeypatch, (done(*ALL), ""), (done(*ALL), ""))
+    assert probe.probe(TARGET) == probe.probe(TARGET)
+    assert len(asked) == 2
+    assert not own_cache.exists()
