@@ -1,8 +1,8 @@
 """clnn runs neural networks on any OpenCL device, with kernels specialised per shape and layout.
 
-    import clnn
-    session = clnn.compile_model("net.onnx")
-    outputs = session({"x": array})
+import clnn
+session = clnn.compile_model("net.onnx")
+outputs = session({"x": array})
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from clnn import logs
 from clnn.graph.ir import Graph
 from clnn.graph.passes import optimise
 from clnn.options import Options
@@ -37,6 +38,7 @@ def compile_model(
     from clnn.runtime.device import select
     from clnn.runtime.session import Session
 
+    logs.configure()
     warn_unknown()
     options = options or Options()
     graph = load_graph(model, shapes)

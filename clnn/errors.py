@@ -6,6 +6,9 @@ also derive from the built-in that Python programmers expect (``ValueError``, ``
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 
 class ClnnError(Exception):
     """Base of every error that clnn raises on purpose."""
@@ -41,9 +44,16 @@ class ModelError(ClnnError, ValueError):
 
 
 class UnsupportedOpError(ClnnError, NotImplementedError):
-    """A model holds nodes that clnn cannot run; the message lists all of them."""
+    """A model holds nodes that clnn cannot run; the message lists all of them.
+
+    problems: one object per node, with its name, operator and reason, where the importer has them.
+    """
 
     code = "CLNN-E011"
+
+    def __init__(self, message: str = "", problems: Iterable[Any] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
 
 
 class DeviceError(ClnnError, RuntimeError):

@@ -44,15 +44,57 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
 SETTINGS: dict[str, Setting] = {
     s.name: s
     for s in (
-        Setting("CLNN_DEVICE", "auto", str, "device when none is named: auto, cpu, gpu, index or part of a name"),
-        Setting("CLNN_CACHE_DIR", "", str, "folder of the program cache; empty: the user's cache folder"),
-        Setting("CLNN_CACHE", "rw", _choice("off", "ro", "rw"), "program cache: off, read only, read and write"),
-        Setting("CLNN_CACHE_MAX_BYTES", str(1 << 30), _whole(0, 1 << 50), "size above which old cache entries go"),
-        Setting("CLNN_DEBUG", "0", _whole(0, 4), "1 device and plan, 2 kernel times, 3 variants, 4 sources"),
-        Setting("CLNN_KERNEL_PATH", "", str, "folder searched for kernel templates before the built-in ones"),
-        Setting("CLNN_ARENA", "shared", _choice("shared", "separate"), "separate: each tensor in its own buffer"),
-        Setting("CLNN_BUILD_JOBS", "0", _whole(0, 256), "processes that build kernels; 0: one per CPU, at most 8"),
-        Setting("CLNN_MAX_BYTES", str(1 << 33), _whole(1, 1 << 60), "largest tensor that a model may ask for"),
+        Setting(
+            "CLNN_DEVICE",
+            "auto",
+            str,
+            "device when none is named: auto, cpu, gpu, index or part of a name",
+        ),
+        Setting(
+            "CLNN_CACHE_DIR", "", str, "folder of the program cache; empty: the user's cache folder"
+        ),
+        Setting(
+            "CLNN_CACHE",
+            "rw",
+            _choice("off", "ro", "rw"),
+            "program cache: off, read only, read and write",
+        ),
+        Setting(
+            "CLNN_CACHE_MAX_BYTES",
+            str(1 << 30),
+            _whole(0, 1 << 50),
+            "size above which old cache entries go",
+        ),
+        Setting(
+            "CLNN_DEBUG",
+            "0",
+            _whole(0, 4),
+            "1 device and plan, 2 kernel times, 3 variants, 4 sources",
+        ),
+        Setting(
+            "CLNN_KERNEL_PATH",
+            "",
+            str,
+            "folder searched for kernel templates before the built-in ones",
+        ),
+        Setting(
+            "CLNN_ARENA",
+            "shared",
+            _choice("shared", "separate"),
+            "separate: each tensor in its own buffer",
+        ),
+        Setting(
+            "CLNN_BUILD_JOBS",
+            "0",
+            _whole(0, 256),
+            "processes that build kernels; 0: one per CPU, at most 8",
+        ),
+        Setting(
+            "CLNN_MAX_BYTES",
+            str(1 << 33),
+            _whole(1, 1 << 60),
+            "largest tensor that a model may ask for",
+        ),
     )
 }
 

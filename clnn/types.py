@@ -102,11 +102,16 @@ def normalise_axis(axis: int, rank: int) -> int:
 
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the common shape under numpy's broadcasting rule. Raises ShapeError with the shapes."""
-    try:
-        return tuple(int(d) for d in np.broadcast_shapes(*shapes))
-    except ValueError:
-        listed = " and ".join(str(s) for s in shapes)
-        raise ShapeError(
-            f"shapes {listed} do not broadcast: from the last axis on, extents must be equal or 1."
-        ) from None
+    """Return the common shape under numpy's broadcasting rule. Raises ShapeError."""
+    rank = max((len(s) for s in shapes), default=0)
+    common = [1] * rank
+    for shape in shapes:
+        for axis, extent in enumerate(shape, rank - len(shape)):
+            if common[axis] != 1 and extent not in (1, common[axis]):
+                listed = " and ".join(str(s) for s in shapes)
+                raise ShapeError(
+                    f"shapes {listed} do not broadcast: from the last axis on, extents must be "
+                    "equal or 1."
+                )
+            common[axis] = extent if extent != 1 else common[axis]
+    return tuple(common)

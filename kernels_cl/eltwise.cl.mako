@@ -4,22 +4,26 @@ eltwise: a chain of elementwise steps; with no steps, a copy from one layout to 
 Tensors  src 0 is the running value, srcs 1.. are operands of binary steps, dst is the result; all
          seen with dst's shape (pitch 0 where an operand is broadcast).
 Index    element = OFFSET + sum(loop index * pitch), loops as merged by clnn/ops/_loops.py
-Launch   global (inner / chunk, product of outer extents); one work-item walks `chunk` elements
+Launch   global (inner / chunk * middle / rows, product of outer extents); one work-item walks `rows`
+         indices of the middle loop and `chunk` of the inner one for each
 Params   name: kernel name | ctypes: type of each src and of dst | outer: extents of the outer loops
-         pitches: [operand][outer loop] | inner, chunk: extent and share of the innermost loop
-         inner_pitches: [operand] | steps | operands: node input index -> src number | wg
-Tunables vec {1,2,4,8,16}, divides chunk | chunk, divides inner
+         pitches: [operand][outer loop] | middle, rows: extent and share of the loop around the
+         innermost | inner, chunk: of the innermost | middle_pitches, inner_pitches: [operand] | steps | operands: node input index -> src number | wg
+Tunables vec {1,2,4,8,16}, divides chunk | chunk, divides inner | rows, divides middle
 </%doc>
 <%namespace name="lp" file="_common/loops.cl.mako"/>
 <%namespace name="st" file="_common/steps.cl.mako"/>
 <%
     n = len(ctypes) - 1
     assert inner % chunk == 0 and chunk % vec == 0, (inner, chunk, vec)
+    assert middle % rows == 0, (middle, rows)
+    parts = inner // chunk
     out_type = ctypes[-1]
     names = [f"s{k}" for k in range(n)] + ["d"]
     def at(k):
         step = inner_pitches[k]
-        return names[k] if step == 0 else (f"{names[k]} + i" if step == 1 else f"{names[k]} + i * {step}")
+        row = f" + j * {middle_pitches[k]}" if middle_pitches[k] and middle > 1 else ""
+        return names[k] + row + ("" if step == 0 else " + i" if step == 1 else f" + i * {step}")
     def operand(which):
         k = operands[which]
         return load(ctypes[k], vec, f"src{k}", at(k), inner_pitches[k])
@@ -31,13 +35,15 @@ __kernel void ${name}(
 % endfor
     __global ${out_type} *dst_base, const int dst_offset)
 {
-    const int first = get_global_id(0) * ${chunk}, row = get_global_id(1);
-    if (first >= ${inner}) return;
+    const int part = get_global_id(0), row = get_global_id(1);
+    if (part >= ${parts * (middle // rows)}) return;
+    const int first = part % ${parts} * ${chunk}, from = part / ${parts} * ${rows};
     ${lp.offsets("row", outer, pitches, names)}
 % for k in range(n):
     __global const ${ctypes[k]} *src${k} = src${k}_base + src${k}_offset;
 % endfor
     __global ${out_type} *dst = dst_base + dst_offset;
+    for (int j = from; j < from + ${rows}; ++j)
     for (int i = first; i < first + ${chunk}; i += ${vec}) {
         ${vec_type(ctypes[0], vec)} v = ${load(ctypes[0], vec, "src0", at(0), inner_pitches[0])};
         ${st.apply(steps, "v", ctypes[0], vec, operand)}

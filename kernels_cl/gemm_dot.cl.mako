@@ -13,6 +13,7 @@ Tunables mr, nr: rows of a and columns of b of a tile | vw {1,4,8,16}: lanes alo
 </%doc>
 <%namespace name="lp" file="_common/loops.cl.mako"/>
 <%namespace name="st" file="_common/steps.cl.mako"/>
+<%namespace name="tl" file="_common/tile.cl.mako"/>
 <%
     V = vec_type("float", vw)
     whole = k - k % vw
@@ -20,19 +21,7 @@ Tunables mr, nr: rows of a and columns of b of a tile | vw {1,4,8,16}: lanes alo
     assert m >= mr and n >= nr and a[1] == 1 and b[0] == 1, (m, n, mr, nr, a, b)
     def start(count, extent, tile):
         return f"min(first_{tile}, {extent - count})" if extent % count else f"first_{tile}"
-    def sides(width):
-        """Halves of a vector, as suffixes, down to one lane."""
-        return [".lo", ".hi"] if width > 2 else [".s0", ".s1"]
 %>
-<%def name="total(v)">\
-<% width = vw; names_ = [v] %>\
-%  while width > 1:
-<% low, high = sides(width); half = vec_type("float", width // 2); new = f"{v}_{width // 2}" %>\
-        const ${half} ${new} = ${names_[-1]}${low} + ${names_[-1]}${high};
-<% names_.append(new); width //= 2 %>\
-%  endwhile
-        float sum = ${names_[-1]};
-</%def>
 ${group_size(wg)}
 __kernel void ${name}(
     __global const float *a_base, const int a_offset, __global const float *b_base, const int b_offset,
@@ -73,7 +62,7 @@ __kernel void ${name}(
 %  for c in range(nr):
     if (i0 + ${r} >= first_i && j0 + ${c} >= first_j) {
         const int i = i0 + ${r}, j = j0 + ${c};
-        ${total(f"s{r}_{c}")}
+        ${tl.total("sum", f"s{r}_{c}", vw)}
 %   if whole < k:
         for (int k = ${whole}; k < ${k}; ++k) sum = fma(p[k + ${r * a[0]}], q[k + ${c * b[1]}], sum);
 %   endif

@@ -1,87 +1,89 @@
 <%doc>
-gemm_pack: copies matrices into panels of `width` columns, the layout that gemm_tiled reads.
+gemm_pack: copies matrices into panels of `nv * vw` columns, as gemm_tiled reads them.
 
-Tensors  src: matrices k x n of any pitches | dst: [batch][panels][k][width], columns beyond n are 0
-Launch   global (panels, chunks of k, batch); one work-item packs `chunk` rows of one panel
+A work-item packs a strip of `vw` columns. Where they lie side by side they are copied, zeros behind
+the last; else each is read on its own, the last one again for those behind it, and where rows lie
+side by side squares of vw x vw elements are transposed in registers.
+
+Tensors  src: matrices k x n of any pitches | dst: see Index
+Index    src[i * PK + j * PN]   dst[j / (nv * vw) * panel + i * row + j % (nv * vw)]
+Launch   global (strips, chunks of k, batch); one work-item packs `chunk` rows of a strip
 Params   name | k, n | src: pitches (row, column) | batch: extents and pitches of the outer loops of
-         src and dst | wg
-Tunables width | vw {1,4,8,16}: lanes of loads and stores where columns have pitch 1, side of the
-         squares that are transposed in registers where rows have pitch 1; divides width | chunk
+         src and dst | row, panel: distances in dst | strips | wg
+Tunables nv | vw {1,4,8,16} | chunk, a multiple of vw
 </%doc>
 <%namespace name="lp" file="_common/loops.cl.mako"/>
 <%namespace name="tl" file="_common/tile.cl.mako"/>
 <%
-    panels = -(-n // width)
-    tail = n - (panels - 1) * width
     V = vec_type("float", vw)
-    turned = src[0] == 1 and src[1] != 1 and vw > 1
-    assert width % vw == 0 and (not turned or chunk % vw == 0), (width, vw, chunk)
-    def woven(a, b, half):
-        """Lanes of a and b in turn: the lower or the upper halves."""
-        start = 0 if half == 0 else vw // 2
-        digits = "0123456789abcdef"
-        return ", ".join(f"{x}.s{digits[start + i]}" for i in range(vw // 2) for x in (a, b))
+    copies, squares = src[1] == 1, src[0] == 1 and vw > 1
+    whole = n - n % vw
+    assert chunk % vw == 0, (chunk, vw)
+    def sides(block):
+        """Swizzles of the lanes in the lower and in the upper half of each 2 * block lanes."""
+        digits = "0123456789abcdef"[:vw]
+        low = "".join(d for i, d in enumerate(digits) if not i & block)
+        return "s" + low, "s" + "".join(d for d in digits if d not in low)
 %>
-<%def name="row(columns)">\
-% for v in range(width // vw):
-<% end = min(max(columns - v * vw, 0), vw) %>\
-%  if end == 0:
-        ${store(vw, f"({V})(0)", "w", f"{v * vw}")}
-%  else:
-        ${store(vw, capture(tl.load_lanes, vw, "p", str(v * vw * src[1]), src[1], end).strip(), "w", f"{v * vw}")}
-%  endif
-% endfor
-</%def>
-<%def name="squares(columns)">\
-% for v in range(width // vw):
-        {
-%  for c in range(vw):
-            const ${V} t0_${c} = ${load("float", vw, "p", str((v * vw + c) * src[1])) if v * vw + c < columns else f"({V})(0)"};
-%  endfor
-<% level = 0 %>\
-%  while (1 << level) < vw:
-%   for c in range(vw // 2):
-            const ${V} t${level + 1}_${2 * c} = (${V})(${woven(f"t{level}_{c}", f"t{level}_{c + vw // 2}", 0)});
-            const ${V} t${level + 1}_${2 * c + 1} = (${V})(${woven(f"t{level}_{c}", f"t{level}_{c + vw // 2}", 1)});
-%   endfor
-<% level += 1 %>\
-%  endwhile
-%  for c in range(vw):
-            ${store(vw, f"t{level}_{c}", "w", str(c * width + v * vw))}
-%  endfor
+<%def name="copy(text)">\
+        for (; i < end; ++i, p += ${src[0]}, w += ${row}) {
+            ${store(vw, text, "w", "0")}
         }
-% endfor
 </%def>
-<%def name="rows(columns)">\
-% if turned:
-    for (; i + ${vw} <= end; i += ${vw}, p += ${vw}, w += ${vw * width}) {
-        ${squares(columns)}
-    }
-% endif
-    for (; i < end; ++i, p += ${src[0]}, w += ${width}) {
-        ${row(columns)}
-    }
+<%def name="transpose()">\
+% for c in range(vw):
+        ${V} t${c} = ${load("float", vw, "p", f"o{c}")};
+% endfor
+<% block = vw // 2 %>\
+% while block:
+<%
+    low, high = sides(block)
+    half = vec_type("float", vw // 2)
+%>\
+%  for c in range(vw):
+%   if not c & block:
+        { const ${half} s = t${c}.${high}; t${c}.${high} = t${c + block}.${low}; t${c + block}.${low} = s; }
+%   endif
+%  endfor
+<% block //= 2 %>\
+% endwhile
+% for c in range(vw):
+        ${store(vw, f"t{c}", "w", str(c * row))}
+% endfor
 </%def>
 ${group_size(wg)}
 __kernel void ${name}(
     __global const float *src_base, const int src_offset, __global float *dst_base, const int dst_offset)
 {
-    const int panel = get_global_id(0);
-    if (panel >= ${panels}) return;
+    const int strip = get_global_id(0), column = strip * ${vw};
+    if (strip >= ${strips}) return;
     int i = get_global_id(1) * ${chunk};
     const int end = min(i + ${chunk}, ${k});
     ${lp.offsets("get_global_id(2)", batch.extents, batch.pitches, ["at_src", "at_dst"])}
-    __global const float *p = src_base + src_offset + at_src + i * ${src[0]} + panel * ${width * src[1]};
-    __global float *w = dst_base + dst_offset + at_dst + (panel * ${k} + i) * ${width};
-% if tail == width:
-    ${rows(width)}
-% elif panels == 1:
-    ${rows(tail)}
-% else:
-    if (panel < ${panels - 1}) {
-    ${rows(width)}
-    } else {
-    ${rows(tail)}
+    __global const float *p = src_base + src_offset + at_src + i * ${src[0]};
+    __global float *w = dst_base + dst_offset + at_dst + strip / ${nv} * ${panel} + strip % ${nv} * ${vw} + i * ${row};
+% if copies:
+    p += column;
+    if (column < ${whole}) {
+        ${copy(load("float", vw, "p", "0"))}
     }
+%  if n > whole:
+    if (column == ${whole}) {
+        ${copy(capture(tl.load_lanes, vw, "p", "0", 1, n - whole).strip())}
+    }
+%  endif
+    if (column >= ${n}) {
+        ${copy(f"({V})(0)")}
+    }
+% else:
+%  for c in range(vw):
+    const int o${c} = min(column + ${c}, ${n - 1}) * ${src[1]};
+%  endfor
+%  if squares:
+    for (; i + ${vw} <= end; i += ${vw}, p += ${vw}, w += ${vw * row}) {
+        ${transpose()}
+    }
+%  endif
+    ${copy(f"({V})(" + ", ".join(f"p[o{c}]" for c in range(vw)) + ")")}
 % endif
 }

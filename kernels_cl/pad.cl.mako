@@ -1,38 +1,39 @@
 <%doc>
-pad: a tensor with elements added (or taken away) on the sides of its axes.
+pad: a tensor with elements added on the sides of its axes; each element of dst is found by itself.
 
 Index    output index i of an axis reads input index i - before; outside of the input `mode` decides
-Launch   global (elements of dst); one work-item per element
-Params   name | ctype | src, dst: TensorLayout | before, after: per axis | value | count | wg
-         mode: constant, reflect (the edge is not repeated), edge, wrap
+Launch   global (elements of dst / vw); one work-item per vector along the last axis
+Params   name | ctype: type moved | extents, sources: extents in dst and src | src_pitches, dst_pitches
+         before: per axis | mode: constant, reflect (the edge is not repeated), edge, wrap
+         value: as a number of ctype | wg
+Tunables vw {1,2,4,8,16}, divides the last axis; over 1 that axis is not padded and contiguous
 </%doc>
-<% rank = dst.rank %>
+<%namespace name="pm" file="_common/padding.cl.mako"/>
+<%
+    rank = len(extents)
+    count = 1
+    for extent in extents:
+        count *= extent
+    assert extents[-1] % vw == 0, (extents, vw)
+    assert vw == 1 or (src_pitches[-1] == 1 and dst_pitches[-1] == 1 and sources[-1] == extents[-1])
+%>
 ${group_size(wg)}
 __kernel void ${name}(
     __global const ${ctype} *src, const int src_offset, __global ${ctype} *dst, const int dst_offset)
 {
-    const int k = get_global_id(0);
-    if (k >= ${count}) return;
-    int rest = k, to = 0, from = 0, inside = 1;
+    const int id = get_global_id(0);
+    if (id >= ${count // vw}) return;
+    int rest = id * ${vw}, to = dst_offset, from = src_offset, inside = 1;
 % for a in reversed(range(rank)):
     {
-        const int o = rest % ${dst.shape[a]};
-        rest /= ${dst.shape[a]};
-        to += o * ${dst.pitches[a]};
-        int i = o - ${scalar(before[a], "int")};
-<% d = src.shape[a] %>\
-%  if mode == "constant":
-        inside = inside && i >= 0 && i < ${d};
-%  elif mode == "edge":
-        i = clamp(i, 0, ${d - 1});
-%  elif mode == "reflect":
-        i = i < 0 ? -i : i;
-        i = i >= ${d} ? ${2 * (d - 1)} - i : i;
-%  else:
-        i = (i % ${d} + ${d}) % ${d};
-%  endif
-        from += i * ${src.pitches[a]};
+        int i = rest % ${extents[a]};
+        rest /= ${extents[a]};
+        to += i * ${dst_pitches[a]};
+        ${pm.source("i", "inside", before[a], sources[a], extents[a], mode)}
+        from += i * ${src_pitches[a]};
     }
 % endfor
-    dst[dst_offset + to] = inside ? src[src_offset + from] : ${scalar(value, ctype)};
+    ${vec_type(ctype, vw)} v = ${scalar(value, ctype)};
+    if (inside) v = ${load(ctype, vw, "src", "from")};
+    ${store(vw, "v", "dst", "to")}
 }

@@ -55,10 +55,12 @@ def network(tmp_path_factory):
         [
             numpy_helper.from_array(a, n)
             for n, a in {
-                "w1": weights(8, 4, 3, 3), "b1": weights(8), "w2": weights(8, 8, 3, 3),
+                "w1": weights(8, 4, 3, 3),
+                "b1": weights(8),
+                "w2": weights(8, 8, 3, 3),
                 "w3": weights(4, 8, 3, 3),
             }.items()
-        ],  # fmt: skip
+        ],
     )
     path = tmp_path_factory.mktemp("verify") / "network.onnx"
     save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), path)
@@ -172,7 +174,9 @@ def test_given_input_is_used(network, any_device):
     zeros = np.zeros((1, 4, 6, 7), np.float32)
     bias_only = clnn.verify(network, "reference", any_device, feeds={"x": zeros})
     assert bias_only
-    assert bias_only.outputs[0].want != clnn.verify(network, "reference", any_device).outputs[0].want
+    assert (
+        bias_only.outputs[0].want != clnn.verify(network, "reference", any_device).outputs[0].want
+    )
     with pytest.raises(InputNameError, match="no input is named 'z'"):
         clnn.verify(network, "reference", any_device, feeds={"z": zeros})
 
@@ -248,12 +252,18 @@ def test_shapes_must_be_equal():
 
 
 def test_random_inputs_depend_on_seed_and_place_only():
-    from clnn.runtime.session import TensorInfo
     from clnn.layout import TensorLayout
+    from clnn.runtime.session import TensorInfo
 
     ports = [
         TensorInfo(name, (50,), np.dtype(kind), TensorLayout.make((50,)))
-        for name, kind in (("a", "float32"), ("b", "float32"), ("c", "int8"), ("d", "int64"), ("e", "bool"))
+        for name, kind in (
+            ("a", "float32"),
+            ("b", "float32"),
+            ("c", "int8"),
+            ("d", "int64"),
+            ("e", "bool"),
+        )
     ]
     one, two, other_seed = random_feeds(ports), random_feeds(ports), random_feeds(ports, 1)
     for name, array in one.items():

@@ -26,7 +26,9 @@ def main() -> int:
     if "--check" in sys.argv[1:]:
         current = PATH.exists() and PATH.read_text() == text()
         if not current:
-            print(f"{PATH.name} is not current: run python tools/gen_environment.py", file=sys.stderr)
+            print(
+                f"{PATH.name} is not current: run python tools/gen_environment.py", file=sys.stderr
+            )
         return 0 if current else 1
     PATH.write_text(text())
     return 0

@@ -30,7 +30,9 @@ class Net:
 
     def add(self, op: str, inputs: list[str], channels: int = 0, **attrs: object) -> str:
         out = f"v{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op, inputs, [out], name=f"{op}_{len(self.nodes)}", **attrs))
+        self.nodes.append(
+            helper.make_node(op, inputs, [out], name=f"{op}_{len(self.nodes)}", **attrs)
+        )
         self.channels[out] = channels or self.channels.get(inputs[0], 0)
         return out
 
@@ -41,7 +43,9 @@ class Net:
 
     def random(self, *shape: int, gain: float = 2.0) -> str:
         fan = int(np.prod(shape[1:]))
-        return self.const((self.rng.standard_normal(shape) * np.sqrt(gain / fan)).astype(np.float32))
+        return self.const(
+            (self.rng.standard_normal(shape) * np.sqrt(gain / fan)).astype(np.float32)
+        )
 
     def conv(self, x: str, oc: int, k: int = 1, s: int = 1, group: int = 1, pad: int | None = None,
              gain: float = 2.0) -> str:  # fmt: skip
@@ -78,14 +82,18 @@ class Net:
         return self.linear(flat, classes, self.channels[x])
 
     def linear(self, x: str, outs: int, ins: int) -> str:
-        return self.add("Gemm", [x, self.random(outs, ins, gain=1.0), self.random(outs)], outs, transB=1)
+        return self.add(
+            "Gemm", [x, self.random(outs, ins, gain=1.0), self.random(outs)], outs, transB=1
+        )
 
     def model(self, *outputs: str) -> onnx.ModelProto:
         info = [helper.make_tensor_value_info(o, TensorProto.FLOAT, None) for o in outputs]
         source = helper.make_tensor_value_info("x", TensorProto.FLOAT, self.shape)
         graph = helper.make_graph(self.nodes, self.name, [source], info, self.weights)
         opset = [helper.make_opsetid("", 13)]
-        return onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=opset, ir_version=8))
+        return onnx.shape_inference.infer_shapes(
+            helper.make_model(graph, opset_imports=opset, ir_version=8)
+        )
 
 
 def resnet50(n: int) -> onnx.ModelProto:
@@ -232,7 +240,9 @@ def detector(n: int) -> onnx.ModelProto:
         c = net.channels[x] // 2
         sizes = net.const(np.array([c, c], np.int64))
         outs = [f"s{len(net.nodes)}a", f"s{len(net.nodes)}b"]
-        net.nodes.append(helper.make_node("Split", [x, sizes], outs, axis=1, name=f"Split_{len(net.nodes)}"))
+        net.nodes.append(
+            helper.make_node("Split", [x, sizes], outs, axis=1, name=f"Split_{len(net.nodes)}")
+        )
         net.channels.update(dict.fromkeys(outs, c))
         return outs[0], outs[1]
 
@@ -279,7 +289,9 @@ def shufflenet_v2(n: int) -> onnx.ModelProto:
         for _ in range(count - 1):
             outs = [f"h{len(net.nodes)}a", f"h{len(net.nodes)}b"]
             sizes = net.const(np.array([half, half], np.int64))
-            net.nodes.append(helper.make_node("Split", [x, sizes], outs, axis=1, name=f"Split_{len(net.nodes)}"))
+            net.nodes.append(
+                helper.make_node("Split", [x, sizes], outs, axis=1, name=f"Split_{len(net.nodes)}")
+            )
             net.channels.update(dict.fromkeys(outs, half))
             x = shuffle(net.concat(outs[0], branch(outs[1], half, 1)), size)
     return net.model(net.head(net.relu(net.conv(x, 1024))))

@@ -47,5 +47,5 @@ def program_key(
     listed = [options] if isinstance(options, str) else list(options)
     return fields_key(
         "clnn program",
-        [source, str(len(listed)), *listed, device_name, driver_version, platform_version, abi],
+        [source, *listed, device_name, driver_version, platform_version, abi],
     )

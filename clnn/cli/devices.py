@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from clnn.runtime.device import DeviceInfo, discover
+from clnn.runtime.peak import known_peaks, measure_peaks
 
 EXIT_OK, EXIT_NO_DEVICE = 0, 3
 _SHOWN_CAPABILITIES = ("fp16", "fp64", "subgroups")
@@ -23,11 +24,20 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         " status: 0, or 3 when none is usable.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="measure arithmetic rate, bandwidth and launch time of each (kept in the cache)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the list; return the exit status."""
     found = discover()
+    if args.measure:
+        for info in found:
+            if info.usable:
+                measure_peaks(info)
     if args.json:
         print(json.dumps([as_data(info) for info in found], indent=2))
     else:
@@ -43,8 +53,10 @@ def no_device() -> str:
 
 
 def as_data(info: DeviceInfo) -> dict[str, Any]:
-    """Return a device as JSON data: its fields, `usable`, and the capabilities with reasons."""
-    return {**asdict(info), "usable": info.usable, "cl_std": info.cl_std}
+    """Return a device as JSON data: its fields, capabilities with reasons, and measured peaks."""
+    peaks = known_peaks(info) if info.usable else None
+    more = {"usable": info.usable, "cl_std": info.cl_std, "peaks": peaks and asdict(peaks)}
+    return {**asdict(info), **more}
 
 
 def table(found: Sequence[DeviceInfo]) -> str:
@@ -64,6 +76,12 @@ def _block(info: DeviceInfo) -> list[str]:
         f" largest buffer {_size(info.max_alloc)}",
         "state": state,
     }
+    peaks = known_peaks(info) if info.usable else None
+    if peaks:
+        rows["measured"] = (
+            f"{peaks.flops / 1e9:.4g} GFLOP/s (float32), copies {peaks.bandwidth / 1e9:.4g} GB/s,"
+            f" empty kernel {peaks.launch * 1e6:.3g} us"
+        )
     head = f"[{info.index}] {info.name} ({info.type})"
     return [head, *(f"    {name:<9} {text}" for name, text in rows.items())]
 

@@ -1,270 +1,325 @@
-"""ONNX -> Graph: every node becomes op specs, or folds away when all its inputs are constant."""
+"""ONNX -> Graph: every node becomes op specs, or folds away when all its inputs are constant.
+
+A node is tried as, in this order: a call of one of the model's own functions (inlined), If with a
+known condition (the branch is inlined), a constant, an op of clnn's, an op that ONNX defines by
+others (its definition is inlined). `Backend` is ONNX's interface for backends.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
 import onnx
-from onnx import numpy_helper
 
-from clnn.errors import ClnnError, DTypeError, ModelError, ShapeError, UnsupportedOpError
-from clnn.graph.ir import Graph, Node, check
-from clnn.importers.onnx_fold import fold, foldable
+from clnn.errors import DTypeError, ModelError
+from clnn.graph.ir import Graph, check
+from clnn.importers import onnx_fold
+from clnn.importers.onnx_build import GraphBuilder, refuse_half
+from clnn.importers.onnx_functions import Body, model_body, model_functions, standard_body
+from clnn.importers.onnx_legacy import OLDEST_OPSET, modernise
+from clnn.importers.onnx_limits import MAX_DEPTH, Budget, default_domain, show
 from clnn.importers.onnx_load import load_model
+from clnn.importers.onnx_nodes import Consts, all_made, blamed, check_node, find_importer
+from clnn.importers.onnx_order import ordered
+from clnn.importers.onnx_report import Problem, missing_reason, refuse
+from clnn.importers.onnx_scope import Call, Scope, read_call
+from clnn.importers.onnx_shapes import Shapes, input_shapes
+from clnn.importers.onnx_tensors import TensorReader, dtype_name, numpy_dtype
 from clnn.ops._base import Array
-from clnn.ops._registry import (
-    Emit,
-    EmitOutput,
-    OnnxNode,
-    Source,
-    Unsupported,
-    onnx_importers,
-)
+from clnn.ops._registry import OnnxImporter, OnnxNode, Source, Unsupported
 from clnn.types import TensorType, dtype_of
 
-Shapes = Mapping[str, "Sequence[int] | int"]
+__all__ = ["Backend", "import_onnx"]  # noqa: F822 - Backend comes by __getattr__
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Backend":
+        import importlib
+
+        return importlib.import_module("clnn.importers.onnx_backend").Backend
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def import_onnx(
-    model: str | os.PathLike[str] | bytes | onnx.ModelProto, shapes: Shapes | None = None
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    shapes: Shapes | None = None,
+    values: Mapping[str, Array] | None = None,
 ) -> Graph:
     """Return the Graph of an ONNX model.
 
-    shapes: input name -> shape, or name of a symbolic dimension -> extent.
+    shapes: input name -> shape, or name of a symbolic dimension -> extent. values: data of inputs
+    that may be taken as constants where an op needs one (a shape, axes, pads); inputs that are so
+    taken are no inputs of the Graph. At least one input stays one.
     Raises ModelError for a file that is not a safe and valid model, ShapeError for dimensions that
     stay open, UnsupportedOpError with every node that clnn cannot run.
     """
     proto, folder = load_model(model)
-    return _Importer(proto, folder, dict(shapes or {})).run()
+    fixed: dict[str, Array] = {}
+    while True:
+        run = _Import(
+            proto, TensorReader(folder, Budget()), dict(shapes or {}), fixed, values or {}
+        )
+        run.walk_all()
+        more = run.wanted - set(fixed)
+        if not more or len(run.inputs) <= len(more):
+            return run.graph()
+        fixed = {**fixed, **{name: run.values[name] for name in more}}
 
 
 @dataclass
-class _Importer:
+class _Import:
+    """One import: the model, what was given with it, and what became of it so far."""
+
     proto: onnx.ModelProto
-    folder: str | None
-    shapes: dict[str, Sequence[int] | int]
-    types: dict[str, TensorType] = field(default_factory=dict)
-    consts: dict[str, Array] = field(default_factory=dict)
-    renamed: dict[str, str] = field(default_factory=dict)
-    nodes: list[Node] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    unknown: set[str] = field(default_factory=set)
+    tensors: TensorReader
+    shapes: Shapes
+    fixed: Mapping[str, Array]
+    values: Mapping[str, Array]
+    problems: list[Problem] = field(default_factory=list)
+    wanted: set[str] = field(default_factory=set)
+    inputs: dict[str, str] = field(default_factory=dict)
 
-    def run(self) -> Graph:
+    def __post_init__(self) -> None:
+        self.build = GraphBuilder(self.tensors.budget)
+        self.functions = model_functions(self.proto)
+
+    def walk_all(self) -> None:
+        """Read initializers and inputs, then every node."""
         graph = self.proto.graph
-        self.opsets = {o.domain or "ai.onnx": o.version for o in self.proto.opset_import}
-        for tensor in graph.initializer:
-            self._constant(tensor.name, self._array(tensor))
-        inputs = [v for v in graph.input if v.name not in self.consts]
-        for value in inputs:
-            self.types[value.name] = self._input_type(value)
-        for number, node in enumerate(graph.node):
-            self._node(node, node.name or f"{node.op_type}_{number}")
-        self._refuse()
-        outputs = {v.name: self.renamed.get(v.name, v.name) for v in graph.output}
-        missing = [name for name, value in outputs.items() if value not in self.types]
-        if missing:
-            raise ModelError(f"model outputs {missing} are made by no node. The file is not valid.")
-        for value in outputs.values():
-            self._materialise(value)
-        names = tuple(v.name for v in inputs)
-        return check(Graph(tuple(self.nodes), self.types, self.consts, names, outputs, graph.name))
-
-    def _materialise(self, name: str) -> None:
-        """Constants of element types that devices do not have cannot be outputs; others can."""
-        if name in self.consts:
-            dtype_of(self.consts[name].dtype)
-
-    def _array(self, tensor: onnx.TensorProto) -> Array:
-        try:
-            return np.asarray(numpy_helper.to_array(tensor, base_dir=self.folder or ""))
-        except Exception as err:
-            raise ModelError(f"initializer {tensor.name!r} cannot be read: {err}.") from err
-
-    def _constant(self, name: str, array: Array) -> None:
-        self.consts[name] = array
-        self.types[name] = TensorType(tuple(int(d) for d in array.shape), dtype_of(array.dtype))
-
-    def _input_type(self, value: onnx.ValueInfoProto) -> TensorType:
-        tensor = value.type.tensor_type
-        if not value.type.HasField("tensor_type") or not tensor.elem_type:
-            raise ModelError(f"input {value.name!r} is not a tensor; clnn runs tensors only.")
-        dtype = dtype_of(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-        given = self.shapes.get(value.name)
-        if given is not None and not isinstance(given, int):
-            return TensorType(self._agree(value, [int(d) for d in given]), dtype)
-        if not tensor.HasField("shape"):
-            raise ShapeError(
-                f"input {value.name!r} has no shape in the model. "
-                f"Pass shapes={{{value.name!r}: (...)}}."
-            )
-        dims, open_dims = [], []
-        for axis, dim in enumerate(tensor.shape.dim):
-            extent = self._extent(dim)
-            if extent is None:
-                open_dims.append(f"axis {axis} ({dim.dim_param or 'unnamed'})")
-            dims.append(extent or 0)
-        if open_dims:
-            shown = [d.dim_param or d.dim_value for d in tensor.shape.dim]
-            raise ShapeError(
-                f"input {value.name!r} has open dimensions: {', '.join(open_dims)} of {shown}. "
-                f"Pass shapes={{{value.name!r}: (...)}} or shapes={{'NAME': extent}}."
-            )
-        return TensorType(tuple(dims), dtype)
-
-    def _extent(self, dim: Any) -> int | None:
-        if dim.HasField("dim_value") and dim.dim_value > 0:
-            return int(dim.dim_value)
-        given = self.shapes.get(dim.dim_param) if dim.dim_param else None
-        return given if isinstance(given, int) else None
-
-    def _agree(self, value: onnx.ValueInfoProto, given: list[int]) -> tuple[int, ...]:
-        """Check a given shape against what the model fixes."""
-        dims = value.type.tensor_type.shape.dim
-        declared = value.type.tensor_type.HasField("shape")
-        wrong = declared and (
-            len(dims) != len(given)
-            or any(d.dim_value > 0 and d.dim_value != g for d, g in zip(dims, given, strict=True))
-        )
-        if wrong:
-            shown = [d.dim_param or d.dim_value for d in dims]
-            raise ShapeError(f"shape {given} for input {value.name!r} does not fit {shown}.")
-        return tuple(given)
-
-    def _node(self, node: onnx.NodeProto, name: str) -> None:
-        inputs = [self.renamed.get(n, n) if n else None for n in node.input]
-        if any(n in self.unknown for n in inputs if n is not None):
-            self.unknown |= set(node.output)
-            return
-        absent = [n for n in inputs if n is not None and n not in self.types]
-        if absent:
-            raise ModelError(f"node {name!r} reads {absent[0]!r}, which nothing before it makes.")
-        domain = node.domain or "ai.onnx"
-        try:
-            self._convert(node, name, domain, inputs)
-        except Unsupported as err:
-            self._problem(node, name, domain, inputs, str(err))
-        except (ShapeError, DTypeError) as err:
-            if isinstance(err, DTypeError):
-                self._problem(node, name, domain, inputs, str(err))
+        opsets = {default_domain(o.domain): int(o.version) for o in self.proto.opset_import}
+        self.scope = Scope({}, opsets)
+        self._initializers(graph, self.scope)
+        given = [v for v in graph.input if v.name not in self.scope.names]
+        shapes = input_shapes([v for v in given if v.type.HasField("tensor_type")], self.shapes)
+        for value in given:
+            if value.name in self.fixed:
+                key = self.build.constant(value.name, self.fixed[value.name])
             else:
-                raise ShapeError(f"node {name!r} ({node.op_type}): {err}") from err
-        except ClnnError:
-            raise
-        except (KeyError, IndexError, ValueError, TypeError, OverflowError) as err:
+                key = self._input(value, shapes.get(value.name, ()))
+            self.scope.names[value.name] = key
+        self._walk(graph.node, self.scope)
+
+    def graph(self) -> Graph:
+        """Return the finished graph. Raises UnsupportedOpError or ModelError."""
+        refuse(self.problems)
+        build, outputs = self.build, {}
+        for value in self.proto.graph.output:
+            found = self.scope.find(value.name)
+            if found is None or found not in build.types:
+                const = build.consts.get(found or "")
+                kind = "left out" if const is None else dtype_name(const.dtype)
+                raise ModelError(f"output {show(value.name)} is {kind}; clnn has no such tensors.")
+            outputs[value.name] = found
+        consts = {name: array for name, array in build.consts.items() if name in build.types}
+        names = tuple(v for v in self.inputs.values())
+        return check(
+            Graph(tuple(build.nodes), build.types, consts, names, outputs, self.proto.graph.name)
+        )
+
+    def _initializers(self, graph: onnx.GraphProto, scope: Scope) -> None:
+        for tensor in graph.initializer:
+            array = self.tensors.array(tensor)
+            scope.names[tensor.name] = self.build.constant(tensor.name, array)
+        for sparse in graph.sparse_initializer:
+            name = sparse.values.name
+            scope.names[name] = self.build.constant(name, self.tensors.dense(sparse))
+
+    def _input(self, value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> str:
+        """Add one graph input; one that is no tensor of a known type is a problem."""
+        tensor, what = value.type.tensor_type, f"input {show(value.name)}"
+        if not value.type.HasField("tensor_type"):
+            reason = f"it is {value.type.WhichOneof('value')}; clnn runs tensors only"
+        else:
+            dtype = numpy_dtype(tensor.elem_type, what)
+            try:
+                kind = TensorType(shape, dtype_of(dtype))
+            except DTypeError:
+                reason = f"it is {dtype_name(dtype)}; clnn has no such tensors"
+            else:
+                key = self.inputs[value.name] = self.build.value(value.name, kind)
+                return key
+        self.problems.append(Problem(value.name, "model", "input", None, "", reason))
+        return self.build.refused(value.name)
+
+    def _walk(self, nodes: Sequence[onnx.NodeProto], scope: Scope) -> None:
+        """Convert nodes in an order in which each comes after what it reads."""
+        if scope.depth > MAX_DEPTH:
             raise ModelError(
-                f"node {name!r} ({node.op_type}, opset {self.opsets.get(domain)}) is not valid: "
-                f"{type(err).__name__}: {err}. Inputs are {[repr(self._type(n)) for n in inputs]}."
-            ) from err
-
-    def _type(self, name: str | None) -> TensorType | None:
-        return None if name is None else self.types[name]
-
-    def _problem(
-        self, node: onnx.NodeProto, name: str, domain: str, inputs: Sequence[str | None], why: str
-    ) -> None:
-        kinds = ", ".join("-" if n is None else repr(self.types[n]) for n in inputs)
-        opset = self.opsets.get(domain, "?")
-        self.problems.append(f"{name}: {domain}::{node.op_type} (opset {opset}) of {kinds}: {why}")
-        self.unknown |= set(node.output)
-
-    def _refuse(self) -> None:
-        if self.problems:
-            rows = "\n  ".join(self.problems)
-            raise UnsupportedOpError(
-                f"{len(self.problems)} node(s) cannot run on clnn:\n  {rows}\n"
-                "Supported operators are listed in docs/operators.md."
+                f"functions and branches are nested deeper than {MAX_DEPTH}, or a function calls "
+                "itself. Such files are refused."
             )
+        for number, node in enumerate(ordered(nodes, scope.knows)):
+            self.tensors.budget.take_node()
+            self._node(node, number, scope)
 
-    def _convert(
-        self, node: onnx.NodeProto, name: str, domain: str, inputs: list[str | None]
-    ) -> None:
-        attrs = {a.name: _attribute(a) for a in node.attribute}
-        values = [None if n is None else self.consts.get(n) for n in inputs]
-        known = all(n is None or v is not None for n, v in zip(inputs, values, strict=True))
-        if domain == "ai.onnx":
-            folded = fold(node, self.opsets.get(domain, 1), values, known,
-                          [self._type(n) for n in inputs], attrs)  # fmt: skip
-            if folded is not None:
-                for out, array in zip(node.output, folded, strict=False):
-                    if out:
-                        self._constant(out, array)
-                return
-        key = node.op_type if domain == "ai.onnx" else f"{domain}::{node.op_type}"
-        importer = onnx_importers().get(key)
-        if importer is None:
-            hint = " (its inputs are not constant)" if foldable(node.op_type) else ""
-            raise Unsupported(f"no such operator in clnn{hint}")
-        onnx_node = OnnxNode(
-            node.op_type, self.opsets.get(domain, 1), attrs,
-            tuple(self._type(n) for n in inputs),
-            {i: v for i, v in enumerate(values) if v is not None}, len(node.output),
-        )  # fmt: skip
-        made = importer(onnx_node)
-        sources = made if isinstance(made, (list, tuple)) else [made]
-        emitted: dict[int, Node] = {}
-        for number, out in enumerate(node.output):
-            if out:
-                if number >= len(sources) or sources[number] is None:
-                    raise Unsupported(f"output {number} is not supported")
-                self._place(out, sources[number], name, node.op_type, inputs, emitted)
+    def _node(self, node: onnx.NodeProto, number: int, scope: Scope) -> None:
+        call = read_call(node, number, scope, self.tensors)
+        made: Sequence[str | None] | None = None
+        if not any(n in self.build.unknown for n in call.inputs):
+            try:
+                with blamed(call, self._kinds(call)):
+                    made = self._convert(call)
+            except Unsupported as err:
+                self._problem(call, str(err))
+        for place, name in enumerate(node.output):
+            if name and made is None:
+                scope.names[name] = self.build.refused(name)
+            elif name and made is not None:
+                scope.names[name] = made[place]
 
-    def _place(
-        self, out: str, source: Source, name: str, op_type: str, inputs: Sequence[str | None],
-        emitted: dict[int, Node],
-    ) -> None:  # fmt: skip
-        """Make `out` stand for a source: a renamed input, a constant, or an emitted node."""
-        value = self._value(source, name, op_type, inputs, emitted)
-        assert value is not None
-        self.renamed[out] = value
+    def _kinds(self, call: Call) -> tuple[TensorType | None, ...]:
+        return tuple(None if n is None else self.build.types.get(n) for n in call.inputs)
 
-    def _value(
-        self, source: Source, name: str, op_type: str, inputs: Sequence[str | None],
-        emitted: dict[int, Node],
-    ) -> str | None:  # fmt: skip
-        if source is None:
+    def _problem(self, call: Call, reason: str) -> None:
+        kinds = ", ".join(
+            "-" if n is None else repr(k) if k else dtype_name(self.build.consts[n].dtype)
+            for n, k in zip(call.inputs, self._kinds(call), strict=True)
+        )
+        self.problems.append(
+            Problem(call.name, call.domain, call.op_type, call.opset, kinds, reason.rstrip("."))
+        )
+
+    def _convert(self, call: Call) -> Sequence[str | None]:
+        """Return the value of each output of a node. Raises Unsupported."""
+        function = self.functions.get((call.domain, call.op_type, call.node.overload))
+        if function is not None:
+            return self._inline(model_body(function, call), call)
+        if call.is_standard:
+            check_node(call, self.proto.ir_version)
+            if call.op_type == "If":
+                return self._branch(call)
+        folded = self._folded(call)
+        if folded is not None:
+            return folded
+        refuse_half(self._kinds(call))
+        importer = find_importer(call)
+        try:
+            if importer is None:
+                self._want_all(call)
+                raise Unsupported(missing_reason(call.domain, call.op_type, call.opset))
+            return self._import(importer, call)
+        except (Unsupported, DTypeError) as err:
+            return self._defined(call, str(err))
+
+    def _folded(self, call: Call) -> Sequence[str | None] | None:
+        """Return constants where a node's outputs are known at import, else None."""
+        if not call.is_standard or call.opset is None:
             return None
-        if isinstance(source, int):
-            return inputs[source] if source < len(inputs) else None
-        if isinstance(source, np.ndarray):
-            key = f"{name}:c{len(self.consts)}"
-            self._constant(key, source)
-            return key
-        emit = source.emit if isinstance(source, EmitOutput) else source
-        index = source.index if isinstance(source, EmitOutput) else 0
-        if id(emit) not in emitted:
-            emitted[id(emit)] = self._emit(emit, name, op_type, inputs, emitted)
-        return emitted[id(emit)].outputs[index]
+        if call.op_type == "Constant":
+            return [self.build.constant(call.name, onnx_fold.constant(call.attrs))]
+        kinds = self._kinds(call)
+        if kinds and kinds[0] is not None:
+            array = onnx_fold.fold_shape(call.op_type, kinds[0], call.attrs, self.tensors.budget)
+            if array is not None:
+                return [self.build.constant(call.name, array)]
+        known = all(n is None or n in self.build.consts for n in call.inputs)
+        if not (known and call.inputs and onnx_fold.foldable(call.op_type)):
+            return None
+        values = [None if n is None else self.build.consts[n] for n in call.inputs]
+        try:
+            made = onnx_fold.fold(call.op_type, call.opset, call.attributes, call.attrs, values,
+                                  len(call.node.output), self.tensors.budget)  # fmt: skip
+        except Unsupported:
+            if find_importer(call) is None:
+                raise
+            return None
+        return [self.build.constant(f"{call.name}/{k}", array) for k, array in enumerate(made)]
 
-    def _emit(
-        self, emit: Emit, name: str, op_type: str, inputs: Sequence[str | None],
-        emitted: dict[int, Node],
-    ) -> Node:  # fmt: skip
-        feeds = tuple(self._value(s, name, op_type, inputs, emitted) for s in emit.inputs)
-        made = emit.spec.infer([self._type(n) for n in feeds])
-        suffix = f".{len(emitted)}" if emitted else ""
-        unique = f"{name}{suffix}"
-        if any(n.name == unique for n in self.nodes[-64:]):
-            unique = f"{unique}#{len(self.nodes)}"
-        outs = tuple(f"{unique}/{k}" for k in range(len(made)))
-        self.types.update(zip(outs, made, strict=True))
-        node = Node(unique, emit.spec, feeds, outs, f"{op_type} {name}")
-        self.nodes.append(node)
-        return node
+    def _import(self, importer: OnnxImporter, call: Call) -> Sequence[str | None]:
+        """Run an op file's importer function and add what it asks for."""
+        inputs, attrs, opset = list(call.inputs), call.attrs, call.opset or 0
+        if call.domain == "ai.onnx" and opset < OLDEST_OPSET:
+            attrs, shape = modernise(call.op_type, opset, attrs, self._kinds(call))
+            opset = OLDEST_OPSET
+            if shape is not None and inputs[1] is not None:
+                inputs[1] = self.build.reshaped(inputs[1], shape, f"{call.name}:input1")
+        consts = Consts({k: self.build.consts[n] for k, n in enumerate(inputs)
+                          if n is not None and n in self.build.consts})  # fmt: skip
+        kinds = tuple(self._kind(n, k) for k, n in enumerate(inputs))
+        node = OnnxNode(call.op_type, opset, attrs, kinds, consts, len(call.node.output))
+        mark = self.build.mark()
+        try:
+            made = importer(node)
+            sources = list(made) if isinstance(made, (list, tuple)) else [cast("Source", made)]
+            placed = self.build.place(sources, inputs, call.name, call.op_type)
+            return all_made(placed, call)
+        except (Unsupported, DTypeError):
+            self.build.rollback(mark)
+            self._want(inputs, consts)
+            raise
 
+    def _kind(self, value: str | None, index: int) -> TensorType | None:
+        if value is None or value in self.build.types:
+            return None if value is None else self.build.types[value]
+        name = dtype_name(self.build.consts[value].dtype)
+        raise Unsupported(f"input {index} is {name}; clnn has no such tensors")
 
-def _attribute(attr: onnx.AttributeProto) -> Any:
-    value = onnx.helper.get_attribute_value(attr)
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    if isinstance(value, onnx.TensorProto):
-        return np.asarray(numpy_helper.to_array(value))
-    if isinstance(value, (int, float)):
-        return value
-    if isinstance(value, (onnx.GraphProto, onnx.SparseTensorProto)):
-        return value
-    return [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in value]
+    def _want(self, inputs: Sequence[str | None], consts: Consts) -> None:
+        """Note which graph inputs must be constants for a node that asked for one in vain."""
+        self._want_values(inputs[k] for k in consts.missed - {0} if k < len(inputs))
+
+    def _want_all(self, call: Call) -> None:
+        """Note which graph inputs must be constants for a node that makes a tensor of a shape."""
+        if call.is_standard and call.op_type in ("ConstantOfShape", "Range"):
+            self._want_values(call.inputs)
+
+    def _want_values(self, wanted: Iterable[str | None]) -> None:
+        names = {key: name for name, key in self.inputs.items()}
+        for value in wanted:
+            origins = set() if value is None else self.build.origins(value, names)
+            if origins <= set(self.values):
+                self.wanted |= origins
+
+    def _defined(self, call: Call, why: str) -> Sequence[str | None]:
+        """Inline ONNX's own definition of an operator. Raises Unsupported with `why`."""
+        if any(n is not None and n not in self.build.types for n in call.inputs):
+            raise Unsupported(why)
+        body = standard_body(call, self._kinds(call))
+        if body is None:
+            raise Unsupported(why)
+        mark, outer = self.build.mark(), self.problems
+        self.problems = []
+        try:
+            made = self._inline(body, call)
+            inner = self.problems
+        finally:
+            self.problems = outer
+        if inner:
+            self.build.rollback(mark)
+            raise Unsupported(
+                f"{why}, and ONNX's definition of it needs {inner[0].op_type}: {inner[0].reason}"
+            )
+        return made
+
+    def _inline(self, body: Body, call: Call) -> Sequence[str | None]:
+        """Convert a function's nodes in a scope of their own; return its outputs."""
+        inputs = [*call.inputs, *[None] * (len(body.function.input) - len(call.inputs))]
+        names = dict(zip(body.function.input, inputs, strict=True))
+        scope = Scope(
+            names, body.opsets, body.bindings, f"{call.name}/", depth=call.scope.depth + 1
+        )
+        self._walk(body.function.node, scope)
+        wanted = body.function.output[: len(call.node.output)]
+        return [scope.find(n) if used else None
+                for n, used in zip(wanted, call.node.output, strict=True)]  # fmt: skip
+
+    def _branch(self, call: Call) -> Sequence[str | None]:
+        """Convert the branch of an If that its constant condition takes."""
+        condition = self.build.consts.get(call.inputs[0] or "")
+        if condition is None or condition.size != 1:
+            raise Unsupported(
+                "its condition is not constant; clnn plans every launch before the run"
+            )
+        branch = call.attrs["then_branch" if condition.item() else "else_branch"]
+        outer = call.scope
+        scope = Scope({}, outer.opsets, outer.bindings, f"{call.name}/", outer, outer.depth + 1)
+        self._initializers(branch, scope)
+        self._walk(branch.node, scope)
+        if len(branch.output) != len(call.node.output):
+            raise ModelError(
+                f"the branch makes {len(branch.output)} outputs, the If {len(call.node.output)}."
+            )
+        return [scope.find(v.name) for v in branch.output]

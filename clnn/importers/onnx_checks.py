@@ -1,115 +1,49 @@
-"""Limits and structure of an ONNX model that nobody vouches for. No tensor data is touched here.
-
-Everything is counted in Python integers, which do not wrap, and before anything is allocated.
-"""
+"""Structure of an ONNX model that nobody vouches for: versions, names, attributes; not its data."""
 
 from __future__ import annotations
 
-import heapq
-import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import onnx
 
-from clnn.errors import ModelError, ShapeError
-from clnn.settings import setting
-from clnn.types import TensorType
-
-MAX_RANK = 8
-MAX_EXTENT = 2**31 - 1
-MAX_NODES = 200_000
-MAX_DEPTH = 16
-NEWEST_OPSET = 28
-_SHOWN = 80
-
-_WINDOW_OPS = frozenset(
-    """
-    AveragePool Conv ConvInteger ConvTranspose DeformConv LpPool MaxPool MaxUnpool QLinearConv
-    """.split()
+from clnn.errors import ModelError
+from clnn.importers.onnx_limits import (
+    MAX_DEPTH,
+    MAX_EXTENT,
+    MAX_NODES,
+    MAX_RANK,
+    default_domain,
+    show,
 )
+from clnn.importers.onnx_order import subgraphs
 
-
-def show(name: str) -> str:
-    """Return a name of the model for a message: quoted, escaped, not too long."""
-    return repr(name if len(name) <= _SHOWN else name[: _SHOWN - 3] + "...")
-
-
-def default_domain(domain: str) -> str:
-    """Return the domain with ONNX's two spellings of its own made one."""
-    return domain or "ai.onnx"
-
-
-@dataclass
-class Budget:
-    """What one import may still use: nodes (inlined ones count each time) and bytes of constants."""
-
-    max_bytes: int = field(default_factory=lambda: int(setting("CLNN_MAX_BYTES")))
-    nodes: int = 0
-    bytes: int = 0
-
-    def take_node(self) -> None:
-        """Count one node. Raises ModelError beyond the limit."""
-        self.nodes += 1
-        if self.nodes > MAX_NODES:
-            raise ModelError(
-                f"the model has more than {MAX_NODES} nodes after its functions are inlined. "
-                "Files that grow like this are refused."
-            )
-
-    def take_bytes(self, count: int, what: str) -> None:
-        """Count bytes of one constant. Raises ModelError beyond the limit."""
-        self.bytes += count
-        if self.bytes > self.max_bytes:
-            raise ModelError(
-                f"{what} wants {count} bytes, which makes {self.bytes} bytes of constants; the limit "
-                f"is {self.max_bytes}. Raise CLNN_MAX_BYTES if that is meant."
-            )
-
-
-def check_dims(what: str, dims: Sequence[int]) -> int:
-    """Return the number of elements. Raises ModelError for a rank or an extent out of range."""
-    if len(dims) > MAX_RANK:
-        raise ModelError(f"{what} has {len(dims)} axes. clnn takes at most {MAX_RANK}.")
-    wrong = [d for d in dims if not 0 <= d <= MAX_EXTENT]
-    if wrong:
-        raise ModelError(
-            f"{what} has shape {list(dims)}: extent {wrong[0]} is not from 0 to {MAX_EXTENT}. "
-            "The file is not valid."
-        )
-    return math.prod(dims)
-
-
-def check_type(what: str, kind: TensorType) -> None:
-    """Refuse a tensor that kernels could not index. Raises ShapeError with the numbers."""
-    limit = int(setting("CLNN_MAX_BYTES"))
-    reason = ""
-    if kind.rank > MAX_RANK:
-        reason = f"clnn takes at most {MAX_RANK} axes"
-    elif kind.size > MAX_EXTENT or any(d > MAX_EXTENT for d in kind.shape):
-        reason = f"kernels index with 32 bits, at most {MAX_EXTENT} elements"
-    elif kind.nbytes > limit:
-        reason = f"the limit is {limit} bytes (CLNN_MAX_BYTES)"
-    if reason:
-        raise ShapeError(
-            f"{what} is {kind!r}: {kind.size} elements, {kind.nbytes} bytes; {reason}. "
-            "Make the batch or the image smaller."
-        )
+_WINDOW_OPS = (
+    "AveragePool", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "LpPool", "MaxPool",
+    "MaxUnpool", "QLinearConv",
+)  # fmt: skip
+_LOWEST = {"strides": 1, "dilations": 1, "kernel_shape": 1, "pads": 0, "output_padding": 0}
 
 
 def check_model(proto: onnx.ModelProto) -> None:
     """Check versions, limits, names and attributes of a parsed model. Raises ModelError."""
     _check_versions(proto)
     keys = [(f.domain, f.name, f.overload) for f in proto.functions]
+    _check_text(text for key in keys for text in key)
     if len(set(keys)) != len(keys):
         raise ModelError("the model defines a function twice. The file is not valid.")
-    counted = _check_graph(proto.graph, 0)
+    count = sum(
+        _count(nodes, 0) for nodes in (proto.graph.node, *(f.node for f in proto.functions))
+    )
+    if count > MAX_NODES:
+        raise ModelError(f"the model has {count} nodes. clnn takes at most {MAX_NODES}.")
+    _check_graph(proto.graph)
     for function in proto.functions:
-        counted += _check_nodes(function.node, 0)
+        _check_text([*function.input, *function.output, *function.attribute])
+        _check_text(attr.name for attr in function.attribute_proto)
+        _check_text(entry.domain for entry in function.opset_import)
+        _check_nodes(function.node)
         _check_made_once(function.node, list(function.input), f"function {show(function.name)}")
-    if counted > MAX_NODES:
-        raise ModelError(f"the model has {counted} nodes. clnn takes at most {MAX_NODES}.")
 
 
 def _check_versions(proto: onnx.ModelProto) -> None:
@@ -121,6 +55,7 @@ def _check_versions(proto: onnx.ModelProto) -> None:
     if not proto.opset_import:
         raise ModelError("the model names no operator set (opset_import). The file is not valid.")
     seen: dict[str, int] = {}
+    _check_text(entry.domain for entry in proto.opset_import)
     for entry in proto.opset_import:
         domain = default_domain(entry.domain)
         if seen.setdefault(domain, entry.version) != entry.version:
@@ -136,8 +71,28 @@ def _check_versions(proto: onnx.ModelProto) -> None:
         )
 
 
-def _check_graph(graph: onnx.GraphProto, depth: int) -> int:
-    """Check one graph and those inside of it; return how many nodes they have."""
+def _count(nodes: Sequence[onnx.NodeProto], depth: int) -> int:
+    """Return the number of nodes, those of graphs inside included. Raises ModelError."""
+    if depth > MAX_DEPTH:
+        raise ModelError(f"graphs are nested deeper than {MAX_DEPTH}. Such files are refused.")
+    inside = (_count(graph.node, depth + 1) for node in nodes for graph in subgraphs(node))
+    return len(nodes) + sum(inside)
+
+
+def _check_text(texts: Iterable[str | bytes]) -> None:
+    """Refuse names that are not UTF-8, which protobuf hands over as bytes."""
+    for text in texts:
+        if isinstance(text, bytes):
+            raise ModelError(f"the name {text[:40]!r} is not UTF-8. The file is not valid.")
+
+
+def _check_graph(graph: onnx.GraphProto) -> None:
+    """Check one graph and those inside of it."""
+    for value in (*graph.input, *graph.output):
+        dims = value.type.tensor_type.shape.dim
+        _check_text([value.name, *(d.dim_param for d in dims)])
+    _check_text([graph.name, *(t.name for t in graph.initializer)])
+    _check_text(t.values.name for t in graph.sparse_initializer)
     given = [v.name for v in graph.input]
     stored = [t.name for t in graph.initializer] + [t.values.name for t in graph.sparse_initializer]
     for kind, names in (("input", given), ("initializer", stored)):
@@ -145,9 +100,8 @@ def _check_graph(graph: onnx.GraphProto, depth: int) -> int:
     outputs = [v.name for v in graph.output]
     if len(set(outputs)) != len(outputs):
         raise ModelError(f"the graph lists an output twice: {outputs[:8]}. The file is not valid.")
-    known = [*given, *(n for n in stored if n not in set(given))]
-    _check_made_once(graph.node, known, f"graph {show(graph.name)}")
-    return _check_nodes(graph.node, depth)
+    _check_nodes(graph.node)
+    _check_made_once(graph.node, [*given, *stored], f"graph {show(graph.name)}")
 
 
 def _check_names(kind: str, names: Sequence[str]) -> None:
@@ -165,28 +119,19 @@ def _check_made_once(nodes: Sequence[onnx.NodeProto], known: Sequence[str], wher
             if name and name in made:
                 raise ModelError(
                     f"value {show(name)} in {where} is made twice, the second time by node "
-                    f"{show(node.name)} ({node.op_type[:_SHOWN]}). The file is not valid."
+                    f"{show(node.name)} ({node.op_type[:80]}). The file is not valid."
                 )
             made.add(name)
 
 
-def _check_nodes(nodes: Sequence[onnx.NodeProto], depth: int) -> int:
-    if depth > MAX_DEPTH:
-        raise ModelError(f"graphs are nested deeper than {MAX_DEPTH}. Such files are refused.")
-    count = len(nodes)
+def _check_nodes(nodes: Sequence[onnx.NodeProto]) -> None:
     for node in nodes:
+        _check_text([node.name, node.op_type, node.domain, node.overload])
+        _check_text([*node.input, *node.output])
+        _check_text(text for a in node.attribute for text in (a.name, a.ref_attr_name))
         _check_attributes(node)
         for inner in subgraphs(node):
-            count += _check_graph(inner, depth + 1)
-    return count
-
-
-def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Yield the graphs in a node's attributes."""
-    for attr in node.attribute:
-        if attr.HasField("g"):
-            yield attr.g
-        yield from attr.graphs
+            _check_graph(inner)
 
 
 def _check_attributes(node: onnx.NodeProto) -> None:
@@ -206,7 +151,7 @@ def _check_attribute(node: onnx.NodeProto, name: str, attr: Any) -> None:
         raise _wrong(node, f"{name} is {attr.i}, must be at least 1")
     if name == "num_outputs" and attr.i != len(node.output):
         raise _wrong(node, f"num_outputs is {attr.i} but the node has {len(node.output)} outputs")
-    lowest = {"strides": 1, "dilations": 1, "kernel_shape": 1, "pads": 0, "output_padding": 0}.get(name)
+    lowest = _LOWEST.get(name)
     if lowest is None or node.op_type not in _WINDOW_OPS:
         return
     if any(not lowest <= v <= MAX_EXTENT for v in attr.ints):
@@ -229,67 +174,5 @@ def _check_window(node: onnx.NodeProto, values: dict[str, Any]) -> None:
 
 def _wrong(node: onnx.NodeProto, what: str) -> ModelError:
     return ModelError(
-        f"node {show(node.name)} ({node.op_type[:_SHOWN]}): {what}. The file is not valid."
+        f"node {show(node.name)} ({node.op_type[:80]}): {what}. The file is not valid."
     )
-
-
-def ordered(
-    nodes: Sequence[onnx.NodeProto], known: Callable[[str], bool]
-) -> Sequence[onnx.NodeProto]:
-    """Return the nodes so that each comes after what it reads; sorted ones stay as they are.
-
-    known: whether a name is visible before the first node. Raises ModelError for a name that
-    nothing makes and for a cycle.
-    """
-    makers = {name: place for place, node in enumerate(nodes) for name in node.output if name}
-    needs: list[set[int]] = []
-    for node in nodes:
-        reads = {n for n in _reads(node) if n and (n in makers or not known(n))}
-        lost = sorted(n for n in reads if n not in makers)
-        if lost:
-            raise ModelError(
-                f"node {show(node.name)} ({node.op_type[:_SHOWN]}) reads {show(lost[0])}, which "
-                "nothing makes. The file is not valid."
-            )
-        needs.append({makers[n] for n in reads})
-    if all(max(n, default=-1) < place for place, n in enumerate(needs)):
-        return nodes
-    return [nodes[place] for place in _sorted_places(nodes, needs)]
-
-
-def _sorted_places(nodes: Sequence[onnx.NodeProto], needs: Sequence[set[int]]) -> list[int]:
-    readers: dict[int, list[int]] = {}
-    for place, wanted in enumerate(needs):
-        for maker in wanted:
-            readers.setdefault(maker, []).append(place)
-    left = [len(wanted) for wanted in needs]
-    ready = [place for place, count in enumerate(left) if not count]
-    order: list[int] = []
-    while ready:
-        place = heapq.heappop(ready)
-        order.append(place)
-        for reader in readers.get(place, ()):
-            left[reader] -= 1
-            if not left[reader]:
-                heapq.heappush(ready, reader)
-    if len(order) < len(nodes):
-        stuck = [show(n.name or n.op_type) for n, count in zip(nodes, left, strict=True) if count]
-        raise ModelError(
-            f"{len(stuck)} nodes wait for each other in a cycle: {', '.join(stuck[:8])}. "
-            "The file is not valid."
-        )
-    return order
-
-
-def _reads(node: onnx.NodeProto) -> set[str]:
-    """Return the names that a node reads, those that its graphs take from outside included."""
-    found = set(node.input)
-    for graph in subgraphs(node):
-        own = {v.name for v in graph.input} | {t.name for t in graph.initializer}
-        own |= {t.values.name for t in graph.sparse_initializer}
-        own |= {name for inner in graph.node for name in inner.output}
-        inside = {v.name for v in graph.output}
-        for inner in graph.node:
-            inside |= _reads(inner)
-        found |= inside - own
-    return found

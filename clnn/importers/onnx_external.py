@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 import onnx
 
 from clnn.errors import ModelError
-from clnn.importers.onnx_checks import show
+from clnn.importers.onnx_limits import show
 
 _KEYS = ("location", "offset", "length")
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -75,12 +75,13 @@ def _opened(folder: Path, parts: tuple[str, ...], what: str) -> Iterator[int]:
             opened.callback(os.close, handle)
         except (OSError, ValueError) as err:
             raise ModelError(
-                f"{what}: {show(str(where))} in {str(folder)!r} cannot be opened: {err}. It must be a "
-                "file of its own there; links are not followed."
+                f"{what}: {show(str(where))} in {str(folder)!r} cannot be opened: {err}. It must "
+                "be a file of its own there; links are not followed."
             ) from err
         status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-            kind = "has other (hard) links" if stat.S_ISREG(status.st_mode) else "is no regular file"
+        regular = stat.S_ISREG(status.st_mode)
+        if not regular or status.st_nlink > 1:
+            kind = "has other (hard) links" if regular else "is no regular file"
             raise ModelError(
                 f"{what}: {show(str(where))} {kind}. It must be a file of its own in the model's "
                 "folder; copy it there."

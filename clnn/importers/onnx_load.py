@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from clnn.errors import ModelError
 from clnn.importers.onnx_checks import check_model
@@ -18,7 +18,11 @@ _SHOWN_BYTES = 16
 
 # What files that are no ONNX models begin with (offset, bytes), and what they are.
 _OTHERS = (
-    (0, b"version https://git-lfs", "It is a Git-LFS pointer: run `git lfs pull` for the real file."),
+    (
+        0,
+        b"version https://git-lfs",
+        "It is a Git-LFS pointer: run `git lfs pull` for the real file.",
+    ),
     (0, b"PK\x03\x04", "It is a ZIP archive (PyTorch or Keras?): export the model to ONNX."),
     (0, b"\x1f\x8b", "It is compressed with gzip: unpack it first."),
     (0, b"\x89HDF", "It is an HDF5 file (Keras?): export the model to ONNX."),
@@ -51,8 +55,8 @@ def load_model(
         proto, folder = _parse(_read(path), repr(str(path))), path.parent
     else:
         raise ModelError(
-            f"a model was given as {type(model).__name__}. Pass the path of an .onnx file, its bytes "
-            "or an onnx.ModelProto."
+            f"a model was given as {type(model).__name__}. Pass the path of an .onnx file, its "
+            "bytes or an onnx.ModelProto."
         )
     check_model(proto)
     return proto, folder
@@ -65,18 +69,28 @@ def _read(path: Path) -> bytes:
         # O_NONBLOCK: opening a fifo must not wait for its writer.
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as err:
-        raise ModelError(f"no model file can be read at {str(path)!r}: {err}. Check the path.") from err
-    with os.fdopen(handle, "rb") as file:
+        raise ModelError(
+            f"no model file can be read at {str(path)!r}: {err}. Check the path."
+        ) from err
+    try:
         status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            hint = "Pass the .onnx file in it." if stat.S_ISDIR(status.st_mode) else "Check the path."
-            raise ModelError(f"{str(path)!r} is not a regular file, so it is no model. {hint}")
-        if status.st_size > limit:
-            raise ModelError(
-                f"{str(path)!r} has {status.st_size} bytes; the limit is {limit} (CLNN_MAX_BYTES, and "
-                "what ONNX files can hold). Larger models keep their weights as external data."
-            )
-        return file.read(limit)
+        _check_file(path, status, limit)
+        with os.fdopen(os.dup(handle), "rb") as file:
+            return file.read(status.st_size)
+    finally:
+        os.close(handle)
+
+
+def _check_file(path: Path, status: os.stat_result, limit: int) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        folder = stat.S_ISDIR(status.st_mode)
+        hint = "a folder: pass the .onnx file in it" if folder else "not a regular file"
+        raise ModelError(f"{str(path)!r} is {hint}.")
+    if status.st_size > limit:
+        raise ModelError(
+            f"{str(path)!r} has {status.st_size} bytes; the limit is {limit} (CLNN_MAX_BYTES, "
+            "and what ONNX files can hold). Larger models keep their weights as external data."
+        )
 
 
 def _parse(data: bytes, where: str) -> onnx.ModelProto:

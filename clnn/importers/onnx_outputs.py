@@ -10,7 +10,9 @@ import onnx
 from onnx import numpy_helper
 
 from clnn.errors import ModelError
+from clnn.importers.onnx_limits import Budget
 from clnn.importers.onnx_load import load_model
+from clnn.importers.onnx_tensors import TensorReader
 
 LARGEST_MODEL = 2**31 - 1
 
@@ -31,8 +33,10 @@ def with_all_outputs(model: str | os.PathLike[str] | bytes) -> OpenModel:
     given, folder = load_model(model)
     proto = onnx.ModelProto()
     proto.CopyFrom(given)
+    reader = TensorReader(folder, Budget())
     for tensor in proto.graph.initializer:
-        _take_inside(tensor, folder)
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            tensor.CopyFrom(numpy_helper.from_array(reader.array(tensor), tensor.name))
     public = {value.name for value in proto.graph.output}
     makers = {}
     for number, node in enumerate(proto.graph.node):
@@ -45,14 +49,3 @@ def with_all_outputs(model: str | os.PathLike[str] | bytes) -> OpenModel:
             f" of {LARGEST_MODEL}. Compare it against 'reference', or without layers."
         )
     return OpenModel(proto.SerializeToString(), makers)
-
-
-def _take_inside(tensor: onnx.TensorProto, folder: str | None) -> None:
-    """Replace external data by the data itself; onnx refuses paths that leave the folder."""
-    if tensor.data_location != onnx.TensorProto.EXTERNAL:
-        return
-    try:
-        array = numpy_helper.to_array(tensor, base_dir=folder or "")
-    except Exception as err:
-        raise ModelError(f"initializer {tensor.name!r} cannot be read: {err}.") from err
-    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))

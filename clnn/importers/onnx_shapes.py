@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 
 from clnn.errors import ModelError, ShapeError
-from clnn.importers.onnx_checks import MAX_EXTENT, check_dims, show
+from clnn.importers.onnx_limits import MAX_EXTENT, check_dims, show
 
 Shapes = Mapping[str, "Sequence[int] | int"]
 
@@ -53,8 +53,8 @@ def _given(name: str, value: Any) -> tuple[int, ...] | int:
         return shape if whole else shape[0]
     except (TypeError, ModelError) as err:
         raise ShapeError(
-            f"shapes[{name!r}] is {value!r}. Give a shape such as (1, 3, 224, 224) for an input, or "
-            f"one whole number for a symbolic dimension, each from 0 to {MAX_EXTENT}."
+            f"shapes[{name!r}] is {value!r}. Give a shape such as (1, 3, 224, 224) for an input, "
+            f"or one whole number for a symbolic dimension, each from 0 to {MAX_EXTENT}."
         ) from err
 
 

@@ -12,8 +12,8 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from clnn.errors import ModelError
-from clnn.importers.onnx_checks import Budget, check_dims, show
 from clnn.importers.onnx_external import read_external
+from clnn.importers.onnx_limits import Budget, check_dims, show
 from clnn.ops._base import Array
 
 # Bits of the element types that raw data packs; fields pack those below 6 bits only.
@@ -44,11 +44,11 @@ class TensorReader:
             raise ModelError(f"{what} is stored in segments, which ONNX no longer has.")
         dtype = numpy_dtype(tensor.data_type, what)
         nbytes = _stored_bytes(tensor.data_type, dtype, count)
-        self.budget.take_bytes(max(nbytes, count * dtype.itemsize), what)
+        self.budget.take_stored(max(nbytes, count * dtype.itemsize), what)
         if tensor.data_location == TensorProto.EXTERNAL:
             return _decode(tensor, dtype, read_external(tensor, nbytes, self.folder))
         if tensor.HasField("raw_data"):
-            if len(tensor.raw_data) != nbytes or dtype == object:
+            if len(tensor.raw_data) != nbytes or dtype.kind == "O":
                 raise ModelError(
                     f"{what} holds {len(tensor.raw_data)} bytes; shape {list(tensor.dims)} of "
                     f"{dtype} wants {nbytes}. The file is not valid."
@@ -61,10 +61,12 @@ class TensorReader:
         what = f"sparse tensor {show(sparse.values.name)}"
         count = check_dims(what, sparse.dims)
         values, indices = self.array(sparse.values), self.array(sparse.indices)
-        self.budget.take_bytes(count * values.dtype.itemsize, what)
+        self.budget.take_stored(count * values.dtype.itemsize, what)
         shape = tuple(int(d) for d in sparse.dims)
         if values.ndim != 1 or indices.dtype != np.int64 or len(indices.shape) not in (1, 2):
-            raise ModelError(f"{what}: values {values.shape} and indices {indices.shape} do not fit.")
+            raise ModelError(
+                f"{what}: values {values.shape} and indices {indices.shape} do not fit."
+            )
         flat = _flat_indices(indices, shape, len(values), what)
         dense = np.zeros(count, values.dtype)
         dense[flat] = values
@@ -72,11 +74,17 @@ class TensorReader:
 
 
 def numpy_dtype(data_type: int, what: str) -> np.dtype[Any]:
-    """Return the numpy type of an ONNX element type. Raises ModelError for a number that is none."""
+    """Return the numpy type of an ONNX element type. Raises ModelError for an unknown one."""
     try:
-        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(data_type))
+        found: np.dtype[Any] = onnx.helper.tensor_dtype_to_np_dtype(data_type)
+        return found
     except (KeyError, TypeError, ValueError) as err:
         raise ModelError(f"{what} has element type {data_type}, which ONNX does not have.") from err
+
+
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """Return the name of an element type for a message."""
+    return "text" if dtype.kind == "O" else dtype.name
 
 
 def _stored_bytes(data_type: int, dtype: np.dtype[Any], count: int) -> int:
@@ -97,9 +105,7 @@ def _decode(tensor: onnx.TensorProto, dtype: np.dtype[Any], data: bytes) -> Arra
     return little.astype(dtype, copy=False).reshape(shape)
 
 
-def _from_fields(
-    tensor: onnx.TensorProto, dtype: np.dtype[Any], count: int, what: str
-) -> Array:
+def _from_fields(tensor: onnx.TensorProto, dtype: np.dtype[Any], count: int, what: str) -> Array:
     stored: Sequence[Any] = getattr(tensor, onnx.helper.tensor_dtype_to_field(tensor.data_type))
     want = count
     if tensor.data_type in _COMPLEX:
@@ -111,7 +117,7 @@ def _from_fields(
             f"{what} holds {len(stored)} numbers; shape {list(tensor.dims)} wants {want}. "
             "The file is not valid."
         )
-    if dtype == object:
+    if dtype.kind == "O":
         return np.array(list(stored), object).reshape(tuple(tensor.dims))
     plain = TensorProto()
     plain.CopyFrom(tensor)

@@ -45,14 +45,21 @@ def _erf(x: Array) -> Array:
 
 
 def _int_div(x: Array, y: Array) -> Array:
+    """Return the quotient, of integers towards zero; by 0 it is what is divided."""
     if np.result_type(x, y).kind == "f":
         return np.asarray(x / y)
-    quotient = np.floor_divide(np.abs(x), np.abs(y))  # towards zero, as C and ONNX Runtime
-    return np.asarray(np.sign(x) * np.sign(y) * quotient)
+    by = np.where(y == 0, 1, y)
+    quotient = np.floor_divide(x, by)
+    short = (quotient * by != x) & ((x < 0) != (by < 0))
+    return np.asarray(quotient + short.astype(x.dtype))
 
 
 def _pow(x: Array, y: Array) -> Array:
-    return np.asarray(np.power(x, y))
+    """Return the power; integers to a negative one are 1 or -1, or 0."""
+    if np.result_type(x, y).kind == "f":
+        return np.asarray(np.power(x, y))
+    raised = np.power(x, np.abs(y))
+    return np.where(y >= 0, raised, np.where(np.abs(x) == 1, raised, 0))
 
 
 FUNCTIONS: dict[str, Function] = {
@@ -71,6 +78,10 @@ FUNCTIONS: dict[str, Function] = {
     "sigmoid": Function(lambda x: 0.5 * (1 + np.tanh(0.5 * x)), floats_only=True),
     "hard_sigmoid": Function(lambda x, a, b: np.clip(a * x + b, 0, 1), floats_only=True),
     "hard_swish": Function(lambda x: x * np.clip(x / 6 + 0.5, 0, 1), floats_only=True),
+    "swish": Function(lambda x, a: x * 0.5 * (1 + np.tanh(0.5 * a * x)), floats_only=True),
+    "shrink": Function(
+        lambda x, t, b: np.where(x < -t, x + b, np.where(x > t, x - b, 0)), floats_only=True
+    ),
     "softplus": Function(lambda x: np.logaddexp(x, 0), floats_only=True),
     "softsign": Function(lambda x: x / (1 + np.abs(x)), floats_only=True),
     "gelu": Function(lambda x: 0.5 * x * (1 + _erf(x / np.sqrt(2))), floats_only=True),
@@ -84,12 +95,22 @@ FUNCTIONS: dict[str, Function] = {
     "exp": Function(np.exp, floats_only=True),
     "log": Function(np.log, floats_only=True),
     "sqrt": Function(np.sqrt, floats_only=True),
+    "square": Function(np.square),
     "reciprocal": Function(lambda x: 1 / x, floats_only=True),
     "floor": Function(np.floor, floats_only=True),
     "ceil": Function(np.ceil, floats_only=True),
     "round": Function(np.rint, floats_only=True),
     "sin": Function(np.sin, floats_only=True),
     "cos": Function(np.cos, floats_only=True),
+    "tan": Function(np.tan, floats_only=True),
+    "asin": Function(np.arcsin, floats_only=True),
+    "acos": Function(np.arccos, floats_only=True),
+    "atan": Function(np.arctan, floats_only=True),
+    "sinh": Function(np.sinh, floats_only=True),
+    "cosh": Function(np.cosh, floats_only=True),
+    "asinh": Function(np.arcsinh, floats_only=True),
+    "acosh": Function(np.arccosh, floats_only=True),
+    "atanh": Function(np.arctanh, floats_only=True),
     "abs": Function(np.abs),
     "neg": Function(np.negative),
     "sign": Function(np.sign),

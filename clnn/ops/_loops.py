@@ -29,14 +29,18 @@ class Loops:
         """Pitch of each operand on the innermost axis."""
         return tuple(p[-1] for p in self.pitches)
 
-    def split_inner(self, chunk: int) -> Loops:
-        """Return loops whose innermost axis has extent `chunk`, a divisor of the present one."""
-        if chunk == self.inner:
-            return self
+    def with_inner(self, place: int) -> Loops:
+        """Return the loops with the one at `place` moved innermost."""
+        order = [k for k in range(len(self.extents)) if k != place] + [place]
         return Loops(
-            (*self.extents[:-1], self.inner // chunk, chunk),
-            tuple((*p[:-1], p[-1] * chunk, p[-1]) for p in self.pitches),
+            tuple(self.extents[k] for k in order),
+            tuple(tuple(p[k] for k in order) for p in self.pitches),
         )
+
+    def padded(self, count: int) -> Loops:
+        """Return the loops with leading ones of extent 1, so that there are at least `count`."""
+        more = max(0, count - len(self.extents))
+        return Loops((1,) * more + self.extents, tuple((0,) * more + p for p in self.pitches))
 
 
 def collapse(layouts: Sequence[TensorLayout]) -> Loops:

@@ -10,9 +10,23 @@ import numpy as np
 from clnn.layout import TensorLayout
 from clnn.ops._base import Array, Target
 from clnn.ops._loops import Loops, collapse
-from clnn.ops._tiles import MAX_ACCUMULATORS, Tile
 
 Pitches = tuple[int, int]
+REGISTERS = {16: 32, 8: 16, 4: 20}  # vector registers that a tile may fill, by vector width
+
+
+@dataclass(frozen=True)
+class Tile:
+    """mr rows x nv vectors of vw columns, held in registers."""
+
+    mr: int
+    nv: int
+    vw: int
+
+    @property
+    def width(self) -> int:
+        """Columns of a tile."""
+        return self.nv * self.vw
 
 
 @dataclass(frozen=True)
@@ -152,15 +166,16 @@ def gemm_tile(m: int, n: int, matrices: int, target: Target, widest: int = 1 << 
     while vw > 1 and (vw > widest or (vw > 4 and vw // 2 >= n)):
         vw //= 2
     vectors = -(-n // vw)
-    most = MAX_ACCUMULATORS if target.vector >= 8 else 12
+    registers = REGISTERS.get(target.vector, 16)
     best: tuple[float, Tile] | None = None
     for nv in (1, 2, 3, 4):
         if nv > vectors or (nv > 1 and nv * vw > widest):
             continue
-        for mr in range(1, min(m, most // nv) + 1):
+        most = max((registers - 1) // nv - 1, 1)  # nv vectors of b and one of a besides
+        for mr in range(1, min(m, most) + 1):
             score = _score(m, vectors, mr, nv, matrices, target)
             if best is None or score > best[0]:
-                best = (score, Tile(mr, nv, vw, "row"))
+                best = (score, Tile(mr, nv, vw))
     assert best is not None
     return best[1]
 
@@ -194,7 +209,7 @@ class Panels:
 
 def panels_for(k: int, n: int, tile: Tile, target: Target) -> Panels:
     """Return the packed form of a k x n matrix for `tile`."""
-    width = tile.channels
+    width = tile.width
     blocks = -(-n // width)
     if target.is_cpu:
         return Panels(width, width, k * width, blocks * k * width)

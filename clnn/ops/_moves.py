@@ -1,4 +1,4 @@
-"""Element types as kernels that only move data see them: any device can, whatever it computes in."""
+"""Element types on a device: how data is moved without change, and what can be computed in."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from clnn.errors import UnsupportedOpError
+from clnn.ops._base import Target
 from clnn.types import DType
 
 _BITS = {"half": ("ushort", np.uint16), "double": ("ulong", np.uint64)}
+_FEATURE = {"half": "fp16", "double": "fp64"}
 
 
 def move_type(dtype: DType) -> str:
-    """Return the OpenCL type in which elements of `dtype` are moved without change."""
+    """Return the OpenCL type in which any device moves elements of `dtype` without change."""
     return _BITS[dtype.cl][0] if dtype.cl in _BITS else dtype.cl
 
 
@@ -23,3 +26,14 @@ def move_value(value: float, dtype: DType) -> Any:
     if dtype.numpy.kind == "b":
         return int(bool(value))
     return value
+
+
+def require(target: Target, op: str, *ctypes: str) -> None:
+    """Raise UnsupportedOpError where `op` computes in a type that the device does not have."""
+    for ctype in ctypes:
+        feature = _FEATURE.get(ctype)
+        if feature is not None and feature not in target.features:
+            raise UnsupportedOpError(
+                f"{op} computes in {ctype}, and the device has no {feature}. Use a device that "
+                "has it, or convert the model to float32."
+            )

@@ -30,7 +30,11 @@ from clnn.ops._steps import operand_args, operand_layouts
 from clnn.ops._taps import Sampling, Taps
 from clnn.types import F32, F64
 
+WIDTHS = (16, 8, 4, 2, 1)
 ITEMS_PER_UNIT = 8  # work-items that keep one compute unit of a CPU busy
+GRAIN = 4096  # elements that are worth a work-item on a CPU
+
+MOST_COPIES = 16  # stores that resize_repeat unrolls
 
 
 @dataclass(frozen=True)
@@ -62,12 +66,13 @@ def resize_variants(
         return [Variant("empty", ())]
     whole = _whole_pass(problem, taps, steps)
     any_layout = _tables("any", problem, whole, taps, how, merge=False)
-    found = [_tables("direct", problem, whole, taps, how, merge=True)]
+    found = []
+    if frame(whole.layouts, whole.axes, merge=True).inner > 1:
+        found.append(_tables("direct", problem, whole, taps, how, merge=True))
     if _separable(problem, taps):
         found.append(_axis_by_axis(problem, whole, taps, how))
-    found.sort(key=lambda v: v.cost)
-    repeated = _repeated(problem, whole, taps)
-    return [*repeated, *found, any_layout]
+    found = [v for v in found if v.cost < any_layout.cost]
+    return [*_repeated(problem, whole, taps), *sorted(found, key=lambda v: v.cost), any_layout]
 
 
 def _whole_pass(problem: Problem, taps: Mapping[int, Taps], steps: tuple[Step, ...]) -> Pass:
@@ -108,18 +113,25 @@ def _without(layout: TensorLayout, axes: Sequence[int]) -> TensorLayout:
     )  # fmt: skip
 
 
-def _work(walk: Frame, last: int, target: Target, extents: Sequence[int]) -> dict[str, Any]:
-    """Return vector width, span and work sizes of a launch over `last` positions and `extents` rows."""
-    rows = math.prod(extents)
+def _work(walk: Frame, last: int, target: Target, rows: int, vectors_along: int) -> dict[str, Any]:
+    """Return vector width, span, band and work sizes of a launch over `rows` rows.
+
+    last: positions of a row. vectors_along: the extent that vectors lie along.
+    """
     if not target.is_cpu:
-        vw = max(w for w in (16, 8, 4, 2, 1) if w <= target.vector and walk.inner % w == 0)
-        global_size, local = grid(target, last * (walk.inner // vw), rows)
-        return {"vw": vw, "span": 1, "split": True, "sizes": (global_size, local)}
-    vw = max(w for w in (16, 8, 4, 2, 1) if w <= min(target.vector, walk.inner))
-    wanted = -(-ITEMS_PER_UNIT * target.compute_units // max(rows, 1))
-    span = max(1, -(-last // max(wanted, 1)))
-    global_size, local = grid(target, -(-last // span), rows)
-    return {"vw": vw, "span": span, "split": False, "sizes": (global_size, local)}
+        vw = max(w for w in WIDTHS if w <= target.vector and vectors_along % w == 0)
+        split = vectors_along == walk.inner
+        count = last * (walk.inner // vw) if split else last // vw
+        global_size, local = grid(target, count, rows)
+        return {"vw": vw, "span": 1 if split else vw, "band": 1, "split": split,
+                "sizes": (global_size, local)}  # fmt: skip
+    vw = max(w for w in WIDTHS if w <= min(target.vector, vectors_along))
+    items = ITEMS_PER_UNIT * target.compute_units
+    span = -(-last // max(1, items // max(rows, 1)))
+    span = -(-span // vw) * vw if vectors_along == last else span
+    band = max(1, min(GRAIN // max(last * walk.inner, 1), rows // items))
+    sizes = grid(target, -(-last // span), -(-rows // band))
+    return {"vw": vw, "span": span, "band": band, "split": False, "sizes": sizes}
 
 
 def _tables(
@@ -145,7 +157,7 @@ def _launch(
     pitches = [(*walk.pitches[0], *(0 for _ in rows))]
     pitches += [(*walk.pitches[k], *(la.pitches[a] for a in rows))
                 for k, la in enumerate(way.layouts) if k]  # fmt: skip
-    work = _work(walk, dst.shape[last], problem.target, extents)
+    work = _work(walk, dst.shape[last], problem.target, math.prod(extents), walk.inner)
     global_size, local = work.pop("sizes")
     acc, value = _arithmetic(way.types, weighted)
     result_type = problem.outputs[0].type.dtype
@@ -249,7 +261,7 @@ def _repeated(problem: Problem, way: Pass, taps: Mapping[int, Taps]) -> list[Var
     """Return the variant of whole factors along one or two axes, if that is what is asked."""
     src, *extras, dst = way.layouts
     factors = [taps[a].repeats(src.shape[a]) if a in taps else 1 for a in way.axes]
-    if not taps or len(factors) > 2 or min(factors) < 1:
+    if not taps or len(factors) > 2 or min(factors) < 1 or math.prod(factors) > MOST_COPIES:
         return []
     walk = frame(way.layouts, way.axes, merge=True)
     fy, fx = factors if len(factors) == 2 else (1, factors[0])
@@ -261,7 +273,8 @@ def _repeated(problem: Problem, way: Pass, taps: Mapping[int, Taps]) -> list[Var
     pitches = [(*walk.pitches[0], *(src.pitches[a] for a in rows))]
     pitches += [(*walk.pitches[k + 1], *(fy * la.pitches[a] for a in rows))
                 for k, la in enumerate((*extras, dst))]  # fmt: skip
-    work = _repeat_work(walk, src.shape[last], problem.target, extents, wide)
+    along = src.shape[last] if wide else walk.inner
+    work = _work(walk, src.shape[last], problem.target, math.prod(extents), along)
     global_size, local = work.pop("sizes")
     name = f"resize_repeat_{fy}x{fx}_{way.types[0]}_{'w' if wide else 'v'}{work['vw']}"
     written = (*extras, dst)
@@ -276,16 +289,3 @@ def _repeated(problem: Problem, way: Pass, taps: Mapping[int, Taps]) -> list[Var
     }  # fmt: skip
     args = (In(0), *operand_args(problem, way.steps), Out(0))
     return [Variant(name, (Launch("resize_repeat.cl.mako", params, args, global_size, local),))]
-
-
-def _repeat_work(
-    walk: Frame, last: int, target: Target, extents: Sequence[int], wide: bool
-) -> dict[str, Any]:
-    """Return the work sizes; where `wide`, vectors and spans lie along the positions."""
-    work = _work(walk, last, target, extents)
-    if not wide:
-        return work
-    vw = max(w for w in (16, 8, 4, 2, 1) if w <= min(target.vector, last))
-    span = vw if not target.is_cpu else -(-work["span"] // vw) * vw
-    global_size, local = grid(target, -(-last // span), math.prod(extents))
-    return {"vw": vw, "span": span, "split": False, "sizes": (global_size, local)}

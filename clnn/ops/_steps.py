@@ -10,7 +10,8 @@ from clnn.ops._functions import Step
 
 _HEAVY = {
     "elu", "celu", "selu", "sigmoid", "softplus", "gelu", "gelu_tanh", "mish", "tanh", "erf",
-    "exp", "log", "pow", "sin", "cos",
+    "exp", "log", "pow", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh",
+    "acosh", "atanh", "swish",
 }  # fmt: skip
 
 

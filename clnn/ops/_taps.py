@@ -18,6 +18,7 @@ COORDINATES = (
 )  # fmt: skip
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "simple")
 MODES = ("nearest", "linear", "cubic")
+TIE = np.float32(1e-6)  # coordinates this close to a half are taken for it
 
 
 @dataclass(frozen=True)
@@ -128,17 +129,17 @@ def _cropped(x: Array, axis: AxisMap) -> Array:
 
 
 def _nearest(at: Array, axis: AxisMap, how: str) -> Array:
-    up = np.floor(at + np.float64(0.5))  # halves away from zero; below zero the edge decides
+    low = np.floor(at)
     if how == "floor":
-        found = np.floor(at)
+        found = low
     elif how == "ceil":
         found = np.ceil(at)
     elif how == "simple":
         found = np.ceil(at) if axis.scale < 1 else np.trunc(at)
-    elif how == "round_prefer_floor":
-        found = np.where(at == np.trunc(at) + np.float32(0.5), np.floor(at), up)
     else:
-        found = up
+        tie = np.abs(at - low - np.float32(0.5)) <= TIE
+        up = np.floor(at.astype(np.float64) + 0.5)
+        found = np.where(tie, low if how == "round_prefer_floor" else low + 1, up)
     return found.astype(np.int64)[:, None]
 
 

@@ -28,6 +28,7 @@ from clnn.ops._functions import Step, apply_steps
 from clnn.ops._matrices import (
     Panels,
     Product,
+    Tile,
     Views,
     flip,
     folded,
@@ -41,7 +42,6 @@ from clnn.ops._matrices import (
 )
 from clnn.ops._registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops._steps import heavy, operand_layouts
-from clnn.ops._tiles import Tile
 from clnn.types import F32, I32, I64, U32, U64, TensorType, broadcast_shapes
 
 ADDEND = 2
@@ -131,10 +131,12 @@ class Gemm(OpSpec):
         reference = _reference(_Job(self, problem, views))
         if out.dtype != F32 or views.k == 0:
             return [reference]
-        job = _Job(self, problem, _oriented(folded(views), problem))
+        plain = _Job(self, problem, folded(views))
+        job = replace(plain, views=_oriented(plain.views, problem))
         if job.b_const is not None:
             return [_tiled_const(job), reference]
-        return [*_moving(job), reference]
+        packed = _tiled_scratch(job) if plain.b_const is None else _tiled_const(plain)
+        return [*_moving(job, packed), reference]
 
     def epilogue(self, has_addend: bool) -> tuple[Step, ...]:
         """Return alpha, the addend and `steps` as one chain (the addend's factor is separate)."""
@@ -242,26 +244,25 @@ def _tile(found: Product, target: Target, widest: int = 1 << 30) -> Tile:
     return gemm_tile(found.m, found.n, found.matrices, target, widest)
 
 
-def _moving(job: _Job) -> list[Variant]:
-    """B is not constant: read where it lies, packed by a first launch, or as dot products."""
+def _moving(job: _Job, packed: Variant) -> list[Variant]:
+    """B is not constant: read where it lies, `packed` on the device, or as dot products."""
     found, vw = product(job.views), job.target.vector
-    packed = [_tiled_scratch(job)]
-    direct = [_tiled_direct(job, found)] if found.b[1] == 1 and found.n >= 4 else []
+    direct = [_tiled_direct(job, found)] if found.b[1] == 1 else []
     along_k = found.a[1] == 1 and found.b[0] == 1 and found.k >= 2 * vw
     dot = [_dot(job, found)] if along_k else []
     small = found.k * found.n * 4 <= L2_BYTES
     if direct and (small or found.m <= 2 * direct[0][1].mr or not job.target.is_cpu):
-        order = [direct[0][0], *packed, *dot]
+        order = [direct[0][0], packed, *dot]
     elif dot and found.m <= 4:
-        order = [*dot, *packed, *(v for v, _ in direct)]
+        order = [*dot, packed, *(v for v, _ in direct)]
     else:
-        order = [*packed, *(v for v, _ in direct), *dot]
+        order = [packed, *(v for v, _ in direct), *dot]
     return order
 
 
 def _tiled_direct(job: _Job, found: Product) -> tuple[Variant, Tile]:
     tile = _tile(found, job.target, widest=found.n)
-    panels = Panels(tile.channels, found.b[0], tile.channels, 0)
+    panels = Panels(tile.width, found.b[0], tile.width, 0)
     launch = _tiled(job, found, tile, panels, "direct", In(job.views.inputs[1]))
     return Variant(str(launch.params["name"]), (launch,)), tile
 
@@ -278,31 +279,26 @@ def _tiled_scratch(job: _Job) -> Variant:
     return Variant(str(launch.params["name"]), (first, launch))
 
 
-def _pack(
-    job: _Job, tile: Tile, panels: Panels, view: TensorLayout, scratch: Scratch
-) -> Launch:
+def _pack(job: _Job, tile: Tile, panels: Panels, view: TensorLayout, scratch: Scratch) -> Launch:
     """Return the launch that packs b; its batch loops run over b's own matrices."""
     k, n = job.views.k, job.views.n
     src, batch = packing(job.views.b, view)
-    vw = tile.vw if 1 in src else 1
-    chunk = -(-max(PACK_ELEMENTS // panels.width, 1) // vw) * vw if job.target.is_cpu else vw
-    chunk = min(chunk, -(-k // vw) * vw)
-    blocks = -(-n // panels.width)
+    strips = -(-n // panels.width) * tile.nv
+    chunk = -(-min(PACK_ELEMENTS // tile.vw, k) // tile.vw) * tile.vw
+    chunk = chunk if job.target.is_cpu else tile.vw
     matrices = int(np.prod(batch.extents))
-    global_size, local = grid(job.target, blocks, -(-k // chunk), matrices)
-    how = {src[1]: "columns", src[0]: "rows"}.get(1, "any")
+    global_size, local = grid(job.target, strips, -(-k // chunk), matrices)
+    how = {src[0]: "rows", src[1]: "columns"}.get(1, "any")
     params = {
         "name": f"gemm_pack_f32_{how}_w{panels.width}", "k": k, "n": n, "src": src, "batch": batch,
-        "width": panels.width, "row": panels.row, "panel": panels.panel, "vw": vw, "chunk": chunk,
-        "wg": local,
+        "row": panels.row, "panel": panels.panel, "strips": strips, "nv": tile.nv, "vw": tile.vw,
+        "chunk": chunk, "wg": local,
     }  # fmt: skip
     args = (In(job.views.inputs[1]), scratch)
     return Launch("gemm_pack.cl.mako", params, args, global_size, local)
 
 
-def _tiled(
-    job: _Job, found: Product, tile: Tile, panels: Panels, how: str, b: Arg
-) -> Launch:
+def _tiled(job: _Job, found: Product, tile: Tile, panels: Panels, how: str, b: Arg) -> Launch:
     blocks, tiles = -(-found.n // panels.width), -(-found.m // tile.mr)
     first = found.k * found.n * 4 <= L2_BYTES or not job.target.is_cpu
     parts = 1 if job.target.is_cpu else _parts(found, tile, blocks * tiles, job.target)
@@ -324,7 +320,7 @@ def _tiled(
 
 def _parts(found: Product, tile: Tile, items: int, target: Target) -> int:
     """Return into how many parts a GPU splits the sums, so that there is work for all of it."""
-    sums = SPLIT_LANES * tile.mr * tile.channels * 4
+    sums = SPLIT_LANES * tile.mr * tile.width * 4
     most = min(target.max_work_group // SPLIT_LANES, target.local_bytes // sums)
     wanted = target.compute_units * 256 / (items * found.matrices)
     parts = 1

@@ -21,6 +21,7 @@ from clnn.ops._base import (
     ViewSpec,
     grid,
 )
+from clnn.ops._moves import move_type
 from clnn.ops._registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops.eltwise import walk_launch
 from clnn.types import TensorType, broadcast_shapes, normalise_axis
@@ -31,7 +32,7 @@ def copy_variant(problem: Problem, source: TensorLayout, result: TensorLayout) -
     operand = problem.input(0)
     if problem.outputs[0].aliased or operand.aliased or not operand.type.size:
         return Variant("view", ())
-    ctype = operand.type.dtype.cl
+    ctype = move_type(operand.type.dtype)
     reads = In(0, source.offset - operand.layout.offset)
     writes = Out(0, result.offset - problem.outputs[0].layout.offset)
     launch = walk_launch("copy", [source, result], (ctype, ctype), (), {0: 0}, problem.target,
@@ -162,7 +163,7 @@ def _flat_copy(problem: Problem) -> Variant:
     source, out = problem.input(0), problem.outputs[0]
     global_size, local = grid(problem.target, source.type.size)
     params = {
-        "name": "copy_flat", "ctype": out.type.dtype.cl, "src": source.layout, "dst": out.layout,
+        "name": "copy_flat", "ctype": move_type(out.type.dtype), "src": source.layout, "dst": out.layout,
         "count": source.type.size, "wg": local,
     }  # fmt: skip
     launch = Launch("copy_flat.cl.mako", params, (In(0), Out(0)), global_size, local)
@@ -290,7 +291,7 @@ class Concat(ViewSpec):
 
 
 def _member_copy(source: TensorLayout, place: TensorLayout, index: int, problem: Problem) -> Launch:
-    ctype = problem.outputs[0].type.dtype.cl
+    ctype = move_type(problem.outputs[0].type.dtype)
     shift = place.offset - problem.outputs[0].layout.offset
     return walk_launch("copy", [source, place], (ctype, ctype), (), {0: 0}, problem.target,
                        (In(index),), Out(0, shift))  # fmt: skip
@@ -340,7 +341,7 @@ def _axes(node: OnnxNode) -> list[int] | None:
     """Return the axes of Squeeze and Unsqueeze: an attribute before opset 13, then an input."""
     if "axes" in node.attrs:
         return [int(a) for a in node.attrs["axes"]]
-    return [int(a) for a in node.const(1, "axes")] if node.has(1) else None
+    return [int(a) for a in node.const(1, "axes").reshape(-1)] if node.has(1) else None
 
 
 @onnx_op("Squeeze")
@@ -449,4 +450,5 @@ def _space_to_depth(node: OnnxNode) -> Source:
     if h % b or w % b:
         raise ShapeError(f"image {h}x{w} does not divide by blocksize {b}.")
     fine = (n, c, h // b, b, w // b, b)
-    return _shuffle(node, fine, (0, 3, 5, 1, 2, 4), (n, c * b * b, h // b, w // b))
+    perm = (0, 3, 5, 1, 2, 4) if node.attr("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    return _shuffle(node, fine, perm, (n, c * b * b, h // b, w // b))

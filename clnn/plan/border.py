@@ -6,6 +6,7 @@ from math import prod
 
 from clnn.layout import TensorLayout
 from clnn.ops._base import Launch, Out, Target, grid
+from clnn.ops._moves import move_type, move_value
 from clnn.types import DType
 
 
@@ -24,8 +25,9 @@ def fill_launch(layout: TensorLayout, dtype: DType, fill: float, target: Target)
     lines = prod(total)
     global_size, local = grid(target, lines)
     params = {
-        "name": "border_fill", "ctype": dtype.cl, "fill": fill, "wg": local, "lines": lines,
-        "outer": tuple(total), "low": tuple(layout.before[a] for a in outer),
+        "name": "border_fill", "ctype": move_type(dtype), "fill": move_value(fill, dtype),
+        "wg": local, "lines": lines, "outer": tuple(total),
+        "low": tuple(layout.before[a] for a in outer),
         "high": tuple(layout.before[a] + layout.shape[a] for a in outer),
         "pitches": tuple(layout.pitches[a] for a in outer),
         "front": layout.before[inner] * pitch, "real": layout.shape[inner] * pitch,

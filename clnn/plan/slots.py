@@ -16,54 +16,23 @@ Geometries = Sequence[Hashable]
 
 
 def dirty(spans: Sequence[Span], geometries: Geometries) -> list[bool]:
-    """Tell for each block whether one of another geometry or offset shares a byte with it."""
-    place_of = [
-        (span[0], geometry) if geometry is not None else (span[0], block, None)
-        for block, (span, geometry) in enumerate(zip(spans, geometries, strict=True))
-    ]
-    found = [False] * len(spans)
-    rising = sorted(
-        (b for b, (begin, end) in enumerate(spans) if begin < end), key=spans.__getitem__
-    )
-    _spoilt_from_below(rising, spans, place_of, found)
-    _spoilt_from_above(rising, spans, place_of, found)
-    return found
+    """Tell for each block with a geometry whether one of another, or at another offset, meets it.
 
-
-def _spoilt_from_below(
-    rising: list[int], spans: Sequence[Span], place_of: Sequence[Hashable], found: list[bool]
-) -> None:
-    """Mark blocks that begin inside an earlier one of another place.
-
-    Of all earlier blocks two matter: the one that ends last, and the last of another place than it.
+    To meet is to share a byte. The answer for blocks without a geometry means nothing.
     """
-    first: tuple[int, Hashable] = (0, None)
-    second: tuple[int, Hashable] = (0, None)
-    for block in rising:
-        begin, end = spans[block]
-        found[block] |= (second if first[1] == place_of[block] else first)[0] > begin
-        mine = (end, place_of[block])
-        if mine[1] == first[1]:
-            first = max(first, mine, key=_end)
-        elif end > first[0]:
-            first, second = mine, first
-        else:
-            second = max(second, mine, key=_end)
-
-
-def _end(reach: tuple[int, Hashable]) -> int:
-    return reach[0]
-
-
-def _spoilt_from_above(
-    rising: list[int], spans: Sequence[Span], place_of: Sequence[Hashable], found: list[bool]
-) -> None:
-    """Mark blocks inside which a later one of another place begins: the nearest such decides."""
-    other: int | None = None
-    for block, above in zip(reversed(rising), [None, *reversed(rising)], strict=False):
-        if above is not None and place_of[above] != place_of[block]:
-            other = above
-        found[block] |= other is not None and spans[other][0] < spans[block][1]
+    starting: dict[int, list[int]] = {}
+    for block, (begin, end) in enumerate(spans):
+        if begin < end:
+            starting.setdefault(begin, []).append(block)
+    found, reached, begins = [False] * len(spans), 0, sorted(starting)
+    for begin, following in zip(begins, [*begins[1:], None], strict=False):
+        group = starting[begin]
+        spoilt = reached > begin or len({geometries[block] for block in group}) > 1
+        for block in group:
+            end = spans[block][1]
+            found[block] = spoilt or (following is not None and following < end)
+            reached = max(reached, end)
+    return found
 
 
 @dataclass(frozen=True)
@@ -145,8 +114,6 @@ def _beside(
     align = lcm(*problem.aligns)
     ground = -(-ground // align) * align if rest else ground
     budget.left -= len(problem.sizes)
-    if ground > ceiling:
-        return None
     placed = _fit(problem, rest, ceiling - ground, budget)
     if placed is None:
         return None

@@ -17,14 +17,14 @@ def log_compiled(session: Session) -> None:
     if not log.isEnabledFor(PLAN):
         return
     placement, (cached, built) = session.placement, session.build_counts
-    times = ", ".join(f"{what} {seconds * 1e3:.1f} ms" for what, seconds in placement.seconds.items())
+    times = ", ".join(f"{what} {s * 1e3:.1f} ms" for what, s in placement.seconds.items())
     log.log(
         PLAN, "%s: %d nodes, %d launches, arena %d bytes (at least %d); %s; %d programs from the"
         " cache, %d built", placement.device, len(placement.nodes), placement.launches,
         placement.arena_bytes, placement.arena_lower_bound, times, cached, built,
     )  # fmt: skip
-    for row in placement.nodes:
-        log.log(VARIANTS, "%s (%s): %s -> %s", row["node"], row["op"], row["variant"], row["output"])
+    for r in placement.nodes:
+        log.log(VARIANTS, "%s (%s): %s -> %s", r["node"], r["op"], r["variant"], r["output"])
     if log.isEnabledFor(SOURCES):
         sources = {render(p.launch.template, p.launch.params) for p in session.plan.launches}
         for source in sorted(sources):

@@ -97,7 +97,8 @@ def _fma_kernels(info: DeviceInfo) -> list[_Kernel]:
 
 def _copy_kernels(info: DeviceInfo) -> list[_Kernel]:
     if info.type == "cpu":
-        return [_kernel("peak_copy", "v16", {"vec": 16, "chunk": 4096, "blocked": True, "wg": (1,)})]
+        params = {"vec": 16, "chunk": 4096, "blocked": True, "wg": (1,)}
+        return [_kernel("peak_copy", "v16", params)]
     wg = (_group(info),)
     return [
         _kernel("peak_copy", f"v{vec}", {"vec": vec, "chunk": 4, "blocked": False, "wg": wg})

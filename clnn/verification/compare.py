@@ -63,7 +63,7 @@ def _wide(array: Array) -> Array:
 
 
 def _errors(got: Array, want: Array) -> Array:
-    """Return absolute errors; infinite where only one of both is NaN or they are not finite alike."""
+    """Return absolute errors; infinite where NaN or an infinity is not met by the same."""
     with np.errstate(invalid="ignore"):
         error = np.abs(got - want)
     same = (np.isnan(got) & np.isnan(want)) | (got == want)

@@ -43,12 +43,10 @@ def random_feeds(
     return feeds
 
 
-def _random(
-    rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[np.generic]
-) -> Array:
+def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
     if dtype.kind == "f":
         return rng.standard_normal(shape).astype(dtype)
     if dtype.itemsize == 1 and dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        return rng.integers(limits.min, limits.max, shape, endpoint=True).astype(dtype)
+        low, high = (-128, 127) if dtype.kind == "i" else (0, 255)
+        return rng.integers(low, high, shape, endpoint=True).astype(dtype)
     return rng.integers(0, 2, shape).astype(dtype)

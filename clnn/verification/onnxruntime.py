@@ -35,7 +35,9 @@ class OnnxRuntime:
                 source, options, providers=["CPUExecutionProvider"]
             )
         except Exception as err:
-            raise ModelError(f"onnxruntime {ort.__version__} does not load the model: {err}") from err
+            raise ModelError(
+                f"onnxruntime {ort.__version__} does not load the model: {err}"
+            ) from err
         self.title = f"onnxruntime {ort.__version__}"
 
     def __call__(

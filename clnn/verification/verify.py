@@ -95,9 +95,7 @@ def _outputs(
     return tuple(difference(n, got[n], want[n], request.tolerance) for n in names), title
 
 
-def _layers(
-    request: Request, graph: Graph, feeds: Mapping[str, Array]
-) -> tuple[Layer, ...]:
+def _layers(request: Request, graph: Graph, feeds: Mapping[str, Array]) -> tuple[Layer, ...]:
     options = replace(request.options, fuse=False)
     if request.against == "reference":
         return reference_layers(graph, request.device, options, feeds)

@@ -20,6 +20,8 @@ FLOAT = {
                     "{v} = {v} > {T}(1) ? {T}(1) : {v};",
     "hard_swish": "{{ {D} t = {v} / {T}(6) + {T}(0.5f); t = t < {T}(0) ? {T}(0) : t; "
                   "t = t > {T}(1) ? {T}(1) : t; {v} *= t; }}",
+    "swish": "{v} = {v} / ({T}(1) + exp(-{p0} * {v}));",
+    "shrink": "{v} = {v} < -{p0} ? {v} + {p1} : ({v} > {p0} ? {v} - {p1} : {T}(0));",
     "softplus": "{v} = ({v} > {T}(0) ? {v} : {T}(0)) + log1p(exp(-fabs({v})));",
     "softsign": "{v} = {v} / ({T}(1) + fabs({v}));",
     "gelu": "{v} = {T}(0.5f) * {v} * ({T}(1) + erf({v} * {T}(0.70710678118654752f)));",
@@ -31,12 +33,22 @@ FLOAT = {
     "exp": "{v} = exp({v});",
     "log": "{v} = log({v});",
     "sqrt": "{v} = sqrt({v});",
+    "square": "{v} = {v} * {v};",
     "reciprocal": "{v} = {T}(1) / {v};",
     "floor": "{v} = floor({v});",
     "ceil": "{v} = ceil({v});",
     "round": "{v} = rint({v});",
     "sin": "{v} = sin({v});",
     "cos": "{v} = cos({v});",
+    "tan": "{v} = tan({v});",
+    "asin": "{v} = asin({v});",
+    "acos": "{v} = acos({v});",
+    "atan": "{v} = atan({v});",
+    "sinh": "{v} = sinh({v});",
+    "cosh": "{v} = cosh({v});",
+    "asinh": "{v} = asinh({v});",
+    "acosh": "{v} = acosh({v});",
+    "atanh": "{v} = atanh({v});",
     "abs": "{v} = fabs({v});",
     "neg": "{v} = -{v};",
     "sign": "{v} = {v} > {T}(0) ? {T}(1) : ({v} < {T}(0) ? {T}(-1) : {v});",
@@ -58,14 +70,28 @@ INTEGER.update({
     "min": "{v} = min({a}, {b});",
     "max": "{v} = max({a}, {b});",
     "div": "{{ {D} s = {b}, t = {a}; {v} = t / (s == {T}(0) ? {T}(1) : s); }}",
-    "pow": "{{ {D} s = {b}, t = {a}, r = {T}(1); for (; s > {T}(0); s /= {T}(2)) "
-           "{{ r = s % {T}(2) ? r * t : r; t *= t; }} {v} = s < {T}(0) ? {T}(0) : r; }}",
+    "pow": "{{ {D} s = {b}, t = {a}, r = {T}(1); for (int bit = 0; bit < {BITS}; ++bit, t *= t) "
+           "r = (s >> {T}(bit) & {T}(1)) != {T}(0) ? r * t : r; {v} = r; }}",
 })
+SIGNED = dict(INTEGER)
+SIGNED.update({
+    # the least value divided by -1 overflows, which stops some processors
+    "div": "{{ {D} s = {b}, t = {a}; {D} q = s == {T}(0) || s == {T}(-1) ? {T}(1) : s; q = t / q; "
+           "{v} = s == {T}(-1) ? -q : q; }}",
+    "pow": "{{ {D} s = {b}, t = {a}, r = {T}(1), o = t; {D} n = s < {T}(0) ? -s : s; "
+           "for (int bit = 0; bit < {BITS}; ++bit, t *= t) "
+           "r = (n >> {T}(bit) & {T}(1)) != {T}(0) ? r * t : r; "
+           "{v} = s >= {T}(0) || o == {T}(1) || o == {T}(-1) ? r : {T}(0); }}",
+})
+UNSIGNED = dict(INTEGER)
+UNSIGNED.update({"abs": ";", "relu": ";"})
+SIGNED_TYPES = ("char", "short", "int", "long")
+BITS = {"char": 7, "uchar": 8, "short": 15, "ushort": 16, "int": 31, "uint": 32, "long": 63, "ulong": 64}
 REAL_TYPES = ("float", "half", "double")
 %>
 <%def name="one(step, v, ctype, width, load)">\
 <%
-    table = FLOAT if ctype in REAL_TYPES else INTEGER
+    table = FLOAT if ctype in REAL_TYPES else SIGNED if ctype in SIGNED_TYPES else UNSIGNED
     vector = ctype if width == 1 else f"{ctype}{width}"
     cast = f"({vector})"
     params = [f"{cast}({scalar(p, ctype)})" for p in step.params]
@@ -73,7 +99,7 @@ REAL_TYPES = ("float", "half", "double")
         load(step.operand) if step.operand is not None else None)
     a, b = (other, v) if step.swapped else (v, other)
     names = {f"p{i}": p for i, p in enumerate(params)}
-    text = table[step.fn].format(v=v, a=a, b=b, T=cast, D=vector, **names)
+    text = table[step.fn].format(v=v, a=a, b=b, T=cast, D=vector, BITS=BITS.get(ctype, 0), **names)
 %>${text}\
 </%def>
 <%def name="apply(steps, v, ctype, width, load)">\

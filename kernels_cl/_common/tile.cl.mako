@@ -1,15 +1,15 @@
 <%doc>
-Register tiles: how vectors of results are stored and vectors of operands are loaded at any pitch.
+Register tiles: how vectors of results are summed and stored, and operands loaded, at any pitch.
 
 store_lanes(width, value, pointer, where, pitch, first, end)
     Statements that store lanes first..end - 1 of vector `value` at pointer[where + lane * pitch].
 load_lanes(width, pointer, where, pitch, end)
     Expression of a vector whose lanes 0..end - 1 are pointer[where + lane * pitch], the others 0.
     pitch 0: one element in all lanes.
+total(name, value, width)
+    Declares `float NAME`, the sum of the lanes of vector `value`, added by halves.
 </%doc>
 <%!
-LANES = "0123456789abcdef"
-
 def runs(first, end):
     """Split lanes first..end - 1 into (start, count) with counts that are powers of two."""
     found = []
@@ -21,17 +21,21 @@ def runs(first, end):
         first += count
     return found
 
-def lane(value, width, start, count):
-    return value if count == width else f"{value}.s{LANES[start:start + count]}"
+def lanes(start, count):
+    """Return the swizzle of `count` lanes from `start` on."""
+    return "s" + "0123456789abcdef"[start:start + count]
+
+def part(value, width, start, count):
+    return value if count == width else f"{value}.{lanes(start, count)}"
 %>
 <%def name="store_lanes(width, value, pointer, where, pitch, first, end)">\
 % if pitch == 1:
 %  for start, count in runs(first, end):
-    ${store(count, lane(value, width, start, count), pointer, f"{where} + {start}")}
+    ${store(count, part(value, width, start, count), pointer, f"{where} + {start}")}
 %  endfor
 % else:
 %  for start in range(first, end):
-    ${store(1, lane(value, width, start, 1), pointer, f"{where} + {start * pitch}")}
+    ${store(1, part(value, width, start, 1), pointer, f"{where} + {start * pitch}")}
 %  endfor
 % endif
 </%def>
@@ -41,4 +45,17 @@ ${load("float", width, pointer, where, pitch)}\
 % else:
 (${vec_type("float", width)})(${", ".join([f"{pointer}[{where} + {k * pitch}]" for k in range(end)] + ["0"] * (width - end))})\
 % endif
+</%def>
+<%def name="total(name, value, width)">\
+<% found = value %>\
+% while width > 1:
+<%
+    width //= 2
+    sides = ("lo", "hi") if width > 1 else ("s0", "s1")
+    text = " + ".join(f"{found}.{side}" for side in sides)
+    found = f"{name}_{width}"
+%>\
+        const ${vec_type("float", width)} ${found} = ${text};
+% endwhile
+        float ${name} = ${found};
 </%def>

@@ -113,33 +113,38 @@ def test_sound_entry_under_the_name_of_another(store, good, key, told):
 
 
 def _folder(path):
+    path.unlink()
     path.mkdir()
     (path / "inside").write_bytes(b"x")
 
 
 def _empty_folder(path):
+    path.unlink()
     path.mkdir()
 
 
 def _link_to_sound(path):
-    real = path.with_name("elsewhere")
-    real.write_bytes(path.read_bytes() if path.exists() else b"x")
-    path.symlink_to(real)
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
 
 
 def _dangling_link(path):
+    path.unlink()
     path.symlink_to("nowhere")
 
 
 def _link_to_itself(path):
+    path.unlink()
     path.symlink_to(path.name)
 
 
 def _fifo(path):
+    path.unlink()
     os.mkfifo(path)
 
 
 def _socket(path):
+    path.unlink()
     here = os.getcwd()
     os.chdir(path.parent)
     try:
@@ -156,7 +161,6 @@ THINGS = (_folder, _empty_folder, _link_to_sound, _dangling_link, _link_to_itsel
 @pytest.mark.parametrize("thing", THINGS)
 @pytest.mark.parametrize("first", ["get", "put"])
 def test_not_a_file_in_the_place_of_a_file(store, good, key, told, thing, first):
-    store.path(key(1)).unlink()
     thing(store.path(key(1)))
     if first == "get":
         _recovers(store, key)

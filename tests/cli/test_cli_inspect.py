@@ -111,5 +111,7 @@ def test_every_step_of_the_plan_has_a_row(clnn, files):
     data = clnn("inspect", files["network"], "--plan", "--json").data
     text = clnn("inspect", files["network"], "--plan").out
     for step in data["steps"]:
-        assert re.search(rf"^ +{step['number']} {re.escape(step['node'][-28:])} ", text, re.MULTILINE)
+        assert re.search(
+            rf"^ +{step['number']} {re.escape(step['node'][-28:])} ", text, re.MULTILINE
+        )
     assert command.MOST_NAMES > 0

@@ -54,7 +54,9 @@ def test_version(clnn):
     assert (result.code, result.out.strip()) == (0, f"clnn {__version__}")
 
 
-@pytest.mark.parametrize("words", [(), ("nonsense",), ("bench",), ("bench", "a", "b"), ("--", "bench")])
+@pytest.mark.parametrize(
+    "words", [(), ("nonsense",), ("bench",), ("bench", "a", "b"), ("--", "bench")]
+)
 def test_wrong_use_is_status_2_with_the_usage(clnn, words):
     result = clnn(*words)
     assert result.code == 2

@@ -81,12 +81,12 @@ def test_bench_runs_several_callers(clnn, files, any_device):
     assert result.data["latency"]["n"] == 12
 
 
-def test_a_caller_that_fails_ends_the_measurement(files, any_device, monkeypatch):
+def test_a_caller_that_fails_ends_the_measurement(files, any_device):
     plan = _measure.Plan(warmup=0, runs=2, streams=2)
     broken = {"x": np.zeros((1, 3, 6, 6), np.float32)}
-    with library.compile_model(files["network"], any_device) as session:
-        with pytest.raises(library.ClnnError, match="axis 3 is 6"):
-            _measure._streamed(plan, session, broken)
+    session = library.compile_model(files["network"], any_device)
+    with session, pytest.raises(library.ClnnError, match="axis 3 is 6"):
+        _measure._streamed(plan, session, broken)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,7 @@ def test_a_caller_that_fails_ends_the_measurement(files, any_device, monkeypatch
         (("--streams", "0"), "--streams is 0"),
         (("--time", "nan"), "--time is nan"),
         (("--time", "0"), "--time is 0.0"),
+        (("--against", "onnxruntime", "--hint", "throughput"), "one caller at a time"),
         (("--shape", "x:1,3"), "does not fit"),
         (("--shape", "z:1,3,6,7"), "z"),
         (("--shape", "nothing"), "is no shape"),
@@ -115,7 +116,9 @@ def test_open_shapes_are_given_by_input_or_by_dimension(clnn, files, any_device)
     assert "--shape NAME:1,3,224,224 or --shape DIMENSION:4" in refused.err
     whole = clnn(*words, "--shape", "image:2,3,4,5", "--json")
     assert whole.data["shapes"] == "image:2x3x4x5"
-    parts = clnn(*words, "--shape", "batch:2", "--shape", "height:4", "--shape", "width:5", "--json")
+    parts = clnn(
+        *words, "--shape", "batch:2", "--shape", "height:4", "--shape", "width:5", "--json"
+    )
     assert parts.data["shapes"] == "image:2x3x4x5"
 
 
@@ -137,7 +140,9 @@ def test_profile_prints_layers_slowest_first(clnn, files, device):
 def test_profile_counts_work_and_cached_programs(clnn, files, tmp_path, any_device, own_cache):
     words = ("profile", files["network"], "-d", any_device, "--runs", 3)
     assert clnn(*words, "--csv", tmp_path / "t.csv").code == 0
-    rows = {row["node"]: row for row in csv.DictReader(io.StringIO((tmp_path / "t.csv").read_text()))}
+    rows = {
+        row["node"]: row for row in csv.DictReader(io.StringIO((tmp_path / "t.csv").read_text()))
+    }
     flops = float(rows["first"]["gflops"]) * 1e9 * float(rows["first"]["seconds"])
     assert flops == pytest.approx(2 * 42 * 8 * 27, rel=0.05)
     nbytes = float(rows["first"]["gbytes"]) * 1e9 * float(rows["first"]["seconds"])
@@ -170,9 +175,13 @@ def test_trace_follows_the_trace_event_format(clnn, files, tmp_path, device):
     runs = [e for e in slices if e["cat"] == "run"]
     assert [e["name"] for e in runs] == ["run 0", "run 1"]
     assert {e["name"] for e in slices if e["cat"] == "compile"} == {"plan", "build", "pack"}
-    assert {"upload", "download"} == {e["name"].split()[0] for e in slices if e["cat"] == "transfer"}
+    assert {"upload", "download"} == {
+        e["name"].split()[0] for e in slices if e["cat"] == "transfer"
+    }
     first = next(e for e in slices if e["name"] == "first")
-    assert {"shape", "variant", "kernel", "flops", "bytes", "queued", "submit"} <= first["args"].keys()
+    assert {"shape", "variant", "kernel", "flops", "bytes", "queued", "submit"} <= first[
+        "args"
+    ].keys()
     check_arrows(events, runs)
 
 
@@ -223,9 +232,7 @@ def quick_peaks(monkeypatch):
     monkeypatch.setattr(peak, "REPEATS", 1)
 
 
-def test_peaks_are_measured_once_and_shown_as_shares(
-    clnn, files, device, own_cache, quick_peaks
-):
+def test_peaks_are_measured_once_and_shown_as_shares(clnn, files, device, own_cache, quick_peaks):
     words = ("bench", files["network"], "-d", device, *FAST)
     assert "of measured" not in clnn(*words).out
     assert peak.known_peaks(select(device)) is None
@@ -237,6 +244,18 @@ def test_peaks_are_measured_once_and_shown_as_shares(
     assert again["share_of_flops"] == pytest.approx(again["flops_per_s"] / peaks.flops)
     layers = clnn("profile", files["network"], "-d", device, "--json").data["layers"]
     assert {layer["bound"] for layer in layers} <= {"mem", "compute", "launch"}
+
+
+def test_devices_measures_and_shows_peaks(clnn, own_cache, quick_peaks):
+    before = clnn("devices", "--json")
+    if before.code == 3:
+        pytest.skip("no usable OpenCL device")
+    assert all(d["peaks"] is None for d in before.data)
+    assert "GFLOP/s" not in clnn("devices").out
+    measured = clnn("devices", "--measure", "--json").data
+    assert all((d["peaks"] is not None) == d["usable"] for d in measured)
+    text = clnn("devices").out
+    assert text.count("GFLOP/s (float32)") == sum(d["usable"] for d in measured)
 
 
 def test_damaged_peaks_are_not_believed(any_device, own_cache, quick_peaks):

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import sys
+
 import cli_models
 import numpy as np
 import pytest
 from PIL import Image
 
+from clnn.cli import _common
 from clnn.cli import _image as image
 from clnn.errors import SettingError
 from clnn.importers.onnx_info import ValueInfo
@@ -84,12 +87,18 @@ def test_scaling_by_metadata_preset_and_options(clnn, tmp_path, any_device):
     np.testing.assert_allclose(values("--preset", "signed"), [-0.6, -0.2, 0.6], **close)
     imagenet = (np.array([51, 102, 204]) - [123.675, 116.28, 103.53]) / [58.395, 57.12, 57.375]
     np.testing.assert_allclose(values("--preset", "imagenet"), imagenet, **close)
-    np.testing.assert_allclose(values("--mean", "0", "--std", "51,51,51"), [0.01, 0.02, 0.04], **close)
-    np.testing.assert_allclose(values("--preset", "raw", "--channels", "bgr"), [204, 102, 51], **close)
+    np.testing.assert_allclose(
+        values("--mean", "0", "--std", "51,51,51"), [0.01, 0.02, 0.04], **close
+    )
+    np.testing.assert_allclose(
+        values("--preset", "raw", "--channels", "bgr"), [204, 102, 51], **close
+    )
 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "I;16", "1"])
-def test_pictures_of_every_kind_become_what_the_input_takes(clnn, files, tmp_path, any_device, mode):
+def test_pictures_of_every_kind_become_what_the_input_takes(
+    clnn, files, tmp_path, any_device, mode
+):
     grey = np.array([[0, 255], [128, 64]], np.uint16)
     if mode == "I;16":
         made = Image.fromarray(grey * 257)
@@ -151,9 +160,21 @@ def test_arrays_in_and_out(clnn, files, tmp_path, any_device):
     assert "does not say which input" in vague.err
 
 
+def test_outputs_of_any_name_are_written(tmp_path):
+    arrays = {"file": np.arange(3), "a/b:0": np.ones((2, 1), np.float32), "": np.array(True)}
+    _common.save_arrays(str(tmp_path / "out.npz"), arrays)
+    stored = np.load(tmp_path / "out.npz")
+    assert stored.files == list(arrays)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(stored[name], array)
+        assert stored[name].dtype == array.dtype
+
+
 def test_given_arrays_fix_open_dimensions(clnn, files, tmp_path, any_device):
     np.save(tmp_path / "x.npy", np.full((2, 3, 5, 4), 0.5, np.float32))
-    result = clnn("run", files["doubler"], "--input", tmp_path / "x.npy", "-d", any_device, "--json")
+    result = clnn(
+        "run", files["doubler"], "--input", tmp_path / "x.npy", "-d", any_device, "--json"
+    )
     assert result.code == 0, result.err
     output = result.data["outputs"][0]
     assert output["shape"] == [2, 3, 10, 8]
@@ -219,8 +240,16 @@ def test_the_input_for_a_picture_is_found(dims, layout, found):
 
 @pytest.mark.parametrize("dims", [(1, 2, 8, 9), (1, "c", 8, 9), (5,), None, (1, 3, 4, 5, 6)])
 def test_inputs_that_take_no_picture_are_listed(dims):
-    with pytest.raises(SettingError, match="no input takes a picture.*scores float32"):
+    with pytest.raises(SettingError, match=r"no input takes a picture.*scores float32"):
         image.find_input([ValueInfo("scores", "float32", dims)], None, None)
+
+
+def test_without_pillow_it_says_what_to_do(clnn, files, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    result = clnn("run", files["doubler"], "--image", "in.png")
+    assert result.code == 2
+    assert result.err.startswith("MissingPackageError: Pillow cannot be imported")
+    assert "pip install pillow" in result.err
 
 
 def test_a_layout_that_no_input_has_is_named():

@@ -34,8 +34,8 @@ def test_wrong_is_status_1_with_a_command_that_repeats_it(clnn, files, any_devic
 
 def test_input_files_and_shapes(clnn, files, any_device, tmp_path):
     np.save(tmp_path / "x.npy", np.ones((2, 3, 4, 5), np.float32))
-    result = clnn("verify", files["doubler"], "-d", any_device, "--shape", "image:2,3,4,5", "--input",
-                  tmp_path / "x.npy", "--json")  # fmt: skip
+    result = clnn("verify", files["doubler"], "-d", any_device, "--json", "--shape",
+                  "image:2,3,4,5", "--input", tmp_path / "x.npy")  # fmt: skip
     assert result.code == 0, result.err
     assert result.data["outputs"][0]["shape"] == [2, 3, 8, 10]
     assert result.data["outputs"][0]["want"] == 1

@@ -83,7 +83,7 @@ def test_function_that_calls_itself_is_refused():
 
 def test_functions_that_grow_without_bound_are_refused(monkeypatch):
     """Each calls the next one four times: 4**15 nodes out of a file of some kilobytes."""
-    monkeypatch.setattr("clnn.importers.onnx_checks.MAX_NODES", 2000)
+    monkeypatch.setattr("clnn.importers.onnx_limits.MAX_NODES", 2000)
     functions = []
     for level in range(15):
         inner = "Neg" if level == 0 else f"F{level - 1}"
@@ -478,16 +478,16 @@ def test_very_many_unsupported_nodes_stay_readable():
 
 
 def test_form_from_a_newer_operator_set_than_clnn_knows_is_refused(monkeypatch):
-    monkeypatch.setattr("clnn.importers.onnx.NEWEST_OPSET", 5)
+    monkeypatch.setattr("clnn.importers.onnx_nodes.NEWEST_OPSET", 5)
     monkeypatch.setattr("clnn.importers.onnx_report.NEWEST_OPSET", 5)
-    from clnn.importers import onnx as importer
+    from clnn.importers import onnx_nodes
 
-    importer._known.cache_clear()
+    onnx_nodes._known.cache_clear()
     with pytest.raises(
         UnsupportedOpError, match=r"it changed in opset \d+; clnn knows ONNX up to opset 5"
     ):
         import_onnx(relu())
-    importer._known.cache_clear()
+    onnx_nodes._known.cache_clear()
 
 
 def test_float16_models_are_refused_with_what_to_do():

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,27 +49,25 @@ def missing() -> str:
 def run(
     mode: str,
     folder: Path,
+    jobs: Sequence[Mapping[str, str]] = (),
     *,
-    targets: Sequence[str] = ("cpu", "gpu"),
-    only: Sequence[str] = (),
     long: bool = False,
-    kernels: Path | None = None,
-    timeout: float = 3600.0,
+    timeout: float = 4 * 3600.0,
 ) -> Result:
-    """Run cases under Oclgrind in `mode`, one of MODES; files go to `folder`.
+    """Run `jobs` (all cases when empty) under Oclgrind in `mode`, one of MODES.
 
-    only: names of cases (all when empty). kernels: templates to use instead of the checkout's.
+    A job names its case and target, and perhaps a folder of templates to use instead of the
+    checkout's: "case", "target", "kernels". long: the long form. Files go to `folder`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     log, report = folder / f"{mode}.log", folder / f"{mode}.json"
     for old in (log, report):
         old.unlink(missing_ok=True)
     command = ["oclgrind", *MODES[mode], "--num-threads", "1", "--log", str(log)]
-    command += [sys.executable, str(HERE / "runner.py"), "--report", str(report)]
-    command += ["--targets", ",".join(targets), "--only", ",".join(only)]
+    command += [sys.executable, str(HERE / "runner.py"), "--report", str(report), "--mode", mode]
+    command += ["--jobs", json.dumps([dict(job) for job in jobs])]
     command += ["--long"] if long else []
-    command += ["--no-fill"] if mode == "unoptimised" else []
-    done = subprocess.run(command, env=_environment(kernels), stdin=subprocess.DEVNULL, timeout=timeout,
+    done = subprocess.run(command, env=_environment(), stdin=subprocess.DEVNULL, timeout=timeout,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # fmt: skip
     return Result(
         mode, done.returncode, done.stdout, log.read_text("utf-8", "replace") if log.exists() else "",
@@ -77,10 +75,9 @@ def run(
     )  # fmt: skip
 
 
-def _environment(kernels: Path | None) -> dict[str, str]:
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("CLNN_", "OCLGRIND_", "COV_"))}
-    env |= {"CLNN_CACHE": "off", "CLNN_BUILD_JOBS": "1"}
-    return env | ({"CLNN_KERNEL_PATH": str(kernels)} if kernels else {})
+def _environment() -> dict[str, str]:
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("CLNN_", "OCLGRIND_"))}
+    return env | {"CLNN_CACHE": "off", "CLNN_BUILD_JOBS": "1"}
 
 
 def findings(log: str) -> list[str]:
@@ -90,34 +87,46 @@ def findings(log: str) -> list[str]:
     return [text for text in lines if text and text != HARMLESS]
 
 
-def complaints(result: Result) -> list[str]:
-    """Return everything that is wrong with a run; empty when the gate is passed."""
-    found = []
-    rows = result.report.get("rows", [])
-    raw = result.log.encode()
-    for row in rows:
+def complaints(result: Result, most: int = 3) -> list[str]:
+    """Return everything that is wrong with a run, at most so many messages of Oclgrind per job.
+
+    Empty when the gate is passed.
+    """
+    found, inside = [], 0
+    for row in result.report.get("rows", []):
+        messages = of_row(result, row)
+        inside += len(messages)
         where = f"{row['case']} on {row['target']}, {result.mode}"
-        if row["error"]:
-            found.append(f"{where}: {row['error'].strip()}")
-        for text in findings(raw[slice(*row["log"])].decode("utf-8", "replace"))[:3]:
-            found.append(f"{where}: {text}")
-    if not rows:
-        found.append(f"{result.mode}: no case ran. Printed at the end: {result.printed[-2000:]}")
-    inside = sum(len(findings(raw[slice(*row["log"])].decode("utf-8", "replace"))) for row in rows)
+        texts = [row["error"].strip()] if row["error"] else []
+        found += [f"{where}: {text}" for text in [*texts, *messages[:most]]]
+    end = f"{result.mode}, exit status {result.status}, printed at the end: {result.printed[-2000:]}"
+    if not result.report.get("rows"):
+        found.append(f"no case ran. {end}")
     if len(findings(result.log)) > inside:
-        found.append(f"{result.mode}: outside of the cases: {findings(result.log)[-1]}")
+        found.append(f"{result.mode}, outside of the cases: {findings(result.log)[-1]}")
     if "OCLGRIND FATAL" in result.printed or "Unsupported instruction" in result.printed:
-        found.append(f"{result.mode}: Oclgrind gave up: {result.printed[-2000:]}")
-    if result.status and not found:
-        found.append(f"{result.mode}: exit status {result.status}: {result.printed[-2000:]}")
-    return found
+        found.append(f"Oclgrind gave up. {end}")
+    return found or ([f"the run failed. {end}"] if result.status else [])
 
 
-def incomplete(results: Sequence[Result], kernels: Path = KERNELS) -> list[str]:
-    """Return a complaint for each template of `kernels`, and each kind of op, that no run rendered."""
-    rendered = {name for r in results for name in r.report.get("rendered", [])}
+def of_row(result: Result, row: Mapping[str, Any]) -> list[str]:
+    """Return what Oclgrind said while a job of the report ran."""
+    return findings(result.log.encode()[slice(*row["log"])].decode("utf-8", "replace"))
+
+
+def incomplete(result: Result, kernels: Path = KERNELS) -> list[str]:
+    """Return a complaint for each template of `kernels` that the run did not render in full."""
+    if not result.report:
+        return []
+    rendered, unused = result.report["rendered"], result.report["unused"]
     found = []
-    for path in sorted(kernels.glob("*.cl.mako")):
-        if path.name not in rendered:
-            found.append(f"template {path.name}: no case in tests/oclgrind/cases.py renders it")
+    for path in sorted(kernels.glob("**/*.cl.mako")):
+        name = path.relative_to(kernels).as_posix()
+        if name.startswith("_probe/"):
+            continue
+        if name not in rendered and not name.startswith("_"):
+            found.append(f"{name}: no case renders it. Add one in tests/oclgrind.")
+        elif unused.get(name):
+            lines = "\n  ".join(unused[name])
+            found.append(f"{name}: no case renders these lines. Add one in tests/oclgrind.\n  {lines}")
     return found

@@ -24,18 +24,20 @@ def main() -> int:
     asked = _arguments()
     import simulator
 
-    machine = simulator.install(fill=not asked.no_fill)
+    tracked = asked.mode == "unoptimised"  # whether Oclgrind tells what is uninitialised
+    machine = simulator.install(fill=not tracked)
     import cases
     import harness
 
     harness.GUARD = 0  # buffers end where tensors end
-    chosen = cases.choose(asked.only.split(",") if asked.only else [], asked.long)
+    targets = simulator.TRACKED if tracked else simulator.TARGETS
     rows = []
-    for name in asked.targets.split(","):
-        machine.target = simulator.TARGETS[name]
-        rows += [_run(case, name) for case in chosen if name in case.targets]
+    for job in json.loads(asked.jobs) or cases.jobs(asked.long, asked.mode):
+        machine.target = targets[job["target"]]
+        os.environ["CLNN_KERNEL_PATH"] = job.get("kernels", "")
+        rows.append({**job, **_run(cases.CASES[job["case"]])})
     report = {
-        "rows": rows, "rendered": sorted(machine.rendered), "kinds": sorted(cases.ran_kinds),
+        "rows": rows, "rendered": sorted(machine.rendered), "kernels": len(machine.sources),
         "unused": simulator.unused_lines(machine),
     }  # fmt: skip
     Path(asked.report).write_text(json.dumps(report, indent=1), "utf-8")
@@ -45,21 +47,20 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--report", required=True)
-    parser.add_argument("--targets", default="cpu,gpu")
-    parser.add_argument("--only", default="", help="names of cases, separated by commas")
+    parser.add_argument("--jobs", default="[]", help="JSON: case, target and perhaps kernels of each")
     parser.add_argument("--long", action="store_true")
-    parser.add_argument("--no-fill", action="store_true")
+    parser.add_argument("--mode", required=True)
     return parser.parse_args()
 
 
-def _run(case: Any, target: str) -> dict[str, Any]:
+def _run(case: Any) -> dict[str, Any]:
     begin, clock, error = _log_size(), time.perf_counter(), ""
     try:
         case.run()
     except Exception:
         error = traceback.format_exc(limit=-4)
     return {
-        "case": case.name, "target": target, "error": error, "log": [begin, _log_size()],
+        "error": error, "log": [begin, _log_size()],
         "seconds": round(time.perf_counter() - clock, 2),
     }  # fmt: skip
 

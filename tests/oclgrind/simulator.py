@@ -21,9 +21,11 @@ from clnn.ops._base import Target
 DEVICE = "oclgrind"
 FEATURES = frozenset({"fp64"})
 TARGETS = {
-    "cpu": Target("cpu", vector=16, compute_units=2, max_work_group=256, features=FEATURES),
-    "gpu": Target("gpu", vector=4, compute_units=16, max_work_group=256, features=FEATURES),
+    "cpu": Target("cpu", vector=16, compute_units=1, max_work_group=256, features=FEATURES),
+    "gpu": Target("gpu", vector=4, compute_units=1, max_work_group=256, features=FEATURES),
 }
+# Oclgrind takes the upper half of a vector of 16 for uninitialised when it is moved on its own.
+TRACKED = {"cpu": replace(TARGETS["cpu"], vector=8), "gpu": TARGETS["gpu"]}
 POISON = 0xFF
 
 
@@ -33,6 +35,7 @@ class Simulator:
     def __init__(self) -> None:
         self.target = TARGETS["cpu"]
         self.rendered: set[str] = set()
+        self.sources: set[str] = set()
         self.lines: dict[str, set[int]] = {}
 
     def render(self, plain: Callable[..., str], template: str, params: Mapping[str, Any]) -> str:
@@ -40,6 +43,7 @@ class Simulator:
         with _watched(self.lines):
             text = plain(template, params)
         self.rendered.add(template)
+        self.sources.add(text)
         return text
 
 
@@ -54,6 +58,7 @@ def install(fill: bool) -> Simulator:
     room.render = functools.partial(simulator.render, room.render)  # type: ignore[assignment]
     _skip_the_probe()
     _poison(fill)
+    _keep_buffers()
     from clnn.runtime import program, session
 
     session.target_of = lambda info: simulator.target
@@ -84,6 +89,19 @@ def _poison(fill: bool) -> None:
         return plain(queue, memory, np.uint8(POISON), offset, size) if fill else None
 
     cl.enqueue_fill_buffer = replaced
+
+
+def _keep_buffers() -> None:
+    """Never free device memory: Oclgrind takes what lies at a used address for uninitialised."""
+    from clnn.runtime import state
+
+    plain, kept = state.allocate, []
+
+    def replaced(make: Callable[[], Any], nbytes: int, device: Any) -> Any:
+        kept.append(plain(make, nbytes, device))
+        return kept[-1]
+
+    state.allocate = replaced
 
 
 # Lines of templates: Mako compiles each into Python functions, whose lines it can map back.
@@ -130,10 +148,15 @@ def unused_lines(simulator: Simulator) -> dict[str, list[str]]:
         template = _lookup(folders).get_template(name)
         possible, used = _mapped(template.code, simulator.lines.get(_module(name), set()))
         text = template.source.splitlines()
-        missed = sorted(n for n in possible - used if n <= len(text) and text[n - 1].strip())
+        missed = sorted(n for n in possible - used if n and _prints(text[n - 1]))
         if missed:
             found[name] = [f"{n}: {text[n - 1].strip()}" for n in missed]
     return found
+
+
+def _prints(line: str) -> bool:
+    """Whether a line does something, rather than begin or end a part of the template."""
+    return bool(line.strip()) and not line.strip().startswith(("</%", "%>", "<%namespace", "<%def", "<%!"))
 
 
 def _module(name: str) -> str:

@@ -6,6 +6,7 @@ those of kind "real" stand apart, because they are large.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import pkgutil
 import re
@@ -22,9 +23,11 @@ from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
 
-from clnn.errors import UnsupportedOpError
+from clnn.errors import BuildError, UnsupportedOpError
 from clnn.graph.ir import Graph
+from clnn.graph.passes import optimise
 from clnn.importers.onnx import Backend, import_onnx
+from clnn.plan.schedule import make_plan
 from clnn.verification.reference import reference_values
 
 FOLDER = Path(__file__).resolve().parent
@@ -162,6 +165,23 @@ def imported(case: Case, inputs: Arrays) -> tuple[Graph, dict[str, np.ndarray]]:
     return graph, {n: a for n, a in feeds.items() if n in graph.inputs}
 
 
+def build_ahead(cases: Sequence[Case], device: str) -> None:
+    """Build the kernels of many cases at once, into the program cache; errors come up later."""
+    from clnn.runtime.device import select
+    from clnn.runtime.program import Device
+    from clnn.runtime.session import _sources, target_of
+
+    info = select(device)
+    sources: dict[str, str] = {}
+    for case in cases:
+        for inputs, _ in case.data_sets:
+            with contextlib.suppress(Exception):
+                plan = make_plan(optimise(imported(case, inputs)[0]), target_of(info))
+                sources |= {f"{case.name}:{title}": text for title, text in _sources(plan).items()}
+    with contextlib.suppress(BuildError):
+        Device.open(info).build(sources)
+
+
 def expected_passes() -> list[str]:
     """Return the names in expected.txt."""
     lines = (FOLDER / "expected.txt").read_text(encoding="utf-8").splitlines()
@@ -181,3 +201,23 @@ def exclusions() -> list[tuple[re.Pattern[str], str]]:
 def exclusion(name: str, rows: Sequence[tuple[re.Pattern[str], str]]) -> str | None:
     """Return the reason why a case is excluded, or None."""
     return next((reason for pattern, reason in rows if pattern.fullmatch(name)), None)
+
+
+def unexpected(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return a line for each outcome that the two lists do not foresee."""
+    listed, rows = set(expected_passes()), exclusions()
+    lines = []
+    for outcome in outcomes:
+        reason = exclusion(outcome.name, rows)
+        if outcome.verdict == "passed":
+            if outcome.name not in listed:
+                lines.append(f"{outcome.name} passes and is not in expected.txt")
+        elif outcome.name in listed:
+            lines.append(f"{outcome.name} is in expected.txt and {outcome.verdict}: {outcome.why}")
+        elif reason is None:
+            lines.append(f"{outcome.name} is in neither list and {outcome.verdict}: {outcome.why}")
+        elif outcome.verdict == "failed":
+            lines.append(
+                f"{outcome.name} is excluded, but failed instead of being refused: {outcome.why}"
+            )
+    return lines

@@ -7,39 +7,21 @@ import random
 import subprocess
 import sys
 from dataclasses import replace
-from math import gcd, lcm
+from math import gcd
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from liveness import NETS, Net, cells, inception, pyramid, random_blocks, unet, with_work_space
+from liveness import NETS, cells, inception, pyramid, random_blocks, unet, with_work_space
+from memory_cases import dirty_by_pairs, live_bound, proven_plan, some_blocks
 
 from clnn.errors import PlanError
 from clnn.plan.memory import Block, MemoryPlan, check_plan, dirty_borders, plan_memory
 from clnn.plan.placement import Budget, Problem, place, solve
-
-
-def _plan(blocks, base_align=1, **options):
-    """Plan, and prove the plan right."""
-    plan = plan_memory(blocks, base_align=base_align, **options)
-    assert check_plan(blocks, plan, base_align=base_align) == []
-    assert plan.lower_bound == _bound(blocks, base_align)
-    return plan
-
-
-def _bound(blocks, base_align):
-    """The largest live sum, by looking at each step."""
-    unit = gcd(*(lcm(b.align, base_align) for b in blocks)) if blocks else 1
-    steps = {b.first for b in blocks}
-    return max(
-        (sum(-(-b.size // unit) * unit for b in blocks if b.first <= s <= b.last) for s in steps),
-        default=0,
-    )
-
 
 # The checker itself
 
@@ -80,13 +62,13 @@ def test_the_checker_accepts_what_is_right():
 
 
 def test_blocks_in_turn_share_and_blocks_together_do_not():
-    plan = _plan([Block("a", 100, 0, 1), Block("b", 50, 1, 2), Block("c", 100, 2, 3)])
+    plan = proven_plan([Block("a", 100, 0, 1), Block("b", 50, 1, 2), Block("c", 100, 2, 3)])
     assert plan.offsets["a"] == plan.offsets["c"]
     assert plan.total == plan.lower_bound == 150
 
 
 def test_last_step_is_included():
-    plan = _plan([Block("a", 8, 0, 1), Block("b", 8, 1, 1)])
+    plan = proven_plan([Block("a", 8, 0, 1), Block("b", 8, 1, 1)])
     assert plan.total == 16
 
 
@@ -100,19 +82,19 @@ def test_one_block_fills_its_unit():
 
 def test_empty_blocks_take_no_room():
     blocks = [Block("e", 0, 0, 9, 32, "g"), Block("a", 10, 0, 9, 2, "h"), Block("f", 0, 0, 0)]
-    plan = _plan(blocks)
+    plan = proven_plan(blocks)
     assert plan.total == 10
     assert dirty_borders(blocks, plan) == set()
 
 
 def test_steps_need_not_be_small_or_dense():
-    plan = _plan([Block("a", 7, -5, 10**12), Block("b", 7, 10**12, 10**12 + 1)], 4)
+    plan = proven_plan([Block("a", 7, -5, 10**12), Block("b", 7, 10**12, 10**12 + 1)], 4)
     assert plan.total == 16
 
 
 def test_alignments_that_are_no_powers_of_two():
     blocks = [Block("a", 10, 0, 2, 12), Block("b", 10, 0, 2, 18), Block("c", 1, 0, 2, 4)]
-    plan = _plan(blocks, 4)
+    plan = proven_plan(blocks, 4)
     assert {k: v % a for (k, v), a in zip(plan.offsets.items(), (12, 36, 4), strict=True)} == {
         "a": 0,
         "b": 0,
@@ -139,7 +121,7 @@ def test_what_cannot_be_planned(blocks, options, words):
 def test_a_case_where_every_greedy_order_by_size_fails():
     """Five, one, one, five in a row: by size both fives go to the ground and a one on top."""
     blocks = [Block(f"{n}", size, n, n + 1) for n, size in enumerate((5, 1, 1, 5))]
-    assert _plan(blocks).total == 6
+    assert proven_plan(blocks).total == 6
 
 
 def _placed(best_fit, *sizes_and_lives):
@@ -167,7 +149,7 @@ def test_placing_stops_at_the_ceiling():
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize("base_align", [1, 128, 4096])
 def test_networks_come_close_to_the_lower_bound(name, base_align):
-    plan = _plan(NETS[name]().blocks(), base_align)
+    plan = proven_plan(NETS[name]().blocks(), base_align)
     assert plan.total <= 1.05 * plan.lower_bound
 
 
@@ -187,7 +169,7 @@ def _hard_nets(seeds):
 def test_random_networks_come_close_to_the_lower_bound(seeds):
     ratios = []
     for net in _hard_nets(seeds):
-        plan = _plan(net.blocks(64), 64)
+        plan = proven_plan(net.blocks(64), 64)
         ratios.append(plan.total / plan.lower_bound)
     assert max(ratios) <= 1.10
     assert sum(ratios) / len(ratios) <= 1.01
@@ -196,7 +178,7 @@ def test_random_networks_come_close_to_the_lower_bound(seeds):
 @pytest.mark.parametrize("count", [30, 100, 200])
 @pytest.mark.parametrize("seed", range(3))
 def test_random_lives_come_close_to_the_lower_bound(count, seed):
-    plan = _plan(random_blocks(count, seed), 64)
+    plan = proven_plan(random_blocks(count, seed), 64)
     assert plan.total <= 1.10 * plan.lower_bound
 
 
@@ -214,32 +196,13 @@ def test_work_is_bounded(count):
 # Any blocks
 
 
-@st.composite
-def some_blocks(draw, most=24):
-    count = draw(st.integers(0, most))
-    blocks = []
-    for n in range(count):
-        first = draw(st.integers(0, 12))
-        blocks.append(
-            Block(
-                f"b{n}",
-                draw(st.integers(0, 300)),
-                first,
-                first + draw(st.integers(0, 5)),
-                draw(st.sampled_from([1, 2, 3, 16, 24, 64])),
-                draw(st.sampled_from([None, "g", ("h", 2)])),
-            )
-        )
-    return blocks
-
-
 @given(some_blocks(), st.sampled_from([1, 4, 6, 64]), st.sampled_from([0, 0, 100, 10**6]))
 @settings(max_examples=80, deadline=None)
 def test_every_plan_is_right(blocks, base_align, spare):
-    plan = _plan(blocks, base_align, spare=spare)
-    plain = _plan([replace(b, geometry=None) for b in blocks], base_align)
+    plan = proven_plan(blocks, base_align, spare=spare)
+    plain = proven_plan([replace(b, geometry=None) for b in blocks], base_align)
     assert plan.total <= plain.total + spare
-    assert dirty_borders(blocks, plan) == _dirty_by_pairs(blocks, plan)
+    assert dirty_borders(blocks, plan) == dirty_by_pairs(blocks, plan)
 
 
 def _optimum(blocks):
@@ -260,7 +223,8 @@ def _optimum(blocks):
     unit = gcd(*(b.align for b in blocks))
     whole = [replace(b, size=-(-b.size // unit) * unit) for b in blocks]
     largest_first = sorted(whole, key=lambda b: -b.size)
-    return next(c for c in itertools.count(_bound(blocks, 1), unit) if fits(c, [], largest_first))
+    ceilings = itertools.count(live_bound(blocks, 1), unit)
+    return next(c for c in ceilings if fits(c, [], largest_first))
 
 
 def _few_blocks(chance, most, aligns=(1,)):
@@ -280,16 +244,16 @@ def _few_blocks(chance, most, aligns=(1,)):
 def test_up_to_seven_blocks_are_placed_as_low_as_can_be(seeds, aligns):
     for seed in seeds:
         blocks = _few_blocks(random.Random(seed), 7, aligns)
-        assert _plan(blocks).total == _optimum(blocks), blocks
+        assert proven_plan(blocks).total == _optimum(blocks), blocks
 
 
 def test_an_optimum_above_the_lower_bound():
     """Live sums never exceed 17 here, yet no arena below 19 can hold the blocks."""
     lives = [(2, 1, 3), (8, 4, 7), (8, 0, 1), (5, 1, 4), (9, 0, 0), (4, 2, 4), (7, 5, 6)]
     blocks = [Block(f"b{n}", *life) for n, life in enumerate(lives)]
-    empty = [Block(f"e{n}", 0, 0, 9) for n in range(3)]
+    empty = [Block(f"e{n}", 0, 0, 9) for n in range(12)]
     for some in (blocks, blocks + empty):
-        plan = _plan(some)
+        plan = proven_plan(some)
         assert (plan.lower_bound, plan.total, _optimum(blocks)) == (17, 19, 19)
 
 
@@ -302,98 +266,7 @@ def test_an_optimum_above_the_lower_bound():
 )
 def test_alignments_where_climbing_alone_fails(lives, optimum):
     blocks = [Block(f"b{n}", *life) for n, life in enumerate(lives)]
-    assert _plan(blocks).total == optimum == _optimum(blocks)
-
-
-# Borders
-
-
-def _dirty_by_pairs(blocks, plan):
-    def shares(one, other):
-        a, b = plan.offsets[one.key], plan.offsets[other.key]
-        same = one.geometry == other.geometry and a == b
-        return a < b + other.size and b < a + one.size and not same and one.size and other.size
-
-    return {
-        one.key
-        for one in blocks
-        if one.geometry is not None
-        and any(one is not other and shares(one, other) for other in blocks)
-    }
-
-
-@given(some_blocks(12), st.lists(st.sampled_from([0, 0, 30, 60, 64, 300, 310]), min_size=12))
-@example([Block("a", 50, 0, 0, 1, "g"), Block("b", 20, 0, 0, 1, "g")], [0] * 12)
-@example([Block("a", 50, 0, 0, 1, "g"), Block("b", 20, 0, 0, 1, None)], [0, 30] * 6)
-@settings(max_examples=250, deadline=None)
-def test_dirty_borders_are_those_of_the_definition(blocks, offsets):
-    """For any offsets, also such as no planner would choose."""
-    at = dict(zip([b.key for b in blocks], offsets, strict=False))
-    plan = MemoryPlan(at, 10**6, 0)
-    assert dirty_borders(blocks, plan) == _dirty_by_pairs(blocks, plan)
-
-
-def test_uniform_networks_keep_all_borders_at_no_cost():
-    """Super-resolution and denoising nets: one geometry throughout, a long skip, residuals."""
-    net = Net()
-    head = at = net.add(64, 32)
-    for _ in range(16):
-        at = net.add(64, 32, net.add(64, 32, at), at)
-    blocks = net.keep(net.add(64, 32, at, head)).blocks()
-    plan = _plan(blocks, 64)
-    assert plan.total == plan.lower_bound
-    assert dirty_borders(blocks, plan) == set()
-    assert len(set(plan.offsets.values())) == plan.total // blocks[0].size
-
-
-def test_borders_never_cost_memory_unless_asked():
-    for make in NETS.values():
-        blocks = make().blocks()
-        plain = plan_memory([replace(b, geometry=None) for b in blocks], base_align=64)
-        assert plan_memory(blocks, base_align=64).total == plain.total
-
-
-def test_a_free_corner_is_given_to_a_border():
-    """A small padded tensor fits beside all that the peak holds: it shares with nobody."""
-    blocks = [
-        Block("big", 1000, 0, 1),
-        Block("mid", 600, 1, 2),
-        Block("small", 100, 2, 9, geometry="g"),
-        Block("late", 900, 3, 9),
-        Block("later", 700, 3, 9),
-    ]
-    plan = _plan(blocks)
-    assert plan.total == 1700
-    assert dirty_borders(blocks, plan) == set()
-    assert dirty_borders(blocks, MemoryPlan({**plan.offsets, "small": 0}, 1700, 1700)) == {"small"}
-
-
-def test_spare_memory_separates_geometries():
-    blocks = [
-        Block("a", 100, 0, 1, geometry="g"),
-        Block("b", 100, 1, 2, geometry="h"),
-        Block("c", 50, 2, 3, geometry="k"),
-    ]
-    assert len(dirty_borders(blocks, _plan(blocks))) == 2
-    assert len(dirty_borders(blocks, _plan(blocks, spare=49))) == 2
-    plan = _plan(blocks, spare=50)
-    assert plan.total == 250
-    assert dirty_borders(blocks, plan) == set()
-
-
-@pytest.mark.parametrize("name", ["resnet50", "densenet121", "unet", "inception", "hrnet"])
-def test_spare_memory_buys_clean_borders(name):
-    blocks = NETS[name]().blocks()
-    smallest = _plan(blocks, 64)
-    counts = []
-    for percent in (0, 25, 100, 1000):
-        spare = smallest.lower_bound * percent // 100
-        plan = _plan(blocks, 64, spare=spare)
-        assert plan.total <= smallest.total + spare
-        counts.append(len(dirty_borders(blocks, plan)))
-    assert counts == sorted(counts, reverse=True)
-    assert counts[0] > counts[1]
-    assert counts[-1] == 0
+    assert proven_plan(blocks).total == optimum == _optimum(blocks)
 
 
 # The same plan everywhere

@@ -1,0 +1,60 @@
+"""`clnn profile`: the device time of every layer, as a table, CSV and a Chrome trace."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+
+from clnn.cli import _common
+from clnn.errors import SettingError
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand to the parser of `clnn`."""
+    parser = subparsers.add_parser(
+        "profile",
+        help="measure every layer of a model",
+        description="Measures the device time of every layer. What bounds a layer (mem, compute,"
+        " launch) is shown once the device's peaks were measured (--measure). Profiling slows the"
+        " host down; latency is what `clnn bench` says.",
+    )
+    _common.add_model(parser)
+    _common.add_inputs(parser)
+    parser.add_argument("--trace", metavar="FILE", help="write a Chrome trace (Perfetto) as well")
+    parser.add_argument("--csv", metavar="FILE", help="write all layers as CSV as well")
+    parser.add_argument("--top", type=int, default=0, metavar="N", help="show the N slowest layers")
+    parser.add_argument("--warmup", type=int, default=3, metavar="N", help="runs not measured")
+    parser.add_argument("--runs", type=int, default=20, metavar="N", help="runs measured")
+    parser.add_argument("--measure", action="store_true",
+                        help="measure the device's peaks first (kept in the cache)")  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print and write; return the exit status."""
+    from clnn.runtime.peak import known_peaks, measure_peaks
+
+    _common.settle(args)
+    if args.runs < 1 or args.warmup < 0 or args.top < 0:
+        raise SettingError(
+            f"--runs is {args.runs}, --warmup {args.warmup}, --top {args.top}."
+            " They must be at least 1, 0 and 0."
+        )
+    with _common.compile_from(args) as session:
+        info = session.device
+        peaks = measure_peaks(info) if args.measure else known_peaks(info)
+        feeds = _common.feeds_of(args, session.inputs)
+        for _ in range(args.warmup):
+            session(feeds)
+        with session.profile(args.trace) as profile:
+            for _ in range(args.runs):
+                session(feeds)
+        if args.csv:
+            Path(args.csv).write_text(profile.to_csv(peaks), encoding="utf-8")
+        data = {
+            "device": info.title, "model": args.model, "peaks": peaks and asdict(peaks),
+            "summary": profile.summary(), "layers": profile.rows(peaks),
+        }  # fmt: skip
+        head = f"device   {info.title}\nmodel    {args.model}"
+        _common.write_result(args, data, f"{head}\n{profile.table(args.top, peaks)}")
+    return 0

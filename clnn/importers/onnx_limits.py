@@ -1,0 +1,97 @@
+"""Limits of what a model may ask for, counted in Python integers, which do not wrap."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from clnn.errors import ModelError, ShapeError
+from clnn.settings import setting
+from clnn.types import TensorType
+
+MAX_RANK = 8
+MAX_EXTENT = 2**31 - 1
+MAX_NODES = 100_000
+MAX_DEPTH = 16
+NEWEST_OPSET = 28
+_SHOWN = 80
+_FOLD_FLOOR, _FOLD_FACTOR = 2**28, 16
+
+
+def show(name: str) -> str:
+    """Return a name of the model for a message: quoted, escaped, not too long."""
+    return repr(name if len(name) <= _SHOWN else name[: _SHOWN - 3] + "...")
+
+
+def default_domain(domain: str) -> str:
+    """Return the domain with ONNX's two spellings of its own made one."""
+    return domain or "ai.onnx"
+
+
+@dataclass
+class Budget:
+    """What an import has used: nodes (inlined ones count each time) and bytes of constants.
+
+    stored: bytes of the model's own tensors. folded: bytes of constants computed from them, for
+    which there is room in proportion: a small file must not fill memory.
+    """
+
+    max_bytes: int = field(default_factory=lambda: int(setting("CLNN_MAX_BYTES")))
+    nodes: int = 0
+    stored: int = 0
+    folded: int = 0
+
+    def take_node(self) -> None:
+        """Count one node. Raises ModelError beyond the limit."""
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise ModelError(
+                f"the model has more than {MAX_NODES} nodes after its functions are inlined. "
+                "Files that grow like this are refused."
+            )
+
+    def take_stored(self, count: int, what: str) -> None:
+        """Count bytes of one tensor of the file. Raises ModelError beyond the limit."""
+        self.stored += count
+        if self.stored > self.max_bytes:
+            raise ModelError(
+                f"{what} wants {count} bytes, which makes {self.stored} bytes of tensors; the "
+                f"limit is {self.max_bytes}. Raise CLNN_MAX_BYTES if that is meant."
+            )
+
+    @property
+    def fold_room(self) -> int:
+        """Bytes that constants computed at import may still take."""
+        limit = min(self.max_bytes, _FOLD_FLOOR + _FOLD_FACTOR * self.stored)
+        return max(limit - self.folded, 0)
+
+
+def check_dims(what: str, dims: Sequence[int]) -> int:
+    """Return the number of elements. Raises ModelError for a rank or an extent out of range."""
+    if len(dims) > MAX_RANK:
+        raise ModelError(f"{what} has {len(dims)} axes. clnn takes at most {MAX_RANK}.")
+    wrong = [d for d in dims if not 0 <= d <= MAX_EXTENT]
+    if wrong:
+        raise ModelError(
+            f"{what} has shape {list(dims)}: extent {wrong[0]} is not from 0 to {MAX_EXTENT}. "
+            "The file is not valid."
+        )
+    return math.prod(dims)
+
+
+def check_type(what: str, kind: TensorType) -> None:
+    """Refuse a tensor that kernels could not index. Raises ShapeError with the numbers."""
+    limit = int(setting("CLNN_MAX_BYTES"))
+    reason = ""
+    if kind.rank > MAX_RANK:
+        reason = f"clnn takes at most {MAX_RANK} axes"
+    elif kind.size > MAX_EXTENT or any(d > MAX_EXTENT for d in kind.shape):
+        reason = f"kernels index with 32 bits, at most {MAX_EXTENT} elements"
+    elif kind.nbytes > limit:
+        reason = f"the limit is {limit} bytes (CLNN_MAX_BYTES)"
+    if reason:
+        raise ShapeError(
+            f"{what} is {kind!r}: {kind.size} elements, {kind.nbytes} bytes; {reason}. "
+            "Make the batch or the image smaller."
+        )

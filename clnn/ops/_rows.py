@@ -1,0 +1,238 @@
+"""Rows: how kernels that take whole rows at a time (reductions, softmax, norms) walk a tensor.
+
+The axes of a tensor are split into kept ones and row axes; each index on the kept axes is a row.
+A row is walked as runs (the outer row axes) of `length` elements (the innermost row axis, cut into
+chunks where it is long). Vectors lie along a row, or across rows, each lane a row of its own:
+
+    along:   r r r r    a vector holds neighbours of one row; lanes are folded at the end
+    across:  a b c d    a vector holds one element of each of the rows a, b, c, d
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from clnn.layout import TensorLayout
+from clnn.ops._base import Target
+from clnn.ops._loops import Loops, collapse
+
+TERMS = 64  # elements that one accumulator takes in before it is added to the total
+SHORT = 8  # rows shorter than this are not worth a vector along them
+WORK = 16384  # elements that one CPU work-item should walk
+SPLIT = 65536  # elements of a tensor above which rows may be split between work-items
+UNROLL = 4
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Geometry of one kernel over rows; pitches are listed per operand, the source first.
+
+    outer: loops over rows. lanes: extent of the kept axis that vectors lie on (1 when along).
+    lane_pitches: distance of vector neighbours. runs: loops over the runs of a row, the last one
+    over chunks. step_pitches: distance of the elements of a run. length: elements of a run, the
+    last chunk of `extent` being shorter where it does not divide. block: runs per accumulator.
+    vw: vector width. nv: vectors side by side (across) or accumulators (along). parts: shares that
+    a row is split into. group: work-items that share a row. band: rows or blocks per work-item.
+    """
+
+    across: bool
+    outer: Loops
+    lanes: int
+    lane_pitches: tuple[int, ...]
+    runs: Loops
+    step_pitches: tuple[int, ...]
+    length: int
+    extent: int
+    block: int
+    vw: int
+    nv: int
+    parts: int = 1
+    group: int = 1
+    band: int = 1
+
+    @property
+    def width(self) -> int:
+        """Rows that one block computes."""
+        return self.vw * self.nv if self.across else 1
+
+    @property
+    def blocks(self) -> int:
+        """Blocks along the lanes; the last one overlaps its neighbour where they do not divide."""
+        return -(-self.lanes // self.width)
+
+    @property
+    def items(self) -> int:
+        """Blocks in all."""
+        return prod(self.outer.extents) * self.blocks
+
+    @property
+    def run_count(self) -> int:
+        """Runs of a row."""
+        return prod(self.runs.extents)
+
+    @property
+    def share(self) -> int:
+        """Runs of a part."""
+        return -(-self.run_count // self.parts)
+
+    @property
+    def row(self) -> int:
+        """Elements of a row."""
+        return prod(self.runs.extents[:-1]) * self.extent
+
+    @property
+    def count(self) -> int:
+        """Rows in all."""
+        return prod(self.outer.extents) * self.lanes
+
+    @property
+    def label(self) -> str:
+        """What a kernel's name says of this geometry."""
+        group = f"_g{self.group}" if self.group > 1 else ""
+        return f"{'across' if self.across else 'along'}_v{self.vw}x{self.nv}{group}"
+
+    def sizes(self, target: Target) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return (global, local) work sizes: blocks (times the group) by parts."""
+        if self.group > 1:
+            return (self.items * self.group, self.parts), (self.group, 1)
+        items = -(-self.items // self.band)
+        local = 1
+        while not target.is_cpu and local < min(64, target.max_work_group) and local < items:
+            local *= 2
+        return (-(-items // local) * local, self.parts), (local, 1)
+
+
+def without(layout: TensorLayout, axes: Sequence[int], shape: Sequence[int]) -> TensorLayout:
+    """Return a result's layout seen with the row axes: pitch 0 on each of `axes`.
+
+    shape: the source's. The layout may hold the row axes with extent 1, or not at all.
+    """
+    kept = [a for a in range(len(shape)) if a not in axes]
+    inside = layout.rank == len(shape)
+    pitches = [0] * len(shape)
+    for place, axis in enumerate(kept):
+        pitches[axis] = layout.pitches[axis if inside else place]
+    zero = (0,) * len(shape)
+    return TensorLayout(tuple(shape), tuple(pitches), zero, zero, layout.offset, layout.size)
+
+
+def make_rows(
+    layouts: Sequence[TensorLayout],
+    axes: Sequence[int],
+    target: Target,
+    itemsize: int,
+    *,
+    plain: bool = False,
+    split: bool = False,
+) -> Rows:
+    """Return the geometry for rows along `axes` of `layouts` (equal shapes, the source first).
+
+    itemsize: bytes of the widest element. plain: one element at a time, for any pitches. split:
+    the kernel can divide rows between work-items.
+    """
+    rank = layouts[0].rank
+    kept = _loops(layouts, [a for a in range(rank) if a not in axes])
+    row = _loops(layouts, sorted(axes))
+    widest = 1 if plain else min(16, max(1, target.vector * 4 // itemsize))
+    across = plain or not _lies_along(kept, row, widest)
+    vw = _power_below(kept.inner if across else row.inner, widest)
+    if across and vw > 1 and target.kind != "cpu" and kept.inner_pitches[0] != 1:
+        vw = 1
+    nv = 1 if plain else (_vectors(kept.inner, vw) if across else UNROLL)
+    rows = _assemble(kept, row, across, vw, nv)
+    if split:
+        rows = _split(rows, kept, row, target)
+    if not across and not target.is_cpu:
+        rows = replace(rows, group=_group(rows, target))
+    return replace(rows, band=_band(rows, target))
+
+
+def _loops(layouts: Sequence[TensorLayout], axes: Sequence[int]) -> Loops:
+    """Return merged loops over some axes, innermost where the source's pitch is smallest."""
+    parts = [_only(la, axes) for la in (*layouts[1:], layouts[0])]
+    found = collapse(parts)
+    return Loops(found.extents, (found.pitches[-1], *found.pitches[:-1]))
+
+
+def _only(layout: TensorLayout, axes: Sequence[int]) -> TensorLayout:
+    shape, pitches = tuple(layout.shape[a] for a in axes), tuple(layout.pitches[a] for a in axes)
+    zero = (0,) * len(axes)
+    return TensorLayout(shape, pitches, zero, zero, layout.offset, layout.size)
+
+
+def _lies_along(kept: Loops, row: Loops, widest: int) -> bool:
+    """Whether vectors should lie along rows rather than across them."""
+    if row.inner_pitches[0] != 1 or row.inner < 2:
+        return False
+    return row.inner >= SHORT or kept.inner < widest
+
+
+def _power_below(extent: int, widest: int) -> int:
+    width = 1
+    while width * 2 <= min(extent, widest):
+        width *= 2
+    return width
+
+
+def _vectors(lanes: int, vw: int) -> int:
+    """Return how many vectors a block of lanes takes: up to 4 while little is computed twice."""
+    vectors = -(-lanes // vw)
+    for nv in (4, 3, 2):
+        if nv * vw <= lanes and -(-vectors // nv) * nv * 4 <= vectors * 5:
+            return nv
+    return 1
+
+
+def _assemble(
+    kept: Loops, row: Loops, across: bool, vw: int, nv: int, longest: int | None = None
+) -> Rows:
+    """Return rows whose runs are at most `longest` elements."""
+    most = TERMS if across else TERMS * vw * nv
+    length = max(1, min(row.inner, most if longest is None else min(longest, most)))
+    chunks = -(-row.inner // length)
+    runs = Loops(
+        (*row.extents[:-1], chunks), tuple((*p[:-1], p[-1] * length) for p in row.pitches)
+    )
+    outer, lanes = kept, 1
+    if across:
+        outer = Loops(kept.extents[:-1] or (1,), tuple(p[:-1] or (0,) for p in kept.pitches))
+        lanes = kept.inner
+    return Rows(
+        across, outer, lanes, kept.inner_pitches if across else row.inner_pitches, runs,
+        row.inner_pitches, length, row.inner, max(1, most // length), vw, nv,
+    )  # fmt: skip
+
+
+def _split(rows: Rows, kept: Loops, row: Loops, target: Target) -> Rows:
+    """Divide rows into parts where there are too few of them to keep the device busy."""
+    wanted = 4 * target.compute_units if target.is_cpu else 64 * target.compute_units
+    least = 4096 if target.is_cpu else 64
+    if rows.items >= wanted or (target.is_cpu and rows.row * rows.count < SPLIT):
+        return rows
+    if not rows.across and not target.is_cpu:
+        least = 8192  # a group walks the row
+    work = rows.row * (rows.width if target.is_cpu else 1)
+    parts = min(-(-wanted // rows.items), work // least)
+    if parts < 2:
+        return rows
+    lines = prod(row.extents[:-1])
+    longest = -(-row.inner // -(-parts // lines))
+    rows = _assemble(kept, row, rows.across, rows.vw, rows.nv, longest)
+    share = -(-rows.run_count // min(parts, rows.run_count))
+    return replace(rows, parts=-(-rows.run_count // share))
+
+
+def _group(rows: Rows, target: Target) -> int:
+    """Return how many work-items share a row: enough for four vectors each, as local memory has it."""
+    most = min(256 if rows.length >= 2048 else 64, target.max_work_group)
+    return _power_below(max(1, rows.length // rows.vw), most)
+
+
+def _band(rows: Rows, target: Target) -> int:
+    """Return how many blocks one CPU work-item takes."""
+    if not target.is_cpu:
+        return 1
+    work = max(1, rows.row * rows.width // rows.parts)
+    return max(1, min(WORK // work, rows.items // (8 * target.compute_units)))

@@ -1,0 +1,396 @@
+"""Transposed convolution over one or two spatial axes, with fused elementwise steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clnn.codegen.filters import image
+from clnn.errors import DTypeError, ShapeError
+from clnn.ops._base import (
+    Arg,
+    Array,
+    Border,
+    Const,
+    In,
+    Launch,
+    OpSpec,
+    Out,
+    Problem,
+    Target,
+    Variant,
+    grid,
+)
+from clnn.ops._functions import Step, apply_steps
+from clnn.ops._matrices import REGISTERS
+from clnn.ops._registry import Emit, OnnxNode, Source, Unsupported, onnx_op
+from clnn.ops._steps import heavy, operand_args, operand_layouts
+from clnn.types import F32, TensorType
+
+BIAS = 2
+NEAR_BYTES = 256 * 1024  # weights of this size stay close to a core
+
+
+@dataclass(frozen=True)
+class ConvTranspose(OpSpec):
+    """Inputs: x (n, c, spatial...), weights (c, oc / group, kernel...), bias (oc) or None, others.
+
+    Output (n, oc, extents...): input pixel i adds to output pixels i * stride + k * dilation -
+    before. `before` is cut off in front; `extents` are given, as attributes leave them free.
+    """
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    before: tuple[int, ...]
+    extents: tuple[int, ...]
+    group: int = 1
+    steps: tuple[Step, ...] = ()
+
+    kind = "conv_transpose"
+    layout_rule = "image"
+    fuses_steps = True
+    first_operand = 3
+
+    def __post_init__(self) -> None:
+        if min((*self.kernel, *self.strides, *self.dilations, self.group)) < 1:
+            raise ShapeError(f"kernel, strides, dilations and group must be at least 1: {self}.")
+        if min((*self.before, *self.extents)) < 0:
+            raise ShapeError(f"pads and output extents must not be negative: {self}.")
+
+    def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        """Return the output type. Raises ShapeError or DTypeError where inputs do not fit."""
+        x, w = inputs[0], inputs[1]
+        if x is None or w is None:
+            raise ShapeError("transposed convolution needs an input and weights.")
+        if x.dtype != F32 or w.dtype != F32:
+            raise DTypeError(f"transposed convolution of {x!r} with {w!r}: both must be float32.")
+        if x.rank != len(self.kernel) + 2 or w.rank != x.rank:
+            raise ShapeError(
+                f"transposed convolution of {x.shape} with weights {w.shape}: ranks must match."
+            )
+        if x.shape[1] != w.shape[0] or w.shape[0] % self.group:
+            raise ShapeError(
+                f"transposed convolution of {x.shape} with weights {w.shape} in {self.group} "
+                f"groups: weights want {w.shape[0]} input channels, input has {x.shape[1]}."
+            )
+        if w.shape[2:] != self.kernel:
+            raise ShapeError(f"weights {w.shape} do not have kernel {self.kernel}.")
+        channels = w.shape[1] * self.group
+        bias = inputs[BIAS] if len(inputs) > BIAS else None
+        if bias is not None and bias.shape != (channels,):
+            raise ShapeError(f"bias is {bias.shape}, must be ({channels},).")
+        return (TensorType((x.shape[0], channels, *self.extents), x.dtype),)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        """Return the sum of scattered products, in the arrays' own precision."""
+        x, w = inputs[0], inputs[1]
+        assert x is not None and w is not None
+        n, ic, spatial = x.shape[0], x.shape[1], x.shape[2:]
+        rank, per = len(spatial), w.shape[1]
+        reach = [
+            max((i - 1) * s + d * (k - 1) + 1, b + e)
+            for i, s, d, k, b, e in zip(spatial, self.strides, self.dilations, self.kernel,
+                                        self.before, self.extents, strict=True)
+        ]  # fmt: skip
+        full = np.zeros((n, self.group, per, *reach), x.dtype)
+        grouped = x.reshape(n, self.group, ic // self.group, *spatial)
+        weights = w.reshape(self.group, ic // self.group, per, *self.kernel)
+        for tap in np.ndindex(*self.kernel):
+            hit: tuple[Any, ...] = tuple(
+                slice(t * d, t * d + (i - 1) * s + 1, s)
+                for t, d, i, s in zip(tap, self.dilations, spatial, self.strides, strict=True)
+            )
+            part = weights[(..., *tap)]
+            full[(..., *hit)] += np.einsum("ngc...,gco->ngo...", grouped, part)
+        cut = tuple(slice(b, b + e) for b, e in zip(self.before, self.extents, strict=True))
+        y = full.reshape(n, -1, *reach)[(slice(None), slice(None), *cut)]
+        bias = inputs[BIAS] if len(inputs) > BIAS else None
+        if bias is not None:
+            y = y + bias.reshape(1, -1, *(1,) * rank)
+        return (apply_steps(y, self.steps, inputs),)
+
+    def padding_needs(self, inputs: Sequence[TensorType | None]) -> dict[int, Border]:
+        """Return a border of zeros as wide as taps reach out of the input."""
+        assert inputs[0] is not None
+        border = self.border(inputs[0].shape)
+        return {} if border is None else {0: border}
+
+    def border(self, shape: Sequence[int]) -> Border | None:
+        """Return the border that phases read around an input of `shape`.
+
+        None where the output is so much larger than taps reach that checks cost less than memory.
+        """
+        low, high = [], []
+        for axis, extent in enumerate(shape[2:]):
+            s, d = self.strides[axis], self.dilations[axis]
+            natural = (extent - 1) * s + d * (self.kernel[axis] - 1) + 1
+            if self.before[axis] + self.extents[axis] >= natural + max(s, d):
+                return None
+            shifts = [e for p in range(s) for e in self.shifts(axis, p)] or [0]
+            low.append(max(0, -min(shifts)))
+            high.append(max(0, -(-self.extents[axis] // s) + max(shifts) - extent))
+        return Border((0, 0, *low), (0, 0, *high), 0.0)
+
+    def shifts(self, axis: int, phase: int) -> list[int]:
+        """Return, for each tap of an output phase, input pixel minus output pixel / stride."""
+        s, start = self.strides[axis], phase + self.before[axis]
+        reached = [start - k * self.dilations[axis] for k in range(self.kernel[axis])]
+        return [at // s for at in reached if at % s == 0]
+
+    def first_taps(self, axis: int) -> tuple[int, ...]:
+        """Return the first tap of each phase; the kernel's extent where it has none."""
+        s, d, k = self.strides[axis], self.dilations[axis], self.kernel[axis]
+        return tuple(
+            next((t for t in range(k) if (p + self.before[axis] - t * d) % s == 0), k)
+            for p in range(s)
+        )
+
+    def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
+        """Two operations per multiply-add: each input element meets each of its weights."""
+        x, w = inputs[0], inputs[1]
+        assert x is not None and w is not None
+        return 2 * x.size * int(np.prod(w.shape[1:]))
+
+    def variants(self, problem: Problem) -> list[Variant]:
+        """Return the phase kernels where weights are constant, and the reference kernel."""
+        if problem.outputs[0].type.size == 0:
+            return [Variant("empty", ())]
+        constant = problem.input(1).const is not None
+        constant = constant and (not problem.has(BIAS) or problem.input(BIAS).const is not None)
+        if not constant or problem.input(0).type.size == 0:
+            return [_reference(self, problem)]
+        modes = [*_special_modes(self, problem), "spread"]
+        return [*(_phases(self, problem, mode) for mode in modes), _reference(self, problem)]
+
+
+@dataclass(frozen=True)
+class PhaseTile:
+    """ty x tx pixels of a phase x nv vectors of vw lanes."""
+
+    ty: int
+    tx: int
+    nv: int
+    vw: int
+
+
+def phase_tile(
+    height: int, width: int, vectors: int, counts: Sequence[int], vw: int, target: Target
+) -> PhaseTile:
+    """Return the tile for phases of height x width pixels and `vectors` vectors of `vw` lanes.
+
+    counts: the numbers of vectors that a tile may have.
+    """
+    registers = REGISTERS.get(target.vector, 16)
+    best: tuple[float, PhaseTile] | None = None
+    for nv in counts:
+        most = max((registers - 1) // nv - 1, 1)  # nv vectors of weights and one pixel besides
+        for ty in range(1, min(height, most) + 1):
+            for tx in range(1, min(width, most // ty) + 1):
+                used = height / (-(-height // ty) * ty) * width / (-(-width // tx) * tx)
+                used *= vectors / (-(-vectors // nv) * nv)
+                work = ty * tx * nv
+                slots = max(work, ty * tx + nv + 1) + 3  # multiply-adds, loads, and the loop
+                score = used * work / slots
+                if best is None or score > best[0]:
+                    best = (score, PhaseTile(ty, tx, nv, vw))
+    assert best is not None
+    return best[1]
+
+
+def _special_modes(spec: ConvTranspose, problem: Problem) -> list[str]:
+    """Return the modes that suit one filter per channel, or few output channels."""
+    x, channels = problem.input(0), problem.outputs[0].type.shape[1]
+    inputs, per = x.type.shape[1] // spec.group, channels // spec.group
+    if x.layout.pitches[1] != 1:
+        return []
+    if inputs == per == 1 and spec.group > 1:
+        return ["depthwise"]
+    return ["dot"] if inputs >= 4 and per <= max(problem.target.vector // 4, 1) else []
+
+
+def _tile(spec: ConvTranspose, problem: Problem, qh: int, qw: int, mode: str) -> PhaseTile:
+    target = problem.target
+    inputs = problem.input(0).type.shape[1] // spec.group
+    per = problem.outputs[0].type.shape[1] // spec.group
+    vw = target.vector
+    if mode == "spread":
+        while vw > 4 and vw // 2 >= per:
+            vw //= 2
+        vectors = -(-per // vw)
+        return phase_tile(qh, qw, vectors, range(1, min(4, vectors) + 1), vw, target)
+    lanes = spec.group if mode == "depthwise" else inputs
+    while vw > lanes:
+        vw //= 2
+    nv = 1 if mode == "depthwise" else per
+    return phase_tile(min(qh, 2), min(qw, 8), nv, (nv,), vw, target)
+
+
+def _common(spec: ConvTranspose, problem: Problem) -> dict[str, Any]:
+    lead = 2 - len(spec.kernel)
+    operands = {
+        k: (place, image(layout))
+        for k, (place, layout) in operand_layouts(problem, spec.steps).items()
+    }
+    return {
+        "src": image(problem.input(0).layout), "dst": image(problem.outputs[0].layout),
+        "kernel": (1,) * lead + spec.kernel, "strides": (1,) * lead + spec.strides,
+        "dilations": (1,) * lead + spec.dilations, "pads": (0,) * lead + spec.before,
+        "groups": spec.group, "steps": spec.steps, "operands": operands,
+    }  # fmt: skip
+
+
+def _label(spec: ConvTranspose, kind: str) -> str:
+    k, s = "x".join(map(str, spec.kernel)), "x".join(map(str, spec.strides))
+    return f"conv_transpose_f32_k{k}_s{s}_{kind}"
+
+
+def _phases(spec: ConvTranspose, problem: Problem, mode: str) -> Variant:
+    params = _common(spec, problem)
+    src, dst, (sy, sx) = params["src"], params["dst"], params["strides"]
+    qh, qw = -(-dst.shape[2] // sy), -(-dst.shape[3] // sx)
+    tile = _tile(spec, problem, qh, qw, mode)
+    groups = 1 if mode == "depthwise" else spec.group
+    width = tile.nv if mode == "dot" else tile.nv * tile.vw
+    phases = -(-dst.shape[1] // groups // width) * groups * sy * sx
+    tiles = -(-qh // tile.ty) * -(-qw // tile.tx)
+    border = spec.border(problem.input(0).type.shape)
+    checked = border is None or not problem.input(0).border.covers(border)
+    weights = problem.input(1).const
+    assert weights is not None
+    first = weights.nbytes <= NEAR_BYTES or not problem.target.is_cpu
+    sizes = (phases, tiles) if first else (tiles, phases)
+    global_size, local = grid(problem.target, *sizes, dst.shape[0])
+    shape = f"t{tile.ty}x{tile.tx}x{width}" + f"_v{tile.vw}" * (mode == "dot")
+    name = _label(spec, f"{mode}_{shape}_{'checked' if checked else 'bordered'}")
+    lead = 2 - len(spec.kernel)
+    firsts = ((0,),) * lead + tuple(spec.first_taps(a) for a in range(len(spec.kernel)))
+    params |= {
+        "name": name, "mode": mode, "ic": src.shape[1] // spec.group, "oc": dst.shape[1] // groups,
+        "firsts": firsts, "checked": checked, "has_bias": problem.has(BIAS), "wg": local,
+        "blocks_first": first, "ty": tile.ty, "tx": tile.tx, "nv": tile.nv, "vw": tile.vw,
+        "staged": heavy(spec.steps),
+    }  # fmt: skip
+    args = _phase_args(spec, problem, tile, checked, mode)
+    launch = Launch("conv_transpose.cl.mako", params, args, global_size, local)
+    return Variant(name, (launch,))
+
+
+def _phase_args(
+    spec: ConvTranspose, problem: Problem, tile: PhaseTile, checked: bool, mode: str
+) -> tuple[Arg, ...]:
+    weights = problem.input(1).const
+    assert weights is not None
+    width = tile.nv * tile.vw if mode == "spread" else 1
+    args: list[Arg] = [In(0), Const(lambda: PACK[mode](weights, spec.group, width))]
+    if problem.has(BIAS):
+        bias = problem.input(BIAS).const
+        assert bias is not None
+        args.append(Const(lambda: pack_bias(bias, spec.group, width)))
+    if checked:
+        args.append(Const(lambda: np.zeros(max(len(weights) // spec.group, tile.vw), np.float32)))
+    return (*args, *operand_args(problem, spec.steps), Out(0))
+
+
+def pack_filters(weights: Array, group: int, width: int) -> Array:
+    """Return weights (c, 1, kernel...) as [kernel...][c]."""
+    return np.ascontiguousarray(weights.reshape(len(weights), -1).T, np.float32)
+
+
+def pack_rows(weights: Array, group: int, width: int) -> Array:
+    """Return weights (ic, oc, kernel...) as [group][kernel...][oc][ic]."""
+    split = weights.reshape(group, len(weights) // group, weights.shape[1], -1)
+    return np.ascontiguousarray(split.transpose(0, 3, 2, 1), np.float32)
+
+
+def pack_weights(weights: Array, group: int, width: int) -> Array:
+    """Return weights (ic, oc, kernel...) as [group * blocks][kernel...][ic][width]."""
+    ic, per = weights.shape[0] // group, weights.shape[1]
+    taps = int(np.prod(weights.shape[2:], dtype=np.int64))
+    blocks = -(-per // width)
+    full = np.zeros((group, ic, blocks * width, taps), np.float32)
+    full[:, :, :per] = weights.reshape(group, ic, per, taps)
+    split = full.reshape(group, ic, blocks, width, taps)
+    return np.ascontiguousarray(split.transpose(0, 2, 4, 1, 3))
+
+
+PACK = {"spread": pack_weights, "depthwise": pack_filters, "dot": pack_rows}
+
+
+def pack_bias(bias: Array, group: int, width: int) -> Array:
+    """Return bias (oc) padded with zeros to whole blocks per group."""
+    per = bias.shape[0] // group
+    full = np.zeros((group, -(-per // width) * width), np.float32)
+    full[:, :per] = bias.reshape(group, per)
+    return full
+
+
+def _reference(spec: ConvTranspose, problem: Problem) -> Variant:
+    params = _common(spec, problem)
+    bias = problem.input(BIAS).layout if problem.has(BIAS) else None
+    global_size, local = grid(problem.target, problem.outputs[0].type.size)
+    name = _label(spec, "reference")
+    params |= {"name": name, "weights": image(problem.input(1).layout), "bias": bias, "wg": local}
+    args: list[Arg] = [In(0), In(1), *([In(BIAS)] if bias is not None else [])]
+    args += [*operand_args(problem, spec.steps), Out(0)]
+    launch = Launch("conv_transpose_reference.cl.mako", params, tuple(args), global_size, local)
+    return Variant(name, (launch,))
+
+
+@onnx_op("ConvTranspose")
+def _conv_transpose(node: OnnxNode) -> Source:
+    x, w = node.type(0), node.type(1)
+    if x.rank not in (3, 4):
+        raise Unsupported(
+            f"transposed convolution of an input with {x.rank} axes; 3 and 4 are supported"
+        )
+    rank = x.rank - 2
+    kernel = _numbers(node, "kernel_shape", rank, w.shape[2:])
+    strides = _numbers(node, "strides", rank, (1,) * rank)
+    dilations = _numbers(node, "dilations", rank, (1,) * rank)
+    extra = _numbers(node, "output_padding", rank, (0,) * rank)
+    natural = [
+        (i - 1) * s + d * (k - 1) + 1 + e
+        for i, s, d, k, e in zip(x.shape[2:], strides, dilations, kernel, extra, strict=True)
+    ]
+    same = [i * s for i, s in zip(x.shape[2:], strides, strict=True)]
+    before, extents = _placed(node, natural, same)
+    group = int(node.attr("group", 1))
+    spec = ConvTranspose(kernel, strides, dilations, before, extents, group)
+    return Emit(spec, [0, 1, 2 if node.has(2) else None])
+
+
+def _placed(
+    node: OnnxNode, natural: Sequence[int], same: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the pads in front and the output extents; `natural`: extents without pads."""
+    rank, auto = len(natural), str(node.attr("auto_pad", "NOTSET"))
+    if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        raise Unsupported(f"auto_pad {auto!r} is not one of NOTSET, VALID, SAME_UPPER, SAME_LOWER")
+    given = node.attr("output_shape")
+    if given is not None or auto.startswith("SAME"):
+        wanted = same if given is None else [int(e) for e in given][-rank:]
+        if len(wanted) != rank:
+            raise ShapeError(f"{node.op_type}: output_shape {given} must be {rank} numbers.")
+        totals = [max(0, n - e) for n, e in zip(natural, wanted, strict=True)]
+        before = [t // 2 if auto == "SAME_UPPER" else t - t // 2 for t in totals]
+        return tuple(before), tuple(wanted)
+    pads = (
+        _numbers(node, "pads", 2 * rank, (0,) * 2 * rank) if auto == "NOTSET" else (0,) * 2 * rank
+    )
+    extents = tuple(n - pads[a] - pads[a + rank] for a, n in enumerate(natural))
+    if min(pads) < 0 or min(extents) < 1:
+        raise ShapeError(
+            f"{node.op_type}: pads {list(pads)} of an output of {list(natural)} leave {extents}."
+        )
+    return pads[:rank], extents
+
+
+def _numbers(node: OnnxNode, name: str, count: int, default: Sequence[int]) -> tuple[int, ...]:
+    found = tuple(int(v) for v in node.attr(name, default))
+    if len(found) != count:
+        raise ShapeError(f"{node.op_type}: {name} {list(found)} must be {count} numbers.")
+    return found

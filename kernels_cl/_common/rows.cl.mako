@@ -1,0 +1,255 @@
+<%doc>
+Rows: walking and folding the rows that clnn/ops/_rows.py lays out.
+
+Operands are numbered as in Rows, 0 being the source; each has a pointer (src, extra.., dst) and
+offsets o{k} (its row) and r{k} (its run). A callable `at` gives operand k's element offset.
+
+begin(rows, operands), end()      the loop over items; declares block, lane0 and o{k}
+vectors(rows, operands, first, last, body)
+                                  every vector of the runs first..last; body(width, slot, at)
+fold(rows, name, op, ctype, value, first, last, also, operands)
+                                  NAME (along) or NAME0, NAME1, ... (across): value(v, slot) of
+                                  all elements under op; also(v, width, at): a statement for each,
+                                  which may address `operands`
+put(rows, value, slot, width, pointer, where, pitch)
+                                  a store that leaves out what an overlapping block stores itself
+</%doc>
+<%namespace name="lp" file="loops.cl.mako"/>
+<%!
+from clnn.codegen.filters import load, scalar, store, vec_type
+
+REAL = ("float", "half", "double")
+LIMITS = {
+    "char": (-2**7, 2**7 - 1), "uchar": (0, 2**8 - 1), "short": (-2**15, 2**15 - 1),
+    "ushort": (0, 2**16 - 1), "int": (-2**31, 2**31 - 1), "uint": (0, 2**32 - 1),
+    "long": (-2**63, 2**63 - 1), "ulong": (0, 2**64 - 1),
+}
+NAMES = "0123456789abcdef"
+
+def identity(op, ctype):
+    if op in ("max", "min", "peak"):
+        low, high = (-float("inf"), float("inf")) if ctype in REAL else LIMITS[ctype]
+        return scalar(high if op == "min" else low, ctype)
+    return scalar(1 if op == "prod" else 0, ctype)
+
+def combine(op, a, b, ctype):
+    """Statement that takes variable `b` into variable `a`; max and min keep a NaN, peak drops it."""
+    if op == "sum":
+        return f"{a} += {b};"
+    if op == "prod":
+        return f"{a} *= {b};"
+    if op == "peak":
+        return f"{a} = {b} > {a} ? {b} : {a};"
+    if ctype not in REAL:
+        return f"{a} = {op}({a}, {b});"
+    sign = ">" if op == "max" else "<"
+    return f"{a} = {b} {sign} {a} ? {b} : {a}; {a} = {b} != {b} ? {b} : {a};"
+
+def load_lanes(ctype, width, pointer, where, pitch):
+    if width == 1 or pitch in (0, 1):
+        return load(ctype, width, pointer, where, 1 if width == 1 else pitch)
+    lanes = ", ".join(f"{pointer}[{where} + {k * pitch}]" for k in range(width))
+    return f"({vec_type(ctype, width)})({lanes})"
+
+def store_lanes(width, value, pointer, where, pitch, skip=0):
+    """Statements that store the lanes of variable `value` from lane `skip` on."""
+    if width == 1:
+        return f"{pointer}[{where}] = {value};" if skip == 0 else ""
+    if pitch != 1:
+        return " ".join(f"{pointer}[{where} + {k * pitch}] = {value}.s{NAMES[k]};" for k in range(skip, width))
+    if skip == 0:
+        return store(width, value, pointer, where)
+    parts, lane = [], skip
+    while lane < width:
+        count = max(n for n in (8, 4, 2, 1) if n <= width - lane)
+        parts.append(store(count, f"{value}.s{NAMES[lane:lane + count]}", pointer, f"{where} + {lane}"))
+        lane += count
+    return " ".join(parts)
+
+def of(rows, name, slot):
+    """The variable of a folded value that belongs to a slot."""
+    return f"{name}{slot}" if rows.across else name
+
+def at_of(rows, lanes):
+    """Callable: operand -> element offset, at element i of a run, moved by `lanes` vector lanes."""
+    def at(k):
+        step, shift = rows.step_pitches[k], lanes * rows.lane_pitches[k]
+        terms = [f"o{k}", f"r{k}"]
+        terms += [f"i * {step}" if step != 1 else "i"] if step else []
+        return " + ".join(terms + ([str(shift)] if shift else []))
+    return at
+
+def tails(rows):
+    """Whether some run ends in a part of a vector."""
+    last = rows.extent - (rows.runs.extents[-1] - 1) * rows.length
+    return rows.vw > 1 and (rows.length % rows.vw != 0 or last % rows.vw != 0)
+%>
+<%def name="begin(rows, operands)">\
+% if rows.group > 1:
+    const int item = get_group_id(0), member = get_local_id(0);
+    {
+% elif rows.band > 1:
+    const int first_item = get_global_id(0) * ${rows.band};
+    for (int item = first_item; item < min(first_item + ${rows.band}, ${rows.items}); ++item) {
+% else:
+    const int item = get_global_id(0);
+    if (item >= ${rows.items}) return;
+    {
+% endif
+<% spill = rows.blocks * rows.width > rows.lanes %>\
+% if rows.blocks > 1:
+    const int block = item % ${rows.blocks}, row = item / ${rows.blocks};
+    const int lane0 = ${f"min(block * {rows.width}, {rows.lanes - rows.width})" if spill else f"block * {rows.width}"};
+% else:
+    const int row = item, lane0 = 0;
+% endif
+    ${lp.offsets("row", rows.outer.extents, [rows.outer.pitches[k] for k in operands], [f"base{k}" for k in operands])}
+% for k in operands:
+    const int o${k} = base${k}${f" + lane0 * {rows.lane_pitches[k]}" if rows.across else ""};
+% endfor
+</%def>
+<%def name="end()">\
+    }
+</%def>
+<%def name="vectors(rows, operands, first, last, body)">\
+<%
+    G, vw, nv = rows.group, rows.vw, rows.nv
+    uneven = rows.extent % rows.length if rows.length else 0
+    chunk = f"ax{len(rows.runs.extents) - 1}_"
+    begin = f"member * {vw}" if G > 1 else "0"
+%>\
+% if rows.run_count:
+    for (int q = ${first}; q < ${last}; ++q) {
+        ${lp.offsets("q", rows.runs.extents, [rows.runs.pitches[k] for k in operands], [f"r{k}" for k in operands])}
+        const int len = ${f"min({rows.length}, {rows.extent} - {chunk} * {rows.length})" if uneven else rows.length};
+% if rows.across:
+        for (int i = 0; i < len; ++i) {
+%  for slot in range(nv):
+            { ${body(vw, slot, at_of(rows, slot * vw))} }
+%  endfor
+        }
+% else:
+        int i = ${f"member * {vw}" if G > 1 else 0};
+%  if nv > 1 and rows.length >= nv * G * vw:
+        for (; i + ${((nv - 1) * G + 1) * vw} <= len; i += ${nv * G * vw}) {
+%   for slot in range(nv):
+            { ${body(vw, slot, at_of(rows, slot * G * vw))} }
+%   endfor
+        }
+%  endif
+        for (; i + ${vw} <= len; i += ${G * vw}) {
+            ${body(vw, 0, at_of(rows, 0))}
+        }
+%  if tails(rows):
+        for (i = len - len % ${vw}${" + member" if G > 1 else ""}; i < len; i += ${G}) {
+            ${body(1, "rest", at_of(rows, 0))}
+        }
+%  endif
+% endif
+    }
+% endif
+</%def>
+<%def name="fold(rows, name, op, ctype, value, first, last, also=None, operands=(0,))">\
+<%
+    vw, nv = rows.vw, rows.nv
+    zero, V = identity(op, ctype), vec_type(ctype, vw)
+    deep = op == "sum" and rows.block < rows.share
+    rest = not rows.across and tails(rows)
+    slots = [*range(nv), *(["rest"] if rest else [])]
+    stage, total = ("part_", "all_") if deep else ("all_", "all_")
+    if rows.across and not deep:
+        stage = total = name
+    elif rows.across:
+        total = name
+    def kind(slot):
+        return ctype if slot == "rest" else V
+    def take(width, slot, at):
+        T = vec_type(ctype, width)
+        loaded = load_lanes(ctype, width, "src", at(0), rows.lane_pitches[0])
+        extra = also("v_", width, at) if also else ""
+        return (f"const {T} x_ = {loaded}; const {T} v_ = {value('x_', slot)}; {extra} "
+                + combine(op, f"{stage}{slot}", "v_", ctype))
+%>\
+% if rows.across:
+%  for slot in slots:
+    ${V} ${name}${slot} = (${V})(${zero});
+%  endfor
+% else:
+    ${ctype} ${name};
+    {
+%  for slot in slots:
+    ${kind(slot)} all_${slot} = (${kind(slot)})(${zero});
+%  endfor
+% endif
+% if deep:
+    for (int q0 = ${first}; q0 < ${last}; q0 += ${rows.block}) {
+%  for slot in slots:
+    ${kind(slot)} part_${slot} = (${kind(slot)})(${zero});
+%  endfor
+    ${vectors(rows, operands, "q0", f"min(q0 + {rows.block}, {last})", take)}
+%  for slot in slots:
+    ${combine("sum", f"{total}{slot}", f"part_{slot}", ctype)}
+%  endfor
+    }
+% else:
+    ${vectors(rows, operands, first, last, take)}
+% endif
+% if not rows.across:
+    ${lanes_to_one(rows, op, ctype, rest)}
+    ${name} = one_;
+    ${members_to_one(rows, name, op, ctype)}
+    }
+% endif
+</%def>
+<%def name="lanes_to_one(rows, op, ctype, rest)">\
+<% span, count = rows.nv, rows.vw %>\
+% while span > 1:
+<% half = span // 2 %>\
+%  for slot in range(half):
+    ${combine(op, f"all_{slot}", f"all_{slot + half}", ctype)}
+%  endfor
+<% span = half %>\
+% endwhile
+<% previous = "all_0" %>\
+% while count > 1:
+<% count //= 2 ; T = vec_type(ctype, count) %>\
+    ${T} h${count}_ = ${previous}.lo; { const ${T} g_ = ${previous}.hi; ${combine(op, f"h{count}_", "g_", ctype)} }
+<% previous = f"h{count}_" %>\
+% endwhile
+    ${ctype} one_ = ${previous};
+% if rest:
+    ${combine(op, "one_", "all_rest", ctype)}
+% endif
+</%def>
+<%def name="members_to_one(rows, name, op, ctype)">\
+<% half = rows.group // 2 %>\
+% if rows.group > 1:
+    shared_[member] = ${name};
+    barrier(CLK_LOCAL_MEM_FENCE);
+%  while half:
+    if (member < ${half}) {
+        const ${ctype} other_ = shared_[member + ${half}];
+        ${combine(op, name, "other_", ctype)}
+        shared_[member] = ${name};
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+<% half //= 2 %>\
+%  endwhile
+    ${name} = shared_[0];
+    barrier(CLK_LOCAL_MEM_FENCE);
+% endif
+</%def>
+<%def name="put(rows, value, slot, width, pointer, where, pitch)">\
+<%
+    spill = rows.blocks * rows.width - rows.lanes
+    skip = min(max(spill - slot * rows.vw, 0), width) if rows.across and spill else 0
+%>\
+% if skip:
+    if (block < ${rows.blocks - 1}) { ${store_lanes(width, value, pointer, where, pitch)} }
+%  if skip < width:
+    else { ${store_lanes(width, value, pointer, where, pitch, skip)} }
+%  endif
+% else:
+    ${store_lanes(width, value, pointer, where, pitch)}
+% endif
+</%def>

@@ -1,0 +1,157 @@
+"""Cases of ops over images: convolutions, pooling, resizing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from harness import normal, rng
+from table import NHWC, add, orders_of, steps_of
+
+from clnn.ops._functions import Step
+from clnn.ops._taps import Sampling
+from clnn.ops._window import Window
+from clnn.ops.conv2d import Conv2d
+from clnn.ops.conv_transpose import ConvTranspose
+from clnn.ops.pool import Pool
+from clnn.ops.resize import Resize
+
+
+def window(
+    kernel: Sequence[int], strides: Sequence[int] = (1, 1), dilations: Sequence[int] = (1, 1),
+    before: Sequence[int] = (0, 0), after: Sequence[int] = (0, 0),
+) -> Window:  # fmt: skip
+    """Return a window; all arguments are per axis."""
+    return Window(*(tuple(v) for v in (kernel, strides, dilations, before, after)))
+
+
+SAME3 = window((3, 3), before=(1, 1), after=(1, 1))
+RESIDUAL = (Step("add", operand=3), Step("relu"))
+
+
+def convolve(
+    name: str, shape: Sequence[int], oc: int, win: Window, *, group: int = 1, bias: bool = True,
+    steps: tuple[Step, ...] = (), extra: Sequence[int] = (), dynamic: bool = False, **how: Any,
+) -> None:  # fmt: skip
+    """Add a convolution; extra: shape of the operand of `steps`; dynamic: weights are no constant."""
+    inputs: list[np.ndarray | None] = [normal(shape), normal((oc, shape[1] // group, *win.kernel), 1)]
+    inputs += [normal((oc,), 2) if bias else None, *([normal(extra, 3)] if extra else [])]
+    orders = {**orders_of(inputs, range(3, len(inputs))), **how.pop("orders", {})}
+    consts = () if dynamic else (1, 2)
+    add(name, Conv2d(win, group, steps), inputs, consts=consts, orders=orders, **how)
+
+
+HEAVY = (Step("sigmoid"), Step("mul", operand=3))
+convolve("conv_border", (2, 3, 4, 5), 9, SAME3, border=1)
+convolve("conv_row", (1, 3, 2, 6), 8, window((1, 1)), steps=RESIDUAL, extra=(1, 8, 2, 6))
+convolve("conv_blocks", (1, 3, 2, 3), 35, window((1, 1)), steps=RESIDUAL, extra=(1, 35, 1, 1))
+convolve("conv_partial", (1, 3, 2, 3), 35, window((1, 1)), steps=RESIDUAL, extra=(1, 35, 2, 3))
+convolve("conv_staged", (1, 3, 3, 5), 19, window((1, 1)), steps=HEAVY, extra=(1, 19, 3, 5))
+convolve("conv_staged_row", (1, 3, 2, 4), 4, window((1, 1)), steps=(Step("exp"),))
+convolve("conv_groups", (1, 6, 6, 7), 8, window((3, 2), (2, 1), (1, 2), (1, 0), (0, 2)), group=2)
+convolve("conv_lines", (1, 5, 9), 6, Window((3,), (2,), (1,), (1,), (1,)), border=1, bias=False)
+convolve("conv_dynamic", (1, 3, 4, 5), 4, SAME3, dynamic=True, steps=RESIDUAL, extra=(1, 4, 4, 5))
+convolve("conv_any_order", (2, 3, 4, 5), 4, SAME3, dynamic=True, bias=False,
+         orders={"i0": (3, 1, 0, 2), "o0": (0, 1, 2, 3)})  # fmt: skip
+convolve("conv_heavy_weights", (1, 256, 1, 1), 257, window((1, 1)), only="direct", targets=("cpu",))
+convolve("depthwise_registers", (2, 16, 5, 7), 16, SAME3, group=16, only="depthwise")
+convolve("depthwise_memory", (1, 3, 6, 7), 3, window((5, 3), (1, 2), (1, 1), (2, 1), (2, 1)), group=3,
+         bias=False, border=2, only="depthwise")  # fmt: skip
+convolve("depthwise_steps", (1, 8, 4, 9), 8, SAME3, group=8, steps=RESIDUAL, extra=(1, 8, 4, 9),
+         only="depthwise")  # fmt: skip
+convolve("depthwise_dilated", (1, 4, 7, 7), 4, window((3, 3), (2, 2), (2, 2), (2, 2), (2, 2)), group=4,
+         only="depthwise", long=True)  # fmt: skip
+
+for _k, _s, _p, _oc in itertools.product((1, 2, 3), (1, 2), (0, 1), (1, 9, 17)):
+    _win = window((_k, _k), (_s, _s), (1, 1), (_p, _p), (_p, _p))
+    convolve(f"conv_k{_k}_s{_s}_p{_p}_oc{_oc}", (1, 3, 5, 6), _oc, _win, long=True)
+    convolve(f"depthwise_k{_k}_s{_s}_p{_p}_c{_oc}", (1, _oc, 5, 6), _oc, _win, group=_oc, long=True)
+
+# Pooling
+
+MAX = Pool(SAME3, "max")
+add("pool_max", MAX, [normal((2, 5, 4, 5))])
+add("pool_max_border", Pool(window((2, 2), (2, 2)), "max"), [normal((1, 8, 4, 6))], border=1)
+add("pool_max_steps", Pool(SAME3, "max", steps=(Step("add", operand=1),)), [normal((1, 4, 3, 4)), normal((1, 4, 3, 4), 1)],
+    orders={"i1": NHWC})  # fmt: skip
+add("pool_max_index", Pool(window((2, 3), (2, 1), (1, 2), (0, 1), (1, 2)), "max", indices="row"), [normal((2, 3, 4, 6))])
+add("pool_max_column", Pool(SAME3, "max", indices="column"), [rng().integers(0, 9, (1, 2, 3, 4)).astype(np.uint8)])
+add("pool_max_int8", Pool(SAME3, "max"), [rng().integers(-9, 9, (1, 3, 3, 4)).astype(np.int8)])
+add("pool_average", Pool(window((3, 2), (2, 2), (1, 1), (1, 1), (1, 0)), "average"), [normal((1, 4, 5, 6))])
+add("pool_average_padded", Pool(SAME3, "average", True), [normal((1, 3, 4, 4))])
+add("pool_average_large", Pool(window((6, 5), (2, 2), (1, 1), (2, 2), (2, 2)), "average"), [normal((1, 3, 6, 7))])
+for _p in (1.0, 2.0, 3.0):
+    add(f"pool_lp{_p:g}", Pool(window((2, 2)), "lp", power=_p), [normal((1, 3, 3, 4))])
+add("pool_lines", Pool(Window((3,), (2,), (1,), (1,), (1,)), "average"), [normal((1, 3, 8))])
+
+# Transposed convolution
+
+
+def spread(
+    name: str, shape: Sequence[int], oc: int, spec: ConvTranspose, *, bias: bool = True,
+    extra: Sequence[int] = (), dynamic: bool = False, **how: Any,
+) -> None:  # fmt: skip
+    """Add a transposed convolution; oc: output channels per group; extra, dynamic: as convolve."""
+    inputs: list[np.ndarray | None] = [normal(shape), normal((shape[1], oc, *spec.kernel), 1)]
+    inputs += [normal((oc * spec.group,), 2) if bias else None]
+    inputs += [normal(extra, 3)] if extra else []
+    orders = {**orders_of(inputs, range(3, len(inputs))), **how.pop("orders", {})}
+    add(name, spec, inputs, consts=() if dynamic else (1, 2), orders=orders, **how)
+
+
+def transposed(
+    kernel: tuple[int, ...], strides: tuple[int, ...], before: tuple[int, ...],
+    extents: tuple[int, ...], group: int = 1, steps: tuple[Step, ...] = (),
+) -> ConvTranspose:  # fmt: skip
+    """Return a transposed convolution without dilation."""
+    return ConvTranspose(kernel, strides, (1,) * len(kernel), before, extents, group, steps)
+
+
+spread("transposed_3x3_s2", (1, 5, 3, 4), 9, transposed((3, 3), (2, 2), (1, 1), (5, 7)))
+spread("transposed_2x2_s2", (2, 3, 3, 4), 17, transposed((2, 2), (2, 2), (0, 0), (6, 8)), bias=False)
+spread("transposed_groups", (1, 4, 3, 3), 3, transposed((3, 2), (1, 2), (0, 0), (5, 6), group=2))
+spread("transposed_steps", (1, 3, 3, 3), 9, transposed((3, 3), (2, 2), (1, 1), (5, 5), steps=HEAVY),
+       extra=(1, 9, 5, 5))  # fmt: skip
+spread("transposed_residual", (1, 3, 3, 3), 9, transposed((4, 4), (2, 2), (1, 1), (6, 6), steps=RESIDUAL),
+       extra=(1, 9, 6, 6))  # fmt: skip
+spread("transposed_far", (1, 3, 2, 2), 4, transposed((2, 2), (3, 3), (0, 0), (9, 10)))
+spread("transposed_lines", (1, 3, 5), 4, transposed((3,), (2,), (1,), (9,)))
+spread("transposed_dynamic", (1, 3, 3, 3), 4, transposed((3, 3), (2, 2), (1, 1), (5, 5), steps=RESIDUAL),
+       extra=(1, 4, 5, 5), dynamic=True)  # fmt: skip
+for _k, _s, _oc in itertools.product((1, 2, 3, 4), (1, 2, 3), (1, 9, 17)):
+    _out = (2 * _s + _k, 3 * _s + _k)
+    spread(f"transposed_k{_k}_s{_s}_oc{_oc}", (1, 3, 3, 4), _oc,
+           transposed((_k, _k), (_s, _s), (0, 0), _out), long=True)  # fmt: skip
+
+# Resizing
+
+LINEAR, CUBIC = Sampling("linear"), Sampling("cubic")
+add("resize_linear", Resize((1, 3, 5, 9), (1, 1, 1.67, 1.8), LINEAR), [normal((1, 3, 3, 5))])
+add("resize_channels", Resize((1, 7, 5, 4), (1, 1, 1.67, 2.0), LINEAR), [normal((1, 7, 3, 2))], orders={"i0": NHWC})
+add("resize_steps", Resize((1, 5, 4, 4), (1, 1, 1.34, 2.0), LINEAR, (), (Step("mul", operand=1),)),
+    [normal((1, 5, 3, 2)), normal((1, 5, 4, 4), 1)], orders={"i0": NHWC, "i1": NHWC})  # fmt: skip
+add("resize_nearest", Resize((1, 2, 4, 8), (1, 1, 1.4, 1.6)), [normal((1, 2, 3, 5))])
+add("resize_cubic", Resize((1, 2, 4, 8), (1, 1, 1.34, 1.6), CUBIC), [normal((1, 2, 3, 5))])
+add("resize_many_taps", Resize((1, 1, 2, 2), (1, 1, 0.25, 0.3), Sampling("linear", antialias=True)), [normal((1, 1, 8, 7))])
+add("resize_crop", Resize((1, 2, 3, 4), (1, 1, 1.0, 0.8), Sampling("linear", "tf_crop_and_resize", extrapolation=7.0),
+    ((0.0, 1.0), (0.0, 1.0), (0.2, 1.3), (-0.2, 0.8))), [normal((1, 2, 3, 5))])  # fmt: skip
+add("resize_bytes", Resize((1, 3, 5, 9), (1, 1, 1.67, 1.8), LINEAR), [rng().integers(0, 255, (1, 3, 3, 5)).astype(np.uint8)])
+add("resize_half", Resize((1, 3, 5, 4), (1, 1, 1.67, 2.0), LINEAR), [normal((1, 3, 3, 2)).astype(np.float16)], tolerance=2e-3)
+add("resize_half_channels", Resize((1, 9, 5, 4), (1, 1, 1.67, 2.0), LINEAR), [normal((1, 9, 3, 2)).astype(np.float16)],
+    tolerance=2e-3, orders={"i0": NHWC})  # fmt: skip
+add("resize_double", Resize((1, 2, 5, 4), (1, 1, 1.67, 2.0), LINEAR), [normal((1, 2, 3, 2)).astype(np.float64)])
+REPEATS = {
+    "plain": (Resize((1, 5, 6, 10), (1, 1, 2, 2)), (), {}),
+    "channels": (Resize((1, 7, 6, 4), (1, 1, 2, 2)), (), {"i0": NHWC}),
+    "even_channels": (Resize((1, 8, 4, 9), (1, 1, 2, 3)), (), {"i0": NHWC}),
+    "relu": (Resize((1, 3, 4, 10), (1, 1, 2, 2), steps=steps_of(["relu"])), (), {}),
+    "add": (Resize((1, 3, 4, 10), (1, 1, 2, 2), steps=(Step("add", operand=1),)), (1, 3, 4, 10), {}),
+    "add_channels": (Resize((1, 5, 4, 6), (1, 1, 2, 2), steps=(Step("add", operand=1),)), (1, 5, 4, 6),
+                     {"i0": NHWC, "i1": NHWC}),
+    "gaps": (Resize((1, 2, 4, 6), (1, 1, 2, 2)), (), {"i0": (1, 2, 3, 0), "o0": (0, 1, 2, 3)}),
+}  # fmt: skip
+for _name, (_spec, _extra, _orders) in REPEATS.items():
+    _shape = [round(d / s) for d, s in zip(_spec.shape, _spec.scales, strict=True)]
+    add(f"resize_repeat_{_name}", _spec, [normal(_shape), *([normal(_extra, 1)] if _extra else [])], orders=_orders)

@@ -1,0 +1,102 @@
+"""Faults planted in copies of the templates, to show that the gate sees each kind."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from gate import KERNELS
+
+UNINITIALISED = ("Uninitialized value", "Controlflow depends on uninitialized value")
+DST = '${index(dst, "n", "oc", "y", "x")}'
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`old` replaced by `new` in a template; `case` on `target` in `mode` must show one of `finds`."""
+
+    name: str
+    template: str
+    old: str
+    new: str
+    case: str
+    target: str
+    mode: str
+    finds: tuple[str, ...]
+
+    def plant(self, folder: Path) -> Path:
+        """Copy all templates to `folder`, this one changed. Raises AssertionError if it cannot."""
+        shutil.copytree(KERNELS, folder)
+        path = folder / self.template
+        text = path.read_text("utf-8")
+        assert text.count(self.old) == 1, (
+            f"mutant {self.name}: {self.template} has {text.count(self.old)} times the text that is"
+            f" to be replaced; it must have it once. Adapt tests/oclgrind/mutants.py: {self.old!r}"
+        )
+        path.write_text(text.replace(self.old, self.new), "utf-8")
+        return folder
+
+
+BARRIER = "    barrier(CLK_LOCAL_MEM_FENCE);\n"
+
+MUTANTS = (
+    Mutant(
+        "write_past_the_end", "border_fill.cl.mako",
+        "i < ${front + real + back}; ++i", "i <= ${front + real + back}; ++i",
+        "conv_border", "cpu", "optimised", ("Invalid write",),
+    ),
+    Mutant(
+        "read_before_the_buffer", "conv2d_direct.cl.mako",
+        "image - ${py * src.pitches[2]", "image - ${(py + 1) * src.pitches[2]",
+        "conv_border", "cpu", "optimised", ("Invalid read",),
+    ),
+    Mutant(
+        "no_bounds_check", "conv2d_reference.cl.mako",
+        "    if (k >= ${n_ * oc_ * oh * ow}) return;\n", "",
+        "conv_any_order", "gpu", "optimised", ("Invalid write",),
+    ),
+    Mutant(
+        "two_items_write_one_element", "copy_flat.cl.mako", "to = d;", "to = d / 2;",
+        "reshape_flat", "cpu", "optimised", ("Write-write data race",),
+    ),
+    Mutant(
+        "two_items_write_the_same_value", "gemm_tiled.cl.mako",
+        "    if (m0 + ${r} >= first) {", "    {",
+        "gemm_uneven", "cpu", "optimised", ("Write-write data race",),
+    ),
+    Mutant(
+        "no_barrier_in_a_tree", "_common/rows.cl.mako",
+        "    shared_[member] = ${name};\n" + BARRIER, "    shared_[member] = ${name};\n",
+        "reduce_along", "gpu", "unoptimised", ("Read-write data race",),
+    ),
+    Mutant(
+        "no_barrier_before_sums", "gemm_tiled.cl.mako", BARRIER, "",
+        "gemm_parts", "gpu", "unoptimised", ("Read-write data race",),
+    ),
+    Mutant(
+        "barrier_in_a_branch", "gemm_tiled.cl.mako", BARRIER, "    if (live)\n" + BARRIER,
+        "gemm_parts", "gpu", "optimised", ("Work-group divergence",),
+    ),
+    Mutant(
+        "uninitialised_accumulator", "conv2d_reference.cl.mako", 'else "0"};', 'else "v"};',
+        "conv_any_order", "cpu", "unoptimised", UNINITIALISED,
+    ),
+    Mutant(
+        "border_without_values", "border_fill.cl.mako",
+        "const int first = inside ? ${front}", "const int first = inside ? 0",
+        "conv_border", "gpu", "unoptimised", UNINITIALISED,
+    ),
+    Mutant(
+        "write_to_the_border", "conv2d_reference.cl.mako",
+        f"    dst_base[dst_offset + {DST}] = v;",
+        f"    dst_base[dst_offset + {DST}] = v;\n"
+        f"    if (x == 0) dst_base[dst_offset + {DST} - ${{dst.pitches[3]}}] = v;",
+        "conv_border", "cpu", "optimised", ("border was changed",),
+    ),
+    Mutant(
+        "wrong_value", "_common/steps.cl.mako",
+        '"{v} = {v} < {T}(0) ? {p0} * {v} : {v};"', '"{v} = {v} < {T}(0) ? {v} : {v};"',
+        "steps_activations", "cpu", "optimised", ("relative to the largest value",),
+    ),
+)  # fmt: skip

@@ -1,0 +1,83 @@
+"""The table of cases: named checks of one op or of a whole graph.
+
+Call simulator.install() before this is imported: check_op takes its device from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from harness import check_op
+from simulator import DEVICE
+
+from clnn.ops._base import OpSpec
+from clnn.ops._functions import Step
+
+BOTH = ("cpu", "gpu")
+MODES = ("optimised", "unoptimised")
+NHWC = (0, 2, 3, 1)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A named check; targets: what it is planned for; long: whether it is of the long form.
+
+    modes: the modes of gate.MODES that it is for, where Oclgrind fails in one of them.
+    """
+
+    name: str
+    run: Callable[[], Any]
+    targets: tuple[str, ...] = BOTH
+    long: bool = False
+    modes: tuple[str, ...] = MODES
+
+
+CASES: dict[str, Case] = {}
+
+
+def put(
+    name: str, run: Callable[[], Any], targets: tuple[str, ...] = BOTH, long: bool = False,
+    modes: tuple[str, ...] = MODES,
+) -> None:  # fmt: skip
+    """Add a case."""
+    assert name not in CASES, f"two cases are named {name}"
+    CASES[name] = Case(name, run, targets, long, modes)
+
+
+def add(
+    name: str,
+    spec: OpSpec,
+    inputs: Sequence[np.ndarray | None],
+    *,
+    targets: tuple[str, ...] = BOTH,
+    long: bool = False,
+    modes: tuple[str, ...] = MODES,
+    **how: Any,
+) -> None:
+    """Add a case that runs every variant of `spec` on `inputs`; how: more arguments of check_op."""
+    put(name, lambda: check_op(DEVICE, spec, list(inputs), **how), targets, long, modes)
+
+
+def jobs(long: bool, mode: str) -> list[dict[str, str]]:
+    """Return case and target of everything that is to run in `mode`, in the short or the long form."""
+    chosen = [c for c in CASES.values() if (long or not c.long) and mode in c.modes]
+    return [{"case": c.name, "target": t} for t in BOTH for c in chosen if t in c.targets]
+
+
+def steps_of(chain: Iterable[Any]) -> tuple[Step, ...]:
+    """Return steps from function names, or tuples of a name and its parameters."""
+    parts = [(part,) if isinstance(part, str) else part for part in chain]
+    return tuple(Step(part[0], tuple(part[1:])) for part in parts)
+
+
+def orders_of(inputs: Sequence[np.ndarray | None], which: Iterable[int]) -> Mapping[str, Any]:
+    """Return hints that put the channels of these inputs innermost."""
+    found = {}
+    for k in which:
+        array = inputs[k]
+        if array is not None and array.ndim > 2:
+            found[f"i{k}"] = (0, *range(2, array.ndim), 1)
+    return found
