@@ -32,13 +32,13 @@ Params   name | ctype | rows: Rows; when along, its elements are walked one by o
             return f"{test} || (({equal}) && ({later}))"
         return f"{test} || {equal}" if latest else test
 
-    def meet(w, slot, at):
+    def meet(slot, at, skip):
         loaded = m.load_lanes(ctype, width, "src", at(0), rows.lane_pitches[0])
         return (f"const {T} v_ = {loaded}; const int k_ = {at(2)}; "
                 f"const {I} take_ = {takes('v_', f'({I})(k_)', f'best{slot}', f'which{slot}', not ordered)} || which{slot} < 0; "
                 f"best{slot} = take_ ? v_ : best{slot}; which{slot} = take_ ? ({I})(k_) : which{slot};")
 
-    def mark(w, slot, at):
+    def mark(slot, at, skip):
         one, zero = scalar(1, ctype), scalar(0, ctype)
         value = f"({I})({at(2)}) == which{slot} ? ({T})({one}) : ({T})({zero})"
         return f"const {T} y_ = {value}; {capture(rw.put, rows, 'y_', slot, width, 'dst', at(1), rows.lane_pitches[1])}"

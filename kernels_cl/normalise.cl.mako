@@ -44,15 +44,15 @@ Params   name | ctype | rows: Rows | stage | centre: the mean is taken away | ep
     def place(slot, part, which):
         return f"({part} * 2 + {which}) * {rows.count} + row * {rows.lanes} + lane0 + {slot * width}"
 
-    def finish(w, slot, at):
-        V = vec_type(ctype, w)
-        x = m.load_lanes(ctype, w, "src", at(0), rows.lane_pitches[0])
+    def finish(slot, at, skip):
+        V = vec_type(ctype, rows.vw)
+        x = m.load_lanes(ctype, rows.vw, "src", at(0), rows.lane_pitches[0])
 
         def operand(which):
             k = operands[which]
-            return m.load_lanes(ctype, w, f"extra{k}", at(k), rows.lane_pitches[k])
-        chain = capture(st.apply, steps, "y_", ctype, w, operand)
-        put = capture(rw.put, rows, "y_", slot, w, "dst", at(last), rows.lane_pitches[last])
+            return m.load_lanes(ctype, rows.vw, f"extra{k}", at(k), rows.lane_pitches[k])
+        chain = capture(st.apply, steps, "y_", ctype, rows.vw, operand)
+        put = capture(rw.put, rows, "y_", slot, rows.vw, "dst", at(last), rows.lane_pitches[last], skip)
         return f"const {V} x_ = {x}; {V} y_ = {away('x_', slot)} * {m.of(rows, 'scale', slot)}; {chain} {put}"
 %>
 ${group_size(wg)}

@@ -8,12 +8,15 @@ Launch   global (blocks of rows, parts of a row)
 Params   name | ctype | rows: Rows | value: none, abs, square or power, of each element | op: sum,
          prod, max, min or log_sum_exp | finish: none, mean, sqrt, log or root | count: elements
          of a whole row | power: of `power` and `root` | steps | operands: node input -> operand
-         number | from_scratch, to_scratch | wg
+         number | from_scratch, to_scratch | own_exp: exponentials
+         by _common/exp | wg
 </%doc>
 <%namespace name="rw" file="_common/rows.cl.mako"/>
 <%namespace name="st" file="_common/steps.cl.mako"/>
+<%namespace name="ex" file="_common/exp.cl.mako"/>
 <%
     m = rw.module
+    own = own_exp and op == "log_sum_exp"
     assert value in ("none", "abs", "square", "power"), value
     assert finish in ("none", "mean", "sqrt", "log", "root"), finish
     assert rows.parts == 1 or to_scratch, "parts of rows meet in scratch"
@@ -25,16 +28,15 @@ Params   name | ctype | rows: Rows | value: none, abs, square or power, of each 
     q_first = f"part * {rows.share}" if rows.parts > 1 else "0"
     q_last = f"min(part * {rows.share} + {rows.share}, {rows.run_count})" if rows.parts > 1 else rows.run_count
 
-    def raised(v, slot, p):
+    def raised(v, p):
         if float(p).is_integer() and 1 <= p <= 8:
             return " * ".join([f"fabs({v})"] * int(p))
-        V = vec_type(ctype, 1 if slot == "rest" else rows.vw)
-        return f"pow(fabs({v}), ({V})({scalar(p, ctype)}))"
+        return f"pow(fabs({v}), ({vec_type(ctype, rows.vw)})({scalar(p, ctype)}))"
 
     def mapped(v, slot):
         if value == "abs":
             return v if unsigned else f"fabs({v})" if real else f"{v} < 0 ? -{v} : {v}"
-        return {"none": v, "square": f"{v} * {v}", "power": raised(v, slot, power)}[value]
+        return {"none": v, "square": f"{v} * {v}", "power": raised(v, power)}[value]
 
     def finished(v):
         if finish == "mean":
@@ -50,6 +52,9 @@ Params   name | ctype | rows: Rows | value: none, abs, square or power, of each 
         return m.load_lanes(ctype, width, f"extra{k}", where, rows.lane_pitches[k])
     slot_now = [0]
 %>
+% if own:
+${ex.define([rows.vw])}
+% endif
 ${group_size(wg)}
 __kernel void ${name}(
 % if from_scratch:
@@ -92,7 +97,7 @@ __kernel void ${name}(
 <% t = m.of(rows, "top", slot) %>\
     ${t} = isinf(${t}) ? (${T})(0) : ${t};
 %  endfor
-    ${rw.fold(rows, "v", "sum", ctype, lambda v, slot: f"exp({v} - {m.of(rows, 'top', slot)})", q_first, q_last)}
+    ${rw.fold(rows, "v", "sum", ctype, lambda v, slot: ex.module.call(f"{v} - {m.of(rows, 'top', slot)}", rows.vw, own), q_first, q_last)}
 %  for slot in range(rows.nv if rows.across else 1):
     ${m.of(rows, "v", slot)} = log(${m.of(rows, "v", slot)}) + ${m.of(rows, "top", slot)};
 %  endfor

@@ -5,11 +5,12 @@ Tensors  src, dst: equal shapes | extra{k}: operands of steps, broadcast to that
 Rows     as clnn/ops/_rows.py lays them out: operand 0 src, 1.. the extras, the last one dst
 Launch   global (blocks of rows)
 Params   name | ctype | rows: Rows | log | keep: exponentials are kept in dst between the passes |
-         steps | operands: node input -> operand number | wg
+         own_exp: exponentials by _common/exp | steps | operands: node input -> operand number | wg
 NaN      a NaN, an infinity, or nothing but -infinity makes the whole row NaN
 </%doc>
 <%namespace name="rw" file="_common/rows.cl.mako"/>
 <%namespace name="st" file="_common/steps.cl.mako"/>
+<%namespace name="ex" file="_common/exp.cl.mako"/>
 <%
     m = rw.module
     last = len(rows.lane_pitches) - 1
@@ -17,7 +18,7 @@ NaN      a NaN, an infinity, or nothing but -infinity makes the whole row NaN
     width = rows.vw if rows.across else 1
     everything = [0, *operands.values(), last]
     assert not (log and keep), "a logarithm needs no exponential of each element"
-    assert not (keep and rows.blocks * rows.width > rows.lanes), "blocks that overlap cannot keep"
+    assert not keep or (rows.blocks * rows.width == rows.lanes or not rows.across), "blocks overlap"
 
     def above(v, slot):
         return f"{v} - {m.of(rows, 'top', slot)}"
@@ -25,24 +26,29 @@ NaN      a NaN, an infinity, or nothing but -infinity makes the whole row NaN
     def largest(v, slot):
         return v
 
-    def keep_it(v, w, at):
-        return m.store_lanes(w, v, "dst", at(last), rows.lane_pitches[last])
+    def power(v, slot):
+        return ex.module.call(above(v, slot), rows.vw, own_exp)
 
-    def finish(w, slot, at):
-        T = vec_type(ctype, w)
+    def keep_it(v, slot, at, skip):
+        return m.store_lanes(rows.vw, v, "dst", at(last), rows.lane_pitches[last], skip)
+
+    def finish(slot, at, skip):
+        T = vec_type(ctype, rows.vw)
         held, source = ("dst", last) if keep else ("src", 0)
-        x = m.load_lanes(ctype, w, held, at(source), rows.lane_pitches[source])
+        x = m.load_lanes(ctype, rows.vw, held, at(source), rows.lane_pitches[source])
         total = m.of(rows, "total", slot)
-        away = above("x_", slot)
-        value = f"({away}) - {total}" if log else f"x_ / {total}" if keep else f"exp({away}) / {total}"
+        value = f"({above('x_', slot)}) - {total}" if log else f"{'x_' if keep else power('x_', slot)} / {total}"
 
         def operand(which):
             k = operands[which]
-            return m.load_lanes(ctype, w, f"extra{k}", at(k), rows.lane_pitches[k])
-        chain = capture(st.apply, steps, "y_", ctype, w, operand)
-        put = capture(rw.put, rows, "y_", slot, w, "dst", at(last), rows.lane_pitches[last])
+            return m.load_lanes(ctype, rows.vw, f"extra{k}", at(k), rows.lane_pitches[k])
+        chain = capture(st.apply, steps, "y_", ctype, rows.vw, operand)
+        put = capture(rw.put, rows, "y_", slot, rows.vw, "dst", at(last), rows.lane_pitches[last], skip)
         return f"const {T} x_ = {x}; {T} y_ = {value}; {chain} {put}"
 %>
+% if own_exp:
+${ex.define([rows.vw])}
+% endif
 ${group_size(wg)}
 __kernel void ${name}(
     __global const ${ctype} *src_base, const int src_offset,
@@ -61,7 +67,7 @@ __kernel void ${name}(
     __global ${ctype} *dst = dst_base + dst_offset;
     ${rw.begin(rows, everything)}
     ${rw.fold(rows, "top", "peak", ctype, largest, 0, rows.run_count)}
-    ${rw.fold(rows, "total", "sum", ctype, lambda v, slot: f"exp({above(v, slot)})", 0, rows.run_count, keep_it if keep else None, [0, last] if keep else [0])}
+    ${rw.fold(rows, "total", "sum", ctype, power, 0, rows.run_count, keep_it if keep else None, [0, last] if keep else [0])}
 % if log:
 %  for slot in slots:
     ${m.of(rows, "total", slot)} = log(${m.of(rows, "total", slot)});

@@ -6,16 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from common import ROOT, usable_devices
 
-ROOT = Path(__file__).resolve().parent.parent
 _CACHE = ROOT / ".cache" / "tests"
-_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "main")
-
-# PoCL's own cache races between processes; each worker gets one of its own.
-os.environ["POCL_CACHE_DIR"] = str(_CACHE / f"pocl-{_WORKER}")
 os.environ.setdefault("CLNN_BUILD_JOBS", "1")  # the test workers are the parallelism
 os.environ.setdefault("CLNN_CACHE_DIR", str(_CACHE / "clnn"))
-Path(os.environ["POCL_CACHE_DIR"]).mkdir(parents=True, exist_ok=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,17 +25,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "exhaustive" in item.keywords:
             item.add_marker(skip)
-
-
-def usable_devices() -> list[str]:
-    """One usable device of each OpenCL implementation present, as `platform` names."""
-    from clnn.runtime.device import discover
-
-    found: dict[str, str] = {}
-    for info in discover():
-        if info.usable:
-            found.setdefault(info.platform, info.platform)
-    return sorted(found)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

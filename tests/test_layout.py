@@ -58,7 +58,7 @@ def test_elements_are_distinct_and_inside(layout):
     assert len(set(where.tolist())) == where.size
     low, high = layout.span
     assert (where.min(), where.max() + 1) == (low, high)
-    assert 0 <= low and high <= layout.size
+    assert low >= 0 and high <= layout.size
 
 
 @given(layouts(), st.data())

@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, usable_devices
+from common import ROOT, usable_devices
 
 MISSING = [name for name in ("build", "hatchling") if importlib.util.find_spec(name) is None]
 pytestmark = [
@@ -43,14 +43,14 @@ print(json.dumps({"package": clnn.__file__, "kernels": template_folders(),
 """
 
 
-def run(*command: object, cwd: Path, timeout: float = 900) -> str:
-    """Run a command away from the checkout; return what it prints. Fails with all of it."""
+def run(*command: object, cwd: Path, allowed: tuple[int, ...] = (0,)) -> str:
+    """Run a command away from the checkout; return what it prints. Fails on other exit statuses."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "CLNN_", "COV_"))}
     env = kept | {"CLNN_CACHE_DIR": str(cwd / "cache"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    done = subprocess.run([str(c) for c in command], cwd=cwd, env=env, timeout=timeout,
+    done = subprocess.run([str(c) for c in command], cwd=cwd, env=env, timeout=900,
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True)  # fmt: skip
-    assert done.returncode == 0, f"{' '.join(map(str, command))}: {done.stdout}"
+    assert done.returncode in allowed, f"{' '.join(map(str, command))}: {done.stdout}"
     return done.stdout
 
 
@@ -90,40 +90,42 @@ def check_contents(wheel: Path) -> None:
     assert any(name.endswith("/licenses/LICENSE") for name in info)
 
 
-def check_use(python: Path, folder: Path) -> None:
+def check_use(python: Path, folder: Path, device: str) -> None:
     """Compile and run a model with an installed clnn, from an empty folder."""
     script = folder / "tiny.py"
     script.write_text(SCRIPT)
-    told = json.loads(run(python, script, usable_devices()[0], cwd=folder).splitlines()[-1])
+    told = json.loads(run(python, script, device, cwd=folder).splitlines()[-1])
     assert ROOT not in Path(told["package"]).parents
     assert [Path(k).name for k in told["kernels"]] == ["_kernels_cl"]
     assert Path(told["kernels"][0]).parent == Path(told["package"]).parent
     assert told["error"] < 1e-5
 
 
-needs_device = pytest.mark.skipif(not usable_devices(), reason="no usable OpenCL device")
+@pytest.fixture(scope="module")
+def a_device(request) -> str:
+    name = request.config.getoption("--device") or next(iter(usable_devices()), "")
+    if not name:
+        pytest.skip("no usable OpenCL device")
+    return str(name)
 
 
 def test_the_wheel_holds_the_package_and_all_kernels_and_nothing_else(wheel):
     check_contents(wheel)
 
 
-@needs_device
-def test_the_installed_wheel_runs_a_model_with_its_own_kernels(venv, tmp_path):
-    check_use(venv / "bin" / "python", tmp_path)
+def test_the_installed_wheel_runs_a_model_with_its_own_kernels(venv, a_device, tmp_path):
+    check_use(venv / "bin" / "python", tmp_path, a_device)
 
 
-@needs_device
 def test_the_installed_commands_work(venv, tmp_path):
-    listed = run(venv / "bin" / "clnn", "devices", cwd=tmp_path)
-    assert usable_devices()[0] in listed
-    told = run(venv / "bin" / "python", "-m", "clnn.cli.main", "doctor", cwd=tmp_path)
+    listed = run(venv / "bin" / "clnn", "devices", cwd=tmp_path, allowed=(0, 3))
+    assert all(name in listed for name in usable_devices())
+    told = run(venv / "bin" / "python", "-m", "clnn.cli.main", "doctor", cwd=tmp_path, allowed=(0, 1, 3))
     assert "pyopencl" in told and str(ROOT / "clnn") not in told
 
 
 @pytest.mark.exhaustive
-@needs_device
-def test_a_wheel_made_from_the_sdist_installs_with_its_dependencies(tmp_path):
+def test_a_wheel_made_from_the_sdist_installs_with_its_dependencies(a_device, tmp_path):
     """What a user gets: the archives that are published, and pip's own choice of dependencies."""
     archives, target = tmp_path / "dist", tmp_path / "venv"
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", archives, ROOT, cwd=tmp_path)
@@ -136,4 +138,4 @@ def test_a_wheel_made_from_the_sdist_installs_with_its_dependencies(tmp_path):
     away = tmp_path / "away"
     away.mkdir()
     run(target / "bin" / "clnn", "devices", cwd=away)
-    check_use(python, away)
+    check_use(python, away, a_device)

@@ -48,7 +48,7 @@ LIST_DEVICES = (
 )
 
 
-class Trouble(Exception):  # noqa: N818 - a condition to tell the user, not a defect
+class Trouble(Exception):
     """The set-up cannot go on; the message says why and what to do."""
 
     def __init__(self, message: str, status: int = EXIT_SETUP) -> None:

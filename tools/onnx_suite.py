@@ -25,8 +25,9 @@ import suite  # noqa: E402
 VERDICTS = ("passed", "refused", "failed")
 BATCH = 100
 HEAD = """\
-# Backend tests of ONNX (onnx {version}) that pass on clnn, written by tools/onnx_suite.py.
-# A test that passes and is not listed here, or is listed and does not pass, is an error.
+# Backend tests of ONNX (onnx {version}) that pass on clnn, with the operator that each is about.
+# Written by tools/onnx_suite.py. A test that passes and is not listed here, or that is listed and
+# does not pass, is an error.
 """
 
 
@@ -103,10 +104,11 @@ def write(outcomes: Sequence[suite.Outcome], match: str) -> None:
     """Rewrite expected.txt; tests that did not run keep their place in it."""
     import onnx
 
-    ran = {o.name for o in outcomes}
-    kept = [n for n in suite.expected_passes() if n not in ran] if match else []
-    passed = sorted(kept + [o.name for o in outcomes if o.verdict == "passed"])
-    text = HEAD.format(version=onnx.__version__) + "".join(f"{name}\n" for name in passed)
+    ran, cases = {o.name for o in outcomes}, suite.all_cases()
+    passed = {n: op for n, op in suite.expected_passes().items() if match and n not in ran}
+    passed |= {o.name: cases[o.name].op for o in outcomes if o.verdict == "passed"}
+    text = HEAD.format(version=onnx.__version__)
+    text += "".join(f"{name} {op}\n" for name, op in sorted(passed.items()))
     (suite.FOLDER / "expected.txt").write_text(text, encoding="utf-8")
     print(f"{len(passed)} names written to tests/onnx_suite/expected.txt")
 

@@ -29,7 +29,7 @@ _HEADER = struct.Struct("<8sIIQ32s")
 _DIGEST_BYTES = 32
 
 
-class BadEntry(ValueError):  # noqa: N818 - a condition that the store handles, never shown as an error
+class BadEntry(ValueError):
     """A file is not the entry that its name promises; the text says in what."""
 
 

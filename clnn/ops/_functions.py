@@ -58,8 +58,8 @@ def _pow(x: Array, y: Array) -> Array:
     """Return the power; integers to a negative one are 1 or -1, or 0."""
     if np.result_type(x, y).kind == "f":
         return np.asarray(np.power(x, y))
-    raised = np.power(x, np.abs(y))
-    return np.where(y >= 0, raised, np.where(np.abs(x) == 1, raised, 0))
+    units = np.where(x == 1, 1, np.where(x == -1, 1 - 2 * (y % 2), 0))
+    return np.where(y < 0, units, np.power(x, np.where(y < 0, 0, y)))
 
 
 FUNCTIONS: dict[str, Function] = {
@@ -75,10 +75,10 @@ FUNCTIONS: dict[str, Function] = {
         lambda x, a, g: g * np.where(x < 0, a * np.expm1(np.minimum(x, 0)), x), floats_only=True
     ),
     "thresholded_relu": Function(lambda x, a: np.where(x <= a, 0, x), floats_only=True),
-    "sigmoid": Function(lambda x: 0.5 * (1 + np.tanh(0.5 * x)), floats_only=True),
+    "sigmoid": Function(lambda x: 1 / (1 + np.exp(-x)), floats_only=True),
     "hard_sigmoid": Function(lambda x, a, b: np.clip(a * x + b, 0, 1), floats_only=True),
     "hard_swish": Function(lambda x: x * np.clip(x / 6 + 0.5, 0, 1), floats_only=True),
-    "swish": Function(lambda x, a: x * 0.5 * (1 + np.tanh(0.5 * a * x)), floats_only=True),
+    "swish": Function(lambda x, a: x / (1 + np.exp(-a * x)), floats_only=True),
     "shrink": Function(
         lambda x, t, b: np.where(x < -t, x + b, np.where(x > t, x - b, 0)), floats_only=True
     ),

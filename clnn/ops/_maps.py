@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from clnn.ops._base import In, Launch, Out, Problem, Variant
+from clnn.ops._base import Arg, In, Launch, Out, Problem, Variant
 from clnn.ops._loops import collapse, run_work
 from clnn.ops._moves import move_type, require
 from clnn.types import BOOL, DType
@@ -35,7 +35,7 @@ def map_variant(problem: Problem, op: str, fn: str, vectors: bool = True) -> Var
         "pitches": tuple(p[:-1] or (0,) for p in loops.pitches), "inner": loops.inner,
         "inner_pitches": loops.inner_pitches, "wg": local, **work,
     }  # fmt: skip
-    args = (*(In(k) for k in range(len(operands))), Out(0))
+    args: tuple[Arg, ...] = (*(In(k) for k in range(len(operands))), Out(0))
     return Variant(name, (Launch("map.cl.mako", params, args, global_size, local),))
 
 

@@ -39,7 +39,7 @@ MOST_COPIES = 16  # stores that resize_repeat unrolls
 
 @dataclass(frozen=True)
 class Frame:
-    """Axes that are not resized, for [src, operands..., dst]: outer loops and one contiguous run."""
+    """Axes that stay, of [src, operands..., dst]: outer loops and one contiguous run."""
 
     extents: tuple[int, ...]
     pitches: tuple[tuple[int, ...], ...]
@@ -94,7 +94,7 @@ def _only_moves(taps: Mapping[int, Taps]) -> bool:
 
 
 def frame(layouts: Sequence[TensorLayout], axes: Sequence[int], merge: bool) -> Frame:
-    """Return the walk over all axes but `axes`; an inner run only where `merge` and it is possible."""
+    """Return the walk over all axes but `axes`, with an inner run where `merge` and possible."""
     loops = collapse([_without(layout, axes) for layout in layouts])
     first, *extras, last = loops.inner_pitches
     runs = merge and first == last == 1 and all(p in (0, 1) for p in extras)
@@ -287,5 +287,5 @@ def _repeated(problem: Problem, way: Pass, taps: Mapping[int, Taps]) -> list[Var
         "extra_types": way.types[1:-1], "inner_pitches": walk.inner_pitches[1:-1],
         "steps": way.steps, "operands": way.operands, "wg": local, **work,
     }  # fmt: skip
-    args = (In(0), *operand_args(problem, way.steps), Out(0))
+    args: tuple[Arg, ...] = (In(0), *operand_args(problem, way.steps), Out(0))
     return [Variant(name, (Launch("resize_repeat.cl.mako", params, args, global_size, local),))]

@@ -126,17 +126,18 @@ def make_rows(
     *,
     plain: bool = False,
     split: bool = False,
+    along: bool = True,
 ) -> Rows:
     """Return the geometry for rows along `axes` of `layouts` (equal shapes, the source first).
 
     itemsize: bytes of the widest element. plain: one element at a time, for any pitches. split:
-    the kernel can divide rows between work-items.
+    the kernel can divide rows between work-items. along: the kernel can have vectors along a row.
     """
     rank = layouts[0].rank
     kept = _loops(layouts, [a for a in range(rank) if a not in axes])
     row = _loops(layouts, sorted(axes))
     widest = 1 if plain else min(16, max(1, target.vector * 4 // itemsize))
-    across = plain or not _lies_along(kept, row, widest)
+    across = plain or not (along and _lies_along(kept, row, widest))
     vw = _power_below(kept.inner if across else row.inner, widest)
     if across and vw > 1 and target.kind != "cpu" and kept.inner_pitches[0] != 1:
         vw = 1
@@ -192,9 +193,7 @@ def _assemble(
     most = TERMS if across else TERMS * vw * nv
     length = max(1, min(row.inner, most if longest is None else min(longest, most)))
     chunks = -(-row.inner // length)
-    runs = Loops(
-        (*row.extents[:-1], chunks), tuple((*p[:-1], p[-1] * length) for p in row.pitches)
-    )
+    runs = Loops((*row.extents[:-1], chunks), tuple((*p[:-1], p[-1] * length) for p in row.pitches))
     outer, lanes = kept, 1
     if across:
         outer = Loops(kept.extents[:-1] or (1,), tuple(p[:-1] or (0,) for p in kept.pitches))
@@ -219,6 +218,7 @@ def _split(rows: Rows, kept: Loops, row: Loops, target: Target) -> Rows:
         return rows
     lines = prod(row.extents[:-1])
     longest = -(-row.inner // -(-parts // lines))
+    longest = -(-longest // rows.vw) * rows.vw
     rows = _assemble(kept, row, rows.across, rows.vw, rows.nv, longest)
     share = -(-rows.run_count // min(parts, rows.run_count))
     return replace(rows, parts=-(-rows.run_count // share))

@@ -44,7 +44,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class AxisMap:
-    """One axis: extents of input and output, scale, and region of interest in units of the input."""
+    """One axis: extents of input and output, scale, and region of interest as part of the input."""
 
     source: int
     result: int
@@ -86,7 +86,9 @@ class Taps:
 def axis_taps(axis: AxisMap, how: Sampling) -> Taps:
     """Return the taps of one axis, without those of weight 0."""
     at = source_coordinates(axis, how.coordinates)
-    outside = (at < 0) | (at > np.float32(axis.source - 1)) if how.crops else np.zeros(at.shape, bool)
+    outside = (
+        (at < 0) | (at > np.float32(axis.source - 1)) if how.crops else np.zeros(at.shape, bool)
+    )
     if how.mode == "nearest":
         index, weight = _nearest(at, axis, how.nearest), np.ones((at.size, 1))
     elif how.antialias:

@@ -117,7 +117,8 @@ def _variants(
 ) -> list[Variant]:  # fmt: skip
     if not problem.outputs[0].type.size:
         return [Variant("empty", ())]
-    x, found = problem.input(0), []
+    x = problem.input(0)
+    found: list[Variant] = []
     layouts = [x.layout.unpadded(), result, _places(x.type.shape, axes)]
     for plain in (False, True):
         rows = _rows(problem, layouts, axes, plain)
@@ -137,13 +138,13 @@ def _rows(
     problem: Problem, layouts: Sequence[TensorLayout], axes: tuple[int, ...], plain: bool
 ) -> Rows:
     """Return rows whose vectors, if any, lie across: an index is kept for each lane."""
-    dtype = problem.input(0).type.dtype
-    rows = make_rows(layouts, axes, problem.target, dtype.itemsize, plain=plain)
+    dtype, target = problem.input(0).type.dtype, problem.target
+    rows = make_rows(layouts, axes, target, dtype.itemsize, plain=plain, along=not target.is_cpu)
     if rows.across and (rows.vw == 1 or dtype.cl in LANES):
         return rows
-    if not rows.across and rows.group > 1:
+    if rows.group > 1:
         return replace(rows, vw=1, nv=1)
-    return make_rows(layouts, axes, problem.target, dtype.itemsize, plain=True)
+    return make_rows(layouts, axes, target, dtype.itemsize, plain=True)
 
 
 @onnx_op("ArgMax", "ArgMin")

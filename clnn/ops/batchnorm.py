@@ -21,7 +21,10 @@ def _batch_norm(node: OnnxNode) -> Source:
     x = node.type(0)
     shape = _parameter_shape(node, x.shape)
     for index in (SCALE, SHIFT, MEAN, VARIANCE):
-        if node.type(index).size != int(np.prod(shape)) or node.type(index).rank not in (1, len(shape)):
+        if node.type(index).size != int(np.prod(shape)) or node.type(index).rank not in (
+            1,
+            len(shape),
+        ):
             raise ShapeError(
                 f"BatchNormalization of {x.shape}: input {index} is {node.type(index).shape}, must "
                 f"hold {int(np.prod(shape))} values."

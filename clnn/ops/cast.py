@@ -83,7 +83,7 @@ def dtype_numbered(number: int) -> DType:
 
 
 def cast_to(dtype: DType, source: TensorType, value: Source = 0) -> Source:
-    """Return `value` (of type `source`) as elements of `dtype`: itself where it has them already."""
+    """Return `value`, of type `source`, as elements of `dtype` (itself where it has them)."""
     return value if source.dtype == dtype else Emit(Cast(dtype), [value])
 
 

@@ -99,7 +99,7 @@ class ConvTranspose(OpSpec):
         full = np.zeros((n, self.group, per, *reach), x.dtype)
         grouped = x.reshape(n, self.group, ic // self.group, *spatial)
         weights = w.reshape(self.group, ic // self.group, per, *self.kernel)
-        for tap in np.ndindex(*self.kernel):
+        for tap in np.ndindex(*self.kernel if x.size else (0,)):
             hit: tuple[Any, ...] = tuple(
                 slice(t * d, t * d + (i - 1) * s + 1, s)
                 for t, d, i, s in zip(tap, self.dilations, spatial, self.strides, strict=True)
@@ -107,7 +107,7 @@ class ConvTranspose(OpSpec):
             part = weights[(..., *tap)]
             full[(..., *hit)] += np.einsum("ngc...,gco->ngo...", grouped, part)
         cut = tuple(slice(b, b + e) for b, e in zip(self.before, self.extents, strict=True))
-        y = full.reshape(n, -1, *reach)[(slice(None), slice(None), *cut)]
+        y = full.reshape(n, self.group * per, *reach)[(slice(None), slice(None), *cut)]
         bias = inputs[BIAS] if len(inputs) > BIAS else None
         if bias is not None:
             y = y + bias.reshape(1, -1, *(1,) * rank)

@@ -82,7 +82,9 @@ class GatherElements(OpSpec):
         """Return numpy's take_along_axis."""
         data, indices = inputs
         assert data is not None and indices is not None
-        cut = tuple(slice(None) if a == self.axis else slice(d) for a, d in enumerate(indices.shape))
+        cut = tuple(
+            slice(None) if a == self.axis else slice(d) for a, d in enumerate(indices.shape)
+        )
         return (np.take_along_axis(data[cut], indices.astype(np.int64), self.axis),)
 
     def variants(self, problem: Problem) -> list[Variant]:
@@ -195,7 +197,7 @@ def _in_range(indices: Array | None, picks: Sequence[Pick]) -> bool:
 
 
 def _constant_indices(node: OnnxNode, limits: Sequence[int]) -> Array | None:
-    """Return constant indices as int32, counted from the front, or None where they are not constant.
+    """Return constant indices as int32, counted from the front; None where they are not constant.
 
     limits: the extent that they count in, or one extent for each place on their last axis.
     """
@@ -233,6 +235,7 @@ def _common_step(indices: Array) -> int | None:
 
 def _as_view(data: TensorType, axis: int, indices: Array, step: int) -> Source:
     """Return evenly spaced indices along an axis as a slice, stretched and reshaped as needed."""
+
     def along(value: int, others: Sequence[int]) -> tuple[int, ...]:
         return (*others[:axis], value, *others[axis + 1 :])
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clnn.errors import DTypeError, ShapeError
-from clnn.ops._base import Array, In, Launch, OpSpec, Out, Problem, Variant
+from clnn.ops._base import Arg, Array, In, Launch, OpSpec, Out, Problem, Variant
 from clnn.ops._functions import Step, apply_steps
 from clnn.ops._registry import Emit, OnnxNode, Source, onnx_op
 from clnn.ops._rows import make_rows
@@ -83,7 +83,7 @@ def _variant(spec: Lrn, problem: Problem, plain: bool) -> Variant:
         "bias": spec.bias, "steps": spec.steps, "wg": local,
         "operands": {k: place + 1 for k, (place, _) in operands.items()},
     }  # fmt: skip
-    args = (In(0), *operand_args(problem, spec.steps), Out(0))
+    args: tuple[Arg, ...] = (In(0), *operand_args(problem, spec.steps), Out(0))
     return Variant(name, (Launch("lrn.cl.mako", params, args, global_size, local),))
 
 

@@ -105,7 +105,7 @@ def _variant(spec: Normalise, problem: Problem, plain: bool) -> Variant:
     name = f"{'normalise' if spec.centre else 'rms_normalise'}_{x.type.dtype.cl}_{rows.label}"
     operands = operand_args(problem, spec.steps)
     if rows.parts == 1:
-        args = (In(0), *operands, Out(0))
+        args: tuple[Arg, ...] = (In(0), *operands, Out(0))
         return Variant(name, (_launch(spec, problem, rows, name, "all", args),))
     name += f"_p{rows.parts}"
     stats = Scratch("stats", 2 * rows.parts * rows.count * x.type.dtype.itemsize)

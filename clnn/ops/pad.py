@@ -61,6 +61,8 @@ class Pad(OpSpec):
         """Return numpy's pad after cropping."""
         x = inputs[0]
         assert x is not None
+        if not x.ndim:
+            return (x,)
         rows = list(zip(self.before, self.after, x.shape, strict=True))
         crop = tuple(slice(max(-low, 0), extent - max(-high, 0)) for low, high, extent in rows)
         grow = [(max(low, 0), max(high, 0)) for low, high, _ in rows]
@@ -104,7 +106,9 @@ def _axes(spec: Pad, src: TensorLayout, dst: TensorLayout) -> tuple[list[int], i
     return [a for a in order if a != row and a not in inside], row, inner
 
 
-def _common(spec: Pad, problem: Problem, src: TensorLayout, axes: Sequence[int]) -> dict[str, object]:
+def _common(
+    spec: Pad, problem: Problem, src: TensorLayout, axes: Sequence[int]
+) -> dict[str, object]:
     dst, dtype = problem.outputs[0].layout, problem.outputs[0].type.dtype
     return {
         "ctype": move_type(dtype), "value": move_value(spec.value, dtype), "mode": spec.mode,

@@ -12,7 +12,7 @@ import numpy as np
 from clnn.codegen.filters import image
 from clnn.errors import DTypeError, ShapeError
 from clnn.layout import row_major
-from clnn.ops._base import Array, In, Launch, OpSpec, Out, Problem, Variant, grid
+from clnn.ops._base import Arg, Array, In, Launch, OpSpec, Out, Problem, Variant, grid
 from clnn.ops._functions import Step, apply_steps
 from clnn.ops._registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops._steps import operand_args, operand_layouts
@@ -195,7 +195,7 @@ def _rows(spec: Pool, problem: Problem) -> Variant:
         "name": name, "src": src, "dst": dst, "after": after, "vw": vw, "tx": tx, "band": band,
         "first": first, "stop": stop, "operands": operands, "wg": local,
     }  # fmt: skip
-    args = (In(0), *operand_args(problem, spec.steps), Out(0))
+    args: tuple[Arg, ...] = (In(0), *operand_args(problem, spec.steps), Out(0))
     return Variant(name, (Launch("pool_rows.cl.mako", params, args, global_size, local),))
 
 
@@ -207,7 +207,7 @@ def _any(spec: Pool, problem: Problem, vw: int) -> Variant:
         band = max(1, min(WORK // (prod(win.kernel) * vw), count // (8 * problem.target.compute_units)))
     global_size, local = grid(problem.target, -(-count // band))
     name = _label(spec, problem, f"v{vw}" if vw > 1 else "any")
-    args = [In(0), *operand_args(problem, spec.steps), Out(0)]
+    args: list[Arg] = [In(0), *operand_args(problem, spec.steps), Out(0)]
     if spec.indices:
         args.append(Out(1))
     params = _common(spec, problem) | {

@@ -10,7 +10,7 @@ import numpy as np
 
 from clnn.errors import DTypeError, ShapeError
 from clnn.layout import TensorLayout
-from clnn.ops._base import Array, In, Launch, OpSpec, Out, Problem, Scratch, Variant
+from clnn.ops._base import Arg, Array, In, Launch, OpSpec, Out, Problem, Scratch, Variant
 from clnn.ops._functions import Step, apply_steps
 from clnn.ops._registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops._rows import Rows, make_rows, without
@@ -173,6 +173,7 @@ def _launch(
         "finish": "none" if first else fold.finish, "power": spec.power, "steps": steps,
         "count": prod(x.type.shape[a] for a in spec.axes), "operands": places,
         "from_scratch": second, "to_scratch": first, "wg": local,
+        "own_exp": problem.target.is_cpu and x.type.dtype == F32,
     }  # fmt: skip
     scratch = Scratch("parts", rows.parts * rows.count * x.type.dtype.itemsize) if first else None
     return Launch("reduce.cl.mako", params, (In(0), scratch or Out(0)), global_size, local)
@@ -180,7 +181,7 @@ def _launch(
 
 def _whole(spec: Reduce, problem: Problem, rows: Rows, name: str) -> Launch:
     launch = _launch(spec, problem, rows, name, False, False)
-    args = (In(0), *operand_args(problem, spec.steps), Out(0))
+    args: tuple[Arg, ...] = (In(0), *operand_args(problem, spec.steps), Out(0))
     return Launch(launch.template, launch.params, args, launch.global_size, launch.local_size)
 
 

@@ -15,6 +15,8 @@ from clnn.ops._resample import resize_variants
 from clnn.ops._taps import COORDINATES, MODES, NEAREST, AxisMap, Sampling, Taps, axis_taps
 from clnn.types import BOOL, TensorType, normalise_axis
 
+NEAREST_PIXEL = Sampling()
+
 
 @dataclass(frozen=True)
 class Resize(OpSpec):
@@ -26,7 +28,7 @@ class Resize(OpSpec):
 
     shape: tuple[int, ...]
     scales: tuple[float, ...]
-    sampling: Sampling = Sampling()
+    sampling: Sampling = NEAREST_PIXEL
     roi: tuple[tuple[float, float], ...] = ()
     steps: tuple[Step, ...] = ()
 
@@ -40,7 +42,9 @@ class Resize(OpSpec):
         if x is None:
             raise ShapeError("resize needs an input.")
         if not x.rank or len(self.shape) != x.rank or len(self.scales) != x.rank:
-            raise ShapeError(f"resize of {x.shape} to {self.shape}: ranks must be equal, at least 1.")
+            raise ShapeError(
+                f"resize of {x.shape} to {self.shape}: ranks must be equal, at least 1."
+            )
         if any(d == 0 and o != 0 for d, o in zip(x.shape, self.shape, strict=True)):
             raise ShapeError(f"resize of {x.shape} to {self.shape}: an empty axis stays empty.")
         if min(self.scales, default=1) <= 0 or not np.isfinite(self.scales).all():
@@ -198,7 +202,7 @@ def _geometry(node: OnnxNode, axes: Sequence[int]) -> tuple[list[int], list[floa
     assert sizes is not None
     for axis, size in zip(axes, sizes, strict=True):
         result[axis] = int(size)
-        scales[axis] = _single(np.float32(size) / np.float32(shape[axis])) if shape[axis] else 1.0
+        scales[axis] = float(np.float32(size) / np.float32(shape[axis])) if shape[axis] else 1.0
     policy = str(node.attr("keep_aspect_ratio_policy", "stretch"))
     if policy not in ("stretch", "not_larger", "not_smaller"):
         raise Unsupported(f"keep_aspect_ratio_policy {policy!r} is not defined")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clnn.errors import DTypeError, ShapeError
-from clnn.ops._base import Array, In, Launch, OpSpec, Out, Problem, Variant
+from clnn.ops._base import Arg, Array, In, Launch, OpSpec, Out, Problem, Variant
 from clnn.ops._functions import Step, apply_steps
 from clnn.ops._registry import Emit, OnnxNode, Source, onnx_op
 from clnn.ops._rows import make_rows
@@ -72,13 +72,14 @@ def _variant(spec: Softmax, problem: Problem, plain: bool) -> Variant:
     global_size, local = rows.sizes(problem.target)
     ctype = x.type.dtype.cl
     name = f"{'log_' if spec.log else ''}softmax_{ctype}_{rows.label}"
-    overlap = rows.blocks * rows.width > rows.lanes
+    apart = not rows.across or rows.blocks * rows.width == rows.lanes
     params = {
         "name": name, "ctype": ctype, "rows": rows, "log": spec.log, "steps": spec.steps,
-        "keep": not spec.log and not overlap, "wg": local,
+        "keep": not spec.log and apart and rows.group == 1, "wg": local,
+        "own_exp": problem.target.is_cpu and ctype == "float",
         "operands": {k: place + 1 for k, (place, _) in operands.items()},
     }  # fmt: skip
-    args = (In(0), *operand_args(problem, spec.steps), Out(0))
+    args: tuple[Arg, ...] = (In(0), *operand_args(problem, spec.steps), Out(0))
     return Variant(name, (Launch("softmax.cl.mako", params, args, global_size, local),))
 
 

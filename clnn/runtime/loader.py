@@ -9,10 +9,13 @@ left alone. Modules that need pyopencl write
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import os
+import shutil
 import sys
+import tempfile
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +77,7 @@ def load() -> ModuleType:
     os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
     # Kernels fix their work-group size, so PoCL gains nothing by compiling each one twice.
     os.environ.setdefault("POCL_WORK_GROUP_SPECIALIZATION", "0")
+    _use_private_pocl_cache()
     try:
         import pyopencl
     except ImportError as err:
@@ -84,6 +88,29 @@ def load() -> ModuleType:
     warnings.filterwarnings("ignore", category=pyopencl.CompilerWarning)
     module: ModuleType = pyopencl
     return module
+
+
+_POCL_CACHE = "POCL_CACHE_DIR"
+_private: list[str] = []
+
+
+def _use_private_pocl_cache() -> None:
+    """Give PoCL a cache folder of this process alone, unless the user has named one.
+
+    PoCL's own cache races between processes; clnn's holds the programs that are worth keeping.
+    """
+    if os.environ.get(_POCL_CACHE):
+        return
+    folder = tempfile.mkdtemp(prefix="clnn-pocl-")
+    owner = os.getpid()
+    os.environ[_POCL_CACHE] = folder
+    _private.append(folder)
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
 
 
 @functools.cache
@@ -115,6 +142,8 @@ def child_environment() -> dict[str, str]:
     arranged = setup()
     env = {name: text for name, text in os.environ.items() if not name.startswith("OCLGRIND_")}
     env["PYOPENCL_NO_CACHE"] = "1"
+    if env.get(_POCL_CACHE) in _private:
+        del env[_POCL_CACHE]
     if arranged.folder is not None and not arranged.folder.is_dir():
         env["OCL_ICD_VENDORS"] = str(vendors_folder(arranged.drivers))
     return env

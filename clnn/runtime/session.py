@@ -55,7 +55,9 @@ class Placement:
     seconds: Mapping[str, float]
 
     def __str__(self) -> str:
-        rows = [f"{r['node']:<28} {r['op']:<12} {r['variant']:<32} {r['output']}" for r in self.nodes]
+        rows = [
+            f"{r['node']:<28} {r['op']:<12} {r['variant']:<32} {r['output']}" for r in self.nodes
+        ]
         head = (f"{self.device}\n{len(self.nodes)} nodes, {self.launches} launches, "
                 f"arena {self.arena_bytes} bytes")  # fmt: skip
         return "\n".join([head, *rows])

@@ -229,9 +229,7 @@ class ExecutionState:
         where, start = self._place(value)
         if not array.size:
             return None
-        return cl.enqueue_copy(
-            self.queue, where.buffer, array, dst_offset=start, is_blocking=False
-        )
+        return cl.enqueue_copy(self.queue, where.buffer, array, dst_offset=start, is_blocking=False)
 
     def download(self, value: str, out: Array) -> Any:
         """Copy a dense value to a host array and wait for it; return as upload does."""

@@ -6,13 +6,16 @@ offsets o{k} (its row) and r{k} (its run). A callable `at` gives operand k's ele
 
 begin(rows, operands), end()      the loop over items; declares block, lane0 and o{k}
 vectors(rows, operands, first, last, body)
-                                  every vector of the runs first..last; body(width, slot, at)
+                                  every vector of the runs first..last: body(slot, at, skip). What
+                                  is left of a run is a vector that overlaps the one before; its
+                                  lanes below `skip` have been met already
 fold(rows, name, op, ctype, value, first, last, also, operands)
                                   NAME (along) or NAME0, NAME1, ... (across): value(v, slot) of
-                                  all elements under op; also(v, width, at): a statement for each,
-                                  which may address `operands`
-put(rows, value, slot, width, pointer, where, pitch)
-                                  a store that leaves out what an overlapping block stores itself
+                                  all elements under op; also(v, slot, at, skip): a statement for
+                                  each vector, which may address `operands`
+put(rows, value, slot, width, pointer, where, pitch, skip)
+                                  a store without the lanes below `skip`, nor those of the block
+                                  that an overlapping one stores itself
 </%doc>
 <%namespace name="lp" file="loops.cl.mako"/>
 <%!
@@ -79,10 +82,17 @@ def at_of(rows, lanes):
         return " + ".join(terms + ([str(shift)] if shift else []))
     return at
 
-def tails(rows):
-    """Whether some run ends in a part of a vector."""
+def skipped(rows):
+    """Lanes of the vector at the end of a row that overlap the vector before, 0 for none."""
     last = rows.extent - (rows.runs.extents[-1] - 1) * rows.length
-    return rows.vw > 1 and (rows.length % rows.vw != 0 or last % rows.vw != 0)
+    assert rows.across or rows.runs.extents[-1] == 1 or rows.length % rows.vw == 0, rows
+    return -last % rows.vw if not rows.across else 0
+
+def masked(ctype, width, skip, v, other):
+    """Variable `v` with `other` in the lanes below `skip`."""
+    signed = {"float": "int", "double": "long", "half": "short"}.get(ctype, ctype.lstrip("u"))
+    mask = ", ".join(["0"] * skip + ["-1"] * (width - skip))
+    return f"({signed}{width})({mask}) ? {v} : ({vec_type(ctype, width)})({other})"
 %>
 <%def name="begin(rows, operands)">\
 % if rows.group > 1:
@@ -125,7 +135,7 @@ def tails(rows):
 % if rows.across:
         for (int i = 0; i < len; ++i) {
 %  for slot in range(nv):
-            { ${body(vw, slot, at_of(rows, slot * vw))} }
+            { ${body(slot, at_of(rows, slot * vw), 0)} }
 %  endfor
         }
 % else:
@@ -133,16 +143,21 @@ def tails(rows):
 %  if nv > 1 and rows.length >= nv * G * vw:
         for (; i + ${((nv - 1) * G + 1) * vw} <= len; i += ${nv * G * vw}) {
 %   for slot in range(nv):
-            { ${body(vw, slot, at_of(rows, slot * G * vw))} }
+            { ${body(slot, at_of(rows, slot * G * vw), 0)} }
 %   endfor
         }
 %  endif
         for (; i + ${vw} <= len; i += ${G * vw}) {
-            ${body(vw, 0, at_of(rows, 0))}
+            ${body(0, at_of(rows, 0), 0)}
         }
-%  if tails(rows):
-        for (i = len - len % ${vw}${" + member" if G > 1 else ""}; i < len; i += ${G}) {
-            ${body(1, "rest", at_of(rows, 0))}
+<%
+    ends = [f"{chunk} == {rows.runs.extents[-1] - 1}"] if rows.runs.extents[-1] > 1 else []
+    ends += ["member == 0"] if G > 1 else []
+%>\
+%  if skipped(rows):
+        ${f"if ({' && '.join(ends)}) " if ends else ""}{
+            i = len - ${vw};
+            ${body(0, at_of(rows, 0), skipped(rows))}
         }
 %  endif
 % endif
@@ -154,20 +169,17 @@ def tails(rows):
     vw, nv = rows.vw, rows.nv
     zero, V = identity(op, ctype), vec_type(ctype, vw)
     deep = op == "sum" and rows.block < rows.share
-    rest = not rows.across and tails(rows)
-    slots = [*range(nv), *(["rest"] if rest else [])]
+    slots = range(nv)
     stage, total = ("part_", "all_") if deep else ("all_", "all_")
     if rows.across and not deep:
         stage = total = name
     elif rows.across:
         total = name
-    def kind(slot):
-        return ctype if slot == "rest" else V
-    def take(width, slot, at):
-        T = vec_type(ctype, width)
-        loaded = load_lanes(ctype, width, "src", at(0), rows.lane_pitches[0])
-        extra = also("v_", width, at) if also else ""
-        return (f"const {T} x_ = {loaded}; const {T} v_ = {value('x_', slot)}; {extra} "
+    def take(slot, at, skip):
+        loaded = load_lanes(ctype, vw, "src", at(0), rows.lane_pitches[0])
+        extra = also("v_", slot, at, skip) if also else ""
+        mask = f"v_ = {masked(ctype, vw, skip, 'v_', zero)};" if skip else ""
+        return (f"const {V} x_ = {loaded}; {V} v_ = {value('x_', slot)}; {extra} {mask} "
                 + combine(op, f"{stage}{slot}", "v_", ctype))
 %>\
 % if rows.across:
@@ -178,13 +190,13 @@ def tails(rows):
     ${ctype} ${name};
     {
 %  for slot in slots:
-    ${kind(slot)} all_${slot} = (${kind(slot)})(${zero});
+    ${V} all_${slot} = (${V})(${zero});
 %  endfor
 % endif
 % if deep:
     for (int q0 = ${first}; q0 < ${last}; q0 += ${rows.block}) {
 %  for slot in slots:
-    ${kind(slot)} part_${slot} = (${kind(slot)})(${zero});
+    ${V} part_${slot} = (${V})(${zero});
 %  endfor
     ${vectors(rows, operands, "q0", f"min(q0 + {rows.block}, {last})", take)}
 %  for slot in slots:
@@ -195,13 +207,13 @@ def tails(rows):
     ${vectors(rows, operands, first, last, take)}
 % endif
 % if not rows.across:
-    ${lanes_to_one(rows, op, ctype, rest)}
+    ${lanes_to_one(rows, op, ctype)}
     ${name} = one_;
     ${members_to_one(rows, name, op, ctype)}
     }
 % endif
 </%def>
-<%def name="lanes_to_one(rows, op, ctype, rest)">\
+<%def name="lanes_to_one(rows, op, ctype)">\
 <% span, count = rows.nv, rows.vw %>\
 % while span > 1:
 <% half = span // 2 %>\
@@ -217,9 +229,6 @@ def tails(rows):
 <% previous = f"h{count}_" %>\
 % endwhile
     ${ctype} one_ = ${previous};
-% if rest:
-    ${combine(op, "one_", "all_rest", ctype)}
-% endif
 </%def>
 <%def name="members_to_one(rows, name, op, ctype)">\
 <% half = rows.group // 2 %>\
@@ -239,17 +248,17 @@ def tails(rows):
     barrier(CLK_LOCAL_MEM_FENCE);
 % endif
 </%def>
-<%def name="put(rows, value, slot, width, pointer, where, pitch)">\
+<%def name="put(rows, value, slot, width, pointer, where, pitch, skip=0)">\
 <%
     spill = rows.blocks * rows.width - rows.lanes
-    skip = min(max(spill - slot * rows.vw, 0), width) if rows.across and spill else 0
+    twice = min(max(spill - slot * rows.vw, 0), width) if rows.across and spill else 0
 %>\
-% if skip:
-    if (block < ${rows.blocks - 1}) { ${store_lanes(width, value, pointer, where, pitch)} }
-%  if skip < width:
-    else { ${store_lanes(width, value, pointer, where, pitch, skip)} }
+% if twice:
+    if (block < ${rows.blocks - 1}) { ${store_lanes(width, value, pointer, where, pitch, skip)} }
+%  if twice < width:
+    else { ${store_lanes(width, value, pointer, where, pitch, twice)} }
 %  endif
 % else:
-    ${store_lanes(width, value, pointer, where, pitch)}
+    ${store_lanes(width, value, pointer, where, pitch, skip)}
 % endif
 </%def>

@@ -1,4 +1,4 @@
-"""Models that do harm to importers that trust them, one per kind of harm, each as a file's bytes."""
+"""Models that do harm to importers that trust them, one per kind of harm."""
 
 from __future__ import annotations
 
@@ -33,8 +33,11 @@ def weights(dims, raw=b"", kind=FLOAT, **fields) -> onnx.ModelProto:
     proto = TensorProto(name="w", data_type=kind, dims=dims, **fields)
     if raw is not None:
         proto.raw_data = raw
-    return model([make.make_node("Add", ["x", "w"], ["y"], name="add")], [value("x", (2, 2))],
-                 initializers=[proto])  # fmt: skip
+    return model(
+        [make.make_node("Add", ["x", "w"], ["y"], name="add")],
+        [value("x", (2, 2))],
+        initializers=[proto],
+    )
 
 
 def one(op: str, *inputs: str, outputs=("y",), constants=(), dims=(1, 3, 8, 8), **attrs):
@@ -135,8 +138,11 @@ case("dilation that makes a border of gigabytes", "", ANY)(
 @case("weights of higher rank than the input", "", ANY)
 def _weights_of_higher_rank():
     node = make.make_node("Conv", ["x", "w"], ["y"], name="conv")
-    return model([node], [value("x", (1, 3, 8))],
-                 initializers=[tensor("w", np.ones((4, 3, 3, 3, 3), np.float32))])  # fmt: skip
+    return model(
+        [node],
+        [value("x", (1, 3, 8))],
+        initializers=[tensor("w", np.ones((4, 3, 3, 3, 3), np.float32))],
+    )
 
 
 @case("input of lower rank than the weights", "", ANY)
@@ -206,7 +212,7 @@ case("expansion to terabytes", "", ANY)(
     lambda: model(
         [make.make_node("Expand", ["c", "s"], ["y"])],
         initializers=[tensor("c", np.float32(1)), HUGE],
-    )  # fmt: skip
+    )
 )
 case("expansion of an input", "kernels index with 32 bits", ShapeError)(
     lambda: one("Expand", "s", constants=[ints("s", 2**20, 3, 2**20, 8)], dims=(1, 3, 1, 8))
@@ -215,7 +221,7 @@ case("repetition without end", "", ANY)(
     lambda: model(
         [make.make_node("Tile", ["c", "s"], ["y"])],
         initializers=[tensor("c", np.ones((2, 2), np.float32)), HUGE],
-    )  # fmt: skip
+    )
 )
 case("range without end", "", ANY)(
     lambda: model(
@@ -225,7 +231,7 @@ case("range without end", "", ANY)(
             tensor("b", np.int64(2**62)),
             tensor("c", np.int64(1)),
         ],
-    )  # fmt: skip
+    )
 )
 case("range with step 0", "", ANY)(
     lambda: model(
@@ -235,7 +241,7 @@ case("range with step 0", "", ANY)(
             tensor("b", np.float32(1)),
             tensor("c", np.float32(0)),
         ],
-    )  # fmt: skip
+    )
 )
 case("range to not a number", "", ANY)(
     lambda: model(
@@ -245,7 +251,7 @@ case("range to not a number", "", ANY)(
             tensor("b", np.float32("nan")),
             tensor("c", np.float32(1)),
         ],
-    )  # fmt: skip
+    )
 )
 case("padding by gigabytes", "", ANY)(
     lambda: one("Pad", "p", constants=[ints("p", 0, 0, 2**40, 0, 0, 0, 2**40, 0)])
@@ -254,13 +260,13 @@ case("padding of a constant by gigabytes", "", ANY)(
     lambda: model(
         [make.make_node("Pad", ["c", "p"], ["y"])],
         initializers=[tensor("c", np.ones(3, np.float32)), ints("p", 2**40, 2**40)],
-    )  # fmt: skip
+    )
 )
 case("one-hot of huge depth", "", ANY)(
     lambda: model(
         [make.make_node("OneHot", ["i", "d", "v"], ["y"])],
         initializers=[ints("i", 1), tensor("d", np.int64(2**45)), tensor("v", np.ones(2))],
-    )  # fmt: skip
+    )
 )
 case("gather that multiplies", "", ANY)(
     lambda: model(
@@ -269,7 +275,7 @@ case("gather that multiplies", "", ANY)(
             tensor("c", np.zeros((2, 4096), np.float32)),
             tensor("i", np.zeros((2048, 2048), np.int64)),
         ],
-    )  # fmt: skip
+    )
 )
 case("outer product of constants", "", ANY)(
     lambda: model(
@@ -278,7 +284,7 @@ case("outer product of constants", "", ANY)(
             tensor("a", np.ones((2**18, 1), np.float32)),
             tensor("b", np.ones((1, 2**18), np.float32)),
         ],
-    )  # fmt: skip
+    )
 )
 case("broadcast of constants", "", ANY)(
     lambda: model(
@@ -287,7 +293,7 @@ case("broadcast of constants", "", ANY)(
             tensor("a", np.ones((2**18, 1), np.float32)),
             tensor("b", np.ones((1, 2**18), np.float32)),
         ],
-    )  # fmt: skip
+    )
 )
 case("reshape to gigabytes", "", ANY)(
     lambda: one("Reshape", "s", constants=[ints("s", 2**31 - 1, 2**31 - 1)])
@@ -333,13 +339,13 @@ case("cycle of three", "3 nodes wait for each other in a cycle: 'a', 'b', 'c'")(
         ],
         [value("x", (1,))],
         ["w"],
-    )  # fmt: skip
+    )
 )
 case("value made twice", "value 'y' in graph 'graph' is made twice")(
     lambda: model(
         [make.make_node("Relu", ["x"], ["y"]), make.make_node("Neg", ["x"], ["y"])],
         [value("x", (1,))],
-    )  # fmt: skip
+    )
 )
 case("input made again by a node", "value 'x' in graph 'graph' is made twice")(
     lambda: model([make.make_node("Relu", ["x"], ["x"])], [value("x", (1,))], ["x"])
@@ -355,7 +361,7 @@ case("two weights of one name", "two initializers named 'w'")(
         [make.make_node("Relu", ["x"], ["y"])],
         [value("x", (1,))],
         initializers=[ints("w", 1), ints("w", 2)],
-    )  # fmt: skip
+    )
 )
 case("two outputs of one name", "lists an output twice")(
     lambda: model([make.make_node("Relu", ["x"], ["y"])], [value("x", (1,))], ["y", "y"])
@@ -374,7 +380,7 @@ case("two functions of one name", "defines a function twice")(
         [value("x", (1,))],
         functions=[make.make_function("own", "F", ["a"], ["b"], [], [make.make_opsetid("", 21)])]
         * 2,
-    )  # fmt: skip
+    )
 )
 
 
@@ -449,5 +455,5 @@ case("integers where floats belong", "", ANY)(
         [make.make_node("Conv", ["x", "w"], ["y"])],
         [value("x", (1, 3, 8, 8), INT64)],
         initializers=[tensor("w", np.ones((4, 3, 3, 3), np.int64))],
-    )  # fmt: skip
+    )
 )

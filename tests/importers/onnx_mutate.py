@@ -41,36 +41,64 @@ HOSTILE_TEXT = ["", "x", "y", "w", "\0", "../x", "/dev/zero", "\N{SNOWMAN}", "Re
 def seeds() -> list[onnx.ModelProto]:
     """Return sound models that together reach most of the importer."""
     shapes = [
-        make.make_node("Shape", ["x"], ["s"], start=1), make.make_node("Gather", ["s", "i"], ["g"]),
-        make.make_node("Unsqueeze", ["g", "ax"], ["u"]), make.make_node("Concat", ["u", "r"], ["t"], axis=0),
-        make.make_node("ConstantOfShape", ["t2"], ["k"]), make.make_node("Reshape", ["x", "t"], ["z"]),
-        make.make_node("Add", ["z", "k"], ["q"]), make.make_node("Slice", ["q", "a", "b", "ax"], ["y"]),
-    ]  # fmt: skip
-    stored = [tensor("i", np.int64(0)), ints("ax", 0), ints("r", -1), ints("t2", 1, 32), ints("a", 0),
-              ints("b", 2)]  # fmt: skip
-    branches = [make.make_graph([make.make_node(op, ["x"], ["o"])], op, [], [value("o", None)])
-                for op in ("Relu", "Neg")]  # fmt: skip
+        make.make_node("Shape", ["x"], ["s"], start=1),
+        make.make_node("Gather", ["s", "i"], ["g"]),
+        make.make_node("Unsqueeze", ["g", "ax"], ["u"]),
+        make.make_node("Concat", ["u", "r"], ["t"], axis=0),
+        make.make_node("ConstantOfShape", ["t2"], ["k"]),
+        make.make_node("Reshape", ["x", "t"], ["z"]),
+        make.make_node("Add", ["z", "k"], ["q"]),
+        make.make_node("Slice", ["q", "a", "b", "ax"], ["y"]),
+    ]
+    stored = [
+        tensor("i", np.int64(0)),
+        ints("ax", 0),
+        ints("r", -1),
+        ints("t2", 1, 32),
+        ints("a", 0),
+        ints("b", 2),
+    ]
+    branches = [
+        make.make_graph([make.make_node(op, ["x"], ["o"])], op, [], [value("o", None)])
+        for op in ("Relu", "Neg")
+    ]
     choice = make.make_node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1])
     body = [make.make_node("Neg", ["a"], ["n"]), make.make_node("Mul", ["n", "a"], ["b"])]
     function = make.make_function("own", "F", ["a"], ["b"], body, [make.make_opsetid("", 21)])
     norm = make.make_node("LayerNormalization", ["x", "w"], ["y"], axis=-1)
     clip = make.make_node("Clip", ["x", "", "h"], ["y"])
     return [
-        relu(), conv(pads=[1, 1, 1, 1], strides=[2, 2], dilations=[1, 1], group=1),
+        relu(),
+        conv(pads=[1, 1, 1, 1], strides=[2, 2], dilations=[1, 1], group=1),
         model(shapes, [value("x", (1, 2, 4, 4))], initializers=stored),
         model([choice], [value("x", (2, 2))], initializers=[tensor("c", np.array(True))]),
         model([choice], [value("x", (2, 2)), value("c", (), BOOL)]),
-        model([make.make_node("F", ["x"], ["y"], domain="own")], [value("x", ("n", 3))],
-              functions=[function], domains={"own": 1}),
+        model(
+            [make.make_node("F", ["x"], ["y"], domain="own")],
+            [value("x", ("n", 3))],
+            functions=[function],
+            domains={"own": 1},
+        ),
         model([norm], [value("x", (2, 8))], initializers=[tensor("w", np.ones(8, np.float32))]),
         model([clip], [value("x", (2, 8))], initializers=[tensor("h", np.float32(1))], opset=13),
-        model([make.make_node("Pad", ["x", "p"], ["t"]), make.make_node("Transpose", ["t"], ["u"], perm=[1, 0]),
-               make.make_node("Expand", ["u", "e"], ["y"])], [value("x", (2, 3))],
-              initializers=[ints("p", 0, 1, 0, 1), ints("e", 2, 5, 2)]),
-        model([make.make_node("DepthToSpace", ["x"], ["t"], blocksize=2),
-               make.make_node("Split", ["t"], ["y", "z"], num_outputs=2, axis=1)],
-              [value("x", (1, 8, 2, 2))], ["y", "z"]),
-    ]  # fmt: skip
+        model(
+            [
+                make.make_node("Pad", ["x", "p"], ["t"]),
+                make.make_node("Transpose", ["t"], ["u"], perm=[1, 0]),
+                make.make_node("Expand", ["u", "e"], ["y"]),
+            ],
+            [value("x", (2, 3))],
+            initializers=[ints("p", 0, 1, 0, 1), ints("e", 2, 5, 2)],
+        ),
+        model(
+            [
+                make.make_node("DepthToSpace", ["x"], ["t"], blocksize=2),
+                make.make_node("Split", ["t"], ["y", "z"], num_outputs=2, axis=1),
+            ],
+            [value("x", (1, 8, 2, 2))],
+            ["y", "z"],
+        ),
+    ]
 
 
 SEEDS = seeds()

@@ -100,7 +100,7 @@ def test_fifo_folder_and_missing_file_are_refused_at_once(tmp_path):
         import_onnx(tmp_path / "fifo.onnx")
     with pytest.raises(ModelError, match=r"is a folder: pass the \.onnx file in it"):
         import_onnx(tmp_path)
-    with pytest.raises(ModelError, match="no model file can be read at .*none.onnx"):
+    with pytest.raises(ModelError, match=r"no model file can be read at .*none\.onnx"):
         import_onnx(tmp_path / "none.onnx")
     with pytest.raises(ModelError, match="not a regular file"):
         import_onnx("/dev/zero")

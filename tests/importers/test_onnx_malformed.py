@@ -50,8 +50,12 @@ def test_no_opencl_is_touched_before_a_refusal(tmp_path):
         "    sys.exit(f'{path} was accepted')\n"
         "sys.exit('pyopencl' in sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True,
-                          cwd=Path(__file__).parents[2])  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -88,8 +92,11 @@ def test_results_beyond_32_bit_indices_are_refused(dims, accepted, monkeypatch):
     from onnx_models import ints
 
     monkeypatch.setenv("CLNN_MAX_BYTES", str(1 << 60))
-    proto = model([make.make_node("Expand", ["x", "s"], ["y"])], [value("x", (1,) * len(dims))],
-                  initializers=[ints("s", *dims)])  # fmt: skip
+    proto = model(
+        [make.make_node("Expand", ["x", "s"], ["y"])],
+        [value("x", (1,) * len(dims))],
+        initializers=[ints("s", *dims)],
+    )
     if accepted:
         graph = import_onnx(proto)
         assert graph.types[graph.outputs["y"]].shape == dims
@@ -116,9 +123,14 @@ def test_mutated_models_never_crash_hang_or_fill_memory(seeds, examples):
     """A child process with a cap on its memory mutates models; see onnx_mutate.py."""
     script = Path(__file__).with_name("onnx_mutate.py")
     for seed in range(seeds):
-        done = subprocess.run([sys.executable, str(script), str(seed), str(examples)],
-                              capture_output=True, text=True, cwd=Path(__file__).parents[2],
-                              preexec_fn=_cap, timeout=1800)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, str(script), str(seed), str(examples)],
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parents[2],
+            preexec_fn=_cap,
+            timeout=1800,
+        )
         assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
         counts = dict(pair.split("=") for pair in done.stdout.split())
         assert int(counts["tried"]) >= examples
@@ -133,5 +145,8 @@ def _cap() -> None:
 
 
 def test_errors_of_the_importer_are_the_project_s_own():
-    assert all(issubclass(k, ClnnError) for _, kinds, _ in CORPUS.values()
-               for k in (kinds if isinstance(kinds, tuple) else (kinds,)))  # fmt: skip
+    assert all(
+        issubclass(k, ClnnError)
+        for _, kinds, _ in CORPUS.values()
+        for k in (kinds if isinstance(kinds, tuple) else (kinds,))
+    )

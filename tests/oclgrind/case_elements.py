@@ -17,6 +17,7 @@ from clnn.ops.pad import Pad
 from clnn.ops.views import Concat, Copy, Expand, Reshape, Slice, Transpose
 from clnn.types import dtype_of
 
+CPU = ("cpu",)  # the short form takes functions on one target: their text depends on vectors only
 CHAINS = {
     "activations": (("leaky_relu", 0.1), ("elu", 0.5), ("celu", 0.7), ("selu", 1.6, 1.05), "hard_swish"),
     "sigmoids": ("sigmoid", ("hard_sigmoid", 0.2, 0.5), "softplus", "softsign", "mish"),
@@ -27,22 +28,42 @@ CHAINS = {
     "numbers": (("div", 1.5), ("pow", 2.0), ("min", 3.0), ("max", -2.0), ("prelu", 0.25)),
 }  # fmt: skip
 for _name, _chain in CHAINS.items():
-    add(f"steps_{_name}", Eltwise(steps_of(_chain)), [normal((2, 5))], tolerance=1e-4)
+    add(f"steps_{_name}", Eltwise(steps_of(_chain)), [normal((2, 5))], tolerance=1e-4, quick=CPU)
 
 SMALL = rng().integers(-9, 9, (3, 5)).astype(np.int32)
 POSITIVE = rng(1).integers(1, 5, (3, 5)).astype(np.int32)
 INTEGERS = tuple(Step(fn, operand=1) for fn in ("add", "mul", "sub", "min", "max", "div"))
-add("steps_int32", Eltwise((*INTEGERS, *steps_of(["abs", "neg", "sign", "relu"]))), [SMALL, POSITIVE])
-add("steps_int64_pow", Eltwise((Step("pow", operand=1),)), [rng().integers(-4, 5, (7,)), rng(1).integers(0, 4, (7,))])
+add(
+    "steps_int32",
+    Eltwise((*INTEGERS, *steps_of(["abs", "neg", "sign", "relu"]))),
+    [SMALL, POSITIVE],
+)
+add(
+    "steps_int64_pow",
+    Eltwise((Step("pow", operand=1),)),
+    [rng().integers(-4, 5, (7,)), rng(1).integers(0, 4, (7,))],
+    modes=("unoptimised",),
+)  # Oclgrind lacks an intrinsic of the other
 add("eltwise_broadcast", Eltwise((Step("add", operand=1), Step("mul", operand=2, swapped=True))),
     [normal((2, 3, 4, 5)), normal((3, 1, 1), 1), normal((5,), 2)])  # fmt: skip
-add("eltwise_border", Eltwise((Step("sub", operand=1),)), [normal((1, 4, 3, 5)), normal((1, 4, 3, 5), 1)], border=2)
-add("eltwise_double", Eltwise((Step("add", operand=1),)), [normal((3, 3)).astype(np.float64), normal((3,)).astype(np.float64)])
+add(
+    "eltwise_border",
+    Eltwise((Step("sub", operand=1),)),
+    [normal((1, 4, 3, 5)), normal((1, 4, 3, 5), 1)],
+    border=2,
+)
+add(
+    "eltwise_double",
+    Eltwise((Step("add", operand=1),)),
+    [normal((3, 3)).astype(np.float64), normal((3,)).astype(np.float64)],
+)
 add("eltwise_prime", Eltwise((Step("add", operand=1),)), [normal((3, 7)), normal((3, 1), 1)])
 
 # Moves
 
-add("copy_orders", Copy(), [normal((2, 3, 4, 5))], orders={"i0": NHWC, "o0": (3, 1, 0, 2)}, border=1)
+add(
+    "copy_orders", Copy(), [normal((2, 3, 4, 5))], orders={"i0": NHWC, "o0": (3, 1, 0, 2)}, border=1
+)
 add("copy_to_channels", Copy(), [normal((1, 9, 2, 17))], orders={"i0": (0, 1, 2, 3), "o0": NHWC})
 add("copy_from_channels", Copy(), [normal((1, 17, 3, 9))], orders={"i0": NHWC, "o0": (0, 1, 2, 3)})
 for _dtype in (np.uint8, np.int64, bool, np.float64, np.float16):
@@ -56,6 +77,12 @@ add("concat", Concat(1), [normal((2, 3, 4)), normal((2, 5, 4), 1)], orders={"o0"
 add("pad_constant", Pad((0, 1, 2, -1), (0, -1, 0, 3), "constant", 1.5), [normal((1, 3, 4, 5))])
 for _mode in ("reflect", "edge", "wrap"):
     add(f"pad_{_mode}", Pad((1, 2), (2, 1), _mode), [normal((3, 4))])
+add(
+    "pad_columns",
+    Pad((1, 0), (2, 0), "constant"),
+    [normal((3, 4))],
+    orders={"i0": (1, 0), "o0": (0, 1)},
+)
 add("pad_int", Pad((1,), (2,), "constant", 7), [np.arange(5)])
 
 # Gathers: constant indices, indices that the kernel checks, indices from the end
@@ -64,6 +91,8 @@ DATA, PICKS = normal((4, 3, 5)), np.array([[3, -1], [0, 2]])
 add("gather_rows", Gather(0), [DATA, PICKS], consts=(1,))
 add("gather_middle", Gather(1), [DATA, np.array([2, -3, 1], np.int32)])
 add("gather_inner", Gather(2), [DATA, np.array([4, 0, -2])])
+add("gather_scattered", Gather(0), [DATA, PICKS], orders={"o0": (3, 2, 1, 0)})
+add("gather_columns", Gather(0), [DATA, PICKS], orders={"i0": (2, 1, 0), "o0": (0, 1, 2, 3)})
 add("gather_elements", GatherElements(1), [DATA, rng().integers(-3, 3, (3, 6, 5))])
 add("gather_tuples", GatherND(0), [DATA, rng().integers(0, 3, (2, 3, 2))])
 add("gather_tuples_batch", GatherND(1), [DATA, rng().integers(0, 3, (4, 2, 1))])
@@ -80,11 +109,36 @@ for _name, _rule in RULES.items():
     _kind = "f" if "f" in _rule.kinds else "b" if "b" in _rule.kinds else _rule.kinds[0]
     if _name in ("where", "pow_real"):
         continue
-    add(f"logic_{_name}", Logic(_name), list(SAMPLES[_kind][: 1 if _name in ONE_OPERAND else 2]))
+    add(
+        f"logic_{_name}",
+        Logic(_name),
+        list(SAMPLES[_kind][: 1 if _name in ONE_OPERAND else 2]),
+        quick=("cpu", "gpu") if _name in ("equal", "xor") else CPU,
+    )
 add("logic_where", Logic("where"), [normal((3, 1)) > 0, normal((3, 9), 1), normal((9,), 2)])
-add("logic_pow_real", Logic("pow_real"), [POSITIVE, np.array([2.0, 0.5, 1.0, 3.0, 0.0], np.float32)])
+add(
+    "logic_pow_real", Logic("pow_real"), [POSITIVE, np.array([2.0, 0.5, 1.0, 3.0, 0.0], np.float32)]
+)
+for _name in ("equal", "where"):
+    _scalars = [normal((1,)) > 0][: _name == "where"] + [normal((1,), 1), normal((1,), 2)]
+    add(f"logic_{_name}_one", Logic(_name), _scalars, quick=CPU)
+BIG = np.array([0.0, 1.5, 3e9, 1.2e19, -7.0], np.float32)
+add("cast_to_uint64", Cast(dtype_of(np.uint64)), [BIG], quick=CPU)
+add("cast_one_to_uint64", Cast(dtype_of(np.uint64)), [BIG[:1]], quick=CPU)
+add("cast_one_to_int32", Cast(dtype_of(np.int32)), [BIG[1:2]], quick=CPU)
 TYPES = (np.float32, np.int32, np.uint8, np.int64, bool, np.float64, np.float16, np.int8, np.uint32)
 for _from, _to in itertools.permutations(TYPES, 2):
-    _short = {_from, _to} in ({np.float32, np.uint8}, {np.int64, np.float32}, {np.float16, np.float32}, {np.float32, bool})
+    _short = {_from, _to} in (
+        {np.float32, np.uint8},
+        {np.int64, np.float32},
+        {np.float16, np.float32},
+        {np.float32, bool},
+    )
     _values = np.array([0, 1, 2, 7, 100, 3, 0], np.float32).astype(_from)
-    add(f"cast_{np.dtype(_from).name}_{np.dtype(_to).name}", Cast(dtype_of(_to)), [_values], long=not _short)
+    add(
+        f"cast_{np.dtype(_from).name}_{np.dtype(_to).name}",
+        Cast(dtype_of(_to)),
+        [_values],
+        long=not _short,
+        quick=("cpu", "gpu") if _to is np.float16 else CPU,
+    )

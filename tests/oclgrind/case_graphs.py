@@ -138,4 +138,8 @@ for _make in GRAPHS:
     put(f"graph_{_make.__name__.strip('_')}", lambda make=_make: run(make(), "separate"))
 for _make in (borders, network):
     # Oclgrind takes what the host writes into the middle of a buffer for uninitialised.
-    put(f"graph_{_make.__name__}_in_one_arena", lambda make=_make: run(make(), "shared"), modes=("optimised",))
+    put(
+        f"graph_{_make.__name__}_in_one_arena",
+        lambda make=_make: run(make(), "shared"),
+        modes=("optimised",),
+    )

@@ -36,7 +36,10 @@ def convolve(
     steps: tuple[Step, ...] = (), extra: Sequence[int] = (), dynamic: bool = False, **how: Any,
 ) -> None:  # fmt: skip
     """Add a convolution; extra: shape of the operand of `steps`; dynamic: weights are no constant."""
-    inputs: list[np.ndarray | None] = [normal(shape), normal((oc, shape[1] // group, *win.kernel), 1)]
+    inputs: list[np.ndarray | None] = [
+        normal(shape),
+        normal((oc, shape[1] // group, *win.kernel), 1),
+    ]
     inputs += [normal((oc,), 2) if bias else None, *([normal(extra, 3)] if extra else [])]
     orders = {**orders_of(inputs, range(3, len(inputs))), **how.pop("orders", {})}
     consts = () if dynamic else (1, 2)
@@ -76,13 +79,29 @@ add("pool_max", MAX, [normal((2, 5, 4, 5))])
 add("pool_max_border", Pool(window((2, 2), (2, 2)), "max"), [normal((1, 8, 4, 6))], border=1)
 add("pool_max_steps", Pool(SAME3, "max", steps=(Step("add", operand=1),)), [normal((1, 4, 3, 4)), normal((1, 4, 3, 4), 1)],
     orders={"i1": NHWC})  # fmt: skip
-add("pool_max_index", Pool(window((2, 3), (2, 1), (1, 2), (0, 1), (1, 2)), "max", indices="row"), [normal((2, 3, 4, 6))])
-add("pool_max_column", Pool(SAME3, "max", indices="column"), [rng().integers(0, 9, (1, 2, 3, 4)).astype(np.uint8)])
+add(
+    "pool_max_index",
+    Pool(window((2, 3), (2, 1), (1, 2), (0, 1), (1, 2)), "max", indices="row"),
+    [normal((2, 3, 4, 6))],
+)
+add(
+    "pool_max_column",
+    Pool(SAME3, "max", indices="column"),
+    [rng().integers(0, 9, (1, 2, 3, 4)).astype(np.uint8)],
+)
 add("pool_max_int8", Pool(SAME3, "max"), [rng().integers(-9, 9, (1, 3, 3, 4)).astype(np.int8)])
-add("pool_average", Pool(window((3, 2), (2, 2), (1, 1), (1, 1), (1, 0)), "average"), [normal((1, 4, 5, 6))])
+add(
+    "pool_average",
+    Pool(window((3, 2), (2, 2), (1, 1), (1, 1), (1, 0)), "average"),
+    [normal((1, 4, 5, 6))],
+)
 add("pool_average_padded", Pool(SAME3, "average", True), [normal((1, 3, 4, 4))])
-add("pool_average_large", Pool(window((6, 5), (2, 2), (1, 1), (2, 2), (2, 2)), "average"), [normal((1, 3, 6, 7))])
-for _p in (1.0, 2.0, 3.0):
+add(
+    "pool_average_large",
+    Pool(window((6, 5), (2, 2), (1, 1), (2, 2), (2, 2)), "average"),
+    [normal((1, 3, 6, 7))],
+)
+for _p in (1.0, 2.0, 2.5):
     add(f"pool_lp{_p:g}", Pool(window((2, 2)), "lp", power=_p), [normal((1, 3, 3, 4))])
 add("pool_lines", Pool(Window((3,), (2,), (1,), (1,), (1,)), "average"), [normal((1, 3, 8))])
 
@@ -110,7 +129,9 @@ def transposed(
 
 
 spread("transposed_3x3_s2", (1, 5, 3, 4), 9, transposed((3, 3), (2, 2), (1, 1), (5, 7)))
-spread("transposed_2x2_s2", (2, 3, 3, 4), 17, transposed((2, 2), (2, 2), (0, 0), (6, 8)), bias=False)
+spread(
+    "transposed_2x2_s2", (2, 3, 3, 4), 17, transposed((2, 2), (2, 2), (0, 0), (6, 8)), bias=False
+)
 spread("transposed_groups", (1, 4, 3, 3), 3, transposed((3, 2), (1, 2), (0, 0), (5, 6), group=2))
 spread("transposed_steps", (1, 3, 3, 3), 9, transposed((3, 3), (2, 2), (1, 1), (5, 5), steps=HEAVY),
        extra=(1, 9, 5, 5))  # fmt: skip
@@ -120,6 +141,17 @@ spread("transposed_far", (1, 3, 2, 2), 4, transposed((2, 2), (3, 3), (0, 0), (9,
 spread("transposed_lines", (1, 3, 5), 4, transposed((3,), (2,), (1,), (9,)))
 spread("transposed_dynamic", (1, 3, 3, 3), 4, transposed((3, 3), (2, 2), (1, 1), (5, 5), steps=RESIDUAL),
        extra=(1, 4, 5, 5), dynamic=True)  # fmt: skip
+spread("transposed_depthwise", (1, 9, 3, 4), 1, transposed((3, 3), (2, 2), (1, 1), (5, 7), group=9))
+spread(
+    "transposed_few_channels",
+    (1, 7, 3, 3),
+    1,
+    transposed((4, 4), (2, 2), (1, 1), (6, 6)),
+    bias=False,
+)
+spread(
+    "transposed_two_groups", (1, 10, 3, 3), 1, transposed((2, 3), (1, 2), (0, 1), (4, 5), group=2)
+)
 for _k, _s, _oc in itertools.product((1, 2, 3, 4), (1, 2, 3), (1, 9, 17)):
     _out = (2 * _s + _k, 3 * _s + _k)
     spread(f"transposed_k{_k}_s{_s}_oc{_oc}", (1, 3, 3, 4), _oc,
@@ -129,19 +161,41 @@ for _k, _s, _oc in itertools.product((1, 2, 3, 4), (1, 2, 3), (1, 9, 17)):
 
 LINEAR, CUBIC = Sampling("linear"), Sampling("cubic")
 add("resize_linear", Resize((1, 3, 5, 9), (1, 1, 1.67, 1.8), LINEAR), [normal((1, 3, 3, 5))])
-add("resize_channels", Resize((1, 7, 5, 4), (1, 1, 1.67, 2.0), LINEAR), [normal((1, 7, 3, 2))], orders={"i0": NHWC})
+add(
+    "resize_channels",
+    Resize((1, 7, 5, 4), (1, 1, 1.67, 2.0), LINEAR),
+    [normal((1, 7, 3, 2))],
+    orders={"i0": NHWC},
+)
 add("resize_steps", Resize((1, 5, 4, 4), (1, 1, 1.34, 2.0), LINEAR, (), (Step("mul", operand=1),)),
     [normal((1, 5, 3, 2)), normal((1, 5, 4, 4), 1)], orders={"i0": NHWC, "i1": NHWC})  # fmt: skip
 add("resize_nearest", Resize((1, 2, 4, 8), (1, 1, 1.4, 1.6)), [normal((1, 2, 3, 5))])
 add("resize_cubic", Resize((1, 2, 4, 8), (1, 1, 1.34, 1.6), CUBIC), [normal((1, 2, 3, 5))])
-add("resize_many_taps", Resize((1, 1, 2, 2), (1, 1, 0.25, 0.3), Sampling("linear", antialias=True)), [normal((1, 1, 8, 7))])
+add(
+    "resize_many_taps",
+    Resize((1, 1, 2, 2), (1, 1, 0.25, 0.3), Sampling("linear", antialias=True)),
+    [normal((1, 1, 8, 7))],
+)
 add("resize_crop", Resize((1, 2, 3, 4), (1, 1, 1.0, 0.8), Sampling("linear", "tf_crop_and_resize", extrapolation=7.0),
     ((0.0, 1.0), (0.0, 1.0), (0.2, 1.3), (-0.2, 0.8))), [normal((1, 2, 3, 5))])  # fmt: skip
-add("resize_bytes", Resize((1, 3, 5, 9), (1, 1, 1.67, 1.8), LINEAR), [rng().integers(0, 255, (1, 3, 3, 5)).astype(np.uint8)])
-add("resize_half", Resize((1, 3, 5, 4), (1, 1, 1.67, 2.0), LINEAR), [normal((1, 3, 3, 2)).astype(np.float16)], tolerance=2e-3)
+add(
+    "resize_bytes",
+    Resize((1, 3, 5, 9), (1, 1, 1.67, 1.8), LINEAR),
+    [rng().integers(0, 255, (1, 3, 3, 5)).astype(np.uint8)],
+)
+add(
+    "resize_half",
+    Resize((1, 3, 5, 4), (1, 1, 1.67, 2.0), LINEAR),
+    [normal((1, 3, 3, 2)).astype(np.float16)],
+    tolerance=2e-3,
+)
 add("resize_half_channels", Resize((1, 9, 5, 4), (1, 1, 1.67, 2.0), LINEAR), [normal((1, 9, 3, 2)).astype(np.float16)],
     tolerance=2e-3, orders={"i0": NHWC})  # fmt: skip
-add("resize_double", Resize((1, 2, 5, 4), (1, 1, 1.67, 2.0), LINEAR), [normal((1, 2, 3, 2)).astype(np.float64)])
+add(
+    "resize_double",
+    Resize((1, 2, 5, 4), (1, 1, 1.67, 2.0), LINEAR),
+    [normal((1, 2, 3, 2)).astype(np.float64)],
+)
 REPEATS = {
     "plain": (Resize((1, 5, 6, 10), (1, 1, 2, 2)), (), {}),
     "channels": (Resize((1, 7, 6, 4), (1, 1, 2, 2)), (), {"i0": NHWC}),
@@ -154,4 +208,9 @@ REPEATS = {
 }  # fmt: skip
 for _name, (_spec, _extra, _orders) in REPEATS.items():
     _shape = [round(d / s) for d, s in zip(_spec.shape, _spec.scales, strict=True)]
-    add(f"resize_repeat_{_name}", _spec, [normal(_shape), *([normal(_extra, 1)] if _extra else [])], orders=_orders)
+    add(
+        f"resize_repeat_{_name}",
+        _spec,
+        [normal(_shape), *([normal(_extra, 1)] if _extra else [])],
+        orders=_orders,
+    )

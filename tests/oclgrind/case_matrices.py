@@ -31,15 +31,28 @@ multiply("gemm_row", (1, 40), (40, 37), c=(1, 37), spec=Gemm(0.5, 2.0))
 multiply("gemm_dot", (3, 35), (6, 35), spec=Gemm(trans_b=True), c=(3, 1))
 multiply("gemm_turned", (9, 5), (9, 18), spec=Gemm(trans_a=True, steps=TANH))
 multiply("gemm_turned_panels", (4, 6), (21, 6), spec=Gemm(trans_b=True))
-multiply("gemm_columns", (4, 6), (20, 6), spec=Gemm(trans_b=True), orders={"o0": (1, 0)}, fixed=True)
+multiply(
+    "gemm_columns", (4, 6), (20, 6), spec=Gemm(trans_b=True), orders={"o0": (1, 0)}, fixed=True
+)
 multiply("gemm_scattered", (4, 6), (6, 5), orders={"o0": (1, 0), "i1": (1, 0)}, c=(4, 5))
 multiply("gemm_staged", (19, 4), (4, 37), spec=Gemm(steps=TANH))
 multiply("gemm_staged_fixed", (7, 4), (4, 3), spec=Gemm(steps=TANH), fixed=True)
 multiply("gemm_batch", (2, 3, 4, 6), (3, 6, 5))
 multiply("gemm_vector", (7, 6), (6,))
 multiply("gemm_parts", (2, 70), (70, 9), targets=("gpu",))
-multiply("gemm_parts_steps", (3, 65), (65, 40), spec=Gemm(steps=(Step("relu"),)), fixed=True, targets=("gpu",))
-add("gemm_int", Gemm(2.0), [np.arange(12, dtype=np.int32).reshape(3, 4), np.arange(8, dtype=np.int32).reshape(4, 2), None])
+multiply(
+    "gemm_parts_steps",
+    (3, 65),
+    (65, 40),
+    spec=Gemm(steps=(Step("relu"),)),
+    fixed=True,
+    targets=("gpu",),
+)
+add(
+    "gemm_int",
+    Gemm(2.0),
+    [np.arange(12, dtype=np.int32).reshape(3, 4), np.arange(8, dtype=np.int32).reshape(4, 2), None],
+)
 for _m, _k, _n in itertools.product((1, 3, 8), (1, 7, 33), (1, 4, 17)):
     multiply(f"gemm_{_m}x{_k}x{_n}", (_m, _k), (_k, _n), long=True)
     multiply(f"gemm_fixed_{_m}x{_k}x{_n}", (_m, _k), (_k, _n), fixed=True, long=True)

@@ -36,20 +36,47 @@ for _name, (_shape, _axes, _order) in GEOMETRIES.items():
         add(f"argmax_{_name}", ArgExtreme(True, _axes[0]), [normal(_shape)], **_how)
 
 for _fn in FOLDS:
-    add(f"reduce_{_fn}", Reduce(_fn, (1,), power=3.0), [np.abs(normal((3, 10))) + 0.5], tolerance=1e-4)
+    add(
+        f"reduce_{_fn}",
+        Reduce(_fn, (1,), power=3.0),
+        [np.abs(normal((3, 10))) + 0.5],
+        tolerance=1e-4,
+        quick=("cpu",),
+    )
     add(f"reduce_{_fn}_across", Reduce(_fn, (0,), False, power=2.5), [np.abs(normal((5, 9))) + 0.5],
         tolerance=1e-4, long=True)  # fmt: skip
 add("reduce_lp_odd", Reduce("lp", (1,), power=2.5), [normal((3, 10))])
-add("reduce_steps", Reduce("l2", (1,), steps=(*SCALED, Step("relu"))), [normal((4, 21)), normal((4, 1), 1)])
+add(
+    "reduce_steps",
+    Reduce("l2", (1,), steps=(*SCALED, Step("relu"))),
+    [normal((4, 21)), normal((4, 1), 1)],
+)
 add("reduce_across_steps", Reduce("sum", (0,), steps=SCALED), [normal((5, 21)), normal((1, 21), 1)])
 add("reduce_log_sum_exp_lanes", Reduce("log_sum_exp", (0,)), [normal((3, 19))])
-add("reduce_int32", Reduce("l1", (1,)), [rng().integers(-9, 9, (3, 10)).astype(np.int32)],
-    modes=("unoptimised",))  # llvm.abs is not there in the other
-add("reduce_int32_squares", Reduce("sum_square", (1,)), [rng().integers(-9, 9, (3, 10)).astype(np.int32)])
+add(
+    "reduce_int32",
+    Reduce("l1", (1,)),
+    [rng().integers(-9, 9, (3, 10)).astype(np.int32)],
+    modes=("unoptimised",),
+)  # llvm.abs is not there in the other
+add(
+    "reduce_int32_squares",
+    Reduce("sum_square", (1,)),
+    [rng().integers(-9, 9, (3, 10)).astype(np.int32)],
+)
 add("reduce_uint8", Reduce("min", (0,)), [rng().integers(0, 200, (5, 9)).astype(np.uint8)])
-add("reduce_max_nan", Reduce("max", (1,)), [np.where(normal((4, 9)) > 1, np.nan, normal((4, 9), 1)).astype(np.float32)])
+add(
+    "reduce_max_nan",
+    Reduce("max", (1,)),
+    [np.where(normal((4, 9)) > 1, np.nan, normal((4, 9), 1)).astype(np.float32)],
+)
 add("reduce_parts", Reduce("sum", (0,)), [normal((200, 9))], targets=("gpu",))
-add("reduce_parts_steps", Reduce("mean", (0,), steps=SCALED), [normal((200, 9)), normal((1, 9), 1)], targets=("gpu",))
+add(
+    "reduce_parts_steps",
+    Reduce("mean", (0,), steps=SCALED),
+    [normal((200, 9)), normal((1, 9), 1)],
+    targets=("gpu",),
+)
 add("reduce_long_row", Reduce("sum", (1,)), [normal((1, 4500))], only="along", targets=("cpu",))
 add("reduce_many_rows", Reduce("sum", (1,)), [normal((40, 3))], targets=("cpu",))
 
@@ -57,30 +84,80 @@ add("softmax_log", Softmax((1,), True), [normal((3, 19))])
 add("softmax_log_lanes", Softmax((0,), True), [normal((5, 19))])
 add("softmax_steps", Softmax((1,), steps=SCALED), [normal((3, 19)), normal((3, 19), 1)])
 add("softmax_double", Softmax((1,)), [normal((3, 9)).astype(np.float64)])
-add("softmax_infinite", Softmax((1,)), [np.array([[0.0, -np.inf, 1.0], [np.inf, 0.0, 1.0], [np.nan, 0.0, 1.0]], np.float32)])
+add(
+    "softmax_infinite",
+    Softmax((1,)),
+    [np.array([[0.0, -np.inf, 1.0], [np.inf, 0.0, 1.0], [np.nan, 0.0, 1.0]], np.float32)],
+)
 
 AFFINE = (Step("mul", operand=1), Step("add", operand=2))
-add("normalise_affine", Normalise((1,), steps=AFFINE), [normal((4, 21)), normal((21,), 1), normal((21,), 2)], tolerance=1e-4)
+add(
+    "normalise_affine",
+    Normalise((1,), steps=AFFINE),
+    [normal((4, 21)), normal((21,), 1), normal((21,), 2)],
+    tolerance=1e-4,
+)
 add("normalise_groups", Normalise((2, 3), groups=3), [normal((2, 6, 3, 4))], tolerance=1e-4)
+add("normalise_parts", Normalise((0,)), [normal((200, 5))], tolerance=1e-4, targets=("gpu",))
+add(
+    "normalise_parts_along",
+    Normalise((1,)),
+    [normal((1, 16400))],
+    tolerance=1e-4,
+    only="along",
+    targets=("gpu",),
+)
+add(
+    "normalise_parts_power",
+    Normalise((0,), centre=False),
+    [normal((200, 5))],
+    tolerance=1e-4,
+    targets=("gpu",),
+)
 add("normalise_power", Normalise((2,), centre=False), [normal((2, 3, 17))], tolerance=1e-4)
 add("normalise_groups_steps", Normalise((2, 3), groups=2, steps=AFFINE),
     [normal((1, 8, 3, 3)), normal((8, 1, 1), 1), normal((8, 1, 1), 2)], tolerance=1e-4, orders={"i0": NHWC})  # fmt: skip
 
-add("argmin_latest", ArgExtreme(False, 1, False, True), [rng().integers(0, 3, (4, 9)).astype(np.float32)])
+add(
+    "argmin_latest",
+    ArgExtreme(False, 1, False, True),
+    [rng().integers(0, 3, (4, 9)).astype(np.float32)],
+)
 add("argmax_int64", ArgExtreme(True, 0), [rng().integers(-5, 5, (6, 5))])
-add("argmax_nan", ArgExtreme(True, 1), [np.array([[1, np.nan, 3, np.nan], [2, 2, 1, 0]], np.float32)])
+add(
+    "argmax_nan",
+    ArgExtreme(True, 1),
+    [np.array([[1, np.nan, 3, np.nan], [2, 2, 1, 0]], np.float32)],
+)
 add("hardmax", Hardmax((1,)), [normal((3, 19))])
 add("hardmax_lanes", Hardmax((0,)), [normal((5, 19))])
 add("hardmax_flat", Hardmax((1, 2)), [normal((2, 3, 5))])
 
 add("lrn", Lrn(3), [normal((1, 7, 3, 4))])
-add("lrn_channels_innermost", Lrn(5, steps=SCALED), [normal((1, 9, 2, 3)), normal((1, 9, 2, 3), 1)], orders={"i0": NHWC, "i1": NHWC})
-add("lrn_even", Lrn(4, 0.5, 0.5, 2.0), [normal((2, 6, 5))])
+add(
+    "lrn_channels_innermost",
+    Lrn(5, steps=SCALED),
+    [normal((1, 9, 2, 3)), normal((1, 9, 2, 3), 1)],
+    orders={"i0": NHWC, "i1": NHWC},
+)
+for _beta in (0.5, 1.0, 0.6):
+    add(f"lrn_even_{_beta}", Lrn(4, 0.5, _beta, 2.0), [normal((2, 6, 5))], quick=("cpu",))
 
 for _rows, _length in itertools.product((1, 3, 17), (1, 2, 7, 33)):
     add(f"reduce_{_rows}x{_length}", Reduce("mean", (1,)), [normal((_rows, _length))], long=True)
-    add(f"reduce_{_rows}x{_length}_across", Reduce("max", (0,)), [normal((_length, _rows))], long=True)
+    add(
+        f"reduce_{_rows}x{_length}_across",
+        Reduce("max", (0,)),
+        [normal((_length, _rows))],
+        long=True,
+    )
     add(f"softmax_{_rows}x{_length}", Softmax((1,)), [normal((_rows, _length))], long=True)
     add(f"softmax_{_rows}x{_length}_across", Softmax((0,)), [normal((_length, _rows))], long=True)
     add(f"argmax_{_rows}x{_length}", ArgExtreme(True, 1), [normal((_rows, _length))], long=True)
-    add(f"normalise_{_rows}x{_length}", Normalise((1,)), [normal((_rows, _length))], tolerance=1e-3, long=True)
+    add(
+        f"normalise_{_rows}x{_length}",
+        Normalise((1,)),
+        [normal((_rows, _length))],
+        tolerance=1e-3,
+        long=True,
+    )

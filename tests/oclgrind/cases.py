@@ -9,6 +9,6 @@ import case_matrices
 import case_rows
 from table import CASES, Case, jobs
 
-__all__ = ["CASES", "Case", "MODULES", "jobs"]
+__all__ = ["CASES", "MODULES", "Case", "jobs"]
 
 MODULES = (case_elements, case_graphs, case_images, case_matrices, case_rows)

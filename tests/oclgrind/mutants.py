@@ -63,7 +63,7 @@ MUTANTS = (
     Mutant(
         "two_items_write_the_same_value", "gemm_tiled.cl.mako",
         "    if (m0 + ${r} >= first) {", "    {",
-        "gemm_uneven", "cpu", "optimised", ("Write-write data race",),
+        "gemm_uneven", "cpu", "unoptimised", ("Write-write data race",),
     ),
     Mutant(
         "no_barrier_in_a_tree", "_common/rows.cl.mako",

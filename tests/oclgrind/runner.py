@@ -47,7 +47,9 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--report", required=True)
-    parser.add_argument("--jobs", default="[]", help="JSON: case, target and perhaps kernels of each")
+    parser.add_argument(
+        "--jobs", default="[]", help="JSON: case, target and perhaps kernels of each"
+    )
     parser.add_argument("--long", action="store_true")
     parser.add_argument("--mode", required=True)
     return parser.parse_args()

@@ -156,7 +156,9 @@ def unused_lines(simulator: Simulator) -> dict[str, list[str]]:
 
 def _prints(line: str) -> bool:
     """Whether a line does something, rather than begin or end a part of the template."""
-    return bool(line.strip()) and not line.strip().startswith(("</%", "%>", "<%namespace", "<%def", "<%!"))
+    return bool(line.strip()) and not line.strip().startswith(
+        ("</%", "%>", "<%namespace", "<%def", "<%!")
+    )
 
 
 def _module(name: str) -> str:

@@ -34,7 +34,9 @@ def one_node(
     ]
     made = [onnx.ValueInfoProto(name=o) for o in outs]
     if out_types:
-        made = [helper.make_tensor_value_info(o, t, None) for o, t in zip(outs, out_types, strict=True)]
+        made = [
+            helper.make_tensor_value_info(o, t, None) for o, t in zip(outs, out_types, strict=True)
+        ]
     node = helper.make_node(op, names, outs, **(attrs or {}))
     graph = helper.make_graph([node], "one", fed, made, fixed)
     return helper.make_model(

@@ -67,7 +67,9 @@ def test_every_type_to_every_type(device, source):
     check_casts(device, source, [t for t in DTYPES if t != source])
 
 
-@pytest.mark.parametrize("source,target", [(F32, U8), (F32, I64), (F16, I32), (F64, U32), (I32, F32)])
+@pytest.mark.parametrize(
+    "source,target", [(F32, U8), (F32, I64), (F16, I32), (F64, U32), (I32, F32)]
+)
 def test_layouts_that_have_no_vectors(device, source, target):
     x = np.resize(values(source), (2, 5, 4, 3))
     check_op(device, Cast(target), [x], orders={"i0": (0, 2, 3, 1)}, border=1, tolerance=0)
@@ -97,7 +99,9 @@ def test_cast_like_takes_the_type_of_its_second_input():
 
 
 @pytest.mark.parametrize("source", [F32, F64], ids=repr)
-@pytest.mark.parametrize("target", [d for d in DTYPES if d.name not in ("uint32", "uint64")], ids=repr)
+@pytest.mark.parametrize(
+    "target", [d for d in DTYPES if d.name not in ("uint32", "uint64")], ids=repr
+)
 def test_reference_agrees_with_onnxruntime(source, target):
     """Also outside of the target's range, but for types whose result there depends on vector lanes."""
     onnxruntime = pytest.importorskip("onnxruntime")
@@ -107,11 +111,15 @@ def test_reference_agrees_with_onnxruntime(source, target):
     number = onnx.helper.np_dtype_to_tensor_dtype(target.numpy)
     node = onnx.helper.make_node("Cast", ["x"], ["y"], to=number)
     given = onnx.helper.make_tensor_value_info(
-        "x", onnx.helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+        "x", onnx.helper.np_dtype_to_tensor_dtype(x.dtype), x.shape
+    )
     graph = onnx.helper.make_graph([node], "g", [given], [onnx.ValueInfoProto(name="y")])
     model = onnx.helper.make_model(
-        graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8
+    )
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     want = session.run(None, {"x": x})[0]
     assert dtype_of(want.dtype) == target
     np.testing.assert_array_equal(Cast(target).reference(x)[0], want)

@@ -78,7 +78,9 @@ def test_real_remainder(device, dtype):
     check_together(device, {"fmod": Logic("fmod")}, [a, b])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bool", "int64", "uint8", "float64", "int16"])
+@pytest.mark.parametrize(
+    "dtype", ["float32", "float16", "bool", "int64", "uint8", "float64", "int16"]
+)
 def test_where(device, dtype):
     make = truths if dtype == "bool" else lambda shape, seed: numbers(dtype, shape, seed)
     condition, b, c = truths((2, 9, 17), 3), make((2, 9, 17), 4), make((2, 9, 17), 5)
@@ -146,7 +148,8 @@ def test_reference_agrees_with_onnxruntime(op, dtype, attrs):
 def test_infinity_agrees_with_onnxruntime(attrs):
     x = numbers("float32", (40,))
     np.testing.assert_array_equal(
-        evaluate(imported("IsInf", [x], attrs), [x]), onnxruntime_result("IsInf", [x], attrs)[0])
+        evaluate(imported("IsInf", [x], attrs), [x]), onnxruntime_result("IsInf", [x], attrs)[0]
+    )
 
 
 def test_infinity_that_is_not_looked_for():

@@ -89,7 +89,9 @@ def test_fused_steps(device):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("kernel,stride,dilation", list(itertools.product((1, 2, 3, 5), (1, 2, 3), (1, 2))))
+@pytest.mark.parametrize(
+    "kernel,stride,dilation", list(itertools.product((1, 2, 3, 5), (1, 2, 3), (1, 2)))
+)
 def test_every_small_shape(device, kernel, stride, dilation):
     reach = dilation * (kernel - 1) + 1
     for pad, size, ceil in itertools.product((0, 1, 2), (reach, reach + 1, 9), (False, True)):

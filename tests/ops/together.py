@@ -37,7 +37,9 @@ def run_together(
     """Return the outputs of all specs, run twice, and check that both runs gave the same bytes."""
     graph = together(specs, inputs)
     feeds = {f"i{k}": a for k, a in enumerate(inputs)}
-    with Session(graph, select(device), Options(fuse=False), hints=Hints({}, orders or {})) as session:
+    with Session(
+        graph, select(device), Options(fuse=False), hints=Hints({}, orders or {})
+    ) as session:
         found, again = session(feeds), session(feeds)
     assert all(found[name].tobytes() == again[name].tobytes() for name in found)
     return found
@@ -50,7 +52,7 @@ def check_together(
     tolerance: float = 0.0,
     orders: Mapping[str, tuple[int, ...]] | None = None,
 ) -> None:
-    """Run all specs on a device and compare each with its reference in the inputs' own precision."""
+    """Run all specs on a device; compare each with its reference in the inputs' own precision."""
     found = run_together(device, specs, inputs, orders)
     for name, spec in specs.items():
         compare(found[name], spec.reference(*inputs)[0], tolerance, f"{name} on {device}")
@@ -64,7 +66,7 @@ def imported(
     consts: Sequence[int] = (),
     n_outputs: int = 1,
 ) -> object:
-    """Return what the importer function of `op` emits for inputs, of which `consts` are constant."""
+    """Return what the importer of `op` emits for inputs, of which `consts` are constant."""
     types = tuple(None if a is None else TensorType(a.shape, dtype_of(a.dtype)) for a in inputs)
     known = {k: a for k, a in enumerate(inputs) if k in consts and a is not None}
     return onnx_importers()[op](OnnxNode(op, opset, attrs or {}, types, known, n_outputs))

@@ -153,7 +153,7 @@ def test_storages_are_inside_and_apart_while_alive(separate):
         for k, s in made.storages.items()
     ]
     for i, (a0, a1, f0, l0) in enumerate(spans):
-        assert 0 <= a0 and a1 <= made.memory.total
+        assert a0 >= 0 and a1 <= made.memory.total
         for b0, b1, f1, l1 in spans[:i]:
             alive_together = separate or not (l0 < f1 or l1 < f0)
             assert not alive_together or a1 <= b0 or b1 <= a0

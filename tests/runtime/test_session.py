@@ -64,7 +64,7 @@ def session(request, device_of_module):
 
 @pytest.fixture(scope="module")
 def device_of_module(request):
-    from conftest import usable_devices
+    from common import usable_devices
 
     names = usable_devices()
     if not names:

@@ -1,4 +1,4 @@
-"""tools/check_models.py: what it says of models that are right, wrong, unsupported or incomplete."""
+"""tools/check_models.py: what it says of right, wrong, unsupported and incomplete models."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def models(tmp_path):
     add(tmp_path, "b_suspect", right=1.0005)
     add(tmp_path, "c_wrong", right=1.01)
     add(tmp_path, "d_unsupported", op="Bernoulli")
-    add(tmp_path, "e_keys", **{"x": X})
+    add(tmp_path, "e_keys", x=X)
     add(tmp_path, "f_no_outputs", **{"in:x": X})
     add(tmp_path, "g_lost_output", **{"in:x": X, "out:z": X})
     (tmp_path / "h_empty").mkdir()

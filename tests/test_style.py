@@ -1,0 +1,153 @@
+"""Style as a test: linters, types, sizes, docstrings, words that do not belong into a product."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from common import ROOT
+
+CODE = sorted((ROOT / "clnn").rglob("*.py"))
+KERNELS = sorted(p for p in (ROOT / "kernels_cl").rglob("*") if p.is_file())
+TEXTS = sorted(
+    p
+    for folder in ("clnn", "kernels_cl", "tests", "tools", "docs")
+    for p in (ROOT / folder).rglob("*")
+    if p.suffix in (".py", ".mako", ".cl", ".md", ".toml", ".txt", ".json") and ".cache" not in p.parts
+) + [p for p in sorted(ROOT.glob("*.*")) if p.suffix in (".md", ".toml")]
+FILE_LINES, FUNCTION_LINES, TEMPLATE_LINES = 450, 60, 300
+FORMATTED = ("clnn", "tests", "tools")
+# Folders that exist on one machine only, and marks of unfinished work.
+MACHINE = re.compile(
+    r"(?<![\w.$}])/(?:home/(?!someone|user|you)|Users/|root/|work/|mnt/|media/)[\w.-]+"
+    r"|(?<![\w.$}])/tmp/\w+|shared/design"
+)
+UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|HACK|WIP)\b")
+
+
+def named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def tool(name: str, *arguments: str) -> None:
+    """Run a tool over the checkout; fail with what it says, skip where it is not installed."""
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed (extra: dev)")
+    done = subprocess.run([sys.executable, "-m", name, *arguments], cwd=ROOT, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+    assert done.returncode == 0, done.stdout[-6000:]
+
+
+def test_ruff_has_no_complaints():
+    tool("ruff", "check", "--no-cache", *FORMATTED)
+
+
+def test_everything_is_formatted():
+    tool("ruff", "format", "--no-cache", "--check", *FORMATTED)
+
+
+def test_types_are_right():
+    tool("mypy", "--no-incremental", "--cache-dir", "/dev/null")
+
+
+def functions(path: Path) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef, bool]]:
+    """Yield (qualified name, function, whether it is public) of every function of a file."""
+
+    def walk(node: ast.AST, prefix: str, public: bool) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef, bool]]:  # fmt: skip
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                seen = public and not child.name.startswith("_") and not isinstance(node, ast.FunctionDef)
+                yield f"{prefix}{child.name}", child, seen
+                yield from walk(child, f"{prefix}{child.name}.", False)
+            elif isinstance(child, ast.ClassDef):
+                yield from walk(child, f"{prefix}{child.name}.", public and not child.name.startswith("_"))
+            else:
+                yield from walk(child, prefix, public)
+
+    yield from walk(ast.parse(path.read_text("utf-8")), "", True)
+
+
+def test_files_and_functions_are_small():
+    large = [f"{named(p)}: {n} lines" for p in CODE if (n := len(p.read_text("utf-8").splitlines())) > FILE_LINES]
+    for path in CODE:
+        for name, node, _ in functions(path):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES:
+                large.append(f"{named(path)}:{node.lineno} {name}: {lines} lines")
+    for path in KERNELS:
+        if (n := len(path.read_text("utf-8").splitlines())) > TEMPLATE_LINES:
+            large.append(f"{named(path)}: {n} lines")
+    assert not large, "\n".join(large)
+
+
+def test_public_functions_are_documented_and_typed():
+    wrong = []
+    for path in CODE:
+        for name, node, public in functions(path):
+            if not public:
+                continue
+            arguments = node.args
+            every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+            every += [a for a in (arguments.vararg, arguments.kwarg) if a]
+            untyped = [a.arg for a in every if a.annotation is None and a.arg not in ("self", "cls")]
+            decorated = {ast.unparse(d) for d in node.decorator_list}
+            if untyped or node.returns is None:
+                wrong.append(f"{named(path)}:{node.lineno} {name}: no type for {', '.join(untyped) or 'the result'}")
+            if not ast.get_docstring(node) and not any(d == "overload" or d.endswith(".setter") for d in decorated):
+                wrong.append(f"{named(path)}:{node.lineno} {name}: no docstring")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_module_and_public_class_is_documented():
+    wrong = [named(p) for p in CODE if not ast.get_docstring(ast.parse(p.read_text("utf-8")))]
+    for path in CODE:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and not ast.get_docstring(node):
+                wrong.append(f"{named(path)}:{node.lineno} {node.name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_template_says_what_it_is():
+    """A template begins with its documentation, whose first line begins with its name."""
+    wrong = []
+    for path in KERNELS:
+        if path.suffix != ".mako":
+            continue
+        lines = path.read_text("utf-8").splitlines()
+        stem = path.name.removesuffix(".cl.mako")
+        opened = lines[0] == "<%doc>" and "</%doc>" in lines
+        if not opened or (path.parent.name != "_common" and not lines[1].startswith(f"{stem}:")):
+            wrong.append(named(path))
+    assert not wrong, "\n".join(wrong)
+
+
+def lines_with(pattern: re.Pattern[str], paths: list[Path]) -> list[str]:
+    return [
+        f"{named(path)}:{number} {line.strip()[:100]}"
+        for path in paths
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def test_nothing_is_marked_as_unfinished():
+    assert not lines_with(UNFINISHED, [*CODE, *KERNELS])
+
+
+def test_no_path_of_one_machine():
+    found = lines_with(MACHINE, [p for p in TEXTS if p != Path(__file__).resolve()])
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("text,wrong", [
+    ('open("/home/ann/x.onnx")', True), ("see /work/models/a", True), ("in /tmp/clnn-1", True),
+    ("https://host/home/ann", False), ("$ROOT/work/x", False), ("/usr/lib/pocl", False),
+])  # fmt: skip
+def test_paths_of_one_machine_are_told_apart(text, wrong):
+    assert bool(MACHINE.search(text)) == wrong
