@@ -42,7 +42,7 @@ SIGNATURES = {
 }
 METADATA = {
     "digits": {
-        "layout": "NCHW", "mean": "0", "scale": "0.0625", "labels": "0,1,2,3,4,5,6,7,8,9",
+        "layout": "NCHW", "mean": "0", "scale": str(1 / 255), "labels": "0,1,2,3,4,5,6,7,8,9",
     },
     "superres_x2": {
         "layout": "NCHW", "mean": "0", "scale": str(1 / 255), "channels": "RGB",

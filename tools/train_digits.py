@@ -201,10 +201,10 @@ def build_model(network: DigitNet) -> onnx.ModelProto:
         ir_version=8,
         opset_imports=[helper.make_opsetid("", 17)],
         doc_string="Digit classifier of clnn's demo, trained by tools/train_digits.py. "
-        "The input is (pixel - mean) * scale with pixels of 0 to 16.",
+        "The input is 0 (paper) to 1 (ink): (pixel - mean) * scale for pixels of 0 to 255.",
     )
     labels = ",".join(str(digit) for digit in range(CLASSES))
-    metadata = {"layout": "NCHW", "mean": "0", "scale": str(1 / LARGEST_PIXEL), "labels": labels}
+    metadata = {"layout": "NCHW", "mean": "0", "scale": str(1 / 255), "labels": labels}
     helper.set_model_props(model, metadata)
     onnx.checker.check_model(model, full_check=True)
     return model
