@@ -13,7 +13,7 @@ Params   name | m, n, k | a, dst: pitches (row, column) | row, panel | b_moves: 
          batch: extents and pitches of the outer loops, in the order a, b, dst, extras |
          extras: node input -> (number, pitches) | scales: node input -> factor | steps | wg |
          blocks_first | shift
-Tunables mr {1..28} | nv {1,2,3,4} | vw {1,4,8,16} | parts {1,2,4..} | staged: steps run in a loop
+Tunables mr {1..30} | nv {1,2,3,4} | vw {1,4,8,16} | parts {1,2,4..}
 </%doc>
 <%namespace name="lp" file="_common/loops.cl.mako"/>
 <%namespace name="st" file="_common/steps.cl.mako"/>
@@ -32,8 +32,8 @@ Tunables mr {1..28} | nv {1,2,3,4} | vw {1,4,8,16} | parts {1,2,4..} | staged: s
     else:
         ids = ("get_global_id(1)", "get_global_id(0)") if blocks_first else ("get_global_id(0)", "get_global_id(1)")
     names = ["at_a", "at_b", "at_dst"] + [f"at_extra{place}" for place, _ in extras.values()]
-    def at(pitches, r, v):
-        terms = [f"(m0 + {r}) * {pitches[0]}"] if pitches[0] else []
+    def at(pitches, v):
+        terms = [f"(m0 + r) * {pitches[0]}"] if pitches[0] else []
         terms += [f"(n0 + {v * vw}) * {pitches[1]}"] if pitches[1] else []
         return " + ".join(terms) or "0"
     def ends(tail_block):
@@ -44,46 +44,33 @@ Tunables mr {1..28} | nv {1,2,3,4} | vw {1,4,8,16} | parts {1,2,4..} | staged: s
             return [(min(max(width - tail - v * vw, 0), vw), vw, vw) for v in range(nv)]
         return [(0, min(max(tail - v * vw, 0), vw), min(max(tail - v * vw, 0), vw)) for v in range(nv)]
 %>
-<%def name="finish(r, v, lanes_of, value)">\
+<%def name="finish_vector(v, first, end, there)">\
 <%
-    first, end, there = lanes_of
     def operand(which):
         place, pitches = extras[which]
-        text = capture(tl.load_lanes, vw, f"extra{place}", at(pitches, r, v), pitches[1], there).strip()
+        text = capture(tl.load_lanes, vw, f"extra{place}", at(pitches, v), pitches[1], there).strip()
         return f"({scalar(scales[which])} * {text})" if which in scales else text
 %>\
-    ${st.apply(steps, value, "float", vw, operand)}
-    ${tl.store_lanes(vw, value, "dst", at(dst, r, v), dst[1], first, end)}
+        {
+            ${V} value = t[r * ${nv} + ${v}];
+            ${st.apply(steps, "value", "float", vw, operand)}
+            ${tl.store_lanes(vw, "value", "dst", at(dst, v), dst[1], first, end)}
+        }
 </%def>
-<%def name="finish_tile(tail_block)">\
-% for r in range(mr):
-%  if uneven:
-    if (m0 + ${r} >= first) {
-%  endif
-%  for v, lanes_of in enumerate(ends(tail_block)):
-%   if lanes_of[0] < lanes_of[1]:
-    ${finish(r, v, lanes_of, f"c{r}_{v}")}
-%   endif
-%  endfor
-%  if uneven:
-    }
-%  endif
-% endfor
-</%def>
-<%def name="finish_staged(tail_block)">\
+<%def name="finish(tail_block)">\
     ${V} t[${mr * nv}];
 % for r in range(mr):
 %  for v in range(nv):
     t[${r * nv + v}] = c${r}_${v};
 %  endfor
 % endfor
-    for (int r = ${"first - m0" if uneven else 0}; r < ${mr}; ++r) {
-% for v, lanes_of in enumerate(ends(tail_block)):
-%  if lanes_of[0] < lanes_of[1]:
-        {
-            ${V} value = t[r * ${nv} + ${v}];
-            ${finish("r", v, lanes_of, "value")}
-        }
+    for (int r = 0; r < ${mr}; ++r) {
+% if uneven:
+        if (m0 + r < first) continue;
+% endif
+% for v, (first, end, there) in enumerate(ends(tail_block)):
+%  if first < end:
+        ${finish_vector(v, first, end, there)}
 %  endif
 % endfor
     }
@@ -158,16 +145,15 @@ __kernel void ${name}(
 % if parts > 1:
     ${add_parts()}
 % endif
-<% do_finish = finish_staged if staged else finish_tile %>\
 % if tail == width:
-    ${do_finish(False)}
+    ${finish(False)}
 % elif blocks == 1:
-    ${do_finish(True)}
+    ${finish(True)}
 % else:
     if (block < ${blocks - 1}) {
-    ${do_finish(False)}
+    ${finish(False)}
     } else {
-    ${do_finish(True)}
+    ${finish(True)}
     }
 % endif
 }

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from common import ROOT
@@ -19,7 +20,8 @@ TEXTS = sorted(
     p
     for folder in ("clnn", "kernels_cl", "tests", "tools", "docs")
     for p in (ROOT / folder).rglob("*")
-    if p.suffix in (".py", ".mako", ".cl", ".md", ".toml", ".txt", ".json") and ".cache" not in p.parts
+    if p.suffix in (".py", ".mako", ".cl", ".md", ".toml", ".txt", ".json")
+    and ".cache" not in p.parts
 ) + [p for p in sorted(ROOT.glob("*.*")) if p.suffix in (".md", ".toml")]
 FILE_LINES, FUNCTION_LINES, TEMPLATE_LINES = 450, 60, 300
 FORMATTED = ("clnn", "tests", "tools")
@@ -59,14 +61,20 @@ def test_types_are_right():
 def functions(path: Path) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef, bool]]:
     """Yield (qualified name, function, whether it is public) of every function of a file."""
 
-    def walk(node: ast.AST, prefix: str, public: bool) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef, bool]]:  # fmt: skip
+    def walk(node: ast.AST, prefix: str, public: bool) -> Iterator[tuple[str, Any, bool]]:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                seen = public and not child.name.startswith("_") and not isinstance(node, ast.FunctionDef)
+                seen = (
+                    public
+                    and not child.name.startswith("_")
+                    and not isinstance(node, ast.FunctionDef)
+                )
                 yield f"{prefix}{child.name}", child, seen
                 yield from walk(child, f"{prefix}{child.name}.", False)
             elif isinstance(child, ast.ClassDef):
-                yield from walk(child, f"{prefix}{child.name}.", public and not child.name.startswith("_"))
+                yield from walk(
+                    child, f"{prefix}{child.name}.", public and not child.name.startswith("_")
+                )
             else:
                 yield from walk(child, prefix, public)
 
@@ -74,7 +82,11 @@ def functions(path: Path) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunc
 
 
 def test_files_and_functions_are_small():
-    large = [f"{named(p)}: {n} lines" for p in CODE if (n := len(p.read_text("utf-8").splitlines())) > FILE_LINES]
+    large = [
+        f"{named(p)}: {n} lines"
+        for p in CODE
+        if (n := len(p.read_text("utf-8").splitlines())) > FILE_LINES
+    ]
     for path in CODE:
         for name, node, _ in functions(path):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -95,11 +107,17 @@ def test_public_functions_are_documented_and_typed():
             arguments = node.args
             every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
             every += [a for a in (arguments.vararg, arguments.kwarg) if a]
-            untyped = [a.arg for a in every if a.annotation is None and a.arg not in ("self", "cls")]
+            untyped = [
+                a.arg for a in every if a.annotation is None and a.arg not in ("self", "cls")
+            ]
             decorated = {ast.unparse(d) for d in node.decorator_list}
             if untyped or node.returns is None:
-                wrong.append(f"{named(path)}:{node.lineno} {name}: no type for {', '.join(untyped) or 'the result'}")
-            if not ast.get_docstring(node) and not any(d == "overload" or d.endswith(".setter") for d in decorated):
+                wrong.append(
+                    f"{named(path)}:{node.lineno} {name}: no type for {', '.join(untyped) or 'the result'}"
+                )
+            if not ast.get_docstring(node) and not any(
+                d == "overload" or d.endswith(".setter") for d in decorated
+            ):
                 wrong.append(f"{named(path)}:{node.lineno} {name}: no docstring")
     assert not wrong, "\n".join(wrong)
 
@@ -108,7 +126,11 @@ def test_every_module_and_public_class_is_documented():
     wrong = [named(p) for p in CODE if not ast.get_docstring(ast.parse(p.read_text("utf-8")))]
     for path in CODE:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and not ast.get_docstring(node):
+            if (
+                isinstance(node, ast.ClassDef)
+                and not node.name.startswith("_")
+                and not ast.get_docstring(node)
+            ):
                 wrong.append(f"{named(path)}:{node.lineno} {node.name}")
     assert not wrong, "\n".join(wrong)
 

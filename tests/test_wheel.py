@@ -57,7 +57,17 @@ def run(*command: object, cwd: Path, allowed: tuple[int, ...] = (0,)) -> str:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
+    run(
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        folder,
+        ROOT,
+        cwd=folder,
+    )
     return next(folder.glob("*.whl"))
 
 
@@ -120,7 +130,9 @@ def test_the_installed_wheel_runs_a_model_with_its_own_kernels(venv, a_device, t
 def test_the_installed_commands_work(venv, tmp_path):
     listed = run(venv / "bin" / "clnn", "devices", cwd=tmp_path, allowed=(0, 3))
     assert all(name in listed for name in usable_devices())
-    told = run(venv / "bin" / "python", "-m", "clnn.cli.main", "doctor", cwd=tmp_path, allowed=(0, 1, 3))
+    told = run(
+        venv / "bin" / "python", "-m", "clnn.cli.main", "doctor", cwd=tmp_path, allowed=(0, 1, 3)
+    )
     assert "pyopencl" in told and str(ROOT / "clnn") not in told
 
 

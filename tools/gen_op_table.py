@@ -7,22 +7,26 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "onnx_suite")]
 
-import suite  # noqa: E402
+import suite
 
-from clnn.errors import ClnnError  # noqa: E402
-from clnn.importers.onnx import import_onnx  # noqa: E402
-from clnn.importers.onnx_fold import foldable  # noqa: E402
-from clnn.importers.onnx_limits import NEWEST_OPSET  # noqa: E402
-from clnn.ops._registry import onnx_importers  # noqa: E402
-from clnn.types import DTYPES, F16  # noqa: E402
+from clnn.errors import ClnnError
+from clnn.importers.onnx import import_onnx
+from clnn.importers.onnx_fold import foldable
+from clnn.importers.onnx_limits import NEWEST_OPSET
+from clnn.ops._registry import onnx_importers
+from clnn.types import DTYPES, F16
 
 PATH = ROOT / "docs" / "operators.md"
+AT_IMPORT = ("Constant", "If", "Shape")
+INTEGERS = [d.name for d in DTYPES if d.numpy.kind in "iu"]
 HEAD = """\
 # Operators
 
@@ -35,7 +39,7 @@ and those of opset 6 that changed only their broadcasting. An operator runs as
 
 All of these are computed at import where their inputs are constants. `If` is taken apart where its
 condition is constant, functions of a model are inlined. *Versions*: the operator sets in which the
-operator took a form that clnn knows. *Element types*: of its first input; float64 needs a device
+operator took a form that clnn knows. *Element types*: of its main inputs; float64 needs a device
 that has it. *Tests*: how many of ONNX's own backend tests pass, of how many; the rest is refused,
 for reasons that the notes give.
 
@@ -59,7 +63,7 @@ def text() -> str:
 
 def _import_only(own: set[str]) -> set[str]:
     names = {s.name for s in onnx.defs.get_all_schemas() if not s.domain}
-    return {n for n in names if foldable(n) and n not in own} | {"Constant", "If"}
+    return {n for n in names if foldable(n) and n not in own} | set(AT_IMPORT)
 
 
 def _has_schema(name: str) -> bool:
@@ -67,7 +71,8 @@ def _has_schema(name: str) -> bool:
 
 
 def _row(name: str, own: bool, passed: int, run: int, cases: Sequence[suite.Case]) -> str:
-    how = "own" if own else "import" if foldable(name) or not passed else "definition"
+    at_import = foldable(name) or name in AT_IMPORT
+    how = "own" if own else "import" if at_import else "definition"
     tests = f"{passed} of {run}" if run else ""
     kinds = "" if how == "import" else element_types(name, cases)
     return f"| `{name}` | {how} | {versions(name)} | {kinds} | {tests} | {notes(name, cases)} |"
@@ -82,26 +87,28 @@ def versions(name: str) -> str:
 
 
 def element_types(name: str, cases: Sequence[suite.Case]) -> str:
-    """Return the types with which one of the operator's tests is imported."""
+    """Return the types that ONNX allows and with which one of the operator's tests is imported."""
     listed = suite.expected_passes()
     models = [c for c in cases if c.op == name and c.name in listed and c.model.graph.input]
     found = [d.name for d in DTYPES if d != F16 and any(_takes(c, d.numpy) for c in models)]
-    return ", ".join(found)
+    text = ", ".join(found)
+    return text.replace(", ".join(INTEGERS), "all integers")
 
 
-def _takes(case: suite.Case, dtype: object) -> bool:
-    """Whether the case is imported when all inputs of the first one's type have another type."""
+def _takes(case: suite.Case, dtype: np.dtype[Any]) -> bool:
+    """Whether the case is imported when the inputs of its main type have another type."""
+    allowed, same = _main_type(case)
+    if allowed and _type_name(dtype) not in allowed:
+        return False
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
-    old = model.graph.input[0].type.tensor_type.elem_type
-    new = onnx.helper.np_dtype_to_tensor_dtype(dtype)
-    same = _alike(case)
-    for place, value in enumerate(model.graph.input):
-        if value.type.tensor_type.elem_type == old and place in same:
+    for value in model.graph.input:
+        if value.name in same:
+            new = onnx.helper.np_dtype_to_tensor_dtype(dtype)
             value.type.tensor_type.elem_type = new
     data = zip(model.graph.input, case.data_sets[0][0], strict=False)
-    values = {v.name: a.astype(onnx.helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type))
-              for v, a in data}  # fmt: skip
+    with np.errstate(invalid="ignore"):
+        values = {v.name: a.astype(dtype) if v.name in same else a for v, a in data}
     try:
         import_onnx(model, {name: a.shape for name, a in values.items()}, values)
     except ClnnError:
@@ -109,14 +116,23 @@ def _takes(case: suite.Case, dtype: object) -> bool:
     return True
 
 
-def _alike(case: suite.Case) -> set[int]:
-    """Return the places of the inputs that ONNX wants of the first one's type."""
+def _main_type(case: suite.Case) -> tuple[frozenset[str], set[str]]:
+    """Return what ONNX allows for the type of the first output (else input), and who has it."""
     node = case.model.graph.node[0]
     version = {o.domain: o.version for o in case.model.opset_import}[node.domain]
-    formal = onnx.defs.get_schema(node.op_type, version, node.domain).inputs
-    kinds = [formal[min(k, len(formal) - 1)].type_str for k in range(len(node.input))]
-    names = {n for n, kind in zip(node.input, kinds, strict=True) if kind == kinds[0]}
-    return {k for k, v in enumerate(case.model.graph.input) if v.name in names}
+    schema = onnx.defs.get_schema(node.op_type, version, node.domain)
+    formal = [
+        schema.inputs[min(k, len(schema.inputs) - 1)].type_str for k in range(len(node.input))
+    ]
+    made = schema.outputs[0].type_str
+    main = made if made in formal else formal[0]
+    rows = {c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints}
+    names = {n for n, kind in zip(node.input, formal, strict=True) if kind == main}
+    return rows.get(main, frozenset([main])), names
+
+
+def _type_name(dtype: np.dtype[Any]) -> str:
+    return f"tensor({ {'float32': 'float', 'float64': 'double'}.get(dtype.name, dtype.name) })"
 
 
 def notes(name: str, cases: Sequence[suite.Case]) -> str:

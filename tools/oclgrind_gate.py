@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "oclgrind"))
 
-import gate  # noqa: E402
+import gate
 
 
 def check(mode: str, folder: Path, jobs: Sequence[dict[str, str]], long: bool) -> int:
@@ -52,7 +52,8 @@ def main() -> int:
     jobs = [{"case": case, "target": target} for case in asked.case for target in targets]
     with tempfile.TemporaryDirectory(prefix="clnn-oclgrind-") as temporary:
         folder = asked.log or Path(temporary)
-        return int(any([check(mode, folder, jobs, asked.long) for mode in asked.mode or gate.MODES]))
+        results = [check(mode, folder, jobs, asked.long) for mode in asked.mode or gate.MODES]
+        return int(any(results))
 
 
 if __name__ == "__main__":

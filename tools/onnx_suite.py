@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "onnx_suite")]
 
-import suite  # noqa: E402
+import suite
 
 VERDICTS = ("passed", "refused", "failed")
 BATCH = 100

@@ -133,7 +133,8 @@ class Launch:
     """One kernel launch: template, its parameters, arguments and work geometry.
 
     Each tensor argument (In, Out) is passed as a buffer and an int element offset, Const as a
-    buffer, Scratch as a buffer and an int offset in units of 4 bytes. Work sizes are in work-items; `local` is compiled into the kernel.
+    buffer, Scratch as a buffer and an int offset in units of 4 bytes. Work sizes are in work-items;
+    the local one is compiled into the kernel.
     """
 
     template: str

@@ -67,6 +67,16 @@ def collapse(layouts: Sequence[TensorLayout]) -> Loops:
     return Loops(tuple(extents), tuple(zip(*pitches, strict=True)))
 
 
+def without(layout: TensorLayout, axes: Sequence[int]) -> TensorLayout:
+    """Return the layout of index 0 along `axes`, without these axes."""
+    kept = [a for a in range(layout.rank) if a not in axes]
+    zero = (0,) * len(kept)
+    return TensorLayout(
+        tuple(layout.shape[a] for a in kept), tuple(layout.pitches[a] for a in kept), zero, zero,
+        layout.offset, layout.size,
+    )  # fmt: skip
+
+
 def even_chunk(extent: int, most: int, multiple: int = 1) -> int:
     """Return the largest divisor of `extent` that is at most `most` and a multiple of `multiple`.
 

@@ -24,7 +24,7 @@ from clnn.ops._base import (
     grid,
 )
 from clnn.ops._functions import Step
-from clnn.ops._loops import collapse
+from clnn.ops._loops import collapse, without
 from clnn.ops._moves import move_type, move_value
 from clnn.ops._steps import operand_args, operand_layouts
 from clnn.ops._taps import Sampling, Taps
@@ -95,22 +95,13 @@ def _only_moves(taps: Mapping[int, Taps]) -> bool:
 
 def frame(layouts: Sequence[TensorLayout], axes: Sequence[int], merge: bool) -> Frame:
     """Return the walk over all axes but `axes`, with an inner run where `merge` and possible."""
-    loops = collapse([_without(layout, axes) for layout in layouts])
+    loops = collapse([without(layout, axes) for layout in layouts])
     first, *extras, last = loops.inner_pitches
     runs = merge and first == last == 1 and all(p in (0, 1) for p in extras)
     if not runs:
         return Frame(loops.extents, loops.pitches, 1, (0,) * len(layouts))
     outer = tuple(p[:-1] for p in loops.pitches)
     return Frame(loops.extents[:-1], outer, loops.inner, loops.inner_pitches)
-
-
-def _without(layout: TensorLayout, axes: Sequence[int]) -> TensorLayout:
-    kept = [a for a in range(layout.rank) if a not in axes]
-    zero = (0,) * len(kept)
-    return TensorLayout(
-        tuple(layout.shape[a] for a in kept), tuple(layout.pitches[a] for a in kept), zero, zero,
-        layout.offset, layout.size,
-    )  # fmt: skip
 
 
 def _work(walk: Frame, last: int, target: Target, rows: int, vectors_along: int) -> dict[str, Any]:

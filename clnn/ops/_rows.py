@@ -21,7 +21,9 @@ from clnn.ops._loops import Loops, collapse
 TERMS = 64  # elements that one accumulator takes in before it is added to the total
 SHORT = 8  # rows shorter than this are not worth a vector along them
 WORK = 16384  # elements that one CPU work-item should walk
-SPLIT = 65536  # elements of a tensor above which rows may be split between work-items
+SMALL = 1 << 18  # bytes of a tensor below which CPUs do not divide rows
+CACHE = 1 << 18  # bytes that stay near a CPU core between two sweeps
+SHARED = 64  # work-items of a group that shares a row
 UNROLL = 4
 
 
@@ -125,13 +127,15 @@ def make_rows(
     itemsize: int,
     *,
     plain: bool = False,
-    split: bool = False,
     along: bool = True,
+    split: bool = False,
+    sweeps: int = 1,
 ) -> Rows:
     """Return the geometry for rows along `axes` of `layouts` (equal shapes, the source first).
 
-    itemsize: bytes of the widest element. plain: one element at a time, for any pitches. split:
-    the kernel can divide rows between work-items. along: the kernel can have vectors along a row.
+    itemsize: bytes of the widest element. plain: one element at a time, for any pitches. along: the
+    kernel can have vectors along a row. split: it can divide rows between work-items. sweeps: how
+    often it reads a row.
     """
     rank = layouts[0].rank
     kept = _loops(layouts, [a for a in range(rank) if a not in axes])
@@ -139,12 +143,16 @@ def make_rows(
     widest = 1 if plain else min(16, max(1, target.vector * 4 // itemsize))
     across = plain or not (along and _lies_along(kept, row, widest))
     vw = _power_below(kept.inner if across else row.inner, widest)
-    if across and vw > 1 and target.kind != "cpu" and kept.inner_pitches[0] != 1:
+    if across and not target.is_cpu and kept.inner_pitches[0] != 1:
         vw = 1
     nv = 1 if plain else (_vectors(kept.inner, vw) if across else UNROLL)
-    rows = _assemble(kept, row, across, vw, nv)
+    most = TERMS if across else TERMS * vw * nv * (1 if target.is_cpu else SHARED)
+    rows = _assemble(kept, row, across, (vw, nv), most, most)
     if split:
-        rows = _split(rows, kept, row, target)
+        parts = _parts(rows, target, itemsize, sweeps)
+        longest = -(-row.inner * prod(row.extents[:-1]) // parts)
+        longest = min(most, -(-longest // vw) * vw)
+        rows = _divided(_assemble(kept, row, across, (vw, nv), most, longest), parts)
     if not across and not target.is_cpu:
         rows = replace(rows, group=_group(rows, target))
     return replace(rows, band=_band(rows, target))
@@ -187,11 +195,10 @@ def _vectors(lanes: int, vw: int) -> int:
 
 
 def _assemble(
-    kept: Loops, row: Loops, across: bool, vw: int, nv: int, longest: int | None = None
+    kept: Loops, row: Loops, across: bool, tile: tuple[int, int], most: int, longest: int
 ) -> Rows:
-    """Return rows whose runs are at most `longest` elements."""
-    most = TERMS if across else TERMS * vw * nv
-    length = max(1, min(row.inner, most if longest is None else min(longest, most)))
+    """Return rows whose runs are at most `longest` elements, `most` to an accumulator."""
+    length = max(1, min(row.inner, longest))
     chunks = -(-row.inner // length)
     runs = Loops((*row.extents[:-1], chunks), tuple((*p[:-1], p[-1] * length) for p in row.pitches))
     outer, lanes = kept, 1
@@ -200,33 +207,35 @@ def _assemble(
         lanes = kept.inner
     return Rows(
         across, outer, lanes, kept.inner_pitches if across else row.inner_pitches, runs,
-        row.inner_pitches, length, row.inner, max(1, most // length), vw, nv,
+        row.inner_pitches, length, row.inner, max(1, most // length), *tile,
     )  # fmt: skip
 
 
-def _split(rows: Rows, kept: Loops, row: Loops, target: Target) -> Rows:
-    """Divide rows into parts where there are too few of them to keep the device busy."""
-    wanted = 4 * target.compute_units if target.is_cpu else 64 * target.compute_units
-    least = 4096 if target.is_cpu else 64
-    if rows.items >= wanted or (target.is_cpu and rows.row * rows.count < SPLIT):
-        return rows
-    if not rows.across and not target.is_cpu:
-        least = 8192  # a group walks the row
-    work = rows.row * (rows.width if target.is_cpu else 1)
-    parts = min(-(-wanted // rows.items), work // least)
-    if parts < 2:
-        return rows
-    lines = prod(row.extents[:-1])
-    longest = -(-row.inner // -(-parts // lines))
-    longest = -(-longest // rows.vw) * rows.vw
-    rows = _assemble(kept, row, rows.across, rows.vw, rows.nv, longest)
-    share = -(-rows.run_count // min(parts, rows.run_count))
-    return replace(rows, parts=-(-rows.run_count // share))
+def _parts(rows: Rows, target: Target, itemsize: int, sweeps: int) -> int:
+    """Return how many parts a row should have, so that there is work for the whole device."""
+    size = rows.row * rows.count * itemsize
+    if target.is_cpu:
+        wanted, least, work = 4 * target.compute_units, 4096, rows.row * rows.width
+        if size < SMALL:
+            return 1
+        if sweeps > 1:
+            wanted = max(wanted, min(64, size // CACHE))
+    elif rows.across:
+        wanted, least, work = 64 * target.compute_units, 64, rows.row
+    else:
+        wanted, least, work = 4 * target.compute_units, 8192, rows.row
+    return max(1, min(-(-wanted // max(rows.items, 1)), work // least))
+
+
+def _divided(rows: Rows, parts: int) -> Rows:
+    """Return rows in at most `parts` shares of whole runs."""
+    share = -(-rows.run_count // max(1, min(parts, rows.run_count)))
+    return replace(rows, parts=max(1, -(-rows.run_count // max(share, 1))))
 
 
 def _group(rows: Rows, target: Target) -> int:
-    """Return how many work-items share a row: enough for four vectors each, as local memory has it."""
-    most = min(256 if rows.length >= 2048 else 64, target.max_work_group)
+    """Return how many work-items share a row."""
+    most = min(256 if rows.length >= 4096 else SHARED, target.max_work_group)
     return _power_below(max(1, rows.length // rows.vw), most)
 
 

@@ -73,6 +73,8 @@ class Hardmax(OpSpec):
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the input's type. Raises DTypeError for what is not float."""
         x = _checked(inputs)
+        if any(not 0 <= a < x.rank for a in self.axes):
+            raise ShapeError(f"hardmax over axes {self.axes} of {x.shape}: each must be an axis.")
         if not x.dtype.is_float:
             raise DTypeError(f"hardmax of {x.dtype.name}: it needs a float type.")
         return (x,)

@@ -266,13 +266,15 @@ def _phases(spec: ConvTranspose, problem: Problem, mode: str) -> Variant:
     global_size, local = grid(problem.target, *sizes, dst.shape[0])
     shape = f"t{tile.ty}x{tile.tx}x{width}" + f"_v{tile.vw}" * (mode == "dot")
     name = _label(spec, f"{mode}_{shape}_{'checked' if checked else 'bordered'}")
+    whole = not (qh % tile.ty or qw % tile.tx or dst.shape[2] % sy or dst.shape[3] % sx)
+    whole = whole and dst.shape[1] // groups % width == 0
     lead = 2 - len(spec.kernel)
     firsts = ((0,),) * lead + tuple(spec.first_taps(a) for a in range(len(spec.kernel)))
     params |= {
         "name": name, "mode": mode, "ic": src.shape[1] // spec.group, "oc": dst.shape[1] // groups,
         "firsts": firsts, "checked": checked, "has_bias": problem.has(BIAS), "wg": local,
         "blocks_first": first, "ty": tile.ty, "tx": tile.tx, "nv": tile.nv, "vw": tile.vw,
-        "staged": heavy(spec.steps),
+        "staged": heavy(spec.steps) or not whole,
     }  # fmt: skip
     args = _phase_args(spec, problem, tile, checked, mode)
     launch = Launch("conv_transpose.cl.mako", params, args, global_size, local)

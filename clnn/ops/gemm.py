@@ -41,7 +41,7 @@ from clnn.ops._matrices import (
     product,
 )
 from clnn.ops._registry import Emit, OnnxNode, Source, Unsupported, onnx_op
-from clnn.ops._steps import heavy, operand_layouts
+from clnn.ops._steps import operand_layouts
 from clnn.types import F32, I32, I64, U32, U64, TensorType, broadcast_shapes
 
 ADDEND = 2
@@ -313,7 +313,7 @@ def _tiled(job: _Job, found: Product, tile: Tile, panels: Panels, how: str, b: A
     params = job.params(found) | {
         "name": name, "row": panels.row, "panel": panels.panel, "b_moves": not isinstance(b, Const),
         "shift": how == "direct", "blocks_first": first, "mr": tile.mr, "nv": tile.nv,
-        "vw": tile.vw, "parts": parts, "staged": heavy(job.steps), "wg": local,
+        "vw": tile.vw, "parts": parts, "wg": local,
     }  # fmt: skip
     return Launch("gemm_tiled.cl.mako", params, job.args(b), global_size, local)
 

@@ -45,7 +45,9 @@ class Normalise(OpSpec):
         x = inputs[0]
         if x is None or any(not 0 <= a < x.rank for a in self.axes):
             shown = None if x is None else x.shape
-            raise ShapeError(f"normalisation over axes {self.axes} of {shown}: each must be an axis.")
+            raise ShapeError(
+                f"normalisation over axes {self.axes} of {shown}: each must be an axis."
+            )
         if self.groups and (x.rank < 2 or x.shape[1] % self.groups):
             raise ShapeError(f"channels of {x.shape} do not divide into {self.groups} groups.")
         if x.dtype not in (F32, F64):
@@ -101,7 +103,7 @@ def _variant(spec: Normalise, problem: Problem, plain: bool) -> Variant:
     if spec.groups:
         layouts = [_split_channels(la, spec.groups) for la in layouts]
     rows = make_rows(layouts, spec._split_axes(), problem.target, x.type.dtype.itemsize,
-                     plain=plain, split=not plain)  # fmt: skip
+                     plain=plain, split=not plain, sweeps=3)  # fmt: skip
     name = f"{'normalise' if spec.centre else 'rms_normalise'}_{x.type.dtype.cl}_{rows.label}"
     operands = operand_args(problem, spec.steps)
     if rows.parts == 1:

@@ -17,7 +17,7 @@ from clnn.ops._functions import Step, apply_steps
 from clnn.ops._registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops._steps import operand_args, operand_layouts
 from clnn.ops._window import Window, window_of
-from clnn.ops.reduce import Reduce
+from clnn.ops.reduce import over_image
 from clnn.types import F16, F32, F64, I64, TensorType
 
 COLUMNS = 20  # vectors of columns that fit the registers of a CPU
@@ -49,7 +49,9 @@ class Pool(OpSpec):
         x = inputs[0]
         if x is None or x.rank != len(self.window.kernel) + 2:
             shown = None if x is None else x.shape
-            raise ShapeError(f"pooling of {shown} by a window {self.window.kernel}: ranks must match.")
+            raise ShapeError(
+                f"pooling of {shown} by a window {self.window.kernel}: ranks must match."
+            )
         wrong = x.dtype == F16 or x.dtype.numpy.kind == "b"
         if wrong or (self.mode != "max" and x.dtype not in (F32, F64)):
             raise DTypeError(f"{self.mode} pooling of {x.dtype.name}: not a type for it.")
@@ -84,12 +86,17 @@ class Pool(OpSpec):
         pitches = row_major(spatial)
         grid_ = np.indices(x.shape[2:])
         order = pitches if self.indices != "column" else pitches[::-1]
-        flat = sum((g * p for g, p in zip(grid_, order, strict=True)), np.zeros(x.shape[2:], np.int64))
+        flat = sum(
+            (g * p for g, p in zip(grid_, order, strict=True)), np.zeros(x.shape[2:], np.int64)
+        )
         planes = np.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *(1,) * flat.ndim)
         where = np.broadcast_to(flat + planes * flat.size, x.shape)
         for (inside, part, _), (_, place, _) in zip(self._taps(x), self._taps(where), strict=True):
             better = (part > best) | ((part != part) & (best == best)) | (places < 0)
-            best, places = np.where(inside & better, part, best), np.where(inside & better, place, places)
+            best, places = (
+                np.where(inside & better, part, best),
+                np.where(inside & better, place, places),
+            )
         return best, places
 
     def _taps(self, x: Array) -> Iterator[tuple[Array, Array, Array]]:
@@ -204,7 +211,9 @@ def _any(spec: Pool, problem: Problem, vw: int) -> Variant:
     count = out.type.size // src.shape[1] * -(-src.shape[1] // vw)
     band = 1
     if problem.target.is_cpu:
-        band = max(1, min(WORK // (prod(win.kernel) * vw), count // (8 * problem.target.compute_units)))
+        band = max(
+            1, min(WORK // (prod(win.kernel) * vw), count // (8 * problem.target.compute_units))
+        )
     global_size, local = grid(problem.target, -(-count // band))
     name = _label(spec, problem, f"v{vw}" if vw > 1 else "any")
     args: list[Arg] = [In(0), *operand_args(problem, spec.steps), Out(0)]
@@ -237,11 +246,13 @@ def _pool(node: OnnxNode) -> Source | list[Source]:
         made = Emit(Pool(window, mode, indices=order), [0])
         return [made, made.out(1)]
     if _takes_all(window, x.shape[2:]):
-        return Emit(Reduce(fn, tuple(range(2, x.rank)), True, power), [0])
+        return over_image(fn, x.rank, power)
     return Emit(Pool(window, mode, bool(node.attr("count_include_pad", 0)), power), [0])
 
 
 def _takes_all(window: Window, spatial: Sequence[int]) -> bool:
     """Whether there is one window and it is the whole image."""
     alone = window.kernel == tuple(spatial) and not any((*window.before, *window.after))
-    return alone and all(d == 1 or k == 1 for d, k in zip(window.dilations, window.kernel, strict=True))
+    return alone and all(
+        d == 1 or k == 1 for d, k in zip(window.dilations, window.kernel, strict=True)
+    )

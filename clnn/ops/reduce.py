@@ -235,7 +235,11 @@ def _global_pool(node: OnnxNode) -> Source:
     rank = node.type(0).rank
     if rank < 3:
         raise Unsupported(f"global pooling of {rank} axes; it needs batch, channels and an image")
-    fn, power = _GLOBAL[node.op_type], float(node.attr("p", 2))
+    return over_image(_GLOBAL[node.op_type], rank, float(node.attr("p", 2)))
+
+
+def over_image(fn: str, rank: int, power: float) -> Emit:
+    """Return the node that folds the image of each channel of input 0; power: the p of "lp"."""
     if fn == "lp" and power in (1.0, 2.0):
         fn = "l1" if power == 1 else "l2"
     return Emit(Reduce(fn, tuple(range(2, rank)), True, power), [0])

@@ -29,7 +29,7 @@ from clnn.types import TensorType, broadcast_shapes
 def copy_variant(problem: Problem, source: TensorLayout, result: TensorLayout) -> Variant:
     """Return the variant that copies input 0, seen as `source`, into output 0, seen as `result`."""
     operand = problem.input(0)
-    if problem.outputs[0].aliased or operand.aliased or not operand.type.size:
+    if problem.outputs[0].aliased or operand.aliased or not problem.outputs[0].type.size:
         return Variant("view", ())
     ctype = move_type(operand.type.dtype)
     reads = In(0, source.offset - operand.layout.offset)

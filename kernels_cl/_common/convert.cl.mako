@@ -2,12 +2,8 @@
 Loads and stores that change the element type on the way; half is storage only, as plain OpenCL has it.
 
 read(from_type, to_type, width, pointer, where, pitch)   -> expression of `to_type`
-write(from_type, to_type, width, value, pointer, where)  -> statement that rounds to nearest even
-    and saturates where `to_type` is an integer type and `from_type` is not
+write(from_type, to_type, width, value, pointer, where)  -> statement; equal or real types
 </%doc>
-<%!
-REAL = ("float", "half", "double")
-%>
 <%def name="read(from_type, to_type, width, pointer, where, pitch=1)">\
 <% n = "" if width == 1 else width %>\
 % if from_type == to_type:
@@ -26,8 +22,6 @@ convert_${to_type}${n}(${load(from_type, width, pointer, where, pitch)})\
 ${store(width, value, pointer, where)}\
 % elif to_type == "half":
 vstore_half${n}_rte(${value}, 0, ${pointer} + (${where}));\
-% elif from_type in REAL and to_type not in REAL:
-${store(width, f"convert_{to_type}{n}_sat_rte({value})", pointer, where)}\
 % else:
 ${store(width, f"convert_{to_type}{n}({value})", pointer, where)}\
 % endif

@@ -17,18 +17,18 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 os.environ["CLNN_MAX_BYTES"] = str(64 * 2**20)
 
-import numpy as np  # noqa: E402
-import onnx  # noqa: E402
-from hypothesis import HealthCheck, given, seed, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from onnx import helper as make  # noqa: E402
-from onnx_models import BOOL, conv, ints, model, relu, tensor, value  # noqa: E402
+import numpy as np
+import onnx
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+from onnx import helper as make
+from onnx_models import BOOL, conv, ints, model, relu, tensor, value
 
-from clnn.errors import ClnnError  # noqa: E402
-from clnn.graph.passes import optimise  # noqa: E402
-from clnn.importers.onnx import import_onnx  # noqa: E402
-from clnn.ops._base import Target  # noqa: E402
-from clnn.plan.schedule import make_plan  # noqa: E402
+from clnn.errors import ClnnError
+from clnn.graph.passes import optimise
+from clnn.importers.onnx import import_onnx
+from clnn.ops._base import Target
+from clnn.plan.schedule import make_plan
 
 SECONDS = 5
 HOSTILE_INTS = [0, 1, -1, 2, 3, 7, 16, 127, 255, 2**16, 2**31 - 1, 2**31, -(2**31), 2**32, 2**40,

@@ -120,7 +120,7 @@ add(
     "logic_pow_real", Logic("pow_real"), [POSITIVE, np.array([2.0, 0.5, 1.0, 3.0, 0.0], np.float32)]
 )
 for _name in ("equal", "where"):
-    _scalars = [normal((1,)) > 0][: _name == "where"] + [normal((1,), 1), normal((1,), 2)]
+    _scalars = [*[normal((1,)) > 0][: _name == "where"], normal((1,), 1), normal((1,), 2)]
     add(f"logic_{_name}_one", Logic(_name), _scalars, quick=CPU)
 BIG = np.array([0.0, 1.5, 3e9, 1.2e19, -7.0], np.float32)
 add("cast_to_uint64", Cast(dtype_of(np.uint64)), [BIG], quick=CPU)

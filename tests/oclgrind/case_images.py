@@ -77,7 +77,8 @@ for _k, _s, _p, _oc in itertools.product((1, 2, 3), (1, 2), (0, 1), (1, 9, 17)):
 MAX = Pool(SAME3, "max")
 add("pool_max", MAX, [normal((2, 5, 4, 5))])
 add("pool_max_border", Pool(window((2, 2), (2, 2)), "max"), [normal((1, 8, 4, 6))], border=1)
-add("pool_max_steps", Pool(SAME3, "max", steps=(Step("add", operand=1),)), [normal((1, 4, 3, 4)), normal((1, 4, 3, 4), 1)],
+add("pool_max_steps", Pool(SAME3, "max", steps=(Step("add", operand=1),)),
+    [normal((1, 4, 3, 4)), normal((1, 4, 3, 4), 1)],
     orders={"i1": NHWC})  # fmt: skip
 add(
     "pool_max_index",
@@ -132,6 +133,7 @@ spread("transposed_3x3_s2", (1, 5, 3, 4), 9, transposed((3, 3), (2, 2), (1, 1), 
 spread(
     "transposed_2x2_s2", (2, 3, 3, 4), 17, transposed((2, 2), (2, 2), (0, 0), (6, 8)), bias=False
 )
+spread("transposed_whole_tiles", (1, 3, 2, 4), 8, transposed((2, 2), (2, 2), (0, 0), (4, 8)))
 spread("transposed_groups", (1, 4, 3, 3), 3, transposed((3, 2), (1, 2), (0, 0), (5, 6), group=2))
 spread("transposed_steps", (1, 3, 3, 3), 9, transposed((3, 3), (2, 2), (1, 1), (5, 5), steps=HEAVY),
        extra=(1, 9, 5, 5))  # fmt: skip
@@ -204,7 +206,7 @@ REPEATS = {
     "add": (Resize((1, 3, 4, 10), (1, 1, 2, 2), steps=(Step("add", operand=1),)), (1, 3, 4, 10), {}),
     "add_channels": (Resize((1, 5, 4, 6), (1, 1, 2, 2), steps=(Step("add", operand=1),)), (1, 5, 4, 6),
                      {"i0": NHWC, "i1": NHWC}),
-    "gaps": (Resize((1, 2, 4, 6), (1, 1, 2, 2)), (), {"i0": (1, 2, 3, 0), "o0": (0, 1, 2, 3)}),
+    "gaps": (Resize((1, 2, 4, 6), (1, 1, 2, 2)), (), {"i0": NHWC, "o0": (0, 1, 2, 3)}),
 }  # fmt: skip
 for _name, (_spec, _extra, _orders) in REPEATS.items():
     _shape = [round(d / s) for d, s in zip(_spec.shape, _spec.scales, strict=True)]

@@ -116,7 +116,8 @@ add(
 )
 add("normalise_power", Normalise((2,), centre=False), [normal((2, 3, 17))], tolerance=1e-4)
 add("normalise_groups_steps", Normalise((2, 3), groups=2, steps=AFFINE),
-    [normal((1, 8, 3, 3)), normal((8, 1, 1), 1), normal((8, 1, 1), 2)], tolerance=1e-4, orders={"i0": NHWC})  # fmt: skip
+    [normal((1, 8, 3, 3)), normal((8, 1, 1), 1), normal((8, 1, 1), 2)], tolerance=1e-4,
+    orders={"i0": NHWC})  # fmt: skip
 
 add(
     "argmin_latest",

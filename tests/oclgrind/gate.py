@@ -87,7 +87,9 @@ def _environment() -> dict[str, str]:
 
 def findings(log: str) -> list[str]:
     """Return the messages of an Oclgrind log, less the harmless one."""
-    messages = re.split(r"\n(?=\S)", log.strip())  # all lines of a message but its first are indented
+    messages = re.split(
+        r"\n(?=\S)", log.strip()
+    )  # all lines of a message but its first are indented
     lines = ["\n".join(line.strip() for line in m.splitlines() if line.strip()) for m in messages]
     return [text for text in lines if text and text != HARMLESS]
 
@@ -104,7 +106,9 @@ def complaints(result: Result, most: int = 3) -> list[str]:
         where = f"{row['case']} on {row['target']}, {result.mode}"
         texts = [row["error"].strip()] if row["error"] else []
         found += [f"{where}: {text}" for text in [*texts, *messages[:most]]]
-    end = f"{result.mode}, exit status {result.status}, printed at the end: {result.printed[-2000:]}"
+    end = (
+        f"{result.mode}, exit status {result.status}, printed at the end: {result.printed[-2000:]}"
+    )
     if not result.report.get("rows"):
         found.append(f"no case ran. {end}")
     everything = [text for text in findings(result.log) if not waiver(result.mode, text)]
@@ -143,5 +147,7 @@ def incomplete(result: Result, kernels: Path = KERNELS) -> list[str]:
             found.append(f"{name}: no case renders it. Add one in tests/oclgrind.")
         elif unused.get(name):
             lines = "\n  ".join(unused[name])
-            found.append(f"{name}: no case renders these lines. Add one in tests/oclgrind.\n  {lines}")
+            found.append(
+                f"{name}: no case renders these lines. Add one in tests/oclgrind.\n  {lines}"
+            )
     return found

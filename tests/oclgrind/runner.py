@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "ops"), str(HERE.parent.parent)]
+sys.path[:0] = [str(p) for p in (HERE, HERE.parent / "ops", HERE.parent, HERE.parent.parent)]
 
 
 def main() -> int:

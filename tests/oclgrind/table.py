@@ -26,7 +26,8 @@ NHWC = (0, 2, 3, 1)
 class Case:
     """A named check; targets: what it is planned for; long: whether it is of the long form.
 
-    quick: the targets of the short form. modes: the modes of gate.MODES that it is for, where Oclgrind fails in one of them.
+    quick: the targets of the short form. modes: the modes of gate.MODES that it is for, where
+    Oclgrind fails in one of them.
     """
 
     name: str

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 import clnn
+from clnn.api import load_graph
 from clnn.errors import DTypeError, ShapeError, UnsupportedOpError
 from clnn.ops._base import Target
 from clnn.ops._functions import Step
@@ -66,22 +67,20 @@ def test_geometries(device, geometry):
     assert "spread" in ran[0] and "bordered" in ran[0] and "reference" in ran[-1]
 
 
-@pytest.mark.parametrize("channels", [1, 8, 13, 33, 64])
+@pytest.mark.parametrize("channels", [1, 8, 13, 33])
 def test_channel_tails(device, channels):
     spec, inputs = case(1, 5, channels, (4, 6), **GEOMETRIES["k2s2"])
     check_op(device, spec, inputs, consts=(1, 2), only="spread")
 
 
-@pytest.mark.parametrize(
-    "channels,geometry", [(2, "odd"), (16, "k2s2"), (21, "k4s2p1"), (37, "odd")]
-)
+@pytest.mark.parametrize("channels,geometry", [(2, "odd"), (16, "k2s2"), (21, "k4s2p1")])
 def test_depthwise(device, channels, geometry):
     geometry = GEOMETRIES[geometry]
     spec, inputs = case(2, channels, channels, (5, 9), group=channels, **geometry)
     check_op(device, spec, inputs, consts=(1, 2), border=2, only="depthwise")
 
 
-@pytest.mark.parametrize("ic,oc,group", [(16, 1, 1), (35, 3, 1), (7, 2, 1), (22, 4, 2)])
+@pytest.mark.parametrize("ic,oc,group", [(16, 1, 1), (35, 3, 1), (22, 4, 2)])
 def test_few_output_channels(device, ic, oc, group):
     spec, inputs = case(2, ic, oc, (5, 11), group=group, **GEOMETRIES["k3s2p1e1"])
     check_op(device, spec, inputs, consts=(1, 2), only="dot")
@@ -119,15 +118,10 @@ def test_other_memory_orders(device, order, oc):
     assert ("dot" in ran[0]) == (order == ODD_ORDER)
 
 
-def test_no_bias(device):
-    spec, inputs = case(1, 5, 7, (3, 4), bias=False, **GEOMETRIES["k4s2p1"])
+@pytest.mark.parametrize("spatial", [(1, 1), (1, 13)])
+def test_small_maps_without_bias(device, spatial):
+    spec, inputs = case(1, 5, 18, spatial, bias=False, **GEOMETRIES["k4s2p1"])
     check_op(device, spec, inputs, consts=(1,), only="spread")
-
-
-@pytest.mark.parametrize("spatial", [(1, 1), (1, 13), (9, 1)])
-def test_small_maps(device, spatial):
-    spec, inputs = case(1, 5, 18, spatial, **GEOMETRIES["k4s2p1"])
-    check_op(device, spec, inputs, consts=(1, 2), only="spread")
 
 
 STEPS = {
@@ -137,8 +131,7 @@ STEPS = {
 }
 
 
-FUSED = [("relu", ()), ("heavy", (2, 19, 8, 12)), ("residual", (2, 19, 8, 12)),
-         ("residual", (1, 19, 1, 1)), ("residual", (1, 1, 8, 12)), ("residual", ())]  # fmt: skip
+FUSED = [("relu", ()), ("heavy", (1, 19, 1, 1)), ("residual", (2, 19, 8, 12)), ("residual", ())]
 
 
 @pytest.mark.parametrize("steps,shape", FUSED, ids=str)
@@ -152,10 +145,9 @@ def test_fused_steps(device, steps, shape):
                                            ("reference", (3, 4, 1))])  # fmt: skip
 def test_fused_steps_of_other_modes(device, only, channels):
     ic, oc, group = channels
-    for steps in (STEPS["residual"], STEPS["heavy"]):
-        spec, inputs = case(1, ic, oc, (4, 6), group=group, steps=steps, **GEOMETRIES["odd"])
-        operand = normal((1, oc, *spec.extents), 7)
-        check_op(device, spec, [*inputs, operand], consts=(1, 2), only=only)
+    spec, inputs = case(1, ic, oc, (4, 6), group=group, steps=STEPS["heavy"], **GEOMETRIES["odd"])
+    operand = normal((1, oc, *spec.extents), 7)
+    check_op(device, spec, [*inputs, operand], consts=(1, 2), only=only)
 
 
 @pytest.mark.parametrize("channels", [(4, 20, 1), (17, 2, 1), (5, 5, 5)])
@@ -253,17 +245,24 @@ ATTRIBUTES = [
 
 
 @pytest.mark.parametrize("out,attrs", ATTRIBUTES, ids=[str(a) for _, a in ATTRIBUTES])
-def test_onnx_attributes_as_onnxruntime(device, out, attrs):
+def test_onnx_attributes_as_onnxruntime(out, attrs):
     ort = pytest.importorskip("onnxruntime")
-    group = attrs.get("group", 1)
-    channels = 6 * group
+    channels = 6 * attrs.get("group", 1)
     model = onnx_model((2, 4, 3, 4), (4, 6, 3, 3), (2, channels, *out), 11, (channels,), **attrs)
     x = normal((2, 4, 3, 4))
+    graph = load_graph(model)
+    got = graph.nodes[0].spec.reference(x, *graph.consts.values())[0]
     reference = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    compare(got, reference.run(None, {"x": x})[0], 1e-5, "reference")
+
+
+def test_onnx_model(device):
+    attrs = {"strides": [2, 3], "pads": [0, 1, 1, 0], "output_padding": [1, 0], "group": 2}
+    model = onnx_model((2, 4, 3, 4), (4, 6, 3, 3), (2, 12, 7, 11), 11, (12,), **attrs)
+    graph, x = load_graph(model), normal((2, 4, 3, 4))
     with clnn.compile_model(model, device) as session:
         got = session({"x": x})["y"]
-    assert got.shape == (2, channels, *out)
-    compare(got, reference.run(None, {"x": x})[0], 1e-5, device)
+    compare(got, graph.nodes[0].spec.reference(x, *graph.consts.values())[0], 1e-5, device)
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,12 @@ def test_a_reshape_after_a_transpose_copies_once(device):
 
 def test_members_made_inside_a_concat_are_not_copied(device):
     x, y = normal((2, 3, 4, 5)), normal((2, 4, 4, 5), 1)
-    nodes = [("a", RELU, ["x"]), ("b", RELU, ["y"]), ("c", Concat(1), ["a", "b"]), ("z", RELU, ["c"])]
+    nodes = [
+        ("a", RELU, ["x"]),
+        ("b", RELU, ["y"]),
+        ("c", Concat(1), ["a", "b"]),
+        ("z", RELU, ["c"]),
+    ]
     check_network(device, {"x": x, "y": y}, nodes, ["z"], copied=0)
 
 
@@ -252,7 +257,9 @@ def test_tile(device, repeats):
     if source != 0:
         specs = [source.inputs[0].inputs[0].spec, source.inputs[0].spec, source.spec]
         nodes = [("a", specs[0], ["x"]), ("b", specs[1], ["a"]), ("y", specs[2], ["b"])]
-        check_network(device, {"x": x}, nodes, ["y"], copied=min(x.nbytes * 100, want.nbytes) or None)
+        check_network(
+            device, {"x": x}, nodes, ["y"], copied=min(x.nbytes * 100, want.nbytes) or None
+        )
 
 
 IMPORTS = [
@@ -350,7 +357,8 @@ def test_shapes_computed_from_shapes(device):
     ]
     fixed = [onnx.numpy_helper.from_array(np.array(v, np.int64), k) for k, v in numbers.items()]
     graph = helper.make_graph(
-        nodes, "shapes", [value("x", 1, ["n", 4, 6])], [value("y", 1, None)], fixed)
+        nodes, "shapes", [value("x", 1, ["n", 4, 6])], [value("y", 1, None)], fixed
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     x = normal((3, 4, 6))
     with compile_model(model, device, shapes={"n": 3}) as session:
