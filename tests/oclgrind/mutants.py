@@ -62,7 +62,7 @@ MUTANTS = (
     ),
     Mutant(
         "two_items_write_the_same_value", "gemm_tiled.cl.mako",
-        "    if (m0 + ${r} >= first) {", "    {",
+        "        if (m0 + r < first) continue;", "",
         "gemm_uneven", "cpu", "unoptimised", ("Write-write data race",),
     ),
     Mutant(

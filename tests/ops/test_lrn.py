@@ -15,6 +15,8 @@ from clnn.ops.lrn import Lrn
 from clnn.runtime import session as session_module
 from clnn.types import I32, TensorType
 
+pytestmark = pytest.mark.exhaustive  # many kernels: runs with --long
+
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
 NHWC = {"i0": (0, 2, 3, 1), "o0": (0, 2, 3, 1)}
 GEOMETRIES = {  # shape, memory orders
@@ -71,7 +73,9 @@ def test_code_for_gpus(device, as_gpu, name):
     check_op(device, Lrn(5, 0.5), [normal(shape)], orders=orders)
 
 
-@pytest.mark.parametrize("attrs", [{"size": 3}, {"size": 4, "alpha": 0.5, "beta": 0.6, "bias": 2.0}])
+@pytest.mark.parametrize(
+    "attrs", [{"size": 3}, {"size": 4, "alpha": 0.5, "beta": 0.6, "bias": 2.0}]
+)
 def test_importer_agrees_with_the_definition(attrs):
     x = normal((2, 7, 3, 4)) * 4
     want = onnx_result("LRN", [x], attrs, 13)[0]

@@ -20,6 +20,8 @@ from clnn.ops.pool import Pool
 from clnn.runtime import session as session_module
 from clnn.types import F16, F32, I32, TensorType
 
+pytestmark = pytest.mark.exhaustive  # many kernels: runs with --long
+
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
 SHAPE = (2, 24, 9, 13)
 NCHW = {"i0": (0, 1, 2, 3), "o0": (0, 1, 2, 3)}

@@ -19,6 +19,8 @@ from clnn.ops.reduce import FOLDS, Reduce
 from clnn.runtime import session as session_module
 from clnn.types import BOOL, F16, F32, I32, TensorType
 
+pytestmark = pytest.mark.exhaustive  # many kernels: runs with --long
+
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
 NHWC = {"i0": (0, 2, 3, 1)}
 SCALE = (Step("mul", operand=1), Step("relu"))
@@ -164,7 +166,9 @@ OPS = {
 @given(st.data(), ATTRS, st.sampled_from(sorted(OPS)), st.booleans())
 def test_importer_agrees_with_the_definition(data, attrs, op, old):
     x = np.abs(normal((2, 3, 4))) + 0.1
-    axes = data.draw(st.none() | st.lists(st.integers(-3, 2), max_size=3, unique_by=lambda a: a % 3))
+    axes = data.draw(
+        st.none() | st.lists(st.integers(-3, 2), max_size=3, unique_by=lambda a: a % 3)
+    )
     opset, inputs = OPS[op], [x]
     if old:
         opset -= 2
