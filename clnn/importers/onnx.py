@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import onnx
 
-from clnn.errors import DTypeError, ModelError
+from clnn.errors import DTypeError, ModelError, ShapeError
 from clnn.graph.ir import Graph, check
 from clnn.importers import onnx_fold
 from clnn.importers.onnx_build import GraphBuilder, refuse_half
@@ -95,10 +95,9 @@ class _Import:
         given = [v for v in graph.input if v.name not in self.scope.names]
         shapes = input_shapes([v for v in given if v.type.HasField("tensor_type")], self.shapes)
         for value in given:
+            key = self._input(value, shapes.get(value.name, ()))
             if value.name in self.fixed:
-                key = self.build.constant(value.name, self.fixed[value.name])
-            else:
-                key = self._input(value, shapes.get(value.name, ()))
+                key = self._fixed(value.name, self.build.types.pop(self.inputs.pop(value.name)))
             self.scope.names[value.name] = key
         self._walk(graph.node, self.scope)
 
@@ -143,6 +142,15 @@ class _Import:
                 return key
         self.problems.append(Problem(value.name, "model", "input", None, "", reason))
         return self.build.refused(value.name)
+
+    def _fixed(self, name: str, kind: TensorType) -> str:
+        """Add a constant in place of the graph input `name`. Raises where it does not fit."""
+        array = self.fixed[name]
+        if array.dtype != kind.dtype.numpy:
+            raise DTypeError(f"value of input {name!r} is {array.dtype}, model wants {kind.dtype}.")
+        if array.shape != kind.shape:
+            raise ShapeError(f"value of input {name!r} is {array.shape}, model wants {kind.shape}.")
+        return self.build.constant(name, array)
 
     def _walk(self, nodes: Sequence[onnx.NodeProto], scope: Scope) -> None:
         """Convert nodes in an order in which each comes after what it reads."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
@@ -85,7 +86,7 @@ class Hardmax(OpSpec):
         assert x is not None
         kept = [a for a in range(x.ndim) if a not in self.axes]
         moved = np.transpose(x, (*kept, *self.axes))
-        flat = moved.reshape(*(x.shape[a] for a in kept), -1)
+        flat = moved.reshape(*(x.shape[a] for a in kept), prod(x.shape[a] for a in self.axes))
         hot = np.arange(flat.shape[-1]) == np.argmax(flat, axis=-1)[..., None]
         back = hot.reshape(moved.shape).astype(x.dtype)
         return (np.transpose(back, np.argsort((*kept, *self.axes))),)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from clnn.errors import ShapeError
@@ -20,14 +22,12 @@ def _batch_norm(node: OnnxNode) -> Source:
         raise Unsupported("training_mode is on (statistics of the batch); clnn runs inference only")
     x = node.type(0)
     shape = _parameter_shape(node, x.shape)
+    count = prod(shape)
     for index in (SCALE, SHIFT, MEAN, VARIANCE):
-        if node.type(index).size != int(np.prod(shape)) or node.type(index).rank not in (
-            1,
-            len(shape),
-        ):
+        if node.type(index).size != count:
             raise ShapeError(
                 f"BatchNormalization of {x.shape}: input {index} is {node.type(index).shape}, must "
-                f"hold {int(np.prod(shape))} values."
+                f"hold {count} values."
             )
     epsilon = float(node.attr("epsilon", 1e-5))
     if all(index in node.consts for index in (SCALE, SHIFT, MEAN, VARIANCE)):

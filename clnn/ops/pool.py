@@ -161,14 +161,20 @@ def _fits_rows(spec: Pool, problem: Problem) -> bool:
 
 
 def _tile(spec: Pool, outs: int) -> int:
-    """Return how many output columns at a time keep their columns of input in registers."""
-    kernel, stride, dilation = (v[-1] for v in (spec.window.kernel, spec.window.strides,
-                                                spec.window.dilations))  # fmt: skip
+    """Return how many output columns at a time keep their columns of input in registers.
+
+    outs: columns whose windows lie inside. Of the numbers from 4 on, the one that takes the least
+    code for whole tiles and the rest.
+    """
+    win = spec.window
+    kernel, stride, dilation = win.kernel[-1], win.strides[-1], win.dilations[-1]
 
     def columns(tx: int) -> int:
         return len({t * stride + k * dilation for t in range(tx) for k in range(kernel)})
 
-    return max(t for t in range(1, 9) if t == 1 or (columns(t) <= COLUMNS and t <= outs))
+    fitting = [t for t in range(1, 9) if t == 1 or (columns(t) <= COLUMNS and t <= outs)]
+    wide = [t for t in fitting if t >= 4] or fitting[-1:]
+    return min(wide, key=lambda t: columns(t) + (columns(outs % t) if outs % t else 0))
 
 
 def _common(spec: Pool, problem: Problem) -> dict[str, Any]:
@@ -185,13 +191,13 @@ def _rows(spec: Pool, problem: Problem) -> Variant:
     src, dst = image(problem.input(0).layout), image(problem.outputs[0].layout)
     n, channels, oh, ow = dst.shape
     vw = _vector(problem)
-    tx = _tile(spec, ow)
+    first, stop = _inner_columns(spec, src.shape[3], ow)
+    tx = _tile(spec, stop - first)
     vectors = -(-channels // vw)
     most = -(-oh * vectors * n // (8 * problem.target.compute_units))
     least = -(-WORK // (ow * prod(spec.window.kernel) * vw))
     band = max(1, min(oh, max(most, least)))
     global_size, local = grid(problem.target, vectors, -(-oh // band), n)
-    first, stop = _inner_columns(spec, src.shape[3], ow)
     name = _label(spec, problem, f"nhwc_v{vw}x{tx}")
     operands = {
         k: (place, image(layout))

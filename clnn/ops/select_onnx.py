@@ -10,6 +10,8 @@ from clnn.ops.logic import Logic
 from clnn.ops.views import Reshape, slice_of
 from clnn.types import normalise_axis
 
+MAX_DEPTH = 2**24  # of OneHot: its numbers become a constant
+
 
 @onnx_op("Trilu")
 def _trilu(node: OnnxNode) -> Source:
@@ -27,8 +29,8 @@ def _one_hot(node: OnnxNode) -> Source:
     indices = node.type(0)
     depth = int(node.const(1, "depth").item())
     axis = normalise_axis(int(node.attr("axis", -1)), indices.rank + 1)
-    if depth < 1:
-        raise ShapeError(f"OneHot: depth is {depth}, must be at least 1.")
+    if not 1 <= depth <= MAX_DEPTH:
+        raise ShapeError(f"OneHot: depth is {depth}, must be from 1 to {MAX_DEPTH}.")
     if node.type(2).shape != (2,):
         raise ShapeError(f"OneHot: values have shape {node.type(2).shape}, must be (2,).")
     behind = indices.rank - axis

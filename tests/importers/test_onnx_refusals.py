@@ -8,7 +8,7 @@ from onnx import TensorProto
 from onnx import helper as make
 from onnx_models import INT64, conv, ints, model, relu, run, tensor, value
 
-from clnn.errors import ModelError, ShapeError, UnsupportedOpError
+from clnn.errors import DTypeError, ModelError, ShapeError, UnsupportedOpError
 from clnn.importers.onnx import import_onnx
 
 X = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
@@ -116,6 +116,9 @@ def test_values_of_inputs_become_constants_only_where_an_op_needs_them():
         import_onnx(model(node, inputs))
     data = {"x": X, "shape": np.array([2, 6]), "b": np.ones((2, 6), np.float32)}
     graph = import_onnx(model(node, inputs), values=data)
+    for wrong, kind in ((np.array([2.0, 6.0]), DTypeError), (np.array([2, 3, 2]), ShapeError)):
+        with pytest.raises(kind, match="value of input 'shape' is"):
+            import_onnx(model(node, inputs), values={**data, "shape": wrong})
     assert graph.inputs == ("x", "b")
     np.testing.assert_array_equal(run(graph, x=X, b=data["b"])["y"], X.reshape(2, 6) + 1)
 

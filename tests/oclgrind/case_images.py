@@ -96,6 +96,7 @@ add(
     Pool(window((3, 2), (2, 2), (1, 1), (1, 1), (1, 0)), "average"),
     [normal((1, 4, 5, 6))],
 )
+add("pool_rest", Pool(window((1, 3)), "max"), [normal((1, 4, 2, 11))])
 add("pool_average_padded", Pool(SAME3, "average", True), [normal((1, 3, 4, 4))])
 add(
     "pool_average_large",

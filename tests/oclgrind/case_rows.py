@@ -10,10 +10,12 @@ from table import NHWC, add
 
 from clnn.ops._functions import Step
 from clnn.ops.arg import ArgExtreme, Hardmax
+from clnn.ops.cumsum import CumSum
 from clnn.ops.lrn import Lrn
 from clnn.ops.norm import Normalise
 from clnn.ops.reduce import FOLDS, Reduce
 from clnn.ops.softmax import Softmax
+from clnn.ops.topk import TopK
 
 SCALED = (Step("mul", operand=1),)
 GEOMETRIES = {  # shape, axes, memory order: how vectors and work-items lie on rows
@@ -143,6 +145,14 @@ add(
 )
 for _beta in (0.5, 1.0, 0.6):
     add(f"lrn_even_{_beta}", Lrn(4, 0.5, _beta, 2.0), [normal((2, 6, 5))], quick=("cpu",))
+
+add("cumsum", CumSum(1), [normal((3, 7))])
+add("cumsum_columns", CumSum(0, exclusive=True), [normal((5, 19))])
+add("cumsum_back", CumSum(1, reverse=True), [rng().integers(-9, 9, (2, 6, 3))])
+add("topk", TopK(3, 1), [normal((4, 9))])
+add("topk_columns", TopK(2, 0, False), [rng().integers(0, 4, (6, 5)).astype(np.float32)])
+add("topk_nan", TopK(4, 0), [np.array([1, np.nan, 3, np.nan, 2], np.float32)])
+add("topk_int64", TopK(5, 0), [rng().integers(-5, 5, (5,))])
 
 for _rows, _length in itertools.product((1, 3, 17), (1, 2, 7, 33)):
     add(f"reduce_{_rows}x{_length}", Reduce("mean", (1,)), [normal((_rows, _length))], long=True)

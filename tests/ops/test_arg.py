@@ -16,8 +16,6 @@ from clnn.ops.arg import ArgExtreme, Hardmax
 from clnn.runtime import session as session_module
 from clnn.types import BOOL, F16, TensorType
 
-pytestmark = pytest.mark.exhaustive  # many kernels: runs with --long
-
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
 NHWC = {"i0": (0, 2, 3, 1)}
 GEOMETRIES = {  # shape, axis, memory orders

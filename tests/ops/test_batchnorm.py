@@ -15,8 +15,6 @@ from clnn.graph.passes import optimise
 from clnn.ops._functions import Step
 from clnn.ops._registry import Unsupported
 
-pytestmark = pytest.mark.exhaustive  # many kernels: runs with --long
-
 STEPS = (Step("mul", operand=1), Step("add", operand=2))
 
 

@@ -18,8 +18,6 @@ from clnn.runtime.device import select
 from clnn.runtime.session import Session
 from clnn.types import F32, I64, TensorType
 
-pytestmark = pytest.mark.exhaustive  # many kernels: runs with --long
-
 NHWC = {"i0": (0, 2, 3, 1), "o0": (0, 2, 3, 1)}
 
 

@@ -19,8 +19,6 @@ from clnn.ops.reduce import FOLDS, Reduce
 from clnn.runtime import session as session_module
 from clnn.types import BOOL, F16, F32, I32, TensorType
 
-pytestmark = pytest.mark.exhaustive  # many kernels: runs with --long
-
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
 NHWC = {"i0": (0, 2, 3, 1)}
 SCALE = (Step("mul", operand=1), Step("relu"))
@@ -70,10 +68,10 @@ def test_rows_in_parts(device):
     """Few long rows are divided between work-items, and their parts joined by a second launch."""
     steps = (Step("mul", operand=1), Step("add", (0.5,)))
     x = normal((1, 33, 90, 89)) + 1
-    for fn, orders in (("mean", NHWC), ("l2", {}), ("max", NHWC)):
+    for fn in ("mean", "l2", "max"):
         spec = Reduce(fn, (2, 3), steps=steps)
-        ran = check_op(device, spec, [x, normal((33, 1, 1), 1)], orders=orders, border=1)
-        assert "_p" in ran[0]
+        ran = check_op(device, spec, [x, normal((33, 1, 1), 1)], orders=NHWC, border=1, only="_p")
+        assert len(ran) == 1
     ran = check_op(device, Reduce("sum", (0, 1)), [normal((300, 901)) + 1])
     assert "along" in ran[0] and "_p" in ran[0]
 
@@ -89,16 +87,21 @@ def test_long_sums_keep_their_precision(device):
             compare(found, want, 5e-7, fn)
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint64, np.uint8, np.bool_])
+WHOLE = {
+    "int32": ["sum", "mean", "prod", "max", "min", "l1", "sum_square"],
+    "int64": ["sum", "mean", "max"],
+    "uint64": ["l1", "min"],
+    "uint8": ["max", "min"],
+    "bool": ["max", "min"],
+}
+
+
+@pytest.mark.parametrize("dtype", WHOLE)
 def test_whole_numbers(device, dtype):
-    if dtype == np.bool_:
-        x = rng(1).integers(0, 2, (5, 19)).astype(np.bool_)
-    else:
-        x = rng(1).integers(0 if np.dtype(dtype).kind == "u" else -9, 100, (5, 19)).astype(dtype)
-    wide = np.dtype(dtype).itemsize > 1
-    names = ["sum", "mean", "prod", "max", "min", "l1", "sum_square"] if wide else ["max", "min"]
+    lowest = -9 if dtype in ("int32", "int64") else 0
+    x = rng(1).integers(lowest, 2 if dtype == "bool" else 100, (5, 19)).astype(dtype)
     for axis in (0, 1):
-        check_together(device, {fn: Reduce(fn, (axis,)) for fn in names}, [x])
+        check_together(device, {fn: Reduce(fn, (axis,)) for fn in WHOLE[dtype]}, [x])
 
 
 def test_double_precision(device):
@@ -117,13 +120,13 @@ def test_nan_and_infinity(device):
         check_together(device, specs, [x], 1e-5)
 
 
-@pytest.mark.parametrize("shape", [(2, 0, 4), (0, 3), (0,)])
-def test_no_elements(device, shape):
-    x = np.zeros(shape, np.float32)
-    axis = shape.index(0)
-    check_together(device, {fn: Reduce(fn, (axis,), False) for fn in FOLDS}, [x], 1e-6)
-    whole = {fn: Reduce(fn, (axis,)) for fn in ("max", "min", "prod")}
-    check_together(device, whole, [x.astype(np.int32)])
+def test_no_elements(device):
+    x = np.zeros((2, 0, 4), np.float32)
+    names = ("sum", "mean", "prod", "max", "log_sum", "log_sum_exp")
+    check_together(device, {fn: Reduce(fn, (1,), False) for fn in names}, [x], 1e-6)
+    check_together(device, {fn: Reduce(fn, (2,)) for fn in names}, [x], 1e-6)
+    whole = {fn: Reduce(fn, (0,)) for fn in ("max", "min", "prod")}
+    check_together(device, whole, [np.zeros((0,), np.int32)])
 
 
 @pytest.mark.parametrize("name", ["images", "planes", "batch"])
@@ -182,11 +185,11 @@ def test_importer_agrees_with_the_definition(data, attrs, op, old):
     np.testing.assert_allclose(found, want, rtol=1e-5)
 
 
-@pytest.mark.parametrize("op", ["GlobalAveragePool", "GlobalMaxPool"])
+@pytest.mark.parametrize("op,fold", [("GlobalAveragePool", np.mean), ("GlobalMaxPool", np.max)])
 @pytest.mark.parametrize("shape", [(2, 3, 9), (2, 3, 4, 5), (1, 2, 3, 4, 5)])
-def test_global_pools(op, shape):
+def test_global_pools(op, fold, shape):
     x = normal(shape)
-    want = onnx_result(op, [x])[0]
+    want = fold(x, axis=tuple(range(2, len(shape))), keepdims=True)
     np.testing.assert_allclose(evaluate(imported(op, [x]), [x]), want, rtol=1e-5)
 
 

@@ -15,8 +15,6 @@ from clnn.ops._taps import COORDINATES, NEAREST, AxisMap, Sampling, axis_taps
 from clnn.ops.resize import Resize
 from clnn.types import BOOL, TensorType
 
-pytestmark = pytest.mark.exhaustive  # many kernels: runs with --long
-
 NHWC = {"i0": (0, 2, 3, 1), "o0": (0, 2, 3, 1)}
 MIXED = {"i0": (0, 2, 3, 1), "o0": (0, 1, 2, 3)}
 SAMPLINGS = {
@@ -32,7 +30,8 @@ SAMPLINGS = {
 def resize(x_shape, result, how, roi=(), steps=()):
     result = tuple(result)
     scales = tuple(
-        float(np.float32(r) / np.float32(d)) for r, d in zip(result, x_shape, strict=True)
+        float(np.float32(r) / np.float32(d)) if d else 2.0
+        for r, d in zip(result, x_shape, strict=True)
     )
     return Resize(result, scales, how, roi, steps)
 
@@ -225,7 +224,7 @@ def test_aspect_ratio_policies(policy, axes):
 
 
 @pytest.mark.parametrize("op,opset,mode,scales", [
-    ("Upsample", 7, "nearest", [1, 1, 2, 3]), ("Upsample", 9, "nearest", [1, 1, 2.5, 1.7]),
+    ("Upsample", 7, "nearest", [1.0, 1.0, 2.0, 3.0]), ("Upsample", 9, "nearest", [1, 1, 2.5, 1.7]),
     ("Upsample", 9, "linear", [1, 1, 33, 7.787879]), ("Upsample", 9, "linear", [1, 1, 2, 2]),
     ("Resize", 10, "nearest", [1, 1, 0.6, 2.3]), ("Resize", 10, "nearest", [1, 1, 2, 0.4]),
     ("Resize", 10, "linear", [1, 1, 0.6, 2.3]),
@@ -255,12 +254,12 @@ def test_taps_of_weight_zero_are_left_out():
 
 
 def test_halves_are_taken_for_halves():
-    """20 to 6 pixels: output 4 lies at 14.5 up to rounding in single precision."""
+    """20 to 6 pixels: outputs 1 and 4 lie at 4.5 and 14.5 up to rounding in single precision."""
     axis = AxisMap(20, 6, float(np.float32(6) / np.float32(20)))
     up = axis_taps(axis, Sampling("nearest", "half_pixel", "round_prefer_ceil")).index[:, 0]
     down = axis_taps(axis, Sampling("nearest", "half_pixel", "round_prefer_floor")).index[:, 0]
-    np.testing.assert_array_equal(up, [1, 4, 8, 11, 15, 18])
-    assert down[4] == 14
+    np.testing.assert_array_equal(up, [1, 5, 8, 11, 15, 18])
+    np.testing.assert_array_equal(down, [1, 4, 8, 11, 14, 18])
 
 
 X = normal((1, 2, 5, 6))

@@ -365,7 +365,7 @@ def test_devices_command_lists_every_device(tmp_path: Path) -> None:
     status, out = clnn(tmp_path, "devices", "--json")
     assert status == 0
     listed = json.loads(out)
-    fields = set(DeviceInfo.__dataclass_fields__) | {"usable", "cl_std"}
+    fields = set(DeviceInfo.__dataclass_fields__) | {"usable", "cl_std", "peaks"}
     assert all(set(entry) == fields for entry in listed)
     assert all(set(entry["caps"]["fp16"]) == {"available", "reason"} for entry in listed)
     status, text = clnn(tmp_path, "devices")
