@@ -5,7 +5,7 @@ Launch   global (inner / chunk, product of outer extents / band)
 Params   name | ctype | extents: of the outer loops | pitches: of those, for src and dst | inner
          inner_pitches | count: elements of a line | steps: pitch along the line, of src and dst
          exclusive: the sum in front of each element | reverse: from the end | wg
-Tunables vw {1,2,4,8,16}, at most inner | chunk, band: as in gather
+Tunables vw {1,2,4,8,16}, at most inner | chunk, last, band: as in gather
 </%doc>
 <%namespace name="lp" file="_common/loops.cl.mako"/>
 <%
@@ -21,10 +21,11 @@ __kernel void ${name}(
     __global ${ctype} *dst_base, const int dst_offset)
 {
     const int first = get_global_id(0) * ${chunk}, begin = get_global_id(1) * ${band};
-    if (first >= ${inner}) return;
+    if (first > ${last}) return;
+    const int stop = first == ${last} ? ${inner} : first + ${chunk};
     for (int row = begin; row < min(begin + ${band}, ${rows}); ++row) {
     ${lp.offsets("row", extents, pitches, ["s", "d"])}
-    for (int j = first; j < min(first + ${chunk}, ${inner}); j += ${vw}) {
+    for (int j = first; j < stop; j += ${vw}) {
         const int k = ${f"min(j, {inner - vw})" if vw > 1 else "j"};
         __global const ${ctype} *src = src_base + src_offset + s + k * ${ps};
         __global ${ctype} *dst = dst_base + dst_offset + d + k * ${pd};

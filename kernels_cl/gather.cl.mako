@@ -10,6 +10,7 @@ Params   name | ctype: type moved | index_type | extents: of the outer loops | p
          negative (from the end) or out of range (the nearest valid one is taken) | wg
 Tunables vw {1,2,4,8,16}, at most inner; over 1 the run is contiguous and has one index
          chunk, band: share of the inner loop, and rows, that one work-item walks
+         last: where the last share begins, which reaches to the end
 </%doc>
 <%namespace name="lp" file="_common/loops.cl.mako"/>
 <%
@@ -39,7 +40,8 @@ __kernel void ${name}(
     __global ${ctype} *dst_base, const int dst_offset)
 {
     const int first = get_global_id(0) * ${chunk}, begin = get_global_id(1) * ${band};
-    if (first >= ${inner}) return;
+    if (first > ${last}) return;
+    const int stop = first == ${last} ? ${inner} : first + ${chunk};
     __global const ${index_type} *index = index_base + index_offset;
     for (int row = begin; row < min(begin + ${band}, ${rows}); ++row) {
     ${lp.offsets("row", extents, pitches, ["s", "i", "d"])}
@@ -48,7 +50,7 @@ __kernel void ${name}(
 % if pi == 0:
     int from = 0;
 ${look_up("i")}
-    for (int j = first; j < min(first + ${chunk}, ${inner}); j += ${vw}) {
+    for (int j = first; j < stop; j += ${vw}) {
 % if vw == 1:
         dst[j * ${pd}] = src[from + j * ${ps}];
 % else:
@@ -57,7 +59,7 @@ ${look_up("i")}
 % endif
     }
 % else:
-    for (int j = first; j < min(first + ${chunk}, ${inner}); ++j) {
+    for (int j = first; j < stop; ++j) {
         int from = j * ${ps};
 ${look_up(f"i + j * {pi}")}
         dst[j * ${pd}] = src[from];

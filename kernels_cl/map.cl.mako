@@ -7,7 +7,7 @@ Params   name | fn: name in FUNCTIONS, or "cast" | types: of each operand, then 
          only | from_bool, to_bool: whether the first operand, dst, holds truth values
          extents: of the outer loops | pitches: of those, for each operand and dst | inner
          inner_pitches | wg
-Tunables vw {1,2,4,8,16}, at most inner | chunk, band: as in gather
+Tunables vw {1,2,4,8,16}, at most inner | chunk, last, band: as in gather
 </%doc>
 <%namespace name="cv" file="_common/convert.cl.mako"/>
 <%namespace name="lp" file="_common/loops.cl.mako"/>
@@ -126,14 +126,15 @@ __kernel void ${name}(
     __global ${types[-1]} *dst_base, const int dst_offset)
 {
     const int first = get_global_id(0) * ${chunk}, begin = get_global_id(1) * ${band};
-    if (first >= ${inner}) return;
+    if (first > ${last}) return;
+    const int stop = first == ${last} ? ${inner} : first + ${chunk};
     for (int row = begin; row < min(begin + ${band}, ${rows}); ++row) {
     ${lp.offsets("row", extents, pitches, names)}
 % for k in range(n):
     __global const ${types[k]} *src${k} = src${k}_base + src${k}_offset + s${k};
 % endfor
     __global ${types[-1]} *dst = dst_base + dst_offset + d;
-    for (int j = first; j < min(first + ${chunk}, ${inner}); j += ${vw}) {
+    for (int j = first; j < stop; j += ${vw}) {
         const int k = ${f"min(j, {inner - vw})" if vw > 1 else "j"};
 % for k in range(n):
         const ${vec_type(work[k], vw)} ${"abc"[k]} = ${cv.read(types[k], work[k], vw, f"src{k}", f"k * {inner_pitches[k]}", min(inner_pitches[k], 1) if vw > 1 else 1)};

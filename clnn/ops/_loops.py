@@ -89,10 +89,12 @@ def even_chunk(extent: int, most: int, multiple: int = 1) -> int:
 
 
 def run_work(inner: int, rows: int, target: Target, contiguous: bool) -> dict[str, Any]:
-    """Return how a kernel walks `rows` runs of `inner` elements: vw, chunk, band, global and local.
+    """Return how a kernel walks `rows` runs of `inner` elements.
 
-    A work-item walks `chunk` elements of each of `band` rows, `vw` at a time; vw is at most
-    `inner`, and the last vector of a run may overlap the one before it.
+    That is vw, chunk, last, band, global and local. A work-item walks `chunk` elements of each of
+    `band` rows, `vw` at a time; the share that begins at `last` reaches to the end of the run. vw is
+    at most `inner`; the last vector of a run may overlap the one before it, which belongs to the
+    same work-item.
     """
     vw = 1
     while contiguous and vw < target.vector and vw * 2 <= inner:
@@ -103,5 +105,11 @@ def run_work(inner: int, rows: int, target: Target, contiguous: bool) -> dict[st
         band = max(1, min(GRAIN // chunk, rows // items))
     else:
         chunk, band = vw, 1
-    sizes = grid(target, -(-inner // chunk), -(-rows // band))
-    return {"vw": vw, "chunk": chunk, "band": band, "global": sizes[0], "local": sizes[1]}
+    shares = -(-inner // chunk)
+    if shares > 1 and inner % chunk and inner % chunk < vw:
+        shares -= 1
+    sizes = grid(target, shares, -(-rows // band))
+    return {
+        "vw": vw, "chunk": chunk, "last": (shares - 1) * chunk, "band": band,
+        "global": sizes[0], "local": sizes[1],
+    }  # fmt: skip

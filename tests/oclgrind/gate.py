@@ -27,11 +27,6 @@ HARMLESS = (
     "Error:    CL_INVALID_VALUE\nFor argument 'param_name'"
 )
 
-# Kernels whose work-items may write the same element in mode "unoptimised", the one that reports
-# writes of equal values: the last vector of a run overlaps the one before it. Kernel name begins
-# with -> how the message begins.
-WAIVED = dict.fromkeys(("gather_", "logic_", "cast_"), "Write-write data race")
-
 
 @dataclass
 class Result:
@@ -111,7 +106,7 @@ def complaints(result: Result, most: int = 3) -> list[str]:
     )
     if not result.report.get("rows"):
         found.append(f"no case ran. {end}")
-    everything = [text for text in findings(result.log) if not waiver(result.mode, text)]
+    everything = findings(result.log)
     if len(everything) > inside:
         found.append(f"{result.mode}, outside of the cases: {everything[-1]}")
     if "OCLGRIND FATAL" in result.printed or "Unsupported instruction" in result.printed:
@@ -120,17 +115,8 @@ def complaints(result: Result, most: int = 3) -> list[str]:
 
 
 def of_row(result: Result, row: Mapping[str, Any]) -> list[str]:
-    """Return what Oclgrind said while a job of the report ran, less what is waived."""
-    texts = findings(result.log.encode()[slice(*row["log"])].decode("utf-8", "replace"))
-    return [text for text in texts if not waiver(result.mode, text)]
-
-
-def waiver(mode: str, text: str) -> str:
-    """Return the entry of WAIVED that covers a message, '' where there is none."""
-    for kernel, begin in WAIVED.items():
-        if mode == "unoptimised" and text.startswith(begin) and f"Kernel: {kernel}" in text:
-            return kernel
-    return ""
+    """Return what Oclgrind said while a job of the report ran."""
+    return findings(result.log.encode()[slice(*row["log"])].decode("utf-8", "replace"))
 
 
 def incomplete(result: Result, kernels: Path = KERNELS) -> list[str]:
