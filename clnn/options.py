@@ -22,6 +22,8 @@ class Options:
     "shared" reuses memory between tensors, "separate" gives each its own buffer ("": as
     CLNN_ARENA says). fuse: run the fusing passes. states: how many callers may run at once, each
     with its own buffers. guard: bytes kept free and poisoned around every tensor (for checks).
+    winograd: use Winograd's products for 3x3 convolutions where that is faster; rounding errors are
+    then about ten times those of plain sums, and a NaN or infinity spreads over its tile of outputs.
     Raises SettingError for a value that is not allowed.
     """
 
@@ -31,6 +33,7 @@ class Options:
     fuse: bool = True
     states: int = 1
     guard: int = 0
+    winograd: bool = True
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():

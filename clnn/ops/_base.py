@@ -39,7 +39,8 @@ class Border:
 class Target:
     """What code generation knows of a device: no handle, so that planning needs no device.
 
-    kind: "cpu" or "gpu". vector: preferred float vector width of explicit-vector kernels.
+    kind: "cpu" or "gpu". vector: preferred float vector width of explicit-vector kernels. winograd:
+    whether convolutions may use Winograd's products.
     """
 
     kind: str = "cpu"
@@ -48,6 +49,7 @@ class Target:
     max_work_group: int = 256
     local_bytes: int = 32768
     features: frozenset[str] = frozenset()
+    winograd: bool = True
 
     @property
     def is_cpu(self) -> bool:
@@ -146,11 +148,16 @@ class Launch:
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to compute a node: its name, launches and estimated cost in seconds."""
+    """One way to compute a node: its name, launches and estimated cost.
+
+    cost: compares variants of one problem. error: allowed against the reference, relative to the
+    largest output, where that is more than the op's tolerance.
+    """
 
     name: str
     launches: tuple[Launch, ...]
     cost: float = 0.0
+    error: float = 0.0
 
 
 class OpSpec:

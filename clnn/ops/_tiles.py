@@ -25,6 +25,16 @@ REGISTERS = {16: 32, 8: 32, 4: 20}  # vector registers that a tile may fill, by 
 
 def conv_tile(height: int, width: int, channels: int, vector: int) -> Tile:
     """Return the tile for an output of height x width pixels and `channels` channels per group."""
+    return _best(height, width, channels, vector)[1]
+
+
+def conv_cycles(height: int, width: int, channels: int, vector: int, products: int) -> float:
+    """Return the estimated cycles of one core for `products` multiply-adds per output element."""
+    score, tile = _best(height, width, channels, vector)
+    return height * width * -(-channels // tile.vw) * products / (2 * score)
+
+
+def _best(height: int, width: int, channels: int, vector: int) -> tuple[float, Tile]:
     vw = vector
     while vw > 4 and vw // 2 >= channels:
         vw //= 2
@@ -40,7 +50,7 @@ def conv_tile(height: int, width: int, channels: int, vector: int) -> Tile:
                 if score is not None and (best is None or score > best[0]):
                     best = (score, Tile(mr, nv, vw, mode))
     assert best is not None
-    return best[1]
+    return best
 
 
 def _score(height: int, width: int, vectors: int, mr: int, nv: int, mode: str) -> float | None:

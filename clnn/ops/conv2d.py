@@ -27,11 +27,14 @@ from clnn.ops._base import (
 from clnn.ops._functions import Step, apply_steps
 from clnn.ops._registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops._steps import heavy, operand_args, operand_layouts
-from clnn.ops._tiles import Tile, conv_tile
+from clnn.ops._tiles import Tile, conv_cycles, conv_tile
 from clnn.ops._window import Window, window_of
+from clnn.ops._winograd import Plan, matrices, pack, plan
 from clnn.types import F32, TensorType
 
 BIAS = 2
+ERRORS = {2: 2e-5, 4: 1e-4}  # of Winograd's products, by the extent of their tiles
+MARGIN = 1.15  # by which Winograd's estimate must beat the direct one's
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,8 @@ class Conv2d(OpSpec):
             if _fits_depthwise(self, problem):
                 found.append(_depthwise(self, problem))
             found.append(_direct(self, problem))
+            found += _winograd(self, problem)
+            found.sort(key=lambda v: v.cost)
         return [*found, _reference(self, problem)]
 
 
@@ -237,6 +242,49 @@ def _depthwise(spec: Conv2d, problem: Problem) -> Variant:
     args += [*operand_args(problem, spec.steps), Out(0)]
     launch = Launch("depthwise.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,))
+
+
+def _winograd(spec: Conv2d, problem: Problem) -> list[Variant]:
+    """Return Winograd's convolution, with its cost against the direct one's 0, where it fits."""
+    win, target = spec.window, problem.target
+    plain = (win.kernel, win.strides, win.dilations) == ((3, 3), (1, 1), (1, 1)) and spec.group == 1
+    if not (plain and target.winograd and target.is_cpu and _has_border(spec, problem)):
+        return []
+    params = _common(spec, problem)
+    src, dst = params["src"], params["dst"]
+    ic, vw = src.shape[1], target.vector
+    made = plan(dst.shape, ic, target, vw) if ic % vw == 0 and dst.shape[1] % vw == 0 else None
+    if made is None:
+        return []
+    batch, oc, high, wide = dst.shape
+    direct = conv_cycles(high, wide, oc, vw, 9 * ic) * batch
+    cost = made.cycles * MARGIN - direct / target.compute_units
+    return [_winograd_variant(spec, problem, params, made, cost)]
+
+
+def _winograd_variant(
+    spec: Conv2d, problem: Problem, params: dict[str, Any], made: Plan, cost: float
+) -> Variant:
+    src, dst = params["src"], params["dst"]
+    groups = -(-dst.shape[0] * -(-dst.shape[2] // made.m) * -(-dst.shape[3] // made.m) // made.mr)
+    global_size, local = grid(problem.target, groups, made.parts)
+    weights = problem.input(1).const
+    assert weights is not None
+    args: list[Arg] = [In(0), Const(lambda: pack(weights, made))]
+    if problem.has(BIAS):
+        bias = problem.input(BIAS).const
+        assert bias is not None
+        args.append(Const(lambda: bias))
+    kernel = matrices(made.m)
+    name = _label("winograd", spec, f"f{made.m}_t{made.mr}x{made.nv * made.vw}")
+    reach = tuple(src.shape[a] + src.after[a] - 1 for a in (2, 3))
+    params |= {"name": name, "ic": src.shape[1], "oc": dst.shape[1], "reach": reach, "m": made.m,
+               "bt": kernel.bt, "at": kernel.at, "has_bias": problem.has(BIAS), "wg": local,
+               "mr": made.mr, "nv": made.nv, "vw": made.vw, "parts": made.parts,
+               "stride": made.stride}  # fmt: skip
+    args += [*operand_args(problem, spec.steps), Out(0)]
+    launch = Launch("conv2d_winograd.cl.mako", params, tuple(args), global_size, local)
+    return Variant(name, (launch,), cost, ERRORS[made.m])
 
 
 def _reference(spec: Conv2d, problem: Problem) -> Variant:

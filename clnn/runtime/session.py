@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -94,8 +94,9 @@ class Session:
         started = time.perf_counter()
         self._options = options
         separate = (options.arena or setting("CLNN_ARENA")) == "separate"
-        self._plan = make_plan(graph, target_of(info), choose, separate=separate,
-                               guard=options.guard, hints=hints)  # fmt: skip
+        target = replace(target_of(info), winograd=options.winograd)
+        self._plan = make_plan(graph, target, choose, separate=separate, guard=options.guard,
+                               hints=hints)  # fmt: skip
         planned = time.perf_counter()
         self._device = Device.open(info)
         self._device.build(_sources(self._plan))

@@ -32,17 +32,18 @@ def reference_layers(
     names = [name for node in graph.nodes for name in node.outputs]
     with compile_model(with_values(graph, names), device, options) as session:
         got = session(feeds)
-        variants = {step.node.name: step.variant.name for step in session.plan.steps}
+        variants = {step.node.name: step.variant for step in session.plan.steps}
     right = reference_values(graph, feeds)
     device_values = {name: widen(array) for name, array in {**graph.consts, **feeds, **got}.items()}
     layers = []
     for number, node in enumerate(graph.nodes):
-        limit = node.spec.tolerance(graph.input_types(node))
+        chosen = variants[node.name]
+        limit = max(node.spec.tolerance(graph.input_types(node)), chosen.error)
         alone = reference_node(graph, node, device_values)
         for name in node.outputs:
             total = difference(name, got[name], right[name], limit)
             own = difference(name, got[name], alone[name], limit)
-            layers.append(Layer(number, node.name, node.spec.kind, variants[node.name], total, own))
+            layers.append(Layer(number, node.name, node.spec.kind, chosen.name, total, own))
     return tuple(layers)
 
 

@@ -63,9 +63,9 @@ def check_op(
     hints = Hints(_borders(graph, border), orders or {})
     names = variant_names(graph, device, hints)
     chosen = [n for n in names if only is None or only in n]
-    assert chosen, f"no variant of {names} has {only!r} in its name"
+    assert chosen, f"no variant of {list(names)} has {only!r} in its name"
     for name in chosen:
-        run_variant(graph, device, name, hints, inputs, want, limit)
+        run_variant(graph, device, name, hints, inputs, want, max(limit, names[name]))
     return chosen
 
 
@@ -85,13 +85,13 @@ def _borders(graph: Graph, width: int) -> dict[str, Border]:
     }
 
 
-def variant_names(graph: Graph, device: str, hints: Hints | None = None) -> list[str]:
-    """Return the names of the variants that the (only) node offers on `device`."""
-    seen: list[str] = []
+def variant_names(graph: Graph, device: str, hints: Hints | None = None) -> dict[str, float]:
+    """Return the variants that the (only) node offers on `device`, with the errors they declare."""
+    seen: dict[str, float] = {}
 
     def note(node: Node, problem: Any, variants: Sequence[Variant]) -> Variant:
         if node.name == "node":
-            seen.extend(v.name for v in variants)
+            seen.update((v.name, v.error) for v in variants)
         return variants[0]
 
     from clnn.plan.schedule import make_plan

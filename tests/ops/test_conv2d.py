@@ -4,17 +4,22 @@ import itertools
 
 import numpy as np
 import pytest
-from harness import check_op, normal
+from harness import check_op, normal, single_node
 
 from clnn.errors import ShapeError
+from clnn.ops import conv2d
 from clnn.ops._functions import Step
 from clnn.ops._window import Window
+from clnn.ops._winograd import Plan, matrices
 from clnn.ops.conv2d import Conv2d
 from clnn.types import TensorType
 
 
 def window(kernel, strides=(1, 1), dilations=(1, 1), before=(0, 0), after=(0, 0)):
     return Window(kernel, strides, dilations, before, after)
+
+
+SAME = window((3, 3), before=(1, 1), after=(1, 1))
 
 
 def case(n, ic, oc, h, w, win, group=1, steps=(), bias=True, seed=0):
@@ -57,6 +62,59 @@ def test_geometries(device, geometry, group):
 def test_depthwise(device, geometry, channels):
     spec, inputs = case(2, channels, channels, 11, 13, window(*geometry), channels)
     check_op(device, spec, inputs, consts=(1, 2), border=2, only="depthwise")
+
+
+@pytest.mark.parametrize("size,pads", [
+    ((4, 4), (1, 1, 1, 1)), ((5, 9), (0, 0, 0, 0)), ((1, 17), (2, 0, 1, 2)), ((13, 6), (1, 1, 1, 1)),
+])  # fmt: skip
+def test_winograd(device, size, pads):
+    win = window((3, 3), before=pads[:2], after=pads[2:])
+    height, width = size[0] + 2, size[1] + 2
+    spec, inputs = case(2, 32, 48, height, width, win)
+    (name,) = check_op(device, spec, inputs, consts=(1, 2), border=2, only="winograd")
+    assert "_f4_" in name or "_f2_" in name
+
+
+@pytest.mark.parametrize("m,mr,nv", [(4, 5, 1), (2, 6, 4), (4, 9, 3), (2, 14, 2)])
+def test_tiles_of_winograd(device, monkeypatch, m, mr, nv):
+    monkeypatch.setattr(
+        conv2d,
+        "plan",
+        lambda shape, ic, target, vw: Plan(m, mr, nv, vw, 2 if nv < 3 else 1, ic, 0.0),
+    )
+    steps = (Step("add", operand=3), Step("relu"), Step("mul", operand=4))
+    spec, inputs = case(1, 16, 64, 7, 10, SAME, steps=steps, bias=nv != 1)
+    inputs += [normal((1, 64, 7, 10), 7), normal((64, 1, 1), 8)]
+    orders = {"i3": (0, 2, 3, 1)}
+    (name,) = check_op(device, spec, inputs, consts=(1, 2), orders=orders, only="winograd")
+    assert f"_f{m}_t{mr}x{16 * nv}" in name
+
+
+def test_winograd_only_where_it_is_allowed_and_fits(device):
+    from clnn.options import Options
+    from clnn.runtime.device import select
+    from clnn.runtime.session import Session
+
+    def chosen(ic, oc, win, **options):
+        spec, inputs = case(1, ic, oc, 56, 56, win)
+        graph = single_node(spec, inputs, consts=(1, 2))
+        with Session(graph, select(device), Options(**options)) as session:
+            return next(r["variant"] for r in session.placement.nodes if r["op"] == "conv2d")
+
+    assert chosen(64, 64, SAME).startswith("winograd")
+    assert chosen(64, 64, SAME, winograd=False).startswith("conv2d_direct")
+    for ic, oc, win in ((3, 64, SAME), (64, 8, SAME), (64, 64, window((3, 3), (2, 2)))):
+        assert chosen(ic, oc, win).startswith("conv2d_direct")
+
+
+@pytest.mark.parametrize("m", [2, 4, 6])
+def test_matrices_of_winograd(m):
+    made = matrices(m)
+    tile, taps = normal((m + 2, m + 2)).astype(np.float64), normal((3, 3)).astype(np.float64)
+    at, bt = np.array(made.at), np.array(made.bt)
+    got = at @ ((made.g @ taps @ made.g.T) * (bt @ tile @ bt.T)) @ at.T
+    want = Conv2d(window((3, 3))).reference(tile[None, None], taps[None, None])[0][0, 0]
+    np.testing.assert_allclose(got, want, atol=1e-12)
 
 
 def test_missing_border_is_checked_in_the_kernel(device):

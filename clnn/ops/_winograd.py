@@ -1,0 +1,131 @@
+"""Winograd's convolution F(m x m, 3 x 3): matrices, tiles, packed weights, estimated cost.
+
+S. Winograd, Arithmetic Complexity of Computations, 1980; A. Lavin, S. Gray, Fast Algorithms for
+Convolutional Neural Networks, 2015 (arXiv:1509.09308).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+
+from clnn.ops._base import Array, Target
+
+TAPS = 3
+POINTS = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
+SIZES = (4, 2)
+CACHES = ((2**20, 24), (2**24, 10))  # bytes that a cache holds, and gives a core per cycle
+MEMORY = 3  # bytes per cycle and core beyond
+Matrix = tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """Y = at [(g w g^T) * (bt d bt^T)] at^T for tiles d of m + 2 and outputs of m pixels a side."""
+
+    at: Matrix
+    g: Array
+    bt: Matrix
+
+
+@cache
+def matrices(m: int) -> Matrices:
+    """Return the matrices of F(m, 3), by Cook's and Toom's interpolation at m + 1 points."""
+    n = m + TAPS - 1
+    points = [Fraction(p) for p in POINTS[: n - 1]]
+    bt = [[*_product(points[:j] + points[j + 1 :]), Fraction(0)] for j in range(n - 1)]
+    bt.append(_product(points))
+    norms = [_value(row, p) for row, p in zip(bt, points, strict=False)]
+    g = [[p**k / norm for k in range(TAPS)] for p, norm in zip(points, norms, strict=True)]
+    g.append([Fraction(0)] * (TAPS - 1) + [Fraction(1)])
+    at = [[p**i for p in points] + [Fraction(int(i == m - 1))] for i in range(m)]
+    return Matrices(_floats(at), np.array(g, np.float64), _floats(bt))
+
+
+def _product(roots: list[Fraction]) -> list[Fraction]:
+    """Return the coefficients, lowest first, of the product of (x - root)."""
+    found = [Fraction(1)]
+    for root in roots:
+        shifted, scaled = [Fraction(0), *found], [*(-root * c for c in found), Fraction(0)]
+        found = [a + b for a, b in zip(shifted, scaled, strict=True)]
+    return found
+
+
+def _value(coefficients: list[Fraction], x: Fraction) -> Fraction:
+    return sum((c * x**k for k, c in enumerate(coefficients)), Fraction(0))
+
+
+def _floats(rows: list[list[Fraction]]) -> Matrix:
+    return tuple(tuple(float(v) for v in row) for row in rows)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Tiles of m x m outputs, mr of them by nv vectors of vw channels at once, in `parts` shares.
+
+    stride: elements between tiles in local memory. cycles: estimated time of the slowest core.
+    """
+
+    m: int
+    mr: int
+    nv: int
+    vw: int
+    parts: int
+    stride: int
+    cycles: float
+
+
+def plan(
+    shape: tuple[int, ...], ic: int, target: Target, vw: int, sizes: tuple[int, ...] = SIZES
+) -> Plan | None:
+    """Return the cheapest plan for an output of shape (n, oc, h, w), None where none fits."""
+    found = [
+        made
+        for m in sizes
+        for nv in (1, 2, 3, 4)
+        if (nv - 1) * vw < shape[1]
+        for mr in range(4, (31 // nv) + 1)
+        if mr * nv + nv + 1 <= 32
+        for parts in {1, target.compute_units}
+        if (made := _plan(shape, ic, target, (m, mr, nv, vw, parts))) is not None
+    ]
+    return min(found, key=lambda p: p.cycles, default=None)
+
+
+def _plan(
+    shape: tuple[int, ...], ic: int, target: Target, tile: tuple[int, int, int, int, int]
+) -> Plan | None:
+    batch, oc, high, wide = shape
+    m, mr, nv, vw, parts = tile
+    places = (m + TAPS - 1) ** 2
+    stride = ic + vw if ic % 64 == 0 else ic
+    blocks = -(-oc // (nv * vw))
+    local = places * mr * (stride + nv * vw) * 4
+    if local > target.local_bytes or parts > blocks:
+        return None
+    groups = -(-batch * -(-high // m) * -(-wide // m) // mr)
+    share = -(-blocks // parts)
+    work = mr * nv
+    slots = max(work, mr + nv + 1) + 3
+    packed = places * ic * oc * 4
+    speed = next((rate for size, rate in CACHES if packed + local < size), MEMORY)
+    multiply = places * ic * max(slots / 2, nv * vw * 4 / speed) * share
+    spread = mr * (ic // vw) * 5 * places
+    gather = mr * share * nv * 4 * places
+    rounds = -(-groups * parts // target.compute_units)
+    return Plan(m, mr, nv, vw, parts, stride, rounds * (multiply + spread + gather))
+
+
+def pack(weights: Array, made: Plan) -> Array:
+    """Return weights (oc, ic, 3, 3) transformed, as [blocks][places][ic][channels of a block]."""
+    oc, ic = weights.shape[:2]
+    g, ocb = matrices(made.m).g, made.nv * made.vw
+    moved = np.einsum("ij,ocjk,lk->iloc", g, weights.astype(np.float64), g, optimize=True)
+    blocks = -(-oc // ocb)
+    full = np.zeros((moved.shape[0] ** 2, blocks * ocb, ic), np.float32)
+    full[:, :oc] = moved.reshape(-1, oc, ic)
+    split = full.reshape(-1, blocks, ocb, ic)
+    return np.ascontiguousarray(split.transpose(1, 0, 3, 2))

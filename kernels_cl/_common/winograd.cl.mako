@@ -1,0 +1,61 @@
+<%doc>
+Products with the constant matrices of Winograd's convolution, written out as sums.
+
+by_rows(matrix, into, source)
+    into(i) = sum of matrix[i][k] * source(k). Two rows that differ in some signs only share sums.
+by_columns(matrix, into, source)
+    The same; two columns that differ in some signs only are added and subtracted first.
+into and source return the text of a place; numbers are exact in single precision.
+</%doc>
+<%!
+def total(terms):
+    """Text of a sum of coefficient * name, begun with a term that needs no product."""
+    terms = sorted(((c, n) for c, n in terms if c), key=lambda t: (t[0] != 1, t[0] != -1))
+    if not terms:
+        return "0.0f"
+    text = ""
+    for c, name in terms:
+        size = name if abs(c) == 1 else f"{abs(c)!r}f * {name}"
+        sign = ("-" if c < 0 else "") if not text else (" - " if c < 0 else " + ")
+        text += sign + size
+    return text
+
+def pairs(rows):
+    """Pairs (i, j) of rows with the same magnitudes, then single ones as (i, None)."""
+    left, found = list(range(len(rows))), []
+    while left:
+        i = left.pop(0)
+        sizes = [abs(c) for c in rows[i]]
+        j = next((j for j in left if [abs(c) for c in rows[j]] == sizes), None)
+        if j is not None:
+            left.remove(j)
+        found.append((i, j))
+    return found
+%>
+<%def name="by_rows(matrix, into, source)">\
+% for i, j in pairs(matrix):
+%  if j is None:
+    ${into(i)} = ${total([(c, source(k)) for k, c in enumerate(matrix[i])])};
+%  else:
+    {
+        const V same = ${total([(c, source(k)) for k, c in enumerate(matrix[i]) if c == matrix[j][k]])};
+        const V other = ${total([(c, source(k)) for k, c in enumerate(matrix[i]) if c != matrix[j][k]])};
+        ${into(i)} = same + other;
+        ${into(j)} = same - other;
+    }
+%  endif
+% endfor
+</%def>
+<%def name="by_columns(matrix, into, source)">\
+<% joined = pairs(list(zip(*matrix))) %>\
+    {
+% for i, j in joined:
+%  if j is not None:
+        const V sum${i} = ${source(i)} + ${source(j)}, less${i} = ${source(i)} - ${source(j)};
+%  endif
+% endfor
+% for at, row in enumerate(matrix):
+        ${into(at)} = ${total([(row[i], source(i) if j is None else f"sum{i}" if row[i] == row[j] else f"less{i}") for i, j in joined])};
+% endfor
+    }
+</%def>

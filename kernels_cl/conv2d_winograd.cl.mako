@@ -1,0 +1,163 @@
+<%doc>
+conv2d_winograd: 3 x 3 convolution of stride 1 by Winograd's F(m x m, 3 x 3), all steps in one kernel.
+
+A work-item takes `mr` tiles of m x m outputs: it transforms their inputs into local memory, then for
+each block of output channels multiplies place by place and transforms back.
+
+Tensors  src, dst: images with channels innermost; src has a border as wide as the pads
+         weights: [blocks][(m + 2) ** 2][ic][nv * vw], transformed; bias: [blocks][nv * vw]
+Index    inputs beyond the border, which only outputs beyond dst depend on, read the border's last
+         row or column instead
+Launch   global (groups of mr tiles, parts of the blocks)
+Params   name | src, dst | ic, oc | pads: (y, x) | reach: last row and column of src, border included,
+         counted from src's first | m | bt, at: matrices of input and output | has_bias | steps,
+         operands: as in conv2d_direct | wg
+Tunables mr {1..28} | nv {1,2,3,4} | vw {4,8,16}, divides ic and oc | parts: shares of the blocks
+         stride: of a tile's channels in local memory, at least ic
+</%doc>
+<%namespace name="st" file="_common/steps.cl.mako"/>
+<%namespace name="wg_" file="_common/winograd.cl.mako"/>
+<%
+    n = m + 2
+    places = n * n
+    ocb = nv * vw
+    blocks = -(-oc // ocb)
+    share = -(-blocks // parts)
+    tail = (oc - (blocks - 1) * ocb) // vw
+    batch, _, oh, ow = dst.shape
+    high, wide = -(-oh // m), -(-ow // m)
+    tiles = batch * high * wide
+    groups = -(-tiles // mr)
+    assert ic % vw == 0 and oc % vw == 0, (ic, oc, vw)
+    assert src.pitches[1] == 1 and dst.pitches[1] == 1, "channels must be innermost"
+    V = vec_type("float", vw)
+%>
+${group_size(wg)}
+__kernel void ${name}(
+    __global const float *src_base, const int src_offset, __global const float *weights,
+% if has_bias:
+    __global const float *bias,
+% endif
+% for k, _ in operands.values():
+    __global const float *extra${k}_base, const int extra${k}_offset,
+% endfor
+    __global float *dst_base, const int dst_offset)
+{
+    typedef ${V} V;
+    __local float spread[${places * mr * stride}];
+    __local float products[${places * mr * ocb}];
+    const int group = get_global_id(0), part = get_global_id(1);
+    if (group >= ${groups} || part >= ${parts}) return;
+    __global const float *src = src_base + src_offset;
+    __global float *dst = dst_base + dst_offset;
+% for k, _ in operands.values():
+    __global const float *extra${k} = extra${k}_base + extra${k}_offset;
+% endfor
+    for (int t = 0; t < ${mr}; ++t) {
+        const int tile = min(group * ${mr} + t, ${tiles - 1});
+        const int image = tile / ${high * wide}, top = tile / ${wide} % ${high} * ${m}, left = tile % ${wide} * ${m};
+% for i in range(n):
+        const int y${i} = min(top + ${i - pads[0]}, ${reach[0]}) * ${src.pitches[2]};
+        const int x${i} = min(left + ${i - pads[1]}, ${reach[1]}) * ${src.pitches[3]};
+% endfor
+        __global const float *from = src + image * ${src.pitches[0]};
+        for (int c = 0; c < ${ic}; c += ${vw}) {
+% for j in range(n):
+            V ${", ".join(f"t{i}_{j}" for i in range(n))};
+            {
+%  for i in range(n):
+                const V d${i} = ${load("float", vw, "from", f"y{i} + x{j} + c")};
+%  endfor
+                ${wg_.by_rows(bt, lambda i, j=j: f"t{i}_{j}", lambda k: f"d{k}")}
+            }
+% endfor
+            __local float *to = spread + t * ${stride} + c;
+% for i in range(n):
+            {
+                V ${", ".join(f"r{j}" for j in range(n))};
+                ${wg_.by_rows(bt, lambda j: f"r{j}", lambda k, i=i: f"t{i}_{k}")}
+%  for j in range(n):
+                ${store(vw, f"r{j}", "to", str((i * n + j) * mr * stride))}
+%  endfor
+            }
+% endfor
+        }
+    }
+    for (int block = part * ${share}; block < min(part * ${share} + ${share}, ${blocks}); ++block) {
+    __global const float *w = weights + block * ${places * ic * ocb};
+    for (int place = 0; place < ${places}; ++place) {
+        __local const float *a = spread + place * ${mr * stride};
+% for t in range(mr):
+        V ${", ".join(f"p{t}_{v} = (V)(0.0f)" for v in range(nv))};
+% endfor
+        for (int k = 0; k < ${ic}; ++k) {
+% for v in range(nv):
+            const V b${v} = ${load("float", vw, "w", str(v * vw))};
+% endfor
+% for t in range(mr):
+            {
+                const V s = (V)(a[${t * stride} + k]);
+%  for v in range(nv):
+                p${t}_${v} = fma(s, b${v}, p${t}_${v});
+%  endfor
+            }
+% endfor
+            w += ${ocb};
+        }
+        __local float *product = products + place * ${mr * ocb};
+% for t in range(mr):
+%  for v in range(nv):
+        ${store(vw, f"p{t}_{v}", "product", str(t * ocb + v * vw))}
+%  endfor
+% endfor
+    }
+    for (int t = 0; t < ${mr}; ++t) {
+        const int tile = group * ${mr} + t;
+        if (tile >= ${tiles}) break;
+        const int n = tile / ${high * wide}, top = tile / ${wide} % ${high} * ${m}, left = tile % ${wide} * ${m};
+        const int vectors = ${nv if tail == nv else f"block == {blocks - 1} ? {tail} : {nv}"};
+        for (int v = 0; v < vectors; ++v) {
+            const int oc = block * ${ocb} + v * ${vw};
+            __local const float *from = products + t * ${ocb} + v * ${vw};
+% for j in range(n):
+            V ${", ".join(f"t{i}_{j}" for i in range(m))};
+            {
+%  for i in range(n):
+                const V d${i} = ${load("float", vw, "from", str((i * n + j) * mr * ocb))};
+%  endfor
+                ${wg_.by_columns(at, lambda i, j=j: f"t{i}_{j}", lambda k: f"d{k}")}
+            }
+% endfor
+            V ${", ".join(f"r{b}" for b in range(m))};
+% for a in range(m):
+            ${wg_.by_columns(at, lambda b: f"r{b}", lambda k, a=a: f"t{a}_{k}")}
+%  if oh % m and a > (oh - 1) % m:
+            if (top + ${a} < ${oh}) {
+%  else:
+            {
+%  endif
+%  for b in range(m):
+%   if ow % m and b > (ow - 1) % m:
+            if (left + ${b} < ${ow}) {
+%   else:
+            {
+%   endif
+%   if has_bias:
+                r${b} += ${load("float", vw, "bias", "oc")};
+%   endif
+<%
+    def operand(which):
+        k, layout = operands[which]
+        pitch = layout.pitches[1] if layout.shape[1] != 1 else 0
+        return load("float", vw, f"extra{k}", index(layout, "n", "oc", f"(top + {a})", f"(left + {b})"), pitch)
+%>\
+                ${st.apply(steps, f"r{b}", "float", vw, operand)}
+                ${store(vw, f"r{b}", "dst", index(dst, "n", "oc", f"(top + {a})", f"(left + {b})"))}
+            }
+%  endfor
+            }
+% endfor
+        }
+    }
+    }
+}
