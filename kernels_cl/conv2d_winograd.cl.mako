@@ -56,31 +56,30 @@ __kernel void ${name}(
     for (int t = 0; t < ${mr}; ++t) {
         const int tile = min(group * ${mr} + t, ${tiles - 1});
         const int image = tile / ${high * wide}, top = tile / ${wide} % ${high} * ${m}, left = tile % ${wide} * ${m};
-% for i in range(n):
-        const int y${i} = min(top + ${i - pads[0]}, ${reach[0]}) * ${src.pitches[2]};
-        const int x${i} = min(left + ${i - pads[1]}, ${reach[1]}) * ${src.pitches[3]};
-% endfor
+        int y[${n}], x[${n}];
+        for (int i = 0; i < ${n}; ++i) {
+            y[i] = min(top + i - ${pads[0]}, ${reach[0]}) * ${src.pitches[2]};
+            x[i] = min(left + i - ${pads[1]}, ${reach[1]}) * ${src.pitches[3]};
+        }
         __global const float *from = src + image * ${src.pitches[0]};
         for (int c = 0; c < ${ic}; c += ${vw}) {
-% for j in range(n):
-            V ${", ".join(f"t{i}_{j}" for i in range(n))};
-            {
-%  for i in range(n):
-                const V d${i} = ${load("float", vw, "from", f"y{i} + x{j} + c")};
-%  endfor
-                ${wg_.by_rows(bt, lambda i, j=j: f"t{i}_{j}", lambda k: f"d{k}")}
-            }
-% endfor
-            __local float *to = spread + t * ${stride} + c;
+            V half_way[${places}];
+            for (int j = 0; j < ${n}; ++j) {
 % for i in range(n):
-            {
-                V ${", ".join(f"r{j}" for j in range(n))};
-                ${wg_.by_rows(bt, lambda j: f"r{j}", lambda k, i=i: f"t{i}_{k}")}
-%  for j in range(n):
-                ${store(vw, f"r{j}", "to", str((i * n + j) * mr * stride))}
-%  endfor
-            }
+                const V d${i} = ${load("float", vw, "from", f"y[{i}] + x[j] + c")};
 % endfor
+                V *to = half_way + j;
+                ${wg_.by_rows(bt, lambda i: f"to[{i * n}]", lambda k: f"d{k}")}
+            }
+            for (int i = 0; i < ${n}; ++i) {
+                const V *from = half_way + i * ${n};
+                V ${", ".join(f"r{j}" for j in range(n))};
+                ${wg_.by_rows(bt, lambda j: f"r{j}", lambda k: f"from[{k}]")}
+                __local float *to = spread + (i * ${n * mr} + t) * ${stride} + c;
+% for j in range(n):
+                ${store(vw, f"r{j}", "to", str(j * mr * stride))}
+% endfor
+            }
         }
     }
     for (int block = part * ${share}; block < min(part * ${share} + ${share}, ${blocks}); ++block) {
@@ -119,44 +118,38 @@ __kernel void ${name}(
         for (int v = 0; v < vectors; ++v) {
             const int oc = block * ${ocb} + v * ${vw};
             __local const float *from = products + t * ${ocb} + v * ${vw};
-% for j in range(n):
-            V ${", ".join(f"t{i}_{j}" for i in range(m))};
-            {
-%  for i in range(n):
-                const V d${i} = ${load("float", vw, "from", str((i * n + j) * mr * ocb))};
-%  endfor
-                ${wg_.by_columns(at, lambda i, j=j: f"t{i}_{j}", lambda k: f"d{k}")}
-            }
+            V half_way[${m * n}];
+            for (int j = 0; j < ${n}; ++j) {
+% for i in range(n):
+                const V d${i} = ${load("float", vw, "from", f"({i * n} + j) * {mr * ocb}")};
 % endfor
-            V ${", ".join(f"r{b}" for b in range(m))};
-% for a in range(m):
-            ${wg_.by_columns(at, lambda b: f"r{b}", lambda k, a=a: f"t{a}_{k}")}
-%  if oh % m and a > (oh - 1) % m:
-            if (top + ${a} < ${oh}) {
+                V *to = half_way + j;
+                ${wg_.by_columns(at, lambda i: f"to[{i * n}]", lambda k: f"d{k}")}
+            }
+            for (int y = top; y < min(top + ${m}, ${oh}); ++y) {
+                const V *from = half_way + (y - top) * ${n};
+                V ${", ".join(f"r{b}" for b in range(m))};
+                ${wg_.by_columns(at, lambda b: f"r{b}", lambda k: f"from[{k}]")}
+% for b in range(m):
+%  if ow % m and b > (ow - 1) % m:
+                if (left + ${b} < ${ow}) {
 %  else:
-            {
+                {
 %  endif
-%  for b in range(m):
-%   if ow % m and b > (ow - 1) % m:
-            if (left + ${b} < ${ow}) {
-%   else:
-            {
-%   endif
-%   if has_bias:
-                r${b} += ${load("float", vw, "bias", "oc")};
-%   endif
+%  if has_bias:
+                    r${b} += ${load("float", vw, "bias", "oc")};
+%  endif
 <%
     def operand(which):
         k, layout = operands[which]
         pitch = layout.pitches[1] if layout.shape[1] != 1 else 0
-        return load("float", vw, f"extra{k}", index(layout, "n", "oc", f"(top + {a})", f"(left + {b})"), pitch)
+        return load("float", vw, f"extra{k}", index(layout, "n", "oc", "y", f"(left + {b})"), pitch)
 %>\
-                ${st.apply(steps, f"r{b}", "float", vw, operand)}
-                ${store(vw, f"r{b}", "dst", index(dst, "n", "oc", f"(top + {a})", f"(left + {b})"))}
-            }
-%  endfor
-            }
+                    ${st.apply(steps, f"r{b}", "float", vw, operand)}
+                    ${store(vw, f"r{b}", "dst", index(dst, "n", "oc", "y", f"(left + {b})"))}
+                }
 % endfor
+            }
         }
     }
     }
