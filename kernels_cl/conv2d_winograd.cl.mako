@@ -68,13 +68,11 @@ __kernel void ${name}(
 % for i in range(n):
                 const V d${i} = ${load("float", vw, "from", f"y[{i}] + x[j] + c")};
 % endfor
-                V *to = half_way + j;
-                ${wg_.by_rows(bt, lambda i: f"to[{i * n}]", lambda k: f"d{k}")}
+                ${wg_.by_rows(bt, lambda i: f"half_way[{i * n} + j]", lambda k: f"d{k}")}
             }
             for (int i = 0; i < ${n}; ++i) {
-                const V *from = half_way + i * ${n};
                 V ${", ".join(f"r{j}" for j in range(n))};
-                ${wg_.by_rows(bt, lambda j: f"r{j}", lambda k: f"from[{k}]")}
+                ${wg_.by_rows(bt, lambda j: f"r{j}", lambda k: f"half_way[i * {n} + {k}]")}
                 __local float *to = spread + (i * ${n * mr} + t) * ${stride} + c;
 % for j in range(n):
                 ${store(vw, f"r{j}", "to", str(j * mr * stride))}
@@ -123,13 +121,11 @@ __kernel void ${name}(
 % for i in range(n):
                 const V d${i} = ${load("float", vw, "from", f"({i * n} + j) * {mr * ocb}")};
 % endfor
-                V *to = half_way + j;
-                ${wg_.by_columns(at, lambda i: f"to[{i * n}]", lambda k: f"d{k}")}
+                ${wg_.by_columns(at, lambda i: f"half_way[{i * n} + j]", lambda k: f"d{k}")}
             }
             for (int y = top; y < min(top + ${m}, ${oh}); ++y) {
-                const V *from = half_way + (y - top) * ${n};
                 V ${", ".join(f"r{b}" for b in range(m))};
-                ${wg_.by_columns(at, lambda b: f"r{b}", lambda k: f"from[{k}]")}
+                ${wg_.by_columns(at, lambda b: f"r{b}", lambda k: f"half_way[(y - top) * {n} + {k}]")}
 % for b in range(m):
 %  if ow % m and b > (ow - 1) % m:
                 if (left + ${b} < ${ow}) {

@@ -192,7 +192,7 @@ def make_plan(
     blocks = _blocks(storages, steps, separate, guard, align)
     memory = plan_memory(blocks, base_align=align)
     dirty = dirty_borders(blocks, memory)
-    steps, first_fills = _add_fills(steps, storages, dirty, target, guard)
+    steps, first_fills = _add_fills(steps, storages, placed, dirty, target)
     sizes = {b.key: b.size for b in blocks}
     return Plan(graph, target, tuple(steps), placed, storages, memory, first_fills, inputs, outputs,
                 guard, separate, sizes)  # fmt: skip
@@ -361,20 +361,15 @@ def _blocks(
 def _add_fills(
     steps: list[Step],
     storages: Mapping[str, Storage],
+    placed: Mapping[str, Placed],
     dirty: set[str],
     target: Target,
-    guard: int,
 ) -> tuple[list[Step], tuple[PlannedLaunch, ...]]:
-    """Put border fills before the first step of dirty storages; the others are filled once.
-
-    Borders of zeros need no fill at all: memory without guards is made of zeros.
-    """
+    """Put border fills before the first step of dirty storages; the others are filled once."""
     once: list[PlannedLaunch] = []
     before: dict[int, list[PlannedLaunch]] = {}
     for s in storages.values():
         if not s.layout.has_padding or s.fill is None:
-            continue
-        if s.fill == 0 and not guard and s.key not in dirty:
             continue
         launch = fill_launch(s.layout, s.dtype, s.fill, target)
         planned = PlannedLaunch(launch, (TensorArg(s.key, 0),))
