@@ -11,8 +11,6 @@ into and source return the text of a place; numbers are exact in single precisio
 def total(terms):
     """Text of a sum of coefficient * name, begun with a term that needs no product."""
     terms = sorted(((c, n) for c, n in terms if c), key=lambda t: (t[0] != 1, t[0] != -1))
-    if not terms:
-        return "0.0f"
     text = ""
     for c, name in terms:
         size = name if abs(c) == 1 else f"{abs(c)!r}f * {name}"
