@@ -48,13 +48,16 @@ class MemoryPlan:
     lower_bound: int
 
 
-def plan_memory(blocks: Sequence[Block], *, base_align: int, spare: int = 0) -> MemoryPlan:
+def plan_memory(
+    blocks: Sequence[Block], *, base_align: int, spare: int = 0, room: float = 1.0
+) -> MemoryPlan:
     """Return offsets such that blocks in use at a common step share no byte.
 
     Every offset is a multiple of `base_align` and of the block's own `align` (bytes). The arena may
-    grow by `spare` bytes over the smallest that is found, to keep more borders from being
-    overwritten. The answer depends on the arguments only. Raises PlanError for keys given twice,
-    negative sizes, lives that end before they begin and alignments below 1.
+    grow by `spare` bytes over the smallest that is found, or to `room` times the lower bound, to
+    keep more borders from being overwritten. The answer depends on the arguments only. Raises
+    PlanError for keys given twice, negative sizes, lives that end before they begin and alignments
+    below 1.
     """
     _check_blocks(blocks, base_align, spare)
     aligns = [lcm(block.align, base_align) for block in blocks]
@@ -67,7 +70,8 @@ def plan_memory(blocks: Sequence[Block], *, base_align: int, spare: int = 0) -> 
     )
     spans = solve(problem, Budget(WORK_PER_BLOCK * len(blocks)))
     geometries = [block.geometry for block in blocks]
-    ceiling, budget = height(spans) + spare // unit, Budget(BORDER_WORK_PER_BLOCK * len(blocks))
+    ceiling = max(height(spans) + spare // unit, int(problem.lower_bound * room))
+    budget = Budget(BORDER_WORK_PER_BLOCK * len(blocks))
     spans = reserve(problem, geometries, spans, ceiling, budget)
     offsets = {block.key: span[0] * unit for block, span in zip(blocks, spans, strict=True)}
     return MemoryPlan(offsets, height(spans) * unit, problem.lower_bound * unit)

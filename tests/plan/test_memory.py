@@ -203,6 +203,8 @@ def test_every_plan_is_right(blocks, base_align, spare):
     plain = proven_plan([replace(b, geometry=None) for b in blocks], base_align)
     assert plan.total <= plain.total + spare
     assert dirty_borders(blocks, plan) == dirty_by_pairs(blocks, plan)
+    roomy = proven_plan(blocks, base_align, room=1.08)
+    assert roomy.total <= max(plain.total, 1.08 * roomy.lower_bound)
 
 
 def _optimum(blocks):
