@@ -24,7 +24,7 @@ ${T} round_shift_${ctype}(const ${T} x, const ${T} n)
 ${T} round_shift_${ctype}(const ${T} x, const ${T} n)
 {
     const ${T} down = x >> n, tie = (${T})(1) << (n - (${T})(1)), rest = x & ~((${T})(-1) << n);
-    return down + (rest > tie - (down & (${T})(1)) ? (${T})(1) : (${T})(0));
+    return down ${"+" if width == 1 else "-"} (rest > tie - (down & (${T})(1))); /* true is -1 in vectors */
 }
 % endif
 </%def>
