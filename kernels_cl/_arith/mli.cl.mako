@@ -23,8 +23,9 @@ ${T} round_shift_${ctype}(const ${T} x, const ${T} n)
 % else:
 ${T} round_shift_${ctype}(const ${T} x, const ${T} n)
 {
+<% U = vec_type("u" + ctype, width) %>\
     const ${T} down = x >> n, tie = (${T})(1) << (n - (${T})(1)), rest = x & ~((${T})(-1) << n);
-    return down ${"+" if width == 1 else "-"} (rest > tie - (down & (${T})(1))); /* true is -1 in vectors */
+    return down + as_${T}(as_${U}(rest + tie - (${T})(1) + (down & (${T})(1))) >> as_${U}(n));
 }
 % endif
 </%def>
