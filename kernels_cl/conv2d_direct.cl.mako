@@ -36,7 +36,7 @@ Tunables mr {1..28} | nv {1,2,3,4} | vw {1,4,8,16} | staged: results are finishe
     assert src.pitches[1] == 1 or src.shape[1] == 1, "channels of src must be innermost"
     xt, wt, tt, yt = types
     P, V = vec_type(arith.product, vw), vec_type(arith.acc, vw)
-    lot = 4 if dot else 1
+    lot = dt.module.LOTS[dot]
     assert ic % lot == 0, (ic, lot)
     assert not dot or (arith.wraps and not arith.channelwise), "dot products need plain sums"
     ids = ("get_global_id(1)", "get_global_id(0)") if blocks_first else ("get_global_id(0)", "get_global_id(1)")
@@ -71,7 +71,7 @@ ${load(yt, vw, pointer, where, pitch)}\
 <%def name="finish(m, v, count, value)">\
 <%
     lane = f"+ {v * vw}" if v else ""
-    row = lambda k: capture(table_row, k, v).strip()
+    row = (lambda k: f"r{k}_{v}") if staged else (lambda k: capture(table_row, k, v).strip())
     def operand(which):
         k, layout = operands[which]
         where = index(layout, "n", f"oc {lane}", f"y{m}", f"x{m}")
@@ -97,6 +97,13 @@ ${load(yt, vw, pointer, where, pitch)}\
 % endfor
 </%def>
 <%def name="finish_staged(channels)">\
+% if arith.result("", "result"):
+%  for v in range(nv):
+%   for k in range(rows):
+    const ${vec_type(tt, vw)} r${k}_${v} = ${table_row(k, v)};
+%   endfor
+%  endfor
+% endif
     ${V} t[${mr * nv}];
 % for m in range(mr):
 %  for v in range(nv):
