@@ -1,5 +1,5 @@
 <%doc>
-embARC MLI 2.0: sums of products in fx16, fx16_fx8_fx8 and sa8_sa8_sa32 (clnn/arith/mli.py).
+mli: embARC MLI 2.0, sums of products in fx16, fx16_fx8_fx8 and sa8_sa8_sa32 (clnn/arith/mli.py).
 
 functions     round_shift_T(x, n): x / 2**n to nearest, n > 0 at most the bits of T less one; ties go
               up (the addition of a half saturates) or to even. Shifts are vectors like x.
