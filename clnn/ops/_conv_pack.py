@@ -9,12 +9,18 @@ from clnn.ops._tiles import Tile
 
 
 def pack_weights(
-    weights: Array, group: int, tile: Tile, lot: int = 1, channelwise: bool = False
+    weights: Array,
+    group: int,
+    tile: Tile,
+    lot: int = 1,
+    channelwise: bool = False,
+    halves: int = 1,
 ) -> Array:
     """Return weights (oc, ic, kernel...) as [group * blocks][kernel...][ic][channels of a block].
 
     lot: so many input channels of one output channel are neighbours, [ic / lot][channels][lot],
-    4 of bytes or 2 of shorts. channelwise: input channels come before the kernel.
+    4 of bytes or 2 of shorts. channelwise: input channels come before the kernel. halves: 2 splits
+    each vector of weights in w = low + 256 * high, [channels / vw][2][vw].
     """
     oc, ic = weights.shape[:2]
     per, taps = oc // group, int(np.prod(weights.shape[2:], dtype=np.int64))
@@ -26,9 +32,15 @@ def pack_weights(
         return np.ascontiguousarray(split.transpose(0, 1, 3, 4, 2))
     if lot > 1:
         lots = split.reshape(group, blocks, tile.channels, ic // lot, lot, taps)
-        packed = np.ascontiguousarray(lots.transpose(0, 1, 5, 3, 2, 4))
-        return packed.astype(np.int8 if lot == 4 else np.int16)
+        packed = lots.transpose(0, 1, 5, 3, 2, 4).astype(np.int8 if lot == 4 else np.int16)
+        return _split(packed, tile) if halves > 1 else np.ascontiguousarray(packed)
     return np.ascontiguousarray(split.transpose(0, 1, 4, 3, 2))
+
+
+def _split(packed: Array, tile: Tile) -> Array:
+    """Return weights [...][channels][lot] as [...][channels / vw][low, high][vw][lot]."""
+    vectors = packed.reshape(*packed.shape[:-2], tile.nv, tile.vw, packed.shape[-1])
+    return np.stack([vectors & 255, vectors >> 8], axis=-3)
 
 
 def start_shift(weights: Array) -> Array:

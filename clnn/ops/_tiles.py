@@ -23,12 +23,15 @@ class Tile:
 REGISTERS = {16: 32, 8: 32, 4: 20}  # vector registers that a tile may fill, by vector width
 
 
-def conv_tile(height: int, width: int, channels: int, vector: int, spread: int = 0) -> Tile:
+def conv_tile(
+    height: int, width: int, channels: int, vector: int, spread: int = 0, halves: int = 1
+) -> Tile:
     """Return the tile for an output of height x width pixels and `channels` channels per group.
 
-    spread: instructions, besides its load, that each element of the input takes.
+    spread: instructions, besides its load, that each element of the input takes. halves:
+    accumulators of each vector of outputs.
     """
-    return _best(height, width, channels, vector, spread)[1]
+    return _best(height, width, channels, vector, spread, halves)[1]
 
 
 def conv_cycles(height: int, width: int, channels: int, vector: int, products: int) -> float:
@@ -38,13 +41,13 @@ def conv_cycles(height: int, width: int, channels: int, vector: int, products: i
 
 
 def _best(
-    height: int, width: int, channels: int, vector: int, spread: int = 0
+    height: int, width: int, channels: int, vector: int, spread: int = 0, halves: int = 1
 ) -> tuple[float, Tile]:
     vw = vector
     while vw > 4 and vw // 2 >= channels:
         vw //= 2
     vectors = -(-channels // vw)
-    registers = REGISTERS.get(vector, 16)
+    registers = REGISTERS.get(vector, 16) // halves
     best: tuple[float, Tile] | None = None
     for nv in (1, 2, 3, 4):
         if nv > vectors:

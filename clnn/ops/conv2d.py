@@ -217,10 +217,11 @@ def _dots(spec: Conv2d, problem: Problem) -> tuple[str, ...]:
     """Return the ways to multiply that the direct kernel has, best first (_common/dot.cl.mako)."""
     x, w, arith = problem.input(0).type.dtype, problem.input(1).type, spec.arith
     lot = 4 if x in (I8, U8) and w.dtype == I8 else 2 if x == I16 and w.dtype in (I8, I16) else 0
-    plain = arith.wraps and arith.acc == "int" and not arith.channelwise
+    plain = arith.wraps and not arith.channelwise and (arith.acc == "int" or lot == 2)
     if not (plain and lot and w.shape[1] % lot == 0):
         return ("",)
-    return (f"vnni{lot}",) if "x86_vnni" in problem.target.features else ("", f"plain{lot}")
+    fast, other = (f"vnni{lot}", f"plain{lot}") if arith.acc == "int" else ("wide2", "plainwide2")
+    return (fast,) if "x86_vnni" in problem.target.features else ("", other)
 
 
 def _refined(spec: Conv2d, problem: Problem) -> Arithmetic:
@@ -253,7 +254,9 @@ def _direct(spec: Conv2d, problem: Problem, dot: str = "") -> Variant:
     oc, ic = dst.shape[1] // spec.group, src.shape[1] // spec.group
     x = problem.input(0).type.dtype
     signed = dot.endswith("4") and x == I8
-    tile = conv_tile(dst.shape[2], dst.shape[3], oc, _vector(spec, problem.target), int(signed))
+    halves = 2 if "wide" in dot else 1
+    vector = problem.target.vector if dot else _vector(spec, problem.target)
+    tile = conv_tile(dst.shape[2], dst.shape[3], oc, vector, int(signed), halves)
     mode = tile.mode if _has_border(spec, problem) else "checked"
     blocks = -(-oc // tile.channels) * spec.group
     tiles = -(-dst.shape[2] * dst.shape[3] // tile.mr)
@@ -265,7 +268,8 @@ def _direct(spec: Conv2d, problem: Problem, dot: str = "") -> Variant:
     lot = int(dot[-1]) if dot else 1
     if lot == 2:
         params["types"] = (x.cl, "short", *params["types"][2:])
-    pack = functools.partial(pack_weights, weights, spec.group, tile, lot, spec.arith.channelwise)
+    pack = functools.partial(pack_weights, weights, spec.group, tile, lot, spec.arith.channelwise,
+                             halves)  # fmt: skip
     args: list[Arg] = [In(0), Const(pack)]
     table = _table(params["arith"], problem)
     if table is not None:

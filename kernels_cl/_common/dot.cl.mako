@@ -5,13 +5,18 @@ weights(dot, wt, product, width, pointer, where): expression of `width` weights 
      width more than 1 for lots
 element(dot, xt, text): expression of the input element, or of a lot of them, at the lvalue `text`
 add(dot, width, acc, x, w): statement that adds lots of products to `acc`
+joined(width, low, high): expression of the sum in 64 bits of what low and high halves of weights gave
 dot  "": one product. "vnni4", "vnni2": x86's vpdpbusd and vpdpwssd through inline assembly. "plain4",
-     "plain2": the same sums in C. Four bytes of input are taken as unsigned: signed ones are moved
+     "plain2": the same sums in C. "wide2" and "plainwide2": as these, with each weight of 16 bits in
+     two halves, w = low + 256 * high with low of 0 to 255, one accumulator for each: SPAN products
+     of a half fit it. Four bytes of input are taken as unsigned: signed ones are moved
      up by 128, which the start of the sums must make good for.
 </%doc>
 <%!
-LOTS = {"": 1, "vnni4": 4, "plain4": 4, "vnni2": 2, "plain2": 2}
-INSTRUCTIONS = {"vnni4": "vpdpbusd", "vnni2": "vpdpwssd"}
+LOTS = {"": 1, "vnni4": 4, "plain4": 4, "vnni2": 2, "plain2": 2, "wide2": 2, "plainwide2": 2}
+HALVES = {dot: 2 if "wide" in dot else 1 for dot in LOTS}
+SPAN = 256
+INSTRUCTIONS = {"vnni4": "vpdpbusd", "vnni2": "vpdpwssd", "wide2": "vpdpwssd"}
 %>
 <%def name="weights(dot, wt, product, width, pointer, where)">\
 % if dot:
@@ -39,4 +44,8 @@ ${acc} += (${x} & (${I})(255)) * (${w} << 24 >> 24) + (${x} >> 8 & (${I})(255)) 
 % else:
 ${acc} += (${x} << 16 >> 16) * (${w} << 16 >> 16) + (${x} >> 16) * (${w} >> 16);\
 % endif
+</%def>
+<%def name="joined(width, low, high)">\
+<% L = vec_type("long", width) %>\
+convert_${L}(${low}) + (convert_${L}(${high}) << (${L})(8))\
 </%def>

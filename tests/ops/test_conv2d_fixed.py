@@ -14,7 +14,7 @@ from clnn.ops._window import Window
 from clnn.ops.conv2d import Conv2d
 
 SAME = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
-LOTS = ("_vnni4", "_plain4", "_vnni2", "_plain2")
+LOTS = ("_vnni4", "_plain4", "_vnni2", "_plain2", "_wide2", "_plainwide2")
 POINT = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))
 
 
@@ -63,6 +63,15 @@ def test_fixed_point_of_a_padded_3x3(device, bits, shift, up):
 def test_lots_of_two_shorts(device):
     spec, inputs = fixed_case(MliFixed(8, 4, 9), 1, 4, 21, 5, 7, SAME)
     ran = check_op(device, spec, inputs, consts=(1, 2))
+    assert any(name.endswith(LOTS) for name in ran)
+
+
+@pytest.mark.parametrize("channels", [14, 34, 130, 600])
+def test_halves_of_weights_at_their_ends(device, channels):
+    """Sums of 64 bits in two of 32 each, joined after all taps, a row, a tap, or a part of one."""
+    spec, inputs = fixed_case(MliFixed(16, 4, 26), 1, channels, 19, 2, 3, SAME, extreme=True)
+    inputs[0][0, :, 0], inputs[1][:3] = -32768, -32768
+    ran = check_op(device, spec, inputs, consts=(1, 2), only="direct")
     assert any(name.endswith(LOTS) for name in ran)
 
 
