@@ -20,37 +20,51 @@ class Tile:
         return self.nv * self.vw
 
 
+MOST = 4  # tiles of one kind that are worth a measurement
 REGISTERS = {16: 32, 8: 32, 4: 20}  # vector registers that a tile may fill, by vector width
 
 
 def conv_tile(height: int, width: int, channels: int, vector: int) -> Tile:
     """Return the tile for an output of height x width pixels and `channels` channels per group."""
-    return _best(height, width, channels, vector)[1]
+    return _tiles(height, width, channels, vector)[0][1]
 
 
 def conv_cycles(height: int, width: int, channels: int, vector: int, products: int) -> float:
     """Return the estimated cycles of one core for `products` multiply-adds per output element."""
-    score, tile = _best(height, width, channels, vector)
-    return height * width * -(-channels // tile.vw) * products / (2 * score)
+    return _cycles(*_tiles(height, width, channels, vector)[0], height * width, channels, products)
 
 
-def _best(height: int, width: int, channels: int, vector: int) -> tuple[float, Tile]:
+def conv_tiles(
+    height: int, width: int, channels: int, vector: int, products: int
+) -> list[tuple[float, Tile]]:
+    """Return (estimated cycles, tile), the MOST best of each number of vectors and each mode."""
+    found: dict[tuple[int, str], list[tuple[float, Tile]]] = {}
+    for score, tile in _tiles(height, width, channels, vector):
+        cycles = _cycles(score, tile, height * width, channels, products)
+        found.setdefault((tile.nv, tile.mode), []).append((cycles, tile))
+    return [made for same in found.values() for made in same[:MOST]]
+
+
+def _cycles(score: float, tile: Tile, pixels: int, channels: int, products: int) -> float:
+    return pixels * -(-channels // tile.vw) * products / (2 * score)
+
+
+def _tiles(height: int, width: int, channels: int, vector: int) -> list[tuple[float, Tile]]:
+    """Return (score, tile) of all tiles that are possible, best first."""
     vw = vector
     while vw > 4 and vw // 2 >= channels:
         vw //= 2
     vectors = -(-channels // vw)
     registers = REGISTERS.get(vector, 16)
-    best: tuple[float, Tile] | None = None
-    for nv in (1, 2, 3, 4):
-        if nv > vectors:
-            continue
-        for mr in range(1, (registers - 1) // nv):  # nv weights and a broadcast besides
-            for mode in ("row", "pointer"):
-                score = _score(height, width, vectors, mr, nv, mode)
-                if score is not None and (best is None or score > best[0]):
-                    best = (score, Tile(mr, nv, vw, mode))
-    assert best is not None
-    return best
+    found = [
+        (score, Tile(mr, nv, vw, mode))
+        for nv in (1, 2, 3, 4)
+        if nv <= vectors
+        for mr in range(1, (registers - 1) // nv)  # nv weights and a broadcast besides
+        for mode in ("row", "pointer")
+        if (score := _score(height, width, vectors, mr, nv, mode)) is not None
+    ]
+    return sorted(found, key=lambda pair: -pair[0])
 
 
 def _score(height: int, width: int, vectors: int, mr: int, nv: int, mode: str) -> float | None:

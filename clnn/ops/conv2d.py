@@ -22,18 +22,21 @@ from clnn.ops._base import (
     Out,
     Problem,
     Variant,
+    by_cost,
     grid,
 )
 from clnn.ops._functions import Step, apply_steps
 from clnn.ops._registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops._steps import heavy, operand_args, operand_layouts
-from clnn.ops._tiles import Tile, conv_cycles, conv_tile
+from clnn.ops._tiles import Tile, conv_cycles, conv_tile, conv_tiles
 from clnn.ops._window import Window, window_of
-from clnn.ops._winograd import Plan, matrices, pack, plan
+from clnn.ops._winograd import Plan, matrices, pack, plan, plans
 from clnn.types import F32, TensorType
 
 BIAS = 2
-ERRORS = {2: 2e-5, 4: 1e-4}  # of Winograd's products, by the extent of their tiles
+L2_BYTES = 256 * 1024  # weights that stay close to a core while pixels move over them
+OTHER_ORDER = 1.04  # cost of the group order that the size of the weights speaks against
+ERRORS = {2: 2e-5, 4: 1e-4, 6: 4e-4}  # of Winograd's products, by the extent of their tiles
 MARGIN = 1.15  # by which Winograd's estimate must beat the direct one's
 
 
@@ -123,6 +126,19 @@ class Conv2d(OpSpec):
             found.sort(key=lambda v: v.cost)
         return [*found, _reference(self, problem)]
 
+    def candidates(self, problem: Problem) -> list[Variant]:
+        """Return register tiles in both group orders, bands of depthwise, plans of Winograd."""
+        if problem.outputs[0].type.size == 0 or not _fits_fast(problem, self.steps):
+            return self.variants(problem)
+        found = [
+            _direct(self, problem, tile, first, cycles)
+            for cycles, tile in conv_tiles(*_extents(self, problem))
+            for first in (True, False)
+        ]
+        if _fits_depthwise(self, problem):
+            found += [_depthwise(self, problem, *tile) for tile in _depthwise_tiles(problem)]
+        return by_cost([*found, *_winograd(self, problem, every=True)])
+
 
 def _fits_fast(problem: Problem, steps: Sequence[Step]) -> bool:
     """Whether weights are constant and channels are innermost in all tensors."""
@@ -166,11 +182,24 @@ def _common(spec: Conv2d, problem: Problem) -> dict[str, Any]:
             "operands": operands}  # fmt: skip
 
 
-def _direct(spec: Conv2d, problem: Problem) -> Variant:
+def _extents(spec: Conv2d, problem: Problem) -> tuple[int, int, int, int, int]:
+    """Return what tiles depend on: output pixels, channels of a group, vector, multiply-adds."""
+    src, dst = _images(problem)
+    products = int(np.prod(spec.window.kernel)) * src.shape[1] // spec.group
+    return dst.shape[2], dst.shape[3], dst.shape[1] // spec.group, problem.target.vector, products
+
+
+def _direct(
+    spec: Conv2d, problem: Problem, tile: Tile | None = None, first: bool | None = None,
+    cycles: float | None = None,
+) -> Variant:  # fmt: skip
+    """Return the kernel with `tile`; first: blocks of channels are neighbours, not pixels."""
     params = _common(spec, problem)
     src, dst = params["src"], params["dst"]
     oc, ic = dst.shape[1] // spec.group, src.shape[1] // spec.group
-    tile = conv_tile(dst.shape[2], dst.shape[3], oc, problem.target.vector)
+    extents = _extents(spec, problem)
+    tile = tile or conv_tile(*extents[:4])
+    cycles = conv_cycles(*extents) if cycles is None else cycles
     mode = tile.mode if _has_border(spec, problem) else "checked"
     blocks = -(-oc // tile.channels) * spec.group
     tiles = (
@@ -180,7 +209,9 @@ def _direct(spec: Conv2d, problem: Problem) -> Variant:
     )
     weights = problem.input(1).const
     assert weights is not None
-    first = weights.nbytes <= 256 * 1024
+    better = weights.nbytes <= L2_BYTES
+    first = better if first is None else first
+    cost = cycles * spec.group * dst.shape[0] / problem.target.compute_units
     sizes = (blocks, tiles) if first else (tiles, blocks)
     global_size, local = grid(problem.target, *sizes, dst.shape[0])
     has_bias = problem.has(BIAS)
@@ -191,13 +222,14 @@ def _direct(spec: Conv2d, problem: Problem) -> Variant:
         args.append(Const(lambda: pack_bias(bias, spec.group, tile)))
     if mode == "checked":
         args.append(Const(lambda: np.zeros(max(ic, 1), np.float32)))
-    name = _label("conv2d_direct", spec, f"t{tile.mr}x{tile.channels}_{mode}")
+    order = "blocks" if first else "pixels"
+    name = _label("conv2d_direct", spec, f"t{tile.mr}x{tile.channels}_{mode}_{order}")
     params |= {"name": name, "ic": ic, "oc": oc, "groups": spec.group, "mode": mode,
                "blocks_first": first, "has_bias": has_bias, "wg": local, "mr": tile.mr,
                "nv": tile.nv, "vw": tile.vw, "staged": heavy(spec.steps)}  # fmt: skip
     args += [*operand_args(problem, spec.steps), Out(0)]
     launch = Launch("conv2d_direct.cl.mako", params, tuple(args), global_size, local)
-    return Variant(name, (launch,))
+    return Variant(name, (launch,), cost if first == better else cost * OTHER_ORDER)
 
 
 def pack_weights(weights: Array, group: int, tile: Tile) -> Array:
@@ -220,13 +252,44 @@ def pack_bias(bias: Array, group: int, tile: Tile) -> Array:
     return full
 
 
-def _depthwise(spec: Conv2d, problem: Problem) -> Variant:
-    params = _common(spec, problem)
-    dst = params["dst"]
-    channels, oh, ow = dst.shape[1:]
+def _depthwise_tile(problem: Problem) -> tuple[int, int, int]:
+    """Return the vector width, columns at a time and rows of a work-item that are estimated best."""
+    channels, oh, ow = _images(problem)[1].shape[1:]
     vw = max(w for w in (16, 8, 4, 2, 1) if channels % w == 0 and w <= problem.target.vector)
     tx = next((t for t in (7, 6, 5, 4) if ow % t == 0), min(ow, 6))
     band = max(1, min(oh, 4 * oh * channels // vw // 256)) if problem.target.is_cpu else 1
+    return vw, tx, band
+
+
+def _depthwise_tiles(problem: Problem) -> list[tuple[int, int, int]]:
+    """Return the tiles that are worth a measurement, the estimated best one among them."""
+    vw, tx, band = _depthwise_tile(problem)
+    _, oh, ow = _images(problem)[1].shape[1:]
+    bands = sorted({band, 1, 2, 4, 8, -(-oh // problem.target.compute_units), oh})
+    columns = sorted({tx, 2, 4, 6, 7, 8})
+    return [
+        (w, t, b)
+        for w in sorted({vw, max(vw // 2, 1)})
+        for t in columns
+        if t <= ow
+        for b in (bands if problem.target.is_cpu else [1])
+        if b <= oh
+    ]
+
+
+def _depthwise(spec: Conv2d, problem: Problem, vw: int = 0, tx: int = 0, band: int = 0) -> Variant:
+    params = _common(spec, problem)
+    dst = params["dst"]
+    channels, oh, ow = dst.shape[1:]
+    best = _depthwise_tile(problem)
+    vw, tx, band = (vw, tx, band) if vw else best
+    # Reads of a column of inputs are shared by its outputs; the estimated best tile comes first.
+    columns = (tx - 1) * params["strides"][1] + (params["kernel"][1] - 1) * params["dilations"][1]
+    slots = max(2 * params["kernel"][0] * (columns + 1) + tx, tx * int(np.prod(params["kernel"])))
+    cost = dst.shape[0] * oh * -(-ow // tx) * (channels // vw) * slots / 2
+    cost *= (1 + 0.05 * ((vw, tx, band) != best)) / problem.target.compute_units
+    rows = -(-oh // band) * dst.shape[0] * (channels // vw)
+    cost *= -(-rows // problem.target.compute_units) * problem.target.compute_units / rows
     global_size, local = grid(problem.target, channels // vw, -(-oh // band), dst.shape[0])
     weights, has_bias = problem.input(1).const, problem.has(BIAS)
     assert weights is not None
@@ -236,16 +299,16 @@ def _depthwise(spec: Conv2d, problem: Problem) -> Variant:
         bias = problem.input(BIAS).const
         assert bias is not None
         args.append(Const(lambda: bias))
-    name = _label("depthwise", spec, f"v{vw}x{tx}")
+    name = _label("depthwise", spec, f"v{vw}x{tx}_b{band}")
     params |= {"name": name, "has_bias": has_bias, "wg": local, "vw": vw, "tx": tx,
                "band": band}  # fmt: skip
     args += [*operand_args(problem, spec.steps), Out(0)]
     launch = Launch("depthwise.cl.mako", params, tuple(args), global_size, local)
-    return Variant(name, (launch,))
+    return Variant(name, (launch,), cost)
 
 
-def _winograd(spec: Conv2d, problem: Problem) -> list[Variant]:
-    """Return Winograd's convolution, with its cost against the direct one's 0, where it fits."""
+def _winograd(spec: Conv2d, problem: Problem, every: bool = False) -> list[Variant]:
+    """Return Winograd's convolution where it fits: the best plan, or `every` one worth a try."""
     win, target = spec.window, problem.target
     plain = (win.kernel, win.strides, win.dilations) == ((3, 3), (1, 1), (1, 1)) and spec.group == 1
     if not (plain and target.winograd and target.is_cpu and _has_border(spec, problem)):
@@ -253,13 +316,11 @@ def _winograd(spec: Conv2d, problem: Problem) -> list[Variant]:
     params = _common(spec, problem)
     src, dst = params["src"], params["dst"]
     ic, vw = src.shape[1], target.vector
-    made = plan(dst.shape, ic, target, vw) if ic % vw == 0 and dst.shape[1] % vw == 0 else None
-    if made is None:
+    if ic % vw or dst.shape[1] % vw:
         return []
-    batch, oc, high, wide = dst.shape
-    direct = conv_cycles(high, wide, oc, vw, 9 * ic) * batch
-    cost = made.cycles * MARGIN - direct / target.compute_units
-    return [_winograd_variant(spec, problem, params, made, cost)]
+    best = plan(dst.shape, ic, target, vw)
+    found = plans(dst.shape, ic, target, vw) if every else [best] if best else []
+    return [_winograd_variant(spec, problem, params, made, made.cycles * MARGIN) for made in found]
 
 
 def _winograd_variant(
@@ -276,7 +337,8 @@ def _winograd_variant(
         assert bias is not None
         args.append(Const(lambda: bias))
     kernel = matrices(made.m)
-    name = _label("winograd", spec, f"f{made.m}_t{made.mr}x{made.nv * made.vw}")
+    tile = f"f{made.m}_t{made.mr}x{made.nv * made.vw}"
+    name = _label("winograd", spec, f"{tile}_p{made.parts}")
     reach = tuple(src.shape[a] + src.after[a] - 1 for a in (2, 3))
     params |= {"name": name, "ic": src.shape[1], "oc": dst.shape[1], "reach": reach, "m": made.m,
                "bt": kernel.bt, "at": kernel.at, "has_bias": problem.has(BIAS), "wg": local,
