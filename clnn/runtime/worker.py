@@ -38,6 +38,7 @@ class Worker:
         self._child: subprocess.Popen[bytes] | None = None
         self._errors: Any = None
         self._pending = b""
+        self._closed = False
 
     @property
     def pid(self) -> int | None:
@@ -46,6 +47,8 @@ class Worker:
 
     def ask(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """Return the child's reply. Raises WorkerError where there is none within the time."""
+        if self._closed:
+            raise WorkerError("was closed")
         if self._child is None:
             self._start()
         assert self._child is not None and self._child.stdin is not None
@@ -110,7 +113,8 @@ class Worker:
                 stream.close()
 
     def close(self) -> None:
-        """Kill the child, if there is one."""
+        """Kill the child, if there is one; no other will be started."""
+        self._closed = True
         child, self._child = self._child, None
         if child is not None:
             kill(child)

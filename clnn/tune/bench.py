@@ -20,12 +20,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from clnn.cache.keys import fields_key
+from clnn.cache.store import Store
 from clnn.codegen.render import render
 from clnn.errors import TemplateError
 from clnn.layout import TensorLayout
 from clnn.ops._base import Array, Const, In, Operand, OpSpec, Out, Problem, Scratch, Variant
 from clnn.runtime.device import DeviceInfo
 from clnn.runtime.loader import child_environment
+from clnn.runtime.program import key_of, options_of
 from clnn.runtime.state import POISON, view_of
 from clnn.runtime.trial_child import GUARD, elements
 from clnn.runtime.worker import Worker, WorkerError
@@ -66,6 +68,19 @@ class Measurer(Protocol):
         """Check a variant and time it over `batches`."""
 
 
+class Trials(Measurer, Protocol):
+    """A Measurer that can be given one problem after the other."""
+
+    def load(self, spec: OpSpec, problem: Problem, note: Note = ...) -> None:
+        """Make the data of a problem; what follows is about this one."""
+
+    def keep(self, variants: Sequence[Variant]) -> None:
+        """Put the binaries of built variants in the program cache."""
+
+    def close(self) -> None:
+        """Free what measuring holds."""
+
+
 class Note(Protocol):
     """Marks that a variant is about to be tried, for as long as the context lasts."""
 
@@ -81,9 +96,9 @@ class Bench:
     """Children of one device and the files that they share with this process. Close it."""
 
     def __init__(self, info: DeviceInfo, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
+        self.info, self.limits = info, limits or Limits()
         argument = {"platform": info.platform_index, "device": info.device_index,
-                    "options": [info.cl_std]}  # fmt: skip
+                    "options": options_of(info)}  # fmt: skip
         jobs = self.limits.jobs or int(setting("CLNN_BUILD_JOBS")) or min(os.cpu_count() or 1, 8)
         env = child_environment()
         self._runner = Worker("trial_child", argument, env)
@@ -141,10 +156,16 @@ class Bench:
         """Return the source of each launch of a variant."""
         return [render(launch.template, launch.params) for launch in variant.launches]
 
-    def binary(self, source: str) -> bytes:
-        """Return the binary of a source that was built for this problem, empty where there is none."""
-        path = self._source(source).with_suffix(".bin")
-        return path.read_bytes() if path.exists() else b""
+    def keep(self, variants: Sequence[Variant]) -> None:
+        """Put the binaries of built variants in the program cache."""
+        store = Store()
+        for variant in variants:
+            for launch, source in zip(variant.launches, self.sources(variant), strict=True):
+                path = self._source(source).with_suffix(".bin")
+                binary = path.read_bytes() if path.exists() else b""
+                about = {"title": str(launch.params["name"]), "device": self.info.name}
+                if binary:
+                    store.put(key_of(self.info, source), binary, dict(about))
 
     def _source(self, source: str) -> Path:
         return self._folder / f"{fields_key('source', [source])[:24]}.cl"
