@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clnn.cache.archive import TUNING
 from clnn.cache.keys import fields_key
 from clnn.cache.lines import SUFFIX, LineFile, Record
 from clnn.cache.store import cache_dir
@@ -24,7 +25,6 @@ from clnn.runtime.device import DeviceInfo
 from clnn.settings import setting
 from clnn.tune.signature import SCHEMA, Signature
 
-FOLDER = "tuning"
 LEVELS = ("quick", "full")
 TOP = 3
 _SPARE_LINES = 256  # lines beyond those in force that call for compaction
@@ -74,7 +74,7 @@ def file_name(info: DeviceInfo) -> str:
 
 def tuning_folder(root: Path | None = None) -> Path:
     """Return the folder of all devices' files. Raises FileNotFoundError without a home folder."""
-    return (cache_dir() if root is None else root) / FOLDER
+    return (cache_dir() if root is None else root) / TUNING
 
 
 class TuningStore:
@@ -90,7 +90,7 @@ class TuningStore:
         try:
             path = tuning_folder(root) / file_name(info)
         except OSError:
-            mode, path = "off", Path(FOLDER) / file_name(info)
+            mode, path = "off", Path(TUNING) / file_name(info)
         self.lines = LineFile(path, mode)
         self._records: list[Record] | None = None
 
@@ -204,17 +204,3 @@ def in_force(records: Iterable[Record]) -> list[Record]:
         kept.pop(name, None)
         kept[name] = record
     return list(kept.values())
-
-
-def merge(root: Path, name: str, records: Sequence[Record]) -> int:
-    """Add the lines that file `name` lacks; return how many."""
-    lines = LineFile(tuning_folder(root) / name)
-    known = {_identity(r) for r in lines.read()}
-    new = [r for r in records if _identity(r) not in known]
-    return len(new) if new and lines.append(new) else 0
-
-
-def _identity(record: Record) -> str:
-    from clnn.cache.lines import encode
-
-    return encode(record).decode()

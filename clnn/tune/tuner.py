@@ -26,6 +26,7 @@ from clnn.tune.store import TOP, Result, Timed, TuningStore
 
 BUDGETS = {"quick": 30.0, "full": 270.0}
 EFFORTS = {"quick": Effort(8), "full": Effort(24)}
+LIKE = 8  # candidates of a problem much like one that was measured before
 LEAST_S = 2.0  # of a problem; below, the time left goes to nobody
 FOR_NETWORK = 0.12  # share of the budget for comparing finalists in the network
 GAIN = 1.02  # by which another variant must beat the ranked one
@@ -230,7 +231,9 @@ class Tuner:
         if first is None:
             task.state = "failed"
             return
-        entries = shortlist(first, list(sound.values()), self._before(task), effort.candidates)
+        like = self._like(task)
+        count = min(effort.candidates, LIKE) if like else effort.candidates
+        entries = shortlist(first, list(sound.values()), [*like, *self._before(task)], count)
         self._say(title(task.sig.parts), of=len(entries))
         self._bench.load(
             task.step.node.spec, task.step.problem,
@@ -245,6 +248,13 @@ class Tuner:
         task.outcome = contest(self._bench, entries, deadline, self._clock,
                                bound=self._bound(task), effort=effort, tell=tell)  # fmt: skip
         self._keep(task)
+
+    def _like(self, task: Task) -> list[str]:
+        """Return the fastest variants of problems that differ in borders or steps only."""
+        sig = task.sig
+        done = [t for t in self.tasks if t.outcome.times and t is not task]
+        same = [t for t in done if (t.sig.bucket, t.sig.size) == (sig.bucket, sig.size)]
+        return [name for t in same for name in list(t.outcome.times)[:TOP]]
 
     def _before(self, task: Task) -> list[str]:
         """Return the variants to try first: of earlier results, then of the defaults."""
