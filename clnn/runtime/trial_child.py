@@ -77,6 +77,8 @@ class _Bench:
         if not fault and seconds:
             fault, again = self._check(ready)
             error = max(error, again)
+        if fault:  # what else it changed is not known: the next variant gets fresh memory
+            self.memory = None
         return {"fault": fault, "error": error, "seconds": seconds}
 
     def _check(self, ready: _Loaded) -> tuple[str, float]:

@@ -218,8 +218,14 @@ class Tuner:
             if left < LEAST_S and at:
                 break
             rest = sum(t.share for t in waiting[at:])
-            slice_s = left * (task.share / rest if rest else 1 / (len(waiting) - at))
+            mine = self._weight(task, waiting[at + 1 :])
+            slice_s = left * (mine / rest if rest else 1 / (len(waiting) - at))
             self._one(task, journal, self._clock() + min(left, max(slice_s, LEAST_S)))
+
+    def _weight(self, task: Task, later: Sequence[Task]) -> float:
+        """Return a problem's share, and half of those much like it, which learn from it."""
+        like = [t.share for t in later if _alike(t, task)]
+        return task.share + 0.5 * sum(like)
 
     def _one(self, task: Task, journal: Journal, deadline: float) -> None:
         """Hold the contest of one problem and keep its result."""
@@ -251,9 +257,7 @@ class Tuner:
 
     def _like(self, task: Task) -> list[str]:
         """Return the fastest variants of problems that differ in borders or steps only."""
-        sig = task.sig
-        done = [t for t in self.tasks if t.outcome.times and t is not task]
-        same = [t for t in done if (t.sig.bucket, t.sig.size) == (sig.bucket, sig.size)]
+        same = [t for t in self.tasks if t.outcome.times and _alike(t, task)]
         return [name for t in same for name in list(t.outcome.times)[:TOP]]
 
     def _before(self, task: Task) -> list[str]:
@@ -365,6 +369,12 @@ class _SoFar:
         return {"tried": len(self._seen), "of": self._of, "name": name, "fault": trial.fault,
                 "ranked": self._times.get(self._ranked, 0.0),
                 "best": min(self._times.values(), default=0.0)}  # fmt: skip
+
+
+def _alike(one: Task, other: Task) -> bool:
+    """Whether two problems differ in borders or steps only."""
+    same = (one.sig.bucket, one.sig.size) == (other.sig.bucket, other.sig.size)
+    return same and one is not other
 
 
 def _nth(task: Task, place: int) -> str:
