@@ -19,7 +19,7 @@ from clnn.tune.signature import signature
 from clnn.tune.store import TuningStore
 from clnn.tune.tuner import LEFT_OVER, Wish, tune_graph
 
-LIMITS = Limits(run_s=8.0, jobs=2)
+LIMITS = Limits(run_s=5.0, jobs=2)
 BAD = [mode for mode in MODES if mode not in ("right", "slow")]
 SAID = {
     "broken": "does not build: ", "wrong": "wrong values: error 0.00", "unwritten": "wrong values",

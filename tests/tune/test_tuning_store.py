@@ -122,7 +122,9 @@ def test_without_a_cache_nothing_is_kept_or_read(info, monkeypatch):
     monkeypatch.setenv("CLNN_CACHE", "off")
     assert TuningStore(info).result("k") is None and not TuningStore(info).writable
     monkeypatch.setenv("CLNN_CACHE", "ro")
-    assert TuningStore(info).result("k") == result("a") and not TuningStore(info).put(sig(), result("b"))
+    assert TuningStore(info).result("k") == result("a") and not TuningStore(info).put(
+        sig(), result("b")
+    )
 
 
 def test_notes_of_a_tuner_that_lives_are_left_alone(info):

@@ -45,6 +45,7 @@ class FakeBench:
     build_s: float = 1.0
     built: list[str] = field(default_factory=list)
     tried: list[str] = field(default_factory=list)
+    by_problem: list[list[str]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     interrupt_at: str = ""
     otherwise: float = 1.0
@@ -52,12 +53,17 @@ class FakeBench:
 
     def load(self, spec: OpSpec, problem: Problem, note: Any = None) -> None:
         self.problems.append(problem)
+        self.by_problem.append([])
         self.note = note
 
     def build(self, variants: Any) -> dict[str, str]:
         self.clock.now += self.build_s * len(variants)
         self.built += [v.name for v in variants]
-        return {v.name: "does not build: no" if v.name.startswith("broken") else "" for v in variants}
+        if self.by_problem:
+            self.by_problem[-1] += [v.name for v in variants]
+        return {
+            v.name: "does not build: no" if v.name.startswith("broken") else "" for v in variants
+        }
 
     def trial(self, made: Variant, batches: int) -> Trial:
         self.tried.append(made.name)

@@ -45,7 +45,12 @@ class Double(OpSpec):
 
 
 def double(problem: Problem, mode: str, cost: float = 0.0) -> Variant:
-    params = {"name": f"double_{mode}", "size": problem.outputs[0].type.size, "mode": mode, "wg": (1,)}
+    params = {
+        "name": f"double_{mode}",
+        "size": problem.outputs[0].type.size,
+        "mode": mode,
+        "wg": (1,),
+    }
     args = (In(0), Scratch("runs", 4), Out(0))
     launch = Launch("tuned_double.cl.mako", params, args, (1,), (1,))
     return Variant(f"double_{mode}", (launch,), cost)
@@ -59,7 +64,9 @@ def problem(size: int = 100) -> Problem:
 def graph(*modes: str, size: int = 100) -> Graph:
     """x -> Double -> y."""
     types = {n: TensorType((size,)) for n in ("x", "y")}
-    return check(Graph((Node("double", Double(modes), ("x",), ("y",)),), types, {}, ("x",), {"y": "y"}))
+    return check(
+        Graph((Node("double", Double(modes), ("x",), ("y",)),), types, {}, ("x",), {"y": "y"})
+    )
 
 
 def doubled(session) -> bool:
