@@ -42,7 +42,6 @@ from clnn.ops._matrices import (
     panels_for,
     product,
 )
-from clnn.ops._registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops._steps import operand_layouts
 from clnn.types import F32, I32, I64, U32, U64, TensorType, broadcast_shapes
 
@@ -149,12 +148,9 @@ class Gemm(OpSpec):
         plain, job = _jobs(self, problem, views)
         found = product(job.views)
         moves = job.b_const is None and plain.b_const is None
-        made = [
-            made
-            for first in (True, False)
-            for chosen in _choices(job if moves or job.b_const is not None else plain, first)
-            for made in ([_tiled_scratch(chosen)] if moves else [_tiled_const(chosen)])
-        ]
+        turned = plain if job.b_const is None and not moves else job
+        packed = _tiled_scratch if moves else _tiled_const
+        made = [packed(chosen) for first in (True, False) for chosen in _choices(turned, first)]
         if job.b_const is None and found.b[1] == 1:
             made += [
                 _tiled_direct(chosen, found)[0]
@@ -404,28 +400,3 @@ def _reference(job: _Job) -> Variant:
     params = job.params(found) | {"name": name, "ctype": ctype, "b": found.b, "wg": local}
     args = job.args(In(job.views.inputs[1]))
     return Variant(name, (Launch("gemm_reference.cl.mako", params, args, global_size, local),))
-
-
-@onnx_op("MatMul")
-def _matmul(node: OnnxNode) -> Source:
-    _check_node(node)
-    return Emit(Gemm(), [0, 1, None])
-
-
-@onnx_op("Gemm")
-def _gemm(node: OnnxNode) -> Source:
-    _check_node(node)
-    if node.type(0).rank != 2 or node.type(1).rank != 2:
-        raise ShapeError(
-            f"Gemm of {node.type(0).shape} and {node.type(1).shape}: both must be matrices."
-        )
-    alpha, beta = float(node.attr("alpha", 1.0)), float(node.attr("beta", 1.0))
-    if not node.type(0).dtype.is_float and not (alpha.is_integer() and beta.is_integer()):
-        raise Unsupported(f"alpha {alpha} and beta {beta} of an integer product are not whole")
-    spec = Gemm(alpha, beta, bool(node.attr("transA", 0)), bool(node.attr("transB", 0)))
-    return Emit(spec, [0, 1, 2 if node.has(2) else None])
-
-
-def _check_node(node: OnnxNode) -> None:
-    if len(node.inputs) < 2:
-        raise Unsupported("a matrix product needs two inputs")

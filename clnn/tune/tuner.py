@@ -5,24 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from clnn.errors import SettingError
 from clnn.graph.ir import Graph
 from clnn.ops._base import Variant
 from clnn.options import Options
-from clnn.plan.schedule import Plan, Step, make_plan
+from clnn.plan.schedule import make_plan
 from clnn.runtime.device import DeviceInfo
 from clnn.runtime.peak import Peaks, known_peaks
 from clnn.runtime.session import target_of
-from clnn.tune.bench import Bench, Limits, Trial, Trials, measurable
-from clnn.tune.contest import Effort, Outcome, contest, shortlist
+from clnn.tune.bench import Bench, Limits, Trial, Trials
+from clnn.tune.contest import Effort, contest, shortlist
 from clnn.tune.defaults import Defaults, defaults_for
 from clnn.tune.journal import Journal, left_over
 from clnn.tune.network import DeviceNetwork, Network
-from clnn.tune.report import Layer, Report
-from clnn.tune.signature import Signature, signature, templates_of, title
+from clnn.tune.report import Report
+from clnn.tune.signature import templates_of, title
 from clnn.tune.store import TOP, Result, Timed, TuningStore
+from clnn.tune.task import SoFar, Task, alike, layer_of, nth, tasks_of
 
 BUDGETS = {"quick": 30.0, "full": 270.0}
 EFFORTS = {"quick": Effort(8), "full": Effort(24)}
@@ -79,41 +80,6 @@ class Progress:
 
 
 Tell = Callable[[Progress], None]
-
-
-@dataclass
-class Task:
-    """One problem: where it occurs and what is known of it."""
-
-    sig: Signature
-    step: Step
-    nodes: list[str]
-    seconds: float = 0.0
-    share: float = 0.0
-    state: str = "skipped"
-    outcome: Outcome = field(default_factory=Outcome)
-    known: dict[str, Variant] = field(default_factory=dict)
-    result: Result | None = None
-    inside: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def ranked(self) -> Variant:
-        """What the estimate chose."""
-        return self.step.variant
-
-
-def tasks_of(plan: Plan) -> list[Task]:
-    """Return the problems of a plan that have several candidates, each once."""
-    found: dict[str, Task] = {}
-    for step in plan.steps:
-        if not step.launches or not measurable(step.problem):
-            continue
-        sig = signature(step.node.spec, step.problem)
-        if sig.key in found:
-            found[sig.key].nodes.append(step.node.name)
-        elif len(step.node.spec.candidates(step.problem)) > 1:
-            found[sig.key] = Task(sig, step, [step.node.name])
-    return list(found.values())
 
 
 class Tuner:
@@ -224,7 +190,7 @@ class Tuner:
 
     def _weight(self, task: Task, later: Sequence[Task]) -> float:
         """Return a problem's share, and half of those much like it, which learn from it."""
-        like = [t.share for t in later if _alike(t, task)]
+        like = [t.share for t in later if alike(t, task)]
         return task.share + 0.5 * sum(like)
 
     def _one(self, task: Task, journal: Journal, deadline: float) -> None:
@@ -245,7 +211,7 @@ class Tuner:
             task.step.node.spec, task.step.problem,
             lambda v: journal.trying(task.sig.key, v.name, templates_of(v)),
         )  # fmt: skip
-        so_far = _SoFar(task, len(entries))
+        so_far = SoFar(task, len(entries))
 
         def tell(name: str, trial: Trial) -> None:
             so_far.add(name, trial)
@@ -257,7 +223,7 @@ class Tuner:
 
     def _like(self, task: Task) -> list[str]:
         """Return the fastest variants of problems that differ in borders or steps only."""
-        same = [t for t in self.tasks if t.outcome.times and _alike(t, task)]
+        same = [t for t in self.tasks if t.outcome.times and alike(t, task)]
         return [name for t in same for name in list(t.outcome.times)[:TOP]]
 
     def _before(self, task: Task) -> list[str]:
@@ -301,7 +267,7 @@ class Tuner:
         measured = [t for t in self.tasks if t.outcome.times]
         if any(len(t.outcome.finalists) > 1 for t in measured):
             self._say("", note="comparing the fastest in the network")
-            ways = [{}, *({t.sig.key: _nth(t, k) for t in measured} for k in range(TOP))]
+            ways = [{}, *({t.sig.key: nth(t, k) for t in measured} for k in range(TOP))]
             most = min(self._network.room, 1 + max(len(t.outcome.finalists) for t in measured))
             times = self._network.profile(ways[:most])
             for task in measured:
@@ -336,7 +302,7 @@ class Tuner:
 
     def _report(self, finished: bool) -> Report:
         return Report(
-            self.info.title, tuple(_layer(task) for task in self.tasks), *self._times,
+            self.info.title, tuple(layer_of(task) for task in self.tasks), *self._times,
             self.wish.seconds, self._clock() - self._begin, finished,
         )  # fmt: skip
 
@@ -350,47 +316,6 @@ class Tuner:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-class _SoFar:
-    """Counts what a contest has tried, for the progress."""
-
-    def __init__(self, task: Task, of: int) -> None:
-        self._ranked, self._of = task.ranked.name, of
-        self._seen: set[str] = set()
-        self._times: dict[str, float] = {}
-
-    def add(self, name: str, trial: Trial) -> None:
-        self._seen.add(name)
-        if trial.seconds and not trial.fault:
-            self._times[name] = trial.median
-
-    def fields(self, name: str, trial: Trial) -> dict[str, object]:
-        return {"tried": len(self._seen), "of": self._of, "name": name, "fault": trial.fault,
-                "ranked": self._times.get(self._ranked, 0.0),
-                "best": min(self._times.values(), default=0.0)}  # fmt: skip
-
-
-def _alike(one: Task, other: Task) -> bool:
-    """Whether two problems differ in borders or steps only."""
-    same = (one.sig.bucket, one.sig.size) == (other.sig.bucket, other.sig.size)
-    return same and one is not other
-
-
-def _nth(task: Task, place: int) -> str:
-    """Return the finalist at `place`, the best one where there are not so many."""
-    names = task.outcome.finalists or list(task.outcome.times)
-    return names[place] if place < len(names) else names[0]
-
-
-def _layer(task: Task) -> Layer:
-    before, after = task.ranked.name, task.result.tops[0].name if task.result else task.ranked.name
-    times = task.inside if {before, after} <= task.inside.keys() else task.outcome.times
-    return Layer(
-        title(task.sig.parts), tuple(task.nodes), task.share, before, after,
-        times.get(before, 0.0), times.get(after, 0.0), task.outcome.tried, task.state,
-        dict(task.outcome.faults),
-    )  # fmt: skip
 
 
 def tune_graph(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -219,9 +220,7 @@ def test_a_new_field_that_holds_its_default_changes_no_key():
 
 
 def test_the_hash_of_templates_covers_what_they_use(tmp_path, monkeypatch):
-    whole = [p for p in render.template_folders() if p.endswith("kernels_cl")][0]
-    import shutil
-
+    whole = next(p for p in render.template_folders() if p.endswith("kernels_cl"))
     shutil.copytree(whole, tmp_path / "kernels")
     monkeypatch.setenv("CLNN_KERNEL_PATH", str(tmp_path / "kernels"))
     names = ("conv2d_direct.cl.mako", "copy_flat.cl.mako")
