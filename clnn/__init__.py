@@ -15,13 +15,14 @@ from clnn.errors import ClnnError
 from clnn.options import Options
 
 if TYPE_CHECKING:
-    from clnn.api import compile_model, devices, doctor, verify
+    from clnn.api import compile_model, devices, doctor, tune_model, verify
     from clnn.runtime.session import Session
 
 _LAZY = {
     "compile_model": "clnn.api",
     "devices": "clnn.api",
     "doctor": "clnn.api",
+    "tune_model": "clnn.api",
     "verify": "clnn.api",
     "Session": "clnn.runtime.session",
 }
@@ -34,6 +35,7 @@ __all__ = [
     "compile_model",
     "devices",
     "doctor",
+    "tune_model",
     "verify",
 ]
 
