@@ -104,6 +104,7 @@ class Bench:
         self._runner = Worker("trial_child", argument, env)
         self._builders = [Worker("trial_child", argument, env) for _ in range(jobs)]
         self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="clnn-tune")
+        self._store = Store()
         self._root = Path(tempfile.mkdtemp(prefix="clnn-tune-"))
         self._folder = self._root
         self._count = 0
@@ -142,9 +143,9 @@ class Bench:
         for source in sources:
             path = self._source(source)
             binary = path.with_suffix(".bin")
-            if binary.exists():
-                continue
             path.write_text(source, encoding="utf-8")
+            if binary.exists() or self._from_cache(source, binary):
+                continue
             request = {"build": str(path), "binary": str(binary)}
             with self.note(variant):
                 fault = _ask(worker, request, self.limits.build_s).fault
@@ -152,20 +153,26 @@ class Bench:
                 return f"does not build: {fault}"
         return ""
 
+    def _from_cache(self, source: str, binary: Path) -> bool:
+        """Take a binary from the program cache, where it is there."""
+        entry = self._store.get(key_of(self.info, source))
+        if entry is not None:
+            binary.write_bytes(entry.payload)
+        return entry is not None
+
     def sources(self, variant: Variant) -> list[str]:
         """Return the source of each launch of a variant."""
         return [render(launch.template, launch.params) for launch in variant.launches]
 
     def keep(self, variants: Sequence[Variant]) -> None:
         """Put the binaries of built variants in the program cache."""
-        store = Store()
         for variant in variants:
             for launch, source in zip(variant.launches, self.sources(variant), strict=True):
                 path = self._source(source).with_suffix(".bin")
                 binary = path.read_bytes() if path.exists() else b""
                 about = {"title": str(launch.params["name"]), "device": self.info.name}
                 if binary:
-                    store.put(key_of(self.info, source), binary, dict(about))
+                    self._store.put(key_of(self.info, source), binary, dict(about))
 
     def _source(self, source: str) -> Path:
         return self._folder / f"{fields_key('source', [source])[:24]}.cl"
