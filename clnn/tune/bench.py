@@ -201,10 +201,12 @@ class Bench:
             return
         problem, data = self._problem, list[Array | None]()
         for k, operand in enumerate(problem.inputs):
-            raw = None if operand is None else guarded(operand, _data(operand, k))
-            data.append(None if raw is None else elements(raw, self._tensor(f"in{k}")).copy())
-            if raw is not None:
-                np.save(self._folder / f"in{k}.npy", raw)
+            if operand is None or operand.const is not None:
+                data.append(None if operand is None else operand.const)
+                continue
+            raw = guarded(operand, _random(operand, k))
+            np.save(self._folder / f"in{k}.npy", raw)
+            data.append(elements(raw, _tensor(f"in{k}", operand, False)).copy())
         with np.errstate(all="ignore"):
             wanted = self._spec.reference(*[_wide(a) for a in data])
         for k, (operand, want) in enumerate(zip(problem.outputs, wanted, strict=False)):
@@ -212,11 +214,8 @@ class Bench:
             np.save(self._folder / f"out{k}.want.npy", want)
         self._prepared = str(self._folder)
 
-    def _tensor(self, name: str) -> dict[str, Any]:
-        return next(t for t in self._tensors if t["name"] == name)
-
     def _request(self, variant: Variant) -> dict[str, Any]:
-        launches = []
+        launches: list[dict[str, Any]] = []
         for launch, source in zip(variant.launches, self.sources(variant), strict=True):
             path = self._source(source)
             launches.append({
@@ -224,7 +223,9 @@ class Bench:
                 "kernel": str(launch.params["name"]), "global": list(launch.global_size),
                 "local": list(launch.local_size), "args": [self._arg(arg) for arg in launch.args],
             })  # fmt: skip
-        return {"trial": variant.name, "folder": self._prepared, "tensors": self._tensors,
+        used = {name for launch in launches for kind, name, _ in launch["args"] if kind == "tensor"}
+        tensors = [t for t in self._tensors if t["written"] or t["name"] in used]
+        return {"trial": variant.name, "folder": self._prepared, "tensors": tensors,
                 "launches": launches}  # fmt: skip
 
     def _arg(self, arg: In | Out | Const | Scratch) -> tuple[str, str, int]:
@@ -235,6 +236,9 @@ class Bench:
         operands = self._problem.inputs if isinstance(arg, In) else self._problem.outputs
         operand = operands[arg.index]
         assert operand is not None
+        path = self._folder / f"in{arg.index}.npy"
+        if isinstance(arg, In) and operand.const is not None and not path.exists():
+            np.save(path, guarded(operand, operand.const))
         start = GUARD // operand.type.dtype.itemsize + operand.layout.offset + arg.shift
         return "tensor", f"{'in' if isinstance(arg, In) else 'out'}{arg.index}", start
 
@@ -288,9 +292,7 @@ def _tensor(name: str, operand: Operand, written: bool) -> dict[str, Any]:
             "layout": astuple(operand.layout)}  # fmt: skip
 
 
-def _data(operand: Operand, seed: int) -> Array:
-    if operand.const is not None:
-        return operand.const
+def _random(operand: Operand, seed: int) -> Array:
     shape = operand.type.shape
     return np.random.default_rng(seed).standard_normal(shape).astype(operand.type.dtype.numpy)
 

@@ -168,7 +168,7 @@ class Tuner:
 
     def _is_enough(self, task: Task, known: Result) -> bool:
         """Whether a stored result spares the measurement."""
-        if (known.level, self.wish.level) == ("quick", "full"):
+        if not known.tried or (known.level, self.wish.level) == ("quick", "full"):
             return False
         task.known = self._candidates(task)
         best = task.known.get(known.tops[0].name)

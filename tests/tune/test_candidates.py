@@ -8,6 +8,7 @@ from small_graphs import Builder
 from clnn.ops._window import Window
 from clnn.ops.gemm import Gemm
 from clnn.ops.pool import Pool
+from clnn.ops.views import Concat
 from clnn.plan.schedule import make_plan
 from clnn.runtime.device import select
 from clnn.runtime.session import target_of
@@ -20,6 +21,11 @@ def direct(b):
 
 def winograd(b):
     return b.conv("x", 48)
+
+
+def member(b):
+    """A convolution whose output lies inside that of a concatenation, before a border."""
+    return b.conv(b.add(Concat(1), b.conv("x", 16, 1), b.conv("x", 24, 1)), 8)
 
 
 def depthwise(b):
@@ -42,7 +48,9 @@ def turned(b):
     return b.add(Gemm(trans_b=True), "rows", "rows")
 
 
-MAKERS = {f.__name__: f for f in (direct, winograd, depthwise, pool, packed, moving, turned)}
+MAKERS = {
+    f.__name__: f for f in (direct, winograd, member, depthwise, pool, packed, moving, turned)
+}
 
 
 @pytest.mark.parametrize("few", [
