@@ -157,9 +157,8 @@ class Gemm(OpSpec):
                 for first in (True, False)
                 for chosen in _choices(job, first, widest=found.n)
             ]
-        if job.b_const is None and _along_k(job, found):
-            made.append(_dot(job, found))
-        return by_cost(made)
+        dot = job.b_const is None and _along_k(job, found)
+        return by_cost([*made, *([_dot(job, found)] if dot else [])])
 
     def epilogue(self, has_addend: bool) -> tuple[Step, ...]:
         """Return alpha, the addend and `steps` as one chain (the addend's factor is separate)."""
@@ -239,8 +238,7 @@ def _choices(job: _Job, first: bool, widest: int = 1 << 30) -> list[_Job]:
     found = product(job.views)
     tiles = gemm_tiles(found.m, found.n, found.matrices, job.target, widest)[:TILES]
     speed = job.views.k * found.matrices / job.target.compute_units
-    small = found.k * found.n * 4 <= L2_BYTES or not job.target.is_cpu
-    speed *= 1.0 if first == small else OTHER_ORDER
+    speed *= 1.0 if first == _small(job, found) else OTHER_ORDER
     return [replace(job, tile=tile, first=first, cost=cycles * speed) for cycles, tile in tiles]
 
 
@@ -289,8 +287,11 @@ def _tile(job: _Job, found: Product, widest: int = 1 << 30) -> Tile:
     return job.tile or gemm_tile(found.m, found.n, found.matrices, job.target, widest)
 
 
+def _small(job: _Job, found: Product) -> bool:
+    return found.k * found.n * 4 <= L2_BYTES or not job.target.is_cpu
+
+
 def _along_k(job: _Job, found: Product) -> bool:
-    """Whether rows of a and columns of b lie so that their terms can be read by vectors."""
     return found.a[1] == 1 and found.b[0] == 1 and found.k >= 2 * job.target.vector
 
 
@@ -349,8 +350,7 @@ def _pack(job: _Job, tile: Tile, panels: Panels, view: TensorLayout, scratch: Sc
 
 def _tiled(job: _Job, found: Product, tile: Tile, panels: Panels, how: str, b: Arg) -> Launch:
     blocks, tiles = -(-found.n // panels.width), -(-found.m // tile.mr)
-    small = found.k * found.n * 4 <= L2_BYTES or not job.target.is_cpu
-    first = small if job.first is None else job.first
+    first = _small(job, found) if job.first is None else job.first
     parts = 1 if job.target.is_cpu or not first else _parts(found, tile, blocks * tiles, job.target)
     if parts > 1:
         across = -(-blocks // SPLIT_LANES) * SPLIT_LANES

@@ -67,7 +67,8 @@ class _Bench:
         folder = request["folder"]
         if self.memory is None or self.memory.folder != folder:
             self.loaded.clear()
-            self.memory = _Memory(self, folder, request["tensors"])
+            self.memory = _Memory(self, folder)
+        self.memory.need(request["tensors"])
         ready = self.loaded.pop(request["trial"], None) or _Loaded(self, self.memory, request)
         self.loaded[request["trial"]] = ready
         while len(self.loaded) > KEPT:
@@ -109,12 +110,23 @@ class _Bench:
 class _Memory:
     """The tensors of one problem on the device, and what they must hold after a run."""
 
-    def __init__(self, bench: _Bench, folder: str, tensors: Sequence[Mapping[str, Any]]) -> None:
-        self.bench, self.folder, self.tensors = bench, folder, tensors
-        self.bytes = {t["name"]: np.load(Path(folder, f"{t['name']}.npy")) for t in tensors}
-        self.buffers = {name: bench.buffer(data) for name, data in self.bytes.items()}
-        self.wanted = {t["name"]: np.load(Path(folder, f"{t['name']}.want.npy"))
-                       for t in tensors if t["written"]}  # fmt: skip
+    def __init__(self, bench: _Bench, folder: str) -> None:
+        self.bench, self.folder = bench, folder
+        self.tensors: dict[str, Mapping[str, Any]] = {}
+        self.bytes: dict[str, np.ndarray[Any, Any]] = {}
+        self.buffers: dict[str, Any] = {}
+        self.wanted: dict[str, np.ndarray[Any, Any]] = {}
+
+    def need(self, tensors: Sequence[Mapping[str, Any]]) -> None:
+        for tensor in tensors:
+            name = tensor["name"]
+            if name in self.tensors:
+                continue
+            self.bytes[name] = np.load(Path(self.folder, f"{name}.npy"))
+            self.buffers[name] = self.bench.buffer(self.bytes[name])
+            if tensor["written"]:
+                self.wanted[name] = np.load(Path(self.folder, f"{name}.want.npy"))
+            self.tensors[name] = tensor
 
     def restore(self) -> None:
         for name in self.wanted:
@@ -122,8 +134,8 @@ class _Memory:
 
     def compare(self) -> tuple[str, float]:
         worst = 0.0
-        for tensor in self.tensors:
-            name, before = tensor["name"], self.bytes[tensor["name"]]
+        for name, tensor in self.tensors.items():
+            before = self.bytes[name]
             after = np.empty_like(before)
             self.bench.cl.enqueue_copy(self.bench.queue, after, self.buffers[name])
             if not tensor["written"]:

@@ -104,6 +104,7 @@ class Bench:
         self._runner = Worker("trial_child", argument, env)
         self._builders = [Worker("trial_child", argument, env) for _ in range(jobs)]
         self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="clnn-tune")
+        self._store = Store()
         self._root = Path(tempfile.mkdtemp(prefix="clnn-tune-"))
         self._folder = self._root
         self._count = 0
@@ -142,9 +143,9 @@ class Bench:
         for source in sources:
             path = self._source(source)
             binary = path.with_suffix(".bin")
-            if binary.exists():
-                continue
             path.write_text(source, encoding="utf-8")
+            if binary.exists() or self._from_cache(source, binary):
+                continue
             request = {"build": str(path), "binary": str(binary)}
             with self.note(variant):
                 fault = _ask(worker, request, self.limits.build_s).fault
@@ -152,20 +153,26 @@ class Bench:
                 return f"does not build: {fault}"
         return ""
 
+    def _from_cache(self, source: str, binary: Path) -> bool:
+        """Take a binary from the program cache, where it is there."""
+        entry = self._store.get(key_of(self.info, source))
+        if entry is not None:
+            binary.write_bytes(entry.payload)
+        return entry is not None
+
     def sources(self, variant: Variant) -> list[str]:
         """Return the source of each launch of a variant."""
         return [render(launch.template, launch.params) for launch in variant.launches]
 
     def keep(self, variants: Sequence[Variant]) -> None:
         """Put the binaries of built variants in the program cache."""
-        store = Store()
         for variant in variants:
             for launch, source in zip(variant.launches, self.sources(variant), strict=True):
                 path = self._source(source).with_suffix(".bin")
                 binary = path.read_bytes() if path.exists() else b""
                 about = {"title": str(launch.params["name"]), "device": self.info.name}
                 if binary:
-                    store.put(key_of(self.info, source), binary, dict(about))
+                    self._store.put(key_of(self.info, source), binary, dict(about))
 
     def _source(self, source: str) -> Path:
         return self._folder / f"{fields_key('source', [source])[:24]}.cl"
@@ -194,10 +201,12 @@ class Bench:
             return
         problem, data = self._problem, list[Array | None]()
         for k, operand in enumerate(problem.inputs):
-            raw = None if operand is None else guarded(operand, _data(operand, k))
-            data.append(None if raw is None else elements(raw, self._tensor(f"in{k}")).copy())
-            if raw is not None:
-                np.save(self._folder / f"in{k}.npy", raw)
+            if operand is None or operand.const is not None:
+                data.append(None if operand is None else operand.const)
+                continue
+            raw = guarded(operand, _random(operand, k))
+            np.save(self._folder / f"in{k}.npy", raw)
+            data.append(elements(raw, _tensor(f"in{k}", operand, False)).copy())
         with np.errstate(all="ignore"):
             wanted = self._spec.reference(*[_wide(a) for a in data])
         for k, (operand, want) in enumerate(zip(problem.outputs, wanted, strict=False)):
@@ -205,11 +214,8 @@ class Bench:
             np.save(self._folder / f"out{k}.want.npy", want)
         self._prepared = str(self._folder)
 
-    def _tensor(self, name: str) -> dict[str, Any]:
-        return next(t for t in self._tensors if t["name"] == name)
-
     def _request(self, variant: Variant) -> dict[str, Any]:
-        launches = []
+        launches: list[dict[str, Any]] = []
         for launch, source in zip(variant.launches, self.sources(variant), strict=True):
             path = self._source(source)
             launches.append({
@@ -217,7 +223,9 @@ class Bench:
                 "kernel": str(launch.params["name"]), "global": list(launch.global_size),
                 "local": list(launch.local_size), "args": [self._arg(arg) for arg in launch.args],
             })  # fmt: skip
-        return {"trial": variant.name, "folder": self._prepared, "tensors": self._tensors,
+        used = {name for launch in launches for kind, name, _ in launch["args"] if kind == "tensor"}
+        tensors = [t for t in self._tensors if t["written"] or t["name"] in used]
+        return {"trial": variant.name, "folder": self._prepared, "tensors": tensors,
                 "launches": launches}  # fmt: skip
 
     def _arg(self, arg: In | Out | Const | Scratch) -> tuple[str, str, int]:
@@ -228,6 +236,9 @@ class Bench:
         operands = self._problem.inputs if isinstance(arg, In) else self._problem.outputs
         operand = operands[arg.index]
         assert operand is not None
+        path = self._folder / f"in{arg.index}.npy"
+        if isinstance(arg, In) and operand.const is not None and not path.exists():
+            np.save(path, guarded(operand, operand.const))
         start = GUARD // operand.type.dtype.itemsize + operand.layout.offset + arg.shift
         return "tensor", f"{'in' if isinstance(arg, In) else 'out'}{arg.index}", start
 
@@ -281,9 +292,7 @@ def _tensor(name: str, operand: Operand, written: bool) -> dict[str, Any]:
             "layout": astuple(operand.layout)}  # fmt: skip
 
 
-def _data(operand: Operand, seed: int) -> Array:
-    if operand.const is not None:
-        return operand.const
+def _random(operand: Operand, seed: int) -> Array:
     shape = operand.type.shape
     return np.random.default_rng(seed).standard_normal(shape).astype(operand.type.dtype.numpy)
 

@@ -22,10 +22,12 @@ SHARE_OF_FIRST = 0.7  # of the time, for the first look at all candidates
 
 @dataclass(frozen=True)
 class Effort:
-    """How thorough a contest is: candidates that take part, builds at once."""
+    """How thorough a contest is: candidates that take part, and how many between two looks at the
+    clock; first: those that always run, the ranked one (mostly built already) among them."""
 
     candidates: int = 24
     chunk: int = 4
+    first: int = 3
 
 
 @dataclass
@@ -110,12 +112,13 @@ def contest(
             names[-1] = entries[0].name
         return [right[name] for name in names]
 
-    for at in range(0, len(entries), effort.chunk):
-        if at and (
-            clock() >= look_until or min(found.times.values(), default=1e30) <= CLOSE * bound
-        ):
+    at = 0
+    while at < len(entries):
+        close = min(found.times.values(), default=1e30) <= CLOSE * bound
+        if at and (clock() >= look_until or close):
             break
-        chunk = entries[at : at + effort.chunk]
+        chunk = entries[at : at + (effort.chunk if at else effort.first)]
+        at += len(chunk)
         built = measurer.build(chunk)
         first_look(chunk)
     for variant in best(KEPT[0]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from clnn.tune.task import SoFar, Task, alike, layer_of, nth, tasks_of
 
 BUDGETS = {"quick": 30.0, "full": 270.0}
 EFFORTS = {"quick": Effort(8), "full": Effort(24)}
+HINTS = 3  # winners of other layers that are tried first
 LIKE = 8  # candidates of a problem much like one that was measured before
 LEAST_S = 2.0  # of a problem; below, the time left goes to nobody
 FOR_NETWORK = 0.12  # share of the budget for comparing finalists in the network
@@ -166,7 +168,7 @@ class Tuner:
 
     def _is_enough(self, task: Task, known: Result) -> bool:
         """Whether a stored result spares the measurement."""
-        if (known.level, self.wish.level) == ("quick", "full"):
+        if not known.tried or (known.level, self.wish.level) == ("quick", "full"):
             return False
         task.known = self._candidates(task)
         best = task.known.get(known.tops[0].name)
@@ -226,11 +228,16 @@ class Tuner:
         same = [t for t in self.tasks if t.outcome.times and alike(t, task)]
         return [name for t in same for name in list(t.outcome.times)[:TOP]]
 
+    def _elsewhere(self, task: Task) -> list[str]:
+        """Return variants that this problem has too and that beat the ranked one most often."""
+        won = Counter(next(iter(t.outcome.times)) for t in self.tasks if t.state == "tuned")
+        return [name for name, _ in won.most_common() if name in task.known][:HINTS]
+
     def _before(self, task: Task) -> list[str]:
-        """Return the variants to try first: of earlier results, then of the defaults."""
+        """Return the variants to try first: of earlier results, of the defaults, of other layers."""
         found = (self.store.result(task.sig.key), self.store.prior(task.sig.key))
         names = [top.name for result in found if result for top in result.tops]
-        return [*names, *self.defaults.names(task.sig)]
+        return [*names, *self.defaults.names(task.sig), *self._elsewhere(task)]
 
     def _bound(self, task: Task) -> float:
         """Return the seconds that the device's measured peaks allow, 0 where they are not known."""

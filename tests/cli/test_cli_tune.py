@@ -141,3 +141,18 @@ def test_rich_shows_the_same(any_device):
     text = out.getvalue()
     assert "problems 2/5" in text and "time left 42 s" in text and line(where) in text
     assert "3/24 candidates, best 1000.0 us, 2.00 x the ranked" in text
+
+
+def test_verify_finds_damaged_lines(clnn, tmp_path):
+    from clnn.cache.lines import LineFile
+
+    lines = LineFile(tmp_path / "cache" / "tuning" / "dev.jsonl")
+    lines.append([{"kind": "failure"}])
+    assert clnn("cache", "verify").code == 0
+    with lines.path.open("a") as out:
+        out.write('{"kind": "failure"}\n')
+    done = clnn("cache", "verify", "--json")
+    assert done.code == 1 and done.data["bad"] == ["tuning/dev.jsonl"]
+    assert clnn("cache", "info", "--json").data["tuning"]["dev"] == {
+        "results": 0, "failures": 1, "damaged": 1,
+    }  # fmt: skip

@@ -75,7 +75,7 @@ def test_winograd(device, size, pads):
     assert "_f4_" in name or "_f2_" in name
 
 
-@pytest.mark.parametrize("m,mr,nv", [(4, 5, 1), (2, 6, 4), (4, 9, 3), (2, 14, 2)])
+@pytest.mark.parametrize("m,mr,nv", [(4, 5, 1), (2, 6, 4), (4, 9, 3), (2, 14, 2), (6, 4, 2)])
 def test_tiles_of_winograd(device, monkeypatch, m, mr, nv):
     monkeypatch.setattr(
         _conv_kernels,

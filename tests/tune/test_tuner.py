@@ -116,7 +116,7 @@ def test_finalists_meet_in_the_network_at_once():
 
 
 def test_the_budget_bounds_the_work_and_what_is_left_is_said():
-    run = Run(Wish("full", budget=20.0))
+    run = Run(Wish("full", budget=8.0))
     assert run.states == ["kept", "kept", "skipped"] and run.clock.now < 30
     assert "1 skipped" in run.report.closing()
     more = Run(Wish("full", budget=200.0))
@@ -137,7 +137,7 @@ def test_quick_tries_fewer_than_full():
 
 
 def test_resuming_measures_only_what_is_missing():
-    first = Run(Wish("full", budget=20.0))
+    first = Run(Wish("full", budget=8.0))
     again = Run(Wish("full", budget=1e4, resume=True))
     assert sorted(again.states) == ["kept", "known", "known"] and len(again.bench.problems) == 1
     done = Run(Wish("full", resume=True))
@@ -215,3 +215,11 @@ def test_progress_tells_problems_candidates_and_gain():
 def test_a_wish_that_is_not_allowed(wrong):
     with pytest.raises(SettingError, match="must be one of quick, full"):
         Wish(**wrong)
+
+
+def test_what_won_elsewhere_is_tried_first():
+    wish, shares = Wish("full", budget=1e4), (8.0, 2.0, 1.0)
+    first = Run(wish, shares=shares)
+    name = next(n for n in reversed(first.bench.by_problem[0]) if n in names_of(tasks()[1]))
+    again = Run(wish, times={name: 0.5}, inside={name: 0.5}, shares=shares)
+    assert name not in first.bench.by_problem[1][:6] and name in again.bench.by_problem[1][:6]
