@@ -129,7 +129,8 @@ class Conv2d(OpSpec):
 
     def candidates(self, problem: Problem) -> list[Variant]:
         """Return register tiles in both group orders, bands of depthwise, plans of Winograd."""
-        if problem.outputs[0].type.size == 0 or not _fits_fast(problem, self.steps):
+        out = problem.outputs[0].type
+        if out.size == 0 or out.dtype != F32 or not _fits_fast(problem, self.steps):
             return self.variants(problem)
         found = [
             _direct(self, problem, tile, first, cycles)
