@@ -90,6 +90,8 @@ class FakeNetwork:
     shares: Mapping[str, float] = field(default_factory=dict)
     otherwise: float = 1.0
     room: int = 4
+    later: Mapping[str, float] = field(default_factory=dict)  # of the last comparison
+    calls: int = 0
     ran: list[dict[str, str]] = field(default_factory=list)
 
     def _of(self, key: str, choice: Mapping[str, str]) -> float:
@@ -98,6 +100,9 @@ class FakeNetwork:
 
     def profile(self, choices: Any) -> list[dict[str, float]]:
         self.ran += [dict(c) for c in choices]
+        self.calls += 1
+        if self.calls == 3:
+            self.times = {**self.times, **self.later}
         return [{key: self._of(key, choice) for key in self.keys} for choice in choices]
 
     def latency(self, choices: Any) -> list[float]:
