@@ -26,7 +26,7 @@ from clnn.tune.signature import templates_of, title
 from clnn.tune.store import TOP, Result, Timed, TuningStore
 from clnn.tune.task import SoFar, Task, alike, layer_of, nth, tasks_of
 
-BUDGETS = {"quick": 30.0, "full": 270.0}
+BUDGETS = {"quick": 30.0, "full": 250.0}
 EFFORTS = {"quick": Effort(8), "full": Effort(24)}
 HINTS = 3  # winners of other layers that are tried first
 LIKE = 8  # candidates of a problem much like one that was measured before
@@ -38,7 +38,8 @@ LEFT_OVER = "was being tried when the tuner or the machine went down"
 
 @dataclass(frozen=True)
 class Wish:
-    """What is asked for. budget: seconds (0: the level's). resume: keep results that are there.
+    """What is asked for. budget: seconds (0: the level's), which begin once the network as ranked
+    was built and timed. resume: keep results that are there.
 
     retry: try again what failed before.
     """
@@ -121,6 +122,8 @@ class Tuner:
         try:
             if any(task.state != "known" for task in self.tasks):
                 self._shares()
+                self._begin = self._clock()
+                self._end = self._begin + self.wish.seconds
                 with self._journal() as journal:
                     self._contests(journal)
                 self._compare()

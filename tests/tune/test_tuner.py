@@ -35,11 +35,13 @@ class Run:
 
     def __init__(
         self, wish=None, times=None, inside=None, shares=(1.0, 3.0, 2.0), info=None, later=None,
-        **bench,
+        first_s=0.0, **bench,
     ):  # fmt: skip
         self.clock = Clock()
         self.bench = FakeBench(times or {}, self.clock, **bench)
-        self.network = FakeNetwork({}, inside or {}, later=later or {})
+        self.network = FakeNetwork(
+            {}, inside or {}, later=later or {}, clock=self.clock, first_s=first_s
+        )
         self.told = []
         self.tuner = Tuner(GRAPH, info or described(), Options(), wish or Wish(), tell=self.told.append,
                            bench=self.bench, network=self.network, clock=self.clock, defaults=NONE)  # fmt: skip
@@ -133,6 +135,11 @@ def test_the_budget_bounds_the_work_and_what_is_left_is_said():
     assert "1 skipped" in run.report.closing()
     more = Run(Wish("full", budget=200.0))
     assert more.states == ["kept"] * 3 and len(more.bench.built) > len(run.bench.built)
+
+
+def test_the_budget_begins_when_the_network_is_built():
+    run = Run(Wish("full", budget=8.0), first_s=100.0)
+    assert run.states == ["kept", "kept", "skipped"] and 106 <= run.clock.now < 120
 
 
 def test_a_larger_share_gets_more_candidates():
