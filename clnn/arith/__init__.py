@@ -1,0 +1,1 @@
+"""Arithmetics: how numbers are multiplied, summed, rounded and clipped, apart from any geometry."""
