@@ -3,6 +3,8 @@ embARC MLI 2.0: sums of products in fx16, fx16_fx8_fx8 and sa8_sa8_sa32 (clnn/ar
 
 functions     round_shift_T(x, n): x / 2**n to nearest, n > 0 at most the bits of T less one; ties go
               up (the addition of a half saturates) or to even. Shifts are vectors like x.
+              Sums in 64 bits stay below 2**63, so that they need no saturation: the index of a
+              tensor has 31 bits, a product 30.
 Table rows    fixed: start, bias | affine: start, bias, multiplier, shift, first shift
 </%doc>
 <%!
@@ -10,18 +12,20 @@ from clnn.arith.mli import MliAffine
 
 BITS = {"int": 32, "long": 64}
 %>
+<%def name="sum(ctype, x, y)">${f"({x} + {y})" if ctype == "long" else f"add_sat({x}, {y})"}</%def>
 <%def name="round_shift(arith, ctype, width)">\
 <% T = vec_type(ctype, width) %>\
 % if arith.up:
 ${T} round_shift_${ctype}(const ${T} x, const ${T} n)
 {
-    return add_sat(x, (${T})(1) << (n - (${T})(1))) >> n;
+    return ${sum(ctype, "x", f"((({T})(1)) << (n - ({T})(1)))")} >> n;
 }
 % else:
 ${T} round_shift_${ctype}(const ${T} x, const ${T} n)
 {
+<% U = vec_type("u" + ctype, width) %>\
     const ${T} down = x >> n, tie = (${T})(1) << (n - (${T})(1)), rest = x & ~((${T})(-1) << n);
-    return down + (rest > tie - (down & (${T})(1)) ? (${T})(1) : (${T})(0));
+    return down + as_${T}(as_${U}(rest + tie - (${T})(1) + (down & (${T})(1))) >> as_${U}(n));
 }
 % endif
 </%def>
@@ -80,7 +84,7 @@ ${finish_fixed(arith, width, acc, result, row)}
     T, S, n = vec_type(arith.acc, width), vec_type("short", width), arith.out_shift
     bias = f"convert_{T}({row(1)})" if arith.acc == "long" else row(1)
 %>\
-    const ${T} total = add_sat(${acc}, ${bias});
+    const ${T} total = ${sum(arith.acc, acc, bias)};
 % if n >= BITS[arith.acc]:
     const ${T} scaled = (${T})(0);
 % elif n > 0:

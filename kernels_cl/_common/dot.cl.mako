@@ -1,7 +1,8 @@
 <%doc>
 Operands of multiply-adds, one product or a lot of four products of bytes at a time.
 
-weights(dot, wt, product, width, pointer, where): expression of `width` weights at pointer + where
+weights(dot, wt, product, width, pointer, where): expression of `width` weights at pointer + where,
+     width more than 1 for lots
 element(dot, xt, text): expression of the input element, or of a lot of them, at the lvalue `text`
 add(dot, width, acc, x, w): statement that adds lots of four products to `acc`
 dot  "": one product. "vnni": x86's vpdpbusd through inline assembly. "plain": the same sums in C.
@@ -9,13 +10,12 @@ dot  "": one product. "vnni": x86's vpdpbusd through inline assembly. "plain": t
      must make good for.
 </%doc>
 <%def name="weights(dot, wt, product, width, pointer, where)">\
-<% text = f"vload{width}(0, (__global const int *)({pointer} + {where}))" if dot and width > 1 else load(wt, width, pointer, str(where)) %>\
-% if dot and width == 1:
-*(__global const int *)(${pointer} + ${where})\
-% elif dot or wt == product:
-${text}\
+% if dot:
+vload${width}(0, (__global const int *)(${pointer} + ${where}))\
+% elif wt == product:
+${load(wt, width, pointer, str(where))}\
 % else:
-convert_${vec_type(product, width)}(${text})\
+convert_${vec_type(product, width)}(${load(wt, width, pointer, str(where))})\
 % endif
 </%def>
 <%def name="element(dot, xt, text)">\
