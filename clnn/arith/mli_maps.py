@@ -38,6 +38,7 @@ class MliMap(Elementwise):
 
     library = "_arith/mli_map.cl.mako"
     name: ClassVar[str]
+    up: bool = False
 
     @property
     def types(self) -> tuple[DType, ...]:
@@ -214,6 +215,25 @@ class Clip(MliMap):
     def compute(self, *operands: Array) -> Array:
         """Return the clipped operand."""
         return np.maximum(np.minimum(operands[0], self.high), self.low)
+
+
+@dataclass(frozen=True)
+class Complement(MliMap):
+    """`top` less the operand."""
+
+    bits: int
+    top: int
+
+    name = "complement"
+
+    @property
+    def types(self) -> tuple[DType, ...]:
+        """Two tensors of one format."""
+        return (BY_BITS[self.bits],) * 2
+
+    def compute(self, *operands: Array) -> Array:
+        """Return the saturated difference."""
+        return saturate(self.top - operands[0], self.bits)
 
 
 @dataclass(frozen=True)

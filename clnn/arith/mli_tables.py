@@ -99,7 +99,13 @@ class Activation(MliMap):
     """Sigmoid or tanh of an fx16 tensor."""
 
     look: Lookup
+
     name = "activation"
+
+    @property
+    def up(self) -> bool:  # type: ignore[override]
+        """The rounding mode."""
+        return self.look.up
 
     @property
     def types(self) -> tuple[DType, ...]:
