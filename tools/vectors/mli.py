@@ -27,7 +27,9 @@ TYPES = {
     "sa8": mli.MliElementType.MLI_EL_SA_8, "sa32": mli.MliElementType.MLI_EL_SA_32,
     "fp32": mli.MliElementType.MLI_EL_FP_32,
 }  # fmt: skip
-HOLE = bytes([0xEF, 0xBE, 0xAD, 0xDE])
+
+
+APART = ("mli_krn_prelu",)  # recorded with an output of its own
 
 
 def cases(folder: Path) -> Iterator[Case]:
@@ -62,7 +64,7 @@ class Call:
         self.format = self._format()
         self.tensors = {name: self._given(name) for name in about["tensors"] if name != "out"}
         self.wanted = self._recorded("out", "conv" if mode in about["out_same_as_conv"] else mode)
-        self.out = tensor(about["tensors"]["out"], self._fresh())
+        self.out = tensor(about["tensors"]["out"], self._memory())
 
     def _format(self) -> str:
         formats = {n: t["format"] for n, t in self.about["tensors"].items()}
@@ -81,6 +83,12 @@ class Call:
         raw = self.arrays.get(f"{name}__{mode}__raw")
         found = raw if raw is not None else self.arrays[f"{name}__{mode}"]
         return np.ascontiguousarray(found).reshape(-1).view(np.uint8)
+
+    def _memory(self) -> np.ndarray:
+        """Return the output's memory: that of the input where the call computes in place."""
+        if self.about["case"].endswith("_ipc") and self.about["kernel"] not in APART:
+            return self.tensors["input"].data.reshape(-1).view(np.uint8)
+        return self._fresh()
 
     def _fresh(self) -> np.ndarray:
         """Return the output's memory before the call: the recorded holes, other bytes elsewhere."""
@@ -161,9 +169,47 @@ def _l2(call: Call) -> Any:
     return function(call.tensors["input"], call.tensors["epsilon"], cfg, call.out)
 
 
+def _fields(call: Call, *names: str) -> dict[str, Any]:
+    return {name: call.cfg[name] for name in names}
+
+
+PLACES = ("stride_width", "stride_height", "padding_left", "padding_right", "padding_top",
+          "padding_bottom")  # fmt: skip
+
+
+def _mac(stem: str) -> Any:
+    def make(call: Call) -> Any:
+        relu = mli.MliReluCfg(call.cfg["relu"])
+        cfg: Any = mli.MliFullyConnectedCfg(relu)
+        if "stride_width" in call.cfg:
+            cfg = mli.MliConv2dCfg(relu, **_fields(call, *PLACES, "dilation_width", "dilation_height"))
+        name = f"{stem}_{call.format}"
+        if stem.endswith("connected") and call.about["case"].endswith("_spec"):
+            name += "_ext_bias"
+        t = call.tensors
+        return _function(name)(t["input"], t["weights"], t["bias"], cfg, call.out)
+
+    return make
+
+
+def _pool(stem: str) -> Any:
+    def make(call: Call) -> Any:
+        cfg = mli.MliPoolCfg(**_fields(call, *PLACES, "kernel_width", "kernel_height"))
+        return _function(f"{stem}_{call.format}")(call.tensors["input"], cfg, call.out)
+
+    return make
+
+
 CALLS: dict[str, Any] = {
     "mli_krn_relu": _relu, "mli_krn_eltwise": _eltwise, "mli_krn_leaky_relu": _leaky,
     "mli_krn_prelu": _prelu, "mli_krn_sigm": _unary("mli_krn_sigm"),
     "mli_krn_tanh": _unary("mli_krn_tanh"), "mli_hlp_convert_tensor": _convert,
     "mli_krn_softmax": _softmax, "mli_krn_l2_normalize": _l2,
+    "mli_krn_fully_connected": _mac("mli_krn_fully_connected"),
+    "mli_krn_conv2d": _mac("mli_krn_conv2d_hwcn"),
+    "mli_krn_depthwise_conv": _mac("mli_krn_depthwise_conv2d_hwcn"),
+    "mli_krn_group_conv2d": _mac("mli_krn_group_conv2d_hwcn"),
+    "mli_krn_transpose_conv2d": _mac("mli_krn_transpose_conv2d_hwcn"),
+    "mli_krn_maxpool": _pool("mli_krn_maxpool_hwc"),
+    "mli_krn_avepool": _pool("mli_krn_avepool_hwc"),
 }  # fmt: skip
