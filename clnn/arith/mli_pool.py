@@ -6,22 +6,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clnn.arith._base import Array
+from clnn.arith._base import Array, Averaging
+from clnn.arith.mli_maps import BY_BITS
 from clnn.arith.mli_primitives import (
-    add,
     cast,
     normalise,
     redundant_sign_bits,
-    round_shift,
-    saturate,
     shift_left,
     wrap,
 )
 from clnn.arith.mli_quant import Quant, requant
+from clnn.types import DType
 
 
 @dataclass(frozen=True)
-class AverageRule:
+class AverageRule(Averaging):
     """Sums of windows times the reciprocal of their element count, at the output's scale.
 
     wide: the multiplier of sa8 keeps 16 bits instead of 8 (the build mode AVEPOOL_16BIT_MUL).
@@ -31,6 +30,12 @@ class AverageRule:
     wanted: Quant
     wide: bool = False
     up: bool = False
+
+    library = "_arith/mli_pool.cl.mako"
+
+    def accepts(self, dtype: DType) -> bool:
+        """Whether this is the type of the tensor's elements."""
+        return dtype == BY_BITS[self.given.bits]
 
     @property
     def name(self) -> str:
@@ -43,7 +48,7 @@ class AverageRule:
         """Width of the accumulator."""
         return 64 if self.given.bits == 16 else 32
 
-    def rates(self, most: int) -> Array:
+    def table(self, most: int) -> Array:
         """Return multiplier, shift and start of the sum for 0..most elements, as int32."""
         rows = [self._rate(max(count, 1)) for count in range(most + 1)]
         return np.array(rows, np.int32)
@@ -59,7 +64,7 @@ class AverageRule:
 
     def finish(self, total: Array, count: Array) -> Array:
         """Return averages of sums (int64) over `count` elements each."""
-        rates = self.rates(int(count.max(initial=0))).astype(np.int64)
+        rates = self.table(int(count.max(initial=0))).astype(np.int64)
         mul, shift, start = np.moveaxis(rates[count], -1, 0)
         acc = wrap(total * mul + start, self.acc_bits)
         return cast(acc, shift, self.acc_bits, self.given.bits, self.up)
