@@ -10,18 +10,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clnn.arith._base import Array
-from clnn.arith.mli import MliAffine, MliFixed
+from clnn.arith._base import Arithmetic, Array
+from clnn.arith.mli import MliAffine
+from clnn.arith.mli_convert import sign_bits
+from clnn.arith.mli_maps import BY_BITS
 from clnn.arith.mli_primitives import (
-    add,
     cast,
     redundant_sign_bits,
     round_shift,
-    saturate,
     shift_left,
     wrap,
 )
 from clnn.arith.mli_quant import Quant
+from clnn.errors import DTypeError
+from clnn.types import I32, I64, DType
 
 
 @dataclass(frozen=True)
@@ -86,25 +88,78 @@ class DenseRule:
 
 def leading(bias: Array) -> Array:
     """Return 32-bit numbers with only their 16 leading bits kept."""
-    from clnn.arith.mli_convert import sign_bits
-
     drop = np.maximum(16 - sign_bits(bias), 0)
     return shift_left(bias >> drop, drop, 32)
 
 
-def dense_sum(parts: list[Array], bits: int, out: Quant) -> Array:
-    """Return the saturating sum of scaled products, moved by the zero point, as int64."""
-    total = parts[0]
-    for part in parts[1:]:
-        total = add(total, part, bits)
-    return saturate(add(total, out.zero, bits), out.bits)
-
-
 def gate_quant(given: Quant, w_frac: int) -> Quant:
-    """Return the format in which the gates of a cell are summed."""
+    """Return the format in which the gates of LSTM are summed."""
     if given.affine:
         return Quant(8, 4, 1, 0, True)
-    return Quant(given.bits, min(10 if given.bits == 16 else 4, given.frac + w_frac))
+    return Quant(given.bits, min(10, given.frac + w_frac))
 
 
-__all__ = ["DenseRule", "MliFixed", "dense_sum", "gate_quant"]
+def gru_gate_quant(given: Quant, w_frac: int) -> Quant:
+    """Return the format in which the gates of GRU are summed."""
+    if given.affine:
+        return Quant(8, 9, 21, 0, True)
+    return Quant(given.bits, min(11, given.frac + w_frac))
+
+
+@dataclass(frozen=True)
+class MliDense(Arithmetic):
+    """Sums of products scaled to a common format, at the accumulator's width.
+
+    Output channels are the units of one gate after those of another.
+    """
+
+    rule: DenseRule
+    gates: int
+
+    library = "_arith/mli_dense.cl.mako"
+    wraps = True
+
+    @property
+    def name(self) -> str:
+        """Name in kernels."""
+        return f"mli_dense_{'sa8' if self.rule.given.affine else f'fx16_w{self.rule.w_bits}'}"
+
+    @property
+    def acc(self) -> str:
+        """Type of the accumulator."""
+        return "long" if self.rule.acc_bits == 64 else "int"
+
+    @property
+    def padding(self) -> int:
+        """The zero point."""
+        return self.rule.given.zero
+
+    def output(self, x: DType, w: DType) -> DType:
+        """Return the accumulator's type. Raises DTypeError where operands are not of the format."""
+        if x != BY_BITS[self.rule.given.bits] or w != BY_BITS[self.rule.w_bits]:
+            raise DTypeError(f"{self.name} of {x.name} with {w.name}: not its operands.")
+        return I64 if self.rule.acc_bits == 64 else I32
+
+    def bias(self, x: DType, w: DType) -> DType:
+        """Return the type of the weights, or int32 for sa8."""
+        return I32 if self.rule.given.affine else w
+
+    def _gated(self, weights: Array, bias: Array | None) -> tuple[Array, Array | None]:
+        """Return weights (gates, inputs, units) and bias (gates, units)."""
+        moved = weights.reshape(self.gates, -1, weights.shape[1]).transpose(0, 2, 1)
+        return moved, None if bias is None else bias.reshape(self.gates, -1)
+
+    def table(self, weights: Array, bias: Array | None) -> Array | None:
+        """Return rows: what sums begin with, multiplier, shift."""
+        count = len(weights)
+        start = self.rule.start(*self._gated(weights.reshape(count, -1), bias)).reshape(-1)
+        scaling = np.repeat(np.array(self.rule.scaling(), np.int64), count // self.gates, axis=0)
+        return np.stack([start, *scaling.T]).astype(np.int32)
+
+    def reference(self, columns: Array, weights: Array, bias: Array | None) -> Array:
+        """Return scaled sums for 1x1 windows over 1x1 images."""
+        n, _, channels = columns.shape[:3]
+        flat = weights.reshape(-1, channels)
+        y = self.rule(columns.reshape(n, channels), *self._gated(flat, bias))
+        kind = np.int64 if self.rule.acc_bits == 64 else np.int32
+        return y.reshape(n, 1, -1, *columns.shape[4:]).astype(kind)

@@ -5,6 +5,7 @@ define(width, up)  the functions, for one vector width; ties go up, or to even
     shift_sat(x, n)   x / 2**n in 32 bits: the addition of a half saturates; n > 31 gives 0
     shift_wide(x, n)  the same in a wider container, for results that are cast to 16 bits or less
     shift_long(x, n)  the same of 64 bits, for results that are cast to 32 bits or less
+    shift_full(x, n)  the same of 64 bits with results of 64 bits
     sign_bits(x)      redundant sign bits of 32-bit numbers
     In all of them n < 0 moves left, with saturation (to the width of the cast).
 </%doc>
@@ -44,6 +45,13 @@ ${L} shift_long(const ${L} x, const ${L} n)
     ${rounded(L, UL, up, False)}
     const ${L} small = n > (${L})(63) ? (${L})(0) : r;
     return n > (${L})(0) ? small : clamp(x, (${L})(INT_MIN), (${L})(INT_MAX)) << left;
+}
+${L} shift_full(const ${L} x, const ${L} n)
+{
+    const ${L} left = clamp(-n, (${L})(0), (${L})(62)), most = (${L})(LONG_MAX) >> left;
+    const ${L} low = (${L})(LONG_MIN) >> left;
+    const ${L} high = x > most ? (${L})(LONG_MAX) : x << left;
+    return n > (${L})(0) ? shift_long(x, n) : (x < low ? (${L})(LONG_MIN) : high);
 }
 ${I} sign_bits(const ${I} x)
 {

@@ -200,6 +200,24 @@ def _pool(stem: str) -> Any:
     return make
 
 
+def _dense(call: Call) -> Any:
+    count = call.cfg["inputs_num"]
+    t = call.tensors
+    lists = [[t[f"{stem}{k}"] for k in range(count)] for stem in ("inputs", "weights")]
+    function = _function(f"mli_krn_rnn_dense_{call.format}")
+    return function(*lists, t["bias"], mli.MliRnnDenseCfg(count), call.out)
+
+
+def _cell(stem: str) -> Any:
+    def make(call: Call) -> Any:
+        t, cfg = call.tensors, mli.MliRnnCellCfg(**_fields(call, "direction", "results", "act"))
+        given = [t[n] for n in ("input", "prev_out", "weights_in", "weights_out", "bias")]
+        memory = [t["cell"]] if "cell" in t else []
+        return _function(f"{stem}_{call.format}")(*given, cfg, *memory, call.out)
+
+    return make
+
+
 CALLS: dict[str, Any] = {
     "mli_krn_relu": _relu, "mli_krn_eltwise": _eltwise, "mli_krn_leaky_relu": _leaky,
     "mli_krn_prelu": _prelu, "mli_krn_sigm": _unary("mli_krn_sigm"),
@@ -210,6 +228,8 @@ CALLS: dict[str, Any] = {
     "mli_krn_depthwise_conv": _mac("mli_krn_depthwise_conv2d_hwcn"),
     "mli_krn_group_conv2d": _mac("mli_krn_group_conv2d_hwcn"),
     "mli_krn_transpose_conv2d": _mac("mli_krn_transpose_conv2d_hwcn"),
+    "mli_krn_rnn_dense": _dense, "mli_krn_lstm_cell": _cell("mli_krn_lstm_cell"),
+    "mli_krn_gru_cell": _cell("mli_krn_gru_cell"),
     "mli_krn_maxpool": _pool("mli_krn_maxpool_hwc"),
     "mli_krn_avepool": _pool("mli_krn_avepool_hwc"),
 }  # fmt: skip

@@ -19,6 +19,7 @@ FORMATS = {  # of inputs and output, weights, bias
     "fx16_fx8_fx8": (FX16, FX8, FX8),
     "sa8_sa8_sa32": (SA8, SA8, SA32),
 }
+ROUNDED = 2.0**-13  # by which a product of two rounded scales may differ from a third rounded one
 SHAPE = MliStatus.MLI_STATUS_SHAPE_MISMATCH
 TENSORS = MliStatus.MLI_STATUS_INCOMPATEBLE_TENSORS
 CONFIG = MliStatus.MLI_STATUS_BAD_FUNC_CFG
@@ -130,11 +131,11 @@ def symmetric(tensor: MliTensor, name: str, channel_axis: int) -> None:
 
 
 def bias_scales(given: MliTensor, weights: MliTensor, bias: MliTensor) -> None:
-    """Refuse bias scales other than the input's times the weights', to a unit of their own."""
+    """Refuse bias scales other than the input's times the weights', as far as rounding lets them."""
     count = len(weights.quants())
     need(len(bias.quants()) == count, TENSORS, "weights and bias must be quantised at one level.")
     x = given.quant()
     for k, (w, b) in enumerate(zip(weights.quants(), bias.quants(), strict=True)):
         exact = x.scale * w.scale * 2.0 ** (b.frac - x.frac - w.frac)
-        need(abs(exact - b.scale) <= 1, TENSORS,
+        need(abs(exact - b.scale) <= 1 + exact * ROUNDED, TENSORS,
              f"scale {k} of bias is {b.scale}, in times weights is {exact:.1f}.")  # fmt: skip
