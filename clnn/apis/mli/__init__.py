@@ -33,7 +33,7 @@ from clnn.apis.mli.enums import (
 from clnn.apis.mli.modes import Modes, configure, modes, using
 from clnn.apis.mli.tensor import FxParams, MliTensor, SaParams
 
-_ROOMS = ("elementwise", "rows", "mac", "transposed", "pooling", "recurrent")
+_ROOMS = ("elementwise", "rows", "mac", "transposed", "pooling", "recurrent", "movement")
 
 __all__ = [
     "FxParams",
