@@ -9,7 +9,6 @@ import numpy as np
 from clnn.arith._base import Array
 from clnn.arith.mli_maps import (
     BY_BITS,
-    DIFFERENCE,
     PRODUCT,
     SUM,
     Complement,
@@ -22,7 +21,6 @@ from clnn.arith.mli_tables import SIGMOID, TANH, activation, activation_quant
 from clnn.types import I32, I64, DType
 
 NO_ACTIVATION, TANH_ACTIVATION, SIGMOID_ACTIVATION = 0, 1, 2
-
 
 
 @dataclass(frozen=True)
@@ -163,9 +161,7 @@ def gru_reset(gates: Quant, state: Quant, long: bool, up: bool) -> Fused:
     return chain.done()
 
 
-def gru_new_state(
-    gates: Quant, state: Quant, out: Quant, act: int, long: bool, up: bool
-) -> Fused:
+def gru_new_state(gates: Quant, state: Quant, out: Quant, act: int, long: bool, up: bool) -> Fused:
     """Return the next output of GRU.
 
     Operands: scaled products of input and of state for the update gate, those of input and of the

@@ -100,7 +100,7 @@ PACKED_BASE = 64  # what is added to a shift of L2 that travels with its multipl
 
 
 def _packed(value: Array, shift: Array) -> Array:
-    return value | shift << 16
+    return np.asarray(value | shift << 16)
 
 
 @dataclass(frozen=True)

@@ -70,12 +70,14 @@ class Lookup:
         entries = self.table.values.astype(np.int64)
         last = self.table.length - 1
         if self.shift <= 0:
-            return entries[np.clip(shift_left(x, -self.shift, 32) + self.table.offset, 0, last)]
+            place = np.clip(shift_left(x, -self.shift, 32) + self.table.offset, 0, last)
+            return np.asarray(entries[place])
         x = x >> self.pre
         place = np.clip((x >> self.shift) + self.table.offset, 0, last - 1)
         rest = x & ((1 << self.shift) - 1)
         low = entries[place]
-        return low - cast((low - entries[place + 1]) * rest, self.shift, 32, 16, self.up)
+        step = cast((low - entries[place + 1]) * rest, self.shift, 32, 16, self.up)
+        return np.asarray(low - step)
 
 
 def lookup(table: Table, frac: int, up: bool, interpolated: bool = False) -> Lookup:

@@ -21,13 +21,11 @@ from clnn.ops._base import (
     OpSpec,
     Out,
     Problem,
-    Target,
     Variant,
     grid,
 )
 from clnn.ops._functions import Step, apply_steps
-from clnn.ops._matrices import REGISTERS
-from clnn.ops._registry import Emit, OnnxNode, Source, Unsupported, onnx_op
+from clnn.ops._phases import PACK, PhaseTile, by_output, pack_table, phase_tile
 from clnn.ops._steps import heavy, operand_args, operand_layouts
 from clnn.types import TensorType
 
@@ -201,40 +199,6 @@ class ConvTranspose(OpSpec):
         return [*(_phases(self, problem, mode) for mode in modes), _reference(self, problem)]
 
 
-@dataclass(frozen=True)
-class PhaseTile:
-    """ty x tx pixels of a phase x nv vectors of vw lanes."""
-
-    ty: int
-    tx: int
-    nv: int
-    vw: int
-
-
-def phase_tile(
-    height: int, width: int, vectors: int, counts: Sequence[int], vw: int, target: Target
-) -> PhaseTile:
-    """Return the tile for phases of height x width pixels and `vectors` vectors of `vw` lanes.
-
-    counts: the numbers of vectors that a tile may have.
-    """
-    registers = REGISTERS.get(target.vector, 16)
-    best: tuple[float, PhaseTile] | None = None
-    for nv in counts:
-        most = max((registers - 1) // nv - 1, 1)  # nv vectors of weights and one pixel besides
-        for ty in range(1, min(height, most) + 1):
-            for tx in range(1, min(width, most // ty) + 1):
-                used = height / (-(-height // ty) * ty) * width / (-(-width // tx) * tx)
-                used *= vectors / (-(-vectors // nv) * nv)
-                work = ty * tx * nv
-                slots = max(work, ty * tx + nv + 1) + 3  # multiply-adds, loads, and the loop
-                score = used * work / slots
-                if best is None or score > best[0]:
-                    best = (score, PhaseTile(ty, tx, nv, vw))
-    assert best is not None
-    return best[1]
-
-
 def _special_modes(spec: ConvTranspose, problem: Problem) -> list[str]:
     """Return the modes that suit one filter per channel, or few output channels."""
     x, channels = problem.input(0), problem.outputs[0].type.shape[1]
@@ -301,12 +265,6 @@ def _table(spec: ConvTranspose, problem: Problem) -> Array | None:
     return np.concatenate([np.zeros_like(table[:1]), table[1:]])
 
 
-def by_output(weights: Array, group: int) -> Array:
-    """Return weights (ic, oc / group, kernel...) as (oc, ic / group, kernel...)."""
-    split = weights.reshape(group, weights.shape[0] // group, *weights.shape[1:])
-    return np.ascontiguousarray(np.moveaxis(split, 2, 1)).reshape(-1, split.shape[1], *weights.shape[2:])
-
-
 def _phases(spec: ConvTranspose, problem: Problem, mode: str) -> Variant:
     params = _common(spec, problem)
     src, dst, (sy, sx) = params["src"], params["dst"], params["strides"]
@@ -358,39 +316,6 @@ def _phase_args(
     return (*args, *operand_args(problem, spec.steps), Out(0))
 
 
-def pack_filters(weights: Array, group: int, width: int) -> Array:
-    """Return weights (c, 1, kernel...) as [kernel...][c]."""
-    return np.ascontiguousarray(weights.reshape(len(weights), -1).T, np.float32)
-
-
-def pack_rows(weights: Array, group: int, width: int) -> Array:
-    """Return weights (ic, oc, kernel...) as [group][kernel...][oc][ic]."""
-    split = weights.reshape(group, len(weights) // group, weights.shape[1], -1)
-    return np.ascontiguousarray(split.transpose(0, 3, 2, 1), np.float32)
-
-
-def pack_weights(weights: Array, group: int, width: int) -> Array:
-    """Return weights (ic, oc, kernel...) as [group * blocks][kernel...][ic][width]."""
-    ic, per = weights.shape[0] // group, weights.shape[1]
-    taps = int(np.prod(weights.shape[2:], dtype=np.int64))
-    blocks = -(-per // width)
-    full = np.zeros((group, ic, blocks * width, taps), weights.dtype)
-    full[:, :, :per] = weights.reshape(group, ic, per, taps)
-    split = full.reshape(group, ic, blocks, width, taps)
-    return np.ascontiguousarray(split.transpose(0, 2, 4, 1, 3))
-
-
-PACK = {"spread": pack_weights, "depthwise": pack_filters, "dot": pack_rows}
-
-
-def pack_table(table: Array, group: int, width: int) -> Array:
-    """Return constants (rows, oc) padded with zeros to whole blocks per group."""
-    rows, per = len(table), table.shape[1] // group
-    full = np.zeros((rows, group, -(-per // width) * width), table.dtype)
-    full[:, :, :per] = table.reshape(rows, group, per)
-    return full
-
-
 def _reference(spec: ConvTranspose, problem: Problem) -> Variant:
     params = _common(spec, problem)
     float_bias = problem.has(BIAS) and spec.arith is FLOAT
@@ -405,59 +330,3 @@ def _reference(spec: ConvTranspose, problem: Problem) -> Variant:
     args += [*operand_args(problem, spec.steps), Out(0)]
     launch = Launch("conv_transpose_reference.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,))
-
-
-@onnx_op("ConvTranspose")
-def _conv_transpose(node: OnnxNode) -> Source:
-    x, w = node.type(0), node.type(1)
-    if x.rank not in (3, 4):
-        raise Unsupported(
-            f"transposed convolution of an input with {x.rank} axes; 3 and 4 are supported"
-        )
-    rank = x.rank - 2
-    kernel = _numbers(node, "kernel_shape", rank, w.shape[2:])
-    strides = _numbers(node, "strides", rank, (1,) * rank)
-    dilations = _numbers(node, "dilations", rank, (1,) * rank)
-    extra = _numbers(node, "output_padding", rank, (0,) * rank)
-    natural = [
-        (i - 1) * s + d * (k - 1) + 1 + e
-        for i, s, d, k, e in zip(x.shape[2:], strides, dilations, kernel, extra, strict=True)
-    ]
-    same = [i * s for i, s in zip(x.shape[2:], strides, strict=True)]
-    before, extents = _placed(node, natural, same)
-    group = int(node.attr("group", 1))
-    spec = ConvTranspose(kernel, strides, dilations, before, extents, group)
-    return Emit(spec, [0, 1, 2 if node.has(2) else None])
-
-
-def _placed(
-    node: OnnxNode, natural: Sequence[int], same: Sequence[int]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the pads in front and the output extents; `natural`: extents without pads."""
-    rank, auto = len(natural), str(node.attr("auto_pad", "NOTSET"))
-    if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-        raise Unsupported(f"auto_pad {auto!r} is not one of NOTSET, VALID, SAME_UPPER, SAME_LOWER")
-    given = node.attr("output_shape")
-    if given is not None or auto.startswith("SAME"):
-        wanted = same if given is None else [int(e) for e in given][-rank:]
-        if len(wanted) != rank:
-            raise ShapeError(f"{node.op_type}: output_shape {given} must be {rank} numbers.")
-        totals = [max(0, n - e) for n, e in zip(natural, wanted, strict=True)]
-        before = [t // 2 if auto == "SAME_UPPER" else t - t // 2 for t in totals]
-        return tuple(before), tuple(wanted)
-    pads = (
-        _numbers(node, "pads", 2 * rank, (0,) * 2 * rank) if auto == "NOTSET" else (0,) * 2 * rank
-    )
-    extents = tuple(n - pads[a] - pads[a + rank] for a, n in enumerate(natural))
-    if min(pads) < 0 or min(extents) < 1:
-        raise ShapeError(
-            f"{node.op_type}: pads {list(pads)} of an output of {list(natural)} leave {extents}."
-        )
-    return pads[:rank], extents
-
-
-def _numbers(node: OnnxNode, name: str, count: int, default: Sequence[int]) -> tuple[int, ...]:
-    found = tuple(int(v) for v in node.attr(name, default))
-    if len(found) != count:
-        raise ShapeError(f"{node.op_type}: {name} {list(found)} must be {count} numbers.")
-    return found

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from vectors import Case, Outcome
 
 from clnn.apis import mli
+from vectors import Case, Outcome
 
 MODES = {
     "conv": {"round_mode": "convergent", "full_accu": False},
@@ -68,7 +68,9 @@ class Call:
 
     def _format(self) -> str:
         formats = {n: t["format"] for n, t in self.about["tensors"].items()}
-        first = formats.get("input") or formats.get("input1") or formats.get("inputs0") or formats["in"]
+        first = (
+            formats.get("input") or formats.get("input1") or formats.get("inputs0") or formats["in"]
+        )
         other = formats.get("weights") or formats.get("weights0") or formats.get("weights_in")
         if other is None or first == other == "fx16":
             return first
@@ -182,7 +184,9 @@ def _mac(stem: str) -> Any:
         relu = mli.MliReluCfg(call.cfg["relu"])
         cfg: Any = mli.MliFullyConnectedCfg(relu)
         if "stride_width" in call.cfg:
-            cfg = mli.MliConv2dCfg(relu, **_fields(call, *PLACES, "dilation_width", "dilation_height"))
+            cfg = mli.MliConv2dCfg(
+                relu, **_fields(call, *PLACES, "dilation_width", "dilation_height")
+            )
         name = f"{stem}_{call.format}"
         if stem.endswith("connected") and call.about["case"].endswith("_spec"):
             name += "_ext_bias"

@@ -36,7 +36,9 @@ def need(ok: bool, status: MliStatus, why: str) -> None:
 
 def config(given: Any, wanted: type) -> None:
     """Refuse a configuration of another kind."""
-    need(isinstance(given, wanted), CONFIG, f"cfg is {type(given).__name__}, not {wanted.__name__}.")
+    need(
+        isinstance(given, wanted), CONFIG, f"cfg is {type(given).__name__}, not {wanted.__name__}."
+    )
 
 
 def typed(tensor: MliTensor, name: str, el_type: MliElementType) -> None:
@@ -54,7 +56,9 @@ def apart(tensor: MliTensor, out: MliTensor, name: str) -> None:
 def same_place_or_apart(tensor: MliTensor, out: MliTensor, name: str) -> None:
     """Refuse an input that overlaps the output, unless each element lies where its result does."""
     if np.shares_memory(tensor.data, out.data):
-        start = tensor.data.__array_interface__["data"][0] == out.data.__array_interface__["data"][0]
+        start = (
+            tensor.data.__array_interface__["data"][0] == out.data.__array_interface__["data"][0]
+        )
         same = start and tensor.mem_stride == out.mem_stride and tensor.dtype == out.dtype
         need(same, TENSORS, f"{name} and out overlap in memory and do not lie alike.")
 
@@ -99,7 +103,11 @@ def axis(value: int, count: int) -> None:
 
 
 def products(
-    given: MliTensor, weights: MliTensor, bias: MliTensor | None, out: MliTensor, axes: Sequence[int]
+    given: MliTensor,
+    weights: MliTensor,
+    bias: MliTensor | None,
+    out: MliTensor,
+    axes: Sequence[int],
 ) -> None:
     """Refuse quantisation with which sums of products cannot be scaled.
 

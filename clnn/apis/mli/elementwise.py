@@ -94,19 +94,21 @@ def _leaky_relu(fmt: str, given: MliTensor, slope: MliTensor, out: MliTensor) ->
 
 def _same_fraction(given: MliTensor, out: MliTensor) -> None:
     fits = given.affine or given.quant().frac == out.quant().frac
-    need(fits, TENSORS, "in and out must have the same frac_bits: what is above zero is not scaled.")
+    need(
+        fits, TENSORS, "in and out must have the same frac_bits: what is above zero is not scaled."
+    )
 
 
-def _prelu(
-    fmt: str, given: MliTensor, slope: MliTensor, cfg: MliAxisCfg, out: MliTensor
-) -> None:
+def _prelu(fmt: str, given: MliTensor, slope: MliTensor, cfg: MliAxisCfg, out: MliTensor) -> None:
     """Scale what lies below zero by a slope for each index of an axis, or by one (axis -1)."""
     checks.config(cfg, MliAxisCfg)
     _unary(fmt, given, out)
     checks.typed(slope, "slope_coeff", FORMATS[fmt])
     checks.axis(cfg.axis, given.rank)
     count = given.shape[cfg.axis] if cfg.axis >= 0 else 1
-    need(slope.count == count, SHAPE, f"slope_coeff is {slope.shape}: it must have {count} elements.")
+    need(
+        slope.count == count, SHAPE, f"slope_coeff is {slope.shape}: it must have {count} elements."
+    )
     _same_fraction(given, out)
     shape = tuple(count if a == cfg.axis else 1 for a in range(max(given.rank, 1)))
     values, up = slope.view().reshape(-1), modes().up
@@ -149,7 +151,9 @@ def mli_hlp_convert_tensor(given: MliTensor, out: MliTensor) -> None:
     need(not all(real), checks.TYPE, "one of the tensors must have integers.")
     axes = [_axis(t) for t in (given, out) if t.el_type != FP32]
     dims = {a for a in axes if a >= 0}
-    need(len(dims) <= 1, TENSORS, f"tensors are quantised along axes {sorted(dims)}: one is allowed.")
+    need(
+        len(dims) <= 1, TENSORS, f"tensors are quantised along axes {sorted(dims)}: one is allowed."
+    )
     sides = [None if flag else t.quants() for flag, t in zip(real, (given, out), strict=True)]
     function, rows = convert(sides[0], sides[1], modes().up)
     axis = max(axes)

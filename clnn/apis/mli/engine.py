@@ -140,7 +140,9 @@ def status_of(function: Callable[..., None]) -> Callable[..., MliStatus]:
     return call
 
 
-def named(function: Callable[..., None], name: str, *first: Any, doc: str = "") -> Callable[..., MliStatus]:
+def named(
+    function: Callable[..., None], name: str, *first: Any, doc: str = ""
+) -> Callable[..., MliStatus]:
     """Return a function of MLI: `function` with its first arguments fixed."""
 
     def call(*given: Any, **kept: Any) -> None:

@@ -26,7 +26,12 @@ from clnn.ops.conv2d import Conv2d
 
 
 def arithmetic(
-    given: MliTensor, weights: MliTensor, bias: MliTensor, out: MliTensor, relu: int, zero_in: int | None = None
+    given: MliTensor,
+    weights: MliTensor,
+    bias: MliTensor,
+    out: MliTensor,
+    relu: int,
+    zero_in: int | None = None,
 ) -> Arithmetic:
     """Return the arithmetic of a call. zero_in: instead of the input's zero point."""
     x, y, mode = given.quant(), out.quant(), modes()
@@ -69,7 +74,11 @@ def fully_connected_checks(
     need(out.shape == (units,), SHAPE, f"out is {out.shape}, must be ({units},).")
     checks.apart(given, out, "in")
     for tensor, name in ((given, "in"), (out, "out")):
-        need(tensor.is_contiguous, TENSORS, f"{name} must be contiguous, mem_stride is {tensor.mem_stride}.")
+        need(
+            tensor.is_contiguous,
+            TENSORS,
+            f"{name} must be contiguous, mem_stride is {tensor.mem_stride}.",
+        )
     checks.unit_stride(weights, "weights")
     checks.unit_stride(bias, "bias")
     checks.products(given, weights, bias, out, (1, 0))
@@ -159,7 +168,9 @@ class Placed:
                                         strict=True)
         ]  # fmt: skip
         cut = all(0 <= n < s for n, s in zip(short, self.strides, strict=True))
-        need(cut, SHAPE, f"out is {tuple(outs)}: the window leaves more of the input {tuple(image)}.")
+        need(
+            cut, SHAPE, f"out is {tuple(outs)}: the window leaves more of the input {tuple(image)}."
+        )
         return Window(self.kernel, self.strides, self.dilations, self.before, (after[0], after[1]))
 
 
@@ -192,7 +203,11 @@ def convolution_checks(
         checks.unit_stride(tensor, name)
     channels = weights.shape[3]
     need(bias.shape == (channels,), SHAPE, f"bias is {bias.shape}, must be ({channels},).")
-    need(out.shape[2] == channels, SHAPE, f"out has {out.shape[2]} channels, weights make {channels}.")
+    need(
+        out.shape[2] == channels,
+        SHAPE,
+        f"out has {out.shape[2]} channels, weights make {channels}.",
+    )
     if fixed:
         kernel = weights.shape[:2]
         need(kernel == fixed[:2], SPECIAL, f"weights are {kernel}, the kernel is for {fixed[:2]}.")
@@ -255,7 +270,10 @@ def _groups(kind: str, given: MliTensor, weights: MliTensor) -> int:
 
 
 def family(
-    stem: str, function: Callable[..., None], kind: str, special: Sequence[tuple[str, tuple[int, ...]]]
+    stem: str,
+    function: Callable[..., None],
+    kind: str,
+    special: Sequence[tuple[str, tuple[int, ...]]],
 ) -> dict[str, Callable[..., MliStatus]]:
     """Return the functions of one kernel: every format, for any window and for special ones."""
     found = {}

@@ -22,7 +22,9 @@ from clnn.ops.views import Slice, Transpose
 FORMATS = {"fx8": FX8, "fx16": FX16, "sa8": SA8}
 
 
-def _permuted(params: FxParams | SaParams | None, order: Sequence[int]) -> FxParams | SaParams | None:
+def _permuted(
+    params: FxParams | SaParams | None, order: Sequence[int]
+) -> FxParams | SaParams | None:
     """Return quantisation with its axis moved."""
     if isinstance(params, SaParams) and params.dim >= 0:
         return replace(params, dim=list(order).index(params.dim))
@@ -95,8 +97,10 @@ def _moves(given: MliTensor, cfg: MliMovCfg) -> tuple[Slice, tuple[int, ...], Pa
     size = _numbers(cfg.size, rank, "size", 0)
     step = _numbers(cfg.sub_sample_step, rank, "sub_sample_step", 1)
     size = tuple(s or d - o for s, d, o in zip(size, given.shape, offset, strict=True))
-    inside = all(0 < s and o + s <= d for o, s, d in zip(offset, size, given.shape, strict=True))
-    need(inside, CONFIG, f"offset {offset} and size {size} leave the input, which is {given.shape}.")
+    inside = all(s > 0 and o + s <= d for o, s, d in zip(offset, size, given.shape, strict=True))
+    need(
+        inside, CONFIG, f"offset {offset} and size {size} leave the input, which is {given.shape}."
+    )
     order = tuple(int(a) for a in cfg.perm_dim[:rank])
     need(sorted(order) == list(range(rank)), CONFIG, f"perm_dim {order} is not an order of axes.")
     before = _numbers(cfg.padding_pre, rank, "padding_pre", 0)

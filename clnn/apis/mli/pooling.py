@@ -23,9 +23,13 @@ def _placed(cfg: MliPoolCfg) -> Placed:
     strides = (cfg.stride_height, cfg.stride_width)
     before = (cfg.padding_top, cfg.padding_left)
     after = (cfg.padding_bottom, cfg.padding_right)
-    need(min(*kernel, *strides) >= 1, CONFIG, f"window {kernel} and strides {strides} must be >= 1.")
+    need(
+        min(*kernel, *strides) >= 1, CONFIG, f"window {kernel} and strides {strides} must be >= 1."
+    )
     inside = all(0 <= p < k for p, k in zip((*before, *after), (*kernel, *kernel), strict=True))
-    need(inside, CONFIG, f"padding {before}, {after} must be within 0..window - 1, window {kernel}.")
+    need(
+        inside, CONFIG, f"padding {before}, {after} must be within 0..window - 1, window {kernel}."
+    )
     return Placed(kernel, strides, (1, 1), before, after)
 
 
@@ -43,7 +47,11 @@ def _pool(
     need(given.shape[2] == out.shape[2], SHAPE, f"in is {given.shape}, out is {out.shape}.")
     place = _placed(cfg)
     if fixed:
-        need(place.kernel == fixed, SPECIAL, f"the window is {place.kernel}, the kernel's is {fixed}.")
+        need(
+            place.kernel == fixed,
+            SPECIAL,
+            f"the window is {place.kernel}, the kernel's is {fixed}.",
+        )
     outs_of(place, given, out)
     x = crop(place, given, out)
     spec: Any = Pool(place.window(x.shape[:2], out.shape[:2]), mode)

@@ -86,7 +86,9 @@ def _dense_checks(fmt: str, x: MliTensor, w: MliTensor, bias: MliTensor, out: Ml
     checks.rank(w, "weights", 2)
     need(w.shape == (x.count, bias.count), SHAPE,
          f"weights are {w.shape}, must be ({x.count}, {bias.count}).")  # fmt: skip
-    need(bias.rank == 1 and out.count == bias.count, SHAPE, f"bias is {bias.shape}, out {out.shape}.")
+    need(
+        bias.rank == 1 and out.count == bias.count, SHAPE, f"bias is {bias.shape}, out {out.shape}."
+    )
     checks.apart(x, out, "in")
     checks.unit_stride(w, "weights")
     for tensor, name in ((x, "in"), (out, "out")):
@@ -133,9 +135,17 @@ def _cell_checks(
          f"weights_in are {weights_in.shape}, must be ({count}, {inputs}, {units}).")  # fmt: skip
     need(weights_out.shape == (count, units, units), SHAPE,
          f"weights_out are {weights_out.shape}, must be ({count}, {units}, {units}).")  # fmt: skip
-    need(prev_out.count == units, SHAPE, f"prev_out is {prev_out.shape}: it must have {units} elements.")
+    need(
+        prev_out.count == units,
+        SHAPE,
+        f"prev_out is {prev_out.shape}: it must have {units} elements.",
+    )
     rows = steps if cfg.results == MliRnnResults.RNN_OUT_ALL else 1
-    need(out.count == rows * units, SHAPE, f"out is {out.shape}: it must have {rows * units} elements.")
+    need(
+        out.count == rows * units,
+        SHAPE,
+        f"out is {out.shape}: it must have {rows * units} elements.",
+    )
     for tensor, name in ((given, "in"), (prev_out, "prev_out")):
         checks.apart(tensor, out, name)
     for tensor, name in ((given, "in"), (prev_out, "prev_out"), (out, "out")):
@@ -215,7 +225,11 @@ class _Steps:
 
     def graph(self, memory: bool) -> Graph:
         """Return the graph: all items in order."""
-        c, build, kind = self.cell, self.build, np.dtype("int16" if self.cell.out.bits == 16 else "int8")
+        c, build, kind = (
+            self.cell,
+            self.build,
+            np.dtype("int16" if self.cell.out.bits == 16 else "int8"),
+        )
         state, quant = build.input("h", (1, c.units, 1, 1), kind), c.state
         cell = build.input("c", (1, c.units, 1, 1), kind) if memory else ""
         outputs = {}

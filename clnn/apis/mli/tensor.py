@@ -14,7 +14,7 @@ from clnn.apis.mli.enums import MliElementType, MliStatus
 from clnn.arith.mli_quant import Quant
 
 Array = npt.NDArray[Any]
-NUMPY = {
+NUMPY: dict[MliElementType, np.dtype[Any]] = {
     MliElementType.MLI_EL_FX_8: np.dtype("int8"),
     MliElementType.MLI_EL_FX_16: np.dtype("int16"),
     MliElementType.MLI_EL_SA_8: np.dtype("int8"),
@@ -148,7 +148,9 @@ def valid(tensor: MliTensor, name: str, bad: MliStatus = MliStatus.MLI_STATUS_BA
     if tensor.el_type not in NUMPY:
         raise Refused(bad, f"{name} has element type {tensor.el_type}, which MLI does not have.")
     if tensor.rank > MAX_RANK or min(tensor.shape, default=1) < 1:
-        raise Refused(bad, f"{name} has shape {tensor.shape}: 0 to 4 axes of at least 1 are allowed.")
+        raise Refused(
+            bad, f"{name} has shape {tensor.shape}: 0 to 4 axes of at least 1 are allowed."
+        )
     if len(tensor.mem_stride) != tensor.rank or min(tensor.mem_stride, default=1) < 0:
         raise Refused(bad, f"{name} has mem_stride {tensor.mem_stride} for shape {tensor.shape}.")
     if not tensor.data.flags.c_contiguous:
@@ -169,7 +171,8 @@ def _ordered(tensor: MliTensor, name: str, bad: MliStatus) -> None:
                                  key=lambda pair: pair[1]):  # fmt: skip
         if extent > 1 and stride <= room:
             raise Refused(
-                bad, f"{name}: mem_stride {tensor.mem_stride} lets elements of {tensor.shape} overlap."
+                bad,
+                f"{name}: mem_stride {tensor.mem_stride} lets elements of {tensor.shape} overlap.",
             )
         room += (extent - 1) * stride
 

@@ -30,7 +30,9 @@ def _transpose_conv2d(
          f"weights take {weights.shape[2]} channels, in has {given.shape[2]}.")  # fmt: skip
     strides = (cfg.stride_height, cfg.stride_width)
     if fixed:
-        need(strides == fixed[2:], SPECIAL, f"strides are {strides}, the kernel is for {fixed[2:]}.")
+        need(
+            strides == fixed[2:], SPECIAL, f"strides are {strides}, the kernel is for {fixed[2:]}."
+        )
     spec = ConvTranspose(
         weights.shape[:2], strides, (1, 1), _cut(cfg, given, weights, out), out.shape[:2],
         arith=arithmetic(given, weights, bias, out, relu),
@@ -50,7 +52,9 @@ def _cut(
     before, after = (cfg.padding_top, cfg.padding_left), (cfg.padding_bottom, cfg.padding_right)
     kernel = weights.shape[:2]
     inside = all(0 <= p < k for p, k in zip((*before, *after), (*kernel, *kernel), strict=True))
-    need(inside, CONFIG, f"padding {before}, {after} must be within 0..kernel - 1, kernel {kernel}.")
+    need(
+        inside, CONFIG, f"padding {before}, {after} must be within 0..kernel - 1, kernel {kernel}."
+    )
     for axis, name in ((0, "height"), (1, "width")):
         whole = (given.shape[axis] - 1) * strides[axis] + kernel[axis]
         made = whole - before[axis] - after[axis]
@@ -60,6 +64,4 @@ def _cut(
 
 
 _SPECIAL = (("_k2x2_str2", (2, 2, 2, 2)), ("_k4x4_str2", (4, 4, 2, 2)))
-globals().update(
-    family("mli_krn_transpose_conv2d_hwcn", _transpose_conv2d, "transpose", _SPECIAL)
-)
+globals().update(family("mli_krn_transpose_conv2d_hwcn", _transpose_conv2d, "transpose", _SPECIAL))
