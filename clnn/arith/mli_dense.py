@@ -150,11 +150,12 @@ class MliDense(Arithmetic):
         return moved, None if bias is None else bias.reshape(self.gates, -1)
 
     def table(self, weights: Array, bias: Array | None) -> Array | None:
-        """Return rows: what sums begin with, multiplier, shift."""
+        """Return rows: what sums of 32 bits begin with, multiplier, shift, what is added at last."""
         count = len(weights)
         start = self.rule.start(*self._gated(weights.reshape(count, -1), bias)).reshape(-1)
         scaling = np.repeat(np.array(self.rule.scaling(), np.int64), count // self.gates, axis=0)
-        return np.stack([start, *scaling.T]).astype(np.int32)
+        begin, late = (start * 0, start) if self.acc == "long" else (start, start * 0)
+        return np.stack([begin, *scaling.T, late]).astype(np.int32)
 
     def reference(self, columns: Array, weights: Array, bias: Array | None) -> Array:
         """Return scaled sums for 1x1 windows over 1x1 images."""

@@ -1,14 +1,14 @@
 <%doc>
-embARC MLI 2.0: sums of products scaled to a common format (MliDense of clnn/arith/mli_dense.py).
+mli_dense: embARC MLI 2.0, sums of products scaled to a common format (MliDense of clnn/arith/mli_dense.py).
 
-Table rows    start, multiplier, shift
+Table rows    what sums of 32 bits begin with, multiplier, shift, what is added to sums of 64 bits
 </%doc>
 <%namespace name="sh" file="mli_shift.cl.mako"/>
 <%def name="functions(arith, width)">\
 ${sh.define(width, arith.rule.up)}\
 </%def>
 <%def name="start(arith, width, rows, row)">\
-${f"convert_{vec_type('long', width)}({row(0)})" if arith.acc == "long" else row(0)}\
+${f"({vec_type('long', width)})(0)" if arith.acc == "long" else row(0)}\
 </%def>
 <%def name="mac(arith, width, acc, x, w)">\
 % if arith.acc == "long":
@@ -24,7 +24,7 @@ ${acc} += ${x} * ${w};\
     const ${L} scaled = convert_${L}(${acc}) * convert_${L}(${row(1)});
     const ${I} ${result} = convert_${I}_sat(shift_long(scaled, convert_${L}(${row(2)})));
 % elif arith.acc == "long":
-    const ${L} ${result} = shift_full(${acc}, convert_${L}(${row(2)}));
+    const ${L} ${result} = shift_full(${acc} + convert_${L}(${row(3)}), convert_${L}(${row(2)}));
 % else:
     const ${I} ${result} = shift_sat(${acc}, ${row(2)});
 % endif

@@ -1,5 +1,5 @@
 <%doc>
-embARC MLI 2.0: elementwise functions (clnn/arith/mli_maps.py and its neighbours).
+mli_map: embARC MLI 2.0, elementwise functions (clnn/arith/mli_maps.py and its neighbours).
 
 functions(fn, width)  what the functions need
 NAME(fn, width, operands, result, tables)

@@ -1,5 +1,5 @@
 <%doc>
-embARC MLI 2.0: averages of windows (clnn/arith/mli_pool.py).
+mli_pool: embARC MLI 2.0, averages of windows (clnn/arith/mli_pool.py).
 
 functions(rule, width), finish(rule, width, total, count, table, result)
     as clnn/arith/_base.py says of an Averaging; the table's columns are multiplier, shift and start

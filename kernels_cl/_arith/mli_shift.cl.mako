@@ -1,5 +1,5 @@
 <%doc>
-embARC MLI 2.0: rounding shifts of int and long vectors by any number of bits (clnn/arith/mli_primitives.py).
+mli_shift: embARC MLI 2.0, rounding shifts of int and long vectors by any number of bits (clnn/arith/mli_primitives.py).
 
 define(width, up)  the functions, for one vector width; ties go up, or to even
     shift_sat(x, n)   x / 2**n in 32 bits: the addition of a half saturates; n > 31 gives 0

@@ -1,5 +1,5 @@
 <%doc>
-embARC MLI 2.0: functions that read look-up tables, and the parts of softmax and of L2 normalisation.
+mli_tables: embARC MLI 2.0, functions that read look-up tables, and the parts of softmax and of L2 normalisation.
 
 define(width)  look_up(table, x, shift, offset, last): interpolated entries; gathered(table, place)
 Other defs     as in mli_map.cl.mako. Two results of 16 bits travel in one int: value | shift << 16.
