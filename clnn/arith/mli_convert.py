@@ -95,7 +95,7 @@ class FromFloat(MliMap):
         """Return the rounded integers."""
         x, factor, zero = operands
         with np.errstate(over="ignore", invalid="ignore"):
-            scaled = x * factor
+            scaled = x.astype(np.float32) * factor.astype(np.float32)
             half = np.where(scaled > 0, np.float32(0.5), np.float32(-0.5))
             moved = np.trunc((scaled + half).astype(np.float32)).astype(np.float64)
         whole = np.clip(np.nan_to_num(moved, nan=0.0), -(2.0**31), 2.0**31 - 1)
@@ -119,7 +119,7 @@ class ToFloat(MliMap):
     def compute(self, *operands: Array) -> Array:
         """Return the product in single precision."""
         x, factor, zero = operands
-        return (x - zero).astype(np.float32) * factor
+        return saturate(x - zero, 32).astype(np.float32) * factor.astype(np.float32)
 
 
 def convert(

@@ -5,7 +5,8 @@ Table rows    what sums of 32 bits begin with, multiplier, shift, what is added 
 </%doc>
 <%namespace name="sh" file="mli_shift.cl.mako"/>
 <%def name="functions(arith, width)">\
-${sh.define(width, arith.rule.up)}\
+<% shift = "shift_long" if arith.rule.given.affine else "shift_full" if arith.acc == "long" else "shift_sat" %>\
+${sh.define(width, arith.rule.up, shift)}\
 </%def>
 <%def name="start(arith, width, rows, row)">\
 ${f"({vec_type('long', width)})(0)" if arith.acc == "long" else row(0)}\

@@ -31,8 +31,16 @@ def ended(value, zero, width):
     return stored(f"clamp({value}, {low}, {high}) + {number(zero, width)}", 8, width)
 %>
 <%def name="functions(fn, width)">\
-${sh.define(width, fn.up)}
-${tb.define(width)}
+<%
+    names = [f"v{k}" for k in range(len(fn.types) - 1)]
+    body = capture(getattr(self, fn.name), fn, width, names, "result")
+    helpers = capture(tb.define, width, body)
+%>\
+% if any(t.is_float for t in fn.types):
+#pragma OPENCL FP_CONTRACT OFF
+% endif
+${sh.define(width, fn.up, body + helpers)}
+${helpers}
 </%def>
 <%def name="fixed_sum(fn, width, operands, result, tables=0)">\
 <%
@@ -130,7 +138,7 @@ ${tb.define(width)}
 </%def>
 <%def name="to_float(fn, width, operands, result, tables=0)">\
 <% F = vec_type("float", width) %>\
-        const ${F} ${result} = convert_${F}(${wide(operands[0], width)} - ${operands[2]}) * ${operands[1]};
+        const ${F} ${result} = convert_${F}(sub_sat(${wide(operands[0], width)}, ${operands[2]})) * ${operands[1]};
 </%def>
 <%def name="dense_sum(fn, width, operands, result, tables=0)">\
 <%

@@ -6,7 +6,7 @@ functions(rule, width), finish(rule, width, total, count, table, result)
 </%doc>
 <%namespace name="sh" file="mli_shift.cl.mako"/>
 <%def name="functions(rule, width)">\
-${sh.define(width, rule.up)}\
+${sh.define(width, rule.up, "shift_long" if rule.acc_bits == 64 else "shift_sat")}\
 </%def>
 <%def name="finish(rule, width, total, count, table, result)">\
 <% T, I, L = (vec_type(t, width) for t in ("short" if rule.acc_bits == 64 else "char", "int", "long")) %>\

@@ -1,7 +1,8 @@
 <%doc>
 mli_tables: embARC MLI 2.0, functions that read look-up tables, and the parts of softmax and of L2 normalisation.
 
-define(width)  look_up(table, x, shift, offset, last): interpolated entries; gathered(table, place)
+define(width, text)  look_up(table, x, shift, offset, last): interpolated entries; gathered(table, place), where
+               `text` names them
 Other defs     as in mli_map.cl.mako. Two results of 16 bits travel in one int: value | shift << 16.
 </%doc>
 <%!
@@ -30,12 +31,15 @@ def look(look_up, x, table, width):
 def stored(value, bits, width):
     return f"convert_{vec_type(TYPES[bits], width)}_sat({value})"
 %>
-<%def name="define(width)">\
+<%def name="define(width, text)">\
 <% I = vec_type("int", width) %>\
+% if "gathered" in text or "look_up" in text:
 ${I} gathered(__global const short *table, const ${I} place)
 {
     return ${gather("table", "place", width)};
 }
+% endif
+% if "look_up" in text:
 ${I} look_up(__global const short *table, const ${I} x, const int shift, const int offset, const int last)
 {
     const ${I} place = clamp((x >> (${I})(shift)) + (${I})(offset), (${I})(0), (${I})(last));
@@ -43,6 +47,7 @@ ${I} look_up(__global const short *table, const ${I} x, const int shift, const i
     const ${I} step = (low - gathered(table, place + (${I})(1))) * rest;
     return low - clamp(shift_sat(step, (${I})(shift)), (${I})(-32768), (${I})(32767));
 }
+% endif
 </%def>
 <%def name="activation(fn, width, operands, result, tables)">\
 <% I, S = vec_type("int", width), vec_type("short", width) %>\

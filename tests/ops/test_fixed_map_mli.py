@@ -60,15 +60,20 @@ def test_two_fx16_tensors(device, op, up):
     check(device, binary(op, Quant(16, a), Quant(16, b), Quant(16, out), up))
 
 
-@pytest.mark.parametrize("fracs", [(6, 0, 9), (0, 0, 20), (3, 0, -60), (7, 7, 5)])
-@pytest.mark.parametrize("op", ["max", "mul"])
+@pytest.mark.parametrize(
+    ("op", "fracs"),
+    [("max", (6, 0, 9)), ("max", (7, 7, 5)), ("mul", (0, 0, 20)), ("mul", (3, 0, -60))],
+)
 def test_two_fx8_tensors(device, op, fracs):
     check(device, binary(op, *(Quant(8, f) for f in fracs), True))
 
 
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize(("quants", "up"), [((SA8, LOW, HIGH), True), ((COARSE, FINE, SA8), False),
-                                            ((FINE, FINE, COARSE), True)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("quants", "up"),
+    [((SA8, LOW, HIGH), True), ((COARSE, FINE, SA8), False),
+     pytest.param((FINE, FINE, COARSE), True, marks=pytest.mark.exhaustive)],
+)  # fmt: skip
 def test_two_sa8_tensors(device, op, quants, up):
     check(device, binary(op, *quants, up))
 
@@ -77,7 +82,7 @@ def test_two_sa8_tensors(device, op, quants, up):
 def test_leaky_relus(device, up):
     check(device, fixed_leaky(Quant(16, 11), Quant(16, 14), Quant(16, 11), up))
     value, scaled = normalised_slope(Quant(16, 11), Quant(16, 17), 333, Quant(16, 11), up)
-    check(device, scaled, [value] * SHAPE[1])
+    check(device, scaled, np.full(SHAPE[1], value, np.int16))
     slopes = [(v, LOW) for v in range(-18, 19)]
     for given, out in ((SA8, HIGH), (COARSE, FINE), (FINE, COARSE)):
         check(device, *affine_leaky(given, slopes, out, up))
@@ -168,8 +173,10 @@ WINDOWS = {
 }
 
 
-@pytest.mark.parametrize("name", WINDOWS)
-@pytest.mark.parametrize("kind", ["fx8", "fx16", "sa8", "sa8_wide"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("padded", "sa8"), ("padded", "fx16"), ("corner", "sa8_wide"), ("corner", "fx8"), ("whole", "sa8")],
+)
 def test_averages(device, name, kind):
     up = name == "corner"
     rule = {
@@ -249,7 +256,7 @@ def test_shifts_and_casts_saturate():
 
 
 @pytest.mark.parametrize(("table", "first", "last"), [
-    (SIGMOID, 1, 32766), (TANH, -32766, 32766), (EXP, 0, 32767), (INVERSE_ROOT, 23170, 11585)])  # fmt: skip
+    (SIGMOID, 1, 32766), (TANH, -32767, 32767), (EXP, 0, 32767), (INVERSE_ROOT, 23170, 11585)])  # fmt: skip
 def test_tables_are_their_functions(table, first, last):
     values = table.values
     assert len(values) == table.length and values.dtype == np.int16
