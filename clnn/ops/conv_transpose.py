@@ -125,9 +125,8 @@ class ConvTranspose(OpSpec):
         for place, tap in enumerate(taps):
             hits = [self._hits(axis, t, x.shape[2 + axis]) for axis, t in enumerate(tap)]
             outs, ins = zip(*hits, strict=True)
-            columns[(place, slice(None), slice(None), *np.ix_(*outs))] = x[
-                (slice(None), slice(None), *np.ix_(*ins))
-            ]
+            taken = x[(slice(None), slice(None), *np.ix_(*ins))]
+            columns[place][(slice(None), slice(None), *np.ix_(*outs))] = taken
         grouped = columns.reshape(len(taps), n, self.group, -1, *self.extents)
         weights = by_output(w, self.group).reshape(self.group, per, -1, len(taps))
         y = self.arith.reference(np.moveaxis(grouped, 0, 3), weights, bias)
