@@ -175,7 +175,13 @@ WINDOWS = {
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("padded", "sa8"), ("padded", "fx16"), ("corner", "sa8_wide"), ("corner", "fx8"), ("whole", "sa8")],
+    [
+        ("padded", "sa8"),
+        ("padded", "fx16"),
+        ("corner", "sa8_wide"),
+        ("corner", "fx8"),
+        ("whole", "sa8"),
+    ],
 )
 def test_averages(device, name, kind):
     up = name == "corner"
