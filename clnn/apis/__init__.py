@@ -1,0 +1,1 @@
+"""Other systems in their own terms: thin faces over graphs and sessions."""
