@@ -2,17 +2,22 @@
 conv2d_direct: convolution with a register tile of `mr` pixels x `nv` vectors of output channels.
 
 Tensors  src, dst: images with channels innermost (pitch 1), seen as (n, c, h, w)
-         weights: [groups * blocks][kh][kw][ic][nv * vw], output channels padded with zeros
-         bias: [groups * blocks][nv * vw]
+         weights: [groups * blocks][kh][kw][ic / lot][nv * vw][lot], output channels padded with
+         zeros; with a channelwise arithmetic [groups * blocks][ic][kh][kw][nv * vw]
+         table: [rows][groups * blocks][nv * vw], constants of the arithmetic
 Index    row:     pixels of a tile are neighbours in one output row, one address for all
          pointer: pixels are counted through rows, one address per pixel
-         checked: as pointer, and taps outside of src read from a row of zeros instead
+         checked: as pointer, and taps outside of src read from a row of padding instead
 Launch   global (pixel tiles, channel blocks, batch), or channel blocks first where `blocks_first`
-Params   name | src, dst: TensorLayout | ic, oc: channels per group | groups | kernel, strides,
-         dilations, pads: (y, x) | mode | steps, operands: fused elementwise steps; operand layouts
-         are broadcast to dst | blocks_first | wg | has_bias
-Tunables mr {1..28} | nv {1,2,3,4} | vw {1,4,8,16} | staged: steps run in a loop over the tile
+Params   name | arith: Arithmetic | types: of src, weights, table and dst | rows: of the table | dot:
+         how `lot` products of bytes are added at once, "" for one product at a time (see
+         _common/dot.cl.mako) | src, dst: TensorLayout | ic, oc: channels per group | groups |
+         kernel, strides, dilations, pads: (y, x) | mode | steps, operands: fused elementwise steps;
+         operand layouts are broadcast to dst | blocks_first | wg
+Tunables mr {1..28} | nv {1,2,3,4} | vw {1,4,8,16} | staged: results are finished in a loop
 </%doc>
+<%namespace name="ar" file="${context['arith'].library}"/>
+<%namespace name="dt" file="_common/dot.cl.mako"/>
 <%namespace name="st" file="_common/steps.cl.mako"/>
 <%
     kh, kw = kernel
@@ -29,7 +34,11 @@ Tunables mr {1..28} | nv {1,2,3,4} | vw {1,4,8,16} | staged: steps run in a loop
     assert mode in ("row", "pointer", "checked"), mode
     assert mode != "row" or ow % mr == 0, (ow, mr)
     assert src.pitches[1] == 1 or src.shape[1] == 1, "channels of src must be innermost"
-    V = vec_type("float", vw)
+    xt, wt, tt, yt = types
+    P, V = vec_type(arith.product, vw), vec_type(arith.acc, vw)
+    lot = 4 if dot else 1
+    assert ic % lot == 0, (ic, lot)
+    assert not dot or (arith.wraps and not arith.channelwise), "dot products need plain sums"
     ids = ("get_global_id(1)", "get_global_id(0)") if blocks_first else ("get_global_id(0)", "get_global_id(1)")
     exact = mode == "row" or pixels % mr == 0
     tap = (dy * src.pitches[2], dx * src.pitches[3])
@@ -53,21 +62,24 @@ Tunables mr {1..28} | nv {1,2,3,4} | vw {1,4,8,16} | staged: steps run in a loop
 <%def name="load_operand(layout, pointer, where, count)">\
 <% pitch = layout.pitches[1] if layout.shape[1] != 1 else 0 %>\
 % if pitch == 0 or count >= vw:
-${load("float", vw, pointer, where, pitch)}\
+${load(yt, vw, pointer, where, pitch)}\
 % else:
-(${V})(${", ".join([f"{pointer}[{where} + {k}]" for k in range(count)] + ["0"] * (vw - count))})\
+(${vec_type(yt, vw)})(${", ".join([f"{pointer}[{where} + {k}]" for k in range(count)] + ["0"] * (vw - count))})\
 % endif
 </%def>
+<%def name="table_row(k, v)">${load(tt, vw, "table", f"{k * blocks * groups * ocb} + block * {ocb} + {v * vw}" if k else f"block * {ocb} + {v * vw}")}</%def>
 <%def name="finish(m, v, count, value)">\
 <%
     lane = f"+ {v * vw}" if v else ""
+    row = lambda k: capture(table_row, k, v).strip()
     def operand(which):
         k, layout = operands[which]
         where = index(layout, "n", f"oc {lane}", f"y{m}", f"x{m}")
         return capture(load_operand, layout, f"extra{k}", where, count).strip()
 %>\
-    ${st.apply(steps, value, "float", vw, operand)}
-    ${store_vector(value, f"(dst + {index(dst, 'n', f'oc {lane}', f'y{m}', f'x{m}')})", count)}
+    ${ar.finish(arith, vw, value, "result", row)}
+    ${st.apply(steps, value, yt, vw, operand)}
+    ${store_vector(arith.result(value, "result"), f"(dst + {index(dst, 'n', f'oc {lane}', f'y{m}', f'x{m}')})", count)}
 </%def>
 <%def name="finish_tile(channels)">\
 % for m in range(mr):
@@ -110,42 +122,92 @@ ${load("float", vw, pointer, where, pitch)}\
 </%def>
 <%def name="multiply()">\
 % for v in range(nv):
-            const ${V} b${v} = ${load("float", vw, "w", str(v * vw))};
+            const ${P} b${v} = ${dt.weights(dot, wt, arith.product, vw, "w", v * vw * lot)};
 % endfor
 % for m in range(mr):
             {
-                const ${V} s = (${V})(${at(m)});
+                const ${P} s = (${P})(${dt.element(dot, xt, at(m))});
 %  for v in range(nv):
-                a${m}_${v} = fma(s, b${v}, a${m}_${v});
+%   if dot:
+                ${dt.add(dot, vw, f"a{m}_{v}", "s", f"b{v}")}
+%   else:
+                ${ar.mac(arith, vw, f"a{m}_{v}", "s", f"b{v}")}
+%   endif
 %  endfor
             }
 % endfor
-            w += ${ocb};
+            w += ${ocb * lot};
 </%def>
+<%def name="tap_pointers()">\
+% if mode == "checked":
+%  for m in range(mr):
+        const int iy${m} = y${m} * ${sy} - ${py} + ky * ${dy}, ix${m} = x${m} * ${sx} - ${px} + kx * ${dx};
+        __global const ${xt} *q${m} = iy${m} >= 0 && iy${m} < ${ih} && ix${m} >= 0 && ix${m} < ${iw}
+            ? image + iy${m} * ${src.pitches[2]} + ix${m} * ${src.pitches[3]} : zeros;
+%  endfor
+% else:
+        __global const ${xt} *p = corner + ky * ${tap[0]} + kx * ${tap[1]};
+% endif
+</%def>
+<%def name="sum_by_taps()">\
+    for (int ky = 0; ky < ${kh}; ++ky)
+    for (int kx = 0; kx < ${kw}; ++kx) {
+        ${tap_pointers()}
+% if ic <= 4:
+%  for c in range(0, ic, lot):
+        {
+            const int c = ${c};
+            ${multiply()}
+        }
+%  endfor
+% else:
+        for (int c = 0; c < ${ic}; ${"++c" if lot == 1 else f"c += {lot}"}) {
+            ${multiply()}
+        }
+% endif
+    }
+</%def>
+<%def name="sum_by_channels()">\
+    for (int c = 0; c < ${ic}; ++c) {
+    for (int ky = 0; ky < ${kh}; ++ky)
+    for (int kx = 0; kx < ${kw}; ++kx) {
+        ${tap_pointers()}
+        {
+            ${multiply()}
+        }
+    }
+% for m in range(mr):
+%  for v in range(nv):
+        ${ar.channel(arith, vw, f"a{m}_{v}")}
+%  endfor
+% endfor
+    }
+</%def>
+${ar.functions(arith, vw)}
 ${group_size(wg)}
 __kernel void ${name}(
-    __global const float *src_base, const int src_offset, __global const float *weights,
-% if has_bias:
-    __global const float *bias,
+    __global const ${xt} *src_base, const int src_offset, __global const ${wt} *weights,
+% if rows:
+    __global const ${tt} *table,
 % endif
 % if mode == "checked":
-    __global const float *zeros,
+    __global const ${xt} *zeros,
 % endif
 % for k, _ in operands.values():
-    __global const float *extra${k}_base, const int extra${k}_offset,
+    __global const ${yt} *extra${k}_base, const int extra${k}_offset,
 % endfor
-    __global float *dst_base, const int dst_offset)
+    __global ${yt} *dst_base, const int dst_offset)
 {
     const int tile = ${ids[0]}, block = ${ids[1]}, n = get_global_id(2);
     if (tile >= ${tiles} || block >= ${blocks * groups}) return;
-    __global const float *src = src_base + src_offset;
-    __global float *dst = dst_base + dst_offset;
+    __global const ${xt} *src = src_base + src_offset;
+    __global ${yt} *dst = dst_base + dst_offset;
 % for k, _ in operands.values():
-    __global const float *extra${k} = extra${k}_base + extra${k}_offset;
+    __global const ${yt} *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
     const int group = block / ${blocks}, part = block % ${blocks};
     const int oc = group * ${oc} + part * ${ocb};
-    __global const float *w = weights + block * ${kh * kw * ic * ocb};
+    __global const ${wt} *w = weights + block * ${kh * kw * ic * ocb};
 % if mode == "row":
     const int top = tile / ${ow // mr}, left = (tile % ${ow // mr}) * ${mr};
 %  for m in range(mr):
@@ -158,48 +220,21 @@ __kernel void ${name}(
 %  endfor
 % endif
 % for v in range(nv):
-%  if has_bias:
-    ${V} a0_${v} = ${load("float", vw, "bias", f"block * {ocb} + {v * vw}")};
-%  else:
-    ${V} a0_${v} = (${V})(0);
-%  endif
+    ${V} a0_${v} = ${ar.start(arith, vw, rows, lambda k: capture(table_row, k, v).strip())};
 %  for m in range(1, mr):
     ${V} a${m}_${v} = a0_${v};
 %  endfor
 % endfor
-    __global const float *image = src + ${index(src, "n", f"group * {ic}", 0, 0)};
+    __global const ${xt} *image = src + ${index(src, "n", f"group * {ic}", 0, 0)};
 % if mode == "row":
-    __global const float *corner = image + (top * ${sy} - ${py}) * ${src.pitches[2]} + (left * ${sx} - ${px}) * ${src.pitches[3]};
+    __global const ${xt} *corner = image + (top * ${sy} - ${py}) * ${src.pitches[2]} + (left * ${sx} - ${px}) * ${src.pitches[3]};
 % elif mode == "pointer":
-    __global const float *corner = image - ${py * src.pitches[2] + px * src.pitches[3]};
+    __global const ${xt} *corner = image - ${py * src.pitches[2] + px * src.pitches[3]};
 %  for m in range(mr):
     const int f${m} = y${m} * ${sy * src.pitches[2]} + x${m} * ${move};
 %  endfor
 % endif
-    for (int ky = 0; ky < ${kh}; ++ky)
-    for (int kx = 0; kx < ${kw}; ++kx) {
-% if mode == "checked":
-%  for m in range(mr):
-        const int iy${m} = y${m} * ${sy} - ${py} + ky * ${dy}, ix${m} = x${m} * ${sx} - ${px} + kx * ${dx};
-        __global const float *q${m} = iy${m} >= 0 && iy${m} < ${ih} && ix${m} >= 0 && ix${m} < ${iw}
-            ? image + iy${m} * ${src.pitches[2]} + ix${m} * ${src.pitches[3]} : zeros;
-%  endfor
-% else:
-        __global const float *p = corner + ky * ${tap[0]} + kx * ${tap[1]};
-% endif
-% if ic <= 4:
-%  for c in range(ic):
-        {
-            const int c = ${c};
-            ${multiply()}
-        }
-%  endfor
-% else:
-        for (int c = 0; c < ${ic}; ++c) {
-            ${multiply()}
-        }
-% endif
-    }
+    ${sum_by_channels() if arith.channelwise else sum_by_taps()}
 <% do_finish = finish_staged if staged else finish_tile %>\
 % if tail == ocb:
     ${do_finish(ocb)}

@@ -2,12 +2,14 @@
 depthwise: convolution with one filter per channel, `tx` output columns at a time in registers.
 
 Tensors  src, dst: images with channels innermost, seen as (n, c, h, w); src has the border that
-         the taps reach | weights: [kh][kw][c] | bias: [c]
+         the taps reach | weights: [kh][kw][c] | table: [rows][c], constants of the arithmetic
 Launch   global (channel vectors, row bands, batch); one work-item walks `band` output rows
-Params   name | src, dst: TensorLayout | kernel, strides, dilations, pads: (y, x) | has_bias |
-         steps, operands | wg
+Params   name | arith: Arithmetic | types: of src, weights, table and dst | rows: of the table |
+         src, dst: TensorLayout | kernel, strides, dilations, pads: (y, x) | steps, operands | wg
 Tunables vw {1,2,4,8,16}, divides c | tx: columns per step | band: rows per work-item
 </%doc>
+<%namespace name="ar" file="${context['arith'].library}"/>
+<%namespace name="dt" file="_common/dot.cl.mako"/>
 <%namespace name="st" file="_common/steps.cl.mako"/>
 <%
     kh, kw = kernel
@@ -15,17 +17,22 @@ Tunables vw {1,2,4,8,16}, divides c | tx: columns per step | band: rows per work
     dy, dx = dilations
     channels = dst.shape[1]
     oh, ow = dst.shape[2:]
-    V = vec_type("float", vw)
+    xt, wt, tt, yt = types
+    P, V = vec_type(arith.product, vw), vec_type(arith.acc, vw)
     assert channels % vw == 0, (channels, vw)
     assert src.pitches[1] == 1 or channels == 1, "channels of src must be innermost"
     in_registers = kh * kw <= 9
     whole = ow - ow % tx
     def weight(ky, kx):
-        return f"w{ky}_{kx}" if in_registers else load("float", vw, "w", f"{(ky * kw + kx) * channels}")
+        return f"w{ky}_{kx}" if in_registers else loaded(wt, "w", (ky * kw + kx) * channels)
+    def loaded(ctype, pointer, where):
+        return capture(dt.weights, "", ctype, arith.product, vw, pointer, where).strip()
+    def row(k):
+        return load(tt, vw, "table", f"{k * channels} + c" if k else "c")
     def operand(which):
         k, layout = operands[which]
         pitch = layout.pitches[1] if layout.shape[1] != 1 else 0
-        return load("float", vw, f"extra{k}", index(layout, "n", "c", "y", "xo"), pitch)
+        return load(yt, vw, f"extra{k}", index(layout, "n", "c", "y", "xo"), pitch)
 %>
 <%def name="columns(count)">\
 % for t in range(count):
@@ -40,9 +47,9 @@ Tunables vw {1,2,4,8,16}, divides c | tx: columns per step | band: rows per work
 %  endfor
 %  for column in sorted(taps):
         {
-            const ${V} s = ${load("float", vw, "p", f"{ky * dy * src.pitches[2] + column * src.pitches[3]}")};
+            const ${P} s = ${loaded(xt, "p", ky * dy * src.pitches[2] + column * src.pitches[3])};
 %   for t, kx in taps[column]:
-            a${t} = fma(s, ${weight(ky, kx)}, a${t});
+            ${ar.mac(arith, vw, f"a{t}", "s", weight(ky, kx))}
 %   endfor
         }
 %  endfor
@@ -50,51 +57,54 @@ Tunables vw {1,2,4,8,16}, divides c | tx: columns per step | band: rows per work
 % for t in range(count):
         {
             const int xo = x + ${t};
-            ${st.apply(steps, f"a{t}", "float", vw, operand)}
-            ${store(vw, f"a{t}", "dst", index(dst, "n", "c", "y", "xo"))}
+            ${ar.finish(arith, vw, f"a{t}", "result", row)}
+<% value = arith.result(f"a{t}", "result") %>\
+            ${st.apply(steps, value, yt, vw, operand)}
+            ${store(vw, value, "dst", index(dst, "n", "c", "y", "xo"))}
         }
 % endfor
 </%def>
+${ar.functions(arith, vw)}
 ${group_size(wg)}
 __kernel void ${name}(
-    __global const float *src_base, const int src_offset, __global const float *weights,
-% if has_bias:
-    __global const float *bias,
+    __global const ${xt} *src_base, const int src_offset, __global const ${wt} *weights,
+% if rows:
+    __global const ${tt} *table,
 % endif
 % for k, _ in operands.values():
-    __global const float *extra${k}_base, const int extra${k}_offset,
+    __global const ${yt} *extra${k}_base, const int extra${k}_offset,
 % endfor
-    __global float *dst_base, const int dst_offset)
+    __global ${yt} *dst_base, const int dst_offset)
 {
     const int c = get_global_id(0) * ${vw}, n = get_global_id(2);
     const int from = get_global_id(1) * ${band}, to = min(from + ${band}, ${oh});
     if (c >= ${channels}) return;
-    __global const float *w = weights + c;
-    __global float *dst = dst_base + dst_offset;
+    __global const ${wt} *w = weights + c;
+    __global ${yt} *dst = dst_base + dst_offset;
 % for k, _ in operands.values():
-    __global const float *extra${k} = extra${k}_base + extra${k}_offset;
+    __global const ${yt} *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
 % if in_registers:
 %  for ky in range(kh):
 %   for kx in range(kw):
-    const ${V} w${ky}_${kx} = ${load("float", vw, "w", str((ky * kw + kx) * channels))};
+    const ${P} w${ky}_${kx} = ${loaded(wt, "w", (ky * kw + kx) * channels)};
 %   endfor
 %  endfor
 % endif
-    const ${V} first = ${load("float", vw, "bias", "c") if has_bias else f"({V})(0)"};
-    __global const float *image = src_base + src_offset + ${index(src, "n", "c", 0, 0)} - ${pads[0] * src.pitches[2] + pads[1] * src.pitches[3]};
+    const ${V} first = ${ar.start(arith, vw, rows, row)};
+    __global const ${xt} *image = src_base + src_offset + ${index(src, "n", "c", 0, 0)} - ${pads[0] * src.pitches[2] + pads[1] * src.pitches[3]};
     for (int y = from; y < to; ++y) {
-    __global const float *row = image + y * ${sy * src.pitches[2]};
+    __global const ${xt} *row = image + y * ${sy * src.pitches[2]};
 % if whole:
     for (int x = 0; x < ${whole}; x += ${tx}) {
-        __global const float *p = row + x * ${sx * src.pitches[3]};
+        __global const ${xt} *p = row + x * ${sx * src.pitches[3]};
         ${columns(tx)}
     }
 % endif
 % if ow % tx:
     {
         const int x = ${whole};
-        __global const float *p = row + x * ${sx * src.pitches[3]};
+        __global const ${xt} *p = row + x * ${sx * src.pitches[3]};
         ${columns(ow % tx)}
     }
 % endif

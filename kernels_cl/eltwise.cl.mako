@@ -1,16 +1,20 @@
 <%doc>
-eltwise: a chain of elementwise steps; with no steps, a copy from one layout to another.
+eltwise: a chain of elementwise steps, or one elementwise function of an arithmetic; with neither, a
+copy from one layout to another.
 
 Tensors  src 0 is the running value, srcs 1.. are operands of binary steps, dst is the result; all
-         seen with dst's shape (pitch 0 where an operand is broadcast).
+         seen with dst's shape (pitch 0 where an operand is broadcast). A function takes all srcs,
+         and its look-up tables table0, table1, ...
 Index    element = OFFSET + sum(loop index * pitch), loops as merged by clnn/ops/_loops.py
 Launch   global (inner / chunk * middle / rows, product of outer extents); one work-item walks `rows`
          indices of the middle loop and `chunk` of the inner one for each
 Params   name: kernel name | ctypes: type of each src and of dst | outer: extents of the outer loops
          pitches: [operand][outer loop] | middle, rows: extent and share of the loop around the
-         innermost | inner, chunk: of the innermost | middle_pitches, inner_pitches: [operand] | steps | operands: node input index -> src number | wg
+         innermost | inner, chunk: of the innermost | middle_pitches, inner_pitches: [operand] | steps | operands: node input index -> src number | function: Elementwise or None | tables:
+         types of its tables | wg
 Tunables vec {1,2,4,8,16}, divides chunk | chunk, divides inner | rows, divides middle
 </%doc>
+<%namespace name="fx" file="${context['function'].library if context['function'] else '_arith/float.cl.mako'}"/>
 <%namespace name="lp" file="_common/loops.cl.mako"/>
 <%namespace name="st" file="_common/steps.cl.mako"/>
 <%
@@ -28,10 +32,16 @@ Tunables vec {1,2,4,8,16}, divides chunk | chunk, divides inner | rows, divides 
         k = operands[which]
         return load(ctypes[k], vec, f"src{k}", at(k), inner_pitches[k])
 %>
+% if function:
+${fx.functions(function, vec)}
+% endif
 ${group_size(wg)}
 __kernel void ${name}(
 % for k in range(n):
     __global const ${ctypes[k]} *src${k}_base, const int src${k}_offset,
+% endfor
+% for k, ctype in enumerate(tables):
+    __global const ${ctype} *table${k},
 % endfor
     __global ${out_type} *dst_base, const int dst_offset)
 {
@@ -45,8 +55,16 @@ __kernel void ${name}(
     __global ${out_type} *dst = dst_base + dst_offset;
     for (int j = from; j < from + ${rows}; ++j)
     for (int i = first; i < first + ${chunk}; i += ${vec}) {
+% if function:
+%  for k in range(n):
+        const ${vec_type(ctypes[k], vec)} v${k} = ${load(ctypes[k], vec, f"src{k}", at(k), inner_pitches[k])};
+%  endfor
+        ${getattr(fx, function.name)(function, vec, [f"v{k}" for k in range(n)], "result")}
+        ${store(vec, "result", "dst", at(n))}
+% else:
         ${vec_type(ctypes[0], vec)} v = ${load(ctypes[0], vec, "src0", at(0), inner_pitches[0])};
         ${st.apply(steps, "v", ctypes[0], vec, operand)}
         ${store(vec, "v", "dst", at(n))}
+% endif
     }
 }

@@ -1,4 +1,1 @@
-"""Arithmetics: integer parameters, numpy references and the names of their templates."""
-
-
-from __future__ import annotations
+"""Arithmetics: how numbers are multiplied, summed, rounded and clipped, apart from any geometry."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from clnn.arith._base import FLOAT, Arithmetic
 from clnn.codegen.filters import image
-from clnn.errors import DTypeError, ShapeError
+from clnn.errors import DTypeError, PlanError, ShapeError
 from clnn.layout import TensorLayout
 from clnn.ops._base import (
     Arg,
@@ -21,6 +23,7 @@ from clnn.ops._base import (
     OpSpec,
     Out,
     Problem,
+    Target,
     Variant,
     grid,
 )
@@ -30,7 +33,7 @@ from clnn.ops._steps import heavy, operand_args, operand_layouts
 from clnn.ops._tiles import Tile, conv_cycles, conv_tile
 from clnn.ops._window import Window, window_of
 from clnn.ops._winograd import Plan, matrices, pack, plan
-from clnn.types import F32, TensorType
+from clnn.types import I8, U8, TensorType
 
 BIAS = 2
 ERRORS = {2: 2e-5, 4: 1e-4}  # of Winograd's products, by the extent of their tiles
@@ -41,12 +44,14 @@ MARGIN = 1.15  # by which Winograd's estimate must beat the direct one's
 class Conv2d(OpSpec):
     """Inputs: x (n, c, spatial...), weights (oc, c / group, kernel...), bias (oc) or None, operands.
 
-    Output (n, oc, spatial...). `steps` are applied to each result.
+    Output (n, oc, spatial...). `steps` are applied to each result. A bias may also be (oc,
+    spatial...) of the output, where the arithmetic takes it as it is.
     """
 
     window: Window
     group: int = 1
     steps: tuple[Step, ...] = ()
+    arith: Arithmetic = FLOAT
 
     kind = "conv2d"
     layout_rule = "image"
@@ -67,17 +72,29 @@ class Conv2d(OpSpec):
             )
         if w.shape[2:] != self.window.kernel:
             raise ShapeError(f"weights {w.shape} do not have kernel {self.window.kernel}.")
-        if x.dtype != F32 or w.dtype != F32:
-            raise DTypeError(f"convolution of {x.dtype} with {w.dtype}: both must be float32.")
-        bias = inputs[BIAS] if len(inputs) > BIAS else None
-        if bias is not None and bias.shape != (w.shape[0],):
-            raise ShapeError(f"bias is {bias.shape}, must be ({w.shape[0]},).")
-        return (TensorType((x.shape[0], w.shape[0], *self.window.output(x.shape[2:])), x.dtype),)
+        result = self.arith.output(x.dtype, w.dtype)
+        shape = (x.shape[0], w.shape[0], *self.window.output(x.shape[2:]))
+        self._check_bias(inputs[BIAS] if len(inputs) > BIAS else None, x, w, shape)
+        return (TensorType(shape, result),)
+
+    def _check_bias(
+        self, bias: TensorType | None, x: TensorType, w: TensorType, shape: tuple[int, ...]
+    ) -> None:
+        if bias is None:
+            return
+        allowed = [(shape[1],), shape[1:]] if self.arith.plain_bias else [(shape[1],)]
+        if bias.shape not in allowed:
+            raise ShapeError(f"bias is {bias.shape}, must be {' or '.join(map(str, allowed))}.")
+        wanted = self.arith.bias(x.dtype, w.dtype)
+        if bias.dtype != wanted:
+            raise DTypeError(f"bias is {bias.dtype.name}, must be {wanted.name}.")
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        """Return the convolution as a sum of shifted products, in the arrays' own precision."""
+        """Return the convolution; of floats as shifted products, in the arrays' own precision."""
         x, w = inputs[0], inputs[1]
         assert x is not None and w is not None
+        if self.arith is not FLOAT:
+            return (self._exact(x, w, inputs[BIAS] if len(inputs) > BIAS else None),)
         win, rank = self.window, len(self.window.kernel)
         outs = win.output(x.shape[2:])
         extra = win.needed_after(x.shape[2:])
@@ -96,13 +113,32 @@ class Conv2d(OpSpec):
         y = y.reshape(n, oc, *outs)
         bias = inputs[BIAS] if len(inputs) > BIAS else None
         if bias is not None:
-            y = y + bias.reshape(1, oc, *(1,) * rank)
+            y = y + bias.reshape(1, oc, *(bias.shape[1:] or (1,) * rank))
         return (apply_steps(y, self.steps, inputs),)
 
+    def _exact(self, x: Array, w: Array, bias: Array | None) -> Array:
+        """Return the convolution as the arithmetic's own reference computes it."""
+        win, n, oc, icg = self.window, x.shape[0], w.shape[0], w.shape[1]
+        outs, taps = win.output(x.shape[2:]), int(np.prod(win.kernel))
+        extra = win.needed_after(x.shape[2:])
+        pads = [(0, 0), (0, 0), *zip(win.before, extra, strict=True)]
+        x = np.pad(x, pads, constant_values=self.arith.padding)
+        axes = tuple(range(2, x.ndim))
+        reach = tuple(win.reach(a) for a in range(len(outs)))
+        seen = np.lib.stride_tricks.sliding_window_view(x, reach, axes)
+        steps = [slice(0, (o - 1) * s + 1, s) for o, s in zip(outs, win.strides, strict=True)]
+        seen = seen[
+            (slice(None), slice(None), *steps, *(slice(None, None, d) for d in win.dilations))
+        ]
+        seen = seen.reshape(n, self.group, icg, *outs, taps)
+        columns = np.moveaxis(seen, -1, 3)
+        y = self.arith.reference(columns, w.reshape(self.group, oc // self.group, icg, taps), bias)
+        return y.reshape(n, oc, *outs)
+
     def padding_needs(self, inputs: Sequence[TensorType | None]) -> dict[int, Border]:
-        """Return a border of zeros as wide as the windows reach."""
+        """Return a border as wide as the windows reach, of what the arithmetic takes for zero."""
         assert inputs[0] is not None
-        return {0: self.window.border(inputs[0].shape, 0.0)}
+        return {0: self.window.border(inputs[0].shape, float(self.arith.padding))}
 
     def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
         """Two operations per multiply-add."""
@@ -118,7 +154,7 @@ class Conv2d(OpSpec):
         if _fits_fast(problem, self.steps):
             if _fits_depthwise(self, problem):
                 found.append(_depthwise(self, problem))
-            found.append(_direct(self, problem))
+            found += [_direct(self, problem, dot) for dot in _dots(self, problem)]
             found += _winograd(self, problem)
             found.sort(key=lambda v: v.cost)
         return [*found, _reference(self, problem)]
@@ -127,7 +163,8 @@ class Conv2d(OpSpec):
 def _fits_fast(problem: Problem, steps: Sequence[Step]) -> bool:
     """Whether weights are constant and channels are innermost in all tensors."""
     x, out = problem.input(0), problem.outputs[0]
-    if problem.input(1).const is None or (problem.has(BIAS) and problem.input(BIAS).const is None):
+    bias = problem.input(BIAS) if problem.has(BIAS) else None
+    if problem.input(1).const is None or (bias and (bias.const is None or bias.type.rank > 1)):
         return False
     tensors = [x.layout, out.layout]
     if any(t.pitches[1] != 1 and t.shape[1] != 1 for t in tensors):
@@ -138,12 +175,13 @@ def _fits_fast(problem: Problem, steps: Sequence[Step]) -> bool:
 
 def _has_border(spec: Conv2d, problem: Problem) -> bool:
     x = problem.input(0)
-    return x.border.covers(spec.window.border(x.type.shape, 0.0))
+    return x.border.covers(spec.window.border(x.type.shape, float(spec.arith.padding)))
 
 
 def _fits_depthwise(spec: Conv2d, problem: Problem) -> bool:
     channels = problem.input(0).type.shape[1]
     alone = spec.group == channels == problem.outputs[0].type.shape[1]
+    alone = alone and not spec.arith.channelwise
     return alone and spec.group > 1 and _has_border(spec, problem)
 
 
@@ -153,7 +191,7 @@ def _images(problem: Problem) -> tuple[TensorLayout, TensorLayout]:
 
 def _label(kind: str, spec: Conv2d, extra: str) -> str:
     k, s = "x".join(map(str, spec.window.kernel)), "x".join(map(str, spec.window.strides))
-    return f"{kind}_f32_nhwc_k{k}_s{s}_{extra}"
+    return f"{kind}_{spec.arith.name}_nhwc_k{k}_s{s}_{extra}"
 
 
 def _common(spec: Conv2d, problem: Problem) -> dict[str, Any]:
@@ -162,15 +200,44 @@ def _common(spec: Conv2d, problem: Problem) -> dict[str, Any]:
         k: (place, image(layout))
         for k, (place, layout) in operand_layouts(problem, spec.steps).items()
     }
+    x, w, y = problem.input(0).type, problem.input(1).type, problem.outputs[0].type
+    table = "float" if spec.arith.acc == "float" else "int"
     return {"src": src, "dst": dst, **spec.window.pairs(), "steps": spec.steps,
-            "operands": operands}  # fmt: skip
+            "operands": operands, "arith": spec.arith,
+            "types": (x.dtype.cl, w.dtype.cl, table, y.dtype.cl)}  # fmt: skip
 
 
-def _direct(spec: Conv2d, problem: Problem) -> Variant:
+def _vector(spec: Conv2d, target: Target) -> int:
+    """Return how many accumulators fill a vector register."""
+    return target.vector // 2 if spec.arith.acc == "long" else target.vector
+
+
+def _dots(spec: Conv2d, problem: Problem) -> tuple[str, ...]:
+    """Return the ways to multiply that the direct kernel has, best first."""
+    x, w, arith = problem.input(0), problem.input(1), spec.arith
+    bytewise = x.type.dtype in (I8, U8) and w.type.dtype == I8 and w.type.shape[1] % 4 == 0
+    if not (arith.wraps and bytewise and not arith.channelwise):
+        return ("",)
+    return ("vnni",) if "x86_vnni" in problem.target.features else ("", "plain")
+
+
+def _table(spec: Conv2d, problem: Problem) -> Array | None:
+    """Return the arithmetic's constants per output channel."""
+    weights = problem.input(1).const
+    bias = problem.input(BIAS).const if problem.has(BIAS) else None
+    if weights is None or (problem.has(BIAS) and bias is None):
+        raise PlanError(
+            f"convolution in {spec.arith.name}: weights and bias are computed by other nodes, and "
+            "this arithmetic needs them when it is compiled. Give them as constants."
+        )
+    return spec.arith.table(weights, bias)
+
+
+def _direct(spec: Conv2d, problem: Problem, dot: str = "") -> Variant:
     params = _common(spec, problem)
     src, dst = params["src"], params["dst"]
     oc, ic = dst.shape[1] // spec.group, src.shape[1] // spec.group
-    tile = conv_tile(dst.shape[2], dst.shape[3], oc, problem.target.vector)
+    tile = conv_tile(dst.shape[2], dst.shape[3], oc, _vector(spec, problem.target))
     mode = tile.mode if _has_border(spec, problem) else "checked"
     blocks = -(-oc // tile.channels) * spec.group
     tiles = (
@@ -183,40 +250,64 @@ def _direct(spec: Conv2d, problem: Problem) -> Variant:
     first = weights.nbytes <= 256 * 1024
     sizes = (blocks, tiles) if first else (tiles, blocks)
     global_size, local = grid(problem.target, *sizes, dst.shape[0])
-    has_bias = problem.has(BIAS)
-    args: list[Arg] = [In(0), Const(lambda: pack_weights(weights, spec.group, tile))]
-    if has_bias:
-        bias = problem.input(BIAS).const
-        assert bias is not None
-        args.append(Const(lambda: pack_bias(bias, spec.group, tile)))
+    pack = functools.partial(
+        pack_weights, weights, spec.group, tile, bool(dot), spec.arith.channelwise
+    )
+    args: list[Arg] = [In(0), Const(pack)]
+    table = _table(spec, problem)
+    if table is not None:
+        start = start_shift(weights) if dot and problem.input(0).type.dtype == I8 else None
+        args.append(Const(lambda: pack_table(table, start, spec.group, tile)))
     if mode == "checked":
-        args.append(Const(lambda: np.zeros(max(ic, 1), np.float32)))
-    name = _label("conv2d_direct", spec, f"t{tile.mr}x{tile.channels}_{mode}")
-    params |= {"name": name, "ic": ic, "oc": oc, "groups": spec.group, "mode": mode,
-               "blocks_first": first, "has_bias": has_bias, "wg": local, "mr": tile.mr,
-               "nv": tile.nv, "vw": tile.vw, "staged": heavy(spec.steps)}  # fmt: skip
+        x = problem.input(0).type.dtype.numpy
+        args.append(Const(lambda: np.full(max(ic, 1), spec.arith.padding, x)))
+    name = _label("conv2d_direct", spec, f"t{tile.mr}x{tile.channels}_{mode}{dot and '_'}{dot}")
+    params |= {"name": name, "ic": ic, "oc": oc, "groups": spec.group, "mode": mode, "dot": dot,
+               "rows": 0 if table is None else len(table), "blocks_first": first, "wg": local,
+               "mr": tile.mr, "nv": tile.nv, "vw": tile.vw,
+               "staged": heavy(spec.steps) or spec.arith is not FLOAT}  # fmt: skip
     args += [*operand_args(problem, spec.steps), Out(0)]
     launch = Launch("conv2d_direct.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,))
 
 
-def pack_weights(weights: Array, group: int, tile: Tile) -> Array:
-    """Return weights (oc, ic, kernel...) as [group * blocks][kernel...][ic][channels of a block]."""
+def pack_weights(
+    weights: Array, group: int, tile: Tile, lots: bool = False, channelwise: bool = False
+) -> Array:
+    """Return weights (oc, ic, kernel...) as [group * blocks][kernel...][ic][channels of a block].
+
+    lots: four input channels of one output channel are neighbours, [ic / 4][channels][4].
+    channelwise: input channels come before the kernel.
+    """
     oc, ic = weights.shape[:2]
     per, taps = oc // group, int(np.prod(weights.shape[2:], dtype=np.int64))
     blocks = -(-per // tile.channels)
-    full = np.zeros((group, blocks * tile.channels, ic, taps), np.float32)
+    full = np.zeros((group, blocks * tile.channels, ic, taps), weights.dtype)
     full[:, :per] = weights.reshape(group, per, ic, taps)
     split = full.reshape(group, blocks, tile.channels, ic, taps)
+    if channelwise:
+        return np.ascontiguousarray(split.transpose(0, 1, 3, 4, 2))
+    if lots:
+        fours = split.reshape(group, blocks, tile.channels, ic // 4, 4, taps)
+        return np.ascontiguousarray(fours.transpose(0, 1, 5, 3, 2, 4))
     return np.ascontiguousarray(split.transpose(0, 1, 4, 3, 2))
 
 
-def pack_bias(bias: Array, group: int, tile: Tile) -> Array:
-    """Return bias (oc) padded with zeros to whole blocks per group."""
-    per = bias.shape[0] // group
+def start_shift(weights: Array) -> Array:
+    """Return what sums begin with (oc) where signed inputs are taken as moved up by 128."""
+    sums: Array = weights.reshape(weights.shape[0], -1).sum(axis=1, dtype=np.int64)
+    return -128 * sums
+
+
+def pack_table(table: Array, start: Array | None, group: int, tile: Tile) -> Array:
+    """Return a table (rows, oc) padded with zeros to whole blocks per group; `start` joins row 0."""
+    if start is not None:
+        table = table.copy()
+        table[0] = (table[0].astype(np.int64) + start).astype(table.dtype)
+    rows, per = len(table), table.shape[1] // group
     blocks = -(-per // tile.channels)
-    full = np.zeros((group, blocks * tile.channels), np.float32)
-    full[:, :per] = bias.reshape(group, per)
+    full = np.zeros((rows, group, blocks * tile.channels), table.dtype)
+    full[:, :, :per] = table.reshape(rows, group, per)
     return full
 
 
@@ -224,21 +315,20 @@ def _depthwise(spec: Conv2d, problem: Problem) -> Variant:
     params = _common(spec, problem)
     dst = params["dst"]
     channels, oh, ow = dst.shape[1:]
-    vw = max(w for w in (16, 8, 4, 2, 1) if channels % w == 0 and w <= problem.target.vector)
+    vector = _vector(spec, problem.target)
+    vw = max(w for w in (16, 8, 4, 2, 1) if channels % w == 0 and w <= vector)
     tx = next((t for t in (7, 6, 5, 4) if ow % t == 0), min(ow, 6))
     band = max(1, min(oh, 4 * oh * channels // vw // 256)) if problem.target.is_cpu else 1
     global_size, local = grid(problem.target, channels // vw, -(-oh // band), dst.shape[0])
-    weights, has_bias = problem.input(1).const, problem.has(BIAS)
+    weights, table = problem.input(1).const, _table(spec, problem)
     assert weights is not None
     taps = int(np.prod(weights.shape[2:]))
     args: list[Arg] = [In(0), Const(lambda: weights.reshape(channels, taps).T.copy())]
-    if has_bias:
-        bias = problem.input(BIAS).const
-        assert bias is not None
-        args.append(Const(lambda: bias))
+    if table is not None:
+        args.append(Const(lambda: table))
     name = _label("depthwise", spec, f"v{vw}x{tx}")
-    params |= {"name": name, "has_bias": has_bias, "wg": local, "vw": vw, "tx": tx,
-               "band": band}  # fmt: skip
+    params |= {"name": name, "rows": 0 if table is None else len(table), "wg": local, "vw": vw,
+               "tx": tx, "band": band}  # fmt: skip
     args += [*operand_args(problem, spec.steps), Out(0)]
     launch = Launch("depthwise.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,))
@@ -248,7 +338,13 @@ def _winograd(spec: Conv2d, problem: Problem) -> list[Variant]:
     """Return Winograd's convolution, with its cost against the direct one's 0, where it fits."""
     win, target = spec.window, problem.target
     plain = (win.kernel, win.strides, win.dilations) == ((3, 3), (1, 1), (1, 1)) and spec.group == 1
-    if not (plain and target.winograd and target.is_cpu and _has_border(spec, problem)):
+    if not (
+        spec.arith is FLOAT
+        and plain
+        and target.winograd
+        and target.is_cpu
+        and _has_border(spec, problem)
+    ):
         return []
     params = _common(spec, problem)
     src, dst = params["src"], params["dst"]
@@ -289,15 +385,34 @@ def _winograd_variant(
 
 def _reference(spec: Conv2d, problem: Problem) -> Variant:
     params = _common(spec, problem)
-    bias = problem.input(BIAS).layout if problem.has(BIAS) else None
     global_size, local = grid(problem.target, problem.outputs[0].type.size)
+    args: list[Arg] = [In(0), In(1)]
+    bias, rows = None, 0
+    if spec.arith.plain_bias and problem.has(BIAS):
+        given = problem.input(BIAS).layout
+        args.append(In(BIAS))
+        bias, rows = _over_output(given, problem.outputs[0].type.shape), 1
+    elif not spec.arith.plain_bias:
+        table = _table(spec, problem)
+        assert table is not None
+        args.append(Const(lambda: table))
+        rows = len(table)
     name = _label("conv2d_reference", spec, "any")
-    params |= {"name": name, "weights": image(problem.input(1).layout), "bias": bias,
+    params |= {"name": name, "weights": image(problem.input(1).layout), "bias": bias, "rows": rows,
                "groups": spec.group, "wg": local}  # fmt: skip
-    args: list[Arg] = [In(0), In(1), *([In(BIAS)] if bias is not None else [])]
     args += [*operand_args(problem, spec.steps), Out(0)]
     launch = Launch("conv2d_reference.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,))
+
+
+def _over_output(bias: TensorLayout, shape: tuple[int, ...]) -> TensorLayout:
+    """Return the layout of a bias, (oc) or (oc, spatial...), seen as an image of the output."""
+    if bias.rank == 1:
+        wide = (*bias.shape, *(1,) * (len(shape) - 2))
+        pitches = (*bias.pitches, *(0,) * (len(shape) - 2))
+        zero = (0,) * len(wide)
+        bias = TensorLayout(wide, pitches, zero, zero, bias.offset, bias.size)
+    return image(bias.unpadded().broadcast(shape))
 
 
 @onnx_op("Conv")

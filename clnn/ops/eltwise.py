@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from clnn.arith._base import Elementwise
 from clnn.errors import DTypeError
 from clnn.layout import TensorLayout
 from clnn.ops._base import (
     Array,
+    Const,
     In,
     Launch,
     OpSpec,
@@ -25,7 +28,7 @@ from clnn.ops._base import (
 from clnn.ops._functions import FUNCTIONS, Step, apply_steps
 from clnn.ops._loops import Loops, collapse, even_chunk
 from clnn.ops._moves import move_type, require
-from clnn.types import TensorType, broadcast_shapes
+from clnn.types import TensorType, broadcast_shapes, dtype_of
 
 RESULT = Out(0)
 CHUNK = 2048  # elements that one CPU work-item walks
@@ -94,8 +97,12 @@ def walk_launch(
     target: Target,
     sources: tuple[In | Out, ...],
     result: Out = RESULT,
+    function: Elementwise | None = None,
 ) -> Launch:
-    """Return one launch of the eltwise template over layouts of equal shape, the last written."""
+    """Return one launch of the eltwise template over layouts of equal shape, the last written.
+
+    function: computes the result of all sources, instead of steps.
+    """
     loops = collapse(layouts)
     vec = _width(loops, target)
     if vec == 1 and loops.inner < SHORT and len(loops.extents) > 1:
@@ -115,8 +122,12 @@ def walk_launch(
         "chunk": chunk, "inner_pitches": loops.inner_pitches, "middle": middle, "rows": rows,
         "middle_pitches": tuple(p[-2] for p in loops.pitches), "steps": tuple(steps),
         "operands": operands, "wg": local, "vec": vec,
+        "function": function,
     }  # fmt: skip
-    return Launch("eltwise.cl.mako", params, (*sources, result), global_size, local)
+    tables = function.tables() if function else ()
+    params["tables"] = tuple(dtype_of(t.dtype).cl for t in tables)
+    args = (*sources, *(Const(functools.partial(np.asarray, t)) for t in tables), result)
+    return Launch("eltwise.cl.mako", params, args, global_size, local)
 
 
 def _width(loops: Loops, target: Target) -> int:

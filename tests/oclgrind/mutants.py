@@ -79,7 +79,8 @@ MUTANTS = (
         "gemm_parts", "gpu", "optimised", ("Work-group divergence",),
     ),
     Mutant(
-        "uninitialised_accumulator", "conv2d_reference.cl.mako", 'else "0"};', 'else "v"};',
+        "uninitialised_accumulator", "conv2d_reference.cl.mako",
+        "v = ${ar.start(arith, 1, rows, row)};", "v;",
         "conv_any_order", "cpu", "unoptimised", UNINITIALISED,
     ),
     Mutant(
@@ -89,9 +90,9 @@ MUTANTS = (
     ),
     Mutant(
         "write_to_the_border", "conv2d_reference.cl.mako",
-        f"    dst_base[dst_offset + {DST}] = v;",
-        f"    dst_base[dst_offset + {DST}] = v;\n"
-        f"    if (x == 0) dst_base[dst_offset + {DST} - ${{dst.pitches[3]}}] = v;",
+        f"    dst_base[dst_offset + {DST}] = ${{value}};",
+        f"    dst_base[dst_offset + {DST}] = ${{value}};\n"
+        f"    if (x == 0) dst_base[dst_offset + {DST} - ${{dst.pitches[3]}}] = ${{value}};",
         "conv_border", "cpu", "optimised", ("border was changed",),
     ),
     Mutant(

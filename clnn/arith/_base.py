@@ -1,0 +1,131 @@
+"""What an arithmetic provides: parameters, a numpy reference and the name of its Mako library.
+
+An op that multiplies and accumulates takes an `Arithmetic`; an elementwise op takes an
+`Elementwise`. Both are frozen dataclasses whose fields are the integer parameters of the
+computation, so that equal ones make equal kernels. Geometry (windows, layouts, tiles) belongs to
+the op and its template; the template calls the defs of the library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy.typing as npt
+
+from clnn.errors import DTypeError
+from clnn.types import F32, DType
+
+Array = npt.NDArray[Any]
+
+
+class Arithmetic:
+    """How sums of products are computed; subclasses are frozen dataclasses.
+
+    library: template with the defs functions, start, mac, channel and finish. channelwise: the
+    accumulator changes after each input channel, so channels are the outermost loop. wraps:
+    accumulation is plain wrapping addition of integer products, in any order, and row 0 of the
+    table is what it begins with. product: OpenCL type that operands are widened to. plain_bias:
+    the table is the bias as it is, so that it may also be computed by another node.
+    """
+
+    library: ClassVar[str] = ""
+    product: ClassVar[str] = "int"
+    channelwise: ClassVar[bool] = False
+    wraps: ClassVar[bool] = False
+    plain_bias: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """Name in kernels."""
+        raise NotImplementedError
+
+    @property
+    def acc(self) -> str:
+        """OpenCL type of the accumulator."""
+        return "int"
+
+    @property
+    def padding(self) -> int:
+        """The value of input elements in the padding, for which products count nothing."""
+        return 0
+
+    def output(self, x: DType, w: DType) -> DType:
+        """Return the type of results. Raises DTypeError where it has none for these operands."""
+        raise NotImplementedError
+
+    def bias(self, x: DType, w: DType) -> DType:
+        """Return the type that a bias must have."""
+        raise NotImplementedError
+
+    def table(self, weights: Array, bias: Array | None) -> Array | None:
+        """Return constants per output channel as (rows, oc), for `start` and `finish`, or None.
+
+        weights (oc, ...): one output channel each. bias (oc) or None.
+        """
+        raise NotImplementedError
+
+    def result(self, acc: str, result: str) -> str:
+        """Return the name of the variable that holds the result after `finish`."""
+        return result
+
+    def reference(self, columns: Array, weights: Array, bias: Array | None) -> Array:
+        """Return results (n, group, oc / group, outs...) computed with numpy.
+
+        columns (n, group, channel, tap, outs...): what each window sees. weights (group,
+        oc / group, channel, tap). bias (oc) or None.
+        """
+        raise NotImplementedError
+
+
+class Float32(Arithmetic):
+    """Single precision: fused multiply-adds that begin with the bias."""
+
+    name = "f32"
+    acc = "float"
+    library = "_arith/float.cl.mako"
+    product = "float"
+    plain_bias = True
+
+    def output(self, x: DType, w: DType) -> DType:
+        """Return float32. Raises DTypeError for other operands."""
+        if x != F32 or w != F32:
+            raise DTypeError(f"product of {x.name} with {w.name}: both must be float32.")
+        return F32
+
+    def bias(self, x: DType, w: DType) -> DType:
+        """Return float32."""
+        return F32
+
+    def table(self, weights: Array, bias: Array | None) -> Array | None:
+        """Return the bias as the only row."""
+        return None if bias is None else bias.reshape(1, -1)
+
+    def result(self, acc: str, result: str) -> str:
+        """Return the accumulator: sums need no finish."""
+        return acc
+
+
+FLOAT = Float32()
+
+
+class Elementwise:
+    """An elementwise function of one system over one or more operands; a frozen dataclass.
+
+    name: def of the library that computes it, and part of kernel names. library: its template.
+    """
+
+    name: ClassVar[str] = ""
+    library: ClassVar[str] = ""
+
+    def output(self, types: Sequence[DType]) -> DType:
+        """Return the type of the result. Raises DTypeError where operands do not fit."""
+        raise NotImplementedError
+
+    def tables(self) -> tuple[Array, ...]:
+        """Return look-up tables that the function reads, each of one axis."""
+        return ()
+
+    def reference(self, *operands: Array) -> Array:
+        """Return the result for operands of equal shape, computed with numpy."""
+        raise NotImplementedError
