@@ -16,8 +16,10 @@ from clnn.options import Options
 
 if TYPE_CHECKING:
     from clnn.api import compile_model, devices, doctor, verify
+    from clnn.apis import openvx
     from clnn.runtime.session import Session
 
+_SYSTEMS = {"openvx": "clnn.apis.openvx"}
 _LAZY = {
     "compile_model": "clnn.api",
     "devices": "clnn.api",
@@ -34,6 +36,7 @@ __all__ = [
     "compile_model",
     "devices",
     "doctor",
+    "openvx",
     "verify",
 ]
 
@@ -41,9 +44,11 @@ _logging.getLogger("clnn").addHandler(_logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        import importlib
+    import importlib
 
+    if name in _SYSTEMS:
+        return importlib.import_module(_SYSTEMS[name])
+    if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'clnn' has no attribute {name!r}")
 

@@ -21,9 +21,9 @@ from types import ModuleType
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from vectors import Case, Outcome  # noqa: E402
+from vectors import Case, Outcome
 
-from clnn.errors import NoDeviceError  # noqa: E402
+from clnn.errors import NoDeviceError
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_NO_DEVICE = 0, 1, 2, 3
 STATES = ("exact", "failed", "skipped")

@@ -11,14 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from clnn.arith._base import Array
 from clnn.types import DType
 
-Array = npt.NDArray[Any]
 ACTIVATIONS = ("logistic", "tanh", "relu", "brelu", "softrelu", "abs", "square", "sqrt", "linear")
 SEGMENTS = 64  # of the sample implementation's piecewise-linear power
 
@@ -49,12 +47,14 @@ class Format:
         wide = np.asarray(values, np.int64)
         if not wrap:
             wide = np.clip(wide, self.low, self.high)
-        return wide.astype(self.dtype.numpy)
+        kept: Array = wide.astype(self.dtype.numpy)
+        return kept
 
     def truncated(self, values: Array) -> Array:
         """Return reals (already scaled by 2**fraction) cut towards zero and clamped; NaN is low."""
-        cut = np.trunc(np.clip(np.nan_to_num(values, nan=self.low), self.low, self.high))
-        return cut.astype(self.dtype.numpy)
+        kept = np.clip(np.nan_to_num(values, nan=self.low), self.low, self.high)
+        cut: Array = np.trunc(kept).astype(self.dtype.numpy)
+        return cut
 
 
 def divide(values: Array, divisor: int) -> Array:
@@ -75,7 +75,8 @@ def shifted(values: Array, shift: int, rounding: str) -> Array:
     if rounding == "even":
         low = wide >> shift
         rest, half = wide - (low << shift), 1 << (shift - 1)
-        return low + ((rest > half) | ((rest == half) & (low & 1 == 1)))
+        rounded: Array = low + ((rest > half) | ((rest == half) & (low & 1 == 1)))
+        return rounded
     return divide(wide + ((1 << (shift - 1)) if rounding == "biased" else 0), 1 << shift)
 
 
@@ -175,14 +176,13 @@ def depth_table(
 
     The conformance suite works in float32 and multiplies by the reciprocal of norm.
     """
-    kind = np.float32 if conformance else np.float64
-    real = source.every().astype(kind) / kind(2.0**source.fraction)
+    real: Array = source.every() / 2.0**source.fraction
+    by, scale = np.float32(norm), np.float32(2.0**result.fraction)
     with np.errstate(all="ignore"):
         if conformance:
-            scaled = (real - kind(offset)) * (kind(1) / kind(norm))
+            scaled = (real.astype(np.float32) - np.float32(offset)) * (np.float32(1) / by) * scale
         else:
-            scaled = (real - kind(np.float32(offset))) / kind(np.float32(norm))
-        scaled = scaled * kind(2.0**result.fraction)
+            scaled = (real - np.float64(np.float32(offset))) / np.float64(by) * np.float64(scale)
     if not wrap:
         return result.truncated(scaled)
     return result.convert(np.trunc(np.nan_to_num(scaled)).astype(np.int64), True)
@@ -271,14 +271,16 @@ def q8(values: Array) -> Array:
 def window_sums(values: Array, size: int, across: bool) -> Array:
     """Return sums over the elements of (n, c, h, w) inside a centred window.
 
-    The window has `size` channels (across), or size x size elements of one map.
+    The window has `size` channels (across), or size x size elements of one map; the odd one of an
+    even size is behind the centre.
     """
-    low, high = size // 2, size - 1 - size // 2
-    total = values
+    low, high = (size - 1) // 2, size // 2
+    total: Array = values
     for axis in (1,) if across else (2, 3):
         pads = [(low, high) if a == axis else (0, 0) for a in range(4)]
         wide, extent = np.pad(total, pads), values.shape[axis]
-        total = sum(np.take(wide, np.arange(k, k + extent), axis) for k in range(size))
+        parts = [np.take(wide, np.arange(k, k + extent), axis) for k in range(size)]
+        total = np.sum(parts, axis=0)
     return total
 
 
@@ -303,79 +305,15 @@ def normalise(
     share = alpha / (size if across else size * size) / 4.0**source.fraction
     base = 1.0 + share * window_sums(wide * wide, size, across).astype(np.float64)
     moved = 2.0 ** (result.fraction - source.fraction)
-    return result.truncated(wide * moved * base**-beta)
+    return result.truncated(wide * moved / power(base, beta))
 
 
-@dataclass(frozen=True)
-class MacRule:
-    """How products are rounded, converted and summed by convolution and fully connected layers.
-
-    result: format of the output. shift: fraction bits to drop of each product. rounding: as in
-    `shifted`. wrap: conversions keep low bits, else clamp. product: the format that each product
-    is converted to; bits of `product_bits`, signed unless `unsigned`. channels: whether the sum is
-    converted to that format after each input channel. bias_first: bias starts the sum, else it is
-    added after the sum was converted.
-    """
-
-    result: Format
-    shift: int
-    rounding: str
-    wrap: bool
-    product_bits: int
-    unsigned: bool = False
-    channels: bool = False
-    bias_first: bool = False
-
-    def narrowed(self, values: Array) -> Array:
-        """Return integers converted to `product_bits` bits."""
-        bits = self.product_bits
-        low = 0 if self.unsigned else -(1 << (bits - 1))
-        high = low + (1 << bits) - 1
-        if self.wrap:
-            return ((values - low) & (high - low)) + low
-        return np.clip(values, low, high)
-
-    def reference(self, columns: Array, weights: Array, bias: Array | None) -> Array:
-        """Return sums over channels and taps as elements of `result`.
-
-        columns: (n, group, channel, tap, outs...). weights: (group, oc / group, channel, tap).
-        bias: (oc) or (oc, outs...). Result: (n, group, oc / group, outs...).
-        """
-        outs = columns.shape[4:]
-        n, group, channels = columns.shape[:3]
-        start = np.zeros((1,), np.int64)
-        if bias is not None:
-            spread = bias.reshape(group, -1, *(bias.shape[1:] or (1,) * len(outs)))
-            start = spread.astype(np.int64)[None]
-        total = np.zeros((n, group, weights.shape[1], *outs), np.int64)
-        total += start if self.bias_first else 0
-        for c in range(channels):
-            x = columns[:, :, None, c].astype(np.int64)
-            w = weights[:, :, c].astype(np.int64).reshape(group, -1, weights.shape[3],
-                                                          *(1,) * len(outs))  # fmt: skip
-            total += self.narrowed(shifted(x * w, self.shift, self.rounding)).sum(3)
-            total = self.narrowed(total) if self.channels else total
-        if not self.bias_first:
-            total = self.narrowed(total) + start
-        return self.result.convert(total, self.wrap)
-
-
-def mac_rule(
-    source: Format, weights: Format, result: Format, bits: int, wrap: bool, even: bool
-) -> MacRule:
-    """Return the specification's rule with an accumulator of `bits` bits."""
-    shift = source.fraction + weights.fraction - result.fraction
-    return MacRule(result, shift, "even" if even else "zero", wrap, bits)
-
-
-def conformance_rule(
-    source: Format, weights: Format, result: Format, wrap: bool, even: bool, channels: bool
-) -> MacRule:
-    """Return the conformance suite's rule; channels: convert the sum after each input channel."""
-    shift = source.fraction + weights.fraction - result.fraction
-    bits = result.dtype.itemsize * 8
-    return MacRule(result, shift, "biased" if even else "zero", wrap, bits, result.low == 0,
-                   channels, True)  # fmt: skip
+def power(base: Array, beta: float) -> Array:
+    """Return base ** beta of numbers of at least 1, by roots where these are exact."""
+    if beta in (0.5, 0.75, 1.0):
+        root = np.sqrt(base)
+        return base if beta == 1 else root if beta == 0.5 else root * np.sqrt(root)
+    return np.power(base, beta)
 
 
 def pool_average(total: Array, count: int, result: Format) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 from clnn.apis.openvx.enums import GraphAttribute, Status, Type
 from clnn.apis.openvx.kernels import KERNELS, Parameter
 from clnn.apis.openvx.reference import Context, Reference, given, release, same_context
-from clnn.apis.openvx.status import VxError, member, parameters, whole
+from clnn.apis.openvx.status import VxError, member, whole
 from clnn.apis.openvx.tensor import Store, Tensor, new_meta
 
 
@@ -47,6 +47,7 @@ class Graph(Reference):
         super().__init__(context)
         self.nodes: list[Node] = []
         self.verified: Any = None
+        self.lowered: Any = None
 
     def destroy(self) -> None:
         """Drop the nodes; their handles become invalid."""
@@ -55,7 +56,7 @@ class Graph(Reference):
             node.count = 0
             self.home.references.discard(node)
         self.nodes.clear()
-        self.verified = None
+        self.verified = self.lowered = None
 
 
 def vxCreateGraph(context: Context) -> Graph:
@@ -168,7 +169,7 @@ def vxVerifyGraph(graph: Graph) -> Status:
     for store, meta in result.metas.items():
         if store.graph is found:
             store.dims, store.kind, store.fraction = meta.dims, meta.kind, meta.fraction
-    found.verified = result
+    found.verified, found.lowered = result, None
     return Status.VX_SUCCESS
 
 
@@ -191,9 +192,3 @@ def vxProcessGraph(graph: Graph) -> Status:
             vxVerifyGraph(found)
         process(found)
     return Status.VX_SUCCESS
-
-
-def in_context(graph: Graph, tensor: Tensor) -> None:
-    """Raise VxError (invalid parameters) where a tensor is virtual outside of `graph`."""
-    if tensor.virtual and tensor.store.graph is not graph:
-        raise parameters("a virtual tensor of another graph cannot be used here.")

@@ -46,7 +46,7 @@ class Scalar(Reference):
 def _number(kind: Type, value: Any) -> float:
     try:
         with np.errstate(over="raise"):
-            return SCALARS[kind](value).item()  # type: ignore[no-any-return]
+            return SCALARS[kind](value).item()
     except (TypeError, ValueError, OverflowError, FloatingPointError):
         raise parameters(f"value {value!r} is not a number of type {kind.name}.") from None
 
@@ -82,6 +82,7 @@ class Lut(Reference):
         self.kind = kind
         self.array: Array = np.zeros(count, TABLES[kind])
         self.offset = count // 2 if kind is Type.VX_TYPE_INT16 else 0
+        self.version = 0
 
 
 def vxCreateLUT(context: Context, data_type: int, count: int) -> Lut:
@@ -109,6 +110,7 @@ def vxCopyLUT(
             outer[...] = found.array
         else:
             found.array = outer.copy()
+            found.version += 1
     return Status.VX_SUCCESS
 
 
@@ -143,7 +145,8 @@ class Image(Reference):
 
     def pixels(self) -> Array:
         """Return the pixels as a view (height, width)."""
-        return self.tensor.store.part(self.box)[0]
+        plane: Array = self.tensor.store.part(self.box)[0]
+        return plane
 
 
 class ObjectArray(Reference):

@@ -23,7 +23,7 @@ from clnn.apis.openvx.reference import (
 from clnn.apis.openvx.status import VxError, member, parameters, whole
 from clnn.ops._base import Array
 
-NUMPY = {
+NUMPY: dict[Type, np.dtype[Any]] = {
     Type.VX_TYPE_INT8: np.dtype(np.int8),
     Type.VX_TYPE_UINT8: np.dtype(np.uint8),
     Type.VX_TYPE_INT16: np.dtype(np.int16),

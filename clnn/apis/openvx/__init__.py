@@ -1,0 +1,24 @@
+"""clnn.openvx: OpenVX's neural-network extension, with the names of its documents.
+
+Functions raise VxError, which carries the status, instead of returning it or a null reference.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clnn.apis.openvx import copies, enums, graph, layers, objects, reference, tensor
+from clnn.apis.openvx.status import VxError
+
+_MODULES = (reference, tensor, copies, objects, graph, layers)
+_PUBLIC: dict[str, Any] = {
+    name: value
+    for module in _MODULES
+    for name, value in vars(module).items()
+    if name.startswith("vx") and callable(value)
+}
+for _group in enums.GROUPS:
+    _PUBLIC.update(_group.__members__)
+globals().update(_PUBLIC)
+
+__all__ = ["VxError", *sorted(_PUBLIC)]
