@@ -60,7 +60,8 @@ class Format:
 def divide(values: Array, divisor: int) -> Array:
     """Return integer quotients truncated towards zero."""
     wide = np.asarray(values, np.int64)
-    return np.sign(wide) * (np.abs(wide) // divisor)
+    quotient: Array = np.sign(wide) * (np.abs(wide) // divisor)
+    return quotient
 
 
 def shifted(values: Array, shift: int, rounding: str) -> Array:

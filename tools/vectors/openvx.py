@@ -1,8 +1,7 @@
 """OpenVX: cases of the conformance suite's tensor and neural-network tests, through clnn.openvx.
 
 A folder holds NAME.json (a list of cases) and NAME.npz (their arrays, CASE__PARAMETER), stored with
-dimension 0 innermost. Contexts are made with the conformance option. In a subfolder nnef_core lie
-float32 cases whose results may differ by 1e-3, relative in the 2-norm.
+dimension 0 innermost. Contexts are made with the conformance option.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from clnn.apis.openvx import copies, enums, graph, layers, objects, reference, tensor
+from clnn.apis.openvx import binary, copies, enums, graph, layers, objects, reference, tensor
 from clnn.apis.openvx.status import VxError
 
-_MODULES = (reference, tensor, copies, objects, graph, layers)
+_MODULES = (reference, tensor, copies, objects, graph, layers, binary)
 _PUBLIC: dict[str, Any] = {
     name: value
     for module in _MODULES

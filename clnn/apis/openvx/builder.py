@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -125,7 +126,7 @@ class Builder:
         edges = [box[axis][0], *places, box[axis][1]]
         parts = [
             self._compose(store, (*box[:axis], (a, b), *box[axis + 1 :]))
-            for a, b in zip(edges, edges[1:], strict=False)
+            for a, b in pairwise(edges)
         ]
         return self.add(Concat(len(box) - 1 - axis), *parts)
 

@@ -21,7 +21,7 @@ from clnn.apis.openvx.graph import Graph, Node
 from clnn.apis.openvx.kernels import output_of
 from clnn.apis.openvx.lower_elements import ELEMENTS
 from clnn.apis.openvx.objects import Scalar
-from clnn.apis.openvx.shapes import Meta, single_input, stride, upscale
+from clnn.apis.openvx.shapes import Meta, pool_stride, single_input, stride, upscale
 from clnn.apis.openvx.tensor import Tensor
 from clnn.apis.openvx.verify import Verified
 from clnn.arith._base import FLOAT, Arithmetic
@@ -173,12 +173,12 @@ def window(
     return Window(kernel, strides, gaps, pads, after)
 
 
-def strides_of(at: Lowering, kernel: tuple[int, int], pads: tuple[int, int], name: str,
-               output: str) -> tuple[int, int]:  # fmt: skip
-    """Return the strides along (y, x) that follow from the sizes; kernel with its dilation."""
-    ins, outs = at.meta("inputs").dims, at.meta(output).dims
-    ceil = at.value(name) is SizeRounding.VX_CONVOLUTIONAL_NETWORK_DS_SIZE_ROUNDING_CEILING
-    found = [stride(ins[1 - a], outs[1 - a], kernel[a], pads[a], ceil) for a in (0, 1)]
+def strides_of(at: Lowering, reach: tuple[int, int], pads: tuple[int, int]) -> tuple[int, int]:
+    """Return a convolution's strides along (y, x), which follow from the sizes."""
+    ins, outs = at.meta("inputs").dims, at.meta("outputs").dims
+    rounding = at.value("down_scale_size_rounding")
+    ceil = rounding is SizeRounding.VX_CONVOLUTIONAL_NETWORK_DS_SIZE_ROUNDING_CEILING
+    found = [stride(ins[1 - a], outs[1 - a], reach[a], pads[a], ceil) for a in (0, 1)]
     assert found[0] and found[1]
     return found[0], found[1]
 
@@ -189,7 +189,7 @@ def _convolution(at: Lowering) -> str:
     gaps = (at.value("dilation_y") + 1, at.value("dilation_x") + 1)
     pads = (at.value("pad_y"), at.value("pad_x"))
     reach = (gaps[0] * (kernel[0] - 1) + 1, gaps[1] * (kernel[1] - 1) + 1)
-    steps = strides_of(at, reach, pads, "down_scale_size_rounding", "outputs")
+    steps = strides_of(at, reach, pads)
     outs = at.meta("outputs").dims[1::-1]
     if at.conformance:
         pads = (pads[0] - gaps[0] + 1, pads[1] - gaps[1] + 1)
@@ -283,8 +283,11 @@ def _pooling(at: Lowering) -> str:
     b, x = at.b, at.image("inputs")
     kernel = (at.value("pool_size_y"), at.value("pool_size_x"))
     pads = (at.value("pool_pad_y"), at.value("pool_pad_x"))
-    steps = strides_of(at, kernel, pads, "rounding", "outputs")
     ins, outs = b.shape(x)[2:], at.meta("outputs").dims[1::-1]
+    ceil = at.value("rounding") is SizeRounding.VX_CONVOLUTIONAL_NETWORK_DS_SIZE_ROUNDING_CEILING
+    found = [pool_stride(ins[a], outs[a], kernel[a], pads[a], ceil, at.conformance) for a in (0, 1)]
+    assert found[0] and found[1]
+    steps = (found[0], found[1])
     made = window(kernel, steps, (1, 1), pads, (ins[0], ins[1]), (outs[0], outs[1]))
     if at.value("pool_type") is PoolType.VX_CONVOLUTIONAL_NETWORK_POOLING_MAX:
         signed = at.is_float("inputs") or at.result.low < 0

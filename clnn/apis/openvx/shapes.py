@@ -9,8 +9,10 @@ from typing import Any
 
 from clnn.apis.openvx.enums import SizeRounding, Status, Type
 from clnn.apis.openvx.status import VxError
+from clnn.apis.openvx.tensor import LARGEST
 
 BITS = {Type.VX_TYPE_INT8: 8, Type.VX_TYPE_UINT8: 8, Type.VX_TYPE_INT16: 16}
+LARGEST_WINDOW = 2**22  # elements of a pooling window
 Dims = tuple[int, ...]
 
 
@@ -89,6 +91,14 @@ def stride(extent: int, out: int, reach: int, pad: int, ceil: bool) -> int | Non
     return least if count == out - 1 else None
 
 
+def pool_stride(
+    extent: int, out: int, size: int, pad: int, ceil: bool, conformance: bool
+) -> int | None:
+    """Return the stride of a pooling; with `conformance`, sizes of the other rounding serve too."""
+    found = stride(extent, out, size, pad, ceil)
+    return stride(extent, out, size, pad, not ceil) if found is None and conformance else found
+
+
 def _open(call: Call, name: str) -> None:
     """Raise VxError where the sizes of the output, which fix the stride, are left open."""
     dims = call.meta(name).dims
@@ -106,9 +116,21 @@ def _image(call: Call, name: str) -> Dims:
 def _strides(call: Call, out: Dims, reach: Dims, pads: Dims, ceil: bool, ins: Dims) -> None:
     for axis, name in enumerate("xy"):
         found = stride(ins[axis], out[axis], reach[axis], pads[axis], ceil)
-        call.demand(found is not None, f"no stride makes {out[axis]} outputs along {name} of "
-                    f"{ins[axis]} inputs with {pads[axis]} padding on each side and a window of "
-                    f"{reach[axis]}.")  # fmt: skip
+        _reached(call, found, (ins[axis], out[axis], reach[axis], pads[axis]), name)
+    _padded(call, ins, pads)
+
+
+def _reached(call: Call, found: int | None, sizes: Dims, name: str) -> None:
+    extent, out, reach, pad = sizes
+    call.demand(found is not None, f"no stride makes {out} outputs along {name} of {extent} inputs "
+                f"with {pad} padding on each side and a window of {reach}.")  # fmt: skip
+
+
+def _padded(call: Call, ins: Dims, pads: Dims) -> None:
+    """Raise VxError where the padded input has more elements than kernels count."""
+    sides = [d + 2 * p for d, p in zip(ins, pads, strict=False)]
+    count = math.prod((*sides, *ins[2:]))
+    call.demand(count <= LARGEST, f"the padded input has {count} elements: at most {LARGEST}.")
 
 
 def _biases(call: Call, ofm: int, places: Dims) -> None:
@@ -123,8 +145,9 @@ def _biases(call: Call, ofm: int, places: Dims) -> None:
 def _filter_formats(call: Call) -> None:
     """Check the formats of inputs, weights, biases and outputs, and the accumulator's width."""
     call.alike("inputs", "weights", "biases", "outputs")
-    x, w, out = call.meta("inputs"), call.meta("weights"), call.meta("outputs")
-    if x.kind not in BITS or out.kind is Type.VX_TYPE_INVALID:
+    x, w = call.meta("inputs"), call.meta("weights")
+    out = call.meta("outputs").completed(x)
+    if x.kind not in BITS:
         return
     bias = call.tensors["biases"]
     if bias is not None and bias.fraction != out.fraction:
@@ -243,7 +266,12 @@ def _pooling(call: Call) -> Meta:
     call.demand(out == made, f"outputs are {list(out)}, must be {list(made)}.")
     size = (values["pool_size_x"], values["pool_size_y"])
     ceil = values["rounding"] is SizeRounding.VX_CONVOLUTIONAL_NETWORK_DS_SIZE_ROUNDING_CEILING
-    _strides(call, out, size, (values["pool_pad_x"], values["pool_pad_y"]), ceil, ins)
+    for axis, name in enumerate("xy"):
+        pad = values[f"pool_pad_{name}"]
+        found = pool_stride(ins[axis], out[axis], size[axis], pad, ceil, call.conformance)
+        _reached(call, found, (ins[axis], out[axis], size[axis], pad), name)
+    _padded(call, ins, (values["pool_pad_x"], values["pool_pad_y"]))
+    call.demand(math.prod(size) <= LARGEST_WINDOW, f"a window of {list(size)} is too large.")
     call.alike("inputs", "outputs", positions=True)
     return Meta(made, call.meta("inputs").kind, call.meta("inputs").fraction)
 
