@@ -45,6 +45,8 @@ class Scalar(Reference):
 
 def _number(kind: Type, value: Any) -> float:
     try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
         with np.errstate(over="raise"):
             return SCALARS[kind](value).item()
     except (TypeError, ValueError, OverflowError, FloatingPointError):

@@ -51,9 +51,9 @@ class Store:
             self.array = np.zeros(dims[::-1], NUMPY[kind])
 
     @property
-    def known(self) -> bool:
-        """Whether dimensions and type are given."""
-        return bool(self.dims) and 0 not in self.dims and self.kind is not Type.VX_TYPE_INVALID
+    def sized(self) -> bool:
+        """Whether all dimensions are given."""
+        return bool(self.dims) and 0 not in self.dims
 
     def part(self, box: Box) -> Array:
         """Return the elements in a box as a view. The store must not be virtual."""
@@ -215,10 +215,10 @@ def vxCreateTensorFromView(tensor: Tensor, view: TensorView) -> Tensor:
     parent = given(Tensor, tensor, "tensor")
     part = given(TensorView, view, "view")
     same_context(parent.home, part, "view")
-    if not parent.store.known:
+    if not parent.store.sized:
         raise VxError(
             Status.VX_ERROR_INVALID_DIMENSION,
-            "a virtual tensor without dimensions has no views. Give its sizes and type.",
+            "a virtual tensor without dimensions has no views. Give its sizes.",
         )
     inside(parent.dims, part.box)
     moved = tuple(

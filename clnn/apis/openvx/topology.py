@@ -11,15 +11,13 @@ from clnn.apis.openvx.tensor import Box, Store, Tensor
 
 
 def overlap(a: Box, b: Box) -> bool:
-    """Whether two boxes of one store share an element; a store without dimensions is shared."""
-    return all(
-        low < top and bottom < high for (low, high), (bottom, top) in zip(a, b, strict=False)
-    )
+    """Whether two boxes of one store share an element."""
+    return all(low < top and bottom < high for (low, high), (bottom, top) in zip(a, b, strict=True))
 
 
 def share(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors share an element."""
-    return a.store is b.store and overlap(a.place, b.place)
+    """Whether two tensors share an element; while sizes are open, all of a store is shared."""
+    return a.store is b.store and (not a.store.sized or overlap(a.place, b.place))
 
 
 Writer = tuple[Node, Tensor]

@@ -61,7 +61,7 @@ def _connected(order: list[Node], written: dict[Store, list[Writer]]) -> None:
             if not tensor.virtual:
                 continue
             parts = [target.place for _, target in written.get(tensor.store, ())]
-            missing = uncovered(tensor.place, parts) if tensor.store.dims else None
+            missing = uncovered(tensor.place, parts) if tensor.store.sized else None
             if not parts or missing is not None:
                 raise VxError(
                     Status.VX_ERROR_INVALID_GRAPH,
