@@ -245,7 +245,10 @@ def test_float_layers(context):
     )
     b, dense = rng.standard_normal(4).astype("f4"), rng.standard_normal((6, 24)).astype("f4")
     graph = vx.vxCreateGraph(context)
-    made = lambda *dims: vx.vxCreateVirtualTensor(graph, len(dims), dims, vx.VX_TYPE_FLOAT32, 0)
+
+    def made(*dims):
+        return vx.vxCreateVirtualTensor(graph, len(dims), dims, vx.VX_TYPE_FLOAT32, 0)
+
     conv, norm, same, pooled, scores = (
         made(5, 6, 4),
         made(5, 6, 4),

@@ -6,9 +6,10 @@ import case_elements
 import case_graphs
 import case_images
 import case_matrices
+import case_openvx
 import case_rows
 from table import CASES, Case, jobs
 
 __all__ = ["CASES", "MODULES", "Case", "jobs"]
 
-MODULES = (case_elements, case_graphs, case_images, case_matrices, case_rows)
+MODULES = (case_elements, case_graphs, case_images, case_matrices, case_openvx, case_rows)
