@@ -2,8 +2,8 @@
 conv2d_direct: convolution with a register tile of `mr` pixels x `nv` vectors of output channels.
 
 Tensors  src, dst: images with channels innermost (pitch 1), seen as (n, c, h, w)
-         weights: [groups * blocks][kh][kw][ic / lot][nv * vw][lot], output channels padded with
-         zeros; with a channelwise arithmetic [groups * blocks][ic][kh][kw][nv * vw]
+         weights: [groups * blocks][kh][kw][ic / lot][nv][halves][vw][lot], output channels padded
+         with zeros; with a channelwise arithmetic [groups * blocks][ic][kh][kw][nv * vw]
          table: [rows][groups * blocks][nv * vw], constants of the arithmetic
 Index    row:     pixels of a tile are neighbours in one output row, one address for all
          pointer: pixels are counted through rows, one address per pixel
@@ -36,11 +36,13 @@ Tunables mr {1..28} | nv {1,2,3,4} | vw {1,4,8,16} | staged: results are finishe
     assert src.pitches[1] == 1 or src.shape[1] == 1, "channels of src must be innermost"
     xt, wt, tt, yt = types
     P, V = vec_type(arith.product, vw), vec_type(arith.acc, vw)
-    lot = 4 if dot else 1
+    lot, halves = dt.module.LOTS[dot], dt.module.HALVES[dot]
     assert ic % lot == 0, (ic, lot)
     assert not dot or (arith.wraps and not arith.channelwise), "dot products need plain sums"
     ids = ("get_global_id(1)", "get_global_id(0)") if blocks_first else ("get_global_id(0)", "get_global_id(1)")
     exact = mode == "row" or pixels % mr == 0
+    spans = {"all": kh * kw * ic, "row": kw * ic, "tap": ic, "chunk": dt.module.SPAN}
+    flush_after = next(k for k, n in spans.items() if n <= dt.module.SPAN) if halves > 1 else ""
     tap = (dy * src.pitches[2], dx * src.pitches[3])
     move = sx * src.pitches[3]
     def at(m):
@@ -71,7 +73,7 @@ ${load(yt, vw, pointer, where, pitch)}\
 <%def name="finish(m, v, count, value)">\
 <%
     lane = f"+ {v * vw}" if v else ""
-    row = lambda k: capture(table_row, k, v).strip()
+    row = (lambda k: f"r{k}_{v}") if staged else (lambda k: capture(table_row, k, v).strip())
     def operand(which):
         k, layout = operands[which]
         where = index(layout, "n", f"oc {lane}", f"y{m}", f"x{m}")
@@ -97,12 +99,21 @@ ${load(yt, vw, pointer, where, pitch)}\
 % endfor
 </%def>
 <%def name="finish_staged(channels)">\
-    ${V} t[${mr * nv}];
-% for m in range(mr):
+% if arith.result("", "result"):
 %  for v in range(nv):
-    t[${m * nv + v}] = a${m}_${v};
+%   for k in range(rows):
+    const ${vec_type(tt, vw)} r${k}_${v} = ${table_row(k, v)};
+%   endfor
 %  endfor
-% endfor
+% endif
+% if halves == 1:
+    ${V} t[${mr * nv}];
+%  for m in range(mr):
+%   for v in range(nv):
+    t[${m * nv + v}] = a${m}_${v};
+%   endfor
+%  endfor
+% endif
     for (int m = 0; m < ${mr}; ++m) {
 % if mode == "row":
         const int y_m = top, x_m = left + m;
@@ -120,14 +131,24 @@ ${load(yt, vw, pointer, where, pitch)}\
 % endfor
     }
 </%def>
+<%def name="flush(after)">\
+% if after == flush_after:
+%  for m in range(mr):
+%   for v in range(nv):
+        t[${m * nv + v}] += ${dt.joined(vw, f"a{m}_{2 * v}", f"a{m}_{2 * v + 1}")};
+        a${m}_${2 * v} = a${m}_${2 * v + 1} = 0;
+%   endfor
+%  endfor
+% endif
+</%def>
 <%def name="multiply()">\
-% for v in range(nv):
+% for v in range(nv * halves):
             const ${P} b${v} = ${dt.weights(dot, wt, arith.product, vw, "w", v * vw * lot)};
 % endfor
 % for m in range(mr):
             {
                 const ${P} s = (${P})(${dt.element(dot, xt, at(m))});
-%  for v in range(nv):
+%  for v in range(nv * halves):
 %   if dot:
                 ${dt.add(dot, vw, f"a{m}_{v}", "s", f"b{v}")}
 %   else:
@@ -136,7 +157,7 @@ ${load(yt, vw, pointer, where, pitch)}\
 %  endfor
             }
 % endfor
-            w += ${ocb * lot};
+            w += ${ocb * lot * halves};
 </%def>
 <%def name="tap_pointers()">\
 % if mode == "checked":
@@ -150,10 +171,17 @@ ${load(yt, vw, pointer, where, pitch)}\
 % endif
 </%def>
 <%def name="sum_by_taps()">\
-    for (int ky = 0; ky < ${kh}; ++ky)
+    for (int ky = 0; ky < ${kh}; ++ky)${" {" if flush_after == "row" else ""}
     for (int kx = 0; kx < ${kw}; ++kx) {
         ${tap_pointers()}
-% if ic <= 4:
+% if flush_after == "chunk":
+        for (int from = 0; from < ${ic}; from += ${dt.module.SPAN}) {
+        for (int c = from; c < min(from + ${dt.module.SPAN}, ${ic}); c += ${lot}) {
+            ${multiply()}
+        }
+        ${flush("chunk")}
+        }
+% elif ic <= 4:
 %  for c in range(0, ic, lot):
         {
             const int c = ${c};
@@ -165,7 +193,11 @@ ${load(yt, vw, pointer, where, pitch)}\
             ${multiply()}
         }
 % endif
+        ${flush("tap")}
     }
+    ${flush("row")}
+    ${"}" if flush_after == "row" else ""}
+    ${flush("all")}
 </%def>
 <%def name="sum_by_channels()">\
     for (int c = 0; c < ${ic}; ++c) {
@@ -207,7 +239,7 @@ __kernel void ${name}(
 % endfor
     const int group = block / ${blocks}, part = block % ${blocks};
     const int oc = group * ${oc} + part * ${ocb};
-    __global const ${wt} *w = weights + block * ${kh * kw * ic * ocb};
+    __global const ${wt} *w = weights + block * ${kh * kw * ic * ocb * halves};
 % if mode == "row":
     const int top = tile / ${ow // mr}, left = (tile % ${ow // mr}) * ${mr};
 %  for m in range(mr):
@@ -219,12 +251,20 @@ __kernel void ${name}(
     const int i${m} = min(first + ${m}, ${pixels - 1}), y${m} = i${m} / ${ow}, x${m} = i${m} % ${ow};
 %  endfor
 % endif
+% if halves > 1:
+    ${V} t[${mr * nv}];
+    for (int k = 0; k < ${mr * nv}; ++k) t[k] = 0;
+%  for m in range(mr):
+    ${P} ${", ".join(f"a{m}_{v} = 0" for v in range(nv * halves))};
+%  endfor
+% else:
 % for v in range(nv):
     ${V} a0_${v} = ${ar.start(arith, vw, rows, lambda k: capture(table_row, k, v).strip())};
 %  for m in range(1, mr):
     ${V} a${m}_${v} = a0_${v};
 %  endfor
 % endfor
+% endif
     __global const ${xt} *image = src + ${index(src, "n", f"group * {ic}", 0, 0)};
 % if mode == "row":
     __global const ${xt} *corner = image + (top * ${sy} - ${py}) * ${src.pitches[2]} + (left * ${sx} - ${px}) * ${src.pitches[3]};

@@ -58,6 +58,13 @@ class Arithmetic:
         """Return the type that a bias must have."""
         raise NotImplementedError
 
+    def refine(self, weights: Array, bias: Array | None) -> Arithmetic:
+        """Return the same arithmetic with what is known of these constants: less work, same results.
+
+        weights (oc, ...), bias (oc) or None.
+        """
+        return self
+
     def table(self, weights: Array, bias: Array | None) -> Array | None:
         """Return constants per output channel as (rows, oc), for `start` and `finish`, or None.
 

@@ -6,7 +6,7 @@ has two round modes (ties up, or to even) and a switch for full accumulation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -47,7 +47,8 @@ class MliFixed(Arithmetic):
     """fx16 (w_bits 16) and fx16_fx8_fx8 (w_bits 8): powers of two as scales.
 
     bias_shift, out_shift: fraction bits of the products above those of bias and of output. low,
-    high: limits of the ReLU. up: ties go up, else to even.
+    high: limits of the ReLU. up: ties go up, else to even. safe: no sum with its bias leaves the
+    accumulator, so that sums may begin with the bias.
     """
 
     w_bits: int
@@ -56,6 +57,7 @@ class MliFixed(Arithmetic):
     low: int = -32768
     high: int = 32767
     up: bool = False
+    safe: bool = False
 
     library = "_arith/mli.cl.mako"
     wraps = True
@@ -85,19 +87,29 @@ class MliFixed(Arithmetic):
         """Return the type of the weights."""
         return w
 
+    def refine(self, weights: Array, bias: Array | None) -> Arithmetic:
+        """Return the arithmetic with what is known of its sums."""
+        if self.w_bits == 16:
+            return self
+        moved = self._bias(len(weights), bias)
+        return replace(self, safe=bool((_largest(weights, 32768) + abs(moved) < 2**31).all()))
+
+    def _bias(self, count: int, bias: Array | None) -> Array:
+        """Return the bias at the accumulator's precision."""
+        given = np.zeros(count, np.int64) if bias is None else bias.astype(np.int64)
+        return wrap(round_shift(given, -self.bias_shift, self.bits, self.up), 32)
+
     def table(self, weights: Array, bias: Array | None) -> Array | None:
-        """Return rows: what sums begin with (0), bias at the accumulator's precision."""
-        given = np.zeros(len(weights), np.int64) if bias is None else bias.astype(np.int64)
-        moved = wrap(round_shift(given, -self.bias_shift, self.bits, self.up), 32)
-        return np.stack([np.zeros_like(moved), moved]).astype(np.int32)
+        """Return rows: what sums begin with, bias at the accumulator's precision."""
+        moved = self._bias(len(weights), bias)
+        start = moved if self.safe else np.zeros_like(moved)
+        return np.stack([start, moved]).astype(np.int32)
 
     def reference(self, columns: Array, weights: Array, bias: Array | None) -> Array:
         """Return results as int16."""
         acc = wrap(dot(columns, weights), self.bits)
-        flat = weights.reshape(weights.shape[0] * weights.shape[1], -1)
-        table = self.table(flat, bias)
-        assert table is not None
-        acc = add(acc, per_channel(table[1].astype(np.int64), acc), self.bits)
+        moved = self._bias(weights.shape[0] * weights.shape[1], bias)
+        acc = add(acc, per_channel(moved, acc), self.bits)
         y = cast(acc, self.out_shift, self.bits, 16, self.up)
         return np.maximum(np.minimum(y, self.high), self.low).astype(np.int16)
 
@@ -107,8 +119,9 @@ class MliAffine(Arithmetic):
     """sa8_sa8_sa32: 8-bit data with a scale and a zero point, weights with a scale per channel.
 
     Scales are scale * 2**-frac. zero_in: subtracted from inputs (0 for a bias that holds it
-    already); pad: value of the padding. w_scale, w_frac: one for all output channels, or one each.
-    full: products are kept in full ("FULL_ACCU"). low, high: limits of the ReLU.
+    already). w_scale, w_frac: of each output channel. full: products are kept in full
+    ("FULL_ACCU"). low, high: limits of the ReLU. up: ties go up, else to even. safe: no sum with
+    its bias leaves 32 bits, so that sums may begin with the bias.
     """
 
     in_scale: int
@@ -123,6 +136,7 @@ class MliAffine(Arithmetic):
     high: int = 127
     full: bool = False
     up: bool = False
+    safe: bool = False
 
     library = "_arith/mli.cl.mako"
     name = "mli_sa8"
@@ -152,12 +166,13 @@ class MliAffine(Arithmetic):
         value = int(cast(quotient, 16 - bits, 32, 16, self.up))
         return value, self.in_frac + n - self.out_frac - (16 - bits)
 
-    def scaling(self, count: int) -> Array:
-        """Return rows multiplier, shift after the first one, first shift for `count` channels."""
+    @cached_property
+    def scaling(self) -> Array:
+        """Return rows multiplier, shift after the first one, first shift, of each channel."""
         ratio, shift = self.ratio
         rows = [self._scaling(ratio * s, shift + f)
                 for s, f in zip(self.w_scale, self.w_frac, strict=True)]  # fmt: skip
-        return np.broadcast_to(np.array(rows, np.int64).T, (3, count))
+        return np.array(rows, np.int64).T
 
     def _scaling(self, mul: int, shift: int) -> tuple[int, int, int]:
         if self.full:
@@ -168,29 +183,51 @@ class MliAffine(Arithmetic):
         first = min(max(shift - 21, 0), 8)
         return mul, min(shift - first, 63), first
 
+    @cached_property
+    def short(self) -> bool:
+        """Whether all shifts go right by at most 30, after products of 16 bits."""
+        shifts = self.scaling[1]
+        return not self.full and bool(((shifts > 0) & (shifts <= 30)).all())
+
+    @cached_property
+    def two_shifts(self) -> bool:
+        """Whether a sum is shifted before it is multiplied, in any channel."""
+        return bool(self.scaling[2].any())
+
+    def refine(self, weights: Array, bias: Array | None) -> Arithmetic:
+        """Return the arithmetic with what is known of its sums."""
+        given = self._bias(len(weights), bias)
+        return replace(self, safe=bool((_largest(weights, 255) + abs(given) < 2**31).all()))
+
+    def _bias(self, count: int, bias: Array | None) -> Array:
+        given = np.zeros(count, np.int64) if bias is None else bias.astype(np.int64)
+        return given if self.full else _leading(given)
+
     def table(self, weights: Array, bias: Array | None) -> Array | None:
         """Return rows: what sums begin with, bias, multiplier, shift, first shift."""
         count = len(weights)
+        given = self._bias(count, bias)
         start = -self.zero_in * weights.reshape(count, -1).sum(axis=1, dtype=np.int64)
-        given = np.zeros(count, np.int64) if bias is None else bias.astype(np.int64)
-        if not self.full:
-            given = _leading(given)
-        rows = np.stack([wrap(start, 32), given, *self.scaling(count)])
-        return rows.astype(np.int32)
+        start = wrap(start + given if self.safe else start, 32)
+        return np.stack([start, given, *self.scaling]).astype(np.int32)
 
     def reference(self, columns: Array, weights: Array, bias: Array | None) -> Array:
         """Return results as int8."""
-        flat = weights.reshape(weights.shape[0] * weights.shape[1], -1)
         acc = wrap(dot(columns.astype(np.int64) - self.zero_in, weights), 32)
-        mul, shift, first = (per_channel(row, acc) for row in self.scaling(len(flat)))
-        if bias is not None:
-            given = bias.astype(np.int64)
-            acc = add(acc, per_channel(given if self.full else _leading(given), acc), 32)
+        mul, shift, first = (per_channel(row, acc) for row in self.scaling)
+        count = weights.shape[0] * weights.shape[1]
+        acc = add(acc, per_channel(self._bias(count, bias), acc), 32)
         if not self.full:
             acc = saturate(round_shift(acc, first, 32, self.up), 16)
         y = cast(acc * mul, shift, 64, 16, self.up)
         y = saturate(saturate(y + self.zero_out, 16), 8)
         return np.maximum(np.minimum(y, self.high), self.low).astype(np.int8)
+
+
+def _largest(weights: Array, factor: int) -> Array:
+    """Return the largest sum of products, per output channel, with inputs of up to `factor`."""
+    sums: Array = np.abs(weights.reshape(len(weights), -1).astype(np.int64)).sum(axis=1)
+    return sums * factor
 
 
 def _leading(bias: Array) -> Array:

@@ -27,13 +27,14 @@ from clnn.ops._base import (
     Variant,
     grid,
 )
+from clnn.ops._conv_pack import pack_table, pack_weights, start_shift
 from clnn.ops._functions import Step, apply_steps
 from clnn.ops._registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops._steps import heavy, operand_args, operand_layouts
-from clnn.ops._tiles import Tile, conv_cycles, conv_tile
+from clnn.ops._tiles import conv_cycles, conv_tile
 from clnn.ops._window import Window, window_of
 from clnn.ops._winograd import Plan, matrices, pack, plan
-from clnn.types import I8, U8, TensorType
+from clnn.types import I8, I16, U8, TensorType
 
 BIAS = 2
 ERRORS = {2: 2e-5, 4: 1e-4}  # of Winograd's products, by the extent of their tiles
@@ -203,7 +204,7 @@ def _common(spec: Conv2d, problem: Problem) -> dict[str, Any]:
     x, w, y = problem.input(0).type, problem.input(1).type, problem.outputs[0].type
     table = "float" if spec.arith.acc == "float" else "int"
     return {"src": src, "dst": dst, **spec.window.pairs(), "steps": spec.steps,
-            "operands": operands, "arith": spec.arith,
+            "operands": operands, "arith": _refined(spec, problem),
             "types": (x.dtype.cl, w.dtype.cl, table, y.dtype.cl)}  # fmt: skip
 
 
@@ -213,54 +214,69 @@ def _vector(spec: Conv2d, target: Target) -> int:
 
 
 def _dots(spec: Conv2d, problem: Problem) -> tuple[str, ...]:
-    """Return the ways to multiply that the direct kernel has, best first."""
-    x, w, arith = problem.input(0), problem.input(1), spec.arith
-    bytewise = x.type.dtype in (I8, U8) and w.type.dtype == I8 and w.type.shape[1] % 4 == 0
-    if not (arith.wraps and bytewise and not arith.channelwise):
+    """Return the ways to multiply that the direct kernel has, best first (_common/dot.cl.mako)."""
+    x, w, arith = problem.input(0).type.dtype, problem.input(1).type, spec.arith
+    lot = 4 if x in (I8, U8) and w.dtype == I8 else 2 if x == I16 and w.dtype in (I8, I16) else 0
+    plain = arith.wraps and not arith.channelwise and (arith.acc == "int" or lot == 2)
+    if not (plain and lot and w.shape[1] % lot == 0):
         return ("",)
-    return ("vnni",) if "x86_vnni" in problem.target.features else ("", "plain")
+    fast, other = (f"vnni{lot}", f"plain{lot}") if arith.acc == "int" else ("wide2", "plainwide2")
+    return (fast,) if "x86_vnni" in problem.target.features else ("", other)
 
 
-def _table(spec: Conv2d, problem: Problem) -> Array | None:
-    """Return the arithmetic's constants per output channel."""
+def _refined(spec: Conv2d, problem: Problem) -> Arithmetic:
+    """Return the arithmetic with what is known of the problem's constants.
+
+    Raises PlanError where it needs constants and there are none.
+    """
     weights = problem.input(1).const
     bias = problem.input(BIAS).const if problem.has(BIAS) else None
-    if weights is None or (problem.has(BIAS) and bias is None):
-        raise PlanError(
-            f"convolution in {spec.arith.name}: weights and bias are computed by other nodes, and "
-            "this arithmetic needs them when it is compiled. Give them as constants."
-        )
-    return spec.arith.table(weights, bias)
+    if weights is not None and (bias is not None or not problem.has(BIAS)):
+        return spec.arith.refine(weights, bias)
+    if spec.arith.plain_bias:
+        return spec.arith
+    raise PlanError(
+        f"convolution in {spec.arith.name}: weights and bias are computed by other nodes, and "
+        "this arithmetic needs them when it is compiled. Give them as constants."
+    )
+
+
+def _table(arith: Arithmetic, problem: Problem) -> Array | None:
+    """Return the arithmetic's constants per output channel."""
+    weights = problem.input(1).const
+    assert weights is not None
+    return arith.table(weights, problem.input(BIAS).const if problem.has(BIAS) else None)
 
 
 def _direct(spec: Conv2d, problem: Problem, dot: str = "") -> Variant:
     params = _common(spec, problem)
     src, dst = params["src"], params["dst"]
     oc, ic = dst.shape[1] // spec.group, src.shape[1] // spec.group
-    tile = conv_tile(dst.shape[2], dst.shape[3], oc, _vector(spec, problem.target))
+    x = problem.input(0).type.dtype
+    signed = dot.endswith("4") and x == I8
+    halves = 2 if "wide" in dot else 1
+    vector = problem.target.vector if dot else _vector(spec, problem.target)
+    tile = conv_tile(dst.shape[2], dst.shape[3], oc, vector, int(signed), halves)
     mode = tile.mode if _has_border(spec, problem) else "checked"
     blocks = -(-oc // tile.channels) * spec.group
-    tiles = (
-        dst.shape[2] * dst.shape[3] // tile.mr
-        if mode == "row"
-        else (-(-dst.shape[2] * dst.shape[3] // tile.mr))
-    )
+    tiles = -(-dst.shape[2] * dst.shape[3] // tile.mr)
     weights = problem.input(1).const
     assert weights is not None
     first = weights.nbytes <= 256 * 1024
     sizes = (blocks, tiles) if first else (tiles, blocks)
     global_size, local = grid(problem.target, *sizes, dst.shape[0])
-    pack = functools.partial(
-        pack_weights, weights, spec.group, tile, bool(dot), spec.arith.channelwise
-    )
+    lot = int(dot[-1]) if dot else 1
+    if lot == 2:
+        params["types"] = (x.cl, "short", *params["types"][2:])
+    pack = functools.partial(pack_weights, weights, spec.group, tile, lot, spec.arith.channelwise,
+                             halves)  # fmt: skip
     args: list[Arg] = [In(0), Const(pack)]
-    table = _table(spec, problem)
+    table = _table(params["arith"], problem)
     if table is not None:
-        start = start_shift(weights) if dot and problem.input(0).type.dtype == I8 else None
+        start = start_shift(weights) if signed else None
         args.append(Const(lambda: pack_table(table, start, spec.group, tile)))
     if mode == "checked":
-        x = problem.input(0).type.dtype.numpy
-        args.append(Const(lambda: np.full(max(ic, 1), spec.arith.padding, x)))
+        args.append(Const(lambda: np.full(max(ic, 1), spec.arith.padding, x.numpy)))
     name = _label("conv2d_direct", spec, f"t{tile.mr}x{tile.channels}_{mode}{dot and '_'}{dot}")
     params |= {"name": name, "ic": ic, "oc": oc, "groups": spec.group, "mode": mode, "dot": dot,
                "rows": 0 if table is None else len(table), "blocks_first": first, "wg": local,
@@ -269,46 +285,6 @@ def _direct(spec: Conv2d, problem: Problem, dot: str = "") -> Variant:
     args += [*operand_args(problem, spec.steps), Out(0)]
     launch = Launch("conv2d_direct.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,))
-
-
-def pack_weights(
-    weights: Array, group: int, tile: Tile, lots: bool = False, channelwise: bool = False
-) -> Array:
-    """Return weights (oc, ic, kernel...) as [group * blocks][kernel...][ic][channels of a block].
-
-    lots: four input channels of one output channel are neighbours, [ic / 4][channels][4].
-    channelwise: input channels come before the kernel.
-    """
-    oc, ic = weights.shape[:2]
-    per, taps = oc // group, int(np.prod(weights.shape[2:], dtype=np.int64))
-    blocks = -(-per // tile.channels)
-    full = np.zeros((group, blocks * tile.channels, ic, taps), weights.dtype)
-    full[:, :per] = weights.reshape(group, per, ic, taps)
-    split = full.reshape(group, blocks, tile.channels, ic, taps)
-    if channelwise:
-        return np.ascontiguousarray(split.transpose(0, 1, 3, 4, 2))
-    if lots:
-        fours = split.reshape(group, blocks, tile.channels, ic // 4, 4, taps)
-        return np.ascontiguousarray(fours.transpose(0, 1, 5, 3, 2, 4))
-    return np.ascontiguousarray(split.transpose(0, 1, 4, 3, 2))
-
-
-def start_shift(weights: Array) -> Array:
-    """Return what sums begin with (oc) where signed inputs are taken as moved up by 128."""
-    sums: Array = weights.reshape(weights.shape[0], -1).sum(axis=1, dtype=np.int64)
-    return -128 * sums
-
-
-def pack_table(table: Array, start: Array | None, group: int, tile: Tile) -> Array:
-    """Return a table (rows, oc) padded with zeros to whole blocks per group; `start` joins row 0."""
-    if start is not None:
-        table = table.copy()
-        table[0] = (table[0].astype(np.int64) + start).astype(table.dtype)
-    rows, per = len(table), table.shape[1] // group
-    blocks = -(-per // tile.channels)
-    full = np.zeros((rows, group, blocks * tile.channels), table.dtype)
-    full[:, :, :per] = table.reshape(rows, group, per)
-    return full
 
 
 def _depthwise(spec: Conv2d, problem: Problem) -> Variant:
@@ -320,7 +296,7 @@ def _depthwise(spec: Conv2d, problem: Problem) -> Variant:
     tx = next((t for t in (7, 6, 5, 4) if ow % t == 0), min(ow, 6))
     band = max(1, min(oh, 4 * oh * channels // vw // 256)) if problem.target.is_cpu else 1
     global_size, local = grid(problem.target, channels // vw, -(-oh // band), dst.shape[0])
-    weights, table = problem.input(1).const, _table(spec, problem)
+    weights, table = problem.input(1).const, _table(params["arith"], problem)
     assert weights is not None
     taps = int(np.prod(weights.shape[2:]))
     args: list[Arg] = [In(0), Const(lambda: weights.reshape(channels, taps).T.copy())]
@@ -393,7 +369,7 @@ def _reference(spec: Conv2d, problem: Problem) -> Variant:
         args.append(In(BIAS))
         bias, rows = _over_output(given, problem.outputs[0].type.shape), 1
     elif not spec.arith.plain_bias:
-        table = _table(spec, problem)
+        table = _table(params["arith"], problem)
         assert table is not None
         args.append(Const(lambda: table))
         rows = len(table)

@@ -1,5 +1,5 @@
 <%doc>
-Single precision: fused multiply-adds that begin with the bias (table row 0, where there is one).
+float: single precision, fused multiply-adds that begin with the bias (table row 0, where there is one).
 </%doc>
 <%def name="functions(arith, width)"></%def>
 <%def name="start(arith, width, rows, row)">${row(0) if rows else f"({vec_type('float', width)})(0)"}</%def>

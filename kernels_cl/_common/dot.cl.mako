@@ -1,36 +1,51 @@
 <%doc>
-Operands of multiply-adds, one product or a lot of four products of bytes at a time.
+Operands of multiply-adds, one product or a lot of them at a time: four of bytes, two of shorts.
 
-weights(dot, wt, product, width, pointer, where): expression of `width` weights at pointer + where
+weights(dot, wt, product, width, pointer, where): expression of `width` weights at pointer + where,
+     width more than 1 for lots
 element(dot, xt, text): expression of the input element, or of a lot of them, at the lvalue `text`
-add(dot, width, acc, x, w): statement that adds lots of four products to `acc`
-dot  "": one product. "vnni": x86's vpdpbusd through inline assembly. "plain": the same sums in C.
-     Inputs are taken as unsigned: signed ones are moved up by 128, which the start of the sums
-     must make good for.
+add(dot, width, acc, x, w): statement that adds lots of products to `acc`
+joined(width, low, high): expression of the sum in 64 bits of what low and high halves of weights gave
+dot  "": one product. "vnni4", "vnni2": x86's vpdpbusd and vpdpwssd through inline assembly. "plain4",
+     "plain2": the same sums in C. "wide2" and "plainwide2": as these, with each weight of 16 bits in
+     two halves, w = low + 256 * high with low of 0 to 255, one accumulator for each: SPAN products
+     of a half fit it. Four bytes of input are taken as unsigned: signed ones are moved
+     up by 128, which the start of the sums must make good for.
 </%doc>
+<%!
+LOTS = {"": 1, "vnni4": 4, "plain4": 4, "vnni2": 2, "plain2": 2, "wide2": 2, "plainwide2": 2}
+HALVES = {dot: 2 if "wide" in dot else 1 for dot in LOTS}
+SPAN = 256
+INSTRUCTIONS = {"vnni4": "vpdpbusd", "vnni2": "vpdpwssd", "wide2": "vpdpwssd"}
+%>
 <%def name="weights(dot, wt, product, width, pointer, where)">\
-<% text = f"vload{width}(0, (__global const int *)({pointer} + {where}))" if dot and width > 1 else load(wt, width, pointer, str(where)) %>\
-% if dot and width == 1:
-*(__global const int *)(${pointer} + ${where})\
-% elif dot or wt == product:
-${text}\
+% if dot:
+vload${width}(0, (__global const int *)(${pointer} + ${where}))\
+% elif wt == product:
+${load(wt, width, pointer, str(where))}\
 % else:
-convert_${vec_type(product, width)}(${text})\
+convert_${vec_type(product, width)}(${load(wt, width, pointer, str(where))})\
 % endif
 </%def>
 <%def name="element(dot, xt, text)">\
 % if dot:
-as_int(vload4(0, &${text}))${" ^ (int)0x80808080" if xt == "char" else ""}\
+as_int(vload${LOTS[dot]}(0, &${text}))${" ^ (int)0x80808080" if xt == "char" else ""}\
 % else:
 ${text}\
 % endif
 </%def>
 <%def name="add(dot, width, acc, x, w)">\
-% if dot == "vnni":
-__asm__("vpdpbusd %2, %1, %0" : "+v"(${acc}) : "v"(${x}), "v"(${w}));\
-% else:
 <% I = vec_type("int", width) %>\
+% if dot in INSTRUCTIONS:
+__asm__("${INSTRUCTIONS[dot]} %2, %1, %0" : "+v"(${acc}) : "v"(${x}), "v"(${w}));\
+% elif LOTS[dot] == 4:
 ${acc} += (${x} & (${I})(255)) * (${w} << 24 >> 24) + (${x} >> 8 & (${I})(255)) * (${w} << 16 >> 24)
                     + (${x} >> 16 & (${I})(255)) * (${w} << 8 >> 24) + (${x} >> 24 & (${I})(255)) * (${w} >> 24);\
+% else:
+${acc} += (${x} << 16 >> 16) * (${w} << 16 >> 16) + (${x} >> 16) * (${w} >> 16);\
 % endif
+</%def>
+<%def name="joined(width, low, high)">\
+<% L = vec_type("long", width) %>\
+convert_${L}(${low}) + (convert_${L}(${high}) << (${L})(8))\
 </%def>

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import case_elements
+import case_fixed
 import case_graphs
 import case_images
 import case_matrices
@@ -12,4 +13,12 @@ from table import CASES, Case, jobs
 
 __all__ = ["CASES", "MODULES", "Case", "jobs"]
 
-MODULES = (case_elements, case_graphs, case_images, case_matrices, case_openvx, case_rows)
+MODULES = (
+    case_elements,
+    case_fixed,
+    case_graphs,
+    case_images,
+    case_matrices,
+    case_openvx,
+    case_rows,
+)

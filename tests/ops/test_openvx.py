@@ -46,6 +46,7 @@ RULES = {  # as the conformance suite and as the specification have it
     "even wide": VxMac(Q78, 8, "even", False, 40, bias_first=False, wide=True),
     "integers wide": VxMac(Format(I16), 0, "zero", False, 62, bias_first=False, wide=True),
     "wrap s8": VxMac(S8, 0, "zero", True, 32, bias_first=False),
+    "integers wrap": VxMac(Format(I16), 0, "zero", True, 32),
     "even wrap": VxMac(Q78, 8, "even", True, 32, bias_first=False),
 }
 BOTH = ("suite bytes", "even wide", "even wrap")
