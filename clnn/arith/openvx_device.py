@@ -6,7 +6,7 @@ The numpy references are the formulas of clnn/arith/openvx.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class VxMac(Arithmetic):
     else clamp. bits: width that products and sums are converted to, below 63; unsigned: of
     0..2**bits - 1. channels: sums are converted after each input channel, else once. bias_first:
     sums begin with the bias, else it is added behind their conversion. biased: there is a bias.
-    wide: sums need 64 bits.
+    wide: sums need 64 bits. small: no product of these weights lies outside of the limits.
     """
 
     out: Format
@@ -46,6 +46,7 @@ class VxMac(Arithmetic):
     bias_first: bool = True
     biased: bool = True
     wide: bool = False
+    small: bool = False
 
     library = LIBRARY
     plain_bias = True
@@ -81,12 +82,22 @@ class VxMac(Arithmetic):
         low = 0 if self.unsigned else -(1 << (self.bits - 1))
         return low, low + (1 << self.bits) - 1
 
+    def exceeds(self, product: int) -> bool:
+        """Whether a product of up to this magnitude may lie outside of the limits."""
+        top = (product >> self.shift) + 1
+        low, high = self.limits
+        return top > high or (low > -top and self.out.low < 0)
+
     @property
     def clamps_products(self) -> bool:
-        """Whether a product may lie outside of the limits."""
-        top = (LARGEST[self.out.dtype] >> self.shift) + 1
-        low, high = self.limits
-        return not self.wrap and (top > high or (low > -top and self.out.low < 0))
+        """Whether products have to be clamped."""
+        return not self.wrap and not self.small and self.exceeds(LARGEST[self.out.dtype])
+
+    def refine(self, weights: Array, bias: Array | None) -> Arithmetic:
+        """Return the rule without clamping where no product of these weights needs it."""
+        largest = int(np.abs(weights.astype(np.int64)).max(initial=0))
+        product = largest * max(-self.out.low, self.out.high)
+        return replace(self, small=True) if not self.exceeds(product) else self
 
     @property
     def clamps_sums(self) -> bool:

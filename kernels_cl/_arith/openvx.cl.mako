@@ -1,5 +1,5 @@
 <%doc>
-OpenVX neural-network extension: sums of products and elementwise functions
+openvx: the neural-network extension's sums of products and elementwise functions
 (clnn/arith/openvx_device.py).
 
 functions     vx_rounded(x, w): a product, rounded and clamped | vx_even(x, n): x / 2**n to nearest,
@@ -32,8 +32,7 @@ ${I} vx_rounded(const ${I} x, const ${I} w)
 {
     ${I} p = x * w;
 % if n and arith.rounding == "even":
-    const ${I} down = p >> (${I})(${n}), rest = p & (${I})(${(1 << n) - 1});
-    p = down + (rest > (${I})(${1 << (n - 1)}) - (down & (${I})(1)) ? (${I})(1) : (${I})(0));
+    p = (p + ((p >> (${I})(${n})) & (${I})(1)) + (${I})(${(1 << (n - 1)) - 1})) >> (${I})(${n});
 % elif n:
 %  if arith.rounding == "biased":
     p += (${I})(${1 << (n - 1)});

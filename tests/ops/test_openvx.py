@@ -65,6 +65,16 @@ def test_convolutions(device, name):
              only=only)  # fmt: skip
 
 
+def test_small_weights_need_no_clamp(device):
+    arith = RULES["suite sat"]
+    x, w = extreme(Q78, (1, 4, 3, 4)), np.clip(extreme(Q78, (3, 4, 1, 1), 3), -255, 255)
+    assert arith.refine(w, None).small and not arith.refine(w * 2, None).small
+    point = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))
+    bias = extreme(Q78, (3,), 5).astype(np.int32)
+    check_op(device, Conv2d(point, arith=arith), [x, w, bias], consts=(1, 2), orders=NHWC,
+             only="direct")  # fmt: skip
+
+
 def test_weights_at_run_time_and_a_bias_for_each_place(device):
     arith = RULES["suite sat"]
     x, w = extreme(Q78, (1, 3, 4, 5)), extreme(Q78, (5, 3, 2, 2), 3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +18,18 @@ from clnn.ops.views import Concat, Reshape, Slice
 from clnn.types import I32, TensorType, dtype_of
 
 Watch = tuple[Callable[[], Any], Any]
+IMAGE = 4  # axes of a value that holds a tensor of three dimensions
+
+
+def shape_of(dims: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape that a graph holds a tensor in: of three dimensions, as (1, c, h, w)."""
+    shape = tuple(dims[::-1])
+    return (1, *shape) if len(shape) == IMAGE - 1 else shape
+
+
+def extents(box: Box) -> tuple[int, ...]:
+    """Return the extents of a box, innermost first."""
+    return tuple(end - start for start, end in box)
 
 
 class Builder:
@@ -66,16 +78,23 @@ class Builder:
         return now
 
     def reshape(self, value: str, shape: tuple[int, ...]) -> str:
-        """Return a value under another shape."""
-        return value if self.shape(value) == shape else self.add(Reshape(shape), value)
+        """Return a value under another shape; a constant stays one."""
+        if self.shape(value) == shape:
+            return value
+        if value in self.consts:
+            return self.const(self.consts[value].reshape(shape))
+        return self.add(Reshape(shape), value)
 
     def cut(self, value: str, starts: tuple[int, ...], stops: tuple[int, ...]) -> str:
         """Return a part of a value."""
         shape = self.shape(value)
         if stops == shape and not any(starts):
             return value
-        extents = tuple(b - a for a, b in zip(starts, stops, strict=True))
-        return self.add(Slice(starts, extents, (1,) * len(shape)), value)
+        if value in self.consts:
+            cut = tuple(slice(a, b) for a, b in zip(starts, stops, strict=True))
+            return self.const(self.consts[value][cut])
+        sizes = tuple(b - a for a, b in zip(starts, stops, strict=True))
+        return self.add(Slice(starts, sizes, (1,) * len(shape)), value)
 
     def fixed(self, tensor: Tensor) -> Array | None:
         """Return a tensor's elements where no node of the graph writes any of them, else None."""
@@ -96,7 +115,7 @@ class Builder:
 
     def wrote(self, tensor: Tensor, value: str) -> None:
         """Note that a tensor now is `value`; a tensor that is not virtual becomes an output."""
-        value = self.reshape(value, tensor.dims[::-1])
+        value = self.reshape(value, shape_of(tensor.dims))
         if not tensor.virtual:
             self.outputs[f"o{len(self.outputs)}"] = (value, tensor)
         self.pieces.setdefault(tensor.store, []).append((tensor.place, value))
@@ -105,8 +124,7 @@ class Builder:
         known = {place: name for name, place in self.inputs.items()}
         if (store, box) in known:
             return known[(store, box)]
-        shape = tuple(end - start for start, end in reversed(box))
-        name = self._value(TensorType(shape, dtype_of(NUMPY[store.kind])))
+        name = self._value(TensorType(shape_of(extents(box)), dtype_of(NUMPY[store.kind])))
         self.inputs[name] = (store, box)
         return name
 
@@ -118,17 +136,18 @@ class Builder:
         held, value = met[0]
         around = zip(held, box, strict=True)
         if all(low <= start and end <= high for (low, high), (start, end) in around):
-            pairs = list(zip(reversed(held), reversed(box), strict=True))
-            starts = tuple(start - low for (low, _), (start, _) in pairs)
-            stops = tuple(end - low for (low, _), (_, end) in pairs)
-            return self.cut(value, starts, stops)
+            pairs = list(zip(held, box, strict=True))
+            stops = shape_of([end - low for (low, _), (_, end) in pairs])
+            starts = [start - low for (low, _), (start, _) in pairs]
+            starts += [0] * (len(stops) - len(starts))
+            return self.cut(value, tuple(starts[::-1]), stops)
         axis, places = best_cuts(box, [b for b, _ in met])
         edges = [box[axis][0], *places, box[axis][1]]
         parts = [
             self._compose(store, (*box[:axis], (a, b), *box[axis + 1 :]))
             for a, b in pairwise(edges)
         ]
-        return self.add(Concat(len(box) - 1 - axis), *parts)
+        return self.add(Concat(len(shape_of(extents(box))) - 1 - axis), *parts)
 
     def int32(self, tensor: Tensor, shape: tuple[int, ...]) -> str:
         """Return a tensor as int32 under another shape: a constant where it can be one."""

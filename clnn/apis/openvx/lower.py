@@ -91,14 +91,8 @@ class Lowering:
         return self.meta(name).kind is Type.VX_TYPE_FLOAT32
 
     def read(self, name: str) -> str:
-        """Return the value of a tensor parameter."""
+        """Return the value of a tensor parameter; of an image as (n, c, h, w)."""
         return self.b.read(self.tensor(name))
-
-    def image(self, name: str) -> str:
-        """Return the value of a tensor parameter as (n, c, h, w)."""
-        value = self.read(name)
-        shape = self.b.shape(value)
-        return self.b.reshape(value, (1,) * (4 - len(shape)) + shape)
 
     def number(self, name: str) -> float:
         """Return a number, or what its scalar holds now."""
@@ -122,21 +116,32 @@ class Lowering:
         return self.node.values[name]
 
 
-def mac(at: Lowering, terms: int, channels: bool) -> Arithmetic:
-    """Return the arithmetic of a node with weights. terms: products of one sum."""
+def mac(at: Lowering, weights: str, channels: bool) -> Arithmetic:
+    """Return the arithmetic of a node with weights (oc, ...)."""
     if at.is_float("inputs"):
         return FLOAT
     x, w, out = at.format("inputs"), at.format("weights"), at.result
     shift, wrap, biased = x.fraction + w.fraction - out.fraction, at.wrap(), at.has("biases")
     own = out.dtype.itemsize * 8
     bits = own if at.conformance else min(at.node.values.get("accumulator_bits", 32), 62)
-    largest = min((LARGEST[out.dtype] >> shift) + 1, 1 << bits)
-    wide = (terms + 2) * largest >= 2**31
+    wide = largest_sum(at.b, weights, out, shift, bits) >= 2**31
     if at.conformance:
         rounding = "biased" if at.even else "zero"
         return VxMac(out, shift, rounding, wrap, bits, out.low == 0, channels, True, biased, wide)
     rounding = "even" if at.even else "zero"
     return VxMac(out, shift, rounding, wrap, bits, False, False, False, biased, wide)
+
+
+def largest_sum(b: Builder, weights: str, out: Format, shift: int, bits: int) -> int:
+    """Return a bound of the magnitude of sums, bias included: of the weights where they are known."""
+    terms = int(np.prod(b.shape(weights)[1:]))
+    known = b.consts.get(weights)
+    room = (terms + 2) << 16 if bits <= 16 else 2**63
+    if known is None:
+        return min(room, (terms + 2) * ((LARGEST[out.dtype] >> shift) + 1))
+    top = max(-out.low, out.high)
+    each = (np.abs(known.astype(np.int64)).reshape(len(known), -1) * top >> shift) + 1
+    return min(room, int(each.sum(axis=1).max(initial=0)) + 2**16)
 
 
 def biases(at: Lowering, shape: tuple[int, ...]) -> str | None:
@@ -156,8 +161,7 @@ def filtered(
     shape = at.b.shape(weights)
     bias = at.verified.meta(at.tensor("biases")).dims if at.has("biases") else ()
     bias_shape = (shape[0],) if len(bias) == 1 else (shape[0], *out)
-    terms = int(np.prod(shape[1:]))
-    arith = mac(at, terms, channels)
+    arith = mac(at, weights, channels)
     return at.b.add(Conv2d(window, arith=arith), x, weights, biases(at, bias_shape))
 
 
@@ -184,7 +188,7 @@ def strides_of(at: Lowering, reach: tuple[int, int], pads: tuple[int, int]) -> t
 
 
 def _convolution(at: Lowering) -> str:
-    x, w = at.image("inputs"), at.b.weights(at.tensor("weights"))
+    x, w = at.read("inputs"), at.b.weights(at.tensor("weights"))
     kernel = at.b.shape(w)[2:]
     gaps = (at.value("dilation_y") + 1, at.value("dilation_x") + 1)
     pads = (at.value("pad_y"), at.value("pad_x"))
@@ -207,7 +211,7 @@ def _cut_front(b: Builder, x: str, pads: tuple[int, int]) -> tuple[str, tuple[in
 
 
 def _deconvolution(at: Lowering) -> str:
-    b, x, w = at.b, at.image("inputs"), at.b.weights(at.tensor("weights"))
+    b, x, w = at.b, at.read("inputs"), at.b.weights(at.tensor("weights"))
     kernel, ins = b.shape(w)[2:], b.shape(x)[2:]
     outs = at.meta("outputs").dims[1::-1]
     pads = (at.value("padding_y"), at.value("padding_x"))
@@ -256,13 +260,12 @@ def _fully_connected(at: Lowering) -> str:
     if at.is_float("inputs"):
         return b.add(Gemm(trans_b=True), x, w, biases(at, (ofm,)))
     point = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))
-    spec = Conv2d(point, arith=mac(at, terms, False))
     x, w = b.reshape(x, (count, terms, 1, 1)), b.reshape(w, (ofm, terms, 1, 1))
-    return b.add(spec, x, w, biases(at, (ofm,)))
+    return b.add(Conv2d(point, arith=mac(at, w, False)), x, w, biases(at, (ofm,)))
 
 
 def _normalization(at: Lowering) -> str:
-    b, x, size = at.b, at.image("inputs"), at.value("norm_size")
+    b, x, size = at.b, at.read("inputs"), at.value("norm_size")
     alpha, beta = at.number("alpha"), at.number("beta")
     across = at.value("type") is NormType.VX_CONVOLUTIONAL_NETWORK_NORM_ACROSS_MAPS
     if not at.is_float("inputs"):
@@ -280,7 +283,7 @@ def _normalization(at: Lowering) -> str:
 
 
 def _pooling(at: Lowering) -> str:
-    b, x = at.b, at.image("inputs")
+    b, x = at.b, at.read("inputs")
     kernel = (at.value("pool_size_y"), at.value("pool_size_x"))
     pads = (at.value("pool_pad_y"), at.value("pool_pad_x"))
     ins, outs = b.shape(x)[2:], at.meta("outputs").dims[1::-1]
@@ -313,7 +316,8 @@ def _integer_average(at: Lowering, x: str, made: Window) -> str:
 
 
 def _softmax(at: Lowering) -> str:
-    x, rank = at.read("inputs"), len(at.meta("inputs").dims)
+    x = at.read("inputs")
+    rank = len(at.b.shape(x))
     axis = rank - 3 if rank > 2 else rank - 1
     if at.is_float("inputs"):
         return at.b.add(Softmax((axis,)), x)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clnn.apis.openvx.builder import Builder, Watch
+from clnn.apis.openvx.builder import Builder, Watch, extents, shape_of
 from clnn.apis.openvx.graph import Graph
 from clnn.apis.openvx.lower import lower
 from clnn.apis.openvx.reference import Context
@@ -77,9 +77,10 @@ def process(graph: Graph) -> None:
         return
     session = session_of(graph.home, made)
     feeds = {
-        name: np.ascontiguousarray(store.part(box)) for name, (store, box) in made.inputs.items()
+        name: np.ascontiguousarray(store.part(box)).reshape(shape_of(extents(box)))
+        for name, (store, box) in made.inputs.items()
     }
     results = session(feeds)
     for name, tensor in made.outputs.items():
-        tensor.store.part(tensor.place)[...] = results[name]
+        tensor.store.part(tensor.place)[...] = results[name].reshape(tensor.dims[::-1])
         tensor.store.version += 1
