@@ -15,7 +15,7 @@ from clnn.errors import ClnnError
 from clnn.options import Options
 
 if TYPE_CHECKING:
-    from clnn.api import compile_model, devices, doctor, verify
+    from clnn.api import compile_model, devices, doctor, tune_model, verify
     from clnn.apis import openvx
     from clnn.runtime.session import Session
 
@@ -24,6 +24,7 @@ _LAZY = {
     "compile_model": "clnn.api",
     "devices": "clnn.api",
     "doctor": "clnn.api",
+    "tune_model": "clnn.api",
     "verify": "clnn.api",
     "Session": "clnn.runtime.session",
 }
@@ -37,6 +38,7 @@ __all__ = [
     "devices",
     "doctor",
     "openvx",
+    "tune_model",
     "verify",
 ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clnn import logs
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from clnn.runtime.device import DeviceInfo
     from clnn.runtime.doctor import Check
     from clnn.runtime.session import Session
+    from clnn.tune.report import Report
+    from clnn.tune.tuner import Progress
     from clnn.verification.report import VerifyReport
 
 Model = "str | os.PathLike[str] | bytes | Graph"
@@ -37,6 +39,7 @@ def compile_model(
     """
     from clnn.runtime.device import select
     from clnn.runtime.session import Session
+    from clnn.tune.choose import chooser
 
     logs.configure()
     warn_unknown()
@@ -44,7 +47,42 @@ def compile_model(
     graph = load_graph(model, shapes)
     if options.fuse:
         graph = optimise(graph)
-    return Session(graph, select(device), options)
+    info = select(device)
+    if options.tune in ("quick", "full"):
+        from clnn.tune.tuner import Wish, tune_graph
+
+        report = tune_graph(graph, info, options, Wish(options.tune, resume=True))
+        logs.log.info("%s", report.closing())
+    with chooser(info, options.tune) as choose:
+        return Session(graph, info, options, choose)
+
+
+def tune_model(
+    model: str | os.PathLike[str] | bytes | Graph | Any,
+    device: str | int | None = None,
+    options: Options | None = None,
+    shapes: Mapping[str, Sequence[int] | int] | None = None,
+    *,
+    level: str = "full",
+    budget: float = 0.0,
+    resume: bool = False,
+    retry: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> Report:
+    """Measure which kernels are fastest for a model on a device, and keep that for later sessions.
+
+    level: "quick" or "full" (candidates per layer). budget: seconds (0: 30 or 270). resume: measure
+    only what no result is stored for. retry: try again what failed before. progress: called after
+    each candidate. Raises as compile_model does, SettingError for a level that is not there.
+    """
+    from clnn.runtime.device import select
+    from clnn.tune.tuner import Wish, tune_graph
+
+    options = options or Options()
+    wish = Wish(level, budget, resume, retry)
+    graph = load_graph(model, shapes)
+    graph = optimise(graph) if options.fuse else graph
+    return tune_graph(graph, select(device), options, wish, progress or (lambda where: None))
 
 
 def load_graph(

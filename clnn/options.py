@@ -8,7 +8,7 @@ from clnn.errors import SettingError
 
 _CHOICES = {
     "dtype": ("f32",),
-    "tune": ("off", "cached"),
+    "tune": ("off", "cached", "quick", "full"),
     "arena": ("", "shared", "separate"),
 }
 
@@ -17,8 +17,9 @@ _CHOICES = {
 class Options:
     """How a model is compiled.
 
-    dtype: storage and arithmetic of the network ("f32"). tune: how variants are chosen; "off" ranks
-    them, "cached" takes stored measurements first (none are stored yet, so both rank). arena:
+    dtype: storage and arithmetic of the network ("f32"). tune: how kernels are chosen; "off" ranks
+    them by estimates, "cached" takes measurements of this device, else shipped ones, else ranks,
+    "quick" and "full" measure what is missing first (half a minute, some minutes). arena:
     "shared" reuses memory between tensors, "separate" gives each its own buffer ("": as
     CLNN_ARENA says). fuse: run the fusing passes. states: how many callers may run at once, each
     with its own buffers. guard: bytes kept free and poisoned around every tensor (for checks).

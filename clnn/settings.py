@@ -51,13 +51,16 @@ SETTINGS: dict[str, Setting] = {
             "device when none is named: auto, cpu, gpu, index or part of a name",
         ),
         Setting(
-            "CLNN_CACHE_DIR", "", str, "folder of the program cache; empty: the user's cache folder"
+            "CLNN_CACHE_DIR",
+            "",
+            str,
+            "folder of the cache; empty: clnn's place in the user's cache folder",
         ),
         Setting(
             "CLNN_CACHE",
             "rw",
             _choice("off", "ro", "rw"),
-            "program cache: off, read only, read and write",
+            "cache of programs and tuning results: off, read only, read and write",
         ),
         Setting(
             "CLNN_CACHE_MAX_BYTES",

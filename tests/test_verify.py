@@ -9,7 +9,7 @@ import pytest
 
 import clnn
 from clnn.errors import InputNameError, MissingPackageError, SettingError
-from clnn.ops import conv2d, eltwise
+from clnn.ops import _conv_kernels, eltwise
 from clnn.ops._functions import Step
 from clnn.plan import schedule
 from clnn.verification import onnxruntime as other
@@ -76,13 +76,13 @@ def wrong_relu(monkeypatch):
         return right(name, problem, [Step("abs") if s.fn == "relu" else s for s in steps])
 
     monkeypatch.setattr(eltwise, "walk", wrong)
-    common = conv2d._common
+    common = _conv_kernels._common
 
     def wrong_common(spec, problem):
         steps = tuple(Step("abs") if s.fn == "relu" else s for s in spec.steps)
         return {**common(spec, problem), "steps": steps}
 
-    monkeypatch.setattr(conv2d, "_common", wrong_common)
+    monkeypatch.setattr(_conv_kernels, "_common", wrong_common)
 
 
 @pytest.mark.parametrize("against", ENGINES)

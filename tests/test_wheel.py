@@ -94,9 +94,11 @@ def check_contents(wheel: Path) -> None:
     kernels = {f"clnn/_kernels_cl/{name}" for name in kernel_files()}
     modules = {p.relative_to(ROOT).as_posix() for p in (ROOT / "clnn").rglob("*.py")}
     info = {name for name in names if name.split("/")[0].endswith(".dist-info")}
-    assert len(kernels) > 20 and len(modules) > 50
-    assert not (kernels | modules | {"clnn/py.typed"}) - names, "left out of the wheel"
-    assert not names - kernels - modules - info - {"clnn/py.typed"}, "should not be in the wheel"
+    data = {p.relative_to(ROOT).as_posix() for p in (ROOT / "clnn/tune/defaults").iterdir()}
+    data.add("clnn/py.typed")
+    assert len(kernels) > 20 and len(modules) > 50 and len(data) > 1
+    assert not (kernels | modules | data) - names, "left out of the wheel"
+    assert not names - kernels - modules - info - data, "should not be in the wheel"
     assert any(name.endswith("/licenses/LICENSE") for name in info)
 
 

@@ -1,8 +1,9 @@
 """Cache entries as one zip file, to carry them to another machine.
 
-Each member is the file of one entry, named `<kind>/<key>.clbin`. Names, sizes and checksums are
-tested before anything is stored, and nothing is ever unpacked by name: an archive can harm no
-file. But the programs in it will run: import only what comes from someone you trust.
+A member is the file of one entry, named `<kind>/<key>.clbin`, or the lines of one device's tuning,
+named `tuning/<device>.jsonl`. Names, sizes and checksums are tested before anything is stored, and
+nothing is ever unpacked by name: an archive can harm no file. Tuning lines are added to those that
+are there. But the programs in it will run: import only what comes from someone you trust.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from clnn.cache import files
+from clnn.cache import files, lines
 from clnn.cache.envelope import MAX_ENTRY_BYTES, BadEntry, decode
 from clnn.cache.store import Store, stored_kinds
 from clnn.errors import CacheError
 from clnn.settings import setting
 
 MAX_MEMBERS = 100_000
+TUNING = "tuning"  # folder of the tuning results of each device
 
 _MEMBER = re.compile(r"([a-z][a-z0-9_-]{0,31})/([0-9a-f]{64})\.clbin")
+_LINES = re.compile(r"tuning/([a-z0-9][a-z0-9-]{0,99}\.jsonl)")
 _ZIP_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
@@ -68,6 +71,12 @@ def export_entries(root: Path, target: Path) -> Transfer:
                     continue
                 archive.writestr(zipfile.ZipInfo(name), blob, zipfile.ZIP_DEFLATED)
                 done, size = done + 1, size + len(blob)
+            for path in tuning_files(root):
+                rows = lines.LineFile(path, "ro").read()
+                blob = b"".join(lines.encode(row) for row in rows)
+                name = f"{TUNING}/{path.name}"
+                archive.writestr(zipfile.ZipInfo(name), blob, zipfile.ZIP_DEFLATED)
+                done, size = done + len(rows), size + len(blob)
     except OSError as err:
         raise CacheError(f"{target} cannot be written: {err}. Name another file.") from err
     return Transfer(done, size, tuple(bad))
@@ -79,6 +88,11 @@ def _members(root: Path) -> list[tuple[str, Path, str]]:
         store = Store(root, "ro", kind)
         found += [(f"{kind}/{e.key}.clbin", store.path(e.key), e.key) for e in store.entries()]
     return sorted(found)
+
+
+def tuning_files(root: Path) -> list[Path]:
+    """Return the files of tuning results in the cache folder `root`."""
+    return sorted(f.path for f in files.listing(root / TUNING) if f.path.suffix == lines.SUFFIX)
 
 
 def _proven(path: Path, key: str) -> bytes:
@@ -122,10 +136,12 @@ def _checked(archive: zipfile.ZipFile, source: Path) -> list[zipfile.ZipInfo]:
         )
     seen: set[str] = set()
     for member in members:
-        if not _MEMBER.fullmatch(member.filename) or member.filename in seen:
+        known = _MEMBER.fullmatch(member.filename) or _LINES.fullmatch(member.filename)
+        if not known or member.filename in seen:
             raise CacheError(
-                f"{source} holds a member {member.filename!r}. Only <kind>/<key>.clbin may be in "
-                "it, each once. Nothing was imported: get the archive from a source you trust."
+                f"{source} holds a member {member.filename!r}. Only <kind>/<key>.clbin and "
+                "tuning/<device>.jsonl may be in it, each once. Nothing was imported: get the "
+                "archive from a source you trust."
             )
         seen.add(member.filename)
     return members
@@ -137,6 +153,12 @@ def _import_members(
     done, size, bad = 0, 0, []
     stores: dict[str, Store] = {}
     for member in members:
+        tuned = _LINES.fullmatch(member.filename)
+        if tuned:
+            count, whole = _import_lines(root / TUNING / tuned.group(1), archive, member)
+            done, size = done + count, size + (member.file_size if count else 0)
+            bad += [] if whole else [member.filename]
+            continue
         kind, _, name = member.filename.partition("/")
         store = stores.setdefault(kind, Store(root, "rw", kind))
         if _import_one(store, name.removesuffix(".clbin"), archive, member):
@@ -144,6 +166,22 @@ def _import_members(
         else:
             bad.append(member.filename)
     return Transfer(done, size, tuple(bad))
+
+
+def _import_lines(
+    path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo
+) -> tuple[int, bool]:
+    """Add the lines that a file lacks; return how many, and whether all were sound and are kept."""
+    try:
+        rows = _content(archive, member).splitlines()
+    except (BadEntry, *_ZIP_ERRORS):
+        return 0, False
+    found = [record for row in rows if (record := lines.decode(row)) is not None]
+    target = lines.LineFile(path)
+    there = {lines.encode(record) for record in target.read()}
+    new = [record for record in found if lines.encode(record) not in there]
+    kept = not new or target.append(new)
+    return len(new) if kept else 0, kept and len(found) == len(rows)
 
 
 def _import_one(store: Store, key: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bool:

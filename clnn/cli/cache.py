@@ -1,4 +1,4 @@
-"""`clnn cache`: show, empty, check, export and import the cache of built programs."""
+"""`clnn cache`: show, empty, check, export and import built programs and tuning results."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from clnn.cache.archive import Transfer, export_entries, import_entries
+from clnn.cache import files
+from clnn.cache.archive import Transfer, export_entries, import_entries, tuning_files
 from clnn.cache.envelope import FORMAT_VERSION
+from clnn.cache.lines import LineFile
 from clnn.cache.store import CacheWarning, Store, cache_dir, stored_kinds
 from clnn.errors import CacheError
 from clnn.settings import setting
@@ -21,7 +23,7 @@ Report = dict[str, Any]
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Add the `cache` command to the subparsers of `clnn`; return its parser."""
-    about = "show, empty, check, export or import the cache of built programs"
+    about = "show, empty, check, export or import built programs and tuning results"
     parser: argparse.ArgumentParser = subparsers.add_parser("cache", help=about, description=about)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, (_, text) in _ACTIONS.items():
@@ -66,19 +68,32 @@ def _info(root: Path, _file: Path | None) -> Report:
         "mode": setting("CLNN_CACHE"),
         "max_bytes": setting("CLNN_CACHE_MAX_BYTES"),
         "kinds": {kind: {name: of[name] for name in shown} for kind, of in stats.items()},
+        "tuning": {path.stem: _lines(path) for path in tuning_files(root)},
     }
 
 
+def _lines(path: Path) -> dict[str, int]:
+    """Return how many problems and failures a device's file holds, and lines that are damaged."""
+    lines = LineFile(path, "ro")
+    records = lines.read()
+    results = {(r.get("driver"), r.get("key")) for r in records if r.get("kind") == "result"}
+    failures = sum(r.get("kind") == "failure" for r in records)
+    return {"results": len(results), "failures": failures, "damaged": lines.bad}
+
+
 def _clear(root: Path, _file: Path | None) -> Report:
-    return {"folder": str(root), "removed": {s.kind: s.clear() for s in _stores(root)}}
+    removed = {s.kind: s.clear() for s in _stores(root)}
+    tuned = [path for path in tuning_files(root) if files.remove(path)]
+    return {"folder": str(root), "removed": removed | ({"tuning": len(tuned)} if tuned else {})}
 
 
 def _verify(root: Path, _file: Path | None) -> Report:
     done = {store.kind: store.verify() for store in _stores(root)}
     return {
         "folder": str(root),
-        "checked": sum(v.checked for v in done.values()),
-        "bad": [f"{kind}/{key}" for kind, v in done.items() for key in v.bad],
+        "checked": sum(v.checked for v in done.values()) + len(tuning_files(root)),
+        "bad": [f"{kind}/{key}" for kind, v in done.items() for key in v.bad]
+        + [f"tuning/{path.name}" for path in tuning_files(root) if _lines(path)["damaged"]],
     }
 
 

@@ -7,7 +7,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from clnn.graph.ir import Graph
     from clnn.importers.onnx_info import ModelInfo, ValueInfo
     from clnn.layout import TensorLayout
-    from clnn.ops._base import Target
     from clnn.plan.schedule import Plan
+    from clnn.runtime.device import DeviceInfo
 
 EXIT_UNSUPPORTED = 1
 MOST_NAMES = 12
@@ -99,27 +99,31 @@ def _parts(args: argparse.Namespace, graph: Graph, report: dict[str, Any]) -> li
 
 
 def _plan(args: argparse.Namespace, graph: Graph) -> Plan:
+    from clnn.ops._base import Target
     from clnn.plan.schedule import make_plan
+    from clnn.runtime.session import target_of
     from clnn.settings import setting
+    from clnn.tune.choose import Ranked, chooser
 
     options = _common.options_of(args)
     separate = (options.arena or setting("CLNN_ARENA")) == "separate"
-    return make_plan(graph, _target(args), separate=separate, guard=options.guard)
+    info = _device(args)
+    target = replace(target_of(info) if info else Target(), winograd=options.winograd)
+    with chooser(info, options.tune) if info else Ranked() as choose:
+        return make_plan(graph, target, choose, separate=separate, guard=options.guard)
 
 
-def _target(args: argparse.Namespace) -> Target:
-    """Return the target of the device that would run it; a plain CPU where there is none."""
-    from clnn.ops._base import Target
+def _device(args: argparse.Namespace) -> DeviceInfo | None:
+    """Return the device that would run it, None where there is none."""
     from clnn.runtime.device import select
-    from clnn.runtime.session import target_of
 
     try:
-        return target_of(select(args.device))
+        return select(args.device)
     except NoDeviceError:
         if args.device is not None:
             raise
         _common.tell("note: no OpenCL device here; this is the plan for a plain CPU.")
-        return Target()
+        return None
 
 
 def _head(args: argparse.Namespace, info: ModelInfo) -> str:
@@ -170,7 +174,7 @@ def steps(plan: Plan) -> list[dict[str, Any]]:
         placed = plan.placed[name]
         rows.append({
             "number": number, "node": step.node.name, "op": step.node.spec.kind,
-            "origin": step.node.origin, "variant": step.variant.name,
+            "origin": step.node.origin, "variant": step.variant.name, "why": step.variant.why,
             "launches": len(step.launches), "fills": len(step.fills),
             "output": repr(plan.graph.types[name]), "layout": layout_text(placed.layout),
             "storage": placed.storage,
@@ -194,11 +198,12 @@ def _plan_text(plan: Plan, rows: Sequence[dict[str, Any]]) -> str:
     lines = [
         f"plan     {len(rows)} steps, {launches} launches, arena {memory.total} bytes (at least"
         f" {memory.lower_bound}), {plan.copied_bytes} bytes copied only to move them",
-        f"{'#':>4} {'node':<28} {'op':<10} {'variant':<46} {'output':<24} layout",
+        f"{'#':>4} {'node':<28} {'op':<10} {'variant':<46} {'why':<7} {'output':<24} layout",
     ]
     for r in rows:
         mark = "" if r["launches"] else "  (a view)"
-        names = f"{r['node'][-28:]:<28} {r['op'][:10]:<10} {r['variant'][:46]:<46}"
+        why = r["why"] if r["launches"] else "-"
+        names = f"{r['node'][-28:]:<28} {r['op'][:10]:<10} {r['variant'][:46]:<46} {why:<7}"
         lines.append(f"{r['number']:>4} {names} {r['output']:<24} {r['layout']}{mark}")
     return "\n".join(lines)
 

@@ -7,14 +7,18 @@ checkout's kernels_cl/, then in the installed package.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from clnn.codegen import filters
 from clnn.codegen.filters import HELPERS
 from clnn.errors import TemplateError
 from clnn.settings import setting
+
+_USES = re.compile(rb'<%(?:namespace|include|inherit)\b[^>]*\bfile="([^"]+)"')
 
 
 @cache
@@ -70,6 +74,27 @@ def _tidy(text: str) -> str:
     """Drop blank lines and trailing blanks, so that equal kernels have equal text."""
     lines = (line.rstrip() for line in text.splitlines())
     return "\n".join(line for line in lines if line) + "\n"
+
+
+def template_hash(template: str) -> str:
+    """Return a hash over the text of a template, of those it uses, and of the helpers they use."""
+    return _template_hash(template_folders(setting("CLNN_KERNEL_PATH")), template)
+
+
+@cache
+def _template_hash(folders: tuple[str, ...], template: str) -> str:
+    digest = hashlib.sha256(Path(filters.__file__).read_bytes())
+    waiting, seen = [template], set()
+    while waiting:
+        name = waiting.pop()
+        path = next((p for p in (Path(f, name) for f in folders) if p.is_file()), None)
+        if name in seen or path is None:
+            continue
+        seen.add(name)
+        text = path.read_bytes()
+        digest.update(name.encode() + b"\0" + text)
+        waiting += sorted(found.decode() for found in _USES.findall(text))
+    return digest.hexdigest()
 
 
 @cache

@@ -151,13 +151,15 @@ class Variant:
     """One way to compute a node: its name, launches and estimated cost.
 
     cost: compares variants of one problem. error: allowed against the reference, relative to the
-    largest output, where that is more than the op's tolerance.
+    largest output, where that is more than the op's tolerance. why: how it was chosen: "ranked" by
+    cost, "tuned" on this device, or "default" (measured on devices of its kind).
     """
 
     name: str
     launches: tuple[Launch, ...]
     cost: float = 0.0
     error: float = 0.0
+    why: str = "ranked"
 
 
 class OpSpec:
@@ -188,6 +190,13 @@ class OpSpec:
     def variants(self, problem: Problem) -> list[Variant]:
         """Return the ways to compute this node, best first; the last is always valid."""
         raise NotImplementedError
+
+    def candidates(self, problem: Problem) -> list[Variant]:
+        """Return the ways to compute this node that are worth a measurement, by rising cost.
+
+        Names tell the tunables and are unique within a problem.
+        """
+        return self.variants(problem)
 
     def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
         """Return the arithmetic operations of one run (a fused multiply-add counts two)."""
@@ -244,6 +253,11 @@ def vector_width(extent: int, widest: int, operands: Sequence[tuple[int, int]] =
     while width > 1 and (width > widest or extent % width):
         width //= 2
     return width
+
+
+def by_cost(variants: Sequence[Variant]) -> list[Variant]:
+    """Return the variants by rising cost, those of equal name once."""
+    return list({v.name: v for v in sorted(variants, key=lambda v: v.cost)}.values())
 
 
 _Importer = Callable[..., Any]

@@ -162,22 +162,30 @@ def _only_batch(layout: TensorLayout) -> TensorLayout:
 
 def gemm_tile(m: int, n: int, matrices: int, target: Target, widest: int = 1 << 30) -> Tile:
     """Return the tile of rows x columns for an m x n product; `widest` bounds its columns."""
+    return gemm_tiles(m, n, matrices, target, widest)[0][1]
+
+
+def gemm_tiles(
+    m: int, n: int, matrices: int, target: Target, widest: int = 1 << 30
+) -> list[tuple[float, Tile]]:
+    """Return (estimated cycles for each term of the sums, tile) of all tiles, best first."""
     vw = target.vector
     while vw > 1 and (vw > widest or (vw > 4 and vw // 2 >= n)):
         vw //= 2
     vectors = -(-n // vw)
     registers = REGISTERS.get(target.vector, 16)
-    best: tuple[float, Tile] | None = None
-    for nv in (1, 2, 3, 4):
-        if nv > vectors or (nv > 1 and nv * vw > widest):
-            continue
-        most = max((registers - 1) // nv - 1, 1)  # nv vectors of b and one of a besides
-        for mr in range(1, min(m, most) + 1):
-            score = _score(m, vectors, mr, nv, matrices, target)
-            if best is None or score > best[0]:
-                best = (score, Tile(mr, nv, vw))
-    assert best is not None
-    return best[1]
+    found = [
+        (_score(m, vectors, mr, nv, matrices, target), Tile(mr, nv, vw))
+        for nv in (1, 2, 3, 4)
+        if nv <= vectors and (nv == 1 or nv * vw <= widest)
+        # nv vectors of b and one of a besides
+        for mr in range(1, min(m, max((registers - 1) // nv - 1, 1)) + 1)
+    ]
+    return [(m * vectors / (2 * score), tile) for score, tile in sorted(found, key=_by_score)]
+
+
+def _by_score(pair: tuple[float, Tile]) -> float:
+    return -pair[0]
 
 
 def _score(m: int, vectors: int, mr: int, nv: int, matrices: int, target: Target) -> float:

@@ -17,6 +17,8 @@ from clnn.ops._base import Array, Target
 TAPS = 3
 POINTS = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
 SIZES = (4, 2)
+ALL_SIZES = (4, 2, 6)  # 6: worth a measurement, never the estimate's choice
+MOST = 3  # plans of one kind that are worth a measurement
 CACHES = ((2**20, 24), (2**24, 10))  # bytes that a cache holds, and gives a core per cycle
 MEMORY = 3  # bytes per cycle and core beyond
 Matrix = tuple[tuple[float, ...], ...]
@@ -82,17 +84,30 @@ def plan(
     shape: tuple[int, ...], ic: int, target: Target, vw: int, sizes: tuple[int, ...] = SIZES
 ) -> Plan | None:
     """Return the cheapest plan for an output of shape (n, oc, h, w), None where none fits."""
-    found = [
+    return min(_plans(shape, ic, target, vw, sizes), key=lambda p: p.cycles, default=None)
+
+
+def plans(shape: tuple[int, ...], ic: int, target: Target, vw: int) -> list[Plan]:
+    """Return the MOST cheapest plans of each tile size, number of vectors and parts."""
+    found: dict[tuple[int, int, int], list[Plan]] = {}
+    for made in sorted(_plans(shape, ic, target, vw, ALL_SIZES), key=lambda p: p.cycles):
+        found.setdefault((made.m, made.nv, made.parts), []).append(made)
+    return [made for same in found.values() for made in same[:MOST]]
+
+
+def _plans(
+    shape: tuple[int, ...], ic: int, target: Target, vw: int, sizes: tuple[int, ...]
+) -> list[Plan]:
+    return [
         made
         for m in sizes
         for nv in (1, 2, 3, 4)
         if (nv - 1) * vw < shape[1]
         for mr in range(4, (31 // nv) + 1)
         if mr * nv + nv + 1 <= 32
-        for parts in {1, target.compute_units}
+        for parts in sorted({1, target.compute_units})
         if (made := _plan(shape, ic, target, (m, mr, nv, vw, parts))) is not None
     ]
-    return min(found, key=lambda p: p.cycles, default=None)
 
 
 def _plan(

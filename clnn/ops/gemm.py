@@ -22,6 +22,7 @@ from clnn.ops._base import (
     Scratch,
     Target,
     Variant,
+    by_cost,
     grid,
 )
 from clnn.ops._functions import Step, apply_steps
@@ -33,6 +34,7 @@ from clnn.ops._matrices import (
     flip,
     folded,
     gemm_tile,
+    gemm_tiles,
     insert_axis,
     pack_panels,
     packed_view,
@@ -40,13 +42,14 @@ from clnn.ops._matrices import (
     panels_for,
     product,
 )
-from clnn.ops._registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops._steps import operand_layouts
 from clnn.types import F32, I32, I64, U32, U64, TensorType, broadcast_shapes
 
 ADDEND = 2
 L2_BYTES = 256 * 1024  # what stays close to a core while a product walks over it
 PACK_ELEMENTS = 8192  # elements that one CPU work-item packs
+TILES = 10  # tiles that are worth a measurement
+OTHER_ORDER = 1.04  # cost of the group order that the size of b speaks against
 SPLIT_LANES = 32  # work-items side by side in a group that splits the sums
 
 
@@ -131,12 +134,31 @@ class Gemm(OpSpec):
         reference = _reference(_Job(self, problem, views))
         if out.dtype != F32 or views.k == 0:
             return [reference]
-        plain = _Job(self, problem, folded(views))
-        job = replace(plain, views=_oriented(plain.views, problem))
+        plain, job = _jobs(self, problem, views)
         if job.b_const is not None:
             return [_tiled_const(job), reference]
         packed = _tiled_scratch(job) if plain.b_const is None else _tiled_const(plain)
         return [*_moving(job, packed), reference]
+
+    def candidates(self, problem: Problem) -> list[Variant]:
+        """Return tiles of every way that b can be read, in both group orders."""
+        views = _views(self, problem)
+        if problem.outputs[0].type.dtype != F32 or not problem.outputs[0].type.size * views.k:
+            return self.variants(problem)
+        plain, job = _jobs(self, problem, views)
+        found = product(job.views)
+        moves = job.b_const is None and plain.b_const is None
+        turned = plain if job.b_const is None and not moves else job
+        packed = _tiled_scratch if moves else _tiled_const
+        made = [packed(chosen) for first in (True, False) for chosen in _choices(turned, first)]
+        if job.b_const is None and found.b[1] == 1:
+            made += [
+                _tiled_direct(chosen, found)[0]
+                for first in (True, False)
+                for chosen in _choices(job, first, widest=found.n)
+            ]
+        dot = job.b_const is None and _along_k(job, found)
+        return by_cost([*made, *([_dot(job, found)] if dot else [])])
 
     def epilogue(self, has_addend: bool) -> tuple[Step, ...]:
         """Return alpha, the addend and `steps` as one chain (the addend's factor is separate)."""
@@ -160,11 +182,17 @@ def _check_types(given: Sequence[TensorType]) -> None:
 
 @dataclass(frozen=True)
 class _Job:
-    """A problem with the orientation that kernels compute it in."""
+    """A problem with the orientation that kernels compute it in.
+
+    tile, first: what a tiled kernel is to use instead of what is estimated best, and what it costs.
+    """
 
     spec: Gemm
     problem: Problem
     views: Views
+    tile: Tile | None = None
+    first: bool | None = None
+    cost: float = 0.0
 
     @property
     def target(self) -> Target:
@@ -197,6 +225,21 @@ class _Job:
 
     def args(self, b: Arg) -> tuple[Arg, ...]:
         return (In(self.views.inputs[0]), b, *(In(k) for k in self.views.extras), Out(0))
+
+
+def _jobs(spec: Gemm, problem: Problem, views: Views) -> tuple[_Job, _Job]:
+    """Return the problem as it stands and in the orientation whose columns are worth a vector."""
+    plain = _Job(spec, problem, folded(views))
+    return plain, replace(plain, views=_oriented(plain.views, problem))
+
+
+def _choices(job: _Job, first: bool, widest: int = 1 << 30) -> list[_Job]:
+    """Return the job with each tile that is worth a measurement."""
+    found = product(job.views)
+    tiles = gemm_tiles(found.m, found.n, found.matrices, job.target, widest)[:TILES]
+    speed = job.views.k * found.matrices / job.target.compute_units
+    speed *= 1.0 if first == _small(job, found) else OTHER_ORDER
+    return [replace(job, tile=tile, first=first, cost=cycles * speed) for cycles, tile in tiles]
 
 
 def _views(spec: Gemm, problem: Problem) -> Views:
@@ -233,23 +276,30 @@ def _tiled_const(job: _Job) -> Variant:
     """B is constant: packed once, on the host."""
     b, views = job.b_const, job.views
     assert b is not None
-    tile = _tile(product(views), job.target)
+    tile = _tile(job, product(views))
     panels = panels_for(views.k, views.n, tile, job.target)
     found = product(replace(views, b=packed_view(views.b, panels)))
     launch = _tiled(job, found, tile, panels, "packed", Const(lambda: pack_panels(b, panels)))
-    return Variant(str(launch.params["name"]), (launch,))
+    return Variant(str(launch.params["name"]), (launch,), job.cost)
 
 
-def _tile(found: Product, target: Target, widest: int = 1 << 30) -> Tile:
-    return gemm_tile(found.m, found.n, found.matrices, target, widest)
+def _tile(job: _Job, found: Product, widest: int = 1 << 30) -> Tile:
+    return job.tile or gemm_tile(found.m, found.n, found.matrices, job.target, widest)
+
+
+def _small(job: _Job, found: Product) -> bool:
+    return found.k * found.n * 4 <= L2_BYTES or not job.target.is_cpu
+
+
+def _along_k(job: _Job, found: Product) -> bool:
+    return found.a[1] == 1 and found.b[0] == 1 and found.k >= 2 * job.target.vector
 
 
 def _moving(job: _Job, packed: Variant) -> list[Variant]:
     """B is not constant: read where it lies, `packed` on the device, or as dot products."""
-    found, vw = product(job.views), job.target.vector
+    found = product(job.views)
     direct = [_tiled_direct(job, found)] if found.b[1] == 1 else []
-    along_k = found.a[1] == 1 and found.b[0] == 1 and found.k >= 2 * vw
-    dot = [_dot(job, found)] if along_k else []
+    dot = [_dot(job, found)] if _along_k(job, found) else []
     small = found.k * found.n * 4 <= L2_BYTES
     if direct and (small or found.m <= 2 * direct[0][1].mr or not job.target.is_cpu):
         order = [direct[0][0], packed, *dot]
@@ -261,22 +311,22 @@ def _moving(job: _Job, packed: Variant) -> list[Variant]:
 
 
 def _tiled_direct(job: _Job, found: Product) -> tuple[Variant, Tile]:
-    tile = _tile(found, job.target, widest=found.n)
+    tile = _tile(job, found, widest=found.n)
     panels = Panels(tile.width, found.b[0], tile.width, 0)
     launch = _tiled(job, found, tile, panels, "direct", In(job.views.inputs[1]))
-    return Variant(str(launch.params["name"]), (launch,)), tile
+    return Variant(str(launch.params["name"]), (launch,), job.cost), tile
 
 
 def _tiled_scratch(job: _Job) -> Variant:
     """B packed on the device, each of its matrices once."""
     views = job.views
-    tile = _tile(product(views), job.target)
+    tile = _tile(job, product(views))
     panels = panels_for(views.k, views.n, tile, job.target)
     view = packed_view(views.b, panels)
     scratch = Scratch("panels", max(view.size, 1) * 4)
     first = _pack(job, tile, panels, view, scratch)
     launch = _tiled(job, product(replace(views, b=view)), tile, panels, "scratch", scratch)
-    return Variant(str(launch.params["name"]), (first, launch))
+    return Variant(str(launch.params["name"]), (first, launch), job.cost)
 
 
 def _pack(job: _Job, tile: Tile, panels: Panels, view: TensorLayout, scratch: Scratch) -> Launch:
@@ -300,8 +350,8 @@ def _pack(job: _Job, tile: Tile, panels: Panels, view: TensorLayout, scratch: Sc
 
 def _tiled(job: _Job, found: Product, tile: Tile, panels: Panels, how: str, b: Arg) -> Launch:
     blocks, tiles = -(-found.n // panels.width), -(-found.m // tile.mr)
-    first = found.k * found.n * 4 <= L2_BYTES or not job.target.is_cpu
-    parts = 1 if job.target.is_cpu else _parts(found, tile, blocks * tiles, job.target)
+    first = _small(job, found) if job.first is None else job.first
+    parts = 1 if job.target.is_cpu or not first else _parts(found, tile, blocks * tiles, job.target)
     if parts > 1:
         across = -(-blocks // SPLIT_LANES) * SPLIT_LANES
         global_size: tuple[int, ...] = (across, tiles * parts, found.matrices)
@@ -309,7 +359,8 @@ def _tiled(job: _Job, found: Product, tile: Tile, panels: Panels, how: str, b: A
     else:
         sizes = (blocks, tiles) if first else (tiles, blocks)
         global_size, local = grid(job.target, *sizes, found.matrices)
-    name = f"gemm_tiled_f32_{how}_t{tile.mr}x{panels.width}" + f"_p{parts}" * (parts > 1)
+    order = "blocks" if first else "rows"
+    name = f"gemm_tiled_f32_{how}_t{tile.mr}x{panels.width}_{order}" + f"_p{parts}" * (parts > 1)
     params = job.params(found) | {
         "name": name, "row": panels.row, "panel": panels.panel, "b_moves": not isinstance(b, Const),
         "shift": how == "direct", "blocks_first": first, "mr": tile.mr, "nv": tile.nv,
@@ -349,28 +400,3 @@ def _reference(job: _Job) -> Variant:
     params = job.params(found) | {"name": name, "ctype": ctype, "b": found.b, "wg": local}
     args = job.args(In(job.views.inputs[1]))
     return Variant(name, (Launch("gemm_reference.cl.mako", params, args, global_size, local),))
-
-
-@onnx_op("MatMul")
-def _matmul(node: OnnxNode) -> Source:
-    _check_node(node)
-    return Emit(Gemm(), [0, 1, None])
-
-
-@onnx_op("Gemm")
-def _gemm(node: OnnxNode) -> Source:
-    _check_node(node)
-    if node.type(0).rank != 2 or node.type(1).rank != 2:
-        raise ShapeError(
-            f"Gemm of {node.type(0).shape} and {node.type(1).shape}: both must be matrices."
-        )
-    alpha, beta = float(node.attr("alpha", 1.0)), float(node.attr("beta", 1.0))
-    if not node.type(0).dtype.is_float and not (alpha.is_integer() and beta.is_integer()):
-        raise Unsupported(f"alpha {alpha} and beta {beta} of an integer product are not whole")
-    spec = Gemm(alpha, beta, bool(node.attr("transA", 0)), bool(node.attr("transB", 0)))
-    return Emit(spec, [0, 1, 2 if node.has(2) else None])
-
-
-def _check_node(node: OnnxNode) -> None:
-    if len(node.inputs) < 2:
-        raise Unsupported("a matrix product needs two inputs")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from clnn.codegen.filters import image
 from clnn.errors import DTypeError, ShapeError
 from clnn.layout import row_major
-from clnn.ops._base import Arg, Array, In, Launch, OpSpec, Out, Problem, Variant, grid
+from clnn.ops._base import Arg, Array, In, Launch, OpSpec, Out, Problem, Variant, by_cost, grid
 from clnn.ops._functions import Step, apply_steps
 from clnn.ops._registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops._steps import operand_args, operand_layouts
@@ -129,6 +129,18 @@ class Pool(OpSpec):
             found.append(_any(self, problem, widest))
         return [*found, _any(self, problem, 1)]
 
+    def candidates(self, problem: Problem) -> list[Variant]:
+        """Return row kernels of several columns and bands, and the others."""
+        usual = self.variants(problem)
+        if not problem.outputs[0].type.size or not _fits_rows(self, problem):
+            return usual
+        high, columns = problem.outputs[0].type.shape[-2], problem.outputs[0].type.shape[-1]
+        bands = [b for b in (1, 2, 4, 8, 16) if b <= high]
+        tiles = [t for t in (2, 3, 4, 6, 8) if t <= columns]
+        rows = [_rows(self, problem, t, b) for b in bands for t in tiles]
+        others = usual[1:2] if len(usual) > 2 else []
+        return by_cost([usual[0], *(replace(v, cost=1.0) for v in rows + others)])
+
 
 def _vector(problem: Problem) -> int:
     """Return the widest vector of channels that input 0 can be read by."""
@@ -187,18 +199,18 @@ def _label(spec: Pool, problem: Problem, extra: str) -> str:
     return f"pool_{spec.mode}_{problem.input(0).type.dtype.cl}_k{k}_s{s}_{extra}"
 
 
-def _rows(spec: Pool, problem: Problem) -> Variant:
+def _rows(spec: Pool, problem: Problem, tile: int = 0, rows: int = 0) -> Variant:
     src, dst = image(problem.input(0).layout), image(problem.outputs[0].layout)
     n, channels, oh, ow = dst.shape
     vw = _vector(problem)
     first, stop = _inner_columns(spec, src.shape[3], ow)
-    tx = _tile(spec, stop - first)
+    tx = tile or _tile(spec, stop - first)
     vectors = -(-channels // vw)
     most = -(-oh * vectors * n // (8 * problem.target.compute_units))
     least = -(-WORK // (ow * prod(spec.window.kernel) * vw))
-    band = max(1, min(oh, max(most, least)))
+    band = rows or max(1, min(oh, max(most, least)))
     global_size, local = grid(problem.target, vectors, -(-oh // band), n)
-    name = _label(spec, problem, f"nhwc_v{vw}x{tx}")
+    name = _label(spec, problem, f"nhwc_v{vw}x{tx}_b{band}")
     operands = {
         k: (place, image(layout))
         for k, (place, layout) in operand_layouts(problem, spec.steps).items()

@@ -387,6 +387,7 @@ def describe(plan: Plan) -> list[dict[str, Any]]:
             "op": s.node.spec.kind,
             "origin": s.node.origin,
             "variant": s.variant.name,
+            "why": s.variant.why,
             "launches": len(s.launches),
             "output": repr(s.problem.outputs[0].type),
         }

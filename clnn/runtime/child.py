@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-_BOOT = (
+BOOT = (
     "import sys; sys.path[:] = sys.argv[1].split(chr(10)); import json;"
     " from clnn.runtime.{} import main; main(json.loads(sys.argv[2]))"
 )
@@ -29,7 +29,7 @@ def run_python(
     """
     if not sys.executable:
         return "", "cannot start a child process: sys.executable is not set"
-    code = _BOOT.format(module)
+    code = BOOT.format(module)
     command = [sys.executable, "-c", code, "\n".join(sys.path), json.dumps(argument)]
     return run_command(command, timeout_s, env)
 
@@ -67,17 +67,22 @@ def _wait(child: subprocess.Popen[bytes], timeout_s: float) -> str:
     try:
         code = child.wait(timeout_s)
     except subprocess.TimeoutExpired:
-        _kill(child)
+        kill(child)
         return f"did not answer within {timeout_s:g} s"
     except BaseException:
-        _kill(child)
+        kill(child)
         raise
+    return how_it_ended(code)
+
+
+def how_it_ended(code: int) -> str:
+    """Return how a child with this return code ended, '' where it ended well."""
     if code < 0:
         return f"the driver crashed ({_signal_name(-code)})"
     return f"ended with status {code}" if code else ""
 
 
-def _kill(child: subprocess.Popen[bytes]) -> None:
+def kill(child: subprocess.Popen[bytes]) -> None:
     """Kill a child and what it started; give up waiting when the driver holds it in the kernel."""
     try:
         os.killpg(child.pid, signal.SIGKILL)

@@ -36,6 +36,17 @@ class BuildCounts:
     built: int = 0
 
 
+def options_of(info: DeviceInfo) -> list[str]:
+    """Return the build options of every program on a device."""
+    return [info.cl_std]
+
+
+def key_of(info: DeviceInfo, source: str) -> str:
+    """Return the cache key of `source` on a device."""
+    return program_key(source, options_of(info), info.name, info.driver_version,
+                       f"{info.platform} {info.platform_version}", BUILD_ABI)  # fmt: skip
+
+
 @dataclass
 class Device:
     """An opened device: its description, context, and the programs built on it.
@@ -62,13 +73,11 @@ class Device:
     @property
     def options(self) -> list[str]:
         """Build options of every program."""
-        return [self.info.cl_std]
+        return options_of(self.info)
 
     def key(self, source: str) -> str:
         """Return the cache key of `source` on this device."""
-        info = self.info
-        return program_key(source, self.options, info.name, info.driver_version,
-                           f"{info.platform} {info.platform_version}", BUILD_ABI)  # fmt: skip
+        return key_of(self.info, source)
 
     def build(self, sources: Mapping[str, str]) -> None:
         """Build every program of `sources` (kernel title -> source) that is not there yet.

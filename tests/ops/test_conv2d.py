@@ -7,7 +7,7 @@ import pytest
 from harness import check_op, normal, single_node
 
 from clnn.errors import ShapeError
-from clnn.ops import conv2d
+from clnn.ops import _conv_kernels
 from clnn.ops._functions import Step
 from clnn.ops._window import Window
 from clnn.ops._winograd import Plan, matrices
@@ -75,10 +75,10 @@ def test_winograd(device, size, pads):
     assert "_f4_" in name or "_f2_" in name
 
 
-@pytest.mark.parametrize("m,mr,nv", [(4, 5, 1), (2, 6, 4), (4, 9, 3), (2, 14, 2)])
+@pytest.mark.parametrize("m,mr,nv", [(4, 5, 1), (2, 6, 4), (4, 9, 3), (2, 14, 2), (6, 4, 2)])
 def test_tiles_of_winograd(device, monkeypatch, m, mr, nv):
     monkeypatch.setattr(
-        conv2d,
+        _conv_kernels,
         "plan",
         lambda shape, ic, target, vw: Plan(m, mr, nv, vw, 2 if nv < 3 else 1, ic, 0.0),
     )

@@ -63,7 +63,7 @@ def test_fixed_point_of_a_padded_3x3(device, bits, shift, up):
 def test_lots_of_two_shorts(device):
     spec, inputs = fixed_case(MliFixed(8, 4, 9), 1, 4, 21, 5, 7, SAME)
     ran = check_op(device, spec, inputs, consts=(1, 2))
-    assert any(name.endswith(LOTS) for name in ran)
+    assert any(any(lot in name for lot in LOTS) for name in ran)
 
 
 @pytest.mark.parametrize("channels", [14, 34, 130, 600])
@@ -72,7 +72,7 @@ def test_halves_of_weights_at_their_ends(device, channels):
     spec, inputs = fixed_case(MliFixed(16, 4, 26), 1, channels, 19, 2, 3, SAME, extreme=True)
     inputs[0][0, :, 0], inputs[1][:3] = -32768, -32768
     ran = check_op(device, spec, inputs, consts=(1, 2), only="direct")
-    assert any(name.endswith(LOTS) for name in ran)
+    assert any(any(lot in name for lot in LOTS) for name in ran)
 
 
 def test_sums_that_saturate_with_their_bias(device):
@@ -88,7 +88,7 @@ def test_affine_bytes_of_a_padded_3x3(device, up, full):
     arith = affine(21, up=up, full=full, low=-20, high=100)
     spec, inputs = affine_case(arith, 1, 8, 5, 7, SAME)
     ran = check_op(device, spec, inputs, consts=(1, 2), border=1)
-    assert any(name.endswith(LOTS) for name in ran)
+    assert any(any(lot in name for lot in LOTS) for name in ran)
 
 
 def test_products_of_single_bytes(device):
@@ -97,7 +97,7 @@ def test_products_of_single_bytes(device):
         affine(16), 2, 3, 6, 6, Window((3, 3), (2, 2), (1, 1), (1, 1), (0, 0))
     )
     ran = check_op(device, spec, inputs, consts=(1, 2))
-    assert not any(name.endswith(LOTS) for name in ran)
+    assert not any(any(lot in name for lot in LOTS) for name in ran)
 
 
 def test_groups_and_channels_without_zero_point(device):

@@ -8,8 +8,9 @@ import numpy as np
 
 from clnn.graph.ir import Graph, Node
 from clnn.ops._base import Array
+from clnn.ops._conv_kernels import BIAS
 from clnn.ops._functions import Step
-from clnn.ops.conv2d import BIAS, Conv2d
+from clnn.ops.conv2d import Conv2d
 from clnn.ops.eltwise import Eltwise
 from clnn.types import TensorType
 

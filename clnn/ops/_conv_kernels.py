@@ -1,0 +1,353 @@
+"""Kernels of convolutions as variants: direct, depthwise, Winograd's and reference.
+
+Each function makes one variant of a problem. What they take besides is tunable, and has an
+estimated best; costs are cycles, comparable between variants of one problem.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from clnn.arith._base import FLOAT, Arithmetic
+from clnn.codegen.filters import image
+from clnn.errors import PlanError
+from clnn.layout import TensorLayout
+from clnn.ops._base import Arg, Array, Const, In, Launch, Out, Problem, Target, Variant, grid
+from clnn.ops._conv_pack import pack_table, pack_weights, start_shift
+from clnn.ops._functions import Step
+from clnn.ops._steps import heavy, operand_args, operand_layouts
+from clnn.ops._tiles import Extents, Tile, conv_tiles
+from clnn.ops._winograd import Plan, matrices, pack, plan, plans
+from clnn.types import I8, I16, U8
+
+if TYPE_CHECKING:
+    from clnn.ops.conv2d import Conv2d
+
+BIAS = 2
+L2_BYTES = 256 * 1024  # weights that stay close to a core while pixels move over them
+OTHER_ORDER = 1.04  # cost of the group order that the size of the weights speaks against
+PLAIN_LOTS = 4  # cost of lots of products in C against one by one
+ERRORS = {2: 2e-5, 4: 1e-4, 6: 2e-4}  # of Winograd's products, by the extent of their tiles
+# By which Winograd's estimate must beat the direct one's; transforms of 8 x 8 cost most.
+MARGINS = {2: 1.15, 4: 1.15, 6: 1.8}
+
+
+@dataclass(frozen=True)
+class Dot:
+    """How products are added (_common/dot.cl.mako): `lot` at a time, weights in `halves`."""
+
+    name: str = ""
+    lot: int = 1
+    halves: int = 1
+
+    @property
+    def cycles(self) -> float:
+        """Cost of a product against one by one."""
+        plain = PLAIN_LOTS if "plain" in self.name else 1
+        return self.halves * plain / self.lot
+
+
+ONE = Dot()
+
+
+def fits_fast(problem: Problem, steps: Sequence[Step]) -> bool:
+    """Whether weights are constant and channels are innermost in all tensors."""
+    x, out = problem.input(0), problem.outputs[0]
+    bias = problem.input(BIAS) if problem.has(BIAS) else None
+    if problem.input(1).const is None or (bias and (bias.const is None or bias.type.rank > 1)):
+        return False
+    tensors = [x.layout, out.layout]
+    if any(t.pitches[1] != 1 and t.shape[1] != 1 for t in tensors):
+        return False
+    layouts = operand_layouts(problem, steps).values()
+    return all(t.pitches[1] in (0, 1) or t.shape[1] == 1 for _, t in layouts)
+
+
+def has_border(spec: Conv2d, problem: Problem) -> bool:
+    """Whether the input has the border that windows reach."""
+    x = problem.input(0)
+    return x.border.covers(spec.window.border(x.type.shape, float(spec.arith.padding)))
+
+
+def fits_depthwise(spec: Conv2d, problem: Problem) -> bool:
+    """Whether there is one filter per channel."""
+    channels = problem.input(0).type.shape[1]
+    alone = spec.group == channels == problem.outputs[0].type.shape[1]
+    alone = alone and not spec.arith.channelwise
+    return alone and spec.group > 1 and has_border(spec, problem)
+
+
+def _images(problem: Problem) -> tuple[TensorLayout, TensorLayout]:
+    return image(problem.input(0).layout), image(problem.outputs[0].layout)
+
+
+def _label(kind: str, spec: Conv2d, extra: str) -> str:
+    k, s = "x".join(map(str, spec.window.kernel)), "x".join(map(str, spec.window.strides))
+    return f"{kind}_{spec.arith.name}_nhwc_k{k}_s{s}_{extra}"
+
+
+def _common(spec: Conv2d, problem: Problem) -> dict[str, Any]:
+    src, dst = _images(problem)
+    operands = {
+        k: (place, image(layout))
+        for k, (place, layout) in operand_layouts(problem, spec.steps).items()
+    }
+    x, w, y = problem.input(0).type, problem.input(1).type, problem.outputs[0].type
+    table = "float" if spec.arith.acc == "float" else "int"
+    return {"src": src, "dst": dst, **spec.window.pairs(), "steps": spec.steps,
+            "operands": operands, "arith": _refined(spec, problem),
+            "types": (x.dtype.cl, w.dtype.cl, table, y.dtype.cl)}  # fmt: skip
+
+
+def _vector(spec: Conv2d, target: Target) -> int:
+    """Return how many accumulators fill a vector register."""
+    return target.vector // 2 if spec.arith.acc == "long" else target.vector
+
+
+def dots(spec: Conv2d, problem: Problem) -> tuple[Dot, ...]:
+    """Return the ways to multiply that the direct kernel has, best first."""
+    x, w, arith = problem.input(0).type.dtype, problem.input(1).type, spec.arith
+    lot = 4 if x in (I8, U8) and w.dtype == I8 else 2 if x == I16 and w.dtype in (I8, I16) else 0
+    halves = 2 if arith.acc == "long" else 1
+    if not arith.wraps or arith.channelwise or not lot or w.shape[1] % lot or lot * halves > 4:
+        return (ONE,)
+    kind = "wide" if halves == 2 else ""
+    if "x86_vnni" in problem.target.features:
+        return (Dot(f"{kind or 'vnni'}{lot}", lot, halves),)
+    return ONE, Dot(f"plain{kind}{lot}", lot, halves)
+
+
+def _refined(spec: Conv2d, problem: Problem) -> Arithmetic:
+    """Return the arithmetic with what is known of the problem's constants.
+
+    Raises PlanError where it needs constants and there are none.
+    """
+    weights = problem.input(1).const
+    bias = problem.input(BIAS).const if problem.has(BIAS) else None
+    if weights is not None and (bias is not None or not problem.has(BIAS)):
+        return spec.arith.refine(weights, bias)
+    if spec.arith.plain_bias:
+        return spec.arith
+    raise PlanError(
+        f"convolution in {spec.arith.name}: weights and bias are computed by other nodes, and "
+        "this arithmetic needs them when it is compiled. Give them as constants."
+    )
+
+
+def _table(arith: Arithmetic, problem: Problem) -> Array | None:
+    """Return the arithmetic's constants per output channel."""
+    weights = problem.input(1).const
+    assert weights is not None
+    return arith.table(weights, problem.input(BIAS).const if problem.has(BIAS) else None)
+
+
+def _extents(spec: Conv2d, problem: Problem, dot: Dot) -> Extents:
+    """Return what the tiles of the direct kernel depend on."""
+    dst = _images(problem)[1]
+    vector = _vector(spec, problem.target) if dot == ONE else problem.target.vector
+    spread = int(dot.lot == 4 and problem.input(0).type.dtype == I8)
+    channels = dst.shape[1] // spec.group
+    return Extents(dst.shape[2], dst.shape[3], channels, vector, spread, dot.halves)
+
+
+def direct_tiles(spec: Conv2d, problem: Problem, dot: Dot) -> list[tuple[float, Tile]]:
+    """Return (estimated cycles, tile) of the direct kernel's tiles that are worth a measurement."""
+    src, dst = _images(problem)
+    products = int(np.prod(spec.window.kernel)) * src.shape[1] // spec.group
+    times = products * spec.group * dst.shape[0] * dot.cycles / problem.target.compute_units
+    found = conv_tiles(_extents(spec, problem, dot))
+    return [(cycles * times, tile) for cycles, tile in found]
+
+
+def direct(
+    spec: Conv2d, problem: Problem, dot: Dot, tile: Tile, cost: float, first: bool | None = None
+) -> Variant:
+    """Return the register-tiled kernel; first: blocks of channels are neighbours, not pixels."""
+    params = _common(spec, problem)
+    dst, arith = params["dst"], params["arith"]
+    oc, ic = dst.shape[1] // spec.group, params["src"].shape[1] // spec.group
+    mode = tile.mode if has_border(spec, problem) else "checked"
+    weights = problem.input(1).const
+    assert weights is not None
+    better = weights.nbytes <= L2_BYTES
+    first = better if first is None else first
+    blocks = -(-oc // tile.channels) * spec.group
+    tiles = -(-dst.shape[2] * dst.shape[3] // tile.mr)
+    global_size, local = grid(problem.target, *(blocks, tiles) if first else (tiles, blocks),
+                              dst.shape[0])  # fmt: skip
+    order = "blocks" if first else "pixels"
+    ways = "".join(f"_{way}" for way in (mode, dot.name, order) if way)
+    name = _label("conv2d_direct", spec, f"t{tile.mr}x{tile.channels}{ways}")
+    args, rows = _direct_constants(spec, problem, arith, dot, tile)
+    if mode == "checked":
+        x = problem.input(0).type.dtype.numpy
+        args.append(Const(lambda: np.full(max(ic, 1), arith.padding, x)))
+    if dot.lot == 2:
+        params["types"] = (params["types"][0], "short", *params["types"][2:])
+    params |= {"name": name, "ic": ic, "oc": oc, "groups": spec.group, "mode": mode,
+               "dot": dot.name, "rows": rows, "blocks_first": first, "wg": local, "mr": tile.mr,
+               "nv": tile.nv, "vw": tile.vw,
+               "staged": heavy(spec.steps) or arith is not FLOAT}  # fmt: skip
+    args = [In(0), *args, *operand_args(problem, spec.steps), Out(0)]
+    launch = Launch("conv2d_direct.cl.mako", params, tuple(args), global_size, local)
+    return Variant(name, (launch,), cost if first == better else cost * OTHER_ORDER)
+
+
+def _direct_constants(
+    spec: Conv2d, problem: Problem, arith: Arithmetic, dot: Dot, tile: Tile
+) -> tuple[list[Arg], int]:
+    """Return packed weights and the arithmetic's table as arguments, and the table's rows."""
+    weights, table = problem.input(1).const, _table(arith, problem)
+    assert weights is not None
+    packing = (weights, spec.group, tile, dot.lot, arith.channelwise, dot.halves)
+    args: list[Arg] = [Const(functools.partial(pack_weights, *packing))]
+    if table is None:
+        return args, 0
+    moved = dot.lot == 4 and problem.input(0).type.dtype == I8
+    start = start_shift(weights) if moved else None
+    return [*args, Const(lambda: pack_table(table, start, spec.group, tile))], len(table)
+
+
+def _depthwise_tile(spec: Conv2d, problem: Problem) -> tuple[int, int, int]:
+    """Return the vector width, columns at a time and rows of a work-item that are estimated best."""
+    channels, oh, ow = _images(problem)[1].shape[1:]
+    vw = max(
+        w for w in (16, 8, 4, 2, 1) if channels % w == 0 and w <= _vector(spec, problem.target)
+    )
+    tx = next((t for t in (7, 6, 5, 4) if ow % t == 0), min(ow, 6))
+    band = max(1, min(oh, 4 * oh * channels // vw // 256)) if problem.target.is_cpu else 1
+    return vw, tx, band
+
+
+def depthwise_tiles(spec: Conv2d, problem: Problem) -> list[tuple[int, int, int]]:
+    """Return the tiles that are worth a measurement, the estimated best one among them."""
+    vw, tx, band = _depthwise_tile(spec, problem)
+    _, oh, ow = _images(problem)[1].shape[1:]
+    bands = sorted({band, 1, 2, 4, 8, -(-oh // problem.target.compute_units), oh})
+    columns = sorted({tx, 2, 4, 6, 7, 8})
+    return [
+        (w, t, b)
+        for w in sorted({vw, max(vw // 2, 1)})
+        for t in columns
+        if t <= ow
+        for b in (bands if problem.target.is_cpu else [1])
+        if b <= oh
+    ]
+
+
+def depthwise(spec: Conv2d, problem: Problem, vw: int = 0, tx: int = 0, band: int = 0) -> Variant:
+    """Return the kernel of one filter per channel: columns in registers, `band` rows a work-item."""
+    params = _common(spec, problem)
+    dst = params["dst"]
+    channels, oh, ow = dst.shape[1:]
+    best = _depthwise_tile(spec, problem)
+    vw, tx, band = (vw, tx, band) if vw else best
+    # Reads of a column of inputs are shared by its outputs; the estimated best tile comes first.
+    columns = (tx - 1) * params["strides"][1] + (params["kernel"][1] - 1) * params["dilations"][1]
+    slots = max(2 * params["kernel"][0] * (columns + 1) + tx, tx * int(np.prod(params["kernel"])))
+    cost = dst.shape[0] * oh * -(-ow // tx) * (channels // vw) * slots / 2
+    cost *= (1 + 0.05 * ((vw, tx, band) != best)) / problem.target.compute_units
+    rows = -(-oh // band) * dst.shape[0] * (channels // vw)
+    cost *= -(-rows // problem.target.compute_units) * problem.target.compute_units / rows
+    global_size, local = grid(problem.target, channels // vw, -(-oh // band), dst.shape[0])
+    weights, table = problem.input(1).const, _table(params["arith"], problem)
+    assert weights is not None
+    taps = int(np.prod(weights.shape[2:]))
+    args: list[Arg] = [In(0), Const(lambda: weights.reshape(channels, taps).T.copy())]
+    if table is not None:
+        args.append(Const(lambda: table))
+    name = _label("depthwise", spec, f"v{vw}x{tx}_b{band}")
+    params |= {"name": name, "rows": 0 if table is None else len(table), "wg": local, "vw": vw,
+               "tx": tx, "band": band}  # fmt: skip
+    args += [*operand_args(problem, spec.steps), Out(0)]
+    launch = Launch("depthwise.cl.mako", params, tuple(args), global_size, local)
+    return Variant(name, (launch,), cost)
+
+
+def winograd(spec: Conv2d, problem: Problem, every: bool = False) -> list[Variant]:
+    """Return Winograd's convolution where it fits: the best plan, or `every` one worth a try."""
+    win, target = spec.window, problem.target
+    plain = (win.kernel, win.strides, win.dilations) == ((3, 3), (1, 1), (1, 1)) and spec.group == 1
+    if not (
+        spec.arith is FLOAT
+        and plain
+        and target.winograd
+        and target.is_cpu
+        and has_border(spec, problem)
+    ):
+        return []
+    params = _common(spec, problem)
+    src, dst = params["src"], params["dst"]
+    ic, vw = src.shape[1], target.vector
+    if ic % vw or dst.shape[1] % vw:
+        return []
+    best = plan(dst.shape, ic, target, vw)
+    found = plans(dst.shape, ic, target, vw) if every else [best] if best else []
+    return [
+        _winograd_variant(spec, problem, params, made, made.cycles * MARGINS[made.m])
+        for made in found
+    ]
+
+
+def _winograd_variant(
+    spec: Conv2d, problem: Problem, params: dict[str, Any], made: Plan, cost: float
+) -> Variant:
+    src, dst = params["src"], params["dst"]
+    groups = -(-dst.shape[0] * -(-dst.shape[2] // made.m) * -(-dst.shape[3] // made.m) // made.mr)
+    global_size, local = grid(problem.target, groups, made.parts)
+    weights = problem.input(1).const
+    assert weights is not None
+    args: list[Arg] = [In(0), Const(lambda: pack(weights, made))]
+    if problem.has(BIAS):
+        bias = problem.input(BIAS).const
+        assert bias is not None
+        args.append(Const(lambda: bias))
+    kernel = matrices(made.m)
+    tile = f"f{made.m}_t{made.mr}x{made.nv * made.vw}"
+    name = _label("winograd", spec, f"{tile}_p{made.parts}")
+    reach = tuple(src.shape[a] + src.after[a] - 1 for a in (2, 3))
+    params = params | {"name": name, "ic": src.shape[1], "oc": dst.shape[1], "reach": reach, "m": made.m,
+               "bt": kernel.bt, "at": kernel.at, "has_bias": problem.has(BIAS), "wg": local,
+               "mr": made.mr, "nv": made.nv, "vw": made.vw, "parts": made.parts,
+               "stride": made.stride}  # fmt: skip
+    args += [*operand_args(problem, spec.steps), Out(0)]
+    launch = Launch("conv2d_winograd.cl.mako", params, tuple(args), global_size, local)
+    return Variant(name, (launch,), cost, ERRORS[made.m])
+
+
+def reference(spec: Conv2d, problem: Problem) -> Variant:
+    """Return the kernel that takes any layouts, borders and weights."""
+    params = _common(spec, problem)
+    global_size, local = grid(problem.target, problem.outputs[0].type.size)
+    args: list[Arg] = [In(0), In(1)]
+    bias, rows = None, 0
+    if spec.arith.plain_bias and problem.has(BIAS):
+        given = problem.input(BIAS).layout
+        args.append(In(BIAS))
+        bias, rows = _over_output(given, problem.outputs[0].type.shape), 1
+    elif not spec.arith.plain_bias:
+        table = _table(params["arith"], problem)
+        assert table is not None
+        args.append(Const(lambda: table))
+        rows = len(table)
+    name = _label("conv2d_reference", spec, "any")
+    params |= {"name": name, "weights": image(problem.input(1).layout), "bias": bias, "rows": rows,
+               "groups": spec.group, "wg": local}  # fmt: skip
+    args += [*operand_args(problem, spec.steps), Out(0)]
+    launch = Launch("conv2d_reference.cl.mako", params, tuple(args), global_size, local)
+    return Variant(name, (launch,))
+
+
+def _over_output(bias: TensorLayout, shape: tuple[int, ...]) -> TensorLayout:
+    """Return the layout of a bias, (oc) or (oc, spatial...), seen as an image of the output."""
+    if bias.rank == 1:
+        wide = (*bias.shape, *(1,) * (len(shape) - 2))
+        pitches = (*bias.pitches, *(0,) * (len(shape) - 2))
+        zero = (0,) * len(wide)
+        bias = TensorLayout(wide, pitches, zero, zero, bias.offset, bias.size)
+    return image(bias.unpadded().broadcast(shape))

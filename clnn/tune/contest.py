@@ -1,0 +1,153 @@
+"""Which of a problem's candidates is fastest: rank, measure, halve, compare the last in turns.
+
+Nothing here knows a device or a clock: `Measurer` builds and runs, `clock` tells the seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+import numpy as np
+
+from clnn.ops._base import Variant
+from clnn.tune.bench import Measurer, Trial
+
+CLOSE = 1.05  # times the bound of the device at which nothing more is to be won
+FIRST, SECOND, ROUNDS = 1, 3, 10  # batches: of every candidate, of the better ones, of the last
+KEPT = (8, 3)
+SHARE_OF_FIRST = 0.7  # of the time, for the first look at all candidates
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How thorough a contest is: candidates that take part, and how many between two looks at the
+    clock; first: those that always run, the ranked one (mostly built already) among them."""
+
+    candidates: int = 24
+    chunk: int = 4
+    first: int = 3
+
+
+@dataclass
+class Outcome:
+    """What a contest found. times: median seconds by name, the finalists first and best first.
+
+    faults: what is wrong with those that failed. tried: candidates that were measured.
+    """
+
+    times: dict[str, float] = field(default_factory=dict)
+    faults: dict[str, str] = field(default_factory=dict)
+    finalists: list[str] = field(default_factory=list)
+    tried: int = 0
+
+
+def shortlist(
+    ranked: Variant, candidates: Sequence[Variant], before: Sequence[str], count: int
+) -> list[Variant]:
+    """Return at most `count` candidates: the ranked one, those named `before`, the cheapest.
+
+    Half of the rest is the cheapest of all; the other half goes round the families (templates), so
+    that a family whose estimate is wrong gets its turn.
+    """
+    known = {v.name: v for v in (ranked, *candidates)}
+    chosen = {name: known[name] for name in (ranked.name, *before) if name in known}
+    by_cost = sorted(known.values(), key=lambda v: v.cost)
+    families: dict[tuple[str, ...], list[Variant]] = {}
+    for variant in by_cost:
+        families.setdefault(tuple(x.template for x in variant.launches), []).append(variant)
+    turns = [v for row in zip_longest(*families.values()) for v in row if v is not None]
+    for pool, most in ((by_cost, (len(chosen) + count) // 2), (turns, count)):
+        for variant in pool:
+            if len(chosen) >= max(most, 1):
+                break
+            chosen.setdefault(variant.name, variant)
+    return list(chosen.values())[:count]
+
+
+def contest(
+    measurer: Measurer,
+    entries: Sequence[Variant],
+    deadline: float,
+    clock: Callable[[], float],
+    *,
+    bound: float = 0.0,
+    effort: Effort | None = None,
+    tell: Callable[[str, Trial], None] = lambda name, trial: None,
+) -> Outcome:
+    """Measure `entries` (the ranked one first) until `deadline`; bound: seconds none can beat.
+
+    The first entry is always measured, and stays among the finalists where it is right.
+    """
+    effort = effort or Effort()
+    found, right = Outcome(), dict[str, Variant]()
+    begin = clock()
+    look_until = begin + (deadline - begin) * SHARE_OF_FIRST
+
+    def measure(variant: Variant, batches: int) -> None:
+        trial = measurer.trial(variant, batches)
+        tell(variant.name, trial)
+        if trial.fault:
+            found.faults[variant.name] = trial.fault
+            found.times.pop(variant.name, None)
+            right.pop(variant.name, None)
+        elif trial.seconds:
+            found.times[variant.name] = trial.median
+            right[variant.name] = variant
+
+    def first_look(chunk: Sequence[Variant]) -> None:
+        for variant in chunk:
+            fault = built.get(variant.name, "")
+            found.tried += 1
+            if fault:
+                found.faults[variant.name] = fault
+                tell(variant.name, Trial(fault))
+            else:
+                measure(variant, FIRST)
+
+    def best(count: int) -> list[Variant]:
+        names = sorted(found.times, key=lambda n: found.times[n])[:count]
+        if entries[0].name in found.times and entries[0].name not in names:
+            names[-1] = entries[0].name
+        return [right[name] for name in names]
+
+    at = 0
+    while at < len(entries):
+        close = min(found.times.values(), default=1e30) <= CLOSE * bound
+        if at and (clock() >= look_until or close):
+            break
+        chunk = entries[at : at + (effort.chunk if at else effort.first)]
+        at += len(chunk)
+        built = measurer.build(chunk)
+        first_look(chunk)
+    for variant in best(KEPT[0]):
+        if clock() < deadline:
+            measure(variant, SECOND)
+    _final(measurer, best(KEPT[1]), found, right, tell)
+    return found
+
+
+def _final(
+    measurer: Measurer, last: Sequence[Variant], found: Outcome, right: dict[str, Variant],
+    tell: Callable[[str, Trial], None],
+) -> None:  # fmt: skip
+    """Time the last ones in turns, round by round, and order them by their medians."""
+    samples: dict[str, list[float]] = {v.name: [] for v in last}
+    for _ in range(ROUNDS if len(last) > 1 else 0):
+        for variant in [v for v in last if v.name in right]:
+            trial = measurer.trial(variant, 1)
+            if trial.fault:
+                found.faults[variant.name] = trial.fault
+                found.times.pop(variant.name, None)
+                right.pop(variant.name)
+                tell(variant.name, trial)
+            else:
+                samples[variant.name] += trial.seconds
+    for name, times in samples.items():
+        if times and name in right:
+            found.times[name] = float(np.median(times))
+    names = [v.name for v in last if v.name in right]
+    found.finalists = sorted(names, key=lambda n: found.times[n])
+    others = sorted(set(found.times) - set(names), key=lambda n: found.times[n])
+    found.times = {n: found.times[n] for n in (*found.finalists, *others)}

@@ -1,0 +1,334 @@
+"""Tunes a network: finds its problems, measures the largest first, keeps every result at once."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from clnn.errors import SettingError
+from clnn.graph.ir import Graph
+from clnn.ops._base import Variant
+from clnn.options import Options
+from clnn.plan.schedule import make_plan
+from clnn.runtime.device import DeviceInfo
+from clnn.runtime.peak import Peaks, known_peaks
+from clnn.runtime.session import target_of
+from clnn.tune.bench import Bench, Limits, Trial, Trials
+from clnn.tune.contest import Effort, contest, shortlist
+from clnn.tune.defaults import Defaults, defaults_for
+from clnn.tune.journal import Journal, left_over
+from clnn.tune.network import DeviceNetwork, Network
+from clnn.tune.report import Report
+from clnn.tune.signature import templates_of, title
+from clnn.tune.store import TOP, Result, Timed, TuningStore
+from clnn.tune.task import SoFar, Task, alike, layer_of, nth, tasks_of
+
+BUDGETS = {"quick": 30.0, "full": 270.0}
+EFFORTS = {"quick": Effort(8), "full": Effort(24)}
+HINTS = 3  # winners of other layers that are tried first
+LIKE = 8  # candidates of a problem much like one that was measured before
+LEAST_S = 2.0  # of a problem; below, the time left goes to nobody
+FOR_NETWORK = 0.12  # share of the budget for comparing finalists in the network
+GAIN = 1.02  # by which another variant must beat the ranked one
+LEFT_OVER = "was being tried when the tuner or the machine went down"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked for. budget: seconds (0: the level's). resume: keep results that are there.
+
+    retry: try again what failed before.
+    """
+
+    level: str = "full"
+    budget: float = 0.0
+    resume: bool = False
+    retry: bool = False
+
+    def __post_init__(self) -> None:
+        if self.level not in BUDGETS or not self.budget >= 0:
+            raise SettingError(
+                f"tuning at level {self.level!r} for {self.budget} s: the level must be one of"
+                f" {', '.join(BUDGETS)}, the seconds at least 0."
+            )
+
+    @property
+    def seconds(self) -> float:
+        """The budget in seconds."""
+        return self.budget or BUDGETS[self.level]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a tuning run is. done, total: problems. name: of the candidate just tried, if any.
+
+    ranked, best: median seconds so far. left: seconds of the budget. note: what happens now.
+    """
+
+    done: int
+    total: int
+    title: str
+    tried: int = 0
+    of: int = 0
+    name: str = ""
+    fault: str = ""
+    ranked: float = 0.0
+    best: float = 0.0
+    left: float = 0.0
+    note: str = ""
+
+
+Tell = Callable[[Progress], None]
+
+
+class Tuner:
+    """One tuning run of a graph on a device. Close it.
+
+    bench, network, clock, store, defaults: replaced in tests.
+    """
+
+    def __init__(
+        self, graph: Graph, info: DeviceInfo, options: Options, wish: Wish, *,
+        tell: Tell = lambda progress: None, bench: Trials | None = None,
+        network: Network | None = None, store: TuningStore | None = None,
+        clock: Callable[[], float] = time.monotonic, limits: Limits | None = None,
+        defaults: Defaults | None = None,
+    ) -> None:  # fmt: skip
+        self.info, self.wish, self._tell, self._clock = info, wish, tell, clock
+        self.store = store or TuningStore(info)
+        self.defaults = defaults_for(info) if defaults is None else defaults
+        target = replace(target_of(info), winograd=options.winograd)
+        self.tasks = tasks_of(make_plan(graph, target))
+        self._bench = bench or Bench(info, limits)
+        self._network = network or DeviceNetwork(
+            graph, info, replace(options, tune="off", states=1)
+        )
+        self._peaks: Peaks | None = known_peaks(info)
+        self._graph = graph
+        self._begin = clock()
+        self._times = (0.0, 0.0)
+
+    def run(self) -> Report:
+        """Tune; return the report. An interrupt ends it early, with all results kept."""
+        self._begin = self._clock()
+        self._end = self._begin + self.wish.seconds
+        self._recover()
+        self._look_up()
+        finished = True
+        try:
+            if any(task.state != "known" for task in self.tasks):
+                self._shares()
+                with self._journal() as journal:
+                    self._contests(journal)
+                self._compare()
+        except KeyboardInterrupt:
+            finished = False
+        self.store.compact()
+        return self._report(finished)
+
+    def _recover(self) -> None:
+        """Put what a tuner that is gone was trying among the failures; pardon all where asked."""
+        if not self.store.writable:
+            return
+        for record in left_over(self.store.lines.path):
+            self.store.put_failure(record["key"], record["name"], record["templates"], LEFT_OVER)
+        if self.wish.retry:
+            self.store.pardon()
+
+    @contextmanager
+    def _journal(self) -> Iterator[Journal]:
+        journal = Journal(self.store.lines.path if self.store.writable else None)
+        try:
+            yield journal
+        except BaseException:
+            self._bench.close()
+            raise
+        finally:
+            journal.close()
+
+    def _look_up(self) -> None:
+        """Find the problems whose stored results spare the measurement."""
+        for task in self.tasks if self.wish.resume else ():
+            known = self.store.result(task.sig.key)
+            if known is not None and self._is_enough(task, known):
+                task.state, task.result = "known", known
+
+    def _shares(self) -> None:
+        """Run the network as ranked, for the share of each problem; largest first."""
+        self._say("", note="measuring the network as ranked")
+        times = self._network.profile([{}])[0]
+        total = sum(times.values()) or 1.0
+        for task in self.tasks:
+            task.seconds = times.get(task.sig.key, 0.0)
+            task.share = task.seconds / total
+        self.tasks.sort(key=lambda task: -task.share)
+
+    def _is_enough(self, task: Task, known: Result) -> bool:
+        """Whether a stored result spares the measurement."""
+        if not known.tried or (known.level, self.wish.level) == ("quick", "full"):
+            return False
+        task.known = self._candidates(task)
+        best = task.known.get(known.tops[0].name)
+        return best is not None and templates_of(best) == known.tops[0].templates
+
+    def _candidates(self, task: Task) -> dict[str, Variant]:
+        found = {v.name: v for v in task.step.node.spec.candidates(task.step.problem)}
+        return {task.ranked.name: task.ranked, **found}
+
+    def _contests(self, journal: Journal) -> None:
+        waiting = [task for task in self.tasks if task.state != "known"]
+        until = self._end - FOR_NETWORK * self.wish.seconds
+        for at, task in enumerate(waiting):
+            left = until - self._clock()
+            if left < LEAST_S and at:
+                break
+            rest = sum(t.share for t in waiting[at:])
+            mine = self._weight(task, waiting[at + 1 :])
+            slice_s = left * (mine / rest if rest else 1 / (len(waiting) - at))
+            self._one(task, journal, self._clock() + min(left, max(slice_s, LEAST_S)))
+
+    def _weight(self, task: Task, later: Sequence[Task]) -> float:
+        """Return a problem's share, and half of those much like it, which learn from it."""
+        like = [t.share for t in later if alike(t, task)]
+        return task.share + 0.5 * sum(like)
+
+    def _one(self, task: Task, journal: Journal, deadline: float) -> None:
+        """Hold the contest of one problem and keep its result."""
+        task.known = self._candidates(task)
+        failed = self.store.failures(task.sig.key)
+        sound = {n: v for n, v in task.known.items() if (n, templates_of(v)) not in failed}
+        effort = EFFORTS[self.wish.level]
+        first = task.ranked if task.ranked.name in sound else next(iter(sound.values()), None)
+        if first is None:
+            task.state = "failed"
+            return
+        like = self._like(task)
+        count = min(effort.candidates, LIKE) if like else effort.candidates
+        entries = shortlist(first, list(sound.values()), [*like, *self._before(task)], count)
+        self._say(title(task.sig.parts), of=len(entries))
+        self._bench.load(
+            task.step.node.spec, task.step.problem,
+            lambda v: journal.trying(task.sig.key, v.name, templates_of(v)),
+        )  # fmt: skip
+        so_far = SoFar(task, len(entries))
+
+        def tell(name: str, trial: Trial) -> None:
+            so_far.add(name, trial)
+            self._say(title(task.sig.parts), **so_far.fields(name, trial))
+
+        task.outcome = contest(self._bench, entries, deadline, self._clock,
+                               bound=self._bound(task), effort=effort, tell=tell)  # fmt: skip
+        self._keep(task)
+
+    def _like(self, task: Task) -> list[str]:
+        """Return the fastest variants of problems that differ in borders or steps only."""
+        same = [t for t in self.tasks if t.outcome.times and alike(t, task)]
+        return [name for t in same for name in list(t.outcome.times)[:TOP]]
+
+    def _elsewhere(self, task: Task) -> list[str]:
+        """Return variants that this problem has too and that beat the ranked one most often."""
+        won = Counter(next(iter(t.outcome.times)) for t in self.tasks if t.state == "tuned")
+        return [name for name, _ in won.most_common() if name in task.known][:HINTS]
+
+    def _before(self, task: Task) -> list[str]:
+        """Return the variants to try first: of earlier results, of the defaults, of other layers."""
+        found = (self.store.result(task.sig.key), self.store.prior(task.sig.key))
+        names = [top.name for result in found if result for top in result.tops]
+        return [*names, *self.defaults.names(task.sig), *self._elsewhere(task)]
+
+    def _bound(self, task: Task) -> float:
+        """Return the seconds that the device's measured peaks allow, 0 where they are not known."""
+        if self._peaks is None:
+            return 0.0
+        inputs, outputs = task.step.problem.inputs, task.step.problem.outputs
+        nbytes = sum(o.type.nbytes for o in (*inputs, *outputs) if o is not None)
+        types = [None if o is None else o.type for o in inputs]
+        flops = task.step.node.spec.flops(types, [o.type for o in outputs])
+        return max(flops / self._peaks.flops, nbytes / self._peaks.bandwidth)
+
+    def _keep(self, task: Task) -> None:
+        for name, fault in task.outcome.faults.items():
+            variant = task.known[name]
+            self.store.put_failure(task.sig.key, name, templates_of(variant), fault)
+        names = list(task.outcome.times)[:TOP]
+        if not names:
+            task.state = "failed"
+            return
+        self._put(task, names)
+        self._bench.keep([task.known[name] for name in task.outcome.finalists])
+
+    def _put(self, task: Task, names: Sequence[str]) -> None:
+        tops = tuple(
+            Timed(n, task.outcome.times[n], templates_of(task.known[n]), task.inside.get(n))
+            for n in names
+        )
+        task.result = Result(tops, task.ranked.name, self.wish.level, task.outcome.tried)
+        task.state = "kept" if names[0] == task.ranked.name else "tuned"
+        self.store.put(task.sig, task.result)
+
+    def _compare(self) -> None:
+        """Time finalists in the network, settle each problem there, and time before and after."""
+        measured = [t for t in self.tasks if t.outcome.times]
+        if any(len(t.outcome.finalists) > 1 for t in measured):
+            self._say("", note="comparing the fastest in the network")
+            ways = [{}, *({t.sig.key: nth(t, k) for t in measured} for k in range(TOP))]
+            most = min(self._network.room, 1 + max(len(t.outcome.finalists) for t in measured))
+            times = self._network.profile(ways[:most])
+            for task in measured:
+                self._settle(task, ways, times)
+        best = {t.sig.key: t.result.tops[0].name for t in self.tasks if t.result}
+        if best:
+            self._say("", note="comparing the network before and after")
+            before, after = self._network.latency([{}, best])
+            self._times = (before, after)
+
+    def _settle(
+        self, task: Task, ways: Sequence[Mapping[str, str]], times: Sequence[Mapping[str, float]]
+    ) -> None:
+        """Order a problem's finalists by their times in the network."""
+        ranked, key = task.ranked.name, task.sig.key
+        samples: dict[str, list[float]] = {}
+        for way, seconds in zip(ways, times, strict=False):
+            if key in seconds:
+                samples.setdefault(way.get(key, ranked), []).append(seconds[key])
+        task.inside = {name: min(found) for name, found in samples.items()}
+        if len(task.inside) < 2:
+            return
+        kept = [n for n in task.outcome.times if n in task.inside]
+        kept.sort(key=lambda n: task.inside[n] / (GAIN if n == ranked else 1.0))
+        names = [*kept, *(n for n in task.outcome.times if n not in task.inside)]
+        self._put(task, names[:TOP])
+
+    def _say(self, what: str, **more: object) -> None:
+        done = sum(t.state != "skipped" for t in self.tasks)
+        left = max(0.0, self._end - self._clock())
+        self._tell(Progress(done, len(self.tasks), what, left=left, **more))  # type: ignore[arg-type]
+
+    def _report(self, finished: bool) -> Report:
+        return Report(
+            self.info.title, tuple(layer_of(task) for task in self.tasks), *self._times,
+            self.wish.seconds, self._clock() - self._begin, finished,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """End the child processes and free the device."""
+        self._bench.close()
+        self._network.close()
+
+    def __enter__(self) -> Tuner:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def tune_graph(
+    graph: Graph, info: DeviceInfo, options: Options, wish: Wish,
+    tell: Tell = lambda progress: None, limits: Limits | None = None,
+) -> Report:  # fmt: skip
+    """Tune `graph` on a device and keep the results in its store. Raises as compile_model does."""
+    with Tuner(graph, info, options, wish, tell=tell, limits=limits) as tuner:
+        return tuner.run()
