@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from harness import check_op, rng
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from clnn.arith.openvx import Format, Scale, activation_table, multiply, shifted, softmax
 from clnn.arith.openvx_device import (
@@ -17,11 +19,13 @@ from clnn.arith.openvx_device import (
     VxTable,
 )
 from clnn.errors import DTypeError, ShapeError
+from clnn.ops._base import Target
 from clnn.ops._window import Window
 from clnn.ops.conv2d import Conv2d
 from clnn.ops.fixed_map import FixedMap
 from clnn.ops.openvx_norm import OpenVxNorm
 from clnn.ops.openvx_softmax import OpenVxSoftmax
+from clnn.runtime import session as session_module
 from clnn.types import F32, I8, I16, I32, U8, TensorType
 
 Q78, S8, BYTE = Format(I16, 8), Format(I8), Format(U8)
@@ -215,6 +219,34 @@ def test_products_of_fractions_by_hand():
     assert [product(256, 3, 0.5, even) for even in (False, True)] == [1, 2]
     assert [product(-256, 3, 0.5, even) for even in (False, True)] == [-1, -2]
     assert product(-32768, -32768, 1.0, False) == 32767
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.integers(-32768, 32767), st.integers(-32768, 32767), st.floats(0, 300, width=32),
+    st.booleans(), st.booleans(),
+)  # fmt: skip
+def test_products_are_those_of_floating_point(x, y, scale, even, wrap):
+    """bits 53 and 24 give the product as double and single precision round it."""
+    factor = np.float64(np.float32(scale)) / 256
+    real = np.rint(x * y * factor) if even else np.trunc(x * y * factor)
+    got = multiply(np.array(x), np.array(y), Scale.of(scale), Q78, 8, wrap, even, 53)
+    assert got == Q78.convert(np.int64(real), wrap)
+    small, other = x % 256, y % 256
+    real = np.float64(np.float32(small * other) * np.float32(scale))
+    real = np.rint(real) if even else np.trunc(real)
+    got = multiply(np.array(small), np.array(other), Scale.of(scale), BYTE, 0, wrap, even, 24)
+    assert got == BYTE.convert(np.int64(real), wrap)
+
+
+@pytest.mark.parametrize("spec", [
+    OpenVxSoftmax(1, Q78, Q78), OpenVxNorm(3, 0.8, 0.75, True, Q78, Q78, True),
+    FixedMap(VxClamp(Q78, -7, 900)),
+])  # fmt: skip
+def test_code_for_gpus(device, monkeypatch, spec):
+    gpu = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
+    monkeypatch.setattr(session_module, "target_of", lambda info: gpu)
+    check_op(device, spec, [extreme(Q78, (2, 5, 3, 7))], orders=NHWC)
 
 
 def test_softmax_by_hand():
