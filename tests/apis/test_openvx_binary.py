@@ -119,6 +119,12 @@ def setter(*keys, value):
     return change
 
 
+def view_of_an_open_tensor(about):
+    number = next(k for k, store in enumerate(about["stores"]) if store["virtual"])
+    about["stores"][number]["dims"] = []
+    about["tensors"].append({"store": number, "box": [], "name": ""})
+
+
 FORMAT, WRONG = "VX_ERROR_INVALID_FORMAT", "VX_ERROR_INVALID_PARAMETERS"
 HOSTILE = {
     "no format": (FORMAT, setter("format", value="x")),
@@ -145,6 +151,7 @@ HOSTILE = {
     "box": (FORMAT, setter("tensors", 3, "box", value=[[0, 4], [0, 4], [2, 2]])),
     "box beyond": (WRONG, setter("tensors", 3, "box", value=[[0, 4], [0, 4], [0, 4]])),
     "store": (WRONG, setter("tensors", 0, "store", value=17)),
+    "box of nothing": (FORMAT, view_of_an_open_tensor),
     "names": (FORMAT, setter("names", value=[])),
     "name": (FORMAT, setter("names", "x", value=4)),
     "graph name": (FORMAT, setter("names", "graph", value={"tensors": 0})),

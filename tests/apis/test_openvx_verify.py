@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from openvx_tools import (
@@ -305,3 +307,12 @@ def test_released_objects_live_on_in_their_graph(context, graph):
     vx.vxReleaseGraph(graph)
     with fails("VX_ERROR_INVALID_REFERENCE"):
         vx.vxVerifyGraph(graph)
+
+
+def test_a_long_chain_added_backwards_is_ordered(context, graph):
+    links = [vx.vxCreateVirtualTensor(graph, 1, (4,), vx.VX_TYPE_INT16, 8) for _ in range(600)]
+    ends = [empty(context, 4), *links, empty(context, 4)]
+    for source, result in reversed(list(pairwise(ends))):
+        vx.vxActivationLayer(graph, source, RELU, 0, 0, result)
+    vx.vxVerifyGraph(graph)
+    assert [node.values["inputs"] for node in graph.verified.order] == ends[:-1]

@@ -35,7 +35,7 @@ from clnn.apis.openvx.topology import uncovered
 VERSION = 1
 LARGEST_JSON = 64 * 2**20
 LARGEST_DATA = 2**34  # bytes of all tensors of a file together
-MOST = 65536  # objects of one kind in a file
+MOST = 16384  # objects of one kind in a file
 
 
 class Import(Reference):
@@ -271,6 +271,8 @@ class _Reader:
             if any(a >= b for a, b in pairs):
                 raise refuse(f"a box is empty: {pairs}")
             box = tuple(pairs)
+            if not store.sized:
+                raise refuse("a view is of a tensor without sizes")
             inside(store.dims, box)
         found: Tensor = self.keep(Tensor(self.context, store, box), entry.get("name"))
         return found

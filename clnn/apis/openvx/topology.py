@@ -54,19 +54,24 @@ def ordered(nodes: Sequence[Node]) -> list[Node]:
             for other, target in written.get(tensor.store, ())
             if share(tensor, target)
         }
-    done: list[Node] = []
-    rest = list(nodes)
-    while rest:
-        ready = [n for n in rest if not (needs[n] - set(done))]
-        if not ready:
-            listed = ", ".join(n.label for n in rest[:8])
-            raise VxError(
-                Status.VX_ERROR_INVALID_GRAPH,
-                f"these nodes wait for each other: {listed}. No node may read, directly or through "
-                "others, what it writes.",
-            )
-        done += ready
-        rest = [n for n in rest if n not in ready]
+    users: dict[Node, list[Node]] = {node: [] for node in nodes}
+    for node, others in needs.items():
+        for other in others:
+            users[other].append(node)
+    missing = {node: len(others) for node, others in needs.items()}
+    done = [node for node in nodes if not missing[node]]
+    for node in done:  # grows while it is walked
+        for user in users[node]:
+            missing[user] -= 1
+            if not missing[user]:
+                done.append(user)
+    if len(done) < len(nodes):
+        rest = [n.label for n in nodes if missing[n]]
+        raise VxError(
+            Status.VX_ERROR_INVALID_GRAPH,
+            f"these nodes wait for each other: {', '.join(rest[:8])}. No node may read, directly or "
+            "through others, what it writes.",
+        )
     return done
 
 
