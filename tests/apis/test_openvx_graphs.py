@@ -369,3 +369,68 @@ def test_bytes_saturate_and_wrap(context):
     np.testing.assert_array_equal(read(outs[1]), x - y)
     exact = ax.multiply(x, y, ax.Scale.of(1 / 255), ax.Format(U8), 0, False, True, 0)
     np.testing.assert_array_equal(read(outs[2]), exact)
+
+
+FORMULAS = (
+    lambda x, a, b: 1 / (1 + np.exp(-x)), lambda x, a, b: a * np.tanh(b * x),
+    lambda x, a, b: np.maximum(x, 0), lambda x, a, b: np.minimum(a, np.maximum(x, 0)),
+    lambda x, a, b: np.log1p(np.exp(x)), lambda x, a, b: np.abs(x), lambda x, a, b: x * x,
+    lambda x, a, b: np.sqrt(np.maximum(x, 0)), lambda x, a, b: a * x + b,
+)  # fmt: skip
+
+
+def test_all_activations(context):
+    """Nine functions in float32 and in Q7.8, in one graph."""
+    a, b = 3, -2
+    raw = np.arange(-1500, 1500, 13).astype(np.int16)
+    real = raw / 256
+    graph, outs = vx.vxCreateGraph(context), []
+    x, fixed = tensor(context, real.astype("f4")), tensor(context, raw)
+    for func in vx.enums.Activation:
+        outs.append((empty(context, raw.size, kind="f4"), empty(context, raw.size)))
+        vx.vxActivationLayer(graph, x, func, a, b, outs[-1][0])
+        vx.vxActivationLayer(graph, fixed, func, a, b, outs[-1][1])
+    vx.vxProcessGraph(graph)
+    for formula, (floats, integers_) in zip(FORMULAS, outs, strict=True):
+        want = formula(real, a, b)
+        seen = read(floats)
+        known = ~np.isnan(seen)  # the root of a negative number
+        np.testing.assert_allclose(seen[known], want[known], rtol=2e-5, atol=2e-6)
+        scaled = np.clip(want * 256, -32768, 32767)
+        assert np.abs(read(integers_) - np.trunc(scaled)).max() <= 1
+        assert (read(integers_) != np.trunc(scaled)).mean() < 0.02
+
+
+def test_conversions_with_float32(context):
+    graph = vx.vxCreateGraph(context)
+    real = np.array([-300.0, -1.26, 0.0, 0.999, 1.5, 127.9, 200.0], "f4")
+    raw = np.array([-32768, -3, 0, 7, 32767], np.int16)
+    x, fixed = tensor(context, real), tensor(context, raw)
+    outs = [empty(context, 7), empty(context, 7), empty(context, 5, kind="f4"),
+            empty(context, 7, kind="f4")]  # fmt: skip
+    vx.vxTensorConvertDepthNode(graph, x, SAT, 1.0, 0.0, outs[0])
+    vx.vxTensorConvertDepthNode(graph, x, WRAP, 1.0, 0.0, outs[1])
+    vx.vxTensorConvertDepthNode(graph, fixed, SAT, 2.0, 1.0, outs[2])
+    vx.vxTensorConvertDepthNode(graph, x, SAT, 2.0, 1.0, outs[3])
+    vx.vxProcessGraph(graph)
+    scaled = np.trunc(real.astype(np.float64) * 256)
+    np.testing.assert_array_equal(read(outs[0]), np.clip(scaled, -32768, 32767))
+    np.testing.assert_array_equal(read(outs[1]), scaled.astype(np.int64).astype(np.int16))
+    np.testing.assert_allclose(read(outs[2]), (raw / 256 - 1) / 2, rtol=1e-6)
+    np.testing.assert_allclose(read(outs[3]), (real - 1) / 2, rtol=1e-6)
+
+
+def test_dilation_is_as_the_context_says(device):
+    """The conformance suite moves taps on by the dilation."""
+    image, w = integers((1, 5, 6), seed=1, most=900), integers((2, 1, 2, 2), seed=2, most=500)
+    wide = np.zeros((2, 1, 3, 3), np.int16)
+    wide[:, :, ::2, ::2] = w
+    for conformance, pads in ((False, (1, 1)), (True, (0, 0))):
+        with vx.vxCreateContext(device, conformance) as context:
+            graph = vx.vxCreateGraph(context)
+            y = empty(context, 6, 5, 2)
+            vx.vxConvolutionLayer(graph, tensor(context, image), tensor(context, w), None, 1, 1, 32,
+                                  SAT, ZERO, FLOOR, y, 1, 1)  # fmt: skip
+            vx.vxProcessGraph(graph)
+            want = convolved(image, wide, None, (1, 1), pads, (5, 6), even=False)
+            np.testing.assert_array_equal(read(y), want)
