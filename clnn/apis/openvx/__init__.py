@@ -5,10 +5,22 @@ Functions raise VxError, which carries the status, instead of returning it or a 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clnn.apis.openvx import binary, copies, enums, graph, layers, objects, reference, tensor
 from clnn.apis.openvx.status import VxError
+
+if TYPE_CHECKING:
+    from clnn.apis.openvx.binary import *  # noqa: F403
+    from clnn.apis.openvx.copies import *  # noqa: F403
+    from clnn.apis.openvx.graph import *  # noqa: F403
+    from clnn.apis.openvx.layers import *  # noqa: F403
+    from clnn.apis.openvx.objects import *  # noqa: F403
+    from clnn.apis.openvx.reference import *  # noqa: F403
+    from clnn.apis.openvx.tensor import *  # noqa: F403
+
+    def __getattr__(name: str) -> Any: ...
+
 
 _MODULES = (reference, tensor, copies, objects, graph, layers, binary)
 _PUBLIC: dict[str, Any] = {
