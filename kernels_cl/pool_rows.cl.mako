@@ -9,13 +9,15 @@ Edges    rows outside of src are left out by the bounds of the loop over a windo
          columns whose windows leave src are written out one by one, with their inner taps only
 Launch   global (channel vectors, bands of output rows, batch)
 Params   name | ctype | src, dst: TensorLayout | kernel, strides, dilations, pads: (y, x) | after:
-         padding behind, of a count | mode: max, average or lp | power | count_pad | first, stop:
+         padding behind, of a count | mode: max, average or lp | power | count_pad | rule: Averaging
+         or None | first, stop:
          output columns whose windows lie inside src | steps, operands | wg
 Tunables vw {1,2,4,8,16} | tx: output columns at a time | band: output rows per work-item
 </%doc>
 <%namespace name="rw" file="_common/rows.cl.mako"/>
 <%namespace name="pl" file="_common/pooling.cl.mako"/>
 <%namespace name="st" file="_common/steps.cl.mako"/>
+<%namespace name="ar" file="${context['rule'].library if context['rule'] else '_arith/float.cl.mako'}"/>
 <%
     m, p = rw.module, pl.module
     kh, kw = kernel
@@ -27,7 +29,8 @@ Tunables vw {1,2,4,8,16} | tx: output columns at a time | band: output rows per 
     oh, ow = dst.shape[2:]
     vectors = -(-channels // vw)
     spill = vectors * vw - channels
-    V = vec_type(ctype, vw)
+    acc = "int" if rule else ctype
+    V = vec_type(acc, vw)
     assert mode in ("max", "average", "lp"), mode
     assert src.pitches[1] == 1 or channels == 1, "channels of src must be innermost"
     assert vw <= channels, (vw, channels)
@@ -35,6 +38,12 @@ Tunables vw {1,2,4,8,16} | tx: output columns at a time | band: output rows per 
     clipped = any(len(t) < kh for t in taps)
     always = all(taps)
     whole = stop - first - (stop - first) % tx
+
+    v_ = "result" if rule else "v"
+
+    def column(pointer, at):
+        text = load(ctype, vw, pointer, at)
+        return f"convert_{V}({text})" if rule else text
 
     def operand(which):
         k, layout = operands[which]
@@ -63,13 +72,13 @@ Tunables vw {1,2,4,8,16} | tx: output columns at a time | band: output rows per 
 <%def name="tile(count, left)">\
 <% columns = sorted({o for t in range(count) for o in columns_of(t, left)}) %>\
 % for o in columns:
-        ${V} col${o} = ${p.element(mode, load(ctype, vw, "p", str(o * src.pitches[3])), ctype, vw, power) if always and mode != "lp" else f"({V})({p.start(mode, ctype)})"};
+        ${V} col${o} = ${p.element(mode, column("p", str(o * src.pitches[3])), acc, vw, power) if always and mode != "lp" else f"({V})({p.start(mode, acc)})"};
 % endfor
 % if columns:
         for (int k = ${"low + 1" if always and mode != "lp" else "low"}; k < high; ++k) {
             __global const ${ctype} *q = p + (k - low) * ${dy * src.pitches[2]};
 %  for o in columns:
-            { const ${V} s = ${load(ctype, vw, "q", str(o * src.pitches[3]))}; ${p.take(mode, f"col{o}", "s", ctype, vw, power)} }
+            { const ${V} s = ${column("q", str(o * src.pitches[3]))}; ${p.take(mode, f"col{o}", "s", acc, vw, power)} }
 %  endfor
         }
 % endif
@@ -77,22 +86,24 @@ Tunables vw {1,2,4,8,16} | tx: output columns at a time | band: output rows per 
         {
 <% mine = columns_of(t, left) %>\
             const int xo = x + ${t};
-            ${V} v = ${f"col{mine[0]}" if mine else f"({V})({p.start(mode, ctype)})"};
+            ${V} v = ${f"col{mine[0]}" if mine else f"({V})({p.start(mode, acc)})"};
 %  for o in mine[1:]:
-            ${p.join(mode, "v", f"col{o}", ctype)}
+            ${p.join(mode, "v", f"col{o}", acc)}
 %  endfor
-%  if mode == "average":
+%  if rule:
+            ${ar.finish(rule, vw, "v", f"{'rows' if clipped else kh} * {counted(t, left)}", "rates", "result")}
+%  elif mode == "average":
             ${quotient("v", counted(t, left))}
 %  elif mode == "lp":
             ${p.root("v", ctype, vw, power)}
 %  endif
-            ${st.apply(steps, "v", ctype, vw, operand)}
+            ${st.apply(steps, v_, ctype, vw, operand)}
 <% where, pitch = index(dst, "n", "c", "y", "xo"), dst.pitches[1] %>\
 %  if spill:
-            if (last) { ${m.store_lanes(vw, "v", "dst", where, pitch, spill)} }
-            else { ${m.store_lanes(vw, "v", "dst", where, pitch)} }
+            if (last) { ${m.store_lanes(vw, v_, "dst", where, pitch, spill)} }
+            else { ${m.store_lanes(vw, v_, "dst", where, pitch)} }
 %  else:
-            ${m.store_lanes(vw, "v", "dst", where, pitch)}
+            ${m.store_lanes(vw, v_, "dst", where, pitch)}
 %  endif
         }
 % endfor
@@ -106,12 +117,18 @@ Tunables vw {1,2,4,8,16} | tx: output columns at a time | band: output rows per 
     }
 % endfor
 </%def>
+% if rule:
+${ar.functions(rule, vw)}
+% endif
 ${group_size(wg)}
 __kernel void ${name}(
     __global const ${ctype} *src_base, const int src_offset,
 % for k, _ in operands.values():
     __global const ${ctype} *extra${k}_base, const int extra${k}_offset,
 % endfor
+% if rule:
+    __global const int *rates,
+% endif
     __global ${ctype} *dst_base, const int dst_offset)
 {
     if (get_global_id(0) >= ${vectors}) return;

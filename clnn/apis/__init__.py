@@ -1,3 +1,1 @@
-"""Faces over graph and runtime, each in one system's own terms."""
-
-from __future__ import annotations
+"""Other systems in their own terms: thin faces over graphs and sessions."""

@@ -136,3 +136,30 @@ class Elementwise:
     def reference(self, *operands: Array) -> Array:
         """Return the result for operands of equal shape, computed with numpy."""
         raise NotImplementedError
+
+
+class Averaging:
+    """How a window's sum becomes its average; subclasses are frozen dataclasses.
+
+    library: template with the defs functions(rule, width) and finish(rule, width, total, count,
+    table, result), which declares `result` from an int vector `total` and an int `count`.
+    """
+
+    library: ClassVar[str] = ""
+
+    @property
+    def name(self) -> str:
+        """Name in kernels."""
+        raise NotImplementedError
+
+    def accepts(self, dtype: DType) -> bool:
+        """Whether this is the type of the elements, and of their average."""
+        raise NotImplementedError
+
+    def table(self, most: int) -> Array:
+        """Return int32 constants (most + 1, columns) for windows of 0..most elements."""
+        raise NotImplementedError
+
+    def finish(self, total: Array, count: Array) -> Array:
+        """Return the averages of int64 sums over `count` elements with numpy."""
+        raise NotImplementedError

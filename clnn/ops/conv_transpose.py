@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from clnn.arith._base import FLOAT, Arithmetic
 from clnn.codegen.filters import image
-from clnn.errors import DTypeError, ShapeError
+from clnn.errors import DTypeError, PlanError, ShapeError
 from clnn.ops._base import (
     Arg,
     Array,
@@ -20,15 +21,13 @@ from clnn.ops._base import (
     OpSpec,
     Out,
     Problem,
-    Target,
     Variant,
     grid,
 )
 from clnn.ops._functions import Step, apply_steps
-from clnn.ops._matrices import REGISTERS
-from clnn.ops._registry import Emit, OnnxNode, Source, Unsupported, onnx_op
+from clnn.ops._phases import PACK, PhaseTile, by_output, pack_table, phase_tile
 from clnn.ops._steps import heavy, operand_args, operand_layouts
-from clnn.types import F32, TensorType
+from clnn.types import TensorType
 
 BIAS = 2
 NEAR_BYTES = 256 * 1024  # weights of this size stay close to a core
@@ -40,6 +39,7 @@ class ConvTranspose(OpSpec):
 
     Output (n, oc, extents...): input pixel i adds to output pixels i * stride + k * dilation -
     before. `before` is cut off in front; `extents` are given, as attributes leave them free.
+    An arithmetic other than float32 needs constant weights and bias, and takes no steps.
     """
 
     kernel: tuple[int, ...]
@@ -49,6 +49,7 @@ class ConvTranspose(OpSpec):
     extents: tuple[int, ...]
     group: int = 1
     steps: tuple[Step, ...] = ()
+    arith: Arithmetic = FLOAT
 
     kind = "conv_transpose"
     layout_rule = "image"
@@ -66,8 +67,7 @@ class ConvTranspose(OpSpec):
         x, w = inputs[0], inputs[1]
         if x is None or w is None:
             raise ShapeError("transposed convolution needs an input and weights.")
-        if x.dtype != F32 or w.dtype != F32:
-            raise DTypeError(f"transposed convolution of {x!r} with {w!r}: both must be float32.")
+        result = self.arith.output(x.dtype, w.dtype)
         if x.rank != len(self.kernel) + 2 or w.rank != x.rank:
             raise ShapeError(
                 f"transposed convolution of {x.shape} with weights {w.shape}: ranks must match."
@@ -83,12 +83,16 @@ class ConvTranspose(OpSpec):
         bias = inputs[BIAS] if len(inputs) > BIAS else None
         if bias is not None and bias.shape != (channels,):
             raise ShapeError(f"bias is {bias.shape}, must be ({channels},).")
-        return (TensorType((x.shape[0], channels, *self.extents), x.dtype),)
+        if bias is not None and bias.dtype != self.arith.bias(x.dtype, w.dtype):
+            raise DTypeError(f"bias is {bias.dtype.name}, which {self.arith.name} does not take.")
+        return (TensorType((x.shape[0], channels, *self.extents), result),)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return the sum of scattered products, in the arrays' own precision."""
         x, w = inputs[0], inputs[1]
         assert x is not None and w is not None
+        if self.arith is not FLOAT:
+            return (self._exact(x, w, inputs[BIAS] if len(inputs) > BIAS else None),)
         n, ic, spatial = x.shape[0], x.shape[1], x.shape[2:]
         rank, per = len(spatial), w.shape[1]
         reach = [
@@ -113,8 +117,30 @@ class ConvTranspose(OpSpec):
             y = y + bias.reshape(1, -1, *(1,) * rank)
         return (apply_steps(y, self.steps, inputs),)
 
+    def _exact(self, x: Array, w: Array, bias: Array | None) -> Array:
+        """Return what the arithmetic's own reference makes of each output's taps."""
+        n, per = x.shape[0], w.shape[1]
+        taps = list(np.ndindex(*self.kernel))
+        columns = np.full((len(taps), n, x.shape[1], *self.extents), self.arith.padding, x.dtype)
+        for place, tap in enumerate(taps):
+            hits = [self._hits(axis, t, x.shape[2 + axis]) for axis, t in enumerate(tap)]
+            outs, ins = zip(*hits, strict=True)
+            taken = x[(slice(None), slice(None), *np.ix_(*ins))]
+            columns[place][(slice(None), slice(None), *np.ix_(*outs))] = taken
+        grouped = columns.reshape(len(taps), n, self.group, -1, *self.extents)
+        weights = by_output(w, self.group).reshape(self.group, per, -1, len(taps))
+        y = self.arith.reference(np.moveaxis(grouped, 0, 3), weights, bias)
+        return y.reshape(n, self.group * per, *self.extents)
+
+    def _hits(self, axis: int, tap: int, extent: int) -> tuple[Array, Array]:
+        """Return the output indices that a tap reaches along an axis, and the inputs they take."""
+        ins = np.arange(extent)
+        outs = ins * self.strides[axis] + tap * self.dilations[axis] - self.before[axis]
+        inside = (outs >= 0) & (outs < self.extents[axis])
+        return outs[inside], ins[inside]
+
     def padding_needs(self, inputs: Sequence[TensorType | None]) -> dict[int, Border]:
-        """Return a border of zeros as wide as taps reach out of the input."""
+        """Return a border as wide as taps reach, of what the arithmetic takes for zero."""
         assert inputs[0] is not None
         border = self.border(inputs[0].shape)
         return {} if border is None else {0: border}
@@ -133,7 +159,7 @@ class ConvTranspose(OpSpec):
             shifts = [e for p in range(s) for e in self.shifts(axis, p)] or [0]
             low.append(max(0, -min(shifts)))
             high.append(max(0, -(-self.extents[axis] // s) + max(shifts) - extent))
-        return Border((0, 0, *low), (0, 0, *high), 0.0)
+        return Border((0, 0, *low), (0, 0, *high), float(self.arith.padding))
 
     def shifts(self, axis: int, phase: int) -> list[int]:
         """Return, for each tap of an output phase, input pixel minus output pixel / stride."""
@@ -161,51 +187,22 @@ class ConvTranspose(OpSpec):
             return [Variant("empty", ())]
         constant = problem.input(1).const is not None
         constant = constant and (not problem.has(BIAS) or problem.input(BIAS).const is not None)
+        if not constant and self.arith is not FLOAT:
+            raise PlanError(
+                f"transposed convolution in {self.arith.name}: weights and bias are computed by "
+                "other nodes, and this arithmetic needs them when it is compiled. Give constants."
+            )
         if not constant or problem.input(0).type.size == 0:
             return [_reference(self, problem)]
         modes = [*_special_modes(self, problem), "spread"]
         return [*(_phases(self, problem, mode) for mode in modes), _reference(self, problem)]
 
 
-@dataclass(frozen=True)
-class PhaseTile:
-    """ty x tx pixels of a phase x nv vectors of vw lanes."""
-
-    ty: int
-    tx: int
-    nv: int
-    vw: int
-
-
-def phase_tile(
-    height: int, width: int, vectors: int, counts: Sequence[int], vw: int, target: Target
-) -> PhaseTile:
-    """Return the tile for phases of height x width pixels and `vectors` vectors of `vw` lanes.
-
-    counts: the numbers of vectors that a tile may have.
-    """
-    registers = REGISTERS.get(target.vector, 16)
-    best: tuple[float, PhaseTile] | None = None
-    for nv in counts:
-        most = max((registers - 1) // nv - 1, 1)  # nv vectors of weights and one pixel besides
-        for ty in range(1, min(height, most) + 1):
-            for tx in range(1, min(width, most // ty) + 1):
-                used = height / (-(-height // ty) * ty) * width / (-(-width // tx) * tx)
-                used *= vectors / (-(-vectors // nv) * nv)
-                work = ty * tx * nv
-                slots = max(work, ty * tx + nv + 1) + 3  # multiply-adds, loads, and the loop
-                score = used * work / slots
-                if best is None or score > best[0]:
-                    best = (score, PhaseTile(ty, tx, nv, vw))
-    assert best is not None
-    return best[1]
-
-
 def _special_modes(spec: ConvTranspose, problem: Problem) -> list[str]:
     """Return the modes that suit one filter per channel, or few output channels."""
     x, channels = problem.input(0), problem.outputs[0].type.shape[1]
     inputs, per = x.type.shape[1] // spec.group, channels // spec.group
-    if x.layout.pitches[1] != 1:
+    if x.layout.pitches[1] != 1 or spec.arith is not FLOAT:
         return []
     if inputs == per == 1 and spec.group > 1:
         return ["depthwise"]
@@ -216,7 +213,7 @@ def _tile(spec: ConvTranspose, problem: Problem, qh: int, qw: int, mode: str) ->
     target = problem.target
     inputs = problem.input(0).type.shape[1] // spec.group
     per = problem.outputs[0].type.shape[1] // spec.group
-    vw = target.vector
+    vw = target.vector // 2 if spec.arith.acc == "long" else target.vector
     if mode == "spread":
         while vw > 4 and vw // 2 >= per:
             vw //= 2
@@ -235,7 +232,10 @@ def _common(spec: ConvTranspose, problem: Problem) -> dict[str, Any]:
         k: (place, image(layout))
         for k, (place, layout) in operand_layouts(problem, spec.steps).items()
     }
+    x, w, y = problem.input(0).type, problem.input(1).type, problem.outputs[0].type
+    table = "float" if spec.arith.acc == "float" else "int"
     return {
+        "arith": spec.arith, "types": (x.dtype.cl, w.dtype.cl, table, y.dtype.cl),
         "src": image(problem.input(0).layout), "dst": image(problem.outputs[0].layout),
         "kernel": (1,) * lead + spec.kernel, "strides": (1,) * lead + spec.strides,
         "dilations": (1,) * lead + spec.dilations, "pads": (0,) * lead + spec.before,
@@ -245,7 +245,23 @@ def _common(spec: ConvTranspose, problem: Problem) -> dict[str, Any]:
 
 def _label(spec: ConvTranspose, kind: str) -> str:
     k, s = "x".join(map(str, spec.kernel)), "x".join(map(str, spec.strides))
-    return f"conv_transpose_f32_k{k}_s{s}_{kind}"
+    return f"conv_transpose_{spec.arith.name}_k{k}_s{s}_{kind}"
+
+
+def _table(spec: ConvTranspose, problem: Problem) -> Array | None:
+    """Return the arithmetic's constants per output channel; sums begin with nothing.
+
+    The templates take the padding value from each input, so that a tap that meets no input counts
+    nothing.
+    """
+    weights = problem.input(1).const
+    bias = problem.input(BIAS).const if problem.has(BIAS) else None
+    if spec.arith is FLOAT:
+        return None if bias is None else bias.reshape(1, -1)
+    assert weights is not None
+    table = spec.arith.table(by_output(weights, spec.group), bias)
+    assert table is not None
+    return np.concatenate([np.zeros_like(table[:1]), table[1:]])
 
 
 def _phases(spec: ConvTranspose, problem: Problem, mode: str) -> Variant:
@@ -268,13 +284,14 @@ def _phases(spec: ConvTranspose, problem: Problem, mode: str) -> Variant:
     name = _label(spec, f"{mode}_{shape}_{'checked' if checked else 'bordered'}")
     whole = not (qh % tile.ty or qw % tile.tx or dst.shape[2] % sy or dst.shape[3] % sx)
     whole = whole and dst.shape[1] // groups % width == 0
-    lead = 2 - len(spec.kernel)
+    lead, table = 2 - len(spec.kernel), _table(spec, problem)
     firsts = ((0,),) * lead + tuple(spec.first_taps(a) for a in range(len(spec.kernel)))
     params |= {
         "name": name, "mode": mode, "ic": src.shape[1] // spec.group, "oc": dst.shape[1] // groups,
         "firsts": firsts, "checked": checked, "has_bias": problem.has(BIAS), "wg": local,
+        "rows": 0 if table is None else len(table),
         "blocks_first": first, "ty": tile.ty, "tx": tile.tx, "nv": tile.nv, "vw": tile.vw,
-        "staged": heavy(spec.steps) or not whole,
+        "staged": heavy(spec.steps) or not whole or spec.arith is not FLOAT,
     }  # fmt: skip
     args = _phase_args(spec, problem, tile, checked, mode)
     launch = Launch("conv_transpose.cl.mako", params, args, global_size, local)
@@ -288,111 +305,27 @@ def _phase_args(
     assert weights is not None
     width = tile.nv * tile.vw if mode == "spread" else 1
     args: list[Arg] = [In(0), Const(lambda: PACK[mode](weights, spec.group, width))]
-    if problem.has(BIAS):
-        bias = problem.input(BIAS).const
-        assert bias is not None
-        args.append(Const(lambda: pack_bias(bias, spec.group, width)))
+    table = _table(spec, problem)
+    if table is not None:
+        args.append(Const(lambda: pack_table(table, spec.group, width)))
     if checked:
-        args.append(Const(lambda: np.zeros(max(len(weights) // spec.group, tile.vw), np.float32)))
+        zeros = problem.input(0).type.dtype.numpy
+        count = max(len(weights) // spec.group, tile.vw)
+        args.append(Const(lambda: np.full(count, spec.arith.padding, zeros)))
     return (*args, *operand_args(problem, spec.steps), Out(0))
-
-
-def pack_filters(weights: Array, group: int, width: int) -> Array:
-    """Return weights (c, 1, kernel...) as [kernel...][c]."""
-    return np.ascontiguousarray(weights.reshape(len(weights), -1).T, np.float32)
-
-
-def pack_rows(weights: Array, group: int, width: int) -> Array:
-    """Return weights (ic, oc, kernel...) as [group][kernel...][oc][ic]."""
-    split = weights.reshape(group, len(weights) // group, weights.shape[1], -1)
-    return np.ascontiguousarray(split.transpose(0, 3, 2, 1), np.float32)
-
-
-def pack_weights(weights: Array, group: int, width: int) -> Array:
-    """Return weights (ic, oc, kernel...) as [group * blocks][kernel...][ic][width]."""
-    ic, per = weights.shape[0] // group, weights.shape[1]
-    taps = int(np.prod(weights.shape[2:], dtype=np.int64))
-    blocks = -(-per // width)
-    full = np.zeros((group, ic, blocks * width, taps), np.float32)
-    full[:, :, :per] = weights.reshape(group, ic, per, taps)
-    split = full.reshape(group, ic, blocks, width, taps)
-    return np.ascontiguousarray(split.transpose(0, 2, 4, 1, 3))
-
-
-PACK = {"spread": pack_weights, "depthwise": pack_filters, "dot": pack_rows}
-
-
-def pack_bias(bias: Array, group: int, width: int) -> Array:
-    """Return bias (oc) padded with zeros to whole blocks per group."""
-    per = bias.shape[0] // group
-    full = np.zeros((group, -(-per // width) * width), np.float32)
-    full[:, :per] = bias.reshape(group, per)
-    return full
 
 
 def _reference(spec: ConvTranspose, problem: Problem) -> Variant:
     params = _common(spec, problem)
-    bias = problem.input(BIAS).layout if problem.has(BIAS) else None
+    float_bias = problem.has(BIAS) and spec.arith is FLOAT
+    bias = problem.input(BIAS).layout if float_bias else None
+    table = None if spec.arith is FLOAT else _table(spec, problem)
     global_size, local = grid(problem.target, problem.outputs[0].type.size)
     name = _label(spec, "reference")
-    params |= {"name": name, "weights": image(problem.input(1).layout), "bias": bias, "wg": local}
+    params |= {"name": name, "weights": image(problem.input(1).layout), "bias": bias, "wg": local,
+               "rows": int(float_bias) if table is None else len(table)}  # fmt: skip
     args: list[Arg] = [In(0), In(1), *([In(BIAS)] if bias is not None else [])]
+    args += [] if table is None else [Const(lambda: table)]
     args += [*operand_args(problem, spec.steps), Out(0)]
     launch = Launch("conv_transpose_reference.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,))
-
-
-@onnx_op("ConvTranspose")
-def _conv_transpose(node: OnnxNode) -> Source:
-    x, w = node.type(0), node.type(1)
-    if x.rank not in (3, 4):
-        raise Unsupported(
-            f"transposed convolution of an input with {x.rank} axes; 3 and 4 are supported"
-        )
-    rank = x.rank - 2
-    kernel = _numbers(node, "kernel_shape", rank, w.shape[2:])
-    strides = _numbers(node, "strides", rank, (1,) * rank)
-    dilations = _numbers(node, "dilations", rank, (1,) * rank)
-    extra = _numbers(node, "output_padding", rank, (0,) * rank)
-    natural = [
-        (i - 1) * s + d * (k - 1) + 1 + e
-        for i, s, d, k, e in zip(x.shape[2:], strides, dilations, kernel, extra, strict=True)
-    ]
-    same = [i * s for i, s in zip(x.shape[2:], strides, strict=True)]
-    before, extents = _placed(node, natural, same)
-    group = int(node.attr("group", 1))
-    spec = ConvTranspose(kernel, strides, dilations, before, extents, group)
-    return Emit(spec, [0, 1, 2 if node.has(2) else None])
-
-
-def _placed(
-    node: OnnxNode, natural: Sequence[int], same: Sequence[int]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the pads in front and the output extents; `natural`: extents without pads."""
-    rank, auto = len(natural), str(node.attr("auto_pad", "NOTSET"))
-    if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-        raise Unsupported(f"auto_pad {auto!r} is not one of NOTSET, VALID, SAME_UPPER, SAME_LOWER")
-    given = node.attr("output_shape")
-    if given is not None or auto.startswith("SAME"):
-        wanted = same if given is None else [int(e) for e in given][-rank:]
-        if len(wanted) != rank:
-            raise ShapeError(f"{node.op_type}: output_shape {given} must be {rank} numbers.")
-        totals = [max(0, n - e) for n, e in zip(natural, wanted, strict=True)]
-        before = [t // 2 if auto == "SAME_UPPER" else t - t // 2 for t in totals]
-        return tuple(before), tuple(wanted)
-    pads = (
-        _numbers(node, "pads", 2 * rank, (0,) * 2 * rank) if auto == "NOTSET" else (0,) * 2 * rank
-    )
-    extents = tuple(n - pads[a] - pads[a + rank] for a, n in enumerate(natural))
-    if min(pads) < 0 or min(extents) < 1:
-        raise ShapeError(
-            f"{node.op_type}: pads {list(pads)} of an output of {list(natural)} leave {extents}."
-        )
-    return pads[:rank], extents
-
-
-def _numbers(node: OnnxNode, name: str, count: int, default: Sequence[int]) -> tuple[int, ...]:
-    found = tuple(int(v) for v in node.attr(name, default))
-    if len(found) != count:
-        raise ShapeError(f"{node.op_type}: {name} {list(found)} must be {count} numbers.")
-    return found

@@ -9,16 +9,29 @@ from typing import Any
 
 import numpy as np
 
+from clnn.arith._base import Averaging
 from clnn.codegen.filters import image
 from clnn.errors import DTypeError, ShapeError
 from clnn.layout import row_major
-from clnn.ops._base import Arg, Array, In, Launch, OpSpec, Out, Problem, Variant, by_cost, grid
+from clnn.ops._base import (
+    Arg,
+    Array,
+    Const,
+    In,
+    Launch,
+    OpSpec,
+    Out,
+    Problem,
+    Variant,
+    by_cost,
+    grid,
+)
 from clnn.ops._functions import Step, apply_steps
 from clnn.ops._registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops._steps import operand_args, operand_layouts
 from clnn.ops._window import Window, window_of
 from clnn.ops.reduce import over_image
-from clnn.types import F16, F32, F64, I64, TensorType
+from clnn.types import F16, F32, F64, I64, DType, TensorType
 
 COLUMNS = 20  # vectors of columns that fit the registers of a CPU
 EDGES = 16  # output columns that the row kernel writes out one by one
@@ -30,7 +43,8 @@ class Pool(OpSpec):
     """Input (n, c, spatial...), output (n, c, spatial...), for maxima perhaps their indices.
 
     mode: max, average or lp. count_pad: an average counts padding. power: the p of lp. indices:
-    "" (none), "row" or "column": the second output, in row- or column-major order.
+    "" (none), "row" or "column": the second output, in row- or column-major order. rule: how
+    averages of integers are computed.
     """
 
     window: Window
@@ -39,6 +53,7 @@ class Pool(OpSpec):
     power: float = 2.0
     indices: str = ""
     steps: tuple[Step, ...] = ()
+    rule: Averaging | None = None
 
     kind = "pool"
     layout_rule = "image"
@@ -52,12 +67,18 @@ class Pool(OpSpec):
             raise ShapeError(
                 f"pooling of {shown} by a window {self.window.kernel}: ranks must match."
             )
-        wrong = x.dtype == F16 or x.dtype.numpy.kind == "b"
-        if wrong or (self.mode != "max" and x.dtype not in (F32, F64)):
+        if not self._fits(x.dtype):
             raise DTypeError(f"{self.mode} pooling of {x.dtype.name}: not a type for it.")
         shape = (*x.shape[:2], *self.window.output(x.shape[2:]))
         pooled = TensorType(shape, x.dtype)
         return (pooled, TensorType(shape, I64)) if self.indices else (pooled,)
+
+    def _fits(self, dtype: DType) -> bool:
+        if self.rule is not None:
+            return self.mode == "average" and self.rule.accepts(dtype)
+        if dtype == F16 or dtype.numpy.kind == "b":
+            return False
+        return self.mode == "max" or dtype in (F32, F64)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return the pooling tap by tap with numpy."""
@@ -67,12 +88,16 @@ class Pool(OpSpec):
             best, places = self._largest(x)
             outs = (apply_steps(best, self.steps, inputs), places)
             return outs if self.indices else outs[:1]
-        total = np.zeros((*x.shape[:2], *self.window.output(x.shape[2:])), x.dtype)
-        count = np.zeros(total.shape[2:], x.dtype)
+        wide = x.dtype if self.rule is None else np.dtype(np.int64)
+        total = np.zeros((*x.shape[:2], *self.window.output(x.shape[2:])), wide)
+        count = np.zeros(total.shape[2:], wide)
         for inside, part, counted in self._taps(x):
             part = np.where(inside, part, 0)
             total += part if self.mode == "average" else np.abs(part) ** self.power
             count += counted if self.count_pad else inside
+        if self.rule is not None:
+            y = self.rule.finish(total, np.broadcast_to(count, total.shape)).astype(x.dtype)
+            return (apply_steps(y, self.steps, inputs),)
         with np.errstate(all="ignore"):
             y = total / count if self.mode == "average" else total ** (1 / self.power)
         return (apply_steps(np.asarray(y), self.steps, inputs),)
@@ -191,12 +216,19 @@ def _tile(spec: Pool, outs: int) -> int:
 
 def _common(spec: Pool, problem: Problem) -> dict[str, Any]:
     return {"ctype": problem.input(0).type.dtype.cl, "mode": spec.mode, "power": spec.power,
-            "count_pad": spec.count_pad, "steps": spec.steps}  # fmt: skip
+            "count_pad": spec.count_pad, "steps": spec.steps, "rule": spec.rule}  # fmt: skip
+
+
+def _table(spec: Pool) -> list[Arg]:
+    """Return the argument that holds the constants of a rule for integers."""
+    rule = spec.rule
+    return [] if rule is None else [Const(lambda: rule.table(prod(spec.window.kernel)))]
 
 
 def _label(spec: Pool, problem: Problem, extra: str) -> str:
     k, s = ("x".join(map(str, v)) for v in (spec.window.kernel, spec.window.strides))
-    return f"pool_{spec.mode}_{problem.input(0).type.dtype.cl}_k{k}_s{s}_{extra}"
+    mode = spec.mode if spec.rule is None else spec.rule.name
+    return f"pool_{mode}_{problem.input(0).type.dtype.cl}_k{k}_s{s}_{extra}"
 
 
 def _rows(spec: Pool, problem: Problem, tile: int = 0, rows: int = 0) -> Variant:
@@ -220,7 +252,7 @@ def _rows(spec: Pool, problem: Problem, tile: int = 0, rows: int = 0) -> Variant
         "name": name, "src": src, "dst": dst, "after": after, "vw": vw, "tx": tx, "band": band,
         "first": first, "stop": stop, "operands": operands, "wg": local,
     }  # fmt: skip
-    args: tuple[Arg, ...] = (In(0), *operand_args(problem, spec.steps), Out(0))
+    args: tuple[Arg, ...] = (In(0), *operand_args(problem, spec.steps), *_table(spec), Out(0))
     return Variant(name, (Launch("pool_rows.cl.mako", params, args, global_size, local),))
 
 
@@ -234,7 +266,7 @@ def _any(spec: Pool, problem: Problem, vw: int) -> Variant:
         )
     global_size, local = grid(problem.target, -(-count // band))
     name = _label(spec, problem, f"v{vw}" if vw > 1 else "any")
-    args: list[Arg] = [In(0), *operand_args(problem, spec.steps), Out(0)]
+    args: list[Arg] = [In(0), *operand_args(problem, spec.steps), *_table(spec), Out(0)]
     if spec.indices:
         args.append(Out(1))
     params = _common(spec, problem) | {

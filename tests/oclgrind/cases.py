@@ -7,6 +7,7 @@ import case_fixed
 import case_graphs
 import case_images
 import case_matrices
+import case_mli
 import case_openvx
 import case_rows
 from table import CASES, Case, jobs
@@ -19,6 +20,7 @@ MODULES = (
     case_graphs,
     case_images,
     case_matrices,
+    case_mli,
     case_openvx,
     case_rows,
 )

@@ -1,0 +1,200 @@
+"""Elementwise kernels of MLI: eltwise, ReLUs, sigmoid, tanh, conversion of formats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from clnn.apis.mli import checks
+from clnn.apis.mli.checks import FP32, FX8, FX16, SA8, SHAPE, TENSORS, need
+from clnn.apis.mli.config import MliAxisCfg, MliReluCfg
+from clnn.apis.mli.engine import Builder, digest, named, run, status_of
+from clnn.apis.mli.modes import modes
+from clnn.apis.mli.tensor import Array, MliTensor, valid
+from clnn.arith.mli_convert import convert
+from clnn.arith.mli_maps import MliMap, affine_leaky, binary, clip, fixed_leaky, normalised_slope
+from clnn.arith.mli_quant import relu_limits
+from clnn.arith.mli_tables import SIGMOID, TANH, Table, activation, activation_quant
+from clnn.graph.ir import Graph
+from clnn.ops.fixed_map import FixedMap
+
+FORMATS = {"fx8": FX8, "fx16": FX16, "sa8": SA8}
+
+
+def apply(
+    function: MliMap, given: Sequence[Array], consts: Sequence[Array], out: MliTensor
+) -> None:
+    """Write the function of `given` arrays and constants, broadcast, to out."""
+    arrays = [a.reshape(a.shape or (1,)) for a in given]
+
+    def make() -> Graph:
+        build = Builder()
+        values = [build.input(f"x{k}", a.shape, a.dtype) for k, a in enumerate(arrays)]
+        values += [build.const(c) for c in consts]
+        return build.graph({"y": build.add(FixedMap(function), *values)})
+
+    shapes = tuple(a.shape for a in arrays)
+    key = ("map", function, shapes, digest(*consts))
+    result = run(key, make, {f"x{k}": a for k, a in enumerate(arrays)})["y"]
+    out.view()[...] = result.reshape(out.shape)
+
+
+def _eltwise(op: str, fmt: str, in1: MliTensor, in2: MliTensor, out: MliTensor) -> None:
+    """Combine two tensors of one shape, or a tensor and a scalar (one element)."""
+    for tensor, name in ((in1, "in1"), (in2, "in2"), (out, "out")):
+        checks.typed(tensor, name, FORMATS[fmt])
+        checks.per_tensor(tensor, name)
+    larger = in1 if in1.count >= in2.count else in2
+    for tensor, name in ((in1, "in1"), (in2, "in2")):
+        fits = tensor.count == 1 or tensor.shape == larger.shape
+        need(fits, SHAPE, f"{name} is {tensor.shape}: it must be {larger.shape} or one element.")
+        if tensor.count > 1 or larger.count == 1:
+            checks.same_place_or_apart(tensor, out, name)
+    checks.same_shape(larger, out, "the larger input")
+    function = binary(op, in1.quant(), in2.quant(), out.quant(), modes().up)
+    views = [t.view() if t.count > 1 else t.view().reshape((1,) * max(larger.rank, 1))
+             for t in (in1, in2)]  # fmt: skip
+    apply(function, views, (), out)
+
+
+def _unary(fmt: str, given: MliTensor, out: MliTensor) -> None:
+    """Refuse operands that do not fit a function of one tensor."""
+    for tensor, name in ((given, "in"), (out, "out")):
+        checks.typed(tensor, name, FORMATS[fmt])
+        checks.per_tensor(tensor, name)
+    checks.same_shape(given, out, "in")
+    checks.same_place_or_apart(given, out, "in")
+
+
+def _relu(fmt: str, given: MliTensor, cfg: MliReluCfg, out: MliTensor) -> None:
+    """Clip by a ReLU, whose limits follow from the input's quantisation. out gets that of in."""
+    _unary(fmt, given, out)
+    kind = checks.relu(cfg)
+    function = clip(given.quant(), *relu_limits(kind, given.quant()))
+    apply(function, [given.view()], (), out)
+    out.el_params = given.el_params
+
+
+def _leaky_relu(fmt: str, given: MliTensor, slope: MliTensor, out: MliTensor) -> None:
+    """Scale what lies below zero by one slope."""
+    _unary(fmt, given, out)
+    checks.typed(slope, "slope_coeff", FORMATS[fmt])
+    need(slope.count == 1, SHAPE, f"slope_coeff is {slope.shape}: it must be one element.")
+    _same_fraction(given, out)
+    value, up, ones = int(slope.view().reshape(-1)[0]), modes().up, (1,) * max(given.rank, 1)
+    if given.affine:
+        scaled, *rows = affine_leaky(given.quant(), [(value, slope.quant())], out.quant(), up)
+        apply(scaled, [given.view()], [row.reshape(ones) for row in rows], out)
+        return
+    value, fixed = normalised_slope(given.quant(), slope.quant(), value, out.quant(), up)
+    apply(fixed, [given.view()], [np.full(ones, value, given.dtype)], out)
+
+
+def _same_fraction(given: MliTensor, out: MliTensor) -> None:
+    fits = given.affine or given.quant().frac == out.quant().frac
+    need(
+        fits, TENSORS, "in and out must have the same frac_bits: what is above zero is not scaled."
+    )
+
+
+def _prelu(fmt: str, given: MliTensor, slope: MliTensor, cfg: MliAxisCfg, out: MliTensor) -> None:
+    """Scale what lies below zero by a slope for each index of an axis, or by one (axis -1)."""
+    checks.config(cfg, MliAxisCfg)
+    _unary(fmt, given, out)
+    checks.typed(slope, "slope_coeff", FORMATS[fmt])
+    checks.axis(cfg.axis, given.rank)
+    count = given.shape[cfg.axis] if cfg.axis >= 0 else 1
+    need(
+        slope.count == count, SHAPE, f"slope_coeff is {slope.shape}: it must have {count} elements."
+    )
+    _same_fraction(given, out)
+    shape = tuple(count if a == cfg.axis else 1 for a in range(max(given.rank, 1)))
+    values, up = slope.view().reshape(-1), modes().up
+    if given.affine:
+        quants = slope.quants()
+        slopes = [(int(v), quants[k % len(quants)]) for k, v in enumerate(values)]
+        scaled, *rows = affine_leaky(given.quant(), slopes, out.quant(), up)
+        apply(scaled, [given.view()], [row.reshape(shape) for row in rows], out)
+        return
+    fixed = fixed_leaky(given.quant(), slope.quant(), out.quant(), up)
+    apply(fixed, [given.view()], [np.ascontiguousarray(values).reshape(shape)], out)
+
+
+def _activation(table: Table, fmt: str, given: MliTensor, out: MliTensor) -> None:
+    """Look up sigmoid or tanh. out must have the quantisation that MLI gives the result."""
+    _unary(fmt, given, out)
+    function = activation(table, given.quant(), modes().up)
+    apply(function, [given.view()], (), out)
+    _give_quant(out, activation_quant(table, given.quant()))
+
+
+def _give_quant(out: MliTensor, quant: Any) -> None:
+    from clnn.apis.mli.tensor import FxParams, SaParams
+
+    if out.affine:
+        out.el_params = SaParams((quant.scale,), (quant.zero,), (quant.frac,))
+    else:
+        out.el_params = FxParams(quant.frac)
+
+
+@status_of
+def mli_hlp_convert_tensor(given: MliTensor, out: MliTensor) -> None:
+    """Convert a tensor to the format of another; one of them may be quantised along an axis."""
+    valid(given, "in")
+    valid(out, "out")
+    need(given.count == out.count and given.shape == out.shape, SHAPE,
+         f"in is {given.shape}, out is {out.shape}.")  # fmt: skip
+    checks.apart(given, out, "in")
+    real = [t.el_type == FP32 for t in (given, out)]
+    need(not all(real), checks.TYPE, "one of the tensors must have integers.")
+    axes = [_axis(t) for t in (given, out) if t.el_type != FP32]
+    dims = {a for a in axes if a >= 0}
+    need(
+        len(dims) <= 1, TENSORS, f"tensors are quantised along axes {sorted(dims)}: one is allowed."
+    )
+    sides = [None if flag else t.quants() for flag, t in zip(real, (given, out), strict=True)]
+    function, rows = convert(sides[0], sides[1], modes().up)
+    axis = max(axes)
+    shape = tuple(-1 if a == axis else 1 for a in range(max(given.rank, 1)))
+    apply(function, [given.view()], [row.reshape(shape if row.size > 1 else (1,) * len(shape))
+                                     for row in rows], out)  # fmt: skip
+
+
+def _axis(tensor: MliTensor) -> int:
+    return int(getattr(tensor.el_params, "dim", -1))
+
+
+def _all(stem: str, formats: Sequence[str], function: Any, *first: Any) -> list[Any]:
+    return [named(function, f"mli_krn_{stem}_{f}", *first, f) for f in formats]
+
+
+mli_krn_eltwise_add_fx8, mli_krn_eltwise_add_fx16, mli_krn_eltwise_add_sa8 = _all(
+    "eltwise_add", ("fx8", "fx16", "sa8"), _eltwise, "add"
+)
+mli_krn_eltwise_sub_fx8, mli_krn_eltwise_sub_fx16, mli_krn_eltwise_sub_sa8 = _all(
+    "eltwise_sub", ("fx8", "fx16", "sa8"), _eltwise, "sub"
+)
+mli_krn_eltwise_mul_fx8, mli_krn_eltwise_mul_fx16, mli_krn_eltwise_mul_sa8 = _all(
+    "eltwise_mul", ("fx8", "fx16", "sa8"), _eltwise, "mul"
+)
+mli_krn_eltwise_min_fx8, mli_krn_eltwise_min_fx16, mli_krn_eltwise_min_sa8 = _all(
+    "eltwise_min", ("fx8", "fx16", "sa8"), _eltwise, "min"
+)
+mli_krn_eltwise_max_fx8, mli_krn_eltwise_max_fx16, mli_krn_eltwise_max_sa8 = _all(
+    "eltwise_max", ("fx8", "fx16", "sa8"), _eltwise, "max"
+)
+mli_krn_relu_fx8, mli_krn_relu_fx16, mli_krn_relu_sa8 = _all("relu", ("fx8", "fx16", "sa8"), _relu)
+mli_krn_leaky_relu_fx8, mli_krn_leaky_relu_fx16, mli_krn_leaky_relu_sa8 = _all(
+    "leaky_relu", ("fx8", "fx16", "sa8"), _leaky_relu
+)
+mli_krn_prelu_fx8, mli_krn_prelu_fx16, mli_krn_prelu_sa8 = _all(
+    "prelu", ("fx8", "fx16", "sa8"), _prelu
+)
+mli_krn_sigm_fx8, mli_krn_sigm_fx16, mli_krn_sigm_sa8 = _all(
+    "sigm", ("fx8", "fx16", "sa8"), _activation, SIGMOID
+)
+mli_krn_tanh_fx8, mli_krn_tanh_fx16, mli_krn_tanh_sa8 = _all(
+    "tanh", ("fx8", "fx16", "sa8"), _activation, TANH
+)

@@ -1,0 +1,65 @@
+"""How calls are computed: the device, and the modes that MLI fixes when it is built."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clnn.errors import SettingError
+
+CONVERGENT, UP = "convergent", "up"
+
+
+@dataclass(frozen=True)
+class Modes:
+    """Build modes of MLI, and the device.
+
+    round_mode: "convergent" (ties to even, as EM and HS processors) or "up" (as VPX). full_accu:
+    FULL_ACCU, sums are scaled at full width. avepool_16bit_mul: AVEPOOL_16BIT_MUL. device: as
+    compile_model takes it. Raises SettingError for another round mode.
+    """
+
+    round_mode: str = CONVERGENT
+    full_accu: bool = False
+    avepool_16bit_mul: bool = False
+    device: str | int | None = None
+
+    def __post_init__(self) -> None:
+        if self.round_mode not in (CONVERGENT, UP):
+            raise SettingError(
+                f"round_mode {self.round_mode!r} is not allowed. Use 'convergent' or 'up'."
+            )
+
+    @property
+    def up(self) -> bool:
+        """Whether ties go up."""
+        return self.round_mode == UP
+
+
+_default = Modes()
+_scoped: contextvars.ContextVar[Modes | None] = contextvars.ContextVar("clnn_mli", default=None)
+
+
+def modes() -> Modes:
+    """Return what holds for calls made here and now."""
+    return _scoped.get() or _default
+
+
+def configure(**changes: Any) -> Modes:
+    """Change fields of the default Modes for all threads; return it."""
+    global _default
+    _default = replace(_default, **changes)
+    return _default
+
+
+@contextmanager
+def using(**changes: Any) -> Iterator[Modes]:
+    """Let calls in the `with` block run with other fields of Modes."""
+    token = _scoped.set(replace(modes(), **changes))
+    try:
+        yield modes()
+    finally:
+        _scoped.reset(token)
