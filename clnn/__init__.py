@@ -16,10 +16,10 @@ from clnn.options import Options
 
 if TYPE_CHECKING:
     from clnn.api import compile_model, devices, doctor, tune_model, verify
-    from clnn.apis import mli
+    from clnn.apis import mli, openvx
     from clnn.runtime.session import Session
 
-_SYSTEMS = {"mli": "clnn.apis.mli"}
+_SYSTEMS = {"mli": "clnn.apis.mli", "openvx": "clnn.apis.openvx"}
 _LAZY = {
     "compile_model": "clnn.api",
     "devices": "clnn.api",
@@ -38,6 +38,7 @@ __all__ = [
     "devices",
     "doctor",
     "mli",
+    "openvx",
     "tune_model",
     "verify",
 ]

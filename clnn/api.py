@@ -71,7 +71,7 @@ def tune_model(
 ) -> Report:
     """Measure which kernels are fastest for a model on a device, and keep that for later sessions.
 
-    level: "quick" or "full" (candidates per layer). budget: seconds (0: 30 or 270). resume: measure
+    level: "quick" or "full" (candidates per layer). budget: seconds (0: 30 or 250). resume: measure
     only what no result is stored for. retry: try again what failed before. progress: called after
     each candidate. Raises as compile_model does, SettingError for a level that is not there.
     """

@@ -29,7 +29,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     _common.add_model(parser)
     parser.add_argument("--budget", type=seconds, default=0.0, metavar="TIME",
-                        help="time for all: 60s, 5m (default: 30s with --quick, 270s with --full)")  # fmt: skip
+                        help="time for all: 60s, 5m (default: 30s with --quick, 250s with --full)")  # fmt: skip
     level = parser.add_mutually_exclusive_group()
     level.add_argument("--quick", action="store_true", help="try few kernels for each layer")
     level.add_argument("--full", action="store_true", help="try many kernels (default)")

@@ -58,7 +58,7 @@ class _Bench:
         source = Path(request["build"]).read_text(encoding="utf-8")
         program = self.cl.Program(self.context, source).build(self.options, cache_dir=False)
         target = Path(request["binary"])
-        part = target.with_suffix(".part")
+        part = target.with_suffix(f".{os.getpid()}")
         part.write_bytes(program_binary(program) or b"")
         os.replace(part, target)
         return {"fault": ""}

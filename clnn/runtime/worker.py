@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from clnn.errors import DeviceError
 from clnn.runtime.child import BOOT, how_it_ended, kill, reply_stream
 
 START_S = 120.0
@@ -46,7 +47,10 @@ class Worker:
         return self._child.pid if self._child is not None else None
 
     def ask(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Return the child's reply. Raises WorkerError where there is none within the time."""
+        """Return the child's reply.
+
+        Raises WorkerError where there is none within the time, DeviceError where no child starts.
+        """
         if self._closed:
             raise WorkerError("was closed")
         if self._child is None:
@@ -71,7 +75,10 @@ class Worker:
             )  # fmt: skip
             self._reply(START_S)
         except (WorkerError, OSError) as err:
-            raise WorkerError(self._ended(f"a child process did not start: {err}")) from None
+            raise DeviceError(
+                f"a child process for the device did not start: {self._ended(f'{err}')}. The driver or"
+                " the machine refuses it. Run: clnn doctor"
+            ) from None
         except BaseException:
             self.close()
             raise
@@ -97,7 +104,7 @@ class Worker:
         if child is None:
             return why
         try:
-            code = child.wait(0.0 if why else 5.0)
+            code = child.wait(0.5 if why else 5.0)
             why = how_it_ended(code) or why or "ended early"
         except subprocess.TimeoutExpired:
             kill(child)

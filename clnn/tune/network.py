@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from time import perf_counter
 from typing import Any, Protocol
@@ -18,7 +18,8 @@ from clnn.tune.choose import fixed
 from clnn.tune.signature import signature
 
 Choice = Mapping[str, str]
-ROUNDS, LAST_ROUNDS = 12, 30
+ROUNDS, LAST_ROUNDS, LEAST_ROUNDS = 12, 30, 5
+ENOUGH_S = 8.0  # after which a comparison ends with LEAST_ROUNDS or more
 PACKED = 3  # bytes on the device for a byte of constants, packed for kernels
 MEMORY_SHARE = 0.5  # of the device's, that sessions side by side may take
 
@@ -81,7 +82,7 @@ class DeviceNetwork:
         sessions, feeds = self._prepared(choices)
         with ExitStack() as stack:
             profiles = [stack.enter_context(session.profile()) for session in sessions]
-            for _ in range(ROUNDS):
+            for _ in _rounds(ROUNDS):
                 for session in sessions:
                     session(feeds)
         return [_by_key(s, p) for s, p in zip(sessions, profiles, strict=True)]
@@ -90,7 +91,7 @@ class DeviceNetwork:
         """Return the median time of a call for each choice."""
         sessions, feeds = self._prepared(choices)
         times: list[list[float]] = [[] for _ in sessions]
-        for _ in range(LAST_ROUNDS):
+        for _ in _rounds(LAST_ROUNDS):
             for session, mine in zip(sessions, times, strict=True):
                 begin = perf_counter()
                 session(feeds)
@@ -102,6 +103,15 @@ class DeviceNetwork:
         for session in self._sessions.values():
             session.close()
         self._sessions.clear()
+
+
+def _rounds(most: int) -> Iterator[int]:
+    """Count rounds, fewer than `most` where they take long."""
+    begin = perf_counter()
+    for number in range(most):
+        if number >= LEAST_ROUNDS and perf_counter() - begin > ENOUGH_S:
+            return
+        yield number
 
 
 def _by_key(session: Session, profile: Profile) -> dict[str, float]:

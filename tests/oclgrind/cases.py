@@ -8,9 +8,19 @@ import case_graphs
 import case_images
 import case_matrices
 import case_mli
+import case_openvx
 import case_rows
 from table import CASES, Case, jobs
 
 __all__ = ["CASES", "MODULES", "Case", "jobs"]
 
-MODULES = (case_elements, case_fixed, case_graphs, case_images, case_matrices, case_mli, case_rows)
+MODULES = (
+    case_elements,
+    case_fixed,
+    case_graphs,
+    case_images,
+    case_matrices,
+    case_mli,
+    case_openvx,
+    case_rows,
+)

@@ -34,11 +34,14 @@ class Run:
     """A tuner on fakes. times: seconds of variants alone; inside: in the network; shares by place."""
 
     def __init__(
-        self, wish=None, times=None, inside=None, shares=(1.0, 3.0, 2.0), info=None, **bench
-    ):
+        self, wish=None, times=None, inside=None, shares=(1.0, 3.0, 2.0), info=None, later=None,
+        first_s=0.0, **bench,
+    ):  # fmt: skip
         self.clock = Clock()
         self.bench = FakeBench(times or {}, self.clock, **bench)
-        self.network = FakeNetwork({}, inside or {})
+        self.network = FakeNetwork(
+            {}, inside or {}, later=later or {}, clock=self.clock, first_s=first_s
+        )
         self.told = []
         self.tuner = Tuner(GRAPH, info or described(), Options(), wish or Wish(), tell=self.told.append,
                            bench=self.bench, network=self.network, clock=self.clock, defaults=NONE)  # fmt: skip
@@ -107,11 +110,22 @@ def test_a_gain_within_the_noise_is_none(gain, state):
     assert next(x for x in run.report.layers if len(x.nodes) == 2).state == state
 
 
+def test_who_wins_by_chance_goes_back():
+    name = other_than_ranked()
+    run = Run(times={name: 0.5}, inside={name: 0.5}, later={name: 1.01})
+    layer = next(x for x in run.report.layers if len(x.nodes) == 2)
+    assert (layer.state, layer.after, layer.seconds_after) == ("kept", layer.before, 1.0)
+    kept = TuningStore(described()).result(run.tasks[0].sig.key)
+    assert [t.name for t in kept.tops][:2] == [layer.before, name]
+    again = Run(times={name: 0.5}, inside={name: 0.5}, later={name: 0.9})
+    assert next(x for x in again.report.layers if len(x.nodes) == 2).seconds_after == 0.9
+
+
 def test_finalists_meet_in_the_network_at_once():
     names = [other_than_ranked(which=k) for k in (2, 5)]
     run = Run(times={names[0]: 0.5, names[1]: 0.6})
     key = run.tasks[0].sig.key
-    ways = [w.get(key) for w in run.network.ran[1:]]
+    ways = [w.get(key) for w in run.network.ran[1:5]]
     assert ways == [None, names[0], names[1], run.tasks[0].ranked.name]
 
 
@@ -121,6 +135,11 @@ def test_the_budget_bounds_the_work_and_what_is_left_is_said():
     assert "1 skipped" in run.report.closing()
     more = Run(Wish("full", budget=200.0))
     assert more.states == ["kept"] * 3 and len(more.bench.built) > len(run.bench.built)
+
+
+def test_the_budget_begins_when_the_network_is_built():
+    run = Run(Wish("full", budget=8.0), first_s=100.0)
+    assert run.states == ["kept", "kept", "skipped"] and 106 <= run.clock.now < 120
 
 
 def test_a_larger_share_gets_more_candidates():

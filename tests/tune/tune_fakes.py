@@ -90,6 +90,10 @@ class FakeNetwork:
     shares: Mapping[str, float] = field(default_factory=dict)
     otherwise: float = 1.0
     room: int = 4
+    later: Mapping[str, float] = field(default_factory=dict)  # of the last comparison
+    calls: int = 0
+    clock: Clock = field(default_factory=Clock)
+    first_s: float = 0.0  # of the first comparison, which builds the network
     ran: list[dict[str, str]] = field(default_factory=list)
 
     def _of(self, key: str, choice: Mapping[str, str]) -> float:
@@ -98,6 +102,10 @@ class FakeNetwork:
 
     def profile(self, choices: Any) -> list[dict[str, float]]:
         self.ran += [dict(c) for c in choices]
+        self.calls += 1
+        self.clock.now += self.first_s if self.calls == 1 else 0.0
+        if self.calls == 3:
+            self.times = {**self.times, **self.later}
         return [{key: self._of(key, choice) for key in self.keys} for choice in choices]
 
     def latency(self, choices: Any) -> list[float]:
