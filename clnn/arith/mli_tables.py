@@ -14,7 +14,7 @@ import numpy as np
 
 from clnn.arith._base import Array
 from clnn.arith.mli_maps import BY_BITS, MliMap
-from clnn.arith.mli_primitives import cast, round_shift, saturate, shift_left
+from clnn.arith.mli_primitives import cast, limits, round_shift, saturate, shift_left
 from clnn.arith.mli_quant import Quant
 from clnn.types import I8, DType
 
@@ -135,22 +135,25 @@ def activation_quant(table: Table, x: Quant) -> Quant:
 
 
 @dataclass(frozen=True)
-class ByteTable(MliMap):
-    """Any function of an 8-bit operand, as a table of 256 entries that `made` computes."""
+class WholeTable(MliMap):
+    """Any function of an operand of few bits, as a table of all its results, which `made` computes."""
 
     made: Callable[[Array], Array]
     result: DType
+    bits: int = 8
 
-    name = "byte_table"
+    name = "whole_table"
 
     @property
     def types(self) -> tuple[DType, ...]:
-        """8 bits in."""
-        return (I8, self.result)
+        """The operand's, and the result's."""
+        return (BY_BITS[self.bits], self.result)
 
     def tables(self) -> tuple[Array, ...]:
-        """Return the result for each of -128..127."""
-        return (self.compute(np.arange(-128, 128, dtype=np.int64)).astype(self.result.numpy),)
+        """Return the result for each operand, the least one first."""
+        low, high = limits(self.bits)
+        every = np.arange(low, high + 1, dtype=np.int64)
+        return (self.compute(every).astype(self.result.numpy),)
 
     def compute(self, *operands: Array) -> Array:
         """Return the function with numpy."""
@@ -183,4 +186,11 @@ def activation(table: Table, quant: Quant, up: bool) -> MliMap:
     """Return sigmoid or tanh of a tensor of quantisation `quant`."""
     if quant.bits == 16:
         return Activation(lookup(table, quant.frac, up))
-    return ByteTable(ByteActivation(table, quant, up), I8)
+    return WholeTable(ByteActivation(table, quant, up), I8)
+
+
+def tabled(function: MliMap) -> MliMap:
+    """Return the same function with a table of all results, which pays for large tensors."""
+    if isinstance(function, Activation):
+        return WholeTable(function.look, BY_BITS[16], 16)
+    return function

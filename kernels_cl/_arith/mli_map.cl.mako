@@ -153,8 +153,8 @@ ${helpers}
 <%def name="activation(fn, width, operands, result, tables=0)">\
 ${tb.activation(fn, width, operands, result, tables)}\
 </%def>
-<%def name="byte_table(fn, width, operands, result, tables=0)">\
-${tb.byte_table(fn, width, operands, result, tables)}\
+<%def name="whole_table(fn, width, operands, result, tables=0)">\
+${tb.whole_table(fn, width, operands, result, tables)}\
 </%def>
 <%def name="softmax_power(fn, width, operands, result, tables=0)">\
 ${tb.softmax_power(fn, width, operands, result, tables)}\

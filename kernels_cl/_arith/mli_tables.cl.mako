@@ -54,9 +54,9 @@ ${I} look_up(__global const short *table, const ${I} x, const int shift, const i
         const ${I} wide_${result} = convert_${I}(${operands[0]});
         const ${S} ${result} = convert_${S}_sat(${look(fn.look, f"wide_{result}", f"table{tables}", width)});
 </%def>
-<%def name="byte_table(fn, width, operands, result, tables)">\
+<%def name="whole_table(fn, width, operands, result, tables)">\
 <% I, R = vec_type("int", width), vec_type(fn.result.cl, width) %>\
-        const ${I} place_${result} = convert_${I}(${operands[0]}) + (${I})(128);
+        const ${I} place_${result} = convert_${I}(${operands[0]}) + (${I})(${1 << fn.bits - 1});
 % if width == 1:
         const ${R} ${result} = table${tables}[place_${result}];
 % else:

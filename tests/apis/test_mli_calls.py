@@ -128,6 +128,7 @@ REFUSED = {  # status, operand, its fields, fields of its quantisation
     "strides of too few axes": (BAD, "given", {"mem_stride": (1,)}, {}),
     "an unknown format": (BAD, "given", {"el_type": 99}, {}),
     "memory with gaps of its own": (BAD, "given", {"data": np.zeros(24, np.int8)[::2]}, {}),
+    "out that cannot be written": (BAD, "out", {"data": np.frombuffer(b"ab", np.int8)}, {}),
     "out without room": ("NOT_ENGH_MEM", "out", first(1), {}),
     "input of another format": (TYPE, "given", FX8, {}),
     "weights of another format": (TYPE, "weights", FX8, {}),

@@ -14,7 +14,7 @@ from clnn.arith.mli_pool import AverageRule
 from clnn.arith.mli_primitives import cast, round_shift, shift_left
 from clnn.arith.mli_quant import RELU_1, RELU_6, RELU_GEN, RELU_NONE, Quant, relu_limits
 from clnn.arith.mli_rows import L2Finish, L2Rule, L2Scale, SoftmaxPower, SoftmaxRule, SoftmaxScale
-from clnn.arith.mli_tables import EXP, INVERSE_ROOT, SIGMOID, TANH, activation
+from clnn.arith.mli_tables import EXP, INVERSE_ROOT, SIGMOID, TANH, activation, tabled
 from clnn.errors import DTypeError
 from clnn.ops._window import Window
 from clnn.ops.conv2d import Conv2d
@@ -98,6 +98,7 @@ def test_look_ups(device, up):
     for frac in (-3, 3, 5, 11, 30):
         check(device, activation(TANH, Quant(16, frac), up))
     check(device, activation(SIGMOID, Quant(16, 12), up))
+    check(device, tabled(activation(SIGMOID, Quant(16, 10), up)))
     check(device, activation(SIGMOID, COARSE, up))
     check(device, activation(TANH, Quant(8, 6), up))
 

@@ -16,10 +16,11 @@ from clnn.apis.mli.tensor import Array, MliTensor, valid
 from clnn.arith.mli_convert import convert
 from clnn.arith.mli_maps import MliMap, affine_leaky, binary, clip, fixed_leaky, normalised_slope
 from clnn.arith.mli_quant import relu_limits
-from clnn.arith.mli_tables import SIGMOID, TANH, Table, activation, activation_quant
+from clnn.arith.mli_tables import SIGMOID, TANH, Table, activation, activation_quant, tabled
 from clnn.graph.ir import Graph
 from clnn.ops.fixed_map import FixedMap
 
+MANY = 1 << 17  # elements from which on a table of all 16-bit results pays
 FORMATS = {"fx8": FX8, "fx16": FX16, "sa8": SA8}
 
 
@@ -126,6 +127,8 @@ def _activation(table: Table, fmt: str, given: MliTensor, out: MliTensor) -> Non
     """Look up sigmoid or tanh. out must have the quantisation that MLI gives the result."""
     _unary(fmt, given, out)
     function = activation(table, given.quant(), modes().up)
+    if given.count >= MANY:
+        function = tabled(function)
     apply(function, [given.view()], (), out)
     _give_quant(out, activation_quant(table, given.quant()))
 

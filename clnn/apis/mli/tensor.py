@@ -153,6 +153,8 @@ def valid(tensor: MliTensor, name: str, bad: MliStatus = MliStatus.MLI_STATUS_BA
         )
     if len(tensor.mem_stride) != tensor.rank or min(tensor.mem_stride, default=1) < 0:
         raise Refused(bad, f"{name} has mem_stride {tensor.mem_stride} for shape {tensor.shape}.")
+    if name == "out" and not tensor.data.flags.writeable:
+        raise Refused(bad, "the memory of out cannot be written.")
     if not tensor.data.flags.c_contiguous:
         raise Refused(bad, f"the memory of {name} is not contiguous: pass its base array.")
     _ordered(tensor, name, bad)
