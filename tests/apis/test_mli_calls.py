@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from common import ROOT
 
 import clnn
 from clnn import mli
@@ -277,4 +280,6 @@ def test_parts_of_a_tensor_share_its_memory():
 
 
 def test_importing_clnn_does_not_import_mli():
+    code = "import sys, clnn; sys.exit(any(name.startswith('clnn.apis') for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
     assert clnn.mli is mli and "mli_krn_lstm_cell_fx16" in dir(mli)
