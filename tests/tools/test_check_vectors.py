@@ -11,7 +11,9 @@ from common import ROOT
 sys.path.insert(0, str(ROOT / "tools"))
 
 import check_vectors
+import numpy as np
 from vectors import Case, Outcome
+from vectors._moves import found_move
 
 OUTCOMES = {"fine": Outcome("exact"), "off": Outcome("failed", "3 of 9 differ"),
             "left": Outcome("skipped", "no such mode")}  # fmt: skip
@@ -53,3 +55,43 @@ def test_nothing_checked_is_wrong_use(monkeypatch, tmp_path, capsys):
     assert main(monkeypatch, tmp_path, "fine", extra=("--only", "x")) == check_vectors.EXIT_USAGE
     assert "nothing was checked" in capsys.readouterr().err
     assert main(monkeypatch, tmp_path / "gone", "fine") == check_vectors.EXIT_USAGE
+
+
+X = np.random.default_rng(0).permutation(np.arange(1, 4 * 8 * 4 + 1)).reshape(4, 8, 4)
+
+
+def moved(offset=(0, 0, 0), size=(0, 0, 0), step=(1, 1, 1), order=(0, 1, 2), pads=((0, 0),) * 3):
+    ends = [s and o + s for o, s in zip(offset, size, strict=True)]
+    part = X[tuple(slice(o, e or None, s) for o, e, s in zip(offset, ends, step, strict=True))]
+    return np.transpose(np.pad(part, pads), order)
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {},
+        {"offset": (1, 2, 2), "size": (3, 6, 2)},
+        {"pads": ((2, 1), (3, 3), (0, 0))},
+        {"order": (1, 0, 2)},
+        {
+            "step": (2, 3, 1),
+            "offset": (1, 1, 0),
+            "order": (2, 0, 1),
+            "pads": ((1, 0), (0, 2), (3, 0)),
+        },
+    ],
+)
+def test_a_movement_is_found_from_its_result(about):
+    y = moved(**about)
+    found = found_move(X, y)
+    pads = tuple(zip(found["padding_pre"], found["padding_post"], strict=True))
+    again = moved(found["offset"], found["size"], found["sub_sample_step"], found["perm_dim"], pads)
+    np.testing.assert_array_equal(again, y)
+
+
+def test_the_place_of_a_joined_tensor_is_found():
+    y = np.random.default_rng(1).integers(200, 999, (9, 9, 5))
+    y[3:7, 1:9, 1:5] = X
+    assert found_move(X, y) == {"dst_offset": (3, 1, 1)}
+    with pytest.raises(ValueError, match="no movement"):
+        found_move(X, y[:6, :8, :4] + 0)

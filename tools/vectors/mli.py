@@ -15,6 +15,7 @@ import numpy as np
 
 from clnn.apis import mli
 from vectors import Case, Outcome
+from vectors._moves import found_move
 
 MODES = {
     "conv": {"round_mode": "convergent", "full_accu": False},
@@ -232,42 +233,15 @@ def _argmax(call: Call) -> Any:
     return _function(f"mli_krn_argmax_{call.format}")(call.tensors["input"], cfg, call.out)
 
 
-# The records of data movement lack the configuration; these are the ones that their names and
-# data show.
-MOVES: dict[str, dict[str, Any]] = {
-    "test_3_fx16_slice_memstr": {"offset": (1, 2, 2), "size": (3, 6, 2)},
-    "test_4_fx16_concat": {"dst_offset": (16, 8)},
-    "test_5_sa8_padding": {"padding_pre": (2, 3, 0), "padding_post": (2, 3, 0)},
-    "test_6_sa8_permute": {"perm_dim": (1, 0, 2, 3)},
-    "test_8_fx16_slicepadd": {"padding_post": (1, 1, 0)},
-    "test_9_fx16_permsubs_memstr": {"sub_sample_step": (4, 2), "perm_dim": (1, 0)},
-    "test_10_sa8_permsubspadd": {
-        "sub_sample_step": (2, 2, 2), "perm_dim": (2, 0, 1), "padding_pre": (1, 0, 0),
-        "padding_post": (0, 1, 0),
-    },
-    "test_11_sa8_slicsubpad": {
-        "offset": (0, 1), "sub_sample_step": (1, 3), "padding_pre": (0, 1), "padding_post": (0, 2),
-    },
-    "test_12_sa8_slicsubpad_memstr": {
-        "sub_sample_step": (3,), "padding_pre": (3,), "padding_post": (2,),
-    },
-    "test_14_sa32_slicsubpad_memstr": {
-        "sub_sample_step": (3,), "padding_pre": (3,), "padding_post": (2,),
-    },
-}  # fmt: skip
-PART = ("test_4_fx16_concat",)  # of whose output other calls write the rest
-
-
 def _mov(call: Call) -> Any:
-    name = call.about["case"]
-    if name not in MOVES and not name.split("_")[3].startswith("copy"):
-        raise KeyError(f"{name} has no configuration in its record, nor in MOVES.")
-    if name in PART:
+    x = call.tensors["input"]
+    wanted = tensor(call.about["tensors"]["out"], call.wanted).view()
+    fields = found_move(x.view(), wanted)
+    if "dst_offset" in fields:  # other calls wrote the rest of the output
         call.out.data[...] = call.wanted
-        view = call.out.view()
-        view[16:, 8:] = ~view[16:, 8:]
-    cfg = mli.MliMovCfg(**MOVES.get(name, {}))
-    return _function("mli_mov_tensor_sync")(call.tensors["input"], cfg, call.out)
+        box = tuple(slice(o, o + d) for o, d in zip(fields["dst_offset"], x.shape, strict=True))
+        call.out.view()[box] = ~call.out.view()[box]
+    return _function("mli_mov_tensor_sync")(x, mli.MliMovCfg(**fields), call.out)
 
 
 CALLS: dict[str, Any] = {
