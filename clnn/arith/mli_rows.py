@@ -103,18 +103,24 @@ def _packed(value: Array, shift: Array) -> Array:
     return np.asarray(value | shift << 16)
 
 
-@dataclass(frozen=True)
-class SoftmaxPower(MliMap):
-    """Exponentials of differences. Operands: x and the largest element of its row."""
+class RuledMap(MliMap):
+    """A function whose rounding mode is that of its rule."""
 
-    rule: SoftmaxRule
-
-    name = "softmax_power"
+    rule: SoftmaxRule | L2Rule
 
     @property
     def up(self) -> bool:  # type: ignore[override]
         """The rounding mode."""
         return self.rule.up
+
+
+@dataclass(frozen=True)
+class SoftmaxPower(RuledMap):
+    """Exponentials of differences. Operands: x and the largest element of its row."""
+
+    rule: SoftmaxRule
+
+    name = "softmax_power"
 
     @property
     def types(self) -> tuple[DType, ...]:
@@ -132,7 +138,7 @@ class SoftmaxPower(MliMap):
 
 
 @dataclass(frozen=True)
-class SoftmaxScale(MliMap):
+class SoftmaxScale(RuledMap):
     """The reciprocal of a sum of exponentials, and the shift that goes with it."""
 
     rule: SoftmaxRule
@@ -140,28 +146,18 @@ class SoftmaxScale(MliMap):
     name = "softmax_scale"
     types = (I32, I32)
 
-    @property
-    def up(self) -> bool:  # type: ignore[override]
-        """The rounding mode."""
-        return self.rule.up
-
     def compute(self, *operands: Array) -> Array:
         """Return reciprocal and shift in one integer."""
         return _packed(*self.rule.inverse(operands[0]))
 
 
 @dataclass(frozen=True)
-class SoftmaxFinish(MliMap):
+class SoftmaxFinish(RuledMap):
     """Exponentials times the reciprocal. Operands: exponential, SoftmaxScale's result."""
 
     rule: SoftmaxRule
 
     name = "softmax_finish"
-
-    @property
-    def up(self) -> bool:  # type: ignore[override]
-        """The rounding mode."""
-        return self.rule.up
 
     @property
     def types(self) -> tuple[DType, ...]:
@@ -174,17 +170,12 @@ class SoftmaxFinish(MliMap):
 
 
 @dataclass(frozen=True)
-class L2Square(MliMap):
+class L2Square(RuledMap):
     """The square of the distance to the zero point."""
 
     rule: L2Rule
 
     name = "l2_square"
-
-    @property
-    def up(self) -> bool:  # type: ignore[override]
-        """The rounding mode."""
-        return self.rule.up
 
     @property
     def types(self) -> tuple[DType, ...]:
@@ -197,18 +188,13 @@ class L2Square(MliMap):
 
 
 @dataclass(frozen=True)
-class L2Scale(MliMap):
+class L2Scale(RuledMap):
     """One over the root of a sum of squares, and the shift that goes with it."""
 
     rule: L2Rule
 
     name = "l2_scale"
     types = (I64, I32)
-
-    @property
-    def up(self) -> bool:  # type: ignore[override]
-        """The rounding mode."""
-        return self.rule.up
 
     def tables(self) -> tuple[Array, ...]:
         """Return the inverse root's entries."""
@@ -221,17 +207,12 @@ class L2Scale(MliMap):
 
 
 @dataclass(frozen=True)
-class L2Finish(MliMap):
+class L2Finish(RuledMap):
     """Elements times the inverse root. Operands: x, L2Scale's result."""
 
     rule: L2Rule
 
     name = "l2_finish"
-
-    @property
-    def up(self) -> bool:  # type: ignore[override]
-        """The rounding mode."""
-        return self.rule.up
 
     @property
     def types(self) -> tuple[DType, ...]:
