@@ -166,7 +166,7 @@ def test_an_unfit_cache_is_not_used(
 
 def boot_that_dies(monkeypatch: pytest.MonkeyPatch, when: str, how: str) -> None:
     """Have each child end by `how` in the driver whose vendors folder holds the file `when`."""
-    monkeypatch.setattr(child, "_BOOT", (
+    monkeypatch.setattr(child, "BOOT", (
         "import sys; sys.path[:] = sys.argv[1].split(chr(10)); import json, os, time;"
         " import clnn.runtime.icd_child as c; from clnn.runtime.{} import main;"
         f" bad = {when!r} in os.listdir(os.environ['OCL_ICD_VENDORS']);"
@@ -187,7 +187,7 @@ def test_a_driver_that_ends_the_process_is_found(
     drivers = [Driver("good.icd", "/x/libgood.so"), Driver("bad.icd", "/x/libbad.so")]
     assert vetting.crashing(drivers) == {"/x/libbad.so": reason}
     # What is known is not tried again...
-    monkeypatch.setattr(child, "_BOOT", "this is no Python {}")
+    monkeypatch.setattr(child, "BOOT", "this is no Python {}")
     assert vetting.crashing(drivers) == {"/x/libbad.so": reason}
     # ... until bad news are old.
     late = time.time() + vetting.BAD_NEWS_S

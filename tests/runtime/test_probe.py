@@ -28,7 +28,7 @@ BOOT = (
 
 def sabotage(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Have each child run `code` first; `p` is its probe_child module."""
-    monkeypatch.setattr(child, "_BOOT", BOOT.replace("CODE", code))
+    monkeypatch.setattr(child, "BOOT", BOOT.replace("CODE", code))
 
 
 def use_kernels(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
