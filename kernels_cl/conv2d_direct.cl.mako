@@ -1,11 +1,14 @@
 <%doc>
 conv2d_direct: convolution with a register tile of `mr` pixels x `nv` vectors of output channels.
 
-Tensors  src, dst: images with channels innermost (pitch 1), seen as (n, c, h, w)
+Tensors  src, dst: images with channels innermost (pitch 1), seen as (n, c, h, w); where ic is at most
+         4 and there is one group, the channels of src may lie at any pitch
          weights: [groups * blocks][kh][kw][ic / lot][nv][halves][vw][lot], output channels padded
          with zeros; with a channelwise arithmetic [groups * blocks][ic][kh][kw][nv * vw]
          table: [rows][groups * blocks][nv * vw], constants of the arithmetic
-Index    row:     pixels of a tile are neighbours in one output row, one address for all
+Index    row:     a tile is `th` rows of `tw` neighbours, one address for all; the last tiles of a
+                  row and of the image lie inside them, and store only what others do not
+         flat:    as row, the whole image being one row
          pointer: pixels are counted through rows, one address per pixel
          checked: as pointer, and taps outside of src read from a row of padding instead
 Launch   global (pixel tiles, channel blocks, batch), or channel blocks first where `blocks_first`
@@ -13,62 +16,55 @@ Params   name | arith: Arithmetic | types: of src, weights, table and dst | rows
          how `lot` products of bytes are added at once, "" for one product at a time (see
          _common/dot.cl.mako) | src, dst: TensorLayout | ic, oc: channels per group | groups |
          kernel, strides, dilations, pads: (y, x) | mode | steps, operands: fused elementwise steps;
-         operand layouts are broadcast to dst | blocks_first | wg
-Tunables mr {1..28} | nv {1,2,3,4} | vw {1,4,8,16} | staged: results are finished in a loop
+         operand layouts are broadcast to dst | blocks_first | ahead: what comes next is read ahead
+         into the cache | wg
+Tunables mr {1..30} | th: rows of a tile, divides mr | nv {1,2,3,4} | vw {1,4,8,16} | staged: results are finished in a loop
 </%doc>
 <%namespace name="ar" file="${context['arith'].library}"/>
 <%namespace name="dt" file="_common/dot.cl.mako"/>
+<%namespace name="pf" file="_common/prefetch.cl.mako"/>
+<%namespace name="px" file="_common/pixels.cl.mako"/>
 <%namespace name="st" file="_common/steps.cl.mako"/>
+<%namespace name="tl" file="_common/tile.cl.mako"/>
+<%!
+READ_AHEAD = 16  # steps of the inner loop by which weights are read ahead
+NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
+%>
 <%
     kh, kw = kernel
     sy, sx = strides
     dy, dx = dilations
-    py, px = pads
+    pad_y, pad_x = pads
     ocb = nv * vw
     blocks = -(-oc // ocb)
     tail = oc - (blocks - 1) * ocb
     oh, ow = dst.shape[2:]
     ih, iw = src.shape[2:]
-    pixels = oh * ow
-    tiles = oh * (ow // mr) if mode == "row" else -(-pixels // mr)
-    assert mode in ("row", "pointer", "checked"), mode
-    assert mode != "row" or ow % mr == 0, (ow, mr)
-    assert src.pitches[1] == 1 or src.shape[1] == 1, "channels of src must be innermost"
+    at_pixels = px.module.Tiles(mode, oh, ow, mr, th)
+    tw, constant, exact = at_pixels.tw, at_pixels.even, at_pixels.exact
+    assert mode in ("row", "flat", "pointer", "checked"), mode
+    assert mode != "flat" or (kh * kw == sy * sx == 1 and pad_y == pad_x == 0 and (ih == 1 or src.pitches[2] == iw * src.pitches[3]))
+    planes = src.pitches[1] != 1 and src.shape[1] != 1
+    assert not planes or (ic <= 4 and groups == 1 and not dot and mode != "checked"), "channels of src must be innermost"
     xt, wt, tt, yt = types
     P, V = vec_type(arith.product, vw), vec_type(arith.acc, vw)
     lot, halves = dt.module.LOTS[dot], dt.module.HALVES[dot]
     assert ic % lot == 0, (ic, lot)
     assert not dot or (arith.wraps and not arith.channelwise), "dot products need plain sums"
     ids = ("get_global_id(1)", "get_global_id(0)") if blocks_first else ("get_global_id(0)", "get_global_id(1)")
-    exact = mode == "row" or pixels % mr == 0
     spans = {"all": kh * kw * ic, "row": kw * ic, "tap": ic, "chunk": dt.module.SPAN}
     flush_after = next(k for k, n in spans.items() if n <= dt.module.SPAN) if halves > 1 else ""
     tap = (dy * src.pitches[2], dx * src.pitches[3])
     move = sx * src.pitches[3]
+    down = sy * src.pitches[2]
     def at(m):
-        return f"p[{m * move} + c]" if mode == "row" else f"p[f{m} + c]" if mode == "pointer" else f"q{m}[c]"
+        c = f"c * {src.pitches[1]}" if planes else "c"
+        if constant:
+            return f"p[{m // tw * down + m % tw * move} + {c}]"
+        return f"p[f{m} + {c}]" if mode == "pointer" else f"q{m}[c]"
+    lines = nv * vw * lot * halves * size_of(wt) // 64 if kh * kw * ic * ocb * size_of(wt) > NEAR_BYTES else 0
+    reads = -(-mr * move // max(ic, 1)) if ahead and constant and kh * kw * sy * sx == 1 and not dot and not planes else 0
 %>
-<%def name="store_vector(value, pointer, count)">\
-% if count >= vw:
-    ${store(vw, value, pointer, "0")}
-% else:
-<% names = "0123456789abcdef"; start = 0 %>\
-%  for width in (8, 4, 2, 1):
-%   if count & width:
-    ${store(width, f"{value}.s{names[start:start + width]}", pointer, str(start))}
-<%  start += width %>\
-%   endif
-%  endfor
-% endif
-</%def>
-<%def name="load_operand(layout, pointer, where, count)">\
-<% pitch = layout.pitches[1] if layout.shape[1] != 1 else 0 %>\
-% if pitch == 0 or count >= vw:
-${load(yt, vw, pointer, where, pitch)}\
-% else:
-(${vec_type(yt, vw)})(${", ".join([f"{pointer}[{where} + {k}]" for k in range(count)] + ["0"] * (vw - count))})\
-% endif
-</%def>
 <%def name="table_row(k, v)">${load(tt, vw, "table", f"{k * blocks * groups * ocb} + block * {ocb} + {v * vw}" if k else f"block * {ocb} + {v * vw}")}</%def>
 <%def name="finish(m, v, count, value)">\
 <%
@@ -77,25 +73,30 @@ ${load(yt, vw, pointer, where, pitch)}\
     def operand(which):
         k, layout = operands[which]
         where = index(layout, "n", f"oc {lane}", f"y{m}", f"x{m}")
-        return capture(load_operand, layout, f"extra{k}", where, count).strip()
+        pitch = layout.pitches[1] if layout.shape[1] != 1 else 0
+        return capture(tl.load_lanes, vw, f"extra{k}", where, pitch, count, yt).strip()
 %>\
     ${ar.finish(arith, vw, value, "result", row)}
     ${st.apply(steps, value, yt, vw, operand)}
-    ${store_vector(arith.result(value, "result"), f"(dst + {index(dst, 'n', f'oc {lane}', f'y{m}', f'x{m}')})", count)}
+    ${tl.store_lanes(vw, arith.result(value, "result"), "dst", index(dst, "n", f"oc {lane}", f"y{m}", f"x{m}"), 1, 0, count)}
 </%def>
 <%def name="finish_tile(channels)">\
 % for m in range(mr):
-%  if not exact:
-    if (first + ${m} < ${pixels}) {
+    {
+%  if constant:
+    ${px.place(mode, at_pixels, m, str(m))}
 %  endif
+%  if not exact:
+    if (${px.stored(mode, at_pixels, m, str(m))})
+%  endif
+    {
 %  for v in range(nv):
 %   if channels - v * vw > 0:
     ${finish(m, v, min(channels - v * vw, vw), f"a{m}_{v}")}
 %   endif
 %  endfor
-%  if not exact:
     }
-%  endif
+    }
 % endfor
 </%def>
 <%def name="finish_staged(channels)">\
@@ -115,11 +116,9 @@ ${load(yt, vw, pointer, where, pitch)}\
 %  endfor
 % endif
     for (int m = 0; m < ${mr}; ++m) {
-% if mode == "row":
-        const int y_m = top, x_m = left + m;
-% else:
-        const int pixel = first + m, y_m = pixel / ${ow}, x_m = pixel % ${ow};
-        if (pixel >= ${pixels}) break;
+        ${px.place(mode, at_pixels, "m", "_m")}
+% if not exact:
+        if (!(${px.stored(mode, at_pixels, "m", "_m")})) continue;
 % endif
 % for v in range(nv):
 %  if channels - v * vw > 0:
@@ -157,12 +156,20 @@ ${load(yt, vw, pointer, where, pitch)}\
 %  endfor
             }
 % endfor
+% if ahead:
+%  for k in range(lines):
+            ${pf.fetch(f"w + {READ_AHEAD * ocb * lot * halves + k * 64 // size_of(wt)}")}
+%  endfor
+%  for k in range(0, reads, 16):
+            ${pf.fetch(f"next + c * {reads} + {k}")}
+%  endfor
+% endif
             w += ${ocb * lot * halves};
 </%def>
 <%def name="tap_pointers()">\
 % if mode == "checked":
 %  for m in range(mr):
-        const int iy${m} = y${m} * ${sy} - ${py} + ky * ${dy}, ix${m} = x${m} * ${sx} - ${px} + kx * ${dx};
+        const int iy${m} = y${m} * ${sy} - ${pad_y} + ky * ${dy}, ix${m} = x${m} * ${sx} - ${pad_x} + kx * ${dx};
         __global const ${xt} *q${m} = iy${m} >= 0 && iy${m} < ${ih} && ix${m} >= 0 && ix${m} < ${iw}
             ? image + iy${m} * ${src.pitches[2]} + ix${m} * ${src.pitches[3]} : zeros;
 %  endfor
@@ -231,7 +238,7 @@ __kernel void ${name}(
     __global ${yt} *dst_base, const int dst_offset)
 {
     const int tile = ${ids[0]}, block = ${ids[1]}, n = get_global_id(2);
-    if (tile >= ${tiles} || block >= ${blocks * groups}) return;
+    if (tile >= ${at_pixels.count} || block >= ${blocks * groups}) return;
     __global const ${xt} *src = src_base + src_offset;
     __global ${yt} *dst = dst_base + dst_offset;
 % for k, _ in operands.values():
@@ -240,15 +247,10 @@ __kernel void ${name}(
     const int group = block / ${blocks}, part = block % ${blocks};
     const int oc = group * ${oc} + part * ${ocb};
     __global const ${wt} *w = weights + block * ${kh * kw * ic * ocb * halves};
-% if mode == "row":
-    const int top = tile / ${ow // mr}, left = (tile % ${ow // mr}) * ${mr};
+    ${px.begin(mode, "tile", at_pixels)}
+% if not constant:
 %  for m in range(mr):
-    const int y${m} = top, x${m} = left + ${m};
-%  endfor
-% else:
-    const int first = tile * ${mr};
-%  for m in range(mr):
-    const int i${m} = min(first + ${m}, ${pixels - 1}), y${m} = i${m} / ${ow}, x${m} = i${m} % ${ow};
+    ${px.place(mode, at_pixels, m, str(m))}
 %  endfor
 % endif
 % if halves > 1:
@@ -267,12 +269,17 @@ __kernel void ${name}(
 % endif
     __global const ${xt} *image = src + ${index(src, "n", f"group * {ic}", 0, 0)};
 % if mode == "row":
-    __global const ${xt} *corner = image + (top * ${sy} - ${py}) * ${src.pitches[2]} + (left * ${sx} - ${px}) * ${src.pitches[3]};
+    __global const ${xt} *corner = image + (top * ${sy} - ${pad_y}) * ${src.pitches[2]} + (left * ${sx} - ${pad_x}) * ${src.pitches[3]};
+% elif mode == "flat":
+    __global const ${xt} *corner = image + first * ${move};
 % elif mode == "pointer":
-    __global const ${xt} *corner = image - ${py * src.pitches[2] + px * src.pitches[3]};
+    __global const ${xt} *corner = image - ${pad_y * src.pitches[2] + pad_x * src.pitches[3]};
 %  for m in range(mr):
     const int f${m} = y${m} * ${sy * src.pitches[2]} + x${m} * ${move};
 %  endfor
+% endif
+% if reads:
+    __global const ${xt} *next = corner + ${f"(left < {ow - tw} ? {tw * move} : {th * down} - left * {move})" if mode == "row" else mr * move};
 % endif
     ${sum_by_channels() if arith.channelwise else sum_by_taps()}
 <% do_finish = finish_staged if staged else finish_tile %>\

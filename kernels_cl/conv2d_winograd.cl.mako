@@ -11,12 +11,17 @@ Index    inputs beyond the border, which only outputs beyond dst depend on, read
 Launch   global (groups of mr tiles, parts of the blocks)
 Params   name | src, dst | ic, oc | pads: (y, x) | reach: last row and column of src, border included,
          counted from src's first | m | bt, at: matrices of input and output | has_bias | steps,
-         operands: as in conv2d_direct | wg
+         operands: as in conv2d_direct | ahead: what comes next is read ahead into the cache | wg
 Tunables mr {1..28} | nv {1,2,3,4} | vw {4,8,16}, divides ic and oc | parts: shares of the blocks
          stride: of a tile's channels in local memory, at least ic
 </%doc>
+<%namespace name="pf" file="_common/prefetch.cl.mako"/>
 <%namespace name="st" file="_common/steps.cl.mako"/>
 <%namespace name="wg_" file="_common/winograd.cl.mako"/>
+<%!
+READ_AHEAD = 32  # steps of the inner loop by which weights are read ahead
+LINE = 16  # floats of a cache line
+%>
 <%
     n = m + 2
     places = n * n
@@ -30,6 +35,7 @@ Tunables mr {1..28} | nv {1,2,3,4} | vw {4,8,16}, divides ic and oc | parts: sha
     groups = -(-tiles // mr)
     assert ic % vw == 0 and oc % vw == 0, (ic, oc, vw)
     assert src.pitches[1] == 1 and dst.pitches[1] == 1, "channels must be innermost"
+    step = -(-mr * stride // ic)
     V = vec_type("float", vw)
 %>
 ${group_size(wg)}
@@ -99,6 +105,14 @@ __kernel void ${name}(
 %  endfor
             }
 % endfor
+% if ahead:
+%  for v in range(0, ocb, LINE):
+            ${pf.fetch(f"w + {READ_AHEAD * ocb + v}")}
+%  endfor
+%  for v in range(0, step, LINE):
+            ${pf.fetch(f"a + {mr * stride + v} + k * {step}")}
+%  endfor
+% endif
             w += ${ocb};
         }
         __local float *product = products + place * ${mr * ocb};

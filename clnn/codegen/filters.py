@@ -90,6 +90,15 @@ def image(layout: TensorLayout) -> TensorLayout:
     )  # fmt: skip
 
 
+SIZES = {"char": 1, "uchar": 1, "short": 2, "ushort": 2, "half": 2, "int": 4, "uint": 4, "float": 4,
+         "long": 8, "ulong": 8, "double": 8}  # fmt: skip
+
+
+def size_of(ctype: str) -> int:
+    """Return the bytes of one OpenCL scalar."""
+    return SIZES[ctype]
+
+
 def vec_type(ctype: str, width: int) -> str:
     """Return the OpenCL vector type of `width` elements."""
     return ctype if width == 1 else f"{ctype}{width}"
@@ -121,6 +130,7 @@ HELPERS: dict[str, Any] = {
     "scalar": scalar,
     "index": index,
     "image": image,
+    "size_of": size_of,
     "vec_type": vec_type,
     "load": load,
     "store": store,

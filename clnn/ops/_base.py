@@ -40,7 +40,8 @@ class Target:
     """What code generation knows of a device: no handle, so that planning needs no device.
 
     kind: "cpu" or "gpu". vector: preferred float vector width of explicit-vector kernels. winograd:
-    whether convolutions may use Winograd's products.
+    whether convolutions may use Winograd's products. cache_way: bytes after which addresses share a
+    set of a core's nearest cache.
     """
 
     kind: str = "cpu"
@@ -50,6 +51,7 @@ class Target:
     local_bytes: int = 32768
     features: frozenset[str] = frozenset()
     winograd: bool = True
+    cache_way: int = 4096
 
     @property
     def is_cpu(self) -> bool:
@@ -186,6 +188,10 @@ class OpSpec:
     def padding_needs(self, inputs: Sequence[TensorType | None]) -> dict[int, Border]:
         """Return the border that the fast variants want around each input."""
         return {}
+
+    def takes_planes(self, inputs: Sequence[TensorType | None]) -> bool:
+        """Whether an image op is as fast where the channels of input 0 lie plane by plane."""
+        return False
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return the ways to compute this node, best first; the last is always valid."""

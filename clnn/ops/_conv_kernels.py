@@ -7,8 +7,7 @@ estimated best; costs are cycles, comparable between variants of one problem.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from clnn.errors import PlanError
 from clnn.layout import TensorLayout
 from clnn.ops._base import Arg, Array, Const, In, Launch, Out, Problem, Target, Variant, grid
 from clnn.ops._conv_pack import pack_table, pack_weights, start_shift
-from clnn.ops._functions import Step
 from clnn.ops._steps import heavy, operand_args, operand_layouts
 from clnn.ops._tiles import Extents, Tile, conv_tiles
 from clnn.ops._winograd import Plan, matrices, pack, plan, plans
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from clnn.ops.conv2d import Conv2d
 
 BIAS = 2
+FEW = 4  # input channels up to which their order in memory does not matter
 L2_BYTES = 256 * 1024  # weights that stay close to a core while pixels move over them
 OTHER_ORDER = 1.04  # cost of the group order that the size of the weights speaks against
 PLAIN_LOTS = 4  # cost of lots of products in C against one by one
@@ -55,16 +54,24 @@ class Dot:
 ONE = Dot()
 
 
-def fits_fast(problem: Problem, steps: Sequence[Step]) -> bool:
-    """Whether weights are constant and channels are innermost in all tensors."""
+def channels_innermost(problem: Problem) -> bool:
+    """Whether the channels of a pixel of the input are neighbours."""
+    layout = problem.input(0).layout
+    return layout.pitches[1] == 1 or layout.shape[1] == 1
+
+
+def fits_fast(spec: Conv2d, problem: Problem) -> bool:
+    """Whether weights are constant and channels are innermost, or few where the input has planes."""
     x, out = problem.input(0), problem.outputs[0]
     bias = problem.input(BIAS) if problem.has(BIAS) else None
     if problem.input(1).const is None or (bias and (bias.const is None or bias.type.rank > 1)):
         return False
-    tensors = [x.layout, out.layout]
-    if any(t.pitches[1] != 1 and t.shape[1] != 1 for t in tensors):
+    if out.layout.pitches[1] != 1 and out.layout.shape[1] != 1:
         return False
-    layouts = operand_layouts(problem, steps).values()
+    planes = not channels_innermost(problem)
+    if planes and not (spec.takes_planes([x.type]) and has_border(spec, problem)):
+        return False
+    layouts = operand_layouts(problem, spec.steps).values()
     return all(t.pitches[1] in (0, 1) or t.shape[1] == 1 for _, t in layouts)
 
 
@@ -114,7 +121,15 @@ def dots(spec: Conv2d, problem: Problem) -> tuple[Dot, ...]:
     x, w, arith = problem.input(0).type.dtype, problem.input(1).type, spec.arith
     lot = 4 if x in (I8, U8) and w.dtype == I8 else 2 if x == I16 and w.dtype in (I8, I16) else 0
     halves = 2 if arith.acc == "long" else 1
-    if not arith.wraps or arith.channelwise or not lot or w.shape[1] % lot or lot * halves > 4:
+    apart = not channels_innermost(problem)
+    if (
+        not arith.wraps
+        or arith.channelwise
+        or not lot
+        or w.shape[1] % lot
+        or lot * halves > 4
+        or apart
+    ):
         return (ONE,)
     kind = "wide" if halves == 2 else ""
     if "x86_vnni" in problem.target.features:
@@ -148,11 +163,14 @@ def _table(arith: Arithmetic, problem: Problem) -> Array | None:
 
 def _extents(spec: Conv2d, problem: Problem, dot: Dot) -> Extents:
     """Return what the tiles of the direct kernel depend on."""
-    dst = _images(problem)[1]
+    src, dst = _images(problem)
     vector = _vector(spec, problem.target) if dot == ONE else problem.target.vector
     spread = int(dot.lot == 4 and problem.input(0).type.dtype == I8)
     channels = dst.shape[1] // spec.group
-    return Extents(dst.shape[2], dst.shape[3], channels, vector, spread, dot.halves)
+    even = src.shape[2] == 1 or src.pitches[2] == src.shape[3] * src.pitches[3]
+    even = even and spec.window.is_point
+    return Extents(dst.shape[2], dst.shape[3], channels, vector, spread, dot.halves,
+                   even)  # fmt: skip
 
 
 def direct_tiles(spec: Conv2d, problem: Problem, dot: Dot) -> list[tuple[float, Tile]]:
@@ -172,17 +190,21 @@ def direct(
     dst, arith = params["dst"], params["arith"]
     oc, ic = dst.shape[1] // spec.group, params["src"].shape[1] // spec.group
     mode = tile.mode if has_border(spec, problem) else "checked"
+    tile = tile if mode != "checked" else replace(tile, rows=1)
     weights = problem.input(1).const
     assert weights is not None
     better = weights.nbytes <= L2_BYTES
     first = better if first is None else first
     blocks = -(-oc // tile.channels) * spec.group
     tiles = -(-dst.shape[2] * dst.shape[3] // tile.mr)
+    if mode == "row":
+        tiles = -(-dst.shape[2] // tile.rows) * -(-dst.shape[3] // (tile.mr // tile.rows))
     global_size, local = grid(problem.target, *(blocks, tiles) if first else (tiles, blocks),
                               dst.shape[0])  # fmt: skip
     order = "blocks" if first else "pixels"
     ways = "".join(f"_{way}" for way in (mode, dot.name, order) if way)
-    name = _label("conv2d_direct", spec, f"t{tile.mr}x{tile.channels}{ways}")
+    shape = f"{tile.rows}x{tile.mr // tile.rows}" if tile.rows > 1 else str(tile.mr)
+    name = _label("conv2d_direct", spec, f"t{shape}x{tile.channels}{ways}")
     args, rows = _direct_constants(spec, problem, arith, dot, tile)
     if mode == "checked":
         x = problem.input(0).type.dtype.numpy
@@ -191,7 +213,8 @@ def direct(
         params["types"] = (params["types"][0], "short", *params["types"][2:])
     params |= {"name": name, "ic": ic, "oc": oc, "groups": spec.group, "mode": mode,
                "dot": dot.name, "rows": rows, "blocks_first": first, "wg": local, "mr": tile.mr,
-               "nv": tile.nv, "vw": tile.vw,
+               "th": tile.rows, "nv": tile.nv, "vw": tile.vw,
+               "ahead": "prefetch" in problem.target.features,
                "staged": heavy(spec.steps) or arith is not FLOAT}  # fmt: skip
     args = [In(0), *args, *operand_args(problem, spec.steps), Out(0)]
     launch = Launch("conv2d_direct.cl.mako", params, tuple(args), global_size, local)
@@ -279,6 +302,7 @@ def winograd(spec: Conv2d, problem: Problem, every: bool = False) -> list[Varian
         and target.winograd
         and target.is_cpu
         and has_border(spec, problem)
+        and channels_innermost(problem)
     ):
         return []
     params = _common(spec, problem)
@@ -314,7 +338,7 @@ def _winograd_variant(
     params = params | {"name": name, "ic": src.shape[1], "oc": dst.shape[1], "reach": reach, "m": made.m,
                "bt": kernel.bt, "at": kernel.at, "has_bias": problem.has(BIAS), "wg": local,
                "mr": made.mr, "nv": made.nv, "vw": made.vw, "parts": made.parts,
-               "stride": made.stride}  # fmt: skip
+               "stride": made.stride, "ahead": "prefetch" in problem.target.features}  # fmt: skip
     args += [*operand_args(problem, spec.steps), Out(0)]
     launch = Launch("conv2d_winograd.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,), cost, ERRORS[made.m])

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tile:
-    """mr pixels x nv vectors of vw output channels; mode: how pixels are addressed."""
+    """mr pixels, in `rows` rows, x nv vectors of vw output channels; mode: how pixels are addressed."""
 
     mr: int
     nv: int
     vw: int
     mode: str
+    rows: int = 1
 
     @property
     def channels(self) -> int:
@@ -25,7 +26,7 @@ class Extents:
     """What tiles depend on: output pixels, output channels of a group, elements of a vector.
 
     spread: instructions, besides its load, that each element of the input takes. halves:
-    accumulators of each vector of outputs.
+    accumulators of each vector of outputs. flat: all pixels of an image are evenly spaced.
     """
 
     height: int
@@ -34,6 +35,7 @@ class Extents:
     vector: int
     spread: int = 0
     halves: int = 1
+    flat: bool = False
 
     @property
     def pixels(self) -> int:
@@ -42,6 +44,8 @@ class Extents:
 
 
 MOST = 4  # tiles of one kind that are worth a measurement
+POINTERS = 8  # addresses that general registers hold
+NEAR, FAR = 0.93, 0.75  # rates of tiles with up to so many addresses, and with more
 REGISTERS = {16: 32, 8: 32, 4: 20}  # vector registers that a tile may fill, by vector width
 
 
@@ -66,27 +70,38 @@ def _tiles(extents: Extents) -> list[tuple[float, Tile]]:
     vectors = -(-extents.channels // vw)
     registers = REGISTERS.get(extents.vector, 16) // extents.halves
     found = [
-        (score, Tile(mr, nv, vw, mode))
+        (score, tile)
         for nv in (1, 2, 3, 4)
         if nv <= vectors
-        for mr in range(1, (registers - 1) // nv)  # nv weights and a broadcast besides
-        for mode in ("row", "pointer")
-        if (score := _score(extents, vectors, mr, nv, mode)) is not None
+        for tile in _shapes(extents, nv, vw, (registers - 2) // nv - 1)
+        if (score := _score(extents, vectors, tile)) > 0
     ]
     return sorted(found, key=lambda pair: -pair[0])
 
 
-def _score(extents: Extents, vectors: int, mr: int, nv: int, mode: str) -> float | None:
-    """Return useful multiply-adds per load slot, or None where the tile is not possible."""
-    if mode == "row" and extents.width % mr:
-        return None
-    pixels = extents.pixels
-    if mode == "pointer" and (mr > pixels or mr < min(4, pixels)):
-        return None
-    used_pixels = 1.0 if mode == "row" else pixels / (-(-pixels // mr) * mr)
-    used_channels = vectors / (-(-vectors // nv) * nv)
-    work = mr * nv
+def _shapes(extents: Extents, nv: int, vw: int, most: int) -> list[Tile]:
+    """Return the tiles of up to `most` pixels: evenly spaced ones, and such at any place."""
+    most = min(most, extents.pixels)
+    if extents.flat:
+        return [Tile(mr, nv, vw, "flat") for mr in range(1, most + 1)]
+    one = [Tile(mr, nv, vw, "row") for mr in range(1, min(most, extents.width) + 1)]
+    tall = most // extents.width
+    rows = [
+        Tile(r * extents.width, nv, vw, "row", r) for r in range(2, min(tall, extents.height) + 1)
+    ]
+    least = min(4, extents.pixels)
+    return [*one, *rows, *(Tile(mr, nv, vw, "pointer") for mr in range(least, most + 1))]
+
+
+def _score(extents: Extents, vectors: int, tile: Tile) -> float:
+    """Return useful multiply-adds per load slot."""
+    mr, nv = tile.mr, tile.nv
+    tiles = -(-extents.pixels // mr)
+    if tile.mode == "row":
+        tiles = -(-extents.height // tile.rows) * -(-extents.width // (mr // tile.rows))
+    used = extents.pixels / (tiles * mr) * vectors / (-(-vectors // nv) * nv)
     # multiply-adds against loads, and the loop itself
-    slots = max(work + extents.spread * mr, mr + nv + 1) + 3
-    penalty = 1.0 if mode == "row" else 0.93
-    return used_pixels * used_channels * penalty * work / slots
+    slots = max(mr * nv + extents.spread * mr, mr + nv + 1) + 3
+    if tile.mode == "pointer":
+        used *= NEAR if mr <= POINTERS else FAR
+    return used * mr * nv / slots

@@ -31,6 +31,11 @@ class Window:
         if min((*self.before, *self.after)) < 0:
             raise ShapeError(f"pads must not be negative: {self}.")
 
+    @property
+    def is_point(self) -> bool:
+        """Whether each output reads the one input at its own place."""
+        return {*self.kernel, *self.strides} == {1} and not any((*self.before, *self.after))
+
     def reach(self, axis: int) -> int:
         """Extent of the dilated kernel along a spatial axis."""
         return self.dilations[axis] * (self.kernel[axis] - 1) + 1

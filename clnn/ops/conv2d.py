@@ -11,7 +11,7 @@ from clnn.arith._base import FLOAT, Arithmetic
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops import _conv_kernels as kernels
 from clnn.ops._base import Array, Border, OpSpec, Problem, Variant, by_cost
-from clnn.ops._conv_kernels import BIAS
+from clnn.ops._conv_kernels import BIAS, FEW
 from clnn.ops._functions import Step, apply_steps
 from clnn.ops._registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops._window import Window, window_of
@@ -118,6 +118,11 @@ class Conv2d(OpSpec):
         assert inputs[0] is not None
         return {0: self.window.border(inputs[0].shape, float(self.arith.padding))}
 
+    def takes_planes(self, inputs: Sequence[TensorType | None]) -> bool:
+        """Whether there are so few channels that a tile's reads are the same either way."""
+        assert inputs[0] is not None
+        return self.group == 1 and inputs[0].shape[1] <= FEW and self.arith is FLOAT
+
     def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
         """Two operations per multiply-add."""
         w = inputs[1]
@@ -129,7 +134,7 @@ class Conv2d(OpSpec):
         if problem.outputs[0].type.size == 0:
             return [Variant("empty", ())]
         found = []
-        if kernels.fits_fast(problem, self.steps):
+        if kernels.fits_fast(self, problem):
             if kernels.fits_depthwise(self, problem):
                 found.append(kernels.depthwise(self, problem))
             for dot in kernels.dots(self, problem):
@@ -141,7 +146,7 @@ class Conv2d(OpSpec):
 
     def candidates(self, problem: Problem) -> list[Variant]:
         """Return register tiles in both group orders, bands of depthwise, plans of Winograd."""
-        if problem.outputs[0].type.size == 0 or not kernels.fits_fast(problem, self.steps):
+        if problem.outputs[0].type.size == 0 or not kernels.fits_fast(self, problem):
             return self.variants(problem)
         found = [
             kernels.direct(self, problem, dot, tile, cost, first)

@@ -1,7 +1,8 @@
 """Where each value lies: memory order, border and storage, from what its consumers ask for.
 
 Every tensor gets the largest border that any of its consumers wants, so that no op copies to pad.
-Where a border and a view exclude each other, the border wins and the view becomes a copy.
+Where a border and a view exclude each other, the border wins and the view becomes a copy. Pixels
+that would compete for few sets of a cache are kept further apart.
 """
 
 from __future__ import annotations
@@ -13,8 +14,12 @@ from clnn.graph.ir import Graph
 from clnn.layout import TensorLayout, channels_last
 from clnn.ops._base import Border
 from clnn.plan.alias import Link, children_of, find_links, walk_tree
+from clnn.types import TensorType
 
 Demands = dict[str, list[Border]]
+
+CACHE_LINE = 64  # bytes
+CROWDED = 2  # sets of a cache that all pixels share where they are kept further apart
 
 
 @dataclass(frozen=True)
@@ -34,8 +39,11 @@ class Hints:
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
-def place(graph: Graph, hints: Hints | None = None) -> dict[str, Placed]:
-    """Return value name -> place for every value of `graph`, constants included."""
+def place(graph: Graph, hints: Hints | None = None, cache_way: int = 0) -> dict[str, Placed]:
+    """Return value name -> place for every value of `graph`, constants included.
+
+    cache_way: bytes after which addresses share a set of the nearest cache (0: it has no sets).
+    """
     hints = hints or Hints()
     demands = border_demands(graph)
     for name, border in hints.borders.items():
@@ -47,7 +55,8 @@ def place(graph: Graph, hints: Hints | None = None) -> dict[str, Placed]:
     roots = [name for name in graph.types if name not in links and name not in graph.consts]
     while roots:
         root = roots.pop()
-        roots += _place_tree(root, graph, children, demands, orders[root], placed)
+        apart = _apart(graph.types[root], orders[root], cache_way)
+        roots += _place_tree(root, graph, children, demands, (orders[root], apart), placed)
     for name in graph.consts:
         placed[name] = Placed(name, TensorLayout.make(graph.types[name].shape, orders[name]))
     return placed
@@ -86,6 +95,7 @@ def memory_orders(graph: Graph) -> dict[str, tuple[int, ...]]:
             ranks = {graph.types[n].rank for n in names if n in images}
             images |= {n for n in names if graph.types[n].rank in ranks}
         grown = len(images) > before
+    images -= _planes(graph)
     for node in graph.nodes:  # constants lie as the tensors that they are combined with
         if any(n in images for n in node.outputs):
             images |= {n for n in node.inputs if n in graph.consts}
@@ -95,18 +105,47 @@ def memory_orders(graph: Graph) -> dict[str, tuple[int, ...]]:
     }
 
 
+def _apart(given: TensorType, order: tuple[int, ...], cache_way: int) -> dict[int, int]:
+    """Return what the channels of an image are rounded up to, so that its pixels spread over a cache.
+
+    Where the channels of a pixel fill a whole way, or half of one, equal channels of neighbouring
+    pixels lie in one or two sets, and no cache holds a tile of them.
+    """
+    channels = order[-1]
+    if (
+        not cache_way
+        or order == tuple(range(len(order)))
+        or given.size <= given.shape[0] * given.shape[channels]
+    ):
+        return {}
+    nbytes, line = given.shape[channels] * given.dtype.itemsize, CACHE_LINE // given.dtype.itemsize
+    return {channels: given.shape[channels] + line} if nbytes % (cache_way // CROWDED) == 0 else {}
+
+
+def _planes(graph: Graph) -> set[str]:
+    """Return the inputs of the network that only nodes use which take planes."""
+    found = set(graph.inputs) - set(graph.outputs.values())
+    for node in graph.nodes:
+        takes = node.spec.takes_planes(graph.input_types(node))
+        found -= {n for n in (node.inputs[1:] if takes else node.inputs) if n is not None}
+    return found
+
+
 def _place_tree(
     root: str,
     graph: Graph,
     children: dict[str, list[Link]],
     demands: Demands,
-    order: tuple[int, ...],
+    memory: tuple[tuple[int, ...], dict[int, int]],
     placed: dict[str, Placed],
 ) -> list[str]:
-    """Place `root` and its views; return the children that could not be views (new roots)."""
-    shape = graph.types[root].shape
+    """Place `root` and its views; return the children that could not be views (new roots).
+
+    memory: the root's axes from outermost to innermost, and what their extents are rounded up to.
+    """
+    shape, (order, apart) = graph.types[root].shape, memory
     border = _root_border(root, shape, order, children, demands)
-    layout = TensorLayout.make(shape, order, border.before, border.after)
+    layout = TensorLayout.make(shape, order, border.before, border.after, apart)
     placed[root] = Placed(root, layout, border.fill if layout.has_padding else None)
     detached: list[Link] = []
     blocked: set[str] = set()

@@ -186,7 +186,7 @@ def make_plan(
     memory orders that a caller wants.
     Raises PlanError or ShapeError.
     """
-    placed = place(graph, hints)
+    placed = place(graph, hints, target.cache_way if target.is_cpu else 0)
     graph, placed, inputs, outputs = _add_ports(graph, placed)
     storages = _storages(graph, placed)
     steps = [_step(node, graph, placed, target, choose) for node in graph.nodes]

@@ -231,6 +231,16 @@ def step_x86_vnni(bench: Bench) -> int:
     return 1
 
 
+def step_prefetch(bench: Bench) -> int:
+    """Reads ahead into the cache by the compiler's builtin, beyond the buffer's end too."""
+    if not bench.device.type & bench.cl.device_type.CPU:
+        raise RefusedError("not a CPU")
+    x = np.arange(1000, dtype=np.float32)
+    y = np.zeros_like(x)
+    expect(bench.run(bench.kernel("prefetch", "ahead"), x.size, None, (x, y), y), x + 1)
+    return 1
+
+
 def cpu_has_vnni() -> bool:
     """Tell whether this machine's CPU lists the feature avx512_vnni."""
     try:
@@ -250,6 +260,7 @@ STEPS: dict[str, Callable[[Bench], int]] = {
     "integer_dot": step_integer_dot,
     "x86_vnni": step_x86_vnni,
     "ptx_dp4a": step_ptx_dp4a,
+    "prefetch": step_prefetch,
 }
 
 

@@ -26,6 +26,7 @@ from clnn.plan.schedule import Chooser, Plan, Port, describe, first_variant, mak
 from clnn.runtime.binding import InputBinding
 from clnn.runtime.debug import log_compiled, log_run
 from clnn.runtime.device import DeviceInfo
+from clnn.runtime.probe import CAPABILITY_NAMES
 from clnn.runtime.profile import Profile
 from clnn.runtime.program import Device
 from clnn.runtime.state import Constants, ExecutionState, Memory
@@ -65,8 +66,7 @@ class Placement:
 
 def target_of(info: DeviceInfo) -> Target:
     """Return what code generation needs to know of a device."""
-    features = {name for name in ("fp16", "fp64", "subgroups", "integer_dot", "x86_vnni", "ptx_dp4a")
-                if getattr(info.caps, name)}  # fmt: skip
+    features = {name for name in CAPABILITY_NAMES if getattr(info.caps, name)}
     cpu = info.type == "cpu"
     return Target(
         kind="cpu" if cpu else "gpu", vector=16 if cpu else 4, compute_units=info.compute_units,

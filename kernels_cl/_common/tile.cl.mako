@@ -3,7 +3,7 @@ Register tiles: how vectors of results are summed and stored, and operands loade
 
 store_lanes(width, value, pointer, where, pitch, first, end)
     Statements that store lanes first..end - 1 of vector `value` at pointer[where + lane * pitch].
-load_lanes(width, pointer, where, pitch, end)
+load_lanes(width, pointer, where, pitch, end, ctype)
     Expression of a vector whose lanes 0..end - 1 are pointer[where + lane * pitch], the others 0.
     pitch 0: one element in all lanes.
 total(name, value, width)
@@ -39,11 +39,11 @@ def part(value, width, start, count):
 %  endfor
 % endif
 </%def>
-<%def name="load_lanes(width, pointer, where, pitch, end)">\
+<%def name="load_lanes(width, pointer, where, pitch, end, ctype='float')">\
 % if pitch == 0 or (pitch == 1 and end == width):
-${load("float", width, pointer, where, pitch)}\
+${load(ctype, width, pointer, where, pitch)}\
 % else:
-(${vec_type("float", width)})(${", ".join([f"{pointer}[{where} + {k * pitch}]" for k in range(end)] + ["0"] * (width - end))})\
+(${vec_type(ctype, width)})(${", ".join([f"{pointer}[{where} + {k * pitch}]" for k in range(end)] + ["0"] * (width - end))})\
 % endif
 </%def>
 <%def name="total(name, value, width)">\

@@ -9,6 +9,7 @@ from harness import check_op, normal, single_node
 from clnn.errors import ShapeError
 from clnn.ops import _conv_kernels
 from clnn.ops._functions import Step
+from clnn.ops._tiles import Tile
 from clnn.ops._window import Window
 from clnn.ops._winograd import Plan, matrices
 from clnn.ops.conv2d import Conv2d
@@ -90,6 +91,48 @@ def test_tiles_of_winograd(device, monkeypatch, m, mr, nv):
     assert f"_f{m}_t{mr}x{16 * nv}" in name
 
 
+STEPS = {
+    "relu": (Step("relu"),),
+    "residual": (Step("add", operand=3), Step("relu")),
+    "swapped": (Step("sub", operand=3, swapped=True),),
+    "heavy": (Step("sigmoid"), Step("mul", operand=3)),
+    "clip": (Step("clip", (0.0, 6.0)),),
+}
+
+TILES = [  # tile, height and width of the output
+    (Tile(5, 2, 16, "row"), (3, 13)),  # a row's last tile lies over the one before
+    (Tile(14, 2, 16, "row", 2), (5, 7)),  # and so do the image's last rows
+    (Tile(9, 3, 16, "row", 3), (3, 3)),
+    (Tile(11, 1, 16, "pointer"), (4, 5)),
+    (Tile(13, 2, 16, "flat"), (5, 6)),
+    (Tile(6, 4, 16, "flat"), (2, 3)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("tile,size", TILES, ids=[f"{t.mode}{t.mr}x{t.rows}" for t, _ in TILES])
+@pytest.mark.parametrize("steps", ["residual", "heavy"])
+def test_tiles(device, monkeypatch, tile, size, steps):
+    monkeypatch.setattr(_conv_kernels, "direct_tiles", lambda *_: [(0.0, tile)])
+    win = window((1, 1)) if tile.mode == "flat" else window((3, 2), (1, 2), before=(1, 0))
+    size = [(e - 1) * s + k - b for e, s, k, b in
+            zip(size, win.strides, win.kernel, win.before, strict=True)]  # fmt: skip
+    spec, inputs = case(2, 9, 55, *size, win, steps=STEPS[steps])
+    inputs.append(normal((2, 55, *win.output(size)), 7))
+    orders = {"i3": (0, 2, 3, 1)}
+    (name,) = check_op(device, spec, inputs, consts=(1, 2), orders=orders, only="direct")
+    assert tile.mode in name
+
+
+@pytest.mark.parametrize("channels", [2, 3, 4])
+def test_an_input_of_few_channels_stays_in_planes(device, channels):
+    """The network's input keeps its order in memory, and every tile reads it there."""
+    spec, inputs = case(2, channels, 21, 9, 8, SAME)
+    order = {"i0": (0, 1, 2, 3)}
+    for hints in ({}, {"orders": order}, {"orders": order, "border": 2}):
+        names = check_op(device, spec, inputs, consts=(1, 2), **hints)
+        assert any("direct" in name and "checked" not in name for name in names)
+
+
 def test_winograd_only_where_it_is_allowed_and_fits(device):
     from clnn.options import Options
     from clnn.runtime.device import select
@@ -134,15 +177,6 @@ def test_one_spatial_axis(device):
     win = Window((3,), (2,), (1,), (1,), (1,))
     x, w = normal((2, 4, 9)), normal((18, 4, 3), 1)
     check_op(device, Conv2d(win), [x, w, normal((18,), 2)], consts=(1, 2), border=1)
-
-
-STEPS = {
-    "relu": (Step("relu"),),
-    "residual": (Step("add", operand=3), Step("relu")),
-    "swapped": (Step("sub", operand=3, swapped=True),),
-    "heavy": (Step("sigmoid"), Step("mul", operand=3)),
-    "clip": (Step("clip", (0.0, 6.0)),),
-}
 
 
 @pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)

@@ -68,6 +68,39 @@ def test_channels_are_innermost_between_convolutions_and_outputs_are_dense():
     assert made.placed[port.host].layout.is_dense and port.host != port.value
 
 
+def test_an_input_of_few_channels_keeps_its_planes_where_all_consumers_take_them():
+    b = Builder(x=(1, 3, 8, 8), y=(1, 3, 8, 8))
+    made = plan(b.graph(b.conv("x", 8), b.conv("y", 8), b.relu("y")))
+    assert made.placed["x"].layout.pitches == (300, 100, 10, 1)
+    assert made.placed["y"].layout.pitches[1] == 1
+
+
+def test_pixels_that_would_share_few_cache_sets_lie_further_apart():
+    b = Builder(x=(1, 16, 6, 6))
+    wide, half = b.conv("x", 1024), b.conv("x", 512)
+    narrow, odd = b.conv("x", 256), b.conv("x", 1040)
+    outs = [b.conv(v, 16) for v in (wide, half, narrow, odd)]
+    made = plan(b.graph(*outs))
+    assert [made.placed[v].layout.pitches[3] for v in (wide, half, narrow, odd)] == [
+        1040,
+        528,
+        256,
+        1040,
+    ]
+    gpu = make_plan(made.graph, Target("gpu", vector=4))
+    assert gpu.placed[wide].layout.pitches[3] == 1024
+
+
+def test_vectors_are_not_kept_apart():
+    b = Builder(x=(4, 512, 1, 1))
+    made = plan(b.graph(b.conv(b.conv("x", 1024, 1, 0), 1024, 1, 0)))
+    assert all(
+        w.layout.size == 4 * w.layout.shape[1]
+        for w in made.placed.values()
+        if w.layout.shape[0] == 4
+    )
+
+
 def test_concat_members_are_written_in_place():
     b = Builder(x=(1, 4, 8, 8))
     left, right = b.conv("x", 8), b.conv("x", 16, 1, 0)

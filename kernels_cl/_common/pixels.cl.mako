@@ -1,0 +1,48 @@
+<%doc>
+Tiles of pixels: where the pixels of a tile lie in the output, and which of them it stores.
+
+row: th rows of tw neighbours. flat: neighbours in an image seen as one row. Any other mode: pixels
+counted through rows. The last tiles of row and flat lie inside the image and overlap others.
+
+begin(mode, tile, t): declares where `tile` begins: start_y, start_x, top, left; start, first; or first
+place(mode, t, m, name): declares y{name}, x{name} of pixel m; m is a number, or an int's name
+stored(mode, t, m, name): condition that the tile stores pixel m; t.exact: it stores all
+t: Tiles of one image
+</%doc>
+<%!
+class Tiles:
+    """An image of oh x ow pixels in tiles of mr, th rows of them."""
+
+    def __init__(self, mode, oh, ow, mr, th):
+        self.oh, self.ow, self.mr, self.th, self.tw = oh, ow, mr, th, mr // th
+        self.pixels = oh * ow
+        self.even = mode in ("row", "flat")
+        high, wide = (1, self.pixels) if mode == "flat" else (oh, ow)
+        self.columns = -(-wide // self.tw)
+        self.count = -(-high // th) * self.columns if self.even else -(-self.pixels // mr)
+        self.exact = high % th == 0 and wide % self.tw == 0 if self.even else self.pixels % mr == 0
+        assert not self.even or (th <= high and self.tw <= wide and self.tw * th == mr), (th, mr, oh, ow)
+%>
+<%def name="begin(mode, tile, t)">\
+% if mode == "row":
+    const int start_y = ${tile} / ${t.columns} * ${t.th}, start_x = ${tile} % ${t.columns} * ${t.tw};
+    const int top = ${f"min(start_y, {t.oh - t.th})" if t.oh % t.th else "start_y"};
+    const int left = ${f"min(start_x, {t.ow - t.tw})" if t.ow % t.tw else "start_x"};
+% elif mode == "flat":
+    const int start = ${tile} * ${t.mr}, first = ${"start" if t.exact else f"min(start, {t.pixels - t.mr})"};
+% else:
+    const int first = ${tile} * ${t.mr};
+% endif
+</%def>
+<%def name="place(mode, t, m, name)">\
+% if mode == "row":
+<% down, right = (m // t.tw, m % t.tw) if isinstance(m, int) else (f"{m} / {t.tw}", f"{m} % {t.tw}") %>\
+    const int y${name} = top + ${down}, x${name} = left + ${right};\
+% else:
+    const int i${name} = ${f"first + {m}" if mode == "flat" or t.exact else f"min(first + {m}, {t.pixels - 1})"};
+    const int y${name} = i${name} / ${t.ow}, x${name} = i${name} % ${t.ow};\
+% endif
+</%def>
+<%def name="stored(mode, t, m, name)">\
+${f"y{name} >= start_y && x{name} >= start_x" if mode == "row" else f"i{name} >= start" if mode == "flat" else f"first + {m} < {t.pixels}"}\
+</%def>
