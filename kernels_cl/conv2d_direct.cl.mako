@@ -1,8 +1,8 @@
 <%doc>
 conv2d_direct: convolution with a register tile of `mr` pixels x `nv` vectors of output channels.
 
-Tensors  src, dst: images with channels innermost (pitch 1), seen as (n, c, h, w); where ic is at most
-         4 and there is one group, the channels of src may lie at any pitch
+Tensors  src: image with channels innermost (pitch 1), seen as (n, c, h, w); where ic is at most 4 and
+         there is one group, they may lie at any pitch; dst and operands: images at any pitches
          weights: [groups * blocks][kh][kw][ic / lot][nv][halves][vw][lot], output channels padded
          with zeros; with a channelwise arithmetic [groups * blocks][ic][kh][kw][nv * vw]
          table: [rows][groups * blocks][nv * vw], constants of the arithmetic
@@ -78,7 +78,7 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
 %>\
     ${ar.finish(arith, vw, value, "result", row)}
     ${st.apply(steps, value, yt, vw, operand)}
-    ${tl.store_lanes(vw, arith.result(value, "result"), "dst", index(dst, "n", f"oc {lane}", f"y{m}", f"x{m}"), 1, 0, count)}
+    ${tl.store_lanes(vw, arith.result(value, "result"), "dst", index(dst, "n", f"oc {lane}", f"y{m}", f"x{m}"), dst.pitches[1] if oc * groups > 1 else 1, 0, count)}
 </%def>
 <%def name="finish_tile(channels)">\
 % for m in range(mr):

@@ -54,25 +54,25 @@ class Dot:
 ONE = Dot()
 
 
-def channels_innermost(problem: Problem) -> bool:
-    """Whether the channels of a pixel of the input are neighbours."""
-    layout = problem.input(0).layout
+def innermost(layout: TensorLayout) -> bool:
+    """Whether the channels of a pixel are neighbours."""
     return layout.pitches[1] == 1 or layout.shape[1] == 1
 
 
 def fits_fast(spec: Conv2d, problem: Problem) -> bool:
-    """Whether weights are constant and channels are innermost, or few where the input has planes."""
-    x, out = problem.input(0), problem.outputs[0]
+    """Whether weights are constant and the input's channels innermost, or few of them in planes."""
+    x = problem.input(0)
     bias = problem.input(BIAS) if problem.has(BIAS) else None
     if problem.input(1).const is None or (bias and (bias.const is None or bias.type.rank > 1)):
         return False
-    if out.layout.pitches[1] != 1 and out.layout.shape[1] != 1:
-        return False
-    planes = not channels_innermost(problem)
-    if planes and not (spec.takes_planes([x.type]) and has_border(spec, problem)):
-        return False
-    layouts = operand_layouts(problem, spec.steps).values()
-    return all(t.pitches[1] in (0, 1) or t.shape[1] == 1 for _, t in layouts)
+    return innermost(x.layout) or (spec.takes_planes([x.type]) and has_border(spec, problem))
+
+
+def _in_vectors(spec: Conv2d, problem: Problem) -> bool:
+    """Whether the channels of all tensors are read and written as vectors."""
+    operands = [t for _, t in operand_layouts(problem, spec.steps).values()]
+    tensors = (problem.input(0).layout, problem.outputs[0].layout)
+    return all(map(innermost, tensors)) and all(innermost(t) or not t.pitches[1] for t in operands)
 
 
 def has_border(spec: Conv2d, problem: Problem) -> bool:
@@ -86,6 +86,7 @@ def fits_depthwise(spec: Conv2d, problem: Problem) -> bool:
     channels = problem.input(0).type.shape[1]
     alone = spec.group == channels == problem.outputs[0].type.shape[1]
     alone = alone and not spec.arith.channelwise
+    alone = alone and _in_vectors(spec, problem)
     return alone and spec.group > 1 and has_border(spec, problem)
 
 
@@ -121,7 +122,7 @@ def dots(spec: Conv2d, problem: Problem) -> tuple[Dot, ...]:
     x, w, arith = problem.input(0).type.dtype, problem.input(1).type, spec.arith
     lot = 4 if x in (I8, U8) and w.dtype == I8 else 2 if x == I16 and w.dtype in (I8, I16) else 0
     halves = 2 if arith.acc == "long" else 1
-    apart = not channels_innermost(problem)
+    apart = not innermost(problem.input(0).layout)
     if (
         not arith.wraps
         or arith.channelwise
@@ -302,7 +303,7 @@ def winograd(spec: Conv2d, problem: Problem, every: bool = False) -> list[Varian
         and target.winograd
         and target.is_cpu
         and has_border(spec, problem)
-        and channels_innermost(problem)
+        and _in_vectors(spec, problem)
     ):
         return []
     params = _common(spec, problem)

@@ -133,6 +133,17 @@ def test_an_input_of_few_channels_stays_in_planes(device, channels):
         assert any("direct" in name and "checked" not in name for name in names)
 
 
+@pytest.mark.parametrize("steps", ["relu", "residual", "heavy"])
+@pytest.mark.parametrize("channels", [1, 21, 48])
+def test_results_go_to_any_place(device, steps, channels):
+    """Rows of detections, say, are joined with the pixels innermost."""
+    spec, inputs = case(2, 5, channels, 6, 7, SAME, steps=STEPS[steps])
+    inputs += [normal((2, channels, 6, 7), 7)] if steps != "relu" else []
+    orders = {"o0": (0, 1, 2, 3), "i3": (1, 0, 2, 3)}
+    names = check_op(device, spec, inputs, consts=(1, 2), orders=orders)
+    assert any("direct" in name for name in names)
+
+
 def test_winograd_only_where_it_is_allowed_and_fits(device):
     from clnn.options import Options
     from clnn.runtime.device import select

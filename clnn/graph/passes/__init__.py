@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from clnn.graph.ir import Graph, check
 from clnn.graph.passes.dead import remove_dead
+from clnn.graph.passes.fuse_gates import fuse_gates
 from clnn.graph.passes.fuse_norm import fuse_scale_shift
 from clnn.graph.passes.fuse_pad import fuse_pad
 from clnn.graph.passes.fuse_steps import fuse_steps
@@ -16,6 +17,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     merge_views,
     fuse_pad,
     fuse_scale_shift,
+    fuse_gates,
     fuse_steps,
     remove_dead,
 )
