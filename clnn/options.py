@@ -25,6 +25,8 @@ class Options:
     with its own buffers. guard: bytes kept free and poisoned around every tensor (for checks).
     winograd: use Winograd's products for 3x3 convolutions where that is faster; rounding errors are
     then about ten times those of plain sums, and a NaN or infinity spreads over its tile of outputs.
+    merge: on CPUs, make few kernels of all launches; profiles, guards and separate arenas keep each
+    launch apart.
     Raises SettingError for a value that is not allowed.
     """
 
@@ -35,6 +37,7 @@ class Options:
     states: int = 1
     guard: int = 0
     winograd: bool = True
+    merge: bool = True
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():

@@ -43,7 +43,8 @@ class Extents:
         return self.height * self.width
 
 
-MOST = 4  # tiles of one kind that are worth a measurement
+# Tiles of one kind that are worth a measurement; flat ones stand for rows and pointers.
+MOST = {"row": 4, "pointer": 4, "flat": 8}
 POINTERS = 8  # addresses that general registers hold
 NEAR, FAR = 0.93, 0.75  # rates of tiles with up to so many addresses, and with more
 REGISTERS = {16: 32, 8: 32, 4: 20}  # vector registers that a tile may fill, by vector width
@@ -52,13 +53,13 @@ REGISTERS = {16: 32, 8: 32, 4: 20}  # vector registers that a tile may fill, by 
 def conv_tiles(extents: Extents) -> list[tuple[float, Tile]]:
     """Return (estimated cycles per product and output element, tile), the best first.
 
-    That is the MOST best tiles of each number of vectors and each mode.
+    That is the best tiles of each number of vectors and each mode.
     """
     found: dict[tuple[int, str], list[tuple[float, Tile]]] = {}
     for score, tile in _tiles(extents):
         cycles = extents.pixels * -(-extents.channels // tile.vw) / (2 * score)
         found.setdefault((tile.nv, tile.mode), []).append((cycles, tile))
-    every = [made for same in found.values() for made in same[:MOST]]
+    every = [made for (_, mode), same in found.items() for made in same[: MOST[mode]]]
     return sorted(every, key=lambda pair: pair[0])
 
 

@@ -106,8 +106,9 @@ def walk_launch(
     loops = collapse(layouts)
     vec = _width(loops, target)
     if vec == 1 and loops.inner < SHORT and len(loops.extents) > 1:
+        long = [k for k, extent in enumerate(loops.extents) if extent >= SHORT]
         longest = max(range(len(loops.extents)), key=lambda k: (loops.extents[k], k))
-        loops = loops.with_inner(longest)
+        loops = loops.with_inner(long[-1] if long else longest)
         vec = _width(loops, target)
     loops = loops.padded(2)
     chunk = even_chunk(loops.inner, CHUNK, vec) if target.is_cpu else vec

@@ -10,8 +10,9 @@ from clnn.errors import DTypeError, ShapeError
 from clnn.layout import TensorLayout
 from clnn.ops._base import Array
 from clnn.plan.schedule import Port, Storage
+from clnn.runtime.constants import lay_out, view_of
 from clnn.runtime.loader import load
-from clnn.runtime.state import Memory, lay_out, view_of
+from clnn.runtime.state import Memory
 
 if TYPE_CHECKING:
     from clnn.runtime.session import Session

@@ -77,6 +77,9 @@ def load() -> ModuleType:
     os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
     # Kernels fix their work-group size, so PoCL gains nothing by compiling each one twice.
     os.environ.setdefault("POCL_WORK_GROUP_SPECIALIZATION", "0")
+    # Kernels for CPUs have vectors of their own; Intel's compiler takes nine times as long, and has
+    # crashed, where it looks for more across work-items.
+    os.environ.setdefault("CL_CONFIG_CPU_VECTORIZER_MODE", "1")
     _use_private_pocl_cache()
     try:
         import pyopencl

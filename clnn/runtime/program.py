@@ -25,7 +25,8 @@ log = logging.getLogger("clnn")
 
 BUILD_ABI = "1"
 BUILD_TIMEOUT_S = 600.0
-CHILDREN_FROM = 6  # below this, starting child processes costs more than it saves
+# Below so many programs, and characters of them, starting child processes costs more than it saves.
+CHILDREN_FROM, CHARACTERS_FROM = 6, 60_000
 
 
 @dataclass
@@ -87,7 +88,9 @@ class Device:
         with self.lock:
             wanted = {s: title for title, s in sources.items() if s not in self.programs}
             missing = [s for s in wanted if not self._from_store(s)]
-            binaries = self._build_in_children(missing) if len(missing) >= CHILDREN_FROM else {}
+            long = len(missing) > 1 and sum(map(len, missing)) >= CHARACTERS_FROM
+            apart = long or len(missing) >= CHILDREN_FROM
+            binaries = self._build_in_children(missing) if apart else {}
             for source in missing:
                 self._finish(source, wanted[source], binaries.get(source))
 

@@ -22,14 +22,16 @@ from clnn.layout import TensorLayout
 from clnn.ops._base import Array, Target
 from clnn.options import Options
 from clnn.plan.layouts import Hints
-from clnn.plan.schedule import Chooser, Plan, Port, describe, first_variant, make_plan
+from clnn.plan.schedule import Chooser, ConstArg, Plan, Port, describe, first_variant, make_plan
 from clnn.runtime.binding import InputBinding
+from clnn.runtime.constants import Constants
 from clnn.runtime.debug import log_compiled, log_run
 from clnn.runtime.device import DeviceInfo
+from clnn.runtime.merged import Places, Planned, launches_of, segments_of
 from clnn.runtime.probe import CAPABILITY_NAMES
 from clnn.runtime.profile import Profile
 from clnn.runtime.program import Device
-from clnn.runtime.state import Constants, ExecutionState, Memory
+from clnn.runtime.state import ExecutionState, Joined, Memory, one_arena
 from clnn.settings import setting
 
 
@@ -99,25 +101,42 @@ class Session:
                                hints=hints)  # fmt: skip
         planned = time.perf_counter()
         self._device = Device.open(info)
-        self._device.build(_sources(self._plan))
-        built = time.perf_counter()
-        self._constants = Constants(self._device, self._plan)
         self._bindings: dict[str, InputBinding] = {}
         self._local = threading.local()
         self._timed = int(setting("CLNN_DEBUG")) >= 2
+        merge = options.merge and not (self._timed or options.guard) and target.is_cpu
+        merge = merge and one_arena(self._plan, self._device)
+        self._constants = Constants(self._device, self._plan, together=merge)
+        packed = time.perf_counter()
+        self._joined = self._join() if merge else None
+        self._device.build(_sources(self._plan, self._joined))
         self._idle: queue.LifoQueue[ExecutionState] = queue.LifoQueue()
         self._made = [self._new_state()]
         self._idle.put(self._made[0])
         self._pid = os.getpid()
         self._closed = False
-        times = (started, planned, built, time.perf_counter())
-        self._compiled = dict(zip(("plan", "build", "pack"), pairwise(times), strict=True))
+        times = (started, planned, packed, time.perf_counter())
+        self._compiled = dict(zip(("plan", "pack", "build"), pairwise(times), strict=True))
         self._seconds = {what: end - begin for what, (begin, end) in self._compiled.items()}
         log_compiled(self)
 
+    def _join(self) -> Joined | None:
+        """Return the launches as few kernels, None where the device takes no buffer for that."""
+        plan, constants = self._plan, self._constants
+        places = Places(lambda key: plan.memory.offsets[key] + plan.guard, constants.place)
+        run, fills = launches_of(plan), [Planned(f, "border") for f in plan.first_fills]
+        if constants.whole is None and any(
+            isinstance(a, ConstArg) for one in run for a in one.launch.args
+        ):
+            return None
+        return Joined(segments_of(plan, fills, places), segments_of(plan, run, places))
+
     def _new_state(self, profiling: bool = False) -> ExecutionState:
         timed = profiling or self._timed
-        state = ExecutionState(self._device, self._plan, self._constants, timed)
+        if timed:
+            self._device.build(_sources(self._plan, None))
+        joined = None if timed else self._joined
+        state = ExecutionState(self._device, self._plan, self._constants, joined, timed)
         for binding in self._bindings.values():
             state.bind(binding.port, Memory(binding.buffer, 0))
         return state
@@ -299,10 +318,15 @@ class Session:
         return f"<clnn.Session on {self._device.info.title}: ({ins}) -> ({outs})>"
 
 
-def _sources(plan: Plan) -> dict[str, str]:
+def _sources(plan: Plan, joined: Joined | None) -> dict[str, str]:
     """Return kernel title -> source for every launch (equal sources once)."""
     found: dict[str, str] = {}
-    for planned in plan.launches:
+    segments = [*joined.first, *joined.run] if joined else []
+    for segment in segments:
+        if segment.merged is not None:
+            found.setdefault(segment.merged.source, segment.title)
+    alone = [one.launch for s in segments if s.merged is None for one in s.launches]
+    for planned in plan.launches if joined is None else alone:
         source = render(planned.launch.template, planned.launch.params)
         found.setdefault(source, str(planned.launch.params["name"]))
     titles: dict[str, str] = {}

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 
+from clnn.codegen.merge import KERNEL, Merged
 from clnn.codegen.render import render
-from clnn.errors import OutOfDeviceMemoryError
-from clnn.layout import TensorLayout
 from clnn.ops._base import Array
 from clnn.plan.schedule import ConstArg, Plan, PlannedLaunch, Port, ScratchArg, TensorArg
+from clnn.runtime.constants import Constants, allocate
 from clnn.runtime.loader import load
+from clnn.runtime.merged import Segment
 from clnn.runtime.program import Device
 
 LARGEST_ARENA = 2**31 - 1  # bytes; kernels take offsets as int
@@ -58,115 +59,99 @@ class RunEvents:
     downloads: list[tuple[str, Any]]
 
 
-class Constants:
-    """Packed weights and constant tensors on the device, shared by all states of a session."""
+@dataclass(frozen=True)
+class Joined:
+    """Launches as few kernels: those that run once for borders, and those of each run."""
 
-    def __init__(self, device: Device, plan: Plan) -> None:
-        self._device = device
-        self._packed: dict[int, Any] = {}
-        self._keep: list[Callable[[], Array]] = []
-        self._tensors = {
-            name: self._upload(lay_out(array, plan.placed[name].layout))
-            for name, array in plan.consts.items()
-            if _is_read(plan, name)
-        }
-
-    def tensor(self, name: str) -> Any:
-        """Return the buffer of a constant used as a tensor."""
-        return self._tensors[name]
-
-    def packed(self, make: Callable[[], Array]) -> Any:
-        """Return the buffer of data that `make` returns; made and uploaded once."""
-        if id(make) not in self._packed:
-            self._keep.append(make)
-            self._packed[id(make)] = self._upload(np.ascontiguousarray(make()))
-        return self._packed[id(make)]
-
-    def _upload(self, array: Array) -> Any:
-        cl = load()
-        flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
-        data = array if array.size else np.zeros(1, array.dtype)
-        return allocate(lambda: cl.Buffer(self._device.context, flags, hostbuf=data),
-                        data.nbytes, self._device)  # fmt: skip
+    first: Sequence[Segment]
+    run: Sequence[Segment]
 
 
-def _is_read(plan: Plan, name: str) -> bool:
-    return any(
-        isinstance(arg, TensorArg) and arg.storage == name
-        for step in plan.steps
-        for launch in step.launches
-        for arg in launch.args
-    )
-
-
-def lay_out(array: Array, layout: TensorLayout, fill: float = 0.0) -> Array:
-    """Return a flat array of the layout's storage with `array` placed in it."""
-    flat = np.full(max(layout.size, 1), fill, dtype=array.dtype)
-    view_of(flat, layout)[...] = array
-    return flat
-
-
-def view_of(flat: Array, layout: TensorLayout) -> Array:
-    """Return the strided numpy view of `layout` over a flat storage array."""
-    step = flat.itemsize
-    if 0 in layout.shape:
-        return np.empty(layout.shape, flat.dtype)
-    return np.lib.stride_tricks.as_strided(
-        flat[layout.offset :], layout.shape, tuple(p * step for p in layout.pitches)
-    )
-
-
-def allocate(make: Callable[[], Any], nbytes: int, device: Device) -> Any:
-    """Return make()'s buffer. Raises OutOfDeviceMemoryError with what was asked and what there is."""
-    cl = load()
-    info = device.info
-    try:
-        if nbytes > info.max_alloc > 0:
-            raise cl.MemoryError(f"{nbytes} bytes are over the device's limit for one buffer")
-        return make()
-    except (cl.MemoryError, cl.RuntimeError, cl.LogicError) as err:
-        raise OutOfDeviceMemoryError(
-            f"{info.title} gave no buffer of {nbytes} bytes ({err}): it has {info.global_mem} bytes "
-            f"in all, {info.max_alloc} for one buffer. Use a smaller batch or image, or another device."
-        ) from err
+def one_arena(plan: Plan, device: Device) -> bool:
+    """Whether all tensors of a state lie in one buffer."""
+    largest = min(device.info.max_alloc, LARGEST_ARENA)
+    return not plan.separate and plan.memory.total <= largest
 
 
 class ExecutionState:
     """What one running inference needs for itself; never used by two callers at once."""
 
     def __init__(
-        self, device: Device, plan: Plan, constants: Constants, profiling: bool = False
+        self,
+        device: Device,
+        plan: Plan,
+        constants: Constants,
+        joined: Joined | None = None,
+        profiling: bool = False,
     ) -> None:
         cl = load()
-        self.device, self.plan, self.constants = device, plan, constants
+        self.device, self.plan, self.constants, self._joined = device, plan, constants, joined
         flags = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
         self.queue = cl.CommandQueue(device.context, properties=flags)
         self.memory = self._own = self._allocate()
         self.bound: dict[str, Memory] = {}
+        self._extra: dict[int, tuple[Any, Any]] = {}
         self.launches = self._prepare()
-        for planned in plan.first_fills:
-            self.enqueue(self._ready(planned, "border"))
+        for ready in self._first():
+            self.enqueue(ready)
         self.queue.finish()
 
     def _allocate(self) -> dict[str, Memory]:
         """Return storage or scratch key -> memory; one arena, poisoned when guards are on."""
-        cl = load()
         plan = self.plan
-
-        def buffer(nbytes: int) -> Any:
-            flags = cl.mem_flags.READ_WRITE
-            made = allocate(lambda: cl.Buffer(self.device.context, flags, max(nbytes, 4)), nbytes,
-                            self.device)  # fmt: skip
-            pattern = np.uint8(POISON if plan.guard else 0)
-            cl.enqueue_fill_buffer(self.queue, made, pattern, 0, max(nbytes, 4))
-            return made
-
-        if plan.separate or plan.memory.total > min(self.device.info.max_alloc, LARGEST_ARENA):
-            return {k: Memory(buffer(n), plan.guard) for k, n in plan.block_bytes.items()}
-        arena = buffer(plan.memory.total)
+        if not one_arena(plan, self.device):
+            return {k: Memory(self._filled(n), plan.guard) for k, n in plan.block_bytes.items()}
+        arena = self._filled(plan.memory.total)
         return {k: Memory(arena, at + plan.guard) for k, at in plan.memory.offsets.items()}
 
+    def _buffer(self, nbytes: int) -> Any:
+        cl = load()
+        return allocate(
+            lambda: cl.Buffer(self.device.context, cl.mem_flags.READ_WRITE, max(nbytes, 4)), nbytes,
+            self.device,
+        )  # fmt: skip
+
+    def _filled(self, nbytes: int) -> Any:
+        """Return a buffer of zeros, of poison where there are guards."""
+        made = self._buffer(nbytes)
+        pattern = np.uint8(POISON if self.plan.guard else 0)
+        load().enqueue_fill_buffer(self.queue, made, pattern, 0, max(nbytes, 4))
+        return made
+
+    def _first(self) -> list[Enqueue]:
+        """Return what fills borders once."""
+        if self._joined is not None:
+            return [self._segment(segment) for segment in self._joined.first]
+        return [self._ready(planned, "border") for planned in self.plan.first_fills]
+
+    def _segment(self, segment: Segment) -> Enqueue:
+        """Return a segment's kernel with its arguments set, or its one launch."""
+        if segment.merged is None:
+            return self._ready(segment.launches[0].launch, segment.launches[0].node)
+        made = segment.merged
+        kernel = self.device.kernel(made.source, KERNEL)
+        arena = next((m.buffer for m in self._own.values()), None)
+        args: list[Any] = [*self._counters(segment, made), arena, self.constants.whole]
+        for port in self.plan.inputs:
+            where = self.memory[self.plan.placed[port.value].storage]
+            args += [where.buffer, np.int32(where.start), np.int32(port.name in self.bound)]
+        kernel.set_args(*args)
+        return Enqueue(kernel, (made.groups,), (1,), segment.launches[0].node, segment.title,
+                       made.source in self.device.from_cache)  # fmt: skip
+
+    def _counters(self, segment: Segment, made: Merged) -> tuple[Any, Any]:
+        """Return a segment's counters, zeros, and its scratch memory."""
+        cl = load()
+        if id(segment) not in self._extra:
+            sizes = (made.counters * 4, made.scratch * made.groups)
+            counters, scratch = (self._buffer(nbytes) for nbytes in sizes)
+            cl.enqueue_fill_buffer(self.queue, counters, np.uint8(0), 0, sizes[0])
+            self._extra[id(segment)] = counters, scratch
+        return self._extra[id(segment)]
+
     def _prepare(self) -> list[Enqueue]:
+        if self._joined is not None:
+            return [self._segment(segment) for segment in self._joined.run]
         found = []
         skipped = {f"io:{name}" for name in self.bound}
         for step in self.plan.steps:
@@ -191,12 +176,12 @@ class ExecutionState:
 
     def _arguments(self, arg: TensorArg | ConstArg | ScratchArg) -> list[Any]:
         if isinstance(arg, ConstArg):
-            return [self.constants.packed(arg.make)]
+            return [self.constants.buffer(arg)]
         if isinstance(arg, ScratchArg):
             where = self.memory[arg.key]
             return [where.buffer, np.int32(where.start // 4)]
         if arg.storage in self.plan.consts:
-            return [self.constants.tensor(arg.storage), np.int32(arg.offset)]
+            return [self.constants.buffer(arg), np.int32(arg.offset)]
         where = self.memory[arg.storage]
         itemsize = self.plan.storages[arg.storage].dtype.itemsize
         return [where.buffer, np.int32(where.start // itemsize + arg.offset)]

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from clnn.layout import TensorLayout
+from clnn.runtime.constants import view_of
 from clnn.runtime.loader import load
 from clnn.runtime.program import program_binary
-from clnn.runtime.state import POISON, view_of
+from clnn.runtime.state import POISON
 from clnn.runtime.worker import serve
 
 GUARD = 256  # bytes of poison on both sides of every tensor

@@ -25,10 +25,11 @@ from clnn.codegen.render import render
 from clnn.errors import TemplateError
 from clnn.layout import TensorLayout
 from clnn.ops._base import Array, Const, In, Operand, OpSpec, Out, Problem, Scratch, Variant
+from clnn.runtime.constants import view_of
 from clnn.runtime.device import DeviceInfo
 from clnn.runtime.loader import child_environment
 from clnn.runtime.program import key_of, options_of
-from clnn.runtime.state import POISON, view_of
+from clnn.runtime.state import POISON
 from clnn.runtime.trial_child import GUARD, elements
 from clnn.runtime.worker import Worker, WorkerError
 from clnn.settings import setting

@@ -12,9 +12,10 @@ from clnn.ops._base import Border, OpSpec, Variant
 from clnn.options import Options
 from clnn.plan.layouts import Hints
 from clnn.plan.schedule import Storage
+from clnn.runtime.constants import view_of
 from clnn.runtime.device import select
 from clnn.runtime.session import Session
-from clnn.runtime.state import POISON, view_of
+from clnn.runtime.state import POISON
 from clnn.types import TensorType, dtype_of
 
 GUARD = 128

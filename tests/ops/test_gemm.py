@@ -22,9 +22,9 @@ from clnn.ops.gemm import Gemm
 from clnn.ops.views import Slice
 from clnn.options import Options
 from clnn.runtime import session as session_module
+from clnn.runtime.constants import lay_out, view_of
 from clnn.runtime.device import select
 from clnn.runtime.session import Session
-from clnn.runtime.state import lay_out, view_of
 from clnn.types import F16, F32, I64, U8, TensorType
 
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)

@@ -1,0 +1,145 @@
+"""Many launches as one kernel, for devices whose work-groups run to their end, each on a thread.
+
+Each work-group walks through all calls in order. It claims work-items of a call from a counter until
+none are left, adds how many it has done to a second counter, and goes on when that says that all are
+done. Nothing is assumed about how many groups run at once: a group waits only for items that a
+running group has claimed, so that one group alone, or all of them one after the other, get through.
+A launch costs microseconds, and waking the threads again costs more; between calls neither is due.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+KERNEL = "network"
+GROUPS = 4  # work-groups per compute unit: runtimes hand several to the first thread that asks
+SHARES = 8  # parts of a call's items per compute unit that groups claim at once
+LINE = 16  # ints from counter to counter, a cache line
+FLOAT_BYTES = 4
+_UNFIT = re.compile(r"\bbarrier\b|\bget_(local|group|num|global_(size|offset))\w*\b")
+_LOCAL_ARRAY = re.compile(r"__local [^*;()]*\[")
+_LOCAL = re.compile(r"__local float (\w+)\[(\d+)\];")
+_KERNEL = re.compile(r"__attribute__\(\(reqd_work_group_size\([^)]*\)\)\)\s*__kernel void \w+\(")
+_DEFINED = re.compile(
+    r"^(?!__kernel\b)\w[\w \t]*?[ \t*]+(\w+)\s*\(|^__constant [\w ]+ (\w+)\[|^#define (\w+)", re.M
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One launch: its kernel's source, its work-items, its arguments as C expressions.
+
+    unless: a C condition under which it is left out, "" for none.
+    """
+
+    source: str
+    extents: tuple[int, ...]
+    args: tuple[str, ...]
+    unless: str = ""
+
+    @property
+    def items(self) -> int:
+        """Work-items."""
+        return math.prod(self.extents)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A kernel of many calls: its source, and what it needs besides its arguments.
+
+    counters: ints, zero before the first run; the kernel leaves zeros. scratch: bytes for each of
+    `groups` work-groups.
+    """
+
+    source: str
+    counters: int
+    scratch: int
+    groups: int
+
+
+def fits(source: str, local_size: Sequence[int], global_size: Sequence[int]) -> bool:
+    """Whether a launch can be a call: its work-items must not know of each other."""
+    alone = set(local_size) == {1} and math.prod(global_size) < 2**31 and len(global_size) <= 3
+    if not alone or _UNFIT.search(source) or len(_KERNEL.findall(source)) != 1:
+        return False
+    return not _LOCAL_ARRAY.search(_LOCAL.sub("", source))
+
+
+def merge(calls: Sequence[Call], units: int, params: Sequence[str]) -> Merged:
+    """Return the kernel of `calls`, with `params` (C declarations) behind its own parameters.
+
+    Its own are: counters, then scratch memory. units: the device's compute units.
+    """
+    functions: dict[str, str] = {}
+    texts, scratch = [], 0
+    for call in calls:
+        if call.source not in functions:
+            text, nbytes = _function(call.source, len(functions))
+            texts.append(text)
+            scratch = max(scratch, nbytes)
+            functions[call.source] = f"call_{len(functions)}"
+    groups, last = GROUPS * units, 2 * len(calls) * LINE
+    body = [_step(k, call, functions[call.source], units) for k, call in enumerate(calls)]
+    head = ", ".join(["volatile __global int *next", "__global char *scratch_base", *params])
+    source = "\n".join([
+        *texts,
+        "__attribute__((reqd_work_group_size(1, 1, 1)))",
+        f"__kernel void {KERNEL}({head})",
+        "{",
+        f"    volatile __global int *done = next + {len(calls) * LINE};",
+        f"    __global char *scratch = scratch_base + get_group_id(0) * {scratch};",
+        *body,
+        f"    if (atomic_inc(next + {last}) == {groups - 1})",
+        f"        for (int k = 0; k <= {last}; k += {LINE}) next[k] = 0;",
+        "}",
+    ])  # fmt: skip
+    return Merged(source + "\n", last + 1, max(scratch, 64), groups)
+
+
+def _function(source: str, number: int) -> tuple[str, int]:
+    """Return a kernel's source as a function, with names of its own, and its scratch memory."""
+    start = _KERNEL.search(source)
+    assert start is not None
+    names = {n for found in _DEFINED.findall(source[: start.start()]) for n in found if n}
+    head = (
+        f"void call_{number}(__global char *scratch, const int id0, const int id1, const int id2, "
+    )
+    text = source[: start.start()] + head + source[start.end() :]
+    text = re.sub(r"\bget_global_id\((\d)\)", r"id\1", text)
+    for name in names:
+        text = re.sub(rf"\b{name}\b", f"{name}_{number}", text)
+    used = 0
+
+    def placed(found: re.Match[str]) -> str:
+        nonlocal used
+        at, used = used, used + -(-int(found[2]) * FLOAT_BYTES // 64) * 64
+        return f"__global float *{found[1]} = (__global float *)(scratch + {at});"
+
+    return _LOCAL.sub(placed, text).replace("__local ", "__global "), used
+
+
+def _step(number: int, call: Call, function: str, units: int) -> str:
+    """Return the statements that get a call done by all groups together."""
+    x, y, _ = (*call.extents, 1, 1, 1)[:3]
+    grain = max(1, call.items // (units * SHARES))
+    ids = f"item % {x}, item / {x} % {y}, item / {x * y}"
+    text = f"""    {{
+        const int items = {call.items};
+        int mine = 0, at;
+        while ((at = atomic_add(next + {number * LINE}, {grain})) < items) {{
+            const int end = min(at + {grain}, items);
+            for (int item = at; item < end; ++item)
+                {function}(scratch, {", ".join([ids, *call.args])});
+            mine += end - at;
+        }}
+        mem_fence(CLK_GLOBAL_MEM_FENCE);
+        if (mine) atomic_add(done + {number * LINE}, mine);
+        do {{
+            while (done[{number * LINE}] < items) ;
+        }} while (atomic_add(done + {number * LINE}, 0) < items);
+        mem_fence(CLK_GLOBAL_MEM_FENCE);
+    }}"""
+    return f"    if (!({call.unless}))\n{text}" if call.unless else text

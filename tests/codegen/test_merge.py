@@ -1,0 +1,70 @@
+"""Launches as calls of one kernel: what fits, and what becomes of its text."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from golden.sources import CPU, GRAPHS, launches
+
+from clnn.codegen.merge import GROUPS, LINE, Call, fits, merge
+from clnn.codegen.render import render
+from clnn.graph.passes import optimise
+from clnn.plan.schedule import make_plan
+
+PLAIN = """float twice(float x)
+{
+    return x * 2;
+}
+__attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel void doubled(__global float *dst, const int at)
+{
+    __local float held[100];
+    __local float *more = held + 3;
+    dst[at + get_global_id(0) + get_global_id(2)] = twice(dst[0]) + more[0];
+}
+"""
+
+
+def test_a_kernel_becomes_a_function_with_names_of_its_own():
+    made = merge([Call(PLAIN, (4, 1, 2), ("arena", "7"))] * 2, 2, ["__global char *arena"])
+    assert made.source.count("__kernel") == 1
+    assert made.source.count("float twice_0(float x)") == 1 and "twice_0(dst[0])" in made.source
+    assert "dst[at + id0 + id2]" in made.source
+    assert "__global float *held = (__global float *)(scratch + 0);" in made.source
+    assert "__global float *more" in made.source and "__local" not in made.source
+    assert made.source.count("call_0(scratch, item % 4, item / 4 % 1, item / 4, arena, 7)") == 2
+    assert (made.scratch, made.groups) == (448, 2 * GROUPS)
+    assert made.counters == 4 * LINE + 1
+
+
+def test_functions_of_equal_names_do_not_meet():
+    other = PLAIN.replace("x * 2", "x * 3")
+    source = merge([Call(PLAIN, (1,), ()), Call(other, (1,), (), "skip")], 1, ["int skip"]).source
+    assert re.findall(r"float (twice_\d)", source) == ["twice_0", "twice_1"]
+    assert "if (!(skip))" in source
+
+
+@pytest.mark.parametrize("text", [
+    "barrier(CLK_LOCAL_MEM_FENCE);", "get_local_id(0);", "get_group_id(1);", "get_global_size(0);",
+    "__local float16 sums[8];", "__local float4 a[2];",
+])  # fmt: skip
+def test_items_that_know_of_each_other_stay_alone(text):
+    source = PLAIN.replace("    dst[", f"    {text}\n    dst[")
+    assert fits(PLAIN, (1, 1), (8, 9)) and not fits(source, (1, 1), (8, 9))
+
+
+def test_other_work_sizes_stay_alone():
+    assert not fits(PLAIN, (8,), (64,))
+    assert not fits(PLAIN, (1, 1), (1 << 16, 1 << 15))
+    assert not fits(
+        PLAIN.replace("__attribute__((reqd_work_group_size(1, 1, 1)))\n", ""), (1,), (1,)
+    )
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_kernels_for_cpus_fit(name):
+    for _, planned in launches(make_plan(optimise(GRAPHS[name]()), CPU)):
+        launch = planned.launch
+        source = render(launch.template, launch.params)
+        assert fits(source, launch.local_size, launch.global_size) or "barrier" in source

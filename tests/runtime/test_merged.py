@@ -1,0 +1,101 @@
+"""Networks as few kernels compute what their launches one by one do, to the bit."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import small_graphs
+from harness import normal
+from small_graphs import Builder
+
+import clnn
+from clnn.graph.ir import Graph
+
+
+def wide() -> Graph:
+    """Winograd, borders that are filled again, a concat, an input that two consumers slice."""
+    b = Builder(x=(2, 16, 30, 30), y=(2, 32, 30, 30))
+    first = b.steps("relu", b.conv("x", 32))
+    body = [b.steps("relu", b.conv(b.conv(first, 32, 1), 32)) for _ in range(3)]
+    joined = b.steps("add", b.steps("add", body[0], body[1]), b.steps("mul", body[2], "y"))
+    return b.graph(b.conv(b.conv(joined, 32, 5, stride=2), 5, 3), b.conv("y", 4))
+
+
+GRAPHS = {"wide": wide, "classifier": small_graphs.classifier, "decoder": small_graphs.decoder,
+          "rows": small_graphs.rows}  # fmt: skip
+
+
+def feeds_of(session: clnn.Session, seed: int = 0) -> dict[str, np.ndarray]:
+    return {i.name: normal(i.shape, seed + k) for k, i in enumerate(session.inputs)}
+
+
+@pytest.fixture(params=GRAPHS)
+def pair(request, device):
+    graph = GRAPHS[request.param]()
+    with (
+        clnn.compile_model(graph, device, clnn.Options(states=3)) as merged,
+        clnn.compile_model(graph, device, clnn.Options(merge=False)) as apart,
+    ):
+        yield merged, apart
+
+
+def kernels(session: clnn.Session) -> int:
+    return len(session._made[0].launches)
+
+
+def test_equal_to_the_bit_and_again(pair):
+    merged, apart = pair
+    assert kernels(merged) < kernels(apart)
+    for seed in (0, 10, 20):
+        feeds = feeds_of(apart, seed)
+        want = apart(feeds)
+        for _ in range(3):
+            got = merged(feeds)
+            assert all(np.array_equal(got[name], want[name], equal_nan=True) for name in want)
+
+
+def test_several_callers(pair):
+    merged, apart = pair
+    feeds = [feeds_of(apart, seed) for seed in range(8)]
+    want = [apart(f) for f in feeds]
+    with ThreadPoolExecutor(4) as pool:
+        for got, expected in zip(pool.map(merged, feeds * 3), want * 3, strict=True):
+            assert all(np.array_equal(got[n], expected[n], equal_nan=True) for n in expected)
+
+
+def test_a_profile_keeps_launches_apart(pair):
+    merged, apart = pair
+    feeds = feeds_of(merged)
+    with merged.profile() as profile:
+        got = merged(feeds)
+    want = apart(feeds)
+    assert len(profile.rows()) > 1
+    assert all(np.array_equal(got[name], want[name], equal_nan=True) for name in want)
+    again = merged(feeds)
+    assert all(np.array_equal(again[name], want[name], equal_nan=True) for name in want)
+
+
+def test_bound_inputs(device):
+    graph = wide()
+    with (
+        clnn.compile_model(graph, device) as merged,
+        clnn.compile_model(graph, device, clnn.Options(merge=False)) as apart,
+    ):
+        feeds = feeds_of(apart)
+        want = apart(feeds)
+        binding = merged.bind_input("x")
+        binding.copy_from(feeds["x"])
+        got = merged({"y": feeds["y"]})
+        assert all(np.array_equal(got[name], want[name]) for name in want)
+        merged.unbind_input("x")
+        other = {**feeds, "x": feeds["x"] * 2}
+        got, want = merged(other), apart(other)
+        assert all(np.array_equal(got[name], want[name]) for name in want)
+
+
+def test_guards_and_separate_arenas_keep_launches_apart(device):
+    for options in (clnn.Options(guard=64), clnn.Options(arena="separate")):
+        with clnn.compile_model(wide(), device, options) as session:
+            assert kernels(session) == len(session.plan.launches) - len(session.plan.first_fills)
