@@ -1,16 +1,18 @@
 <%doc>
 depthwise: convolution with one filter per channel, `tx` output columns at a time in registers.
 
-Tensors  src, dst: images with channels innermost, seen as (n, c, h, w); src has the border that
-         the taps reach | weights: [kh][kw][c] | table: [rows][c], constants of the arithmetic
+Tensors  src: image with channels innermost, seen as (n, c, h, w), with the border that the taps
+         reach | dst: image of any pitches | weights: [kh][kw][c] | table: [rows][c], constants of the arithmetic
+Index    where vw does not divide c, the last vector begins earlier and stores what others do not
 Launch   global (channel vectors, row bands, batch); one work-item walks `band` output rows
 Params   name | arith: Arithmetic | types: of src, weights, table and dst | rows: of the table |
          src, dst: TensorLayout | kernel, strides, dilations, pads: (y, x) | steps, operands | wg
-Tunables vw {1,2,4,8,16}, divides c | tx: columns per step | band: rows per work-item
+Tunables vw {1,2,4,8,16}, at most c | tx: columns per step | band: rows per work-item
 </%doc>
 <%namespace name="ar" file="${context['arith'].library}"/>
 <%namespace name="dt" file="_common/dot.cl.mako"/>
 <%namespace name="st" file="_common/steps.cl.mako"/>
+<%namespace name="tl" file="_common/tile.cl.mako"/>
 <%
     kh, kw = kernel
     sy, sx = strides
@@ -19,7 +21,9 @@ Tunables vw {1,2,4,8,16}, divides c | tx: columns per step | band: rows per work
     oh, ow = dst.shape[2:]
     xt, wt, tt, yt = types
     P, V = vec_type(arith.product, vw), vec_type(arith.acc, vw)
-    assert channels % vw == 0, (channels, vw)
+    assert channels >= vw, (channels, vw)
+    over = -channels % vw
+    pitch = dst.pitches[1] if channels > 1 else 1
     assert src.pitches[1] == 1 or channels == 1, "channels of src must be innermost"
     in_registers = kh * kw <= 9
     whole = ow - ow % tx
@@ -60,7 +64,14 @@ Tunables vw {1,2,4,8,16}, divides c | tx: columns per step | band: rows per work
             ${ar.finish(arith, vw, f"a{t}", "result", row)}
 <% value = arith.result(f"a{t}", "result") %>\
             ${st.apply(steps, value, yt, vw, operand)}
-            ${store(vw, value, "dst", index(dst, "n", "c", "y", "xo"))}
+% if over:
+            if (c != lane) {
+                ${tl.store_lanes(vw, value, "dst", index(dst, "n", "c", "y", "xo"), pitch, over, vw)}
+            } else
+% endif
+            {
+                ${tl.store_lanes(vw, value, "dst", index(dst, "n", "c", "y", "xo"), pitch, 0, vw)}
+            }
         }
 % endfor
 </%def>
@@ -76,9 +87,10 @@ __kernel void ${name}(
 % endfor
     __global ${yt} *dst_base, const int dst_offset)
 {
-    const int c = get_global_id(0) * ${vw}, n = get_global_id(2);
+    const int lane = get_global_id(0) * ${vw}, n = get_global_id(2);
+    const int c = ${f"min(lane, {channels - vw})" if over else "lane"};
     const int from = get_global_id(1) * ${band}, to = min(from + ${band}, ${oh});
-    if (c >= ${channels}) return;
+    if (lane >= ${channels}) return;
     __global const ${wt} *w = weights + c;
     __global ${yt} *dst = dst_base + dst_offset;
 % for k, _ in operands.values():

@@ -68,11 +68,11 @@ def fits_fast(spec: Conv2d, problem: Problem) -> bool:
     return innermost(x.layout) or (spec.takes_planes([x.type]) and has_border(spec, problem))
 
 
-def _in_vectors(spec: Conv2d, problem: Problem) -> bool:
-    """Whether the channels of all tensors are read and written as vectors."""
+def _reads_vectors(spec: Conv2d, problem: Problem) -> bool:
+    """Whether the channels of all tensors that are read are neighbours."""
     operands = [t for _, t in operand_layouts(problem, spec.steps).values()]
-    tensors = (problem.input(0).layout, problem.outputs[0].layout)
-    return all(map(innermost, tensors)) and all(innermost(t) or not t.pitches[1] for t in operands)
+    read = innermost(problem.input(0).layout)
+    return read and all(innermost(t) or not t.pitches[1] for t in operands)
 
 
 def has_border(spec: Conv2d, problem: Problem) -> bool:
@@ -86,7 +86,7 @@ def fits_depthwise(spec: Conv2d, problem: Problem) -> bool:
     channels = problem.input(0).type.shape[1]
     alone = spec.group == channels == problem.outputs[0].type.shape[1]
     alone = alone and not spec.arith.channelwise
-    alone = alone and _in_vectors(spec, problem)
+    alone = alone and _reads_vectors(spec, problem)
     return alone and spec.group > 1 and has_border(spec, problem)
 
 
@@ -240,9 +240,8 @@ def _direct_constants(
 def _depthwise_tile(spec: Conv2d, problem: Problem) -> tuple[int, int, int]:
     """Return the vector width, columns at a time and rows of a work-item that are estimated best."""
     channels, oh, ow = _images(problem)[1].shape[1:]
-    vw = max(
-        w for w in (16, 8, 4, 2, 1) if channels % w == 0 and w <= _vector(spec, problem.target)
-    )
+    most = min(channels, _vector(spec, problem.target))
+    vw = min((w for w in (16, 8, 4, 2, 1) if w <= most), key=lambda w: (-(-channels // w), -w))
     tx = next((t for t in (7, 6, 5, 4) if ow % t == 0), min(ow, 6))
     band = max(1, min(oh, 4 * oh * channels // vw // 256)) if problem.target.is_cpu else 1
     return vw, tx, band
@@ -274,11 +273,12 @@ def depthwise(spec: Conv2d, problem: Problem, vw: int = 0, tx: int = 0, band: in
     # Reads of a column of inputs are shared by its outputs; the estimated best tile comes first.
     columns = (tx - 1) * params["strides"][1] + (params["kernel"][1] - 1) * params["dilations"][1]
     slots = max(2 * params["kernel"][0] * (columns + 1) + tx, tx * int(np.prod(params["kernel"])))
-    cost = dst.shape[0] * oh * -(-ow // tx) * (channels // vw) * slots / 2
+    vectors = -(-channels // vw)
+    cost = dst.shape[0] * oh * -(-ow // tx) * vectors * slots / 2
     cost *= (1 + 0.05 * ((vw, tx, band) != best)) / problem.target.compute_units
-    rows = -(-oh // band) * dst.shape[0] * (channels // vw)
+    rows = -(-oh // band) * dst.shape[0] * vectors
     cost *= -(-rows // problem.target.compute_units) * problem.target.compute_units / rows
-    global_size, local = grid(problem.target, channels // vw, -(-oh // band), dst.shape[0])
+    global_size, local = grid(problem.target, vectors, -(-oh // band), dst.shape[0])
     weights, table = problem.input(1).const, _table(params["arith"], problem)
     assert weights is not None
     taps = int(np.prod(weights.shape[2:]))
@@ -303,7 +303,8 @@ def winograd(spec: Conv2d, problem: Problem, every: bool = False) -> list[Varian
         and target.winograd
         and target.is_cpu
         and has_border(spec, problem)
-        and _in_vectors(spec, problem)
+        and _reads_vectors(spec, problem)
+        and innermost(problem.outputs[0].layout)
     ):
         return []
     params = _common(spec, problem)

@@ -241,9 +241,14 @@ class Expand(ViewSpec):
 
 @dataclass(frozen=True)
 class Concat(ViewSpec):
-    """Inputs one after the other along `axis`; an input placed inside the output is not copied."""
+    """Inputs one after the other along `axis`; an input placed inside the output is not copied.
+
+    mixed: inputs of equal extents take turns instead, index k of input i becomes k * inputs + i: a
+    concatenation with a channel shuffle behind it.
+    """
 
     axis: int
+    mixed: bool = False
 
     kind = "concat"
     layout_rule = "same"
@@ -261,19 +266,30 @@ class Concat(ViewSpec):
                 )
             if member.dtype != first.dtype:
                 raise DTypeError(f"concat of {first.dtype.name} and {member.dtype.name}.")
+            if self.mixed and member.shape != first.shape:
+                raise ShapeError(
+                    f"mixed concat of {first.shape} and {member.shape}: must be equal."
+                )
             total += member.shape[self.axis]
         shape = (*first.shape[: self.axis], total, *first.shape[self.axis + 1 :])
         return (TensorType(shape, first.dtype),)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        """Return numpy's concatenate."""
-        return (np.concatenate([x for x in inputs if x is not None], axis=self.axis),)
+        """Return numpy's concatenate, or stack between the indices along the axis where mixed."""
+        given = [x for x in inputs if x is not None]
+        if not self.mixed:
+            return (np.concatenate(given, axis=self.axis),)
+        shape = list(given[0].shape)
+        shape[self.axis] *= len(given)
+        return (np.stack(given, axis=self.axis + 1).reshape(shape),)
 
     def backward(
         self, result: TensorLayout, index: int, inputs: Sequence[TensorType | None]
     ) -> TensorLayout | None:
         """Return the place of input `index` inside the output."""
         extents = [0 if t is None else t.shape[self.axis] for t in inputs]
+        if self.mixed:
+            return result.slice(self.axis, index, extents[index], len(inputs))
         return result.slice(self.axis, sum(extents[:index]), extents[index])
 
     def variants(self, problem: Problem) -> list[Variant]:

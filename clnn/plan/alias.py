@@ -93,11 +93,11 @@ class _Finder:
         out, axis = node.outputs[0], node.spec.axis
         places = [self.links.get(name or "") for name in node.inputs]
         first = places[0]
-        if first is None or out in self.links:
+        if first is None or out in self.links or node.spec.mixed:
             return False
         for step, link in enumerate(places):
             fits = link is not None and link.backward and link.parent == first.parent
-            fits = fits and isinstance(first.spec, Concat) and first.spec.axis == axis
+            fits = fits and isinstance(first.spec, Concat) and first.spec == node.spec
             if not fits or link is None or link.index != first.index + step:
                 return False
         sizes = [0 if t is None else t.shape[axis] for t in first.types]

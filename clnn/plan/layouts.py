@@ -111,12 +111,10 @@ def _apart(given: TensorType, order: tuple[int, ...], cache_way: int) -> dict[in
     Where the channels of a pixel fill a whole way, or half of one, equal channels of neighbouring
     pixels lie in one or two sets, and no cache holds a tile of them.
     """
+    if not cache_way or order == tuple(range(len(order))):
+        return {}
     channels = order[-1]
-    if (
-        not cache_way
-        or order == tuple(range(len(order)))
-        or given.size <= given.shape[0] * given.shape[channels]
-    ):
+    if given.size <= given.shape[0] * given.shape[channels]:
         return {}
     nbytes, line = given.shape[channels] * given.dtype.itemsize, CACHE_LINE // given.dtype.itemsize
     return {channels: given.shape[channels] + line} if nbytes % (cache_way // CROWDED) == 0 else {}

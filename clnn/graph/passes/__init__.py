@@ -9,12 +9,14 @@ from clnn.graph.passes.dead import remove_dead
 from clnn.graph.passes.fuse_gates import fuse_gates
 from clnn.graph.passes.fuse_norm import fuse_scale_shift
 from clnn.graph.passes.fuse_pad import fuse_pad
+from clnn.graph.passes.fuse_shuffle import fuse_shuffle
 from clnn.graph.passes.fuse_steps import fuse_steps
 from clnn.graph.passes.views import merge_views
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     remove_dead,
     merge_views,
+    fuse_shuffle,
     fuse_pad,
     fuse_scale_shift,
     fuse_gates,
