@@ -93,7 +93,7 @@ def merge(calls: Sequence[Call], units: int, params: Sequence[str]) -> Merged:
         f"    __global char *scratch = scratch_base + get_group_id(0) * {scratch};",
         *body,
         f"    if (atomic_inc(next + {last}) == {groups - 1})",
-        f"        for (int k = 0; k <= {last}; k += {LINE}) next[k] = 0;",
+        f"        for (int k = 0; k <= {last}; k += {LINE}) atomic_xchg(next + k, 0);",
         "}",
     ])  # fmt: skip
     return Merged(source + "\n", last + 1, max(scratch, 64), groups)
@@ -137,9 +137,7 @@ def _step(number: int, call: Call, function: str, units: int) -> str:
         }}
         mem_fence(CLK_GLOBAL_MEM_FENCE);
         if (mine) atomic_add(done + {number * LINE}, mine);
-        do {{
-            while (done[{number * LINE}] < items) ;
-        }} while (atomic_add(done + {number * LINE}, 0) < items);
+        while (atomic_add(done + {number * LINE}, 0) < items) ;
         mem_fence(CLK_GLOBAL_MEM_FENCE);
     }}"""
     return f"    if (!({call.unless}))\n{text}" if call.unless else text

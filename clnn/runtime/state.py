@@ -141,12 +141,12 @@ class ExecutionState:
 
     def _counters(self, segment: Segment, made: Merged) -> tuple[Any, Any]:
         """Return a segment's counters, zeros, and its scratch memory."""
-        cl = load()
         if id(segment) not in self._extra:
-            sizes = (made.counters * 4, made.scratch * made.groups)
-            counters, scratch = (self._buffer(nbytes) for nbytes in sizes)
-            cl.enqueue_fill_buffer(self.queue, counters, np.uint8(0), 0, sizes[0])
-            self._extra[id(segment)] = counters, scratch
+            cl, zeros = load(), np.zeros(made.counters, np.int32)
+            flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+            counters = allocate(lambda: cl.Buffer(self.device.context, flags, hostbuf=zeros),
+                                zeros.nbytes, self.device)  # fmt: skip
+            self._extra[id(segment)] = counters, self._buffer(made.scratch * made.groups)
         return self._extra[id(segment)]
 
     def _prepare(self) -> list[Enqueue]:

@@ -20,8 +20,9 @@ from clnn.ops._base import Target
 
 DEVICE = "oclgrind"
 FEATURES = frozenset({"fp64"})
+AHEAD = FEATURES | {"prefetch"}
 TARGETS = {
-    "cpu": Target("cpu", vector=16, compute_units=1, max_work_group=256, features=FEATURES),
+    "cpu": Target("cpu", vector=16, compute_units=1, max_work_group=256, features=AHEAD),
     "gpu": Target("gpu", vector=4, compute_units=1, max_work_group=256, features=FEATURES),
 }
 # Oclgrind takes the upper half of a vector of 16 for uninitialised when it is moved on its own.
@@ -39,9 +40,12 @@ class Simulator:
         self.lines: dict[str, set[int]] = {}
 
     def render(self, plain: Callable[..., str], template: str, params: Mapping[str, Any]) -> str:
-        """Render, and note the template and the lines of all templates that took part."""
+        """Render, and note the template and the lines of all templates that took part.
+
+        Oclgrind does not know of reads ahead: only their addresses are left.
+        """
         with _watched(self.lines):
-            text = plain(template, params)
+            text = plain(template, params).replace("__builtin_prefetch", "(void)")
         self.rendered.add(template)
         self.sources.add(text)
         return text
@@ -93,7 +97,7 @@ def _poison(fill: bool) -> None:
 
 def _keep_buffers() -> None:
     """Never free device memory: Oclgrind takes what lies at a used address for uninitialised."""
-    from clnn.runtime import state
+    from clnn.runtime import constants, state
 
     plain, kept = state.allocate, []
 
@@ -101,7 +105,7 @@ def _keep_buffers() -> None:
         kept.append(plain(make, nbytes, device))
         return kept[-1]
 
-    state.allocate = replaced
+    state.allocate = constants.allocate = replaced
 
 
 # Lines of templates: Mako compiles each into Python functions, whose lines it can map back.
