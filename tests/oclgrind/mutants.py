@@ -48,7 +48,7 @@ MUTANTS = (
     ),
     Mutant(
         "read_before_the_buffer", "conv2d_direct.cl.mako",
-        "image - ${py * src.pitches[2]", "image - ${(py + 1) * src.pitches[2]",
+        "image + (top * ${sy} - ${pad_y})", "image + (top * ${sy} - ${pad_y + 1})",
         "conv_border", "cpu", "optimised", ("Invalid read",),
     ),
     Mutant(
