@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
-from golden.sources import CPU, GRAPHS, launches
+from small_graphs import GRAPHS
 
 from clnn.codegen.merge import GROUPS, LINE, Call, fits, merge
 from clnn.codegen.render import render
 from clnn.graph.passes import optimise
+from clnn.ops._base import Target
 from clnn.plan.schedule import make_plan
 
 PLAIN = """float twice(float x)
@@ -64,7 +65,7 @@ def test_other_work_sizes_stay_alone():
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_kernels_for_cpus_fit(name):
-    for _, planned in launches(make_plan(optimise(GRAPHS[name]()), CPU)):
+    for planned in make_plan(optimise(GRAPHS[name]()), Target()).launches:
         launch = planned.launch
         source = render(launch.template, launch.params)
         assert fits(source, launch.local_size, launch.global_size) or "barrier" in source
