@@ -138,9 +138,9 @@ def pack(weights: Array, made: Plan) -> Array:
     """Return weights (oc, ic, 3, 3) transformed, as [blocks][places][ic][channels of a block]."""
     oc, ic = weights.shape[:2]
     g, ocb = matrices(made.m).g, made.nv * made.vw
-    moved = np.einsum("ij,ocjk,lk->iloc", g, weights.astype(np.float64), g, optimize=True)
+    moved = np.kron(g, g) @ weights.reshape(oc * ic, -1).T.astype(np.float64)
     blocks = -(-oc // ocb)
-    full = np.zeros((moved.shape[0] ** 2, blocks * ocb, ic), np.float32)
+    full = np.zeros((len(moved), blocks * ocb, ic), np.float32)
     full[:, :oc] = moved.reshape(-1, oc, ic)
     split = full.reshape(-1, blocks, ocb, ic)
     return np.ascontiguousarray(split.transpose(1, 0, 3, 2))
