@@ -26,6 +26,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--top", type=int, default=0, metavar="N", help="show the N slowest layers")
     parser.add_argument("--warmup", type=int, default=3, metavar="N", help="runs not measured")
     parser.add_argument("--runs", type=int, default=20, metavar="N", help="runs measured")
+    parser.add_argument("--separate", action="store_true",
+                        help="measure launch by launch what runs join into few kernels")  # fmt: skip
     parser.add_argument("--measure", action="store_true",
                         help="measure the device's peaks first (kept in the cache)")  # fmt: skip
 
@@ -46,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         feeds = _common.feeds_of(args, session.inputs)
         for _ in range(args.warmup):
             session(feeds)
-        with session.profile(args.trace) as profile:
+        with session.profile(args.trace, args.separate) as profile:
             for _ in range(args.runs):
                 session(feeds)
         if args.csv:

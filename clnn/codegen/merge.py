@@ -5,6 +5,9 @@ none are left, adds how many it has done to a second counter, and goes on when t
 done. Nothing is assumed about how many groups run at once: a group waits only for items that a
 running group has claimed, so that one group alone, or all of them one after the other, get through.
 A launch costs microseconds, and waking the threads again costs more; between calls neither is due.
+
+For profiles, each group notes the processor's cycle counter when it begins a call and when it has
+done its share.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ GROUPS = 4  # work-groups per compute unit: runtimes hand several to the first t
 SHARES = 8  # parts of a call's items per compute unit that groups claim at once
 LINE = 16  # ints from counter to counter, a cache line
 FLOAT_BYTES = 4
+CLOCK = "__builtin_readcyclecounter()"  # of compilers that derive from clang
 _UNFIT = re.compile(r"\bbarrier\b|\bget_(local|group|num|global_(size|offset))\w*\b")
 _LOCAL_ARRAY = re.compile(r"__local [^*;()]*\[")
 _LOCAL = re.compile(r"__local float (\w+)\[(\d+)\];")
@@ -51,13 +55,15 @@ class Merged:
     """A kernel of many calls: its source, and what it needs besides its arguments.
 
     counters: ints, zero before the first run; the kernel leaves zeros. scratch: bytes for each of
-    `groups` work-groups.
+    `groups` work-groups. stamps: ulongs that it writes, [calls][groups][begin, end] in cycles, zeros
+    where a group had no share; 0 for a kernel that notes no times.
     """
 
     source: str
     counters: int
     scratch: int
     groups: int
+    stamps: int = 0
 
 
 def fits(source: str, local_size: Sequence[int], global_size: Sequence[int]) -> bool:
@@ -68,10 +74,11 @@ def fits(source: str, local_size: Sequence[int], global_size: Sequence[int]) -> 
     return not _LOCAL_ARRAY.search(_LOCAL.sub("", source))
 
 
-def merge(calls: Sequence[Call], units: int, params: Sequence[str]) -> Merged:
+def merge(calls: Sequence[Call], units: int, params: Sequence[str], timed: bool = False) -> Merged:
     """Return the kernel of `calls`, with `params` (C declarations) behind its own parameters.
 
-    Its own are: counters, then scratch memory. units: the device's compute units.
+    Its own are: counters, scratch memory, and where it is `timed` the stamps. units: the device's
+    compute units.
     """
     functions: dict[str, str] = {}
     texts, scratch = [], 0
@@ -82,8 +89,11 @@ def merge(calls: Sequence[Call], units: int, params: Sequence[str]) -> Merged:
             scratch = max(scratch, nbytes)
             functions[call.source] = f"call_{len(functions)}"
     groups, last = GROUPS * units, 2 * len(calls) * LINE
-    body = [_step(k, call, functions[call.source], units) for k, call in enumerate(calls)]
-    head = ", ".join(["volatile __global int *next", "__global char *scratch_base", *params])
+    stamped = groups if timed else 0
+    body = [_step(k, call, functions[call.source], units, stamped) for k, call in enumerate(calls)]
+    own = ["volatile __global int *next", "__global char *scratch_base"]
+    own += ["__global ulong *stamps"] if timed else []
+    head = ", ".join([*own, *params])
     source = "\n".join([
         *texts,
         "__attribute__((reqd_work_group_size(1, 1, 1)))",
@@ -96,7 +106,7 @@ def merge(calls: Sequence[Call], units: int, params: Sequence[str]) -> Merged:
         f"        for (int k = 0; k <= {last}; k += {LINE}) atomic_xchg(next + k, 0);",
         "}",
     ])  # fmt: skip
-    return Merged(source + "\n", last + 1, max(scratch, 64), groups)
+    return Merged(source + "\n", last + 1, max(scratch, 64), groups, 2 * len(calls) * stamped)
 
 
 def _function(source: str, number: int) -> tuple[str, int]:
@@ -121,20 +131,31 @@ def _function(source: str, number: int) -> tuple[str, int]:
     return _LOCAL.sub(placed, text).replace("__local ", "__global "), used
 
 
-def _step(number: int, call: Call, function: str, units: int) -> str:
-    """Return the statements that get a call done by all groups together."""
+def _step(number: int, call: Call, function: str, units: int, stamped: int) -> str:
+    """Return the statements that get a call done by all groups together.
+
+    stamped: groups that note their times, 0 where none do.
+    """
+    begin = f"\n        const ulong began = {CLOCK};" if stamped else ""
+    end = f"""
+        {{
+            const ulong ended = {CLOCK};
+            __global ulong *stamp = stamps + 2 * ({number * stamped} + get_group_id(0));
+            stamp[0] = mine ? began : 0;
+            stamp[1] = mine ? ended : 0;
+        }}""" if stamped else ""  # fmt: skip
     x, y, _ = (*call.extents, 1, 1, 1)[:3]
     grain = max(1, call.items // (units * SHARES))
     ids = f"item % {x}, item / {x} % {y}, item / {x * y}"
     text = f"""    {{
         const int items = {call.items};
-        int mine = 0, at;
+        int mine = 0, at;{begin}
         while ((at = atomic_add(next + {number * LINE}, {grain})) < items) {{
             const int end = min(at + {grain}, items);
             for (int item = at; item < end; ++item)
                 {function}(scratch, {", ".join([ids, *call.args])});
             mine += end - at;
-        }}
+        }}{end}
         mem_fence(CLK_GLOBAL_MEM_FENCE);
         if (mine) atomic_add(done + {number * LINE}, mine);
         while (atomic_add(done + {number * LINE}, 0) < items) ;

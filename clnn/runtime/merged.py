@@ -80,15 +80,20 @@ def params_of(plan: Plan) -> list[str]:
     return found
 
 
-def segments_of(plan: Plan, planned: Sequence[Planned], places: Places) -> list[Segment]:
-    """Return the launches in groups of neighbours, those that fit joined into kernels."""
+def segments_of(
+    plan: Plan, planned: Sequence[Planned], places: Places, timed: bool = False
+) -> list[Segment]:
+    """Return the launches in groups of neighbours, those that fit joined into kernels.
+
+    timed: these kernels note when each launch's part began and ended.
+    """
     found: list[Segment] = []
     group = _Group()
 
     def close() -> None:
         nonlocal group
         if len(group.calls) >= LEAST:
-            made = merge(group.calls, plan.target.compute_units, params_of(plan))
+            made = merge(group.calls, plan.target.compute_units, params_of(plan), timed)
             found.append(Segment(tuple(group.launches), made))
         else:
             found.extend(Segment((one,)) for one in group.launches)

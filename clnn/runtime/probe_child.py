@@ -217,8 +217,7 @@ def step_ptx_dp4a(bench: Bench) -> int:
 
 def step_x86_vnni(bench: Bench) -> int:
     """The x86 instruction vpdpbusd through inline assembly."""
-    if not bench.device.type & bench.cl.device_type.CPU:
-        raise RefusedError("not a CPU")
+    _expect_cpu(bench)
     if not cpu_has_vnni():
         raise RefusedError("the CPU has no avx512_vnni")
     u = np.concatenate([_four_bytes(seed) for seed in (1, 2)])
@@ -233,12 +232,28 @@ def step_x86_vnni(bench: Bench) -> int:
 
 def step_prefetch(bench: Bench) -> int:
     """Reads ahead into the cache by the compiler's builtin, beyond the buffer's end too."""
-    if not bench.device.type & bench.cl.device_type.CPU:
-        raise RefusedError("not a CPU")
+    _expect_cpu(bench)
     x = np.arange(1000, dtype=np.float32)
     y = np.zeros_like(x)
     expect(bench.run(bench.kernel("prefetch", "ahead"), x.size, None, (x, y), y), x + 1)
     return 1
+
+
+def step_clock(bench: Bench) -> int:
+    """The cycle counter: it advances, and work takes some cycles of it."""
+    _expect_cpu(bench)
+    x = np.arange(64, dtype=np.float32)
+    when = np.zeros((64, 2), np.uint64)
+    got = bench.run(bench.kernel("clock", "ticks"), 64, None, (x, np.zeros_like(x), when), when)
+    taken = (got[:, 1] - got[:, 0]).astype(np.int64)
+    if not (got.all() and (taken > 0).all()):
+        raise RefusedError(f"the counter stands still or goes back: {taken.min()} cycles")
+    return 1
+
+
+def _expect_cpu(bench: Bench) -> None:
+    if not bench.device.type & bench.cl.device_type.CPU:
+        raise RefusedError("not a CPU")
 
 
 def cpu_has_vnni() -> bool:
@@ -261,6 +276,7 @@ STEPS: dict[str, Callable[[Bench], int]] = {
     "x86_vnni": step_x86_vnni,
     "ptx_dp4a": step_ptx_dp4a,
     "prefetch": step_prefetch,
+    "clock": step_clock,
 }
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from clnn.ops._base import Array, ViewSpec
 from clnn.plan.schedule import Plan, Step, launch_bytes
 from clnn.runtime.peak import Peaks
+from clnn.runtime.stamps import split
 
 if TYPE_CHECKING:
     from clnn.runtime.state import ExecutionState, RunEvents
@@ -37,7 +38,10 @@ class Span:
 
 @dataclass(frozen=True)
 class Run:
-    """One run: host times in ns (perf_counter), each command's span, each launch's enqueue time."""
+    """One run: host times in ns (perf_counter), each command's span, each launch's enqueue time.
+
+    Launches that were joined into one kernel have a span each, and the kernel's enqueue time.
+    """
 
     began: int
     ended: int
@@ -103,6 +107,7 @@ class Profile:
         self.compiled = compiled
         self.runs: list[Run] = []
         self.work = work_of(plan)
+        self.launches = [part for ready in state.launches for part in ready.parts or (ready,)]
 
     def record(self, feeds: Mapping[str, Array], outs: Mapping[str, Array]) -> None:
         """Run once as ExecutionState.run does, measuring each command."""
@@ -114,7 +119,7 @@ class Profile:
             return []
         times = np.array([[span.seconds for span in run.launches] for run in self.runs])
         places: dict[str, list[int]] = {}
-        for at, ready in enumerate(self.state.launches):
+        for at, ready in enumerate(self.launches):
             places.setdefault(ready.node, []).append(at)
         layers = {node: float(np.median(times[:, at].sum(1))) for node, at in places.items()}
         total = sum(layers.values()) or 1.0
@@ -129,7 +134,7 @@ class Profile:
         total: float, peaks: Peaks | None,
     ) -> Row:  # fmt: skip
         work = self.work[node]
-        launches = self.state.launches
+        launches = self.launches
         main = launches[max(places, key=lambda at: float(medians[at]))]
         per = 1e-9 / seconds if seconds else 0.0
         bound = peaks.bound(work.flops, work.nbytes, seconds / len(places)) if peaks else ""
@@ -164,7 +169,7 @@ class Profile:
         return sum(self.work[node].nbytes for node in self._nodes())
 
     def _nodes(self) -> set[str]:
-        return {ready.node for ready in self.state.launches}
+        return {ready.node for ready in self.launches}
 
     def table(self, most: int = 0, peaks: Peaks | None = None) -> str:
         """Return the rows as text, slowest first; `most` limits their number."""
@@ -242,11 +247,22 @@ def _read(events: RunEvents) -> Run:
     def copies(pairs: list[tuple[str, Any]]) -> tuple[tuple[str, Span], ...]:
         return tuple((value, span(event)) for value, event in pairs if event is not None)
 
-    return Run(
-        events.began, events.ended, copies(events.uploads),
-        tuple(span(event) for _, event in events.launches), copies(events.downloads),
-        tuple(at for at, _ in events.launches),
-    )  # fmt: skip
+    launches: list[Span] = []
+    enqueued: list[int] = []
+    for (at, event), stamps in zip(events.launches, events.stamps, strict=True):
+        found = _parts(span(event), stamps)
+        launches += found
+        enqueued += [at] * len(found)
+    return Run(events.began, events.ended, copies(events.uploads), tuple(launches),
+               copies(events.downloads), tuple(enqueued))  # fmt: skip
+
+
+def _parts(whole: Span, stamps: Array | None) -> list[Span]:
+    """Return the spans of a launch's parts, itself where it has none."""
+    if stamps is None:
+        return [whole]
+    times = split(whole.start, whole.end, stamps)
+    return [Span(whole.queued, whole.submit, begin, end) for begin, end in times]
 
 
 def _idle(run: Run) -> float:

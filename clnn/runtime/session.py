@@ -109,6 +109,7 @@ class Session:
         self._constants = Constants(self._device, self._plan, together=merge)
         packed = time.perf_counter()
         self._joined = self._join() if merge else None
+        self._clocked: Joined | None = None
         self._device.build(_sources(self._plan, self._joined))
         self._idle: queue.LifoQueue[ExecutionState] = queue.LifoQueue()
         self._made = [self._new_state()]
@@ -120,7 +121,7 @@ class Session:
         self._seconds = {what: end - begin for what, (begin, end) in self._compiled.items()}
         log_compiled(self)
 
-    def _join(self) -> Joined | None:
+    def _join(self, timed: bool = False) -> Joined | None:
         """Return the launches as few kernels, None where the device takes no buffer for that."""
         plan, constants = self._plan, self._constants
         places = Places(lambda key: plan.memory.offsets[key] + plan.guard, constants.place)
@@ -129,13 +130,22 @@ class Session:
             isinstance(a, ConstArg) for one in run for a in one.launch.args
         ):
             return None
-        return Joined(segments_of(plan, fills, places), segments_of(plan, run, places))
+        return Joined(segments_of(plan, fills, places), segments_of(plan, run, places, timed))
 
-    def _new_state(self, profiling: bool = False) -> ExecutionState:
+    def _timed_joined(self) -> Joined | None:
+        """Return joined launches that note their times, None where nothing is joined or no clock."""
+        if self._joined is None or not self.device.caps.clock:
+            return None
+        if self._clocked is None:
+            self._clocked = self._join(timed=True)
+        return self._clocked
+
+    def _new_state(self, profiling: bool = False, separate: bool = False) -> ExecutionState:
         timed = profiling or self._timed
+        joined = self._joined
         if timed:
-            self._device.build(_sources(self._plan, None))
-        joined = None if timed else self._joined
+            joined = None if separate else self._timed_joined()
+            self._device.build(_sources(self._plan, joined))
         state = ExecutionState(self._device, self._plan, self._constants, joined, timed)
         for binding in self._bindings.values():
             state.bind(binding.port, Memory(binding.buffer, 0))
@@ -211,17 +221,21 @@ class Session:
         return [outs[n] for n in wanted]
 
     @contextmanager
-    def profile(self, trace: str | os.PathLike[str] | None = None) -> Iterator[Profile]:
+    def profile(
+        self, trace: str | os.PathLike[str] | None = None, separate: bool = False
+    ) -> Iterator[Profile]:
         """Measure every launch of the runs that this thread makes in the `with` block.
 
         trace: file that the Chrome trace of these runs is written to at the end of the block.
+        separate: launch by launch, where runs otherwise join launches into few kernels; devices
+        without a cycle counter always do.
         """
         self._alive()
         compiled = {
             what: (round(begin * 1e9), round(end * 1e9))
             for what, (begin, end) in self._compiled.items()
         }
-        state = self._new_state(profiling=True)
+        state = self._new_state(profiling=True, separate=separate)
         profile = Profile(self._plan, state, self._device.info.title, compiled)
         before = getattr(self._local, "profile", None)
         self._local.profile = profile

@@ -34,7 +34,8 @@ class Memory:
 class Enqueue:
     """One launch ready to go: kernel with arguments set, its work sizes, and what it is.
 
-    cached: whether its program came from the cache.
+    cached: whether its program came from the cache. parts: the launches of a joined kernel that
+    notes their times, and stamps: the buffer with these and its shape.
     """
 
     kernel: Any
@@ -43,13 +44,16 @@ class Enqueue:
     node: str
     title: str
     cached: bool = False
+    parts: tuple[Enqueue, ...] = ()
+    stamps: tuple[Any, tuple[int, ...]] | None = None
 
 
 @dataclass(frozen=True)
 class RunEvents:
     """Events of one run: (value, event) of each copy, (time of the enqueue, event) of each launch.
 
-    Times are time.perf_counter_ns of the host; `began` and `ended` bound the run.
+    Times are time.perf_counter_ns of the host; `began` and `ended` bound the run. stamps: for each
+    launch what its work-groups noted (see clnn.runtime.stamps), None where they note nothing.
     """
 
     began: int
@@ -57,6 +61,7 @@ class RunEvents:
     uploads: list[tuple[str, Any]]
     launches: list[tuple[int, Any]]
     downloads: list[tuple[str, Any]]
+    stamps: list[Array | None]
 
 
 @dataclass(frozen=True)
@@ -131,23 +136,36 @@ class ExecutionState:
         made = segment.merged
         kernel = self.device.kernel(made.source, KERNEL)
         arena = next((m.buffer for m in self._own.values()), None)
-        args: list[Any] = [*self._counters(segment, made), arena, self.constants.whole]
+        stamps = self._zeros(made.stamps, np.uint64) if made.stamps else None
+        timed = [] if stamps is None else [stamps]
+        args: list[Any] = [*self._counters(segment, made), *timed, arena, self.constants.whole]
         for port in self.plan.inputs:
             where = self.memory[self.plan.placed[port.value].storage]
             args += [where.buffer, np.int32(where.start), np.int32(port.name in self.bound)]
         kernel.set_args(*args)
-        return Enqueue(kernel, (made.groups,), (1,), segment.launches[0].node, segment.title,
-                       made.source in self.device.from_cache)  # fmt: skip
+        cached = made.source in self.device.from_cache
+        parts = tuple(
+            Enqueue(kernel, one.launch.launch.global_size, (1,), one.node,
+                    str(one.launch.launch.params["name"]), cached)
+            for one in segment.launches
+        )  # fmt: skip
+        shape = (len(parts), made.groups, 2)
+        return Enqueue(kernel, (made.groups,), (1,), parts[0].node, segment.title, cached,
+                       *(((parts), (stamps, shape)) if timed else ()))  # fmt: skip
 
     def _counters(self, segment: Segment, made: Merged) -> tuple[Any, Any]:
         """Return a segment's counters, zeros, and its scratch memory."""
         if id(segment) not in self._extra:
-            cl, zeros = load(), np.zeros(made.counters, np.int32)
-            flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
-            counters = allocate(lambda: cl.Buffer(self.device.context, flags, hostbuf=zeros),
-                                zeros.nbytes, self.device)  # fmt: skip
+            counters = self._zeros(made.counters, np.int32)
             self._extra[id(segment)] = counters, self._buffer(made.scratch * made.groups)
         return self._extra[id(segment)]
+
+    def _zeros(self, count: int, dtype: Any) -> Any:
+        """Return a buffer of zeros."""
+        cl, zeros = load(), np.zeros(count, dtype)
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+        return allocate(lambda: cl.Buffer(self.device.context, flags, hostbuf=zeros), zeros.nbytes,
+                        self.device)  # fmt: skip
 
     def _prepare(self) -> list[Enqueue]:
         if self._joined is not None:
@@ -248,7 +266,18 @@ class ExecutionState:
         launches = [(perf_counter_ns(), self.enqueue(ready)) for ready in self.launches]
         downloads = [(value, self.download(value, out)) for value, out in outs.items()]
         self.queue.finish()
-        return RunEvents(began, perf_counter_ns(), uploads, launches, downloads)
+        ended = perf_counter_ns()
+        stamps = [self._noted(ready) for ready in self.launches]
+        return RunEvents(began, ended, uploads, launches, downloads, stamps)
+
+    def _noted(self, ready: Enqueue) -> Array | None:
+        """Return what the work-groups of a finished launch noted."""
+        if ready.stamps is None:
+            return None
+        buffer, shape = ready.stamps
+        found = np.empty(shape, np.uint64)
+        load().enqueue_copy(self.queue, found, buffer)
+        return found
 
     def storage_bytes(self, key: str) -> Array:
         """Return all bytes of a storage with its guards (for checks)."""

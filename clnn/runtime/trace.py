@@ -36,7 +36,7 @@ def _run_events(profile: Profile, number: int, run: Run) -> list[Event]:
     for value, span in run.uploads:
         events.append(_command(f"upload {value}", "transfer", span, shift, {}))
     seen: set[str] = set()
-    for at, (ready, span) in enumerate(zip(profile.state.launches, run.launches, strict=True)):
+    for at, (ready, span) in enumerate(zip(profile.launches, run.launches, strict=True)):
         work, first = profile.work[ready.node], ready.node not in seen
         seen.add(ready.node)
         args = {

@@ -7,7 +7,7 @@ import re
 import pytest
 from small_graphs import GRAPHS
 
-from clnn.codegen.merge import GROUPS, LINE, Call, fits, merge
+from clnn.codegen.merge import CLOCK, GROUPS, LINE, Call, fits, merge
 from clnn.codegen.render import render
 from clnn.graph.passes import optimise
 from clnn.ops._base import Target
@@ -44,6 +44,15 @@ def test_functions_of_equal_names_do_not_meet():
     source = merge([Call(PLAIN, (1,), ()), Call(other, (1,), (), "skip")], 1, ["int skip"]).source
     assert re.findall(r"float (twice_\d)", source) == ["twice_0", "twice_1"]
     assert "if (!(skip))" in source
+
+
+def test_a_timed_kernel_notes_every_share():
+    calls = [Call(PLAIN, (4,), ()), Call(PLAIN, (9,), ())]
+    plain, timed = merge(calls, 2, []), merge(calls, 2, [], timed=True)
+    assert plain.stamps == 0 and "stamp" not in plain.source
+    assert timed.stamps == 2 * len(calls) * timed.groups
+    assert timed.source.count(CLOCK) == 2 * len(calls)
+    assert f"stamps + 2 * ({timed.groups} + get_group_id(0))" in timed.source
 
 
 @pytest.mark.parametrize("text", [

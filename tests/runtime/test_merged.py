@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from small_graphs import Builder
 
 import clnn
 from clnn.graph.ir import Graph
+from clnn.runtime.merged import launches_of
 
 
 def wide() -> Graph:
@@ -65,13 +67,23 @@ def test_several_callers(pair):
             assert all(np.array_equal(got[n], expected[n], equal_nan=True) for n in expected)
 
 
-def test_a_profile_keeps_launches_apart(pair):
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_profile_has_a_time_for_every_launch(pair, separate):
     merged, apart = pair
     feeds = feeds_of(merged)
-    with merged.profile() as profile:
+    with merged.profile(separate=separate) as profile:
+        merged(feeds)
         got = merged(feeds)
     want = apart(feeds)
-    assert len(profile.rows()) > 1
+    rows, launches = profile.rows(), launches_of(merged.plan)
+    assert sum(row.launches for row in rows) == len(launches) > 1
+    assert [row.node for row in rows] == list(dict.fromkeys(one.node for one in launches))
+    assert len(profile.state.launches) == (len(launches) if separate else kernels(merged))
+    for run in profile.runs:
+        spans = run.launches
+        assert all(span.start < span.end for span in spans)
+        assert all(a.end <= b.start for a, b in pairwise(spans))
+    assert profile.summary().gap >= 0
     assert all(np.array_equal(got[name], want[name], equal_nan=True) for name in want)
     again = merged(feeds)
     assert all(np.array_equal(again[name], want[name], equal_nan=True) for name in want)

@@ -160,7 +160,7 @@ def test_each_crash_is_blamed_on_its_step(monkeypatch: pytest.MonkeyPatch) -> No
         (done("saxpy", "barrier") + '{"start": "local_memory"}\n', crash),
         (done("fp16", fp16="error: no half") + '{"start": "fp64"}\n{"step": "fp64", "avai', crash),
         (done("subgroups"), crash),
-        (done("x86_vnni", "ptx_dp4a", "prefetch"), "ended with status 1"),
+        (done("x86_vnni", "ptx_dp4a", "prefetch", "clock"), "ended with status 1"),
     )
     results = run_steps(TARGET, ALL)
     assert asked == [list(ALL), list(ALL[3:]), list(ALL[5:]), list(ALL[7:])]
