@@ -145,9 +145,10 @@ class ExecutionState:
         kernel.set_args(*args)
         cached = made.source in self.device.from_cache
         parts = tuple(
-            Enqueue(kernel, one.launch.launch.global_size, (1,), one.node,
-                    str(one.launch.launch.params["name"]), cached)
+            Enqueue(kernel, launch.global_size, launch.local_size, one.node,
+                    str(launch.params["name"]), cached)
             for one in segment.launches
+            for launch in (one.launch.launch,)
         )  # fmt: skip
         shape = (len(parts), made.groups, 2)
         return Enqueue(kernel, (made.groups,), (1,), parts[0].node, segment.title, cached,
