@@ -11,7 +11,11 @@ Index    row:     a tile is `th` rows of `tw` neighbours, one address for all; t
          flat:    as row, the whole image being one row
          pointer: pixels are counted through rows, one address per pixel
          checked: as pointer, and taps outside of src read from a row of padding instead
-Launch   global (pixel tiles, channel blocks, batch), or channel blocks first where `blocks_first`
+Launch   global (pixel tiles, channel blocks, batch), or channel blocks first where `blocks_first`;
+         streamed (chunk > 0): (channel blocks, bands of tiles, batch); a work-item takes `chunk`
+         input channels of a tap of its weights through all tiles of its band, which keeps them in
+         the nearest cache, before it takes the next, which is read ahead meanwhile; sums wait in
+         local memory
 Params   name | arith: Arithmetic | types: of src, weights, table and dst | rows: of the table | dot:
          how `lot` products of bytes are added at once, "" for one product at a time (see
          _common/dot.cl.mako) | src, dst: TensorLayout | ic, oc: channels per group | groups |
@@ -19,13 +23,13 @@ Params   name | arith: Arithmetic | types: of src, weights, table and dst | rows
          operand layouts are broadcast to dst | blocks_first | ahead: what comes next is read ahead
          into the cache | wg
 Tunables mr {1..30} | th: rows of a tile, divides mr | nv {1,2,3,4} | vw {1,4,8,16} | staged: results are finished in a loop
+         chunk: 0, or a divisor of ic | bands: of tiles, 1 where chunk is 0
 </%doc>
 <%namespace name="ar" file="${context['arith'].library}"/>
 <%namespace name="dt" file="_common/dot.cl.mako"/>
+<%namespace name="fi" file="_common/conv_finish.cl.mako"/>
 <%namespace name="pf" file="_common/prefetch.cl.mako"/>
 <%namespace name="px" file="_common/pixels.cl.mako"/>
-<%namespace name="st" file="_common/steps.cl.mako"/>
-<%namespace name="tl" file="_common/tile.cl.mako"/>
 <%!
 READ_AHEAD = 16  # steps of the inner loop by which weights are read ahead
 NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
@@ -37,11 +41,9 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
     pad_y, pad_x = pads
     ocb = nv * vw
     blocks = -(-oc // ocb)
-    tail = oc - (blocks - 1) * ocb
-    oh, ow = dst.shape[2:]
-    ih, iw = src.shape[2:]
+    (oh, ow), (ih, iw) = dst.shape[2:], src.shape[2:]
     at_pixels = px.module.Tiles(mode, oh, ow, mr, th)
-    tw, constant, exact = at_pixels.tw, at_pixels.even, at_pixels.exact
+    tw, constant = at_pixels.tw, at_pixels.even
     assert mode in ("row", "flat", "pointer", "checked"), mode
     assert mode != "flat" or (kh * kw == sy * sx == 1 and pad_y == pad_x == 0 and (ih == 1 or src.pitches[2] == iw * src.pitches[3]))
     planes = src.pitches[1] != 1 and src.shape[1] != 1
@@ -49,14 +51,18 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
     xt, wt, tt, yt = types
     P, V = vec_type(arith.product, vw), vec_type(arith.acc, vw)
     lot, halves = dt.module.LOTS[dot], dt.module.HALVES[dot]
-    assert ic % lot == 0, (ic, lot)
-    assert not dot or (arith.wraps and not arith.channelwise), "dot products need plain sums"
+    assert ic % lot == 0 and (not dot or (arith.wraps and not arith.channelwise)), "dot products need plain sums"
+    share = -(-at_pixels.count // bands)
+    passes = kh * kw * ic // chunk if chunk else 1
+    assert (constant and not dot and not planes and arith.acc == "float" and ic % chunk == 0) if chunk else bands == 1
+    # Lines of the next chunk that a step of the inner loop reads ahead, or steps for each of them.
+    pace = max(1, -(-nv * vw // 16 // share))
+    stride = next(u for u in (8, 4, 2, 1) if chunk % u == 0 and (u == 1 or u * nv * vw <= 16 * share))
     ids = ("get_global_id(1)", "get_global_id(0)") if blocks_first else ("get_global_id(0)", "get_global_id(1)")
     spans = {"all": kh * kw * ic, "row": kw * ic, "tap": ic, "chunk": dt.module.SPAN}
     flush_after = next(k for k, n in spans.items() if n <= dt.module.SPAN) if halves > 1 else ""
     tap = (dy * src.pitches[2], dx * src.pitches[3])
-    move = sx * src.pitches[3]
-    down = sy * src.pitches[2]
+    move, down = sx * src.pitches[3], sy * src.pitches[2]
     def at(m):
         c = f"c * {src.pitches[1]}" if planes else "c"
         if constant:
@@ -65,71 +71,6 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
     lines = nv * vw * lot * halves * size_of(wt) // 64 if kh * kw * ic * ocb * size_of(wt) > NEAR_BYTES else 0
     reads = -(-mr * move // max(ic, 1)) if ahead and constant and kh * kw * sy * sx == 1 and not dot and not planes else 0
 %>
-<%def name="table_row(k, v)">${load(tt, vw, "table", f"{k * blocks * groups * ocb} + block * {ocb} + {v * vw}" if k else f"block * {ocb} + {v * vw}")}</%def>
-<%def name="finish(m, v, count, value)">\
-<%
-    lane = f"+ {v * vw}" if v else ""
-    row = (lambda k: f"r{k}_{v}") if staged else (lambda k: capture(table_row, k, v).strip())
-    def operand(which):
-        k, layout = operands[which]
-        where = index(layout, "n", f"oc {lane}", f"y{m}", f"x{m}")
-        pitch = layout.pitches[1] if layout.shape[1] != 1 else 0
-        return capture(tl.load_lanes, vw, f"extra{k}", where, pitch, count, yt).strip()
-%>\
-    ${ar.finish(arith, vw, value, "result", row)}
-    ${st.apply(steps, value, yt, vw, operand)}
-    ${tl.store_lanes(vw, arith.result(value, "result"), "dst", index(dst, "n", f"oc {lane}", f"y{m}", f"x{m}"), dst.pitches[1] if oc * groups > 1 else 1, 0, count)}
-</%def>
-<%def name="finish_tile(channels)">\
-% for m in range(mr):
-    {
-%  if constant:
-    ${px.place(mode, at_pixels, m, str(m))}
-%  endif
-%  if not exact:
-    if (${px.stored(mode, at_pixels, m, str(m))})
-%  endif
-    {
-%  for v in range(nv):
-%   if channels - v * vw > 0:
-    ${finish(m, v, min(channels - v * vw, vw), f"a{m}_{v}")}
-%   endif
-%  endfor
-    }
-    }
-% endfor
-</%def>
-<%def name="finish_staged(channels)">\
-% if arith.result("", "result"):
-%  for v in range(nv):
-%   for k in range(rows):
-    const ${vec_type(tt, vw)} r${k}_${v} = ${table_row(k, v)};
-%   endfor
-%  endfor
-% endif
-% if halves == 1:
-    ${V} t[${mr * nv}];
-%  for m in range(mr):
-%   for v in range(nv):
-    t[${m * nv + v}] = a${m}_${v};
-%   endfor
-%  endfor
-% endif
-    for (int m = 0; m < ${mr}; ++m) {
-        ${px.place(mode, at_pixels, "m", "_m")}
-% if not exact:
-        if (!(${px.stored(mode, at_pixels, "m", "_m")})) continue;
-% endif
-% for v in range(nv):
-%  if channels - v * vw > 0:
-        {
-            ${V} value = t[m * ${nv} + ${v}];
-            ${finish("_m", v, min(channels - v * vw, vw), "value")}
-        }
-%  endif
-% endfor
-    }
-</%def>
 <%def name="flush(after)">\
 % if after == flush_after:
 %  for m in range(mr):
@@ -156,7 +97,7 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
 %  endfor
             }
 % endfor
-% if ahead:
+% if ahead and not chunk:
 %  for k in range(lines):
             ${pf.fetch(f"w + {READ_AHEAD * ocb * lot * halves + k * 64 // size_of(wt)}")}
 %  endfor
@@ -206,6 +147,71 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
     ${"}" if flush_after == "row" else ""}
     ${flush("all")}
 </%def>
+<%def name="sum_chunk()">\
+        __global const ${xt} *p = corner + ky * ${tap[0]} + kx * ${tap[1]} + from;
+        __global const ${wt} *w = chunk, *soon = chunk + ${chunk * ocb} + (tile - first_tile) * ${chunk // stride * 16 * pace};
+        for (int k = 0; k < ${chunk}; k += ${stride}) {
+% if ahead:
+%  for line in range(pace):
+            ${pf.fetch_far(f"soon + {16 * line}")}
+%  endfor
+            soon += ${16 * pace};
+% endif
+% for u in range(stride):
+            {
+            const int c = k + ${u};
+            ${multiply()}
+            }
+% endfor
+        }
+</%def>
+<%def name="streamed()">\
+    for (int pass = 0; pass < ${passes}; ++pass) {
+    const int from = pass % ${ic // chunk} * ${chunk};
+    const int ky = pass / ${ic // chunk} / ${kw}, kx = pass / ${ic // chunk} % ${kw};
+    __global const ${wt} *chunk = weights + (block * ${passes} + pass) * ${chunk * ocb};
+    for (int tile = first_tile; tile < min(first_tile + ${share}, ${at_pixels.count}); ++tile) {
+        __local ${arith.acc} *sum = sums + (tile - first_tile) * ${mr * ocb};
+        ${px.begin(mode, "tile", at_pixels)}
+        ${V} ${", ".join(f"a{m}_{v}" for m in range(mr) for v in range(nv))};
+        if (pass == 0) {
+% for v in range(nv):
+            a0_${v} = ${ar.start(arith, vw, rows, lambda k: capture(fi.table_row, k, v).strip())};
+%  for m in range(1, mr):
+            a${m}_${v} = a0_${v};
+%  endfor
+% endfor
+        } else {
+% for m in range(mr):
+%  for v in range(nv):
+            a${m}_${v} = ${load(arith.acc, vw, "sum", str(m * ocb + v * vw))};
+%  endfor
+% endfor
+        }
+        ${corner()}
+        if (pass == ${passes - 1}) {
+            ${fi.expect_operands(at_pixels)}
+        }
+        ${sum_chunk()}
+        if (pass < ${passes - 1}) {
+% for m in range(mr):
+%  for v in range(nv):
+            ${store(vw, f"a{m}_{v}", "sum", str(m * ocb + v * vw))}
+%  endfor
+% endfor
+        } else {
+            ${fi.finish_all(at_pixels, halves)}
+        }
+    }
+    }
+</%def>
+<%def name="corner()">\
+% if mode == "row":
+    __global const ${xt} *corner = image + (top * ${sy} - ${pad_y}) * ${src.pitches[2]} + (left * ${sx} - ${pad_x}) * ${src.pitches[3]};
+% elif mode == "flat":
+    __global const ${xt} *corner = image + first * ${move};
+% endif
+</%def>
 <%def name="sum_by_channels()">\
     for (int c = 0; c < ${ic}; ++c) {
     for (int ky = 0; ky < ${kh}; ++ky)
@@ -237,8 +243,14 @@ __kernel void ${name}(
 % endfor
     __global ${yt} *dst_base, const int dst_offset)
 {
+% if chunk:
+    __local ${arith.acc} sums[${share * mr * ocb if passes > 1 else 16}];
+    const int block = get_global_id(0), first_tile = get_global_id(1) * ${share}, n = get_global_id(2);
+    if (block >= ${blocks * groups} || first_tile >= ${at_pixels.count}) return;
+% else:
     const int tile = ${ids[0]}, block = ${ids[1]}, n = get_global_id(2);
     if (tile >= ${at_pixels.count} || block >= ${blocks * groups}) return;
+% endif
     __global const ${xt} *src = src_base + src_offset;
     __global ${yt} *dst = dst_base + dst_offset;
 % for k, _ in operands.values():
@@ -246,6 +258,10 @@ __kernel void ${name}(
 % endfor
     const int group = block / ${blocks}, part = block % ${blocks};
     const int oc = group * ${oc} + part * ${ocb};
+    __global const ${xt} *image = src + ${index(src, "n", f"group * {ic}", 0, 0)};
+% if chunk:
+    ${streamed()}
+% else:
     __global const ${wt} *w = weights + block * ${kh * kw * ic * ocb * halves};
     ${px.begin(mode, "tile", at_pixels)}
 % if not constant:
@@ -261,18 +277,14 @@ __kernel void ${name}(
 %  endfor
 % else:
 % for v in range(nv):
-    ${V} a0_${v} = ${ar.start(arith, vw, rows, lambda k: capture(table_row, k, v).strip())};
+    ${V} a0_${v} = ${ar.start(arith, vw, rows, lambda k: capture(fi.table_row, k, v).strip())};
 %  for m in range(1, mr):
     ${V} a${m}_${v} = a0_${v};
 %  endfor
 % endfor
 % endif
-    __global const ${xt} *image = src + ${index(src, "n", f"group * {ic}", 0, 0)};
-% if mode == "row":
-    __global const ${xt} *corner = image + (top * ${sy} - ${pad_y}) * ${src.pitches[2]} + (left * ${sx} - ${pad_x}) * ${src.pitches[3]};
-% elif mode == "flat":
-    __global const ${xt} *corner = image + first * ${move};
-% elif mode == "pointer":
+    ${corner()}
+% if mode == "pointer":
     __global const ${xt} *corner = image - ${pad_y * src.pitches[2] + pad_x * src.pitches[3]};
 %  for m in range(mr):
     const int f${m} = y${m} * ${sy * src.pitches[2]} + x${m} * ${move};
@@ -281,17 +293,8 @@ __kernel void ${name}(
 % if reads:
     __global const ${xt} *next = corner + ${f"(left < {ow - tw} ? {tw * move} : {th * down} - left * {move})" if mode == "row" else mr * move};
 % endif
+    ${fi.expect_operands(at_pixels)}
     ${sum_by_channels() if arith.channelwise else sum_by_taps()}
-<% do_finish = finish_staged if staged else finish_tile %>\
-% if tail == ocb:
-    ${do_finish(ocb)}
-% elif blocks == 1:
-    ${do_finish(tail)}
-% else:
-    if (part < ${blocks - 1}) {
-    ${do_finish(ocb)}
-    } else {
-    ${do_finish(tail)}
-    }
+    ${fi.finish_all(at_pixels, halves)}
 % endif
 }

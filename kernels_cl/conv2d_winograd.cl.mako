@@ -1,19 +1,20 @@
 <%doc>
 conv2d_winograd: 3 x 3 convolution of stride 1 by Winograd's F(m x m, 3 x 3), all steps in one kernel.
 
-A work-item takes `mr` tiles of m x m outputs: it transforms their inputs into local memory, then for
-each block of output channels multiplies place by place and transforms back.
+A work-item takes `sets` times `mr` tiles of m x m outputs: it transforms their inputs into local
+memory, then for each block of output channels multiplies place by place, set by set, and transforms
+back. With several sets the weights of a place stay in the nearest cache from set to set.
 
 Tensors  src, dst: images with channels innermost; src has a border as wide as the pads
          weights: [blocks][(m + 2) ** 2][ic][nv * vw], transformed; bias: [blocks][nv * vw]
 Index    inputs beyond the border, which only outputs beyond dst depend on, read the border's last
          row or column instead
-Launch   global (groups of mr tiles, parts of the blocks)
+Launch   global (groups of tiles, parts of the blocks)
 Params   name | src, dst | ic, oc | pads: (y, x) | reach: last row and column of src, border included,
          counted from src's first | m | bt, at: matrices of input and output | has_bias | steps,
          operands: as in conv2d_direct | ahead: what comes next is read ahead into the cache | wg
 Tunables mr {1..28} | nv {1,2,3,4} | vw {4,8,16}, divides ic and oc | parts: shares of the blocks
-         stride: of a tile's channels in local memory, at least ic
+         stride: of a tile's channels in local memory, at least ic | sets
 </%doc>
 <%namespace name="pf" file="_common/prefetch.cl.mako"/>
 <%namespace name="st" file="_common/steps.cl.mako"/>
@@ -32,10 +33,13 @@ LINE = 16  # floats of a cache line
     batch, _, oh, ow = dst.shape
     high, wide = -(-oh // m), -(-ow // m)
     tiles = batch * high * wide
-    groups = -(-tiles // mr)
+    lot = sets * mr
+    groups = -(-tiles // lot)
     assert ic % vw == 0 and oc % vw == 0, (ic, oc, vw)
     assert src.pitches[1] == 1 and dst.pitches[1] == 1, "channels must be innermost"
     step = -(-mr * stride // ic)
+    # Lines of the next place's weights that a step of the inner loop reads ahead, with several sets.
+    pace = -(-ocb // LINE // sets)
     V = vec_type("float", vw)
 %>
 ${group_size(wg)}
@@ -50,8 +54,8 @@ __kernel void ${name}(
     __global float *dst_base, const int dst_offset)
 {
     typedef ${V} V;
-    __local float spread[${places * mr * stride}];
-    __local float products[${places * mr * ocb}];
+    __local float spread[${places * lot * stride}];
+    __local float products[${places * lot * ocb}];
     const int group = get_global_id(0), part = get_global_id(1);
     if (group >= ${groups} || part >= ${parts}) return;
     __global const float *src = src_base + src_offset;
@@ -59,8 +63,8 @@ __kernel void ${name}(
 % for k, _ in operands.values():
     __global const float *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
-    for (int t = 0; t < ${mr}; ++t) {
-        const int tile = min(group * ${mr} + t, ${tiles - 1});
+    for (int t = 0; t < ${lot}; ++t) {
+        const int tile = min(group * ${lot} + t, ${tiles - 1});
         const int image = tile / ${high * wide}, top = tile / ${wide} % ${high} * ${m}, left = tile % ${wide} * ${m};
         int y[${n}], x[${n}];
         for (int i = 0; i < ${n}; ++i) {
@@ -79,17 +83,19 @@ __kernel void ${name}(
             for (int i = 0; i < ${n}; ++i) {
                 V ${", ".join(f"r{j}" for j in range(n))};
                 ${wg_.by_rows(bt, lambda j: f"r{j}", lambda k: f"half_way[i * {n} + {k}]")}
-                __local float *to = spread + (i * ${n * mr} + t) * ${stride} + c;
+                __local float *to = spread + (i * ${n * lot} + t) * ${stride} + c;
 % for j in range(n):
-                ${store(vw, f"r{j}", "to", str(j * mr * stride))}
+                ${store(vw, f"r{j}", "to", str(j * lot * stride))}
 % endfor
             }
         }
     }
     for (int block = part * ${share}; block < min(part * ${share} + ${share}, ${blocks}); ++block) {
-    __global const float *w = weights + block * ${places * ic * ocb};
     for (int place = 0; place < ${places}; ++place) {
-        __local const float *a = spread + place * ${mr * stride};
+    __global const float *here = weights + (block * ${places} + place) * ${ic * ocb};
+    for (int set = 0; set < ${sets}; ++set) {
+        __global const float *w = here;
+        __local const float *a = spread + (place * ${lot} + set * ${mr}) * ${stride};
 % for t in range(mr):
         V ${", ".join(f"p{t}_{v} = (V)(0.0f)" for v in range(nv))};
 % endfor
@@ -105,25 +111,32 @@ __kernel void ${name}(
 %  endfor
             }
 % endfor
-% if ahead:
+% if ahead and sets == 1:
 %  for v in range(0, ocb, LINE):
             ${pf.fetch(f"w + {READ_AHEAD * ocb + v}")}
 %  endfor
+% elif ahead:
+%  for line in range(pace):
+            ${pf.fetch_far(f"here + {ic * ocb} + (set * {ic} + k) * {pace * LINE} + {line * LINE}")}
+%  endfor
+% endif
+% if ahead:
 %  for v in range(0, step, LINE):
             ${pf.fetch(f"a + {mr * stride + v} + k * {step}")}
 %  endfor
 % endif
             w += ${ocb};
         }
-        __local float *product = products + place * ${mr * ocb};
+        __local float *product = products + (place * ${lot} + set * ${mr}) * ${ocb};
 % for t in range(mr):
 %  for v in range(nv):
         ${store(vw, f"p{t}_{v}", "product", str(t * ocb + v * vw))}
 %  endfor
 % endfor
     }
-    for (int t = 0; t < ${mr}; ++t) {
-        const int tile = group * ${mr} + t;
+    }
+    for (int t = 0; t < ${lot}; ++t) {
+        const int tile = group * ${lot} + t;
         if (tile >= ${tiles}) break;
         const int n = tile / ${high * wide}, top = tile / ${wide} % ${high} * ${m}, left = tile % ${wide} * ${m};
         const int vectors = ${nv if tail == nv else f"block == {blocks - 1} ? {tail} : {nv}"};
@@ -133,7 +146,7 @@ __kernel void ${name}(
             V half_way[${m * n}];
             for (int j = 0; j < ${n}; ++j) {
 % for i in range(n):
-                const V d${i} = ${load("float", vw, "from", f"({i * n} + j) * {mr * ocb}")};
+                const V d${i} = ${load("float", vw, "from", f"({i * n} + j) * {lot * ocb}")};
 % endfor
                 ${wg_.by_columns(at, lambda i: f"half_way[{i * n} + j]", lambda k: f"d{k}")}
             }

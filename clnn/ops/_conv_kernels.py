@@ -19,8 +19,9 @@ from clnn.layout import TensorLayout
 from clnn.ops._base import Arg, Array, Const, In, Launch, Out, Problem, Target, Variant, grid
 from clnn.ops._conv_pack import pack_table, pack_weights, start_shift
 from clnn.ops._steps import heavy, operand_args, operand_layouts
+from clnn.ops._stream import streams
 from clnn.ops._tiles import Extents, Tile, conv_tiles
-from clnn.ops._winograd import Plan, matrices, pack, plan, plans
+from clnn.ops._winograd import Plan, cold_cycles, matrices, pack, plan, plans
 from clnn.types import I8, I16, U8
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 BIAS = 2
 FEW = 4  # input channels up to which their order in memory does not matter
 L2_BYTES = 256 * 1024  # weights that stay close to a core while pixels move over them
+STREAMS = 3  # of a tile that are worth a measurement
 OTHER_ORDER = 1.04  # cost of the group order that the size of the weights speaks against
 PLAIN_LOTS = 4  # cost of lots of products in C against one by one
 ERRORS = {2: 2e-5, 4: 1e-4, 6: 2e-4}  # of Winograd's products, by the extent of their tiles
@@ -179,14 +181,49 @@ def direct_tiles(spec: Conv2d, problem: Problem, dot: Dot) -> list[tuple[float, 
     src, dst = _images(problem)
     products = int(np.prod(spec.window.kernel)) * src.shape[1] // spec.group
     times = products * spec.group * dst.shape[0] * dot.cycles / problem.target.compute_units
+    weights = problem.input(1).type
+    cold = cold_cycles(weights.nbytes, problem.target)
     found = conv_tiles(_extents(spec, problem, dot))
-    return [(cycles * times, tile) for cycles, tile in found]
+    return [(cycles * times + cold, tile) for cycles, tile in found]
+
+
+def streamed(spec: Conv2d, problem: Problem, every: bool = False) -> list[Variant]:
+    """Return the direct kernel that reads its weights once, or `every` one worth a try.
+
+    None for other than floats, and where the weights stay close to a core while pixels move over
+    them.
+    """
+    weights, target = problem.input(1).const, problem.target
+    assert weights is not None
+    if spec.arith is not FLOAT or not target.is_cpu or not has_border(spec, problem):
+        return []
+    if not innermost(problem.input(0).layout) or weights.nbytes <= L2_BYTES:
+        return []
+    taps, ic = int(np.prod(spec.window.kernel)), weights.shape[1]
+    extents = _extents(spec, problem, ONE)
+    found = [
+        direct(spec, problem, ONE, tile, cost * made.factor, False, made.chunk, made.bands)
+        for cost, tile in direct_tiles(spec, problem, ONE)
+        for made in streams(extents, tile, ic, taps, target.local_bytes)[: STREAMS if every else 1]
+    ]
+    return found[: None if every else 1]
 
 
 def direct(
-    spec: Conv2d, problem: Problem, dot: Dot, tile: Tile, cost: float, first: bool | None = None
+    spec: Conv2d,
+    problem: Problem,
+    dot: Dot,
+    tile: Tile,
+    cost: float,
+    first: bool | None = None,
+    chunk: int = 0,
+    bands: int = 1,
 ) -> Variant:
-    """Return the register-tiled kernel; first: blocks of channels are neighbours, not pixels."""
+    """Return the register-tiled kernel; first: blocks of channels are neighbours, not pixels.
+
+    chunk: input channels that a work-item takes through all tiles of its band at once, 0 for a
+    work-item per tile.
+    """
     params = _common(spec, problem)
     dst, arith = params["dst"], params["arith"]
     oc, ic = dst.shape[1] // spec.group, params["src"].shape[1] // spec.group
@@ -200,9 +237,9 @@ def direct(
     tiles = -(-dst.shape[2] * dst.shape[3] // tile.mr)
     if mode == "row":
         tiles = -(-dst.shape[2] // tile.rows) * -(-dst.shape[3] // (tile.mr // tile.rows))
-    global_size, local = grid(problem.target, *(blocks, tiles) if first else (tiles, blocks),
-                              dst.shape[0])  # fmt: skip
-    order = "blocks" if first else "pixels"
+    extents = (blocks, bands) if chunk else (blocks, tiles) if first else (tiles, blocks)
+    global_size, local = grid(problem.target, *extents, dst.shape[0])
+    order = f"c{chunk}_b{bands}" if chunk else "blocks" if first else "pixels"
     ways = "".join(f"_{way}" for way in (mode, dot.name, order) if way)
     shape = f"{tile.rows}x{tile.mr // tile.rows}" if tile.rows > 1 else str(tile.mr)
     name = _label("conv2d_direct", spec, f"t{shape}x{tile.channels}{ways}")
@@ -214,7 +251,7 @@ def direct(
         params["types"] = (params["types"][0], "short", *params["types"][2:])
     params |= {"name": name, "ic": ic, "oc": oc, "groups": spec.group, "mode": mode,
                "dot": dot.name, "rows": rows, "blocks_first": first, "wg": local, "mr": tile.mr,
-               "th": tile.rows, "nv": tile.nv, "vw": tile.vw,
+               "th": tile.rows, "nv": tile.nv, "vw": tile.vw, "chunk": chunk, "bands": bands,
                "ahead": "prefetch" in problem.target.features,
                "staged": heavy(spec.steps) or arith is not FLOAT}  # fmt: skip
     args = [In(0), *args, *operand_args(problem, spec.steps), Out(0)]
@@ -324,7 +361,8 @@ def _winograd_variant(
     spec: Conv2d, problem: Problem, params: dict[str, Any], made: Plan, cost: float
 ) -> Variant:
     src, dst = params["src"], params["dst"]
-    groups = -(-dst.shape[0] * -(-dst.shape[2] // made.m) * -(-dst.shape[3] // made.m) // made.mr)
+    tiles = dst.shape[0] * -(-dst.shape[2] // made.m) * -(-dst.shape[3] // made.m)
+    groups = -(-tiles // (made.mr * made.sets))
     global_size, local = grid(problem.target, groups, made.parts)
     weights = problem.input(1).const
     assert weights is not None
@@ -335,12 +373,12 @@ def _winograd_variant(
         args.append(Const(lambda: bias))
     kernel = matrices(made.m)
     tile = f"f{made.m}_t{made.mr}x{made.nv * made.vw}"
-    name = _label("winograd", spec, f"{tile}_p{made.parts}")
+    name = _label("winograd", spec, f"{tile}_p{made.parts}" + f"_s{made.sets}" * (made.sets > 1))
     reach = tuple(src.shape[a] + src.after[a] - 1 for a in (2, 3))
     params = params | {"name": name, "ic": src.shape[1], "oc": dst.shape[1], "reach": reach, "m": made.m,
                "bt": kernel.bt, "at": kernel.at, "has_bias": problem.has(BIAS), "wg": local,
                "mr": made.mr, "nv": made.nv, "vw": made.vw, "parts": made.parts,
-               "stride": made.stride, "ahead": "prefetch" in problem.target.features}  # fmt: skip
+               "stride": made.stride, "sets": made.sets, "ahead": "prefetch" in problem.target.features}  # fmt: skip
     args += [*operand_args(problem, spec.steps), Out(0)]
     launch = Launch("conv2d_winograd.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,), cost, ERRORS[made.m])

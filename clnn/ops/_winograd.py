@@ -18,9 +18,11 @@ TAPS = 3
 POINTS = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
 SIZES = (4, 2)
 ALL_SIZES = (4, 2, 6)  # 6: worth a measurement, never the estimate's choice
+SETS = (1, 2, 3, 4)
 MOST = 3  # plans of one kind that are worth a measurement
-CACHES = ((2**20, 24), (2**24, 10))  # bytes that a cache holds, and gives a core per cycle
+CACHES = ((2**20, 24), (2**24, 7))  # bytes that a cache holds, and gives a core per cycle
 MEMORY = 3  # bytes per cycle and core beyond
+EXPOSED = 0.5  # share of the time that weights take from memory which products do not hide
 Matrix = tuple[tuple[float, ...], ...]
 
 
@@ -69,6 +71,7 @@ class Plan:
     """Tiles of m x m outputs, mr of them by nv vectors of vw channels at once, in `parts` shares.
 
     stride: elements between tiles in local memory. cycles: estimated time of the slowest core.
+    sets: of mr tiles that a work-item takes.
     """
 
     m: int
@@ -78,6 +81,7 @@ class Plan:
     parts: int
     stride: int
     cycles: float
+    sets: int = 1
 
 
 def plan(
@@ -106,32 +110,40 @@ def _plans(
         for mr in range(4, (31 // nv) + 1)
         if mr * nv + nv + 1 <= 32
         for parts in sorted({1, target.compute_units})
-        if (made := _plan(shape, ic, target, (m, mr, nv, vw, parts))) is not None
+        for sets in SETS
+        if (made := _plan(shape, ic, target, (m, mr, nv, vw, parts, sets))) is not None
     ]
 
 
 def _plan(
-    shape: tuple[int, ...], ic: int, target: Target, tile: tuple[int, int, int, int, int]
+    shape: tuple[int, ...], ic: int, target: Target, tile: tuple[int, int, int, int, int, int]
 ) -> Plan | None:
     batch, oc, high, wide = shape
-    m, mr, nv, vw, parts = tile
+    m, mr, nv, vw, parts, sets = tile
     places = (m + TAPS - 1) ** 2
     stride = ic + vw if ic % 64 == 0 else ic
     blocks = -(-oc // (nv * vw))
-    local = places * mr * (stride + nv * vw) * 4
-    if local > target.local_bytes or parts > blocks:
+    local = places * mr * sets * (stride + nv * vw) * 4
+    tiles = batch * -(-high // m) * -(-wide // m)
+    if local > target.local_bytes or parts > blocks or (sets > 1 and (sets - 1) * mr >= tiles):
         return None
-    groups = -(-batch * -(-high // m) * -(-wide // m) // mr)
+    groups = -(-tiles // (mr * sets))
     share = -(-blocks // parts)
     work = mr * nv
     slots = max(work, mr + nv + 1) + 3
     packed = places * ic * oc * 4
     speed = next((rate for size, rate in CACHES if packed + local < size), MEMORY)
-    multiply = places * ic * max(slots / 2, nv * vw * 4 / speed) * share
-    spread = mr * (ic // vw) * 5 * places
-    gather = mr * share * nv * 4 * places
+    multiply = places * ic * max(sets * slots / 2, nv * vw * 4 / speed) * share
+    spread = sets * mr * (ic // vw) * 5 * places
+    gather = sets * mr * share * nv * 4 * places
     rounds = -(-groups * parts // target.compute_units)
-    return Plan(m, mr, nv, vw, parts, stride, rounds * (multiply + spread + gather))
+    cycles = rounds * (multiply + spread + gather) + cold_cycles(packed, target)
+    return Plan(m, mr, nv, vw, parts, stride, cycles, sets)
+
+
+def cold_cycles(nbytes: int, target: Target) -> float:
+    """Return the cycles that weights cost because they come from memory."""
+    return EXPOSED * nbytes / (MEMORY * target.compute_units)
 
 
 def pack(weights: Array, made: Plan) -> Array:

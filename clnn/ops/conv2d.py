@@ -140,6 +140,7 @@ class Conv2d(OpSpec):
             for dot in kernels.dots(self, problem):
                 cost, tile = kernels.direct_tiles(self, problem, dot)[0]
                 found.append(kernels.direct(self, problem, dot, tile, cost))
+            found += kernels.streamed(self, problem)
             found += kernels.winograd(self, problem)
             found.sort(key=lambda v: v.cost)
         return [*found, kernels.reference(self, problem)]
@@ -154,6 +155,7 @@ class Conv2d(OpSpec):
             for cost, tile in kernels.direct_tiles(self, problem, dot)
             for first in (True, False)
         ]
+        found += kernels.streamed(self, problem, every=True)
         if kernels.fits_depthwise(self, problem):
             found += [
                 kernels.depthwise(self, problem, *tile)

@@ -12,8 +12,10 @@ from clnn.layout import TensorLayout
 from clnn.ops._base import Array
 from clnn.plan.schedule import ConstArg, Plan, PlannedArg, TensorArg
 from clnn.runtime.loader import load
+from clnn.runtime.pages import lent, pages
 from clnn.runtime.program import Device
 
+GROWTH = 3  # times the model's constants that packed ones may take before they are moved
 APART = 4096  # bytes that constants begin at multiples of, in one buffer: at least any sub-buffer's
 
 
@@ -73,23 +75,22 @@ class Constants:
                         data.nbytes, self._device)  # fmt: skip
 
     def _upload_together(self, args: dict[object, PlannedArg]) -> None:
-        """Upload all constants into one buffer; each is freed here as soon as it is there."""
-        cl = load()
-        made = {key: self._made(arg) for key, arg in args.items()}
-        places, total = {}, 0
-        for key, data in made.items():
-            places[key] = (total, data.nbytes)
-            total += -(-data.nbytes // APART) * APART
-        if total > self._device.info.max_alloc > 0:
-            self._buffers = {key: self._upload(made.pop(key)) for key in list(made)}
+        """Make all constants in one piece of host memory, which becomes the device's own."""
+        host, end, places = pages(GROWTH * sum(c.nbytes for c in self._plan.consts.values())), 0, {}
+        for key, arg in args.items():
+            data = self._made(arg)
+            if end + data.nbytes > host.size:
+                more = pages(2 * (end + data.nbytes))
+                more[:end] = host[:end]
+                host = more
+            host[end : end + data.nbytes] = data.reshape(-1).view(np.uint8)
+            places[key] = (end, data.nbytes)
+            end += -(-data.nbytes // APART) * APART
+        if end > self._device.info.max_alloc > 0:
+            self._buffers = {k: self._upload(host[at : at + n]) for k, (at, n) in places.items()}
             return
         context = self._device.context
-        self.whole = allocate(lambda: cl.Buffer(context, cl.mem_flags.READ_ONLY, total), total,
-                              self._device)  # fmt: skip
-        queue = cl.CommandQueue(context)
-        for key in list(made):
-            cl.enqueue_copy(queue, self.whole, made.pop(key), dst_offset=places[key][0])
-        queue.finish()
+        self.whole = allocate(lambda: lent(context, host[: max(end, APART)]), end, self._device)
         self._places = places
 
 

@@ -16,6 +16,7 @@ from clnn.plan.schedule import ConstArg, Plan, PlannedLaunch, Port, ScratchArg, 
 from clnn.runtime.constants import Constants, allocate
 from clnn.runtime.loader import load
 from clnn.runtime.merged import Segment
+from clnn.runtime.pages import LARGE, lent, pages
 from clnn.runtime.program import Device
 
 LARGEST_ARENA = 2**31 - 1  # bytes; kernels take offsets as int
@@ -118,6 +119,9 @@ class ExecutionState:
 
     def _filled(self, nbytes: int) -> Any:
         """Return a buffer of zeros, of poison where there are guards."""
+        if self.device.info.type == "cpu" and nbytes >= LARGE and not self.plan.guard:
+            context = self.device.context
+            return allocate(lambda: lent(context, pages(nbytes)), nbytes, self.device)
         made = self._buffer(nbytes)
         pattern = np.uint8(POISON if self.plan.guard else 0)
         load().enqueue_fill_buffer(self.queue, made, pattern, 0, max(nbytes, 4))

@@ -59,6 +59,8 @@ convolve("conv_dynamic", (1, 3, 4, 5), 4, SAME3, dynamic=True, steps=RESIDUAL, e
 convolve("conv_any_order", (2, 3, 4, 5), 4, SAME3, dynamic=True, bias=False,
          orders={"i0": (3, 1, 0, 2), "o0": (0, 1, 2, 3)})  # fmt: skip
 convolve("conv_heavy_weights", (1, 256, 1, 1), 257, window((1, 1)), only="direct", targets=("cpu",))
+convolve("conv_streams", (1, 512, 1, 3), 130, window((1, 1)), steps=RESIDUAL, extra=(1, 130, 1, 3),
+         only="direct", targets=("cpu",))  # fmt: skip
 convolve("winograd", (1, 16, 4, 5), 48, SAME3, steps=RESIDUAL, extra=(1, 48, 4, 5), only="winograd",
          targets=("cpu",))  # fmt: skip
 convolve("winograd_border", (2, 16, 3, 9), 16, window((3, 3), before=(1, 0), after=(0, 2)), border=2,

@@ -9,7 +9,8 @@ from harness import check_op, normal, single_node
 from clnn.errors import ShapeError
 from clnn.ops import _conv_kernels
 from clnn.ops._functions import Step
-from clnn.ops._tiles import Tile
+from clnn.ops._stream import Stream, streams
+from clnn.ops._tiles import Extents, Tile
 from clnn.ops._window import Window
 from clnn.ops._winograd import Plan, matrices
 from clnn.ops.conv2d import Conv2d
@@ -76,12 +77,14 @@ def test_winograd(device, size, pads):
     assert "_f4_" in name or "_f2_" in name
 
 
-@pytest.mark.parametrize("m,mr,nv", [(4, 5, 1), (2, 6, 4), (4, 9, 3), (2, 14, 2), (6, 4, 2)])
-def test_tiles_of_winograd(device, monkeypatch, m, mr, nv):
+@pytest.mark.parametrize("m,mr,nv,sets", [
+    (4, 5, 1, 1), (2, 6, 4, 2), (4, 9, 3, 1), (2, 14, 2, 1), (6, 4, 2, 1), (2, 5, 2, 3), (4, 2, 1, 4),
+])  # fmt: skip
+def test_tiles_of_winograd(device, monkeypatch, m, mr, nv, sets):
     monkeypatch.setattr(
         _conv_kernels,
         "plan",
-        lambda shape, ic, target, vw: Plan(m, mr, nv, vw, 2 if nv < 3 else 1, ic, 0.0),
+        lambda shape, ic, target, vw: Plan(m, mr, nv, vw, 2 if nv < 3 else 1, ic, 0.0, sets),
     )
     steps = (Step("add", operand=3), Step("relu"), Step("mul", operand=4))
     spec, inputs = case(1, 16, 64, 7, 10, SAME, steps=steps, bias=nv != 1)
@@ -121,6 +124,44 @@ def test_tiles(device, monkeypatch, tile, size, steps):
     orders = {"i3": (0, 2, 3, 1)}
     (name,) = check_op(device, spec, inputs, consts=(1, 2), orders=orders, only="direct")
     assert tile.mode in name
+
+
+STREAMS = [  # tile, height and width of the output, window, input channels, chunk, bands
+    (Tile(5, 2, 16, "row"), (3, 13), window((3, 2), (1, 2), before=(1, 0)), 24, 8, 2),
+    (Tile(14, 2, 16, "row", 2), (5, 7), SAME, 16, 16, 1),
+    (Tile(13, 2, 16, "flat"), (5, 6), window((1, 1)), 40, 40, 3),
+    (Tile(6, 4, 16, "flat"), (2, 3), window((1, 1)), 48, 16, 1),
+    (Tile(3, 1, 16, "row"), (9, 3), window((2, 1), dilations=(3, 1)), 32, 8, 4),
+]
+
+
+@pytest.mark.parametrize("made", STREAMS, ids=[f"{s[0].mode}_c{s[4]}_b{s[5]}" for s in STREAMS])
+@pytest.mark.parametrize("steps", ["relu", "residual", "heavy"])
+def test_streamed_weights(device, monkeypatch, made, steps):
+    """Sums wait from chunk to chunk; a band may be short of tiles, or have none."""
+    tile, size, win, ic, chunk, bands = made
+    monkeypatch.setattr(_conv_kernels, "L2_BYTES", 0)
+    monkeypatch.setattr(_conv_kernels, "direct_tiles", lambda *_: [(0.0, tile)])
+    monkeypatch.setattr(_conv_kernels, "streams", lambda *_: [Stream(chunk, bands, 0.9)])
+    size = [(e - 1) * s + d * (k - 1) + 1 - b - a for e, s, d, k, b, a in
+            zip(size, win.strides, win.dilations, win.kernel, win.before, win.after, strict=True)]  # fmt: skip
+    spec, inputs = case(2, ic, 55, *size, win, steps=STEPS[steps], bias=steps != "relu")
+    inputs += [normal((2, 55, *win.output(size)), 7)] if steps != "relu" else []
+    orders = {"i3": (0, 2, 3, 1)}
+    names = check_op(device, spec, inputs, consts=(1, 2), orders=orders, only="direct")
+    assert any(f"_{tile.mode}_c{chunk}_b{bands}" in name for name in names)
+
+
+def test_weights_stream_where_they_do_not_stay_near():
+    near = Extents(7, 7, 512, 16)
+    tile = Tile(7, 3, 16, "row")
+    best = streams(near, tile, 512, 9, 1 << 20)[0]
+    assert best.chunk == 128 and best.bands == 1 and best.factor < 1
+    assert all(s.factor > 1 for s in streams(Extents(56, 56, 512, 16), tile, 512, 9, 1 << 20))
+    whole = streams(Extents(14, 14, 1024, 16, flat=True), Tile(14, 2, 16, "flat"), 256, 1, 1 << 20)
+    assert whole[0].chunk == 256 and whole[0].factor < 1
+    assert not streams(near, Tile(7, 3, 16, "pointer"), 512, 9, 1 << 20)
+    assert not streams(near, tile, 509, 9, 1 << 20)
 
 
 @pytest.mark.parametrize("channels", [2, 3, 4])

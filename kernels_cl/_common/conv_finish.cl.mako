@@ -1,0 +1,128 @@
+<%doc>
+Results of conv2d_direct's tiles: arithmetic, fused steps and stores. Reads the parameters of that template.
+
+table_row(k, v)         vector v of row k of the arithmetic's constants
+expect_operands(t)      reads ahead what steps will read, for tiles at fixed addresses
+finish_all(t, halves)   statements that finish and store the tile's results, in sums a{pixel}_{vector},
+                        or in t[] where they are in halves
+t: Tiles of the image (_common/pixels.cl.mako)
+</%doc>
+<%namespace name="ar" file="/${context['arith'].library}"/>
+<%namespace name="pf" file="prefetch.cl.mako"/>
+<%namespace name="px" file="pixels.cl.mako"/>
+<%namespace name="st" file="steps.cl.mako"/>
+<%namespace name="tl" file="tile.cl.mako"/>
+<%!
+def blocks_of(oc, ocb):
+    """Return the blocks of a group's channels, and the channels of the last one."""
+    blocks = -(-oc // ocb)
+    return blocks, oc - (blocks - 1) * ocb
+%>
+<%def name="table_row(k, v)">\
+<%
+    ocb = nv * vw
+    rows_of = blocks_of(oc, ocb)[0] * groups * ocb
+    where = f"{k * rows_of} + block * {ocb} + {v * vw}" if k else f"block * {ocb} + {v * vw}"
+%>\
+${load(types[2], vw, "table", where)}\
+</%def>
+<%def name="finish(m, v, count, value)">\
+<%
+    yt = types[3]
+    lane = f"+ {v * vw}" if v else ""
+    row = (lambda k: f"r{k}_{v}") if staged else (lambda k: capture(table_row, k, v).strip())
+    def operand(which):
+        k, layout = operands[which]
+        where = index(layout, "n", f"oc {lane}", f"y{m}", f"x{m}")
+        pitch = layout.pitches[1] if layout.shape[1] != 1 else 0
+        return capture(tl.load_lanes, vw, f"extra{k}", where, pitch, count, yt).strip()
+%>\
+    ${ar.finish(arith, vw, value, "result", row)}
+    ${st.apply(steps, value, yt, vw, operand)}
+    ${tl.store_lanes(vw, arith.result(value, "result"), "dst", index(dst, "n", f"oc {lane}", f"y{m}", f"x{m}"), dst.pitches[1] if oc * groups > 1 else 1, 0, count)}
+</%def>
+<%def name="finish_tile(t, channels)">\
+% for m in range(mr):
+    {
+%  if t.even:
+    ${px.place(mode, t, m, str(m))}
+%  endif
+%  if not t.exact:
+    if (${px.stored(mode, t, m, str(m))})
+%  endif
+    {
+%  for v in range(nv):
+%   if channels - v * vw > 0:
+    ${finish(m, v, min(channels - v * vw, vw), f"a{m}_{v}")}
+%   endif
+%  endfor
+    }
+    }
+% endfor
+</%def>
+<%def name="finish_staged(t, halves, channels)">\
+<% V = vec_type(arith.acc, vw) %>\
+% if arith.result("", "result"):
+%  for v in range(nv):
+%   for k in range(rows):
+    const ${vec_type(types[2], vw)} r${k}_${v} = ${table_row(k, v)};
+%   endfor
+%  endfor
+% endif
+% if halves == 1:
+    ${V} t[${mr * nv}];
+%  for m in range(mr):
+%   for v in range(nv):
+    t[${m * nv + v}] = a${m}_${v};
+%   endfor
+%  endfor
+% endif
+    for (int m = 0; m < ${mr}; ++m) {
+        ${px.place(mode, t, "m", "_m")}
+% if not t.exact:
+        if (!(${px.stored(mode, t, "m", "_m")})) continue;
+% endif
+% for v in range(nv):
+%  if channels - v * vw > 0:
+        {
+            ${V} value = t[m * ${nv} + ${v}];
+            ${finish("_m", v, min(channels - v * vw, vw), "value")}
+        }
+%  endif
+% endfor
+    }
+</%def>
+<%def name="finish_all(t, halves)">\
+<%
+    ocb = nv * vw
+    blocks, tail = blocks_of(oc, ocb)
+    do_finish = (lambda n: finish_staged(t, halves, n)) if staged else (lambda n: finish_tile(t, n))
+%>\
+% if tail == ocb:
+    ${do_finish(ocb)}
+% elif blocks == 1:
+    ${do_finish(tail)}
+% else:
+    if (part < ${blocks - 1}) {
+    ${do_finish(ocb)}
+    } else {
+    ${do_finish(tail)}
+    }
+% endif
+</%def>
+<%def name="expect_operands(t)">\
+% if ahead and t.even:
+%  for k, layout in operands.values():
+%   if layout.pitches[1] == 1 and layout.pitches[3]:
+%    for m in range(mr):
+    {
+    ${px.place(mode, t, m, str(m))}
+%     for v in range(0, nv * vw, 64 // size_of(types[3])):
+    ${pf.fetch(f"extra{k} + {index(layout, 'n', f'oc + {v}', f'y{m}', f'x{m}')}")}
+%     endfor
+    }
+%    endfor
+%   endif
+%  endfor
+% endif
+</%def>

@@ -1,0 +1,69 @@
+"""Host memory as device memory: zeros, whole pages, alive as long as its buffer."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pyopencl as cl
+import pytest
+
+import clnn
+from clnn.runtime.constants import Constants
+from clnn.runtime.device import select
+from clnn.runtime.pages import LARGE, lent, pages
+from clnn.runtime.program import Device
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, LARGE, LARGE + 1])
+def test_pages_are_zeros_at_the_begin_of_a_page(nbytes):
+    made = pages(nbytes)
+    assert made.dtype == np.uint8 and made.size % LARGE == 0 and made.size >= max(nbytes, 1)
+    assert made.ctypes.data % 4096 == 0 and not made.any()
+
+
+def test_a_buffer_keeps_its_host_memory(device):
+    opened = Device.open(select(device))
+    queue = cl.CommandQueue(opened.context)
+    host = pages(LARGE)
+    host[:1000] = np.arange(1000) % 251
+    buffer = lent(opened.context, host)
+    del host
+    gc.collect()
+    found = np.empty(LARGE, np.uint8)
+    cl.enqueue_copy(queue, found, buffer)
+    assert np.array_equal(found[:1000], np.arange(1000) % 251) and not found[1000:].any()
+
+
+def test_constants_that_outgrow_their_memory_are_moved(device, monkeypatch):
+    from small_graphs import GRAPHS
+
+    import clnn.runtime.constants as constants
+
+    graph = GRAPHS["classifier"]()
+    with clnn.compile_model(graph, device) as session:
+        made = session._constants
+        want = [_bytes(session, made, a) for a in _args(session)]
+        asked: list[int] = []
+
+        def short_at_first(nbytes):
+            asked.append(nbytes)
+            return pages(nbytes)[: 64 if len(asked) == 1 else None]
+
+        monkeypatch.setattr(constants, "pages", short_at_first)
+        again = Constants(session._device, session.plan, together=True)
+        assert again.whole is not None and len(asked) > 1
+        assert [_bytes(session, again, a) for a in _args(session)] == want
+
+
+def _args(session):
+    from clnn.plan.schedule import ConstArg
+
+    return [a for launch in session.plan.launches for a in launch.args if isinstance(a, ConstArg)]
+
+
+def _bytes(session, constants, arg):
+    buffer = constants.buffer(arg)
+    found = np.empty(buffer.size, np.uint8)
+    cl.enqueue_copy(cl.CommandQueue(session._device.context), found, buffer)
+    return found.tobytes()
