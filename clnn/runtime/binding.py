@@ -39,7 +39,7 @@ class InputBinding:
         zero = np.zeros(port.type.shape, port.type.dtype.numpy)
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR | cl.mem_flags.COPY_HOST_PTR
         self.buffer = cl.Buffer(device.context, flags, hostbuf=lay_out(zero, self.layout, fill))
-        for state in session._made:
+        for state in (*session._made, *session._streamed):
             state.bind(port, Memory(self.buffer, 0))
 
     def copy_from(self, array: Array) -> None:
@@ -61,7 +61,7 @@ class InputBinding:
 
     def release(self) -> None:
         """Give the input back to `feeds`."""
-        for state in self._session._made:
+        for state in (*self._session._made, *self._session._streamed):
             state.unbind(self.port)
 
 

@@ -7,7 +7,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from clnn.codegen.render import render
-from clnn.errors import DeviceLostError, DTypeError, InputNameError, ShapeError
+from clnn.errors import DeviceLostError, DTypeError, InputNameError, SettingError, ShapeError
 from clnn.graph.ir import Graph
 from clnn.layout import TensorLayout
 from clnn.ops._base import Array, Target
@@ -32,6 +32,7 @@ from clnn.runtime.probe import CAPABILITY_NAMES
 from clnn.runtime.profile import Profile
 from clnn.runtime.program import Device
 from clnn.runtime.state import ExecutionState, Joined, Memory, one_arena
+from clnn.runtime.stream import Stream
 from clnn.settings import setting
 
 
@@ -114,6 +115,7 @@ class Session:
         self._idle: queue.LifoQueue[ExecutionState] = queue.LifoQueue()
         self._made = [self._new_state()]
         self._idle.put(self._made[0])
+        self._streamed: list[ExecutionState] = []
         self._pid = os.getpid()
         self._closed = False
         times = (started, planned, packed, time.perf_counter())
@@ -220,6 +222,45 @@ class Session:
         outs = self(feeds)
         return [outs[n] for n in wanted]
 
+    def stream(
+        self, feeds: Iterable[Mapping[str, Any]], depth: int = 2
+    ) -> Generator[dict[str, Array], None, None]:
+        """Return a generator of outputs for an iterable of feeds, in the same order.
+
+        Up to `depth` items are in flight: while one runs, the next is taken and uploaded. Each has
+        an execution state of its own, made for this stream whatever Options.states says and freed
+        at its end, so calls of the session go on beside it. A feed's arrays may be used again as
+        soon as the next feed is asked for. Where an input is bound, or a profile is taken, items
+        run one by one. An error of the iterable, of a feed or of the device is raised in the place
+        of its item, after the outputs before it, and ends the stream. Closing the generator early
+        waits for what is in flight and drops it; feeds taken ahead, fewer than `depth`, are gone.
+        Several streams may run at once, each read by one thread at a time.
+        Raises SettingError for a depth below 1, else what a call raises.
+        """
+        self._alive()
+        if depth < 1:
+            raise SettingError(f"stream(depth={depth}): depth must be at least 1.")
+        if isinstance(feeds, Mapping):
+            raise InputNameError(
+                "stream takes an iterable of feeds. For one feed call the session."
+            )
+        return Stream(self, iter(feeds), depth)()
+
+    def _stream_state(self) -> ExecutionState:
+        with self._device.lock:
+            state = self._new_state()
+            self._streamed.append(state)
+            return state
+
+    def _end_stream(self, states: Sequence[ExecutionState]) -> None:
+        with self._device.lock:
+            self._streamed = [s for s in self._streamed if s not in states]
+
+    @property
+    def _watched(self) -> bool:
+        """Whether runs of this thread are timed launch by launch."""
+        return self._timed or getattr(self._local, "profile", None) is not None
+
     @contextmanager
     def profile(
         self, trace: str | os.PathLike[str] | None = None, separate: bool = False
@@ -316,6 +357,7 @@ class Session:
         """Free the device memory; later calls raise DeviceLostError."""
         self._closed = True
         self._made.clear()
+        self._streamed.clear()
         self._bindings.clear()
         while not self._idle.empty():
             self._idle.get_nowait()

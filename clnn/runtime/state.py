@@ -225,10 +225,10 @@ class ExecutionState:
         self.bound = bound
         self.launches = self._prepare()
 
-    def enqueue(self, ready: Enqueue) -> Any:
-        """Enqueue one launch; returns its event."""
+    def enqueue(self, ready: Enqueue, waits: Sequence[Any] | None = None) -> Any:
+        """Enqueue one launch, behind the events `waits` too; returns its event."""
         return load().enqueue_nd_range_kernel(
-            self.queue, ready.kernel, ready.global_size, ready.local_size
+            self.queue, ready.kernel, ready.global_size, ready.local_size, wait_for=waits
         )
 
     def upload(self, value: str, array: Array) -> Any:
@@ -239,13 +239,13 @@ class ExecutionState:
             return None
         return cl.enqueue_copy(self.queue, where.buffer, array, dst_offset=start, is_blocking=False)
 
-    def download(self, value: str, out: Array) -> Any:
-        """Copy a dense value to a host array and wait for it; return as upload does."""
+    def download(self, value: str, out: Array, wait: bool = True) -> Any:
+        """Copy a dense value to a host array, and wait for it; return as upload does."""
         cl = load()
         where, start = self._place(value)
         if not out.size:
             return None
-        return cl.enqueue_copy(self.queue, out, where.buffer, src_offset=start, is_blocking=True)
+        return cl.enqueue_copy(self.queue, out, where.buffer, src_offset=start, is_blocking=wait)
 
     def _place(self, value: str) -> tuple[Memory, int]:
         placed = self.plan.placed[value]
