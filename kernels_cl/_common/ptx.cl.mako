@@ -8,9 +8,14 @@ private arrays `uint a[]`; loops over them are unrolled for "ptx", so that indic
 declare(body, kinds, copies)
     Functions that the emulated body needs, in front of the kernel. kinds: of warp.KINDS. copies: how
     many copies of one work-item may be under way.
-prepare(body, words, warps, memory)
+prepare(body, words, warps, memory, bytes)
     Statements at the top of the kernel. words: of exchange per warp (exchange_words). memory: name of
-    the `__local uint` array that addresses are within. Declares `shared_`, the address of its byte 0.
+    the `__local uint` array of `bytes` bytes that addresses are within. Declares `shared_`, the
+    address of its byte 0.
+sync(body)
+    A barrier of the group for local memory.
+word(body, memory, at)
+    Expression of the word at address `at`.
 over(body, name, count), begin(body, name, count)
     A loop of text: for each index of over(), the text behind begin() up to a closing brace.
 ldmatrix(body, count, trans, d, at)
@@ -60,16 +65,34 @@ ${bi.functions()}
 ${wa.functions(kinds)}
 % endif
 </%def>
-<%def name="prepare(body, words, warps, memory)">\
+<%def name="prepare(body, words, warps, memory, bytes)">\
 % if body == "ptx":
     const uint shared_ = (uint)(size_t)${memory};
 % else:
-    __local uint exchange_[${words * warps}];
+    __local uint exchange_[${words * warps}], arrived_[${bytes // 16}], read_[${bytes // 16}];
     __local uint *words_ = exchange_ + (get_local_id(0) >> 5) * ${words};
-    __local uint *memory_ = ${memory};
     const uint shared_ = 0;
     copies copies_;
     copies_.first = copies_.end = copies_.committed = 0;
+    copies_.epoch = 1;
+    copies_.memory = ${memory};
+    copies_.arrived = arrived_;
+    copies_.read = read_;
+    for (int i = get_local_id(0); i < ${bytes // 16}; i += ${32 * warps}) arrived_[i] = read_[i] = 0;
+    barrier(CLK_LOCAL_MEM_FENCE);
+% endif
+</%def>
+<%def name="sync(body)">\
+    barrier(CLK_LOCAL_MEM_FENCE);
+% if body == "emulated":
+    ++copies_.epoch;
+% endif
+</%def>
+<%def name="word(body, memory, at)">\
+% if body == "ptx":
+${memory}[(${at} - shared_) / 4]\
+% else:
+copied(&copies_, ${at})\
 % endif
 </%def>
 <%def name="ldmatrix(body, count, trans, d, at)">\
@@ -82,7 +105,7 @@ ${wa.functions(kinds)}
     {
         uint at_[${count}];
         for (int i = 0; i < ${count}; ++i) at_[i] = ${at("i")};
-        warp_ldmatrix(words_, memory_, ${count}, ${int(trans)}, at_, ${d});
+        warp_ldmatrix(words_, &copies_, ${count}, ${int(trans)}, at_, ${d});
     }
 % endif
 </%def>
@@ -104,7 +127,7 @@ ${wa.functions(kinds)}
 % if body == "ptx":
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(${at}), "l"(${src}), "r"(${bytes}) : "memory");
 % else:
-    copy_start(&copies_, memory_, ${at}, ${src}, ${bytes});
+    copy_start(&copies_, ${at}, ${src}, ${bytes});
 % endif
 </%def>
 <%def name="commit(body)">\
@@ -118,7 +141,7 @@ ${wa.functions(kinds)}
 % if body == "ptx":
     asm volatile("cp.async.wait_group ${open};" : : : "memory");
 % else:
-    copy_wait(&copies_, memory_, ${open});
+    copy_wait(&copies_, ${open});
 % endif
 </%def>
 <%def name="round_tf32(body, count, d)">\

@@ -10,15 +10,19 @@ functions(kinds)
     defined. kinds: of KINDS, which matrix products are wanted. COPIES: how many may be under way.
 warp_shuffle(words, value, mode, by)
     shfl.sync.b32 of 32 lanes; mode 0 idx, 1 up, 2 down, 3 bfly.
-warp_ldmatrix(words, memory, count, trans, at, d)
-    `count` times ldmatrix.x4.b16: at[i] is the byte in `memory` of the row that this lane names,
+warp_ldmatrix(words, q, count, trans, at, d)
+    `count` times ldmatrix.x4.b16: at[i] is the byte in memory of the row that this lane names,
     d[4 i ..] are its four registers.
 warp_mma_KIND(words, mi, ni, a, b, c)
     mi x ni times mma.sync: a[4 i ..], b[2 j ..], and c[(i * ni + j) * 4 ..], which is added to.
-struct copies, copy_start, copy_commit, copy_wait
+struct copies, copy_start, copy_commit, copy_wait, copied
     cp.async.cg of 16 bytes. Bytes arrive when they are waited for, as late as they may, and where
     they will be lies POISON from the start, as early as it may: a wait too few, or a copy over what
-    is still read, makes wrong results.
+    is still read, makes wrong results. `epoch` counts the barriers of the group that the kernel
+    itself asks for; those of this file order more than a warp does. copied(q, at) is the word at a
+    byte: POISON where no such barrier came between its arrival and this read; and a copy that starts
+    without one after a read of the same piece brings POISON. So a missing barrier makes wrong
+    results too.
 </%doc>
 <%!
 # Instruction -> type of its sums, and of a product of two words of operands.
@@ -38,54 +42,61 @@ uint warp_shuffle(__local uint *words, const uint value, const int mode, const i
     barrier(CLK_LOCAL_MEM_FENCE);
     return found;
 }
-void warp_ldmatrix(__local uint *words, __local const uint *memory, const int count, const int trans,
-                   const uint *at, uint *d)
-{
-    const int lane = get_local_id(0) & 31;
-    for (int i = 0; i < count; ++i) words[i * 32 + lane] = at[i];
-    barrier(CLK_LOCAL_MEM_FENCE);
-    for (int i = 0; i < count; ++i) {
-        for (int q = 0; q < 4; ++q) {
-            __local const uint *rows = words + i * 32 + q * 8;
-            if (trans) {
-                // Elements (row 2t, column g) and (row 2t + 1, column g).
-                const int g = lane >> 2, t = lane & 3, up = (g & 1) * 16;
-                const uint low = memory[rows[2 * t] / 4 + g / 2] >> up & 0xffff;
-                d[4 * i + q] = low | (memory[rows[2 * t + 1] / 4 + g / 2] >> up) << 16;
-            } else {
-                d[4 * i + q] = memory[rows[lane >> 2] / 4 + (lane & 3)];
-            }
-        }
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);
-}
 typedef struct {
     __global const uchar *src[COPIES];
     uint at[COPIES];
     uint bytes[COPIES];
     uint group[COPIES];
-    uint first, end, committed;
+    uint first, end, committed, epoch;
+    __local uint *memory, *arrived, *read;
 } copies;
-void copy_start(copies *q, __local uint *memory, const uint at, __global const void *src, const uint bytes)
+uint copied(const copies *q, const uint at)
 {
-    for (int i = 0; i < 4; ++i) memory[at / 4 + i] = POISON;
+    atomic_xchg(&q->read[at / 16], q->epoch);
+    return atomic_or(&q->arrived[at / 16], 0u) >= q->epoch ? POISON : q->memory[at / 4];
+}
+void warp_ldmatrix(__local uint *words, const copies *q, const int count, const int trans, const uint *at, uint *d)
+{
+    const int lane = get_local_id(0) & 31;
+    for (int i = 0; i < count; ++i) words[i * 32 + lane] = at[i];
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int i = 0; i < count; ++i) {
+        for (int m = 0; m < 4; ++m) {
+            __local const uint *rows = words + i * 32 + m * 8;
+            if (trans) {
+                // Elements (row 2t, column g) and (row 2t + 1, column g).
+                const int g = lane >> 2, t = lane & 3, up = (g & 1) * 16;
+                const uint low = copied(q, rows[2 * t] + g / 2 * 4) >> up & 0xffff;
+                d[4 * i + m] = low | (copied(q, rows[2 * t + 1] + g / 2 * 4) >> up) << 16;
+            } else {
+                d[4 * i + m] = copied(q, rows[lane >> 2] + (lane & 3) * 4);
+            }
+        }
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+}
+void copy_start(copies *q, const uint at, __global const void *src, const uint bytes)
+{
+    const int spoilt = atomic_or(&q->read[at / 16], 0u) == q->epoch;
+    for (int i = 0; i < 4; ++i) q->memory[at / 4 + i] = POISON;
     const uint slot = q->end++ % COPIES;
     q->src[slot] = (__global const uchar *)src;
     q->at[slot] = at;
-    q->bytes[slot] = bytes;
+    q->bytes[slot] = spoilt ? POISON : bytes;
     q->group[slot] = q->committed;
 }
 void copy_commit(copies *q) { ++q->committed; }
-void copy_wait(copies *q, __local uint *memory, const uint open)
+void copy_wait(copies *q, const uint open)
 {
     for (; q->first != q->end && q->group[q->first % COPIES] + open < q->committed; ++q->first) {
-        const uint slot = q->first % COPIES;
+        const uint slot = q->first % COPIES, bytes = q->bytes[slot];
         for (uint i = 0; i < 4; ++i) {
             uint word = 0;
-            for (uint b = 0; b < 4; ++b)
-                if (4 * i + b < q->bytes[slot]) word |= (uint)q->src[slot][4 * i + b] << 8 * b;
-            memory[q->at[slot] / 4 + i] = word;
+            for (uint b = 4 * i; b < 4 * i + 4 && b < bytes && bytes <= 16; ++b)
+                word |= (uint)q->src[slot][b] << 8 * (b & 3);
+            q->memory[q->at[slot] / 4 + i] = bytes <= 16 ? word : POISON;
         }
+        atomic_xchg(&q->arrived[q->at[slot] / 16], q->epoch);
     }
 }
 % for kind in kinds:

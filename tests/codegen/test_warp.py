@@ -39,7 +39,7 @@ def on_warps(tmp_path, monkeypatch):
             + f"${{group_size(wg)}}\n__kernel void ${{name}}({given}__global uint *out)\n{{\n"
             + "    __local uint memory[1024] __attribute__((aligned(128)));\n"
             + "    const int id = get_local_id(0), lane = id & 31;\n"
-            + f'    ${{pt.prepare(body, {exchange}, {WARPS}, "memory")}}\n{statements}\n}}\n'
+            + f'    ${{pt.prepare(body, {exchange}, {WARPS}, "memory", 4096)}}\n{statements}\n}}\n'
         )
         params = {"name": "t", "wg": (32 * WARPS,), "body": "emulated"}
         *_, found = run(device, "t.cl.mako", params, [*arrays.values(), out], (32 * WARPS,))

@@ -8,6 +8,7 @@ import case_graphs
 import case_images
 import case_matrices
 import case_mli
+import case_mma
 import case_openvx
 import case_rows
 from table import CASES, Case, jobs
@@ -21,6 +22,7 @@ MODULES = (
     case_images,
     case_matrices,
     case_mli,
+    case_mma,
     case_openvx,
     case_rows,
 )

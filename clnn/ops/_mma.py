@@ -1,0 +1,93 @@
+"""Matrix products on tensor cores: tiles, and the launches of gemm_mma.cl.mako and its kin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from clnn.ops._functions import Step
+from clnn.ops._loops import Loops
+from clnn.ops._matrices import Pitches
+
+BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1}
+# What the local memory of any CUDA device holds without being asked for more.
+LOCAL_BYTES = 48 * 1024
+
+
+@dataclass(frozen=True)
+class MmaTile:
+    """Tunables of a product on tensor cores.
+
+    bm, bn: results of a work-group. bk: elements of k per turn. wm, wn: results of a warp. stages:
+    tiles of a and b in local memory. raster: row tiles that follow one another.
+    """
+
+    bm: int = 128
+    bn: int = 128
+    bk: int = 32
+    wm: int = 64
+    wn: int = 64
+    stages: int = 2
+    raster: int = 8
+
+    @property
+    def threads(self) -> int:
+        """Work-items of a work-group."""
+        return 32 * (self.bm // self.wm) * (self.bn // self.wn)
+
+    def local_bytes(self, kind: str) -> int:
+        """Return the bytes of local memory that tiles of `kind` take."""
+        return self.stages * (self.bm + self.bn) * self.bk * BYTES[kind]
+
+    def __str__(self) -> str:
+        return f"{self.bm}x{self.bn}x{self.bk}_w{self.wm}x{self.wn}_s{self.stages}"
+
+
+@dataclass(frozen=True)
+class MmaProduct:
+    """dst (m, n) = a (m, k) times b (k, n) of numbers of `kind`, with sums of 32 bits.
+
+    a, b: elements from row to row; rows of b are of n where b_rows is "k", of k where it is "n".
+    dst: pitches of rows and columns. rounded: the kernel rounds floats to TF32 itself. batch, extras,
+    scales, steps: as in Product of clnn.ops._matrices.
+    """
+
+    kind: str
+    m: int
+    n: int
+    k: int
+    a: int
+    b: int
+    dst: Pitches
+    dst_type: str = "float"
+    b_rows: str = "k"
+    rounded: bool = False
+    batch: Loops = field(default_factory=lambda: Loops((1,), ((0,), (0,), (0,))))
+    extras: Mapping[int, tuple[int, Pitches]] = field(default_factory=dict)
+    scales: Mapping[int, float] = field(default_factory=dict)
+    steps: Sequence[Step] = ()
+
+
+def mma_params(product: MmaProduct, tile: MmaTile, body: str = "ptx") -> dict[str, Any]:
+    """Return the parameters of gemm_mma.cl.mako; body "emulated" is plain OpenCL C."""
+    order = {"k": "kn", "n": "nk"}[product.b_rows]
+    return {
+        "name": f"gemm_mma_{product.kind}_{order}_{product.dst_type}_t{tile}", "body": body,
+        "kind": product.kind, "dst_type": product.dst_type, "m": product.m, "n": product.n,
+        "k": product.k, "a": product.a, "b": product.b, "b_rows": product.b_rows,
+        "dst": product.dst, "batch": product.batch, "extras": product.extras,
+        "scales": product.scales, "steps": tuple(product.steps), "rounded": int(product.rounded),
+        "wg": (tile.threads, 1, 1), **tile_params(tile),
+    }  # fmt: skip
+
+
+def tile_params(tile: MmaTile) -> dict[str, int]:
+    """Return the tunables by their names in templates."""
+    return {"bm": tile.bm, "bn": tile.bn, "bk": tile.bk, "wm": tile.wm, "wn": tile.wn,
+            "stages": tile.stages, "raster": tile.raster}  # fmt: skip
+
+
+def mma_grid(m: int, n: int, matrices: int, tile: MmaTile) -> tuple[int, int]:
+    """Return the global size for `matrices` products of m x n results."""
+    return (-(-m // tile.bm) * -(-n // tile.bn) * tile.threads, matrices)

@@ -1,0 +1,65 @@
+<%doc>
+What becomes of the results of _common/mma_tile.cl.mako: steps, rounding, and stores within the edges.
+
+results(t, body, m, n, dst_type, steps, operand, where, before, pairs)
+    Results of the tile at row m0 and column n0 of m x n. dst_type: "float", "half" or "bf16" as bits
+    in ushort, or "int" (kind "s8" alone, without steps). steps: on the float value, see steps.cl.mako.
+    operand(which, column): expression of an operand of the steps at the row at hand, as vector where
+    `pairs`. where(column): expression of the element of dst. before(row): statements for each row.
+    pairs: n is even, and columns lie one behind the other in dst and in operands: two go together.
+</%doc>
+<%namespace name="pt" file="ptx.cl.mako"/>
+<%namespace name="st" file="steps.cl.mako"/>
+<%!
+SHORT = ("half", "bf16")
+%>
+<%def name="put(body, dst_type, width, where)">\
+% if dst_type in SHORT:
+                    uint word;
+                    ${pt.pack(body, dst_type, "word", "value.x" if width == 2 else "value", "value.y" if width == 2 else "0.0f")}
+%  if width == 2:
+                    vstore2(as_ushort2(word), 0, dst + ${where});
+%  else:
+                    dst[${where}] = (ushort)word;
+%  endif
+% else:
+                    ${store(width, "value", "dst", where)}
+% endif
+</%def>
+<%def name="results(t, body, m, n, dst_type, steps, operand, where, before, pairs)">\
+<%
+    assert dst_type != "int" or (t.kind == "s8" and not steps), (t.kind, dst_type, steps)
+    assert not pairs or n % 2 == 0, n
+    ctype = "int" if dst_type == "int" else "float"
+    width = 2 if pairs else 1
+    V = vec_type(ctype, width)
+    convert = f"convert_{V}" if t.kind == "s8" and ctype == "float" else ""
+%>\
+% for i in pt.module.over(body, "i", t.mi):
+    ${pt.module.begin(body, "i", t.mi)}
+%  for h in pt.module.over(body, "h", 2):
+        ${pt.module.begin(body, "h", 2)}
+            const int row = m0 + warp_m + ${i} * 16 + ${h} * 8 + (lane >> 2);
+            ${f"if (row < {m}) {{" if m % t.bm else "{"}
+            ${before("row")}
+%   for j in pt.module.over(body, "j", t.ni):
+            ${pt.module.begin(body, "j", t.ni)}
+%    for e in range(0, 2, width):
+                {
+                    const int column = n0 + warp_n + ${j} * 8 + (lane & 3) * 2 + ${e};
+                    const int from = (${i} * ${t.ni} + ${j}) * 4 + ${h} * 2 + ${e};
+                    ${f"if (column < {n}) {{" if n % t.bn else "{"}
+                    ${V} value = ${convert}(${"(%s2)(c[from], c[from + 1])" % ("int" if t.kind == "s8" else "float") if pairs else "c[from]"});
+                    ${st.apply(steps, "value", ctype, width, lambda which: operand(which, "column"))}
+                    ${put(body, dst_type, width, where("column"))}
+                    }
+                }
+%    endfor
+            }
+%   endfor
+            }
+        }
+%  endfor
+    }
+% endfor
+</%def>
