@@ -51,8 +51,9 @@ class Capabilities:
     fp16, fp64: half and double arithmetic. subgroups: reduce and broadcast. local_memory: the
     amount that DeviceInfo.usable_local_mem states. integer_dot: dot_4x8packed_* of
     cl_khr_integer_dot_product. x86_vnni: inline assembly `vpdpbusd` on int16 vectors. ptx_dp4a:
-    inline PTX `dp4a`. prefetch: `__builtin_prefetch` of any address, on CPUs. clock: the processor's
-    cycle counter by `__builtin_readcyclecounter`, on CPUs.
+    inline PTX `dp4a`. ptx_mma, ptx_ldmatrix, ptx_cp_async: inline PTX `mma.sync` of f16, bf16, tf32 and
+    s8, `ldmatrix`, `cp.async` that fills with zeros. prefetch: `__builtin_prefetch` of any address, on
+    CPUs. clock: the processor's cycle counter by `__builtin_readcyclecounter`, on CPUs.
     """
 
     local_memory: Capability = UNPROBED
@@ -62,6 +63,9 @@ class Capabilities:
     integer_dot: Capability = UNPROBED
     x86_vnni: Capability = UNPROBED
     ptx_dp4a: Capability = UNPROBED
+    ptx_mma: Capability = UNPROBED
+    ptx_ldmatrix: Capability = UNPROBED
+    ptx_cp_async: Capability = UNPROBED
     prefetch: Capability = UNPROBED
     clock: Capability = UNPROBED
 

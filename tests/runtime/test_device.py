@@ -233,7 +233,9 @@ def test_inline_assembly_depends_on_the_implementation(device: str) -> None:
     elif device == "Intel(R) OpenCL":
         assert "asm" in info.caps.x86_vnni.reason
     if "NVIDIA" not in info.vendor.upper():
-        assert info.caps.ptx_dp4a.reason == "not an NVIDIA device"
+        instructions = [name for name in CAPABILITY_NAMES if name.startswith("ptx_")]
+        assert len(instructions) == 4
+        assert {getattr(info.caps, n).reason for n in instructions} == {"not an NVIDIA device"}
 
 
 def test_unprobed_capabilities_are_false() -> None:

@@ -9,11 +9,14 @@ import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import fragments
+import numpy as np
 import pytest
 
 from clnn.cache.store import CacheWarning, Store
-from clnn.runtime import child, probe
+from clnn.runtime import child, probe, probe_child
 from clnn.runtime.device import select, target_of
 from clnn.runtime.probe import CAPABILITY_NAMES, StepResult, Target, run_steps
 
@@ -160,7 +163,7 @@ def test_each_crash_is_blamed_on_its_step(monkeypatch: pytest.MonkeyPatch) -> No
         (done("saxpy", "barrier") + '{"start": "local_memory"}\n', crash),
         (done("fp16", fp16="error: no half") + '{"start": "fp64"}\n{"step": "fp64", "avai', crash),
         (done("subgroups"), crash),
-        (done("x86_vnni", "ptx_dp4a", "prefetch", "clock"), "ended with status 1"),
+        (done(*ALL[ALL.index("x86_vnni") :]), "ended with status 1"),
     )
     results = run_steps(TARGET, ALL)
     assert asked == [list(ALL), list(ALL[3:]), list(ALL[5:]), list(ALL[7:])]
@@ -299,3 +302,46 @@ def test_nothing_is_written_where_nothing_may_be(
     assert probe.probe(TARGET) == probe.probe(TARGET)
     assert len(asked) == 2
     assert not own_cache.exists()
+
+
+class Warp:
+    """A device whose warp instructions are the formulas of the PTX ISA; wrong: one result differs."""
+
+    def __init__(self, vendor: str = "NVIDIA Corporation", wrong: bool = False) -> None:
+        self.device, self.wrong = SimpleNamespace(vendor=vendor), wrong
+
+    def kernel(self, file: str, name: str) -> str:
+        return name
+
+    def run(self, kernel: str, size: int, local: int, args: tuple, out: np.ndarray) -> np.ndarray:
+        assert size == local == 32
+        found = {"matrices": self.matrices, "pieces": self.pieces}.get(kernel, self.product)
+        result = found(kernel, *args).astype(out.dtype).reshape(out.shape)
+        result.reshape(-1)[-1] += self.wrong
+        return result
+
+    def product(self, kernel: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+        kind = kernel.removeprefix("mma_")
+        stored = fragments.STORED[kind]
+        left, right = np.zeros((16, fragments.DEPTH[kind])), np.zeros((fragments.DEPTH[kind], 8))
+        left[fragments.a_places(kind)] = fragments.decode(kind, a.view(stored))
+        right[fragments.b_places(kind)] = fragments.decode(kind, b.view(stored))
+        return (left @ right)[fragments.c_places()] + c
+
+    def matrices(self, _: str, src: np.ndarray, at: np.ndarray, out: np.ndarray) -> np.ndarray:
+        memory = src.view(np.uint16)
+        return np.hstack([fragments.ldmatrix(memory, at, trans) for trans in (False, True)])
+
+    def pieces(self, _: str, src: np.ndarray, sizes: np.ndarray, out: np.ndarray) -> np.ndarray:
+        memory = [bytes(row[:size]).ljust(16, b"\0") for row, size in zip(src, sizes, strict=True)]
+        order = [*range(31, -1, -1), *range(63, 31, -1)]
+        return np.frombuffer(b"".join(memory[k] for k in order), np.uint8)
+
+
+@pytest.mark.parametrize("step", ["ptx_mma", "ptx_ldmatrix", "ptx_cp_async"])
+def test_warp_instructions_are_compared_with_their_documentation(step: str) -> None:
+    assert probe_child.STEPS[step](Warp()) == 1
+    with pytest.raises(probe_child.RefusedError, match="wrong result"):
+        probe_child.STEPS[step](Warp(wrong=True))
+    with pytest.raises(probe_child.RefusedError, match="not an NVIDIA device"):
+        probe_child.STEPS[step](Warp("GenuineIntel"))

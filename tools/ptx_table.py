@@ -1,0 +1,291 @@
+#!/usr/bin/env python3
+"""Compile kernels for GPUs without one, and print the registers, spills and local memory they take.
+
+Kernels with inline PTX, and one of each other template with the parameters of a GPU, are compiled by
+clang for nvptx64 with libclc and assembled by ptxas; the others for amdgcn too. Exit status 1 when a
+kernel does not compile or spills, 2 when a tool is missing. Needs, on Debian: clang-15, libclc-15;
+from PyPI: nvidia-cuda-nvcc (or CUDA's own ptxas on the path).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "golden")]
+CLC = (Path("/usr/lib/clc"), Path("/usr/share/clc"), Path("/usr/local/share/clc"))
+NVIDIA = ("sm_80", "sm_90")
+AMD = ("gfx906", "gfx900")
+PTX_VERSION = "ptx75"
+TIMEOUT_S = 300
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Where the tools are; None where they are not."""
+
+    clang: str | None
+    library: Path | None
+    ptxas: str | None
+
+    def missing(self) -> list[str]:
+        """Return a line for each tool that is not there, with how to get it."""
+        lines = []
+        if self.clang is None:
+            lines.append("clang is missing (Debian: apt-get install clang-15)")
+        if self.library is None:
+            lines.append("libclc for nvptx64 is missing (Debian: apt-get install libclc-15)")
+        if self.ptxas is None:
+            lines.append("ptxas is missing (pip install nvidia-cuda-nvcc, or CUDA on the path)")
+        return lines
+
+
+def find_tools() -> Tools:
+    """Look for clang, libclc and ptxas on the path, in their usual folders and in Python's."""
+    names = ["clang-15", *(f"clang-{n}" for n in range(20, 15, -1)), "clang"]
+    clang = next((found for n in names if (found := shutil.which(n))), None)
+    library = next((p for p in CLC if (p / "nvptx64--nvidiacl.bc").is_file()), None)
+    installed = (p for folder in sys.path for p in Path(folder or ".").glob("nvidia/*/bin/ptxas"))
+    ptxas = shutil.which("ptxas") or next((str(p) for p in installed), None)
+    return Tools(clang, library, ptxas)
+
+
+def versions(tools: Tools) -> str:
+    """Return what the tools say of themselves."""
+    said = [_output([str(tools.clang), "--version"]), _output([str(tools.ptxas), "--version"])]
+    clang = re.search(r"clang version (\S+)", said[0])
+    ptxas = re.search(r"V(\d[\d.]*)", said[1])
+    return f"clang {clang[1] if clang else '?'}, ptxas {ptxas[1] if ptxas else '?'}"
+
+
+def _output(command: list[str]) -> str:
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          timeout=TIMEOUT_S)  # fmt: skip
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Use:
+    """What one kernel takes on one architecture; `error`: why it could not be compiled.
+
+    stack: bytes of private arrays that are not in registers. spilled: bytes of registers that were
+    put there for want of room (of amdgcn both are `stack`). shared: bytes of local memory.
+    """
+
+    registers: int = 0
+    stack: int = 0
+    spilled: int = 0
+    shared: int = 0
+    error: str = ""
+
+
+def of_ptxas(text: str) -> Use:
+    """Read what `ptxas -v` printed about the kernels of a program: the most that any of them takes."""
+    errors = re.findall(r"ptxas (?:error|fatal)\s*: (.+)", text)
+    if errors:
+        return Use(error=errors[0].strip())
+    registers = [int(n) for n in re.findall(r"Used (\d+) registers", text)]
+    if not registers:
+        return Use(error="ptxas said nothing of registers")
+    frames = re.findall(
+        r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill", text
+    )
+    stack = max((int(frame[0]) for frame in frames), default=0)
+    spilled = max((int(n) for frame in frames for n in frame[1:]), default=0)
+    shared = [int(n) for n in re.findall(r"(\d+) bytes smem", text)]
+    return Use(max(registers), stack, spilled, max(shared, default=0))
+
+
+def of_amdgcn(text: str) -> Use:
+    """Read the figures in the comments of clang's assembly for amdgcn; registers are vector ones."""
+    names = ("NumVgprs", "ScratchSize", "LDSByteSize")
+    found = [re.search(rf"^; {name}: (\d+)", text, re.MULTILINE) for name in names]
+    if found[0] is None:
+        return Use(error="clang said nothing of registers")
+    registers, stack, shared = (int(match[1]) if match else 0 for match in found)
+    return Use(registers, stack, 0, shared)
+
+
+def compile_for(
+    tools: Tools, source: str, target: str, cpu: str, library: Path, folder: Path
+) -> str:
+    """Return clang's assembly of OpenCL source. Raises RuntimeError with clang's first error."""
+    given, made = folder / "kernel.cl", folder / "kernel.s"
+    given.write_text(source, "utf-8")
+    made.unlink(missing_ok=True)
+    deep = ["-target-cpu", cpu, "-finclude-default-header", "-mlink-builtin-bitcode", str(library)]
+    deep += ["-target-feature", f"+{PTX_VERSION}"] if target.startswith("nvptx") else []
+    # -fgnu-keywords: `asm`, which NVIDIA's compiler knows in any case.
+    command = [
+        str(tools.clang),
+        "-x",
+        "cl",
+        "-cl-std=CL1.2",
+        "-fgnu-keywords",
+        "-fverbose-asm",
+        "-O3",
+        "-S",
+        "-target",
+        target,
+    ]
+    command += [part for option in deep for part in ("-Xclang", option)]
+    said = _output([*command, str(given), "-o", str(made)])
+    if not made.is_file():
+        errors = re.findall(r"error: (.+)", said)
+        raise RuntimeError(errors[0] if errors else said.strip()[:300] or "clang failed")
+    return made.read_text("utf-8")
+
+
+def on_nvidia(tools: Tools, source: str, folder: Path) -> Iterator[tuple[str, Use]]:
+    """Yield (architecture, use) for each of NVIDIA."""
+    assert tools.library is not None
+    library = tools.library / "nvptx64--nvidiacl.bc"
+    try:
+        text = compile_for(tools, source, "nvptx64--nvidiacl", "sm_80", library, folder)
+    except RuntimeError as err:
+        yield from ((arch, Use(error=str(err))) for arch in NVIDIA)
+        return
+    (folder / "kernel.ptx").write_text(text, "utf-8")
+    for arch in NVIDIA:
+        command = [str(tools.ptxas), "-v", f"-arch={arch}", str(folder / "kernel.ptx")]
+        yield arch, of_ptxas(_output([*command, "-o", os.devnull]))
+
+
+def on_amd(tools: Tools, source: str, folder: Path) -> Iterator[tuple[str, Use]]:
+    """Yield (architecture, use) for the first of AMD that libclc has; nothing where it has none."""
+    assert tools.library is not None
+    for arch in AMD:
+        library = tools.library / f"{arch}-amdgcn--.bc"
+        if library.exists():
+            try:
+                text = compile_for(tools, source, "amdgcn--", arch, library, folder)
+                yield arch, of_amdgcn(text)
+            except RuntimeError as err:
+                yield arch, Use(error=str(err))
+            return
+
+
+def with_ptx() -> Iterator[tuple[str, str]]:
+    """Yield (kernel, source) of the probes and variants with inline PTX."""
+    from clnn.codegen.render import render
+    from clnn.ops._functions import Step
+    from clnn.ops._mma import MmaProduct, MmaTile, mma_params
+
+    for probe in sorted((ROOT / "kernels_cl" / "_probe").glob("ptx_*.cl")):
+        yield probe.stem, probe.read_text("utf-8")
+    size, deep = 4096, {"f16": 32, "bf16": 32, "tf32": 16, "s8": 64}
+    bias = {"extras": {2: (0, (0, 1))}, "steps": (Step("add", operand=2), Step("relu"))}
+    for kind, bk in deep.items():
+        for rows in "kn":
+            if (kind, rows) == ("s8", "k"):
+                continue
+            how = dict(
+                bias,
+                b_rows=rows,
+                rounded=kind == "tf32",
+                dst_type="half" if kind.endswith("f16") else "float",
+            )
+            made = MmaProduct(kind, size, size, size, size, size, (size, 1), **how)  # type: ignore[arg-type]
+            for sizes in ((128, 128, bk, 64, 64), (128, 64, bk, 64, 32), (64, 64, bk, 32, 32)):
+                for stages in (2, 3):
+                    params = mma_params(made, MmaTile(*sizes, stages=stages))
+                    params["batch"] = type(made.batch)((1,), ((0,),) * 4)
+                    yield params["name"], render("gemm_mma.cl.mako", params)
+
+
+def portable() -> Iterator[tuple[str, str]]:
+    """Yield (kernel, source): one of each other template, as small networks use it on a GPU."""
+    from small_graphs import GRAPHS
+    from sources import GPU, first_variant, launches, make_plan, optimise
+
+    from clnn.codegen.render import render
+
+    seen = set()
+    for make in GRAPHS.values():
+        for _, planned in launches(make_plan(optimise(make()), GPU, first_variant)):
+            launch = planned.launch
+            if launch.template not in seen:
+                seen.add(launch.template)
+                yield str(launch.params["name"]), render(launch.template, launch.params)
+
+
+Row = tuple[str, str, Use]
+
+
+def rows_of(tools: Tools, only: str) -> list[Row]:
+    """Compile everything whose name has `only` in it."""
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="clnn-ptx-") as name:
+        folder = Path(name)
+        for kernel, source in with_ptx():
+            if only in kernel:
+                rows += [(kernel, *found) for found in on_nvidia(tools, source, folder)]
+        for kernel, source in portable():
+            if only in kernel:
+                rows += [(kernel, *found) for found in on_nvidia(tools, source, folder)]
+                rows += [(kernel, *found) for found in on_amd(tools, source, folder)]
+    return rows
+
+
+def table(rows: Sequence[Row], markdown: bool) -> str:
+    """Return the rows as text, columns aligned, or as a Markdown table."""
+    head = ["kernel", "for", "registers", "stack", "spilled", "local memory"]
+    cells = [head]
+    for kernel, arch, use in rows:
+        figures = (use.registers, use.stack, use.spilled, use.shared)
+        cells.append([kernel, arch, *(map(str, figures) if not use.error else ["-"] * 4)])
+    if markdown:
+        lines = ["| " + " | ".join(line) + " |" for line in cells]
+        return "\n".join([lines[0], "| --- | --- | ---: | ---: | ---: | ---: |", *lines[1:]])
+    wide = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(
+        "  ".join(c.ljust(w) for c, w in zip(line, wide, strict=True)).rstrip() for line in cells
+    )
+
+
+def complaints(rows: Sequence[Row]) -> list[str]:
+    """Return a line for each kernel that does not compile or spills.
+
+    Kernels of tensor cores must not have a stack either: their fragments belong into registers.
+    """
+    found = []
+    for kernel, arch, use in rows:
+        if use.error:
+            found.append(f"{kernel} does not compile for {arch}: {use.error}")
+        elif use.spilled:
+            found.append(f"{kernel} spills {use.spilled} bytes on {arch}")
+        elif use.stack and "_mma_" in kernel:
+            found.append(f"{kernel} has {use.stack} bytes of fragments in memory on {arch}")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
+    parser.add_argument("--only", default="", help="part of the names of kernels to compile")
+    asked = parser.parse_args()
+    tools = find_tools()
+    if lacks := tools.missing():
+        print("\n".join(lacks), file=sys.stderr)
+        return 2
+    rows = rows_of(tools, asked.only)
+    print(f"{versions(tools)}, {PTX_VERSION.upper()}\n")
+    print(table(rows, asked.markdown))
+    for line in (wrong := complaints(rows)):
+        print(line, file=sys.stderr)
+    return int(bool(wrong) or not rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
