@@ -202,6 +202,23 @@ def with_ptx() -> Iterator[tuple[str, str]]:
                     yield params["name"], render("gemm_mma.cl.mako", params)
 
 
+def convolutions() -> Iterator[tuple[str, str]]:
+    """Yield (kernel, source) of convolutions with inline PTX: 3x3, 128 channels, 56x56, batch 8."""
+    from clnn.codegen.render import render
+    from clnn.layout import TensorLayout, channels_last
+    from clnn.ops._mma import MmaConv, MmaTile, mma_conv_params
+    from clnn.ops._window import Window
+
+    window = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
+    edge = (0, 0, 1, 1)
+    image = TensorLayout.make((8, 128, 56, 56), channels_last(4), edge, edge)
+    for kind, bk, dst_type in (("f16", 32, "half"), ("s8", 64, "float")):
+        made = MmaConv(kind, image, image, 128, 128, 9 * 128, window, dst_type, "n")
+        for sizes in ((128, 128, bk, 64, 64), (64, 64, bk, 32, 32)):
+            params = mma_conv_params(made, MmaTile(*sizes))
+            yield params["name"], render("conv2d_mma.cl.mako", params)
+
+
 def portable() -> Iterator[tuple[str, str]]:
     """Yield (kernel, source): one of each other template, as small networks use it on a GPU."""
     from small_graphs import GRAPHS
@@ -226,7 +243,7 @@ def rows_of(tools: Tools, only: str) -> list[Row]:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="clnn-ptx-") as name:
         folder = Path(name)
-        for kernel, source in with_ptx():
+        for kernel, source in (*with_ptx(), *convolutions()):
             if only in kernel:
                 rows += [(kernel, *found) for found in on_nvidia(tools, source, folder)]
         for kernel, source in portable():

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from clnn.layout import TensorLayout
 from clnn.ops._functions import Step
 from clnn.ops._loops import Loops
 from clnn.ops._matrices import Pitches
+from clnn.ops._window import Window
 
 BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1}
 # What the local memory of any CUDA device holds without being asked for more.
@@ -91,3 +93,39 @@ def tile_params(tile: MmaTile) -> dict[str, int]:
 def mma_grid(m: int, n: int, matrices: int, tile: MmaTile) -> tuple[int, int]:
     """Return the global size for `matrices` products of m x n results."""
     return (-(-m // tile.bm) * -(-n // tile.bn) * tile.threads, matrices)
+
+
+@dataclass(frozen=True)
+class MmaConv:
+    """A convolution of images with channels innermost, as conv2d_mma.cl.mako takes it.
+
+    src, dst: (n, c, h, w). ic, oc: channels; b, b_rows: how weights lie, see the template. operands:
+    node input -> (number, layout broadcast to dst), of `steps`.
+    """
+
+    kind: str
+    src: TensorLayout
+    dst: TensorLayout
+    ic: int
+    oc: int
+    b: int
+    window: Window
+    dst_type: str = "float"
+    b_rows: str = "k"
+    rounded: bool = False
+    operands: Mapping[int, tuple[int, TensorLayout]] = field(default_factory=dict)
+    steps: Sequence[Step] = ()
+
+
+def mma_conv_params(conv: MmaConv, tile: MmaTile, body: str = "ptx") -> dict[str, Any]:
+    """Return the parameters of conv2d_mma.cl.mako; its grid is mma_grid of pixels and oc."""
+    order, at = {"k": "kn", "n": "nk"}[conv.b_rows], conv.window
+    (kh, kw), (sy, sx) = at.kernel, at.strides
+    return {
+        "name": f"conv2d_mma_{conv.kind}_{order}_{conv.dst_type}_k{kh}x{kw}_s{sy}x{sx}_t{tile}",
+        "body": body, "kind": conv.kind, "dst_type": conv.dst_type, "src": conv.src,
+        "dst": conv.dst, "ic": conv.ic, "oc": conv.oc, "b": conv.b, "b_rows": conv.b_rows,
+        "kernel": at.kernel, "strides": at.strides, "dilations": at.dilations, "pads": at.before,
+        "operands": conv.operands, "steps": tuple(conv.steps), "rounded": int(conv.rounded),
+        "wg": (tile.threads, 1, 1), **tile_params(tile),
+    }  # fmt: skip

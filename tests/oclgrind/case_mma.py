@@ -11,12 +11,15 @@ import numpy as np
 from fragments import shuffled
 from launch import run
 from mma_cases import BIAS, Case, check
+from mma_conv_cases import ConvCase
+from mma_conv_cases import check as check_conv
 from simulator import DEVICE
 from table import put
 
 from clnn.codegen import render as room
 from clnn.ops._functions import Step
 from clnn.ops._mma import MmaTile
+from clnn.ops._window import Window
 
 KINDS = {"f16": 16, "bf16": 16, "tf32": 8, "s8": 32}  # bk
 
@@ -44,6 +47,18 @@ for _kind in KINDS:
     for _stages in (1, 2, 3, 4):
         multiply(f"{_kind}_{_stages}", _kind, 35, 37, 41, _stages, long=True, b_rows="n",
                  dst_type="int" if _kind == "s8" else "float")  # fmt: skip
+
+_SAME = Window((3, 2), (2, 1), (1, 1), (1, 1), (1, 0))
+_POINT = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))
+for _name, _conv in {
+    "same": ConvCase(
+        "f16", (1, 8, 5, 3), 18, _SAME, MmaTile(32, 32, 16, 32, 16, 2, 1), bias=True, dst_border=1
+    ),
+    "point": ConvCase(
+        "s8", (1, 16, 3, 3), 17, _POINT, MmaTile(32, 32, 32, 32, 16, 1, 1), "n", "int"
+    ),
+}.items():
+    put(f"conv2d_mma_{_name}", lambda conv=_conv: check_conv(DEVICE, conv), targets=("gpu",))
 
 WARP = """<%namespace name="pt" file="_common/ptx.cl.mako"/>
 ${pt.declare(body, ["s8"])}
