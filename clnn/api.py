@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from clnn import logs
 from clnn.graph.ir import Graph
 from clnn.graph.passes import optimise
+from clnn.graph.passes.store import store_as
 from clnn.options import Options
 from clnn.settings import warn_unknown
+from clnn.types import STORAGE
 
 if TYPE_CHECKING:
     from clnn.runtime.device import DeviceInfo
@@ -45,8 +47,7 @@ def compile_model(
     warn_unknown()
     options = options or Options()
     graph = load_graph(model, shapes)
-    if options.fuse:
-        graph = optimise(graph)
+    graph = prepare(graph, options)
     info = select(device)
     if options.tune in ("quick", "full"):
         from clnn.tune.tuner import Wish, tune_graph
@@ -81,8 +82,14 @@ def tune_model(
     options = options or Options()
     wish = Wish(level, budget, resume, retry)
     graph = load_graph(model, shapes)
-    graph = optimise(graph) if options.fuse else graph
+    graph = prepare(graph, options)
     return tune_graph(graph, select(device), options, wish, progress or (lambda where: None))
+
+
+def prepare(graph: Graph, options: Options) -> Graph:
+    """Return the graph as it is planned: after the passes that `options` ask for."""
+    graph = optimise(graph) if options.fuse else graph
+    return store_as(graph, STORAGE[options.dtype])
 
 
 def load_graph(
@@ -121,7 +128,7 @@ def verify(
     bisect: bool = False,
     feeds: Mapping[str, Any] | None = None,
     seed: int = 0,
-    tolerance: float = 1e-4,
+    tolerance: float | None = None,
     options: Options | None = None,
 ) -> VerifyReport:
     """Compare what a device computes for a model with another engine.
@@ -129,13 +136,16 @@ def verify(
     against: "onnxruntime", or "reference" (numpy in double precision). per_layer: compare every
     node's result of the unfused network too. bisect: search the first wrong node of the network
     as it is compiled. feeds: inputs by name; those left out are random, from `seed`. tolerance:
-    error allowed, relative to an output's largest magnitude; integers must be equal.
+    error allowed, relative to an output's largest magnitude (None: 1e-4; with a network stored in
+    16 bits 2e-2 for f16, 1e-1 for bf16); integers must be equal.
     The report is true when all is within tolerance. Raises as compile_model does, SettingError for
     an argument that is not allowed, MissingPackageError where onnxruntime is not installed.
     """
-    from clnn.verification.verify import Request
+    from clnn.verification.verify import TOLERANCES, Request
     from clnn.verification.verify import verify as run
 
-    request = Request(model, against, device, shapes or {}, feeds or {}, seed, tolerance,
-                      options or Options(), per_layer, bisect)  # fmt: skip
+    options = options or Options()
+    limit = TOLERANCES[options.dtype] if tolerance is None else tolerance
+    request = Request(model, against, device, shapes or {}, feeds or {}, seed, limit, options,
+                      per_layer, bisect)  # fmt: skip
     return run(request)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from clnn.errors import SettingError
 
 _CHOICES = {
-    "dtype": ("f32",),
+    "dtype": ("f32", "f16", "bf16"),
     "tune": ("off", "cached", "quick", "full"),
     "arena": ("", "shared", "separate"),
 }
@@ -17,7 +17,10 @@ _CHOICES = {
 class Options:
     """How a model is compiled.
 
-    dtype: storage and arithmetic of the network ("f32"). tune: how kernels are chosen; "off" ranks
+    dtype: storage of the network's float32 values and constants: "f32", or 16 bits, "f16" (half) or
+    "bf16", rounded to nearest; arithmetic and sums are float32 always, inputs and outputs of the
+    network too. Ops that cannot, and those with a constant beyond the type's range, keep float32
+    storage with conversions around them (see Session.placement). tune: how kernels are chosen; "off" ranks
     them by estimates, "cached" takes measurements of this device, else shipped ones, else ranks,
     "quick" and "full" measure what is missing first (half a minute, some minutes). arena:
     "shared" reuses memory between tensors, "separate" gives each its own buffer ("": as

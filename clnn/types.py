@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from clnn.errors import DTypeError, ShapeError
+
+
+class Stored(str):
+    """An OpenCL type of values in registers whose elements in memory take 16 bits: of type `cell`.
+
+    Everywhere but in loads, stores and pointers it is the text of the type in registers.
+    """
+
+    cell: str
+
+    def __new__(cls, text: str, cell: str) -> Stored:
+        """Return `text` with `cell`: "half", or "ushort" for the upper half of a float."""
+        made = super().__new__(cls, text)
+        made.cell = cell
+        return made
 
 
 @dataclass(frozen=True)
@@ -49,6 +65,11 @@ I64 = _dtype("int64", "int64", "long")
 U64 = _dtype("uint64", "uint64", "ulong")
 BOOL = _dtype("bool", "bool", "uchar")
 
+# How float32 values may lie in memory instead: types of storage, never of values.
+STORED_F16 = DType("f16", np.dtype("float16"), Stored("float", "half"))
+STORED_BF16 = DType("bf16", np.dtype("uint16"), Stored("float", "ushort"))
+STORAGE = {"f32": F32, "f16": STORED_F16, "bf16": STORED_BF16}
+
 DTYPES = (F32, F16, F64, I8, U8, I16, U16, I32, U32, I64, U64, BOOL)
 _BY_NUMPY = {d.numpy: d for d in DTYPES}
 
@@ -60,6 +81,32 @@ def dtype_of(numpy_dtype: object) -> DType:
     except (KeyError, TypeError):
         names = ", ".join(d.name for d in DTYPES)
         raise DTypeError(f"element type {numpy_dtype} is not one of clnn's: {names}.") from None
+
+
+def narrow(array: np.ndarray[Any, Any], stored: DType) -> np.ndarray[Any, Any]:
+    """Return float32 values as elements of a storage type, rounded to nearest, ties to even.
+
+    What is too large becomes infinity; NaN stays NaN.
+    """
+    values = np.asarray(array, np.float32)
+    if stored == STORED_F16:
+        with np.errstate(over="ignore"):
+            return values.astype(np.float16)
+    if stored != STORED_BF16:
+        return values
+    bits = np.atleast_1d(np.ascontiguousarray(values)).view(np.uint32).reshape(values.shape)
+    with np.errstate(over="ignore"):
+        rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    kept = np.where(np.isnan(values), bits | np.uint32(0x400000), rounded)
+    return np.asarray(kept >> np.uint32(16)).astype(np.uint16)
+
+
+def widen(array: np.ndarray[Any, Any], stored: DType) -> np.ndarray[Any, Any]:
+    """Return elements of a storage type as float32."""
+    if stored != STORED_BF16:
+        return np.asarray(array).astype(np.float32)
+    bits = np.atleast_1d(np.asarray(array)).astype(np.uint32) << np.uint32(16)
+    return bits.view(np.float32).reshape(np.shape(array))
 
 
 @dataclass(frozen=True)

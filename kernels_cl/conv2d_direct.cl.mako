@@ -66,8 +66,8 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
     def at(m):
         c = f"c * {src.pitches[1]}" if planes else "c"
         if constant:
-            return f"p[{m // tw * down + m % tw * move} + {c}]"
-        return f"p[f{m} + {c}]" if mode == "pointer" else f"q{m}[c]"
+            return "p", f"{m // tw * down + m % tw * move} + {c}"
+        return ("p", f"f{m} + {c}") if mode == "pointer" else (f"q{m}", "c")
     lines = nv * vw * lot * halves * size_of(wt) // 64 if kh * kw * ic * ocb * size_of(wt) > NEAR_BYTES else 0
     reads = -(-mr * move // max(ic, 1)) if ahead and constant and kh * kw * sy * sx == 1 and not dot and not planes else 0
 %>
@@ -87,7 +87,7 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
 % endfor
 % for m in range(mr):
             {
-                const ${P} s = (${P})(${dt.element(dot, xt, at(m))});
+                const ${P} s = (${P})(${dt.input(dot, xt, *at(m))});
 %  for v in range(nv * halves):
 %   if dot:
                 ${dt.add(dot, vw, f"a{m}_{v}", "s", f"b{v}")}
@@ -111,11 +111,11 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
 % if mode == "checked":
 %  for m in range(mr):
         const int iy${m} = y${m} * ${sy} - ${pad_y} + ky * ${dy}, ix${m} = x${m} * ${sx} - ${pad_x} + kx * ${dx};
-        __global const ${xt} *q${m} = iy${m} >= 0 && iy${m} < ${ih} && ix${m} >= 0 && ix${m} < ${iw}
+        __global const ${cell(xt)} *q${m} = iy${m} >= 0 && iy${m} < ${ih} && ix${m} >= 0 && ix${m} < ${iw}
             ? image + iy${m} * ${src.pitches[2]} + ix${m} * ${src.pitches[3]} : zeros;
 %  endfor
 % else:
-        __global const ${xt} *p = corner + ky * ${tap[0]} + kx * ${tap[1]};
+        __global const ${cell(xt)} *p = corner + ky * ${tap[0]} + kx * ${tap[1]};
 % endif
 </%def>
 <%def name="sum_by_taps()">\
@@ -148,8 +148,8 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
     ${flush("all")}
 </%def>
 <%def name="sum_chunk()">\
-        __global const ${xt} *p = corner + ky * ${tap[0]} + kx * ${tap[1]} + from;
-        __global const ${wt} *w = chunk, *soon = chunk + ${chunk * ocb} + (tile - first_tile) * ${chunk // stride * 16 * pace};
+        __global const ${cell(xt)} *p = corner + ky * ${tap[0]} + kx * ${tap[1]} + from;
+        __global const ${cell(wt)} *w = chunk, *soon = chunk + ${chunk * ocb} + (tile - first_tile) * ${chunk // stride * 16 * pace};
         for (int k = 0; k < ${chunk}; k += ${stride}) {
 % if ahead:
 %  for line in range(pace):
@@ -169,7 +169,7 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
     for (int pass = 0; pass < ${passes}; ++pass) {
     const int from = pass % ${ic // chunk} * ${chunk};
     const int ky = pass / ${ic // chunk} / ${kw}, kx = pass / ${ic // chunk} % ${kw};
-    __global const ${wt} *chunk = weights + (block * ${passes} + pass) * ${chunk * ocb};
+    __global const ${cell(wt)} *chunk = weights + (block * ${passes} + pass) * ${chunk * ocb};
     for (int tile = first_tile; tile < min(first_tile + ${share}, ${at_pixels.count}); ++tile) {
         __local ${arith.acc} *sum = sums + (tile - first_tile) * ${mr * ocb};
         ${px.begin(mode, "tile", at_pixels)}
@@ -207,9 +207,9 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
 </%def>
 <%def name="corner()">\
 % if mode == "row":
-    __global const ${xt} *corner = image + (top * ${sy} - ${pad_y}) * ${src.pitches[2]} + (left * ${sx} - ${pad_x}) * ${src.pitches[3]};
+    __global const ${cell(xt)} *corner = image + (top * ${sy} - ${pad_y}) * ${src.pitches[2]} + (left * ${sx} - ${pad_x}) * ${src.pitches[3]};
 % elif mode == "flat":
-    __global const ${xt} *corner = image + first * ${move};
+    __global const ${cell(xt)} *corner = image + first * ${move};
 % endif
 </%def>
 <%def name="sum_by_channels()">\
@@ -231,17 +231,17 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
 ${ar.functions(arith, vw)}
 ${group_size(wg)}
 __kernel void ${name}(
-    __global const ${xt} *src_base, const int src_offset, __global const ${wt} *weights,
+    __global const ${cell(xt)} *src_base, const int src_offset, __global const ${cell(wt)} *weights,
 % if rows:
-    __global const ${tt} *table,
+    __global const ${cell(tt)} *table,
 % endif
 % if mode == "checked":
-    __global const ${xt} *zeros,
+    __global const ${cell(xt)} *zeros,
 % endif
 % for k, _ in operands.values():
-    __global const ${yt} *extra${k}_base, const int extra${k}_offset,
+    __global const ${cell(yt)} *extra${k}_base, const int extra${k}_offset,
 % endfor
-    __global ${yt} *dst_base, const int dst_offset)
+    __global ${cell(yt)} *dst_base, const int dst_offset)
 {
 % if chunk:
     __local ${arith.acc} sums[${share * mr * ocb if passes > 1 else 16}];
@@ -251,18 +251,18 @@ __kernel void ${name}(
     const int tile = ${ids[0]}, block = ${ids[1]}, n = get_global_id(2);
     if (tile >= ${at_pixels.count} || block >= ${blocks * groups}) return;
 % endif
-    __global const ${xt} *src = src_base + src_offset;
-    __global ${yt} *dst = dst_base + dst_offset;
+    __global const ${cell(xt)} *src = src_base + src_offset;
+    __global ${cell(yt)} *dst = dst_base + dst_offset;
 % for k, _ in operands.values():
-    __global const ${yt} *extra${k} = extra${k}_base + extra${k}_offset;
+    __global const ${cell(yt)} *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
     const int group = block / ${blocks}, part = block % ${blocks};
     const int oc = group * ${oc} + part * ${ocb};
-    __global const ${xt} *image = src + ${index(src, "n", f"group * {ic}", 0, 0)};
+    __global const ${cell(xt)} *image = src + ${index(src, "n", f"group * {ic}", 0, 0)};
 % if chunk:
     ${streamed()}
 % else:
-    __global const ${wt} *w = weights + block * ${kh * kw * ic * ocb * halves};
+    __global const ${cell(wt)} *w = weights + block * ${kh * kw * ic * ocb * halves};
     ${px.begin(mode, "tile", at_pixels)}
 % if not constant:
 %  for m in range(mr):
@@ -285,13 +285,13 @@ __kernel void ${name}(
 % endif
     ${corner()}
 % if mode == "pointer":
-    __global const ${xt} *corner = image - ${pad_y * src.pitches[2] + pad_x * src.pitches[3]};
+    __global const ${cell(xt)} *corner = image - ${pad_y * src.pitches[2] + pad_x * src.pitches[3]};
 %  for m in range(mr):
     const int f${m} = y${m} * ${sy * src.pitches[2]} + x${m} * ${move};
 %  endfor
 % endif
 % if reads:
-    __global const ${xt} *next = corner + ${f"(left < {ow - tw} ? {tw * move} : {th * down} - left * {move})" if mode == "row" else mr * move};
+    __global const ${cell(xt)} *next = corner + ${f"(left < {ow - tw} ? {tw * move} : {th * down} - left * {move})" if mode == "row" else mr * move};
 % endif
     ${fi.expect_operands(at_pixels)}
     ${sum_by_channels() if arith.channelwise else sum_by_taps()}

@@ -19,37 +19,37 @@ Order    channels outermost, then taps
     xt, wt, tt, yt = types
     P = arith.product
     def row(k):
-        return f"bias[{index(bias, 'n', 'oc', 'y', 'x')}]" if bias is not None else f"table[{k * oc_} + oc]"
+        return element(tt, "bias", index(bias, "n", "oc", "y", "x")) if bias is not None else f"table[{k * oc_} + oc]"
     def operand(which):
         k, layout = operands[which]
-        return f"extra{k}[{index(layout, 'n', 'oc', 'y', 'x')}]"
+        return element(yt, f"extra{k}", index(layout, "n", "oc", "y", "x"))
 %>
 ${ar.functions(arith, 1)}
 ${group_size(wg)}
 __kernel void ${name}(
-    __global const ${xt} *src_base, const int src_offset,
-    __global const ${wt} *weights, const int weights_offset,
+    __global const ${cell(xt)} *src_base, const int src_offset,
+    __global const ${cell(wt)} *weights, const int weights_offset,
 % if bias is not None:
-    __global const ${tt} *bias_base, const int bias_offset,
+    __global const ${cell(tt)} *bias_base, const int bias_offset,
 % elif rows:
-    __global const ${tt} *table,
+    __global const ${cell(tt)} *table,
 % endif
 % for k, _ in operands.values():
-    __global const ${yt} *extra${k}_base, const int extra${k}_offset,
+    __global const ${cell(yt)} *extra${k}_base, const int extra${k}_offset,
 % endfor
-    __global ${yt} *dst_base, const int dst_offset)
+    __global ${cell(yt)} *dst_base, const int dst_offset)
 {
     const int k = get_global_id(0);
     if (k >= ${n_ * oc_ * oh * ow}) return;
     const int x = k % ${ow}, y = k / ${ow} % ${oh}, oc = k / ${oh * ow} % ${oc_}, n = k / ${oc_ * oh * ow};
 % for k, _ in operands.values():
-    __global const ${yt} *extra${k} = extra${k}_base + extra${k}_offset;
+    __global const ${cell(yt)} *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
-    __global const ${xt} *src = src_base + src_offset;
-    __global const ${wt} *w = weights + weights_offset;
+    __global const ${cell(xt)} *src = src_base + src_offset;
+    __global const ${cell(wt)} *w = weights + weights_offset;
     const int group = oc / ${oc_ // groups};
 % if bias is not None:
-    __global const ${tt} *bias = bias_base + bias_offset;
+    __global const ${cell(tt)} *bias = bias_base + bias_offset;
 % endif
     ${arith.acc} v = ${ar.start(arith, 1, rows, row)};
     for (int c = 0; c < ${ic}; ++c) {
@@ -62,12 +62,12 @@ __kernel void ${name}(
                 const int ix = x * ${strides[1]} - ${pads[1]} + kx * ${dilations[1]};
 % if arith.padding == 0:
                 if (ix < 0 || ix >= ${src.shape[3]}) continue;
-                const ${P} s = src[${index(src, "n", f"group * {ic} + c", "iy", "ix")}];
+                const ${P} s = ${element(xt, "src", index(src, "n", f"group * {ic} + c", "iy", "ix"))};
 % else:
                 const int in = iy >= 0 && iy < ${src.shape[2]} && ix >= 0 && ix < ${src.shape[3]};
                 const ${P} s = in ? src[${index(src, "n", f"group * {ic} + c", "iy", "ix")}] : ${arith.padding};
 % endif
-                const ${P} t = w[${index(weights, "oc", "c", "ky", "kx")}];
+                const ${P} t = ${element(wt, "w", index(weights, "oc", "c", "ky", "kx"))};
                 ${ar.mac(arith, 1, "v", "s", "t")}
             }
         }
@@ -76,5 +76,5 @@ __kernel void ${name}(
     ${ar.finish(arith, 1, "v", "result", row)}
 <% value = arith.result("v", "result") %>\
     ${st.apply(steps, value, yt, 1, operand)}
-    dst_base[dst_offset + ${index(dst, "n", "oc", "y", "x")}] = ${value};
+    ${store(1, value, "dst_base", f"dst_offset + {index(dst, 'n', 'oc', 'y', 'x')}", yt)}
 }

@@ -66,11 +66,11 @@ Tunables vw {1,2,4,8,16}, at most c | tx: columns per step | band: rows per work
             ${st.apply(steps, value, yt, vw, operand)}
 % if over:
             if (c != lane) {
-                ${tl.store_lanes(vw, value, "dst", index(dst, "n", "c", "y", "xo"), pitch, over, vw)}
+                ${tl.store_lanes(vw, value, "dst", index(dst, "n", "c", "y", "xo"), pitch, over, vw, yt)}
             } else
 % endif
             {
-                ${tl.store_lanes(vw, value, "dst", index(dst, "n", "c", "y", "xo"), pitch, 0, vw)}
+                ${tl.store_lanes(vw, value, "dst", index(dst, "n", "c", "y", "xo"), pitch, 0, vw, yt)}
             }
         }
 % endfor
@@ -78,23 +78,23 @@ Tunables vw {1,2,4,8,16}, at most c | tx: columns per step | band: rows per work
 ${ar.functions(arith, vw)}
 ${group_size(wg)}
 __kernel void ${name}(
-    __global const ${xt} *src_base, const int src_offset, __global const ${wt} *weights,
+    __global const ${cell(xt)} *src_base, const int src_offset, __global const ${cell(wt)} *weights,
 % if rows:
-    __global const ${tt} *table,
+    __global const ${cell(tt)} *table,
 % endif
 % for k, _ in operands.values():
-    __global const ${yt} *extra${k}_base, const int extra${k}_offset,
+    __global const ${cell(yt)} *extra${k}_base, const int extra${k}_offset,
 % endfor
-    __global ${yt} *dst_base, const int dst_offset)
+    __global ${cell(yt)} *dst_base, const int dst_offset)
 {
     const int lane = get_global_id(0) * ${vw}, n = get_global_id(2);
     const int c = ${f"min(lane, {channels - vw})" if over else "lane"};
     const int from = get_global_id(1) * ${band}, to = min(from + ${band}, ${oh});
     if (lane >= ${channels}) return;
-    __global const ${wt} *w = weights + c;
-    __global ${yt} *dst = dst_base + dst_offset;
+    __global const ${cell(wt)} *w = weights + c;
+    __global ${cell(yt)} *dst = dst_base + dst_offset;
 % for k, _ in operands.values():
-    __global const ${yt} *extra${k} = extra${k}_base + extra${k}_offset;
+    __global const ${cell(yt)} *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
 % if in_registers:
 %  for ky in range(kh):
@@ -104,19 +104,19 @@ __kernel void ${name}(
 %  endfor
 % endif
     const ${V} first = ${ar.start(arith, vw, rows, row)};
-    __global const ${xt} *image = src_base + src_offset + ${index(src, "n", "c", 0, 0)} - ${pads[0] * src.pitches[2] + pads[1] * src.pitches[3]};
+    __global const ${cell(xt)} *image = src_base + src_offset + ${index(src, "n", "c", 0, 0)} - ${pads[0] * src.pitches[2] + pads[1] * src.pitches[3]};
     for (int y = from; y < to; ++y) {
-    __global const ${xt} *row = image + y * ${sy * src.pitches[2]};
+    __global const ${cell(xt)} *row = image + y * ${sy * src.pitches[2]};
 % if whole:
     for (int x = 0; x < ${whole}; x += ${tx}) {
-        __global const ${xt} *p = row + x * ${sx * src.pitches[3]};
+        __global const ${cell(xt)} *p = row + x * ${sx * src.pitches[3]};
         ${columns(tx)}
     }
 % endif
 % if ow % tx:
     {
         const int x = ${whole};
-        __global const ${xt} *p = row + x * ${sx * src.pitches[3]};
+        __global const ${cell(xt)} *p = row + x * ${sx * src.pitches[3]};
         ${columns(ow % tx)}
     }
 % endif

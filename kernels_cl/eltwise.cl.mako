@@ -38,21 +38,21 @@ ${fx.functions(function, vec)}
 ${group_size(wg)}
 __kernel void ${name}(
 % for k in range(n):
-    __global const ${ctypes[k]} *src${k}_base, const int src${k}_offset,
+    __global const ${cell(ctypes[k])} *src${k}_base, const int src${k}_offset,
 % endfor
 % for k, ctype in enumerate(tables):
-    __global const ${ctype} *table${k},
+    __global const ${cell(ctype)} *table${k},
 % endfor
-    __global ${out_type} *dst_base, const int dst_offset)
+    __global ${cell(out_type)} *dst_base, const int dst_offset)
 {
     const int part = get_global_id(0), row = get_global_id(1);
     if (part >= ${parts * (middle // rows)}) return;
     const int first = part % ${parts} * ${chunk}, from = part / ${parts} * ${rows};
     ${lp.offsets("row", outer, pitches, names)}
 % for k in range(n):
-    __global const ${ctypes[k]} *src${k} = src${k}_base + src${k}_offset;
+    __global const ${cell(ctypes[k])} *src${k} = src${k}_base + src${k}_offset;
 % endfor
-    __global ${out_type} *dst = dst_base + dst_offset;
+    __global ${cell(out_type)} *dst = dst_base + dst_offset;
     for (int j = from; j < from + ${rows}; ++j)
     for (int i = first; i < first + ${chunk}; i += ${vec}) {
 % if function:
@@ -64,7 +64,7 @@ __kernel void ${name}(
 % else:
         ${vec_type(ctypes[0], vec)} v = ${load(ctypes[0], vec, "src0", at(0), inner_pitches[0])};
         ${st.apply(steps, "v", ctypes[0], vec, operand)}
-        ${store(vec, "v", "dst", at(n))}
+        ${store(vec, "v", "dst", at(n), out_type)}
 % endif
     }
 }

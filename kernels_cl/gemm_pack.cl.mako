@@ -8,7 +8,7 @@ side by side squares of vw x vw elements are transposed in registers.
 Tensors  src: matrices k x n of any pitches | dst: see Index
 Index    src[i * PK + j * PN]   dst[j / (nv * vw) * panel + i * row + j % (nv * vw)]
 Launch   global (strips, chunks of k, batch); one work-item packs `chunk` rows of a strip
-Params   name | k, n | src: pitches (row, column) | batch: extents and pitches of the outer loops of
+Params   name | ctype: of src; dst is float | k, n | src: pitches (row, column) | batch: extents and pitches of the outer loops of
          src and dst | row, panel: distances in dst | strips | wg
 Tunables nv | vw {1,4,8,16} | chunk, a multiple of vw
 </%doc>
@@ -32,7 +32,7 @@ Tunables nv | vw {1,4,8,16} | chunk, a multiple of vw
 </%def>
 <%def name="transpose()">\
 % for c in range(vw):
-        ${V} t${c} = ${load("float", vw, "p", f"o{c}")};
+        ${V} t${c} = ${load(ctype, vw, "p", f"o{c}")};
 % endfor
 <% block = vw // 2 %>\
 % while block:
@@ -53,23 +53,23 @@ Tunables nv | vw {1,4,8,16} | chunk, a multiple of vw
 </%def>
 ${group_size(wg)}
 __kernel void ${name}(
-    __global const float *src_base, const int src_offset, __global float *dst_base, const int dst_offset)
+    __global const ${cell(ctype)} *src_base, const int src_offset, __global float *dst_base, const int dst_offset)
 {
     const int strip = get_global_id(0), column = strip * ${vw};
     if (strip >= ${strips}) return;
     int i = get_global_id(1) * ${chunk};
     const int end = min(i + ${chunk}, ${k});
     ${lp.offsets("get_global_id(2)", batch.extents, batch.pitches, ["at_src", "at_dst"])}
-    __global const float *p = src_base + src_offset + at_src + i * ${src[0]};
+    __global const ${cell(ctype)} *p = src_base + src_offset + at_src + i * ${src[0]};
     __global float *w = dst_base + dst_offset + at_dst + strip / ${nv} * ${panel} + strip % ${nv} * ${vw} + i * ${row};
 % if copies:
     p += column;
     if (column < ${whole}) {
-        ${copy(load("float", vw, "p", "0"))}
+        ${copy(load(ctype, vw, "p", "0"))}
     }
 %  if n > whole:
     if (column == ${whole}) {
-        ${copy(capture(tl.load_lanes, vw, "p", "0", 1, n - whole).strip())}
+        ${copy(capture(tl.load_lanes, vw, "p", "0", 1, n - whole, ctype).strip())}
     }
 %  endif
     if (column >= ${n}) {
@@ -84,6 +84,6 @@ __kernel void ${name}(
         ${transpose()}
     }
 %  endif
-    ${copy(f"({V})(" + ", ".join(f"p[o{c}]" for c in range(vw)) + ")")}
+    ${copy(f"({V})(" + ", ".join(element(ctype, "p", f"o{c}") for c in range(vw)) + ")")}
 % endif
 }

@@ -13,33 +13,33 @@ Params   name | ctype | m, n, k | a, b, dst: pitches (row, column) | batch: exte
     names = ["at_a", "at_b", "at_dst"] + [f"at_extra{place}" for place, _ in extras.values()]
     def operand(which):
         place, pitches = extras[which]
-        text = f"extra{place}[i * {pitches[0]} + j * {pitches[1]}]"
+        text = element(ctype, f"extra{place}", f"i * {pitches[0]} + j * {pitches[1]}")
         return f"({scalar(scales[which], ctype)} * {text})" if which in scales else text
 %>
 ${group_size(wg)}
 __kernel void ${name}(
-    __global const ${ctype} *a_base, const int a_offset,
-    __global const ${ctype} *b_base, const int b_offset,
+    __global const ${cell(ctype)} *a_base, const int a_offset,
+    __global const ${cell(ctype)} *b_base, const int b_offset,
 % for place, _ in extras.values():
-    __global const ${ctype} *extra${place}_base, const int extra${place}_offset,
+    __global const ${cell(ctype)} *extra${place}_base, const int extra${place}_offset,
 % endfor
-    __global ${ctype} *dst_base, const int dst_offset)
+    __global ${cell(ctype)} *dst_base, const int dst_offset)
 {
     const int flat = get_global_id(0), i = flat / ${n}, j = flat % ${n};
     if (flat >= ${m * n}) return;
     ${lp.offsets("get_global_id(1)", batch.extents, batch.pitches, names)}
 % for place, _ in extras.values():
-    __global const ${ctype} *extra${place} = extra${place}_base + extra${place}_offset + at_extra${place};
+    __global const ${cell(ctype)} *extra${place} = extra${place}_base + extra${place}_offset + at_extra${place};
 % endfor
-    __global const ${ctype} *p = a_base + a_offset + at_a + i * ${a[0]};
-    __global const ${ctype} *q = b_base + b_offset + at_b + j * ${b[1]};
+    __global const ${cell(ctype)} *p = a_base + a_offset + at_a + i * ${a[0]};
+    __global const ${cell(ctype)} *q = b_base + b_offset + at_b + j * ${b[1]};
     ${ctype} v = 0;
     for (int k = 0; k < ${k}; ++k)
 % if ctype == "float":
-        v = fma(p[k * ${a[1]}], q[k * ${b[0]}], v);
+        v = fma(${element(ctype, "p", f"k * {a[1]}")}, ${element(ctype, "q", f"k * {b[0]}")}, v);
 % else:
         v += p[k * ${a[1]}] * q[k * ${b[0]}];
 % endif
     ${st.apply(steps, "v", ctype, 1, operand)}
-    dst_base[dst_offset + at_dst + i * ${dst[0]} + j * ${dst[1]}] = v;
+    ${store(1, "v", "dst_base", f"dst_offset + at_dst + i * {dst[0]} + j * {dst[1]}", ctype)}
 }

@@ -12,6 +12,7 @@ Launch   global (row tiles, panels, batch), or panels first where `blocks_first`
 Params   name | m, n, k | a, dst: pitches (row, column) | row, panel | b_moves: b has an offset |
          batch: extents and pitches of the outer loops, in the order a, b, dst, extras |
          extras: node input -> (number, pitches) | scales: node input -> factor | steps | wg |
+         types: of a, b, and dst and extras |
          blocks_first | shift
 Tunables mr {1..30} | nv {1,2,3,4} | vw {1,4,8,16} | parts {1,2,4..}
 </%doc>
@@ -25,6 +26,7 @@ Tunables mr {1..30} | nv {1,2,3,4} | vw {1,4,8,16} | parts {1,2,4..}
     uneven = m % mr != 0
     lanes = wg[0]
     V = vec_type("float", vw)
+    at_, bt, yt = types
     assert m >= mr and (not shift or n >= width), (m, n, mr, nv, vw)
     assert parts == 1 or (blocks_first and wg[1] == parts), (parts, wg)
     if parts > 1:
@@ -48,13 +50,13 @@ Tunables mr {1..30} | nv {1,2,3,4} | vw {1,4,8,16} | parts {1,2,4..}
 <%
     def operand(which):
         place, pitches = extras[which]
-        text = capture(tl.load_lanes, vw, f"extra{place}", at(pitches, v), pitches[1], there).strip()
+        text = capture(tl.load_lanes, vw, f"extra{place}", at(pitches, v), pitches[1], there, yt).strip()
         return f"({scalar(scales[which])} * {text})" if which in scales else text
 %>\
         {
             ${V} value = t[r * ${nv} + ${v}];
             ${st.apply(steps, "value", "float", vw, operand)}
-            ${tl.store_lanes(vw, "value", "dst", at(dst, v), dst[1], first, end)}
+            ${tl.store_lanes(vw, "value", "dst", at(dst, v), dst[1], first, end, yt)}
         }
 </%def>
 <%def name="finish(tail_block)">\
@@ -95,14 +97,14 @@ Tunables mr {1..30} | nv {1,2,3,4} | vw {1,4,8,16} | parts {1,2,4..}
 </%def>
 ${group_size(wg)}
 __kernel void ${name}(
-    __global const float *a_base, const int a_offset, __global const float *b_base,
+    __global const ${cell(at_)} *a_base, const int a_offset, __global const ${cell(bt)} *b_base,
 % if b_moves:
     const int b_offset,
 % endif
 % for place, _ in extras.values():
-    __global const float *extra${place}_base, const int extra${place}_offset,
+    __global const ${cell(yt)} *extra${place}_base, const int extra${place}_offset,
 % endfor
-    __global float *dst_base, const int dst_offset)
+    __global ${cell(yt)} *dst_base, const int dst_offset)
 {
     const int tile = ${ids[0]};
 % if parts > 1:
@@ -116,12 +118,12 @@ __kernel void ${name}(
     ${lp.offsets("get_global_id(2)", batch.extents, batch.pitches, names)}
     const int first = tile * ${mr}, m0 = ${f"min(first, {m - mr})" if uneven else "first"};
     const int n0 = ${f"min(block * {width}, {n - width})" if shift else f"block * {width}"};
-    __global float *dst = dst_base + dst_offset + at_dst;
+    __global ${cell(yt)} *dst = dst_base + dst_offset + at_dst;
 % for place, _ in extras.values():
-    __global const float *extra${place} = extra${place}_base + extra${place}_offset + at_extra${place};
+    __global const ${cell(yt)} *extra${place} = extra${place}_base + extra${place}_offset + at_extra${place};
 % endfor
-    __global const float *p = a_base + a_offset + at_a + m0 * ${a[0]} + from * ${a[1]};
-    __global const float *w = b_base + at_b + from * ${row} + ${"n0" if shift else f"block * {panel}"}${" + b_offset" if b_moves else ""};
+    __global const ${cell(at_)} *p = a_base + a_offset + at_a + m0 * ${a[0]} + from * ${a[1]};
+    __global const ${cell(bt)} *w = b_base + at_b + from * ${row} + ${"n0" if shift else f"block * {panel}"}${" + b_offset" if b_moves else ""};
 % for r in range(mr):
 %  for v in range(nv):
     ${V} c${r}_${v} = (${V})(0);
@@ -129,11 +131,11 @@ __kernel void ${name}(
 % endfor
     for (int i = from; i < to; ++i) {
 % for v in range(nv):
-        const ${V} b${v} = ${load("float", vw, "w", str(v * vw))};
+        const ${V} b${v} = ${load(bt, vw, "w", str(v * vw))};
 % endfor
 % for r in range(mr):
         {
-            const ${V} s = (${V})(p[${r * a[0]}]);
+            const ${V} s = (${V})(${element(at_, "p", str(r * a[0]))});
 %  for v in range(nv):
             c${r}_${v} = fma(s, b${v}, c${r}_${v});
 %  endfor

@@ -49,25 +49,25 @@ ${ar.functions(rule, vw)}
 % endif
 ${group_size(wg)}
 __kernel void ${name}(
-    __global const ${ctype} *src_base, const int src_offset,
+    __global const ${cell(ctype)} *src_base, const int src_offset,
 % for k, _ in operands.values():
-    __global const ${ctype} *extra${k}_base, const int extra${k}_offset,
+    __global const ${cell(ctype)} *extra${k}_base, const int extra${k}_offset,
 % endfor
 % if rule:
     __global const int *rates,
 % endif
 % if indices is not None:
-    __global ${ctype} *dst_base, const int dst_offset,
+    __global ${cell(ctype)} *dst_base, const int dst_offset,
     __global long *indices_base, const int indices_offset)
 % else:
-    __global ${ctype} *dst_base, const int dst_offset)
+    __global ${cell(ctype)} *dst_base, const int dst_offset)
 % endif
 {
-    __global const ${ctype} *src = src_base + src_offset;
+    __global const ${cell(ctype)} *src = src_base + src_offset;
 % for k, _ in operands.values():
-    __global const ${ctype} *extra${k} = extra${k}_base + extra${k}_offset;
+    __global const ${cell(ctype)} *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
-    __global ${ctype} *dst = dst_base + dst_offset;
+    __global ${cell(ctype)} *dst = dst_base + dst_offset;
     const int begin = get_global_id(0) * ${band};
     for (int item = begin; item < min(begin + ${band}, ${count}); ++item) {
     const int c = ${f"min(item % {vectors} * {vw}, {channels - vw})"};
@@ -119,10 +119,10 @@ __kernel void ${name}(
     ${st.apply(steps, v, ctype, vw, operand)}
 <% where, pitch = index(dst, "n", "c", *places), dst.pitches[1] %>\
 % if spill:
-    if (item % ${vectors} == ${vectors - 1}) { ${m.store_lanes(vw, v, "dst", where, pitch, spill)} }
-    else { ${m.store_lanes(vw, v, "dst", where, pitch)} }
+    if (item % ${vectors} == ${vectors - 1}) { ${m.store_lanes(vw, v, "dst", where, pitch, spill, ctype)} }
+    else { ${m.store_lanes(vw, v, "dst", where, pitch, 0, ctype)} }
 % else:
-    ${m.store_lanes(vw, v, "dst", where, pitch)}
+    ${m.store_lanes(vw, v, "dst", where, pitch, 0, ctype)}
 % endif
 % if indices is not None:
     const int first = (n * ${channels} + c) * ${plane};

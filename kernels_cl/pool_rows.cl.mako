@@ -76,7 +76,7 @@ Tunables vw {1,2,4,8,16} | tx: output columns at a time | band: output rows per 
 % endfor
 % if columns:
         for (int k = ${"low + 1" if always and mode != "lp" else "low"}; k < high; ++k) {
-            __global const ${ctype} *q = p + (k - low) * ${dy * src.pitches[2]};
+            __global const ${cell(ctype)} *q = p + (k - low) * ${dy * src.pitches[2]};
 %  for o in columns:
             { const ${V} s = ${column("q", str(o * src.pitches[3]))}; ${p.take(mode, f"col{o}", "s", acc, vw, power)} }
 %  endfor
@@ -100,10 +100,10 @@ Tunables vw {1,2,4,8,16} | tx: output columns at a time | band: output rows per 
             ${st.apply(steps, v_, ctype, vw, operand)}
 <% where, pitch = index(dst, "n", "c", "y", "xo"), dst.pitches[1] %>\
 %  if spill:
-            if (last) { ${m.store_lanes(vw, v_, "dst", where, pitch, spill)} }
-            else { ${m.store_lanes(vw, v_, "dst", where, pitch)} }
+            if (last) { ${m.store_lanes(vw, v_, "dst", where, pitch, spill, ctype)} }
+            else { ${m.store_lanes(vw, v_, "dst", where, pitch, 0, ctype)} }
 %  else:
-            ${m.store_lanes(vw, v_, "dst", where, pitch)}
+            ${m.store_lanes(vw, v_, "dst", where, pitch, 0, ctype)}
 %  endif
         }
 % endfor
@@ -112,7 +112,7 @@ Tunables vw {1,2,4,8,16} | tx: output columns at a time | band: output rows per 
 % for start in range(begin, end, tx):
     {
         const int x = ${start};
-        __global const ${ctype} *p = row + ${(start * sx - px) * src.pitches[3]};
+        __global const ${cell(ctype)} *p = row + ${(start * sx - px) * src.pitches[3]};
         ${tile(min(tx, end - start), start * sx - px)}
     }
 % endfor
@@ -122,14 +122,14 @@ ${ar.functions(rule, vw)}
 % endif
 ${group_size(wg)}
 __kernel void ${name}(
-    __global const ${ctype} *src_base, const int src_offset,
+    __global const ${cell(ctype)} *src_base, const int src_offset,
 % for k, _ in operands.values():
-    __global const ${ctype} *extra${k}_base, const int extra${k}_offset,
+    __global const ${cell(ctype)} *extra${k}_base, const int extra${k}_offset,
 % endfor
 % if rule:
     __global const int *rates,
 % endif
-    __global ${ctype} *dst_base, const int dst_offset)
+    __global ${cell(ctype)} *dst_base, const int dst_offset)
 {
     if (get_global_id(0) >= ${vectors}) return;
     const int c = min((int)get_global_id(0) * ${vw}, ${channels - vw}), n = get_global_id(2);
@@ -138,10 +138,10 @@ __kernel void ${name}(
 % endif
     const int begin = get_global_id(1) * ${band}, end = min(begin + ${band}, ${oh});
 % for k, _ in operands.values():
-    __global const ${ctype} *extra${k} = extra${k}_base + extra${k}_offset;
+    __global const ${cell(ctype)} *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
-    __global ${ctype} *dst = dst_base + dst_offset;
-    __global const ${ctype} *image = src_base + src_offset + ${index(src, "n", "c", 0, 0)};
+    __global ${cell(ctype)} *dst = dst_base + dst_offset;
+    __global const ${cell(ctype)} *image = src_base + src_offset + ${index(src, "n", "c", 0, 0)};
     for (int y = begin; y < end; ++y) {
     const int top = y * ${sy} - ${py};
 % if clipped:
@@ -153,18 +153,18 @@ __kernel void ${name}(
 % else:
     const int low = 0, high = ${kh};
 % endif
-    __global const ${ctype} *row = image + (top + low * ${dy}) * ${src.pitches[2]};
+    __global const ${cell(ctype)} *row = image + (top + low * ${dy}) * ${src.pitches[2]};
     ${edge(0, first)}
 % if whole:
     for (int x = ${first}; x < ${first + whole}; x += ${tx}) {
-        __global const ${ctype} *p = row + (x * ${sx} - ${px}) * ${src.pitches[3]};
+        __global const ${cell(ctype)} *p = row + (x * ${sx} - ${px}) * ${src.pitches[3]};
         ${tile(tx, None)}
     }
 % endif
 % if stop - first - whole:
     {
         const int x = ${first + whole};
-        __global const ${ctype} *p = row + ${((first + whole) * sx - px) * src.pitches[3]};
+        __global const ${cell(ctype)} *p = row + ${((first + whole) * sx - px) * src.pitches[3]};
         ${tile(stop - first - whole, None)}
     }
 % endif

@@ -5,7 +5,7 @@ Tensors  src | extra{k}: operands of steps | dst: one element per row. In a firs
          is scratch, dense in (part, row); in the second, src is that scratch.
 Rows     as clnn/ops/_rows.py lays them out: operand 0 src, 1.. the extras, the last one dst
 Launch   global (blocks of rows, parts of a row)
-Params   name | ctype | rows: Rows | value: none, abs, square or power, of each element | op: sum,
+Params   name | ctype, result: of src, and of dst and operands | rows: Rows | value: none, abs, square or power, of each element | op: sum,
          prod, max, min or log_sum_exp | finish: none, mean, sqrt, log or root | count: elements
          of a whole row | power: of `power` and `root` | steps | operands: node input -> operand
          number | from_scratch, to_scratch | own_exp: exponentials
@@ -49,7 +49,7 @@ Params   name | ctype | rows: Rows | value: none, abs, square or power, of each 
         k = operands[which]
         shift = slot_now[0] * rows.vw * rows.lane_pitches[k] if rows.across else 0
         where = f"o{k}" + (f" + {shift}" if shift else "")
-        return m.load_lanes(ctype, width, f"extra{k}", where, rows.lane_pitches[k])
+        return m.load_lanes(result, width, f"extra{k}", where, rows.lane_pitches[k])
     slot_now = [0]
 %>
 % if own:
@@ -60,15 +60,15 @@ __kernel void ${name}(
 % if from_scratch:
     __global const int *scratch_base, const int scratch_offset,
 % else:
-    __global const ${ctype} *src_base, const int src_offset,
+    __global const ${cell(ctype)} *src_base, const int src_offset,
 % endif
 % for k in operands.values():
-    __global const ${ctype} *extra${k}_base, const int extra${k}_offset,
+    __global const ${cell(result)} *extra${k}_base, const int extra${k}_offset,
 % endfor
 % if to_scratch:
     __global int *result_base, const int result_offset)
 % else:
-    __global ${ctype} *dst_base, const int dst_offset)
+    __global ${cell(result)} *dst_base, const int dst_offset)
 % endif
 {
 % if rows.group > 1:
@@ -80,15 +80,15 @@ __kernel void ${name}(
 % if from_scratch:
     __global const ${ctype} *src = (__global const ${ctype} *)(scratch_base + scratch_offset);
 % else:
-    __global const ${ctype} *src = src_base + src_offset;
+    __global const ${cell(ctype)} *src = src_base + src_offset;
 % endif
 % for k in operands.values():
-    __global const ${ctype} *extra${k} = extra${k}_base + extra${k}_offset;
+    __global const ${cell(result)} *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
 % if to_scratch:
     __global ${ctype} *dst = (__global ${ctype} *)(result_base + result_offset);
 % else:
-    __global ${ctype} *dst = dst_base + dst_offset;
+    __global ${cell(result)} *dst = dst_base + dst_offset;
 % endif
     ${rw.begin(rows, [0, *operands.values()] + ([] if to_scratch else [last]))}
 % if op == "log_sum_exp":
@@ -120,7 +120,7 @@ __kernel void ${name}(
 %>\
     ${finished(v)}
     ${st.apply(steps, v, ctype, width, operand)}
-    ${rw.put(rows, v, slot, width, "dst", where, pitch)}
+    ${rw.put(rows, v, slot, width, "dst", where, pitch, 0, result)}
 % endfor
 % if rows.group > 1:
     }

@@ -78,14 +78,14 @@ ${cv.read(extra_types[k], value, width, f"extra{k}", where, inner_pitches[k])}\
 </%def>
 ${group_size(wg)}
 __kernel void ${name}(
-    __global const ${src_type} *src_base, const int src_offset, __global const int *index,
+    __global const ${cell(src_type)} *src_base, const int src_offset, __global const int *index,
 % if weighted:
-    __global const ${acc} *weight,
+    __global const ${cell(acc)} *weight,
 % endif
 % for k in range(n_extra):
-    __global const ${extra_types[k]} *extra${k}_base, const int extra${k}_offset,
+    __global const ${cell(extra_types[k])} *extra${k}_base, const int extra${k}_offset,
 % endfor
-    __global ${dst_type} *dst_base, const int dst_offset)
+    __global ${cell(dst_type)} *dst_base, const int dst_offset)
 {
     const int id = get_global_id(0);
 % if split:
@@ -97,10 +97,10 @@ __kernel void ${name}(
     const int begin = get_global_id(1) * ${band};
     for (int row = begin; row < min(begin + ${band}, ${rows}); ++row) {
     ${lp.offsets("row", extents, pitches, names)}
-    __global const ${src_type} *src = src_base + src_offset + s;
-    __global ${dst_type} *dst = dst_base + dst_offset + d;
+    __global const ${cell(src_type)} *src = src_base + src_offset + s;
+    __global ${cell(dst_type)} *dst = dst_base + dst_offset + d;
 % for k in range(n_extra):
-    __global const ${extra_types[k]} *extra${k} = extra${k}_base + extra${k}_offset + e${k};
+    __global const ${cell(extra_types[k])} *extra${k} = extra${k}_base + extra${k}_offset + e${k};
 % endfor
 % if unrolled:
 %  for k in range(axes - 1):
@@ -113,7 +113,7 @@ __kernel void ${name}(
 %  endfor
 % endif
     for (int x = first; x < min(first + ${1 if split else span}, ${last[0]}); ++x) {
-        __global ${dst_type} *to = dst + x * ${last[-1]};
+        __global ${cell(dst_type)} *to = dst + x * ${last[-1]};
 % if flags_at:
         const int outside = ${" | ".join(f"index[{flags_at[k]} + {position(k)}]" for k in range(axes))};
 % endif
@@ -125,7 +125,7 @@ __kernel void ${name}(
 %   endif
 %  endfor
 %  for j, chosen in enumerate(combos):
-        __global const ${src_type} *p${j} = src + ${" + ".join(f"i{k}_{t}" for k, t in enumerate(chosen))};
+        __global const ${cell(src_type)} *p${j} = src + ${" + ".join(f"i{k}_{t}" for k, t in enumerate(chosen))};
 %   if weighted:
         const ${acc} w${j} = ${" * ".join(f"q{k}_{t}" for k, t in enumerate(chosen))};
 %   endif

@@ -41,10 +41,10 @@ Tunables vw {1,2,4,8,16} | span, band: positions and rows that one work-item wal
             {
                 ${vec_type(ctype, width)} r = ${v};
                 ${st.apply(steps, "r", ctype, width, operand)}
-                ${store(width, "r", "to", f"{dy * steps_y[-1]} + {along}")}
+                ${store(width, "r", "to", f"{dy * steps_y[-1]} + {along}", ctype)}
             }
 % else:
-            ${store(width, v, "to", f"{dy * steps_y[-1]} + {along}")}
+            ${store(width, v, "to", f"{dy * steps_y[-1]} + {along}", ctype)}
 % endif
 </%def>
 <%def name="one(width, c)">\
@@ -60,11 +60,11 @@ ${put(width, f"v.s{lanes(width, k)}" if wide and width > 1 else "v", dy, k, c)}
 </%def>
 ${group_size(wg)}
 __kernel void ${name}(
-    __global const ${ctype} *src_base, const int src_offset,
+    __global const ${cell(ctype)} *src_base, const int src_offset,
 % for k in range(n_extra):
-    __global const ${extra_types[k]} *extra${k}_base, const int extra${k}_offset,
+    __global const ${cell(extra_types[k])} *extra${k}_base, const int extra${k}_offset,
 % endfor
-    __global ${ctype} *dst_base, const int dst_offset)
+    __global ${cell(ctype)} *dst_base, const int dst_offset)
 {
     const int id = get_global_id(0);
 % if split:
@@ -76,26 +76,26 @@ __kernel void ${name}(
     const int begin = get_global_id(1) * ${band}, end = min(first + ${1 if split else span}, ${extent});
     for (int row = begin; row < min(begin + ${band}, ${rows}); ++row) {
     ${lp.offsets("row", extents, pitches, names)}
-    __global const ${ctype} *src = src_base + src_offset + s;
-    __global ${ctype} *dst = dst_base + dst_offset + d;
+    __global const ${cell(ctype)} *src = src_base + src_offset + s;
+    __global ${cell(ctype)} *dst = dst_base + dst_offset + d;
 % for k in range(n_extra):
-    __global const ${extra_types[k]} *extra${k} = extra${k}_base + extra${k}_offset + e${k};
+    __global const ${cell(extra_types[k])} *extra${k} = extra${k}_base + extra${k}_offset + e${k};
 % endfor
 % if wide:
     int x = first;
 %  for width in (16, 8, 4, 2, 1):
 %   if width <= vw:
     for (; x + ${width} <= end; x += ${width}) {
-        __global const ${ctype} *from = src + x;
-        __global ${ctype} *to = dst + x * ${fx};
+        __global const ${cell(ctype)} *from = src + x;
+        __global ${cell(ctype)} *to = dst + x * ${fx};
 ${one(width, "0")}
     }
 %   endif
 %  endfor
 % else:
     for (int x = first; x < end; ++x) {
-        __global const ${ctype} *from = src + x * ${pitch};
-        __global ${ctype} *to = dst + x * ${fx * steps_x[-1]};
+        __global const ${cell(ctype)} *from = src + x * ${pitch};
+        __global ${cell(ctype)} *to = dst + x * ${fx * steps_x[-1]};
 %  if split:
         {
 ${one(vw, "c")}

@@ -4,7 +4,8 @@ softmax: exp(x - max) / sum(exp(x - max)) over each row, or its logarithm.
 Tensors  src, dst: equal shapes | extra{k}: operands of steps, broadcast to that shape
 Rows     as clnn/ops/_rows.py lays them out: operand 0 src, 1.. the extras, the last one dst
 Launch   global (blocks of rows)
-Params   name | ctype | rows: Rows | log | keep: exponentials are kept in dst between the passes |
+Params   name | ctype | rows: Rows | log | keep: exponentials are kept in dst between the passes,
+         where it has their precision |
          own_exp: exponentials by _common/exp | steps | operands: node input -> operand number | wg
 NaN      a NaN, an infinity, or nothing but -infinity makes the whole row NaN
 </%doc>
@@ -30,7 +31,7 @@ NaN      a NaN, an infinity, or nothing but -infinity makes the whole row NaN
         return ex.module.call(above(v, slot), rows.vw, own_exp)
 
     def keep_it(v, slot, at, skip):
-        return m.store_lanes(rows.vw, v, "dst", at(last), rows.lane_pitches[last], skip)
+        return m.store_lanes(rows.vw, v, "dst", at(last), rows.lane_pitches[last], skip, ctype)
 
     def finish(slot, at, skip):
         T = vec_type(ctype, rows.vw)
@@ -43,7 +44,7 @@ NaN      a NaN, an infinity, or nothing but -infinity makes the whole row NaN
             k = operands[which]
             return m.load_lanes(ctype, rows.vw, f"extra{k}", at(k), rows.lane_pitches[k])
         chain = capture(st.apply, steps, "y_", ctype, rows.vw, operand)
-        put = capture(rw.put, rows, "y_", slot, rows.vw, "dst", at(last), rows.lane_pitches[last], skip)
+        put = capture(rw.put, rows, "y_", slot, rows.vw, "dst", at(last), rows.lane_pitches[last], skip, ctype)
         return f"const {T} x_ = {x}; {T} y_ = {value}; {chain} {put}"
 %>
 % if own_exp:
@@ -51,20 +52,20 @@ ${ex.define([rows.vw])}
 % endif
 ${group_size(wg)}
 __kernel void ${name}(
-    __global const ${ctype} *src_base, const int src_offset,
+    __global const ${cell(ctype)} *src_base, const int src_offset,
 % for k in operands.values():
-    __global const ${ctype} *extra${k}_base, const int extra${k}_offset,
+    __global const ${cell(ctype)} *extra${k}_base, const int extra${k}_offset,
 % endfor
-    __global ${ctype} *dst_base, const int dst_offset)
+    __global ${cell(ctype)} *dst_base, const int dst_offset)
 {
 % if rows.group > 1:
     __local ${ctype} shared_[${rows.group}];
 % endif
-    __global const ${ctype} *src = src_base + src_offset;
+    __global const ${cell(ctype)} *src = src_base + src_offset;
 % for k in operands.values():
-    __global const ${ctype} *extra${k} = extra${k}_base + extra${k}_offset;
+    __global const ${cell(ctype)} *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
-    __global ${ctype} *dst = dst_base + dst_offset;
+    __global ${cell(ctype)} *dst = dst_base + dst_offset;
     ${rw.begin(rows, everything)}
     ${rw.fold(rows, "top", "peak", ctype, largest, 0, rows.run_count)}
     ${rw.fold(rows, "total", "sum", ctype, power, 0, rows.run_count, keep_it if keep else None, [0, last] if keep else [0])}

@@ -71,12 +71,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _graph(args: argparse.Namespace) -> Graph:
-    from clnn.api import load_graph
-    from clnn.graph.passes import optimise
+    from clnn.api import load_graph, prepare
 
-    options = _common.options_of(args)
     graph = load_graph(args.model, _common.shapes_of(args))
-    return optimise(graph) if options.fuse else graph
+    return prepare(graph, _common.options_of(args))
 
 
 def _parts(args: argparse.Namespace, graph: Graph, report: dict[str, Any]) -> list[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from clnn.cli import _common
+from clnn.types import STORAGE
 
 EXIT_DIFFERENT = 1
 
@@ -21,8 +23,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     _common.add_inputs(parser)
     parser.add_argument("--against", choices=("onnxruntime", "reference"), default="onnxruntime")
     parser.add_argument(
-        "--tolerance", type=float, default=1e-4, metavar="X",
-        help="error allowed, relative to an output's largest magnitude",
+        "--tolerance", type=float, metavar="X",
+        help="error allowed, relative to an output's largest magnitude (default: by --dtype)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--dtype", choices=tuple(STORAGE),
+        help="how the network is stored: says what 16 bits cost in accuracy",
     )  # fmt: skip
     parser.add_argument(
         "--per-layer", action="store_true", help="compare every node of the unfused network too"
@@ -40,10 +46,12 @@ def run(args: argparse.Namespace) -> int:
     _common.settle(args)
     shapes = _common.shapes_of(args)
     names = _input_names(args)
+    options = _common.options_of(args)
+    options = replace(options, dtype=args.dtype) if args.dtype else options
     report = verify(
         args.model, args.against, args.device, args.per_layer, shapes, bisect=args.bisect,
         feeds=_common.given_inputs(args.input, names), seed=args.seed, tolerance=args.tolerance,
-        options=_common.options_of(args),
+        options=options,
     )  # fmt: skip
     _common.write_result(args, report.to_dict(), report.text())
     return 0 if report else EXIT_DIFFERENT

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from clnn.layout import TensorLayout
+from clnn.types import Stored
 
 
 def cl_text(value: Any) -> str:
@@ -95,8 +96,8 @@ SIZES = {"char": 1, "uchar": 1, "short": 2, "ushort": 2, "half": 2, "int": 4, "u
 
 
 def size_of(ctype: str) -> int:
-    """Return the bytes of one OpenCL scalar."""
-    return SIZES[ctype]
+    """Return the bytes of one OpenCL scalar in memory."""
+    return SIZES[cell(ctype)]
 
 
 def vec_type(ctype: str, width: int) -> str:
@@ -107,17 +108,51 @@ def vec_type(ctype: str, width: int) -> str:
 def load(ctype: str, width: int, pointer: str, where: str, pitch: int = 1) -> str:
     """Return an expression that loads `width` elements at pointer[where] (pitch 0: one, spread)."""
     if pitch == 0:
-        return f"({vec_type(ctype, width)})({pointer}[{where}])"
+        return f"({vec_type(ctype, width)})({element(ctype, pointer, where)})"
     if pitch != 1 and width != 1:
         raise TypeError(f"cannot load {width} elements of pitch {pitch} at once")
-    return f"{pointer}[{where}]" if width == 1 else f"vload{width}(0, {pointer} + ({where}))"
+    if width == 1:
+        return element(ctype, pointer, where)
+    if isinstance(ctype, Stored) and ctype.cell == "half":
+        return f"vload_half{width}(0, {pointer} + ({where}))"
+    text = f"vload{width}(0, {pointer} + ({where}))"
+    if isinstance(ctype, Stored):
+        return f"as_{ctype}{width}(convert_uint{width}({text}) << 16)"
+    return text
 
 
-def store(width: int, value: str, pointer: str, where: str) -> str:
-    """Return a statement that stores `width` elements at pointer[where]."""
+def element(ctype: str, pointer: str, where: str) -> str:
+    """Return an expression of the one element pointer[where]."""
+    if isinstance(ctype, Stored) and ctype.cell == "half":
+        return f"vload_half({where}, {pointer})"
+    text = f"{pointer}[{where}]"
+    return f"as_{ctype}((uint){text} << 16)" if isinstance(ctype, Stored) else text
+
+
+def store(width: int, value: str, pointer: str, where: str, ctype: str = "") -> str:
+    """Return a statement that stores `width` elements of `ctype` at pointer[where].
+
+    To 16 bits values are rounded to nearest, ties to even. ctype may be left out where elements
+    lie in memory as they are.
+    """
+    n = "" if width == 1 else str(width)
+    if isinstance(ctype, Stored) and ctype.cell == "half":
+        at = f"{where}, {pointer}" if width == 1 else f"0, {pointer} + ({where})"
+        return f"vstore_half{n}_rte({value}, {at});"
+    if isinstance(ctype, Stored):
+        plain = store(width, f"convert_ushort{n}(b_ >> 16)", pointer, where)
+        return (
+            f"{{ const {ctype}{n} f_ = {value}; uint{n} b_ = as_uint{n}(f_); "
+            f"b_ = f_ != f_ ? b_ | 0x400000u : b_ + 0x7fffu + (b_ >> 16 & 1u); {plain} }}"
+        )
     if width == 1:
         return f"{pointer}[{where}] = {value};"
     return f"vstore{width}({value}, 0, {pointer} + ({where}));"
+
+
+def cell(ctype: str) -> str:
+    """Return the OpenCL type of elements in memory whose values in registers are of `ctype`."""
+    return ctype.cell if isinstance(ctype, Stored) else ctype
 
 
 def group_size(local: Sequence[int]) -> str:
@@ -134,5 +169,7 @@ HELPERS: dict[str, Any] = {
     "vec_type": vec_type,
     "load": load,
     "store": store,
+    "element": element,
+    "cell": cell,
     "group_size": group_size,
 }

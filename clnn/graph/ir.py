@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from clnn.errors import PlanError
 from clnn.ops._base import Array, OpSpec
-from clnn.types import TensorType
+from clnn.types import DType, TensorType
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Node:
 class Graph:
     """A network: nodes in topological order, value types, constants, named inputs and outputs.
 
-    inputs: names of the values that a caller feeds. outputs: public name -> value name.
+    inputs: names of the values that a caller feeds. outputs: public name -> value name. stored:
+    float32 values that lie in memory in another type; the same for all float32 values of a view.
     """
 
     nodes: tuple[Node, ...]
@@ -37,6 +38,11 @@ class Graph:
     inputs: tuple[str, ...] = ()
     outputs: dict[str, str] = field(default_factory=dict)
     name: str = ""
+    stored: dict[str, DType] = field(default_factory=dict)
+
+    def memory(self, name: str) -> DType:
+        """Return the type of a value's elements in memory."""
+        return self.stored.get(name, self.types[name].dtype)
 
     def with_nodes(self, nodes: Iterable[Node], **changes: object) -> Graph:
         """Return a graph with other nodes (and other fields)."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from clnn.errors import ShapeError
 from clnn.layout import TensorLayout
-from clnn.types import TensorType
+from clnn.types import DType, TensorType, narrow
 
 Array = npt.NDArray[Any]
 
@@ -63,7 +63,8 @@ class Target:
 class Operand:
     """One input or output of a node, placed: type, layout, padding value and constant data.
 
-    aliased: in a ViewSpec's problem, that no data has to move for this operand.
+    aliased: in a ViewSpec's problem, that no data has to move for this operand. stored: the type
+    that its float32 values have in memory, None where they lie there as they are.
     """
 
     type: TensorType
@@ -71,6 +72,27 @@ class Operand:
     fill: float | None = None
     aliased: bool = False
     const: Array | None = field(default=None, compare=False, hash=False)
+    stored: DType | None = None
+
+    @property
+    def memory(self) -> DType:
+        """The type of elements in memory."""
+        return self.stored or self.type.dtype
+
+    @property
+    def ctype(self) -> str:
+        """The type as templates take it; a clnn.types.Stored where `stored`."""
+        return self.memory.cl
+
+    @property
+    def label(self) -> str:
+        """The type in names of kernels."""
+        return self.stored.name if self.stored else self.type.dtype.cl
+
+    def packed(self, make: Callable[[], Array]) -> Const:
+        """Return make()'s float32 array, a form of this constant, as the operand is stored."""
+        stored = self.stored
+        return Const(make) if stored is None else Const(lambda: narrow(make(), stored))
 
     @property
     def border(self) -> Border:
@@ -169,13 +191,15 @@ class OpSpec:
 
     kind: name in listings. layout_rule: "image" (channels innermost on axis 1), "same" (inputs and
     output alike) or "free". fuses_steps: whether elementwise steps may be fused behind it; such a
-    spec has a field `steps`, whose operands are inputs from `first_operand` on.
+    spec has a field `steps`, whose operands are inputs from `first_operand` on. narrows: whether all
+    kernels take operands of which float32 values are stored in 16 bits (Operand.stored).
     """
 
     kind: ClassVar[str] = "op"
     layout_rule: ClassVar[str] = "free"
     fuses_steps: ClassVar[bool] = False
     first_operand: ClassVar[int] = 1
+    narrows: ClassVar[bool] = False
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the output types. Raises ShapeError or DTypeError with the offending values."""
@@ -219,6 +243,8 @@ class ViewSpec(OpSpec):
     `forward` gives the output's layout inside the input's storage; `backward` gives the layout of
     input `index` inside the output's storage. Each returns None where it cannot.
     """
+
+    narrows = True
 
     def forward(self, source: TensorLayout) -> TensorLayout | None:
         """Return the layout of output 0 as a view of input 0."""

@@ -107,11 +107,11 @@ def _common(spec: Conv2d, problem: Problem) -> dict[str, Any]:
         k: (place, image(layout))
         for k, (place, layout) in operand_layouts(problem, spec.steps).items()
     }
-    x, w, y = problem.input(0).type, problem.input(1).type, problem.outputs[0].type
+    x, w, y = problem.input(0), problem.input(1), problem.outputs[0]
     table = "float" if spec.arith.acc == "float" else "int"
     return {"src": src, "dst": dst, **spec.window.pairs(), "steps": spec.steps,
             "operands": operands, "arith": _refined(spec, problem),
-            "types": (x.dtype.cl, w.dtype.cl, table, y.dtype.cl)}  # fmt: skip
+            "types": (x.ctype, w.ctype, table, y.ctype)}  # fmt: skip
 
 
 def _vector(spec: Conv2d, target: Target) -> int:
@@ -245,8 +245,8 @@ def direct(
     name = _label("conv2d_direct", spec, f"t{shape}x{tile.channels}{ways}")
     args, rows = _direct_constants(spec, problem, arith, dot, tile)
     if mode == "checked":
-        x = problem.input(0).type.dtype.numpy
-        args.append(Const(lambda: np.full(max(ic, 1), arith.padding, x)))
+        x = problem.input(0)
+        args.append(x.packed(lambda: np.full(max(ic, 1), arith.padding, x.type.dtype.numpy)))
     if dot.lot == 2:
         params["types"] = (params["types"][0], "short", *params["types"][2:])
     params |= {"name": name, "ic": ic, "oc": oc, "groups": spec.group, "mode": mode,
@@ -266,7 +266,7 @@ def _direct_constants(
     weights, table = problem.input(1).const, _table(arith, problem)
     assert weights is not None
     packing = (weights, spec.group, tile, dot.lot, arith.channelwise, dot.halves)
-    args: list[Arg] = [Const(functools.partial(pack_weights, *packing))]
+    args: list[Arg] = [problem.input(1).packed(functools.partial(pack_weights, *packing))]
     if table is None:
         return args, 0
     moved = dot.lot == 4 and problem.input(0).type.dtype == I8
@@ -319,7 +319,10 @@ def depthwise(spec: Conv2d, problem: Problem, vw: int = 0, tx: int = 0, band: in
     weights, table = problem.input(1).const, _table(params["arith"], problem)
     assert weights is not None
     taps = int(np.prod(weights.shape[2:]))
-    args: list[Arg] = [In(0), Const(lambda: weights.reshape(channels, taps).T.copy())]
+    args: list[Arg] = [
+        In(0),
+        problem.input(1).packed(lambda: weights.reshape(channels, taps).T.copy()),
+    ]
     if table is not None:
         args.append(Const(lambda: table))
     name = _label("depthwise", spec, f"v{vw}x{tx}_b{band}")
@@ -339,6 +342,7 @@ def winograd(spec: Conv2d, problem: Problem, every: bool = False) -> list[Varian
         and plain
         and target.winograd
         and target.is_cpu
+        and not problem.input(0).stored
         and has_border(spec, problem)
         and _reads_vectors(spec, problem)
         and innermost(problem.outputs[0].layout)
@@ -393,6 +397,7 @@ def reference(spec: Conv2d, problem: Problem) -> Variant:
     if spec.arith.plain_bias and problem.has(BIAS):
         given = problem.input(BIAS).layout
         args.append(In(BIAS))
+        params["types"] = (*params["types"][:2], problem.input(BIAS).ctype, params["types"][3])
         bias, rows = _over_output(given, problem.outputs[0].type.shape), 1
     elif not spec.arith.plain_bias:
         table = _table(params["arith"], problem)

@@ -28,7 +28,7 @@ from clnn.ops._loops import collapse, without
 from clnn.ops._moves import move_type, move_value
 from clnn.ops._steps import operand_args, operand_layouts
 from clnn.ops._taps import Sampling, Taps
-from clnn.types import F32, F64
+from clnn.types import F32, F64, Stored
 
 WIDTHS = (16, 8, 4, 2, 1)
 ITEMS_PER_UNIT = 8  # work-items that keep one compute unit of a CPU busy
@@ -80,7 +80,7 @@ def _whole_pass(problem: Problem, taps: Mapping[int, Taps], steps: tuple[Step, .
     src, out = problem.input(0), problem.outputs[0]
     extras = operand_layouts(problem, steps)
     moved = _only_moves(taps) and not steps
-    types = [move_type(out.type.dtype) if moved else out.type.dtype.cl] * (2 + len(extras))
+    types = [move_type(out.memory) if moved else out.ctype] * (2 + len(extras))
     layouts = [src.layout.unpadded(), *(la for _, la in extras.values()), out.layout.unpadded()]
     axes = sorted(taps or [out.layout.order[-1]] if out.layout.rank else [],
                   key=lambda a: -abs(out.layout.pitches[a]))  # fmt: skip
@@ -148,10 +148,11 @@ def _launch(
     pitches = [(*walk.pitches[0], *(0 for _ in rows))]
     pitches += [(*walk.pitches[k], *(la.pitches[a] for a in rows))
                 for k, la in enumerate(way.layouts) if k]  # fmt: skip
-    work = _work(walk, dst.shape[last], problem.target, math.prod(extents), walk.inner)
+    out, work = problem.outputs[0], _work(walk, dst.shape[last], problem.target, math.prod(extents),
+                                          walk.inner)  # fmt: skip
     global_size, local = work.pop("sizes")
     acc, value = _arithmetic(way.types, weighted)
-    result_type = problem.outputs[0].type.dtype
+    result_type = out.type.dtype if isinstance(way.types[0], Stored) else out.memory
     shown = "_".join(f"{t.count}tap" for t in ones.values()) if weighted else "nearest"
     name = f"resize_{label}_{shown}_{way.types[0]}_v{work['vw']}"
     params = {

@@ -34,6 +34,7 @@ class Conv2d(OpSpec):
     kind = "conv2d"
     layout_rule = "image"
     fuses_steps = True
+    narrows = True
     first_operand = 3
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:

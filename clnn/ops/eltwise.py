@@ -44,6 +44,7 @@ class Eltwise(OpSpec):
     kind = "eltwise"
     layout_rule = "same"
     fuses_steps = True
+    narrows = True
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the broadcast type. Raises DTypeError where operands differ in type."""
@@ -79,7 +80,7 @@ def walk(name: str, problem: Problem, steps: Sequence[Step]) -> Variant:
     if not out.type.size:
         return Variant(name, ())
     layouts = [problem.input(k).layout.broadcast(out.type.shape) for k in used]
-    named = move_type(out.type.dtype) if not steps else out.type.dtype.cl
+    named = move_type(out.memory) if not steps else out.ctype
     require(problem.target, name, named)
     ctypes = (named,) * (len(used) + 1)
     operands = {k: place for place, k in enumerate(used)}

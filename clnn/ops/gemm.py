@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,6 +70,7 @@ class Gemm(OpSpec):
 
     kind = "gemm"
     fuses_steps = True
+    narrows = True
     first_operand = 3
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
@@ -223,6 +224,19 @@ class _Job:
                 "batch": found.batch, "extras": found.extras, "scales": scales,
                 "steps": self.steps}  # fmt: skip
 
+    def types(self, b: Arg) -> tuple[str, str, str]:
+        """The types of a, b and dst; b may be scratch, of float."""
+        inputs = [self.problem.input(k).ctype for k in self.views.inputs]
+        return (
+            inputs[0],
+            F32.cl if isinstance(b, Scratch) else inputs[1],
+            self.problem.outputs[0].ctype,
+        )
+
+    def packed(self, make: Callable[[], Array]) -> Const:
+        """The constant b in a form of its own."""
+        return self.problem.input(self.views.inputs[1]).packed(make)
+
     def args(self, b: Arg) -> tuple[Arg, ...]:
         return (In(self.views.inputs[0]), b, *(In(k) for k in self.views.extras), Out(0))
 
@@ -279,7 +293,7 @@ def _tiled_const(job: _Job) -> Variant:
     tile = _tile(job, product(views))
     panels = panels_for(views.k, views.n, tile, job.target)
     found = product(replace(views, b=packed_view(views.b, panels)))
-    launch = _tiled(job, found, tile, panels, "packed", Const(lambda: pack_panels(b, panels)))
+    launch = _tiled(job, found, tile, panels, "packed", job.packed(lambda: pack_panels(b, panels)))
     return Variant(str(launch.params["name"]), (launch,), job.cost)
 
 
@@ -340,7 +354,8 @@ def _pack(job: _Job, tile: Tile, panels: Panels, view: TensorLayout, scratch: Sc
     global_size, local = grid(job.target, strips, -(-k // chunk), matrices)
     how = {src[0]: "rows", src[1]: "columns"}.get(1, "any")
     params = {
-        "name": f"gemm_pack_f32_{how}_w{panels.width}", "k": k, "n": n, "src": src, "batch": batch,
+        "name": f"gemm_pack_f32_{how}_w{panels.width}", "k": k,
+        "ctype": job.problem.input(job.views.inputs[1]).ctype, "n": n, "src": src, "batch": batch,
         "row": panels.row, "panel": panels.panel, "strips": strips, "nv": tile.nv, "vw": tile.vw,
         "chunk": chunk, "wg": local,
     }  # fmt: skip
@@ -364,7 +379,7 @@ def _tiled(job: _Job, found: Product, tile: Tile, panels: Panels, how: str, b: A
     params = job.params(found) | {
         "name": name, "row": panels.row, "panel": panels.panel, "b_moves": not isinstance(b, Const),
         "shift": how == "direct", "blocks_first": first, "mr": tile.mr, "nv": tile.nv,
-        "vw": tile.vw, "parts": parts, "wg": local,
+        "vw": tile.vw, "parts": parts, "wg": local, "types": job.types(b),
     }  # fmt: skip
     return Launch("gemm_tiled.cl.mako", params, job.args(b), global_size, local)
 
@@ -381,22 +396,24 @@ def _parts(found: Product, tile: Tile, items: int, target: Target) -> int:
 
 
 def _dot(job: _Job, found: Product) -> Variant:
+    b = In(job.views.inputs[1])
     mr = min(found.m, 4)
     nr = min(found.n, 8 if mr == 1 else 16 // mr)
     global_size, local = grid(job.target, -(-found.n // nr), -(-found.m // mr), found.matrices)
     name = f"gemm_dot_f32_t{mr}x{nr}_v{job.target.vector}"
     params = job.params(found) | {
         "name": name, "b": found.b, "mr": mr, "nr": nr, "vw": job.target.vector, "wg": local,
+        "types": job.types(b),
     }  # fmt: skip
-    args = job.args(In(job.views.inputs[1]))
+    args = job.args(b)
     return Variant(name, (Launch("gemm_dot.cl.mako", params, args, global_size, local),))
 
 
 def _reference(job: _Job) -> Variant:
     found = product(job.views)
-    ctype = job.problem.outputs[0].type.dtype.cl
+    ctype = job.problem.outputs[0].ctype
     global_size, local = grid(job.target, found.m * found.n, found.matrices)
-    name = f"gemm_reference_{ctype}"
+    name = f"gemm_reference_{job.problem.outputs[0].label}"
     params = job.params(found) | {"name": name, "ctype": ctype, "b": found.b, "wg": local}
     args = job.args(In(job.views.inputs[1]))
     return Variant(name, (Launch("gemm_reference.cl.mako", params, args, global_size, local),))

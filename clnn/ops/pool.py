@@ -58,6 +58,7 @@ class Pool(OpSpec):
     kind = "pool"
     layout_rule = "image"
     fuses_steps = True
+    narrows = True
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the output types. Raises ShapeError or DTypeError where the input does not fit."""
@@ -215,7 +216,7 @@ def _tile(spec: Pool, outs: int) -> int:
 
 
 def _common(spec: Pool, problem: Problem) -> dict[str, Any]:
-    return {"ctype": problem.input(0).type.dtype.cl, "mode": spec.mode, "power": spec.power,
+    return {"ctype": problem.input(0).ctype, "mode": spec.mode, "power": spec.power,
             "count_pad": spec.count_pad, "steps": spec.steps, "rule": spec.rule}  # fmt: skip
 
 
@@ -228,7 +229,7 @@ def _table(spec: Pool) -> list[Arg]:
 def _label(spec: Pool, problem: Problem, extra: str) -> str:
     k, s = ("x".join(map(str, v)) for v in (spec.window.kernel, spec.window.strides))
     mode = spec.mode if spec.rule is None else spec.rule.name
-    return f"pool_{mode}_{problem.input(0).type.dtype.cl}_k{k}_s{s}_{extra}"
+    return f"pool_{mode}_{problem.input(0).label}_k{k}_s{s}_{extra}"
 
 
 def _rows(spec: Pool, problem: Problem, tile: int = 0, rows: int = 0) -> Variant:

@@ -94,6 +94,7 @@ class Reduce(OpSpec):
     kind = "reduce"
     layout_rule = "same"
     fuses_steps = True
+    narrows = True
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the output type. Raises ShapeError for axes that are not there, DTypeError."""
@@ -152,7 +153,7 @@ def _variant(spec: Reduce, problem: Problem, plain: bool) -> Variant:
     can_split = not plain and FOLDS[spec.fn].op != "log_sum_exp"
     rows = make_rows(layouts, spec.axes, problem.target, x.type.dtype.itemsize,
                      plain=plain, split=can_split)  # fmt: skip
-    name = f"reduce_{spec.fn}_{x.type.dtype.cl}_{rows.label}"
+    name = f"reduce_{spec.fn}_{x.label}_{rows.label}"
     if rows.parts == 1:
         return Variant(name, (_whole(spec, problem, rows, name),))
     name += f"_p{rows.parts}"
@@ -168,7 +169,8 @@ def _launch(
     steps = () if first else spec.steps
     places = {k: place + 1 for k, (place, _) in operand_layouts(problem, steps).items()}
     params = {
-        "name": name, "ctype": x.type.dtype.cl, "rows": rows,
+        "name": name, "ctype": x.type.dtype.cl if second else x.ctype,
+        "result": x.type.dtype.cl if first else x.ctype, "rows": rows,
         "value": "none" if second else fold.value, "op": fold.op,
         "finish": "none" if first else fold.finish, "power": spec.power, "steps": steps,
         "count": prod(x.type.shape[a] for a in spec.axes), "operands": places,

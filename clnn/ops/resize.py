@@ -35,6 +35,7 @@ class Resize(OpSpec):
     kind = "resize"
     layout_rule = "same"
     fuses_steps = True
+    narrows = True
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the output type. Raises ShapeError or DTypeError where the input does not fit."""

@@ -27,6 +27,7 @@ class Softmax(OpSpec):
     kind = "softmax"
     layout_rule = "same"
     fuses_steps = True
+    narrows = True
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the input's type. Raises DTypeError for what is not float32 or float64."""
@@ -70,12 +71,12 @@ def _variant(spec: Softmax, problem: Problem, plain: bool) -> Variant:
     layouts = [x.layout.unpadded(), *extras, out.layout.unpadded()]
     rows = make_rows(layouts, spec.axes, problem.target, x.type.dtype.itemsize, plain=plain)
     global_size, local = rows.sizes(problem.target)
-    ctype = x.type.dtype.cl
-    name = f"{'log_' if spec.log else ''}softmax_{ctype}_{rows.label}"
+    ctype = x.ctype
+    name = f"{'log_' if spec.log else ''}softmax_{x.label}_{rows.label}"
     apart = not rows.across or rows.blocks * rows.width == rows.lanes
     params = {
         "name": name, "ctype": ctype, "rows": rows, "log": spec.log, "steps": spec.steps,
-        "keep": not spec.log and apart and rows.group == 1, "wg": local,
+        "keep": not spec.log and apart and rows.group == 1 and not x.stored, "wg": local,
         "own_exp": problem.target.is_cpu and ctype == "float",
         "operands": {k: place + 1 for k, (place, _) in operands.items()},
     }  # fmt: skip

@@ -31,7 +31,7 @@ def copy_variant(problem: Problem, source: TensorLayout, result: TensorLayout) -
     operand = problem.input(0)
     if problem.outputs[0].aliased or operand.aliased or not problem.outputs[0].type.size:
         return Variant("view", ())
-    ctype = move_type(operand.type.dtype)
+    ctype = move_type(operand.memory)
     reads = In(0, source.offset - operand.layout.offset)
     writes = Out(0, result.offset - problem.outputs[0].layout.offset)
     launch = walk_launch("copy", [source, result], (ctype, ctype), (), {0: 0}, problem.target,
@@ -162,7 +162,7 @@ def _flat_copy(problem: Problem) -> Variant:
     source, out = problem.input(0), problem.outputs[0]
     global_size, local = grid(problem.target, source.type.size)
     params = {
-        "name": "copy_flat", "ctype": move_type(out.type.dtype), "src": source.layout,
+        "name": "copy_flat", "ctype": move_type(out.memory), "src": source.layout,
         "dst": out.layout, "count": source.type.size, "wg": local,
     }  # fmt: skip
     launch = Launch("copy_flat.cl.mako", params, (In(0), Out(0)), global_size, local)
@@ -306,7 +306,7 @@ class Concat(ViewSpec):
 
 
 def _member_copy(source: TensorLayout, place: TensorLayout, index: int, problem: Problem) -> Launch:
-    ctype = move_type(problem.outputs[0].type.dtype)
+    ctype = move_type(problem.outputs[0].memory)
     shift = place.offset - problem.outputs[0].layout.offset
     return walk_launch("copy", [source, place], (ctype, ctype), (), {0: 0}, problem.target,
                        (In(index),), Out(0, shift))  # fmt: skip

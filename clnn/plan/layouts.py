@@ -55,7 +55,7 @@ def place(graph: Graph, hints: Hints | None = None, cache_way: int = 0) -> dict[
     roots = [name for name in graph.types if name not in links and name not in graph.consts]
     while roots:
         root = roots.pop()
-        apart = _apart(graph.types[root], orders[root], cache_way)
+        apart = _apart(graph.types[root], graph.memory(root).itemsize, orders[root], cache_way)
         roots += _place_tree(root, graph, children, demands, (orders[root], apart), placed)
     for name in graph.consts:
         placed[name] = Placed(name, TensorLayout.make(graph.types[name].shape, orders[name]))
@@ -105,7 +105,9 @@ def memory_orders(graph: Graph) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _apart(given: TensorType, order: tuple[int, ...], cache_way: int) -> dict[int, int]:
+def _apart(
+    given: TensorType, itemsize: int, order: tuple[int, ...], cache_way: int
+) -> dict[int, int]:
     """Return what the channels of an image are rounded up to, so that its pixels spread over a cache.
 
     Where the channels of a pixel fill a whole way, or half of one, equal channels of neighbouring
@@ -116,7 +118,7 @@ def _apart(given: TensorType, order: tuple[int, ...], cache_way: int) -> dict[in
     channels = order[-1]
     if given.size <= given.shape[0] * given.shape[channels]:
         return {}
-    nbytes, line = given.shape[channels] * given.dtype.itemsize, CACHE_LINE // given.dtype.itemsize
+    nbytes, line = given.shape[channels] * itemsize, CACHE_LINE // itemsize
     return {channels: given.shape[channels] + line} if nbytes % (cache_way // CROWDED) == 0 else {}
 
 

@@ -265,7 +265,7 @@ def _storage(key: str, graph: Graph, placed: Mapping[str, Placed], span: Sequenc
             f"value {key!r} of shape {root.layout.shape} takes {root.layout.size} elements with its "
             f"border: more than kernels can index ({MAX_ELEMENTS}). Use a smaller batch or image."
         )
-    return Storage(key, graph.types[key].dtype, root.layout, root.fill, span[0], span[1])
+    return Storage(key, graph.memory(key), root.layout, root.fill, span[0], span[1])
 
 
 def _step(
@@ -284,7 +284,8 @@ def make_problem(node: Node, graph: Graph, placed: Mapping[str, Placed], target:
         if name is None:
             return None
         where = placed[name]
-        return Operand(graph.types[name], where.layout, where.fill, const=graph.consts.get(name))
+        return Operand(graph.types[name], where.layout, where.fill, const=graph.consts.get(name),
+                       stored=graph.stored.get(name))  # fmt: skip
 
     inputs = [operand(n) for n in node.inputs]
     outputs = [operand(n) for n in node.outputs]
@@ -379,6 +380,11 @@ def _add_fills(
     return filled, tuple(once)
 
 
+def shown(operand: Operand) -> str:
+    """Return an operand's type as text, with the type it is stored in where that is another."""
+    return repr(operand.type) + (f" as {operand.stored.name}" if operand.stored else "")
+
+
 def describe(plan: Plan) -> list[dict[str, Any]]:
     """Return one row per step: node, op, origin, variant, launches, shapes."""
     return [
@@ -389,7 +395,7 @@ def describe(plan: Plan) -> list[dict[str, Any]]:
             "variant": s.variant.name,
             "why": s.variant.why,
             "launches": len(s.launches),
-            "output": repr(s.problem.outputs[0].type),
+            "output": shown(s.problem.outputs[0]),
         }
         for s in plan.steps
     ]

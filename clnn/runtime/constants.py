@@ -14,6 +14,7 @@ from clnn.plan.schedule import ConstArg, Plan, PlannedArg, TensorArg
 from clnn.runtime.loader import load
 from clnn.runtime.pages import lent, pages
 from clnn.runtime.program import Device
+from clnn.types import narrow
 
 GROWTH = 3  # times the model's constants that packed ones may take before they are moved
 APART = 4096  # bytes that constants begin at multiples of, in one buffer: at least any sub-buffer's
@@ -65,7 +66,13 @@ class Constants:
             data = np.ascontiguousarray(arg.make())
         else:
             assert isinstance(arg, TensorArg)
-            data = lay_out(self._plan.consts[arg.storage], self._plan.placed[arg.storage].layout)
+            plan, name = self._plan, arg.storage
+            values = (
+                narrow(plan.consts[name], plan.graph.stored[name])
+                if name in plan.graph.stored
+                else plan.consts[name]
+            )
+            data = lay_out(values, plan.placed[name].layout)
         return data if data.size else np.zeros(1, data.dtype)
 
     def _upload(self, data: Array) -> Any:

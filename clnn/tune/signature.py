@@ -64,6 +64,8 @@ def _operand(operand: Operand | None) -> dict[str, Any] | None:
     if layout.has_padding:
         found |= {"before": list(layout.before), "after": list(layout.after),
                   "fill": repr(operand.fill)}  # fmt: skip
+    if operand.stored is not None:
+        found["stored"] = operand.stored.name
     return found | ({"const": True} if operand.const is not None else {})
 
 

@@ -16,6 +16,9 @@ from clnn.verification.onnxruntime import OnnxRuntime
 from clnn.verification.reference import reference_node, reference_values, widen
 from clnn.verification.report import Layer
 
+# What the storage of constants and of the result adds to the error of one layer.
+LAYER_ROUNDING = {"f32": 0.0, "f16": 8 * 2**-11, "bf16": 8 * 2**-8}
+
 
 def with_values(graph: Graph, names: Sequence[str]) -> Graph:
     """Return `graph` with the values `names` as its outputs, under their own names."""
@@ -39,6 +42,7 @@ def reference_layers(
     for number, node in enumerate(graph.nodes):
         chosen = variants[node.name]
         limit = max(node.spec.tolerance(graph.input_types(node)), chosen.error)
+        limit += LAYER_ROUNDING[options.dtype]
         alone = reference_node(graph, node, device_values)
         for name in node.outputs:
             total = difference(name, got[name], right[name], limit)

@@ -27,6 +27,7 @@ from clnn.verification.report import Bisection, Layer, VerifyReport
 if TYPE_CHECKING:
     from clnn.runtime.session import Session
 
+TOLERANCES = {"f32": 1e-4, "f16": 2e-2, "bf16": 1e-1}  # of a whole network, by its storage
 ENGINES = ("onnxruntime", "reference")
 TOLERANCE = 1e-4
 Shapes = Mapping[str, "Sequence[int] | int"]

@@ -39,7 +39,7 @@ ${load(types[2], vw, "table", where)}\
 %>\
     ${ar.finish(arith, vw, value, "result", row)}
     ${st.apply(steps, value, yt, vw, operand)}
-    ${tl.store_lanes(vw, arith.result(value, "result"), "dst", index(dst, "n", f"oc {lane}", f"y{m}", f"x{m}"), dst.pitches[1] if oc * groups > 1 else 1, 0, count)}
+    ${tl.store_lanes(vw, arith.result(value, "result"), "dst", index(dst, "n", f"oc {lane}", f"y{m}", f"x{m}"), dst.pitches[1] if oc * groups > 1 else 1, 0, count, yt)}
 </%def>
 <%def name="finish_tile(t, channels)">\
 % for m in range(mr):

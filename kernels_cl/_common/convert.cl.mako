@@ -19,7 +19,7 @@ convert_${to_type}${n}(${load(from_type, width, pointer, where, pitch)})\
 <%def name="write(from_type, to_type, width, value, pointer, where)">\
 <% n = "" if width == 1 else width %>\
 % if from_type == to_type:
-${store(width, value, pointer, where)}\
+${store(width, value, pointer, where, to_type)}\
 % elif to_type == "half":
 vstore_half${n}_rte(${value}, 0, ${pointer} + (${where}));\
 % else:

@@ -3,7 +3,7 @@ Operands of multiply-adds, one product or a lot of them at a time: four of bytes
 
 weights(dot, wt, product, width, pointer, where): expression of `width` weights at pointer + where,
      width more than 1 for lots
-element(dot, xt, text): expression of the input element, or of a lot of them, at the lvalue `text`
+input(dot, xt, pointer, where): expression of the input element pointer[where], or of a lot of them
 add(dot, width, acc, x, w): statement that adds lots of products to `acc`
 joined(width, low, high): expression of the sum in 64 bits of what low and high halves of weights gave
 dot  "": one product. "vnni4", "vnni2": x86's vpdpbusd and vpdpwssd through inline assembly. "plain4",
@@ -27,11 +27,11 @@ ${load(wt, width, pointer, str(where))}\
 convert_${vec_type(product, width)}(${load(wt, width, pointer, str(where))})\
 % endif
 </%def>
-<%def name="element(dot, xt, text)">\
+<%def name="input(dot, xt, pointer, where)">\
 % if dot:
-as_int(vload${LOTS[dot]}(0, &${text}))${" ^ (int)0x80808080" if xt == "char" else ""}\
+as_int(vload${LOTS[dot]}(0, &${pointer}[${where}]))${" ^ (int)0x80808080" if xt == "char" else ""}\
 % else:
-${text}\
+${element(xt, pointer, where)}\
 % endif
 </%def>
 <%def name="add(dot, width, acc, x, w)">\

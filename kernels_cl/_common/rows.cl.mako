@@ -19,7 +19,7 @@ put(rows, value, slot, width, pointer, where, pitch, skip)
 </%doc>
 <%namespace name="lp" file="loops.cl.mako"/>
 <%!
-from clnn.codegen.filters import load, scalar, store, vec_type
+from clnn.codegen.filters import element, load, scalar, store, vec_type
 
 REAL = ("float", "half", "double")
 LIMITS = {
@@ -51,21 +51,21 @@ def combine(op, a, b, ctype):
 def load_lanes(ctype, width, pointer, where, pitch):
     if width == 1 or pitch in (0, 1):
         return load(ctype, width, pointer, where, 1 if width == 1 else pitch)
-    lanes = ", ".join(f"{pointer}[{where} + {k * pitch}]" for k in range(width))
+    lanes = ", ".join(element(ctype, pointer, f"{where} + {k * pitch}") for k in range(width))
     return f"({vec_type(ctype, width)})({lanes})"
 
-def store_lanes(width, value, pointer, where, pitch, skip=0):
+def store_lanes(width, value, pointer, where, pitch, skip=0, ctype=""):
     """Statements that store the lanes of variable `value` from lane `skip` on."""
     if width == 1:
-        return f"{pointer}[{where}] = {value};" if skip == 0 else ""
+        return store(1, value, pointer, where, ctype) if skip == 0 else ""
     if pitch != 1:
-        return " ".join(f"{pointer}[{where} + {k * pitch}] = {value}.s{NAMES[k]};" for k in range(skip, width))
+        return " ".join(store(1, f"{value}.s{NAMES[k]}", pointer, f"{where} + {k * pitch}", ctype) for k in range(skip, width))
     if skip == 0:
-        return store(width, value, pointer, where)
+        return store(width, value, pointer, where, ctype)
     parts, lane = [], skip
     while lane < width:
         count = max(n for n in (8, 4, 2, 1) if n <= width - lane)
-        parts.append(store(count, f"{value}.s{NAMES[lane:lane + count]}", pointer, f"{where} + {lane}"))
+        parts.append(store(count, f"{value}.s{NAMES[lane:lane + count]}", pointer, f"{where} + {lane}", ctype))
         lane += count
     return " ".join(parts)
 
@@ -248,17 +248,17 @@ def masked(ctype, width, skip, v, other):
     barrier(CLK_LOCAL_MEM_FENCE);
 % endif
 </%def>
-<%def name="put(rows, value, slot, width, pointer, where, pitch, skip=0)">\
+<%def name="put(rows, value, slot, width, pointer, where, pitch, skip=0, ctype='')">\
 <%
     spill = rows.blocks * rows.width - rows.lanes
     twice = min(max(spill - slot * rows.vw, 0), width) if rows.across and spill else 0
 %>\
 % if twice:
-    if (block < ${rows.blocks - 1}) { ${store_lanes(width, value, pointer, where, pitch, skip)} }
+    if (block < ${rows.blocks - 1}) { ${store_lanes(width, value, pointer, where, pitch, skip, ctype)} }
 %  if twice < width:
-    else { ${store_lanes(width, value, pointer, where, pitch, twice)} }
+    else { ${store_lanes(width, value, pointer, where, pitch, twice, ctype)} }
 %  endif
 % else:
-    ${store_lanes(width, value, pointer, where, pitch, skip)}
+    ${store_lanes(width, value, pointer, where, pitch, skip, ctype)}
 % endif
 </%def>

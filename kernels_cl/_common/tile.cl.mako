@@ -1,7 +1,7 @@
 <%doc>
 Register tiles: how vectors of results are summed and stored, and operands loaded, at any pitch.
 
-store_lanes(width, value, pointer, where, pitch, first, end)
+store_lanes(width, value, pointer, where, pitch, first, end, ctype)
     Statements that store lanes first..end - 1 of vector `value` at pointer[where + lane * pitch].
 load_lanes(width, pointer, where, pitch, end, ctype)
     Expression of a vector whose lanes 0..end - 1 are pointer[where + lane * pitch], the others 0.
@@ -28,14 +28,14 @@ def lanes(start, count):
 def part(value, width, start, count):
     return value if count == width else f"{value}.{lanes(start, count)}"
 %>
-<%def name="store_lanes(width, value, pointer, where, pitch, first, end)">\
+<%def name="store_lanes(width, value, pointer, where, pitch, first, end, ctype='float')">\
 % if pitch == 1:
 %  for start, count in runs(first, end):
-    ${store(count, part(value, width, start, count), pointer, f"{where} + {start}")}
+    ${store(count, part(value, width, start, count), pointer, f"{where} + {start}", ctype)}
 %  endfor
 % else:
 %  for start in range(first, end):
-    ${store(1, part(value, width, start, 1), pointer, f"{where} + {start * pitch}")}
+    ${store(1, part(value, width, start, 1), pointer, f"{where} + {start * pitch}", ctype)}
 %  endfor
 % endif
 </%def>
@@ -43,7 +43,7 @@ def part(value, width, start, count):
 % if pitch == 0 or (pitch == 1 and end == width):
 ${load(ctype, width, pointer, where, pitch)}\
 % else:
-(${vec_type(ctype, width)})(${", ".join([f"{pointer}[{where} + {k * pitch}]" for k in range(end)] + ["0"] * (width - end))})\
+(${vec_type(ctype, width)})(${", ".join([element(ctype, pointer, f"{where} + {k * pitch}") for k in range(end)] + ["0"] * (width - end))})\
 % endif
 </%def>
 <%def name="total(name, value, width)">\

@@ -32,6 +32,17 @@ def test_wrong_is_status_1_with_a_command_that_repeats_it(clnn, files, any_devic
     assert again.data["bisection"]["node"] == "first"
 
 
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_the_accuracy_of_storage_in_16_bits(clnn, files, any_device, dtype):
+    command = ("verify", files["network"], "-d", any_device, "--dtype", dtype)
+    result = clnn(*command, "--against", "reference", "--per-layer", "--json")
+    assert result.code == 0, result.err
+    assert 1e-5 < result.data["outputs"][0]["relative"] < 3e-2
+    result = clnn(*command, "--tolerance", "1e-5")
+    assert result.code == 1
+    assert f"--option dtype={dtype}" in result.out
+
+
 def test_input_files_and_shapes(clnn, files, any_device, tmp_path):
     np.save(tmp_path / "x.npy", np.ones((2, 3, 4, 5), np.float32))
     result = clnn("verify", files["doubler"], "-d", any_device, "--json", "--shape",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from clnn.graph.ir import Graph, Node, check
+from clnn.graph.passes.store import store_as
 from clnn.ops._base import Border, OpSpec, Variant
 from clnn.options import Options
 from clnn.plan.layouts import Hints
@@ -16,9 +17,11 @@ from clnn.runtime.constants import view_of
 from clnn.runtime.device import select
 from clnn.runtime.session import Session
 from clnn.runtime.state import POISON
-from clnn.types import TensorType, dtype_of
+from clnn.types import STORAGE, STORED_BF16, STORED_F16, TensorType, dtype_of, narrow, widen
 
 GUARD = 128
+# Of a result that is stored, relative to itself: half a unit in the last place.
+ROUNDING = {"f32": 0.0, "f16": 2**-11, "bf16": 2**-8}
 
 
 def single_node(
@@ -50,24 +53,37 @@ def check_op(
     orders: Mapping[str, tuple[int, ...]] | None = None,
     tolerance: float | None = None,
     only: str | None = None,
+    dtype: str = "f32",
 ) -> list[str]:
     """Run every variant of an op on `device` and compare with its reference in double precision.
 
     consts: inputs that are constants. border: padding put around all spatial tensors, beyond what
     the op asks for. orders: memory order of values ("i0", "o0", ...). only: part of a variant's
-    name. Returns the names of the variants that ran. Checks: error, finite poison (nothing left
-    unwritten), guards and borders untouched, second run bitwise equal.
+    name. dtype: how float32 values are stored; inputs are rounded to that first, and results may be
+    off by its rounding besides. Returns the names of the variants that ran. Checks: error, finite
+    poison (nothing left unwritten), guards and borders untouched, second run bitwise equal.
     """
-    graph = single_node(spec, inputs, consts)
+    inputs = [rounded(a, dtype) for a in inputs]
+    graph = store_as(single_node(spec, inputs, consts), STORAGE[dtype])
+    assert dtype == "f32" or any(n.startswith("o") for n in graph.stored), "it keeps float32"
     want = spec.reference(*[_widen(a) for a in inputs])
-    limit = spec.tolerance(graph.input_types(graph.nodes[0])) if tolerance is None else tolerance
-    hints = Hints(_borders(graph, border), orders or {})
+    node = next(n for n in graph.nodes if n.name == "node")
+    limit = spec.tolerance(graph.input_types(node)) if tolerance is None else tolerance
+    asked = {at: order for n, order in (orders or {}).items() for at in (n, f"{n}:{dtype}")}
+    hints = Hints(_borders(graph, border), {n: o for n, o in asked.items() if n in graph.types})
     names = variant_names(graph, device, hints)
     chosen = [n for n in names if only is None or only in n]
     assert chosen, f"no variant of {list(names)} has {only!r} in its name"
     for name in chosen:
-        run_variant(graph, device, name, hints, inputs, want, max(limit, names[name]))
+        run_variant(graph, device, name, hints, inputs, want, max(limit, names[name]), dtype)
     return chosen
+
+
+def rounded(array: np.ndarray | None, dtype: str) -> np.ndarray | None:
+    """Return a float32 array as it comes back from storage."""
+    if array is None or array.dtype != np.float32 or dtype == "f32":
+        return array
+    return widen(narrow(array, STORAGE[dtype]), STORAGE[dtype])
 
 
 def _widen(array: np.ndarray | None) -> np.ndarray | None:
@@ -110,6 +126,7 @@ def run_variant(
     inputs: Sequence[np.ndarray | None],
     want: Sequence[np.ndarray],
     limit: float,
+    dtype: str = "f32",
 ) -> None:
     """Run one variant in guarded, poisoned memory and check everything that can be checked."""
 
@@ -125,15 +142,20 @@ def run_variant(
         got = session(feeds)
         again = session(feeds)
         for k, expected in enumerate(want):
-            compare(got[f"o{k}"], expected, limit, where)
+            compare(got[f"o{k}"], expected, limit, where, ROUNDING[dtype])
             assert got[f"o{k}"].tobytes() == again[f"o{k}"].tobytes(), (
                 f"{where}: second run differs"
             )
         check_memory(session, where)
 
 
-def compare(got: np.ndarray, want: np.ndarray, limit: float, where: str) -> None:
-    """Assert equal shape and values: exact for integers, else within `limit` of the largest value."""
+def compare(
+    got: np.ndarray, want: np.ndarray, limit: float, where: str, rounding: float = 0.0
+) -> None:
+    """Assert equal shape and values: exact for integers, else within `limit` of the largest value.
+
+    rounding: of each value besides, relative to itself.
+    """
     assert got.shape == want.shape, f"{where}: shape {got.shape}, reference {want.shape}"
     if got.dtype.kind != "f":
         np.testing.assert_array_equal(got, want.astype(got.dtype), err_msg=where)
@@ -142,7 +164,9 @@ def compare(got: np.ndarray, want: np.ndarray, limit: float, where: str) -> None
     finite = np.isfinite(want)
     assert (same | finite).all(), f"{where}: NaN or infinity in other places than the reference"
     scale = max(float(np.abs(want[finite]).max(initial=0.0)), 1e-30)
-    error = np.abs(np.where(same, 0.0, got.astype(np.float64) - want)).max(initial=0.0) / scale
+    error = np.abs(np.where(same, 0.0, got.astype(np.float64) - want))
+    allowed = np.abs(np.where(finite, want, 0.0)) * rounding
+    error = (error - allowed).max(initial=0.0) / scale
     assert error <= limit, (
         f"{where}: error {error:.3g} relative to the largest value, limit {limit}"
     )
@@ -165,6 +189,8 @@ def check_border(storage: Storage, body: np.ndarray, where: str) -> None:
         return
     flat = body.view(storage.dtype.numpy).copy()
     fill = np.asarray(storage.fill, storage.dtype.numpy)
+    if storage.dtype in (STORED_F16, STORED_BF16):
+        fill = narrow(np.asarray(storage.fill), storage.dtype)
     view_of(flat, storage.layout)[...] = fill
     assert (flat[: storage.layout.size] == fill).all(), f"{where}: border was changed"
 
