@@ -30,6 +30,7 @@ class Gather(OpSpec):
     axis: int
 
     kind = "gather"
+    narrows = True
     layout_rule = "same"
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
@@ -64,6 +65,7 @@ class GatherElements(OpSpec):
     axis: int
 
     kind = "gather_elements"
+    narrows = True
     layout_rule = "same"
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
@@ -102,6 +104,7 @@ class GatherND(OpSpec):
     batch: int = 0
 
     kind = "gather_nd"
+    narrows = True
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the output type. Raises ShapeError or DTypeError."""
@@ -170,9 +173,9 @@ def _kernel(
     outer = loops.extents[:-1]
     work = run_work(loops.inner, math.prod(outer), problem.target, ps == pd == 1 and pi == 0)
     indices = problem.input(1)
-    label = f"{name}_{move_type(out.type.dtype)}_v{work['vw']}"
+    label = f"{name}_{move_type(out.memory)}_v{work['vw']}"
     params = {
-        "name": label, "ctype": move_type(out.type.dtype), "index_type": indices.type.dtype.cl,
+        "name": label, "ctype": move_type(out.memory), "index_type": indices.type.dtype.cl,
         "extents": outer or (1,), "pitches": tuple(p[:-1] or (0,) for p in loops.pitches),
         "inner": loops.inner, "inner_pitches": loops.inner_pitches, "picks": tuple(picks),
         "checked": not _in_range(indices.const, picks), "wg": work.pop("local"),

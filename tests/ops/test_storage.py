@@ -13,6 +13,7 @@ from clnn.ops._taps import Sampling
 from clnn.ops._window import Window
 from clnn.ops.conv2d import Conv2d
 from clnn.ops.eltwise import Eltwise
+from clnn.ops.gather import Gather, GatherElements, GatherND
 from clnn.ops.gemm import Gemm
 from clnn.ops.pool import Pool
 from clnn.ops.reduce import Reduce
@@ -117,6 +118,18 @@ def test_views_move_the_bits_as_they_are(device, dtype):
             want = spec.reference(want)[0]
         const = rounded(next(iter(made.consts.values())), dtype)
         np.testing.assert_array_equal(got, np.concatenate([want, np.abs(const)]), err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("consts", [(0,), (1,)])
+def test_lookups(device, consts, dtype):
+    rows = np.array([[4, 0], [2, 5]])
+    for spec in (Gather(0), GatherND(0)):
+        check_op(device, spec, [normal((6, 7)), rows[:, :1] if spec.kind != "gather" else rows],
+                 consts=consts, tolerance=0, dtype=dtype)  # fmt: skip
+    check_op(
+        device, GatherElements(1), [normal((2, 7)), rows], consts=consts, tolerance=0, dtype=dtype
+    )
 
 
 def every_half() -> np.ndarray:
