@@ -17,7 +17,9 @@ from clnn.codegen.filters import image
 from clnn.errors import PlanError
 from clnn.layout import TensorLayout
 from clnn.ops._base import Arg, Array, Const, In, Launch, Out, Problem, Target, Variant, grid
+from clnn.ops._conv_groups import group_variants
 from clnn.ops._conv_pack import pack_table, pack_weights, start_shift
+from clnn.ops._groups import UNSHARED
 from clnn.ops._steps import heavy, operand_args, operand_layouts
 from clnn.ops._stream import streams
 from clnn.ops._tiles import Extents, Tile, conv_tiles
@@ -32,6 +34,7 @@ FEW = 4  # input channels up to which their order in memory does not matter
 L2_BYTES = 256 * 1024  # weights that stay close to a core while pixels move over them
 STREAMS = 3  # of a tile that are worth a measurement
 OTHER_ORDER = 1.04  # cost of the group order that the size of the weights speaks against
+TILES_BESIDE = 8  # register tiles that are worth a measurement beside work-groups' tiles
 PLAIN_LOTS = 4  # cost of lots of products in C against one by one
 ERRORS = {2: 2e-5, 4: 1e-4, 6: 2e-4}  # of Winograd's products, by the extent of their tiles
 # By which Winograd's estimate must beat the direct one's; transforms of 8 x 8 cost most.
@@ -184,6 +187,8 @@ def direct_tiles(spec: Conv2d, problem: Problem, dot: Dot) -> list[tuple[float, 
     weights = problem.input(1).type
     cold = cold_cycles(weights.nbytes, problem.target)
     found = conv_tiles(_extents(spec, problem, dot))
+    if not problem.target.is_cpu:
+        times, cold, found = times * UNSHARED, 0.0, found[:TILES_BESIDE]
     return [(cycles * times + cold, tile) for cycles, tile in found]
 
 
@@ -272,6 +277,19 @@ def _direct_constants(
     moved = dot.lot == 4 and problem.input(0).type.dtype == I8
     start = start_shift(weights) if moved else None
     return [*args, Const(lambda: pack_table(table, start, spec.group, tile))], len(table)
+
+
+def workgroups(spec: Conv2d, problem: Problem) -> list[Variant]:
+    """Return the kernels whose work-groups share operands, best first: none on CPUs."""
+    if (
+        problem.target.is_cpu
+        or spec.arith is not FLOAT
+        or problem.input(0).stored
+        or fits_depthwise(spec, problem)
+        or not has_border(spec, problem)
+    ):
+        return []
+    return group_variants(spec, problem, _common(spec, problem))
 
 
 def _depthwise_tile(spec: Conv2d, problem: Problem) -> tuple[int, int, int]:

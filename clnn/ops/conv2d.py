@@ -131,7 +131,7 @@ class Conv2d(OpSpec):
         return 2 * outputs[0].size * int(np.prod(w.shape[1:]))
 
     def variants(self, problem: Problem) -> list[Variant]:
-        """Return depthwise, register-tiled and reference kernels, as far as they fit."""
+        """Return depthwise, tiled and reference kernels, as far as they fit."""
         if problem.outputs[0].type.size == 0:
             return [Variant("empty", ())]
         found = []
@@ -143,11 +143,12 @@ class Conv2d(OpSpec):
                 found.append(kernels.direct(self, problem, dot, tile, cost))
             found += kernels.streamed(self, problem)
             found += kernels.winograd(self, problem)
+            found += kernels.workgroups(self, problem)[:1]
             found.sort(key=lambda v: v.cost)
         return [*found, kernels.reference(self, problem)]
 
     def candidates(self, problem: Problem) -> list[Variant]:
-        """Return register tiles in both group orders, bands of depthwise, plans of Winograd."""
+        """Return tiles in both group orders, bands of depthwise, plans of Winograd."""
         if problem.outputs[0].type.size == 0 or not kernels.fits_fast(self, problem):
             return self.variants(problem)
         found = [
@@ -162,6 +163,7 @@ class Conv2d(OpSpec):
                 kernels.depthwise(self, problem, *tile)
                 for tile in kernels.depthwise_tiles(self, problem)
             ]
+        found += kernels.workgroups(self, problem)
         return by_cost([*found, *kernels.winograd(self, problem, every=True)])
 
 

@@ -26,6 +26,8 @@ from clnn.ops._base import (
     grid,
 )
 from clnn.ops._functions import Step, apply_steps
+from clnn.ops._gemm_groups import group_variants
+from clnn.ops._groups import UNSHARED
 from clnn.ops._matrices import (
     Panels,
     Product,
@@ -49,6 +51,7 @@ ADDEND = 2
 L2_BYTES = 256 * 1024  # what stays close to a core while a product walks over it
 PACK_ELEMENTS = 8192  # elements that one CPU work-item packs
 TILES = 10  # tiles that are worth a measurement
+TILES_BESIDE = 4  # of them, beside work-groups' tiles
 OTHER_ORDER = 1.04  # cost of the group order that the size of b speaks against
 SPLIT_LANES = 32  # work-items side by side in a group that splits the sums
 
@@ -137,9 +140,11 @@ class Gemm(OpSpec):
             return [reference]
         plain, job = _jobs(self, problem, views)
         if job.b_const is not None:
-            return [_tiled_const(job), reference]
-        packed = _tiled_scratch(job) if plain.b_const is None else _tiled_const(plain)
-        return [*_moving(job, packed), reference]
+            tiled = [_tiled_const(job)]
+        else:
+            packed = _tiled_scratch(job) if plain.b_const is None else _tiled_const(plain)
+            tiled = _moving(job, packed)
+        return [*_beside_groups(plain, job, tiled), reference]
 
     def candidates(self, problem: Problem) -> list[Variant]:
         """Return tiles of every way that b can be read, in both group orders."""
@@ -159,7 +164,8 @@ class Gemm(OpSpec):
                 for chosen in _choices(job, first, widest=found.n)
             ]
         dot = job.b_const is None and _along_k(job, found)
-        return by_cost([*made, *([_dot(job, found)] if dot else [])])
+        made += [_dot(job, found)] if dot else []
+        return by_cost([*made, *_groups(plain, job)])
 
     def epilogue(self, has_addend: bool) -> tuple[Step, ...]:
         """Return alpha, the addend and `steps` as one chain (the addend's factor is separate)."""
@@ -250,10 +256,47 @@ def _jobs(spec: Gemm, problem: Problem, views: Views) -> tuple[_Job, _Job]:
 def _choices(job: _Job, first: bool, widest: int = 1 << 30) -> list[_Job]:
     """Return the job with each tile that is worth a measurement."""
     found = product(job.views)
-    tiles = gemm_tiles(found.m, found.n, found.matrices, job.target, widest)[:TILES]
+    most = TILES if job.target.is_cpu else TILES_BESIDE
+    tiles = gemm_tiles(found.m, found.n, found.matrices, job.target, widest)[:most]
     speed = job.views.k * found.matrices / job.target.compute_units
     speed *= 1.0 if first == _small(job, found) else OTHER_ORDER
-    return [replace(job, tile=tile, first=first, cost=cycles * speed) for cycles, tile in tiles]
+    return [
+        replace(
+            job, tile=tile, first=first, cost=cycles * speed * _on_gpus(job, found, tile, first)
+        )
+        for cycles, tile in tiles
+    ]
+
+
+def _on_gpus(job: _Job, found: Product, tile: Tile, first: bool) -> float:
+    """Return the factor on a tile's cost that GPUs make.
+
+    Tiles of rows fetch b anew, as far as caches bear it; sums in parts keep more units busy.
+    """
+    if job.target.is_cpu:
+        return 1.0
+    tiles = -(-found.m // tile.mr)
+    items = -(-found.n // tile.width) * tiles
+    parts = _parts(found, tile, items, job.target) if first else 1
+    idle = max(1.0, job.target.compute_units * 64 / (items * found.matrices))
+    return min(UNSHARED, tiles) / min(parts, idle)
+
+
+def _groups(plain: _Job, job: _Job) -> list[Variant]:
+    """Return the kernels of work-groups, best first: none on CPUs, and none of 16 bits."""
+    if job.target.is_cpu or any(o.stored for o in job.problem.inputs if o is not None):
+        return []
+    turned = plain if job.b_const is None and plain.b_const is not None else job
+    return group_variants(turned)
+
+
+def _beside_groups(plain: _Job, job: _Job, tiled: list[Variant]) -> list[Variant]:
+    """Return register-tiled kernels and the best one of work-groups, by their estimates."""
+    groups = _groups(plain, job)[:1]
+    if not groups:
+        return tiled
+    cost = _choices(job, True)[0].cost
+    return [*groups, *tiled] if groups[0].cost < cost else [*tiled, *groups]
 
 
 def _views(spec: Gemm, problem: Problem) -> Views:

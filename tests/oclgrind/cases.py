@@ -11,6 +11,7 @@ import case_mli
 import case_mma
 import case_openvx
 import case_rows
+import case_workgroups
 from table import CASES, Case, jobs
 
 __all__ = ["CASES", "MODULES", "Case", "jobs"]
@@ -25,4 +26,5 @@ MODULES = (
     case_mma,
     case_openvx,
     case_rows,
+    case_workgroups,
 )

@@ -21,6 +21,7 @@ MODES = {
         "--uninitialized", "--data-races", "--uniform-writes", "--build-options", "-cl-opt-disable",
     ),
 }  # fmt: skip
+MOST = "100000"  # messages after which Oclgrind is silent
 # What Oclgrind logs when pyopencl or clnn asks a device for a property that it does not know.
 HARMLESS = (
     "Oclgrind - OpenCL runtime error detected\nFunction: clGetDeviceInfo\n"
@@ -63,7 +64,8 @@ def run(
     log, report = folder / f"{mode}.log", folder / f"{mode}.json"
     for old in (log, report):
         old.unlink(missing_ok=True)
-    command = ["oclgrind", *MODES[mode], "--num-threads", "1", "--log", str(log)]
+    command = ["oclgrind", *MODES[mode], "--num-threads", "1", "--max-errors", MOST]
+    command += ["--log", str(log)]
     command += [sys.executable, str(HERE / "runner.py"), "--report", str(report), "--mode", mode]
     command += ["--jobs", json.dumps([dict(job) for job in jobs])]
     command += ["--long"] if long else []

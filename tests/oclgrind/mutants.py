@@ -79,6 +79,17 @@ MUTANTS = (
         "gemm_parts", "gpu", "optimised", ("Work-group divergence",),
     ),
     Mutant(
+        "read_of_rows_beyond_the_last", "gemm_workgroup.cl.mako",
+        'return f"min({name}_o{i}, {ends.extent - 1})" if', 'return f"{name}_o{i}" if',
+        "group_direct_small", "gpu", "optimised", ("Invalid read",),
+    ),
+    Mutant(
+        "two_groups_store_one_row", "_common/workgroup.cl.mako",
+        'return f"{at} >= {first}" if self.shift else f"{at} < {self.extent}"',
+        'return "1" if self.shift else f"{at} < {self.extent}"',
+        "group_packed", "gpu", "unoptimised", ("Write-write data race",),
+    ),
+    Mutant(
         "uninitialised_accumulator", "conv2d_reference.cl.mako",
         "v = ${ar.start(arith, 1, rows, row)};", "v;",
         "conv_any_order", "cpu", "unoptimised", UNINITIALISED,
@@ -99,5 +110,10 @@ MUTANTS = (
         "wrong_value", "_common/steps.cl.mako",
         '"{v} = {v} < {T}(0) ? {p0} * {v} : {v};"', '"{v} = {v} < {T}(0) ? {v} : {v};"',
         "steps_activations", "cpu", "optimised", ("relative to the largest value",),
+    ),
+    Mutant(
+        "no_barrier_between_slices", "_common/workgroup.cl.mako",
+        "        barrier(CLK_LOCAL_MEM_FENCE);\n    }\n% else:", "    }\n% else:",
+        "group_packed", "gpu", "unoptimised", ("Read-write data race",),
     ),
 )  # fmt: skip

@@ -54,14 +54,16 @@ def check_op(
     tolerance: float | None = None,
     only: str | None = None,
     dtype: str = "f32",
+    every: bool = False,
 ) -> list[str]:
     """Run every variant of an op on `device` and compare with its reference in double precision.
 
     consts: inputs that are constants. border: padding put around all spatial tensors, beyond what
     the op asks for. orders: memory order of values ("i0", "o0", ...). only: part of a variant's
     name. dtype: how float32 values are stored; inputs are rounded to that first, and results may be
-    off by its rounding besides. Returns the names of the variants that ran. Checks: error, finite
-    poison (nothing left unwritten), guards and borders untouched, second run bitwise equal.
+    off by its rounding besides. every: run the op's candidates too. Returns the names of the
+    variants that ran. Checks: error, finite poison (nothing left unwritten), guards and borders
+    untouched, second run bitwise equal.
     """
     inputs = [rounded(a, dtype) for a in inputs]
     graph = store_as(single_node(spec, inputs, consts), STORAGE[dtype])
@@ -71,7 +73,7 @@ def check_op(
     limit = spec.tolerance(graph.input_types(node)) if tolerance is None else tolerance
     asked = {at: order for n, order in (orders or {}).items() for at in (n, f"{n}:{dtype}")}
     hints = Hints(_borders(graph, border), {n: o for n, o in asked.items() if n in graph.types})
-    names = variant_names(graph, device, hints)
+    names = variant_names(graph, device, hints, every)
     chosen = [n for n in names if only is None or only in n]
     assert chosen, f"no variant of {list(names)} has {only!r} in its name"
     for name in chosen:
@@ -102,13 +104,16 @@ def _borders(graph: Graph, width: int) -> dict[str, Border]:
     }
 
 
-def variant_names(graph: Graph, device: str, hints: Hints | None = None) -> dict[str, float]:
+def variant_names(
+    graph: Graph, device: str, hints: Hints | None = None, every: bool = False
+) -> dict[str, float]:
     """Return the variants that the (only) node offers on `device`, with the errors they declare."""
     seen: dict[str, float] = {}
 
     def note(node: Node, problem: Any, variants: Sequence[Variant]) -> Variant:
         if node.name == "node":
-            seen.update((v.name, v.error) for v in variants)
+            offered = [*variants, *(node.spec.candidates(problem) if every else [])]
+            seen.update((v.name, v.error) for v in offered)
         return variants[0]
 
     from clnn.plan.schedule import make_plan
@@ -131,7 +136,10 @@ def run_variant(
     """Run one variant in guarded, poisoned memory and check everything that can be checked."""
 
     def pick(node: Node, problem: Any, variants: Sequence[Variant]) -> Variant:
-        return next((v for v in variants if v.name == name and node.name == "node"), variants[0])
+        if node.name != "node":
+            return variants[0]
+        same = [v for v in variants if v.name == name]
+        return next(iter(same or [v for v in node.spec.candidates(problem) if v.name == name]))
 
     options = Options(guard=GUARD, arena="separate", fuse=False)
     where = f"{name} on {device}"

@@ -1,0 +1,96 @@
+"""Cases of products whose work-groups share slices in local memory, tile by tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from harness import check_op, normal
+from simulator import DEVICE
+from table import orders_of, put
+
+from clnn.ops import _conv_groups, _gemm_groups
+from clnn.ops._base import OpSpec
+from clnn.ops._functions import Step
+from clnn.ops._groups import GroupTile, Split
+from clnn.ops._window import Window
+from clnn.ops.conv2d import Conv2d
+from clnn.ops.gemm import Gemm
+
+TWO, ONE = GroupTile(8, 8, 2, 2, 8, 2, 4), GroupTile(8, 16, 4, 4, 8, 1, 0)
+FLAT = GroupTile(16, 8, 1, 1, 8, 1, 4)
+RESIDUAL = (Step("add", operand=3), Step("relu"))
+HEAVY = (Step("tanh"), Step("mul", operand=3))
+
+
+def only(tile: GroupTile, parts: int) -> Callable[..., list[Split]]:
+    """Return what offers one tile in so many parts."""
+    return lambda sums, target: [Split(0.0, tile, parts)]
+
+
+def add(
+    name: str, spec: OpSpec, inputs: Sequence[np.ndarray | None], tile: GroupTile, parts: int = 1,
+    **how: Any,
+) -> None:  # fmt: skip
+    """Add a case that runs the kernel of one tile."""
+
+    def run() -> None:
+        with (
+            mock.patch.object(_gemm_groups, "group_tiles", only(tile, parts)),
+            mock.patch.object(_conv_groups, "group_tiles", only(tile, parts)),
+        ):
+            check_op(DEVICE, spec, list(inputs), only="workgroup", **how)
+
+    put(name, run, targets=("gpu",))
+
+
+def multiply(
+    name: str, m: int, k: int, n: int, tile: GroupTile, parts: int = 1, *, spec: Gemm | None = None,
+    batch: tuple[int, ...] = (), extra: Sequence[np.ndarray] = (), **how: Any,
+) -> None:  # fmt: skip
+    """Add a product; how: arguments of check_op."""
+    spec = spec or Gemm()
+    a = normal((*batch, k, m) if spec.trans_a else (*batch, m, k))
+    b = normal((n, k) if spec.trans_b else (k, n), 1)
+    add(name, spec, [a, b, normal((n,), 2), *extra], tile, parts, **how)
+
+
+def convolve(
+    name: str, shape: tuple[int, ...], oc: int, win: Window, tile: GroupTile, parts: int = 1, *,
+    group: int = 1, steps: tuple[Step, ...] = (), extra: Sequence[np.ndarray] = (), **how: Any,
+) -> None:  # fmt: skip
+    """Add a convolution; how: arguments of check_op."""
+    weights = normal((oc, shape[1] // group, *win.kernel), 1)
+    inputs = [normal(shape), weights, normal((oc,), 2), *extra]
+    orders = {**orders_of(inputs, range(3, len(inputs))), **how.pop("orders", {})}
+    add(name, Conv2d(win, group, steps), inputs, tile, parts, consts=(1, 2), orders=orders, **how)
+
+
+SAME = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
+multiply("group_packed", 11, 12, 9, TWO, consts=(1, 2))
+multiply("group_packed_steps", 9, 5, 20, ONE, consts=(1, 2), batch=(2,),
+         spec=Gemm(0.5, 2.0, steps=RESIDUAL), extra=[normal((2, 9, 20), 4)])  # fmt: skip
+multiply("group_packed_heavy", 5, 9, 7, ONE, consts=(1, 2), spec=Gemm(steps=HEAVY),
+         extra=[normal((5, 1), 4)])  # fmt: skip
+multiply("group_direct", 11, 8, 13, TWO, extra=[normal((11, 13), 4)],
+         spec=Gemm(steps=RESIDUAL))  # fmt: skip
+multiply("group_direct_small", 3, 9, 5, ONE)
+multiply("group_turned", 12, 7, 16, TWO, spec=Gemm(trans_a=True, trans_b=True))
+multiply("group_flat", 17, 10, 9, FLAT, consts=(1, 2))
+multiply("group_columns", 11, 6, 9, TWO, consts=(1,), orders={"o0": (1, 0)})
+multiply("group_parts", 11, 26, 9, TWO, 2, consts=(1, 2), batch=(2,), spec=Gemm(steps=RESIDUAL),
+         extra=[normal((2, 11, 9), 4)])  # fmt: skip
+multiply("group_parts_scaled", 5, 30, 8, ONE, 4, spec=Gemm(beta=2.0))
+convolve("group_conv", (1, 8, 4, 5), 9, SAME, TWO, border=1)
+convolve("group_conv_terms", (2, 3, 4, 5), 12, SAME, ONE, steps=RESIDUAL,
+         extra=[normal((2, 12, 4, 5), 4)])  # fmt: skip
+convolve("group_conv_groups", (1, 6, 5, 6), 8, Window((3, 2), (2, 1), (1, 2), (1, 0), (0, 2)), TWO,
+         group=2)  # fmt: skip
+convolve("group_conv_planes", (1, 3, 4, 5), 9, SAME, TWO, border=1, orders={"i0": (0, 1, 2, 3)})
+convolve("group_conv_heavy", (1, 8, 2, 3), 9, Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0)), ONE,
+         steps=HEAVY, extra=[normal((1, 9, 1, 1), 4)])  # fmt: skip
+convolve("group_conv_parts", (1, 8, 3, 4), 9, SAME, TWO, 3, steps=RESIDUAL,
+         extra=[normal((1, 9, 3, 4), 4)])  # fmt: skip
+convolve("group_conv_parts_groups", (2, 16, 3, 3), 8, SAME, TWO, 2, group=2)
