@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clnn.ops._base import Arg, Array, Const, In, Launch, Out, Scratch, Variant
+from clnn.ops._base import Arg, Array, Const, In, Launch, Out, Scratch, Target, Variant
 from clnn.ops._groups import (
+    UNSHARED,
     Fetch,
     GroupTile,
     Split,
@@ -28,6 +29,16 @@ if TYPE_CHECKING:
     from clnn.ops.gemm import _Job
 
 OTHER_ORDER = 1.02  # cost of walking first along the shorter side of the result
+
+
+def unshared(found: Product, items: int, tiles: int, parts: int, target: Target) -> float:
+    """Return the factor on the cost of register tiles that GPUs make.
+
+    Each of the `tiles` of rows fetches b anew, as far as caches bear it; sums in `parts` keep more
+    units busy than `items` work-items would.
+    """
+    idle = max(1.0, target.compute_units * 64 / (items * found.matrices))
+    return min(UNSHARED, tiles) / min(parts, idle)
 
 
 def group_variants(job: _Job) -> list[Variant]:

@@ -26,8 +26,7 @@ from clnn.ops._base import (
     grid,
 )
 from clnn.ops._functions import Step, apply_steps
-from clnn.ops._gemm_groups import group_variants
-from clnn.ops._groups import UNSHARED
+from clnn.ops._gemm_groups import group_variants, unshared
 from clnn.ops._matrices import (
     Panels,
     Product,
@@ -260,26 +259,17 @@ def _choices(job: _Job, first: bool, widest: int = 1 << 30) -> list[_Job]:
     tiles = gemm_tiles(found.m, found.n, found.matrices, job.target, widest)[:most]
     speed = job.views.k * found.matrices / job.target.compute_units
     speed *= 1.0 if first == _small(job, found) else OTHER_ORDER
-    return [
-        replace(
-            job, tile=tile, first=first, cost=cycles * speed * _on_gpus(job, found, tile, first)
-        )
-        for cycles, tile in tiles
-    ]
+    if not job.target.is_cpu:
+        tiles = [(cycles * _on_gpus(job, found, tile, first), tile) for cycles, tile in tiles]
+    return [replace(job, tile=tile, first=first, cost=cycles * speed) for cycles, tile in tiles]
 
 
 def _on_gpus(job: _Job, found: Product, tile: Tile, first: bool) -> float:
-    """Return the factor on a tile's cost that GPUs make.
-
-    Tiles of rows fetch b anew, as far as caches bear it; sums in parts keep more units busy.
-    """
-    if job.target.is_cpu:
-        return 1.0
+    """Return the factor on a tile's cost that GPUs make."""
     tiles = -(-found.m // tile.mr)
     items = -(-found.n // tile.width) * tiles
     parts = _parts(found, tile, items, job.target) if first else 1
-    idle = max(1.0, job.target.compute_units * 64 / (items * found.matrices))
-    return min(UNSHARED, tiles) / min(parts, idle)
+    return unshared(found, items, tiles, parts, job.target)
 
 
 def _groups(plain: _Job, job: _Job) -> list[Variant]:
@@ -293,10 +283,8 @@ def _groups(plain: _Job, job: _Job) -> list[Variant]:
 def _beside_groups(plain: _Job, job: _Job, tiled: list[Variant]) -> list[Variant]:
     """Return register-tiled kernels and the best one of work-groups, by their estimates."""
     groups = _groups(plain, job)[:1]
-    if not groups:
-        return tiled
-    cost = _choices(job, True)[0].cost
-    return [*groups, *tiled] if groups[0].cost < cost else [*tiled, *groups]
+    best = not groups or groups[0].cost < _choices(job, True)[0].cost
+    return [*groups, *tiled] if best else [*tiled, *groups]
 
 
 def _views(spec: Gemm, problem: Problem) -> Views:
