@@ -34,6 +34,7 @@ FEW = 4  # input channels up to which their order in memory does not matter
 L2_BYTES = 256 * 1024  # weights that stay close to a core while pixels move over them
 STREAMS = 3  # of a tile that are worth a measurement
 OTHER_ORDER = 1.04  # cost of the group order that the size of the weights speaks against
+SPREAD_ITEMS = 512  # work-items that a GPU's compute unit should have
 TILES_BESIDE = 8  # register tiles that are worth a measurement beside work-groups' tiles
 PLAIN_LOTS = 4  # cost of lots of products in C against one by one
 ERRORS = {2: 2e-5, 4: 1e-4, 6: 2e-4}  # of Winograd's products, by the extent of their tiles
@@ -297,9 +298,12 @@ def _depthwise_tile(spec: Conv2d, problem: Problem) -> tuple[int, int, int]:
     channels, oh, ow = _images(problem)[1].shape[1:]
     most = min(channels, _vector(spec, problem.target))
     vw = min((w for w in (16, 8, 4, 2, 1) if w <= most), key=lambda w: (-(-channels // w), -w))
+    if not problem.target.is_cpu:
+        rows, items = problem.outputs[0].type.shape[0] * oh * -(-channels // vw), SPREAD_ITEMS
+        enough = (t for t in (4, 2) if rows * -(-ow // t) >= items * problem.target.compute_units)
+        return vw, min(ow, next(enough, 1)), 1
     tx = next((t for t in (7, 6, 5, 4) if ow % t == 0), min(ow, 6))
-    band = max(1, min(oh, 4 * oh * channels // vw // 256)) if problem.target.is_cpu else 1
-    return vw, tx, band
+    return vw, tx, max(1, min(oh, 4 * oh * channels // vw // 256))
 
 
 def depthwise_tiles(spec: Conv2d, problem: Problem) -> list[tuple[int, int, int]]:
@@ -308,12 +312,14 @@ def depthwise_tiles(spec: Conv2d, problem: Problem) -> list[tuple[int, int, int]
     _, oh, ow = _images(problem)[1].shape[1:]
     bands = sorted({band, 1, 2, 4, 8, -(-oh // problem.target.compute_units), oh})
     columns = sorted({tx, 2, 4, 6, 7, 8})
+    if not problem.target.is_cpu:
+        bands, columns = [1, 2, 4], sorted({tx, 1, 2, 4})
     return [
         (w, t, b)
         for w in sorted({vw, max(vw // 2, 1)})
         for t in columns
         if t <= ow
-        for b in (bands if problem.target.is_cpu else [1])
+        for b in bands
         if b <= oh
     ]
 
@@ -333,7 +339,9 @@ def depthwise(spec: Conv2d, problem: Problem, vw: int = 0, tx: int = 0, band: in
     cost *= (1 + 0.05 * ((vw, tx, band) != best)) / problem.target.compute_units
     rows = -(-oh // band) * dst.shape[0] * vectors
     cost *= -(-rows // problem.target.compute_units) * problem.target.compute_units / rows
-    global_size, local = grid(problem.target, vectors, -(-oh // band), dst.shape[0])
+    bands, spread = -(-oh // band), not problem.target.is_cpu
+    sizes = (vectors * -(-ow // tx) * bands, 1) if spread else (vectors, bands)
+    global_size, local = grid(problem.target, *sizes, dst.shape[0])
     weights, table = problem.input(1).const, _table(params["arith"], problem)
     assert weights is not None
     taps = int(np.prod(weights.shape[2:]))
@@ -343,9 +351,13 @@ def depthwise(spec: Conv2d, problem: Problem, vw: int = 0, tx: int = 0, band: in
     ]
     if table is not None:
         args.append(Const(lambda: table))
-    name = _label("depthwise", spec, f"v{vw}x{tx}_b{band}")
+    name = _label("depthwise", spec, f"v{vw}x{tx}_b{band}" + "_spread" * spread)
+    starts = [channels, problem.input(0).layout.offset, params["src"].pitches[0],
+              *params["src"].pitches[2:]]  # fmt: skip
+    aligned = spread and spec.arith is FLOAT and vw <= 4 and not problem.input(0).stored
+    aligned = aligned and not any(x % vw for x in starts)
     params |= {"name": name, "rows": 0 if table is None else len(table), "wg": local, "vw": vw,
-               "tx": tx, "band": band}  # fmt: skip
+               "tx": tx, "band": band, "spread": spread, "aligned": aligned}  # fmt: skip
     args += [*operand_args(problem, spec.steps), Out(0)]
     launch = Launch("depthwise.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,), cost)

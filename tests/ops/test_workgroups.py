@@ -254,6 +254,26 @@ def test_one_spatial_axis(device, with_tile):
     convolve(device, (2, 4, 9), 18, Window((3,), (2,), (1,), (1,), (1,)), border=1)
 
 
+DEPTHWISE = [
+    ("same", 8, (9, 13)),
+    ("stride", 5, (8, 9)),
+    ("uneven", 12, (9, 9)),
+    ("wide", 2, (7, 7)),
+]
+
+
+@pytest.mark.parametrize("geometry,channels,size", DEPTHWISE)
+def test_depthwise(device, geometry, channels, size):
+    """Tiles of columns are spread over work-items, and the last one lies over its neighbour."""
+    shape, steps = (2, channels, *size), (Step("add", operand=3), Step("relu"))
+    win = WINDOWS[geometry]
+    extra = [normal((2, channels, *win.output(size)), 5)]
+    how = {"only": "depthwise", "border": 2, "every": geometry == "same"}
+    orders = {"i3": (0, 2, 3, 1)}
+    names = convolve(device, shape, channels, win, channels, steps, extra, orders=orders, **how)
+    assert all("spread" in name for name in names)
+
+
 # What is chosen
 
 
