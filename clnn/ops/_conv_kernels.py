@@ -196,14 +196,12 @@ def direct_tiles(spec: Conv2d, problem: Problem, dot: Dot) -> list[tuple[float, 
 def streamed(spec: Conv2d, problem: Problem, every: bool = False) -> list[Variant]:
     """Return the direct kernel that reads its weights once, or `every` one worth a try.
 
-    None for other than floats, and where the weights stay close to a core while pixels move over
-    them.
+    None for other than floats, and where weights stay close to a core while pixels move over them.
     """
     weights, target = problem.input(1).const, problem.target
     assert weights is not None
-    if spec.arith is not FLOAT or not target.is_cpu or not has_border(spec, problem):
-        return []
-    if not innermost(problem.input(0).layout) or weights.nbytes <= L2_BYTES:
+    fits = spec.arith is FLOAT and target.is_cpu and has_border(spec, problem)
+    if not fits or not innermost(problem.input(0).layout) or weights.nbytes <= L2_BYTES:
         return []
     taps, ic = int(np.prod(spec.window.kernel)), weights.shape[1]
     extents = _extents(spec, problem, ONE)
@@ -354,8 +352,8 @@ def depthwise(spec: Conv2d, problem: Problem, vw: int = 0, tx: int = 0, band: in
     name = _label("depthwise", spec, f"v{vw}x{tx}_b{band}" + "_spread" * spread)
     starts = [channels, problem.input(0).layout.offset, params["src"].pitches[0],
               *params["src"].pitches[2:]]  # fmt: skip
-    aligned = spread and spec.arith is FLOAT and vw <= 4 and not problem.input(0).stored
-    aligned = aligned and not any(x % vw for x in starts)
+    plain = spec.arith is FLOAT and not problem.input(0).stored
+    aligned = spread and plain and vw <= 4 and not any(x % vw for x in starts)
     params |= {"name": name, "rows": 0 if table is None else len(table), "wg": local, "vw": vw,
                "tx": tx, "band": band, "spread": spread, "aligned": aligned}  # fmt: skip
     args += [*operand_args(problem, spec.steps), Out(0)]
