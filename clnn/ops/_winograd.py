@@ -92,10 +92,10 @@ def plan(
 
 
 def plans(shape: tuple[int, ...], ic: int, target: Target, vw: int) -> list[Plan]:
-    """Return the MOST cheapest plans of each tile size, number of vectors and parts."""
+    """Return the MOST cheapest plans of each tile size, number of parts and of sets."""
     found: dict[tuple[int, int, int], list[Plan]] = {}
     for made in sorted(_plans(shape, ic, target, vw, ALL_SIZES), key=lambda p: p.cycles):
-        found.setdefault((made.m, made.nv, made.parts), []).append(made)
+        found.setdefault((made.m, made.parts, made.sets), []).append(made)
     return [made for same in found.values() for made in same[:MOST]]
 
 
