@@ -9,7 +9,7 @@ from pathlib import Path
 from gate import KERNELS
 
 UNINITIALISED = ("Uninitialized value", "Controlflow depends on uninitialized value")
-DST = '${index(dst, "n", "oc", "y", "x")}'
+DST = "{index(dst, 'n', 'oc', 'y', 'x')}"
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,9 @@ MUTANTS = (
     ),
     Mutant(
         "write_to_the_border", "conv2d_reference.cl.mako",
-        f"    dst_base[dst_offset + {DST}] = ${{value}};",
-        f"    dst_base[dst_offset + {DST}] = ${{value}};\n"
-        f"    if (x == 0) dst_base[dst_offset + {DST} - ${{dst.pitches[3]}}] = ${{value}};",
+        f'    ${{store(1, value, "dst_base", f"dst_offset + {DST}", yt)}}\n',
+        f'    ${{store(1, value, "dst_base", f"dst_offset + {DST}", yt)}}\n'
+        f"    if (x == 0) dst_base[dst_offset + ${DST} - ${{dst.pitches[3]}}] = ${{value}};\n",
         "conv_border", "cpu", "optimised", ("border was changed",),
     ),
     Mutant(
