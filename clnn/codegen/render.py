@@ -7,6 +7,7 @@ checkout's kernels_cl/, then in the installed package.
 from __future__ import annotations
 
 import hashlib
+import posixpath
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -18,6 +19,7 @@ from clnn.codegen.filters import HELPERS
 from clnn.errors import TemplateError
 from clnn.settings import setting
 
+LIBRARIES = "_arith"  # folder of the templates that parameters choose
 _USES = re.compile(rb'<%(?:namespace|include|inherit)\b[^>]*\bfile="([^"]+)"')
 
 
@@ -93,8 +95,17 @@ def _template_hash(folders: tuple[str, ...], template: str) -> str:
         seen.add(name)
         text = path.read_bytes()
         digest.update(name.encode() + b"\0" + text)
-        waiting += sorted(found.decode() for found in _USES.findall(text))
+        for used in sorted(found.decode() for found in _USES.findall(text)):
+            waiting += _files(folders, name, used)
     return digest.hexdigest()
+
+
+def _files(folders: tuple[str, ...], user: str, used: str) -> list[str]:
+    """Return the templates that a `file` attribute in `user` names: all libraries where it computes."""
+    if "${" not in used:
+        return [posixpath.normpath(posixpath.join("/", posixpath.dirname(user), used)).lstrip("/")]
+    found = {f"{LIBRARIES}/{p.name}" for f in folders for p in Path(f, LIBRARIES).glob("*.mako")}
+    return sorted(found)
 
 
 @cache

@@ -219,14 +219,16 @@ def test_a_new_field_that_holds_its_default_changes_no_key():
     assert canonical(replace(SPEC, group=2))["Conv2d"]["group"] == 2
 
 
-def test_the_hash_of_templates_covers_what_they_use(tmp_path, monkeypatch):
+@pytest.mark.parametrize("used", ["_common/steps", "_common/pixels", "_common/dot", "_arith/mli"])
+def test_the_hash_of_templates_covers_what_they_use(tmp_path, monkeypatch, used):
+    """Used by itself, by what it uses, and by what parameters may choose."""
     whole = next(p for p in render.template_folders() if p.endswith("kernels_cl"))
     shutil.copytree(whole, tmp_path / "kernels")
     monkeypatch.setenv("CLNN_KERNEL_PATH", str(tmp_path / "kernels"))
     names = ("conv2d_direct.cl.mako", "copy_flat.cl.mako")
     before = {name: render.template_hash(name) for name in names}
-    steps = tmp_path / "kernels" / "_common" / "steps.cl.mako"
-    steps.write_text(steps.read_text() + "\n")
+    path = tmp_path / "kernels" / f"{used}.cl.mako"
+    path.write_text(path.read_text() + "\n")
     render._template_hash.cache_clear()
     assert render.template_hash(names[0]) != before[names[0]]
     assert render.template_hash(names[1]) == before[names[1]]
