@@ -198,19 +198,26 @@ class Session:
         DeviceLostError after close() or in a forked child.
         """
         arrays = self._check(feeds)
-        outs = {p.name: np.empty(p.type.shape, p.type.dtype.numpy) for p in self._plan.outputs}
-        hosts = {p.host: outs[p.name] for p in self._plan.outputs}
+        ports = self._plan.outputs
+        hosts = {p.host: np.empty(p.type.shape, p.type.dtype.numpy) for p in ports}
+        self._run(arrays, hosts)
+        # Names of one value get an array each.
+        first = {p.host: p.name for p in reversed(ports)}
+        return {p.name: hosts[p.host] if first[p.host] == p.name else hosts[p.host].copy()
+                for p in ports}  # fmt: skip
+
+    def _run(self, arrays: Mapping[str, Array], hosts: Mapping[str, Array]) -> None:
+        """Run once, in this thread's profile where there is one."""
         profile: Profile | None = getattr(self._local, "profile", None)
         if profile is not None:
             self._alive()
             profile.record(arrays, hosts)
-            return outs
+            return
         with self._state() as state:
             if self._timed:
                 log_run(state, state.run_timed(arrays, hosts))
             else:
                 state.run(arrays, hosts)
-        return outs
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
         """Return the arrays of the outputs `names` (None: all), as onnxruntime's run does."""

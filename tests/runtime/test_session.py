@@ -3,10 +3,12 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from harness import check_memory, normal
+from small_graphs import Builder
 
 import clnn
 from clnn.errors import DeviceLostError, DTypeError, InputNameError, ShapeError
@@ -211,3 +213,16 @@ def test_closed_sessions_and_forks_are_refused(device):
     session.close()
     with pytest.raises(DeviceLostError, match="closed"):
         session({"x": normal(SHAPE)})
+
+
+def test_two_names_of_one_output_are_two_arrays(device):
+    b = Builder(x=(1, 4, 3, 3))
+    graph = b.graph(b.steps("relu", "x"))
+    (value,) = graph.outputs.values()
+    graph = replace(graph, outputs={"first": value, "second": value})
+    x = np.arange(-18, 18, dtype=np.float32).reshape(1, 4, 3, 3)
+    with clnn.compile_model(graph, device) as session:
+        for outs in (session({"x": x}), next(session.stream([{"x": x}]))):
+            assert all(np.array_equal(outs[n], np.maximum(x, 0)) for n in ("first", "second"))
+            outs["first"][...] = 7
+            assert np.array_equal(outs["second"], np.maximum(x, 0))
