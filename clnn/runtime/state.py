@@ -148,15 +148,19 @@ class ExecutionState:
             args += [where.buffer, np.int32(where.start), np.int32(port.name in self.bound)]
         kernel.set_args(*args)
         cached = made.source in self.device.from_cache
+        ready = Enqueue(
+            kernel, (made.groups,), (1,), segment.launches[0].node, segment.title, cached
+        )
+        if stamps is None:
+            return ready
         parts = tuple(
             Enqueue(kernel, launch.global_size, launch.local_size, one.node,
                     str(launch.params["name"]), cached)
             for one in segment.launches
             for launch in (one.launch.launch,)
         )  # fmt: skip
-        shape = (len(parts), made.groups, 2)
-        return Enqueue(kernel, (made.groups,), (1,), parts[0].node, segment.title, cached,
-                       *(((parts), (stamps, shape)) if timed else ()))  # fmt: skip
+        ready.parts, ready.stamps = parts, (stamps, (len(parts), made.groups, 2))
+        return ready
 
     def _counters(self, segment: Segment, made: Merged) -> tuple[Any, Any]:
         """Return a segment's counters, zeros, and its scratch memory."""
