@@ -84,6 +84,17 @@ MUTANTS = (
         "group_direct_small", "gpu", "optimised", ("Invalid read",),
     ),
     Mutant(
+        "tiles_reach_beyond_the_border", "winograd_input.cl.mako",
+        'return f"min({first}, {reach[axis]})" if last > reach[axis] else first', "return first",
+        "group_winograd_four", "gpu", "optimised", ("Invalid read",),
+    ),
+    Mutant(
+        "tiles_store_beyond_the_image", "winograd_output.cl.mako",
+        "% if inside(y, x):\n    if (${inside(y, x)})\n% endif\n", "",
+        "group_winograd", "gpu", "optimised",
+        ("Invalid write", "Write-write data race", "border was changed"),
+    ),
+    Mutant(
         "two_groups_store_one_row", "_common/workgroup.cl.mako",
         'return f"{at} >= {first}" if self.shift else f"{at} < {self.extent}"',
         'return "1" if self.shift else f"{at} < {self.extent}"',
