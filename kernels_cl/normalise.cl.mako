@@ -71,7 +71,7 @@ __kernel void ${name}(
 % endif
 {
 % if rows.group > 1 and measures:
-    __local ${ctype} shared_[${rows.group}];
+    __local ${ctype} shared_[${rows.group * rows.beside}];
 % endif
 % if apart:
     const int part = get_global_id(1);

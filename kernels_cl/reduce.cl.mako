@@ -72,7 +72,7 @@ __kernel void ${name}(
 % endif
 {
 % if rows.group > 1:
-    __local ${ctype} shared_[${rows.group}];
+    __local ${ctype} shared_[${rows.group * rows.beside}];
 % endif
 % if rows.parts > 1:
     const int part = get_global_id(1);

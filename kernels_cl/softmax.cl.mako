@@ -59,7 +59,7 @@ __kernel void ${name}(
     __global ${cell(ctype)} *dst_base, const int dst_offset)
 {
 % if rows.group > 1:
-    __local ${ctype} shared_[${rows.group}];
+    __local ${ctype} shared_[${rows.group * rows.beside}];
 % endif
     __global const ${cell(ctype)} *src = src_base + src_offset;
 % for k in operands.values():

@@ -39,6 +39,7 @@ class Mutant:
 
 
 BARRIER = "    barrier(CLK_LOCAL_MEM_FENCE);\n"
+SHARED = '    shared_[${at("member")}] = ${name};\n'
 
 MUTANTS = (
     Mutant(
@@ -67,7 +68,7 @@ MUTANTS = (
     ),
     Mutant(
         "no_barrier_in_a_tree", "_common/rows.cl.mako",
-        "    shared_[member] = ${name};\n" + BARRIER, "    shared_[member] = ${name};\n",
+        f"{SHARED}{BARRIER}", SHARED,
         "reduce_along", "gpu", "unoptimised", ("Read-write data race",),
     ),
     Mutant(

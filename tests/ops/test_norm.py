@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -89,8 +90,17 @@ def test_code_for_gpus(device, as_gpu, name):
 def test_groups_and_parts_of_gpus(device, as_gpu):
     ran = check_op(device, Normalise((1,)), [normal((1, 70001)) + 1])
     assert "_g256" in ran[0] and "_p" in ran[0]
-    ran = check_op(device, Normalise((0,)), [normal((901, 21)) + 1])
-    assert "_p" in ran[0]
+    ran = check_op(device, Normalise((0,)), [normal((901, 37)) + 1])
+    assert "_g" not in ran[0] and "_p" in ran[0]
+
+
+@pytest.mark.parametrize("rows,units,marks", [(1001, 4, "_g8"), (3001, 64, "_g8_p5")])
+def test_members_of_groups_share_rows_that_lie_across(device, monkeypatch, rows, units, marks):
+    target = replace(GPU, compute_units=units)
+    monkeypatch.setattr(session_module, "target_of", lambda info: target)
+    x = normal((rows, 24)) * 3 + 100
+    ran = check_op(device, Normalise((0,)), [x], tolerance=2e-5)
+    assert "across" in ran[0] and ran[0].endswith(marks)
 
 
 @pytest.mark.parametrize("axis", [-1, 1, 0])

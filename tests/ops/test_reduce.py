@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -151,10 +152,31 @@ def test_code_for_gpus(device, as_gpu, name):
 
 def test_groups_and_parts_of_gpus(device, as_gpu):
     steps = {"steps": SCALE}
-    ran = check_op(device, Reduce("mean", (0,), **steps), [normal((901, 21)), normal((1, 21), 1)])
-    assert "_p" in ran[0]
+    ran = check_op(device, Reduce("mean", (0,), **steps), [normal((901, 37)), normal((1, 37), 1)])
+    assert "_g" not in ran[0] and "_p" in ran[0]
     ran = check_op(device, Reduce("max", (1,), **steps), [normal((1, 70001)), normal((1, 1), 1)])
     assert "_g256" in ran[0] and "_p" in ran[0]
+
+
+@pytest.mark.parametrize("fn", ["mean", "max", "log_sum_exp"])
+def test_members_of_groups_share_rows_that_lie_across(device, as_gpu, fn):
+    """Global pooling of an image with its channels innermost, a border around it."""
+    spec = Reduce(fn, (2, 3), steps=(Step("mul", operand=1),))
+    inputs = [normal((2, 12, 6, 7)), normal((1, 12, 1, 1), 1)]
+    (name, _) = check_op(device, spec, inputs, orders={"i0": (0, 2, 3, 1)}, border=fn == "max")
+    assert "_across_v1x1_g" in name
+
+
+def test_members_of_groups_share_parts_of_rows(device, monkeypatch):
+    large = replace(GPU, compute_units=64)
+    monkeypatch.setattr(session_module, "target_of", lambda info: large)
+    x = normal((3001, 16))
+    x[2000, 3] = np.nan
+    for fn in ("sum", "max"):
+        (name, _) = check_op(device, Reduce(fn, (0,)), [x])
+        assert "_across_v1x1_g16_p2" in name
+    ran = check_op(device, Reduce("sum", (1,)), [normal((2, 9001))])
+    assert "_along" in ran[0] and "_g256" in ran[0]
 
 
 ATTRS = st.fixed_dictionaries({"keepdims": st.integers(0, 1)})
