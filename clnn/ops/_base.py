@@ -146,10 +146,14 @@ class Const:
 
 @dataclass(frozen=True)
 class Scratch:
-    """Kernel argument: memory of `nbytes` that only this node's launches use."""
+    """Kernel argument: memory of `nbytes` that only this node's launches use.
+
+    itemsize: bytes of the elements in which its offset is counted.
+    """
 
     name: str
     nbytes: int
+    itemsize: int = 4
 
 
 Arg = In | Out | Const | Scratch
@@ -160,7 +164,7 @@ class Launch:
     """One kernel launch: template, its parameters, arguments and work geometry.
 
     Each tensor argument (In, Out) is passed as a buffer and an int element offset, Const as a
-    buffer, Scratch as a buffer and an int offset in units of 4 bytes. Work sizes are in work-items;
+    buffer, Scratch as a buffer and an int element offset. Work sizes are in work-items;
     the local one is compiled into the kernel.
     """
 

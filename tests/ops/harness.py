@@ -9,6 +9,7 @@ import numpy as np
 
 from clnn.graph.ir import Graph, Node, check
 from clnn.graph.passes.store import store_as
+from clnn.layout import TensorLayout
 from clnn.ops._base import Border, OpSpec, Variant
 from clnn.options import Options
 from clnn.plan.layouts import Hints
@@ -192,7 +193,7 @@ def check_memory(session: Session, where: str) -> None:
 
 
 def check_border(storage: Storage, body: np.ndarray, where: str) -> None:
-    """Assert that all memory of a storage outside of the real elements holds the fill value."""
+    """Assert that a storage's padding holds the fill value, and that nothing wrote beside it."""
     if not storage.layout.has_padding:
         return
     flat = body.view(storage.dtype.numpy).copy()
@@ -200,7 +201,20 @@ def check_border(storage: Storage, body: np.ndarray, where: str) -> None:
     if storage.dtype in (STORED_F16, STORED_BF16):
         fill = narrow(np.asarray(storage.fill), storage.dtype)
     view_of(flat, storage.layout)[...] = fill
-    assert (flat[: storage.layout.size] == fill).all(), f"{where}: border was changed"
+    assert (view_of(flat, _with_padding(storage.layout)) == fill).all(), (
+        f"{where}: border was changed"
+    )
+    rest = flat[: storage.layout.size].view(np.uint8).reshape(-1, flat.itemsize)
+    kept = (rest == POISON).all(axis=1) | (flat[: storage.layout.size] == fill)
+    assert kept.all(), f"{where}: wrote between the pixels"
+
+
+def _with_padding(layout: TensorLayout) -> TensorLayout:
+    """Return the layout of which all padding is real."""
+    sides = zip(layout.before, layout.shape, layout.after, strict=True)
+    shape, zero = tuple(sum(extents) for extents in sides), (0,) * layout.rank
+    start = layout.element_offset(layout.before)
+    return TensorLayout(shape, layout.pitches, zero, zero, start, layout.size)
 
 
 def rng(seed: int = 0) -> np.random.Generator:
