@@ -20,7 +20,9 @@ from clnn.ops._winograd import ERRORS, MARGINS, SIZES, TAPS, matrices, transform
 if TYPE_CHECKING:
     from clnn.ops.conv2d import Conv2d
 
-TRAFFIC, PLACE = 12, 8  # slots of a transform: an element moved, and the sums of a place
+NEAR, FAR = 12, 30  # slots of an element that a transform moves, in a device's cache and beyond
+NEAR_BYTES = 16 * 2**20  # scratch memory that such a cache holds
+PLACE = 8  # slots of the sums of a place
 WIDER = 1.05  # cost of wider vectors than one element, which take registers
 SHARE_BYTES = 64 * 2**20  # scratch memory that a share of the images may take
 MOST_BYTES = 1 << 30  # and that one image may
@@ -57,7 +59,8 @@ class Shape:
     @property
     def transforms(self) -> float:
         """Slots of both transforms of all shares."""
-        slots = TRAFFIC * (self.m**2 + self.places) + PLACE * self.places
+        traffic = NEAR if 4 * self.elements(self.ic + self.oc) <= NEAR_BYTES else FAR
+        slots = traffic * (self.m**2 + self.places) + PLACE * self.places
         return self.batch * self.high * self.wide * (self.ic + self.oc) * slots
 
 
