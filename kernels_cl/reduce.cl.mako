@@ -55,7 +55,7 @@ Params   name | ctype, result: of src, and of dst and operands | rows: Rows | va
 % if own:
 ${ex.define([rows.vw])}
 % endif
-${group_size(wg)}
+${rw.extensions(rows)}${group_size(wg)}
 __kernel void ${name}(
 % if from_scratch:
     __global const int *scratch_base, const int scratch_offset,

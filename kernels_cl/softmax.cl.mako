@@ -50,7 +50,7 @@ NaN      a NaN, an infinity, or nothing but -infinity makes the whole row NaN
 % if own_exp:
 ${ex.define([rows.vw])}
 % endif
-${group_size(wg)}
+${rw.extensions(rows)}${group_size(wg)}
 __kernel void ${name}(
     __global const ${cell(ctype)} *src_base, const int src_offset,
 % for k in operands.values():

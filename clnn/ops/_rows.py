@@ -43,7 +43,7 @@ class Rows:
     last chunk of `extent` being shorter where it does not divide. block: runs per accumulator.
     vw: vector width. nv: vectors side by side (across) or accumulators (along). parts: shares that
     a row is split into. group: work-items that share a row. beside: rows across of a group. band:
-    rows or blocks per work-item.
+    rows or blocks per work-item. subgroups: members fold by the device's subgroups first.
     """
 
     across: bool
@@ -61,6 +61,7 @@ class Rows:
     group: int = 1
     band: int = 1
     beside: int = 1
+    subgroups: bool = False
 
     @property
     def width(self) -> int:
@@ -100,7 +101,7 @@ class Rows:
     @property
     def label(self) -> str:
         """What a kernel's name says of this geometry."""
-        group = f"_g{self.group}" if self.group > 1 else ""
+        group = f"_g{self.group}{'s' * self.subgroups}" if self.group > 1 else ""
         return f"{'across' if self.across else 'along'}_v{self.vw}x{self.nv}{group}"
 
     def sizes(self, target: Target) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -146,7 +147,8 @@ def make_rows(
 
     itemsize: bytes of the widest element. plain: one element at a time, for any pitches. along: the
     kernel can have vectors along a row. split: it can divide rows between work-items. share: it can
-    share rows across between members of a group. sweeps: how often it reads a row.
+    share rows across between members of a group, and fold by subgroups. sweeps: how often it reads
+    a row.
     """
     rank = layouts[0].rank
     kept = _loops(layouts, [a for a in range(rank) if a not in axes])
@@ -171,7 +173,8 @@ def make_rows(
         rows = _divided(_assemble(kept, row, across, (vw, nv), most, longest), parts)
     if not across and not target.is_cpu:
         group = _group(rows, target)
-    return replace(rows, band=_band(rows, target), group=group, beside=beside)
+    subgroups = share and not across and group > 1 and "subgroups" in target.features
+    return replace(rows, band=_band(rows, target), group=group, beside=beside, subgroups=subgroups)
 
 
 def _loops(layouts: Sequence[TensorLayout], axes: Sequence[int]) -> Loops:

@@ -4,6 +4,7 @@ Rows: walking and folding the rows that clnn/ops/_rows.py lays out.
 Operands are numbered as in Rows, 0 being the source; each has a pointer (src, extra.., dst) and
 offsets o{k} (its row) and r{k} (its run). A callable `at` gives operand k's element offset.
 
+extensions(rows)                  what must stand in front of a kernel
 begin(rows, operands), end()      the loop over items; declares block, lane0 and o{k}; with members of
                                   a group, `member`, and `shared_` must be local memory of
                                   group * beside elements
@@ -20,6 +21,7 @@ put(rows, value, slot, width, pointer, where, pitch, skip)
                                   that an overlapping one stores itself
 </%doc>
 <%namespace name="lp" file="loops.cl.mako"/>
+<%namespace name="sg" file="subgroups.cl.mako"/>
 <%!
 from clnn.codegen.filters import element, load, scalar, store, vec_type
 
@@ -96,6 +98,11 @@ def masked(ctype, width, skip, v, other):
     mask = ", ".join(["0"] * skip + ["-1"] * (width - skip))
     return f"({signed}{width})({mask}) ? {v} : ({vec_type(ctype, width)})({other})"
 %>
+<%def name="extensions(rows)">\
+% if rows.subgroups:
+${sg.allow_subgroups()}
+% endif
+</%def>
 <%def name="begin(rows, operands)">\
 % if rows.group > 1 and rows.across:
 <% assert rows.width == 1 and rows.items % rows.beside == 0, rows %>\
@@ -244,7 +251,9 @@ def masked(ctype, width, skip, v, other):
     def at(who):
         return f"({who}) * {rows.beside} + get_local_id(0)" if rows.across else who
 %>\
-% if rows.group > 1:
+% if rows.subgroups and op in sg.module.FOLDS and ctype in sg.module.TYPES:
+    ${sg.by_subgroups(name, op, ctype, combine, identity(op, ctype))}
+% elif rows.group > 1:
     shared_[${at("member")}] = ${name};
     barrier(CLK_LOCAL_MEM_FENCE);
 %  while half:
