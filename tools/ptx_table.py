@@ -245,7 +245,8 @@ def work_groups() -> Iterator[tuple[str, str]]:
         ),
     ]
     seen = set()
-    for launch in (la for v in made for la in v.launches if "workgroup" in v.name):
+    chosen = (v for v in made if "workgroup" in v.name or "fused" in v.name)
+    for launch in (la for v in chosen for la in v.launches):
         tile = launch.params.get("tile")
         shown = tile and (tile.bm, tile.bn, tile.tm, tile.tn, tile.stages)
         key = (launch.template, shown or launch.params["name"])

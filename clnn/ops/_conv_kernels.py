@@ -373,7 +373,7 @@ def winograd(spec: Conv2d, problem: Problem, every: bool = False) -> list[Varian
         return []
     params = _common(spec, problem)
     if not target.is_cpu:
-        return winograd_groups(spec, problem, params)[: None if every else 1]
+        return winograd_groups(spec, problem, params, every)
     if not (_reads_vectors(spec, problem) and innermost(problem.outputs[0].layout)):
         return []
     src, dst = params["src"], params["dst"]

@@ -1,4 +1,4 @@
-"""Winograd's convolution in three kernels, for GPUs: transform, products by work-groups, transform.
+"""Winograd's convolution for GPUs: transform, products by work-groups, transform; or all in one.
 
 Tiles of the input are transformed into scratch memory as [places][tiles][ic], multiplied with the
 weights place by place (gemm_workgroup, a batch of (m + 2) ** 2 products), and transformed back. A
@@ -16,6 +16,7 @@ from clnn.ops._groups import LAUNCH, Split, Sums, group_tiles, left, right, wide
 from clnn.ops._loops import Loops
 from clnn.ops._steps import heavy, operand_args
 from clnn.ops._winograd import ERRORS, MARGINS, SIZES, TAPS, matrices, transformed
+from clnn.ops._winograd_fused import winograd_fused
 
 if TYPE_CHECKING:
     from clnn.ops.conv2d import Conv2d
@@ -75,19 +76,25 @@ def shape_of(dst: tuple[int, ...], ic: int, m: int) -> Shape | None:
     return replace(whole, images=images)
 
 
-def winograd_groups(spec: Conv2d, problem: Problem, common: dict[str, Any]) -> list[Variant]:
-    """Return the kernels that are worth a measurement, best first.
+def winograd_groups(
+    spec: Conv2d, problem: Problem, common: dict[str, Any], every: bool
+) -> list[Variant]:
+    """Return the best kernels, in one launch and in three, or `every` one worth a measurement.
 
     common: parameters that all kernels of the problem have. The convolution is 3 x 3 of stride 1.
     """
-    found, target = [], problem.target
+    fused, found = winograd_fused(spec, problem, common), _in_three(spec, problem, common)
+    return [*fused, *found] if every else [*fused[:1], *found[:1]]
+
+
+def _in_three(spec: Conv2d, problem: Problem, common: dict[str, Any]) -> list[Variant]:
+    found: list[Variant] = []
     for m in SIZES:
         shape = shape_of(common["dst"].shape, common["src"].shape[1], m)
         if shape is None:
             continue
         sums = Sums(shape.tiles, shape.oc, shape.ic, shape.places)
-        splits = group_tiles(sums, target)[:MOST]
-        for number, split in enumerate(splits):
+        for number, split in enumerate(group_tiles(sums, problem.target)[:MOST]):
             if 4 * split.parts * shape.elements(shape.oc) > MOST_BYTES:
                 continue
             for vw in WIDTHS[m] if number == 0 else (1,):

@@ -134,3 +134,14 @@ winograd("group_winograd_parts", 2, (1, 16, 3, 3), 5, TWO, 2, steps=RESIDUAL,
          extra=[normal((1, 5, 3, 3), 4)])  # fmt: skip
 winograd("group_winograd_shares", 2, (2, 3, 3, 3), 4, ONE, steps=HEAVY, share=1,
          extra=[normal((1, 4, 1, 1), 4)], i0=(0, 1, 2, 3), o0=(0, 1, 2, 3))  # fmt: skip
+
+
+def fused_winograd() -> None:
+    """Run the kernel that keeps all of Winograd's convolution in local memory."""
+    inputs = [normal((1, 5, 5, 4)), normal((34, 5, 3, 3), 1), normal((34,), 2)]
+    inputs.append(normal((1, 34, 5, 4), 4))
+    check_op(DEVICE, Conv2d(SAME, 1, RESIDUAL), inputs, only="fused", border=1, consts=(1, 2),
+             every=True)  # fmt: skip
+
+
+put("group_winograd_fused", fused_winograd, targets=("gpu",))

@@ -90,6 +90,12 @@ MUTANTS = (
         "group_winograd_four", "gpu", "optimised", ("Invalid read",),
     ),
     Mutant(
+        "no_barrier_between_fused_slices", "winograd_fused.cl.mako",
+        "        ${wk.multiply(t, fetches, 0)}\n        barrier(CLK_LOCAL_MEM_FENCE);\n",
+        "        ${wk.multiply(t, fetches, 0)}\n",
+        "group_winograd_fused", "gpu", "unoptimised", ("Read-write data race",),
+    ),
+    Mutant(
         "tiles_store_beyond_the_image", "winograd_output.cl.mako",
         "% if inside(y, x):\n    if (${inside(y, x)})\n% endif\n", "",
         "group_winograd", "gpu", "optimised",

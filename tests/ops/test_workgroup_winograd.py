@@ -123,6 +123,37 @@ def test_a_batch_in_shares(device, with_sizes, monkeypatch, shape):
     assert name.endswith("_n3")
 
 
+# All in one kernel
+
+
+@pytest.mark.parametrize("ic,oc,pads,high,wide", [
+    (8, 32, ((1, 1), (1, 1)), 9, 10), (5, 40, ((0, 0), (0, 0)), 8, 7), (12, 3, ((0, 2), (3, 1)), 6, 8),
+    (1, 33, ((1, 1), (1, 1)), 1, 3),
+], ids=str)  # fmt: skip
+def test_fused_pads_and_channels(device, monkeypatch, ic, oc, pads, high, wide):
+    monkeypatch.setattr(session_module, "target_of", lambda info: replace(GPU, local_bytes=49152))
+    names = convolve(
+        device, (2, ic, high, wide), oc, window(*pads), only="fused", border=1, every=True
+    )
+    assert {n.split("_")[3] for n in names} == {"k4", "k8"}
+
+
+@pytest.mark.parametrize("steps,shape", [("residual", (2, 35, 5, 6)), ("heavy", (1, 35, 1, 1))])
+def test_fused_steps(device, steps, shape):
+    """Few channels in planes, outputs and operands anywhere, channels that fill no block."""
+    orders = {"i0": (0, 1, 2, 3), "o0": (0, 1, 2, 3), "i3": (1, 0, 2, 3)}
+    extra, how = [normal(shape, 7)], {"orders": orders, "only": "fused", "bias": steps == "heavy"}
+    convolve(device, (2, 3, 5, 6), 35, steps=STEPS[steps], extra=extra, **how)
+
+
+def test_fused_kernels_fit_the_device():
+    for local, items, slices in ((16384, 256, set()), (32768, 256, {4}), (49152, 256, {4, 8}),
+                                 (49152, 128, set())):  # fmt: skip
+        target = replace(LARGE, local_bytes=local, max_work_group=items)
+        made = [v for v in offered((1, 64, 28, 28), 64, target)[1] if "fused" in v.name]
+        assert {v.launches[0].params["tile"].bk for v in made} == slices
+
+
 # What is chosen
 
 
@@ -150,8 +181,10 @@ def test_it_is_chosen_where_products_are_many():
     variants, candidates = offered((1, 128, 56, 56), 128)
     assert "winograd_workgroup" in variants[0].name and variants[0].error > 0
     names = [v.name for v in named(candidates)]
-    assert len(names) == len(set(names)) >= 10
-    assert {"f2", "f4"} <= {n.split("_")[2] for n in names}
+    assert len(names) == len(set(names)) >= 12
+    assert {"fused_f2", "workgroup_f2", "workgroup_f4"} == {
+        "_".join(n.split("_")[1:3]) for n in names
+    }
     others = [v for v in candidates if "conv2d_workgroup" in v.name]
     assert variants[0].cost < min(v.cost for v in others)
 
@@ -185,12 +218,13 @@ def test_scratch_memory_is_bounded():
             assert nbytes <= SHARE_BYTES or (shape.images == 1 and nbytes <= MOST_BYTES)
     assert shape_of((1, 512, 1024, 1024), 512, 4) is None
     variants, candidates = offered((1, 512, 512, 512), 512)
-    assert not named(variants) and not named(candidates)
+    assert all("fused" in v.name for v in (*named(variants), *named(candidates)))
 
 
 def test_scratch_memory_is_planned():
     """The plan has room for what the launches of a node share, and no more."""
-    (variant, *_) = named(offered((1, 64, 28, 28), 64)[0])
+    variants = named(offered((1, 64, 28, 28), 64)[0])
+    variant = next(v for v in variants if "fused" not in v.name)
     given = {arg.name: arg.nbytes for launch in variant.launches for arg in launch.args
              if hasattr(arg, "nbytes")}  # fmt: skip
     m = variant.launches[0].params["m"]
