@@ -26,7 +26,7 @@ NEAR_BYTES = 16 * 2**20  # scratch memory that such a cache holds
 PLACE = 8  # slots of the sums of a place
 WIDER = 1.05  # cost of wider vectors than one element, which take registers
 SHARE_BYTES = 64 * 2**20  # scratch memory that a share of the images may take
-MOST_BYTES = 1 << 30  # and that one image may
+MOST_BYTES = 256 * 2**20  # and that one image may
 MOST = 4  # tiles of products, for each size of outputs, that are worth a measurement
 WIDTHS = {2: (1, 2, 4), 4: (1, 2)}  # vectors of transforms, by the size of outputs
 
