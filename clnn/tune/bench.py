@@ -314,12 +314,13 @@ def guarded(operand: Operand, array: Array | None) -> Array:
     flat = raw[GUARD:-GUARD].view(dtype.numpy)
     inside = view_of(flat, layout).copy() if array is None else array
     if layout.has_padding and operand.fill is not None:
-        view_of(flat, _with_border(layout))[...] = operand.fill
+        view_of(flat, with_border(layout))[...] = operand.fill
     view_of(flat, layout)[...] = inside
     return raw
 
 
-def _with_border(layout: TensorLayout) -> TensorLayout:
+def with_border(layout: TensorLayout) -> TensorLayout:
+    """Return the layout whose elements are those of a tensor and its border."""
     shape = tuple(
         b + d + a for b, d, a in zip(layout.before, layout.shape, layout.after, strict=True)
     )

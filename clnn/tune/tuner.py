@@ -16,6 +16,7 @@ from clnn.plan.schedule import make_plan
 from clnn.runtime.device import DeviceInfo
 from clnn.runtime.peak import Peaks, known_peaks
 from clnn.runtime.session import target_of
+from clnn.runtime.target import allowed
 from clnn.tune.bench import Bench, Limits, Trial, Trials
 from clnn.tune.contest import Effort, contest, shortlist
 from clnn.tune.defaults import Defaults, defaults_for
@@ -101,7 +102,7 @@ class Tuner:
         self.info, self.wish, self._tell, self._clock = info, wish, tell, clock
         self.store = store or TuningStore(info)
         self.defaults = defaults_for(info) if defaults is None else defaults
-        target = replace(target_of(info), winograd=options.winograd)
+        target = allowed(target_of(info), options)
         self.tasks = tasks_of(make_plan(graph, target))
         self._bench = bench or Bench(info, limits)
         self._network = network or DeviceNetwork(
