@@ -65,7 +65,9 @@ def place(
         root = roots.pop()
         memory = graph.memory(root)
         apart = _apart(graph.types[root], memory.itemsize, orders[root], cache_way)
-        apart = apart or (_pieces(graph.types[root], memory, orders[root]) if in_pieces(memory) else {})
+        apart = apart or (
+            _pieces(graph.types[root], memory, orders[root]) if in_pieces(memory) else {}
+        )
         roots += _place_tree(root, graph, children, demands, (orders[root], apart), placed)
     for name in graph.consts:
         placed[name] = Placed(name, TensorLayout.make(graph.types[name].shape, orders[name]))

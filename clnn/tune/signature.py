@@ -33,8 +33,12 @@ def signature(spec: OpSpec, problem: Problem) -> Signature:
         "spec": canonical(spec),
         "inputs": [_operand(o) for o in problem.inputs],
         "outputs": [_operand(o) for o in problem.outputs],
-        "target": [problem.target.kind, problem.target.vector, problem.target.winograd,
-                   *_tensor(spec, problem)],
+        "target": [
+            problem.target.kind,
+            problem.target.vector,
+            problem.target.winograd,
+            *_tensor(spec, problem),
+        ],
     }
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     size = max(problem.outputs[0].type.size, 1)
