@@ -11,7 +11,9 @@ from clnn.graph.passes.store import store_as
 from clnn.ops import _conv_mma, _gemm_mma
 from clnn.ops._base import Target, Variant
 from clnn.ops._functions import Step
+from clnn.ops._groups import Sums
 from clnn.ops._mma import MmaTile
+from clnn.ops._mma_tiles import mma_tiles
 from clnn.ops._window import Window
 from clnn.ops.conv2d import Conv2d
 from clnn.ops.gemm import Gemm
@@ -103,7 +105,7 @@ def test_products(device, name):
     assert len(names) == 1 and names[0].startswith(f"gemm_mma_{dtype}_")
 
 
-def offered(spec, shapes, consts, dtype="f16", tensor="emulated", stored=None) -> list[str]:
+def offered(spec, shapes, consts, dtype="f16", tensor="emulated", units=4) -> list[str]:
     """Return the names of what a problem is offered; no device is needed."""
     seen: list[Variant] = []
     graph = store_as(single_node(spec, [normal(s) for s in shapes], consts), STORAGE[dtype])
@@ -113,7 +115,7 @@ def offered(spec, shapes, consts, dtype="f16", tensor="emulated", stored=None) -
             seen.extend([*variants, *node.spec.candidates(problem)])
         return variants[0]
 
-    make_plan(graph, Target("gpu", 4, 4, tensor=tensor, tf32=dtype == "tf32"), note)
+    make_plan(graph, Target("gpu", 4, units, tensor=tensor, tf32=dtype == "tf32"), note)
     return [v.name for v in seen]
 
 
@@ -137,6 +139,33 @@ def test_what_tensor_cores_do_not_take_runs_elsewhere():
         "short sums": offered(Gemm(), [(16, 1), (1, 16)], (1,)),
     }
     assert {k for k, names in refused.items() if any("_mma_" in n for n in names)} == set()
+
+
+def test_large_layers_are_ranked_onto_tensor_cores(monkeypatch):
+    """A convolution and a product as in networks: first by estimate; a single row is not."""
+    monkeypatch.undo()
+    conv = [(1, 64, 56, 56), (64, 64, 3, 3)]
+    for dtype in BK:
+        names = offered(Conv2d(window(3)), conv, (1,), dtype, "ptx")
+        assert names[0].startswith(f"conv2d_mma_{dtype}_"), names[0]
+        names = offered(Gemm(), [(512, 512), (512, 512)], (1,), dtype, "ptx")
+        assert names[0].startswith(f"gemm_mma_{dtype}_"), names[0]
+        mma = [n for n in names if "_mma_" in n]
+        assert 8 <= len(set(mma)) <= 12 and len(mma) == len(set(mma)) + 1
+    assert "_mma_" not in offered(Gemm(), [(1, 512), (512, 512)], (1,), "f16", "ptx", 100)[0]
+
+
+def test_tiles_fit_the_device():
+    """Local memory and work-items of every tile that is offered; the body's own memory counts."""
+    sums = Sums(4096, 4096, 4096)
+    for tensor, most in (("ptx", 49152), ("emulated", 32768), ("ptx", 16384)):
+        target = Target("gpu", 4, 4, 128, most, tensor=tensor)
+        found = mma_tiles("f16", sums, target)
+        assert found and [c for c, _ in found] == sorted(c for c, _ in found)
+        assert all(t.local_bytes("f16", tensor) <= most and t.threads <= 128 for _, t in found)
+    assert not mma_tiles("f16", sums, Target("gpu", 4, 4, 128, 1024, tensor="ptx"))
+    small = mma_tiles("f16", Sums(7, 20, 64), Target("gpu", 4, 4, 256, 49152, tensor="ptx"))
+    assert {(t.bm, t.bn) for _, t in small} <= {(16, 32), (16, 16), (32, 32)}
 
 
 def test_a_slice_that_begins_between_pieces_is_refused(device):
