@@ -102,6 +102,19 @@ def test_products_of_what_is_computed(device, dtype):
     assert sorted(marks) == ["mc", "mm", "mm"], names
 
 
+def test_verify_measures_what_tf32_costs(device):
+    """A layer that tensor cores take is off by more than float32 is, and within what it declares."""
+    b = Builder(x=(1, 32, 12, 12))
+    graph = b.graph(b.conv("x", 64))
+    found = {}
+    for dtype in ("f32", "tf32"):
+        options = clnn.Options(dtype=dtype, tune="off")
+        report = clnn.verify(graph, "reference", device, True, options=options)
+        assert report, report.text()
+        found[dtype] = report.outputs[0].relative
+    assert found["f32"] < 1e-5 < found["tf32"] < 2e-3
+
+
 def test_float32_is_never_rounded(device):
     """Without dtype "tf32" nothing multiplies on tensor cores, whatever the device has."""
     with clnn.compile_model(images(), device, clnn.Options(tune="off")) as session:
