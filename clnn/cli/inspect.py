@@ -167,6 +167,8 @@ def _operators(report: dict[str, Any], known: bool = True) -> str:
 
 def steps(plan: Plan) -> list[dict[str, Any]]:
     """Return one row per step of the schedule: node, variant, launches, output and its place."""
+    from clnn.plan.schedule import shown
+
     rows = []
     for number, step in enumerate(plan.steps):
         name = step.node.outputs[0]
@@ -175,7 +177,7 @@ def steps(plan: Plan) -> list[dict[str, Any]]:
             "number": number, "node": step.node.name, "op": step.node.spec.kind,
             "origin": step.node.origin, "variant": step.variant.name, "why": step.variant.why,
             "launches": len(step.launches), "fills": len(step.fills),
-            "output": repr(plan.graph.types[name]), "layout": layout_text(placed.layout),
+            "output": shown(step.problem.outputs[0]), "layout": layout_text(placed.layout),
             "storage": placed.storage,
             "kernels": [str(p.launch.params["name"]) for p in step.launches],
         })  # fmt: skip

@@ -145,7 +145,7 @@ def test_every_command_on_a_model_takes_a_dtype(clnn, files, command):
 
 def test_dtype_is_the_option_of_that_name(clnn, files):
     by_name = clnn("inspect", files["network"], "--plan", "--dtype", "bf16").out
-    assert "convert_bf16_float" in by_name
+    assert "convert_bf16_float" in by_name and "] as bf16 " in by_name
     assert by_name == clnn("inspect", files["network"], "--plan", "-o", "dtype=bf16").out
     both = ("--dtype", "bf16", "-o", "dtype=f32")
     assert by_name == clnn("inspect", files["network"], "--plan", *both).out
