@@ -32,13 +32,13 @@ from clnn.ops._base import (
     by_cost,
     grid,
 )
-from clnn.ops._conv_kernels import has_border, innermost
+from clnn.ops._conv_kernels import L2_BYTES, has_border, innermost
 from clnn.ops._conv_pack import pack_table, pack_weights
 from clnn.ops._functions import Step
 from clnn.ops._steps import heavy, operand_args, operand_layouts
 from clnn.ops._tiles import Extents, Tile, conv_tiles
 from clnn.ops._window import Window
-from clnn.ops._winograd import cold_cycles
+from clnn.ops._winograd import EXPOSED
 from clnn.ops.conv2d import Conv2d
 from clnn.types import TensorType
 
@@ -227,10 +227,11 @@ def _cycles(spec: Separable, problem: Problem, band: int, tx: int, tile: Tile) -
     filters *= band * -(-dst.shape[3] // tx) * -(-channels // tile.vw)
     slots = max(tile.mr * tile.nv, tile.mr + tile.nv + 1) + 3
     products = -(-band * dst.shape[3] // tile.mr) * -(-dst.shape[1] // tile.channels)
-    items = -(-dst.shape[2] // band) * dst.shape[0]
-    rounds = -(-items // target.compute_units)
-    cold = cold_cycles(weights.type.nbytes, target) * min(items, target.compute_units)
-    return rounds * (filters + products * channels * slots / 2) + cold
+    # Every band reads all weights, which stay close to a core from band to band if they are few.
+    nbytes = weights.type.nbytes
+    far = EXPOSED * nbytes / MOVED if nbytes > L2_BYTES else 0.0
+    rounds = -(-(-(-dst.shape[2] // band) * dst.shape[0]) // target.compute_units)
+    return rounds * (filters + products * channels * slots / 2 + far)
 
 
 def _variant(spec: Separable, problem: Problem, made: _Made) -> Variant:
