@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from clnn.errors import ShapeError
 from clnn.layout import TensorLayout
-from clnn.types import DType, TensorType, narrow
+from clnn.types import F32, STORED_BF16, STORED_F16, DType, TensorType, narrow
 
 Array = npt.NDArray[Any]
 
@@ -41,7 +41,9 @@ class Target:
 
     kind: "cpu" or "gpu". vector: preferred float vector width of explicit-vector kernels. winograd:
     whether convolutions may use Winograd's products. cache_way: bytes after which addresses share a
-    set of a core's nearest cache.
+    set of a core's nearest cache. tensor: how products use tensor cores, "ptx" (NVIDIA's instructions)
+    or "emulated" (what does the same in plain OpenCL C), "" where there are none. tf32: whether
+    products of float32 may round their operands to TF32 there.
     """
 
     kind: str = "cpu"
@@ -52,6 +54,13 @@ class Target:
     features: frozenset[str] = frozenset()
     winograd: bool = True
     cache_way: int = 4096
+    tensor: str = ""
+    tf32: bool = False
+
+    def tensor_kind(self, memory: DType) -> str:
+        """Return the kind of product that tensor cores have for operands of a type, "" for none."""
+        kinds = {STORED_F16: "f16", STORED_BF16: "bf16", F32: "tf32" if self.tf32 else ""}
+        return kinds.get(memory, "") if self.tensor else ""
 
     @property
     def is_cpu(self) -> bool:

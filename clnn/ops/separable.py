@@ -131,7 +131,9 @@ def _pairs(spec: Separable, problem: Problem, every: bool = False) -> list[Varia
     taps, channels = problem.inputs[:WEIGHTS], x.type.shape[1]
     filters, point = spec.filters(channels), spec.point
     made = filters.infer([None if o is None else o.type for o in taps])[0]
-    layout = TensorLayout.make(made.shape, channels_last(made.rank), align={1: _pitch(channels)})
+    layout = TensorLayout.make(
+        made.shape, channels_last(made.rank), align={1: _pair_pitch(x, problem)}
+    )
     between = Operand(made, layout, stored=x.stored)
     itemsize = between.memory.itemsize
     scratch = Scratch("between", layout.size * itemsize, itemsize)
@@ -158,7 +160,7 @@ def _pair(first: Variant, second: Variant, between: Scratch, moved: float) -> Va
 
     launches = (*_with_args(first, before), *_with_args(second, behind))
     name = f"{first.name}+{second.name}"
-    return Variant(name, launches, first.cost + second.cost + moved, second.error)
+    return Variant(name, launches, first.cost + second.cost + moved, first.error + second.error)
 
 
 def _with_args(variant: Variant, change: Callable[[Arg], Arg]) -> list[Launch]:
@@ -168,6 +170,12 @@ def _with_args(variant: Variant, change: Callable[[Arg], Arg]) -> list[Launch]:
 def _pitch(channels: int) -> int:
     """Return the distance of pixels in memory of their own."""
     return channels + LINE if channels % CROWDED == 0 else channels
+
+
+def _pair_pitch(x: Operand, problem: Problem) -> int:
+    """Return the same for two kernels; tensor cores want pixels that are whole pieces of 16 bytes."""
+    pitch, piece = _pitch(x.type.shape[1]), 16 // x.memory.itemsize
+    return -(-pitch // piece) * piece if problem.target.tensor_kind(x.memory) else pitch
 
 
 @dataclass(frozen=True)
