@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from clnn.cli import _common
+from clnn.cli import _calibration, _common
 from clnn.types import STORAGE
 
 EXIT_DIFFERENT = 1
@@ -27,8 +27,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="error allowed, relative to an output's largest magnitude (default: by --dtype)",
     )  # fmt: skip
     parser.add_argument(
-        "--dtype", choices=tuple(STORAGE),
-        help="how the network is stored: says what 16 bits cost in accuracy",
+        "--dtype", choices=(*STORAGE, "int8"),
+        help="how the network is stored, or int8: says what fewer bits cost in accuracy",
+    )  # fmt: skip
+    parser.add_argument(
+        "--calibrate", metavar="N|FILE",
+        help="for int8: N random samples, an .npz of samples, or a .json of ranges",
     )  # fmt: skip
     parser.add_argument(
         "--per-layer", action="store_true", help="compare every node of the unfused network too"
@@ -51,14 +55,14 @@ def run(args: argparse.Namespace) -> int:
     report = verify(
         args.model, args.against, args.device, args.per_layer, shapes, bisect=args.bisect,
         feeds=_common.given_inputs(args.input, names), seed=args.seed, tolerance=args.tolerance,
-        options=options,
+        options=options, calibration=_calibration.given(args.calibrate, names),
     )  # fmt: skip
     _common.write_result(args, report.to_dict(), report.text())
     return 0 if report else EXIT_DIFFERENT
 
 
 def _input_names(args: argparse.Namespace) -> list[str]:
-    if not args.input:
+    if not (args.input or args.calibrate):
         return []
     from clnn.importers.onnx_info import read_info
 

@@ -245,4 +245,4 @@ def _weight_steps(weights: Array, bias: Array | None, scale: float) -> Array:
     largest = np.zeros(len(weights)) if bias is None else np.abs(bias.astype(np.float64))
     steps = np.where(most > 0, BIAS_STEPS, EMPTY_STEPS)
     least = np.maximum(largest / steps, LEAST_SCALE) / scale
-    return np.maximum(most / S8_LARGEST, least).astype(np.float32)
+    return np.asarray(np.maximum(most / S8_LARGEST, least), np.float32)
