@@ -97,8 +97,9 @@ def dtype_of(numpy_dtype: object) -> DType:
 def stored_s8(scale: float) -> DType:
     """Return the storage of float32 values as bytes of -127 to 127, each a multiple of `scale`."""
     step = np.float32(scale)
-    inverse = np.float32(1) / step
-    if not (step > 0 and np.isfinite(inverse) and np.isfinite(step)):
+    with np.errstate(all="ignore"):
+        inverse = np.float32(1) / step
+    if not (0 < inverse < np.inf):
         raise DTypeError(f"scale {scale} of bytes has no inverse among float32 numbers.")
     text = Stored("float", "char", float(step), float(inverse))
     return DType("s8", np.dtype("int8"), text, float(step))
