@@ -20,8 +20,7 @@ Params   name | arith: Arithmetic | types: of src, weights, table and dst | rows
          how `lot` products of bytes are added at once, "" for one product at a time (see
          _common/dot.cl.mako) | src, dst: TensorLayout | ic, oc: channels per group | groups |
          kernel, strides, dilations, pads: (y, x) | mode | steps, operands: fused elementwise steps;
-         operand layouts are broadcast to dst | extra_types: of operands | scales: how many are
-         stored in bytes | blocks_first | ahead: what comes next is read ahead
+         operand layouts are broadcast to dst | extra_types, scales: see _common/scales | blocks_first | ahead: what comes next is read ahead
          into the cache | wg
 Tunables mr {1..30} | th: rows of a tile, divides mr | nv {1,2,3,4} | vw {1,4,8,16} | staged: results are finished in a loop
          chunk: 0, or a divisor of ic | bands: of tiles, 1 where chunk is 0
@@ -240,10 +239,7 @@ __kernel void ${name}(
 % if mode == "checked":
     __global const ${cell(xt)} *zeros,
 % endif
-${sc.parameter(scales)}\
-% for k, _ in operands.values():
-    __global const ${cell(extra_types[k])} *extra${k}_base, const int extra${k}_offset,
-% endfor
+${sc.parameters(scales, extra_types)}\
     __global ${cell(yt)} *dst_base, const int dst_offset)
 {
 ${sc.declare(scales, arith.strict)}\

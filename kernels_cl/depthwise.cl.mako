@@ -95,10 +95,7 @@ __kernel void ${name}(
 % if rows:
     __global const ${cell(tt)} *table,
 % endif
-${sc.parameter(scales)}\
-% for k, _ in operands.values():
-    __global const ${cell(extra_types[k])} *extra${k}_base, const int extra${k}_offset,
-% endfor
+${sc.parameters(scales, extra_types)}\
     __global ${cell(yt)} *dst_base, const int dst_offset)
 {
 ${sc.declare(scales, arith.strict)}\

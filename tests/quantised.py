@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from harness import single_node
+from harness import run_variant, single_node, variant_names
 
 from clnn.graph.ir import Graph, Node, check
 from clnn.graph.passes.quantise import quantise
 from clnn.ops._base import OpSpec
 from clnn.ops.storage import Convert
+from clnn.plan.layouts import Hints
 from clnn.types import F32, narrow, stored_s8, widen
 
 
@@ -72,3 +73,33 @@ def in_bytes(graph: Graph, stored: Mapping[int, float], result: float) -> Graph:
             node = Node("from_made", Convert(), ("made",), ("o0",))
         nodes.append(node)
     return check(replace(graph, nodes=tuple(nodes), types=types, stored=kept))
+
+
+def single(
+    spec: OpSpec, arrays: Sequence[np.ndarray], scales: Sequence[float], result: float,
+    consts: Sequence[int] = (),
+) -> Graph:  # fmt: skip
+    """Return the graph of a node that reads and writes bytes at these scales."""
+    return in_bytes(single_node(spec, arrays, consts), dict(enumerate(scales)), result)
+
+
+def check_graph(
+    device: str,
+    graph: Graph,
+    inputs: Sequence[np.ndarray | None],
+    off: float = 0.0,
+    only: str = "",
+    hints: Hints | None = None,
+) -> list[str]:
+    """Run every variant of "node", whose results may be `off` by that much; returns their names."""
+    given = {f"i{k}": a for k, a in enumerate(inputs) if a is not None}
+    feeds = {name: a for name, a in given.items() if name in graph.inputs}
+    want = stored_values(graph, feeds)["o0"]
+    hints = hints or Hints()
+    hints = Hints({}, {n: order for n, order in hints.orders.items() if n in graph.types})
+    names = [n for n in variant_names(graph, device, hints) if only in n]
+    assert names, only
+    limit = 1.001 * off / float(np.abs(want[np.isfinite(want)]).max())
+    for name in names:
+        run_variant(graph, device, name, hints, inputs, [want], limit)
+    return names

@@ -18,10 +18,10 @@ from clnn.errors import PlanError
 from clnn.layout import TensorLayout
 from clnn.ops._base import Arg, Array, Const, In, Launch, Out, Problem, Target, Variant, grid
 from clnn.ops._conv_groups import group_variants
-from clnn.ops._conv_pack import pack_table, pack_weights, start_shift
+from clnn.ops._conv_pack import over_output, pack_table, pack_weights, start_shift
 from clnn.ops._groups import UNSHARED
-from clnn.ops._scales import Scales, scales_of
-from clnn.ops._steps import heavy, operand_args, operand_layouts, operand_types, step_operands
+from clnn.ops._scales import last_args, stored_types
+from clnn.ops._steps import heavy, operand_args, operand_layouts
 from clnn.ops._stream import streams
 from clnn.ops._tiles import Extents, Tile, conv_tiles
 from clnn.ops._winograd import Plan, cold_cycles, matrices, pack, plan, plans
@@ -112,22 +112,15 @@ def _common(spec: Conv2d, problem: Problem) -> dict[str, Any]:
         k: (place, image(layout))
         for k, (place, layout) in operand_layouts(problem, spec.steps).items()
     }
-    x, w, y = problem.input(0), problem.input(1), problem.outputs[0]
+    x, w = problem.input(0), problem.input(1)
     table = "float" if spec.arith.acc == "float" else "int"
     given = x.ctype if spec.arith is FLOAT else x.plain.cl
     if x.memory.scale != spec.arith.step and spec.arith is not FLOAT:
         raise PlanError(f"convolution in {spec.arith.name} of a value stored as {x.memory.name}.")
-    scales, made = Scales(), operand_types(problem, spec.steps)
+    result, stored = stored_types(problem, spec.steps)
     return {"src": src, "dst": dst, **spec.window.pairs(), "steps": spec.steps,
             "operands": operands, "arith": _refined(spec, problem),
-            "types": (given, w.ctype, table, scales.named(y.ctype)),
-            "extra_types": [scales.named(t) for t in made], "scales": scales.count}  # fmt: skip
-
-
-def _operands(problem: Problem, spec: Conv2d) -> list[Arg]:
-    """Return the scales, operands and the result as the last arguments of a kernel."""
-    stored = [problem.outputs[0], *(problem.input(k) for k in step_operands(spec.steps))]
-    return [*scales_of(stored), *operand_args(problem, spec.steps), Out(0)]
+            "types": (given, w.ctype, table, result), **stored}  # fmt: skip
 
 
 def _vector(spec: Conv2d, target: Target) -> int:
@@ -272,7 +265,7 @@ def direct(
                "th": tile.rows, "nv": tile.nv, "vw": tile.vw, "chunk": chunk, "bands": bands,
                "ahead": "prefetch" in problem.target.features,
                "staged": heavy(spec.steps) or arith is not FLOAT}  # fmt: skip
-    args = [In(0), *args, *_operands(problem, spec)]
+    args = [In(0), *args, *last_args(problem, spec.steps)]
     launch = Launch("conv2d_direct.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,), cost if first == better else cost * OTHER_ORDER)
 
@@ -370,7 +363,7 @@ def depthwise(spec: Conv2d, problem: Problem, vw: int = 0, tx: int = 0, band: in
     aligned = spread and plain and vw <= 4 and not any(x % vw for x in starts)
     params |= {"name": name, "rows": 0 if table is None else len(table), "wg": local, "vw": vw,
                "tx": tx, "band": band, "spread": spread, "aligned": aligned}  # fmt: skip
-    args += _operands(problem, spec)
+    args += last_args(problem, spec.steps)
     launch = Launch("depthwise.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,), cost)
 
@@ -440,7 +433,7 @@ def reference(spec: Conv2d, problem: Problem) -> Variant:
         given = problem.input(BIAS).layout
         args.append(In(BIAS))
         params["types"] = (*params["types"][:2], problem.input(BIAS).ctype, params["types"][3])
-        bias, rows = _over_output(given, problem.outputs[0].type.shape), 1
+        bias, rows = over_output(given, problem.outputs[0].type.shape), 1
     elif not spec.arith.plain_bias:
         table = _table(params["arith"], problem)
         assert table is not None
@@ -449,16 +442,6 @@ def reference(spec: Conv2d, problem: Problem) -> Variant:
     name = _label("conv2d_reference", spec, "any")
     params |= {"name": name, "weights": image(problem.input(1).layout), "bias": bias, "rows": rows,
                "groups": spec.group, "wg": local}  # fmt: skip
-    args += _operands(problem, spec)
+    args += last_args(problem, spec.steps)
     launch = Launch("conv2d_reference.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,))
-
-
-def _over_output(bias: TensorLayout, shape: tuple[int, ...]) -> TensorLayout:
-    """Return the layout of a bias, (oc) or (oc, spatial...), seen as an image of the output."""
-    if bias.rank == 1:
-        wide = (*bias.shape, *(1,) * (len(shape) - 2))
-        pitches = (*bias.pitches, *(0,) * (len(shape) - 2))
-        zero = (0,) * len(wide)
-        bias = TensorLayout(wide, pitches, zero, zero, bias.offset, bias.size)
-    return image(bias.unpadded().broadcast(shape))

@@ -34,11 +34,6 @@ def operand_layouts(problem: Problem, steps: Sequence[Step]) -> dict[int, tuple[
     }
 
 
-def operand_types(problem: Problem, steps: Sequence[Step]) -> list[str]:
-    """Return the types of the operands, in the same order."""
-    return [problem.input(k).ctype for k in step_operands(steps)]
-
-
 def operand_args(problem: Problem, steps: Sequence[Step]) -> list[In]:
     """Return the kernel arguments of the operands, in the same order."""
     return [In(k) for k in step_operands(steps)]

@@ -27,7 +27,10 @@ def with_values(graph: Graph, names: Sequence[str]) -> Graph:
 
 
 def reference_layers(
-    graph: Graph, device: str | int | None, options: Options, feeds: Mapping[str, Array],
+    graph: Graph,
+    device: str | int | None,
+    options: Options,
+    feeds: Mapping[str, Array],
     calibration: Any = None,
 ) -> tuple[Layer, ...]:
     """Compare every value of `graph` with the reference in double precision.

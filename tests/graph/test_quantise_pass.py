@@ -135,7 +135,7 @@ def test_what_is_not_fit_stays_float32():
 @pytest.mark.parametrize("shape", [(7, 20), (3, 7, 20), (2, 3, 7, 20)])
 def test_products_of_matrices(device, shape):
     """alpha, beta, a transposed constant, an addend, and operands in steps, of every rank."""
-    b = Builder(x=shape, y=shape[:-1] + (12,))
+    b = Builder(x=shape, y=(*shape[:-1], 12))
     spec = Gemm(0.5, 2.0, trans_b=True, steps=(Step("add", operand=3), Step("mul", operand=4)))
     b.add(spec, "x", b.const(12, 20), b.const(12), "y", b.const(shape[-2], 1))
     graph = made(b)
@@ -187,14 +187,21 @@ def test_calibration_takes_the_largest_of_all_samples(device, tmp_path):
     samples = [{"x": normal((1, 4, 3, 3), k) * (k + 1)} for k in range(3)]
     ranges = clnn.calibrate(graph, iter(samples), device)
     fused = optimise(graph)
-    want = {n: max(float(np.abs(reference_values(fused, s)[n]).max()) for s in samples) for n in ranges}
+    want = {
+        n: max(float(np.abs(reference_values(fused, s)[n]).max()) for s in samples) for n in ranges
+    }
     assert ranges == pytest.approx(want, rel=1e-5) and set(ranges) == set(observed(fused))
     clipped = clnn.calibrate(graph, samples, device, method="percentile")
     assert all(clipped[n] <= ranges[n] for n in ranges) and clipped != ranges
     (tmp_path / "ranges.json").write_text(json.dumps(ranges))
     file = clnn.Options(dtype="int8", calibration=str(tmp_path / "ranges.json"))
     outs = []
-    for options, given in ((INT8, samples), (INT8, ranges), (INT8, tmp_path / "ranges.json"), (file, None)):
+    for options, given in (
+        (INT8, samples),
+        (INT8, ranges),
+        (INT8, tmp_path / "ranges.json"),
+        (file, None),
+    ):
         with clnn.compile_model(graph, device, options, calibration=given) as session:
             outs.append(session(samples[0])["out0"].tobytes())
     assert len(set(outs)) == 1

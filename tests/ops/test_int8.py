@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from harness import check_memory, normal, rng, run_variant, single_node, variant_names
-from quantised import as_stored, convolution, in_bytes, stored_values
+from harness import check_memory, normal, rng, single_node, variant_names
+from quantised import as_stored, check_graph, convolution, in_bytes, single
 
 from clnn.arith.int8 import EXACT, Int8
 from clnn.errors import DTypeError, PlanError
@@ -38,20 +38,6 @@ LONG = (Step("mul", operand=3), Step("add", operand=4), Step("clip", (-0.5, 6.0)
 def window(k: int, s: int = 1, d: int = 1, p: int | None = None) -> Window:
     pad = (k - 1) * d // 2 if p is None else p
     return Window((k, k), (s, s), (d, d), (pad, pad), (pad, pad))
-
-
-def check_graph(device, graph, inputs, off=0.0, only="", hints=None):
-    """Run every variant of "node", whose results may be `off` by that much; returns their names."""
-    feeds = {f"i{k}": a for k, a in enumerate(inputs) if f"i{k}" in graph.inputs}
-    want = stored_values(graph, feeds)["o0"]
-    hints = hints or Hints()
-    hints = Hints({}, {n: order for n, order in hints.orders.items() if n in graph.types})
-    names = [n for n in variant_names(graph, device, hints) if only in n]
-    assert names, only
-    limit = 1.001 * off / float(np.abs(want[np.isfinite(want)]).max())
-    for name in names:
-        run_variant(graph, device, name, hints, inputs, [want], limit)
-    return names
 
 
 # spec, shapes (those of operands from 3 on), operands in bytes, scale of the result in bytes
@@ -125,11 +111,6 @@ def test_a_function_is_within_a_step(device):
     arrays = arrays_of("lots")
     graph = convolution(Conv2d(window(3), steps=(Step("swish", (1.0,)),)), arrays, (1, 2), {}, 0.05)
     check_graph(device, graph, arrays, 0.05, only="direct")
-
-
-def single(spec, arrays, scales, result, consts=()):
-    """Return the graph of a node that reads and writes bytes at these scales."""
-    return in_bytes(single_node(spec, arrays, consts), dict(enumerate(scales)), result)
 
 
 @pytest.mark.parametrize("scale", [0.05, 3e-7, 2.0**60])
