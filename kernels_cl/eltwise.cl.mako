@@ -63,7 +63,7 @@ ${sc.declare(0, in_bytes)}\
         const ${vec_type(ctypes[k], vec)} v${k} = ${load(ctypes[k], vec, f"src{k}", at(k), inner_pitches[k])};
 %  endfor
         ${getattr(fx, function.name)(function, vec, [f"v{k}" for k in range(n)], "result")}
-        ${store(vec, "result", "dst", at(n))}
+        ${store(vec, "result", "dst", at(n), out_type)}
 % else:
         ${vec_type(ctypes[0], vec)} v = ${load(ctypes[0], vec, "src0", at(0), inner_pitches[0])};
         ${st.apply(steps, "v", ctypes[0], vec, operand)}

@@ -11,6 +11,7 @@ import numpy as np
 from clnn.layout import TensorLayout
 from clnn.types import S8_LARGEST, Stored
 
+SMALL = ("char", "uchar", "short", "ushort")
 S8_ZERO = 3 << 22  # 1.5 * 2**23: float32 numbers around it are integers
 S8_BITS = 0x4B400000  # of that float32 number
 
@@ -119,6 +120,8 @@ def load(ctype: str, width: int, pointer: str, where: str, pitch: int = 1) -> st
     if isinstance(ctype, Stored) and ctype.cell == "half":
         return f"vload_half{width}(0, {pointer} + ({where}))"
     text = f"vload{width}(0, {pointer} + ({where}))"
+    if cell(ctype) in SMALL:
+        text = small_vector(vec_type(cell(ctype), width), pointer, where)
     if isinstance(ctype, Stored) and ctype.cell == "char":
         return f"(convert_{ctype}{width}({text}) * {_number(ctype.scale)})"
     if isinstance(ctype, Stored):
@@ -149,14 +152,26 @@ def store(width: int, value: str, pointer: str, where: str, ctype: str = "") -> 
     if isinstance(ctype, Stored) and ctype.cell == "char":
         return _store_bytes(width, value, pointer, where, ctype)
     if isinstance(ctype, Stored):
-        plain = store(width, f"convert_ushort{n}(b_ >> 16)", pointer, where)
+        plain = store(width, f"convert_ushort{n}(b_ >> 16)", pointer, where, "ushort")
         return (
             f"{{ const {ctype}{n} f_ = {value}; uint{n} b_ = as_uint{n}(f_); "
             f"b_ = f_ != f_ ? b_ | 0x400000u : b_ + 0x7fffu + (b_ >> 16 & 1u); {plain} }}"
         )
     if width == 1:
         return f"{pointer}[{where}] = {value};"
+    if ctype in SMALL:
+        at = small_vector(vec_type(ctype, width), pointer, where, const="")
+        return f"{at} = {value};"
     return f"vstore{width}({value}, 0, {pointer} + ({where}));"
+
+
+def small_vector(vector: str, pointer: str, where: str, const: str = "const ") -> str:
+    """Return the vector of small elements at pointer[where] in global memory, of any alignment.
+
+    As a member of a packed structure, for CPU compilers make vloadn of bytes one by one.
+    """
+    packed = f"{const}struct {{ {vector} v; }} __attribute__((packed))"
+    return f"((__global {packed} *)({pointer} + ({where})))->v"
 
 
 def _store_bytes(width: int, value: str, pointer: str, where: str, ctype: Stored) -> str:
@@ -168,7 +183,9 @@ def _store_bytes(width: int, value: str, pointer: str, where: str, ctype: Stored
     n = "" if width == 1 else str(width)
     real, whole = f"({ctype}{n})", f"(int{n})"
     low, high = f"{real}({S8_ZERO - S8_LARGEST}.0f)", f"{real}({S8_ZERO + S8_LARGEST}.0f)"
-    plain = store(width, f"convert_char{n}(as_int{n}(u_) - {whole}({S8_BITS}))", pointer, where)
+    plain = store(
+        width, f"convert_char{n}(as_int{n}(u_) - {whole}({S8_BITS}))", pointer, where, "char"
+    )
     return (
         f"{{ {ctype}{n} u_ = fma({value}, {real}({_number(ctype.inverse)}), {real}({S8_ZERO}.0f)); "
         f"u_ = u_ > {low} ? u_ : {low}; u_ = u_ < {high} ? u_ : {high}; {plain} }}"
@@ -199,6 +216,7 @@ HELPERS: dict[str, Any] = {
     "load": load,
     "store": store,
     "element": element,
+    "small_vector": small_vector,
     "cell": cell,
     "group_size": group_size,
 }
