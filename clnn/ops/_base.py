@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from clnn.errors import ShapeError
 from clnn.layout import TensorLayout
-from clnn.types import F32, STORED_BF16, STORED_F16, DType, TensorType, narrow
+from clnn.types import F32, STORED_BF16, STORED_F16, DType, TensorType, dtype_of, narrow
 
 Array = npt.NDArray[Any]
 
@@ -94,6 +94,11 @@ class Operand:
         return self.memory.cl
 
     @property
+    def plain(self) -> DType:
+        """The type of elements in memory, as numbers by themselves."""
+        return dtype_of(self.memory.numpy)
+
+    @property
     def label(self) -> str:
         """The type in names of kernels."""
         return self.stored.name if self.stored else self.type.dtype.cl
@@ -128,6 +133,11 @@ class Problem:
         """Whether optional input `index` is given."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
+    @property
+    def narrowed(self) -> bool:
+        """Whether any operand lies in memory in another type."""
+        return any(o is not None and o.stored for o in (*self.inputs, *self.outputs))
+
 
 @dataclass(frozen=True)
 class In:
@@ -154,10 +164,14 @@ class Const:
 
 @dataclass(frozen=True)
 class Scratch:
-    """Kernel argument: memory of `nbytes` that only this node's launches use."""
+    """Kernel argument: memory of `nbytes` that only this node's launches use.
+
+    itemsize: bytes of the elements in which its offset is counted.
+    """
 
     name: str
     nbytes: int
+    itemsize: int = 4
 
 
 Arg = In | Out | Const | Scratch
@@ -168,7 +182,7 @@ class Launch:
     """One kernel launch: template, its parameters, arguments and work geometry.
 
     Each tensor argument (In, Out) is passed as a buffer and an int element offset, Const as a
-    buffer, Scratch as a buffer and an int offset in units of 4 bytes. Work sizes are in work-items;
+    buffer, Scratch as a buffer and an int element offset. Work sizes are in work-items;
     the local one is compiled into the kernel.
     """
 

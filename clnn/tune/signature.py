@@ -13,7 +13,7 @@ from clnn.ops._base import Operand, OpSpec, Problem, Variant
 from clnn.types import DType
 
 SCHEMA = 1
-PRODUCTS = ("conv2d", "gemm")  # ops that tensor cores take part in
+PRODUCTS = ("conv2d", "gemm", "separable")  # ops that tensor cores take part in
 
 
 @dataclass(frozen=True)
