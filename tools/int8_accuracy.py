@@ -87,7 +87,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     feed = {port.name: arrays[port.name] for port in plain.inputs}
     samples = variations(feed, args.samples, 0)
     ranges = clnn.calibrate(args.model, samples, args.device, method=args.method)
-    small = clnn.compile_model(args.model, args.device, clnn.Options(dtype="int8"), calibration=ranges)
+    small = clnn.compile_model(
+        args.model, args.device, clnn.Options(dtype="int8"), calibration=ranges
+    )
     outputs = compare(plain, small, [feed, *variations(feed, args.tests, 1)])
     taken = times({"float32": plain, "int8": small}, feed, args.rounds)
     memory = {"float32": plain.placement.arena_bytes, "int8": small.placement.arena_bytes}
