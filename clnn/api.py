@@ -111,7 +111,9 @@ def calibrate(
     Raises SettingError for samples that are none, and what compile_model and a session raise.
     """
     graph, options = load_graph(model, shapes), options or Options()
-    return _ranges(optimise(graph) if options.fuse else graph, samples, device, options, method)
+    return _ranges(
+        optimise(graph, True) if options.fuse else graph, samples, device, options, method
+    )
 
 
 def _ranges(
@@ -139,7 +141,7 @@ def prepare(
 
     calibration: as in compile_model; samples run on `device`. Raises SettingError where it is missing.
     """
-    graph = optimise(graph) if options.fuse else graph
+    graph = optimise(graph, options.dtype == "int8") if options.fuse else graph
     if options.dtype != "int8":
         if calibration is not None:
             raise SettingError(f"calibration is of no use with Options(dtype={options.dtype!r}).")
@@ -203,9 +205,9 @@ def verify(
     against: "onnxruntime", or "reference" (numpy in double precision). per_layer: compare every
     node's result of the unfused network too. bisect: search the first wrong node of the network
     as it is compiled. feeds: inputs by name; those left out are random, from `seed`. tolerance:
-    error allowed, relative to an output's largest magnitude (None: 1e-4; with a network stored in
-    16 bits 2e-2 for f16, 1e-1 for bf16, in bytes 2e-1); integers must be equal. calibration: as in
-    compile_model, samples as a list; or a number of random samples, from `seed` on.
+    error allowed, relative to an output's largest magnitude (None: by Options.dtype, 1e-4 for f32,
+    1e-2 for tf32, 2e-2 for f16, 1e-1 for bf16, 2e-1 for int8); integers must be equal. calibration:
+    as in compile_model, samples as a list; or a number of random samples, from `seed` on.
     The report is true when all is within tolerance. Raises as compile_model does, SettingError for
     an argument that is not allowed, MissingPackageError where onnxruntime is not installed.
     """

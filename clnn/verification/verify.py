@@ -27,12 +27,8 @@ from clnn.verification.report import Bisection, Layer, VerifyReport
 if TYPE_CHECKING:
     from clnn.runtime.session import Session
 
-TOLERANCES = {
-    "f32": 1e-4,
-    "f16": 2e-2,
-    "bf16": 1e-1,
-    "int8": 2e-1,
-}  # of a whole network, by its storage
+# Of a whole network, by Options.dtype.
+TOLERANCES = {"f32": 1e-4, "tf32": 1e-2, "f16": 2e-2, "bf16": 1e-1, "int8": 2e-1}
 ENGINES = ("onnxruntime", "reference")
 TOLERANCE = 1e-4
 Shapes = Mapping[str, "Sequence[int] | int"]
@@ -127,7 +123,8 @@ def _layers(request: Request, graph: Graph, feeds: Mapping[str, Array]) -> tuple
 def _bisect(
     request: Request, graph: Graph, session: Session, feeds: Mapping[str, Array]
 ) -> Bisection | None:
-    fused = optimise(graph) if request.options.fuse else graph
+    quantised = request.options.dtype == "int8"
+    fused = optimise(graph, quantised) if request.options.fuse else graph
     options, ranges = replace(request.options, fuse=False), request.calibration
     if isinstance(ranges, list):
         ranges = calibrate(fused, ranges, request.device, options)
