@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from clnn.errors import ShapeError
 from clnn.layout import TensorLayout
-from clnn.types import DType, TensorType, narrow
+from clnn.types import F32, STORED_BF16, STORED_F16, DType, TensorType, dtype_of, narrow
 
 Array = npt.NDArray[Any]
 
@@ -42,7 +42,9 @@ class Target:
 
     kind: "cpu" or "gpu". vector: preferred float vector width of explicit-vector kernels. winograd:
     whether convolutions may use Winograd's products. cache_way: bytes after which addresses share a
-    set of a core's nearest cache.
+    set of a core's nearest cache. tensor: how products use tensor cores, "ptx" (NVIDIA's instructions)
+    or "emulated" (what does the same in plain OpenCL C), "" where there are none. tf32: whether
+    products of float32 may round their operands to TF32 there.
     """
 
     kind: str = "cpu"
@@ -53,6 +55,13 @@ class Target:
     features: frozenset[str] = frozenset()
     winograd: bool = True
     cache_way: int = 4096
+    tensor: str = ""
+    tf32: bool = False
+
+    def tensor_kind(self, memory: DType) -> str:
+        """Return the kind of product that tensor cores have for operands of a type, "" for none."""
+        kinds = {STORED_F16: "f16", STORED_BF16: "bf16", F32: "tf32" if self.tf32 else ""}
+        return kinds.get(memory, "") if self.tensor else ""
 
     @property
     def is_cpu(self) -> bool:
@@ -84,6 +93,11 @@ class Operand:
     def ctype(self) -> str:
         """The type as templates take it; a clnn.types.Stored where `stored`."""
         return self.memory.cl
+
+    @property
+    def plain(self) -> DType:
+        """The type of elements in memory, as numbers by themselves."""
+        return dtype_of(self.memory.numpy)
 
     @property
     def label(self) -> str:
@@ -119,6 +133,11 @@ class Problem:
     def has(self, index: int) -> bool:
         """Whether optional input `index` is given."""
         return index < len(self.inputs) and self.inputs[index] is not None
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether any operand lies in memory in another type."""
+        return any(o is not None and o.stored for o in (*self.inputs, *self.outputs))
 
 
 @dataclass(frozen=True)

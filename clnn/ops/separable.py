@@ -32,13 +32,14 @@ from clnn.ops._base import (
     by_cost,
     grid,
 )
-from clnn.ops._conv_kernels import has_border, innermost
+from clnn.ops._conv_kernels import L2_BYTES, has_border, innermost
 from clnn.ops._conv_pack import pack_table, pack_weights
 from clnn.ops._functions import Step
-from clnn.ops._steps import heavy, operand_args, operand_layouts
+from clnn.ops._scales import last_args, stored_types
+from clnn.ops._steps import heavy, operand_layouts
 from clnn.ops._tiles import Extents, Tile, conv_tiles
 from clnn.ops._window import Window
-from clnn.ops._winograd import cold_cycles
+from clnn.ops._winograd import EXPOSED
 from clnn.ops.conv2d import Conv2d
 from clnn.types import TensorType
 
@@ -131,7 +132,9 @@ def _pairs(spec: Separable, problem: Problem, every: bool = False) -> list[Varia
     taps, channels = problem.inputs[:WEIGHTS], x.type.shape[1]
     filters, point = spec.filters(channels), spec.point
     made = filters.infer([None if o is None else o.type for o in taps])[0]
-    layout = TensorLayout.make(made.shape, channels_last(made.rank), align={1: _pitch(channels)})
+    layout = TensorLayout.make(
+        made.shape, channels_last(made.rank), align={1: _pair_pitch(x, problem)}
+    )
     between = Operand(made, layout, stored=x.stored)
     itemsize = between.memory.itemsize
     scratch = Scratch("between", layout.size * itemsize, itemsize)
@@ -158,7 +161,7 @@ def _pair(first: Variant, second: Variant, between: Scratch, moved: float) -> Va
 
     launches = (*_with_args(first, before), *_with_args(second, behind))
     name = f"{first.name}+{second.name}"
-    return Variant(name, launches, first.cost + second.cost + moved, second.error)
+    return Variant(name, launches, first.cost + second.cost + moved, first.error + second.error)
 
 
 def _with_args(variant: Variant, change: Callable[[Arg], Arg]) -> list[Launch]:
@@ -168,6 +171,12 @@ def _with_args(variant: Variant, change: Callable[[Arg], Arg]) -> list[Launch]:
 def _pitch(channels: int) -> int:
     """Return the distance of pixels in memory of their own."""
     return channels + LINE if channels % CROWDED == 0 else channels
+
+
+def _pair_pitch(x: Operand, problem: Problem) -> int:
+    """Return the same for two kernels; tensor cores want pixels that are whole pieces of 16 bytes."""
+    pitch, piece = _pitch(x.type.shape[1]), 16 // x.memory.itemsize
+    return -(-pitch // piece) * piece if problem.target.tensor_kind(x.memory) else pitch
 
 
 @dataclass(frozen=True)
@@ -227,10 +236,11 @@ def _cycles(spec: Separable, problem: Problem, band: int, tx: int, tile: Tile) -
     filters *= band * -(-dst.shape[3] // tx) * -(-channels // tile.vw)
     slots = max(tile.mr * tile.nv, tile.mr + tile.nv + 1) + 3
     products = -(-band * dst.shape[3] // tile.mr) * -(-dst.shape[1] // tile.channels)
-    items = -(-dst.shape[2] // band) * dst.shape[0]
-    rounds = -(-items // target.compute_units)
-    cold = cold_cycles(weights.type.nbytes, target) * min(items, target.compute_units)
-    return rounds * (filters + products * channels * slots / 2) + cold
+    # Every band reads all weights, which stay close to a core from band to band if they are few.
+    nbytes = weights.type.nbytes
+    far = EXPOSED * nbytes / MOVED if nbytes > L2_BYTES else 0.0
+    rounds = -(-(-(-dst.shape[2] // band) * dst.shape[0]) // target.compute_units)
+    return rounds * (filters + products * channels * slots / 2 + far)
 
 
 def _variant(spec: Separable, problem: Problem, made: _Made) -> Variant:
@@ -245,16 +255,17 @@ def _variant(spec: Separable, problem: Problem, made: _Made) -> Variant:
         k: (place, image(layout))
         for k, (place, layout) in operand_layouts(problem, spec.steps).items()
     }
+    result, stored = stored_types(problem, spec.steps)
     params: dict[str, Any] = {
-        "name": name, "arith": FLOAT, "types": (x.ctype, weights.ctype, "float", out.ctype),
+        "name": name, "arith": FLOAT, "types": (x.ctype, weights.ctype, "float", result),
         "src": src, "dst": dst, "ic": channels, "oc": dst.shape[1], **spec.window.pairs(),
         "first_rows": int(problem.has(SHIFT)), "rows": int(problem.has(BIAS)),
         "first_steps": spec.first_steps, "steps": spec.steps, "operands": operands, "groups": 1,
-        "mode": "flat", "staged": heavy(spec.steps), "ahead": "prefetch" in problem.target.features,
+        **stored, "mode": "flat", "staged": heavy(spec.steps), "ahead": "prefetch" in problem.target.features,
         "wg": local, "band": made.band, "tx": made.tx, "mr": tile.mr, "nv": tile.nv, "vw": tile.vw,
         "pitch": _pitch(channels),
     }  # fmt: skip
-    args = [In(0), *_constants(problem, tile), *operand_args(problem, spec.steps), Out(0)]
+    args = [In(0), *_constants(problem, tile), *last_args(problem, spec.steps)]
     launch = Launch("separable.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,), made.cycles)
 

@@ -187,7 +187,8 @@ def make_plan(
     memory orders that a caller wants.
     Raises PlanError or ShapeError.
     """
-    placed = place(graph, hints, target.cache_way if target.is_cpu else 0)
+    cache_way = target.cache_way if target.is_cpu else 0
+    placed = place(graph, hints, cache_way, lambda kind: bool(target.tensor_kind(kind)))
     graph, placed, inputs, outputs = _add_ports(graph, placed)
     storages = _storages(graph, placed)
     steps = [_step(node, graph, placed, target, choose) for node in graph.nodes]

@@ -98,6 +98,14 @@ def test_large_tiles_fit_the_registers(tool, compilers, kind, tmp_path):
     assert not tool.complaints(rows) and all(150 < use.registers <= 255 for *_, use in rows)
 
 
+def test_the_largest_tiles_of_convolutions_fit_the_registers(tool, compilers, tmp_path):
+    sources = [(name, text) for name, text in tool.convolutions() if "_t128x256" in name]
+    rows = [(n, *found) for n, s in sources for found in tool.on_nvidia(compilers, s, tmp_path)]
+    assert len(rows) == 2 * len(tool.NVIDIA) and not tool.complaints(rows)
+    # two warps of each of the unit's four schedulers, with all registers
+    assert all(use.registers <= 255 and use.shared <= 48 * 1024 for *_, use in rows)
+
+
 def test_a_tile_that_is_too_large_is_found(tool, compilers, tmp_path):
     from clnn.codegen.render import render
     from clnn.ops._mma import MmaProduct, MmaTile, mma_params
