@@ -116,6 +116,16 @@ def test_a_tile_that_is_too_large_is_found(tool, compilers, tmp_path):
     assert any("gemm_mma_huge spills" in line for line in tool.complaints(rows))
 
 
+def test_kernels_of_work_groups_fit_the_registers(tool, compilers, tmp_path):
+    """The first tile of both kinds, and the widest transforms of Winograd's, for both makers."""
+    made = dict(tool.work_groups())
+    wanted = ["winograd_input_f4_v2", "winograd_output_f4_v2", "winograd_input_f2_v4"]
+    wanted += [next(n for n in made if n.startswith(k)) for k in ("gemm_work", "conv2d_work")]
+    rows = [(n, *found) for n in wanted for found in tool.on_nvidia(compilers, made[n], tmp_path)]
+    rows += [(n, *found) for n in wanted for found in tool.on_amd(compilers, made[n], tmp_path)]
+    assert not tool.complaints(rows) and len(rows) >= 10
+
+
 def test_portable_kernels_compile_for_both_makers(tool, compilers, tmp_path):
     name, source = next(tool.portable())
     rows = [(name, *found) for found in tool.on_nvidia(compilers, source, tmp_path)]
