@@ -269,7 +269,7 @@ def test_damaged_peaks_are_not_believed(any_device, own_cache, quick_peaks):
 
 def test_peak_kernels_do_the_work_they_claim(any_device):
     """The multiply-add kernel's result after n rounds is the recurrence's."""
-    bench = peak._Bench(select(any_device))
+    bench = peak.Bench(select(any_device))
     cl = peak.load()
     for kernel in peak._fma_kernels(bench.info):
         bench._build([kernel])
@@ -287,7 +287,7 @@ def test_peak_kernels_do_the_work_they_claim(any_device):
 
 
 def test_copy_kernels_copy_everything(any_device):
-    bench = peak._Bench(select(any_device))
+    bench = peak.Bench(select(any_device))
     cl = peak.load()
     for kernel in peak._copy_kernels(bench.info):
         p = kernel.params
