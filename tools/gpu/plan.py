@@ -1,0 +1,166 @@
+"""The steps of a report for one device, their commands and their shares of the time."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu.steps import Step
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOLS = ROOT / "tools"
+NAMES = ("doctor", "facts", "sweep", "tests", "tune", "engines")
+# Seconds of each step out of SUM; what one leaves over goes to the next.
+SHARES = {"doctor": 40, "facts": 25, "sweep": 105, "tests": 130, "tune": 70, "engines": 170}
+SUM = sum(SHARES.values())
+
+# The networks that say most come first; a budget cuts from the end.
+NETWORKS = ("resnet50", "mobilenet_v2", "vgg16", "resnet18", "efficientnet_b0", "unet",
+            "mobilenet_v1", "densenet121", "squeezenet1_1", "detector", "shufflenet_v2")  # fmt: skip
+TUNED = NETWORKS[:2]
+BATCHES = "1,64,8"
+# clnn with each kind of numbers; PyTorch as it is quickest first, what takes long to compile last.
+ON_GPU = (
+    "torch:cuda", "clnn:f16", "torch:cuda+f16+channels_last+graphs", "clnn:tf32",
+    "torch:cuda+tf32+channels_last+graphs", "torch:cuda+graphs", "clnn:int8", "clnn:bf16",
+    "torch:cuda+bf16+channels_last+graphs", "torch:cuda+f16+channels_last", "torch:cuda+tf32",
+    "torch:cuda+channels_last", "torch:int8", "torch:cuda+f16+channels_last+compile",
+    "torch:cuda+tf32+channels_last+compile",
+)  # fmt: skip
+ON_CPU = ("onnxruntime", "torch", "clnn:f16", "torch:channels_last", "torch:bf16")
+TESTS = ("tests/ops", "tests/codegen", "tests/runtime", "tests/graph", "tests/test_verify.py",
+         "tests/apis", "tests/tune", "tests/cli")  # fmt: skip
+SMALL_TESTS = ("tests/codegen/test_warp.py",)
+WORKERS = 8
+TEST_LIMIT_S = 90
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a report is made of. out: where its files go; stem: how their names begin.
+
+    work: a folder for what is thrown away. device: as clnn is told; tests: as pytest is told.
+    """
+
+    device: str
+    tests: str
+    gpu: bool
+    small: bool
+    total: float
+    out: Path
+    stem: str
+    work: Path
+    names: tuple[str, ...] = NAMES
+
+    def file(self, name: str) -> Path:
+        """Return the path of a file of the report."""
+        return self.out / f"{self.stem}_{name}"
+
+    def data(self, name: str) -> Path:
+        """Return the path of what a step leaves for the report."""
+        return self.work / f"{name}.json"
+
+
+def steps(job: Job) -> list[Step]:
+    """Return the steps in order. The time of those that are left out goes to the others."""
+    shares = {name: SHARES[name] for name in NAMES if name in job.names}
+    unit = job.total / sum(shares.values())
+    makers = {"doctor": _doctor, "facts": _facts, "sweep": _sweep, "tests": _tests, "tune": _tune,
+              "engines": _engines}  # fmt: skip
+    return [step for name, share in shares.items() for step in makers[name](job, share * unit)]
+
+
+def _tool(name: str, *arguments: object) -> list[str]:
+    return [sys.executable, str(TOOLS / name), *map(str, arguments)]
+
+
+def _clnn(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "clnn.cli.main", *map(str, arguments)]
+
+
+def _doctor(job: Job, budget: float) -> list[Step]:
+    # A driver of another device may be broken (1); that no device is usable is told before.
+    return [Step("doctor", "clnn doctor", lambda s: _clnn("doctor"), budget, allowed=(0, 1))]
+
+
+def _facts(job: Job, budget: float) -> list[Step]:
+    command = _tool("gpu/facts.py", "--device", job.device, "--json", job.data("facts"))
+    return [Step("facts", "facts of the device and its driver", lambda s: command, budget)]
+
+
+def _sweep(job: Job, budget: float) -> list[Step]:
+    small = ["--small", "--dtypes", "f32,f16"] if job.small else []
+    return [Step(
+        "sweep", "ceilings, and layers as shares of them",
+        lambda s: _tool("sweep_kernels.py", "--device", job.device, "--budget", f"{s:.0f}",
+                        "--json", job.data("sweep"), "--plot", job.file("layers.png"), *small),
+        budget, again=("--resume",),
+    )]  # fmt: skip
+
+
+def _tests(job: Job, budget: float) -> list[Step]:
+    skip = "" if _have("pytest") else "pytest is not installed"
+    return [Step("tests", "tests on the device", lambda s: test_command(job, s), budget, skip=skip)]
+
+
+def test_command(job: Job, seconds: float) -> list[str]:
+    """Return the command line of the tests, which end by themselves after `seconds`."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "gpu.outcomes", "--device", job.tests,
+               "--continue-on-collection-errors", "--tb=line", "-o", "console_output_style=count"]  # fmt: skip
+    if _have("pytest_timeout"):
+        command.append(f"--timeout={TEST_LIMIT_S}")
+    workers = min(os.cpu_count() or 1, WORKERS)
+    if _have("xdist") and workers > 2 and not job.small:
+        command += ["-n", str(workers)]
+    chosen = SMALL_TESTS if job.small else TESTS
+    settings = [f"REPORT_OUTCOMES={job.data('tests')}", f"REPORT_SECONDS={seconds:.0f}"]
+    return ["env", *settings, *command, *(str(ROOT / name) for name in chosen)]
+
+
+def _tune(job: Job, budget: float) -> list[Step]:
+    if job.small:
+        models = {"digits": TOOLS / "models" / "digits.onnx"}
+        write = []
+    else:
+        models = {name: job.work / "models" / f"{name}.onnx" for name in TUNED}
+        command = _tool("make_bench_models.py", job.work / "models", *TUNED)
+        write = [Step("models", "networks to tune", lambda s: command, 0.2 * budget)]
+        budget *= 0.8
+    share = budget / len(models)
+    return write + [_tune_one(job, name, path, share) for name, path in models.items()]
+
+
+def _tune_one(job: Job, name: str, path: Path, budget: float) -> Step:
+    def command(seconds: float) -> Sequence[str]:
+        # Planning and the contest of whole networks come on top of what the tuner is given.
+        return _clnn("tune", path, "--device", job.device, "--quick", "--budget",
+                     f"{max(1.0, 0.7 * seconds):.0f}s", "--json", job.data(f"tune_{name}"))  # fmt: skip
+
+    return Step(f"tune_{name}", f"tuner, {name}", command, budget)
+
+
+def _engines(job: Job, budget: float) -> list[Step]:
+    engines, threads = (ON_GPU if job.gpu else ON_CPU), os.cpu_count() or 1
+    models: Sequence[object] = NETWORKS
+    batches, seconds = (BATCHES if job.gpu else "1,8"), 6.0
+    if job.small:
+        models, batches, seconds = [TOOLS / "models" / "digits.onnx"], "1", 0.2
+        engines = ("onnxruntime", "clnn:f16", "clnn:int8", "torch:int8")
+
+    def command(allowed: float) -> Sequence[str]:
+        return _tool(
+            "compare_engines.py", *models, "--engines", ",".join(engines), "--shared",
+            "--device", job.device, "--batch", batches, "--threads", threads, "--time", seconds,
+            "--budget", f"{0.9 * allowed:.0f}", "--limit", f"{max(20.0, allowed / 3):.0f}",
+            "--json", job.data("engines"), "--plot", job.file("engines.png"),
+        )  # fmt: skip
+
+    return [Step("engines", "clnn beside other engines", command, budget)]
+
+
+def _have(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
