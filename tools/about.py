@@ -7,7 +7,10 @@ import os
 import platform
 import re
 import shlex
-from collections.abc import Sequence
+import sys
+import tempfile
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -34,11 +37,12 @@ class About:
         lines = [f"- {name}: {text}" for name, text in known.items() if text]
         return lines + [f"- Command: `{command}`" for command in self.commands]
 
-    def caption(self) -> str:
-        """Return what is known in two lines under a picture."""
-        first = ", ".join(t for t in (self.device, f"driver {self.driver}" if self.driver else "",
-                                      self.date) if t)  # fmt: skip
-        return "\n".join([first, *self.commands[:1]])
+    def caption(self, width: int = 110) -> str:
+        """Return what is known as lines of at most `width` characters, to go under a picture."""
+        known = [self.device, f"driver {self.driver}" if self.driver else "", self.date]
+        texts = [", ".join(text for text in known if text), *self.commands[:1]]
+        lines = [line for text in texts for line in textwrap.wrap(text, width)]
+        return "\n".join(lines)
 
     def data(self) -> dict[str, Any]:
         """Return it as JSON data."""
@@ -61,19 +65,27 @@ def machine() -> str:
     return f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores"
 
 
-def shown(command: Sequence[str], replaced: dict[str, str] | None = None) -> str:
-    """Return a command as text, without the folders of this machine.
-
-    replaced: further folders and what stands for them, with a slash at the end.
-    """
+def shown(command: Sequence[str], replaced: Mapping[str, str] | None = None) -> str:
+    """Return a command as text, without the folders of this machine (see `plain`)."""
     words = list(command)
     if words and re.fullmatch(r"python[\d.]*", Path(words[0]).name):
         words[0] = "python"
-    text = shlex.join(words)
-    for place, sign in {**(replaced or {}), str(ROOT): "", str(Path.home()): "~/"}.items():
+    return plain(shlex.join(words), replaced)
+
+
+def plain(text: str, replaced: Mapping[str, str] | None = None) -> str:
+    """Return text without the folders of this machine.
+
+    replaced: further folders and what stands for them. The checkout is left out, the environment
+    of Python becomes ENV, the user's folder ~, and what lies in the temporary folder TMP.
+    """
+    places = {**(replaced or {}), str(ROOT): "", sys.prefix: "ENV", str(Path.home()): "~"}
+    for place, sign in places.items():
         if len(place) > 1:
-            text = re.sub(rf"{re.escape(place)}(?:/|(?=$|[\s'\"]))", sign, text)
-    return text
+            text = re.sub(rf"{re.escape(place)}/", f"{sign}/" if sign else "", text)
+            text = re.sub(rf"{re.escape(place)}(?![\w.-])", sign or ".", text)
+    folder = re.escape(tempfile.gettempdir().rstrip("/"))
+    return re.sub(rf"{folder}/[\w.-]+", "TMP", text)
 
 
 def plot_refusal() -> str:
@@ -96,7 +108,8 @@ def save_figure(figure: Any, path: Path, about: About) -> None:
     """Write a figure as PNG, with what it shows below it."""
     from matplotlib import pyplot
 
-    figure.supxlabel(about.caption(), fontsize="x-small", color="0.35")
+    width = max(40, int(14 * figure.get_figwidth()))
+    figure.supxlabel(about.caption(width), fontsize="x-small", color="0.35")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)

@@ -114,10 +114,10 @@ class Report:
     def __init__(
         self, device: dict[str, Any], small: bool, out: Path, notes: Sequence[str], work: Path
     ) -> None:
-        from about import About, machine, now, shown
+        from about import About, machine, now
 
         out.mkdir(parents=True, exist_ok=True)
-        self.out, self.work, self._shown = out, work, shown
+        self.out, self.work = out, work
         # PoCL's name of a CPU begins with how it was built.
         name = re.sub(r"^pthread-\S+?-(?=\w+\()", "", device["name"])
         slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:48] or "device"
@@ -133,9 +133,10 @@ class Report:
         self._continue()
 
     def shown(self, command: Sequence[str]) -> str:
-        """Return a command as the report shows it, without the folders of this machine."""
-        return str(self._shown(command, {str(self.work): "WORK/", str(self.out.resolve()): "OUT/",
-                                         str(self.out): "OUT/"}))  # fmt: skip
+        """Return a command as the report shows it."""
+        from about import shown
+
+        return self.plain(shown(command, {str(self.work): "WORK", str(self.out): "OUT"}))
 
     def _continue(self) -> None:
         """Take over what an earlier run on this day left."""
@@ -152,21 +153,17 @@ class Report:
         self.report["steps"] = [*steps, outcome.data()]
         left = work / f"{outcome.name}.json"
         if left.exists():
-            self.report["data"][outcome.name] = self._clean(json.loads(left.read_text("utf-8")))
+            self.report["data"][outcome.name] = json.loads(left.read_text("utf-8"))
         if outcome.name == "doctor" and outcome.commands:
             log = (work / "doctor.log").read_text("utf-8", errors="replace")
-            home = str(Path.home())
-            lines = [line.replace(str(ROOT), ".").replace(str(self.work), "WORK") for line in
-                     log.splitlines()[1:]]  # fmt: skip
-            self.report["doctor"] = [s.replace(home, "~") if len(home) > 1 else s for s in lines]
+            self.report["doctor"] = log.splitlines()[1:]
         self.write()
 
-    def _clean(self, value: Any) -> Any:
-        """Return data without the folders of this machine."""
-        text = json.dumps(value)
-        for folder, sign in ((self.work, "WORK"), (self.out.resolve(), "OUT"), (ROOT, ".")):
-            text = text.replace(str(folder), sign)
-        return json.loads(text)
+    def plain(self, text: str) -> str:
+        """Return text without the folders of this machine."""
+        from about import plain
+
+        return plain(text, {str(self.work): "WORK", str(self.out.resolve()): "OUT"})
 
     def write(self) -> None:
         from gpu.page import page
@@ -179,7 +176,7 @@ class Report:
             (f"{self.stem}.md", page(self.about, self.report)),
         ):
             part = self.out / f".{name}.part"
-            part.write_text(text, encoding="utf-8")
+            part.write_text(self.plain(text), encoding="utf-8")
             os.replace(part, self.out / name)
 
     def _no_pictures(self) -> list[str]:

@@ -36,6 +36,7 @@ from sweeps.report import ceiling_lines, line, markdown_table, plot
 from clnn.errors import ClnnError
 from clnn.runtime.device import DeviceInfo, select
 
+LAST = ("bf16",)  # as quick as f16
 ENDED = "the process ended in this layer"
 
 
@@ -111,9 +112,11 @@ class Sweep:
 
 
 def _jobs(args: argparse.Namespace, dtypes: list[str]) -> Iterator[tuple[Case, str]]:
-    for case in cases(args.small, args.batches):
-        if args.only in case.label:
-            yield from ((case, dtype) for dtype in dtypes)
+    """Yield layers with each kind of numbers; those of LAST come when all others are done."""
+    for last in (False, True):
+        for case in cases(args.small, args.batches):
+            if args.only in case.label:
+                yield from ((case, dtype) for dtype in dtypes if (dtype in LAST) == last)
 
 
 def _write(sweep: Sweep, args: argparse.Namespace) -> None:

@@ -26,6 +26,8 @@ NO_INT8 = (
 
 
 def open_model(setup: Setup) -> Loaded:
+    if setup.dtype == "int8":
+        raise EngineError(NO_INT8)
     import torch
 
     variant = Variant(torch, setup)
@@ -46,8 +48,6 @@ class Variant:
         if len(modes) > 1:
             raise EngineError(f"one of {', '.join(modes)} at a time")
         self.mode = modes[0] if modes else "eager" if self.cuda else "frozen"
-        if setup.dtype == "int8":
-            raise EngineError(NO_INT8)
         if self.cuda and not torch.cuda.is_available():
             raise EngineError("PyTorch sees no CUDA device")
         if not self.cuda and (self.mode == "graphs" or setup.dtype == "tf32"):

@@ -1,7 +1,4 @@
-"""A pytest plugin that writes outcomes to a file as they come, and ends the run when time is up.
-
-CLNN's own variables are not used: REPORT_OUTCOMES names the file, REPORT_SECONDS the time.
-"""
+"""A pytest plugin that writes outcomes to a file as they come, and ends the run when time is up."""
 
 from __future__ import annotations
 
@@ -56,10 +53,15 @@ def _last_line(report: Any) -> str:
 _active: list[Outcomes] = []
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--outcomes", help="file for the outcomes of tests")
+    parser.addoption("--outcome-seconds", type=float, default=float("inf"), help="end after these")
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    path = os.environ.get("REPORT_OUTCOMES")
+    path = config.getoption("--outcomes")
     if path and not hasattr(config, "workerinput"):  # workers report to the process that counts
-        _active[:] = [Outcomes(Path(path), float(os.environ.get("REPORT_SECONDS", "inf")))]
+        _active[:] = [Outcomes(Path(path), config.getoption("--outcome-seconds"))]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -34,7 +34,8 @@ ON_GPU = (
 ON_CPU = ("onnxruntime", "torch", "clnn:f16", "torch:channels_last", "torch:bf16")
 TESTS = ("tests/ops", "tests/codegen", "tests/runtime", "tests/graph", "tests/test_verify.py",
          "tests/apis", "tests/tune", "tests/cli")  # fmt: skip
-SMALL_TESTS = ("tests/codegen/test_warp.py",)
+SMALL_TESTS = ("tests/codegen/test_warp.py::test_shuffles",)
+SMALL_TUNE_S = 10.0
 WORKERS = 8
 TEST_LIMIT_S = 90
 
@@ -117,27 +118,26 @@ def test_command(job: Job, seconds: float) -> list[str]:
     if _have("xdist") and workers > 2 and not job.small:
         command += ["-n", str(workers)]
     chosen = SMALL_TESTS if job.small else TESTS
-    settings = [f"REPORT_OUTCOMES={job.data('tests')}", f"REPORT_SECONDS={seconds:.0f}"]
-    return ["env", *settings, *command, *(str(ROOT / name) for name in chosen)]
+    limits = [f"--outcomes={job.data('tests')}", f"--outcome-seconds={seconds:.0f}"]
+    return [*command, *limits, *(str(ROOT / name) for name in chosen)]
 
 
 def _tune(job: Job, budget: float) -> list[Step]:
     if job.small:
-        models = {"digits": TOOLS / "models" / "digits.onnx"}
-        write = []
-    else:
-        models = {name: job.work / "models" / f"{name}.onnx" for name in TUNED}
-        command = _tool("make_bench_models.py", job.work / "models", *TUNED)
-        write = [Step("models", "networks to tune", lambda s: command, 0.2 * budget)]
-        budget *= 0.8
-    share = budget / len(models)
-    return write + [_tune_one(job, name, path, share) for name, path in models.items()]
+        digits = (TOOLS / "models" / "digits.onnx", "--shape", "batch:1")
+        return [_tune_one(job, "digits", digits, budget)]
+    models = {name: (job.work / "models" / f"{name}.onnx",) for name in TUNED}
+    command = _tool("make_bench_models.py", job.work / "models", *TUNED)
+    write = Step("models", "networks to tune", lambda s: command, 0.2 * budget)
+    share = 0.8 * budget / len(models)
+    return [write, *(_tune_one(job, name, model, share) for name, model in models.items())]
 
 
-def _tune_one(job: Job, name: str, path: Path, budget: float) -> Step:
+def _tune_one(job: Job, name: str, model: Sequence[object], budget: float) -> Step:
     def command(seconds: float) -> Sequence[str]:
         # Planning and the contest of whole networks come on top of what the tuner is given.
-        return _clnn("tune", path, "--device", job.device, "--quick", "--budget",
+        seconds = min(seconds, SMALL_TUNE_S) if job.small else seconds
+        return _clnn("tune", *model, "--device", job.device, "--quick", "--budget",
                      f"{max(1.0, 0.7 * seconds):.0f}s", "--json", job.data(f"tune_{name}"))  # fmt: skip
 
     return Step(f"tune_{name}", f"tuner, {name}", command, budget)

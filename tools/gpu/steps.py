@@ -80,6 +80,7 @@ class Runner:
         outcome = Outcome(step.name, step.title, SKIPPED, budget=round(max(budget, 0.0), 1))
         if step.skip or budget < LEAST_S:
             outcome.note = step.skip or "no time was left"
+            self.saved += step.budget
             self.tell(f"{step.title}: left out, {outcome.note}")
             return outcome
         self.tell(f"{step.title} ({budget:.0f} s at most)")
