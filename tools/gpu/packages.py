@@ -51,7 +51,7 @@ def environment(folder: Path) -> Path:
 def install(python: Path, wheels: Path, packages: Sequence[str]) -> str:
     """Install packages from a folder alone; return '' or the last line of what pip says."""
     command = [str(python), "-m", "pip", "install", "--no-index", "--no-input",
-               "--disable-pip-version-check", "--find-links", str(wheels), *packages]  # fmt: skip
+               "--isolated", "--disable-pip-version-check", "--find-links", str(wheels), *packages]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False,
                           env={**os.environ, "PIP_USER": "0"})  # fmt: skip
     lines = (done.stdout + done.stderr).strip().splitlines()
