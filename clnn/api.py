@@ -136,8 +136,8 @@ def verify(
     against: "onnxruntime", or "reference" (numpy in double precision). per_layer: compare every
     node's result of the unfused network too. bisect: search the first wrong node of the network
     as it is compiled. feeds: inputs by name; those left out are random, from `seed`. tolerance:
-    error allowed, relative to an output's largest magnitude (None: 1e-4; with a network stored in
-    16 bits 2e-2 for f16, 1e-1 for bf16); integers must be equal.
+    error allowed, relative to an output's largest magnitude (None: by Options.dtype, 1e-4 for f32,
+    1e-2 for tf32, 2e-2 for f16, 1e-1 for bf16); integers must be equal.
     The report is true when all is within tolerance. Raises as compile_model does, SettingError for
     an argument that is not allowed, MissingPackageError where onnxruntime is not installed.
     """

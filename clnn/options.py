@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from clnn.errors import SettingError
 
+DTYPES = ("f32", "tf32", "f16", "bf16")
 _CHOICES = {
-    "dtype": ("f32", "f16", "bf16"),
+    "dtype": DTYPES,
     "tune": ("off", "cached", "quick", "full"),
     "arena": ("", "shared", "separate"),
 }
@@ -18,8 +19,11 @@ class Options:
     """How a model is compiled.
 
     dtype: storage of the network's float32 values and constants: "f32", or 16 bits, "f16" (half) or
-    "bf16", rounded to nearest; arithmetic and sums are float32 always, inputs and outputs of the
-    network too. Ops that cannot, and those with a constant beyond the type's range, keep float32
+    "bf16", rounded to nearest; sums are float32 always, inputs and outputs of the network too.
+    Products of 16 bits run on tensor cores where the device has them that clnn uses, else in float32.
+    "tf32" stores float32, and products and convolutions may round their operands to TF32 (10 bits of
+    fraction) on tensor cores; a device without computes in float32 and says so (Session.placement,
+    log). Ops that cannot, and those with a constant beyond the type's range, keep float32
     storage with conversions around them (see Session.placement). tune: how kernels are chosen; "off" ranks
     them by estimates, "cached" takes measurements of this device, else shipped ones, else ranks,
     "quick" and "full" measure what is missing first (half a minute, some minutes). arena:

@@ -68,7 +68,7 @@ BOOL = _dtype("bool", "bool", "uchar")
 # How float32 values may lie in memory instead: types of storage, never of values.
 STORED_F16 = DType("f16", np.dtype("float16"), Stored("float", "half"))
 STORED_BF16 = DType("bf16", np.dtype("uint16"), Stored("float", "ushort"))
-STORAGE = {"f32": F32, "f16": STORED_F16, "bf16": STORED_BF16}
+STORAGE = {"f32": F32, "tf32": F32, "f16": STORED_F16, "bf16": STORED_BF16}
 
 DTYPES = (F32, F16, F64, I8, U8, I16, U16, I32, U32, I64, U64, BOOL)
 _BY_NUMPY = {d.numpy: d for d in DTYPES}

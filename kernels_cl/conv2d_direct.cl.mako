@@ -35,10 +35,7 @@ READ_AHEAD = 16  # steps of the inner loop by which weights are read ahead
 NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
 %>
 <%
-    kh, kw = kernel
-    sy, sx = strides
-    dy, dx = dilations
-    pad_y, pad_x = pads
+    (kh, kw), (sy, sx), (dy, dx), (pad_y, pad_x) = kernel, strides, dilations, pads
     ocb = nv * vw
     blocks = -(-oc // ocb)
     (oh, ow), (ih, iw) = dst.shape[2:], src.shape[2:]
@@ -56,8 +53,9 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
     passes = kh * kw * ic // chunk if chunk else 1
     assert (constant and not dot and not planes and arith.acc == "float" and ic % chunk == 0) if chunk else bands == 1
     # Lines of the next chunk that a step of the inner loop reads ahead, or steps for each of them.
-    pace = max(1, -(-nv * vw // 16 // share))
-    stride = next(u for u in (8, 4, 2, 1) if chunk % u == 0 and (u == 1 or u * nv * vw <= 16 * share))
+    line = 64 // size_of(wt)
+    pace = max(1, -(-nv * vw // line // share))
+    stride = next(u for u in (8, 4, 2, 1) if chunk % u == 0 and (u == 1 or u * nv * vw <= line * share))
     ids = ("get_global_id(1)", "get_global_id(0)") if blocks_first else ("get_global_id(0)", "get_global_id(1)")
     spans = {"all": kh * kw * ic, "row": kw * ic, "tap": ic, "chunk": dt.module.SPAN}
     flush_after = next(k for k, n in spans.items() if n <= dt.module.SPAN) if halves > 1 else ""
@@ -101,7 +99,7 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
 %  for k in range(lines):
             ${pf.fetch(f"w + {READ_AHEAD * ocb * lot * halves + k * 64 // size_of(wt)}")}
 %  endfor
-%  for k in range(0, reads, 16):
+%  for k in range(0, reads, 64 // size_of(xt)):
             ${pf.fetch(f"next + c * {reads} + {k}")}
 %  endfor
 % endif
@@ -149,13 +147,13 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
 </%def>
 <%def name="sum_chunk()">\
         __global const ${cell(xt)} *p = corner + ky * ${tap[0]} + kx * ${tap[1]} + from;
-        __global const ${cell(wt)} *w = chunk, *soon = chunk + ${chunk * ocb} + (tile - first_tile) * ${chunk // stride * 16 * pace};
+        __global const ${cell(wt)} *w = chunk, *soon = chunk + ${chunk * ocb} + (tile - first_tile) * ${chunk // stride * line * pace};
         for (int k = 0; k < ${chunk}; k += ${stride}) {
 % if ahead:
-%  for line in range(pace):
-            ${pf.fetch_far(f"soon + {16 * line}")}
+%  for k in range(pace):
+            ${pf.fetch_far(f"soon + {line * k}")}
 %  endfor
-            soon += ${16 * pace};
+            soon += ${line * pace};
 % endif
 % for u in range(stride):
             {

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 
 from clnn.cli import _common
-from clnn.types import STORAGE
 
 EXIT_DIFFERENT = 1
 
@@ -27,10 +25,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="error allowed, relative to an output's largest magnitude (default: by --dtype)",
     )  # fmt: skip
     parser.add_argument(
-        "--dtype", choices=tuple(STORAGE),
-        help="how the network is stored: says what 16 bits cost in accuracy",
-    )  # fmt: skip
-    parser.add_argument(
         "--per-layer", action="store_true", help="compare every node of the unfused network too"
     )
     parser.add_argument(
@@ -47,7 +41,6 @@ def run(args: argparse.Namespace) -> int:
     shapes = _common.shapes_of(args)
     names = _input_names(args)
     options = _common.options_of(args)
-    options = replace(options, dtype=args.dtype) if args.dtype else options
     report = verify(
         args.model, args.against, args.device, args.per_layer, shapes, bisect=args.bisect,
         feeds=_common.given_inputs(args.input, names), seed=args.seed, tolerance=args.tolerance,

@@ -17,7 +17,7 @@ from clnn.verification.reference import reference_node, reference_values, widen
 from clnn.verification.report import Layer
 
 # What the storage of constants and of the result adds to the error of one layer.
-LAYER_ROUNDING = {"f32": 0.0, "f16": 8 * 2**-11, "bf16": 8 * 2**-8}
+LAYER_ROUNDING = {"f32": 0.0, "tf32": 0.0, "f16": 8 * 2**-11, "bf16": 8 * 2**-8}
 
 
 def with_values(graph: Graph, names: Sequence[str]) -> Graph:

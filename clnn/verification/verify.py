@@ -27,7 +27,8 @@ from clnn.verification.report import Bisection, Layer, VerifyReport
 if TYPE_CHECKING:
     from clnn.runtime.session import Session
 
-TOLERANCES = {"f32": 1e-4, "f16": 2e-2, "bf16": 1e-1}  # of a whole network, by its storage
+# Of a whole network, by Options.dtype.
+TOLERANCES = {"f32": 1e-4, "tf32": 1e-2, "f16": 2e-2, "bf16": 1e-1}
 ENGINES = ("onnxruntime", "reference")
 TOLERANCE = 1e-4
 Shapes = Mapping[str, "Sequence[int] | int"]

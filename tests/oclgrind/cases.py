@@ -11,6 +11,7 @@ import case_mli
 import case_mma
 import case_openvx
 import case_rows
+import case_stored
 import case_workgroups
 from table import CASES, Case, jobs
 
@@ -26,5 +27,6 @@ MODULES = (
     case_mma,
     case_openvx,
     case_rows,
+    case_stored,
     case_workgroups,
 )
