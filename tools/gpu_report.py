@@ -2,7 +2,7 @@
 """Report on clnn on one GPU in one run of ten minutes: checks, tests, tuner, speed beside PyTorch.
 
     tools/gpu_report.sh [--device D] [--wheels DIR] [--out DIR] [--seconds S] [--small]
-                        [--steps doctor,facts,sweep,tests,tune,engines]
+                        [--steps doctor,facts,sweep,tests,tune,engines,compiled]
 
 Needs no network. Finds the OpenCL driver, or registers one that is installed but not registered.
 Every step has its own share of the time, and one that fails costs its own results only. Writes
@@ -34,7 +34,7 @@ from gpu.steps import DONE, FAILED, LATE, Outcome, Runner
 SECONDS = 560.0  # of a run, with all there is to do before and after the steps
 BROUGHT = "REPORT_PACKAGES_BROUGHT"
 EXIT_FAILED, EXIT_PACKAGES, EXIT_NO_DEVICE = 1, 2, 3
-STEP_NAMES = ("doctor", "facts", "sweep", "tests", "tune", "engines")
+STEP_NAMES = ("doctor", "facts", "sweep", "tests", "tune", "engines", "compiled")
 
 
 def main() -> int:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from common import ROOT, usable_devices
 
 sys.path.insert(0, str(ROOT / "tools"))
 
-from about import NO_PLOT, About, shown
+from about import NO_PLOT, About, plain, shown
 from engines import EngineError, dtype_of, name_of, options_of, refusal
 from engines.process import Hosts, Running
 from engines.report import markdown, table
@@ -127,6 +129,21 @@ def test_one_that_does_not_answer_is_killed_and_the_next_gets_a_new_process(tmp_
         assert not host.alive and hosts.of("tinygrad", setup(tmp_path)) is not host
 
 
+def test_a_process_whose_context_is_spoilt_is_given_up(tmp_path, monkeypatch):
+    (tmp_path / "tinygrad.py").write_text("raise RuntimeError('CUDA error: an illegal address')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Hosts(limit=120.0) as hosts:
+        host = hosts.of("tinygrad", setup(tmp_path))
+        with pytest.raises(EngineError, match="illegal address"):
+            Running("tinygrad", setup(tmp_path), 0, host)
+        assert not host.alive
+        (tmp_path / "tinygrad.py").write_text("raise RuntimeError('another error')")
+        other = hosts.of("tinygrad", setup(tmp_path))
+        with pytest.raises(EngineError, match="another error"):
+            Running("tinygrad", setup(tmp_path), 0, other)
+        assert other.alive and hosts.of("tinygrad", setup(tmp_path)) is other
+
+
 def test_one_that_dies_and_one_that_is_absent_are_left_out(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     for name, text in FAKES.items():
@@ -166,9 +183,11 @@ def test_ratios_are_among_equal_numbers_and_on_the_device_too():
 
 
 def test_a_shown_command_has_no_folder_of_the_machine(tmp_path):
-    command = [sys.executable, str(ROOT / "tools" / "x.py"), f"{tmp_path}/a.json", str(ROOT) + "_b"]
-    text = shown(command, {str(tmp_path): "OUT/"})
-    assert text == f"python tools/x.py OUT/a.json {ROOT}_b"
+    command = [sys.executable, str(ROOT / "tools" / "x.py"), f"{tmp_path}/a.json", "--all"]
+    assert shown(command, {str(tmp_path): "OUT"}) == "python tools/x.py OUT/a.json --all"
+    assert plain(f"in {ROOT}, {ROOT}/tools") == "in ., tools"
+    other = Path(tempfile.gettempdir(), "report-1", "x")
+    assert plain(f"{other} {sys.prefix}/bin/x") == "TMP/x ENV/bin/x"
 
 
 def test_networks_become_modules_of_torch(tmp_path):

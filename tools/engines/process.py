@@ -17,6 +17,8 @@ from typing import Any
 from engines import EngineError, name_of
 
 WORKER = Path(__file__).with_name("worker.py")
+# Errors after which a context is of no more use: the process is given up with them.
+SPOILT = ("CUDA error", "OUT_OF_RESOURCES", "INVALID_COMMAND_QUEUE", "INVALID_CONTEXT")
 
 
 class Process:
@@ -60,12 +62,17 @@ class Process:
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             lead = "not installed: " if answer["kind"] == "missing" else ""
+            if any(sign in answer["error"] for sign in SPOILT):
+                self._process.kill()
+                self.close()
             raise EngineError(lead + answer["error"])
         return answer
 
     def close(self) -> None:
         assert self._process.stdin is not None
         self.alive = False
+        if self._log.closed:
+            return
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         try:

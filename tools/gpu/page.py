@@ -21,8 +21,8 @@ def page(about: About, report: Data) -> str:
     found = report["data"]
     lines = ["---", "orphan: true", "---", "", f"# {about.device or 'GPU report'}", "",
              *about.lines(), "", *_notes(report["notes"]), *_steps(report["steps"])]  # fmt: skip
-    sections = {"engines": engines_section, "sweep": sweep_section, "tests": tests_section,
-                "facts": facts_section}  # fmt: skip
+    sections = {"engines": engines_section, "compiled": compiled_section, "sweep": sweep_section,
+                "tests": tests_section, "facts": facts_section}  # fmt: skip
     for name, section in sections.items():
         if name in found:
             lines += ["", *section(found[name])]
@@ -96,6 +96,11 @@ def engines_section(data: Data) -> list[str]:
     if data["cut"]:
         lines.append(f"- no time was left for: {', '.join(data['cut'])}")
     return lines
+
+
+def compiled_section(data: Data) -> list[str]:
+    """Return the comparison with what torch.compile makes."""
+    return ["## Beside torch.compile", *engines_section(data)[1:]]
 
 
 def _result(data: Data) -> Result:

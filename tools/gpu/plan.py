@@ -13,24 +13,26 @@ from gpu.steps import Step
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / "tools"
-NAMES = ("doctor", "facts", "sweep", "tests", "tune", "engines")
-# Seconds of each step out of SUM; what one leaves over goes to the next.
-SHARES = {"doctor": 40, "facts": 25, "sweep": 105, "tests": 130, "tune": 70, "engines": 170}
-SUM = sum(SHARES.values())
+NAMES = ("doctor", "facts", "sweep", "tests", "tune", "engines", "compiled")
+# Shares of the time; what a step leaves over goes to the next.
+SHARES = {"doctor": 40, "facts": 25, "sweep": 105, "tests": 130, "tune": 60, "engines": 150,
+          "compiled": 30}  # fmt: skip
 
 # The networks that say most come first; a budget cuts from the end.
 NETWORKS = ("resnet50", "mobilenet_v2", "vgg16", "resnet18", "efficientnet_b0", "unet",
             "mobilenet_v1", "densenet121", "squeezenet1_1", "detector", "shufflenet_v2")  # fmt: skip
 TUNED = NETWORKS[:2]
 BATCHES = "1,64,8"
-# clnn with each kind of numbers; PyTorch as it is quickest first, what takes long to compile last.
+# clnn with each kind of numbers, and PyTorch as it is quickest first.
 ON_GPU = (
     "torch:cuda", "clnn:f16", "torch:cuda+f16+channels_last+graphs", "clnn:tf32",
     "torch:cuda+tf32+channels_last+graphs", "torch:cuda+graphs", "clnn:int8", "clnn:bf16",
     "torch:cuda+bf16+channels_last+graphs", "torch:cuda+f16+channels_last", "torch:cuda+tf32",
-    "torch:cuda+channels_last", "torch:int8", "torch:cuda+f16+channels_last+compile",
-    "torch:cuda+tf32+channels_last+compile",
+    "torch:cuda+channels_last", "torch:int8",
 )  # fmt: skip
+# What torch.compile makes takes so long to make that it gets a step of its own, at the end.
+COMPILED = ("torch:cuda+f16+channels_last+graphs", "clnn:f16",
+            "torch:cuda+f16+channels_last+compile", "torch:cuda+tf32+channels_last+compile")  # fmt: skip
 ON_CPU = ("onnxruntime", "torch", "clnn:f16", "torch:channels_last", "torch:bf16")
 TESTS = ("tests/ops", "tests/codegen", "tests/runtime", "tests/graph", "tests/test_verify.py",
          "tests/apis", "tests/tune", "tests/cli")  # fmt: skip
@@ -71,7 +73,7 @@ def steps(job: Job) -> list[Step]:
     shares = {name: SHARES[name] for name in NAMES if name in job.names}
     unit = job.total / sum(shares.values())
     makers = {"doctor": _doctor, "facts": _facts, "sweep": _sweep, "tests": _tests, "tune": _tune,
-              "engines": _engines}  # fmt: skip
+              "engines": _engines, "compiled": _compiled}  # fmt: skip
     return [step for name, share in shares.items() for step in makers[name](job, share * unit)]
 
 
@@ -144,22 +146,37 @@ def _tune_one(job: Job, name: str, model: Sequence[object], budget: float) -> St
 
 
 def _engines(job: Job, budget: float) -> list[Step]:
-    engines, threads = (ON_GPU if job.gpu else ON_CPU), os.cpu_count() or 1
-    models: Sequence[object] = NETWORKS
-    batches, seconds = (BATCHES if job.gpu else "1,8"), 6.0
+    title = "clnn beside other engines"
     if job.small:
-        models, batches, seconds = [TOOLS / "models" / "digits.onnx"], "1", 0.2
+        models = (TOOLS / "models" / "digits.onnx",)
         engines = ("onnxruntime", "clnn:f16", "clnn:int8", "torch:int8")
+        return [_compare(job, "engines", title, models, engines, "1", 0.2, budget)]
+    engines, batches = (ON_GPU, BATCHES) if job.gpu else (ON_CPU, "1,8")
+    return [_compare(job, "engines", title, NETWORKS, engines, batches, 6.0, budget)]
+
+
+def _compiled(job: Job, budget: float) -> list[Step]:
+    skip = "for PyTorch on a GPU" if job.small or not job.gpu else ""
+    return [_compare(job, "compiled", "clnn beside torch.compile", TUNED, COMPILED, "64,1", 3.0,
+                     budget, skip)]  # fmt: skip
+
+
+def _compare(
+    job: Job, name: str, title: str, models: Sequence[object], engines: Sequence[str], batches: str,
+    seconds: float, budget: float, skip: str = "",
+) -> Step:  # fmt: skip
+    """Return a step that runs compare_engines.py for `seconds` on each model and batch."""
 
     def command(allowed: float) -> Sequence[str]:
         return _tool(
             "compare_engines.py", *models, "--engines", ",".join(engines), "--shared",
-            "--device", job.device, "--batch", batches, "--threads", threads, "--time", seconds,
-            "--budget", f"{0.9 * allowed:.0f}", "--limit", f"{max(20.0, allowed / 3):.0f}",
-            "--json", job.data("engines"), "--plot", job.file("engines.png"),
+            "--device", job.device, "--batch", batches, "--threads", os.cpu_count() or 1,
+            "--time", seconds, "--budget", f"{0.9 * allowed:.0f}",
+            "--limit", f"{max(20.0, allowed / 2):.0f}", "--json", job.data(name),
+            "--plot", job.file(f"{name}.png"),
         )  # fmt: skip
 
-    return [Step("engines", "clnn beside other engines", command, budget)]
+    return Step(name, title, command, budget, skip=skip)
 
 
 def _have(name: str) -> bool:
