@@ -21,7 +21,9 @@ SHARES = {"doctor": 40, "facts": 25, "sweep": 105, "tests": 130, "tune": 60, "en
 # The networks that say most come first; a budget cuts from the end.
 NETWORKS = ("resnet50", "mobilenet_v2", "vgg16", "resnet18", "efficientnet_b0", "unet",
             "mobilenet_v1", "densenet121", "squeezenet1_1", "detector", "shufflenet_v2")  # fmt: skip
-TUNED = NETWORKS[:2]
+FIRST = NETWORKS[:2]
+# What is tuned, at batch 1, with which kind of numbers.
+TUNED = (("resnet50", "f16"), ("mobilenet_v2", "f16"), ("resnet50", "f32"))
 BATCHES = "1,64,8"
 # clnn with each kind of numbers, and PyTorch as it is quickest first.
 ON_GPU = (
@@ -128,19 +130,22 @@ def _tune(job: Job, budget: float) -> list[Step]:
     if job.small:
         digits = (TOOLS / "models" / "digits.onnx", "--shape", "batch:1")
         return [_tune_one(job, "digits", digits, budget)]
-    models = {name: (job.work / "models" / f"{name}.onnx",) for name in TUNED}
-    command = _tool("make_bench_models.py", job.work / "models", *TUNED)
-    write = Step("models", "networks to tune", lambda s: command, 0.2 * budget)
-    share = 0.8 * budget / len(models)
-    return [write, *(_tune_one(job, name, model, share) for name, model in models.items())]
+    command = _tool("make_bench_models.py", job.work / "models", *FIRST)
+    write = Step("models", "networks to tune", lambda s: command, 0.1 * budget)
+    share = 0.9 * budget / len(TUNED)
+    return [write, *(
+        _tune_one(job, f"{name}_{dtype}",
+                  (job.work / "models" / f"{name}.onnx", "--dtype", dtype), share)
+        for name, dtype in TUNED
+    )]  # fmt: skip
 
 
 def _tune_one(job: Job, name: str, model: Sequence[object], budget: float) -> Step:
     def command(seconds: float) -> Sequence[str]:
         # Planning and the contest of whole networks come on top of what the tuner is given.
-        seconds = min(seconds, SMALL_TUNE_S) if job.small else seconds
+        allowed = min(seconds, SMALL_TUNE_S) if job.small else seconds
         return _clnn("tune", *model, "--device", job.device, "--quick", "--budget",
-                     f"{max(1.0, 0.7 * seconds):.0f}s", "--json", job.data(f"tune_{name}"))  # fmt: skip
+                     f"{max(1.0, 0.6 * allowed):.0f}s", "--json", job.data(f"tune_{name}"))  # fmt: skip
 
     return Step(f"tune_{name}", f"tuner, {name}", command, budget)
 
@@ -157,7 +162,7 @@ def _engines(job: Job, budget: float) -> list[Step]:
 
 def _compiled(job: Job, budget: float) -> list[Step]:
     skip = "for PyTorch on a GPU" if job.small or not job.gpu else ""
-    return [_compare(job, "compiled", "clnn beside torch.compile", TUNED, COMPILED, "64,1", 3.0,
+    return [_compare(job, "compiled", "clnn beside torch.compile", FIRST, COMPILED, "64,1", 3.0,
                      budget, skip)]  # fmt: skip
 
 
