@@ -20,7 +20,7 @@ Params   name | arith: Arithmetic | types: of src, weights, table and dst | rows
          how `lot` products of bytes are added at once, "" for one product at a time (see
          _common/dot.cl.mako) | src, dst: TensorLayout | ic, oc: channels per group | groups |
          kernel, strides, dilations, pads: (y, x) | mode | steps, operands: fused elementwise steps;
-         operand layouts are broadcast to dst | blocks_first | ahead: what comes next is read ahead
+         operand layouts are broadcast to dst | extra_types, scales: see _common/scales | blocks_first | ahead: what comes next is read ahead
          into the cache | wg
 Tunables mr {1..30} | th: rows of a tile, divides mr | nv {1,2,3,4} | vw {1,4,8,16} | staged: results are finished in a loop
          chunk: 0, or a divisor of ic | bands: of tiles, 1 where chunk is 0
@@ -30,6 +30,7 @@ Tunables mr {1..30} | th: rows of a tile, divides mr | nv {1,2,3,4} | vw {1,4,8,
 <%namespace name="fi" file="_common/conv_finish.cl.mako"/>
 <%namespace name="pf" file="_common/prefetch.cl.mako"/>
 <%namespace name="px" file="_common/pixels.cl.mako"/>
+<%namespace name="sc" file="_common/scales.cl.mako"/>
 <%!
 READ_AHEAD = 16  # steps of the inner loop by which weights are read ahead
 NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
@@ -236,11 +237,10 @@ __kernel void ${name}(
 % if mode == "checked":
     __global const ${cell(xt)} *zeros,
 % endif
-% for k, _ in operands.values():
-    __global const ${cell(yt)} *extra${k}_base, const int extra${k}_offset,
-% endfor
+${sc.parameters(scales, extra_types)}\
     __global ${cell(yt)} *dst_base, const int dst_offset)
 {
+${sc.declare(scales, arith.strict)}\
 % if chunk:
     __local ${arith.acc} sums[${share * mr * ocb if passes > 1 else 16}];
     const int block = get_global_id(0), first_tile = get_global_id(1) * ${share}, n = get_global_id(2);
@@ -252,7 +252,7 @@ __kernel void ${name}(
     __global const ${cell(xt)} *src = src_base + src_offset;
     __global ${cell(yt)} *dst = dst_base + dst_offset;
 % for k, _ in operands.values():
-    __global const ${cell(yt)} *extra${k} = extra${k}_base + extra${k}_offset;
+    __global const ${cell(extra_types[k])} *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
     const int group = block / ${blocks}, part = block % ${blocks};
     const int oc = group * ${oc} + part * ${ocb};

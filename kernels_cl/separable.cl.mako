@@ -16,7 +16,8 @@ Launch   global (bands, 1, batch)
 Params   name | arith: float's | types: of src, both weights, both biases and dst | src, dst:
          TensorLayout | ic, oc | kernel, strides, dilations, pads: (y, x), of the filters |
          first_rows: 1 with a shift, 0 without | rows: the same of table | first_steps: after the
-         filters | steps, operands: after the products, operands broadcast to dst | groups: 1 |
+         filters | steps, operands: after the products, operands broadcast to dst | extra_types,
+         scales: see _common/scales | groups: 1 |
          mode: flat | staged: results are finished in a loop | ahead: what comes next is read ahead
          into the cache | wg
 Tunables band: rows of a work-item | tx: columns that are filtered at a time | mr {1..30} | nv {1,2,3,4}
@@ -26,6 +27,7 @@ Tunables band: rows of a work-item | tx: columns that are filtered at a time | m
 <%namespace name="fi" file="_common/conv_finish.cl.mako"/>
 <%namespace name="pf" file="_common/prefetch.cl.mako"/>
 <%namespace name="px" file="_common/pixels.cl.mako"/>
+<%namespace name="sc" file="_common/scales.cl.mako"/>
 <%namespace name="st" file="_common/steps.cl.mako"/>
 <%!
 READ_AHEAD = 16  # steps of the inner loop by which weights are read ahead
@@ -113,11 +115,10 @@ __kernel void ${name}(
 % if rows:
     __global const ${cell(tt)} *table,
 % endif
-% for k, _ in operands.values():
-    __global const ${cell(yt)} *extra${k}_base, const int extra${k}_offset,
-% endfor
+${sc.parameters(scales, extra_types)}\
     __global ${cell(yt)} *dst_base, const int dst_offset)
 {
+${sc.declare(scales, arith.strict)}\
     __local float between[${pixels * pitch}];
     const int from = get_global_id(0) * ${band}, n = get_global_id(2);
     if (from >= ${oh}) return;
@@ -136,7 +137,7 @@ __kernel void ${name}(
     }
     __global ${cell(yt)} *dst = dst_base + dst_offset;
 % for k, _ in operands.values():
-    __global const ${cell(yt)} *extra${k} = extra${k}_base + extra${k}_offset;
+    __global const ${cell(extra_types[k])} *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
     const int begin = from * ${ow}, end = to * ${ow};
     for (int part = 0; part < ${blocks}; ++part) {

@@ -40,7 +40,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--dtype", choices=DTYPES,
-        help="storage and products: f32; tf32: products may round operands; 16 bits: f16 or bf16",
+        help="storage and products: f32; tf32: products may round operands; 16 bits: f16 or bf16;"
+        " int8: bytes, with -o calibration=FILE of `clnn calibrate`",
     )  # fmt: skip
     parser.add_argument(
         "-o", "--option", action="append", default=[], metavar="NAME=VALUE",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from clnn.cli import _common
+from clnn.cli import _calibration, _common
 
 EXIT_DIFFERENT = 1
 
@@ -23,6 +23,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--tolerance", type=float, metavar="X",
         help="error allowed, relative to an output's largest magnitude (default: by --dtype)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--calibrate", metavar="N|FILE",
+        help="for int8: N random samples, an .npz of samples, or a .json of ranges",
     )  # fmt: skip
     parser.add_argument(
         "--per-layer", action="store_true", help="compare every node of the unfused network too"
@@ -44,14 +48,14 @@ def run(args: argparse.Namespace) -> int:
     report = verify(
         args.model, args.against, args.device, args.per_layer, shapes, bisect=args.bisect,
         feeds=_common.given_inputs(args.input, names), seed=args.seed, tolerance=args.tolerance,
-        options=options,
+        options=options, calibration=_calibration.given(args.calibrate, names),
     )  # fmt: skip
     _common.write_result(args, report.to_dict(), report.text())
     return 0 if report else EXIT_DIFFERENT
 
 
 def _input_names(args: argparse.Namespace) -> list[str]:
-    if not args.input:
+    if not (args.input or args.calibrate):
         return []
     from clnn.importers.onnx_info import read_info
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from clnn.errors import ShapeError
 from clnn.layout import TensorLayout
-from clnn.types import F32, STORED_BF16, STORED_F16, DType, TensorType, narrow
+from clnn.types import F32, STORED_BF16, STORED_F16, DType, TensorType, dtype_of, narrow
 
 Array = npt.NDArray[Any]
 
@@ -94,6 +94,11 @@ class Operand:
         return self.memory.cl
 
     @property
+    def plain(self) -> DType:
+        """The type of elements in memory, as numbers by themselves."""
+        return dtype_of(self.memory.numpy)
+
+    @property
     def label(self) -> str:
         """The type in names of kernels."""
         return self.stored.name if self.stored else self.type.dtype.cl
@@ -127,6 +132,11 @@ class Problem:
     def has(self, index: int) -> bool:
         """Whether optional input `index` is given."""
         return index < len(self.inputs) and self.inputs[index] is not None
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether any operand lies in memory in another type."""
+        return any(o is not None and o.stored for o in (*self.inputs, *self.outputs))
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,9 @@ class Conv2d(OpSpec):
         x, w = inputs[0], inputs[1]
         assert x is not None and w is not None
         if self.arith is not FLOAT:
-            return (self._exact(x, w, inputs[BIAS] if len(inputs) > BIAS else None),)
+            y = self._exact(x, w, inputs[BIAS] if len(inputs) > BIAS else None)
+            single = [a if a is None or a.dtype.kind != "f" else a.astype(y.dtype) for a in inputs]
+            return (apply_steps(y, self.steps, single),)
         win, rank = self.window, len(self.window.kernel)
         outs = win.output(x.shape[2:])
         extra = win.needed_after(x.shape[2:])

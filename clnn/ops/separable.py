@@ -35,7 +35,8 @@ from clnn.ops._base import (
 from clnn.ops._conv_kernels import L2_BYTES, has_border, innermost
 from clnn.ops._conv_pack import pack_table, pack_weights
 from clnn.ops._functions import Step
-from clnn.ops._steps import heavy, operand_args, operand_layouts
+from clnn.ops._scales import last_args, stored_types
+from clnn.ops._steps import heavy, operand_layouts
 from clnn.ops._tiles import Extents, Tile, conv_tiles
 from clnn.ops._window import Window
 from clnn.ops._winograd import EXPOSED
@@ -254,16 +255,17 @@ def _variant(spec: Separable, problem: Problem, made: _Made) -> Variant:
         k: (place, image(layout))
         for k, (place, layout) in operand_layouts(problem, spec.steps).items()
     }
+    result, stored = stored_types(problem, spec.steps)
     params: dict[str, Any] = {
-        "name": name, "arith": FLOAT, "types": (x.ctype, weights.ctype, "float", out.ctype),
+        "name": name, "arith": FLOAT, "types": (x.ctype, weights.ctype, "float", result),
         "src": src, "dst": dst, "ic": channels, "oc": dst.shape[1], **spec.window.pairs(),
         "first_rows": int(problem.has(SHIFT)), "rows": int(problem.has(BIAS)),
         "first_steps": spec.first_steps, "steps": spec.steps, "operands": operands, "groups": 1,
-        "mode": "flat", "staged": heavy(spec.steps), "ahead": "prefetch" in problem.target.features,
+        **stored, "mode": "flat", "staged": heavy(spec.steps), "ahead": "prefetch" in problem.target.features,
         "wg": local, "band": made.band, "tx": made.tx, "mr": tile.mr, "nv": tile.nv, "vw": tile.vw,
         "pitch": _pitch(channels),
     }  # fmt: skip
-    args = [In(0), *_constants(problem, tile), *operand_args(problem, spec.steps), Out(0)]
+    args = [In(0), *_constants(problem, tile), *last_args(problem, spec.steps)]
     launch = Launch("separable.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,), made.cycles)
 

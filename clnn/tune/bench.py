@@ -272,7 +272,12 @@ class Bench:
 
 
 def measurable(problem: Problem) -> bool:
-    """Whether random data suits a problem: what is not constant holds floating-point numbers."""
+    """Whether random data suits a problem: what is not constant holds floating-point numbers.
+
+    Problems with operands in bytes are not measured: random data is not of their scale.
+    """
+    if any(o is not None and o.memory.scale for o in (*problem.inputs, *problem.outputs)):
+        return False
     moving = [o for o in problem.inputs if o is not None and o.const is None]
     return all(o.type.dtype.is_float for o in moving) and all(o.type.size for o in problem.outputs)
 

@@ -6,6 +6,7 @@ import case_elements
 import case_fixed
 import case_graphs
 import case_images
+import case_int8
 import case_matrices
 import case_mli
 import case_mma
@@ -22,6 +23,7 @@ MODULES = (
     case_fixed,
     case_graphs,
     case_images,
+    case_int8,
     case_matrices,
     case_mli,
     case_mma,

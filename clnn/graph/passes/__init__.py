@@ -27,8 +27,12 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
 )
 
 
-def optimise(graph: Graph) -> Graph:
-    """Return `graph` after all passes. Raises PlanError where a pass left it malformed."""
+def optimise(graph: Graph, apart: bool = False) -> Graph:
+    """Return `graph` after all passes. Raises PlanError where a pass left it malformed.
+
+    apart: separable convolutions stay two nodes each, of which quantisation wants to know.
+    """
     for run in PASSES:
-        graph = run(graph)
+        if not (apart and run is fuse_separable):
+            graph = run(graph)
     return check(graph)
