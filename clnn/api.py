@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clnn import logs
 from clnn.graph.ir import Graph
+from clnn.graph.mapped import forget, mapped_files
 from clnn.graph.passes import optimise
 from clnn.graph.passes.store import store_as
 from clnn.options import Options
@@ -46,10 +47,11 @@ def compile_model(
     logs.configure()
     warn_unknown()
     options = options or Options()
-    graph = load_graph(model, shapes)
-    graph = prepare(graph, options)
+    tuned = options.tune in ("quick", "full")
+    graph = prepare(load_graph(model, shapes, mapped=not tuned), options)
+    forget(mapped_files(graph.consts.values()))
     info = select(device)
-    if options.tune in ("quick", "full"):
+    if tuned:
         from clnn.tune.tuner import Wish, tune_graph
 
         report = tune_graph(graph, info, options, Wish(options.tune, resume=True))
@@ -95,13 +97,19 @@ def prepare(graph: Graph, options: Options) -> Graph:
 def load_graph(
     model: str | os.PathLike[str] | bytes | Graph | Any,
     shapes: Mapping[str, Sequence[int] | int] | None = None,
+    *,
+    mapped: bool = False,
 ) -> Graph:
-    """Return the Graph of a model, before any pass."""
+    """Return the Graph of a model, before any pass.
+
+    mapped: large constants are mapped from the model's files, which must stay as they are while
+    the Graph is used.
+    """
     if isinstance(model, Graph):
         return model
     from clnn.importers.onnx import import_onnx
 
-    return import_onnx(model, shapes)
+    return import_onnx(model, shapes, mapped=mapped)
 
 
 def devices() -> list[DeviceInfo]:

@@ -51,6 +51,12 @@ SETTINGS: dict[str, Setting] = {
             "device when none is named: auto, cpu, gpu, index or part of a name",
         ),
         Setting(
+            "CLNN_DRIVERS",
+            "needed",
+            _choice("needed", "all"),
+            "OpenCL drivers that a process loads: those of the devices it uses, or all",
+        ),
+        Setting(
             "CLNN_CACHE_DIR",
             "",
             str,

@@ -150,9 +150,11 @@ def pack(weights: Array, made: Plan) -> Array:
     """Return weights (oc, ic, 3, 3) transformed, as [blocks][places][ic][channels of a block]."""
     oc, ic = weights.shape[:2]
     g, ocb = matrices(made.m).g, made.nv * made.vw
-    moved = np.kron(g, g) @ weights.reshape(oc * ic, -1).T.astype(np.float64)
-    blocks = -(-oc // ocb)
-    full = np.zeros((len(moved), blocks * ocb, ic), np.float32)
-    full[:, :oc] = moved.reshape(-1, oc, ic)
-    split = full.reshape(-1, blocks, ocb, ic)
-    return np.ascontiguousarray(split.transpose(1, 0, 3, 2))
+    transform, blocks = np.kron(g, g), -(-oc // ocb)
+    packed = np.zeros((blocks, len(transform), ic, ocb), np.float32)
+    for block in range(blocks):
+        part = weights[block * ocb : (block + 1) * ocb]
+        moved = transform @ part.reshape(len(part) * ic, -1).T.astype(np.float64)
+        places = moved.reshape(-1, len(part), ic)
+        packed[block, :, :, : len(part)] = places.transpose(0, 2, 1)
+    return packed
