@@ -108,6 +108,26 @@ SETTINGS: dict[str, Setting] = {
 }
 
 
+# Variables of others that clnn sets in its own process, unless they are set: name -> (value, why).
+GIVEN: dict[str, tuple[str, str]] = {
+    "PYOPENCL_NO_CACHE": ("1", "clnn keeps built programs itself"),
+    "POCL_CACHE_DIR": (
+        "",
+        "a folder of the process alone: PoCL's own cache races between processes",
+    ),
+    "POCL_WORK_GROUP_SPECIALIZATION": (
+        "0",
+        "kernels fix their work-group size, so PoCL gains nothing by compiling each one twice",
+    ),
+    "CL_CONFIG_CPU_VECTORIZER_MODE": (
+        "1",
+        "kernels for CPUs have vectors of their own; Intel's compiler takes nine times as long, and"
+        " has crashed, where it looks for more across work-items",
+    ),
+    "OCL_ICD_VENDORS": ("", "a folder that registers forgotten drivers beside the others"),
+}
+
+
 def setting(name: str, env: Mapping[str, str] | None = None) -> Any:
     """Return the parsed value of environment variable `name`.
 

@@ -27,7 +27,7 @@ from clnn.errors import NoDeviceError
 from clnn.runtime import icd
 from clnn.runtime.vendors import Driver, list_drivers, vendors_folder
 from clnn.runtime.vetting import vet
-from clnn.settings import setting
+from clnn.settings import GIVEN, setting
 
 if TYPE_CHECKING:
     import pyopencl as cl
@@ -78,12 +78,9 @@ def load() -> ModuleType:
     compiler output are silenced. Raises NoDeviceError when pyopencl cannot be imported.
     """
     setup()
-    os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
-    # Kernels fix their work-group size, so PoCL gains nothing by compiling each one twice.
-    os.environ.setdefault("POCL_WORK_GROUP_SPECIALIZATION", "0")
-    # Kernels for CPUs have vectors of their own; Intel's compiler takes nine times as long, and has
-    # crashed, where it looks for more across work-items.
-    os.environ.setdefault("CL_CONFIG_CPU_VECTORIZER_MODE", "1")
+    for name, (value, _) in GIVEN.items():
+        if value:
+            os.environ.setdefault(name, value)
     _use_private_pocl_cache()
     try:
         import pyopencl

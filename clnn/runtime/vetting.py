@@ -1,7 +1,7 @@
 """Lists the devices of each driver in a child process of its own, and finds drivers that end it.
 
-The outcome is kept in the cache for as long as the driver's library, the machine's device files
-and the variables that drivers read stay what they are.
+The outcome is kept in the cache for as long as the driver's library, the machine's device files,
+the processors in use and the variables that drivers read stay what they are.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from clnn.cache.store import Store
 from clnn.runtime import icd
 from clnn.runtime.child import run_python
 from clnn.runtime.vendors import Driver, write_drivers
+from clnn.settings import GIVEN
 
 VERSION = "2"
 TIMEOUT_S = 60.0
@@ -31,7 +32,6 @@ _CHILDREN_AT_ONCE = 4
 _DEVICE_FOLDERS = {"/dev": ("nvidia", "dxg", "kfd", "mali"), "/dev/dri": ("",)}
 _VARIABLES = ("CL_CONFIG_", "CUDA_", "GPU_", "HIP_", "HSA_", "LD_LIBRARY_PATH", "NVIDIA_", "ONEAPI_",
               "POCL_", "ROCR_", "RUSTICL_", "SYCL_", "ZE_")  # fmt: skip
-_IRRELEVANT = ("CL_CONFIG_CPU_VECTORIZER_MODE", "POCL_CACHE_DIR", "POCL_WORK_GROUP_SPECIALIZATION")
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,10 @@ def _surroundings() -> list[str]:
         except OSError:
             continue
         found += [f"{folder}/{name}" for name in names if name.startswith(starts)]
+    if hasattr(os, "sched_getaffinity"):
+        found.append(f"{len(os.sched_getaffinity(0))} cpus")
     given = sorted(name for name in os.environ if name.startswith(_VARIABLES))
-    return found + [f"{name}={os.environ[name]}" for name in given if name not in _IRRELEVANT]
+    return found + [f"{name}={os.environ[name]}" for name in given if name not in GIVEN]
 
 
 def state_of(driver: Driver) -> str:
