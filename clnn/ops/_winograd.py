@@ -23,6 +23,7 @@ MOST = 3  # plans of one kind that are worth a measurement
 CACHES = ((2**20, 24), (2**24, 7))  # bytes that a cache holds, and gives a core per cycle
 MEMORY = 3  # bytes per cycle and core beyond
 EXPOSED = 0.5  # share of the time that weights take from memory which products do not hide
+AT_ONCE = 2**17  # pairs of channels whose windows are transformed at once
 Matrix = tuple[tuple[float, ...], ...]
 
 
@@ -152,9 +153,12 @@ def pack(weights: Array, made: Plan) -> Array:
     g, ocb = matrices(made.m).g, made.nv * made.vw
     transform, blocks = np.kron(g, g), -(-oc // ocb)
     packed = np.zeros((blocks, len(transform), ic, ocb), np.float32)
-    for block in range(blocks):
-        part = weights[block * ocb : (block + 1) * ocb]
-        moved = transform @ part.reshape(len(part) * ic, -1).T.astype(np.float64)
-        places = moved.reshape(-1, len(part), ic)
-        packed[block, :, :, : len(part)] = places.transpose(0, 2, 1)
+    step = max(1, AT_ONCE // (ocb * ic))
+    for first in range(0, blocks, step):
+        part = weights[first * ocb : (first + step) * ocb]
+        moved = transform @ part.astype(np.float64).reshape(len(part) * ic, -1).T
+        places = moved.astype(np.float32).reshape(-1, len(part), ic)
+        for at in range(0, len(part), ocb):
+            block = places[:, at : at + ocb]
+            packed[first + at // ocb, :, :, : block.shape[1]] = block.transpose(0, 2, 1)
     return packed
