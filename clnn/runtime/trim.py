@@ -8,32 +8,58 @@ again. Pages that are the file's own come back by themselves when they are read.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 
 _DONTNEED = 4  # MADV_DONTNEED of Linux
+LEAST = 2**22  # bytes of a library that is worth it
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """Part of a library in memory: its addresses, and how many bytes of it are there."""
+
+    path: str
+    start: int
+    end: int
+    resident: int
 
 
 def trim() -> int:
-    """Take unchanged pages of libraries out of this process's memory; return how many bytes.
+    """Take unchanged pages of large libraries out of this process's memory; return how many bytes.
 
     What the C library keeps of freed memory goes too. Pages only of mappings that nobody may write
-    to and nobody has written to: pages that differ from the file would be lost. Does nothing where
-    the system has no /proc/self/smaps.
+    to and nobody has written to, for pages that differ from the file would be lost, and only of
+    libraries that stay loaded from then on, so that nothing else can come to lie there meanwhile.
+    Does nothing where the system has no /proc/self/smaps.
     """
-    found, given = _unchanged(), 0
-    if not found:
+    if not any(_stays(m.path) for m in _unchanged()):
         return 0
-    system = ctypes.CDLL(None)
+    system, given = ctypes.CDLL(None), 0
     if hasattr(system, "malloc_trim"):
         system.malloc_trim(0)
-    for start, end, resident in found:
-        failed = system.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONTNEED)
-        given += 0 if failed else resident
+    for found in _unchanged():
+        if _stays(found.path):
+            where, size = ctypes.c_void_p(found.start), ctypes.c_size_t(found.end - found.start)
+            given += 0 if system.madvise(where, size, _DONTNEED) else found.resident
     return given
 
 
-def _unchanged() -> list[tuple[int, int, int]]:
-    """Return (start, end, resident bytes) of mappings of libraries, as the files have them."""
+@cache
+def _stays(path: str) -> bool:
+    """Whether a library is large; if so, keep it loaded until the process ends."""
+    with suppress(OSError):
+        if os.path.getsize(path) >= LEAST:
+            ctypes.CDLL(path, mode=os.RTLD_LAZY | os.RTLD_NOLOAD | os.RTLD_NODELETE)
+            return True
+    return False
+
+
+def _unchanged() -> list[Mapping]:
+    """Return mappings of libraries, as the files have them."""
     try:
         with open("/proc/self/smaps", encoding="utf-8", errors="replace") as lines:
             return list(libraries(lines))
@@ -41,10 +67,10 @@ def _unchanged() -> list[tuple[int, int, int]]:
         return []
 
 
-def libraries(lines: Iterable[str]) -> Iterator[tuple[int, int, int]]:
+def libraries(lines: Iterable[str]) -> Iterator[Mapping]:
     """Yield the mappings in text of the form of /proc/self/smaps that `trim` may take pages of."""
     start = end = resident = 0
-    wanted = False
+    path = ""
     for line in lines:
         word, _, rest = line.partition(" ")
         if not word.endswith(":"):
@@ -52,11 +78,11 @@ def libraries(lines: Iterable[str]) -> Iterator[tuple[int, int, int]]:
             start, end = int(low, 16), int(high, 16)
             permissions, *others = rest.split(maxsplit=4)
             private = permissions[1] == "-" and permissions[3] == "p"
-            wanted = private and len(others) > 3 and _is_library(others[3])
+            path = others[3].rstrip("\n") if private and len(others) > 3 else ""
         elif word == "Rss:":
             resident = 1024 * int(rest.split()[0])
-        elif word == "Anonymous:" and wanted and resident and int(rest.split()[0]) == 0:
-            yield start, end, resident
+        elif word == "Anonymous:" and resident and _is_library(path) and not int(rest.split()[0]):
+            yield Mapping(path, start, end, resident)
 
 
 def _is_library(path: str) -> bool:
