@@ -26,6 +26,7 @@ MOST = 3  # plans of one kind that are worth a measurement
 CACHES = ((2**20, 24), (2**24, 7))  # bytes that a cache holds, and gives a core per cycle
 MEMORY = 3  # bytes per cycle and core beyond
 EXPOSED = 0.5  # share of the time that weights take from memory which products do not hide
+AT_ONCE = 2**17  # pairs of channels whose windows are transformed at once
 Matrix = tuple[tuple[float, ...], ...]
 
 
@@ -160,9 +161,14 @@ def transformed(weights: Array, m: int) -> Array:
 def pack(weights: Array, made: Plan) -> Array:
     """Return weights (oc, ic, 3, 3) transformed, as [blocks][places][ic][channels of a block]."""
     oc, ic = weights.shape[:2]
-    moved, ocb = transformed(weights, made.m), made.nv * made.vw
+    ocb = made.nv * made.vw
     blocks = -(-oc // ocb)
-    full = np.zeros((len(moved), blocks * ocb, ic), np.float32)
-    full[:, :oc] = moved
-    split = full.reshape(-1, blocks, ocb, ic)
-    return np.ascontiguousarray(split.transpose(1, 0, 3, 2))
+    packed = np.zeros((blocks, (made.m + TAPS - 1) ** 2, ic, ocb), np.float32)
+    step = max(1, AT_ONCE // (ocb * ic))
+    for first in range(0, blocks, step):
+        part = weights[first * ocb : (first + step) * ocb]
+        places = transformed(part, made.m).astype(np.float32)
+        for at in range(0, len(part), ocb):
+            block = places[:, at : at + ocb]
+            packed[first + at // ocb, :, :, : block.shape[1]] = block.transpose(0, 2, 1)
+    return packed

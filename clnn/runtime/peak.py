@@ -46,7 +46,9 @@ class Peaks:
 
 
 @dataclass(frozen=True)
-class _Kernel:
+class Kernel:
+    """A kernel's name, source and the parameters of its template."""
+
     name: str
     source: str
     params: dict[str, Any]
@@ -69,7 +71,7 @@ def measure_peaks(info: DeviceInfo) -> Peaks:
 
     Raises DeviceError where the device gives no times.
     """
-    bench = _Bench(info)
+    bench = Bench(info)
     found = Peaks(bench.flops(), bench.bandwidth(), bench.launch())
     if min(found.flops, found.bandwidth, found.launch) <= 0:
         raise DeviceError(
@@ -85,41 +87,44 @@ def _key(info: DeviceInfo) -> str:
     return fields_key("clnn peaks", [*parts, *sources])
 
 
-def _fma_kernels(info: DeviceInfo) -> list[_Kernel]:
+def _fma_kernels(info: DeviceInfo) -> list[Kernel]:
     shapes = [(16, 8), (16, 12), (8, 8)] if info.type == "cpu" else [(1, 8), (4, 4), (2, 8)]
     wg = _group(info)
     return [
-        _kernel("peak_fma", f"v{vec}c{chains}{'f' if fused else 'm'}",
+        probe_kernel("peak_fma", f"v{vec}c{chains}{'f' if fused else 'm'}",
                 {"vec": vec, "chains": chains, "fused": fused, "wg": (wg,)})
         for vec, chains in shapes for fused in (True, False)
     ]  # fmt: skip
 
 
-def _copy_kernels(info: DeviceInfo) -> list[_Kernel]:
+def _copy_kernels(info: DeviceInfo) -> list[Kernel]:
     if info.type == "cpu":
         params = {"vec": 16, "chunk": 4096, "blocked": True, "wg": (1,)}
-        return [_kernel("peak_copy", "v16", params)]
+        return [probe_kernel("peak_copy", "v16", params)]
     wg = (_group(info),)
     return [
-        _kernel("peak_copy", f"v{vec}", {"vec": vec, "chunk": 4, "blocked": False, "wg": wg})
+        probe_kernel("peak_copy", f"v{vec}", {"vec": vec, "chunk": 4, "blocked": False, "wg": wg})
         for vec in (1, 4)
     ]
 
 
-def _empty_kernel() -> _Kernel:
-    return _kernel("peak_empty", "one", {})
+def _empty_kernel() -> Kernel:
+    return probe_kernel("peak_empty", "one", {})
 
 
-def _kernel(template: str, label: str, params: dict[str, Any]) -> _Kernel:
+def probe_kernel(template: str, label: str, params: dict[str, Any]) -> Kernel:
+    """Return a kernel of a template of the probes' folder."""
     name = f"{template}_{label}"
-    return _Kernel(name, render(f"{FOLDER}{template}.cl.mako", {**params, "name": name}), params)
+    return Kernel(name, render(f"{FOLDER}{template}.cl.mako", {**params, "name": name}), params)
 
 
 def _group(info: DeviceInfo) -> int:
     return 1 if info.type == "cpu" else min(256, info.max_work_group_size)
 
 
-class _Bench:
+class Bench:
+    """Times kernels of one device on its own clock. Raises DeviceError where it does not open."""
+
     def __init__(self, info: DeviceInfo) -> None:
         cl = load()
         self.info, self.device = info, Device.open(info)
@@ -129,18 +134,18 @@ class _Bench:
     def flops(self) -> float:
         """Return the best rate of the multiply-add kernels."""
         kernels = _fma_kernels(self.info)
-        self._build(kernels)
+        self.build(kernels)
         items = self.info.compute_units * (16 if self.info.type == "cpu" else 2048)
-        out = self._buffer(4 * items)
+        out = self.buffer(4 * items)
         return max(self._fma_rate(k, items, out) for k in kernels)
 
-    def _fma_rate(self, kernel: _Kernel, items: int, out: Any) -> float:
+    def _fma_rate(self, kernel: Kernel, items: int, out: Any) -> float:
         """Return operations per second, over as many rounds as take long enough to measure."""
         ready = self.device.kernel(kernel.source, kernel.name)
         rounds, seconds = 256, 0.0
         while rounds <= MOST_ROUNDS:
             ready.set_args(out, np.int32(rounds), np.float32(0.999), np.float32(0.001))
-            seconds = self._best(ready, items, kernel.params["wg"][0])
+            seconds = self.best(ready, items, kernel.params["wg"][0])
             if seconds >= ENOUGH_S:
                 break
             rounds *= 4
@@ -151,40 +156,43 @@ class _Bench:
     def bandwidth(self) -> float:
         """Return the best rate of the copy kernels, bytes read plus bytes written."""
         kernels = _copy_kernels(self.info)
-        self._build(kernels)
+        self.build(kernels)
         most = min(COPY_BYTES, self.info.max_alloc or COPY_BYTES, self.info.global_mem // 8)
         unit = max(4 * k.params["vec"] * k.params["chunk"] * k.params["wg"][0] for k in kernels)
         nbytes = max(most // unit, 1) * unit
-        source, target = self._buffer(nbytes), self._buffer(nbytes)
+        source, target = self.buffer(nbytes), self.buffer(nbytes)
         best = 0.0
         for kernel in kernels:
             ready = self.device.kernel(kernel.source, kernel.name)
             ready.set_args(source, target)
             items = nbytes // (4 * kernel.params["vec"] * kernel.params["chunk"])
-            seconds = self._best(ready, items, kernel.params["wg"][0])
+            seconds = self.best(ready, items, kernel.params["wg"][0])
             best = max(best, 2.0 * nbytes / seconds if seconds else 0.0)
         return best
 
     def launch(self) -> float:
         """Return the median device time of a kernel that does next to nothing."""
         kernel = _empty_kernel()
-        self._build([kernel])
+        self.build([kernel])
         ready = self.device.kernel(kernel.source, kernel.name)
-        target = self._buffer(4)
+        target = self.buffer(4)
         ready.set_args(target)
         times = self._times(ready, 1, 1, LAUNCHES)
         return max(float(np.median(times)), 1e-9)
 
-    def _build(self, kernels: Sequence[_Kernel]) -> None:
+    def build(self, kernels: Sequence[Kernel]) -> None:
+        """Build kernels that are not there yet. Raises BuildError."""
         self.device.build({k.name: k.source for k in kernels})
 
-    def _buffer(self, nbytes: int) -> Any:
+    def buffer(self, nbytes: int) -> Any:
+        """Return a new buffer of zeros."""
         cl = load()
         made = cl.Buffer(self.device.context, cl.mem_flags.READ_WRITE, nbytes)
         cl.enqueue_fill_buffer(self.queue, made, np.float32(0), 0, nbytes)
         return made
 
-    def _best(self, kernel: Any, items: int, local: int) -> float:
+    def best(self, kernel: Any, items: int, local: int) -> float:
+        """Return the shortest of some times of a kernel, in seconds."""
         return min(self._times(kernel, items, local, REPEATS))
 
     def _times(self, kernel: Any, items: int, local: int, count: int) -> list[float]:

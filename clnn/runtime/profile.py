@@ -230,7 +230,8 @@ def work_of(plan: Plan) -> dict[str, Work]:
 
 def _step_work(step: Step, plan: Plan) -> Work:
     ins, outs = plan.graph.input_types(step.node), plan.graph.output_types(step.node)
-    nbytes = sum(t.nbytes for t in (*ins, *outs) if t is not None)
+    names = [name for name in (*step.node.inputs, *step.node.outputs) if name is not None]
+    nbytes = sum(plan.graph.types[n].size * plan.graph.memory(n).itemsize for n in names)
     if isinstance(step.node.spec, ViewSpec):
         nbytes = 2 * launch_bytes(step)
     flops = step.node.spec.flops(ins, outs)

@@ -157,7 +157,7 @@ class Device:
             }  # fmt: skip
             with ThreadPoolExecutor(jobs) as pool:
                 runs = [pool.submit(run_python, "build_child", argument, BUILD_TIMEOUT_S,
-                                    child_environment())
+                                    child_environment(self.info.driver))
                         for _ in range(jobs)]  # fmt: skip
             for run in runs:
                 if run.result()[1]:

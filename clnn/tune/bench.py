@@ -112,7 +112,7 @@ class Bench:
         argument = {"platform": info.platform_index, "device": info.device_index,
                     "options": options_of(info)}  # fmt: skip
         jobs = self.limits.jobs or int(setting("CLNN_BUILD_JOBS")) or min(os.cpu_count() or 1, 8)
-        env = child_environment()
+        env = child_environment(info.driver)
         self._runner = Worker("trial_child", argument, env)
         self._builders = [Worker("trial_child", argument, env) for _ in range(jobs)]
         self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="clnn-tune")

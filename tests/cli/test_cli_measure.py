@@ -269,15 +269,15 @@ def test_damaged_peaks_are_not_believed(any_device, own_cache, quick_peaks):
 
 def test_peak_kernels_do_the_work_they_claim(any_device):
     """The multiply-add kernel's result after n rounds is the recurrence's."""
-    bench = peak._Bench(select(any_device))
+    bench = peak.Bench(select(any_device))
     cl = peak.load()
     for kernel in peak._fma_kernels(bench.info):
-        bench._build([kernel])
+        bench.build([kernel])
         ready = bench.device.kernel(kernel.source, kernel.name)
         items, rounds = kernel.params["wg"][0] * 8, 5
-        out = bench._buffer(4 * items)
+        out = bench.buffer(4 * items)
         ready.set_args(out, np.int32(rounds), np.float32(0.5), np.float32(0.25))
-        bench._best(ready, items, kernel.params["wg"][0])
+        bench.best(ready, items, kernel.params["wg"][0])
         got = np.empty(items, np.float32)
         cl.enqueue_copy(bench.queue, got, out)
         x = 1 + 0.001 * (np.arange(items) % 7)[:, None] + 0.01 * np.arange(kernel.params["chains"])
@@ -287,18 +287,18 @@ def test_peak_kernels_do_the_work_they_claim(any_device):
 
 
 def test_copy_kernels_copy_everything(any_device):
-    bench = peak._Bench(select(any_device))
+    bench = peak.Bench(select(any_device))
     cl = peak.load()
     for kernel in peak._copy_kernels(bench.info):
         p = kernel.params
         count = p["vec"] * p["chunk"] * p["wg"][0] * 3
-        bench._build([kernel])
-        source, target = bench._buffer(4 * count), bench._buffer(4 * count)
+        bench.build([kernel])
+        source, target = bench.buffer(4 * count), bench.buffer(4 * count)
         data = np.arange(count, dtype=np.float32)
         cl.enqueue_copy(bench.queue, source, data)
         ready = bench.device.kernel(kernel.source, kernel.name)
         ready.set_args(source, target)
-        bench._best(ready, count // (p["vec"] * p["chunk"]), p["wg"][0])
+        bench.best(ready, count // (p["vec"] * p["chunk"]), p["wg"][0])
         got = np.empty_like(data)
         cl.enqueue_copy(bench.queue, got, target)
         np.testing.assert_array_equal(got, data)

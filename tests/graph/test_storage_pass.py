@@ -12,10 +12,13 @@ import clnn
 from clnn.api import prepare
 from clnn.errors import SettingError
 from clnn.graph.passes.store import store_as
+from clnn.ops._base import Target
 from clnn.ops._functions import Step
 from clnn.ops.eltwise import Eltwise
 from clnn.ops.lrn import Lrn
 from clnn.ops.views import Reshape
+from clnn.plan.schedule import make_plan
+from clnn.runtime.profile import work_of
 from clnn.types import STORAGE, STORED_BF16, STORED_F16
 from clnn.verification.reference import reference_values
 
@@ -39,6 +42,15 @@ def test_inputs_and_outputs_stay_float32_and_convert_once():
     assert kinds(graph) == ["convert", "eltwise", "eltwise", "eltwise", "convert", "convert"]
     assert "x" not in graph.stored and not set(graph.outputs.values()) & set(graph.stored)
     assert set(graph.stored.values()) == {STORED_F16}
+
+
+def test_profiles_count_bytes_as_they_lie_in_memory():
+    b = Builder(x=(2, 8))
+    graph = store_as(b.graph(b.steps("neg", b.steps("relu", "x"))), STORED_F16)
+    works = work_of(make_plan(graph, Target("cpu")))
+    assert [works[n.name].nbytes for n in graph.nodes] == [96, 64, 64, 96]
+    plain = work_of(make_plan(b.graph(b.nodes[-1].outputs[0]), Target("cpu")))
+    assert [work.nbytes for work in plain.values()] == [128, 128]
 
 
 def test_ops_without_16_bit_storage_stand_between_conversions():

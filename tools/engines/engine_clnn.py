@@ -4,18 +4,28 @@ from typing import Any
 
 import numpy as np
 
-from engines import Arrays, Loaded, Setup
+from engines import Arrays, EngineError, Loaded, Setup
 
 PROFILED = 10
+SAMPLES = 2
 
 
 def open_model(setup: Setup) -> Loaded:
     import clnn
+    from clnn.errors import SettingError
+    from clnn.options import Options
     from clnn.runtime.device import select
     from clnn.runtime.peak import known_peaks, measure_peaks
 
     info = select(setup.device)
-    session = clnn.compile_model(setup.model, setup.device, shapes=dict(setup.shapes))
+    try:
+        options = Options(dtype=setup.dtype)
+    except SettingError as err:
+        raise EngineError(f"this version of clnn has no {setup.dtype}: {err}") from err
+    given: dict[str, Any] = {"shapes": dict(setup.shapes)}
+    if setup.dtype == "int8":
+        given["calibration"] = _samples(setup)
+    session = clnn.compile_model(setup.model, setup.device, options, **given)
 
     def call(feeds: Arrays) -> list[np.ndarray]:
         found = session(feeds)
@@ -30,8 +40,18 @@ def open_model(setup: Setup) -> Loaded:
         return {
             "flops": profile.flops, "bytes": profile.nbytes, "peak_flops": peaks.flops,
             "peak_bandwidth": peaks.bandwidth, "kernels_s": times.kernels, "gap_s": times.gap,
+            "device_s": times.kernels + times.gap,
             "arena_bytes": session.placement.arena_bytes,
         }  # fmt: skip
 
-    title = f"clnn {clnn.__version__} on {info.platform}"
-    return Loaded(title, call, {"device": info.title}, finish)
+    of = "" if setup.dtype == "f32" else f" {setup.dtype}"
+    facts = {"device": info.title, "driver": info.driver_version}
+    title = f"clnn {clnn.__version__}{of} on {info.platform}"
+    return Loaded(title, call, facts, finish, session.close)
+
+
+def _samples(setup: Setup) -> list[dict[str, np.ndarray]]:
+    """Return random inputs, as those that are measured, to calibrate with."""
+    rng = np.random.default_rng(1000)
+    return [{n: rng.standard_normal(s).astype(np.float32) for n, s in setup.shapes.items()}
+            for _ in range(SAMPLES)]  # fmt: skip

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -46,9 +48,10 @@ def _convert(setup: Setup) -> None:
     model = setup.work / "net.onnx"
     shutil.copyfile(setup.model, model)
     shapes = ",".join(f"[{','.join(map(str, s))}]" for s in setup.shapes.values())
-    tool = shutil.which("pnnx")
+    beside = str(Path(sys.executable).parent)
+    tool = shutil.which("pnnx") or shutil.which("pnnx", path=beside)
     if tool is None:
-        raise ImportError("the command pnnx is not on PATH")
+        raise ImportError(f"the command pnnx is neither on PATH nor in {beside}")
     done = subprocess.run([tool, str(model), f"inputshape={shapes}", "fp16=0"], cwd=setup.work,
                           capture_output=True, text=True, check=False)  # fmt: skip
     if done.returncode or not (setup.work / "net.ncnn.param").exists():

@@ -2,40 +2,50 @@
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import onnx
 
-from engines import EngineError
+from engines import DTYPES, EngineError, dtype_of, name_of
+from engines.process import Hosts, Running
 
-TURN = 0.25  # seconds that one engine runs before the next one's turn
-WARMUP = 0.5
-LEAST_ROUNDS = 5
-TOLERANCE = 1e-3
-WORKER = Path(__file__).with_name("worker.py")
+TIME_IS_UP = "the time was up"
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds that an engine runs before the next one's turn and before the first; least rounds."""
+
+    turn: float = 0.25
+    warmup: float = 0.5
+    rounds: int = 5
+
+
+QUICK = Pace(0.1, 0.1, 3)
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to compare; seconds: of turns per model, for all engines together."""
+    """What to compare; seconds: of turns per model, for all engines together.
+
+    deadline: on perf_counter's clock, when nothing more is begun.
+    """
 
     engines: tuple[str, ...]
     threads: int
     device: str | None
     seconds: float
     seed: int
+    pace: Pace = Pace()
+    deadline: float = float("inf")
 
 
 @dataclass
@@ -43,7 +53,9 @@ class Row:
     """One engine on one model; times in seconds. missing: why there are no figures.
 
     spread: the range of the middle half of all latencies over the median. error: the largest
-    difference from onnxruntime's outputs, relative to their largest magnitude.
+    difference from onnxruntime's outputs, else another engine's, relative to their largest
+    magnitude. device: time of a run without copies from and to the host, where it is known. memory
+    and cold times are 0 where processes are shared.
     """
 
     engine: str
@@ -54,6 +66,7 @@ class Row:
     spread: float = 0.0
     runs: int = 0
     error: float | None = None
+    device: float | None = None
     memory: int = 0
     cold_load: float = 0.0
     cold_first: float = 0.0
@@ -61,14 +74,26 @@ class Row:
     warm_first: float = 0.0
     facts: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def ours(self) -> bool:
+        """Whether this is clnn, whatever its options."""
+        return name_of(self.engine) == "clnn"
+
+    @property
+    def right(self) -> bool:
+        """Whether the error is one that the engine's kind of numbers may have."""
+        return self.error is None or self.error <= DTYPES[dtype_of(self.engine)]
+
 
 @dataclass
 class Result:
-    """All engines on one model."""
+    """All engines on one model. reference: whose outputs the errors refer to."""
 
     model: str
     shapes: dict[str, tuple[int, ...]]
     rows: list[Row]
+    batch: int = 1
+    reference: str = ""
 
     @property
     def measured(self) -> list[Row]:
@@ -76,154 +101,176 @@ class Result:
 
     @property
     def ratio(self) -> float | None:
-        """The best peer's median latency over clnn's."""
-        mine = [r.median for r in self.measured if r.engine == "clnn"]
-        peers = [r.median for r in self.measured if r.engine != "clnn" and _right(r)]
-        return min(peers) / mine[0] if mine and peers else None
+        """The best peer's median latency over clnn's, both with float32 numbers."""
+        return self.ratio_of("f32")
+
+    def ratio_of(self, dtype: str, *, device: bool = False) -> float | None:
+        """Return the best peer's time over clnn's among engines with these numbers.
+
+        device: compare times without copies from and to the host.
+        """
+        rows = [r for r in self.measured if dtype_of(r.engine) == dtype]
+        mine = [_time(r, device) for r in rows if r.ours and r.right and _time(r, device)]
+        peers = [_time(r, device) for r in rows if not r.ours and r.right and _time(r, device)]
+        return min(peers) / min(mine) if mine and peers else None
 
     @property
     def agrees(self) -> bool:
-        """Whether clnn ran and its outputs are onnxruntime's, as far as that ran."""
-        return any(r.engine == "clnn" and not r.missing and _right(r) for r in self.rows)
+        """Whether clnn ran and its outputs are the reference's, as far as that ran."""
+        mine = [r for r in self.measured if r.ours]
+        return bool(mine) and all(r.right for r in mine)
 
 
-def _right(row: Row) -> bool:
-    return row.error is None or row.error <= TOLERANCE
-
-
-class Process:
-    """A worker process with one engine."""
-
-    def __init__(self, engine: str, setup: Mapping[str, Any], seed: int) -> None:
-        env = {**os.environ, "CLNN_CACHE_DIR": str(Path(setup["work"]) / "clnn")}
-        env.setdefault("OMP_NUM_THREADS", str(setup["threads"]))
-        self._log = (Path(setup["work"]) / "log.txt").open("ab")
-        self._process = subprocess.Popen(
-            [sys.executable, str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self._log, text=True, env=env,
-        )  # fmt: skip
-        try:
-            self.start = self.ask("load", engine=engine, setup=dict(setup), seed=seed)
-            self.start |= self.ask("first")
-        except EngineError:
-            self.close()
-            raise
-
-    def ask(self, do: str, **values: Any) -> dict[str, Any]:
-        """Send one message and return the answer. Raises EngineError where that is an error."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            print(json.dumps({"do": do, **values}), file=self._process.stdin, flush=True)
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            raise EngineError(f"its process ended with status {self._process.wait()}")
-        answer = json.loads(line)
-        if "error" in answer:
-            lead = "not installed: " if answer["kind"] == "missing" else ""
-            raise EngineError(lead + answer["error"])
-        return answer
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._log.close()
-
-    def __enter__(self) -> Process:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
-        self.close()
+def _time(row: Row, device: bool) -> float:
+    return (row.device or 0.0) if device else row.median
 
 
 def compare(
-    model: Path, shapes: Mapping[str, tuple[int, ...]], options: Options, work: Path
+    model: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    options: Options,
+    work: Path,
+    hosts: Hosts | None = None,
 ) -> Result:
-    """Measure every engine on a model; `work` is a new folder for conversions and caches."""
+    """Measure every engine on a model; `work` is a new folder for conversions and caches.
+
+    In turns, each engine in a process of its own; with `hosts` one after the other in processes that
+    models share, so that one that hangs or runs out of memory takes no other along.
+    """
     outputs = [o.name for o in onnx.load(model, load_external_data=False).graph.output]
     rows = [Row(engine) for engine in options.engines]
-    with ExitStack() as stack:
-        running: dict[str, Process] = {}
-        for row in rows:
-            _say(f"{model.stem}: {row.engine} starts")
-            folder = work / row.engine
-            folder.mkdir(parents=True)
-            setup = {"model": str(model.resolve()), "shapes": shapes, "outputs": outputs,
-                     "threads": options.threads, "device": options.device,
-                     "work": str(folder)}  # fmt: skip
-            try:
-                with Process(row.engine, setup, options.seed) as cold:
-                    row.cold_load, row.cold_first = cold.start["load_s"], cold.start["first_s"]
-                process = stack.enter_context(Process(row.engine, setup, options.seed))
-            except EngineError as err:
-                row.missing = str(err)
-                continue
-            row.title = process.start.pop("title")
-            row.warm_load = process.start.pop("load_s")
-            row.warm_first = process.start.pop("first_s")
-            row.facts = process.start
-            running[row.engine] = process
-        times = _turns(running, options.seconds, model.stem)
-        _finish(rows, running, times, work)
-    return Result(model.stem, dict(shapes), rows)
+    common = {"model": str(model.resolve()), "shapes": shapes, "outputs": outputs,
+              "threads": options.threads, "device": options.device}  # fmt: skip
+    groups = [rows] if hosts is None else [[row] for row in rows]
+    share = replace(options, seconds=options.seconds / len(groups))
+    for group in groups:
+        with ExitStack() as stack:
+            running: dict[str, Running] = {}
+            for row in group:
+                if perf_counter() > options.deadline:
+                    row.missing = TIME_IS_UP
+                    continue
+                _say(f"{model.stem}: {row.engine} starts")
+                folder = work / row.engine.replace(":", "-")
+                folder.mkdir(parents=True)
+                setup = {**common, "work": str(folder)}
+                try:
+                    started = _start(row, setup, options.seed, hosts)
+                    running[row.engine] = stack.enter_context(started)
+                except EngineError as err:
+                    row.missing = str(err)
+            times = _turns(running, group, share, model.stem)
+            for row in group:
+                _finish(row, running, times, work, hosts is None)
+    reference = _compare_outputs(rows, work)
+    return Result(model.stem, dict(shapes), rows, reference=reference)
 
 
-def _turns(running: Mapping[str, Process], seconds: float, name: str) -> dict[str, list[float]]:
-    """Return the latencies of each engine; who begins a round changes."""
-    counts = {}
-    for engine, process in running.items():
-        begin, spent = perf_counter(), [process.ask("run", n=1)["times"][0]]
-        while perf_counter() - begin < WARMUP:
-            spent += process.ask("run", n=1)["times"]
-        counts[engine] = max(1, round(TURN / statistics.median(spent)))
+def _start(row: Row, setup: Mapping[str, Any], seed: int, hosts: Hosts | None) -> Running:
+    """Load the model, in a process of its own cold before warm. Raises EngineError."""
+    if hosts is None:
+        with Running(row.engine, setup, seed) as cold:
+            row.cold_load, row.cold_first = cold.start["load_s"], cold.start["first_s"]
+    host = None if hosts is None else hosts.of(row.engine, setup)
+    made = Running(row.engine, setup, seed, host)
+    row.title = made.start.pop("title")
+    row.warm_load, row.warm_first = made.start.pop("load_s"), made.start.pop("first_s")
+    row.facts = made.start
+    return made
+
+
+def _turns(
+    running: dict[str, Running], rows: Sequence[Row], options: Options, name: str
+) -> dict[str, list[float]]:
+    """Return the latencies of each engine; who begins a round changes.
+
+    One that fails leaves `running`, and its row says why.
+    """
+    pace, by_name = options.pace, {row.engine: row for row in rows}
+    counts: dict[str, int] = {}
     times: dict[str, list[float]] = {engine: [] for engine in running}
-    order, end, rounds = list(running), perf_counter() + seconds, 0
-    while rounds < LEAST_ROUNDS or perf_counter() < end:
-        for engine in order:
-            running[engine].ask("run", n=1)  # wakes its threads, and fills the caches
-            times[engine] += running[engine].ask("run", n=counts[engine])["times"]
+
+    def attempt(engine: str, turn: Any) -> None:
+        try:
+            turn(engine, running[engine])
+        except EngineError as err:
+            by_name[engine].missing = str(err)
+            del running[engine]
+
+    def warm(engine: str, process: Running) -> None:
+        begin, spent = perf_counter(), process.ask("run", n=1)["times"]
+        while perf_counter() - begin < pace.warmup:
+            spent += process.ask("run", n=1)["times"]
+        counts[engine] = max(1, round(pace.turn / statistics.median(spent)))
+
+    def run(engine: str, process: Running) -> None:
+        process.ask("run", n=1)  # wakes its threads, and fills the caches
+        times[engine] += process.ask("run", n=counts[engine])["times"]
+
+    for engine in list(running):
+        attempt(engine, warm)
+    order, end, rounds = list(running), perf_counter() + options.seconds, 0
+    while rounds < pace.rounds or perf_counter() < end:
+        for engine in [e for e in order if e in running]:
+            attempt(engine, run)
         order, rounds = [*order[1:], *order[:1]], rounds + 1
         _say(f"{name}: round {rounds}")
+        if rounds and perf_counter() > options.deadline:
+            break
     return times
 
 
 def _finish(
-    rows: list[Row], running: Mapping[str, Process], times: Mapping[str, list[float]], work: Path
-) -> None:
-    found: dict[str, list[np.ndarray]] = {}
-    for row in rows:
-        if row.engine not in running:
-            continue
-        path = work / f"{row.engine}.npz"
-        answer = running[row.engine].ask("finish", outputs=str(path))
-        row.memory = answer.pop("memory")
-        row.facts = {**row.facts, **answer}
-        low, row.median, high = (float(v) for v in np.percentile(times[row.engine], (25, 50, 75)))
-        row.spread, row.best = (high - low) / row.median, min(times[row.engine])
-        row.runs = len(times[row.engine])
-        with np.load(path) as stored:
-            found[row.engine] = [stored[key] for key in stored.files]
-    want = found.get("onnxruntime")
-    for row in rows:
-        if want is not None and row.engine in found:
-            pairs = zip(found[row.engine], want, strict=True)
-            row.error = max((_difference(got, right) for got, right in pairs), default=0.0)
+    row: Row, running: Mapping[str, Running], times: Mapping[str, list[float]], work: Path,
+    alone: bool,
+) -> None:  # fmt: skip
+    """Fill in the figures of one engine, and store its outputs."""
+    if row.engine not in running:
+        return
+    try:
+        if not times[row.engine]:
+            raise EngineError(TIME_IS_UP)
+        answer = running[row.engine].ask("finish", outputs=str(_outputs(row, work)))
+    except EngineError as err:
+        row.missing = str(err)
+        return
+    memory = answer.pop("memory")
+    row.memory, row.device = memory if alone else 0, answer.get("device_s")
+    row.facts = {**row.facts, **answer}
+    low, row.median, high = (float(v) for v in np.percentile(times[row.engine], (25, 50, 75)))
+    row.spread, row.best = (high - low) / row.median, min(times[row.engine])
+    row.runs = len(times[row.engine])
+
+
+def _outputs(row: Row, work: Path) -> Path:
+    return work / f"{row.engine.replace(':', '-')}.npz"
+
+
+def _compare_outputs(rows: Sequence[Row], work: Path) -> str:
+    """Fill in the errors; return whose outputs they refer to, or '' where there is no peer."""
+    right = [r for r in rows if not r.missing]
+    plain = [r for r in right if dtype_of(r.engine) == "f32" and not r.ours]
+    plain.sort(key=lambda r: r.engine != "onnxruntime")
+    if not plain:
+        return ""
+    wanted = _stored(plain[0], work)
+    for row in right:
+        pairs = zip(_stored(row, work), wanted, strict=True)
+        row.error = max((_difference(got, want) for got, want in pairs), default=0.0)
+    return plain[0].engine
+
+
+def _stored(row: Row, work: Path) -> list[np.ndarray]:
+    with np.load(_outputs(row, work)) as stored:
+        return [stored[key] for key in stored.files]
 
 
 def _difference(got: np.ndarray, want: np.ndarray) -> float:
     if got.size != want.size:
         return float("inf")
     scale = float(np.abs(want).max(initial=0.0)) or 1.0
-    return float(np.abs(got.reshape(want.shape) - want).max(initial=0.0)) / scale
+    error = np.abs(got.reshape(want.shape).astype(np.float64) - want).max(initial=0.0)
+    return float(error) / scale if np.isfinite(error) else float("inf")
 
 
 def _say(text: str) -> None:

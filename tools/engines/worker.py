@@ -1,7 +1,8 @@
-"""One engine in a process of its own, told what to do in JSON lines on standard input.
+"""Engines in a process of their own, told what to do in JSON lines on standard input.
 
-    python tools/engines/worker.py   then {"do": "load", ...}, {"do": "first"}, {"do": "run", "n": 5},
-                                     {"do": "finish", "outputs": PATH}
+    python tools/engines/worker.py   then {"do": "load", "key": K, ...}, {"do": "first", "key": K},
+                                     {"do": "run", "key": K, "n": 5}, {"do": "finish", "key": K,
+                                     "outputs": PATH}, {"do": "drop", "key": K}
 
 Each line is answered by one JSON object; {"error": text, "kind": "missing" | "refused"} where the
 engine cannot. The engine's own output goes to standard error.
@@ -9,6 +10,7 @@ engine cannot. The engine's own output goes to standard error.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -21,50 +23,60 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2])]
 
-from engines import MODULES, Arrays, Loaded, Setup
+from engines import MODULES, Arrays, Loaded, Setup, name_of, options_of
+
+LENGTH = 400  # of an error
 
 
 class Worker:
-    """Answers one message after the other."""
+    """Answers one message after the other; holds models under keys."""
 
     def __init__(self) -> None:
-        self.loaded: Loaded | None = None
-        self.feeds: Arrays = {}
-        self.base = 0
+        self.loaded: dict[str, tuple[Loaded, Arrays]] = {}
 
-    def load(self, engine: str, setup: dict[str, Any], seed: int) -> dict[str, Any]:
+    def load(self, key: str, engine: str, setup: dict[str, Any], seed: int) -> dict[str, Any]:
         """Load a model; load_s counts the import of the engine and its conversion of the model."""
         made = Setup(Path(setup["model"]), {k: tuple(v) for k, v in setup["shapes"].items()},
                      tuple(setup["outputs"]), setup["threads"], setup["device"],
-                     Path(setup["work"]))  # fmt: skip
+                     Path(setup["work"]), options_of(engine))  # fmt: skip
         cores = sorted(os.sched_getaffinity(0))[: made.threads]
         os.sched_setaffinity(0, cores)
-        self.feeds = inputs(made, seed)
+        feeds = inputs(made, seed)
         begin = perf_counter()
-        self.loaded = importlib.import_module(MODULES[engine]).open_model(made)
+        loaded = importlib.import_module(MODULES[name_of(engine)]).open_model(made)
         took = perf_counter() - begin
-        return {"load_s": took, "title": self.loaded.title, **self.loaded.facts}
+        self.loaded[key] = loaded, feeds
+        return {"load_s": took, "title": loaded.title, **loaded.facts}
 
-    def first(self) -> dict[str, Any]:
+    def first(self, key: str) -> dict[str, Any]:
         """Run once and say how long it took."""
-        return {"first_s": self.run(1)["times"][0]}
+        return {"first_s": self.run(key, 1)["times"][0]}
 
-    def run(self, n: int) -> dict[str, Any]:
+    def run(self, key: str, n: int) -> dict[str, Any]:
         """Run `n` times; return the seconds of each."""
-        assert self.loaded is not None
-        call, times = self.loaded.call, []
+        loaded, feeds = self.loaded[key]
+        call, times = loaded.call, []
         for _ in range(n):
             begin = perf_counter()
-            call(self.feeds)
+            call(feeds)
             times.append(perf_counter() - begin)
         return {"times": times}
 
-    def finish(self, outputs: str) -> dict[str, Any]:
+    def finish(self, key: str, outputs: str) -> dict[str, Any]:
         """Write the outputs to a file; return the peak memory in bytes and what the engine knows."""
-        assert self.loaded is not None
+        loaded, feeds = self.loaded[key]
         peak = peak_memory()
-        np.savez(outputs, *self.loaded.call(self.feeds))
-        return {"memory": peak, **self.loaded.finish(self.feeds)}
+        np.savez(outputs, *loaded.call(feeds))
+        return {"memory": peak, **loaded.finish(feeds)}
+
+    def drop(self, key: str) -> dict[str, Any]:
+        """Free a model, if it was loaded."""
+        loaded, _ = self.loaded.pop(key, (None, None))
+        if loaded is not None:
+            loaded.close()
+        del loaded
+        gc.collect()
+        return {}
 
 
 def inputs(setup: Setup, seed: int) -> dict[str, np.ndarray]:
@@ -92,7 +104,8 @@ def main() -> None:
         except ImportError as err:
             answer = {"error": str(err), "kind": "missing"}
         except Exception as err:
-            answer = {"error": f"{type(err).__name__}: {err}", "kind": "refused"}
+            text = " ".join(f"{type(err).__name__}: {err}".split())
+            answer = {"error": text.removeprefix("EngineError: ")[:LENGTH], "kind": "refused"}
         print(json.dumps(answer), file=answers, flush=True)
 
 

@@ -1,0 +1,192 @@
+"""tools/gpu_report.sh on the devices at hand, with tiny sizes; tools/sweep_kernels.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from common import ROOT, usable_devices
+
+sys.path.insert(0, str(ROOT / "tools"))
+
+import gpu_report
+from about import NO_PLOT, About
+from sweeps import measure as module
+from sweeps.cases import Conv, Gemm, cases, sampled
+from sweeps.measure import Ceilings, Row, available, ceiling_of, fill
+from sweeps.report import markdown_table
+
+from clnn.errors import DeviceError
+from clnn.runtime.device import select
+from clnn.runtime.peak_mma import KINDS, check_products, product_rate
+from clnn.runtime.profile import Row as Layer
+
+needs_device = pytest.mark.skipif(not usable_devices(), reason="no usable OpenCL device")
+
+
+def convolved(case, x):
+    """The whole convolution, by windows."""
+    p, ins, outs = case.k // 2, case.ic // case.group, case.oc // case.group
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (p, p), (p, p)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (case.k, case.k), (2, 3))
+    windows = windows[:, :, :: case.s, :: case.s]
+    parts = [
+        np.einsum("nchwij,ocij->nohw", windows[:, g * ins : (g + 1) * ins],
+                  case.weights()[g * outs : (g + 1) * outs].astype(np.float64))
+        for g in range(case.group)
+    ]  # fmt: skip
+    return np.concatenate(parts, 1)
+
+
+@pytest.mark.parametrize("case", [
+    Conv(2, 3, 4, 7, 3), Conv(1, 4, 6, 8, 7, 2), Conv(2, 6, 6, 9, 3, 2, 6), Conv(1, 4, 4, 5, 1, 1, 2),
+], ids=lambda c: c.label)  # fmt: skip
+def test_expected_values_are_those_of_the_whole_convolution(case):
+    x = np.random.default_rng(0).standard_normal(case.shape, np.float32)
+    want = convolved(case, x)
+    assert want.size == case.size()
+    places = np.arange(case.size())
+    np.testing.assert_allclose(case.expected(x, places), want.ravel(), rtol=1e-12, atol=1e-12)
+
+
+def test_expected_values_of_a_product_and_places_that_are_sampled():
+    case = Gemm(5, 7, 9)
+    x = np.random.default_rng(0).standard_normal(case.shape, np.float32)
+    want = x.astype(np.float64) @ case.weights().astype(np.float64)
+    places = sampled(case)
+    assert places[0] == 0 and places[-1] == 34 and len(places) > 10
+    np.testing.assert_allclose(case.expected(x, places), want.ravel()[places])
+
+
+def test_a_sweep_has_every_layer_once():
+    labels = [case.label for case in cases(False)]
+    assert len(set(labels)) == len(labels) > 50
+    assert labels[0] == "gemm 1024x1024x1024" and {c.kind for c in cases(False)} == {
+        "gemm", "conv", "depthwise"}  # fmt: skip
+
+
+def test_kernels_are_held_to_the_ceiling_of_their_units():
+    assert ceiling_of("gemm_mma_tf32_nk_float_t64", "tf32") == "tf32"
+    assert ceiling_of("conv2d_mma_s8_nk_float_k3x3", "int8") == "s8"
+    assert ceiling_of("gemm_tiled_f32_packed", "f16") == "f32"
+    assert ceiling_of("conv2d_direct_s8", "int8") == ""
+    most = Ceilings(100e9, 1e-6, {"f32": 1e12, "f16": 4e12})
+    row = Row("x", "f16")
+    layer = Layer(0, "n", "gemm", "v", "gemm_mma_f16_a", 1, (1,), (1,), 1e-3, 1.0, 1000.0, 20.0,
+                  "", True)  # fmt: skip
+    fill(row, layer, most)
+    assert (row.of_rate, row.of_bandwidth, row.of_bound) == (0.25, 0.2, 0.25)
+    assert "| x | f16 | v | 1000.0 | 1000.0 | 20.0 | f16 | 25 % | 20 % | 25 % |" in "\n".join(
+        markdown_table([row, Row("y", "f32", fault="it crashed")])
+    )
+
+
+def test_numbers_that_clnn_lacks_are_left_out_with_the_reason(monkeypatch):
+    have, lacks = available(["f32", "f16", "f8"])
+    assert have == ["f32", "f16"] and "f8" in lacks["f8"]
+
+
+def test_the_rate_of_tensor_cores_is_checked_or_refused(device):
+    info = select(device)
+    for kind in KINDS:
+        check_products(info, kind)
+    if not info.caps.ptx_mma:
+        with pytest.raises(DeviceError, match=r"runs no mma\.sync"):
+            product_rate(info, "f16")
+
+
+@needs_device
+def test_wrong_values_are_a_fault(monkeypatch):
+    case, info = Gemm(1, 100, 64), select(usable_devices()[0])
+    right = module.measure(case, "f32", info, Ceilings(), "off")
+    assert not right.fault and right.error < 1e-5 and right.seconds > 0
+    monkeypatch.setattr(Gemm, "expected", lambda self, x, places: np.ones(len(places)))
+    assert "wrong values" in module.measure(case, "f32", info, Ceilings(), "off").fault
+
+
+def run(*args, script="sweep_kernels.py"):
+    command = [sys.executable, str(ROOT / "tools" / script), *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=590)
+
+
+@needs_device
+def test_a_sweep_goes_on_past_a_layer_in_which_it_ended(tmp_path):
+    path, page = tmp_path / "sweep.json", tmp_path / "sweep.md"
+    before = {"about": {}, "ceilings": {"bandwidth": 1e9, "rates": {"f32": 1e10}}, "lacks": {},
+              "current": ["gemm 64x64x64", "f32"], "cut": [], "rows": []}  # fmt: skip
+    path.write_text(json.dumps(before))
+    options = ("--small", "--only", "gemm", "--dtypes", "f32", "--json", path, "--markdown", page)
+    done = run(*options, "--resume", "--device", usable_devices()[0])
+    assert done.returncode == 1, done.stderr[-2000:]
+    data = json.loads(path.read_text())
+    ended, right = data["rows"]
+    assert "ended in this layer" in ended["fault"] and right["label"] == "gemm 1x100x64"
+    assert right["of_bound"] > 0 and right["error"] < 1e-5 and data["current"] is None
+    assert "ended in this layer" in page.read_text()
+
+
+def report(tmp_path, *options):
+    env = {**os.environ, "PYTHON": sys.executable}
+    command = ["sh", str(ROOT / "tools" / "gpu_report.sh"), "--small", "--out", str(tmp_path),
+               *map(str, options)]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=590)
+    written = sorted(tmp_path.glob("*.json"))
+    return done, json.loads(written[0].read_text()) if written else None
+
+
+@needs_device
+def test_a_report_of_one_step_and_then_of_another(tmp_path):
+    device = usable_devices()[0]
+    done, found = report(tmp_path, "--device", device, "--steps", "sweep", "--seconds", 500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [s["status"] for s in found["steps"]] == ["done"] and found["data"]["sweep"]["rows"]
+    (page,) = tmp_path.glob("*.md")
+    text = page.read_text()
+    assert "## Layers" in text and "tools/gpu_report.sh --small --out OUT" in text
+    assert str(tmp_path) not in text and str(ROOT) not in text
+    pictures = sorted(p.name for p in tmp_path.glob("*.png"))
+    assert (pictures and pictures[0] in text) or NO_PLOT in text
+    done, found = report(tmp_path, "--device", device, "--steps", "facts", "--seconds", 500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [s["name"] for s in found["steps"]] == ["sweep", "facts"]
+    assert found["data"]["facts"]["local memory, KiB"]["declared"] >= 16
+    assert found["data"]["facts"]["launches"]["alone_us"] > 0
+
+
+@needs_device
+@pytest.mark.exhaustive
+def test_a_whole_report(tmp_path):
+    done, found = report(tmp_path, "--device", usable_devices()[0], "--seconds", 550)
+    assert done.returncode == 0, done.stdout + done.stderr
+    names = {step["name"]: step["status"] for step in found["steps"]}
+    assert names.pop("compiled") == "skipped"
+    assert set(names) == {"doctor", "facts", "sweep", "tests", "tune_digits", "engines"}
+    assert set(names.values()) == {"done"}
+    assert found["data"]["tests"]["passed"] > 0 and not found["data"]["tests"]["failed"]
+    assert found["data"]["engines"]["results"][0]["rows"][0]["error"] < 1e-4
+
+
+def test_a_device_is_chosen_by_type_or_name():
+    devices = [{"index": 0, "type": "cpu", "platform": "PoCL", "name": "Xeon"},
+               {"index": 1, "type": "gpu", "platform": "NVIDIA CUDA", "name": "H100"}]  # fmt: skip
+    chosen = [gpu_report.choose(devices, w) for w in (None, "cpu", "h100", "1", "pocl", "amd")]
+    assert [c and c["index"] for c in chosen] == [1, 0, 1, 1, 0, None]
+    assert gpu_report.choose(devices[:1], None) is devices[0]
+    assert gpu_report.choose([], None) is None
+
+
+def test_no_device_and_wrong_use_end_at_once(tmp_path):
+    done, found = report(tmp_path, "--device", "no such device", "--steps", "sweep")
+    assert done.returncode == 3 and "no usable OpenCL device" in done.stderr and found is None
+    done, _ = report(tmp_path, "--steps", "sweep,other")
+    assert done.returncode == 2 and "other is none of" in done.stderr
+
+
+def test_a_caption_says_what_a_picture_is_of():
+    about = About("H100", "550", "today", ("tools/gpu_report.sh --steps " + "x" * 90,))
+    assert about.caption(100).startswith("H100, driver 550, today\ntools/gpu_report.sh")
+    assert max(map(len, about.caption(60).splitlines())) <= 60
