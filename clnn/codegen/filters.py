@@ -12,6 +12,7 @@ from clnn.layout import TensorLayout
 from clnn.types import S8_LARGEST, Stored
 
 SMALL = ("char", "uchar", "short", "ushort")
+WIDE = 8  # halves of a vector whose address has to be aligned for some compilers
 S8_ZERO = 3 << 22  # 1.5 * 2**23: float32 numbers around it are integers
 S8_BITS = 0x4B400000  # of that float32 number
 
@@ -118,7 +119,7 @@ def load(ctype: str, width: int, pointer: str, where: str, pitch: int = 1) -> st
     if width == 1:
         return element(ctype, pointer, where)
     if isinstance(ctype, Stored) and ctype.cell == "half":
-        return f"vload_half{width}(0, {pointer} + ({where}))"
+        return load_half(width, pointer, where)
     text = f"vload{width}(0, {pointer} + ({where}))"
     if cell(ctype) in SMALL:
         text = small_vector(vec_type(cell(ctype), width), pointer, where)
@@ -147,8 +148,7 @@ def store(width: int, value: str, pointer: str, where: str, ctype: str = "") -> 
     """
     n = "" if width == 1 else str(width)
     if isinstance(ctype, Stored) and ctype.cell == "half":
-        at = f"{where}, {pointer}" if width == 1 else f"0, {pointer} + ({where})"
-        return f"vstore_half{n}_rte({value}, {at});"
+        return store_half(width, value, pointer, where)
     if isinstance(ctype, Stored) and ctype.cell == "char":
         return _store_bytes(width, value, pointer, where, ctype)
     if isinstance(ctype, Stored):
@@ -163,6 +163,30 @@ def store(width: int, value: str, pointer: str, where: str, ctype: str = "") -> 
         at = small_vector(vec_type(ctype, width), pointer, where, const="")
         return f"{at} = {value};"
     return f"vstore{width}({value}, 0, {pointer} + ({where}));"
+
+
+def load_half(width: int, pointer: str, where: str) -> str:
+    """Return an expression of `width` halves at pointer[where] in global memory as floats.
+
+    Wide vectors go through registers: a CPU compiler takes their addresses for aligned.
+    """
+    if width == 1:
+        return f"vload_half({where}, {pointer})"
+    if width < WIDE:
+        return f"vload_half{width}(0, {pointer} + ({where}))"
+    bits = small_vector(f"ushort{width}", pointer, where)
+    return f"({{ ushort{width} h_ = {bits}; vload_half{width}(0, (__private const half *)&h_); }})"
+
+
+def store_half(width: int, value: str, pointer: str, where: str) -> str:
+    """Return a statement that stores floats as `width` halves, rounded to nearest, ties to even."""
+    if width == 1:
+        return f"vstore_half_rte({value}, {where}, {pointer});"
+    if width < WIDE:
+        return f"vstore_half{width}_rte({value}, 0, {pointer} + ({where}));"
+    bits = f"ushort{width} h_; vstore_half{width}_rte({value}, 0, (__private half *)&h_);"
+    at = small_vector(f"ushort{width}", pointer, where, const="")
+    return f"{{ {bits} {at} = h_; }}"
 
 
 def small_vector(vector: str, pointer: str, where: str, const: str = "const ") -> str:
@@ -215,6 +239,8 @@ HELPERS: dict[str, Any] = {
     "vec_type": vec_type,
     "load": load,
     "store": store,
+    "load_half": load_half,
+    "store_half": store_half,
     "element": element,
     "small_vector": small_vector,
     "cell": cell,

@@ -11,7 +11,7 @@ ${load(from_type, width, pointer, where, pitch)}\
 % elif from_type == "half" and (width == 1 or pitch == 0):
 (${vec_type(to_type, width)})(vload_half(${where}, ${pointer}))\
 % elif from_type == "half":
-vload_half${n}(0, ${pointer} + (${where}))\
+${load_half(width, pointer, where)}\
 % else:
 convert_${to_type}${n}(${load(from_type, width, pointer, where, pitch)})\
 % endif
@@ -21,7 +21,7 @@ convert_${to_type}${n}(${load(from_type, width, pointer, where, pitch)})\
 % if from_type == to_type:
 ${store(width, value, pointer, where, to_type)}\
 % elif to_type == "half":
-vstore_half${n}_rte(${value}, 0, ${pointer} + (${where}));\
+${store_half(width, value, pointer, where)}\
 % else:
 ${store(width, f"convert_{to_type}{n}({value})", pointer, where, to_type)}\
 % endif

@@ -85,6 +85,11 @@ def test_every_variant_takes_storage_in_16_bits(device, name, dtype):
     check_op(device, spec, arrays, consts=consts, dtype=dtype)
 
 
+def test_wide_vectors_of_halves_begin_anywhere(device):
+    """Rows of 200 bytes, and a last vector that overlaps the one before it."""
+    check_op(device, Softmax((1,)), [normal((7, 100))], dtype="f16")
+
+
 @pytest.mark.parametrize("name", ["conv3x3", "depthwise", "eltwise", "max_pool", "global"])
 def test_layouts_and_borders_of_the_caller(device, name):
     spec, shapes, consts = CASES[name]
