@@ -274,3 +274,17 @@ def test_trained_networks(device, shared_folder, name, least):
     with clnn.compile_model(folder / "model.onnx", device, INT8, calibration=samples) as session:
         got = session({"input": x})["output"]
     assert got.argmax() == want.argmax() and snr(got, want) >= least
+
+
+def test_layers_of_a_perceptron_hand_on_bytes(device):
+    """Products after one another, with their own activations: one conversion, at the input."""
+    b = Builder(x=(5, 24))
+    at = b.steps("relu", b.add(Gemm(), "x", b.const(24, 40), b.const(40)))
+    at = b.steps("relu", b.add(Gemm(trans_b=True), at, b.const(36, 40), b.const(36)))
+    graph = b.graph(b.add(Gemm(), at, b.const(36, 10)))
+    feeds = {"x": normal((5, 24))}
+    with clnn.compile_model(graph, device, INT8, calibration=[feeds]) as session:
+        got, small = session(feeds)["out0"], session.plan.graph
+    assert kinds(small).count("s8") == 3 and kinds(small).count("convert") == 1
+    right = reference_values(graph, feeds)[graph.outputs["out0"]]
+    assert np.abs(got - right).max() <= 0.04 * np.abs(right).max()
