@@ -176,7 +176,7 @@ def _compare(
         return _tool(
             "compare_engines.py", *models, "--engines", ",".join(engines), "--shared",
             "--device", job.device, "--batch", batches, "--threads", os.cpu_count() or 1,
-            "--time", seconds, "--budget", f"{0.9 * allowed:.0f}",
+            "--time", seconds, "--budget", f"{0.9 * allowed - 3:.0f}",
             "--limit", f"{max(20.0, allowed / 2):.0f}", "--json", job.data(name),
             "--plot", job.file(f"{name}.png"),
         )  # fmt: skip
