@@ -11,6 +11,7 @@ from clnn import logs
 from clnn.errors import SettingError
 from clnn.graph.calibration import Observer, check_ranges, read_ranges
 from clnn.graph.ir import Graph
+from clnn.graph.mapped import forget, mapped_files
 from clnn.graph.passes import optimise
 from clnn.graph.passes.quantise import observed, quantise
 from clnn.graph.passes.store import store_as
@@ -55,10 +56,12 @@ def compile_model(
     logs.configure()
     warn_unknown()
     options = options or Options()
-    graph = load_graph(model, shapes)
+    tuned = options.tune in ("quick", "full")
+    graph = load_graph(model, shapes, mapped=not tuned)
     info = select(device)
     graph = prepare(graph, options, calibration, device)
-    if options.tune in ("quick", "full"):
+    forget(mapped_files(graph.consts.values()))
+    if tuned:
         from clnn.tune.tuner import Wish, tune_graph
 
         report = tune_graph(graph, info, options, Wish(options.tune, resume=True))
@@ -163,13 +166,19 @@ def prepare(
 def load_graph(
     model: str | os.PathLike[str] | bytes | Graph | Any,
     shapes: Mapping[str, Sequence[int] | int] | None = None,
+    *,
+    mapped: bool = False,
 ) -> Graph:
-    """Return the Graph of a model, before any pass."""
+    """Return the Graph of a model, before any pass.
+
+    mapped: large constants are mapped from the model's files, which must stay as they are while
+    the Graph is used.
+    """
     if isinstance(model, Graph):
         return model
     from clnn.importers.onnx import import_onnx
 
-    return import_onnx(model, shapes)
+    return import_onnx(model, shapes, mapped=mapped)
 
 
 def devices() -> list[DeviceInfo]:

@@ -51,6 +51,12 @@ SETTINGS: dict[str, Setting] = {
             "device when none is named: auto, cpu, gpu, index or part of a name",
         ),
         Setting(
+            "CLNN_DRIVERS",
+            "needed",
+            _choice("needed", "all"),
+            "OpenCL drivers that a process loads: those of the devices it uses, or all",
+        ),
+        Setting(
             "CLNN_CACHE_DIR",
             "",
             str,
@@ -105,6 +111,26 @@ SETTINGS: dict[str, Setting] = {
             "largest tensor that a model may ask for",
         ),
     )
+}
+
+
+# Variables of others that clnn sets in its own process, unless they are set: name -> (value, why).
+GIVEN: dict[str, tuple[str, str]] = {
+    "PYOPENCL_NO_CACHE": ("1", "clnn keeps built programs itself"),
+    "POCL_CACHE_DIR": (
+        "",
+        "a folder of the process alone: PoCL's own cache races between processes",
+    ),
+    "POCL_WORK_GROUP_SPECIALIZATION": (
+        "0",
+        "kernels fix their work-group size, so PoCL gains nothing by compiling each one twice",
+    ),
+    "CL_CONFIG_CPU_VECTORIZER_MODE": (
+        "1",
+        "kernels for CPUs have vectors of their own; Intel's compiler takes nine times as long, and"
+        " has crashed, where it looks for more across work-items",
+    ),
+    "OCL_ICD_VENDORS": ("", "a folder that registers forgotten drivers beside the others"),
 }
 
 

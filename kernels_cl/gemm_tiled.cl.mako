@@ -13,7 +13,7 @@ Params   name | m, n, k | a, dst: pitches (row, column) | row, panel | b_moves: 
          batch: extents and pitches of the outer loops, in the order a, b, dst, extras |
          extras: node input -> (number, pitches) | scales: node input -> factor | steps | wg |
          types: of a, b, and dst and extras |
-         blocks_first | shift
+         blocks_first | shift | aligned: vectors of b are
 Tunables mr {1..30} | nv {1,2,3,4} | vw {1,4,8,16} | parts {1,2,4..}
 </%doc>
 <%namespace name="lp" file="_common/loops.cl.mako"/>
@@ -129,9 +129,12 @@ __kernel void ${name}(
     ${V} c${r}_${v} = (${V})(0);
 %  endfor
 % endfor
+% if aligned:
+#pragma unroll 4
+% endif
     for (int i = from; i < to; ++i) {
 % for v in range(nv):
-        const ${V} b${v} = ${load(bt, vw, "w", str(v * vw))};
+        const ${V} b${v} = ${f"*(__global const {V} *)(w + {v * vw})" if aligned else load(bt, vw, "w", str(v * vw))};
 % endfor
 % for r in range(mr):
         {

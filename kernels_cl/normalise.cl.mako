@@ -55,7 +55,7 @@ Params   name | ctype | rows: Rows | stage | centre: the mean is taken away | ep
         put = capture(rw.put, rows, "y_", slot, rows.vw, "dst", at(last), rows.lane_pitches[last], skip)
         return f"const {V} x_ = {x}; {V} y_ = {away('x_', slot)} * {m.of(rows, 'scale', slot)}; {chain} {put}"
 %>
-${group_size(wg)}
+${rw.extensions(rows)}${group_size(wg)}
 __kernel void ${name}(
     __global const ${ctype} *src_base, const int src_offset,
 % if stage == "stats":
@@ -71,7 +71,7 @@ __kernel void ${name}(
 % endif
 {
 % if rows.group > 1 and measures:
-    __local ${ctype} shared_[${rows.group}];
+    __local ${ctype} shared_[${rows.group * rows.beside}];
 % endif
 % if apart:
     const int part = get_global_id(1);

@@ -55,7 +55,7 @@ Params   name | ctype, result: of src, and of dst and operands | rows: Rows | va
 % if own:
 ${ex.define([rows.vw])}
 % endif
-${group_size(wg)}
+${rw.extensions(rows)}${group_size(wg)}
 __kernel void ${name}(
 % if from_scratch:
     __global const int *scratch_base, const int scratch_offset,
@@ -72,7 +72,7 @@ __kernel void ${name}(
 % endif
 {
 % if rows.group > 1:
-    __local ${ctype} shared_[${rows.group}];
+    __local ${ctype} shared_[${rows.group * rows.beside}];
 % endif
 % if rows.parts > 1:
     const int part = get_global_id(1);

@@ -50,7 +50,7 @@ NaN      a NaN, an infinity, or nothing but -infinity makes the whole row NaN
 % if own_exp:
 ${ex.define([rows.vw])}
 % endif
-${group_size(wg)}
+${rw.extensions(rows)}${group_size(wg)}
 __kernel void ${name}(
     __global const ${cell(ctype)} *src_base, const int src_offset,
 % for k in operands.values():
@@ -59,7 +59,7 @@ __kernel void ${name}(
     __global ${cell(ctype)} *dst_base, const int dst_offset)
 {
 % if rows.group > 1:
-    __local ${ctype} shared_[${rows.group}];
+    __local ${ctype} shared_[${rows.group * rows.beside}];
 % endif
     __global const ${cell(ctype)} *src = src_base + src_offset;
 % for k in operands.values():

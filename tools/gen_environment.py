@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from clnn.settings import SETTINGS
+from clnn.settings import GIVEN, SETTINGS
 
 PATH = Path(__file__).resolve().parent.parent / "docs" / "environment.md"
 
@@ -19,7 +19,14 @@ def text() -> str:
     head = ["# Environment variables", "",
             "A variable that begins with `CLNN_` and is not in this table is warned about.", "",
             "| variable | default | meaning |", "| --- | --- | --- |"]  # fmt: skip
-    return "\n".join([*head, *rows]) + "\n"
+    given = [
+        f"| `{name}` | {f'`{value}`' if value else 'a folder'} | {why} |"
+        for name, (value, why) in GIVEN.items()
+    ]
+    more = ["", "## Variables of others", "",
+            "clnn sets these in its own process and in its children where they are not set.", "",
+            "| variable | value | why |", "| --- | --- | --- |"]  # fmt: skip
+    return "\n".join([*head, *rows, *more, *given]) + "\n"
 
 
 def main() -> int:

@@ -19,6 +19,10 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from clnn.ops._base import Array, OpSpec, Problem, Variant
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "golden")]
@@ -220,6 +224,58 @@ def convolutions() -> Iterator[tuple[str, str]]:
             yield params["name"], render("conv2d_mma.cl.mako", params)
 
 
+def work_groups() -> Iterator[tuple[str, str]]:
+    """Yield (kernel, source) of kernels of work-groups and of Winograd's transforms, for a GPU.
+
+    Products of 1024 x 1024 x 1024 and convolutions 3x3 of 128 channels, 8 images of 56x56: each
+    shape of tile among the candidates.
+    """
+    import numpy as np
+
+    from clnn.codegen.render import render
+    from clnn.ops._functions import Step
+    from clnn.ops._window import Window
+    from clnn.ops.conv2d import Conv2d
+    from clnn.ops.gemm import Gemm
+
+    relu, window = (Step("relu"),), Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
+    made = [
+        *candidates(Gemm(steps=relu), (1024, 1024), np.zeros((1024, 1024), np.float32)),
+        *candidates(
+            Conv2d(window, steps=relu), (8, 128, 56, 56), np.zeros((128, 128, 3, 3), np.float32)
+        ),
+    ]
+    seen = set()
+    chosen = (v for v in made if "workgroup" in v.name or "fused" in v.name)
+    for launch in (la for v in chosen for la in v.launches):
+        tile = launch.params.get("tile")
+        shown = tile and (tile.bm, tile.bn, tile.tm, tile.tn, tile.stages)
+        key = (launch.template, shown or launch.params["name"])
+        if key not in seen:
+            seen.add(key)
+            yield str(launch.params["name"]), render(launch.template, launch.params)
+
+
+def candidates(spec: OpSpec, shape: tuple[int, ...], constant: Array) -> list[Variant]:
+    """Return the candidates of a node with one input and one constant, on a GPU."""
+    from sources import GPU, make_plan
+
+    from clnn.graph.ir import Graph, Node, check
+    from clnn.types import TensorType
+
+    types = {"x": TensorType(shape), "w": TensorType(constant.shape)}
+    types["y"] = spec.infer([types["x"], types["w"], None])[0]
+    node = Node("node", spec, ("x", "w", None), ("y",))
+    found: list[Variant] = []
+
+    def note(node: Node, problem: Problem, variants: Sequence[Variant]) -> Variant:
+        found.extend(node.spec.candidates(problem))
+        return variants[0]
+
+    make_plan(check(Graph((node,), types, {"w": constant}, ("x",), {"y": "y"})), GPU, note)
+    return found
+
+
 def portable() -> Iterator[tuple[str, str]]:
     """Yield (kernel, source): one of each other template, as small networks use it on a GPU."""
     from small_graphs import GRAPHS
@@ -247,7 +303,7 @@ def rows_of(tools: Tools, only: str) -> list[Row]:
         for kernel, source in (*with_ptx(), *convolutions()):
             if only in kernel:
                 rows += [(kernel, *found) for found in on_nvidia(tools, source, folder)]
-        for kernel, source in portable():
+        for kernel, source in (*work_groups(), *portable()):
             if only in kernel:
                 rows += [(kernel, *found) for found in on_nvidia(tools, source, folder)]
                 rows += [(kernel, *found) for found in on_amd(tools, source, folder)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from clnn.errors import PlanError
@@ -34,7 +34,7 @@ class Graph:
 
     nodes: tuple[Node, ...]
     types: dict[str, TensorType]
-    consts: dict[str, Array] = field(default_factory=dict)
+    consts: Mapping[str, Array] = field(default_factory=dict)
     inputs: tuple[str, ...] = ()
     outputs: dict[str, str] = field(default_factory=dict)
     name: str = ""

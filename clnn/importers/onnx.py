@@ -21,7 +21,7 @@ from clnn.importers.onnx_build import GraphBuilder, refuse_half
 from clnn.importers.onnx_functions import Body, model_body, model_functions, standard_body
 from clnn.importers.onnx_legacy import OLDEST_OPSET, modernise
 from clnn.importers.onnx_limits import MAX_DEPTH, Budget, default_domain, show
-from clnn.importers.onnx_load import load_model
+from clnn.importers.onnx_load import Loaded, load_parts
 from clnn.importers.onnx_nodes import Consts, all_made, blamed, check_node, find_importer
 from clnn.importers.onnx_order import ordered
 from clnn.importers.onnx_report import Problem, missing_reason, refuse
@@ -47,21 +47,23 @@ def import_onnx(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
     shapes: Shapes | None = None,
     values: Mapping[str, Array] | None = None,
+    *,
+    mapped: bool = False,
 ) -> Graph:
     """Return the Graph of an ONNX model.
 
     shapes: input name -> shape, or name of a symbolic dimension -> extent. values: data of inputs
     that may be taken as constants where an op needs one (a shape, axes, pads); inputs that are so
-    taken are no inputs of the Graph. At least one input stays one.
+    taken are no inputs of the Graph. At least one input stays one. mapped: large constants are
+    mapped from the model's files, which must stay as they are while the Graph is used.
     Raises ModelError for a file that is not a safe and valid model, ShapeError for dimensions that
     stay open, UnsupportedOpError with every node that clnn cannot run.
     """
-    proto, folder = load_model(model)
+    loaded = load_parts(model, mapped)
     fixed: dict[str, Array] = {}
     while True:
-        run = _Import(
-            proto, TensorReader(folder, Budget()), dict(shapes or {}), fixed, values or {}
-        )
+        tensors = TensorReader(loaded.folder, Budget(), loaded.mapped)
+        run = _Import(loaded, tensors, dict(shapes or {}), fixed, values or {})
         run.walk_all()
         more = run.wanted - set(fixed)
         if not more or len(run.inputs) <= len(more):
@@ -73,7 +75,7 @@ def import_onnx(
 class _Import:
     """One import: the model, what was given with it, and what became of it so far."""
 
-    proto: onnx.ModelProto
+    loaded: Loaded
     tensors: TensorReader
     shapes: Shapes
     fixed: Mapping[str, Array]
@@ -83,6 +85,7 @@ class _Import:
     inputs: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.proto = self.loaded.proto
         self.build = GraphBuilder(self.tensors.budget)
         self.functions = model_functions(self.proto)
 
@@ -91,7 +94,7 @@ class _Import:
         graph = self.proto.graph
         opsets = {default_domain(o.domain): int(o.version) for o in self.proto.opset_import}
         self.scope = Scope({}, opsets)
-        self._initializers(graph, self.scope)
+        self._initializers(graph, self.scope, self.loaded.large)
         given = [v for v in graph.input if v.name not in self.scope.names]
         shapes = input_shapes([v for v in given if v.type.HasField("tensor_type")], self.shapes)
         for value in given:
@@ -118,9 +121,11 @@ class _Import:
             Graph(tuple(build.nodes), build.types, consts, names, outputs, self.proto.graph.name)
         )
 
-    def _initializers(self, graph: onnx.GraphProto, scope: Scope) -> None:
-        for tensor in graph.initializer:
-            array = self.tensors.array(tensor)
+    def _initializers(
+        self, graph: onnx.GraphProto, scope: Scope, large: Mapping[int, memoryview] | None = None
+    ) -> None:
+        for place, tensor in enumerate(graph.initializer):
+            array = self.tensors.array(tensor, (large or {}).get(place))
             scope.names[tensor.name] = self.build.constant(tensor.name, array)
         for sparse in graph.sparse_initializer:
             name = sparse.values.name

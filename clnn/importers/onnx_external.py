@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import stat
 from collections.abc import Iterator
@@ -13,15 +14,19 @@ import onnx
 from clnn.errors import ModelError
 from clnn.importers.onnx_limits import show
 
+_LEAST_MAPPED = 2**20  # bytes; a process may have some ten thousand mappings
 _KEYS = ("location", "offset", "length")
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a fifo must not wait for its writer.
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
-def read_external(tensor: onnx.TensorProto, nbytes: int, folder: Path | None) -> bytes:
+def read_external(
+    tensor: onnx.TensorProto, nbytes: int, folder: Path | None, mapped: bool = False
+) -> bytes | memoryview:
     """Return the `nbytes` bytes of a tensor's data from its file inside `folder`.
 
+    mapped: large data is mapped from the file, which must then stay as it is.
     Raises ModelError for a location that leaves the folder, a link, something that is no regular
     file, or a range that the file does not have. Nothing is allocated before that.
     """
@@ -40,7 +45,7 @@ def read_external(tensor: onnx.TensorProto, nbytes: int, folder: Path | None) ->
     if length != nbytes:
         raise ModelError(f"{what} has length {length}; its shape and type want {nbytes} bytes.")
     with _opened(folder, _parts(info.get("location", ""), what), what) as handle:
-        return _read(handle, offset, nbytes, what)
+        return _read(handle, offset, nbytes, what, mapped and nbytes >= _LEAST_MAPPED)
 
 
 def _number(text: str, what: str) -> int:
@@ -89,13 +94,17 @@ def _opened(folder: Path, parts: tuple[str, ...], what: str) -> Iterator[int]:
         yield handle
 
 
-def _read(handle: int, offset: int, nbytes: int, what: str) -> bytes:
+def _read(handle: int, offset: int, nbytes: int, what: str, mapped: bool) -> bytes | memoryview:
     size = os.fstat(handle).st_size
     if offset + nbytes > size:
         raise ModelError(
             f"{what} is bytes {offset} to {offset + nbytes} of a file of {size} bytes. "
             "The file is cut short or does not belong to the model."
         )
+    if mapped:
+        before = offset % mmap.ALLOCATIONGRANULARITY
+        whole = mmap.mmap(handle, before + nbytes, access=mmap.ACCESS_READ, offset=offset - before)
+        return memoryview(whole)[before:]
     with os.fdopen(os.dup(handle), "rb") as file:
         file.seek(offset)
         data = file.read(nbytes)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from clnn.errors import ModelError
 from clnn.importers.onnx_checks import check_model
+from clnn.importers.onnx_wire import separate
 from clnn.settings import setting
 
 _PROTOBUF_LIMIT = 2**31 - 1
-_SHOWN_BYTES = 16
+_SHOWN_BYTES, _LONGEST_MAGIC = 16, 64
 
 # What files that are no ONNX models begin with (offset, bytes), and what they are.
 _OTHERS = (
@@ -34,35 +39,72 @@ _OTHERS = (
     (0, b"{", "It is JSON text."),
 )
 
+Split = Callable[[memoryview], "tuple[bytes, dict[int, memoryview]]"]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A parsed model whose structure is checked.
+
+    folder: of the model's file, where external data may lie (None: it is no file). large: data of
+    initializers that `proto` lacks, by position. mapped: whether data is mapped from files.
+    """
+
+    proto: onnx.ModelProto
+    folder: Path | None = None
+    large: Mapping[int, memoryview] = field(default_factory=dict)
+    mapped: bool = False
+
 
 def load_model(
     model: str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto,
 ) -> tuple[onnx.ModelProto, Path | None]:
-    """Return a parsed model whose structure is checked, and the folder for external data.
+    """Return a whole model, parsed and checked, and the folder for external data.
 
     The folder is None where the model is not a file. A ModelProto is checked and left as it is.
     Raises ModelError.
     """
-    folder = None
+    made = _loaded(model, False, _whole)
+    return made.proto, made.folder
+
+
+def load_parts(
+    model: str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto,
+    mapped: bool = False,
+) -> Loaded:
+    """Return a model as load_model does, with the data of large initializers beside it.
+
+    mapped: take data from the file as it is needed, instead of reading it now; the file must then
+    stay as it is for as long as that data is used. Raises ModelError.
+    """
+    return _loaded(model, mapped, separate)
+
+
+def _whole(data: memoryview) -> tuple[bytes, dict[int, memoryview]]:
+    return bytes(data), {}
+
+
+def _loaded(model: Any, mapped: bool, split: Split) -> Loaded:
     if isinstance(model, onnx.ModelProto):
-        proto = model
-        if not (proto.graph.node or proto.graph.output):
+        if not (model.graph.node or model.graph.output):
             raise ModelError("the given ModelProto holds no graph. Pass a complete model.")
+        made = Loaded(model)
     elif isinstance(model, (bytes, bytearray, memoryview)):
-        proto = _parse(bytes(model), "the given data")
+        made = _parse(memoryview(bytes(model)), "the given data", split)
     elif isinstance(model, (str, os.PathLike)):
         path = Path(os.fspath(model))
-        proto, folder = _parse(_read(path), repr(str(path))), path.parent
+        made = _parse(_read(path, mapped), repr(str(path)), split)
+        made = replace(made, folder=path.parent, mapped=mapped)
     else:
         raise ModelError(
             f"a model was given as {type(model).__name__}. Pass the path of an .onnx file, its "
             "bytes or an onnx.ModelProto."
         )
-    check_model(proto)
-    return proto, folder
+    check_model(made.proto)
+    return made
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, mapped: bool) -> memoryview:
     """Return a file's bytes, of a regular file that is not over the limit only."""
     limit = min(int(setting("CLNN_MAX_BYTES")), _PROTOBUF_LIMIT)
     try:
@@ -75,8 +117,10 @@ def _read(path: Path) -> bytes:
     try:
         status = os.fstat(handle)
         _check_file(path, status, limit)
+        if mapped and status.st_size:
+            return memoryview(mmap.mmap(handle, status.st_size, access=mmap.ACCESS_READ))
         with os.fdopen(os.dup(handle), "rb") as file:
-            return file.read(status.st_size)
+            return memoryview(file.read(status.st_size))
     finally:
         os.close(handle)
 
@@ -93,18 +137,20 @@ def _check_file(path: Path, status: os.stat_result, limit: int) -> None:
         )
 
 
-def _parse(data: bytes, where: str) -> onnx.ModelProto:
+def _parse(data: memoryview, where: str, split: Split) -> Loaded:
     proto = onnx.ModelProto()
+    small, large = split(data)
     reason = "it holds no graph"
     try:
-        proto.ParseFromString(data)
+        proto.ParseFromString(small)
         if proto.graph.node or proto.graph.output:
-            return proto
+            return Loaded(proto, large=large)
     except (DecodeError, ValueError, RecursionError) as err:
         reason = str(err).strip().rstrip(".") or type(err).__name__
+    start = bytes(data[:_LONGEST_MAGIC])
     raise ModelError(
         f"{where} is not an ONNX model: {reason}. It has {len(data)} bytes and begins with "
-        f"{data[:_SHOWN_BYTES]!r}.{_guess(data)}"
+        f"{start[:_SHOWN_BYTES]!r}.{_guess(start)}"
     )
 
 

@@ -31,13 +31,20 @@ _COMPLEX = (TensorProto.COMPLEX64, TensorProto.COMPLEX128)
 
 @dataclass
 class TensorReader:
-    """Reads the tensors of one model. folder: where external data may lie (None: nowhere)."""
+    """Reads the tensors of one model.
+
+    folder: where external data may lie (None: nowhere). mapped: whether it is mapped.
+    """
 
     folder: Path | None
     budget: Budget
+    mapped: bool = False
 
-    def array(self, tensor: onnx.TensorProto) -> Array:
-        """Return a tensor's values; strings as objects. Raises ModelError."""
+    def array(self, tensor: onnx.TensorProto, raw: memoryview | None = None) -> Array:
+        """Return a tensor's values; strings as objects. Raises ModelError.
+
+        raw: its raw data, where that was taken out of the tensor.
+        """
         what = f"tensor {show(tensor.name)}"
         count = check_dims(what, tensor.dims)
         if tensor.HasField("segment"):
@@ -46,14 +53,16 @@ class TensorReader:
         nbytes = _stored_bytes(tensor.data_type, dtype, count)
         self.budget.take_stored(max(nbytes, count * dtype.itemsize), what)
         if tensor.data_location == TensorProto.EXTERNAL:
-            return _decode(tensor, dtype, read_external(tensor, nbytes, self.folder))
+            data = read_external(tensor, nbytes, self.folder, self.mapped)
+            return _decode(tensor, dtype, data)
         if tensor.HasField("raw_data"):
-            if len(tensor.raw_data) != nbytes or dtype.kind == "O":
+            data = tensor.raw_data if raw is None else raw
+            if len(data) != nbytes or dtype.kind == "O":
                 raise ModelError(
-                    f"{what} holds {len(tensor.raw_data)} bytes; shape {list(tensor.dims)} of "
+                    f"{what} holds {len(data)} bytes; shape {list(tensor.dims)} of "
                     f"{dtype} wants {nbytes}. The file is not valid."
                 )
-            return _decode(tensor, dtype, tensor.raw_data)
+            return _decode(tensor, dtype, data)
         return _from_fields(tensor, dtype, count, what)
 
     def dense(self, sparse: onnx.SparseTensorProto) -> Array:
@@ -92,10 +101,10 @@ def _stored_bytes(data_type: int, dtype: np.dtype[Any], count: int) -> int:
     return count * dtype.itemsize if bits is None else -(-count * bits // 8)
 
 
-def _decode(tensor: onnx.TensorProto, dtype: np.dtype[Any], data: bytes) -> Array:
+def _decode(tensor: onnx.TensorProto, dtype: np.dtype[Any], data: bytes | memoryview) -> Array:
     shape = tuple(int(d) for d in tensor.dims)
     if tensor.data_type in _PACKED:
-        plain = TensorProto(dims=shape, data_type=tensor.data_type, raw_data=data)
+        plain = TensorProto(dims=shape, data_type=tensor.data_type, raw_data=bytes(data))
         return np.asarray(numpy_helper.to_array(plain))
     if dtype == np.bool_:
         return np.asarray(np.frombuffer(data, np.uint8).reshape(shape) != 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any, ClassVar
 
 import numpy.typing as npt
@@ -283,8 +284,9 @@ class ViewSpec(OpSpec):
 def grid(target: Target, *extents: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return (global, local) work sizes for `extents` work-items, first extent fastest.
 
-    CPU devices get local size 1. Others get a local size of up to 64 along the first extent, with
-    the global size rounded up: kernels must return where an id is beyond its extent.
+    CPU devices get local size 1. Others get groups of up to 64: along the first extent, with the
+    global size rounded up, so that kernels must return where an id is beyond it; where it is short,
+    along divisors of the others.
     """
     sizes = [max(e, 1) for e in extents] or [1]
     if target.is_cpu:
@@ -292,8 +294,11 @@ def grid(target: Target, *extents: int) -> tuple[tuple[int, ...], tuple[int, ...
     local = min(64, target.max_work_group)
     while local > 1 and local // 2 >= sizes[0]:
         local //= 2
-    rounded = -(-sizes[0] // local) * local
-    return (rounded, *sizes[1:]), (local, *(1 for _ in sizes[1:]))
+    rounded, group = -(-sizes[0] // local) * local, [local]
+    for extent in sizes[1:]:
+        most = min(64, target.max_work_group) // prod(group)
+        group.append(next(d for d in range(most, 0, -1) if extent % d == 0))
+    return (rounded, *sizes[1:]), tuple(group)
 
 
 def vector_width(extent: int, widest: int, operands: Sequence[tuple[int, int]] = ()) -> int:

@@ -24,7 +24,8 @@ from clnn.ops._scales import last_args, stored_types
 from clnn.ops._steps import heavy, operand_args, operand_layouts
 from clnn.ops._stream import streams
 from clnn.ops._tiles import Extents, Tile, conv_tiles
-from clnn.ops._winograd import Plan, cold_cycles, matrices, pack, plan, plans
+from clnn.ops._winograd import ERRORS, MARGINS, Plan, cold_cycles, matrices, pack, plan, plans
+from clnn.ops._winograd_groups import winograd_groups
 from clnn.types import I8, I16, U8
 
 if TYPE_CHECKING:
@@ -38,9 +39,6 @@ OTHER_ORDER = 1.04  # cost of the group order that the size of the weights speak
 SPREAD_ITEMS = 512  # work-items that a GPU's compute unit should have
 TILES_BESIDE = 8  # register tiles that are worth a measurement beside work-groups' tiles
 PLAIN_LOTS = 4  # cost of lots of products in C against one by one
-ERRORS = {2: 2e-5, 4: 1e-4, 6: 2e-4}  # of Winograd's products, by the extent of their tiles
-# By which Winograd's estimate must beat the direct one's; transforms of 8 x 8 cost most.
-MARGINS = {2: 1.15, 4: 1.15, 6: 1.8}
 
 
 @dataclass(frozen=True)
@@ -376,14 +374,15 @@ def winograd(spec: Conv2d, problem: Problem, every: bool = False) -> list[Varian
         spec.arith is FLOAT
         and plain
         and target.winograd
-        and target.is_cpu
         and not problem.narrowed
         and has_border(spec, problem)
-        and _reads_vectors(spec, problem)
-        and innermost(problem.outputs[0].layout)
     ):
         return []
     params = _common(spec, problem)
+    if not target.is_cpu:
+        return winograd_groups(spec, problem, params, every)
+    if not (_reads_vectors(spec, problem) and innermost(problem.outputs[0].layout)):
+        return []
     src, dst = params["src"], params["dst"]
     ic, vw = src.shape[1], target.vector
     if ic % vw or dst.shape[1] % vw:

@@ -20,23 +20,26 @@ def pack_weights(
 ) -> Array:
     """Return weights (oc, ic, kernel...) as [group * blocks][kernel...][ic][channels of a block].
 
-    lot: so many input channels of one output channel are neighbours, [ic / lot][channels][lot],
+    A view of them where nothing has to be added. lot: so many input channels of one output channel
+    are neighbours, [ic / lot][channels][lot],
     4 of bytes or 2 of shorts. channelwise: input channels come before the kernel. halves: 2 splits
     each vector of weights in w = low + 256 * high, [channels / vw][2][vw].
     """
     oc, ic = weights.shape[:2]
     per, taps = oc // group, int(np.prod(weights.shape[2:], dtype=np.int64))
     blocks = -(-per // tile.channels)
-    full = np.zeros((group, blocks * tile.channels, ic, taps), weights.dtype)
-    full[:, :per] = weights.reshape(group, per, ic, taps)
+    full = weights.reshape(group, per, ic, taps)
+    if blocks * tile.channels > per:
+        full = np.zeros((group, blocks * tile.channels, ic, taps), weights.dtype)
+        full[:, :per] = weights.reshape(group, per, ic, taps)
     split = full.reshape(group, blocks, tile.channels, ic, taps)
     if channelwise:
-        return np.ascontiguousarray(split.transpose(0, 1, 3, 4, 2))
+        return split.transpose(0, 1, 3, 4, 2)
     if lot > 1:
         lots = split.reshape(group, blocks, tile.channels, ic // lot, lot, taps)
         packed = lots.transpose(0, 1, 5, 3, 2, 4).astype(np.int8 if lot == 4 else np.int16)
         return _split(packed, tile) if halves > 1 else np.ascontiguousarray(packed)
-    return np.ascontiguousarray(split.transpose(0, 1, 4, 3, 2))
+    return split.transpose(0, 1, 4, 3, 2)
 
 
 def _split(packed: Array, tile: Tile) -> Array:

@@ -225,15 +225,17 @@ def panels_for(k: int, n: int, tile: Tile, target: Target) -> Panels:
 
 
 def pack_panels(b: Array, panels: Panels) -> Array:
-    """Return matrices (..., k, n) packed, columns padded with zeros."""
+    """Return matrices (..., k, n) packed, columns padded with zeros; a view where that will do."""
     *outer, k, n = b.shape
     blocks = -(-n // panels.width)
-    full = np.zeros((*outer, k, blocks * panels.width), np.float32)
-    full[..., :n] = b
+    full = b
+    if blocks * panels.width > n or b.dtype != np.float32:
+        full = np.zeros((*outer, k, blocks * panels.width), np.float32)
+        full[..., :n] = b
     if panels.row != panels.width or blocks == 1:
         return full
     split = full.reshape(*outer, k, blocks, panels.width)
-    return np.ascontiguousarray(np.moveaxis(split, -2, -3))
+    return np.moveaxis(split, -2, -3)
 
 
 def packed_view(b: TensorLayout, panels: Panels) -> TensorLayout:

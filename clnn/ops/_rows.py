@@ -6,6 +6,9 @@ chunks where it is long). Vectors lie along a row, or across rows, each lane a r
 
     along:   r r r r    a vector holds neighbours of one row; lanes are folded at the end
     across:  a b c d    a vector holds one element of each of the rows a, b, c, d
+
+On GPUs the members of a work-group share a row, or `beside` rows that lie across, where there would
+be too few work-items else; they fold what each found in local memory.
 """
 
 from __future__ import annotations
@@ -24,6 +27,9 @@ WORK = 16384  # elements that one CPU work-item should walk
 SMALL = 1 << 18  # bytes of a tensor below which CPUs do not divide rows
 CACHE = 1 << 18  # bytes that stay near a CPU core between two sweeps
 SHARED = 64  # work-items of a group that shares a row
+LONG, WIDE = 4096, (256, 1024)  # elements of a row that wider groups share: usually; few rows
+BESIDE = (32, 4)  # rows side by side that a group of rows across has, at most and at least
+ITEMS = 256  # work-items that a GPU's compute unit should have
 UNROLL = 4
 
 
@@ -36,7 +42,8 @@ class Rows:
     over chunks. step_pitches: distance of the elements of a run. length: elements of a run, the
     last chunk of `extent` being shorter where it does not divide. block: runs per accumulator.
     vw: vector width. nv: vectors side by side (across) or accumulators (along). parts: shares that
-    a row is split into. group: work-items that share a row. band: rows or blocks per work-item.
+    a row is split into. group: work-items that share a row. beside: rows across of a group. band:
+    rows or blocks per work-item. subgroups: members fold by the device's subgroups first.
     """
 
     across: bool
@@ -53,6 +60,8 @@ class Rows:
     parts: int = 1
     group: int = 1
     band: int = 1
+    beside: int = 1
+    subgroups: bool = False
 
     @property
     def width(self) -> int:
@@ -92,11 +101,13 @@ class Rows:
     @property
     def label(self) -> str:
         """What a kernel's name says of this geometry."""
-        group = f"_g{self.group}" if self.group > 1 else ""
+        group = f"_g{self.group}{'s' * self.subgroups}" if self.group > 1 else ""
         return f"{'across' if self.across else 'along'}_v{self.vw}x{self.nv}{group}"
 
     def sizes(self, target: Target) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return (global, local) work sizes: blocks (times the group) by parts."""
+        if self.group > 1 and self.across:
+            return (self.items, self.parts, self.group), (self.beside, 1, self.group)
         if self.group > 1:
             return (self.items * self.group, self.parts), (self.group, 1)
         items = -(-self.items // self.band)
@@ -129,13 +140,15 @@ def make_rows(
     plain: bool = False,
     along: bool = True,
     split: bool = False,
+    share: bool = False,
     sweeps: int = 1,
 ) -> Rows:
     """Return the geometry for rows along `axes` of `layouts` (equal shapes, the source first).
 
     itemsize: bytes of the widest element. plain: one element at a time, for any pitches. along: the
-    kernel can have vectors along a row. split: it can divide rows between work-items. sweeps: how
-    often it reads a row.
+    kernel can have vectors along a row. split: it can divide rows between work-items. share: it can
+    share rows across between members of a group, and fold by subgroups. sweeps: how often it reads
+    a row.
     """
     rank = layouts[0].rank
     kept = _loops(layouts, [a for a in range(rank) if a not in axes])
@@ -147,15 +160,21 @@ def make_rows(
         vw = 1
     nv = 1 if plain else (_vectors(kept.inner, vw) if across else UNROLL)
     most = TERMS if across else TERMS * vw * nv * (1 if target.is_cpu else SHARED)
-    rows = _assemble(kept, row, across, (vw, nv), most, most)
+    rows, group, beside = _assemble(kept, row, across, (vw, nv), most, most), 1, 1
+    if share and across and not plain and not target.is_cpu:
+        group, beside = _shared(rows, kept.inner * prod(kept.extents[:-1]), target)
+    if group > 1:
+        vw, nv = 1, 1
+        rows = _assemble(kept, row, across, (vw, nv), most, most)
     if split:
-        parts = _parts(rows, target, itemsize, sweeps)
+        parts = _parts(replace(rows, group=group), target, itemsize, sweeps)
         longest = -(-row.inner * prod(row.extents[:-1]) // parts)
         longest = min(most, -(-longest // vw) * vw)
         rows = _divided(_assemble(kept, row, across, (vw, nv), most, longest), parts)
     if not across and not target.is_cpu:
-        rows = replace(rows, group=_group(rows, target))
-    return replace(rows, band=_band(rows, target))
+        group = _group(rows, target)
+    subgroups = share and not across and group > 1 and "subgroups" in target.features
+    return replace(rows, band=_band(rows, target), group=group, beside=beside, subgroups=subgroups)
 
 
 def _loops(layouts: Sequence[TensorLayout], axes: Sequence[int]) -> Loops:
@@ -221,7 +240,7 @@ def _parts(rows: Rows, target: Target, itemsize: int, sweeps: int) -> int:
         if sweeps > 1:
             wanted = max(wanted, min(64, size // CACHE))
     elif rows.across:
-        wanted, least, work = 64 * target.compute_units, 64, rows.row
+        wanted, least, work = 64 * target.compute_units // rows.group, 64 * rows.group, rows.row
     else:
         wanted, least, work = 4 * target.compute_units, 8192, rows.row
     return max(1, min(-(-wanted // max(rows.items, 1)), work // least))
@@ -234,9 +253,25 @@ def _divided(rows: Rows, parts: int) -> Rows:
 
 
 def _group(rows: Rows, target: Target) -> int:
-    """Return how many work-items share a row."""
-    most = min(256 if rows.length >= 4096 else SHARED, target.max_work_group)
+    """Return how many work-items share a row that vectors lie along."""
+    wide = WIDE[rows.items * rows.parts < target.compute_units]
+    most = min(wide if rows.length >= LONG else SHARED, target.max_work_group)
     return _power_below(max(1, rows.length // rows.vw), most)
+
+
+def _shared(rows: Rows, count: int, target: Target) -> tuple[int, int]:
+    """Return how many work-items share a row, and how many of the `count` rows a group has.
+
+    They are one each where a work-item for each block of rows keeps the device busy.
+    """
+    wanted = ITEMS * target.compute_units
+    beside = next(d for d in range(min(BESIDE[0], count), 0, -1) if count % d == 0)
+    if rows.items >= wanted or beside < BESIDE[1]:
+        return 1, 1
+    group, most = 1, min(target.max_work_group // beside, SHARED, rows.length)
+    while group * 2 <= most and count * group < wanted:
+        group *= 2
+    return (group, beside) if group > 1 else (1, 1)
 
 
 def _band(rows: Rows, target: Target) -> int:

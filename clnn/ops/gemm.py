@@ -27,6 +27,7 @@ from clnn.ops._base import (
 )
 from clnn.ops._functions import Step, apply_steps
 from clnn.ops._gemm_groups import shared_variants, unshared
+from clnn.ops._gemm_vectors import dot_variant, reads_aligned, split_sums
 from clnn.ops._matrices import (
     Panels,
     Product,
@@ -52,7 +53,6 @@ PACK_ELEMENTS = 8192  # elements that one CPU work-item packs
 TILES = 10  # tiles that are worth a measurement
 TILES_BESIDE = 4  # of them, beside work-groups' tiles
 OTHER_ORDER = 1.04  # cost of the group order that the size of b speaks against
-SPLIT_LANES = 32  # work-items side by side in a group that splits the sums
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Gemm(OpSpec):
                 for chosen in _choices(job, first, widest=found.n)
             ]
         dot = job.b_const is None and _along_k(job, found)
-        made += [_dot(job, found)] if dot else []
+        made += [dot_variant(job, found)] if dot else []
         return by_cost([*made, *shared_variants(plain, job)])
 
     def epilogue(self, has_addend: bool) -> tuple[Step, ...]:
@@ -268,7 +268,7 @@ def _on_gpus(job: _Job, found: Product, tile: Tile, first: bool) -> float:
     """Return the factor on a tile's cost that GPUs make."""
     tiles = -(-found.m // tile.mr)
     items = -(-found.n // tile.width) * tiles
-    parts = _parts(found, tile, items, job.target) if first else 1
+    parts = split_sums(found, tile, job.target)[1] if first else 1
     return unshared(found, items, tiles, parts, job.target)
 
 
@@ -336,7 +336,7 @@ def _moving(job: _Job, packed: Variant) -> list[Variant]:
     """B is not constant: read where it lies, `packed` on the device, or as dot products."""
     found = product(job.views)
     direct = [_tiled_direct(job, found)] if found.b[1] == 1 else []
-    dot = [_dot(job, found)] if _along_k(job, found) else []
+    dot = [dot_variant(job, found)] if _along_k(job, found) else []
     small = found.k * found.n * 4 <= L2_BYTES
     if direct and (small or found.m <= 2 * direct[0][1].mr or not job.target.is_cpu):
         order = [direct[0][0], packed, *dot]
@@ -389,11 +389,11 @@ def _pack(job: _Job, tile: Tile, panels: Panels, view: TensorLayout, scratch: Sc
 def _tiled(job: _Job, found: Product, tile: Tile, panels: Panels, how: str, b: Arg) -> Launch:
     blocks, tiles = -(-found.n // panels.width), -(-found.m // tile.mr)
     first = _small(job, found) if job.first is None else job.first
-    parts = 1 if job.target.is_cpu or not first else _parts(found, tile, blocks * tiles, job.target)
+    lanes, parts = (1, 1) if job.target.is_cpu or not first else split_sums(found, tile, job.target)
     if parts > 1:
-        across = -(-blocks // SPLIT_LANES) * SPLIT_LANES
+        across = -(-blocks // lanes) * lanes
         global_size: tuple[int, ...] = (across, tiles * parts, found.matrices)
-        local: tuple[int, ...] = (SPLIT_LANES, parts, 1)
+        local: tuple[int, ...] = (lanes, parts, 1)
     else:
         sizes = (blocks, tiles) if first else (tiles, blocks)
         global_size, local = grid(job.target, *sizes, found.matrices)
@@ -403,33 +403,9 @@ def _tiled(job: _Job, found: Product, tile: Tile, panels: Panels, how: str, b: A
         "name": name, "row": panels.row, "panel": panels.panel, "b_moves": not isinstance(b, Const),
         "shift": how == "direct", "blocks_first": first, "mr": tile.mr, "nv": tile.nv,
         "vw": tile.vw, "parts": parts, "wg": local, "types": job.types(b),
+        "aligned": reads_aligned(job, found, tile, how),
     }  # fmt: skip
     return Launch("gemm_tiled.cl.mako", params, job.args(b), global_size, local)
-
-
-def _parts(found: Product, tile: Tile, items: int, target: Target) -> int:
-    """Return into how many parts a GPU splits the sums, so that there is work for all of it."""
-    sums = SPLIT_LANES * tile.mr * tile.width * 4
-    most = min(target.max_work_group // SPLIT_LANES, target.local_bytes // sums)
-    wanted = target.compute_units * 256 / (items * found.matrices)
-    parts = 1
-    while parts * 2 <= most and parts < wanted and found.k >= parts * 64:
-        parts *= 2
-    return parts
-
-
-def _dot(job: _Job, found: Product) -> Variant:
-    b = In(job.views.inputs[1])
-    mr = min(found.m, 4)
-    nr = min(found.n, 8 if mr == 1 else 16 // mr)
-    global_size, local = grid(job.target, -(-found.n // nr), -(-found.m // mr), found.matrices)
-    name = f"gemm_dot_f32_t{mr}x{nr}_v{job.target.vector}"
-    params = job.params(found) | {
-        "name": name, "b": found.b, "mr": mr, "nr": nr, "vw": job.target.vector, "wg": local,
-        "types": job.types(b),
-    }  # fmt: skip
-    args = job.args(b)
-    return Variant(name, (Launch("gemm_dot.cl.mako", params, args, global_size, local),))
 
 
 def _reference(job: _Job) -> Variant:

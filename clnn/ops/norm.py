@@ -103,7 +103,7 @@ def _variant(spec: Normalise, problem: Problem, plain: bool) -> Variant:
     if spec.groups:
         layouts = [_split_channels(la, spec.groups) for la in layouts]
     rows = make_rows(layouts, spec._split_axes(), problem.target, x.type.dtype.itemsize,
-                     plain=plain, split=not plain, sweeps=3)  # fmt: skip
+                     plain=plain, split=not plain, share=True, sweeps=3)  # fmt: skip
     name = f"{'normalise' if spec.centre else 'rms_normalise'}_{x.type.dtype.cl}_{rows.label}"
     operands = operand_args(problem, spec.steps)
     if rows.parts == 1:

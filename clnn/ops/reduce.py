@@ -152,7 +152,7 @@ def _variant(spec: Reduce, problem: Problem, plain: bool) -> Variant:
     layouts = [x.layout.unpadded(), *extras, without(out.layout, spec.axes, shape)]
     can_split = not plain and FOLDS[spec.fn].op != "log_sum_exp"
     rows = make_rows(layouts, spec.axes, problem.target, x.type.dtype.itemsize,
-                     plain=plain, split=can_split)  # fmt: skip
+                     plain=plain, split=can_split, share=True)  # fmt: skip
     name = f"reduce_{spec.fn}_{x.label}_{rows.label}"
     if rows.parts == 1:
         return Variant(name, (_whole(spec, problem, rows, name),))
@@ -198,7 +198,7 @@ def _two(
     for k in range(1, len(layouts)):
         pitches = (0, *rows.outer.pitches[k], rows.lane_pitches[k] if rows.across else 0)
         seen.append(TensorLayout(shape, pitches, zero, zero, 0, 0))
-    last = make_rows(seen, (0,), problem.target, problem.input(0).type.dtype.itemsize)
+    last = make_rows(seen, (0,), problem.target, problem.input(0).type.dtype.itemsize, share=True)
     second = _launch(spec, problem, last, name, False, True)
     args = (first.args[1], *operand_args(problem, spec.steps), Out(0))
     return first, Launch(second.template, second.params, args, second.global_size,

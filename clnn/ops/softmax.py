@@ -69,7 +69,8 @@ def _variant(spec: Softmax, problem: Problem, plain: bool) -> Variant:
     operands = operand_layouts(problem, spec.steps)
     extras = [layout for _, layout in operands.values()]
     layouts = [x.layout.unpadded(), *extras, out.layout.unpadded()]
-    rows = make_rows(layouts, spec.axes, problem.target, x.type.dtype.itemsize, plain=plain)
+    rows = make_rows(layouts, spec.axes, problem.target, x.type.dtype.itemsize,
+                     plain=plain, share=True)  # fmt: skip
     global_size, local = rows.sizes(problem.target)
     ctype = x.ctype
     name = f"{'log_' if spec.log else ''}softmax_{x.label}_{rows.label}"

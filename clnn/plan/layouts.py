@@ -110,7 +110,7 @@ def memory_orders(graph: Graph) -> dict[str, tuple[int, ...]]:
     images -= _planes(graph)
     for node in graph.nodes:  # constants lie as the tensors that they are combined with
         if any(n in images for n in node.outputs):
-            images |= {n for n in node.inputs if n in graph.consts}
+            images |= {n for n in node.inputs if n is not None and n in graph.consts}
     return {
         name: channels_last(t.rank) if name in images else tuple(range(t.rank))
         for name, t in graph.types.items()

@@ -15,6 +15,7 @@ from clnn.runtime.checks import FAIL, OK, WARN, Check
 from clnn.runtime.checks_system import INTEL_COMMAND
 from clnn.runtime.child import run_python
 from clnn.runtime.loader import child_environment, load, loader_library, setup
+from clnn.settings import GIVEN
 
 CHILD_TIMEOUT_S = 60.0
 # Variables that change which drivers the loader lists, or what they offer.
@@ -22,7 +23,8 @@ LOADER_VARIABLES = (*icd.VENDOR_VARIABLES, "OCL_ICD_PLATFORM_SORT", "OCL_ICD_DEF
                     "OPENCL_LAYERS", "OCL_ICD_ENABLE_TRACE")  # fmt: skip
 OTHER_VARIABLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
                    "POCL_DEVICES", "POCL_CACHE_DIR", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL",
-                   "CL_CONFIG_DEVICES", "LD_LIBRARY_PATH", "LD_PRELOAD")  # fmt: skip
+                   "CL_CONFIG_DEVICES", "CL_CONFIG_CPU_VECTORIZER_MODE",
+                   "POCL_WORK_GROUP_SPECIALIZATION", "LD_LIBRARY_PATH", "LD_PRELOAD")  # fmt: skip
 # Driver libraries by the start of their names -> name of the .icd file to write.
 DRIVERS = {
     "libnvidia-opencl.so.1": "nvidia.icd",
@@ -94,8 +96,14 @@ def variables() -> Check:
     own = {"OCL_ICD_VENDORS"} if arranged.folder else set()
     given = [name for name in LOADER_VARIABLES if os.environ.get(name) and name not in own]
     ignored = [name for name in given if path is not None and not honours(path, name)]
+
+    def note(name: str) -> str:
+        if name in ignored:
+            return " (ignored by this loader)"
+        return " (as clnn sets it)" if os.environ[name] == GIVEN.get(name, ("",))[0] else ""
+
     texts = [
-        f"{name}={os.environ[name]}" + (" (ignored by this loader)" if name in ignored else "")
+        f"{name}={os.environ[name]}{note(name)}"
         for name in (*given, *(name for name in OTHER_VARIABLES if name in os.environ))
     ]
     if arranged.folder:

@@ -2,22 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from clnn.errors import OutOfDeviceMemoryError
+from clnn.errors import OutOfDeviceMemoryError, PlanError
+from clnn.graph.mapped import forget, mapped_files
 from clnn.layout import TensorLayout
-from clnn.ops._base import Array
-from clnn.plan.schedule import ConstArg, Plan, PlannedArg, TensorArg
+from clnn.ops._base import Array, Const, Launch
+from clnn.plan.schedule import ConstArg, Plan, PlannedArg, PlannedLaunch, Step, TensorArg
 from clnn.runtime.loader import load
 from clnn.runtime.pages import lent, pages
 from clnn.runtime.program import Device
 from clnn.types import narrow
 
-GROWTH = 3  # times the model's constants that packed ones may take before they are moved
+GROWTH = 8  # times the model's constants that packed ones may take before they are moved
+PIECE = 2**23  # bytes that are copied from a mapped file at once
 APART = 4096  # bytes that constants begin at multiples of, in one buffer: at least any sub-buffer's
+
+
+class Uploaded:
+    """Stands where a constant's data, or what makes it, was before it was uploaded."""
+
+    def __call__(self) -> Array:
+        """Raise PlanError."""
+        raise PlanError("constants of a session lie on its device only. Load the model again.")
+
+
+class NamesOnly(Mapping[str, Any]):
+    """Names of constants whose data lies on the device only."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = dict.fromkeys(names)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._names:
+            raise KeyError(name)
+        return Uploaded()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 class Constants:
@@ -30,13 +59,15 @@ class Constants:
         self._device, self._plan = device, plan
         self._buffers: dict[object, Any] = {}
         self._places: dict[object, tuple[int, int]] = {}
-        self._keep: list[Callable[[], Array]] = []
+        self._makers: dict[int, Callable[[], Array]] = {}
+        self._files = mapped_files(plan.consts.values())
         self.whole: Any = None
         args = {self._key(a): a for launch in plan.launches for a in launch.args if self._has(a)}
         if together and args:
             self._upload_together(args)
         for arg in args.values():
             self.buffer(arg)
+        forget(self._files)
 
     def _has(self, arg: PlannedArg) -> bool:
         return isinstance(arg, ConstArg) or (
@@ -53,17 +84,31 @@ class Constants:
             if key in self._places:
                 self._buffers[key] = self.whole.get_sub_region(*self._places[key])
             else:
-                self._buffers[key] = self._upload(self._made(arg))
+                self._buffers[key] = self._upload(np.ascontiguousarray(self._made(arg)))
+                forget(self._files)
         return self._buffers[key]
 
     def place(self, arg: PlannedArg) -> int:
         """Return the byte of the whole at which a constant begins."""
         return self._places[self._key(arg)][0]
 
+    def release(self) -> Plan:
+        """Return the plan without the data of its constants, which these no longer hold either."""
+        tokens: dict[int, Uploaded] = {key: Uploaded() for key in self._makers}
+
+        def moved(kept: dict[object, Any]) -> dict[object, Any]:
+            return {id(tokens[k]) if isinstance(k, int) else k: v for k, v in kept.items()}
+
+        self._buffers, self._places = moved(self._buffers), moved(self._places)
+        self._makers = {id(token): token for token in tokens.values()}
+        self._files = []
+        self._plan = without_data(self._plan, tokens)
+        return self._plan
+
     def _made(self, arg: PlannedArg) -> Array:
         if isinstance(arg, ConstArg):
-            self._keep.append(arg.make)
-            data = np.ascontiguousarray(arg.make())
+            self._makers[id(arg.make)] = arg.make
+            data = arg.make()
         else:
             assert isinstance(arg, TensorArg)
             plan, name = self._plan, arg.storage
@@ -90,7 +135,7 @@ class Constants:
                 more = pages(2 * (end + data.nbytes))
                 more[:end] = host[:end]
                 host = more
-            host[end : end + data.nbytes] = data.reshape(-1).view(np.uint8)
+            self._place_at(host[end : end + data.nbytes], data)
             places[key] = (end, data.nbytes)
             end += -(-data.nbytes // APART) * APART
         if end > self._device.info.max_alloc > 0:
@@ -99,6 +144,44 @@ class Constants:
         context = self._device.context
         self.whole = allocate(lambda: lent(context, host[: max(end, APART)]), end, self._device)
         self._places = places
+
+    def _place_at(self, host: Array, data: Array) -> None:
+        """Copy data to host memory, and give back what that read of mapped files."""
+        to = host.view(data.dtype).reshape(data.shape)
+        rows = max(1, PIECE * len(to) // max(data.nbytes, 1)) if data.ndim else 1
+        for row in range(0, len(to) if data.ndim else 0, rows):
+            piece = data[row : row + rows]
+            # Copies that change the order take twice as long from addresses that are not aligned.
+            to[row : row + rows] = piece if piece.flags.aligned else piece.copy(order="K")
+            forget(self._files)
+        if not data.ndim:
+            to[...] = data
+
+
+def without_data(plan: Plan, tokens: Mapping[int, Uploaded]) -> Plan:
+    """Return a plan in which `tokens` stand for the makers of constants, by the makers' ids."""
+
+    def token(const: Any) -> Any:
+        found = isinstance(const, (Const, ConstArg)) and id(const.make) in tokens
+        return replace(const, make=tokens[id(const.make)]) if found else const
+
+    def bare(launch: Launch) -> Launch:
+        return replace(launch, args=tuple(map(token, launch.args)))
+
+    def planned(made: Sequence[PlannedLaunch]) -> tuple[PlannedLaunch, ...]:
+        return tuple(PlannedLaunch(bare(p.launch), tuple(map(token, p.args))) for p in made)
+
+    def step(made: Step) -> Step:
+        gone: Any = Uploaded()
+        inputs = tuple(o if o is None or o.const is None else replace(o, const=gone)
+                       for o in made.problem.inputs)  # fmt: skip
+        variant = replace(made.variant, launches=tuple(map(bare, made.variant.launches)))
+        problem = replace(made.problem, inputs=inputs)
+        return Step(made.node, problem, variant, planned(made.launches), planned(made.fills))
+
+    graph = replace(plan.graph, consts=NamesOnly(plan.graph.consts))
+    steps = tuple(map(step, plan.steps))
+    return replace(plan, graph=graph, steps=steps, first_fills=planned(plan.first_fills))
 
 
 def lay_out(array: Array, layout: TensorLayout, fill: float = 0.0) -> Array:

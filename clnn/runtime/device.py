@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
 
 from clnn.errors import DeviceError, NoDeviceError
-from clnn.runtime.loader import load, warn_if_hidden
+from clnn.runtime import vetting
+from clnn.runtime.attach import platforms_of
+from clnn.runtime.loader import load, setup, warn_if_hidden
 from clnn.runtime.probe import UNPROBED_CAPABILITIES, Capabilities, Capability, Target, probe
 from clnn.settings import setting
 
@@ -33,8 +35,10 @@ class DeviceInfo:
     """One OpenCL device. Sizes are bytes; `mem_base_addr_align` is bits, as OpenCL reports it.
 
     `why_not` says why the device is not `usable`. `subgroup_size` and `usable_local_mem` were
-    measured by the probe (0: none). `compute_capability` is NVIDIA's, else None. Positions are
-    those in the loader's list of platforms and in the platform's list of devices.
+    measured by the probe (0: none). `compute_capability` is NVIDIA's, else None. `driver` is the
+    library of a driver that is loaded apart from others, else ''. Positions are those in the
+    driver's list of platforms (in the loader's, without a `driver`) and in the platform's list of
+    devices.
     """
 
     index: int
@@ -57,6 +61,7 @@ class DeviceInfo:
     compute_capability: tuple[int, int] | None
     platform_index: int
     device_index: int
+    driver: str = ""
     why_not: str = "not probed"
     subgroup_size: int = 0
     usable_local_mem: int = 0
@@ -80,8 +85,12 @@ class DeviceInfo:
         return f"[{self.index}] {self.name} on {self.platform}"
 
 
+# What is kept of a device between processes is all but these.
+_IDENTITY = ("platform", "platform_version", "name", "driver_version")
+_NOT_KEPT = ("index", "driver", "why_not", "subgroup_size", "usable_local_mem", "caps")
 _lock = threading.Lock()
 _probed: dict[int, DeviceInfo] = {}
+_listed_anew: set[str] = set()
 
 
 def discover(*, refresh: bool = False) -> list[DeviceInfo]:
@@ -106,10 +115,15 @@ def select(spec: str | int | None = None) -> DeviceInfo:
     """
     wanted: str | int = setting("CLNN_DEVICE") if spec is None else spec
     broken = []
-    for info in _matching(list_unprobed(), wanted):
+    matching = _matching(list_unprobed(), wanted)
+    for info in matching:
         found = _with_probe(info, refresh=False)
-        if found.usable:
-            return found
+        here = _as_it_is(found) if found.usable else None
+        if here is not None:
+            return here
+        if found.usable:  # what was kept of its driver is wrong by now
+            _list_anew(found.driver)
+            return select(spec)
         broken.append(found)
     raise _refusal(f"{wanted!r} (from CLNN_DEVICE)" if spec is None else repr(wanted), broken)
 
@@ -119,7 +133,7 @@ def open_context(info: DeviceInfo) -> tuple[Any, Any]:
     if not info.usable:
         raise DeviceError(f"{info.title} cannot be used: {info.why_not}. Run: clnn doctor")
     cl = load()
-    for platform_index, device_index, device in _handles():
+    for platform_index, device_index, device in _handles(info.driver):
         if (platform_index, device_index) != (info.platform_index, info.device_index):
             continue
         if device.name.strip() == info.name:
@@ -144,17 +158,68 @@ def describe(devices: Sequence[DeviceInfo]) -> str:
 
 @cache
 def list_unprobed() -> tuple[DeviceInfo, ...]:
-    """Return all devices, not probed, numbered in order of preference."""
-    found = [_read(p, d, device) for p, d, device in _handles()]
-    warn_if_hidden()
+    """Return all devices, not probed, numbered in order of preference.
+
+    Those of drivers that are loaded one by one are as they were when the driver was last listed.
+    """
+    apart = setup().apart
+    if apart:
+        load()
+        found = [_kept(v.driver.library, row) for v in vetting.vet(apart) for row in v.devices]
+    else:
+        found = [_read(p, d, device) for p, d, device in _handles()]
+        warn_if_hidden()
     return tuple(replace(info, index=i) for i, info in enumerate(sorted(found, key=_preference)))
 
 
-def _handles() -> list[tuple[int, int, Any]]:
-    """Return (position of the platform, position in it, `cl.Device`) of every device."""
+def row_of(info: DeviceInfo) -> dict[str, Any]:
+    """Return what is kept of a device between processes, as JSON has it."""
+    return {f.name: getattr(info, f.name) for f in fields(info) if f.name not in _NOT_KEPT}
+
+
+def _kept(driver: str, row: Mapping[str, Any]) -> DeviceInfo:
+    """Return a device from what row_of gave."""
+    version = row["compute_capability"]
+    lists = {"extensions": tuple(row["extensions"]),
+             "compute_capability": tuple(version) if version else None}  # fmt: skip
+    return DeviceInfo(index=-1, driver=driver, **{**row, **lists})
+
+
+def _as_it_is(info: DeviceInfo) -> DeviceInfo | None:
+    """Return a usable device as this process sees it, None where another is in its place."""
+    if not info.driver:
+        return info
+    for p, d, device in _handles(info.driver):
+        if (p, d) == (info.platform_index, info.device_index):
+            now = _read(p, d, device)
+            same = all(getattr(now, name) == getattr(info, name) for name in _IDENTITY)
+            kept = {name: getattr(info, name) for name in _NOT_KEPT}
+            return replace(now, **kept) if same else None
+    return None
+
+
+def _list_anew(driver: str) -> None:
+    """List a driver again in a child process. Raises DeviceError where that was done before."""
+    if driver in _listed_anew:
+        raise DeviceError(
+            f"devices of {driver} are listed in one process and missing in another. Set"
+            " CLNN_DRIVERS=all, and run: clnn doctor"
+        )
+    _listed_anew.add(driver)
+    vetting.vet([d for d in setup().apart if d.library == driver], refresh=True)
+    list_unprobed.cache_clear()
+    with _lock:
+        _probed.clear()
+
+
+def _handles(driver: str = "") -> list[tuple[int, int, Any]]:
+    """Return (position of the platform, position in it, `cl.Device`) of every device of a driver.
+
+    Without a driver: of all.
+    """
     cl = load()
     try:
-        platforms = cl.get_platforms()
+        platforms = platforms_of(driver)
     except cl.Error as err:
         if err.code == cl.status_code.PLATFORM_NOT_FOUND_KHR:
             return []
@@ -243,7 +308,7 @@ def target_of(info: DeviceInfo) -> Target:
     """Return what a probe's child process needs to find the device again."""
     return Target(
         info.platform_index, info.platform, info.platform_version, info.device_index, info.name,
-        info.driver_version, info.cl_std,
+        info.driver_version, info.cl_std, info.driver,
     )  # fmt: skip
 
 

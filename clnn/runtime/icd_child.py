@@ -69,9 +69,18 @@ def loader(path: str) -> dict[str, Any]:
     return {"names": sorted(names)}
 
 
-def devices(_path: str) -> dict[str, Any]:
-    """List all devices as clnn does, without probing them; return platform names and a count."""
-    from clnn.runtime.device import list_unprobed
+def devices(path: str) -> dict[str, Any]:
+    """List all devices as clnn does, without probing them; return platform names and a count.
+
+    For the driver at `path`, which must be the only one, also what is kept of each device, and
+    whether it has the same platforms when it is loaded alone.
+    """
+    from clnn.runtime.attach import loads_alone, platforms_of
+    from clnn.runtime.device import list_unprobed, row_of
 
     listed = list_unprobed()
-    return {"names": sorted({info.platform for info in listed}), "devices": len(listed)}
+    found = {"names": sorted({info.platform for info in listed}), "devices": len(listed)}
+    if not path:
+        return found
+    alone = not listed or loads_alone(path, platforms_of(""))
+    return {**found, "listed": [row_of(info) for info in listed], "alone": alone}

@@ -1,10 +1,10 @@
-"""Loads pyopencl, once, with every OpenCL driver of this machine visible to it.
+"""Loads pyopencl, once, and arranges which OpenCL drivers of this machine it sees.
 
 Drivers that are installed but not registered (see `icd`) get an .icd file in a folder of the
 cache, beside links to the registered ones, and OCL_ICD_VENDORS points the loader there. Drivers
 that crash when they are listed are left out of it. A user who chose drivers by such a variable is
-left alone. Modules that need pyopencl write
-`from clnn.runtime.loader import cl`, or call `load()`.
+left alone. Else a process loads no driver before it uses a device of it (see `attach`).
+Modules that need pyopencl write `from clnn.runtime.loader import cl`, or call `load()`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
+import importlib.util
 import os
 import shutil
 import sys
@@ -25,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 from clnn.errors import NoDeviceError
 from clnn.runtime import icd
 from clnn.runtime.vendors import Driver, list_drivers, vendors_folder
-from clnn.runtime.vetting import crashing
+from clnn.runtime.vetting import vet
+from clnn.settings import GIVEN, setting
 
 if TYPE_CHECKING:
     import pyopencl as cl
@@ -49,7 +51,8 @@ class Setup:
     `override` names the user's variable that was respected, `folder` the vendors folder in use
     (None: the loader's own), `drivers` what it registers, `added` the libraries that the loader
     alone would miss, `excluded` (library, reason) of drivers left out because they end the
-    process that lists their devices, `late` whether pyopencl had been imported before.
+    process that lists their devices, `late` whether pyopencl had been imported before. `apart`:
+    all drivers where they are loaded one by one; empty where the loader loads what it finds.
     """
 
     override: str = ""
@@ -58,6 +61,7 @@ class Setup:
     added: tuple[Path, ...] = ()
     excluded: tuple[tuple[str, str], ...] = ()
     late: bool = False
+    apart: tuple[Driver, ...] = ()
 
 
 def __getattr__(name: str) -> Any:
@@ -74,12 +78,9 @@ def load() -> ModuleType:
     compiler output are silenced. Raises NoDeviceError when pyopencl cannot be imported.
     """
     setup()
-    os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
-    # Kernels fix their work-group size, so PoCL gains nothing by compiling each one twice.
-    os.environ.setdefault("POCL_WORK_GROUP_SPECIALIZATION", "0")
-    # Kernels for CPUs have vectors of their own; Intel's compiler takes nine times as long, and has
-    # crashed, where it looks for more across work-items.
-    os.environ.setdefault("CL_CONFIG_CPU_VECTORIZER_MODE", "1")
+    for name, (value, _) in GIVEN.items():
+        if value:
+            os.environ.setdefault(name, value)
     _use_private_pocl_cache()
     try:
         import pyopencl
@@ -122,25 +123,41 @@ def setup() -> Setup:
     late = "pyopencl" in sys.modules
     if "oclgrind" in os.environ.get("LD_PRELOAD", ""):  # it replaces loader and drivers
         return Setup(late=late)
-    _preload_companions()
     override = icd.vendor_override(os.environ)
-    if override:
-        return Setup(override, late=late)
+    found = Setup(override, late=late) if override else _arranged(late)
+    if not found.apart:
+        preload_companions()
+    return found
+
+
+def _arranged(late: bool) -> Setup:
     drivers, missed = list_drivers()
-    excluded = crashing(drivers)
-    if not missed and not excluded:
-        return Setup(late=late)
+    vetted = vet(drivers)
+    excluded = {v.driver.library: v.end for v in vetted if v.end}
     kept = tuple(driver for driver in drivers if driver.library not in excluded)
+    alone = all(v.alone for v in vetted if not v.end)
+    wanted = setting("CLNN_DRIVERS") == "needed"
+    apart = kept if alone and wanted and not late and not _has_own_drivers() else ()
+    if not missed and not excluded:
+        return Setup(late=late, apart=apart)
     folder = vendors_folder(kept)
     os.environ["OCL_ICD_VENDORS"] = str(folder)
     added = tuple(path for path in missed if str(path) not in excluded)
-    return Setup("", folder, kept, added, tuple(excluded.items()), late)
+    return Setup("", folder, kept, added, tuple(excluded.items()), late, apart)
 
 
-def child_environment() -> dict[str, str]:
+def _has_own_drivers() -> bool:
+    """Whether pyopencl's own loader brings drivers along, which no vendors folder leaves out."""
+    found = importlib.util.find_spec("pyopencl")
+    origin = found.origin if found else None
+    return origin is not None and any(Path(origin).parent.glob(".libs/*.icd"))
+
+
+def child_environment(driver: str = "") -> dict[str, str]:
     """Return the environment for a child process that shall see the same drivers.
 
-    The vendors folder is written again if someone removed it; Oclgrind's own checks are left out.
+    driver: the library of one of Setup.apart, which the child then sees alone. The vendors folder
+    is written again if someone removed it; Oclgrind's own checks are left out.
     """
     arranged = setup()
     env = {name: text for name, text in os.environ.items() if not name.startswith("OCLGRIND_")}
@@ -149,6 +166,9 @@ def child_environment() -> dict[str, str]:
         del env[_POCL_CACHE]
     if arranged.folder is not None and not arranged.folder.is_dir():
         env["OCL_ICD_VENDORS"] = str(vendors_folder(arranged.drivers))
+    alone = [d for d in arranged.apart if driver and d.library == driver]
+    if alone:
+        env["OCL_ICD_VENDORS"] = str(vendors_folder(alone))
     return env
 
 
@@ -187,8 +207,8 @@ def _is_mapped(library: Path) -> bool:
     return not mapped or os.path.realpath(library) in mapped or str(library) in mapped
 
 
-def _preload_companions() -> None:
-    """Load the libraries of Intel's runtime that lie in other folders than it does.
+def preload_companions() -> None:
+    """Load the libraries of Intel's runtime that lie in other folders than it does, before it.
 
     Its own search path covers its own folder only.
     """

@@ -21,6 +21,8 @@ from clnn.cache.store import Store
 from clnn.runtime import icd
 from clnn.runtime.child import run_python
 from clnn.runtime.loader import child_environment, loader_library, mapped_files
+from clnn.runtime.vendors import Driver
+from clnn.runtime.vetting import state_of
 
 VERSION = "1"
 TIMEOUT_S = 120.0
@@ -76,7 +78,10 @@ CAPABILITY_NAMES = tuple(field.name for field in fields(Capabilities))
 
 @dataclass(frozen=True)
 class Target:
-    """A device as a child process finds it again: positions and names, and its build option."""
+    """A device as a child process finds it again: positions and names, and its build option.
+
+    driver: as in clnn.runtime.device.DeviceInfo.
+    """
 
     platform_index: int
     platform: str
@@ -85,6 +90,7 @@ class Target:
     name: str
     driver_version: str
     cl_std: str
+    driver: str = ""
 
 
 @dataclass(frozen=True)
@@ -165,7 +171,7 @@ def _run_child(target: Target, names: list[str], timeout_s: float) -> dict[str, 
         "options": [target.cl_std],
         "steps": names,
     }
-    out, end = run_python("probe_child", want, timeout_s, child_environment())
+    out, end = run_python("probe_child", want, timeout_s, child_environment(target.driver))
     results: dict[str, StepResult] = {}
     current = "open"
     for line in out.splitlines():
@@ -203,7 +209,8 @@ def _is_step(record: Mapping[str, Any]) -> bool:
 
 def _key(target: Target) -> str:
     parts = [VERSION, target.platform, target.platform_version, target.name]
-    parts += [target.driver_version, target.cl_std, *_driver_files(), _kernels_digest()]
+    parts += [target.driver_version, target.cl_std, *_driver_files(target.driver)]
+    parts.append(_kernels_digest())
     return fields_key("clnn probe", parts)
 
 
@@ -217,8 +224,10 @@ def _kernels_digest() -> str:
     return fields_key("clnn probe kernels", [path.read_bytes() for path in paths])
 
 
-def _driver_files() -> list[str]:
-    """Return path and time of change of every driver library that the loader may load."""
+def _driver_files(driver: str) -> list[str]:
+    """Return path and time of change of the driver's library; of all libraries without a driver."""
+    if driver:
+        return [state_of(Driver("", driver))]
     library = loader_library()
     listed = icd.files_in_use(os.environ, library.parent if library else None)
     stems = {entry.stem for entry in listed if entry.present}

@@ -16,6 +16,7 @@ from typing import Any
 from clnn.cache.keys import program_key
 from clnn.cache.store import Store
 from clnn.errors import BuildError
+from clnn.runtime import registers
 from clnn.runtime.child import run_python
 from clnn.runtime.device import DeviceInfo, open_context
 from clnn.runtime.loader import child_environment, load
@@ -39,7 +40,8 @@ class BuildCounts:
 
 def options_of(info: DeviceInfo) -> list[str]:
     """Return the build options of every program on a device."""
-    return [info.cl_std]
+    told = [registers.VERBOSE] if info.platform.startswith("NVIDIA") else []
+    return [info.cl_std, *told]
 
 
 def key_of(info: DeviceInfo, source: str) -> str:
@@ -53,7 +55,7 @@ class Device:
     """An opened device: its description, context, and the programs built on it.
 
     Programs stay referenced here for as long as kernels of them may be used. `from_cache`: sources
-    whose binary was in the cache.
+    whose binary was in the cache. `spills`: sources built here that lack registers, and what of it.
     """
 
     info: DeviceInfo
@@ -64,6 +66,7 @@ class Device:
     store: Store = field(default_factory=Store)
     counts: BuildCounts = field(default_factory=BuildCounts)
     from_cache: set[str] = field(default_factory=set)
+    spills: dict[str, str] = field(default_factory=dict)
 
     @staticmethod
     def open(info: DeviceInfo) -> Device:
@@ -122,15 +125,22 @@ class Device:
         if binary is None or not self._load(source, binary):
             self.programs[source] = self._build_here(source, title)
             binary = program_binary(self.programs[source])
+        about = {"title": title, "device": self.info.name}
+        if told := self.spills.get(source):
+            log.warning("kernel %s: %s; `clnn tune` looks for a faster one", title, told)
+            about["spills"] = told
         if binary:
-            self.store.put(self.key(source), binary, {"title": title, "device": self.info.name})
+            self.store.put(self.key(source), binary, dict(about))
 
     def _build_here(self, source: str, title: str) -> Any:
         cl = load()
         try:
-            return cl.Program(self.context, source).build(self.options, cache_dir=False)
+            program = cl.Program(self.context, source).build(self.options, cache_dir=False)
         except cl.Error as err:
             raise BuildError(_build_message(self.info, title, source, str(err))) from err
+        if told := registers.spills_of(registers.build_log(program, self.handle)):
+            self.spills[source] = told
+        return program
 
     def _build_in_children(self, sources: Sequence[str]) -> dict[str, bytes]:
         """Return source -> binary for what child processes could build."""
@@ -147,13 +157,15 @@ class Device:
             }  # fmt: skip
             with ThreadPoolExecutor(jobs) as pool:
                 runs = [pool.submit(run_python, "build_child", argument, BUILD_TIMEOUT_S,
-                                    child_environment())
+                                    child_environment(self.info.driver))
                         for _ in range(jobs)]  # fmt: skip
             for run in runs:
                 if run.result()[1]:
                     log.warning("a kernel build process ended early: %s", run.result()[1])
-            made = ((s, Path(folder, f"{n}.bin")) for n, s in enumerate(sources))
-            return {s: path.read_bytes() for s, path in made if path.exists()}
+            made = {s: Path(folder, f"{n}.bin") for n, s in enumerate(sources)}
+            told = {s: path.with_suffix(".spills") for s, path in made.items()}
+            self.spills |= {s: path.read_text() for s, path in told.items() if path.exists()}
+            return {s: path.read_bytes() for s, path in made.items() if path.exists()}
 
 
 def program_binary(program: Any) -> bytes | None:
@@ -195,9 +207,12 @@ def child_build(argument: Mapping[str, Any]) -> None:
             program = cl.Program(context, claimed.read_text())
             program.build(list(argument["options"]), cache_dir=False)
             binary = program_binary(program)
+            told = registers.spills_of(registers.build_log(program, device))
         except cl.Error as err:
             print(json.dumps({"job": number, "error": str(err)[:2000]}))
             continue
+        if told:
+            job.with_suffix(".spills").write_text(told)
         if binary:
             part = job.with_suffix(".part")
             part.write_bytes(binary)

@@ -34,6 +34,7 @@ from clnn.runtime.program import Device
 from clnn.runtime.state import ExecutionState, Joined, Memory, one_arena
 from clnn.runtime.stream import Stream
 from clnn.runtime.target import allowed, products, tensor_cores
+from clnn.runtime.trim import trim
 from clnn.settings import setting
 
 
@@ -108,12 +109,14 @@ class Session:
                                hints=hints)  # fmt: skip
         planned = time.perf_counter()
         self._device = Device.open(info)
+        trim()
         self._bindings: dict[str, InputBinding] = {}
         self._local = threading.local()
         self._timed = int(setting("CLNN_DEBUG")) >= 2
         merge = options.merge and not (self._timed or options.guard) and target.is_cpu
         merge = merge and one_arena(self._plan, self._device)
         self._constants = Constants(self._device, self._plan, together=merge)
+        self._plan = self._constants.release()
         packed = time.perf_counter()
         self._joined = self._join() if merge else None
         self._clocked: Joined | None = None
@@ -161,7 +164,7 @@ class Session:
 
     @property
     def plan(self) -> Plan:
-        """The plan: graph, layouts, variants, memory."""
+        """The plan: graph, layouts, variants, memory; without the data of constants."""
         return self._plan
 
     @property

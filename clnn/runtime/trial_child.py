@@ -1,6 +1,7 @@
 """The child process of the tuner: builds kernels, runs a variant, checks what it wrote, times it.
 
-Requests: {"build": source file, "binary": file} builds; {"trial": ...} runs. A trial names the files
+Requests: {"build": source file, "binary": file} builds, and keeps no binary of a kernel that lacks
+registers; {"trial": ...} runs. A trial names the files
 of its memory: every tensor lies between guards, outputs are poisoned, and after a run all that is
 not an element of an output must be as it was. See clnn.tune.bench for the other side.
 """
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from clnn.layout import TensorLayout
+from clnn.runtime import registers
 from clnn.runtime.constants import view_of
 from clnn.runtime.loader import load
 from clnn.runtime.program import program_binary
@@ -59,6 +61,8 @@ class _Bench:
     def build(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         source = Path(request["build"]).read_text(encoding="utf-8")
         program = self.cl.Program(self.context, source).build(self.options, cache_dir=False)
+        if told := registers.spills_of(registers.build_log(program, self.device)):
+            return {"fault": "", "spills": told}
         target = Path(request["binary"])
         part = target.with_suffix(f".{os.getpid()}")
         part.write_bytes(program_binary(program) or b"")

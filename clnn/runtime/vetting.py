@@ -1,7 +1,7 @@
-"""Finds drivers that end the process that lists their devices, so that they can be left out.
+"""Lists the devices of each driver in a child process of its own, and finds drivers that end it.
 
-Each driver is listed alone in a child process. The outcome is kept in the cache for as long as
-the driver's library stays what it is.
+The outcome is kept in the cache for as long as the driver's library, the machine's device files,
+the processors in use and the variables that drivers read stay what they are.
 """
 
 from __future__ import annotations
@@ -10,46 +10,92 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from clnn.cache.keys import fields_key
 from clnn.cache.store import Store
 from clnn.runtime import icd
 from clnn.runtime.child import run_python
 from clnn.runtime.vendors import Driver, write_drivers
+from clnn.settings import GIVEN
 
-VERSION = "1"
+VERSION = "2"
 TIMEOUT_S = 60.0
 # A crash or a hang is believed for so long, then tried again.
 BAD_NEWS_S = 3600.0
 _CHILDREN_AT_ONCE = 4
+# What decides which devices a driver lists: files of devices, and variables by their beginnings.
+_DEVICE_FOLDERS = {"/dev": ("nvidia", "dxg", "kfd", "mali"), "/dev/dri": ("",)}
+_VARIABLES = ("CL_CONFIG_", "CUDA_", "GPU_", "HIP_", "HSA_", "LD_LIBRARY_PATH", "NVIDIA_", "ONEAPI_",
+              "POCL_", "ROCR_", "RUSTICL_", "SYCL_", "ZE_")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Vetted:
+    """What came of listing a driver's devices: how the process ended ('': well), and the devices.
+
+    devices: fields of clnn.runtime.device.DeviceInfo. alone: whether the driver can be loaded
+    without the loader.
+    """
+
+    driver: Driver
+    end: str = ""
+    devices: tuple[Mapping[str, Any], ...] = ()
+    alone: bool = False
+
+
+def vet(
+    drivers: Sequence[Driver], timeout_s: float = TIMEOUT_S, *, refresh: bool = False
+) -> list[Vetted]:
+    """Return what is known of each driver; `refresh`: from children, whatever the cache holds."""
+    store = Store(kind="drivers")
+    with ThreadPoolExecutor(_CHILDREN_AT_ONCE, thread_name_prefix="clnn-vetting") as pool:
+        return list(pool.map(lambda driver: _vetted(store, driver, timeout_s, refresh), drivers))
 
 
 def crashing(drivers: Sequence[Driver], timeout_s: float = TIMEOUT_S) -> dict[str, str]:
     """Return library -> how the process ended, for each driver that ends it."""
-    store = Store(kind="drivers")
-    with ThreadPoolExecutor(_CHILDREN_AT_ONCE, thread_name_prefix="clnn-vetting") as pool:
-        ends = list(pool.map(lambda driver: _vetted(store, driver, timeout_s), drivers))
-    return {driver.library: end for driver, end in zip(drivers, ends, strict=True) if end}
+    return {v.driver.library: v.end for v in vet(drivers, timeout_s) if v.end}
 
 
-def _vetted(store: Store, driver: Driver, timeout_s: float) -> str:
-    """Return '' for a driver that lets the process live, else how the process ended."""
-    key = fields_key("clnn driver", [VERSION, driver.library, _state(driver)])
-    entry = store.get(key)
+def _vetted(store: Store, driver: Driver, timeout_s: float, refresh: bool) -> Vetted:
+    key = fields_key("clnn driver", [VERSION, driver.library, state_of(driver), *_surroundings()])
+    entry = None if refresh else store.get(key)
     if entry is not None:
         record = json.loads(entry.payload)
         if not record["end"] or 0 <= time.time() - record["time"] < BAD_NEWS_S:
-            return str(record["end"])
-    end = _list_alone(driver, timeout_s)
-    record = {"time": time.time(), "end": end}
+            return _read(driver, record)
+    record = {"time": time.time(), **_list_alone(driver, timeout_s)}
     store.put(key, json.dumps(record).encode(), {"kind": "driver"})
-    return end
+    return _read(driver, record)
 
 
-def _state(driver: Driver) -> str:
+def _read(driver: Driver, record: Mapping[str, Any]) -> Vetted:
+    return Vetted(
+        driver, str(record["end"]), tuple(record.get("listed", ())), bool(record.get("alone"))
+    )
+
+
+def _surroundings() -> list[str]:
+    """Return texts that change when devices may have come, gone or been hidden."""
+    found = []
+    for folder, starts in _DEVICE_FOLDERS.items():
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError:
+            continue
+        found += [f"{folder}/{name}" for name in names if name.startswith(starts)]
+    if hasattr(os, "sched_getaffinity"):
+        found.append(f"{len(os.sched_getaffinity(0))} cpus")
+    given = sorted(name for name in os.environ if name.startswith(_VARIABLES))
+    return found + [f"{name}={os.environ[name]}" for name in given if name not in GIVEN]
+
+
+def state_of(driver: Driver) -> str:
     """Return a text that changes when the driver's library does."""
     path = Path(driver.library)
     found = path if path.is_absolute() else icd.find_library(path.name)
@@ -61,14 +107,18 @@ def _state(driver: Driver) -> str:
     return f"{real}:{info.st_size}:{info.st_mtime_ns}"
 
 
-def _list_alone(driver: Driver, timeout_s: float) -> str:
+def _list_alone(driver: Driver, timeout_s: float) -> dict[str, Any]:
     """List the devices of one driver in a child process.
 
-    Returns how the process ended when it ended in the driver, else ''.
+    Returns its answer, with how the process ended as "end" when it ended in the driver, else ''.
     """
     with tempfile.TemporaryDirectory(prefix="clnn-vetting-") as folder:
         write_drivers(Path(folder), [driver])
         env = {**os.environ, "OCL_ICD_VENDORS": folder}
-        out, end = run_python("icd_child", {"task": "devices"}, timeout_s, env)
-    started_only = len(out.splitlines()) == 1
-    return (end or "it ended early") if started_only else ""
+        want = {"task": "devices", "path": driver.library}
+        out, end = run_python("icd_child", want, timeout_s, env)
+    lines = out.splitlines()
+    if len(lines) == 1:
+        return {"end": end or "it ended early"}
+    answer = json.loads(lines[1]) if lines else {}
+    return {"end": "", "listed": answer.get("listed", []), "alone": answer.get("alone", False)}

@@ -39,6 +39,8 @@ from clnn.types import narrow, widen
 ROUNDING = {"f16": 2.0**-11, "bf16": 2.0**-8}
 ROUNDED = 2
 
+SPILLS = "lacks registers"
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -52,11 +54,15 @@ class Limits:
 
 @dataclass(frozen=True)
 class Trial:
-    """What a trial gave: '' or what is wrong with the variant, its error, seconds of each batch."""
+    """What a trial gave: '' or what is wrong with the variant, its error, seconds of each batch.
+
+    spills: what a build told of too few registers.
+    """
 
     fault: str
     error: float = 0.0
     seconds: tuple[float, ...] = ()
+    spills: str = ""
 
     @property
     def median(self) -> float:
@@ -106,7 +112,7 @@ class Bench:
         argument = {"platform": info.platform_index, "device": info.device_index,
                     "options": options_of(info)}  # fmt: skip
         jobs = self.limits.jobs or int(setting("CLNN_BUILD_JOBS")) or min(os.cpu_count() or 1, 8)
-        env = child_environment()
+        env = child_environment(info.driver)
         self._runner = Worker("trial_child", argument, env)
         self._builders = [Worker("trial_child", argument, env) for _ in range(jobs)]
         self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="clnn-tune")
@@ -152,21 +158,21 @@ class Bench:
             path = self._source(source)
             binary = path.with_suffix(".bin")
             path.write_text(source, encoding="utf-8")
-            if binary.exists() or self._from_cache(source, binary):
+            entry = None if binary.exists() else self._store.get(key_of(self.info, source))
+            if entry is not None and not entry.meta.get("spills"):
+                binary.write_bytes(entry.payload)
+            if binary.exists():
                 continue
+            if entry is not None:
+                return f"{SPILLS}: {entry.meta['spills']}"
             request = {"build": str(path), "binary": str(binary)}
             with self.note(variant):
-                fault = _ask(worker, request, self.limits.build_s).fault
-            if fault:
-                return f"does not build: {fault}"
+                built = _ask(worker, request, self.limits.build_s)
+            if built.fault:
+                return f"does not build: {built.fault}"
+            if built.spills:
+                return f"{SPILLS}: {built.spills}"
         return ""
-
-    def _from_cache(self, source: str, binary: Path) -> bool:
-        """Take a binary from the program cache, where it is there."""
-        entry = self._store.get(key_of(self.info, source))
-        if entry is not None:
-            binary.write_bytes(entry.payload)
-        return entry is not None
 
     def sources(self, variant: Variant) -> list[str]:
         """Return the source of each launch of a variant."""
@@ -288,8 +294,9 @@ def _ask(worker: Worker, request: dict[str, Any], timeout_s: float) -> Trial:
     except WorkerError as err:
         return Trial(str(err))
     return Trial(
-        str(reply["fault"]), float(reply.get("error", 0.0)), tuple(reply.get("seconds", ()))
-    )
+        str(reply["fault"]), float(reply.get("error", 0.0)), tuple(reply.get("seconds", ())),
+        str(reply.get("spills", "")),
+    )  # fmt: skip
 
 
 def _inputs(problem: Problem) -> list[dict[str, Any]]:

@@ -4,7 +4,10 @@ Rows: walking and folding the rows that clnn/ops/_rows.py lays out.
 Operands are numbered as in Rows, 0 being the source; each has a pointer (src, extra.., dst) and
 offsets o{k} (its row) and r{k} (its run). A callable `at` gives operand k's element offset.
 
-begin(rows, operands), end()      the loop over items; declares block, lane0 and o{k}
+extensions(rows)                  what must stand in front of a kernel
+begin(rows, operands), end()      the loop over items; declares block, lane0 and o{k}; with members of
+                                  a group, `member`, and `shared_` must be local memory of
+                                  group * beside elements
 vectors(rows, operands, first, last, body)
                                   every vector of the runs first..last: body(slot, at, skip). What
                                   is left of a run is a vector that overlaps the one before; its
@@ -18,6 +21,7 @@ put(rows, value, slot, width, pointer, where, pitch, skip)
                                   that an overlapping one stores itself
 </%doc>
 <%namespace name="lp" file="loops.cl.mako"/>
+<%namespace name="sg" file="subgroups.cl.mako"/>
 <%!
 from clnn.codegen.filters import element, load, scalar, store, vec_type
 
@@ -94,8 +98,17 @@ def masked(ctype, width, skip, v, other):
     mask = ", ".join(["0"] * skip + ["-1"] * (width - skip))
     return f"({signed}{width})({mask}) ? {v} : ({vec_type(ctype, width)})({other})"
 %>
+<%def name="extensions(rows)">\
+% if rows.subgroups:
+${sg.allow_subgroups()}
+% endif
+</%def>
 <%def name="begin(rows, operands)">\
-% if rows.group > 1:
+% if rows.group > 1 and rows.across:
+<% assert rows.width == 1 and rows.items % rows.beside == 0, rows %>\
+    const int item = get_global_id(0), member = get_local_id(2);
+    {
+% elif rows.group > 1:
     const int item = get_group_id(0), member = get_local_id(0);
     {
 % elif rows.band > 1:
@@ -133,7 +146,7 @@ def masked(ctype, width, skip, v, other):
         ${lp.offsets("q", rows.runs.extents, [rows.runs.pitches[k] for k in operands], [f"r{k}" for k in operands])}
         const int len = ${f"min({rows.length}, {rows.extent} - {chunk} * {rows.length})" if uneven else rows.length};
 % if rows.across:
-        for (int i = 0; i < len; ++i) {
+        for (int i = ${"member" if G > 1 else 0}; i < len; i += ${G}) {
 %  for slot in range(nv):
             { ${body(slot, at_of(rows, slot * vw), 0)} }
 %  endfor
@@ -211,6 +224,8 @@ def masked(ctype, width, skip, v, other):
     ${name} = one_;
     ${members_to_one(rows, name, op, ctype)}
     }
+% else:
+    ${members_to_one(rows, f"{name}0", op, ctype)}
 % endif
 </%def>
 <%def name="lanes_to_one(rows, op, ctype)">\
@@ -231,20 +246,26 @@ def masked(ctype, width, skip, v, other):
     ${ctype} one_ = ${previous};
 </%def>
 <%def name="members_to_one(rows, name, op, ctype)">\
-<% half = rows.group // 2 %>\
-% if rows.group > 1:
-    shared_[member] = ${name};
+<%
+    half = rows.group // 2
+    def at(who):
+        return f"({who}) * {rows.beside} + get_local_id(0)" if rows.across else who
+%>\
+% if rows.subgroups and op in sg.module.FOLDS and ctype in sg.module.TYPES:
+    ${sg.by_subgroups(name, op, ctype, combine, identity(op, ctype))}
+% elif rows.group > 1:
+    shared_[${at("member")}] = ${name};
     barrier(CLK_LOCAL_MEM_FENCE);
 %  while half:
     if (member < ${half}) {
-        const ${ctype} other_ = shared_[member + ${half}];
+        const ${ctype} other_ = shared_[${at(f"member + {half}")}];
         ${combine(op, name, "other_", ctype)}
-        shared_[member] = ${name};
+        shared_[${at("member")}] = ${name};
     }
     barrier(CLK_LOCAL_MEM_FENCE);
 <% half //= 2 %>\
 %  endwhile
-    ${name} = shared_[0];
+    ${name} = shared_[${at("0")}];
     barrier(CLK_LOCAL_MEM_FENCE);
 % endif
 </%def>

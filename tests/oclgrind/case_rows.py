@@ -72,11 +72,11 @@ add(
     Reduce("max", (1,)),
     [np.where(normal((4, 9)) > 1, np.nan, normal((4, 9), 1)).astype(np.float32)],
 )
-add("reduce_parts", Reduce("sum", (0,)), [normal((200, 9))], targets=("gpu",))
+add("reduce_parts", Reduce("sum", (0,)), [normal((200, 37))], targets=("gpu",))
 add(
     "reduce_parts_steps",
     Reduce("mean", (0,), steps=SCALED),
-    [normal((200, 9)), normal((1, 9), 1)],
+    [normal((200, 37)), normal((1, 37), 1)],
     targets=("gpu",),
 )
 add("reduce_long_row", Reduce("sum", (1,)), [normal((1, 4500))], only="along", targets=("cpu",))
@@ -100,7 +100,7 @@ add(
     tolerance=1e-4,
 )
 add("normalise_groups", Normalise((2, 3), groups=3), [normal((2, 6, 3, 4))], tolerance=1e-4)
-add("normalise_parts", Normalise((0,)), [normal((200, 5))], tolerance=1e-4, targets=("gpu",))
+add("normalise_parts", Normalise((0,)), [normal((200, 37))], tolerance=1e-4, targets=("gpu",))
 add(
     "normalise_parts_along",
     Normalise((1,)),
@@ -112,7 +112,7 @@ add(
 add(
     "normalise_parts_power",
     Normalise((0,), centre=False),
-    [normal((200, 5))],
+    [normal((200, 37))],
     tolerance=1e-4,
     targets=("gpu",),
 )

@@ -11,7 +11,7 @@ from harness import check_op, normal
 from simulator import DEVICE
 from table import orders_of, put
 
-from clnn.ops import _conv_groups, _conv_kernels, _gemm_groups
+from clnn.ops import _conv_groups, _conv_kernels, _gemm_groups, _winograd_groups
 from clnn.ops._base import OpSpec
 from clnn.ops._functions import Step
 from clnn.ops._groups import GroupTile, Split
@@ -104,3 +104,44 @@ def spread_depthwise() -> None:
 
 
 put("depthwise_spread", spread_depthwise, targets=("gpu",))
+
+
+def winograd(
+    name: str, m: int, shape: tuple[int, ...], oc: int, tile: GroupTile, parts: int = 1, *,
+    pads: tuple[int, int] = (1, 1), steps: tuple[Step, ...] = (), extra: Sequence[np.ndarray] = (),
+    every: bool = False, share: int = 1 << 20, **how: Any,
+) -> None:  # fmt: skip
+    """Add a convolution by Winograd's products; share: bytes of scratch memory at a time."""
+
+    def run() -> None:
+        inputs = [normal(shape), normal((oc, shape[1], 3, 3), 1), normal((oc,), 2), *extra]
+        spec = Conv2d(Window((3, 3), (1, 1), (1, 1), pads, pads[::-1]), 1, steps)
+        orders = {**orders_of(inputs, range(3, len(inputs))), **how}
+        with (
+            mock.patch.object(_winograd_groups, "group_tiles", only(tile, parts)),
+            mock.patch.object(_winograd_groups, "SIZES", (m,)),
+            mock.patch.object(_winograd_groups, "SHARE_BYTES", share),
+        ):
+            check_op(DEVICE, spec, inputs, only="winograd", border=1, consts=(1, 2),
+                     orders=orders, every=every)  # fmt: skip
+
+    put(name, run, targets=("gpu",))
+
+
+winograd("group_winograd", 2, (1, 4, 5, 4), 8, TWO, every=True)
+winograd("group_winograd_four", 4, (1, 8, 5, 6), 6, TWO, pads=(0, 2))
+winograd("group_winograd_parts", 2, (1, 16, 3, 3), 5, TWO, 2, steps=RESIDUAL,
+         extra=[normal((1, 5, 3, 3), 4)])  # fmt: skip
+winograd("group_winograd_shares", 2, (2, 3, 3, 3), 4, ONE, steps=HEAVY, share=1,
+         extra=[normal((1, 4, 1, 1), 4)], i0=(0, 1, 2, 3), o0=(0, 1, 2, 3))  # fmt: skip
+
+
+def fused_winograd() -> None:
+    """Run the kernel that keeps all of Winograd's convolution in local memory."""
+    inputs = [normal((1, 5, 5, 4)), normal((34, 5, 3, 3), 1), normal((34,), 2)]
+    inputs.append(normal((1, 34, 5, 4), 4))
+    check_op(DEVICE, Conv2d(SAME, 1, RESIDUAL), inputs, only="fused", border=1, consts=(1, 2),
+             every=True)  # fmt: skip
+
+
+put("group_winograd_fused", fused_winograd, targets=("gpu",))

@@ -39,6 +39,7 @@ class Mutant:
 
 
 BARRIER = "    barrier(CLK_LOCAL_MEM_FENCE);\n"
+SHARED = '    shared_[${at("member")}] = ${name};\n'
 
 MUTANTS = (
     Mutant(
@@ -67,7 +68,7 @@ MUTANTS = (
     ),
     Mutant(
         "no_barrier_in_a_tree", "_common/rows.cl.mako",
-        "    shared_[member] = ${name};\n" + BARRIER, "    shared_[member] = ${name};\n",
+        f"{SHARED}{BARRIER}", SHARED,
         "reduce_along", "gpu", "unoptimised", ("Read-write data race",),
     ),
     Mutant(
@@ -82,6 +83,23 @@ MUTANTS = (
         "read_of_rows_beyond_the_last", "gemm_workgroup.cl.mako",
         'return f"min({name}_o{i}, {ends.extent - 1})" if', 'return f"{name}_o{i}" if',
         "group_direct_small", "gpu", "optimised", ("Invalid read",),
+    ),
+    Mutant(
+        "tiles_reach_beyond_the_border", "winograd_input.cl.mako",
+        'return f"min({first}, {reach[axis]})" if last > reach[axis] else first', "return first",
+        "group_winograd_four", "gpu", "optimised", ("Invalid read",),
+    ),
+    Mutant(
+        "no_barrier_between_fused_slices", "winograd_fused.cl.mako",
+        "        ${wk.multiply(t, fetches, 0)}\n        barrier(CLK_LOCAL_MEM_FENCE);\n",
+        "        ${wk.multiply(t, fetches, 0)}\n",
+        "group_winograd_fused", "gpu", "unoptimised", ("Read-write data race",),
+    ),
+    Mutant(
+        "tiles_store_beyond_the_image", "winograd_output.cl.mako",
+        "% if inside(y, x):\n    if (${inside(y, x)})\n% endif\n", "",
+        "group_winograd", "gpu", "optimised",
+        ("Invalid write", "Write-write data race", "border was changed"),
     ),
     Mutant(
         "two_groups_store_one_row", "_common/workgroup.cl.mako",

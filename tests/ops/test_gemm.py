@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -17,7 +18,8 @@ from clnn.graph.ir import Graph, Node, check
 from clnn.layout import TensorLayout
 from clnn.ops._base import Target
 from clnn.ops._functions import Step
-from clnn.ops._matrices import Views, folded, gemm_tile, pack_panels, panels_for, product
+from clnn.ops._gemm_vectors import split_sums
+from clnn.ops._matrices import Tile, Views, folded, gemm_tile, pack_panels, panels_for, product
 from clnn.ops.gemm import Gemm
 from clnn.ops.views import Slice
 from clnn.options import Options
@@ -203,6 +205,30 @@ def test_code_for_gpus(device, as_gpu, m, k, n):
     assert ("_p" in ran[0].removeprefix("gemm_tiled_f32_packed")) == (m == 1)
     check_op(device, Gemm(), inputs, only="direct")
     check_op(device, Gemm(trans_b=True), [inputs[0], np.ascontiguousarray(inputs[1].T), None])
+
+
+@pytest.mark.parametrize("m,k,n,batch", [(1, 70, 37, ()), (3, 64, 21, (2,)), (6, 19, 5, (2,))])
+def test_few_rows_along_the_terms_on_gpus(device, as_gpu, m, k, n, batch):
+    """Work-items of a group read neighbouring terms of a column and add their sums."""
+    steps = (Step("add", operand=3), Step("relu"))
+    inputs = [normal((*batch, m, k)), normal((n, k), 1), normal((n,), 2), normal((m, n), 3)]
+    spec = Gemm(alpha=0.5, beta=2.0, trans_b=True, steps=steps)
+    (name,) = check_op(device, spec, inputs, only="gemm_dot")
+    assert name.endswith("_g16" if k >= 64 else "_g4")
+
+
+def test_groups_are_as_many_as_a_gpu_has_compute_units():
+    """Sums of one row are divided until there is work for the whole device."""
+    b = TensorLayout.make((2048, 1000))
+    row = Views(TensorLayout.make((1, 2048)), b, TensorLayout.make((1, 1000)), {})
+    small, large = replace(GPU, compute_units=2), replace(GPU, compute_units=64)
+    found = product(row)
+    assert split_sums(found, Tile(1, 1, 4), small)[0] == 32
+    lanes, parts = split_sums(found, Tile(1, 1, 4), large)
+    assert (lanes, parts) == (8, 32)
+    assert split_sums(found, Tile(1, 1, 4), replace(large, local_bytes=2048))[1] == 16
+    short = Views(TensorLayout.make((1, 40)), TensorLayout.make((40, 1000)), row.dst, {})
+    assert split_sums(product(short), Tile(1, 1, 4), large)[1] == 1
 
 
 @pytest.mark.exhaustive

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from clnn.ops._functions import Step
 from clnn.ops._registry import Unsupported
 from clnn.ops.norm import Normalise
 from clnn.runtime import session as session_module
+from clnn.runtime.device import select
 from clnn.types import F16, TensorType
 
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
@@ -89,8 +91,17 @@ def test_code_for_gpus(device, as_gpu, name):
 def test_groups_and_parts_of_gpus(device, as_gpu):
     ran = check_op(device, Normalise((1,)), [normal((1, 70001)) + 1])
     assert "_g256" in ran[0] and "_p" in ran[0]
-    ran = check_op(device, Normalise((0,)), [normal((901, 21)) + 1])
-    assert "_p" in ran[0]
+    ran = check_op(device, Normalise((0,)), [normal((901, 37)) + 1])
+    assert "_g" not in ran[0] and "_p" in ran[0]
+
+
+@pytest.mark.parametrize("rows,units,marks", [(1001, 4, "_g8"), (3001, 64, "_g8_p5")])
+def test_members_of_groups_share_rows_that_lie_across(device, monkeypatch, rows, units, marks):
+    target = replace(GPU, compute_units=units)
+    monkeypatch.setattr(session_module, "target_of", lambda info: target)
+    x = normal((rows, 24)) * 3 + 100
+    ran = check_op(device, Normalise((0,)), [x], tolerance=2e-5)
+    assert "across" in ran[0] and ran[0].endswith(marks)
 
 
 @pytest.mark.parametrize("axis", [-1, 1, 0])
@@ -189,3 +200,20 @@ def test_every_small_shape(device, rows, length):
         for axes in ((0,), (1,), (2,), (1, 2)):
             x = rng(length).standard_normal((rows, middle, length)).astype(np.float32)
             check_op(device, Normalise(axes, 1e-3, centre=centre), [x], tolerance=5e-5)
+
+
+@pytest.fixture
+def with_subgroups(device, monkeypatch):
+    """Let sessions generate the code that they would for a GPU with subgroups."""
+    if not select(device).caps.subgroups:
+        pytest.skip("the device has no subgroups")
+    target = replace(GPU, features=frozenset({"subgroups"}))
+    monkeypatch.setattr(session_module, "target_of", lambda info: target)
+
+
+@pytest.mark.parametrize("centre", [True, False])
+def test_members_of_groups_fold_by_subgroups(device, with_subgroups, centre):
+    (name, *_) = check_op(
+        device, Normalise((1,), centre=centre), [normal((3, 403)) + 5], tolerance=2e-5
+    )
+    assert name.endswith("_g64s")

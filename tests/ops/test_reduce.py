@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from clnn.ops._functions import Step
 from clnn.ops._registry import Unsupported
 from clnn.ops.reduce import FOLDS, Reduce
 from clnn.runtime import session as session_module
+from clnn.runtime.device import select
 from clnn.types import BOOL, F16, F32, I32, TensorType
 
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
@@ -151,10 +153,31 @@ def test_code_for_gpus(device, as_gpu, name):
 
 def test_groups_and_parts_of_gpus(device, as_gpu):
     steps = {"steps": SCALE}
-    ran = check_op(device, Reduce("mean", (0,), **steps), [normal((901, 21)), normal((1, 21), 1)])
-    assert "_p" in ran[0]
+    ran = check_op(device, Reduce("mean", (0,), **steps), [normal((901, 37)), normal((1, 37), 1)])
+    assert "_g" not in ran[0] and "_p" in ran[0]
     ran = check_op(device, Reduce("max", (1,), **steps), [normal((1, 70001)), normal((1, 1), 1)])
     assert "_g256" in ran[0] and "_p" in ran[0]
+
+
+@pytest.mark.parametrize("fn", ["mean", "max", "log_sum_exp"])
+def test_members_of_groups_share_rows_that_lie_across(device, as_gpu, fn):
+    """Global pooling of an image with its channels innermost, a border around it."""
+    spec = Reduce(fn, (2, 3), steps=(Step("mul", operand=1),))
+    inputs = [normal((2, 12, 6, 7)), normal((1, 12, 1, 1), 1)]
+    (name, _) = check_op(device, spec, inputs, orders={"i0": (0, 2, 3, 1)}, border=fn == "max")
+    assert "_across_v1x1_g" in name
+
+
+def test_members_of_groups_share_parts_of_rows(device, monkeypatch):
+    large = replace(GPU, compute_units=64)
+    monkeypatch.setattr(session_module, "target_of", lambda info: large)
+    x = normal((3001, 16))
+    x[2000, 3] = np.nan
+    for fn in ("sum", "max"):
+        (name, _) = check_op(device, Reduce(fn, (0,)), [x])
+        assert "_across_v1x1_g16_p2" in name
+    ran = check_op(device, Reduce("sum", (1,)), [normal((2, 9001))])
+    assert "_along" in ran[0] and "_g256" in ran[0]
 
 
 ATTRS = st.fixed_dictionaries({"keepdims": st.integers(0, 1)})
@@ -252,3 +275,27 @@ def test_every_small_shape(device, rows, length):
         for axes in ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)):
             check_op(device, Reduce(fn, axes), [x])
             check_op(device, Reduce(fn, axes, False), [x], orders={"i0": (2, 0, 1)})
+
+
+@pytest.fixture
+def with_subgroups(device, monkeypatch):
+    """Let sessions generate the code that they would for a GPU with subgroups."""
+    if not select(device).caps.subgroups:
+        pytest.skip("the device has no subgroups")
+    target = replace(GPU, features=frozenset({"subgroups"}))
+    monkeypatch.setattr(session_module, "target_of", lambda info: target)
+
+
+@pytest.mark.parametrize("fn", ["mean", "max", "min", "prod", "log_sum_exp"])
+def test_members_of_groups_fold_by_subgroups(device, with_subgroups, fn):
+    x = normal((4, 501)) * np.float32(0.01) + 1
+    x[1, 77], x[2, 500] = np.nan, np.inf
+    (name, *_) = check_op(device, Reduce(fn, (1,)), [x])
+    assert name.endswith("_g64s")
+
+
+def test_integers_fold_by_subgroups(device, with_subgroups):
+    x = rng().integers(-1000, 1000, (3, 700)).astype(np.int32)
+    for fn in ("sum", "max"):
+        (name, *_) = check_op(device, Reduce(fn, (1,)), [x])
+        assert name.endswith("_g64s")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from clnn.ops._base import Target
 from clnn.ops._functions import Step
 from clnn.ops.softmax import Softmax
 from clnn.runtime import session as session_module
+from clnn.runtime.device import select
 from clnn.types import I32, TensorType
 
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
@@ -90,7 +92,8 @@ def test_no_elements(device):
 @pytest.mark.parametrize("log", [False, True])
 def test_code_for_gpus(device, as_gpu, name, log):
     shape, axes, orders = GEOMETRIES[name]
-    check_op(device, Softmax(axes, log), [normal(shape) * 3], orders=orders)
+    ran = check_op(device, Softmax(axes, log), [normal(shape) * 3], orders=orders)
+    assert ("_across_v1x1_g" in ran[0]) == (name == "planes")
 
 
 @settings(max_examples=40, deadline=None)
@@ -127,3 +130,20 @@ def test_every_small_shape(device, rows, length):
     for middle, log in itertools.product((1, 3, 17), (False, True)):
         for axes in ((0,), (1,), (2,), (1, 2)):
             check_op(device, Softmax(axes, log), [normal((rows, middle, length))])
+
+
+@pytest.fixture
+def with_subgroups(device, monkeypatch):
+    """Let sessions generate the code that they would for a GPU with subgroups."""
+    if not select(device).caps.subgroups:
+        pytest.skip("the device has no subgroups")
+    target = replace(GPU, features=frozenset({"subgroups"}))
+    monkeypatch.setattr(session_module, "target_of", lambda info: target)
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_members_of_groups_fold_by_subgroups(device, with_subgroups, log):
+    x = normal((3, 1003)) * 3
+    x[1, 700], x[2] = np.nan, -np.inf
+    (name, *_) = check_op(device, Softmax((1,), log), [x])
+    assert name.endswith("_g64s")

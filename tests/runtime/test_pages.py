@@ -9,7 +9,6 @@ import pyopencl as cl
 import pytest
 
 import clnn
-from clnn.runtime.constants import Constants
 from clnn.runtime.device import select
 from clnn.runtime.pages import LARGE, lent, pages
 from clnn.runtime.program import Device
@@ -42,18 +41,21 @@ def test_constants_that_outgrow_their_memory_are_moved(device, monkeypatch):
 
     graph = GRAPHS["classifier"]()
     with clnn.compile_model(graph, device) as session:
-        made = session._constants
-        want = [_bytes(session, made, a) for a in _args(session)]
-        asked: list[int] = []
+        want = _all_bytes(session)
+    asked: list[int] = []
 
-        def short_at_first(nbytes):
-            asked.append(nbytes)
-            return pages(nbytes)[: 64 if len(asked) == 1 else None]
+    def short_at_first(nbytes):
+        asked.append(nbytes)
+        return pages(nbytes)[: 64 if len(asked) == 1 else None]
 
-        monkeypatch.setattr(constants, "pages", short_at_first)
-        again = Constants(session._device, session.plan, together=True)
-        assert again.whole is not None and len(asked) > 1
-        assert [_bytes(session, again, a) for a in _args(session)] == want
+    monkeypatch.setattr(constants, "pages", short_at_first)
+    with clnn.compile_model(graph, device) as session:
+        assert session._constants.whole is not None and len(asked) > 1
+        assert _all_bytes(session) == want
+
+
+def _all_bytes(session):
+    return [_bytes(session, session._constants, a) for a in _args(session)]
 
 
 def _args(session):

@@ -224,15 +224,15 @@ def test_whatever_decides_a_result_is_part_of_its_key(field: str) -> None:
 
 def test_the_key_follows_the_driver_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     before = probe._key(TARGET)
-    monkeypatch.setattr(probe, "_driver_files", lambda: ["/some/libdriver.so:1"])
+    monkeypatch.setattr(probe, "_driver_files", lambda driver: ["/some/libdriver.so:1"])
     one = probe._key(TARGET)
-    monkeypatch.setattr(probe, "_driver_files", lambda: ["/some/libdriver.so:2"])
+    monkeypatch.setattr(probe, "_driver_files", lambda driver: ["/some/libdriver.so:2"])
     assert len({before, one, probe._key(TARGET)}) == 3
 
 
 def test_driver_libraries_are_found(device: str) -> None:
-    select(device)
-    named = [line.rpartition(":")[0] for line in probe._driver_files()]
+    driver = select(device).driver
+    named = [line.split(":")[0] for line in probe._driver_files(driver)]
     stem = {"Portable Computing Language": "libpocl", "Intel(R) OpenCL": "libintelocl"}.get(device)
     if stem is not None:
         assert any(Path(path).name.startswith(stem) for path in named)

@@ -20,7 +20,7 @@ def worker(request):
     if info is None:
         pytest.skip("no usable OpenCL device")
     argument = {"platform": info.platform_index, "device": info.device_index, "options": []}
-    made = Worker("trial_child", argument, child_environment())
+    made = Worker("trial_child", argument, child_environment(info.driver))
     yield made
     made.close()
 

@@ -98,6 +98,14 @@ def test_large_tiles_fit_the_registers(tool, compilers, kind, tmp_path):
     assert not tool.complaints(rows) and all(150 < use.registers <= 255 for *_, use in rows)
 
 
+def test_the_largest_tiles_of_convolutions_fit_the_registers(tool, compilers, tmp_path):
+    sources = [(name, text) for name, text in tool.convolutions() if "_t128x256" in name]
+    rows = [(n, *found) for n, s in sources for found in tool.on_nvidia(compilers, s, tmp_path)]
+    assert len(rows) == 2 * len(tool.NVIDIA) and not tool.complaints(rows)
+    # two warps of each of the unit's four schedulers, with all registers
+    assert all(use.registers <= 255 and use.shared <= 48 * 1024 for *_, use in rows)
+
+
 def test_a_tile_that_is_too_large_is_found(tool, compilers, tmp_path):
     from clnn.codegen.render import render
     from clnn.ops._mma import MmaProduct, MmaTile, mma_params
@@ -106,6 +114,16 @@ def test_a_tile_that_is_too_large_is_found(tool, compilers, tmp_path):
     source = render("gemm_mma.cl.mako", mma_params(made, MmaTile(128, 128, 32, 128, 64)))
     rows = [("gemm_mma_huge", *found) for found in tool.on_nvidia(compilers, source, tmp_path)]
     assert any("gemm_mma_huge spills" in line for line in tool.complaints(rows))
+
+
+def test_kernels_of_work_groups_fit_the_registers(tool, compilers, tmp_path):
+    """The first tile of both kinds, and the widest transforms of Winograd's, for both makers."""
+    made = dict(tool.work_groups())
+    wanted = ["winograd_input_f4_v2", "winograd_output_f4_v2", "winograd_input_f2_v4"]
+    wanted += [next(n for n in made if n.startswith(k)) for k in ("gemm_work", "conv2d_work")]
+    rows = [(n, *found) for n in wanted for found in tool.on_nvidia(compilers, made[n], tmp_path)]
+    rows += [(n, *found) for n in wanted for found in tool.on_amd(compilers, made[n], tmp_path)]
+    assert not tool.complaints(rows) and len(rows) >= 10
 
 
 def test_portable_kernels_compile_for_both_makers(tool, compilers, tmp_path):

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import os
 import time
+from pathlib import Path
 
 import pytest
 from tune_ops import KERNELS, MODES, Double, double, doubled, graph, problem, start_tuner
 
 from clnn.cache.lines import LineFile
+from clnn.cache.store import Store
 from clnn.options import Options
 from clnn.runtime.device import select
+from clnn.runtime.program import key_of
 from clnn.runtime.session import Session
-from clnn.tune.bench import Bench, Limits
+from clnn.tune import bench as bench_module
+from clnn.tune.bench import Bench, Limits, Trial
 from clnn.tune.choose import chooser
 from clnn.tune.signature import signature
 from clnn.tune.store import TuningStore
@@ -47,6 +51,27 @@ def test_every_fault_is_told_and_the_next_variant_runs(device):
             assert again.fault == "" and again.error == 0 and len(again.seconds) == 2
         assert {m: SAID[m] in told[m] for m in BAD} == dict.fromkeys(BAD, True), told
         assert bench.trial(variants["slow"], 3).median > bench.trial(variants["right"], 3).median
+
+
+def test_kernels_that_lack_registers_are_left_out(device, monkeypatch, tmp_path):
+    """Told by a build, or kept with the binary of an earlier one."""
+    given, told, ask = problem(), "96 bytes of registers are kept in memory", bench_module._ask
+    monkeypatch.setenv("CLNN_CACHE_DIR", str(tmp_path))
+
+    def answer(worker, request, seconds):
+        lacks = "build" in request and "0.01f" in Path(request["build"]).read_text()
+        return Trial("", spills=told) if lacks else ask(worker, request, seconds)
+
+    monkeypatch.setattr(bench_module, "_ask", answer)
+    with Bench(select(device), LIMITS) as bench:
+        bench.load(Double(MODES), given)
+        right, slow, wrong = (double(given, mode) for mode in ("right", "slow", "wrong"))
+        Store().put(key_of(bench.info, bench.sources(slow)[0]), b"binary", {"spills": told})
+        lacks = f"lacks registers: {told}"
+        assert bench.build([right, slow, wrong]) == {
+            "double_right": "", "double_slow": lacks, "double_wrong": lacks,
+        }  # fmt: skip
+        assert bench.trial(right, 1).fault == ""
 
 
 def tune(device, *modes, size=100, **wish):

@@ -1,0 +1,89 @@
+"""Gives memory that nobody uses any more back to the system: freed blocks, pages of library files.
+
+A driver's start reads the files of its compiler all over (its tables of options, its relocations),
+and the system maps the neighbours of every page that is read: tens of megabytes that are not needed
+again. Pages that are the file's own come back by themselves when they are read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+
+_DONTNEED = 4  # MADV_DONTNEED of Linux
+LEAST = 2**22  # bytes of a library that is worth it
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """Part of a library in memory: its addresses, and how many bytes of it are there."""
+
+    path: str
+    start: int
+    end: int
+    resident: int
+
+
+def trim() -> int:
+    """Take unchanged pages of large libraries out of this process's memory; return how many bytes.
+
+    What the C library keeps of freed memory goes too. Pages only of mappings that nobody may write
+    to and nobody has written to, for pages that differ from the file would be lost, and only of
+    libraries that stay loaded from then on, so that nothing else can come to lie there meanwhile.
+    Does nothing where the system has no /proc/self/smaps.
+    """
+    if not any(_stays(m.path) for m in _unchanged()):
+        return 0
+    system, given = ctypes.CDLL(None), 0
+    if hasattr(system, "malloc_trim"):
+        system.malloc_trim(0)
+    for found in _unchanged():
+        if _stays(found.path):
+            where, size = ctypes.c_void_p(found.start), ctypes.c_size_t(found.end - found.start)
+            given += 0 if system.madvise(where, size, _DONTNEED) else found.resident
+    return given
+
+
+@cache
+def _stays(path: str) -> bool:
+    """Whether a library is large; if so, keep it loaded until the process ends."""
+    with suppress(OSError):
+        if os.path.getsize(path) >= LEAST:
+            ctypes.CDLL(path, mode=os.RTLD_LAZY | os.RTLD_NOLOAD | os.RTLD_NODELETE)
+            return True
+    return False
+
+
+def _unchanged() -> list[Mapping]:
+    """Return mappings of libraries, as the files have them."""
+    try:
+        with open("/proc/self/smaps", encoding="utf-8", errors="replace") as lines:
+            return list(libraries(lines))
+    except OSError:
+        return []
+
+
+def libraries(lines: Iterable[str]) -> Iterator[Mapping]:
+    """Yield the mappings in text of the form of /proc/self/smaps that `trim` may take pages of."""
+    start = end = resident = 0
+    path = ""
+    for line in lines:
+        word, _, rest = line.partition(" ")
+        if not word.endswith(":"):
+            low, _, high = word.partition("-")
+            start, end = int(low, 16), int(high, 16)
+            permissions, *others = rest.split(maxsplit=4)
+            private = permissions[1] == "-" and permissions[3] == "p"
+            path = others[3].rstrip("\n") if private and len(others) > 3 else ""
+        elif word == "Rss:":
+            resident = 1024 * int(rest.split()[0])
+        elif word == "Anonymous:" and resident and _is_library(path) and not int(rest.split()[0]):
+            yield Mapping(path, start, end, resident)
+
+
+def _is_library(path: str) -> bool:
+    return path.startswith("/") and ".so" in path and not path.startswith("/dev/")

@@ -1,0 +1,140 @@
+"""Drivers are loaded one by one: the one that is used, others when they are asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from common import usable_devices
+
+from clnn.runtime import attach, device, icd, loader
+from clnn.runtime.vendors import Driver
+
+BEGIN = (
+    "import json, os, numpy as np; from clnn.runtime.device import discover, open_context, select;"
+    " from clnn.runtime.loader import cl, mapped_files\n"
+    "def loaded(info): return any(info.driver.split('/')[-1] in f for f in mapped_files())\n"
+    "def runs(info):\n"
+    "    context, _ = open_context(info)\n"
+    "    queue = cl.CommandQueue(context)\n"
+    "    code = 'kernel void f(global float *a) { a[get_global_id(0)] *= 2; }'\n"
+    "    kernel = cl.Program(context, code).build(cache_dir=False).f\n"
+    "    x = np.arange(8, dtype=np.float32)\n"
+    "    flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR\n"
+    "    buffer = cl.Buffer(context, flags, hostbuf=x)\n"
+    "    kernel(queue, x.shape, None, buffer)\n"
+    "    cl.enqueue_copy(queue, x, buffer)\n"
+    "    return x.tolist()\n"
+)
+DOUBLED = [2.0 * k for k in range(8)]
+
+
+def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a Python of its own, without the drivers that this process chose."""
+    base = {name: text for name, text in os.environ.items() if name not in icd.VENDOR_VARIABLES}
+    path = f"import sys; sys.path[:0] = {sys.path!r}; "
+    return subprocess.run(
+        [sys.executable, "-c", path + BEGIN + code], env={**base, **env}, capture_output=True,
+        text=True, check=False, timeout=300,
+    )  # fmt: skip
+
+
+def answer(code: str, **env: str) -> list[object]:
+    done = python(code, **env)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: list[object] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def two() -> list[str]:
+    names = usable_devices()
+    if len(names) < 2 or not loader.setup().apart:
+        pytest.skip("needs two OpenCL implementations that are loaded one by one")
+    return names
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_a_driver_is_loaded_when_a_device_of_it_is_asked_for(turn: int) -> None:
+    first, second = two()[:2][::turn]
+    code = (
+        f"a = select({first!r}); all = {{d.platform: d for d in discover()}}\n"
+        f"b = all[{second!r}]; before = [loaded(a), loaded(b)]\n"
+        f"one = runs(a); still = loaded(b); b = select({second!r})\n"
+        "print(json.dumps([before, one, still, loaded(b), runs(b), runs(a)]))"
+    )
+    assert answer(code) == [[True, False], DOUBLED, False, True, DOUBLED, DOUBLED]
+
+
+def test_listing_devices_loads_no_driver() -> None:
+    two()
+    code = "print(json.dumps([loaded(d) for d in discover() if d.driver]))"
+    assert set(answer(code)) == {False}
+
+
+def test_all_drivers_are_loaded_where_that_is_wished() -> None:
+    names = two()
+    code = "print(json.dumps(sorted({p.name.strip() for d in [select()] for p in cl.get_platforms()})))"
+    assert set(names) <= set(answer(code, CLNN_DRIVERS="all"))
+
+
+def test_the_users_variables_stay_as_they_were() -> None:
+    two()
+    code = (
+        "from clnn.runtime.loader import setup; s = setup(); before = os.environ.get('OCL_ICD_VENDORS')\n"
+        "select(); print(json.dumps([before == os.environ.get('OCL_ICD_VENDORS')]))"
+    )
+    assert answer(code) == [True]
+
+
+def test_a_kept_list_that_is_wrong_is_made_anew() -> None:
+    """Another version of a driver was listed under the same key: it is listed again, once."""
+    two()
+    spoil = (
+        "from clnn.runtime import vetting\n"
+        "right = vetting._read\n"
+        "def wrong(driver, record):\n"
+        "    rows = [{**row, 'driver_version': 'old'} for row in record['listed']]\n"
+        "    return right(driver, {**record, 'listed': rows if FIRST else record['listed']})\n"
+        "vetting._read = wrong; FIRST = True; real = vetting.vet\n"
+        "def vet(*a, refresh=False, **k):\n"
+        "    global FIRST\n"
+        "    FIRST = FIRST and not refresh\n"
+        "    return real(*a, refresh=refresh, **k)\n"
+        "vetting.vet = vet\n"
+    )
+    code = spoil + "d = select(); print(json.dumps([d.driver_version != 'old', runs(d), FIRST]))"
+    assert answer(code) == [True, DOUBLED, False]
+    stuck = spoil.replace("FIRST = FIRST and not refresh", "pass")
+    done = python(stuck + "select()")
+    assert "are listed in one process and missing in another" in done.stderr
+
+
+def test_children_see_the_driver_of_their_device_alone(device: str) -> None:
+    info = device_of(device)
+    if not info.driver:
+        pytest.skip("drivers are loaded all at once")
+    folder = Path(loader.child_environment(info.driver)["OCL_ICD_VENDORS"])
+    (entry,) = icd.icd_files(folder)
+    assert entry.library == info.driver
+
+
+def device_of(name: str) -> device.DeviceInfo:
+    return device.select(name)
+
+
+def test_what_is_no_driver_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "libno.so").write_text("no library", "utf-8")
+    assert not attach.loads_alone(str(tmp_path / "libno.so"), [])
+    assert not attach.loads_alone("libc.so.6", [])
+    made = loader.Setup(apart=(Driver("a.icd", "/x/liba.so"),))
+    monkeypatch.setattr(attach, "setup", lambda: made)
+    monkeypatch.setattr(attach, "_loaded", {})
+    with pytest.raises(device.DeviceError, match="is no driver of this process"):
+        attach.platforms_of("/x/libb.so")
+    monkeypatch.setattr(attach, "_loaded", {"/x/libother.so": []})
+    with pytest.raises(device.DeviceError, match=r"/x/liba.so does not load: .*clnn doctor"):
+        attach.platforms_of("/x/liba.so")

@@ -1,0 +1,65 @@
+"""Constants leave the host once they are on the device, and nothing that comes later needs them."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnx
+import pytest
+from small_graphs import GRAPHS
+
+import clnn
+from clnn.errors import PlanError
+from clnn.plan.schedule import ConstArg
+
+
+@pytest.mark.parametrize("merge", [True, False], ids=["joined", "apart"])
+def test_a_session_keeps_no_constants(device, merge):
+    graph = GRAPHS["classifier"]()
+    kept = [weakref.ref(array) for array in graph.consts.values()]
+    names = list(graph.consts)
+    with clnn.compile_model(graph, device, clnn.Options(merge=merge)) as session:
+        feeds = {p.name: np.ones(p.shape, p.dtype) for p in session.inputs}
+        want = session(feeds)
+        del graph
+        gc.collect()
+        assert [array() for array in kept] == [None] * len(kept)
+        assert list(session.plan.consts) == names
+        for launch in session.plan.launches:
+            for arg in launch.args:
+                if isinstance(arg, ConstArg):
+                    with pytest.raises(PlanError, match="lie on its device only"):
+                        arg.make()
+        with session.profile() as profile, ThreadPoolExecutor(1):
+            timed = session(feeds)
+        with session.profile(separate=True):
+            separate = session(feeds)
+        streamed = list(session.stream([feeds] * 3))
+        assert profile.rows()
+    for got in (timed, separate, *streamed):
+        assert all(np.array_equal(got[name], want[name]) for name in want)
+
+
+def test_a_model_file_may_change_after_it_was_compiled(device, tmp_path):
+    weights = np.random.default_rng(0).standard_normal((64, 64, 3, 3)).astype(np.float32)
+    node = onnx.helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
+    graph = onnx.helper.make_graph(
+        [node], "g",
+        [onnx.helper.make_tensor_value_info("x", 1, (1, 64, 8, 8))],
+        [onnx.helper.make_tensor_value_info("y", 1, (1, 64, 8, 8))],
+        [onnx.numpy_helper.from_array(weights, "w")],
+    )  # fmt: skip
+    path = tmp_path / "net.onnx"
+    onnx.save(onnx.helper.make_model(graph, ir_version=10), path)
+    x = {"x": np.ones((1, 64, 8, 8), np.float32)}
+    with clnn.compile_model(path, device, clnn.Options(states=2)) as session:
+        want = session(x)["y"]
+        path.write_bytes(b"")
+        with session._state(), session._state():  # the second one is made now
+            pass
+        assert len(session._made) == 2
+        with ThreadPoolExecutor(2) as pool:
+            assert all(np.array_equal(y["y"], want) for y in pool.map(session, [x] * 4))

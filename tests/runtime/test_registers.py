@@ -1,0 +1,106 @@
+"""What NVIDIA's compiler tells of registers is read, told once, and kept with the binary."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from clnn.cache.store import Store
+from clnn.runtime import program as module
+from clnn.runtime import registers, trial_child
+from clnn.runtime.device import select
+from clnn.runtime.program import Device, child_build, options_of
+from clnn.runtime.registers import Registers, of_log, spills_of
+
+ROOM = """
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'saxpy' for 'sm_90'
+ptxas info    : Function properties for 'saxpy'
+ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 40 registers, 512 bytes smem, 380 bytes cmem[0]
+"""
+NO_ROOM = """
+ptxas info    : Function properties for first
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 64 registers
+ptxas info    : Function properties for second
+    136 bytes stack frame, 120 bytes spill stores, 148 bytes spill loads
+ptxas info    : Used 255 registers, 380 bytes cmem[0]
+"""
+STACK = "64 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\nUsed 32 registers\n"
+SOURCE = "__kernel void {name}(__global float *x) {{ x[get_global_id(0)] *= 2; }}\n"
+
+
+def test_logs():
+    assert of_log(ROOM) == Registers(40, 0) and spills_of(ROOM) == ""
+    assert of_log(ROOM.replace("\n", "\r\n")) == Registers(40, 0)
+    assert of_log(NO_ROOM) == Registers(255, 148)
+    assert spills_of(NO_ROOM) == "148 bytes of registers are kept in memory (255 registers used)"
+    assert of_log(STACK) == Registers(32, 0) and spills_of(STACK) == ""
+    for nothing in ("", "Device build done\n", "warning: 12 bytes\n"):
+        assert of_log(nothing) is None and spills_of(nothing) == ""
+
+
+def test_only_nvidia_is_asked(device):
+    info = select(device)
+    assert registers.VERBOSE not in options_of(info)
+    assert options_of(replace(info, platform="NVIDIA CUDA"))[-1] == registers.VERBOSE
+
+
+@pytest.fixture
+def opened(device, tmp_path):
+    found = Device.open(select(device))
+    found.store = Store(tmp_path)
+    return found
+
+
+@pytest.mark.parametrize("log,told", [(ROOM, ""), (NO_ROOM, spills_of(NO_ROOM))])
+def test_a_build_tells_it_and_keeps_it(opened, monkeypatch, caplog, log, told):
+    monkeypatch.setattr(registers, "build_log", lambda *_: log)
+    source = SOURCE.format(name="twice")
+    with caplog.at_level(logging.WARNING, "clnn"):
+        opened.build({"twice": source})
+    entry = opened.store.get(opened.key(source))
+    assert entry is not None and entry.meta.get("spills", "") == told
+    assert [told in r.getMessage() for r in caplog.records] == ([True] if told else [])
+
+
+def test_a_child_tells_it_too(opened, monkeypatch, caplog):
+    """Sources that child processes build: what they write is found and told."""
+
+    def run(name, argument, *_):
+        monkeypatch.setattr(registers, "build_log", lambda *_: NO_ROOM)
+        child_build(argument)
+        return [], ""
+
+    monkeypatch.setattr(module, "run_python", run)
+    monkeypatch.setenv("CLNN_BUILD_JOBS", "2")
+    sources = {f"k{n}": SOURCE.format(name=f"k{n}") for n in range(module.CHILDREN_FROM)}
+    with caplog.at_level(logging.WARNING, "clnn"):
+        opened.build(sources)
+    assert set(opened.spills) == set(sources.values())
+    assert all(opened.store.get(opened.key(s)).meta["spills"] for s in sources.values())
+    assert sum("148 bytes" in r.getMessage() for r in caplog.records) == len(sources)
+
+
+@pytest.mark.parametrize("log,kept", [(ROOM, True), (NO_ROOM, False)])
+def test_the_tuners_child_keeps_no_such_binary(device, monkeypatch, tmp_path, log, kept):
+    info = select(device)
+    bench = trial_child._Bench({"platform": info.platform_index, "device": info.device_index,
+                                "options": options_of(info)})  # fmt: skip
+    monkeypatch.setattr(registers, "build_log", lambda *_: log)
+    source, binary = tmp_path / "k.cl", tmp_path / "k.bin"
+    source.write_text(SOURCE.format(name="twice"))
+    reply = bench.answer({"build": str(source), "binary": str(binary)})
+    assert reply["fault"] == "" and bool(reply.get("spills")) == (not kept)
+    assert binary.exists() == kept
+
+
+def test_the_log_of_a_build_is_read(opened):
+    """Whatever the driver says, it is text, and no device here tells of registers."""
+    source = SOURCE.format(name="thrice")
+    opened.build({"thrice": source})
+    text = registers.build_log(opened.programs[source], opened.handle)
+    assert isinstance(text, str) and of_log(text) is None

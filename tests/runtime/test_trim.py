@@ -1,0 +1,54 @@
+"""Pages of libraries are given back, and only those that are as their files have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clnn.runtime.trim import Mapping, libraries, trim
+
+
+def mapping(permissions: str, path: str, resident: int = 8, anonymous: int = 0) -> list[str]:
+    return [
+        f"1000-5000 {permissions} 00000000 fe:00 12{' ' * 20}{path}\n", "Size:  16 kB\n",
+        f"Rss:   {resident} kB\n", f"Anonymous:  {anonymous} kB\n", "VmFlags: rd mr mw me\n",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("permissions", "path", "resident", "anonymous", "taken"),
+    [
+        ("r-xp", "/usr/lib/libLLVM.so.15", 8, 0, True),
+        ("r--p", "/opt/my libs/a.so", 8, 0, True),
+        ("r-xp", "/usr/lib/libLLVM.so.15", 0, 0, False),
+        ("r--p", "/usr/lib/libLLVM.so.15", 8, 4, False),  # relocated: pages of the process's own
+        ("rw-p", "/usr/lib/libLLVM.so.15", 8, 0, False),
+        ("r-xs", "/usr/lib/libLLVM.so.15", 8, 0, False),
+        ("r--p", "/usr/lib/locale/locale-archive", 8, 0, False),
+        ("r--p", "/dev/thing.so", 8, 0, False),
+        ("r-xp", "", 8, 0, False),
+        ("r-xp", "[vdso]", 8, 0, False),
+    ],
+)
+def test_which_mappings_are_taken(permissions, path, resident, anonymous, taken):
+    lines = [*mapping("rw-p", "[heap]", 8, 8), *mapping(permissions, path, resident, anonymous)]
+    assert list(libraries(lines)) == ([Mapping(path, 0x1000, 0x5000, 8192)] if taken else [])
+
+
+def test_memory_gets_less_and_all_still_works():
+    if not Path("/proc/self/smaps").exists():
+        assert trim() == 0
+        return
+    a = np.random.default_rng(0).standard_normal((64, 64))
+    want = np.linalg.inv(a)
+    before = file_bytes()
+    assert trim() > 0
+    assert file_bytes() < before
+    np.testing.assert_array_equal(np.linalg.inv(a), want)
+
+
+def file_bytes() -> int:
+    lines = Path("/proc/self/status").read_text("utf-8").splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("RssFile"))
