@@ -22,7 +22,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
@@ -48,14 +48,15 @@ def main() -> int:
     report = Report(args)
     with (
         tempfile.TemporaryDirectory(prefix="compare-engines-") as work,
-        Hosts(args.limit) if args.shared else nullcontext() as hosts,
+        Hosts(args.limit, options.deadline) if args.shared else nullcontext() as hosts,
+        suppress(KeyboardInterrupt),
     ):
+        report.cut = [f"{name} b{batch}" for name in _names(args.models) for batch in args.batch]
         for name in _names(args.models):
             for batch in args.batch:
-                if perf_counter() > options.deadline:
-                    report.cut.append(f"{name} b{batch}")
-                    continue
-                report.add(_measure(name, batch, options, Path(work), hosts))
+                if perf_counter() < options.deadline:
+                    report.add(_measure(name, batch, options, Path(work), hosts))
+                    report.cut.remove(f"{name} b{batch}")
     report.close()
     if report.wrong_use:
         return 2
@@ -117,7 +118,7 @@ class Report:
         if self.cut:
             print(f"no time was left for: {', '.join(self.cut)}")
         self.write()
-        if self.args.plot and self.results:
+        if self.args.plot and any(r.measured for r in self.results):
             if refused := plot_refusal():
                 print(refused, file=sys.stderr)
             else:

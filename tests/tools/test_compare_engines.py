@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from time import perf_counter
 
 import pytest
 from common import ROOT, usable_devices
@@ -127,6 +128,19 @@ def test_one_that_does_not_answer_is_killed_and_the_next_gets_a_new_process(tmp_
         with pytest.raises(EngineError, match="no answer to 'load' within 5 s"):
             Running("tinygrad", setup(tmp_path), 0, host)
         assert not host.alive and hosts.of("tinygrad", setup(tmp_path)) is not host
+
+
+def test_nothing_is_waited_for_beyond_the_deadline(tmp_path, monkeypatch):
+    (tmp_path / "tinygrad.py").write_text("import time; time.sleep(600)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    options = Options(
+        ("tinygrad", "mnn"), 1, None, 0.01, 0, Pace(0.001, 0.0, 2), perf_counter() + 1
+    )
+    with Hosts(600.0, options.deadline) as hosts:
+        result = compare(MODEL, {"image": (1, 1, 8, 8)}, options, tmp_path / "work", hosts)
+    late, cut = result.rows
+    assert "no answer to 'load'" in late.missing and cut.missing == "the time was up"
+    assert "Nothing was measured." in markdown([result], About())
 
 
 def test_a_process_whose_context_is_spoilt_is_given_up(tmp_path, monkeypatch):

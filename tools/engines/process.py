@@ -11,25 +11,34 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from time import perf_counter
 from types import TracebackType
 from typing import Any
 
 from engines import EngineError, name_of
 
 WORKER = Path(__file__).with_name("worker.py")
+INFINITE = float("inf")
+OVERTIME = 3.0  # seconds
 # Errors after which a context is of no more use: the process is given up with them.
 SPOILT = ("CUDA error", "OUT_OF_RESOURCES", "INVALID_COMMAND_QUEUE", "INVALID_CONTEXT")
 
 
 class Process:
-    """A worker process. limit: seconds that an answer may take (None: any); it is killed then."""
+    """A worker process, killed when an answer takes longer than `limit` seconds.
 
-    def __init__(self, setup: Mapping[str, Any], cache: bool, limit: float | None = None) -> None:
+    deadline: on perf_counter's clock, when no answer is waited for any longer, but for OVERTIME.
+    """
+
+    def __init__(
+        self, setup: Mapping[str, Any], cache: bool, limit: float = INFINITE,
+        deadline: float = INFINITE,
+    ) -> None:  # fmt: skip
         env = dict(os.environ)
         if cache:
             env["CLNN_CACHE_DIR"] = str(Path(setup["work"]) / "clnn")
         env.setdefault("OMP_NUM_THREADS", str(setup["threads"]))
-        self.limit, self.alive = limit, True
+        self.limit, self.deadline, self.alive = limit, deadline, True
         self._log = (Path(setup["work"]) / "log.txt").open("ab")
         self._process = subprocess.Popen(
             [sys.executable, str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -47,15 +56,16 @@ class Process:
     def ask(self, do: str, **values: Any) -> dict[str, Any]:
         """Send one message and return the answer. Raises EngineError where that is an error."""
         assert self._process.stdin is not None
+        seconds = max(1.0, min(self.limit, self.deadline + OVERTIME - perf_counter()))
         try:
             print(json.dumps({"do": do, **values}), file=self._process.stdin, flush=True)
-            line = self._answers.get(timeout=self.limit)
+            line = self._answers.get(timeout=None if seconds == INFINITE else seconds)
         except (BrokenPipeError, ValueError):
             line = ""
         except queue.Empty:
             self._process.kill()
             self.close()
-            raise EngineError(f"no answer to {do!r} within {self.limit:.0f} s") from None
+            raise EngineError(f"no answer to {do!r} within {seconds:.0f} s") from None
         if not line:
             self.alive = False
             raise EngineError(f"its process ended with status {self._process.wait()}")
@@ -126,8 +136,8 @@ class Running:
 class Hosts:
     """One process for each engine, whatever its options and models; a dead one is started anew."""
 
-    def __init__(self, limit: float) -> None:
-        self.limit = limit
+    def __init__(self, limit: float, deadline: float = INFINITE) -> None:
+        self.limit, self.deadline = limit, deadline
         self._processes: dict[str, Process] = {}
 
     def of(self, engine: str, setup: Mapping[str, Any]) -> Process:
@@ -135,7 +145,7 @@ class Hosts:
         name = name_of(engine)
         found = self._processes.get(name)
         if found is None or not found.alive:
-            found = self._processes[name] = Process(setup, cache=False, limit=self.limit)
+            found = self._processes[name] = Process(setup, False, self.limit, self.deadline)
         return found
 
     def __enter__(self) -> Hosts:

@@ -132,6 +132,8 @@ def markdown(results: Sequence[Result], about: About) -> str:
 def markdown_tables(results: Sequence[Result]) -> list[str]:
     """Return the medians of whole calls, and of the device alone where it is known, as tables."""
     engines = engines_of(results)
+    if not engines:
+        return ["Nothing was measured."]
     lines = ["Median of a call with arrays of the host, in ms:", ""]
     lines += _grid(results, engines, device=False)
     if any(r.device for x in results for r in x.measured):
