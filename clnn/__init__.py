@@ -15,12 +15,13 @@ from clnn.errors import ClnnError
 from clnn.options import Options
 
 if TYPE_CHECKING:
-    from clnn.api import compile_model, devices, doctor, tune_model, verify
+    from clnn.api import calibrate, compile_model, devices, doctor, tune_model, verify
     from clnn.apis import mli, openvx
     from clnn.runtime.session import Session
 
 _SYSTEMS = {"mli": "clnn.apis.mli", "openvx": "clnn.apis.openvx"}
 _LAZY = {
+    "calibrate": "clnn.api",
     "compile_model": "clnn.api",
     "devices": "clnn.api",
     "doctor": "clnn.api",
@@ -34,6 +35,7 @@ __all__ = [
     "Options",
     "Session",
     "__version__",
+    "calibrate",
     "compile_model",
     "devices",
     "doctor",

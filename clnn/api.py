@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from clnn import logs
+from clnn.errors import SettingError
+from clnn.graph.calibration import Observer, check_ranges, read_ranges
 from clnn.graph.ir import Graph
 from clnn.graph.mapped import forget, mapped_files
 from clnn.graph.passes import optimise
+from clnn.graph.passes.quantise import observed, quantise
 from clnn.graph.passes.store import store_as
 from clnn.options import Options
 from clnn.settings import warn_unknown
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
     from clnn.verification.report import VerifyReport
 
 Model = "str | os.PathLike[str] | bytes | Graph"
+# Samples as feeds, ranges by value name, or the file of such ranges.
+Calibration = Iterable[Mapping[str, Any]] | Mapping[str, float] | str | os.PathLike[str]
 
 
 def compile_model(
@@ -31,12 +37,15 @@ def compile_model(
     device: str | int | None = None,
     options: Options | None = None,
     shapes: Mapping[str, Sequence[int] | int] | None = None,
+    calibration: Calibration | None = None,
 ) -> Session:
     """Return a Session that runs `model` on `device`.
 
     model: path of an .onnx file, its bytes, an onnx.ModelProto, or a Graph. device: "auto", "cpu",
     "gpu", an index, or part of a platform's or device's name (default: CLNN_DEVICE). shapes: fixes
-    symbolic dimensions, by input name -> shape or dimension name -> extent.
+    symbolic dimensions, by input name -> shape or dimension name -> extent. calibration: for
+    Options(dtype="int8"), samples of inputs as an iterable of feeds, or ranges as `calibrate`
+    returns them.
     Raises ModelError, UnsupportedOpError, NoDeviceError, DeviceError, BuildError or
     OutOfDeviceMemoryError.
     """
@@ -48,9 +57,10 @@ def compile_model(
     warn_unknown()
     options = options or Options()
     tuned = options.tune in ("quick", "full")
-    graph = prepare(load_graph(model, shapes, mapped=not tuned), options)
-    forget(mapped_files(graph.consts.values()))
+    graph = load_graph(model, shapes, mapped=not tuned and calibration is None)
     info = select(device)
+    graph = prepare(graph, options, calibration, device)
+    forget(mapped_files(graph.consts.values()))
     if tuned:
         from clnn.tune.tuner import Wish, tune_graph
 
@@ -83,15 +93,74 @@ def tune_model(
 
     options = options or Options()
     wish = Wish(level, budget, resume, retry)
-    graph = load_graph(model, shapes)
-    graph = prepare(graph, options)
+    graph = prepare(load_graph(model, shapes), options)
     return tune_graph(graph, select(device), options, wish, progress or (lambda where: None))
 
 
-def prepare(graph: Graph, options: Options) -> Graph:
-    """Return the graph as it is planned: after the passes that `options` ask for."""
-    graph = optimise(graph) if options.fuse else graph
-    return store_as(graph, STORAGE[options.dtype])
+def calibrate(
+    model: str | os.PathLike[str] | bytes | Graph | Any,
+    samples: Iterable[Mapping[str, Any]],
+    device: str | int | None = None,
+    options: Options | None = None,
+    shapes: Mapping[str, Sequence[int] | int] | None = None,
+    *,
+    method: str = "max",
+) -> dict[str, float]:
+    """Return the ranges of a network's values, for Options(dtype="int8"): value name -> magnitude.
+
+    The float32 network runs on `device` over `samples`, an iterable of feeds. method: "max" takes the
+    largest magnitude of each value, "percentile" lets 0.01 % of the elements of a sample lie beyond.
+    The result may be kept as JSON; it belongs to this network under the same Options.fuse.
+    Raises SettingError for samples that are none, and what compile_model and a session raise.
+    """
+    graph, options = load_graph(model, shapes), options or Options()
+    return _ranges(
+        optimise(graph, True) if options.fuse else graph, samples, device, options, method
+    )
+
+
+def _ranges(
+    graph: Graph, samples: Iterable[Mapping[str, Any]], device: str | int | None, options: Options,
+    method: str = "max",
+) -> dict[str, float]:  # fmt: skip
+    """Return the ranges of the values of a graph, after its passes, over samples."""
+    if isinstance(samples, Mapping):
+        raise SettingError("samples are an iterable of feeds. For one feed give [feed].")
+    names = observed(graph)
+    observer = Observer(names, method)
+    plain = replace(options, dtype="f32", fuse=False, calibration="", tune="cached", guard=0)
+    watched = replace(graph, outputs={name: name for name in names} or graph.outputs)
+    with compile_model(watched, device, plain) as session:
+        for feed in samples:
+            observer.see(session({name: feed[name] for name in graph.inputs if name in feed}))
+    return observer.ranges()
+
+
+def prepare(
+    graph: Graph, options: Options, calibration: Calibration | None = None,
+    device: str | int | None = None,
+) -> Graph:  # fmt: skip
+    """Return the graph as it is planned: after the passes that `options` ask for.
+
+    calibration: as in compile_model; samples run on `device`. Raises SettingError where it is missing.
+    """
+    graph = optimise(graph, options.dtype == "int8") if options.fuse else graph
+    if options.dtype != "int8":
+        if calibration is not None:
+            raise SettingError(f"calibration is of no use with Options(dtype={options.dtype!r}).")
+        return store_as(graph, STORAGE[options.dtype])
+    given = options.calibration if calibration is None else calibration
+    if isinstance(given, str) and not given:
+        raise SettingError(
+            "Options(dtype='int8') needs to know the ranges of values. Give compile_model"
+            " calibration=SAMPLES, an iterable of typical feeds, or what clnn.calibrate returned for"
+            " them, or its JSON file as Options(calibration=FILE)."
+        )
+    if isinstance(given, (str, os.PathLike)):
+        return quantise(graph, read_ranges(given))
+    if isinstance(given, Mapping):
+        return quantise(graph, check_ranges(given))
+    return quantise(graph, _ranges(graph, given, device, options))
 
 
 def load_graph(
@@ -138,14 +207,16 @@ def verify(
     seed: int = 0,
     tolerance: float | None = None,
     options: Options | None = None,
+    calibration: Calibration | int | None = None,
 ) -> VerifyReport:
     """Compare what a device computes for a model with another engine.
 
     against: "onnxruntime", or "reference" (numpy in double precision). per_layer: compare every
     node's result of the unfused network too. bisect: search the first wrong node of the network
     as it is compiled. feeds: inputs by name; those left out are random, from `seed`. tolerance:
-    error allowed, relative to an output's largest magnitude (None: 1e-4; with a network stored in
-    16 bits 2e-2 for f16, 1e-1 for bf16); integers must be equal.
+    error allowed, relative to an output's largest magnitude (None: by Options.dtype, 1e-4 for f32,
+    1e-2 for tf32, 2e-2 for f16, 1e-1 for bf16, 2e-1 for int8); integers must be equal. calibration:
+    as in compile_model, samples as a list; or a number of random samples, from `seed` on.
     The report is true when all is within tolerance. Raises as compile_model does, SettingError for
     an argument that is not allowed, MissingPackageError where onnxruntime is not installed.
     """
@@ -155,5 +226,5 @@ def verify(
     options = options or Options()
     limit = TOLERANCES[options.dtype] if tolerance is None else tolerance
     request = Request(model, against, device, shapes or {}, feeds or {}, seed, limit, options,
-                      per_layer, bisect)  # fmt: skip
+                      per_layer, bisect, calibration)  # fmt: skip
     return run(request)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from clnn.errors import SettingError
 
+DTYPES = ("f32", "tf32", "f16", "bf16", "int8")
 _CHOICES = {
-    "dtype": ("f32", "f16", "bf16"),
+    "dtype": DTYPES,
     "tune": ("off", "cached", "quick", "full"),
     "arena": ("", "shared", "separate"),
 }
@@ -18,11 +19,16 @@ class Options:
     """How a model is compiled.
 
     dtype: storage of the network's float32 values and constants: "f32", or 16 bits, "f16" (half) or
-    "bf16", rounded to nearest; arithmetic and sums are float32 always, inputs and outputs of the
-    network too. Ops that cannot, and those with a constant beyond the type's range, keep float32
-    storage with conversions around them (see Session.placement). tune: how kernels are chosen; "off" ranks
-    them by estimates, "cached" takes measurements of this device, else shipped ones, else ranks,
-    "quick" and "full" measure what is missing first (half a minute, some minutes). arena:
+    "bf16", rounded to nearest; sums are float32 always, inputs and outputs of the network too.
+    Products of 16 bits run on tensor cores where the device has them that clnn uses, else in float32.
+    "tf32" stores float32, and products and convolutions may round their operands to TF32 (10 bits of
+    fraction) on tensor cores; a device without computes in float32 and says so (Session.placement,
+    log). "int8": convolutions and products of constant weights multiply bytes, and values between
+    them are stored so, at scales from calibration (see compile_model). Ops that cannot, and those
+    with a constant beyond the type's range, keep float32 storage with conversions around them (see
+    Session.placement). calibration: file of ranges for "int8", as JSON. tune: how kernels are chosen;
+    "off" ranks them by estimates, "cached" takes measurements of this device, else shipped ones, else
+    ranks, "quick" and "full" measure what is missing first (half a minute, some minutes). arena:
     "shared" reuses memory between tensors, "separate" gives each its own buffer ("": as
     CLNN_ARENA says). fuse: run the fusing passes. states: how many callers may run at once, each
     with its own buffers. guard: bytes kept free and poisoned around every tensor (for checks).
@@ -41,6 +47,7 @@ class Options:
     guard: int = 0
     winograd: bool = True
     merge: bool = True
+    calibration: str = ""
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
@@ -49,6 +56,11 @@ class Options:
                 raise SettingError(
                     f"Options({name}={getattr(self, name)!r}) is not allowed. Use one of {listed}."
                 )
+        if self.calibration and self.dtype != "int8":
+            raise SettingError(
+                f"Options(calibration={self.calibration!r}) is of no use with dtype={self.dtype!r}."
+                " Use dtype='int8', or leave it out."
+            )
         if self.states < 1 or self.guard < 0 or self.guard % 64:
             raise SettingError(
                 f"Options(states={self.states}, guard={self.guard}): states must be at least 1, "

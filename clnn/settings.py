@@ -99,6 +99,12 @@ SETTINGS: dict[str, Setting] = {
             "processes that build kernels; 0: one per CPU, at most 8",
         ),
         Setting(
+            "CLNN_TENSOR_CORES",
+            "auto",
+            _choice("auto", "off", "emulated"),
+            "auto: where the device has them; off: never; emulated: in plain OpenCL C (for tests)",
+        ),
+        Setting(
             "CLNN_MAX_BYTES",
             str(1 << 33),
             _whole(1, 1 << 60),

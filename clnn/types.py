@@ -12,27 +12,37 @@ from clnn.errors import DTypeError, ShapeError
 
 
 class Stored(str):
-    """An OpenCL type of values in registers whose elements in memory take 16 bits: of type `cell`.
+    """An OpenCL type of values in registers whose elements in memory are smaller: of type `cell`.
 
-    Everywhere but in loads, stores and pointers it is the text of the type in registers.
+    Everywhere but in loads, stores and pointers it is the text of the type in registers. scale: of
+    "char", what a step of the element is worth, as a number or the name of a variable; inverse: what
+    values are multiplied by before they are rounded.
     """
 
     cell: str
+    scale: float | str
+    inverse: float | str
 
-    def __new__(cls, text: str, cell: str) -> Stored:
-        """Return `text` with `cell`: "half", or "ushort" for the upper half of a float."""
+    def __new__(
+        cls, text: str, cell: str, scale: float | str = 1.0, inverse: float | str = 1.0
+    ) -> Stored:
+        """Return `text` with `cell`: "half", "ushort" for the upper half of a float, or "char"."""
         made = super().__new__(cls, text)
-        made.cell = cell
+        made.cell, made.scale, made.inverse = cell, scale, inverse
         return made
 
 
 @dataclass(frozen=True)
 class DType:
-    """One element type: its name, its numpy dtype and its OpenCL C type."""
+    """One element type: its name, its numpy dtype and its OpenCL C type.
+
+    scale: of real numbers stored in 8 bits, what a step of the element is worth; else 0.
+    """
 
     name: str
     numpy: np.dtype[np.generic]
     cl: str
+    scale: float = 0.0
 
     @property
     def itemsize(self) -> int:
@@ -68,7 +78,8 @@ BOOL = _dtype("bool", "bool", "uchar")
 # How float32 values may lie in memory instead: types of storage, never of values.
 STORED_F16 = DType("f16", np.dtype("float16"), Stored("float", "half"))
 STORED_BF16 = DType("bf16", np.dtype("uint16"), Stored("float", "ushort"))
-STORAGE = {"f32": F32, "f16": STORED_F16, "bf16": STORED_BF16}
+STORAGE = {"f32": F32, "tf32": F32, "f16": STORED_F16, "bf16": STORED_BF16}
+S8_LARGEST = 127  # symmetric: the least byte, -128, is never stored
 
 DTYPES = (F32, F16, F64, I8, U8, I16, U16, I32, U32, I64, U64, BOOL)
 _BY_NUMPY = {d.numpy: d for d in DTYPES}
@@ -83,12 +94,32 @@ def dtype_of(numpy_dtype: object) -> DType:
         raise DTypeError(f"element type {numpy_dtype} is not one of clnn's: {names}.") from None
 
 
+def stored_s8(scale: float) -> DType:
+    """Return the storage of float32 values as bytes of -127 to 127, each a multiple of `scale`."""
+    step = np.float32(scale)
+    with np.errstate(all="ignore"):
+        inverse = np.float32(1) / step
+    if not (0 < inverse < np.inf):
+        raise DTypeError(f"scale {scale} of bytes has no inverse among float32 numbers.")
+    text = Stored("float", "char", float(step), float(inverse))
+    return DType("s8", np.dtype("int8"), text, float(step))
+
+
+def _bytes(values: np.ndarray[Any, Any], scale: float) -> np.ndarray[Any, Any]:
+    """Return the product with the inverse scale, rounded once; NaN counts as the least."""
+    inverse = np.float64(np.float32(1) / np.float32(scale))
+    steps = np.rint(values.astype(np.float64) * inverse)
+    return np.fmin(np.fmax(steps, -S8_LARGEST), S8_LARGEST).astype(np.int8)
+
+
 def narrow(array: np.ndarray[Any, Any], stored: DType) -> np.ndarray[Any, Any]:
     """Return float32 values as elements of a storage type, rounded to nearest, ties to even.
 
-    What is too large becomes infinity; NaN stays NaN.
+    What is too large becomes infinity, of bytes the largest; NaN stays NaN where there is one.
     """
     values = np.asarray(array, np.float32)
+    if stored.scale:
+        return _bytes(values, stored.scale)
     if stored == STORED_F16:
         with np.errstate(over="ignore"):
             return values.astype(np.float16)
@@ -103,6 +134,8 @@ def narrow(array: np.ndarray[Any, Any], stored: DType) -> np.ndarray[Any, Any]:
 
 def widen(array: np.ndarray[Any, Any], stored: DType) -> np.ndarray[Any, Any]:
     """Return elements of a storage type as float32."""
+    if stored.scale:
+        return np.asarray(array).astype(np.float32) * np.float32(stored.scale)
     if stored != STORED_BF16:
         return np.asarray(array).astype(np.float32)
     bits = np.atleast_1d(np.asarray(array)).astype(np.uint32) << np.uint32(16)

@@ -20,7 +20,7 @@ Params   name | arith: Arithmetic | types: of src, weights, table and dst | rows
          how `lot` products of bytes are added at once, "" for one product at a time (see
          _common/dot.cl.mako) | src, dst: TensorLayout | ic, oc: channels per group | groups |
          kernel, strides, dilations, pads: (y, x) | mode | steps, operands: fused elementwise steps;
-         operand layouts are broadcast to dst | blocks_first | ahead: what comes next is read ahead
+         operand layouts are broadcast to dst | extra_types, scales: see _common/scales | blocks_first | ahead: what comes next is read ahead
          into the cache | wg
 Tunables mr {1..30} | th: rows of a tile, divides mr | nv {1,2,3,4} | vw {1,4,8,16} | staged: results are finished in a loop
          chunk: 0, or a divisor of ic | bands: of tiles, 1 where chunk is 0
@@ -30,15 +30,13 @@ Tunables mr {1..30} | th: rows of a tile, divides mr | nv {1,2,3,4} | vw {1,4,8,
 <%namespace name="fi" file="_common/conv_finish.cl.mako"/>
 <%namespace name="pf" file="_common/prefetch.cl.mako"/>
 <%namespace name="px" file="_common/pixels.cl.mako"/>
+<%namespace name="sc" file="_common/scales.cl.mako"/>
 <%!
 READ_AHEAD = 16  # steps of the inner loop by which weights are read ahead
 NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
 %>
 <%
-    kh, kw = kernel
-    sy, sx = strides
-    dy, dx = dilations
-    pad_y, pad_x = pads
+    (kh, kw), (sy, sx), (dy, dx), (pad_y, pad_x) = kernel, strides, dilations, pads
     ocb = nv * vw
     blocks = -(-oc // ocb)
     (oh, ow), (ih, iw) = dst.shape[2:], src.shape[2:]
@@ -56,8 +54,9 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
     passes = kh * kw * ic // chunk if chunk else 1
     assert (constant and not dot and not planes and arith.acc == "float" and ic % chunk == 0) if chunk else bands == 1
     # Lines of the next chunk that a step of the inner loop reads ahead, or steps for each of them.
-    pace = max(1, -(-nv * vw // 16 // share))
-    stride = next(u for u in (8, 4, 2, 1) if chunk % u == 0 and (u == 1 or u * nv * vw <= 16 * share))
+    line = 64 // size_of(wt)
+    pace = max(1, -(-nv * vw // line // share))
+    stride = next(u for u in (8, 4, 2, 1) if chunk % u == 0 and (u == 1 or u * nv * vw <= line * share))
     ids = ("get_global_id(1)", "get_global_id(0)") if blocks_first else ("get_global_id(0)", "get_global_id(1)")
     spans = {"all": kh * kw * ic, "row": kw * ic, "tap": ic, "chunk": dt.module.SPAN}
     flush_after = next(k for k, n in spans.items() if n <= dt.module.SPAN) if halves > 1 else ""
@@ -101,7 +100,7 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
 %  for k in range(lines):
             ${pf.fetch(f"w + {READ_AHEAD * ocb * lot * halves + k * 64 // size_of(wt)}")}
 %  endfor
-%  for k in range(0, reads, 16):
+%  for k in range(0, reads, 64 // size_of(xt)):
             ${pf.fetch(f"next + c * {reads} + {k}")}
 %  endfor
 % endif
@@ -149,13 +148,13 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
 </%def>
 <%def name="sum_chunk()">\
         __global const ${cell(xt)} *p = corner + ky * ${tap[0]} + kx * ${tap[1]} + from;
-        __global const ${cell(wt)} *w = chunk, *soon = chunk + ${chunk * ocb} + (tile - first_tile) * ${chunk // stride * 16 * pace};
+        __global const ${cell(wt)} *w = chunk, *soon = chunk + ${chunk * ocb} + (tile - first_tile) * ${chunk // stride * line * pace};
         for (int k = 0; k < ${chunk}; k += ${stride}) {
 % if ahead:
-%  for line in range(pace):
-            ${pf.fetch_far(f"soon + {16 * line}")}
+%  for k in range(pace):
+            ${pf.fetch_far(f"soon + {line * k}")}
 %  endfor
-            soon += ${16 * pace};
+            soon += ${line * pace};
 % endif
 % for u in range(stride):
             {
@@ -238,11 +237,10 @@ __kernel void ${name}(
 % if mode == "checked":
     __global const ${cell(xt)} *zeros,
 % endif
-% for k, _ in operands.values():
-    __global const ${cell(yt)} *extra${k}_base, const int extra${k}_offset,
-% endfor
+${sc.parameters(scales, extra_types)}\
     __global ${cell(yt)} *dst_base, const int dst_offset)
 {
+${sc.declare(scales, arith.strict)}\
 % if chunk:
     __local ${arith.acc} sums[${share * mr * ocb if passes > 1 else 16}];
     const int block = get_global_id(0), first_tile = get_global_id(1) * ${share}, n = get_global_id(2);
@@ -254,7 +252,7 @@ __kernel void ${name}(
     __global const ${cell(xt)} *src = src_base + src_offset;
     __global ${cell(yt)} *dst = dst_base + dst_offset;
 % for k, _ in operands.values():
-    __global const ${cell(yt)} *extra${k} = extra${k}_base + extra${k}_offset;
+    __global const ${cell(extra_types[k])} *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
     const int group = block / ${blocks}, part = block % ${blocks};
     const int oc = group * ${oc} + part * ${ocb};

@@ -6,11 +6,13 @@ Tensors  src, dst: images in any layout, seen as (n, c, h, w) | weights: (oc, ic
 Launch   global (output elements)
 Params   name | arith: Arithmetic | types: of src, weights, table or bias, and dst | src, weights,
          dst: TensorLayout | bias: TensorLayout or None | rows: of the table, or 1 for a bias |
-         kernel, strides, dilations, pads: (y, x) | groups | steps, operands | wg
+         kernel, strides, dilations, pads: (y, x) | groups | steps, operands, extra_types, scales: as in
+         conv2d_direct | wg
 Order    channels outermost, then taps
 </%doc>
 <%namespace name="ar" file="${context['arith'].library}"/>
 <%namespace name="lp" file="_common/loops.cl.mako"/>
+<%namespace name="sc" file="_common/scales.cl.mako"/>
 <%namespace name="st" file="_common/steps.cl.mako"/>
 <%
     kh, kw = kernel
@@ -22,7 +24,7 @@ Order    channels outermost, then taps
         return element(tt, "bias", index(bias, "n", "oc", "y", "x")) if bias is not None else f"table[{k * oc_} + oc]"
     def operand(which):
         k, layout = operands[which]
-        return element(yt, f"extra{k}", index(layout, "n", "oc", "y", "x"))
+        return element(extra_types[k], f"extra{k}", index(layout, "n", "oc", "y", "x"))
 %>
 ${ar.functions(arith, 1)}
 ${group_size(wg)}
@@ -34,16 +36,15 @@ __kernel void ${name}(
 % elif rows:
     __global const ${cell(tt)} *table,
 % endif
-% for k, _ in operands.values():
-    __global const ${cell(yt)} *extra${k}_base, const int extra${k}_offset,
-% endfor
+${sc.parameters(scales, extra_types)}\
     __global ${cell(yt)} *dst_base, const int dst_offset)
 {
+${sc.declare(scales, arith.strict)}\
     const int k = get_global_id(0);
     if (k >= ${n_ * oc_ * oh * ow}) return;
     const int x = k % ${ow}, y = k / ${ow} % ${oh}, oc = k / ${oh * ow} % ${oc_}, n = k / ${oc_ * oh * ow};
 % for k, _ in operands.values():
-    __global const ${cell(yt)} *extra${k} = extra${k}_base + extra${k}_offset;
+    __global const ${cell(extra_types[k])} *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
     __global const ${cell(xt)} *src = src_base + src_offset;
     __global const ${cell(wt)} *w = weights + weights_offset;

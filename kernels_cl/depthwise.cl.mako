@@ -9,11 +9,12 @@ Launch   global (channel vectors, row bands, batch); one work-item walks `band` 
          neighbouring vectors of a pixel, and groups are full however few channels there are. What
          taps share is left to the cache: it is read a few times, and a barrier would cost more
 Params   name | arith: Arithmetic | types: of src, weights, table and dst | rows: of the table |
-         src, dst: TensorLayout | aligned: vectors of src and weights are | kernel, strides, dilations, pads: (y, x) | steps, operands | wg
+         src, dst: TensorLayout | aligned: vectors of src and weights are | kernel, strides, dilations, pads: (y, x) | steps, operands, extra_types, scales: as in conv2d_direct | wg
 Tunables vw {1,2,4,8,16}, at most c | tx: columns per step | band: rows per work-item
 </%doc>
 <%namespace name="ar" file="${context['arith'].library}"/>
 <%namespace name="dt" file="_common/dot.cl.mako"/>
+<%namespace name="sc" file="_common/scales.cl.mako"/>
 <%namespace name="st" file="_common/steps.cl.mako"/>
 <%namespace name="tl" file="_common/tile.cl.mako"/>
 <%
@@ -45,7 +46,7 @@ Tunables vw {1,2,4,8,16}, at most c | tx: columns per step | band: rows per work
     def operand(which):
         k, layout = operands[which]
         pitch = layout.pitches[1] if layout.shape[1] != 1 else 0
-        return load(yt, vw, f"extra{k}", index(layout, "n", "c", "y", "xo"), pitch)
+        return load(extra_types[k], vw, f"extra{k}", index(layout, "n", "c", "y", "xo"), pitch)
 %>
 <%def name="columns(count)">\
 % for t in range(count):
@@ -94,11 +95,10 @@ __kernel void ${name}(
 % if rows:
     __global const ${cell(tt)} *table,
 % endif
-% for k, _ in operands.values():
-    __global const ${cell(yt)} *extra${k}_base, const int extra${k}_offset,
-% endfor
+${sc.parameters(scales, extra_types)}\
     __global ${cell(yt)} *dst_base, const int dst_offset)
 {
+${sc.declare(scales, arith.strict)}\
 % if spread:
     const int id = get_global_id(0), n = get_global_id(2);
     const int lane = id % ${vectors} * ${vw}, tile = id / ${vectors} % ${tiles};
@@ -116,7 +116,7 @@ __kernel void ${name}(
     __global const ${cell(wt)} *w = weights + c;
     __global ${cell(yt)} *dst = dst_base + dst_offset;
 % for k, _ in operands.values():
-    __global const ${cell(yt)} *extra${k} = extra${k}_base + extra${k}_offset;
+    __global const ${cell(extra_types[k])} *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
 % if in_registers:
 %  for ky in range(kh):

@@ -16,6 +16,7 @@ Tunables vec {1,2,4,8,16}, divides chunk | chunk, divides inner | rows, divides 
 </%doc>
 <%namespace name="fx" file="${context['function'].library if context['function'] else '_arith/float.cl.mako'}"/>
 <%namespace name="lp" file="_common/loops.cl.mako"/>
+<%namespace name="sc" file="_common/scales.cl.mako"/>
 <%namespace name="st" file="_common/steps.cl.mako"/>
 <%
     n = len(ctypes) - 1
@@ -23,6 +24,7 @@ Tunables vec {1,2,4,8,16}, divides chunk | chunk, divides inner | rows, divides 
     assert middle % rows == 0, (middle, rows)
     parts = inner // chunk
     out_type = ctypes[-1]
+    in_bytes = any(cell(t) == "char" != t for t in ctypes)
     names = [f"s{k}" for k in range(n)] + ["d"]
     def at(k):
         step = inner_pitches[k]
@@ -45,6 +47,7 @@ __kernel void ${name}(
 % endfor
     __global ${cell(out_type)} *dst_base, const int dst_offset)
 {
+${sc.declare(0, in_bytes)}\
     const int part = get_global_id(0), row = get_global_id(1);
     if (part >= ${parts * (middle // rows)}) return;
     const int first = part % ${parts} * ${chunk}, from = part / ${parts} * ${rows};
@@ -60,7 +63,7 @@ __kernel void ${name}(
         const ${vec_type(ctypes[k], vec)} v${k} = ${load(ctypes[k], vec, f"src{k}", at(k), inner_pitches[k])};
 %  endfor
         ${getattr(fx, function.name)(function, vec, [f"v{k}" for k in range(n)], "result")}
-        ${store(vec, "result", "dst", at(n))}
+        ${store(vec, "result", "dst", at(n), out_type)}
 % else:
         ${vec_type(ctypes[0], vec)} v = ${load(ctypes[0], vec, "src0", at(0), inner_pitches[0])};
         ${st.apply(steps, "v", ctypes[0], vec, operand)}

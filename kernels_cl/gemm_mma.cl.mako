@@ -8,8 +8,9 @@ Index    a[i * a + p]   b[p * b + j] or b[j * b + p]   dst[i * PM + j * PN]
 Launch   global (row tiles * column tiles * 32 * warps, batch), local (32 * warps, 1)
 Params   name | kind {"f16","bf16","tf32","s8"} | dst_type {"float","half","bf16","int"} | m, n, k |
          a, b: pitch of rows | b_rows | dst: pitches (row, column) | batch: extents and pitches of the
-         outer loops, in the order a, b, dst, extras | extras: node input -> (number, pitches), float |
-         scales: node input -> factor | steps | rounded {0,1}: tf32 operands are rounded here | wg |
+         outer loops, in the order a, b, dst, extras | moves: whether a and b have an offset each |
+         extras: node input -> (number, pitches) | extra_type: what they lie in memory as | scales: node
+         input -> factor | steps | rounded {0,1}: tf32 operands are rounded here | wg |
          body {"ptx","emulated"}: instructions, or plain OpenCL C that gives the same
 Tunables bm, bn {16..256} | bk: 32, 64.. bytes | wm, wn: rows and columns of a warp | stages {1,2,3,4} |
          raster {1..}: row tiles that follow one another before the next column of tiles
@@ -29,15 +30,22 @@ Tunables bm, bn {16..256} | bk: 32, 64.. bytes | wm, wn: rows and columns of a w
         return " + ".join(terms) or "0"
     def operand(which, column):
         number, pitches = extras[which]
-        text = load("float", 2 if flat else 1, f"extra{number}", place(pitches, column), pitches[1] if flat else 1)
+        text = load(extra_type, 2 if flat else 1, f"extra{number}", place(pitches, column), pitches[1] if flat else 1)
         return f"({scalar(scales[which])} * {text})" if which in scales else text
 %>
 ${mt.declare(t, body)}
 ${group_size(wg)}
 __kernel void ${name}(
-    __global const ${T} *a_base, const int a_offset, __global const ${T} *b_base, const int b_offset,
+    __global const ${T} *a_base,
+% if moves[0]:
+    const int a_offset,
+% endif
+    __global const ${T} *b_base,
+% if moves[1]:
+    const int b_offset,
+% endif
 % for place_, _ in extras.values():
-    __global const float *extra${place_}_base, const int extra${place_}_offset,
+    __global const ${cell(extra_type)} *extra${place_}_base, const int extra${place_}_offset,
 % endfor
     __global ${out} *dst_base, const int dst_offset)
 {
@@ -46,10 +54,10 @@ __kernel void ${name}(
     const int tile = get_group_id(0), band = tile / ${raster * across} * ${raster};
     const int high = min(${raster}, ${down} - band), within = tile % ${raster * across};
     const int m0 = (band + within % high) * ${bm}, n0 = within / high * ${bn};
-    __global const ${T} *a = a_base + a_offset + at_a, *b = b_base + b_offset + at_b;
+    __global const ${T} *a = a_base + at_a${" + a_offset" if moves[0] else ""}, *b = b_base + at_b${" + b_offset" if moves[1] else ""};
     __global ${out} *dst = dst_base + dst_offset + at_dst;
 % for place_, _ in extras.values():
-    __global const float *extra${place_} = extra${place_}_base + extra${place_}_offset + at_extra${place_};
+    __global const ${cell(extra_type)} *extra${place_} = extra${place_}_base + extra${place_}_offset + at_extra${place_};
 % endfor
     ${mt.prepare(t, body)}
     ${mt.main_loop(t, body, m, n, k, lambda row: f"{row} * {a}", lambda p: p, b, rounded)}

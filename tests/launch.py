@@ -30,19 +30,27 @@ def run(
 
     args: arrays, which become buffers of exactly their size, and integers.
     """
+    name, source = str(params["name"]), room.render(template, params)
+    return run_source(device, name, source, args, global_size, params["wg"])
+
+
+def run_source(
+    device: str, name: str, source: str, args: Sequence[Any], global_size: Sequence[int],
+    wg: Sequence[int],
+) -> list[np.ndarray]:  # fmt: skip
+    """As run, of OpenCL C."""
     import pyopencl as cl
 
-    source = room.render(template, params)
     at = opened(device)
-    at.build({params["name"]: source})
+    at.build({name: source})
     queue = cl.CommandQueue(at.context, at.handle)
     copy = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
     held = [
         cl.Buffer(at.context, copy, hostbuf=np.ascontiguousarray(a)) if isinstance(a, np.ndarray)
         else np.int32(a) for a in args
     ]  # fmt: skip
-    local = tuple([*params["wg"], 1, 1][: len(global_size)])
-    at.kernel(source, params["name"])(queue, tuple(global_size), local, *held)
+    local = tuple([*wg, 1, 1][: len(global_size)])
+    at.kernel(source, name)(queue, tuple(global_size), local, *held)
     found = []
     for given, buffer in zip(args, held, strict=True):
         if isinstance(given, np.ndarray):

@@ -212,9 +212,10 @@ def convolutions() -> Iterator[tuple[str, str]]:
     window = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
     edge = (0, 0, 1, 1)
     image = TensorLayout.make((8, 128, 56, 56), channels_last(4), edge, edge)
-    for kind, bk, dst_type in (("f16", 32, "half"), ("s8", 64, "float")):
-        made = MmaConv(kind, image, image, 128, 128, 9 * 128, window, dst_type, "n")
-        for sizes in ((128, 128, bk, 64, 64), (64, 64, bk, 32, 32)):
+    for kind, bk, dst_type in (("f16", 32, "half"), ("tf32", 16, "float"), ("s8", 64, "float")):
+        made = MmaConv(kind, image, image, 128, 128, 9 * 128, window, dst_type, "n", kind == "tf32")
+        large = [(128, 256, bk, 64, 64)] if kind != "s8" else []
+        for sizes in (*large, (128, 128, bk, 64, 64), (64, 64, bk, 32, 32)):
             params = mma_conv_params(made, MmaTile(*sizes))
             yield params["name"], render("conv2d_mma.cl.mako", params)
 

@@ -26,7 +26,8 @@ class Arithmetic:
     accumulator changes after each input channel, so channels are the outermost loop. wraps:
     accumulation is plain wrapping addition of integer products, in any order, and row 0 of the
     table is what it begins with. product: OpenCL type that operands are widened to. plain_bias:
-    the table is the bias as it is, so that it may also be computed by another node.
+    the table is the bias as it is, so that it may also be computed by another node. strict: no
+    product and sum of floats are to be contracted.
     """
 
     library: ClassVar[str] = ""
@@ -34,6 +35,12 @@ class Arithmetic:
     channelwise: ClassVar[bool] = False
     wraps: ClassVar[bool] = False
     plain_bias: ClassVar[bool] = False
+    strict: ClassVar[bool] = False
+
+    @property
+    def step(self) -> float:
+        """What a step of an input is worth that is stored in bytes; 0: it is a number by itself."""
+        return 0.0
 
     @property
     def name(self) -> str:
@@ -63,6 +70,10 @@ class Arithmetic:
 
         weights (oc, ...), bias (oc) or None.
         """
+        return self
+
+    def lots(self) -> Arithmetic:
+        """Return the same arithmetic as kernels take it that add lots of products at once."""
         return self
 
     def table(self, weights: Array, bias: Array | None) -> Array | None:

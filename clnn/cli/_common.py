@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clnn.errors import SettingError
-from clnn.options import Options
+from clnn.options import DTYPES, Options
 
 if TYPE_CHECKING:
     from clnn.ops._base import Array
@@ -37,6 +37,11 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shape", action="append", default=[], type=shape_option, metavar="NAME:1,3,224,224",
         help="shape of an input, or extent of a symbolic dimension (NAME:4)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--dtype", choices=DTYPES,
+        help="storage and products: f32; tf32: products may round operands; 16 bits: f16 or bf16;"
+        " int8: bytes, with -o calibration=FILE of `clnn calibrate`",
     )  # fmt: skip
     parser.add_argument(
         "-o", "--option", action="append", default=[], metavar="NAME=VALUE",
@@ -86,7 +91,7 @@ def shapes_of(args: argparse.Namespace) -> dict[str, tuple[int, ...] | int]:
 
 
 def options_of(args: argparse.Namespace) -> Options:
-    """Return the --option values as Options. Raises SettingError for what is not allowed."""
+    """Return the --option and --dtype values as Options; --dtype wins. Raises SettingError for what is not allowed."""
     kinds = {f.name: type(f.default) for f in fields(Options)}
     values: dict[str, Any] = {}
     for text in args.option:
@@ -96,7 +101,7 @@ def options_of(args: argparse.Namespace) -> Options:
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise SettingError(f"no option is named {name!r}. There are: {', '.join(kinds)}.{hint}")
         values[name] = _parsed(name, value, kinds[name])
-    return Options(**values)
+    return Options(**(values | ({"dtype": args.dtype} if args.dtype else {})))
 
 
 def _parsed(name: str, value: str, kind: type) -> Any:

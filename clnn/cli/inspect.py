@@ -7,7 +7,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -100,13 +100,14 @@ def _plan(args: argparse.Namespace, graph: Graph) -> Plan:
     from clnn.ops._base import Target
     from clnn.plan.schedule import make_plan
     from clnn.runtime.session import target_of
+    from clnn.runtime.target import allowed
     from clnn.settings import setting
     from clnn.tune.choose import Ranked, chooser
 
     options = _common.options_of(args)
     separate = (options.arena or setting("CLNN_ARENA")) == "separate"
     info = _device(args)
-    target = replace(target_of(info) if info else Target(), winograd=options.winograd)
+    target = allowed(target_of(info) if info else Target(), options)
     with chooser(info, options.tune) if info else Ranked() as choose:
         return make_plan(graph, target, choose, separate=separate, guard=options.guard)
 
@@ -166,6 +167,8 @@ def _operators(report: dict[str, Any], known: bool = True) -> str:
 
 def steps(plan: Plan) -> list[dict[str, Any]]:
     """Return one row per step of the schedule: node, variant, launches, output and its place."""
+    from clnn.plan.schedule import shown
+
     rows = []
     for number, step in enumerate(plan.steps):
         name = step.node.outputs[0]
@@ -174,7 +177,7 @@ def steps(plan: Plan) -> list[dict[str, Any]]:
             "number": number, "node": step.node.name, "op": step.node.spec.kind,
             "origin": step.node.origin, "variant": step.variant.name, "why": step.variant.why,
             "launches": len(step.launches), "fills": len(step.fills),
-            "output": repr(plan.graph.types[name]), "layout": layout_text(placed.layout),
+            "output": shown(step.problem.outputs[0]), "layout": layout_text(placed.layout),
             "storage": placed.storage,
             "kernels": [str(p.launch.params["name"]) for p in step.launches],
         })  # fmt: skip

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 
-from clnn.cli import _common
-from clnn.types import STORAGE
+from clnn.cli import _calibration, _common
 
 EXIT_DIFFERENT = 1
 
@@ -27,8 +25,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="error allowed, relative to an output's largest magnitude (default: by --dtype)",
     )  # fmt: skip
     parser.add_argument(
-        "--dtype", choices=tuple(STORAGE),
-        help="how the network is stored: says what 16 bits cost in accuracy",
+        "--calibrate", metavar="N|FILE",
+        help="for int8: N random samples, an .npz of samples, or a .json of ranges",
     )  # fmt: skip
     parser.add_argument(
         "--per-layer", action="store_true", help="compare every node of the unfused network too"
@@ -47,18 +45,17 @@ def run(args: argparse.Namespace) -> int:
     shapes = _common.shapes_of(args)
     names = _input_names(args)
     options = _common.options_of(args)
-    options = replace(options, dtype=args.dtype) if args.dtype else options
     report = verify(
         args.model, args.against, args.device, args.per_layer, shapes, bisect=args.bisect,
         feeds=_common.given_inputs(args.input, names), seed=args.seed, tolerance=args.tolerance,
-        options=options,
+        options=options, calibration=_calibration.given(args.calibrate, names),
     )  # fmt: skip
     _common.write_result(args, report.to_dict(), report.text())
     return 0 if report else EXIT_DIFFERENT
 
 
 def _input_names(args: argparse.Namespace) -> list[str]:
-    if not args.input:
+    if not (args.input or args.calibrate):
         return []
     from clnn.importers.onnx_info import read_info
 

@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 
 from clnn.layout import TensorLayout
-from clnn.types import Stored
+from clnn.types import S8_LARGEST, Stored
+
+SMALL = ("char", "uchar", "short", "ushort")
+S8_ZERO = 3 << 22  # 1.5 * 2**23: float32 numbers around it are integers
+S8_BITS = 0x4B400000  # of that float32 number
 
 
 def cl_text(value: Any) -> str:
@@ -116,6 +120,10 @@ def load(ctype: str, width: int, pointer: str, where: str, pitch: int = 1) -> st
     if isinstance(ctype, Stored) and ctype.cell == "half":
         return f"vload_half{width}(0, {pointer} + ({where}))"
     text = f"vload{width}(0, {pointer} + ({where}))"
+    if cell(ctype) in SMALL:
+        text = small_vector(vec_type(cell(ctype), width), pointer, where)
+    if isinstance(ctype, Stored) and ctype.cell == "char":
+        return f"(convert_{ctype}{width}({text}) * {_number(ctype.scale)})"
     if isinstance(ctype, Stored):
         return f"as_{ctype}{width}(convert_uint{width}({text}) << 16)"
     return text
@@ -126,28 +134,66 @@ def element(ctype: str, pointer: str, where: str) -> str:
     if isinstance(ctype, Stored) and ctype.cell == "half":
         return f"vload_half({where}, {pointer})"
     text = f"{pointer}[{where}]"
+    if isinstance(ctype, Stored) and ctype.cell == "char":
+        return f"(convert_{ctype}({text}) * {_number(ctype.scale)})"
     return f"as_{ctype}((uint){text} << 16)" if isinstance(ctype, Stored) else text
 
 
 def store(width: int, value: str, pointer: str, where: str, ctype: str = "") -> str:
     """Return a statement that stores `width` elements of `ctype` at pointer[where].
 
-    To 16 bits values are rounded to nearest, ties to even. ctype may be left out where elements
+    To fewer bits values are rounded to nearest, ties to even. ctype may be left out where elements
     lie in memory as they are.
     """
     n = "" if width == 1 else str(width)
     if isinstance(ctype, Stored) and ctype.cell == "half":
         at = f"{where}, {pointer}" if width == 1 else f"0, {pointer} + ({where})"
         return f"vstore_half{n}_rte({value}, {at});"
+    if isinstance(ctype, Stored) and ctype.cell == "char":
+        return _store_bytes(width, value, pointer, where, ctype)
     if isinstance(ctype, Stored):
-        plain = store(width, f"convert_ushort{n}(b_ >> 16)", pointer, where)
+        plain = store(width, f"convert_ushort{n}(b_ >> 16)", pointer, where, "ushort")
         return (
             f"{{ const {ctype}{n} f_ = {value}; uint{n} b_ = as_uint{n}(f_); "
             f"b_ = f_ != f_ ? b_ | 0x400000u : b_ + 0x7fffu + (b_ >> 16 & 1u); {plain} }}"
         )
     if width == 1:
         return f"{pointer}[{where}] = {value};"
+    if ctype in SMALL:
+        at = small_vector(vec_type(ctype, width), pointer, where, const="")
+        return f"{at} = {value};"
     return f"vstore{width}({value}, 0, {pointer} + ({where}));"
+
+
+def small_vector(vector: str, pointer: str, where: str, const: str = "const ") -> str:
+    """Return the vector of small elements at pointer[where] in global memory, of any alignment.
+
+    As a member of a packed structure, for CPU compilers make vloadn of bytes one by one.
+    """
+    packed = f"{const}struct {{ {vector} v; }} __attribute__((packed))"
+    return f"((__global {packed} *)({pointer} + ({where})))->v"
+
+
+def _store_bytes(width: int, value: str, pointer: str, where: str, ctype: Stored) -> str:
+    """Return a statement that stores values as bytes of -127 to 127, each in steps of a scale.
+
+    The sum with 1.5 * 2**23 rounds the product once, to an integer in the low bits; comparisons are
+    such that a NaN becomes the least.
+    """
+    n = "" if width == 1 else str(width)
+    real, whole = f"({ctype}{n})", f"(int{n})"
+    low, high = f"{real}({S8_ZERO - S8_LARGEST}.0f)", f"{real}({S8_ZERO + S8_LARGEST}.0f)"
+    plain = store(
+        width, f"convert_char{n}(as_int{n}(u_) - {whole}({S8_BITS}))", pointer, where, "char"
+    )
+    return (
+        f"{{ {ctype}{n} u_ = fma({value}, {real}({_number(ctype.inverse)}), {real}({S8_ZERO}.0f)); "
+        f"u_ = u_ > {low} ? u_ : {low}; u_ = u_ < {high} ? u_ : {high}; {plain} }}"
+    )
+
+
+def _number(value: float | str) -> str:
+    return value if isinstance(value, str) else scalar(value)
 
 
 def cell(ctype: str) -> str:
@@ -170,6 +216,7 @@ HELPERS: dict[str, Any] = {
     "load": load,
     "store": store,
     "element": element,
+    "small_vector": small_vector,
     "cell": cell,
     "group_size": group_size,
 }

@@ -1,10 +1,13 @@
 """Many launches as one kernel, for devices whose work-groups run to their end, each on a thread.
 
-Each work-group walks through all calls in order. It claims work-items of a call from a counter until
-none are left, adds how many it has done to a second counter, and goes on when that says that all are
-done. Nothing is assumed about how many groups run at once: a group waits only for items that a
-running group has claimed, so that one group alone, or all of them one after the other, get through.
-A launch costs microseconds, and waking the threads again costs more; between calls neither is due.
+Each work-group walks through all calls in order. The work-items of a call are divided into shares
+of neighbours, each with a counter from which groups claim. A group begins with the share that has
+its own number, so that from call to call a core works on the same region of the data, much of which
+is still in its cache, and goes on with what others have left. It adds how many it has done to one
+more counter, and takes the next call when that says that all are done. Nothing is assumed about how
+many groups run at once: a group waits only for items that a running group has claimed, so that one
+group alone, or all of them one after the other, get through. A launch costs microseconds, and
+waking the threads again costs more; between calls neither is due.
 
 For profiles, each group notes the processor's cycle counter when it begins a call and when it has
 done its share.
@@ -19,7 +22,8 @@ from dataclasses import dataclass
 
 KERNEL = "network"
 GROUPS = 4  # work-groups per compute unit: runtimes hand several to the first thread that asks
-SHARES = 8  # parts of a call's items per compute unit that groups claim at once
+PIECES = 8  # parts of a call's items per compute unit that groups claim at once
+MOST_SHARES = 16  # of a call's items, one for each compute unit up to so many
 LINE = 16  # ints from counter to counter, a cache line
 FLOAT_BYTES = 4
 CLOCK = "__builtin_readcyclecounter()"  # of compilers that derive from clang
@@ -88,7 +92,9 @@ def merge(calls: Sequence[Call], units: int, params: Sequence[str], timed: bool 
             texts.append(text)
             scratch = max(scratch, nbytes)
             functions[call.source] = f"call_{len(functions)}"
-    groups, last = GROUPS * units, 2 * len(calls) * LINE
+    groups, shares = GROUPS * units, min(units, MOST_SHARES)
+    # Counters: of each call its shares and what is done, then groups that began, and that ended.
+    last = (len(calls) * (shares + 1) + 1) * LINE
     stamped = groups if timed else 0
     body = [_step(k, call, functions[call.source], units, stamped) for k, call in enumerate(calls)]
     own = ["volatile __global int *next", "__global char *scratch_base"]
@@ -99,7 +105,7 @@ def merge(calls: Sequence[Call], units: int, params: Sequence[str], timed: bool 
         "__attribute__((reqd_work_group_size(1, 1, 1)))",
         f"__kernel void {KERNEL}({head})",
         "{",
-        f"    volatile __global int *done = next + {len(calls) * LINE};",
+        f"    const int own = atomic_inc(next + {last - LINE}) % {shares};",
         f"    __global char *scratch = scratch_base + get_group_id(0) * {scratch};",
         *body,
         f"    if (atomic_inc(next + {last}) == {groups - 1})",
@@ -145,20 +151,27 @@ def _step(number: int, call: Call, function: str, units: int, stamped: int) -> s
             stamp[1] = mine ? ended : 0;
         }}""" if stamped else ""  # fmt: skip
     x, y, _ = (*call.extents, 1, 1, 1)[:3]
-    grain = max(1, call.items // (units * SHARES))
+    shares = min(units, MOST_SHARES)
+    share, grain = -(-call.items // shares), max(1, call.items // (units * PIECES))
+    first = number * (shares + 1) * LINE
+    done = first + shares * LINE
     ids = f"item % {x}, item / {x} % {y}, item / {x * y}"
     text = f"""    {{
         const int items = {call.items};
         int mine = 0, at;{begin}
-        while ((at = atomic_add(next + {number * LINE}, {grain})) < items) {{
-            const int end = min(at + {grain}, items);
-            for (int item = at; item < end; ++item)
-                {function}(scratch, {", ".join([ids, *call.args])});
-            mine += end - at;
+        for (int k = 0; k < {shares}; ++k) {{
+            const int share = (own + k) % {shares}, from = share * {share};
+            const int left = min({share}, items - from);
+            while ((at = atomic_add(next + {first} + share * {LINE}, {grain})) < left) {{
+                const int end = from + min(at + {grain}, left);
+                for (int item = from + at; item < end; ++item)
+                    {function}(scratch, {", ".join([ids, *call.args])});
+                mine += end - from - at;
+            }}
         }}{end}
         mem_fence(CLK_GLOBAL_MEM_FENCE);
-        if (mine) atomic_add(done + {number * LINE}, mine);
-        while (atomic_add(done + {number * LINE}, 0) < items) ;
+        if (mine) atomic_add(next + {done}, mine);
+        while (atomic_add(next + {done}, 0) < items) ;
         mem_fence(CLK_GLOBAL_MEM_FENCE);
     }}"""
     return f"    if (!({call.unless}))\n{text}" if call.unless else text

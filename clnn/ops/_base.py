@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from clnn.errors import ShapeError
 from clnn.layout import TensorLayout
-from clnn.types import DType, TensorType, narrow
+from clnn.types import F32, STORED_BF16, STORED_F16, DType, TensorType, dtype_of, narrow
 
 Array = npt.NDArray[Any]
 
@@ -41,7 +41,9 @@ class Target:
 
     kind: "cpu" or "gpu". vector: preferred float vector width of explicit-vector kernels. winograd:
     whether convolutions may use Winograd's products. cache_way: bytes after which addresses share a
-    set of a core's nearest cache.
+    set of a core's nearest cache. tensor: how products use tensor cores, "ptx" (NVIDIA's instructions)
+    or "emulated" (what does the same in plain OpenCL C), "" where there are none. tf32: whether
+    products of float32 may round their operands to TF32 there.
     """
 
     kind: str = "cpu"
@@ -52,6 +54,13 @@ class Target:
     features: frozenset[str] = frozenset()
     winograd: bool = True
     cache_way: int = 4096
+    tensor: str = ""
+    tf32: bool = False
+
+    def tensor_kind(self, memory: DType) -> str:
+        """Return the kind of product that tensor cores have for operands of a type, "" for none."""
+        kinds = {STORED_F16: "f16", STORED_BF16: "bf16", F32: "tf32" if self.tf32 else ""}
+        return kinds.get(memory, "") if self.tensor else ""
 
     @property
     def is_cpu(self) -> bool:
@@ -83,6 +92,11 @@ class Operand:
     def ctype(self) -> str:
         """The type as templates take it; a clnn.types.Stored where `stored`."""
         return self.memory.cl
+
+    @property
+    def plain(self) -> DType:
+        """The type of elements in memory, as numbers by themselves."""
+        return dtype_of(self.memory.numpy)
 
     @property
     def label(self) -> str:
@@ -119,6 +133,11 @@ class Problem:
         """Whether optional input `index` is given."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
+    @property
+    def narrowed(self) -> bool:
+        """Whether any operand lies in memory in another type."""
+        return any(o is not None and o.stored for o in (*self.inputs, *self.outputs))
+
 
 @dataclass(frozen=True)
 class In:
@@ -145,10 +164,14 @@ class Const:
 
 @dataclass(frozen=True)
 class Scratch:
-    """Kernel argument: memory of `nbytes` that only this node's launches use."""
+    """Kernel argument: memory of `nbytes` that only this node's launches use.
+
+    itemsize: bytes of the elements in which its offset is counted.
+    """
 
     name: str
     nbytes: int
+    itemsize: int = 4
 
 
 Arg = In | Out | Const | Scratch
@@ -159,7 +182,7 @@ class Launch:
     """One kernel launch: template, its parameters, arguments and work geometry.
 
     Each tensor argument (In, Out) is passed as a buffer and an int element offset, Const as a
-    buffer, Scratch as a buffer and an int offset in units of 4 bytes. Work sizes are in work-items;
+    buffer, Scratch as a buffer and an int element offset. Work sizes are in work-items;
     the local one is compiled into the kernel.
     """
 

@@ -18,8 +18,9 @@ from clnn.errors import PlanError
 from clnn.layout import TensorLayout
 from clnn.ops._base import Arg, Array, Const, In, Launch, Out, Problem, Target, Variant, grid
 from clnn.ops._conv_groups import group_variants
-from clnn.ops._conv_pack import pack_table, pack_weights, start_shift
+from clnn.ops._conv_pack import over_output, pack_table, pack_weights, start_shift
 from clnn.ops._groups import UNSHARED
+from clnn.ops._scales import last_args, stored_types
 from clnn.ops._steps import heavy, operand_args, operand_layouts
 from clnn.ops._stream import streams
 from clnn.ops._tiles import Extents, Tile, conv_tiles
@@ -111,11 +112,15 @@ def _common(spec: Conv2d, problem: Problem) -> dict[str, Any]:
         k: (place, image(layout))
         for k, (place, layout) in operand_layouts(problem, spec.steps).items()
     }
-    x, w, y = problem.input(0), problem.input(1), problem.outputs[0]
+    x, w = problem.input(0), problem.input(1)
     table = "float" if spec.arith.acc == "float" else "int"
+    given = x.ctype if spec.arith is FLOAT else x.plain.cl
+    if x.memory.scale != spec.arith.step and spec.arith is not FLOAT:
+        raise PlanError(f"convolution in {spec.arith.name} of a value stored as {x.memory.name}.")
+    result, stored = stored_types(problem, spec.steps)
     return {"src": src, "dst": dst, **spec.window.pairs(), "steps": spec.steps,
             "operands": operands, "arith": _refined(spec, problem),
-            "types": (x.ctype, w.ctype, table, y.ctype)}  # fmt: skip
+            "types": (given, w.ctype, table, result), **stored}  # fmt: skip
 
 
 def _vector(spec: Conv2d, target: Target) -> int:
@@ -125,7 +130,7 @@ def _vector(spec: Conv2d, target: Target) -> int:
 
 def dots(spec: Conv2d, problem: Problem) -> tuple[Dot, ...]:
     """Return the ways to multiply that the direct kernel has, best first."""
-    x, w, arith = problem.input(0).type.dtype, problem.input(1).type, spec.arith
+    x, w, arith = problem.input(0).plain, problem.input(1).type, spec.arith
     lot = 4 if x in (I8, U8) and w.dtype == I8 else 2 if x == I16 and w.dtype in (I8, I16) else 0
     halves = 2 if arith.acc == "long" else 1
     apart = not innermost(problem.input(0).layout)
@@ -172,7 +177,7 @@ def _extents(spec: Conv2d, problem: Problem, dot: Dot) -> Extents:
     """Return what the tiles of the direct kernel depend on."""
     src, dst = _images(problem)
     vector = _vector(spec, problem.target) if dot == ONE else problem.target.vector
-    spread = int(dot.lot == 4 and problem.input(0).type.dtype == I8)
+    spread = int(dot.lot == 4 and problem.input(0).plain == I8)
     channels = dst.shape[1] // spec.group
     even = src.shape[2] == 1 or src.pitches[2] == src.shape[3] * src.pitches[3]
     even = even and spec.window.is_point
@@ -251,6 +256,8 @@ def direct(
     if mode == "checked":
         x = problem.input(0)
         args.append(x.packed(lambda: np.full(max(ic, 1), arith.padding, x.type.dtype.numpy)))
+    if dot.lot > 1:
+        params["arith"] = params["arith"].lots()
     if dot.lot == 2:
         params["types"] = (params["types"][0], "short", *params["types"][2:])
     params |= {"name": name, "ic": ic, "oc": oc, "groups": spec.group, "mode": mode,
@@ -258,7 +265,7 @@ def direct(
                "th": tile.rows, "nv": tile.nv, "vw": tile.vw, "chunk": chunk, "bands": bands,
                "ahead": "prefetch" in problem.target.features,
                "staged": heavy(spec.steps) or arith is not FLOAT}  # fmt: skip
-    args = [In(0), *args, *operand_args(problem, spec.steps), Out(0)]
+    args = [In(0), *args, *last_args(problem, spec.steps)]
     launch = Launch("conv2d_direct.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,), cost if first == better else cost * OTHER_ORDER)
 
@@ -273,7 +280,7 @@ def _direct_constants(
     args: list[Arg] = [problem.input(1).packed(functools.partial(pack_weights, *packing))]
     if table is None:
         return args, 0
-    moved = dot.lot == 4 and problem.input(0).type.dtype == I8
+    moved = dot.lot == 4 and problem.input(0).plain == I8
     start = start_shift(weights) if moved else None
     return [*args, Const(lambda: pack_table(table, start, spec.group, tile))], len(table)
 
@@ -283,7 +290,7 @@ def workgroups(spec: Conv2d, problem: Problem) -> list[Variant]:
     if (
         problem.target.is_cpu
         or spec.arith is not FLOAT
-        or problem.input(0).stored
+        or problem.narrowed
         or fits_depthwise(spec, problem)
         or not has_border(spec, problem)
     ):
@@ -352,11 +359,11 @@ def depthwise(spec: Conv2d, problem: Problem, vw: int = 0, tx: int = 0, band: in
     name = _label("depthwise", spec, f"v{vw}x{tx}_b{band}" + "_spread" * spread)
     starts = [channels, problem.input(0).layout.offset, params["src"].pitches[0],
               *params["src"].pitches[2:]]  # fmt: skip
-    plain = spec.arith is FLOAT and not problem.input(0).stored
+    plain = spec.arith is FLOAT and not problem.narrowed
     aligned = spread and plain and vw <= 4 and not any(x % vw for x in starts)
     params |= {"name": name, "rows": 0 if table is None else len(table), "wg": local, "vw": vw,
                "tx": tx, "band": band, "spread": spread, "aligned": aligned}  # fmt: skip
-    args += [*operand_args(problem, spec.steps), Out(0)]
+    args += last_args(problem, spec.steps)
     launch = Launch("depthwise.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,), cost)
 
@@ -370,7 +377,7 @@ def winograd(spec: Conv2d, problem: Problem, every: bool = False) -> list[Varian
         and plain
         and target.winograd
         and target.is_cpu
-        and not problem.input(0).stored
+        and not problem.narrowed
         and has_border(spec, problem)
         and _reads_vectors(spec, problem)
         and innermost(problem.outputs[0].layout)
@@ -426,7 +433,7 @@ def reference(spec: Conv2d, problem: Problem) -> Variant:
         given = problem.input(BIAS).layout
         args.append(In(BIAS))
         params["types"] = (*params["types"][:2], problem.input(BIAS).ctype, params["types"][3])
-        bias, rows = _over_output(given, problem.outputs[0].type.shape), 1
+        bias, rows = over_output(given, problem.outputs[0].type.shape), 1
     elif not spec.arith.plain_bias:
         table = _table(params["arith"], problem)
         assert table is not None
@@ -435,16 +442,6 @@ def reference(spec: Conv2d, problem: Problem) -> Variant:
     name = _label("conv2d_reference", spec, "any")
     params |= {"name": name, "weights": image(problem.input(1).layout), "bias": bias, "rows": rows,
                "groups": spec.group, "wg": local}  # fmt: skip
-    args += [*operand_args(problem, spec.steps), Out(0)]
+    args += last_args(problem, spec.steps)
     launch = Launch("conv2d_reference.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,))
-
-
-def _over_output(bias: TensorLayout, shape: tuple[int, ...]) -> TensorLayout:
-    """Return the layout of a bias, (oc) or (oc, spatial...), seen as an image of the output."""
-    if bias.rank == 1:
-        wide = (*bias.shape, *(1,) * (len(shape) - 2))
-        pitches = (*bias.pitches, *(0,) * (len(shape) - 2))
-        zero = (0,) * len(wide)
-        bias = TensorLayout(wide, pitches, zero, zero, bias.offset, bias.size)
-    return image(bias.unpadded().broadcast(shape))

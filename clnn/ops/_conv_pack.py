@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from clnn.codegen.filters import image
+from clnn.layout import TensorLayout
 from clnn.ops._base import Array
 from clnn.ops._tiles import Tile
 
@@ -62,3 +64,13 @@ def pack_table(table: Array, start: Array | None, group: int, tile: Tile) -> Arr
     full = np.zeros((rows, group, blocks * tile.channels), table.dtype)
     full[:, :, :per] = table.reshape(rows, group, per)
     return full
+
+
+def over_output(bias: TensorLayout, shape: tuple[int, ...]) -> TensorLayout:
+    """Return the layout of a bias, (oc) or (oc, spatial...), seen as an image of the output."""
+    if bias.rank == 1:
+        wide = (*bias.shape, *(1,) * (len(shape) - 2))
+        pitches = (*bias.pitches, *(0,) * (len(shape) - 2))
+        zero = (0,) * len(wide)
+        bias = TensorLayout(wide, pitches, zero, zero, bias.offset, bias.size)
+    return image(bias.unpadded().broadcast(shape))

@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clnn.ops._base import Arg, Array, Const, In, Launch, Out, Scratch, Target, Variant
+from clnn.ops._base import (
+    Arg,
+    Array,
+    Const,
+    In,
+    Launch,
+    Out,
+    Scratch,
+    Target,
+    Variant,
+    by_cost,
+)
+from clnn.ops._gemm_mma import mma_variants
 from clnn.ops._groups import (
     UNSHARED,
     Fetch,
@@ -39,6 +51,19 @@ def unshared(found: Product, items: int, tiles: int, parts: int, target: Target)
     """
     idle = max(1.0, target.compute_units * 64 / (items * found.matrices))
     return min(UNSHARED, tiles) / min(parts, idle)
+
+
+def shared_variants(plain: _Job, job: _Job) -> list[Variant]:
+    """Return the kernels whose work-groups share operands, best first.
+
+    On CPUs, and of 16 bits, these are the ones of tensor cores. plain: the job in the node's own
+    orientation.
+    """
+    found = mma_variants(plain)
+    if job.target.is_cpu or any(o.stored for o in job.problem.inputs if o is not None):
+        return found
+    turned = plain if job.b_const is None and plain.b_const is not None else job
+    return by_cost([*found, *group_variants(turned)])
 
 
 def group_variants(job: _Job) -> list[Variant]:

@@ -13,6 +13,8 @@ from clnn.ops._matrices import Pitches
 from clnn.ops._window import Window
 
 BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1}
+# What results are stored as where they lie as operands do.
+DST_TYPES = {"f16": "half", "bf16": "bf16", "tf32": "float"}
 # What the local memory of any CUDA device holds without being asked for more.
 LOCAL_BYTES = 48 * 1024
 
@@ -38,9 +40,13 @@ class MmaTile:
         """Work-items of a work-group."""
         return 32 * (self.bm // self.wm) * (self.bn // self.wn)
 
-    def local_bytes(self, kind: str) -> int:
-        """Return the bytes of local memory that tiles of `kind` take."""
-        return self.stages * (self.bm + self.bn) * self.bk * BYTES[kind]
+    def local_bytes(self, kind: str, body: str = "ptx") -> int:
+        """Return the bytes of local memory that tiles of `kind` take, and what a body needs besides."""
+        tiles = self.stages * (self.bm + self.bn) * self.bk * BYTES[kind]
+        if body == "ptx":
+            return tiles
+        exchange = self.threads * 4 * (self.wm // 16 * 4 + self.wn // 8 * 2)
+        return tiles + exchange + 2 * tiles // 4
 
     def __str__(self) -> str:
         return f"{self.bm}x{self.bn}x{self.bk}_w{self.wm}x{self.wn}_s{self.stages}"
@@ -52,7 +58,8 @@ class MmaProduct:
 
     a, b: elements from row to row; rows of b are of n where b_rows is "k", of k where it is "n".
     dst: pitches of rows and columns. rounded: the kernel rounds floats to TF32 itself. batch, extras,
-    scales, steps: as in Product of clnn.ops._matrices.
+    scales, steps: as in Product of clnn.ops._matrices. extra_type: of extras in memory. moves: whether
+    a and b are given with an offset.
     """
 
     kind: str
@@ -69,6 +76,8 @@ class MmaProduct:
     extras: Mapping[int, tuple[int, Pitches]] = field(default_factory=dict)
     scales: Mapping[int, float] = field(default_factory=dict)
     steps: Sequence[Step] = ()
+    extra_type: str = "float"
+    moves: tuple[bool, bool] = (True, True)
 
 
 def mma_params(product: MmaProduct, tile: MmaTile, body: str = "ptx") -> dict[str, Any]:
@@ -80,6 +89,7 @@ def mma_params(product: MmaProduct, tile: MmaTile, body: str = "ptx") -> dict[st
         "k": product.k, "a": product.a, "b": product.b, "b_rows": product.b_rows,
         "dst": product.dst, "batch": product.batch, "extras": product.extras,
         "scales": product.scales, "steps": tuple(product.steps), "rounded": int(product.rounded),
+        "extra_type": product.extra_type, "moves": product.moves,
         "wg": (tile.threads, 1, 1), **tile_params(tile),
     }  # fmt: skip
 
@@ -100,7 +110,9 @@ class MmaConv:
     """A convolution of images with channels innermost, as conv2d_mma.cl.mako takes it.
 
     src, dst: (n, c, h, w). ic, oc: channels; b, b_rows: how weights lie, see the template. operands:
-    node input -> (number, layout broadcast to dst), of `steps`.
+    node input -> (number, layout broadcast to dst), of `steps`. extra_type: of operands in memory.
+    bias: input of the steps that is one float per channel, -1 for none; it and weights without
+    b_moves are given without an offset.
     """
 
     kind: str
@@ -115,6 +127,9 @@ class MmaConv:
     rounded: bool = False
     operands: Mapping[int, tuple[int, TensorLayout]] = field(default_factory=dict)
     steps: Sequence[Step] = ()
+    extra_type: str = "float"
+    bias: int = -1
+    b_moves: bool = True
 
 
 def mma_conv_params(conv: MmaConv, tile: MmaTile, body: str = "ptx") -> dict[str, Any]:
@@ -127,5 +142,6 @@ def mma_conv_params(conv: MmaConv, tile: MmaTile, body: str = "ptx") -> dict[str
         "dst": conv.dst, "ic": conv.ic, "oc": conv.oc, "b": conv.b, "b_rows": conv.b_rows,
         "kernel": at.kernel, "strides": at.strides, "dilations": at.dilations, "pads": at.before,
         "operands": conv.operands, "steps": tuple(conv.steps), "rounded": int(conv.rounded),
+        "extra_type": conv.extra_type, "bias": conv.bias, "b_moves": conv.b_moves,
         "wg": (tile.threads, 1, 1), **tile_params(tile),
     }  # fmt: skip

@@ -12,6 +12,7 @@ from clnn.errors import DTypeError, ShapeError
 from clnn.ops import _conv_kernels as kernels
 from clnn.ops._base import Array, Border, OpSpec, Problem, Variant, by_cost
 from clnn.ops._conv_kernels import BIAS, FEW
+from clnn.ops._conv_mma import mma_variants
 from clnn.ops._functions import Step, apply_steps
 from clnn.ops._registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops._window import Window, window_of
@@ -73,7 +74,9 @@ class Conv2d(OpSpec):
         x, w = inputs[0], inputs[1]
         assert x is not None and w is not None
         if self.arith is not FLOAT:
-            return (self._exact(x, w, inputs[BIAS] if len(inputs) > BIAS else None),)
+            y = self._exact(x, w, inputs[BIAS] if len(inputs) > BIAS else None)
+            single = [a if a is None or a.dtype.kind != "f" else a.astype(y.dtype) for a in inputs]
+            return (apply_steps(y, self.steps, single),)
         win, rank = self.window, len(self.window.kernel)
         outs = win.output(x.shape[2:])
         extra = win.needed_after(x.shape[2:])
@@ -144,6 +147,7 @@ class Conv2d(OpSpec):
             found += kernels.streamed(self, problem)
             found += kernels.winograd(self, problem)
             found += kernels.workgroups(self, problem)[:1]
+            found += mma_variants(self, problem)[:1]
             found.sort(key=lambda v: v.cost)
         return [*found, kernels.reference(self, problem)]
 
@@ -164,6 +168,7 @@ class Conv2d(OpSpec):
                 for tile in kernels.depthwise_tiles(self, problem)
             ]
         found += kernels.workgroups(self, problem)
+        found += mma_variants(self, problem)
         return by_cost([*found, *kernels.winograd(self, problem, every=True)])
 
 

@@ -80,9 +80,9 @@ def walk(name: str, problem: Problem, steps: Sequence[Step]) -> Variant:
     if not out.type.size:
         return Variant(name, ())
     layouts = [problem.input(k).layout.broadcast(out.type.shape) for k in used]
-    named = move_type(out.memory) if not steps else out.ctype
-    require(problem.target, name, named)
-    ctypes = (named,) * (len(used) + 1)
+    ctypes = tuple(move_type(o.memory) if not steps else o.ctype
+                   for o in (*(problem.input(k) for k in used), out))  # fmt: skip
+    require(problem.target, name, *ctypes)
     operands = {k: place for place, k in enumerate(used)}
     launch = walk_launch(name, [*layouts, out.layout], ctypes, steps, operands, problem.target,
                          tuple(In(k) for k in used))  # fmt: skip

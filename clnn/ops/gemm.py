@@ -26,7 +26,7 @@ from clnn.ops._base import (
     grid,
 )
 from clnn.ops._functions import Step, apply_steps
-from clnn.ops._gemm_groups import group_variants, unshared
+from clnn.ops._gemm_groups import shared_variants, unshared
 from clnn.ops._matrices import (
     Panels,
     Product,
@@ -164,7 +164,7 @@ class Gemm(OpSpec):
             ]
         dot = job.b_const is None and _along_k(job, found)
         made += [_dot(job, found)] if dot else []
-        return by_cost([*made, *_groups(plain, job)])
+        return by_cost([*made, *shared_variants(plain, job)])
 
     def epilogue(self, has_addend: bool) -> tuple[Step, ...]:
         """Return alpha, the addend and `steps` as one chain (the addend's factor is separate)."""
@@ -272,17 +272,9 @@ def _on_gpus(job: _Job, found: Product, tile: Tile, first: bool) -> float:
     return unshared(found, items, tiles, parts, job.target)
 
 
-def _groups(plain: _Job, job: _Job) -> list[Variant]:
-    """Return the kernels of work-groups, best first: none on CPUs, and none of 16 bits."""
-    if job.target.is_cpu or any(o.stored for o in job.problem.inputs if o is not None):
-        return []
-    turned = plain if job.b_const is None and plain.b_const is not None else job
-    return group_variants(turned)
-
-
 def _beside_groups(plain: _Job, job: _Job, tiled: list[Variant]) -> list[Variant]:
-    """Return register-tiled kernels and the best one of work-groups, by their estimates."""
-    groups = _groups(plain, job)[:1]
+    """Return register-tiled kernels and the best one of shared operands, by their estimates."""
+    groups = shared_variants(plain, job)[:1]
     best = not groups or groups[0].cost < _choices(job, True)[0].cost
     return [*groups, *tiled] if best else [*tiled, *groups]
 

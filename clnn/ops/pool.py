@@ -216,7 +216,9 @@ def _tile(spec: Pool, outs: int) -> int:
 
 
 def _common(spec: Pool, problem: Problem) -> dict[str, Any]:
-    return {"ctype": problem.input(0).ctype, "mode": spec.mode, "power": spec.power,
+    x = problem.input(0)
+    moved = spec.mode == "max" and not spec.steps and x.memory.scale
+    return {"ctype": x.plain.cl if moved else x.ctype, "mode": spec.mode, "power": spec.power,
             "count_pad": spec.count_pad, "steps": spec.steps, "rule": spec.rule}  # fmt: skip
 
 

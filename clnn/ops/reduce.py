@@ -170,7 +170,7 @@ def _launch(
     places = {k: place + 1 for k, (place, _) in operand_layouts(problem, steps).items()}
     params = {
         "name": name, "ctype": x.type.dtype.cl if second else x.ctype,
-        "result": x.type.dtype.cl if first else x.ctype, "rows": rows,
+        "result": x.type.dtype.cl if first else problem.outputs[0].ctype, "rows": rows,
         "value": "none" if second else fold.value, "op": fold.op,
         "finish": "none" if first else fold.finish, "power": spec.power, "steps": steps,
         "count": prod(x.type.shape[a] for a in spec.axes), "operands": places,

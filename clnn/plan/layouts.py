@@ -7,18 +7,20 @@ that would compete for few sets of a cache are kept further apart.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from clnn.graph.ir import Graph
 from clnn.layout import TensorLayout, channels_last
 from clnn.ops._base import Border
 from clnn.plan.alias import Link, children_of, find_links, walk_tree
-from clnn.types import TensorType
+from clnn.types import DType, TensorType
 
 Demands = dict[str, list[Border]]
 
 CACHE_LINE = 64  # bytes
+PIECE = 16  # bytes that tensor cores are fed with at once
+FEW = 3  # channels below which the rest of a piece would cost too much
 CROWDED = 2  # sets of a cache that all pixels share where they are kept further apart
 
 
@@ -39,10 +41,16 @@ class Hints:
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
-def place(graph: Graph, hints: Hints | None = None, cache_way: int = 0) -> dict[str, Placed]:
+def place(
+    graph: Graph,
+    hints: Hints | None = None,
+    cache_way: int = 0,
+    in_pieces: Callable[[DType], bool] = lambda kind: False,
+) -> dict[str, Placed]:
     """Return value name -> place for every value of `graph`, constants included.
 
     cache_way: bytes after which addresses share a set of the nearest cache (0: it has no sets).
+    in_pieces: whether pixels of elements of a type are to begin at multiples of 16 bytes.
     """
     hints = hints or Hints()
     demands = border_demands(graph)
@@ -55,7 +63,11 @@ def place(graph: Graph, hints: Hints | None = None, cache_way: int = 0) -> dict[
     roots = [name for name in graph.types if name not in links and name not in graph.consts]
     while roots:
         root = roots.pop()
-        apart = _apart(graph.types[root], graph.memory(root).itemsize, orders[root], cache_way)
+        memory = graph.memory(root)
+        apart = _apart(graph.types[root], memory.itemsize, orders[root], cache_way)
+        apart = apart or (
+            _pieces(graph.types[root], memory, orders[root]) if in_pieces(memory) else {}
+        )
         roots += _place_tree(root, graph, children, demands, (orders[root], apart), placed)
     for name in graph.consts:
         placed[name] = Placed(name, TensorLayout.make(graph.types[name].shape, orders[name]))
@@ -120,6 +132,14 @@ def _apart(
         return {}
     nbytes, line = given.shape[channels] * itemsize, CACHE_LINE // itemsize
     return {channels: given.shape[channels] + line} if nbytes % (cache_way // CROWDED) == 0 else {}
+
+
+def _pieces(given: TensorType, memory: DType, order: tuple[int, ...]) -> dict[int, int]:
+    """Return what the channels of an image are rounded up to, so that its pixels are whole pieces."""
+    channels = order[-1]
+    if order == tuple(range(len(order))) or given.shape[channels] < FEW:
+        return {}
+    return {channels: PIECE // memory.itemsize}
 
 
 def _planes(graph: Graph) -> set[str]:

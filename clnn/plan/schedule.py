@@ -74,9 +74,10 @@ class ConstArg:
 
 @dataclass(frozen=True)
 class ScratchArg:
-    """Kernel argument: scratch memory, planned like a storage."""
+    """Kernel argument: scratch memory, planned like a storage, of elements of `itemsize` bytes."""
 
     key: str
+    itemsize: int = 4
 
 
 PlannedArg = TensorArg | ConstArg | ScratchArg
@@ -186,7 +187,8 @@ def make_plan(
     memory orders that a caller wants.
     Raises PlanError or ShapeError.
     """
-    placed = place(graph, hints, target.cache_way if target.is_cpu else 0)
+    cache_way = target.cache_way if target.is_cpu else 0
+    placed = place(graph, hints, cache_way, lambda kind: bool(target.tensor_kind(kind)))
     graph, placed, inputs, outputs = _add_ports(graph, placed)
     storages = _storages(graph, placed)
     steps = [_step(node, graph, placed, target, choose) for node in graph.nodes]
@@ -332,7 +334,7 @@ def _resolve(node: Node, launch: Launch, placed: Mapping[str, Placed]) -> Planne
         if isinstance(arg, Const):
             args.append(ConstArg(arg.make))
         elif isinstance(arg, Scratch):
-            args.append(ScratchArg(f"{node.name}#{arg.name}"))
+            args.append(ScratchArg(f"{node.name}#{arg.name}", arg.itemsize))
         else:
             name = node.inputs[arg.index] if isinstance(arg, In) else node.outputs[arg.index]
             assert name is not None and isinstance(arg, (In, Out))

@@ -126,7 +126,7 @@ def _arguments(plan: Plan, arg: PlannedArg, places: Places) -> list[str]:
     if isinstance(arg, ConstArg):
         return [f"(__global void *)(constants + {places.constant(arg)}L)"]
     if isinstance(arg, ScratchArg):
-        return ["(__global void *)arena", str(places.arena(arg.key) // 4)]
+        return ["(__global void *)arena", str(places.arena(arg.key) // arg.itemsize)]
     if arg.storage in plan.consts:
         return [f"(__global void *)(constants + {places.constant(arg)}L)", str(arg.offset)]
     for k, port in enumerate(plan.inputs):

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -33,6 +33,7 @@ from clnn.runtime.profile import Profile
 from clnn.runtime.program import Device
 from clnn.runtime.state import ExecutionState, Joined, Memory, one_arena
 from clnn.runtime.stream import Stream
+from clnn.runtime.target import allowed, products, tensor_cores
 from clnn.runtime.trim import trim
 from clnn.settings import setting
 
@@ -49,7 +50,10 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where and how a session runs: device, one row per node, arena bytes and their lower bound."""
+    """Where and how a session runs: device, one row per node, arena bytes and their lower bound.
+
+    products: the arithmetic of products where kernels can choose: "float32", or "tf32 on tensor cores".
+    """
 
     device: str
     nodes: tuple[dict[str, Any], ...]
@@ -58,13 +62,14 @@ class Placement:
     arena_lower_bound: int
     copied_bytes: int
     seconds: Mapping[str, float]
+    products: str = "float32"
 
     def __str__(self) -> str:
         rows = [
             f"{r['node']:<28} {r['op']:<12} {r['variant']:<32} {r['output']}" for r in self.nodes
         ]
         head = (f"{self.device}\n{len(self.nodes)} nodes, {self.launches} launches, "
-                f"arena {self.arena_bytes} bytes")  # fmt: skip
+                f"arena {self.arena_bytes} bytes, products in {self.products}")  # fmt: skip
         return "\n".join([head, *rows])
 
 
@@ -75,7 +80,7 @@ def target_of(info: DeviceInfo) -> Target:
     return Target(
         kind="cpu" if cpu else "gpu", vector=16 if cpu else 4, compute_units=info.compute_units,
         max_work_group=info.max_work_group_size, local_bytes=info.usable_local_mem,
-        features=frozenset(features),
+        features=frozenset(features), tensor=tensor_cores(features),
     )  # fmt: skip
 
 
@@ -98,7 +103,8 @@ class Session:
         started = time.perf_counter()
         self._options = options
         separate = (options.arena or setting("CLNN_ARENA")) == "separate"
-        target = replace(target_of(info), winograd=options.winograd)
+        target = allowed(target_of(info), options)
+        self._products = products(target, options)
         self._plan = make_plan(graph, target, choose, separate=separate, guard=options.guard,
                                hints=hints)  # fmt: skip
         planned = time.perf_counter()
@@ -187,6 +193,7 @@ class Session:
         return Placement(
             self._device.info.title, tuple(describe(plan)), len(plan.launches),
             plan.memory.total, plan.memory.lower_bound, plan.copied_bytes, dict(self._seconds),
+            self._products,
         )  # fmt: skip
 
     @property

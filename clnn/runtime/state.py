@@ -206,7 +206,7 @@ class ExecutionState:
             return [self.constants.buffer(arg)]
         if isinstance(arg, ScratchArg):
             where = self.memory[arg.key]
-            return [where.buffer, np.int32(where.start // 4)]
+            return [where.buffer, np.int32(where.start // arg.itemsize)]
         if arg.storage in self.plan.consts:
             return [self.constants.buffer(arg), np.int32(arg.offset)]
         where = self.memory[arg.storage]

@@ -23,6 +23,7 @@ from clnn.runtime.loader import load
 from clnn.runtime.program import program_binary
 from clnn.runtime.state import POISON
 from clnn.runtime.worker import serve
+from clnn.types import STORAGE, widen
 
 GUARD = 256  # bytes of poison on both sides of every tensor
 BATCH_S = 1e-3  # what one time is taken over
@@ -144,7 +145,7 @@ class _Memory:
                     return f"changed its input {name}", math.inf
                 continue
             got, old = elements(after, tensor), elements(before, tensor)
-            worst = max(worst, error_of(got, self.wanted[name]))
+            worst = max(worst, error_of(values(after, tensor), self.wanted[name]))
             got[...] = old
             if not np.array_equal(after, before):
                 return f"wrote outside of its output {name}", math.inf
@@ -220,6 +221,12 @@ def elements(raw: np.ndarray[Any, Any], tensor: Mapping[str, Any]) -> np.ndarray
     parts: list[Any] = [tuple(v) if isinstance(v, list) else v for v in tensor["layout"]]
     layout = TensorLayout(*parts)
     return view_of(raw[GUARD : raw.size - GUARD].view(tensor["dtype"]), layout)
+
+
+def values(raw: np.ndarray[Any, Any], tensor: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    """Return the real elements of a tensor as numbers: of 16-bit storage as float32."""
+    found = elements(raw, tensor)
+    return widen(found, STORAGE[tensor["stored"]]) if tensor["stored"] else found
 
 
 def error_of(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> float:

@@ -30,9 +30,14 @@ from clnn.runtime.device import DeviceInfo
 from clnn.runtime.loader import child_environment
 from clnn.runtime.program import key_of, options_of
 from clnn.runtime.state import POISON
-from clnn.runtime.trial_child import GUARD, elements
+from clnn.runtime.trial_child import GUARD, values
 from clnn.runtime.worker import Worker, WorkerError
 from clnn.settings import setting
+from clnn.types import narrow, widen
+
+# Of an element stored in 16 bits, relative to it; a bias may be rounded to that besides.
+ROUNDING = {"f16": 2.0**-11, "bf16": 2.0**-8}
+ROUNDED = 2
 
 
 @dataclass(frozen=True)
@@ -124,6 +129,8 @@ class Bench:
         self._consts: dict[int, str] = {}
         types = [None if o is None else o.type for o in problem.inputs]
         self._limit = spec.tolerance(types)
+        stored = problem.outputs[0].stored
+        self._rounding = ROUNDED * ROUNDING[stored.name] if stored else 0.0
         self._tensors = [*_inputs(problem), *_outputs(problem)]
 
     def build(self, variants: Sequence[Variant]) -> dict[str, str]:
@@ -189,7 +196,7 @@ class Bench:
             found = _ask(self._runner, request, seconds)
         if found.fault:
             return found
-        limit = max(self._limit, variant.error)
+        limit = max(self._limit, variant.error) + self._rounding
         if found.error > limit:
             return Trial(f"wrong values: error {found.error:.3g}, allowed {limit:.3g}", found.error)
         if found.seconds and not self._usual:
@@ -203,11 +210,11 @@ class Bench:
         problem, data = self._problem, list[Array | None]()
         for k, operand in enumerate(problem.inputs):
             if operand is None or operand.const is not None:
-                data.append(None if operand is None else operand.const)
+                data.append(None if operand is None else _as_stored(operand))
                 continue
             raw = guarded(operand, _random(operand, k))
             np.save(self._folder / f"in{k}.npy", raw)
-            data.append(elements(raw, _tensor(f"in{k}", operand, False)).copy())
+            data.append(values(raw, _tensor(f"in{k}", operand, False)).copy())
         with np.errstate(all="ignore"):
             wanted = self._spec.reference(*[_wide(a) for a in data])
         for k, (operand, want) in enumerate(zip(problem.outputs, wanted, strict=False)):
@@ -240,7 +247,7 @@ class Bench:
         path = self._folder / f"in{arg.index}.npy"
         if isinstance(arg, In) and operand.const is not None and not path.exists():
             np.save(path, guarded(operand, operand.const))
-        start = GUARD // operand.type.dtype.itemsize + operand.layout.offset + arg.shift
+        start = GUARD // operand.memory.itemsize + operand.layout.offset + arg.shift
         return "tensor", f"{'in' if isinstance(arg, In) else 'out'}{arg.index}", start
 
     def _const(self, array: Array) -> str:
@@ -267,9 +274,9 @@ class Bench:
 def measurable(problem: Problem) -> bool:
     """Whether random data suits a problem: what is not constant holds floating-point numbers.
 
-    Problems with operands stored in 16 bits are not measured: their kernels are ranked.
+    Problems with operands in bytes are not measured: random data is not of their scale.
     """
-    if any(o is not None and o.stored for o in (*problem.inputs, *problem.outputs)):
+    if any(o is not None and o.memory.scale for o in (*problem.inputs, *problem.outputs)):
         return False
     moving = [o for o in problem.inputs if o is not None and o.const is None]
     return all(o.type.dtype.is_float for o in moving) and all(o.type.size for o in problem.outputs)
@@ -294,13 +301,20 @@ def _outputs(problem: Problem) -> list[dict[str, Any]]:
 
 
 def _tensor(name: str, operand: Operand, written: bool) -> dict[str, Any]:
-    return {"name": name, "written": written, "dtype": operand.type.dtype.numpy.name,
-            "layout": astuple(operand.layout)}  # fmt: skip
+    return {"name": name, "written": written, "dtype": operand.memory.numpy.name,
+            "stored": operand.stored.name if operand.stored else "", "layout": astuple(operand.layout)}  # fmt: skip
 
 
 def _random(operand: Operand, seed: int) -> Array:
     shape = operand.type.shape
     return np.random.default_rng(seed).standard_normal(shape).astype(operand.type.dtype.numpy)
+
+
+def _as_stored(operand: Operand) -> Array | None:
+    """Return a constant with the values that are left of it where it is stored."""
+    if operand.const is None or operand.stored is None:
+        return operand.const
+    return widen(narrow(operand.const, operand.stored), operand.stored)
 
 
 def _wide(array: Array | None) -> Array | None:
@@ -309,17 +323,21 @@ def _wide(array: Array | None) -> Array | None:
 
 def guarded(operand: Operand, array: Array | None) -> Array:
     """Return a tensor's memory as bytes between guards: border, and elements (None: poison)."""
-    layout, dtype = operand.layout, operand.type.dtype
+    layout, dtype = operand.layout, operand.memory
     raw = np.full(2 * GUARD + max(layout.size, 1) * dtype.itemsize, POISON, np.uint8)
     flat = raw[GUARD:-GUARD].view(dtype.numpy)
     inside = view_of(flat, layout).copy() if array is None else array
+    if array is not None and operand.stored is not None:
+        inside = narrow(array, operand.stored)
     if layout.has_padding and operand.fill is not None:
-        view_of(flat, _with_border(layout))[...] = operand.fill
+        fill = operand.fill if operand.stored is None else narrow(np.array(operand.fill), dtype)
+        view_of(flat, with_border(layout))[...] = fill
     view_of(flat, layout)[...] = inside
     return raw
 
 
-def _with_border(layout: TensorLayout) -> TensorLayout:
+def with_border(layout: TensorLayout) -> TensorLayout:
+    """Return the layout whose elements are those of a tensor and its border."""
     shape = tuple(
         b + d + a for b, d, a in zip(layout.before, layout.shape, layout.after, strict=True)
     )

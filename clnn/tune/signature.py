@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from clnn.cache.keys import fields_key
@@ -13,6 +13,7 @@ from clnn.ops._base import Operand, OpSpec, Problem, Variant
 from clnn.types import DType
 
 SCHEMA = 1
+PRODUCTS = ("conv2d", "gemm", "separable")  # ops that tensor cores take part in
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,25 @@ def signature(spec: OpSpec, problem: Problem) -> Signature:
         "spec": canonical(spec),
         "inputs": [_operand(o) for o in problem.inputs],
         "outputs": [_operand(o) for o in problem.outputs],
-        "target": [problem.target.kind, problem.target.vector, problem.target.winograd],
+        "target": [
+            problem.target.kind,
+            problem.target.vector,
+            problem.target.winograd,
+            *_tensor(spec, problem),
+        ],
     }
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     size = max(problem.outputs[0].type.size, 1)
     return Signature(
         parts, fields_key("clnn tuning", [str(SCHEMA), text]), _bucket(spec, problem), size
     )
+
+
+def _tensor(spec: OpSpec, problem: Problem) -> list[str]:
+    """Return how products of a problem's operands may use tensor cores; nothing where they cannot."""
+    target = problem.target
+    kind = target.tensor_kind(problem.outputs[0].memory) if spec.kind in PRODUCTS else ""
+    return [target.tensor, kind] if kind else []
 
 
 def canonical(value: Any) -> Any:
@@ -71,6 +84,10 @@ def _operand(operand: Operand | None) -> dict[str, Any] | None:
 
 def _bucket(spec: OpSpec, problem: Problem) -> str:
     """Return kind, window, groups, and channels or extents rounded to powers of two."""
+    marks = _tensor(spec, problem)
+    if marks:
+        plain = replace(problem, target=replace(problem.target, tensor=""))
+        return " ".join([_bucket(spec, plain), *marks])
     window, group = getattr(spec, "window", None), getattr(spec, "group", 1)
     first, out = problem.inputs[0], problem.outputs[0].type
     if window is None or first is None or first.type.rank < 3:

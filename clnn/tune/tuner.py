@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from clnn.errors import SettingError
 from clnn.graph.ir import Graph
 from clnn.ops._base import Variant
+from clnn.ops._mma_tiles import RATES
 from clnn.options import Options
 from clnn.plan.schedule import make_plan
 from clnn.runtime.device import DeviceInfo
 from clnn.runtime.peak import Peaks, known_peaks
 from clnn.runtime.session import target_of
+from clnn.runtime.target import allowed
 from clnn.tune.bench import Bench, Limits, Trial, Trials
 from clnn.tune.contest import Effort, contest, shortlist
 from clnn.tune.defaults import Defaults, defaults_for
@@ -101,7 +103,7 @@ class Tuner:
         self.info, self.wish, self._tell, self._clock = info, wish, tell, clock
         self.store = store or TuningStore(info)
         self.defaults = defaults_for(info) if defaults is None else defaults
-        target = replace(target_of(info), winograd=options.winograd)
+        target = allowed(target_of(info), options)
         self.tasks = tasks_of(make_plan(graph, target))
         self._bench = bench or Bench(info, limits)
         self._network = network or DeviceNetwork(
@@ -247,10 +249,12 @@ class Tuner:
         if self._peaks is None:
             return 0.0
         inputs, outputs = task.step.problem.inputs, task.step.problem.outputs
-        nbytes = sum(o.type.nbytes for o in (*inputs, *outputs) if o is not None)
+        given = [o for o in (*inputs, *outputs) if o is not None]
+        nbytes = sum(o.type.size * o.memory.itemsize for o in given)
         types = [None if o is None else o.type for o in inputs]
         flops = task.step.node.spec.flops(types, [o.type for o in outputs])
-        return max(flops / self._peaks.flops, nbytes / self._peaks.bandwidth)
+        rate = RATES.get(task.step.problem.target.tensor_kind(outputs[0].memory), 1)
+        return max(flops / (rate * self._peaks.flops), nbytes / self._peaks.bandwidth)
 
     def _keep(self, task: Task) -> None:
         for name, fault in task.outcome.faults.items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from clnn.api import compile_model
 from clnn.graph.ir import Graph, Node
@@ -38,13 +39,13 @@ def alone(graph: Graph, node: Node) -> Graph:
 
 def bisect_graph(
     graph: Graph, device: str | int | None, options: Options, feeds: Mapping[str, Array],
-    tolerance: float,
+    tolerance: float, calibration: Any = None,
 ) -> Bisection | None:  # fmt: skip
     """Return the first wrong node of `graph`, or None when the whole network is right.
 
     Wrong is what differs from the reference by more than `tolerance`, relative to the largest.
     """
-    search = _Search(graph, device, options, feeds, tolerance)
+    search = _Search(graph, device, options, feeds, tolerance, calibration)
     low, high = 0, len(graph.nodes)
     if search.wrong(high) is None:
         return None
@@ -60,10 +61,10 @@ def bisect_graph(
 class _Search:
     def __init__(
         self, graph: Graph, device: str | int | None, options: Options,
-        feeds: Mapping[str, Array], tolerance: float,
+        feeds: Mapping[str, Array], tolerance: float, calibration: Any,
     ) -> None:  # fmt: skip
         self.graph, self.device, self.options = graph, device, options
-        self.feeds, self.tolerance = feeds, tolerance
+        self.feeds, self.tolerance, self.calibration = feeds, tolerance, calibration
         self.right = reference_values(graph, feeds)
         self.compiled = 0
         self.variants: dict[str, str] = {}
@@ -78,7 +79,7 @@ class _Search:
         self, graph: Graph, feeds: Mapping[str, Array], options: Options, every: bool = False
     ) -> Difference | None:
         self.compiled += 1
-        with compile_model(graph, self.device, options) as session:
+        with compile_model(graph, self.device, options, None, self.calibration) as session:
             got = session(feeds)
             self.variants |= {step.node.name: step.variant.name for step in session.plan.steps}
         found = [difference(n, got[n], self.right[n], self.tolerance) for n in graph.outputs]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from clnn.graph.ir import Graph
 from clnn.ops._base import Array
 
 
@@ -24,6 +26,21 @@ class Input(Protocol):
     @property
     def dtype(self) -> np.dtype[np.generic]:
         """Element type."""
+
+
+@dataclass(frozen=True)
+class InputOf:
+    """An input of a graph."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+
+
+def inputs_of(graph: Graph) -> list[InputOf]:
+    """Return the inputs of a graph."""
+    types = [(name, graph.types[name]) for name in graph.inputs]
+    return [InputOf(name, t.shape, t.dtype.numpy) for name, t in types]
 
 
 def random_feeds(

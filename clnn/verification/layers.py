@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from clnn.api import compile_model, load_graph
 from clnn.graph.ir import Graph
@@ -17,7 +18,7 @@ from clnn.verification.reference import reference_node, reference_values, widen
 from clnn.verification.report import Layer
 
 # What the storage of constants and of the result adds to the error of one layer.
-LAYER_ROUNDING = {"f32": 0.0, "f16": 8 * 2**-11, "bf16": 8 * 2**-8}
+LAYER_ROUNDING = {"f32": 0.0, "tf32": 0.0, "f16": 8 * 2**-11, "bf16": 8 * 2**-8, "int8": 8 * 2**-8}
 
 
 def with_values(graph: Graph, names: Sequence[str]) -> Graph:
@@ -26,14 +27,18 @@ def with_values(graph: Graph, names: Sequence[str]) -> Graph:
 
 
 def reference_layers(
-    graph: Graph, device: str | int | None, options: Options, feeds: Mapping[str, Array]
+    graph: Graph,
+    device: str | int | None,
+    options: Options,
+    feeds: Mapping[str, Array],
+    calibration: Any = None,
 ) -> tuple[Layer, ...]:
     """Compare every value of `graph` with the reference in double precision.
 
     Each node's own difference is to its reference fed with what the device gave that node.
     """
     names = [name for node in graph.nodes for name in node.outputs]
-    with compile_model(with_values(graph, names), device, options) as session:
+    with compile_model(with_values(graph, names), device, options, None, calibration) as session:
         got = session(feeds)
         variants = {step.node.name: step.variant for step in session.plan.steps}
     right = reference_values(graph, feeds)
@@ -58,13 +63,14 @@ def onnxruntime_layers(
     options: Options,
     feeds: Mapping[str, Array],
     tolerance: float,
+    calibration: Any = None,
 ) -> tuple[Layer, ...]:
     """Compare the results of all nodes of an ONNX file with ONNX Runtime's, unoptimised."""
     opened = with_all_outputs(model)
     graph = load_graph(opened.data, shapes)
     outputs = {n: v for n, v in graph.outputs.items() if v not in graph.consts}
     graph = replace(graph, outputs=outputs)
-    with compile_model(graph, device, options) as session:
+    with compile_model(graph, device, options, None, calibration) as session:
         got = session(feeds)
         variants = {step.node.name: step.variant.name for step in session.plan.steps}
     wanted = [name for name in opened.makers if name in outputs]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clnn.api import compile_model, load_graph
+from clnn.api import calibrate, compile_model, load_graph
 from clnn.errors import SettingError
 from clnn.graph.ir import Graph
 from clnn.graph.passes import optimise
@@ -18,7 +18,7 @@ from clnn.ops._base import Array
 from clnn.options import Options
 from clnn.verification.bisect import bisect_graph
 from clnn.verification.compare import Difference, difference
-from clnn.verification.feeds import random_feeds
+from clnn.verification.feeds import inputs_of, random_feeds
 from clnn.verification.layers import onnxruntime_layers, reference_layers
 from clnn.verification.onnxruntime import OnnxRuntime
 from clnn.verification.reference import reference_values
@@ -27,7 +27,8 @@ from clnn.verification.report import Bisection, Layer, VerifyReport
 if TYPE_CHECKING:
     from clnn.runtime.session import Session
 
-TOLERANCES = {"f32": 1e-4, "f16": 2e-2, "bf16": 1e-1}  # of a whole network, by its storage
+# Of a whole network, by Options.dtype.
+TOLERANCES = {"f32": 1e-4, "tf32": 1e-2, "f16": 2e-2, "bf16": 1e-1, "int8": 2e-1}
 ENGINES = ("onnxruntime", "reference")
 TOLERANCE = 1e-4
 Shapes = Mapping[str, "Sequence[int] | int"]
@@ -47,6 +48,7 @@ class Request:
     options: Options
     per_layer: bool
     bisect: bool
+    calibration: Any = None
 
 
 def verify(request: Request) -> VerifyReport:
@@ -57,7 +59,9 @@ def verify(request: Request) -> VerifyReport:
     """
     _check(request)
     graph = load_graph(request.model, request.shapes)
-    with compile_model(graph, request.device, request.options) as session:
+    asked, request = request, replace(request, calibration=_calibration(request, graph))
+    with compile_model(graph, request.device, request.options,
+                       calibration=request.calibration) as session:  # fmt: skip
         feeds = random_feeds(session.inputs, request.seed, request.feeds)
         got = session(feeds)
         outputs, engine = _outputs(request, graph, session, feeds, got)
@@ -67,7 +71,16 @@ def verify(request: Request) -> VerifyReport:
         bisection = _bisect(request, graph, session, feeds) if request.bisect else None
         device = session.device.title
     return VerifyReport(_title(request.model), device, engine, request.seed, outputs, layers,
-                        bisection, reproduction(request))  # fmt: skip
+                        bisection, reproduction(asked))  # fmt: skip
+
+
+def _calibration(request: Request, graph: Graph) -> Any:
+    """Return what compile_model is to calibrate with: random samples where a number is given."""
+    given = request.calibration
+    if not isinstance(given, int):
+        return given
+    inputs, seeds = inputs_of(graph), range(request.seed, request.seed + given)
+    return [random_feeds(inputs, seed, request.feeds) for seed in seeds]
 
 
 def _check(request: Request) -> None:
@@ -99,19 +112,23 @@ def _outputs(
 def _layers(request: Request, graph: Graph, feeds: Mapping[str, Array]) -> tuple[Layer, ...]:
     options = replace(request.options, fuse=False)
     if request.against == "reference":
-        return reference_layers(graph, request.device, options, feeds)
+        return reference_layers(graph, request.device, options, feeds, request.calibration)
     assert not isinstance(request.model, Graph)
     return onnxruntime_layers(
-        request.model, request.shapes, request.device, options, feeds, request.tolerance
-    )
+        request.model, request.shapes, request.device, options, feeds, request.tolerance,
+        request.calibration,
+    )  # fmt: skip
 
 
 def _bisect(
     request: Request, graph: Graph, session: Session, feeds: Mapping[str, Array]
 ) -> Bisection | None:
-    fused = optimise(graph) if request.options.fuse else graph
-    options = replace(request.options, fuse=False)
-    return bisect_graph(fused, session.device.index, options, feeds, request.tolerance)
+    quantised = request.options.dtype == "int8"
+    fused = optimise(graph, quantised) if request.options.fuse else graph
+    options, ranges = replace(request.options, fuse=False), request.calibration
+    if isinstance(ranges, list):
+        ranges = calibrate(fused, ranges, request.device, options)
+    return bisect_graph(fused, session.device.index, options, feeds, request.tolerance, ranges)
 
 
 def _title(model: Any) -> str:
@@ -133,5 +150,7 @@ def reproduction(request: Request) -> str:
     for name, value in vars(request.options).items():
         if value != getattr(defaults, name):
             words += ["--option", f"{name}={value}"]
+    if isinstance(request.calibration, (int, str)):
+        words += ["--calibrate", str(request.calibration)]
     words += ["--per-layer"] * request.per_layer + ["--bisect"] * request.bisect
     return shlex.join(words)

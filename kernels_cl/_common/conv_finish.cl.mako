@@ -35,10 +35,10 @@ ${load(types[2], vw, "table", where)}\
         k, layout = operands[which]
         where = index(layout, "n", f"oc {lane}", f"y{m}", f"x{m}")
         pitch = layout.pitches[1] if layout.shape[1] != 1 else 0
-        return capture(tl.load_lanes, vw, f"extra{k}", where, pitch, count, yt).strip()
+        return capture(tl.load_lanes, vw, f"extra{k}", where, pitch, count, extra_types[k]).strip()
 %>\
     ${ar.finish(arith, vw, value, "result", row)}
-    ${st.apply(steps, value, yt, vw, operand)}
+    ${st.apply(steps, arith.result(value, "result"), yt, vw, operand)}
     ${tl.store_lanes(vw, arith.result(value, "result"), "dst", index(dst, "n", f"oc {lane}", f"y{m}", f"x{m}"), dst.pitches[1] if oc * groups > 1 else 1, 0, count, yt)}
 </%def>
 <%def name="finish_tile(t, channels)">\
@@ -117,7 +117,7 @@ ${load(types[2], vw, "table", where)}\
 %    for m in range(mr):
     {
     ${px.place(mode, t, m, str(m))}
-%     for v in range(0, nv * vw, 64 // size_of(types[3])):
+%     for v in range(0, nv * vw, 64 // size_of(extra_types[k])):
     ${pf.fetch(f"extra{k} + {index(layout, 'n', f'oc + {v}', f'y{m}', f'x{m}')}")}
 %     endfor
     }

@@ -23,6 +23,6 @@ ${store(width, value, pointer, where, to_type)}\
 % elif to_type == "half":
 vstore_half${n}_rte(${value}, 0, ${pointer} + (${where}));\
 % else:
-${store(width, f"convert_{to_type}{n}({value})", pointer, where)}\
+${store(width, f"convert_{to_type}{n}({value})", pointer, where, to_type)}\
 % endif
 </%def>

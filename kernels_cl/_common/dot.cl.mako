@@ -29,7 +29,7 @@ convert_${vec_type(product, width)}(${load(wt, width, pointer, str(where))})\
 </%def>
 <%def name="input(dot, xt, pointer, where)">\
 % if dot:
-as_int(vload${LOTS[dot]}(0, &${pointer}[${where}]))${" ^ (int)0x80808080" if xt == "char" else ""}\
+${small_vector("int", pointer, str(where))}${" ^ (int)0x80808080" if xt == "char" else ""}\
 % else:
 ${element(xt, pointer, where)}\
 % endif

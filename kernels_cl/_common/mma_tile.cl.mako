@@ -14,10 +14,12 @@ geometry(kind, bm, bn, bk, wm, wn, stages, b_rows)
     multiple of 16, wn of 16; "k" only for kinds of 16 and 32 bits.
 declare(t, body), prepare(t, body)
     Text in front of the kernel, and at its top. prepare declares id, lane, warp_m, warp_n and c.
-main_loop(t, body, m, n, k, row_at, k_at, b_pitch)
+main_loop(t, body, m, n, k, row_at, k_at, b_pitch, rounded, k_left)
     Adds all products to c. Needs `m0`, `n0`: first row and column of the tile, and the pointers a
     and b. row_at(row), k_at(k): expressions of the element where a row of a begins, and how much
     further place k of it is; 16 bytes lie together. b_pitch: elements from row to row of b.
+    k_left(k): expression of how many of the 16 bytes at place k of a there are, the others counting
+    as zeros; None where all are there up to k.
 rounded: kind "tf32" with operands that are floats of any precision; they are rounded in registers.
 </%doc>
 <%namespace name="pt" file="ptx.cl.mako"/>
@@ -25,7 +27,8 @@ rounded: kind "tf32" with operands that are floats of any precision; they are ro
 from math import gcd
 from types import SimpleNamespace
 
-BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1}
+from clnn.ops._mma import BYTES
+
 TYPES = {"f16": "ushort", "bf16": "ushort", "tf32": "float", "s8": "char"}
 
 def plane(rows, chunks, threads, by_words=False):
@@ -108,7 +111,7 @@ ${pt.declare(body, [t.kind], t.stages * (t.a.passes + t.b.passes))}\
     }
 % endfor
 </%def>
-<%def name="main_loop(t, body, m, n, k, row_at, k_at, b_pitch, rounded=False)">\
+<%def name="main_loop(t, body, m, n, k, row_at, k_at, b_pitch, rounded=False, k_left=None)">\
 <%
     tiles, ahead = -(-k // t.bk), t.stages - 1
     even_k = k % t.bk == 0
@@ -116,8 +119,10 @@ ${pt.declare(body, [t.kind], t.stages * (t.a.passes + t.b.passes))}\
         """How many of 16 bytes there are from an element on."""
         return "16" if even else f"clamp(({limit} - ({place})) * {t.size}, 0, 16)"
     def a_start(i, kt):
+        there = k_left("k") if k_left else left("k", k, even_k)
+        there = there if even_k or not k_left else f"k < {k} ? {there} : 0"
         return (f"const int k = {kt} * {t.bk} + piece * {t.per}; "
-                f"const uint bytes = a_row[{i}] < 0 ? 0 : {left('k', k, even_k)}; "
+                f"const uint bytes = a_row[{i}] < 0 ? 0 : {there}; "
                 f"const int from = a_row[{i}] + {k_at('k')};")
     def b_start(i, kt):
         if t.b_rows == "n":

@@ -135,3 +135,17 @@ def test_debug_respects_a_program_that_arranged_logging(monkeypatch, clean_logge
     assert all(isinstance(handler, logging.NullHandler) for handler in clean_logger.handlers)
     assert clean_logger.isEnabledFor(logs.PLAN)
     assert not clean_logger.isEnabledFor(logs.TIMES)
+
+
+@pytest.mark.parametrize("command", ["run", "bench", "profile", "tune", "verify", "inspect"])
+def test_every_command_on_a_model_takes_a_dtype(clnn, files, command):
+    result = clnn(command, files["network"], "--dtype", "f8")
+    assert result.code == 2 and "choose from 'f32', 'tf32', 'f16', 'bf16'" in result.err
+
+
+def test_dtype_is_the_option_of_that_name(clnn, files):
+    by_name = clnn("inspect", files["network"], "--plan", "--dtype", "bf16").out
+    assert "convert_bf16_float" in by_name and "] as bf16 " in by_name
+    assert by_name == clnn("inspect", files["network"], "--plan", "-o", "dtype=bf16").out
+    both = ("--dtype", "bf16", "-o", "dtype=f32")
+    assert by_name == clnn("inspect", files["network"], "--plan", *both).out

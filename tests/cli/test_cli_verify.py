@@ -43,6 +43,28 @@ def test_the_accuracy_of_storage_in_16_bits(clnn, files, any_device, dtype):
     assert f"--option dtype={dtype}" in result.out
 
 
+def test_tf32_on_a_device_without_tensor_cores_is_float32(
+    clnn, files, any_device, monkeypatch, caplog
+):
+    monkeypatch.setenv("CLNN_TENSOR_CORES", "off")
+    result = clnn("verify", files["network"], "-d", any_device, "--dtype", "tf32", "--json")
+    assert result.code == 0, result.err
+    assert result.data["outputs"][0]["relative"] < 1e-5
+    assert "no tensor cores that clnn uses" in caplog.text
+
+
+def test_the_accuracy_of_bytes(clnn, files, any_device):
+    command = ("verify", files["network"], "-d", any_device, "--dtype", "int8")
+    result = clnn(*command, "--calibrate", 2, "--against", "reference", "--per-layer", "--json")
+    assert result.code == 0, result.err
+    assert 1e-4 < result.data["outputs"][0]["relative"] < 0.1
+    result = clnn(*command, "--calibrate", 2, "--tolerance", "1e-5", "--bisect")
+    assert result.code == 1 and "--option dtype=int8" in result.out
+    assert "--calibrate 2" in result.out and "first wrong node" in result.out
+    result = clnn(*command)
+    assert result.code == 2 and "needs to know the ranges" in result.err
+
+
 def test_input_files_and_shapes(clnn, files, any_device, tmp_path):
     np.save(tmp_path / "x.npy", np.ones((2, 3, 4, 5), np.float32))
     result = clnn("verify", files["doubler"], "-d", any_device, "--json", "--shape",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
+from launch import run_source
 from small_graphs import GRAPHS
 
-from clnn.codegen.merge import CLOCK, GROUPS, LINE, Call, fits, merge
+from clnn.codegen.merge import CLOCK, GROUPS, KERNEL, LINE, Call, fits, merge
 from clnn.codegen.render import render
 from clnn.graph.passes import optimise
 from clnn.ops._base import Target
@@ -36,7 +38,7 @@ def test_a_kernel_becomes_a_function_with_names_of_its_own():
     assert "__global float *more" in made.source and "__local" not in made.source
     assert made.source.count("call_0(scratch, item % 4, item / 4 % 1, item / 4, arena, 7)") == 2
     assert (made.scratch, made.groups) == (448, 2 * GROUPS)
-    assert made.counters == 4 * LINE + 1
+    assert made.counters == (2 * (2 + 1) + 1) * LINE + 1  # shares and what is done, began, ended
 
 
 def test_functions_of_equal_names_do_not_meet():
@@ -78,3 +80,27 @@ def test_kernels_for_cpus_fit(name):
         launch = planned.launch
         source = render(launch.template, launch.params)
         assert fits(source, launch.local_size, launch.global_size) or "barrier" in source
+
+
+COUNT = """__attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel void count(__global int *dst, const int first)
+{
+    volatile __global int *at = dst + first + get_global_id(0) + 5 * get_global_id(1);
+    atomic_inc(at);
+}
+"""
+
+
+@pytest.mark.parametrize("units", [1, 2, 3, 40])
+def test_every_item_of_every_call_runs_once(device, units):
+    shapes = [(1,), (2,), (3,), (5, 3), (5, 7), (64,), (1000,)]
+    starts = np.cumsum([0, *map(np.prod, shapes)])
+    calls = [Call(COUNT, s, ("dst", str(at))) for s, at in zip(shapes, starts[:-1], strict=True)]
+    made = merge(calls, units, ["__global int *dst"])
+    counts, counters = np.zeros(starts[-1], np.int32), np.zeros(made.counters, np.int32)
+    scratch = np.zeros(made.scratch * made.groups, np.uint8)
+    for _ in range(2):
+        args = [counters, scratch, counts]
+        counters, _, counts = run_source(device, KERNEL, made.source, args, (made.groups,), (1,))
+        assert not counters.any()
+    assert (counts == 2).all()

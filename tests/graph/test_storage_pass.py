@@ -118,19 +118,21 @@ def test_the_arena_is_about_half(device):
 
 
 def test_an_unknown_dtype_is_named():
-    with pytest.raises(SettingError, match="Use one of f32, f16, bf16"):
+    with pytest.raises(SettingError, match="Use one of f32, tf32, f16, bf16"):
         clnn.Options(dtype="fp16")
 
 
-def test_tuning_measures_no_16_bit_problem():
+def test_tuning_measures_16_bit_problems():
     from clnn.ops._base import Target
     from clnn.plan.schedule import make_plan
     from clnn.tune.task import tasks_of
 
     graph = GRAPHS["classifier"]()
-    assert tasks_of(make_plan(prepare(graph, clnn.Options()), Target()))
-    narrow = make_plan(prepare(graph, F16), Target())
-    assert all(not any(o.stored for o in task.step.problem.outputs) for task in tasks_of(narrow))
+    wide = tasks_of(make_plan(prepare(graph, clnn.Options()), Target()))
+    narrow = tasks_of(make_plan(prepare(graph, F16), Target()))
+    convs = [t for t in narrow if t.step.node.spec.kind == "conv2d"]
+    assert convs and all(t.step.problem.outputs[0].stored for t in convs)
+    assert {t.sig.key for t in wide}.isdisjoint(t.sig.key for t in convs)
 
 
 @pytest.mark.parametrize("options,limit", [(F16, 5e-3), (BF16, 4e-2)])

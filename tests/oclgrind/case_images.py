@@ -17,6 +17,7 @@ from clnn.ops.conv2d import Conv2d
 from clnn.ops.conv_transpose import ConvTranspose
 from clnn.ops.pool import Pool
 from clnn.ops.resize import Resize
+from clnn.ops.separable import Separable
 
 
 def window(
@@ -73,6 +74,30 @@ convolve("depthwise_steps", (1, 8, 4, 9), 8, SAME3, group=8, steps=RESIDUAL, ext
          only="depthwise")  # fmt: skip
 convolve("depthwise_dilated", (1, 4, 7, 7), 4, window((3, 3), (2, 2), (2, 2), (2, 2), (2, 2)), group=4,
          only="depthwise", long=True)  # fmt: skip
+
+
+def separate(
+    name: str, shape: Sequence[int], oc: int, win: Window, *, steps: tuple[Step, ...] = (),
+    extra: Sequence[int] = (), **how: Any,
+) -> None:  # fmt: skip
+    """Add filters per channel with a 1 x 1 convolution behind them; extra: operand of `steps`."""
+    channels = shape[1]
+    inputs: list[np.ndarray | None] = [
+        normal(shape),
+        normal((channels, 1, *win.kernel), 1),
+        normal((channels,), 2),
+        normal((oc, channels, 1, 1), 3),
+        None,
+        *([normal(extra, 5)] if extra else []),
+    ]
+    orders = orders_of(inputs, range(5, len(inputs)))
+    spec = Separable(win, (Step("relu"),), steps)
+    add(name, spec, inputs, consts=(1, 2, 3), orders=orders, **how)
+
+
+separate("separable_bands", (1, 18, 5, 9), 20, SAME3, only="separable", border=1, targets=("cpu",),
+         steps=(Step("add", operand=5),), extra=(1, 20, 5, 9))  # fmt: skip
+separate("separable_strides", (2, 4, 7, 9), 5, window((3, 3), (2, 2), (1, 1), (1, 1), (1, 1)))
 
 for _k, _s, _p, _oc in itertools.product((1, 2, 3), (1, 2), (0, 1), (1, 9, 17)):
     _win = window((_k, _k), (_s, _s), (1, 1), (_p, _p), (_p, _p))

@@ -6,11 +6,13 @@ import case_elements
 import case_fixed
 import case_graphs
 import case_images
+import case_int8
 import case_matrices
 import case_mli
 import case_mma
 import case_openvx
 import case_rows
+import case_stored
 import case_workgroups
 from table import CASES, Case, jobs
 
@@ -21,10 +23,12 @@ MODULES = (
     case_fixed,
     case_graphs,
     case_images,
+    case_int8,
     case_matrices,
     case_mli,
     case_mma,
     case_openvx,
     case_rows,
+    case_stored,
     case_workgroups,
 )

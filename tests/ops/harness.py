@@ -17,11 +17,12 @@ from clnn.runtime.constants import view_of
 from clnn.runtime.device import select
 from clnn.runtime.session import Session
 from clnn.runtime.state import POISON
-from clnn.types import STORAGE, STORED_BF16, STORED_F16, TensorType, dtype_of, narrow, widen
+from clnn.tune.bench import with_border
+from clnn.types import F32, STORAGE, STORED_BF16, STORED_F16, TensorType, dtype_of, narrow, widen
 
 GUARD = 128
 # Of a result that is stored, relative to itself: half a unit in the last place.
-ROUNDING = {"f32": 0.0, "f16": 2**-11, "bf16": 2**-8}
+ROUNDING = {"f32": 0.0, "tf32": 0.0, "f16": 2**-11, "bf16": 2**-8}
 
 
 def single_node(
@@ -60,20 +61,21 @@ def check_op(
 
     consts: inputs that are constants. border: padding put around all spatial tensors, beyond what
     the op asks for. orders: memory order of values ("i0", "o0", ...). only: part of a variant's
-    name. dtype: how float32 values are stored; inputs are rounded to that first, and results may be
+    name. dtype: as of Options; inputs are rounded to what it stores first, and results may be
     off by its rounding besides. every: run the op's candidates too. Returns the names of the
     variants that ran. Checks: error, finite poison (nothing left unwritten), guards and borders
     untouched, second run bitwise equal.
     """
     inputs = [rounded(a, dtype) for a in inputs]
     graph = store_as(single_node(spec, inputs, consts), STORAGE[dtype])
-    assert dtype == "f32" or any(n.startswith("o") for n in graph.stored), "it keeps float32"
+    wide = STORAGE[dtype] == F32
+    assert wide or any(n.startswith("o") for n in graph.stored), "it keeps float32"
     want = spec.reference(*[_widen(a) for a in inputs])
     node = next(n for n in graph.nodes if n.name == "node")
     limit = spec.tolerance(graph.input_types(node)) if tolerance is None else tolerance
     asked = {at: order for n, order in (orders or {}).items() for at in (n, f"{n}:{dtype}")}
     hints = Hints(_borders(graph, border), {n: o for n, o in asked.items() if n in graph.types})
-    names = variant_names(graph, device, hints, every)
+    names = variant_names(graph, device, hints, every, dtype)
     chosen = [n for n in names if only is None or only in n]
     assert chosen, f"no variant of {list(names)} has {only!r} in its name"
     for name in chosen:
@@ -83,7 +85,7 @@ def check_op(
 
 def rounded(array: np.ndarray | None, dtype: str) -> np.ndarray | None:
     """Return a float32 array as it comes back from storage."""
-    if array is None or array.dtype != np.float32 or dtype == "f32":
+    if array is None or array.dtype != np.float32 or STORAGE[dtype] == F32:
         return array
     return widen(narrow(array, STORAGE[dtype]), STORAGE[dtype])
 
@@ -105,7 +107,11 @@ def _borders(graph: Graph, width: int) -> dict[str, Border]:
 
 
 def variant_names(
-    graph: Graph, device: str, hints: Hints | None = None, every: bool = False
+    graph: Graph,
+    device: str,
+    hints: Hints | None = None,
+    every: bool = False,
+    dtype: str = "f32",
 ) -> dict[str, float]:
     """Return the variants that the (only) node offers on `device`, with the errors they declare."""
     seen: dict[str, float] = {}
@@ -118,8 +124,9 @@ def variant_names(
 
     from clnn.plan.schedule import make_plan
     from clnn.runtime.session import target_of
+    from clnn.runtime.target import allowed
 
-    make_plan(graph, target_of(select(device)), note, hints=hints)
+    make_plan(graph, allowed(target_of(select(device)), Options(dtype=dtype)), note, hints=hints)
     return seen
 
 
@@ -141,7 +148,7 @@ def run_variant(
         same = [v for v in variants if v.name == name]
         return next(iter(same or [v for v in node.spec.candidates(problem) if v.name == name]))
 
-    options = Options(guard=GUARD, arena="separate", fuse=False)
+    options = Options(guard=GUARD, arena="separate", fuse=False, dtype=dtype)
     where = f"{name} on {device}"
     with Session(graph, select(device), options, pick, hints) as session:
         feeds = {
@@ -192,15 +199,17 @@ def check_memory(session: Session, where: str) -> None:
 
 
 def check_border(storage: Storage, body: np.ndarray, where: str) -> None:
-    """Assert that all memory of a storage outside of the real elements holds the fill value."""
-    if not storage.layout.has_padding:
-        return
-    flat = body.view(storage.dtype.numpy).copy()
-    fill = np.asarray(storage.fill, storage.dtype.numpy)
+    """Assert that a storage's border holds the fill value, and gaps between pixels that or poison."""
+    flat = body.view(storage.dtype.numpy).copy()[: max(storage.layout.size, 1)]
+    whole = view_of(flat, with_border(storage.layout))
+    fill = np.asarray(storage.fill or 0, storage.dtype.numpy)
     if storage.dtype in (STORED_F16, STORED_BF16):
-        fill = narrow(np.asarray(storage.fill), storage.dtype)
+        fill = narrow(np.asarray(storage.fill or 0), storage.dtype)
     view_of(flat, storage.layout)[...] = fill
-    assert (flat[: storage.layout.size] == fill).all(), f"{where}: border was changed"
+    assert (whole == fill).all(), f"{where}: border was changed"
+    whole[...] = fill
+    poison = (flat.view(np.uint8).reshape(flat.size, -1) == POISON).all(axis=1)
+    assert ((flat == fill) | poison).all(), f"{where}: what lies between pixels was changed"
 
 
 def rng(seed: int = 0) -> np.random.Generator:

@@ -1,20 +1,25 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pytest
 from harness import check_op, normal, single_node
 
+from clnn.codegen.render import render
 from clnn.errors import ShapeError
+from clnn.graph.passes.store import store_as
 from clnn.ops import _conv_kernels
+from clnn.ops._base import Target
 from clnn.ops._functions import Step
 from clnn.ops._stream import Stream, streams
 from clnn.ops._tiles import Extents, Tile
 from clnn.ops._window import Window
 from clnn.ops._winograd import Plan, matrices
 from clnn.ops.conv2d import Conv2d
-from clnn.types import TensorType
+from clnn.plan.schedule import make_plan
+from clnn.types import STORAGE, TensorType
 
 
 def window(kernel, strides=(1, 1), dilations=(1, 1), before=(0, 0), after=(0, 0)):
@@ -150,6 +155,30 @@ def test_streamed_weights(device, monkeypatch, made, steps):
     orders = {"i3": (0, 2, 3, 1)}
     names = check_op(device, spec, inputs, consts=(1, 2), orders=orders, only="direct")
     assert any(f"_{tile.mode}_c{chunk}_b{bands}" in name for name in names)
+
+
+@pytest.mark.parametrize("dtype,line", [("f32", 16), ("f16", 32)])
+def test_streams_read_ahead_by_whole_lines(monkeypatch, dtype, line):
+    """A band's tiles ask for each line of the next chunk, by lines, and for less than twice as much."""
+    tile, chunk, width = Tile(7, 2, 16, "row"), 16, 64
+    monkeypatch.setattr(_conv_kernels, "L2_BYTES", 0)
+    monkeypatch.setattr(_conv_kernels, "direct_tiles", lambda *_: [(0.0, tile)])
+    monkeypatch.setattr(_conv_kernels, "streams", lambda *_: [Stream(chunk, 1, 0.9)])
+    spec, inputs = case(1, 32, width, 7, 7, SAME)
+    graph = store_as(single_node(spec, inputs, (1, 2)), STORAGE[dtype])
+
+    def streamed(node, problem, variants):
+        return next((v for v in variants if f"_c{chunk}_" in v.name), variants[0])
+
+    plan = make_plan(graph, Target("cpu", features=frozenset({"prefetch"})), streamed)
+    launch = next(s for s in plan.steps if s.node.name == "node").launches[0].launch
+    text = render(launch.template, launch.params)
+    asked = [int(k) for k in re.findall(r"prefetch.*soon \+ (\d+)", text)]
+    (step,) = (int(k) for k in re.findall(r"soon \+= (\d+);", text))
+    (by,) = (int(k) for k in re.findall(rf"k < {chunk}; k \+= (\d+)", text))
+    assert asked == list(range(0, step, line))
+    tiles = 7  # of the band
+    assert 1 <= tiles * chunk // by * step / (chunk * tile.channels) < 2
 
 
 def test_weights_stream_where_they_do_not_stay_near():

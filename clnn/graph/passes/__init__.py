@@ -9,6 +9,7 @@ from clnn.graph.passes.dead import remove_dead
 from clnn.graph.passes.fuse_gates import fuse_gates
 from clnn.graph.passes.fuse_norm import fuse_scale_shift
 from clnn.graph.passes.fuse_pad import fuse_pad
+from clnn.graph.passes.fuse_separable import fuse_separable
 from clnn.graph.passes.fuse_shuffle import fuse_shuffle
 from clnn.graph.passes.fuse_steps import fuse_steps
 from clnn.graph.passes.views import merge_views
@@ -21,12 +22,17 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     fuse_scale_shift,
     fuse_gates,
     fuse_steps,
+    fuse_separable,
     remove_dead,
 )
 
 
-def optimise(graph: Graph) -> Graph:
-    """Return `graph` after all passes. Raises PlanError where a pass left it malformed."""
+def optimise(graph: Graph, apart: bool = False) -> Graph:
+    """Return `graph` after all passes. Raises PlanError where a pass left it malformed.
+
+    apart: separable convolutions stay two nodes each, of which quantisation wants to know.
+    """
     for run in PASSES:
-        graph = run(graph)
+        if not (apart and run is fuse_separable):
+            graph = run(graph)
     return check(graph)

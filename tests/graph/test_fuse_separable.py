@@ -1,0 +1,85 @@
+"""Filters per channel and the 1 x 1 convolution behind them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clnn.graph.ir import Graph, Node, check
+from clnn.graph.passes import optimise
+from clnn.ops._functions import Step
+from clnn.ops._window import Window
+from clnn.ops.conv2d import Conv2d
+from clnn.ops.eltwise import Eltwise
+from clnn.ops.separable import Separable
+from clnn.types import TensorType
+
+SAME = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
+POINT = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))
+
+
+def graph_of(second=POINT, *, kept=None, dynamic=None, group=4, between=(), residual=True):
+    """Return x -> filters -> relu -> convolution + x; kept: a value that is an output as well."""
+    made = np.random.default_rng(0)
+    shapes = {"x": (1, 4, 5, 6), "v": (1, 4, 5, 6), "r": (1, 4, 5, 6), "p": (1, 4, 5, 6),
+              "y": (1, 4, 5, 6), "taps": (4, 4 // group, 3, 3), "shift": (4,),
+              "w": (4, 4, *second.kernel), "b": (4,)}  # fmt: skip
+    types = {name: TensorType(shape) for name, shape in shapes.items()}
+    consts = {
+        n: made.standard_normal(shapes[n]).astype(np.float32) for n in ("taps", "shift", "w", "b")
+    }
+    inputs = ("x", *(() if dynamic is None else (dynamic,)))
+    if dynamic:
+        del consts[dynamic]
+    nodes = [
+        Node(
+            "filters",
+            Conv2d(SAME, group, between),
+            ("x", "taps", "shift", *("x" for _ in between)),
+            ("v",),
+        ),
+        Node("act", Eltwise((Step("relu"),)), ("v",), ("r",)),
+        Node("point", Conv2d(second), ("r", "w", "b"), ("p",)),
+        Node("sum", Eltwise((Step("add", operand=1),)), ("p", "x" if residual else "r"), ("y",)),
+    ]
+    outputs = {"y": "y"} | ({kept: kept} if kept else {})
+    return check(Graph(tuple(nodes), types, consts, inputs, outputs))
+
+
+def computed(graph, x):
+    values = {"x": x, **graph.consts}
+    for node in graph.nodes:
+        given = (None if n is None else values[n] for n in node.inputs)
+        values[node.outputs[0]] = node.spec.reference(*given)[0]
+    return values["y"]
+
+
+def kinds(graph):
+    return [node.spec.kind for node in optimise(graph).nodes]
+
+
+def test_both_convolutions_become_one_node():
+    graph = graph_of()
+    made = optimise(graph)
+    (node,) = made.nodes
+    assert isinstance(node.spec, Separable)
+    assert [s.fn for s in node.spec.first_steps] == ["relu"]
+    assert node.spec.steps == (Step("add", operand=5),) and node.inputs[5] == "x"
+    x = np.random.default_rng(1).standard_normal((1, 4, 5, 6)).astype(np.float32)
+    np.testing.assert_allclose(computed(made, x), computed(graph, x), rtol=1e-5, atol=1e-5)
+
+
+APART = {
+    "an output between": {"kept": "r"},
+    "weights that are computed": {"dynamic": "w"},
+    "taps that are computed": {"dynamic": "taps"},
+    "fewer filters": {"group": 2},
+    "a wider second window": {"second": SAME},
+    "an operand between": {"between": (Step("add", operand=3),)},
+    "a second reader": {"residual": False},
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_what_stays_two_nodes(name):
+    assert kinds(graph_of(**APART[name])).count("conv2d") == 2

@@ -1,0 +1,54 @@
+"""Cases of quantised networks: products of bytes, and ops that read and write bytes."""
+
+from __future__ import annotations
+
+from harness import normal
+from quantised import check_graph, convolution, single
+from simulator import DEVICE
+from table import put
+
+from clnn.graph.ir import Graph
+from clnn.ops._functions import Step
+from clnn.ops._window import Window
+from clnn.ops.conv2d import Conv2d
+from clnn.ops.eltwise import Eltwise
+from clnn.ops.pool import Pool
+from clnn.ops.reduce import Reduce
+
+NHWC = (0, 2, 3, 1)
+SAME3 = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
+ADD = (Step("add", operand=3), Step("relu"))
+
+
+def convolve(channels: tuple[int, int], group: int, result: float, bias: float = 1.0) -> None:
+    """Check a padded 3x3 convolution with a residual in bytes.
+
+    channels: in and out. bias: about how large it is; a large one needs sums of integers.
+    """
+    from clnn.plan.layouts import Hints
+
+    ic, oc = channels
+    shapes = [(1, ic, 3, 5), (oc, ic // group, 3, 3), (oc,), (1, oc, 3, 5)]
+    arrays = [normal(shape, k) for k, shape in enumerate(shapes)]
+    arrays[2] *= bias
+    graph = convolution(Conv2d(SAME3, group, ADD), arrays, (1, 2), {3: 0.03}, result)
+    check_graph(DEVICE, graph, arrays, hints=Hints({}, {"i3:bytes": NHWC}))
+
+
+def alone(graph: Graph, off: float = 0.0) -> None:
+    """Check a node of two inputs or one."""
+    check_graph(
+        DEVICE, graph, [normal(graph.types[n].shape, k) for k, n in enumerate(graph.inputs)], off
+    )
+
+
+X, Y = normal((1, 9, 5, 6)), normal((1, 9, 5, 6), 1)
+POOL = Window((3, 3), (2, 2), (1, 1), (1, 1), (1, 1))
+SUM = Eltwise((Step("add", operand=1), Step("relu")))
+put("int8_lots", lambda: convolve((8, 9), 1, 0.2))
+put("int8_one_by_one", lambda: convolve((6, 5), 1, 0.0))
+put("int8_integers", lambda: convolve((6, 5), 1, 0.0, 1e6))
+put("int8_depthwise", lambda: convolve((9, 9), 9, 0.1))
+put("int8_add", lambda: alone(single(SUM, [X, Y], (0.03, 0.02), 0.04)))
+put("int8_pool", lambda: alone(single(Pool(POOL, "max"), [X], (0.03,), 0.03)))
+put("int8_mean", lambda: alone(single(Reduce("mean", (2, 3)), [X], (0.03,), 0.01), 0.01))

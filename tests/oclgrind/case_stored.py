@@ -1,0 +1,92 @@
+"""Cases of float32 values that lie in 16 bits, and of products that ops give to tensor cores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from harness import check_op, normal
+from simulator import DEVICE
+from table import add, orders_of, put
+
+from clnn.ops import _conv_mma, _gemm_mma
+from clnn.ops._base import OpSpec, Target
+from clnn.ops._functions import Step
+from clnn.ops._mma import MmaTile
+from clnn.ops._taps import Sampling
+from clnn.ops._window import Window
+from clnn.ops.conv2d import Conv2d
+from clnn.ops.eltwise import Eltwise
+from clnn.ops.gather import Gather
+from clnn.ops.gemm import Gemm
+from clnn.ops.pool import Pool
+from clnn.ops.reduce import Reduce
+from clnn.ops.resize import Resize
+from clnn.ops.softmax import Softmax
+from clnn.ops.storage import Convert
+from clnn.runtime import session
+
+CPU, GPU = ("cpu",), ("gpu",)
+RESIDUAL = (Step("add", operand=3), Step("relu"))
+SAME = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
+POINT = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))
+
+
+def inputs_of(*shapes: tuple[int, ...]) -> list[np.ndarray]:
+    """Return arrays of these shapes."""
+    return [normal(shape, k) for k, shape in enumerate(shapes)]
+
+
+_conv = inputs_of((1, 5, 3, 4), (9, 5, 3, 3), (9,), (1, 9, 3, 4))
+add("stored_conv", Conv2d(SAME, steps=RESIDUAL), _conv, consts=(1, 2), dtype="f16",
+    orders=orders_of(_conv, (3,)))  # fmt: skip
+add("stored_depthwise", Conv2d(SAME, 5), inputs_of((1, 5, 3, 4), (5, 1, 3, 3), (5,)), consts=(1, 2),
+    dtype="bf16")  # fmt: skip
+add("stored_gemm", Gemm(trans_b=True), inputs_of((3, 9), (7, 9), (7,)), consts=(1, 2), dtype="bf16")
+add("stored_gemm_moving", Gemm(), inputs_of((2, 3, 9), (2, 9, 5)), dtype="f16")
+add("stored_pool", Pool(Window((2, 2), (2, 2), (1, 1), (0, 0), (0, 0)), "average"),
+    inputs_of((1, 5, 4, 4)), dtype="f16", quick=CPU)  # fmt: skip
+add("stored_eltwise", Eltwise((Step("mul", operand=1), Step("tanh"))), inputs_of((2, 3, 5), (1, 3, 1)),
+    dtype="bf16", quick=GPU)  # fmt: skip
+add("stored_reduce", Reduce("mean", (1,)), inputs_of((3, 37)), dtype="bf16", quick=CPU)
+add("stored_softmax", Softmax((1,)), inputs_of((3, 19)), dtype="f16", quick=GPU)
+add("stored_resize", Resize((1, 3, 4, 6), (1.0, 1.0, 2.0, 2.0), Sampling("linear")),
+    inputs_of((1, 3, 2, 3)), dtype="f16", quick=GPU)  # fmt: skip
+add("stored_gather", Gather(0), [normal((6, 7)), np.array([4, 0])], dtype="bf16", quick=CPU)
+for _dtype in ("f16", "bf16"):
+    add(f"stored_convert_{_dtype}", Convert(), inputs_of((3, 19)), dtype=_dtype)
+
+
+def on_tensor_cores(
+    name: str, spec: OpSpec, inputs: Sequence[np.ndarray | None], dtype: str, **how: Any
+) -> None:
+    """Add a case of the kernel that an op chooses where a device has (emulated) tensor cores."""
+
+    def run() -> None:
+        plain = session.target_of
+        tile = MmaTile(32, 32, 16, 32, 16, 2, 1)
+
+        def target(info: Any) -> Target:
+            return replace(plain(info), tensor="emulated")
+
+        with (
+            mock.patch.object(session, "target_of", target),
+            mock.patch.object(_conv_mma, "mma_tiles", lambda *_: [(0.0, tile)]),
+            mock.patch.object(_gemm_mma, "mma_tiles", lambda *_: [(0.0, tile)]),
+        ):
+            check_op(DEVICE, spec, list(inputs), dtype=dtype, only="_mma_", **how)
+
+    put(f"tensor_{name}", run, targets=GPU)
+
+
+_odd = inputs_of((2, 5, 3, 4), (9, 5, 3, 3), (9,), (2, 9, 3, 4))
+on_tensor_cores("conv_odd", Conv2d(SAME, steps=RESIDUAL), _odd, "f16", consts=(1, 2),
+                orders=orders_of(_odd, (3,)), border=1)  # fmt: skip
+on_tensor_cores(
+    "conv_point", Conv2d(POINT), inputs_of((1, 8, 3, 3), (6, 8, 1, 1)), "bf16", consts=(1,)
+)
+on_tensor_cores("gemm", Gemm(0.5, 2.0), inputs_of((9, 16), (16, 18), (18,)), "tf32", consts=(1, 2))
+on_tensor_cores("gemm_moving", Gemm(), inputs_of((2, 9, 16), (2, 16, 24)), "f16")

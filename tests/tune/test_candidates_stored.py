@@ -1,0 +1,89 @@
+"""Kernels of values in 16 bits, and of tensor cores, are measured as the others: built, run, compared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_graphs import Builder
+from test_candidates import MAKERS
+
+from clnn.graph.passes.store import store_as
+from clnn.ops._base import Const, Target
+from clnn.options import Options
+from clnn.plan.schedule import Plan, make_plan
+from clnn.runtime.device import DeviceInfo, select
+from clnn.runtime.session import target_of
+from clnn.runtime.target import allowed
+from clnn.tune.bench import Bench, Limits
+from clnn.tune.signature import signature
+from clnn.tune.task import tasks_of
+from clnn.types import STORAGE, narrow, widen
+
+
+def plan_of(info: DeviceInfo, name: str, dtype: str) -> Plan:
+    """Plan a small graph of one op, stored as `dtype` says."""
+    b = Builder(x=(1, 16, 13, 12), rows=(21, 40), columns=(40, 70))
+    graph = store_as(b.graph(MAKERS[name](b)), STORAGE[dtype])
+    return make_plan(graph, allowed(target_of(info), Options(dtype=dtype)))
+
+
+CASES = [("direct", "f16", ""), ("packed", "bf16", ""), ("depthwise", "bf16", ""), ("pool", "f16", ""),
+         ("member", "f16", "_mma_"), ("turned", "bf16", "_mma_"), ("packed", "tf32", "_mma_")]  # fmt: skip
+
+
+@pytest.mark.parametrize("name,dtype,only", CASES)
+def test_candidates_are_right(device, name, dtype, only, monkeypatch):
+    monkeypatch.setenv("CLNN_TENSOR_CORES", "emulated" if only else "off")
+    info = select(device)
+    task = next(
+        t
+        for t in tasks_of(plan_of(info, name, dtype))
+        if t.step.node.spec.kind in ("conv2d", "gemm", "pool")
+    )
+    found = task.step.node.spec.candidates(task.step.problem)
+    families = {v.launches[0].template: v for v in reversed(found) if only in v.name}
+    assert families and bool(only) == any("_mma_" in v.name for v in found)
+    with Bench(info, Limits(jobs=1)) as bench:
+        bench.load(task.step.node.spec, task.step.problem)
+        chosen = list(families.values())[:2]
+        faults = bench.build(chosen)
+        for variant in chosen:
+            faults[variant.name] = faults[variant.name] or bench.trial(variant, 0).fault
+    assert not any(faults.values()), faults
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_wrong_values_are_found(device, dtype):
+    """Weights a sixteenth too large are more than what 16 bits round."""
+    info = select(device)
+    task = next(
+        t for t in tasks_of(plan_of(info, "packed", dtype)) if t.step.node.spec.kind == "gemm"
+    )
+    (launch,) = task.step.variant.launches
+    const = next(a for a in launch.args if isinstance(a, Const))
+    kind = STORAGE[dtype]
+    spoilt = Const(lambda: narrow(widen(const.make(), kind) * np.float32(17 / 16), kind))
+    args = tuple(spoilt if a is const else a for a in launch.args)
+    wrong = replace(task.step.variant, launches=(replace(launch, args=args),))
+    with Bench(info, Limits(jobs=1)) as bench:
+        bench.load(task.step.node.spec, task.step.problem)
+        assert not bench.build([wrong])[wrong.name]
+        assert "wrong values" in bench.trial(wrong, 0).fault
+
+
+def test_results_of_tensor_cores_are_kept_apart():
+    """Key and bucket of a problem tell which products it may use; those of float32 stay as they are."""
+    found = {}
+    for dtype in ("f32", "tf32", "f16"):
+        for tensor in ("", "ptx"):
+            b = Builder(x=(1, 16, 13, 12))
+            graph = store_as(b.graph(b.conv("x", 16)), STORAGE[dtype])
+            target = Target("gpu", 4, 4, tensor=tensor, tf32=dtype == "tf32")
+            step = next(s for s in make_plan(graph, target).steps if s.node.spec.kind == "conv2d")
+            found[dtype, tensor] = signature(step.node.spec, step.problem)
+    keys = {k: v.key for k, v in found.items()}
+    assert keys["f32", ""] == keys["f32", "ptx"] == keys["tf32", ""]
+    assert len(set(keys.values())) == 4
+    assert found["f16", "ptx"].bucket == found["f16", ""].bucket + " ptx f16"
