@@ -57,7 +57,7 @@ def compile_model(
     warn_unknown()
     options = options or Options()
     tuned = options.tune in ("quick", "full")
-    graph = load_graph(model, shapes, mapped=not tuned)
+    graph = load_graph(model, shapes, mapped=not tuned and calibration is None)
     info = select(device)
     graph = prepare(graph, options, calibration, device)
     forget(mapped_files(graph.consts.values()))
