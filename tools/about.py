@@ -80,7 +80,7 @@ def plain(text: str, replaced: Mapping[str, str] | None = None) -> str:
     of Python becomes ENV, the user's folder ~, and what lies in the temporary folder TMP.
     """
     places = {**(replaced or {}), str(ROOT): "", sys.prefix: "ENV", str(Path.home()): "~"}
-    for place, sign in places.items():
+    for place, sign in sorted(places.items(), key=lambda pair: -len(pair[0])):
         if len(place) > 1:
             text = re.sub(rf"{re.escape(place)}/", f"{sign}/" if sign else "", text)
             text = re.sub(rf"{re.escape(place)}(?![\w.-])", sign or ".", text)

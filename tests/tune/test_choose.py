@@ -69,8 +69,8 @@ def test_candidates_tell_their_tunables_and_hold_the_ranked_one():
         assert len(names) == len(set(names)) > 10
         assert SPEC.variants(given)[0].name in names
         assert not any("reference" in name for name in names)
-        sources = {(v.launches[0].template, str(sorted(v.launches[0].params.items(), key=str)))
-                   for v in SPEC.candidates(given)}  # fmt: skip
+        sources = {tuple((one.template, str(sorted(one.params.items(), key=str)))
+                         for one in v.launches) for v in SPEC.candidates(given)}  # fmt: skip
         assert len(sources) == len(names)
 
 
@@ -244,13 +244,15 @@ def test_only_four_ways_to_choose():
 def test_a_session_says_why(device):
     from small_graphs import classifier
 
+    from clnn.api import prepare
+    from clnn.plan.schedule import make_plan
     from clnn.runtime.device import select
+    from clnn.runtime.session import target_of
 
     info = select(device)
-    with compile_model(classifier(), device) as session:
-        step = next(s for s in session.plan.steps if s.node.spec.kind == "conv2d")
-        sig = signature(step.node.spec, step.problem)
-        slow = step.node.spec.variants(step.problem)[-1]
+    plan = make_plan(prepare(classifier(), Options()), target_of(info))
+    step = next(s for s in plan.steps if s.node.spec.kind == "conv2d")
+    sig, slow = signature(step.node.spec, step.problem), step.node.spec.variants(step.problem)[-1]
     top = Timed(slow.name, 1.0, templates_of(slow))
     TuningStore(info).put(sig, Result((top,), step.variant.name, "quick", 1))
     with compile_model(classifier(), device) as session:
