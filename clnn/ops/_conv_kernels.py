@@ -144,6 +144,8 @@ def dots(spec: Conv2d, problem: Problem) -> tuple[Dot, ...]:
     kind = "wide" if halves == 2 else ""
     if "x86_vnni" in problem.target.features:
         return (Dot(f"{kind or 'vnni'}{lot}", lot, halves),)
+    if lot == 4 and "ptx_dp4a" in problem.target.features:
+        return Dot("dp4a4", lot), ONE
     return ONE, Dot(f"plain{kind}{lot}", lot, halves)
 
 

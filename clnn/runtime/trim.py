@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 
 _DONTNEED = 4  # MADV_DONTNEED of Linux
-LEAST = 2**22  # bytes of a library that is worth it
+LEAST = 2**19  # bytes of a library that is worth it; compiled kernels are smaller
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,21 @@ weights(dot, wt, product, width, pointer, where): expression of `width` weights 
 input(dot, xt, pointer, where): expression of the input element pointer[where], or of a lot of them
 add(dot, width, acc, x, w): statement that adds lots of products to `acc`
 joined(width, low, high): expression of the sum in 64 bits of what low and high halves of weights gave
-dot  "": one product. "vnni4", "vnni2": x86's vpdpbusd and vpdpwssd through inline assembly. "plain4",
-     "plain2": the same sums in C. "wide2" and "plainwide2": as these, with each weight of 16 bits in
+dot  "": one product. "vnni4", "vnni2": x86's vpdpbusd and vpdpwssd through inline assembly. "dp4a4":
+     NVIDIA's dp4a. "plain4", "plain2": the same sums in C. "wide2" and "plainwide2": as these, with each weight of 16 bits in
      two halves, w = low + 256 * high with low of 0 to 255, one accumulator for each: SPAN products
      of a half fit it. Four bytes of input are taken as unsigned: signed ones are moved
      up by 128, which the start of the sums must make good for.
 </%doc>
 <%!
-LOTS = {"": 1, "vnni4": 4, "plain4": 4, "vnni2": 2, "plain2": 2, "wide2": 2, "plainwide2": 2}
+LOTS = {"": 1, "vnni4": 4, "dp4a4": 4, "plain4": 4, "vnni2": 2, "plain2": 2, "wide2": 2, "plainwide2": 2}
 HALVES = {dot: 2 if "wide" in dot else 1 for dot in LOTS}
 SPAN = 256
 INSTRUCTIONS = {"vnni4": "vpdpbusd", "vnni2": "vpdpwssd", "wide2": "vpdpwssd"}
+
+def lanes(width):
+    """Return the swizzle of each element of a vector."""
+    return [f".s{digit}" for digit in "0123456789abcdef"[:width]] if width > 1 else [""]
 %>
 <%def name="weights(dot, wt, product, width, pointer, where)">\
 % if dot:
@@ -38,6 +42,8 @@ ${element(xt, pointer, where)}\
 <% I = vec_type("int", width) %>\
 % if dot in INSTRUCTIONS:
 __asm__("${INSTRUCTIONS[dot]} %2, %1, %0" : "+v"(${acc}) : "v"(${x}), "v"(${w}));\
+% elif dot == "dp4a4":
+${" ".join(f'{{ int sum_ = {acc}{k}; __asm__("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum_) : "r"({x}{k}), "r"({w}{k})); {acc}{k} = sum_; }}' for k in lanes(width))}\
 % elif LOTS[dot] == 4:
 ${acc} += (${x} & (${I})(255)) * (${w} << 24 >> 24) + (${x} >> 8 & (${I})(255)) * (${w} << 16 >> 24)
                     + (${x} >> 16 & (${I})(255)) * (${w} << 8 >> 24) + (${x} >> 24 & (${I})(255)) * (${w} >> 24);\

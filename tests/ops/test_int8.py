@@ -6,6 +6,7 @@ sigmoid, and averages, may be off by one step of what is stored.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from harness import check_memory, normal, rng, single_node, variant_names
 from quantised import as_stored, check_graph, convolution, in_bytes, single
 
 from clnn.arith.int8 import EXACT, Int8
+from clnn.codegen.render import render
 from clnn.errors import DTypeError, PlanError
 from clnn.ops._functions import Step
 from clnn.ops._taps import Sampling
@@ -26,8 +28,9 @@ from clnn.ops.resize import Resize
 from clnn.ops.storage import Convert
 from clnn.options import Options
 from clnn.plan.layouts import Hints
+from clnn.runtime import merged, session, state
 from clnn.runtime.device import select
-from clnn.runtime.session import Session
+from clnn.runtime.session import Session, target_of
 from clnn.types import F32, I8, S8_LARGEST, narrow, stored_s8
 
 LOTS = ("_vnni4", "_plain4")
@@ -76,6 +79,43 @@ def test_every_variant_is_exact(device, name):
     assert any(n.startswith("depthwise") for n in ran) == name.startswith("depthwise")
     lots = arrays[1].shape[1] % 4 == 0
     assert any(any(lot in n for lot in LOTS) for n in ran) == lots
+
+
+DP4A = re.compile(
+    r'__asm__\("dp4a.u32.s32 %0, %1, %2, %0;" : "\+r"\(sum_\) : "r"\(([\w.]+)\), "r"\(([\w.]+)\)\);'
+)
+FOUR = """int four(int a, int b)
+{
+    const uchar4 x = as_uchar4(a);
+    const char4 y = as_char4(b);
+    return x.s0 * y.s0 + x.s1 * y.s1 + x.s2 * y.s2 + x.s3 * y.s3;
+}
+"""
+
+
+@pytest.mark.parametrize("name", ["lots", "residual"])
+def test_nvidias_instruction(device, name, monkeypatch):
+    """The kernels with dp4a, a function of what the instruction does in its place."""
+    met = []
+
+    def without_ptx(template, params):
+        text, count = DP4A.subn(r"sum_ += four(\1, \2);", render(template, params))
+        met.append(count)
+        return FOUR + text if count else text
+
+    def target(info):
+        found = target_of(info)
+        return replace(found, features=found.features - {"x86_vnni"} | {"ptx_dp4a"})
+
+    for module in (session, state, merged):
+        monkeypatch.setattr(module, "render", without_ptx)
+    monkeypatch.setattr(session, "target_of", target)
+    spec, _, stored, result = CASES[name]
+    arrays = arrays_of(name)
+    ran = check_graph(
+        device, convolution(spec, arrays, (1, 2), stored, result), arrays, only="_dp4a4_"
+    )
+    assert ran and any(met)
 
 
 def test_the_float32_result_is_exact_too(device):
