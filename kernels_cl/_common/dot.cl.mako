@@ -17,10 +17,7 @@ LOTS = {"": 1, "vnni4": 4, "dp4a4": 4, "plain4": 4, "vnni2": 2, "plain2": 2, "wi
 HALVES = {dot: 2 if "wide" in dot else 1 for dot in LOTS}
 SPAN = 256
 INSTRUCTIONS = {"vnni4": "vpdpbusd", "vnni2": "vpdpwssd", "wide2": "vpdpwssd"}
-
-def lanes(width):
-    """Return the swizzle of each element of a vector."""
-    return [f".s{digit}" for digit in "0123456789abcdef"[:width]] if width > 1 else [""]
+LANES = {1: [""]} | {w: [f".s{digit}" for digit in "0123456789abcdef"[:w]] for w in (2, 4, 8, 16)}
 %>
 <%def name="weights(dot, wt, product, width, pointer, where)">\
 % if dot:
@@ -43,7 +40,7 @@ ${element(xt, pointer, where)}\
 % if dot in INSTRUCTIONS:
 __asm__("${INSTRUCTIONS[dot]} %2, %1, %0" : "+v"(${acc}) : "v"(${x}), "v"(${w}));\
 % elif dot == "dp4a4":
-${" ".join(f'{{ int sum_ = {acc}{k}; __asm__("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum_) : "r"({x}{k}), "r"({w}{k})); {acc}{k} = sum_; }}' for k in lanes(width))}\
+${" ".join(f'{{ int sum_ = {acc}{k}; __asm__("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum_) : "r"({x}{k}), "r"({w}{k})); {acc}{k} = sum_; }}' for k in LANES[width])}\
 % elif LOTS[dot] == 4:
 ${acc} += (${x} & (${I})(255)) * (${w} << 24 >> 24) + (${x} >> 8 & (${I})(255)) * (${w} << 16 >> 24)
                     + (${x} >> 16 & (${I})(255)) * (${w} << 8 >> 24) + (${x} >> 24 & (${I})(255)) * (${w} >> 24);\
