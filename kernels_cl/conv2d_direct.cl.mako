@@ -86,7 +86,7 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
 % endfor
 % for m in range(mr):
             {
-                const ${P} s = (${P})(${dt.input(dot, xt, *at(m))});
+                const ${P} s = (${P})(${dt.input(dot, xt, *at(m), src)});
 %  for v in range(nv * halves):
 %   if dot:
                 ${dt.add(dot, vw, f"a{m}_{v}", "s", f"b{v}")}

@@ -7,7 +7,7 @@ their own steps; one multiplication makes a result of float32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,8 +27,8 @@ class Int8(Arithmetic):
     floats: no sum leaves the integers that float32 holds, so that it may be kept in float32.
     """
 
-    scale: float
-    w_scale: tuple[float, ...]
+    scale: float = field(metadata={"data": True})
+    w_scale: tuple[float, ...] = field(metadata={"data": True})
     floats: bool = False
 
     library = "_arith/int8.cl.mako"

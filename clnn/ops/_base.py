@@ -61,7 +61,8 @@ class Target:
     def tensor_kind(self, memory: DType) -> str:
         """Return the kind of product that tensor cores have for operands of a type, "" for none."""
         kinds = {STORED_F16: "f16", STORED_BF16: "bf16", F32: "tf32" if self.tf32 else ""}
-        return kinds.get(memory, "") if self.tensor else ""
+        kind = "s8" if memory.scale else kinds.get(memory, "")
+        return kind if self.tensor else ""
 
     @property
     def is_cpu(self) -> bool:

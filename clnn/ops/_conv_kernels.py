@@ -166,7 +166,7 @@ def _refined(spec: Conv2d, problem: Problem) -> Arithmetic:
     )
 
 
-def _table(arith: Arithmetic, problem: Problem) -> Array | None:
+def table_of(arith: Arithmetic, problem: Problem) -> Array | None:
     """Return the arithmetic's constants per output channel."""
     weights = problem.input(1).const
     assert weights is not None
@@ -274,7 +274,7 @@ def _direct_constants(
     spec: Conv2d, problem: Problem, arith: Arithmetic, dot: Dot, tile: Tile
 ) -> tuple[list[Arg], int]:
     """Return packed weights and the arithmetic's table as arguments, and the table's rows."""
-    weights, table = problem.input(1).const, _table(arith, problem)
+    weights, table = problem.input(1).const, table_of(arith, problem)
     assert weights is not None
     packing = (weights, spec.group, tile, dot.lot, arith.channelwise, dot.halves)
     args: list[Arg] = [problem.input(1).packed(functools.partial(pack_weights, *packing))]
@@ -347,7 +347,7 @@ def depthwise(spec: Conv2d, problem: Problem, vw: int = 0, tx: int = 0, band: in
     bands, spread = -(-oh // band), not problem.target.is_cpu
     sizes = (vectors * -(-ow // tx) * bands, 1) if spread else (vectors, bands)
     global_size, local = grid(problem.target, *sizes, dst.shape[0])
-    weights, table = problem.input(1).const, _table(params["arith"], problem)
+    weights, table = problem.input(1).const, table_of(params["arith"], problem)
     assert weights is not None
     taps = int(np.prod(weights.shape[2:]))
     args: list[Arg] = [
@@ -436,7 +436,7 @@ def reference(spec: Conv2d, problem: Problem) -> Variant:
         params["types"] = (*params["types"][:2], problem.input(BIAS).ctype, params["types"][3])
         bias, rows = over_output(given, problem.outputs[0].type.shape), 1
     elif not spec.arith.plain_bias:
-        table = _table(params["arith"], problem)
+        table = table_of(params["arith"], problem)
         assert table is not None
         args.append(Const(lambda: table))
         rows = len(table)

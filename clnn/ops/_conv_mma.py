@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clnn.arith._base import FLOAT
+from clnn.arith.int8 import Int8
 from clnn.codegen.filters import image
-from clnn.ops._base import Arg, Array, Const, In, Launch, Out, Problem, Variant
-from clnn.ops._conv_kernels import BIAS, fits_fast, has_border
+from clnn.ops._base import Arg, Array, Const, In, Launch, Problem, Variant
+from clnn.ops._conv_kernels import BIAS, fits_fast, has_border, table_of
 from clnn.ops._functions import Step
 from clnn.ops._groups import Sums
 from clnn.ops._mma import BYTES, DST_TYPES, MmaConv, MmaTile, mma_conv_params, mma_grid
 from clnn.ops._mma_tiles import kind_of, mma_tiles, rounding
-from clnn.ops._steps import operand_args, operand_layouts
+from clnn.ops._scales import last_args, stored_types
+from clnn.ops._steps import operand_layouts
 from clnn.ops._window import Window
 
 if TYPE_CHECKING:
@@ -43,9 +45,13 @@ def pieces(channels: int, kind: str) -> int:
 
 def _kind(spec: Conv2d, problem: Problem) -> str:
     """Return the kind of product, "" where the kernel does not take the problem."""
-    x, y = problem.input(0), problem.outputs[0]
-    kind = kind_of(problem.target, (x, problem.input(1), y))
-    plain = spec.arith is FLOAT and spec.group == 1 and x.layout.rank in (3, 4)
+    x = problem.input(0)
+    kind = ""
+    if spec.arith is FLOAT:
+        kind = kind_of(problem.target, (x, problem.input(1), problem.outputs[0]))
+    elif isinstance(spec.arith, Int8) and x.memory.scale:
+        kind = problem.target.tensor_kind(x.memory)
+    plain = spec.group == 1 and x.layout.rank in (3, 4)
     if not (kind and plain and fits_fast(spec, problem) and has_border(spec, problem)):
         return ""
     src = image(x.layout)
@@ -55,20 +61,22 @@ def _kind(spec: Conv2d, problem: Problem) -> str:
 
 
 def _conv(spec: Conv2d, problem: Problem, kind: str) -> MmaConv:
-    """Return the problem as the kernel takes it; a bias becomes the first step."""
+    """Return the problem as the kernel takes it; the bias of floats becomes the first step."""
     src, dst = image(problem.input(0).layout), image(problem.outputs[0].layout)
-    bias = BIAS if problem.has(BIAS) else -1
+    arith = spec.arith if isinstance(spec.arith, Int8) else None
+    bias = BIAS if problem.has(BIAS) and arith is None else -1
     steps = (Step("add", operand=BIAS), *spec.steps) if bias >= 0 else spec.steps
     operands = {
         k: (place, image(layout))
         for k, (place, layout) in operand_layouts(problem, spec.steps).items()
     }
-    at, ctype = spec.window.pairs(), problem.outputs[0].ctype
+    at, (result, stored) = spec.window.pairs(), stored_types(problem, spec.steps)
     window = Window(at["kernel"], at["strides"], at["dilations"], at["pads"], (0, 0))
     ic = src.shape[1]
     return MmaConv(
         kind, src, dst, ic, dst.shape[1], prod(window.kernel) * pieces(ic, kind), window,
-        DST_TYPES[kind], "n", kind == "tf32", operands, steps, ctype, bias, b_moves=False,
+        DST_TYPES.get(kind, result), "n", kind == "tf32", operands, steps, stored["extra_types"],
+        stored["scales"], arith, bias, b_moves=False,
     )  # fmt: skip
 
 
@@ -85,7 +93,11 @@ def _variant(spec: Conv2d, problem: Problem, conv: MmaConv, tile: MmaTile, cost:
         bias = problem.input(BIAS).const
         assert bias is not None
         args.append(Const(functools.partial(np.ascontiguousarray, bias)))
-    args += [*operand_args(problem, spec.steps), Out(0)]
+    if conv.arith is not None:
+        table = table_of(conv.arith, problem)
+        assert table is not None
+        args.append(Const(functools.partial(np.ascontiguousarray, table)))
+    args += last_args(problem, spec.steps)
     grid = mma_grid(n * h * w, oc, 1, tile)
     launch = Launch("conv2d_mma.cl.mako", params, tuple(args), grid, (tile.threads, 1))
     return Variant(str(params["name"]), (launch,), cost, rounding(conv.kind, conv.b))
@@ -94,6 +106,6 @@ def _variant(spec: Conv2d, problem: Problem, conv: MmaConv, tile: MmaTile, cost:
 def pack_rows(weights: Array, channels: int) -> Array:
     """Return weights (oc, ic, kernel...) as [oc][kernel...][channels], zeros beyond ic."""
     oc, ic = weights.shape[:2]
-    full = np.zeros((oc, prod(weights.shape[2:]), channels), np.float32)
+    full = np.zeros((oc, prod(weights.shape[2:]), channels), weights.dtype)
     full[..., :ic] = weights.reshape(oc, ic, -1).transpose(0, 2, 1)
     return full

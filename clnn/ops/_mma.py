@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from clnn.arith.int8 import Int8
+from clnn.codegen.filters import cell
 from clnn.layout import TensorLayout
 from clnn.ops._functions import Step
 from clnn.ops._loops import Loops
@@ -110,9 +112,11 @@ class MmaConv:
     """A convolution of images with channels innermost, as conv2d_mma.cl.mako takes it.
 
     src, dst: (n, c, h, w). ic, oc: channels; b, b_rows: how weights lie, see the template. operands:
-    node input -> (number, layout broadcast to dst), of `steps`. extra_type: of operands in memory.
-    bias: input of the steps that is one float per channel, -1 for none; it and weights without
-    b_moves are given without an offset.
+    node input -> (number, layout broadcast to dst), of `steps`. extra_types: of operands in memory,
+    float32 where none are given; scales: how many of these, and of dst_type, are bytes. arith: of sums
+    of bytes that begin with, and are scaled by, constants of each channel. bias: input of the steps
+    that is one float per channel, -1 for none; it and weights without b_moves are given without an
+    offset.
     """
 
     kind: str
@@ -127,7 +131,9 @@ class MmaConv:
     rounded: bool = False
     operands: Mapping[int, tuple[int, TensorLayout]] = field(default_factory=dict)
     steps: Sequence[Step] = ()
-    extra_type: str = "float"
+    extra_types: Sequence[str] = ()
+    scales: int = 0
+    arith: Int8 | None = None
     bias: int = -1
     b_moves: bool = True
 
@@ -137,11 +143,12 @@ def mma_conv_params(conv: MmaConv, tile: MmaTile, body: str = "ptx") -> dict[str
     order, at = {"k": "kn", "n": "nk"}[conv.b_rows], conv.window
     (kh, kw), (sy, sx) = at.kernel, at.strides
     return {
-        "name": f"conv2d_mma_{conv.kind}_{order}_{conv.dst_type}_k{kh}x{kw}_s{sy}x{sx}_t{tile}",
+        "name": f"conv2d_mma_{conv.kind}_{order}_{cell(conv.dst_type)}_k{kh}x{kw}_s{sy}x{sx}_t{tile}",
         "body": body, "kind": conv.kind, "dst_type": conv.dst_type, "src": conv.src,
         "dst": conv.dst, "ic": conv.ic, "oc": conv.oc, "b": conv.b, "b_rows": conv.b_rows,
         "kernel": at.kernel, "strides": at.strides, "dilations": at.dilations, "pads": at.before,
         "operands": conv.operands, "steps": tuple(conv.steps), "rounded": int(conv.rounded),
-        "extra_type": conv.extra_type, "bias": conv.bias, "b_moves": conv.b_moves,
+        "extra_types": list(conv.extra_types or ["float"] * len(conv.operands)),
+        "scales": conv.scales, "arith": conv.arith, "bias": conv.bias, "b_moves": conv.b_moves,
         "wg": (tile.threads, 1, 1), **tile_params(tile),
     }  # fmt: skip

@@ -25,7 +25,7 @@ from clnn.runtime.loader import load
 from clnn.runtime.program import program_binary
 from clnn.runtime.state import POISON
 from clnn.runtime.worker import serve
-from clnn.types import STORAGE, widen
+from clnn.types import STORAGE, stored_s8, widen
 
 GUARD = 256  # bytes of poison on both sides of every tensor
 BATCH_S = 1e-3  # what one time is taken over
@@ -228,8 +228,10 @@ def elements(raw: np.ndarray[Any, Any], tensor: Mapping[str, Any]) -> np.ndarray
 
 
 def values(raw: np.ndarray[Any, Any], tensor: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-    """Return the real elements of a tensor as numbers: of 16-bit storage as float32."""
-    found = elements(raw, tensor)
+    """Return the real elements of a tensor as numbers: of 16-bit storage and of bytes as float32."""
+    found, scale = elements(raw, tensor), float(tensor.get("scale", 0.0))
+    if scale:
+        return widen(found, stored_s8(scale))
     return widen(found, STORAGE[tensor["stored"]]) if tensor["stored"] else found
 
 

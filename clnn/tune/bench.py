@@ -19,12 +19,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from clnn.arith._base import FLOAT
 from clnn.cache.keys import fields_key
 from clnn.cache.store import Store
 from clnn.codegen.render import render
 from clnn.errors import TemplateError
 from clnn.layout import TensorLayout
 from clnn.ops._base import Array, Const, In, Operand, OpSpec, Out, Problem, Scratch, Variant
+from clnn.ops._steps import heavy
 from clnn.runtime.constants import view_of
 from clnn.runtime.device import DeviceInfo
 from clnn.runtime.loader import child_environment
@@ -38,6 +40,8 @@ from clnn.types import narrow, widen
 # Of an element stored in 16 bits, relative to it; a bias may be rounded to that besides.
 ROUNDING = {"f16": 2.0**-11, "bf16": 2.0**-8}
 ROUNDED = 2
+ONE_STEP = 1.01  # and a little, for the error is a quotient
+DEVIATION = 40  # of random numbers in bytes, in steps
 
 SPILLS = "lacks registers"
 
@@ -136,7 +140,7 @@ class Bench:
         types = [None if o is None else o.type for o in problem.inputs]
         self._limit = spec.tolerance(types)
         stored = problem.outputs[0].stored
-        self._rounding = ROUNDED * ROUNDING[stored.name] if stored else 0.0
+        self._rounding = ROUNDED * ROUNDING.get(stored.name, 0.0) if stored else 0.0
         self._tensors = [*_inputs(problem), *_outputs(problem)]
 
     def build(self, variants: Sequence[Variant]) -> dict[str, str]:
@@ -225,8 +229,19 @@ class Bench:
             wanted = self._spec.reference(*[_wide(a) for a in data])
         for k, (operand, want) in enumerate(zip(problem.outputs, wanted, strict=False)):
             np.save(self._folder / f"out{k}.npy", guarded(operand, None))
-            np.save(self._folder / f"out{k}.want.npy", want)
+            np.save(self._folder / f"out{k}.want.npy", self._stored(operand, want))
         self._prepared = str(self._folder)
+
+    def _stored(self, operand: Operand, want: Array) -> Array:
+        """Return expected results as they lie in bytes, and allow a step where they may round apart."""
+        if not operand.memory.scale:
+            return want
+        kept = widen(narrow(want, operand.memory), operand.memory)
+        sums = getattr(self._spec, "arith", FLOAT)
+        if sums is FLOAT or heavy(getattr(self._spec, "steps", ())):
+            largest = max(float(np.abs(kept).max(initial=0.0)), operand.memory.scale)
+            self._rounding = ONE_STEP * operand.memory.scale / largest
+        return kept
 
     def _request(self, variant: Variant) -> dict[str, Any]:
         launches: list[dict[str, Any]] = []
@@ -278,12 +293,7 @@ class Bench:
 
 
 def measurable(problem: Problem) -> bool:
-    """Whether random data suits a problem: what is not constant holds floating-point numbers.
-
-    Problems with operands in bytes are not measured: random data is not of their scale.
-    """
-    if any(o is not None and o.memory.scale for o in (*problem.inputs, *problem.outputs)):
-        return False
+    """Whether random data suits a problem: what is not constant holds floating-point numbers."""
     moving = [o for o in problem.inputs if o is not None and o.const is None]
     return all(o.type.dtype.is_float for o in moving) and all(o.type.size for o in problem.outputs)
 
@@ -309,12 +319,15 @@ def _outputs(problem: Problem) -> list[dict[str, Any]]:
 
 def _tensor(name: str, operand: Operand, written: bool) -> dict[str, Any]:
     return {"name": name, "written": written, "dtype": operand.memory.numpy.name,
-            "stored": operand.stored.name if operand.stored else "", "layout": astuple(operand.layout)}  # fmt: skip
+            "stored": operand.stored.name if operand.stored else "",
+            "scale": operand.memory.scale, "layout": astuple(operand.layout)}  # fmt: skip
 
 
 def _random(operand: Operand, seed: int) -> Array:
-    shape = operand.type.shape
-    return np.random.default_rng(seed).standard_normal(shape).astype(operand.type.dtype.numpy)
+    """Return normally distributed numbers; of those stored in bytes, few are too large for them."""
+    wide = operand.memory.scale * DEVIATION or 1.0
+    made = np.random.default_rng(seed).standard_normal(operand.type.shape) * wide
+    return made.astype(operand.type.dtype.numpy)
 
 
 def _as_stored(operand: Operand) -> Array | None:

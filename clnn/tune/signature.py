@@ -50,17 +50,22 @@ def signature(spec: OpSpec, problem: Problem) -> Signature:
 def _tensor(spec: OpSpec, problem: Problem) -> list[str]:
     """Return how products of a problem's operands may use tensor cores; nothing where they cannot."""
     target = problem.target
-    kind = target.tensor_kind(problem.outputs[0].memory) if spec.kind in PRODUCTS else ""
+    kind = target.tensor_kind(problem.input(0).memory) if spec.kind in PRODUCTS else ""
     return [target.tensor, kind] if kind else []
 
 
 def canonical(value: Any) -> Any:
-    """Return `value` as JSON data; fields of dataclasses that hold their default are left out."""
+    """Return `value` as JSON data.
+
+    Left out are fields of dataclasses that hold their default, and those that are data, on which no
+    time depends.
+    """
     if isinstance(value, DType):
         return value.name
     if is_dataclass(value) and not isinstance(value, type):
         shown = {f.name: getattr(value, f.name) for f in fields(value)
-                 if f.default is MISSING or getattr(value, f.name) != f.default}  # fmt: skip
+                 if not f.metadata.get("data")
+                 and (f.default is MISSING or getattr(value, f.name) != f.default)}  # fmt: skip
         return {type(value).__name__: {name: canonical(item) for name, item in shown.items()}}
     if isinstance(value, (tuple, list)):
         return [canonical(item) for item in value]
@@ -96,7 +101,7 @@ def _bucket(spec: OpSpec, problem: Problem) -> str:
     channels = first.type.shape[1]
     groups = "one" if group == 1 else "each" if group == channels else "some"
     kernel, strides = ("x".join(map(str, v)) for v in (window.kernel, window.strides))
-    return f"{spec.kind} {first.type.dtype.name} k{kernel} s{strides} {groups} " + (
+    return f"{spec.kind} {first.memory.name} k{kernel} s{strides} {groups} " + (
         f"{_rounded(channels)}-{_rounded(out.shape[1])}"
     )
 

@@ -253,7 +253,8 @@ class Tuner:
         nbytes = sum(o.type.size * o.memory.itemsize for o in given)
         types = [None if o is None else o.type for o in inputs]
         flops = task.step.node.spec.flops(types, [o.type for o in outputs])
-        rate = RATES.get(task.step.problem.target.tensor_kind(outputs[0].memory), 1)
+        problem = task.step.problem
+        rate = RATES.get(problem.target.tensor_kind(problem.input(0).memory), 1)
         return max(flops / (rate * self._peaks.flops), nbytes / self._peaks.bandwidth)
 
     def _keep(self, task: Task) -> None:

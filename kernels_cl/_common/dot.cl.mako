@@ -3,7 +3,8 @@ Operands of multiply-adds, one product or a lot of them at a time: four of bytes
 
 weights(dot, wt, product, width, pointer, where): expression of `width` weights at pointer + where,
      width more than 1 for lots
-input(dot, xt, pointer, where): expression of the input element pointer[where], or of a lot of them
+input(dot, xt, pointer, where, image): expression of the input element pointer[where], or of a lot of
+     them, whose pixels lie as `image` says
 add(dot, width, acc, x, w): statement that adds lots of products to `acc`
 joined(width, low, high): expression of the sum in 64 bits of what low and high halves of weights gave
 dot  "": one product. "vnni4", "vnni2": x86's vpdpbusd and vpdpwssd through inline assembly. "dp4a4":
@@ -17,6 +18,9 @@ LOTS = {"": 1, "vnni4": 4, "dp4a4": 4, "plain4": 4, "vnni2": 2, "plain2": 2, "wi
 HALVES = {dot: 2 if "wide" in dot else 1 for dot in LOTS}
 SPAN = 256
 INSTRUCTIONS = {"vnni4": "vpdpbusd", "vnni2": "vpdpwssd", "wide2": "vpdpwssd"}
+def even(image):
+    """Whether lots of four bytes begin at multiples of four."""
+    return not any(place % 4 for place in (image.offset, image.pitches[0], *image.pitches[2:]))
 LANES = {1: [""]} | {w: [f".s{digit}" for digit in "0123456789abcdef"[:w]] for w in (2, 4, 8, 16)}
 %>
 <%def name="weights(dot, wt, product, width, pointer, where)">\
@@ -28,8 +32,10 @@ ${load(wt, width, pointer, str(where))}\
 convert_${vec_type(product, width)}(${load(wt, width, pointer, str(where))})\
 % endif
 </%def>
-<%def name="input(dot, xt, pointer, where)">\
-% if dot:
+<%def name="input(dot, xt, pointer, where, image)">\
+% if dot == "dp4a4" and even(image):
+*(__global const int *)(${pointer} + ${where})${" ^ (int)0x80808080" if xt == "char" else ""}\
+% elif dot:
 ${small_vector("int", pointer, str(where))}${" ^ (int)0x80808080" if xt == "char" else ""}\
 % else:
 ${element(xt, pointer, where)}\

@@ -1,9 +1,11 @@
 <%doc>
 What becomes of the results of _common/mma_tile.cl.mako: steps, rounding, and stores within the edges.
 
-results(t, body, m, n, dst_type, steps, operand, where, before, pairs)
+results(t, body, m, n, dst_type, steps, operand, where, before, pairs, scaled)
     Results of the tile at row m0 and column n0 of m x n. dst_type: "float", "half" or "bf16" as bits
-    in ushort, or "int" (kind "s8" alone, without steps). steps: on the float value, see steps.cl.mako.
+    in ushort, a type that is stored in bytes, or "int" (kind "s8" alone, without steps). steps: on the
+    float value, see steps.cl.mako. scaled(sum, column): statement that declares the float `value` of a
+    sum of kind "s8", as vector where `pairs`; None where that is the sum itself.
     operand(which, column): expression of an operand of the steps at the row at hand, as vector where
     `pairs`. where(column): expression of the element of dst. before(row): statements for each row.
     pairs: n is even, and columns lie one behind the other in dst and in operands: two go together.
@@ -23,17 +25,18 @@ SHORT = ("half", "bf16")
                     dst[${where}] = (ushort)word;
 %  endif
 % else:
-                    ${store(width, "value", "dst", where)}
+                    ${store(width, "value", "dst", where, dst_type)}
 % endif
 </%def>
-<%def name="results(t, body, m, n, dst_type, steps, operand, where, before, pairs)">\
+<%def name="results(t, body, m, n, dst_type, steps, operand, where, before, pairs, scaled=None)">\
 <%
     assert dst_type != "int" or (t.kind == "s8" and not steps), (t.kind, dst_type, steps)
     assert not pairs or n % 2 == 0, n
     ctype = "int" if dst_type == "int" else "float"
     width = 2 if pairs else 1
-    V = vec_type(ctype, width)
+    V, C = vec_type(ctype, width), vec_type("int" if t.kind == "s8" else "float", width)
     convert = f"convert_{V}" if t.kind == "s8" and ctype == "float" else ""
+    total = f"({C})(c[from], c[from + 1])" if pairs else "c[from]"
 %>\
 % for i in pt.module.over(body, "i", t.mi):
     ${pt.module.begin(body, "i", t.mi)}
@@ -49,7 +52,11 @@ SHORT = ("half", "bf16")
                     const int column = n0 + warp_n + ${j} * 8 + (lane & 3) * 2 + ${e};
                     const int from = (${i} * ${t.ni} + ${j}) * 4 + ${h} * 2 + ${e};
                     ${f"if (column < {n}) {{" if n % t.bn else "{"}
-                    ${V} value = ${convert}(${"(%s2)(c[from], c[from + 1])" % ("int" if t.kind == "s8" else "float") if pairs else "c[from]"});
+%     if scaled:
+                    ${scaled(total, "column")}
+%     else:
+                    ${V} value = ${convert}(${total});
+%     endif
                     ${st.apply(steps, "value", ctype, width, lambda which: operand(which, "column"))}
                     ${put(body, dst_type, width, where("column"))}
                     }

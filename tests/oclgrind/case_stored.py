@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 import numpy as np
 from harness import check_op, normal
+from quantised import check_graph, convolution
 from simulator import DEVICE
 from table import add, orders_of, put
 
@@ -27,6 +29,7 @@ from clnn.ops.reduce import Reduce
 from clnn.ops.resize import Resize
 from clnn.ops.softmax import Softmax
 from clnn.ops.storage import Convert
+from clnn.plan.layouts import Hints
 from clnn.runtime import session
 
 CPU, GPU = ("cpu",), ("gpu",)
@@ -60,28 +63,44 @@ for _dtype in ("f16", "bf16"):
     add(f"stored_convert_{_dtype}", Convert(), inputs_of((3, 19)), dtype=_dtype)
 
 
+@contextmanager
+def emulated(tile: MmaTile) -> Iterator[None]:
+    """Give the device emulated tensor cores, and one tile to use them with."""
+    plain = session.target_of
+
+    def target(info: Any) -> Target:
+        return replace(plain(info), tensor="emulated")
+
+    with (
+        mock.patch.object(session, "target_of", target),
+        mock.patch.object(_conv_mma, "mma_tiles", lambda *_: [(0.0, tile)]),
+        mock.patch.object(_gemm_mma, "mma_tiles", lambda *_: [(0.0, tile)]),
+    ):
+        yield
+
+
 def on_tensor_cores(
     name: str, spec: OpSpec, inputs: Sequence[np.ndarray | None], dtype: str, **how: Any
 ) -> None:
     """Add a case of the kernel that an op chooses where a device has (emulated) tensor cores."""
 
     def run() -> None:
-        plain = session.target_of
-        tile = MmaTile(32, 32, 16, 32, 16, 2, 1)
-
-        def target(info: Any) -> Target:
-            return replace(plain(info), tensor="emulated")
-
-        with (
-            mock.patch.object(session, "target_of", target),
-            mock.patch.object(_conv_mma, "mma_tiles", lambda *_: [(0.0, tile)]),
-            mock.patch.object(_gemm_mma, "mma_tiles", lambda *_: [(0.0, tile)]),
-        ):
+        with emulated(MmaTile(32, 32, 16, 32, 16, 2, 1)):
             check_op(DEVICE, spec, list(inputs), dtype=dtype, only="_mma_", **how)
 
     put(f"tensor_{name}", run, targets=GPU)
 
 
+def bytes_on_tensor_cores() -> None:
+    """Check a convolution of bytes with a residual in bytes, 20 of 32 channels of a pixel being real."""
+    arrays = inputs_of((1, 20, 3, 4), (9, 20, 3, 3), (9,), (1, 9, 3, 4))
+    graph = convolution(Conv2d(SAME, steps=RESIDUAL), arrays, (1, 2), {3: 0.03}, 0.2)
+    with emulated(MmaTile(32, 32, 32, 32, 16, 2, 1)):
+        hints = Hints({}, {"i3:bytes": (0, 2, 3, 1)})
+        check_graph(DEVICE, graph, arrays, only="_mma_", hints=hints)
+
+
+put("tensor_conv_bytes", bytes_on_tensor_cores, targets=GPU)
 _odd = inputs_of((2, 5, 3, 4), (9, 5, 3, 3), (9,), (2, 9, 3, 4))
 on_tensor_cores("conv_odd", Conv2d(SAME, steps=RESIDUAL), _odd, "f16", consts=(1, 2),
                 orders=orders_of(_odd, (3,)), border=1)  # fmt: skip

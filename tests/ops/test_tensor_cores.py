@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from harness import check_op, compare, normal, single_node
+from quantised import check_graph, convolution
 
 from clnn.graph.ir import Graph, Node, check
 from clnn.graph.passes.store import store_as
@@ -19,12 +20,13 @@ from clnn.ops.conv2d import Conv2d
 from clnn.ops.gemm import Gemm
 from clnn.ops.views import Slice
 from clnn.options import Options
+from clnn.plan.layouts import Hints
 from clnn.plan.schedule import make_plan
 from clnn.runtime.device import select
 from clnn.runtime.session import Session
 from clnn.types import STORAGE, TensorType
 
-BK = {"f16": 32, "bf16": 32, "tf32": 16}
+BK = {"f16": 32, "bf16": 32, "tf32": 16, "s8": 64}
 NHWC = (0, 2, 3, 1)
 RELU, ADD = (Step("relu"),), (Step("add", operand=3), Step("relu"))
 ALIKE = {"f16": "half", "bf16": "bf16", "tf32": "float"}
@@ -69,6 +71,40 @@ def test_convolutions(device, name):
     orders = {"i3": NHWC} if len(operand) == 4 else {}
     names = check_op(device, spec, inputs, consts=(1, 2), dtype=dtype, only="_mma_", orders=orders)
     assert [n.split("_k")[0] for n in names] == [f"conv2d_mma_{dtype}_nk_{ALIKE[dtype]}"]
+
+
+# spec, shapes (those of operands from 3 on), operands in bytes, scale of the result in bytes
+BYTES = {
+    "bytes": (Conv2d(window(3), steps=RELU), [(1, 16, 7, 9), (20, 16, 3, 3), (20,)], {}, 0.11),
+    "residual": (Conv2d(window(1), steps=ADD), [(2, 40, 6, 5), (35, 40, 1, 1), (35,), (2, 35, 6, 5)],
+                 {3: 0.021}, 0.06),
+    "float_operands": (Conv2d(window(3, 2), steps=(*ADD, Step("mul", operand=4))),
+                       [(2, 21, 9, 8), (18, 21, 3, 3), None, (1, 18, 5, 4), (1, 18, 1, 1)], {}, 0.05),
+    "float_result": (Conv2d(window(5, 2)), [(1, 6, 9, 8), (33, 6, 5, 5), (33,)], {}, 0.0),
+    "line": (Conv2d(Window((3,), (1,), (2,), (2,), (2,))), [(2, 24, 11), (17, 24, 3), (17,)], {}, 0.05),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_products_of_bytes_are_exact(device, name):
+    spec, shapes, stored, result = BYTES[name]
+    arrays = [None if s is None else normal(s, k) for k, s in enumerate(shapes)]
+    consts = [k for k, a in enumerate(arrays) if k in (1, 2) and a is not None]
+    graph = convolution(spec, arrays, consts, stored, result)
+    hints = Hints({}, {"i3": NHWC, "i3:bytes": NHWC})
+    ran = check_graph(device, graph, arrays, only="_mma_", hints=hints)
+    kind = "char" if result else "float"
+    assert [n.split("_k")[0] for n in ran] == [f"conv2d_mma_s8_nk_{kind}"]
+
+
+def test_sums_of_bytes_that_no_float_holds(device):
+    """All bytes at their ends, and a bias of 2^28 steps: 1300 products need more than 24 bits."""
+    x = np.full((1, 1300, 2, 3), 3.0, np.float32)
+    w = np.full((17, 1300, 1, 1), 0.7, np.float32)
+    w[1::2] *= -1
+    bias = np.full(17, 2.0**28 * (3 / 127) * (0.7 / 127), np.float32)
+    graph = convolution(Conv2d(window(1)), [x, w, bias], (1, 2), {})
+    assert check_graph(device, graph, [x, w, bias], only="_mma_")
 
 
 def test_convolutions_along_one_axis_and_without_a_bias(device):
@@ -145,7 +181,7 @@ def test_large_layers_are_ranked_onto_tensor_cores(monkeypatch):
     """A convolution and a product as in networks: first by estimate; a single row is not."""
     monkeypatch.undo()
     conv = [(1, 64, 56, 56), (64, 64, 3, 3)]
-    for dtype in BK:
+    for dtype in ALIKE:
         names = offered(Conv2d(window(3)), conv, (1,), dtype, "ptx")
         assert names[0].startswith(f"conv2d_mma_{dtype}_"), names[0]
         names = offered(Gemm(), [(512, 512), (512, 512)], (1,), dtype, "ptx")

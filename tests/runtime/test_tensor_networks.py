@@ -7,6 +7,7 @@ import logging
 import numpy as np
 import pytest
 from harness import check_memory, normal
+from quantised import stored_values
 from small_graphs import Builder
 
 import clnn
@@ -72,6 +73,28 @@ def check(graph: Graph, session: Session, dtype: str) -> None:
     again = session({"x": x})
     assert all(again[n].tobytes() == a.tobytes() for n, a in first.items())
     check_memory(session, dtype)
+
+
+def test_a_network_in_bytes(device):
+    """Equal to the bit: an image in float32, a residual, a stride, groups, a linear layer."""
+    b = Builder(x=(2, 3, 12, 11))
+    stem = b.steps("relu", b.conv("x", 27, stride=2))
+    body = b.steps("relu", b.steps("add", b.conv(stem, 27), stem))
+    point = b.conv(b.conv(body, 54, 3, group=3), 40, 1)
+    rows = b.add(Reshape((2, 40 * 36)), point)
+    graph = b.graph(b.add(Gemm(), rows, b.const(40 * 36, 34), b.const(34)))
+    x, names = normal(graph.types["x"].shape, 3), list[str]()
+    options = clnn.Options(dtype="int8", guard=128, arena="separate")
+    ranges = clnn.calibrate(graph, [{"x": x}], device=device)
+    made = prepare(graph, options, ranges)
+    with Session(made, select(device), options, on_tensor_cores(names)) as session:
+        assert session.placement.products == "int8 on emulated tensor cores"
+        got = session({"x": x})
+        check_memory(session, "int8")
+    assert sum(n.startswith("conv2d_mma_s8") for n in names) == 3
+    values = stored_values(made, {"x": x})
+    for public, value in made.outputs.items():
+        np.testing.assert_array_equal(got[public], values[value])
 
 
 @pytest.mark.parametrize("dtype", ["f16", "tf32"])

@@ -1,4 +1,4 @@
-"""Kernels of values in 16 bits, and of tensor cores, are measured as the others: built, run, compared."""
+"""Kernels of values in 16 and 8 bits, and of tensor cores, are measured as the others: built, run, compared."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from harness import normal
+from quantised import convolution
 from small_graphs import Builder
 from test_candidates import MAKERS
 
+from clnn.graph.passes.quantise import observed, quantise
 from clnn.graph.passes.store import store_as
 from clnn.ops._base import Const, Target
+from clnn.ops._window import Window
+from clnn.ops.conv2d import Conv2d
 from clnn.options import Options
 from clnn.plan.schedule import Plan, make_plan
 from clnn.runtime.device import DeviceInfo, select
@@ -25,12 +30,19 @@ from clnn.types import STORAGE, narrow, widen
 def plan_of(info: DeviceInfo, name: str, dtype: str) -> Plan:
     """Plan a small graph of one op, stored as `dtype` says."""
     b = Builder(x=(1, 16, 13, 12), rows=(21, 40), columns=(40, 70))
-    graph = store_as(b.graph(MAKERS[name](b)), STORAGE[dtype])
+    graph = b.graph(MAKERS[name](b))
+    if dtype == "int8":
+        graph = quantise(graph, dict.fromkeys(observed(graph), 3.0))
+    else:
+        graph = store_as(graph, STORAGE[dtype])
     return make_plan(graph, allowed(target_of(info), Options(dtype=dtype)))
 
 
-CASES = [("direct", "f16", ""), ("packed", "bf16", ""), ("depthwise", "bf16", ""), ("pool", "f16", ""),
-         ("member", "f16", "_mma_"), ("turned", "bf16", "_mma_"), ("packed", "tf32", "_mma_")]  # fmt: skip
+CASES = [
+    ("direct", "f16", ""), ("packed", "bf16", ""), ("depthwise", "bf16", ""), ("pool", "f16", ""),
+    ("direct", "int8", ""), ("depthwise", "int8", ""), ("direct", "int8", "_mma_"),
+    ("member", "f16", "_mma_"), ("turned", "bf16", "_mma_"), ("packed", "tf32", "_mma_"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name,dtype,only", CASES)
@@ -71,6 +83,46 @@ def test_wrong_values_are_found(device, dtype):
         bench.load(task.step.node.spec, task.step.problem)
         assert not bench.build([wrong])[wrong.name]
         assert "wrong values" in bench.trial(wrong, 0).fault
+
+
+@pytest.mark.parametrize("result", [0.0, 0.05])
+def test_wrong_bytes_are_found(device, result):
+    """A weight that is one step away, where every rounding is stated."""
+    x, w = normal((1, 16, 5, 6)), normal((8, 16, 1, 1), 1)
+    point = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))
+    graph = convolution(Conv2d(point), [x, w], (1,), {}, result)
+    info = select(device)
+    plan = make_plan(graph, allowed(target_of(info), Options(dtype="int8")))
+    task = next(t for t in tasks_of(plan) if t.step.node.spec.kind == "conv2d")
+    right = task.step.variant
+    (launch,) = right.launches
+    weights = next(a for a in launch.args if isinstance(a, Const))
+
+    def one_more():
+        made = weights.make().copy()
+        made.flat[7] += 1
+        return made
+
+    args = tuple(Const(one_more) if a is weights else a for a in launch.args)
+    wrong = replace(right, name="wrong", launches=(replace(launch, args=args),))
+    with Bench(info, Limits(jobs=1)) as bench:
+        bench.load(task.step.node.spec, task.step.problem)
+        assert not any(bench.build([right, wrong]).values())
+        assert not bench.trial(right, 0).fault
+        assert "wrong values" in bench.trial(wrong, 0).fault
+
+
+def test_scales_make_no_difference_to_a_key():
+    """Layers of one shape share a result whatever their scales; those in bytes and others do not."""
+    keys = []
+    for scale in (0.0, 3.0, 0.7):
+        b = Builder(x=(1, 16, 13, 12))
+        graph = b.graph(b.conv("x", 16))
+        if scale:
+            graph = quantise(graph, dict.fromkeys(observed(graph), scale))
+        step = next(s for s in make_plan(graph, Target()).steps if s.node.spec.kind == "conv2d")
+        keys.append(signature(step.node.spec, step.problem))
+    assert keys[1] == keys[2] and keys[0].bucket != keys[1].bucket
 
 
 def test_results_of_tensor_cores_are_kept_apart():
