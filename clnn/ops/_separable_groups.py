@@ -25,7 +25,7 @@ TAP = 3  # slots of a tap of an element: its product and its read, as depthwise 
 
 
 def separable_groups(spec: Separable, problem: Problem) -> list[Variant]:
-    """Return the kernels that are worth a measurement, best first: none on CPUs."""
+    """Return the kernels that are worth a measurement, best first."""
     if not _fits(spec, problem):
         return []
     x, out = problem.input(0), problem.outputs[0]
@@ -45,7 +45,7 @@ def _fits(spec: Separable, problem: Problem) -> bool:
     """Whether constants are there, channels innermost and the border in memory, all in float32."""
     given = [k for k in (TAPS, SHIFT, WEIGHTS, BIAS) if problem.has(k)]
     x = problem.input(0)
-    if problem.target.is_cpu or problem.narrowed or problem.outputs[0].type.size == 0:
+    if problem.narrowed or problem.outputs[0].type.size == 0:
         return False
     constant = all(problem.input(k).const is not None for k in given)
     border = has_border(spec.filters(x.type.shape[1]), problem)

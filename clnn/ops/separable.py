@@ -116,16 +116,17 @@ class Separable(OpSpec):
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return one kernel, two kernels, and two that take any layouts."""
-        one, pair = (
-            [*_fused(self, problem), *separable_groups(self, problem)],
-            _pairs(self, problem),
-        )
+        one, pair = _alone(self, problem), _pairs(self, problem)
         return [*by_cost([*one[:1], *pair[:1]]), pair[-1]]
 
     def candidates(self, problem: Problem) -> list[Variant]:
         """Return bands and tiles of one kernel, and the best of two kernels."""
-        one = [*_fused(self, problem), *separable_groups(self, problem)]
-        return by_cost([*one, *_pairs(self, problem, every=True)])
+        return by_cost([*_alone(self, problem), *_pairs(self, problem, every=True)])
+
+
+def _alone(spec: Separable, problem: Problem) -> list[Variant]:
+    """Return the single kernels of the device's kind, best first."""
+    return _fused(spec, problem) if problem.target.is_cpu else separable_groups(spec, problem)
 
 
 def _pairs(spec: Separable, problem: Problem, every: bool = False) -> list[Variant]:
@@ -195,11 +196,11 @@ class _Made:
 
 
 def _fused(spec: Separable, problem: Problem) -> list[Variant]:
-    """Return the kernels of CPUs, which keep what is between in a core's cache, best first."""
-    x, out, target = problem.input(0), problem.outputs[0], problem.target
+    """Return the kernels that keep what is between in a core's cache, best first."""
+    x, out = problem.input(0), problem.outputs[0]
     constant = [problem.input(k).const is not None for k in (TAPS, WEIGHTS)]
     constant += [problem.input(k).const is not None for k in (SHIFT, BIAS) if problem.has(k)]
-    if not (target.is_cpu and out.type.size and all(constant) and innermost(x.layout)):
+    if not (out.type.size and all(constant) and innermost(x.layout)):
         return []
     filters = spec.filters(x.type.shape[1])
     if not has_border(filters, problem) or x.type.shape[1] < 2:
