@@ -23,7 +23,7 @@ from clnn.ops._groups import UNSHARED
 from clnn.ops._scales import last_args, stored_types
 from clnn.ops._steps import heavy, operand_args, operand_layouts
 from clnn.ops._stream import streams
-from clnn.ops._tiles import Extents, Tile, conv_tiles
+from clnn.ops._tiles import Extents, Tile, Tiles, conv_tiles
 from clnn.ops._winograd import ERRORS, MARGINS, Plan, cold_cycles, matrices, pack, plan, plans
 from clnn.ops._winograd_groups import winograd_groups
 from clnn.types import I8, I16, U8
@@ -243,9 +243,7 @@ def direct(
     better = weights.nbytes <= L2_BYTES
     first = better if first is None else first
     blocks = -(-oc // tile.channels) * spec.group
-    tiles = -(-dst.shape[2] * dst.shape[3] // tile.mr)
-    if mode == "row":
-        tiles = -(-dst.shape[2] // tile.rows) * -(-dst.shape[3] // (tile.mr // tile.rows))
+    tiles = Tiles(mode, *dst.shape[2:], tile.mr, tile.rows).count
     extents = (blocks, bands) if chunk else (blocks, tiles) if first else (tiles, blocks)
     global_size, local = grid(problem.target, *extents, dst.shape[0])
     order = f"c{chunk}_b{bands}" if chunk else "blocks" if first else "pixels"
