@@ -243,7 +243,7 @@ def direct(
     better = weights.nbytes <= L2_BYTES
     first = better if first is None else first
     blocks = -(-oc // tile.channels) * spec.group
-    tiles = Tiles(mode, *dst.shape[2:], tile.mr, tile.rows).count
+    tiles = Tiles(mode, dst.shape[2], dst.shape[3], tile.mr, tile.rows).count
     extents = (blocks, bands) if chunk else (blocks, tiles) if first else (tiles, blocks)
     global_size, local = grid(problem.target, *extents, dst.shape[0])
     order = f"c{chunk}_b{bands}" if chunk else "blocks" if first else "pixels"
