@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,9 +21,11 @@ from sweeps.cases import Conv, Gemm, cases, sampled
 from sweeps.measure import Ceilings, Row, available, ceiling_of, fill
 from sweeps.report import markdown_table
 
-from clnn.errors import DeviceError
+from clnn.errors import BuildError, DeviceError
+from clnn.runtime import peak_mma
 from clnn.runtime.device import select
 from clnn.runtime.peak_mma import KINDS, check_products, product_rate
+from clnn.runtime.probe import Capability
 from clnn.runtime.profile import Row as Layer
 
 needs_device = pytest.mark.skipif(not usable_devices(), reason="no usable OpenCL device")
@@ -97,6 +100,31 @@ def test_the_rate_of_tensor_cores_is_checked_or_refused(device):
     if not info.caps.ptx_mma:
         with pytest.raises(DeviceError, match=r"runs no mma\.sync"):
             product_rate(info, "f16")
+
+
+@needs_device
+def test_a_shape_that_does_not_run_is_passed_over_and_a_wrong_sum_is_not(monkeypatch):
+    from clnn.runtime.loader import load
+
+    info = select(usable_devices()[0])
+    able = replace(info, caps=replace(info.caps, ptx_mma=Capability(True)))
+    faults = {"2x8": load().RuntimeError("OUT_OF_RESOURCES"), "4x4_w8": BuildError("no")}
+
+    def rate(self, kernel):
+        for name, fault in faults.items():
+            if name in kernel.name:
+                raise fault
+        return float(kernel.params["mi"] * kernel.params["ni"])
+
+    monkeypatch.setattr(peak_mma._Warps, "rate", rate)
+    assert product_rate(able, "f16") == 32
+    faults["4x8"] = DeviceError("gives 7 for sums of 8")
+    with pytest.raises(DeviceError, match="gives 7"):
+        product_rate(able, "f16")
+    faults.clear()
+    faults["peak_mma"] = load().RuntimeError("OUT_OF_RESOURCES")
+    with pytest.raises(DeviceError, match=r"does not run on .*OUT_OF_RESOURCES"):
+        product_rate(able, "f16")
 
 
 @needs_device
