@@ -198,13 +198,27 @@ def test_a_whole_report(tmp_path):
     assert found["data"]["engines"]["results"][0]["rows"][0]["error"] < 1e-4
 
 
-def test_a_device_is_chosen_by_type_or_name():
-    devices = [{"index": 0, "type": "cpu", "platform": "PoCL", "name": "Xeon"},
+def test_a_device_is_chosen_by_index_type_or_name():
+    """A number is an index, though it be part of a name."""
+    devices = [{"index": 0, "type": "cpu", "platform": "PoCL", "name": "Xeon 6981"},
                {"index": 1, "type": "gpu", "platform": "NVIDIA CUDA", "name": "H100"}]  # fmt: skip
-    chosen = [gpu_report.choose(devices, w) for w in (None, "cpu", "h100", "1", "pocl", "amd")]
-    assert [c and c["index"] for c in chosen] == [1, 0, 1, 1, 0, None]
+    chosen = [
+        gpu_report.choose(devices, w) for w in (None, "cpu", "h100", "1", "pocl", "amd", "100")
+    ]
+    assert [c and c["index"] for c in chosen] == [1, 0, 1, 1, 0, None, None]
     assert gpu_report.choose(devices[:1], None) is devices[0]
     assert gpu_report.choose([], None) is None
+
+
+@pytest.mark.parametrize("python", ["no-such-python", "false"])
+def test_a_python_that_was_named_is_that_one_or_none(python):
+    command = ["sh", str(ROOT / "tools" / "gpu_report.sh"), "--help"]
+    env = {**os.environ, "PYTHON": python}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
+    assert done.returncode == 2 and f"PYTHON is {python}," in done.stderr and not done.stdout
+    env = {**os.environ, "PYTHON": "", "CLNN_VENV": sys.prefix}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
+    assert done.returncode == 0 and "--steps LIST" in done.stdout
 
 
 def test_no_device_and_wrong_use_end_at_once(tmp_path):
