@@ -94,9 +94,9 @@ def _in_three(spec: Conv2d, problem: Problem, common: dict[str, Any]) -> list[Va
         if shape is None:
             continue
         sums = Sums(shape.tiles, shape.oc, shape.ic, shape.places)
-        for number, split in enumerate(group_tiles(sums, problem.target)[:MOST]):
-            if 4 * split.parts * shape.elements(shape.oc) > MOST_BYTES:
-                continue
+        part = 4 * shape.elements(shape.oc)
+        splits = [s for s in group_tiles(sums, problem.target) if s.parts * part <= MOST_BYTES]
+        for number, split in enumerate(splits[:MOST]):
             for vw in WIDTHS[m] if number == 0 else (1,):
                 if shape.ic % vw == 0 and shape.oc % vw == 0:
                     found.append(_variant(spec, problem, common, shape, split, vw))

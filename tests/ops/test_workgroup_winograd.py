@@ -221,6 +221,15 @@ def test_scratch_memory_is_bounded():
     assert all("fused" in v.name for v in (*named(variants), *named(candidates)))
 
 
+def test_tiles_whose_parts_do_not_fit_take_no_place_of_others(monkeypatch):
+    """Wider vectors are offered with the best tile that fits."""
+    splits = [*(Split(0.0, SMALL, parts) for parts in (9, 8, 7, 6, 5)), Split(1.0, SMALL)]
+    monkeypatch.setattr(_winograd_groups, "group_tiles", lambda *_: splits)
+    monkeypatch.setattr(_winograd_groups, "MOST_BYTES", 4 * 16 * 9 * 16 * 4)
+    names = [v.name for v in offered((1, 16, 6, 6), 16)[1] if "workgroup_f2" in v.name]
+    assert sorted(n.split("_")[3] for n in names) == ["v1", "v2", "v4"]
+
+
 def test_scratch_memory_is_planned():
     """The plan has room for what the launches of a node share, and no more."""
     variants = named(offered((1, 64, 28, 28), 64)[0])
