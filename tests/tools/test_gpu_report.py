@@ -83,6 +83,10 @@ def test_kernels_are_held_to_the_ceiling_of_their_units():
                   "", True)  # fmt: skip
     fill(row, layer, most)
     assert (row.of_rate, row.of_bandwidth, row.of_bound) == (0.25, 0.2, 0.25)
+    parts = Row("z", "f16")
+    named = {"variant": "gemm_mma_f16_nk_p4", "kernel": "workgroup_sum_p4_v4"}
+    fill(parts, replace(layer, **named), most)
+    assert (parts.ceiling, parts.kernel) == ("f16", "workgroup_sum_p4_v4")
     assert "| x | f16 | v | 1000.0 | 1000.0 | 20.0 | f16 | 25 % | 20 % | 25 % |" in "\n".join(
         markdown_table([row, Row("y", "f32", fault="it crashed")])
     )
