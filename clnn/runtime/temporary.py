@@ -11,11 +11,26 @@ import os
 import shutil
 import stat
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LOCK = "lock"
 _held: list[int] = []
+
+
+@contextmanager
+def folder_for_a_while(prefix: str) -> Iterator[Path]:
+    """Make a folder as own_folder does, and remove it when the context ends. Raises OSError."""
+    remove_abandoned(prefix)
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    handles = _hold(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        for handle in handles:
+            os.close(handle)
 
 
 def own_folder(prefix: str) -> Path:
@@ -25,7 +40,7 @@ def own_folder(prefix: str) -> Path:
     """
     remove_abandoned(prefix)
     folder = Path(tempfile.mkdtemp(prefix=prefix))
-    _hold(folder)
+    _held.extend(_hold(folder))
     owner = os.getpid()
 
     def remove() -> None:
@@ -45,15 +60,15 @@ def remove_abandoned(prefix: str) -> None:
                     _remove_if_abandoned(Path(entry.path))
 
 
-def _hold(folder: Path) -> None:
-    """Lock a new folder for as long as this process lives; no LOCK where the system has no locks."""
+def _hold(folder: Path) -> list[int]:
+    """Return the open file that holds a new folder; no LOCK and none where the system has no locks."""
     fresh = folder / f"{LOCK}.new"
     handle = os.open(fresh, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     if _locks(handle):
         os.rename(fresh, folder / LOCK)
-        _held.append(handle)
-    else:
-        os.close(handle)
+        return [handle]
+    os.close(handle)
+    return []
 
 
 def _remove_if_abandoned(folder: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from clnn.cache.keys import fields_key
 from clnn.cache.store import Store
 from clnn.runtime import icd
 from clnn.runtime.child import run_python
+from clnn.runtime.temporary import folder_for_a_while
 from clnn.runtime.vendors import Driver, write_drivers
 from clnn.settings import GIVEN
 
@@ -117,9 +117,11 @@ def _list_alone(driver: Driver, timeout_s: float) -> dict[str, Any] | None:
     Returns its answer, with how the process ended as "end" when it ended in the driver, else ''.
     None where the child did not get so far: that says nothing of the driver.
     """
-    with tempfile.TemporaryDirectory(prefix="clnn-vetting-") as folder:
-        write_drivers(Path(folder), [driver])
-        env = {**os.environ, "OCL_ICD_VENDORS": folder}
+    with folder_for_a_while("clnn-vetting-") as folder:
+        vendors = folder / "vendors"
+        vendors.mkdir()
+        write_drivers(vendors, [driver])
+        env = {**os.environ, "OCL_ICD_VENDORS": str(vendors)}
         want = {"task": "devices", "path": driver.library}
         out, end = run_python("icd_child", want, timeout_s, env)
     lines = out.splitlines()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from clnn.runtime import temporary
-from clnn.runtime.temporary import LOCK, own_folder, remove_abandoned
+from clnn.runtime.temporary import LOCK, folder_for_a_while, own_folder, remove_abandoned
 
 PREFIX = "clnn-trial-"
 OWNER = (
@@ -34,9 +34,9 @@ def places(tmp_path, monkeypatch):
     return tmp_path
 
 
-def owner(then: str = WAIT) -> tuple[subprocess.Popen[str], Path]:
+def owner(then: str = WAIT, code: str = OWNER) -> tuple[subprocess.Popen[str], Path]:
     """Start a process that makes a folder and then waits for its input to end."""
-    code = OWNER.format(path=sys.path, prefix=PREFIX, then=then)
+    code = code.format(path=sys.path, prefix=PREFIX, then=then)
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE,
                              stdout=subprocess.PIPE, text=True)  # fmt: skip
     assert child.stdout is not None
@@ -63,6 +63,27 @@ def test_a_folder_goes_with_its_process_and_at_the_latest_with_the_next():
     assert (used / "data").is_dir() and mine.is_dir()
     second.communicate("")
     shutil.rmtree(mine)
+
+
+def test_a_folder_for_a_while_goes_when_it_is_done_or_killed(places):
+    open_files = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+    with pytest.raises(ZeroDivisionError), folder_for_a_while(PREFIX) as folder:
+        (folder / "data").write_text("x")
+        remove_abandoned(PREFIX)
+        assert (folder / "data").exists()
+        raise ZeroDivisionError
+    assert not list(places.iterdir())
+    if open_files:
+        assert len(os.listdir("/proc/self/fd")) == open_files
+    code = OWNER.replace("own_folder", "folder_for_a_while").replace(
+        "folder = folder_for_a_while({prefix!r})",
+        "made = folder_for_a_while({prefix!r}); folder = made.__enter__()",
+    )
+    child, left = owner(code=code)
+    killed(child)
+    assert left.is_dir()
+    with folder_for_a_while(PREFIX):
+        assert not left.exists()
 
 
 def test_a_forked_process_keeps_the_folder():
