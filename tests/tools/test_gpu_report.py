@@ -187,6 +187,7 @@ def test_a_report_of_one_step_and_then_of_another(tmp_path):
     assert [s["name"] for s in found["steps"]] == ["sweep", "facts"]
     assert found["data"]["facts"]["local memory, KiB"]["declared"] >= 16
     assert found["data"]["facts"]["launches"]["alone_us"] > 0
+    assert found["data"]["facts"]["grids"] == {f"dimension {k}": True for k in range(3)}
 
 
 @needs_device
