@@ -11,7 +11,7 @@ from harness import check_op, normal
 from simulator import DEVICE
 from table import orders_of, put
 
-from clnn.ops import _conv_groups, _conv_kernels, _gemm_groups, _separable_groups, _winograd_groups
+from clnn.ops import _conv_depthwise, _conv_groups, _gemm_groups, _separable_groups, _winograd_groups
 from clnn.ops._base import OpSpec
 from clnn.ops._functions import Step
 from clnn.ops._groups import GroupTile, Split
@@ -123,7 +123,7 @@ separate("group_separable_few", (1, 12, 3, 3), 7, Window((3, 3), (1, 1), (1, 1),
 def spread_depthwise() -> None:
     """Run the depthwise kernel with tiles of columns of which the last two overlap."""
     inputs = [normal((1, 6, 3, 5)), normal((6, 1, 3, 3), 1), normal((6,), 2)]
-    with mock.patch.object(_conv_kernels, "_depthwise_tile", lambda *_: (4, 2, 2)):
+    with mock.patch.object(_conv_depthwise, "_depthwise_tile", lambda *_: (4, 2, 2)):
         check_op(DEVICE, Conv2d(SAME, 6), inputs, consts=(1, 2), only="depthwise", border=1)
 
 
