@@ -11,7 +11,13 @@ from harness import check_op, normal
 from simulator import DEVICE
 from table import orders_of, put
 
-from clnn.ops import _conv_depthwise, _conv_groups, _gemm_groups, _separable_groups, _winograd_groups
+from clnn.ops import (
+    _conv_depthwise,
+    _conv_groups,
+    _gemm_groups,
+    _separable_groups,
+    _winograd_groups,
+)
 from clnn.ops._base import OpSpec
 from clnn.ops._functions import Step
 from clnn.ops._groups import GroupTile, Split
