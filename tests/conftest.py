@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import zlib
 from pathlib import Path
 
 import pytest
 from common import ROOT, usable_devices
 
-FAMILY = 8  # cases of a test on one device, from which on the devices share them
 _CACHE = ROOT / ".cache" / "tests"
 os.environ.setdefault("CLNN_BUILD_JOBS", "1")  # the test workers are the parallelism
 os.environ.setdefault("CLNN_CACHE_DIR", str(_CACHE / "clnn"))
@@ -30,19 +30,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _deal(items: list[pytest.Item]) -> None:
-    """Deal the cases of large families out to the devices: each case runs on one of them."""
-    families: dict[str, dict[str, list[pytest.Item]]] = {}
+    """Deal the cases of each test out to the devices: each case runs on one of them.
+
+    A test of one case runs on all devices.
+    """
+    tests: dict[str, dict[str, list[pytest.Item]]] = {}
     for item in items:
         device = getattr(item, "callspec", None) and item.callspec.params.get("device")
         if isinstance(device, str):
-            family = f"{item.path}::{getattr(item, 'originalname', item.name)}"
-            families.setdefault(family, {}).setdefault(device, []).append(item)
+            test = item.nodeid.partition("[")[0]
+            tests.setdefault(test, {}).setdefault(device, []).append(item)
     skip = pytest.mark.skip(reason="runs on another device: pass --long")
-    for family in families.values():
-        for turn, cases in enumerate(family.values()):
-            for number, item in enumerate(cases if len(cases) >= FAMILY else ()):
-                if number % len(family) != turn:
+    for test, devices in tests.items():
+        for place, cases in enumerate(devices.values()):
+            for number, item in enumerate(cases if len(cases) > 1 else ()):
+                if _turn(test, number, len(devices)) != place:
                     item.add_marker(skip)
+
+
+def _turn(test: str, number: int, devices: int) -> int:
+    """Return the place of the device that a case runs on, by its number among the test's cases.
+
+    Digit sums of numbers have no period, so that no value of a parameter keeps to one device.
+    """
+    turn = zlib.crc32(test.encode())
+    while number and devices > 1:
+        number, digit = divmod(number, devices)
+        turn += digit
+    return turn % devices
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
