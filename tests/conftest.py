@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _deal(items: list[pytest.Item]) -> None:
     """Deal the cases of each test out to the devices: each case runs on one of them.
 
-    A test of one case runs on all devices.
+    A test of one case runs on all devices unless it is marked `dealt`.
     """
     tests: dict[str, dict[str, list[pytest.Item]]] = {}
     for item in items:
@@ -43,8 +43,9 @@ def _deal(items: list[pytest.Item]) -> None:
     skip = pytest.mark.skip(reason="runs on another device: pass --long")
     for test, devices in tests.items():
         for place, cases in enumerate(devices.values()):
-            for number, item in enumerate(cases if len(cases) > 1 else ()):
-                if _turn(test, number, len(devices)) != place:
+            for number, item in enumerate(cases):
+                alone = len(cases) == 1 and "dealt" not in item.keywords
+                if not alone and _turn(test, number, len(devices)) != place:
                     item.add_marker(skip)
 
 

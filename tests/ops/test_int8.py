@@ -33,6 +33,8 @@ from clnn.runtime.device import select
 from clnn.runtime.session import Session, target_of
 from clnn.types import F32, I8, S8_LARGEST, narrow, stored_s8
 
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
 LOTS = ("_vnni4", "_plain4")
 RELU, ADD = (Step("relu"),), (Step("add", operand=3), Step("relu"))
 LONG = (Step("mul", operand=3), Step("add", operand=4), Step("clip", (-0.5, 6.0)))

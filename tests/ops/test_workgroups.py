@@ -24,6 +24,8 @@ from clnn.runtime.device import select
 from clnn.runtime.session import Session
 from clnn.types import TensorType
 
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
 SMALL = GroupTile(16, 16, 2, 2, 8, 2, 4)
 TILES = {
