@@ -11,7 +11,7 @@ from clnn import logs
 from clnn.errors import SettingError
 from clnn.graph.calibration import Observer, check_ranges, read_ranges
 from clnn.graph.ir import Graph
-from clnn.graph.mapped import forget, mapped_files
+from clnn.graph.mapped import forget, mapped_files, one_of_each, require_unchanged
 from clnn.graph.passes import optimise
 from clnn.graph.passes.quantise import observed, quantise
 from clnn.graph.passes.store import store_as
@@ -59,7 +59,10 @@ def compile_model(
     tuned = options.tune in ("quick", "full")
     graph = load_graph(model, shapes, mapped=not tuned and calibration is None)
     info = select(device)
+    sources = one_of_each(mapped_files(graph.consts.values()))
+    require_unchanged(sources)
     graph = prepare(graph, options, calibration, device)
+    require_unchanged(sources)
     forget(mapped_files(graph.consts.values()))
     if tuned:
         from clnn.tune.tuner import Wish, tune_graph

@@ -76,13 +76,13 @@ def wrong_relu(monkeypatch):
         return right(name, problem, [Step("abs") if s.fn == "relu" else s for s in steps])
 
     monkeypatch.setattr(eltwise, "walk", wrong)
-    common = _conv_kernels._common
+    common = _conv_kernels.common
 
     def wrong_common(spec, problem):
         steps = tuple(Step("abs") if s.fn == "relu" else s for s in spec.steps)
         return {**common(spec, problem), "steps": steps}
 
-    monkeypatch.setattr(_conv_kernels, "_common", wrong_common)
+    monkeypatch.setattr(_conv_kernels, "common", wrong_common)
 
 
 @pytest.mark.parametrize("against", ENGINES)

@@ -100,10 +100,10 @@ def choose(devices: Sequence[dict[str, Any]], wanted: str | None) -> dict[str, A
     if wanted is None:
         return next((d for d in devices if d["type"] == "gpu"), next(iter(devices), None))
     text = wanted.lower()
+    if text.isdecimal():
+        return next((d for d in devices if d["index"] == int(text)), None)
     for d in devices:
-        if text in (str(d["index"]), d["type"]) or any(
-            text in d[key].lower() for key in ("platform", "name")
-        ):
+        if text == d["type"] or any(text in d[key].lower() for key in ("platform", "name")):
             return d
     return None
 

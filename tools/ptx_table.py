@@ -227,8 +227,8 @@ def convolutions() -> Iterator[tuple[str, str]]:
 def work_groups() -> Iterator[tuple[str, str]]:
     """Yield (kernel, source) of kernels of work-groups and of Winograd's transforms, for a GPU.
 
-    Products of 1024 x 1024 x 1024 and convolutions 3x3 of 128 channels, 8 images of 56x56: each
-    shape of tile among the candidates.
+    Products of 1024 x 1024 x 1024, convolutions 3x3 of 128 channels, 8 images of 56x56, and
+    separable convolutions of one such image: each shape of tile among the candidates.
     """
     import numpy as np
 
@@ -237,16 +237,21 @@ def work_groups() -> Iterator[tuple[str, str]]:
     from clnn.ops._window import Window
     from clnn.ops.conv2d import Conv2d
     from clnn.ops.gemm import Gemm
+    from clnn.ops.separable import Separable
+
+    def some(*shape: int) -> Array:
+        return np.zeros(shape, np.float32)
 
     relu, window = (Step("relu"),), Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
+    both = (some(128, 1, 3, 3), some(128), some(128, 128, 1, 1), some(128))
     made = [
-        *candidates(Gemm(steps=relu), (1024, 1024), np.zeros((1024, 1024), np.float32)),
-        *candidates(
-            Conv2d(window, steps=relu), (8, 128, 56, 56), np.zeros((128, 128, 3, 3), np.float32)
-        ),
+        *candidates(Gemm(steps=relu), (1024, 1024), some(1024, 1024), None),
+        *candidates(Conv2d(window, steps=relu), (8, 128, 56, 56), some(128, 128, 3, 3), None),
+        *candidates(Separable(window, relu, relu), (1, 128, 56, 56), *both),
     ]
     seen = set()
-    chosen = (v for v in made if "workgroup" in v.name or "fused" in v.name)
+    named = (v for v in made if "workgroup" in v.name or "fused" in v.name)
+    chosen = (v for v in named if "+" not in v.name)
     for launch in (la for v in chosen for la in v.launches):
         tile = launch.params.get("tile")
         shown = tile and (tile.bm, tile.bn, tile.tm, tile.tn, tile.stages)
@@ -256,23 +261,25 @@ def work_groups() -> Iterator[tuple[str, str]]:
             yield str(launch.params["name"]), render(launch.template, launch.params)
 
 
-def candidates(spec: OpSpec, shape: tuple[int, ...], constant: Array) -> list[Variant]:
-    """Return the candidates of a node with one input and one constant, on a GPU."""
+def candidates(spec: OpSpec, shape: tuple[int, ...], *constants: Array | None) -> list[Variant]:
+    """Return the candidates of a node with one input and constants, None left out, on a GPU."""
     from sources import GPU, make_plan
 
     from clnn.graph.ir import Graph, Node, check
     from clnn.types import TensorType
 
-    types = {"x": TensorType(shape), "w": TensorType(constant.shape)}
-    types["y"] = spec.infer([types["x"], types["w"], None])[0]
-    node = Node("node", spec, ("x", "w", None), ("y",))
+    fixed = {f"c{k}": array for k, array in enumerate(constants) if array is not None}
+    types = {"x": TensorType(shape)} | {n: TensorType(array.shape) for n, array in fixed.items()}
+    names = ("x", *(None if a is None else f"c{k}" for k, a in enumerate(constants)))
+    types["y"] = spec.infer([types[n] if n else None for n in names])[0]
+    node = Node("node", spec, names, ("y",))
     found: list[Variant] = []
 
     def note(node: Node, problem: Problem, variants: Sequence[Variant]) -> Variant:
         found.extend(node.spec.candidates(problem))
         return variants[0]
 
-    make_plan(check(Graph((node,), types, {"w": constant}, ("x",), {"y": "y"})), GPU, note)
+    make_plan(check(Graph((node,), types, fixed, ("x",), {"y": "y"})), GPU, note)
     return found
 
 

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 import onnx
 
 from clnn.errors import ModelError
+from clnn.graph.mapped import map_file
 from clnn.importers.onnx_limits import show
 
 _LEAST_MAPPED = 2**20  # bytes; a process may have some ten thousand mappings
@@ -44,8 +45,10 @@ def read_external(
     length = _number(info.get("length", str(nbytes)), f"{what}: length")
     if length != nbytes:
         raise ModelError(f"{what} has length {length}; its shape and type want {nbytes} bytes.")
-    with _opened(folder, _parts(info.get("location", ""), what), what) as handle:
-        return _read(handle, offset, nbytes, what, mapped and nbytes >= _LEAST_MAPPED)
+    parts = _parts(info.get("location", ""), what)
+    mapping = folder.joinpath(*parts) if mapped and nbytes >= _LEAST_MAPPED else None
+    with _opened(folder, parts, what) as handle:
+        return _read(handle, offset, nbytes, what, mapping)
 
 
 def _number(text: str, what: str) -> int:
@@ -94,17 +97,19 @@ def _opened(folder: Path, parts: tuple[str, ...], what: str) -> Iterator[int]:
         yield handle
 
 
-def _read(handle: int, offset: int, nbytes: int, what: str, mapped: bool) -> bytes | memoryview:
+def _read(
+    handle: int, offset: int, nbytes: int, what: str, mapping: Path | None
+) -> bytes | memoryview:
+    """Return a part of a file; mapping: the file's path, where it is to be mapped."""
     size = os.fstat(handle).st_size
     if offset + nbytes > size:
         raise ModelError(
             f"{what} is bytes {offset} to {offset + nbytes} of a file of {size} bytes. "
             "The file is cut short or does not belong to the model."
         )
-    if mapped:
+    if mapping is not None:
         before = offset % mmap.ALLOCATIONGRANULARITY
-        whole = mmap.mmap(handle, before + nbytes, access=mmap.ACCESS_READ, offset=offset - before)
-        return memoryview(whole)[before:]
+        return memoryview(map_file(handle, mapping, before + nbytes, offset - before))[before:]
     with os.fdopen(os.dup(handle), "rb") as file:
         file.seek(offset)
         data = file.read(nbytes)

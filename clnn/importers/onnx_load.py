@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import stat
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from clnn.errors import ModelError
+from clnn.graph.mapped import map_file
 from clnn.importers.onnx_checks import check_model
 from clnn.importers.onnx_wire import separate
 from clnn.settings import setting
@@ -118,7 +118,7 @@ def _read(path: Path, mapped: bool) -> memoryview:
         status = os.fstat(handle)
         _check_file(path, status, limit)
         if mapped and status.st_size:
-            return memoryview(mmap.mmap(handle, status.st_size, access=mmap.ACCESS_READ))
+            return memoryview(map_file(handle, path, status.st_size))
         with os.fdopen(os.dup(handle), "rb") as file:
             return memoryview(file.read(status.st_size))
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -66,13 +67,9 @@ def group_variant(
     """Return the kernel of one tile; first: blocks of channels are neighbours, not tiles of pixels."""
     tile, parts, terms = split.tile, split.parts, _terms(common, spec.group)
     src, dst = common["src"], common["dst"]
-    layouts = [_pixels(src, dst, common), _channelless(dst)]
-    layouts += [_channelless(layout) for _, layout in common["operands"].values()]
-    loops = collapse(layouts[:1] + layouts[2:] + layouts[1:2])
-    places, outs = loops.pitches[0], (loops.pitches[-1], *loops.pitches[1:-1])
-    oc, rows = dst.shape[1] // spec.group, prod(loops.extents)
+    walked = walk(common, spec.group, tile)
+    oc, rows = dst.shape[1] // spec.group, prod(walked["pixels"])
     fetches = _fetches(problem, common, spec.group, terms, tile)
-    steps = [dst.pitches[1], *(t.pitches[1] for _, t in common["operands"].values())]
     blocks = -(-oc // tile.bn) * spec.group
     counts = (blocks, -(-rows // tile.bm))[:: 1 if first else -1]
     marks = "".join(f"{f.along[0]}{f.vw}" for f in fetches.values())
@@ -80,18 +77,32 @@ def group_variant(
     order, way = "blocks" if first else "pixels", "terms" if terms.run % tile.bk else "runs"
     params = {
         "name": f"conv2d_workgroup_f32_nhwc_k{k}_s{s}_{way}_{marks}_{split.label}_{order}",
-        "pixels": loops.extents, "places": places, "base": _base(common),
         "ic": src.shape[1] // spec.group, "oc": oc, "groups": spec.group, "channel": terms.pitch,
         "run": terms.run, "taps": (terms.taps, terms.steps), "tile": tile, "parts": parts,
-        "has_bias": _bias(problem) is not None, "outs": tuple(zip(outs, steps, strict=True)),
-        "extras": {k: place for k, (place, _) in common["operands"].items()},
-        "aligned": _aligned(common, spec.group, tile.vc, loops), "steps": spec.steps,
-        "staged": heavy(spec.steps), "fetches": fetches, "blocks_first": first,
-        "wg": (tile.threads, 1, 1),
+        "has_bias": _bias(problem) is not None, "steps": spec.steps, "staged": heavy(spec.steps),
+        "fetches": fetches, "blocks_first": first, "wg": (tile.threads, 1, 1), **walked,
     }  # fmt: skip
     sizes = (counts[0] * tile.threads, counts[1], parts)
     make = _launches if parts == 1 else _in_parts
     return Variant(str(params["name"]), make(spec, problem, params, sizes), split.cost)
+
+
+def walk(common: dict[str, Any], group: int, tile: GroupTile) -> dict[str, Any]:
+    """Return the parameters that say where pixels lie in src, and their results in dst and operands.
+
+    common: src, dst, strides, pads and operands, as parameters of a convolution.
+    """
+    src, dst, others = common["src"], common["dst"], [t for _, t in common["operands"].values()]
+    layouts = [_pixels(src, dst, common), *map(_channelless, (*others, dst))]
+    loops = collapse(layouts)
+    outs = (loops.pitches[-1], *loops.pitches[1:-1])
+    steps = [dst.pitches[1], *(t.pitches[1] for t in others)]
+    return {
+        "pixels": loops.extents, "places": loops.pitches[0], "base": _base(common),
+        "outs": tuple(zip(outs, steps, strict=True)),
+        "extras": {k: place for k, (place, _) in common["operands"].items()},
+        "aligned": _aligned(common, group, tile.vc, loops),
+    }  # fmt: skip
 
 
 def _launches(
@@ -200,10 +211,18 @@ def _fetches(
     b = right(tile, "rows", 4)
     if terms.pitch != 1:
         return {"a": left(tile, "rows", 1), "b": b}
+    per = common["src"].shape[1] // group
+    return {"a": along_terms(problem, common, (per, terms.run), tile), "b": b}
+
+
+def along_terms(
+    problem: Problem, common: dict[str, Any], runs: Sequence[int], tile: GroupTile
+) -> Fetch:
+    """Return how slices of pixels are read whose terms are neighbours in runs of such lengths."""
     src = common["src"]
-    starts = [problem.input(0).layout.offset, _base(common), src.shape[1] // group, terms.run]
+    starts = [problem.input(0).layout.offset, _base(common), *runs]
     starts += [src.pitches[a] for a in (0, 2, 3) if src.shape[a] > 1 or a > 1]
-    return {"a": left(tile, "terms", widest(starts)), "b": b}
+    return left(tile, "terms", widest(starts))
 
 
 def _aligned(common: dict[str, Any], group: int, vc: int, loops: Loops) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Kernels of convolutions as variants: direct, depthwise, Winograd's and reference.
+"""Kernels of convolutions as variants: direct, Winograd's and reference.
 
 Each function makes one variant of a problem. What they take besides is tunable, and has an
 estimated best; costs are cycles, comparable between variants of one problem.
@@ -23,7 +23,7 @@ from clnn.ops._groups import UNSHARED
 from clnn.ops._scales import last_args, stored_types
 from clnn.ops._steps import heavy, operand_args, operand_layouts
 from clnn.ops._stream import streams
-from clnn.ops._tiles import Extents, Tile, conv_tiles
+from clnn.ops._tiles import Extents, Tile, Tiles, conv_tiles
 from clnn.ops._winograd import ERRORS, MARGINS, Plan, cold_cycles, matrices, pack, plan, plans
 from clnn.ops._winograd_groups import winograd_groups
 from clnn.types import I8, I16, U8
@@ -36,7 +36,6 @@ FEW = 4  # input channels up to which their order in memory does not matter
 L2_BYTES = 256 * 1024  # weights that stay close to a core while pixels move over them
 STREAMS = 3  # of a tile that are worth a measurement
 OTHER_ORDER = 1.04  # cost of the group order that the size of the weights speaks against
-SPREAD_ITEMS = 512  # work-items that a GPU's compute unit should have
 TILES_BESIDE = 8  # register tiles that are worth a measurement beside work-groups' tiles
 PLAIN_LOTS = 4  # cost of lots of products in C against one by one
 
@@ -95,17 +94,20 @@ def fits_depthwise(spec: Conv2d, problem: Problem) -> bool:
     return alone and spec.group > 1 and has_border(spec, problem)
 
 
-def _images(problem: Problem) -> tuple[TensorLayout, TensorLayout]:
+def images(problem: Problem) -> tuple[TensorLayout, TensorLayout]:
+    """Return the layouts of input and output as images."""
     return image(problem.input(0).layout), image(problem.outputs[0].layout)
 
 
-def _label(kind: str, spec: Conv2d, extra: str) -> str:
+def label(kind: str, spec: Conv2d, extra: str) -> str:
+    """Return the name of a kernel."""
     k, s = "x".join(map(str, spec.window.kernel)), "x".join(map(str, spec.window.strides))
     return f"{kind}_{spec.arith.name}_nhwc_k{k}_s{s}_{extra}"
 
 
-def _common(spec: Conv2d, problem: Problem) -> dict[str, Any]:
-    src, dst = _images(problem)
+def common(spec: Conv2d, problem: Problem) -> dict[str, Any]:
+    """Return the parameters that all kernels of a problem have. Raises PlanError."""
+    src, dst = images(problem)
     operands = {
         k: (place, image(layout))
         for k, (place, layout) in operand_layouts(problem, spec.steps).items()
@@ -121,7 +123,7 @@ def _common(spec: Conv2d, problem: Problem) -> dict[str, Any]:
             "types": (given, w.ctype, table, result), **stored}  # fmt: skip
 
 
-def _vector(spec: Conv2d, target: Target) -> int:
+def lanes(spec: Conv2d, target: Target) -> int:
     """Return how many accumulators fill a vector register."""
     return target.vector // 2 if spec.arith.acc == "long" else target.vector
 
@@ -175,8 +177,8 @@ def table_of(arith: Arithmetic, problem: Problem) -> Array | None:
 
 def _extents(spec: Conv2d, problem: Problem, dot: Dot) -> Extents:
     """Return what the tiles of the direct kernel depend on."""
-    src, dst = _images(problem)
-    vector = _vector(spec, problem.target) if dot == ONE else problem.target.vector
+    src, dst = images(problem)
+    vector = lanes(spec, problem.target) if dot == ONE else problem.target.vector
     spread = int(dot.lot == 4 and problem.input(0).plain == I8)
     channels = dst.shape[1] // spec.group
     even = src.shape[2] == 1 or src.pitches[2] == src.shape[3] * src.pitches[3]
@@ -187,7 +189,7 @@ def _extents(spec: Conv2d, problem: Problem, dot: Dot) -> Extents:
 
 def direct_tiles(spec: Conv2d, problem: Problem, dot: Dot) -> list[tuple[float, Tile]]:
     """Return (estimated cycles, tile) of the direct kernel's tiles that are worth a measurement."""
-    src, dst = _images(problem)
+    src, dst = images(problem)
     products = int(np.prod(spec.window.kernel)) * src.shape[1] // spec.group
     times = products * spec.group * dst.shape[0] * dot.cycles / problem.target.compute_units
     weights = problem.input(1).type
@@ -233,7 +235,7 @@ def direct(
     chunk: input channels that a work-item takes through all tiles of its band at once, 0 for a
     work-item per tile.
     """
-    params = _common(spec, problem)
+    params = common(spec, problem)
     dst, arith = params["dst"], params["arith"]
     oc, ic = dst.shape[1] // spec.group, params["src"].shape[1] // spec.group
     mode = tile.mode if has_border(spec, problem) else "checked"
@@ -243,15 +245,13 @@ def direct(
     better = weights.nbytes <= L2_BYTES
     first = better if first is None else first
     blocks = -(-oc // tile.channels) * spec.group
-    tiles = -(-dst.shape[2] * dst.shape[3] // tile.mr)
-    if mode == "row":
-        tiles = -(-dst.shape[2] // tile.rows) * -(-dst.shape[3] // (tile.mr // tile.rows))
+    tiles = Tiles(mode, dst.shape[2], dst.shape[3], tile.mr, tile.rows).count
     extents = (blocks, bands) if chunk else (blocks, tiles) if first else (tiles, blocks)
     global_size, local = grid(problem.target, *extents, dst.shape[0])
     order = f"c{chunk}_b{bands}" if chunk else "blocks" if first else "pixels"
     ways = "".join(f"_{way}" for way in (mode, dot.name, order) if way)
     shape = f"{tile.rows}x{tile.mr // tile.rows}" if tile.rows > 1 else str(tile.mr)
-    name = _label("conv2d_direct", spec, f"t{shape}x{tile.channels}{ways}")
+    name = label("conv2d_direct", spec, f"t{shape}x{tile.channels}{ways}")
     args, rows = _direct_constants(spec, problem, arith, dot, tile)
     if mode == "checked":
         x = problem.input(0)
@@ -295,77 +295,7 @@ def workgroups(spec: Conv2d, problem: Problem) -> list[Variant]:
         or not has_border(spec, problem)
     ):
         return []
-    return group_variants(spec, problem, _common(spec, problem))
-
-
-def _depthwise_tile(spec: Conv2d, problem: Problem) -> tuple[int, int, int]:
-    """Return the vector width, columns at a time and rows of a work-item that are estimated best."""
-    channels, oh, ow = _images(problem)[1].shape[1:]
-    most = min(channels, _vector(spec, problem.target))
-    vw = min((w for w in (16, 8, 4, 2, 1) if w <= most), key=lambda w: (-(-channels // w), -w))
-    if not problem.target.is_cpu:
-        rows, items = problem.outputs[0].type.shape[0] * oh * -(-channels // vw), SPREAD_ITEMS
-        enough = (t for t in (4, 2) if rows * -(-ow // t) >= items * problem.target.compute_units)
-        return vw, min(ow, next(enough, 1)), 1
-    tx = next((t for t in (7, 6, 5, 4) if ow % t == 0), min(ow, 6))
-    return vw, tx, max(1, min(oh, 4 * oh * channels // vw // 256))
-
-
-def depthwise_tiles(spec: Conv2d, problem: Problem) -> list[tuple[int, int, int]]:
-    """Return the tiles that are worth a measurement, the estimated best one among them."""
-    vw, tx, band = _depthwise_tile(spec, problem)
-    _, oh, ow = _images(problem)[1].shape[1:]
-    bands = sorted({band, 1, 2, 4, 8, -(-oh // problem.target.compute_units), oh})
-    columns = sorted({tx, 2, 4, 6, 7, 8})
-    if not problem.target.is_cpu:
-        bands, columns = [1, 2, 4], sorted({tx, 1, 2, 4})
-    return [
-        (w, t, b)
-        for w in sorted({vw, max(vw // 2, 1)})
-        for t in columns
-        if t <= ow
-        for b in bands
-        if b <= oh
-    ]
-
-
-def depthwise(spec: Conv2d, problem: Problem, vw: int = 0, tx: int = 0, band: int = 0) -> Variant:
-    """Return the kernel of one filter per channel: columns in registers, `band` rows a work-item."""
-    params = _common(spec, problem)
-    dst = params["dst"]
-    channels, oh, ow = dst.shape[1:]
-    best = _depthwise_tile(spec, problem)
-    vw, tx, band = (vw, tx, band) if vw else best
-    # Reads of a column of inputs are shared by its outputs; the estimated best tile comes first.
-    columns = (tx - 1) * params["strides"][1] + (params["kernel"][1] - 1) * params["dilations"][1]
-    slots = max(2 * params["kernel"][0] * (columns + 1) + tx, tx * int(np.prod(params["kernel"])))
-    vectors = -(-channels // vw)
-    cost = dst.shape[0] * oh * -(-ow // tx) * vectors * slots / 2
-    cost *= (1 + 0.05 * ((vw, tx, band) != best)) / problem.target.compute_units
-    rows = -(-oh // band) * dst.shape[0] * vectors
-    cost *= -(-rows // problem.target.compute_units) * problem.target.compute_units / rows
-    bands, spread = -(-oh // band), not problem.target.is_cpu
-    sizes = (vectors * -(-ow // tx) * bands, 1) if spread else (vectors, bands)
-    global_size, local = grid(problem.target, *sizes, dst.shape[0])
-    weights, table = problem.input(1).const, table_of(params["arith"], problem)
-    assert weights is not None
-    taps = int(np.prod(weights.shape[2:]))
-    args: list[Arg] = [
-        In(0),
-        problem.input(1).packed(lambda: weights.reshape(channels, taps).T.copy()),
-    ]
-    if table is not None:
-        args.append(Const(lambda: table))
-    name = _label("depthwise", spec, f"v{vw}x{tx}_b{band}" + "_spread" * spread)
-    starts = [channels, problem.input(0).layout.offset, params["src"].pitches[0],
-              *params["src"].pitches[2:]]  # fmt: skip
-    plain = spec.arith is FLOAT and not problem.narrowed
-    aligned = spread and plain and vw <= 4 and not any(x % vw for x in starts)
-    params |= {"name": name, "rows": 0 if table is None else len(table), "wg": local, "vw": vw,
-               "tx": tx, "band": band, "spread": spread, "aligned": aligned}  # fmt: skip
-    args += last_args(problem, spec.steps)
-    launch = Launch("depthwise.cl.mako", params, tuple(args), global_size, local)
-    return Variant(name, (launch,), cost)
+    return group_variants(spec, problem, common(spec, problem))
 
 
 def winograd(spec: Conv2d, problem: Problem, every: bool = False) -> list[Variant]:
@@ -380,7 +310,7 @@ def winograd(spec: Conv2d, problem: Problem, every: bool = False) -> list[Varian
         and has_border(spec, problem)
     ):
         return []
-    params = _common(spec, problem)
+    params = common(spec, problem)
     if not target.is_cpu:
         return winograd_groups(spec, problem, params, every)
     if not (_reads_vectors(spec, problem) and innermost(problem.outputs[0].layout)):
@@ -413,7 +343,7 @@ def _winograd_variant(
         args.append(Const(lambda: bias))
     kernel = matrices(made.m)
     tile = f"f{made.m}_t{made.mr}x{made.nv * made.vw}"
-    name = _label("winograd", spec, f"{tile}_p{made.parts}" + f"_s{made.sets}" * (made.sets > 1))
+    name = label("winograd", spec, f"{tile}_p{made.parts}" + f"_s{made.sets}" * (made.sets > 1))
     reach = tuple(src.shape[a] + src.after[a] - 1 for a in (2, 3))
     params = params | {"name": name, "ic": src.shape[1], "oc": dst.shape[1], "reach": reach, "m": made.m,
                "bt": kernel.bt, "at": kernel.at, "has_bias": problem.has(BIAS), "wg": local,
@@ -426,7 +356,7 @@ def _winograd_variant(
 
 def reference(spec: Conv2d, problem: Problem) -> Variant:
     """Return the kernel that takes any layouts, borders and weights."""
-    params = _common(spec, problem)
+    params = common(spec, problem)
     global_size, local = grid(problem.target, problem.outputs[0].type.size)
     args: list[Arg] = [In(0), In(1)]
     bias, rows = None, 0
@@ -440,7 +370,7 @@ def reference(spec: Conv2d, problem: Problem) -> Variant:
         assert table is not None
         args.append(Const(lambda: table))
         rows = len(table)
-    name = _label("conv2d_reference", spec, "any")
+    name = label("conv2d_reference", spec, "any")
     params |= {"name": name, "weights": image(problem.input(1).layout), "bias": bias, "rows": rows,
                "groups": spec.group, "wg": local}  # fmt: skip
     args += last_args(problem, spec.steps)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clnn.ops._base import In, Launch, Target, Variant, grid
-from clnn.ops._groups import widest
+from clnn.ops._groups import UNSHARED, widest
 from clnn.ops._matrices import Product, Tile
 
 if TYPE_CHECKING:
@@ -75,7 +75,17 @@ def dot_variant(job: _Job, found: Product) -> Variant:
         "name": name, "b": found.b, "mr": mr, "nr": nr, "vw": vw, "members": members, "wg": local,
         "types": job.types(b),
     }  # fmt: skip
-    return Variant(name, (Launch("gemm_dot.cl.mako", params, job.args(b), size, local),))
+    launch = Launch("gemm_dot.cl.mako", params, job.args(b), size, local)
+    return Variant(name, (launch,), _dot_cycles(found, mr, nr, members, target))
+
+
+def _dot_cycles(found: Product, mr: int, nr: int, members: int, target: Target) -> float:
+    """Return the estimated cycles, as those of register tiles are counted."""
+    tiles, rows, vw = -(-found.n // nr), -(-found.m // mr), target.vector
+    slots = max(mr * nr, mr + nr + 1) + 3
+    each = found.k / vw * slots + mr * nr * (vw + members)  # lanes and members are added in the end
+    cycles = tiles * rows * found.matrices * each / (2 * target.compute_units)
+    return cycles if target.is_cpu else cycles * min(UNSHARED, rows)
 
 
 def _members(found: Product, target: Target) -> int:

@@ -153,12 +153,18 @@ def right(tile: GroupTile, along: str, vw: int) -> Fetch:
 
 @dataclass(frozen=True)
 class Sums:
-    """A product's extents: rows x columns sums of `terms` products, `count` times."""
+    """A product's extents: rows x columns sums of `terms` products, `count` times.
+
+    computed: slots that it takes a work-item to compute an element of the rows' operand, which is
+    done for every block of columns again; 0 where it is read. split: whether sums may be in parts.
+    """
 
     rows: int
     columns: int
     terms: int
     count: int = 1
+    computed: int = 0
+    split: bool = True
 
 
 @dataclass(frozen=True)
@@ -216,7 +222,7 @@ def _groups(sums: Sums, tile: GroupTile) -> int:
 def _parts(sums: Sums, tile: GroupTile, target: Target) -> list[int]:
     """Return numbers of parts worth a try: one, and so many that each compute unit has a group."""
     slices = -(-sums.terms // tile.bk)
-    wanted = -(-2 * target.compute_units // _groups(sums, tile))
+    wanted = -(-2 * target.compute_units // _groups(sums, tile)) if sums.split else 1
     most = min(wanted, sums.terms // LEAST, 64)
     return sorted({1, *(whole_parts(slices, p) for p in (most, most // 2) if p > 1)})
 
@@ -241,6 +247,7 @@ def _cycles(sums: Sums, tile: GroupTile, parts: int, target: Target) -> float:
     active = max(1, min(resident, rounds))
     term = tile.tm * tile.tn + LOCAL * (tile.tm / tile.vr + tile.tn / tile.vc)
     term += GLOBAL * (tile.bm + tile.bn) / tile.threads + 0.5 * (tile.pad == 0)
+    term += sums.computed * tile.bm / tile.threads
     waits = BARRIER * (2 if tile.stages == 1 else 1) / active
     item = slices * (tile.bk * term + waits) + START + STORE * tile.tm * tile.tn
     hidden = min(1.0, active * tile.threads / HIDING)

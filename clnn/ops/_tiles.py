@@ -43,6 +43,27 @@ class Extents:
         return self.height * self.width
 
 
+class Tiles:
+    """An image of oh x ow pixels in tiles of mr, th rows of them; `count` tiles in all.
+
+    row and flat tiles are evenly spaced (`even`): th rows of tw neighbours, the last ones overlapping
+    others; in a flat image all pixels are one row. Other modes count pixels through rows. exact: no
+    tile ends beyond the image, or overlaps another.
+    """
+
+    def __init__(self, mode: str, oh: int, ow: int, mr: int, th: int) -> None:
+        self.oh, self.ow, self.mr, self.th, self.tw = oh, ow, mr, th, mr // th
+        self.pixels = oh * ow
+        self.even = mode in ("row", "flat")
+        high, wide = (1, self.pixels) if mode == "flat" else (oh, ow)
+        self.columns = -(-wide // self.tw)
+        self.count = -(-high // th) * self.columns if self.even else -(-self.pixels // mr)
+        self.exact = self.pixels % mr == 0
+        if self.even:
+            self.exact = high % th == 0 and wide % self.tw == 0
+            assert th <= high and self.tw <= wide and self.tw * th == mr, (th, mr, oh, ow)
+
+
 # Tiles of one kind that are worth a measurement; flat ones stand for rows and pointers.
 MOST = {"row": 4, "pointer": 4, "flat": 8}
 POINTERS = 8  # addresses that general registers hold
@@ -97,9 +118,7 @@ def _shapes(extents: Extents, nv: int, vw: int, most: int) -> list[Tile]:
 def _score(extents: Extents, vectors: int, tile: Tile) -> float:
     """Return useful multiply-adds per load slot."""
     mr, nv = tile.mr, tile.nv
-    tiles = -(-extents.pixels // mr)
-    if tile.mode == "row":
-        tiles = -(-extents.height // tile.rows) * -(-extents.width // (mr // tile.rows))
+    tiles = Tiles(tile.mode, extents.height, extents.width, mr, tile.rows).count
     used = extents.pixels / (tiles * mr) * vectors / (-(-vectors // nv) * nv)
     # multiply-adds against loads, and the loop itself
     slots = max(mr * nv + extents.spread * mr, mr + nv + 1) + 3

@@ -6,6 +6,7 @@ Convolutional Neural Networks, 2015 (arXiv:1509.09308).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -158,17 +159,24 @@ def transformed(weights: Array, m: int) -> Array:
     return moved.reshape(-1, oc, ic)
 
 
+def transformed_blocks(weights: Array, m: int, width: int) -> Iterator[tuple[int, Array]]:
+    """Yield (number, [places][ic][channels]) of each block of `width` output channels, transformed.
+
+    The last block has the channels that are left. Few are held in double precision at once.
+    """
+    oc, ic = weights.shape[:2]
+    step = max(1, AT_ONCE // (width * ic)) * width
+    for first in range(0, oc, step):
+        places = transformed(weights[first : first + step], m).astype(np.float32)
+        for at in range(0, places.shape[1], width):
+            yield (first + at) // width, places[:, at : at + width].transpose(0, 2, 1)
+
+
 def pack(weights: Array, made: Plan) -> Array:
     """Return weights (oc, ic, 3, 3) transformed, as [blocks][places][ic][channels of a block]."""
     oc, ic = weights.shape[:2]
     ocb = made.nv * made.vw
-    blocks = -(-oc // ocb)
-    packed = np.zeros((blocks, (made.m + TAPS - 1) ** 2, ic, ocb), np.float32)
-    step = max(1, AT_ONCE // (ocb * ic))
-    for first in range(0, blocks, step):
-        part = weights[first * ocb : (first + step) * ocb]
-        places = transformed(part, made.m).astype(np.float32)
-        for at in range(0, len(part), ocb):
-            block = places[:, at : at + ocb]
-            packed[first + at // ocb, :, :, : block.shape[1]] = block.transpose(0, 2, 1)
+    packed = np.zeros((-(-oc // ocb), (made.m + TAPS - 1) ** 2, ic, ocb), np.float32)
+    for block, part in transformed_blocks(weights, made.m, ocb):
+        packed[block, :, :, : part.shape[2]] = part
     return packed

@@ -9,7 +9,7 @@ import numpy as np
 from clnn.ops._base import Arg, Array, Const, In, Launch, Out, Problem, Target, Variant
 from clnn.ops._groups import BARRIER, GLOBAL, LOCAL, START, STORE, GroupTile, left, right
 from clnn.ops._steps import operand_args
-from clnn.ops._winograd import ERRORS, MARGINS, matrices, transformed
+from clnn.ops._winograd import ERRORS, MARGINS, matrices, transformed_blocks
 
 if TYPE_CHECKING:
     from clnn.ops.conv2d import Conv2d
@@ -90,7 +90,9 @@ def pack(weights: Array, tile: GroupTile) -> Array:
     """Return weights (oc, ic, 3, 3) transformed, as [blocks][slices][places][bk][channels]."""
     oc, ic = weights.shape[:2]
     blocks, slices = -(-oc // tile.bn), -(-ic // tile.bk)
-    full = np.zeros((PLACES, blocks * tile.bn, slices * tile.bk), np.float32)
-    full[:, :oc, :ic] = transformed(weights, M)
-    split = full.reshape(PLACES, blocks, tile.bn, slices, tile.bk)
-    return np.ascontiguousarray(split.transpose(1, 3, 0, 4, 2))
+    packed = np.zeros((blocks, slices, PLACES, tile.bk, tile.bn), np.float32)
+    for block, part in transformed_blocks(weights, M, tile.bn):
+        for k in range(slices):
+            terms = part[:, k * tile.bk : (k + 1) * tile.bk]
+            packed[block, k, :, : terms.shape[1], : terms.shape[2]] = terms
+    return packed

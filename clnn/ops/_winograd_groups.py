@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from clnn.ops._base import Arg, Array, Const, In, Launch, Out, Problem, Scratch, Variant, grid
-from clnn.ops._gemm_groups import pack
 from clnn.ops._groups import LAUNCH, Split, Sums, group_tiles, left, right, widest
 from clnn.ops._loops import Loops
 from clnn.ops._steps import heavy, operand_args
-from clnn.ops._winograd import ERRORS, MARGINS, SIZES, TAPS, matrices, transformed
+from clnn.ops._winograd import ERRORS, MARGINS, SIZES, TAPS, matrices, transformed_blocks
 from clnn.ops._winograd_fused import winograd_fused
 
 if TYPE_CHECKING:
@@ -94,9 +95,9 @@ def _in_three(spec: Conv2d, problem: Problem, common: dict[str, Any]) -> list[Va
         if shape is None:
             continue
         sums = Sums(shape.tiles, shape.oc, shape.ic, shape.places)
-        for number, split in enumerate(group_tiles(sums, problem.target)[:MOST]):
-            if 4 * split.parts * shape.elements(shape.oc) > MOST_BYTES:
-                continue
+        part = 4 * shape.elements(shape.oc)
+        splits = [s for s in group_tiles(sums, problem.target) if s.parts * part <= MOST_BYTES]
+        for number, split in enumerate(splits[:MOST]):
             for vw in WIDTHS[m] if number == 0 else (1,):
                 if shape.ic % vw == 0 and shape.oc % vw == 0:
                     found.append(_variant(spec, problem, common, shape, split, vw))
@@ -182,7 +183,12 @@ def _products(
 
 def _packed(weights: Array, m: int, split: Split) -> Array:
     """Return weights (oc, ic, 3, 3) transformed, packed for a tile: [places][blocks][slices][bn]."""
-    return pack(transformed(weights, m).transpose(0, 2, 1), split.tile)
+    tile, (oc, ic) = split.tile, weights.shape[:2]
+    blocks, terms = -(-oc // tile.bn), -(-ic // tile.bk) * tile.bk
+    packed = np.zeros(((m + TAPS - 1) ** 2, blocks, terms, tile.bn), np.float32)
+    for block, part in transformed_blocks(weights, m, tile.bn):
+        packed[:, block, :ic, : part.shape[2]] = part
+    return packed
 
 
 def _output(

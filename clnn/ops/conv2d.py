@@ -11,6 +11,7 @@ from clnn.arith._base import FLOAT, Arithmetic
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops import _conv_kernels as kernels
 from clnn.ops._base import Array, Border, OpSpec, Problem, Variant, by_cost
+from clnn.ops._conv_depthwise import depthwise, depthwise_tiles
 from clnn.ops._conv_kernels import BIAS, FEW
 from clnn.ops._conv_mma import mma_variants
 from clnn.ops._functions import Step, apply_steps
@@ -140,7 +141,7 @@ class Conv2d(OpSpec):
         found = []
         if kernels.fits_fast(self, problem):
             if kernels.fits_depthwise(self, problem):
-                found.append(kernels.depthwise(self, problem))
+                found.append(depthwise(self, problem))
             for dot in kernels.dots(self, problem):
                 cost, tile = kernels.direct_tiles(self, problem, dot)[0]
                 found.append(kernels.direct(self, problem, dot, tile, cost))
@@ -163,10 +164,7 @@ class Conv2d(OpSpec):
         ]
         found += kernels.streamed(self, problem, every=True)
         if kernels.fits_depthwise(self, problem):
-            found += [
-                kernels.depthwise(self, problem, *tile)
-                for tile in kernels.depthwise_tiles(self, problem)
-            ]
+            found += [depthwise(self, problem, *tile) for tile in depthwise_tiles(self, problem)]
         found += kernels.workgroups(self, problem)
         found += mma_variants(self, problem)
         return by_cost([*found, *kernels.winograd(self, problem, every=True)])

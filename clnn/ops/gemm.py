@@ -50,6 +50,7 @@ from clnn.types import F32, I32, I64, U32, U64, TensorType, broadcast_shapes
 ADDEND = 2
 L2_BYTES = 256 * 1024  # what stays close to a core while a product walks over it
 PACK_ELEMENTS = 8192  # elements that one CPU work-item packs
+PACK = 4  # slots of a vector that is packed on the device
 TILES = 10  # tiles that are worth a measurement
 TILES_BESIDE = 4  # of them, beside work-groups' tiles
 OTHER_ORDER = 1.04  # cost of the group order that the size of b speaks against
@@ -363,7 +364,9 @@ def _tiled_scratch(job: _Job) -> Variant:
     scratch = Scratch("panels", max(view.size, 1) * 4)
     first = _pack(job, tile, panels, view, scratch)
     launch = _tiled(job, product(replace(views, b=view)), tile, panels, "scratch", scratch)
-    return Variant(str(launch.params["name"]), (first, launch), job.cost)
+    target = job.target
+    cost = job.cost + PACK * view.size / (2 * target.vector * target.compute_units)
+    return Variant(str(launch.params["name"]), (first, launch), cost)
 
 
 def _pack(job: _Job, tile: Tile, panels: Panels, view: TensorLayout, scratch: Scratch) -> Launch:

@@ -20,7 +20,6 @@ from clnn.ops._base import (
     Arg,
     Array,
     Border,
-    Const,
     In,
     Launch,
     Operand,
@@ -35,7 +34,9 @@ from clnn.ops._base import (
 from clnn.ops._conv_kernels import L2_BYTES, has_border, innermost
 from clnn.ops._conv_pack import pack_table, pack_weights
 from clnn.ops._functions import Step
+from clnn.ops._groups import LAUNCH
 from clnn.ops._scales import last_args, stored_types
+from clnn.ops._separable_groups import BIAS, SHIFT, TAPS, WEIGHTS, constants, separable_groups
 from clnn.ops._steps import heavy, operand_layouts
 from clnn.ops._tiles import Extents, Tile, conv_tiles
 from clnn.ops._window import Window
@@ -43,7 +44,7 @@ from clnn.ops._winograd import EXPOSED
 from clnn.ops.conv2d import Conv2d
 from clnn.types import TensorType
 
-TAPS, SHIFT, WEIGHTS, BIAS, OPERANDS = 1, 2, 3, 4, 5
+OPERANDS = 5  # where operands of steps begin
 MOVED = 7  # bytes per cycle and core, of what one launch leaves to the next
 NEAR_BYTES = 400 * 1024  # of a band, so that it stays in a core's second cache
 LINE = 16  # elements that pixels are kept apart by where they would share few sets of a cache
@@ -115,13 +116,17 @@ class Separable(OpSpec):
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return one kernel, two kernels, and two that take any layouts."""
-        pair = _pairs(self, problem)
-        return [*by_cost([*_fused(self, problem)[:1], *pair[:1]]), pair[-1]]
+        one, pair = _alone(self, problem), _pairs(self, problem)
+        return [*by_cost([*one[:1], *pair[:1]]), pair[-1]]
 
     def candidates(self, problem: Problem) -> list[Variant]:
         """Return bands and tiles of one kernel, and the best of two kernels."""
-        pairs = _pairs(self, problem, every=True)
-        return by_cost([*_fused(self, problem), *pairs]) if pairs else self.variants(problem)
+        return by_cost([*_alone(self, problem), *_pairs(self, problem, every=True)])
+
+
+def _alone(spec: Separable, problem: Problem) -> list[Variant]:
+    """Return the single kernels of the device's kind, best first."""
+    return _fused(spec, problem) if problem.target.is_cpu else separable_groups(spec, problem)
 
 
 def _pairs(spec: Separable, problem: Problem, every: bool = False) -> list[Variant]:
@@ -141,6 +146,7 @@ def _pairs(spec: Separable, problem: Problem, every: bool = False) -> list[Varia
     first = Problem(taps, (between,), problem.target)
     second = Problem((between, *problem.inputs[WEIGHTS:]), problem.outputs, problem.target)
     moved = 2 * made.size * itemsize / (MOVED * problem.target.compute_units)
+    moved += 0 if problem.target.is_cpu else LAUNCH
     ways = [sub.candidates(p) if every else sub.variants(p)
             for sub, p in ((filters, first), (point, second))]  # fmt: skip
     chosen = [*product(*(way[:PAIRS] for way in ways))] if every else [(way[0] for way in ways)]
@@ -190,11 +196,11 @@ class _Made:
 
 
 def _fused(spec: Separable, problem: Problem) -> list[Variant]:
-    """Return the kernels that keep what is between in a core's cache, best first; none on GPUs."""
-    x, out, target = problem.input(0), problem.outputs[0], problem.target
+    """Return the kernels that keep what is between in a core's cache, best first."""
+    x, out = problem.input(0), problem.outputs[0]
     constant = [problem.input(k).const is not None for k in (TAPS, WEIGHTS)]
     constant += [problem.input(k).const is not None for k in (SHIFT, BIAS) if problem.has(k)]
-    if not (target.is_cpu and out.type.size and all(constant) and innermost(x.layout)):
+    if not (out.type.size and all(constant) and innermost(x.layout)):
         return []
     filters = spec.filters(x.type.shape[1])
     if not has_border(filters, problem) or x.type.shape[1] < 2:
@@ -265,25 +271,11 @@ def _variant(spec: Separable, problem: Problem, made: _Made) -> Variant:
         "wg": local, "band": made.band, "tx": made.tx, "mr": tile.mr, "nv": tile.nv, "vw": tile.vw,
         "pitch": _pitch(channels),
     }  # fmt: skip
-    args = [In(0), *_constants(problem, tile), *last_args(problem, spec.steps)]
+    packed = constants(
+        problem,
+        lambda w: pack_weights(w, 1, tile),
+        lambda b: pack_table(b[np.newaxis], None, 1, tile),
+    )
+    args = [In(0), *packed, *last_args(problem, spec.steps)]
     launch = Launch("separable.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,), made.cycles)
-
-
-def _constants(problem: Problem, tile: Tile) -> list[Arg]:
-    """Return taps, shift, packed weights and bias as arguments."""
-    taps, weights = problem.input(TAPS).const, problem.input(WEIGHTS).const
-    assert taps is not None and weights is not None
-    args: list[Arg] = [
-        problem.input(TAPS).packed(lambda: taps.reshape(len(taps), -1).T.copy()),
-        problem.input(WEIGHTS).packed(lambda: pack_weights(weights, 1, tile)),
-    ]
-    if problem.has(SHIFT):
-        shift = problem.input(SHIFT).const
-        assert shift is not None
-        args.insert(1, Const(lambda: shift))
-    if problem.has(BIAS):
-        bias = problem.input(BIAS).const
-        assert bias is not None
-        args.append(Const(lambda: pack_table(bias[np.newaxis], None, 1, tile)))
-    return args

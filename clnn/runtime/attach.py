@@ -26,6 +26,7 @@ _SUCCESS = 0
 _TOLD_BY_LOADER = (b"clIcdSetPlatformDispatchDataKHR", b"clIcdGetFunctionAddressForPlatformKHR")
 _lock = threading.RLock()
 _loaded: dict[str, list[Any]] = {}
+_begun: set[str] = set()  # the driver that the loader has, or had, alone
 
 
 def platforms_of(driver: str) -> list[Any]:
@@ -42,7 +43,7 @@ def platforms_of(driver: str) -> list[Any]:
             if driver == str(icd.intel_library()):
                 preload_companions()
             trim()
-            _loaded[driver] = _attached(driver) if _loaded else _first(_registered(driver))
+            _loaded[driver] = _attached(driver) if _begun else _first(_registered(driver))
             trim()
         return _loaded[driver]
 
@@ -55,10 +56,14 @@ def _registered(library: str) -> Driver:
 
 
 def _first(driver: Driver) -> list[Any]:
-    """Have the loader read a folder with `driver` alone, and list its platforms."""
+    """Have the loader read a folder with `driver` alone, and list its platforms.
+
+    The loader does so once, whatever comes of it: another driver is then attached to it.
+    """
     cl = load()
     before = os.environ.get("OCL_ICD_VENDORS")
     os.environ["OCL_ICD_VENDORS"] = str(vendors_folder([driver]))
+    _begun.add(driver.library)
     try:
         found: list[Any] = cl.get_platforms()
     except cl.Error as err:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from clnn.errors import OutOfDeviceMemoryError, PlanError
-from clnn.graph.mapped import forget, mapped_files
+from clnn.graph.mapped import forget, mapped_files, one_of_each, require_unchanged
 from clnn.layout import TensorLayout
 from clnn.ops._base import Array, Const, Launch
 from clnn.plan.schedule import ConstArg, Plan, PlannedArg, PlannedLaunch, Step, TensorArg
@@ -61,12 +61,14 @@ class Constants:
         self._places: dict[object, tuple[int, int]] = {}
         self._makers: dict[int, Callable[[], Array]] = {}
         self._files = mapped_files(plan.consts.values())
+        self._sources = one_of_each(self._files)
         self.whole: Any = None
         args = {self._key(a): a for launch in plan.launches for a in launch.args if self._has(a)}
         if together and args:
             self._upload_together(args)
         for arg in args.values():
             self.buffer(arg)
+        require_unchanged(self._sources)
         forget(self._files)
 
     def _has(self, arg: PlannedArg) -> bool:
@@ -101,11 +103,12 @@ class Constants:
 
         self._buffers, self._places = moved(self._buffers), moved(self._places)
         self._makers = {id(token): token for token in tokens.values()}
-        self._files = []
+        self._files, self._sources = [], []
         self._plan = without_data(self._plan, tokens)
         return self._plan
 
     def _made(self, arg: PlannedArg) -> Array:
+        require_unchanged(self._sources)
         if isinstance(arg, ConstArg):
             self._makers[id(arg.make)] = arg.make
             data = arg.make()
@@ -150,6 +153,7 @@ class Constants:
         to = host.view(data.dtype).reshape(data.shape)
         rows = max(1, PIECE * len(to) // max(data.nbytes, 1)) if data.ndim else 1
         for row in range(0, len(to) if data.ndim else 0, rows):
+            require_unchanged(self._sources)
             piece = data[row : row + rows]
             # Copies that change the order take twice as long from addresses that are not aligned.
             to[row : row + rows] = piece if piece.flags.aligned else piece.copy(order="K")

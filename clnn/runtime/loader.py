@@ -9,14 +9,11 @@ Modules that need pyopencl write `from clnn.runtime.loader import cl`, or call `
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import functools
 import importlib.util
 import os
-import shutil
 import sys
-import tempfile
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from clnn.errors import NoDeviceError
 from clnn.runtime import icd
+from clnn.runtime.temporary import own_folder
 from clnn.runtime.vendors import Driver, list_drivers, vendors_folder
 from clnn.runtime.vetting import vet
 from clnn.settings import GIVEN, setting
@@ -105,16 +103,9 @@ def _use_private_pocl_cache() -> None:
     """
     if os.environ.get(_POCL_CACHE):
         return
-    folder = tempfile.mkdtemp(prefix="clnn-pocl-")
-    owner = os.getpid()
+    folder = str(own_folder("clnn-pocl-"))
     os.environ[_POCL_CACHE] = folder
     _private.append(folder)
-
-    def remove() -> None:
-        if os.getpid() == owner:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(remove)
 
 
 @functools.cache

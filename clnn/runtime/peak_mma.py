@@ -24,9 +24,11 @@ GROUPS_PER_UNIT = 16
 def product_rate(info: DeviceInfo, kind: str) -> float:
     """Return operations per second of `mma.sync` on numbers of `kind`, of KINDS.
 
-    Sums of float32, of s8 int32. Raises DeviceError where the device has no tensor cores that inline
-    PTX reaches, where a result is wrong, or where it gives no times.
+    Sums of float32, of s8 int32. A shape that the driver does not build or start is passed over.
+    Raises DeviceError where the device has no tensor cores that inline PTX reaches, where a result is
+    wrong, or where no shape gives a time.
     """
+    cl = load()
     if not info.caps.ptx_mma:
         raise DeviceError(
             f"{info.title} runs no mma.sync: {info.caps.ptx_mma.reason}. Its rate of tensor cores"
@@ -36,8 +38,8 @@ def product_rate(info: DeviceInfo, kind: str) -> float:
     for kernel in _kernels(kind, "ptx"):
         try:
             best = max(best, bench.rate(kernel))
-        except (BuildError, DeviceError) as err:
-            fault = str(err)
+        except (BuildError, cl.Error) as err:
+            fault = f"{kernel.name} does not run on {info.title}: {err}"
     if best <= 0:
         raise DeviceError(fault or f"{info.title} gives no usable times for kernels.")
     return best

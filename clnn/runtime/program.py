@@ -20,6 +20,7 @@ from clnn.runtime import registers
 from clnn.runtime.child import run_python
 from clnn.runtime.device import DeviceInfo, open_context
 from clnn.runtime.loader import child_environment, load
+from clnn.runtime.temporary import folder_for_a_while
 from clnn.settings import setting
 
 log = logging.getLogger("clnn")
@@ -148,11 +149,11 @@ class Device:
         jobs = min(jobs, len(sources))
         if jobs < 2:
             return {}
-        with tempfile.TemporaryDirectory(prefix="clnn-build-") as folder:
+        with folder_for_a_while("clnn-build-") as folder:
             for number, source in enumerate(sources):
-                Path(folder, f"{number}.cl").write_text(source)
+                (folder / f"{number}.cl").write_text(source)
             argument = {
-                "folder": folder, "options": self.options, "count": len(sources),
+                "folder": str(folder), "options": self.options, "count": len(sources),
                 "platform": self.info.platform_index, "device": self.info.device_index,
             }  # fmt: skip
             with ThreadPoolExecutor(jobs) as pool:
@@ -162,7 +163,7 @@ class Device:
             for run in runs:
                 if run.result()[1]:
                     log.warning("a kernel build process ended early: %s", run.result()[1])
-            made = {s: Path(folder, f"{n}.bin") for n, s in enumerate(sources)}
+            made = {s: folder / f"{n}.bin" for n, s in enumerate(sources)}
             told = {s: path.with_suffix(".spills") for s, path in made.items()}
             self.spills |= {s: path.read_text() for s, path in told.items() if path.exists()}
             return {s: path.read_bytes() for s, path in made.items() if path.exists()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import os
 import shutil
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from clnn.cache.store import cache_dir
 from clnn.runtime import icd
+from clnn.runtime.temporary import own_folder
 from clnn.settings import setting
 
 
@@ -59,9 +59,7 @@ def vendors_folder(drivers: Sequence[Driver]) -> Path:
             return _install(cache_dir() / "vendors", digest, drivers)
         except OSError:
             pass
-    parent = Path(tempfile.mkdtemp(prefix="clnn-vendors-"))
-    atexit.register(shutil.rmtree, parent, ignore_errors=True)
-    return _install(parent, digest, drivers)
+    return _install(own_folder("clnn-vendors-"), digest, drivers)
 
 
 def write_drivers(folder: Path, drivers: Sequence[Driver]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,12 +19,13 @@ from clnn.cache.keys import fields_key
 from clnn.cache.store import Store
 from clnn.runtime import icd
 from clnn.runtime.child import run_python
+from clnn.runtime.temporary import folder_for_a_while
 from clnn.runtime.vendors import Driver, write_drivers
 from clnn.settings import GIVEN
 
-VERSION = "2"
+VERSION = "3"
 TIMEOUT_S = 60.0
-# A crash or a hang is believed for so long, then tried again.
+# A crash, a hang or an error is believed for so long, then tried again.
 BAD_NEWS_S = 3600.0
 _CHILDREN_AT_ONCE = 4
 # What decides which devices a driver lists: files of devices, and variables by their beginnings.
@@ -67,9 +67,13 @@ def _vetted(store: Store, driver: Driver, timeout_s: float, refresh: bool) -> Ve
     entry = None if refresh else store.get(key)
     if entry is not None:
         record = json.loads(entry.payload)
-        if not record["end"] or 0 <= time.time() - record["time"] < BAD_NEWS_S:
+        good = not (record["end"] or record.get("error"))
+        if good or 0 <= time.time() - record["time"] < BAD_NEWS_S:
             return _read(driver, record)
-    record = {"time": time.time(), **_list_alone(driver, timeout_s)}
+    found = _list_alone(driver, timeout_s)
+    if found is None:
+        return Vetted(driver)
+    record = {"time": time.time(), **found}
     store.put(key, json.dumps(record).encode(), {"kind": "driver"})
     return _read(driver, record)
 
@@ -107,18 +111,25 @@ def state_of(driver: Driver) -> str:
     return f"{real}:{info.st_size}:{info.st_mtime_ns}"
 
 
-def _list_alone(driver: Driver, timeout_s: float) -> dict[str, Any]:
+def _list_alone(driver: Driver, timeout_s: float) -> dict[str, Any] | None:
     """List the devices of one driver in a child process.
 
     Returns its answer, with how the process ended as "end" when it ended in the driver, else ''.
+    None where the child did not get so far: that says nothing of the driver.
     """
-    with tempfile.TemporaryDirectory(prefix="clnn-vetting-") as folder:
-        write_drivers(Path(folder), [driver])
-        env = {**os.environ, "OCL_ICD_VENDORS": folder}
+    with folder_for_a_while("clnn-vetting-") as folder:
+        vendors = folder / "vendors"
+        vendors.mkdir()
+        write_drivers(vendors, [driver])
+        env = {**os.environ, "OCL_ICD_VENDORS": str(vendors)}
         want = {"task": "devices", "path": driver.library}
         out, end = run_python("icd_child", want, timeout_s, env)
     lines = out.splitlines()
-    if len(lines) == 1:
+    if not lines:
+        return None
+    try:
+        answer = json.loads(lines[1])
+    except (IndexError, ValueError):
         return {"end": end or "it ended early"}
-    answer = json.loads(lines[1]) if lines else {}
-    return {"end": "", "listed": answer.get("listed", []), "alone": answer.get("alone", False)}
+    kept = {"listed": [], "alone": False, "error": "", **answer}
+    return {"end": "", **{name: kept[name] for name in ("listed", "alone", "error")}}

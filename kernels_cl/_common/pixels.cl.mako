@@ -7,21 +7,10 @@ counted through rows. The last tiles of row and flat lie inside the image and ov
 begin(mode, tile, t): declares where `tile` begins: start_y, start_x, top, left; start, first; or first
 place(mode, t, m, name): declares y{name}, x{name} of pixel m; m is a number, or an int's name
 stored(mode, t, m, name): condition that the tile stores pixel m; t.exact: it stores all
-t: Tiles of one image
+t: Tiles of one image (clnn/ops/_tiles.py)
 </%doc>
 <%!
-class Tiles:
-    """An image of oh x ow pixels in tiles of mr, th rows of them."""
-
-    def __init__(self, mode, oh, ow, mr, th):
-        self.oh, self.ow, self.mr, self.th, self.tw = oh, ow, mr, th, mr // th
-        self.pixels = oh * ow
-        self.even = mode in ("row", "flat")
-        high, wide = (1, self.pixels) if mode == "flat" else (oh, ow)
-        self.columns = -(-wide // self.tw)
-        self.count = -(-high // th) * self.columns if self.even else -(-self.pixels // mr)
-        self.exact = high % th == 0 and wide % self.tw == 0 if self.even else self.pixels % mr == 0
-        assert not self.even or (th <= high and self.tw <= wide and self.tw * th == mr), (th, mr, oh, ow)
+from clnn.ops._tiles import Tiles
 %>
 <%def name="begin(mode, tile, t)">\
 % if mode == "row":

@@ -9,7 +9,8 @@ its neighbours, so that vectors of local memory are read side by side:
 
 begin(t, fetches, start)
                         local memory, sums that begin with start(column) or 0, and which elements a work-item reads: for vector i
-                        of NAME term NAME_k{i} and row NAME_o{i} of a slice
+                        of NAME term NAME_k{i} and row NAME_o{i} of a slice, and the register NAME_v{i}
+                        that fetch, or a kernel that computes its operand, fills before it is kept
 fetch(name, f, at, there)
                         reads a slice into registers; at(i): pointer expression of vector i's first
                         element; there(i): condition without which it is zeros, "" for none

@@ -11,13 +11,20 @@ from harness import check_op, normal
 from simulator import DEVICE
 from table import orders_of, put
 
-from clnn.ops import _conv_groups, _conv_kernels, _gemm_groups, _winograd_groups
+from clnn.ops import (
+    _conv_depthwise,
+    _conv_groups,
+    _gemm_groups,
+    _separable_groups,
+    _winograd_groups,
+)
 from clnn.ops._base import OpSpec
 from clnn.ops._functions import Step
 from clnn.ops._groups import GroupTile, Split
 from clnn.ops._window import Window
 from clnn.ops.conv2d import Conv2d
 from clnn.ops.gemm import Gemm
+from clnn.ops.separable import Separable
 
 TWO, ONE = GroupTile(8, 8, 2, 2, 8, 2, 4), GroupTile(8, 16, 4, 4, 8, 1, 0)
 FLAT = GroupTile(16, 8, 1, 1, 8, 1, 4)
@@ -40,8 +47,9 @@ def add(
         with (
             mock.patch.object(_gemm_groups, "group_tiles", only(tile, parts)),
             mock.patch.object(_conv_groups, "group_tiles", only(tile, parts)),
+            mock.patch.object(_separable_groups, "group_tiles", only(tile, parts)),
         ):
-            check_op(DEVICE, spec, list(inputs), only="workgroup", **how)
+            check_op(DEVICE, spec, list(inputs), **{"only": "workgroup", **how})
 
     put(name, run, targets=("gpu",))
 
@@ -96,10 +104,32 @@ convolve("group_conv_parts", (1, 8, 3, 4), 9, SAME, TWO, 3, steps=RESIDUAL,
 convolve("group_conv_parts_groups", (2, 16, 3, 3), 8, SAME, TWO, 2, group=2)
 
 
+def separate(
+    name: str, shape: tuple[int, ...], oc: int, win: Window, tile: GroupTile, *, plain: bool = False,
+    steps: tuple[Step, ...] = (), extra: Sequence[np.ndarray] = (), **how: Any,
+) -> None:  # fmt: skip
+    """Add a separable convolution; plain: without shift and bias. how: arguments of check_op."""
+    channels = shape[1]
+    inputs = [normal(shape), normal((channels, 1, *win.kernel), 1),
+              None if plain else normal((channels,), 2), normal((oc, channels, 1, 1), 3),
+              None if plain else normal((oc,), 4), *extra]  # fmt: skip
+    orders = {**orders_of(inputs, range(5, len(inputs))), **how.pop("orders", {})}
+    spec = Separable(win, (Step("relu"),), steps)
+    add(name, spec, inputs, tile, consts=(1, 2, 3, 4), orders=orders, only="separable", **how)
+
+
+separate("group_separable", (1, 8, 4, 5), 9, SAME, TWO, border=1)
+separate("group_separable_odd", (2, 5, 3, 4), 12, Window((3, 2), (2, 1), (1, 2), (1, 0), (1, 2)), ONE,
+         plain=True, steps=(Step("add", operand=5), Step("relu")),
+         extra=[normal((2, 12, 2, 4), 5)])  # fmt: skip
+separate("group_separable_few", (1, 12, 3, 3), 7, Window((3, 3), (1, 1), (1, 1), (0, 0), (0, 0)),
+         FLAT)  # fmt: skip
+
+
 def spread_depthwise() -> None:
     """Run the depthwise kernel with tiles of columns of which the last two overlap."""
     inputs = [normal((1, 6, 3, 5)), normal((6, 1, 3, 3), 1), normal((6,), 2)]
-    with mock.patch.object(_conv_kernels, "_depthwise_tile", lambda *_: (4, 2, 2)):
+    with mock.patch.object(_conv_depthwise, "_depthwise_tile", lambda *_: (4, 2, 2)):
         check_op(DEVICE, Conv2d(SAME, 6), inputs, consts=(1, 2), only="depthwise", border=1)
 
 

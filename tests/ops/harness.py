@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 from clnn.graph.ir import Graph, Node, check
 from clnn.graph.passes.store import store_as
-from clnn.ops._base import Border, OpSpec, Variant
+from clnn.ops._base import Border, OpSpec, Target, Variant
 from clnn.options import Options
 from clnn.plan.layouts import Hints
 from clnn.plan.schedule import Storage
+from clnn.runtime import session as session_module
 from clnn.runtime.constants import view_of
 from clnn.runtime.device import select
 from clnn.runtime.session import Session
@@ -81,6 +83,22 @@ def check_op(
     for name in chosen:
         run_variant(graph, device, name, hints, inputs, want, max(limit, names[name]), dtype)
     return chosen
+
+
+def check_subgroups(
+    device: str, monkeypatch: pytest.MonkeyPatch, spec: OpSpec, inputs: Sequence[np.ndarray],
+    tolerance: float | None = None,
+) -> None:  # fmt: skip
+    """Run check_op on the code for a GPU with subgroups, where 64 members fold each row by them.
+
+    Skips the test where the device has no subgroups.
+    """
+    if not select(device).caps.subgroups:
+        pytest.skip("the device has no subgroups")
+    target = Target("gpu", 4, 4, 256, 32768, frozenset({"subgroups"}))
+    monkeypatch.setattr(session_module, "target_of", lambda info: target)
+    (name, *_) = check_op(device, spec, inputs, tolerance=tolerance)
+    assert name.endswith("_g64s")
 
 
 def rounded(array: np.ndarray | None, dtype: str) -> np.ndarray | None:

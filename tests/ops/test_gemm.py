@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from harness import check_op, compare, normal
+from harness import check_op, compare, normal, single_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
@@ -23,6 +23,7 @@ from clnn.ops._matrices import Tile, Views, folded, gemm_tile, pack_panels, pane
 from clnn.ops.gemm import Gemm
 from clnn.ops.views import Slice
 from clnn.options import Options
+from clnn.plan.schedule import make_plan
 from clnn.runtime import session as session_module
 from clnn.runtime.constants import lay_out, view_of
 from clnn.runtime.device import select
@@ -215,6 +216,23 @@ def test_few_rows_along_the_terms_on_gpus(device, as_gpu, m, k, n, batch):
     spec = Gemm(alpha=0.5, beta=2.0, trans_b=True, steps=steps)
     (name,) = check_op(device, spec, inputs, only="gemm_dot")
     assert name.endswith("_g16" if k >= 64 else "_g4")
+
+
+@pytest.mark.parametrize("target", [Target(), replace(GPU, compute_units=64)], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("m,first", [(1, True), (256, False)])
+def test_dot_products_are_ranked_among_the_others(target, m, first):
+    """Where columns lie along the sums: first for a row, behind register tiles for many."""
+    found = {}
+
+    def note(node, problem, variants):
+        found["all"] = node.spec.candidates(problem)
+        return variants[0]
+
+    inputs = [np.zeros((m, 1024), np.float32), np.zeros((1024, 1024), np.float32), None]
+    make_plan(single_node(Gemm(trans_b=True), inputs), target, note)
+    made = [v for v in found["all"] if "gemm_tiled" in v.name or "gemm_dot" in v.name]
+    assert min(v.cost for v in made) > 0
+    assert ("gemm_dot" in made[0].name) == first
 
 
 def test_groups_are_as_many_as_a_gpu_has_compute_units():

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from harness import check_op, normal, rng
+from harness import check_op, check_subgroups, normal, rng
 from reference_engines import onnx_result
 from together import chain, check_together, evaluate, imported
 
@@ -15,7 +15,6 @@ from clnn.ops._functions import Step
 from clnn.ops._registry import Unsupported
 from clnn.ops.norm import Normalise
 from clnn.runtime import session as session_module
-from clnn.runtime.device import select
 from clnn.types import F16, TensorType
 
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
@@ -202,18 +201,7 @@ def test_every_small_shape(device, rows, length):
             check_op(device, Normalise(axes, 1e-3, centre=centre), [x], tolerance=5e-5)
 
 
-@pytest.fixture
-def with_subgroups(device, monkeypatch):
-    """Let sessions generate the code that they would for a GPU with subgroups."""
-    if not select(device).caps.subgroups:
-        pytest.skip("the device has no subgroups")
-    target = replace(GPU, features=frozenset({"subgroups"}))
-    monkeypatch.setattr(session_module, "target_of", lambda info: target)
-
-
 @pytest.mark.parametrize("centre", [True, False])
-def test_members_of_groups_fold_by_subgroups(device, with_subgroups, centre):
-    (name, *_) = check_op(
-        device, Normalise((1,), centre=centre), [normal((3, 403)) + 5], tolerance=2e-5
-    )
-    assert name.endswith("_g64s")
+def test_members_of_groups_fold_by_subgroups(device, monkeypatch, centre):
+    spec = Normalise((1,), centre=centre)
+    check_subgroups(device, monkeypatch, spec, [normal((3, 403)) + 5], tolerance=2e-5)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from harness import check_op, compare, normal, rng
+from harness import check_op, check_subgroups, compare, normal, rng
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reference_engines import onnx_result
@@ -18,7 +18,6 @@ from clnn.ops._functions import Step
 from clnn.ops._registry import Unsupported
 from clnn.ops.reduce import FOLDS, Reduce
 from clnn.runtime import session as session_module
-from clnn.runtime.device import select
 from clnn.types import BOOL, F16, F32, I32, TensorType
 
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
@@ -277,25 +276,14 @@ def test_every_small_shape(device, rows, length):
             check_op(device, Reduce(fn, axes, False), [x], orders={"i0": (2, 0, 1)})
 
 
-@pytest.fixture
-def with_subgroups(device, monkeypatch):
-    """Let sessions generate the code that they would for a GPU with subgroups."""
-    if not select(device).caps.subgroups:
-        pytest.skip("the device has no subgroups")
-    target = replace(GPU, features=frozenset({"subgroups"}))
-    monkeypatch.setattr(session_module, "target_of", lambda info: target)
-
-
 @pytest.mark.parametrize("fn", ["mean", "max", "min", "prod", "log_sum_exp"])
-def test_members_of_groups_fold_by_subgroups(device, with_subgroups, fn):
+def test_members_of_groups_fold_by_subgroups(device, monkeypatch, fn):
     x = normal((4, 501)) * np.float32(0.01) + 1
     x[1, 77], x[2, 500] = np.nan, np.inf
-    (name, *_) = check_op(device, Reduce(fn, (1,)), [x])
-    assert name.endswith("_g64s")
+    check_subgroups(device, monkeypatch, Reduce(fn, (1,)), [x])
 
 
-def test_integers_fold_by_subgroups(device, with_subgroups):
+def test_integers_fold_by_subgroups(device, monkeypatch):
     x = rng().integers(-1000, 1000, (3, 700)).astype(np.int32)
     for fn in ("sum", "max"):
-        (name, *_) = check_op(device, Reduce(fn, (1,)), [x])
-        assert name.endswith("_g64s")
+        check_subgroups(device, monkeypatch, Reduce(fn, (1,)), [x])

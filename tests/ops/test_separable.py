@@ -138,9 +138,10 @@ def test_a_band_that_does_not_fit_near_is_not_offered():
     assert not any(map(is_fused, names(Target("cpu", 16, 2, 256, 2**11))))
 
 
-def test_gpus_run_two_kernels():
+def test_gpus_have_kernels_of_their_own():
     found = names(Target("gpu", 4, 16, 256, 2**15))
-    assert found and all("+" in name for name in found)
+    assert any("+" in name for name in found)
+    assert all("separable_workgroup" in name for name in found if is_fused(name))
 
 
 def test_shapes_that_do_not_fit():

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from harness import check_op, normal, rng
+from harness import check_op, check_subgroups, normal, rng
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_engines import onnx_result
@@ -16,7 +15,6 @@ from clnn.ops._base import Target
 from clnn.ops._functions import Step
 from clnn.ops.softmax import Softmax
 from clnn.runtime import session as session_module
-from clnn.runtime.device import select
 from clnn.types import I32, TensorType
 
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
@@ -132,18 +130,8 @@ def test_every_small_shape(device, rows, length):
             check_op(device, Softmax(axes, log), [normal((rows, middle, length))])
 
 
-@pytest.fixture
-def with_subgroups(device, monkeypatch):
-    """Let sessions generate the code that they would for a GPU with subgroups."""
-    if not select(device).caps.subgroups:
-        pytest.skip("the device has no subgroups")
-    target = replace(GPU, features=frozenset({"subgroups"}))
-    monkeypatch.setattr(session_module, "target_of", lambda info: target)
-
-
 @pytest.mark.parametrize("log", [False, True])
-def test_members_of_groups_fold_by_subgroups(device, with_subgroups, log):
+def test_members_of_groups_fold_by_subgroups(device, monkeypatch, log):
     x = normal((3, 1003)) * 3
     x[1, 700], x[2] = np.nan, -np.inf
-    (name, *_) = check_op(device, Softmax((1,), log), [x])
-    assert name.endswith("_g64s")
+    check_subgroups(device, monkeypatch, Softmax((1,), log), [x])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from harness import check_op, normal, single_node
 
-from clnn.ops import _winograd_groups
+from clnn.ops import _winograd, _winograd_fused, _winograd_groups
 from clnn.ops._base import Target
 from clnn.ops._functions import Step
 from clnn.ops._groups import GroupTile, Split
@@ -156,6 +157,25 @@ def test_fused_kernels_fit_the_device():
         assert {v.launches[0].params["tile"].bk for v in made} == slices
 
 
+@pytest.mark.parametrize("pack", [
+    lambda w, m: _winograd_groups._packed(w, m, Split(0.0, SMALL)),
+    lambda w, m: _winograd_fused.pack(w, _winograd_fused.fused_tile(8)),
+    lambda w, m: _winograd.pack(w, _winograd.Plan(m, 6, 2, 8, 1, 96, 0.0)),
+], ids=["groups", "fused", "cpu"])  # fmt: skip
+def test_weights_are_packed_a_few_at_a_time(monkeypatch, pack):
+    """What is held besides the packed weights is small, however many there are."""
+    monkeypatch.setattr(_winograd, "AT_ONCE", 2**12)
+    weights = normal((1030, 100, 3, 3))
+    want = _winograd.transformed(weights, 2)
+    tracemalloc.start()
+    packed = pack(weights, 2)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.6 * packed.nbytes
+    assert np.isclose(np.abs(packed.astype(np.float64)).sum(), np.abs(want).sum(), rtol=1e-6)
+    assert np.count_nonzero(packed) == np.count_nonzero(want.astype(np.float32))
+
+
 # What is chosen
 
 
@@ -221,6 +241,15 @@ def test_scratch_memory_is_bounded():
     assert shape_of((1, 512, 1024, 1024), 512, 4) is None
     variants, candidates = offered((1, 512, 512, 512), 512)
     assert all("fused" in v.name for v in (*named(variants), *named(candidates)))
+
+
+def test_tiles_whose_parts_do_not_fit_take_no_place_of_others(monkeypatch):
+    """Wider vectors are offered with the best tile that fits."""
+    splits = [*(Split(0.0, SMALL, parts) for parts in (9, 8, 7, 6, 5)), Split(1.0, SMALL)]
+    monkeypatch.setattr(_winograd_groups, "group_tiles", lambda *_: splits)
+    monkeypatch.setattr(_winograd_groups, "MOST_BYTES", 4 * 16 * 9 * 16 * 4)
+    names = [v.name for v in offered((1, 16, 6, 6), 16)[1] if "workgroup_f2" in v.name]
+    assert sorted(n.split("_")[3] for n in names) == ["v1", "v2", "v4"]
 
 
 def test_scratch_memory_is_planned():

@@ -113,6 +113,22 @@ def test_a_kept_list_that_is_wrong_is_made_anew() -> None:
     assert "are listed in one process and missing in another" in done.stderr
 
 
+def test_a_first_driver_that_fails_leaves_the_others_usable(tmp_path: Path) -> None:
+    """The loader reads its folder once: what it found no platform in must not stay all there is."""
+    name = two()[0]
+    (tmp_path / "libgone.so").write_text("no library", "utf-8")
+    code = (
+        "from clnn.runtime import attach; from clnn.runtime.loader import setup\n"
+        "from clnn.runtime.vendors import Driver; from clnn.errors import DeviceError\n"
+        f"bad = {str(tmp_path / 'libgone.so')!r}; real = attach._registered\n"
+        "attach._registered = lambda name: Driver('b.icd', bad) if name == bad else real(name)\n"
+        "try: attach.platforms_of(bad); told = ''\n"
+        "except DeviceError as err: told = str(err)\n"
+        f"print(json.dumps([bad in told, runs(select({name!r}))]))"
+    )
+    assert answer(code) == [True, DOUBLED]
+
+
 def test_children_see_the_driver_of_their_device_alone(device: str) -> None:
     info = device_of(device)
     if not info.driver:
@@ -133,8 +149,9 @@ def test_what_is_no_driver_does_not_load(tmp_path: Path, monkeypatch: pytest.Mon
     made = loader.Setup(apart=(Driver("a.icd", "/x/liba.so"),))
     monkeypatch.setattr(attach, "setup", lambda: made)
     monkeypatch.setattr(attach, "_loaded", {})
+    monkeypatch.setattr(attach, "_begun", set())
     with pytest.raises(device.DeviceError, match="is no driver of this process"):
         attach.platforms_of("/x/libb.so")
-    monkeypatch.setattr(attach, "_loaded", {"/x/libother.so": []})
+    monkeypatch.setattr(attach, "_begun", {"/x/libother.so"})
     with pytest.raises(device.DeviceError, match=r"/x/liba.so does not load: .*clnn doctor"):
         attach.platforms_of("/x/liba.so")

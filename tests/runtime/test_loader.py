@@ -202,13 +202,32 @@ def test_a_driver_that_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_child_that_does_not_start_blames_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vetting, "run_python", lambda *_: ("", "cannot start a child process"))
-    assert vetting.crashing([Driver("good.icd", "/x/libgood.so")]) == {}
+    """Nor is that kept: the next one may start."""
+    driver = Driver("good.icd", "/x/libgood.so")
+    with monkeypatch.context() as patch:
+        patch.setattr(vetting, "run_python", lambda *_: ("", "cannot start a child process"))
+        assert vetting.vet([driver]) == [vetting.Vetted(driver)]
+    boot_that_dies(monkeypatch, "good.icd", "dict(listed=[dict(name='a')], alone=True)")
+    assert vetting.vet([driver]) == [vetting.Vetted(driver, "", ({"name": "a"},), True)]
 
 
 def test_a_driver_that_only_fails_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it lacked then it may have later."""
+    driver = Driver("bad.icd", "/x/libbad.so")
     boot_that_dies(monkeypatch, "bad.icd", "1 / 0")
-    assert vetting.crashing([Driver("bad.icd", "/x/libbad.so")]) == {}
+    assert vetting.crashing([driver]) == {}
+    boot_that_dies(monkeypatch, "bad.icd", "dict(listed=[dict(name='a')], alone=True)")
+    assert not vetting.vet([driver])[0].alone
+    late = time.time() + vetting.BAD_NEWS_S
+    monkeypatch.setattr(vetting.time, "time", lambda: late)
+    assert vetting.vet([driver])[0].alone
+
+
+def test_half_an_answer_is_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    half = '{"start": "devices"}\n{"listed": [{"na'
+    monkeypatch.setattr(vetting, "run_python", lambda *_: (half, "the driver crashed (SIGSEGV)"))
+    crashed = vetting.crashing([Driver("bad.icd", "/x/libbad.so")])
+    assert crashed == {"/x/libbad.so": "the driver crashed (SIGSEGV)"}
 
 
 def test_a_new_library_is_vetted_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,9 +21,11 @@ from sweeps.cases import Conv, Gemm, cases, sampled
 from sweeps.measure import Ceilings, Row, available, ceiling_of, fill
 from sweeps.report import markdown_table
 
-from clnn.errors import DeviceError
+from clnn.errors import BuildError, DeviceError
+from clnn.runtime import peak_mma
 from clnn.runtime.device import select
 from clnn.runtime.peak_mma import KINDS, check_products, product_rate
+from clnn.runtime.probe import Capability
 from clnn.runtime.profile import Row as Layer
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
@@ -82,6 +85,10 @@ def test_kernels_are_held_to_the_ceiling_of_their_units():
                   "", True)  # fmt: skip
     fill(row, layer, most)
     assert (row.of_rate, row.of_bandwidth, row.of_bound) == (0.25, 0.2, 0.25)
+    parts = Row("z", "f16")
+    named = {"variant": "gemm_mma_f16_nk_p4", "kernel": "workgroup_sum_p4_v4"}
+    fill(parts, replace(layer, **named), most)
+    assert (parts.ceiling, parts.kernel) == ("f16", "workgroup_sum_p4_v4")
     assert "| x | f16 | v | 1000.0 | 1000.0 | 20.0 | f16 | 25 % | 20 % | 25 % |" in "\n".join(
         markdown_table([row, Row("y", "f32", fault="it crashed")])
     )
@@ -99,6 +106,31 @@ def test_the_rate_of_tensor_cores_is_checked_or_refused(device):
     if not info.caps.ptx_mma:
         with pytest.raises(DeviceError, match=r"runs no mma\.sync"):
             product_rate(info, "f16")
+
+
+@needs_device
+def test_a_shape_that_does_not_run_is_passed_over_and_a_wrong_sum_is_not(monkeypatch):
+    from clnn.runtime.loader import load
+
+    info = select(usable_devices()[0])
+    able = replace(info, caps=replace(info.caps, ptx_mma=Capability(True)))
+    faults = {"2x8": load().RuntimeError("OUT_OF_RESOURCES"), "4x4_w8": BuildError("no")}
+
+    def rate(self, kernel):
+        for name, fault in faults.items():
+            if name in kernel.name:
+                raise fault
+        return float(kernel.params["mi"] * kernel.params["ni"])
+
+    monkeypatch.setattr(peak_mma._Warps, "rate", rate)
+    assert product_rate(able, "f16") == 32
+    faults["4x8"] = DeviceError("gives 7 for sums of 8")
+    with pytest.raises(DeviceError, match="gives 7"):
+        product_rate(able, "f16")
+    faults.clear()
+    faults["peak_mma"] = load().RuntimeError("OUT_OF_RESOURCES")
+    with pytest.raises(DeviceError, match=r"does not run on .*OUT_OF_RESOURCES"):
+        product_rate(able, "f16")
 
 
 @needs_device
@@ -157,6 +189,7 @@ def test_a_report_of_one_step_and_then_of_another(tmp_path):
     assert [s["name"] for s in found["steps"]] == ["sweep", "facts"]
     assert found["data"]["facts"]["local memory, KiB"]["declared"] >= 16
     assert found["data"]["facts"]["launches"]["alone_us"] > 0
+    assert found["data"]["facts"]["grids"] == {f"dimension {k}": True for k in range(3)}
 
 
 @needs_device
@@ -172,13 +205,27 @@ def test_a_whole_report(tmp_path):
     assert found["data"]["engines"]["results"][0]["rows"][0]["error"] < 1e-4
 
 
-def test_a_device_is_chosen_by_type_or_name():
-    devices = [{"index": 0, "type": "cpu", "platform": "PoCL", "name": "Xeon"},
+def test_a_device_is_chosen_by_index_type_or_name():
+    """A number is an index, though it be part of a name."""
+    devices = [{"index": 0, "type": "cpu", "platform": "PoCL", "name": "Xeon 6981"},
                {"index": 1, "type": "gpu", "platform": "NVIDIA CUDA", "name": "H100"}]  # fmt: skip
-    chosen = [gpu_report.choose(devices, w) for w in (None, "cpu", "h100", "1", "pocl", "amd")]
-    assert [c and c["index"] for c in chosen] == [1, 0, 1, 1, 0, None]
+    chosen = [
+        gpu_report.choose(devices, w) for w in (None, "cpu", "h100", "1", "pocl", "amd", "100")
+    ]
+    assert [c and c["index"] for c in chosen] == [1, 0, 1, 1, 0, None, None]
     assert gpu_report.choose(devices[:1], None) is devices[0]
     assert gpu_report.choose([], None) is None
+
+
+@pytest.mark.parametrize("python", ["no-such-python", "false"])
+def test_a_python_that_was_named_is_that_one_or_none(python):
+    command = ["sh", str(ROOT / "tools" / "gpu_report.sh"), "--help"]
+    env = {**os.environ, "PYTHON": python}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
+    assert done.returncode == 2 and f"PYTHON is {python}," in done.stderr and not done.stdout
+    env = {**os.environ, "PYTHON": "", "CLNN_VENV": sys.prefix}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
+    assert done.returncode == 0 and "--steps LIST" in done.stdout
 
 
 def test_no_device_and_wrong_use_end_at_once(tmp_path):

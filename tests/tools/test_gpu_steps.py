@@ -67,6 +67,13 @@ def test_a_step_that_crashes_goes_on_where_it_can(runner):
     assert runner.run(Step("c2", "C", python("import os; os.abort()"), 60)).code == -6
 
 
+def test_a_step_that_crashes_each_time_is_given_up(runner, monkeypatch):
+    monkeypatch.setattr(module, "MOST_AGAIN", 2)
+    step = Step("crash", "Crash", python("import os; os.abort()"), 60, again=("again",))
+    found = runner.run(step)
+    assert (found.status, found.code, len(found.commands)) == (FAILED, -6, 3)
+
+
 def test_time_left_over_goes_to_the_next_step(runner):
     given = []
 
@@ -122,6 +129,16 @@ def test_drivers_are_looked_for_only_where_no_gpu_is_listed(tmp_path, monkeypatc
     found = drivers.find({}, tmp_path)
     assert found.usable == [GPU] and found.env == {"OCL_ICD_VENDORS": str(tmp_path / "vendors")}
     assert str(library) in found.notes[0]
+    cpu = {**GPU, "type": "cpu"}
+    for without, usable in (([cpu], [cpu]), ([], [])):
+        monkeypatch.setattr(
+            drivers,
+            "devices_under",
+            lambda env, f, w=without: [] if "OCL_ICD_VENDORS" in env else w,
+        )
+        found = drivers.find({}, tmp_path)
+        assert found.usable == usable and bool(found.env) == (not usable)
+        assert ("left out" in found.notes[0]) == bool(usable)
     monkeypatch.setattr(drivers, "devices_under", lambda env, f: [])
     assert "is set" in drivers.find({"OCL_ICD_VENDORS": "/mine"}, tmp_path).notes[0]
     monkeypatch.setattr(drivers, "nvidia_libraries", lambda env: [])

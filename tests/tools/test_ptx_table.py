@@ -117,10 +117,11 @@ def test_a_tile_that_is_too_large_is_found(tool, compilers, tmp_path):
 
 
 def test_kernels_of_work_groups_fit_the_registers(tool, compilers, tmp_path):
-    """The first tile of both kinds, and the widest transforms of Winograd's, for both makers."""
+    """The first tile of each kind, and the widest transforms of Winograd's, for both makers."""
     made = dict(tool.work_groups())
     wanted = ["winograd_input_f4_v2", "winograd_output_f4_v2", "winograd_input_f2_v4"]
-    wanted += [next(n for n in made if n.startswith(k)) for k in ("gemm_work", "conv2d_work")]
+    kinds = ("gemm_work", "conv2d_work", "separable_work")
+    wanted += [next(n for n in made if n.startswith(k)) for k in kinds]
     rows = [(n, *found) for n in wanted for found in tool.on_nvidia(compilers, made[n], tmp_path)]
     rows += [(n, *found) for n in wanted for found in tool.on_amd(compilers, made[n], tmp_path)]
     assert not tool.complaints(rows) and len(rows) >= 10

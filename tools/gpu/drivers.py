@@ -61,11 +61,14 @@ def find(env: Mapping[str, str], folder: Path) -> Found:
         found.notes.append(why_none(env))
         return found
     vendors = register(libraries, folder / "vendors")
-    found.env = {"OCL_ICD_VENDORS": str(vendors)}
-    found.devices = devices_under({**env, **found.env}, folder)
+    added = {"OCL_ICD_VENDORS": str(vendors)}
+    now = Found(devices_under({**env, **added}, folder), added)
     listed = ", ".join(map(str, libraries))
-    found.notes.append(f"{listed}: registered in a folder of its own, OCL_ICD_VENDORS={vendors}.")
-    return found
+    if found.usable and not now.usable:
+        found.notes.append(f"{listed}: with it no device is usable, so it is left out.")
+        return found
+    now.notes.append(f"{listed}: registered in a folder of its own, OCL_ICD_VENDORS={vendors}.")
+    return now
 
 
 def devices_under(env: Mapping[str, str], folder: Path) -> list[dict[str, Any]]:

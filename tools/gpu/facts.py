@@ -29,6 +29,7 @@ from clnn.runtime.peak import probe_kernel
 from clnn.runtime.program import Device, program_binary
 
 LAUNCHES = 500
+GROUPS = 2**16 + 100  # more than 16 bits count
 KIB = 1024
 LOCAL_KIB = (16, 32, 48, 64, 96, 128, 160, 192, 227)
 QUERIES = (
@@ -183,6 +184,26 @@ def _fills(at: Opened, kernel: Any, words: int, more: list[Any]) -> bool:
     return bool((found == want.astype(np.uint32)).all())
 
 
+def grids(at: Opened) -> dict[str, bool]:
+    """Whether each dimension takes more groups than 16 bits count, as large images have."""
+    found = {}
+    for axis in range(3):
+        source = (f"__kernel void mark(__global uint *out)\n"
+                  f"{{\n    out[get_group_id({axis})] = get_group_id({axis}) + 1;\n}}\n")  # fmt: skip
+        size = tuple(GROUPS if a == axis else 1 for a in range(3))
+        found[f"dimension {axis}"] = _works(lambda s=source, n=size: _marks(at, s, n))
+    return found
+
+
+def _marks(at: Opened, source: str, size: tuple[int, ...]) -> bool:
+    out = at.cl.Buffer(at.device.context, at.cl.mem_flags.READ_WRITE, 4 * GROUPS)
+    at.cl.enqueue_fill_buffer(at.plain, out, np.uint32(0), 0, 4 * GROUPS)
+    at.build(source).mark(at.plain, size, (1, 1, 1), out)
+    found = np.empty(GROUPS, np.uint32)
+    at.cl.enqueue_copy(at.plain, found, out)
+    return bool((found == np.arange(1, GROUPS + 1)).all())
+
+
 def launches(at: Opened) -> dict[str, float]:
     """Microseconds: of enqueueing one kernel, of a kernel in a full queue, of one launch waited for."""
     kernel, target = at.empty()
@@ -253,8 +274,8 @@ def smi(at: Opened) -> dict[str, str]:
 # What may end the process comes last.
 FACTS: dict[str, Callable[[Opened], Any]] = {
     "identity": identity, "capabilities": capabilities, "nvidia-smi": smi, "launches": launches,
-    "timer": timer, "compiler": compiler, "local memory, KiB": local_memory,
-    "PTX trials": ptx_trials,
+    "timer": timer, "compiler": compiler, "grids": grids,
+    "local memory, KiB": local_memory, "PTX trials": ptx_trials,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typing import Any
 TAIL = 12  # lines of output that are kept of a step
 TICK_S = 20.0
 LEAST_S = 3.0  # with less than that, a step is not begun
+MOST_AGAIN = 20  # times that a step goes on after a crash
 GRACE_S = 10.0  # beyond its budget, for a step to end by itself
 DONE, FAILED, LATE, SKIPPED = "done", "failed", "out of time", "skipped"
 
@@ -90,7 +91,9 @@ class Runner:
             left = budget - (monotonic() - begin)
             code = self._process(step, arguments, outcome, left + GRACE_S)
             crashed = code is not None and (code < 0 or code > 128)
-            if not (crashed and step.again and left > LEAST_S):
+            left = budget - (monotonic() - begin)
+            more = left > LEAST_S and len(outcome.commands) <= MOST_AGAIN
+            if not (crashed and step.again and more):
                 break
             arguments = [*step.command(left), *step.again]
         outcome.seconds = round(monotonic() - begin, 1)

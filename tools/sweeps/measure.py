@@ -149,9 +149,12 @@ def error_of(case: Case, feed: Any, found: Any) -> float:
     return error if np.isfinite(error) else float("inf")
 
 
-def ceiling_of(kernel: str, dtype: str) -> str:
-    """Return the ceiling that a kernel is held to: its tensor cores', or float32's."""
-    found = re.search(r"_mma_(f16|bf16|tf32|s8)_", kernel)
+def ceiling_of(names: str, dtype: str) -> str:
+    """Return the ceiling that a layer is held to: its tensor cores', or float32's.
+
+    names: of its variant and its kernels, of which the slowest may only add up parts.
+    """
+    found = re.search(r"_mma_(f16|bf16|tf32|s8)_", names)
     if found:
         return found[1]
     return "" if dtype == "int8" else F32
@@ -161,7 +164,7 @@ def fill(row: Row, layer: Layer, most: Ceilings) -> None:
     """Fill in times, rates and shares from the profile of a layer."""
     row.variant, row.kernel, row.seconds = layer.variant, layer.kernel, layer.seconds
     row.gflops, row.gbytes = layer.gflops, layer.gbytes
-    row.ceiling = ceiling_of(layer.kernel, row.dtype)
+    row.ceiling = ceiling_of(f"{layer.variant} {layer.kernel}", row.dtype)
     rate = most.rates.get(row.ceiling, 0.0)
     if not layer.seconds:
         row.fault = "the device gave no time for the kernel"

@@ -17,8 +17,8 @@ import numpy as np
 from clnn.arith._base import FLOAT
 from clnn.arith.int8 import Int8
 from clnn.errors import SettingError
-from clnn.graph.ir import Graph, Node, check
-from clnn.graph.passes.dead import remove_dead
+from clnn.graph.ir import Graph, Node
+from clnn.graph.passes._stored import StoredGraph
 from clnn.graph.passes.linear import products_as_convolutions
 from clnn.ops._base import Array, ViewSpec
 from clnn.ops._conv_kernels import BIAS, FEW
@@ -27,7 +27,6 @@ from clnn.ops.eltwise import Eltwise
 from clnn.ops.pool import Pool
 from clnn.ops.reduce import Reduce
 from clnn.ops.resize import Resize
-from clnn.ops.storage import Convert, PortConvert
 from clnn.types import F32, I8, S8_LARGEST, DType, TensorType, stored_s8
 
 MOST_PRODUCTS = 2**16  # of a sum, so that it and its bias fit 32 bits
@@ -169,14 +168,11 @@ class _Scales:
         return stored_s8(max(most / S8_LARGEST, LEAST_SCALE) if most else 1.0)
 
 
-class _Quantising:
+class _Quantising(StoredGraph):
     def __init__(self, graph: Graph, ranges: Mapping[str, float]) -> None:
-        self.graph = graph
-        self.types, self.consts = dict(graph.types), dict(graph.consts)
+        super().__init__(graph)
         self.wanted = _wanted(graph)
         self.scales = _Scales(graph, ranges, self.wanted)
-        self.narrow: dict[str, DType] = {}
-        self.nodes: list[Node] = []
 
     def run(self) -> Graph:
         for node in self.graph.nodes:
@@ -186,11 +182,7 @@ class _Quantising:
             self.nodes.append(self._in_bytes(made) if takes_bytes(node, self.graph) else made)
             if small:
                 self.narrow |= {n: self.scales.stored(n) for n in node.outputs}
-        outputs = {public: self._given(n, False) for public, n in self.graph.outputs.items()}
-        made_graph = remove_dead(replace(self.graph, nodes=tuple(self.nodes), types=self.types,
-                                         consts=self.consts, outputs=outputs, stored=self.narrow))  # fmt: skip
-        stored = {n: t for n, t in self.narrow.items() if n in made_graph.types}
-        return check(replace(made_graph, stored=stored))
+        return self.finished(lambda name: self._given(name, False))
 
     def _input(self, node: Node, index: int, name: str | None, small: bool) -> str | None:
         if name is None or self.graph.types[name].dtype != F32:
@@ -205,20 +197,9 @@ class _Quantising:
         """Return the value that stands for `name` in bytes or in float32; makes it once."""
         if self.graph.types[name].dtype != F32 or (name in self.narrow) == small:
             return name
-        kind = "s8" if small else "f32"
-        made = f"{name}:{kind}"
-        if made in self.types:
-            return made
-        self.types[made] = self.types[name]
         if small:
-            self.narrow[made] = self.scales.stored(name)
-        if name in self.graph.consts:
-            self.consts[made] = self.graph.consts[name]
-            return made
-        port = name in self.graph.inputs or (not small and name in self.graph.outputs.values())
-        spec = PortConvert() if port else Convert()
-        self.nodes.append(Node(f"to_{kind}:{name}", spec, (name,), (made,), f"{name} as {kind}"))
-        return made
+            return self.converted(name, "s8", self.scales.stored(name))
+        return self.converted(name, "f32", None)
 
     def _in_bytes(self, node: Node) -> Node:
         """Return a convolution with weights in bytes."""

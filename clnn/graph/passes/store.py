@@ -12,11 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from clnn.graph.ir import Graph, Node, check
-from clnn.graph.passes.dead import remove_dead
+from clnn.graph.ir import Graph, Node
+from clnn.graph.passes._stored import StoredGraph
 from clnn.logs import log
 from clnn.ops._base import ViewSpec
-from clnn.ops.storage import Convert, PortConvert
 from clnn.types import F32, DType, narrow, widen
 
 
@@ -25,12 +24,10 @@ def store_as(graph: Graph, stored: DType) -> Graph:
     return graph if stored == F32 else _Storing(graph, stored).run()
 
 
-class _Storing:
+class _Storing(StoredGraph):
     def __init__(self, graph: Graph, stored: DType) -> None:
-        self.graph, self.stored = graph, stored
-        self.types, self.consts = dict(graph.types), dict(graph.consts)
-        self.narrow: dict[str, DType] = {}
-        self.nodes: list[Node] = []
+        super().__init__(graph)
+        self.stored = stored
 
     def run(self) -> Graph:
         for node in self.graph.nodes:
@@ -38,13 +35,7 @@ class _Storing:
             inputs = tuple(n if n is None else self.given(n, small) for n in node.inputs)
             self.nodes.append(replace(node, inputs=inputs))
             self.narrow |= {n: self.stored for n in node.outputs if small and self.real(n)}
-        outputs = {public: self.given(n, False) for public, n in self.graph.outputs.items()}
-        made = replace(self.graph, nodes=tuple(self.nodes), types=self.types, consts=self.consts,
-                       outputs=outputs, stored=self.narrow)  # fmt: skip
-        made = remove_dead(made)
-        return check(
-            replace(made, stored={n: t for n, t in self.narrow.items() if n in made.types})
-        )
+        return self.finished(lambda name: self.given(name, False))
 
     def real(self, name: str) -> bool:
         return self.graph.types[name].dtype == F32
@@ -72,17 +63,6 @@ class _Storing:
         """Return the value that stands for `name` in the storage asked for; makes it once."""
         if not self.real(name) or (name in self.narrow) == small:
             return name
-        kind = self.stored.name if small else "f32"
-        made = f"{name}:{kind}"
-        if made in self.types:
-            return made
-        self.types[made] = self.types[name]
         if small:
-            self.narrow[made] = self.stored
-        if name in self.graph.consts:
-            self.consts[made] = self.graph.consts[name]
-            return made
-        port = name in self.graph.inputs or (not small and name in self.graph.outputs.values())
-        spec = PortConvert() if port else Convert()
-        self.nodes.append(Node(f"to_{kind}:{name}", spec, (name,), (made,), f"{name} as {kind}"))
-        return made
+            return self.converted(name, self.stored.name, self.stored)
+        return self.converted(name, "f32", None)
