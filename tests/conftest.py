@@ -68,13 +68,13 @@ def _each_value(cases: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def _values(item: pytest.Item) -> set[str]:
-    """Return names and value of each parametrisation of a case, but for the device."""
+    """Return names and value of each parametrisation of a case, none first, less the device."""
     params = dict(item.callspec.params)  # type: ignore[attr-defined]
     marks = [mark.args[0] for mark in item.iter_markers("parametrize")]
     lists = [m.replace(" ", "").split(",") if isinstance(m, str) else list(m) for m in marks]
     together = {name for names in lists for name in names}
     lists += [[name] for name in params if name not in together and name != "device"]
-    return {repr([(name, params.get(name)) for name in names]) for names in lists}
+    return {repr([(name, params.get(name)) for name in names]) for names in [[], *lists]}
 
 
 def _turn(test: str, number: int, turns: int) -> int:
