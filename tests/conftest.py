@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from common import ROOT, usable_devices
+from dealing import deal
 
-FAMILY = 8  # cases of a test on one device, from which on the devices share them
 _CACHE = ROOT / ".cache" / "tests"
 os.environ.setdefault("CLNN_BUILD_JOBS", "1")  # the test workers are the parallelism
 os.environ.setdefault("CLNN_CACHE_DIR", str(_CACHE / "clnn"))
@@ -26,23 +26,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "exhaustive" in item.keywords:
             item.add_marker(skip)
-    _deal(items)
-
-
-def _deal(items: list[pytest.Item]) -> None:
-    """Deal the cases of large families out to the devices: each case runs on one of them."""
-    families: dict[str, dict[str, list[pytest.Item]]] = {}
-    for item in items:
-        device = getattr(item, "callspec", None) and item.callspec.params.get("device")
-        if isinstance(device, str):
-            family = f"{item.path}::{getattr(item, 'originalname', item.name)}"
-            families.setdefault(family, {}).setdefault(device, []).append(item)
-    skip = pytest.mark.skip(reason="runs on another device: pass --long")
-    for family in families.values():
-        for turn, cases in enumerate(family.values()):
-            for number, item in enumerate(cases if len(cases) >= FAMILY else ()):
-                if number % len(family) != turn:
-                    item.add_marker(skip)
+    if not config.getoption("--device"):
+        deal(items)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -67,22 +67,29 @@ def network(tmp_path_factory):
     return path
 
 
-@pytest.fixture
-def wrong_relu(monkeypatch):
-    """Kernels that compute |x| for relu; references stay right."""
+def spoil(patch):
+    """Let kernels compute |x| for relu; references stay right."""
     right = eltwise.walk
 
     def wrong(name, problem, steps):
         return right(name, problem, [Step("abs") if s.fn == "relu" else s for s in steps])
 
-    monkeypatch.setattr(eltwise, "walk", wrong)
+    patch.setattr(eltwise, "walk", wrong)
     common = _conv_kernels.common
 
     def wrong_common(spec, problem):
         steps = tuple(Step("abs") if s.fn == "relu" else s for s in spec.steps)
         return {**common(spec, problem), "steps": steps}
 
-    monkeypatch.setattr(_conv_kernels, "common", wrong_common)
+    patch.setattr(_conv_kernels, "common", wrong_common)
+
+
+@pytest.fixture(scope="module")
+def wrong_report(network, any_device):
+    """The report, by layer and with a bisection, of a network with a wrong relu."""
+    with pytest.MonkeyPatch.context() as patch:
+        spoil(patch)
+        return clnn.verify(network, "reference", any_device, per_layer=True, bisect=True)
 
 
 @pytest.mark.parametrize("against", ENGINES)
@@ -100,7 +107,8 @@ def test_a_right_network_passes_whole_and_by_layer(network, device, against):
 
 
 @pytest.mark.parametrize("against", ENGINES)
-def test_a_wrong_kernel_is_found(network, any_device, wrong_relu, against):
+def test_a_wrong_kernel_is_found(network, any_device, monkeypatch, against):
+    spoil(monkeypatch)
     report = clnn.verify(network, against, any_device, per_layer=True)
     assert not report
     assert not report.outputs[0].passed
@@ -113,20 +121,21 @@ def test_a_wrong_kernel_is_found(network, any_device, wrong_relu, against):
     assert "reproduce: clnn verify" in text
 
 
-def test_only_the_guilty_layer_is_wrong_by_itself(network, any_device, wrong_relu):
-    report = clnn.verify(network, "reference", any_device, per_layer=True)
-    assert [layer.node for layer in report.layers if not layer.passed] == ["rectify"]
-    late = next(layer for layer in report.layers if layer.node == "third")
+def test_only_the_guilty_layer_is_wrong_by_itself(wrong_report):
+    layers = wrong_report.layers
+    assert [layer.node for layer in layers if not layer.passed] == ["rectify"]
+    late = next(layer for layer in layers if layer.node == "third")
     assert not late.total.passed
     assert late.own.passed
 
 
-def test_bisection_finds_a_wrong_kernel(network, any_device, wrong_relu):
-    found = clnn.verify(network, "reference", any_device, bisect=True).bisection
+def test_bisection_finds_a_wrong_kernel_by_few_networks(wrong_report):
+    found = wrong_report.bisection
     assert found.node == "first"
     assert "rectify" in found.origin
     assert not found.alone.passed
     assert "its kernel is wrong" in found.verdict
+    assert found.compiled <= 7
 
 
 def test_bisection_tells_a_wrong_memory_plan_from_a_wrong_kernel(network, any_device, monkeypatch):
@@ -144,19 +153,13 @@ def test_bisection_tells_a_wrong_memory_plan_from_a_wrong_kernel(network, any_de
     assert "memory is shared wrongly" in found.verdict
 
 
-def test_bisection_compiles_few_networks(network, any_device, wrong_relu):
-    found = clnn.verify(network, "reference", any_device, bisect=True).bisection
-    assert found.compiled <= 7
-
-
-def test_report_as_data(network, any_device, wrong_relu):
+def test_report_as_data(wrong_report):
     import json
 
-    report = clnn.verify(network, "reference", any_device, per_layer=True, bisect=True)
-    data = json.loads(json.dumps(report.to_dict()))
+    data = json.loads(json.dumps(wrong_report.to_dict()))
     assert data["passed"] is False
     assert data["first_diverging"] == "rectify"
-    assert data["bisection"]["verdict"] == report.bisection.verdict
+    assert data["bisection"]["verdict"] == wrong_report.bisection.verdict
 
 
 def test_the_command_repeats_the_comparison(network, any_device):

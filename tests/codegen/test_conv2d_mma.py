@@ -11,6 +11,8 @@ from clnn.layout import TensorLayout, channels_last
 from clnn.ops._mma import MmaTile, mma_conv_params
 from clnn.ops._window import Window
 
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
 SAME = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
 POINT = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))
 WIDE = Window((2, 3), (2, 1), (1, 2), (1, 2), (0, 2))

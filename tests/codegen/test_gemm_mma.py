@@ -16,6 +16,8 @@ from clnn.errors import TemplateError
 from clnn.ops._functions import Step
 from clnn.ops._mma import MmaProduct, MmaTile, mma_params
 
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
 SMALL = {"f16": 32, "bf16": 32, "tf32": 16, "s8": 64}  # bk
 
 

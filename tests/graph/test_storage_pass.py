@@ -22,6 +22,8 @@ from clnn.runtime.profile import work_of
 from clnn.types import STORAGE, STORED_BF16, STORED_F16
 from clnn.verification.reference import reference_values
 
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
 F16, BF16 = clnn.Options(dtype="f16"), clnn.Options(dtype="bf16")
 MODELS = ROOT.parent / "shared" / "models"
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
 from harness import normal
-from quantised import check_graph, convolution, single
+from quantised import check_graph, convolution, dp4a_in_c, single
 from simulator import DEVICE
 from table import put
 
@@ -14,16 +19,20 @@ from clnn.ops.conv2d import Conv2d
 from clnn.ops.eltwise import Eltwise
 from clnn.ops.pool import Pool
 from clnn.ops.reduce import Reduce
+from clnn.runtime import merged, session, state
 
 NHWC = (0, 2, 3, 1)
 SAME3 = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
 ADD = (Step("add", operand=3), Step("relu"))
 
 
-def convolve(channels: tuple[int, int], group: int, result: float, bias: float = 1.0) -> None:
+def convolve(
+    channels: tuple[int, int], group: int, result: float, bias: float = 1.0, only: str = ""
+) -> None:
     """Check a padded 3x3 convolution with a residual in bytes.
 
     channels: in and out. bias: about how large it is; a large one needs sums of integers.
+    only: part of a variant's name.
     """
     from clnn.plan.layouts import Hints
 
@@ -32,7 +41,22 @@ def convolve(channels: tuple[int, int], group: int, result: float, bias: float =
     arrays = [normal(shape, k) for k, shape in enumerate(shapes)]
     arrays[2] *= bias
     graph = convolution(Conv2d(SAME3, group, ADD), arrays, (1, 2), {3: 0.03}, result)
-    check_graph(DEVICE, graph, arrays, hints=Hints({}, {"i3:bytes": NHWC}))
+    check_graph(DEVICE, graph, arrays, only=only, hints=Hints({}, {"i3:bytes": NHWC}))
+
+
+def by_dp4a() -> None:
+    """Check the kernel with NVIDIA's instruction, a function of what it does in its place."""
+    target, render = session.target_of(None), session.render
+    target = replace(target, features=target.features | {"ptx_dp4a"})
+
+    def in_c(template: str, params: Any) -> str:
+        return dp4a_in_c(render(template, params))[0]
+
+    with ExitStack() as stack:
+        for module in (merged, session, state):
+            stack.enter_context(mock.patch.object(module, "render", in_c))
+        stack.enter_context(mock.patch.object(session, "target_of", lambda info: target))
+        convolve((8, 9), 1, 0.2, only="_dp4a4_")
 
 
 def alone(graph: Graph, off: float = 0.0) -> None:
@@ -46,6 +70,7 @@ X, Y = normal((1, 9, 5, 6)), normal((1, 9, 5, 6), 1)
 POOL = Window((3, 3), (2, 2), (1, 1), (1, 1), (1, 1))
 SUM = Eltwise((Step("add", operand=1), Step("relu")))
 put("int8_lots", lambda: convolve((8, 9), 1, 0.2))
+put("int8_dp4a", by_dp4a, targets=("gpu",))
 put("int8_one_by_one", lambda: convolve((6, 5), 1, 0.0))
 put("int8_integers", lambda: convolve((6, 5), 1, 0.0, 1e6))
 put("int8_depthwise", lambda: convolve((9, 9), 9, 0.1))

@@ -30,25 +30,50 @@ TRACKED = {"cpu": replace(TARGETS["cpu"], vector=8), "gpu": TARGETS["gpu"]}
 POISON = 0xFF
 
 
+class NothingNew(BaseException):
+    """Kernels are not built: what they consist of has been run before."""
+
+
 class Simulator:
-    """What is planned for (`target`), and which templates and lines of them were rendered."""
+    """What is planned for (`target`), and which templates and lines of them were rendered.
+
+    sparing: programs are built only where a rendering went through a line of a template that no
+    rendering at `place` went through before; else NothingNew is raised.
+    """
 
     def __init__(self) -> None:
         self.target = TARGETS["cpu"]
+        self.sparing = False
+        self.place = ""
         self.rendered: set[str] = set()
         self.sources: set[str] = set()
         self.lines: dict[str, set[int]] = {}
+        self._met: set[tuple[str, str, int]] = set()
+        self._new = False
 
     def render(self, plain: Callable[..., str], template: str, params: Mapping[str, Any]) -> str:
         """Render, and note the template and the lines of all templates that took part.
 
         Oclgrind does not know of reads ahead: only their addresses are left.
         """
-        with _watched(self.lines):
+        lines: dict[str, set[int]] = {}
+        with _watched(lines):
             text = plain(template, params).replace("__builtin_prefetch", "(void)")
         self.rendered.add(template)
-        self.sources.add(text)
+        for module, numbers in lines.items():
+            self.lines.setdefault(module, set()).update(numbers)
+            met = {(self.place, module, number) for number in numbers}
+            self._new |= not met <= self._met
+            self._met |= met
         return text
+
+    def build(self, plain: Callable[..., None], device: Any, sources: Mapping[str, str]) -> None:
+        """Build programs and note them. Raises NothingNew."""
+        if self.sparing and not self._new:
+            raise NothingNew
+        self._new = False
+        self.sources.update(sources.values())
+        plain(device, sources)
 
 
 def install(fill: bool) -> Simulator:
@@ -68,7 +93,14 @@ def install(fill: bool) -> Simulator:
     session.target_of = lambda info: simulator.target
     # Sessions share one context, and so the programs that are built already.
     program.Device.open = staticmethod(functools.cache(program.Device.open))  # type: ignore[method-assign]
+    program.Device.build = functools.partialmethod(  # type: ignore[assignment, method-assign]
+        _build, simulator, program.Device.build
+    )
     return simulator
+
+
+def _build(device: Any, simulator: Simulator, plain: Callable[..., None], sources: Any) -> None:
+    simulator.build(plain, device, sources)
 
 
 def _skip_the_probe() -> None:

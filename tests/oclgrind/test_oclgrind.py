@@ -30,6 +30,7 @@ Oclgrind - OpenCL runtime error detected
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mode", gate.MODES)
 def test_every_template_is_clean(mode, tmp_path):
+    """The short form goes through each line of each template, all shapes are for the long one."""
     result = gate.run(mode, tmp_path)
     assert not gate.complaints(result) + gate.incomplete(result)
 

@@ -32,7 +32,7 @@ def run_on_device(names, device, monkeypatch):
 
 
 @pytest.mark.parametrize("names", chunks(suite.sample(LISTED)))
-def test_some_of_each_operator_on_every_device(names, device, monkeypatch):
+def test_some_of_each_operator(names, device, monkeypatch):
     run_on_device(names, device, monkeypatch)
 
 

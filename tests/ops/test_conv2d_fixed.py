@@ -13,6 +13,8 @@ from clnn.errors import DTypeError, PlanError, ShapeError
 from clnn.ops._window import Window
 from clnn.ops.conv2d import Conv2d
 
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
 SAME = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
 LOTS = ("_vnni4", "_plain4", "_vnni2", "_plain2", "_wide2", "_plainwide2")
 POINT = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))

@@ -6,13 +6,12 @@ sigmoid, and averages, may be off by one step of what is stored.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from harness import check_memory, normal, rng, single_node, variant_names
-from quantised import as_stored, check_graph, convolution, in_bytes, single
+from quantised import as_stored, check_graph, convolution, dp4a_in_c, in_bytes, single
 
 from clnn.arith.int8 import EXACT, Int8
 from clnn.codegen.render import render
@@ -32,6 +31,8 @@ from clnn.runtime import merged, session, state
 from clnn.runtime.device import select
 from clnn.runtime.session import Session, target_of
 from clnn.types import F32, I8, S8_LARGEST, narrow, stored_s8
+
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
 
 LOTS = ("_vnni4", "_plain4")
 RELU, ADD = (Step("relu"),), (Step("add", operand=3), Step("relu"))
@@ -81,29 +82,17 @@ def test_every_variant_is_exact(device, name):
     assert any(any(lot in n for lot in LOTS) for n in ran) == lots
 
 
-DP4A = re.compile(
-    r'__asm__\("dp4a.u32.s32 %0, %1, %2, %0;" : "\+r"\(sum_\) : "r"\(([\w.]+)\), "r"\(([\w.]+)\)\);'
-)
-FOUR = """int four(int a, int b)
-{
-    const uchar4 x = as_uchar4(a);
-    const char4 y = as_char4(b);
-    return x.s0 * y.s0 + x.s1 * y.s1 + x.s2 * y.s2 + x.s3 * y.s3;
-}
-"""
-
-
 @pytest.mark.parametrize("name", ["lots", "residual"])
 def test_nvidias_instruction(device, name, monkeypatch):
     """The kernels with dp4a, a function of what the instruction does in its place."""
     met, whole = [], []
 
     def without_ptx(template, params):
-        text, count = DP4A.subn(r"sum_ += four(\1, \2);", render(template, params))
+        text, count = dp4a_in_c(render(template, params))
         met.append(count)
         if count:
             whole.append("0x80808080" in text and "int v; } __attribute__((packed))" not in text)
-        return FOUR + text if count else text
+        return text
 
     def target(info):
         found = target_of(info)

@@ -18,6 +18,8 @@ from clnn.runtime.device import select
 from clnn.runtime.session import Session
 from clnn.types import BOOL, TensorType
 
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("exclusive,reverse", [(0, 0), (1, 0), (0, 1), (1, 1)])

@@ -12,6 +12,8 @@ from clnn.ops.separable import Separable
 from clnn.plan.schedule import make_plan
 from clnn.types import TensorType
 
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
 CONSTS = (1, 2, 3, 4)
 NHWC = {"i0": (0, 2, 3, 1), "o0": (0, 2, 3, 1)}
 PLAIN = {"o0": (0, 1, 2, 3)}

@@ -26,6 +26,8 @@ from clnn.runtime.device import select
 from clnn.runtime.session import Session
 from clnn.types import STORED_F16, TensorType
 
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
 GPU = Target("gpu", vector=4, compute_units=16, max_work_group=256, local_bytes=32768)
 SMALL = GroupTile(16, 16, 2, 2, 8, 2, 4)
 ONE_STAGE = GroupTile(32, 32, 4, 4, 16, 1, 0)

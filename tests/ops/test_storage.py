@@ -26,6 +26,8 @@ from clnn.runtime.device import select
 from clnn.runtime.session import Session
 from clnn.types import STORAGE, STORED_BF16, STORED_F16, narrow, widen
 
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
 DTYPES = ("f16", "bf16")
 NHWC = {"i0": (0, 2, 3, 1), "o0": (0, 2, 3, 1)}
 

@@ -26,6 +26,8 @@ from clnn.runtime.device import select
 from clnn.runtime.session import Session
 from clnn.types import STORAGE, TensorType
 
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
 BK = {"f16": 32, "bf16": 32, "tf32": 16, "s8": 64}
 NHWC = (0, 2, 3, 1)
 RELU, ADD = (Step("relu"),), (Step("add", operand=3), Step("relu"))

@@ -19,6 +19,8 @@ from clnn.ops.conv2d import Conv2d
 from clnn.plan.schedule import make_plan
 from clnn.runtime import session as session_module
 
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
 LARGE = Target("gpu", 4, 32, 256, 49152)
 SMALL = GroupTile(8, 16, 2, 2, 8, 2, 4)

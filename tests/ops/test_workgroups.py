@@ -24,6 +24,8 @@ from clnn.runtime.device import select
 from clnn.runtime.session import Session
 from clnn.types import TensorType
 
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
 SMALL = GroupTile(16, 16, 2, 2, 8, 2, 4)
 TILES = {
@@ -262,16 +264,26 @@ DEPTHWISE = [
 ]
 
 
-@pytest.mark.parametrize("geometry,channels,size", DEPTHWISE)
-def test_depthwise(device, geometry, channels, size):
-    """Tiles of columns are spread over work-items, and the last one lies over its neighbour."""
+def depthwise(device, geometry, channels, size, **how):
+    """Check tiles of columns that are spread over work-items; the last lies over its neighbour."""
     shape, steps = (2, channels, *size), (Step("add", operand=3), Step("relu"))
     win = WINDOWS[geometry]
     extra = [normal((2, channels, *win.output(size)), 5)]
-    how = {"only": "depthwise", "border": 2, "every": geometry == "same"}
+    how = {"only": "depthwise", "border": 2} | how
     orders = {"i3": (0, 2, 3, 1)}
     names = convolve(device, shape, channels, win, channels, steps, extra, orders=orders, **how)
     assert all("spread" in name for name in names)
+
+
+@pytest.mark.parametrize("geometry,channels,size", DEPTHWISE)
+def test_depthwise(device, geometry, channels, size):
+    depthwise(device, geometry, channels, size)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("geometry,channels,size", DEPTHWISE)
+def test_every_tile_of_depthwise(device, geometry, channels, size):
+    depthwise(device, geometry, channels, size, every=True)
 
 
 # What is chosen

@@ -15,6 +15,8 @@ import clnn
 from clnn.errors import PlanError
 from clnn.plan.schedule import ConstArg
 
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
 
 @pytest.mark.parametrize("merge", [True, False], ids=["joined", "apart"])
 def test_a_session_keeps_no_constants(device, merge):

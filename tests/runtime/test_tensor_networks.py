@@ -23,6 +23,8 @@ from clnn.runtime.session import Session
 from clnn.runtime.target import INSTRUCTIONS, tensor_cores
 from clnn.verification.reference import reference_values
 
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
 # Each of some eight results on the way is rounded by half a unit, operands of TF32 too.
 LIMITS = {"tf32": 8 * 2.0**-11, "f16": 8 * 2.0**-11, "bf16": 8 * 2.0**-8}
 

@@ -28,6 +28,8 @@ from clnn.runtime.peak_mma import KINDS, check_products, product_rate
 from clnn.runtime.probe import Capability
 from clnn.runtime.profile import Row as Layer
 
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
 needs_device = pytest.mark.skipif(not usable_devices(), reason="no usable OpenCL device")
 
 

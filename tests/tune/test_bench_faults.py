@@ -23,6 +23,8 @@ from clnn.tune.signature import signature
 from clnn.tune.store import TuningStore
 from clnn.tune.tuner import LEFT_OVER, Wish, tune_graph
 
+pytestmark = pytest.mark.dealt  # starts many processes
+
 LIMITS = Limits(run_s=5.0, jobs=2)
 BAD = [mode for mode in MODES if mode not in ("right", "slow")]
 SAID = {

@@ -26,6 +26,8 @@ from clnn.tune.signature import signature
 from clnn.tune.task import tasks_of
 from clnn.types import STORAGE, narrow, widen
 
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
 
 def plan_of(info: DeviceInfo, name: str, dtype: str) -> Plan:
     """Plan a small graph of one op, stored as `dtype` says."""
