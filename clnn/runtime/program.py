@@ -56,7 +56,7 @@ class Device:
     """An opened device: its description, context, and the programs built on it.
 
     Programs stay referenced here for as long as kernels of them may be used. `from_cache`: sources
-    whose binary was in the cache. `spills`: sources built here that lack registers, and what of it.
+    whose binary was in the cache. `spills`: sources that lack registers, and what their build told.
     """
 
     info: DeviceInfo
@@ -107,6 +107,8 @@ class Device:
         if entry is None or not self._load(source, entry.payload):
             return False
         self.counts.cached += 1
+        if told := entry.meta.get("spills"):
+            self.spills[source] = str(told)
         self.from_cache.add(source)
         return True
 
@@ -128,7 +130,7 @@ class Device:
             binary = program_binary(self.programs[source])
         about = {"title": title, "device": self.info.name}
         if told := self.spills.get(source):
-            log.warning("kernel %s: %s; `clnn tune` looks for a faster one", title, told)
+            log.info("kernel %s: %s", title, told)
             about["spills"] = told
         if binary:
             self.store.put(self.key(source), binary, dict(about))

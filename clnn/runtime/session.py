@@ -10,12 +10,12 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from clnn.codegen.render import render
 from clnn.errors import DeviceLostError, DTypeError, InputNameError, SettingError, ShapeError
 from clnn.graph.ir import Graph
 from clnn.layout import TensorLayout
@@ -31,6 +31,7 @@ from clnn.runtime.merged import Places, Planned, launches_of, segments_of
 from clnn.runtime.probe import CAPABILITY_NAMES
 from clnn.runtime.profile import Profile
 from clnn.runtime.program import Device
+from clnn.runtime.settle import settled, sources_of
 from clnn.runtime.state import ExecutionState, Joined, Memory, one_arena
 from clnn.runtime.stream import Stream
 from clnn.runtime.target import allowed, products, tensor_cores
@@ -105,11 +106,13 @@ class Session:
         separate = (options.arena or setting("CLNN_ARENA")) == "separate"
         target = allowed(target_of(info), options)
         self._products = products(target, options)
-        self._plan = make_plan(graph, target, choose, separate=separate, guard=options.guard,
-                               hints=hints)  # fmt: skip
+        plan_by = partial(make_plan, graph, target, separate=separate, guard=options.guard,
+                          hints=hints)  # fmt: skip
+        self._plan = plan_by(choose)
         planned = time.perf_counter()
         self._device = Device.open(info)
         trim()
+        self._plan = settled(self._plan, plan_by, choose, self._device)
         self._bindings: dict[str, InputBinding] = {}
         self._local = threading.local()
         self._timed = int(setting("CLNN_DEBUG")) >= 2
@@ -120,7 +123,7 @@ class Session:
         packed = time.perf_counter()
         self._joined = self._join() if merge else None
         self._clocked: Joined | None = None
-        self._device.build(_sources(self._plan, self._joined))
+        self._device.build(sources_of(self._plan, self._joined))
         self._idle: queue.LifoQueue[ExecutionState] = queue.LifoQueue()
         self._made = [self._new_state()]
         self._idle.put(self._made[0])
@@ -156,7 +159,7 @@ class Session:
         joined = self._joined
         if timed:
             joined = None if separate else self._timed_joined()
-            self._device.build(_sources(self._plan, joined))
+            self._device.build(sources_of(self._plan, joined))
         state = ExecutionState(self._device, self._plan, self._constants, joined, timed)
         for binding in self._bindings.values():
             state.bind(binding.port, Memory(binding.buffer, 0))
@@ -389,23 +392,6 @@ class Session:
         ins = ", ".join(f"{p.name}: {p.type!r}" for p in self._plan.inputs)
         outs = ", ".join(f"{p.name}: {p.type!r}" for p in self._plan.outputs)
         return f"<clnn.Session on {self._device.info.title}: ({ins}) -> ({outs})>"
-
-
-def _sources(plan: Plan, joined: Joined | None) -> dict[str, str]:
-    """Return kernel title -> source for every launch (equal sources once)."""
-    found: dict[str, str] = {}
-    segments = [*joined.first, *joined.run] if joined else []
-    for segment in segments:
-        if segment.merged is not None:
-            found.setdefault(segment.merged.source, segment.title)
-    alone = [one.launch for s in segments if s.merged is None for one in s.launches]
-    for planned in plan.launches if joined is None else alone:
-        source = render(planned.launch.template, planned.launch.params)
-        found.setdefault(source, str(planned.launch.params["name"]))
-    titles: dict[str, str] = {}
-    for number, (source, name) in enumerate(found.items()):
-        titles[f"{name}#{number}"] = source
-    return titles
 
 
 def _check_array(port: Port, given: Any) -> Array:

@@ -19,7 +19,7 @@ from clnn.ops.conv2d import Conv2d
 from clnn.ops.eltwise import Eltwise
 from clnn.ops.pool import Pool
 from clnn.ops.reduce import Reduce
-from clnn.runtime import merged, session, state
+from clnn.runtime import merged, session, settle, state
 
 NHWC = (0, 2, 3, 1)
 SAME3 = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
@@ -46,14 +46,14 @@ def convolve(
 
 def by_dp4a() -> None:
     """Check the kernel with NVIDIA's instruction, a function of what it does in its place."""
-    target, render = session.target_of(None), session.render
+    target, render = session.target_of(None), settle.render
     target = replace(target, features=target.features | {"ptx_dp4a"})
 
     def in_c(template: str, params: Any) -> str:
         return dp4a_in_c(render(template, params))[0]
 
     with ExitStack() as stack:
-        for module in (merged, session, state):
+        for module in (merged, settle, state):
             stack.enter_context(mock.patch.object(module, "render", in_c))
         stack.enter_context(mock.patch.object(session, "target_of", lambda info: target))
         convolve((8, 9), 1, 0.2, only="_dp4a4_")

@@ -27,7 +27,7 @@ from clnn.ops.resize import Resize
 from clnn.ops.storage import Convert
 from clnn.options import Options
 from clnn.plan.layouts import Hints
-from clnn.runtime import merged, session, state
+from clnn.runtime import merged, session, settle, state
 from clnn.runtime.device import select
 from clnn.runtime.session import Session, target_of
 from clnn.types import F32, I8, S8_LARGEST, narrow, stored_s8
@@ -98,7 +98,7 @@ def test_nvidias_instruction(device, name, monkeypatch):
         found = target_of(info)
         return replace(found, features=found.features - {"x86_vnni"} | {"ptx_dp4a"})
 
-    for module in (session, state, merged):
+    for module in (settle, state, merged):
         monkeypatch.setattr(module, "render", without_ptx)
     monkeypatch.setattr(session, "target_of", target)
     spec, _, stored, result = CASES[name]

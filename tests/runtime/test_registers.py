@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 
 import pytest
+from small_graphs import Builder
 
 from clnn.cache.store import Store
+from clnn.plan.schedule import first_variant, make_plan
 from clnn.runtime import program as module
 from clnn.runtime import registers, trial_child
 from clnn.runtime.device import select
 from clnn.runtime.program import Device, child_build, options_of
 from clnn.runtime.registers import Registers, of_log, spills_of
+from clnn.runtime.session import target_of
+from clnn.runtime.settle import settled
 
 ROOM = """
 ptxas info    : 0 bytes gmem
@@ -60,7 +65,7 @@ def opened(device, tmp_path):
 def test_a_build_tells_it_and_keeps_it(opened, monkeypatch, caplog, log, told):
     monkeypatch.setattr(registers, "build_log", lambda *_: log)
     source = SOURCE.format(name="twice")
-    with caplog.at_level(logging.WARNING, "clnn"):
+    with caplog.at_level(logging.INFO, "clnn"):
         opened.build({"twice": source})
     entry = opened.store.get(opened.key(source))
     assert entry is not None and entry.meta.get("spills", "") == told
@@ -78,7 +83,7 @@ def test_a_child_tells_it_too(opened, monkeypatch, caplog):
     monkeypatch.setattr(module, "run_python", run)
     monkeypatch.setenv("CLNN_BUILD_JOBS", "2")
     sources = {f"k{n}": SOURCE.format(name=f"k{n}") for n in range(module.CHILDREN_FROM)}
-    with caplog.at_level(logging.WARNING, "clnn"):
+    with caplog.at_level(logging.INFO, "clnn"):
         opened.build(sources)
     assert set(opened.spills) == set(sources.values())
     assert all(opened.store.get(opened.key(s)).meta["spills"] for s in sources.values())
@@ -105,3 +110,53 @@ def test_the_log_of_a_build_is_read(opened):
     text = registers.build_log(opened.programs[source], opened.handle)
     asked = registers.VERBOSE in options_of(opened.info)
     assert isinstance(text, str) and (of_log(text) is None or asked)
+
+
+def lacking(monkeypatch, *parts: str) -> None:
+    """Let sources in which one of these texts occurs lack registers."""
+    monkeypatch.setattr(module, "options_of", lambda info: [info.cl_std, registers.VERBOSE])
+
+    def build(self, sources):
+        self.spills |= {s: "40 bytes" for s in sources.values() if any(p in s for p in parts)}
+
+    monkeypatch.setattr(Device, "build", build)
+
+
+def choice_of(device: str, monkeypatch, *parts: str) -> str:
+    """Return the kernel that a convolution ends up with where these lack registers."""
+    lacking(monkeypatch, *parts)
+    info = select(device)
+    b = Builder(x=(1, 16, 13, 12))
+    graph = b.graph(b.conv("x", 32))
+    plan_by = partial(make_plan, graph, target_of(info))
+    plan = settled(plan_by(), plan_by, first_variant, Device.open(info))
+    return next(s.variant.name for s in plan.steps if s.node.spec.kind == "conv2d")
+
+
+def test_a_session_takes_the_next_kernel(device, monkeypatch, caplog):
+    first = choice_of(device, monkeypatch, "no such kernel")
+    second = choice_of(device, monkeypatch, f" {first}(")
+    third = choice_of(device, monkeypatch, f" {first}(", f" {second}(")
+    assert len({first, second, third}) == 3
+    assert not caplog.records
+    with caplog.at_level(logging.WARNING, "clnn"):
+        assert choice_of(device, monkeypatch, "__kernel")
+    assert "lacks registers" in caplog.text
+
+
+def test_other_compilers_are_not_asked(device, monkeypatch):
+    lacking(monkeypatch, "__kernel")
+    monkeypatch.setattr(module, "options_of", lambda info: [info.cl_std])
+    made = object()
+    assert settled(made, None, None, Device.open(select(device))) is made
+
+
+def test_the_cache_tells_it_too(opened, device, monkeypatch):
+    source = SOURCE.format(name="again")
+    with monkeypatch.context() as patch:
+        patch.setattr(registers, "build_log", lambda *_: NO_ROOM)
+        opened.build({"again": source})
+    later = Device.open(select(device))
+    later.store = opened.store
+    later.build({"again": source})
+    assert later.from_cache == {source} and later.spills == opened.spills != {}
