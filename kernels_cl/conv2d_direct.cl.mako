@@ -195,7 +195,7 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
         if (pass < ${passes - 1}) {
 % for m in range(mr):
 %  for v in range(nv):
-            ${store(vw, f"a{m}_{v}", "sum", str(m * ocb + v * vw))}
+            ${store(vw, f"a{m}_{v}", "sum", str(m * ocb + v * vw), arith.acc, "__local")}
 %  endfor
 % endfor
         } else {

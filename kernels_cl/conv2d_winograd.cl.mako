@@ -85,7 +85,7 @@ __kernel void ${name}(
                 ${wg_.by_rows(bt, lambda j: f"r{j}", lambda k: f"half_way[i * {n} + {k}]")}
                 __local float *to = spread + (i * ${n * lot} + t) * ${stride} + c;
 % for j in range(n):
-                ${store(vw, f"r{j}", "to", str(j * lot * stride))}
+                ${store(vw, f"r{j}", "to", str(j * lot * stride), "float", "__local")}
 % endfor
             }
         }
@@ -130,7 +130,7 @@ __kernel void ${name}(
         __local float *product = products + (place * ${lot} + set * ${mr}) * ${ocb};
 % for t in range(mr):
 %  for v in range(nv):
-        ${store(vw, f"p{t}_{v}", "product", str(t * ocb + v * vw))}
+        ${store(vw, f"p{t}_{v}", "product", str(t * ocb + v * vw), "float", "__local")}
 %  endfor
 % endfor
     }
@@ -169,7 +169,7 @@ __kernel void ${name}(
         return load("float", vw, f"extra{k}", index(layout, "n", "oc", "y", f"(left + {b})"), pitch)
 %>\
                     ${st.apply(steps, f"r{b}", "float", vw, operand)}
-                    ${store(vw, f"r{b}", "dst", index(dst, "n", "oc", "y", f"(left + {b})"))}
+                    ${store(vw, f"r{b}", "dst", index(dst, "n", "oc", "y", f"(left + {b})"), "float")}
                 }
 % endfor
             }

@@ -77,7 +77,7 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
 % for t in range(tx):
                 {
                     ${st.apply(first_steps, f"a{t}", "float", vw, None)}
-                    ${store(vw, f"a{t}", "row", f"{t * pitch} + c")}
+                    ${store(vw, f"a{t}", "row", f"{t * pitch} + c", "float", "__local")}
                 }
 % endfor
 </%def>

@@ -140,8 +140,10 @@ def element(ctype: str, pointer: str, where: str) -> str:
     return f"as_{ctype}((uint){text} << 16)" if isinstance(ctype, Stored) else text
 
 
-def store(width: int, value: str, pointer: str, where: str, ctype: str = "") -> str:
-    """Return a statement that stores `width` elements of `ctype` at pointer[where].
+def store(
+    width: int, value: str, pointer: str, where: str, ctype: str = "", space: str = "__global"
+) -> str:
+    """Return a statement that stores `width` elements of `ctype` at pointer[where] in `space`.
 
     To fewer bits values are rounded to nearest, ties to even. ctype may be left out where elements
     lie in memory as they are.
@@ -159,8 +161,8 @@ def store(width: int, value: str, pointer: str, where: str, ctype: str = "") -> 
         )
     if width == 1:
         return f"{pointer}[{where}] = {value};"
-    if ctype in SMALL:
-        at = small_vector(vec_type(ctype, width), pointer, where, const="")
+    if ctype in SMALL or (ctype == "float" and width >= WIDE):
+        at = small_vector(vec_type(ctype, width), pointer, where, "", space)
         return f"{at} = {value};"
     return f"vstore{width}({value}, 0, {pointer} + ({where}));"
 
@@ -189,13 +191,16 @@ def store_half(width: int, value: str, pointer: str, where: str) -> str:
     return f"{{ {bits} {at} = h_; }}"
 
 
-def small_vector(vector: str, pointer: str, where: str, const: str = "const ") -> str:
-    """Return the vector of small elements at pointer[where] in global memory, of any alignment.
+def small_vector(
+    vector: str, pointer: str, where: str, const: str = "const ", space: str = "__global"
+) -> str:
+    """Return the vector of elements at pointer[where] in `space`, of any alignment.
 
-    As a member of a packed structure, for CPU compilers make vloadn of bytes one by one.
+    As a member of a packed structure, for CPU compilers make vloadn of bytes one by one, and of
+    vstore16 of floats three stores.
     """
     packed = f"{const}struct {{ {vector} v; }} __attribute__((packed))"
-    return f"((__global {packed} *)({pointer} + ({where})))->v"
+    return f"(({space} {packed} *)({pointer} + ({where})))->v"
 
 
 def _store_bytes(width: int, value: str, pointer: str, where: str, ctype: Stored) -> str:

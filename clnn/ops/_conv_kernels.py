@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 BIAS = 2
 FEW = 4  # input channels up to which their order in memory does not matter
-L2_BYTES = 256 * 1024  # weights that stay close to a core while pixels move over them
+NEAR_WEIGHTS = 256 * 1024  # weights that stay close to a core while pixels move over them
+MOST_NEAR_WEIGHTS = 640 * 1024  # the same where there are more bytes of pixels than of weights
 STREAMS = 3  # of a tile that are worth a measurement
 OTHER_ORDER = 1.04  # cost of the group order that the size of the weights speaks against
 TILES_BESIDE = 8  # register tiles that are worth a measurement beside work-groups' tiles
@@ -128,6 +129,12 @@ def lanes(spec: Conv2d, target: Target) -> int:
     return target.vector // 2 if spec.arith.acc == "long" else target.vector
 
 
+def weights_stay(problem: Problem) -> bool:
+    """Whether all weights stay close to a core while pixels move over them, rather than the reverse."""
+    pixels, weights = problem.input(0).type.nbytes, problem.input(1).type.nbytes
+    return weights <= NEAR_WEIGHTS or weights <= min(MOST_NEAR_WEIGHTS, pixels)
+
+
 def dots(spec: Conv2d, problem: Problem) -> tuple[Dot, ...]:
     """Return the ways to multiply that the direct kernel has, best first."""
     x, w, arith = problem.input(0).plain, problem.input(1).type, spec.arith
@@ -208,7 +215,7 @@ def streamed(spec: Conv2d, problem: Problem, every: bool = False) -> list[Varian
     weights, target = problem.input(1).const, problem.target
     assert weights is not None
     fits = spec.arith is FLOAT and target.is_cpu and has_border(spec, problem)
-    if not fits or not innermost(problem.input(0).layout) or weights.nbytes <= L2_BYTES:
+    if not fits or not innermost(problem.input(0).layout) or weights_stay(problem):
         return []
     taps, ic = int(np.prod(spec.window.kernel)), weights.shape[1]
     extents = _extents(spec, problem, ONE)
@@ -242,7 +249,7 @@ def direct(
     tile = tile if mode != "checked" else replace(tile, rows=1)
     weights = problem.input(1).const
     assert weights is not None
-    better = weights.nbytes <= L2_BYTES
+    better = weights_stay(problem)
     first = better if first is None else first
     blocks = -(-oc // tile.channels) * spec.group
     tiles = Tiles(mode, dst.shape[2], dst.shape[3], tile.mr, tile.rows).count

@@ -31,7 +31,7 @@ from clnn.ops._base import (
     by_cost,
     grid,
 )
-from clnn.ops._conv_kernels import L2_BYTES, has_border, innermost
+from clnn.ops._conv_kernels import NEAR_WEIGHTS, has_border, innermost
 from clnn.ops._conv_pack import pack_table, pack_weights
 from clnn.ops._functions import Step
 from clnn.ops._groups import LAUNCH
@@ -244,7 +244,7 @@ def _cycles(spec: Separable, problem: Problem, band: int, tx: int, tile: Tile) -
     products = -(-band * dst.shape[3] // tile.mr) * -(-dst.shape[1] // tile.channels)
     # Every band reads all weights, which stay close to a core from band to band if they are few.
     nbytes = weights.type.nbytes
-    far = EXPOSED * nbytes / MOVED if nbytes > L2_BYTES else 0.0
+    far = EXPOSED * nbytes / MOVED if nbytes > NEAR_WEIGHTS else 0.0
     rounds = -(-(-(-dst.shape[2] // band) * dst.shape[0]) // target.compute_units)
     return rounds * (filters + products * channels * slots / 2 + far)
 

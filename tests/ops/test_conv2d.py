@@ -147,7 +147,7 @@ STREAMS = [  # tile, height and width of the output, window, input channels, chu
 def test_streamed_weights(device, monkeypatch, made, steps):
     """Sums wait from chunk to chunk; a band may be short of tiles, or have none."""
     tile, size, win, ic, chunk, bands = made
-    monkeypatch.setattr(_conv_kernels, "L2_BYTES", 0)
+    monkeypatch.setattr(_conv_kernels, "weights_stay", lambda problem: False)
     monkeypatch.setattr(_conv_kernels, "direct_tiles", lambda *_: [(0.0, tile)])
     monkeypatch.setattr(_conv_kernels, "streams", lambda *_: [Stream(chunk, bands, 0.9)])
     size = [(e - 1) * s + d * (k - 1) + 1 - b - a for e, s, d, k, b, a in
@@ -163,7 +163,7 @@ def test_streamed_weights(device, monkeypatch, made, steps):
 def test_streams_read_ahead_by_whole_lines(monkeypatch, dtype, line):
     """A band's tiles ask for each line of the next chunk, by lines, and for less than twice as much."""
     tile, chunk, width = Tile(7, 2, 16, "row"), 16, 64
-    monkeypatch.setattr(_conv_kernels, "L2_BYTES", 0)
+    monkeypatch.setattr(_conv_kernels, "weights_stay", lambda problem: False)
     monkeypatch.setattr(_conv_kernels, "direct_tiles", lambda *_: [(0.0, tile)])
     monkeypatch.setattr(_conv_kernels, "streams", lambda *_: [Stream(chunk, 1, 0.9)])
     spec, inputs = case(1, 32, width, 7, 7, SAME)

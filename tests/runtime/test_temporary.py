@@ -23,7 +23,7 @@ OWNER = (
     "{then}\n"
 )
 WAIT = "sys.stdin.read()"
-FORK = "os.fork() or sys.stdin.read()\nos._exit(0)"
+FORK = "os.fork() or (print('forked', flush=True), sys.stdin.read())\nos._exit(0)"
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +91,7 @@ def test_a_forked_process_keeps_the_folder():
     child, used = owner(FORK)
     given, told = child.stdin, child.stdout
     assert given is not None and told is not None
+    assert told.readline() == "forked\n"
     child.send_signal(signal.SIGKILL)
     child.wait()
     remove_abandoned(PREFIX)
