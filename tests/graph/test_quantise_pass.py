@@ -26,6 +26,8 @@ from clnn.ops.softmax import Softmax
 from clnn.ops.views import Concat, Reshape
 from clnn.verification.reference import reference_values
 
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
 INT8 = clnn.Options(dtype="int8")
 
 

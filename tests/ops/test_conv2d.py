@@ -21,6 +21,8 @@ from clnn.ops.conv2d import Conv2d
 from clnn.plan.schedule import make_plan
 from clnn.types import STORAGE, TensorType
 
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
 
 def window(kernel, strides=(1, 1), dilations=(1, 1), before=(0, 0), after=(0, 0)):
     return Window(kernel, strides, dilations, before, after)

@@ -20,6 +20,8 @@ from clnn.ops.conv_transpose import ConvTranspose
 from clnn.runtime import session as session_module
 from clnn.types import I32, TensorType
 
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
 
 def case(n, ic, oc, spatial, kernel, strides=None, dilations=None, before=None, after=None,
          extra=None, group=1, steps=(), bias=True):  # fmt: skip

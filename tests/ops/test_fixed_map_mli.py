@@ -22,6 +22,8 @@ from clnn.ops.fixed_map import FixedMap
 from clnn.ops.mli_argmax import MliTopK
 from clnn.ops.pool import Pool
 
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
 OPS = ("add", "sub", "mul", "min", "max")
 SA8, LOW, HIGH = (Quant(8, 20, 24590, z, True) for z in (-42, -128, 127))
 COARSE, FINE = Quant(8, 12, 32767, 3, True), Quant(8, 27, 16384, -5, True)

@@ -30,6 +30,8 @@ from clnn.runtime.device import select
 from clnn.runtime.session import Session
 from clnn.types import F16, F32, I64, U8, TensorType
 
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
 
 

@@ -15,6 +15,8 @@ from clnn.ops._taps import COORDINATES, NEAREST, AxisMap, Sampling, axis_taps
 from clnn.ops.resize import Resize
 from clnn.types import BOOL, TensorType
 
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
 NHWC = {"i0": (0, 2, 3, 1), "o0": (0, 2, 3, 1)}
 MIXED = {"i0": (0, 2, 3, 1), "o0": (0, 1, 2, 3)}
 SAMPLINGS = {

@@ -15,6 +15,8 @@ import clnn
 from clnn.graph.ir import Graph
 from clnn.runtime.merged import launches_of
 
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
 
 def wide() -> Graph:
     """Winograd, borders that are filled again, a concat, an input that two consumers slice."""

@@ -101,7 +101,7 @@ def test_variants_share_a_process_and_each_is_held_to_its_own_precision(tmp_path
     pytest.importorskip("onnxruntime")
     report = tmp_path / "all.json"
     done = run(MODEL, "--shared", "--engines", "clnn:f16,onnxruntime,torch:int8", "--time", 0.1,
-               "--json", report)  # fmt: skip
+               "--json", report, "--device", usable_devices()[0])  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     (result,) = json.loads(report.read_text())["results"]
     plain, half, peer, left = result["rows"]
