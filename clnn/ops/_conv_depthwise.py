@@ -9,6 +9,7 @@ import numpy as np
 from clnn.arith._base import FLOAT
 from clnn.ops._base import Arg, Const, In, Launch, Problem, Variant, grid
 from clnn.ops._conv_kernels import common, images, label, lanes, table_of
+from clnn.ops._groups import hidden
 from clnn.ops._scales import last_args
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def depthwise(spec: Conv2d, problem: Problem, vw: int = 0, tx: int = 0, band: in
     cost *= -(-rows // problem.target.compute_units) * problem.target.compute_units / rows
     bands, spread = -(-oh // band), not problem.target.is_cpu
     sizes = (vectors * -(-ow // tx) * bands, 1) if spread else (vectors, bands)
+    cost /= hidden(sizes[0] * dst.shape[0], problem.target) if spread else 1.0
     global_size, local = grid(problem.target, *sizes, dst.shape[0])
     weights, table = problem.input(1).const, table_of(params["arith"], problem)
     assert weights is not None

@@ -19,7 +19,7 @@ from clnn.layout import TensorLayout
 from clnn.ops._base import Arg, Array, Const, In, Launch, Out, Problem, Target, Variant, grid
 from clnn.ops._conv_groups import group_variants
 from clnn.ops._conv_pack import over_output, pack_table, pack_weights, start_shift
-from clnn.ops._groups import UNSHARED
+from clnn.ops._groups import UNSHARED, hidden
 from clnn.ops._scales import last_args, stored_types
 from clnn.ops._steps import heavy, operand_args, operand_layouts
 from clnn.ops._stream import streams
@@ -202,9 +202,17 @@ def direct_tiles(spec: Conv2d, problem: Problem, dot: Dot) -> list[tuple[float, 
     weights = problem.input(1).type
     cold = cold_cycles(weights.nbytes, problem.target)
     found = conv_tiles(_extents(spec, problem, dot))
-    if not problem.target.is_cpu:
-        times, cold, found = times * UNSHARED, 0.0, found[:TILES_BESIDE]
-    return [(cycles * times + cold, tile) for cycles, tile in found]
+    if problem.target.is_cpu:
+        return [(cycles * times + cold, tile) for cycles, tile in found]
+    _, oc, oh, ow = dst.shape
+
+    def alone(cycles: float, tile: Tile) -> float:
+        """Cost where each work-item fetches its operands itself, and few of them wait for it."""
+        items = dst.shape[0] * -(-oh * ow // tile.mr) * -(-oc // tile.channels)
+        return cycles * times * UNSHARED / hidden(items, problem.target)
+
+    costs = [(alone(cycles, tile), tile) for cycles, tile in found]
+    return sorted(costs, key=lambda pair: pair[0])[:TILES_BESIDE]
 
 
 def streamed(spec: Conv2d, problem: Problem, every: bool = False) -> list[Variant]:

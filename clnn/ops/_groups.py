@@ -26,7 +26,7 @@ REGISTERS, OVERHEAD = 65536, 80  # of a compute unit, and of a work-item besides
 RESIDENT = 1024  # work-items of a compute unit that can be counted on
 HIDING = 256  # work-items of a compute unit that hide its latencies
 LOCAL, GLOBAL, BARRIER, START, STORE = 4, 6, 24, 200, 4  # slots: vector, element, barrier...
-LAUNCH = 4000  # cycles that a second launch costs
+LAUNCH = 60_000  # cycles that a second launch costs: some 3 us of a unit that does 128 products at a time
 LEAST = 64  # terms that are worth a part
 # (bm, bn, tm, tn): results of a group, and of a work-item.
 SHAPES = (
@@ -227,6 +227,11 @@ def _parts(sums: Sums, tile: GroupTile, target: Target) -> list[int]:
     return sorted({1, *(whole_parts(slices, p) for p in (most, most // 2) if p > 1)})
 
 
+def hidden(items: float, target: Target) -> float:
+    """Return the share of its rate that a GPU reaches with so many work-items in all."""
+    return min(1.0, items / (target.compute_units * HIDING))
+
+
 def whole_parts(slices: int, parts: int) -> int:
     """Return the number of parts of equal length, none of them empty, nearest below `parts`."""
     return -(-slices // -(-slices // parts))
@@ -250,8 +255,8 @@ def _cycles(sums: Sums, tile: GroupTile, parts: int, target: Target) -> float:
     term += sums.computed * tile.bm / tile.threads
     waits = BARRIER * (2 if tile.stages == 1 else 1) / active
     item = slices * (tile.bk * term + waits) + START + STORE * tile.tm * tile.tn
-    hidden = min(1.0, active * tile.threads / HIDING)
-    cost = rounds * item * tile.threads / (2 * target.vector) / hidden
+    share = min(1.0, active * tile.threads / HIDING)
+    cost = rounds * item * tile.threads / (2 * target.vector) / share
     if parts > 1:
         moved = sums.rows * sums.columns * sums.count * (2 * parts + 1)
         cost += LAUNCH + STORE * moved / (2 * target.vector * target.compute_units)
