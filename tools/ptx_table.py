@@ -18,10 +18,12 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from clnn.graph.ir import Node
     from clnn.ops._base import Array, OpSpec, Problem, Variant
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -208,16 +210,24 @@ def with_ptx() -> Iterator[tuple[str, str]]:
 
 def convolutions() -> Iterator[tuple[str, str]]:
     """Yield (kernel, source) of convolutions with inline PTX: 3x3, 128 channels, 56x56, batch 8."""
+    from clnn.arith.int8 import Int8
     from clnn.codegen.render import render
     from clnn.layout import TensorLayout, channels_last
+    from clnn.ops._functions import Step
     from clnn.ops._mma import MmaConv, MmaTile, mma_conv_params
     from clnn.ops._window import Window
+    from clnn.types import Stored
 
     window = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
     edge = (0, 0, 1, 1)
     image = TensorLayout.make((8, 128, 56, 56), channels_last(4), edge, edge)
-    for kind, bk, dst_type in (("f16", 32, "half"), ("tf32", 16, "float"), ("s8", 64, "float")):
-        made = MmaConv(kind, image, image, 128, 128, 9 * 128, window, dst_type, "n", kind == "tf32")
+    in_bytes = Stored("float", "char", "scale0", "inverse0")
+    quantised = {"arith": Int8(1.0, (1.0,) * 128), "scales": 1, "steps": (Step("relu"),)}
+    for kind, bk, dst_type in (("f16", 32, "half"), ("tf32", 16, "float"), ("s8", 64, in_bytes)):
+        how = quantised if kind == "s8" else {}
+        made = MmaConv(
+            kind, image, image, 128, 128, 9 * 128, window, dst_type, "n", kind == "tf32", **how
+        )  # type: ignore[arg-type]
         large = [(128, 256, bk, 64, 64)] if kind != "s8" else []
         for sizes in (*large, (128, 128, bk, 64, 64), (64, 64, bk, 32, 32)):
             params = mma_conv_params(made, MmaTile(*sizes))
@@ -284,15 +294,21 @@ def candidates(spec: OpSpec, shape: tuple[int, ...], *constants: Array | None) -
 
 
 def portable() -> Iterator[tuple[str, str]]:
-    """Yield (kernel, source): one of each other template, as small networks use it on a GPU."""
+    """Yield (kernel, source): one of each other template, as small networks use it on a GPU.
+
+    First what they choose, then what they choose where work-groups share nothing.
+    """
     from small_graphs import GRAPHS
     from sources import GPU, first_variant, launches, make_plan, optimise
 
     from clnn.codegen.render import render
 
+    def alone(node: Node, problem: Problem, variants: Sequence[Variant]) -> Variant:
+        return next((v for v in variants if "workgroup" not in v.name.split("+")[0]), variants[0])
+
     seen = set()
-    for make in GRAPHS.values():
-        for _, planned in launches(make_plan(optimise(make()), GPU, first_variant)):
+    for choose, make in product((first_variant, alone), GRAPHS.values()):
+        for _, planned in launches(make_plan(optimise(make()), GPU, choose)):
             launch = planned.launch
             if launch.template not in seen:
                 seen.add(launch.template)
