@@ -30,7 +30,7 @@ def settled(plan: Plan, again: Callable[[Chooser], Plan], choose: Chooser, devic
         return plan
     lacking: set[tuple[str, str]] = set()
     for _ in range(ROUNDS):
-        device.build(sources_of(plan, None))
+        device.build(sources_of(plan))
         found = {(s.node.name, s.variant.name) for s in plan.steps if _lacks(s, device)}
         if found <= lacking:
             break
@@ -43,7 +43,7 @@ def settled(plan: Plan, again: Callable[[Chooser], Plan], choose: Chooser, devic
     return plan
 
 
-def sources_of(plan: Plan, joined: Joined | None) -> dict[str, str]:
+def sources_of(plan: Plan, joined: Joined | None = None) -> dict[str, str]:
     """Return kernel title -> source for every launch (equal sources once)."""
     found: dict[str, str] = {}
     segments = [*joined.first, *joined.run] if joined else []

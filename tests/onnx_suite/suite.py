@@ -195,7 +195,8 @@ def build_ahead(cases: Sequence[Case], device: str) -> None:
     """Build the kernels of many cases at once, into the program cache; errors come up later."""
     from clnn.runtime.device import select
     from clnn.runtime.program import Device
-    from clnn.runtime.session import _sources, target_of
+    from clnn.runtime.session import target_of
+    from clnn.runtime.settle import sources_of
 
     info = select(device)
     sources: dict[str, str] = {}
@@ -203,7 +204,9 @@ def build_ahead(cases: Sequence[Case], device: str) -> None:
         for inputs, _ in case.data_sets:
             with contextlib.suppress(Exception):
                 plan = make_plan(optimise(imported(case, inputs)[0]), target_of(info))
-                sources |= {f"{case.name}:{title}": text for title, text in _sources(plan).items()}
+                sources |= {
+                    f"{case.name}:{title}": text for title, text in sources_of(plan).items()
+                }
     with contextlib.suppress(BuildError):
         Device.open(info).build(sources)
 
