@@ -14,7 +14,8 @@ from clnn.types import DType, TensorType
 class Node:
     """One operation: an op spec and the names of its inputs and outputs.
 
-    origin: the model's own words for it (op types and node names), for messages and tables.
+    origin: the model's own words for it (op types and node names), for messages and tables. whole:
+    for one that computes a part of a batch, the name of the node that computes all of it.
     """
 
     name: str
@@ -22,6 +23,12 @@ class Node:
     inputs: tuple[str | None, ...]
     outputs: tuple[str, ...]
     origin: str = ""
+    whole: str = ""
+
+    @property
+    def layer(self) -> str:
+        """The name of the layer that this node, or all that compute parts of it, make up."""
+        return self.whole or self.name
 
 
 @dataclass(frozen=True)

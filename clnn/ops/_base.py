@@ -253,6 +253,16 @@ class OpSpec:
         """
         return self.variants(problem)
 
+    def by_images(
+        self, inputs: Sequence[TensorType | None], count: int
+    ) -> tuple[OpSpec, tuple[int, ...]] | None:
+        """Return the op for `count` images of a batch, and the inputs of which it takes those alone.
+
+        None where an image of the result depends on more than that image of the inputs, and where
+        the first axis is not the batch.
+        """
+        return None
+
     def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
         """Return the arithmetic operations of one run (a fused multiply-add counts two)."""
         return sum(t.size for t in outputs)
@@ -280,6 +290,15 @@ class ViewSpec(OpSpec):
     ) -> TensorLayout | None:
         """Return the layout of input `index` as a view of output 0."""
         return None
+
+
+def batched(inputs: Sequence[TensorType | None], rank: int, first: int = 0) -> tuple[int, ...]:
+    """Return the inputs from `first` on whose first axis is that of a result of `rank` axes.
+
+    Others are broadcast along it.
+    """
+    given = [(k, t) for k, t in enumerate(inputs) if k >= first and t is not None]
+    return tuple(k for k, t in given if t.rank == rank and t.shape[0] != 1)
 
 
 def grid(target: Target, *extents: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -56,6 +56,12 @@ class Cast(OpSpec):
                 return (x.astype(self.dtype.numpy),)
         return (_to_integer(x.astype(np.float64), self.dtype),)
 
+    def by_images(
+        self, inputs: Sequence[TensorType | None], count: int
+    ) -> tuple[OpSpec, tuple[int, ...]] | None:
+        """Return the op as it is."""
+        return self, (0,)
+
     def variants(self, problem: Problem) -> list[Variant]:
         """Return the one kernel, for any layouts."""
         return [map_variant(problem, "cast", "cast")]

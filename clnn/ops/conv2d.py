@@ -10,7 +10,7 @@ import numpy as np
 from clnn.arith._base import FLOAT, Arithmetic
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops import _conv_kernels as kernels
-from clnn.ops._base import Array, Border, OpSpec, Problem, Variant, by_cost
+from clnn.ops._base import Array, Border, OpSpec, Problem, Variant, batched, by_cost
 from clnn.ops._conv_depthwise import depthwise, depthwise_tiles
 from clnn.ops._conv_kernels import BIAS, FEW
 from clnn.ops._conv_mma import mma_variants
@@ -127,6 +127,12 @@ class Conv2d(OpSpec):
         """Whether there are so few channels that a tile's reads are the same either way."""
         assert inputs[0] is not None
         return self.group == 1 and inputs[0].shape[1] <= FEW and self.arith is FLOAT
+
+    def by_images(
+        self, inputs: Sequence[TensorType | None], count: int
+    ) -> tuple[OpSpec, tuple[int, ...]] | None:
+        """Return the op as it is, for some images of x and of operands that have as many."""
+        return self, (0, *batched(inputs, len(self.window.kernel) + 2, self.first_operand))
 
     def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
         """Two operations per multiply-add."""

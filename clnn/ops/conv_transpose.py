@@ -22,6 +22,7 @@ from clnn.ops._base import (
     Out,
     Problem,
     Variant,
+    batched,
     grid,
 )
 from clnn.ops._functions import Step, apply_steps
@@ -174,6 +175,12 @@ class ConvTranspose(OpSpec):
             next((t for t in range(k) if (p + self.before[axis] - t * d) % s == 0), k)
             for p in range(s)
         )
+
+    def by_images(
+        self, inputs: Sequence[TensorType | None], count: int
+    ) -> tuple[OpSpec, tuple[int, ...]] | None:
+        """Return the op as it is, for some images of x and of operands that have as many."""
+        return self, (0, *batched(inputs, len(self.kernel) + 2, self.first_operand))
 
     def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
         """Two operations per multiply-add: each input element meets each of its weights."""

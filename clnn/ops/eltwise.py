@@ -22,6 +22,7 @@ from clnn.ops._base import (
     Problem,
     Target,
     Variant,
+    batched,
     grid,
     vector_width,
 )
@@ -67,6 +68,12 @@ class Eltwise(OpSpec):
     def variants(self, problem: Problem) -> list[Variant]:
         """Return the one kernel, which walks any layouts."""
         return [walk("eltwise", problem, self.steps)]
+
+    def by_images(
+        self, inputs: Sequence[TensorType | None], count: int
+    ) -> tuple[OpSpec, tuple[int, ...]] | None:
+        """Return the op as it is, for some images of the inputs that are not broadcast along them."""
+        return self, batched(inputs, max((t.rank for t in inputs if t is not None), default=0))
 
     def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
         """One operation per step and element."""

@@ -23,6 +23,7 @@ from clnn.ops._base import (
     Out,
     Problem,
     Variant,
+    batched,
     by_cost,
     grid,
 )
@@ -138,6 +139,17 @@ class Pool(OpSpec):
                 counted = counted & (at < x.shape[2 + a] + win.after[a]).reshape(line)
                 cut = np.take(cut, np.clip(at, 0, x.shape[2 + a] - 1), axis=2 + a)
             yield inside, cut, counted
+
+    def by_images(
+        self, inputs: Sequence[TensorType | None], count: int
+    ) -> tuple[OpSpec, tuple[int, ...]] | None:
+        """Return the op as it is, for some images of x and of operands that have as many.
+
+        Indices of maxima count through the batch, so that with them there is none.
+        """
+        if self.indices:
+            return None
+        return self, (0, *batched(inputs, len(self.window.kernel) + 2, 1))
 
     def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
         """One operation per tap."""

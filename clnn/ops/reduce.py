@@ -10,7 +10,18 @@ import numpy as np
 
 from clnn.errors import DTypeError, ShapeError
 from clnn.layout import TensorLayout
-from clnn.ops._base import Arg, Array, In, Launch, OpSpec, Out, Problem, Scratch, Variant
+from clnn.ops._base import (
+    Arg,
+    Array,
+    In,
+    Launch,
+    OpSpec,
+    Out,
+    Problem,
+    Scratch,
+    Variant,
+    batched,
+)
 from clnn.ops._functions import Step, apply_steps
 from clnn.ops._registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops._rows import Rows, make_rows, without
@@ -129,6 +140,15 @@ class Reduce(OpSpec):
         found = [_variant(self, problem, plain=False)]
         plain = _variant(self, problem, plain=True)
         return found if plain.name == found[0].name else [*found, plain]
+
+    def by_images(
+        self, inputs: Sequence[TensorType | None], count: int
+    ) -> tuple[OpSpec, tuple[int, ...]] | None:
+        """Return the op as it is, for some images, where the first axis is not reduced."""
+        x = inputs[0]
+        if x is None or 0 in self.axes:
+            return None
+        return self, (0, *batched(inputs, len(self._result(x.shape)), 1))
 
     def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
         """One operation per input element."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from clnn.errors import DTypeError, ShapeError
-from clnn.ops._base import Array, OpSpec, Problem, Variant
+from clnn.ops._base import Array, OpSpec, Problem, Variant, batched
 from clnn.ops._functions import Step, apply_steps
 from clnn.ops._registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops._resample import resize_variants
@@ -90,6 +90,15 @@ class Resize(OpSpec):
         """Return repeating, one-launch and axis-by-axis kernels, as far as they fit."""
         taps = self.taps(problem.input(0).type.shape)
         return resize_variants(problem, taps, self.steps, self.sampling)
+
+    def by_images(
+        self, inputs: Sequence[TensorType | None], count: int
+    ) -> tuple[OpSpec, tuple[int, ...]] | None:
+        """Return the op for some images, where the first axis stays as it is."""
+        x = inputs[0]
+        if x is None or not x.rank or 0 in self.taps(x.shape):
+            return None
+        return replace(self, shape=(count, *self.shape[1:])), (0, *batched(inputs, x.rank, 1))
 
     def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
         """Two operations per output and tap."""

@@ -28,6 +28,7 @@ from clnn.ops._base import (
     Problem,
     Scratch,
     Variant,
+    batched,
     by_cost,
     grid,
 )
@@ -106,6 +107,12 @@ class Separable(OpSpec):
         """Return a border of zeros as wide as the filters reach."""
         assert inputs[0] is not None
         return {0: self.window.border(inputs[0].shape, 0.0)}
+
+    def by_images(
+        self, inputs: Sequence[TensorType | None], count: int
+    ) -> tuple[OpSpec, tuple[int, ...]] | None:
+        """Return the op as it is, for some images of x and of operands that have as many."""
+        return self, (0, *batched(inputs, len(self.window.kernel) + 2, self.first_operand))
 
     def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
         """Two operations per multiply-add of both convolutions."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -15,6 +15,7 @@ from clnn.ops._base import (
     Array,
     In,
     Launch,
+    OpSpec,
     Out,
     Problem,
     Variant,
@@ -87,6 +88,12 @@ class Transpose(ViewSpec):
     ) -> TensorLayout | None:
         """Return the view of the output with the axes back in the input's order."""
         return result.transpose(tuple(int(a) for a in np.argsort(self.perm)))
+
+    def by_images(
+        self, inputs: Sequence[TensorType | None], count: int
+    ) -> tuple[OpSpec, tuple[int, ...]] | None:
+        """Return the op as it is, where the first axis keeps its place."""
+        return (self, (0,)) if self.perm[:1] == (0,) else None
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return one strided copy."""
@@ -203,6 +210,15 @@ class Slice(ViewSpec):
             source = source.slice(axis, self.starts[axis], self.extents[axis], self.steps[axis])
         return source
 
+    def by_images(
+        self, inputs: Sequence[TensorType | None], count: int
+    ) -> tuple[OpSpec, tuple[int, ...]] | None:
+        """Return the op for some images, where it takes all of them as they are."""
+        source = _given(inputs)
+        if not source.rank or (self.starts[0], self.extents[0]) != (0, source.shape[0]):
+            return None
+        return replace(self, extents=(count, *self.extents[1:])), (0,)
+
     def variants(self, problem: Problem) -> list[Variant]:
         """Return one strided copy."""
         view = self.forward(problem.input(0).layout)
@@ -282,6 +298,12 @@ class Concat(ViewSpec):
         shape = list(given[0].shape)
         shape[self.axis] *= len(given)
         return (np.stack(given, axis=self.axis + 1).reshape(shape),)
+
+    def by_images(
+        self, inputs: Sequence[TensorType | None], count: int
+    ) -> tuple[OpSpec, tuple[int, ...]] | None:
+        """Return the op as it is, for some images of all inputs, along another axis than theirs."""
+        return (self, tuple(range(len(inputs)))) if self.axis else None
 
     def backward(
         self, result: TensorLayout, index: int, inputs: Sequence[TensorType | None]

@@ -24,11 +24,13 @@ from clnn.ops._base import (
 )
 from clnn.ops.views import Copy
 from clnn.plan.border import fill_launch
+from clnn.plan.images import by_images
 from clnn.plan.layouts import Hints, Placed, place
 from clnn.plan.memory import Block, MemoryPlan, dirty_borders, plan_memory
 from clnn.types import DType, TensorType
 
 MAX_ELEMENTS = 2**31 - 1
+ALIGNED = 16  # elements that kernels may read at once from an address that is a multiple of them
 ROOM = 1.08  # times the lower bound that the arena may take, so that fewer borders are filled again
 Chooser = Callable[[Node, Problem, Sequence[Variant]], Variant]
 
@@ -187,11 +189,14 @@ def make_plan(
     memory orders that a caller wants.
     Raises PlanError or ShapeError.
     """
+    if not (separate or guard):
+        graph = by_images(graph, target)
     cache_way = target.cache_way if target.is_cpu else 0
     placed = place(graph, hints, cache_way, lambda kind: bool(target.tensor_kind(kind)))
     graph, placed, inputs, outputs = _add_ports(graph, placed)
     storages = _storages(graph, placed)
-    steps = [_step(node, graph, placed, target, choose) for node in graph.nodes]
+    alike: dict[object, Variant] = {}
+    steps = [_step(node, graph, placed, target, choose, alike) for node in graph.nodes]
     blocks = _blocks(storages, steps, separate, guard, align)
     memory = plan_memory(blocks, base_align=align, room=ROOM)
     dirty = dirty_borders(blocks, memory)
@@ -271,12 +276,30 @@ def _storage(key: str, graph: Graph, placed: Mapping[str, Placed], span: Sequenc
 
 
 def _step(
-    node: Node, graph: Graph, placed: Mapping[str, Placed], target: Target, choose: Chooser
-) -> Step:
+    node: Node, graph: Graph, placed: Mapping[str, Placed], target: Target, choose: Chooser,
+    alike: dict[object, Variant],
+) -> Step:  # fmt: skip
+    """Return the step of a node; nodes for parts of one layer share a variant and its constants."""
     problem = make_problem(node, graph, placed, target)
-    variant = choose(node, problem, node.spec.variants(problem))
+    key = _key(node, problem)
+    variant = alike.get(key) if node.whole else None
+    if variant is None:
+        variant = alike[key] = choose(node, problem, node.spec.variants(problem))
     launches = tuple(_resolve(node, launch, placed) for launch in variant.launches)
     return Step(node, problem, variant, launches)
+
+
+def _key(node: Node, problem: Problem) -> object:
+    """Return what tells one layer's problem from others', wherever in their storages operands lie."""
+
+    def moved(operand: Operand | None) -> Operand | None:
+        if operand is None:
+            return None
+        layout = replace(operand.layout, offset=operand.layout.offset % ALIGNED)
+        return replace(operand, layout=layout)
+
+    operands = (*problem.inputs, *problem.outputs)
+    return node.layer, node.spec, tuple(map(moved, operands))
 
 
 def make_problem(node: Node, graph: Graph, placed: Mapping[str, Placed], target: Target) -> Problem:

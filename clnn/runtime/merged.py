@@ -64,7 +64,7 @@ class _Group:
 
 def launches_of(plan: Plan) -> list[Planned]:
     """Return all launches of a run in order, border fills included."""
-    return [Planned(launch, step.node.name)
+    return [Planned(launch, step.node.layer)
             for step in plan.steps for launch in (*step.fills, *step.launches)]  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import csv
 import io
 import os
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -224,8 +224,16 @@ class Profile:
 
 
 def work_of(plan: Plan) -> dict[str, Work]:
-    """Return node name -> what it is and does in one run."""
-    return {step.node.name: _step_work(step, plan) for step in plan.steps}
+    """Return layer -> what it is and does in one run."""
+    found: dict[str, Work] = {}
+    for step in plan.steps:
+        work, before = _step_work(step, plan), found.get(step.node.layer)
+        if before is not None:
+            work = replace(
+                work, flops=work.flops + before.flops, nbytes=work.nbytes + before.nbytes
+            )
+        found[step.node.layer] = work
+    return found
 
 
 def _step_work(step: Step, plan: Plan) -> Work:

@@ -185,9 +185,9 @@ class ExecutionState:
             if step.node.name in skipped:
                 continue
             for planned in step.fills:
-                found.append(self._ready(planned, step.node.name))
+                found.append(self._ready(planned, step.node.layer))
             for planned in step.launches:
-                found.append(self._ready(planned, step.node.name))
+                found.append(self._ready(planned, step.node.layer))
         return found
 
     def _ready(self, planned: PlannedLaunch, node: str) -> Enqueue:

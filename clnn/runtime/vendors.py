@@ -16,6 +16,8 @@ from clnn.runtime import icd
 from clnn.runtime.temporary import own_folder
 from clnn.settings import setting
 
+ATTEMPTS = 8  # to install a folder that other processes install, too
+
 
 @dataclass(frozen=True)
 class Driver:
@@ -76,22 +78,30 @@ def _install(parent: Path, name: str, drivers: Sequence[Driver]) -> Path:
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _require_private(parent)
     target = parent / name
-    if _holds(target, drivers):
-        return target
-    temp = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=parent))
+    for attempt in range(1, ATTEMPTS + 1):
+        if _holds(target, drivers):
+            break
+        try:
+            _replace(target, drivers)
+        except OSError:  # others may be replacing it
+            if attempt == ATTEMPTS and not _holds(target, drivers):
+                raise
+    return target
+
+
+def _replace(target: Path, drivers: Sequence[Driver]) -> None:
+    """Put a folder that holds `drivers` where `target` is, and remove what was there."""
+    parent = target.parent
+    temp = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=parent))
     try:
         write_drivers(temp, drivers)
-        if target.exists():
-            target.rename(Path(tempfile.mkdtemp(prefix=".old-", dir=parent)) / name)
+        if target.exists() and not _holds(target, drivers):
+            target.rename(Path(tempfile.mkdtemp(prefix=".old-", dir=parent)) / target.name)
         temp.rename(target)
-    except OSError:
-        if not _holds(target, drivers):  # another process may have been first
-            raise
     finally:
         shutil.rmtree(temp, ignore_errors=True)
         for old in parent.glob(".old-*"):
             shutil.rmtree(old, ignore_errors=True)
-    return target
 
 
 def _require_private(folder: Path) -> None:

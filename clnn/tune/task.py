@@ -42,9 +42,9 @@ def tasks_of(plan: Plan) -> list[Task]:
             continue
         sig = signature(step.node.spec, step.problem)
         if sig.key in found:
-            found[sig.key].nodes.append(step.node.name)
+            found[sig.key].nodes.append(step.node.layer)
         elif len(step.node.spec.candidates(step.problem)) > 1:
-            found[sig.key] = Task(sig, step, [step.node.name])
+            found[sig.key] = Task(sig, step, [step.node.layer])
     return list(found.values())
 
 

@@ -81,7 +81,7 @@ class _Search:
         self.compiled += 1
         with compile_model(graph, self.device, options, None, self.calibration) as session:
             got = session(feeds)
-            self.variants |= {step.node.name: step.variant.name for step in session.plan.steps}
+            self.variants |= {step.node.layer: step.variant.name for step in session.plan.steps}
         found = [difference(n, got[n], self.right[n], self.tolerance) for n in graph.outputs]
         kept = found if every else [d for d in found if not d.passed]
         return max(kept, key=lambda d: d.relative, default=None)

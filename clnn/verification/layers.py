@@ -40,7 +40,7 @@ def reference_layers(
     names = [name for node in graph.nodes for name in node.outputs]
     with compile_model(with_values(graph, names), device, options, None, calibration) as session:
         got = session(feeds)
-        variants = {step.node.name: step.variant for step in session.plan.steps}
+        variants = {step.node.layer: step.variant for step in session.plan.steps}
     right = reference_values(graph, feeds)
     device_values = {name: widen(array) for name, array in {**graph.consts, **feeds, **got}.items()}
     layers = []
@@ -72,7 +72,7 @@ def onnxruntime_layers(
     graph = replace(graph, outputs=outputs)
     with compile_model(graph, device, options, None, calibration) as session:
         got = session(feeds)
-        variants = {step.node.name: step.variant.name for step in session.plan.steps}
+        variants = {step.node.layer: step.variant.name for step in session.plan.steps}
     wanted = [name for name in opened.makers if name in outputs]
     right = OnnxRuntime(opened.data, optimise=False)(feeds, wanted)
     producers = graph.producers()

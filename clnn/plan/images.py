@@ -1,0 +1,214 @@
+"""Runs of layers with large maps compute a batch some images at a time, within the cores' caches.
+
+What a layer makes of a large batch has left the caches before the next layer reads it. A run of such
+layers is repeated for each part of the batch instead: the graph gets slices of what enters, the nodes
+once per part, and concatenations of what leaves. Those are views, so that nothing is copied, and
+memory planning gives the values between them the same memory in every part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass, field, replace
+
+from clnn.graph.ir import Graph, Node
+from clnn.ops._base import Target, ViewSpec
+from clnn.ops.views import Concat, slice_of
+
+FAR = 4 * 2**20  # bytes per compute unit that a layer moves, from which on they leave the caches
+NEAR = 2 * 2**20  # bytes per compute unit that a layer of a part moves, unless one image takes more
+LITTLE = 128 * 2**10  # bytes of constants that may be read again for every part
+MOST_PARTS = 16
+SHORTEST = 2  # layers that are worth a run
+
+
+@dataclass(frozen=True)
+class Run:
+    """Nodes `begin` to `end`, the last excluded, which compute `images` of `batch` at a time."""
+
+    begin: int
+    end: int
+    batch: int
+    images: int
+
+
+def by_images(graph: Graph, target: Target) -> Graph:
+    """Return `graph` with its runs of large layers repeated for each part of a batch, on CPUs."""
+    runs = runs_of(graph, target.compute_units) if target.is_cpu else []
+    for run in reversed(runs):
+        graph = _repeated(graph, run)
+    return graph
+
+
+def runs_of(graph: Graph, units: int) -> list[Run]:
+    """Return the runs of layers of which a batch does not stay in the caches of `units` cores."""
+    found: list[Run] = []
+    current = _Open(graph, units)
+    for place in range(len(graph.nodes)):
+        if not current.takes(place):
+            found += current.closed()
+            current = _Open(graph, units)
+            current.takes(place)
+    return [*found, *current.closed()]
+
+
+@dataclass
+class _Open:
+    """A run that may go on: its batch, what it made, and the places of layers that are large.
+
+    least: images that a part has at least. most: bytes that one image of its largest layer moves.
+    """
+
+    graph: Graph
+    units: int
+    batch: int = 0
+    least: int = 0
+    most: int = 0
+    made: set[str] = field(default_factory=set)
+    large: list[int] = field(default_factory=list)
+
+    def takes(self, place: int) -> bool:
+        """Add a node, if it can be computed for some images alone and its weights are few."""
+        node = self.graph.nodes[place]
+        shape = self.graph.types[node.outputs[0]].shape
+        batch = self.batch or (shape[0] if shape else 0)
+        least = next((n for n in _divisors(batch) if batch // n <= MOST_PARTS), 0)
+        if least in (0, batch) or not self._apart(node, batch):
+            return False
+        moved, held = _traffic(self.graph, node)
+        moved //= batch
+        if moved * least > FAR * self.units or held > max(moved * least // 2, LITTLE):
+            return False
+        self.batch, self.least = batch, least
+        self.made.update(node.outputs)
+        if moved * batch > FAR * self.units:
+            self.large.append(place)
+            self.most = max(self.most, moved)
+        return True
+
+    def _apart(self, node: Node, batch: int) -> bool:
+        """Whether the node can be computed for some images alone."""
+        graph = self.graph
+        found = node.spec.by_images(graph.input_types(node), 1)
+        if found is None or any(t.shape[:1] != (batch,) for t in graph.output_types(node)):
+            return False
+        places = found[1]
+        given = [(k, name) for k, name in enumerate(node.inputs) if name is not None]
+        whole = [name for k, name in given if k not in places]
+        parts = [name for k, name in given if k in places]
+        fits = all(n not in graph.consts and graph.types[n].shape[0] == batch for n in parts)
+        return fits and not self.made.intersection(whole)
+
+    def closed(self) -> list[Run]:
+        """Return the run from its first large layer to its last, if it is worth it."""
+        while len(self.large) >= SHORTEST and self._tied(self.large[0], self.large[-1] + 1):
+            self.large.pop()
+        if len(self.large) < SHORTEST:
+            return []
+        room = NEAR * self.units // self.most
+        images = max(n for n in _divisors(self.batch) if n in (self.least, *range(1, room + 1)))
+        images = max(images, self.least)
+        if images == self.batch:
+            return []
+        return [Run(self.large[0], self.large[-1] + 1, self.batch, images)]
+
+    def _tied(self, begin: int, end: int) -> bool:
+        """Whether a value that crosses the run's ends would lie inside another, or another in it.
+
+        A slice of it could not, and would be copied.
+        """
+        graph, run = self.graph, Run(begin, end, self.batch, self.least)
+        entering, leaving = _crossing(graph, run)
+        outside = (*graph.nodes[:begin], *graph.nodes[end:])
+        views = [n for n in outside if isinstance(n.spec, ViewSpec)]
+        near = {name for n in views for name in (*n.inputs, *n.outputs)}
+        joined = [n for n in graph.nodes[begin:end] if isinstance(n.spec, Concat)]
+        members = {name for n in joined for name in n.inputs}
+        return not near.isdisjoint([*entering, *leaving]) or not members.isdisjoint(entering)
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def _traffic(graph: Graph, node: Node) -> tuple[int, int]:
+    """Return the bytes of a node's values, and of its constants; those of views are not moved."""
+    if isinstance(node.spec, ViewSpec):
+        return 0, 0
+    names = [n for n in dict.fromkeys((*node.inputs, *node.outputs)) if n is not None]
+    sizes = {n: graph.types[n].size * graph.memory(n).itemsize for n in names}
+    held = sum(size for n, size in sizes.items() if n in graph.consts)
+    return sum(sizes.values()) - held, held
+
+
+def _repeated(graph: Graph, run: Run) -> Graph:
+    """Return `graph` with the nodes of a run once for each part of the batch."""
+    nodes = graph.nodes[run.begin : run.end]
+    entering, leaving = _crossing(graph, run)
+    types, stored = dict(graph.types), dict(graph.stored)
+    taken = {node.name for node in graph.nodes}
+    parts: dict[str, list[str]] = {name: [] for name in leaving}
+    made: list[Node] = []
+
+    def part(name: str, start: int) -> str:
+        given = _free(f"{name}@{start}", types)
+        types[given] = replace(types[name], shape=(run.images, *types[name].shape[1:]))
+        if name in stored:
+            stored[given] = stored[name]
+        return given
+
+    def add(name: str, node: Node) -> None:
+        made.append(replace(node, name=_free(name, taken)))
+        taken.add(made[-1].name)
+
+    for start in range(0, run.batch, run.images):
+        names = {name: part(name, start) for name in entering}
+        for name, given in names.items():
+            one = slice_of(types[name].shape, 0, start, run.images)
+            add(f"{name}@{start}:part", Node("", one, (name,), (given,)))
+        for node in nodes:
+            names |= {name: part(name, start) for name in node.outputs}
+            add(f"{node.name}@{start}", _for_part(graph, node, names, run.images))
+        for name, list_of in parts.items():
+            list_of.append(names[name])
+    for name, list_of in parts.items():
+        add(f"{name}:parts", Node("", Concat(0), tuple(list_of), (name,)))
+    every = (*graph.nodes[: run.begin], *made, *graph.nodes[run.end :])
+    kept = {n for node in every for n in (*node.inputs, *node.outputs)}
+    kept |= {*graph.inputs, *graph.outputs.values(), *graph.consts}
+    types = {name: kind for name, kind in types.items() if name in kept}
+    return replace(graph, nodes=every, types=types, stored=stored)
+
+
+def _free(name: str, taken: Container[str]) -> str:
+    """Return `name`, or one like it that is not taken."""
+    while name in taken:
+        name += "'"
+    return name
+
+
+def _for_part(graph: Graph, node: Node, names: dict[str, str], images: int) -> Node:
+    found = node.spec.by_images(graph.input_types(node), images)
+    assert found is not None
+    spec, places = found
+    inputs = tuple(
+        names[name] if name is not None and k in places else name
+        for k, name in enumerate(node.inputs)
+    )
+    outputs = tuple(names[name] for name in node.outputs)
+    return replace(node, spec=spec, inputs=inputs, outputs=outputs, whole=node.layer)
+
+
+def _crossing(graph: Graph, run: Run) -> tuple[list[str], list[str]]:
+    """Return the values that a run takes image by image, and those of its own that others read."""
+    nodes = graph.nodes[run.begin : run.end]
+    made = [name for node in nodes for name in node.outputs]
+    outside = (*graph.nodes[: run.begin], *graph.nodes[run.end :])
+    read = {name for node in outside for name in node.inputs} | set(graph.outputs.values())
+    entering: dict[str, None] = {}
+    for node in nodes:
+        found = node.spec.by_images(graph.input_types(node), run.images)
+        assert found is not None
+        names = [node.inputs[k] for k in found[1] if k < len(node.inputs)]
+        entering |= {name: None for name in names if name is not None and name not in made}
+    return list(entering), [name for name in made if name in read]

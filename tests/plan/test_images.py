@@ -1,0 +1,244 @@
+"""Runs of large layers for a part of the batch at a time: equal to the bit, without copies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from harness import normal
+from small_graphs import Builder
+
+import clnn
+from clnn.api import prepare
+from clnn.graph.ir import Graph, Node, check
+from clnn.graph.passes import optimise
+from clnn.ops._base import OpSpec, Target
+from clnn.ops._functions import Step
+from clnn.ops._window import Window
+from clnn.ops.cast import Cast
+from clnn.ops.conv2d import Conv2d
+from clnn.ops.conv_transpose import ConvTranspose
+from clnn.ops.cumsum import CumSum
+from clnn.ops.eltwise import Eltwise
+from clnn.ops.lrn import Lrn
+from clnn.ops.pool import Pool
+from clnn.ops.reduce import Reduce
+from clnn.ops.resize import Resize
+from clnn.ops.separable import Separable
+from clnn.ops.views import Concat, Reshape, Slice, Transpose, slice_of
+from clnn.plan import images
+from clnn.plan.images import FAR, MOST_PARTS, NEAR, Run, by_images, runs_of
+from clnn.plan.schedule import make_plan
+from clnn.types import I32, TensorType
+
+HALVES = Window((2, 2), (2, 2), (1, 1), (0, 0), (0, 0))
+THREE = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
+SHAPE = (6, 4, 5, 6)
+# Spec and shapes of its inputs, for six images.
+OPS: list[tuple[OpSpec, list[tuple[int, ...] | None]]] = [
+    (Conv2d(THREE), [SHAPE, (6, 4, 3, 3), (6,)]),
+    (Conv2d(THREE, 1, (Step("add", operand=3),)), [SHAPE, (6, 4, 3, 3), None, (6, 6, 5, 6)]),
+    (Conv2d(THREE, 1, (Step("mul", operand=3),)), [SHAPE, (6, 4, 3, 3), None, (1, 6, 1, 1)]),
+    (
+        Separable(THREE, (), (Step("add", operand=5),)),
+        [SHAPE, (4, 1, 3, 3), (4,), (6, 4, 1, 1), (6,), (6, 6, 5, 6)],
+    ),
+    (ConvTranspose((2, 2), (2, 2), (1, 1), (0, 0), (10, 12)), [SHAPE, (4, 6, 2, 2), (6,)]),
+    (Pool(HALVES, "max"), [SHAPE]),
+    (Pool(HALVES, "average", steps=(Step("mul", operand=1),)), [SHAPE, (6, 4, 2, 3)]),
+    (Eltwise((Step("add", operand=1), Step("mul", operand=2))), [SHAPE, (4, 1, 1), (6, 1, 5, 6)]),
+    (Eltwise((Step("add", operand=1),)), [(1, 4, 1, 1), SHAPE]),
+    (Reduce("mean", (2, 3)), [SHAPE]),
+    (Reduce("max", (1,), False, steps=(Step("add", operand=1),)), [SHAPE, (6, 5, 6)]),
+    (Resize((6, 4, 10, 12), (1.0, 1.0, 2.0, 2.0)), [SHAPE]),
+    (Cast(I32), [SHAPE]),
+    (Concat(1), [SHAPE, (6, 2, 5, 6)]),
+    (Transpose((0, 2, 3, 1)), [SHAPE]),
+    (slice_of(SHAPE, 1, 1, 2), [SHAPE]),
+    (Slice((0, 3, 0, 0), (6, 4, 5, 6), (1, -1, 1, 1)), [SHAPE]),
+]
+MIXED: list[tuple[OpSpec, list[tuple[int, ...] | None]]] = [
+    (Concat(0), [SHAPE, SHAPE]),
+    (Pool(HALVES, "max", indices="row"), [SHAPE]),
+    (Reduce("mean", (0, 2)), [SHAPE]),
+    (Transpose((1, 0, 2, 3)), [SHAPE]),
+    (slice_of(SHAPE, 0, 1, 2), [SHAPE]),
+    (Slice((5, 0, 0, 0), SHAPE, (-1, 1, 1, 1)), [SHAPE]),
+    (Resize((12, 4, 5, 6), (2.0, 1.0, 1.0, 1.0)), [SHAPE]),
+    (Reshape((24, 5, 6)), [SHAPE]),
+    (CumSum(0), [SHAPE]),
+]
+
+
+def types(shapes: list[tuple[int, ...] | None]) -> list[TensorType | None]:
+    return [None if s is None else TensorType(s) for s in shapes]
+
+
+@pytest.mark.parametrize("case", range(len(OPS)))
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_parts_of_the_batch_are_parts_of_the_result(case, count):
+    spec, shapes = OPS[case]
+    inputs = [None if s is None else normal(s, k) for k, s in enumerate(shapes)]
+    made = spec.by_images(types(shapes), count)
+    assert made is not None
+    part, places = made
+    whole = spec.reference(*inputs)[0]
+    for start in range(0, 6, count):
+        taken = [x[start : start + count] if k in places else x for k, x in enumerate(inputs)]
+        kinds = [None if x is None else TensorType(x.shape) for x in taken]
+        got = part.reference(*taken)[0]
+        assert part.infer(kinds)[0].shape == got.shape
+        assert np.array_equal(got, whole[start : start + count])
+
+
+@pytest.mark.parametrize("spec, shapes", MIXED, ids=[s.kind for s, _ in MIXED])
+def test_ops_across_images_have_no_parts(spec, shapes):
+    assert spec.by_images(types(shapes), 1) is None
+
+
+def network(batch: int = 4, side: int = 12) -> Graph:
+    """A residual block, a gate, joined branches, up and down again; a linear layer at its end."""
+    b = Builder(x=(batch, 3, side, side))
+    stem = b.steps("relu", b.conv("x", 8))
+    block = b.conv(b.steps("relu", b.conv(stem, 8, group=8)), 8, 1)
+    added = b.steps("add", block, stem)
+    gate = b.steps("sigmoid", b.conv(b.add(Reduce("mean", (2, 3)), added), 8, 1))
+    gated = b.steps("mul", added, gate)
+    small = b.add(Pool(HALVES, "max"), gated)
+    up = ConvTranspose((2, 2), (2, 2), (1, 1), (0, 0), (side, side))
+    wide = b.add(up, small, b.const(8, 6, 2, 2), b.const(6))
+    near = b.add(Resize((batch, 8, side, side), (1.0, 1.0, 2.0, 2.0)), small)
+    both = b.add(Concat(1), wide, near, gated)
+    half = b.add(slice_of((batch, 22, side, side), 1, 4, 9), both)
+    last = b.conv(b.steps("relu", b.conv(half, 10)), 5, 3, stride=2)
+    return b.graph(b.add(Lrn(3), last), b.add(Reduce("mean", (2, 3)), both))
+
+
+@pytest.fixture
+def little(monkeypatch):
+    """As if caches held a few kilobytes."""
+    monkeypatch.setattr(images, "FAR", 8000)
+    monkeypatch.setattr(images, "NEAR", 1)
+
+
+def parts(graph: Graph) -> Counter[str]:
+    return Counter(node.layer for node in graph.nodes if node.whole)
+
+
+def test_a_run_is_repeated_and_nothing_is_copied(little):
+    graph = optimise(network())
+    made = check(by_images(graph, Target()))
+    assert len(parts(made)) > 5 and set(parts(made).values()) == {4}
+    plan, plain = make_plan(graph, Target()), make_plan(graph, Target("cpu"), separate=True)
+    assert plan.copied_bytes == plain.copied_bytes == 0
+    assert plan.memory.total < plain.memory.total * 0.7
+    assert by_images(graph, Target("gpu")) is graph
+    assert not any(s.node.whole for s in plain.steps)
+    assert not any(s.node.whole for s in make_plan(graph, Target(), guard=64).steps)
+
+
+def test_parts_share_kernels_and_constants(little, monkeypatch):
+    monkeypatch.setattr(images, "FAR", 12000)
+    plan = make_plan(optimise(network(side=16)), Target())
+    of: dict[str, set[object]] = {}
+    for step in plan.steps:
+        if step.node.whole:
+            of.setdefault(step.node.layer, set()).add(id(step.variant))
+    of.pop("n0", None)  # images of the input begin at addresses that are aligned in several ways
+    assert of and all(len(variants) == 1 for variants in of.values())
+
+
+@pytest.mark.dealt
+@pytest.mark.parametrize("dtype", ["f32", "f16", "int8"])
+def test_equal_to_the_bit(device, little, monkeypatch, dtype):
+    graph, options, feeds = network(), clnn.Options(dtype=dtype), {"x": normal((4, 3, 12, 12), 5)}
+    monkeypatch.setattr(images, "FAR", 8000 // {"f32": 1, "f16": 2, "int8": 4}[dtype])
+    ranges = clnn.calibrate(graph, [feeds], device, options) if dtype == "int8" else None
+    with clnn.compile_model(graph, device, options, None, ranges) as session:
+        assert any(step.node.whole for step in session.plan.steps)
+        got = [session(feeds) for _ in range(2)]
+    monkeypatch.setattr(images, "FAR", 1 << 40)
+    with clnn.compile_model(graph, device, options, None, ranges) as session:
+        assert not any(step.node.whole for step in session.plan.steps)
+        want = session(feeds)
+    for name, values in want.items():
+        assert all(np.array_equal(one[name], values) for one in got)
+
+
+def test_a_profile_has_one_row_for_a_layer(device, little):
+    with clnn.compile_model(network(), device) as session:
+        with session.profile() as profile:
+            session({"x": normal((4, 3, 12, 12))})
+        layers = {step.node.layer for step in session.plan.steps}
+        rows = profile.rows()
+    assert len({row.node for row in rows}) == len(rows) and {row.node for row in rows} <= layers
+    assert not any("@" in row.node for row in rows)
+    graph = optimise(network())
+    flops = {n.name: n.spec.flops(graph.input_types(n), graph.output_types(n)) for n in graph.nodes}
+    for row in rows:
+        if row.node in flops:
+            assert row.gflops * row.seconds * 1e9 == pytest.approx(flops[row.node])
+
+
+def conv(b: Builder, x: str, oc: int) -> str:
+    return b.steps("relu", b.conv(x, oc))
+
+
+def chain(batch: int, channels: tuple[int, ...], side: int = 64) -> Graph:
+    b = Builder(x=(batch, channels[0], side, side))
+    value = "x"
+    for oc in channels[1:]:
+        value = conv(b, value, oc)
+    return optimise(b.graph(value))
+
+
+def test_only_layers_beyond_the_caches_are_taken():
+    image = 2 * 32 * 64 * 64 * 4
+    few = FAR // image
+    assert runs_of(chain(few, (32, 32, 32)), 1) == []
+    assert runs_of(chain(2 * few, (32, 32, 32)), 1) == [Run(0, 2, 2 * few, NEAR // image)]
+    assert runs_of(chain(2 * few, (32, 32, 32)), 2) == []
+    assert runs_of(chain(2 * few, (32, 32)), 1) == []
+
+
+def test_large_weights_end_a_run():
+    found = runs_of(chain(64, (64, 64, 64, 64, 256, 256, 256), 16), 1)
+    assert [(run.begin, run.end) for run in found] == [(0, 4)]
+
+
+def test_images_of_a_part_divide_the_batch_into_few_parts():
+    assert runs_of(chain(97, (32, 32, 32), 32), 1) == []  # 1 or 97
+    for batch in (6, 7, 12, 48, 64):
+        for run in runs_of(chain(batch, (32, 32, 32)), 1):
+            assert batch % run.images == 0 and batch // run.images <= MOST_PARTS
+
+
+def test_values_that_lie_within_others_end_a_run(little):
+    b = Builder(x=(4, 8, 12, 12))
+    first = conv(b, "x", 8)
+    second = conv(b, first, 8)
+    grown = b.add(Concat(1), first, conv(b, second, 8))
+    flat = b.add(Reshape((4, 16 * 144)), grown)
+    graph = optimise(b.graph(flat, second))
+    plan, plain = make_plan(graph, Target()), make_plan(graph, Target(), separate=True)
+    assert plan.copied_bytes == plain.copied_bytes
+
+
+def test_names_that_are_taken_already(little):
+    graph = optimise(network())
+    name = graph.nodes[1].outputs[0]
+    x = graph.inputs[0]
+    extra = Node(f"{graph.nodes[1].name}@0", Eltwise((Step("neg"),)), (x,), (f"{name}@0",))
+    types = {**graph.types, f"{name}@0": graph.types[x]}
+    outputs = {**graph.outputs, "extra": f"{name}@0"}
+    graph = check(replace(graph, nodes=(extra, *graph.nodes), types=types, outputs=outputs))
+    made = check(by_images(graph, Target()))
+    names = [node.name for node in made.nodes]
+    assert len(set(names)) == len(names)
+
+
+def test_a_prepared_network_of_a_single_image_stays_as_it_is(little):
+    graph = prepare(network(1), clnn.Options())
+    assert by_images(graph, Target()) is graph
