@@ -108,10 +108,10 @@ def network(batch: int = 4, side: int = 12) -> Graph:
     gated = b.steps("mul", added, gate)
     small = b.add(Pool(HALVES, "max"), gated)
     up = ConvTranspose((2, 2), (2, 2), (1, 1), (0, 0), (side, side))
-    wide = b.add(up, small, b.const(8, 6, 2, 2), b.const(6))
+    wide = b.add(up, small, b.const(8, 8, 2, 2), b.const(8))
     near = b.add(Resize((batch, 8, side, side), (1.0, 1.0, 2.0, 2.0)), small)
     both = b.add(Concat(1), wide, near, gated)
-    half = b.add(slice_of((batch, 22, side, side), 1, 4, 9), both)
+    half = b.add(slice_of((batch, 24, side, side), 1, 4, 9), both)
     last = b.conv(b.steps("relu", b.conv(half, 10)), 5, 3, stride=2)
     return b.graph(b.add(Lrn(3), last), b.add(Reduce("mean", (2, 3)), both))
 
