@@ -6,6 +6,10 @@ apply(steps, v, ctype, width, load)
     v: name of the variable, changed in place. ctype: its scalar type. width: its vector width.
     load: callable (operand index) -> expression of the operand at this place.
 NaN propagates: comparisons are written so that a NaN operand comes out.
+
+Wide vectors of floats are those of CPUs; there 1 + exp(x), of which the logistic functions are made, is
+written out: 2^(x log2 e) as a power of two, from the bits of a sum that rounds to whole numbers, times a
+polynomial of what is left, within 3e-7 of itself for |x| < 20. It is infinite from x = 88.4 on.
 </%doc>
 <%!
 FLOAT = {
@@ -85,6 +89,26 @@ SIGNED.update({
 })
 UNSIGNED = dict(INTEGER)
 UNSIGNED.update({"abs": ";", "relu": ";"})
+# below = 1 + exp(raised)
+BELOW = (
+    "{D} raised = {x}; raised = raised < {T}(-88.0f) ? {T}(-88.0f) : raised; "
+    "raised = raised > {T}(89.0f) ? {T}(89.0f) : raised; "
+    "const {D} whole = fma(raised, {T}(1.44269504f), {T}(12582912.0f)); "
+    "const {D} rest = fma(raised, {T}(1.44269504f), {T}(12582912.0f) - whole); "
+    "{D} power = fma(rest, {T}(0.001326472731f), {T}(0.009671512991f)); "
+    "power = fma(power, rest, {T}(0.055507335812f)); power = fma(power, rest, {T}(0.240222424269f)); "
+    "power = fma(power, rest, {T}(0.693147003651f)); power = fma(power, rest, {T}(1.0f)); "
+    "const {D} below = fma(power, as_{D}((as_{I}(whole) + 127) << 23), {T}(1.0f));"
+)
+LOGISTIC = {
+    fn: "{{ " + BELOW.replace("{x}", x) + " {v} = " + over + " / below; }}"
+    for fn, x, over in (
+        ("sigmoid", "-{v}", "{T}(1.0f)"),
+        ("swish", "-{p0} * {v}", "{v}"),
+        ("gelu_tanh", "{T}(-1.59576912160573073f) * ({v} + {T}(0.044715f) * {v} * {v} * {v})", "{v}"),
+    )
+}
+WIDE = 8  # elements of vectors from which on LOGISTIC is used
 SIGNED_TYPES = ("char", "short", "int", "long")
 BITS = {"char": 7, "uchar": 8, "short": 15, "ushort": 16, "int": 31, "uint": 32, "long": 63, "ulong": 64}
 REAL_TYPES = ("float", "half", "double")
@@ -99,7 +123,9 @@ REAL_TYPES = ("float", "half", "double")
         load(step.operand) if step.operand is not None else None)
     a, b = (other, v) if step.swapped else (v, other)
     names = {f"p{i}": p for i, p in enumerate(params)}
-    text = table[step.fn].format(v=v, a=a, b=b, T=cast, D=vector, BITS=BITS.get(ctype, 0), **names)
+    written = LOGISTIC if ctype == "float" and width >= WIDE else {}
+    text = written.get(step.fn, table[step.fn]).format(
+        v=v, a=a, b=b, T=cast, D=vector, I=f"int{width}", BITS=BITS.get(ctype, 0), **names)
 %>${text}\
 </%def>
 <%def name="apply(steps, v, ctype, width, load)">\

@@ -55,8 +55,9 @@ def check_values(got, want, name):
     np.testing.assert_allclose(got[finite], want[finite], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def test_every_unary_function_on_special_values(device):
-    x = samples()[0]
+@pytest.mark.parametrize("count", [176, 189], ids=["vectors", "scalars"])
+def test_every_unary_function_on_special_values(device, count):
+    x = samples()[0][:count]
     specs = {fn: one(fn) for fn in UNARY}
     found = run_together(device, specs, [x])
     for fn, spec in specs.items():
@@ -64,6 +65,17 @@ def test_every_unary_function_on_special_values(device):
         keep = x != -np.inf if limit else np.full(x.shape, True)
         want = spec.reference(x.astype(np.float64))[0]
         check_values(found[fn][keep], want[keep], f"{fn} on {device}")
+
+
+@pytest.mark.parametrize("fn", ["sigmoid", "swish", "gelu_tanh"])
+def test_logistic_functions_of_vectors_over_all_magnitudes(device, fn):
+    """The result's own size bounds the error, not the largest's, down to where floats are subnormal."""
+    ends = 60.0 if fn != "gelu_tanh" else 4.5
+    x = np.linspace(-ends, ends, 1 << 14).astype(np.float32)
+    spec = one(fn, (1.0,) if fn == "swish" else ())
+    want = spec.reference(x.astype(np.float64))[0]
+    got = run_together(device, {fn: spec}, [x])[fn]
+    np.testing.assert_allclose(got, want, rtol=2e-6 if fn != "gelu_tanh" else 2e-5)
 
 
 def test_every_binary_function_on_special_values(device):
