@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import median
 
 from clnn.cli import _common
 from clnn.errors import SettingError
@@ -30,11 +31,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
                         help="measure launch by launch what runs join into few kernels")  # fmt: skip
     parser.add_argument("--measure", action="store_true",
                         help="measure the device's peaks first (kept in the cache)")  # fmt: skip
+    parser.add_argument("--in-turns", action="store_true",
+                        help="measure the multiply-add rate between the runs, for machines whose"
+                        " clocks change; layers are compared with its median")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print and write; return the exit status."""
-    from clnn.runtime.peak import known_peaks, measure_peaks
+    from clnn.runtime.peak import Bench, known_peaks, measure_peaks
 
     _common.settle(args)
     if args.runs < 1 or args.warmup < 0 or args.top < 0:
@@ -45,12 +49,19 @@ def run(args: argparse.Namespace) -> int:
     with _common.compile_from(args) as session:
         info = session.device
         peaks = measure_peaks(info) if args.measure else known_peaks(info)
+        if args.in_turns and peaks is None:
+            peaks = measure_peaks(info)
+        rate, rates = Bench(info).flops_again() if args.in_turns else None, []
         feeds = _common.feeds_of(args, session.inputs)
         for _ in range(args.warmup):
             session(feeds)
         with session.profile(args.trace, args.separate) as profile:
             for _ in range(args.runs):
+                if rate is not None:
+                    rates.append(rate())
                 session(feeds)
+        if peaks is not None and rates:
+            peaks = replace(peaks, flops=median(rates))
         if args.csv:
             Path(args.csv).write_text(profile.to_csv(peaks), encoding="utf-8")
         data = {

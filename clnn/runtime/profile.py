@@ -67,7 +67,9 @@ class Row:
     """One layer: its launches, median device time and share of all, rates, and what bounds it.
 
     number: place in the schedule. kernel, global_size, local_size: those of its slowest launch.
-    bound: "mem", "compute" or "launch", empty where the device's peaks were not measured.
+    bound: "mem", "compute" or "launch", empty where the device's peaks were not measured. of_peak:
+    share of the device's multiply-add rate, 0 there; Winograd's products count those of the direct
+    sum, and may have more than 1.
     """
 
     number: int
@@ -84,6 +86,7 @@ class Row:
     gbytes: float
     bound: str
     cached: bool
+    of_peak: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,8 @@ class Profile:
         return Row(
             number, node, work.op, work.variant, main.title, len(places), main.global_size,
             main.local_size, seconds, seconds / total, work.flops * per, work.nbytes * per, bound,
-            all(launches[at].cached for at in places),
+            all(launches[at].cached for at in places), work.flops / seconds / peaks.flops
+            if peaks and seconds else 0.0,
         )  # fmt: skip
 
     def summary(self) -> Summary:
@@ -179,14 +183,14 @@ class Profile:
         node, variant = min(wide["node"], 32), min(wide["variant"], 44)
         lines = [
             f"{'#':>3} {'node':<{node}} {'op':<10} {'variant':<{variant}} {'global/local':<20}"
-            f" {'us':>9} {'%':>6} {'GFLOP/s':>8} {'GB/s':>7}  {'bound':<7} cached"
+            f" {'us':>9} {'%':>6} {'GFLOP/s':>8} {'of peak':>7} {'GB/s':>7}  {'bound':<7} cached"
         ]
         for r in shown:
             sizes = f"{_by(r.global_size)}/{_by(r.local_size)}"
             lines.append(
                 f"{r.number:>3} {_cut(r.node, node):<{node}} {r.op[:10]:<10}"
                 f" {_cut(r.variant, variant):<{variant}} {sizes:<20} {r.seconds * 1e6:>9.1f}"
-                f" {r.share * 100:>6.2f} {r.gflops:>8.1f} {r.gbytes:>7.1f}  {r.bound or '-':<7}"
+                f" {r.share * 100:>6.2f} {r.gflops:>8.1f} {_share(r):>7} {r.gbytes:>7.1f}  {r.bound or '-':<7}"
                 f" {'yes' if r.cached else 'no'}"
             )
         if len(rows) > len(shown):
@@ -195,10 +199,14 @@ class Profile:
 
     def _closing(self, rows: list[Row]) -> str:
         all_of = self.summary()
+        shares = [r.of_peak for r in rows if r.op == "conv2d" and r.of_peak]
+        of_peak = (f"\nconvolutions: {len(shares)} layers, at the median"
+                   f" {np.median(shares):.3f} of the multiply-add kernel's rate")  # fmt: skip
         return (
             f"{len(rows)} layers, {sum(r.launches for r in rows)} launches, {all_of.runs} runs:"
             f" {all_of.kernels * 1e3:.3f} ms in kernels, copies in {all_of.upload * 1e3:.3f} ms,"
             f" out {all_of.download * 1e3:.3f} ms, gaps {all_of.gap * 1e3:.3f} ms"
+            + (of_peak if shares else "")
         )
 
     def to_csv(self, peaks: Peaks | None = None) -> str:
@@ -280,6 +288,10 @@ def _idle(run: Run) -> float:
         return 0.0
     whole = (run.launches[-1].end - run.launches[0].start) * 1e-9
     return max(0.0, whole - sum(span.seconds for span in run.launches))
+
+
+def _share(row: Row) -> str:
+    return f"{row.of_peak:.2f}" if row.of_peak else "-"
 
 
 def _by(sizes: tuple[int, ...]) -> str:
