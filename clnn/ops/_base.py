@@ -298,7 +298,7 @@ def batched(inputs: Sequence[TensorType | None], rank: int, first: int = 0) -> t
     Others are broadcast along it.
     """
     given = [(k, t) for k, t in enumerate(inputs) if k >= first and t is not None]
-    return tuple(k for k, t in given if t.rank == rank and t.shape[0] != 1)
+    return tuple(k for k, t in given if t.rank == rank > 0 and t.shape[0] != 1)
 
 
 def grid(target: Target, *extents: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -72,8 +72,8 @@ class _Open:
         node = self.graph.nodes[place]
         shape = self.graph.types[node.outputs[0]].shape
         batch = self.batch or (shape[0] if shape else 0)
-        least = next((n for n in _divisors(batch) if batch // n <= MOST_PARTS), 0)
-        if least in (0, batch) or not self._apart(node, batch):
+        least = _parts(batch)[0]
+        if least == batch or not self._apart(node, batch):
             return False
         moved, held = _traffic(self.graph, node)
         moved //= batch
@@ -89,8 +89,10 @@ class _Open:
     def _apart(self, node: Node, batch: int) -> bool:
         """Whether the node can be computed for some images alone."""
         graph = self.graph
+        if any(t.shape[:1] != (batch,) for t in graph.output_types(node)):
+            return False
         found = node.spec.by_images(graph.input_types(node), 1)
-        if found is None or any(t.shape[:1] != (batch,) for t in graph.output_types(node)):
+        if found is None:
             return False
         places = found[1]
         given = [(k, name) for k, name in enumerate(node.inputs) if name is not None]
@@ -106,8 +108,7 @@ class _Open:
         if len(self.large) < SHORTEST:
             return []
         room = NEAR * self.units // self.most
-        images = max(n for n in _divisors(self.batch) if n in (self.least, *range(1, room + 1)))
-        images = max(images, self.least)
+        images = max(n for n in _parts(self.batch) if n <= max(room, self.least))
         if images == self.batch:
             return []
         return [Run(self.large[0], self.large[-1] + 1, self.batch, images)]
@@ -127,8 +128,9 @@ class _Open:
         return not near.isdisjoint([*entering, *leaving]) or not members.isdisjoint(entering)
 
 
-def _divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
+def _parts(batch: int) -> list[int]:
+    """Return how many images a part may have, by rising number."""
+    return [batch // n for n in range(min(batch, MOST_PARTS), 0, -1) if batch % n == 0] or [batch]
 
 
 def _traffic(graph: Graph, node: Node) -> tuple[int, int]:

@@ -189,7 +189,7 @@ def make_plan(
     memory orders that a caller wants.
     Raises PlanError or ShapeError.
     """
-    if not (separate or guard):
+    if not (separate or guard or hints):  # which speak of values as they are
         graph = by_images(graph, target)
     cache_way = target.cache_way if target.is_cpu else 0
     placed = place(graph, hints, cache_way, lambda kind: bool(target.tensor_kind(kind)))

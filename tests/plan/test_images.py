@@ -242,3 +242,14 @@ def test_names_that_are_taken_already(little):
 def test_a_prepared_network_of_a_single_image_stays_as_it_is(little):
     graph = prepare(network(1), clnn.Options())
     assert by_images(graph, Target()) is graph
+
+
+def test_numbers_and_long_lists_among_the_layers(little):
+    b = Builder(x=(4, 8, 12, 12), y=(), z=(1 << 22,))
+    value = conv(b, conv(b, "x", 8), 8)
+    one = b.add(Eltwise((Step("exp"),)), "y")
+    long = b.steps("exp", "z")
+    value = conv(b, b.steps("mul", conv(b, value, 8), one), 8)
+    graph = optimise(b.graph(value, one, long))
+    made = check(by_images(graph, Target()))
+    assert set(parts(made).values()) == {4}
