@@ -9,7 +9,7 @@ NaN propagates: comparisons are written so that a NaN operand comes out.
 
 Wide vectors of floats are those of CPUs; there 1 + exp(x), of which the logistic functions are made, is
 written out: 2^(x log2 e) as a power of two, from the bits of a sum that rounds to whole numbers, times a
-polynomial of what is left, within 3e-7 of itself for |x| < 20. It is infinite from x = 88.4 on.
+polynomial of what is left, within 5e-7 of itself for |x| < 20 and 1.4e-6 up to 88.4, where it is infinite.
 </%doc>
 <%!
 FLOAT = {
