@@ -60,8 +60,8 @@ def run(args: argparse.Namespace) -> int:
                 if rate is not None:
                     rates.append(rate())
                 session(feeds)
-        if peaks is not None and rates:
-            peaks = replace(peaks, flops=median(rates))
+        if peaks is not None and any(rates):
+            peaks = replace(peaks, flops=median(filter(None, rates)))
         if args.csv:
             Path(args.csv).write_text(profile.to_csv(peaks), encoding="utf-8")
         data = {

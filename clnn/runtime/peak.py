@@ -130,24 +130,38 @@ class Bench:
         self.info, self.device = info, Device.open(info)
         flags = cl.command_queue_properties.PROFILING_ENABLE
         self.queue = cl.CommandQueue(self.device.context, properties=flags)
+        self._kept: Any = None
 
     def flops(self) -> float:
         """Return the best rate of the multiply-add kernels."""
-        return max(rate for rate, _ in self._fma_rates())
+        return max(rate for rate, _ in self._fma_rates(self._sums()))
 
     def flops_again(self) -> Callable[[], float]:
         """Return what measures the fastest multiply-add kernel again: to be called in turns with
-        other work, on machines whose clocks do not stay the same."""
-        _, (ready, items, local, done) = max(self._fma_rates(), key=lambda found: found[0])
-        return lambda: float(done / min(self._times(ready, items, local, 2)))
+        other work, on machines whose clocks do not stay the same; 0 where the clock is too coarse."""
+        out = self._sums()
+        _, (ready, items, local, done) = max(self._fma_rates(out), key=lambda found: found[0])
+        self._kept = out  # a kernel does not keep what its arguments are
 
-    def _fma_rates(self) -> list[tuple[float, tuple[Any, int, int, float]]]:
+        def again() -> float:
+            seconds = min(self._times(ready, items, local, 2))
+            return done / seconds if seconds else 0.0
+
+        return again
+
+    @property
+    def _items(self) -> int:
+        """Work-items that fill the device with multiply-adds."""
+        return self.info.compute_units * (16 if self.info.type == "cpu" else 2048)
+
+    def _sums(self) -> Any:
+        return self.buffer(4 * self._items)
+
+    def _fma_rates(self, out: Any) -> list[tuple[float, tuple[Any, int, int, float]]]:
         """Return (rate, (kernel, work-items, local size, operations)) of each kernel."""
         kernels = _fma_kernels(self.info)
         self.build(kernels)
-        items = self.info.compute_units * (16 if self.info.type == "cpu" else 2048)
-        out = self.buffer(4 * items)
-        return [self._fma_rate(k, items, out) for k in kernels]
+        return [self._fma_rate(k, self._items, out) for k in kernels]
 
     def _fma_rate(
         self, kernel: Kernel, items: int, out: Any

@@ -9,7 +9,7 @@ NaN propagates: comparisons are written so that a NaN operand comes out.
 
 Wide vectors of floats are those of CPUs; there 1 + exp(x), of which the logistic functions are made, is
 written out: 2^(x log2 e) as a power of two, from the bits of a sum that rounds to whole numbers, times a
-polynomial of what is left, within 5e-7 of itself for |x| < 20 and 1.4e-6 up to 88.4, where it is infinite.
+polynomial of what is left, within 3e-7 of itself. It is infinite from x = 88.4 on.
 </%doc>
 <%!
 FLOAT = {
@@ -94,7 +94,8 @@ BELOW = (
     "{D} raised = {x}; raised = raised < {T}(-88.0f) ? {T}(-88.0f) : raised; "
     "raised = raised > {T}(89.0f) ? {T}(89.0f) : raised; "
     "const {D} whole = fma(raised, {T}(1.44269504f), {T}(12582912.0f)); "
-    "const {D} rest = fma(raised, {T}(1.44269504f), {T}(12582912.0f) - whole); "
+    "{D} rest = fma(raised, {T}(1.44269504f), {T}(12582912.0f) - whole); "
+    "rest = fma(raised, {T}(1.925963e-8f), rest); "
     "{D} power = fma(rest, {T}(0.001326472731f), {T}(0.009671512991f)); "
     "power = fma(power, rest, {T}(0.055507335812f)); power = fma(power, rest, {T}(0.240222424269f)); "
     "power = fma(power, rest, {T}(0.693147003651f)); power = fma(power, rest, {T}(1.0f)); "

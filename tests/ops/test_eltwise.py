@@ -75,7 +75,7 @@ def test_logistic_functions_of_vectors_over_all_magnitudes(device, fn):
     spec = one(fn, (1.0,) if fn == "swish" else ())
     want = spec.reference(x.astype(np.float64))[0]
     got = run_together(device, {fn: spec}, [x])[fn]
-    np.testing.assert_allclose(got, want, rtol=2e-6 if fn != "gelu_tanh" else 2e-5)
+    np.testing.assert_allclose(got, want, rtol=6e-7 if fn != "gelu_tanh" else 2e-5)
 
 
 def test_every_binary_function_on_special_values(device):
