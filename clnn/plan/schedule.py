@@ -281,10 +281,10 @@ def _step(
 ) -> Step:  # fmt: skip
     """Return the step of a node; nodes for parts of one layer share a variant and its constants."""
     problem = make_problem(node, graph, placed, target)
-    key = _key(node, problem)
-    variant = alike.get(key) if node.whole else None
-    if variant is None:
-        variant = alike[key] = choose(node, problem, node.spec.variants(problem))
+    key = _key(node, problem) if node.whole else node.name
+    if key not in alike:
+        alike[key] = choose(node, problem, node.spec.variants(problem))
+    variant = alike[key]
     launches = tuple(_resolve(node, launch, placed) for launch in variant.launches)
     return Step(node, problem, variant, launches)
 

@@ -199,14 +199,11 @@ class Profile:
 
     def _closing(self, rows: list[Row]) -> str:
         all_of = self.summary()
-        shares = [r.of_peak for r in rows if r.op == "conv2d" and r.of_peak]
-        of_peak = (f"\nconvolutions: {len(shares)} layers, at the median"
-                   f" {np.median(shares):.3f} of the multiply-add kernel's rate")  # fmt: skip
         return (
             f"{len(rows)} layers, {sum(r.launches for r in rows)} launches, {all_of.runs} runs:"
             f" {all_of.kernels * 1e3:.3f} ms in kernels, copies in {all_of.upload * 1e3:.3f} ms,"
             f" out {all_of.download * 1e3:.3f} ms, gaps {all_of.gap * 1e3:.3f} ms"
-            + (of_peak if shares else "")
+            + _convolutions([r.of_peak for r in rows if r.op == "conv2d" and r.of_peak])
         )
 
     def to_csv(self, peaks: Peaks | None = None) -> str:
@@ -288,6 +285,17 @@ def _idle(run: Run) -> float:
         return 0.0
     whole = (run.launches[-1].end - run.launches[0].start) * 1e-9
     return max(0.0, whole - sum(span.seconds for span in run.launches))
+
+
+def _convolutions(shares: list[float]) -> str:
+    """Return a line on the shares of the peak that convolutions reach, nothing where there are none."""
+    if not shares:
+        return ""
+    middle = float(np.median(shares))
+    return (
+        f"\nconvolutions: {len(shares)} layers, at the median {middle:.3f} of the multiply-add"
+        " kernel's rate"
+    )
 
 
 def _share(row: Row) -> str:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import warnings
 from pathlib import Path
 
 import cli_models
@@ -129,7 +130,9 @@ def test_profile_prints_layers_slowest_first(clnn, files, device):
     assert sum(layer["share"] for layer in layers) == pytest.approx(1)
     assert {"first", "second"} <= {layer["node"] for layer in layers}
     assert result.data["summary"]["runs"] == 3
-    text = clnn("profile", files["network"], "-d", device, "--runs", 3).out
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        text = clnn("profile", files["network"], "-d", device, "--runs", 3).out
     times = [float(m[1]) for m in re.finditer(r"x\d+ +(\d+\.\d) +\d+\.\d\d ", text)]
     assert len(times) == len(layers)
     assert times == sorted(times, reverse=True)
