@@ -281,10 +281,10 @@ def _step(
 ) -> Step:  # fmt: skip
     """Return the step of a node; nodes for parts of one layer share a variant and its constants."""
     problem = make_problem(node, graph, placed, target)
-    key = _key(node, problem) if node.whole else node.name
-    if key not in alike:
-        alike[key] = choose(node, problem, node.spec.variants(problem))
-    variant = alike[key]
+    key = _key(node, problem) if node.whole else None
+    variant = alike.get(key) or choose(node, problem, node.spec.variants(problem))
+    if key is not None:
+        alike[key] = variant
     launches = tuple(_resolve(node, launch, placed) for launch in variant.launches)
     return Step(node, problem, variant, launches)
 

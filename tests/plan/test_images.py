@@ -253,3 +253,16 @@ def test_numbers_and_long_lists_among_the_layers(little):
     graph = optimise(b.graph(value, one, long))
     made = check(by_images(graph, Target()))
     assert set(parts(made).values()) == {4}
+
+
+@pytest.mark.dealt
+def test_an_input_that_is_an_output_of_the_same_name(device):
+    """The copies in and out have one name, and are two problems."""
+    b = Builder(x=(1, 8, 6, 6))
+    graph = b.graph(b.conv("x", 8))
+    graph = replace(graph, outputs={**graph.outputs, "x": "x"})
+    x = normal((1, 8, 6, 6))
+    with clnn.compile_model(graph, device) as session:
+        copies = [s.problem for s in session.plan.steps if s.node.name == "io:x"]
+        assert len(copies) == 2
+        assert np.array_equal(session({"x": x})["x"], x)
