@@ -99,6 +99,13 @@ SETTINGS: dict[str, Setting] = {
             "processes that build kernels; 0: one per CPU, at most 8",
         ),
         Setting(
+            "CLNN_PIN_THREADS",
+            "auto",
+            _choice("auto", "off"),
+            "auto: each of PoCL's threads stays on a processor of its own, where there are as many"
+            " as the process may use; off: where the system puts it",
+        ),
+        Setting(
             "CLNN_TENSOR_CORES",
             "auto",
             _choice("auto", "off", "emulated"),

@@ -53,20 +53,20 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
 %>
 <%def name="filtered()">\
 % for t in range(tx):
-                ${V} a${t} = ${load(tt, vw, "shift", "c") if first_rows else f"({V})(0)"};
+                ${V} a${t} = ${load(tt, vw, "from_shift", "0") if first_rows else f"({V})(0)"};
 % endfor
 % for ky in range(kh):
 <% taps_of = {} %>\
                 {
 %  for kx in range(kw):
-                const ${V} w${kx} = ${load(wt, vw, "taps", f"{(ky * kw + kx) * ic} + c")};
+                const ${V} w${kx} = ${load(wt, vw, "from_taps", str((ky * kw + kx) * ic))};
 %   for t in range(tx):
 <% taps_of.setdefault(t * sx + kx * dx, []).append((t, kx)) %>\
 %   endfor
 %  endfor
 %  for column in sorted(taps_of):
                 {
-                    const ${V} s = ${load(xt, vw, "p", f"{ky * dy * src.pitches[2] + column * src.pitches[3]} + c")};
+                    const ${V} s = ${load(xt, vw, "from_p", str(ky * dy * src.pitches[2] + column * src.pitches[3]))};
 %   for t, kx in taps_of[column]:
                     a${t} = fma(s, w${kx}, a${t});
 %   endfor
@@ -77,7 +77,7 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
 % for t in range(tx):
                 {
                     ${st.apply(first_steps, f"a{t}", "float", vw, None)}
-                    ${store(vw, f"a{t}", "row", f"{t * pitch} + c", "float", "__local")}
+                    ${store(vw, f"a{t}", "to_row", str(t * pitch), "float", "__local")}
                 }
 % endfor
 </%def>
@@ -131,6 +131,12 @@ ${sc.declare(scales, arith.strict)}\
             __local float *row = between + ((y - from) * ${ow} + x) * ${pitch};
             for (int lane = 0; lane < ${ic}; lane += ${vw}) {
                 const int c = ${f"min(lane, {ic - vw})" if over else "lane"};
+                __global const ${cell(xt)} *from_p = p + c;
+                __global const ${cell(wt)} *from_taps = taps + c;
+% if first_rows:
+                __global const ${cell(tt)} *from_shift = shift + c;
+% endif
+                __local float *to_row = row + c;
                 ${filtered()}
             }
         }
@@ -144,6 +150,7 @@ ${sc.declare(scales, arith.strict)}\
     const int block = part, oc = part * ${ocb};
     for (int start = begin; start < end; start += ${mr}) {
         const int first = ${"start" if at_pixels.exact else f"min(start, end - {mr})"};
+        ${px.origin(at_pixels)}
         ${fi.expect_operands(at_pixels)}
         __local const float *p = between + (first - begin) * ${pitch};
         __global const ${cell(wt)} *w = weights + part * ${ic * ocb};

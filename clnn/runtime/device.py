@@ -19,6 +19,7 @@ from clnn.errors import DeviceError, NoDeviceError
 from clnn.runtime import vetting
 from clnn.runtime.attach import platforms_of
 from clnn.runtime.loader import load, setup, warn_if_hidden
+from clnn.runtime.pinning import pin, threads
 from clnn.runtime.probe import UNPROBED_CAPABILITIES, Capabilities, Capability, Target, probe
 from clnn.settings import setting
 
@@ -217,7 +218,7 @@ def _handles(driver: str = "") -> list[tuple[int, int, Any]]:
 
     Without a driver: of all.
     """
-    cl = load()
+    cl, before = load(), threads()
     try:
         platforms = platforms_of(driver)
     except cl.Error as err:
@@ -231,6 +232,7 @@ def _handles(driver: str = "") -> list[tuple[int, int, Any]]:
         except cl.Error:  # a platform without a device, such as a driver without its hardware
             continue
         found += [(p, d, device) for d, device in enumerate(devices)]
+    pin(threads() - before, [platform.name.strip() for platform in platforms])
     return found
 
 

@@ -4,9 +4,11 @@ Tiles of pixels: where the pixels of a tile lie in the output, and which of them
 row: th rows of tw neighbours. flat: neighbours in an image seen as one row. Any other mode: pixels
 counted through rows. The last tiles of row and flat lie inside the image and overlap others.
 
-begin(mode, tile, t): declares where `tile` begins: start_y, start_x, top, left; start, first; or first
-place(mode, t, m, name): declares y{name}, x{name} of pixel m; m is a number, or an int's name
-stored(mode, t, m, name): condition that the tile stores pixel m; t.exact: it stores all
+begin(mode, tile, t)        declares where `tile` begins: start_y, start_x, top, left; or first, first_y,
+                            first_x, and in flat images start
+origin(t)                   declares first_y, first_x: the place of pixel `first`
+place(mode, t, m, name)     declares y{name}, x{name} of pixel m; m is a number, or an int's name
+stored(mode, t, m, name)    condition that the tile stores pixel m; t.exact: it stores all
 t: Tiles of one image (clnn/ops/_tiles.py)
 </%doc>
 <%!
@@ -19,19 +21,29 @@ from clnn.ops._tiles import Tiles
     const int left = ${f"min(start_x, {t.ow - t.tw})" if t.ow % t.tw else "start_x"};
 % elif mode == "flat":
     const int start = ${tile} * ${t.mr}, first = ${"start" if t.exact else f"min(start, {t.pixels - t.mr})"};
+    ${origin(t)}
 % else:
     const int first = ${tile} * ${t.mr};
+    ${origin(t)}
 % endif
 </%def>
+<%def name="origin(t)">\
+const int first_y = first / ${t.ow}, first_x = first % ${t.ow};\
+</%def>
 <%def name="place(mode, t, m, name)">\
+<% at = f"first_x + {m}" if m else "first_x" %>\
 % if mode == "row":
 <% down, right = (m // t.tw, m % t.tw) if isinstance(m, int) else (f"{m} / {t.tw}", f"{m} % {t.tw}") %>\
     const int y${name} = top + ${down}, x${name} = left + ${right};\
+% elif t.ow % t.mr == 0:
+    const int y${name} = first_y, x${name} = ${at};\
+% elif t.mr <= t.ow and (mode == "flat" or t.exact):
+    const int next${name} = ${at} >= ${t.ow}, y${name} = first_y + next${name}, x${name} = ${at} - next${name} * ${t.ow};\
 % else:
     const int i${name} = ${f"first + {m}" if mode == "flat" or t.exact else f"min(first + {m}, {t.pixels - 1})"};
     const int y${name} = i${name} / ${t.ow}, x${name} = i${name} % ${t.ow};\
 % endif
 </%def>
 <%def name="stored(mode, t, m, name)">\
-${f"y{name} >= start_y && x{name} >= start_x" if mode == "row" else f"i{name} >= start" if mode == "flat" else f"first + {m} < {t.pixels}"}\
+${f"y{name} >= start_y && x{name} >= start_x" if mode == "row" else f"first + {m} >= start" if mode == "flat" else f"first + {m} < {t.pixels}"}\
 </%def>
