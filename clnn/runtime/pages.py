@@ -12,15 +12,20 @@ from clnn.ops._base import Array
 from clnn.runtime.loader import load
 
 LARGE = 2**21  # bytes of a large page
+SMALL = mmap.PAGESIZE
 
 
 def pages(nbytes: int) -> Array:
-    """Return at least `nbytes` zeros as uint8; memory that is never written takes no room."""
-    size = -(-max(nbytes, 1) // LARGE) * LARGE
+    """Return at least `nbytes` zeros as uint8; memory that is never written takes no room.
+
+    In whole pages: large ones, unless one would hold all.
+    """
+    page = LARGE if nbytes >= LARGE else SMALL
+    size = -(-max(nbytes, 1) // page) * page
     if not hasattr(mmap, "MAP_PRIVATE"):
         return np.frombuffer(mmap.mmap(-1, size), np.uint8)
     made = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
+    if hasattr(mmap, "MADV_HUGEPAGE") and size >= LARGE:
         with suppress(OSError):  # of a kernel without large pages
             made.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(made, np.uint8)

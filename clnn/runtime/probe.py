@@ -55,7 +55,8 @@ class Capabilities:
     cl_khr_integer_dot_product. x86_vnni: inline assembly `vpdpbusd` on int16 vectors. ptx_dp4a:
     inline PTX `dp4a`. ptx_mma, ptx_ldmatrix, ptx_cp_async: inline PTX `mma.sync` of f16, bf16, tf32 and
     s8, `ldmatrix`, `cp.async` that fills with zeros. prefetch: `__builtin_prefetch` of any address, on
-    CPUs. clock: the processor's cycle counter by `__builtin_readcyclecounter`, on CPUs.
+    CPUs. clock: the processor's cycle counter by `__builtin_readcyclecounter`, on CPUs. host_memory:
+    memory that the host lends is used in place, so that each sees what the other wrote, on CPUs.
     """
 
     local_memory: Capability = UNPROBED
@@ -70,6 +71,7 @@ class Capabilities:
     ptx_cp_async: Capability = UNPROBED
     prefetch: Capability = UNPROBED
     clock: Capability = UNPROBED
+    host_memory: Capability = UNPROBED
 
 
 UNPROBED_CAPABILITIES = Capabilities()

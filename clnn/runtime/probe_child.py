@@ -17,6 +17,7 @@ import numpy as np
 
 from clnn.runtime.child import reply_stream
 from clnn.runtime.loader import load
+from clnn.runtime.pages import lent, pages
 
 # Steps without which a device is of no use: the rest is not tried.
 REQUIRED = ("saxpy", "barrier")
@@ -314,6 +315,21 @@ def step_clock(bench: Bench) -> int:
     return 1
 
 
+def step_host_memory(bench: Bench) -> int:
+    """Memory lent to the device, written and read by the host between kernels, without a copy or map."""
+    _expect_cpu(bench)
+    n, kernel = 1003, bench.kernel("saxpy", "saxpy")
+    hosts = [pages(4 * n)[: 4 * n].view(np.float32) for _ in range(2)]
+    buffers = [lent(bench.context, host) for host in hosts]
+    for turn in range(4):
+        hosts[0][:] = np.arange(n) + turn
+        hosts[1][:] = turn
+        kernel(bench.queue, (n,), None, np.int32(n), np.float32(3), *buffers)
+        bench.queue.finish()
+        expect(hosts[1], 3 * (np.arange(n) + turn) + turn)
+    return 1
+
+
 def _expect_cpu(bench: Bench) -> None:
     if not bench.device.type & bench.cl.device_type.CPU:
         raise RefusedError("not a CPU")
@@ -343,6 +359,7 @@ STEPS: dict[str, Callable[[Bench], int]] = {
     "ptx_cp_async": step_ptx_cp_async,
     "prefetch": step_prefetch,
     "clock": step_clock,
+    "host_memory": step_host_memory,
 }
 
 

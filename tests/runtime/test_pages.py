@@ -10,14 +10,16 @@ import pytest
 
 import clnn
 from clnn.runtime.device import select
-from clnn.runtime.pages import LARGE, lent, pages
+from clnn.runtime.pages import LARGE, SMALL, lent, pages
 from clnn.runtime.program import Device
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, LARGE, LARGE + 1])
 def test_pages_are_zeros_at_the_begin_of_a_page(nbytes):
     made = pages(nbytes)
-    assert made.dtype == np.uint8 and made.size % LARGE == 0 and made.size >= max(nbytes, 1)
+    page = LARGE if nbytes >= LARGE else SMALL
+    assert made.dtype == np.uint8 and made.size % page == 0
+    assert max(nbytes, 1) <= made.size < max(nbytes, 1) + page
     assert made.ctypes.data % 4096 == 0 and not made.any()
 
 

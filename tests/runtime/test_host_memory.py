@@ -1,0 +1,130 @@
+"""Inputs and outputs in memory that device and host share: the same results, and no copy commands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from harness import normal
+from small_graphs import GRAPHS
+
+import clnn
+from clnn.options import Options
+from clnn.runtime import probe_child
+from clnn.runtime.device import open_context, select
+from clnn.runtime.loader import cl
+from clnn.runtime.probe import Capability
+from clnn.runtime.session import Session
+from clnn.runtime.state import ExecutionState
+
+
+@pytest.fixture
+def shared(device):
+    """A device's description; the test is skipped where it shares no memory with the host."""
+    info = select(device)
+    if not info.caps.host_memory:
+        pytest.skip(f"no memory shared with the host: {info.caps.host_memory.reason}")
+    return info
+
+
+def feeds_of(session, seed=0):
+    return {
+        i.name: (normal(i.shape, seed) * 4).astype(i.dtype) for i in session.inputs
+    }  # fmt: skip
+
+
+def forbidden(*_args, **_kw):
+    raise AssertionError("a copy command was enqueued")
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_results_are_those_of_copies(shared, name, dtype, monkeypatch):
+    def results():
+        with clnn.compile_model(GRAPHS[name](), shared.index, Options(dtype=dtype)) as session:
+            outs = session(feeds_of(session))
+            return bool(session._made[0]._seen), {n: a.tobytes() for n, a in outs.items()}
+
+    with monkeypatch.context() as apart:
+        apart.setattr(ExecutionState, "_views", lambda self: ())
+        seen, wanted = results()
+        assert not seen
+    monkeypatch.setattr(ExecutionState, "upload", forbidden)
+    monkeypatch.setattr(ExecutionState, "download", forbidden)
+    assert results() == (True, wanted)
+
+
+def test_outputs_stay_as_they_are(shared):
+    """They are memory of the caller's: later runs do not change them, nor they later runs."""
+    with Session(GRAPHS["classifier"](), shared, Options()) as session:
+        first = session(feeds_of(session, 1))
+        kept = {n: a.copy() for n, a in first.items()}
+        session(feeds_of(session, 2))
+        assert all(np.array_equal(first[n], kept[n]) for n in kept)
+        for array in first.values():
+            array[...] = np.nan
+        again = session(feeds_of(session, 1))
+        assert all(np.array_equal(again[n], kept[n]) for n in kept)
+
+
+def test_runs_profiles_and_streams_take_turns(shared):
+    with Session(GRAPHS["classifier"](), shared, Options()) as session:
+        every = [feeds_of(session, seed) for seed in range(4)]
+        wanted = [session(feeds) for feeds in every]
+
+        def same(outs, k):
+            return all(np.array_equal(outs[n], wanted[k][n]) for n in outs)
+
+        for _ in range(2):
+            with session.profile():
+                assert same(session(every[0]), 0)
+            assert same(session(every[1]), 1)
+            assert all(same(outs, k) for k, outs in enumerate(session.stream(every)))
+            assert same(session(every[2]), 2)
+
+
+def test_arrays_of_any_pitch(shared):
+    with Session(GRAPHS["classifier"](), shared, Options()) as session:
+        feeds = feeds_of(session)
+        wanted = session(feeds)
+        turned = {n: np.asfortranarray(a) for n, a in feeds.items()}
+        assert all(np.array_equal(a, wanted[n]) for n, a in session(turned).items())
+
+
+def test_a_bound_input_is_read_from_its_buffer(shared):
+    with Session(GRAPHS["classifier"](), shared, Options()) as session:
+        feeds = feeds_of(session)
+        wanted = session(feeds)
+        (name,) = feeds
+        binding = session.bind_input(name)
+        binding.copy_from(feeds[name])
+        found = session({})
+        assert all(np.array_equal(found[n], wanted[n]) for n in wanted)
+
+
+def test_guards_have_buffers_of_their_own(shared):
+    with Session(GRAPHS["classifier"](), shared, Options(guard=64)) as session:
+        assert not session._made[0]._seen
+
+
+def test_a_device_that_shares_nothing(shared):
+    apart = replace(shared, caps=replace(shared.caps, host_memory=Capability(False, "for a test")))
+    with Session(GRAPHS["classifier"](), apart, Options()) as session:
+        assert not session._made[0]._seen
+        assert all(np.isfinite(a).all() for a in session(feeds_of(session)).values())
+
+
+def test_a_device_that_copies_is_found_out(shared, monkeypatch):
+    """The probe refuses a device that takes lent memory for something to copy once."""
+
+    def copied(context, host):
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+        return cl.Buffer(context, flags, hostbuf=host)
+
+    _, handle = open_context(shared)
+    bench = probe_child.Bench(cl, handle, [shared.cl_std])
+    assert probe_child.step_host_memory(bench) == 1
+    monkeypatch.setattr(probe_child, "lent", copied)
+    with pytest.raises(probe_child.RefusedError, match="wrong result"):
+        probe_child.step_host_memory(bench)
