@@ -26,7 +26,7 @@ SETS = (1, 2, 3, 4)
 MOST = 3  # plans of one kind that are worth a measurement
 CACHES = ((2**20, 24), (2**24, 7))  # bytes that a cache holds, and gives a core per cycle
 MEMORY = 3  # bytes per cycle and core beyond
-NARROW = 1.15  # cost of products whose tiles are one vector wide against what is counted
+NARROW = 1.15  # cost of F(2, 3)'s products in tiles of one vector against what is counted
 EXPOSED = 0.5  # share of the time that weights take from memory which products do not hide
 AT_ONCE = 2**17  # pairs of channels whose windows are transformed at once
 Matrix = tuple[tuple[float, ...], ...]
@@ -145,7 +145,7 @@ def _plan(
     packed = places * ic * oc * 4
     speed = next((rate for size, rate in CACHES if packed + local < size), MEMORY)
     multiply = places * ic * max(sets * slots / 2, nv * vw * 4 / speed) * share
-    multiply *= NARROW if nv == 1 else 1
+    multiply *= NARROW if (m, nv) == (2, 1) else 1
     spread = sets * mr * (ic // vw) * 5 * places
     gather = sets * mr * share * nv * 4 * places
     rounds = -(-groups * parts // target.compute_units)

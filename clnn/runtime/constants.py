@@ -213,7 +213,7 @@ def allocate(make: Callable[[], Any], nbytes: int, device: Device) -> Any:
         if nbytes > info.max_alloc > 0:
             raise cl.MemoryError(f"{nbytes} bytes are over the device's limit for one buffer")
         return make()
-    except (cl.MemoryError, cl.RuntimeError, cl.LogicError) as err:
+    except (cl.MemoryError, cl.RuntimeError, cl.LogicError, OSError) as err:
         raise OutOfDeviceMemoryError(
             f"{info.title} gave no buffer of {nbytes} bytes ({err}): it has {info.global_mem} bytes "
             f"in all, {info.max_alloc} for one buffer. Use a smaller batch or image, or another device."

@@ -121,16 +121,20 @@ class ExecutionState:
 
     def _filled(self, nbytes: int) -> Any:
         """Return a buffer of zeros, of poison where there are guards."""
-        info, context = self.device.info, self.device.context
+        info = self.device.info
         lend = info.type == "cpu" and (nbytes >= LARGE or info.caps.host_memory)
         if lend and not self.plan.guard:
-            host = pages(nbytes)
-            self._lent.append((allocate(lambda: lent(context, host), nbytes, self.device), host))
+            self._lent.append(allocate(lambda: self._lend(nbytes), nbytes, self.device))
             return self._lent[-1][0]
         made = self._buffer(nbytes)
         pattern = np.uint8(POISON if self.plan.guard else 0)
         load().enqueue_fill_buffer(self.queue, made, pattern, 0, max(nbytes, 4))
         return made
+
+    def _lend(self, nbytes: int) -> tuple[Any, Array]:
+        """Return a buffer of zeros and the host's memory that it is."""
+        host = pages(nbytes)
+        return lent(self.device.context, host), host
 
     def _views(self) -> Iterator[tuple[str, Array]]:
         """Yield inputs and outputs that lie in memory which the device shares with the host."""

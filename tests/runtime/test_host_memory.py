@@ -10,8 +10,9 @@ from harness import normal
 from small_graphs import GRAPHS
 
 import clnn
+from clnn.errors import OutOfDeviceMemoryError
 from clnn.options import Options
-from clnn.runtime import probe_child
+from clnn.runtime import probe_child, state
 from clnn.runtime.device import open_context, select
 from clnn.runtime.loader import cl
 from clnn.runtime.probe import Capability
@@ -113,6 +114,15 @@ def test_a_device_that_shares_nothing(shared):
     with Session(GRAPHS["classifier"](), apart, Options()) as session:
         assert not session._made[0]._seen
         assert all(np.isfinite(a).all() for a in session(feeds_of(session)).values())
+
+
+def test_a_host_without_memory_is_an_error_of_clnn(shared, monkeypatch):
+    def full(nbytes):
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(state, "pages", full)
+    with pytest.raises(OutOfDeviceMemoryError, match="Cannot allocate memory"):
+        clnn.compile_model(GRAPHS["classifier"](), shared.index)
 
 
 def test_a_device_that_copies_is_found_out(shared, monkeypatch):
