@@ -75,7 +75,7 @@ def test_a_process_with_fewer_processors_than_threads():
 def started():
     """Ids of as many idle threads as there are processors."""
     end, before = threading.Event(), pinning.threads()
-    made = [threading.Thread(target=end.wait) for _ in os.sched_getaffinity(0)]
+    made = [threading.Thread(target=end.wait, daemon=True) for _ in os.sched_getaffinity(0)]
     for one in made:
         one.start()
     yield pinning.threads() - before
@@ -95,7 +95,7 @@ def test_only_threads_of_pocl_are_pinned(started, platforms):
 
 def test_threads_of_others_between_them_stay(started):
     extra = threading.Event()
-    more = threading.Thread(target=extra.wait)
+    more = threading.Thread(target=extra.wait, daemon=True)
     more.start()
     mine = sorted(os.sched_getaffinity(0))
     pin([*started, more.native_id], [PINNED])
