@@ -1,20 +1,22 @@
 <%doc>
-conv2d_winograd: 3 x 3 convolution of stride 1 by Winograd's F(m x m, 3 x 3), all steps in one kernel.
+conv2d_winograd: 3 x 3 convolution of stride 1 by Winograd's F(m x m, 3 x 3), in one kernel or two.
 
 A work-item takes `sets` times `mr` tiles of m x m outputs: it transforms their inputs into local
 memory, then for each block of output channels multiplies place by place, set by set, and transforms
-back. With several sets the weights of a place stay in the nearest cache from set to set.
+back. With several sets the weights of a place stay in the nearest cache from set to set. With
+`shared` the inputs of all tiles have been transformed before, by winograd_input.
 
 Tensors  src, dst: images with channels innermost; src has a border as wide as the pads
+         spread, if shared and in place of src: [(m + 2) ** 2][groups of tiles][stride]
          weights: [blocks][(m + 2) ** 2][ic][nv * vw], transformed; bias: [blocks][nv * vw]
 Index    inputs beyond the border, which only outputs beyond dst depend on, read the border's last
          row or column instead
 Launch   global (groups of tiles, parts of the blocks)
-Params   name | src, dst | ic, oc | pads: (y, x) | reach: last row and column of src, border included,
+Params   name | shared | src, dst | ic, oc | pads: (y, x) | reach: last row and column of src, border included,
          counted from src's first | m | bt, at: matrices of input and output | has_bias | steps,
          operands: as in conv2d_direct | ahead: what comes next is read ahead into the cache | wg
 Tunables mr {1..28} | nv {1,2,3,4} | vw {4,8,16}, divides ic and oc | parts: shares of the blocks
-         stride: of a tile's channels in local memory, at least ic | sets
+         stride: of a tile's channels when transformed, at least ic | sets
 </%doc>
 <%namespace name="pf" file="_common/prefetch.cl.mako"/>
 <%namespace name="st" file="_common/steps.cl.mako"/>
@@ -35,6 +37,7 @@ LINE = 16  # floats of a cache line
     tiles = batch * high * wide
     lot = sets * mr
     groups = -(-tiles // lot)
+    space, rows = ("__global", f"place * {groups * lot} + group * {lot}") if shared else ("__local", f"place * {lot}")
     assert ic % vw == 0 and oc % vw == 0, (ic, oc, vw)
     assert src.pitches[1] == 1 and dst.pitches[1] == 1, "channels must be innermost"
     step = -(-mr * stride // ic)
@@ -54,15 +57,22 @@ __kernel void ${name}(
     __global float *dst_base, const int dst_offset)
 {
     typedef ${V} V;
+% if not shared:
     __local float spread[${places * lot * stride}];
+% endif
     __local float products[${places * lot * ocb}];
     const int group = get_global_id(0), part = get_global_id(1);
     if (group >= ${groups} || part >= ${parts}) return;
+% if shared:
+    __global const float *spread = src_base + src_offset;
+% else:
     __global const float *src = src_base + src_offset;
+% endif
     __global float *dst = dst_base + dst_offset;
 % for k, _ in operands.values():
     __global const float *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
+% if not shared:
     for (int t = 0; t < ${lot}; ++t) {
         const int tile = min(group * ${lot} + t, ${tiles - 1});
         const int image = tile / ${high * wide}, top = tile / ${wide} % ${high} * ${m}, left = tile % ${wide} * ${m};
@@ -90,12 +100,13 @@ __kernel void ${name}(
             }
         }
     }
+% endif
     for (int block = part * ${share}; block < min(part * ${share} + ${share}, ${blocks}); ++block) {
     for (int place = 0; place < ${places}; ++place) {
     __global const float *here = weights + (block * ${places} + place) * ${ic * ocb};
     for (int set = 0; set < ${sets}; ++set) {
         __global const float *w = here;
-        __local const float *a = spread + (place * ${lot} + set * ${mr}) * ${stride};
+        ${space} const float *a = spread + (${rows} + set * ${mr}) * ${stride};
 % for t in range(mr):
         V ${", ".join(f"p{t}_{v} = (V)(0.0f)" for v in range(nv))};
 % endfor

@@ -16,16 +16,17 @@ from clnn.arith._base import FLOAT, Arithmetic
 from clnn.codegen.filters import image
 from clnn.errors import PlanError
 from clnn.layout import TensorLayout
-from clnn.ops._base import Arg, Array, Const, In, Launch, Out, Problem, Target, Variant, grid
+from clnn.ops._base import Arg, Array, Const, In, Launch, Problem, Target, Variant, grid
 from clnn.ops._conv_groups import group_variants
 from clnn.ops._conv_pack import over_output, pack_table, pack_weights, start_shift
 from clnn.ops._groups import UNSHARED, hidden
 from clnn.ops._scales import last_args, stored_types
-from clnn.ops._steps import heavy, operand_args, operand_layouts
+from clnn.ops._steps import heavy, operand_layouts
 from clnn.ops._stream import streams
 from clnn.ops._tiles import Extents, Tile, Tiles, conv_tiles
-from clnn.ops._winograd import ERRORS, MARGINS, Plan, cold_cycles, matrices, pack, plan, plans
+from clnn.ops._winograd import cold_cycles
 from clnn.ops._winograd_groups import winograd_groups
+from clnn.ops._winograd_tiles import winograd_tiles
 from clnn.types import I8, I16, U8
 
 if TYPE_CHECKING:
@@ -330,43 +331,7 @@ def winograd(spec: Conv2d, problem: Problem, every: bool = False) -> list[Varian
         return winograd_groups(spec, problem, params, every)
     if not (_reads_vectors(spec, problem) and innermost(problem.outputs[0].layout)):
         return []
-    src, dst = params["src"], params["dst"]
-    ic, vw = src.shape[1], target.vector
-    if ic % vw or dst.shape[1] % vw:
-        return []
-    best = plan(dst.shape, ic, target, vw)
-    found = plans(dst.shape, ic, target, vw) if every else [best] if best else []
-    return [
-        _winograd_variant(spec, problem, params, made, made.cycles * MARGINS[made.m])
-        for made in found
-    ]
-
-
-def _winograd_variant(
-    spec: Conv2d, problem: Problem, params: dict[str, Any], made: Plan, cost: float
-) -> Variant:
-    src, dst = params["src"], params["dst"]
-    tiles = dst.shape[0] * -(-dst.shape[2] // made.m) * -(-dst.shape[3] // made.m)
-    groups = -(-tiles // (made.mr * made.sets))
-    global_size, local = grid(problem.target, groups, made.parts)
-    weights = problem.input(1).const
-    assert weights is not None
-    args: list[Arg] = [In(0), Const(lambda: pack(weights, made))]
-    if problem.has(BIAS):
-        bias = problem.input(BIAS).const
-        assert bias is not None
-        args.append(Const(lambda: bias))
-    kernel = matrices(made.m)
-    tile = f"f{made.m}_t{made.mr}x{made.nv * made.vw}"
-    name = label("winograd", spec, f"{tile}_p{made.parts}" + f"_s{made.sets}" * (made.sets > 1))
-    reach = tuple(src.shape[a] + src.after[a] - 1 for a in (2, 3))
-    params = params | {"name": name, "ic": src.shape[1], "oc": dst.shape[1], "reach": reach, "m": made.m,
-               "bt": kernel.bt, "at": kernel.at, "has_bias": problem.has(BIAS), "wg": local,
-               "mr": made.mr, "nv": made.nv, "vw": made.vw, "parts": made.parts,
-               "stride": made.stride, "sets": made.sets, "ahead": "prefetch" in problem.target.features}  # fmt: skip
-    args += [*operand_args(problem, spec.steps), Out(0)]
-    launch = Launch("conv2d_winograd.cl.mako", params, tuple(args), global_size, local)
-    return Variant(name, (launch,), cost, ERRORS[made.m])
+    return winograd_tiles(spec, problem, params, every)
 
 
 def reference(spec: Conv2d, problem: Problem) -> Variant:

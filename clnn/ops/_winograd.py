@@ -26,7 +26,9 @@ SETS = (1, 2, 3, 4)
 MOST = 3  # plans of one kind that are worth a measurement
 CACHES = ((2**20, 24), (2**24, 7))  # bytes that a cache holds, and gives a core per cycle
 MEMORY = 3  # bytes per cycle and core beyond
+MOST_SHARED = 2**26  # bytes of tiles transformed in a launch before
 NARROW = 1.15  # cost of F(2, 3)'s products in tiles of one vector against what is counted
+SHARED = 1.15  # cost of tiles transformed in a launch before, against what is counted
 EXPOSED = 0.5  # share of the time that weights take from memory which products do not hide
 AT_ONCE = 2**17  # pairs of channels whose windows are transformed at once
 Matrix = tuple[tuple[float, ...], ...]
@@ -76,8 +78,8 @@ def _floats(rows: list[list[Fraction]]) -> Matrix:
 class Plan:
     """Tiles of m x m outputs, mr of them by nv vectors of vw channels at once, in `parts` shares.
 
-    stride: elements between tiles in local memory. cycles: estimated time of the slowest core.
-    sets: of mr tiles that a work-item takes.
+    stride: elements between transformed tiles. cycles: estimated time of the slowest core.
+    sets: of mr tiles that a work-item takes. shared: tiles are transformed in a launch before.
     """
 
     m: int
@@ -88,6 +90,7 @@ class Plan:
     stride: int
     cycles: float
     sets: int = 1
+    shared: bool = False
 
 
 def plan(
@@ -104,9 +107,9 @@ def _rank(made: Plan) -> tuple[float, int]:
 
 def plans(shape: tuple[int, ...], ic: int, target: Target, vw: int) -> list[Plan]:
     """Return the MOST cheapest plans of each tile size, number of parts and of sets."""
-    found: dict[tuple[int, int, int], list[Plan]] = {}
+    found: dict[tuple[int, int, int, bool], list[Plan]] = {}
     for made in sorted(_plans(shape, ic, target, vw, ALL_SIZES), key=_rank):
-        found.setdefault((made.m, made.parts, made.sets), []).append(made)
+        found.setdefault((made.m, made.parts, made.sets, made.shared), []).append(made)
     return [made for same in found.values() for made in same[:MOST]]
 
 
@@ -121,36 +124,79 @@ def _plans(
         for mr in range(4, (31 // nv) + 1)
         if mr * nv + nv + 1 <= 32
         for parts in sorted({1, target.compute_units})
-        for sets in SETS
-        if (made := _plan(shape, ic, target, (m, mr, nv, vw, parts, sets))) is not None
+        for made in _of_tile(_Job(shape, ic, target, m), mr, nv, vw, parts)
     ]
 
 
-def _plan(
-    shape: tuple[int, ...], ic: int, target: Target, tile: tuple[int, int, int, int, int, int]
-) -> Plan | None:
-    batch, oc, high, wide = shape
-    m, mr, nv, vw, parts, sets = tile
-    places = (m + TAPS - 1) ** 2
-    stride = ic + vw if ic % 64 == 0 else ic
-    blocks = -(-oc // (nv * vw))
-    local = places * mr * sets * (stride + nv * vw) * 4
-    tiles = batch * -(-high // m) * -(-wide // m)
-    if local > target.local_bytes or parts > blocks or (sets > 1 and (sets - 1) * mr >= tiles):
-        return None
-    groups = -(-tiles // (mr * sets))
-    share = -(-blocks // parts)
-    work = mr * nv
-    slots = max(work, mr + nv + 1) + 3
-    packed = places * ic * oc * 4
-    speed = next((rate for size, rate in CACHES if packed + local < size), MEMORY)
-    multiply = places * ic * max(sets * slots / 2, nv * vw * 4 / speed) * share
-    multiply *= NARROW if (m, nv) == (2, 1) else 1
+@dataclass(frozen=True)
+class _Job:
+    """An output (n, oc, h, w) of `ic` input channels in tiles of m x m."""
+
+    shape: tuple[int, ...]
+    ic: int
+    target: Target
+    m: int
+
+    @property
+    def places(self) -> int:
+        return (self.m + TAPS - 1) ** 2
+
+    @property
+    def tiles(self) -> int:
+        batch, _, high, wide = self.shape
+        return batch * -(-high // self.m) * -(-wide // self.m)
+
+    @property
+    def packed(self) -> int:
+        """Bytes of the transformed weights."""
+        return self.places * self.ic * self.shape[1] * 4
+
+    def stride(self, vw: int) -> int:
+        """Return the pitch of transformed tiles: one that spreads them over a cache."""
+        return self.ic + vw if self.ic % 64 == 0 else self.ic
+
+
+def _of_tile(job: _Job, mr: int, nv: int, vw: int, parts: int) -> Iterator[Plan]:
+    """Yield the plans of a register tile that fit local memory."""
+    blocks, lot = -(-job.shape[1] // (nv * vw)), job.places * mr * nv * vw * 4
+    if parts > blocks:
+        return
+    whole = -(-job.tiles // mr)
+    inputs = job.places * mr * job.stride(vw) * 4
+    choices = [(sets, False) for sets in SETS if sets == 1 or sets <= whole]
+    if whole * inputs <= MOST_SHARED:
+        choices += [(sets, True) for sets in sorted({whole, -(-whole // 2)})]
+    for sets, shared in choices:
+        if sets * (lot + (0 if shared else inputs)) <= job.target.local_bytes:
+            cycles = _cycles(job, (mr, nv, vw), parts, sets, shared)
+            yield Plan(job.m, mr, nv, vw, parts, job.stride(vw), cycles, sets, shared)
+
+
+def _cycles(job: _Job, tile: tuple[int, int, int], parts: int, sets: int, shared: bool) -> float:
+    """Return the estimated time of the slowest core."""
+    mr, nv, vw = tile
+    units, places, ic = job.target.compute_units, job.places, job.ic
+    blocks = -(-job.shape[1] // (nv * vw))
+    groups, share = -(-job.tiles // (mr * sets)), -(-blocks // parts)
+    slots = max(mr * nv, mr + nv + 1) + 3
+    inputs = places * mr * sets * job.stride(vw) * 4 * (groups if shared else 1)
+    fetched = nv * vw * 4 / _rate(job.packed + inputs + places * mr * sets * nv * vw * 4)
+    if shared:
+        fetched += mr * sets * 4 / _rate(inputs)
+    multiply = places * ic * max(sets * slots / 2, fetched) * share
+    multiply *= NARROW if (job.m, nv) == (2, 1) else 1
     spread = sets * mr * (ic // vw) * 5 * places
     gather = sets * mr * share * nv * 4 * places
-    rounds = -(-groups * parts // target.compute_units)
-    cycles = rounds * (multiply + spread + gather) + cold_cycles(packed, target)
-    return Plan(m, mr, nv, vw, parts, stride, cycles, sets)
+    rounds = -(-groups * parts // units)
+    cold = cold_cycles(job.packed, job.target)
+    if shared:
+        return SHARED * (-(-groups * spread // units) + rounds * (multiply + gather)) + cold
+    return rounds * (multiply + spread + gather) + cold
+
+
+def _rate(nbytes: int) -> int:
+    """Return the bytes that a core gets per cycle, of data of which it reads so many over and over."""
+    return next((rate for size, rate in CACHES if nbytes < size), MEMORY)
 
 
 def cold_cycles(nbytes: int, target: Target) -> float:

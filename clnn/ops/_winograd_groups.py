@@ -29,6 +29,7 @@ WIDER = 1.05  # cost of wider vectors than one element, which take registers
 SHARE_BYTES = 64 * 2**20  # scratch memory that a share of the images may take
 MOST_BYTES = 256 * 2**20  # and that one image may
 MOST = 4  # tiles of products, for each size of outputs, that are worth a measurement
+WIDEST_ALIGNED = 4  # vectors up to which tensors and scratch memory are aligned
 WIDTHS = {2: (1, 2, 4), 4: (1, 2)}  # vectors of transforms, by the size of outputs
 
 
@@ -120,8 +121,8 @@ def _variant(
     for share in range(shares):
         first = share * shape.images
         launches += [
-            _input(problem, common, shape, vw, (_moved(problem, In(0), first), inputs)), multiply,
-            _output(spec, problem, common, shape, split, vw, products, first),
+            input_launch(problem, common, shape, vw, (_moved(problem, In(0), first), inputs)),
+            multiply, _output(spec, problem, common, shape, split, vw, products, first),
         ]  # fmt: skip
     return Variant(name, tuple(launches), cost * MARGINS[shape.m], ERRORS[shape.m])
 
@@ -140,17 +141,24 @@ def _tile_params(common: dict[str, Any], shape: Shape, vw: int) -> dict[str, Any
     return {"batch": shape.images, "high": shape.high, "wide": shape.wide, "m": shape.m, "vw": vw}
 
 
-def _input(
-    problem: Problem, common: dict[str, Any], shape: Shape, vw: int, args: tuple[Arg, ...]
-) -> Launch:
-    src = common["src"]
-    size, local = grid(problem.target, shape.tiles * shape.ic // vw)
+def input_launch(
+    problem: Problem, common: dict[str, Any], shape: Shape, vw: int, args: tuple[Arg, ...],
+    run: int = 1, held: int = 0, stride: int = 0,
+) -> Launch:  # fmt: skip
+    """Return the launch that transforms the input, `vw` channels at once, `run` times each.
+
+    held: tiles in scratch memory, copies of the last one included; stride: their pitch. As many as
+    there are, without gaps, where they are 0.
+    """
+    src, held = common["src"], held or shape.tiles
+    size, local = grid(problem.target, held * shape.ic // (vw * run))
     starts = [problem.input(0).layout.offset, src.pitches[0], *src.pitches[2:]]
-    near = src.pitches[1] == 1 or shape.ic == 1
+    near = (src.pitches[1] == 1 or shape.ic == 1) and vw <= WIDEST_ALIGNED
     params = _tile_params(common, shape, vw) | {
         "name": f"winograd_input_f{shape.m}_v{vw}", "src": src, "pads": common["pads"],
-        "reach": tuple(src.shape[a] + src.after[a] - 1 for a in (2, 3)),
-        "bt": matrices(shape.m).bt, "aligned": near and widest([vw, *starts]) >= vw, "wg": local,
+        "reach": tuple(src.shape[a] + src.after[a] - 1 for a in (2, 3)), "run": run, "held": held,
+        "stride": stride or shape.ic, "bt": matrices(shape.m).bt,
+        "aligned": near and widest([vw, *starts]) >= vw, "wg": local,
     }  # fmt: skip
     return Launch("winograd_input.cl.mako", params, args, size, local)
 

@@ -10,7 +10,7 @@ from harness import check_op, normal, single_node
 from clnn.codegen.render import render
 from clnn.errors import ShapeError
 from clnn.graph.passes.store import store_as
-from clnn.ops import _conv_kernels
+from clnn.ops import _conv_kernels, _winograd_tiles
 from clnn.ops._base import Target
 from clnn.ops._functions import Step
 from clnn.ops._stream import Stream, streams
@@ -84,21 +84,25 @@ def test_winograd(device, size, pads):
     assert "_f4_" in name or "_f2_" in name
 
 
-@pytest.mark.parametrize("m,mr,nv,sets", [
-    (4, 5, 1, 1), (2, 6, 4, 2), (4, 9, 3, 1), (2, 14, 2, 1), (6, 4, 2, 1), (2, 5, 2, 3), (4, 2, 1, 4),
+@pytest.mark.parametrize("m,mr,nv,sets,shared", [
+    (4, 5, 1, 1, False), (2, 6, 4, 2, False), (4, 9, 3, 1, False), (2, 14, 2, 1, False),
+    (6, 4, 2, 1, False), (2, 5, 2, 3, False), (4, 2, 1, 4, False), (4, 4, 2, 2, True),
+    (2, 6, 3, 2, True), (6, 4, 1, 1, True),
 ])  # fmt: skip
-def test_tiles_of_winograd(device, monkeypatch, m, mr, nv, sets):
+def test_tiles_of_winograd(device, monkeypatch, m, mr, nv, sets, shared):
+    """Shared: tiles are transformed before, with a gap between them and copies of the last one."""
+    parts, gap = 2 if nv < 3 else 1, 16 * shared
     monkeypatch.setattr(
-        _conv_kernels,
+        _winograd_tiles,
         "plan",
-        lambda shape, ic, target, vw: Plan(m, mr, nv, vw, 2 if nv < 3 else 1, ic, 0.0, sets),
+        lambda shape, ic, target, vw: Plan(m, mr, nv, vw, parts, ic + gap, 0.0, sets, shared),
     )
     steps = (Step("add", operand=3), Step("relu"), Step("mul", operand=4))
     spec, inputs = case(1, 16, 64, 7, 10, SAME, steps=steps, bias=nv != 1)
     inputs += [normal((1, 64, 7, 10), 7), normal((64, 1, 1), 8)]
     orders = {"i3": (0, 2, 3, 1)}
     (name,) = check_op(device, spec, inputs, consts=(1, 2), orders=orders, only="winograd")
-    assert f"_f{m}_t{mr}x{16 * nv}" in name
+    assert f"_f{m}_t{mr}x{16 * nv}" in name and ("_shared" in name) == shared
 
 
 STEPS = {
