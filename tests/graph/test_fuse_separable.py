@@ -83,3 +83,69 @@ APART = {
 @pytest.mark.parametrize("name", APART)
 def test_what_stays_two_nodes(name):
     assert kinds(graph_of(**APART[name])).count("conv2d") == 2
+
+
+BATCH_NORM = (Step("mul", operand=1), Step("add", operand=2), Step("relu"))
+
+
+def scaled_graph(*, steps=BATCH_NORM, shape=(4, 1, 1), dynamic=None, second=POINT, kept=None):
+    """Return x -> steps with operands s and t -> convolution."""
+    made = np.random.default_rng(2)
+    shapes = {"x": (2, 4, 5, 6), "v": (2, 4, 5, 6), "s": shape, "t": (1, 4, 1, 1), "y": (2, 3, 5, 6),
+              "w": (3, 4, *second.kernel), "b": (3,)}  # fmt: skip
+    types = {name: TensorType(s) for name, s in shapes.items()}
+    consts = {n: made.standard_normal(shapes[n]).astype(np.float32) for n in ("s", "t", "w", "b")}
+    inputs = ("x", *(() if dynamic is None else (dynamic,)))
+    if dynamic:
+        del consts[dynamic]
+    nodes = (
+        Node("scale", Eltwise(steps), ("x", "s", "t"), ("v",)),
+        Node("point", Conv2d(second), ("v", "w", "b"), ("y",)),
+    )
+    outputs = {"y": "y"} | ({kept: kept} if kept else {})
+    return check(Graph(nodes, types, consts, inputs, outputs))
+
+
+SCALES = {
+    "batch normalisation": BATCH_NORM,
+    "swapped": (Step("sub", operand=1, swapped=True), Step("div", operand=2)),
+    "numbers": (Step("mul", params=(0.5,)), Step("add", operand=1), Step("sigmoid"), Step("neg")),
+}
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_scale_and_shift_before_a_point_become_filters_of_one_tap(name):
+    graph = scaled_graph(steps=SCALES[name])
+    made = optimise(graph)
+    (node,) = made.nodes
+    assert isinstance(node.spec, Separable) and node.spec.window == POINT
+    assert [s.fn for s in node.spec.first_steps] == [
+        s.fn for s in SCALES[name] if s.fn not in ("mul", "add", "sub", "div")
+    ]
+    x = np.random.default_rng(3).standard_normal((2, 4, 5, 6)).astype(np.float32)
+    np.testing.assert_allclose(computed(made, x), computed(graph, x), rtol=1e-4, atol=1e-4)
+
+
+SCALED_APART = {
+    "an output between": {"kept": "v"},
+    "a scale that is computed": {"dynamic": "s"},
+    "a scale per pixel": {"shape": (5, 6)},
+    "weights that are computed": {"dynamic": "w"},
+    "a wider second window": {"second": Window((1, 3), (1, 1), (1, 1), (0, 1), (0, 1))},
+    "no scale": {"steps": (Step("relu"),)},
+    "an operand behind": {"steps": (Step("mul", operand=2), Step("relu"), Step("add", operand=1))},
+    "a power of the scale": {"steps": (Step("pow", operand=1),)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCALED_APART)
+def test_which_scales_stay_nodes(name):
+    assert kinds(scaled_graph(**SCALED_APART[name])) == ["eltwise", "conv2d"]
+
+
+def test_a_scale_with_a_second_reader_stays_a_node():
+    graph = scaled_graph()
+    types = graph.types | {"z": TensorType((2, 3, 5, 6))}
+    again = Node("again", Conv2d(POINT), ("v", "w", "b"), ("z",))
+    graph = Graph((*graph.nodes, again), types, graph.consts, graph.inputs, {"y": "y", "z": "z"})
+    assert kinds(check(graph)) == ["eltwise", "conv2d", "conv2d"]

@@ -100,6 +100,7 @@ def separate(
 
 separate("separable_bands", (1, 18, 5, 9), 20, SAME3, only="separable", border=1, targets=("cpu",),
          steps=(Step("add", operand=5),), extra=(1, 20, 5, 9))  # fmt: skip
+separate("separable_point", (1, 18, 3, 9), 20, window((1, 1)), only="separable")
 separate("separable_heavy_weights", (1, 260, 1, 9), 36, SAME3, only="separable", targets=("cpu",))
 separate("separable_strides", (2, 4, 7, 9), 5, window((3, 3), (2, 2), (1, 1), (1, 1), (1, 1)))
 

@@ -57,6 +57,7 @@ GEOMETRIES = {
     "tall": window((5, 2), (1, 2), (1, 1), (2, 0), (2, 1)),
     "wide": window((1, 7), (2, 1), (1, 1), (0, 3), (0, 3)),
     "none": window((3, 3)),
+    "point": window((1, 1)),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,8 @@ from clnn.ops._functions import Step
 from clnn.ops.conv2d import Conv2d
 from clnn.ops.eltwise import Eltwise
 from clnn.types import TensorType
+
+AFFINE = ("add", "sub", "mul", "div")
 
 
 def fuse_scale_shift(graph: Graph) -> Graph:
@@ -30,10 +33,10 @@ def fuse_scale_shift(graph: Graph) -> Graph:
         conv = nodes.get(conv.name, conv)
         if not _is_plain_conv(conv, consts) or uses[source] != 1 or source in public:
             continue
-        scale_shift = _scale_shift(node, consts, types)
-        if scale_shift is None:
+        found = scale_shift(node, consts, types)
+        if found is None:
             continue
-        fused = _fold(conv, node, scale_shift, consts, types)
+        fused = _fold(conv, node, found, consts, types)
         nodes[conv.name] = fused
         del nodes[node.name]
         producers[node.outputs[0]] = fused
@@ -47,8 +50,8 @@ def _is_plain_conv(node: Node, consts: dict[str, Array]) -> bool:
     return all(n is None or n in consts for n in node.inputs[1:])
 
 
-def _scale_shift(
-    node: Node, consts: dict[str, Array], types: dict[str, TensorType]
+def scale_shift(
+    node: Node, consts: Mapping[str, Array], types: Mapping[str, TensorType]
 ) -> tuple[Array, Array] | None:
     """Return (scale, shift) per channel in double precision, or None where steps are other ones."""
     assert isinstance(node.spec, Eltwise)
@@ -59,7 +62,7 @@ def _scale_shift(
     scale, shift = np.ones(channels), np.zeros(channels)
     for step in node.spec.steps:
         value = _per_channel(step, node, consts, out)
-        if value is None or step.fn not in ("add", "sub", "mul", "div"):
+        if value is None or step.fn not in AFFINE:
             return None
         if step.fn in ("mul", "div"):
             if step.fn == "div" and step.swapped:
@@ -73,7 +76,9 @@ def _scale_shift(
     return (scale, shift) if np.isfinite(scale).all() and np.isfinite(shift).all() else None
 
 
-def _per_channel(step: Step, node: Node, consts: dict[str, Array], out: TensorType) -> Array | None:
+def _per_channel(
+    step: Step, node: Node, consts: Mapping[str, Array], out: TensorType
+) -> Array | None:
     if step.operand is None:
         return np.full(out.shape[1], step.params[0]) if step.params else None
     array = consts.get(node.inputs[step.operand] or "")
@@ -88,12 +93,12 @@ def _per_channel(step: Step, node: Node, consts: dict[str, Array], out: TensorTy
 def _fold(
     conv: Node,
     node: Node,
-    scale_shift: tuple[Array, Array],
+    found: tuple[Array, Array],
     consts: dict[str, Array],
     types: dict[str, TensorType],
 ) -> Node:
     """Return the convolution with scaled weights and a new bias, producing the node's output."""
-    scale, shift = scale_shift
+    scale, shift = found
     weights = consts[conv.inputs[1] or ""]
     old_bias = conv.inputs[BIAS] if len(conv.inputs) > BIAS else None
     bias = consts[old_bias].astype(np.float64) if old_bias else np.zeros(len(scale))
