@@ -16,7 +16,8 @@ Launch   global (bands, 1, batch)
 Params   name | arith: float's | types: of src, both weights, both biases and dst | src, dst:
          TensorLayout | ic, oc | kernel, strides, dilations, pads: (y, x), of the filters |
          first_rows: 1 with a shift, 0 without | rows: the same of table | first_steps: after the
-         filters | steps, operands: after the products, operands broadcast to dst | extra_types,
+         filters | gates: their operands, input -> (type, pitch of images, pitch of channels) |
+         steps, operands: after the products, operands broadcast to dst | extra_types,
          scales: see _common/scales | groups: 1 |
          mode: flat | staged: results are finished in a loop | ahead: what comes next is read ahead
          into the cache | wg
@@ -49,6 +50,9 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
     assert mode == "flat" and groups == 1 and mr <= last, (mode, groups, mr, last)
     assert src.pitches[1] == 1 and vw <= ic <= pitch and tx <= ow, (src.pitches, vw, ic, pitch, tx, ow)
     over = -ic % vw
+    def gate(k):
+        gt, _, pitch_c = gates[k]
+        return load(gt, vw, f"gate{k}", f"c * {pitch_c}", pitch_c)
     lines = range(0, ocb, 64 // size_of(wt)) if ahead and ic * ocb * size_of(wt) > NEAR_BYTES else ()
 %>
 <%def name="filtered()">\
@@ -76,7 +80,7 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
 % endfor
 % for t in range(tx):
                 {
-                    ${st.apply(first_steps, f"a{t}", "float", vw, None)}
+                    ${st.apply(first_steps, f"a{t}", "float", vw, gate)}
                     ${store(vw, f"a{t}", "to_row", str(t * pitch), "float", "__local")}
                 }
 % endfor
@@ -107,7 +111,11 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
 </%def>
 ${group_size(wg)}
 __kernel void ${name}(
-    __global const ${cell(xt)} *src_base, const int src_offset, __global const ${cell(wt)} *taps,
+    __global const ${cell(xt)} *src_base, const int src_offset,
+% for k, (gt, _, _) in gates.items():
+    __global const ${cell(gt)} *gate${k}_base, const int gate${k}_offset,
+% endfor
+    __global const ${cell(wt)} *taps,
 % if first_rows:
     __global const ${cell(tt)} *shift,
 % endif
@@ -124,6 +132,9 @@ ${sc.declare(scales, arith.strict)}\
     if (from >= ${oh}) return;
     const int to = ${f"min(from + {band}, {oh})" if oh % band else f"from + {band}"};
     __global const ${cell(xt)} *image = src_base + src_offset + ${index(src, "n", 0, 0, 0)} - ${pads[0] * src.pitches[2] + pads[1] * src.pitches[3]};
+% for k, (gt, pitch_n, _) in gates.items():
+    __global const ${cell(gt)} *gate${k} = gate${k}_base + gate${k}_offset + n * ${pitch_n};
+% endfor
     for (int y = from; y < to; ++y) {
         for (int start_x = 0; start_x < ${ow}; start_x += ${tx}) {
             const int x = ${f"min(start_x, {ow - tx})" if ow % tx else "start_x"};

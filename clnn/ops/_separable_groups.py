@@ -26,7 +26,7 @@ TAP = 3  # slots of a tap of an element: its product and its read, as depthwise 
 
 def separable_groups(spec: Separable, problem: Problem) -> list[Variant]:
     """Return the kernels that are worth a measurement, best first."""
-    if not _fits(spec, problem):
+    if not _fits(spec, problem) or spec.gates:
         return []
     x, out = problem.input(0), problem.outputs[0]
     operands = operand_layouts(problem, spec.steps).items()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -38,13 +38,14 @@ from clnn.ops._functions import Step
 from clnn.ops._groups import LAUNCH
 from clnn.ops._scales import last_args, stored_types
 from clnn.ops._separable_groups import BIAS, SHIFT, TAPS, WEIGHTS, constants, separable_groups
-from clnn.ops._steps import heavy, operand_layouts
+from clnn.ops._steps import heavy, operand_layouts, step_operands
 from clnn.ops._tiles import Extents, Tile, conv_tiles
 from clnn.ops._window import Window
 from clnn.ops._winograd import EXPOSED
 from clnn.ops.conv2d import Conv2d
 from clnn.types import TensorType
 
+T = TypeVar("T")
 OPERANDS = 5  # where operands of steps begin
 MOVED = 7  # bytes per cycle and core, of what one launch leaves to the next
 NEAR_BYTES = 400 * 1024  # of a band, so that it stays in a core's second cache
@@ -53,13 +54,22 @@ CROWDED = 512  # elements after which they would
 PAIRS, TILES, BANDS = 3, 4, 5  # that are worth a measurement
 
 
+def per_channel(shape: Sequence[int], of: Sequence[int]) -> bool:
+    """Whether an operand of a tensor (n, c, spatial...) has one element per channel."""
+    full = (1,) * (len(of) - len(shape)) + tuple(shape)
+    return (
+        len(full) == len(of) and full[0] in (1, of[0]) and full[1:] == (of[1], *(1,) * len(of[2:]))
+    )
+
+
 @dataclass(frozen=True)
 class Separable(OpSpec):
     """Inputs: x (n, c, spatial...), taps (c, 1, kernel...), shift (c) or None, weights (oc, c, 1...),
     bias (oc) or None, operands. Output (n, oc, spatial...).
 
-    Each channel is filtered with its taps, plus its shift, and first_steps, which have no operands,
-    applied; a 1 x 1 convolution with weights and bias follows, and `steps` of each result.
+    Each channel is filtered with its taps, plus its shift, and first_steps applied; a 1 x 1
+    convolution with weights and bias follows, and `steps` of each result. Operands of first_steps,
+    gates, have one element per channel, of each image or of all.
     """
 
     window: Window
@@ -72,9 +82,23 @@ class Separable(OpSpec):
     narrows = True
     first_operand = OPERANDS
 
+    @property
+    def gates(self) -> list[int]:
+        """Inputs that first_steps read."""
+        return step_operands(self.first_steps)
+
     def filters(self, channels: int) -> Conv2d:
-        """Return the first convolution."""
-        return Conv2d(self.window, channels, self.first_steps)
+        """Return the first convolution: inputs x, taps, shift, gates."""
+        place = {k: Conv2d.first_operand + at for at, k in enumerate(self.gates)}
+        steps = tuple(
+            s if s.operand is None else replace(s, operand=place[s.operand])
+            for s in self.first_steps
+        )
+        return Conv2d(self.window, channels, steps)
+
+    def of_filters(self, inputs: Sequence[T]) -> list[T]:
+        """Return those of a node's inputs that the first convolution has."""
+        return [*inputs[:WEIGHTS], *(inputs[k] for k in self.gates)]
 
     @property
     def point(self) -> Conv2d:
@@ -91,16 +115,22 @@ class Separable(OpSpec):
         x, taps = inputs[0], inputs[TAPS]
         if x is None or taps is None or taps.shape[:2] != (x.shape[1], 1):
             raise ShapeError("a separable convolution needs an input, and one filter per channel.")
-        if any(step.operand is not None for step in self.first_steps):
-            raise ShapeError("steps between the convolutions of a separable one have no operands.")
-        between = self.filters(x.shape[1]).infer(inputs[:WEIGHTS])
+        for k in self.gates:
+            gate = inputs[k] if k < len(inputs) else None
+            if gate is None or not per_channel(gate.shape, x.shape):
+                found = None if gate is None else gate.shape
+                raise ShapeError(
+                    f"an operand between the convolutions of a separable one is {found}: it must "
+                    f"have one element for each of {x.shape[1]} channels."
+                )
+        between = self.filters(x.shape[1]).infer(self.of_filters(inputs))
         return self.point.infer([*between, *inputs[WEIGHTS:]])
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return one convolution after the other, in the arrays' own precision."""
         taps = inputs[TAPS]
         assert taps is not None
-        between = self.filters(len(taps)).reference(*inputs[:WEIGHTS])
+        between = self.filters(len(taps)).reference(*self.of_filters(inputs))
         return self.point.reference(*between, *inputs[WEIGHTS:])
 
     def padding_needs(self, inputs: Sequence[TensorType | None]) -> dict[int, Border]:
@@ -141,7 +171,7 @@ def _pairs(spec: Separable, problem: Problem, every: bool = False) -> list[Varia
     x, out = problem.input(0), problem.outputs[0]
     if out.type.size == 0:
         return [Variant("empty", ())]
-    taps, channels = problem.inputs[:WEIGHTS], x.type.shape[1]
+    taps, channels = tuple(spec.of_filters(problem.inputs)), x.type.shape[1]
     filters, point = spec.filters(channels), spec.point
     made = filters.infer([None if o is None else o.type for o in taps])[0]
     layout = TensorLayout.make(
@@ -158,13 +188,18 @@ def _pairs(spec: Separable, problem: Problem, every: bool = False) -> list[Varia
             for sub, p in ((filters, first), (point, second))]  # fmt: skip
     chosen = [*product(*(way[:PAIRS] for way in ways))] if every else [(way[0] for way in ways)]
     last = [(filters.variants(first)[-1], point.variants(second)[-1])]
-    return [_pair(a, b, scratch, moved) for a, b in [*chosen, *([] if every else last)]]
+    pairs = [*chosen, *([] if every else last)]
+    return [_pair(a, b, scratch, moved, spec.gates) for a, b in pairs]
 
 
-def _pair(first: Variant, second: Variant, between: Scratch, moved: float) -> Variant:
+def _pair(
+    first: Variant, second: Variant, between: Scratch, moved: float, gates: Sequence[int]
+) -> Variant:
     """Return the launches of both, the first's output being the second's first input."""
 
     def before(arg: Arg) -> Arg:
+        if isinstance(arg, In) and arg.index >= Conv2d.first_operand:
+            return In(gates[arg.index - Conv2d.first_operand], arg.shift)
         return between if isinstance(arg, Out) else arg
 
     def behind(arg: Arg) -> Arg:
@@ -211,6 +246,8 @@ def _fused(spec: Separable, problem: Problem) -> list[Variant]:
         return []
     filters = spec.filters(x.type.shape[1])
     if not has_border(filters, problem) or x.type.shape[1] < 2:
+        return []
+    if any(pitch > 1 for _, _, pitch in _gates(spec, problem).values()):
         return []
     return [_variant(spec, problem, made) for made in _tiles(spec, problem)]
 
@@ -273,7 +310,8 @@ def _variant(spec: Separable, problem: Problem, made: _Made) -> Variant:
         "name": name, "arith": FLOAT, "types": (x.ctype, weights.ctype, "float", result),
         "src": src, "dst": dst, "ic": channels, "oc": dst.shape[1], **spec.window.pairs(),
         "first_rows": int(problem.has(SHIFT)), "rows": int(problem.has(BIAS)),
-        "first_steps": spec.first_steps, "steps": spec.steps, "operands": operands, "groups": 1,
+        "first_steps": spec.first_steps, "gates": _gates(spec, problem), "steps": spec.steps,
+        "operands": operands, "groups": 1,
         **stored, "mode": "flat", "staged": heavy(spec.steps), "ahead": "prefetch" in problem.target.features,
         "wg": local, "band": made.band, "tx": made.tx, "mr": tile.mr, "nv": tile.nv, "vw": tile.vw,
         "pitch": _pitch(channels),
@@ -283,6 +321,15 @@ def _variant(spec: Separable, problem: Problem, made: _Made) -> Variant:
         lambda w: pack_weights(w, 1, tile),
         lambda b: pack_table(b[np.newaxis], None, 1, tile),
     )
-    args = [In(0), *packed, *last_args(problem, spec.steps)]
+    args = [In(0), *map(In, spec.gates), *packed, *last_args(problem, spec.steps)]
     launch = Launch("separable.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,), made.cycles)
+
+
+def _gates(spec: Separable, problem: Problem) -> dict[int, tuple[str, int, int]]:
+    """Return input -> (type, pitch of images, pitch of channels) of the operands of first_steps."""
+    found = {}
+    for k in spec.gates:
+        layout = problem.input(k).layout.unpadded().broadcast(problem.input(0).type.shape)
+        found[k] = problem.input(k).ctype, layout.pitches[0], layout.pitches[1]
+    return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -46,12 +48,12 @@ def graph_of(second=POINT, *, kept=None, dynamic=None, group=4, between=(), resi
     return check(Graph(tuple(nodes), types, consts, inputs, outputs))
 
 
-def computed(graph, x):
-    values = {"x": x, **graph.consts}
+def computed(graph, x, **more):
+    values = {"x": x, **graph.consts, **more}
     for node in graph.nodes:
         given = (None if n is None else values[n] for n in node.inputs)
         values[node.outputs[0]] = node.spec.reference(*given)[0]
-    return values["y"]
+    return values[next(iter(graph.outputs.values()))]
 
 
 def kinds(graph):
@@ -106,36 +108,65 @@ def scaled_graph(*, steps=BATCH_NORM, shape=(4, 1, 1), dynamic=None, second=POIN
     return check(Graph(nodes, types, consts, inputs, outputs))
 
 
-SCALES = {
-    "batch normalisation": BATCH_NORM,
-    "swapped": (Step("sub", operand=1, swapped=True), Step("div", operand=2)),
-    "numbers": (Step("mul", params=(0.5,)), Step("add", operand=1), Step("sigmoid"), Step("neg")),
+SCALES = {  # steps, those that are left behind the filters
+    "batch normalisation": (BATCH_NORM, ["relu"]),
+    "swapped": ((Step("sub", operand=1, swapped=True), Step("div", operand=2)), []),
+    "numbers": ((Step("mul", params=(0.5,)), Step("add", operand=1), Step("neg")), ["neg"]),
+    "behind": ((Step("mul", operand=2), Step("relu"), Step("add", operand=1)), ["relu", "add"]),
+    "no scale": ((Step("relu"),), ["relu"]),
 }
 
 
 @pytest.mark.parametrize("name", SCALES)
 def test_scale_and_shift_before_a_point_become_filters_of_one_tap(name):
-    graph = scaled_graph(steps=SCALES[name])
+    steps, left = SCALES[name]
+    graph = scaled_graph(steps=steps)
     made = optimise(graph)
     (node,) = made.nodes
     assert isinstance(node.spec, Separable) and node.spec.window == POINT
-    assert [s.fn for s in node.spec.first_steps] == [
-        s.fn for s in SCALES[name] if s.fn not in ("mul", "add", "sub", "div")
-    ]
+    assert [s.fn for s in node.spec.first_steps] == left
     x = np.random.default_rng(3).standard_normal((2, 4, 5, 6)).astype(np.float32)
     np.testing.assert_allclose(computed(made, x), computed(graph, x), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("shape", [(2, 4, 1, 1), (1, 4, 1, 1), (4, 1, 1)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_gate_is_applied_between(shape, turned):
+    """x * s, s * x: s is computed, one number per channel; the sum behind has an operand of its own."""
+    graph = scaled_graph(dynamic="s", shape=shape, steps=(Step("mul", operand=1), Step("relu")))
+    nodes = list(graph.nodes)
+    if turned:
+        nodes[0] = replace(nodes[0], inputs=("s", "x", "t"))
+    nodes.append(Node("sum", Eltwise((Step("add", operand=1),)), ("y", "r"), ("z",)))
+    types = graph.types | {"r": TensorType((2, 3, 5, 6)), "z": TensorType((2, 3, 5, 6))}
+    graph = check(Graph(tuple(nodes), types, graph.consts, ("x", "s", "r"), {"z": "z"}))
+    made = optimise(graph)
+    (node,) = made.nodes
+    assert isinstance(node.spec, Separable) and node.inputs[5:] == ("r", "s")
+    assert node.spec.first_steps == (Step("mul", operand=6, swapped=turned), Step("relu"))
+    assert node.spec.steps == (Step("add", operand=5),)
+    draw = np.random.default_rng(4).standard_normal
+    given = {n: draw(types[n].shape).astype(np.float32) for n in ("x", "s", "r")}
+    wanted = computed(graph, **given)
+    np.testing.assert_allclose(computed(made, **given), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_what_single_precision_does_not_hold_is_not_folded():
+    """1e30 * 1e30 is no float: the second factor stays a step; -0 stays what it is."""
+    steps = (Step("mul", params=(1e30,)), Step("mul", params=(1e30,)), Step("reciprocal"))
+    made = optimise(scaled_graph(steps=steps))
+    (node,) = made.nodes
+    assert node.spec.first_steps == steps[1:]
+    assert np.signbit(made.consts[node.inputs[2]]).all()
+
+
 SCALED_APART = {
     "an output between": {"kept": "v"},
-    "a scale that is computed": {"dynamic": "s"},
     "a scale per pixel": {"shape": (5, 6)},
+    "a computed scale of every element": {"shape": (2, 4, 5, 6), "dynamic": "s"},
     "weights that are computed": {"dynamic": "w"},
     "a wider second window": {"second": Window((1, 3), (1, 1), (1, 1), (0, 1), (0, 1))},
-    "no scale": {"steps": (Step("relu"),)},
-    "an operand behind": {"steps": (Step("mul", operand=2), Step("relu"), Step("add", operand=1))},
-    "a power of the scale": {"steps": (Step("pow", operand=1),)},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SCALED_APART)

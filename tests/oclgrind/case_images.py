@@ -81,9 +81,9 @@ convolve("depthwise_dilated", (1, 4, 7, 7), 4, window((3, 3), (2, 2), (2, 2), (2
 
 def separate(
     name: str, shape: Sequence[int], oc: int, win: Window, *, steps: tuple[Step, ...] = (),
-    extra: Sequence[int] = (), **how: Any,
+    extra: Sequence[int] = (), first: tuple[Step, ...] = (Step("relu"),), **how: Any,
 ) -> None:  # fmt: skip
-    """Add filters per channel with a 1 x 1 convolution behind them; extra: operand of `steps`."""
+    """Add filters per channel with a 1 x 1 convolution behind them; extra: an operand's shape."""
     channels = shape[1]
     inputs: list[np.ndarray | None] = [
         normal(shape),
@@ -94,13 +94,15 @@ def separate(
         *([normal(extra, 5)] if extra else []),
     ]
     orders = orders_of(inputs, range(5, len(inputs)))
-    spec = Separable(win, (Step("relu"),), steps)
+    spec = Separable(win, first, steps)
     add(name, spec, inputs, consts=(1, 2, 3), orders=orders, **how)
 
 
 separate("separable_bands", (1, 18, 5, 9), 20, SAME3, only="separable", border=1, targets=("cpu",),
          steps=(Step("add", operand=5),), extra=(1, 20, 5, 9))  # fmt: skip
 separate("separable_point", (1, 18, 3, 9), 20, window((1, 1)), only="separable")
+separate("separable_gate", (2, 18, 3, 9), 20, window((1, 1)), only="separable", targets=("cpu",),
+         first=(Step("mul", operand=5),), extra=(2, 18, 1, 1))  # fmt: skip
 separate("separable_heavy_weights", (1, 260, 1, 9), 36, SAME3, only="separable", targets=("cpu",))
 separate("separable_strides", (2, 4, 7, 9), 5, window((3, 3), (2, 2), (1, 1), (1, 1), (1, 1)))
 

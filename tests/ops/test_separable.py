@@ -90,6 +90,35 @@ def test_steps(device, name, orders):
     check_op(device, spec, inputs, consts=CONSTS, orders=orders)
 
 
+GATES = {  # shapes of the gate and of the operand behind
+    "images": ((2, 21, 1, 1), None),
+    "all images": ((1, 21, 1, 1), (2, 24, 5, 9)),
+    "channels": ((21, 1, 1), (24, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", GATES)
+@pytest.mark.parametrize("win", [SAME, window((1, 1))], ids=["k3", "k1"])
+def test_gates(device, name, win):
+    """A factor per channel between the convolutions, as of squeeze and excitation."""
+    gate, extra = GATES[name]
+    first = (Step("relu"), Step("mul", operand=6 if extra else 5), Step("sub", params=(0.1,)))
+    steps = RESIDUAL if extra else ()
+    spec, inputs = case(2, 21, 24, 5, 9, win, first=first, steps=steps, extra=extra)
+    fixed = (*CONSTS, len(inputs)) if name == "channels" else CONSTS
+    ran = check_op(device, spec, [*inputs, normal(gate, 6)], consts=fixed, orders=NHWC)
+    assert any(map(is_fused, ran)) and any("+" in name for name in ran)
+
+
+def test_a_gate_per_pixel_is_refused():
+    spec, inputs = case(1, 4, 4, 5, 9, first=(Step("mul", operand=5),))
+    types = [TensorType(a.shape) for a in inputs]
+    with pytest.raises(
+        ShapeError, match=r"is \(1, 4, 5, 9\): it must have one element for each of 4"
+    ):
+        spec.infer([*types, TensorType((1, 4, 5, 9))])
+
+
 @pytest.mark.parametrize("dtype,rounding", [("f16", 2**-11), ("bf16", 2**-8)])
 def test_storage_in_16_bits(device, dtype, rounding):
     spec, inputs = case(1, 20, 12, 6, 9, steps=RESIDUAL, extra=(1, 12, 6, 9))
@@ -150,5 +179,5 @@ def test_shapes_that_do_not_fit():
     assert Separable(SAME).infer(types) == (TensorType((1, 6, 5, 5)),)
     with pytest.raises(ShapeError, match="one filter per channel"):
         Separable(SAME).infer([types[0], TensorType((8, 1, 3, 3)), *types[2:]])
-    with pytest.raises(ShapeError, match="have no operands"):
+    with pytest.raises(ShapeError, match="is None: it must have one element"):
         Separable(SAME, (Step("add", operand=5),)).infer(types)

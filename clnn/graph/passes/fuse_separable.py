@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from clnn.arith._base import FLOAT
 from clnn.graph.ir import Graph, Node
-from clnn.graph.passes.fuse_norm import AFFINE, scale_shift
+from clnn.graph.passes.fuse_norm import scale_shift
+from clnn.graph.passes.fuse_steps import steps_from
 from clnn.ops._base import Array
 from clnn.ops._conv_kernels import BIAS
+from clnn.ops._functions import Step
+from clnn.ops._steps import step_operands
 from clnn.ops._window import Window
 from clnn.ops.conv2d import Conv2d
 from clnn.ops.eltwise import Eltwise
-from clnn.ops.separable import OPERANDS, Separable
+from clnn.ops.separable import OPERANDS, Separable, per_channel
 from clnn.types import F32, TensorType
 
 
@@ -22,8 +26,8 @@ def fuse_separable(graph: Graph) -> Graph:
     """Return `graph` with depthwise separable convolutions as single nodes.
 
     That is where nothing else reads what the first convolution makes, weights and biases of both
-    are constants, and the first has no operands of steps. A constant scale and shift of every
-    channel (a batch normalisation) counts as a first convolution of 1 x 1. Runs behind fuse_steps.
+    are constants, and operands of the first one's steps have one element per channel. Steps of their
+    own (a batch normalisation, a gate) count as a first convolution of 1 x 1. Runs behind fuse_steps.
     """
     uses, producers = graph.consumers(), graph.producers()
     public = set(graph.outputs.values())
@@ -36,32 +40,72 @@ def fuse_separable(graph: Graph) -> Graph:
             continue
         if not _point(node, graph):
             continue
-        first = before if _filters(before, graph) else _scaled(before, consts, types)
-        if first is not None:
+        first = before if _filters(before, graph) else _as_filters(before, consts, types)
+        if first is not None and _gated(first, types):
             del nodes[before.name]
             nodes[node.name] = _joined(first, node)
     return graph.with_nodes(list(nodes.values()), consts=consts, types=types)
 
 
-def _scaled(node: Node, consts: dict[str, Array], types: dict[str, TensorType]) -> Node | None:
-    """Return a scale and shift per channel, and steps without operands, as a convolution.
+def _as_filters(node: Node, consts: dict[str, Array], types: dict[str, TensorType]) -> Node | None:
+    """Return elementwise steps as a convolution of 1 x 1, one filter per channel.
 
-    None where the node is something else. Adds its weights to `consts` and `types`.
+    A constant scale and shift at their beginning become its weights, added to `consts` and `types`.
+    None where the node is something else.
     """
-    spec, out = node.spec, types[node.outputs[0]]
-    if not isinstance(spec, Eltwise) or out.rank < 3 or out.dtype != F32 or out.shape[1] < 2:
+    chain, out = _chain(node, consts, types), types[node.outputs[0]]
+    if chain is None or out.rank < 3 or out.dtype != F32 or out.shape[1] < 2:
         return None
-    count = next((k for k, s in enumerate(spec.steps) if s.fn not in AFFINE), len(spec.steps))
-    found = scale_shift(replace(node, spec=Eltwise(spec.steps[:count])), consts, types)
-    if not count or found is None or any(s.operand is not None for s in spec.steps[count:]):
-        return None
-    names = f"{node.name}:taps", f"{node.name}:shift"
+    *weights, steps = _scaled(chain, consts, types)
     one, zero = (1,) * (out.rank - 2), (0,) * (out.rank - 2)
-    for name, values, shape in zip(names, found, ((-1, 1, *one), (-1,)), strict=True):
-        consts[name] = values.astype(np.float32).reshape(shape)
+    names = f"{node.name}:taps", f"{node.name}:shift"
+    for name, values, shape in zip(names, weights, ((-1, 1, *one), (-1,)), strict=True):
+        consts[name] = values.reshape(shape)
         types[name] = TensorType(consts[name].shape)
-    conv = Conv2d(Window(one, one, one, zero, zero), out.shape[1], spec.steps[count:])
-    return replace(node, spec=conv, inputs=(node.inputs[0], *names))
+    place = {k: Conv2d.first_operand + at for at, k in enumerate(step_operands(steps))}
+    steps = tuple(s if s.operand is None else replace(s, operand=place[s.operand]) for s in steps)
+    conv = Conv2d(Window(one, one, one, zero, zero), out.shape[1], steps)
+    return replace(
+        node, spec=conv, inputs=(chain.inputs[0], *names, *(chain.inputs[k] for k in place))
+    )
+
+
+def _chain(node: Node, consts: Mapping[str, Array], types: Mapping[str, TensorType]) -> Node | None:
+    """Return elementwise steps with the value that runs through them as input 0; None if none does."""
+    if not isinstance(node.spec, Eltwise) or not node.spec.steps:
+        return None
+    for which in (0, node.spec.steps[0].operand):
+        name = None if which is None else node.inputs[which]
+        if which is None or name is None or name in consts:
+            continue
+        steps = steps_from(node.spec.steps, which)
+        if steps is not None and types[name] == types[node.outputs[0]]:
+            return replace(node, spec=Eltwise(_moved(steps, 1)), inputs=(name, *node.inputs))
+    return None
+
+
+def _scaled(
+    chain: Node, consts: Mapping[str, Array], types: Mapping[str, TensorType]
+) -> tuple[Array, Array, tuple[Step, ...]]:
+    """Return the scale and shift per channel that a chain begins with, and the steps behind them.
+
+    No shift is -0, the one number that leaves both zeros as they are.
+    """
+    assert isinstance(chain.spec, Eltwise)
+    steps = chain.spec.steps
+    for count in range(len(steps), 0, -1):
+        found = scale_shift(replace(chain, spec=Eltwise(steps[:count])), consts, types)
+        if found is not None and _normal(found[0]) and _normal(found[1]):
+            scale, shift = (values.astype(np.float32) for values in found)
+            return scale, np.where(shift == 0, np.float32(-0.0), shift), steps[count:]
+    channels = types[chain.outputs[0]].shape[1]
+    return np.ones(channels, np.float32), np.full(channels, -0.0, np.float32), steps
+
+
+def _normal(values: Array) -> bool:
+    """Whether all are zero or neither too large nor too small for single precision."""
+    limits, sizes = np.finfo(np.float32), np.abs(values)
+    return bool(((sizes == 0) | ((sizes >= limits.tiny) & (sizes <= limits.max))).all())
 
 
 def _constant(node: Node, graph: Graph) -> bool:
@@ -77,8 +121,13 @@ def _filters(node: Node, graph: Graph) -> bool:
         return False
     channels = graph.types[node.outputs[0]].shape[1]
     taps = graph.types[node.inputs[1] or ""]
-    alone = spec.group == channels == taps.shape[0] and taps.shape[1] == 1 and channels > 1
-    return alone and all(s.operand is None for s in spec.steps)
+    return spec.group == channels == taps.shape[0] and taps.shape[1] == 1 and channels > 1
+
+
+def _gated(first: Node, types: Mapping[str, TensorType]) -> bool:
+    """Whether all operands of steps have one element per channel."""
+    shape, operands = types[first.outputs[0]].shape, first.inputs[BIAS + 1 :]
+    return all(n is not None and per_channel(types[n].shape, shape) for n in operands)
 
 
 def _point(node: Node, graph: Graph) -> bool:
@@ -89,15 +138,22 @@ def _point(node: Node, graph: Graph) -> bool:
 
 
 def _joined(first: Node, second: Node) -> Node:
+    """Return both as one; operands of the second one's steps come first."""
     assert isinstance(first.spec, Conv2d) and isinstance(second.spec, Conv2d)
     moved = OPERANDS - Conv2d.first_operand
-    steps = tuple(
-        s if s.operand is None else replace(s, operand=s.operand + moved) for s in second.spec.steps
-    )
+    extra, gates = second.inputs[BIAS + 1 :], first.inputs[BIAS + 1 :]
 
     def three(node: Node) -> tuple[str | None, ...]:
         return (*node.inputs, None)[: BIAS + 1]
 
-    inputs = (*three(first), *three(second)[1:], *second.inputs[BIAS + 1 :])
-    spec = Separable(first.spec.window, first.spec.steps, steps)
+    inputs = (*three(first), *three(second)[1:], *extra, *gates)
+    spec = Separable(
+        first.spec.window,
+        _moved(first.spec.steps, moved + len(extra)),
+        _moved(second.spec.steps, moved),
+    )
     return replace(second, spec=spec, inputs=inputs, origin=f"{first.origin} + {second.origin}")
+
+
+def _moved(steps: Sequence[Step], by: int) -> tuple[Step, ...]:
+    return tuple(s if s.operand is None else replace(s, operand=s.operand + by) for s in steps)

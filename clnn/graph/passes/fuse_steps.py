@@ -49,7 +49,7 @@ def _producer(
     for which, name in enumerate(node.inputs):
         if name is None or name not in made or uses[name] != 1 or graph.types[name] != out:
             continue
-        if node.inputs.count(name) == 1 and _steps_from(node.spec.steps, which) is not None:
+        if node.inputs.count(name) == 1 and steps_from(node.spec.steps, which) is not None:
             producer = before[made[name]]
             length = len(getattr(producer.spec, "steps", ())) + len(node.spec.steps)
             if producer.spec.fuses_steps and length <= MOST_STEPS:
@@ -61,7 +61,7 @@ def _producer(
     return at, which
 
 
-def _steps_from(steps: tuple[Step, ...], which: int) -> tuple[Step, ...] | None:
+def steps_from(steps: tuple[Step, ...], which: int) -> tuple[Step, ...] | None:
     """Return `steps` rewritten so that node input `which` is the running value.
 
     The former running value (input 0) becomes an operand of the first step; None where that
@@ -80,7 +80,7 @@ def _steps_from(steps: tuple[Step, ...], which: int) -> tuple[Step, ...] | None:
 def _merge(producer: Node, node: Node, which: int) -> Node:
     """Return the producer with the node's steps behind its own."""
     assert isinstance(node.spec, Eltwise)
-    steps = _steps_from(node.spec.steps, which)
+    steps = steps_from(node.spec.steps, which)
     assert steps is not None
     inputs = list(producer.inputs)
     while len(inputs) < getattr(producer.spec, "first_operand", 1):
