@@ -28,7 +28,8 @@ CACHES = ((2**20, 24), (2**24, 7))  # bytes that a cache holds, and gives a core
 MEMORY = 3  # bytes per cycle and core beyond
 MOST_SHARED = 2**26  # bytes of tiles transformed in a launch before
 NARROW = 1.15  # cost of F(2, 3)'s products in tiles of one vector against what is counted
-SHARED = 1.15  # cost of tiles transformed in a launch before, against what is counted
+FEW_WEIGHTS = 2**22  # bytes, transformed, that cores get from the last cache fast enough
+SHARED = 1.15  # cost of tiles transformed in a launch before, where weights are few
 EXPOSED = 0.5  # share of the time that weights take from memory which products do not hide
 AT_ONCE = 2**17  # pairs of channels whose windows are transformed at once
 Matrix = tuple[tuple[float, ...], ...]
@@ -190,7 +191,8 @@ def _cycles(job: _Job, tile: tuple[int, int, int], parts: int, sets: int, shared
     rounds = -(-groups * parts // units)
     cold = cold_cycles(job.packed, job.target)
     if shared:
-        return SHARED * (-(-groups * spread // units) + rounds * (multiply + gather)) + cold
+        cost = -(-groups * spread // units) + rounds * (multiply + gather)
+        return cost * (SHARED if job.packed <= FEW_WEIGHTS else 1) + cold
     return rounds * (multiply + spread + gather) + cold
 
 
