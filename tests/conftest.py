@@ -54,6 +54,15 @@ def _short(name: object) -> str:
 
 
 @pytest.fixture(scope="session")
+def any_device(request: pytest.FixtureRequest) -> str:
+    """One usable device, the one named by --device if any."""
+    names = usable_devices()
+    if not names:
+        pytest.skip("no usable OpenCL device")
+    return request.config.getoption("--device") or names[-1]
+
+
+@pytest.fixture(scope="session")
 def shared_folder() -> Path:
     """The folder beside the checkout with third-party models and vectors."""
     folder = ROOT.parent / "shared"

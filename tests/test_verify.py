@@ -22,16 +22,6 @@ ENGINES = ("onnxruntime", "reference")
 
 
 @pytest.fixture(scope="module")
-def any_device(request):
-    from clnn.runtime.device import discover
-
-    names = [info.platform for info in discover() if info.usable]
-    if not names:
-        pytest.skip("no usable OpenCL device")
-    return request.config.getoption("--device") or names[0]
-
-
-@pytest.fixture(scope="module")
 def network(tmp_path_factory):
     """x -> Conv "first" -> Relu -> Conv "second" -> HardSwish -> + skip -> y, with borders."""
     from onnx import TensorProto, helper, numpy_helper, save

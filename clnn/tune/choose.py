@@ -58,11 +58,11 @@ class Chosen:
     def _default(
         self, sig: Signature, known: _Known, failed: dict[tuple[str, str], str]
     ) -> Variant | None:
-        for name in self.defaults.names(sig):
-            variant = known.named(name)
-            if variant is not None and (name, templates_of(variant)) not in failed:
-                return replace(variant, why="default")
-        return None
+        name = self.defaults.get(sig.key)
+        variant = known.named(name) if name else None
+        if variant is None or (variant.name, templates_of(variant)) in failed:
+            return None
+        return replace(variant, why="default")
 
     def _verified(
         self, spec: OpSpec, problem: Problem, sig: Signature, known: _Known

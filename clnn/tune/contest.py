@@ -14,6 +14,7 @@ import numpy as np
 from clnn.ops._base import Variant
 from clnn.tune.bench import Measurer, Trial
 
+GAIN = 1.02  # by which another variant must beat the ranked one
 CLOSE = 1.05  # times the bound of the device at which nothing more is to be won
 FIRST, SECOND, ROUNDS = 1, 3, 10  # batches: of every candidate, of the better ones, of the last
 KEPT = (8, 3)

@@ -1,50 +1,33 @@
-"""Measured choices that come with clnn: clnn/tune/defaults/<class>.jsonl, one line per problem.
+"""Measured choices that come with clnn: clnn/tune/defaults/<devices>.jsonl, one line per problem.
 
-The first line of a file says which devices it is for; the others give a problem's key, its bucket
-(kind, window, rounded channels), its size and the names of its fastest variants. A problem that is
-not listed takes the nearest in size of its bucket. Names are only guesses: a variant must exist for
-the problem at hand, else the estimate chooses.
+The first line of a file says which devices it is for; each other line gives a problem's key and the
+variant that beat the estimate's choice within a network, twice, on such a device. A name is a guess
+all the same: a variant must exist for the problem at hand, else the estimate chooses.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from clnn.cache.lines import SUFFIX, Record
 from clnn.runtime.device import DeviceInfo
-from clnn.tune.signature import Signature, title
+from clnn.tune.contest import GAIN
+from clnn.tune.signature import title
 
 FOLDER = Path(__file__).parent / "defaults"
+Defaults = Mapping[str, str]  # variants by problem key
+NONE: Defaults = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class Defaults:
-    """The lines for one class of devices: by problem key, and by bucket."""
-
-    exact: Mapping[str, Sequence[str]]
-    buckets: Mapping[str, Sequence[tuple[int, Sequence[str]]]]
-
-    def names(self, sig: Signature) -> Sequence[str]:
-        """Return the variants to try for a problem, best first; none where nothing is like it."""
-        if sig.key in self.exact:
-            return self.exact[sig.key]
-        near = self.buckets.get(sig.bucket, ())
-        nearest = min(near, key=lambda entry: abs(math.log(entry[0] / sig.size)), default=None)
-        return nearest[1] if nearest else ()
-
-
-NONE = Defaults({}, {})
-
-
-def device_class(info: DeviceInfo) -> dict[str, str]:
-    """Return what devices must share for the measurements of one to be a guess for another."""
-    return {"platform": info.platform, "type": info.type}
+def device_class(info: DeviceInfo) -> dict[str, str | int]:
+    """Return what devices must share for the measurements of one to hold for another."""
+    return {"platform": info.platform, "type": info.type, "name": info.name,
+            "compute_units": info.compute_units}  # fmt: skip
 
 
 def defaults_for(info: DeviceInfo, folder: Path = FOLDER) -> Defaults:
@@ -53,30 +36,38 @@ def defaults_for(info: DeviceInfo, folder: Path = FOLDER) -> Defaults:
 
 
 @cache
-def _load(folder: Path) -> tuple[tuple[dict[str, str], Defaults], ...]:
+def _load(folder: Path) -> tuple[tuple[dict[str, str | int], Defaults], ...]:
     files = sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
-    return tuple(_parse(path.read_text("utf-8").splitlines()) for path in files)
+    return tuple(parse(path.read_text("utf-8").splitlines()) for path in files)
 
 
-def _parse(lines: Sequence[str]) -> tuple[dict[str, str], Defaults]:
+def parse(lines: Sequence[str]) -> tuple[dict[str, str | int], Defaults]:
+    """Return the devices that the lines of a file are for, and its choices."""
     head, *rows = [json.loads(line) for line in lines if line.strip()]
-    buckets: dict[str, list[tuple[int, Sequence[str]]]] = {}
-    for row in rows:
-        buckets.setdefault(row["bucket"], []).append((max(int(row["size"]), 1), row["best"]))
-    return head["devices"], Defaults({row["key"]: row["best"] for row in rows}, buckets)
+    return head["devices"], MappingProxyType({row["key"]: row["variant"] for row in rows})
 
 
 def export_lines(info: DeviceInfo, results: Iterable[Record]) -> str:
-    """Return the text of a file of defaults from the result lines of a device's store."""
-    head = {"devices": device_class(info), "measured_on": info.name,
-            "driver": info.driver_version, "compute_units": info.compute_units}  # fmt: skip
+    """Return the text of a file of defaults from the result lines of a device's store.
+
+    A result counts where another variant than the estimate's was at least 2 % faster in the network.
+    """
+    head = {"devices": device_class(info), "driver": info.driver_version}
     rows = [
-        {"about": title(r["problem"]), "best": [t["name"] for t in r["tops"]],
-         "bucket": r["bucket"], "size": r["size"], "key": r["key"]}
+        {"about": title(r["problem"]), "variant": r["tops"][0]["name"], "gain": round(gain, 2),
+         "key": r["key"]}
         for r in results
+        if (gain := _gain(r)) >= GAIN
     ]  # fmt: skip
-    rows.sort(key=lambda row: (row["bucket"], row["size"], row["key"]))
+    rows.sort(key=lambda row: (row["about"], row["key"]))
     return "".join(f"{_line(row)}\n" for row in (head, *rows))
+
+
+def _gain(result: Record) -> float:
+    """Return how many times as long the estimate's choice takes in the network; 0 where unknown."""
+    inside = {top["name"]: top.get("network") for top in result["tops"]}
+    best, ranked = inside[result["tops"][0]["name"]], inside.get(result["ranked"])
+    return float(ranked / best) if best and ranked else 0.0
 
 
 def _line(row: Mapping[str, Any]) -> str:

@@ -81,7 +81,7 @@ class DeviceNetwork:
         """Return the median device time by problem key for each choice."""
         sessions, feeds = self._prepared(choices)
         with ExitStack() as stack:
-            profiles = [stack.enter_context(s.profile(separate=True)) for s in sessions]
+            profiles = [stack.enter_context(s.profile()) for s in sessions]
             for _ in _rounds(ROUNDS):
                 for session in sessions:
                     session(feeds)

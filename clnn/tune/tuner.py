@@ -19,7 +19,7 @@ from clnn.runtime.peak import Peaks, known_peaks
 from clnn.runtime.session import target_of
 from clnn.runtime.target import allowed
 from clnn.tune.bench import Bench, Limits, Trial, Trials
-from clnn.tune.contest import Effort, contest, shortlist
+from clnn.tune.contest import GAIN, Effort, contest, shortlist
 from clnn.tune.defaults import Defaults, defaults_for
 from clnn.tune.journal import Journal, left_over
 from clnn.tune.network import DeviceNetwork, Network
@@ -34,7 +34,6 @@ HINTS = 3  # winners of other layers that are tried first
 LIKE = 8  # candidates of a problem much like one that was measured before
 LEAST_S = 2.0  # of a problem; below, the time left goes to nobody
 FOR_NETWORK = 0.15  # share of the budget for comparing finalists in the network
-GAIN = 1.02  # by which another variant must beat the ranked one
 LEFT_OVER = "was being tried when the tuner or the machine went down"
 
 
@@ -242,7 +241,8 @@ class Tuner:
         """Return the variants to try first: of earlier results, of the defaults, of other layers."""
         found = (self.store.result(task.sig.key), self.store.prior(task.sig.key))
         names = [top.name for result in found if result for top in result.tops]
-        return [*names, *self.defaults.names(task.sig), *self._elsewhere(task)]
+        shipped = self.defaults.get(task.sig.key)
+        return [*names, *([shipped] if shipped else []), *self._elsewhere(task)]
 
     def _bound(self, task: Task) -> float:
         """Return the seconds that the device's measured peaks allow, 0 where they are not known."""

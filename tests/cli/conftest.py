@@ -48,14 +48,3 @@ def files(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("models")
     makers = ("network", "doubler", "classifier", "channels_last", "two_inputs", "unsupported")
     return {name: getattr(cli_models, name)(folder / f"{name}.onnx") for name in makers}
-
-
-@pytest.fixture(scope="session")
-def any_device(request) -> str:
-    """One usable device, the one named by --device if any."""
-    from clnn.runtime.device import discover
-
-    names = [info.platform for info in discover() if info.usable]
-    if not names:
-        pytest.skip("no usable OpenCL device")
-    return request.config.getoption("--device") or names[0]

@@ -59,7 +59,7 @@ def test_tuned_once_it_is_known_everywhere(clnn, files, any_device, tmp_path):
     target = tmp_path / "made.jsonl"
     assert clnn("tune", *at, "--export-defaults", target).code == 0
     head, *lines = [json.loads(line) for line in target.read_text().splitlines()]
-    assert head["devices"]["type"] and len(lines) >= known and all(x["best"] for x in lines)
+    assert head["devices"]["type"] and all(x["variant"] and x["gain"] >= 1.02 for x in lines)
 
 
 def check_archive(clnn, tmp_path, lines):

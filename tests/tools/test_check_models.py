@@ -24,16 +24,6 @@ def tool():
     del sys.modules["check_models"]
 
 
-@pytest.fixture(scope="module")
-def any_device(request):
-    from clnn.runtime.device import discover
-
-    names = [info.platform for info in discover() if info.usable]
-    if not names:
-        pytest.skip("no usable OpenCL device")
-    return request.config.getoption("--device") or names[0]
-
-
 X = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
 
 

@@ -24,16 +24,6 @@ def demo():
     del sys.modules["clnn_demo"]
 
 
-@pytest.fixture(scope="module")
-def any_device(request):
-    from clnn.runtime.device import discover
-
-    names = [info.platform for info in discover() if info.usable]
-    if not names:
-        pytest.skip("no usable OpenCL device")
-    return request.config.getoption("--device") or names[0]
-
-
 @pytest.fixture
 def run(demo, monkeypatch, capsys, any_device, tmp_path):
     def call(*words: object, device: str = any_device) -> tuple[int, str, str]:

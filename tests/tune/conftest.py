@@ -28,14 +28,3 @@ def info():
     from tune_fakes import described
 
     return described()
-
-
-@pytest.fixture(scope="session")
-def any_device(request) -> str:
-    """One usable device, the one named by --device if any."""
-    from common import usable_devices
-
-    names = usable_devices()
-    if not names:
-        pytest.skip("no usable OpenCL device")
-    return request.config.getoption("--device") or names[-1]

@@ -11,6 +11,7 @@ import pytest
 from tune_fakes import described
 
 from clnn.api import compile_model
+from clnn.cache.keys import is_key
 from clnn.codegen import render
 from clnn.errors import SettingError
 from clnn.graph.ir import Node
@@ -21,7 +22,7 @@ from clnn.ops._window import Window
 from clnn.ops.conv2d import Conv2d
 from clnn.options import Options
 from clnn.tune.choose import Chosen, chooser
-from clnn.tune.defaults import NONE, Defaults, defaults_for, export_lines
+from clnn.tune.defaults import NONE, defaults_for, export_lines
 from clnn.tune.signature import canonical, signature, templates_of
 from clnn.tune.store import Result, Timed, TuningStore
 from clnn.types import F32, TensorType
@@ -101,8 +102,6 @@ def test_what_failed_since_is_not_chosen(info):
         signature(SPEC, PROBLEM).key, OTHER.name, templates_of(OTHER), "hung"
     )
     assert pick(info) == (RANKED.name, "ranked")
-    exact = Defaults({signature(SPEC, PROBLEM).key: [OTHER.name]}, {})
-    assert pick(info, exact) == (RANKED.name, "ranked")
 
 
 def test_under_a_new_driver_a_result_is_checked_once_and_then_holds(info):
@@ -148,41 +147,47 @@ def test_off_ranks_whatever_is_stored(info):
 
 def shipped(tmp_path, info, given=PROBLEM, variant=OTHER, **changes):
     sig = signature(SPEC, given)
-    rows = [{"problem": sig.parts, "tops": [{"name": "gone"}, {"name": variant.name}],
-             "bucket": sig.bucket, "size": sig.size, "key": sig.key, **changes}]  # fmt: skip
+    tops = [{"name": variant.name, "network": 1.0}, {"name": RANKED.name, "network": 1.5}]
+    rows = [{"problem": sig.parts, "tops": tops, "ranked": RANKED.name, "key": sig.key, **changes}]
     (tmp_path / "some.jsonl").write_text(export_lines(info, rows))
     return defaults_for(info, tmp_path)
 
 
-def test_defaults_serve_their_class_of_devices(info, tmp_path):
+def test_defaults_serve_devices_of_that_name_and_size(info, tmp_path):
     found = shipped(tmp_path, info)
-    assert pick(described(name="Another CPU", compute_units=8), found) == (OTHER.name, "default")
-    assert defaults_for(described(platform="Other"), tmp_path) is NONE
-    assert defaults_for(described(type="gpu"), tmp_path) is NONE
+    assert pick(info, found) == (OTHER.name, "default")
+    assert pick(info, found, given=problem(13)) == (SPEC.variants(problem(13))[0].name, "ranked")
+    for other in ({"platform": "Other"}, {"type": "gpu"}, {"name": "Other"}, {"compute_units": 8}):
+        assert defaults_for(described(**other), tmp_path) is NONE
     stored(info, SPEC.candidates(PROBLEM)[5])
     assert pick(info, found) == (SPEC.candidates(PROBLEM)[5].name, "tuned")
 
 
-def test_an_unlisted_problem_takes_the_nearest_of_its_bucket(info, tmp_path):
-    near, far = problem(13), problem(40)
-    rows = []
-    for given, place in ((near, 3), (far, 6)):
-        sig = signature(SPEC, given)
-        rows.append({"problem": sig.parts, "tops": [{"name": SPEC.candidates(PROBLEM)[place].name}],
-                     "bucket": sig.bucket, "size": sig.size, "key": sig.key})  # fmt: skip
-    (tmp_path / "some.jsonl").write_text(export_lines(info, rows))
-    found = defaults_for(info, tmp_path)
-    assert pick(info, found) == (SPEC.candidates(PROBLEM)[3].name, "default")
-    assert pick(info, found, given=problem(channels=256)) == (
-        SPEC.variants(problem(channels=256))[0].name, "ranked")  # fmt: skip
+def test_a_default_that_is_gone_or_failed_here_is_passed_over(info, tmp_path):
+    gone = shipped(tmp_path, info, variant=replace(OTHER, name="gone"))
+    assert pick(info, gone) == (RANKED.name, "ranked")
+    key = signature(SPEC, PROBLEM).key
+    TuningStore(info).put_failure(key, OTHER.name, templates_of(OTHER), "wrong")
+    assert pick(info, {key: OTHER.name}) == (RANKED.name, "ranked")
+
+
+@pytest.mark.parametrize("tops", [
+    [("best", 1.0), (RANKED.name, 1.01)],  # within what measurements scatter by
+    [("best", 1.0), (RANKED.name, None)], [("best", None), (RANKED.name, 1.5)],
+    [("best", 1.0)], [(RANKED.name, 1.0), ("other", 1.5)],
+])  # fmt: skip
+def test_only_what_was_faster_in_the_network_is_shipped(info, tmp_path, tops):
+    listed = [{"name": name, **({"network": t} if t else {})} for name, t in tops]
+    assert not shipped(tmp_path, info, tops=listed)
 
 
 def test_the_file_of_defaults_is_one_line_per_problem_for_people(info, tmp_path):
     shipped(tmp_path, info)
     head, row = [json.loads(x) for x in (tmp_path / "some.jsonl").read_text().splitlines()]
-    assert head["devices"] == {"platform": "Portable Computing Language", "type": "cpu"}
+    assert head["devices"] == {"platform": "Portable Computing Language", "type": "cpu",
+                               "name": info.name, "compute_units": info.compute_units}  # fmt: skip
     assert row["about"] == "conv2d 1x32x12x12, 32x32x3x3 -> 1x32x12x12"
-    assert row["best"] == ["gone", OTHER.name]
+    assert (row["variant"], row["gain"]) == (OTHER.name, 1.5)
 
 
 def test_every_shipped_file_can_be_read():
@@ -190,7 +195,8 @@ def test_every_shipped_file_can_be_read():
 
     assert FOLDER.is_dir()
     for kind, found in _load(FOLDER):
-        assert set(kind) == {"platform", "type"} and found.exact
+        assert set(kind) == {"platform", "type", "name", "compute_units"} and found
+        assert all(is_key(key) for key in found)
 
 
 # Signatures
