@@ -12,8 +12,8 @@ Tensors  src, dst: images with channels innermost; src has a border as wide as t
 Index    inputs beyond the border, which only outputs beyond dst depend on, read the border's last
          row or column instead
 Launch   global (groups of tiles, parts of the blocks)
-Params   name | shared | src, dst | ic, oc | pads: (y, x) | reach: last row and column of src, border included,
-         counted from src's first | m | bt, at: matrices of input and output | has_bias | steps,
+Params   name | shared | src, dst | ic, oc | pads: (y, x) | reach: last row and column of src, border
+         included, counted from src's first | m | bt, at: matrices of input and output | has_bias | steps,
          operands: as in conv2d_direct | ahead: what comes next is read ahead into the cache | wg
 Tunables mr {1..28} | nv {1,2,3,4} | vw {4,8,16}, divides ic and oc | parts: shares of the blocks
          stride: of a tile's channels when transformed, at least ic | sets

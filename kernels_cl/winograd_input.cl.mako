@@ -11,7 +11,8 @@ Index    tile t of an image begins at row t / wide * m - pad, column t % wide * 
 Launch   global (runs of vectors of channels of all tiles)
 Params   name | src | batch: images | high, wide: tiles of an image | pads: (y, x) | reach: last row
          and column of src, border included, counted from src's first | m | bt: matrix of the input |
-         aligned: vectors of src are | held: tiles, and copies of the last one | stride: of a tile's channels in dst, at least ic | wg
+         aligned: vectors of src are | held: tiles, and copies of the last one | stride: of a tile's
+         channels in dst, at least ic | wg
 Tunables vw {1,2,4}, {4,8,16} on CPUs, divides the channels | run: divides the vectors of a tile
 </%doc>
 <%namespace name="tl" file="_common/tile.cl.mako"/>

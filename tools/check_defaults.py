@@ -6,9 +6,11 @@
 F is a file that `clnn tune --export-defaults` wrote; left out, the file that clnn ships for the
 device. Both choices of kernels run side by side, --repeats times: what is printed for each problem is
 the median of its gains, the times that the estimate's kernel takes over the default's, and for each
-network that of whole runs. Defaults that the estimate chooses by itself are left out. --keep writes
-the lines whose gain is at least 1.02 in every network.
-Exit status: 0, 1 where no line of the file belongs to these networks, 3 without a device.
+network that of whole runs. Defaults that the estimate chooses by itself are left out, and so are, with
+a word, kernels that a problem does not have. --keep writes the lines whose gain is at least 1.02 in
+every network that has their problem, and no others.
+Exit status: 0, 1 where no line of the file belongs to these networks, 2 where a file cannot be used, 3
+without a device.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from clnn.errors import ClnnError
+from clnn.errors import ClnnError, SettingError
 from clnn.graph.passes import optimise
 from clnn.importers.onnx import import_onnx
 from clnn.options import Options
 from clnn.runtime.device import DeviceInfo, select
 from clnn.tune.contest import GAIN
-from clnn.tune.defaults import defaults_for, parse
+from clnn.tune.defaults import Defaults, defaults_for, device_class, parse
 from clnn.tune.network import Choice, DeviceNetwork, Network
 from clnn.tune.signature import signature, title
 
@@ -42,17 +44,37 @@ def main() -> int:
     except ClnnError as err:
         print(err, file=sys.stderr)
         return 3
-    lines = args.file.read_text("utf-8").splitlines() if args.file else []
-    wanted = parse(lines)[1] if args.file else defaults_for(info)
     worst: dict[str, float] = {}
-    for path in args.models:
-        for key, gain in check(path, info, wanted, args.repeats).items():
-            worst[key] = min(gain, worst.get(key, gain))
+    try:
+        lines, wanted = given(args.file, info)
+        for path in args.models:
+            for key, gain in check(path, info, wanted, args.repeats).items():
+                worst[key] = min(gain, worst.get(key, gain))
+    except (ClnnError, OSError) as err:
+        print(err, file=sys.stderr)
+        return 2
     if args.keep:
         args.keep.write_text("".join(f"{line}\n" for line in kept(lines, worst)), encoding="utf-8")
     good = sum(gain >= GAIN for gain in worst.values())
     print(f"{good} of {len(worst)} defaults are faster than the estimate's kernels by 2 % or more")
     return 0 if worst else 1
+
+
+def given(file: Path | None, info: DeviceInfo) -> tuple[list[str], Defaults]:
+    """Return the lines of a file and its choices, those that are shipped without one.
+
+    Raises SettingError where the file is no file of defaults or is for another device.
+    """
+    if file is None:
+        return [], defaults_for(info)
+    lines = file.read_text("utf-8").splitlines()
+    try:
+        devices, choices = parse(lines)
+    except (ValueError, KeyError, TypeError) as err:
+        raise SettingError(f"{file} is no file of defaults: {err!r}.") from err
+    if devices != device_class(info):
+        raise SettingError(f"{file} is for {devices}, the device is {device_class(info)}.")
+    return lines, choices
 
 
 def check(
@@ -68,6 +90,10 @@ def check(
             if wanted.get(sig.key, step.variant.name) != step.variant.name:
                 found[sig.key] = title(sig.parts)
         choice = {key: wanted[key] for key in found}
+        for step in network.session(choice).plan.steps if choice else ():
+            key = signature(step.node.spec, step.problem).key
+            if choice.get(key, step.variant.name) != step.variant.name:
+                print(f"{path.stem}: {found[key]} has no kernel {choice.pop(key)}")
         if not choice:
             print(f"{path.stem}: no defaults")
             return {}

@@ -107,7 +107,7 @@ def _rank(made: Plan) -> tuple[float, int]:
 
 
 def plans(shape: tuple[int, ...], ic: int, target: Target, vw: int) -> list[Plan]:
-    """Return the MOST cheapest plans of each tile size, number of parts and of sets."""
+    """Return the MOST cheapest plans of each tile size, number of parts and of sets, shared or not."""
     found: dict[tuple[int, int, int, bool], list[Plan]] = {}
     for made in sorted(_plans(shape, ic, target, vw, ALL_SIZES), key=_rank):
         found.setdefault((made.m, made.parts, made.sets, made.shared), []).append(made)

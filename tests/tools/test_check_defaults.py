@@ -13,6 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from clnn.errors import SettingError
 from clnn.graph.passes import optimise
 from clnn.importers.onnx import import_onnx
 from clnn.options import Options
@@ -102,6 +103,26 @@ def test_a_network_is_checked(any_device, model, tmp_path):
     assert json.loads(kept.read_text().splitlines()[0]) == rows[0]
 
 
+def test_files_that_cannot_be_used(tool, any_device, tmp_path):
+    info, file = select(any_device), tmp_path / "given.jsonl"
+    for text in ("", "[]", '{"a": 1}', '{"devices": {}}\n{"key": 1}'):
+        file.write_text(text)
+        with pytest.raises(SettingError, match="is no file of defaults"):
+            tool.given(file, info)
+    file.write_text(json.dumps({"devices": device_class(info) | {"name": "Other"}}))
+    with pytest.raises(SettingError, match=r"Other.*, the device is"):
+        tool.given(file, info)
+
+
+def test_a_kernel_that_is_gone_is_told_of(tool, any_device, model, capsys):
+    info = select(any_device)
+    key, _ = other_choice(model, info)
+    assert tool.check(model, info, {key: "gone"}, 1) == {}
+    assert (
+        "one: conv2d 1x16x8x9, 32x16x3x3 -> 1x32x8x9 has no kernel gone" in capsys.readouterr().out
+    )
+
+
 def test_no_device_and_wrong_use(model):
     def code(*words):
         return subprocess.run(
@@ -110,3 +131,4 @@ def test_no_device_and_wrong_use(model):
 
     assert code(model, "-d", "no such device") == 3
     assert code(model, "--keep", "x") == 2
+    assert code(model, "--file", "no such file") == 2
