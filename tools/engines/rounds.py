@@ -202,10 +202,12 @@ def _turns(
         while perf_counter() - begin < pace.warmup:
             spent += process.ask("run", n=1)["times"]
         counts[engine] = max(1, round(pace.turn / statistics.median(spent)))
+        process.ask("rest")
 
     def run(engine: str, process: Running) -> None:
         process.ask("run", n=1)  # wakes its threads, and fills the caches
         times[engine] += process.ask("run", n=counts[engine])["times"]
+        process.ask("rest")  # or its waiting threads would run beside the next engine's
 
     for engine in list(running):
         attempt(engine, warm)

@@ -1,8 +1,9 @@
 """Engines in a process of their own, told what to do in JSON lines on standard input.
 
     python tools/engines/worker.py   then {"do": "load", "key": K, ...}, {"do": "first", "key": K},
-                                     {"do": "run", "key": K, "n": 5}, {"do": "finish", "key": K,
-                                     "outputs": PATH}, {"do": "drop", "key": K}
+                                     {"do": "run", "key": K, "n": 5}, {"do": "rest", "key": K},
+                                     {"do": "finish", "key": K, "outputs": PATH},
+                                     {"do": "drop", "key": K}
 
 Each line is answered by one JSON object; {"error": text, "kind": "missing" | "refused"} where the
 engine cannot. The engine's own output goes to standard error.
@@ -16,7 +17,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time, sleep
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 from engines import MODULES, Arrays, Loaded, Setup, name_of, options_of
 
 LENGTH = 400  # of an error
+PAUSE, LONGEST = 0.01, 0.5  # seconds: of a look at the processor time, and of all of them
+IDLE = 0.05  # share of a pause that threads at rest may take
 
 
 class Worker:
@@ -61,6 +64,19 @@ class Worker:
             call(feeds)
             times.append(perf_counter() - begin)
         return {"times": times}
+
+    def rest(self, key: str) -> dict[str, Any]:
+        """Return when this process's threads have stopped working, or waiting in a loop for work.
+
+        Engines keep their threads awake for up to 50 ms after a run, on the cores that the next has.
+        """
+        end = perf_counter() + LONGEST
+        while perf_counter() < end:
+            before = process_time()
+            sleep(PAUSE)
+            if process_time() - before < IDLE * PAUSE:
+                break
+        return {}
 
     def finish(self, key: str, outputs: str) -> dict[str, Any]:
         """Write the outputs to a file; return the peak memory in bytes and what the engine knows."""
