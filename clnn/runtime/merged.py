@@ -7,13 +7,16 @@ where its storage is, which may be a buffer that the caller bound.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 
 from clnn.codegen.merge import Call, Merged, fits, merge
 from clnn.codegen.render import render
 from clnn.plan.schedule import ConstArg, Plan, PlannedArg, PlannedLaunch, ScratchArg
 
-LEAST, MOST_FUNCTIONS, MOST_CALLS = 2, 16, 48  # launches worth joining, and of one kernel
+LEAST = 2  # launches worth joining
+MOST_FUNCTIONS, MOST_CALLS = 32, 100  # of one kernel: compilers take longer than in proportion
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Planned:
     launch: PlannedLaunch
     node: str
 
-    @property
+    @cached_property
     def source(self) -> str:
         """The kernel's source."""
         return render(self.launch.launch.template, self.launch.launch.params)
@@ -51,17 +54,6 @@ class Segment:
         return first if first == last else f"{first} to {last}"
 
 
-@dataclass
-class _Group:
-    calls: list[Call] = field(default_factory=list)
-    launches: list[Planned] = field(default_factory=list)
-    sources: set[str] = field(default_factory=set)
-
-    def full(self, source: str) -> bool:
-        many = len(self.sources | {source}) > MOST_FUNCTIONS
-        return many or len(self.calls) >= MOST_CALLS
-
-
 def launches_of(plan: Plan) -> list[Planned]:
     """Return all launches of a run in order, border fills included."""
     return [Planned(launch, step.node.layer)
@@ -83,43 +75,59 @@ def params_of(plan: Plan) -> list[str]:
 def segments_of(
     plan: Plan, planned: Sequence[Planned], places: Places, timed: bool = False
 ) -> list[Segment]:
-    """Return the launches in groups of neighbours, those that fit joined into kernels.
+    """Return the launches in groups of neighbours, those that fit joined into few kernels.
 
     timed: these kernels note when each launch's part began and ended.
     """
+
+    def joined(ones: Sequence[Planned]) -> Segment:
+        calls = [_call(plan, one, places) for one in ones]
+        units = plan.target.compute_units
+        return Segment(tuple(ones), merge(calls, units, params_of(plan), timed))
+
     found: list[Segment] = []
-    group = _Group()
-
-    def close() -> None:
-        nonlocal group
-        if len(group.calls) >= LEAST:
-            made = merge(group.calls, plan.target.compute_units, params_of(plan), timed)
-            found.append(Segment(tuple(group.launches), made))
-        else:
-            found.extend(Segment((one,)) for one in group.launches)
-        group = _Group()
-
-    for one in planned:
-        source, launch = one.source, one.launch.launch
-        if not fits(source, launch.local_size, launch.global_size):
-            close()
-            found.append(Segment((one,)))
-            continue
-        if group.full(source):
-            close()
-        group.calls.append(_call(plan, one, source, places))
-        group.launches.append(one)
-        group.sources.add(source)
-    close()
+    for fit, neighbours in groupby(planned, _fits):
+        for ones in _even(list(neighbours)) if fit else [[one] for one in neighbours]:
+            whole = fit and len(ones) >= LEAST
+            found += [joined(ones)] if whole else [Segment((one,)) for one in ones]
     return found
 
 
-def _call(plan: Plan, one: Planned, source: str, places: Places) -> Call:
+def _fits(one: Planned) -> bool:
+    launch = one.launch.launch
+    return fits(one.source, launch.local_size, launch.global_size)
+
+
+def _even(ones: Sequence[Planned]) -> list[list[Planned]]:
+    """Return launches in as few groups as they fit in, of about as many functions each.
+
+    Each group is a kernel that builds on its own; from one to the next, threads sleep and wake.
+    """
+    fewest = len(_groups(ones, MOST_FUNCTIONS))
+    split = (_groups(ones, most) for most in range(1, MOST_FUNCTIONS + 1))
+    return next(groups for groups in split if len(groups) == fewest)
+
+
+def _groups(ones: Sequence[Planned], most: int) -> list[list[Planned]]:
+    """Return neighbouring launches in groups of at most so many functions."""
+    found: list[list[Planned]] = []
+    sources: set[str] = set()
+    for one in ones:
+        full = len(sources | {one.source}) > most or (found and len(found[-1]) >= MOST_CALLS)
+        if full or not found:
+            found.append([])
+            sources = set()
+        found[-1].append(one)
+        sources.add(one.source)
+    return found
+
+
+def _call(plan: Plan, one: Planned, places: Places) -> Call:
     args: list[str] = []
     for arg in one.launch.args:
         args += _arguments(plan, arg, places)
     skipped = [f"input{k}_bound" for k, p in enumerate(plan.inputs) if one.node == f"io:{p.name}"]
-    return Call(source, one.launch.launch.global_size, tuple(args), " || ".join(skipped))
+    return Call(one.source, one.launch.launch.global_size, tuple(args), " || ".join(skipped))
 
 
 def _arguments(plan: Plan, arg: PlannedArg, places: Places) -> list[str]:

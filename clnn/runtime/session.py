@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import queue
 import threading
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from clnn.runtime.constants import Constants
 from clnn.runtime.debug import log_compiled, log_run
 from clnn.runtime.device import DeviceInfo
 from clnn.runtime.merged import Places, Planned, launches_of, segments_of
+from clnn.runtime.pool import Pool
 from clnn.runtime.probe import CAPABILITY_NAMES
 from clnn.runtime.profile import Profile
 from clnn.runtime.program import Device
@@ -124,9 +124,13 @@ class Session:
         self._joined = self._join() if merge else None
         self._clocked: Joined | None = None
         self._device.build(sources_of(self._plan, self._joined))
-        self._idle: queue.LifoQueue[ExecutionState] = queue.LifoQueue()
         self._made = [self._new_state()]
-        self._idle.put(self._made[0])
+        self._states = Pool(self._another)
+        self._states.give(self._made[0])
+        self._open = {p.name: p for p in self._plan.inputs}  # inputs that are not bound
+        first = {p.host: p.name for p in reversed(self._plan.outputs)}
+        # Names of one value get an array each.
+        self._given = [(p.name, p.host, first[p.host] == p.name) for p in self._plan.outputs]
         self._streamed: list[ExecutionState] = []
         self._pid = os.getpid()
         self._closed = False
@@ -211,26 +215,29 @@ class Session:
         DeviceLostError after close() or in a forked child.
         """
         arrays = self._check(feeds)
+        self._alive()
+        if self._watched:
+            found = self._run_watched(arrays)
+        else:
+            state = self._states.take()
+            try:
+                found = state.run(arrays)
+            finally:
+                self._states.give(state)
+        return {name: found[host] if first else found[host].copy()
+                for name, host, first in self._given}  # fmt: skip
+
+    def _run_watched(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Run once, in this thread's profile where there is one, else into the log."""
         ports = self._plan.outputs
         hosts = {p.host: np.empty(p.type.shape, p.type.dtype.numpy) for p in ports}
-        self._run(arrays, hosts)
-        # Names of one value get an array each.
-        first = {p.host: p.name for p in reversed(ports)}
-        return {p.name: hosts[p.host] if first[p.host] == p.name else hosts[p.host].copy()
-                for p in ports}  # fmt: skip
-
-    def _run(self, arrays: Mapping[str, Array], hosts: Mapping[str, Array]) -> None:
-        """Run once, in this thread's profile where there is one."""
         profile: Profile | None = getattr(self._local, "profile", None)
         if profile is not None:
-            self._alive()
             profile.record(arrays, hosts)
-            return
+            return hosts
         with self._state() as state:
-            if self._timed:
-                log_run(state, state.run_timed(arrays, hosts))
-            else:
-                state.run(arrays, hosts)
+            log_run(state, state.run_timed(arrays, hosts))
+        return hosts
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
         """Return the arrays of the outputs `names` (None: all), as onnxruntime's run does."""
@@ -319,6 +326,7 @@ class Session:
             raise InputNameError(_names_message("input", [name], [], list(ports)))
         if name not in self._bindings:
             self._bindings[name] = InputBinding(self, ports[name])
+            self._reopen()
         return self._bindings[name]
 
     def unbind_input(self, name: str) -> None:
@@ -326,9 +334,20 @@ class Session:
         binding = self._bindings.pop(name, None)
         if binding is not None:
             binding.release()
+            self._reopen()
+
+    def _reopen(self) -> None:
+        self._open = {p.name: p for p in self._plan.inputs if p.name not in self._bindings}
 
     def _check(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        ports = {p.name: p for p in self._plan.inputs if p.name not in self._bindings}
+        """Return the arrays of a run by the values that they are; nothing here that can be done before."""
+        ports = self._open
+        if feeds.keys() != ports.keys():
+            self._refuse(feeds, list(ports))
+        return {p.host: _check_array(p, feeds[name]) for name, p in ports.items()}
+
+    def _refuse(self, feeds: Mapping[str, Any], ports: Sequence[str]) -> NoReturn:
+        """Say which names are wrong."""
         bound = [n for n in feeds if n in self._bindings]
         if bound:
             raise InputNameError(
@@ -337,9 +356,7 @@ class Session:
             )
         missing = [n for n in ports if n not in feeds]
         unknown = [n for n in feeds if n not in ports]
-        if missing or unknown:
-            raise InputNameError(_names_message("input", unknown, missing, list(ports)))
-        return {p.host: _check_array(p, feeds[p.name]) for p in ports.values()}
+        raise InputNameError(_names_message("input", unknown, missing, ports))
 
     def _alive(self) -> None:
         if self._closed:
@@ -354,18 +371,14 @@ class Session:
     def _state(self) -> Iterator[ExecutionState]:
         """Lend an execution state: an idle one, a new one while there may be more, else wait."""
         self._alive()
-        state = self._spare() or self._idle.get()
+        state = self._states.take()
         try:
             yield state
         finally:
-            self._idle.put(state)
+            self._states.give(state)
 
-    def _spare(self) -> ExecutionState | None:
-        """Return an idle state, or a new one while there may be more, or None."""
-        try:
-            return self._idle.get_nowait()
-        except queue.Empty:
-            pass
+    def _another(self) -> ExecutionState | None:
+        """Return a new state while there may be more, or None."""
         with self._device.lock:
             if len(self._made) >= self._options.states:
                 return None
@@ -379,8 +392,7 @@ class Session:
         self._made.clear()
         self._streamed.clear()
         self._bindings.clear()
-        while not self._idle.empty():
-            self._idle.get_nowait()
+        self._states.clear()
 
     def __enter__(self) -> Session:
         return self
@@ -395,8 +407,7 @@ class Session:
 
 
 def _check_array(port: Port, given: Any) -> Array:
-    array = np.from_dlpack(given) if _wants_dlpack(given) else np.asarray(given)
-    want = port.type
+    array, want = given if type(given) is np.ndarray else _as_array(given), port.type
     if array.dtype != want.dtype.numpy:
         raise DTypeError(
             f"input {port.name!r} is {array.dtype}, model wants {want.dtype.name}. "
@@ -404,12 +415,13 @@ def _check_array(port: Port, given: Any) -> Array:
         )
     if array.shape != want.shape:
         raise ShapeError(_shape_message(port.name, array.shape, want.shape))
-    return np.ascontiguousarray(array)
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
-def _wants_dlpack(given: Any) -> bool:
+def _as_array(given: Any) -> Array:
     plain = hasattr(given, "__array__") or hasattr(given, "__array_interface__")
-    return hasattr(given, "__dlpack__") and not plain
+    wanted = hasattr(given, "__dlpack__") and not plain
+    return np.from_dlpack(given) if wanted else np.asarray(given)
 
 
 def _shape_message(name: str, got: tuple[int, ...], want: tuple[int, ...]) -> str:

@@ -13,7 +13,8 @@ from small_graphs import Builder
 
 import clnn
 from clnn.graph.ir import Graph
-from clnn.runtime.merged import launches_of
+from clnn.runtime.merged import LEAST, MOST_CALLS, MOST_FUNCTIONS, launches_of
+from clnn.runtime.merged import _even as even
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 
@@ -113,3 +114,27 @@ def test_guards_and_separate_arenas_keep_launches_apart(device):
     for options in (clnn.Options(guard=64), clnn.Options(arena="separate")):
         with clnn.compile_model(wide(), device, options) as session:
             assert kernels(session) == len(session.plan.launches) - len(session.plan.first_fills)
+
+
+class _Launch:
+    """As much of a launch as the grouping looks at."""
+
+    def __init__(self, source):
+        self.source = source
+
+
+@pytest.mark.parametrize(
+    ("sources", "sizes"),
+    [
+        (range(MOST_FUNCTIONS), [MOST_FUNCTIONS]),
+        (range(MOST_FUNCTIONS + 2), [MOST_FUNCTIONS // 2 + 1] * 2),
+        (range(3 * MOST_FUNCTIONS), [MOST_FUNCTIONS] * 3),
+        ([0] * (MOST_CALLS + 1), [MOST_CALLS, 1]),
+        ([*range(MOST_FUNCTIONS), *range(MOST_FUNCTIONS)], [2 * MOST_FUNCTIONS]),
+        ([], []),
+    ],
+)
+def test_groups_are_few_and_of_about_as_many_functions(sources, sizes):
+    groups = even([_Launch(str(s)) for s in sources])
+    assert [len(g) for g in groups] == sizes and LEAST == 2
+    assert [one.source for g in groups for one in g] == [str(s) for s in sources]
