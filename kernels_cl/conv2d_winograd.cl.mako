@@ -1,5 +1,5 @@
 <%doc>
-conv2d_winograd: 3 x 3 convolution of stride 1 by Winograd's F(m x m, 3 x 3), in one kernel or two.
+conv2d_winograd: 3 x 3 convolution of stride 1 or 2 by Winograd's F(m x m, 3 x 3), in one kernel or two.
 
 A work-item takes `sets` times `mr` tiles of m x m outputs: it transforms their inputs into local
 memory, then for each block of output channels multiplies place by place, set by set, and transforms
@@ -7,12 +7,14 @@ back. With several sets the weights of a place stay in the nearest cache from se
 `shared` the inputs of all tiles have been transformed before, by winograd_input.
 
 Tensors  src, dst: images with channels innermost; src has a border as wide as the pads
-         spread, if shared and in place of src: [(m + 2) ** 2][groups of tiles][stride]
-         weights: [blocks][(m + 2) ** 2][ic][nv * vw], transformed; bias: [blocks][nv * vw]
+         spread, if shared and in place of src: [places][groups of tiles][stride]
+         weights: [blocks][places][ic][nv * vw], transformed; bias: [blocks][nv * vw]; places: the
+         square of the inputs of a tile along an axis, (m - 1) * strides[0] + 3
 Index    inputs beyond the border, which only outputs beyond dst depend on, read the border's last
          row or column instead
 Launch   global (groups of tiles, parts of the blocks)
-Params   name | shared | src, dst | ic, oc | pads: (y, x) | reach: last row and column of src, border
+Params   name | shared | src, dst | ic, oc | strides, pads: (y, x), the strides equal,
+         and 1 where shared | reach: last row and column of src, border
          included, counted from src's first | m | bt, at: matrices of input and output | has_bias | steps,
          operands: as in conv2d_direct | ahead: what comes next is read ahead into the cache | wg
 Tunables mr {1..28} | nv {1,2,3,4} | vw {4,8,16}, divides ic and oc | parts: shares of the blocks
@@ -26,7 +28,8 @@ READ_AHEAD = 32  # steps of the inner loop by which weights are read ahead
 LINE = 16  # floats of a cache line
 %>
 <%
-    n = m + 2
+    step = strides[0]
+    n = (m - 1) * step + 3
     places = n * n
     ocb = nv * vw
     blocks = -(-oc // ocb)
@@ -39,8 +42,9 @@ LINE = 16  # floats of a cache line
     groups = -(-tiles // lot)
     space, rows = ("__global", f"place * {groups * lot} + group * {lot}") if shared else ("__local", f"place * {lot}")
     assert ic % vw == 0 and oc % vw == 0, (ic, oc, vw)
+    assert strides[1] == step and (step == 1 or not shared), strides
     assert src.pitches[1] == 1 and dst.pitches[1] == 1, "channels must be innermost"
-    step = -(-mr * stride // ic)
+    reads = -(-mr * stride // ic)
     # Lines of the next place's weights that a step of the inner loop reads ahead, with several sets.
     pace = -(-ocb // LINE // sets)
     V = vec_type("float", vw)
@@ -75,7 +79,7 @@ __kernel void ${name}(
 % if not shared:
     for (int t = 0; t < ${lot}; ++t) {
         const int tile = min(group * ${lot} + t, ${tiles - 1});
-        const int image = tile / ${high * wide}, top = tile / ${wide} % ${high} * ${m}, left = tile % ${wide} * ${m};
+        const int image = tile / ${high * wide}, top = tile / ${wide} % ${high} * ${m * step}, left = tile % ${wide} * ${m * step};
         int y[${n}], x[${n}];
         for (int i = 0; i < ${n}; ++i) {
             y[i] = min(top + i - ${pads[0]}, ${reach[0]}) * ${src.pitches[2]};
@@ -132,8 +136,8 @@ __kernel void ${name}(
 %  endfor
 % endif
 % if ahead:
-%  for v in range(0, step, LINE):
-            ${pf.fetch(f"a + {mr * stride + v} + k * {step}")}
+%  for v in range(0, reads, LINE):
+            ${pf.fetch(f"a + {mr * stride + v} + k * {reads}")}
 %  endfor
 % endif
             w += ${ocb};

@@ -317,10 +317,12 @@ def workgroups(spec: Conv2d, problem: Problem) -> list[Variant]:
 def winograd(spec: Conv2d, problem: Problem, every: bool = False) -> list[Variant]:
     """Return Winograd's convolution where it fits: the best plan, or `every` one worth a try."""
     win, target = spec.window, problem.target
-    plain = (win.kernel, win.strides, win.dilations) == ((3, 3), (1, 1), (1, 1)) and spec.group == 1
+    strides = ((1, 1), (2, 2)) if target.is_cpu else ((1, 1),)
+    plain = (win.kernel, win.dilations) == ((3, 3), (1, 1)) and win.strides in strides
     if not (
         spec.arith is FLOAT
         and plain
+        and spec.group == 1
         and target.winograd
         and not problem.narrowed
         and has_border(spec, problem)

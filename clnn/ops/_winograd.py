@@ -1,5 +1,8 @@
 """Winograd's convolution F(m x m, 3 x 3): matrices, tiles, packed weights, estimated cost.
 
+With a stride of 2 the even inputs meet the first and last tap, F(m, 2), and the odd ones the middle tap,
+m products: m * 2 + 1 in all where plain sums take m * 3.
+
 S. Winograd, Arithmetic Complexity of Computations, 1980; A. Lavin, S. Gray, Fast Algorithms for
 Convolutional Neural Networks, 2015 (arXiv:1509.09308).
 """
@@ -19,9 +22,11 @@ TAPS = 3
 POINTS = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
 SIZES = (4, 2)
 ALL_SIZES = (4, 2, 6)  # 6: worth a measurement, never the estimate's choice
-ERRORS = {2: 2e-5, 4: 1e-4, 6: 2e-4}  # of the products, by the extent of their tiles
+STRIDED_SIZES, ALL_STRIDED_SIZES = (4, 2), (4, 2, 3)  # the same for a stride of 2
+ERRORS = {2: 2e-5, 3: 2e-5, 4: 1e-4, 6: 2e-4}  # of the products, by the extent of their tiles
 # By which the estimate must beat the direct kernel's; transforms of 8 x 8 cost most.
 MARGINS = {2: 1.15, 4: 1.15, 6: 1.8}
+STRIDED_MARGIN = 1.0  # with a stride of 2: measured, plans took at most 1.05 of what is counted
 SETS = (1, 2, 3, 4)
 MOST = 3  # plans of one kind that are worth a measurement
 CACHES = ((2**20, 24), (2**24, 7))  # bytes that a cache holds, and gives a core per cycle
@@ -37,25 +42,42 @@ Matrix = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True)
 class Matrices:
-    """Y = at [(g w g^T) * (bt d bt^T)] at^T for tiles d of m + 2 and outputs of m pixels a side."""
+    """Y = at [(g w g^T) * (bt d bt^T)] at^T for tiles d of extent(m, stride) and outputs of m a side."""
 
     at: Matrix
     g: Array
     bt: Matrix
 
 
+def extent(m: int, stride: int = 1) -> int:
+    """Return the inputs of m outputs in a row, which are as many products."""
+    return (m - 1) * stride + TAPS
+
+
 @cache
-def matrices(m: int) -> Matrices:
-    """Return the matrices of F(m, 3), by Cook's and Toom's interpolation at m + 1 points."""
-    n = m + TAPS - 1
+def matrices(m: int, stride: int = 1) -> Matrices:
+    """Return the matrices of F(m, 3) with a stride of 1 or 2."""
+    if stride == 1:
+        return Matrices(*_interpolated(m, TAPS))
+    even, n, middle = _interpolated(m, TAPS - 1), extent(m, stride), np.eye(m)
+    g, bt = np.zeros((n, TAPS)), np.zeros((n, n))
+    g[: m + 1, ::2], g[m + 1 :, 1] = even[1], 1
+    bt[: m + 1, ::2], bt[m + 1 :, 1::2] = even[2], middle
+    at = np.hstack([even[0], middle])
+    return Matrices(tuple(map(tuple, at.tolist())), g, tuple(map(tuple, bt.tolist())))
+
+
+def _interpolated(m: int, taps: int) -> tuple[Matrix, Array, Matrix]:
+    """Return at, g and bt of F(m, taps), by Cook's and Toom's interpolation at m + taps - 2 points."""
+    n = m + taps - 1
     points = [Fraction(p) for p in POINTS[: n - 1]]
     bt = [[*_product(points[:j] + points[j + 1 :]), Fraction(0)] for j in range(n - 1)]
     bt.append(_product(points))
     norms = [_value(row, p) for row, p in zip(bt, points, strict=False)]
-    g = [[p**k / norm for k in range(TAPS)] for p, norm in zip(points, norms, strict=True)]
-    g.append([Fraction(0)] * (TAPS - 1) + [Fraction(1)])
+    g = [[p**k / norm for k in range(taps)] for p, norm in zip(points, norms, strict=True)]
+    g.append([Fraction(0)] * (taps - 1) + [Fraction(1)])
     at = [[p**i for p in points] + [Fraction(int(i == m - 1))] for i in range(m)]
-    return Matrices(_floats(at), np.array(g, np.float64), _floats(bt))
+    return _floats(at), np.array(g, np.float64), _floats(bt)
 
 
 def _product(roots: list[Fraction]) -> list[Fraction]:
@@ -81,6 +103,7 @@ class Plan:
 
     stride: elements between transformed tiles. cycles: estimated time of the slowest core.
     sets: of mr tiles that a work-item takes. shared: tiles are transformed in a launch before.
+    step: the convolution's stride, 1 or 2.
     """
 
     m: int
@@ -92,13 +115,23 @@ class Plan:
     cycles: float
     sets: int = 1
     shared: bool = False
+    step: int = 1
+
+    @property
+    def extent(self) -> int:
+        """Inputs of a tile, along an axis."""
+        return extent(self.m, self.step)
+
+    @property
+    def cost(self) -> float:
+        """The cycles, as they compare with those of other kernels."""
+        return self.cycles * (MARGINS[self.m] if self.step == 1 else STRIDED_MARGIN)
 
 
-def plan(
-    shape: tuple[int, ...], ic: int, target: Target, vw: int, sizes: tuple[int, ...] = SIZES
-) -> Plan | None:
+def plan(shape: tuple[int, ...], ic: int, target: Target, vw: int, step: int = 1) -> Plan | None:
     """Return the cheapest plan for an output of shape (n, oc, h, w), None where none fits."""
-    return min(_plans(shape, ic, target, vw, sizes), key=_rank, default=None)
+    sizes = SIZES if step == 1 else STRIDED_SIZES
+    return min(_plans(shape, ic, target, vw, sizes, step), key=_rank, default=None)
 
 
 def _rank(made: Plan) -> tuple[float, int]:
@@ -106,16 +139,17 @@ def _rank(made: Plan) -> tuple[float, int]:
     return made.cycles, made.sets
 
 
-def plans(shape: tuple[int, ...], ic: int, target: Target, vw: int) -> list[Plan]:
+def plans(shape: tuple[int, ...], ic: int, target: Target, vw: int, step: int = 1) -> list[Plan]:
     """Return the MOST cheapest plans of each tile size, number of parts and of sets, shared or not."""
     found: dict[tuple[int, int, int, bool], list[Plan]] = {}
-    for made in sorted(_plans(shape, ic, target, vw, ALL_SIZES), key=_rank):
+    sizes = ALL_SIZES if step == 1 else ALL_STRIDED_SIZES
+    for made in sorted(_plans(shape, ic, target, vw, sizes, step), key=_rank):
         found.setdefault((made.m, made.parts, made.sets, made.shared), []).append(made)
     return [made for same in found.values() for made in same[:MOST]]
 
 
 def _plans(
-    shape: tuple[int, ...], ic: int, target: Target, vw: int, sizes: tuple[int, ...]
+    shape: tuple[int, ...], ic: int, target: Target, vw: int, sizes: tuple[int, ...], step: int
 ) -> list[Plan]:
     return [
         made
@@ -125,22 +159,23 @@ def _plans(
         for mr in range(4, (31 // nv) + 1)
         if mr * nv + nv + 1 <= 32
         for parts in sorted({1, target.compute_units})
-        for made in _of_tile(_Job(shape, ic, target, m), mr, nv, vw, parts)
+        for made in _of_tile(_Job(shape, ic, target, m, step), mr, nv, vw, parts)
     ]
 
 
 @dataclass(frozen=True)
 class _Job:
-    """An output (n, oc, h, w) of `ic` input channels in tiles of m x m."""
+    """An output (n, oc, h, w) of `ic` input channels in tiles of m x m; step: the stride."""
 
     shape: tuple[int, ...]
     ic: int
     target: Target
     m: int
+    step: int
 
     @property
     def places(self) -> int:
-        return (self.m + TAPS - 1) ** 2
+        return extent(self.m, self.step) ** 2
 
     @property
     def tiles(self) -> int:
@@ -165,12 +200,12 @@ def _of_tile(job: _Job, mr: int, nv: int, vw: int, parts: int) -> Iterator[Plan]
     whole = -(-job.tiles // mr)
     inputs = job.places * mr * job.stride(vw) * 4
     choices = [(sets, False) for sets in SETS if sets == 1 or sets <= whole]
-    if whole * inputs <= MOST_SHARED:
+    if whole * inputs <= MOST_SHARED and job.step == 1:
         choices += [(sets, True) for sets in sorted({whole, -(-whole // 2)})]
     for sets, shared in choices:
         if sets * (lot + (0 if shared else inputs)) <= job.target.local_bytes:
             cycles = _cycles(job, (mr, nv, vw), parts, sets, shared)
-            yield Plan(job.m, mr, nv, vw, parts, job.stride(vw), cycles, sets, shared)
+            yield Plan(job.m, mr, nv, vw, parts, job.stride(vw), cycles, sets, shared, job.step)
 
 
 def _cycles(job: _Job, tile: tuple[int, int, int], parts: int, sets: int, shared: bool) -> float:
@@ -206,15 +241,17 @@ def cold_cycles(nbytes: int, target: Target) -> float:
     return EXPOSED * nbytes / (MEMORY * target.compute_units)
 
 
-def transformed(weights: Array, m: int) -> Array:
+def transformed(weights: Array, m: int, stride: int = 1) -> Array:
     """Return weights (oc, ic, 3, 3) transformed, as [places][oc][ic] in double precision."""
     oc, ic = weights.shape[:2]
-    g = matrices(m).g
+    g = matrices(m, stride).g
     moved: Array = np.kron(g, g) @ weights.reshape(oc * ic, -1).T.astype(np.float64)
     return moved.reshape(-1, oc, ic)
 
 
-def transformed_blocks(weights: Array, m: int, width: int) -> Iterator[tuple[int, Array]]:
+def transformed_blocks(
+    weights: Array, m: int, width: int, stride: int = 1
+) -> Iterator[tuple[int, Array]]:
     """Yield (number, [places][ic][channels]) of each block of `width` output channels, transformed.
 
     The last block has the channels that are left. Few are held in double precision at once.
@@ -222,7 +259,7 @@ def transformed_blocks(weights: Array, m: int, width: int) -> Iterator[tuple[int
     oc, ic = weights.shape[:2]
     step = max(1, AT_ONCE // (width * ic)) * width
     for first in range(0, oc, step):
-        places = transformed(weights[first : first + step], m).astype(np.float32)
+        places = transformed(weights[first : first + step], m, stride).astype(np.float32)
         for at in range(0, places.shape[1], width):
             yield (first + at) // width, places[:, at : at + width].transpose(0, 2, 1)
 
@@ -231,7 +268,7 @@ def pack(weights: Array, made: Plan) -> Array:
     """Return weights (oc, ic, 3, 3) transformed, as [blocks][places][ic][channels of a block]."""
     oc, ic = weights.shape[:2]
     ocb = made.nv * made.vw
-    packed = np.zeros((-(-oc // ocb), (made.m + TAPS - 1) ** 2, ic, ocb), np.float32)
-    for block, part in transformed_blocks(weights, made.m, ocb):
+    packed = np.zeros((-(-oc // ocb), made.extent**2, ic, ocb), np.float32)
+    for block, part in transformed_blocks(weights, made.m, ocb, made.step):
         packed[block, :, :, : part.shape[2]] = part
     return packed

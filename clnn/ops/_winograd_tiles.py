@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from clnn.ops._base import Arg, Const, In, Launch, Out, Problem, Scratch, Variant, grid
 from clnn.ops._steps import operand_args
-from clnn.ops._winograd import ERRORS, MARGINS, Plan, matrices, pack, plan, plans
+from clnn.ops._winograd import ERRORS, Plan, matrices, pack, plan, plans
 from clnn.ops._winograd_groups import Shape, input_launch
 
 if TYPE_CHECKING:
@@ -24,15 +24,16 @@ def winograd_tiles(
 ) -> list[Variant]:
     """Return the best plan's kernel, or `every` one worth a measurement.
 
-    common: parameters that all kernels of the problem have. The convolution is 3 x 3 of stride 1,
-    channels of all tensors are innermost.
+    common: parameters that all kernels of the problem have. The convolution is 3 x 3, of stride 1 or 2
+    along both axes, channels of all tensors are innermost.
     """
     dst, target = common["dst"].shape, problem.target
     ic, vw = common["src"].shape[1], target.vector
     if ic % vw or dst[1] % vw:
         return []
-    best = plan(dst, ic, target, vw)
-    found = plans(dst, ic, target, vw) if every else [best] if best else []
+    step = spec.window.strides[0]
+    best = plan(dst, ic, target, vw, step)
+    found = plans(dst, ic, target, vw, step) if every else [best] if best else []
     return [_variant(spec, problem, common, made) for made in found]
 
 
@@ -52,7 +53,7 @@ def _variant(spec: Conv2d, problem: Problem, common: dict[str, Any], made: Plan)
             input_launch(problem, common, shape, made.vw, (In(0), first), run, held, made.stride)
         )
     name = _name(spec, made)
-    kernel = matrices(made.m)
+    kernel = matrices(made.m, made.step)
     params = common | {
         "name": name, "shared": made.shared, "ic": shape.ic, "oc": shape.oc,
         "reach": tuple(src.shape[a] + src.after[a] - 1 for a in (2, 3)), "m": made.m,
@@ -62,13 +63,13 @@ def _variant(spec: Conv2d, problem: Problem, common: dict[str, Any], made: Plan)
     }  # fmt: skip
     args = [first, *_constants(problem, made), *operand_args(problem, spec.steps), Out(0)]
     launches.append(Launch("conv2d_winograd.cl.mako", params, tuple(args), size, local))
-    return Variant(name, tuple(launches), made.cycles * MARGINS[made.m], ERRORS[made.m])
+    return Variant(name, tuple(launches), made.cost, ERRORS[made.m])
 
 
 def _name(spec: Conv2d, made: Plan) -> str:
     tile = f"f{made.m}_t{made.mr}x{made.nv * made.vw}_p{made.parts}"
     sets = "_shared" * made.shared + f"_s{made.sets}" * (made.sets > 1)
-    return f"winograd_{spec.arith.name}_nhwc_k3x3_s1x1_{tile}{sets}"
+    return f"winograd_{spec.arith.name}_nhwc_k3x3_s{made.step}x{made.step}_{tile}{sets}"
 
 
 def _constants(problem: Problem, made: Plan) -> list[Arg]:

@@ -68,6 +68,8 @@ convolve("winograd", (1, 16, 4, 5), 48, SAME3, steps=RESIDUAL, extra=(1, 48, 4, 
 convolve("winograd_sets", (1, 16, 6, 9), 32, SAME3, only="_p1_s2", every=True, targets=("cpu",))
 convolve("winograd_shared", (1, 16, 6, 9), 32, SAME3, only="f2_t4x32_p1_shared_s2", every=True,
          targets=("cpu",))  # fmt: skip
+convolve("winograd_strided", (1, 16, 6, 9), 32, window((3, 3), (2, 2), before=(1, 1), after=(0, 1)),
+         only="winograd", border=1, targets=("cpu",))  # fmt: skip
 convolve("winograd_border", (2, 16, 3, 9), 16, window((3, 3), before=(1, 0), after=(0, 2)), border=2,
          bias=False, only="winograd", targets=("cpu",))  # fmt: skip
 convolve("depthwise_registers", (2, 16, 5, 7), 16, SAME3, group=16, only="depthwise")

@@ -16,7 +16,7 @@ from clnn.ops._functions import Step
 from clnn.ops._stream import Stream, streams
 from clnn.ops._tiles import Extents, Tile
 from clnn.ops._window import Window
-from clnn.ops._winograd import Plan, matrices
+from clnn.ops._winograd import Plan, extent, matrices
 from clnn.ops.conv2d import Conv2d
 from clnn.plan.schedule import make_plan
 from clnn.types import STORAGE, TensorType
@@ -29,6 +29,7 @@ def window(kernel, strides=(1, 1), dilations=(1, 1), before=(0, 0), after=(0, 0)
 
 
 SAME = window((3, 3), before=(1, 1), after=(1, 1))
+HALVED = window((3, 3), (2, 2), before=(1, 1), after=(1, 1))
 
 
 def case(n, ic, oc, h, w, win, group=1, steps=(), bias=True, seed=0):
@@ -76,33 +77,39 @@ def test_depthwise(device, geometry, channels):
 @pytest.mark.parametrize("size,pads", [
     ((4, 4), (1, 1, 1, 1)), ((5, 9), (0, 0, 0, 0)), ((1, 17), (2, 0, 1, 2)), ((13, 6), (1, 1, 1, 1)),
 ])  # fmt: skip
-def test_winograd(device, size, pads):
-    win = window((3, 3), before=pads[:2], after=pads[2:])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_winograd(device, size, pads, stride):
+    win = window((3, 3), (stride, stride), before=pads[:2], after=pads[2:])
     height, width = size[0] + 2, size[1] + 2
     spec, inputs = case(2, 32, 48, height, width, win)
     (name,) = check_op(device, spec, inputs, consts=(1, 2), border=2, only="winograd")
     assert "_f4_" in name or "_f2_" in name
 
 
-@pytest.mark.parametrize("m,mr,nv,sets,shared", [
-    (4, 5, 1, 1, False), (2, 6, 4, 2, False), (4, 9, 3, 1, False), (2, 14, 2, 1, False),
-    (6, 4, 2, 1, False), (2, 5, 2, 3, False), (4, 2, 1, 4, False), (4, 4, 2, 2, True),
-    (2, 6, 3, 2, True), (6, 4, 1, 1, True),
+@pytest.mark.parametrize("m,mr,nv,sets,shared,stride", [
+    (4, 5, 1, 1, False, 1), (2, 6, 4, 2, False, 1), (4, 9, 3, 1, False, 1), (2, 14, 2, 1, False, 1),
+    (6, 4, 2, 1, False, 1), (2, 5, 2, 3, False, 1), (4, 2, 1, 4, False, 1), (4, 4, 2, 2, True, 1),
+    (2, 6, 3, 2, True, 1), (6, 4, 1, 1, True, 1), (2, 5, 2, 2, False, 2), (3, 4, 1, 1, False, 2),
+    (4, 3, 3, 1, False, 2),
 ])  # fmt: skip
-def test_tiles_of_winograd(device, monkeypatch, m, mr, nv, sets, shared):
+def test_tiles_of_winograd(device, monkeypatch, m, mr, nv, sets, shared, stride):
     """Shared: tiles are transformed before, with a gap between them and copies of the last one."""
     parts, gap = 2 if nv < 3 else 1, 16 * shared
     monkeypatch.setattr(
         _winograd_tiles,
         "plan",
-        lambda shape, ic, target, vw: Plan(m, mr, nv, vw, parts, ic + gap, 0.0, sets, shared),
+        lambda shape, ic, target, vw, step: Plan(
+            m, mr, nv, vw, parts, ic + gap, 0.0, sets, shared, step
+        ),
     )
     steps = (Step("add", operand=3), Step("relu"), Step("mul", operand=4))
-    spec, inputs = case(1, 16, 64, 7, 10, SAME, steps=steps, bias=nv != 1)
+    win = SAME if stride == 1 else HALVED
+    size = (7, 10) if stride == 1 else (13, 20)
+    spec, inputs = case(1, 16, 64, *size, win, steps=steps, bias=nv != 1)
     inputs += [normal((1, 64, 7, 10), 7), normal((64, 1, 1), 8)]
     orders = {"i3": (0, 2, 3, 1)}
     (name,) = check_op(device, spec, inputs, consts=(1, 2), orders=orders, only="winograd")
-    assert f"_f{m}_t{mr}x{16 * nv}" in name and ("_shared" in name) == shared
+    assert f"_s{stride}x{stride}_f{m}_t{mr}x{16 * nv}" in name and ("_shared" in name) == shared
 
 
 STEPS = {
@@ -232,18 +239,21 @@ def test_winograd_only_where_it_is_allowed_and_fits(device):
             return next(r["variant"] for r in session.placement.nodes if r["op"] == "conv2d")
 
     assert chosen(64, 64, SAME).startswith("winograd")
-    assert chosen(64, 64, SAME, winograd=False).startswith("conv2d_direct")
-    for ic, oc, win in ((3, 64, SAME), (64, 8, SAME), (64, 64, window((3, 3), (2, 2)))):
+    assert chosen(64, 64, HALVED).startswith("winograd")
+    for win in (SAME, HALVED):
+        assert chosen(64, 64, win, winograd=False).startswith("conv2d_direct")
+    for ic, oc, win in ((3, 64, SAME), (64, 8, SAME), (64, 64, window((3, 3), (2, 1)))):
         assert chosen(ic, oc, win).startswith("conv2d_direct")
 
 
-@pytest.mark.parametrize("m", [2, 4, 6])
-def test_matrices_of_winograd(m):
-    made = matrices(m)
-    tile, taps = normal((m + 2, m + 2)).astype(np.float64), normal((3, 3)).astype(np.float64)
+@pytest.mark.parametrize(("m", "stride"), [(2, 1), (4, 1), (6, 1), (2, 2), (3, 2), (4, 2)])
+def test_matrices_of_winograd(m, stride):
+    made, n = matrices(m, stride), extent(m, stride)
+    tile, taps = normal((n, n)).astype(np.float64), normal((3, 3)).astype(np.float64)
     at, bt = np.array(made.at), np.array(made.bt)
     got = at @ ((made.g @ taps @ made.g.T) * (bt @ tile @ bt.T)) @ at.T
-    want = Conv2d(window((3, 3))).reference(tile[None, None], taps[None, None])[0][0, 0]
+    spec = Conv2d(window((3, 3), (stride, stride)))
+    want = spec.reference(tile[None, None], taps[None, None])[0][0, 0]
     np.testing.assert_allclose(got, want, atol=1e-12)
 
 

