@@ -11,7 +11,8 @@ one that is not installed, or that refuses a model, is left out and said so. Eve
 process of its own on the same cores, is started cold (empty caches) and warm, and takes turns with
 the others round by round; with --shared, variants of an engine share a process, and nothing is
 started cold. Outputs are compared with onnxruntime's, or another engine's where that is left out.
-The ratio of a model is the best peer's median latency over clnn's: above 1, clnn is faster.
+The ratio of a model is the best peer's latency over clnn's, of the medians of their turns in a round,
+and the median over the rounds; above 1, clnn is faster.
 """
 
 from __future__ import annotations

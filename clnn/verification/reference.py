@@ -22,7 +22,9 @@ def reference_values(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Arra
 
 def reference_node(graph: Graph, node: Node, values: Mapping[str, Array]) -> dict[str, Array]:
     """Return a node's outputs computed from `values` by its spec's reference."""
-    made = node.spec.reference(*[None if n is None else values[n] for n in node.inputs])
+    inputs = [None if n is None else values[n] for n in node.inputs]
+    with np.errstate(invalid="ignore"):  # of infinities: the result says so
+        made = node.spec.reference(*inputs)
     return {
         name: _settle(array, graph.types[name])
         for name, array in zip(node.outputs, made, strict=False)

@@ -37,6 +37,12 @@ def test_every_command_has_a_summary_and_a_parser():
         assert name in text
 
 
+def test_the_command_as_a_module():
+    done = python("-m", "clnn", "--version")
+    assert (done.returncode, done.stdout.split()[-1]) == (0, __version__), done.stderr
+    assert python("-m", "clnn", "nothing").returncode == 2
+
+
 @pytest.mark.parametrize("words", [("--help",), ("--version",), ("bench", "--help")])
 def test_help_loads_neither_opencl_nor_onnx(words):
     code = (

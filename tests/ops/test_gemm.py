@@ -253,7 +253,7 @@ def test_groups_are_as_many_as_a_gpu_has_compute_units():
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    "m,n", itertools.product((1, 2, 13, 15, 28, 31), (1, 3, 4, 15, 16, 17, 33, 64, 65))
+    "m,n", [*itertools.product((1, 2, 13, 15, 28, 31), (1, 3, 4, 15, 16, 17, 33, 64, 65))]
 )
 def test_every_small_shape(device, m, n):
     for k, turned in itertools.product((1, 15, 16, 33), (False, True)):

@@ -143,7 +143,7 @@ def test_nan_stays_where_it_is_read(device):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    "mode,coordinates", itertools.product(("nearest", "linear", "cubic"), COORDINATES)
+    "mode,coordinates", [*itertools.product(("nearest", "linear", "cubic"), COORDINATES)]
 )
 def test_every_small_shape(device, mode, coordinates):
     for before, after, channels in itertools.product((1, 2, 5), (1, 2, 3, 10), (1, 3, 17)):

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
@@ -87,6 +88,14 @@ def test_the_ratio_counts_peers_with_right_answers_only():
     )
     rows[0].error = 0.1
     assert not Result("net", {}, rows).agrees
+
+
+def test_ratios_are_taken_within_rounds():
+    """A machine that slows down in the second half slows both; the medians of all would say 2."""
+    mine = Row("clnn", median=1.0, turns=[1.0, 1.0, 1.0, 2.0, 2.0])
+    peer = Row("ncnn", median=2.0, turns=[1.1, 1.2, 1.2, 2.4, 2.4])
+    assert Result("net", {}, [mine, peer]).ratio == pytest.approx(1.2)
+    assert peer.over(Row("clnn", median=1.0)) == 2.0 == peer.over(replace(mine, turns=[1.0]))
 
 
 def test_wrong_use_is_one_line(tmp_path):

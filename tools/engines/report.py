@@ -25,10 +25,8 @@ def table(results: Sequence[Result], *, summary: bool = False) -> str:
         return "\n".join(_block(r) for r in results)
     lines = [f"{'model':<22} {'clnn ms':>9} {'best peer':>34} {'ratio':>7}"]
     for r in results:
-        mine = _mine(r)
-        peer = min((x for x in r.measured if not x.ours and dtype_of(x.engine) == "f32"),
-                   default=None, key=lambda x: x.median)  # fmt: skip
-        best = "-" if peer is None else f"{peer.engine} {_ms(peer.median)}"
+        mine, pair = _mine(r), r.best("f32")
+        best = "-" if pair is None else f"{pair[1].engine} {_ms(pair[1].median)}"
         ratio = "-" if r.ratio is None else f"{r.ratio:.3f}"
         lines.append(f"{named(r):<22} {_ms(mine.median) if mine else '-':>9} {best:>34} {ratio:>7}")
     return "\n".join([*lines, *means(results)])
@@ -80,7 +78,7 @@ def _line(row: Row, mine: Row | None) -> str:
     if row.missing:
         return f"{row.engine:<{WIDE}} left out: {row.missing}"
     error = "-" if row.error is None else f"{row.error:.1e}"
-    times = f"{row.median / mine.median:.3f}" if mine else "-"
+    times = f"{row.over(mine):.3f}" if mine else "-"
     device = "-" if row.device is None else _ms(row.device)
     memory = f"{row.memory / 1e6:.0f} MB" if row.memory else "-"
     cold = f"{row.cold_load:.2f}+{row.cold_first:.2f} s" if row.cold_load else "-"

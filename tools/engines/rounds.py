@@ -52,7 +52,8 @@ class Options:
 class Row:
     """One engine on one model; times in seconds. missing: why there are no figures.
 
-    spread: the range of the middle half of all latencies over the median. error: the largest
+    spread: the range of the middle half of all latencies over the median. turns: the medians of each
+    turn, one in each round, empty where engines run one after the other. error: the largest
     difference from onnxruntime's outputs, else another engine's, relative to their largest
     magnitude. device: time of a run without copies from and to the host, where it is known. memory
     and cold times are 0 where processes are shared.
@@ -65,6 +66,7 @@ class Row:
     best: float = 0.0
     spread: float = 0.0
     runs: int = 0
+    turns: list[float] = field(default_factory=list)
     error: float | None = None
     device: float | None = None
     memory: int = 0
@@ -84,6 +86,16 @@ class Row:
         """Whether the error is one that the engine's kind of numbers may have."""
         return self.error is None or self.error <= DTYPES[dtype_of(self.engine)]
 
+    def over(self, other: Row, *, device: bool = False) -> float:
+        """Return this engine's time over another's: the median over the rounds, where both had turns.
+
+        Within a round a machine is about as fast for both, which it may not be from round to round.
+        device: of the times without copies from and to the host.
+        """
+        if device or not self.turns or len(self.turns) != len(other.turns):
+            return _time(self, device) / _time(other, device)
+        return statistics.median(a / b for a, b in zip(self.turns, other.turns, strict=True))
+
 
 @dataclass
 class Result:
@@ -101,7 +113,7 @@ class Result:
 
     @property
     def ratio(self) -> float | None:
-        """The best peer's median latency over clnn's, both with float32 numbers."""
+        """The best peer's time over clnn's, both with float32 numbers."""
         return self.ratio_of("f32")
 
     def ratio_of(self, dtype: str, *, device: bool = False) -> float | None:
@@ -109,10 +121,18 @@ class Result:
 
         device: compare times without copies from and to the host.
         """
+        found = self.best(dtype, device=device)
+        return found[1].over(found[0], device=device) if found else None
+
+    def best(self, dtype: str, *, device: bool = False) -> tuple[Row, Row] | None:
+        """Return clnn's fastest row and the fastest peer's; None where either has none."""
         rows = [r for r in self.measured if dtype_of(r.engine) == dtype]
-        mine = [_time(r, device) for r in rows if r.ours and r.right and _time(r, device)]
-        peers = [_time(r, device) for r in rows if not r.ours and r.right and _time(r, device)]
-        return min(peers) / min(mine) if mine and peers else None
+        rows = [r for r in rows if r.right and _time(r, device)]
+        mine = min((r for r in rows if r.ours), key=lambda r: _time(r, device), default=None)
+        peers = [r for r in rows if not r.ours]
+        if mine is None or not peers:
+            return None
+        return mine, min(peers, key=lambda r: r.over(mine, device=device))
 
     @property
     def agrees(self) -> bool:
@@ -181,14 +201,14 @@ def _start(row: Row, setup: Mapping[str, Any], seed: int, hosts: Hosts | None) -
 
 def _turns(
     running: dict[str, Running], rows: Sequence[Row], options: Options, name: str
-) -> dict[str, list[float]]:
-    """Return the latencies of each engine; who begins a round changes.
+) -> dict[str, list[list[float]]]:
+    """Return the latencies of each engine, turn by turn; who begins a round changes.
 
     One that fails leaves `running`, and its row says why.
     """
     pace, by_name = options.pace, {row.engine: row for row in rows}
     counts: dict[str, int] = {}
-    times: dict[str, list[float]] = {engine: [] for engine in running}
+    times: dict[str, list[list[float]]] = {engine: [] for engine in running}
 
     def attempt(engine: str, turn: Any) -> None:
         try:
@@ -206,7 +226,7 @@ def _turns(
 
     def run(engine: str, process: Running) -> None:
         process.ask("run", n=1)  # wakes its threads, and fills the caches
-        times[engine] += process.ask("run", n=counts[engine])["times"]
+        times[engine].append(process.ask("run", n=counts[engine])["times"])
         process.ask("rest")  # or its waiting threads would run beside the next engine's
 
     for engine in list(running):
@@ -223,14 +243,15 @@ def _turns(
 
 
 def _finish(
-    row: Row, running: Mapping[str, Running], times: Mapping[str, list[float]], work: Path,
+    row: Row, running: Mapping[str, Running], turns: Mapping[str, list[list[float]]], work: Path,
     alone: bool,
 ) -> None:  # fmt: skip
     """Fill in the figures of one engine, and store its outputs."""
     if row.engine not in running:
         return
     try:
-        if not times[row.engine]:
+        times = [t for turn in turns[row.engine] for t in turn]
+        if not times:
             raise EngineError(TIME_IS_UP)
         answer = running[row.engine].ask("finish", outputs=str(_outputs(row, work)))
     except EngineError as err:
@@ -239,9 +260,9 @@ def _finish(
     memory = answer.pop("memory")
     row.memory, row.device = memory if alone else 0, answer.get("device_s")
     row.facts = {**row.facts, **answer}
-    low, row.median, high = (float(v) for v in np.percentile(times[row.engine], (25, 50, 75)))
-    row.spread, row.best = (high - low) / row.median, min(times[row.engine])
-    row.runs = len(times[row.engine])
+    low, row.median, high = (float(v) for v in np.percentile(times, (25, 50, 75)))
+    row.spread, row.best, row.runs = (high - low) / row.median, min(times), len(times)
+    row.turns = [statistics.median(turn) for turn in turns[row.engine]] if alone else []
 
 
 def _outputs(row: Row, work: Path) -> Path:
