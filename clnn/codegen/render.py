@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from clnn.codegen.filters import HELPERS
 from clnn.errors import TemplateError
 from clnn.settings import setting
 
+# Mako's pages of errors as HTML load pygments where it is installed: 5 MB that nothing here shows.
+COLOURS = "mako.ext.pygmentplugin"
 LIBRARIES = "_arith"  # folder of the templates that parameters choose
 _USES = re.compile(rb'<%(?:namespace|include|inherit)\b[^>]*\bfile="([^"]+)"')
 
@@ -37,9 +41,23 @@ def template_folders(extra: str = "") -> tuple[str, ...]:
     return found
 
 
+@contextmanager
+def _without(module: str) -> Iterator[None]:
+    """Refuse to import a module meanwhile, unless it is there."""
+    there = module in sys.modules
+    if not there:
+        sys.modules[module] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if not there:
+            del sys.modules[module]
+
+
 @cache
 def _lookup(folders: tuple[str, ...]) -> Any:
-    from mako.lookup import TemplateLookup
+    with _without(COLOURS):
+        from mako.lookup import TemplateLookup
 
     return TemplateLookup(directories=list(folders), strict_undefined=True, default_filters=["cl_text"],
                           imports=["from clnn.codegen.filters import cl_text"])  # fmt: skip

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
 
 from clnn.codegen.merge import Call, Merged, fits, merge
@@ -26,7 +25,7 @@ class Planned:
     launch: PlannedLaunch
     node: str
 
-    @cached_property
+    @property
     def source(self) -> str:
         """The kernel's source."""
         return render(self.launch.launch.template, self.launch.launch.params)
@@ -80,25 +79,35 @@ def segments_of(
     timed: these kernels note when each launch's part began and ended.
     """
 
-    def joined(ones: Sequence[Planned]) -> Segment:
+    def joined(ones: Sequence[_Written]) -> Segment:
         calls = [_call(plan, one, places) for one in ones]
         units = plan.target.compute_units
-        return Segment(tuple(ones), merge(calls, units, params_of(plan), timed))
+        whole = merge(calls, units, params_of(plan), timed)
+        return Segment(tuple(one.planned for one in ones), whole)
 
     found: list[Segment] = []
-    for fit, neighbours in groupby(planned, _fits):
+    written = [_Written(one, one.source) for one in planned]
+    for fit, neighbours in groupby(written, lambda one: one.fits):
         for ones in _even(list(neighbours)) if fit else [[one] for one in neighbours]:
             whole = fit and len(ones) >= LEAST
-            found += [joined(ones)] if whole else [Segment((one,)) for one in ones]
+            found += [joined(ones)] if whole else [Segment((one.planned,)) for one in ones]
     return found
 
 
-def _fits(one: Planned) -> bool:
-    launch = one.launch.launch
-    return fits(one.source, launch.local_size, launch.global_size)
+@dataclass(frozen=True)
+class _Written:
+    """A launch and its kernel's source."""
+
+    planned: Planned
+    source: str
+
+    @property
+    def fits(self) -> bool:
+        launch = self.planned.launch.launch
+        return fits(self.source, launch.local_size, launch.global_size)
 
 
-def _even(ones: Sequence[Planned]) -> list[list[Planned]]:
+def _even(ones: Sequence[_Written]) -> list[list[_Written]]:
     """Return launches in as few groups as they fit in, of about as many functions each.
 
     Each group is a kernel that builds on its own; from one to the next, threads sleep and wake.
@@ -108,9 +117,9 @@ def _even(ones: Sequence[Planned]) -> list[list[Planned]]:
     return next(groups for groups in split if len(groups) == fewest)
 
 
-def _groups(ones: Sequence[Planned], most: int) -> list[list[Planned]]:
+def _groups(ones: Sequence[_Written], most: int) -> list[list[_Written]]:
     """Return neighbouring launches in groups of at most so many functions."""
-    found: list[list[Planned]] = []
+    found: list[list[_Written]] = []
     sources: set[str] = set()
     for one in ones:
         full = len(sources | {one.source}) > most or (found and len(found[-1]) >= MOST_CALLS)
@@ -122,12 +131,13 @@ def _groups(ones: Sequence[Planned], most: int) -> list[list[Planned]]:
     return found
 
 
-def _call(plan: Plan, one: Planned, places: Places) -> Call:
+def _call(plan: Plan, one: _Written, places: Places) -> Call:
+    launch, node = one.planned.launch, one.planned.node
     args: list[str] = []
-    for arg in one.launch.args:
+    for arg in launch.args:
         args += _arguments(plan, arg, places)
-    skipped = [f"input{k}_bound" for k, p in enumerate(plan.inputs) if one.node == f"io:{p.name}"]
-    return Call(one.source, one.launch.launch.global_size, tuple(args), " || ".join(skipped))
+    skipped = [f"input{k}_bound" for k, p in enumerate(plan.inputs) if node == f"io:{p.name}"]
+    return Call(one.source, launch.launch.global_size, tuple(args), " || ".join(skipped))
 
 
 def _arguments(plan: Plan, arg: PlannedArg, places: Places) -> list[str]:

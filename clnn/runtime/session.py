@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import threading
 import time
@@ -11,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
-from clnn.errors import DeviceLostError, DTypeError, InputNameError, SettingError, ShapeError
+from clnn.errors import DeviceLostError, InputNameError, SettingError
 from clnn.graph.ir import Graph
 from clnn.layout import TensorLayout
 from clnn.ops._base import Array, Target
@@ -26,6 +25,7 @@ from clnn.runtime.binding import InputBinding
 from clnn.runtime.constants import Constants
 from clnn.runtime.debug import log_compiled, log_run
 from clnn.runtime.device import DeviceInfo
+from clnn.runtime.feeds import arrays_of, names_message
 from clnn.runtime.merged import Places, Planned, launches_of, segments_of
 from clnn.runtime.pool import Pool
 from clnn.runtime.probe import CAPABILITY_NAMES
@@ -245,7 +245,7 @@ class Session:
         wanted = known if names is None else list(names)
         unknown = [n for n in wanted if n not in known]
         if unknown:
-            raise InputNameError(_names_message("output", unknown, [], known))
+            raise InputNameError(names_message("output", unknown, [], known))
         outs = self(feeds)
         return [outs[n] for n in wanted]
 
@@ -323,7 +323,7 @@ class Session:
         self._alive()
         ports = {p.name: p for p in self._plan.inputs}
         if name not in ports:
-            raise InputNameError(_names_message("input", [name], [], list(ports)))
+            raise InputNameError(names_message("input", [name], [], list(ports)))
         if name not in self._bindings:
             self._bindings[name] = InputBinding(self, ports[name])
             self._reopen()
@@ -340,23 +340,7 @@ class Session:
         self._open = {p.name: p for p in self._plan.inputs if p.name not in self._bindings}
 
     def _check(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        """Return the arrays of a run by the values that they are; nothing here that can be done before."""
-        ports = self._open
-        if feeds.keys() != ports.keys():
-            self._refuse(feeds, list(ports))
-        return {p.host: _check_array(p, feeds[name]) for name, p in ports.items()}
-
-    def _refuse(self, feeds: Mapping[str, Any], ports: Sequence[str]) -> NoReturn:
-        """Say which names are wrong."""
-        bound = [n for n in feeds if n in self._bindings]
-        if bound:
-            raise InputNameError(
-                f"input {bound[0]!r} is bound to a buffer and given in feeds as well. Leave it out, "
-                "or call unbind_input first."
-            )
-        missing = [n for n in ports if n not in feeds]
-        unknown = [n for n in feeds if n not in ports]
-        raise InputNameError(_names_message("input", unknown, missing, ports))
+        return arrays_of(feeds, self._open, self._bindings)
 
     def _alive(self) -> None:
         if self._closed:
@@ -404,44 +388,3 @@ class Session:
         ins = ", ".join(f"{p.name}: {p.type!r}" for p in self._plan.inputs)
         outs = ", ".join(f"{p.name}: {p.type!r}" for p in self._plan.outputs)
         return f"<clnn.Session on {self._device.info.title}: ({ins}) -> ({outs})>"
-
-
-def _check_array(port: Port, given: Any) -> Array:
-    array, want = given if type(given) is np.ndarray else _as_array(given), port.type
-    if array.dtype != want.dtype.numpy:
-        raise DTypeError(
-            f"input {port.name!r} is {array.dtype}, model wants {want.dtype.name}. "
-            f"Pass x.astype(np.{want.dtype.name})."
-        )
-    if array.shape != want.shape:
-        raise ShapeError(_shape_message(port.name, array.shape, want.shape))
-    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
-
-
-def _as_array(given: Any) -> Array:
-    plain = hasattr(given, "__array__") or hasattr(given, "__array_interface__")
-    wanted = hasattr(given, "__dlpack__") and not plain
-    return np.from_dlpack(given) if wanted else np.asarray(given)
-
-
-def _shape_message(name: str, got: tuple[int, ...], want: tuple[int, ...]) -> str:
-    head = f"input {name!r} is {got}, model wants {want}: "
-    if len(got) != len(want):
-        return head + f"it has {len(got)} axes, must have {len(want)}."
-    wrong = [a for a in range(len(want)) if got[a] != want[a]]
-    return head + "; ".join(f"axis {a} is {got[a]}, must be {want[a]}" for a in wrong) + "."
-
-
-def _names_message(
-    what: str, unknown: Sequence[str], missing: Sequence[str], known: Sequence[str]
-) -> str:
-    parts = []
-    if unknown:
-        parts.append(f"no {what} is named {', '.join(map(repr, unknown))}")
-    if missing:
-        parts.append(f"{what} {', '.join(map(repr, missing))} is missing")
-    text = f"{'; '.join(parts)}. The model's {what}s are: {', '.join(map(repr, known))}."
-    for name in unknown:
-        close = difflib.get_close_matches(name, known, n=1)
-        text += f" Did you mean {close[0]!r} for {name!r}?" if close else ""
-    return text

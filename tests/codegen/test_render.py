@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -68,3 +72,19 @@ def test_kernel_path_comes_first(tmp_path, monkeypatch):
 
 def test_folders_exist():
     assert template_folders("")
+
+
+def test_rendering_loads_no_colours():
+    """Where pygments is installed, mako would load it for its HTML pages."""
+    code = (
+        "import sys\n"
+        "from clnn.codegen import render\n"
+        "render._lookup(render.template_folders())\n"
+        "assert not any(m.startswith(('pygments', 'mako.ext')) for m in sys.modules)\n"
+        "import mako.exceptions\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=100,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -116,13 +117,6 @@ def test_guards_and_separate_arenas_keep_launches_apart(device):
             assert kernels(session) == len(session.plan.launches) - len(session.plan.first_fills)
 
 
-class _Launch:
-    """As much of a launch as the grouping looks at."""
-
-    def __init__(self, source):
-        self.source = source
-
-
 @pytest.mark.parametrize(
     ("sources", "sizes"),
     [
@@ -135,6 +129,6 @@ class _Launch:
     ],
 )
 def test_groups_are_few_and_of_about_as_many_functions(sources, sizes):
-    groups = even([_Launch(str(s)) for s in sources])
+    groups = even([SimpleNamespace(source=str(s)) for s in sources])
     assert [len(g) for g in groups] == sizes and LEAST == 2
     assert [one.source for g in groups for one in g] == [str(s) for s in sources]

@@ -185,6 +185,7 @@ def test_the_layout_it_reports_is_the_one_it_uses(session):
         ({"x": np.zeros((3, 8, 8), np.float32)}, ShapeError, "it has 3 axes, must have 4"),
         ({"x": np.zeros(SHAPE)}, DTypeError, r"is float64, model wants float32. Pass x.astype\(np.float32\)"),
         ({}, InputNameError, "input 'x' is missing"),
+        (np.zeros(SHAPE, np.float32), InputNameError, "takes {input name: array}, not ndarray.*{'x': ...}"),
         ({"X": np.zeros(SHAPE, np.float32)}, InputNameError, "no input is named 'X'.*The model's inputs are: 'x'"),
     ],
 )  # fmt: skip
