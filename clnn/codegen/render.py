@@ -21,7 +21,8 @@ from clnn.codegen.filters import HELPERS
 from clnn.errors import TemplateError
 from clnn.settings import setting
 
-# Mako's pages of errors as HTML load pygments where it is installed: 5 MB that nothing here shows.
+# Mako's pages of errors as HTML load pygments where it is installed: 5 MB that nothing here shows. Pages of
+# others in this process then lack colours, unless mako was loaded before.
 COLOURS = "mako.ext.pygmentplugin"
 LIBRARIES = "_arith"  # folder of the templates that parameters choose
 _USES = re.compile(rb'<%(?:namespace|include|inherit)\b[^>]*\bfile="([^"]+)"')

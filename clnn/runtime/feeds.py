@@ -16,7 +16,7 @@ from clnn.plan.schedule import Port
 def arrays_of(
     feeds: Mapping[str, Any], ports: Mapping[str, Port], bound: Container[str]
 ) -> dict[str, Array]:
-    """Return the arrays of a run by the values that they are; nothing here that can be done before.
+    """Return the arrays of a run by the values that they are.
 
     ports: the inputs that are wanted. bound: names of inputs that are read from buffers. Raises
     InputNameError, ShapeError or DTypeError where `feeds` does not fit.

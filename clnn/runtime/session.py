@@ -127,7 +127,7 @@ class Session:
         self._made = [self._new_state()]
         self._states = Pool(self._another)
         self._states.give(self._made[0])
-        self._open = {p.name: p for p in self._plan.inputs}  # inputs that are not bound
+        self._reopen()
         first = {p.host: p.name for p in reversed(self._plan.outputs)}
         # Names of one value get an array each.
         self._given = [(p.name, p.host, first[p.host] == p.name) for p in self._plan.outputs]
@@ -337,6 +337,7 @@ class Session:
             self._reopen()
 
     def _reopen(self) -> None:
+        """Note which inputs are not bound."""
         self._open = {p.name: p for p in self._plan.inputs if p.name not in self._bindings}
 
     def _check(self, feeds: Mapping[str, Any]) -> dict[str, Array]:

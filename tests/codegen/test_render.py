@@ -76,12 +76,12 @@ def test_folders_exist():
 
 def test_rendering_loads_no_colours():
     """Where pygments is installed, mako would load it for its HTML pages."""
+    pytest.importorskip("pygments")
     code = (
         "import sys\n"
         "from clnn.codegen import render\n"
         "render._lookup(render.template_folders())\n"
         "assert not any(m.startswith(('pygments', 'mako.ext')) for m in sys.modules)\n"
-        "import mako.exceptions\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=100,

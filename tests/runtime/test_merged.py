@@ -14,7 +14,7 @@ from small_graphs import Builder
 
 import clnn
 from clnn.graph.ir import Graph
-from clnn.runtime.merged import LEAST, MOST_CALLS, MOST_FUNCTIONS, launches_of
+from clnn.runtime.merged import MOST_CALLS, MOST_FUNCTIONS, launches_of
 from clnn.runtime.merged import _even as even
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
@@ -130,5 +130,5 @@ def test_guards_and_separate_arenas_keep_launches_apart(device):
 )
 def test_groups_are_few_and_of_about_as_many_functions(sources, sizes):
     groups = even([SimpleNamespace(source=str(s)) for s in sources])
-    assert [len(g) for g in groups] == sizes and LEAST == 2
+    assert [len(g) for g in groups] == sizes
     assert [one.source for g in groups for one in g] == [str(s) for s in sources]

@@ -16,7 +16,7 @@ from common import ROOT, usable_devices
 sys.path.insert(0, str(ROOT / "tools"))
 
 from about import NO_PLOT, About, plain, shown
-from engines import EngineError, dtype_of, name_of, options_of, refusal
+from engines import EngineError, dtype_of, name_of, options_of, refusal, worker
 from engines.process import Hosts, Running
 from engines.report import markdown, table
 from engines.rounds import Options, Pace, Result, Row, compare
@@ -88,6 +88,22 @@ def test_the_ratio_counts_peers_with_right_answers_only():
     )
     rows[0].error = 0.1
     assert not Result("net", {}, rows).agrees
+
+
+@pytest.mark.parametrize(("busy", "looks"), [([0, 0], 1), ([9, 9, 3, 0], 4), ([9] * 80, 50)])
+def test_an_engine_comes_to_rest_before_the_next_turn(monkeypatch, busy, looks):
+    """busy: ms of processor time that its threads take in each pause; in the end it waits no longer."""
+    clock, spent, left = [0.0], [0.0], iter(busy)
+
+    def pause(seconds):
+        clock[0] += seconds
+        spent[0] += next(left) / 1e3
+
+    for name, fake in (("perf_counter", lambda: clock[0]), ("process_time", lambda: spent[0])):
+        monkeypatch.setattr(worker, name, fake)
+    monkeypatch.setattr(worker, "sleep", pause)
+    worker.Worker().rest("any")
+    assert round(clock[0] / worker.PAUSE) in (looks, looks + 1)  # the last look by rounding
 
 
 def test_ratios_are_taken_within_rounds():
