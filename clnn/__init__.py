@@ -17,7 +17,7 @@ from clnn.options import Options
 if TYPE_CHECKING:
     from clnn.api import calibrate, compile_model, devices, doctor, tune_model, verify
     from clnn.apis import mli, openvx
-    from clnn.runtime.session import Session
+    from clnn.runtime.run.session import Session
 
 _SYSTEMS = {"mli": "clnn.apis.mli", "openvx": "clnn.apis.openvx"}
 _LAZY = {
@@ -27,7 +27,7 @@ _LAZY = {
     "doctor": "clnn.api",
     "tune_model": "clnn.api",
     "verify": "clnn.api",
-    "Session": "clnn.runtime.session",
+    "Session": "clnn.runtime.run.session",
 }
 
 __all__ = [

@@ -20,9 +20,9 @@ from clnn.settings import warn_unknown
 from clnn.types import STORAGE
 
 if TYPE_CHECKING:
-    from clnn.runtime.device import DeviceInfo
-    from clnn.runtime.doctor import Check
-    from clnn.runtime.session import Session
+    from clnn.runtime.device.device import DeviceInfo
+    from clnn.runtime.doctor.doctor import Check
+    from clnn.runtime.run.session import Session
     from clnn.tune.report import Report
     from clnn.tune.tuner import Progress
     from clnn.verification.report import VerifyReport
@@ -49,8 +49,8 @@ def compile_model(
     Raises ModelError, UnsupportedOpError, NoDeviceError, DeviceError, BuildError or
     OutOfDeviceMemoryError.
     """
-    from clnn.runtime.device import select
-    from clnn.runtime.session import Session
+    from clnn.runtime.device.device import select
+    from clnn.runtime.run.session import Session
     from clnn.tune.choose import chooser
 
     logs.configure()
@@ -91,7 +91,7 @@ def tune_model(
     only what no result is stored for. retry: try again what failed before. progress: called after
     each candidate. Raises as compile_model does, SettingError for a level that is not there.
     """
-    from clnn.runtime.device import select
+    from clnn.runtime.device.device import select
     from clnn.tune.tuner import Wish, tune_graph
 
     options = options or Options()
@@ -179,21 +179,21 @@ def load_graph(
     """
     if isinstance(model, Graph):
         return model
-    from clnn.importers.onnx import import_onnx
+    from clnn.importers.onnx.importer import import_onnx
 
     return import_onnx(model, shapes, mapped=mapped)
 
 
 def devices() -> list[DeviceInfo]:
     """Return every OpenCL device, usable or not (see DeviceInfo.why_not)."""
-    from clnn.runtime.device import discover
+    from clnn.runtime.device.device import discover
 
     return discover()
 
 
 def doctor() -> list[Check]:
     """Return the checks of `clnn doctor`, in order."""
-    from clnn.runtime.doctor import doctor_report
+    from clnn.runtime.doctor.doctor import doctor_report
 
     return doctor_report()
 

@@ -11,7 +11,7 @@ import pytest
 
 import clnn
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools" / "benchmarks"))
 from make_light_models import light_folder, randomised
 
 ort = pytest.importorskip("onnxruntime")

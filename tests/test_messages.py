@@ -53,7 +53,7 @@ def adder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def session(adder, request):
-    from clnn.runtime.device import discover
+    from clnn.runtime.device.device import discover
 
     names = [info.platform for info in discover() if info.usable]
     if not names:

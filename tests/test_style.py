@@ -142,9 +142,10 @@ def test_every_template_says_what_it_is():
         if path.suffix != ".mako":
             continue
         lines = path.read_text("utf-8").splitlines()
-        stem = path.name.removesuffix(".cl.mako")
+        name = path.relative_to(ROOT / "kernels_cl").as_posix().removesuffix(".cl.mako")
+        name = path.name.removesuffix(".cl.mako") if name.startswith("_") else name
         opened = lines[0] == "<%doc>" and "</%doc>" in lines
-        if not opened or (path.parent.name != "_common" and not lines[1].startswith(f"{stem}:")):
+        if not opened or (path.parent.name != "_common" and not lines[1].startswith(f"{name}:")):
             wrong.append(named(path))
     assert not wrong, "\n".join(wrong)
 

@@ -9,8 +9,9 @@ import pytest
 
 import clnn
 from clnn.errors import InputNameError, MissingPackageError, SettingError
-from clnn.ops import _conv_kernels, eltwise
-from clnn.ops._functions import Step
+from clnn.ops.conv import direct as _conv_kernels
+from clnn.ops.elementwise import eltwise
+from clnn.ops.shared.functions import Step
 from clnn.plan import schedule
 from clnn.verification import onnxruntime as other
 from clnn.verification.bisect import alone, prefix
@@ -246,7 +247,7 @@ def test_shapes_must_be_equal():
 
 def test_random_inputs_depend_on_seed_and_place_only():
     from clnn.layout import TensorLayout
-    from clnn.runtime.session import TensorInfo
+    from clnn.runtime.run.session import TensorInfo
 
     ports = [
         TensorInfo(name, (50,), np.dtype(kind), TensorLayout.make((50,)))

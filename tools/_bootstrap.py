@@ -42,7 +42,7 @@ NO_NETWORK = re.compile(
     "|Temporary failure resolving|Could not resolve"
 )
 LIST_DEVICES = (
-    "import json, pathlib, sys; from clnn.runtime.device import discover;"
+    "import json, pathlib, sys; from clnn.runtime.device.device import discover;"
     " listed = [[d.platform, d.why_not] for d in discover()];"
     " pathlib.Path(sys.argv[1]).write_text(json.dumps(listed), 'utf-8')"
 )
@@ -344,7 +344,7 @@ def set_up(venv: Path, kind: str) -> None:
 def command_of(kind: str, python: Path, arguments: Sequence[str]) -> list[str]:
     """Return the command line that `kind` ends in."""
     if kind == "demo":
-        return [str(python), str(ROOT / "tools" / "demo.py"), *arguments]
+        return [str(python), str(ROOT / "tools" / "examples" / "demo.py"), *arguments]
     alone = re.compile(r"-n.*|--numprocesses.*|--pdb|no:xdist|-pno:xdist|--dist.*")
     workers = [] if any(alone.fullmatch(text) for text in arguments) else ["-n", "2"]
     return [str(python), "-m", "pytest", *workers, *arguments]

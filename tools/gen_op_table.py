@@ -18,10 +18,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "onnx_suite")]
 import suite
 
 from clnn.errors import ClnnError
-from clnn.importers.onnx import import_onnx
-from clnn.importers.onnx_fold import foldable
-from clnn.importers.onnx_limits import NEWEST_OPSET
-from clnn.ops._registry import onnx_importers
+from clnn.importers.onnx.fold import foldable
+from clnn.importers.onnx.importer import import_onnx
+from clnn.importers.onnx.limits import NEWEST_OPSET
+from clnn.ops.onnx_registry import onnx_importers
 from clnn.types import DTYPES, F16
 
 PATH = ROOT / "docs" / "operators.md"

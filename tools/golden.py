@@ -23,7 +23,7 @@ HEAD = "# SHA-256 of the sources of kernels; written by tools/golden.py --update
 
 def update() -> int:
     """Write the digests of the present sources."""
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "golden")]
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests" / "golden")]
     import sources
 
     before, now = sources.stored(), sources.digests()

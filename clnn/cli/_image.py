@@ -17,8 +17,8 @@ import numpy as np
 from clnn.errors import MissingPackageError, SettingError
 
 if TYPE_CHECKING:
-    from clnn.importers.onnx_info import ValueInfo
-    from clnn.ops._base import Array
+    from clnn.importers.onnx.info import ValueInfo
+    from clnn.ops.spec import Array
 
 LAYOUTS = {4: ("NCHW", "NHWC"), 3: ("CHW", "HWC")}
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clnn.api import compile_model, load_graph
-from clnn.ops._base import Array
+from clnn.ops.spec import Array
 from clnn.options import Options
-from clnn.runtime.device import select
-from clnn.runtime.peak import Peaks, known_peaks, measure_peaks
+from clnn.runtime.device.device import select
+from clnn.runtime.measure.peak import Peaks, known_peaks, measure_peaks
 
 if TYPE_CHECKING:
-    from clnn.runtime.session import Session
+    from clnn.runtime.run.session import Session
 
 PROFILED_RUNS = 20
 LEAST_RUNS = 3

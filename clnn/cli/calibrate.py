@@ -30,7 +30,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Measure and write; return the exit status."""
     from clnn.api import calibrate
-    from clnn.importers.onnx_info import read_info
+    from clnn.importers.onnx.info import read_info
 
     _common.settle(args)
     names = [value.name for value in read_info(args.model).inputs]

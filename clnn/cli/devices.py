@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from clnn.runtime.device import DeviceInfo, discover
-from clnn.runtime.peak import known_peaks, measure_peaks
+from clnn.runtime.device.device import DeviceInfo, discover
+from clnn.runtime.measure.peak import known_peaks, measure_peaks
 
 EXIT_OK, EXIT_NO_DEVICE = 0, 3
 _SHOWN_CAPABILITIES = ("fp16", "fp64", "subgroups")
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
 def no_device() -> str:
     """Return the text for a machine without a device: the causes and the fixes."""
-    from clnn.runtime.doctor import short_report
+    from clnn.runtime.doctor.doctor import short_report
 
     return f"No OpenCL device was found on this machine.\n{short_report()}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from clnn.runtime import doctor
+from clnn.runtime.doctor import doctor
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

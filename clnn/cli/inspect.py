@@ -16,10 +16,10 @@ from clnn.errors import InputNameError, NoDeviceError, ShapeError, UnsupportedOp
 
 if TYPE_CHECKING:
     from clnn.graph.ir import Graph
-    from clnn.importers.onnx_info import ModelInfo, ValueInfo
+    from clnn.importers.onnx.info import ModelInfo, ValueInfo
     from clnn.layout import TensorLayout
     from clnn.plan.schedule import Plan
-    from clnn.runtime.device import DeviceInfo
+    from clnn.runtime.device.device import DeviceInfo
 
 EXIT_UNSUPPORTED = 1
 MOST_NAMES = 12
@@ -43,7 +43,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Print what is asked for; return the exit status."""
-    from clnn.importers.onnx_info import read_info
+    from clnn.importers.onnx.info import read_info
 
     _common.settle(args)
     info = read_info(args.model)
@@ -97,10 +97,10 @@ def _parts(args: argparse.Namespace, graph: Graph, report: dict[str, Any]) -> li
 
 
 def _plan(args: argparse.Namespace, graph: Graph) -> Plan:
-    from clnn.ops._base import Target
+    from clnn.ops.spec import Target
     from clnn.plan.schedule import make_plan
-    from clnn.runtime.session import target_of
-    from clnn.runtime.target import allowed
+    from clnn.runtime.device.target import allowed
+    from clnn.runtime.run.session import target_of
     from clnn.settings import setting
     from clnn.tune.choose import Ranked, chooser
 
@@ -114,7 +114,7 @@ def _plan(args: argparse.Namespace, graph: Graph) -> Plan:
 
 def _device(args: argparse.Namespace) -> DeviceInfo | None:
     """Return the device that would run it, None where there is none."""
-    from clnn.runtime.device import select
+    from clnn.runtime.device.device import select
 
     try:
         return select(args.device)

@@ -38,7 +38,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print and write; return the exit status."""
-    from clnn.runtime.peak import Bench, known_peaks, measure_peaks
+    from clnn.runtime.measure.peak import Bench, known_peaks, measure_peaks
 
     _common.settle(args)
     if args.runs < 1 or args.warmup < 0 or args.top < 0:

@@ -17,9 +17,9 @@ from clnn.cli import _image as image
 from clnn.errors import InputNameError, SettingError, ShapeError
 
 if TYPE_CHECKING:
-    from clnn.importers.onnx_info import ModelInfo
-    from clnn.ops._base import Array
-    from clnn.runtime.session import Session
+    from clnn.importers.onnx.info import ModelInfo
+    from clnn.ops.spec import Array
+    from clnn.runtime.run.session import Session
 
 LATENCY_RUNS, LATENCY_SECONDS = 10, 1.0
 MUCH_CLIPPED = 0.01
@@ -98,7 +98,7 @@ class _Picture:
 
 def run(args: argparse.Namespace) -> int:
     """Run the model, print and write what it gives; return the exit status."""
-    from clnn.importers.onnx_info import read_info
+    from clnn.importers.onnx.info import read_info
 
     _common.settle(args)
     _check(args)

@@ -85,7 +85,7 @@ def _one_interrupt() -> Iterator[None]:
 
 
 def _export(args: argparse.Namespace) -> int:
-    from clnn.runtime.device import select
+    from clnn.runtime.device.device import select
     from clnn.tune.defaults import export_lines
     from clnn.tune.store import TuningStore
 

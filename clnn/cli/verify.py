@@ -57,6 +57,6 @@ def run(args: argparse.Namespace) -> int:
 def _input_names(args: argparse.Namespace) -> list[str]:
     if not (args.input or args.calibrate):
         return []
-    from clnn.importers.onnx_info import read_info
+    from clnn.importers.onnx.info import read_info
 
     return [value.name for value in read_info(args.model).inputs]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from clnn.errors import PlanError
-from clnn.ops._base import Array, OpSpec
+from clnn.ops.spec import Array, OpSpec
 from clnn.types import DType, TensorType
 
 

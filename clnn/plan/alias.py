@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from clnn.graph.ir import Graph, Node
 from clnn.layout import TensorLayout
-from clnn.ops._base import ViewSpec
-from clnn.ops.views import Concat, Slice, slice_of
+from clnn.ops.movement.views import Concat, Slice, slice_of
+from clnn.ops.spec import ViewSpec
 from clnn.types import TensorType
 
 

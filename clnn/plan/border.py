@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import prod
 
 from clnn.layout import TensorLayout
-from clnn.ops._base import Launch, Out, Target, grid
-from clnn.ops._moves import move_type, move_value
+from clnn.ops.shared.element_types import move_type, move_value
+from clnn.ops.spec import Launch, Out, Target, grid
 from clnn.types import DType
 
 
@@ -33,4 +33,4 @@ def fill_launch(layout: TensorLayout, dtype: DType, fill: float, target: Target)
         "front": layout.before[inner] * pitch, "real": layout.shape[inner] * pitch,
         "back": layout.after[inner] * pitch,
     }  # fmt: skip
-    return Launch("border_fill.cl.mako", params, (Out(0),), global_size, local)
+    return Launch("movement/border_fill.cl.mako", params, (Out(0),), global_size, local)

@@ -12,8 +12,8 @@ from collections.abc import Container
 from dataclasses import dataclass, field, replace
 
 from clnn.graph.ir import Graph, Node
-from clnn.ops._base import Target, ViewSpec
-from clnn.ops.views import Concat, slice_of
+from clnn.ops.movement.views import Concat, slice_of
+from clnn.ops.spec import Target, ViewSpec
 
 FAR = 4 * 2**20  # bytes per compute unit that a layer moves, from which on they leave the caches
 NEAR = 2 * 2**20  # bytes per compute unit that a layer of a part moves, unless one image takes more

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from clnn.graph.ir import Graph
 from clnn.layout import TensorLayout, channels_last
-from clnn.ops._base import Border
+from clnn.ops.spec import Border
 from clnn.plan.alias import Link, children_of, find_links, walk_tree
 from clnn.types import DType, TensorType
 

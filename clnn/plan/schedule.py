@@ -9,7 +9,8 @@ from typing import Any
 from clnn.errors import PlanError
 from clnn.graph.ir import Graph, Node
 from clnn.layout import TensorLayout
-from clnn.ops._base import (
+from clnn.ops.movement.views import Copy
+from clnn.ops.spec import (
     Array,
     Const,
     In,
@@ -22,7 +23,6 @@ from clnn.ops._base import (
     Variant,
     ViewSpec,
 )
-from clnn.ops.views import Copy
 from clnn.plan.border import fill_launch
 from clnn.plan.images import by_images
 from clnn.plan.layouts import Hints, Placed, place

@@ -1,7 +1,7 @@
 """Builds, checks and times variants of one problem at a time, in child processes.
 
 The parent makes the data, the expected results (the op's numpy reference in double precision) and
-the sources; children of clnn.runtime.trial_child touch the driver. A variant counts only when it
+the sources; children of clnn.runtime.run.trial_child touch the driver. A variant counts only when it
 built, ended in time, computed the right thing twice and touched nothing else.
 """
 
@@ -25,15 +25,15 @@ from clnn.cache.store import Store
 from clnn.codegen.render import render
 from clnn.errors import TemplateError
 from clnn.layout import TensorLayout
-from clnn.ops._base import Array, Const, In, Operand, OpSpec, Out, Problem, Scratch, Variant
-from clnn.ops._steps import heavy
-from clnn.runtime.constants import view_of
-from clnn.runtime.device import DeviceInfo
-from clnn.runtime.loader import child_environment
-from clnn.runtime.program import key_of, options_of
-from clnn.runtime.state import POISON
-from clnn.runtime.trial_child import GUARD, values
-from clnn.runtime.worker import Worker, WorkerError
+from clnn.ops.shared.epilogue import heavy
+from clnn.ops.spec import Array, Const, In, Operand, OpSpec, Out, Problem, Scratch, Variant
+from clnn.runtime.build.program import key_of, options_of
+from clnn.runtime.device.device import DeviceInfo
+from clnn.runtime.drivers.loader import child_environment
+from clnn.runtime.process.worker import Worker, WorkerError
+from clnn.runtime.run.constants import view_of
+from clnn.runtime.run.state import POISON
+from clnn.runtime.run.trial_child import GUARD, values
 from clnn.settings import setting
 from clnn.types import narrow, widen
 
@@ -117,8 +117,8 @@ class Bench:
                     "options": options_of(info)}  # fmt: skip
         jobs = self.limits.jobs or int(setting("CLNN_BUILD_JOBS")) or min(os.cpu_count() or 1, 8)
         env = child_environment(info.driver)
-        self._runner = Worker("trial_child", argument, env)
-        self._builders = [Worker("trial_child", argument, env) for _ in range(jobs)]
+        self._runner = Worker("run.trial_child", argument, env)
+        self._builders = [Worker("run.trial_child", argument, env) for _ in range(jobs)]
         self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="clnn-tune")
         self._store = Store()
         self._root = Path(tempfile.mkdtemp(prefix="clnn-tune-"))

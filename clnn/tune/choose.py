@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from clnn.graph.ir import Node
-from clnn.ops._base import OpSpec, Problem, Variant
+from clnn.ops.spec import OpSpec, Problem, Variant
 from clnn.plan.schedule import Chooser, first_variant
-from clnn.runtime.device import DeviceInfo
+from clnn.runtime.device.device import DeviceInfo
 from clnn.tune.bench import Bench, measurable
 from clnn.tune.defaults import Defaults, defaults_for
 from clnn.tune.signature import Signature, signature, templates_of

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from clnn.cache.lines import SUFFIX, Record
-from clnn.runtime.device import DeviceInfo
+from clnn.runtime.device.device import DeviceInfo
 from clnn.tune.contest import GAIN
 from clnn.tune.signature import title
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from clnn.graph.ir import Graph
 from clnn.options import Options
-from clnn.runtime.device import DeviceInfo
-from clnn.runtime.profile import Profile
-from clnn.runtime.session import Session
+from clnn.runtime.device.device import DeviceInfo
+from clnn.runtime.run.profile import Profile
+from clnn.runtime.run.session import Session
 from clnn.tune.choose import fixed
 from clnn.tune.signature import signature
 

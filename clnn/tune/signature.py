@@ -9,7 +9,7 @@ from typing import Any
 
 from clnn.cache.keys import fields_key
 from clnn.codegen.render import template_hash
-from clnn.ops._base import Operand, OpSpec, Problem, Variant
+from clnn.ops.spec import Operand, OpSpec, Problem, Variant
 from clnn.types import DType
 
 SCHEMA = 1

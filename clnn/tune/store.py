@@ -21,7 +21,7 @@ from clnn.cache.archive import TUNING
 from clnn.cache.keys import fields_key
 from clnn.cache.lines import SUFFIX, LineFile, Record
 from clnn.cache.store import cache_dir
-from clnn.runtime.device import DeviceInfo
+from clnn.runtime.device.device import DeviceInfo
 from clnn.settings import setting
 from clnn.tune.signature import SCHEMA, Signature
 

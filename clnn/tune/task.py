@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from clnn.ops._base import Variant
+from clnn.ops.spec import Variant
 from clnn.plan.schedule import Plan, Step
 from clnn.tune.bench import Trial, measurable
 from clnn.tune.contest import Outcome

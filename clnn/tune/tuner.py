@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 
 from clnn.errors import SettingError
 from clnn.graph.ir import Graph
-from clnn.ops._base import Variant
-from clnn.ops._mma_tiles import RATES
+from clnn.ops.shared.tensor_core_tiles import RATES
+from clnn.ops.spec import Variant
 from clnn.options import Options
 from clnn.plan.schedule import make_plan
-from clnn.runtime.device import DeviceInfo
-from clnn.runtime.peak import Peaks, known_peaks
-from clnn.runtime.session import target_of
-from clnn.runtime.target import allowed
+from clnn.runtime.device.device import DeviceInfo
+from clnn.runtime.device.target import allowed
+from clnn.runtime.measure.peak import Peaks, known_peaks
+from clnn.runtime.run.session import target_of
 from clnn.tune.bench import Bench, Limits, Trial, Trials
 from clnn.tune.contest import GAIN, Effort, contest, shortlist
 from clnn.tune.defaults import Defaults, defaults_for

@@ -13,7 +13,7 @@ from typing import Any
 from clnn.api import compile_model
 from clnn.graph.ir import Graph, Node
 from clnn.graph.passes.dead import remove_dead
-from clnn.ops._base import Array
+from clnn.ops.spec import Array
 from clnn.options import Options
 from clnn.verification.compare import Difference, difference
 from clnn.verification.reference import reference_values

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from clnn.graph.ir import Graph
-from clnn.ops._base import Array
+from clnn.ops.spec import Array
 
 
 class Input(Protocol):

@@ -9,8 +9,8 @@ from typing import Any
 
 from clnn.api import compile_model, load_graph
 from clnn.graph.ir import Graph
-from clnn.importers.onnx_outputs import with_all_outputs
-from clnn.ops._base import Array
+from clnn.importers.onnx.outputs import with_all_outputs
+from clnn.ops.spec import Array
 from clnn.options import Options
 from clnn.verification.compare import Difference, difference
 from clnn.verification.onnxruntime import OnnxRuntime

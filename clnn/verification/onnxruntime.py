@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from clnn.errors import MissingPackageError, ModelError
-from clnn.ops._base import Array
+from clnn.ops.spec import Array
 
 
 class OnnxRuntime:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from clnn.graph.ir import Graph, Node
-from clnn.ops._base import Array
+from clnn.ops.spec import Array
 from clnn.types import TensorType
 
 

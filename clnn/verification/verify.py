@@ -14,7 +14,7 @@ from clnn.api import calibrate, compile_model, load_graph
 from clnn.errors import SettingError
 from clnn.graph.ir import Graph
 from clnn.graph.passes import optimise
-from clnn.ops._base import Array
+from clnn.ops.spec import Array
 from clnn.options import Options
 from clnn.verification.bisect import bisect_graph
 from clnn.verification.compare import Difference, difference
@@ -25,7 +25,7 @@ from clnn.verification.reference import reference_values
 from clnn.verification.report import Bisection, Layer, VerifyReport
 
 if TYPE_CHECKING:
-    from clnn.runtime.session import Session
+    from clnn.runtime.run.session import Session
 
 # Of a whole network, by Options.dtype.
 TOLERANCES = {"f32": 1e-4, "tf32": 1e-2, "f16": 2e-2, "bf16": 1e-1, "int8": 2e-1}

@@ -27,7 +27,7 @@ rounded: kind "tf32" with operands that are floats of any precision; they are ro
 from math import gcd
 from types import SimpleNamespace
 
-from clnn.ops._mma import BYTES
+from clnn.ops.shared.tensor_cores import BYTES
 
 TYPES = {"f16": "ushort", "bf16": "ushort", "tf32": "float", "s8": "char"}
 

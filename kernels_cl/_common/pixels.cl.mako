@@ -12,7 +12,7 @@ stored(mode, t, m, name)    condition that the tile stores pixel m; t.exact: it 
 t: Tiles of one image (clnn/ops/_tiles.py)
 </%doc>
 <%!
-from clnn.ops._tiles import Tiles
+from clnn.ops.conv.tiles import Tiles
 %>
 <%def name="begin(mode, tile, t)">\
 % if mode == "row":

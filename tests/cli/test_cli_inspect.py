@@ -7,7 +7,7 @@ import pytest
 from clnn.cli import inspect as command
 from clnn.cli.inspect import layout_text
 from clnn.layout import TensorLayout
-from clnn.runtime import device as devices
+from clnn.runtime.device import device as devices
 
 
 def test_operators_of_a_model_that_runs(clnn, files):

@@ -15,8 +15,8 @@ import pytest
 
 import clnn as library
 from clnn.cli import _measure
-from clnn.runtime import peak
-from clnn.runtime.device import select
+from clnn.runtime.device.device import select
+from clnn.runtime.measure import peak
 
 FAST = ("--runs", 4, "--warmup", 1)
 

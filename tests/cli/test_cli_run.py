@@ -10,7 +10,7 @@ from PIL import Image
 from clnn.cli import _common
 from clnn.cli import _image as image
 from clnn.errors import SettingError
-from clnn.importers.onnx_info import ValueInfo
+from clnn.importers.onnx.info import ValueInfo
 
 
 def picture(path, width=5, height=4, mode="RGB"):

@@ -5,7 +5,7 @@ import shlex
 import numpy as np
 import pytest
 
-from clnn.ops import _conv_kernels
+from clnn.ops.conv import direct as _conv_kernels
 
 
 @pytest.mark.parametrize("against", ["onnxruntime", "reference"])

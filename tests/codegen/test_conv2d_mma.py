@@ -8,8 +8,8 @@ from mma_conv_cases import TEMPLATE, ConvCase, check
 from clnn.codegen.render import render
 from clnn.errors import TemplateError
 from clnn.layout import TensorLayout, channels_last
-from clnn.ops._mma import MmaTile, mma_conv_params
-from clnn.ops._window import Window
+from clnn.ops.shared.tensor_cores import MmaTile, mma_conv_params
+from clnn.ops.shared.window import Window
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 

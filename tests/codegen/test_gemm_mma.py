@@ -13,8 +13,8 @@ from mma_cases import BIAS, TEMPLATE, Case, check
 
 from clnn.codegen.render import render
 from clnn.errors import TemplateError
-from clnn.ops._functions import Step
-from clnn.ops._mma import MmaProduct, MmaTile, mma_params
+from clnn.ops.shared.functions import Step
+from clnn.ops.shared.tensor_cores import MmaProduct, MmaTile, mma_params
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 

@@ -54,20 +54,24 @@ def test_load_of_broadcast_spreads_one_element():
 
 def test_a_missing_parameter_is_named():
     with pytest.raises(TemplateError, match=r"'\w+' is not defined"):
-        render("border_fill.cl.mako", {"ctype": "float"})
+        render("movement/border_fill.cl.mako", {"ctype": "float"})
 
 
 def test_source_is_a_function_of_template_and_parameters():
     params = {"name": "border_fill", "ctype": "float", "fill": 0.0, "wg": (1,), "lines": 4, "outer": (4,),
               "low": (1,), "high": (3,), "pitches": (8,), "front": 1, "real": 6, "back": 1}  # fmt: skip
-    one, two = render("border_fill.cl.mako", params), render("border_fill.cl.mako", dict(params))
+    one, two = (
+        render("movement/border_fill.cl.mako", params),
+        render("movement/border_fill.cl.mako", dict(params)),
+    )
     assert one == two and "#line" not in one
 
 
 def test_kernel_path_comes_first(tmp_path, monkeypatch):
-    (tmp_path / "border_fill.cl.mako").write_text("// mine ${name}\n")
+    (tmp_path / "movement").mkdir()
+    (tmp_path / "movement" / "border_fill.cl.mako").write_text("// mine ${name}\n")
     monkeypatch.setenv("CLNN_KERNEL_PATH", str(tmp_path))
-    assert render("border_fill.cl.mako", {"name": "x"}) == "// mine x\n"
+    assert render("movement/border_fill.cl.mako", {"name": "x"}) == "// mine x\n"
 
 
 def test_folders_exist():

@@ -12,14 +12,14 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 if __name__ == "__main__":
-    sys.path[:0] = [str(HERE.parent.parent), str(HERE.parent)]
+    sys.path[:0] = [str(HERE.parent.parent), str(HERE.parent / "support")]
 
 from small_graphs import GRAPHS
 
 from clnn.codegen.render import render
 from clnn.graph.ir import Node
 from clnn.graph.passes import optimise
-from clnn.ops._base import Problem, Target, Variant
+from clnn.ops.spec import Problem, Target, Variant
 from clnn.plan.schedule import Plan, PlannedLaunch, first_variant, make_plan
 
 KERNELS = HERE / "kernels.txt"

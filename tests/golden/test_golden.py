@@ -29,9 +29,7 @@ def test_the_kernels_cover_the_templates():
 
 def test_equal_runs_make_equal_text():
     code = "from sources import digests; print(sorted(digests().items()))"
-    paths = (
-        f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'tests'), str(ROOT / 'tests/golden')]}"
-    )
+    paths = f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'tests' / 'support'), str(ROOT / 'tests/golden')]}"
     seeds = [{"PYTHONHASHSEED": seed} for seed in ("1", "2")]
     texts = {
         subprocess.run([sys.executable, "-c", f"{paths}; {code}"], env=env, capture_output=True,

@@ -7,8 +7,8 @@ import pytest
 
 from clnn.graph.ir import Graph, Node, check
 from clnn.graph.passes import optimise
-from clnn.ops._functions import Step
-from clnn.ops.eltwise import Eltwise
+from clnn.ops.elementwise.eltwise import Eltwise
+from clnn.ops.shared.functions import Step
 from clnn.types import TensorType
 
 GATES = {

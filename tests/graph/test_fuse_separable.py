@@ -9,11 +9,11 @@ import pytest
 
 from clnn.graph.ir import Graph, Node, check
 from clnn.graph.passes import optimise
-from clnn.ops._functions import Step
-from clnn.ops._window import Window
-from clnn.ops.conv2d import Conv2d
-from clnn.ops.eltwise import Eltwise
-from clnn.ops.separable import Separable
+from clnn.ops.conv.separable import Separable
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.elementwise.eltwise import Eltwise
+from clnn.ops.shared.functions import Step
+from clnn.ops.shared.window import Window
 from clnn.types import TensorType
 
 SAME = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))

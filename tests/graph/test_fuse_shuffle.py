@@ -8,8 +8,8 @@ from small_graphs import Builder
 
 import clnn
 from clnn.graph.passes import optimise
-from clnn.ops._base import Target
-from clnn.ops.views import Concat, Reshape, Transpose
+from clnn.ops.movement.views import Concat, Reshape, Transpose
+from clnn.ops.spec import Target
 from clnn.plan.schedule import make_plan
 
 

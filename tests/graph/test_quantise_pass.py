@@ -15,15 +15,15 @@ from clnn.api import prepare
 from clnn.errors import SettingError
 from clnn.graph.passes import optimise
 from clnn.graph.passes.quantise import observed, quantise
-from clnn.ops._functions import Step
-from clnn.ops._window import Window
-from clnn.ops.conv2d import Conv2d
-from clnn.ops.eltwise import Eltwise
-from clnn.ops.gemm import Gemm
-from clnn.ops.pool import Pool
-from clnn.ops.reduce import Reduce
-from clnn.ops.softmax import Softmax
-from clnn.ops.views import Concat, Reshape
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.elementwise.eltwise import Eltwise
+from clnn.ops.gemm.spec import Gemm
+from clnn.ops.movement.views import Concat, Reshape
+from clnn.ops.pool.spec import Pool
+from clnn.ops.rows.reduce import Reduce
+from clnn.ops.rows.softmax import Softmax
+from clnn.ops.shared.functions import Step
+from clnn.ops.shared.window import Window
 from clnn.verification.reference import reference_values
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
@@ -247,7 +247,7 @@ def test_a_range_of_zero_and_a_tiny_one():
 
 
 def test_tuning_measures_problems_in_bytes():
-    from clnn.ops._base import Target
+    from clnn.ops.spec import Target
     from clnn.plan.schedule import make_plan
     from clnn.tune.task import tasks_of
 

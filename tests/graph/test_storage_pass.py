@@ -12,13 +12,13 @@ import clnn
 from clnn.api import prepare
 from clnn.errors import SettingError
 from clnn.graph.passes.store import store_as
-from clnn.ops._base import Target
-from clnn.ops._functions import Step
-from clnn.ops.eltwise import Eltwise
-from clnn.ops.lrn import Lrn
-from clnn.ops.views import Reshape
+from clnn.ops.elementwise.eltwise import Eltwise
+from clnn.ops.movement.views import Reshape
+from clnn.ops.rows.lrn import Lrn
+from clnn.ops.shared.functions import Step
+from clnn.ops.spec import Target
 from clnn.plan.schedule import make_plan
-from clnn.runtime.profile import work_of
+from clnn.runtime.run.profile import work_of
 from clnn.types import STORAGE, STORED_BF16, STORED_F16
 from clnn.verification.reference import reference_values
 
@@ -137,7 +137,7 @@ def test_an_unknown_dtype_is_named():
 
 
 def test_tuning_measures_16_bit_problems():
-    from clnn.ops._base import Target
+    from clnn.ops.spec import Target
     from clnn.plan.schedule import make_plan
     from clnn.tune.task import tasks_of
 

@@ -26,8 +26,8 @@ from onnx_models import BOOL, conv, ints, model, relu, tensor, value
 
 from clnn.errors import ClnnError
 from clnn.graph.passes import optimise
-from clnn.importers.onnx import import_onnx
-from clnn.ops._base import Target
+from clnn.importers.onnx.importer import import_onnx
+from clnn.ops.spec import Target
 from clnn.plan.schedule import make_plan
 
 SECONDS = 5

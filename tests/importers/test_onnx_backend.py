@@ -10,9 +10,9 @@ from onnx.backend.base import Backend as OnnxBackend
 from onnx.backend.base import BackendRep
 from onnx_models import INT64, model, relu, value
 
-import clnn.importers.onnx
+import clnn.importers.onnx.importer
 from clnn.errors import InputNameError, ModelError, UnsupportedOpError
-from clnn.importers.onnx_backend import Backend, device_name
+from clnn.importers.onnx.backend import Backend, device_name
 
 X = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
 
@@ -23,10 +23,10 @@ def _on_device(device, monkeypatch):
 
 
 def test_backend_is_found_under_the_importer_s_name():
-    assert clnn.importers.onnx.Backend is Backend
+    assert clnn.importers.onnx.importer.Backend is Backend
     assert issubclass(Backend, OnnxBackend)
     with pytest.raises(AttributeError, match="no attribute 'Frontend'"):
-        _ = clnn.importers.onnx.Frontend
+        _ = clnn.importers.onnx.importer.Frontend
 
 
 def test_prepared_model_runs_for_every_form_of_inputs():
@@ -80,7 +80,7 @@ def test_refusals_are_clnn_s():
 def test_devices_by_onnx_s_names(device):
     assert Backend.supports_device("CPU")
     assert device_name("CPU") == device
-    from clnn.runtime.device import discover
+    from clnn.runtime.device.device import discover
 
     gpus = [d for d in discover() if d.type == "gpu" and d.usable]
     assert Backend.supports_device("CUDA") == bool(gpus)

@@ -8,7 +8,7 @@ from onnx import TensorProto
 from onnx import helper as make
 from onnx_models import BOOL, FLOAT, ints, model, run, tensor, value
 
-from clnn.importers.onnx import import_onnx
+from clnn.importers.onnx.importer import import_onnx
 
 X = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
 

@@ -14,7 +14,7 @@ from onnx import helper as make
 from onnx_models import model, run, value
 
 from clnn.errors import ModelError
-from clnn.importers.onnx import import_onnx
+from clnn.importers.onnx.importer import import_onnx
 
 WEIGHTS = np.arange(12, dtype=np.float32).reshape(3, 4)
 SECRET = np.full(12, 42, np.float32).tobytes()

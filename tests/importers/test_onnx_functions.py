@@ -9,8 +9,8 @@ from onnx import helper as make
 from onnx_models import BOOL, FLOAT, model, run, tensor, value
 
 from clnn.errors import ModelError, UnsupportedOpError
-from clnn.importers.onnx import import_onnx
-from clnn.ops._registry import onnx_importers
+from clnn.importers.onnx.importer import import_onnx
+from clnn.ops.onnx_registry import onnx_importers
 
 X = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
 
@@ -90,7 +90,7 @@ def test_function_that_calls_itself_is_refused():
 
 def test_functions_that_grow_without_bound_are_refused(monkeypatch):
     """Each calls the next one four times: 4**15 nodes out of a file of some kilobytes."""
-    monkeypatch.setattr("clnn.importers.onnx_limits.MAX_NODES", 2000)
+    monkeypatch.setattr("clnn.importers.onnx.limits.MAX_NODES", 2000)
     functions = []
     for level in range(15):
         inner = "Neg" if level == 0 else f"F{level - 1}"
@@ -120,7 +120,7 @@ def test_operator_runs_by_its_onnx_definition(monkeypatch):
     """Swish, where clnn has no op of its own for it: ONNX defines it by Sigmoid and Mul."""
     known = onnx_importers()
     monkeypatch.setattr(
-        "clnn.importers.onnx.find_importer",
+        "clnn.importers.onnx.importer.find_importer",
         lambda call: known[call.op_type] if call.op_type != "Swish" else None,
     )
     node = make.make_node("Swish", ["x"], ["y"], name="swish", alpha=2.0)

@@ -9,8 +9,8 @@ import pytest
 from onnx_models import model, relu, value
 
 from clnn.errors import ModelError
-from clnn.importers.onnx import import_onnx
-from clnn.importers.onnx_load import load_model
+from clnn.importers.onnx.importer import import_onnx
+from clnn.importers.onnx.load import load_model
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from onnx_corpus import CORPUS
 from onnx_models import model, relu, value
 
 from clnn.errors import ClnnError, ShapeError
-from clnn.importers.onnx import import_onnx
+from clnn.importers.onnx.importer import import_onnx
 
 MEMORY = 400 * 2**20
 

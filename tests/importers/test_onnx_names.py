@@ -9,7 +9,7 @@ from onnx import helper as make
 from onnx_models import ints, model, run, tensor, value
 
 from clnn.errors import UnsupportedOpError
-from clnn.importers.onnx import import_onnx
+from clnn.importers.onnx.importer import import_onnx
 
 X = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
 
@@ -53,7 +53,7 @@ def test_one_value_may_be_read_twice_and_be_two_outputs():
 def test_words_of_the_model_never_reach_kernel_source():
     from clnn.codegen.render import render
     from clnn.graph.passes import optimise
-    from clnn.ops._base import Target
+    from clnn.ops.spec import Target
     from clnn.plan.schedule import make_plan
 
     evil = '"; } kernel void EVIL(global int *p) { *p = 1; } /* ${EVIL} <%EVIL%> \n#define EVIL'

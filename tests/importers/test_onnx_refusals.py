@@ -9,7 +9,7 @@ from onnx import helper as make
 from onnx_models import INT64, conv, ints, model, relu, run, tensor, value
 
 from clnn.errors import DTypeError, ModelError, ShapeError, UnsupportedOpError
-from clnn.importers.onnx import import_onnx
+from clnn.importers.onnx.importer import import_onnx
 
 X = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
 
@@ -66,9 +66,9 @@ def test_very_many_unsupported_nodes_stay_readable():
 
 
 def test_form_from_a_newer_operator_set_than_clnn_knows_is_refused(monkeypatch):
-    monkeypatch.setattr("clnn.importers.onnx_nodes.NEWEST_OPSET", 5)
-    monkeypatch.setattr("clnn.importers.onnx_report.NEWEST_OPSET", 5)
-    from clnn.importers import onnx_nodes
+    monkeypatch.setattr("clnn.importers.onnx.nodes.NEWEST_OPSET", 5)
+    monkeypatch.setattr("clnn.importers.onnx.report.NEWEST_OPSET", 5)
+    from clnn.importers.onnx import nodes as onnx_nodes
 
     onnx_nodes._known.cache_clear()
     with pytest.raises(

@@ -9,7 +9,7 @@ from onnx import helper as make
 from onnx_models import model, tensor, value
 
 from clnn.errors import ModelError, ShapeError, UnsupportedOpError
-from clnn.importers.onnx import import_onnx
+from clnn.importers.onnx.importer import import_onnx
 
 
 def two_inputs(left, right):

@@ -12,8 +12,8 @@ from onnx import helper as make
 from onnx_models import model, run, tensor, value
 
 from clnn.graph.mapped import forget, mapped_files
-from clnn.importers.onnx import import_onnx
-from clnn.importers.onnx_wire import separate
+from clnn.importers.onnx.importer import import_onnx
+from clnn.importers.onnx.wire import separate
 
 LARGE = np.random.default_rng(0).integers(-99, 99, (40, 50)).astype(np.float32)
 OTHER = np.arange(2000, dtype=np.float32).reshape(40, 50)

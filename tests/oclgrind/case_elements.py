@@ -8,13 +8,13 @@ import numpy as np
 from harness import normal, rng
 from table import NHWC, add, steps_of
 
-from clnn.ops._functions import Step
-from clnn.ops.cast import Cast
-from clnn.ops.eltwise import Eltwise
-from clnn.ops.gather import Gather, GatherElements, GatherND
-from clnn.ops.logic import RULES, Logic
-from clnn.ops.pad import Pad
-from clnn.ops.views import Concat, Copy, Expand, Reshape, Slice, Transpose
+from clnn.ops.elementwise.cast import Cast
+from clnn.ops.elementwise.eltwise import Eltwise
+from clnn.ops.elementwise.logic import RULES, Logic
+from clnn.ops.movement.gather import Gather, GatherElements, GatherND
+from clnn.ops.movement.pad import Pad
+from clnn.ops.movement.views import Concat, Copy, Expand, Reshape, Slice, Transpose
+from clnn.ops.shared.functions import Step
 from clnn.types import dtype_of
 
 CPU = ("cpu",)  # the short form takes functions on one target: their text depends on vectors only

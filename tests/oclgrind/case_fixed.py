@@ -10,8 +10,8 @@ from table import add
 
 from clnn.arith._base import Arithmetic
 from clnn.arith.mli import MliAffine, MliFixed
-from clnn.ops._window import Window
-from clnn.ops.conv2d import Conv2d
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.shared.window import Window
 
 SAME3 = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
 SCALES = {"in_scale": 24494, "in_frac": 21, "out_scale": 20291, "out_frac": 16, "zero_in": -43}

@@ -12,10 +12,10 @@ from table import MODES, put
 
 from clnn.graph.ir import Graph
 from clnn.graph.passes import optimise
-from clnn.ops.views import Concat, Slice, slice_of
+from clnn.ops.movement.views import Concat, Slice, slice_of
 from clnn.options import Options
-from clnn.runtime.device import select
-from clnn.runtime.session import Session
+from clnn.runtime.device.device import select
+from clnn.runtime.run.session import Session
 from clnn.verification.reference import reference_values
 
 

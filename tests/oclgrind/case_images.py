@@ -10,14 +10,14 @@ import numpy as np
 from harness import normal, rng
 from table import NHWC, add, orders_of, steps_of
 
-from clnn.ops._functions import Step
-from clnn.ops._taps import Sampling
-from clnn.ops._window import Window
-from clnn.ops.conv2d import Conv2d
-from clnn.ops.conv_transpose import ConvTranspose
-from clnn.ops.pool import Pool
-from clnn.ops.resize import Resize
-from clnn.ops.separable import Separable
+from clnn.ops.conv.separable import Separable
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.conv.transpose import ConvTranspose
+from clnn.ops.pool.spec import Pool
+from clnn.ops.resize.sampling import Sampling
+from clnn.ops.resize.spec import Resize
+from clnn.ops.shared.functions import Step
+from clnn.ops.shared.window import Window
 
 
 def window(

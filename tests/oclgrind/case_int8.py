@@ -13,13 +13,13 @@ from simulator import DEVICE
 from table import put
 
 from clnn.graph.ir import Graph
-from clnn.ops._functions import Step
-from clnn.ops._window import Window
-from clnn.ops.conv2d import Conv2d
-from clnn.ops.eltwise import Eltwise
-from clnn.ops.pool import Pool
-from clnn.ops.reduce import Reduce
-from clnn.runtime import merged, session, settle, state
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.elementwise.eltwise import Eltwise
+from clnn.ops.pool.spec import Pool
+from clnn.ops.rows.reduce import Reduce
+from clnn.ops.shared.functions import Step
+from clnn.ops.shared.window import Window
+from clnn.runtime.run import merged, session, settle, state
 
 NHWC = (0, 2, 3, 1)
 SAME3 = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))

@@ -10,8 +10,8 @@ import numpy as np
 from harness import normal
 from table import add
 
-from clnn.ops._functions import Step
-from clnn.ops.gemm import Gemm
+from clnn.ops.gemm.spec import Gemm
+from clnn.ops.shared.functions import Step
 
 
 def multiply(

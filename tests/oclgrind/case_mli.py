@@ -27,12 +27,12 @@ from clnn.arith.mli_rows import (
     SoftmaxScale,
 )
 from clnn.arith.mli_tables import SIGMOID, TANH, activation
-from clnn.ops._window import Window
-from clnn.ops.conv2d import Conv2d
-from clnn.ops.conv_transpose import ConvTranspose
-from clnn.ops.fixed_map import FixedMap
-from clnn.ops.mli_argmax import MliTopK
-from clnn.ops.pool import Pool
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.conv.transpose import ConvTranspose
+from clnn.ops.elementwise.fixed_map import FixedMap
+from clnn.ops.pool.spec import Pool
+from clnn.ops.rows.mli_argmax import MliTopK
+from clnn.ops.shared.window import Window
 
 FX8, FX16 = Quant(8, 5), Quant(16, 11)
 SA8 = Quant(8, 20, 24590, -42, True)

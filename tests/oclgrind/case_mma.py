@@ -17,9 +17,9 @@ from simulator import DEVICE
 from table import put
 
 from clnn.codegen import render as room
-from clnn.ops._functions import Step
-from clnn.ops._mma import MmaTile
-from clnn.ops._window import Window
+from clnn.ops.shared.functions import Step
+from clnn.ops.shared.tensor_cores import MmaTile
+from clnn.ops.shared.window import Window
 
 KINDS = {"f16": 16, "bf16": 16, "tf32": 8, "s8": 32}  # bk
 

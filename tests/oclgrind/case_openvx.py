@@ -16,11 +16,11 @@ from clnn.arith.openvx_device import (
     VxSum,
     VxTable,
 )
-from clnn.ops._window import Window
-from clnn.ops.conv2d import Conv2d
-from clnn.ops.fixed_map import FixedMap
-from clnn.ops.openvx_norm import OpenVxNorm
-from clnn.ops.openvx_softmax import OpenVxSoftmax
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.elementwise.fixed_map import FixedMap
+from clnn.ops.rows.openvx_norm import OpenVxNorm
+from clnn.ops.rows.openvx_softmax import OpenVxSoftmax
+from clnn.ops.shared.window import Window
 from clnn.types import I16, U8
 
 CPU = ("cpu",)

@@ -8,14 +8,14 @@ import numpy as np
 from harness import normal, rng
 from table import NHWC, add
 
-from clnn.ops._functions import Step
-from clnn.ops.arg import ArgExtreme, Hardmax
-from clnn.ops.cumsum import CumSum
-from clnn.ops.lrn import Lrn
-from clnn.ops.norm import Normalise
-from clnn.ops.reduce import FOLDS, Reduce
-from clnn.ops.softmax import Softmax
-from clnn.ops.topk import TopK
+from clnn.ops.rows.arg import ArgExtreme, Hardmax
+from clnn.ops.rows.cumsum import CumSum
+from clnn.ops.rows.lrn import Lrn
+from clnn.ops.rows.norm import Normalise
+from clnn.ops.rows.reduce import FOLDS, Reduce
+from clnn.ops.rows.softmax import Softmax
+from clnn.ops.rows.topk import TopK
+from clnn.ops.shared.functions import Step
 
 SCALED = (Step("mul", operand=1),)
 GEOMETRIES = {  # shape, axes, memory order: how vectors and work-items lie on rows

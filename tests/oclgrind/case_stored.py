@@ -14,23 +14,24 @@ from quantised import check_graph, convolution
 from simulator import DEVICE
 from table import add, orders_of, put
 
-from clnn.ops import _conv_mma, _gemm_mma
-from clnn.ops._base import OpSpec, Target
-from clnn.ops._functions import Step
-from clnn.ops._mma import MmaTile
-from clnn.ops._taps import Sampling
-from clnn.ops._window import Window
-from clnn.ops.conv2d import Conv2d
-from clnn.ops.eltwise import Eltwise
-from clnn.ops.gather import Gather
-from clnn.ops.gemm import Gemm
-from clnn.ops.pool import Pool
-from clnn.ops.reduce import Reduce
-from clnn.ops.resize import Resize
-from clnn.ops.softmax import Softmax
-from clnn.ops.storage import Convert
+from clnn.ops.conv import mma as _conv_mma
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.elementwise.eltwise import Eltwise
+from clnn.ops.elementwise.storage import Convert
+from clnn.ops.gemm import mma as _gemm_mma
+from clnn.ops.gemm.spec import Gemm
+from clnn.ops.movement.gather import Gather
+from clnn.ops.pool.spec import Pool
+from clnn.ops.resize.sampling import Sampling
+from clnn.ops.resize.spec import Resize
+from clnn.ops.rows.reduce import Reduce
+from clnn.ops.rows.softmax import Softmax
+from clnn.ops.shared.functions import Step
+from clnn.ops.shared.tensor_cores import MmaTile
+from clnn.ops.shared.window import Window
+from clnn.ops.spec import OpSpec, Target
 from clnn.plan.layouts import Hints
-from clnn.runtime import session
+from clnn.runtime.run import session
 
 CPU, GPU = ("cpu",), ("gpu",)
 RESIDUAL = (Step("add", operand=3), Step("relu"))

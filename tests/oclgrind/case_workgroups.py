@@ -11,20 +11,18 @@ from harness import check_op, normal
 from simulator import DEVICE
 from table import orders_of, put
 
-from clnn.ops import (
-    _conv_depthwise,
-    _conv_groups,
-    _gemm_groups,
-    _separable_groups,
-    _winograd_groups,
-)
-from clnn.ops._base import OpSpec
-from clnn.ops._functions import Step
-from clnn.ops._groups import GroupTile, Split
-from clnn.ops._window import Window
-from clnn.ops.conv2d import Conv2d
-from clnn.ops.gemm import Gemm
-from clnn.ops.separable import Separable
+from clnn.ops.conv import depthwise as _conv_depthwise
+from clnn.ops.conv import separable_workgroup as _separable_groups
+from clnn.ops.conv import winograd_gpu as _winograd_groups
+from clnn.ops.conv import workgroup as _conv_groups
+from clnn.ops.conv.separable import Separable
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.gemm import workgroup as _gemm_groups
+from clnn.ops.gemm.spec import Gemm
+from clnn.ops.shared.functions import Step
+from clnn.ops.shared.window import Window
+from clnn.ops.shared.workgroup_tiles import GroupTile, Split
+from clnn.ops.spec import OpSpec
 
 TWO, ONE = GroupTile(8, 8, 2, 2, 8, 2, 4), GroupTile(8, 16, 4, 4, 8, 1, 0)
 FLAT = GroupTile(16, 8, 1, 1, 8, 1, 4)

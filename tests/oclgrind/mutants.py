@@ -43,26 +43,26 @@ SHARED = '    shared_[${at("member")}] = ${name};\n'
 
 MUTANTS = (
     Mutant(
-        "write_past_the_end", "border_fill.cl.mako",
+        "write_past_the_end", "movement/border_fill.cl.mako",
         "i < ${front + real + back}; ++i", "i <= ${front + real + back}; ++i",
         "conv_border", "cpu", "optimised", ("Invalid write",),
     ),
     Mutant(
-        "read_before_the_buffer", "conv2d_direct.cl.mako",
+        "read_before_the_buffer", "conv/direct.cl.mako",
         "image + (top * ${sy} - ${pad_y})", "image + (top * ${sy} - ${pad_y + 1})",
         "conv_border", "cpu", "optimised", ("Invalid read",),
     ),
     Mutant(
-        "no_bounds_check", "conv2d_reference.cl.mako",
+        "no_bounds_check", "conv/reference.cl.mako",
         "    if (k >= ${n_ * oc_ * oh * ow}) return;\n", "",
         "conv_any_order", "gpu", "optimised", ("Invalid write",),
     ),
     Mutant(
-        "two_items_write_one_element", "copy_flat.cl.mako", "to = d;", "to = d / 2;",
+        "two_items_write_one_element", "movement/copy_flat.cl.mako", "to = d;", "to = d / 2;",
         "reshape_flat", "cpu", "optimised", ("Write-write data race",),
     ),
     Mutant(
-        "two_items_write_the_same_value", "gemm_tiled.cl.mako",
+        "two_items_write_the_same_value", "gemm/tiled.cl.mako",
         "        if (m0 + r < first) continue;", "",
         "gemm_uneven", "cpu", "unoptimised", ("Write-write data race",),
     ),
@@ -72,31 +72,31 @@ MUTANTS = (
         "reduce_along", "gpu", "unoptimised", ("Read-write data race",),
     ),
     Mutant(
-        "no_barrier_before_sums", "gemm_tiled.cl.mako", BARRIER, "",
+        "no_barrier_before_sums", "gemm/tiled.cl.mako", BARRIER, "",
         "gemm_parts", "gpu", "unoptimised", ("Read-write data race",),
     ),
     Mutant(
-        "barrier_in_a_branch", "gemm_tiled.cl.mako", BARRIER, "    if (live)\n" + BARRIER,
+        "barrier_in_a_branch", "gemm/tiled.cl.mako", BARRIER, "    if (live)\n" + BARRIER,
         "gemm_parts", "gpu", "optimised", ("Work-group divergence",),
     ),
     Mutant(
-        "read_of_rows_beyond_the_last", "gemm_workgroup.cl.mako",
+        "read_of_rows_beyond_the_last", "gemm/workgroup.cl.mako",
         'return f"min({name}_o{i}, {ends.extent - 1})" if', 'return f"{name}_o{i}" if',
         "group_direct_small", "gpu", "optimised", ("Invalid read",),
     ),
     Mutant(
-        "tiles_reach_beyond_the_border", "winograd_input.cl.mako",
+        "tiles_reach_beyond_the_border", "conv/winograd_input.cl.mako",
         'return f"min({first}, {reach[axis]})" if last > reach[axis] else first', "return first",
         "group_winograd_four", "gpu", "optimised", ("Invalid read",),
     ),
     Mutant(
-        "no_barrier_between_fused_slices", "winograd_fused.cl.mako",
+        "no_barrier_between_fused_slices", "conv/winograd_fused.cl.mako",
         "        ${wk.multiply(t, fetches, 0)}\n        barrier(CLK_LOCAL_MEM_FENCE);\n",
         "        ${wk.multiply(t, fetches, 0)}\n",
         "group_winograd_fused", "gpu", "unoptimised", ("Read-write data race",),
     ),
     Mutant(
-        "tiles_store_beyond_the_image", "winograd_output.cl.mako",
+        "tiles_store_beyond_the_image", "conv/winograd_output.cl.mako",
         "% if inside(y, x):\n    if (${inside(y, x)})\n% endif\n", "",
         "group_winograd", "gpu", "optimised",
         ("Invalid write", "Write-write data race", "border was changed"),
@@ -108,17 +108,17 @@ MUTANTS = (
         "group_packed", "gpu", "unoptimised", ("Write-write data race",),
     ),
     Mutant(
-        "uninitialised_accumulator", "conv2d_reference.cl.mako",
+        "uninitialised_accumulator", "conv/reference.cl.mako",
         "v = ${ar.start(arith, 1, rows, row)};", "v;",
         "conv_any_order", "cpu", "unoptimised", UNINITIALISED,
     ),
     Mutant(
-        "border_without_values", "border_fill.cl.mako",
+        "border_without_values", "movement/border_fill.cl.mako",
         "const int first = inside ? ${front}", "const int first = inside ? 0",
         "conv_border", "gpu", "unoptimised", UNINITIALISED,
     ),
     Mutant(
-        "write_to_the_border", "conv2d_reference.cl.mako",
+        "write_to_the_border", "conv/reference.cl.mako",
         f'    ${{store(1, value, "dst_base", f"dst_offset + {DST}", yt)}}\n',
         f'    ${{store(1, value, "dst_base", f"dst_offset + {DST}", yt)}}\n'
         f"    if (x == 0) dst_base[dst_offset + ${DST} - ${{dst.pitches[3]}}] = ${{value}};\n",

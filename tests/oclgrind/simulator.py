@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from clnn.ops._base import Target
+from clnn.ops.spec import Target
 
 DEVICE = "oclgrind"
 FEATURES = frozenset({"fp64"})
@@ -88,7 +88,8 @@ def install(fill: bool) -> Simulator:
     _skip_the_probe()
     _poison(fill)
     _keep_buffers()
-    from clnn.runtime import program, session
+    from clnn.runtime.build import program
+    from clnn.runtime.run import session
 
     session.target_of = lambda info: simulator.target
     # Sessions share one context, and so the programs that are built already.
@@ -105,8 +106,8 @@ def _build(device: Any, simulator: Simulator, plain: Callable[..., None], source
 
 def _skip_the_probe() -> None:
     """Describe the simulator as a probe would find it."""
-    from clnn.runtime import device
-    from clnn.runtime.probe import Capabilities, Capability
+    from clnn.runtime.device import device
+    from clnn.runtime.device.probe import Capabilities, Capability
 
     found = next(d for d in device.list_unprobed() if d.platform.lower() == DEVICE)
     yes = Capability(True)
@@ -129,7 +130,7 @@ def _poison(fill: bool) -> None:
 
 def _keep_buffers() -> None:
     """Never free device memory: Oclgrind takes what lies at a used address for uninitialised."""
-    from clnn.runtime import constants, state
+    from clnn.runtime.run import constants, state
 
     plain, kept = state.allocate, []
 
@@ -170,8 +171,8 @@ def _watched(lines: dict[str, set[int]]) -> Iterator[None]:
 def templates_below(folder: str | os.PathLike[str]) -> list[str]:
     """Return the templates of kernels, by their names within `folder`, helpers included."""
     root = Path(folder)
-    found = [*root.glob("*.cl.mako"), *root.glob("_common/*.cl.mako")]
-    return sorted(p.relative_to(root).as_posix() for p in found)
+    names = (p.relative_to(root).as_posix() for p in root.rglob("*.cl.mako"))
+    return sorted(name for name in names if not name.startswith(("_arith/", "_probe/")))
 
 
 def unused_lines(simulator: Simulator) -> dict[str, list[str]]:
@@ -182,7 +183,8 @@ def unused_lines(simulator: Simulator) -> dict[str, list[str]]:
     found = {}
     for name in templates_below(folders[0]):
         template = _lookup(folders).get_template(name)
-        possible, used = _mapped(template.code, simulator.lines.get(_module(name), set()))
+        ran = [simulator.lines.get(_module(uri), set()) for uri in (name, f"/{name}")]
+        possible, used = _mapped(template.code, set().union(*ran))
         text = template.source.splitlines()
         missed = sorted(n for n in possible - used if n and _prints(text[n - 1]))
         if missed:

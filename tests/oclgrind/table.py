@@ -13,8 +13,8 @@ import numpy as np
 from harness import check_op
 from simulator import DEVICE
 
-from clnn.ops._base import OpSpec
-from clnn.ops._functions import Step
+from clnn.ops.shared.functions import Step
+from clnn.ops.spec import OpSpec
 from clnn.types import TensorType, dtype_of
 
 BOTH = ("cpu", "gpu")

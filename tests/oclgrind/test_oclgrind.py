@@ -64,12 +64,12 @@ def test_planted_faults_are_found(mode, tmp_path):
 def test_a_template_without_a_case_is_named(tmp_path):
     kernels = shutil.copytree(gate.KERNELS, tmp_path / "kernels_cl")
     (kernels / "forgotten.cl.mako").write_text("__kernel void ${name}() {}\n")
-    names = [path.name for path in gate.KERNELS.glob("*.cl.mako")]
+    names = [p.relative_to(gate.KERNELS).as_posix() for p in gate.KERNELS.rglob("*.cl.mako")]
     result = gate.Result(
-        "optimised", 0, "", "", {"rendered": names, "unused": {"pad.cl.mako": ["3: x"]}}
+        "optimised", 0, "", "", {"rendered": names, "unused": {"movement/pad.cl.mako": ["3: x"]}}
     )
     found = gate.incomplete(result, kernels)
-    assert [text.split(":")[0] for text in found] == ["forgotten.cl.mako", "pad.cl.mako"]
+    assert [text.split(":")[0] for text in found] == ["forgotten.cl.mako", "movement/pad.cl.mako"]
 
 
 @pytest.mark.parametrize("jobs", [[{"case": "no_such_case", "target": "cpu"}]])

@@ -27,7 +27,7 @@ from onnx.backend.test.runner import Runner
 from clnn.errors import BuildError, UnsupportedOpError
 from clnn.graph.ir import Graph
 from clnn.graph.passes import optimise
-from clnn.importers.onnx import Backend, import_onnx
+from clnn.importers.onnx.importer import Backend, import_onnx
 from clnn.plan.schedule import make_plan
 from clnn.verification.reference import reference_values
 
@@ -193,10 +193,10 @@ def sample(listed: Mapping[str, str]) -> list[str]:
 
 def build_ahead(cases: Sequence[Case], device: str) -> None:
     """Build the kernels of many cases at once, into the program cache; errors come up later."""
-    from clnn.runtime.device import select
-    from clnn.runtime.program import Device
-    from clnn.runtime.session import target_of
-    from clnn.runtime.settle import sources_of
+    from clnn.runtime.build.program import Device
+    from clnn.runtime.device.device import select
+    from clnn.runtime.run.session import target_of
+    from clnn.runtime.run.settle import sources_of
 
     info = select(device)
     sources: dict[str, str] = {}

@@ -14,20 +14,20 @@ import clnn
 from clnn.api import prepare
 from clnn.graph.ir import Graph, Node, check
 from clnn.graph.passes import optimise
-from clnn.ops._base import OpSpec, Target
-from clnn.ops._functions import Step
-from clnn.ops._window import Window
-from clnn.ops.cast import Cast
-from clnn.ops.conv2d import Conv2d
-from clnn.ops.conv_transpose import ConvTranspose
-from clnn.ops.cumsum import CumSum
-from clnn.ops.eltwise import Eltwise
-from clnn.ops.lrn import Lrn
-from clnn.ops.pool import Pool
-from clnn.ops.reduce import Reduce
-from clnn.ops.resize import Resize
-from clnn.ops.separable import Separable
-from clnn.ops.views import Concat, Reshape, Slice, Transpose, slice_of
+from clnn.ops.conv.separable import Separable
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.conv.transpose import ConvTranspose
+from clnn.ops.elementwise.cast import Cast
+from clnn.ops.elementwise.eltwise import Eltwise
+from clnn.ops.movement.views import Concat, Reshape, Slice, Transpose, slice_of
+from clnn.ops.pool.spec import Pool
+from clnn.ops.resize.spec import Resize
+from clnn.ops.rows.cumsum import CumSum
+from clnn.ops.rows.lrn import Lrn
+from clnn.ops.rows.reduce import Reduce
+from clnn.ops.shared.functions import Step
+from clnn.ops.shared.window import Window
+from clnn.ops.spec import OpSpec, Target
 from clnn.plan import images
 from clnn.plan.images import FAR, MOST_PARTS, NEAR, Run, by_images, runs_of
 from clnn.plan.schedule import make_plan

@@ -7,12 +7,12 @@ import pytest
 
 from clnn.graph.ir import Graph, Node, check
 from clnn.graph.passes import optimise
-from clnn.ops._base import OpSpec, Target
-from clnn.ops._functions import Step
-from clnn.ops._window import Window
-from clnn.ops.conv2d import Conv2d
-from clnn.ops.eltwise import Eltwise
-from clnn.ops.views import Concat, Reshape, Slice, Transpose, slice_of
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.elementwise.eltwise import Eltwise
+from clnn.ops.movement.views import Concat, Reshape, Slice, Transpose, slice_of
+from clnn.ops.shared.functions import Step
+from clnn.ops.shared.window import Window
+from clnn.ops.spec import OpSpec, Target
 from clnn.plan.schedule import TensorArg, make_plan
 from clnn.types import TensorType
 

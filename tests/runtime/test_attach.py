@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from common import usable_devices
 
-from clnn.runtime import attach, device, icd, loader
-from clnn.runtime.vendors import Driver
+from clnn.runtime.device import device
+from clnn.runtime.drivers import attach, icd, loader
+from clnn.runtime.drivers.vendors import Driver
 
 BEGIN = (
-    "import json, os, numpy as np; from clnn.runtime.device import discover, open_context, select;"
-    " from clnn.runtime.loader import cl, mapped_files\n"
+    "import json, os, numpy as np; from clnn.runtime.device.device import discover, open_context, select;"
+    " from clnn.runtime.drivers.loader import cl, mapped_files\n"
     "def loaded(info): return any(info.driver.split('/')[-1] in f for f in mapped_files())\n"
     "def runs(info):\n"
     "    context, _ = open_context(info)\n"
@@ -84,7 +85,7 @@ def test_all_drivers_are_loaded_where_that_is_wished() -> None:
 def test_the_users_variables_stay_as_they_were() -> None:
     two()
     code = (
-        "from clnn.runtime.loader import setup; s = setup(); before = os.environ.get('OCL_ICD_VENDORS')\n"
+        "from clnn.runtime.drivers.loader import setup; s = setup(); before = os.environ.get('OCL_ICD_VENDORS')\n"
         "select(); print(json.dumps([before == os.environ.get('OCL_ICD_VENDORS')]))"
     )
     assert answer(code) == [True]
@@ -118,8 +119,8 @@ def test_a_first_driver_that_fails_leaves_the_others_usable(tmp_path: Path) -> N
     name = two()[0]
     (tmp_path / "libgone.so").write_text("no library", "utf-8")
     code = (
-        "from clnn.runtime import attach; from clnn.runtime.loader import setup\n"
-        "from clnn.runtime.vendors import Driver; from clnn.errors import DeviceError\n"
+        "from clnn.runtime import attach; from clnn.runtime.drivers.loader import setup\n"
+        "from clnn.runtime.drivers.vendors import Driver; from clnn.errors import DeviceError\n"
         f"bad = {str(tmp_path / 'libgone.so')!r}; real = attach._registered\n"
         "attach._registered = lambda name: Driver('b.icd', bad) if name == bad else real(name)\n"
         "try: attach.platforms_of(bad); told = ''\n"

@@ -15,9 +15,9 @@ from common import ROOT, usable_devices
 import clnn
 from clnn.errors import ModelError
 from clnn.graph.mapped import MappedFile, map_file, one_of_each, require_unchanged
-from clnn.importers.onnx import import_onnx
-from clnn.runtime import constants
-from clnn.runtime import device as device_module
+from clnn.importers.onnx.importer import import_onnx
+from clnn.runtime.device import device as device_module
+from clnn.runtime.run import constants
 
 WIDTH = 1 << 20
 LATER = 1_000_000  # ns, more than a file system's clock may lack
@@ -84,7 +84,8 @@ import os, sys
 sys.path[:0] = {path!r}
 import clnn
 from clnn.errors import ModelError
-from clnn.runtime import constants, device
+from clnn.runtime.run import constants
+from clnn.runtime.device import device
 def cut(at, name):
     real = getattr(at, name)
     def first(*args, **kwargs):

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from clnn.errors import DeviceError, NoDeviceError
-from clnn.runtime import device as module
-from clnn.runtime.device import DeviceInfo, discover, open_context, select
-from clnn.runtime.probe import CAPABILITY_NAMES, Capabilities, Capability
+from clnn.runtime.device import device as module
+from clnn.runtime.device.device import DeviceInfo, discover, open_context, select
+from clnn.runtime.device.probe import CAPABILITY_NAMES, Capabilities, Capability
 
 MULTIPLY_ADD = """
 #pragma OPENCL EXTENSION cl_khr_{extension} : enable
@@ -141,7 +141,7 @@ def test_build_option(version: str, option: str) -> None:
 
 
 def test_importing_the_room_touches_no_device() -> None:
-    code = "import sys, clnn.runtime.device; sys.exit('pyopencl' in sys.modules)"
+    code = "import sys, clnn.runtime.device.device; sys.exit('pyopencl' in sys.modules)"
     command = [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"]
     assert subprocess.run(command, check=False, timeout=120).returncode == 0
 
@@ -180,7 +180,7 @@ def test_a_device_that_is_gone(device: str) -> None:
 
 
 def run_multiply_add(info: DeviceInfo, kind: str, dtype: type) -> np.ndarray:
-    from clnn.runtime.loader import cl
+    from clnn.runtime.drivers.loader import cl
 
     context, _ = open_context(info)
     source = MULTIPLY_ADD.format(extension=kind, type={"fp16": "half", "fp64": "double"}[kind])
@@ -203,7 +203,7 @@ def test_floating_point_capabilities_hold(device: str, kind: str, dtype: type) -
         np.testing.assert_array_equal(run_multiply_add(info, kind, dtype), want)
     else:
         assert capability.reason
-        from clnn.runtime.loader import cl
+        from clnn.runtime.drivers.loader import cl
 
         with pytest.raises(cl.Error):
             run_multiply_add(info, kind, dtype)

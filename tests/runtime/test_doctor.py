@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from clnn.runtime import checks_opencl, checks_system, doctor, icd, loader
-from clnn.runtime.checks import FAIL, OK, WARN, Check
-from clnn.runtime.device import DeviceInfo
-from clnn.runtime.loader import Setup
+from clnn.runtime.device.device import DeviceInfo
+from clnn.runtime.doctor import checks_opencl, checks_system, doctor
+from clnn.runtime.doctor.checks import FAIL, OK, WARN, Check
+from clnn.runtime.drivers import icd, loader
+from clnn.runtime.drivers.loader import Setup
 
 MATHS = ctypes.util.find_library("m") or "libm.so.6"
 
@@ -97,7 +98,7 @@ def test_devices_without_a_device_says_why(tmp_path: Path) -> None:
 def test_the_error_of_select_says_why(tmp_path: Path) -> None:
     folder = vendors(tmp_path)
     before = (
-        "from clnn.runtime.device import select\nfrom clnn.errors import NoDeviceError\n"
+        "from clnn.runtime.device.device import select\nfrom clnn.errors import NoDeviceError\n"
         "try: select('auto')\nexcept NoDeviceError as err: print(err)"
     )
     _, out = clnn(tmp_path, "devices", before=before, OCL_ICD_VENDORS=folder)

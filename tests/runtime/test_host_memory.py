@@ -12,12 +12,13 @@ from small_graphs import GRAPHS
 import clnn
 from clnn.errors import OutOfDeviceMemoryError
 from clnn.options import Options
-from clnn.runtime import probe_child, state
-from clnn.runtime.device import open_context, select
-from clnn.runtime.loader import cl
-from clnn.runtime.probe import Capability
-from clnn.runtime.session import Session
-from clnn.runtime.state import ExecutionState
+from clnn.runtime.device import probe_child
+from clnn.runtime.device.device import open_context, select
+from clnn.runtime.device.probe import Capability
+from clnn.runtime.drivers.loader import cl
+from clnn.runtime.run import state
+from clnn.runtime.run.session import Session
+from clnn.runtime.run.state import ExecutionState
 
 
 @pytest.fixture

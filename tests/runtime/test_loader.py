@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from clnn.runtime import child, icd, loader, vendors, vetting
-from clnn.runtime.vendors import Driver
+from clnn.runtime.drivers import icd, loader, vendors, vetting
+from clnn.runtime.drivers.vendors import Driver
+from clnn.runtime.process import child
 
 SHOW_SETUP = (
-    "import json; from clnn.runtime.loader import setup; s = setup(); import os;"
+    "import json; from clnn.runtime.drivers.loader import setup; s = setup(); import os;"
     " print(json.dumps([s.override, str(s.folder), [str(a) for a in s.added],"
     " dict(s.excluded), os.environ.get('OCL_ICD_VENDORS', '')]))"
 )
@@ -68,7 +69,7 @@ def test_intels_runtime_is_registered_beside_the_others(tmp_path: Path) -> None:
 
 def test_load_gives_pyopencl_without_its_cache() -> None:
     done = python(
-        "from clnn.runtime.loader import cl, load; import pyopencl, warnings;"
+        "from clnn.runtime.drivers.loader import cl, load; import pyopencl, warnings;"
         " assert cl is load() is pyopencl and pyopencl._PYOPENCL_NO_CACHE;"
         " warnings.simplefilter('error', append=True);"
         " warnings.warn('noise', pyopencl.CompilerWarning)"
@@ -79,7 +80,7 @@ def test_load_gives_pyopencl_without_its_cache() -> None:
 def test_without_pyopencl_there_is_an_error_that_says_so() -> None:
     done = python(
         "sys.modules['pyopencl'] = None\nfrom clnn.errors import NoDeviceError\n"
-        "from clnn.runtime.loader import load\n"
+        "from clnn.runtime.drivers.loader import load\n"
         "try: load()\nexcept NoDeviceError as err: print(err)"
     )
     assert "pyopencl cannot be imported" in done.stdout
@@ -89,7 +90,7 @@ def test_without_pyopencl_there_is_an_error_that_says_so() -> None:
 def test_a_late_start_is_told_once_it_matters() -> None:
     if icd.intel_library() is None:
         pytest.skip("needs a driver that only clnn registers: pip install intel-opencl-rt")
-    use = "from clnn.runtime.device import list_unprobed; print(len(list_unprobed()))"
+    use = "from clnn.runtime.device.device import list_unprobed; print(len(list_unprobed()))"
     early = "import pyopencl;"
     listed = early + "\ntry: pyopencl.get_platforms()\nexcept pyopencl.Error: pass\n"
     assert "stay hidden" not in python(use).stderr
@@ -168,7 +169,7 @@ def boot_that_dies(monkeypatch: pytest.MonkeyPatch, when: str, how: str) -> None
     """Have each child end by `how` in the driver whose vendors folder holds the file `when`."""
     monkeypatch.setattr(child, "BOOT", (
         "import sys; sys.path[:] = sys.argv[1].split(chr(10)); import json, os, time;"
-        " import clnn.runtime.icd_child as c; from clnn.runtime.{} import main;"
+        " import clnn.runtime.drivers.icd_child as c; from clnn.runtime.{} import main;"
         f" bad = {when!r} in os.listdir(os.environ['OCL_ICD_VENDORS']);"
         f" c.devices = (lambda _: {how}) if bad else (lambda _: dict(names=[]));"
         " main(json.loads(sys.argv[2]))"

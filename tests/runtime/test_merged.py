@@ -14,8 +14,8 @@ from small_graphs import Builder
 
 import clnn
 from clnn.graph.ir import Graph
-from clnn.runtime.merged import MOST_CALLS, MOST_FUNCTIONS, launches_of
-from clnn.runtime.merged import _even as even
+from clnn.runtime.run.merged import MOST_CALLS, MOST_FUNCTIONS, launches_of
+from clnn.runtime.run.merged import _even as even
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 

@@ -9,9 +9,9 @@ import pyopencl as cl
 import pytest
 
 import clnn
-from clnn.runtime.device import select
-from clnn.runtime.pages import LARGE, SMALL, lent, pages
-from clnn.runtime.program import Device
+from clnn.runtime.build.program import Device
+from clnn.runtime.device.device import select
+from clnn.runtime.drivers.pages import LARGE, SMALL, lent, pages
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, LARGE, LARGE + 1])
@@ -39,7 +39,7 @@ def test_a_buffer_keeps_its_host_memory(device):
 def test_constants_that_outgrow_their_memory_are_moved(device, monkeypatch):
     from small_graphs import GRAPHS
 
-    import clnn.runtime.constants as constants
+    import clnn.runtime.run.constants as constants
 
     graph = GRAPHS["classifier"]()
     with clnn.compile_model(graph, device) as session:

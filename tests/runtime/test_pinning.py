@@ -12,8 +12,8 @@ import threading
 import pytest
 from common import usable_devices
 
-from clnn.runtime import pinning
-from clnn.runtime.pinning import PINNED, pin
+from clnn.runtime.drivers import pinning
+from clnn.runtime.drivers.pinning import PINNED, pin
 
 CODE = """
 import json, os, sys
@@ -22,7 +22,7 @@ if sys.argv[1] == "one":
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 import numpy  # has threads of its own
 before = set(os.listdir("/proc/self/task"))
-from clnn.runtime.device import open_context, select
+from clnn.runtime.device.device import open_context, select
 open_context(select("Portable"))
 started = sorted(map(int, set(os.listdir("/proc/self/task")) - before))
 print(json.dumps([sorted(os.sched_getaffinity(t)) for t in started]))

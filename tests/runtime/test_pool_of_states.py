@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from clnn.runtime.pool import Pool
+from clnn.runtime.run.pool import Pool
 
 
 def test_last_given_back_comes_first():

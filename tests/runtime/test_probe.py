@@ -16,15 +16,16 @@ import numpy as np
 import pytest
 
 from clnn.cache.store import CacheWarning, Store
-from clnn.runtime import child, probe, probe_child
-from clnn.runtime.device import select, target_of
-from clnn.runtime.probe import CAPABILITY_NAMES, StepResult, Target, run_steps
+from clnn.runtime.device import probe, probe_child
+from clnn.runtime.device.device import select, target_of
+from clnn.runtime.device.probe import CAPABILITY_NAMES, StepResult, Target, run_steps
+from clnn.runtime.process import child
 
 TARGET = Target(0, "Some Platform", "OpenCL 3.0 v1", 0, "Some Device", "1.0", "-cl-std=CL3.0")
 ALL = ("saxpy", "barrier", *CAPABILITY_NAMES)
 BOOT = (
     "import sys; sys.path[:] = sys.argv[1].split(chr(10)); import json, os, pathlib;"
-    " import clnn.runtime.probe_child as p; from clnn.runtime.{} import main;"
+    " import clnn.runtime.device.probe_child as p; from clnn.runtime.{} import main;"
     " CODE; main(json.loads(sys.argv[2]))"
 )
 
@@ -79,7 +80,7 @@ def test_a_crash_costs_one_step(device: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_wrong_result_makes_a_device_unusable(
     device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from clnn.runtime.probe_child import kernel_folder
+    from clnn.runtime.device.probe_child import kernel_folder
 
     for kernel in kernel_folder().glob("*.cl"):
         text = kernel.read_text("utf-8").replace("a * x[i] + y[i];", "a * x[i] + 2 * y[i];")

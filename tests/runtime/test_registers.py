@@ -11,13 +11,14 @@ from small_graphs import Builder
 
 from clnn.cache.store import Store
 from clnn.plan.schedule import first_variant, make_plan
-from clnn.runtime import program as module
-from clnn.runtime import registers, trial_child
-from clnn.runtime.device import select
-from clnn.runtime.program import Device, child_build, options_of
-from clnn.runtime.registers import Registers, of_log, spills_of
-from clnn.runtime.session import target_of
-from clnn.runtime.settle import settled
+from clnn.runtime.build import program as module
+from clnn.runtime.build import registers
+from clnn.runtime.build.program import Device, child_build, options_of
+from clnn.runtime.build.registers import Registers, of_log, spills_of
+from clnn.runtime.device.device import select
+from clnn.runtime.run import trial_child
+from clnn.runtime.run.session import target_of
+from clnn.runtime.run.settle import settled
 
 ROOM = """
 ptxas info    : 0 bytes gmem

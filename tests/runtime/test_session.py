@@ -13,13 +13,13 @@ from small_graphs import Builder
 import clnn
 from clnn.errors import DeviceLostError, DTypeError, InputNameError, ShapeError
 from clnn.graph.ir import Graph, Node, check
-from clnn.ops._functions import Step
-from clnn.ops._window import Window
-from clnn.ops.conv2d import Conv2d
-from clnn.ops.eltwise import Eltwise
-from clnn.ops.views import Concat
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.elementwise.eltwise import Eltwise
+from clnn.ops.movement.views import Concat
+from clnn.ops.shared.functions import Step
+from clnn.ops.shared.window import Window
 from clnn.plan.layouts import place
-from clnn.runtime.state import ExecutionState
+from clnn.runtime.run.state import ExecutionState
 from clnn.types import TensorType
 
 SHAPE = (1, 3, 8, 8)

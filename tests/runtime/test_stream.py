@@ -18,7 +18,7 @@ from clnn.errors import (
     SettingError,
     ShapeError,
 )
-from clnn.runtime.stream import Lane, Stream
+from clnn.runtime.run.stream import Lane, Stream
 
 INPUTS = [normal(SHAPE, seed) for seed in range(7)]
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from clnn.runtime import temporary
-from clnn.runtime.temporary import LOCK, folder_for_a_while, own_folder, remove_abandoned
+from clnn.runtime.process import temporary
+from clnn.runtime.process.temporary import LOCK, folder_for_a_while, own_folder, remove_abandoned
 
 PREFIX = "clnn-trial-"
 OWNER = (
-    "import os, sys; sys.path[:0] = {path!r}; from clnn.runtime.temporary import own_folder\n"
+    "import os, sys; sys.path[:0] = {path!r}; from clnn.runtime.process.temporary import own_folder\n"
     "folder = own_folder({prefix!r}); (folder / 'data').mkdir(); print(folder, flush=True)\n"
     "{then}\n"
 )
@@ -143,7 +143,7 @@ def test_many_at_once_remove_nothing_in_use():
 
 def test_pocls_folder_of_a_killed_process_is_removed(places):
     code = (
-        f"import os, sys; sys.path[:0] = {sys.path!r}\nfrom clnn.runtime.loader import load; load()\n"
+        f"import os, sys; sys.path[:0] = {sys.path!r}\nfrom clnn.runtime.drivers.loader import load; load()\n"
         "print(os.environ['POCL_CACHE_DIR'], flush=True); sys.stdin.read()"
     )
     env = {name: text for name, text in os.environ.items() if name != "POCL_CACHE_DIR"}

@@ -13,14 +13,14 @@ from small_graphs import Builder
 import clnn
 from clnn.api import prepare
 from clnn.graph.ir import Graph
-from clnn.ops.gemm import Gemm
-from clnn.ops.reduce import Reduce
-from clnn.ops.softmax import Softmax
-from clnn.ops.views import Reshape, Transpose
+from clnn.ops.gemm.spec import Gemm
+from clnn.ops.movement.views import Reshape, Transpose
+from clnn.ops.rows.reduce import Reduce
+from clnn.ops.rows.softmax import Softmax
 from clnn.plan.schedule import Chooser
-from clnn.runtime.device import select
-from clnn.runtime.session import Session
-from clnn.runtime.target import INSTRUCTIONS, tensor_cores
+from clnn.runtime.device.device import select
+from clnn.runtime.device.target import INSTRUCTIONS, tensor_cores
+from clnn.runtime.run.session import Session
 from clnn.verification.reference import reference_values
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clnn.runtime.trim import Mapping, libraries, trim
+from clnn.runtime.drivers.trim import Mapping, libraries, trim
 
 
 def mapping(permissions: str, path: str, resident: int = 8, anonymous: int = 0) -> list[str]:

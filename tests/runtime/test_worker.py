@@ -8,19 +8,19 @@ import signal
 import pytest
 
 from clnn.errors import DeviceError
-from clnn.runtime.loader import child_environment
-from clnn.runtime.worker import Worker, WorkerError
+from clnn.runtime.drivers.loader import child_environment
+from clnn.runtime.process.worker import Worker, WorkerError
 
 
 @pytest.fixture
 def worker(request):
-    from clnn.runtime.device import discover
+    from clnn.runtime.device.device import discover
 
     info = next((i for i in discover() if i.usable), None)
     if info is None:
         pytest.skip("no usable OpenCL device")
     argument = {"platform": info.platform_index, "device": info.device_index, "options": []}
-    made = Worker("trial_child", argument, child_environment(info.driver))
+    made = Worker("run.trial_child", argument, child_environment(info.driver))
     yield made
     made.close()
 
@@ -63,7 +63,7 @@ def test_an_error_of_the_child_itself_ends_it_with_its_last_words(worker):
 
 def test_a_child_that_does_not_start_is_a_device_error():
     absent = Worker(
-        "trial_child", {"platform": 999, "device": 0, "options": []}, child_environment()
+        "run.trial_child", {"platform": 999, "device": 0, "options": []}, child_environment()
     )
     with pytest.raises(DeviceError, match=r"did not start: ended with status 1 .*IndexError"):
         absent.ask({}, 60)

@@ -64,7 +64,7 @@ def test_pytest_gets_two_workers_unless_told(
 
 def test_the_demonstration_gets_its_arguments(bootstrap: ModuleType) -> None:
     command = bootstrap.command_of("demo", Path("/v/bin/python"), ["--quick"])
-    assert command == ["/v/bin/python", str(TOOLS / "demo.py"), "--quick"]
+    assert command == ["/v/bin/python", str(TOOLS / "examples" / "demo.py"), "--quick"]
 
 
 def test_a_stamp_holds_until_something_changes(bootstrap: ModuleType, checkout: Path) -> None:

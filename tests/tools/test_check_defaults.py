@@ -1,4 +1,4 @@
-"""tools/check_defaults.py: gains in turns, what is kept, and a network of a device."""
+"""tools/benchmarks/check_defaults.py: gains in turns, what is kept, and a network of a device."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 from clnn.errors import SettingError
 from clnn.graph.passes import optimise
-from clnn.importers.onnx import import_onnx
+from clnn.importers.onnx.importer import import_onnx
 from clnn.options import Options
-from clnn.runtime.device import select
+from clnn.runtime.device.device import select
 from clnn.tune.defaults import device_class
 from clnn.tune.network import DeviceNetwork
 from clnn.tune.signature import signature
 
 ROOT = Path(__file__).parents[2]
-TOOL = ROOT / "tools" / "check_defaults.py"
+TOOL = ROOT / "tools" / "benchmarks" / "check_defaults.py"
 
 
 @pytest.fixture(scope="module")

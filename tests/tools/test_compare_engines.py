@@ -1,4 +1,4 @@
-"""tools/compare_engines.py: engines in turns, in processes of their own; what it reports."""
+"""tools/benchmarks/compare_engines.py: engines in turns, in processes of their own; what it reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from time import perf_counter
 import pytest
 from common import ROOT, usable_devices
 
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(ROOT / "tools" / "benchmarks"))
 
 from about import NO_PLOT, About, plain, shown
 from engines import EngineError, dtype_of, name_of, options_of, refusal, worker
@@ -21,11 +21,15 @@ from engines.process import Hosts, Running
 from engines.report import markdown, table
 from engines.rounds import Options, Pace, Result, Row, compare
 
-MODEL = ROOT / "tools" / "models" / "digits.onnx"
+MODEL = ROOT / "tools" / "examples" / "models" / "digits.onnx"
 
 
 def run(*args):
-    command = [sys.executable, str(ROOT / "tools" / "compare_engines.py"), *map(str, args)]
+    command = [
+        sys.executable,
+        str(ROOT / "tools" / "benchmarks" / "compare_engines.py"),
+        *map(str, args),
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 

@@ -1,4 +1,4 @@
-"""tools/demo.py on its real networks and pictures: what it prints, writes and refuses."""
+"""tools/examples/demo.py on its real networks and pictures: what it prints, writes and refuses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-TOOL = Path(__file__).parents[2] / "tools" / "demo.py"
+TOOL = Path(__file__).parents[2] / "tools" / "examples" / "demo.py"
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""tools/gpu_report.sh on the devices at hand, with tiny sizes; tools/sweep_kernels.py."""
+"""tools/gpu_report.sh on the devices at hand, with tiny sizes; tools/benchmarks/sweep_kernels.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from common import ROOT, usable_devices
 
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(ROOT / "tools" / "benchmarks"))
 
 import gpu_report
 from about import NO_PLOT, About
@@ -22,11 +22,11 @@ from sweeps.measure import Ceilings, Row, available, ceiling_of, fill
 from sweeps.report import markdown_table
 
 from clnn.errors import BuildError, DeviceError
-from clnn.runtime import peak_mma
-from clnn.runtime.device import select
-from clnn.runtime.peak_mma import KINDS, check_products, product_rate
-from clnn.runtime.probe import Capability
-from clnn.runtime.profile import Row as Layer
+from clnn.runtime.device.device import select
+from clnn.runtime.device.probe import Capability
+from clnn.runtime.measure import peak_mma
+from clnn.runtime.measure.peak_mma import KINDS, check_products, product_rate
+from clnn.runtime.run.profile import Row as Layer
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 
@@ -110,7 +110,7 @@ def test_the_rate_of_tensor_cores_is_checked_or_refused(device):
 
 @needs_device
 def test_a_shape_that_does_not_run_is_passed_over_and_a_wrong_sum_is_not(monkeypatch):
-    from clnn.runtime.loader import load
+    from clnn.runtime.drivers.loader import load
 
     info = select(usable_devices()[0])
     able = replace(info, caps=replace(info.caps, ptx_mma=Capability(True)))
@@ -143,7 +143,7 @@ def test_wrong_values_are_a_fault(monkeypatch):
 
 
 def run(*args, script="sweep_kernels.py"):
-    command = [sys.executable, str(ROOT / "tools" / script), *map(str, args)]
+    command = [sys.executable, str(ROOT / "tools" / "benchmarks" / script), *map(str, args)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=590)
 
 

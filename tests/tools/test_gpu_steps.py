@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from common import ROOT
 
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(ROOT / "tools" / "benchmarks"))
 
 from about import About
 from gpu import drivers, packages, plan
@@ -170,7 +170,7 @@ def outcomes(tmp_path, *options):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "gpu.outcomes", f"--outcomes={path}",
                "--continue-on-collection-errors", "-p", "no:cacheprovider", *options,
                str(tmp_path)]  # fmt: skip
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "tools")}
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "tools" / "benchmarks")}
     done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path)
     return done, json.loads(path.read_text())
 

@@ -1,4 +1,4 @@
-"""tools/ptx_table.py: what it reads from the compilers, what it refuses, and that real tiles fit."""
+"""tools/benchmarks/ptx_table.py: what it reads from the compilers, what it refuses, and that real tiles fit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-TOOL = Path(__file__).parents[2] / "tools" / "ptx_table.py"
+TOOL = Path(__file__).parents[2] / "tools" / "benchmarks" / "ptx_table.py"
 GOOD = """ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'k' for 'sm_90'
 ptxas info    : Function properties for k
@@ -108,10 +108,10 @@ def test_the_largest_tiles_of_convolutions_fit_the_registers(tool, compilers, tm
 
 def test_a_tile_that_is_too_large_is_found(tool, compilers, tmp_path):
     from clnn.codegen.render import render
-    from clnn.ops._mma import MmaProduct, MmaTile, mma_params
+    from clnn.ops.shared.tensor_cores import MmaProduct, MmaTile, mma_params
 
     made = MmaProduct("f16", 512, 512, 512, 512, 512, (512, 1))
-    source = render("gemm_mma.cl.mako", mma_params(made, MmaTile(128, 128, 32, 128, 64)))
+    source = render("gemm/mma.cl.mako", mma_params(made, MmaTile(128, 128, 32, 128, 64)))
     rows = [("gemm_mma_huge", *found) for found in tool.on_nvidia(compilers, source, tmp_path)]
     assert any("gemm_mma_huge spills" in line for line in tool.complaints(rows))
 

@@ -13,9 +13,9 @@ from tune_ops import KERNELS, MODES, Double, double, doubled, graph, problem, st
 from clnn.cache.lines import LineFile
 from clnn.cache.store import Store
 from clnn.options import Options
-from clnn.runtime.device import select
-from clnn.runtime.program import key_of
-from clnn.runtime.session import Session
+from clnn.runtime.build.program import key_of
+from clnn.runtime.device.device import select
+from clnn.runtime.run.session import Session
 from clnn.tune import bench as bench_module
 from clnn.tune.bench import Bench, Limits, Trial
 from clnn.tune.choose import chooser

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from small_graphs import Builder
 
-from clnn.ops._window import Window
-from clnn.ops.gemm import Gemm
-from clnn.ops.pool import Pool
-from clnn.ops.views import Concat
+from clnn.ops.gemm.spec import Gemm
+from clnn.ops.movement.views import Concat
+from clnn.ops.pool.spec import Pool
+from clnn.ops.shared.window import Window
 from clnn.plan.schedule import make_plan
-from clnn.runtime.device import select
-from clnn.runtime.session import target_of
+from clnn.runtime.device.device import select
+from clnn.runtime.run.session import target_of
 from clnn.tune.bench import Bench, Limits
 
 

@@ -13,14 +13,14 @@ from test_candidates import MAKERS
 
 from clnn.graph.passes.quantise import observed, quantise
 from clnn.graph.passes.store import store_as
-from clnn.ops._base import Const, Target
-from clnn.ops._window import Window
-from clnn.ops.conv2d import Conv2d
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.shared.window import Window
+from clnn.ops.spec import Const, Target
 from clnn.options import Options
 from clnn.plan.schedule import Plan, make_plan
-from clnn.runtime.device import DeviceInfo, select
-from clnn.runtime.session import target_of
-from clnn.runtime.target import allowed
+from clnn.runtime.device.device import DeviceInfo, select
+from clnn.runtime.device.target import allowed
+from clnn.runtime.run.session import target_of
 from clnn.tune.bench import Bench, Limits
 from clnn.tune.signature import signature
 from clnn.tune.task import tasks_of

@@ -16,10 +16,10 @@ from clnn.codegen import render
 from clnn.errors import SettingError
 from clnn.graph.ir import Node
 from clnn.layout import TensorLayout
-from clnn.ops._base import Operand, Problem, Target
-from clnn.ops._functions import Step
-from clnn.ops._window import Window
-from clnn.ops.conv2d import Conv2d
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.shared.functions import Step
+from clnn.ops.shared.window import Window
+from clnn.ops.spec import Operand, Problem, Target
 from clnn.options import Options
 from clnn.tune.choose import Chosen, chooser
 from clnn.tune.defaults import NONE, defaults_for, export_lines
@@ -231,7 +231,7 @@ def test_the_hash_of_templates_covers_what_they_use(tmp_path, monkeypatch, used)
     whole = next(p for p in render.template_folders() if p.endswith("kernels_cl"))
     shutil.copytree(whole, tmp_path / "kernels")
     monkeypatch.setenv("CLNN_KERNEL_PATH", str(tmp_path / "kernels"))
-    names = ("conv2d_direct.cl.mako", "copy_flat.cl.mako")
+    names = ("conv/direct.cl.mako", "movement/copy_flat.cl.mako")
     before = {name: render.template_hash(name) for name in names}
     path = tmp_path / "kernels" / f"{used}.cl.mako"
     path.write_text(path.read_text() + "\n")
@@ -252,8 +252,8 @@ def test_a_session_says_why(device):
 
     from clnn.api import prepare
     from clnn.plan.schedule import make_plan
-    from clnn.runtime.device import select
-    from clnn.runtime.session import target_of
+    from clnn.runtime.device.device import select
+    from clnn.runtime.run.session import target_of
 
     info = select(device)
     plan = make_plan(prepare(classifier(), Options()), target_of(info))

@@ -76,7 +76,7 @@ def test_close_to_what_the_device_can_do_is_good_enough():
 
 
 def test_the_shortlist_has_the_ranked_the_earlier_the_cheapest_and_every_family():
-    other = [variant(f"w{n}", cost=100.0 + n, template="softmax.cl.mako") for n in range(9)]
+    other = [variant(f"w{n}", cost=100.0 + n, template="rows/softmax.cl.mako") for n in range(9)]
     names = [v.name for v in shortlist(MANY[7], [*MANY, *other], ["v20", "gone"], 12)]
     assert names[:2] == ["v7", "v20"] and len(names) == len(set(names)) == 12
     assert {"v0", "v1", "v2", "w0", "w1"} <= set(names)

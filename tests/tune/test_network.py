@@ -6,7 +6,7 @@ from small_graphs import GRAPHS
 
 from clnn.graph.passes import optimise
 from clnn.options import Options
-from clnn.runtime.device import select
+from clnn.runtime.device.device import select
 from clnn.tune.network import DeviceNetwork
 
 

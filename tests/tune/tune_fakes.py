@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clnn.ops._base import Launch, OpSpec, Problem, Variant
-from clnn.runtime.device import DeviceInfo
+from clnn.ops.spec import Launch, OpSpec, Problem, Variant
+from clnn.runtime.device.device import DeviceInfo
 from clnn.tune.bench import Trial
 
 
@@ -21,7 +21,7 @@ def described(**changes: Any) -> DeviceInfo:
     return replace(made, **changes)
 
 
-def variant(name: str, cost: float = 0.0, template: str = "copy_flat.cl.mako") -> Variant:
+def variant(name: str, cost: float = 0.0, template: str = "movement/copy_flat.cl.mako") -> Variant:
     """A variant of one launch that is never rendered."""
     return Variant(name, (Launch(template, {"name": name}, (), (1,), (1,)),), cost)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from clnn.graph.ir import Graph, Node, check
 from clnn.layout import TensorLayout
-from clnn.ops._base import In, Launch, Operand, OpSpec, Out, Problem, Scratch, Target, Variant
+from clnn.ops.spec import In, Launch, Operand, OpSpec, Out, Problem, Scratch, Target, Variant
 from clnn.types import TensorType
 
 HERE = Path(__file__).resolve().parent
@@ -79,8 +79,8 @@ TUNING = """
 import json, sys
 from tune_ops import graph
 from clnn.options import Options
-from clnn.runtime import worker
-from clnn.runtime.device import select
+from clnn.runtime.process import worker
+from clnn.runtime.device.device import select
 from clnn.tune.bench import Limits
 from clnn.tune.tuner import Wish, tune_graph
 

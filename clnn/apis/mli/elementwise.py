@@ -18,7 +18,7 @@ from clnn.arith.mli_maps import MliMap, affine_leaky, binary, clip, fixed_leaky,
 from clnn.arith.mli_quant import relu_limits
 from clnn.arith.mli_tables import SIGMOID, TANH, Table, activation, activation_quant, tabled
 from clnn.graph.ir import Graph
-from clnn.ops.fixed_map import FixedMap
+from clnn.ops.elementwise.fixed_map import FixedMap
 
 MANY = 1 << 17  # elements from which on a table of all 16-bit results pays
 FORMATS = {"fx8": FX8, "fx16": FX16, "sa8": SA8}

@@ -15,8 +15,8 @@ from clnn.apis.mli.enums import MliStatus
 from clnn.apis.mli.modes import modes
 from clnn.apis.mli.tensor import Array, Refused
 from clnn.graph.ir import Graph, Node, check
-from clnn.ops._base import OpSpec
-from clnn.ops.views import Reshape, Transpose
+from clnn.ops.movement.views import Reshape, Transpose
+from clnn.ops.spec import OpSpec
 from clnn.types import TensorType, dtype_of
 
 KEPT = 256  # sessions
@@ -94,8 +94,8 @@ def run(key: Hashable, make: Callable[[], Graph], feeds: Mapping[str, Array]) ->
     key: all that the graph is made of, but for the modes. The session is kept for equal keys.
     """
     from clnn.options import Options
-    from clnn.runtime.device import select
-    from clnn.runtime.session import Session
+    from clnn.runtime.device.device import select
+    from clnn.runtime.run.session import Session
 
     info = select(modes().device)
     whole = (key, modes(), info.index)

@@ -20,9 +20,9 @@ from clnn.arith.mli import MliAffine, MliFixed
 from clnn.arith.mli_primitives import wrap
 from clnn.arith.mli_quant import relu_limits
 from clnn.graph.ir import Graph
-from clnn.ops._base import OpSpec
-from clnn.ops._window import Window
-from clnn.ops.conv2d import Conv2d
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.shared.window import Window
+from clnn.ops.spec import OpSpec
 
 
 def arithmetic(

@@ -14,10 +14,10 @@ from clnn.apis.mli.engine import Builder, named, run, status_of
 from clnn.apis.mli.enums import MliStatus
 from clnn.apis.mli.tensor import Array, FxParams, MliTensor, SaParams, contiguous, valid
 from clnn.graph.ir import Graph
-from clnn.ops.arg import ArgExtreme
-from clnn.ops.mli_argmax import MliTopK
-from clnn.ops.pad import Pad
-from clnn.ops.views import Slice, Transpose
+from clnn.ops.movement.pad import Pad
+from clnn.ops.movement.views import Slice, Transpose
+from clnn.ops.rows.arg import ArgExtreme
+from clnn.ops.rows.mli_argmax import MliTopK
 
 FORMATS = {"fx8": FX8, "fx16": FX16, "sa8": SA8}
 

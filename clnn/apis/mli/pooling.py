@@ -13,7 +13,7 @@ from clnn.apis.mli.modes import modes
 from clnn.apis.mli.tensor import MliTensor
 from clnn.arith.mli_pool import AverageRule
 from clnn.graph.ir import Graph
-from clnn.ops.pool import Pool
+from clnn.ops.pool.spec import Pool
 
 FORMATS = {"fx8": FX8, "fx16": FX16, "sa8": SA8}
 

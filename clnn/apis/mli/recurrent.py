@@ -20,10 +20,10 @@ from clnn.arith.mli_dense import DenseRule, MliDense, gate_quant, gru_gate_quant
 from clnn.arith.mli_fused import DenseSum, gru_new_state, gru_reset, lstm_cell, lstm_out
 from clnn.arith.mli_quant import Quant
 from clnn.graph.ir import Graph
-from clnn.ops._window import Window
-from clnn.ops.conv2d import Conv2d
-from clnn.ops.fixed_map import FixedMap
-from clnn.ops.views import slice_of
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.elementwise.fixed_map import FixedMap
+from clnn.ops.movement.views import slice_of
+from clnn.ops.shared.window import Window
 
 POINT = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))
 LSTM_GATES, GRU_GATES = 4, 3

@@ -20,8 +20,8 @@ from clnn.arith.mli_rows import (
     SoftmaxScale,
 )
 from clnn.graph.ir import Graph
-from clnn.ops.fixed_map import FixedMap
-from clnn.ops.reduce import Reduce
+from clnn.ops.elementwise.fixed_map import FixedMap
+from clnn.ops.rows.reduce import Reduce
 
 FORMATS = {"fx8": FX8, "fx16": FX16, "sa8": SA8}
 

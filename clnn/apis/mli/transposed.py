@@ -13,7 +13,7 @@ from clnn.apis.mli.mac import (
     family,
 )
 from clnn.apis.mli.tensor import MliTensor
-from clnn.ops.conv_transpose import ConvTranspose
+from clnn.ops.conv.transpose import ConvTranspose
 
 
 def _transpose_conv2d(

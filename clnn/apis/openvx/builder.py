@@ -12,9 +12,9 @@ from clnn.apis.openvx.tensor import NUMPY, Box, Store, Tensor
 from clnn.apis.openvx.topology import overlap
 from clnn.arith.openvx import Format
 from clnn.graph.ir import Graph, Node, check
-from clnn.ops._base import Array, OpSpec
-from clnn.ops.cast import Cast
-from clnn.ops.views import Concat, Reshape, Slice
+from clnn.ops.elementwise.cast import Cast
+from clnn.ops.movement.views import Concat, Reshape, Slice
+from clnn.ops.spec import Array, OpSpec
 from clnn.types import I32, TensorType, dtype_of
 
 Watch = tuple[Callable[[], Any], Any]

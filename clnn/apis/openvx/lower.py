@@ -27,19 +27,19 @@ from clnn.apis.openvx.verify import Verified
 from clnn.arith._base import FLOAT, Arithmetic
 from clnn.arith.openvx import Format
 from clnn.arith.openvx_device import LARGEST, VxAverage, VxMac, VxMatrix
-from clnn.ops._functions import Step
-from clnn.ops._window import Window
-from clnn.ops.cast import Cast
-from clnn.ops.conv2d import Conv2d
-from clnn.ops.eltwise import Eltwise
-from clnn.ops.gemm import Gemm
-from clnn.ops.lrn import Lrn
-from clnn.ops.openvx_norm import OpenVxNorm
-from clnn.ops.openvx_softmax import OpenVxSoftmax
-from clnn.ops.pad import Pad
-from clnn.ops.pool import Pool
-from clnn.ops.softmax import Softmax
-from clnn.ops.views import Transpose
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.elementwise.cast import Cast
+from clnn.ops.elementwise.eltwise import Eltwise
+from clnn.ops.gemm.spec import Gemm
+from clnn.ops.movement.pad import Pad
+from clnn.ops.movement.views import Transpose
+from clnn.ops.pool.spec import Pool
+from clnn.ops.rows.lrn import Lrn
+from clnn.ops.rows.openvx_norm import OpenVxNorm
+from clnn.ops.rows.openvx_softmax import OpenVxSoftmax
+from clnn.ops.rows.softmax import Softmax
+from clnn.ops.shared.functions import Step
+from clnn.ops.shared.window import Window
 from clnn.types import I32
 
 UNROLLED = 36  # taps up to which a window may be written out in a kernel

@@ -11,11 +11,11 @@ from clnn.apis.openvx.enums import Activation
 from clnn.apis.openvx.objects import Lut
 from clnn.arith.openvx import ACTIVATIONS, Format, Scale, activation_table, depth_table
 from clnn.arith.openvx_device import VxClamp, VxProduct, VxSum, VxTable
-from clnn.ops._functions import Step
-from clnn.ops.cast import Cast
-from clnn.ops.eltwise import Eltwise
-from clnn.ops.fixed_map import FixedMap
-from clnn.ops.views import Transpose
+from clnn.ops.elementwise.cast import Cast
+from clnn.ops.elementwise.eltwise import Eltwise
+from clnn.ops.elementwise.fixed_map import FixedMap
+from clnn.ops.movement.views import Transpose
+from clnn.ops.shared.functions import Step
 from clnn.types import F32
 
 if TYPE_CHECKING:

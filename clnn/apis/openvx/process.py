@@ -15,8 +15,8 @@ from clnn.apis.openvx.tensor import Box, Store, Tensor
 from clnn.graph.ir import Graph as Network
 from clnn.graph.passes import optimise
 from clnn.options import Options
-from clnn.runtime.device import select
-from clnn.runtime.session import Session
+from clnn.runtime.device.device import select
+from clnn.runtime.run.session import Session
 
 
 @dataclass(frozen=True)

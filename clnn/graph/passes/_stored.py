@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from clnn.graph.ir import Graph, Node, check
 from clnn.graph.passes.dead import remove_dead
-from clnn.ops.storage import Convert, PortConvert
+from clnn.ops.elementwise.storage import Convert, PortConvert
 from clnn.types import DType
 
 

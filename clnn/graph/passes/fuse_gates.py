@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 
 from clnn.graph.ir import Graph, Node
-from clnn.ops._functions import Step
-from clnn.ops.eltwise import Eltwise
+from clnn.ops.elementwise.eltwise import Eltwise
+from clnn.ops.shared.functions import Step
 
 
 def fuse_gates(graph: Graph) -> Graph:

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from clnn.graph.ir import Graph, Node
-from clnn.ops._base import Array
-from clnn.ops._conv_kernels import BIAS
-from clnn.ops._functions import Step
-from clnn.ops.conv2d import Conv2d
-from clnn.ops.eltwise import Eltwise
+from clnn.ops.conv.direct import BIAS
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.elementwise.eltwise import Eltwise
+from clnn.ops.shared.functions import Step
+from clnn.ops.spec import Array
 from clnn.types import TensorType
 
 AFFINE = ("add", "sub", "mul", "div")

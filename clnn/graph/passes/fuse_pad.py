@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clnn.graph.ir import Graph, Node
-from clnn.ops.conv2d import Conv2d
-from clnn.ops.pad import Pad
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.movement.pad import Pad
 
 
 def fuse_pad(graph: Graph) -> Graph:

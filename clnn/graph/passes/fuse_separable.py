@@ -11,14 +11,14 @@ from clnn.arith._base import FLOAT
 from clnn.graph.ir import Graph, Node
 from clnn.graph.passes.fuse_norm import scale_shift
 from clnn.graph.passes.fuse_steps import steps_from
-from clnn.ops._base import Array
-from clnn.ops._conv_kernels import BIAS
-from clnn.ops._functions import Step
-from clnn.ops._steps import step_operands
-from clnn.ops._window import Window
-from clnn.ops.conv2d import Conv2d
-from clnn.ops.eltwise import Eltwise
-from clnn.ops.separable import OPERANDS, Separable, per_channel
+from clnn.ops.conv.direct import BIAS
+from clnn.ops.conv.separable import OPERANDS, Separable, per_channel
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.elementwise.eltwise import Eltwise
+from clnn.ops.shared.epilogue import step_operands
+from clnn.ops.shared.functions import Step
+from clnn.ops.shared.window import Window
+from clnn.ops.spec import Array
 from clnn.types import F32, TensorType
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clnn.graph.ir import Graph, Node
-from clnn.ops.views import Concat, Reshape, Transpose
+from clnn.ops.movement.views import Concat, Reshape, Transpose
 
 
 def fuse_shuffle(graph: Graph) -> Graph:

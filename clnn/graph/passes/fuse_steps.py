@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clnn.graph.ir import Graph, Node
-from clnn.ops._base import with_fields
-from clnn.ops._functions import FUNCTIONS, Step
-from clnn.ops.eltwise import Eltwise
+from clnn.ops.elementwise.eltwise import Eltwise
+from clnn.ops.shared.functions import FUNCTIONS, Step
+from clnn.ops.spec import with_fields
 
 MOST_STEPS = 24
 

@@ -12,13 +12,13 @@ import numpy as np
 
 from clnn.arith._base import FLOAT
 from clnn.graph.ir import Graph, Node
-from clnn.ops._base import Array, OpSpec
-from clnn.ops._functions import Step
-from clnn.ops._steps import step_operands
-from clnn.ops._window import Window
-from clnn.ops.conv2d import Conv2d
-from clnn.ops.gemm import ADDEND, Gemm
-from clnn.ops.views import Reshape, Transpose
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.gemm.spec import ADDEND, Gemm
+from clnn.ops.movement.views import Reshape, Transpose
+from clnn.ops.shared.epilogue import step_operands
+from clnn.ops.shared.functions import Step
+from clnn.ops.shared.window import Window
+from clnn.ops.spec import Array, OpSpec
 from clnn.types import F32, TensorType
 
 RANKS = (2, 3, 4)

@@ -20,13 +20,13 @@ from clnn.errors import SettingError
 from clnn.graph.ir import Graph, Node
 from clnn.graph.passes._stored import StoredGraph
 from clnn.graph.passes.linear import products_as_convolutions
-from clnn.ops._base import Array, ViewSpec
-from clnn.ops._conv_kernels import BIAS, FEW
-from clnn.ops.conv2d import Conv2d
-from clnn.ops.eltwise import Eltwise
-from clnn.ops.pool import Pool
-from clnn.ops.reduce import Reduce
-from clnn.ops.resize import Resize
+from clnn.ops.conv.direct import BIAS, FEW
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.elementwise.eltwise import Eltwise
+from clnn.ops.pool.spec import Pool
+from clnn.ops.resize.spec import Resize
+from clnn.ops.rows.reduce import Reduce
+from clnn.ops.spec import Array, ViewSpec
 from clnn.types import F32, I8, S8_LARGEST, DType, TensorType, stored_s8
 
 MOST_PRODUCTS = 2**16  # of a sum, so that it and its bias fit 32 bits

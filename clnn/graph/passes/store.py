@@ -15,7 +15,7 @@ import numpy as np
 from clnn.graph.ir import Graph, Node
 from clnn.graph.passes._stored import StoredGraph
 from clnn.logs import log
-from clnn.ops._base import ViewSpec
+from clnn.ops.spec import ViewSpec
 from clnn.types import F32, DType, narrow, widen
 
 

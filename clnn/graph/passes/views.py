@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clnn.graph.ir import Graph, Node
-from clnn.ops.views import Reshape, Transpose
+from clnn.ops.movement.views import Reshape, Transpose
 
 
 def merge_views(graph: Graph) -> Graph:

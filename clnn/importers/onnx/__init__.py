@@ -1,0 +1,3 @@
+"""ONNX models as graphs."""
+
+from __future__ import annotations

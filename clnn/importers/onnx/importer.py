@@ -1,0 +1,338 @@
+"""ONNX -> Graph: every node becomes op specs, or folds away when all its inputs are constant.
+
+A node is tried as, in this order: a call of one of the model's own functions (inlined), If with a
+known condition (the branch is inlined), a constant, an op of clnn's, an op that ONNX defines by
+others (its definition is inlined). `Backend` is ONNX's interface for backends.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import onnx
+
+from clnn.errors import DTypeError, ModelError, ShapeError
+from clnn.graph.ir import Graph, check
+from clnn.importers.onnx import fold as onnx_fold
+from clnn.importers.onnx.build import GraphBuilder, refuse_half
+from clnn.importers.onnx.functions import Body, model_body, model_functions, standard_body
+from clnn.importers.onnx.legacy import OLDEST_OPSET, modernise
+from clnn.importers.onnx.limits import MAX_DEPTH, Budget, default_domain, show
+from clnn.importers.onnx.load import Loaded, load_parts
+from clnn.importers.onnx.nodes import Consts, all_made, blamed, check_node, find_importer
+from clnn.importers.onnx.order import ordered
+from clnn.importers.onnx.report import Problem, missing_reason, refuse
+from clnn.importers.onnx.scope import Call, Scope, read_call
+from clnn.importers.onnx.shapes import Shapes, input_shapes
+from clnn.importers.onnx.tensors import TensorReader, dtype_name, numpy_dtype
+from clnn.ops.onnx_registry import OnnxImporter, OnnxNode, Source, Unsupported
+from clnn.ops.spec import Array
+from clnn.types import TensorType, dtype_of
+
+__all__ = ["Backend", "import_onnx"]  # noqa: F822 - Backend comes by __getattr__
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Backend":
+        import importlib
+
+        return importlib.import_module("clnn.importers.onnx.backend").Backend
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def import_onnx(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    shapes: Shapes | None = None,
+    values: Mapping[str, Array] | None = None,
+    *,
+    mapped: bool = False,
+) -> Graph:
+    """Return the Graph of an ONNX model.
+
+    shapes: input name -> shape, or name of a symbolic dimension -> extent. values: data of inputs
+    that may be taken as constants where an op needs one (a shape, axes, pads); inputs that are so
+    taken are no inputs of the Graph. At least one input stays one. mapped: large constants are
+    mapped from the model's files, which must stay as they are while the Graph is used.
+    Raises ModelError for a file that is not a safe and valid model, ShapeError for dimensions that
+    stay open, UnsupportedOpError with every node that clnn cannot run.
+    """
+    loaded = load_parts(model, mapped)
+    fixed: dict[str, Array] = {}
+    while True:
+        tensors = TensorReader(loaded.folder, Budget(), loaded.mapped)
+        run = _Import(loaded, tensors, dict(shapes or {}), fixed, values or {})
+        run.walk_all()
+        more = run.wanted - set(fixed)
+        if not more or len(run.inputs) <= len(more):
+            return run.graph()
+        fixed = {**fixed, **{name: run.values[name] for name in more}}
+
+
+@dataclass
+class _Import:
+    """One import: the model, what was given with it, and what became of it so far."""
+
+    loaded: Loaded
+    tensors: TensorReader
+    shapes: Shapes
+    fixed: Mapping[str, Array]
+    values: Mapping[str, Array]
+    problems: list[Problem] = field(default_factory=list)
+    wanted: set[str] = field(default_factory=set)
+    inputs: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.proto = self.loaded.proto
+        self.build = GraphBuilder(self.tensors.budget)
+        self.functions = model_functions(self.proto)
+
+    def walk_all(self) -> None:
+        """Read initializers and inputs, then every node."""
+        graph = self.proto.graph
+        opsets = {default_domain(o.domain): int(o.version) for o in self.proto.opset_import}
+        self.scope = Scope({}, opsets)
+        self._initializers(graph, self.scope, self.loaded.large)
+        given = [v for v in graph.input if v.name not in self.scope.names]
+        shapes = input_shapes([v for v in given if v.type.HasField("tensor_type")], self.shapes)
+        for value in given:
+            key = self._input(value, shapes.get(value.name, ()))
+            if value.name in self.fixed:
+                key = self._fixed(value.name, self.build.types.pop(self.inputs.pop(value.name)))
+            self.scope.names[value.name] = key
+        self._walk(graph.node, self.scope)
+
+    def graph(self) -> Graph:
+        """Return the finished graph. Raises UnsupportedOpError or ModelError."""
+        refuse(self.problems)
+        build, outputs = self.build, {}
+        for value in self.proto.graph.output:
+            found = self.scope.find(value.name)
+            if found is None or found not in build.types:
+                const = build.consts.get(found or "")
+                kind = "left out" if const is None else dtype_name(const.dtype)
+                raise ModelError(f"output {show(value.name)} is {kind}; clnn has no such tensors.")
+            outputs[value.name] = found
+        consts = {name: array for name, array in build.consts.items() if name in build.types}
+        names = tuple(v for v in self.inputs.values())
+        return check(
+            Graph(tuple(build.nodes), build.types, consts, names, outputs, self.proto.graph.name)
+        )
+
+    def _initializers(
+        self, graph: onnx.GraphProto, scope: Scope, large: Mapping[int, memoryview] | None = None
+    ) -> None:
+        for place, tensor in enumerate(graph.initializer):
+            array = self.tensors.array(tensor, (large or {}).get(place))
+            scope.names[tensor.name] = self.build.constant(tensor.name, array)
+        for sparse in graph.sparse_initializer:
+            name = sparse.values.name
+            scope.names[name] = self.build.constant(name, self.tensors.dense(sparse))
+
+    def _input(self, value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> str:
+        """Add one graph input; one that is no tensor of a known type is a problem."""
+        tensor, what = value.type.tensor_type, f"input {show(value.name)}"
+        if not value.type.HasField("tensor_type"):
+            reason = f"it is {value.type.WhichOneof('value')}; clnn runs tensors only"
+        else:
+            dtype = numpy_dtype(tensor.elem_type, what)
+            try:
+                kind = TensorType(shape, dtype_of(dtype))
+            except DTypeError:
+                reason = f"it is {dtype_name(dtype)}; clnn has no such tensors"
+            else:
+                key = self.inputs[value.name] = self.build.value(value.name, kind)
+                return key
+        self.problems.append(Problem(value.name, "model", "input", None, "", reason))
+        return self.build.refused(value.name)
+
+    def _fixed(self, name: str, kind: TensorType) -> str:
+        """Add a constant in place of the graph input `name`. Raises where it does not fit."""
+        array = self.fixed[name]
+        if array.dtype != kind.dtype.numpy:
+            raise DTypeError(f"value of input {name!r} is {array.dtype}, model wants {kind.dtype}.")
+        if array.shape != kind.shape:
+            raise ShapeError(f"value of input {name!r} is {array.shape}, model wants {kind.shape}.")
+        return self.build.constant(name, array)
+
+    def _walk(self, nodes: Sequence[onnx.NodeProto], scope: Scope) -> None:
+        """Convert nodes in an order in which each comes after what it reads."""
+        if scope.depth > MAX_DEPTH:
+            raise ModelError(
+                f"functions and branches are nested deeper than {MAX_DEPTH}, or a function calls "
+                "itself. Such files are refused."
+            )
+        for number, node in enumerate(ordered(nodes, scope.knows)):
+            self.tensors.budget.take_node()
+            self._node(node, number, scope)
+
+    def _node(self, node: onnx.NodeProto, number: int, scope: Scope) -> None:
+        call = read_call(node, number, scope, self.tensors)
+        made: Sequence[str | None] | None = None
+        if not any(n in self.build.unknown for n in call.inputs):
+            try:
+                with blamed(call, self._kinds(call)):
+                    made = self._convert(call)
+            except Unsupported as err:
+                self._problem(call, str(err))
+        for place, name in enumerate(node.output):
+            if name and made is None:
+                scope.names[name] = self.build.refused(name)
+            elif name and made is not None:
+                scope.names[name] = made[place]
+
+    def _kinds(self, call: Call) -> tuple[TensorType | None, ...]:
+        return tuple(None if n is None else self.build.types.get(n) for n in call.inputs)
+
+    def _problem(self, call: Call, reason: str) -> None:
+        kinds = ", ".join(
+            "-" if n is None else repr(k) if k else dtype_name(self.build.consts[n].dtype)
+            for n, k in zip(call.inputs, self._kinds(call), strict=True)
+        )
+        self.problems.append(
+            Problem(call.name, call.domain, call.op_type, call.opset, kinds, reason.rstrip("."))
+        )
+
+    def _convert(self, call: Call) -> Sequence[str | None]:
+        """Return the value of each output of a node. Raises Unsupported."""
+        function = self.functions.get((call.domain, call.op_type, call.node.overload))
+        if function is not None:
+            return self._inline(model_body(function, call), call)
+        if call.is_standard:
+            check_node(call, self.proto.ir_version)
+            if call.op_type == "If":
+                return self._branch(call)
+        folded = self._folded(call)
+        if folded is not None:
+            return folded
+        refuse_half(self._kinds(call))
+        importer = find_importer(call)
+        try:
+            if importer is None:
+                self._want_all(call)
+                raise Unsupported(missing_reason(call.domain, call.op_type, call.opset))
+            return self._import(importer, call)
+        except (Unsupported, DTypeError) as err:
+            return self._defined(call, str(err))
+
+    def _folded(self, call: Call) -> Sequence[str | None] | None:
+        """Return constants where a node's outputs are known at import, else None."""
+        if not call.is_standard or call.opset is None:
+            return None
+        if call.op_type == "Constant":
+            return [self.build.constant(call.name, onnx_fold.constant(call.attrs))]
+        kinds = self._kinds(call)
+        if kinds and kinds[0] is not None:
+            array = onnx_fold.fold_shape(call.op_type, kinds[0], call.attrs, self.tensors.budget)
+            if array is not None:
+                return [self.build.constant(call.name, array)]
+        known = all(n is None or n in self.build.consts for n in call.inputs)
+        if not (known and call.inputs and onnx_fold.foldable(call.op_type)):
+            return None
+        values = [None if n is None else self.build.consts[n] for n in call.inputs]
+        try:
+            made = onnx_fold.fold(call.op_type, call.opset, call.attributes, call.attrs, values,
+                                  len(call.node.output), self.tensors.budget)  # fmt: skip
+        except Unsupported:
+            if find_importer(call) is None:
+                raise
+            return None
+        return [self.build.constant(f"{call.name}/{k}", array) for k, array in enumerate(made)]
+
+    def _import(self, importer: OnnxImporter, call: Call) -> Sequence[str | None]:
+        """Run an op file's importer function and add what it asks for."""
+        inputs, attrs, opset = list(call.inputs), call.attrs, call.opset or 0
+        if call.domain == "ai.onnx" and opset < OLDEST_OPSET:
+            attrs, shape = modernise(call.op_type, opset, attrs, self._kinds(call))
+            opset = OLDEST_OPSET
+            if shape is not None and inputs[1] is not None:
+                inputs[1] = self.build.reshaped(inputs[1], shape, f"{call.name}:input1")
+        consts = Consts({k: self.build.consts[n] for k, n in enumerate(inputs)
+                          if n is not None and n in self.build.consts})  # fmt: skip
+        kinds = tuple(self._kind(n, k) for k, n in enumerate(inputs))
+        node = OnnxNode(call.op_type, opset, attrs, kinds, consts, len(call.node.output))
+        mark = self.build.mark()
+        try:
+            made = importer(node)
+            sources = list(made) if isinstance(made, (list, tuple)) else [cast("Source", made)]
+            placed = self.build.place(sources, inputs, call.name, call.op_type)
+            return all_made(placed, call)
+        except (Unsupported, DTypeError):
+            self.build.rollback(mark)
+            self._want(inputs, consts)
+            raise
+
+    def _kind(self, value: str | None, index: int) -> TensorType | None:
+        if value is None or value in self.build.types:
+            return None if value is None else self.build.types[value]
+        name = dtype_name(self.build.consts[value].dtype)
+        raise Unsupported(f"input {index} is {name}; clnn has no such tensors")
+
+    def _want(self, inputs: Sequence[str | None], consts: Consts) -> None:
+        """Note which graph inputs must be constants for a node that asked for one in vain."""
+        self._want_values(inputs[k] for k in consts.missed - {0} if k < len(inputs))
+
+    def _want_all(self, call: Call) -> None:
+        """Note which graph inputs must be constants for a node that makes a tensor of a shape."""
+        if call.is_standard and call.op_type in ("ConstantOfShape", "Range"):
+            self._want_values(call.inputs)
+
+    def _want_values(self, wanted: Iterable[str | None]) -> None:
+        names = {key: name for name, key in self.inputs.items()}
+        for value in wanted:
+            origins = set() if value is None else self.build.origins(value, names)
+            if origins <= set(self.values):
+                self.wanted |= origins
+
+    def _defined(self, call: Call, why: str) -> Sequence[str | None]:
+        """Inline ONNX's own definition of an operator. Raises Unsupported with `why`."""
+        if any(n is not None and n not in self.build.types for n in call.inputs):
+            raise Unsupported(why)
+        body = standard_body(call, self._kinds(call))
+        if body is None:
+            raise Unsupported(why)
+        mark, outer = self.build.mark(), self.problems
+        self.problems = []
+        try:
+            made = self._inline(body, call)
+            inner = self.problems
+        finally:
+            self.problems = outer
+        if inner:
+            self.build.rollback(mark)
+            raise Unsupported(
+                f"{why}, and ONNX's definition of it needs {inner[0].op_type}: {inner[0].reason}"
+            )
+        return made
+
+    def _inline(self, body: Body, call: Call) -> Sequence[str | None]:
+        """Convert a function's nodes in a scope of their own; return its outputs."""
+        inputs = [*call.inputs, *[None] * (len(body.function.input) - len(call.inputs))]
+        names = dict(zip(body.function.input, inputs, strict=True))
+        scope = Scope(
+            names, body.opsets, body.bindings, f"{call.name}/", depth=call.scope.depth + 1
+        )
+        self._walk(body.function.node, scope)
+        wanted = body.function.output[: len(call.node.output)]
+        return [scope.find(n) if used else None
+                for n, used in zip(wanted, call.node.output, strict=True)]  # fmt: skip
+
+    def _branch(self, call: Call) -> Sequence[str | None]:
+        """Convert the branch of an If that its constant condition takes."""
+        condition = self.build.consts.get(call.inputs[0] or "")
+        if condition is None or condition.size != 1:
+            raise Unsupported(
+                "its condition is not constant; clnn plans every launch before the run"
+            )
+        branch = call.attrs["then_branch" if condition.item() else "else_branch"]
+        outer = call.scope
+        scope = Scope({}, outer.opsets, outer.bindings, f"{call.name}/", outer, outer.depth + 1)
+        self._initializers(branch, scope)
+        self._walk(branch.node, scope)
+        if len(branch.output) != len(call.node.output):
+            raise ModelError(
+                f"the branch makes {len(branch.output)} outputs, the If {len(call.node.output)}."
+            )
+        return [scope.find(v.name) for v in branch.output]

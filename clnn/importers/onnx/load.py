@@ -1,0 +1,162 @@
+"""The door for model files that nobody vouches for: read with a limit, parse, check structure."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from clnn.errors import ModelError
+from clnn.graph.mapped import map_file
+from clnn.importers.onnx.checks import check_model
+from clnn.importers.onnx.wire import separate
+from clnn.settings import setting
+
+_PROTOBUF_LIMIT = 2**31 - 1
+_SHOWN_BYTES, _LONGEST_MAGIC = 16, 64
+
+# What files that are no ONNX models begin with (offset, bytes), and what they are.
+_OTHERS = (
+    (
+        0,
+        b"version https://git-lfs",
+        "It is a Git-LFS pointer: run `git lfs pull` for the real file.",
+    ),
+    (0, b"PK\x03\x04", "It is a ZIP archive (PyTorch or Keras?): export the model to ONNX."),
+    (0, b"\x1f\x8b", "It is compressed with gzip: unpack it first."),
+    (0, b"\x89HDF", "It is an HDF5 file (Keras?): export the model to ONNX."),
+    (0, b"\x80\x02", "It is a Python pickle (PyTorch?): export the model to ONNX."),
+    (4, b"TFL3", "It is a TensorFlow Lite model: convert it to ONNX."),
+    (4, b"ORTM", "It is onnxruntime's own format: use the .onnx file that it was made from."),
+    (0, b"<!", "It is a web page: the download went wrong."),
+    (0, b"<html", "It is a web page: the download went wrong."),
+    (0, b"{", "It is JSON text."),
+)
+
+Split = Callable[[memoryview], "tuple[bytes, dict[int, memoryview]]"]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A parsed model whose structure is checked.
+
+    folder: of the model's file, where external data may lie (None: it is no file). large: data of
+    initializers that `proto` lacks, by position. mapped: whether data is mapped from files.
+    """
+
+    proto: onnx.ModelProto
+    folder: Path | None = None
+    large: Mapping[int, memoryview] = field(default_factory=dict)
+    mapped: bool = False
+
+
+def load_model(
+    model: str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto,
+) -> tuple[onnx.ModelProto, Path | None]:
+    """Return a whole model, parsed and checked, and the folder for external data.
+
+    The folder is None where the model is not a file. A ModelProto is checked and left as it is.
+    Raises ModelError.
+    """
+    made = _loaded(model, False, _whole)
+    return made.proto, made.folder
+
+
+def load_parts(
+    model: str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto,
+    mapped: bool = False,
+) -> Loaded:
+    """Return a model as load_model does, with the data of large initializers beside it.
+
+    mapped: take data from the file as it is needed, instead of reading it now; the file must then
+    stay as it is for as long as that data is used. Raises ModelError.
+    """
+    return _loaded(model, mapped, separate)
+
+
+def _whole(data: memoryview) -> tuple[bytes, dict[int, memoryview]]:
+    return bytes(data), {}
+
+
+def _loaded(model: Any, mapped: bool, split: Split) -> Loaded:
+    if isinstance(model, onnx.ModelProto):
+        if not (model.graph.node or model.graph.output):
+            raise ModelError("the given ModelProto holds no graph. Pass a complete model.")
+        made = Loaded(model)
+    elif isinstance(model, (bytes, bytearray, memoryview)):
+        made = _parse(memoryview(bytes(model)), "the given data", split)
+    elif isinstance(model, (str, os.PathLike)):
+        path = Path(os.fspath(model))
+        made = _parse(_read(path, mapped), repr(str(path)), split)
+        made = replace(made, folder=path.parent, mapped=mapped)
+    else:
+        raise ModelError(
+            f"a model was given as {type(model).__name__}. Pass the path of an .onnx file, its "
+            "bytes or an onnx.ModelProto."
+        )
+    check_model(made.proto)
+    return made
+
+
+def _read(path: Path, mapped: bool) -> memoryview:
+    """Return a file's bytes, of a regular file that is not over the limit only."""
+    limit = min(int(setting("CLNN_MAX_BYTES")), _PROTOBUF_LIMIT)
+    try:
+        # O_NONBLOCK: opening a fifo must not wait for its writer.
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError) as err:
+        raise ModelError(
+            f"no model file can be read at {str(path)!r}: {err}. Check the path."
+        ) from err
+    try:
+        status = os.fstat(handle)
+        _check_file(path, status, limit)
+        if mapped and status.st_size:
+            return memoryview(map_file(handle, path, status.st_size))
+        with os.fdopen(os.dup(handle), "rb") as file:
+            return memoryview(file.read(status.st_size))
+    finally:
+        os.close(handle)
+
+
+def _check_file(path: Path, status: os.stat_result, limit: int) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        folder = stat.S_ISDIR(status.st_mode)
+        hint = "a folder: pass the .onnx file in it" if folder else "not a regular file"
+        raise ModelError(f"{str(path)!r} is {hint}.")
+    if status.st_size > limit:
+        raise ModelError(
+            f"{str(path)!r} has {status.st_size} bytes; the limit is {limit} (CLNN_MAX_BYTES, "
+            "and what ONNX files can hold). Larger models keep their weights as external data."
+        )
+
+
+def _parse(data: memoryview, where: str, split: Split) -> Loaded:
+    proto = onnx.ModelProto()
+    small, large = split(data)
+    reason = "it holds no graph"
+    try:
+        proto.ParseFromString(small)
+        if proto.graph.node or proto.graph.output:
+            return Loaded(proto, large=large)
+    except (DecodeError, ValueError, RecursionError) as err:
+        reason = str(err).strip().rstrip(".") or type(err).__name__
+    start = bytes(data[:_LONGEST_MAGIC])
+    raise ModelError(
+        f"{where} is not an ONNX model: {reason}. It has {len(data)} bytes and begins with "
+        f"{start[:_SHOWN_BYTES]!r}.{_guess(start)}"
+    )
+
+
+def _guess(data: bytes) -> str:
+    if not data:
+        return " It is empty: the download or copy went wrong."
+    found = (text for at, start, text in _OTHERS if data[at : at + len(start)] == start)
+    text = next(found, "")
+    return f" {text}" if text else ""

@@ -1,0 +1,187 @@
+"""Convolution over one or two spatial axes, grouped or depthwise, with fused elementwise steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from clnn.arith._base import FLOAT, Arithmetic
+from clnn.errors import DTypeError, ShapeError
+from clnn.ops.conv import direct as kernels
+from clnn.ops.conv.depthwise import depthwise, depthwise_tiles
+from clnn.ops.conv.direct import BIAS, FEW
+from clnn.ops.conv.mma import mma_variants
+from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
+from clnn.ops.shared.functions import Step, apply_steps
+from clnn.ops.shared.window import Window, window_of
+from clnn.ops.spec import Array, Border, OpSpec, Problem, Variant, batched, by_cost
+from clnn.types import TensorType
+
+
+@dataclass(frozen=True)
+class Conv2d(OpSpec):
+    """Inputs: x (n, c, spatial...), weights (oc, c / group, kernel...), bias (oc) or None, operands.
+
+    Output (n, oc, spatial...). `steps` are applied to each result. A bias may also be (oc,
+    spatial...) of the output, where the arithmetic takes it as it is.
+    """
+
+    window: Window
+    group: int = 1
+    steps: tuple[Step, ...] = ()
+    arith: Arithmetic = FLOAT
+
+    kind = "conv2d"
+    layout_rule = "image"
+    fuses_steps = True
+    narrows = True
+    first_operand = 3
+
+    def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        """Return the output type. Raises ShapeError where shapes do not fit."""
+        x, w = inputs[0], inputs[1]
+        if x is None or w is None:
+            raise ShapeError("convolution needs an input and weights.")
+        if x.rank != len(self.window.kernel) + 2 or w.rank != x.rank:
+            raise ShapeError(f"convolution of {x.shape} with weights {w.shape}: ranks must match.")
+        if x.shape[1] != w.shape[1] * self.group or w.shape[0] % self.group:
+            raise ShapeError(
+                f"convolution of {x.shape} with weights {w.shape} in {self.group} groups: weights "
+                f"want {w.shape[1] * self.group} input channels, input has {x.shape[1]}."
+            )
+        if w.shape[2:] != self.window.kernel:
+            raise ShapeError(f"weights {w.shape} do not have kernel {self.window.kernel}.")
+        result = self.arith.output(x.dtype, w.dtype)
+        shape = (x.shape[0], w.shape[0], *self.window.output(x.shape[2:]))
+        self._check_bias(inputs[BIAS] if len(inputs) > BIAS else None, x, w, shape)
+        return (TensorType(shape, result),)
+
+    def _check_bias(
+        self, bias: TensorType | None, x: TensorType, w: TensorType, shape: tuple[int, ...]
+    ) -> None:
+        if bias is None:
+            return
+        allowed = [(shape[1],), shape[1:]] if self.arith.plain_bias else [(shape[1],)]
+        if bias.shape not in allowed:
+            raise ShapeError(f"bias is {bias.shape}, must be {' or '.join(map(str, allowed))}.")
+        wanted = self.arith.bias(x.dtype, w.dtype)
+        if bias.dtype != wanted:
+            raise DTypeError(f"bias is {bias.dtype.name}, must be {wanted.name}.")
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        """Return the convolution; of floats as shifted products, in the arrays' own precision."""
+        x, w = inputs[0], inputs[1]
+        assert x is not None and w is not None
+        if self.arith is not FLOAT:
+            y = self._exact(x, w, inputs[BIAS] if len(inputs) > BIAS else None)
+            single = [a if a is None or a.dtype.kind != "f" else a.astype(y.dtype) for a in inputs]
+            return (apply_steps(y, self.steps, single),)
+        win, rank = self.window, len(self.window.kernel)
+        outs = win.output(x.shape[2:])
+        extra = win.needed_after(x.shape[2:])
+        x = np.pad(x, [(0, 0), (0, 0), *zip(win.before, extra, strict=True)])
+        n, oc, icg = x.shape[0], w.shape[0], w.shape[1]
+        y = np.zeros((n, self.group, oc // self.group, *outs), x.dtype)
+        grouped = w.reshape(self.group, oc // self.group, icg, *win.kernel)
+        for tap in np.ndindex(*win.kernel):
+            begin = [t * d for t, d in zip(tap, win.dilations, strict=True)]
+            cut = tuple(
+                slice(b, b + (o - 1) * s + 1, s)
+                for b, o, s in zip(begin, outs, win.strides, strict=True)
+            )
+            part = x[(slice(None), slice(None), *cut)].reshape(n, self.group, icg, *outs)
+            y += np.einsum("ngc...,goc->ngo...", part, grouped[(..., *tap)])
+        y = y.reshape(n, oc, *outs)
+        bias = inputs[BIAS] if len(inputs) > BIAS else None
+        if bias is not None:
+            y = y + bias.reshape(1, oc, *(bias.shape[1:] or (1,) * rank))
+        return (apply_steps(y, self.steps, inputs),)
+
+    def _exact(self, x: Array, w: Array, bias: Array | None) -> Array:
+        """Return the convolution as the arithmetic's own reference computes it."""
+        win, n, oc, icg = self.window, x.shape[0], w.shape[0], w.shape[1]
+        outs, taps = win.output(x.shape[2:]), int(np.prod(win.kernel))
+        extra = win.needed_after(x.shape[2:])
+        pads = [(0, 0), (0, 0), *zip(win.before, extra, strict=True)]
+        x = np.pad(x, pads, constant_values=self.arith.padding)
+        axes = tuple(range(2, x.ndim))
+        reach = tuple(win.reach(a) for a in range(len(outs)))
+        seen = np.lib.stride_tricks.sliding_window_view(x, reach, axes)
+        steps = [slice(0, (o - 1) * s + 1, s) for o, s in zip(outs, win.strides, strict=True)]
+        seen = seen[
+            (slice(None), slice(None), *steps, *(slice(None, None, d) for d in win.dilations))
+        ]
+        seen = seen.reshape(n, self.group, icg, *outs, taps)
+        columns = np.moveaxis(seen, -1, 3)
+        y = self.arith.reference(columns, w.reshape(self.group, oc // self.group, icg, taps), bias)
+        return y.reshape(n, oc, *outs)
+
+    def padding_needs(self, inputs: Sequence[TensorType | None]) -> dict[int, Border]:
+        """Return a border as wide as the windows reach, of what the arithmetic takes for zero."""
+        assert inputs[0] is not None
+        return {0: self.window.border(inputs[0].shape, float(self.arith.padding))}
+
+    def takes_planes(self, inputs: Sequence[TensorType | None]) -> bool:
+        """Whether there are so few channels that a tile's reads are the same either way."""
+        assert inputs[0] is not None
+        return self.group == 1 and inputs[0].shape[1] <= FEW and self.arith is FLOAT
+
+    def by_images(
+        self, inputs: Sequence[TensorType | None], count: int
+    ) -> tuple[OpSpec, tuple[int, ...]] | None:
+        """Return the op as it is, for some images of x and of operands that have as many."""
+        return self, (0, *batched(inputs, len(self.window.kernel) + 2, self.first_operand))
+
+    def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
+        """Two operations per multiply-add."""
+        w = inputs[1]
+        assert w is not None
+        return 2 * outputs[0].size * int(np.prod(w.shape[1:]))
+
+    def variants(self, problem: Problem) -> list[Variant]:
+        """Return depthwise, tiled and reference kernels, as far as they fit."""
+        if problem.outputs[0].type.size == 0:
+            return [Variant("empty", ())]
+        found = []
+        if kernels.fits_fast(self, problem):
+            if kernels.fits_depthwise(self, problem):
+                found.append(depthwise(self, problem))
+            for dot in kernels.dots(self, problem):
+                cost, tile = kernels.direct_tiles(self, problem, dot)[0]
+                found.append(kernels.direct(self, problem, dot, tile, cost))
+            found += kernels.streamed(self, problem)
+            found += kernels.winograd(self, problem)
+            found += kernels.workgroups(self, problem)[:1]
+            found += mma_variants(self, problem)[:1]
+            found.sort(key=lambda v: v.cost)
+        return [*found, kernels.reference(self, problem)]
+
+    def candidates(self, problem: Problem) -> list[Variant]:
+        """Return tiles in both group orders, bands of depthwise, plans of Winograd."""
+        if problem.outputs[0].type.size == 0 or not kernels.fits_fast(self, problem):
+            return self.variants(problem)
+        found = [
+            kernels.direct(self, problem, dot, tile, cost, first)
+            for dot in kernels.dots(self, problem)
+            for cost, tile in kernels.direct_tiles(self, problem, dot)
+            for first in (True, False)
+        ]
+        found += kernels.streamed(self, problem, every=True)
+        if kernels.fits_depthwise(self, problem):
+            found += [depthwise(self, problem, *tile) for tile in depthwise_tiles(self, problem)]
+        found += kernels.workgroups(self, problem)
+        found += mma_variants(self, problem)
+        return by_cost([*found, *kernels.winograd(self, problem, every=True)])
+
+
+@onnx_op("Conv")
+def _conv(node: OnnxNode) -> Source:
+    x, w = node.type(0), node.type(1)
+    if x.rank not in (3, 4):
+        raise Unsupported(f"convolution of an input with {x.rank} axes; 3 and 4 are supported")
+    kernel = node.attr("kernel_shape", w.shape[2:])
+    window = window_of(node, kernel, x.shape[2:])
+    spec = Conv2d(window, int(node.attr("group", 1)))
+    return Emit(spec, [0, 1, 2 if node.has(2) else None])

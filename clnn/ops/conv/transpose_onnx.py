@@ -1,0 +1,65 @@
+"""ONNX's ConvTranspose: attributes, pads and output extents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clnn.errors import ShapeError
+from clnn.ops.conv.transpose import ConvTranspose
+from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
+
+
+@onnx_op("ConvTranspose")
+def _conv_transpose(node: OnnxNode) -> Source:
+    x, w = node.type(0), node.type(1)
+    if x.rank not in (3, 4):
+        raise Unsupported(
+            f"transposed convolution of an input with {x.rank} axes; 3 and 4 are supported"
+        )
+    rank = x.rank - 2
+    kernel = _numbers(node, "kernel_shape", rank, w.shape[2:])
+    strides = _numbers(node, "strides", rank, (1,) * rank)
+    dilations = _numbers(node, "dilations", rank, (1,) * rank)
+    extra = _numbers(node, "output_padding", rank, (0,) * rank)
+    natural = [
+        (i - 1) * s + d * (k - 1) + 1 + e
+        for i, s, d, k, e in zip(x.shape[2:], strides, dilations, kernel, extra, strict=True)
+    ]
+    same = [i * s for i, s in zip(x.shape[2:], strides, strict=True)]
+    before, extents = _placed(node, natural, same)
+    group = int(node.attr("group", 1))
+    spec = ConvTranspose(kernel, strides, dilations, before, extents, group)
+    return Emit(spec, [0, 1, 2 if node.has(2) else None])
+
+
+def _placed(
+    node: OnnxNode, natural: Sequence[int], same: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the pads in front and the output extents; `natural`: extents without pads."""
+    rank, auto = len(natural), str(node.attr("auto_pad", "NOTSET"))
+    if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        raise Unsupported(f"auto_pad {auto!r} is not one of NOTSET, VALID, SAME_UPPER, SAME_LOWER")
+    given = node.attr("output_shape")
+    if given is not None or auto.startswith("SAME"):
+        wanted = same if given is None else [int(e) for e in given][-rank:]
+        if len(wanted) != rank:
+            raise ShapeError(f"{node.op_type}: output_shape {given} must be {rank} numbers.")
+        totals = [max(0, n - e) for n, e in zip(natural, wanted, strict=True)]
+        before = [t // 2 if auto == "SAME_UPPER" else t - t // 2 for t in totals]
+        return tuple(before), tuple(wanted)
+    pads = (
+        _numbers(node, "pads", 2 * rank, (0,) * 2 * rank) if auto == "NOTSET" else (0,) * 2 * rank
+    )
+    extents = tuple(n - pads[a] - pads[a + rank] for a, n in enumerate(natural))
+    if min(pads) < 0 or min(extents) < 1:
+        raise ShapeError(
+            f"{node.op_type}: pads {list(pads)} of an output of {list(natural)} leave {extents}."
+        )
+    return pads[:rank], extents
+
+
+def _numbers(node: OnnxNode, name: str, count: int, default: Sequence[int]) -> tuple[int, ...]:
+    found = tuple(int(v) for v in node.attr(name, default))
+    if len(found) != count:
+        raise ShapeError(f"{node.op_type}: {name} {list(found)} must be {count} numbers.")
+    return found

@@ -1,0 +1,3 @@
+"""Ops that compute each element by itself."""
+
+from __future__ import annotations

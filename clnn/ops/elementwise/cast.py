@@ -1,0 +1,103 @@
+"""Cast between element types, on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from clnn.errors import ShapeError
+from clnn.ops.elementwise.mapped_launch import map_variant
+from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
+from clnn.ops.spec import Array, OpSpec, Problem, Variant
+from clnn.types import BOOL, DTYPES, DType, TensorType
+
+# Numbers of TensorProto.DataType that clnn has no element type for.
+_FOREIGN = {
+    8: "string", 14: "complex64", 15: "complex128", 16: "bfloat16", 17: "float8e4m3fn",
+    18: "float8e4m3fnuz", 19: "float8e5m2", 20: "float8e5m2fnuz", 21: "uint4", 22: "int4",
+    23: "float4e2m1", 24: "float8e8m0", 25: "uint2", 26: "int2",
+}  # fmt: skip
+_NUMBERS = {
+    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64",
+    9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cast(OpSpec):
+    """The input's values as elements of type `dtype`.
+
+    Real to integer: towards zero. What does not fit wraps: real numbers become int32 (int64 for
+    32-bit unsigned and 64-bit results) first, its least value where they do not fit even there.
+    Anything but 0 is true.
+    """
+
+    dtype: DType
+
+    kind = "cast"
+    layout_rule = "same"
+
+    def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        """Return the input's shape with the new type."""
+        if inputs[0] is None:
+            raise ShapeError("cast needs an input.")
+        return (TensorType(inputs[0].shape, self.dtype),)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        """Return the cast with numpy, through wider integers."""
+        x = inputs[0]
+        assert x is not None
+        if self.dtype == BOOL:
+            return (x != 0,)
+        if x.dtype.kind != "f" or self.dtype.is_float:
+            with np.errstate(over="ignore"):
+                return (x.astype(self.dtype.numpy),)
+        return (_to_integer(x.astype(np.float64), self.dtype),)
+
+    def by_images(
+        self, inputs: Sequence[TensorType | None], count: int
+    ) -> tuple[OpSpec, tuple[int, ...]] | None:
+        """Return the op as it is."""
+        return self, (0,)
+
+    def variants(self, problem: Problem) -> list[Variant]:
+        """Return the one kernel, for any layouts."""
+        return [map_variant(problem, "cast", "cast")]
+
+
+def _to_integer(x: Array, dtype: DType) -> Array:
+    """Return real numbers as integers: towards zero, wrapping, or the least value."""
+    wide = dtype.numpy.itemsize == 8 or dtype.numpy == np.uint32
+    bound, middle = (2.0**63, np.int64) if wide else (2.0**31, np.int32)
+    inside = (x >= -bound) & (x < bound)
+    whole = np.where(inside, x, 0).astype(middle)
+    found = np.where(inside, whole, np.iinfo(middle).min).astype(dtype.numpy)
+    if dtype.numpy == np.uint64:
+        over = (x >= 2.0**63) & (x < 2.0**64)
+        found = np.where(over, np.where(over, x, 0).astype(np.uint64), found)
+    return found
+
+
+def dtype_numbered(number: int) -> DType:
+    """Return the DType of a TensorProto.DataType number. Raises Unsupported where clnn has none."""
+    name = _NUMBERS.get(number)
+    if name is None:
+        raise Unsupported(f"element type {_FOREIGN.get(number, number)} is not one of clnn's")
+    return next(d for d in DTYPES if d.name == name)
+
+
+def cast_to(dtype: DType, source: TensorType, value: Source = 0) -> Source:
+    """Return `value`, of type `source`, as elements of `dtype` (itself where it has them)."""
+    return value if source.dtype == dtype else Emit(Cast(dtype), [value])
+
+
+@onnx_op("Cast")
+def _cast(node: OnnxNode) -> Source:
+    return cast_to(dtype_numbered(int(node.attrs["to"])), node.type(0))
+
+
+@onnx_op("CastLike")
+def _cast_like(node: OnnxNode) -> Source:
+    return cast_to(node.type(1).dtype, node.type(0))

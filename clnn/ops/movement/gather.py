@@ -1,0 +1,274 @@
+"""Gather, GatherElements and GatherND: elements picked by an index tensor.
+
+Constant indices at even distances become views; others are looked up on the device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from clnn.errors import DTypeError, ShapeError
+from clnn.layout import TensorLayout
+from clnn.ops.movement.views import Expand, Reshape, Slice
+from clnn.ops.onnx_registry import Emit, OnnxNode, Source, onnx_op
+from clnn.ops.shared.element_types import move_type
+from clnn.ops.shared.loops import collapse, run_work
+from clnn.ops.spec import Array, In, Launch, OpSpec, Out, Problem, Variant
+from clnn.types import TensorType, normalise_axis
+
+Pick = tuple[int, int, int]  # place of an index value, extent that it counts in, pitch in the data
+
+
+@dataclass(frozen=True)
+class Gather(OpSpec):
+    """Inputs: data, indices. Output: data with `axis` replaced by the axes of the indices."""
+
+    axis: int
+
+    kind = "gather"
+    narrows = True
+    layout_rule = "same"
+
+    def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        """Return the output type. Raises ShapeError or DTypeError."""
+        data, indices = _operands(inputs)
+        if not 0 <= self.axis < data.rank:
+            raise ShapeError(f"gather along axis {self.axis} of {data.shape}: no such axis.")
+        _not_empty(data.shape[self.axis], indices, data)
+        shape = (*data.shape[: self.axis], *indices.shape, *data.shape[self.axis + 1 :])
+        return (TensorType(shape, data.dtype),)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        """Return numpy's take."""
+        data, indices = inputs
+        assert data is not None and indices is not None
+        return (np.take(data, indices, axis=self.axis),)
+
+    def variants(self, problem: Problem) -> list[Variant]:
+        """Return the one kernel, for any layouts."""
+        data, indices = problem.input(0).layout, problem.input(1).layout
+        before, after = data.pitches[: self.axis], data.pitches[self.axis + 1 :]
+        src = (*before, *(0 for _ in indices.shape), *after)
+        index = (*(0 for _ in before), *indices.pitches, *(0 for _ in after))
+        picks = [(0, data.shape[self.axis], data.pitches[self.axis])]
+        return [_kernel("gather", problem, src, index, picks)]
+
+
+@dataclass(frozen=True)
+class GatherElements(OpSpec):
+    """Inputs: data, indices of the same rank. Each output takes its index along `axis` only."""
+
+    axis: int
+
+    kind = "gather_elements"
+    narrows = True
+    layout_rule = "same"
+
+    def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        """Return the output type. Raises ShapeError or DTypeError."""
+        data, indices = _operands(inputs)
+        rows = list(enumerate(zip(indices.shape, data.shape, strict=False)))
+        if data.rank != indices.rank or any(i > d for a, (i, d) in rows if a != self.axis):
+            raise ShapeError(
+                f"gather of elements of {data.shape} with indices {indices.shape} along axis "
+                f"{self.axis}: ranks must be equal, and no other axis of the indices longer."
+            )
+        _not_empty(data.shape[self.axis], indices, data)
+        return (TensorType(indices.shape, data.dtype),)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        """Return numpy's take_along_axis."""
+        data, indices = inputs
+        assert data is not None and indices is not None
+        cut = tuple(
+            slice(None) if a == self.axis else slice(d) for a, d in enumerate(indices.shape)
+        )
+        return (np.take_along_axis(data[cut], indices.astype(np.int64), self.axis),)
+
+    def variants(self, problem: Problem) -> list[Variant]:
+        """Return the one kernel, for any layouts."""
+        data, indices = problem.input(0).layout, problem.input(1).layout
+        src = tuple(0 if a == self.axis else p for a, p in enumerate(data.pitches))
+        picks = [(0, data.shape[self.axis], data.pitches[self.axis])]
+        return [_kernel("gather_elements", problem, src, indices.pitches, picks)]
+
+
+@dataclass(frozen=True)
+class GatherND(OpSpec):
+    """Inputs: data, indices whose last axis holds index tuples into data's axes from `batch` on."""
+
+    batch: int = 0
+
+    kind = "gather_nd"
+    narrows = True
+
+    def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        """Return the output type. Raises ShapeError or DTypeError."""
+        data, indices = _operands(inputs)
+        depth = indices.shape[-1] if indices.rank else 0
+        fits = indices.rank > self.batch and 1 <= depth <= data.rank - self.batch
+        if not fits or indices.shape[: self.batch] != data.shape[: self.batch]:
+            raise ShapeError(
+                f"gather of tuples {indices.shape} from {data.shape} with {self.batch} batch axes: "
+                "batch axes must be equal and tuples as long as some of the axes behind them."
+            )
+        for axis in range(self.batch, self.batch + depth):
+            _not_empty(data.shape[axis], indices, data)
+        return (TensorType((*indices.shape[:-1], *data.shape[self.batch + depth :]), data.dtype),)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        """Return numpy's indexing with tuples, batch by batch."""
+        data, indices = inputs
+        assert data is not None and indices is not None
+        batches = indices.shape[: self.batch]
+        shape = (*indices.shape[:-1], *data.shape[self.batch + indices.shape[-1] :])
+        result = np.empty(shape, data.dtype)
+        for at in np.ndindex(*batches):
+            result[at] = data[at][tuple(np.moveaxis(indices[at], -1, 0))]
+        return (result,)
+
+    def variants(self, problem: Problem) -> list[Variant]:
+        """Return the one kernel, for any layouts."""
+        data, indices = problem.input(0).layout, problem.input(1).layout
+        depth = indices.shape[-1]
+        tail = data.pitches[self.batch + depth :]
+        middle = indices.rank - 1 - self.batch
+        src = (*data.pitches[: self.batch], *(0,) * middle, *tail)
+        index = (*indices.pitches[:-1], *(0 for _ in tail))
+        picks = [
+            (k * indices.pitches[-1], data.shape[self.batch + k], data.pitches[self.batch + k])
+            for k in range(depth)
+        ]
+        return [_kernel("gather_nd", problem, src, index, picks)]
+
+
+def _operands(inputs: Sequence[TensorType | None]) -> tuple[TensorType, TensorType]:
+    data, indices = inputs[:2]
+    if data is None or indices is None:
+        raise ShapeError("gather needs data and indices.")
+    if indices.dtype.numpy.kind not in "iu":
+        raise DTypeError(f"gather indices are {indices.dtype.name}: they must be integers.")
+    return data, indices
+
+
+def _not_empty(extent: int, indices: TensorType, data: TensorType) -> None:
+    if extent == 0 and indices.size:
+        raise ShapeError(f"gather of {indices.shape} elements from an empty axis of {data.shape}.")
+
+
+def _kernel(
+    name: str, problem: Problem, src: Sequence[int], index: Sequence[int], picks: Sequence[Pick]
+) -> Variant:
+    """Return the variant that walks the output; src, index: pitches on the output's axes."""
+    out = problem.outputs[0]
+    if not out.type.size:
+        return Variant("empty", ())
+    views = [_view(out.type.shape, pitches) for pitches in (src, index)]
+    loops = collapse([*views, out.layout.unpadded()])
+    ps, pi, pd = loops.inner_pitches
+    outer = loops.extents[:-1]
+    work = run_work(loops.inner, math.prod(outer), problem.target, ps == pd == 1 and pi == 0)
+    indices = problem.input(1)
+    label = f"{name}_{move_type(out.memory)}_v{work['vw']}"
+    params = {
+        "name": label, "ctype": move_type(out.memory), "index_type": indices.type.dtype.cl,
+        "extents": outer or (1,), "pitches": tuple(p[:-1] or (0,) for p in loops.pitches),
+        "inner": loops.inner, "inner_pitches": loops.inner_pitches, "picks": tuple(picks),
+        "checked": not _in_range(indices.const, picks), "wg": work.pop("local"),
+    }  # fmt: skip
+    global_size = work.pop("global")
+    launch = Launch("movement/gather.cl.mako", {**params, **work}, (In(0), In(1), Out(0)), global_size,
+                    params["wg"])  # fmt: skip
+    return Variant(label, (launch,))
+
+
+def _view(shape: tuple[int, ...], pitches: Sequence[int]) -> TensorLayout:
+    zero = (0,) * len(shape)
+    return TensorLayout(shape, tuple(pitches), zero, zero, 0, 0)
+
+
+def _in_range(indices: Array | None, picks: Sequence[Pick]) -> bool:
+    """Whether indices are constant and valid as they are."""
+    if indices is None:
+        return False
+    limits = np.array([extent for _, extent, _ in picks])
+    return bool((indices >= 0).all() and (indices < limits).all())
+
+
+def _constant_indices(node: OnnxNode, limits: Sequence[int]) -> Array | None:
+    """Return constant indices as int32, counted from the front; None where they are not constant.
+
+    limits: the extent that they count in, or one extent for each place on their last axis.
+    """
+    if 1 not in node.consts:
+        return None
+    given = node.consts[1].astype(np.int64)
+    bound = np.array(limits if len(limits) > 1 else limits[0])
+    wrong = (given < -bound) | (given >= bound)
+    if wrong.any():
+        raise ShapeError(
+            f"{node.op_type} of {node.type(0).shape}: index {int(given[wrong].reshape(-1)[0])} is "
+            f"outside of extent {list(limits)}."
+        )
+    return np.where(given < 0, given + bound, given).astype(np.int32)
+
+
+@onnx_op("Gather")
+def _gather(node: OnnxNode) -> Source:
+    data = node.type(0)
+    axis = normalise_axis(int(node.attr("axis", 0)), data.rank)
+    indices = _constant_indices(node, [data.shape[axis]])
+    if indices is None:
+        return Emit(Gather(axis), [0, 1])
+    step = _common_step(indices.reshape(-1))
+    return Emit(Gather(axis), [0, indices]) if step is None else _as_view(data, axis, indices, step)
+
+
+def _common_step(indices: Array) -> int | None:
+    """Return the distance between neighbours where it is the same for all."""
+    if indices.size < 2:
+        return 1
+    steps = np.diff(indices)
+    return int(steps[0]) if (steps == steps[0]).all() else None
+
+
+def _as_view(data: TensorType, axis: int, indices: Array, step: int) -> Source:
+    """Return evenly spaced indices along an axis as a slice, stretched and reshaped as needed."""
+
+    def along(value: int, others: Sequence[int]) -> tuple[int, ...]:
+        return (*others[:axis], value, *others[axis + 1 :])
+
+    count = indices.size
+    taken = 1 if step == 0 else count
+    start = int(indices.reshape(-1)[0]) if count else 0
+    part = Slice(along(start, (0,) * data.rank), along(taken, data.shape),
+                 along(step or 1, (1,) * data.rank))  # fmt: skip
+    found = Emit(part, [0])
+    if taken != count:
+        found = Emit(Expand(along(count, data.shape)), [found])
+    if indices.ndim != 1:
+        shape = (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
+        found = Emit(Reshape(shape), [found])
+    return found
+
+
+@onnx_op("GatherElements")
+def _gather_elements(node: OnnxNode) -> Source:
+    axis = normalise_axis(int(node.attr("axis", 0)), node.type(0).rank)
+    indices = _constant_indices(node, [node.type(0).shape[axis]])
+    return Emit(GatherElements(axis), [0, 1 if indices is None else indices])
+
+
+@onnx_op("GatherND")
+def _gather_nd(node: OnnxNode) -> Source:
+    batch = int(node.attr("batch_dims", 0))
+    depth = node.type(1).shape[-1] if node.type(1).rank else 0
+    limits = node.type(0).shape[batch : batch + depth]
+    if not 0 <= batch < node.type(1).rank or len(limits) != depth or not depth:
+        return Emit(GatherND(max(batch, 0)), [0, 1])
+    indices = _constant_indices(node, limits)
+    return Emit(GatherND(batch), [0, 1 if indices is None else indices])

@@ -1,0 +1,3 @@
+"""Pooling over windows."""
+
+from __future__ import annotations

@@ -1,0 +1,323 @@
+"""Pooling: maximum, average or p-norm over a sliding window, with fused elementwise steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from clnn.arith._base import Averaging
+from clnn.codegen.filters import image
+from clnn.errors import DTypeError, ShapeError
+from clnn.layout import row_major
+from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
+from clnn.ops.rows.reduce import over_image
+from clnn.ops.shared.epilogue import operand_args, operand_layouts
+from clnn.ops.shared.functions import Step, apply_steps
+from clnn.ops.shared.window import Window, window_of
+from clnn.ops.spec import (
+    Arg,
+    Array,
+    Const,
+    In,
+    Launch,
+    OpSpec,
+    Out,
+    Problem,
+    Variant,
+    batched,
+    by_cost,
+    grid,
+)
+from clnn.types import F16, F32, F64, I64, DType, TensorType
+
+COLUMNS = 20  # vectors of columns that fit the registers of a CPU
+EDGES = 16  # output columns that the row kernel writes out one by one
+WORK = 16384  # elements that one CPU work-item should read
+
+
+@dataclass(frozen=True)
+class Pool(OpSpec):
+    """Input (n, c, spatial...), output (n, c, spatial...), for maxima perhaps their indices.
+
+    mode: max, average or lp. count_pad: an average counts padding. power: the p of lp. indices:
+    "" (none), "row" or "column": the second output, in row- or column-major order. rule: how
+    averages of integers are computed.
+    """
+
+    window: Window
+    mode: str
+    count_pad: bool = False
+    power: float = 2.0
+    indices: str = ""
+    steps: tuple[Step, ...] = ()
+    rule: Averaging | None = None
+
+    kind = "pool"
+    layout_rule = "image"
+    fuses_steps = True
+    narrows = True
+
+    def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        """Return the output types. Raises ShapeError or DTypeError where the input does not fit."""
+        x = inputs[0]
+        if x is None or x.rank != len(self.window.kernel) + 2:
+            shown = None if x is None else x.shape
+            raise ShapeError(
+                f"pooling of {shown} by a window {self.window.kernel}: ranks must match."
+            )
+        if not self._fits(x.dtype):
+            raise DTypeError(f"{self.mode} pooling of {x.dtype.name}: not a type for it.")
+        shape = (*x.shape[:2], *self.window.output(x.shape[2:]))
+        pooled = TensorType(shape, x.dtype)
+        return (pooled, TensorType(shape, I64)) if self.indices else (pooled,)
+
+    def _fits(self, dtype: DType) -> bool:
+        if self.rule is not None:
+            return self.mode == "average" and self.rule.accepts(dtype)
+        if dtype == F16 or dtype.numpy.kind == "b":
+            return False
+        return self.mode == "max" or dtype in (F32, F64)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        """Return the pooling tap by tap with numpy."""
+        x = inputs[0]
+        assert x is not None
+        if self.mode == "max":
+            best, places = self._largest(x)
+            outs = (apply_steps(best, self.steps, inputs), places)
+            return outs if self.indices else outs[:1]
+        wide = x.dtype if self.rule is None else np.dtype(np.int64)
+        total = np.zeros((*x.shape[:2], *self.window.output(x.shape[2:])), wide)
+        count = np.zeros(total.shape[2:], wide)
+        for inside, part, counted in self._taps(x):
+            part = np.where(inside, part, 0)
+            total += part if self.mode == "average" else np.abs(part) ** self.power
+            count += counted if self.count_pad else inside
+        if self.rule is not None:
+            y = self.rule.finish(total, np.broadcast_to(count, total.shape)).astype(x.dtype)
+            return (apply_steps(y, self.steps, inputs),)
+        with np.errstate(all="ignore"):
+            y = total / count if self.mode == "average" else total ** (1 / self.power)
+        return (apply_steps(np.asarray(y), self.steps, inputs),)
+
+    def _largest(self, x: Array) -> tuple[Array, Array]:
+        """Return maxima and their flat indices."""
+        shape = (*x.shape[:2], *self.window.output(x.shape[2:]))
+        low = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+        best, places = np.full(shape, low, x.dtype), np.full(shape, -1, np.int64)
+        spatial = x.shape[2:] if self.indices != "column" else x.shape[:1:-1]
+        pitches = row_major(spatial)
+        grid_ = np.indices(x.shape[2:])
+        order = pitches if self.indices != "column" else pitches[::-1]
+        flat = sum(
+            (g * p for g, p in zip(grid_, order, strict=True)), np.zeros(x.shape[2:], np.int64)
+        )
+        planes = np.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *(1,) * flat.ndim)
+        where = np.broadcast_to(flat + planes * flat.size, x.shape)
+        for (inside, part, _), (_, place, _) in zip(self._taps(x), self._taps(where), strict=True):
+            better = (part > best) | ((part != part) & (best == best)) | (places < 0)
+            best, places = (
+                np.where(inside & better, part, best),
+                np.where(inside & better, place, places),
+            )
+        return best, places
+
+    def _taps(self, x: Array) -> Iterator[tuple[Array, Array, Array]]:
+        """Yield for each tap: whether it lies inside x, its elements, whether padding holds it."""
+        win = self.window
+        outs = win.output(x.shape[2:])
+        for tap in np.ndindex(*win.kernel):
+            inside, counted, cut = np.ones(outs, bool), np.ones(outs, bool), x
+            for a, t in enumerate(tap):
+                at = np.arange(outs[a]) * win.strides[a] - win.before[a] + t * win.dilations[a]
+                line = tuple(-1 if b == a else 1 for b in range(len(tap)))
+                inside = inside & ((at >= 0) & (at < x.shape[2 + a])).reshape(line)
+                counted = counted & (at < x.shape[2 + a] + win.after[a]).reshape(line)
+                cut = np.take(cut, np.clip(at, 0, x.shape[2 + a] - 1), axis=2 + a)
+            yield inside, cut, counted
+
+    def by_images(
+        self, inputs: Sequence[TensorType | None], count: int
+    ) -> tuple[OpSpec, tuple[int, ...]] | None:
+        """Return the op as it is, for some images of x and of operands that have as many.
+
+        Indices of maxima count through the batch, so that with them there is none.
+        """
+        if self.indices:
+            return None
+        return self, (0, *batched(inputs, len(self.window.kernel) + 2, 1))
+
+    def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
+        """One operation per tap."""
+        return outputs[0].size * prod(self.window.kernel)
+
+    def variants(self, problem: Problem) -> list[Variant]:
+        """Return a kernel along rows of channel vectors, one per vector, and one for any layout."""
+        if not problem.outputs[0].type.size:
+            return [Variant("empty", ())]
+        found = []
+        if _fits_rows(self, problem):
+            found.append(_rows(self, problem))
+        widest = 1 if self.indices else _vector(problem)
+        if widest > 1 and (not found or not problem.target.is_cpu):
+            found.append(_any(self, problem, widest))
+        return [*found, _any(self, problem, 1)]
+
+    def candidates(self, problem: Problem) -> list[Variant]:
+        """Return row kernels of several columns and bands, and the others."""
+        usual = self.variants(problem)
+        if not problem.outputs[0].type.size or not _fits_rows(self, problem):
+            return usual
+        high, columns = problem.outputs[0].type.shape[-2], problem.outputs[0].type.shape[-1]
+        bands = [b for b in (1, 2, 4, 8, 16) if b <= high]
+        tiles = [t for t in (2, 3, 4, 6, 8) if t <= columns]
+        rows = [_rows(self, problem, t, b) for b in bands for t in tiles]
+        others = usual[1:2] if len(usual) > 2 else []
+        return by_cost([usual[0], *(replace(v, cost=1.0) for v in rows + others)])
+
+
+def _vector(problem: Problem) -> int:
+    """Return the widest vector of channels that input 0 can be read by."""
+    x = problem.input(0)
+    if x.layout.pitches[1] != 1:
+        return 1
+    widest = min(16, max(1, problem.target.vector * 4 // x.type.dtype.itemsize), x.type.shape[1])
+    return max(w for w in (16, 8, 4, 2, 1) if w <= widest)
+
+
+def _inner_columns(spec: Pool, width: int, outs: int) -> tuple[int, int]:
+    """Return (first, stop) of the output columns whose windows lie inside a row of `width`."""
+    win = spec.window
+    first = -(-win.before[-1] // win.strides[-1])
+    stop = (width + win.before[-1] - win.reach(len(win.kernel) - 1)) // win.strides[-1] + 1
+    first = min(first, outs)
+    return first, max(first, min(stop, outs))
+
+
+def _fits_rows(spec: Pool, problem: Problem) -> bool:
+    """Whether the row kernel serves: CPU, images, channels innermost, few columns at the edges."""
+    x, out = problem.input(0), problem.outputs[0]
+    if not problem.target.is_cpu or spec.indices or x.type.rank not in (3, 4):
+        return False
+    if x.layout.pitches[1] != 1 and x.type.shape[1] != 1:
+        return False
+    width, outs = x.type.shape[-1], out.type.shape[-1]
+    first, stop = _inner_columns(spec, width, outs)
+    return spec.window.kernel[-1] <= COLUMNS and outs - (stop - first) <= EDGES
+
+
+def _tile(spec: Pool, outs: int) -> int:
+    """Return how many output columns at a time keep their columns of input in registers.
+
+    outs: columns whose windows lie inside. Of the numbers from 4 on, the one that takes the least
+    code for whole tiles and the rest.
+    """
+    win = spec.window
+    kernel, stride, dilation = win.kernel[-1], win.strides[-1], win.dilations[-1]
+
+    def columns(tx: int) -> int:
+        return len({t * stride + k * dilation for t in range(tx) for k in range(kernel)})
+
+    fitting = [t for t in range(1, 9) if t == 1 or (columns(t) <= COLUMNS and t <= outs)]
+    wide = [t for t in fitting if t >= 4] or fitting[-1:]
+    return min(wide, key=lambda t: columns(t) + (columns(outs % t) if outs % t else 0))
+
+
+def _common(spec: Pool, problem: Problem) -> dict[str, Any]:
+    x = problem.input(0)
+    moved = spec.mode == "max" and not spec.steps and x.memory.scale
+    return {"ctype": x.plain.cl if moved else x.ctype, "mode": spec.mode, "power": spec.power,
+            "count_pad": spec.count_pad, "steps": spec.steps, "rule": spec.rule}  # fmt: skip
+
+
+def _table(spec: Pool) -> list[Arg]:
+    """Return the argument that holds the constants of a rule for integers."""
+    rule = spec.rule
+    return [] if rule is None else [Const(lambda: rule.table(prod(spec.window.kernel)))]
+
+
+def _label(spec: Pool, problem: Problem, extra: str) -> str:
+    k, s = ("x".join(map(str, v)) for v in (spec.window.kernel, spec.window.strides))
+    mode = spec.mode if spec.rule is None else spec.rule.name
+    return f"pool_{mode}_{problem.input(0).label}_k{k}_s{s}_{extra}"
+
+
+def _rows(spec: Pool, problem: Problem, tile: int = 0, rows: int = 0) -> Variant:
+    src, dst = image(problem.input(0).layout), image(problem.outputs[0].layout)
+    n, channels, oh, ow = dst.shape
+    vw = _vector(problem)
+    first, stop = _inner_columns(spec, src.shape[3], ow)
+    tx = tile or _tile(spec, stop - first)
+    vectors = -(-channels // vw)
+    most = -(-oh * vectors * n // (8 * problem.target.compute_units))
+    least = -(-WORK // (ow * prod(spec.window.kernel) * vw))
+    band = rows or max(1, min(oh, max(most, least)))
+    global_size, local = grid(problem.target, vectors, -(-oh // band), n)
+    name = _label(spec, problem, f"nhwc_v{vw}x{tx}_b{band}")
+    operands = {
+        k: (place, image(layout))
+        for k, (place, layout) in operand_layouts(problem, spec.steps).items()
+    }
+    after = (0,) * (2 - len(spec.window.after)) + spec.window.after
+    params = _common(spec, problem) | spec.window.pairs() | {
+        "name": name, "src": src, "dst": dst, "after": after, "vw": vw, "tx": tx, "band": band,
+        "first": first, "stop": stop, "operands": operands, "wg": local,
+    }  # fmt: skip
+    args: tuple[Arg, ...] = (In(0), *operand_args(problem, spec.steps), *_table(spec), Out(0))
+    return Variant(name, (Launch("pool/pool_rows.cl.mako", params, args, global_size, local),))
+
+
+def _any(spec: Pool, problem: Problem, vw: int) -> Variant:
+    src, out, win = problem.input(0).layout, problem.outputs[0], spec.window
+    count = out.type.size // src.shape[1] * -(-src.shape[1] // vw)
+    band = 1
+    if problem.target.is_cpu:
+        band = max(
+            1, min(WORK // (prod(win.kernel) * vw), count // (8 * problem.target.compute_units))
+        )
+    global_size, local = grid(problem.target, -(-count // band))
+    name = _label(spec, problem, f"v{vw}" if vw > 1 else "any")
+    args: list[Arg] = [In(0), *operand_args(problem, spec.steps), *_table(spec), Out(0)]
+    if spec.indices:
+        args.append(Out(1))
+    params = _common(spec, problem) | {
+        "name": name, "src": src, "dst": out.layout, "kernel": win.kernel, "strides": win.strides,
+        "dilations": win.dilations, "before": win.before, "after": win.after, "vw": vw,
+        "band": band, "operands": operand_layouts(problem, spec.steps), "wg": local,
+        "indices": problem.outputs[1].layout if spec.indices else None,
+        "column_major": spec.indices == "column",
+    }  # fmt: skip
+    return Variant(name, (Launch("pool/pool.cl.mako", params, tuple(args), global_size, local),))
+
+
+_MODES = {"MaxPool": ("max", "max"), "AveragePool": ("average", "mean"), "LpPool": ("lp", "lp")}
+
+
+@onnx_op(*_MODES)
+def _pool(node: OnnxNode) -> Source | list[Source]:
+    x = node.type(0)
+    if x.rank < 3:
+        raise Unsupported(f"pooling of {x.rank} axes; it needs batch, channels and an image")
+    window = window_of(node, [int(k) for k in node.attrs["kernel_shape"]], x.shape[2:],
+                       bool(node.attr("ceil_mode", 0)))  # fmt: skip
+    mode, fn = _MODES[node.op_type]
+    power = float(node.attr("p", 2))
+    if node.n_outputs > 1:
+        order = "column" if node.attr("storage_order", 0) else "row"
+        made = Emit(Pool(window, mode, indices=order), [0])
+        return [made, made.out(1)]
+    if _takes_all(window, x.shape[2:]):
+        return over_image(fn, x.rank, power)
+    return Emit(Pool(window, mode, bool(node.attr("count_include_pad", 0)), power), [0])
+
+
+def _takes_all(window: Window, spatial: Sequence[int]) -> bool:
+    """Whether there is one window and it is the whole image."""
+    alone = window.kernel == tuple(spatial) and not any((*window.before, *window.after))
+    return alone and all(
+        d == 1 or k == 1 for d, k in zip(window.dilations, window.kernel, strict=True)
+    )

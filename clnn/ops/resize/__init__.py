@@ -1,0 +1,3 @@
+"""Resampling of images."""
+
+from __future__ import annotations

@@ -1,0 +1,285 @@
+"""Kernel variants of Resize: how its passes walk memory, and the tables that they read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clnn.layout import TensorLayout
+from clnn.ops.resize.sampling import Sampling, Taps
+from clnn.ops.shared.element_types import move_type, move_value
+from clnn.ops.shared.epilogue import operand_args, operand_layouts
+from clnn.ops.shared.functions import Step
+from clnn.ops.shared.loops import collapse, without
+from clnn.ops.spec import (
+    Arg,
+    Array,
+    Const,
+    In,
+    Launch,
+    Out,
+    Problem,
+    Scratch,
+    Target,
+    Variant,
+    grid,
+)
+from clnn.types import F32, F64, Stored
+
+WIDTHS = (16, 8, 4, 2, 1)
+ITEMS_PER_UNIT = 8  # work-items that keep one compute unit of a CPU busy
+GRAIN = 4096  # elements that are worth a work-item on a CPU
+
+MOST_COPIES = 16  # stores that resize_repeat unrolls
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Axes that stay, of [src, operands..., dst]: outer loops and one contiguous run."""
+
+    extents: tuple[int, ...]
+    pitches: tuple[tuple[int, ...], ...]
+    inner: int
+    inner_pitches: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One launch: the operand types, layouts [src, operands..., dst] and the axes it resizes."""
+
+    types: tuple[str, ...]
+    layouts: tuple[TensorLayout, ...]
+    axes: tuple[int, ...]
+    steps: tuple[Step, ...]
+    operands: Mapping[int, int]
+
+
+def resize_variants(
+    problem: Problem, taps: Mapping[int, Taps], steps: tuple[Step, ...], how: Sampling
+) -> list[Variant]:
+    """Return the ways to resize, best first; the last takes any layout."""
+    if not problem.outputs[0].type.size:
+        return [Variant("empty", ())]
+    whole = _whole_pass(problem, taps, steps)
+    any_layout = _tables("any", problem, whole, taps, how, merge=False)
+    found = []
+    if frame(whole.layouts, whole.axes, merge=True).inner > 1:
+        found.append(_tables("direct", problem, whole, taps, how, merge=True))
+    if _separable(problem, taps):
+        found.append(_axis_by_axis(problem, whole, taps, how))
+    found = [v for v in found if v.cost < any_layout.cost]
+    return [*_repeated(problem, whole, taps), *sorted(found, key=lambda v: v.cost), any_layout]
+
+
+def _whole_pass(problem: Problem, taps: Mapping[int, Taps], steps: tuple[Step, ...]) -> Pass:
+    """Return the pass that resizes all axes at once."""
+    src, out = problem.input(0), problem.outputs[0]
+    extras = operand_layouts(problem, steps)
+    moved = _only_moves(taps) and not steps
+    types = [move_type(out.memory) if moved else out.ctype] * (2 + len(extras))
+    layouts = [src.layout.unpadded(), *(la for _, la in extras.values()), out.layout.unpadded()]
+    axes = sorted(taps or [out.layout.order[-1]] if out.layout.rank else [],
+                  key=lambda a: -abs(out.layout.pitches[a]))  # fmt: skip
+    numbers = {k: place for k, (place, _) in extras.items()}
+    return Pass(tuple(types), tuple(layouts), tuple(axes), steps, numbers)
+
+
+def _only_moves(taps: Mapping[int, Taps]) -> bool:
+    """Whether outputs are inputs as they are (or the value of what lies outside)."""
+    return all(t.count == 1 and bool((t.weight == 1).all()) for t in taps.values())
+
+
+def frame(layouts: Sequence[TensorLayout], axes: Sequence[int], merge: bool) -> Frame:
+    """Return the walk over all axes but `axes`, with an inner run where `merge` and possible."""
+    loops = collapse([without(layout, axes) for layout in layouts])
+    first, *extras, last = loops.inner_pitches
+    runs = merge and first == last == 1 and all(p in (0, 1) for p in extras)
+    if not runs:
+        return Frame(loops.extents, loops.pitches, 1, (0,) * len(layouts))
+    outer = tuple(p[:-1] for p in loops.pitches)
+    return Frame(loops.extents[:-1], outer, loops.inner, loops.inner_pitches)
+
+
+def _work(walk: Frame, last: int, target: Target, rows: int, vectors_along: int) -> dict[str, Any]:
+    """Return vector width, span, band and work sizes of a launch over `rows` rows.
+
+    last: positions of a row. vectors_along: the extent that vectors lie along.
+    """
+    if not target.is_cpu:
+        vw = max(w for w in WIDTHS if w <= target.vector and vectors_along % w == 0)
+        split = vectors_along == walk.inner
+        count = last * (walk.inner // vw) if split else last // vw
+        global_size, local = grid(target, count, rows)
+        return {"vw": vw, "span": 1 if split else vw, "band": 1, "split": split,
+                "sizes": (global_size, local)}  # fmt: skip
+    vw = max(w for w in WIDTHS if w <= min(target.vector, vectors_along))
+    items = ITEMS_PER_UNIT * target.compute_units
+    span = -(-last // max(1, items // max(rows, 1)))
+    span = -(-span // vw) * vw if vectors_along == last else span
+    band = max(1, min(GRAIN // max(last * walk.inner, 1), rows // items))
+    sizes = grid(target, -(-last // span), -(-rows // band))
+    return {"vw": vw, "span": span, "band": band, "split": False, "sizes": sizes}
+
+
+def _tables(
+    label: str, problem: Problem, way: Pass, taps: Mapping[int, Taps], how: Sampling, merge: bool
+) -> Variant:
+    """Return the variant of one launch that reads all taps of all axes."""
+    launch, name, cost = _launch(label, problem, way, taps, how, In(0), Out(0), merge)
+    return Variant(name, (launch,), cost)
+
+
+def _launch(
+    label: str, problem: Problem, way: Pass, taps: Mapping[int, Taps], how: Sampling,
+    source: Arg, result: Arg, merge: bool = True,
+) -> tuple[Launch, str, float]:  # fmt: skip
+    """Return a launch of the resize template, its name and its cost."""
+    src, *extras, dst = way.layouts
+    walk = frame(way.layouts, way.axes, merge)
+    ones = {a: taps.get(a) or _identity(dst.shape[a]) for a in way.axes}
+    index, weight, places = _pack(ones, [src.pitches[a] for a in way.axes])
+    weighted = not _only_moves(ones)
+    rows, last = way.axes[:-1], way.axes[-1]
+    extents = (*walk.extents, *(dst.shape[a] for a in rows))
+    pitches = [(*walk.pitches[0], *(0 for _ in rows))]
+    pitches += [(*walk.pitches[k], *(la.pitches[a] for a in rows))
+                for k, la in enumerate(way.layouts) if k]  # fmt: skip
+    out, work = problem.outputs[0], _work(walk, dst.shape[last], problem.target, math.prod(extents),
+                                          walk.inner)  # fmt: skip
+    global_size, local = work.pop("sizes")
+    acc, value = _arithmetic(way.types, weighted)
+    result_type = out.type.dtype if isinstance(way.types[0], Stored) else out.memory
+    shown = "_".join(f"{t.count}tap" for t in ones.values()) if weighted else "nearest"
+    name = f"resize_{label}_{shown}_{way.types[0]}_v{work['vw']}"
+    params = {
+        "name": name, "src_type": way.types[0], "dst_type": way.types[-1], "acc": acc,
+        "value": value, "weighted": weighted, "extents": extents or (1,),
+        "pitches": tuple(p or (0,) for p in pitches),
+        "last": (dst.shape[last], *(la.pitches[last] for la in (*extras, dst))),
+        "taps": tuple(t.count for t in ones.values()), **places,
+        "fill": how.extrapolation if weighted else move_value(how.extrapolation, result_type),
+        "inner": walk.inner, "extra_types": way.types[1:-1],
+        "inner_pitches": walk.inner_pitches[1:-1], "steps": way.steps, "operands": way.operands,
+        "wg": local, **work,
+    }  # fmt: skip
+    reads = operand_args(problem, way.steps)
+    real = np.float64 if acc == "double" else np.float32
+    tables: list[Arg] = [Const(lambda: index)]
+    if weighted:
+        tables.append(Const(lambda: weight.astype(real)))
+    args = (source, *tables, *reads, result)
+    cost = math.prod(dst.shape) * math.prod(t.count for t in ones.values())
+    return (Launch("resize/resize.cl.mako", params, args, global_size, local), name,
+            float(cost) / min(walk.inner, work["vw"]))  # fmt: skip
+
+
+def _identity(extent: int) -> Taps:
+    index = np.arange(extent)[:, None]
+    return Taps(index, np.ones(index.shape), np.zeros(extent, bool))
+
+
+def _arithmetic(types: Sequence[str], weighted: bool) -> tuple[str, str]:
+    """Return the types of sums and of the value that steps work on."""
+    if not weighted:
+        return types[0], types[-1]
+    acc = "double" if "double" in types else "float"
+    return acc, acc if types[-1] in ("float", "half", "double") else types[-1]
+
+
+def _pack(taps: Mapping[int, Taps], pitches: Sequence[int]) -> tuple[Array, Array, dict[str, Any]]:
+    """Return the index and weight tables of several axes, and where each axis begins in them."""
+    index: list[Array] = []
+    weight: list[Array] = []
+    index_at, weight_at, flags_at = [], [], []
+    at = 0
+    for which, pitch in zip(taps.values(), pitches, strict=True):
+        index_at.append(at)
+        weight_at.append(sum(w.size for w in weight))
+        index.append((which.index * pitch).reshape(-1))
+        weight.append(which.weight.reshape(-1))
+        at += which.index.size
+    if any(t.outside.any() for t in taps.values()):
+        for which in taps.values():
+            flags_at.append(at)
+            index.append(which.outside)
+            at += which.outside.size
+    places = {"index_at": tuple(index_at), "weight_at": tuple(weight_at),
+              "flags_at": tuple(flags_at)}  # fmt: skip
+    return np.concatenate(index).astype(np.int32), np.concatenate(weight), places
+
+
+def _separable(problem: Problem, taps: Mapping[int, Taps]) -> bool:
+    """Whether to offer one launch per axis: sums in float, and nothing that lies outside."""
+    weighted = [t for t in taps.values() if not t.copies]
+    float_sums = problem.outputs[0].type.dtype != F64
+    inside = not any(t.outside.any() for t in taps.values())
+    return float_sums and inside and len(weighted) > 1
+
+
+def _axis_by_axis(
+    problem: Problem, whole: Pass, taps: Mapping[int, Taps], how: Sampling
+) -> Variant:
+    """Return the variant that resizes axis after axis, shrinking ones first, through scratch."""
+    src, dst = whole.layouts[0], whole.layouts[-1]
+    axes = sorted(whole.axes, key=lambda a: dst.shape[a] / src.shape[a])
+    launches, cost = [], 0.0
+    source: Arg = In(0)
+    before, kind = src, whole.types[0]
+    for number, axis in enumerate(axes):
+        if number == len(axes) - 1:
+            types = (kind, *whole.types[1:])
+            way = Pass(types, (before, *whole.layouts[1:]), (axis,), whole.steps, whole.operands)
+            result: Arg = Out(0)
+        else:
+            shape = tuple(dst.shape[a] if a in axes[: number + 1] else d
+                          for a, d in enumerate(src.shape))  # fmt: skip
+            after = TensorLayout.make(shape, dst.order)
+            way = Pass((kind, F32.cl), (before, after), (axis,), (), {})
+            result = Scratch(f"pass{number}", after.size * F32.itemsize)
+            before, kind = after, F32.cl
+        launch, _, part = _launch(f"axis{axis}", problem, way, taps, how, source, result)
+        launches.append(launch)
+        cost += part + math.prod(way.layouts[-1].shape) / 4
+        source = result
+    name = "resize_axes_" + "_".join(f"{taps[a].count}tap" for a in axes)
+    return Variant(name, tuple(launches), cost)
+
+
+def _repeated(problem: Problem, way: Pass, taps: Mapping[int, Taps]) -> list[Variant]:
+    """Return the variant of whole factors along one or two axes, if that is what is asked."""
+    src, *extras, dst = way.layouts
+    factors = [taps[a].repeats(src.shape[a]) if a in taps else 1 for a in way.axes]
+    if not taps or len(factors) > 2 or min(factors) < 1 or math.prod(factors) > MOST_COPIES:
+        return []
+    walk = frame(way.layouts, way.axes, merge=True)
+    fy, fx = factors if len(factors) == 2 else (1, factors[0])
+    last = way.axes[-1]
+    rows = way.axes[:-1]
+    wide = walk.inner == 1 and src.pitches[last] == dst.pitches[last] == 1
+    wide = wide and all(la.pitches[last] in (0, 1) for la in extras)
+    extents = (*walk.extents, *(src.shape[a] for a in rows))
+    pitches = [(*walk.pitches[0], *(src.pitches[a] for a in rows))]
+    pitches += [(*walk.pitches[k + 1], *(fy * la.pitches[a] for a in rows))
+                for k, la in enumerate((*extras, dst))]  # fmt: skip
+    along = src.shape[last] if wide else walk.inner
+    work = _work(walk, src.shape[last], problem.target, math.prod(extents), along)
+    global_size, local = work.pop("sizes")
+    name = f"resize_repeat_{fy}x{fx}_{way.types[0]}_{'w' if wide else 'v'}{work['vw']}"
+    written = (*extras, dst)
+    params = {
+        "name": name, "ctype": way.types[0], "extents": extents or (1,),
+        "pitches": tuple(p or (0,) for p in pitches), "last": (src.shape[last], src.pitches[last]),
+        "factors": (fy, fx), "inner": walk.inner, "wide": wide,
+        "steps_y": tuple(la.pitches[rows[0]] if rows else 0 for la in written),
+        "steps_x": tuple(la.pitches[last] for la in written),
+        "extra_types": way.types[1:-1], "inner_pitches": walk.inner_pitches[1:-1],
+        "steps": way.steps, "operands": way.operands, "wg": local, **work,
+    }  # fmt: skip
+    args: tuple[Arg, ...] = (In(0), *operand_args(problem, way.steps), Out(0))
+    return [
+        Variant(name, (Launch("resize/resize_repeat.cl.mako", params, args, global_size, local),))
+    ]

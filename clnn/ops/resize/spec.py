@@ -1,0 +1,235 @@
+"""Resize and Upsample: nearest, linear and cubic sampling along any axes, with fused steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from clnn.errors import DTypeError, ShapeError
+from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
+from clnn.ops.resize.kernels import resize_variants
+from clnn.ops.resize.sampling import COORDINATES, MODES, NEAREST, AxisMap, Sampling, Taps, axis_taps
+from clnn.ops.shared.functions import Step, apply_steps
+from clnn.ops.spec import Array, OpSpec, Problem, Variant, batched
+from clnn.types import BOOL, TensorType, normalise_axis
+
+NEAREST_PIXEL = Sampling()
+
+
+@dataclass(frozen=True)
+class Resize(OpSpec):
+    """Output extents `shape`; `scales` and `roi` (start and end, part of the extent) per axis.
+
+    `steps` are applied to each result. Integer results of linear and cubic sampling are rounded to
+    the nearest, halves to even, and saturate.
+    """
+
+    shape: tuple[int, ...]
+    scales: tuple[float, ...]
+    sampling: Sampling = NEAREST_PIXEL
+    roi: tuple[tuple[float, float], ...] = ()
+    steps: tuple[Step, ...] = ()
+
+    kind = "resize"
+    layout_rule = "same"
+    fuses_steps = True
+    narrows = True
+
+    def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        """Return the output type. Raises ShapeError or DTypeError where the input does not fit."""
+        x = inputs[0]
+        if x is None:
+            raise ShapeError("resize needs an input.")
+        if not x.rank or len(self.shape) != x.rank or len(self.scales) != x.rank:
+            raise ShapeError(
+                f"resize of {x.shape} to {self.shape}: ranks must be equal, at least 1."
+            )
+        if any(d == 0 and o != 0 for d, o in zip(x.shape, self.shape, strict=True)):
+            raise ShapeError(f"resize of {x.shape} to {self.shape}: an empty axis stays empty.")
+        if min(self.scales, default=1) <= 0 or not np.isfinite(self.scales).all():
+            raise ShapeError(f"scales {self.scales} must be finite and greater than 0.")
+        if x.dtype == BOOL and self.sampling.mode != "nearest":
+            raise DTypeError(f"{self.sampling.mode} resize of bool: only nearest is defined.")
+        return (TensorType(self.shape, x.dtype),)
+
+    def taps(self, source: tuple[int, ...]) -> dict[int, Taps]:
+        """Return axis -> taps of an input of shape `source`, without axes that stay as they are."""
+        found = {}
+        for axis, (before, after) in enumerate(zip(source, self.shape, strict=True)):
+            roi = self.roi[axis] if self.roi else (0.0, 1.0)
+            taps = axis_taps(AxisMap(before, after, self.scales[axis], roi), self.sampling)
+            if taps.repeats(before) != 1:
+                found[axis] = taps
+        return found
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        """Return the weighted sums axis by axis, in double precision for integers."""
+        x = inputs[0]
+        assert x is not None
+        exact = x.dtype.kind in "fc" or self.sampling.mode == "nearest"
+        y = x if exact else x.astype(np.float64)
+        outside = np.zeros(self.shape, bool)
+        for axis, taps in self.taps(x.shape).items():
+            along = tuple(-1 if a == axis else 1 for a in range(x.ndim))
+            parts = [
+                np.take(y, taps.index[:, t], axis)
+                * (1 if taps.copies else taps.weight[:, t].reshape(along).astype(y.dtype))
+                for t in range(taps.count)
+            ]
+            y = np.sum(parts, axis=0, dtype=y.dtype)
+            outside |= taps.outside.reshape(along)
+        y = np.where(outside, np.asarray(self.sampling.extrapolation).astype(y.dtype), y)
+        if not exact:
+            limits = np.iinfo(x.dtype)
+            y = np.clip(np.rint(y), limits.min, limits.max).astype(x.dtype)
+        return (apply_steps(y.astype(x.dtype), self.steps, inputs),)
+
+    def variants(self, problem: Problem) -> list[Variant]:
+        """Return repeating, one-launch and axis-by-axis kernels, as far as they fit."""
+        taps = self.taps(problem.input(0).type.shape)
+        return resize_variants(problem, taps, self.steps, self.sampling)
+
+    def by_images(
+        self, inputs: Sequence[TensorType | None], count: int
+    ) -> tuple[OpSpec, tuple[int, ...]] | None:
+        """Return the op for some images, where the first axis stays as it is."""
+        x = inputs[0]
+        if x is None or not x.rank or 0 in self.taps(x.shape):
+            return None
+        return replace(self, shape=(count, *self.shape[1:])), (0, *batched(inputs, x.rank, 1))
+
+    def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
+        """Two operations per output and tap."""
+        assert inputs[0] is not None
+        per_output = 1
+        for taps in self.taps(inputs[0].shape).values():
+            per_output *= 1 if taps.copies else 2 * taps.count
+        return per_output * outputs[0].size
+
+
+def _scaled(shape: Sequence[int], scales: Sequence[float]) -> tuple[int, ...]:
+    """Return floor(extent * scale), the product in single precision."""
+    rows = zip(shape, scales, strict=True)
+    return tuple(int(np.floor(np.float32(d) * np.float32(s))) for d, s in rows)
+
+
+def _single(value: float) -> float:
+    return float(np.float32(value))
+
+
+@onnx_op("Upsample")
+def _upsample(node: OnnxNode) -> Source:
+    shape = node.type(0).shape
+    scales = node.attr("scales") if node.opset < 9 else node.const(1, "scales").reshape(-1)
+    scales = [_single(s) for s in scales]
+    if len(scales) != len(shape) or min(scales, default=1) < 1:
+        raise ShapeError(f"Upsample of {shape}: scales {scales} must be {len(shape)} numbers >= 1.")
+    mode = str(node.attr("mode", "nearest"))
+    return _emit(node, _scaled(shape, scales), scales, Sampling(mode, "asymmetric", "simple"))
+
+
+@onnx_op("Resize")
+def _resize(node: OnnxNode) -> Source:
+    if node.opset < 11:
+        shape = node.type(0).shape
+        scales = [_single(s) for s in node.const(1, "scales").reshape(-1)]
+        if len(scales) != len(shape):
+            raise ShapeError(f"Resize of {shape}: scales {scales} must be {len(shape)} numbers.")
+        how = Sampling(str(node.attr("mode", "nearest")), "asymmetric", "simple")
+        return _emit(node, _scaled(shape, scales), scales, how)
+    how = _sampling(node)
+    axes = _resized_axes(node)
+    result, scales = _geometry(node, axes)
+    roi = _roi(node, axes) if how.crops else ()
+    return _emit(node, result, scales, how, roi)
+
+
+def _emit(
+    node: OnnxNode, shape: Sequence[int], scales: Sequence[float], how: Sampling,
+    roi: tuple[tuple[float, float], ...] = (),
+) -> Source:  # fmt: skip
+    if how.mode not in MODES:
+        raise Unsupported(f"mode {how.mode!r} is not one of {', '.join(MODES)}")
+    spec = Resize(tuple(shape), tuple(scales), how, roi)
+    idle = tuple(shape) == node.type(0).shape and not spec.taps(tuple(shape))
+    return 0 if idle else Emit(spec, [0])
+
+
+def _sampling(node: OnnxNode) -> Sampling:
+    how = Sampling(
+        mode=str(node.attr("mode", "nearest")),
+        coordinates=str(node.attr("coordinate_transformation_mode", "half_pixel")),
+        nearest=str(node.attr("nearest_mode", "round_prefer_floor")),
+        cubic_a=float(node.attr("cubic_coeff_a", -0.75)),
+        exclude_outside=bool(node.attr("exclude_outside", 0)),
+        antialias=bool(node.attr("antialias", 0)),
+        extrapolation=float(node.attr("extrapolation_value", 0.0)),
+    )
+    if how.coordinates not in COORDINATES:
+        raise Unsupported(f"coordinate_transformation_mode {how.coordinates!r} is not defined")
+    if how.mode == "nearest":
+        if how.nearest not in NEAREST[:-1]:
+            raise Unsupported(f"nearest_mode {how.nearest!r} is not one of {NEAREST[:-1]}")
+        if how.antialias:
+            raise Unsupported("antialias with mode 'nearest' is not defined")
+        return replace(how, exclude_outside=False)
+    return replace(how, nearest="floor")
+
+
+def _resized_axes(node: OnnxNode) -> list[int]:
+    rank = node.type(0).rank
+    axes = [normalise_axis(int(a), rank) for a in node.attr("axes", range(rank))]
+    if len(set(axes)) != len(axes):
+        raise ShapeError(f"Resize axes {axes} name an axis twice.")
+    return axes
+
+
+def _numbers(node: OnnxNode, index: int, what: str, count: int) -> list[float] | None:
+    """Return constant input `index` as `count` numbers, None where it is left out or empty."""
+    if not node.has(index) or node.type(index).size == 0:
+        return None
+    values = [float(v) for v in node.const(index, what).reshape(-1)]
+    if len(values) != count:
+        raise ShapeError(f"Resize {what} {values} must be {count} numbers, one per axis.")
+    return values
+
+
+def _geometry(node: OnnxNode, axes: Sequence[int]) -> tuple[list[int], list[float]]:
+    """Return output extents and scales of all axes."""
+    shape = node.type(0).shape
+    given = _numbers(node, 2, "scales", len(axes))
+    sizes = _numbers(node, 3, "sizes", len(axes))
+    if (given is None) == (sizes is None):
+        raise ShapeError("Resize needs either scales or sizes, not both and not neither.")
+    scales = [1.0] * len(shape)
+    result = list(shape)
+    if given is not None:
+        for axis, scale in zip(axes, given, strict=True):
+            scales[axis] = _single(scale)
+        return list(_scaled(shape, scales)), scales
+    assert sizes is not None
+    for axis, size in zip(axes, sizes, strict=True):
+        result[axis] = int(size)
+        scales[axis] = float(np.float32(size) / np.float32(shape[axis])) if shape[axis] else 1.0
+    policy = str(node.attr("keep_aspect_ratio_policy", "stretch"))
+    if policy not in ("stretch", "not_larger", "not_smaller"):
+        raise Unsupported(f"keep_aspect_ratio_policy {policy!r} is not defined")
+    if policy != "stretch":
+        choose = min if policy == "not_larger" else max
+        common = choose(scales[a] for a in axes)
+        for axis in axes:
+            scales[axis] = common
+            result[axis] = int(np.floor(float(np.float32(common) * np.float32(shape[axis])) + 0.5))
+    return result, scales
+
+
+def _roi(node: OnnxNode, axes: Sequence[int]) -> tuple[tuple[float, float], ...]:
+    values = _numbers(node, 1, "roi", 2 * len(axes))
+    if values is None:
+        raise ShapeError("Resize with tf_crop_and_resize needs a region of interest (input 1).")
+    found = [(0.0, 1.0)] * node.type(0).rank
+    for place, axis in enumerate(axes):
+        found[axis] = (_single(values[place]), _single(values[len(axes) + place]))
+    return tuple(found)

@@ -1,0 +1,93 @@
+"""Local response normalisation across channels, with fused elementwise steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from clnn.errors import DTypeError, ShapeError
+from clnn.ops.onnx_registry import Emit, OnnxNode, Source, onnx_op
+from clnn.ops.rows.rows import make_rows
+from clnn.ops.shared.epilogue import operand_args, operand_layouts
+from clnn.ops.shared.functions import Step, apply_steps
+from clnn.ops.spec import Arg, Array, In, Launch, OpSpec, Out, Problem, Variant
+from clnn.types import F32, F64, TensorType
+
+
+@dataclass(frozen=True)
+class Lrn(OpSpec):
+    """x / (bias + alpha / size * sum of squares of `size` neighbouring channels) ** beta, `steps`."""
+
+    size: int
+    alpha: float = 1e-4
+    beta: float = 0.75
+    bias: float = 1.0
+    steps: tuple[Step, ...] = ()
+
+    kind = "lrn"
+    layout_rule = "same"
+    fuses_steps = True
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Neighbours before and after a channel."""
+        return (self.size - 1) // 2, self.size // 2
+
+    def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        """Return the input's type. Raises ShapeError or DTypeError where it does not fit."""
+        x = inputs[0]
+        if x is None or x.rank < 2 or self.size < 1:
+            shown = None if x is None else x.shape
+            raise ShapeError(f"LRN of size {self.size} over {shown}: it needs channels and a size.")
+        if x.dtype not in (F32, F64):
+            raise DTypeError(f"LRN of {x.dtype.name}: it needs float32 or float64.")
+        return (x,)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        """Return numpy's sum over shifted squares."""
+        x = inputs[0]
+        assert x is not None
+        pads = [self.sides if a == 1 else (0, 0) for a in range(x.ndim)]
+        squares = np.pad(np.square(x), pads)
+        total = sum(squares[:, k : k + x.shape[1]] for k in range(self.size))
+        with np.errstate(all="ignore"):
+            y = x / (self.bias + self.alpha / self.size * total) ** self.beta
+        return (apply_steps(np.asarray(y, x.dtype), self.steps, inputs),)
+
+    def variants(self, problem: Problem) -> list[Variant]:
+        """Return a vector kernel and a plain one."""
+        if not problem.outputs[0].type.size:
+            return [Variant("empty", ())]
+        found = _variant(self, problem, False)
+        plain = _variant(self, problem, True)
+        return [found] if found.name == plain.name else [found, plain]
+
+    def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
+        """Two operations per neighbour and four for the quotient."""
+        return (2 * self.size + 4) * outputs[0].size
+
+
+def _variant(spec: Lrn, problem: Problem, plain: bool) -> Variant:
+    x, out = problem.input(0), problem.outputs[0]
+    operands = operand_layouts(problem, spec.steps)
+    extras = [layout for _, layout in operands.values()]
+    layouts = [x.layout.unpadded(), *extras, out.layout.unpadded()]
+    rows = make_rows(layouts, (1,), problem.target, x.type.dtype.itemsize, plain=plain)
+    global_size, local = rows.sizes(problem.target)
+    name = f"lrn_{x.type.dtype.cl}_n{spec.size}_{rows.label}"
+    params = {
+        "name": name, "ctype": x.type.dtype.cl, "rows": rows, "low": spec.sides[0],
+        "high": spec.sides[1], "scale": spec.alpha / spec.size, "beta": spec.beta,
+        "bias": spec.bias, "steps": spec.steps, "wg": local,
+        "operands": {k: place + 1 for k, (place, _) in operands.items()},
+    }  # fmt: skip
+    args: tuple[Arg, ...] = (In(0), *operand_args(problem, spec.steps), Out(0))
+    return Variant(name, (Launch("rows/lrn.cl.mako", params, args, global_size, local),))
+
+
+@onnx_op("LRN")
+def _lrn(node: OnnxNode) -> Source:
+    alpha, beta = float(node.attr("alpha", 1e-4)), float(node.attr("beta", 0.75))
+    return Emit(Lrn(int(node.attrs["size"]), alpha, beta, float(node.attr("bias", 1.0))), [0])

@@ -1,0 +1,245 @@
+"""Normalisation by mean and variance of the data itself: layer, instance, group and RMS norms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from clnn.errors import DTypeError, ShapeError
+from clnn.layout import TensorLayout
+from clnn.ops.elementwise.eltwise import Eltwise
+from clnn.ops.movement.views import Expand, Reshape
+from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
+from clnn.ops.rows.reduce import Reduce
+from clnn.ops.rows.rows import Rows, make_rows
+from clnn.ops.shared.epilogue import operand_args, operand_layouts
+from clnn.ops.shared.functions import Step, apply_steps
+from clnn.ops.spec import Arg, Array, In, Launch, OpSpec, Out, Problem, Scratch, Variant
+from clnn.types import F32, F64, TensorType, normalise_axis
+
+TINY = 2.0**-126  # keeps a quotient by a norm of zero finite
+
+
+@dataclass(frozen=True)
+class Normalise(OpSpec):
+    """(x - mean) / sqrt(variance + epsilon) over `axes` taken together, then `steps`.
+
+    groups: where not 0, axis 1 is split into as many groups of channels, each normalised on its
+    own together with `axes`. centre False: x / sqrt(mean of x squared + epsilon).
+    """
+
+    axes: tuple[int, ...]
+    epsilon: float = 1e-5
+    groups: int = 0
+    centre: bool = True
+    steps: tuple[Step, ...] = ()
+
+    kind = "normalise"
+    layout_rule = "same"
+    fuses_steps = True
+
+    def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        """Return the input's type. Raises ShapeError or DTypeError where it does not fit."""
+        x = inputs[0]
+        if x is None or any(not 0 <= a < x.rank for a in self.axes):
+            shown = None if x is None else x.shape
+            raise ShapeError(
+                f"normalisation over axes {self.axes} of {shown}: each must be an axis."
+            )
+        if self.groups and (x.rank < 2 or x.shape[1] % self.groups):
+            raise ShapeError(f"channels of {x.shape} do not divide into {self.groups} groups.")
+        if x.dtype not in (F32, F64):
+            raise DTypeError(f"normalisation of {x.dtype.name}: it needs float32 or float64.")
+        return (x,)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        """Return numpy's normalisation."""
+        x = inputs[0]
+        assert x is not None
+        seen = x.reshape(self._split_shape(x.shape)) if self.groups else x
+        axes = self._split_axes()
+        with np.errstate(all="ignore"):
+            mean = seen.mean(axis=axes, keepdims=True) if self.centre else 0 * seen
+            power = np.mean(np.square(seen - mean), axis=axes, keepdims=True)
+            y = (seen - mean) / np.sqrt(power + x.dtype.type(self.epsilon))
+        return (apply_steps(y.reshape(x.shape), self.steps, inputs),)
+
+    def _split_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (shape[0], self.groups, shape[1] // self.groups, *shape[2:])
+
+    def _split_axes(self) -> tuple[int, ...]:
+        return (2, *(a + 1 for a in self.axes)) if self.groups else self.axes
+
+    def variants(self, problem: Problem) -> list[Variant]:
+        """Return a vector kernel (in two launches where rows are few and long), and a plain one."""
+        if not problem.outputs[0].type.size:
+            return [Variant("empty", ())]
+        found = _variant(self, problem, False)
+        plain = _variant(self, problem, True)
+        return [found] if found.name == plain.name else [found, plain]
+
+    def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
+        """Seven operations per element: sum, squared distance and its sum, shift and scale."""
+        return 7 * outputs[0].size
+
+
+def _split_channels(layout: TensorLayout, groups: int) -> TensorLayout:
+    """Return a layout with axis 1 seen as (groups, channels of a group)."""
+    shape, pitches, each = layout.shape, layout.pitches, layout.shape[1] // groups
+    zero = (0,) * (layout.rank + 1)
+    return TensorLayout(
+        (shape[0], groups, each, *shape[2:]),
+        (pitches[0], pitches[1] * each, pitches[1], *pitches[2:]),
+        zero, zero, layout.offset, layout.size,
+    )  # fmt: skip
+
+
+def _variant(spec: Normalise, problem: Problem, plain: bool) -> Variant:
+    x, out = problem.input(0), problem.outputs[0]
+    extras = [layout for _, layout in operand_layouts(problem, spec.steps).values()]
+    layouts = [x.layout.unpadded(), *extras, out.layout.unpadded()]
+    if spec.groups:
+        layouts = [_split_channels(la, spec.groups) for la in layouts]
+    rows = make_rows(layouts, spec._split_axes(), problem.target, x.type.dtype.itemsize,
+                     plain=plain, split=not plain, share=True, sweeps=3)  # fmt: skip
+    name = f"{'normalise' if spec.centre else 'rms_normalise'}_{x.type.dtype.cl}_{rows.label}"
+    operands = operand_args(problem, spec.steps)
+    if rows.parts == 1:
+        args: tuple[Arg, ...] = (In(0), *operands, Out(0))
+        return Variant(name, (_launch(spec, problem, rows, name, "all", args),))
+    name += f"_p{rows.parts}"
+    stats = Scratch("stats", 2 * rows.parts * rows.count * x.type.dtype.itemsize)
+    first = _launch(spec, problem, rows, f"{name}_stats", "stats", (In(0), stats))
+    second = _launch(spec, problem, rows, name, "apply", (In(0), stats, *operands, Out(0)))
+    return Variant(name, (first, second))
+
+
+def _launch(
+    spec: Normalise, problem: Problem, rows: Rows, name: str, stage: str, args: tuple[Arg, ...]
+) -> Launch:
+    global_size, local = rows.sizes(problem.target)
+    steps = () if stage == "stats" else spec.steps
+    places = {k: place + 1 for k, (place, _) in operand_layouts(problem, steps).items()}
+    params = {
+        "name": name, "ctype": problem.input(0).type.dtype.cl, "rows": rows, "stage": stage,
+        "centre": spec.centre, "epsilon": spec.epsilon, "steps": steps, "operands": places,
+        "wg": local,
+    }  # fmt: skip
+    return Launch("rows/norm.cl.mako", params, args, global_size, local)
+
+
+def _scaled(spec: Normalise, scale: Source, shift: Source) -> Emit:
+    """Return the node with its scale and shift as fused steps."""
+    steps, inputs = [Step("mul", operand=1)], [0, scale]
+    if shift is not None:
+        steps.append(Step("add", operand=2))
+        inputs.append(shift)
+    return Emit(replace(spec, steps=tuple(steps)), inputs)
+
+
+def per_channel(node: OnnxNode, index: int, rank: int) -> Source:
+    """Return input `index`, one value per channel, shaped to broadcast with (n, c, spatial...)."""
+    found = node.type(index)
+    if found.rank != 1:
+        raise ShapeError(f"{node.op_type}: input {index} is {found.shape}, must have one axis.")
+    shape = (found.shape[0],) + (1,) * (rank - 2)
+    if index in node.consts:
+        return node.consts[index].reshape(shape)
+    return Emit(Reshape(shape), [index])
+
+
+def _check_channels(node: OnnxNode, channels: int, *indices: int) -> None:
+    for index in indices:
+        if node.type(index).shape != (channels,):
+            raise ShapeError(
+                f"{node.op_type}: input {index} is {node.type(index).shape}, must be ({channels},)."
+            )
+
+
+@onnx_op("LayerNormalization")
+def _layer_norm(node: OnnxNode) -> Source | list[Source]:
+    rank = node.type(0).rank
+    axes = tuple(range(normalise_axis(int(node.attr("axis", -1)), rank), rank))
+    epsilon = float(node.attr("epsilon", 1e-5))
+    shift = 2 if node.has(2) else None
+    if node.n_outputs == 1:
+        return _scaled(Normalise(axes, epsilon), 1, shift)
+    mean, distance, deviation = _moments(axes, (Step("add", (epsilon,)), Step("sqrt")))
+    inverse = Emit(Eltwise((Step("reciprocal"),)), [deviation])
+    steps = [Step("mul", operand=1), Step("mul", operand=2)]
+    inputs: list[Source] = [distance, inverse, 1]
+    if shift is not None:
+        steps.append(Step("add", operand=3))
+        inputs.append(shift)
+    return [Emit(Eltwise(tuple(steps)), inputs), mean, inverse]
+
+
+def _moments(axes: tuple[int, ...], steps: tuple[Step, ...]) -> tuple[Emit, Emit, Emit]:
+    """Return nodes for the mean of input 0, the distance to it, and the variance after `steps`."""
+    mean = Emit(Reduce("mean", axes), [0])
+    distance = Emit(Eltwise((Step("sub", operand=1),)), [0, mean])
+    square = Emit(Eltwise((Step("mul", operand=1),)), [distance, distance])
+    return mean, distance, Emit(Reduce("mean", axes, steps=steps), [square])
+
+
+@onnx_op("RMSNormalization")
+def _rms_norm(node: OnnxNode) -> Source:
+    rank = node.type(0).rank
+    axes = tuple(range(normalise_axis(int(node.attr("axis", -1)), rank), rank))
+    return _scaled(Normalise(axes, float(node.attr("epsilon", 1e-5)), centre=False), 1, None)
+
+
+@onnx_op("InstanceNormalization")
+def _instance_norm(node: OnnxNode) -> Source:
+    x = node.type(0)
+    if x.rank < 3:
+        raise Unsupported(f"an input of {x.rank} axes; it needs batch, channels and an image")
+    _check_channels(node, x.shape[1], 1, 2)
+    spec = Normalise(tuple(range(2, x.rank)), float(node.attr("epsilon", 1e-5)))
+    return _scaled(spec, per_channel(node, 1, x.rank), per_channel(node, 2, x.rank))
+
+
+@onnx_op("GroupNormalization")
+def _group_norm(node: OnnxNode) -> Source:
+    x = node.type(0)
+    if x.rank < 2:
+        raise ShapeError(f"group normalisation of {x.shape}: it needs batch and channels.")
+    groups, channels = int(node.attrs["num_groups"]), x.shape[1]
+    if groups < 1 or channels % groups:
+        raise ShapeError(f"{channels} channels do not divide into {groups} groups.")
+    spec = Normalise(tuple(range(2, x.rank)), float(node.attr("epsilon", 1e-5)), groups)
+    if node.opset >= 21:
+        _check_channels(node, channels, 1, 2)
+        return _scaled(spec, per_channel(node, 1, x.rank), per_channel(node, 2, x.rank))
+    _check_channels(node, groups, 1, 2)
+    return _scaled(spec, _per_group(node, 1, x), _per_group(node, 2, x))
+
+
+def _per_group(node: OnnxNode, index: int, x: TensorType) -> Source:
+    """Return input `index`, one value per group, as one value per channel (before opset 21)."""
+    groups = node.type(index).shape[0]
+    each, shape = x.shape[1] // groups, (x.shape[1],) + (1,) * (x.rank - 2)
+    if index in node.consts:
+        return np.repeat(node.consts[index], each).reshape(shape)
+    wide = Emit(Expand((groups, each)), [Emit(Reshape((groups, 1)), [index])])
+    return Emit(Reshape(shape), [wide])
+
+
+@onnx_op("MeanVarianceNormalization")
+def _mean_variance(node: OnnxNode) -> Source:
+    rank = node.type(0).rank
+    axes = tuple(sorted({normalise_axis(int(a), rank) for a in node.attr("axes", [0, 2, 3])}))
+    _, distance, deviation = _moments(axes, (Step("sqrt"), Step("add", (1e-9,))))
+    return Emit(Eltwise((Step("div", operand=1),)), [distance, deviation])
+
+
+@onnx_op("LpNormalization")
+def _lp_norm(node: OnnxNode) -> Source:
+    axis = normalise_axis(int(node.attr("axis", -1)), node.type(0).rank)
+    power = int(node.attr("p", 2))
+    if power not in (1, 2):
+        raise Unsupported(f"p is {power}; 1 and 2 are defined")
+    norm = Emit(Reduce(f"l{power}", (axis,), steps=(Step("at_least", (TINY,)),)), [0])
+    return Emit(Eltwise((Step("div", operand=1),)), [0, norm])

@@ -1,0 +1,282 @@
+"""Rows: how kernels that take whole rows at a time (reductions, softmax, norms) walk a tensor.
+
+The axes of a tensor are split into kept ones and row axes; each index on the kept axes is a row.
+A row is walked as runs (the outer row axes) of `length` elements (the innermost row axis, cut into
+chunks where it is long). Vectors lie along a row, or across rows, each lane a row of its own:
+
+    along:   r r r r    a vector holds neighbours of one row; lanes are folded at the end
+    across:  a b c d    a vector holds one element of each of the rows a, b, c, d
+
+On GPUs the members of a work-group share a row, or `beside` rows that lie across, where there would
+be too few work-items else; they fold what each found in local memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from clnn.layout import TensorLayout
+from clnn.ops.shared.loops import Loops, collapse
+from clnn.ops.spec import Target
+
+TERMS = 64  # elements that one accumulator takes in before it is added to the total
+SHORT = 8  # rows shorter than this are not worth a vector along them
+WORK = 16384  # elements that one CPU work-item should walk
+SMALL = 1 << 18  # bytes of a tensor below which CPUs do not divide rows
+CACHE = 1 << 18  # bytes that stay near a CPU core between two sweeps
+SHARED = 64  # work-items of a group that shares a row
+LONG, WIDE = 4096, (256, 1024)  # elements of a row that wider groups share: usually; few rows
+BESIDE = (32, 4)  # rows side by side that a group of rows across has, at most and at least
+ITEMS = 256  # work-items that a GPU's compute unit should have
+UNROLL = 4
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Geometry of one kernel over rows; pitches are listed per operand, the source first.
+
+    outer: loops over rows. lanes: extent of the kept axis that vectors lie on (1 when along).
+    lane_pitches: distance of vector neighbours. runs: loops over the runs of a row, the last one
+    over chunks. step_pitches: distance of the elements of a run. length: elements of a run, the
+    last chunk of `extent` being shorter where it does not divide. block: runs per accumulator.
+    vw: vector width. nv: vectors side by side (across) or accumulators (along). parts: shares that
+    a row is split into. group: work-items that share a row. beside: rows across of a group. band:
+    rows or blocks per work-item. subgroups: members fold by the device's subgroups first.
+    """
+
+    across: bool
+    outer: Loops
+    lanes: int
+    lane_pitches: tuple[int, ...]
+    runs: Loops
+    step_pitches: tuple[int, ...]
+    length: int
+    extent: int
+    block: int
+    vw: int
+    nv: int
+    parts: int = 1
+    group: int = 1
+    band: int = 1
+    beside: int = 1
+    subgroups: bool = False
+
+    @property
+    def width(self) -> int:
+        """Rows that one block computes."""
+        return self.vw * self.nv if self.across else 1
+
+    @property
+    def blocks(self) -> int:
+        """Blocks along the lanes; the last one overlaps its neighbour where they do not divide."""
+        return -(-self.lanes // self.width)
+
+    @property
+    def items(self) -> int:
+        """Blocks in all."""
+        return prod(self.outer.extents) * self.blocks
+
+    @property
+    def run_count(self) -> int:
+        """Runs of a row."""
+        return prod(self.runs.extents)
+
+    @property
+    def share(self) -> int:
+        """Runs of a part."""
+        return -(-self.run_count // self.parts)
+
+    @property
+    def row(self) -> int:
+        """Elements of a row."""
+        return prod(self.runs.extents[:-1]) * self.extent
+
+    @property
+    def count(self) -> int:
+        """Rows in all."""
+        return prod(self.outer.extents) * self.lanes
+
+    @property
+    def label(self) -> str:
+        """What a kernel's name says of this geometry."""
+        group = f"_g{self.group}{'s' * self.subgroups}" if self.group > 1 else ""
+        return f"{'across' if self.across else 'along'}_v{self.vw}x{self.nv}{group}"
+
+    def sizes(self, target: Target) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return (global, local) work sizes: blocks (times the group) by parts."""
+        if self.group > 1 and self.across:
+            return (self.items, self.parts, self.group), (self.beside, 1, self.group)
+        if self.group > 1:
+            return (self.items * self.group, self.parts), (self.group, 1)
+        items = -(-self.items // self.band)
+        local = 1
+        while not target.is_cpu and local < min(64, target.max_work_group) and local < items:
+            local *= 2
+        return (-(-items // local) * local, self.parts), (local, 1)
+
+
+def without(layout: TensorLayout, axes: Sequence[int], shape: Sequence[int]) -> TensorLayout:
+    """Return a result's layout seen with the row axes: pitch 0 on each of `axes`.
+
+    shape: the source's. The layout may hold the row axes with extent 1, or not at all.
+    """
+    kept = [a for a in range(len(shape)) if a not in axes]
+    inside = layout.rank == len(shape)
+    pitches = [0] * len(shape)
+    for place, axis in enumerate(kept):
+        pitches[axis] = layout.pitches[axis if inside else place]
+    zero = (0,) * len(shape)
+    return TensorLayout(tuple(shape), tuple(pitches), zero, zero, layout.offset, layout.size)
+
+
+def make_rows(
+    layouts: Sequence[TensorLayout],
+    axes: Sequence[int],
+    target: Target,
+    itemsize: int,
+    *,
+    plain: bool = False,
+    along: bool = True,
+    split: bool = False,
+    share: bool = False,
+    sweeps: int = 1,
+) -> Rows:
+    """Return the geometry for rows along `axes` of `layouts` (equal shapes, the source first).
+
+    itemsize: bytes of the widest element. plain: one element at a time, for any pitches. along: the
+    kernel can have vectors along a row. split: it can divide rows between work-items. share: it can
+    share rows across between members of a group, and fold by subgroups. sweeps: how often it reads
+    a row.
+    """
+    rank = layouts[0].rank
+    kept = _loops(layouts, [a for a in range(rank) if a not in axes])
+    row = _loops(layouts, sorted(axes))
+    widest = 1 if plain else min(16, max(1, target.vector * 4 // itemsize))
+    across = plain or not (along and _lies_along(kept, row, widest))
+    vw = _power_below(kept.inner if across else row.inner, widest)
+    if across and not target.is_cpu and kept.inner_pitches[0] != 1:
+        vw = 1
+    nv = 1 if plain else (_vectors(kept.inner, vw) if across else UNROLL)
+    most = TERMS if across else TERMS * vw * nv * (1 if target.is_cpu else SHARED)
+    rows, group, beside = _assemble(kept, row, across, (vw, nv), most, most), 1, 1
+    if share and across and not plain and not target.is_cpu:
+        group, beside = _shared(rows, kept.inner * prod(kept.extents[:-1]), target)
+    if group > 1:
+        vw, nv = 1, 1
+        rows = _assemble(kept, row, across, (vw, nv), most, most)
+    if split:
+        parts = _parts(replace(rows, group=group), target, itemsize, sweeps)
+        longest = -(-row.inner * prod(row.extents[:-1]) // parts)
+        longest = min(most, -(-longest // vw) * vw)
+        rows = _divided(_assemble(kept, row, across, (vw, nv), most, longest), parts)
+    if not across and not target.is_cpu:
+        group = _group(rows, target)
+    subgroups = share and not across and group > 1 and "subgroups" in target.features
+    return replace(rows, band=_band(rows, target), group=group, beside=beside, subgroups=subgroups)
+
+
+def _loops(layouts: Sequence[TensorLayout], axes: Sequence[int]) -> Loops:
+    """Return merged loops over some axes, innermost where the source's pitch is smallest."""
+    parts = [_only(la, axes) for la in (*layouts[1:], layouts[0])]
+    found = collapse(parts)
+    return Loops(found.extents, (found.pitches[-1], *found.pitches[:-1]))
+
+
+def _only(layout: TensorLayout, axes: Sequence[int]) -> TensorLayout:
+    shape, pitches = tuple(layout.shape[a] for a in axes), tuple(layout.pitches[a] for a in axes)
+    zero = (0,) * len(axes)
+    return TensorLayout(shape, pitches, zero, zero, layout.offset, layout.size)
+
+
+def _lies_along(kept: Loops, row: Loops, widest: int) -> bool:
+    """Whether vectors should lie along rows rather than across them."""
+    if row.inner_pitches[0] != 1 or row.inner < 2:
+        return False
+    return row.inner >= SHORT or kept.inner < widest
+
+
+def _power_below(extent: int, widest: int) -> int:
+    width = 1
+    while width * 2 <= min(extent, widest):
+        width *= 2
+    return width
+
+
+def _vectors(lanes: int, vw: int) -> int:
+    """Return how many vectors a block of lanes takes: up to 4 while little is computed twice."""
+    vectors = -(-lanes // vw)
+    for nv in (4, 3, 2):
+        if nv * vw <= lanes and -(-vectors // nv) * nv * 4 <= vectors * 5:
+            return nv
+    return 1
+
+
+def _assemble(
+    kept: Loops, row: Loops, across: bool, tile: tuple[int, int], most: int, longest: int
+) -> Rows:
+    """Return rows whose runs are at most `longest` elements, `most` to an accumulator."""
+    length = max(1, min(row.inner, longest))
+    chunks = -(-row.inner // length)
+    runs = Loops((*row.extents[:-1], chunks), tuple((*p[:-1], p[-1] * length) for p in row.pitches))
+    outer, lanes = kept, 1
+    if across:
+        outer = Loops(kept.extents[:-1] or (1,), tuple(p[:-1] or (0,) for p in kept.pitches))
+        lanes = kept.inner
+    return Rows(
+        across, outer, lanes, kept.inner_pitches if across else row.inner_pitches, runs,
+        row.inner_pitches, length, row.inner, max(1, most // length), *tile,
+    )  # fmt: skip
+
+
+def _parts(rows: Rows, target: Target, itemsize: int, sweeps: int) -> int:
+    """Return how many parts a row should have, so that there is work for the whole device."""
+    size = rows.row * rows.count * itemsize
+    if target.is_cpu:
+        wanted, least, work = 4 * target.compute_units, 4096, rows.row * rows.width
+        if size < SMALL:
+            return 1
+        if sweeps > 1:
+            wanted = max(wanted, min(64, size // CACHE))
+    elif rows.across:
+        wanted, least, work = 64 * target.compute_units // rows.group, 64 * rows.group, rows.row
+    else:
+        wanted, least, work = 4 * target.compute_units, 8192, rows.row
+    return max(1, min(-(-wanted // max(rows.items, 1)), work // least))
+
+
+def _divided(rows: Rows, parts: int) -> Rows:
+    """Return rows in at most `parts` shares of whole runs."""
+    share = -(-rows.run_count // max(1, min(parts, rows.run_count)))
+    return replace(rows, parts=max(1, -(-rows.run_count // max(share, 1))))
+
+
+def _group(rows: Rows, target: Target) -> int:
+    """Return how many work-items share a row that vectors lie along."""
+    wide = WIDE[rows.items * rows.parts < target.compute_units]
+    most = min(wide if rows.length >= LONG else SHARED, target.max_work_group)
+    return _power_below(max(1, rows.length // rows.vw), most)
+
+
+def _shared(rows: Rows, count: int, target: Target) -> tuple[int, int]:
+    """Return how many work-items share a row, and how many of the `count` rows a group has.
+
+    They are one each where a work-item for each block of rows keeps the device busy.
+    """
+    wanted = ITEMS * target.compute_units
+    beside = next(d for d in range(min(BESIDE[0], count), 0, -1) if count % d == 0)
+    if rows.items >= wanted or beside < BESIDE[1]:
+        return 1, 1
+    group, most = 1, min(target.max_work_group // beside, SHARED, rows.length)
+    while group * 2 <= most and count * group < wanted:
+        group *= 2
+    return (group, beside) if group > 1 else (1, 1)
+
+
+def _band(rows: Rows, target: Target) -> int:
+    """Return how many blocks one CPU work-item takes."""
+    if not target.is_cpu:
+        return 1
+    work = max(1, rows.row * rows.width // rows.parts)
+    return max(1, min(WORK // work, rows.items // (8 * target.compute_units)))

@@ -1,0 +1,101 @@
+"""Softmax and LogSoftmax over any axes, with fused elementwise steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from clnn.errors import DTypeError, ShapeError
+from clnn.ops.onnx_registry import Emit, OnnxNode, Source, onnx_op
+from clnn.ops.rows.rows import make_rows
+from clnn.ops.shared.epilogue import operand_args, operand_layouts
+from clnn.ops.shared.functions import Step, apply_steps
+from clnn.ops.spec import Arg, Array, In, Launch, OpSpec, Out, Problem, Variant
+from clnn.types import F32, F64, TensorType, normalise_axis
+
+
+@dataclass(frozen=True)
+class Softmax(OpSpec):
+    """Softmax (log: its logarithm) over `axes` taken together, then `steps`."""
+
+    axes: tuple[int, ...]
+    log: bool = False
+    steps: tuple[Step, ...] = ()
+
+    kind = "softmax"
+    layout_rule = "same"
+    fuses_steps = True
+    narrows = True
+
+    def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        """Return the input's type. Raises DTypeError for what is not float32 or float64."""
+        x = inputs[0]
+        if x is None or any(not 0 <= a < x.rank for a in self.axes):
+            shown = None if x is None else x.shape
+            raise ShapeError(f"softmax over axes {self.axes} of {shown}: each must be an axis.")
+        if x.dtype not in (F32, F64):
+            raise DTypeError(f"softmax of {x.dtype.name}: it needs float32 or float64.")
+        return (x,)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        """Return numpy's exponentials over their sum."""
+        x = inputs[0]
+        assert x is not None
+        if not x.size:
+            return (x,)
+        with np.errstate(all="ignore"):
+            away = x - np.max(x, axis=self.axes, keepdims=True)
+            total = np.sum(np.exp(away), axis=self.axes, keepdims=True)
+            y = away - np.log(total) if self.log else np.exp(away) / total
+        return (apply_steps(np.asarray(y), self.steps, inputs),)
+
+    def variants(self, problem: Problem) -> list[Variant]:
+        """Return a vector kernel and a plain one."""
+        if not problem.outputs[0].type.size:
+            return [Variant("empty", ())]
+        found = _variant(self, problem, False)
+        plain = _variant(self, problem, True)
+        return [found] if found.name == plain.name else [found, plain]
+
+    def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
+        """Four operations per element: maximum, exponential, sum, quotient."""
+        return 4 * outputs[0].size
+
+
+def _variant(spec: Softmax, problem: Problem, plain: bool) -> Variant:
+    x, out = problem.input(0), problem.outputs[0]
+    operands = operand_layouts(problem, spec.steps)
+    extras = [layout for _, layout in operands.values()]
+    layouts = [x.layout.unpadded(), *extras, out.layout.unpadded()]
+    rows = make_rows(layouts, spec.axes, problem.target, x.type.dtype.itemsize,
+                     plain=plain, share=True)  # fmt: skip
+    global_size, local = rows.sizes(problem.target)
+    ctype = x.ctype
+    name = f"{'log_' if spec.log else ''}softmax_{x.label}_{rows.label}"
+    apart = not rows.across or rows.blocks * rows.width == rows.lanes
+    params = {
+        "name": name, "ctype": ctype, "rows": rows, "log": spec.log, "steps": spec.steps,
+        "keep": not spec.log and apart and rows.group == 1 and not x.stored, "wg": local,
+        "own_exp": problem.target.is_cpu and ctype == "float",
+        "operands": {k: place + 1 for k, (place, _) in operands.items()},
+    }  # fmt: skip
+    args: tuple[Arg, ...] = (In(0), *operand_args(problem, spec.steps), Out(0))
+    return Variant(name, (Launch("rows/softmax.cl.mako", params, args, global_size, local),))
+
+
+def softmax_axes(node: OnnxNode) -> tuple[int, ...]:
+    """Return the axes that an op of the softmax family takes together.
+
+    Before opset 13 these are all from its axis on, then its axis alone.
+    """
+    rank = node.type(0).rank
+    if node.opset < 13:
+        return tuple(range(normalise_axis(int(node.attr("axis", 1)), rank), rank))
+    return (normalise_axis(int(node.attr("axis", -1)), rank),)
+
+
+@onnx_op("Softmax", "LogSoftmax")
+def _softmax(node: OnnxNode) -> Source:
+    return Emit(Softmax(softmax_axes(node), node.op_type == "LogSoftmax"), [0])

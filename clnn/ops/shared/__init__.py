@@ -1,0 +1,3 @@
+"""What several families build on: windows, fused post-ops, loops, tiles."""
+
+from __future__ import annotations

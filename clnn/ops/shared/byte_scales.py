@@ -1,0 +1,47 @@
+"""Scales of values stored in bytes as kernel arguments, so that equal layers share one program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from clnn.ops.shared.epilogue import operand_args, step_operands
+from clnn.ops.shared.functions import Step
+from clnn.ops.spec import Arg, Const, Operand, Out, Problem
+from clnn.types import Stored
+
+
+def stored_types(problem: Problem, steps: Sequence[Step]) -> tuple[str, dict[str, Any]]:
+    """Return the result's type and parameters of _common/scales.cl.mako.
+
+    Types of bytes have names in place of scales: scale0, inverse0 of the first that is one, and so on.
+    """
+    named: list[str] = []
+    for operand in _operands(problem, steps):
+        ctype, count = operand.ctype, len(_scales(named))
+        if _in_bytes(ctype):
+            ctype = Stored(ctype, "char", f"scale{count}", f"inverse{count}")
+        named.append(ctype)
+    return named[0], {"extra_types": named[1:], "scales": len(_scales(named))}
+
+
+def last_args(problem: Problem, steps: Sequence[Step]) -> list[Arg]:
+    """Return the arguments behind a kernel's constants: scales, operands and the result."""
+    found = _scales([o.ctype for o in _operands(problem, steps)])
+    scales = [Const(lambda: np.array(found, np.float32))] if found else []
+    return [*scales, *operand_args(problem, steps), Out(0)]
+
+
+def _operands(problem: Problem, steps: Sequence[Step]) -> list[Operand]:
+    return [problem.outputs[0], *(problem.input(k) for k in step_operands(steps))]
+
+
+def _in_bytes(ctype: str) -> bool:
+    return isinstance(ctype, Stored) and ctype.cell == "char"
+
+
+def _scales(ctypes: Sequence[str]) -> list[tuple[float | str, float | str]]:
+    """Return (scale, inverse) of the types of bytes."""
+    return [(t.scale, t.inverse) for t in ctypes if isinstance(t, Stored) and t.cell == "char"]

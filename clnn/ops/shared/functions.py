@@ -1,0 +1,144 @@
+"""Elementwise functions: numpy meaning of each step that kernels can apply to a value.
+
+The OpenCL text of the same names stands in kernels_cl/_common/steps.cl.mako. NaN propagates
+through every function, as ONNX wants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clnn.ops.spec import Array
+
+
+@dataclass(frozen=True)
+class Function:
+    """An elementwise function: `binary` ones take a second value (an operand or params[0])."""
+
+    numpy: Callable[..., Any]
+    binary: bool = False
+    floats_only: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """One elementwise function applied to the running value.
+
+    A binary function takes its second value from node input `operand`, or from params[0] when
+    `operand` is None. `swapped`: the running value is the second one.
+    """
+
+    fn: str
+    params: tuple[float, ...] = ()
+    operand: int | None = None
+    swapped: bool = False
+
+
+def _erf(x: Array) -> Array:
+    from math import erf
+
+    return np.asarray(np.vectorize(erf, otypes=[np.float64])(x))
+
+
+def _int_div(x: Array, y: Array) -> Array:
+    """Return the quotient, of integers towards zero; by 0 it is what is divided."""
+    if np.result_type(x, y).kind == "f":
+        return np.asarray(x / y)
+    by = np.where(y == 0, 1, y)
+    quotient = np.floor_divide(x, by)
+    short = (quotient * by != x) & ((x < 0) != (by < 0))
+    return np.asarray(quotient + short.astype(x.dtype))
+
+
+def _pow(x: Array, y: Array) -> Array:
+    """Return the power; integers to a negative one are 1 or -1, or 0."""
+    if np.result_type(x, y).kind == "f":
+        return np.asarray(np.power(x, y))
+    units = np.where(x == 1, 1, np.where(x == -1, 1 - 2 * (y % 2), 0))
+    return np.where(y < 0, units, np.power(x, np.where(y < 0, 0, y)))
+
+
+FUNCTIONS: dict[str, Function] = {
+    "relu": Function(lambda x: np.where(x < 0, 0, x)),
+    "leaky_relu": Function(lambda x, a: np.where(x < 0, a * x, x), floats_only=True),
+    "elu": Function(
+        lambda x, a: np.where(x < 0, a * np.expm1(np.minimum(x, 0)), x), floats_only=True
+    ),
+    "celu": Function(
+        lambda x, a: np.where(x < 0, a * np.expm1(np.minimum(x, 0) / a), x), floats_only=True
+    ),
+    "selu": Function(
+        lambda x, a, g: g * np.where(x < 0, a * np.expm1(np.minimum(x, 0)), x), floats_only=True
+    ),
+    "thresholded_relu": Function(lambda x, a: np.where(x <= a, 0, x), floats_only=True),
+    "sigmoid": Function(lambda x: 1 / (1 + np.exp(-x)), floats_only=True),
+    "hard_sigmoid": Function(lambda x, a, b: np.clip(a * x + b, 0, 1), floats_only=True),
+    "hard_swish": Function(lambda x: x * np.clip(x / 6 + 0.5, 0, 1), floats_only=True),
+    "swish": Function(lambda x, a: x / (1 + np.exp(-a * x)), floats_only=True),
+    "shrink": Function(
+        lambda x, t, b: np.where(x < -t, x + b, np.where(x > t, x - b, 0)), floats_only=True
+    ),
+    "softplus": Function(lambda x: np.logaddexp(x, 0), floats_only=True),
+    "softsign": Function(lambda x: x / (1 + np.abs(x)), floats_only=True),
+    "gelu": Function(lambda x: 0.5 * x * (1 + _erf(x / np.sqrt(2))), floats_only=True),
+    "gelu_tanh": Function(
+        lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+        floats_only=True,
+    ),
+    "mish": Function(lambda x: x * np.tanh(np.logaddexp(x, 0)), floats_only=True),
+    "tanh": Function(np.tanh, floats_only=True),
+    "erf": Function(_erf, floats_only=True),
+    "exp": Function(np.exp, floats_only=True),
+    "log": Function(np.log, floats_only=True),
+    "sqrt": Function(np.sqrt, floats_only=True),
+    "square": Function(np.square),
+    "reciprocal": Function(lambda x: 1 / x, floats_only=True),
+    "floor": Function(np.floor, floats_only=True),
+    "ceil": Function(np.ceil, floats_only=True),
+    "round": Function(np.rint, floats_only=True),
+    "sin": Function(np.sin, floats_only=True),
+    "cos": Function(np.cos, floats_only=True),
+    "tan": Function(np.tan, floats_only=True),
+    "asin": Function(np.arcsin, floats_only=True),
+    "acos": Function(np.arccos, floats_only=True),
+    "atan": Function(np.arctan, floats_only=True),
+    "sinh": Function(np.sinh, floats_only=True),
+    "cosh": Function(np.cosh, floats_only=True),
+    "asinh": Function(np.arcsinh, floats_only=True),
+    "acosh": Function(np.arccosh, floats_only=True),
+    "atanh": Function(np.arctanh, floats_only=True),
+    "abs": Function(np.abs),
+    "neg": Function(np.negative),
+    "sign": Function(np.sign),
+    "clip": Function(lambda x, lo, hi: np.minimum(np.maximum(x, lo), hi)),
+    "at_least": Function(lambda x, lo: np.maximum(x, lo)),
+    "at_most": Function(lambda x, hi: np.minimum(x, hi)),
+    "add": Function(np.add, binary=True),
+    "sub": Function(np.subtract, binary=True),
+    "mul": Function(np.multiply, binary=True),
+    "div": Function(_int_div, binary=True),
+    "pow": Function(_pow, binary=True),
+    "min": Function(np.minimum, binary=True),
+    "max": Function(np.maximum, binary=True),
+    "prelu": Function(lambda x, s: np.where(x < 0, s * x, x), binary=True),
+}
+
+
+def apply_steps(value: Array, steps: Sequence[Step], inputs: Sequence[Array | None]) -> Array:
+    """Return `value` after `steps` with numpy; `inputs` are the node's inputs (for operands)."""
+    kind = value.dtype
+    with np.errstate(all="ignore"):
+        for step in steps:
+            function = FUNCTIONS[step.fn]
+            params = [kind.type(p) for p in step.params]
+            args: list[Any] = [value]
+            if function.binary:
+                args.append(params.pop(0) if step.operand is None else inputs[step.operand])
+            if step.swapped:
+                args.reverse()
+            value = np.asarray(function.numpy(*args, *params)).astype(kind)
+    return value

@@ -1,0 +1,115 @@
+"""Loop nests over several layouts at once: which axes to walk, merged as far as pitches allow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clnn.layout import TensorLayout
+from clnn.ops.spec import Target, grid
+
+GRAIN = 4096  # elements that are worth a work-item on a CPU
+
+
+@dataclass(frozen=True)
+class Loops:
+    """Axes from outermost to innermost: extents, and for each operand its pitch on each axis."""
+
+    extents: tuple[int, ...]
+    pitches: tuple[tuple[int, ...], ...]
+
+    @property
+    def inner(self) -> int:
+        """Extent of the innermost axis."""
+        return self.extents[-1]
+
+    @property
+    def inner_pitches(self) -> tuple[int, ...]:
+        """Pitch of each operand on the innermost axis."""
+        return tuple(p[-1] for p in self.pitches)
+
+    def with_inner(self, place: int) -> Loops:
+        """Return the loops with the one at `place` moved innermost."""
+        order = [k for k in range(len(self.extents)) if k != place] + [place]
+        return Loops(
+            tuple(self.extents[k] for k in order),
+            tuple(tuple(p[k] for k in order) for p in self.pitches),
+        )
+
+    def padded(self, count: int) -> Loops:
+        """Return the loops with leading ones of extent 1, so that there are at least `count`."""
+        more = max(0, count - len(self.extents))
+        return Loops((1,) * more + self.extents, tuple((0,) * more + p for p in self.pitches))
+
+
+def collapse(layouts: Sequence[TensorLayout]) -> Loops:
+    """Return the fewest loops that walk all `layouts` (equal shapes) together.
+
+    Axes are ordered by the pitches of the last layout (the one written), outermost first.
+    """
+    lead = layouts[-1]
+    axes = [a for a in lead.order if lead.shape[a] != 1]
+    extents: list[int] = []
+    pitches: list[list[int]] = []
+    for axis in axes:
+        here = [la.pitches[axis] for la in layouts]
+        if extents and all(
+            o == i * lead.shape[axis] for o, i in zip(pitches[-1], here, strict=True)
+        ):
+            extents[-1] *= lead.shape[axis]
+            pitches[-1] = here
+        else:
+            extents.append(lead.shape[axis])
+            pitches.append(here)
+    if not extents:
+        extents, pitches = [1], [[1] * len(layouts)]
+    return Loops(tuple(extents), tuple(zip(*pitches, strict=True)))
+
+
+def without(layout: TensorLayout, axes: Sequence[int]) -> TensorLayout:
+    """Return the layout of index 0 along `axes`, without these axes."""
+    kept = [a for a in range(layout.rank) if a not in axes]
+    zero = (0,) * len(kept)
+    return TensorLayout(
+        tuple(layout.shape[a] for a in kept), tuple(layout.pitches[a] for a in kept), zero, zero,
+        layout.offset, layout.size,
+    )  # fmt: skip
+
+
+def even_chunk(extent: int, most: int, multiple: int = 1) -> int:
+    """Return the largest divisor of `extent` that is at most `most` and a multiple of `multiple`.
+
+    Falls back to `extent` where there is none.
+    """
+    for count in range(-(-extent // max(most, 1)), extent + 1):
+        if extent % count == 0 and (extent // count) % multiple == 0:
+            return extent // count
+    return extent
+
+
+def run_work(inner: int, rows: int, target: Target, contiguous: bool) -> dict[str, Any]:
+    """Return how a kernel walks `rows` runs of `inner` elements.
+
+    That is vw, chunk, last, band, global and local. A work-item walks `chunk` elements of each of
+    `band` rows, `vw` at a time; the share that begins at `last` reaches to the end of the run. vw is
+    at most `inner`; the last vector of a run may overlap the one before it, which belongs to the
+    same work-item.
+    """
+    vw = 1
+    while contiguous and vw < target.vector and vw * 2 <= inner:
+        vw *= 2
+    if target.is_cpu:
+        chunk = min(inner, -(-GRAIN // vw) * vw)
+        items = 8 * target.compute_units
+        band = max(1, min(GRAIN // chunk, rows // items))
+    else:
+        chunk, band = vw, 1
+    shares = -(-inner // chunk)
+    if shares > 1 and inner % chunk and inner % chunk < vw:
+        shares -= 1
+    sizes = grid(target, shares, -(-rows // band))
+    return {
+        "vw": vw, "chunk": chunk, "last": (shares - 1) * chunk, "band": band,
+        "global": sizes[0], "local": sizes[1],
+    }  # fmt: skip

@@ -1,0 +1,252 @@
+"""Matrix products over strided views: batch loops, register tiles and packed panels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from clnn.layout import TensorLayout
+from clnn.ops.shared.loops import Loops, collapse
+from clnn.ops.spec import Array, Target
+
+Pitches = tuple[int, int]
+REGISTERS = {16: 32, 8: 16, 4: 20}  # vector registers that a tile may fill, by vector width
+
+
+@dataclass(frozen=True)
+class Tile:
+    """mr rows x nv vectors of vw columns, held in registers."""
+
+    mr: int
+    nv: int
+    vw: int
+
+    @property
+    def width(self) -> int:
+        """Columns of a tile."""
+        return self.nv * self.vw
+
+
+@dataclass(frozen=True)
+class Views:
+    """A product as matrices on the last two axes: dst (m, n) = a (m, k) times b (k, n).
+
+    extras: node input -> an operand of the steps, broadcast to dst. inputs: which node inputs a
+    and b are.
+    """
+
+    a: TensorLayout
+    b: TensorLayout
+    dst: TensorLayout
+    extras: Mapping[int, TensorLayout]
+    inputs: tuple[int, int] = (0, 1)
+
+    @property
+    def m(self) -> int:
+        """Rows of dst."""
+        return self.dst.shape[-2]
+
+    @property
+    def n(self) -> int:
+        """Columns of dst."""
+        return self.dst.shape[-1]
+
+    @property
+    def k(self) -> int:
+        """Length of the sums."""
+        return self.a.shape[-1]
+
+    def flipped(self) -> Views:
+        """Return the transposed product: b transposed times a transposed."""
+        extras = {which: flip(layout) for which, layout in self.extras.items()}
+        return Views(flip(self.b), flip(self.a), flip(self.dst), extras, self.inputs[::-1])
+
+
+@dataclass(frozen=True)
+class Product:
+    """What kernels need of Views: extents, (row, column) pitches, and loops over the batch.
+
+    The pitches of the batch loops are in the order a, b, dst, extras.
+    """
+
+    m: int
+    n: int
+    k: int
+    a: Pitches
+    b: Pitches
+    dst: Pitches
+    extras: Mapping[int, tuple[int, Pitches]]
+    batch: Loops
+
+    @property
+    def matrices(self) -> int:
+        """Number of products in the batch."""
+        return int(np.prod(self.batch.extents))
+
+
+def flip(layout: TensorLayout) -> TensorLayout:
+    """Return a layout with its last two axes exchanged."""
+    rank = layout.rank
+    return layout.transpose((*range(rank - 2), rank - 1, rank - 2))
+
+
+def insert_axis(layout: TensorLayout, axis: int) -> TensorLayout:
+    """Return a layout with an axis of extent 1 put before `axis`."""
+
+    def put(values: tuple[int, ...], value: int) -> tuple[int, ...]:
+        return (*values[:axis], value, *values[axis:])
+
+    return replace(
+        layout, shape=put(layout.shape, 1), pitches=put(layout.pitches, 0),
+        before=put(layout.before, 0), after=put(layout.after, 0),
+    )  # fmt: skip
+
+
+def folded(views: Views) -> Views:
+    """Return the product with batch axes that share b joined to the rows, where pitches allow."""
+    while views.dst.rank > 2:
+        outer, m, k = views.dst.shape[:-2], views.m, views.k
+        if views.b.rank > 2 and views.b.shape[-3] != 1:
+            return views
+        a = _join_rows(views.a.broadcast((*outer, m, k)))
+        dst = _join_rows(views.dst)
+        extras = {which: _join_rows(layout) for which, layout in views.extras.items()}
+        if a is None or dst is None or None in extras.values():
+            return views
+        b = views.b if views.b.rank == 2 else _pick(views.b, (*range(views.b.rank - 3), -2, -1))
+        known = {which: layout for which, layout in extras.items() if layout is not None}
+        views = Views(a, b, dst, known, views.inputs)
+    return views
+
+
+def _join_rows(layout: TensorLayout) -> TensorLayout | None:
+    """Return a layout with axis -3 joined to axis -2, or None where rows are not evenly spaced."""
+    count, rows = layout.shape[-3:-1]
+    if count != 1 and rows != 1 and layout.pitches[-3] != layout.pitches[-2] * rows:
+        return None
+    joined = _pick(layout, (*range(layout.rank - 3), -3 if rows == 1 else -2, -1))
+    return replace(joined, shape=(*joined.shape[:-2], count * rows, joined.shape[-1]))
+
+
+def _pick(layout: TensorLayout, axes: Sequence[int]) -> TensorLayout:
+    none = (0,) * len(axes)
+    return replace(
+        layout, shape=tuple(layout.shape[x] for x in axes),
+        pitches=tuple(layout.pitches[x] for x in axes), before=none, after=none,
+    )  # fmt: skip
+
+
+def product(views: Views) -> Product:
+    """Return the extents, pitches and batch loops of `views`."""
+    m, n, k = views.m, views.n, views.k
+    outer = views.dst.shape[:-2]
+    a, b = views.a.broadcast((*outer, m, k)), views.b.broadcast((*outer, k, n))
+    layouts = [a, b, views.dst, *views.extras.values()]
+    batch = collapse([_only_batch(layout) for layout in layouts])
+    extras = {
+        which: (place, _last(layout)) for place, (which, layout) in enumerate(views.extras.items())
+    }
+    return Product(m, n, k, _last(a), _last(b), _last(views.dst), extras, batch)
+
+
+def _last(layout: TensorLayout) -> Pitches:
+    rows, columns = layout.shape[-2:]
+    return (layout.pitches[-2] if rows > 1 else 0, layout.pitches[-1] if columns > 1 else 0)
+
+
+def _only_batch(layout: TensorLayout) -> TensorLayout:
+    return _pick(layout, range(layout.rank - 2))
+
+
+def gemm_tile(m: int, n: int, matrices: int, target: Target, widest: int = 1 << 30) -> Tile:
+    """Return the tile of rows x columns for an m x n product; `widest` bounds its columns."""
+    return gemm_tiles(m, n, matrices, target, widest)[0][1]
+
+
+def gemm_tiles(
+    m: int, n: int, matrices: int, target: Target, widest: int = 1 << 30
+) -> list[tuple[float, Tile]]:
+    """Return (estimated cycles for each term of the sums, tile) of all tiles, best first."""
+    vw = target.vector
+    while vw > 1 and (vw > widest or (vw > 4 and vw // 2 >= n)):
+        vw //= 2
+    vectors = -(-n // vw)
+    registers = REGISTERS.get(target.vector, 16)
+    found = [
+        (_score(m, vectors, mr, nv, matrices, target), Tile(mr, nv, vw))
+        for nv in (1, 2, 3, 4)
+        if nv <= vectors and (nv == 1 or nv * vw <= widest)
+        # nv vectors of b and one of a besides
+        for mr in range(1, min(m, max((registers - 1) // nv - 1, 1)) + 1)
+    ]
+    return [(m * vectors / (2 * score), tile) for score, tile in sorted(found, key=_by_score)]
+
+
+def _by_score(pair: tuple[float, Tile]) -> float:
+    return -pair[0]
+
+
+def _score(m: int, vectors: int, mr: int, nv: int, matrices: int, target: Target) -> float:
+    """Return useful multiply-adds per load slot, less what idle compute units cost."""
+    tiles, blocks = -(-m // mr), -(-vectors // nv)
+    used = m / (tiles * mr) * vectors / (blocks * nv)
+    slots = max(mr * nv, mr + nv + 1) + 3  # multiply-adds against loads, and the loop itself
+    items = tiles * blocks * matrices
+    if target.is_cpu:
+        rounds = -(-items // target.compute_units)
+        busy = items / (rounds * target.compute_units)
+    else:
+        busy = min(1.0, items / (target.compute_units * 64))
+    return used * busy * mr * nv / slots
+
+
+@dataclass(frozen=True)
+class Panels:
+    """How b lies packed: panels of `width` columns; distances in elements, size of one matrix.
+
+    CPUs read one panel after the other, each dense; on GPUs neighbours read neighbouring columns.
+    """
+
+    width: int
+    row: int
+    panel: int
+    size: int
+
+
+def panels_for(k: int, n: int, tile: Tile, target: Target) -> Panels:
+    """Return the packed form of a k x n matrix for `tile`."""
+    width = tile.width
+    blocks = -(-n // width)
+    if target.is_cpu:
+        return Panels(width, width, k * width, blocks * k * width)
+    return Panels(width, blocks * width, width, blocks * k * width)
+
+
+def pack_panels(b: Array, panels: Panels) -> Array:
+    """Return matrices (..., k, n) packed, columns padded with zeros; a view where that will do."""
+    *outer, k, n = b.shape
+    blocks = -(-n // panels.width)
+    full = b
+    if blocks * panels.width > n or b.dtype != np.float32:
+        full = np.zeros((*outer, k, blocks * panels.width), np.float32)
+        full[..., :n] = b
+    if panels.row != panels.width or blocks == 1:
+        return full
+    split = full.reshape(*outer, k, blocks, panels.width)
+    return np.moveaxis(split, -2, -3)
+
+
+def packed_view(b: TensorLayout, panels: Panels) -> TensorLayout:
+    """Return the layout whose batch pitches are those of b packed (broadcast axes kept)."""
+    outer, (k, n) = b.shape[:-2], b.shape[-2:]
+    whole = TensorLayout.make((*outer, panels.size))
+    return TensorLayout(
+        (*outer, k, n), (*whole.pitches[:-1], 0, 0), (0,) * b.rank, (0,) * b.rank, 0, whole.size
+    )
+
+
+def packing(b: TensorLayout, packed: TensorLayout) -> tuple[Pitches, Loops]:
+    """Return b's pitches (row, column) and the loops over its matrices: b's and the packed ones."""
+    return _last(b), collapse([_only_batch(b), _only_batch(packed)])

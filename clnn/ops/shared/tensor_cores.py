@@ -1,0 +1,154 @@
+"""Matrix products on tensor cores: tiles, and the launches of gemm/mma.cl.mako and its kin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from clnn.arith.int8 import Int8
+from clnn.codegen.filters import cell
+from clnn.layout import TensorLayout
+from clnn.ops.shared.functions import Step
+from clnn.ops.shared.loops import Loops
+from clnn.ops.shared.matrices import Pitches
+from clnn.ops.shared.window import Window
+
+BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1}
+# What results are stored as where they lie as operands do.
+DST_TYPES = {"f16": "half", "bf16": "bf16", "tf32": "float"}
+# What the local memory of any CUDA device holds without being asked for more.
+LOCAL_BYTES = 48 * 1024
+
+
+@dataclass(frozen=True)
+class MmaTile:
+    """Tunables of a product on tensor cores.
+
+    bm, bn: results of a work-group. bk: elements of k per turn. wm, wn: results of a warp. stages:
+    tiles of a and b in local memory. raster: row tiles that follow one another.
+    """
+
+    bm: int = 128
+    bn: int = 128
+    bk: int = 32
+    wm: int = 64
+    wn: int = 64
+    stages: int = 2
+    raster: int = 8
+
+    @property
+    def threads(self) -> int:
+        """Work-items of a work-group."""
+        return 32 * (self.bm // self.wm) * (self.bn // self.wn)
+
+    def local_bytes(self, kind: str, body: str = "ptx") -> int:
+        """Return the bytes of local memory that tiles of `kind` take, and what a body needs besides."""
+        tiles = self.stages * (self.bm + self.bn) * self.bk * BYTES[kind]
+        if body == "ptx":
+            return tiles
+        exchange = self.threads * 4 * (self.wm // 16 * 4 + self.wn // 8 * 2)
+        return tiles + exchange + 2 * tiles // 4
+
+    def __str__(self) -> str:
+        return f"{self.bm}x{self.bn}x{self.bk}_w{self.wm}x{self.wn}_s{self.stages}"
+
+
+@dataclass(frozen=True)
+class MmaProduct:
+    """dst (m, n) = a (m, k) times b (k, n) of numbers of `kind`, with sums of 32 bits.
+
+    a, b: elements from row to row; rows of b are of n where b_rows is "k", of k where it is "n".
+    dst: pitches of rows and columns. rounded: the kernel rounds floats to TF32 itself. batch, extras,
+    scales, steps: as in Product of clnn.ops.shared.matrices. extra_type: of extras in memory. moves: whether
+    a and b are given with an offset.
+    """
+
+    kind: str
+    m: int
+    n: int
+    k: int
+    a: int
+    b: int
+    dst: Pitches
+    dst_type: str = "float"
+    b_rows: str = "k"
+    rounded: bool = False
+    batch: Loops = field(default_factory=lambda: Loops((1,), ((0,), (0,), (0,))))
+    extras: Mapping[int, tuple[int, Pitches]] = field(default_factory=dict)
+    scales: Mapping[int, float] = field(default_factory=dict)
+    steps: Sequence[Step] = ()
+    extra_type: str = "float"
+    moves: tuple[bool, bool] = (True, True)
+
+
+def mma_params(product: MmaProduct, tile: MmaTile, body: str = "ptx") -> dict[str, Any]:
+    """Return the parameters of gemm/mma.cl.mako; body "emulated" is plain OpenCL C."""
+    order = {"k": "kn", "n": "nk"}[product.b_rows]
+    return {
+        "name": f"gemm_mma_{product.kind}_{order}_{product.dst_type}_t{tile}", "body": body,
+        "kind": product.kind, "dst_type": product.dst_type, "m": product.m, "n": product.n,
+        "k": product.k, "a": product.a, "b": product.b, "b_rows": product.b_rows,
+        "dst": product.dst, "batch": product.batch, "extras": product.extras,
+        "scales": product.scales, "steps": tuple(product.steps), "rounded": int(product.rounded),
+        "extra_type": product.extra_type, "moves": product.moves,
+        "wg": (tile.threads, 1, 1), **tile_params(tile),
+    }  # fmt: skip
+
+
+def tile_params(tile: MmaTile) -> dict[str, int]:
+    """Return the tunables by their names in templates."""
+    return {"bm": tile.bm, "bn": tile.bn, "bk": tile.bk, "wm": tile.wm, "wn": tile.wn,
+            "stages": tile.stages, "raster": tile.raster}  # fmt: skip
+
+
+def mma_grid(m: int, n: int, matrices: int, tile: MmaTile) -> tuple[int, int]:
+    """Return the global size for `matrices` products of m x n results."""
+    return (-(-m // tile.bm) * -(-n // tile.bn) * tile.threads, matrices)
+
+
+@dataclass(frozen=True)
+class MmaConv:
+    """A convolution of images with channels innermost, as conv/mma.cl.mako takes it.
+
+    src, dst: (n, c, h, w). ic, oc: channels; b, b_rows: how weights lie, see the template. operands:
+    node input -> (number, layout broadcast to dst), of `steps`. extra_types: of operands in memory,
+    float32 where none are given; scales: how many of these, and of dst_type, are bytes. arith: of sums
+    of bytes that begin with, and are scaled by, constants of each channel. bias: input of the steps
+    that is one float per channel, -1 for none; it and weights without b_moves are given without an
+    offset.
+    """
+
+    kind: str
+    src: TensorLayout
+    dst: TensorLayout
+    ic: int
+    oc: int
+    b: int
+    window: Window
+    dst_type: str = "float"
+    b_rows: str = "k"
+    rounded: bool = False
+    operands: Mapping[int, tuple[int, TensorLayout]] = field(default_factory=dict)
+    steps: Sequence[Step] = ()
+    extra_types: Sequence[str] = ()
+    scales: int = 0
+    arith: Int8 | None = None
+    bias: int = -1
+    b_moves: bool = True
+
+
+def mma_conv_params(conv: MmaConv, tile: MmaTile, body: str = "ptx") -> dict[str, Any]:
+    """Return the parameters of conv/mma.cl.mako; its grid is mma_grid of pixels and oc."""
+    order, at = {"k": "kn", "n": "nk"}[conv.b_rows], conv.window
+    (kh, kw), (sy, sx) = at.kernel, at.strides
+    return {
+        "name": f"conv2d_mma_{conv.kind}_{order}_{cell(conv.dst_type)}_k{kh}x{kw}_s{sy}x{sx}_t{tile}",
+        "body": body, "kind": conv.kind, "dst_type": conv.dst_type, "src": conv.src,
+        "dst": conv.dst, "ic": conv.ic, "oc": conv.oc, "b": conv.b, "b_rows": conv.b_rows,
+        "kernel": at.kernel, "strides": at.strides, "dilations": at.dilations, "pads": at.before,
+        "operands": conv.operands, "steps": tuple(conv.steps), "rounded": int(conv.rounded),
+        "extra_types": list(conv.extra_types or ["float"] * len(conv.operands)),
+        "scales": conv.scales, "arith": conv.arith, "bias": conv.bias, "b_moves": conv.b_moves,
+        "wg": (tile.threads, 1, 1), **tile_params(tile),
+    }  # fmt: skip

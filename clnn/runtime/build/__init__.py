@@ -1,0 +1,3 @@
+"""From source to programs on a device."""
+
+from __future__ import annotations

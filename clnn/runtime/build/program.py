@@ -1,0 +1,222 @@
+"""From source text to built kernels: our cache first, then parallel builds in child processes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clnn.cache.keys import program_key
+from clnn.cache.store import Store
+from clnn.errors import BuildError
+from clnn.runtime.build import registers
+from clnn.runtime.device.device import DeviceInfo, open_context
+from clnn.runtime.drivers.loader import child_environment, load
+from clnn.runtime.process.child import run_python
+from clnn.runtime.process.temporary import folder_for_a_while
+from clnn.settings import setting
+
+log = logging.getLogger("clnn")
+
+BUILD_ABI = "1"
+BUILD_TIMEOUT_S = 600.0
+# Below so many programs, and characters of them, starting child processes costs more than it saves.
+CHILDREN_FROM, CHARACTERS_FROM = 6, 60_000
+
+
+@dataclass
+class BuildCounts:
+    """How many programs came from where."""
+
+    cached: int = 0
+    built: int = 0
+
+
+def options_of(info: DeviceInfo) -> list[str]:
+    """Return the build options of every program on a device."""
+    told = [registers.VERBOSE] if info.platform.startswith("NVIDIA") else []
+    return [info.cl_std, *told]
+
+
+def key_of(info: DeviceInfo, source: str) -> str:
+    """Return the cache key of `source` on a device."""
+    return program_key(source, options_of(info), info.name, info.driver_version,
+                       f"{info.platform} {info.platform_version}", BUILD_ABI)  # fmt: skip
+
+
+@dataclass
+class Device:
+    """An opened device: its description, context, and the programs built on it.
+
+    Programs stay referenced here for as long as kernels of them may be used. `from_cache`: sources
+    whose binary was in the cache. `spills`: sources that lack registers, and what their build told.
+    """
+
+    info: DeviceInfo
+    context: Any
+    handle: Any
+    programs: dict[str, Any] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    store: Store = field(default_factory=Store)
+    counts: BuildCounts = field(default_factory=BuildCounts)
+    from_cache: set[str] = field(default_factory=set)
+    spills: dict[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def open(info: DeviceInfo) -> Device:
+        """Open a context on `info`. Raises DeviceError."""
+        context, handle = open_context(info)
+        return Device(info, context, handle)
+
+    @property
+    def options(self) -> list[str]:
+        """Build options of every program."""
+        return options_of(self.info)
+
+    def key(self, source: str) -> str:
+        """Return the cache key of `source` on this device."""
+        return key_of(self.info, source)
+
+    def build(self, sources: Mapping[str, str]) -> None:
+        """Build every program of `sources` (kernel title -> source) that is not there yet.
+
+        Raises BuildError with the driver's first complaint and the path of the saved source.
+        """
+        with self.lock:
+            wanted = {s: title for title, s in sources.items() if s not in self.programs}
+            missing = [s for s in wanted if not self._from_store(s)]
+            long = len(missing) > 1 and sum(map(len, missing)) >= CHARACTERS_FROM
+            apart = long or len(missing) >= CHILDREN_FROM
+            binaries = self._build_in_children(missing) if apart else {}
+            for source in missing:
+                self._finish(source, wanted[source], binaries.get(source))
+
+    def kernel(self, source: str, name: str) -> Any:
+        """Return a new kernel object of a built program."""
+        return load().Kernel(self.programs[source], name)
+
+    def _from_store(self, source: str) -> bool:
+        entry = self.store.get(self.key(source))
+        if entry is None or not self._load(source, entry.payload):
+            return False
+        self.counts.cached += 1
+        if told := entry.meta.get("spills"):
+            self.spills[source] = str(told)
+        self.from_cache.add(source)
+        return True
+
+    def _load(self, source: str, binary: bytes) -> bool:
+        cl = load()
+        try:
+            program = cl.Program(self.context, [self.handle], [binary])
+            self.programs[source] = program.build(self.options, cache_dir=False)
+        except cl.Error as err:
+            log.info("a program binary was refused, building from source: %s", err)
+            return False
+        return True
+
+    def _finish(self, source: str, title: str, binary: bytes | None) -> None:
+        """Take a child's binary, or build here; keep the binary in the store."""
+        self.counts.built += 1
+        if binary is None or not self._load(source, binary):
+            self.programs[source] = self._build_here(source, title)
+            binary = program_binary(self.programs[source])
+        about = {"title": title, "device": self.info.name}
+        if told := self.spills.get(source):
+            log.info("kernel %s: %s", title, told)
+            about["spills"] = told
+        if binary:
+            self.store.put(self.key(source), binary, dict(about))
+
+    def _build_here(self, source: str, title: str) -> Any:
+        cl = load()
+        try:
+            program = cl.Program(self.context, source).build(self.options, cache_dir=False)
+        except cl.Error as err:
+            raise BuildError(_build_message(self.info, title, source, str(err))) from err
+        if told := registers.spills_of(registers.build_log(program, self.handle)):
+            self.spills[source] = told
+        return program
+
+    def _build_in_children(self, sources: Sequence[str]) -> dict[str, bytes]:
+        """Return source -> binary for what child processes could build."""
+        jobs = int(setting("CLNN_BUILD_JOBS")) or min(os.cpu_count() or 1, 8)
+        jobs = min(jobs, len(sources))
+        if jobs < 2:
+            return {}
+        with folder_for_a_while("clnn-build-") as folder:
+            for number, source in enumerate(sources):
+                (folder / f"{number}.cl").write_text(source)
+            argument = {
+                "folder": str(folder), "options": self.options, "count": len(sources),
+                "platform": self.info.platform_index, "device": self.info.device_index,
+            }  # fmt: skip
+            with ThreadPoolExecutor(jobs) as pool:
+                runs = [pool.submit(run_python, "build.build_child", argument, BUILD_TIMEOUT_S,
+                                    child_environment(self.info.driver))
+                        for _ in range(jobs)]  # fmt: skip
+            for run in runs:
+                if run.result()[1]:
+                    log.warning("a kernel build process ended early: %s", run.result()[1])
+            made = {s: folder / f"{n}.bin" for n, s in enumerate(sources)}
+            told = {s: path.with_suffix(".spills") for s, path in made.items()}
+            self.spills |= {s: path.read_text() for s, path in told.items() if path.exists()}
+            return {s: path.read_bytes() for s, path in made.items() if path.exists()}
+
+
+def program_binary(program: Any) -> bytes | None:
+    """Return the binary of a built program for its one device, or None where there is none."""
+    cl = load()
+    try:
+        binaries = program.get_info(cl.program_info.BINARIES)
+    except cl.Error:
+        return None
+    return bytes(binaries[0]) if binaries and binaries[0] else None
+
+
+def _build_message(info: DeviceInfo, title: str, source: str, log_text: str) -> str:
+    handle, path = tempfile.mkstemp(prefix="clnn-", suffix=".cl")
+    with os.fdopen(handle, "w") as out:
+        out.write(source)
+    lines = [line.strip() for line in log_text.splitlines() if "error" in line.lower()]
+    first = next((line for line in lines if "BUILD_PROGRAM_FAILURE" not in line), log_text[:300])
+    return (
+        f"kernel {title} does not build on {info.title} (driver {info.driver_version}): {first} "
+        f"This is a defect of clnn or of the driver. The source is in {path}; please report both."
+    )
+
+
+def child_build(argument: Mapping[str, Any]) -> None:
+    """Build the sources of a folder that no other process has claimed (runs in a child)."""
+    cl = load()
+    platform = cl.get_platforms()[argument["platform"]]
+    device = platform.get_devices()[argument["device"]]
+    context = cl.Context([device])
+    for number in range(argument["count"]):
+        job = Path(argument["folder"], f"{number}.cl")
+        claimed = job.with_suffix(".taken")
+        try:
+            os.rename(job, claimed)
+        except FileNotFoundError:
+            continue
+        try:
+            program = cl.Program(context, claimed.read_text())
+            program.build(list(argument["options"]), cache_dir=False)
+            binary = program_binary(program)
+            told = registers.spills_of(registers.build_log(program, device))
+        except cl.Error as err:
+            print(json.dumps({"job": number, "error": str(err)[:2000]}))
+            continue
+        if told:
+            job.with_suffix(".spills").write_text(told)
+        if binary:
+            part = job.with_suffix(".part")
+            part.write_bytes(binary)
+            os.replace(part, job.with_suffix(".bin"))

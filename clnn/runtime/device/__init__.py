@@ -1,0 +1,3 @@
+"""Devices: which there are, what they can do, which one is meant."""
+
+from __future__ import annotations

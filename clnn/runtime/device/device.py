@@ -1,0 +1,375 @@
+"""The OpenCL devices of this machine: what they are, which are usable, and how to choose one.
+
+Devices are numbered in the order of preference, which does not depend on the loader: GPUs (those
+with memory of their own first, then the larger memory), CPUs (PoCL first, then by platform name),
+accelerators, simulators. "auto" takes the first usable one.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Any
+
+from clnn.errors import DeviceError, NoDeviceError
+from clnn.runtime.device.probe import UNPROBED_CAPABILITIES, Capabilities, Capability, Target, probe
+from clnn.runtime.drivers import vetting
+from clnn.runtime.drivers.attach import platforms_of
+from clnn.runtime.drivers.loader import load, setup, warn_if_hidden
+from clnn.runtime.drivers.pinning import pin, threads
+from clnn.settings import setting
+
+__all__ = ["Capabilities", "Capability", "DeviceInfo", "discover", "open_context", "select"]
+
+KINDS = ("gpu", "cpu", "accelerator")
+_SIMULATORS = ("oclgrind",)
+_PREFERRED_CPU = "portable computing language"
+_PROBES_AT_ONCE = 4
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """One OpenCL device. Sizes are bytes; `mem_base_addr_align` is bits, as OpenCL reports it.
+
+    `why_not` says why the device is not `usable`. `subgroup_size` and `usable_local_mem` were
+    measured by the probe (0: none). `compute_capability` is NVIDIA's, else None. `driver` is the
+    library of a driver that is loaded apart from others, else ''. Positions are those in the
+    driver's list of platforms (in the loader's, without a `driver`) and in the platform's list of
+    devices.
+    """
+
+    index: int
+    platform: str
+    platform_version: str
+    name: str
+    vendor: str
+    type: str
+    driver_version: str
+    version: str
+    opencl_c_version: str
+    compute_units: int
+    global_mem: int
+    local_mem: int
+    max_alloc: int
+    max_work_group_size: int
+    mem_base_addr_align: int
+    unified_memory: bool
+    extensions: tuple[str, ...]
+    compute_capability: tuple[int, int] | None
+    platform_index: int
+    device_index: int
+    driver: str = ""
+    why_not: str = "not probed"
+    subgroup_size: int = 0
+    usable_local_mem: int = 0
+    caps: Capabilities = UNPROBED_CAPABILITIES
+
+    @property
+    def usable(self) -> bool:
+        """Whether kernels were built, run and checked on the device."""
+        return not self.why_not
+
+    @property
+    def cl_std(self) -> str:
+        """The build option under which `caps` hold, such as "-cl-std=CL3.0"."""
+        found = re.match(r"OpenCL C (\d+)\.", self.opencl_c_version)
+        major = int(found.group(1)) if found else 1
+        return "-cl-std=CL3.0" if major >= 3 else f"-cl-std=CL{'2.0' if major == 2 else '1.2'}"
+
+    @property
+    def title(self) -> str:
+        """Index, device and platform on one line."""
+        return f"[{self.index}] {self.name} on {self.platform}"
+
+
+# What is kept of a device between processes is all but these.
+_IDENTITY = ("platform", "platform_version", "name", "driver_version")
+_NOT_KEPT = ("index", "driver", "why_not", "subgroup_size", "usable_local_mem", "caps")
+_lock = threading.Lock()
+_probed: dict[int, DeviceInfo] = {}
+_listed_anew: set[str] = set()
+
+
+def discover(*, refresh: bool = False) -> list[DeviceInfo]:
+    """Return all devices, usable or not, in order of index; empty when there are none.
+
+    The first call probes what the cache does not know; `refresh` probes all anew. Raises
+    NoDeviceError when pyopencl cannot be imported, DeviceError when OpenCL itself fails.
+    """
+    listed = list_unprobed()
+    with ThreadPoolExecutor(_PROBES_AT_ONCE, thread_name_prefix="clnn-probe") as pool:
+        return list(pool.map(lambda info: _with_probe(info, refresh), listed))
+
+
+def select(spec: str | int | None = None) -> DeviceInfo:
+    """Return the usable device that `spec` names.
+
+    `spec` is "auto", "cpu", "gpu", "accelerator", an index, part of a platform's name or version,
+    of a vendor's or of a device's name (the first of these that matches anything), or
+    "platform:device", whose second part may be an index within the platform. None is CLNN_DEVICE.
+    Of several matches the first usable one is taken. Raises NoDeviceError when nothing matches,
+    DeviceError when what matches cannot be used.
+    """
+    wanted: str | int = setting("CLNN_DEVICE") if spec is None else spec
+    broken = []
+    matching = _matching(list_unprobed(), wanted)
+    for info in matching:
+        found = _with_probe(info, refresh=False)
+        here = _as_it_is(found) if found.usable else None
+        if here is not None:
+            return here
+        if found.usable:  # what was kept of its driver is wrong by now
+            _list_anew(found.driver)
+            return select(spec)
+        broken.append(found)
+    raise _refusal(f"{wanted!r} (from CLNN_DEVICE)" if spec is None else repr(wanted), broken)
+
+
+def open_context(info: DeviceInfo) -> tuple[Any, Any]:
+    """Return (new `cl.Context`, `cl.Device`) of a usable device. Raises DeviceError."""
+    if not info.usable:
+        raise DeviceError(f"{info.title} cannot be used: {info.why_not}. Run: clnn doctor")
+    cl = load()
+    for platform_index, device_index, device in _handles(info.driver):
+        if (platform_index, device_index) != (info.platform_index, info.device_index):
+            continue
+        if device.name.strip() == info.name:
+            try:
+                return cl.Context([device]), device
+            except cl.Error as err:
+                raise DeviceError(
+                    f"{info.title} does not open: {err}. The driver refuses a context;"
+                    f" another process may hold the device. Run: clnn doctor"
+                ) from err
+    raise DeviceError(
+        f"{info.title} is gone: this process sees other devices than the one that listed it."
+        " Call clnn.devices() in the process that uses the device."
+    )
+
+
+def describe(devices: Sequence[DeviceInfo]) -> str:
+    """Return one line per device: its title, and why it is not usable."""
+    lines = [f"{d.title} ({d.type})" + (f": {d.why_not}" if d.why_not else "") for d in devices]
+    return "\n".join(f"  {line}" for line in lines)
+
+
+@cache
+def list_unprobed() -> tuple[DeviceInfo, ...]:
+    """Return all devices, not probed, numbered in order of preference.
+
+    Those of drivers that are loaded one by one are as they were when the driver was last listed.
+    """
+    apart = setup().apart
+    if apart:
+        load()
+        found = [_kept(v.driver.library, row) for v in vetting.vet(apart) for row in v.devices]
+    else:
+        found = [_read(p, d, device) for p, d, device in _handles()]
+        warn_if_hidden()
+    return tuple(replace(info, index=i) for i, info in enumerate(sorted(found, key=_preference)))
+
+
+def row_of(info: DeviceInfo) -> dict[str, Any]:
+    """Return what is kept of a device between processes, as JSON has it."""
+    return {f.name: getattr(info, f.name) for f in fields(info) if f.name not in _NOT_KEPT}
+
+
+def _kept(driver: str, row: Mapping[str, Any]) -> DeviceInfo:
+    """Return a device from what row_of gave."""
+    version = row["compute_capability"]
+    lists = {"extensions": tuple(row["extensions"]),
+             "compute_capability": tuple(version) if version else None}  # fmt: skip
+    return DeviceInfo(index=-1, driver=driver, **{**row, **lists})
+
+
+def _as_it_is(info: DeviceInfo) -> DeviceInfo | None:
+    """Return a usable device as this process sees it, None where another is in its place."""
+    if not info.driver:
+        return info
+    for p, d, device in _handles(info.driver):
+        if (p, d) == (info.platform_index, info.device_index):
+            now = _read(p, d, device)
+            same = all(getattr(now, name) == getattr(info, name) for name in _IDENTITY)
+            kept = {name: getattr(info, name) for name in _NOT_KEPT}
+            return replace(now, **kept) if same else None
+    return None
+
+
+def _list_anew(driver: str) -> None:
+    """List a driver again in a child process. Raises DeviceError where that was done before."""
+    if driver in _listed_anew:
+        raise DeviceError(
+            f"devices of {driver} are listed in one process and missing in another. Set"
+            " CLNN_DRIVERS=all, and run: clnn doctor"
+        )
+    _listed_anew.add(driver)
+    vetting.vet([d for d in setup().apart if d.library == driver], refresh=True)
+    list_unprobed.cache_clear()
+    with _lock:
+        _probed.clear()
+
+
+def _handles(driver: str = "") -> list[tuple[int, int, Any]]:
+    """Return (position of the platform, position in it, `cl.Device`) of every device of a driver.
+
+    Without a driver: of all.
+    """
+    cl, before = load(), threads()
+    try:
+        platforms = platforms_of(driver)
+    except cl.Error as err:
+        if err.code == cl.status_code.PLATFORM_NOT_FOUND_KHR:
+            return []
+        raise DeviceError(f"OpenCL cannot list its platforms: {err}. Run: clnn doctor") from err
+    found = []
+    for p, platform in enumerate(platforms):
+        try:
+            devices = platform.get_devices()
+        except cl.Error:  # a platform without a device, such as a driver without its hardware
+            continue
+        found += [(p, d, device) for d, device in enumerate(devices)]
+    pin(threads() - before, [platform.name.strip() for platform in platforms])
+    return found
+
+
+def _read(platform_index: int, device_index: int, device: Any) -> DeviceInfo:
+    cl = load()
+
+    def get(name: str, default: Any) -> Any:
+        try:
+            value = device.get_info(getattr(cl.device_info, name))
+        except (cl.Error, AttributeError):
+            return default
+        return value.strip("\0 \t\n") if isinstance(value, str) else value
+
+    platform = device.platform
+    major, minor = get("COMPUTE_CAPABILITY_MAJOR_NV", 0), get("COMPUTE_CAPABILITY_MINOR_NV", 0)
+    return DeviceInfo(
+        index=-1,
+        platform=platform.name.strip(),
+        platform_version=platform.version.strip(),
+        name=get("NAME", "unnamed"),
+        vendor=get("VENDOR", ""),
+        type=_kind(cl, get("TYPE", 0)),
+        driver_version=get("DRIVER_VERSION", ""),
+        version=get("VERSION", ""),
+        opencl_c_version=get("OPENCL_C_VERSION", ""),
+        compute_units=get("MAX_COMPUTE_UNITS", 0),
+        global_mem=get("GLOBAL_MEM_SIZE", 0),
+        local_mem=get("LOCAL_MEM_SIZE", 0),
+        max_alloc=get("MAX_MEM_ALLOC_SIZE", 0),
+        max_work_group_size=get("MAX_WORK_GROUP_SIZE", 0),
+        mem_base_addr_align=get("MEM_BASE_ADDR_ALIGN", 0),
+        unified_memory=bool(get("HOST_UNIFIED_MEMORY", False)),
+        extensions=tuple(sorted(get("EXTENSIONS", "").split())),
+        compute_capability=(major, minor) if major else None,
+        platform_index=platform_index,
+        device_index=device_index,
+    )
+
+
+def _kind(cl: Any, bits: int) -> str:
+    """Return the device type; a device that claims several (a simulator) counts as a CPU."""
+    kinds = [kind for kind in KINDS if bits & getattr(cl.device_type, kind.upper())]
+    return "cpu" if len(kinds) != 1 else kinds[0]
+
+
+def _preference(info: DeviceInfo) -> tuple[Any, ...]:
+    platform = info.platform.lower()
+    kind = len(KINDS) if platform in _SIMULATORS else KINDS.index(info.type)
+    if info.type == "gpu":
+        order: tuple[Any, ...] = (info.unified_memory, -info.global_mem)
+    else:
+        order = (platform != _PREFERRED_CPU, 0)
+    return (kind, *order, platform, info.platform_version, info.name, info.device_index)
+
+
+def _with_probe(info: DeviceInfo, refresh: bool) -> DeviceInfo:
+    with _lock:
+        known = _probed.get(info.index)
+    if known is not None and not refresh:
+        return known
+    result = probe(target_of(info), refresh=refresh)
+    found = replace(
+        info,
+        why_not=result.why_not,
+        caps=result.caps,
+        subgroup_size=result.subgroup_size,
+        usable_local_mem=result.usable_local_mem,
+    )
+    with _lock:
+        _probed[info.index] = found
+    return found
+
+
+def target_of(info: DeviceInfo) -> Target:
+    """Return what a probe's child process needs to find the device again."""
+    return Target(
+        info.platform_index, info.platform, info.platform_version, info.device_index, info.name,
+        info.driver_version, info.cl_std, info.driver,
+    )  # fmt: skip
+
+
+def _matching(devices: Sequence[DeviceInfo], wanted: str | int) -> list[DeviceInfo]:
+    """Return the devices that `wanted` names, in order of preference."""
+    text = str(wanted).strip().lower()
+    if isinstance(wanted, int) or text.isdecimal():
+        return [info for info in devices if info.index == int(text)]
+    if text == "auto":
+        return list(devices)
+    if text in KINDS:
+        return [info for info in devices if info.type == text]
+    whole = _named(devices, text)
+    if whole or ":" not in text:
+        return whole
+    platform, _, device = (part.strip() for part in text.partition(":"))
+    inside = _in_platform(devices, platform) if platform else list(devices)
+    if device.isdecimal():
+        return [info for info in inside if info.device_index == int(device)]
+    return [info for info in inside if device and device in info.name.lower()]
+
+
+def _named(devices: Sequence[DeviceInfo], text: str) -> list[DeviceInfo]:
+    return _in_platform(devices, text) or [
+        info for info in devices if text and text in info.name.lower()
+    ]
+
+
+def _in_platform(devices: Sequence[DeviceInfo], text: str) -> list[DeviceInfo]:
+    """Return the devices whose platform name, else version, else vendor contains `text`."""
+    for field in ("platform", "platform_version", "vendor"):
+        found = [info for info in devices if text and text in getattr(info, field).lower()]
+        if found:
+            return found
+    return []
+
+
+def _refusal(wanted: str, broken: Sequence[DeviceInfo]) -> DeviceError:
+    """Return the error for a `wanted` that nothing answers, or only devices that do not work."""
+    devices = list_unprobed()
+    if not devices:
+        from clnn.runtime.doctor.doctor import short_report
+
+        return NoDeviceError(f"No OpenCL device was found on this machine.\n{short_report()}")
+    if not broken:
+        return NoDeviceError(
+            f"No OpenCL device answers to {wanted}. A device is named by auto, cpu, gpu, an index"
+            f" or part of a name. Here there are:\n{describe(_known(devices))}"
+        )
+    everything = len(broken) == len(devices)
+    others = "" if everything else f"Here there are:\n{describe(_known(devices))}\n"
+    return (NoDeviceError if everything else DeviceError)(
+        f"The device {wanted} does not work: a test kernel did not build, run and give the right"
+        f" result.\n{describe(broken)}\n{others}"
+        "Run `clnn doctor` for the causes, or name another device."
+    )
+
+
+def _known(devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
+    """Return `devices`, each as its probe found it where there was one, else without `why_not`."""
+    with _lock:
+        return [_probed.get(info.index, replace(info, why_not="")) for info in devices]

@@ -1,0 +1,262 @@
+"""Probing: a device counts once a child process built, ran and checked kernels on it.
+
+Drivers crash and hang, so the steps run in a child (`probe_child`) that reports each step; when
+it dies or outlasts its time, the step it was in is marked and a new child does the rest. Results
+are kept in the cache under all that decides them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from clnn.cache.keys import fields_key
+from clnn.cache.store import Store
+from clnn.runtime.drivers import icd
+from clnn.runtime.drivers.loader import child_environment, loader_library, mapped_files
+from clnn.runtime.drivers.vendors import Driver
+from clnn.runtime.drivers.vetting import state_of
+from clnn.runtime.process.child import run_python
+
+VERSION = "1"
+TIMEOUT_S = 120.0
+# A result with a crash or a hang in it is believed for so long, then tried again.
+DOUBTFUL_S = 3600.0
+
+REQUIRED = ("open", "saxpy", "barrier")
+
+
+@dataclass(frozen=True)
+class Capability:
+    """Whether a device can do something; `reason` says why not. True and false like a bool."""
+
+    available: bool
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.available
+
+
+UNPROBED = Capability(False, "not probed")
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What kernels may use on a device, when built with its `cl_std`; each was run and checked.
+
+    fp16, fp64: half and double arithmetic. subgroups: reduce and broadcast. local_memory: the
+    amount that DeviceInfo.usable_local_mem states. integer_dot: dot_4x8packed_* of
+    cl_khr_integer_dot_product. x86_vnni: inline assembly `vpdpbusd` on int16 vectors. ptx_dp4a:
+    inline PTX `dp4a`. ptx_mma, ptx_ldmatrix, ptx_cp_async: inline PTX `mma.sync` of f16, bf16, tf32 and
+    s8, `ldmatrix`, `cp.async` that fills with zeros. prefetch: `__builtin_prefetch` of any address, on
+    CPUs. clock: the processor's cycle counter by `__builtin_readcyclecounter`, on CPUs. host_memory:
+    memory that the host lends is used in place, so that each sees what the other wrote, on CPUs.
+    """
+
+    local_memory: Capability = UNPROBED
+    fp16: Capability = UNPROBED
+    fp64: Capability = UNPROBED
+    subgroups: Capability = UNPROBED
+    integer_dot: Capability = UNPROBED
+    x86_vnni: Capability = UNPROBED
+    ptx_dp4a: Capability = UNPROBED
+    ptx_mma: Capability = UNPROBED
+    ptx_ldmatrix: Capability = UNPROBED
+    ptx_cp_async: Capability = UNPROBED
+    prefetch: Capability = UNPROBED
+    clock: Capability = UNPROBED
+    host_memory: Capability = UNPROBED
+
+
+UNPROBED_CAPABILITIES = Capabilities()
+CAPABILITY_NAMES = tuple(field.name for field in fields(Capabilities))
+
+
+@dataclass(frozen=True)
+class Target:
+    """A device as a child process finds it again: positions and names, and its build option.
+
+    driver: as in clnn.runtime.device.device.DeviceInfo.
+    """
+
+    platform_index: int
+    platform: str
+    platform_version: str
+    device_index: int
+    name: str
+    driver_version: str
+    cl_std: str
+    driver: str = ""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """Outcome of one probe step; `doubtful` marks a crash or a hang, `value` what was measured."""
+
+    available: bool
+    reason: str = ""
+    value: int = 0
+    doubtful: bool = False
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """What is known of a device after its probe; `why_not` is empty when it is usable."""
+
+    why_not: str
+    caps: Capabilities
+    subgroup_size: int
+    usable_local_mem: int
+
+
+def probe(target: Target, *, refresh: bool = False, timeout_s: float = TIMEOUT_S) -> ProbeResult:
+    """Return the probe result of `target`, from the cache unless `refresh` is set."""
+    store = Store(kind="probes")
+    key = _key(target)
+    steps = None if refresh else _stored(store, key)
+    if steps is None:
+        steps = run_steps(target, (*REQUIRED[1:], *CAPABILITY_NAMES), timeout_s)
+        _keep(store, key, steps)
+    return _summary(steps)
+
+
+def _summary(steps: Mapping[str, StepResult]) -> ProbeResult:
+    def of(name: str) -> StepResult:
+        return steps.get(name, StepResult(False, "not probed"))
+
+    failed = next((name for name in REQUIRED if not of(name).available), "")
+    caps = {name: Capability(of(name).available, of(name).reason) for name in CAPABILITY_NAMES}
+    return ProbeResult(
+        f"{failed}: {of(failed).reason}" if failed else "",
+        Capabilities(**caps),
+        of("subgroups").value,
+        of("local_memory").value,
+    )
+
+
+def run_steps(
+    target: Target, names: Iterable[str], timeout_s: float = TIMEOUT_S
+) -> dict[str, StepResult]:
+    """Run probe steps on `target` in child processes; return name -> result, "open" included.
+
+    The rest is left out once a step of REQUIRED fails. `timeout_s` bounds each child, and twice
+    as much all of them.
+    """
+    waiting = list(names)
+    results: dict[str, StepResult] = {}
+    deadline = time.monotonic() + 2 * timeout_s
+    while waiting:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            late = StepResult(False, "not tried: earlier steps used up the time", doubtful=True)
+            return results | dict.fromkeys(waiting, late)
+        results |= _run_child(target, waiting, min(timeout_s, left))
+        if any(name in results and not results[name].available for name in REQUIRED):
+            break
+        waiting = [name for name in waiting if name not in results]
+    return results
+
+
+def _run_child(target: Target, names: list[str], timeout_s: float) -> dict[str, StepResult]:
+    """Run one child; return its results, with the step that it died in marked as doubtful."""
+    want = {
+        "platform_index": target.platform_index,
+        "platform": target.platform,
+        "device_index": target.device_index,
+        "name": target.name,
+        "options": [target.cl_std],
+        "steps": names,
+    }
+    out, end = run_python("device.probe_child", want, timeout_s, child_environment(target.driver))
+    results: dict[str, StepResult] = {}
+    current = "open"
+    for line in out.splitlines():
+        record = _record(line)
+        current = record.get("start", current)
+        if "step" in record:
+            results[record["step"]] = StepResult(
+                record["available"], record["reason"], record["value"]
+            )
+    missing = [name for name in ("open", *names) if name not in results]
+    refused = any(name in results and not results[name].available for name in REQUIRED)
+    if missing and not refused:
+        guilty = current if current in missing else missing[0]
+        results[guilty] = StepResult(False, end or "ended early", doubtful=True)
+    return results
+
+
+def _record(line: str) -> dict[str, Any]:
+    """Parse one line of a child's report; a torn or foreign line counts as empty."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return {}
+    if not isinstance(record, dict) or not isinstance(record.get("start", ""), str):
+        return {}
+    if "step" in record and not _is_step(record):
+        return {}
+    return record
+
+
+def _is_step(record: Mapping[str, Any]) -> bool:
+    kinds = {"step": str, "available": bool, "reason": str, "value": int}
+    return all(isinstance(record.get(name), kind) for name, kind in kinds.items())
+
+
+def _key(target: Target) -> str:
+    parts = [VERSION, target.platform, target.platform_version, target.name]
+    parts += [target.driver_version, target.cl_std, *_driver_files(target.driver)]
+    parts.append(_kernels_digest())
+    return fields_key("clnn probe", parts)
+
+
+@functools.cache
+def _kernels_digest() -> str:
+    """Return a digest of the probe's own kernels and steps."""
+    from clnn.runtime.device.probe_child import __file__ as steps
+    from clnn.runtime.device.probe_child import kernel_folder
+
+    paths = [Path(steps), *sorted(kernel_folder().glob("*.cl"))]
+    return fields_key("clnn probe kernels", [path.read_bytes() for path in paths])
+
+
+def _driver_files(driver: str) -> list[str]:
+    """Return path and time of change of the driver's library; of all libraries without a driver."""
+    if driver:
+        return [state_of(Driver("", driver))]
+    library = loader_library()
+    listed = icd.files_in_use(os.environ, library.parent if library else None)
+    stems = {entry.stem for entry in listed if entry.present}
+    paths = {entry.library for entry in listed if os.path.isabs(entry.library)}
+    paths |= {path for path in mapped_files() if os.path.basename(path).split(".so")[0] in stems}
+    return [f"{path}:{os.stat(path).st_mtime_ns}" for path in sorted(paths) if os.path.exists(path)]
+
+
+def _stored(store: Store, key: str) -> dict[str, StepResult] | None:
+    """Return the steps kept under `key`; None when absent, damaged or no longer believed."""
+    entry = store.get(key)
+    if entry is None:
+        return None
+    try:
+        record = json.loads(entry.payload)
+        if not isinstance(record["time"], (int, float)) or not isinstance(record["steps"], dict):
+            return None
+        if not all(_is_step({**step, "step": name}) for name, step in record["steps"].items()):
+            return None
+        steps = {name: StepResult(**step) for name, step in record["steps"].items()}
+    except (ValueError, TypeError, KeyError):
+        return None
+    age = time.time() - record["time"]
+    doubtful = any(step.doubtful for step in steps.values())
+    return None if doubtful and not 0 <= age < DOUBTFUL_S else steps
+
+
+def _keep(store: Store, key: str, steps: Mapping[str, StepResult]) -> None:
+    record = {"time": time.time(), "steps": {name: vars(step) for name, step in steps.items()}}
+    store.put(key, json.dumps(record).encode(), {"kind": "probe"})

@@ -1,0 +1,41 @@
+"""What options allow of a device: which arithmetic products may use there."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import replace
+
+from clnn.logs import log
+from clnn.ops.spec import Target
+from clnn.options import Options
+from clnn.settings import setting
+
+INSTRUCTIONS = frozenset({"ptx_mma", "ptx_ldmatrix", "ptx_cp_async"})
+
+
+def tensor_cores(features: Set[str]) -> str:
+    """Return Target.tensor of a device with `features`, as CLNN_TENSOR_CORES allows."""
+    asked = str(setting("CLNN_TENSOR_CORES"))
+    if asked != "auto":
+        return "" if asked == "off" else asked
+    return "ptx" if features >= INSTRUCTIONS else ""
+
+
+def allowed(target: Target, options: Options) -> Target:
+    """Return the target with what `options` let it use."""
+    return replace(target, winograd=options.winograd, tf32=options.dtype == "tf32")
+
+
+def products(target: Target, options: Options) -> str:
+    """Return how a session multiplies: "float32", or the type of operands on tensor cores.
+
+    Says why where "tf32" was asked for and cannot be had, in the log too.
+    """
+    if options.dtype == "f32":
+        return "float32"
+    if target.tensor:
+        return f"{options.dtype} on {'emulated ' * (target.tensor == 'emulated')}tensor cores"
+    if options.dtype != "tf32":
+        return "float32"
+    log.warning("dtype tf32: the device has no tensor cores that clnn uses; arithmetic is float32")
+    return "float32, for want of tensor cores"

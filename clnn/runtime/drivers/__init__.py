@@ -1,0 +1,3 @@
+"""The OpenCL loader and the drivers behind it, before a device is opened."""
+
+from __future__ import annotations

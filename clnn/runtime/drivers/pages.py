@@ -1,0 +1,37 @@
+"""Host memory that a CPU device takes as its own: whole pages, large ones where the system has them."""
+
+from __future__ import annotations
+
+import mmap
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from clnn.ops.spec import Array
+from clnn.runtime.drivers.loader import load
+
+LARGE = 2**21  # bytes of a large page
+SMALL = mmap.PAGESIZE
+
+
+def pages(nbytes: int) -> Array:
+    """Return at least `nbytes` zeros as uint8; memory that is never written takes no room.
+
+    In whole pages: large ones, unless one would hold all.
+    """
+    page = LARGE if nbytes >= LARGE else SMALL
+    size = -(-max(nbytes, 1) // page) * page
+    if not hasattr(mmap, "MAP_PRIVATE"):
+        return np.frombuffer(mmap.mmap(-1, size), np.uint8)
+    made = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE") and size >= LARGE:
+        with suppress(OSError):  # of a kernel without large pages
+            made.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(made, np.uint8)
+
+
+def lent(context: Any, host: Array) -> Any:
+    """Return a buffer whose memory is `host`; the buffer keeps it alive."""
+    cl = load()
+    return cl.Buffer(context, cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, hostbuf=host)

@@ -1,0 +1,135 @@
+"""Lists the devices of each driver in a child process of its own, and finds drivers that end it.
+
+The outcome is kept in the cache for as long as the driver's library, the machine's device files,
+the processors in use and the variables that drivers read stay what they are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clnn.cache.keys import fields_key
+from clnn.cache.store import Store
+from clnn.runtime.drivers import icd
+from clnn.runtime.drivers.vendors import Driver, write_drivers
+from clnn.runtime.process.child import run_python
+from clnn.runtime.process.temporary import folder_for_a_while
+from clnn.settings import GIVEN
+
+VERSION = "3"
+TIMEOUT_S = 60.0
+# A crash, a hang or an error is believed for so long, then tried again.
+BAD_NEWS_S = 3600.0
+_CHILDREN_AT_ONCE = 4
+# What decides which devices a driver lists: files of devices, and variables by their beginnings.
+_DEVICE_FOLDERS = {"/dev": ("nvidia", "dxg", "kfd", "mali"), "/dev/dri": ("",)}
+_VARIABLES = ("CL_CONFIG_", "CUDA_", "GPU_", "HIP_", "HSA_", "LD_LIBRARY_PATH", "NVIDIA_", "ONEAPI_",
+              "POCL_", "ROCR_", "RUSTICL_", "SYCL_", "ZE_")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Vetted:
+    """What came of listing a driver's devices: how the process ended ('': well), and the devices.
+
+    devices: fields of clnn.runtime.device.device.DeviceInfo. alone: whether the driver can be loaded
+    without the loader.
+    """
+
+    driver: Driver
+    end: str = ""
+    devices: tuple[Mapping[str, Any], ...] = ()
+    alone: bool = False
+
+
+def vet(
+    drivers: Sequence[Driver], timeout_s: float = TIMEOUT_S, *, refresh: bool = False
+) -> list[Vetted]:
+    """Return what is known of each driver; `refresh`: from children, whatever the cache holds."""
+    store = Store(kind="drivers")
+    with ThreadPoolExecutor(_CHILDREN_AT_ONCE, thread_name_prefix="clnn-vetting") as pool:
+        return list(pool.map(lambda driver: _vetted(store, driver, timeout_s, refresh), drivers))
+
+
+def crashing(drivers: Sequence[Driver], timeout_s: float = TIMEOUT_S) -> dict[str, str]:
+    """Return library -> how the process ended, for each driver that ends it."""
+    return {v.driver.library: v.end for v in vet(drivers, timeout_s) if v.end}
+
+
+def _vetted(store: Store, driver: Driver, timeout_s: float, refresh: bool) -> Vetted:
+    key = fields_key("clnn driver", [VERSION, driver.library, state_of(driver), *_surroundings()])
+    entry = None if refresh else store.get(key)
+    if entry is not None:
+        record = json.loads(entry.payload)
+        good = not (record["end"] or record.get("error"))
+        if good or 0 <= time.time() - record["time"] < BAD_NEWS_S:
+            return _read(driver, record)
+    found = _list_alone(driver, timeout_s)
+    if found is None:
+        return Vetted(driver)
+    record = {"time": time.time(), **found}
+    store.put(key, json.dumps(record).encode(), {"kind": "driver"})
+    return _read(driver, record)
+
+
+def _read(driver: Driver, record: Mapping[str, Any]) -> Vetted:
+    return Vetted(
+        driver, str(record["end"]), tuple(record.get("listed", ())), bool(record.get("alone"))
+    )
+
+
+def _surroundings() -> list[str]:
+    """Return texts that change when devices may have come, gone or been hidden."""
+    found = []
+    for folder, starts in _DEVICE_FOLDERS.items():
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError:
+            continue
+        found += [f"{folder}/{name}" for name in names if name.startswith(starts)]
+    if hasattr(os, "sched_getaffinity"):
+        found.append(f"{len(os.sched_getaffinity(0))} cpus")
+    given = sorted(name for name in os.environ if name.startswith(_VARIABLES))
+    return found + [f"{name}={os.environ[name]}" for name in given if name not in GIVEN]
+
+
+def state_of(driver: Driver) -> str:
+    """Return a text that changes when the driver's library does."""
+    path = Path(driver.library)
+    found = path if path.is_absolute() else icd.find_library(path.name)
+    try:
+        real = os.path.realpath(found or driver.source or path)
+        info = os.stat(real)
+    except OSError:
+        return ""
+    return f"{real}:{info.st_size}:{info.st_mtime_ns}"
+
+
+def _list_alone(driver: Driver, timeout_s: float) -> dict[str, Any] | None:
+    """List the devices of one driver in a child process.
+
+    Returns its answer, with how the process ended as "end" when it ended in the driver, else ''.
+    None where the child did not get so far: that says nothing of the driver.
+    """
+    with folder_for_a_while("clnn-vetting-") as folder:
+        vendors = folder / "vendors"
+        vendors.mkdir()
+        write_drivers(vendors, [driver])
+        env = {**os.environ, "OCL_ICD_VENDORS": str(vendors)}
+        want = {"task": "devices", "path": driver.library}
+        out, end = run_python("drivers.icd_child", want, timeout_s, env)
+    lines = out.splitlines()
+    if not lines:
+        return None
+    try:
+        answer = json.loads(lines[1])
+    except (IndexError, ValueError):
+        return {"end": end or "it ended early"}
+    kept = {"listed": [], "alone": False, "error": "", **answer}
+    return {"end": "", **{name: kept[name] for name in ("listed", "alone", "error")}}

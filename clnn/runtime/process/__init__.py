@@ -1,0 +1,3 @@
+"""Child processes, workers and temporary folders."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Sessions: plans that are run on a device."""
+
+from __future__ import annotations

@@ -1,0 +1,87 @@
+"""Zero-copy input: a device buffer in the network's own padded layout that a caller fills."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from clnn.errors import DTypeError, ShapeError
+from clnn.layout import TensorLayout
+from clnn.ops.spec import Array
+from clnn.plan.schedule import Port, Storage
+from clnn.runtime.drivers.loader import load
+from clnn.runtime.run.constants import lay_out, view_of
+from clnn.runtime.run.state import Memory
+
+if TYPE_CHECKING:
+    from clnn.runtime.run.session import Session
+
+
+class InputBinding:
+    """A padded device buffer that replaces one input of a session.
+
+    layout: where element (i0, i1, ...) lies, in elements; the padding around it holds the value
+    that the network wants and must not be changed. buffer: the pyopencl Buffer, to be written by
+    kernels of the caller. map() gives the real elements as a numpy view of device memory.
+    """
+
+    def __init__(self, session: Session, port: Port) -> None:
+        cl = load()
+        plan = session.plan
+        self._session, self.port = session, port
+        where = plan.placed[port.value]
+        self._storage: Storage = plan.storages[where.storage]
+        self.layout: TensorLayout = where.layout
+        device = session._device
+        self._queue = cl.CommandQueue(device.context)
+        fill = self._storage.fill or 0.0
+        zero = np.zeros(port.type.shape, port.type.dtype.numpy)
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR | cl.mem_flags.COPY_HOST_PTR
+        self.buffer = cl.Buffer(device.context, flags, hostbuf=lay_out(zero, self.layout, fill))
+        for state in (*session._made, *session._streamed):
+            state.bind(port, Memory(self.buffer, 0))
+
+    def copy_from(self, array: Array) -> None:
+        """Copy a dense host array of the input's shape and type into the buffer.
+
+        Raises ShapeError or DTypeError where it does not fit.
+        """
+        want = self.port.type
+        if array.shape != want.shape:
+            raise ShapeError(f"array is {array.shape}, input {self.port.name!r} is {want.shape}.")
+        if array.dtype != want.dtype.numpy:
+            raise DTypeError(f"array is {array.dtype}, input wants {want.dtype.name}.")
+        with self.map() as view:
+            view[...] = array
+
+    def map(self) -> _Mapping:
+        """Return a context manager whose value is the real elements, writable in place."""
+        return _Mapping(self)
+
+    def release(self) -> None:
+        """Give the input back to `feeds`."""
+        for state in (*self._session._made, *self._session._streamed):
+            state.unbind(self.port)
+
+
+class _Mapping:
+    def __init__(self, binding: InputBinding) -> None:
+        self._binding = binding
+        self._mapped: Any = None
+
+    def __enter__(self) -> Array:
+        cl = load()
+        b = self._binding
+        flags = cl.map_flags.WRITE | cl.map_flags.READ
+        dtype = b.port.type.dtype.numpy
+        flat, _ = cl.enqueue_map_buffer(
+            b._queue, b.buffer, flags, 0, (b.layout.size,), dtype, is_blocking=True
+        )
+        self._mapped = flat
+        view: Array = view_of(flat, b.layout)
+        return view
+
+    def __exit__(self, *error: object) -> None:
+        self._mapped.base.release(self._binding._queue)
+        self._binding._queue.finish()

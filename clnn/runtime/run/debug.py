@@ -1,0 +1,40 @@
+"""What a session tells under CLNN_DEBUG: device and plan, kernel times, variants, sources."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clnn.codegen.render import render
+from clnn.logs import PLAN, SOURCES, TIMES, VARIANTS, log
+
+if TYPE_CHECKING:
+    from clnn.runtime.run.session import Session
+    from clnn.runtime.run.state import ExecutionState, RunEvents
+
+
+def log_compiled(session: Session) -> None:
+    """Log device and plan, the variant of each node, and the sources, as far as they are wanted."""
+    if not log.isEnabledFor(PLAN):
+        return
+    placement, (cached, built) = session.placement, session.build_counts
+    times = ", ".join(f"{what} {s * 1e3:.1f} ms" for what, s in placement.seconds.items())
+    log.log(
+        PLAN, "%s: %d nodes, %d launches, arena %d bytes (at least %d); %s; %d programs from the"
+        " cache, %d built", placement.device, len(placement.nodes), placement.launches,
+        placement.arena_bytes, placement.arena_lower_bound, times, cached, built,
+    )  # fmt: skip
+    for r in placement.nodes:
+        log.log(VARIANTS, "%s (%s): %s -> %s", r["node"], r["op"], r["variant"], r["output"])
+    if log.isEnabledFor(SOURCES):
+        sources = {render(p.launch.template, p.launch.params) for p in session.plan.launches}
+        for source in sorted(sources):
+            log.log(SOURCES, "source:\n%s", source)
+
+
+def log_run(state: ExecutionState, events: RunEvents) -> None:
+    """Log the time of every kernel of a run that was made by run_timed."""
+    for ready, (_, event) in zip(state.launches, events.launches, strict=True):
+        micros = (event.profile.end - event.profile.start) / 1e3
+        log.log(TIMES, "%9.1f us  %s: %s %s/%s", micros, ready.node, ready.title,
+                ready.global_size, ready.local_size)  # fmt: skip
+    log.log(TIMES, "%9.1f us  the whole run", (events.ended - events.began) / 1e3)

@@ -1,0 +1,89 @@
+"""What callers give a session: arrays by name, checked before anything runs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from clnn.errors import DTypeError, InputNameError, ShapeError
+from clnn.ops.spec import Array
+from clnn.plan.schedule import Port
+
+
+def arrays_of(
+    feeds: Mapping[str, Any], ports: Mapping[str, Port], bound: Container[str]
+) -> dict[str, Array]:
+    """Return the arrays of a run by the values that they are.
+
+    ports: the inputs that are wanted. bound: names of inputs that are read from buffers. Raises
+    InputNameError, ShapeError or DTypeError where `feeds` does not fit.
+    """
+    try:
+        given = feeds.keys()
+    except AttributeError:
+        wanted = ", ".join(f"{name!r}: ..." for name in ports)
+        raise InputNameError(
+            f"a session takes {{input name: array}}, not {type(feeds).__name__}. Call it with "
+            f"{{{wanted}}}."
+        ) from None
+    if given != ports.keys():
+        _refuse(feeds, list(ports), bound)
+    return {port.host: _check_array(port, feeds[name]) for name, port in ports.items()}
+
+
+def _refuse(feeds: Mapping[str, Any], ports: Sequence[str], bound: Container[str]) -> NoReturn:
+    """Say which names are wrong."""
+    twice = [n for n in feeds if n in bound]
+    if twice:
+        raise InputNameError(
+            f"input {twice[0]!r} is bound to a buffer and given in feeds as well. Leave it out, "
+            "or call unbind_input first."
+        )
+    missing = [n for n in ports if n not in feeds]
+    unknown = [n for n in feeds if n not in ports]
+    raise InputNameError(names_message("input", unknown, missing, ports))
+
+
+def _check_array(port: Port, given: Any) -> Array:
+    array, want = given if type(given) is np.ndarray else _as_array(given), port.type
+    if array.dtype != want.dtype.numpy:
+        raise DTypeError(
+            f"input {port.name!r} is {array.dtype}, model wants {want.dtype.name}. "
+            f"Pass x.astype(np.{want.dtype.name})."
+        )
+    if array.shape != want.shape:
+        raise ShapeError(_shape_message(port.name, array.shape, want.shape))
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def _as_array(given: Any) -> Array:
+    plain = hasattr(given, "__array__") or hasattr(given, "__array_interface__")
+    wanted = hasattr(given, "__dlpack__") and not plain
+    return np.from_dlpack(given) if wanted else np.asarray(given)
+
+
+def _shape_message(name: str, got: tuple[int, ...], want: tuple[int, ...]) -> str:
+    head = f"input {name!r} is {got}, model wants {want}: "
+    if len(got) != len(want):
+        return head + f"it has {len(got)} axes, must have {len(want)}."
+    wrong = [a for a in range(len(want)) if got[a] != want[a]]
+    return head + "; ".join(f"axis {a} is {got[a]}, must be {want[a]}" for a in wrong) + "."
+
+
+def names_message(
+    what: str, unknown: Sequence[str], missing: Sequence[str], known: Sequence[str]
+) -> str:
+    """Return what is wrong with names of inputs or outputs, and which there are."""
+    parts = []
+    if unknown:
+        parts.append(f"no {what} is named {', '.join(map(repr, unknown))}")
+    if missing:
+        parts.append(f"{what} {', '.join(map(repr, missing))} is missing")
+    text = f"{'; '.join(parts)}. The model's {what}s are: {', '.join(map(repr, known))}."
+    for name in unknown:
+        close = difflib.get_close_matches(name, known, n=1)
+        text += f" Did you mean {close[0]!r} for {name!r}?" if close else ""
+    return text

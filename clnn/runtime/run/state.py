@@ -1,0 +1,343 @@
+"""Execution state: buffers, kernels with their arguments set, and a queue, for one caller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from clnn.codegen.merge import KERNEL, Merged
+from clnn.codegen.render import render
+from clnn.ops.spec import Array
+from clnn.plan.schedule import ConstArg, Plan, PlannedLaunch, Port, ScratchArg, TensorArg
+from clnn.runtime.build.program import Device
+from clnn.runtime.drivers.loader import load
+from clnn.runtime.drivers.pages import LARGE, lent, pages
+from clnn.runtime.run.constants import Constants, allocate
+from clnn.runtime.run.merged import Segment
+
+LARGEST_ARENA = 2**31 - 1  # bytes; kernels take offsets as int
+POISON = 0xFF  # NaN in floats, -1 in integers
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A device buffer and where in it, in bytes, something begins."""
+
+    buffer: Any
+    start: int
+
+
+@dataclass
+class Enqueue:
+    """One launch ready to go: kernel with arguments set, its work sizes, and what it is.
+
+    cached: whether its program came from the cache. parts: the launches of a joined kernel that
+    notes their times, and stamps: the buffer with these and its shape.
+    """
+
+    kernel: Any
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...]
+    node: str
+    title: str
+    cached: bool = False
+    parts: tuple[Enqueue, ...] = ()
+    stamps: tuple[Any, tuple[int, ...]] | None = None
+
+
+@dataclass(frozen=True)
+class RunEvents:
+    """Events of one run: (value, event) of each copy, (time of the enqueue, event) of each launch.
+
+    Times are time.perf_counter_ns of the host; `began` and `ended` bound the run. stamps: for each
+    launch what its work-groups noted (see clnn.runtime.run.stamps), None where they note nothing.
+    """
+
+    began: int
+    ended: int
+    uploads: list[tuple[str, Any]]
+    launches: list[tuple[int, Any]]
+    downloads: list[tuple[str, Any]]
+    stamps: list[Array | None]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Launches as few kernels: those that run once for borders, and those of each run."""
+
+    first: Sequence[Segment]
+    run: Sequence[Segment]
+
+
+def one_arena(plan: Plan, device: Device) -> bool:
+    """Whether all tensors of a state lie in one buffer."""
+    largest = min(device.info.max_alloc, LARGEST_ARENA)
+    return not plan.separate and plan.memory.total <= largest
+
+
+class ExecutionState:
+    """What one running inference needs for itself; never used by two callers at once."""
+
+    def __init__(
+        self,
+        device: Device,
+        plan: Plan,
+        constants: Constants,
+        joined: Joined | None = None,
+        profiling: bool = False,
+    ) -> None:
+        cl = load()
+        self.device, self.plan, self.constants, self._joined = device, plan, constants, joined
+        flags = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
+        self.queue = cl.CommandQueue(device.context, properties=flags)
+        self._lent: list[tuple[Any, Array]] = []
+        self.memory = self._own = self._allocate()
+        self._seen = dict(self._views())
+        self.bound: dict[str, Memory] = {}
+        self._extra: dict[int, tuple[Any, Any]] = {}
+        outputs = {p.host: p.type for p in plan.outputs}
+        self._shown = [value for value in outputs if value in self._seen]
+        self._fetched = [pair for pair in outputs.items() if pair[0] not in self._seen]
+        self._prepare()
+        for ready in self._first():
+            self.enqueue(ready)
+        self.queue.finish()
+
+    def _allocate(self) -> dict[str, Memory]:
+        """Return storage or scratch key -> memory; one arena, poisoned when guards are on."""
+        plan = self.plan
+        if not one_arena(plan, self.device):
+            return {k: Memory(self._filled(n), plan.guard) for k, n in plan.block_bytes.items()}
+        arena = self._filled(plan.memory.total)
+        return {k: Memory(arena, at + plan.guard) for k, at in plan.memory.offsets.items()}
+
+    def _buffer(self, nbytes: int) -> Any:
+        cl = load()
+        return allocate(
+            lambda: cl.Buffer(self.device.context, cl.mem_flags.READ_WRITE, max(nbytes, 4)), nbytes,
+            self.device,
+        )  # fmt: skip
+
+    def _filled(self, nbytes: int) -> Any:
+        """Return a buffer of zeros, of poison where there are guards."""
+        info = self.device.info
+        lend = info.type == "cpu" and (nbytes >= LARGE or info.caps.host_memory)
+        if lend and not self.plan.guard:
+            self._lent.append(allocate(lambda: self._lend(nbytes), nbytes, self.device))
+            return self._lent[-1][0]
+        made = self._buffer(nbytes)
+        pattern = np.uint8(POISON if self.plan.guard else 0)
+        load().enqueue_fill_buffer(self.queue, made, pattern, 0, max(nbytes, 4))
+        return made
+
+    def _lend(self, nbytes: int) -> tuple[Any, Array]:
+        """Return a buffer of zeros and the host's memory that it is."""
+        host = pages(nbytes)
+        return lent(self.device.context, host), host
+
+    def _views(self) -> Iterator[tuple[str, Array]]:
+        """Yield inputs and outputs that lie in memory which the device shares with the host."""
+        if not self.device.info.caps.host_memory:
+            return
+        for port in (*self.plan.inputs, *self.plan.outputs):
+            where, start = self._place(port.host)
+            host = next((h for buffer, h in self._lent if buffer is where.buffer), None)
+            if host is not None and port.type.size:
+                flat = host[start : start + port.type.nbytes].view(port.type.dtype.numpy)
+                yield port.host, flat.reshape(port.type.shape)
+
+    def _first(self) -> list[Enqueue]:
+        """Return what fills borders once."""
+        if self._joined is not None:
+            return [self._segment(segment) for segment in self._joined.first]
+        return [self._ready(planned, "border") for planned in self.plan.first_fills]
+
+    def _segment(self, segment: Segment) -> Enqueue:
+        """Return a segment's kernel with its arguments set, or its one launch."""
+        if segment.merged is None:
+            return self._ready(segment.launches[0].launch, segment.launches[0].node)
+        made = segment.merged
+        kernel = self.device.kernel(made.source, KERNEL)
+        arena = next((m.buffer for m in self._own.values()), None)
+        stamps = self._zeros(made.stamps, np.uint64) if made.stamps else None
+        timed = [] if stamps is None else [stamps]
+        args: list[Any] = [*self._counters(segment, made), *timed, arena, self.constants.whole]
+        for port in self.plan.inputs:
+            where = self.memory[self.plan.placed[port.value].storage]
+            args += [where.buffer, np.int32(where.start), np.int32(port.name in self.bound)]
+        kernel.set_args(*args)
+        cached = made.source in self.device.from_cache
+        ready = Enqueue(
+            kernel, (made.groups,), (1,), segment.launches[0].node, segment.title, cached
+        )
+        if stamps is None:
+            return ready
+        parts = tuple(
+            Enqueue(kernel, launch.global_size, launch.local_size, one.node,
+                    str(launch.params["name"]), cached)
+            for one in segment.launches
+            for launch in (one.launch.launch,)
+        )  # fmt: skip
+        ready.parts, ready.stamps = parts, (stamps, (len(parts), made.groups, 2))
+        return ready
+
+    def _counters(self, segment: Segment, made: Merged) -> tuple[Any, Any]:
+        """Return a segment's counters, zeros, and its scratch memory."""
+        if id(segment) not in self._extra:
+            counters = self._zeros(made.counters, np.int32)
+            self._extra[id(segment)] = counters, self._buffer(made.scratch * made.groups)
+        return self._extra[id(segment)]
+
+    def _zeros(self, count: int, dtype: Any) -> Any:
+        """Return a buffer of zeros."""
+        cl, zeros = load(), np.zeros(count, dtype)
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+        return allocate(lambda: cl.Buffer(self.device.context, flags, hostbuf=zeros), zeros.nbytes,
+                        self.device)  # fmt: skip
+
+    def _prepare(self) -> None:
+        """Set the launches of a run, and calls that enqueue them."""
+        enqueue = load().enqueue_nd_range_kernel
+        self.launches = self._launches()
+        self._enqueues = [
+            partial(enqueue, self.queue, ready.kernel, ready.global_size, ready.local_size)
+            for ready in self.launches
+        ]
+
+    def _launches(self) -> list[Enqueue]:
+        if self._joined is not None:
+            return [self._segment(segment) for segment in self._joined.run]
+        found = []
+        skipped = {f"io:{name}" for name in self.bound}
+        for step in self.plan.steps:
+            if step.node.name in skipped:
+                continue
+            for planned in step.fills:
+                found.append(self._ready(planned, step.node.layer))
+            for planned in step.launches:
+                found.append(self._ready(planned, step.node.layer))
+        return found
+
+    def _ready(self, planned: PlannedLaunch, node: str) -> Enqueue:
+        launch = planned.launch
+        source = render(launch.template, launch.params)
+        kernel = self.device.kernel(source, str(launch.params["name"]))
+        args: list[Any] = []
+        for arg in planned.args:
+            args += self._arguments(arg)
+        kernel.set_args(*args)
+        return Enqueue(kernel, launch.global_size, launch.local_size, node,
+                       str(launch.params["name"]), source in self.device.from_cache)  # fmt: skip
+
+    def _arguments(self, arg: TensorArg | ConstArg | ScratchArg) -> list[Any]:
+        if isinstance(arg, ConstArg):
+            return [self.constants.buffer(arg)]
+        if isinstance(arg, ScratchArg):
+            where = self.memory[arg.key]
+            return [where.buffer, np.int32(where.start // arg.itemsize)]
+        if arg.storage in self.plan.consts:
+            return [self.constants.buffer(arg), np.int32(arg.offset)]
+        where = self.memory[arg.storage]
+        itemsize = self.plan.storages[arg.storage].dtype.itemsize
+        return [where.buffer, np.int32(where.start // itemsize + arg.offset)]
+
+    def bind(self, port: Port, memory: Memory) -> None:
+        """Read an input from `memory`, laid out as the network wants, instead of uploading it."""
+        self._rebind({**self.bound, port.name: memory})
+
+    def unbind(self, port: Port) -> None:
+        """Undo bind."""
+        self._rebind({n: m for n, m in self.bound.items() if n != port.name})
+
+    def _rebind(self, bound: dict[str, Memory]) -> None:
+        self.queue.finish()
+        ports = {p.name: p for p in self.plan.inputs}
+        places = {self.plan.placed[ports[n].value].storage: m for n, m in bound.items()}
+        self.memory = {**self._own, **places}
+        self.bound = bound
+        self._prepare()
+
+    def enqueue(self, ready: Enqueue, waits: Sequence[Any] | None = None) -> Any:
+        """Enqueue one launch, behind the events `waits` too; returns its event."""
+        return load().enqueue_nd_range_kernel(
+            self.queue, ready.kernel, ready.global_size, ready.local_size, wait_for=waits
+        )
+
+    def upload(self, value: str, array: Array) -> Any:
+        """Copy a dense host array to a value's storage; return the event, None without elements."""
+        cl = load()
+        where, start = self._place(value)
+        if not array.size:
+            return None
+        return cl.enqueue_copy(self.queue, where.buffer, array, dst_offset=start, is_blocking=False)
+
+    def download(self, value: str, out: Array, wait: bool = True) -> Any:
+        """Copy a dense value to a host array, and wait for it; return as upload does."""
+        cl = load()
+        where, start = self._place(value)
+        if not out.size:
+            return None
+        return cl.enqueue_copy(self.queue, out, where.buffer, src_offset=start, is_blocking=wait)
+
+    def _place(self, value: str) -> tuple[Memory, int]:
+        placed = self.plan.placed[value]
+        where = self.memory[placed.storage]
+        itemsize = self.plan.storages[placed.storage].dtype.itemsize
+        return where, where.start + placed.layout.offset * itemsize
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Copy `feeds` (host value -> array) in, run every launch, return copies of all outputs.
+
+        Nothing else may run meanwhile: what is shared with the host is written and read directly.
+        The device's threads have taken the nearest caches, so each line here costs microseconds.
+        """
+        seen = self._seen
+        for value, array in feeds.items():
+            if value in seen:
+                seen[value][...] = array
+            else:
+                self.upload(value, array)
+        for enqueue in self._enqueues:
+            enqueue()
+        outs = {value: np.empty(kind.shape, kind.dtype.numpy) for value, kind in self._fetched}
+        for value, out in outs.items():
+            self.download(value, out)
+        self.queue.finish()
+        for value in self._shown:
+            outs[value] = seen[value].copy()
+        return outs
+
+    def run_timed(self, feeds: Mapping[str, Array], outs: Mapping[str, Array]) -> RunEvents:
+        """Do what run does and return the events; the state must have been made for profiling."""
+        began = perf_counter_ns()
+        uploads = [(value, self.upload(value, array)) for value, array in feeds.items()]
+        launches = [(perf_counter_ns(), self.enqueue(ready)) for ready in self.launches]
+        downloads = [(value, self.download(value, out)) for value, out in outs.items()]
+        self.queue.finish()
+        ended = perf_counter_ns()
+        stamps = [self._noted(ready) for ready in self.launches]
+        return RunEvents(began, ended, uploads, launches, downloads, stamps)
+
+    def _noted(self, ready: Enqueue) -> Array | None:
+        """Return what the work-groups of a finished launch noted."""
+        if ready.stamps is None:
+            return None
+        buffer, shape = ready.stamps
+        found = np.empty(shape, np.uint64)
+        load().enqueue_copy(self.queue, found, buffer)
+        return found
+
+    def storage_bytes(self, key: str) -> Array:
+        """Return all bytes of a storage with its guards (for checks)."""
+        cl = load()
+        where = self.memory[key]
+        guard = self.plan.guard
+        flat = np.empty(self.plan.block_bytes[key], np.uint8)
+        start = where.start - guard
+        cl.enqueue_copy(self.queue, flat, where.buffer, src_offset=start, is_blocking=True)
+        return flat

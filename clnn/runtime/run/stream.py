@@ -1,0 +1,234 @@
+"""Session.stream: feeds in, outputs out in the same order, copies of some during runs of others."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from clnn.errors import InputNameError, OutOfDeviceMemoryError
+from clnn.logs import log
+from clnn.ops.spec import Array
+from clnn.plan.schedule import Port
+from clnn.runtime.drivers.loader import load
+from clnn.runtime.run.constants import allocate
+from clnn.runtime.run.state import ExecutionState
+
+if TYPE_CHECKING:
+    from clnn.runtime.run.session import Session
+
+Outputs = dict[str, Array]
+
+
+class PinnedArray:
+    """Host memory that a device copies from and to by itself, mapped for as long as this lives."""
+
+    def __init__(self, state: ExecutionState, port: Port) -> None:
+        cl = load()
+        dtype = port.type.dtype.numpy
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+        nbytes = max(port.type.nbytes, dtype.itemsize)
+        context = state.device.context
+        self._buffer = allocate(lambda: cl.Buffer(context, flags, nbytes), nbytes, state.device)
+        access = cl.map_flags.READ | cl.map_flags.WRITE
+        flat, _ = cl.enqueue_map_buffer(
+            state.queue, self._buffer, access, 0, (nbytes // dtype.itemsize,), dtype,
+            is_blocking=True,
+        )  # fmt: skip
+        self.array: Array = flat[: port.type.size].reshape(port.type.shape)
+
+
+class Lane:
+    """An execution state and host memory for one item at a time.
+
+    pinned: copy inputs and outputs through pinned memory; else from and to the caller's arrays.
+    """
+
+    def __init__(self, state: ExecutionState, pinned: bool) -> None:
+        self.state = state
+        plan = state.plan
+        self._staged = {p.host: PinnedArray(state, p) for p in plan.inputs} if pinned else {}
+        self._landed = {p.host: PinnedArray(state, p) for p in plan.outputs} if pinned else {}
+        self._outs: Outputs = {}
+        self._copies: list[Any] = []
+        self._reads: tuple[Any, ...] = ()
+
+    def start(self, feeds: Mapping[str, Array], after: Any) -> Any:
+        """Enqueue a run on `feeds` (host value -> array), its launches behind the event `after`.
+
+        Returns an event that the launches of the next item wait for.
+        """
+        state, waits, last = self.state, None if after is None else [after], after
+        self._send(feeds)
+        for ready in state.launches:
+            last, waits = state.enqueue(ready, waits), None
+        self._receive()
+        state.queue.flush()
+        return last
+
+    def _send(self, feeds: Mapping[str, Array]) -> None:
+        """Upload, through pinned memory where there is some."""
+        for value, array in feeds.items():
+            if value in self._staged:
+                np.copyto(self._staged[value].array, array)
+                array = self._staged[value].array
+            self._copies.append(self.state.upload(value, array))
+        self._reads = () if self._staged else tuple(self._copies)
+
+    def release(self) -> None:
+        """Wait until the arrays given to start have been read."""
+        _wait_for(self._reads)
+        self._reads = ()
+
+    def _receive(self) -> None:
+        for port in self.state.plan.outputs:
+            if port.host in self._landed:
+                out = self._landed[port.host].array
+            else:
+                out = np.empty(port.type.shape, port.type.dtype.numpy)
+            self._outs[port.name] = out
+            self._copies.append(self.state.download(port.host, out, wait=False))
+
+    def finish(self) -> Outputs:
+        """Wait for the item and return its outputs, in memory of their own."""
+        _wait_for(self._copies)
+        self._copies.clear()
+        self.state.queue.finish()
+        outs, self._outs = self._outs, {}
+        return {n: a.copy() for n, a in outs.items()} if self._landed else outs
+
+    def free(self) -> None:
+        """Wait for what is in flight and let go of all memory; no use afterwards."""
+        with contextlib.suppress(load().Error):
+            self.finish()
+        self._copies.clear()
+        self._reads = ()
+        self._staged.clear()
+        self._landed.clear()
+        del self.state
+
+
+def _wait_for(copies: Iterable[Any]) -> None:
+    """Wait for copies; raises where one of them or what it waited for failed."""
+    for event in copies:
+        if event is not None:
+            event.wait()
+
+
+@dataclass(frozen=True)
+class _Item:
+    """What the stream owes: an item that runs on a lane, outputs that are there, or an error."""
+
+    lane: Lane | None = None
+    outs: Outputs | None = None
+    error: Exception | None = None
+
+
+class Stream:
+    """The lanes of one stream and what it owes. Used by one thread at a time.
+
+    pinned: as Lane has it; None: where the device is not the host.
+    """
+
+    def __init__(
+        self, session: Session, source: Iterator[Mapping[str, Any]], depth: int,
+        pinned: bool | None = None,
+    ) -> None:  # fmt: skip
+        self._session, self._source, self._depth = session, source, depth
+        self._pinned = session.device.type != "cpu" if pinned is None else pinned
+        self._lanes: list[Lane] = []
+        self._free: list[Lane] = []
+        self._owed: deque[_Item] = deque()
+        self._last: Any = None
+        self._taken = 0
+        self._ended = False
+
+    def __call__(self) -> Generator[Outputs, None, None]:
+        """Yield the outputs of each item; see Session.stream."""
+        try:
+            while True:
+                self._session._alive()
+                while not self._ended and len(self._owed) < self._ahead():
+                    self._take()
+                if not self._owed:
+                    return
+                yield self._settle(self._owed.popleft())
+        finally:
+            self._close()
+
+    def _ahead(self) -> int:
+        """Return how many items may be in flight now."""
+        session = self._session
+        return 1 if session._bindings or session._watched else self._depth
+
+    def _take(self) -> None:
+        """Take one feed and start it; an error is owed in its place, and ends the source."""
+        try:
+            watched = self._session._watched
+            lane = None if watched else self._lane()
+            if lane is None and not watched:
+                return
+            if self._owed and self._owed[-1].lane is not None:
+                self._owed[-1].lane.release()
+            for feeds in self._source:
+                self._owed.append(self._begin(lane, feeds))
+                self._taken += 1
+                return
+        except Exception as err:
+            self._owed.append(_Item(error=err))
+        self._ended = True
+
+    def _lane(self) -> Lane | None:
+        """Return a free lane, a new one, or None and a smaller depth where memory is short."""
+        if self._free:
+            return self._free[-1]
+        made = len(self._lanes)
+        try:
+            lane = Lane(self._session._stream_state(), self._pinned)
+        except OutOfDeviceMemoryError as err:
+            if not made:
+                raise
+            log.warning("stream: %d items at once instead of %d: %s", made, self._depth, err)
+            self._depth = made
+            return None
+        self._lanes.append(lane)
+        self._free.append(lane)
+        return lane
+
+    def _begin(self, lane: Lane | None, feeds: Mapping[str, Any]) -> _Item:
+        if not isinstance(feeds, Mapping):
+            raise InputNameError(
+                f"item {self._taken} of the stream is a {type(feeds).__name__}. It must be a mapping "
+                "of input names to arrays."
+            )
+        if lane is None:
+            return _Item(outs=self._session(feeds))
+        arrays = self._session._check(feeds)
+        self._free.remove(lane)
+        self._last = lane.start(arrays, self._last)
+        return _Item(lane)
+
+    def _settle(self, item: _Item) -> Outputs:
+        if item.error is not None:
+            raise item.error
+        if item.lane is None:
+            assert item.outs is not None
+            return item.outs
+        outs = item.lane.finish()
+        self._free.append(item.lane)
+        return outs
+
+    def _close(self) -> None:
+        """Wait for what is in flight, drop it, and free the lanes."""
+        self._owed.clear()
+        self._free.clear()
+        states = [lane.state for lane in self._lanes]
+        for lane in self._lanes:
+            lane.free()
+        self._lanes.clear()
+        self._last = None
+        self._session._end_stream(states)

@@ -1,0 +1,152 @@
+<%doc>
+conv/depthwise: convolution with one filter per channel, `tx` output columns at a time in registers.
+
+Tensors  src: image with channels innermost, seen as (n, c, h, w), with the border that the taps
+         reach | dst: image of any pitches | weights: [kh][kw][c] | table: [rows][c], constants of the arithmetic
+Index    where vw does not divide c, the last vector begins earlier and stores what others do not
+Launch   global (channel vectors, row bands, batch); one work-item walks `band` output rows. spread, for
+         GPUs: (channel vectors x column tiles x row bands, 1, batch); neighbours read and write
+         neighbouring vectors of a pixel, and groups are full however few channels there are. What
+         taps share is left to the cache: it is read a few times, and a barrier would cost more
+Params   name | arith: Arithmetic | types: of src, weights, table and dst | rows: of the table |
+         src, dst: TensorLayout | aligned: vectors of src and weights are | kernel, strides, dilations, pads: (y, x) | steps, operands, extra_types, scales: as in conv2d_direct | wg
+Tunables vw {1,2,4,8,16}, at most c | tx: columns per step | band: rows per work-item
+</%doc>
+<%namespace name="ar" file="/${context['arith'].library}"/>
+<%namespace name="dt" file="/_common/dot.cl.mako"/>
+<%namespace name="sc" file="/_common/scales.cl.mako"/>
+<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="tl" file="/_common/tile.cl.mako"/>
+<%
+    kh, kw = kernel
+    sy, sx = strides
+    dy, dx = dilations
+    channels = dst.shape[1]
+    oh, ow = dst.shape[2:]
+    xt, wt, tt, yt = types
+    P, V = vec_type(arith.product, vw), vec_type(arith.acc, vw)
+    assert channels >= vw, (channels, vw)
+    over = -channels % vw
+    pitch = dst.pitches[1] if channels > 1 else 1
+    assert src.pitches[1] == 1 or channels == 1, "channels of src must be innermost"
+    in_registers = kh * kw <= 9
+    whole = ow - ow % tx
+    tiles, vectors = -(-ow // tx), -(-channels // vw)
+    shared = spread and ow % tx != 0
+    assert not spread or tx <= ow, (tx, ow)
+    assert not aligned or (xt == wt == arith.product and not over), (xt, wt, over)
+    def weight(ky, kx):
+        return f"w{ky}_{kx}" if in_registers else loaded(wt, "w", (ky * kw + kx) * channels)
+    def loaded(ctype, pointer, where):
+        if aligned:
+            return f"*(__global const {P} *)({pointer} + {where})"
+        return capture(dt.weights, "", ctype, arith.product, vw, pointer, where).strip()
+    def row(k):
+        return load(tt, vw, "table", f"{k * channels} + c" if k else "c")
+    def operand(which):
+        k, layout = operands[which]
+        pitch = layout.pitches[1] if layout.shape[1] != 1 else 0
+        return load(extra_types[k], vw, f"extra{k}", index(layout, "n", "c", "y", "xo"), pitch)
+%>
+<%def name="columns(count)">\
+% for t in range(count):
+        ${V} a${t} = first;
+% endfor
+% for ky in range(kh):
+<% taps = {} %>\
+%  for t in range(count):
+%   for kx in range(kw):
+<% taps.setdefault(t * sx + kx * dx, []).append((t, kx)) %>\
+%   endfor
+%  endfor
+%  for column in sorted(taps):
+        {
+            const ${P} s = ${loaded(xt, "p", ky * dy * src.pitches[2] + column * src.pitches[3])};
+%   for t, kx in taps[column]:
+            ${ar.mac(arith, vw, f"a{t}", "s", weight(ky, kx))}
+%   endfor
+        }
+%  endfor
+% endfor
+% for t in range(count):
+        {
+            const int xo = x + ${t};
+            ${ar.finish(arith, vw, f"a{t}", "result", row)}
+<% value = arith.result(f"a{t}", "result") %>\
+            ${st.apply(steps, value, yt, vw, operand)}
+% if shared:
+            if (xo >= first_x)
+% endif
+% if over:
+            if (c != lane) {
+                ${tl.store_lanes(vw, value, "dst", index(dst, "n", "c", "y", "xo"), pitch, over, vw, yt)}
+            } else
+% endif
+            {
+                ${tl.store_lanes(vw, value, "dst", index(dst, "n", "c", "y", "xo"), pitch, 0, vw, yt)}
+            }
+        }
+% endfor
+</%def>
+${ar.functions(arith, vw)}
+${group_size(wg)}
+__kernel void ${name}(
+    __global const ${cell(xt)} *src_base, const int src_offset, __global const ${cell(wt)} *weights,
+% if rows:
+    __global const ${cell(tt)} *table,
+% endif
+${sc.parameters(scales, extra_types)}\
+    __global ${cell(yt)} *dst_base, const int dst_offset)
+{
+${sc.declare(scales, arith.strict)}\
+% if spread:
+    const int id = get_global_id(0), n = get_global_id(2);
+    const int lane = id % ${vectors} * ${vw}, tile = id / ${vectors} % ${tiles};
+% else:
+    const int lane = get_global_id(0) * ${vw}, n = get_global_id(2);
+% endif
+    const int c = ${f"min(lane, {channels - vw})" if over else "lane"};
+% if spread:
+    const int from = id / ${vectors * tiles} * ${band}, to = min(from + ${band}, ${oh});
+    if (from >= ${oh}) return;
+% else:
+    const int from = get_global_id(1) * ${band}, to = min(from + ${band}, ${oh});
+    if (lane >= ${channels}) return;
+% endif
+    __global const ${cell(wt)} *w = weights + c;
+    __global ${cell(yt)} *dst = dst_base + dst_offset;
+% for k, _ in operands.values():
+    __global const ${cell(extra_types[k])} *extra${k} = extra${k}_base + extra${k}_offset;
+% endfor
+% if in_registers:
+%  for ky in range(kh):
+%   for kx in range(kw):
+    const ${P} w${ky}_${kx} = ${loaded(wt, "w", (ky * kw + kx) * channels)};
+%   endfor
+%  endfor
+% endif
+    const ${V} first = ${ar.start(arith, vw, rows, row)};
+    __global const ${cell(xt)} *image = src_base + src_offset + ${index(src, "n", "c", 0, 0)} - ${pads[0] * src.pitches[2] + pads[1] * src.pitches[3]};
+    for (int y = from; y < to; ++y) {
+    __global const ${cell(xt)} *row = image + y * ${sy * src.pitches[2]};
+% if spread:
+    {
+        const int first_x = tile * ${tx}, x = ${f"min(first_x, {ow - tx})" if shared else "first_x"};
+        __global const ${cell(xt)} *p = row + x * ${sx * src.pitches[3]};
+        ${columns(tx)}
+    }
+% elif whole:
+    for (int x = 0; x < ${whole}; x += ${tx}) {
+        __global const ${cell(xt)} *p = row + x * ${sx * src.pitches[3]};
+        ${columns(tx)}
+    }
+% endif
+% if ow % tx and not spread:
+    {
+        const int x = ${whole};
+        __global const ${cell(xt)} *p = row + x * ${sx * src.pitches[3]};
+        ${columns(ow % tx)}
+    }
+% endif
+    }
+}

@@ -1,0 +1,172 @@
+<%doc>
+conv/separable: one filter per channel, then a 1 x 1 convolution of what they make, which stays in a core's
+cache.
+
+A work-item takes `band` rows of the output. It filters them into local memory, all channels, and
+multiplies that matrix with the weights, a block of output channels after the other, in tiles of mr
+pixels x nv vectors.
+
+Tensors  src: image with channels innermost, seen as (n, c, h, w), with the border that the taps reach
+         dst and operands: images of any pitches | taps: [kh][kw][c] | shift: [c]
+         weights: [blocks][c][nv * vw], padded with zeros | table: [blocks][nv * vw]
+Index    where vw does not divide c, the last vector of channels begins earlier; where tx does not
+         divide a row, its last columns do, and so does the last tile of a band's pixels, which stores
+         what others do not
+Launch   global (bands, 1, batch)
+Params   name | arith: float's | types: of src, both weights, both biases and dst | src, dst:
+         TensorLayout | ic, oc | kernel, strides, dilations, pads: (y, x), of the filters |
+         first_rows: 1 with a shift, 0 without | rows: the same of table | first_steps: after the
+         filters | gates: their operands, input -> (type, pitch of images, pitch of channels) |
+         steps, operands: after the products, operands broadcast to dst | extra_types,
+         scales: see _common/scales | groups: 1 |
+         mode: flat | staged: results are finished in a loop | ahead: what comes next is read ahead
+         into the cache | wg
+Tunables band: rows of a work-item | tx: columns that are filtered at a time | mr {1..30} | nv {1,2,3,4}
+         vw {1,2,4,8,16}, at most c | pitch: of a pixel in local memory, at least c
+</%doc>
+<%namespace name="ar" file="/${context['arith'].library}"/>
+<%namespace name="fi" file="/_common/conv_finish.cl.mako"/>
+<%namespace name="pf" file="/_common/prefetch.cl.mako"/>
+<%namespace name="px" file="/_common/pixels.cl.mako"/>
+<%namespace name="sc" file="/_common/scales.cl.mako"/>
+<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%!
+READ_AHEAD = 16  # steps of the inner loop by which weights are read ahead
+NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
+%>
+<%
+    kh, kw = kernel
+    sy, sx = strides
+    dy, dx = dilations
+    oh, ow = dst.shape[2:]
+    ocb = nv * vw
+    blocks = -(-oc // ocb)
+    bands = -(-oh // band)
+    pixels, last = band * ow, (oh - (bands - 1) * band) * ow
+    xt, wt, tt, yt = types
+    V = vec_type("float", vw)
+    at_pixels = px.module.Tiles(mode, oh, ow, mr, 1)
+    at_pixels.exact = pixels % mr == 0 and last % mr == 0
+    assert mode == "flat" and groups == 1 and mr <= last, (mode, groups, mr, last)
+    assert src.pitches[1] == 1 and vw <= ic <= pitch and tx <= ow, (src.pitches, vw, ic, pitch, tx, ow)
+    over = -ic % vw
+    def gate(k):
+        gt, _, pitch_c = gates[k]
+        return load(gt, vw, f"gate{k}", f"c * {pitch_c}", pitch_c)
+    lines = range(0, ocb, 64 // size_of(wt)) if ahead and ic * ocb * size_of(wt) > NEAR_BYTES else ()
+%>
+<%def name="filtered()">\
+% for t in range(tx):
+                ${V} a${t} = ${load(tt, vw, "from_shift", "0") if first_rows else f"({V})(0)"};
+% endfor
+% for ky in range(kh):
+<% taps_of = {} %>\
+                {
+%  for kx in range(kw):
+                const ${V} w${kx} = ${load(wt, vw, "from_taps", str((ky * kw + kx) * ic))};
+%   for t in range(tx):
+<% taps_of.setdefault(t * sx + kx * dx, []).append((t, kx)) %>\
+%   endfor
+%  endfor
+%  for column in sorted(taps_of):
+                {
+                    const ${V} s = ${load(xt, vw, "from_p", str(ky * dy * src.pitches[2] + column * src.pitches[3]))};
+%   for t, kx in taps_of[column]:
+                    a${t} = fma(s, w${kx}, a${t});
+%   endfor
+                }
+%  endfor
+                }
+% endfor
+% for t in range(tx):
+                {
+                    ${st.apply(first_steps, f"a{t}", "float", vw, gate)}
+                    ${store(vw, f"a{t}", "to_row", str(t * pitch), "float", "__local")}
+                }
+% endfor
+</%def>
+<%def name="multiplied()">\
+% for m in range(mr):
+%  for v in range(nv):
+        ${V} a${m}_${v} = ${ar.start(arith, vw, rows, lambda k: capture(fi.table_row, k, v).strip())};
+%  endfor
+% endfor
+        for (int c = 0; c < ${ic}; ++c) {
+% for v in range(nv):
+            const ${V} b${v} = ${load(wt, vw, "w", str(v * vw))};
+% endfor
+% for m in range(mr):
+            {
+                const ${V} s = (${V})(p[${m * pitch} + c]);
+%  for v in range(nv):
+                a${m}_${v} = fma(s, b${v}, a${m}_${v});
+%  endfor
+            }
+% endfor
+% for line in lines:
+            ${pf.fetch(f"w + {READ_AHEAD * ocb + line}")}
+% endfor
+            w += ${ocb};
+        }
+</%def>
+${group_size(wg)}
+__kernel void ${name}(
+    __global const ${cell(xt)} *src_base, const int src_offset,
+% for k, (gt, _, _) in gates.items():
+    __global const ${cell(gt)} *gate${k}_base, const int gate${k}_offset,
+% endfor
+    __global const ${cell(wt)} *taps,
+% if first_rows:
+    __global const ${cell(tt)} *shift,
+% endif
+    __global const ${cell(wt)} *weights,
+% if rows:
+    __global const ${cell(tt)} *table,
+% endif
+${sc.parameters(scales, extra_types)}\
+    __global ${cell(yt)} *dst_base, const int dst_offset)
+{
+${sc.declare(scales, arith.strict)}\
+    __local float between[${pixels * pitch}];
+    const int from = get_global_id(0) * ${band}, n = get_global_id(2);
+    if (from >= ${oh}) return;
+    const int to = ${f"min(from + {band}, {oh})" if oh % band else f"from + {band}"};
+    __global const ${cell(xt)} *image = src_base + src_offset + ${index(src, "n", 0, 0, 0)} - ${pads[0] * src.pitches[2] + pads[1] * src.pitches[3]};
+% for k, (gt, pitch_n, _) in gates.items():
+    __global const ${cell(gt)} *gate${k} = gate${k}_base + gate${k}_offset + n * ${pitch_n};
+% endfor
+    for (int y = from; y < to; ++y) {
+        for (int start_x = 0; start_x < ${ow}; start_x += ${tx}) {
+            const int x = ${f"min(start_x, {ow - tx})" if ow % tx else "start_x"};
+            __global const ${cell(xt)} *p = image + y * ${sy * src.pitches[2]} + x * ${sx * src.pitches[3]};
+            __local float *row = between + ((y - from) * ${ow} + x) * ${pitch};
+            for (int lane = 0; lane < ${ic}; lane += ${vw}) {
+                const int c = ${f"min(lane, {ic - vw})" if over else "lane"};
+                __global const ${cell(xt)} *from_p = p + c;
+                __global const ${cell(wt)} *from_taps = taps + c;
+% if first_rows:
+                __global const ${cell(tt)} *from_shift = shift + c;
+% endif
+                __local float *to_row = row + c;
+                ${filtered()}
+            }
+        }
+    }
+    __global ${cell(yt)} *dst = dst_base + dst_offset;
+% for k, _ in operands.values():
+    __global const ${cell(extra_types[k])} *extra${k} = extra${k}_base + extra${k}_offset;
+% endfor
+    const int begin = from * ${ow}, end = to * ${ow};
+    for (int part = 0; part < ${blocks}; ++part) {
+    const int block = part, oc = part * ${ocb};
+    for (int start = begin; start < end; start += ${mr}) {
+        const int first = ${"start" if at_pixels.exact else f"min(start, end - {mr})"};
+        ${px.origin(at_pixels)}
+        ${fi.expect_operands(at_pixels)}
+        __local const float *p = between + (first - begin) * ${pitch};
+        __global const ${cell(wt)} *w = weights + part * ${ic * ocb};
+        ${multiplied()}
+        ${fi.finish_all(at_pixels, 1)}
+    }
+    }
+}

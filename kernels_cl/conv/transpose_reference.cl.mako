@@ -1,0 +1,69 @@
+<%doc>
+conv/transpose_reference: transposed convolution of any geometry, one work-item per output element.
+
+Tensors  src, dst: images in any layout, seen as (n, c, h, w) | weights: (ic, oc / groups, kh, kw) in
+         any layout | bias: (oc) or None | table: [rows][oc], constants of the arithmetic, of which
+         the first, where sums begin, is nothing
+Launch   global (output elements)
+Params   name | arith: Arithmetic | types: of src, weights, table or bias, and dst | src, weights,
+         dst: TensorLayout | bias: TensorLayout or None | rows: of the table, or 1 for a bias |
+         kernel, strides, dilations, pads: (y, x) | groups | steps, operands | wg
+</%doc>
+<%namespace name="ar" file="/${context['arith'].library}"/>
+<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%
+    kh, kw = kernel
+    n_, oc_, oh, ow = dst.shape
+    ic, per = src.shape[1] // groups, oc_ // groups
+    xt, wt, tt, yt = types
+    P = arith.product
+    less = f" - ({arith.padding})" if arith.padding else ""
+    def row(k):
+        return f"bias[bias_offset + oc * {bias.pitches[0]}]" if bias is not None else f"table[{k * oc_} + oc]"
+    def operand(which):
+        k, layout = operands[which]
+        return f"extra{k}[{index(layout, 'n', 'oc', 'y', 'x')}]"
+%>
+${ar.functions(arith, 1)}
+${group_size(wg)}
+__kernel void ${name}(
+    __global const ${xt} *src_base, const int src_offset,
+    __global const ${wt} *weights, const int weights_offset,
+% if bias is not None:
+    __global const ${tt} *bias, const int bias_offset,
+% elif rows:
+    __global const ${tt} *table,
+% endif
+% for k, _ in operands.values():
+    __global const ${yt} *extra${k}_base, const int extra${k}_offset,
+% endfor
+    __global ${yt} *dst_base, const int dst_offset)
+{
+    const int k = get_global_id(0);
+    if (k >= ${n_ * oc_ * oh * ow}) return;
+    const int x = k % ${ow}, y = k / ${ow} % ${oh}, oc = k / ${oh * ow} % ${oc_}, n = k / ${oc_ * oh * ow};
+% for k, _ in operands.values():
+    __global const ${yt} *extra${k} = extra${k}_base + extra${k}_offset;
+% endfor
+    __global const ${xt} *src = src_base + src_offset;
+    __global const ${wt} *w = weights + weights_offset;
+    const int group = oc / ${per}, column = oc % ${per};
+    ${arith.acc} v = ${ar.start(arith, 1, rows, row)};
+    for (int ky = 0; ky < ${kh}; ++ky) {
+        const int fy = y + ${pads[0]} - ky * ${dilations[0]}, iy = fy / ${strides[0]};
+        if (fy < 0 || fy % ${strides[0]} || iy >= ${src.shape[2]}) continue;
+        for (int kx = 0; kx < ${kw}; ++kx) {
+            const int fx = x + ${pads[1]} - kx * ${dilations[1]}, ix = fx / ${strides[1]};
+            if (fx < 0 || fx % ${strides[1]} || ix >= ${src.shape[3]}) continue;
+            for (int c = 0; c < ${ic}; ++c) {
+                const ${P} s = src[${index(src, "n", f"group * {ic} + c", "iy", "ix")}]${less};
+                const ${P} t = w[${index(weights, f"group * {ic} + c", "column", "ky", "kx")}];
+                ${ar.mac(arith, 1, "v", "s", "t")}
+            }
+        }
+    }
+    ${ar.finish(arith, 1, "v", "result", row)}
+<% value = arith.result("v", "result") %>\
+    ${st.apply(steps, value, yt, 1, operand)}
+    dst_base[dst_offset + ${index(dst, "n", "oc", "y", "x")}] = ${value};
+}

@@ -1,0 +1,194 @@
+<%doc>
+conv/winograd_cpu: 3 x 3 convolution of stride 1 or 2 by Winograd's F(m x m, 3 x 3), in one kernel or two.
+
+A work-item takes `sets` times `mr` tiles of m x m outputs: it transforms their inputs into local
+memory, then for each block of output channels multiplies place by place, set by set, and transforms
+back. With several sets the weights of a place stay in the nearest cache from set to set. With
+`shared` the inputs of all tiles have been transformed before, by winograd_input.
+
+Tensors  src, dst: images with channels innermost; src has a border as wide as the pads
+         spread, if shared and in place of src: [places][groups of tiles][stride]
+         weights: [blocks][places][ic][nv * vw], transformed; bias: [blocks][nv * vw]; places: the
+         square of the inputs of a tile along an axis, (m - 1) * strides[0] + 3
+Index    inputs beyond the border, which only outputs beyond dst depend on, read the border's last
+         row or column instead
+Launch   global (groups of tiles, parts of the blocks)
+Params   name | shared | src, dst | ic, oc | strides, pads: (y, x), the strides equal,
+         and 1 where shared | reach: last row and column of src, border
+         included, counted from src's first | m | bt, at: matrices of input and output | has_bias | steps,
+         operands: as in conv2d_direct | ahead: what comes next is read ahead into the cache | wg
+Tunables mr {1..28} | nv {1,2,3,4} | vw {4,8,16}, divides ic and oc | parts: shares of the blocks
+         stride: of a tile's channels when transformed, at least ic | sets
+</%doc>
+<%namespace name="pf" file="/_common/prefetch.cl.mako"/>
+<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="wg_" file="/_common/winograd.cl.mako"/>
+<%!
+READ_AHEAD = 32  # steps of the inner loop by which weights are read ahead
+LINE = 16  # floats of a cache line
+%>
+<%
+    step = strides[0]
+    n = (m - 1) * step + 3
+    places = n * n
+    ocb = nv * vw
+    blocks = -(-oc // ocb)
+    share = -(-blocks // parts)
+    tail = (oc - (blocks - 1) * ocb) // vw
+    batch, _, oh, ow = dst.shape
+    high, wide = -(-oh // m), -(-ow // m)
+    tiles = batch * high * wide
+    lot = sets * mr
+    groups = -(-tiles // lot)
+    space, rows = ("__global", f"place * {groups * lot} + group * {lot}") if shared else ("__local", f"place * {lot}")
+    assert ic % vw == 0 and oc % vw == 0, (ic, oc, vw)
+    assert strides[1] == step and (step == 1 or not shared), strides
+    assert src.pitches[1] == 1 and dst.pitches[1] == 1, "channels must be innermost"
+    reads = -(-mr * stride // ic)
+    # Lines of the next place's weights that a step of the inner loop reads ahead, with several sets.
+    pace = -(-ocb // LINE // sets)
+    V = vec_type("float", vw)
+%>
+${group_size(wg)}
+__kernel void ${name}(
+    __global const float *src_base, const int src_offset, __global const float *weights,
+% if has_bias:
+    __global const float *bias,
+% endif
+% for k, _ in operands.values():
+    __global const float *extra${k}_base, const int extra${k}_offset,
+% endfor
+    __global float *dst_base, const int dst_offset)
+{
+    typedef ${V} V;
+% if not shared:
+    __local float spread[${places * lot * stride}];
+% endif
+    __local float products[${places * lot * ocb}];
+    const int group = get_global_id(0), part = get_global_id(1);
+    if (group >= ${groups} || part >= ${parts}) return;
+% if shared:
+    __global const float *spread = src_base + src_offset;
+% else:
+    __global const float *src = src_base + src_offset;
+% endif
+    __global float *dst = dst_base + dst_offset;
+% for k, _ in operands.values():
+    __global const float *extra${k} = extra${k}_base + extra${k}_offset;
+% endfor
+% if not shared:
+    for (int t = 0; t < ${lot}; ++t) {
+        const int tile = min(group * ${lot} + t, ${tiles - 1});
+        const int image = tile / ${high * wide}, top = tile / ${wide} % ${high} * ${m * step}, left = tile % ${wide} * ${m * step};
+        int y[${n}], x[${n}];
+        for (int i = 0; i < ${n}; ++i) {
+            y[i] = min(top + i - ${pads[0]}, ${reach[0]}) * ${src.pitches[2]};
+            x[i] = min(left + i - ${pads[1]}, ${reach[1]}) * ${src.pitches[3]};
+        }
+        __global const float *from = src + image * ${src.pitches[0]};
+        for (int c = 0; c < ${ic}; c += ${vw}) {
+            V half_way[${places}];
+            for (int j = 0; j < ${n}; ++j) {
+% for i in range(n):
+                const V d${i} = ${load("float", vw, "from", f"y[{i}] + x[j] + c")};
+% endfor
+                ${wg_.by_rows(bt, lambda i: f"half_way[{i * n} + j]", lambda k: f"d{k}")}
+            }
+            for (int i = 0; i < ${n}; ++i) {
+                V ${", ".join(f"r{j}" for j in range(n))};
+                ${wg_.by_rows(bt, lambda j: f"r{j}", lambda k: f"half_way[i * {n} + {k}]")}
+                __local float *to = spread + (i * ${n * lot} + t) * ${stride} + c;
+% for j in range(n):
+                ${store(vw, f"r{j}", "to", str(j * lot * stride), "float", "__local")}
+% endfor
+            }
+        }
+    }
+% endif
+    for (int block = part * ${share}; block < min(part * ${share} + ${share}, ${blocks}); ++block) {
+    for (int place = 0; place < ${places}; ++place) {
+    __global const float *here = weights + (block * ${places} + place) * ${ic * ocb};
+    for (int set = 0; set < ${sets}; ++set) {
+        __global const float *w = here;
+        ${space} const float *a = spread + (${rows} + set * ${mr}) * ${stride};
+% for t in range(mr):
+        V ${", ".join(f"p{t}_{v} = (V)(0.0f)" for v in range(nv))};
+% endfor
+        for (int k = 0; k < ${ic}; ++k) {
+% for v in range(nv):
+            const V b${v} = ${load("float", vw, "w", str(v * vw))};
+% endfor
+% for t in range(mr):
+            {
+                const V s = (V)(a[${t * stride} + k]);
+%  for v in range(nv):
+                p${t}_${v} = fma(s, b${v}, p${t}_${v});
+%  endfor
+            }
+% endfor
+% if ahead and sets == 1:
+%  for v in range(0, ocb, LINE):
+            ${pf.fetch(f"w + {READ_AHEAD * ocb + v}")}
+%  endfor
+% elif ahead:
+%  for line in range(pace):
+            ${pf.fetch_far(f"here + {ic * ocb} + (set * {ic} + k) * {pace * LINE} + {line * LINE}")}
+%  endfor
+% endif
+% if ahead:
+%  for v in range(0, reads, LINE):
+            ${pf.fetch(f"a + {mr * stride + v} + k * {reads}")}
+%  endfor
+% endif
+            w += ${ocb};
+        }
+        __local float *product = products + (place * ${lot} + set * ${mr}) * ${ocb};
+% for t in range(mr):
+%  for v in range(nv):
+        ${store(vw, f"p{t}_{v}", "product", str(t * ocb + v * vw), "float", "__local")}
+%  endfor
+% endfor
+    }
+    }
+    for (int t = 0; t < ${lot}; ++t) {
+        const int tile = group * ${lot} + t;
+        if (tile >= ${tiles}) break;
+        const int n = tile / ${high * wide}, top = tile / ${wide} % ${high} * ${m}, left = tile % ${wide} * ${m};
+        const int vectors = ${nv if tail == nv else f"block == {blocks - 1} ? {tail} : {nv}"};
+        for (int v = 0; v < vectors; ++v) {
+            const int oc = block * ${ocb} + v * ${vw};
+            __local const float *from = products + t * ${ocb} + v * ${vw};
+            V half_way[${m * n}];
+            for (int j = 0; j < ${n}; ++j) {
+% for i in range(n):
+                const V d${i} = ${load("float", vw, "from", f"({i * n} + j) * {lot * ocb}")};
+% endfor
+                ${wg_.by_columns(at, lambda i: f"half_way[{i * n} + j]", lambda k: f"d{k}")}
+            }
+            for (int y = top; y < min(top + ${m}, ${oh}); ++y) {
+                V ${", ".join(f"r{b}" for b in range(m))};
+                ${wg_.by_columns(at, lambda b: f"r{b}", lambda k: f"half_way[(y - top) * {n} + {k}]")}
+% for b in range(m):
+%  if ow % m and b > (ow - 1) % m:
+                if (left + ${b} < ${ow}) {
+%  else:
+                {
+%  endif
+%  if has_bias:
+                    r${b} += ${load("float", vw, "bias", "oc")};
+%  endif
+<%
+    def operand(which):
+        k, layout = operands[which]
+        pitch = layout.pitches[1] if layout.shape[1] != 1 else 0
+        return load("float", vw, f"extra{k}", index(layout, "n", "oc", "y", f"(left + {b})"), pitch)
+%>\
+                    ${st.apply(steps, f"r{b}", "float", vw, operand)}
+                    ${store(vw, f"r{b}", "dst", index(dst, "n", "oc", "y", f"(left + {b})"), "float")}
+                }
+% endfor
+            }
+        }
+    }
+    }
+}

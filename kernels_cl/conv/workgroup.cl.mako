@@ -1,0 +1,110 @@
+<%doc>
+conv/workgroup: convolution as a matrix product of pixels with weights, shared by a work-group.
+
+Rows of the product are the pixels of all images, columns the output channels of a group, terms the
+taps with their input channels. Nothing is copied: a term lies at an offset from its pixel that is the
+same for all pixels, since the border is in memory. Each work-item works out once where the pixels lie
+that it fetches, and keeps these offsets in registers.
+
+Tensors  src: image seen as (n, c, h, w), with the border that the taps reach; channels innermost, or at
+         any pitch where they are few | weights: [groups][blocks][slices * bk][bn] over the terms
+         (ky, kx, c), zeros beyond | bias: [groups][blocks][bn] | dst and operands: images at any
+         pitches; where parts > 1 dst is [parts][pixels][oc * groups], for workgroup_sum
+Index    src[pixel + ky * down + kx * right + c * pitch]; terms that are neighbours make a run:
+         runs:  bk divides a run, so all terms of a slice lie at one offset
+         terms: each vector of terms finds its tap by division, and the last slice may lack some
+Launch   one group per tile: local (threads), groups (pixel tiles, blocks, parts), or blocks of
+         channels first where `blocks_first`
+Params   name | pixels: extents of the loops over pixels | places: pitches of src on them | base: of
+         the first pixel's first tap | ic, oc: channels per group | groups | channel: pitch of src's
+         channels | run: terms in a row | taps: runs along (y, x) and their pitches | has_bias |
+         outs: pitches of dst and operands on the pixels, and of their channels | extras: input ->
+         number | aligned: operands by number, and -1 for dst, whose vectors are aligned | steps |
+         staged: sums are finished in a loop | fetches: {"a", "b"}: Fetch | blocks_first | wg
+Tunables tile: GroupTile | parts: equal numbers of slices of the terms
+</%doc>
+<%namespace name="lp" file="/_common/loops.cl.mako"/>
+<%namespace name="wk" file="/_common/workgroup.cl.mako"/>
+<%
+    t = tile
+    (down, right), pitches = taps
+    terms = down * right * run
+    m = 1
+    for extent in pixels:
+        m *= extent
+    slices = -(-terms // t.bk)
+    share = -(-slices // parts)
+    chunks = run // t.bk if run % t.bk == 0 else 0
+    rows = wk.module.Ends(m, t.bm, m >= t.bm)
+    columns = wk.module.Ends(oc, t.bn, False, t.vc)
+    blocks = columns.count
+    assert share * (parts - 1) < slices and wg[0] == t.threads, (slices, parts, wg)
+    assert channel == 1 or (fetches["a"].along == "rows" and fetches["a"].vw == 1 and not chunks)
+    ids = ("get_group_id(1)", "get_group_id(0)") if blocks_first else ("get_group_id(0)", "get_group_id(1)")
+    names = ["dst"] + [f"extra{k}" for k in extras.values()]
+    inputs = [None, *extras]
+    aligned_one = [-1, *extras.values()]
+    operands = [
+        (pointer, on, step, which in aligned, source)
+        for pointer, (on, step), which, source in zip(names, outs, aligned_one, inputs)
+    ]
+    def offset(tap, rest):
+        terms_ = [f"{tap} / {right} * {pitches[0]} + {tap} % {right} * {pitches[1]}" if right > 1 else f"{tap} * {pitches[0]}"] if down * right > 1 else []
+        return " + ".join([*terms_, rest])
+    def slice(s):
+        return capture(one_slice, s)
+    def bias(where):
+        return wk.module.aligned(t.vc, f"bias + (block * {t.bn} + {where})")
+%>
+<%def name="one_slice(s)">\
+% if chunks:
+        __global const float *q = a + (${offset(f"({s} / {chunks})", f"{s} % {chunks} * {t.bk}")});
+        ${wk.fetch("a", fetches["a"], lambda i: f"q + a_at{i}", lambda i: "")}
+% else:
+%  for i in range(fetches["a"].loads):
+        const int k${i} = ${s} * ${t.bk} + a_k${i}, f${i} = a_at${i} + ${offset(f"(k{i} / {run})", f"k{i} % {run} * {channel}")};
+%  endfor
+        ${wk.fetch("a", fetches["a"], lambda i: f"a + f{i}", lambda i: f"k{i} < {terms}" if terms % t.bk else "")}
+% endif
+        ${wk.fetch("b", fetches["b"], lambda i: f"w + (b_at{i} + {s} * {t.bk * t.bn})", lambda i: "")}
+</%def>
+${group_size(wg)}
+__kernel void ${name}(
+    __global const float *src_base, const int src_offset, __global const float *weights,
+% if has_bias:
+    __global const float *bias,
+% endif
+% for k in extras.values():
+    __global const float *extra${k}_base, const int extra${k}_offset,
+% endfor
+    __global float *dst_base, const int dst_offset)
+{
+    const int tile = ${ids[0]}, block = ${ids[1]}, group = block / ${blocks};
+    const int first_m = tile * ${t.bm}, m0 = ${rows.start("tile")}, n0 = block % ${blocks} * ${t.bn};
+% if parts > 1:
+    const int part = get_group_id(2);
+    const int from = part * ${share}, to = min(from + ${share}, ${slices});
+% else:
+    const int from = 0, to = ${slices};
+% endif
+    __global const float *a = src_base + src_offset + group * ${ic * channel} + ${base};
+    __global const float *w = weights + block * ${slices * t.bk * t.bn};
+    __global float *dst = dst_base + dst_offset + group * ${oc * outs[0][1]}${f" + part * {m * oc * groups}" if parts > 1 else ""};
+% for k in extras.values():
+    __global const float *extra${k} = extra${k}_base + extra${k}_offset + group * ${oc * outs[k + 1][1]};
+% endfor
+    ${wk.begin(t, fetches, bias if has_bias else None)}
+% for i in range(fetches["a"].loads):
+    int a_at${i} = ${f"a_k{i}" if chunks else 0};
+    {
+        const int row = m0 + ${f"min(a_o{i}, {m - 1})" if m < t.bm else f"a_o{i}"};
+        ${lp.offsets("row", pixels, [places], ["at_"])}
+        a_at${i} += at_;
+    }
+% endfor
+% for i in range(fetches["b"].loads):
+    const int b_at${i} = b_k${i} * ${t.bn} + b_o${i};
+% endfor
+    ${wk.sum_slices(t, fetches, slice)}
+    ${wk.finish(t, (rows, columns), pixels, operands, steps, {}, staged)}
+}

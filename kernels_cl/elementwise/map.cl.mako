@@ -1,0 +1,146 @@
+<%doc>
+elementwise/map: one function of up to three operands, whose element types may differ from the result's.
+
+Tensors  operands and dst, all seen with dst's shape (pitch 0 where an operand is broadcast)
+Launch   global (inner / chunk, product of outer extents / band)
+Params   name | fn: name in FUNCTIONS, or "cast" | types: of each operand, then of dst; half is storage
+         only | from_bool, to_bool: whether the first operand, dst, holds truth values
+         extents: of the outer loops | pitches: of those, for each operand and dst | inner
+         inner_pitches | wg
+Tunables vw {1,2,4,8,16}, at most inner | chunk, last, band: as in gather
+</%doc>
+<%namespace name="cv" file="/_common/convert.cl.mako"/>
+<%namespace name="lp" file="/_common/loops.cl.mako"/>
+<%!
+TRUTH = {
+    "equal": "a == b", "greater": "a > b", "greater_or_equal": "a >= b", "less": "a < b",
+    "less_or_equal": "a <= b", "is_nan": "a != a", "is_inf": "(a == PLUS) | (a == -PLUS)",
+    "is_inf_positive": "a == PLUS", "is_inf_negative": "a == -PLUS", "truth": "a != T(0)",
+}
+SAME = {
+    "and": "a & b", "or": "a | b", "xor": "a ^ b", "not": "a ^ T(1)", "complement": "~a",
+    "shift_left": "b >= T(BITS) ? T(0) : (a << (b & T(BITS - 1)))",
+    "shift_right": "b >= T(BITS) ? T(0) : (a >> (b & T(BITS - 1)))",
+    "where": "select(c, b, MASK(a))", "fmod": "fmod(a, b)",
+}
+REAL = ("float", "half", "double")
+SIGNED = ("char", "short", "int", "long")
+BITS = {"char": 8, "short": 16, "int": 32, "long": 64, "float": 32, "double": 64}
+BITS.update({f"u{k}": BITS[k] for k in ("char", "short", "int", "long")})
+MASKS = {8: "char", 16: "short", 32: "int", 64: "long"}
+%>
+<%
+    n = len(types) - 1
+    work = ["float" if t == "half" else t for t in types]
+    T, R = vec_type(work[0], vw), vec_type(work[-1], vw)
+    suffix = "" if vw == 1 else str(vw)
+    rows = 1
+    for extent in extents:
+        rows *= extent
+    names = [f"s{k}" for k in range(n)] + ["d"]
+    assert vw <= inner and (vw == 1 or (inner_pitches[-1] == 1 and max(inner_pitches) == 1)), inner_pitches
+    mask = MASKS[BITS[work[0]]]
+    function = "truth" if fn == "cast" and to_bool and not from_bool else fn
+%>
+<%def name="truth(text)">\
+% if vw == 1:
+        const ${R} r = (${text}) ? 1 : 0;
+% else:
+        const ${R} r = convert_${R}(-(${text}));
+% endif
+</%def>
+<%def name="remainder()">\
+<% signed = work[0] in SIGNED %>\
+        const ${T} s = b == (${T})(0)${f" || b == ({T})(-1)" if signed else ""} ? (${T})(1) : b;
+        ${R} r = a % s;
+% if fn == "mod" and signed:
+        r = (r != (${T})(0)) && ((r ^ b) < (${T})(0)) ? r + b : r;
+% endif
+</%def>
+<%def name="power()">\
+        ${R} r = 1;
+        if (b == rint(b) && fabs(b) < 65536) {
+            int e = convert_int(fabs(b));
+            ${T} p = a;
+            for (; e > 0; e >>= 1, p *= p) r = e & 1 ? r * p : r;
+            if (b < 0) r = a == 1 ? 1 : (a == (${T})(-1) ? r : 0);
+        } else r = convert_${R}_sat(pow((float)a, (float)b));
+</%def>
+<%def name="inside(low, high, to, outside)">\
+<%doc>t = a as type `to` where low <= a < high, else `outside`</%doc>\
+<% wide = vec_type(to, vw) %>\
+% if vw == 1:
+        const int in = a >= ${low} && a < ${high};
+        const ${wide} t = in ? convert_${wide}(a) : (${wide})(${outside});
+% else:
+        const ${mask}${suffix} in = (a >= (${T})(${low})) & (a < (${T})(${high}));
+        const ${wide} t = select((${wide})(${outside}), convert_${wide}(select((${T})(0), a, in)), convert_${wide}(in));
+% endif
+</%def>
+<%def name="cast_real_to_integer()">\
+<% to = types[-1] %>\
+% if to in ("uint", "long", "ulong"):
+${inside("-9223372036854775808.0f", "9223372036854775808.0f", "long", "LONG_MIN")}
+% else:
+${inside("-2147483648.0f", "2147483648.0f", "int", "INT_MIN")}
+% endif
+% if to != "ulong":
+        const ${R} r = convert_${R}(t);
+% elif vw == 1:
+        const int over = a >= 9223372036854775808.0f && a < 18446744073709551616.0f;
+        const ${R} r = over ? convert_${R}(a) : convert_${R}(t);
+% else:
+        const ${mask}${suffix} over = (a >= (${T})(9223372036854775808.0f)) & (a < (${T})(18446744073709551616.0f));
+        const ${R} r = select(convert_${R}(t), convert_${R}(select((${T})(0), a, over)), convert_long${suffix}(over));
+% endif
+</%def>
+<%def name="compute()">\
+% if function in TRUTH:
+<% text = TRUTH[function].replace("PLUS", f"({T})(INFINITY)").replace("T(", f"({T})(") %>\
+${truth(text)}
+% elif function in SAME:
+<%
+    wide = vec_type(work[-1], vw)
+    choose = f"convert_{vec_type(MASKS[BITS[work[-1]]], vw)}(a != ({T})(0))" if vw > 1 else "a != 0"
+    text = SAME[function].replace("MASK(a)", choose)
+    if function == "where" and vw == 1:
+        text = "a != 0 ? b : c"
+    text = text.replace("BITS", str(BITS[work[0]])).replace("T(", f"({T})(")
+%>\
+        const ${R} r = ${text};
+% elif function in ("mod", "rest"):
+${remainder()}
+% elif function == "pow_real":
+${power()}
+% elif types[-1] in REAL or work[0] not in REAL or to_bool:
+        const ${R} r = ${"a" if T == R else f"convert_{R}(a)"};
+% else:
+${cast_real_to_integer()}
+% endif
+</%def>
+${group_size(wg)}
+__kernel void ${name}(
+% for k in range(n):
+    __global const ${types[k]} *src${k}_base, const int src${k}_offset,
+% endfor
+    __global ${types[-1]} *dst_base, const int dst_offset)
+{
+    const int first = get_global_id(0) * ${chunk}, begin = get_global_id(1) * ${band};
+    if (first > ${last}) return;
+    const int stop = first == ${last} ? ${inner} : first + ${chunk};
+    for (int row = begin; row < min(begin + ${band}, ${rows}); ++row) {
+    ${lp.offsets("row", extents, pitches, names)}
+% for k in range(n):
+    __global const ${types[k]} *src${k} = src${k}_base + src${k}_offset + s${k};
+% endfor
+    __global ${types[-1]} *dst = dst_base + dst_offset + d;
+    for (int j = first; j < stop; j += ${vw}) {
+        const int k = ${f"min(j, {inner - vw})" if vw > 1 else "j"};
+% for k in range(n):
+        const ${vec_type(work[k], vw)} ${"abc"[k]} = ${cv.read(types[k], work[k], vw, f"src{k}", f"k * {inner_pitches[k]}", min(inner_pitches[k], 1) if vw > 1 else 1)};
+% endfor
+${compute()}
+        ${cv.write(work[-1], types[-1], vw, "r", "dst", f"k * {inner_pitches[-1]}")}
+    }
+    }
+}

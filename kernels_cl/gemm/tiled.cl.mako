@@ -1,0 +1,164 @@
+<%doc>
+gemm/tiled: matrix product with a register tile of `mr` rows x `nv` vectors of columns.
+
+Tensors  a: rows of any pitches | b: panels of `nv * vw` columns, `panel` elements apart, with their
+         rows `row` elements apart: packed, or columns of pitch 1 | dst, extras: any pitches
+Index    a[i * PM + k * PK]   b[block * panel + k * row + column]   dst[i * PM + j * PN]
+         The last tile of rows starts early enough to be whole and stores only the rows that no
+         other tile stores. Columns: with `shift` the last panel does the same, else lanes beyond n
+         are read from b (packed zeros) and never stored.
+Launch   global (row tiles, panels, batch), or panels first where `blocks_first`; with parts > 1
+         (panels, row tiles * parts, batch), local (lanes, parts, 1): each part sums its share of k
+Params   name | m, n, k | a, dst: pitches (row, column) | row, panel | b_moves: b has an offset |
+         batch: extents and pitches of the outer loops, in the order a, b, dst, extras |
+         extras: node input -> (number, pitches) | scales: node input -> factor | steps | wg |
+         types: of a, b, and dst and extras |
+         blocks_first | shift | aligned: vectors of b are
+Tunables mr {1..30} | nv {1,2,3,4} | vw {1,4,8,16} | parts {1,2,4..}
+</%doc>
+<%namespace name="lp" file="/_common/loops.cl.mako"/>
+<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="tl" file="/_common/tile.cl.mako"/>
+<%
+    width = nv * vw
+    blocks, tiles = -(-n // width), -(-m // mr)
+    tail = n - (blocks - 1) * width
+    uneven = m % mr != 0
+    lanes = wg[0]
+    V = vec_type("float", vw)
+    at_, bt, yt = types
+    assert m >= mr and (not shift or n >= width), (m, n, mr, nv, vw)
+    assert parts == 1 or (blocks_first and wg[1] == parts), (parts, wg)
+    if parts > 1:
+        ids = ("get_group_id(1)", "get_global_id(0)")
+    else:
+        ids = ("get_global_id(1)", "get_global_id(0)") if blocks_first else ("get_global_id(0)", "get_global_id(1)")
+    names = ["at_a", "at_b", "at_dst"] + [f"at_extra{place}" for place, _ in extras.values()]
+    def at(pitches, v):
+        terms = [f"(m0 + r) * {pitches[0]}"] if pitches[0] else []
+        terms += [f"(n0 + {v * vw}) * {pitches[1]}"] if pitches[1] else []
+        return " + ".join(terms) or "0"
+    def ends(tail_block):
+        """First and end lane that are stored, and end lane that operands have, per vector."""
+        if not tail_block:
+            return [(0, vw, vw)] * nv
+        if shift:
+            return [(min(max(width - tail - v * vw, 0), vw), vw, vw) for v in range(nv)]
+        return [(0, min(max(tail - v * vw, 0), vw), min(max(tail - v * vw, 0), vw)) for v in range(nv)]
+%>
+<%def name="finish_vector(v, first, end, there)">\
+<%
+    def operand(which):
+        place, pitches = extras[which]
+        text = capture(tl.load_lanes, vw, f"extra{place}", at(pitches, v), pitches[1], there, yt).strip()
+        return f"({scalar(scales[which])} * {text})" if which in scales else text
+%>\
+        {
+            ${V} value = t[r * ${nv} + ${v}];
+            ${st.apply(steps, "value", "float", vw, operand)}
+            ${tl.store_lanes(vw, "value", "dst", at(dst, v), dst[1], first, end, yt)}
+        }
+</%def>
+<%def name="finish(tail_block)">\
+    ${V} t[${mr * nv}];
+% for r in range(mr):
+%  for v in range(nv):
+    t[${r * nv + v}] = c${r}_${v};
+%  endfor
+% endfor
+    for (int r = 0; r < ${mr}; ++r) {
+% if uneven:
+        if (m0 + r < first) continue;
+% endif
+% for v, (first, end, there) in enumerate(ends(tail_block)):
+%  if first < end:
+        ${finish_vector(v, first, end, there)}
+%  endif
+% endfor
+    }
+</%def>
+<%def name="add_parts()">\
+    __local ${V} sums[${parts * mr * nv * lanes}];
+    __local ${V} *mine = sums + get_local_id(0);
+% for r in range(mr):
+%  for v in range(nv):
+    mine[(part * ${mr * nv} + ${r * nv + v}) * ${lanes}] = c${r}_${v};
+%  endfor
+% endfor
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (part || !live) return;
+    for (int other = 1; other < ${parts}; ++other) {
+% for r in range(mr):
+%  for v in range(nv):
+        c${r}_${v} += mine[(other * ${mr * nv} + ${r * nv + v}) * ${lanes}];
+%  endfor
+% endfor
+    }
+</%def>
+${group_size(wg)}
+__kernel void ${name}(
+    __global const ${cell(at_)} *a_base, const int a_offset, __global const ${cell(bt)} *b_base,
+% if b_moves:
+    const int b_offset,
+% endif
+% for place, _ in extras.values():
+    __global const ${cell(yt)} *extra${place}_base, const int extra${place}_offset,
+% endfor
+    __global ${cell(yt)} *dst_base, const int dst_offset)
+{
+    const int tile = ${ids[0]};
+% if parts > 1:
+    const int live = ${ids[1]} < ${blocks}, block = min((int)${ids[1]}, ${blocks - 1});
+    const int part = get_local_id(1);
+    const int from = part * ${-(-k // parts)}, to = min(from + ${-(-k // parts)}, ${k});
+% else:
+    const int block = ${ids[1]}, from = 0, to = ${k};
+    if (tile >= ${tiles} || block >= ${blocks}) return;
+% endif
+    ${lp.offsets("get_global_id(2)", batch.extents, batch.pitches, names)}
+    const int first = tile * ${mr}, m0 = ${f"min(first, {m - mr})" if uneven else "first"};
+    const int n0 = ${f"min(block * {width}, {n - width})" if shift else f"block * {width}"};
+    __global ${cell(yt)} *dst = dst_base + dst_offset + at_dst;
+% for place, _ in extras.values():
+    __global const ${cell(yt)} *extra${place} = extra${place}_base + extra${place}_offset + at_extra${place};
+% endfor
+    __global const ${cell(at_)} *p = a_base + a_offset + at_a + m0 * ${a[0]} + from * ${a[1]};
+    __global const ${cell(bt)} *w = b_base + at_b + from * ${row} + ${"n0" if shift else f"block * {panel}"}${" + b_offset" if b_moves else ""};
+% for r in range(mr):
+%  for v in range(nv):
+    ${V} c${r}_${v} = (${V})(0);
+%  endfor
+% endfor
+% if aligned:
+#pragma unroll 4
+% endif
+    for (int i = from; i < to; ++i) {
+% for v in range(nv):
+        const ${V} b${v} = ${f"*(__global const {V} *)(w + {v * vw})" if aligned else load(bt, vw, "w", str(v * vw))};
+% endfor
+% for r in range(mr):
+        {
+            const ${V} s = (${V})(${element(at_, "p", str(r * a[0]))});
+%  for v in range(nv):
+            c${r}_${v} = fma(s, b${v}, c${r}_${v});
+%  endfor
+        }
+% endfor
+        p += ${a[1]};
+        w += ${row};
+    }
+% if parts > 1:
+    ${add_parts()}
+% endif
+% if tail == width:
+    ${finish(False)}
+% elif blocks == 1:
+    ${finish(True)}
+% else:
+    if (block < ${blocks - 1}) {
+    ${finish(False)}
+    } else {
+    ${finish(True)}
+    }
+% endif
+}

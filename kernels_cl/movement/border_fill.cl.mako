@@ -1,0 +1,29 @@
+<%doc>
+movement/border_fill: writes the padding of a padded tensor and nothing else.
+
+Tensor   seen as lines; a line is the innermost padded axis with all that lies inside it
+             front | real | back         elements of one line
+Launch   global (lines)
+Params   name | ctype | fill: value | lines | outer: padded extents of the outer axes | low, high:
+         first and one past the last real index of each | pitches: of each | front, real, back | wg
+</%doc>
+${group_size(wg)}
+__kernel void ${name}(__global ${ctype} *base, const int offset)
+{
+    const int line = get_global_id(0);
+    if (line >= ${lines}) return;
+    int rest = line, start = 0, inside = 1;
+% for extent, lo, hi, pitch in reversed(list(zip(outer, low, high, pitches))):
+    {
+        const int at = rest % ${extent};
+        rest /= ${extent};
+        start += at * ${pitch};
+        inside = inside && at >= ${lo} && at < ${hi};
+    }
+% endfor
+    __global ${ctype} *p = base + offset + start;
+    const ${ctype} v = ${scalar(fill, ctype)};
+    const int first = inside ? ${front} : ${front + real};
+    for (int i = 0; i < first; ++i) p[i] = v;
+    for (int i = ${front + real}; i < ${front + real + back}; ++i) p[i] = v;
+}

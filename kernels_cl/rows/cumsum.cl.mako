@@ -1,0 +1,46 @@
+<%doc>
+rows/cumsum: running sums along one axis; a work-item walks whole lines, vw of them side by side.
+
+Launch   global (inner / chunk, product of outer extents / band)
+Params   name | ctype | extents: of the outer loops | pitches: of those, for src and dst | inner
+         inner_pitches | count: elements of a line | steps: pitch along the line, of src and dst
+         exclusive: the sum in front of each element | reverse: from the end | wg
+Tunables vw {1,2,4,8,16}, at most inner | chunk, last, band: as in gather
+</%doc>
+<%namespace name="lp" file="/_common/loops.cl.mako"/>
+<%
+    V = vec_type(ctype, vw)
+    rows = 1
+    for extent in extents:
+        rows *= extent
+    ps, pd = inner_pitches
+%>
+${group_size(wg)}
+__kernel void ${name}(
+    __global const ${ctype} *src_base, const int src_offset,
+    __global ${ctype} *dst_base, const int dst_offset)
+{
+    const int first = get_global_id(0) * ${chunk}, begin = get_global_id(1) * ${band};
+    if (first > ${last}) return;
+    const int stop = first == ${last} ? ${inner} : first + ${chunk};
+    for (int row = begin; row < min(begin + ${band}, ${rows}); ++row) {
+    ${lp.offsets("row", extents, pitches, ["s", "d"])}
+    for (int j = first; j < stop; j += ${vw}) {
+        const int k = ${f"min(j, {inner - vw})" if vw > 1 else "j"};
+        __global const ${ctype} *src = src_base + src_offset + s + k * ${ps};
+        __global ${ctype} *dst = dst_base + dst_offset + d + k * ${pd};
+        ${V} sum = 0;
+        for (int n = 0; n < ${count}; ++n) {
+            const int i = ${f"{count - 1} - n" if reverse else "n"};
+            const ${V} v = ${load(ctype, vw, "src", f"i * {steps[0]}")};
+% if exclusive:
+            ${store(vw, "sum", "dst", f"i * {steps[1]}")}
+            sum += v;
+% else:
+            sum += v;
+            ${store(vw, "sum", "dst", f"i * {steps[1]}")}
+% endif
+        }
+    }
+    }
+}

@@ -1,0 +1,50 @@
+<%doc>
+shared/workgroup_sum: adds the parts that groups of gemm_workgroup or conv2d_workgroup left, and applies steps.
+
+Tensors  src: [parts][rows][columns] | bias: [columns] | dst, extras: any pitches
+Index    rows count through `extents`; dst[row + column * pitch]
+Launch   global (vectors of columns, rows)
+Params   name | parts | extents: of the loops over rows | columns | operands: pitches on the rows and of
+         the columns of dst and extras | extras: node input -> number | has_bias | scales: node
+         input -> factor | steps | vw {1,2,4}, divides columns | wg
+</%doc>
+<%namespace name="lp" file="/_common/loops.cl.mako"/>
+<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="tl" file="/_common/tile.cl.mako"/>
+<%namespace name="wk" file="/_common/workgroup.cl.mako"/>
+<%
+    rows = 1
+    for extent in extents:
+        rows *= extent
+    V, vectors = vec_type("float", vw), columns // vw
+    names = ["at_dst"] + [f"at_extra{k}" for k in extras.values()]
+    assert columns % vw == 0, (columns, vw)
+    def operand(which):
+        k, pitch = extras[which], operands[extras[which] + 1][1]
+        text = capture(tl.load_lanes, vw, f"extra{k}", f"at_extra{k} + column * {pitch}", pitch, vw).strip()
+        return f"({scalar(scales[which])} * {text})" if which in scales else text
+%>
+${group_size(wg)}
+__kernel void ${name}(
+    __global const float *src_base, const int src_offset,
+% if has_bias:
+    __global const float *bias,
+% endif
+% for k in extras.values():
+    __global const float *extra${k}_base, const int extra${k}_offset,
+% endfor
+    __global float *dst_base, const int dst_offset)
+{
+    const int vector = get_global_id(0), row = get_global_id(1), column = vector * ${vw};
+    if (vector >= ${vectors}) return;
+    ${lp.offsets("row", extents, [p for p, _ in operands], names)}
+    __global const float *src = src_base + src_offset + row * ${columns} + column;
+    __global float *dst = dst_base + dst_offset;
+% for k in extras.values():
+    __global const float *extra${k} = extra${k}_base + extra${k}_offset;
+% endfor
+    ${V} sum = ${wk.module.aligned(vw, "bias + column") if has_bias else f"({V})(0)"};
+    for (int part = 0; part < ${parts}; ++part) sum += ${wk.module.aligned(vw, f"src + part * {rows * columns}")};
+    ${st.apply(steps, "sum", "float", vw, operand)}
+    ${tl.store_lanes(vw, "sum", "dst", f"at_dst + column * {operands[0][1]}", operands[0][1], 0, vw)}
+}

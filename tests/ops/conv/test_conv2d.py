@@ -1,0 +1,326 @@
+from __future__ import annotations
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+from harness import check_op, normal, single_node
+
+from clnn.codegen.render import render
+from clnn.errors import ShapeError
+from clnn.graph.passes.store import store_as
+from clnn.ops.conv import direct as _conv_kernels
+from clnn.ops.conv import winograd_cpu as _winograd_tiles
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.conv.streaming import Stream, streams
+from clnn.ops.conv.tiles import Extents, Tile
+from clnn.ops.conv.winograd import Plan, extent, matrices
+from clnn.ops.shared.functions import Step
+from clnn.ops.shared.window import Window
+from clnn.ops.spec import Target
+from clnn.plan.schedule import make_plan
+from clnn.types import STORAGE, TensorType
+
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
+
+def window(kernel, strides=(1, 1), dilations=(1, 1), before=(0, 0), after=(0, 0)):
+    return Window(kernel, strides, dilations, before, after)
+
+
+SAME = window((3, 3), before=(1, 1), after=(1, 1))
+HALVED = window((3, 3), (2, 2), before=(1, 1), after=(1, 1))
+
+
+def case(n, ic, oc, h, w, win, group=1, steps=(), bias=True, seed=0):
+    x = normal((n, ic, h, w), seed)
+    weights = normal((oc, ic // group, *win.kernel), seed + 1)
+    inputs = [x, weights, normal((oc,), seed + 2) if bias else None]
+    return Conv2d(win, group, steps), inputs
+
+
+def test_every_variant_of_a_padded_3x3(device):
+    spec, inputs = case(2, 5, 35, 9, 14, window((3, 3), before=(1, 1), after=(1, 1)))
+    ran = check_op(device, spec, inputs, consts=(1, 2), border=1)
+    assert any("direct" in name for name in ran) and any("reference" in name for name in ran)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 7, 8, 12, 16, 17, 24, 31, 32, 33, 48, 64])
+def test_channel_tails(device, channels):
+    spec, inputs = case(1, 6, channels, 5, 7, window((1, 1)))
+    check_op(device, spec, inputs, consts=(1, 2), only="direct")
+
+
+GEOMETRIES = [
+    ((3, 3), (2, 2), (1, 1), (0, 0), (1, 1)),
+    ((5, 3), (1, 2), (2, 1), (3, 0), (4, 2)),
+    ((7, 7), (2, 2), (1, 1), (3, 3), (3, 3)),
+    ((1, 5), (3, 1), (1, 3), (0, 6), (0, 6)),
+    ((2, 2), (2, 3), (1, 1), (0, 0), (0, 0)),
+]
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize("group", [1, 2, 4])
+def test_geometries(device, geometry, group):
+    spec, inputs = case(2, 4, 20, 11, 13, window(*geometry), group)
+    check_op(device, spec, inputs, consts=(1, 2))
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize("channels", [2, 3, 16, 40])
+def test_depthwise(device, geometry, channels):
+    spec, inputs = case(2, channels, channels, 11, 13, window(*geometry), channels)
+    check_op(device, spec, inputs, consts=(1, 2), border=2, only="depthwise")
+
+
+@pytest.mark.parametrize("size,pads", [
+    ((4, 4), (1, 1, 1, 1)), ((5, 9), (0, 0, 0, 0)), ((1, 17), (2, 0, 1, 2)), ((13, 6), (1, 1, 1, 1)),
+])  # fmt: skip
+@pytest.mark.parametrize("stride", [1, 2])
+def test_winograd(device, size, pads, stride):
+    win = window((3, 3), (stride, stride), before=pads[:2], after=pads[2:])
+    height, width = size[0] + 2, size[1] + 2
+    spec, inputs = case(2, 32, 48, height, width, win)
+    (name,) = check_op(device, spec, inputs, consts=(1, 2), border=2, only="winograd")
+    assert "_f4_" in name or "_f2_" in name
+
+
+@pytest.mark.parametrize("m,mr,nv,sets,shared,stride", [
+    (4, 5, 1, 1, False, 1), (2, 6, 4, 2, False, 1), (4, 9, 3, 1, False, 1), (2, 14, 2, 1, False, 1),
+    (6, 4, 2, 1, False, 1), (2, 5, 2, 3, False, 1), (4, 2, 1, 4, False, 1), (4, 4, 2, 2, True, 1),
+    (2, 6, 3, 2, True, 1), (6, 4, 1, 1, True, 1), (2, 5, 2, 2, False, 2), (3, 4, 1, 1, False, 2),
+    (4, 3, 3, 1, False, 2),
+])  # fmt: skip
+def test_tiles_of_winograd(device, monkeypatch, m, mr, nv, sets, shared, stride):
+    """Shared: tiles are transformed before, with a gap between them and copies of the last one."""
+    parts, gap = 2 if nv < 3 else 1, 16 * shared
+    monkeypatch.setattr(
+        _winograd_tiles,
+        "plan",
+        lambda shape, ic, target, vw, step: Plan(
+            m, mr, nv, vw, parts, ic + gap, 0.0, sets, shared, step
+        ),
+    )
+    steps = (Step("add", operand=3), Step("relu"), Step("mul", operand=4))
+    win = SAME if stride == 1 else HALVED
+    size = (7, 10) if stride == 1 else (13, 20)
+    spec, inputs = case(1, 16, 64, *size, win, steps=steps, bias=nv != 1)
+    inputs += [normal((1, 64, 7, 10), 7), normal((64, 1, 1), 8)]
+    orders = {"i3": (0, 2, 3, 1)}
+    (name,) = check_op(device, spec, inputs, consts=(1, 2), orders=orders, only="winograd")
+    assert f"_s{stride}x{stride}_f{m}_t{mr}x{16 * nv}" in name and ("_shared" in name) == shared
+
+
+STEPS = {
+    "relu": (Step("relu"),),
+    "residual": (Step("add", operand=3), Step("relu")),
+    "swapped": (Step("sub", operand=3, swapped=True),),
+    "heavy": (Step("sigmoid"), Step("mul", operand=3)),
+    "clip": (Step("clip", (0.0, 6.0)),),
+}
+
+TILES = [  # tile, height and width of the output
+    (Tile(5, 2, 16, "row"), (3, 13)),  # a row's last tile lies over the one before
+    (Tile(14, 2, 16, "row", 2), (5, 7)),  # and so do the image's last rows
+    (Tile(9, 3, 16, "row", 3), (3, 3)),
+    (Tile(11, 1, 16, "pointer"), (4, 5)),
+    (Tile(13, 2, 16, "flat"), (5, 6)),
+    (Tile(6, 4, 16, "flat"), (2, 3)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("tile,size", TILES, ids=[f"{t.mode}{t.mr}x{t.rows}" for t, _ in TILES])
+@pytest.mark.parametrize("steps", ["residual", "heavy"])
+def test_tiles(device, monkeypatch, tile, size, steps):
+    monkeypatch.setattr(_conv_kernels, "direct_tiles", lambda *_: [(0.0, tile)])
+    win = window((1, 1)) if tile.mode == "flat" else window((3, 2), (1, 2), before=(1, 0))
+    size = [(e - 1) * s + k - b for e, s, k, b in
+            zip(size, win.strides, win.kernel, win.before, strict=True)]  # fmt: skip
+    spec, inputs = case(2, 9, 55, *size, win, steps=STEPS[steps])
+    inputs.append(normal((2, 55, *win.output(size)), 7))
+    orders = {"i3": (0, 2, 3, 1)}
+    (name,) = check_op(device, spec, inputs, consts=(1, 2), orders=orders, only="direct")
+    assert tile.mode in name
+
+
+STREAMS = [  # tile, height and width of the output, window, input channels, chunk, bands
+    (Tile(5, 2, 16, "row"), (3, 13), window((3, 2), (1, 2), before=(1, 0)), 24, 8, 2),
+    (Tile(14, 2, 16, "row", 2), (5, 7), SAME, 16, 16, 1),
+    (Tile(13, 2, 16, "flat"), (5, 6), window((1, 1)), 40, 40, 3),
+    (Tile(6, 4, 16, "flat"), (2, 3), window((1, 1)), 48, 16, 1),
+    (Tile(3, 1, 16, "row"), (9, 3), window((2, 1), dilations=(3, 1)), 32, 8, 4),
+]
+
+
+@pytest.mark.parametrize("made", STREAMS, ids=[f"{s[0].mode}_c{s[4]}_b{s[5]}" for s in STREAMS])
+@pytest.mark.parametrize("steps", ["relu", "residual", "heavy"])
+def test_streamed_weights(device, monkeypatch, made, steps):
+    """Sums wait from chunk to chunk; a band may be short of tiles, or have none."""
+    tile, size, win, ic, chunk, bands = made
+    monkeypatch.setattr(_conv_kernels, "weights_stay", lambda problem: False)
+    monkeypatch.setattr(_conv_kernels, "direct_tiles", lambda *_: [(0.0, tile)])
+    monkeypatch.setattr(_conv_kernels, "streams", lambda *_: [Stream(chunk, bands, 0.9)])
+    size = [(e - 1) * s + d * (k - 1) + 1 - b - a for e, s, d, k, b, a in
+            zip(size, win.strides, win.dilations, win.kernel, win.before, win.after, strict=True)]  # fmt: skip
+    spec, inputs = case(2, ic, 55, *size, win, steps=STEPS[steps], bias=steps != "relu")
+    inputs += [normal((2, 55, *win.output(size)), 7)] if steps != "relu" else []
+    orders = {"i3": (0, 2, 3, 1)}
+    names = check_op(device, spec, inputs, consts=(1, 2), orders=orders, only="direct")
+    assert any(f"_{tile.mode}_c{chunk}_b{bands}" in name for name in names)
+
+
+@pytest.mark.parametrize("dtype,line", [("f32", 16), ("f16", 32)])
+def test_streams_read_ahead_by_whole_lines(monkeypatch, dtype, line):
+    """A band's tiles ask for each line of the next chunk, by lines, and for less than twice as much."""
+    tile, chunk, width = Tile(7, 2, 16, "row"), 16, 64
+    monkeypatch.setattr(_conv_kernels, "weights_stay", lambda problem: False)
+    monkeypatch.setattr(_conv_kernels, "direct_tiles", lambda *_: [(0.0, tile)])
+    monkeypatch.setattr(_conv_kernels, "streams", lambda *_: [Stream(chunk, 1, 0.9)])
+    spec, inputs = case(1, 32, width, 7, 7, SAME)
+    graph = store_as(single_node(spec, inputs, (1, 2)), STORAGE[dtype])
+
+    def streamed(node, problem, variants):
+        return next((v for v in variants if f"_c{chunk}_" in v.name), variants[0])
+
+    plan = make_plan(graph, Target("cpu", features=frozenset({"prefetch"})), streamed)
+    launch = next(s for s in plan.steps if s.node.name == "node").launches[0].launch
+    text = render(launch.template, launch.params)
+    asked = [int(k) for k in re.findall(r"prefetch.*soon \+ (\d+)", text)]
+    (step,) = (int(k) for k in re.findall(r"soon \+= (\d+);", text))
+    (by,) = (int(k) for k in re.findall(rf"k < {chunk}; k \+= (\d+)", text))
+    assert asked == list(range(0, step, line))
+    tiles = 7  # of the band
+    assert 1 <= tiles * chunk // by * step / (chunk * tile.channels) < 2
+
+
+def test_weights_stream_where_they_do_not_stay_near():
+    near = Extents(7, 7, 512, 16)
+    tile = Tile(7, 3, 16, "row")
+    best = streams(near, tile, 512, 9, 1 << 20)[0]
+    assert best.chunk == 128 and best.bands == 1 and best.factor < 1
+    assert all(s.factor > 1 for s in streams(Extents(56, 56, 512, 16), tile, 512, 9, 1 << 20))
+    whole = streams(Extents(14, 14, 1024, 16, flat=True), Tile(14, 2, 16, "flat"), 256, 1, 1 << 20)
+    assert whole[0].chunk == 256 and whole[0].factor < 1
+    assert not streams(near, Tile(7, 3, 16, "pointer"), 512, 9, 1 << 20)
+    assert not streams(near, tile, 509, 9, 1 << 20)
+
+
+@pytest.mark.parametrize("channels", [2, 3, 4])
+def test_an_input_of_few_channels_stays_in_planes(device, channels):
+    """The network's input keeps its order in memory, and every tile reads it there."""
+    spec, inputs = case(2, channels, 21, 9, 8, SAME)
+    order = {"i0": (0, 1, 2, 3)}
+    for hints in ({}, {"orders": order}, {"orders": order, "border": 2}):
+        names = check_op(device, spec, inputs, consts=(1, 2), **hints)
+        assert any("direct" in name and "checked" not in name for name in names)
+
+
+@pytest.mark.parametrize("steps", ["relu", "residual", "heavy"])
+@pytest.mark.parametrize("channels", [1, 21, 48])
+def test_results_go_to_any_place(device, steps, channels):
+    """Rows of detections, say, are joined with the pixels innermost."""
+    spec, inputs = case(2, 5, channels, 6, 7, SAME, steps=STEPS[steps])
+    inputs += [normal((2, channels, 6, 7), 7)] if steps != "relu" else []
+    orders = {"o0": (0, 1, 2, 3), "i3": (1, 0, 2, 3)}
+    names = check_op(device, spec, inputs, consts=(1, 2), orders=orders)
+    assert any("direct" in name for name in names)
+
+
+def test_winograd_only_where_it_is_allowed_and_fits(device):
+    from clnn.options import Options
+    from clnn.runtime.device.device import select
+    from clnn.runtime.run.session import Session
+
+    def chosen(ic, oc, win, **options):
+        spec, inputs = case(1, ic, oc, 56, 56, win)
+        graph = single_node(spec, inputs, consts=(1, 2))
+        with Session(graph, select(device), Options(**options)) as session:
+            return next(r["variant"] for r in session.placement.nodes if r["op"] == "conv2d")
+
+    assert chosen(64, 64, SAME).startswith("winograd")
+    assert chosen(64, 64, HALVED).startswith("winograd")
+    for win in (SAME, HALVED):
+        assert chosen(64, 64, win, winograd=False).startswith("conv2d_direct")
+    for ic, oc, win in ((3, 64, SAME), (64, 8, SAME), (64, 64, window((3, 3), (2, 1)))):
+        assert chosen(ic, oc, win).startswith("conv2d_direct")
+
+
+@pytest.mark.parametrize(("m", "stride"), [(2, 1), (4, 1), (6, 1), (2, 2), (3, 2), (4, 2)])
+def test_matrices_of_winograd(m, stride):
+    made, n = matrices(m, stride), extent(m, stride)
+    tile, taps = normal((n, n)).astype(np.float64), normal((3, 3)).astype(np.float64)
+    at, bt = np.array(made.at), np.array(made.bt)
+    got = at @ ((made.g @ taps @ made.g.T) * (bt @ tile @ bt.T)) @ at.T
+    spec = Conv2d(window((3, 3), (stride, stride)))
+    want = spec.reference(tile[None, None], taps[None, None])[0][0, 0]
+    np.testing.assert_allclose(got, want, atol=1e-12)
+
+
+def test_missing_border_is_checked_in_the_kernel(device):
+    """A reversed view has no border to grant, so taps outside of it must read zeros."""
+    win = window((3, 3), before=(1, 1), after=(1, 1))
+    spec, inputs = case(1, 4, 16, 6, 6, win)
+    orders = {"i0": (0, 2, 3, 1)}
+    assert check_op(device, spec, inputs, consts=(1, 2), orders=orders)
+
+
+def test_weights_as_inputs_use_the_reference_kernel(device):
+    spec, inputs = case(1, 3, 4, 6, 5, window((3, 3), before=(1, 0), after=(0, 1)))
+    assert all("reference" in name for name in check_op(device, spec, inputs))
+
+
+def test_one_spatial_axis(device):
+    win = Window((3,), (2,), (1,), (1,), (1,))
+    x, w = normal((2, 4, 9)), normal((18, 4, 3), 1)
+    check_op(device, Conv2d(win), [x, w, normal((18,), 2)], consts=(1, 2), border=1)
+
+
+@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("shape", [(2, 19, 5, 8), (1, 19, 1, 1), (1, 1, 5, 8), (1, 1, 1, 1)])
+def test_fused_steps(device, steps, shape):
+    spec, inputs = case(2, 3, 19, 5, 8, window((3, 3), before=(1, 1), after=(1, 1)), steps=steps)
+    operand = [normal(shape, 7)] if any(s.operand for s in steps) else []
+    check_op(device, spec, inputs + operand, consts=(1, 2), border=1)
+
+
+def test_fused_steps_of_depthwise(device):
+    win = window((3, 3), before=(1, 1), after=(1, 1))
+    spec, inputs = case(2, 24, 24, 6, 9, win, 24, (Step("add", operand=3), Step("hard_swish")))
+    check_op(device, spec, [*inputs, normal((2, 24, 6, 9), 5)], consts=(1, 2))
+
+
+def test_nan_reaches_the_output(device):
+    spec, inputs = case(1, 3, 8, 4, 4, window((1, 1)), steps=(Step("relu"),))
+    inputs[0][0, 1, 2, 2] = np.nan
+    check_op(device, spec, inputs, consts=(1, 2))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    "kernel,stride,dilation,pad",
+    list(itertools.product((1, 2, 3, 5), (1, 2, 3), (1, 2), (0, 1, 3))),
+)
+def test_every_small_shape(device, kernel, stride, dilation, pad):
+    reach = dilation * (kernel - 1) + 1
+    for size, channels in itertools.product((reach, reach + 1, 9), (1, 3, 16, 33)):
+        win = window((kernel,) * 2, (stride,) * 2, (dilation,) * 2, (pad,) * 2, (pad,) * 2)
+        spec, inputs = case(1, 3, channels, size, size, win)
+        check_op(device, spec, inputs, consts=(1, 2))
+
+
+@pytest.mark.parametrize(
+    "x,w,bias,group,words",
+    [
+        ((1, 3, 8, 8), (4, 2, 3, 3), None, 1, "input has 3"),
+        ((1, 3, 8, 8), (4, 3, 3, 3), (5,), 1, "must be (4,)"),
+        ((1, 3, 2, 2), (4, 3, 3, 3), None, 1, "does not fit"),
+        ((1, 4, 8, 8), (3, 2, 3, 3), None, 2, "in 2 groups"),
+        ((1, 3, 8), (4, 3, 3, 3), None, 1, "ranks must match"),
+    ],
+)
+def test_bad_shapes_name_the_values(x, w, bias, group, words):
+    types = [TensorType(x), TensorType(w), None if bias is None else TensorType(bias)]
+    with pytest.raises(ShapeError, match="(?s).*" + words.replace("(", r"\(").replace(")", r"\)")):
+        Conv2d(window((3, 3)), group).infer(types)

@@ -1,0 +1,151 @@
+"""CumSum, TopK, Trilu and OneHot."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from harness import check_op, normal, rng
+from reference_engines import onnxruntime_result
+from together import evaluate, imported
+
+from clnn.errors import DTypeError, ShapeError
+from clnn.graph.ir import Graph, Node, check
+from clnn.ops.onnx_registry import Unsupported
+from clnn.ops.rows.cumsum import CumSum
+from clnn.ops.rows.topk import RANKED, TopK
+from clnn.options import Options
+from clnn.runtime.device.device import select
+from clnn.runtime.run.session import Session
+from clnn.types import BOOL, TensorType
+
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("exclusive,reverse", [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_cumulative_sums(device, axis, exclusive, reverse):
+    spec = CumSum(axis, bool(exclusive), bool(reverse))
+    check_op(device, spec, [normal((4, 5, 19))], orders={"i0": (0, 2, 1)}, border=1)
+
+
+@pytest.mark.parametrize("dtype,shape", [("int64", (3, 20)), ("int32", (0, 4)), ("uint8", (7,)),
+                                         ("int32", (5, 1))])  # fmt: skip
+def test_cumulative_sums_of_integers_wrap(device, dtype, shape):
+    x = rng().integers(0, 100, shape).astype(dtype)
+    check_op(device, CumSum(0), [x])
+    check_op(device, CumSum(len(shape) - 1, exclusive=True), [x])
+
+
+@pytest.mark.parametrize(
+    "attrs", [{}, {"exclusive": 1}, {"reverse": 1}, {"exclusive": 1, "reverse": 1}]
+)
+def test_cumulative_sums_agree_with_onnxruntime(attrs):
+    inputs = [normal((3, 4)).astype(np.float64), np.array(-2, np.int64)]
+    want = onnxruntime_result("CumSum", inputs, attrs, 14)[0]
+    got = evaluate(imported("CumSum", inputs, attrs, 14, consts=(1,)), inputs)
+    np.testing.assert_allclose(got, want)
+
+
+def test_cumulative_sums_that_do_not_fit_are_named():
+    with pytest.raises(ShapeError, match=r"axis 2 of \(3, 4\)"):
+        CumSum(2).infer([TensorType((3, 4))])
+    with pytest.raises(DTypeError, match="bool"):
+        CumSum(0).infer([TensorType((3,), BOOL)])
+    with pytest.raises(Unsupported, match="axis"):
+        imported("CumSum", [normal((3,)), np.array(0)], {}, 14)
+
+
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("shape,axis,count", [
+    ((3, 40), 1, 5), ((17, 3, 2), 0, 17), ((2, 9, 4), 1, 1), ((6,), 0, 3), ((2, 3), 1, 0),
+])  # fmt: skip
+def test_top_elements(device, shape, axis, count, largest):
+    """Few different values, so that ties decide; NaN and infinities among them."""
+    x = rng().integers(-3, 4, shape).astype(np.float32)
+    x.reshape(-1)[[0, 2, -1]] = [np.nan, np.inf, np.nan]
+    ran = check_op(device, TopK(count, axis, largest), [x], tolerance=0)
+    assert len(ran) == (2 if count else 1)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "float64"])
+def test_top_elements_of_other_types(device, dtype):
+    x = rng().integers(0, 9, (2, 30)).astype(dtype)
+    check_op(device, TopK(4, 1), [x], tolerance=0, orders={"i0": (1, 0)})
+
+
+def test_top_elements_of_a_long_line(device):
+    x = normal((1, RANKED + 100))
+    assert len(check_op(device, TopK(20, 1), [x], tolerance=0)) == 1
+
+
+@pytest.mark.parametrize("attrs,opset", [({"k": 3, "axis": 0}, 9), ({}, 10), ({"largest": 0}, 11),
+                                         ({"largest": 1, "sorted": 1, "axis": 0}, 11)])  # fmt: skip
+def test_top_elements_agree_with_onnxruntime(attrs, opset):
+    x = rng(3).integers(-4, 5, (5, 6)).astype(np.float32)
+    inputs = [x] if opset < 10 else [x, np.array([3], np.int64)]
+    want = onnxruntime_result("TopK", inputs, attrs, opset, n_outputs=2)
+    values, numbers = imported("TopK", inputs, attrs, opset, consts=(1,), n_outputs=2)
+    np.testing.assert_array_equal(evaluate(values, inputs), want[0])
+    np.testing.assert_array_equal(evaluate(numbers, inputs), want[1])
+
+
+def test_more_elements_than_there_are():
+    with pytest.raises(ShapeError, match=r"top 5 .* only 4"):
+        TopK(5, 1).infer([TensorType((3, 4))])
+
+
+@pytest.mark.parametrize("attrs,k", [({}, None), ({"upper": 0}, None), ({}, 2), ({"upper": 0}, -1),
+                                     ({}, -9), ({"upper": 0}, 9)])  # fmt: skip
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_triangles_agree_with_onnxruntime(attrs, k, dtype):
+    inputs = [normal((2, 4, 5)).astype(dtype), None if k is None else np.array(k, np.int64)]
+    want = onnxruntime_result("Trilu", inputs[: 1 + (k is not None)], attrs, 14)[0]
+    got = evaluate(imported("Trilu", inputs, attrs, 14, consts=(1,)), inputs)
+    np.testing.assert_array_equal(got, want)
+
+
+ONE_HOT = [
+    (np.array([[0, 2], [-1, 7]], np.int64), {}), (np.array([1, 0, -3], np.int64), {"axis": 0}),
+    (np.array([[0, 2], [1, 1]], np.int64), {"axis": 1}),
+    (np.array([0, 2, 3], np.float32), {"axis": -2}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("indices,attrs", ONE_HOT)
+def test_one_hot_agrees_with_onnxruntime(device, indices, attrs):
+    inputs = [indices, np.array(3, indices.dtype), np.array([0.25, 4.0], np.float32)]
+    want = onnxruntime_result("OneHot", inputs, attrs, 11)[0]
+    made = imported("OneHot", inputs, attrs, 11, consts=(1,))
+    np.testing.assert_array_equal(evaluate(made, inputs), want)
+    np.testing.assert_array_equal(on_device(device, made, inputs), want)
+
+
+def on_device(device, source, inputs):
+    """The value of an imported source, all of its nodes run on a device."""
+    types = {f"i{k}": TensorType(a.shape, _dtype(a)) for k, a in enumerate(inputs)}
+    nodes, consts = [], {}
+
+    def place(item):
+        if isinstance(item, int):
+            return f"i{item}"
+        name = f"v{len(types)}"
+        if isinstance(item, np.ndarray):
+            consts[name], types[name] = item, TensorType(item.shape, _dtype(item))
+            return name
+        feeds = tuple(place(each) for each in item.inputs)
+        name = f"v{len(types)}"
+        types[name] = item.spec.infer([types[n] for n in feeds])[0]
+        nodes.append(Node(name, item.spec, feeds, (name,)))
+        return name
+
+    out = place(source)
+    fed = tuple(f"i{k}" for k in range(len(inputs)))
+    graph = check(Graph(tuple(nodes), types, consts, fed, {"y": out}))
+    with Session(graph, select(device), Options(fuse=False)) as session:
+        return session({f"i{k}": a for k, a in enumerate(inputs)})["y"]
+
+
+def _dtype(array):
+    from clnn.types import dtype_of
+
+    return dtype_of(array.dtype)

@@ -1,0 +1,243 @@
+"""check_op: run one op on a device under poison, guards and borders, and compare with numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clnn.graph.ir import Graph, Node, check
+from clnn.graph.passes.store import store_as
+from clnn.ops.spec import Border, OpSpec, Target, Variant
+from clnn.options import Options
+from clnn.plan.layouts import Hints
+from clnn.plan.schedule import Storage
+from clnn.runtime.device.device import select
+from clnn.runtime.run import session as session_module
+from clnn.runtime.run.constants import view_of
+from clnn.runtime.run.session import Session
+from clnn.runtime.run.state import POISON
+from clnn.tune.bench import with_border
+from clnn.types import F32, STORAGE, STORED_BF16, STORED_F16, TensorType, dtype_of, narrow, widen
+
+GUARD = 128
+# Of a result that is stored, relative to itself: half a unit in the last place.
+ROUNDING = {"f32": 0.0, "tf32": 0.0, "f16": 2**-11, "bf16": 2**-8}
+
+
+def single_node(
+    spec: OpSpec, inputs: Sequence[np.ndarray | None], consts: Sequence[int] = ()
+) -> Graph:
+    """Return the graph of one node; inputs listed in `consts` are constants, None is left out."""
+    names = [None if a is None else f"i{k}" for k, a in enumerate(inputs)]
+    types = {
+        f"i{k}": TensorType(a.shape, dtype_of(a.dtype))
+        for k, a in enumerate(inputs)
+        if a is not None
+    }
+    made = spec.infer([None if n is None else types[n] for n in names])
+    outs = [f"o{k}" for k in range(len(made))]
+    types.update(zip(outs, made, strict=True))
+    node = Node("node", spec, tuple(names), tuple(outs), spec.kind)
+    feeds = tuple(n for k, n in enumerate(names) if n is not None and k not in consts)
+    fixed = {f"i{k}": np.asarray(inputs[k]) for k in consts if inputs[k] is not None}
+    return check(Graph((node,), types, fixed, feeds, {n: n for n in outs}))
+
+
+def check_op(
+    device: str,
+    spec: OpSpec,
+    inputs: Sequence[np.ndarray | None],
+    *,
+    consts: Sequence[int] = (),
+    border: int = 0,
+    orders: Mapping[str, tuple[int, ...]] | None = None,
+    tolerance: float | None = None,
+    only: str | None = None,
+    dtype: str = "f32",
+    every: bool = False,
+) -> list[str]:
+    """Run every variant of an op on `device` and compare with its reference in double precision.
+
+    consts: inputs that are constants. border: padding put around all spatial tensors, beyond what
+    the op asks for. orders: memory order of values ("i0", "o0", ...). only: part of a variant's
+    name. dtype: as of Options; inputs are rounded to what it stores first, and results may be
+    off by its rounding besides. every: run the op's candidates too. Returns the names of the
+    variants that ran. Checks: error, finite poison (nothing left unwritten), guards and borders
+    untouched, second run bitwise equal.
+    """
+    inputs = [rounded(a, dtype) for a in inputs]
+    graph = store_as(single_node(spec, inputs, consts), STORAGE[dtype])
+    wide = STORAGE[dtype] == F32
+    assert wide or any(n.startswith("o") for n in graph.stored), "it keeps float32"
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        want = spec.reference(*[_widen(a) for a in inputs])
+    node = next(n for n in graph.nodes if n.name == "node")
+    limit = spec.tolerance(graph.input_types(node)) if tolerance is None else tolerance
+    asked = {at: order for n, order in (orders or {}).items() for at in (n, f"{n}:{dtype}")}
+    hints = Hints(_borders(graph, border), {n: o for n, o in asked.items() if n in graph.types})
+    names = variant_names(graph, device, hints, every, dtype)
+    chosen = [n for n in names if only is None or only in n]
+    assert chosen, f"no variant of {list(names)} has {only!r} in its name"
+    for name in chosen:
+        run_variant(graph, device, name, hints, inputs, want, max(limit, names[name]), dtype)
+    return chosen
+
+
+def check_subgroups(
+    device: str, monkeypatch: pytest.MonkeyPatch, spec: OpSpec, inputs: Sequence[np.ndarray],
+    tolerance: float | None = None,
+) -> None:  # fmt: skip
+    """Run check_op on the code for a GPU with subgroups, where 64 members fold each row by them.
+
+    Skips the test where the device has no subgroups.
+    """
+    if not select(device).caps.subgroups:
+        pytest.skip("the device has no subgroups")
+    target = Target("gpu", 4, 4, 256, 32768, frozenset({"subgroups"}))
+    monkeypatch.setattr(session_module, "target_of", lambda info: target)
+    (name, *_) = check_op(device, spec, inputs, tolerance=tolerance)
+    assert name.endswith("_g64s")
+
+
+def rounded(array: np.ndarray | None, dtype: str) -> np.ndarray | None:
+    """Return a float32 array as it comes back from storage."""
+    if array is None or array.dtype != np.float32 or STORAGE[dtype] == F32:
+        return array
+    return widen(narrow(array, STORAGE[dtype]), STORAGE[dtype])
+
+
+def _widen(array: np.ndarray | None) -> np.ndarray | None:
+    if array is None or array.dtype.kind != "f":
+        return array
+    return array.astype(np.float64)
+
+
+def _borders(graph: Graph, width: int) -> dict[str, Border]:
+    if not width:
+        return {}
+    return {
+        name: Border((0, 0) + (width,) * (t.rank - 2), (0, 0) + (width,) * (t.rank - 2), 0.0)
+        for name, t in graph.types.items()
+        if t.rank in (3, 4) and name not in graph.consts
+    }
+
+
+def variant_names(
+    graph: Graph,
+    device: str,
+    hints: Hints | None = None,
+    every: bool = False,
+    dtype: str = "f32",
+) -> dict[str, float]:
+    """Return the variants that the (only) node offers on `device`, with the errors they declare."""
+    seen: dict[str, float] = {}
+
+    def note(node: Node, problem: Any, variants: Sequence[Variant]) -> Variant:
+        if node.name == "node":
+            offered = [*variants, *(node.spec.candidates(problem) if every else [])]
+            seen.update((v.name, v.error) for v in offered)
+        return variants[0]
+
+    from clnn.plan.schedule import make_plan
+    from clnn.runtime.device.target import allowed
+    from clnn.runtime.run.session import target_of
+
+    make_plan(graph, allowed(target_of(select(device)), Options(dtype=dtype)), note, hints=hints)
+    return seen
+
+
+def run_variant(
+    graph: Graph,
+    device: str,
+    name: str,
+    hints: Hints,
+    inputs: Sequence[np.ndarray | None],
+    want: Sequence[np.ndarray],
+    limit: float,
+    dtype: str = "f32",
+) -> None:
+    """Run one variant in guarded, poisoned memory and check everything that can be checked."""
+
+    def pick(node: Node, problem: Any, variants: Sequence[Variant]) -> Variant:
+        if node.name != "node":
+            return variants[0]
+        same = [v for v in variants if v.name == name]
+        return next(iter(same or [v for v in node.spec.candidates(problem) if v.name == name]))
+
+    options = Options(guard=GUARD, arena="separate", fuse=False, dtype=dtype)
+    where = f"{name} on {device}"
+    with Session(graph, select(device), options, pick, hints) as session:
+        feeds = {
+            f"i{k}": a for k, a in enumerate(inputs) if a is not None and f"i{k}" in graph.inputs
+        }
+        got = session(feeds)
+        again = session(feeds)
+        for k, expected in enumerate(want):
+            compare(got[f"o{k}"], expected, limit, where, ROUNDING[dtype])
+            assert got[f"o{k}"].tobytes() == again[f"o{k}"].tobytes(), (
+                f"{where}: second run differs"
+            )
+        check_memory(session, where)
+
+
+def compare(
+    got: np.ndarray, want: np.ndarray, limit: float, where: str, rounding: float = 0.0
+) -> None:
+    """Assert equal shape and values: exact for integers, else within `limit` of the largest value.
+
+    rounding: of each value besides, relative to itself.
+    """
+    assert got.shape == want.shape, f"{where}: shape {got.shape}, reference {want.shape}"
+    if got.dtype.kind != "f":
+        np.testing.assert_array_equal(got, want.astype(got.dtype), err_msg=where)
+        return
+    same = (np.isnan(got) & np.isnan(want)) | (got == want)
+    finite = np.isfinite(want)
+    assert (same | finite).all(), f"{where}: NaN or infinity in other places than the reference"
+    scale = max(float(np.abs(want[finite]).max(initial=0.0)), 1e-30)
+    error = np.zeros(want.shape)
+    np.subtract(got, want, out=error, where=~same, dtype=np.float64)
+    error = np.abs(error)
+    allowed = np.abs(np.where(finite, want, 0.0)) * rounding
+    error = (error - allowed).max(initial=0.0) / scale
+    assert error <= limit, (
+        f"{where}: error {error:.3g} relative to the largest value, limit {limit}"
+    )
+
+
+def check_memory(session: Session, where: str) -> None:
+    """Assert that guards hold poison and borders hold their fill in every state of a session."""
+    for state in session._made:
+        for key, storage in session.plan.storages.items():
+            raw = state.storage_bytes(key)
+            body = raw[GUARD : raw.size - GUARD]
+            assert (raw[:GUARD] == POISON).all(), f"{where}: wrote in front of {key}"
+            assert (raw[raw.size - GUARD :] == POISON).all(), f"{where}: wrote behind {key}"
+            check_border(storage, body, f"{where}: {key}")
+
+
+def check_border(storage: Storage, body: np.ndarray, where: str) -> None:
+    """Assert that a storage's border holds the fill value, and gaps between pixels that or poison."""
+    flat = body.view(storage.dtype.numpy).copy()[: max(storage.layout.size, 1)]
+    whole = view_of(flat, with_border(storage.layout))
+    fill = np.asarray(storage.fill or 0, storage.dtype.numpy)
+    if storage.dtype in (STORED_F16, STORED_BF16):
+        fill = narrow(np.asarray(storage.fill or 0), storage.dtype)
+    view_of(flat, storage.layout)[...] = fill
+    assert (whole == fill).all(), f"{where}: border was changed"
+    whole[...] = fill
+    poison = (flat.view(np.uint8).reshape(flat.size, -1) == POISON).all(axis=1)
+    assert ((flat == fill) | poison).all(), f"{where}: what lies between pixels was changed"
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    """Return a seeded generator."""
+    return np.random.default_rng(seed)
+
+
+def normal(shape: Sequence[int], seed: int = 0) -> np.ndarray:
+    """Return float32 data from a normal distribution."""
+    return rng(seed).standard_normal(tuple(shape)).astype(np.float32)

@@ -1,0 +1,188 @@
+"""The steps of a report for one device, their commands and their shares of the time."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu.steps import Step
+
+ROOT = Path(__file__).resolve().parents[3]
+TOOLS = ROOT / "tools" / "benchmarks"
+NAMES = ("doctor", "facts", "sweep", "tests", "tune", "engines", "compiled")
+# Shares of the time; what a step leaves over goes to the next.
+SHARES = {"doctor": 40, "facts": 25, "sweep": 100, "tests": 120, "tune": 80, "engines": 150,
+          "compiled": 30}  # fmt: skip
+
+# The networks that say most come first; a budget cuts from the end.
+NETWORKS = ("resnet50", "mobilenet_v2", "vgg16", "resnet18", "efficientnet_b0", "unet",
+            "mobilenet_v1", "densenet121", "squeezenet1_1", "detector", "shufflenet_v2")  # fmt: skip
+FIRST = NETWORKS[:2]
+# What is tuned, at batch 1, with which kind of numbers.
+TUNED = (("resnet50", "f16"), ("mobilenet_v2", "f16"))
+BATCHES = "1,64,8"
+# clnn with each kind of numbers, and PyTorch as it is quickest first.
+ON_GPU = (
+    "torch:cuda", "clnn:f16", "torch:cuda+f16+channels_last+graphs", "clnn:tf32",
+    "torch:cuda+tf32+channels_last+graphs", "torch:cuda+graphs", "clnn:int8", "clnn:bf16",
+    "torch:cuda+bf16+channels_last+graphs", "torch:cuda+f16+channels_last", "torch:cuda+tf32",
+    "torch:cuda+channels_last", "torch:int8",
+)  # fmt: skip
+# What torch.compile makes takes so long to make that it gets a step of its own, at the end.
+COMPILED = ("torch:cuda+f16+channels_last+graphs", "clnn:f16",
+            "torch:cuda+f16+channels_last+compile", "torch:cuda+tf32+channels_last+compile")  # fmt: skip
+ON_CPU = ("onnxruntime", "torch", "clnn:f16", "torch:channels_last", "torch:bf16")
+TESTS = ("tests/ops", "tests/codegen", "tests/runtime", "tests/graph", "tests/test_verify.py",
+         "tests/apis", "tests/tune", "tests/cli")  # fmt: skip
+SMALL_TESTS = ("tests/codegen/test_warp.py::test_shuffles",)
+SMALL_TUNE_S = 10.0
+WORKERS = 8
+TEST_LIMIT_S = 90
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a report is made of. out: where its files go; stem: how their names begin.
+
+    work: a folder for what is thrown away. device: as clnn is told; tests: as pytest is told.
+    """
+
+    device: str
+    tests: str
+    gpu: bool
+    small: bool
+    total: float
+    out: Path
+    stem: str
+    work: Path
+    names: tuple[str, ...] = NAMES
+
+    def file(self, name: str) -> Path:
+        """Return the path of a file of the report."""
+        return self.out / f"{self.stem}_{name}"
+
+    def data(self, name: str) -> Path:
+        """Return the path of what a step leaves for the report."""
+        return self.work / f"{name}.json"
+
+
+def steps(job: Job) -> list[Step]:
+    """Return the steps in order. The time of those that are left out goes to the others."""
+    shares = {name: SHARES[name] for name in NAMES if name in job.names}
+    unit = job.total / sum(shares.values())
+    makers = {"doctor": _doctor, "facts": _facts, "sweep": _sweep, "tests": _tests, "tune": _tune,
+              "engines": _engines, "compiled": _compiled}  # fmt: skip
+    return [step for name, share in shares.items() for step in makers[name](job, share * unit)]
+
+
+def _tool(name: str, *arguments: object) -> list[str]:
+    return [sys.executable, str(TOOLS / name), *map(str, arguments)]
+
+
+def _clnn(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "clnn.cli.main", *map(str, arguments)]
+
+
+def _doctor(job: Job, budget: float) -> list[Step]:
+    # A driver of another device may be broken (1); that no device is usable is told before.
+    return [Step("doctor", "clnn doctor", lambda s: _clnn("doctor"), budget, allowed=(0, 1))]
+
+
+def _facts(job: Job, budget: float) -> list[Step]:
+    command = _tool("gpu/facts.py", "--device", job.device, "--json", job.data("facts"))
+    return [Step("facts", "facts of the device and its driver", lambda s: command, budget)]
+
+
+def _sweep(job: Job, budget: float) -> list[Step]:
+    small = ["--small", "--dtypes", "f32,f16"] if job.small else []
+    return [Step(
+        "sweep", "ceilings, and layers as shares of them",
+        lambda s: _tool("sweep_kernels.py", "--device", job.device, "--budget", f"{s:.0f}",
+                        "--json", job.data("sweep"), "--plot", job.file("layers.png"), *small),
+        budget, again=("--resume",),
+    )]  # fmt: skip
+
+
+def _tests(job: Job, budget: float) -> list[Step]:
+    skip = "" if _have("pytest") else "pytest is not installed"
+    return [Step("tests", "tests on the device", lambda s: test_command(job, s), budget, skip=skip)]
+
+
+def test_command(job: Job, seconds: float) -> list[str]:
+    """Return the command line of the tests, which end by themselves after `seconds`."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "gpu.outcomes", "--device", job.tests,
+               "--continue-on-collection-errors", "--tb=line", "-o", "console_output_style=count"]  # fmt: skip
+    if _have("pytest_timeout"):
+        command.append(f"--timeout={TEST_LIMIT_S}")
+    workers = min(os.cpu_count() or 1, WORKERS)
+    if _have("xdist") and workers > 2 and not job.small:
+        command += ["-n", str(workers)]
+    chosen = SMALL_TESTS if job.small else TESTS
+    limits = [f"--outcomes={job.data('tests')}", f"--outcome-seconds={seconds:.0f}"]
+    return [*command, *limits, *(str(ROOT / name) for name in chosen)]
+
+
+def _tune(job: Job, budget: float) -> list[Step]:
+    if job.small:
+        digits = (TOOLS / "models" / "digits.onnx", "--shape", "batch:1")
+        return [_tune_one(job, "digits", digits, budget)]
+    command = _tool("make_bench_models.py", job.work / "models", *FIRST)
+    write = Step("models", "networks to tune", lambda s: command, 0.1 * budget)
+    share = 0.9 * budget / len(TUNED)
+    return [write, *(
+        _tune_one(job, f"{name}_{dtype}",
+                  (job.work / "models" / f"{name}.onnx", "--dtype", dtype), share)
+        for name, dtype in TUNED
+    )]  # fmt: skip
+
+
+def _tune_one(job: Job, name: str, model: Sequence[object], budget: float) -> Step:
+    def command(seconds: float) -> Sequence[str]:
+        # Planning and the contest of whole networks come on top of what the tuner is given.
+        allowed = min(seconds, SMALL_TUNE_S) if job.small else seconds
+        return _clnn("tune", *model, "--device", job.device, "--quick", "--budget",
+                     f"{max(1.0, 0.6 * allowed):.0f}s", "--json", job.data(f"tune_{name}"))  # fmt: skip
+
+    return Step(f"tune_{name}", f"tuner, {name}", command, budget)
+
+
+def _engines(job: Job, budget: float) -> list[Step]:
+    title = "clnn beside other engines"
+    if job.small:
+        models = (TOOLS / "models" / "digits.onnx",)
+        engines = ("onnxruntime", "clnn:f16", "clnn:int8", "torch:int8")
+        return [_compare(job, "engines", title, models, engines, "1", 0.2, budget)]
+    engines, batches = (ON_GPU, BATCHES) if job.gpu else (ON_CPU, "1,8")
+    return [_compare(job, "engines", title, NETWORKS, engines, batches, 6.0, budget)]
+
+
+def _compiled(job: Job, budget: float) -> list[Step]:
+    skip = "for PyTorch on a GPU" if job.small or not job.gpu else ""
+    return [_compare(job, "compiled", "clnn beside torch.compile", FIRST, COMPILED, "64,1", 3.0,
+                     budget, skip)]  # fmt: skip
+
+
+def _compare(
+    job: Job, name: str, title: str, models: Sequence[object], engines: Sequence[str], batches: str,
+    seconds: float, budget: float, skip: str = "",
+) -> Step:  # fmt: skip
+    """Return a step that runs compare_engines.py for `seconds` on each model and batch."""
+
+    def command(allowed: float) -> Sequence[str]:
+        return _tool(
+            "compare_engines.py", *models, "--engines", ",".join(engines), "--shared",
+            "--device", job.device, "--batch", batches, "--threads", os.cpu_count() or 1,
+            "--time", seconds, "--budget", f"{0.9 * allowed - 3:.0f}",
+            "--limit", f"{max(20.0, allowed / 2):.0f}", "--json", job.data(name),
+            "--plot", job.file(f"{name}.png"),
+        )  # fmt: skip
+
+    return Step(name, title, command, budget, skip=skip)
+
+
+def _have(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None

@@ -1,1 +1,0 @@
-"""The steps of tools/gpu_report.py: each a process with a budget of time, and what it writes."""
