@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from clnn.errors import DTypeError, ShapeError
+
+Array = npt.NDArray[Any]
 
 
 class Stored(str):

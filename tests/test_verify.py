@@ -11,7 +11,7 @@ import clnn
 from clnn.errors import InputNameError, MissingPackageError, SettingError
 from clnn.ops.conv import direct as _conv_kernels
 from clnn.ops.elementwise import eltwise
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.plan import schedule
 from clnn.verification import onnxruntime as other
 from clnn.verification.bisect import alone, prefix
@@ -62,15 +62,15 @@ def spoil(patch):
     """Let kernels compute |x| for relu; references stay right."""
     right = eltwise.walk
 
-    def wrong(name, problem, steps):
-        return right(name, problem, [Step("abs") if s.fn == "relu" else s for s in steps])
+    def wrong(name, problem, post_ops):
+        return right(name, problem, [PostOp("abs") if s.fn == "relu" else s for s in post_ops])
 
     patch.setattr(eltwise, "walk", wrong)
     common = _conv_kernels.common
 
     def wrong_common(spec, problem):
-        steps = tuple(Step("abs") if s.fn == "relu" else s for s in spec.steps)
-        return {**common(spec, problem), "steps": steps}
+        post_ops = tuple(PostOp("abs") if s.fn == "relu" else s for s in spec.post_ops)
+        return {**common(spec, problem), "post_ops": post_ops}
 
     patch.setattr(_conv_kernels, "common", wrong_common)
 

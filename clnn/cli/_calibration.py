@@ -10,7 +10,7 @@ from clnn.cli import _common
 from clnn.errors import SettingError
 
 if TYPE_CHECKING:
-    from clnn.ops.spec import Array
+    from clnn.types import Array
 
 
 def given(text: str | None, names: Sequence[str]) -> int | str | list[dict[str, Array]] | None:

@@ -20,8 +20,8 @@ from clnn.errors import SettingError
 from clnn.options import DTYPES, Options
 
 if TYPE_CHECKING:
-    from clnn.ops.spec import Array
     from clnn.runtime.run.session import Session
+    from clnn.types import Array
 
 STDOUT = "-"
 Shape = tuple[str, "tuple[int, ...] | int"]

@@ -18,7 +18,7 @@ from clnn.errors import MissingPackageError, SettingError
 
 if TYPE_CHECKING:
     from clnn.importers.onnx.info import ValueInfo
-    from clnn.ops.spec import Array
+    from clnn.types import Array
 
 LAYOUTS = {4: ("NCHW", "NHWC"), 3: ("CHW", "HWC")}
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}

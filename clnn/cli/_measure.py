@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clnn.api import compile_model, load_graph
-from clnn.ops.spec import Array
 from clnn.options import Options
 from clnn.runtime.device.device import select
 from clnn.runtime.measure.peak import Peaks, known_peaks, measure_peaks
+from clnn.types import Array
 
 if TYPE_CHECKING:
     from clnn.runtime.run.session import Session

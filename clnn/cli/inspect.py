@@ -97,11 +97,11 @@ def _parts(args: argparse.Namespace, graph: Graph, report: dict[str, Any]) -> li
 
 
 def _plan(args: argparse.Namespace, graph: Graph) -> Plan:
-    from clnn.ops.spec import Target
     from clnn.plan.schedule import make_plan
     from clnn.runtime.device.target import allowed
     from clnn.runtime.run.session import target_of
     from clnn.settings import setting
+    from clnn.target import Target
     from clnn.tune.choose import Ranked, chooser
 
     options = _common.options_of(args)
@@ -170,7 +170,7 @@ def steps(plan: Plan) -> list[dict[str, Any]]:
     from clnn.plan.schedule import shown
 
     rows = []
-    for number, step in enumerate(plan.steps):
+    for number, step in enumerate(plan.scheduled):
         name = step.node.outputs[0]
         placed = plan.placed[name]
         rows.append({
@@ -217,7 +217,7 @@ def sources(plan: Plan, pattern: str) -> list[dict[str, Any]]:
     from clnn.codegen.render import render
 
     found: dict[str, dict[str, Any]] = {}
-    for step in plan.steps:
+    for step in plan.scheduled:
         for planned in (*step.fills, *step.launches):
             launch = planned.launch
             kernel = str(launch.params["name"])
@@ -230,7 +230,7 @@ def sources(plan: Plan, pattern: str) -> list[dict[str, Any]]:
                 }  # fmt: skip
                 found.setdefault(source, entry)["nodes"].append(step.node.name)
     if not found:
-        names = [s.node.name for s in plan.steps if s.launches]
+        names = [s.node.name for s in plan.scheduled if s.launches]
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
         raise InputNameError(
             f"no node, variant or kernel is named {pattern!r}. Nodes with kernels are:"
@@ -262,7 +262,7 @@ def _life(plan: Plan, key: str) -> tuple[int, int]:
     storage = plan.storages.get(key)
     if storage is not None:
         return storage.first, storage.last
-    at = next(n for n, s in enumerate(plan.steps) if key.startswith(f"{s.node.name}#"))
+    at = next(n for n, s in enumerate(plan.scheduled) if key.startswith(f"{s.node.name}#"))
     return at, at
 
 
@@ -273,7 +273,7 @@ _MARKS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 def arena_map(plan: Plan) -> str:
     """Return the arena as text: a row per range of offsets, a column per step (or several)."""
     listed = blocks(plan)
-    total, count = max(plan.memory.total, 1), len(plan.steps) + 1
+    total, count = max(plan.memory.total, 1), len(plan.scheduled) + 1
     rows, columns = min(MAP_ROWS, total), min(MAP_COLUMNS, count)
     cells = [["."] * columns for _ in range(rows)]
     for number, block in enumerate(listed):

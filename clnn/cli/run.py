@@ -18,8 +18,8 @@ from clnn.errors import InputNameError, SettingError, ShapeError
 
 if TYPE_CHECKING:
     from clnn.importers.onnx.info import ModelInfo
-    from clnn.ops.spec import Array
     from clnn.runtime.run.session import Session
+    from clnn.types import Array
 
 LATENCY_RUNS, LATENCY_SECONDS = 10, 1.0
 MUCH_CLIPPED = 0.01

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from clnn.errors import SettingError
-from clnn.ops.spec import Array
+from clnn.types import Array
 
 METHODS = ("max", "percentile")
 PERCENTILE = 99.99  # of the magnitudes within one sample

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from clnn.errors import PlanError
-from clnn.ops.spec import Array, OpSpec
-from clnn.types import DType, TensorType
+from clnn.ops.spec import OpSpec
+from clnn.types import Array, DType, TensorType
 
 
 @dataclass(frozen=True)

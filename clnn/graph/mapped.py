@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from clnn.errors import ModelError
-from clnn.ops.spec import Array
+from clnn.types import Array
 
 
 class MappedFile(mmap.mmap):

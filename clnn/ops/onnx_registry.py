@@ -10,8 +10,8 @@ from functools import cache
 from typing import Any
 
 from clnn.errors import ClnnError
-from clnn.ops.spec import Array, OpSpec
-from clnn.types import TensorType
+from clnn.ops.spec import OpSpec
+from clnn.types import Array, TensorType
 
 
 class Unsupported(ClnnError):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import prod
 
 from clnn.layout import TensorLayout
+from clnn.ops.launch import Launch, Out, grid
 from clnn.ops.shared.element_types import move_type, move_value
-from clnn.ops.spec import Launch, Out, Target, grid
+from clnn.target import Target
 from clnn.types import DType
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from clnn.graph.ir import Graph
 from clnn.layout import TensorLayout, channels_last
-from clnn.ops.spec import Border
+from clnn.ops.problem import Border
 from clnn.plan.alias import Link, children_of, find_links, walk_tree
 from clnn.types import DType, TensorType
 
@@ -146,7 +146,7 @@ def _planes(graph: Graph) -> set[str]:
     """Return the inputs of the network that only nodes use which take planes."""
     found = set(graph.inputs) - set(graph.outputs.values())
     for node in graph.nodes:
-        takes = node.spec.takes_planes(graph.input_types(node))
+        takes = node.spec.accepts_nchw(graph.input_types(node))
         found -= {n for n in (node.inputs[1:] if takes else node.inputs) if n is not None}
     return found
 

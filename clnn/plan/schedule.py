@@ -9,25 +9,16 @@ from typing import Any
 from clnn.errors import PlanError
 from clnn.graph.ir import Graph, Node
 from clnn.layout import TensorLayout
+from clnn.ops.launch import Const, In, Launch, Out, Scratch, Variant
 from clnn.ops.movement.views import Copy
-from clnn.ops.spec import (
-    Array,
-    Const,
-    In,
-    Launch,
-    Operand,
-    Out,
-    Problem,
-    Scratch,
-    Target,
-    Variant,
-    ViewSpec,
-)
+from clnn.ops.problem import Operand, Problem
+from clnn.ops.spec import ViewSpec
+from clnn.plan.batch_split import split_batch
 from clnn.plan.border import fill_launch
-from clnn.plan.images import by_images
 from clnn.plan.layouts import Hints, Placed, place
 from clnn.plan.memory import Block, MemoryPlan, dirty_borders, plan_memory
-from clnn.types import DType, TensorType
+from clnn.target import Target
+from clnn.types import Array, DType, TensorType
 
 MAX_ELEMENTS = 2**31 - 1
 ALIGNED = 16  # elements that kernels may read at once from an address that is a multiple of them
@@ -94,7 +85,7 @@ class PlannedLaunch:
 
 
 @dataclass(frozen=True)
-class Step:
+class ScheduledNode:
     """One node of the schedule: its problem, the chosen variant and its launches."""
 
     node: Node
@@ -124,7 +115,7 @@ class Plan:
 
     graph: Graph
     target: Target
-    steps: tuple[Step, ...]
+    scheduled: tuple[ScheduledNode, ...]
     placed: Mapping[str, Placed]
     storages: Mapping[str, Storage]
     memory: MemoryPlan
@@ -144,7 +135,7 @@ class Plan:
     def launches(self) -> list[PlannedLaunch]:
         """Every launch, in order, border fills included."""
         every = list(self.first_fills)
-        for step in self.steps:
+        for step in self.scheduled:
             every += [*step.fills, *step.launches]
         return every
 
@@ -153,12 +144,12 @@ class Plan:
         """Bytes written by nodes that only rename elements (concat, slice, reshape...)."""
         return sum(
             launch_bytes(step)
-            for step in self.steps
+            for step in self.scheduled
             if isinstance(step.node.spec, ViewSpec) and not step.node.name.startswith("io:")
         )
 
 
-def launch_bytes(step: Step) -> int:
+def launch_bytes(step: ScheduledNode) -> int:
     """Return the bytes that a copying view node writes."""
     if not step.launches:
         return 0
@@ -190,19 +181,19 @@ def make_plan(
     Raises PlanError or ShapeError.
     """
     if not (separate or guard or hints):  # which speak of values as they are
-        graph = by_images(graph, target)
+        graph = split_batch(graph, target)
     cache_way = target.cache_way if target.is_cpu else 0
     placed = place(graph, hints, cache_way, lambda kind: bool(target.tensor_kind(kind)))
     graph, placed, inputs, outputs = _add_ports(graph, placed)
     storages = _storages(graph, placed)
     alike: dict[object, Variant] = {}
-    steps = [_step(node, graph, placed, target, choose, alike) for node in graph.nodes]
-    blocks = _blocks(storages, steps, separate, guard, align)
+    scheduled = [_step(node, graph, placed, target, choose, alike) for node in graph.nodes]
+    blocks = _blocks(storages, scheduled, separate, guard, align)
     memory = plan_memory(blocks, base_align=align, room=ROOM)
     dirty = dirty_borders(blocks, memory)
-    steps, first_fills = _add_fills(steps, storages, placed, dirty, target)
+    scheduled, first_fills = _add_fills(scheduled, storages, placed, dirty, target)
     sizes = {b.key: b.size for b in blocks}
-    return Plan(graph, target, tuple(steps), placed, storages, memory, first_fills, inputs, outputs,
+    return Plan(graph, target, tuple(scheduled), placed, storages, memory, first_fills, inputs, outputs,
                 guard, separate, sizes)  # fmt: skip
 
 
@@ -278,7 +269,7 @@ def _storage(key: str, graph: Graph, placed: Mapping[str, Placed], span: Sequenc
 def _step(
     node: Node, graph: Graph, placed: Mapping[str, Placed], target: Target, choose: Chooser,
     alike: dict[object, Variant],
-) -> Step:  # fmt: skip
+) -> ScheduledNode:  # fmt: skip
     """Return the step of a node; nodes for parts of one layer share a variant and its constants."""
     problem = make_problem(node, graph, placed, target)
     key = _key(node, problem) if node.whole else None
@@ -286,7 +277,7 @@ def _step(
     if key is not None:
         alike[key] = variant
     launches = tuple(_resolve(node, launch, placed) for launch in variant.launches)
-    return Step(node, problem, variant, launches)
+    return ScheduledNode(node, problem, variant, launches)
 
 
 def _key(node: Node, problem: Problem) -> object:
@@ -367,15 +358,19 @@ def _resolve(node: Node, launch: Launch, placed: Mapping[str, Placed]) -> Planne
 
 
 def _blocks(
-    storages: Mapping[str, Storage], steps: Sequence[Step], separate: bool, guard: int, align: int
+    storages: Mapping[str, Storage],
+    scheduled: Sequence[ScheduledNode],
+    separate: bool,
+    guard: int,
+    align: int,
 ) -> list[Block]:
     """Return what needs memory: storages and scratch, with the steps they live."""
-    end = len(steps)
+    end = len(scheduled)
     found: dict[str, Block] = {}
     for s in storages.values():
         first, last = (0, end) if separate else (s.first, s.last)
         found[s.key] = Block(s.key, s.nbytes + 2 * guard, first, last, align, s.geometry)
-    for at, step in enumerate(steps):
+    for at, step in enumerate(scheduled):
         first, last = (0, end) if separate else (at, at)
         for launch in step.variant.launches:
             for arg in launch.args:
@@ -386,12 +381,12 @@ def _blocks(
 
 
 def _add_fills(
-    steps: list[Step],
+    scheduled: list[ScheduledNode],
     storages: Mapping[str, Storage],
     placed: Mapping[str, Placed],
     dirty: set[str],
     target: Target,
-) -> tuple[list[Step], tuple[PlannedLaunch, ...]]:
+) -> tuple[list[ScheduledNode], tuple[PlannedLaunch, ...]]:
     """Put border fills before the first step of dirty storages; the others are filled once."""
     once: list[PlannedLaunch] = []
     before: dict[int, list[PlannedLaunch]] = {}
@@ -401,7 +396,7 @@ def _add_fills(
         launch = fill_launch(s.layout, s.dtype, s.fill, target)
         planned = PlannedLaunch(launch, (TensorArg(s.key, 0),))
         (before.setdefault(s.first, []) if s.key in dirty else once).append(planned)
-    filled = [replace(step, fills=tuple(before.get(at, ()))) for at, step in enumerate(steps)]
+    filled = [replace(step, fills=tuple(before.get(at, ()))) for at, step in enumerate(scheduled)]
     return filled, tuple(once)
 
 
@@ -422,5 +417,5 @@ def describe(plan: Plan) -> list[dict[str, Any]]:
             "launches": len(s.launches),
             "output": shown(s.problem.outputs[0]),
         }
-        for s in plan.steps
+        for s in plan.scheduled
     ]

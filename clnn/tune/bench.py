@@ -25,8 +25,10 @@ from clnn.cache.store import Store
 from clnn.codegen.render import render
 from clnn.errors import TemplateError
 from clnn.layout import TensorLayout
+from clnn.ops.launch import Const, In, Out, Scratch, Variant
+from clnn.ops.problem import Operand, Problem
 from clnn.ops.shared.epilogue import heavy
-from clnn.ops.spec import Array, Const, In, Operand, OpSpec, Out, Problem, Scratch, Variant
+from clnn.ops.spec import OpSpec
 from clnn.runtime.build.program import key_of, options_of
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.drivers.loader import child_environment
@@ -35,7 +37,7 @@ from clnn.runtime.run.constants import view_of
 from clnn.runtime.run.state import POISON
 from clnn.runtime.run.trial_child import GUARD, values
 from clnn.settings import setting
-from clnn.types import narrow, widen
+from clnn.types import Array, narrow, widen
 
 # Of an element stored in 16 bits, relative to it; a bias may be rounded to that besides.
 ROUNDING = {"f16": 2.0**-11, "bf16": 2.0**-8}
@@ -238,7 +240,7 @@ class Bench:
             return want
         kept = widen(narrow(want, operand.memory), operand.memory)
         sums = getattr(self._spec, "arith", FLOAT)
-        if sums is FLOAT or heavy(getattr(self._spec, "steps", ())):
+        if sums is FLOAT or heavy(getattr(self._spec, "post_ops", ())):
             largest = max(float(np.abs(kept).max(initial=0.0)), operand.memory.scale)
             self._rounding = ONE_STEP * operand.memory.scale / largest
         return kept

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from clnn.graph.ir import Node
-from clnn.ops.spec import OpSpec, Problem, Variant
+from clnn.ops.launch import Variant
+from clnn.ops.problem import Problem
+from clnn.ops.spec import OpSpec
 from clnn.plan.schedule import Chooser, first_variant
 from clnn.runtime.device.device import DeviceInfo
 from clnn.tune.bench import Bench, measurable

@@ -11,7 +11,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from clnn.ops.spec import Variant
+from clnn.ops.launch import Variant
 from clnn.tune.bench import Measurer, Trial
 
 GAIN = 1.02  # by which another variant must beat the ranked one

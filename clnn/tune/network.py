@@ -116,7 +116,7 @@ def _rounds(most: int) -> Iterator[int]:
 
 def _by_key(session: Session, profile: Profile) -> dict[str, float]:
     """Return the seconds of a profile by problem key."""
-    keys = {s.node.layer: signature(s.node.spec, s.problem).key for s in session.plan.steps}
+    keys = {s.node.layer: signature(s.node.spec, s.problem).key for s in session.plan.scheduled}
     total: dict[str, float] = {}
     for row in profile.rows():
         key = keys.get(row.node, row.node)

@@ -9,7 +9,9 @@ from typing import Any
 
 from clnn.cache.keys import fields_key
 from clnn.codegen.render import template_hash
-from clnn.ops.spec import Operand, OpSpec, Problem, Variant
+from clnn.ops.launch import Variant
+from clnn.ops.problem import Operand, Problem
+from clnn.ops.spec import OpSpec
 from clnn.types import DType
 
 SCHEMA = 1

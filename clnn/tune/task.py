@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from clnn.ops.spec import Variant
-from clnn.plan.schedule import Plan, Step
+from clnn.ops.launch import Variant
+from clnn.plan.schedule import Plan, ScheduledNode
 from clnn.tune.bench import Trial, measurable
 from clnn.tune.contest import Outcome
 from clnn.tune.report import Layer
@@ -18,7 +18,7 @@ class Task:
     """One problem: where it occurs and what is known of it."""
 
     sig: Signature
-    step: Step
+    step: ScheduledNode
     nodes: list[str]
     seconds: float = 0.0
     share: float = 0.0
@@ -37,7 +37,7 @@ class Task:
 def tasks_of(plan: Plan) -> list[Task]:
     """Return the problems of a plan that have several candidates, each once."""
     found: dict[str, Task] = {}
-    for step in plan.steps:
+    for step in plan.scheduled:
         if not step.launches or not measurable(step.problem):
             continue
         sig = signature(step.node.spec, step.problem)

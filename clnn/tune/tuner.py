@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from clnn.errors import SettingError
 from clnn.graph.ir import Graph
+from clnn.ops.launch import Variant
 from clnn.ops.shared.tensor_core_tiles import RATES
-from clnn.ops.spec import Variant
 from clnn.options import Options
 from clnn.plan.schedule import make_plan
 from clnn.runtime.device.device import DeviceInfo

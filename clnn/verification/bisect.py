@@ -13,8 +13,8 @@ from typing import Any
 from clnn.api import compile_model
 from clnn.graph.ir import Graph, Node
 from clnn.graph.passes.dead import remove_dead
-from clnn.ops.spec import Array
 from clnn.options import Options
+from clnn.types import Array
 from clnn.verification.compare import Difference, difference
 from clnn.verification.reference import reference_values
 from clnn.verification.report import Bisection
@@ -81,7 +81,7 @@ class _Search:
         self.compiled += 1
         with compile_model(graph, self.device, options, None, self.calibration) as session:
             got = session(feeds)
-            self.variants |= {step.node.layer: step.variant.name for step in session.plan.steps}
+            self.variants |= {step.node.layer: step.variant.name for step in session.plan.scheduled}
         found = [difference(n, got[n], self.right[n], self.tolerance) for n in graph.outputs]
         kept = found if every else [d for d in found if not d.passed]
         return max(kept, key=lambda d: d.relative, default=None)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clnn.ops.spec import Array
+from clnn.types import Array
 
 ULP_FLOOR = 1e-3  # smaller elements, relative to the largest, do not count in ulp
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from clnn.graph.ir import Graph
-from clnn.ops.spec import Array
+from clnn.types import Array
 
 
 class Input(Protocol):

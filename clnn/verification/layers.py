@@ -10,8 +10,8 @@ from typing import Any
 from clnn.api import compile_model, load_graph
 from clnn.graph.ir import Graph
 from clnn.importers.onnx.outputs import with_all_outputs
-from clnn.ops.spec import Array
 from clnn.options import Options
+from clnn.types import Array
 from clnn.verification.compare import Difference, difference
 from clnn.verification.onnxruntime import OnnxRuntime
 from clnn.verification.reference import reference_node, reference_values, widen
@@ -40,7 +40,7 @@ def reference_layers(
     names = [name for node in graph.nodes for name in node.outputs]
     with compile_model(with_values(graph, names), device, options, None, calibration) as session:
         got = session(feeds)
-        variants = {step.node.layer: step.variant for step in session.plan.steps}
+        variants = {step.node.layer: step.variant for step in session.plan.scheduled}
     right = reference_values(graph, feeds)
     device_values = {name: widen(array) for name, array in {**graph.consts, **feeds, **got}.items()}
     layers = []
@@ -72,7 +72,7 @@ def onnxruntime_layers(
     graph = replace(graph, outputs=outputs)
     with compile_model(graph, device, options, None, calibration) as session:
         got = session(feeds)
-        variants = {step.node.layer: step.variant.name for step in session.plan.steps}
+        variants = {step.node.layer: step.variant.name for step in session.plan.scheduled}
     wanted = [name for name in opened.makers if name in outputs]
     right = OnnxRuntime(opened.data, optimise=False)(feeds, wanted)
     producers = graph.producers()

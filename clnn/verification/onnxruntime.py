@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from clnn.errors import MissingPackageError, ModelError
-from clnn.ops.spec import Array
+from clnn.types import Array
 
 
 class OnnxRuntime:

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from clnn.graph.ir import Graph, Node
-from clnn.ops.spec import Array
-from clnn.types import TensorType
+from clnn.types import Array, TensorType
 
 
 def reference_values(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:

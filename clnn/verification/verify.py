@@ -14,8 +14,8 @@ from clnn.api import calibrate, compile_model, load_graph
 from clnn.errors import SettingError
 from clnn.graph.ir import Graph
 from clnn.graph.passes import optimise
-from clnn.ops.spec import Array
 from clnn.options import Options
+from clnn.types import Array
 from clnn.verification.bisect import bisect_graph
 from clnn.verification.compare import Difference, difference
 from clnn.verification.feeds import inputs_of, random_feeds

@@ -3,7 +3,7 @@ mli: embARC MLI 2.0, sums of products in fx16, fx16_fx8_fx8 and sa8_sa8_sa32 (cl
 
 functions     round_shift_T(x, n): x / 2**n to nearest, n > 0 at most the bits of T less one; ties go
               up (the addition of a half saturates) or to even. Shifts are vectors like x.
-              Sums in 64 bits stay below 2**63, so that they need no saturation: the index of a
+              GemmShape in 64 bits stay below 2**63, so that they need no saturation: the index of a
               tensor has 31 bits, a product 30.
 Table rows    fixed: start, bias | affine: start, bias, multiplier, shift, first shift
 </%doc>

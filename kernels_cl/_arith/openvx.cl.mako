@@ -72,10 +72,10 @@ ${acc} += ${term};\
 </%def>
 <%def name="channel(arith, width, acc)">\
 % if arith.channelwise:
-${narrowed(arith, width, acc)}
+${uses_narrow_storage(arith, width, acc)}
 % endif
 </%def>
-<%def name="narrowed(arith, width, acc)">\
+<%def name="uses_narrow_storage(arith, width, acc)">\
 <%
     T = vec_type(arith.acc, width)
     low, high = arith.limits
@@ -94,11 +94,11 @@ ${narrowed(arith, width, acc)}
     const ${R} ${result} = convert_${R}(${acc});
 % elif arith.starts or not arith.biased:
 %  if not arith.channelwise:
-    ${narrowed(arith, width, acc)}
+    ${uses_narrow_storage(arith, width, acc)}
 %  endif
     const ${R} ${result} = convert_${R}_sat(${acc});
 % else:
-    ${narrowed(arith, width, acc)}
+    ${uses_narrow_storage(arith, width, acc)}
     const ${R} ${result} = convert_${R}_sat(${acc} + convert_${T}(${row(0)}));
 % endif
 </%def>

@@ -1,8 +1,8 @@
 <%doc>
-Results of conv2d_direct's tiles: arithmetic, fused steps and stores. Reads the parameters of that template.
+Results of conv2d_direct's tiles: arithmetic, fused post_ops and stores. Reads the parameters of that template.
 
 table_row(k, v)         vector v of row k of the arithmetic's constants
-expect_operands(t)      reads ahead what steps will read, for tiles at fixed addresses
+expect_operands(t)      reads ahead what post_ops will read, for tiles at fixed addresses
 finish_all(t, halves)   statements that finish and store the tile's results, in sums a{pixel}_{vector},
                         or in t[] where they are in halves
 t: Tiles of the image (_common/pixels.cl.mako)
@@ -10,7 +10,7 @@ t: Tiles of the image (_common/pixels.cl.mako)
 <%namespace name="ar" file="/${context['arith'].library}"/>
 <%namespace name="pf" file="prefetch.cl.mako"/>
 <%namespace name="px" file="pixels.cl.mako"/>
-<%namespace name="st" file="steps.cl.mako"/>
+<%namespace name="st" file="epilogue.cl.mako"/>
 <%namespace name="tl" file="tile.cl.mako"/>
 <%!
 def blocks_of(oc, ocb):
@@ -30,7 +30,7 @@ ${load(types[2], vw, "table", where)}\
 <%
     yt = types[3]
     lane = f"+ {v * vw}" if v else ""
-    row = (lambda k: f"r{k}_{v}") if staged else (lambda k: capture(table_row, k, v).strip())
+    row = (lambda k: f"r{k}_{v}") if loop_epilogue else (lambda k: capture(table_row, k, v).strip())
     def operand(which):
         k, layout = operands[which]
         where = index(layout, "n", f"oc {lane}", f"y{m}", f"x{m}")
@@ -38,7 +38,7 @@ ${load(types[2], vw, "table", where)}\
         return capture(tl.load_lanes, vw, f"extra{k}", where, pitch, count, extra_types[k]).strip()
 %>\
     ${ar.finish(arith, vw, value, "result", row)}
-    ${st.apply(steps, arith.result(value, "result"), yt, vw, operand)}
+    ${st.apply(post_ops, arith.result(value, "result"), yt, vw, operand)}
     ${tl.store_lanes(vw, arith.result(value, "result"), "dst", index(dst, "n", f"oc {lane}", f"y{m}", f"x{m}"), dst.pitches[1] if oc * groups > 1 else 1, 0, count, yt)}
 </%def>
 <%def name="finish_tile(t, channels)">\
@@ -96,7 +96,7 @@ ${load(types[2], vw, "table", where)}\
 <%
     ocb = nv * vw
     blocks, tail = blocks_of(oc, ocb)
-    do_finish = (lambda n: finish_staged(t, halves, n)) if staged else (lambda n: finish_tile(t, n))
+    do_finish = (lambda n: finish_staged(t, halves, n)) if loop_epilogue else (lambda n: finish_tile(t, n))
 %>\
 % if tail == ocb:
     ${do_finish(ocb)}

@@ -1,17 +1,17 @@
 <%doc>
-What becomes of the results of _common/mma_tile.cl.mako: steps, rounding, and stores within the edges.
+What becomes of the results of _common/mma_tile.cl.mako: post_ops, rounding, and stores within the edges.
 
-results(t, body, m, n, dst_type, steps, operand, where, before, pairs, scaled)
+results(t, body, m, n, dst_type, post_ops, operand, where, before, pairs, scaled)
     Results of the tile at row m0 and column n0 of m x n. dst_type: "float", "half" or "bf16" as bits
-    in ushort, a type that is stored in bytes, or "int" (kind "s8" alone, without steps). steps: on the
-    float value, see steps.cl.mako. scaled(sum, column): statement that declares the float `value` of a
+    in ushort, a type that is stored in bytes, or "int" (kind "s8" alone, without post_ops). post_ops: on the
+    float value, see epilogue.cl.mako. scaled(sum, column): statement that declares the float `value` of a
     sum of kind "s8", as vector where `pairs`; None where that is the sum itself.
-    operand(which, column): expression of an operand of the steps at the row at hand, as vector where
+    operand(which, column): expression of an operand of the post_ops at the row at hand, as vector where
     `pairs`. where(column): expression of the element of dst. before(row): statements for each row.
     pairs: n is even, and columns lie one behind the other in dst and in operands: two go together.
 </%doc>
 <%namespace name="pt" file="ptx.cl.mako"/>
-<%namespace name="st" file="steps.cl.mako"/>
+<%namespace name="st" file="epilogue.cl.mako"/>
 <%!
 SHORT = ("half", "bf16")
 %>
@@ -28,9 +28,9 @@ SHORT = ("half", "bf16")
                     ${store(width, "value", "dst", where, dst_type)}
 % endif
 </%def>
-<%def name="results(t, body, m, n, dst_type, steps, operand, where, before, pairs, scaled=None)">\
+<%def name="results(t, body, m, n, dst_type, post_ops, operand, where, before, pairs, scaled=None)">\
 <%
-    assert dst_type != "int" or (t.kind == "s8" and not steps), (t.kind, dst_type, steps)
+    assert dst_type != "int" or (t.kind == "s8" and not post_ops), (t.kind, dst_type, post_ops)
     assert not pairs or n % 2 == 0, n
     ctype = "int" if dst_type == "int" else "float"
     width = 2 if pairs else 1
@@ -57,7 +57,7 @@ SHORT = ("half", "bf16")
 %     else:
                     ${V} value = ${convert}(${total});
 %     endif
-                    ${st.apply(steps, "value", ctype, width, lambda which: operand(which, "column"))}
+                    ${st.apply(post_ops, "value", ctype, width, lambda which: operand(which, "column"))}
                     ${put(body, dst_type, width, where("column"))}
                     }
                 }

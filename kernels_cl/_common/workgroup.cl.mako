@@ -17,14 +17,14 @@ fetch(name, f, at, there)
 sum_slices(t, fetches, slice)
                         adds the slices from..to - 1; slice(s): statements that fetch slice number s.
                         With two stages a slice is kept while the sums of the one before are added
-finish(t, ends, extents, operands, steps, scales, staged)
-                        steps and stores of the sums. operands: (pointer, pitches on `extents`, pitch
+finish(t, ends, extents, operands, post_ops, scales, loop_epilogue)
+                        post_ops and stores of the sums. operands: (pointer, pitches on `extents`, pitch
                         of columns, whether vectors are aligned, input), dst first; rows count
                         through `extents`. ends: conditions of rows and columns, see Ends
 aligned(width, pointer) expression of a vector at an aligned pointer
 </%doc>
 <%namespace name="lp" file="loops.cl.mako"/>
-<%namespace name="st" file="steps.cl.mako"/>
+<%namespace name="st" file="epilogue.cl.mako"/>
 <%!
 from clnn.codegen.filters import load, scalar, store, vec_type
 
@@ -186,7 +186,7 @@ ${aligned(width, pointer) if safe else load("float", width, pointer, "0")}\
 (${V})(${", ".join(f"{pointer}[{k * pitch}]" for k in range(width))})\
 % endif
 </%def>
-<%def name="finish_vector(t, v, value, columns, operands, steps, scales)">\
+<%def name="finish_vector(t, v, value, columns, operands, post_ops, scales)">\
 <%
     vc, by_input = t.vc, {which: (name, pitch, safe) for name, _, pitch, safe, which in operands}
     _, _, step, safe, _ = operands[0]
@@ -208,7 +208,7 @@ ${aligned(width, pointer) if safe else load("float", width, pointer, "0")}\
             if (${columns.any("column", "first_n")})
 % endif
             {
-            ${st.apply(steps, value, "float", vc, operand)}
+            ${st.apply(post_ops, value, "float", vc, operand)}
             __global float *to = dst + dst_row + column * ${step};
 % if columns.split:
             if (!whole) {
@@ -231,7 +231,7 @@ ${aligned(width, pointer) if safe else load("float", width, pointer, "0")}\
             }
         }
 </%def>
-<%def name="finish_row(t, r, value, ends, extents, operands, steps, scales)">\
+<%def name="finish_row(t, r, value, ends, extents, operands, post_ops, scales)">\
 <% rows, columns = ends %>\
         const int row = m0 + ${place(r, t.down, t.vr, "down")};
 % if not rows.even:
@@ -240,12 +240,12 @@ ${aligned(width, pointer) if safe else load("float", width, pointer, "0")}\
         {
         ${lp.offsets("row", extents, [p for _, p, *_ in operands], [f"{name}_row" for name, *_ in operands])}
 % for v in range(t.nv):
-        ${finish_vector(t, v, value(v), columns, operands, steps, scales)}
+        ${finish_vector(t, v, value(v), columns, operands, post_ops, scales)}
 % endfor
         }
 </%def>
-<%def name="finish(t, ends, extents, operands, steps, scales, staged)">\
-% if staged:
+<%def name="finish(t, ends, extents, operands, post_ops, scales, loop_epilogue)">\
+% if loop_epilogue:
     ${vec_type("float", t.vc)} sums[${t.tm * t.nv}];
 %  for r in range(t.tm):
 %   for v in range(t.nv):
@@ -256,12 +256,12 @@ ${aligned(width, pointer) if safe else load("float", width, pointer, "0")}\
 %  for v in range(t.nv):
         ${vec_type("float", t.vc)} sum${v} = sums[r * ${t.nv} + ${v}];
 %  endfor
-        ${finish_row(t, "r", lambda v: f"sum{v}", ends, extents, operands, steps, scales)}
+        ${finish_row(t, "r", lambda v: f"sum{v}", ends, extents, operands, post_ops, scales)}
     }
 % else:
 %  for r in range(t.tm):
     {
-        ${finish_row(t, r, lambda v: f"c{r}_{v}", ends, extents, operands, steps, scales)}
+        ${finish_row(t, r, lambda v: f"c{r}_{v}", ends, extents, operands, post_ops, scales)}
     }
 %  endfor
 % endif

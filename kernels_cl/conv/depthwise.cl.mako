@@ -9,13 +9,13 @@ Launch   global (channel vectors, row bands, batch); one work-item walks `band` 
          neighbouring vectors of a pixel, and groups are full however few channels there are. What
          taps share is left to the cache: it is read a few times, and a barrier would cost more
 Params   name | arith: Arithmetic | types: of src, weights, table and dst | rows: of the table |
-         src, dst: TensorLayout | aligned: vectors of src and weights are | kernel, strides, dilations, pads: (y, x) | steps, operands, extra_types, scales: as in conv2d_direct | wg
+         src, dst: TensorLayout | aligned: vectors of src and weights are | kernel, strides, dilations, pads: (y, x) | post_ops, operands, extra_types, scales: as in conv2d_direct | wg
 Tunables vw {1,2,4,8,16}, at most c | tx: columns per step | band: rows per work-item
 </%doc>
 <%namespace name="ar" file="/${context['arith'].library}"/>
 <%namespace name="dt" file="/_common/dot.cl.mako"/>
 <%namespace name="sc" file="/_common/scales.cl.mako"/>
-<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="tl" file="/_common/tile.cl.mako"/>
 <%
     kh, kw = kernel
@@ -73,7 +73,7 @@ Tunables vw {1,2,4,8,16}, at most c | tx: columns per step | band: rows per work
             const int xo = x + ${t};
             ${ar.finish(arith, vw, f"a{t}", "result", row)}
 <% value = arith.result(f"a{t}", "result") %>\
-            ${st.apply(steps, value, yt, vw, operand)}
+            ${st.apply(post_ops, value, yt, vw, operand)}
 % if shared:
             if (xo >= first_x)
 % endif

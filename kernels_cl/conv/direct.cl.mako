@@ -11,7 +11,7 @@ Index    row:     a tile is `th` rows of `tw` neighbours, one address for all; t
          flat:    as row, the whole image being one row
          pointer: pixels are counted through rows, one address per pixel
          checked: as pointer, and taps outside of src read from a row of padding instead
-Launch   global (pixel tiles, channel blocks, batch), or channel blocks first where `blocks_first`;
+Launch   global (pixel tiles, channel blocks, batch), or channel blocks first where `channels_fastest`;
          streamed (chunk > 0): (channel blocks, bands of tiles, batch); a work-item takes `chunk`
          input channels of a tap of its weights through all tiles of its band, which keeps them in
          the nearest cache, before it takes the next, which is read ahead meanwhile; sums wait in
@@ -19,10 +19,10 @@ Launch   global (pixel tiles, channel blocks, batch), or channel blocks first wh
 Params   name | arith: Arithmetic | types: of src, weights, table and dst | rows: of the table | dot:
          how `lot` products of bytes are added at once, "" for one product at a time (see
          _common/dot.cl.mako) | src, dst: TensorLayout | ic, oc: channels per group | groups |
-         kernel, strides, dilations, pads: (y, x) | mode | steps, operands: fused elementwise steps;
-         operand layouts are broadcast to dst | extra_types, scales: see _common/scales | blocks_first | ahead: what comes next is read ahead
+         kernel, strides, dilations, pads: (y, x) | mode | post_ops, operands: fused post-ops;
+         operand layouts are broadcast to dst | extra_types, scales: see _common/scales | channels_fastest | ahead: what comes next is read ahead
          into the cache | wg
-Tunables mr {1..30} | th: rows of a tile, divides mr | nv {1,2,3,4} | vw {1,4,8,16} | staged: results are finished in a loop
+Tunables mr {1..30} | th: rows of a tile, divides mr | nv {1,2,3,4} | vw {1,4,8,16} | loop_epilogue: results are finished in a loop
          chunk: 0, or a divisor of ic | bands: of tiles, 1 where chunk is 0
 </%doc>
 <%namespace name="ar" file="/${context['arith'].library}"/>
@@ -57,7 +57,7 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
     line = 64 // size_of(wt)
     pace = max(1, -(-nv * vw // line // share))
     stride = next(u for u in (8, 4, 2, 1) if chunk % u == 0 and (u == 1 or u * nv * vw <= line * share))
-    ids = ("get_global_id(1)", "get_global_id(0)") if blocks_first else ("get_global_id(0)", "get_global_id(1)")
+    ids = ("get_global_id(1)", "get_global_id(0)") if channels_fastest else ("get_global_id(0)", "get_global_id(1)")
     spans = {"all": kh * kw * ic, "row": kw * ic, "tap": ic, "chunk": dt.module.SPAN}
     flush_after = next(k for k, n in spans.items() if n <= dt.module.SPAN) if halves > 1 else ""
     tap = (dy * src.pitches[2], dx * src.pitches[3])

@@ -11,10 +11,10 @@ Index    row p of the product is output pixel p in (n, y, x); place k of it is t
 Launch   global (row tiles * column tiles * 32 * warps, 1), local (32 * warps, 1)
 Params   name | kind {"f16","bf16","tf32","s8"} | dst_type {"float","half","bf16","int", a type that is stored
          in bytes} | src, dst |
-         ic, oc | b: pitch of rows | b_rows | kernel, strides, dilations, pads: (y, x) | steps, operands:
+         ic, oc | b: pitch of rows | b_rows | kernel, strides, dilations, pads: (y, x) | post_ops, operands:
          node input -> (number, layout broadcast to dst) | extra_types: what they lie in memory as |
          scales: of types of bytes (_common/scales.cl.mako) | arith: Int8, kind "s8" with a table of what
-         sums begin with and are worth, or None | bias: the input of the steps that is one float per
+         sums begin with and are worth, or None | bias: the input of the post_ops that is one float per
          channel, without an offset, or -1 |
          b_moves: whether weights have an offset | rounded {0,1}: tf32 operands are rounded here | wg | body {"ptx","emulated"}
 Tunables as of gemm_mma: bm, bn, bk, wm, wn, stages, raster
@@ -90,7 +90,7 @@ __kernel void ${name}(
 % endfor
     ${mt.prepare(t, body)}
     ${mt.main_loop(t, body, m, n, k, row_at, k_at, b, rounded, None if ic == icp else k_left)}
-    ${ms.results(t, body, m, n, dst_type, steps, operand,
+    ${ms.results(t, body, m, n, dst_type, post_ops, operand,
         lambda column: index(dst, "image", column, "y", "x"),
         lambda row: f"const int x = {row} % {ow}, y = {row} / {ow} % {oh}, image = {row} / {oh * ow};", flat,
         scaled if arith else None)}

@@ -6,14 +6,14 @@ Tensors  src, dst: images in any layout, seen as (n, c, h, w) | weights: (oc, ic
 Launch   global (output elements)
 Params   name | arith: Arithmetic | types: of src, weights, table or bias, and dst | src, weights,
          dst: TensorLayout | bias: TensorLayout or None | rows: of the table, or 1 for a bias |
-         kernel, strides, dilations, pads: (y, x) | groups | steps, operands, extra_types, scales: as in
+         kernel, strides, dilations, pads: (y, x) | groups | post_ops, operands, extra_types, scales: as in
          conv2d_direct | wg
 Order    channels outermost, then taps
 </%doc>
 <%namespace name="ar" file="/${context['arith'].library}"/>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%namespace name="sc" file="/_common/scales.cl.mako"/>
-<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%
     kh, kw = kernel
     n_, oc_, oh, ow = dst.shape
@@ -76,6 +76,6 @@ ${sc.declare(scales, arith.strict)}\
     }
     ${ar.finish(arith, 1, "v", "result", row)}
 <% value = arith.result("v", "result") %>\
-    ${st.apply(steps, value, yt, 1, operand)}
+    ${st.apply(post_ops, value, yt, 1, operand)}
     ${store(1, value, "dst_base", f"dst_offset + {index(dst, 'n', 'oc', 'y', 'x')}", yt)}
 }

@@ -15,11 +15,11 @@ Index    where vw does not divide c, the last vector of channels begins earlier;
 Launch   global (bands, 1, batch)
 Params   name | arith: float's | types: of src, both weights, both biases and dst | src, dst:
          TensorLayout | ic, oc | kernel, strides, dilations, pads: (y, x), of the filters |
-         first_rows: 1 with a shift, 0 without | rows: the same of table | first_steps: after the
+         first_rows: 1 with a shift, 0 without | rows: the same of table | first_post_ops: after the
          filters | gates: their operands, input -> (type, pitch of images, pitch of channels) |
-         steps, operands: after the products, operands broadcast to dst | extra_types,
+         post_ops, operands: after the products, operands broadcast to dst | extra_types,
          scales: see _common/scales | groups: 1 |
-         mode: flat | staged: results are finished in a loop | ahead: what comes next is read ahead
+         mode: flat | loop_epilogue: results are finished in a loop | ahead: what comes next is read ahead
          into the cache | wg
 Tunables band: rows of a work-item | tx: columns that are filtered at a time | mr {1..30} | nv {1,2,3,4}
          vw {1,2,4,8,16}, at most c | pitch: of a pixel in local memory, at least c
@@ -29,7 +29,7 @@ Tunables band: rows of a work-item | tx: columns that are filtered at a time | m
 <%namespace name="pf" file="/_common/prefetch.cl.mako"/>
 <%namespace name="px" file="/_common/pixels.cl.mako"/>
 <%namespace name="sc" file="/_common/scales.cl.mako"/>
-<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%!
 READ_AHEAD = 16  # steps of the inner loop by which weights are read ahead
 NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
@@ -80,7 +80,7 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
 % endfor
 % for t in range(tx):
                 {
-                    ${st.apply(first_steps, f"a{t}", "float", vw, gate)}
+                    ${st.apply(first_post_ops, f"a{t}", "float", vw, gate)}
                     ${store(vw, f"a{t}", "to_row", str(t * pitch), "float", "__local")}
                 }
 % endfor

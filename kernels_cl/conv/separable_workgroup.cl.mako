@@ -12,17 +12,17 @@ Tensors  src: image seen as (n, c, h, w), channels innermost, with the border th
          beyond | bias: [blocks][bn] | dst and operands: images at any pitches
 Index    src[pixel + ky * down + kx * right + c]; channels behind the last count as zero
 Launch   one group per tile: local (threads), groups (pixel tiles, blocks), or blocks of channels first
-         where `blocks_first`
+         where `channels_fastest`
 Params   name | pixels: extents of the loops over pixels | places: pitches of src on them | base: of
          the first pixel's first tap | ic, oc | taps: of a filter along (y, x) and their pitches |
-         has_shift: of the filters | first_steps: after them | has_bias | outs: pitches of dst and
+         has_shift: of the filters | first_post_ops: after them | has_bias | outs: pitches of dst and
          operands on the pixels, and of their channels | extras: input -> number | aligned: operands by
-         number, and -1 for dst, whose vectors are aligned | steps | staged: sums are finished in a
-         loop | fetches: {"a", "b"}: Fetch, "a" along terms | blocks_first | wg
+         number, and -1 for dst, whose vectors are aligned | post_ops | loop_epilogue: sums are finished in a
+         loop | fetches: {"a", "b"}: Fetch, "a" along terms | channels_fastest | wg
 Tunables tile: GroupTile
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
-<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="wk" file="/_common/workgroup.cl.mako"/>
 <%
     t, fa, aligned_at = tile, fetches["a"], wk.module.aligned
@@ -36,7 +36,7 @@ Tunables tile: GroupTile
     columns = wk.module.Ends(oc, t.bn, False, t.vc)
     assert fa.along == "terms" and ic % fa.vw == 0 and t.threads % fa.slots == 0, (fa, ic)
     assert wg[0] == t.threads, (wg, t)
-    ids = ("get_group_id(1)", "get_group_id(0)") if blocks_first else ("get_group_id(0)", "get_group_id(1)")
+    ids = ("get_group_id(1)", "get_group_id(0)") if channels_fastest else ("get_group_id(0)", "get_group_id(1)")
     numbers = [-1, *extras.values()]
     names = ["dst"] + [f"extra{k}" for k in extras.values()]
     operands = [
@@ -68,7 +68,7 @@ Tunables tile: GroupTile
 % endfor
         }
 % for i in range(fa.loads):
-        ${st.apply(first_steps, f"a_v{i}", "float", fa.vw, None)}
+        ${st.apply(first_post_ops, f"a_v{i}", "float", fa.vw, None)}
 % endfor
 </%def>
 <%def name="one_slice(s)">\
@@ -121,5 +121,5 @@ __kernel void ${name}(
     const int b_at${i} = b_k${i} * ${t.bn} + b_o${i};
 % endfor
     ${wk.sum_slices(t, fetches, slice)}
-    ${wk.finish(t, (rows, columns), pixels, operands, steps, {}, staged)}
+    ${wk.finish(t, (rows, columns), pixels, operands, post_ops, {}, loop_epilogue)}
 }

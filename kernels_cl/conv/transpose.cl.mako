@@ -14,15 +14,15 @@ Tensors  src, dst: images in any layout, seen as (n, c, h, w); src has channels 
 Index    src[n, group * ic + c, qy + ey, qx + ex]; with `checked`, zeros where that is outside of src,
          else src has the border. The last tile of an axis (of channels, if depthwise) starts early
          enough to be whole and stores only what no other tile stores.
-Launch   global (tiles, phases * blocks, batch), or phases first where `blocks_first`
+Launch   global (tiles, phases * blocks, batch), or phases first where `channels_fastest`
 Params   name | arith: Arithmetic, spread unless float | types: of src, weights, table and dst |
          rows: of the table | mode | src, dst: TensorLayout | ic, oc: channels per group (all if depthwise) |
          groups | kernel, strides, dilations, pads: (y, x) | firsts: (y, x) first tap of each phase |
-         checked | steps, operands: operand layouts are broadcast to dst | has_bias | wg | blocks_first
-Tunables ty, tx | nv {1,2,3,4} | vw {1,4,8,16} | staged: steps run in a loop over the tile
+         checked | post_ops, operands: operand layouts are broadcast to dst | has_bias | wg | channels_fastest
+Tunables ty, tx | nv {1,2,3,4} | vw {1,4,8,16} | loop_epilogue: post_ops run in a loop over the tile
 </%doc>
 <%namespace name="ar" file="/${context['arith'].library}"/>
-<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="tl" file="/_common/tile.cl.mako"/>
 <%
     from math import gcd
@@ -42,7 +42,7 @@ Tunables ty, tx | nv {1,2,3,4} | vw {1,4,8,16} | staged: steps run in a loop ove
     V, P = vec_type(arith.acc, vw), vec_type(arith.product, vw)
     less = f" - ({arith.padding})" if arith.padding else ""
     floats = arith.acc == "float"
-    ids = ("get_global_id(1)", "get_global_id(0)") if blocks_first else ("get_global_id(0)", "get_global_id(1)")
+    ids = ("get_global_id(1)", "get_global_id(0)") if channels_fastest else ("get_global_id(0)", "get_global_id(1)")
     pixels = [(r, c) for r in range(ty) for c in range(tx)]
     assert mode in ("spread", "depthwise", "dot") and (floats or mode == "spread"), mode
     assert ty <= qh and tx <= qw and (mode != "depthwise" or (nv == 1 and oc >= vw)), (ty, tx, nv, vw)
@@ -90,7 +90,7 @@ Tunables ty, tx | nv {1,2,3,4} | vw {1,4,8,16} | staged: steps run in a loop ove
 % if not floats:
         ${ar.finish(arith, unit, name_, "result", row_of(v))}
 % endif
-        ${st.apply(steps, held, yt, unit, operand)}
+        ${st.apply(post_ops, held, yt, unit, operand)}
         ${tl.store_lanes(unit, held, "dst", index(dst, "n", lane, "y", "x"), dst.pitches[1], lanes[0], lanes[1])}
 </%def>
 <%def name="finish_pixel(r, c, channels, values)">\
@@ -231,7 +231,7 @@ __kernel void ${name}(
 % endif
         ${{"spread": spread, "depthwise": depthwise, "dot": dot}[mode]()}
     }
-<% do_finish = finish_staged if staged else finish_tile %>\
+<% do_finish = finish_staged if loop_epilogue else finish_tile %>\
 % if tail == ocb:
     ${do_finish(ocb)}
 % elif blocks == 1:

@@ -7,10 +7,10 @@ Tensors  src, dst: images in any layout, seen as (n, c, h, w) | weights: (ic, oc
 Launch   global (output elements)
 Params   name | arith: Arithmetic | types: of src, weights, table or bias, and dst | src, weights,
          dst: TensorLayout | bias: TensorLayout or None | rows: of the table, or 1 for a bias |
-         kernel, strides, dilations, pads: (y, x) | groups | steps, operands | wg
+         kernel, strides, dilations, pads: (y, x) | groups | post_ops, operands | wg
 </%doc>
 <%namespace name="ar" file="/${context['arith'].library}"/>
-<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%
     kh, kw = kernel
     n_, oc_, oh, ow = dst.shape
@@ -64,6 +64,6 @@ __kernel void ${name}(
     }
     ${ar.finish(arith, 1, "v", "result", row)}
 <% value = arith.result("v", "result") %>\
-    ${st.apply(steps, value, yt, 1, operand)}
+    ${st.apply(post_ops, value, yt, 1, operand)}
     dst_base[dst_offset + ${index(dst, "n", "oc", "y", "x")}] = ${value};
 }

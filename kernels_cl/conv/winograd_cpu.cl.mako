@@ -15,13 +15,13 @@ Index    inputs beyond the border, which only outputs beyond dst depend on, read
 Launch   global (groups of tiles, parts of the blocks)
 Params   name | shared | src, dst | ic, oc | strides, pads: (y, x), the strides equal,
          and 1 where shared | reach: last row and column of src, border
-         included, counted from src's first | m | bt, at: matrices of input and output | has_bias | steps,
+         included, counted from src's first | m | bt, at: matrices of input and output | has_bias | post_ops,
          operands: as in conv2d_direct | ahead: what comes next is read ahead into the cache | wg
 Tunables mr {1..28} | nv {1,2,3,4} | vw {4,8,16}, divides ic and oc | parts: shares of the blocks
          stride: of a tile's channels when transformed, at least ic | sets
 </%doc>
 <%namespace name="pf" file="/_common/prefetch.cl.mako"/>
-<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="wg_" file="/_common/winograd.cl.mako"/>
 <%!
 READ_AHEAD = 32  # steps of the inner loop by which weights are read ahead
@@ -183,7 +183,7 @@ __kernel void ${name}(
         pitch = layout.pitches[1] if layout.shape[1] != 1 else 0
         return load("float", vw, f"extra{k}", index(layout, "n", "oc", "y", f"(left + {b})"), pitch)
 %>\
-                    ${st.apply(steps, f"r{b}", "float", vw, operand)}
+                    ${st.apply(post_ops, f"r{b}", "float", vw, operand)}
                     ${store(vw, f"r{b}", "dst", index(dst, "n", "oc", "y", f"(left + {b})"), "float")}
                 }
 % endfor

@@ -9,14 +9,14 @@ Tensors  src: image with a border as wide as the pads | weights: [blocks][slices
          zeros beyond the channels | bias: [blocks][32] | dst, operands: images at any pitches
 Index    as winograd_input and winograd_output
 Launch   one group per tile of tiles: local (256), groups (blocks of channels, tiles), or tiles first
-         where `blocks_first` is false
+         where `channels_fastest` is false
 Params   name | src, dst | high, wide: tiles of an image | pads: (y, x) | reach: last row and column of
          src, border included, counted from src's first | bt, matrix: of input and output |
-         has_bias | steps, operands: as in conv2d_direct | tile: GroupTile of a place | fetches: {"a", "b"}:
-         Fetch of it | blocks_first | wg
+         has_bias | post_ops, operands: as in conv2d_direct | tile: GroupTile of a place | fetches: {"a", "b"}:
+         Fetch of it | channels_fastest | wg
 Tunables tile.bk {4,8}: input channels of a slice
 </%doc>
-<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="tl" file="/_common/tile.cl.mako"/>
 <%namespace name="wg_" file="/_common/winograd.cl.mako"/>
 <%namespace name="wk" file="/_common/workgroup.cl.mako"/>
@@ -32,7 +32,7 @@ Tunables tile.bk {4,8}: input channels of a slice
     pairs, vectors = t.bm * t.bk, places * t.bk * t.bn // 4
     wide_ = t.across * t.vc
     room = max(places * (fa.size + fb.size), places * t.bm * wide_)
-    ids = ("get_group_id(1)", "get_group_id(0)") if blocks_first else ("get_group_id(0)", "get_group_id(1)")
+    ids = ("get_group_id(1)", "get_group_id(0)") if channels_fastest else ("get_group_id(0)", "get_group_id(1)")
     assert wg[0] == threads and pairs <= threads and vectors % threads == 0, (wg, t)
     loads = vectors // threads
     def row_of(axis, name, at):
@@ -94,7 +94,7 @@ Tunables tile.bk {4,8}: input channels of a slice
 % if has_bias:
                 ${value} += bias[channel];
 % endif
-                ${st.apply(steps, value, "float", 1, operand)}
+                ${st.apply(post_ops, value, "float", 1, operand)}
                 dst[${index(dst, "image", "channel", f"(top + {y})", f"(left + {x})")}] = ${value};
             }
 </%def>

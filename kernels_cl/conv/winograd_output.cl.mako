@@ -1,5 +1,5 @@
 <%doc>
-conv/winograd_output: products of Winograd's F(m x m, 3 x 3) transformed to outputs, with bias and steps.
+conv/winograd_output: products of Winograd's F(m x m, 3 x 3) transformed to outputs, with bias and post_ops.
 
 A work-item takes `vw` channels of one tile. Neighbours take neighbouring channels.
 
@@ -9,11 +9,11 @@ Index    tile t of an image holds outputs from row t / wide * m, column t % wide
          the image are not stored
 Launch   global (vectors of channels of all tiles)
 Params   name | dst | batch: images | high, wide: tiles of an image | parts | m | at: matrix of the
-         output | has_bias | steps, operands: as in conv2d_direct | staged: outputs are finished in a
+         output | has_bias | post_ops, operands: as in conv2d_direct | loop_epilogue: outputs are finished in a
          loop | wg
 Tunables vw {1,2,4}, divides the channels
 </%doc>
-<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="tl" file="/_common/tile.cl.mako"/>
 <%namespace name="wg_" file="/_common/winograd.cl.mako"/>
 <%namespace name="wk" file="/_common/workgroup.cl.mako"/>
@@ -42,7 +42,7 @@ Tunables vw {1,2,4}, divides the channels
     if (${inside(y, x)})
 % endif
     {
-        ${st.apply(steps, value, "float", vw, operand)}
+        ${st.apply(post_ops, value, "float", vw, operand)}
         ${tl.store_lanes(vw, value, "dst", index(dst, "image", "oc", f"(top + {y})", f"(left + {x})"), pitch, 0, vw)}
     }
 </%def>
@@ -87,7 +87,7 @@ __kernel void ${name}(
 % if has_bias:
     const V start = ${wk.module.aligned(vw, "bias + oc")};
 % endif
-% if staged:
+% if loop_epilogue:
     V outputs[${m * m}];
 % endif
 % for y in range(m):
@@ -98,7 +98,7 @@ __kernel void ${name}(
 %   if has_bias:
         r${x} += start;
 %   endif
-%   if staged:
+%   if loop_epilogue:
         outputs[${y * m + x}] = r${x};
 %   else:
         ${finish(f"r{x}", str(y), str(x))}
@@ -106,7 +106,7 @@ __kernel void ${name}(
 %  endfor
     }
 % endfor
-% if staged:
+% if loop_epilogue:
     for (int e = 0; e < ${m * m}; ++e) {
         const int y = e / ${m}, x = e % ${m};
         V value = outputs[e];

@@ -14,13 +14,13 @@ Index    src[pixel + ky * down + kx * right + c * pitch]; terms that are neighbo
          runs:  bk divides a run, so all terms of a slice lie at one offset
          terms: each vector of terms finds its tap by division, and the last slice may lack some
 Launch   one group per tile: local (threads), groups (pixel tiles, blocks, parts), or blocks of
-         channels first where `blocks_first`
+         channels first where `channels_fastest`
 Params   name | pixels: extents of the loops over pixels | places: pitches of src on them | base: of
          the first pixel's first tap | ic, oc: channels per group | groups | channel: pitch of src's
          channels | run: terms in a row | taps: runs along (y, x) and their pitches | has_bias |
          outs: pitches of dst and operands on the pixels, and of their channels | extras: input ->
-         number | aligned: operands by number, and -1 for dst, whose vectors are aligned | steps |
-         staged: sums are finished in a loop | fetches: {"a", "b"}: Fetch | blocks_first | wg
+         number | aligned: operands by number, and -1 for dst, whose vectors are aligned | post_ops |
+         loop_epilogue: sums are finished in a loop | fetches: {"a", "b"}: Fetch | channels_fastest | wg
 Tunables tile: GroupTile | parts: equal numbers of slices of the terms
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
@@ -40,7 +40,7 @@ Tunables tile: GroupTile | parts: equal numbers of slices of the terms
     blocks = columns.count
     assert share * (parts - 1) < slices and wg[0] == t.threads, (slices, parts, wg)
     assert channel == 1 or (fetches["a"].along == "rows" and fetches["a"].vw == 1 and not chunks)
-    ids = ("get_group_id(1)", "get_group_id(0)") if blocks_first else ("get_group_id(0)", "get_group_id(1)")
+    ids = ("get_group_id(1)", "get_group_id(0)") if channels_fastest else ("get_group_id(0)", "get_group_id(1)")
     names = ["dst"] + [f"extra{k}" for k in extras.values()]
     inputs = [None, *extras]
     aligned_one = [-1, *extras.values()]
@@ -106,5 +106,5 @@ __kernel void ${name}(
     const int b_at${i} = b_k${i} * ${t.bn} + b_o${i};
 % endfor
     ${wk.sum_slices(t, fetches, slice)}
-    ${wk.finish(t, (rows, columns), pixels, operands, steps, {}, staged)}
+    ${wk.finish(t, (rows, columns), pixels, operands, post_ops, {}, loop_epilogue)}
 }

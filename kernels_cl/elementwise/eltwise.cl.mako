@@ -1,8 +1,8 @@
 <%doc>
-elementwise/eltwise: a chain of elementwise steps, or one elementwise function of an arithmetic; with neither, a
+elementwise/eltwise: a chain of elementwise post_ops, or one elementwise function of an arithmetic; with neither, a
 copy from one layout to another.
 
-Tensors  src 0 is the running value, srcs 1.. are operands of binary steps, dst is the result; all
+Tensors  src 0 is the running value, srcs 1.. are operands of binary post_ops, dst is the result; all
          seen with dst's shape (pitch 0 where an operand is broadcast). A function takes all srcs,
          and its look-up tables table0, table1, ...
 Index    element = OFFSET + sum(loop index * pitch), loops as merged by clnn/ops/_loops.py
@@ -10,14 +10,14 @@ Launch   global (inner / chunk * middle / rows, product of outer extents); one w
          indices of the middle loop and `chunk` of the inner one for each
 Params   name: kernel name | ctypes: type of each src and of dst | outer: extents of the outer loops
          pitches: [operand][outer loop] | middle, rows: extent and share of the loop around the
-         innermost | inner, chunk: of the innermost | middle_pitches, inner_pitches: [operand] | steps | operands: node input index -> src number | function: Elementwise or None | tables:
+         innermost | inner, chunk: of the innermost | middle_pitches, inner_pitches: [operand] | post_ops | operands: node input index -> src number | function: Elementwise or None | tables:
          types of its tables | wg
 Tunables vec {1,2,4,8,16}, divides chunk | chunk, divides inner | rows, divides middle
 </%doc>
 <%namespace name="fx" file="/${context['function'].library if context['function'] else '_arith/float.cl.mako'}"/>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%namespace name="sc" file="/_common/scales.cl.mako"/>
-<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%
     n = len(ctypes) - 1
     assert inner % chunk == 0 and chunk % vec == 0, (inner, chunk, vec)
@@ -66,7 +66,7 @@ ${sc.declare(0, in_bytes)}\
         ${store(vec, "result", "dst", at(n), out_type)}
 % else:
         ${vec_type(ctypes[0], vec)} v = ${load(ctypes[0], vec, "src0", at(0), inner_pitches[0])};
-        ${st.apply(steps, "v", ctypes[0], vec, operand)}
+        ${st.apply(post_ops, "v", ctypes[0], vec, operand)}
         ${store(vec, "v", "dst", at(n), out_type)}
 % endif
     }

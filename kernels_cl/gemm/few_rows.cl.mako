@@ -10,13 +10,13 @@ Launch   global (column tiles, row tiles, batch); with members > 1 (members, col
          batch), local (members, tiles of columns, 1)
 Params   name | m, n, k | a, b, dst: pitches (row, column) | batch: extents and pitches of the outer
          loops, in the order a, b, dst, extras | extras: node input -> (number, pitches) |
-         scales: node input -> factor | steps | wg |
+         scales: node input -> factor | post_ops | wg |
          types: of a, b, and dst and extras
 Tunables mr, nr: rows of a and columns of b of a tile | vw {1,4,8,16}: lanes along k | members
          {1,2,4..16}: work-items of a tile
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
-<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="tl" file="/_common/tile.cl.mako"/>
 <%
     V = vec_type("float", vw)
@@ -41,7 +41,7 @@ for (int k = ${whole}; k < ${k}; ++k) sum = fma(${element(at_, "p", f"k + {r * a
         text = element(yt, f"extra{place}", f"i * {pitches[0]} + j * {pitches[1]}")
         return f"({scalar(scales[which])} * {text})" if which in scales else text
 %>\
-        ${st.apply(steps, "sum", "float", 1, operand)}
+        ${st.apply(post_ops, "sum", "float", 1, operand)}
         ${store(1, "sum", "dst", f"i * {dst[0]} + j * {dst[1]}", yt)}\
 </%def>
 ${group_size(wg)}

@@ -10,7 +10,7 @@ Params   name | kind {"f16","bf16","tf32","s8"} | dst_type {"float","half","bf16
          a, b: pitch of rows | b_rows | dst: pitches (row, column) | batch: extents and pitches of the
          outer loops, in the order a, b, dst, extras | moves: whether a and b have an offset each |
          extras: node input -> (number, pitches) | extra_type: what they lie in memory as | scales: node
-         input -> factor | steps | rounded {0,1}: tf32 operands are rounded here | wg |
+         input -> factor | post_ops | rounded {0,1}: tf32 operands are rounded here | wg |
          body {"ptx","emulated"}: instructions, or plain OpenCL C that gives the same
 Tunables bm, bn {16..256} | bk: 32, 64.. bytes | wm, wn: rows and columns of a warp | stages {1,2,3,4} |
          raster {1..}: row tiles that follow one another before the next column of tiles
@@ -61,5 +61,5 @@ __kernel void ${name}(
 % endfor
     ${mt.prepare(t, body)}
     ${mt.main_loop(t, body, m, n, k, lambda row: f"{row} * {a}", lambda p: p, b, rounded)}
-    ${ms.results(t, body, m, n, dst_type, steps, operand, lambda column: place(dst, column), lambda row: "", flat)}
+    ${ms.results(t, body, m, n, dst_type, post_ops, operand, lambda column: place(dst, column), lambda row: "", flat)}
 }

@@ -5,10 +5,10 @@ Tensors  a, b, dst, extras: any pitches
 Launch   global (m * n, batch)
 Params   name | ctype | m, n, k | a, b, dst: pitches (row, column) | batch: extents and pitches of
          the outer loops, in the order a, b, dst, extras | extras: node input -> (number, pitches) |
-         scales: node input -> factor | steps | wg
+         scales: node input -> factor | post_ops | wg
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
-<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%
     names = ["at_a", "at_b", "at_dst"] + [f"at_extra{place}" for place, _ in extras.values()]
     def operand(which):
@@ -40,6 +40,6 @@ __kernel void ${name}(
 % else:
         v += p[k * ${a[1]}] * q[k * ${b[0]}];
 % endif
-    ${st.apply(steps, "v", ctype, 1, operand)}
+    ${st.apply(post_ops, "v", ctype, 1, operand)}
     ${store(1, "v", "dst_base", f"dst_offset + at_dst + i * {dst[0]} + j * {dst[1]}", ctype)}
 }

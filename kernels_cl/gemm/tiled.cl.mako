@@ -7,17 +7,17 @@ Index    a[i * PM + k * PK]   b[block * panel + k * row + column]   dst[i * PM +
          The last tile of rows starts early enough to be whole and stores only the rows that no
          other tile stores. Columns: with `shift` the last panel does the same, else lanes beyond n
          are read from b (packed zeros) and never stored.
-Launch   global (row tiles, panels, batch), or panels first where `blocks_first`; with parts > 1
+Launch   global (row tiles, panels, batch), or panels first where `channels_fastest`; with parts > 1
          (panels, row tiles * parts, batch), local (lanes, parts, 1): each part sums its share of k
 Params   name | m, n, k | a, dst: pitches (row, column) | row, panel | b_moves: b has an offset |
          batch: extents and pitches of the outer loops, in the order a, b, dst, extras |
-         extras: node input -> (number, pitches) | scales: node input -> factor | steps | wg |
+         extras: node input -> (number, pitches) | scales: node input -> factor | post_ops | wg |
          types: of a, b, and dst and extras |
-         blocks_first | shift | aligned: vectors of b are
+         channels_fastest | shift | aligned: vectors of b are
 Tunables mr {1..30} | nv {1,2,3,4} | vw {1,4,8,16} | parts {1,2,4..}
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
-<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="tl" file="/_common/tile.cl.mako"/>
 <%
     width = nv * vw
@@ -28,11 +28,11 @@ Tunables mr {1..30} | nv {1,2,3,4} | vw {1,4,8,16} | parts {1,2,4..}
     V = vec_type("float", vw)
     at_, bt, yt = types
     assert m >= mr and (not shift or n >= width), (m, n, mr, nv, vw)
-    assert parts == 1 or (blocks_first and wg[1] == parts), (parts, wg)
+    assert parts == 1 or (channels_fastest and wg[1] == parts), (parts, wg)
     if parts > 1:
         ids = ("get_group_id(1)", "get_global_id(0)")
     else:
-        ids = ("get_global_id(1)", "get_global_id(0)") if blocks_first else ("get_global_id(0)", "get_global_id(1)")
+        ids = ("get_global_id(1)", "get_global_id(0)") if channels_fastest else ("get_global_id(0)", "get_global_id(1)")
     names = ["at_a", "at_b", "at_dst"] + [f"at_extra{place}" for place, _ in extras.values()]
     def at(pitches, v):
         terms = [f"(m0 + r) * {pitches[0]}"] if pitches[0] else []
@@ -55,7 +55,7 @@ Tunables mr {1..30} | nv {1,2,3,4} | vw {1,4,8,16} | parts {1,2,4..}
 %>\
         {
             ${V} value = t[r * ${nv} + ${v}];
-            ${st.apply(steps, "value", "float", vw, operand)}
+            ${st.apply(post_ops, "value", "float", vw, operand)}
             ${tl.store_lanes(vw, "value", "dst", at(dst, v), dst[1], first, end, yt)}
         }
 </%def>

@@ -9,12 +9,12 @@ Index    a[i * PM + k * PK]   b[k * PK + j * PN]   dst[i * PM + j * PN]
          stores only what no other tile does; else rows beyond m read the last one again. So do
          columns, unless b is packed
 Launch   one group per tile: local (threads), groups (row tiles, blocks of columns, batch * parts), or
-         blocks first where `blocks_first`
+         blocks first where `channels_fastest`
 Params   name | m, n, k | a, b: pitches of rows and columns; b None where it is packed | dst: pitches |
          batch: extents and pitches of the outer loops, in the order a, b, dst, extras | extras: node
          input -> (number, pitches) | matrices: in the batch | aligned: extras by number, and -1 for dst, whose vectors are
-         aligned | b_moves: b has an offset | scales: node input -> factor | steps | staged: sums are
-         finished in a loop | fetches: {"a", "b"}: Fetch | blocks_first | wg
+         aligned | b_moves: b has an offset | scales: node input -> factor | post_ops | loop_epilogue: sums are
+         finished in a loop | fetches: {"a", "b"}: Fetch | channels_fastest | wg
 Tunables tile: GroupTile | parts: equal numbers of slices of k
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
@@ -27,7 +27,7 @@ Tunables tile: GroupTile | parts: equal numbers of slices of k
     rows = wk.module.Ends(m, t.bm, m >= t.bm)
     columns = wk.module.Ends(n, t.bn, not packed and n >= t.bn, t.vc)
     assert share * (parts - 1) < slices and wg[0] == t.threads, (slices, parts, wg)
-    ids = ("get_group_id(1)", "get_group_id(0)") if blocks_first else ("get_group_id(0)", "get_group_id(1)")
+    ids = ("get_group_id(1)", "get_group_id(0)") if channels_fastest else ("get_group_id(0)", "get_group_id(1)")
     names = ["at_a", "at_b", "at_dst"] + [f"at_extra{place}" for place, _ in extras.values()]
     operands = [("dst", (dst[0],), dst[1], -1 in aligned, None)]
     operands += [(f"extra{place}", (p[0],), p[1], place in aligned, which) for which, (place, p) in extras.items()]
@@ -91,5 +91,5 @@ __kernel void ${name}(
 %  endif
 % endfor
     ${wk.sum_slices(t, fetches, slice)}
-    ${wk.finish(t, (rows, columns), (m,), operands, steps, scales, staged)}
+    ${wk.finish(t, (rows, columns), (m,), operands, post_ops, scales, loop_epilogue)}
 }

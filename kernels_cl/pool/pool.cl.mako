@@ -7,13 +7,13 @@ Launch   global (vectors of output elements, channels fastest); one work-item ta
 Params   name | ctype | src, dst: TensorLayout | indices: TensorLayout or None | column_major: of
          the indices | kernel, strides, dilations, before, after: per spatial axis | mode: max,
          average or lp | power | count_pad: an average counts padding | rule: Averaging or None |
-         steps, operands | band | wg
+         post_ops, operands | band | wg
 Tunables vw {1,2,4,8,16}: channels per vector, at most all of them; more than 1 needs pitch 1
 NaN      propagates; with indices, the first NaN is the maximum
 </%doc>
 <%namespace name="rw" file="/_common/rows.cl.mako"/>
 <%namespace name="pl" file="/_common/pooling.cl.mako"/>
-<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="ar" file="/${context['rule'].library if context['rule'] else '_arith/float.cl.mako'}"/>
 <%
     m = rw.module
@@ -116,7 +116,7 @@ __kernel void ${name}(
 % elif mode == "lp":
     ${pl.module.root("v", ctype, vw, power)}
 % endif
-    ${st.apply(steps, v, ctype, vw, operand)}
+    ${st.apply(post_ops, v, ctype, vw, operand)}
 <% where, pitch = index(dst, "n", "c", *places), dst.pitches[1] %>\
 % if spill:
     if (item % ${vectors} == ${vectors - 1}) { ${m.store_lanes(vw, v, "dst", where, pitch, spill, ctype)} }

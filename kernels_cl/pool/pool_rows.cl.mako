@@ -11,12 +11,12 @@ Launch   global (channel vectors, bands of output rows, batch)
 Params   name | ctype | src, dst: TensorLayout | kernel, strides, dilations, pads: (y, x) | after:
          padding behind, of a count | mode: max, average or lp | power | count_pad | rule: Averaging
          or None | first, stop:
-         output columns whose windows lie inside src | steps, operands | wg
+         output columns whose windows lie inside src | post_ops, operands | wg
 Tunables vw {1,2,4,8,16} | tx: output columns at a time | band: output rows per work-item
 </%doc>
 <%namespace name="rw" file="/_common/rows.cl.mako"/>
 <%namespace name="pl" file="/_common/pooling.cl.mako"/>
-<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="ar" file="/${context['rule'].library if context['rule'] else '_arith/float.cl.mako'}"/>
 <%
     m, p = rw.module, pl.module
@@ -97,7 +97,7 @@ Tunables vw {1,2,4,8,16} | tx: output columns at a time | band: output rows per 
 %  elif mode == "lp":
             ${p.root("v", ctype, vw, power)}
 %  endif
-            ${st.apply(steps, v_, ctype, vw, operand)}
+            ${st.apply(post_ops, v_, ctype, vw, operand)}
 <% where, pitch = index(dst, "n", "c", "y", "xo"), dst.pitches[1] %>\
 %  if spill:
             if (last) { ${m.store_lanes(vw, v_, "dst", where, pitch, spill, ctype)} }

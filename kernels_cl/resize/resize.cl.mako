@@ -7,17 +7,17 @@ Tensors  src, dst: seen as outer axes x resized axes x inner run; the run is con
 Launch   global (positions on the last axis / span [x inner / vw where `split`],
          outer x other axes / band)
 Params   name | src_type, dst_type | acc: type of sums, or the type moved where there are no weights
-         value: type that steps work on | weighted | extents: of the outer axes, then of all resized
+         value: type that post_ops work on | weighted | extents: of the outer axes, then of all resized
          axes but the last | pitches: of those, for src (0 on resized axes), each operand, dst
          last: extent, and pitches of each operand and dst | taps, index_at, weight_at: per axis
          flags_at: per axis, or empty | fill: value of outputs that lie outside | inner
-         extra_types, inner_pitches: of each operand | steps | operands: node input -> number | wg
+         extra_types, inner_pitches: of each operand | post_ops | operands: node input -> number | wg
 Tunables vw {1,2,4,8,16}, at most inner | span, band: positions and rows that one work-item walks
          split: inner runs are spread over work-items (vw divides inner then)
 </%doc>
 <%namespace name="cv" file="/_common/convert.cl.mako"/>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
-<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%
     import itertools
     n_extra, axes = len(extra_types), len(taps)
@@ -73,7 +73,7 @@ ${cv.read(extra_types[k], value, width, f"extra{k}", where, inner_pitches[k])}\
 % else:
             ${V} r = v;
 % endif
-            ${st.apply(steps, "r", value, width, lambda which: capture(operand_at, which, width, c).strip())}
+            ${st.apply(post_ops, "r", value, width, lambda which: capture(operand_at, which, width, c).strip())}
             ${cv.write(value, dst_type, width, "r", "to", c)}
 </%def>
 ${group_size(wg)}

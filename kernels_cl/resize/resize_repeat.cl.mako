@@ -7,12 +7,12 @@ Launch   global (positions / span [x inner / vw where `split`], outer x rows / b
 Params   name | ctype | extents: of the outer axes, then the rows' | pitches: of those, for src, each
          operand and dst (rows: of one input, that is fy outputs) | last: extent in src, pitch in src
          factors: (fy, fx) | steps_y, steps_x: pitch of one output for each operand and dst
-         inner | extra_types, inner_pitches: of each operand | steps | operands | wg
+         inner | extra_types, inner_pitches: of each operand | post_ops | operands | wg
 Tunables vw {1,2,4,8,16} | span, band: positions and rows that one work-item walks | split: as in resize
          wide: vectors lie along the positions (inner is 1, positions are neighbours in src and dst)
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
-<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%
     n_extra = len(extra_types)
     rows = 1
@@ -40,7 +40,7 @@ Tunables vw {1,2,4,8,16} | span, band: positions and rows that one work-item wal
 % if operands:
             {
                 ${vec_type(ctype, width)} r = ${v};
-                ${st.apply(steps, "r", ctype, width, operand)}
+                ${st.apply(post_ops, "r", ctype, width, operand)}
                 ${store(width, "r", "to", f"{dy * steps_y[-1]} + {along}", ctype)}
             }
 % else:
@@ -49,8 +49,8 @@ Tunables vw {1,2,4,8,16} | span, band: positions and rows that one work-item wal
 </%def>
 <%def name="one(width, c)">\
             ${vec_type(ctype, width)} v = ${load(ctype, width, "from", c)};
-% if steps and not operands:
-            ${st.apply(steps, "v", ctype, width, None)}
+% if post_ops and not operands:
+            ${st.apply(post_ops, "v", ctype, width, None)}
 % endif
 % for dy in range(fy):
 %  for k in range(fx):

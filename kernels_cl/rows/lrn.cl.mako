@@ -3,15 +3,15 @@ rows/lrn: each element over a power of the sum of squares of its neighbours alon
 
     y[c] = x[c] / (bias + scale * (x[c - low]^2 + ... + x[c + high]^2)) ^ beta
 
-Tensors  src, dst: equal shapes | extra{k}: operands of steps, broadcast to that shape
+Tensors  src, dst: equal shapes | extra{k}: operands of post_ops, broadcast to that shape
 Rows     the channels of one place, as clnn/ops/_rows.py lays them out: operand 0 src, 1.. the
          extras, the last one dst
 Launch   global (blocks of rows)
-Params   name | ctype | rows: Rows | low, high: neighbours on each side | scale, beta, bias | steps |
+Params   name | ctype | rows: Rows | low, high: neighbours on each side | scale, beta, bias | post_ops |
          operands: node input -> operand number | wg
 </%doc>
 <%namespace name="rw" file="/_common/rows.cl.mako"/>
-<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%
     m = rw.module
     assert low >= 0 and high >= 0, (low, high)
@@ -47,7 +47,7 @@ Params   name | ctype | rows: Rows | low, high: neighbours on each side | scale,
 %>\
     const ${T} b_ = sum_ * ${scalar(scale, ctype)} + ${scalar(bias, ctype)};
     ${T} y_ = ${divided("x_", "b_", T)};
-    ${st.apply(steps, "y_", ctype, width, operand)}
+    ${st.apply(post_ops, "y_", ctype, width, operand)}
     ${rw.put(rows, "y_", slot, width, "dst", at(last, "c", lanes), rows.lane_pitches[last])}
 </%def>
 <%def name="checked(width, slot)">\

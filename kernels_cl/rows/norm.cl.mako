@@ -2,17 +2,17 @@
 rows/norm: (x - mean) / sqrt(variance + epsilon) over each row; without a centre, x over the root of
 its mean square.
 
-Tensors  src, dst: equal shapes | extra{k}: operands of steps, broadcast to that shape | stats: mean
+Tensors  src, dst: equal shapes | extra{k}: operands of post_ops, broadcast to that shape | stats: mean
          and sum of squared distances of each part of each row, [part][2][row]
 Rows     as clnn/ops/_rows.py lays them out: operand 0 src, 1.. the extras, the last one dst
 Stages   all: one launch. stats, apply: where rows are divided into parts, a launch that measures
          the parts and one that joins their measures and writes
 Launch   global (blocks of rows, parts of a row)
-Params   name | ctype | rows: Rows | stage | centre: the mean is taken away | epsilon | steps |
+Params   name | ctype | rows: Rows | stage | centre: the mean is taken away | epsilon | post_ops |
          operands: node input -> operand number | wg
 </%doc>
 <%namespace name="rw" file="/_common/rows.cl.mako"/>
-<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%
     m = rw.module
     assert stage in ("all", "stats", "apply"), stage
@@ -51,7 +51,7 @@ Params   name | ctype | rows: Rows | stage | centre: the mean is taken away | ep
         def operand(which):
             k = operands[which]
             return m.load_lanes(ctype, rows.vw, f"extra{k}", at(k), rows.lane_pitches[k])
-        chain = capture(st.apply, steps, "y_", ctype, rows.vw, operand)
+        chain = capture(st.apply, post_ops, "y_", ctype, rows.vw, operand)
         put = capture(rw.put, rows, "y_", slot, rows.vw, "dst", at(last), rows.lane_pitches[last], skip)
         return f"const {V} x_ = {x}; {V} y_ = {away('x_', slot)} * {m.of(rows, 'scale', slot)}; {chain} {put}"
 %>

@@ -1,18 +1,18 @@
 <%doc>
 rows/reduce: each row of elements folded into one.
 
-Tensors  src | extra{k}: operands of steps | dst: one element per row. In a first launch of two, dst
+Tensors  src | extra{k}: operands of post_ops | dst: one element per row. In a first launch of two, dst
          is scratch, dense in (part, row); in the second, src is that scratch.
 Rows     as clnn/ops/_rows.py lays them out: operand 0 src, 1.. the extras, the last one dst
 Launch   global (blocks of rows, parts of a row)
 Params   name | ctype, result: of src, and of dst and operands | rows: Rows | value: none, abs, square or power, of each element | op: sum,
          prod, max, min or log_sum_exp | finish: none, mean, sqrt, log or root | count: elements
-         of a whole row | power: of `power` and `root` | steps | operands: node input -> operand
+         of a whole row | power: of `power` and `root` | post_ops | operands: node input -> operand
          number | from_scratch, to_scratch | own_exp: exponentials
          by _common/exp | wg
 </%doc>
 <%namespace name="rw" file="/_common/rows.cl.mako"/>
-<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="ex" file="/_common/exp.cl.mako"/>
 <%
     m = rw.module
@@ -119,7 +119,7 @@ __kernel void ${name}(
         where = f"o{last}" + (f" + {slot * width * pitch}" if rows.across else "")
 %>\
     ${finished(v)}
-    ${st.apply(steps, v, ctype, width, operand)}
+    ${st.apply(post_ops, v, ctype, width, operand)}
     ${rw.put(rows, v, slot, width, "dst", where, pitch, 0, result)}
 % endfor
 % if rows.group > 1:

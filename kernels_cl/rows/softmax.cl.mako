@@ -1,16 +1,16 @@
 <%doc>
 rows/softmax: exp(x - max) / sum(exp(x - max)) over each row, or its logarithm.
 
-Tensors  src, dst: equal shapes | extra{k}: operands of steps, broadcast to that shape
+Tensors  src, dst: equal shapes | extra{k}: operands of post_ops, broadcast to that shape
 Rows     as clnn/ops/_rows.py lays them out: operand 0 src, 1.. the extras, the last one dst
 Launch   global (blocks of rows)
 Params   name | ctype | rows: Rows | log | keep: exponentials are kept in dst between the passes,
          where it has their precision |
-         own_exp: exponentials by _common/exp | steps | operands: node input -> operand number | wg
+         own_exp: exponentials by _common/exp | post_ops | operands: node input -> operand number | wg
 NaN      a NaN, an infinity, or nothing but -infinity makes the whole row NaN
 </%doc>
 <%namespace name="rw" file="/_common/rows.cl.mako"/>
-<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="ex" file="/_common/exp.cl.mako"/>
 <%
     m = rw.module
@@ -43,7 +43,7 @@ NaN      a NaN, an infinity, or nothing but -infinity makes the whole row NaN
         def operand(which):
             k = operands[which]
             return m.load_lanes(ctype, rows.vw, f"extra{k}", at(k), rows.lane_pitches[k])
-        chain = capture(st.apply, steps, "y_", ctype, rows.vw, operand)
+        chain = capture(st.apply, post_ops, "y_", ctype, rows.vw, operand)
         put = capture(rw.put, rows, "y_", slot, rows.vw, "dst", at(last), rows.lane_pitches[last], skip, ctype)
         return f"const {T} x_ = {x}; {T} y_ = {value}; {chain} {put}"
 %>

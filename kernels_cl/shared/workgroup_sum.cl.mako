@@ -1,15 +1,15 @@
 <%doc>
-shared/workgroup_sum: adds the parts that groups of gemm_workgroup or conv2d_workgroup left, and applies steps.
+shared/workgroup_sum: adds the parts that groups of gemm_workgroup or conv2d_workgroup left, and applies post_ops.
 
 Tensors  src: [parts][rows][columns] | bias: [columns] | dst, extras: any pitches
 Index    rows count through `extents`; dst[row + column * pitch]
 Launch   global (vectors of columns, rows)
 Params   name | parts | extents: of the loops over rows | columns | operands: pitches on the rows and of
          the columns of dst and extras | extras: node input -> number | has_bias | scales: node
-         input -> factor | steps | vw {1,2,4}, divides columns | wg
+         input -> factor | post_ops | vw {1,2,4}, divides columns | wg
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
-<%namespace name="st" file="/_common/steps.cl.mako"/>
+<%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="tl" file="/_common/tile.cl.mako"/>
 <%namespace name="wk" file="/_common/workgroup.cl.mako"/>
 <%
@@ -45,6 +45,6 @@ __kernel void ${name}(
 % endfor
     ${V} sum = ${wk.module.aligned(vw, "bias + column") if has_bias else f"({V})(0)"};
     for (int part = 0; part < ${parts}; ++part) sum += ${wk.module.aligned(vw, f"src + part * {rows * columns}")};
-    ${st.apply(steps, "sum", "float", vw, operand)}
+    ${st.apply(post_ops, "sum", "float", vw, operand)}
     ${tl.store_lanes(vw, "sum", "dst", f"at_dst + column * {operands[0][1]}", operands[0][1], 0, vw)}
 }

@@ -13,7 +13,7 @@ from mma_cases import BIAS, TEMPLATE, Case, check
 
 from clnn.codegen.render import render
 from clnn.errors import TemplateError
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.tensor_cores import MmaProduct, MmaTile, mma_params
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
@@ -54,14 +54,14 @@ SHAPES = {
     "batch": Case("f16", 20, 24, 40, small("f16"), batch=2),
     "batch_of_one_b": Case("f16", 20, 24, 40, small("f16"), batch=3),
     "half": Case("f16", 37, 50, 40, small("f16"), dst_type="half", dst_pitch=3),
-    "half_odd": Case("f16", 37, 51, 40, small("f16"), dst_type="half", steps=(Step("relu"),)),
+    "half_odd": Case("f16", 37, 51, 40, small("f16"), dst_type="half", post_ops=(PostOp("relu"),)),
     "bf16": Case("bf16", 37, 50, 40, small("bf16"), dst_type="bf16"),
     "floats_are_rounded": Case("tf32", 37, 50, 44, small("tf32"), rounded=True),
-    "columns_apart": Case("f16", 37, 50, 40, small("f16"), dst_pitch=-1, steps=BIAS, bias="all"),
-    "bias": Case("f16", 37, 50, 40, small("f16"), steps=(*BIAS, Step("relu")), bias="row"),
-    "bias_odd": Case("f16", 37, 51, 40, small("f16"), steps=BIAS, bias="row", scale=0.5),
-    "bias_of_rows": Case("tf32", 37, 50, 40, small("tf32"), steps=BIAS, bias="spread"),
-    "bytes_to_float": Case("s8", 37, 50, 99, small("s8"), "n", steps=(Step("mul", (0.25,)), *BIAS),
+    "columns_apart": Case("f16", 37, 50, 40, small("f16"), dst_pitch=-1, post_ops=BIAS, bias="all"),
+    "bias": Case("f16", 37, 50, 40, small("f16"), post_ops=(*BIAS, PostOp("relu")), bias="row"),
+    "bias_odd": Case("f16", 37, 51, 40, small("f16"), post_ops=BIAS, bias="row", scale=0.5),
+    "bias_of_rows": Case("tf32", 37, 50, 40, small("tf32"), post_ops=BIAS, bias="spread"),
+    "bytes_to_float": Case("s8", 37, 50, 99, small("s8"), "n", post_ops=(PostOp("mul", (0.25,)), *BIAS),
                            bias="row"),
 }  # fmt: skip
 

@@ -12,8 +12,8 @@ from small_graphs import GRAPHS
 from clnn.codegen.merge import CLOCK, GROUPS, KERNEL, LINE, Call, fits, merge
 from clnn.codegen.render import render
 from clnn.graph.passes import optimise
-from clnn.ops.spec import Target
 from clnn.plan.schedule import make_plan
+from clnn.target import Target
 
 PLAIN = """float twice(float x)
 {

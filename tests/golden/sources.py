@@ -19,8 +19,10 @@ from small_graphs import GRAPHS
 from clnn.codegen.render import render
 from clnn.graph.ir import Node
 from clnn.graph.passes import optimise
-from clnn.ops.spec import Problem, Target, Variant
+from clnn.ops.launch import Variant
+from clnn.ops.problem import Problem
 from clnn.plan.schedule import Plan, PlannedLaunch, first_variant, make_plan
+from clnn.target import Target
 
 KERNELS = HERE / "kernels.txt"
 CPU = Target("cpu", 16, 2, 256, 32768, frozenset({"fp64"}))
@@ -54,7 +56,7 @@ def launches(plan: Plan) -> Iterator[tuple[str, PlannedLaunch]]:
     """Yield (node or border, launch) in the order of the plan."""
     for planned in plan.first_fills:
         yield "border", planned
-    for step in plan.steps:
+    for step in plan.scheduled:
         for planned in (*step.fills, *step.launches):
             yield step.node.name, planned
 

@@ -8,24 +8,24 @@ import pytest
 from clnn.graph.ir import Graph, Node, check
 from clnn.graph.passes import optimise
 from clnn.ops.elementwise.eltwise import Eltwise
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.types import TensorType
 
 GATES = {
-    "swish": ((Step("sigmoid"),),),
-    "mish": ((Step("softplus"),), (Step("tanh"),)),
-    "hard_swish": ((Step("hard_sigmoid", (0.16666667, 0.5)),),),
+    "swish": ((PostOp("sigmoid"),),),
+    "mish": ((PostOp("softplus"),), (PostOp("tanh"),)),
+    "hard_swish": ((PostOp("hard_sigmoid", (0.16666667, 0.5)),),),
 }
-MUL = Step("mul", operand=1)
+MUL = PostOp("mul", operand=1)
 
 
 def graph_of(chain, swapped=False, also=None):
     """Return y = x * f(x) behind a relu, f being a chain of nodes; also: a node kept as an output."""
     names = ["x", "v", *(f"g{k}" for k in range(len(chain))), "y"]
     types = {name: TensorType((2, 5)) for name in names}
-    nodes = [Node("first", Eltwise((Step("relu"),)), ("x",), ("v",))]
-    nodes += [Node(f"n{k}", Eltwise(steps), (names[k + 1],), (f"g{k}",))
-              for k, steps in enumerate(chain)]  # fmt: skip
+    nodes = [Node("first", Eltwise((PostOp("relu"),)), ("x",), ("v",))]
+    nodes += [Node(f"n{k}", Eltwise(post_ops), (names[k + 1],), (f"g{k}",))
+              for k, post_ops in enumerate(chain)]  # fmt: skip
     last = ("v", names[-2])
     nodes.append(Node("last", Eltwise((MUL,)), last[::-1] if swapped else last, ("y",)))
     outputs = {"y": "y"} | ({also: also} if also else {})
@@ -44,7 +44,7 @@ def computed(graph, x):
 def test_a_gate_joins_what_it_gates(name, swapped):
     graph = graph_of(GATES[name], swapped)
     made = optimise(graph)
-    assert [s.fn for node in made.nodes for s in node.spec.steps] == ["relu", name]
+    assert [s.fn for node in made.nodes for s in node.spec.post_ops] == ["relu", name]
     x = np.linspace(-9, 9, 10).reshape(2, 5)
     np.testing.assert_allclose(computed(made, x), computed(graph, x), rtol=1e-6, atol=1e-12)
 
@@ -52,14 +52,14 @@ def test_a_gate_joins_what_it_gates(name, swapped):
 @pytest.mark.parametrize("graph", [
     graph_of(GATES["swish"], also="g0"),
     graph_of(GATES["mish"], also="g0"),
-    graph_of(((Step("hard_sigmoid", (0.2, 0.5)),),)),
-    graph_of(((Step("tanh"),),)),
-    graph_of(((Step("softplus"), Step("add", (1.0,))), (Step("tanh"),))),
+    graph_of(((PostOp("hard_sigmoid", (0.2, 0.5)),),)),
+    graph_of(((PostOp("tanh"),),)),
+    graph_of(((PostOp("softplus"), PostOp("add", (1.0,))), (PostOp("tanh"),))),
 ], ids=["public", "inside", "other slope", "other function", "other chain"])  # fmt: skip
 def test_what_is_no_gate_stays(graph):
     made = optimise(graph)
     assert {"swish", "mish", "hard_swish"}.isdisjoint(
-        s.fn for n in made.nodes for s in n.spec.steps
+        s.fn for n in made.nodes for s in n.spec.post_ops
     )
     x = np.linspace(-9, 9, 10).reshape(2, 5)
     np.testing.assert_allclose(computed(made, x), computed(graph, x))
@@ -68,9 +68,9 @@ def test_what_is_no_gate_stays(graph):
 def test_a_product_with_itself_and_with_another_value():
     types = {name: TensorType((2, 5)) for name in ("x", "z", "g", "y", "w")}
     nodes = (
-        Node("g", Eltwise((Step("sigmoid"),)), ("z",), ("g",)),
+        Node("g", Eltwise((PostOp("sigmoid"),)), ("z",), ("g",)),
         Node("y", Eltwise((MUL,)), ("x", "g"), ("y",)),
         Node("w", Eltwise((MUL,)), ("x", "x"), ("w",)),
     )
     made = optimise(check(Graph(nodes, types, {}, ("x", "z"), {"y": "y", "w": "w"})))
-    assert sorted(s.fn for n in made.nodes for s in n.spec.steps) == ["mul", "mul", "sigmoid"]
+    assert sorted(s.fn for n in made.nodes for s in n.spec.post_ops) == ["mul", "mul", "sigmoid"]

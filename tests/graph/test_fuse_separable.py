@@ -12,7 +12,7 @@ from clnn.graph.passes import optimise
 from clnn.ops.conv.separable import Separable
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.elementwise.eltwise import Eltwise
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.types import TensorType
 
@@ -40,9 +40,9 @@ def graph_of(second=POINT, *, kept=None, dynamic=None, group=4, between=(), resi
             ("x", "taps", "shift", *("x" for _ in between)),
             ("v",),
         ),
-        Node("act", Eltwise((Step("relu"),)), ("v",), ("r",)),
+        Node("act", Eltwise((PostOp("relu"),)), ("v",), ("r",)),
         Node("point", Conv2d(second), ("r", "w", "b"), ("p",)),
-        Node("sum", Eltwise((Step("add", operand=1),)), ("p", "x" if residual else "r"), ("y",)),
+        Node("sum", Eltwise((PostOp("add", operand=1),)), ("p", "x" if residual else "r"), ("y",)),
     ]
     outputs = {"y": "y"} | ({kept: kept} if kept else {})
     return check(Graph(tuple(nodes), types, consts, inputs, outputs))
@@ -65,8 +65,8 @@ def test_both_convolutions_become_one_node():
     made = optimise(graph)
     (node,) = made.nodes
     assert isinstance(node.spec, Separable)
-    assert [s.fn for s in node.spec.first_steps] == ["relu"]
-    assert node.spec.steps == (Step("add", operand=5),) and node.inputs[5] == "x"
+    assert [s.fn for s in node.spec.first_post_ops] == ["relu"]
+    assert node.spec.post_ops == (PostOp("add", operand=5),) and node.inputs[5] == "x"
     x = np.random.default_rng(1).standard_normal((1, 4, 5, 6)).astype(np.float32)
     np.testing.assert_allclose(computed(made, x), computed(graph, x), rtol=1e-5, atol=1e-5)
 
@@ -77,7 +77,7 @@ APART = {
     "taps that are computed": {"dynamic": "taps"},
     "fewer filters": {"group": 2},
     "a wider second window": {"second": SAME},
-    "an operand between": {"between": (Step("add", operand=3),)},
+    "an operand between": {"between": (PostOp("add", operand=3),)},
     "a second reader": {"residual": False},
 }
 
@@ -87,10 +87,10 @@ def test_what_stays_two_nodes(name):
     assert kinds(graph_of(**APART[name])).count("conv2d") == 2
 
 
-BATCH_NORM = (Step("mul", operand=1), Step("add", operand=2), Step("relu"))
+BATCH_NORM = (PostOp("mul", operand=1), PostOp("add", operand=2), PostOp("relu"))
 
 
-def scaled_graph(*, steps=BATCH_NORM, shape=(4, 1, 1), dynamic=None, second=POINT, kept=None):
+def scaled_graph(*, post_ops=BATCH_NORM, shape=(4, 1, 1), dynamic=None, second=POINT, kept=None):
     """Return x -> steps with operands s and t -> convolution."""
     made = np.random.default_rng(2)
     shapes = {"x": (2, 4, 5, 6), "v": (2, 4, 5, 6), "s": shape, "t": (1, 4, 1, 1), "y": (2, 3, 5, 6),
@@ -101,7 +101,7 @@ def scaled_graph(*, steps=BATCH_NORM, shape=(4, 1, 1), dynamic=None, second=POIN
     if dynamic:
         del consts[dynamic]
     nodes = (
-        Node("scale", Eltwise(steps), ("x", "s", "t"), ("v",)),
+        Node("scale", Eltwise(post_ops), ("x", "s", "t"), ("v",)),
         Node("point", Conv2d(second), ("v", "w", "b"), ("y",)),
     )
     outputs = {"y": "y"} | ({kept: kept} if kept else {})
@@ -110,21 +110,24 @@ def scaled_graph(*, steps=BATCH_NORM, shape=(4, 1, 1), dynamic=None, second=POIN
 
 SCALES = {  # steps, those that are left behind the filters
     "batch normalisation": (BATCH_NORM, ["relu"]),
-    "swapped": ((Step("sub", operand=1, swapped=True), Step("div", operand=2)), []),
-    "numbers": ((Step("mul", params=(0.5,)), Step("add", operand=1), Step("neg")), ["neg"]),
-    "behind": ((Step("mul", operand=2), Step("relu"), Step("add", operand=1)), ["relu", "add"]),
-    "no scale": ((Step("relu"),), ["relu"]),
+    "swapped": ((PostOp("sub", operand=1, swapped=True), PostOp("div", operand=2)), []),
+    "numbers": ((PostOp("mul", params=(0.5,)), PostOp("add", operand=1), PostOp("neg")), ["neg"]),
+    "behind": (
+        (PostOp("mul", operand=2), PostOp("relu"), PostOp("add", operand=1)),
+        ["relu", "add"],
+    ),
+    "no scale": ((PostOp("relu"),), ["relu"]),
 }
 
 
 @pytest.mark.parametrize("name", SCALES)
 def test_scale_and_shift_before_a_point_become_filters_of_one_tap(name):
-    steps, left = SCALES[name]
-    graph = scaled_graph(steps=steps)
+    post_ops, left = SCALES[name]
+    graph = scaled_graph(post_ops=post_ops)
     made = optimise(graph)
     (node,) = made.nodes
     assert isinstance(node.spec, Separable) and node.spec.window == POINT
-    assert [s.fn for s in node.spec.first_steps] == left
+    assert [s.fn for s in node.spec.first_post_ops] == left
     x = np.random.default_rng(3).standard_normal((2, 4, 5, 6)).astype(np.float32)
     np.testing.assert_allclose(computed(made, x), computed(graph, x), rtol=1e-4, atol=1e-4)
 
@@ -133,18 +136,20 @@ def test_scale_and_shift_before_a_point_become_filters_of_one_tap(name):
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_gate_is_applied_between(shape, turned):
     """x * s, s * x: s is computed, one number per channel; the sum behind has an operand of its own."""
-    graph = scaled_graph(dynamic="s", shape=shape, steps=(Step("mul", operand=1), Step("relu")))
+    graph = scaled_graph(
+        dynamic="s", shape=shape, post_ops=(PostOp("mul", operand=1), PostOp("relu"))
+    )
     nodes = list(graph.nodes)
     if turned:
         nodes[0] = replace(nodes[0], inputs=("s", "x", "t"))
-    nodes.append(Node("sum", Eltwise((Step("add", operand=1),)), ("y", "r"), ("z",)))
+    nodes.append(Node("sum", Eltwise((PostOp("add", operand=1),)), ("y", "r"), ("z",)))
     types = graph.types | {"r": TensorType((2, 3, 5, 6)), "z": TensorType((2, 3, 5, 6))}
     graph = check(Graph(tuple(nodes), types, graph.consts, ("x", "s", "r"), {"z": "z"}))
     made = optimise(graph)
     (node,) = made.nodes
     assert isinstance(node.spec, Separable) and node.inputs[5:] == ("r", "s")
-    assert node.spec.first_steps == (Step("mul", operand=6, swapped=turned), Step("relu"))
-    assert node.spec.steps == (Step("add", operand=5),)
+    assert node.spec.first_post_ops == (PostOp("mul", operand=6, swapped=turned), PostOp("relu"))
+    assert node.spec.post_ops == (PostOp("add", operand=5),)
     draw = np.random.default_rng(4).standard_normal
     given = {n: draw(types[n].shape).astype(np.float32) for n in ("x", "s", "r")}
     wanted = computed(graph, **given)
@@ -153,10 +158,10 @@ def test_a_gate_is_applied_between(shape, turned):
 
 def test_what_single_precision_does_not_hold_is_not_folded():
     """1e30 * 1e30 is no float: the second factor stays a step; -0 stays what it is."""
-    steps = (Step("mul", params=(1e30,)), Step("mul", params=(1e30,)), Step("reciprocal"))
-    made = optimise(scaled_graph(steps=steps))
+    post_ops = (PostOp("mul", params=(1e30,)), PostOp("mul", params=(1e30,)), PostOp("reciprocal"))
+    made = optimise(scaled_graph(post_ops=post_ops))
     (node,) = made.nodes
-    assert node.spec.first_steps == steps[1:]
+    assert node.spec.first_post_ops == post_ops[1:]
     assert np.signbit(made.consts[node.inputs[2]]).all()
 
 

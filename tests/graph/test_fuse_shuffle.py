@@ -9,8 +9,8 @@ from small_graphs import Builder
 import clnn
 from clnn.graph.passes import optimise
 from clnn.ops.movement.views import Concat, Reshape, Transpose
-from clnn.ops.spec import Target
 from clnn.plan.schedule import make_plan
+from clnn.target import Target
 
 
 def shuffled(b, parts, groups=None, perm=(0, 2, 1, 3, 4)):
@@ -23,7 +23,7 @@ def shuffled(b, parts, groups=None, perm=(0, 2, 1, 3, 4)):
 
 def network(**options):
     b = Builder(x=(2, 6, 5, 7))
-    parts = [b.steps("relu", b.conv("x", 20, k)) for k in (1, 3)]
+    parts = [b.post_ops("relu", b.conv("x", 20, k)) for k in (1, 3)]
     joined, mixed = shuffled(b, parts, **options)
     return b, parts, joined, mixed
 

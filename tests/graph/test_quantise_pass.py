@@ -22,7 +22,7 @@ from clnn.ops.movement.views import Concat, Reshape
 from clnn.ops.pool.spec import Pool
 from clnn.ops.rows.reduce import Reduce
 from clnn.ops.rows.softmax import Softmax
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.verification.reference import reference_values
 
@@ -49,13 +49,13 @@ def ones(graph, **given: float) -> dict[str, float]:
 def network() -> Builder:
     """A residual block, a depthwise layer, a pool, two branches joined, and a linear layer."""
     b = Builder(x=(1, 3, 16, 16))
-    first = b.steps("relu", b.conv("x", 16))
-    second = b.steps("relu", b.conv(first, 16))
-    sums = b.steps("relu", b.steps("add", b.conv(second, 16), first))
-    deep = b.steps("relu", b.conv(sums, 16, group=16))
+    first = b.post_ops("relu", b.conv("x", 16))
+    second = b.post_ops("relu", b.conv(first, 16))
+    sums = b.post_ops("relu", b.post_ops("add", b.conv(second, 16), first))
+    deep = b.post_ops("relu", b.conv(sums, 16, group=16))
     small = b.add(Pool(Window((2, 2), (2, 2), (1, 1), (0, 0), (0, 0)), "max"), deep)
     joined = b.add(Concat(1), small, b.conv(small, 24, 1))
-    last = b.add(Eltwise((Step("leaky_relu", (0.1,)),)), b.conv(joined, 20, 3, 2))
+    last = b.add(Eltwise((PostOp("leaky_relu", (0.1,)),)), b.conv(joined, 20, 3, 2))
     row = b.add(Reshape((1, 20)), b.add(Reduce("mean", (2, 3), True), last))
     b.add(Softmax((1,)), b.add(Gemm(), row, b.const(20, 10), b.const(10)))
     return b
@@ -84,10 +84,10 @@ def test_weights_have_a_scale_per_channel_and_bias_steps_of_the_sum():
     b.add(Conv2d(point), "x", b.fixed(weights), b.fixed(bias))
     graph = quantise(made(b), {"x": 254.0})
     node = graph.nodes[-1]
-    steps = node.spec.arith.w_scale
-    assert steps[:2] == pytest.approx((0.1, 0.001 / 127)) and scale(graph, "x:s8") == 2
+    post_ops = node.spec.arith.w_scale
+    assert post_ops[:2] == pytest.approx((0.1, 0.001 / 127)) and scale(graph, "x:s8") == 2
     assert graph.consts[node.inputs[1]][:, :2, 0, 0].tolist() == [[127, 0], [-127, 0], [0, 0]]
-    exact = node.spec.arith.steps(3, bias) * node.spec.arith.factors
+    exact = node.spec.arith.post_ops(3, bias) * node.spec.arith.factors
     assert exact == pytest.approx(bias, abs=float(max(node.spec.arith.factors)) / 2)
 
 
@@ -114,7 +114,7 @@ def test_a_value_is_converted_once_each_way():
 
 def test_what_nothing_in_bytes_reads_stays_float32():
     b = Builder(x=(1, 8, 6, 6))
-    last = b.steps("sigmoid", b.conv("x", 8))
+    last = b.post_ops("sigmoid", b.conv("x", 8))
     graph = quantise(optimise(b.graph(last)), {"x": 1.0})
     assert kinds(graph) == ["convert", "s8"] and set(graph.stored) == {"x:s8"}
 
@@ -138,7 +138,9 @@ def test_what_is_not_fit_stays_float32():
 def test_products_of_matrices(device, shape):
     """alpha, beta, a transposed constant, an addend, and operands in steps, of every rank."""
     b = Builder(x=shape, y=(*shape[:-1], 12))
-    spec = Gemm(0.5, 2.0, trans_b=True, steps=(Step("add", operand=3), Step("mul", operand=4)))
+    spec = Gemm(
+        0.5, 2.0, trans_b=True, post_ops=(PostOp("add", operand=3), PostOp("mul", operand=4))
+    )
     b.add(spec, "x", b.const(12, 20), b.const(12), "y", b.const(shape[-2], 1))
     graph = made(b)
     feeds = {"x": normal(shape), "y": normal(b.types["y"].shape, 1)}
@@ -185,7 +187,7 @@ def test_small_networks(device, name):
 
 def test_calibration_takes_the_largest_of_all_samples(device, tmp_path):
     b = Builder(x=(1, 4, 3, 3))
-    graph = b.graph(b.conv(b.steps("relu", b.conv("x", 8)), 8))
+    graph = b.graph(b.conv(b.post_ops("relu", b.conv("x", 8)), 8))
     samples = [{"x": normal((1, 4, 3, 3), k) * (k + 1)} for k in range(3)]
     ranges = clnn.calibrate(graph, iter(samples), device)
     fused = optimise(graph)
@@ -247,14 +249,14 @@ def test_a_range_of_zero_and_a_tiny_one():
 
 
 def test_tuning_measures_problems_in_bytes():
-    from clnn.ops.spec import Target
     from clnn.plan.schedule import make_plan
+    from clnn.target import Target
     from clnn.tune.task import tasks_of
 
     graph = optimise(made(network()))
     small = make_plan(quantise(graph, ones(graph)), Target())
     tuned = {name for task in tasks_of(small) for name in task.nodes}
-    products = {step.node.name for step in small.steps if step.node.spec.kind == "conv2d"}
+    products = {step.node.name for step in small.post_ops if step.node.spec.kind == "conv2d"}
     assert products and products <= tuned
 
 
@@ -283,8 +285,8 @@ def test_trained_networks(device, shared_folder, name, least):
 def test_layers_of_a_perceptron_hand_on_bytes(device):
     """Products after one another, with their own activations: one conversion, at the input."""
     b = Builder(x=(5, 24))
-    at = b.steps("relu", b.add(Gemm(), "x", b.const(24, 40), b.const(40)))
-    at = b.steps("relu", b.add(Gemm(trans_b=True), at, b.const(36, 40), b.const(36)))
+    at = b.post_ops("relu", b.add(Gemm(), "x", b.const(24, 40), b.const(40)))
+    at = b.post_ops("relu", b.add(Gemm(trans_b=True), at, b.const(36, 40), b.const(36)))
     graph = b.graph(b.add(Gemm(), at, b.const(36, 10)))
     feeds = {"x": normal((5, 24))}
     with clnn.compile_model(graph, device, INT8, calibration=[feeds]) as session:

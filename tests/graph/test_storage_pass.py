@@ -15,10 +15,10 @@ from clnn.graph.passes.store import store_as
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.movement.views import Reshape
 from clnn.ops.rows.lrn import Lrn
-from clnn.ops.shared.functions import Step
-from clnn.ops.spec import Target
+from clnn.ops.shared.functions import PostOp
 from clnn.plan.schedule import make_plan
 from clnn.runtime.run.profile import work_of
+from clnn.target import Target
 from clnn.types import STORAGE, STORED_BF16, STORED_F16
 from clnn.verification.reference import reference_values
 
@@ -39,8 +39,8 @@ def test_float32_leaves_the_graph_as_it_is():
 
 def test_inputs_and_outputs_stay_float32_and_convert_once():
     b = Builder(x=(2, 8))
-    one, two = b.steps("relu", "x"), b.steps("neg", "x")
-    graph = store_as(b.graph(b.steps("add", one, two), one), STORED_F16)
+    one, two = b.post_ops("relu", "x"), b.post_ops("neg", "x")
+    graph = store_as(b.graph(b.post_ops("add", one, two), one), STORED_F16)
     assert kinds(graph) == ["convert", "eltwise", "eltwise", "eltwise", "convert", "convert"]
     assert "x" not in graph.stored and not set(graph.outputs.values()) & set(graph.stored)
     assert set(graph.stored.values()) == {STORED_F16}
@@ -48,7 +48,7 @@ def test_inputs_and_outputs_stay_float32_and_convert_once():
 
 def test_profiles_count_bytes_as_they_lie_in_memory():
     b = Builder(x=(2, 8))
-    graph = store_as(b.graph(b.steps("neg", b.steps("relu", "x"))), STORED_F16)
+    graph = store_as(b.graph(b.post_ops("neg", b.post_ops("relu", "x"))), STORED_F16)
     works = work_of(make_plan(graph, Target("cpu")))
     assert [works[n.name].nbytes for n in graph.nodes] == [96, 64, 64, 96]
     plain = work_of(make_plan(b.graph(b.nodes[-1].outputs[0]), Target("cpu")))
@@ -57,10 +57,10 @@ def test_profiles_count_bytes_as_they_lie_in_memory():
 
 def test_ops_without_16_bit_storage_stand_between_conversions():
     b = Builder(x=(1, 4, 5, 5))
-    first = b.steps("relu", "x")
+    first = b.post_ops("relu", "x")
     middle = b.add(Lrn(3), first)
     view = b.add(Reshape((1, 4, 25)), middle)
-    graph = store_as(b.graph(b.steps("exp", view)), STORED_BF16)
+    graph = store_as(b.graph(b.post_ops("exp", view)), STORED_BF16)
     assert kinds(graph) == ["convert", "eltwise", "convert", "lrn", "reshape", "convert", "eltwise",
                             "convert"]  # fmt: skip
     assert middle not in graph.stored and view not in graph.stored
@@ -69,8 +69,8 @@ def test_ops_without_16_bit_storage_stand_between_conversions():
 def test_a_constant_beyond_half_keeps_its_node_in_float32(caplog):
     b = Builder(x=(4,))
     mask = b.fixed(np.array([0, -3e38, 1, 2], np.float32))
-    large = b.steps("add", "x", mask)
-    b.steps("mul", large, b.fixed(np.array([np.inf, 65504, -65504, 1e-9], np.float32)))
+    large = b.post_ops("add", "x", mask)
+    b.post_ops("mul", large, b.fixed(np.array([np.inf, 65504, -65504, 1e-9], np.float32)))
     made = b.graph(b.nodes[-1].outputs[0])
     graph = store_as(made, STORED_F16)
     assert large not in graph.stored and len(graph.stored) == 3
@@ -81,7 +81,7 @@ def test_a_constant_beyond_half_keeps_its_node_in_float32(caplog):
 def test_a_constant_of_both_kinds_of_ops_is_there_twice():
     b = Builder(x=(1, 4, 5, 5))
     shared = b.const(1, 4, 5, 5)
-    both = b.steps("add", b.steps("mul", "x", shared), b.add(Lrn(3), shared))
+    both = b.post_ops("add", b.post_ops("mul", "x", shared), b.add(Lrn(3), shared))
     graph = store_as(b.graph(both), STORED_F16)
     assert shared in graph.consts and f"{shared}:f16" in graph.consts
     assert graph.stored[f"{shared}:f16"] == STORED_F16 and shared not in graph.stored
@@ -124,10 +124,10 @@ def test_the_arena_is_about_half(device):
         at = b.add(Reshape((1, 1, 4, 4)), "x")
         for channels in (64, 64, 64):
             at = b.conv(at, channels)
-        graph = b.graph(b.add(Eltwise((Step("abs"),)), at))
+        graph = b.graph(b.add(Eltwise((PostOp("abs"),)), at))
         with clnn.compile_model(graph, device, clnn.Options(dtype=dtype)) as session:
             sizes[dtype] = session.placement.arena_bytes
-            weights = session.plan.steps
+            weights = session.plan.scheduled
     assert sizes["f16"] < 0.62 * sizes["f32"] and weights
 
 
@@ -137,8 +137,8 @@ def test_an_unknown_dtype_is_named():
 
 
 def test_tuning_measures_16_bit_problems():
-    from clnn.ops.spec import Target
     from clnn.plan.schedule import make_plan
+    from clnn.target import Target
     from clnn.tune.task import tasks_of
 
     graph = GRAPHS["classifier"]()

@@ -27,8 +27,8 @@ from onnx_models import BOOL, conv, ints, model, relu, tensor, value
 from clnn.errors import ClnnError
 from clnn.graph.passes import optimise
 from clnn.importers.onnx.importer import import_onnx
-from clnn.ops.spec import Target
 from clnn.plan.schedule import make_plan
+from clnn.target import Target
 
 SECONDS = 5
 HOSTILE_INTS = [0, 1, -1, 2, 3, 7, 16, 127, 255, 2**16, 2**31 - 1, 2**31, -(2**31), 2**32, 2**40,

@@ -53,8 +53,8 @@ def test_one_value_may_be_read_twice_and_be_two_outputs():
 def test_words_of_the_model_never_reach_kernel_source():
     from clnn.codegen.render import render
     from clnn.graph.passes import optimise
-    from clnn.ops.spec import Target
     from clnn.plan.schedule import make_plan
+    from clnn.target import Target
 
     evil = '"; } kernel void EVIL(global int *p) { *p = 1; } /* ${EVIL} <%EVIL%> \n#define EVIL'
     nodes = [

@@ -14,7 +14,7 @@ from clnn.ops.elementwise.logic import RULES, Logic
 from clnn.ops.movement.gather import Gather, GatherElements, GatherND
 from clnn.ops.movement.pad import Pad
 from clnn.ops.movement.views import Concat, Copy, Expand, Reshape, Slice, Transpose
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.types import dtype_of
 
 CPU = ("cpu",)  # the short form takes functions on one target: their text depends on vectors only
@@ -32,7 +32,7 @@ for _name, _chain in CHAINS.items():
 
 SMALL = rng().integers(-9, 9, (3, 5)).astype(np.int32)
 POSITIVE = rng(1).integers(1, 5, (3, 5)).astype(np.int32)
-INTEGERS = tuple(Step(fn, operand=1) for fn in ("add", "mul", "sub", "min", "max", "div"))
+INTEGERS = tuple(PostOp(fn, operand=1) for fn in ("add", "mul", "sub", "min", "max", "div"))
 add(
     "steps_int32",
     Eltwise((*INTEGERS, *steps_of(["abs", "neg", "sign", "relu"]))),
@@ -40,24 +40,24 @@ add(
 )
 add(
     "steps_int64_pow",
-    Eltwise((Step("pow", operand=1),)),
+    Eltwise((PostOp("pow", operand=1),)),
     [rng().integers(-4, 5, (7,)), rng(1).integers(0, 4, (7,))],
     modes=("unoptimised",),
 )  # Oclgrind lacks an intrinsic of the other
-add("eltwise_broadcast", Eltwise((Step("add", operand=1), Step("mul", operand=2, swapped=True))),
+add("eltwise_broadcast", Eltwise((PostOp("add", operand=1), PostOp("mul", operand=2, swapped=True))),
     [normal((2, 3, 4, 5)), normal((3, 1, 1), 1), normal((5,), 2)])  # fmt: skip
 add(
     "eltwise_border",
-    Eltwise((Step("sub", operand=1),)),
+    Eltwise((PostOp("sub", operand=1),)),
     [normal((1, 4, 3, 5)), normal((1, 4, 3, 5), 1)],
     border=2,
 )
 add(
     "eltwise_double",
-    Eltwise((Step("add", operand=1),)),
+    Eltwise((PostOp("add", operand=1),)),
     [normal((3, 3)).astype(np.float64), normal((3,)).astype(np.float64)],
 )
-add("eltwise_prime", Eltwise((Step("add", operand=1),)), [normal((3, 7)), normal((3, 1), 1)])
+add("eltwise_prime", Eltwise((PostOp("add", operand=1),)), [normal((3, 7)), normal((3, 1), 1)])
 
 # Moves
 

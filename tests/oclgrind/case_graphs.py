@@ -43,7 +43,7 @@ def joined() -> Graph:
 def cut() -> Graph:
     """A convolution of a slice, whose cut side has no border: taps outside are checked."""
     b = Builder(x=(1, 5, 6, 5))
-    v = b.steps("relu", b.conv("x", 9))
+    v = b.post_ops("relu", b.conv("x", 9))
     top = b.add(slice_of((1, 9, 6, 5), 2, 0, 4), v)
     front = b.add(slice_of((1, 9, 6, 5), 1, 2, 5), v)
     return b.graph(b.conv(top, 7), b.conv(front, 4), b.conv(front, 5, group=5))
@@ -54,7 +54,7 @@ def reversed_() -> Graph:
     b = Builder(x=(1, 4, 5, 3))
     v = b.conv("x", 4)
     back = b.add(Slice((0, 0, 4, 0), (1, 4, 5, 3), (1, 1, -1, 1)), v)
-    return b.graph(b.steps("add", back, v))
+    return b.graph(b.post_ops("add", back, v))
 
 
 def borders() -> Graph:
@@ -62,7 +62,7 @@ def borders() -> Graph:
     b = Builder(x=(1, 3, 6, 6))
     v = "x"
     for k in (3, 1, 5, 3):
-        v = b.steps("relu", b.conv(v, 4, k))
+        v = b.post_ops("relu", b.conv(v, 4, k))
     return b.graph(v)
 
 

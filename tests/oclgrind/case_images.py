@@ -16,7 +16,7 @@ from clnn.ops.conv.transpose import ConvTranspose
 from clnn.ops.pool.spec import Pool
 from clnn.ops.resize.sampling import Sampling
 from clnn.ops.resize.spec import Resize
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 
 
@@ -29,14 +29,14 @@ def window(
 
 
 SAME3 = window((3, 3), before=(1, 1), after=(1, 1))
-RESIDUAL = (Step("add", operand=3), Step("relu"))
+RESIDUAL = (PostOp("add", operand=3), PostOp("relu"))
 
 
 def convolve(
     name: str, shape: Sequence[int], oc: int, win: Window, *, group: int = 1, bias: bool = True,
-    steps: tuple[Step, ...] = (), extra: Sequence[int] = (), dynamic: bool = False, **how: Any,
+    post_ops: tuple[PostOp, ...] = (), extra: Sequence[int] = (), dynamic: bool = False, **how: Any,
 ) -> None:  # fmt: skip
-    """Add a convolution; extra: shape of the operand of `steps`; dynamic: weights are no constant."""
+    """Add a convolution; extra: shape of the operand of `post_ops`; dynamic: weights are no constant."""
     inputs: list[np.ndarray | None] = [
         normal(shape),
         normal((oc, shape[1] // group, *win.kernel), 1),
@@ -44,26 +44,28 @@ def convolve(
     inputs += [normal((oc,), 2) if bias else None, *([normal(extra, 3)] if extra else [])]
     orders = {**orders_of(inputs, range(3, len(inputs))), **how.pop("orders", {})}
     consts = () if dynamic else (1, 2)
-    add(name, Conv2d(win, group, steps), inputs, consts=consts, orders=orders, **how)
+    add(name, Conv2d(win, group, post_ops), inputs, consts=consts, orders=orders, **how)
 
 
-HEAVY = (Step("sigmoid"), Step("mul", operand=3))
+HEAVY = (PostOp("sigmoid"), PostOp("mul", operand=3))
 convolve("conv_border", (2, 3, 4, 5), 9, SAME3, border=1)
-convolve("conv_row", (1, 3, 2, 6), 8, window((1, 1)), steps=RESIDUAL, extra=(1, 8, 2, 6))
-convolve("conv_blocks", (1, 3, 2, 3), 35, window((1, 1)), steps=RESIDUAL, extra=(1, 35, 1, 1))
-convolve("conv_partial", (1, 3, 2, 3), 35, window((1, 1)), steps=RESIDUAL, extra=(1, 35, 2, 3))
+convolve("conv_row", (1, 3, 2, 6), 8, window((1, 1)), post_ops=RESIDUAL, extra=(1, 8, 2, 6))
+convolve("conv_blocks", (1, 3, 2, 3), 35, window((1, 1)), post_ops=RESIDUAL, extra=(1, 35, 1, 1))
+convolve("conv_partial", (1, 3, 2, 3), 35, window((1, 1)), post_ops=RESIDUAL, extra=(1, 35, 2, 3))
 convolve("conv_across_rows", (1, 3, 2, 31), 35, window((1, 1)))
-convolve("conv_staged", (1, 3, 3, 5), 19, window((1, 1)), steps=HEAVY, extra=(1, 19, 3, 5))
-convolve("conv_staged_row", (1, 3, 2, 4), 4, window((1, 1)), steps=(Step("exp"),))
+convolve("conv_staged", (1, 3, 3, 5), 19, window((1, 1)), post_ops=HEAVY, extra=(1, 19, 3, 5))
+convolve("conv_staged_row", (1, 3, 2, 4), 4, window((1, 1)), post_ops=(PostOp("exp"),))
 convolve("conv_groups", (1, 6, 6, 7), 8, window((3, 2), (2, 1), (1, 2), (1, 0), (0, 2)), group=2)
 convolve("conv_lines", (1, 5, 9), 6, Window((3,), (2,), (1,), (1,), (1,)), border=1, bias=False)
-convolve("conv_dynamic", (1, 3, 4, 5), 4, SAME3, dynamic=True, steps=RESIDUAL, extra=(1, 4, 4, 5))
+convolve(
+    "conv_dynamic", (1, 3, 4, 5), 4, SAME3, dynamic=True, post_ops=RESIDUAL, extra=(1, 4, 4, 5)
+)
 convolve("conv_any_order", (2, 3, 4, 5), 4, SAME3, dynamic=True, bias=False,
          orders={"i0": (3, 1, 0, 2), "o0": (0, 1, 2, 3)})  # fmt: skip
 convolve("conv_heavy_weights", (1, 256, 1, 1), 257, window((1, 1)), only="direct", targets=("cpu",))
-convolve("conv_streams", (1, 512, 1, 3), 130, window((1, 1)), steps=RESIDUAL, extra=(1, 130, 1, 3),
+convolve("conv_streams", (1, 512, 1, 3), 130, window((1, 1)), post_ops=RESIDUAL, extra=(1, 130, 1, 3),
          only="direct", targets=("cpu",))  # fmt: skip
-convolve("winograd", (1, 16, 4, 5), 48, SAME3, steps=RESIDUAL, extra=(1, 48, 4, 5), only="winograd",
+convolve("winograd", (1, 16, 4, 5), 48, SAME3, post_ops=RESIDUAL, extra=(1, 48, 4, 5), only="winograd",
          targets=("cpu",))  # fmt: skip
 convolve("winograd_sets", (1, 16, 6, 9), 32, SAME3, only="_p1_s2", every=True, targets=("cpu",))
 convolve("winograd_shared", (1, 16, 6, 9), 32, SAME3, only="f2_t4x32_p1_shared_s2", every=True,
@@ -75,15 +77,15 @@ convolve("winograd_border", (2, 16, 3, 9), 16, window((3, 3), before=(1, 0), aft
 convolve("depthwise_registers", (2, 16, 5, 7), 16, SAME3, group=16, only="depthwise")
 convolve("depthwise_memory", (1, 3, 6, 7), 3, window((5, 3), (1, 2), (1, 1), (2, 1), (2, 1)), group=3,
          bias=False, border=2, only="depthwise")  # fmt: skip
-convolve("depthwise_steps", (1, 8, 4, 9), 8, SAME3, group=8, steps=RESIDUAL, extra=(1, 8, 4, 9),
+convolve("depthwise_steps", (1, 8, 4, 9), 8, SAME3, group=8, post_ops=RESIDUAL, extra=(1, 8, 4, 9),
          only="depthwise")  # fmt: skip
 convolve("depthwise_dilated", (1, 4, 7, 7), 4, window((3, 3), (2, 2), (2, 2), (2, 2), (2, 2)), group=4,
          only="depthwise", long=True)  # fmt: skip
 
 
 def separate(
-    name: str, shape: Sequence[int], oc: int, win: Window, *, steps: tuple[Step, ...] = (),
-    extra: Sequence[int] = (), first: tuple[Step, ...] = (Step("relu"),), **how: Any,
+    name: str, shape: Sequence[int], oc: int, win: Window, *, post_ops: tuple[PostOp, ...] = (),
+    extra: Sequence[int] = (), first: tuple[PostOp, ...] = (PostOp("relu"),), **how: Any,
 ) -> None:  # fmt: skip
     """Add filters per channel with a 1 x 1 convolution behind them; extra: an operand's shape."""
     channels = shape[1]
@@ -96,15 +98,15 @@ def separate(
         *([normal(extra, 5)] if extra else []),
     ]
     orders = orders_of(inputs, range(5, len(inputs)))
-    spec = Separable(win, first, steps)
+    spec = Separable(win, first, post_ops)
     add(name, spec, inputs, consts=(1, 2, 3), orders=orders, **how)
 
 
 separate("separable_bands", (1, 18, 5, 9), 20, SAME3, only="separable", border=1, targets=("cpu",),
-         steps=(Step("add", operand=5),), extra=(1, 20, 5, 9))  # fmt: skip
+         post_ops=(PostOp("add", operand=5),), extra=(1, 20, 5, 9))  # fmt: skip
 separate("separable_point", (1, 18, 3, 9), 20, window((1, 1)), only="separable")
 separate("separable_gate", (2, 18, 3, 9), 20, window((1, 1)), only="separable", targets=("cpu",),
-         first=(Step("mul", operand=5),), extra=(2, 18, 1, 1))  # fmt: skip
+         first=(PostOp("mul", operand=5),), extra=(2, 18, 1, 1))  # fmt: skip
 separate("separable_heavy_weights", (1, 260, 1, 9), 36, SAME3, only="separable", targets=("cpu",))
 separate("separable_strides", (2, 4, 7, 9), 5, window((3, 3), (2, 2), (1, 1), (1, 1), (1, 1)))
 
@@ -118,7 +120,7 @@ for _k, _s, _p, _oc in itertools.product((1, 2, 3), (1, 2), (0, 1), (1, 9, 17)):
 MAX = Pool(SAME3, "max")
 add("pool_max", MAX, [normal((2, 5, 4, 5))])
 add("pool_max_border", Pool(window((2, 2), (2, 2)), "max"), [normal((1, 8, 4, 6))], border=1)
-add("pool_max_steps", Pool(SAME3, "max", steps=(Step("add", operand=1),)),
+add("pool_max_steps", Pool(SAME3, "max", post_ops=(PostOp("add", operand=1),)),
     [normal((1, 4, 3, 4)), normal((1, 4, 3, 4), 1)],
     orders={"i1": NHWC})  # fmt: skip
 add(
@@ -165,10 +167,10 @@ def spread(
 
 def transposed(
     kernel: tuple[int, ...], strides: tuple[int, ...], before: tuple[int, ...],
-    extents: tuple[int, ...], group: int = 1, steps: tuple[Step, ...] = (),
+    extents: tuple[int, ...], group: int = 1, post_ops: tuple[PostOp, ...] = (),
 ) -> ConvTranspose:  # fmt: skip
     """Return a transposed convolution without dilation."""
-    return ConvTranspose(kernel, strides, (1,) * len(kernel), before, extents, group, steps)
+    return ConvTranspose(kernel, strides, (1,) * len(kernel), before, extents, group, post_ops)
 
 
 spread("transposed_3x3_s2", (1, 5, 3, 4), 9, transposed((3, 3), (2, 2), (1, 1), (5, 7)))
@@ -177,13 +179,13 @@ spread(
 )
 spread("transposed_whole_tiles", (1, 3, 2, 4), 8, transposed((2, 2), (2, 2), (0, 0), (4, 8)))
 spread("transposed_groups", (1, 4, 3, 3), 3, transposed((3, 2), (1, 2), (0, 0), (5, 6), group=2))
-spread("transposed_steps", (1, 3, 3, 3), 9, transposed((3, 3), (2, 2), (1, 1), (5, 5), steps=HEAVY),
+spread("transposed_steps", (1, 3, 3, 3), 9, transposed((3, 3), (2, 2), (1, 1), (5, 5), post_ops=HEAVY),
        extra=(1, 9, 5, 5))  # fmt: skip
-spread("transposed_residual", (1, 3, 3, 3), 9, transposed((4, 4), (2, 2), (1, 1), (6, 6), steps=RESIDUAL),
+spread("transposed_residual", (1, 3, 3, 3), 9, transposed((4, 4), (2, 2), (1, 1), (6, 6), post_ops=RESIDUAL),
        extra=(1, 9, 6, 6))  # fmt: skip
 spread("transposed_far", (1, 3, 2, 2), 4, transposed((2, 2), (3, 3), (0, 0), (9, 10)))
 spread("transposed_lines", (1, 3, 5), 4, transposed((3,), (2,), (1,), (9,)))
-spread("transposed_dynamic", (1, 3, 3, 3), 4, transposed((3, 3), (2, 2), (1, 1), (5, 5), steps=RESIDUAL),
+spread("transposed_dynamic", (1, 3, 3, 3), 4, transposed((3, 3), (2, 2), (1, 1), (5, 5), post_ops=RESIDUAL),
        extra=(1, 4, 5, 5), dynamic=True)  # fmt: skip
 spread("transposed_depthwise", (1, 9, 3, 4), 1, transposed((3, 3), (2, 2), (1, 1), (5, 7), group=9))
 spread(
@@ -211,7 +213,7 @@ add(
     [normal((1, 7, 3, 2))],
     orders={"i0": NHWC},
 )
-add("resize_steps", Resize((1, 5, 4, 4), (1, 1, 1.34, 2.0), LINEAR, (), (Step("mul", operand=1),)),
+add("resize_steps", Resize((1, 5, 4, 4), (1, 1, 1.34, 2.0), LINEAR, (), (PostOp("mul", operand=1),)),
     [normal((1, 5, 3, 2)), normal((1, 5, 4, 4), 1)], orders={"i0": NHWC, "i1": NHWC})  # fmt: skip
 add("resize_nearest", Resize((1, 2, 4, 8), (1, 1, 1.4, 1.6)), [normal((1, 2, 3, 5))])
 add("resize_cubic", Resize((1, 2, 4, 8), (1, 1, 1.34, 1.6), CUBIC), [normal((1, 2, 3, 5))])
@@ -244,9 +246,9 @@ REPEATS = {
     "plain": (Resize((1, 5, 6, 10), (1, 1, 2, 2)), (), {}),
     "channels": (Resize((1, 7, 6, 4), (1, 1, 2, 2)), (), {"i0": NHWC}),
     "even_channels": (Resize((1, 8, 4, 9), (1, 1, 2, 3)), (), {"i0": NHWC}),
-    "relu": (Resize((1, 3, 4, 10), (1, 1, 2, 2), steps=steps_of(["relu"])), (), {}),
-    "add": (Resize((1, 3, 4, 10), (1, 1, 2, 2), steps=(Step("add", operand=1),)), (1, 3, 4, 10), {}),
-    "add_channels": (Resize((1, 5, 4, 6), (1, 1, 2, 2), steps=(Step("add", operand=1),)), (1, 5, 4, 6),
+    "relu": (Resize((1, 3, 4, 10), (1, 1, 2, 2), post_ops=steps_of(["relu"])), (), {}),
+    "add": (Resize((1, 3, 4, 10), (1, 1, 2, 2), post_ops=(PostOp("add", operand=1),)), (1, 3, 4, 10), {}),
+    "add_channels": (Resize((1, 5, 4, 6), (1, 1, 2, 2), post_ops=(PostOp("add", operand=1),)), (1, 5, 4, 6),
                      {"i0": NHWC, "i1": NHWC}),
     "gaps": (Resize((1, 2, 4, 6), (1, 1, 2, 2)), (), {"i0": NHWC, "o0": (0, 1, 2, 3)}),
 }  # fmt: skip

@@ -17,13 +17,13 @@ from clnn.ops.conv.spec import Conv2d
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.pool.spec import Pool
 from clnn.ops.rows.reduce import Reduce
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.runtime.run import merged, session, settle, state
 
 NHWC = (0, 2, 3, 1)
 SAME3 = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
-ADD = (Step("add", operand=3), Step("relu"))
+ADD = (PostOp("add", operand=3), PostOp("relu"))
 
 
 def convolve(
@@ -68,7 +68,7 @@ def alone(graph: Graph, off: float = 0.0) -> None:
 
 X, Y = normal((1, 9, 5, 6)), normal((1, 9, 5, 6), 1)
 POOL = Window((3, 3), (2, 2), (1, 1), (1, 1), (1, 1))
-SUM = Eltwise((Step("add", operand=1), Step("relu")))
+SUM = Eltwise((PostOp("add", operand=1), PostOp("relu")))
 put("int8_lots", lambda: convolve((8, 9), 1, 0.2))
 put("int8_dp4a", by_dp4a, targets=("gpu",))
 put("int8_one_by_one", lambda: convolve((6, 5), 1, 0.0))

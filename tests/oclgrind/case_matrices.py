@@ -11,7 +11,7 @@ from harness import normal
 from table import add
 
 from clnn.ops.gemm.spec import Gemm
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 
 
 def multiply(
@@ -23,20 +23,20 @@ def multiply(
     add(name, spec or Gemm(), inputs, consts=(1,) if fixed else (), **how)
 
 
-TANH = (Step("tanh"),)
+TANH = (PostOp("tanh"),)
 multiply("gemm_fixed", (5, 9), (9, 21), fixed=True, c=(21,))
 multiply("gemm_moving", (5, 9), (9, 20))
 multiply("gemm_uneven", (19, 3), (3, 21))
 multiply("gemm_row", (1, 40), (40, 37), c=(1, 37), spec=Gemm(0.5, 2.0))
 multiply("gemm_dot", (3, 35), (6, 35), spec=Gemm(trans_b=True), c=(3, 1))
-multiply("gemm_turned", (9, 5), (9, 18), spec=Gemm(trans_a=True, steps=TANH))
+multiply("gemm_turned", (9, 5), (9, 18), spec=Gemm(trans_a=True, post_ops=TANH))
 multiply("gemm_turned_panels", (4, 6), (21, 6), spec=Gemm(trans_b=True))
 multiply(
     "gemm_columns", (4, 6), (20, 6), spec=Gemm(trans_b=True), orders={"o0": (1, 0)}, fixed=True
 )
 multiply("gemm_scattered", (4, 6), (6, 5), orders={"o0": (1, 0), "i1": (1, 0)}, c=(4, 5))
-multiply("gemm_staged", (19, 4), (4, 37), spec=Gemm(steps=TANH))
-multiply("gemm_staged_fixed", (7, 4), (4, 3), spec=Gemm(steps=TANH), fixed=True)
+multiply("gemm_staged", (19, 4), (4, 37), spec=Gemm(post_ops=TANH))
+multiply("gemm_staged_fixed", (7, 4), (4, 3), spec=Gemm(post_ops=TANH), fixed=True)
 multiply("gemm_batch", (2, 3, 4, 6), (3, 6, 5))
 multiply("gemm_vector", (7, 6), (6,))
 multiply("gemm_parts", (2, 70), (70, 9), targets=("gpu",))
@@ -44,7 +44,7 @@ multiply(
     "gemm_parts_steps",
     (3, 65),
     (65, 40),
-    spec=Gemm(steps=(Step("relu"),)),
+    spec=Gemm(post_ops=(PostOp("relu"),)),
     fixed=True,
     targets=("gpu",),
 )

@@ -17,7 +17,7 @@ from simulator import DEVICE
 from table import put
 
 from clnn.codegen import render as room
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.tensor_cores import MmaTile
 from clnn.ops.shared.window import Window
 
@@ -33,12 +33,14 @@ def multiply(
     put(f"gemm_mma_{name}", lambda: check(DEVICE, case), targets=("gpu",), long=long)
 
 
-multiply("f16", "f16", 18, 19, 21, 2, steps=BIAS, bias="row")
+multiply("f16", "f16", 18, 19, 21, 2, post_ops=BIAS, bias="row")
 multiply("bf16", "bf16", 33, 20, 40, 3, b_rows="n", dst_type="bf16")
 multiply("tf32", "tf32", 18, 20, 13, 2, rounded=True, batch=2)
-multiply("tf32_rows", "tf32", 18, 19, 20, 1, b_rows="n", dst_type="half", steps=(Step("relu"),))
+multiply(
+    "tf32_rows", "tf32", 18, 19, 20, 1, b_rows="n", dst_type="half", post_ops=(PostOp("relu"),)
+)
 multiply("s8", "s8", 9, 18, 34, 2, b_rows="n", dst_type="int")
-multiply("s8_float", "s8", 9, 18, 34, 2, b_rows="n", steps=(Step("mul", (0.5,)), *BIAS), bias="all",
+multiply("s8_float", "s8", 9, 18, 34, 2, b_rows="n", post_ops=(PostOp("mul", (0.5,)), *BIAS), bias="all",
          scale=2.0)  # fmt: skip
 multiply("whole", "f16", 32, 32, 16, 3)
 put("gemm_mma_few_rows", lambda: check(DEVICE, Case("f16", 9, 20, 20, MmaTile(16, 32, 16, 16, 16, 2, 1), "n")),

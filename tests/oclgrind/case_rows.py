@@ -15,9 +15,9 @@ from clnn.ops.rows.norm import Normalise
 from clnn.ops.rows.reduce import FOLDS, Reduce
 from clnn.ops.rows.softmax import Softmax
 from clnn.ops.rows.topk import TopK
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 
-SCALED = (Step("mul", operand=1),)
+SCALED = (PostOp("mul", operand=1),)
 GEOMETRIES = {  # shape, axes, memory order: how vectors and work-items lie on rows
     "along": ((2, 3, 19), (2,), None),
     "along_short": ((7, 9), (1,), None),
@@ -50,10 +50,14 @@ for _fn in FOLDS:
 add("reduce_lp_odd", Reduce("lp", (1,), power=2.5), [normal((3, 10))])
 add(
     "reduce_steps",
-    Reduce("l2", (1,), steps=(*SCALED, Step("relu"))),
+    Reduce("l2", (1,), post_ops=(*SCALED, PostOp("relu"))),
     [normal((4, 21)), normal((4, 1), 1)],
 )
-add("reduce_across_steps", Reduce("sum", (0,), steps=SCALED), [normal((5, 21)), normal((1, 21), 1)])
+add(
+    "reduce_across_steps",
+    Reduce("sum", (0,), post_ops=SCALED),
+    [normal((5, 21)), normal((1, 21), 1)],
+)
 add("reduce_log_sum_exp_lanes", Reduce("log_sum_exp", (0,)), [normal((3, 19))])
 add(
     "reduce_int32",
@@ -75,7 +79,7 @@ add(
 add("reduce_parts", Reduce("sum", (0,)), [normal((200, 37))], targets=("gpu",))
 add(
     "reduce_parts_steps",
-    Reduce("mean", (0,), steps=SCALED),
+    Reduce("mean", (0,), post_ops=SCALED),
     [normal((200, 37)), normal((1, 37), 1)],
     targets=("gpu",),
 )
@@ -84,7 +88,7 @@ add("reduce_many_rows", Reduce("sum", (1,)), [normal((40, 3))], targets=("cpu",)
 
 add("softmax_log", Softmax((1,), True), [normal((3, 19))])
 add("softmax_log_lanes", Softmax((0,), True), [normal((5, 19))])
-add("softmax_steps", Softmax((1,), steps=SCALED), [normal((3, 19)), normal((3, 19), 1)])
+add("softmax_steps", Softmax((1,), post_ops=SCALED), [normal((3, 19)), normal((3, 19), 1)])
 add("softmax_double", Softmax((1,)), [normal((3, 9)).astype(np.float64)])
 add(
     "softmax_infinite",
@@ -92,10 +96,10 @@ add(
     [np.array([[0.0, -np.inf, 1.0], [np.inf, 0.0, 1.0], [np.nan, 0.0, 1.0]], np.float32)],
 )
 
-AFFINE = (Step("mul", operand=1), Step("add", operand=2))
+AFFINE = (PostOp("mul", operand=1), PostOp("add", operand=2))
 add(
     "normalise_affine",
-    Normalise((1,), steps=AFFINE),
+    Normalise((1,), post_ops=AFFINE),
     [normal((4, 21)), normal((21,), 1), normal((21,), 2)],
     tolerance=1e-4,
 )
@@ -117,7 +121,7 @@ add(
     targets=("gpu",),
 )
 add("normalise_power", Normalise((2,), centre=False), [normal((2, 3, 17))], tolerance=1e-4)
-add("normalise_groups_steps", Normalise((2, 3), groups=2, steps=AFFINE),
+add("normalise_groups_steps", Normalise((2, 3), groups=2, post_ops=AFFINE),
     [normal((1, 8, 3, 3)), normal((8, 1, 1), 1), normal((8, 1, 1), 2)], tolerance=1e-4,
     orders={"i0": NHWC})  # fmt: skip
 
@@ -139,7 +143,7 @@ add("hardmax_flat", Hardmax((1, 2)), [normal((2, 3, 5))])
 add("lrn", Lrn(3), [normal((1, 7, 3, 4))])
 add(
     "lrn_channels_innermost",
-    Lrn(5, steps=SCALED),
+    Lrn(5, post_ops=SCALED),
     [normal((1, 9, 2, 3)), normal((1, 9, 2, 3), 1)],
     orders={"i0": NHWC, "i1": NHWC},
 )

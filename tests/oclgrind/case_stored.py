@@ -26,15 +26,16 @@ from clnn.ops.resize.sampling import Sampling
 from clnn.ops.resize.spec import Resize
 from clnn.ops.rows.reduce import Reduce
 from clnn.ops.rows.softmax import Softmax
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.tensor_cores import MmaTile
 from clnn.ops.shared.window import Window
-from clnn.ops.spec import OpSpec, Target
+from clnn.ops.spec import OpSpec
 from clnn.plan.layouts import Hints
 from clnn.runtime.run import session
+from clnn.target import Target
 
 CPU, GPU = ("cpu",), ("gpu",)
-RESIDUAL = (Step("add", operand=3), Step("relu"))
+RESIDUAL = (PostOp("add", operand=3), PostOp("relu"))
 SAME = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
 POINT = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))
 
@@ -45,7 +46,7 @@ def inputs_of(*shapes: tuple[int, ...]) -> list[np.ndarray]:
 
 
 _conv = inputs_of((1, 5, 3, 4), (9, 5, 3, 3), (9,), (1, 9, 3, 4))
-add("stored_conv", Conv2d(SAME, steps=RESIDUAL), _conv, consts=(1, 2), dtype="f16",
+add("stored_conv", Conv2d(SAME, post_ops=RESIDUAL), _conv, consts=(1, 2), dtype="f16",
     orders=orders_of(_conv, (3,)))  # fmt: skip
 add("stored_depthwise", Conv2d(SAME, 5), inputs_of((1, 5, 3, 4), (5, 1, 3, 3), (5,)), consts=(1, 2),
     dtype="bf16")  # fmt: skip
@@ -53,7 +54,7 @@ add("stored_gemm", Gemm(trans_b=True), inputs_of((3, 9), (7, 9), (7,)), consts=(
 add("stored_gemm_moving", Gemm(), inputs_of((2, 3, 9), (2, 9, 5)), dtype="f16")
 add("stored_pool", Pool(Window((2, 2), (2, 2), (1, 1), (0, 0), (0, 0)), "average"),
     inputs_of((1, 5, 4, 4)), dtype="f16", quick=CPU)  # fmt: skip
-add("stored_eltwise", Eltwise((Step("mul", operand=1), Step("tanh"))), inputs_of((2, 3, 5), (1, 3, 1)),
+add("stored_eltwise", Eltwise((PostOp("mul", operand=1), PostOp("tanh"))), inputs_of((2, 3, 5), (1, 3, 1)),
     dtype="bf16", quick=GPU)  # fmt: skip
 add("stored_reduce", Reduce("mean", (1,)), inputs_of((3, 37)), dtype="bf16", quick=CPU)
 add("stored_softmax", Softmax((1,)), inputs_of((3, 19)), dtype="f16", quick=GPU)
@@ -95,7 +96,7 @@ def on_tensor_cores(
 def bytes_on_tensor_cores() -> None:
     """Check a convolution of bytes with a residual in bytes, 20 of 32 channels of a pixel being real."""
     arrays = inputs_of((1, 20, 3, 4), (9, 20, 3, 3), (9,), (1, 9, 3, 4))
-    graph = convolution(Conv2d(SAME, steps=RESIDUAL), arrays, (1, 2), {3: 0.03}, 0.2)
+    graph = convolution(Conv2d(SAME, post_ops=RESIDUAL), arrays, (1, 2), {3: 0.03}, 0.2)
     with emulated(MmaTile(32, 32, 32, 32, 16, 2, 1)):
         hints = Hints({}, {"i3:bytes": (0, 2, 3, 1)})
         check_graph(DEVICE, graph, arrays, only="_mma_", hints=hints)
@@ -103,7 +104,7 @@ def bytes_on_tensor_cores() -> None:
 
 put("tensor_conv_bytes", bytes_on_tensor_cores, targets=GPU)
 _odd = inputs_of((2, 5, 3, 4), (9, 5, 3, 3), (9,), (2, 9, 3, 4))
-on_tensor_cores("conv_odd", Conv2d(SAME, steps=RESIDUAL), _odd, "f16", consts=(1, 2),
+on_tensor_cores("conv_odd", Conv2d(SAME, post_ops=RESIDUAL), _odd, "f16", consts=(1, 2),
                 orders=orders_of(_odd, (3,)), border=1)  # fmt: skip
 on_tensor_cores(
     "conv_point", Conv2d(POINT), inputs_of((1, 8, 3, 3), (6, 8, 1, 1)), "bf16", consts=(1,)

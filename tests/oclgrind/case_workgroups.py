@@ -19,15 +19,15 @@ from clnn.ops.conv.separable import Separable
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.gemm import workgroup as _gemm_groups
 from clnn.ops.gemm.spec import Gemm
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.ops.shared.workgroup_tiles import GroupTile, Split
 from clnn.ops.spec import OpSpec
 
 TWO, ONE = GroupTile(8, 8, 2, 2, 8, 2, 4), GroupTile(8, 16, 4, 4, 8, 1, 0)
 FLAT = GroupTile(16, 8, 1, 1, 8, 1, 4)
-RESIDUAL = (Step("add", operand=3), Step("relu"))
-HEAVY = (Step("tanh"), Step("mul", operand=3))
+RESIDUAL = (PostOp("add", operand=3), PostOp("relu"))
+HEAVY = (PostOp("tanh"), PostOp("mul", operand=3))
 
 
 def only(tile: GroupTile, parts: int) -> Callable[..., list[Split]]:
@@ -65,46 +65,48 @@ def multiply(
 
 def convolve(
     name: str, shape: tuple[int, ...], oc: int, win: Window, tile: GroupTile, parts: int = 1, *,
-    group: int = 1, steps: tuple[Step, ...] = (), extra: Sequence[np.ndarray] = (), **how: Any,
+    group: int = 1, post_ops: tuple[PostOp, ...] = (), extra: Sequence[np.ndarray] = (), **how: Any,
 ) -> None:  # fmt: skip
     """Add a convolution; how: arguments of check_op."""
     weights = normal((oc, shape[1] // group, *win.kernel), 1)
     inputs = [normal(shape), weights, normal((oc,), 2), *extra]
     orders = {**orders_of(inputs, range(3, len(inputs))), **how.pop("orders", {})}
-    add(name, Conv2d(win, group, steps), inputs, tile, parts, consts=(1, 2), orders=orders, **how)
+    add(
+        name, Conv2d(win, group, post_ops), inputs, tile, parts, consts=(1, 2), orders=orders, **how
+    )
 
 
 SAME = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
 multiply("group_packed", 11, 12, 9, TWO, consts=(1, 2))
 multiply("group_packed_steps", 9, 5, 20, ONE, consts=(1, 2), batch=(2,),
-         spec=Gemm(0.5, 2.0, steps=RESIDUAL), extra=[normal((2, 9, 20), 4)])  # fmt: skip
-multiply("group_packed_heavy", 5, 9, 7, ONE, consts=(1, 2), spec=Gemm(steps=HEAVY),
+         spec=Gemm(0.5, 2.0, post_ops=RESIDUAL), extra=[normal((2, 9, 20), 4)])  # fmt: skip
+multiply("group_packed_heavy", 5, 9, 7, ONE, consts=(1, 2), spec=Gemm(post_ops=HEAVY),
          extra=[normal((5, 1), 4)])  # fmt: skip
 multiply("group_direct", 11, 8, 13, TWO, extra=[normal((11, 13), 4)],
-         spec=Gemm(steps=RESIDUAL))  # fmt: skip
+         spec=Gemm(post_ops=RESIDUAL))  # fmt: skip
 multiply("group_direct_small", 3, 9, 5, ONE)
 multiply("group_turned", 12, 7, 16, TWO, spec=Gemm(trans_a=True, trans_b=True))
 multiply("group_flat", 17, 10, 9, FLAT, consts=(1, 2))
 multiply("group_columns", 11, 6, 9, TWO, consts=(1,), orders={"o0": (1, 0)})
-multiply("group_parts", 11, 26, 9, TWO, 2, consts=(1, 2), batch=(2,), spec=Gemm(steps=RESIDUAL),
+multiply("group_parts", 11, 26, 9, TWO, 2, consts=(1, 2), batch=(2,), spec=Gemm(post_ops=RESIDUAL),
          extra=[normal((2, 11, 9), 4)])  # fmt: skip
 multiply("group_parts_scaled", 5, 30, 8, ONE, 4, spec=Gemm(beta=2.0))
 convolve("group_conv", (1, 8, 4, 5), 9, SAME, TWO, border=1)
-convolve("group_conv_terms", (2, 3, 4, 5), 12, SAME, ONE, steps=RESIDUAL,
+convolve("group_conv_terms", (2, 3, 4, 5), 12, SAME, ONE, post_ops=RESIDUAL,
          extra=[normal((2, 12, 4, 5), 4)])  # fmt: skip
 convolve("group_conv_groups", (1, 6, 5, 6), 8, Window((3, 2), (2, 1), (1, 2), (1, 0), (0, 2)), TWO,
          group=2)  # fmt: skip
 convolve("group_conv_planes", (1, 3, 4, 5), 9, SAME, TWO, border=1, orders={"i0": (0, 1, 2, 3)})
 convolve("group_conv_heavy", (1, 8, 2, 3), 9, Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0)), ONE,
-         steps=HEAVY, extra=[normal((1, 9, 1, 1), 4)])  # fmt: skip
-convolve("group_conv_parts", (1, 8, 3, 4), 9, SAME, TWO, 3, steps=RESIDUAL,
+         post_ops=HEAVY, extra=[normal((1, 9, 1, 1), 4)])  # fmt: skip
+convolve("group_conv_parts", (1, 8, 3, 4), 9, SAME, TWO, 3, post_ops=RESIDUAL,
          extra=[normal((1, 9, 3, 4), 4)])  # fmt: skip
 convolve("group_conv_parts_groups", (2, 16, 3, 3), 8, SAME, TWO, 2, group=2)
 
 
 def separate(
     name: str, shape: tuple[int, ...], oc: int, win: Window, tile: GroupTile, *, plain: bool = False,
-    steps: tuple[Step, ...] = (), extra: Sequence[np.ndarray] = (), **how: Any,
+    post_ops: tuple[PostOp, ...] = (), extra: Sequence[np.ndarray] = (), **how: Any,
 ) -> None:  # fmt: skip
     """Add a separable convolution; plain: without shift and bias. how: arguments of check_op."""
     channels = shape[1]
@@ -112,13 +114,13 @@ def separate(
               None if plain else normal((channels,), 2), normal((oc, channels, 1, 1), 3),
               None if plain else normal((oc,), 4), *extra]  # fmt: skip
     orders = {**orders_of(inputs, range(5, len(inputs))), **how.pop("orders", {})}
-    spec = Separable(win, (Step("relu"),), steps)
+    spec = Separable(win, (PostOp("relu"),), post_ops)
     add(name, spec, inputs, tile, consts=(1, 2, 3, 4), orders=orders, only="separable", **how)
 
 
 separate("group_separable", (1, 8, 4, 5), 9, SAME, TWO, border=1)
 separate("group_separable_odd", (2, 5, 3, 4), 12, Window((3, 2), (2, 1), (1, 2), (1, 0), (1, 2)), ONE,
-         plain=True, steps=(Step("add", operand=5), Step("relu")),
+         plain=True, post_ops=(PostOp("add", operand=5), PostOp("relu")),
          extra=[normal((2, 12, 2, 4), 5)])  # fmt: skip
 separate("group_separable_few", (1, 12, 3, 3), 7, Window((3, 3), (1, 1), (1, 1), (0, 0), (0, 0)),
          FLAT)  # fmt: skip
@@ -136,14 +138,14 @@ put("depthwise_spread", spread_depthwise, targets=("gpu",))
 
 def winograd(
     name: str, m: int, shape: tuple[int, ...], oc: int, tile: GroupTile, parts: int = 1, *,
-    pads: tuple[int, int] = (1, 1), steps: tuple[Step, ...] = (), extra: Sequence[np.ndarray] = (),
+    pads: tuple[int, int] = (1, 1), post_ops: tuple[PostOp, ...] = (), extra: Sequence[np.ndarray] = (),
     every: bool = False, share: int = 1 << 20, **how: Any,
 ) -> None:  # fmt: skip
     """Add a convolution by Winograd's products; share: bytes of scratch memory at a time."""
 
     def run() -> None:
         inputs = [normal(shape), normal((oc, shape[1], 3, 3), 1), normal((oc,), 2), *extra]
-        spec = Conv2d(Window((3, 3), (1, 1), (1, 1), pads, pads[::-1]), 1, steps)
+        spec = Conv2d(Window((3, 3), (1, 1), (1, 1), pads, pads[::-1]), 1, post_ops)
         orders = {**orders_of(inputs, range(3, len(inputs))), **how}
         with (
             mock.patch.object(_winograd_groups, "group_tiles", only(tile, parts)),
@@ -158,9 +160,9 @@ def winograd(
 
 winograd("group_winograd", 2, (1, 4, 5, 4), 8, TWO, every=True)
 winograd("group_winograd_four", 4, (1, 8, 5, 6), 6, TWO, pads=(0, 2))
-winograd("group_winograd_parts", 2, (1, 16, 3, 3), 5, TWO, 2, steps=RESIDUAL,
+winograd("group_winograd_parts", 2, (1, 16, 3, 3), 5, TWO, 2, post_ops=RESIDUAL,
          extra=[normal((1, 5, 3, 3), 4)])  # fmt: skip
-winograd("group_winograd_shares", 2, (2, 3, 3, 3), 4, ONE, steps=HEAVY, share=1,
+winograd("group_winograd_shares", 2, (2, 3, 3, 3), 4, ONE, post_ops=HEAVY, share=1,
          extra=[normal((1, 4, 1, 1), 4)], i0=(0, 1, 2, 3), o0=(0, 1, 2, 3))  # fmt: skip
 
 

@@ -125,7 +125,7 @@ MUTANTS = (
         "conv_border", "cpu", "optimised", ("border was changed",),
     ),
     Mutant(
-        "wrong_value", "_common/steps.cl.mako",
+        "wrong_value", "_common/epilogue.cl.mako",
         '"{v} = {v} < {T}(0) ? {p0} * {v} : {v};"', '"{v} = {v} < {T}(0) ? {v} : {v};"',
         "steps_activations", "cpu", "optimised", ("relative to the largest value",),
     ),

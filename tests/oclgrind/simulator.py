@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from clnn.ops.spec import Target
+from clnn.target import Target
 
 DEVICE = "oclgrind"
 FEATURES = frozenset({"fp64"})

@@ -13,7 +13,7 @@ import numpy as np
 from harness import check_op
 from simulator import DEVICE
 
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.spec import OpSpec
 from clnn.types import TensorType, dtype_of
 
@@ -75,10 +75,10 @@ def jobs(long: bool, mode: str) -> list[dict[str, str]]:
     ]
 
 
-def steps_of(chain: Iterable[Any]) -> tuple[Step, ...]:
+def steps_of(chain: Iterable[Any]) -> tuple[PostOp, ...]:
     """Return steps from function names, or tuples of a name and its parameters."""
     parts = [(part,) if isinstance(part, str) else part for part in chain]
-    return tuple(Step(part[0], tuple(part[1:])) for part in parts)
+    return tuple(PostOp(part[0], tuple(part[1:])) for part in parts)
 
 
 def orders_of(inputs: Sequence[np.ndarray | None], which: Iterable[int]) -> Mapping[str, Any]:

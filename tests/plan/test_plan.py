@@ -10,10 +10,11 @@ from clnn.graph.passes import optimise
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.movement.views import Concat, Reshape, Slice, Transpose, slice_of
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
-from clnn.ops.spec import OpSpec, Target
+from clnn.ops.spec import OpSpec
 from clnn.plan.schedule import TensorArg, make_plan
+from clnn.target import Target
 from clnn.types import TensorType
 
 
@@ -38,7 +39,7 @@ class Builder:
         return self.add(Conv2d(win), x, name)
 
     def relu(self, x: str) -> str:
-        return self.add(Eltwise((Step("relu"),)), x)
+        return self.add(Eltwise((PostOp("relu"),)), x)
 
     def graph(self, *outputs: str) -> Graph:
         outs = {f"out{k}": n for k, n in enumerate(outputs)}
@@ -55,8 +56,8 @@ def test_a_tensor_gets_the_largest_border_of_its_consumers():
     made = plan(b.graph(b.conv(v, 4, 3, 1), b.conv(v, 4, 5, 2)))
     layout = made.placed[v].layout
     assert layout.before == (0, 0, 2, 2) == layout.after
-    assert all("direct" in s.variant.name for s in made.steps if s.node.spec.kind == "conv2d")
-    assert not any("checked" in s.variant.name for s in made.steps)
+    assert all("direct" in s.variant.name for s in made.post_ops if s.node.spec.kind == "conv2d")
+    assert not any("checked" in s.variant.name for s in made.post_ops)
 
 
 def test_channels_are_innermost_between_convolutions_and_outputs_are_dense():
@@ -142,7 +143,7 @@ def test_split_parts_are_views_and_a_cut_side_has_no_border():
     assert made.copied_bytes == 0
     assert made.placed[front].layout.before == (0, 0, 1, 1)
     assert made.placed[top].layout.after[2] == 0
-    names = {s.node.inputs[0]: s.variant.name for s in made.steps}
+    names = {s.node.inputs[0]: s.variant.name for s in made.post_ops}
     assert "checked" in names[top] and "checked" not in names[front]
 
 
@@ -160,7 +161,7 @@ def test_reversed_slice_is_a_view():
     b = Builder(x=(1, 4, 6, 6))
     v = b.relu("x")
     back = b.add(Slice((0, 0, 5, 0), (1, 4, 6, 6), (1, 1, -1, 1)), v)
-    made = plan(b.graph(b.add(Eltwise((Step("add", operand=1),)), back, v)))
+    made = plan(b.graph(b.add(Eltwise((PostOp("add", operand=1),)), back, v)))
     assert made.copied_bytes == 0 and made.placed[back].layout.pitches[2] < 0
 
 
@@ -179,7 +180,7 @@ def test_storages_are_inside_and_apart_while_alive(separate):
         v = b.relu(b.conv(v, 8))
         skips.append(v)
     for skip in reversed(skips):
-        v = b.add(Eltwise((Step("add", operand=1),)), b.conv(v, 8), skip)
+        v = b.add(Eltwise((PostOp("add", operand=1),)), b.conv(v, 8), skip)
     made = plan(b.graph(v), separate=separate)
     spans = [
         (made.memory.offsets[k], made.memory.offsets[k] + s.nbytes, s.first, s.last)
@@ -202,6 +203,6 @@ def test_every_read_of_a_border_is_filled_before():
         v = b.relu(b.conv(v, 8, k, k // 2))
     made = plan(b.graph(v))
     filled = {a.storage for f in made.first_fills for a in f.args if isinstance(a, TensorArg)}
-    for step in made.steps:
+    for step in made.post_ops:
         filled |= {a.storage for f in step.fills for a in f.args if isinstance(a, TensorArg)}
     assert filled == {k for k, s in made.storages.items() if s.layout.has_padding}

@@ -23,9 +23,9 @@ pytestmark = pytest.mark.dealt  # kernels that are slow to build
 def wide() -> Graph:
     """Winograd, borders that are filled again, a concat, an input that two consumers slice."""
     b = Builder(x=(2, 16, 30, 30), y=(2, 32, 30, 30))
-    first = b.steps("relu", b.conv("x", 32))
-    body = [b.steps("relu", b.conv(b.conv(first, 32, 1), 32)) for _ in range(3)]
-    joined = b.steps("add", b.steps("add", body[0], body[1]), b.steps("mul", body[2], "y"))
+    first = b.post_ops("relu", b.conv("x", 32))
+    body = [b.post_ops("relu", b.conv(b.conv(first, 32, 1), 32)) for _ in range(3)]
+    joined = b.post_ops("add", b.post_ops("add", body[0], body[1]), b.post_ops("mul", body[2], "y"))
     return b.graph(b.conv(b.conv(joined, 32, 5, stride=2), 5, 3), b.conv("y", 4))
 
 

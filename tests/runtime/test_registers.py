@@ -131,7 +131,7 @@ def choice_of(device: str, monkeypatch, *parts: str) -> str:
     graph = b.graph(b.conv("x", 32))
     plan_by = partial(make_plan, graph, target_of(info))
     plan = settled(plan_by(), plan_by, first_variant, Device.open(info))
-    return next(s.variant.name for s in plan.steps if s.node.spec.kind == "conv2d")
+    return next(s.variant.name for s in plan.scheduled if s.node.spec.kind == "conv2d")
 
 
 def test_a_session_takes_the_next_kernel(device, monkeypatch, caplog):

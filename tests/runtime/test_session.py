@@ -16,7 +16,7 @@ from clnn.graph.ir import Graph, Node, check
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.movement.views import Concat
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.plan.layouts import place
 from clnn.runtime.run.state import ExecutionState
@@ -41,7 +41,7 @@ def small_graph() -> Graph:
         add(name, Conv2d(Window((k, k), (1, 1), (1, 1), (p, p), (p, p))), source, f"{name}.w")
 
     conv("a", "x", 16, 3)
-    add("b", Eltwise((Step("relu"),)), "a")
+    add("b", Eltwise((PostOp("relu"),)), "a")
     conv("c", "b", 8, 3)
     conv("d", "b", 24, 1)
     add("e", Concat(1), "c", "d")
@@ -217,7 +217,7 @@ def test_closed_sessions_and_forks_are_refused(device):
 
 def test_two_names_of_one_output_are_two_arrays(device):
     b = Builder(x=(1, 4, 3, 3))
-    graph = b.graph(b.steps("relu", "x"))
+    graph = b.graph(b.post_ops("relu", "x"))
     (value,) = graph.outputs.values()
     graph = replace(graph, outputs={"first": value, "second": value})
     x = np.arange(-18, 18, dtype=np.float32).reshape(1, 4, 3, 3)

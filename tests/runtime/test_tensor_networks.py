@@ -37,10 +37,10 @@ def emulated(monkeypatch):
 def images() -> Graph:
     """Odd channels, a stride, a residual, groups, a linear layer; two pictures."""
     b = Builder(x=(2, 3, 12, 11))
-    stem = b.steps("relu", b.conv("x", 27, stride=2))
-    body = b.steps("relu", b.steps("add", b.conv(stem, 27), stem))
+    stem = b.post_ops("relu", b.conv("x", 27, stride=2))
+    body = b.post_ops("relu", b.post_ops("add", b.conv(stem, 27), stem))
     apart = b.conv(body, 54, 3, group=3)
-    point = b.steps("sigmoid", b.conv(apart, 40, 1))
+    point = b.post_ops("sigmoid", b.conv(apart, 40, 1))
     mean = b.add(Reshape((2, 40)), b.add(Reduce("mean", (2, 3)), point))
     return b.graph(b.add(Gemm(), mean, b.const(40, 34), b.const(34)))
 
@@ -80,8 +80,8 @@ def check(graph: Graph, session: Session, dtype: str) -> None:
 def test_a_network_in_bytes(device):
     """Equal to the bit: an image in float32, a residual, a stride, groups, a linear layer."""
     b = Builder(x=(2, 3, 12, 11))
-    stem = b.steps("relu", b.conv("x", 27, stride=2))
-    body = b.steps("relu", b.steps("add", b.conv(stem, 27), stem))
+    stem = b.post_ops("relu", b.conv("x", 27, stride=2))
+    body = b.post_ops("relu", b.post_ops("add", b.conv(stem, 27), stem))
     point = b.conv(b.conv(body, 54, 3, group=3), 40, 1)
     rows = b.add(Reshape((2, 40 * 36)), point)
     graph = b.graph(b.add(Gemm(), rows, b.const(40 * 36, 34), b.const(34)))
@@ -142,14 +142,14 @@ def test_verify_measures_what_tf32_costs(device):
 def test_float32_is_never_rounded(device):
     """Without dtype "tf32" nothing multiplies on tensor cores, whatever the device has."""
     with clnn.compile_model(images(), device, clnn.Options(tune="off")) as session:
-        assert not any("_mma_" in s.variant.name for s in session.plan.steps)
+        assert not any("_mma_" in s.variant.name for s in session.plan.scheduled)
         assert session.placement.products == "float32"
 
 
 def test_a_device_without_tensor_cores_says_so(device, monkeypatch, caplog):
     monkeypatch.setenv("CLNN_TENSOR_CORES", "off")
     b = Builder(x=(1, 8))
-    graph = b.graph(b.steps("relu", "x"))
+    graph = b.graph(b.post_ops("relu", "x"))
     for dtype, said in (("tf32", "float32, for want of tensor cores"), ("f16", "float32")):
         with (
             caplog.at_level(logging.WARNING, "clnn"),

@@ -10,7 +10,9 @@ import pytest
 
 from clnn.graph.ir import Graph, Node, check
 from clnn.graph.passes.store import store_as
-from clnn.ops.spec import Border, OpSpec, Target, Variant
+from clnn.ops.launch import Variant
+from clnn.ops.problem import Border
+from clnn.ops.spec import OpSpec
 from clnn.options import Options
 from clnn.plan.layouts import Hints
 from clnn.plan.schedule import Storage
@@ -19,6 +21,7 @@ from clnn.runtime.run import session as session_module
 from clnn.runtime.run.constants import view_of
 from clnn.runtime.run.session import Session
 from clnn.runtime.run.state import POISON
+from clnn.target import Target
 from clnn.tune.bench import with_border
 from clnn.types import F32, STORAGE, STORED_BF16, STORED_F16, TensorType, dtype_of, narrow, widen
 

@@ -10,7 +10,7 @@ from fragments import STORED, decode, encode
 from launch import run
 
 from clnn.codegen import render as room
-from clnn.ops.shared.functions import Step, apply_steps
+from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.shared.loops import Loops
 from clnn.ops.shared.tensor_cores import MmaProduct, MmaTile, mma_grid, mma_params
 
@@ -18,7 +18,7 @@ TEMPLATE = "gemm/mma.cl.mako"
 OUT = {"float": np.float32, "half": np.uint16, "bf16": np.uint16, "int": np.int32}
 GUARD = 8  # elements in front of a and b, 16 bytes at least, and around dst
 POISON = 0xFF
-BIAS = (Step("add", operand=2),)
+BIAS = (PostOp("add", operand=2),)
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Case:
     dst_type: str = "float"
     rounded: bool = False
     batch: int = 1
-    steps: tuple[Step, ...] = ()
+    post_ops: tuple[PostOp, ...] = ()
     bias: str = ""  # pitches of operand 2 of the steps: "", "row", "all" or "spread"
     dst_pitch: int = 0  # elements from row to row beyond n; -1: columns lie apart
     scale: float = 1.0
@@ -64,7 +64,7 @@ class Case:
         return MmaProduct(
             self.kind, self.m, self.n, self.k, a, b, (pitch, step), self.dst_type, self.b_rows, self.rounded,
             Loops((self.batch,), tuple(pitches)), extra[self.bias],
-            {2: self.scale} if self.scale != 1 else {}, self.steps,
+            {2: self.scale} if self.scale != 1 else {}, self.post_ops,
         )  # fmt: skip
 
     @property
@@ -116,7 +116,7 @@ def reference(case: Case) -> tuple[np.ndarray, np.ndarray]:
     if case.dst_type == "int":
         return want, np.zeros_like(want)
     error = sizes * (case.k + 2) * 2.0**-24
-    want = apply_steps(want.astype(np.float64), case.steps, [None, None, other * case.scale])
+    want = apply_post_ops(want.astype(np.float64), case.post_ops, [None, None, other * case.scale])
     error = error + 2.0**-22 * abs(want) + 2.0**-22
     fine = {"float": 0.0, "half": 2.0**-11, "bf16": 2.0**-8}[case.dst_type]
     return want, error + fine * abs(want)

@@ -11,7 +11,7 @@ from mma_cases import OUT, POISON
 
 from clnn.codegen import render as room
 from clnn.layout import TensorLayout, channels_last
-from clnn.ops.shared.functions import Step, apply_steps
+from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.shared.tensor_cores import MmaConv, MmaTile, mma_conv_params, mma_grid
 from clnn.ops.shared.window import Window
 from clnn.runtime.run.constants import view_of
@@ -46,10 +46,10 @@ class ConvCase:
         row = TensorLayout.make((1, self.oc, 1, 1)).broadcast(out)
         per = 16 // np.dtype(STORED[self.kind]).itemsize
         length = self.oc if self.b_rows == "k" else at.kernel[0] * at.kernel[1] * ic
-        steps = (Step("add", operand=2), Step("relu")) if self.bias else ()
+        post_ops = (PostOp("add", operand=2), PostOp("relu")) if self.bias else ()
         return MmaConv(
             self.kind, src, dst, ic, self.oc, -(-length // per) * per, at, self.dst_type, self.b_rows,
-            self.rounded, {2: (0, row)} if self.bias else {}, steps,
+            self.rounded, {2: (0, row)} if self.bias else {}, post_ops,
         )  # fmt: skip
 
 
@@ -71,7 +71,9 @@ def reference(
     if case.dst_type == "int":
         return want, np.zeros(sizes)
     error = sums * (w[..., 0].size + 2) * 2.0**-24 + 2.0**-22
-    want = apply_steps(want, conv.steps, [None, None, bias.reshape(1, -1, 1, 1).astype(np.float64)])
+    want = apply_post_ops(
+        want, conv.post_ops, [None, None, bias.reshape(1, -1, 1, 1).astype(np.float64)]
+    )
     return want, error + abs(want) * (2.0**-11 if case.dst_type == "half" else 2.0**-22)
 
 

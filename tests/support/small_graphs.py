@@ -24,7 +24,7 @@ from clnn.ops.rows.lrn import Lrn
 from clnn.ops.rows.norm import Normalise
 from clnn.ops.rows.reduce import Reduce
 from clnn.ops.rows.softmax import Softmax
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.ops.spec import OpSpec
 from clnn.types import F32, I64, TensorType
@@ -59,9 +59,9 @@ class Builder:
         values = np.random.default_rng(len(self.consts)).standard_normal(shape)
         return self.fixed((values / 3).astype(np.float32))
 
-    def steps(self, fn: str, *inputs: str) -> str:
+    def post_ops(self, fn: str, *inputs: str) -> str:
         """Add one elementwise function of one or two values."""
-        return self.add(Eltwise((Step(fn, operand=1 if len(inputs) > 1 else None),)), *inputs)
+        return self.add(Eltwise((PostOp(fn, operand=1 if len(inputs) > 1 else None),)), *inputs)
 
     def conv(self, x: str, oc: int, k: int = 3, stride: int = 1, group: int = 1) -> str:
         """Add a convolution with a bias, padded to keep the extent."""
@@ -79,9 +79,9 @@ class Builder:
 def classifier() -> Graph:
     """A residual block with a depthwise convolution, pooling, joined branches, a linear layer."""
     b = Builder(x=(1, 3, 7, 7))
-    stem = b.steps("relu", b.conv("x", 8, stride=2))
-    block = b.conv(b.steps("relu", b.conv(stem, 8, group=8)), 8, 1)
-    body = b.add(Lrn(3), b.steps("relu", b.steps("add", block, stem)))
+    stem = b.post_ops("relu", b.conv("x", 8, stride=2))
+    block = b.conv(b.post_ops("relu", b.conv(stem, 8, group=8)), 8, 1)
+    body = b.add(Lrn(3), b.post_ops("relu", b.post_ops("add", block, stem)))
     small = b.add(Pool(Window((2, 2), (2, 2), (1, 1), (0, 0), (0, 0)), "max"), body)
     large = b.add(Resize((1, 8, 4, 4), (1.0, 1.0, 2.0, 2.0)), small)
     both = b.conv(b.add(Concat(1), body, large), 9)
@@ -95,7 +95,7 @@ def decoder() -> Graph:
     b = Builder(x=(1, 6, 4, 4))
     mean = b.add(Pool(Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1)), "average"), "x")
     up = ConvTranspose((4, 4), (2, 2), (1, 1), (1, 1), (8, 8))
-    wide = b.steps("sigmoid", b.add(up, mean, b.const(6, 5, 4, 4), b.const(5)))
+    wide = b.post_ops("sigmoid", b.add(up, mean, b.const(6, 5, 4, 4), b.const(5)))
     soft = b.add(Resize((1, 6, 8, 8), (1.0, 1.0, 2.0, 2.0), Sampling("linear")), "x")
     both = b.add(Concat(1), soft, wide)
     swapped = b.add(Concat(1), b.add(slice_of((1, 11, 8, 8), 1, 6, 5), both), soft)
@@ -113,9 +113,9 @@ def rows() -> Graph:
     taken = b.add(Gather(1), mixed, b.fixed(np.array([5, 0, 2])))
     spread = b.add(Reduce("l2", (0,), False), taken)
     large = b.add(Logic("greater"), spread, b.fixed(np.float32(1)))
-    mask = b.steps("mul", b.add(Cast(F32), large), spread)
+    mask = b.post_ops("mul", b.add(Cast(F32), large), spread)
     back = b.add(Slice((0, 15), (3, 8), (1, -2)), mask)
-    return b.graph(b.steps("exp", back), b.add(Reduce("max", (2,)), mixed))
+    return b.graph(b.post_ops("exp", back), b.add(Reduce("max", (2,)), mixed))
 
 
 GRAPHS = {"classifier": classifier, "decoder": decoder, "rows": rows}

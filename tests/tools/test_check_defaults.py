@@ -78,7 +78,7 @@ def model(tmp_path):
 def other_choice(model, info):
     """Return the convolution's key, and the name of a variant that is not the estimate's choice."""
     network = DeviceNetwork(optimise(import_onnx(model)), info, Options(tune="off", states=1))
-    for step in network.session({}).plan.steps:
+    for step in network.session({}).plan.scheduled:
         names = [v.name for v in step.node.spec.candidates(step.problem)]
         others = [n for n in names if n != step.variant.name]
         if others:

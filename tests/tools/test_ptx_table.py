@@ -44,7 +44,7 @@ def test_figures_of_both_compilers(tool):
 
 def test_kernels_that_spill_or_fail_are_named(tool):
     rows = [("good", "sm_90", tool.Use(10)), ("spilt", "sm_90", tool.Use(255, 64, 80)),
-            ("gemm_mma_x", "sm_80", tool.Use(40, 512)), ("staged", "sm_80", tool.Use(40, 512)),
+            ("gemm_mma_x", "sm_80", tool.Use(40, 512)), ("loop_epilogue", "sm_80", tool.Use(40, 512)),
             ("broken", "gfx906", tool.Use(error="no such thing"))]  # fmt: skip
     assert tool.complaints(rows) == [
         "spilt spills 80 bytes on sm_90",

@@ -115,12 +115,12 @@ def test_a_result_of_another_driver_is_run_before_it_is_used(device, monkeypatch
     tops = [{**record["tops"][0], "name": n} for n in ("double_wrong", "double_right")]
     planted = {**record, "driver": "older", "tops": tops}
     with chooser(info, "cached") as choose, Session(made, info, Options(), choose) as session:
-        step = next(s for s in session.plan.steps if s.node.name == "double")
+        step = next(s for s in session.plan.scheduled if s.node.name == "double")
         planted["key"] = signature(step.node.spec, step.problem).key
         assert step.variant.why == "ranked" and problem_key
     store.lines.append([planted])
     with chooser(info, "cached") as choose, Session(made, info, Options(), choose) as session:
-        step = next(s for s in session.plan.steps if s.node.name == "double")
+        step = next(s for s in session.plan.scheduled if s.node.name == "double")
         assert (step.variant.name, step.variant.why) == ("double_right", "tuned")
     assert {n for n, _ in TuningStore(info).failures(planted["key"])} == {"double_wrong"}
 

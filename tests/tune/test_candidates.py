@@ -61,7 +61,7 @@ def test_candidates_are_right(device, name, few):
     b = Builder(x=(1, 16, 13, 12), rows=(21, 40), columns=(40, 70))
     info = select(device)
     plan = make_plan(b.graph(MAKERS[name](b)), target_of(info))
-    step = next(s for s in plan.steps if not s.node.name.startswith("io:"))
+    step = next(s for s in plan.scheduled if not s.node.name.startswith("io:"))
     found = step.node.spec.candidates(step.problem)
     names = [v.name for v in found]
     assert len(found) > 3 and len(set(names)) == len(names) and step.variant.name in names

@@ -14,13 +14,14 @@ from test_candidates import MAKERS
 from clnn.graph.passes.quantise import observed, quantise
 from clnn.graph.passes.store import store_as
 from clnn.ops.conv.spec import Conv2d
+from clnn.ops.launch import Const
 from clnn.ops.shared.window import Window
-from clnn.ops.spec import Const, Target
 from clnn.options import Options
 from clnn.plan.schedule import Plan, make_plan
 from clnn.runtime.device.device import DeviceInfo, select
 from clnn.runtime.device.target import allowed
 from clnn.runtime.run.session import target_of
+from clnn.target import Target
 from clnn.tune.bench import Bench, Limits
 from clnn.tune.signature import signature
 from clnn.tune.task import tasks_of
@@ -122,7 +123,7 @@ def test_scales_make_no_difference_to_a_key():
         graph = b.graph(b.conv("x", 16))
         if scale:
             graph = quantise(graph, dict.fromkeys(observed(graph), scale))
-        step = next(s for s in make_plan(graph, Target()).steps if s.node.spec.kind == "conv2d")
+        step = next(s for s in make_plan(graph, Target()).scheduled if s.node.spec.kind == "conv2d")
         keys.append(signature(step.node.spec, step.problem))
     assert keys[1] == keys[2] and keys[0].bucket != keys[1].bucket
 
@@ -135,7 +136,9 @@ def test_results_of_tensor_cores_are_kept_apart():
             b = Builder(x=(1, 16, 13, 12))
             graph = store_as(b.graph(b.conv("x", 16)), STORAGE[dtype])
             target = Target("gpu", 4, 4, tensor=tensor, tf32=dtype == "tf32")
-            step = next(s for s in make_plan(graph, target).steps if s.node.spec.kind == "conv2d")
+            step = next(
+                s for s in make_plan(graph, target).scheduled if s.node.spec.kind == "conv2d"
+            )
             found[dtype, tensor] = signature(step.node.spec, step.problem)
     keys = {k: v.key for k, v in found.items()}
     assert keys["f32", ""] == keys["f32", "ptx"] == keys["tf32", ""]

@@ -17,10 +17,11 @@ from clnn.errors import SettingError
 from clnn.graph.ir import Node
 from clnn.layout import TensorLayout
 from clnn.ops.conv.spec import Conv2d
-from clnn.ops.shared.functions import Step
+from clnn.ops.problem import Operand, Problem
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
-from clnn.ops.spec import Operand, Problem, Target
 from clnn.options import Options
+from clnn.target import Target
 from clnn.tune.choose import Chosen, chooser
 from clnn.tune.defaults import NONE, defaults_for, export_lines
 from clnn.tune.signature import canonical, signature, templates_of
@@ -213,7 +214,7 @@ def test_equal_problems_have_one_key_and_names_do_not_count():
 @pytest.mark.parametrize("spec,given", [
     (SPEC, problem(13)), (SPEC, problem(border=2)), (SPEC, problem(channels=33)),
     (SPEC, problem(target=replace(CPU, winograd=False))), (SPEC, problem(target=replace(CPU, kind="gpu"))),
-    (replace(SPEC, steps=(Step("relu"),)), problem()),
+    (replace(SPEC, post_ops=(PostOp("relu"),)), problem()),
     (replace(SPEC, window=replace(SPEC.window, dilations=(2, 2))), problem()),
 ])  # fmt: skip
 def test_whatever_decides_a_kernel_is_in_the_key(spec, given):
@@ -221,11 +222,13 @@ def test_whatever_decides_a_kernel_is_in_the_key(spec, given):
 
 
 def test_a_new_field_that_holds_its_default_changes_no_key():
-    assert "group" not in canonical(SPEC)["Conv2d"] and "steps" not in canonical(SPEC)["Conv2d"]
+    assert "group" not in canonical(SPEC)["Conv2d"] and "post_ops" not in canonical(SPEC)["Conv2d"]
     assert canonical(replace(SPEC, group=2))["Conv2d"]["group"] == 2
 
 
-@pytest.mark.parametrize("used", ["_common/steps", "_common/pixels", "_common/dot", "_arith/mli"])
+@pytest.mark.parametrize(
+    "used", ["_common/epilogue", "_common/pixels", "_common/dot", "_arith/mli"]
+)
 def test_the_hash_of_templates_covers_what_they_use(tmp_path, monkeypatch, used):
     """Used by itself, by what it uses, and by what parameters may choose."""
     whole = next(p for p in render.template_folders() if p.endswith("kernels_cl"))
@@ -257,7 +260,7 @@ def test_a_session_says_why(device):
 
     info = select(device)
     plan = make_plan(prepare(classifier(), Options()), target_of(info))
-    step = next(s for s in plan.steps if s.node.spec.kind == "conv2d")
+    step = next(s for s in plan.scheduled if s.node.spec.kind == "conv2d")
     sig, slow = signature(step.node.spec, step.problem), step.node.spec.variants(step.problem)[-1]
     top = Timed(slow.name, 1.0, templates_of(slow))
     TuningStore(info).put(sig, Result((top,), step.variant.name, "quick", 1))

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clnn.ops.spec import Launch, OpSpec, Problem, Variant
+from clnn.ops.launch import Launch, Variant
+from clnn.ops.problem import Problem
+from clnn.ops.spec import OpSpec
 from clnn.runtime.device.device import DeviceInfo
 from clnn.tune.bench import Trial
 

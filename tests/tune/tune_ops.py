@@ -13,7 +13,10 @@ import numpy as np
 
 from clnn.graph.ir import Graph, Node, check
 from clnn.layout import TensorLayout
-from clnn.ops.spec import In, Launch, Operand, OpSpec, Out, Problem, Scratch, Target, Variant
+from clnn.ops.launch import In, Launch, Out, Scratch, Variant
+from clnn.ops.problem import Operand, Problem
+from clnn.ops.spec import OpSpec
+from clnn.target import Target
 from clnn.types import TensorType
 
 HERE = Path(__file__).resolve().parent

@@ -85,12 +85,12 @@ def check(
     network = DeviceNetwork(graph, info, Options(tune="off", states=1))
     try:
         found: dict[str, str] = {}
-        for step in network.session({}).plan.steps:
+        for step in network.session({}).plan.scheduled:
             sig = signature(step.node.spec, step.problem)
             if wanted.get(sig.key, step.variant.name) != step.variant.name:
                 found[sig.key] = title(sig.parts)
         choice = {key: wanted[key] for key in found}
-        for step in network.session(choice).plan.steps if choice else ():
+        for step in network.session(choice).plan.scheduled if choice else ():
             key = signature(step.node.spec, step.problem).key
             if choice.get(key, step.variant.name) != step.variant.name:
                 print(f"{path.stem}: {found[key]} has no kernel {choice.pop(key)}")

@@ -24,7 +24,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from clnn.graph.ir import Node
-    from clnn.ops.spec import Array, OpSpec, Problem, Variant
+    from clnn.ops.launch import Variant
+from clnn.ops.problem import Problem
+from clnn.ops.spec import OpSpec
+from clnn.types import Array
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "golden")]
@@ -183,13 +186,13 @@ def on_amd(tools: Tools, source: str, folder: Path) -> Iterator[tuple[str, Use]]
 def with_ptx() -> Iterator[tuple[str, str]]:
     """Yield (kernel, source) of the probes and variants with inline PTX."""
     from clnn.codegen.render import render
-    from clnn.ops.shared.functions import Step
+    from clnn.ops.shared.functions import PostOp
     from clnn.ops.shared.tensor_cores import MmaProduct, MmaTile, mma_params
 
     for probe in sorted((ROOT / "kernels_cl" / "_probe").glob("ptx_*.cl")):
         yield probe.stem, probe.read_text("utf-8")
     size, deep = 4096, {"f16": 32, "bf16": 32, "tf32": 16, "s8": 64}
-    bias = {"extras": {2: (0, (0, 1))}, "steps": (Step("add", operand=2), Step("relu"))}
+    bias = {"extras": {2: (0, (0, 1))}, "post_ops": (PostOp("add", operand=2), PostOp("relu"))}
     for kind, bk in deep.items():
         for rows in "kn":
             if (kind, rows) == ("s8", "k"):
@@ -213,7 +216,7 @@ def convolutions() -> Iterator[tuple[str, str]]:
     from clnn.arith.int8 import Int8
     from clnn.codegen.render import render
     from clnn.layout import TensorLayout, channels_last
-    from clnn.ops.shared.functions import Step
+    from clnn.ops.shared.functions import PostOp
     from clnn.ops.shared.tensor_cores import MmaConv, MmaTile, mma_conv_params
     from clnn.ops.shared.window import Window
     from clnn.types import Stored
@@ -222,7 +225,7 @@ def convolutions() -> Iterator[tuple[str, str]]:
     edge = (0, 0, 1, 1)
     image = TensorLayout.make((8, 128, 56, 56), channels_last(4), edge, edge)
     in_bytes = Stored("float", "char", "scale0", "inverse0")
-    quantised = {"arith": Int8(1.0, (1.0,) * 128), "scales": 1, "steps": (Step("relu"),)}
+    quantised = {"arith": Int8(1.0, (1.0,) * 128), "scales": 1, "post_ops": (PostOp("relu"),)}
     for kind, bk, dst_type in (("f16", 32, "half"), ("tf32", 16, "float"), ("s8", 64, in_bytes)):
         how = quantised if kind == "s8" else {}
         made = MmaConv(
@@ -246,17 +249,17 @@ def work_groups() -> Iterator[tuple[str, str]]:
     from clnn.ops.conv.separable import Separable
     from clnn.ops.conv.spec import Conv2d
     from clnn.ops.gemm.spec import Gemm
-    from clnn.ops.shared.functions import Step
+    from clnn.ops.shared.functions import PostOp
     from clnn.ops.shared.window import Window
 
     def some(*shape: int) -> Array:
         return np.zeros(shape, np.float32)
 
-    relu, window = (Step("relu"),), Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
+    relu, window = (PostOp("relu"),), Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
     both = (some(128, 1, 3, 3), some(128), some(128, 128, 1, 1), some(128))
     made = [
-        *candidates(Gemm(steps=relu), (1024, 1024), some(1024, 1024), None),
-        *candidates(Conv2d(window, steps=relu), (8, 128, 56, 56), some(128, 128, 3, 3), None),
+        *candidates(Gemm(post_ops=relu), (1024, 1024), some(1024, 1024), None),
+        *candidates(Conv2d(window, post_ops=relu), (8, 128, 56, 56), some(128, 128, 3, 3), None),
         *candidates(Separable(window, relu, relu), (1, 128, 56, 56), *both),
     ]
     seen = set()

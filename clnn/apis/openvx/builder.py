@@ -14,8 +14,8 @@ from clnn.arith.openvx import Format
 from clnn.graph.ir import Graph, Node, check
 from clnn.ops.elementwise.cast import Cast
 from clnn.ops.movement.views import Concat, Reshape, Slice
-from clnn.ops.spec import Array, OpSpec
-from clnn.types import I32, TensorType, dtype_of
+from clnn.ops.spec import OpSpec
+from clnn.types import I32, Array, TensorType, dtype_of
 
 Watch = tuple[Callable[[], Any], Any]
 IMAGE = 4  # axes of a value that holds a tensor of three dimensions

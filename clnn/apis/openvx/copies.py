@@ -11,7 +11,7 @@ from clnn.apis.openvx.enums import Accessor, MemoryType, Status
 from clnn.apis.openvx.reference import given, same_context
 from clnn.apis.openvx.status import member, parameters
 from clnn.apis.openvx.tensor import Box, Tensor, TensorAddressing, TensorView, inside, slices
-from clnn.ops.spec import Array
+from clnn.types import Array
 
 
 def dense_strides(dims: Sequence[int], itemsize: int) -> tuple[int, ...]:

@@ -38,7 +38,7 @@ from clnn.ops.rows.lrn import Lrn
 from clnn.ops.rows.openvx_norm import OpenVxNorm
 from clnn.ops.rows.openvx_softmax import OpenVxSoftmax
 from clnn.ops.rows.softmax import Softmax
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.types import I32
 
@@ -276,10 +276,10 @@ def _normalization(at: Lowering) -> str:
         return b.add(Lrn(size, alpha, beta), x)
     sides = ((size - 1) // 2,) * 2, (size // 2,) * 2
     around = Window((size, size), (1, 1), (1, 1), *sides)
-    squares = b.add(Eltwise((Step("square"),)), x)
+    squares = b.add(Eltwise((PostOp("square"),)), x)
     mean = b.add(Pool(around, "average", count_pad=True), squares)
-    chain = (Step("mul", (alpha,)), Step("add", (1.0,)), Step("pow", (-beta,)))
-    return b.add(Eltwise((*chain, Step("mul", operand=1))), mean, x)
+    chain = (PostOp("mul", (alpha,)), PostOp("add", (1.0,)), PostOp("pow", (-beta,)))
+    return b.add(Eltwise((*chain, PostOp("mul", operand=1))), mean, x)
 
 
 def _pooling(at: Lowering) -> str:

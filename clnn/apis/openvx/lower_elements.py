@@ -15,7 +15,7 @@ from clnn.ops.elementwise.cast import Cast
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.movement.views import Transpose
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.types import F32
 
 if TYPE_CHECKING:
@@ -26,18 +26,18 @@ def _name(func: Activation) -> str:
     return ACTIVATIONS[list(Activation).index(func)]
 
 
-def float_steps(name: str, a: float, b: float) -> tuple[Step, ...]:
-    """Return an activation of float32 as elementwise steps."""
+def float_steps(name: str, a: float, b: float) -> tuple[PostOp, ...]:
+    """Return an activation of float32 as post-ops."""
     return {
-        "logistic": (Step("sigmoid"),),
-        "tanh": (Step("mul", (b,)), Step("tanh"), Step("mul", (a,))),
-        "relu": (Step("relu"),),
-        "brelu": (Step("relu"), Step("min", (a,))),
-        "softrelu": (Step("softplus"),),
-        "abs": (Step("abs"),),
-        "square": (Step("square"),),
-        "sqrt": (Step("sqrt"),),
-        "linear": (Step("mul", (a,)), Step("add", (b,))),
+        "logistic": (PostOp("sigmoid"),),
+        "tanh": (PostOp("mul", (b,)), PostOp("tanh"), PostOp("mul", (a,))),
+        "relu": (PostOp("relu"),),
+        "brelu": (PostOp("relu"), PostOp("min", (a,))),
+        "softrelu": (PostOp("softplus"),),
+        "abs": (PostOp("abs"),),
+        "square": (PostOp("square"),),
+        "sqrt": (PostOp("sqrt"),),
+        "linear": (PostOp("mul", (a,)), PostOp("add", (b,))),
     }[name]
 
 
@@ -71,14 +71,14 @@ def _activation(at: Lowering) -> str:
 def _sum(at: Lowering, sign: int) -> str:
     one, two = at.read("in1"), at.read("in2")
     if at.is_float("in1"):
-        return at.b.add(Eltwise((Step("add" if sign > 0 else "sub", operand=1),)), one, two)
+        return at.b.add(Eltwise((PostOp("add" if sign > 0 else "sub", operand=1),)), one, two)
     return at.b.add(FixedMap(VxSum(at.result, at.wrap("policy"), sign)), one, two)
 
 
 def _multiply(at: Lowering) -> str:
     one, two, scale = at.read("in1"), at.read("in2"), at.number("scale")
     if at.is_float("in1"):
-        return at.b.add(Eltwise((Step("mul", operand=1), Step("mul", (scale,)))), one, two)
+        return at.b.add(Eltwise((PostOp("mul", operand=1), PostOp("mul", (scale,)))), one, two)
     shift = at.format("in1").fraction + at.format("in2").fraction - at.result.fraction
     bits = 0
     if at.conformance:
@@ -114,14 +114,14 @@ def _convert_depth(at: Lowering) -> str:
     norm, offset = at.number("norm"), at.number("offset")
     x, to_float = at.read("input"), at.is_float("output")
     if at.is_float("input"):
-        steps: tuple[Step, ...] = (Step("sub", (offset,)), Step("div", (norm,)))
+        post_ops: tuple[PostOp, ...] = (PostOp("sub", (offset,)), PostOp("div", (norm,)))
         if to_float:
-            return at.b.add(Eltwise(steps), x)
+            return at.b.add(Eltwise(post_ops), x)
         result = at.result
-        steps = (*steps, Step("mul", (2.0**result.fraction,)))
+        post_ops = (*post_ops, PostOp("mul", (2.0**result.fraction,)))
         if not at.wrap("policy"):
-            steps = (*steps, Step("clip", (float(result.low), float(result.high))))
-        return at.b.add(Cast(result.dtype), at.b.add(Eltwise(steps), x))
+            post_ops = (*post_ops, PostOp("clip", (float(result.low), float(result.high))))
+        return at.b.add(Cast(result.dtype), at.b.add(Eltwise(post_ops), x))
     source = at.format("input")
     if to_float:
         real = source.every().astype(np.float32) / np.float32(2.0**source.fraction)

@@ -22,7 +22,7 @@ from clnn.apis.openvx.enums import (
 from clnn.apis.openvx.reference import Context, Reference, given, release
 from clnn.apis.openvx.status import VxError, member, parameters, whole
 from clnn.apis.openvx.tensor import Box, Tensor, numbers
-from clnn.ops.spec import Array
+from clnn.types import Array
 
 SCALARS = {Type.VX_TYPE_FLOAT32: np.float32, Type.VX_TYPE_INT32: np.int32}
 TABLES = {Type.VX_TYPE_INT16: np.int16, Type.VX_TYPE_UINT8: np.uint8}

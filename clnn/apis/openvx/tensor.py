@@ -21,7 +21,7 @@ from clnn.apis.openvx.reference import (
     same_context,
 )
 from clnn.apis.openvx.status import VxError, member, parameters, whole
-from clnn.ops.spec import Array
+from clnn.types import Array
 
 NUMPY: dict[Type, np.dtype[Any]] = {
     Type.VX_TYPE_INT8: np.dtype(np.int8),

@@ -9,9 +9,9 @@ from clnn.graph.passes.dead import remove_dead
 from clnn.graph.passes.fuse_gates import fuse_gates
 from clnn.graph.passes.fuse_norm import fuse_scale_shift
 from clnn.graph.passes.fuse_pad import fuse_pad
+from clnn.graph.passes.fuse_post_ops import fuse_post_ops
 from clnn.graph.passes.fuse_separable import fuse_separable
 from clnn.graph.passes.fuse_shuffle import fuse_shuffle
-from clnn.graph.passes.fuse_steps import fuse_steps
 from clnn.graph.passes.views import merge_views
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
@@ -21,7 +21,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     fuse_pad,
     fuse_scale_shift,
     fuse_gates,
-    fuse_steps,
+    fuse_post_ops,
     fuse_separable,
     remove_dead,
 )

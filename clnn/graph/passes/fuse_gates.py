@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from clnn.graph.ir import Graph, Node
 from clnn.ops.elementwise.eltwise import Eltwise
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 
 
 def fuse_gates(graph: Graph) -> Graph:
@@ -34,12 +34,12 @@ def fuse_gates(graph: Graph) -> Graph:
     return graph.with_nodes([node for name, node in nodes.items() if name not in gone])
 
 
-def _gated(node: Node, producers: dict[str, Node]) -> tuple[str, list[Node], Step] | None:
+def _gated(node: Node, producers: dict[str, Node]) -> tuple[str, list[Node], PostOp] | None:
     """Return (x, the nodes that make f(x), the function x * f(x)) where `node` is that product."""
     spec = node.spec
-    if not isinstance(spec, Eltwise) or len(spec.steps) != 1 or len(node.inputs) != 2:
+    if not isinstance(spec, Eltwise) or len(spec.post_ops) != 1 or len(node.inputs) != 2:
         return None
-    step = spec.steps[0]
+    step = spec.post_ops[0]
     if step.fn != "mul" or step.operand != 1:
         return None
     for x, gate in (node.inputs, reversed(node.inputs)):
@@ -51,10 +51,10 @@ def _gated(node: Node, producers: dict[str, Node]) -> tuple[str, list[Node], Ste
     return None
 
 
-def _function(x: str, gate: str, producers: dict[str, Node]) -> tuple[list[Node], Step] | None:
+def _function(x: str, gate: str, producers: dict[str, Node]) -> tuple[list[Node], PostOp] | None:
     """Return the nodes that make `gate` of x alone, and x * gate as one step."""
     gates: list[Node] = []
-    steps: list[Step] = []
+    post_ops: list[PostOp] = []
     while gate != x:
         made = producers.get(gate)
         if (
@@ -65,21 +65,21 @@ def _function(x: str, gate: str, producers: dict[str, Node]) -> tuple[list[Node]
         ):
             return None
         gates.insert(0, made)
-        steps = [*made.spec.steps, *steps]
+        post_ops = [*made.spec.post_ops, *post_ops]
         gate = made.inputs[0] or ""
-    step = _product(steps)
+    step = _product(post_ops)
     return None if step is None else (gates, step)
 
 
-def _product(steps: list[Step]) -> Step | None:
-    """Return x * f(x) as a step, f being `steps`; None where it has no name."""
-    names = [s.fn for s in steps]
+def _product(post_ops: list[PostOp]) -> PostOp | None:
+    """Return x * f(x) as a step, f being `post_ops`; None where it has no name."""
+    names = [s.fn for s in post_ops]
     if names == ["sigmoid"]:
-        return Step("swish", (1.0,))
+        return PostOp("swish", (1.0,))
     if names == ["softplus", "tanh"]:
-        return Step("mish")
+        return PostOp("mish")
     if names == ["hard_sigmoid"]:
-        slope, shift = steps[0].params
+        slope, shift = post_ops[0].params
         close = math.isclose(slope, 1 / 6, rel_tol=1e-6) and shift == 0.5
-        return Step("hard_swish") if close else None
+        return PostOp("hard_swish") if close else None
     return None

@@ -11,9 +11,8 @@ from clnn.graph.ir import Graph, Node
 from clnn.ops.conv.direct import BIAS
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.elementwise.eltwise import Eltwise
-from clnn.ops.shared.functions import Step
-from clnn.ops.spec import Array
-from clnn.types import TensorType
+from clnn.ops.shared.functions import PostOp
+from clnn.types import Array, TensorType
 
 AFFINE = ("add", "sub", "mul", "div")
 
@@ -45,7 +44,7 @@ def fuse_scale_shift(graph: Graph) -> Graph:
 
 
 def _is_plain_conv(node: Node, consts: dict[str, Array]) -> bool:
-    if not isinstance(node.spec, Conv2d) or node.spec.steps:
+    if not isinstance(node.spec, Conv2d) or node.spec.post_ops:
         return False
     return all(n is None or n in consts for n in node.inputs[1:])
 
@@ -60,7 +59,7 @@ def scale_shift(
         return None
     channels = out.shape[1]
     scale, shift = np.ones(channels), np.zeros(channels)
-    for step in node.spec.steps:
+    for step in node.spec.post_ops:
         value = _per_channel(step, node, consts, out)
         if value is None or step.fn not in AFFINE:
             return None
@@ -77,7 +76,7 @@ def scale_shift(
 
 
 def _per_channel(
-    step: Step, node: Node, consts: Mapping[str, Array], out: TensorType
+    step: PostOp, node: Node, consts: Mapping[str, Array], out: TensorType
 ) -> Array | None:
     if step.operand is None:
         return np.full(out.shape[1], step.params[0]) if step.params else None

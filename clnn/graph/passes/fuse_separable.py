@@ -10,16 +10,15 @@ import numpy as np
 from clnn.arith._base import FLOAT
 from clnn.graph.ir import Graph, Node
 from clnn.graph.passes.fuse_norm import scale_shift
-from clnn.graph.passes.fuse_steps import steps_from
+from clnn.graph.passes.fuse_post_ops import post_ops_from
 from clnn.ops.conv.direct import BIAS
 from clnn.ops.conv.separable import OPERANDS, Separable, per_channel
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.elementwise.eltwise import Eltwise
-from clnn.ops.shared.epilogue import step_operands
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.epilogue import post_op_operands
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
-from clnn.ops.spec import Array
-from clnn.types import F32, TensorType
+from clnn.types import F32, Array, TensorType
 
 
 def fuse_separable(graph: Graph) -> Graph:
@@ -27,7 +26,7 @@ def fuse_separable(graph: Graph) -> Graph:
 
     That is where nothing else reads what the first convolution makes, weights and biases of both
     are constants, and operands of the first one's steps have one element per channel. Steps of their
-    own (a batch normalisation, a gate) count as a first convolution of 1 x 1. Runs behind fuse_steps.
+    own (a batch normalisation, a gate) count as a first convolution of 1 x 1. Runs behind fuse_post_ops.
     """
     uses, producers = graph.consumers(), graph.producers()
     public = set(graph.outputs.values())
@@ -48,7 +47,7 @@ def fuse_separable(graph: Graph) -> Graph:
 
 
 def _as_filters(node: Node, consts: dict[str, Array], types: dict[str, TensorType]) -> Node | None:
-    """Return elementwise steps as a convolution of 1 x 1, one filter per channel.
+    """Return post-ops as a convolution of 1 x 1, one filter per channel.
 
     A constant scale and shift at their beginning become its weights, added to `consts` and `types`.
     None where the node is something else.
@@ -56,50 +55,52 @@ def _as_filters(node: Node, consts: dict[str, Array], types: dict[str, TensorTyp
     chain, out = _chain(node, consts, types), types[node.outputs[0]]
     if chain is None or out.rank < 3 or out.dtype != F32 or out.shape[1] < 2:
         return None
-    *weights, steps = _scaled(chain, consts, types)
+    *weights, post_ops = _scaled(chain, consts, types)
     one, zero = (1,) * (out.rank - 2), (0,) * (out.rank - 2)
     names = f"{node.name}:taps", f"{node.name}:shift"
     for name, values, shape in zip(names, weights, ((-1, 1, *one), (-1,)), strict=True):
         consts[name] = values.reshape(shape)
         types[name] = TensorType(consts[name].shape)
-    place = {k: Conv2d.first_operand + at for at, k in enumerate(step_operands(steps))}
-    steps = tuple(s if s.operand is None else replace(s, operand=place[s.operand]) for s in steps)
-    conv = Conv2d(Window(one, one, one, zero, zero), out.shape[1], steps)
+    place = {k: Conv2d.first_operand + at for at, k in enumerate(post_op_operands(post_ops))}
+    post_ops = tuple(
+        s if s.operand is None else replace(s, operand=place[s.operand]) for s in post_ops
+    )
+    conv = Conv2d(Window(one, one, one, zero, zero), out.shape[1], post_ops)
     return replace(
         node, spec=conv, inputs=(chain.inputs[0], *names, *(chain.inputs[k] for k in place))
     )
 
 
 def _chain(node: Node, consts: Mapping[str, Array], types: Mapping[str, TensorType]) -> Node | None:
-    """Return elementwise steps with the value that runs through them as input 0; None if none does."""
-    if not isinstance(node.spec, Eltwise) or not node.spec.steps:
+    """Return post-ops with the value that runs through them as input 0; None if none does."""
+    if not isinstance(node.spec, Eltwise) or not node.spec.post_ops:
         return None
-    for which in (0, node.spec.steps[0].operand):
+    for which in (0, node.spec.post_ops[0].operand):
         name = None if which is None else node.inputs[which]
         if which is None or name is None or name in consts:
             continue
-        steps = steps_from(node.spec.steps, which)
-        if steps is not None and types[name] == types[node.outputs[0]]:
-            return replace(node, spec=Eltwise(_moved(steps, 1)), inputs=(name, *node.inputs))
+        post_ops = post_ops_from(node.spec.post_ops, which)
+        if post_ops is not None and types[name] == types[node.outputs[0]]:
+            return replace(node, spec=Eltwise(_moved(post_ops, 1)), inputs=(name, *node.inputs))
     return None
 
 
 def _scaled(
     chain: Node, consts: Mapping[str, Array], types: Mapping[str, TensorType]
-) -> tuple[Array, Array, tuple[Step, ...]]:
+) -> tuple[Array, Array, tuple[PostOp, ...]]:
     """Return the scale and shift per channel that a chain begins with, and the steps behind them.
 
     No shift is -0, the one number that leaves both zeros as they are.
     """
     assert isinstance(chain.spec, Eltwise)
-    steps = chain.spec.steps
-    for count in range(len(steps), 0, -1):
-        found = scale_shift(replace(chain, spec=Eltwise(steps[:count])), consts, types)
+    post_ops = chain.spec.post_ops
+    for count in range(len(post_ops), 0, -1):
+        found = scale_shift(replace(chain, spec=Eltwise(post_ops[:count])), consts, types)
         if found is not None and _normal(found[0]) and _normal(found[1]):
             scale, shift = (values.astype(np.float32) for values in found)
-            return scale, np.where(shift == 0, np.float32(-0.0), shift), steps[count:]
+            return scale, np.where(shift == 0, np.float32(-0.0), shift), post_ops[count:]
     channels = types[chain.outputs[0]].shape[1]
-    return np.ones(channels, np.float32), np.full(channels, -0.0, np.float32), steps
+    return np.ones(channels, np.float32), np.full(channels, -0.0, np.float32), post_ops
 
 
 def _normal(values: Array) -> bool:
@@ -149,11 +150,11 @@ def _joined(first: Node, second: Node) -> Node:
     inputs = (*three(first), *three(second)[1:], *extra, *gates)
     spec = Separable(
         first.spec.window,
-        _moved(first.spec.steps, moved + len(extra)),
-        _moved(second.spec.steps, moved),
+        _moved(first.spec.post_ops, moved + len(extra)),
+        _moved(second.spec.post_ops, moved),
     )
     return replace(second, spec=spec, inputs=inputs, origin=f"{first.origin} + {second.origin}")
 
 
-def _moved(steps: Sequence[Step], by: int) -> tuple[Step, ...]:
-    return tuple(s if s.operand is None else replace(s, operand=s.operand + by) for s in steps)
+def _moved(post_ops: Sequence[PostOp], by: int) -> tuple[PostOp, ...]:
+    return tuple(s if s.operand is None else replace(s, operand=s.operand + by) for s in post_ops)

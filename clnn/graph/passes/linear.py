@@ -15,11 +15,11 @@ from clnn.graph.ir import Graph, Node
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.gemm.spec import ADDEND, Gemm
 from clnn.ops.movement.views import Reshape, Transpose
-from clnn.ops.shared.epilogue import step_operands
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.epilogue import post_op_operands
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
-from clnn.ops.spec import Array, OpSpec
-from clnn.types import F32, TensorType
+from clnn.ops.spec import OpSpec
+from clnn.types import F32, Array, TensorType
 
 RANKS = (2, 3, 4)
 
@@ -60,9 +60,9 @@ class _Rewriting:
             self._const(node, "w", weights.reshape(*weights.shape, *ones)),
             self._const(node, "b", bias),
         ]
-        steps = self._steps(spec, node, rank, inputs)
+        post_ops = self._steps(spec, node, rank, inputs)
         window = Window(ones, ones, ones, (0,) * len(ones), (0,) * len(ones))
-        made = self._add(node, "image", Conv2d(window, 1, steps, FLOAT), inputs, node.origin)
+        made = self._add(node, "image", Conv2d(window, 1, post_ops, FLOAT), inputs, node.origin)
         self._unseen(node, made, rank, out.shape)
         return True
 
@@ -117,14 +117,14 @@ class _Rewriting:
 
     def _steps(
         self, spec: Gemm, node: Node, rank: int, inputs: list[str | None]
-    ) -> tuple[Step, ...]:
+    ) -> tuple[PostOp, ...]:
         """Return the steps with their operands as images, which join `inputs`."""
         places: dict[int, int] = {}
-        for which in step_operands(spec.steps):
+        for which in post_op_operands(spec.post_ops):
             name = node.inputs[which]
             assert name is not None
             places[which] = len(inputs)
             inputs.append(self._seen(node, name, rank))
         return tuple(
-            s if s.operand is None else replace(s, operand=places[s.operand]) for s in spec.steps
+            s if s.operand is None else replace(s, operand=places[s.operand]) for s in spec.post_ops
         )

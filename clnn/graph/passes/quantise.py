@@ -26,8 +26,8 @@ from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.pool.spec import Pool
 from clnn.ops.resize.spec import Resize
 from clnn.ops.rows.reduce import Reduce
-from clnn.ops.spec import Array, ViewSpec
-from clnn.types import F32, I8, S8_LARGEST, DType, TensorType, stored_s8
+from clnn.ops.spec import ViewSpec
+from clnn.types import F32, I8, S8_LARGEST, Array, DType, TensorType, stored_s8
 
 MOST_PRODUCTS = 2**16  # of a sum, so that it and its bias fit 32 bits
 BIAS_STEPS = 2.0**29  # the bias takes at most so many steps of the sum
@@ -73,9 +73,9 @@ def keeps_scale(node: Node) -> bool:
     if isinstance(spec, ViewSpec):
         return True
     if isinstance(spec, Pool):
-        return spec.mode in ("max", "average") and not (spec.steps or spec.indices or spec.rule)
+        return spec.mode in ("max", "average") and not (spec.post_ops or spec.indices or spec.rule)
     if isinstance(spec, (Eltwise, Resize)):
-        return not spec.steps
+        return not spec.post_ops
     return False
 
 
@@ -86,7 +86,7 @@ def reads_as_stored(node: Node, index: int, graph: Graph) -> bool:
         whole = index >= spec.first_operand or (index == 0 and not takes_bytes(node, graph))
         return whole and spec.arith is FLOAT
     if isinstance(spec, Eltwise):
-        return bool(spec.steps)
+        return bool(spec.post_ops)
     return _alone(node)
 
 
@@ -98,7 +98,7 @@ def writes_bytes(node: Node) -> bool:
 
 def _alone(node: Node) -> bool:
     """Whether a node is a reduction whose steps read nothing else."""
-    return isinstance(node.spec, Reduce) and all(s.operand is None for s in node.spec.steps)
+    return isinstance(node.spec, Reduce) and all(s.operand is None for s in node.spec.post_ops)
 
 
 def _wanted(graph: Graph) -> set[str]:

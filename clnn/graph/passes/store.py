@@ -43,7 +43,7 @@ class _Storing(StoredGraph):
     def fits(self, node: Node) -> bool:
         """Whether a node's float32 values are to be stored in 16 bits."""
         read = [n for n in node.inputs if n is not None and self.real(n)]
-        if not node.spec.narrows or not any(map(self.real, (*read, *node.outputs))):
+        if not node.spec.supports_narrow_storage or not any(map(self.real, (*read, *node.outputs))):
             return False
         if isinstance(node.spec, ViewSpec) and not any(n in self.narrow for n in read):
             return False

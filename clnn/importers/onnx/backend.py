@@ -17,8 +17,8 @@ from onnx.backend.base import BackendRep, Device, DeviceType, namedtupledict
 from clnn.errors import ClnnError, InputNameError
 from clnn.importers.onnx.importer import import_onnx
 from clnn.importers.onnx.load import load_model
-from clnn.ops.spec import Array
 from clnn.settings import setting
+from clnn.types import Array
 
 _MOST_SESSIONS = 8
 

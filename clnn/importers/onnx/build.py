@@ -15,8 +15,8 @@ from clnn.importers.onnx.tensors import dtype_name
 from clnn.layout import TensorLayout
 from clnn.ops.movement.views import Reshape
 from clnn.ops.onnx_registry import Emit, EmitOutput, Source, Unsupported
-from clnn.ops.spec import Array, OpSpec
-from clnn.types import F16, TensorType, dtype_of
+from clnn.ops.spec import OpSpec
+from clnn.types import F16, Array, TensorType, dtype_of
 
 _MOST_CHARACTERS = 200
 

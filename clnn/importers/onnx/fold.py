@@ -16,8 +16,7 @@ import onnx
 from clnn.errors import ModelError
 from clnn.importers.onnx.limits import MAX_EXTENT, Budget, show
 from clnn.ops.onnx_registry import Unsupported
-from clnn.ops.spec import Array
-from clnn.types import TensorType, broadcast_shapes, normalise_axis
+from clnn.types import Array, TensorType, broadcast_shapes, normalise_axis
 
 
 def _names(text: str) -> frozenset[str]:

@@ -29,8 +29,7 @@ from clnn.importers.onnx.scope import Call, Scope, read_call
 from clnn.importers.onnx.shapes import Shapes, input_shapes
 from clnn.importers.onnx.tensors import TensorReader, dtype_name, numpy_dtype
 from clnn.ops.onnx_registry import OnnxImporter, OnnxNode, Source, Unsupported
-from clnn.ops.spec import Array
-from clnn.types import TensorType, dtype_of
+from clnn.types import Array, TensorType, dtype_of
 
 __all__ = ["Backend", "import_onnx"]  # noqa: F822 - Backend comes by __getattr__
 

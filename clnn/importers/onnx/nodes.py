@@ -13,8 +13,7 @@ from clnn.errors import ClnnError, ModelError, ShapeError
 from clnn.importers.onnx.limits import NEWEST_OPSET, show
 from clnn.importers.onnx.scope import Call
 from clnn.ops.onnx_registry import OnnxImporter, Unsupported, onnx_importers
-from clnn.ops.spec import Array
-from clnn.types import TensorType
+from clnn.types import Array, TensorType
 
 
 class Consts(dict[int, Array]):

@@ -14,7 +14,7 @@ from onnx import TensorProto, numpy_helper
 from clnn.errors import ModelError
 from clnn.importers.onnx.external import read_external
 from clnn.importers.onnx.limits import Budget, check_dims, show
-from clnn.ops.spec import Array
+from clnn.types import Array
 
 # Bits of the element types that raw data packs; fields pack those below 6 bits only.
 _PACKED = {

@@ -8,9 +8,10 @@ import numpy as np
 
 from clnn.arith._base import FLOAT
 from clnn.ops.conv.direct import common, images, label, lanes, table_of
+from clnn.ops.launch import Arg, Const, In, Launch, Variant, grid
+from clnn.ops.problem import Problem
 from clnn.ops.shared.byte_scales import last_args
-from clnn.ops.shared.workgroup_tiles import hidden
-from clnn.ops.spec import Arg, Const, In, Launch, Problem, Variant, grid
+from clnn.ops.shared.workgroup_tiles import latency_hiding
 
 if TYPE_CHECKING:
     from clnn.ops.conv.spec import Conv2d
@@ -66,7 +67,7 @@ def depthwise(spec: Conv2d, problem: Problem, vw: int = 0, tx: int = 0, band: in
     cost *= -(-rows // problem.target.compute_units) * problem.target.compute_units / rows
     bands, spread = -(-oh // band), not problem.target.is_cpu
     sizes = (vectors * -(-ow // tx) * bands, 1) if spread else (vectors, bands)
-    cost /= hidden(sizes[0] * dst.shape[0], problem.target) if spread else 1.0
+    cost /= latency_hiding(sizes[0] * dst.shape[0], problem.target) if spread else 1.0
     global_size, local = grid(problem.target, *sizes, dst.shape[0])
     weights, table = problem.input(1).const, table_of(params["arith"], problem)
     assert weights is not None
@@ -80,10 +81,10 @@ def depthwise(spec: Conv2d, problem: Problem, vw: int = 0, tx: int = 0, band: in
     name = label("depthwise", spec, f"v{vw}x{tx}_b{band}" + "_spread" * spread)
     starts = [channels, problem.input(0).layout.offset, params["src"].pitches[0],
               *params["src"].pitches[2:]]  # fmt: skip
-    plain = spec.arith is FLOAT and not problem.narrowed
+    plain = spec.arith is FLOAT and not problem.uses_narrow_storage
     aligned = spread and plain and vw <= 4 and not any(x % vw for x in starts)
     params |= {"name": name, "rows": 0 if table is None else len(table), "wg": local, "vw": vw,
                "tx": tx, "band": band, "spread": spread, "aligned": aligned}  # fmt: skip
-    args += last_args(problem, spec.steps)
+    args += last_args(problem, spec.post_ops)
     launch = Launch("conv/depthwise.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,), cost)

@@ -23,11 +23,13 @@ from clnn.ops.conv.winograd import cold_cycles
 from clnn.ops.conv.winograd_cpu import winograd_tiles
 from clnn.ops.conv.winograd_gpu import winograd_groups
 from clnn.ops.conv.workgroup import group_variants
+from clnn.ops.launch import Arg, Const, In, Launch, Variant, grid
+from clnn.ops.problem import Problem
 from clnn.ops.shared.byte_scales import last_args, stored_types
 from clnn.ops.shared.epilogue import heavy, operand_layouts
-from clnn.ops.shared.workgroup_tiles import UNSHARED, hidden
-from clnn.ops.spec import Arg, Array, Const, In, Launch, Problem, Target, Variant, grid
-from clnn.types import I8, I16, U8
+from clnn.ops.shared.workgroup_tiles import UNSHARED, latency_hiding
+from clnn.target import Target
+from clnn.types import I8, I16, U8, Array
 
 if TYPE_CHECKING:
     from clnn.ops.conv.spec import Conv2d
@@ -37,7 +39,7 @@ FEW = 4  # input channels up to which their order in memory does not matter
 NEAR_WEIGHTS = 256 * 1024  # weights that stay close to a core while pixels move over them
 MOST_NEAR_WEIGHTS = 640 * 1024  # the same where there are more bytes of pixels than of weights
 STREAMS = 3  # of a tile that are worth a measurement
-OTHER_ORDER = 1.04  # cost of the group order that the size of the weights speaks against
+SWAPPED_ORDER_COST = 1.04  # cost of the group order that the size of the weights speaks against
 TILES_BESIDE = 8  # register tiles that are worth a measurement beside work-groups' tiles
 PLAIN_LOTS = 4  # cost of lots of products in C against one by one
 
@@ -71,12 +73,12 @@ def fits_fast(spec: Conv2d, problem: Problem) -> bool:
     bias = problem.input(BIAS) if problem.has(BIAS) else None
     if problem.input(1).const is None or (bias and (bias.const is None or bias.type.rank > 1)):
         return False
-    return innermost(x.layout) or (spec.takes_planes([x.type]) and has_border(spec, problem))
+    return innermost(x.layout) or (spec.accepts_nchw([x.type]) and has_border(spec, problem))
 
 
 def _reads_vectors(spec: Conv2d, problem: Problem) -> bool:
     """Whether the channels of all tensors that are read are neighbours."""
-    operands = [t for _, t in operand_layouts(problem, spec.steps).values()]
+    operands = [t for _, t in operand_layouts(problem, spec.post_ops).values()]
     read = innermost(problem.input(0).layout)
     return read and all(innermost(t) or not t.pitches[1] for t in operands)
 
@@ -112,15 +114,15 @@ def common(spec: Conv2d, problem: Problem) -> dict[str, Any]:
     src, dst = images(problem)
     operands = {
         k: (place, image(layout))
-        for k, (place, layout) in operand_layouts(problem, spec.steps).items()
+        for k, (place, layout) in operand_layouts(problem, spec.post_ops).items()
     }
     x, w = problem.input(0), problem.input(1)
     table = "float" if spec.arith.acc == "float" else "int"
     given = x.ctype if spec.arith is FLOAT else x.plain.cl
     if x.memory.scale != spec.arith.step and spec.arith is not FLOAT:
         raise PlanError(f"convolution in {spec.arith.name} of a value stored as {x.memory.name}.")
-    result, stored = stored_types(problem, spec.steps)
-    return {"src": src, "dst": dst, **spec.window.pairs(), "steps": spec.steps,
+    result, stored = stored_types(problem, spec.post_ops)
+    return {"src": src, "dst": dst, **spec.window.pairs(), "post_ops": spec.post_ops,
             "operands": operands, "arith": _refined(spec, problem),
             "types": (given, w.ctype, table, result), **stored}  # fmt: skip
 
@@ -210,7 +212,7 @@ def direct_tiles(spec: Conv2d, problem: Problem, dot: Dot) -> list[tuple[float, 
     def alone(cycles: float, tile: Tile) -> float:
         """Cost where each work-item fetches its operands itself, and few of them wait for it."""
         items = dst.shape[0] * -(-oh * ow // tile.mr) * -(-oc // tile.channels)
-        return cycles * times * UNSHARED / hidden(items, problem.target)
+        return cycles * times * UNSHARED / latency_hiding(items, problem.target)
 
     costs = [(alone(cycles, tile), tile) for cycles, tile in found]
     return sorted(costs, key=lambda pair: pair[0])[:TILES_BESIDE]
@@ -277,13 +279,13 @@ def direct(
     if dot.lot == 2:
         params["types"] = (params["types"][0], "short", *params["types"][2:])
     params |= {"name": name, "ic": ic, "oc": oc, "groups": spec.group, "mode": mode,
-               "dot": dot.name, "rows": rows, "blocks_first": first, "wg": local, "mr": tile.mr,
+               "dot": dot.name, "rows": rows, "channels_fastest": first, "wg": local, "mr": tile.mr,
                "th": tile.rows, "nv": tile.nv, "vw": tile.vw, "chunk": chunk, "bands": bands,
                "ahead": "prefetch" in problem.target.features,
-               "staged": heavy(spec.steps) or arith is not FLOAT}  # fmt: skip
-    args = [In(0), *args, *last_args(problem, spec.steps)]
+               "loop_epilogue": heavy(spec.post_ops) or arith is not FLOAT}  # fmt: skip
+    args = [In(0), *args, *last_args(problem, spec.post_ops)]
     launch = Launch("conv/direct.cl.mako", params, tuple(args), global_size, local)
-    return Variant(name, (launch,), cost if first == better else cost * OTHER_ORDER)
+    return Variant(name, (launch,), cost if first == better else cost * SWAPPED_ORDER_COST)
 
 
 def _direct_constants(
@@ -306,7 +308,7 @@ def workgroups(spec: Conv2d, problem: Problem) -> list[Variant]:
     if (
         problem.target.is_cpu
         or spec.arith is not FLOAT
-        or problem.narrowed
+        or problem.uses_narrow_storage
         or fits_depthwise(spec, problem)
         or not has_border(spec, problem)
     ):
@@ -324,7 +326,7 @@ def winograd(spec: Conv2d, problem: Problem, every: bool = False) -> list[Varian
         and plain
         and spec.group == 1
         and target.winograd
-        and not problem.narrowed
+        and not problem.uses_narrow_storage
         and has_border(spec, problem)
     ):
         return []
@@ -355,6 +357,6 @@ def reference(spec: Conv2d, problem: Problem) -> Variant:
     name = label("conv2d_reference", spec, "any")
     params |= {"name": name, "weights": image(problem.input(1).layout), "bias": bias, "rows": rows,
                "groups": spec.group, "wg": local}  # fmt: skip
-    args += last_args(problem, spec.steps)
+    args += last_args(problem, spec.post_ops)
     launch = Launch("conv/reference.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,))

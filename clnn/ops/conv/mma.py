@@ -12,9 +12,11 @@ from clnn.arith._base import FLOAT
 from clnn.arith.int8 import Int8
 from clnn.codegen.filters import image
 from clnn.ops.conv.direct import BIAS, fits_fast, has_border, table_of
+from clnn.ops.launch import Arg, Const, In, Launch, Variant
+from clnn.ops.problem import Problem
 from clnn.ops.shared.byte_scales import last_args, stored_types
 from clnn.ops.shared.epilogue import operand_layouts
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.tensor_core_tiles import kind_of, mma_tiles, rounding
 from clnn.ops.shared.tensor_cores import (
     BYTES,
@@ -25,8 +27,8 @@ from clnn.ops.shared.tensor_cores import (
     mma_grid,
 )
 from clnn.ops.shared.window import Window
-from clnn.ops.shared.workgroup_tiles import Sums
-from clnn.ops.spec import Arg, Array, Const, In, Launch, Problem, Variant
+from clnn.ops.shared.workgroup_tiles import GemmShape
+from clnn.types import Array
 
 if TYPE_CHECKING:
     from clnn.ops.conv.spec import Conv2d
@@ -40,7 +42,7 @@ def mma_variants(spec: Conv2d, problem: Problem) -> list[Variant]:
     conv = _conv(spec, problem, kind)
     n, _, h, w = conv.dst.shape
     terms = prod(conv.window.kernel) * pieces(conv.ic, kind)
-    tiles = mma_tiles(kind, Sums(n * h * w, conv.oc, terms), problem.target)
+    tiles = mma_tiles(kind, GemmShape(n * h * w, conv.oc, terms), problem.target)
     return [_variant(spec, problem, conv, tile, cost) for cost, tile in tiles]
 
 
@@ -72,17 +74,17 @@ def _conv(spec: Conv2d, problem: Problem, kind: str) -> MmaConv:
     src, dst = image(problem.input(0).layout), image(problem.outputs[0].layout)
     arith = spec.arith if isinstance(spec.arith, Int8) else None
     bias = BIAS if problem.has(BIAS) and arith is None else -1
-    steps = (Step("add", operand=BIAS), *spec.steps) if bias >= 0 else spec.steps
+    post_ops = (PostOp("add", operand=BIAS), *spec.post_ops) if bias >= 0 else spec.post_ops
     operands = {
         k: (place, image(layout))
-        for k, (place, layout) in operand_layouts(problem, spec.steps).items()
+        for k, (place, layout) in operand_layouts(problem, spec.post_ops).items()
     }
-    at, (result, stored) = spec.window.pairs(), stored_types(problem, spec.steps)
+    at, (result, stored) = spec.window.pairs(), stored_types(problem, spec.post_ops)
     window = Window(at["kernel"], at["strides"], at["dilations"], at["pads"], (0, 0))
     ic = src.shape[1]
     return MmaConv(
         kind, src, dst, ic, dst.shape[1], prod(window.kernel) * pieces(ic, kind), window,
-        DST_TYPES.get(kind, result), "n", kind == "tf32", operands, steps, stored["extra_types"],
+        DST_TYPES.get(kind, result), "n", kind == "tf32", operands, post_ops, stored["extra_types"],
         stored["scales"], arith, bias, b_moves=False,
     )  # fmt: skip
 
@@ -104,7 +106,7 @@ def _variant(spec: Conv2d, problem: Problem, conv: MmaConv, tile: MmaTile, cost:
         table = table_of(conv.arith, problem)
         assert table is not None
         args.append(Const(functools.partial(np.ascontiguousarray, table)))
-    args += last_args(problem, spec.steps)
+    args += last_args(problem, spec.post_ops)
     grid = mma_grid(n * h * w, oc, 1, tile)
     launch = Launch("conv/mma.cl.mako", params, tuple(args), grid, (tile.threads, 1))
     return Variant(str(params["name"]), (launch,), cost, rounding(conv.kind, conv.b))

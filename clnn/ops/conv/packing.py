@@ -7,7 +7,7 @@ import numpy as np
 from clnn.codegen.filters import image
 from clnn.layout import TensorLayout
 from clnn.ops.conv.tiles import Tile
-from clnn.ops.spec import Array
+from clnn.types import Array
 
 
 def pack_weights(

@@ -29,28 +29,15 @@ from clnn.ops.conv.separable_workgroup import (
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.tiles import Extents, Tile, conv_tiles
 from clnn.ops.conv.winograd import EXPOSED
+from clnn.ops.launch import Arg, In, Launch, Out, Scratch, Variant, by_cost, grid
+from clnn.ops.problem import Border, Operand, Problem
 from clnn.ops.shared.byte_scales import last_args, stored_types
-from clnn.ops.shared.epilogue import heavy, operand_layouts, step_operands
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.epilogue import heavy, operand_layouts, post_op_operands
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.ops.shared.workgroup_tiles import LAUNCH
-from clnn.ops.spec import (
-    Arg,
-    Array,
-    Border,
-    In,
-    Launch,
-    Operand,
-    OpSpec,
-    Out,
-    Problem,
-    Scratch,
-    Variant,
-    batched,
-    by_cost,
-    grid,
-)
-from clnn.types import TensorType
+from clnn.ops.spec import OpSpec, batched
+from clnn.types import Array, TensorType
 
 T = TypeVar("T")
 OPERANDS = 5  # where operands of steps begin
@@ -74,34 +61,34 @@ class Separable(OpSpec):
     """Inputs: x (n, c, spatial...), taps (c, 1, kernel...), shift (c) or None, weights (oc, c, 1...),
     bias (oc) or None, operands. Output (n, oc, spatial...).
 
-    Each channel is filtered with its taps, plus its shift, and first_steps applied; a 1 x 1
-    convolution with weights and bias follows, and `steps` of each result. Operands of first_steps,
+    Each channel is filtered with its taps, plus its shift, and first_post_ops applied; a 1 x 1
+    convolution with weights and bias follows, and `post_ops` of each result. Operands of first_post_ops,
     gates, have one element per channel, of each image or of all.
     """
 
     window: Window
-    first_steps: tuple[Step, ...] = ()
-    steps: tuple[Step, ...] = ()
+    first_post_ops: tuple[PostOp, ...] = ()
+    post_ops: tuple[PostOp, ...] = ()
 
     kind = "separable"
     layout_rule = "image"
-    fuses_steps = True
-    narrows = True
+    fuses_post_ops = True
+    supports_narrow_storage = True
     first_operand = OPERANDS
 
     @property
     def gates(self) -> list[int]:
-        """Inputs that first_steps read."""
-        return step_operands(self.first_steps)
+        """Inputs that first_post_ops read."""
+        return post_op_operands(self.first_post_ops)
 
     def filters(self, channels: int) -> Conv2d:
         """Return the first convolution: inputs x, taps, shift, gates."""
         place = {k: Conv2d.first_operand + at for at, k in enumerate(self.gates)}
-        steps = tuple(
+        post_ops = tuple(
             s if s.operand is None else replace(s, operand=place[s.operand])
-            for s in self.first_steps
+            for s in self.first_post_ops
         )
-        return Conv2d(self.window, channels, steps)
+        return Conv2d(self.window, channels, post_ops)
 
     def of_filters(self, inputs: Sequence[T]) -> list[T]:
         """Return those of a node's inputs that the first convolution has."""
@@ -112,10 +99,10 @@ class Separable(OpSpec):
         """The second convolution: inputs from what the first makes, weights, bias, operands."""
         one, zero = (1,) * len(self.window.kernel), (0,) * len(self.window.kernel)
         moved = OPERANDS - Conv2d.first_operand
-        steps = tuple(
-            s if s.operand is None else replace(s, operand=s.operand - moved) for s in self.steps
+        post_ops = tuple(
+            s if s.operand is None else replace(s, operand=s.operand - moved) for s in self.post_ops
         )
-        return Conv2d(Window(one, one, one, zero, zero), 1, steps)
+        return Conv2d(Window(one, one, one, zero, zero), 1, post_ops)
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the output type. Raises ShapeError where shapes do not fit."""
@@ -145,7 +132,7 @@ class Separable(OpSpec):
         assert inputs[0] is not None
         return {0: self.window.border(inputs[0].shape, 0.0)}
 
-    def by_images(
+    def split_batch(
         self, inputs: Sequence[TensorType | None], count: int
     ) -> tuple[OpSpec, tuple[int, ...]] | None:
         """Return the op as it is, for some images of x and of operands that have as many."""
@@ -310,16 +297,16 @@ def _variant(spec: Separable, problem: Problem, made: _Made) -> Variant:
             f"_t{tile.mr}x{tile.channels}")  # fmt: skip
     operands = {
         k: (place, image(layout))
-        for k, (place, layout) in operand_layouts(problem, spec.steps).items()
+        for k, (place, layout) in operand_layouts(problem, spec.post_ops).items()
     }
-    result, stored = stored_types(problem, spec.steps)
+    result, stored = stored_types(problem, spec.post_ops)
     params: dict[str, Any] = {
         "name": name, "arith": FLOAT, "types": (x.ctype, weights.ctype, "float", result),
         "src": src, "dst": dst, "ic": channels, "oc": dst.shape[1], **spec.window.pairs(),
         "first_rows": int(problem.has(SHIFT)), "rows": int(problem.has(BIAS)),
-        "first_steps": spec.first_steps, "gates": _gates(spec, problem), "steps": spec.steps,
+        "first_post_ops": spec.first_post_ops, "gates": _gates(spec, problem), "post_ops": spec.post_ops,
         "operands": operands, "groups": 1,
-        **stored, "mode": "flat", "staged": heavy(spec.steps), "ahead": "prefetch" in problem.target.features,
+        **stored, "mode": "flat", "loop_epilogue": heavy(spec.post_ops), "ahead": "prefetch" in problem.target.features,
         "wg": local, "band": made.band, "tx": made.tx, "mr": tile.mr, "nv": tile.nv, "vw": tile.vw,
         "pitch": _pitch(channels),
     }  # fmt: skip
@@ -328,13 +315,13 @@ def _variant(spec: Separable, problem: Problem, made: _Made) -> Variant:
         lambda w: pack_weights(w, 1, tile),
         lambda b: pack_table(b[np.newaxis], None, 1, tile),
     )
-    args = [In(0), *map(In, spec.gates), *packed, *last_args(problem, spec.steps)]
+    args = [In(0), *map(In, spec.gates), *packed, *last_args(problem, spec.post_ops)]
     launch = Launch("conv/separable.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,), made.cycles)
 
 
 def _gates(spec: Separable, problem: Problem) -> dict[int, tuple[str, int, int]]:
-    """Return input -> (type, pitch of images, pitch of channels) of the operands of first_steps."""
+    """Return input -> (type, pitch of images, pitch of channels) of the operands of first_post_ops."""
     found = {}
     for k in spec.gates:
         layout = problem.input(k).layout.unpadded().broadcast(problem.input(0).type.shape)

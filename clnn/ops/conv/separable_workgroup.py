@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 from clnn.codegen.filters import image
 from clnn.ops.conv.direct import has_border, innermost
 from clnn.ops.conv.workgroup import along_terms, pack, pack_terms, walk
+from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant
+from clnn.ops.problem import Problem
 from clnn.ops.shared.epilogue import heavy, operand_args, operand_layouts
-from clnn.ops.shared.workgroup_tiles import Split, Sums, group_tiles, right
-from clnn.ops.spec import Arg, Array, Const, In, Launch, Out, Problem, Variant
+from clnn.ops.shared.workgroup_tiles import GemmShape, Split, group_tiles, right
+from clnn.types import Array
 
 if TYPE_CHECKING:
     from clnn.ops.conv.separable import Separable
@@ -29,14 +31,14 @@ def separable_groups(spec: Separable, problem: Problem) -> list[Variant]:
     if not _fits(spec, problem) or spec.gates:
         return []
     x, out = problem.input(0), problem.outputs[0]
-    operands = operand_layouts(problem, spec.steps).items()
+    operands = operand_layouts(problem, spec.post_ops).items()
     common = {
         "src": image(x.layout), "dst": image(out.layout), **spec.window.pairs(),
         "operands": {k: (place, image(layout)) for k, (place, layout) in operands},
     }  # fmt: skip
     channels, oc = x.type.shape[1], out.type.shape[1]
     computed = TAP * prod(spec.window.kernel)
-    sums = Sums(out.type.size // oc, oc, channels, computed=computed, split=False)
+    sums = GemmShape(out.type.size // oc, oc, channels, computed=computed, split=False)
     splits = group_tiles(sums, problem.target)
     return [_variant(spec, problem, common, split) for split in splits]
 
@@ -45,7 +47,7 @@ def _fits(spec: Separable, problem: Problem) -> bool:
     """Whether constants are there, channels innermost and the border in memory, all in float32."""
     given = [k for k in (TAPS, SHIFT, WEIGHTS, BIAS) if problem.has(k)]
     x = problem.input(0)
-    if problem.narrowed or problem.outputs[0].type.size == 0:
+    if problem.uses_narrow_storage or problem.outputs[0].type.size == 0:
         return False
     constant = all(problem.input(k).const is not None for k in given)
     border = has_border(spec.filters(x.type.shape[1]), problem)
@@ -68,12 +70,12 @@ def _variant(spec: Separable, problem: Problem, common: dict[str, Any], split: S
     params = {
         "name": f"separable_workgroup_f32_nhwc_k{k}_s{s}_{marks}_{split.label}_{order}",
         "ic": ic, "oc": oc, "taps": (common["kernel"], (dy * src.pitches[2], dx * src.pitches[3])),
-        "has_shift": problem.has(SHIFT), "first_steps": spec.first_steps,
-        "has_bias": problem.has(BIAS), "steps": spec.steps, "staged": heavy(spec.steps),
-        "tile": tile, "fetches": fetches, "blocks_first": first, "wg": wg, **walked,
+        "has_shift": problem.has(SHIFT), "first_post_ops": spec.first_post_ops,
+        "has_bias": problem.has(BIAS), "post_ops": spec.post_ops, "loop_epilogue": heavy(spec.post_ops),
+        "tile": tile, "fetches": fetches, "channels_fastest": first, "wg": wg, **walked,
     }  # fmt: skip
     packed = constants(problem, lambda w: pack_terms(w, 1, tile), lambda b: pack(b, 1, tile.bn))
-    args = (In(0), *packed, *operand_args(problem, spec.steps), Out(0))
+    args = (In(0), *packed, *operand_args(problem, spec.post_ops), Out(0))
     sizes = (counts[0] * tile.threads, counts[1], 1)
     launch = Launch("conv/separable_workgroup.cl.mako", params, args, sizes, wg)
     return Variant(str(params["name"]), (launch,), split.cost)

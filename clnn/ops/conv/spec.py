@@ -1,4 +1,4 @@
-"""Convolution over one or two spatial axes, grouped or depthwise, with fused elementwise steps."""
+"""Convolution over one or two spatial axes, grouped or depthwise, with fused post-ops."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ from clnn.ops.conv import direct as kernels
 from clnn.ops.conv.depthwise import depthwise, depthwise_tiles
 from clnn.ops.conv.direct import BIAS, FEW
 from clnn.ops.conv.mma import mma_variants
+from clnn.ops.launch import Variant, by_cost
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
-from clnn.ops.shared.functions import Step, apply_steps
+from clnn.ops.problem import Border, Problem
+from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.shared.window import Window, window_of
-from clnn.ops.spec import Array, Border, OpSpec, Problem, Variant, batched, by_cost
-from clnn.types import TensorType
+from clnn.ops.spec import OpSpec, batched
+from clnn.types import Array, TensorType
 
 
 @dataclass(frozen=True)
 class Conv2d(OpSpec):
     """Inputs: x (n, c, spatial...), weights (oc, c / group, kernel...), bias (oc) or None, operands.
 
-    Output (n, oc, spatial...). `steps` are applied to each result. A bias may also be (oc,
+    Output (n, oc, spatial...). `post_ops` are applied to each result. A bias may also be (oc,
     spatial...) of the output, where the arithmetic takes it as it is.
     """
 
     window: Window
     group: int = 1
-    steps: tuple[Step, ...] = ()
+    post_ops: tuple[PostOp, ...] = ()
     arith: Arithmetic = FLOAT
 
     kind = "conv2d"
     layout_rule = "image"
-    fuses_steps = True
-    narrows = True
+    fuses_post_ops = True
+    supports_narrow_storage = True
     first_operand = 3
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
@@ -77,7 +79,7 @@ class Conv2d(OpSpec):
         if self.arith is not FLOAT:
             y = self._exact(x, w, inputs[BIAS] if len(inputs) > BIAS else None)
             single = [a if a is None or a.dtype.kind != "f" else a.astype(y.dtype) for a in inputs]
-            return (apply_steps(y, self.steps, single),)
+            return (apply_post_ops(y, self.post_ops, single),)
         win, rank = self.window, len(self.window.kernel)
         outs = win.output(x.shape[2:])
         extra = win.needed_after(x.shape[2:])
@@ -97,7 +99,7 @@ class Conv2d(OpSpec):
         bias = inputs[BIAS] if len(inputs) > BIAS else None
         if bias is not None:
             y = y + bias.reshape(1, oc, *(bias.shape[1:] or (1,) * rank))
-        return (apply_steps(y, self.steps, inputs),)
+        return (apply_post_ops(y, self.post_ops, inputs),)
 
     def _exact(self, x: Array, w: Array, bias: Array | None) -> Array:
         """Return the convolution as the arithmetic's own reference computes it."""
@@ -109,9 +111,9 @@ class Conv2d(OpSpec):
         axes = tuple(range(2, x.ndim))
         reach = tuple(win.reach(a) for a in range(len(outs)))
         seen = np.lib.stride_tricks.sliding_window_view(x, reach, axes)
-        steps = [slice(0, (o - 1) * s + 1, s) for o, s in zip(outs, win.strides, strict=True)]
+        post_ops = [slice(0, (o - 1) * s + 1, s) for o, s in zip(outs, win.strides, strict=True)]
         seen = seen[
-            (slice(None), slice(None), *steps, *(slice(None, None, d) for d in win.dilations))
+            (slice(None), slice(None), *post_ops, *(slice(None, None, d) for d in win.dilations))
         ]
         seen = seen.reshape(n, self.group, icg, *outs, taps)
         columns = np.moveaxis(seen, -1, 3)
@@ -123,12 +125,12 @@ class Conv2d(OpSpec):
         assert inputs[0] is not None
         return {0: self.window.border(inputs[0].shape, float(self.arith.padding))}
 
-    def takes_planes(self, inputs: Sequence[TensorType | None]) -> bool:
+    def accepts_nchw(self, inputs: Sequence[TensorType | None]) -> bool:
         """Whether there are so few channels that a tile's reads are the same either way."""
         assert inputs[0] is not None
         return self.group == 1 and inputs[0].shape[1] <= FEW and self.arith is FLOAT
 
-    def by_images(
+    def split_batch(
         self, inputs: Sequence[TensorType | None], count: int
     ) -> tuple[OpSpec, tuple[int, ...]] | None:
         """Return the op as it is, for some images of x and of operands that have as many."""

@@ -1,4 +1,4 @@
-"""Transposed convolution over one or two spatial axes, with fused elementwise steps."""
+"""Transposed convolution over one or two spatial axes, with fused post-ops."""
 
 from __future__ import annotations
 
@@ -12,23 +12,12 @@ from clnn.arith._base import FLOAT, Arithmetic
 from clnn.codegen.filters import image
 from clnn.errors import DTypeError, PlanError, ShapeError
 from clnn.ops.conv.transpose_phases import PACK, PhaseTile, by_output, pack_table, phase_tile
+from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant, grid
+from clnn.ops.problem import Border, Problem
 from clnn.ops.shared.epilogue import heavy, operand_args, operand_layouts
-from clnn.ops.shared.functions import Step, apply_steps
-from clnn.ops.spec import (
-    Arg,
-    Array,
-    Border,
-    Const,
-    In,
-    Launch,
-    OpSpec,
-    Out,
-    Problem,
-    Variant,
-    batched,
-    grid,
-)
-from clnn.types import TensorType
+from clnn.ops.shared.functions import PostOp, apply_post_ops
+from clnn.ops.spec import OpSpec, batched
+from clnn.types import Array, TensorType
 
 BIAS = 2
 NEAR_BYTES = 256 * 1024  # weights of this size stay close to a core
@@ -49,12 +38,12 @@ class ConvTranspose(OpSpec):
     before: tuple[int, ...]
     extents: tuple[int, ...]
     group: int = 1
-    steps: tuple[Step, ...] = ()
+    post_ops: tuple[PostOp, ...] = ()
     arith: Arithmetic = FLOAT
 
     kind = "conv_transpose"
     layout_rule = "image"
-    fuses_steps = True
+    fuses_post_ops = True
     first_operand = 3
 
     def __post_init__(self) -> None:
@@ -116,7 +105,7 @@ class ConvTranspose(OpSpec):
         bias = inputs[BIAS] if len(inputs) > BIAS else None
         if bias is not None:
             y = y + bias.reshape(1, -1, *(1,) * rank)
-        return (apply_steps(y, self.steps, inputs),)
+        return (apply_post_ops(y, self.post_ops, inputs),)
 
     def _exact(self, x: Array, w: Array, bias: Array | None) -> Array:
         """Return what the arithmetic's own reference makes of each output's taps."""
@@ -176,7 +165,7 @@ class ConvTranspose(OpSpec):
             for p in range(s)
         )
 
-    def by_images(
+    def split_batch(
         self, inputs: Sequence[TensorType | None], count: int
     ) -> tuple[OpSpec, tuple[int, ...]] | None:
         """Return the op as it is, for some images of x and of operands that have as many."""
@@ -237,7 +226,7 @@ def _common(spec: ConvTranspose, problem: Problem) -> dict[str, Any]:
     lead = 2 - len(spec.kernel)
     operands = {
         k: (place, image(layout))
-        for k, (place, layout) in operand_layouts(problem, spec.steps).items()
+        for k, (place, layout) in operand_layouts(problem, spec.post_ops).items()
     }
     x, w, y = problem.input(0).type, problem.input(1).type, problem.outputs[0].type
     table = "float" if spec.arith.acc == "float" else "int"
@@ -246,7 +235,7 @@ def _common(spec: ConvTranspose, problem: Problem) -> dict[str, Any]:
         "src": image(problem.input(0).layout), "dst": image(problem.outputs[0].layout),
         "kernel": (1,) * lead + spec.kernel, "strides": (1,) * lead + spec.strides,
         "dilations": (1,) * lead + spec.dilations, "pads": (0,) * lead + spec.before,
-        "groups": spec.group, "steps": spec.steps, "operands": operands,
+        "groups": spec.group, "post_ops": spec.post_ops, "operands": operands,
     }  # fmt: skip
 
 
@@ -297,8 +286,8 @@ def _phases(spec: ConvTranspose, problem: Problem, mode: str) -> Variant:
         "name": name, "mode": mode, "ic": src.shape[1] // spec.group, "oc": dst.shape[1] // groups,
         "firsts": firsts, "checked": checked, "has_bias": problem.has(BIAS), "wg": local,
         "rows": 0 if table is None else len(table),
-        "blocks_first": first, "ty": tile.ty, "tx": tile.tx, "nv": tile.nv, "vw": tile.vw,
-        "staged": heavy(spec.steps) or not whole or spec.arith is not FLOAT,
+        "channels_fastest": first, "ty": tile.ty, "tx": tile.tx, "nv": tile.nv, "vw": tile.vw,
+        "loop_epilogue": heavy(spec.post_ops) or not whole or spec.arith is not FLOAT,
     }  # fmt: skip
     args = _phase_args(spec, problem, tile, checked, mode)
     launch = Launch("conv/transpose.cl.mako", params, args, global_size, local)
@@ -319,7 +308,7 @@ def _phase_args(
         zeros = problem.input(0).type.dtype.numpy
         count = max(len(weights) // spec.group, tile.vw)
         args.append(Const(lambda: np.full(count, spec.arith.padding, zeros)))
-    return (*args, *operand_args(problem, spec.steps), Out(0))
+    return (*args, *operand_args(problem, spec.post_ops), Out(0))
 
 
 def _reference(spec: ConvTranspose, problem: Problem) -> Variant:
@@ -333,6 +322,6 @@ def _reference(spec: ConvTranspose, problem: Problem) -> Variant:
                "rows": int(float_bias) if table is None else len(table)}  # fmt: skip
     args: list[Arg] = [In(0), In(1), *([In(BIAS)] if bias is not None else [])]
     args += [] if table is None else [Const(lambda: table)]
-    args += [*operand_args(problem, spec.steps), Out(0)]
+    args += [*operand_args(problem, spec.post_ops), Out(0)]
     launch = Launch("conv/transpose_reference.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,))

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from clnn.ops.shared.matrices import REGISTERS
-from clnn.ops.spec import Array, Target
+from clnn.target import Target
+from clnn.types import Array
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from functools import cache
 
 import numpy as np
 
-from clnn.ops.spec import Array, Target
+from clnn.target import Target
+from clnn.types import Array
 
 TAPS = 3
 POINTS = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))

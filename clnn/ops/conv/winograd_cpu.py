@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from clnn.ops.conv.winograd import ERRORS, Plan, matrices, pack, plan, plans
 from clnn.ops.conv.winograd_gpu import Shape, input_launch
+from clnn.ops.launch import Arg, Const, In, Launch, Out, Scratch, Variant, grid
+from clnn.ops.problem import Problem
 from clnn.ops.shared.epilogue import operand_args
-from clnn.ops.spec import Arg, Const, In, Launch, Out, Problem, Scratch, Variant, grid
 
 if TYPE_CHECKING:
     from clnn.ops.conv.spec import Conv2d
@@ -61,7 +62,7 @@ def _variant(spec: Conv2d, problem: Problem, common: dict[str, Any], made: Plan)
         "mr": made.mr, "nv": made.nv, "vw": made.vw, "parts": made.parts, "stride": made.stride,
         "sets": made.sets, "ahead": "prefetch" in problem.target.features,
     }  # fmt: skip
-    args = [first, *_constants(problem, made), *operand_args(problem, spec.steps), Out(0)]
+    args = [first, *_constants(problem, made), *operand_args(problem, spec.post_ops), Out(0)]
     launches.append(Launch("conv/winograd_cpu.cl.mako", params, tuple(args), size, local))
     return Variant(name, tuple(launches), made.cost, ERRORS[made.m])
 

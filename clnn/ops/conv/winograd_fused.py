@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clnn.ops.conv.winograd import ERRORS, MARGINS, matrices, transformed_blocks
+from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant
+from clnn.ops.problem import Problem
 from clnn.ops.shared.epilogue import operand_args
 from clnn.ops.shared.workgroup_tiles import (
     BARRIER,
@@ -18,7 +20,8 @@ from clnn.ops.shared.workgroup_tiles import (
     left,
     right,
 )
-from clnn.ops.spec import Arg, Array, Const, In, Launch, Out, Problem, Target, Variant
+from clnn.target import Target
+from clnn.types import Array
 
 if TYPE_CHECKING:
     from clnn.ops.conv.spec import Conv2d
@@ -67,15 +70,15 @@ def _variant(spec: Conv2d, problem: Problem, common: dict[str, Any], tile: Group
     params = {
         "name": name, "src": src, "dst": dst, "high": high, "wide": wide, "pads": common["pads"],
         "reach": tuple(src.shape[a] + src.after[a] - 1 for a in (2, 3)), "bt": kernel.bt,
-        "matrix": kernel.at, "has_bias": bias is not None, "steps": spec.steps,
-        "operands": common["operands"], "tile": tile, "blocks_first": first, "wg": wg,
+        "matrix": kernel.at, "has_bias": bias is not None, "post_ops": spec.post_ops,
+        "operands": common["operands"], "tile": tile, "channels_fastest": first, "wg": wg,
         "fetches": {"a": left(tile, "rows", 1), "b": right(tile, "rows", 4)},
     }  # fmt: skip
     args: list[Arg] = [In(0), Const(lambda: pack(weights, tile))]
     if bias is not None:
         full = np.pad(bias.astype(np.float32), (0, blocks * tile.bn - oc))
         args.append(Const(lambda: full))
-    args += [*operand_args(problem, spec.steps), Out(0)]
+    args += [*operand_args(problem, spec.post_ops), Out(0)]
     sizes = (counts[0] * wg[0], counts[1], 1)
     launch = Launch("conv/winograd_fused.cl.mako", params, tuple(args), sizes, wg)
     cost = _cycles(groups * blocks, src.shape[1], tile, problem.target) * MARGINS[M]

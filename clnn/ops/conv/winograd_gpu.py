@@ -14,10 +14,20 @@ import numpy as np
 
 from clnn.ops.conv.winograd import ERRORS, MARGINS, SIZES, TAPS, matrices, transformed_blocks
 from clnn.ops.conv.winograd_fused import winograd_fused
+from clnn.ops.launch import Arg, Const, In, Launch, Out, Scratch, Variant, grid
+from clnn.ops.problem import Problem
 from clnn.ops.shared.epilogue import heavy, operand_args
 from clnn.ops.shared.loops import Loops
-from clnn.ops.shared.workgroup_tiles import LAUNCH, Split, Sums, group_tiles, left, right, widest
-from clnn.ops.spec import Arg, Array, Const, In, Launch, Out, Problem, Scratch, Variant, grid
+from clnn.ops.shared.workgroup_tiles import (
+    LAUNCH,
+    GemmShape,
+    Split,
+    group_tiles,
+    left,
+    right,
+    widest,
+)
+from clnn.types import Array
 
 if TYPE_CHECKING:
     from clnn.ops.conv.spec import Conv2d
@@ -95,7 +105,7 @@ def _in_three(spec: Conv2d, problem: Problem, common: dict[str, Any]) -> list[Va
         shape = shape_of(common["dst"].shape, common["src"].shape[1], m)
         if shape is None:
             continue
-        sums = Sums(shape.tiles, shape.oc, shape.ic, shape.places)
+        sums = GemmShape(shape.tiles, shape.oc, shape.ic, shape.places)
         part = 4 * shape.elements(shape.oc)
         splits = [s for s in group_tiles(sums, problem.target) if s.parts * part <= MOST_BYTES]
         for number, split in enumerate(splits[:MOST]):
@@ -178,10 +188,10 @@ def _products(
     params = {
         "name": f"gemm_workgroup_f32_places_{split.label}_{'blocks' if first else 'rows'}",
         "m": m, "n": n, "k": k, "a": (k, 1), "b": None, "dst": (n, 1), "extras": {}, "scales": {},
-        "steps": (), "batch": Loops((shape.places,), ((m * k,), (size,), (m * n,))),
+        "post_ops": (), "batch": Loops((shape.places,), ((m * k,), (size,), (m * n,))),
         "matrices": shape.places, "aligned": () if n % tile.vc else (-1,), "b_moves": False,
         "fetches": {"a": left(tile, "terms", widest([k])), "b": right(tile, "rows", 4)},
-        "tile": tile, "parts": split.parts, "staged": False, "blocks_first": first,
+        "tile": tile, "parts": split.parts, "loop_epilogue": False, "channels_fastest": first,
         "wg": wg,
     }  # fmt: skip
     args = (inputs, Const(lambda: _packed(weights, shape.m, split)), products)
@@ -208,12 +218,12 @@ def _output(
     params = _tile_params(common, shape, vw) | {
         "name": f"winograd_output_f{shape.m}_v{vw}", "dst": common["dst"],
         "parts": split.parts, "at": matrices(shape.m).at, "has_bias": bias is not None,
-        "steps": spec.steps, "operands": common["operands"], "staged": heavy(spec.steps),
+        "post_ops": spec.post_ops, "operands": common["operands"], "loop_epilogue": heavy(spec.post_ops),
         "wg": local,
     }  # fmt: skip
     args: list[Arg] = [products]
     if bias is not None:
         args.append(Const(lambda: bias))
-    args += [_moved(problem, arg, first) for arg in operand_args(problem, spec.steps)]
+    args += [_moved(problem, arg, first) for arg in operand_args(problem, spec.post_ops)]
     args.append(_moved(problem, Out(0), first))
     return Launch("conv/winograd_output.cl.mako", params, tuple(args), size, local)

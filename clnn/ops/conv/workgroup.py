@@ -11,25 +11,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clnn.layout import TensorLayout
+from clnn.ops.launch import Arg, Const, In, Launch, Out, Scratch, Variant
+from clnn.ops.problem import Problem
 from clnn.ops.shared.epilogue import heavy, operand_args
 from clnn.ops.shared.loops import Loops, collapse
 from clnn.ops.shared.workgroup_tiles import (
     Fetch,
+    GemmShape,
     GroupTile,
     Split,
-    Sums,
     group_tiles,
     left,
     right,
     sum_parts,
     widest,
 )
-from clnn.ops.spec import Arg, Array, Const, In, Launch, Out, Problem, Scratch, Variant
+from clnn.types import Array
 
 if TYPE_CHECKING:
     from clnn.ops.conv.spec import Conv2d
 
-OTHER_ORDER = 1.02  # cost of walking first along the shorter side of the result
+SWAPPED_ORDER_COST = 1.02  # cost of walking first along the shorter side of the result
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,11 @@ def group_variants(spec: Conv2d, problem: Problem, common: dict[str, Any]) -> li
     """
     dst, terms = common["dst"], _terms(common, spec.group)
     pixels, channels = dst.shape[0] * dst.shape[2] * dst.shape[3], dst.shape[1] // spec.group
-    splits = group_tiles(Sums(pixels, channels, terms.count, spec.group), problem.target)
+    splits = group_tiles(GemmShape(pixels, channels, terms.count, spec.group), problem.target)
     first = channels * spec.group <= pixels
     made = [group_variant(spec, problem, common, split, first) for split in splits]
     others = [group_variant(spec, problem, common, split, not first) for split in splits[:2]]
-    return made + [replace(v, cost=v.cost * OTHER_ORDER) for v in others]
+    return made + [replace(v, cost=v.cost * SWAPPED_ORDER_COST) for v in others]
 
 
 def group_variant(
@@ -79,8 +81,8 @@ def group_variant(
         "name": f"conv2d_workgroup_f32_nhwc_k{k}_s{s}_{way}_{marks}_{split.label}_{order}",
         "ic": src.shape[1] // spec.group, "oc": oc, "groups": spec.group, "channel": terms.pitch,
         "run": terms.run, "taps": (terms.taps, terms.steps), "tile": tile, "parts": parts,
-        "has_bias": _bias(problem) is not None, "steps": spec.steps, "staged": heavy(spec.steps),
-        "fetches": fetches, "blocks_first": first, "wg": (tile.threads, 1, 1), **walked,
+        "has_bias": _bias(problem) is not None, "post_ops": spec.post_ops, "loop_epilogue": heavy(spec.post_ops),
+        "fetches": fetches, "channels_fastest": first, "wg": (tile.threads, 1, 1), **walked,
     }  # fmt: skip
     sizes = (counts[0] * tile.threads, counts[1], parts)
     make = _launches if parts == 1 else _in_parts
@@ -114,7 +116,7 @@ def _launches(
     if bias is not None:
         tile = params["tile"]
         args.append(Const(lambda: pack(bias, spec.group, tile.bn)))
-    args += [*operand_args(problem, spec.steps), Out(0)]
+    args += [*operand_args(problem, spec.post_ops), Out(0)]
     return (Launch("conv/workgroup.cl.mako", params, tuple(args), sizes, params["wg"]),)
 
 
@@ -127,15 +129,15 @@ def _in_parts(
     scratch = Scratch("parts", params["parts"] * rows * columns * 4)
     dense = tuple(columns * prod(extents[k + 1 :]) for k in range(len(extents)))
     plain = params | {
-        "outs": ((dense, 1),), "extras": {}, "steps": (), "has_bias": False, "staged": False,
+        "outs": ((dense, 1),), "extras": {}, "post_ops": (), "has_bias": False, "loop_epilogue": False,
         "aligned": () if params["oc"] % vc else (-1,),
     }  # fmt: skip
     args: tuple[Arg, ...] = (In(0), _weights(spec, problem, params), scratch)
     first = Launch("conv/workgroup.cl.mako", plain, args, sizes, params["wg"])
     bias = _bias(problem)
     rest = {"parts": params["parts"], "operands": params["outs"], "has_bias": bias is not None,
-            "extras": params["extras"], "steps": spec.steps, "scales": {}}  # fmt: skip
-    args = (*operand_args(problem, spec.steps), Out(0))
+            "extras": params["extras"], "post_ops": spec.post_ops, "scales": {}}  # fmt: skip
+    args = (*operand_args(problem, spec.post_ops), Out(0))
     if bias is not None:
         args = (Const(lambda: bias), *args)
     return first, sum_parts(problem.target, scratch, args, extents, columns, rest)

@@ -1,4 +1,4 @@
-"""BatchNormalization for inference: a scale and a shift per channel, as elementwise steps."""
+"""BatchNormalization for inference: a scale and a shift per channel, as post-ops."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from clnn.errors import ShapeError
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.movement.views import Reshape
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
-from clnn.ops.shared.functions import Step
-from clnn.ops.spec import Array
+from clnn.ops.shared.functions import PostOp
+from clnn.types import Array
 
 SCALE, SHIFT, MEAN, VARIANCE = 1, 2, 3, 4
 
@@ -58,7 +58,7 @@ def _constant(node: OnnxNode, shape: tuple[int, ...], epsilon: float) -> Source:
         moved = shift - mean * factor
     kind = node.type(0).dtype.numpy
     arrays: list[Array] = [factor.astype(kind), moved.astype(kind)]
-    return Emit(Eltwise((Step("mul", operand=1), Step("add", operand=2))), [0, *arrays])
+    return Emit(Eltwise((PostOp("mul", operand=1), PostOp("add", operand=2))), [0, *arrays])
 
 
 def _general(node: OnnxNode, shape: tuple[int, ...], epsilon: float) -> Source:
@@ -66,7 +66,7 @@ def _general(node: OnnxNode, shape: tuple[int, ...], epsilon: float) -> Source:
     scale, shift, mean, variance = (
         Emit(Reshape(shape), [index]) for index in (SCALE, SHIFT, MEAN, VARIANCE)
     )
-    steps = (Step("add", (epsilon,)), Step("sqrt"), Step("div", operand=1, swapped=True))
-    factor = Emit(Eltwise(steps), [variance, scale])
-    chain = (Step("sub", operand=1), Step("mul", operand=2), Step("add", operand=3))
+    post_ops = (PostOp("add", (epsilon,)), PostOp("sqrt"), PostOp("div", operand=1, swapped=True))
+    factor = Emit(Eltwise(post_ops), [variance, scale])
+    chain = (PostOp("sub", operand=1), PostOp("mul", operand=2), PostOp("add", operand=3))
     return Emit(Eltwise(chain), [0, mean, factor, shift])

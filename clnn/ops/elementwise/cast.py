@@ -9,9 +9,11 @@ import numpy as np
 
 from clnn.errors import ShapeError
 from clnn.ops.elementwise.mapped_launch import map_variant
+from clnn.ops.launch import Variant
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
-from clnn.ops.spec import Array, OpSpec, Problem, Variant
-from clnn.types import BOOL, DTYPES, DType, TensorType
+from clnn.ops.problem import Problem
+from clnn.ops.spec import OpSpec
+from clnn.types import BOOL, DTYPES, Array, DType, TensorType
 
 # Numbers of TensorProto.DataType that clnn has no element type for.
 _FOREIGN = {
@@ -56,7 +58,7 @@ class Cast(OpSpec):
                 return (x.astype(self.dtype.numpy),)
         return (_to_integer(x.astype(np.float64), self.dtype),)
 
-    def by_images(
+    def split_batch(
         self, inputs: Sequence[TensorType | None], count: int
     ) -> tuple[OpSpec, tuple[int, ...]] | None:
         """Return the op as it is."""

@@ -12,24 +12,14 @@ import numpy as np
 from clnn.arith._base import Elementwise
 from clnn.errors import DTypeError
 from clnn.layout import TensorLayout
+from clnn.ops.launch import Const, In, Launch, Out, Variant, grid, vector_width
+from clnn.ops.problem import Problem
 from clnn.ops.shared.element_types import move_type, require
-from clnn.ops.shared.functions import FUNCTIONS, Step, apply_steps
+from clnn.ops.shared.functions import FUNCTIONS, PostOp, apply_post_ops
 from clnn.ops.shared.loops import Loops, collapse, even_chunk
-from clnn.ops.spec import (
-    Array,
-    Const,
-    In,
-    Launch,
-    OpSpec,
-    Out,
-    Problem,
-    Target,
-    Variant,
-    batched,
-    grid,
-    vector_width,
-)
-from clnn.types import TensorType, broadcast_shapes, dtype_of
+from clnn.ops.spec import OpSpec, batched
+from clnn.target import Target
+from clnn.types import Array, TensorType, broadcast_shapes, dtype_of
 
 RESULT = Out(0)
 CHUNK = 2048  # elements that one CPU work-item walks
@@ -40,12 +30,12 @@ SHORT = 16  # an innermost loop below this gives way to a longer one, if it has 
 class Eltwise(OpSpec):
     """Steps applied to input 0, which is broadcast with the operands to the output's shape."""
 
-    steps: tuple[Step, ...] = ()
+    post_ops: tuple[PostOp, ...] = ()
 
     kind = "eltwise"
     layout_rule = "same"
-    fuses_steps = True
-    narrows = True
+    fuses_post_ops = True
+    supports_narrow_storage = True
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the broadcast type. Raises DTypeError where operands differ in type."""
@@ -53,7 +43,7 @@ class Eltwise(OpSpec):
         if any(t.dtype != given[0].dtype for t in given):
             names = ", ".join(t.dtype.name for t in given)
             raise DTypeError(f"elementwise operands have types {names}: they must be equal.")
-        for step in self.steps:
+        for step in self.post_ops:
             if FUNCTIONS[step.fn].floats_only and not given[0].dtype.is_float:
                 raise DTypeError(f"{step.fn} of {given[0].dtype.name}: it needs a float type.")
         return (TensorType(broadcast_shapes(*(t.shape for t in given)), given[0].dtype),)
@@ -63,13 +53,13 @@ class Eltwise(OpSpec):
         given = [x for x in inputs if x is not None]
         shape = np.broadcast_shapes(*(x.shape for x in given))
         first = np.broadcast_to(given[0], shape)
-        return (np.broadcast_to(apply_steps(first, self.steps, inputs), shape),)
+        return (np.broadcast_to(apply_post_ops(first, self.post_ops, inputs), shape),)
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return the one kernel, which walks any layouts."""
-        return [walk("eltwise", problem, self.steps)]
+        return [walk("eltwise", problem, self.post_ops)]
 
-    def by_images(
+    def split_batch(
         self, inputs: Sequence[TensorType | None], count: int
     ) -> tuple[OpSpec, tuple[int, ...]] | None:
         """Return the op as it is, for some images of the inputs that are not broadcast along them."""
@@ -77,21 +67,21 @@ class Eltwise(OpSpec):
 
     def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
         """One operation per step and element."""
-        return len(self.steps) * outputs[0].size
+        return len(self.post_ops) * outputs[0].size
 
 
-def walk(name: str, problem: Problem, steps: Sequence[Step]) -> Variant:
-    """Return the variant that applies `steps` to input 0 under the problem's layouts."""
-    used = sorted({0, *(s.operand for s in steps if s.operand is not None)})
+def walk(name: str, problem: Problem, post_ops: Sequence[PostOp]) -> Variant:
+    """Return the variant that applies `post_ops` to input 0 under the problem's layouts."""
+    used = sorted({0, *(s.operand for s in post_ops if s.operand is not None)})
     out = problem.outputs[0]
     if not out.type.size:
         return Variant(name, ())
     layouts = [problem.input(k).layout.broadcast(out.type.shape) for k in used]
-    ctypes = tuple(move_type(o.memory) if not steps else o.ctype
+    ctypes = tuple(move_type(o.memory) if not post_ops else o.ctype
                    for o in (*(problem.input(k) for k in used), out))  # fmt: skip
     require(problem.target, name, *ctypes)
     operands = {k: place for place, k in enumerate(used)}
-    launch = walk_launch(name, [*layouts, out.layout], ctypes, steps, operands, problem.target,
+    launch = walk_launch(name, [*layouts, out.layout], ctypes, post_ops, operands, problem.target,
                          tuple(In(k) for k in used))  # fmt: skip
     return Variant(name, (launch,))
 
@@ -100,7 +90,7 @@ def walk_launch(
     name: str,
     layouts: Sequence[TensorLayout],
     ctypes: tuple[str, ...],
-    steps: Sequence[Step],
+    post_ops: Sequence[PostOp],
     operands: dict[int, int],
     target: Target,
     sources: tuple[In | Out, ...],
@@ -129,7 +119,7 @@ def walk_launch(
         "name": name, "ctypes": ctypes, "outer": loops.extents[:-2] or (1,),
         "pitches": tuple(p[:-2] or (0,) for p in loops.pitches), "inner": loops.inner,
         "chunk": chunk, "inner_pitches": loops.inner_pitches, "middle": middle, "rows": rows,
-        "middle_pitches": tuple(p[-2] for p in loops.pitches), "steps": tuple(steps),
+        "middle_pitches": tuple(p[-2] for p in loops.pitches), "post_ops": tuple(post_ops),
         "operands": operands, "wg": local, "vec": vec,
         "function": function,
     }  # fmt: skip

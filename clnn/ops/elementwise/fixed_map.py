@@ -9,8 +9,10 @@ import numpy as np
 
 from clnn.arith._base import Elementwise
 from clnn.ops.elementwise.eltwise import walk_launch
-from clnn.ops.spec import Array, In, OpSpec, Problem, Variant
-from clnn.types import TensorType, broadcast_shapes
+from clnn.ops.launch import In, Variant
+from clnn.ops.problem import Problem
+from clnn.ops.spec import OpSpec
+from clnn.types import Array, TensorType, broadcast_shapes
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,11 @@ import numpy as np
 
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops.elementwise.mapped_launch import map_variant
+from clnn.ops.launch import Variant
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
-from clnn.ops.spec import Array, OpSpec, Problem, Variant
-from clnn.types import BOOL, TensorType, broadcast_shapes
+from clnn.ops.problem import Problem
+from clnn.ops.spec import OpSpec
+from clnn.types import BOOL, Array, TensorType, broadcast_shapes
 
 
 def _shift(move: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+from clnn.ops.launch import Arg, In, Launch, Out, Variant
+from clnn.ops.problem import Problem
 from clnn.ops.shared.element_types import move_type, require
 from clnn.ops.shared.loops import collapse, run_work
-from clnn.ops.spec import Arg, In, Launch, Out, Problem, Variant
 from clnn.types import BOOL, DType
 
 

@@ -1,4 +1,4 @@
-"""ONNX operators that become elementwise steps: activations, arithmetic, Clip, Min and others."""
+"""ONNX operators that become post-ops: activations, arithmetic, Clip, Min and others."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from clnn.ops.elementwise.cast import cast_to
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.elementwise.logic import Logic
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
-from clnn.ops.shared.functions import Step
-from clnn.ops.spec import Array
+from clnn.ops.shared.functions import PostOp
+from clnn.types import Array
 
 
 def unary(fn: str, *params: float) -> Emit:
     """Return a node that applies one unary function to ONNX input 0."""
-    return Emit(Eltwise((Step(fn, tuple(float(p) for p in params)),)), [0])
+    return Emit(Eltwise((PostOp(fn, tuple(float(p) for p in params)),)), [0])
 
 
 _PLAIN = {
@@ -63,13 +63,13 @@ def _clip(node: OnnxNode) -> Source:
     low, high = _limit(node, 1, "min"), _limit(node, 2, "max")
     if isinstance(low, int) or isinstance(high, int):  # indices of inputs that are not constant
         given = [(fn, at) for at, fn in ((1, "max"), (2, "min")) if node.has(at)]
-        steps = tuple(Step(fn, operand=place) for place, (fn, _) in enumerate(given, 1))
-        return Emit(Eltwise(steps), [0, *(at for _, at in given)])
+        post_ops = tuple(PostOp(fn, operand=place) for place, (fn, _) in enumerate(given, 1))
+        return Emit(Eltwise(post_ops), [0, *(at for _, at in given)])
     params = tuple(v.item() for v in (low, high) if v is not None)
     if not params:
         return 0
     fn = "clip" if len(params) == 2 else "at_least" if low is not None else "at_most"
-    return Emit(Eltwise((Step(fn, params),)), [0])
+    return Emit(Eltwise((PostOp(fn, params),)), [0])
 
 
 def _limit(node: OnnxNode, index: int, name: str) -> Array | int | None:
@@ -88,7 +88,7 @@ def binary(fn: str) -> Callable[[OnnxNode], Source]:
     """Return an importer for a function of two broadcast inputs."""
 
     def build(node: OnnxNode) -> Source:
-        return Emit(Eltwise((Step(fn, operand=1),)), [0, 1])
+        return Emit(Eltwise((PostOp(fn, operand=1),)), [0, 1])
 
     return build
 
@@ -105,12 +105,12 @@ def _pow(node: OnnxNode) -> Source:
         return unary("square")
     if not base.is_float and exponent.is_float:
         return Emit(Logic("pow_real"), [0, 1])
-    return Emit(Eltwise((Step("pow", operand=1),)), [0, cast_to(base, node.type(1), 1)])
+    return Emit(Eltwise((PostOp("pow", operand=1),)), [0, cast_to(base, node.type(1), 1)])
 
 
 @onnx_op("PRelu")
 def _prelu(node: OnnxNode) -> Source:
-    return Emit(Eltwise((Step("prelu", operand=1),)), [0, 1])
+    return Emit(Eltwise((PostOp("prelu", operand=1),)), [0, 1])
 
 
 @onnx_op("Min", "Max", "Sum")
@@ -119,7 +119,7 @@ def _variadic(node: OnnxNode) -> Source:
     count = len(node.inputs)
     if count == 1:
         return 0
-    return Emit(Eltwise(tuple(Step(fn, operand=k) for k in range(1, count))), list(range(count)))
+    return Emit(Eltwise(tuple(PostOp(fn, operand=k) for k in range(1, count))), list(range(count)))
 
 
 @onnx_op("Mean")
@@ -127,8 +127,10 @@ def _mean(node: OnnxNode) -> Source:
     count = len(node.inputs)
     if count == 1:
         return 0
-    steps = [Step("add", operand=k) for k in range(1, count)] + [Step("div", (float(count),))]
-    return Emit(Eltwise(tuple(steps)), list(range(count)))
+    post_ops = [PostOp("add", operand=k) for k in range(1, count)] + [
+        PostOp("div", (float(count),))
+    ]
+    return Emit(Eltwise(tuple(post_ops)), list(range(count)))
 
 
 @onnx_op("Identity")

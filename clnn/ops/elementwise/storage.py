@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from clnn.errors import ShapeError
 from clnn.ops.elementwise.eltwise import walk_launch
-from clnn.ops.spec import Array, In, OpSpec, Problem, Variant
-from clnn.types import TensorType
+from clnn.ops.launch import In, Variant
+from clnn.ops.problem import Problem
+from clnn.ops.spec import OpSpec
+from clnn.types import Array, TensorType
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,7 @@ class Convert(OpSpec):
 
     kind = "convert"
     layout_rule = "same"
-    narrows = True
+    supports_narrow_storage = True
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the input's type."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from clnn.ops.launch import In, Launch, Variant, grid
 from clnn.ops.shared.matrices import Product, Tile
 from clnn.ops.shared.workgroup_tiles import UNSHARED, widest
-from clnn.ops.spec import In, Launch, Target, Variant, grid
+from clnn.target import Target
 
 if TYPE_CHECKING:
     from clnn.ops.gemm.spec import _Job

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from clnn.ops.launch import Arg, In, Launch, Out, Variant
 from clnn.ops.shared.matrices import Panels, Product, Views, packed_view, product
 from clnn.ops.shared.tensor_core_tiles import kind_of, mma_tiles, rounding
 from clnn.ops.shared.tensor_cores import BYTES, DST_TYPES, MmaProduct, MmaTile, mma_grid, mma_params
-from clnn.ops.shared.workgroup_tiles import Sums
-from clnn.ops.spec import Arg, Array, In, Launch, Out, Variant
+from clnn.ops.shared.workgroup_tiles import GemmShape
+from clnn.types import Array
 
 if TYPE_CHECKING:
     from clnn.ops.gemm.spec import _Job
@@ -43,7 +44,7 @@ def mma_variants(job: _Job) -> list[Variant]:
     if given is None:
         return []
     found = given.found
-    tiles = mma_tiles(given.kind, Sums(found.m, found.n, found.k, found.matrices), job.target)
+    tiles = mma_tiles(given.kind, GemmShape(found.m, found.n, found.k, found.matrices), job.target)
     return [_variant(given, tile, cost) for cost, tile in tiles]
 
 
@@ -100,7 +101,7 @@ def _variant(given: _Matrices, tile: MmaTile, cost: float) -> Variant:
     b = packed if right else found.b[0 if given.b_rows == "k" else 1]
     made = MmaProduct(
         kind, found.m, found.n, found.k, a, b, found.dst, DST_TYPES[kind], given.b_rows,
-        kind == "tf32", found.batch, found.extras, scales, job.steps, ctype, (not left, not right),
+        kind == "tf32", found.batch, found.extras, scales, job.post_ops, ctype, (not left, not right),
     )  # fmt: skip
     params = mma_params(made, tile, target.tensor)
     how = "".join("c" if c is not None else "m" for c in given.consts)

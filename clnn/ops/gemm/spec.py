@@ -1,4 +1,4 @@
-"""Matrix products: Gemm and MatMul over any strided views, with fused elementwise steps."""
+"""Matrix products: Gemm and MatMul over any strided views, with fused post-ops."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from clnn.errors import DTypeError, ShapeError
 from clnn.layout import TensorLayout
 from clnn.ops.gemm.few_rows import dot_variant, reads_aligned, split_sums
 from clnn.ops.gemm.workgroup import shared_variants, unshared
+from clnn.ops.launch import Arg, Const, In, Launch, Out, Scratch, Variant, by_cost, grid
+from clnn.ops.problem import Problem
 from clnn.ops.shared.epilogue import operand_layouts
-from clnn.ops.shared.functions import Step, apply_steps
+from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.shared.matrices import (
     Panels,
     Product,
@@ -30,22 +32,9 @@ from clnn.ops.shared.matrices import (
     panels_for,
     product,
 )
-from clnn.ops.spec import (
-    Arg,
-    Array,
-    Const,
-    In,
-    Launch,
-    OpSpec,
-    Out,
-    Problem,
-    Scratch,
-    Target,
-    Variant,
-    by_cost,
-    grid,
-)
-from clnn.types import F32, I32, I64, U32, U64, TensorType, broadcast_shapes
+from clnn.ops.spec import OpSpec
+from clnn.target import Target
+from clnn.types import F32, I32, I64, U32, U64, Array, TensorType, broadcast_shapes
 
 ADDEND = 2
 L2_BYTES = 256 * 1024  # what stays close to a core while a product walks over it
@@ -53,12 +42,12 @@ PACK_ELEMENTS = 8192  # elements that one CPU work-item packs
 PACK = 4  # slots of a vector that is packed on the device
 TILES = 10  # tiles that are worth a measurement
 TILES_BESIDE = 4  # of them, beside work-groups' tiles
-OTHER_ORDER = 1.04  # cost of the group order that the size of b speaks against
+SWAPPED_ORDER_COST = 1.04  # cost of the group order that the size of b speaks against
 
 
 @dataclass(frozen=True)
 class Gemm(OpSpec):
-    """alpha * a b + beta * c: inputs a (..., m, k), b (..., k, n), c or None, operands of `steps`.
+    """alpha * a b + beta * c: inputs a (..., m, k), b (..., k, n), c or None, operands of `post_ops`.
 
     The axes in front are batches and broadcast, as numpy's matmul does; an input of one axis is a
     row (a) or a column (b) whose axis the output lacks. trans_a, trans_b: the last two axes of an
@@ -69,11 +58,11 @@ class Gemm(OpSpec):
     beta: float = 1.0
     trans_a: bool = False
     trans_b: bool = False
-    steps: tuple[Step, ...] = ()
+    post_ops: tuple[PostOp, ...] = ()
 
     kind = "gemm"
-    fuses_steps = True
-    narrows = True
+    fuses_post_ops = True
+    supports_narrow_storage = True
     first_operand = 3
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
@@ -121,7 +110,7 @@ class Gemm(OpSpec):
         c = inputs[ADDEND] if len(inputs) > ADDEND else None
         if c is not None and self.beta != 0:
             y = y + y.dtype.type(self.beta) * c
-        return (apply_steps(np.asarray(y), self.steps, inputs),)
+        return (apply_post_ops(np.asarray(y), self.post_ops, inputs),)
 
     def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
         """Two operations per multiply-add."""
@@ -167,14 +156,14 @@ class Gemm(OpSpec):
         made += [dot_variant(job, found)] if dot else []
         return by_cost([*made, *shared_variants(plain, job)])
 
-    def epilogue(self, has_addend: bool) -> tuple[Step, ...]:
-        """Return alpha, the addend and `steps` as one chain (the addend's factor is separate)."""
-        chain: list[Step] = []
+    def epilogue(self, has_addend: bool) -> tuple[PostOp, ...]:
+        """Return alpha, the addend and `post_ops` as one chain (the addend's factor is separate)."""
+        chain: list[PostOp] = []
         if self.alpha != 1:
-            chain.append(Step("mul", (self.alpha,)))
+            chain.append(PostOp("mul", (self.alpha,)))
         if has_addend and self.beta != 0:
-            chain.append(Step("add", operand=ADDEND))
-        return (*chain, *self.steps)
+            chain.append(PostOp("add", operand=ADDEND))
+        return (*chain, *self.post_ops)
 
 
 def _check_types(given: Sequence[TensorType]) -> None:
@@ -206,7 +195,7 @@ class _Job:
         return self.problem.target
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def post_ops(self) -> tuple[PostOp, ...]:
         return self.spec.epilogue(self.problem.has(ADDEND))
 
     @property
@@ -228,7 +217,7 @@ class _Job:
         scales = {ADDEND: self.spec.beta} if self.spec.beta != 1 else {}
         return {"m": found.m, "n": found.n, "k": found.k, "a": found.a, "dst": found.dst,
                 "batch": found.batch, "extras": found.extras, "scales": scales,
-                "steps": self.steps}  # fmt: skip
+                "post_ops": self.post_ops}  # fmt: skip
 
     def types(self, b: Arg) -> tuple[str, str, str]:
         """The types of a, b and dst; b may be scratch, of float."""
@@ -259,7 +248,7 @@ def _choices(job: _Job, first: bool, widest: int = 1 << 30) -> list[_Job]:
     most = TILES if job.target.is_cpu else TILES_BESIDE
     tiles = gemm_tiles(found.m, found.n, found.matrices, job.target, widest)[:most]
     speed = job.views.k * found.matrices / job.target.compute_units
-    speed *= 1.0 if first == _small(job, found) else OTHER_ORDER
+    speed *= 1.0 if first == _small(job, found) else SWAPPED_ORDER_COST
     if not job.target.is_cpu:
         tiles = [(cycles * _on_gpus(job, found, tile, first), tile) for cycles, tile in tiles]
     return [replace(job, tile=tile, first=first, cost=cycles * speed) for cycles, tile in tiles]
@@ -284,8 +273,8 @@ def _views(spec: Gemm, problem: Problem) -> Views:
     """Return the operands as matrices in the node's own orientation."""
     a, b = problem.input(0).layout.unpadded(), problem.input(1).layout.unpadded()
     dst = problem.outputs[0].layout.unpadded()
-    steps = spec.epilogue(problem.has(ADDEND))
-    extras = {k: layout for k, (_, layout) in operand_layouts(problem, steps).items()}
+    post_ops = spec.epilogue(problem.has(ADDEND))
+    extras = {k: layout for k, (_, layout) in operand_layouts(problem, post_ops).items()}
     if b.rank == 1:
         b = insert_axis(b, 1)
         dst = insert_axis(dst, dst.rank)
@@ -404,7 +393,7 @@ def _tiled(job: _Job, found: Product, tile: Tile, panels: Panels, how: str, b: A
     name = f"gemm_tiled_f32_{how}_t{tile.mr}x{panels.width}_{order}" + f"_p{parts}" * (parts > 1)
     params = job.params(found) | {
         "name": name, "row": panels.row, "panel": panels.panel, "b_moves": not isinstance(b, Const),
-        "shift": how == "direct", "blocks_first": first, "mr": tile.mr, "nv": tile.nv,
+        "shift": how == "direct", "channels_fastest": first, "mr": tile.mr, "nv": tile.nv,
         "vw": tile.vw, "parts": parts, "wg": local, "types": job.types(b),
         "aligned": reads_aligned(job, found, tile, how),
     }  # fmt: skip

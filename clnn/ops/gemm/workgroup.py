@@ -9,38 +9,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clnn.ops.gemm.mma import mma_variants
+from clnn.ops.launch import Arg, Const, In, Launch, Out, Scratch, Variant, by_cost
 from clnn.ops.shared.epilogue import heavy
 from clnn.ops.shared.loops import Loops
 from clnn.ops.shared.matrices import Panels, Pitches, Product, packed_view, product
 from clnn.ops.shared.workgroup_tiles import (
     UNSHARED,
     Fetch,
+    GemmShape,
     GroupTile,
     Split,
-    Sums,
     group_tiles,
     left,
     right,
     sum_parts,
     widest,
 )
-from clnn.ops.spec import (
-    Arg,
-    Array,
-    Const,
-    In,
-    Launch,
-    Out,
-    Scratch,
-    Target,
-    Variant,
-    by_cost,
-)
+from clnn.target import Target
+from clnn.types import Array
 
 if TYPE_CHECKING:
     from clnn.ops.gemm.spec import _Job
 
-OTHER_ORDER = 1.02  # cost of walking first along the shorter side of the result
+SWAPPED_ORDER_COST = 1.02  # cost of walking first along the shorter side of the result
 
 
 def unshared(found: Product, items: int, tiles: int, parts: int, target: Target) -> float:
@@ -69,11 +60,11 @@ def shared_variants(plain: _Job, job: _Job) -> list[Variant]:
 def group_variants(job: _Job) -> list[Variant]:
     """Return the kernels that are worth a measurement, best first."""
     views = job.views
-    sums = Sums(views.m, views.n, views.k, product(views).matrices)
+    sums = GemmShape(views.m, views.n, views.k, product(views).matrices)
     splits = group_tiles(sums, job.target)
     first = views.n <= views.m
     made = [group_variant(job, split, first) for split in splits]
-    return made + [group_variant(job, split, not first, OTHER_ORDER) for split in splits[:2]]
+    return made + [group_variant(job, split, not first, SWAPPED_ORDER_COST) for split in splits[:2]]
 
 
 def group_variant(job: _Job, split: Split, first: bool, factor: float = 1.0) -> Variant:
@@ -89,7 +80,7 @@ def group_variant(job: _Job, split: Split, first: bool, factor: float = 1.0) -> 
         "name": f"gemm_workgroup_f32_{how}_{marks}_{split.label}_{order}", "tile": tile,
         "b": found.b if b is None else None, "b_moves": b is None, "fetches": fetches,
         "matrices": found.matrices, "aligned": _aligned(job, found, tile.vc), "parts": parts,
-        "staged": heavy(job.steps), "blocks_first": first, "wg": (tile.threads, 1, 1),
+        "loop_epilogue": heavy(job.post_ops), "channels_fastest": first, "wg": (tile.threads, 1, 1),
     }  # fmt: skip
     right_arg: Arg = In(job.views.inputs[1])
     if b is not None:
@@ -127,7 +118,7 @@ def _in_parts(
     scratch = Scratch("parts", params["parts"] * found.matrices * found.m * found.n * 4)
     pitches = (*found.batch.pitches[:2], (0,) * len(outer))
     plain = params | {
-        "extras": {}, "steps": (), "scales": {}, "dst": (found.n, 1), "staged": False,
+        "extras": {}, "post_ops": (), "scales": {}, "dst": (found.n, 1), "loop_epilogue": False,
         "batch": Loops(outer, pitches), "aligned": () if found.n % vc else (-1,),
     }  # fmt: skip
     args: tuple[Arg, ...] = (In(job.views.inputs[0]), b, scratch)
@@ -139,7 +130,7 @@ def _in_parts(
     ]
     rest = {"parts": params["parts"], "operands": operands, "has_bias": False,
             "extras": {which: place for which, (place, _) in found.extras.items()},
-            "steps": params["steps"], "scales": params["scales"]}  # fmt: skip
+            "post_ops": params["post_ops"], "scales": params["scales"]}  # fmt: skip
     args = (*(In(k) for k in job.views.extras), Out(0))
     return first, sum_parts(job.target, scratch, args, (*outer, found.m), found.n, rest)
 

@@ -13,12 +13,14 @@ import numpy as np
 
 from clnn.errors import DTypeError, ShapeError
 from clnn.layout import TensorLayout
+from clnn.ops.launch import In, Launch, Out, Variant
 from clnn.ops.movement.views import Expand, Reshape, Slice
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, onnx_op
+from clnn.ops.problem import Problem
 from clnn.ops.shared.element_types import move_type
 from clnn.ops.shared.loops import collapse, run_work
-from clnn.ops.spec import Array, In, Launch, OpSpec, Out, Problem, Variant
-from clnn.types import TensorType, normalise_axis
+from clnn.ops.spec import OpSpec
+from clnn.types import Array, TensorType, normalise_axis
 
 Pick = tuple[int, int, int]  # place of an index value, extent that it counts in, pitch in the data
 
@@ -30,7 +32,7 @@ class Gather(OpSpec):
     axis: int
 
     kind = "gather"
-    narrows = True
+    supports_narrow_storage = True
     layout_rule = "same"
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
@@ -65,7 +67,7 @@ class GatherElements(OpSpec):
     axis: int
 
     kind = "gather_elements"
-    narrows = True
+    supports_narrow_storage = True
     layout_rule = "same"
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
@@ -104,7 +106,7 @@ class GatherND(OpSpec):
     batch: int = 0
 
     kind = "gather_nd"
-    narrows = True
+    supports_narrow_storage = True
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the output type. Raises ShapeError or DTypeError."""

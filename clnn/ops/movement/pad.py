@@ -10,11 +10,13 @@ import numpy as np
 
 from clnn.errors import ShapeError
 from clnn.layout import TensorLayout
+from clnn.ops.launch import In, Launch, Out, Variant, grid
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
+from clnn.ops.problem import Problem
 from clnn.ops.shared.element_types import move_type, move_value
 from clnn.ops.shared.loops import run_work
-from clnn.ops.spec import Array, In, Launch, OpSpec, Out, Problem, Variant, grid
-from clnn.types import TensorType, normalise_axis
+from clnn.ops.spec import OpSpec
+from clnn.types import Array, TensorType, normalise_axis
 
 MODES = ("constant", "reflect", "edge", "wrap")
 

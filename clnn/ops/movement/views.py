@@ -12,19 +12,11 @@ import numpy as np
 from clnn.errors import DTypeError, ShapeError
 from clnn.layout import TensorLayout, reshape_groups
 from clnn.ops.elementwise.eltwise import walk_launch
+from clnn.ops.launch import In, Launch, Out, Variant, grid
+from clnn.ops.problem import Problem
 from clnn.ops.shared.element_types import move_type
-from clnn.ops.spec import (
-    Array,
-    In,
-    Launch,
-    OpSpec,
-    Out,
-    Problem,
-    Variant,
-    ViewSpec,
-    grid,
-)
-from clnn.types import TensorType, broadcast_shapes
+from clnn.ops.spec import OpSpec, ViewSpec
+from clnn.types import Array, TensorType, broadcast_shapes
 
 
 def copy_variant(problem: Problem, source: TensorLayout, result: TensorLayout) -> Variant:
@@ -89,7 +81,7 @@ class Transpose(ViewSpec):
         """Return the view of the output with the axes back in the input's order."""
         return result.transpose(tuple(int(a) for a in np.argsort(self.perm)))
 
-    def by_images(
+    def split_batch(
         self, inputs: Sequence[TensorType | None], count: int
     ) -> tuple[OpSpec, tuple[int, ...]] | None:
         """Return the op as it is, where the first axis keeps its place."""
@@ -210,7 +202,7 @@ class Slice(ViewSpec):
             source = source.slice(axis, self.starts[axis], self.extents[axis], self.steps[axis])
         return source
 
-    def by_images(
+    def split_batch(
         self, inputs: Sequence[TensorType | None], count: int
     ) -> tuple[OpSpec, tuple[int, ...]] | None:
         """Return the op for some images, where it takes all of them as they are."""
@@ -299,7 +291,7 @@ class Concat(ViewSpec):
         shape[self.axis] *= len(given)
         return (np.stack(given, axis=self.axis + 1).reshape(shape),)
 
-    def by_images(
+    def split_batch(
         self, inputs: Sequence[TensorType | None], count: int
     ) -> tuple[OpSpec, tuple[int, ...]] | None:
         """Return the op as it is, for some images of all inputs, along another axis than theirs."""

@@ -1,4 +1,4 @@
-"""Pooling: maximum, average or p-norm over a sliding window, with fused elementwise steps."""
+"""Pooling: maximum, average or p-norm over a sliding window, with fused post-ops."""
 
 from __future__ import annotations
 
@@ -13,26 +13,15 @@ from clnn.arith._base import Averaging
 from clnn.codegen.filters import image
 from clnn.errors import DTypeError, ShapeError
 from clnn.layout import row_major
+from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant, by_cost, grid
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
+from clnn.ops.problem import Problem
 from clnn.ops.rows.reduce import over_image
 from clnn.ops.shared.epilogue import operand_args, operand_layouts
-from clnn.ops.shared.functions import Step, apply_steps
+from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.shared.window import Window, window_of
-from clnn.ops.spec import (
-    Arg,
-    Array,
-    Const,
-    In,
-    Launch,
-    OpSpec,
-    Out,
-    Problem,
-    Variant,
-    batched,
-    by_cost,
-    grid,
-)
-from clnn.types import F16, F32, F64, I64, DType, TensorType
+from clnn.ops.spec import OpSpec, batched
+from clnn.types import F16, F32, F64, I64, Array, DType, TensorType
 
 COLUMNS = 20  # vectors of columns that fit the registers of a CPU
 EDGES = 16  # output columns that the row kernel writes out one by one
@@ -53,13 +42,13 @@ class Pool(OpSpec):
     count_pad: bool = False
     power: float = 2.0
     indices: str = ""
-    steps: tuple[Step, ...] = ()
+    post_ops: tuple[PostOp, ...] = ()
     rule: Averaging | None = None
 
     kind = "pool"
     layout_rule = "image"
-    fuses_steps = True
-    narrows = True
+    fuses_post_ops = True
+    supports_narrow_storage = True
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the output types. Raises ShapeError or DTypeError where the input does not fit."""
@@ -88,7 +77,7 @@ class Pool(OpSpec):
         assert x is not None
         if self.mode == "max":
             best, places = self._largest(x)
-            outs = (apply_steps(best, self.steps, inputs), places)
+            outs = (apply_post_ops(best, self.post_ops, inputs), places)
             return outs if self.indices else outs[:1]
         wide = x.dtype if self.rule is None else np.dtype(np.int64)
         total = np.zeros((*x.shape[:2], *self.window.output(x.shape[2:])), wide)
@@ -99,10 +88,10 @@ class Pool(OpSpec):
             count += counted if self.count_pad else inside
         if self.rule is not None:
             y = self.rule.finish(total, np.broadcast_to(count, total.shape)).astype(x.dtype)
-            return (apply_steps(y, self.steps, inputs),)
+            return (apply_post_ops(y, self.post_ops, inputs),)
         with np.errstate(all="ignore"):
             y = total / count if self.mode == "average" else total ** (1 / self.power)
-        return (apply_steps(np.asarray(y), self.steps, inputs),)
+        return (apply_post_ops(np.asarray(y), self.post_ops, inputs),)
 
     def _largest(self, x: Array) -> tuple[Array, Array]:
         """Return maxima and their flat indices."""
@@ -140,7 +129,7 @@ class Pool(OpSpec):
                 cut = np.take(cut, np.clip(at, 0, x.shape[2 + a] - 1), axis=2 + a)
             yield inside, cut, counted
 
-    def by_images(
+    def split_batch(
         self, inputs: Sequence[TensorType | None], count: int
     ) -> tuple[OpSpec, tuple[int, ...]] | None:
         """Return the op as it is, for some images of x and of operands that have as many.
@@ -229,9 +218,9 @@ def _tile(spec: Pool, outs: int) -> int:
 
 def _common(spec: Pool, problem: Problem) -> dict[str, Any]:
     x = problem.input(0)
-    moved = spec.mode == "max" and not spec.steps and x.memory.scale
+    moved = spec.mode == "max" and not spec.post_ops and x.memory.scale
     return {"ctype": x.plain.cl if moved else x.ctype, "mode": spec.mode, "power": spec.power,
-            "count_pad": spec.count_pad, "steps": spec.steps, "rule": spec.rule}  # fmt: skip
+            "count_pad": spec.count_pad, "post_ops": spec.post_ops, "rule": spec.rule}  # fmt: skip
 
 
 def _table(spec: Pool) -> list[Arg]:
@@ -260,14 +249,14 @@ def _rows(spec: Pool, problem: Problem, tile: int = 0, rows: int = 0) -> Variant
     name = _label(spec, problem, f"nhwc_v{vw}x{tx}_b{band}")
     operands = {
         k: (place, image(layout))
-        for k, (place, layout) in operand_layouts(problem, spec.steps).items()
+        for k, (place, layout) in operand_layouts(problem, spec.post_ops).items()
     }
     after = (0,) * (2 - len(spec.window.after)) + spec.window.after
     params = _common(spec, problem) | spec.window.pairs() | {
         "name": name, "src": src, "dst": dst, "after": after, "vw": vw, "tx": tx, "band": band,
         "first": first, "stop": stop, "operands": operands, "wg": local,
     }  # fmt: skip
-    args: tuple[Arg, ...] = (In(0), *operand_args(problem, spec.steps), *_table(spec), Out(0))
+    args: tuple[Arg, ...] = (In(0), *operand_args(problem, spec.post_ops), *_table(spec), Out(0))
     return Variant(name, (Launch("pool/pool_rows.cl.mako", params, args, global_size, local),))
 
 
@@ -281,13 +270,13 @@ def _any(spec: Pool, problem: Problem, vw: int) -> Variant:
         )
     global_size, local = grid(problem.target, -(-count // band))
     name = _label(spec, problem, f"v{vw}" if vw > 1 else "any")
-    args: list[Arg] = [In(0), *operand_args(problem, spec.steps), *_table(spec), Out(0)]
+    args: list[Arg] = [In(0), *operand_args(problem, spec.post_ops), *_table(spec), Out(0)]
     if spec.indices:
         args.append(Out(1))
     params = _common(spec, problem) | {
         "name": name, "src": src, "dst": out.layout, "kernel": win.kernel, "strides": win.strides,
         "dilations": win.dilations, "before": win.before, "after": win.after, "vw": vw,
-        "band": band, "operands": operand_layouts(problem, spec.steps), "wg": local,
+        "band": band, "operands": operand_layouts(problem, spec.post_ops), "wg": local,
         "indices": problem.outputs[1].layout if spec.indices else None,
         "column_major": spec.indices == "column",
     }  # fmt: skip

@@ -10,25 +10,15 @@ from typing import Any
 import numpy as np
 
 from clnn.layout import TensorLayout
+from clnn.ops.launch import Arg, Const, In, Launch, Out, Scratch, Variant, grid
+from clnn.ops.problem import Problem
 from clnn.ops.resize.sampling import Sampling, Taps
 from clnn.ops.shared.element_types import move_type, move_value
 from clnn.ops.shared.epilogue import operand_args, operand_layouts
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.loops import collapse, without
-from clnn.ops.spec import (
-    Arg,
-    Array,
-    Const,
-    In,
-    Launch,
-    Out,
-    Problem,
-    Scratch,
-    Target,
-    Variant,
-    grid,
-)
-from clnn.types import F32, F64, Stored
+from clnn.target import Target
+from clnn.types import F32, F64, Array, Stored
 
 WIDTHS = (16, 8, 4, 2, 1)
 ITEMS_PER_UNIT = 8  # work-items that keep one compute unit of a CPU busy
@@ -54,17 +44,17 @@ class Pass:
     types: tuple[str, ...]
     layouts: tuple[TensorLayout, ...]
     axes: tuple[int, ...]
-    steps: tuple[Step, ...]
+    post_ops: tuple[PostOp, ...]
     operands: Mapping[int, int]
 
 
 def resize_variants(
-    problem: Problem, taps: Mapping[int, Taps], steps: tuple[Step, ...], how: Sampling
+    problem: Problem, taps: Mapping[int, Taps], post_ops: tuple[PostOp, ...], how: Sampling
 ) -> list[Variant]:
     """Return the ways to resize, best first; the last takes any layout."""
     if not problem.outputs[0].type.size:
         return [Variant("empty", ())]
-    whole = _whole_pass(problem, taps, steps)
+    whole = _whole_pass(problem, taps, post_ops)
     any_layout = _tables("any", problem, whole, taps, how, merge=False)
     found = []
     if frame(whole.layouts, whole.axes, merge=True).inner > 1:
@@ -75,17 +65,17 @@ def resize_variants(
     return [*_repeated(problem, whole, taps), *sorted(found, key=lambda v: v.cost), any_layout]
 
 
-def _whole_pass(problem: Problem, taps: Mapping[int, Taps], steps: tuple[Step, ...]) -> Pass:
+def _whole_pass(problem: Problem, taps: Mapping[int, Taps], post_ops: tuple[PostOp, ...]) -> Pass:
     """Return the pass that resizes all axes at once."""
     src, out = problem.input(0), problem.outputs[0]
-    extras = operand_layouts(problem, steps)
-    moved = _only_moves(taps) and not steps
+    extras = operand_layouts(problem, post_ops)
+    moved = _only_moves(taps) and not post_ops
     types = [move_type(out.memory) if moved else out.ctype] * (2 + len(extras))
     layouts = [src.layout.unpadded(), *(la for _, la in extras.values()), out.layout.unpadded()]
     axes = sorted(taps or [out.layout.order[-1]] if out.layout.rank else [],
                   key=lambda a: -abs(out.layout.pitches[a]))  # fmt: skip
     numbers = {k: place for k, (place, _) in extras.items()}
-    return Pass(tuple(types), tuple(layouts), tuple(axes), steps, numbers)
+    return Pass(tuple(types), tuple(layouts), tuple(axes), post_ops, numbers)
 
 
 def _only_moves(taps: Mapping[int, Taps]) -> bool:
@@ -163,10 +153,10 @@ def _launch(
         "taps": tuple(t.count for t in ones.values()), **places,
         "fill": how.extrapolation if weighted else move_value(how.extrapolation, result_type),
         "inner": walk.inner, "extra_types": way.types[1:-1],
-        "inner_pitches": walk.inner_pitches[1:-1], "steps": way.steps, "operands": way.operands,
+        "inner_pitches": walk.inner_pitches[1:-1], "post_ops": way.post_ops, "operands": way.operands,
         "wg": local, **work,
     }  # fmt: skip
-    reads = operand_args(problem, way.steps)
+    reads = operand_args(problem, way.post_ops)
     real = np.float64 if acc == "double" else np.float32
     tables: list[Arg] = [Const(lambda: index)]
     if weighted:
@@ -232,7 +222,7 @@ def _axis_by_axis(
     for number, axis in enumerate(axes):
         if number == len(axes) - 1:
             types = (kind, *whole.types[1:])
-            way = Pass(types, (before, *whole.layouts[1:]), (axis,), whole.steps, whole.operands)
+            way = Pass(types, (before, *whole.layouts[1:]), (axis,), whole.post_ops, whole.operands)
             result: Arg = Out(0)
         else:
             shape = tuple(dst.shape[a] if a in axes[: number + 1] else d
@@ -277,9 +267,9 @@ def _repeated(problem: Problem, way: Pass, taps: Mapping[int, Taps]) -> list[Var
         "steps_y": tuple(la.pitches[rows[0]] if rows else 0 for la in written),
         "steps_x": tuple(la.pitches[last] for la in written),
         "extra_types": way.types[1:-1], "inner_pitches": walk.inner_pitches[1:-1],
-        "steps": way.steps, "operands": way.operands, "wg": local, **work,
+        "post_ops": way.post_ops, "operands": way.operands, "wg": local, **work,
     }  # fmt: skip
-    args: tuple[Arg, ...] = (In(0), *operand_args(problem, way.steps), Out(0))
+    args: tuple[Arg, ...] = (In(0), *operand_args(problem, way.post_ops), Out(0))
     return [
         Variant(name, (Launch("resize/resize_repeat.cl.mako", params, args, global_size, local),))
     ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clnn.ops.spec import Array
+from clnn.types import Array
 
 COORDINATES = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric", "align_corners",

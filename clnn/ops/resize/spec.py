@@ -1,4 +1,4 @@
-"""Resize and Upsample: nearest, linear and cubic sampling along any axes, with fused steps."""
+"""Resize and Upsample: nearest, linear and cubic sampling along any axes, with fused post-ops."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from clnn.errors import DTypeError, ShapeError
+from clnn.ops.launch import Variant
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
+from clnn.ops.problem import Problem
 from clnn.ops.resize.kernels import resize_variants
 from clnn.ops.resize.sampling import COORDINATES, MODES, NEAREST, AxisMap, Sampling, Taps, axis_taps
-from clnn.ops.shared.functions import Step, apply_steps
-from clnn.ops.spec import Array, OpSpec, Problem, Variant, batched
-from clnn.types import BOOL, TensorType, normalise_axis
+from clnn.ops.shared.functions import PostOp, apply_post_ops
+from clnn.ops.spec import OpSpec, batched
+from clnn.types import BOOL, Array, TensorType, normalise_axis
 
 NEAREST_PIXEL = Sampling()
 
@@ -22,7 +24,7 @@ NEAREST_PIXEL = Sampling()
 class Resize(OpSpec):
     """Output extents `shape`; `scales` and `roi` (start and end, part of the extent) per axis.
 
-    `steps` are applied to each result. Integer results of linear and cubic sampling are rounded to
+    `post_ops` are applied to each result. Integer results of linear and cubic sampling are rounded to
     the nearest, halves to even, and saturate.
     """
 
@@ -30,12 +32,12 @@ class Resize(OpSpec):
     scales: tuple[float, ...]
     sampling: Sampling = NEAREST_PIXEL
     roi: tuple[tuple[float, float], ...] = ()
-    steps: tuple[Step, ...] = ()
+    post_ops: tuple[PostOp, ...] = ()
 
     kind = "resize"
     layout_rule = "same"
-    fuses_steps = True
-    narrows = True
+    fuses_post_ops = True
+    supports_narrow_storage = True
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the output type. Raises ShapeError or DTypeError where the input does not fit."""
@@ -84,14 +86,14 @@ class Resize(OpSpec):
         if not exact:
             limits = np.iinfo(x.dtype)
             y = np.clip(np.rint(y), limits.min, limits.max).astype(x.dtype)
-        return (apply_steps(y.astype(x.dtype), self.steps, inputs),)
+        return (apply_post_ops(y.astype(x.dtype), self.post_ops, inputs),)
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return repeating, one-launch and axis-by-axis kernels, as far as they fit."""
         taps = self.taps(problem.input(0).type.shape)
-        return resize_variants(problem, taps, self.steps, self.sampling)
+        return resize_variants(problem, taps, self.post_ops, self.sampling)
 
-    def by_images(
+    def split_batch(
         self, inputs: Sequence[TensorType | None], count: int
     ) -> tuple[OpSpec, tuple[int, ...]] | None:
         """Return the op for some images, where the first axis stays as it is."""

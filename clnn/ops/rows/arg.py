@@ -10,11 +10,13 @@ import numpy as np
 
 from clnn.errors import DTypeError, ShapeError
 from clnn.layout import TensorLayout, row_major
+from clnn.ops.launch import In, Launch, Out, Variant
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, onnx_op
+from clnn.ops.problem import Problem
 from clnn.ops.rows.rows import Rows, make_rows, without
 from clnn.ops.rows.softmax import softmax_axes
-from clnn.ops.spec import Array, In, Launch, OpSpec, Out, Problem, Variant
-from clnn.types import F16, I64, TensorType, normalise_axis
+from clnn.ops.spec import OpSpec
+from clnn.types import F16, I64, Array, TensorType, normalise_axis
 
 LANES = ("float", "int", "uint")  # types whose comparisons are as wide as the index
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from clnn.errors import DTypeError, ShapeError
+from clnn.ops.launch import In, Launch, Out, Variant
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, onnx_op
+from clnn.ops.problem import Problem
 from clnn.ops.shared.element_types import require
 from clnn.ops.shared.loops import collapse, run_work, without
-from clnn.ops.spec import Array, In, Launch, OpSpec, Out, Problem, Variant
-from clnn.types import BOOL, TensorType, normalise_axis
+from clnn.ops.spec import OpSpec
+from clnn.types import BOOL, Array, TensorType, normalise_axis
 
 
 @dataclass(frozen=True)

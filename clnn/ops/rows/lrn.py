@@ -1,4 +1,4 @@
-"""Local response normalisation across channels, with fused elementwise steps."""
+"""Local response normalisation across channels, with fused post-ops."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ from dataclasses import dataclass
 import numpy as np
 
 from clnn.errors import DTypeError, ShapeError
+from clnn.ops.launch import Arg, In, Launch, Out, Variant
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, onnx_op
+from clnn.ops.problem import Problem
 from clnn.ops.rows.rows import make_rows
 from clnn.ops.shared.epilogue import operand_args, operand_layouts
-from clnn.ops.shared.functions import Step, apply_steps
-from clnn.ops.spec import Arg, Array, In, Launch, OpSpec, Out, Problem, Variant
-from clnn.types import F32, F64, TensorType
+from clnn.ops.shared.functions import PostOp, apply_post_ops
+from clnn.ops.spec import OpSpec
+from clnn.types import F32, F64, Array, TensorType
 
 
 @dataclass(frozen=True)
 class Lrn(OpSpec):
-    """x / (bias + alpha / size * sum of squares of `size` neighbouring channels) ** beta, `steps`."""
+    """x / (bias + alpha / size * sum of squares of `size` neighbouring channels) ** beta, `post_ops`."""
 
     size: int
     alpha: float = 1e-4
     beta: float = 0.75
     bias: float = 1.0
-    steps: tuple[Step, ...] = ()
+    post_ops: tuple[PostOp, ...] = ()
 
     kind = "lrn"
     layout_rule = "same"
-    fuses_steps = True
+    fuses_post_ops = True
 
     @property
     def sides(self) -> tuple[int, int]:
@@ -54,7 +56,7 @@ class Lrn(OpSpec):
         total = sum(squares[:, k : k + x.shape[1]] for k in range(self.size))
         with np.errstate(all="ignore"):
             y = x / (self.bias + self.alpha / self.size * total) ** self.beta
-        return (apply_steps(np.asarray(y, x.dtype), self.steps, inputs),)
+        return (apply_post_ops(np.asarray(y, x.dtype), self.post_ops, inputs),)
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return a vector kernel and a plain one."""
@@ -71,7 +73,7 @@ class Lrn(OpSpec):
 
 def _variant(spec: Lrn, problem: Problem, plain: bool) -> Variant:
     x, out = problem.input(0), problem.outputs[0]
-    operands = operand_layouts(problem, spec.steps)
+    operands = operand_layouts(problem, spec.post_ops)
     extras = [layout for _, layout in operands.values()]
     layouts = [x.layout.unpadded(), *extras, out.layout.unpadded()]
     rows = make_rows(layouts, (1,), problem.target, x.type.dtype.itemsize, plain=plain)
@@ -80,10 +82,10 @@ def _variant(spec: Lrn, problem: Problem, plain: bool) -> Variant:
     params = {
         "name": name, "ctype": x.type.dtype.cl, "rows": rows, "low": spec.sides[0],
         "high": spec.sides[1], "scale": spec.alpha / spec.size, "beta": spec.beta,
-        "bias": spec.bias, "steps": spec.steps, "wg": local,
+        "bias": spec.bias, "post_ops": spec.post_ops, "wg": local,
         "operands": {k: place + 1 for k, (place, _) in operands.items()},
     }  # fmt: skip
-    args: tuple[Arg, ...] = (In(0), *operand_args(problem, spec.steps), Out(0))
+    args: tuple[Arg, ...] = (In(0), *operand_args(problem, spec.post_ops), Out(0))
     return Variant(name, (Launch("rows/lrn.cl.mako", params, args, global_size, local),))
 
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from clnn.errors import DTypeError, ShapeError
-from clnn.ops.spec import Array, In, Launch, OpSpec, Out, Problem, Variant, grid
-from clnn.types import I8, I16, I32, TensorType
+from clnn.ops.launch import In, Launch, Out, Variant, grid
+from clnn.ops.problem import Problem
+from clnn.ops.spec import OpSpec
+from clnn.types import I8, I16, I32, Array, TensorType
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,23 @@ import numpy as np
 from clnn.errors import DTypeError, ShapeError
 from clnn.layout import TensorLayout
 from clnn.ops.elementwise.eltwise import Eltwise
+from clnn.ops.launch import Arg, In, Launch, Out, Scratch, Variant
 from clnn.ops.movement.views import Expand, Reshape
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
+from clnn.ops.problem import Problem
 from clnn.ops.rows.reduce import Reduce
 from clnn.ops.rows.rows import Rows, make_rows
 from clnn.ops.shared.epilogue import operand_args, operand_layouts
-from clnn.ops.shared.functions import Step, apply_steps
-from clnn.ops.spec import Arg, Array, In, Launch, OpSpec, Out, Problem, Scratch, Variant
-from clnn.types import F32, F64, TensorType, normalise_axis
+from clnn.ops.shared.functions import PostOp, apply_post_ops
+from clnn.ops.spec import OpSpec
+from clnn.types import F32, F64, Array, TensorType, normalise_axis
 
 TINY = 2.0**-126  # keeps a quotient by a norm of zero finite
 
 
 @dataclass(frozen=True)
 class Normalise(OpSpec):
-    """(x - mean) / sqrt(variance + epsilon) over `axes` taken together, then `steps`.
+    """(x - mean) / sqrt(variance + epsilon) over `axes` taken together, then `post_ops`.
 
     groups: where not 0, axis 1 is split into as many groups of channels, each normalised on its
     own together with `axes`. centre False: x / sqrt(mean of x squared + epsilon).
@@ -34,11 +36,11 @@ class Normalise(OpSpec):
     epsilon: float = 1e-5
     groups: int = 0
     centre: bool = True
-    steps: tuple[Step, ...] = ()
+    post_ops: tuple[PostOp, ...] = ()
 
     kind = "normalise"
     layout_rule = "same"
-    fuses_steps = True
+    fuses_post_ops = True
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the input's type. Raises ShapeError or DTypeError where it does not fit."""
@@ -64,7 +66,7 @@ class Normalise(OpSpec):
             mean = seen.mean(axis=axes, keepdims=True) if self.centre else 0 * seen
             power = np.mean(np.square(seen - mean), axis=axes, keepdims=True)
             y = (seen - mean) / np.sqrt(power + x.dtype.type(self.epsilon))
-        return (apply_steps(y.reshape(x.shape), self.steps, inputs),)
+        return (apply_post_ops(y.reshape(x.shape), self.post_ops, inputs),)
 
     def _split_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return (shape[0], self.groups, shape[1] // self.groups, *shape[2:])
@@ -98,14 +100,14 @@ def _split_channels(layout: TensorLayout, groups: int) -> TensorLayout:
 
 def _variant(spec: Normalise, problem: Problem, plain: bool) -> Variant:
     x, out = problem.input(0), problem.outputs[0]
-    extras = [layout for _, layout in operand_layouts(problem, spec.steps).values()]
+    extras = [layout for _, layout in operand_layouts(problem, spec.post_ops).values()]
     layouts = [x.layout.unpadded(), *extras, out.layout.unpadded()]
     if spec.groups:
         layouts = [_split_channels(la, spec.groups) for la in layouts]
     rows = make_rows(layouts, spec._split_axes(), problem.target, x.type.dtype.itemsize,
                      plain=plain, split=not plain, share=True, sweeps=3)  # fmt: skip
     name = f"{'normalise' if spec.centre else 'rms_normalise'}_{x.type.dtype.cl}_{rows.label}"
-    operands = operand_args(problem, spec.steps)
+    operands = operand_args(problem, spec.post_ops)
     if rows.parts == 1:
         args: tuple[Arg, ...] = (In(0), *operands, Out(0))
         return Variant(name, (_launch(spec, problem, rows, name, "all", args),))
@@ -120,23 +122,23 @@ def _launch(
     spec: Normalise, problem: Problem, rows: Rows, name: str, stage: str, args: tuple[Arg, ...]
 ) -> Launch:
     global_size, local = rows.sizes(problem.target)
-    steps = () if stage == "stats" else spec.steps
-    places = {k: place + 1 for k, (place, _) in operand_layouts(problem, steps).items()}
+    post_ops = () if stage == "stats" else spec.post_ops
+    places = {k: place + 1 for k, (place, _) in operand_layouts(problem, post_ops).items()}
     params = {
         "name": name, "ctype": problem.input(0).type.dtype.cl, "rows": rows, "stage": stage,
-        "centre": spec.centre, "epsilon": spec.epsilon, "steps": steps, "operands": places,
+        "centre": spec.centre, "epsilon": spec.epsilon, "post_ops": post_ops, "operands": places,
         "wg": local,
     }  # fmt: skip
     return Launch("rows/norm.cl.mako", params, args, global_size, local)
 
 
 def _scaled(spec: Normalise, scale: Source, shift: Source) -> Emit:
-    """Return the node with its scale and shift as fused steps."""
-    steps, inputs = [Step("mul", operand=1)], [0, scale]
+    """Return the node with its scale and shift as fused post-ops."""
+    post_ops, inputs = [PostOp("mul", operand=1)], [0, scale]
     if shift is not None:
-        steps.append(Step("add", operand=2))
+        post_ops.append(PostOp("add", operand=2))
         inputs.append(shift)
-    return Emit(replace(spec, steps=tuple(steps)), inputs)
+    return Emit(replace(spec, post_ops=tuple(post_ops)), inputs)
 
 
 def per_channel(node: OnnxNode, index: int, rank: int) -> Source:
@@ -166,22 +168,22 @@ def _layer_norm(node: OnnxNode) -> Source | list[Source]:
     shift = 2 if node.has(2) else None
     if node.n_outputs == 1:
         return _scaled(Normalise(axes, epsilon), 1, shift)
-    mean, distance, deviation = _moments(axes, (Step("add", (epsilon,)), Step("sqrt")))
-    inverse = Emit(Eltwise((Step("reciprocal"),)), [deviation])
-    steps = [Step("mul", operand=1), Step("mul", operand=2)]
+    mean, distance, deviation = _moments(axes, (PostOp("add", (epsilon,)), PostOp("sqrt")))
+    inverse = Emit(Eltwise((PostOp("reciprocal"),)), [deviation])
+    post_ops = [PostOp("mul", operand=1), PostOp("mul", operand=2)]
     inputs: list[Source] = [distance, inverse, 1]
     if shift is not None:
-        steps.append(Step("add", operand=3))
+        post_ops.append(PostOp("add", operand=3))
         inputs.append(shift)
-    return [Emit(Eltwise(tuple(steps)), inputs), mean, inverse]
+    return [Emit(Eltwise(tuple(post_ops)), inputs), mean, inverse]
 
 
-def _moments(axes: tuple[int, ...], steps: tuple[Step, ...]) -> tuple[Emit, Emit, Emit]:
-    """Return nodes for the mean of input 0, the distance to it, and the variance after `steps`."""
+def _moments(axes: tuple[int, ...], post_ops: tuple[PostOp, ...]) -> tuple[Emit, Emit, Emit]:
+    """Return nodes for the mean of input 0, the distance to it, and the variance after `post_ops`."""
     mean = Emit(Reduce("mean", axes), [0])
-    distance = Emit(Eltwise((Step("sub", operand=1),)), [0, mean])
-    square = Emit(Eltwise((Step("mul", operand=1),)), [distance, distance])
-    return mean, distance, Emit(Reduce("mean", axes, steps=steps), [square])
+    distance = Emit(Eltwise((PostOp("sub", operand=1),)), [0, mean])
+    square = Emit(Eltwise((PostOp("mul", operand=1),)), [distance, distance])
+    return mean, distance, Emit(Reduce("mean", axes, post_ops=post_ops), [square])
 
 
 @onnx_op("RMSNormalization")
@@ -231,8 +233,8 @@ def _per_group(node: OnnxNode, index: int, x: TensorType) -> Source:
 def _mean_variance(node: OnnxNode) -> Source:
     rank = node.type(0).rank
     axes = tuple(sorted({normalise_axis(int(a), rank) for a in node.attr("axes", [0, 2, 3])}))
-    _, distance, deviation = _moments(axes, (Step("sqrt"), Step("add", (1e-9,))))
-    return Emit(Eltwise((Step("div", operand=1),)), [distance, deviation])
+    _, distance, deviation = _moments(axes, (PostOp("sqrt"), PostOp("add", (1e-9,))))
+    return Emit(Eltwise((PostOp("div", operand=1),)), [distance, deviation])
 
 
 @onnx_op("LpNormalization")
@@ -241,5 +243,5 @@ def _lp_norm(node: OnnxNode) -> Source:
     power = int(node.attr("p", 2))
     if power not in (1, 2):
         raise Unsupported(f"p is {power}; 1 and 2 are defined")
-    norm = Emit(Reduce(f"l{power}", (axis,), steps=(Step("at_least", (TINY,)),)), [0])
-    return Emit(Eltwise((Step("div", operand=1),)), [0, norm])
+    norm = Emit(Reduce(f"l{power}", (axis,), post_ops=(PostOp("at_least", (TINY,)),)), [0])
+    return Emit(Eltwise((PostOp("div", operand=1),)), [0, norm])

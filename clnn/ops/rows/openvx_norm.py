@@ -10,8 +10,10 @@ import numpy as np
 
 from clnn.arith.openvx import Format, NormRule, normalise, normalise_sample
 from clnn.errors import DTypeError, ShapeError
-from clnn.ops.spec import Arg, Array, Const, In, Launch, OpSpec, Out, Problem, Variant, grid
-from clnn.types import I16, TensorType
+from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant, grid
+from clnn.ops.problem import Problem
+from clnn.ops.spec import OpSpec
+from clnn.types import I16, Array, TensorType
 
 
 @dataclass(frozen=True)

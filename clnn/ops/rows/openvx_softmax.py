@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from clnn.arith.openvx import Format, exponentials, softmax
 from clnn.errors import DTypeError, ShapeError
 from clnn.layout import TensorLayout
+from clnn.ops.launch import Const, In, Launch, Out, Variant, grid
+from clnn.ops.problem import Problem
 from clnn.ops.shared.loops import collapse, without
-from clnn.ops.spec import Array, Const, In, Launch, OpSpec, Out, Problem, Variant, grid
-from clnn.types import TensorType
+from clnn.ops.spec import OpSpec
+from clnn.types import Array, TensorType
 
 
 @dataclass(frozen=True)

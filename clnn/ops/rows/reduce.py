@@ -1,4 +1,4 @@
-"""Reductions over any axes: sum, mean, extremes, products and norms, with fused elementwise steps."""
+"""Reductions over any axes: sum, mean, extremes, products and norms, with fused post-ops."""
 
 from __future__ import annotations
 
@@ -10,23 +10,14 @@ import numpy as np
 
 from clnn.errors import DTypeError, ShapeError
 from clnn.layout import TensorLayout
+from clnn.ops.launch import Arg, In, Launch, Out, Scratch, Variant
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
+from clnn.ops.problem import Problem
 from clnn.ops.rows.rows import Rows, make_rows, without
 from clnn.ops.shared.epilogue import operand_args, operand_layouts
-from clnn.ops.shared.functions import Step, apply_steps
-from clnn.ops.spec import (
-    Arg,
-    Array,
-    In,
-    Launch,
-    OpSpec,
-    Out,
-    Problem,
-    Scratch,
-    Variant,
-    batched,
-)
-from clnn.types import F32, F64, TensorType, normalise_axis
+from clnn.ops.shared.functions import PostOp, apply_post_ops
+from clnn.ops.spec import OpSpec, batched
+from clnn.types import F32, F64, Array, TensorType, normalise_axis
 
 
 @dataclass(frozen=True)
@@ -91,7 +82,7 @@ FOLDS: dict[str, Fold] = {
 
 @dataclass(frozen=True)
 class Reduce(OpSpec):
-    """Input 0 folded over `axes` (0 <= axis, ascending) by one of FOLDS, then `steps`.
+    """Input 0 folded over `axes` (0 <= axis, ascending) by one of FOLDS, then `post_ops`.
 
     keepdims: the axes stay with extent 1. power: the p of "lp".
     """
@@ -100,12 +91,12 @@ class Reduce(OpSpec):
     axes: tuple[int, ...]
     keepdims: bool = True
     power: float = 2.0
-    steps: tuple[Step, ...] = ()
+    post_ops: tuple[PostOp, ...] = ()
 
     kind = "reduce"
     layout_rule = "same"
-    fuses_steps = True
-    narrows = True
+    fuses_post_ops = True
+    supports_narrow_storage = True
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the output type. Raises ShapeError for axes that are not there, DTypeError."""
@@ -131,7 +122,7 @@ class Reduce(OpSpec):
         assert x is not None
         with np.errstate(all="ignore"):
             y = np.asarray(FOLDS[self.fn].numpy(x, self.axes, self.power)).astype(x.dtype)
-        return (apply_steps(y.reshape(self._result(x.shape)), self.steps, inputs),)
+        return (apply_post_ops(y.reshape(self._result(x.shape)), self.post_ops, inputs),)
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return a vector kernel (in two launches where rows are few and long), and a plain one."""
@@ -141,7 +132,7 @@ class Reduce(OpSpec):
         plain = _variant(self, problem, plain=True)
         return found if plain.name == found[0].name else [*found, plain]
 
-    def by_images(
+    def split_batch(
         self, inputs: Sequence[TensorType | None], count: int
     ) -> tuple[OpSpec, tuple[int, ...]] | None:
         """Return the op as it is, for some images, where the first axis is not reduced."""
@@ -167,7 +158,7 @@ def _variant(spec: Reduce, problem: Problem, plain: bool) -> Variant:
     shape = x.type.shape
     extras = [
         without(layout, spec.axes, shape)
-        for _, layout in operand_layouts(problem, spec.steps).values()
+        for _, layout in operand_layouts(problem, spec.post_ops).values()
     ]
     layouts = [x.layout.unpadded(), *extras, without(out.layout, spec.axes, shape)]
     can_split = not plain and FOLDS[spec.fn].op != "log_sum_exp"
@@ -186,13 +177,13 @@ def _launch(
     """Return one launch; first of two: into scratch, second of two: from scratch."""
     x, fold = problem.input(0), FOLDS[spec.fn]
     global_size, local = rows.sizes(problem.target)
-    steps = () if first else spec.steps
-    places = {k: place + 1 for k, (place, _) in operand_layouts(problem, steps).items()}
+    post_ops = () if first else spec.post_ops
+    places = {k: place + 1 for k, (place, _) in operand_layouts(problem, post_ops).items()}
     params = {
         "name": name, "ctype": x.type.dtype.cl if second else x.ctype,
         "result": x.type.dtype.cl if first else problem.outputs[0].ctype, "rows": rows,
         "value": "none" if second else fold.value, "op": fold.op,
-        "finish": "none" if first else fold.finish, "power": spec.power, "steps": steps,
+        "finish": "none" if first else fold.finish, "power": spec.power, "post_ops": post_ops,
         "count": prod(x.type.shape[a] for a in spec.axes), "operands": places,
         "from_scratch": second, "to_scratch": first, "wg": local,
         "own_exp": problem.target.is_cpu and x.type.dtype == F32,
@@ -203,7 +194,7 @@ def _launch(
 
 def _whole(spec: Reduce, problem: Problem, rows: Rows, name: str) -> Launch:
     launch = _launch(spec, problem, rows, name, False, False)
-    args: tuple[Arg, ...] = (In(0), *operand_args(problem, spec.steps), Out(0))
+    args: tuple[Arg, ...] = (In(0), *operand_args(problem, spec.post_ops), Out(0))
     return Launch(launch.template, launch.params, args, launch.global_size, launch.local_size)
 
 
@@ -220,7 +211,7 @@ def _two(
         seen.append(TensorLayout(shape, pitches, zero, zero, 0, 0))
     last = make_rows(seen, (0,), problem.target, problem.input(0).type.dtype.itemsize, share=True)
     second = _launch(spec, problem, last, name, False, True)
-    args = (first.args[1], *operand_args(problem, spec.steps), Out(0))
+    args = (first.args[1], *operand_args(problem, spec.post_ops), Out(0))
     return first, Launch(second.template, second.params, args, second.global_size,
                          second.local_size)  # fmt: skip
 

@@ -19,7 +19,7 @@ from math import prod
 
 from clnn.layout import TensorLayout
 from clnn.ops.shared.loops import Loops, collapse
-from clnn.ops.spec import Target
+from clnn.target import Target
 
 TERMS = 64  # elements that one accumulator takes in before it is added to the total
 SHORT = 8  # rows shorter than this are not worth a vector along them

@@ -1,4 +1,4 @@
-"""Softmax and LogSoftmax over any axes, with fused elementwise steps."""
+"""Softmax and LogSoftmax over any axes, with fused post-ops."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ from dataclasses import dataclass
 import numpy as np
 
 from clnn.errors import DTypeError, ShapeError
+from clnn.ops.launch import Arg, In, Launch, Out, Variant
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, onnx_op
+from clnn.ops.problem import Problem
 from clnn.ops.rows.rows import make_rows
 from clnn.ops.shared.epilogue import operand_args, operand_layouts
-from clnn.ops.shared.functions import Step, apply_steps
-from clnn.ops.spec import Arg, Array, In, Launch, OpSpec, Out, Problem, Variant
-from clnn.types import F32, F64, TensorType, normalise_axis
+from clnn.ops.shared.functions import PostOp, apply_post_ops
+from clnn.ops.spec import OpSpec
+from clnn.types import F32, F64, Array, TensorType, normalise_axis
 
 
 @dataclass(frozen=True)
 class Softmax(OpSpec):
-    """Softmax (log: its logarithm) over `axes` taken together, then `steps`."""
+    """Softmax (log: its logarithm) over `axes` taken together, then `post_ops`."""
 
     axes: tuple[int, ...]
     log: bool = False
-    steps: tuple[Step, ...] = ()
+    post_ops: tuple[PostOp, ...] = ()
 
     kind = "softmax"
     layout_rule = "same"
-    fuses_steps = True
-    narrows = True
+    fuses_post_ops = True
+    supports_narrow_storage = True
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the input's type. Raises DTypeError for what is not float32 or float64."""
@@ -49,7 +51,7 @@ class Softmax(OpSpec):
             away = x - np.max(x, axis=self.axes, keepdims=True)
             total = np.sum(np.exp(away), axis=self.axes, keepdims=True)
             y = away - np.log(total) if self.log else np.exp(away) / total
-        return (apply_steps(np.asarray(y), self.steps, inputs),)
+        return (apply_post_ops(np.asarray(y), self.post_ops, inputs),)
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return a vector kernel and a plain one."""
@@ -66,7 +68,7 @@ class Softmax(OpSpec):
 
 def _variant(spec: Softmax, problem: Problem, plain: bool) -> Variant:
     x, out = problem.input(0), problem.outputs[0]
-    operands = operand_layouts(problem, spec.steps)
+    operands = operand_layouts(problem, spec.post_ops)
     extras = [layout for _, layout in operands.values()]
     layouts = [x.layout.unpadded(), *extras, out.layout.unpadded()]
     rows = make_rows(layouts, spec.axes, problem.target, x.type.dtype.itemsize,
@@ -76,12 +78,12 @@ def _variant(spec: Softmax, problem: Problem, plain: bool) -> Variant:
     name = f"{'log_' if spec.log else ''}softmax_{x.label}_{rows.label}"
     apart = not rows.across or rows.blocks * rows.width == rows.lanes
     params = {
-        "name": name, "ctype": ctype, "rows": rows, "log": spec.log, "steps": spec.steps,
+        "name": name, "ctype": ctype, "rows": rows, "log": spec.log, "post_ops": spec.post_ops,
         "keep": not spec.log and apart and rows.group == 1 and not x.stored, "wg": local,
         "own_exp": problem.target.is_cpu and ctype == "float",
         "operands": {k: place + 1 for k, (place, _) in operands.items()},
     }  # fmt: skip
-    args: tuple[Arg, ...] = (In(0), *operand_args(problem, spec.steps), Out(0))
+    args: tuple[Arg, ...] = (In(0), *operand_args(problem, spec.post_ops), Out(0))
     return Variant(name, (Launch("rows/softmax.cl.mako", params, args, global_size, local),))
 
 

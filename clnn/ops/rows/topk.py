@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from clnn.errors import DTypeError, ShapeError
+from clnn.ops.launch import In, Launch, Out, Variant, grid
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, onnx_op
+from clnn.ops.problem import Problem
 from clnn.ops.shared.element_types import require
 from clnn.ops.shared.loops import collapse, without
-from clnn.ops.spec import Array, In, Launch, OpSpec, Out, Problem, Variant, grid
-from clnn.types import BOOL, I64, TensorType, normalise_axis
+from clnn.ops.spec import OpSpec
+from clnn.types import BOOL, I64, Array, TensorType, normalise_axis
 
 RANKED = 2048  # the longest line whose elements are each compared with all others
 

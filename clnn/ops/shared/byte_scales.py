@@ -7,19 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from clnn.ops.shared.epilogue import operand_args, step_operands
-from clnn.ops.shared.functions import Step
-from clnn.ops.spec import Arg, Const, Operand, Out, Problem
+from clnn.ops.launch import Arg, Const, Out
+from clnn.ops.problem import Operand, Problem
+from clnn.ops.shared.epilogue import operand_args, post_op_operands
+from clnn.ops.shared.functions import PostOp
 from clnn.types import Stored
 
 
-def stored_types(problem: Problem, steps: Sequence[Step]) -> tuple[str, dict[str, Any]]:
+def stored_types(problem: Problem, post_ops: Sequence[PostOp]) -> tuple[str, dict[str, Any]]:
     """Return the result's type and parameters of _common/scales.cl.mako.
 
     Types of bytes have names in place of scales: scale0, inverse0 of the first that is one, and so on.
     """
     named: list[str] = []
-    for operand in _operands(problem, steps):
+    for operand in _operands(problem, post_ops):
         ctype, count = operand.ctype, len(_scales(named))
         if _in_bytes(ctype):
             ctype = Stored(ctype, "char", f"scale{count}", f"inverse{count}")
@@ -27,15 +28,15 @@ def stored_types(problem: Problem, steps: Sequence[Step]) -> tuple[str, dict[str
     return named[0], {"extra_types": named[1:], "scales": len(_scales(named))}
 
 
-def last_args(problem: Problem, steps: Sequence[Step]) -> list[Arg]:
+def last_args(problem: Problem, post_ops: Sequence[PostOp]) -> list[Arg]:
     """Return the arguments behind a kernel's constants: scales, operands and the result."""
-    found = _scales([o.ctype for o in _operands(problem, steps)])
+    found = _scales([o.ctype for o in _operands(problem, post_ops)])
     scales = [Const(lambda: np.array(found, np.float32))] if found else []
-    return [*scales, *operand_args(problem, steps), Out(0)]
+    return [*scales, *operand_args(problem, post_ops), Out(0)]
 
 
-def _operands(problem: Problem, steps: Sequence[Step]) -> list[Operand]:
-    return [problem.outputs[0], *(problem.input(k) for k in step_operands(steps))]
+def _operands(problem: Problem, post_ops: Sequence[PostOp]) -> list[Operand]:
+    return [problem.outputs[0], *(problem.input(k) for k in post_op_operands(post_ops))]
 
 
 def _in_bytes(ctype: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from clnn.errors import UnsupportedOpError
-from clnn.ops.spec import Target
+from clnn.target import Target
 from clnn.types import DType, Stored, narrow
 
 _BITS = {"half": ("ushort", np.uint16), "double": ("ulong", np.uint64)}

@@ -1,6 +1,6 @@
 """Elementwise functions: numpy meaning of each step that kernels can apply to a value.
 
-The OpenCL text of the same names stands in kernels_cl/_common/steps.cl.mako. NaN propagates
+The OpenCL text of the same names stands in kernels_cl/_common/epilogue.cl.mako. NaN propagates
 through every function, as ONNX wants.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from clnn.ops.spec import Array
+from clnn.types import Array
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Function:
 
 
 @dataclass(frozen=True)
-class Step:
+class PostOp:
     """One elementwise function applied to the running value.
 
     A binary function takes its second value from node input `operand`, or from params[0] when
@@ -128,11 +128,13 @@ FUNCTIONS: dict[str, Function] = {
 }
 
 
-def apply_steps(value: Array, steps: Sequence[Step], inputs: Sequence[Array | None]) -> Array:
-    """Return `value` after `steps` with numpy; `inputs` are the node's inputs (for operands)."""
+def apply_post_ops(
+    value: Array, post_ops: Sequence[PostOp], inputs: Sequence[Array | None]
+) -> Array:
+    """Return `value` after `post_ops` with numpy; `inputs` are the node's inputs (for operands)."""
     kind = value.dtype
     with np.errstate(all="ignore"):
-        for step in steps:
+        for step in post_ops:
             function = FUNCTIONS[step.fn]
             params = [kind.type(p) for p in step.params]
             args: list[Any] = [value]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from clnn.layout import TensorLayout
-from clnn.ops.spec import Target, grid
+from clnn.ops.launch import grid
+from clnn.target import Target
 
 GRAIN = 4096  # elements that are worth a work-item on a CPU
 

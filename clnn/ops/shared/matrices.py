@@ -9,7 +9,8 @@ import numpy as np
 
 from clnn.layout import TensorLayout
 from clnn.ops.shared.loops import Loops, collapse
-from clnn.ops.spec import Array, Target
+from clnn.target import Target
+from clnn.types import Array
 
 Pitches = tuple[int, int]
 REGISTERS = {16: 32, 8: 16, 4: 20}  # vector registers that a tile may fill, by vector width

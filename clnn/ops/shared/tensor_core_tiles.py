@@ -8,9 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from clnn.ops.problem import Operand
 from clnn.ops.shared.tensor_cores import BYTES, MmaTile
-from clnn.ops.shared.workgroup_tiles import BARRIER, HIDING, LOCAL, REGISTERS, RESIDENT, START, Sums
-from clnn.ops.spec import Operand, Target
+from clnn.ops.shared.workgroup_tiles import (
+    BARRIER,
+    HIDING,
+    LOCAL,
+    REGISTERS,
+    RESIDENT,
+    START,
+    GemmShape,
+)
+from clnn.target import Target
 
 RATES = {"f16": 8, "bf16": 8, "tf32": 4, "s8": 16}  # products in the time of one of float32
 PIECE = 24  # slots that 16 bytes from global to local memory cost
@@ -43,7 +52,7 @@ def rounding(kind: str, terms: int) -> float:
     return 4 * UNIT.get(kind, 0.0) + STEP * -(-terms // DEPTH)
 
 
-def mma_tiles(kind: str, sums: Sums, target: Target) -> list[tuple[float, MmaTile]]:
+def mma_tiles(kind: str, sums: GemmShape, target: Target) -> list[tuple[float, MmaTile]]:
     """Return (estimated cycles, tile) of the tiles that are worth a measurement, best first."""
     if sums.terms < LEAST_TERMS:
         return []
@@ -59,7 +68,7 @@ def mma_tiles(kind: str, sums: Sums, target: Target) -> list[tuple[float, MmaTil
     return chosen[:MOST]
 
 
-def _fitting(kind: str, sums: Sums, target: Target) -> Iterator[MmaTile]:
+def _fitting(kind: str, sums: GemmShape, target: Target) -> Iterator[MmaTile]:
     """Yield the tiles that a device has the work-items and the local memory for."""
     for bm, bn, wm, wn in SHAPES:
         if bm >= 2 * max(sums.rows, 16) or bn >= 2 * max(sums.columns, 16):
@@ -75,7 +84,7 @@ def _fitting(kind: str, sums: Sums, target: Target) -> Iterator[MmaTile]:
                     yield tile
 
 
-def _cycles(kind: str, sums: Sums, tile: MmaTile, target: Target) -> float:
+def _cycles(kind: str, sums: GemmShape, tile: MmaTile, target: Target) -> float:
     """Return the estimated cycles of a product."""
     groups = -(-sums.rows // tile.bm) * -(-sums.columns // tile.bn) * sums.count
     slices = -(-sums.terms // tile.bk)
@@ -93,5 +102,5 @@ def _cycles(kind: str, sums: Sums, tile: MmaTile, target: Target) -> float:
     active = max(1, min(resident, rounds))
     waits = BARRIER * tile.threads / active
     group = slices * (slots + waits) + START * tile.threads + STORE * tile.bm * tile.bn
-    hidden = min(1.0, active * tile.threads * (tile.stages - 1) / HIDING)
-    return rounds * group / (2 * target.vector) / hidden
+    latency_hiding = min(1.0, active * tile.threads * (tile.stages - 1) / HIDING)
+    return rounds * group / (2 * target.vector) / latency_hiding

@@ -9,7 +9,7 @@ from typing import Any
 from clnn.arith.int8 import Int8
 from clnn.codegen.filters import cell
 from clnn.layout import TensorLayout
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.loops import Loops
 from clnn.ops.shared.matrices import Pitches
 from clnn.ops.shared.window import Window
@@ -77,7 +77,7 @@ class MmaProduct:
     batch: Loops = field(default_factory=lambda: Loops((1,), ((0,), (0,), (0,))))
     extras: Mapping[int, tuple[int, Pitches]] = field(default_factory=dict)
     scales: Mapping[int, float] = field(default_factory=dict)
-    steps: Sequence[Step] = ()
+    post_ops: Sequence[PostOp] = ()
     extra_type: str = "float"
     moves: tuple[bool, bool] = (True, True)
 
@@ -90,7 +90,7 @@ def mma_params(product: MmaProduct, tile: MmaTile, body: str = "ptx") -> dict[st
         "kind": product.kind, "dst_type": product.dst_type, "m": product.m, "n": product.n,
         "k": product.k, "a": product.a, "b": product.b, "b_rows": product.b_rows,
         "dst": product.dst, "batch": product.batch, "extras": product.extras,
-        "scales": product.scales, "steps": tuple(product.steps), "rounded": int(product.rounded),
+        "scales": product.scales, "post_ops": tuple(product.post_ops), "rounded": int(product.rounded),
         "extra_type": product.extra_type, "moves": product.moves,
         "wg": (tile.threads, 1, 1), **tile_params(tile),
     }  # fmt: skip
@@ -112,7 +112,7 @@ class MmaConv:
     """A convolution of images with channels innermost, as conv/mma.cl.mako takes it.
 
     src, dst: (n, c, h, w). ic, oc: channels; b, b_rows: how weights lie, see the template. operands:
-    node input -> (number, layout broadcast to dst), of `steps`. extra_types: of operands in memory,
+    node input -> (number, layout broadcast to dst), of `post_ops`. extra_types: of operands in memory,
     float32 where none are given; scales: how many of these, and of dst_type, are bytes. arith: of sums
     of bytes that begin with, and are scaled by, constants of each channel. bias: input of the steps
     that is one float per channel, -1 for none; it and weights without b_moves are given without an
@@ -130,7 +130,7 @@ class MmaConv:
     b_rows: str = "k"
     rounded: bool = False
     operands: Mapping[int, tuple[int, TensorLayout]] = field(default_factory=dict)
-    steps: Sequence[Step] = ()
+    post_ops: Sequence[PostOp] = ()
     extra_types: Sequence[str] = ()
     scales: int = 0
     arith: Int8 | None = None
@@ -147,7 +147,7 @@ def mma_conv_params(conv: MmaConv, tile: MmaTile, body: str = "ptx") -> dict[str
         "body": body, "kind": conv.kind, "dst_type": conv.dst_type, "src": conv.src,
         "dst": conv.dst, "ic": conv.ic, "oc": conv.oc, "b": conv.b, "b_rows": conv.b_rows,
         "kernel": at.kernel, "strides": at.strides, "dilations": at.dilations, "pads": at.before,
-        "operands": conv.operands, "steps": tuple(conv.steps), "rounded": int(conv.rounded),
+        "operands": conv.operands, "post_ops": tuple(conv.post_ops), "rounded": int(conv.rounded),
         "extra_types": list(conv.extra_types or ["float"] * len(conv.operands)),
         "scales": conv.scales, "arith": conv.arith, "bias": conv.bias, "b_moves": conv.b_moves,
         "wg": (tile.threads, 1, 1), **tile_params(tile),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clnn.errors import ShapeError
 from clnn.ops.onnx_registry import OnnxNode, Unsupported
-from clnn.ops.spec import Border
+from clnn.ops.problem import Border
 
 
 @dataclass(frozen=True)

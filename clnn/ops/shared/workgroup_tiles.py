@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from clnn.ops.spec import Arg, Launch, Scratch, Target, grid
+from clnn.ops.launch import Arg, Launch, Scratch, grid
+from clnn.target import Target
 
 MOST = 22  # tiles of a problem that are worth a measurement
 ALIKE = 4  # and of these, tiles of one shape
@@ -152,7 +153,7 @@ def right(tile: GroupTile, along: str, vw: int) -> Fetch:
 
 
 @dataclass(frozen=True)
-class Sums:
+class GemmShape:
     """A product's extents: rows x columns sums of `terms` products, `count` times.
 
     computed: slots that it takes a work-item to compute an element of the rows' operand, which is
@@ -186,7 +187,7 @@ def fits(tile: GroupTile, target: Target) -> bool:
     return tile.threads <= target.max_work_group and tile.local_bytes <= target.local_bytes
 
 
-def group_tiles(sums: Sums, target: Target) -> list[Split]:
+def group_tiles(sums: GemmShape, target: Target) -> list[Split]:
     """Return the tiles that are worth a measurement, best first: at most ALIKE of one shape."""
     found = sorted(_every(sums, target), key=lambda split: split.cost)
     chosen: list[Split] = []
@@ -200,7 +201,7 @@ def group_tiles(sums: Sums, target: Target) -> list[Split]:
     return chosen[:MOST]
 
 
-def _every(sums: Sums, target: Target) -> Iterator[Split]:
+def _every(sums: GemmShape, target: Target) -> Iterator[Split]:
     for bm, bn, tm, tn in SHAPES:
         if bm >= 4 * max(sums.rows, 4) or bn >= 4 * max(sums.columns, 8):
             continue
@@ -215,11 +216,11 @@ def _every(sums: Sums, target: Target) -> Iterator[Split]:
                     yield Split(_cycles(sums, tile, parts, target), tile, parts)
 
 
-def _groups(sums: Sums, tile: GroupTile) -> int:
+def _groups(sums: GemmShape, tile: GroupTile) -> int:
     return -(-sums.rows // tile.bm) * -(-sums.columns // tile.bn) * sums.count
 
 
-def _parts(sums: Sums, tile: GroupTile, target: Target) -> list[int]:
+def _parts(sums: GemmShape, tile: GroupTile, target: Target) -> list[int]:
     """Return numbers of parts worth a try: one, and so many that each compute unit has a group."""
     slices = -(-sums.terms // tile.bk)
     wanted = -(-2 * target.compute_units // _groups(sums, tile)) if sums.split else 1
@@ -227,7 +228,7 @@ def _parts(sums: Sums, tile: GroupTile, target: Target) -> list[int]:
     return sorted({1, *(whole_parts(slices, p) for p in (most, most // 2) if p > 1)})
 
 
-def hidden(items: float, target: Target) -> float:
+def latency_hiding(items: float, target: Target) -> float:
     """Return the share of its rate that a GPU reaches with so many work-items in all."""
     return min(1.0, items / (target.compute_units * HIDING))
 
@@ -237,7 +238,7 @@ def whole_parts(slices: int, parts: int) -> int:
     return -(-slices // -(-slices // parts))
 
 
-def _cycles(sums: Sums, tile: GroupTile, parts: int, target: Target) -> float:
+def _cycles(sums: GemmShape, tile: GroupTile, parts: int, target: Target) -> float:
     """Return the estimated cycles of a product."""
     groups = _groups(sums, tile) * parts
     every = -(-sums.terms // tile.bk)

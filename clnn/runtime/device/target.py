@@ -6,9 +6,9 @@ from collections.abc import Set
 from dataclasses import replace
 
 from clnn.logs import log
-from clnn.ops.spec import Target
 from clnn.options import Options
 from clnn.settings import setting
+from clnn.target import Target
 
 INSTRUCTIONS = frozenset({"ptx_mma", "ptx_ldmatrix", "ptx_cp_async"})
 

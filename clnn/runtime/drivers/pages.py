@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from clnn.ops.spec import Array
 from clnn.runtime.drivers.loader import load
+from clnn.types import Array
 
 LARGE = 2**21  # bytes of a large page
 SMALL = mmap.PAGESIZE

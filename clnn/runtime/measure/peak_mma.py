@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from clnn.errors import BuildError, DeviceError
-from clnn.ops.spec import Array
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.measure.peak import ENOUGH_S, MOST_ROUNDS, Bench, Kernel, probe_kernel
+from clnn.types import Array
 
 # Kind of numbers -> depth of a product, and the word that holds ones.
 KINDS = {"f16": (16, 0x3C003C00), "bf16": (16, 0x3F803F80), "tf32": (8, 0x3F800000),

@@ -8,11 +8,11 @@ import numpy as np
 
 from clnn.errors import DTypeError, ShapeError
 from clnn.layout import TensorLayout
-from clnn.ops.spec import Array
 from clnn.plan.schedule import Port, Storage
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.run.constants import lay_out, view_of
 from clnn.runtime.run.state import Memory
+from clnn.types import Array
 
 if TYPE_CHECKING:
     from clnn.runtime.run.session import Session

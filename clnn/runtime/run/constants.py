@@ -11,12 +11,12 @@ import numpy as np
 from clnn.errors import OutOfDeviceMemoryError, PlanError
 from clnn.graph.mapped import forget, mapped_files, one_of_each, require_unchanged
 from clnn.layout import TensorLayout
-from clnn.ops.spec import Array, Const, Launch
-from clnn.plan.schedule import ConstArg, Plan, PlannedArg, PlannedLaunch, Step, TensorArg
+from clnn.ops.launch import Const, Launch
+from clnn.plan.schedule import ConstArg, Plan, PlannedArg, PlannedLaunch, ScheduledNode, TensorArg
 from clnn.runtime.build.program import Device
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.drivers.pages import lent, pages
-from clnn.types import narrow
+from clnn.types import Array, narrow
 
 GROWTH = 8  # times the model's constants that packed ones may take before they are moved
 PIECE = 2**23  # bytes that are copied from a mapped file at once
@@ -175,17 +175,19 @@ def without_data(plan: Plan, tokens: Mapping[int, Uploaded]) -> Plan:
     def planned(made: Sequence[PlannedLaunch]) -> tuple[PlannedLaunch, ...]:
         return tuple(PlannedLaunch(bare(p.launch), tuple(map(token, p.args))) for p in made)
 
-    def step(made: Step) -> Step:
+    def step(made: ScheduledNode) -> ScheduledNode:
         gone: Any = Uploaded()
         inputs = tuple(o if o is None or o.const is None else replace(o, const=gone)
                        for o in made.problem.inputs)  # fmt: skip
         variant = replace(made.variant, launches=tuple(map(bare, made.variant.launches)))
         problem = replace(made.problem, inputs=inputs)
-        return Step(made.node, problem, variant, planned(made.launches), planned(made.fills))
+        return ScheduledNode(
+            made.node, problem, variant, planned(made.launches), planned(made.fills)
+        )
 
     graph = replace(plan.graph, consts=NamesOnly(plan.graph.consts))
-    steps = tuple(map(step, plan.steps))
-    return replace(plan, graph=graph, steps=steps, first_fills=planned(plan.first_fills))
+    scheduled = tuple(map(step, plan.scheduled))
+    return replace(plan, graph=graph, scheduled=scheduled, first_fills=planned(plan.first_fills))
 
 
 def lay_out(array: Array, layout: TensorLayout, fill: float = 0.0) -> Array:

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from clnn.errors import DTypeError, InputNameError, ShapeError
-from clnn.ops.spec import Array
 from clnn.plan.schedule import Port
+from clnn.types import Array
 
 
 def arrays_of(

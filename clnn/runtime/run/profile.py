@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clnn.ops.spec import Array, ViewSpec
-from clnn.plan.schedule import Plan, Step, launch_bytes
+from clnn.ops.spec import ViewSpec
+from clnn.plan.schedule import Plan, ScheduledNode, launch_bytes
 from clnn.runtime.measure.peak import Peaks
 from clnn.runtime.run.stamps import split
+from clnn.types import Array
 
 if TYPE_CHECKING:
     from clnn.runtime.run.state import ExecutionState, RunEvents
@@ -231,7 +232,7 @@ class Profile:
 def work_of(plan: Plan) -> dict[str, Work]:
     """Return layer -> what it is and does in one run."""
     found: dict[str, Work] = {}
-    for step in plan.steps:
+    for step in plan.scheduled:
         work, before = _step_work(step, plan), found.get(step.node.layer)
         if before is not None:
             work = replace(
@@ -241,7 +242,7 @@ def work_of(plan: Plan) -> dict[str, Work]:
     return found
 
 
-def _step_work(step: Step, plan: Plan) -> Work:
+def _step_work(step: ScheduledNode, plan: Plan) -> Work:
     ins, outs = plan.graph.input_types(step.node), plan.graph.output_types(step.node)
     names = [name for name in (*step.node.inputs, *step.node.outputs) if name is not None]
     nbytes = sum(plan.graph.types[n].size * plan.graph.memory(n).itemsize for n in names)

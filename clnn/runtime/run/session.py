@@ -17,7 +17,6 @@ import numpy as np
 from clnn.errors import DeviceLostError, InputNameError, SettingError
 from clnn.graph.ir import Graph
 from clnn.layout import TensorLayout
-from clnn.ops.spec import Array, Target
 from clnn.options import Options
 from clnn.plan.layouts import Hints
 from clnn.plan.schedule import Chooser, ConstArg, Plan, Port, describe, first_variant, make_plan
@@ -37,6 +36,8 @@ from clnn.runtime.run.settle import settled, sources_of
 from clnn.runtime.run.state import ExecutionState, Joined, Memory, one_arena
 from clnn.runtime.run.stream import Stream
 from clnn.settings import setting
+from clnn.target import Target
+from clnn.types import Array
 
 
 @dataclass(frozen=True)

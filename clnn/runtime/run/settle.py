@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from clnn.codegen.render import render
 from clnn.graph.ir import Node
 from clnn.logs import log
-from clnn.ops.spec import Problem, Variant
-from clnn.plan.schedule import Chooser, Plan, Step
+from clnn.ops.launch import Variant
+from clnn.ops.problem import Problem
+from clnn.plan.schedule import Chooser, Plan, ScheduledNode
 from clnn.runtime.build import registers
 from clnn.runtime.build.program import Device
 from clnn.runtime.run.state import Joined
@@ -31,12 +32,12 @@ def settled(plan: Plan, again: Callable[[Chooser], Plan], choose: Chooser, devic
     lacking: set[tuple[str, str]] = set()
     for _ in range(ROUNDS):
         device.build(sources_of(plan))
-        found = {(s.node.name, s.variant.name) for s in plan.steps if _lacks(s, device)}
+        found = {(s.node.name, s.variant.name) for s in plan.scheduled if _lacks(s, device)}
         if found <= lacking:
             break
         lacking |= found
         plan = again(_avoiding(choose, lacking))
-    for node, name in sorted(lacking & {(s.node.name, s.variant.name) for s in plan.steps}):
+    for node, name in sorted(lacking & {(s.node.name, s.variant.name) for s in plan.scheduled}):
         log.warning(
             "node %s: kernel %s lacks registers; `clnn tune` looks for a faster one", node, name
         )
@@ -57,7 +58,7 @@ def sources_of(plan: Plan, joined: Joined | None = None) -> dict[str, str]:
     return {f"{name}#{number}": source for number, (source, name) in enumerate(found.items())}
 
 
-def _lacks(step: Step, device: Device) -> bool:
+def _lacks(step: ScheduledNode, device: Device) -> bool:
     """Whether a kernel of a step keeps registers in memory."""
     return any(render(n.template, n.params) in device.spills for n in step.variant.launches)
 

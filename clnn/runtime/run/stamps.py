@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clnn.ops.spec import Array
+from clnn.types import Array
 
 BEGIN, END = 0, 1
 

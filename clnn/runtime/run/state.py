@@ -12,13 +12,13 @@ import numpy as np
 
 from clnn.codegen.merge import KERNEL, Merged
 from clnn.codegen.render import render
-from clnn.ops.spec import Array
 from clnn.plan.schedule import ConstArg, Plan, PlannedLaunch, Port, ScratchArg, TensorArg
 from clnn.runtime.build.program import Device
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.drivers.pages import LARGE, lent, pages
 from clnn.runtime.run.constants import Constants, allocate
 from clnn.runtime.run.merged import Segment
+from clnn.types import Array
 
 LARGEST_ARENA = 2**31 - 1  # bytes; kernels take offsets as int
 POISON = 0xFF  # NaN in floats, -1 in integers
@@ -214,7 +214,7 @@ class ExecutionState:
             return [self._segment(segment) for segment in self._joined.run]
         found = []
         skipped = {f"io:{name}" for name in self.bound}
-        for step in self.plan.steps:
+        for step in self.plan.scheduled:
             if step.node.name in skipped:
                 continue
             for planned in step.fills:

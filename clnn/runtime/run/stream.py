@@ -12,11 +12,11 @@ import numpy as np
 
 from clnn.errors import InputNameError, OutOfDeviceMemoryError
 from clnn.logs import log
-from clnn.ops.spec import Array
 from clnn.plan.schedule import Port
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.run.constants import allocate
 from clnn.runtime.run.state import ExecutionState
+from clnn.types import Array
 
 if TYPE_CHECKING:
     from clnn.runtime.run.session import Session

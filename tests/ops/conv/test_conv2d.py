@@ -16,10 +16,10 @@ from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.streaming import Stream, streams
 from clnn.ops.conv.tiles import Extents, Tile
 from clnn.ops.conv.winograd import Plan, extent, matrices
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
-from clnn.ops.spec import Target
 from clnn.plan.schedule import make_plan
+from clnn.target import Target
 from clnn.types import STORAGE, TensorType
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
@@ -33,11 +33,11 @@ SAME = window((3, 3), before=(1, 1), after=(1, 1))
 HALVED = window((3, 3), (2, 2), before=(1, 1), after=(1, 1))
 
 
-def case(n, ic, oc, h, w, win, group=1, steps=(), bias=True, seed=0):
+def case(n, ic, oc, h, w, win, group=1, post_ops=(), bias=True, seed=0):
     x = normal((n, ic, h, w), seed)
     weights = normal((oc, ic // group, *win.kernel), seed + 1)
     inputs = [x, weights, normal((oc,), seed + 2) if bias else None]
-    return Conv2d(win, group, steps), inputs
+    return Conv2d(win, group, post_ops), inputs
 
 
 def test_every_variant_of_a_padded_3x3(device):
@@ -103,10 +103,10 @@ def test_tiles_of_winograd(device, monkeypatch, m, mr, nv, sets, shared, stride)
             m, mr, nv, vw, parts, ic + gap, 0.0, sets, shared, step
         ),
     )
-    steps = (Step("add", operand=3), Step("relu"), Step("mul", operand=4))
+    post_ops = (PostOp("add", operand=3), PostOp("relu"), PostOp("mul", operand=4))
     win = SAME if stride == 1 else HALVED
     size = (7, 10) if stride == 1 else (13, 20)
-    spec, inputs = case(1, 16, 64, *size, win, steps=steps, bias=nv != 1)
+    spec, inputs = case(1, 16, 64, *size, win, post_ops=post_ops, bias=nv != 1)
     inputs += [normal((1, 64, 7, 10), 7), normal((64, 1, 1), 8)]
     orders = {"i3": (0, 2, 3, 1)}
     (name,) = check_op(device, spec, inputs, consts=(1, 2), orders=orders, only="winograd")
@@ -114,11 +114,11 @@ def test_tiles_of_winograd(device, monkeypatch, m, mr, nv, sets, shared, stride)
 
 
 STEPS = {
-    "relu": (Step("relu"),),
-    "residual": (Step("add", operand=3), Step("relu")),
-    "swapped": (Step("sub", operand=3, swapped=True),),
-    "heavy": (Step("sigmoid"), Step("mul", operand=3)),
-    "clip": (Step("clip", (0.0, 6.0)),),
+    "relu": (PostOp("relu"),),
+    "residual": (PostOp("add", operand=3), PostOp("relu")),
+    "swapped": (PostOp("sub", operand=3, swapped=True),),
+    "heavy": (PostOp("sigmoid"), PostOp("mul", operand=3)),
+    "clip": (PostOp("clip", (0.0, 6.0)),),
 }
 
 TILES = [  # tile, height and width of the output
@@ -132,13 +132,13 @@ TILES = [  # tile, height and width of the output
 
 
 @pytest.mark.parametrize("tile,size", TILES, ids=[f"{t.mode}{t.mr}x{t.rows}" for t, _ in TILES])
-@pytest.mark.parametrize("steps", ["residual", "heavy"])
-def test_tiles(device, monkeypatch, tile, size, steps):
+@pytest.mark.parametrize("post_ops", ["residual", "heavy"])
+def test_tiles(device, monkeypatch, tile, size, post_ops):
     monkeypatch.setattr(_conv_kernels, "direct_tiles", lambda *_: [(0.0, tile)])
     win = window((1, 1)) if tile.mode == "flat" else window((3, 2), (1, 2), before=(1, 0))
     size = [(e - 1) * s + k - b for e, s, k, b in
             zip(size, win.strides, win.kernel, win.before, strict=True)]  # fmt: skip
-    spec, inputs = case(2, 9, 55, *size, win, steps=STEPS[steps])
+    spec, inputs = case(2, 9, 55, *size, win, post_ops=STEPS[post_ops])
     inputs.append(normal((2, 55, *win.output(size)), 7))
     orders = {"i3": (0, 2, 3, 1)}
     (name,) = check_op(device, spec, inputs, consts=(1, 2), orders=orders, only="direct")
@@ -155,8 +155,8 @@ STREAMS = [  # tile, height and width of the output, window, input channels, chu
 
 
 @pytest.mark.parametrize("made", STREAMS, ids=[f"{s[0].mode}_c{s[4]}_b{s[5]}" for s in STREAMS])
-@pytest.mark.parametrize("steps", ["relu", "residual", "heavy"])
-def test_streamed_weights(device, monkeypatch, made, steps):
+@pytest.mark.parametrize("post_ops", ["relu", "residual", "heavy"])
+def test_streamed_weights(device, monkeypatch, made, post_ops):
     """Sums wait from chunk to chunk; a band may be short of tiles, or have none."""
     tile, size, win, ic, chunk, bands = made
     monkeypatch.setattr(_conv_kernels, "weights_stay", lambda problem: False)
@@ -164,8 +164,8 @@ def test_streamed_weights(device, monkeypatch, made, steps):
     monkeypatch.setattr(_conv_kernels, "streams", lambda *_: [Stream(chunk, bands, 0.9)])
     size = [(e - 1) * s + d * (k - 1) + 1 - b - a for e, s, d, k, b, a in
             zip(size, win.strides, win.dilations, win.kernel, win.before, win.after, strict=True)]  # fmt: skip
-    spec, inputs = case(2, ic, 55, *size, win, steps=STEPS[steps], bias=steps != "relu")
-    inputs += [normal((2, 55, *win.output(size)), 7)] if steps != "relu" else []
+    spec, inputs = case(2, ic, 55, *size, win, post_ops=STEPS[post_ops], bias=post_ops != "relu")
+    inputs += [normal((2, 55, *win.output(size)), 7)] if post_ops != "relu" else []
     orders = {"i3": (0, 2, 3, 1)}
     names = check_op(device, spec, inputs, consts=(1, 2), orders=orders, only="direct")
     assert any(f"_{tile.mode}_c{chunk}_b{bands}" in name for name in names)
@@ -185,7 +185,7 @@ def test_streams_read_ahead_by_whole_lines(monkeypatch, dtype, line):
         return next((v for v in variants if f"_c{chunk}_" in v.name), variants[0])
 
     plan = make_plan(graph, Target("cpu", features=frozenset({"prefetch"})), streamed)
-    launch = next(s for s in plan.steps if s.node.name == "node").launches[0].launch
+    launch = next(s for s in plan.scheduled if s.node.name == "node").launches[0].launch
     text = render(launch.template, launch.params)
     asked = [int(k) for k in re.findall(r"prefetch.*soon \+ (\d+)", text)]
     (step,) = (int(k) for k in re.findall(r"soon \+= (\d+);", text))
@@ -217,12 +217,12 @@ def test_an_input_of_few_channels_stays_in_planes(device, channels):
         assert any("direct" in name and "checked" not in name for name in names)
 
 
-@pytest.mark.parametrize("steps", ["relu", "residual", "heavy"])
+@pytest.mark.parametrize("post_ops", ["relu", "residual", "heavy"])
 @pytest.mark.parametrize("channels", [1, 21, 48])
-def test_results_go_to_any_place(device, steps, channels):
+def test_results_go_to_any_place(device, post_ops, channels):
     """Rows of detections, say, are joined with the pixels innermost."""
-    spec, inputs = case(2, 5, channels, 6, 7, SAME, steps=STEPS[steps])
-    inputs += [normal((2, channels, 6, 7), 7)] if steps != "relu" else []
+    spec, inputs = case(2, 5, channels, 6, 7, SAME, post_ops=STEPS[post_ops])
+    inputs += [normal((2, channels, 6, 7), 7)] if post_ops != "relu" else []
     orders = {"o0": (0, 1, 2, 3), "i3": (1, 0, 2, 3)}
     names = check_op(device, spec, inputs, consts=(1, 2), orders=orders)
     assert any("direct" in name for name in names)
@@ -277,22 +277,24 @@ def test_one_spatial_axis(device):
     check_op(device, Conv2d(win), [x, w, normal((18,), 2)], consts=(1, 2), border=1)
 
 
-@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("post_ops", STEPS.values(), ids=STEPS)
 @pytest.mark.parametrize("shape", [(2, 19, 5, 8), (1, 19, 1, 1), (1, 1, 5, 8), (1, 1, 1, 1)])
-def test_fused_steps(device, steps, shape):
-    spec, inputs = case(2, 3, 19, 5, 8, window((3, 3), before=(1, 1), after=(1, 1)), steps=steps)
-    operand = [normal(shape, 7)] if any(s.operand for s in steps) else []
+def test_fused_steps(device, post_ops, shape):
+    spec, inputs = case(
+        2, 3, 19, 5, 8, window((3, 3), before=(1, 1), after=(1, 1)), post_ops=post_ops
+    )
+    operand = [normal(shape, 7)] if any(s.operand for s in post_ops) else []
     check_op(device, spec, inputs + operand, consts=(1, 2), border=1)
 
 
 def test_fused_steps_of_depthwise(device):
     win = window((3, 3), before=(1, 1), after=(1, 1))
-    spec, inputs = case(2, 24, 24, 6, 9, win, 24, (Step("add", operand=3), Step("hard_swish")))
+    spec, inputs = case(2, 24, 24, 6, 9, win, 24, (PostOp("add", operand=3), PostOp("hard_swish")))
     check_op(device, spec, [*inputs, normal((2, 24, 6, 9), 5)], consts=(1, 2))
 
 
 def test_nan_reaches_the_output(device):
-    spec, inputs = case(1, 3, 8, 4, 4, window((1, 1)), steps=(Step("relu"),))
+    spec, inputs = case(1, 3, 8, 4, 4, window((1, 1)), post_ops=(PostOp("relu"),))
     inputs[0][0, 1, 2, 2] = np.nan
     check_op(device, spec, inputs, consts=(1, 2))
 

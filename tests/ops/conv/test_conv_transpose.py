@@ -15,16 +15,16 @@ import clnn
 from clnn.api import load_graph
 from clnn.errors import DTypeError, ShapeError, UnsupportedOpError
 from clnn.ops.conv.transpose import ConvTranspose
-from clnn.ops.shared.functions import Step
-from clnn.ops.spec import Target
+from clnn.ops.shared.functions import PostOp
 from clnn.runtime.run import session as session_module
+from clnn.target import Target
 from clnn.types import I32, TensorType
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 
 
 def case(n, ic, oc, spatial, kernel, strides=None, dilations=None, before=None, after=None,
-         extra=None, group=1, steps=(), bias=True):  # fmt: skip
+         extra=None, group=1, post_ops=(), bias=True):  # fmt: skip
     """Return a spec whose output has its natural extents, and inputs for it."""
     rank = len(kernel)
     strides, dilations = strides or (1,) * rank, dilations or (1,) * rank
@@ -34,7 +34,7 @@ def case(n, ic, oc, spatial, kernel, strides=None, dilations=None, before=None, 
         for i, s, d, k, low, high, e in zip(spatial, strides, dilations, kernel, before, after,
                                             extra, strict=True)
     )  # fmt: skip
-    spec = ConvTranspose(kernel, strides, dilations, before, extents, group, steps)
+    spec = ConvTranspose(kernel, strides, dilations, before, extents, group, post_ops)
     x, w = normal((n, ic, *spatial)), normal((ic, oc // group, *kernel), 1)
     return spec, [x, w, normal((oc,), 2) if bias else None]
 
@@ -127,19 +127,19 @@ def test_small_maps_without_bias(device, spatial):
 
 
 STEPS = {
-    "relu": (Step("relu"),),
-    "residual": (Step("add", operand=3), Step("relu")),
-    "heavy": (Step("sigmoid"), Step("mul", operand=3, swapped=True)),
+    "relu": (PostOp("relu"),),
+    "residual": (PostOp("add", operand=3), PostOp("relu")),
+    "heavy": (PostOp("sigmoid"), PostOp("mul", operand=3, swapped=True)),
 }
 
 
 FUSED = [("relu", ()), ("heavy", (1, 19, 1, 1)), ("residual", (2, 19, 8, 12)), ("residual", ())]
 
 
-@pytest.mark.parametrize("steps,shape", FUSED, ids=str)
-def test_fused_steps(device, steps, shape):
-    spec, inputs = case(2, 4, 19, (4, 6), steps=STEPS[steps], **GEOMETRIES["k4s2p1"])
-    operand = [] if steps == "relu" else [normal(shape, 7)]
+@pytest.mark.parametrize("post_ops,shape", FUSED, ids=str)
+def test_fused_steps(device, post_ops, shape):
+    spec, inputs = case(2, 4, 19, (4, 6), post_ops=STEPS[post_ops], **GEOMETRIES["k4s2p1"])
+    operand = [] if post_ops == "relu" else [normal(shape, 7)]
     check_op(device, spec, inputs + operand, consts=(1, 2), only="spread")
 
 
@@ -147,7 +147,9 @@ def test_fused_steps(device, steps, shape):
                                            ("reference", (3, 4, 1))])  # fmt: skip
 def test_fused_steps_of_other_modes(device, only, channels):
     ic, oc, group = channels
-    spec, inputs = case(1, ic, oc, (4, 6), group=group, steps=STEPS["heavy"], **GEOMETRIES["odd"])
+    spec, inputs = case(
+        1, ic, oc, (4, 6), group=group, post_ops=STEPS["heavy"], **GEOMETRIES["odd"]
+    )
     operand = normal((1, oc, *spec.extents), 7)
     check_op(device, spec, [*inputs, operand], consts=(1, 2), only=only)
 
@@ -156,7 +158,7 @@ def test_fused_steps_of_other_modes(device, only, channels):
 def test_nan_and_infinity_stay_where_taps_reach(device, channels):
     ic, oc, group = channels
     spec, inputs = case(
-        1, ic, oc, (4, 6), group=group, steps=(Step("relu"),), **GEOMETRIES["k4s2p1"]
+        1, ic, oc, (4, 6), group=group, post_ops=(PostOp("relu"),), **GEOMETRIES["k4s2p1"]
     )
     inputs[0][0, 1, 2, 2] = np.nan
     inputs[0][0, 0, 0, 5] = np.inf

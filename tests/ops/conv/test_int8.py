@@ -23,7 +23,7 @@ from clnn.ops.pool.spec import Pool
 from clnn.ops.resize.sampling import Sampling
 from clnn.ops.resize.spec import Resize
 from clnn.ops.rows.reduce import Reduce
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.options import Options
 from clnn.plan.layouts import Hints
@@ -35,8 +35,8 @@ from clnn.types import F32, I8, S8_LARGEST, narrow, stored_s8
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 
 LOTS = ("_vnni4", "_plain4")
-RELU, ADD = (Step("relu"),), (Step("add", operand=3), Step("relu"))
-LONG = (Step("mul", operand=3), Step("add", operand=4), Step("clip", (-0.5, 6.0)))
+RELU, ADD = (PostOp("relu"),), (PostOp("add", operand=3), PostOp("relu"))
+LONG = (PostOp("mul", operand=3), PostOp("add", operand=4), PostOp("clip", (-0.5, 6.0)))
 
 
 def window(k: int, s: int = 1, d: int = 1, p: int | None = None) -> Window:
@@ -46,18 +46,18 @@ def window(k: int, s: int = 1, d: int = 1, p: int | None = None) -> Window:
 
 # spec, shapes (those of operands from 3 on), operands in bytes, scale of the result in bytes
 CASES = {
-    "lots": (Conv2d(window(3), steps=RELU), [(1, 8, 5, 7), (21, 8, 3, 3), (21,)], {}, 0.11),
-    "residual": (Conv2d(window(1), steps=ADD), [(2, 12, 4, 5), (40, 12, 1, 1), (40,), (2, 40, 4, 5)],
+    "lots": (Conv2d(window(3), post_ops=RELU), [(1, 8, 5, 7), (21, 8, 3, 3), (21,)], {}, 0.11),
+    "residual": (Conv2d(window(1), post_ops=ADD), [(2, 12, 4, 5), (40, 12, 1, 1), (40,), (2, 40, 4, 5)],
                  {3: 0.021}, 0.06),
-    "float_operands": (Conv2d(window(3, 2), steps=LONG),
+    "float_operands": (Conv2d(window(3, 2), post_ops=LONG),
                        [(1, 16, 9, 8), (20, 16, 3, 3), None, (1, 20, 1, 1), (1, 20, 5, 4)], {}, 0.05),
     "one_by_one": (Conv2d(window(3)), [(1, 6, 6, 5), (9, 6, 3, 3), (9,)], {}, 0.0),
-    "groups": (Conv2d(window(3, 1, 2), group=2, steps=RELU), [(1, 8, 6, 7), (10, 4, 3, 3), (10,)],
+    "groups": (Conv2d(window(3, 1, 2), group=2, post_ops=RELU), [(1, 8, 6, 7), (10, 4, 3, 3), (10,)],
                {}, 0.07),
-    "depthwise": (Conv2d(window(3), group=21, steps=ADD),
+    "depthwise": (Conv2d(window(3), group=21, post_ops=ADD),
                   [(1, 21, 6, 9), (21, 1, 3, 3), (21,), (1, 21, 6, 9)], {3: 0.02}, 0.04),
     "depthwise_5x5": (Conv2d(window(5, 2), group=32), [(2, 32, 7, 7), (32, 1, 5, 5)], {}, 0.05),
-    "line": (Conv2d(Window((3,), (1,), (1,), (1,), (1,)), steps=RELU),
+    "line": (Conv2d(Window((3,), (1,), (1,), (1,), (1,)), post_ops=RELU),
              [(2, 8, 11), (17, 8, 3), (17,)], {}, 0.05),
 }  # fmt: skip
 
@@ -140,7 +140,9 @@ def test_images_in_planes_and_borders_of_others(device):
 
 def test_a_function_is_within_a_step(device):
     arrays = arrays_of("lots")
-    graph = convolution(Conv2d(window(3), steps=(Step("swish", (1.0,)),)), arrays, (1, 2), {}, 0.05)
+    graph = convolution(
+        Conv2d(window(3), post_ops=(PostOp("swish", (1.0,)),)), arrays, (1, 2), {}, 0.05
+    )
     check_graph(device, graph, arrays, 0.05, only="direct")
 
 
@@ -159,7 +161,7 @@ def test_conversions_round_to_even_and_saturate(device, scale):
 
 def test_elementwise_chains_of_several_scales(device):
     x, y, z = normal((2, 19, 5, 6)), normal((2, 19, 5, 6), 1), normal((1, 19, 1, 1), 2)
-    spec = Eltwise((Step("add", operand=1), Step("mul", operand=2), Step("relu")))
+    spec = Eltwise((PostOp("add", operand=1), PostOp("mul", operand=2), PostOp("relu")))
     check_graph(device, single(spec, [x, y, z], (0.03, 0.011), 0.04, consts=(2,)), [x, y, z])
     check_graph(device, single(spec, [x, y, z], (0.03,), 0.0, consts=(2,)), [x, y, z])
 
@@ -203,15 +205,15 @@ def test_guards_and_borders_of_bytes_stay(device):
 
 def test_equal_layers_share_a_kernel_whatever_their_scales():
     from clnn.codegen.render import render
-    from clnn.ops.spec import Target
     from clnn.plan.schedule import make_plan
+    from clnn.target import Target
 
     arrays, sources = arrays_of("residual"), set()
     for factor in (1.0, 0.37):
         given = [arrays[0] * np.float32(factor), *arrays[1:]]
         graph = convolution(CASES["residual"][0], given, (1, 2), {3: 0.02 * factor}, 0.06 * factor)
         plan = make_plan(graph, Target(features=frozenset({"x86_vnni"})))
-        step = next(s for s in plan.steps if s.node.name == "node")
+        step = next(s for s in plan.scheduled if s.node.name == "node")
         sources.add(render(step.launches[0].launch.template, step.launches[0].launch.params))
     assert len(sources) == 1
 

@@ -6,10 +6,10 @@ from harness import check_op, normal, single_node
 
 from clnn.errors import ShapeError
 from clnn.ops.conv.separable import Separable
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
-from clnn.ops.spec import Target
 from clnn.plan.schedule import make_plan
+from clnn.target import Target
 from clnn.types import TensorType
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.dealt  # kernels that are slow to build
 CONSTS = (1, 2, 3, 4)
 NHWC = {"i0": (0, 2, 3, 1), "o0": (0, 2, 3, 1)}
 PLAIN = {"o0": (0, 1, 2, 3)}
-RELU = (Step("relu"),)
-RESIDUAL = (Step("add", operand=5), Step("relu"))
+RELU = (PostOp("relu"),)
+RESIDUAL = (PostOp("add", operand=5), PostOp("relu"))
 
 
 def window(kernel, strides=(1, 1), dilations=(1, 1), before=(0, 0), after=(0, 0)):
@@ -28,7 +28,7 @@ def window(kernel, strides=(1, 1), dilations=(1, 1), before=(0, 0), after=(0, 0)
 SAME = window((3, 3), before=(1, 1), after=(1, 1))
 
 
-def case(n, c, oc, h, w, win=SAME, first=RELU, steps=(), biases=(True, True), extra=None):
+def case(n, c, oc, h, w, win=SAME, first=RELU, post_ops=(), biases=(True, True), extra=None):
     inputs = [
         normal((n, c, h, w)),
         normal((c, 1, *win.kernel), 1),
@@ -38,7 +38,7 @@ def case(n, c, oc, h, w, win=SAME, first=RELU, steps=(), biases=(True, True), ex
     ]
     if extra:
         inputs.append(normal(extra, 5))
-    return Separable(win, tuple(first), tuple(steps)), inputs
+    return Separable(win, tuple(first), tuple(post_ops)), inputs
 
 
 def is_fused(name):
@@ -75,17 +75,17 @@ def test_channel_tails(device, channels, out):
 
 STEPS = {
     "residual": (RESIDUAL, (1, 24, 7, 10)),
-    "per channel": ((Step("mul", operand=5), Step("sigmoid")), (24, 1, 1)),
-    "heavy": ((Step("swish", (1.0,)),), None),
+    "per channel": ((PostOp("mul", operand=5), PostOp("sigmoid")), (24, 1, 1)),
+    "heavy": ((PostOp("swish", (1.0,)),), None),
 }
 
 
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("orders", [NHWC, PLAIN], ids=["nhwc", "to planes"])
 def test_steps(device, name, orders):
-    steps, extra = STEPS[name]
+    post_ops, extra = STEPS[name]
     spec, inputs = case(
-        1, 16, 24, 7, 10, first=(Step("clip", (0.0, 6.0)),), steps=steps, extra=extra
+        1, 16, 24, 7, 10, first=(PostOp("clip", (0.0, 6.0)),), post_ops=post_ops, extra=extra
     )
     check_op(device, spec, inputs, consts=CONSTS, orders=orders)
 
@@ -102,16 +102,16 @@ GATES = {  # shapes of the gate and of the operand behind
 def test_gates(device, name, win):
     """A factor per channel between the convolutions, as of squeeze and excitation."""
     gate, extra = GATES[name]
-    first = (Step("relu"), Step("mul", operand=6 if extra else 5), Step("sub", params=(0.1,)))
-    steps = RESIDUAL if extra else ()
-    spec, inputs = case(2, 21, 24, 5, 9, win, first=first, steps=steps, extra=extra)
+    first = (PostOp("relu"), PostOp("mul", operand=6 if extra else 5), PostOp("sub", params=(0.1,)))
+    post_ops = RESIDUAL if extra else ()
+    spec, inputs = case(2, 21, 24, 5, 9, win, first=first, post_ops=post_ops, extra=extra)
     fixed = (*CONSTS, len(inputs)) if name == "channels" else CONSTS
     ran = check_op(device, spec, [*inputs, normal(gate, 6)], consts=fixed, orders=NHWC)
     assert any(map(is_fused, ran)) and any("+" in name for name in ran)
 
 
 def test_a_gate_per_pixel_is_refused():
-    spec, inputs = case(1, 4, 4, 5, 9, first=(Step("mul", operand=5),))
+    spec, inputs = case(1, 4, 4, 5, 9, first=(PostOp("mul", operand=5),))
     types = [TensorType(a.shape) for a in inputs]
     with pytest.raises(
         ShapeError, match=r"is \(1, 4, 5, 9\): it must have one element for each of 4"
@@ -121,7 +121,7 @@ def test_a_gate_per_pixel_is_refused():
 
 @pytest.mark.parametrize("dtype,rounding", [("f16", 2**-11), ("bf16", 2**-8)])
 def test_storage_in_16_bits(device, dtype, rounding):
-    spec, inputs = case(1, 20, 12, 6, 9, steps=RESIDUAL, extra=(1, 12, 6, 9))
+    spec, inputs = case(1, 20, 12, 6, 9, post_ops=RESIDUAL, extra=(1, 12, 6, 9))
     # Two kernels store what is between in 16 bits too.
     check_op(device, spec, inputs, consts=CONSTS, dtype=dtype, tolerance=2 * rounding)
 
@@ -180,4 +180,4 @@ def test_shapes_that_do_not_fit():
     with pytest.raises(ShapeError, match="one filter per channel"):
         Separable(SAME).infer([types[0], TensorType((8, 1, 3, 3)), *types[2:]])
     with pytest.raises(ShapeError, match="is None: it must have one element"):
-        Separable(SAME, (Step("add", operand=5),)).infer(types)
+        Separable(SAME, (PostOp("add", operand=5),)).infer(types)

@@ -14,16 +14,16 @@ from clnn.graph.passes.store import store_as
 from clnn.ops.conv import separable_workgroup as _separable_groups
 from clnn.ops.conv.separable import Separable, _pairs
 from clnn.ops.movement.views import Slice
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
-from clnn.ops.shared.workgroup_tiles import LAUNCH, GroupTile, Split, Sums, group_tiles
-from clnn.ops.spec import Target
+from clnn.ops.shared.workgroup_tiles import LAUNCH, GemmShape, GroupTile, Split, group_tiles
 from clnn.options import Options
 from clnn.plan.layouts import Hints
 from clnn.plan.schedule import make_plan
 from clnn.runtime.device.device import select
 from clnn.runtime.run import session as session_module
 from clnn.runtime.run.session import Session
+from clnn.target import Target
 from clnn.types import STORED_F16, TensorType
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
@@ -32,7 +32,7 @@ GPU = Target("gpu", vector=4, compute_units=16, max_work_group=256, local_bytes=
 SMALL = GroupTile(16, 16, 2, 2, 8, 2, 4)
 ONE_STAGE = GroupTile(32, 32, 4, 4, 16, 1, 0)
 WIDE = GroupTile(8, 64, 2, 4, 8, 2, 0)
-SIXTH = (Step("clip", (0.0, 6.0)),)
+SIXTH = (PostOp("clip", (0.0, 6.0)),)
 NAME = "separable_workgroup"
 
 
@@ -85,7 +85,7 @@ def test_without_shift_or_bias(device, with_tile, biases):
 
 STEPS = {
     "residual": (RESIDUAL, (2, 19, 5, 8)),
-    "per_channel": ((Step("mul", operand=5), Step("sigmoid")), (19, 1, 1)),
+    "per_channel": ((PostOp("mul", operand=5), PostOp("sigmoid")), (19, 1, 1)),
 }
 
 
@@ -94,9 +94,9 @@ STEPS = {
 ])  # fmt: skip
 def test_steps_and_orders_of_results(device, with_tile, name, order):
     with_tile(SMALL)
-    steps, extra = STEPS[name]
-    first = (Step("swish", (1.0,)),)
-    spec, inputs = case(2, 12, 19, 5, 8, first=first, steps=steps, extra=extra)
+    post_ops, extra = STEPS[name]
+    first = (PostOp("swish", (1.0,)),)
+    spec, inputs = case(2, 12, 19, 5, 8, first=first, post_ops=post_ops, extra=extra)
     check_op(device, spec, inputs, consts=CONSTS, orders={"o0": order}, only=NAME)
 
 
@@ -188,7 +188,7 @@ def test_candidates_are_whole_sums_by_rising_cost():
 
 def test_filters_cost_more_with_more_blocks_and_more_taps():
     def cost(columns, computed):
-        splits = group_tiles(Sums(784, columns, 64, computed=computed, split=False), GPU)
+        splits = group_tiles(GemmShape(784, columns, 64, computed=computed, split=False), GPU)
         assert all(split.parts == 1 for split in splits)
         return min(split.cost for split in splits if split.tile.bn == 64)
 

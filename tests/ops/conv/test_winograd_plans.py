@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clnn.ops.conv.winograd import plan, plans
-from clnn.ops.spec import Target
+from clnn.target import Target
 
 CPU = Target("cpu", 16, 2, 256, 2**20)
 

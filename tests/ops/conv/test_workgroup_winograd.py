@@ -14,19 +14,19 @@ from clnn.ops.conv import winograd_fused as _winograd_fused
 from clnn.ops.conv import winograd_gpu as _winograd_groups
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.winograd_gpu import MOST_BYTES, SHARE_BYTES, shape_of
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.ops.shared.workgroup_tiles import GroupTile, Split
-from clnn.ops.spec import Target
 from clnn.plan.schedule import make_plan
 from clnn.runtime.run import session as session_module
+from clnn.target import Target
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
 LARGE = Target("gpu", 4, 32, 256, 49152)
 SMALL = GroupTile(8, 16, 2, 2, 8, 2, 4)
-RESIDUAL = (Step("add", operand=3), Step("relu"))
+RESIDUAL = (PostOp("add", operand=3), PostOp("relu"))
 
 
 @pytest.fixture(autouse=True)
@@ -50,11 +50,11 @@ def window(before=(1, 1), after=(1, 1)):
     return Window((3, 3), (1, 1), (1, 1), before, after)
 
 
-def convolve(device, shape, oc, win=None, steps=(), extra=(), bias=True, **how):
+def convolve(device, shape, oc, win=None, post_ops=(), extra=(), bias=True, **how):
     """Check Winograd's convolutions; return the names of what ran."""
     inputs = [normal(shape), normal((oc, shape[1], 3, 3), 1), normal((oc,), 2) if bias else None]
     how = {"consts": (1, 2), "only": "winograd_workgroup"} | how
-    return check_op(device, Conv2d(win or window(), 1, steps), [*inputs, *extra], **how)
+    return check_op(device, Conv2d(win or window(), 1, post_ops), [*inputs, *extra], **how)
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -84,24 +84,24 @@ def test_small_images(device, with_sizes, size, height, width):
 def test_sums_in_parts(device, with_sizes):
     with_sizes(4, parts=3)
     extra = [normal((2, 20, 6, 5), 5)]
-    (name,) = convolve(device, (2, 24, 6, 5), 20, steps=RESIDUAL, extra=extra)
+    (name,) = convolve(device, (2, 24, 6, 5), 20, post_ops=RESIDUAL, extra=extra)
     assert "_p3" in name
 
 
 STEPS = {
     "residual": RESIDUAL,
-    "swapped": (Step("sub", operand=3, swapped=True),),
-    "heavy": (Step("gelu"), Step("mul", operand=3)),
+    "swapped": (PostOp("sub", operand=3, swapped=True),),
+    "heavy": (PostOp("gelu"), PostOp("mul", operand=3)),
 }
 
 
-@pytest.mark.parametrize("steps,shape", [
+@pytest.mark.parametrize("post_ops,shape", [
     ("residual", (2, 12, 5, 6)), ("heavy", (1, 12, 1, 1)), ("swapped", (1, 1, 5, 6)),
     ("heavy", (2, 12, 5, 6)),
 ])  # fmt: skip
-def test_steps(device, with_sizes, steps, shape):
+def test_steps(device, with_sizes, post_ops, shape):
     with_sizes(4)
-    convolve(device, (2, 8, 5, 6), 12, steps=STEPS[steps], extra=[normal(shape, 7)])
+    convolve(device, (2, 8, 5, 6), 12, post_ops=STEPS[post_ops], extra=[normal(shape, 7)])
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -115,7 +115,7 @@ def test_results_go_to_any_place(device, with_sizes):
     with_sizes(4)
     orders = {"o0": (0, 1, 2, 3), "i3": (1, 0, 2, 3)}
     extra = [normal((2, 12, 6, 7), 7)]
-    convolve(device, (2, 8, 6, 7), 12, steps=RESIDUAL, extra=extra, orders=orders, every=True)
+    convolve(device, (2, 8, 6, 7), 12, post_ops=RESIDUAL, extra=extra, orders=orders, every=True)
 
 
 @pytest.mark.parametrize("shape", [(6, 12, 5, 6), (1, 12, 1, 1)])
@@ -124,7 +124,7 @@ def test_a_batch_in_shares(device, with_sizes, monkeypatch, shape):
     with_sizes(4)
     monkeypatch.setattr(_winograd_groups, "SHARE_BYTES", 4 * 36 * 4 * 20 * 3 + 4)
     extra = [normal(shape, 7)]
-    (name,) = convolve(device, (6, 8, 5, 6), 12, steps=RESIDUAL, extra=extra, border=1)
+    (name,) = convolve(device, (6, 8, 5, 6), 12, post_ops=RESIDUAL, extra=extra, border=1)
     assert name.endswith("_n3")
 
 
@@ -143,12 +143,15 @@ def test_fused_pads_and_channels(device, monkeypatch, ic, oc, pads, high, wide):
     assert {n.split("_")[3] for n in names} == {"k4", "k8"}
 
 
-@pytest.mark.parametrize("steps,shape", [("residual", (2, 35, 5, 6)), ("heavy", (1, 35, 1, 1))])
-def test_fused_steps(device, steps, shape):
+@pytest.mark.parametrize("post_ops,shape", [("residual", (2, 35, 5, 6)), ("heavy", (1, 35, 1, 1))])
+def test_fused_steps(device, post_ops, shape):
     """Few channels in planes, outputs and operands anywhere, channels that fill no block."""
     orders = {"i0": (0, 1, 2, 3), "o0": (0, 1, 2, 3), "i3": (1, 0, 2, 3)}
-    extra, how = [normal(shape, 7)], {"orders": orders, "only": "fused", "bias": steps == "heavy"}
-    convolve(device, (2, 3, 5, 6), 35, steps=STEPS[steps], extra=extra, **how)
+    extra, how = (
+        [normal(shape, 7)],
+        {"orders": orders, "only": "fused", "bias": post_ops == "heavy"},
+    )
+    convolve(device, (2, 3, 5, 6), 35, post_ops=STEPS[post_ops], extra=extra, **how)
 
 
 def test_fused_kernels_fit_the_device():

@@ -13,9 +13,9 @@ from clnn.api import load_graph
 from clnn.errors import ShapeError
 from clnn.graph.passes import optimise
 from clnn.ops.onnx_registry import Unsupported
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 
-STEPS = (Step("mul", operand=1), Step("add", operand=2))
+STEPS = (PostOp("mul", operand=1), PostOp("add", operand=2))
 
 
 def parameters(channels, seed=0):
@@ -28,7 +28,7 @@ def parameters(channels, seed=0):
 def test_constant_parameters_become_two_steps(shape):
     inputs = [normal(shape), *parameters(5)]
     made = imported("BatchNormalization", inputs, {"epsilon": 1e-3}, 15, (1, 2, 3, 4))
-    assert made.spec.steps == STEPS
+    assert made.spec.post_ops == STEPS
     assert [a.shape for a in made.inputs[1:]] == [(1, 5, *(1,) * (len(shape) - 2))] * 2
     want = onnx_result("BatchNormalization", inputs, {"epsilon": 1e-3}, 15)[0]
     np.testing.assert_allclose(evaluate(made, inputs), want, rtol=1e-4, atol=1e-5)

@@ -13,7 +13,7 @@ from clnn.graph.ir import Graph, Node, check
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.movement.views import Expand, Slice, Transpose
 from clnn.ops.onnx_registry import Unsupported
-from clnn.ops.shared.functions import FUNCTIONS, Step
+from clnn.ops.shared.functions import FUNCTIONS, PostOp
 from clnn.options import Options
 from clnn.runtime.device.device import select
 from clnn.runtime.run.session import Session
@@ -35,7 +35,7 @@ INTEGERS = [fn for fn, rule in FUNCTIONS.items() if not rule.floats_only]
 
 
 def one(fn, params=None, **named):
-    return Eltwise((Step(fn, PARAMS.get(fn, ()) if params is None else params, **named),))
+    return Eltwise((PostOp(fn, PARAMS.get(fn, ()) if params is None else params, **named),))
 
 
 def samples():
@@ -190,8 +190,8 @@ SHAPES = [
 @pytest.mark.parametrize("shapes", SHAPES)
 def test_broadcasting(device, shapes):
     inputs = [normal(s, k) for k, s in enumerate(shapes)]
-    steps = [Step("sub", operand=k, swapped=k == 2) for k in range(1, len(shapes))]
-    check_op(device, Eltwise((*steps, Step("relu"))), inputs)
+    post_ops = [PostOp("sub", operand=k, swapped=k == 2) for k in range(1, len(shapes))]
+    check_op(device, Eltwise((*post_ops, PostOp("relu"))), inputs)
 
 
 ORDERS = [
@@ -204,7 +204,7 @@ ORDERS = [
 @pytest.mark.parametrize("border", [0, 2])
 def test_mixed_layouts(device, orders, border):
     inputs = [normal((2, 19, 5, 4)), normal((2, 19, 5, 4), 1)]
-    check_op(device, Eltwise((Step("mul", operand=1),)), inputs, orders=orders, border=border)
+    check_op(device, Eltwise((PostOp("mul", operand=1),)), inputs, orders=orders, border=border)
 
 
 def test_reversed_stepped_stretched_and_turned_operands(device):
@@ -221,8 +221,8 @@ def test_reversed_stepped_stretched_and_turned_operands(device):
         Node("r", views["reversed"], ("x",), ("reversed",)),
         Node("e", views["stretched"], ("c",), ("stretched",)),
         Node("t", views["turned"], ("t",), ("turned",)),
-        Node("y", Eltwise((Step("sub", operand=1),)), ("reversed", "stretched"), ("y",)),
-        Node("z", Eltwise((Step("add", operand=1),)), ("turned", "x"), ("z",)),
+        Node("y", Eltwise((PostOp("sub", operand=1),)), ("reversed", "stretched"), ("y",)),
+        Node("z", Eltwise((PostOp("add", operand=1),)), ("turned", "x"), ("z",)),
     )
     del types["k"]
     graph = check(Graph(nodes, types, {}, ("x", "t", "c"), {"y": "y", "z": "z"}))
@@ -242,9 +242,9 @@ def test_any_shapes_that_broadcast(device, data):
     for k in range(data.draw(st.integers(1, 3))):
         mine = tuple(d if data.draw(st.booleans()) else 1 for d in shape)
         inputs.append(normal(mine[data.draw(st.integers(0, len(shape) - 1)) :], k))
-    steps = tuple(Step("add", operand=k) for k in range(1, len(inputs)))
+    post_ops = tuple(PostOp("add", operand=k) for k in range(1, len(inputs)))
     order = tuple(data.draw(st.permutations(range(inputs[0].ndim))))
-    check_op(device, Eltwise((*steps, Step("abs"))), inputs, orders={"i0": order})
+    check_op(device, Eltwise((*post_ops, PostOp("abs"))), inputs, orders={"i0": order})
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "bool", "uint8", "int64"])
@@ -336,7 +336,7 @@ def test_power_of_mixed_types(base, exponent):
 def test_power_of_two_is_a_product():
     x = normal((3, 4))
     made = imported("Pow", [x, np.array(2, np.int64)], opset=13, consts=(1,))
-    assert made.spec.steps == (Step("square"),)
+    assert made.spec.post_ops == (PostOp("square"),)
     np.testing.assert_array_equal(evaluate(made, [x]), x * x)
     assert chain(imported("Pow", [x, np.array(3, np.int64)], opset=13)) == ["eltwise"]
 
@@ -353,7 +353,7 @@ def test_dropout_in_inference_hands_its_input_on():
 
 def test_every_unary_function_is_reached_by_an_operator():
     x = normal((2,))
-    found = {step.fn for op, attrs in ONNX_UNARY for step in imported(op, [x], attrs).spec.steps}
+    found = {step.fn for op, attrs in ONNX_UNARY for step in imported(op, [x], attrs).spec.post_ops}
     found |= {"clip", "at_least", "at_most", "square"}
-    found |= {imported("Swish", [x]).spec.steps[0].fn}
+    found |= {imported("Swish", [x]).spec.post_ops[0].fn}
     assert found == set(UNARY)

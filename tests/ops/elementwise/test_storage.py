@@ -19,7 +19,7 @@ from clnn.ops.resize.sampling import Sampling
 from clnn.ops.resize.spec import Resize
 from clnn.ops.rows.reduce import Reduce
 from clnn.ops.rows.softmax import Softmax
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.options import Options
 from clnn.runtime.device.device import select
@@ -43,22 +43,22 @@ def resize(*sampling: str) -> Resize:
     return Resize(shape, (1.0, 1.0, shape[2] / 5, shape[3] / 7), Sampling(*sampling))
 
 
-RELU = (Step("relu"),)
-ADD = (Step("add", operand=3), Step("relu"))
+RELU = (PostOp("relu"),)
+ADD = (PostOp("add", operand=3), PostOp("relu"))
 CASES = {
-    "conv1x1": (Conv2d(window(1), steps=RELU), [(2, 24, 7, 9), (40, 24, 1, 1), (40,)], (1, 2)),
+    "conv1x1": (Conv2d(window(1), post_ops=RELU), [(2, 24, 7, 9), (40, 24, 1, 1), (40,)], (1, 2)),
     "conv3x3": (Conv2d(window(3)), [(1, 16, 9, 8), (20, 16, 3, 3), (20,)], (1, 2)),
     "conv_first": (Conv2d(window(3, 2)), [(1, 3, 15, 14), (16, 3, 3, 3), (16,)], (1, 2)),
-    "conv_add": (Conv2d(window(3), steps=ADD), [(1, 8, 6, 7), (16, 8, 3, 3), (16,), (1, 16, 6, 7)],
+    "conv_add": (Conv2d(window(3), post_ops=ADD), [(1, 8, 6, 7), (16, 8, 3, 3), (16,), (1, 16, 6, 7)],
                  (1, 2)),
     "conv_groups": (Conv2d(window(3), group=2), [(1, 8, 6, 7), (10, 4, 3, 3)], (1,)),
     "conv_given": (Conv2d(window(3)), [(1, 8, 6, 7), (10, 8, 3, 3), (10,)], ()),
-    "depthwise": (Conv2d(window(3), group=21, steps=RELU), [(1, 21, 8, 9), (21, 1, 3, 3), (21,)], (1, 2)),
+    "depthwise": (Conv2d(window(3), group=21, post_ops=RELU), [(1, 21, 8, 9), (21, 1, 3, 3), (21,)], (1, 2)),
     "depthwise_s2": (Conv2d(window(5, 2), group=32), [(2, 32, 9, 9), (32, 1, 5, 5)], (1,)),
-    "eltwise": (Eltwise((Step("mul", operand=1), Step("sigmoid"))), [(2, 5, 7, 3), (1, 5, 1, 1)], (1,)),
-    "eltwise_flat": (Eltwise((Step("add", operand=1),)), [(3, 64), (3, 64)], ()),
+    "eltwise": (Eltwise((PostOp("mul", operand=1), PostOp("sigmoid"))), [(2, 5, 7, 3), (1, 5, 1, 1)], (1,)),
+    "eltwise_flat": (Eltwise((PostOp("add", operand=1),)), [(3, 64), (3, 64)], ()),
     "max_pool": (Pool(window(3, 2), "max"), [(1, 19, 9, 11)], ()),
-    "average_pool": (Pool(window(3, 1), "average", steps=RELU), [(2, 16, 6, 7)], ()),
+    "average_pool": (Pool(window(3, 1), "average", post_ops=RELU), [(2, 16, 6, 7)], ()),
     "max_indices": (Pool(window(2, 2, 0), "max", indices="row"), [(1, 5, 6, 8)], ()),
     "global": (Reduce("mean", (2, 3), True), [(2, 37, 7, 7)], ()),
     "long_sum": (Reduce("sum", (1,)), [(2, 40000)], ()),
@@ -110,11 +110,11 @@ def test_views_move_the_bits_as_they_are(device, dtype):
     }
     for name, (specs, shape) in views.items():
         graph = Builder(x=shape)
-        at = graph.add(Eltwise((Step("abs"),)), "x")
+        at = graph.add(Eltwise((PostOp("abs"),)), "x")
         for spec in specs:
             at = graph.add(spec, at)
         joined = graph.add(Concat(0), at, graph.const(*graph.types[at].shape))
-        made = graph.graph(graph.add(Eltwise((Step("abs"),)), joined))
+        made = graph.graph(graph.add(Eltwise((PostOp("abs"),)), joined))
         x = rounded(normal(shape), dtype)
         made = store_as(made, STORAGE[dtype])
         with Session(made, select(device), Options(guard=128, arena="separate")) as session:
@@ -163,7 +163,7 @@ def test_conversion_rounds_as_numpy_does(device, dtype):
 
 def through(device: str, x: np.ndarray, dtype: str) -> np.ndarray:
     """Return x after storage in `dtype` on a device."""
-    graph = store_as(single_node(Eltwise((Step("relu"), Step("neg"))), [x]), STORAGE[dtype])
+    graph = store_as(single_node(Eltwise((PostOp("relu"), PostOp("neg"))), [x]), STORAGE[dtype])
     assert [n.spec.kind for n in graph.nodes] == ["convert", "eltwise", "convert"]
     graph = store_as(single_node(Eltwise(), [x]), STORAGE[dtype])
     with Session(graph, select(device), Options()) as session:

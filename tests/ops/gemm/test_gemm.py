@@ -19,7 +19,7 @@ from clnn.layout import TensorLayout
 from clnn.ops.gemm.few_rows import split_sums
 from clnn.ops.gemm.spec import Gemm
 from clnn.ops.movement.views import Slice
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.matrices import (
     Tile,
     Views,
@@ -29,13 +29,13 @@ from clnn.ops.shared.matrices import (
     panels_for,
     product,
 )
-from clnn.ops.spec import Target
 from clnn.options import Options
 from clnn.plan.schedule import make_plan
 from clnn.runtime.device.device import select
 from clnn.runtime.run import session as session_module
 from clnn.runtime.run.constants import lay_out, view_of
 from clnn.runtime.run.session import Session
+from clnn.target import Target
 from clnn.types import F16, F32, I64, U8, TensorType
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
@@ -120,7 +120,7 @@ def test_the_other_input_is_constant(device, a, b):
 @pytest.mark.parametrize("m,k,n", [(1, 100, 37), (3, 32, 5), (9, 67, 6), (2, 47, 1)])
 def test_dot_products(device, m, k, n):
     inputs = [normal((m, k)), normal((n, k), 1), normal((m, n), 2)]
-    spec = Gemm(2.0, -1.0, trans_b=True, steps=(Step("relu"),))
+    spec = Gemm(2.0, -1.0, trans_b=True, post_ops=(PostOp("relu"),))
     assert check_op(device, spec, inputs, only="dot")
 
 
@@ -138,7 +138,9 @@ def test_packing_on_the_device(device, k, n, turned):
 )
 def test_column_major_memory(device, order, consts):
     inputs = [normal((18, 23)), normal((23, 37), 1), None, normal((18, 37), 2)]
-    check_op(device, Gemm(steps=(Step("add", operand=3),)), inputs, consts=consts, orders=order)
+    check_op(
+        device, Gemm(post_ops=(PostOp("add", operand=3),)), inputs, consts=consts, orders=order
+    )
 
 
 def test_views_with_gaps_and_negative_pitches(device):
@@ -163,10 +165,10 @@ def test_views_with_gaps_and_negative_pitches(device):
 
 
 STEPS = {
-    "relu": (Step("relu"),),
-    "residual": (Step("add", operand=3), Step("relu")),
-    "swapped": (Step("sub", operand=3, swapped=True),),
-    "heavy": (Step("gelu"), Step("mul", operand=3)),
+    "relu": (PostOp("relu"),),
+    "residual": (PostOp("add", operand=3), PostOp("relu")),
+    "swapped": (PostOp("sub", operand=3, swapped=True),),
+    "heavy": (PostOp("gelu"), PostOp("mul", operand=3)),
 }
 
 
@@ -174,17 +176,17 @@ FUSED = [("relu", ()), ("swapped", (17, 1)), ("heavy", (2, 17, 35)), ("residual"
          ("residual", (35,)), ("residual", ())]  # fmt: skip
 
 
-@pytest.mark.parametrize("steps,shape", FUSED, ids=str)
-def test_fused_steps(device, steps, shape):
+@pytest.mark.parametrize("post_ops,shape", FUSED, ids=str)
+def test_fused_steps(device, post_ops, shape):
     inputs = [normal((2, 17, 8)), normal((8, 35), 1), normal((35,), 2)]
-    operand = [] if steps == "relu" else [normal(shape, 7)]
-    check_op(device, Gemm(steps=STEPS[steps]), inputs + operand, consts=(1, 2), only="packed")
+    operand = [] if post_ops == "relu" else [normal(shape, 7)]
+    check_op(device, Gemm(post_ops=STEPS[post_ops]), inputs + operand, consts=(1, 2), only="packed")
 
 
 @pytest.mark.parametrize("only", ["direct", "scratch", "reference"])
 def test_fused_steps_of_other_kernels(device, only):
     inputs = [normal((2, 17, 8)), normal((2, 8, 35), 1), normal((35,), 2), normal((2, 17, 35), 3)]
-    check_op(device, Gemm(steps=STEPS["heavy"]), inputs, only=only)
+    check_op(device, Gemm(post_ops=STEPS["heavy"]), inputs, only=only)
 
 
 def test_nan_and_infinity_reach_the_output(device):
@@ -192,7 +194,7 @@ def test_nan_and_infinity_reach_the_output(device):
     inputs[0][1, 3] = np.nan
     inputs[1][:, 4] = np.inf
     inputs[1][2, 7] = np.nan
-    check_op(device, Gemm(steps=(Step("relu"),)), inputs, consts=(1,))
+    check_op(device, Gemm(post_ops=(PostOp("relu"),)), inputs, consts=(1,))
     check_op(device, Gemm(trans_b=True), [inputs[0], np.ascontiguousarray(inputs[1].T), None])
 
 
@@ -221,9 +223,9 @@ def test_code_for_gpus(device, as_gpu, m, k, n):
 @pytest.mark.parametrize("m,k,n,batch", [(1, 70, 37, ()), (3, 64, 21, (2,)), (6, 19, 5, (2,))])
 def test_few_rows_along_the_terms_on_gpus(device, as_gpu, m, k, n, batch):
     """Work-items of a group read neighbouring terms of a column and add their sums."""
-    steps = (Step("add", operand=3), Step("relu"))
+    post_ops = (PostOp("add", operand=3), PostOp("relu"))
     inputs = [normal((*batch, m, k)), normal((n, k), 1), normal((n,), 2), normal((m, n), 3)]
-    spec = Gemm(alpha=0.5, beta=2.0, trans_b=True, steps=steps)
+    spec = Gemm(alpha=0.5, beta=2.0, trans_b=True, post_ops=post_ops)
     (name,) = check_op(device, spec, inputs, only="gemm_dot")
     assert name.endswith("_g16" if k >= 64 else "_g4")
 

@@ -12,7 +12,7 @@ from clnn.errors import DTypeError, ShapeError
 from clnn.graph.ir import Graph, Node, check
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.movement.gather import Gather, GatherElements, GatherND
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.options import Options
 from clnn.runtime.device.device import select
 from clnn.runtime.run.session import Session
@@ -127,7 +127,7 @@ def test_constant_indices_count_from_the_front_as_int32():
 def channel_shuffle():
     """Two halves of interleaved channels, as gathers of a turned tensor."""
     x = TensorType((1, 8, 5, 5))
-    relu = Eltwise((Step("relu"),))
+    relu = Eltwise((PostOp("relu"),))
     rows = [("a", relu, "x"), ("b", imported("Reshape", [np.zeros((1, 8, 5, 5), np.float32),
              np.array([4, 2, 25])], {}, 11, consts=(1,)).spec, "a")]  # fmt: skip
     turned = imported("Transpose", [np.zeros((4, 2, 25), np.float32)], {"perm": [1, 0, 2]}).spec

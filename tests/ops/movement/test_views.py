@@ -28,13 +28,13 @@ from clnn.ops.movement.views import (
     slice_of,
 )
 from clnn.ops.onnx_registry import Unsupported
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.options import Options
 from clnn.runtime.device.device import select
 from clnn.runtime.run.session import Session
 from clnn.types import F32, I32, TensorType, dtype_of
 
-RELU = Eltwise((Step("relu"),))
+RELU = Eltwise((PostOp("relu"),))
 
 
 def network(inputs, nodes, outputs):

@@ -14,10 +14,11 @@ from clnn.errors import DTypeError, ShapeError
 from clnn.layout import TensorLayout
 from clnn.ops.onnx_registry import Unsupported
 from clnn.ops.pool.spec import Pool
-from clnn.ops.shared.functions import Step
+from clnn.ops.problem import Operand, Problem
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
-from clnn.ops.spec import Operand, Problem, Target
 from clnn.runtime.run import session as session_module
+from clnn.target import Target
 from clnn.types import F16, F32, I32, TensorType
 
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
@@ -144,17 +145,17 @@ def test_indices_of_images_of_three_axes(device):
 
 
 STEPS = {
-    "relu": (Step("relu"),),
-    "operand": (Step("mul", operand=1), Step("add", operand=2)),
+    "relu": (PostOp("relu"),),
+    "operand": (PostOp("mul", operand=1), PostOp("add", operand=2)),
 }
 
 
-@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("post_ops", STEPS.values(), ids=STEPS)
 @pytest.mark.parametrize("operands", [[(2, 18, 3, 4), (18, 1, 1)], [(1, 1, 3, 1), (1,)]])
-def test_fused_steps(device, steps, operands):
-    spec = Pool(WINDOWS["padded"], "max", steps=steps)
+def test_fused_steps(device, post_ops, operands):
+    spec = Pool(WINDOWS["padded"], "max", post_ops=post_ops)
     inputs = [normal(shape, k) for k, shape in enumerate(operands, 1)]
-    used = max((s.operand or 0 for s in steps), default=0)
+    used = max((s.operand or 0 for s in post_ops), default=0)
     check_op(device, spec, [normal((2, 18, 5, 7)), *inputs[:used]])
 
 

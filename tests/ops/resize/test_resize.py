@@ -12,7 +12,7 @@ from clnn.errors import DTypeError, ShapeError
 from clnn.ops.onnx_registry import Unsupported
 from clnn.ops.resize.sampling import COORDINATES, NEAREST, AxisMap, Sampling, axis_taps
 from clnn.ops.resize.spec import Resize
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.types import BOOL, TensorType
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
@@ -29,13 +29,13 @@ SAMPLINGS = {
 }
 
 
-def resize(x_shape, result, how, roi=(), steps=()):
+def resize(x_shape, result, how, roi=(), post_ops=()):
     result = tuple(result)
     scales = tuple(
         float(np.float32(r) / np.float32(d)) if d else 2.0
         for r, d in zip(result, x_shape, strict=True)
     )
-    return Resize(result, scales, how, roi, steps)
+    return Resize(result, scales, how, roi, post_ops)
 
 
 def image(name, channels, batch=2):
@@ -68,21 +68,21 @@ def test_from_one_memory_order_to_another(device, name):
 
 
 STEPS = {
-    "relu": ((Step("relu"),), None),
-    "residual": ((Step("add", operand=1), Step("relu")), (2, 19, 10, 14)),
-    "per channel": ((Step("mul", operand=1), Step("sigmoid")), (19, 1, 1)),
-    "per column": ((Step("sub", operand=1, swapped=True),), (10, 14)),
+    "relu": ((PostOp("relu"),), None),
+    "residual": ((PostOp("add", operand=1), PostOp("relu")), (2, 19, 10, 14)),
+    "per channel": ((PostOp("mul", operand=1), PostOp("sigmoid")), (19, 1, 1)),
+    "per column": ((PostOp("sub", operand=1, swapped=True),), (10, 14)),
 }
 
 
-@pytest.mark.parametrize("steps,operand", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("post_ops,operand", STEPS.values(), ids=STEPS)
 @pytest.mark.parametrize("how", [Sampling("nearest", "asymmetric", "floor"), Sampling("linear")],
                          ids=["repeat", "linear"])  # fmt: skip
 @pytest.mark.parametrize("orders", [NHWC, {}], ids=["nhwc", "nchw"])
-def test_fused_steps(device, how, orders, steps, operand):
+def test_fused_steps(device, how, orders, post_ops, operand):
     shape = (2, 19, 5, 7)
     inputs = [normal(shape)] + ([] if operand is None else [normal(operand, 1)])
-    check_op(device, resize(shape, (2, 19, 10, 14), how, steps=steps), inputs, orders=orders)
+    check_op(device, resize(shape, (2, 19, 10, 14), how, post_ops=post_ops), inputs, orders=orders)
 
 
 RANKS = [

@@ -12,8 +12,8 @@ from together import check_together, evaluate, imported
 
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops.rows.arg import ArgExtreme, Hardmax
-from clnn.ops.spec import Target
 from clnn.runtime.run import session as session_module
+from clnn.target import Target
 from clnn.types import BOOL, F16, TensorType
 
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)

@@ -10,9 +10,9 @@ from together import evaluate, imported
 
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops.rows.lrn import Lrn
-from clnn.ops.shared.functions import Step
-from clnn.ops.spec import Target
+from clnn.ops.shared.functions import PostOp
 from clnn.runtime.run import session as session_module
+from clnn.target import Target
 from clnn.types import I32, TensorType
 
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
@@ -61,7 +61,7 @@ def test_nan_and_infinity(device):
 @pytest.mark.parametrize("name", ["channels", "planes"])
 def test_fused_steps(device, name):
     shape, orders = GEOMETRIES[name]
-    spec = Lrn(5, 0.5, steps=(Step("mul", operand=1), Step("relu")))
+    spec = Lrn(5, 0.5, post_ops=(PostOp("mul", operand=1), PostOp("relu")))
     check_op(device, spec, [normal(shape), normal((1, shape[1], 1, 1), 1)], orders=orders, border=1)
 
 

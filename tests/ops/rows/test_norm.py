@@ -12,14 +12,14 @@ from together import chain, check_together, evaluate, imported
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops.onnx_registry import Unsupported
 from clnn.ops.rows.norm import Normalise
-from clnn.ops.shared.functions import Step
-from clnn.ops.spec import Target
+from clnn.ops.shared.functions import PostOp
 from clnn.runtime.run import session as session_module
+from clnn.target import Target
 from clnn.types import F16, TensorType
 
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
 NHWC = {"i0": (0, 2, 3, 1), "o0": (0, 2, 3, 1)}
-AFFINE = (Step("mul", operand=1), Step("add", operand=2))
+AFFINE = (PostOp("mul", operand=1), PostOp("add", operand=2))
 
 GEOMETRIES = {  # shape, axes, groups, shape of scale and shift, memory orders
     "tokens": ((5, 100), (1,), 0, (100,), {}),
@@ -41,7 +41,7 @@ def as_gpu(monkeypatch):
 def affine(name, seed=0, **changes):
     shape, axes, groups, small, orders = GEOMETRIES[name]
     inputs = [normal(shape, seed) * 2 + 3, normal(small, seed + 1), normal(small, seed + 2)]
-    return Normalise(axes, 1e-5, groups, steps=AFFINE, **changes), inputs, orders
+    return Normalise(axes, 1e-5, groups, post_ops=AFFINE, **changes), inputs, orders
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)
@@ -59,7 +59,7 @@ def test_without_a_centre(device, name):
 @pytest.mark.parametrize("centre", [True, False])
 def test_rows_in_parts(device, centre):
     """Few long rows are divided between work-items, which join their measures."""
-    spec = Normalise((2, 3), centre=centre, steps=AFFINE)
+    spec = Normalise((2, 3), centre=centre, post_ops=AFFINE)
     inputs = [normal((1, 19, 93, 77)) + 5, normal((19, 1, 1), 1), normal((19, 1, 1), 2)]
     assert "_p" in check_op(device, spec, inputs, orders=NHWC, border=1)[0]
     ran = check_op(device, Normalise((1,), centre=centre), [normal((1, 90001)) * 2 - 3])

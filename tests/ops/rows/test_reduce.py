@@ -14,15 +14,16 @@ from together import check_together, evaluate, imported, run_together
 from clnn.errors import DTypeError, ShapeError
 from clnn.layout import TensorLayout
 from clnn.ops.onnx_registry import Unsupported
+from clnn.ops.problem import Operand, Problem
 from clnn.ops.rows.reduce import FOLDS, Reduce
-from clnn.ops.shared.functions import Step
-from clnn.ops.spec import Operand, Problem, Target
+from clnn.ops.shared.functions import PostOp
 from clnn.runtime.run import session as session_module
+from clnn.target import Target
 from clnn.types import BOOL, F16, F32, I32, TensorType
 
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
 NHWC = {"i0": (0, 2, 3, 1)}
-SCALE = (Step("mul", operand=1), Step("relu"))
+SCALE = (PostOp("mul", operand=1), PostOp("relu"))
 
 GEOMETRIES = {  # shape, axes, memory orders: how vectors lie on rows, and how many there are
     "images": ((2, 24, 5, 7), (2, 3), NHWC),
@@ -67,10 +68,10 @@ def test_every_function_along_rows_and_across(device):
 
 def test_rows_in_parts(device):
     """Few long rows are divided between work-items, and their parts joined by a second launch."""
-    steps = (Step("mul", operand=1), Step("add", (0.5,)))
+    post_ops = (PostOp("mul", operand=1), PostOp("add", (0.5,)))
     x = normal((1, 33, 90, 89)) + 1
     for fn in ("mean", "l2", "max"):
-        spec = Reduce(fn, (2, 3), steps=steps)
+        spec = Reduce(fn, (2, 3), post_ops=post_ops)
         ran = check_op(device, spec, [x, normal((33, 1, 1), 1)], orders=NHWC, border=1, only="_p")
         assert len(ran) == 1
     ran = check_op(device, Reduce("sum", (0, 1)), [normal((300, 901)) + 1])
@@ -135,12 +136,12 @@ def test_fused_steps(device, name):
     shape, axes, orders = GEOMETRIES[name]
     made = Reduce("sum", axes).infer([TensorType(shape)])[0].shape
     for operand in (made, (1,) * len(shape)):
-        check_op(device, Reduce("sum", axes, steps=SCALE), [normal(shape), normal(operand, 1)],
+        check_op(device, Reduce("sum", axes, post_ops=SCALE), [normal(shape), normal(operand, 1)],
                  orders=orders)  # fmt: skip
 
 
 def test_fused_steps_where_axes_went(device):
-    spec = Reduce("mean", (1,), False, steps=SCALE)
+    spec = Reduce("mean", (1,), False, post_ops=SCALE)
     check_op(device, spec, [normal((7, 5, 18)), normal((7, 18), 1)])
 
 
@@ -151,17 +152,19 @@ def test_code_for_gpus(device, as_gpu, name):
 
 
 def test_groups_and_parts_of_gpus(device, as_gpu):
-    steps = {"steps": SCALE}
-    ran = check_op(device, Reduce("mean", (0,), **steps), [normal((901, 37)), normal((1, 37), 1)])
+    post_ops = {"post_ops": SCALE}
+    ran = check_op(
+        device, Reduce("mean", (0,), **post_ops), [normal((901, 37)), normal((1, 37), 1)]
+    )
     assert "_g" not in ran[0] and "_p" in ran[0]
-    ran = check_op(device, Reduce("max", (1,), **steps), [normal((1, 70001)), normal((1, 1), 1)])
+    ran = check_op(device, Reduce("max", (1,), **post_ops), [normal((1, 70001)), normal((1, 1), 1)])
     assert "_g256" in ran[0] and "_p" in ran[0]
 
 
 @pytest.mark.parametrize("fn", ["mean", "max", "log_sum_exp"])
 def test_members_of_groups_share_rows_that_lie_across(device, as_gpu, fn):
     """Global pooling of an image with its channels innermost, a border around it."""
-    spec = Reduce(fn, (2, 3), steps=(Step("mul", operand=1),))
+    spec = Reduce(fn, (2, 3), post_ops=(PostOp("mul", operand=1),))
     inputs = [normal((2, 12, 6, 7)), normal((1, 12, 1, 1), 1)]
     (name, _) = check_op(device, spec, inputs, orders={"i0": (0, 2, 3, 1)}, border=fn == "max")
     assert "_across_v1x1_g" in name

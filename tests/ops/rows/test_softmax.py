@@ -12,14 +12,14 @@ from together import check_together, evaluate, imported
 
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops.rows.softmax import Softmax
-from clnn.ops.shared.functions import Step
-from clnn.ops.spec import Target
+from clnn.ops.shared.functions import PostOp
 from clnn.runtime.run import session as session_module
+from clnn.target import Target
 from clnn.types import I32, TensorType
 
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
 NHWC = {"i0": (0, 2, 3, 1), "o0": (0, 2, 3, 1)}
-STEPS = (Step("mul", operand=1), Step("add", (0.25,)))
+STEPS = (PostOp("mul", operand=1), PostOp("add", (0.25,)))
 
 GEOMETRIES = {  # shape, axes, memory orders
     "classes": ((3, 1000), (1,), {}),
@@ -56,7 +56,7 @@ def test_logarithm(device, name):
 def test_fused_steps(device, name):
     shape, axes, orders = GEOMETRIES[name]
     operand = normal((1,) * (len(shape) - 1) + shape[-1:], 1)
-    check_op(device, Softmax(axes, steps=STEPS), [normal(shape), operand], orders=orders)
+    check_op(device, Softmax(axes, post_ops=STEPS), [normal(shape), operand], orders=orders)
 
 
 def test_the_whole_range_of_exponents(device):
@@ -64,8 +64,8 @@ def test_the_whole_range_of_exponents(device):
     x = np.concatenate([np.linspace(0, -110, 3001), [-1e30, -np.inf]]).astype(np.float32)
     spec = Softmax((0,))
     check_op(device, spec, [x], tolerance=3e-7)
-    steps = Softmax((0,), steps=(Step("log"),))
-    check_op(device, steps, [x[x > -80]], tolerance=2e-7)
+    post_ops = Softmax((0,), post_ops=(PostOp("log"),))
+    check_op(device, post_ops, [x[x > -80]], tolerance=2e-7)
 
 
 @pytest.mark.parametrize("axis", [0, 1])

@@ -24,8 +24,8 @@ from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.rows.openvx_norm import OpenVxNorm
 from clnn.ops.rows.openvx_softmax import OpenVxSoftmax
 from clnn.ops.shared.window import Window
-from clnn.ops.spec import Target
 from clnn.runtime.run import session as session_module
+from clnn.target import Target
 from clnn.types import F32, I8, I16, I32, U8, TensorType
 
 Q78, S8, BYTE = Format(I16, 8), Format(I8), Format(U8)

@@ -13,25 +13,26 @@ from clnn.ops.conv import mma as _conv_mma
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.gemm import mma as _gemm_mma
 from clnn.ops.gemm.spec import Gemm
+from clnn.ops.launch import Variant
 from clnn.ops.movement.views import Slice
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.tensor_core_tiles import mma_tiles
 from clnn.ops.shared.tensor_cores import MmaTile
 from clnn.ops.shared.window import Window
-from clnn.ops.shared.workgroup_tiles import Sums
-from clnn.ops.spec import Target, Variant
+from clnn.ops.shared.workgroup_tiles import GemmShape
 from clnn.options import Options
 from clnn.plan.layouts import Hints
 from clnn.plan.schedule import make_plan
 from clnn.runtime.device.device import select
 from clnn.runtime.run.session import Session
+from clnn.target import Target
 from clnn.types import STORAGE, TensorType
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 
 BK = {"f16": 32, "bf16": 32, "tf32": 16, "s8": 64}
 NHWC = (0, 2, 3, 1)
-RELU, ADD = (Step("relu"),), (Step("add", operand=3), Step("relu"))
+RELU, ADD = (PostOp("relu"),), (PostOp("add", operand=3), PostOp("relu"))
 ALIKE = {"f16": "half", "bf16": "bf16", "tf32": "float"}
 
 
@@ -53,16 +54,16 @@ def window(k: int, s: int = 1, p: int | None = None) -> Window:
 
 
 CONVS = {
-    "same": ("f16", Conv2d(window(3), steps=RELU), (1, 16, 7, 9), (20, 16, 3, 3), ()),
-    "residual": ("f16", Conv2d(window(3), steps=ADD), (2, 8, 6, 5), (34, 8, 3, 3), (2, 34, 6, 5)),
-    "odd": ("f16", Conv2d(window(3), steps=ADD), (2, 13, 6, 5), (35, 13, 3, 3), (2, 35, 6, 5)),
+    "same": ("f16", Conv2d(window(3), post_ops=RELU), (1, 16, 7, 9), (20, 16, 3, 3), ()),
+    "residual": ("f16", Conv2d(window(3), post_ops=ADD), (2, 8, 6, 5), (34, 8, 3, 3), (2, 34, 6, 5)),
+    "odd": ("f16", Conv2d(window(3), post_ops=ADD), (2, 13, 6, 5), (35, 13, 3, 3), (2, 35, 6, 5)),
     "colours": ("f16", Conv2d(window(5, 2)), (1, 3, 15, 14), (16, 3, 5, 5), ()),
-    "point": ("bf16", Conv2d(window(1), steps=ADD), (2, 24, 5, 7), (40, 24, 1, 1), (1, 40, 1, 1)),
+    "point": ("bf16", Conv2d(window(1), post_ops=ADD), (2, 24, 5, 7), (40, 24, 1, 1), (1, 40, 1, 1)),
     "point_strided": ("bf16", Conv2d(window(1, 2)), (2, 19, 5, 7), (6, 19, 1, 1), ()),
-    "odd_bf16": ("bf16", Conv2d(Window((2, 3), (2, 1), (1, 2), (1, 2), (0, 2)), steps=ADD), (1, 21, 9, 8),
+    "odd_bf16": ("bf16", Conv2d(Window((2, 3), (2, 1), (1, 2), (1, 2), (0, 2)), post_ops=ADD), (1, 21, 9, 8),
                  (18, 21, 2, 3), (18, 1, 1)),
-    "tf32": ("tf32", Conv2d(window(3), steps=ADD), (1, 8, 6, 7), (20, 8, 3, 3), (1, 20, 6, 7)),
-    "odd_tf32": ("tf32", Conv2d(window(3, 2), steps=RELU), (2, 7, 9, 8), (33, 7, 3, 3), ()),
+    "tf32": ("tf32", Conv2d(window(3), post_ops=ADD), (1, 8, 6, 7), (20, 8, 3, 3), (1, 20, 6, 7)),
+    "odd_tf32": ("tf32", Conv2d(window(3, 2), post_ops=RELU), (2, 7, 9, 8), (33, 7, 3, 3), ()),
 }  # fmt: skip
 
 
@@ -78,10 +79,10 @@ def test_convolutions(device, name):
 
 # spec, shapes (those of operands from 3 on), operands in bytes, scale of the result in bytes
 BYTES = {
-    "bytes": (Conv2d(window(3), steps=RELU), [(1, 16, 7, 9), (20, 16, 3, 3), (20,)], {}, 0.11),
-    "residual": (Conv2d(window(1), steps=ADD), [(2, 40, 6, 5), (35, 40, 1, 1), (35,), (2, 35, 6, 5)],
+    "bytes": (Conv2d(window(3), post_ops=RELU), [(1, 16, 7, 9), (20, 16, 3, 3), (20,)], {}, 0.11),
+    "residual": (Conv2d(window(1), post_ops=ADD), [(2, 40, 6, 5), (35, 40, 1, 1), (35,), (2, 35, 6, 5)],
                  {3: 0.021}, 0.06),
-    "float_operands": (Conv2d(window(3, 2), steps=(*ADD, Step("mul", operand=4))),
+    "float_operands": (Conv2d(window(3, 2), post_ops=(*ADD, PostOp("mul", operand=4))),
                        [(2, 21, 9, 8), (18, 21, 3, 3), None, (1, 18, 5, 4), (1, 18, 1, 1)], {}, 0.05),
     "float_result": (Conv2d(window(5, 2)), [(1, 6, 9, 8), (33, 6, 5, 5), (33,)], {}, 0.0),
     "line": (Conv2d(Window((3,), (1,), (2,), (2,), (2,))), [(2, 24, 11), (17, 24, 3), (17,)], {}, 0.05),
@@ -129,7 +130,7 @@ GEMMS = {
     "turned": ("f16", Gemm(trans_a=True, trans_b=True), (40, 24), (19, 40), (24, 19), ()),
     "turned_packed": ("f16", Gemm(trans_a=True), (40, 24), (40, 35), (35,), (1,)),
     "left": ("bf16", Gemm(), (21, 37), (37, 40), (21, 1), (0,)),
-    "tf32": ("tf32", Gemm(steps=(Step("add", operand=3), Step("relu"))), (18, 36), (36, 27), (27,), (1,)),
+    "tf32": ("tf32", Gemm(post_ops=(PostOp("add", operand=3), PostOp("relu"))), (18, 36), (36, 27), (27,), (1,)),
     "tf32_moving": ("tf32", Gemm(), (2, 18, 36), (2, 36, 28), None, ()),
 }  # fmt: skip
 
@@ -138,7 +139,7 @@ GEMMS = {
 def test_products(device, name):
     dtype, spec, a, b, c, consts = GEMMS[name]
     inputs = [normal(a), normal(b, 1), None if c is None else normal(c, 2)]
-    if spec.steps:
+    if spec.post_ops:
         inputs.append(normal((18, 27), 3))
     names = check_op(device, spec, inputs, consts=consts, dtype=dtype, only="_mma_")
     assert len(names) == 1 and names[0].startswith(f"gemm_mma_{dtype}_")
@@ -196,14 +197,14 @@ def test_large_layers_are_ranked_onto_tensor_cores(monkeypatch):
 
 def test_tiles_fit_the_device():
     """Local memory and work-items of every tile that is offered; the body's own memory counts."""
-    sums = Sums(4096, 4096, 4096)
+    sums = GemmShape(4096, 4096, 4096)
     for tensor, most in (("ptx", 49152), ("emulated", 32768), ("ptx", 16384)):
         target = Target("gpu", 4, 4, 128, most, tensor=tensor)
         found = mma_tiles("f16", sums, target)
         assert found and [c for c, _ in found] == sorted(c for c, _ in found)
         assert all(t.local_bytes("f16", tensor) <= most and t.threads <= 128 for _, t in found)
     assert not mma_tiles("f16", sums, Target("gpu", 4, 4, 128, 1024, tensor="ptx"))
-    small = mma_tiles("f16", Sums(7, 20, 64), Target("gpu", 4, 4, 256, 49152, tensor="ptx"))
+    small = mma_tiles("f16", GemmShape(7, 20, 64), Target("gpu", 4, 4, 256, 49152, tensor="ptx"))
     assert {(t.bm, t.bn) for _, t in small} <= {(16, 32), (16, 16), (32, 32)}
 
 

@@ -14,24 +14,24 @@ from clnn.ops.conv.spec import Conv2d
 from clnn.ops.gemm import workgroup as _gemm_groups
 from clnn.ops.gemm.spec import Gemm
 from clnn.ops.movement.views import Slice
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.ops.shared.workgroup_tiles import (
     MOST,
+    GemmShape,
     GroupTile,
     Split,
-    Sums,
     fits,
     group_tiles,
     whole_parts,
     widest,
 )
-from clnn.ops.spec import Target
 from clnn.options import Options
 from clnn.plan.schedule import make_plan
 from clnn.runtime.device.device import select
 from clnn.runtime.run import session as session_module
 from clnn.runtime.run.session import Session
+from clnn.target import Target
 from clnn.types import TensorType
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
@@ -66,13 +66,13 @@ def with_tile(monkeypatch):
     return use
 
 
-def multiply(device, m, k, n, how="packed", batch=(), steps=(), extra=(), **spec):
+def multiply(device, m, k, n, how="packed", batch=(), post_ops=(), extra=(), **spec):
     """Check products of work-groups; how: where the operands lie."""
     turned_a, turned_b = "a" in how, "b" in how
     a = normal((*batch, k, m) if turned_a else (*batch, m, k))
     b = normal((*batch, n, k) if turned_b else (*batch, k, n), 1)
     inputs = [a, b, normal((n,), 2), *extra]
-    op = Gemm(trans_a=turned_a, trans_b=turned_b, steps=steps, **spec)
+    op = Gemm(trans_a=turned_a, trans_b=turned_b, post_ops=post_ops, **spec)
     names = check_op(
         device, op, inputs, consts=(1, 2) if how == "packed" else (), only="gemm_workgroup"
     )
@@ -107,15 +107,15 @@ def test_operands_lie_either_way(device, with_tile, how, m, k, n):
 def test_sums_in_parts(device, with_tile, how, parts):
     with_tile(SMALL, parts)
     extra = [normal((3, 19, 22), 5)]
-    steps = (Step("add", operand=3), Step("relu"))
-    (name,) = multiply(device, 19, 61, 22, how, (3,), steps, extra, alpha=0.5, beta=-2.0)
+    post_ops = (PostOp("add", operand=3), PostOp("relu"))
+    (name,) = multiply(device, 19, 61, 22, how, (3,), post_ops, extra, alpha=0.5, beta=-2.0)
     assert f"_p{whole_parts(8, parts)}" in name
 
 
 STEPS = {
-    "residual": (Step("add", operand=3), Step("relu")),
-    "swapped": (Step("sub", operand=3, swapped=True),),
-    "heavy": (Step("gelu"), Step("mul", operand=3)),
+    "residual": (PostOp("add", operand=3), PostOp("relu")),
+    "swapped": (PostOp("sub", operand=3, swapped=True),),
+    "heavy": (PostOp("gelu"), PostOp("mul", operand=3)),
 }
 
 
@@ -128,11 +128,11 @@ FUSED = [
 ]
 
 
-@pytest.mark.parametrize("steps,shape", FUSED, ids=str)
+@pytest.mark.parametrize("post_ops,shape", FUSED, ids=str)
 @pytest.mark.parametrize("how", ["packed", ""])
-def test_steps_of_products(device, with_tile, steps, shape, how):
+def test_steps_of_products(device, with_tile, post_ops, shape, how):
     with_tile(SMALL)
-    multiply(device, 17, 8, 35, how, (2,), STEPS[steps], [normal(shape, 7)])
+    multiply(device, 17, 8, 35, how, (2,), STEPS[post_ops], [normal(shape, 7)])
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_batches_broadcast(device, with_tile, a, b):
 def test_results_lie_in_columns(device, with_tile, parts):
     with_tile(SMALL, parts)
     inputs = [normal((18, 23)), normal((23, 37), 1), None, normal((18, 37), 2)]
-    spec = Gemm(steps=(Step("add", operand=3),))
+    spec = Gemm(post_ops=(PostOp("add", operand=3),))
     for order in ({"o0": (1, 0)}, {"i3": (1, 0)}, {"i0": (1, 0)}):
         check_op(device, spec, inputs, consts=(1,), orders=order, only="gemm_workgroup")
 
@@ -195,12 +195,12 @@ def window(kernel, strides=(1, 1), dilations=(1, 1), before=(0, 0), after=(0, 0)
 SAME = window((3, 3), before=(1, 1), after=(1, 1))
 
 
-def convolve(device, shape, oc, win, group=1, steps=(), extra=(), bias=True, **how):
+def convolve(device, shape, oc, win, group=1, post_ops=(), extra=(), bias=True, **how):
     """Check convolutions by work-groups."""
     weights = normal((oc, shape[1] // group, *win.kernel), 1)
     inputs = [normal(shape), weights, normal((oc,), 2) if bias else None, *extra]
     how = {"consts": (1, 2), "only": "conv2d_workgroup"} | how
-    return check_op(device, Conv2d(win, group, steps), inputs, **how)
+    return check_op(device, Conv2d(win, group, post_ops), inputs, **how)
 
 
 WINDOWS = {
@@ -231,19 +231,19 @@ def test_tiles_of_convolutions(device, with_tile, tile, ic):
 @pytest.mark.parametrize("parts,group", [(2, 1), (5, 1), (3, 2)])
 def test_convolutions_in_parts(device, with_tile, parts, group):
     with_tile(SMALL, parts)
-    steps, extra = (Step("add", operand=3), Step("relu")), [normal((2, 22, 5, 6), 5)]
+    post_ops, extra = (PostOp("add", operand=3), PostOp("relu")), [normal((2, 22, 5, 6), 5)]
     orders = {"i3": (0, 2, 3, 1)}
-    convolve(device, (2, 16, 5, 6), 22, SAME, group, steps, extra, orders=orders)
+    convolve(device, (2, 16, 5, 6), 22, SAME, group, post_ops, extra, orders=orders)
     convolve(device, (1, 8, 3, 3), 6, SAME, group, bias=False)
 
 
-@pytest.mark.parametrize("steps,shape", [
+@pytest.mark.parametrize("post_ops,shape", [
     ("residual", (2, 19, 5, 8)), ("heavy", (1, 19, 1, 1)), ("swapped", (1, 1, 5, 8)),
     ("residual", (1, 1, 1, 1)), ("heavy", (2, 19, 5, 8)),
 ])  # fmt: skip
-def test_steps_of_convolutions(device, with_tile, steps, shape):
+def test_steps_of_convolutions(device, with_tile, post_ops, shape):
     with_tile(SMALL)
-    convolve(device, (2, 8, 5, 8), 19, SAME, steps=STEPS[steps], extra=[normal(shape, 7)])
+    convolve(device, (2, 8, 5, 8), 19, SAME, post_ops=STEPS[post_ops], extra=[normal(shape, 7)])
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
@@ -257,8 +257,8 @@ def test_an_input_of_few_channels_stays_in_planes(device, with_tile, channels):
 def test_results_go_to_any_place(device, with_tile, parts):
     with_tile(SMALL, parts)
     orders = {"o0": (0, 1, 2, 3), "i3": (1, 0, 2, 3)}
-    extra, steps = [normal((2, 21, 6, 7), 7)], STEPS["residual"]
-    convolve(device, (2, 8, 6, 7), 21, SAME, steps=steps, extra=extra, orders=orders)
+    extra, post_ops = [normal((2, 21, 6, 7), 7)], STEPS["residual"]
+    convolve(device, (2, 8, 6, 7), 21, SAME, post_ops=post_ops, extra=extra, orders=orders)
 
 
 def test_one_spatial_axis(device, with_tile):
@@ -276,12 +276,12 @@ DEPTHWISE = [
 
 def depthwise(device, geometry, channels, size, **how):
     """Check tiles of columns that are spread over work-items; the last lies over its neighbour."""
-    shape, steps = (2, channels, *size), (Step("add", operand=3), Step("relu"))
+    shape, post_ops = (2, channels, *size), (PostOp("add", operand=3), PostOp("relu"))
     win = WINDOWS[geometry]
     extra = [normal((2, channels, *win.output(size)), 5)]
     how = {"only": "depthwise", "border": 2} | how
     orders = {"i3": (0, 2, 3, 1)}
-    names = convolve(device, shape, channels, win, channels, steps, extra, orders=orders, **how)
+    names = convolve(device, shape, channels, win, channels, post_ops, extra, orders=orders, **how)
     assert all("spread" in name for name in names)
 
 
@@ -352,7 +352,7 @@ def test_tiles_fit_the_device():
     for threads, nbytes in ((64, 16384), (256, 32768), (1024, 65536)):
         target = Target("gpu", 4, 8, threads, nbytes)
         for m, n, k in itertools.product((1, 40, 3000), (3, 64, 3000), (8, 500)):
-            splits = group_tiles(Sums(m, n, k), target)
+            splits = group_tiles(GemmShape(m, n, k), target)
             assert len(splits) <= MOST and all(fits(s.tile, target) for s in splits)
             assert (m, n) == (1, 3) or splits, (m, n, k, target)
 

@@ -25,12 +25,13 @@ from clnn.ops.resize.spec import Resize
 from clnn.ops.rows.cumsum import CumSum
 from clnn.ops.rows.lrn import Lrn
 from clnn.ops.rows.reduce import Reduce
-from clnn.ops.shared.functions import Step
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
-from clnn.ops.spec import OpSpec, Target
-from clnn.plan import images
-from clnn.plan.images import FAR, MOST_PARTS, NEAR, Run, by_images, runs_of
+from clnn.ops.spec import OpSpec
+from clnn.plan import batch_split
+from clnn.plan.batch_split import FAR, MOST_PARTS, NEAR, Run, runs_of, split_batch
 from clnn.plan.schedule import make_plan
+from clnn.target import Target
 from clnn.types import I32, TensorType
 
 HALVES = Window((2, 2), (2, 2), (1, 1), (0, 0), (0, 0))
@@ -39,19 +40,22 @@ SHAPE = (6, 4, 5, 6)
 # Spec and shapes of its inputs, for six images.
 OPS: list[tuple[OpSpec, list[tuple[int, ...] | None]]] = [
     (Conv2d(THREE), [SHAPE, (6, 4, 3, 3), (6,)]),
-    (Conv2d(THREE, 1, (Step("add", operand=3),)), [SHAPE, (6, 4, 3, 3), None, (6, 6, 5, 6)]),
-    (Conv2d(THREE, 1, (Step("mul", operand=3),)), [SHAPE, (6, 4, 3, 3), None, (1, 6, 1, 1)]),
+    (Conv2d(THREE, 1, (PostOp("add", operand=3),)), [SHAPE, (6, 4, 3, 3), None, (6, 6, 5, 6)]),
+    (Conv2d(THREE, 1, (PostOp("mul", operand=3),)), [SHAPE, (6, 4, 3, 3), None, (1, 6, 1, 1)]),
     (
-        Separable(THREE, (), (Step("add", operand=5),)),
+        Separable(THREE, (), (PostOp("add", operand=5),)),
         [SHAPE, (4, 1, 3, 3), (4,), (6, 4, 1, 1), (6,), (6, 6, 5, 6)],
     ),
     (ConvTranspose((2, 2), (2, 2), (1, 1), (0, 0), (10, 12)), [SHAPE, (4, 6, 2, 2), (6,)]),
     (Pool(HALVES, "max"), [SHAPE]),
-    (Pool(HALVES, "average", steps=(Step("mul", operand=1),)), [SHAPE, (6, 4, 2, 3)]),
-    (Eltwise((Step("add", operand=1), Step("mul", operand=2))), [SHAPE, (4, 1, 1), (6, 1, 5, 6)]),
-    (Eltwise((Step("add", operand=1),)), [(1, 4, 1, 1), SHAPE]),
+    (Pool(HALVES, "average", post_ops=(PostOp("mul", operand=1),)), [SHAPE, (6, 4, 2, 3)]),
+    (
+        Eltwise((PostOp("add", operand=1), PostOp("mul", operand=2))),
+        [SHAPE, (4, 1, 1), (6, 1, 5, 6)],
+    ),
+    (Eltwise((PostOp("add", operand=1),)), [(1, 4, 1, 1), SHAPE]),
     (Reduce("mean", (2, 3)), [SHAPE]),
-    (Reduce("max", (1,), False, steps=(Step("add", operand=1),)), [SHAPE, (6, 5, 6)]),
+    (Reduce("max", (1,), False, post_ops=(PostOp("add", operand=1),)), [SHAPE, (6, 5, 6)]),
     (Resize((6, 4, 10, 12), (1.0, 1.0, 2.0, 2.0)), [SHAPE]),
     (Cast(I32), [SHAPE]),
     (Concat(1), [SHAPE, (6, 2, 5, 6)]),
@@ -81,7 +85,7 @@ def types(shapes: list[tuple[int, ...] | None]) -> list[TensorType | None]:
 def test_parts_of_the_batch_are_parts_of_the_result(case, count):
     spec, shapes = OPS[case]
     inputs = [None if s is None else normal(s, k) for k, s in enumerate(shapes)]
-    made = spec.by_images(types(shapes), count)
+    made = spec.split_batch(types(shapes), count)
     assert made is not None
     part, places = made
     whole = spec.reference(*inputs)[0]
@@ -95,32 +99,32 @@ def test_parts_of_the_batch_are_parts_of_the_result(case, count):
 
 @pytest.mark.parametrize("spec, shapes", MIXED, ids=[s.kind for s, _ in MIXED])
 def test_ops_across_images_have_no_parts(spec, shapes):
-    assert spec.by_images(types(shapes), 1) is None
+    assert spec.split_batch(types(shapes), 1) is None
 
 
 def network(batch: int = 4, side: int = 12) -> Graph:
     """A residual block, a gate, joined branches, up and down again; a linear layer at its end."""
     b = Builder(x=(batch, 3, side, side))
-    stem = b.steps("relu", b.conv("x", 8))
-    block = b.conv(b.steps("relu", b.conv(stem, 8, group=8)), 8, 1)
-    added = b.steps("add", block, stem)
-    gate = b.steps("sigmoid", b.conv(b.add(Reduce("mean", (2, 3)), added), 8, 1))
-    gated = b.steps("mul", added, gate)
+    stem = b.post_ops("relu", b.conv("x", 8))
+    block = b.conv(b.post_ops("relu", b.conv(stem, 8, group=8)), 8, 1)
+    added = b.post_ops("add", block, stem)
+    gate = b.post_ops("sigmoid", b.conv(b.add(Reduce("mean", (2, 3)), added), 8, 1))
+    gated = b.post_ops("mul", added, gate)
     small = b.add(Pool(HALVES, "max"), gated)
     up = ConvTranspose((2, 2), (2, 2), (1, 1), (0, 0), (side, side))
     wide = b.add(up, small, b.const(8, 8, 2, 2), b.const(8))
     near = b.add(Resize((batch, 8, side, side), (1.0, 1.0, 2.0, 2.0)), small)
     both = b.add(Concat(1), wide, near, gated)
     half = b.add(slice_of((batch, 24, side, side), 1, 4, 9), both)
-    last = b.conv(b.steps("relu", b.conv(half, 10)), 5, 3, stride=2)
+    last = b.conv(b.post_ops("relu", b.conv(half, 10)), 5, 3, stride=2)
     return b.graph(b.add(Lrn(3), last), b.add(Reduce("mean", (2, 3)), both))
 
 
 @pytest.fixture
 def little(monkeypatch):
     """As if caches held a few kilobytes."""
-    monkeypatch.setattr(images, "FAR", 8000)
-    monkeypatch.setattr(images, "NEAR", 1)
+    monkeypatch.setattr(batch_split, "FAR", 8000)
+    monkeypatch.setattr(batch_split, "NEAR", 1)
 
 
 def parts(graph: Graph) -> Counter[str]:
@@ -129,21 +133,21 @@ def parts(graph: Graph) -> Counter[str]:
 
 def test_a_run_is_repeated_and_nothing_is_copied(little):
     graph = optimise(network())
-    made = check(by_images(graph, Target()))
+    made = check(split_batch(graph, Target()))
     assert len(parts(made)) > 5 and set(parts(made).values()) == {4}
     plan, plain = make_plan(graph, Target()), make_plan(graph, Target("cpu"), separate=True)
     assert plan.copied_bytes == plain.copied_bytes == 0
     assert plan.memory.total < plain.memory.total * 0.7
-    assert by_images(graph, Target("gpu")) is graph
-    assert not any(s.node.whole for s in plain.steps)
-    assert not any(s.node.whole for s in make_plan(graph, Target(), guard=64).steps)
+    assert split_batch(graph, Target("gpu")) is graph
+    assert not any(s.node.whole for s in plain.post_ops)
+    assert not any(s.node.whole for s in make_plan(graph, Target(), guard=64).post_ops)
 
 
 def test_parts_share_kernels_and_constants(little, monkeypatch):
-    monkeypatch.setattr(images, "FAR", 12000)
+    monkeypatch.setattr(batch_split, "FAR", 12000)
     plan = make_plan(optimise(network(side=16)), Target())
     of: dict[str, set[object]] = {}
-    for step in plan.steps:
+    for step in plan.scheduled:
         if step.node.whole:
             of.setdefault(step.node.layer, set()).add(id(step.variant))
     of.pop("n0", None)  # images of the input begin at addresses that are aligned in several ways
@@ -154,14 +158,14 @@ def test_parts_share_kernels_and_constants(little, monkeypatch):
 @pytest.mark.parametrize("dtype", ["f32", "f16", "int8"])
 def test_equal_to_the_bit(device, little, monkeypatch, dtype):
     graph, options, feeds = network(), clnn.Options(dtype=dtype), {"x": normal((4, 3, 12, 12), 5)}
-    monkeypatch.setattr(images, "FAR", 8000 // {"f32": 1, "f16": 2, "int8": 4}[dtype])
+    monkeypatch.setattr(batch_split, "FAR", 8000 // {"f32": 1, "f16": 2, "int8": 4}[dtype])
     ranges = clnn.calibrate(graph, [feeds], device, options) if dtype == "int8" else None
     with clnn.compile_model(graph, device, options, None, ranges) as session:
-        assert any(step.node.whole for step in session.plan.steps)
+        assert any(step.node.whole for step in session.plan.scheduled)
         got = [session(feeds) for _ in range(2)]
-    monkeypatch.setattr(images, "FAR", 1 << 40)
+    monkeypatch.setattr(batch_split, "FAR", 1 << 40)
     with clnn.compile_model(graph, device, options, None, ranges) as session:
-        assert not any(step.node.whole for step in session.plan.steps)
+        assert not any(step.node.whole for step in session.plan.scheduled)
         want = session(feeds)
     for name, values in want.items():
         assert all(np.array_equal(one[name], values) for one in got)
@@ -171,7 +175,7 @@ def test_a_profile_has_one_row_for_a_layer(device, little):
     with clnn.compile_model(network(), device) as session:
         with session.profile() as profile:
             session({"x": normal((4, 3, 12, 12))})
-        layers = {step.node.layer for step in session.plan.steps}
+        layers = {step.node.layer for step in session.plan.scheduled}
         rows = profile.rows()
     assert len({row.node for row in rows}) == len(rows) and {row.node for row in rows} <= layers
     assert not any("@" in row.node for row in rows)
@@ -183,7 +187,7 @@ def test_a_profile_has_one_row_for_a_layer(device, little):
 
 
 def conv(b: Builder, x: str, oc: int) -> str:
-    return b.steps("relu", b.conv(x, oc))
+    return b.post_ops("relu", b.conv(x, oc))
 
 
 def chain(batch: int, channels: tuple[int, ...], side: int = 64) -> Graph:
@@ -230,28 +234,28 @@ def test_names_that_are_taken_already(little):
     graph = optimise(network())
     name = graph.nodes[1].outputs[0]
     x = graph.inputs[0]
-    extra = Node(f"{graph.nodes[1].name}@0", Eltwise((Step("neg"),)), (x,), (f"{name}@0",))
+    extra = Node(f"{graph.nodes[1].name}@0", Eltwise((PostOp("neg"),)), (x,), (f"{name}@0",))
     types = {**graph.types, f"{name}@0": graph.types[x]}
     outputs = {**graph.outputs, "extra": f"{name}@0"}
     graph = check(replace(graph, nodes=(extra, *graph.nodes), types=types, outputs=outputs))
-    made = check(by_images(graph, Target()))
+    made = check(split_batch(graph, Target()))
     names = [node.name for node in made.nodes]
     assert len(set(names)) == len(names)
 
 
 def test_a_prepared_network_of_a_single_image_stays_as_it_is(little):
     graph = prepare(network(1), clnn.Options())
-    assert by_images(graph, Target()) is graph
+    assert split_batch(graph, Target()) is graph
 
 
 def test_numbers_and_long_lists_among_the_layers(little):
     b = Builder(x=(4, 8, 12, 12), y=(), z=(1 << 22,))
     value = conv(b, conv(b, "x", 8), 8)
-    one = b.add(Eltwise((Step("exp"),)), "y")
-    long = b.steps("exp", "z")
-    value = conv(b, b.steps("mul", conv(b, value, 8), one), 8)
+    one = b.add(Eltwise((PostOp("exp"),)), "y")
+    long = b.post_ops("exp", "z")
+    value = conv(b, b.post_ops("mul", conv(b, value, 8), one), 8)
     graph = optimise(b.graph(value, one, long))
-    made = check(by_images(graph, Target()))
+    made = check(split_batch(graph, Target()))
     assert set(parts(made).values()) == {4}
 
 
@@ -263,6 +267,6 @@ def test_an_input_that_is_an_output_of_the_same_name(device):
     graph = replace(graph, outputs={**graph.outputs, "x": "x"})
     x = normal((1, 8, 6, 6))
     with clnn.compile_model(graph, device) as session:
-        copies = [s.problem for s in session.plan.steps if s.node.name == "io:x"]
+        copies = [s.problem for s in session.plan.scheduled if s.node.name == "io:x"]
         assert len(copies) == 2
         assert np.array_equal(session({"x": x})["x"], x)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from clnn.graph.ir import Graph, Node
 from clnn.ops.movement.views import Concat, slice_of
-from clnn.ops.spec import Target, ViewSpec
+from clnn.ops.spec import ViewSpec
+from clnn.target import Target
 
 FAR = 4 * 2**20  # bytes per compute unit that a layer moves, from which on they leave the caches
 NEAR = 2 * 2**20  # bytes per compute unit that a layer of a part moves, unless one image takes more
@@ -32,7 +33,7 @@ class Run:
     images: int
 
 
-def by_images(graph: Graph, target: Target) -> Graph:
+def split_batch(graph: Graph, target: Target) -> Graph:
     """Return `graph` with its runs of large layers repeated for each part of a batch, on CPUs."""
     runs = runs_of(graph, target.compute_units) if target.is_cpu else []
     for run in reversed(runs):
@@ -91,7 +92,7 @@ class _Open:
         graph = self.graph
         if any(t.shape[:1] != (batch,) for t in graph.output_types(node)):
             return False
-        found = node.spec.by_images(graph.input_types(node), 1)
+        found = node.spec.split_batch(graph.input_types(node), 1)
         if found is None:
             return False
         places = found[1]
@@ -190,7 +191,7 @@ def _free(name: str, taken: Container[str]) -> str:
 
 
 def _for_part(graph: Graph, node: Node, names: dict[str, str], images: int) -> Node:
-    found = node.spec.by_images(graph.input_types(node), images)
+    found = node.spec.split_batch(graph.input_types(node), images)
     assert found is not None
     spec, places = found
     inputs = tuple(
@@ -209,7 +210,7 @@ def _crossing(graph: Graph, run: Run) -> tuple[list[str], list[str]]:
     read = {name for node in outside for name in node.inputs} | set(graph.outputs.values())
     entering: dict[str, None] = {}
     for node in nodes:
-        found = node.spec.by_images(graph.input_types(node), run.images)
+        found = node.spec.split_batch(graph.input_types(node), run.images)
         assert found is not None
         names = [node.inputs[k] for k in found[1] if k < len(node.inputs)]
         entering |= {name: None for name in names if name is not None and name not in made}

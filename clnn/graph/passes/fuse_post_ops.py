@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from clnn.graph.ir import Graph, Node
 from clnn.ops.elementwise.eltwise import Eltwise
-from clnn.ops.shared.functions import FUNCTIONS, Step
+from clnn.ops.shared.functions import FUNCTIONS, PostOp
 from clnn.ops.spec import with_fields
 
 MOST_STEPS = 24
 
 
-def fuse_steps(graph: Graph) -> Graph:
+def fuse_post_ops(graph: Graph) -> Graph:
     """Return `graph` with elementwise nodes merged into the producer of one of their inputs.
 
     An elementwise node fuses into a producer whose output has the same shape, is read by nothing
@@ -49,10 +49,10 @@ def _producer(
     for which, name in enumerate(node.inputs):
         if name is None or name not in made or uses[name] != 1 or graph.types[name] != out:
             continue
-        if node.inputs.count(name) == 1 and steps_from(node.spec.steps, which) is not None:
+        if node.inputs.count(name) == 1 and post_ops_from(node.spec.post_ops, which) is not None:
             producer = before[made[name]]
-            length = len(getattr(producer.spec, "steps", ())) + len(node.spec.steps)
-            if producer.spec.fuses_steps and length <= MOST_STEPS:
+            length = len(getattr(producer.spec, "post_ops", ())) + len(node.spec.post_ops)
+            if producer.spec.fuses_post_ops and length <= MOST_STEPS:
                 plain = isinstance(producer.spec, Eltwise)
                 choices.append((plain, -made[name], made[name], which))
     if not choices:
@@ -61,37 +61,39 @@ def _producer(
     return at, which
 
 
-def steps_from(steps: tuple[Step, ...], which: int) -> tuple[Step, ...] | None:
-    """Return `steps` rewritten so that node input `which` is the running value.
+def post_ops_from(post_ops: tuple[PostOp, ...], which: int) -> tuple[PostOp, ...] | None:
+    """Return `post_ops` rewritten so that node input `which` is the running value.
 
     The former running value (input 0) becomes an operand of the first step; None where that
     cannot be.
     """
     if which == 0:
-        return steps
-    first = steps[0] if steps else None
+        return post_ops
+    first = post_ops[0] if post_ops else None
     if first is None or first.operand != which or not FUNCTIONS[first.fn].binary:
         return None
-    if any(s.operand == which for s in steps[1:]):
+    if any(s.operand == which for s in post_ops[1:]):
         return None
-    return (replace(first, operand=0, swapped=not first.swapped), *steps[1:])
+    return (replace(first, operand=0, swapped=not first.swapped), *post_ops[1:])
 
 
 def _merge(producer: Node, node: Node, which: int) -> Node:
     """Return the producer with the node's steps behind its own."""
     assert isinstance(node.spec, Eltwise)
-    steps = steps_from(node.spec.steps, which)
-    assert steps is not None
+    post_ops = post_ops_from(node.spec.post_ops, which)
+    assert post_ops is not None
     inputs = list(producer.inputs)
     while len(inputs) < getattr(producer.spec, "first_operand", 1):
         inputs.append(None)
     moved: dict[int, int] = {}
-    for step in steps:
+    for step in post_ops:
         if step.operand is not None and step.operand not in moved:
             moved[step.operand] = len(inputs)
             inputs.append(node.inputs[step.operand])
-    renamed = tuple(s if s.operand is None else replace(s, operand=moved[s.operand]) for s in steps)
-    own: tuple[Step, ...] = getattr(producer.spec, "steps", ())
-    spec = with_fields(producer.spec, steps=own + renamed)
+    renamed = tuple(
+        s if s.operand is None else replace(s, operand=moved[s.operand]) for s in post_ops
+    )
+    own: tuple[PostOp, ...] = getattr(producer.spec, "post_ops", ())
+    spec = with_fields(producer.spec, post_ops=own + renamed)
     origin = f"{producer.origin} + {node.origin}"
     return Node(producer.name, spec, tuple(inputs), node.outputs, origin)

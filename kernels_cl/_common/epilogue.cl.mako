@@ -1,8 +1,8 @@
 <%doc>
-Elementwise steps: the OpenCL text of each function of clnn/ops/_functions.py, and the loop that
+Elementwise post_ops: the OpenCL text of each function of clnn/ops/_functions.py, and the loop that
 applies a chain of them to a value held in a register.
 
-apply(steps, v, ctype, width, load)
+apply(post_ops, v, ctype, width, load)
     v: name of the variable, changed in place. ctype: its scalar type. width: its vector width.
     load: callable (operand index) -> expression of the operand at this place.
 NaN propagates: comparisons are written so that a NaN operand comes out.
@@ -129,8 +129,8 @@ REAL_TYPES = ("float", "half", "double")
         v=v, a=a, b=b, T=cast, D=vector, I=f"int{width}", BITS=BITS.get(ctype, 0), **names)
 %>${text}\
 </%def>
-<%def name="apply(steps, v, ctype, width, load)">\
-% for step in steps:
+<%def name="apply(post_ops, v, ctype, width, load)">\
+% for step in post_ops:
     ${one(step, v, ctype, width, load)}
 % endfor
 </%def>
