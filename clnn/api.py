@@ -123,9 +123,12 @@ def calibrate(
 
 
 def _ranges(
-    graph: Graph, samples: Iterable[Mapping[str, Any]], device: str | int | None, options: Options,
+    graph: Graph,
+    samples: Iterable[Mapping[str, Any]],
+    device: str | int | None,
+    options: Options,
     method: str = "max",
-) -> dict[str, float]:  # fmt: skip
+) -> dict[str, float]:
     """Return the ranges of the values of a graph, after its passes, over samples."""
     if isinstance(samples, Mapping):
         raise SettingError("samples are an iterable of feeds. For one feed give [feed].")
@@ -140,9 +143,11 @@ def _ranges(
 
 
 def prepare(
-    graph: Graph, options: Options, calibration: Calibration | None = None,
+    graph: Graph,
+    options: Options,
+    calibration: Calibration | None = None,
     device: str | int | None = None,
-) -> Graph:  # fmt: skip
+) -> Graph:
     """Return the graph as it is planned: after the passes that `options` ask for.
 
     calibration: as in compile_model; samples run on `device`. Raises SettingError where it is missing.
@@ -228,6 +233,17 @@ def verify(
 
     options = options or Options()
     limit = TOLERANCES[options.dtype] if tolerance is None else tolerance
-    request = Request(model, against, device, shapes or {}, feeds or {}, seed, limit, options,
-                      per_layer, bisect, calibration)  # fmt: skip
+    request = Request(
+        model,
+        against,
+        device,
+        shapes or {},
+        feeds or {},
+        seed,
+        limit,
+        options,
+        per_layer,
+        bisect,
+        calibration,
+    )
     return run(request)

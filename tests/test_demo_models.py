@@ -20,19 +20,34 @@ README = (MODELS / "README.md").read_text(encoding="utf-8")
 CHOICE = ("stereo_motorcycle", "china", "flower")
 HELD_OUT = ("chelsea", "coffee")
 TRAINING = (
-    "astronaut", "brick", "camera", "coins", "grass", "gravel", "hubble_deep_field",
-    "immunohistochemistry", "retina", "rocket",
-)  # fmt: skip
+    "astronaut",
+    "brick",
+    "camera",
+    "coins",
+    "grass",
+    "gravel",
+    "hubble_deep_field",
+    "immunohistochemistry",
+    "retina",
+    "rocket",
+)
 BORDER = 4
 LUMA = np.array([0.299, 0.587, 0.114])
 
 OPS = {
     "digits": {
-        "Conv": 4, "BatchNormalization": 4, "Relu": 4, "Add": 1, "MaxPool": 1,
-        "GlobalAveragePool": 1, "Flatten": 1, "Gemm": 1, "Softmax": 1,
+        "Conv": 4,
+        "BatchNormalization": 4,
+        "Relu": 4,
+        "Add": 1,
+        "MaxPool": 1,
+        "GlobalAveragePool": 1,
+        "Flatten": 1,
+        "Gemm": 1,
+        "Softmax": 1,
     },
     "superres_x2": {"Conv": 8, "PRelu": 7, "Add": 2, "DepthToSpace": 1, "Resize": 1, "Clip": 1},
-}  # fmt: skip
+}
 SIGNATURES = {
     "digits": {"image": ("batch", 1, 8, 8), "probabilities": ("batch", 10)},
     "superres_x2": {
@@ -42,12 +57,18 @@ SIGNATURES = {
 }
 METADATA = {
     "digits": {
-        "layout": "NCHW", "mean": "0", "scale": str(1 / 255), "labels": "0,1,2,3,4,5,6,7,8,9",
+        "layout": "NCHW",
+        "mean": "0",
+        "scale": str(1 / 255),
+        "labels": "0,1,2,3,4,5,6,7,8,9",
     },
     "superres_x2": {
-        "layout": "NCHW", "mean": "0", "scale": str(1 / 255), "channels": "RGB",
+        "layout": "NCHW",
+        "mean": "0",
+        "scale": str(1 / 255),
+        "channels": "RGB",
     },
-}  # fmt: skip
+}
 LARGEST_FILE = {"digits": 100_000, "superres_x2": 300 * 1024}
 
 each_model = pytest.mark.parametrize("name", sorted(OPS))

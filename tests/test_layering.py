@@ -13,11 +13,30 @@ CLNN = Path(__file__).resolve().parent.parent / "clnn"
 
 # Each room may import from rooms of a lower number (and from itself).
 ORDER = {
-    "_version": 0, "errors": 0, "logs": 2, "settings": 1, "types": 1, "layout": 2, "options": 2, "target": 2,
-    "codegen.filters": 3, "arith": 3, "ops": 4, "graph": 5, "importers": 6, "plan": 6, "codegen": 6,
-    "cache": 7, "runtime": 8, "tune": 9, "apis": 9, "api": 10, "verification": 11, "cli": 12,
+    "_version": 0,
+    "errors": 0,
+    "logs": 2,
+    "settings": 1,
+    "types": 1,
+    "layout": 2,
+    "options": 2,
+    "target": 2,
+    "codegen.filters": 3,
+    "arith": 3,
+    "ops": 4,
+    "graph": 5,
+    "importers": 6,
+    "plan": 6,
+    "codegen": 6,
+    "cache": 7,
+    "runtime": 8,
+    "tune": 9,
+    "apis": 9,
+    "api": 10,
+    "verification": 11,
+    "cli": 12,
     "__main__": 13,
-}  # fmt: skip
+}
 # Public names that are resolved only when they are asked for.
 LAZY_UPWARD = {("importers", "apis"), ("api", "verification")}
 

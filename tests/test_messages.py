@@ -207,8 +207,12 @@ def test_folder_in_place_of_a_file(tmp_path):
 def test_open_dimensions(tmp_path, capsys):
     from onnx.helper import make_node
 
-    path = model(tmp_path / "net.onnx", [make_node("Relu", ["x"], ["y"], "act")],
-                 {"x": ["batch", 3, "height"]}, {"y": ["batch", 3, "height"]})  # fmt: skip
+    path = model(
+        tmp_path / "net.onnx",
+        [make_node("Relu", ["x"], ["y"], "act")],
+        {"x": ["batch", 3, "height"]},
+        {"y": ["batch", 3, "height"]},
+    )
     text = message(ShapeError, clnn.compile_model, path)
     for word in ("batch", "height", "axis 0", "axis 2", "shapes="):
         assert word in text

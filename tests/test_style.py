@@ -41,8 +41,13 @@ def tool(name: str, *arguments: str) -> None:
     """Run a tool over the checkout; fail with what it says, skip where it is not installed."""
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed (extra: dev)")
-    done = subprocess.run([sys.executable, "-m", name, *arguments], cwd=ROOT, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", name, *arguments],
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     assert done.returncode == 0, done.stdout[-6000:]
 
 
@@ -168,9 +173,16 @@ def test_no_path_of_one_machine():
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("text,wrong", [
-    ('open("/home/ann/x.onnx")', True), ("see /work/models/a", True), ("in /tmp/clnn-1", True),
-    ("https://host/home/ann", False), ("$ROOT/work/x", False), ("/usr/lib/pocl", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text,wrong",
+    [
+        ('open("/home/ann/x.onnx")', True),
+        ("see /work/models/a", True),
+        ("in /tmp/clnn-1", True),
+        ("https://host/home/ann", False),
+        ("$ROOT/work/x", False),
+        ("/usr/lib/pocl", False),
+    ],
+)
 def test_paths_of_one_machine_are_told_apart(text, wrong):
     assert bool(MACHINE.search(text)) == wrong

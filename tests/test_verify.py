@@ -155,9 +155,16 @@ def test_report_as_data(wrong_report):
 
 def test_the_command_repeats_the_comparison(network, any_device):
     report = clnn.verify(
-        network, "reference", any_device, True, seed=7, tolerance=1e-3, bisect=True,
-        options=clnn.Options(arena="separate"), shapes={"x": (1, 4, 6, 7)},
-    )  # fmt: skip
+        network,
+        "reference",
+        any_device,
+        True,
+        seed=7,
+        tolerance=1e-3,
+        bisect=True,
+        options=clnn.Options(arena="separate"),
+        shapes={"x": (1, 4, 6, 7)},
+    )
     assert report.command == (
         f"clnn verify {network} --against reference --device '{any_device}' --shape x:1,4,6,7"
         " --seed 7 --tolerance 0.001 --option arena=separate --per-layer --bisect"

@@ -47,9 +47,16 @@ def run(*command: object, cwd: Path, allowed: tuple[int, ...] = (0,)) -> str:
     """Run a command away from the checkout; return what it prints. Fails on other exit statuses."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "CLNN_", "COV_"))}
     env = kept | {"CLNN_CACHE_DIR": str(cwd / "cache"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    done = subprocess.run([str(c) for c in command], cwd=cwd, env=env, timeout=900,
-                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True)  # fmt: skip
+    done = subprocess.run(
+        [str(c) for c in command],
+        cwd=cwd,
+        env=env,
+        timeout=900,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     assert done.returncode in allowed, f"{' '.join(map(str, command))}: {done.stdout}"
     return done.stdout
 
@@ -76,8 +83,18 @@ def venv(wheel, tmp_path_factory) -> Path:
     """A virtual environment with the wheel, and this environment's packages behind it."""
     folder = tmp_path_factory.mktemp("venv")
     run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder)
-    run(sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install", "--no-deps",
-        "--no-index", wheel, cwd=folder)  # fmt: skip
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        folder / "bin" / "python",
+        "install",
+        "--no-deps",
+        "--no-index",
+        wheel,
+        cwd=folder,
+    )
     packages = next(folder.glob("lib/python*/site-packages"))
     behind = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     (packages / "behind.pth").write_text("".join(f"{path}\n" for path in sorted(behind)))

@@ -16,16 +16,27 @@ def text() -> str:
         f"| `{s.name}` | {f'`{s.default}`' if s.default else 'empty'} | {s.meaning} |"
         for s in SETTINGS.values()
     ]
-    head = ["# Environment variables", "",
-            "A variable that begins with `CLNN_` and is not in this table is warned about.", "",
-            "| variable | default | meaning |", "| --- | --- | --- |"]  # fmt: skip
+    head = [
+        "# Environment variables",
+        "",
+        "A variable that begins with `CLNN_` and is not in this table is warned about.",
+        "",
+        "| variable | default | meaning |",
+        "| --- | --- | --- |",
+    ]
     given = [
         f"| `{name}` | {f'`{value}`' if value else 'a folder'} | {why} |"
         for name, (value, why) in GIVEN.items()
     ]
-    more = ["", "## Variables of others", "",
-            "clnn sets these in its own process and in its children where they are not set.", "",
-            "| variable | value | why |", "| --- | --- | --- |"]  # fmt: skip
+    more = [
+        "",
+        "## Variables of others",
+        "",
+        "clnn sets these in its own process and in its children where they are not set.",
+        "",
+        "| variable | value | why |",
+        "| --- | --- | --- |",
+    ]
     return "\n".join([*head, *rows, *more, *given]) + "\n"
 
 

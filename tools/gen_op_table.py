@@ -80,8 +80,11 @@ def _row(name: str, own: bool, passed: int, run: int, cases: Sequence[suite.Case
 
 def versions(name: str) -> str:
     """Return the operator sets in which the operator changed, as far as clnn knows them."""
-    found = {s.since_version for s in onnx.defs.get_all_schemas_with_history()
-             if s.name == name and not s.domain and s.since_version <= NEWEST_OPSET}  # fmt: skip
+    found = {
+        s.since_version
+        for s in onnx.defs.get_all_schemas_with_history()
+        if s.name == name and not s.domain and s.since_version <= NEWEST_OPSET
+    }
     oldest = max((v for v in found if v <= 7), default=min(found))
     return ", ".join(str(v) for v in sorted(found) if v >= oldest)
 

@@ -170,8 +170,10 @@ class MliAffine(Arithmetic):
     def scaling(self) -> Array:
         """Return rows multiplier, shift after the first one, first shift, of each channel."""
         ratio, shift = self.ratio
-        rows = [self._scaling(ratio * s, shift + f)
-                for s, f in zip(self.w_scale, self.w_frac, strict=True)]  # fmt: skip
+        rows = [
+            self._scaling(ratio * s, shift + f)
+            for s, f in zip(self.w_scale, self.w_frac, strict=True)
+        ]
         return np.array(rows, np.int64).T
 
     def _scaling(self, mul: int, shift: int) -> tuple[int, int, int]:

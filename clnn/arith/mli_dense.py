@@ -69,8 +69,10 @@ class DenseRule:
         if self.given.affine:
             return wrap(begin + (given if self.full else leading(given)), 32)
         assert self.bias_frac is not None
-        moved = [round_shift(row, self.bias_frac - self.given.frac - frac, self.acc_bits, self.up)
-                 for row, (_, frac) in zip(given, self.weights, strict=True)]  # fmt: skip
+        moved = [
+            round_shift(row, self.bias_frac - self.given.frac - frac, self.acc_bits, self.up)
+            for row, (_, frac) in zip(given, self.weights, strict=True)
+        ]
         return wrap(np.stack(moved), 32)
 
     def __call__(self, x: Array, weights: Array, bias: Array | None) -> Array:

@@ -88,8 +88,9 @@ class Fused(MliMap):
         """Return the last part's result."""
         held = list(operands)
         for part, sources in self.parts:
-            result = part.reference(*(held[k].astype(t.numpy) for k, t in
-                                      zip(sources, part.types, strict=False)))  # fmt: skip
+            result = part.reference(
+                *(held[k].astype(t.numpy) for k, t in zip(sources, part.types, strict=False))
+            )
             held.append(result.astype(np.int64))
         return held[-1]
 

@@ -255,8 +255,11 @@ class NormRule:
         width = 128 / SEGMENTS
         slopes = [(edges[k + 1] - edges[k]) / width for k in range(SEGMENTS)]
         offsets = [edges[k] - slopes[k] * width * k for k in range(SEGMENTS)]
-        return NormRule(_nearest(share * 256), tuple(_nearest(o * 2**14) for o in offsets),
-                        tuple(_nearest(s * 2**14) for s in slopes))  # fmt: skip
+        return NormRule(
+            _nearest(share * 256),
+            tuple(_nearest(o * 2**14) for o in offsets),
+            tuple(_nearest(s * 2**14) for s in slopes),
+        )
 
 
 def _nearest(value: float) -> int:

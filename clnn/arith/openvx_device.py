@@ -289,8 +289,16 @@ class VxProduct(Elementwise):
 
     def reference(self, *operands: Array) -> Array:
         """Return the product."""
-        return multiply(operands[0], operands[1], self.scale, self.out, self.shift, self.wrap,
-                        self.even, self.bits)  # fmt: skip
+        return multiply(
+            operands[0],
+            operands[1],
+            self.scale,
+            self.out,
+            self.shift,
+            self.wrap,
+            self.even,
+            self.bits,
+        )
 
 
 @dataclass(frozen=True)
@@ -355,8 +363,10 @@ class VxTable(Elementwise):
         same_types(self.name, types[:1], self.source)
         same_types(self.name, types[1:], self.out)
         if len(types) == 1 and not self.whole:
-            raise DTypeError(f"a table of {self.count} entries from {self.first} does not hold "
-                             f"every {self.source.name}: a second operand is needed.")  # fmt: skip
+            raise DTypeError(
+                f"a table of {self.count} entries from {self.first} does not hold "
+                f"every {self.source.name}: a second operand is needed."
+            )
         return self.out
 
     def reference(self, *operands: Array) -> Array:

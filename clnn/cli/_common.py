@@ -31,35 +31,52 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     """Add MODEL and the options on how it is compiled."""
     parser.add_argument("model", nargs="?", metavar="MODEL", help="an .onnx file")
     parser.add_argument(
-        "-d", "--device", metavar="DEVICE",
+        "-d",
+        "--device",
+        metavar="DEVICE",
         help="auto, cpu, gpu, an index of `clnn devices`, or part of a name",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--shape", action="append", default=[], type=shape_option, metavar="NAME:1,3,224,224",
+        "--shape",
+        action="append",
+        default=[],
+        type=shape_option,
+        metavar="NAME:1,3,224,224",
         help="shape of an input, or extent of a symbolic dimension (NAME:4)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--dtype", choices=DTYPES,
+        "--dtype",
+        choices=DTYPES,
         help="storage and products: f32; tf32: products may round operands; 16 bits: f16 or bf16;"
         " int8: bytes, with -o calibration=FILE of `clnn calibrate`",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "-o", "--option", action="append", default=[], metavar="NAME=VALUE",
+        "-o",
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
         help=f"compile option: {', '.join(f.name for f in fields(Options))}",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--json", nargs="?", const=STDOUT, metavar="FILE",
+        "--json",
+        nargs="?",
+        const=STDOUT,
+        metavar="FILE",
         help="write JSON to FILE, or print it in place of the text",
-    )  # fmt: skip
+    )
     parser.set_defaults(usage=parser)
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     """Add the options that give input data."""
     parser.add_argument(
-        "--input", action="append", default=[], metavar="NAME=FILE.npy",
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=FILE.npy",
         help="data of an input, or a FILE.npz with several; others are random",
-    )  # fmt: skip
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the random inputs")
 
 

@@ -131,8 +131,14 @@ def _timed(call: Callable[[Feeds], Any], feeds: Feeds) -> float:
 def _statistics(times: Sequence[float]) -> dict[str, Any]:
     sorted_times = np.sort(np.asarray(times))
     p50, p90, p99 = np.percentile(sorted_times, (50, 90, 99))
-    return {"n": len(times), "median": float(p50), "p90": float(p90), "p99": float(p99),
-            "min": float(sorted_times[0]), "max": float(sorted_times[-1])}  # fmt: skip
+    return {
+        "n": len(times),
+        "median": float(p50),
+        "p90": float(p90),
+        "p99": float(p99),
+        "min": float(sorted_times[0]),
+        "max": float(sorted_times[-1]),
+    }
 
 
 def _repeat(plan: Plan, call: Callable[[Feeds], Any], feeds: Feeds) -> list[float]:
@@ -217,10 +223,18 @@ def _repeat_pairs(
 
 
 def _report(
-    session: Session, model: str | os.PathLike[str], options: Options, load: float, first: float,
-    latency: dict[str, Any], rate: float, plan: Plan, feeds: Feeds, peaks: Peaks | None,
+    session: Session,
+    model: str | os.PathLike[str],
+    options: Options,
+    load: float,
+    first: float,
+    latency: dict[str, Any],
+    rate: float,
+    plan: Plan,
+    feeds: Feeds,
+    peaks: Peaks | None,
     other: Other | None,
-) -> Measured:  # fmt: skip
+) -> Measured:
     with session.profile() as profile:
         for _ in range(min(PROFILED_RUNS, plan.runs or PROFILED_RUNS)):
             session(feeds)
@@ -228,14 +242,27 @@ def _report(
     flops, nbytes = profile.flops * rate, profile.nbytes * rate
     return Measured(
         device=f"{info.index}  {info.name} (driver {info.driver_version}, {info.platform})",
-        model=os.fspath(model), dtype=options.dtype,
+        model=os.fspath(model),
+        dtype=options.dtype,
         shapes=" ".join(f"{i.name}:{'x'.join(map(str, i.shape))}" for i in session.inputs),
-        load=load, plan=placement.seconds["plan"],
+        load=load,
+        plan=placement.seconds["plan"],
         build=placement.seconds["build"] + placement.seconds["pack"],
-        programs=session.build_counts, first=first, arena_bytes=placement.arena_bytes,
-        latency=latency, kernels=times.kernels, upload=times.upload, download=times.download,
-        gap=times.gap, streams=plan.streams, throughput=rate, flops=profile.flops,
-        nbytes=profile.nbytes, flops_per_s=flops, bytes_per_s=nbytes,
+        programs=session.build_counts,
+        first=first,
+        arena_bytes=placement.arena_bytes,
+        latency=latency,
+        kernels=times.kernels,
+        upload=times.upload,
+        download=times.download,
+        gap=times.gap,
+        streams=plan.streams,
+        throughput=rate,
+        flops=profile.flops,
+        nbytes=profile.nbytes,
+        flops_per_s=flops,
+        bytes_per_s=nbytes,
         share_of_flops=flops / peaks.flops if peaks else None,
-        share_of_bandwidth=nbytes / peaks.bandwidth if peaks else None, other=other,
-    )  # fmt: skip
+        share_of_bandwidth=nbytes / peaks.bandwidth if peaks else None,
+        other=other,
+    )

@@ -29,22 +29,29 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--time", type=float, default=5.0, metavar="S", help="seconds to measure")
     parser.add_argument("--runs", type=int, default=0, metavar="N", help="runs, not --time")
     parser.add_argument(
-        "--hint", choices=HINTS, default="latency",
+        "--hint",
+        choices=HINTS,
+        default="latency",
         help="latency: one caller; throughput: --streams callers at once",
-    )  # fmt: skip
+    )
     parser.add_argument("--streams", type=int, default=2, metavar="N", help="callers at once")
     parser.add_argument(
-        "--against", choices=("onnxruntime",),
+        "--against",
+        choices=("onnxruntime",),
         help="take turns with another engine on the same input",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--threads", type=int, default=0, metavar="N",
+        "--threads",
+        type=int,
+        default=0,
+        metavar="N",
         help="threads of the other engine (0: its own choice)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--measure", action="store_true",
+        "--measure",
+        action="store_true",
         help="measure the device's peaks first (kept in the cache)",
-    )  # fmt: skip
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,12 +61,17 @@ def run(args: argparse.Namespace) -> int:
     _common.settle(args)
     _check(args)
     streams = args.streams if args.hint == "throughput" else 1
-    plan = Plan(args.warmup, args.time, args.runs, streams, args.against or "", args.threads,
-                args.measure)  # fmt: skip
+    plan = Plan(
+        args.warmup, args.time, args.runs, streams, args.against or "", args.threads, args.measure
+    )
     measured = measure(
-        plan, args.model, args.device, _common.options_of(args), _common.shapes_of(args),
+        plan,
+        args.model,
+        args.device,
+        _common.options_of(args),
+        _common.shapes_of(args),
         lambda inputs: _common.feeds_of(args, inputs),
-    )  # fmt: skip
+    )
     _common.write_result(args, measured, text(measured))
     return 0
 

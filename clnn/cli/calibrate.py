@@ -20,9 +20,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     _common.add_model(parser)
     parser.add_argument(
-        "--samples", metavar="FILE.npz", required=True,
+        "--samples",
+        metavar="FILE.npz",
+        required=True,
         help="arrays by input name, with samples along their first axis",
-    )  # fmt: skip
+    )
     parser.add_argument("--method", choices=METHODS, default="max", help="default: max")
     parser.add_argument("--out", metavar="FILE.json", required=True, help="file to write")
 
@@ -35,8 +37,14 @@ def run(args: argparse.Namespace) -> int:
     _common.settle(args)
     names = [value.name for value in read_info(args.model).inputs]
     samples = _calibration.read_samples(args.samples, names)
-    ranges = calibrate(args.model, samples, args.device, _common.options_of(args),
-                       _common.shapes_of(args), method=args.method)  # fmt: skip
+    ranges = calibrate(
+        args.model,
+        samples,
+        args.device,
+        _common.options_of(args),
+        _common.shapes_of(args),
+        method=args.method,
+    )
     Path(args.out).write_text(json.dumps(ranges, indent=1) + "\n", encoding="utf-8")
     told = f"{len(ranges)} ranges from {len(samples)} samples in {args.out}"
     _common.write_result(args, {"ranges": ranges, "samples": len(samples)}, told)

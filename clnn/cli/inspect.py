@@ -37,8 +37,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     _common.add_model(parser)
     parser.add_argument("--plan", action="store_true", help="show the steps: variants and layouts")
     parser.add_argument("--arena", action="store_true", help="show the memory map: offset by step")
-    parser.add_argument("--source", metavar="NODE",
-                        help="print the OpenCL of a node or kernel (name or glob)")  # fmt: skip
+    parser.add_argument(
+        "--source", metavar="NODE", help="print the OpenCL of a node or kernel (name or glob)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -65,8 +66,9 @@ def run(args: argparse.Namespace) -> int:
         _common.write_result(args, {**report, "note": note}, text)
         return 0
     parts = _parts(args, graph, report)
-    _common.write_result(args, report, "\n".join([] if args.source else [_head(args, info), *parts])
-                         or parts[0])  # fmt: skip
+    _common.write_result(
+        args, report, "\n".join([] if args.source else [_head(args, info), *parts]) or parts[0]
+    )
     return 0
 
 
@@ -173,14 +175,22 @@ def steps(plan: Plan) -> list[dict[str, Any]]:
     for number, step in enumerate(plan.scheduled):
         name = step.node.outputs[0]
         placed = plan.placed[name]
-        rows.append({
-            "number": number, "node": step.node.name, "op": step.node.spec.kind,
-            "origin": step.node.origin, "variant": step.variant.name, "why": step.variant.why,
-            "launches": len(step.launches), "fills": len(step.fills),
-            "output": shown(step.problem.outputs[0]), "layout": layout_text(placed.layout),
-            "storage": placed.storage,
-            "kernels": [str(p.launch.params["name"]) for p in step.launches],
-        })  # fmt: skip
+        rows.append(
+            {
+                "number": number,
+                "node": step.node.name,
+                "op": step.node.spec.kind,
+                "origin": step.node.origin,
+                "variant": step.variant.name,
+                "why": step.variant.why,
+                "launches": len(step.launches),
+                "fills": len(step.fills),
+                "output": shown(step.problem.outputs[0]),
+                "layout": layout_text(placed.layout),
+                "storage": placed.storage,
+                "kernels": [str(p.launch.params["name"]) for p in step.launches],
+            }
+        )
     return rows
 
 
@@ -189,8 +199,11 @@ def layout_text(layout: TensorLayout) -> str:
     letters = "NCHW" if layout.rank == 4 else "NCW" if layout.rank == 3 else ""
     letters = letters or "".join(chr(ord("a") + axis) for axis in range(layout.rank))
     order = "".join(letters[axis] for axis in layout.order)
-    pads = [f"{letters[a]}+{layout.before[a]}+{layout.after[a]}" for a in range(layout.rank)
-            if layout.before[a] or layout.after[a]]  # fmt: skip
+    pads = [
+        f"{letters[a]}+{layout.before[a]}+{layout.after[a]}"
+        for a in range(layout.rank)
+        if layout.before[a] or layout.after[a]
+    ]
     return " ".join([order or "scalar", *pads])
 
 
@@ -224,10 +237,13 @@ def sources(plan: Plan, pattern: str) -> list[dict[str, Any]]:
             if any(fnmatchcase(n, pattern) for n in (step.node.name, step.variant.name, kernel)):
                 source = render(launch.template, launch.params)
                 entry = {
-                    "kernel": kernel, "template": launch.template, "nodes": [],
-                    "global": list(launch.global_size), "local": list(launch.local_size),
+                    "kernel": kernel,
+                    "template": launch.template,
+                    "nodes": [],
+                    "global": list(launch.global_size),
+                    "local": list(launch.local_size),
                     "source": source,
-                }  # fmt: skip
+                }
                 found.setdefault(source, entry)["nodes"].append(step.node.name)
     if not found:
         names = [s.node.name for s in plan.scheduled if s.launches]
@@ -253,8 +269,15 @@ def blocks(plan: Plan) -> list[dict[str, Any]]:
     found = []
     for key, size in plan.block_bytes.items():
         first, last = _life(plan, key)
-        found.append({"key": key, "offset": plan.memory.offsets[key], "bytes": size,
-                      "first": first, "last": last})  # fmt: skip
+        found.append(
+            {
+                "key": key,
+                "offset": plan.memory.offsets[key],
+                "bytes": size,
+                "first": first,
+                "last": last,
+            }
+        )
     return sorted(found, key=lambda b: (b["offset"], b["first"]))
 
 

@@ -27,13 +27,22 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--top", type=int, default=0, metavar="N", help="show the N slowest layers")
     parser.add_argument("--warmup", type=int, default=3, metavar="N", help="runs not measured")
     parser.add_argument("--runs", type=int, default=20, metavar="N", help="runs measured")
-    parser.add_argument("--separate", action="store_true",
-                        help="measure launch by launch what runs join into few kernels")  # fmt: skip
-    parser.add_argument("--measure", action="store_true",
-                        help="measure the device's peaks first (kept in the cache)")  # fmt: skip
-    parser.add_argument("--in-turns", action="store_true",
-                        help="measure the multiply-add rate between the runs, for machines whose"
-                        " clocks change; layers are compared with its median")  # fmt: skip
+    parser.add_argument(
+        "--separate",
+        action="store_true",
+        help="measure launch by launch what runs join into few kernels",
+    )
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="measure the device's peaks first (kept in the cache)",
+    )
+    parser.add_argument(
+        "--in-turns",
+        action="store_true",
+        help="measure the multiply-add rate between the runs, for machines whose"
+        " clocks change; layers are compared with its median",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -65,9 +74,12 @@ def run(args: argparse.Namespace) -> int:
         if args.csv:
             Path(args.csv).write_text(profile.to_csv(peaks), encoding="utf-8")
         data = {
-            "device": info.title, "model": args.model, "peaks": peaks and asdict(peaks),
-            "summary": profile.summary(), "layers": profile.rows(peaks),
-        }  # fmt: skip
+            "device": info.title,
+            "model": args.model,
+            "peaks": peaks and asdict(peaks),
+            "summary": profile.summary(),
+            "layers": profile.rows(peaks),
+        }
         head = f"device   {info.title}\nmodel    {args.model}"
         _common.write_result(args, data, f"{head}\n{profile.table(args.top, peaks)}")
     return 0

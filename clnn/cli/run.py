@@ -37,8 +37,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     _common.add_model(parser)
     parser.add_argument("--image", metavar="[NAME=]PICTURE", help="picture for the (named) input")
     parser.add_argument("--out", metavar="PICTURE", help="write the output that is a picture")
-    parser.add_argument("--input", action="append", default=[], metavar="NAME=FILE.npy",
-                        help="data of an input, or a FILE.npz with several")  # fmt: skip
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=FILE.npy",
+        help="data of an input, or a FILE.npz with several",
+    )
     parser.add_argument("--output-npz", metavar="FILE", help="write all outputs as arrays")
     parser.add_argument("--top", type=int, default=5, metavar="N", help="classes to print")
     parser.add_argument("--labels", metavar="FILE", help="names of the classes, one on a line")
@@ -51,20 +56,25 @@ def _add_scaling(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--scale", metavar="X[,X,X]", help="multiplies (default 1/255)")
     group.add_argument("--std", metavar="X[,X,X]", help="divides")
     group.add_argument(
-        "--preset", choices=tuple(image.PRESETS),
+        "--preset",
+        choices=tuple(image.PRESETS),
         help="unit: 0 to 1; signed: -1 to 1; imagenet: its mean and std; raw: 0 to 255",
-    )  # fmt: skip
+    )
     group.add_argument("--layout", type=str.upper, choices=("NCHW", "NHWC", "CHW", "HWC"))
     group.add_argument("--channels", type=str.upper, choices=("RGB", "BGR"))
     group.add_argument("--size", type=_size, metavar="HxW", help="resize the picture to this")
     group.add_argument(
-        "--fit", choices=("stretch", "crop"), default="stretch",
+        "--fit",
+        choices=("stretch", "crop"),
+        default="stretch",
         help="how a picture meets a fixed size of other aspect",
-    )  # fmt: skip
+    )
     group.add_argument(
-        "--out-range", type=_range, metavar="LOW,HIGH",
+        "--out-range",
+        type=_range,
+        metavar="LOW,HIGH",
         help="output values of black and white, or auto (default: as the input)",
-    )  # fmt: skip
+    )
 
 
 def _size(text: str) -> tuple[int, int]:
@@ -189,19 +199,30 @@ def _labels(args: argparse.Namespace, info: ModelInfo) -> list[str]:
 
 
 def _report(
-    args: argparse.Namespace, session: Session, picture: _Picture | None,
-    outputs: Mapping[str, Array], first: float, times: Sequence[float], labels: Sequence[str],
-) -> dict[str, Any]:  # fmt: skip
+    args: argparse.Namespace,
+    session: Session,
+    picture: _Picture | None,
+    outputs: Mapping[str, Array],
+    first: float,
+    times: Sequence[float],
+    labels: Sequence[str],
+) -> dict[str, Any]:
     found = {name: _output(name, array, args, labels) for name, array in outputs.items()}
     if picture is not None:
         _write_picture(args, picture, outputs, found)
     return {
-        "device": session.device.title, "model": args.model,
-        "picture": picture and {"input": picture.port.name, "layout": picture.port.layout,
-                                "from": list(picture.size), "shape": list(picture.array.shape)},
+        "device": session.device.title,
+        "model": args.model,
+        "picture": picture
+        and {
+            "input": picture.port.name,
+            "layout": picture.port.layout,
+            "from": list(picture.size),
+            "shape": list(picture.array.shape),
+        },
         "latency": {"first": first, "median": statistics.median(times), "runs": len(times)},
         "outputs": list(found.values()),
-    }  # fmt: skip
+    }
 
 
 def _output(
@@ -231,9 +252,11 @@ def _top(values: Array, count: int, labels: Sequence[str]) -> list[dict[str, Any
 
 
 def _write_picture(
-    args: argparse.Namespace, picture: _Picture, outputs: Mapping[str, Array],
+    args: argparse.Namespace,
+    picture: _Picture,
+    outputs: Mapping[str, Array],
     found: Mapping[str, dict[str, Any]],
-) -> None:  # fmt: skip
+) -> None:
     """Mark the outputs that are pictures; write the first one where --out is given."""
     layouts = {n: image.output_layout(a.shape, picture.port.layout) for n, a in outputs.items()}
     pictures = [(name, layout) for name, layout in layouts.items() if layout is not None]

@@ -28,16 +28,24 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         " what was measured is kept, and --resume goes on from there.",
     )
     _common.add_model(parser)
-    parser.add_argument("--budget", type=seconds, default=0.0, metavar="TIME",
-                        help="time for all: 60s, 5m (default: 30s with --quick, 250s with --full)")  # fmt: skip
+    parser.add_argument(
+        "--budget",
+        type=seconds,
+        default=0.0,
+        metavar="TIME",
+        help="time for all: 60s, 5m (default: 30s with --quick, 250s with --full)",
+    )
     level = parser.add_mutually_exclusive_group()
     level.add_argument("--quick", action="store_true", help="try few kernels for each layer")
     level.add_argument("--full", action="store_true", help="try many kernels (default)")
     parser.add_argument("--resume", action="store_true", help="measure only what has no result yet")
     parser.add_argument("--retry", action="store_true", help="try again what failed before")
-    parser.add_argument("--export-defaults", metavar="FILE", type=Path,
-                        help="write this device's results as a file of shipped defaults; with MODEL:"
-                        " tune it first")  # fmt: skip
+    parser.add_argument(
+        "--export-defaults",
+        metavar="FILE",
+        type=Path,
+        help="write this device's results as a file of shipped defaults; with MODEL: tune it first",
+    )
 
 
 def seconds(text: str) -> float:
@@ -58,10 +66,16 @@ def run(args: argparse.Namespace) -> int:
     options = _common.options_of(args)
     with progress() as show, _one_interrupt():
         report = tune_model(
-            args.model, args.device, options, _common.shapes_of(args),
-            level="quick" if args.quick else "full", budget=args.budget, resume=args.resume,
-            retry=args.retry, progress=show,
-        )  # fmt: skip
+            args.model,
+            args.device,
+            options,
+            _common.shapes_of(args),
+            level="quick" if args.quick else "full",
+            budget=args.budget,
+            resume=args.resume,
+            retry=args.retry,
+            progress=show,
+        )
     data: dict[str, Any] = {"model": args.model, **_common.plain(report)}
     _common.write_result(args, data, f"device   {report.device}\n{report.text()}")
     if args.export_defaults and report.finished:

@@ -21,20 +21,24 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     _common.add_inputs(parser)
     parser.add_argument("--against", choices=("onnxruntime", "reference"), default="onnxruntime")
     parser.add_argument(
-        "--tolerance", type=float, metavar="X",
+        "--tolerance",
+        type=float,
+        metavar="X",
         help="error allowed, relative to an output's largest magnitude (default: by --dtype)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--calibrate", metavar="N|FILE",
+        "--calibrate",
+        metavar="N|FILE",
         help="for int8: N random samples, an .npz of samples, or a .json of ranges",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--per-layer", action="store_true", help="compare every node of the unfused network too"
     )
     parser.add_argument(
-        "--bisect", action="store_true",
+        "--bisect",
+        action="store_true",
         help="search the first wrong node of the network as it is compiled",
-    )  # fmt: skip
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,10 +50,18 @@ def run(args: argparse.Namespace) -> int:
     names = _input_names(args)
     options = _common.options_of(args)
     report = verify(
-        args.model, args.against, args.device, args.per_layer, shapes, bisect=args.bisect,
-        feeds=_common.given_inputs(args.input, names), seed=args.seed, tolerance=args.tolerance,
-        options=options, calibration=_calibration.given(args.calibrate, names),
-    )  # fmt: skip
+        args.model,
+        args.against,
+        args.device,
+        args.per_layer,
+        shapes,
+        bisect=args.bisect,
+        feeds=_common.given_inputs(args.input, names),
+        seed=args.seed,
+        tolerance=args.tolerance,
+        options=options,
+        calibration=_calibration.given(args.calibrate, names),
+    )
     _common.write_result(args, report.to_dict(), report.text())
     return 0 if report else EXIT_DIFFERENT
 

@@ -91,13 +91,28 @@ def image(layout: TensorLayout) -> TensorLayout:
         return (values[0], values[1], middle, values[2])
 
     return TensorLayout(
-        widen(layout.shape, 1), widen(layout.pitches, 0), widen(layout.before, 0),
-        widen(layout.after, 0), layout.offset, layout.size,
-    )  # fmt: skip
+        widen(layout.shape, 1),
+        widen(layout.pitches, 0),
+        widen(layout.before, 0),
+        widen(layout.after, 0),
+        layout.offset,
+        layout.size,
+    )
 
 
-SIZES = {"char": 1, "uchar": 1, "short": 2, "ushort": 2, "half": 2, "int": 4, "uint": 4, "float": 4,
-         "long": 8, "ulong": 8, "double": 8}  # fmt: skip
+SIZES = {
+    "char": 1,
+    "uchar": 1,
+    "short": 2,
+    "ushort": 2,
+    "half": 2,
+    "int": 4,
+    "uint": 4,
+    "float": 4,
+    "long": 8,
+    "ulong": 8,
+    "double": 8,
+}
 
 
 def size_of(ctype: str) -> int:

@@ -100,18 +100,20 @@ def merge(calls: Sequence[Call], units: int, params: Sequence[str], timed: bool 
     own = ["volatile __global int *next", "__global char *scratch_base"]
     own += ["__global ulong *stamps"] if timed else []
     head = ", ".join([*own, *params])
-    source = "\n".join([
-        *texts,
-        "__attribute__((reqd_work_group_size(1, 1, 1)))",
-        f"__kernel void {KERNEL}({head})",
-        "{",
-        f"    const int own = atomic_inc(next + {last - LINE}) % {shares};",
-        f"    __global char *scratch = scratch_base + get_group_id(0) * {scratch};",
-        *body,
-        f"    if (atomic_inc(next + {last}) == {groups - 1})",
-        f"        for (int k = 0; k <= {last}; k += {LINE}) atomic_xchg(next + k, 0);",
-        "}",
-    ])  # fmt: skip
+    source = "\n".join(
+        [
+            *texts,
+            "__attribute__((reqd_work_group_size(1, 1, 1)))",
+            f"__kernel void {KERNEL}({head})",
+            "{",
+            f"    const int own = atomic_inc(next + {last - LINE}) % {shares};",
+            f"    __global char *scratch = scratch_base + get_group_id(0) * {scratch};",
+            *body,
+            f"    if (atomic_inc(next + {last}) == {groups - 1})",
+            f"        for (int k = 0; k <= {last}; k += {LINE}) atomic_xchg(next + k, 0);",
+            "}",
+        ]
+    )
     return Merged(source + "\n", last + 1, max(scratch, 64), groups, 2 * len(calls) * stamped)
 
 
@@ -143,13 +145,17 @@ def _step(number: int, call: Call, function: str, units: int, stamped: int) -> s
     stamped: groups that note their times, 0 where none do.
     """
     begin = f"\n        const ulong began = {CLOCK};" if stamped else ""
-    end = f"""
+    end = (
+        f"""
         {{
             const ulong ended = {CLOCK};
             __global ulong *stamp = stamps + 2 * ({number * stamped} + get_group_id(0));
             stamp[0] = mine ? began : 0;
             stamp[1] = mine ? ended : 0;
-        }}""" if stamped else ""  # fmt: skip
+        }}"""
+        if stamped
+        else ""
+    )
     x, y, _ = (*call.extents, 1, 1, 1)[:3]
     shares = min(units, MOST_SHARES)
     share, grain = -(-call.items // shares), max(1, call.items // (units * PIECES))

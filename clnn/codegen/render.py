@@ -60,8 +60,12 @@ def _lookup(folders: tuple[str, ...]) -> Any:
     with _without(COLOURS):
         from mako.lookup import TemplateLookup
 
-    return TemplateLookup(directories=list(folders), strict_undefined=True, default_filters=["cl_text"],
-                          imports=["from clnn.codegen.filters import cl_text"])  # fmt: skip
+    return TemplateLookup(
+        directories=list(folders),
+        strict_undefined=True,
+        default_filters=["cl_text"],
+        imports=["from clnn.codegen.filters import cl_text"],
+    )
 
 
 def render(template: str, params: Mapping[str, Any]) -> str:
@@ -87,8 +91,10 @@ def _explain(template: str, params: Mapping[str, Any], err: Exception) -> str:
         if str(name).endswith(".mako"):
             place = f"{name}:{line} ({(text or '').strip()})"
             break
-    return (f"template {place} was refused: {type(err).__name__}: {err}. "
-            f"Parameters: {', '.join(sorted(params))}.")  # fmt: skip
+    return (
+        f"template {place} was refused: {type(err).__name__}: {err}. "
+        f"Parameters: {', '.join(sorted(params))}."
+    )
 
 
 def _tidy(text: str) -> str:

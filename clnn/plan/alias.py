@@ -81,8 +81,14 @@ class _Finder:
             source = node.inputs[0]
             if source is None or not self._free(source) or self._root(name) == source:
                 return
-            if node.spec.backward(TensorLayout.make(self.graph.types[node.outputs[0]].shape), 0,
-                                  self.graph.input_types(node)) is None:  # fmt: skip
+            if (
+                node.spec.backward(
+                    TensorLayout.make(self.graph.types[node.outputs[0]].shape),
+                    0,
+                    self.graph.input_types(node),
+                )
+                is None
+            ):
                 return
             self._add_backward(source, node.outputs[0], node, 0)
             node = self.producers[source]

@@ -26,12 +26,17 @@ def fill_launch(layout: TensorLayout, dtype: DType, fill: float, target: Target)
     lines = prod(total)
     global_size, local = grid(target, lines)
     params = {
-        "name": "border_fill", "ctype": move_type(dtype), "fill": move_value(fill, dtype),
-        "wg": local, "lines": lines, "outer": tuple(total),
+        "name": "border_fill",
+        "ctype": move_type(dtype),
+        "fill": move_value(fill, dtype),
+        "wg": local,
+        "lines": lines,
+        "outer": tuple(total),
         "low": tuple(layout.before[a] for a in outer),
         "high": tuple(layout.before[a] + layout.shape[a] for a in outer),
         "pitches": tuple(layout.pitches[a] for a in outer),
-        "front": layout.before[inner] * pitch, "real": layout.shape[inner] * pitch,
+        "front": layout.before[inner] * pitch,
+        "real": layout.shape[inner] * pitch,
         "back": layout.after[inner] * pitch,
-    }  # fmt: skip
+    }
     return Launch("movement/border_fill.cl.mako", params, (Out(0),), global_size, local)

@@ -193,8 +193,20 @@ def make_plan(
     dirty = dirty_borders(blocks, memory)
     scheduled, first_fills = _add_fills(scheduled, storages, placed, dirty, target)
     sizes = {b.key: b.size for b in blocks}
-    return Plan(graph, target, tuple(scheduled), placed, storages, memory, first_fills, inputs, outputs,
-                guard, separate, sizes)  # fmt: skip
+    return Plan(
+        graph,
+        target,
+        tuple(scheduled),
+        placed,
+        storages,
+        memory,
+        first_fills,
+        inputs,
+        outputs,
+        guard,
+        separate,
+        sizes,
+    )
 
 
 def _add_ports(
@@ -267,9 +279,13 @@ def _storage(key: str, graph: Graph, placed: Mapping[str, Placed], span: Sequenc
 
 
 def _step(
-    node: Node, graph: Graph, placed: Mapping[str, Placed], target: Target, choose: Chooser,
+    node: Node,
+    graph: Graph,
+    placed: Mapping[str, Placed],
+    target: Target,
+    choose: Chooser,
     alike: dict[object, Variant],
-) -> ScheduledNode:  # fmt: skip
+) -> ScheduledNode:
     """Return the step of a node; nodes for parts of one layer share a variant and its constants."""
     problem = make_problem(node, graph, placed, target)
     key = _key(node, problem) if node.whole else None
@@ -300,8 +316,13 @@ def make_problem(node: Node, graph: Graph, placed: Mapping[str, Placed], target:
         if name is None:
             return None
         where = placed[name]
-        return Operand(graph.types[name], where.layout, where.fill, const=graph.consts.get(name),
-                       stored=graph.stored.get(name))  # fmt: skip
+        return Operand(
+            graph.types[name],
+            where.layout,
+            where.fill,
+            const=graph.consts.get(name),
+            stored=graph.stored.get(name),
+        )
 
     inputs = [operand(n) for n in node.inputs]
     outputs = [operand(n) for n in node.outputs]
@@ -330,9 +351,12 @@ def _mark(
 
 
 def _backward(
-    node: Node, out: TensorLayout, index: int, placed: Mapping[str, Placed],
+    node: Node,
+    out: TensorLayout,
+    index: int,
+    placed: Mapping[str, Placed],
     types: Sequence[TensorType | None],
-) -> TensorLayout | None:  # fmt: skip
+) -> TensorLayout | None:
     assert isinstance(node.spec, ViewSpec)
     full = [None if n is None else TensorType(placed[n].layout.shape) for n in node.inputs]
     return node.spec.backward(out, index, full)

@@ -115,8 +115,11 @@ class Bench:
 
     def __init__(self, info: DeviceInfo, limits: Limits | None = None) -> None:
         self.info, self.limits = info, limits or Limits()
-        argument = {"platform": info.platform_index, "device": info.device_index,
-                    "options": options_of(info)}  # fmt: skip
+        argument = {
+            "platform": info.platform_index,
+            "device": info.device_index,
+            "options": options_of(info),
+        }
         jobs = self.limits.jobs or int(setting("CLNN_BUILD_JOBS")) or min(os.cpu_count() or 1, 8)
         env = child_environment(info.driver)
         self._runner = Worker("run.trial_child", argument, env)
@@ -147,8 +150,10 @@ class Bench:
 
     def build(self, variants: Sequence[Variant]) -> dict[str, str]:
         """Build variants in children at once; return name -> '' or what is wrong with it."""
-        jobs = [self._pool.submit(self._build_all, worker, variants[n :: len(self._builders)])
-                for n, worker in enumerate(self._builders)]  # fmt: skip
+        jobs = [
+            self._pool.submit(self._build_all, worker, variants[n :: len(self._builders)])
+            for n, worker in enumerate(self._builders)
+        ]
         self._prepare()
         return {name: fault for job in jobs for name, fault in job.result().items()}
 
@@ -249,15 +254,24 @@ class Bench:
         launches: list[dict[str, Any]] = []
         for launch, source in zip(variant.launches, self.sources(variant), strict=True):
             path = self._source(source)
-            launches.append({
-                "source": str(path), "binary": str(path.with_suffix(".bin")),
-                "kernel": str(launch.params["name"]), "global": list(launch.global_size),
-                "local": list(launch.local_size), "args": [self._arg(arg) for arg in launch.args],
-            })  # fmt: skip
+            launches.append(
+                {
+                    "source": str(path),
+                    "binary": str(path.with_suffix(".bin")),
+                    "kernel": str(launch.params["name"]),
+                    "global": list(launch.global_size),
+                    "local": list(launch.local_size),
+                    "args": [self._arg(arg) for arg in launch.args],
+                }
+            )
         used = {name for launch in launches for kind, name, _ in launch["args"] if kind == "tensor"}
         tensors = [t for t in self._tensors if t["written"] or t["name"] in used]
-        return {"trial": variant.name, "folder": self._prepared, "tensors": tensors,
-                "launches": launches}  # fmt: skip
+        return {
+            "trial": variant.name,
+            "folder": self._prepared,
+            "tensors": tensors,
+            "launches": launches,
+        }
 
     def _arg(self, arg: In | Out | Const | Scratch) -> tuple[str, str, int]:
         if isinstance(arg, Const):
@@ -306,9 +320,11 @@ def _ask(worker: Worker, request: dict[str, Any], timeout_s: float) -> Trial:
     except WorkerError as err:
         return Trial(str(err))
     return Trial(
-        str(reply["fault"]), float(reply.get("error", 0.0)), tuple(reply.get("seconds", ())),
+        str(reply["fault"]),
+        float(reply.get("error", 0.0)),
+        tuple(reply.get("seconds", ())),
         str(reply.get("spills", "")),
-    )  # fmt: skip
+    )
 
 
 def _inputs(problem: Problem) -> list[dict[str, Any]]:
@@ -320,9 +336,14 @@ def _outputs(problem: Problem) -> list[dict[str, Any]]:
 
 
 def _tensor(name: str, operand: Operand, written: bool) -> dict[str, Any]:
-    return {"name": name, "written": written, "dtype": operand.memory.numpy.name,
-            "stored": operand.stored.name if operand.stored else "",
-            "scale": operand.memory.scale, "layout": astuple(operand.layout)}  # fmt: skip
+    return {
+        "name": name,
+        "written": written,
+        "dtype": operand.memory.numpy.name,
+        "stored": operand.stored.name if operand.stored else "",
+        "scale": operand.memory.scale,
+        "layout": astuple(operand.layout),
+    }
 
 
 def _random(operand: Operand, seed: int) -> Array:
@@ -364,5 +385,6 @@ def with_border(layout: TensorLayout) -> TensorLayout:
         b + d + a for b, d, a in zip(layout.before, layout.shape, layout.after, strict=True)
     )
     zero = (0,) * layout.rank
-    return TensorLayout(shape, layout.pitches, zero, zero, layout.element_offset(layout.before),
-                        layout.size)  # fmt: skip
+    return TensorLayout(
+        shape, layout.pitches, zero, zero, layout.element_offset(layout.before), layout.size
+    )

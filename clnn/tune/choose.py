@@ -115,8 +115,9 @@ class _Known:
     def named(self, name: str) -> Variant | None:
         if name not in self._found and not self._whole:
             self._whole = True
-            self._found |= {v.name: v for v in self._spec.candidates(self._problem)
-                            if v.name not in self._found}  # fmt: skip
+            self._found |= {
+                v.name: v for v in self._spec.candidates(self._problem) if v.name not in self._found
+            }
         return self._found.get(name)
 
 

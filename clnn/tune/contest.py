@@ -130,9 +130,12 @@ def contest(
 
 
 def _final(
-    measurer: Measurer, last: Sequence[Variant], found: Outcome, right: dict[str, Variant],
+    measurer: Measurer,
+    last: Sequence[Variant],
+    found: Outcome,
+    right: dict[str, Variant],
     tell: Callable[[str, Trial], None],
-) -> None:  # fmt: skip
+) -> None:
     """Time the last ones in turns, round by round, and order them by their medians."""
     samples: dict[str, list[float]] = {v.name: [] for v in last}
     for _ in range(ROUNDS if len(last) > 1 else 0):

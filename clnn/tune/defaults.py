@@ -26,8 +26,12 @@ NONE: Defaults = MappingProxyType({})
 
 def device_class(info: DeviceInfo) -> dict[str, str | int]:
     """Return what devices must share for the measurements of one to hold for another."""
-    return {"platform": info.platform, "type": info.type, "name": info.name,
-            "compute_units": info.compute_units}  # fmt: skip
+    return {
+        "platform": info.platform,
+        "type": info.type,
+        "name": info.name,
+        "compute_units": info.compute_units,
+    }
 
 
 def defaults_for(info: DeviceInfo, folder: Path = FOLDER) -> Defaults:
@@ -54,11 +58,15 @@ def export_lines(info: DeviceInfo, results: Iterable[Record]) -> str:
     """
     head = {"devices": device_class(info), "driver": info.driver_version}
     rows = [
-        {"about": title(r["problem"]), "variant": r["tops"][0]["name"], "gain": round(gain, 2),
-         "key": r["key"]}
+        {
+            "about": title(r["problem"]),
+            "variant": r["tops"][0]["name"],
+            "gain": round(gain, 2),
+            "key": r["key"],
+        }
         for r in results
         if (gain := _gain(r)) >= GAIN
-    ]  # fmt: skip
+    ]
     rows.sort(key=lambda row: (row["about"], row["key"]))
     return "".join(f"{_line(row)}\n" for row in (head, *rows))
 

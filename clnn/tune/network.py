@@ -67,8 +67,12 @@ class DeviceNetwork:
 
     def _feeds(self, session: Session) -> dict[str, Any]:
         random = np.random.default_rng(0)
-        return {t.name: random.standard_normal(t.shape).astype(t.dtype) if t.dtype.kind == "f"
-                else np.zeros(t.shape, t.dtype) for t in session.inputs}  # fmt: skip
+        return {
+            t.name: random.standard_normal(t.shape).astype(t.dtype)
+            if t.dtype.kind == "f"
+            else np.zeros(t.shape, t.dtype)
+            for t in session.inputs
+        }
 
     def _prepared(self, choices: Sequence[Choice]) -> tuple[list[Session], dict[str, Any]]:
         sessions = [self.session(c) for c in choices]

@@ -44,8 +44,10 @@ class Report:
     def text(self) -> str:
         """Return the report as a table."""
         wide = max([len(x.title) for x in self.layers] + [5])
-        lines = [f"{'layer':<{min(wide, 52)}} {'nodes':>5} {'share':>6} {'tried':>5}"
-                 f" {'before us':>10} {'after us':>10} {'speed-up':>8}  variant"]  # fmt: skip
+        lines = [
+            f"{'layer':<{min(wide, 52)}} {'nodes':>5} {'share':>6} {'tried':>5}"
+            f" {'before us':>10} {'after us':>10} {'speed-up':>8}  variant"
+        ]
         lines += [_row(layer, min(wide, 52)) for layer in self.layers]
         lines += [
             f"  failed: {name}: {fault}" for x in self.layers for name, fault in x.faults.items()
@@ -58,8 +60,10 @@ class Report:
         counts = ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states))
         text = f"{len(states)} problems ({counts}) in {self.spent:.0f} of {self.budget:.0f} s"
         if self.network_before and self.network_after:
-            text += (f"; network {self.network_before * 1e3:.3f} -> {self.network_after * 1e3:.3f} ms"
-                     f" ({self.network_before / self.network_after:.2f} x), in turns")  # fmt: skip
+            text += (
+                f"; network {self.network_before * 1e3:.3f} -> {self.network_after * 1e3:.3f} ms"
+                f" ({self.network_before / self.network_after:.2f} x), in turns"
+            )
         return text + ("" if self.finished else "; interrupted: what was measured is kept")
 
 
@@ -69,5 +73,7 @@ def _row(layer: Layer, wide: int) -> str:
     times = f"{layer.seconds_before * 1e6:>10.1f} {layer.seconds_after * 1e6:>10.1f} {ratio:>8.2f}"
     if not layer.seconds_after:
         times = f"{'-':>10} {'-':>10} {'-':>8}"
-    return (f"{layer.title[:wide]:<{wide}} {len(layer.nodes):>5} {layer.share:>6.1%} {layer.tried:>5}"
-            f" {times}  {change} ({layer.state})")  # fmt: skip
+    return (
+        f"{layer.title[:wide]:<{wide}} {len(layer.nodes):>5} {layer.share:>6.1%} {layer.tried:>5}"
+        f" {times}  {change} ({layer.state})"
+    )

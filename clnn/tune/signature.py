@@ -65,9 +65,12 @@ def canonical(value: Any) -> Any:
     if isinstance(value, DType):
         return value.name
     if is_dataclass(value) and not isinstance(value, type):
-        shown = {f.name: getattr(value, f.name) for f in fields(value)
-                 if not f.metadata.get("data")
-                 and (f.default is MISSING or getattr(value, f.name) != f.default)}  # fmt: skip
+        shown = {
+            f.name: getattr(value, f.name)
+            for f in fields(value)
+            if not f.metadata.get("data")
+            and (f.default is MISSING or getattr(value, f.name) != f.default)
+        }
         return {type(value).__name__: {name: canonical(item) for name, item in shown.items()}}
     if isinstance(value, (tuple, list)):
         return [canonical(item) for item in value]
@@ -79,11 +82,17 @@ def _operand(operand: Operand | None) -> dict[str, Any] | None:
     if operand is None:
         return None
     layout = operand.layout
-    found: dict[str, Any] = {"type": operand.type.dtype.name, "shape": list(layout.shape),
-                             "pitches": list(layout.pitches)}  # fmt: skip
+    found: dict[str, Any] = {
+        "type": operand.type.dtype.name,
+        "shape": list(layout.shape),
+        "pitches": list(layout.pitches),
+    }
     if layout.has_padding:
-        found |= {"before": list(layout.before), "after": list(layout.after),
-                  "fill": repr(operand.fill)}  # fmt: skip
+        found |= {
+            "before": list(layout.before),
+            "after": list(layout.after),
+            "fill": repr(operand.fill),
+        }
     if operand.stored is not None:
         found["stored"] = operand.stored.name
     return found | ({"const": True} if operand.const is not None else {})

@@ -55,8 +55,12 @@ class Result:
 
 def identity(info: DeviceInfo) -> dict[str, Any]:
     """Return what makes a device the same one, whatever its driver."""
-    return {"platform": info.platform, "vendor": info.vendor, "device": info.name,
-            "compute_units": info.compute_units}  # fmt: skip
+    return {
+        "platform": info.platform,
+        "vendor": info.vendor,
+        "device": info.name,
+        "compute_units": info.compute_units,
+    }
 
 
 def driver_of(info: DeviceInfo) -> str:
@@ -138,19 +142,40 @@ class TuningStore:
 
     def put(self, sig: Signature, result: Result) -> bool:
         """Keep a result; tell whether it is kept for good."""
-        tops = [{"name": t.name, "seconds": t.seconds, "templates": t.templates,
-                 **({} if t.network is None else {"network": t.network})}
-                for t in result.tops[:TOP]]  # fmt: skip
-        return self._append({
-            "kind": "result", "key": sig.key, "tops": tops, "ranked": result.ranked,
-            "level": result.level, "tried": result.tried, "bucket": sig.bucket, "size": sig.size,
-            "problem": sig.parts,
-        })  # fmt: skip
+        tops = [
+            {
+                "name": t.name,
+                "seconds": t.seconds,
+                "templates": t.templates,
+                **({} if t.network is None else {"network": t.network}),
+            }
+            for t in result.tops[:TOP]
+        ]
+        return self._append(
+            {
+                "kind": "result",
+                "key": sig.key,
+                "tops": tops,
+                "ranked": result.ranked,
+                "level": result.level,
+                "tried": result.tried,
+                "bucket": sig.bucket,
+                "size": sig.size,
+                "problem": sig.parts,
+            }
+        )
 
     def put_failure(self, key: str, name: str, templates: str, reason: str) -> bool:
         """Keep that a variant is not to be tried again with this driver and these templates."""
-        return self._append({"kind": "failure", "key": key, "name": name, "templates": templates,
-                             "reason": reason[:300]})  # fmt: skip
+        return self._append(
+            {
+                "kind": "failure",
+                "key": key,
+                "name": name,
+                "templates": templates,
+                "reason": reason[:300],
+            }
+        )
 
     def pardon(self) -> int:
         """Let all failures under the present driver be tried again; return how many there were."""
@@ -182,8 +207,10 @@ class TuningStore:
 def _result(record: Record) -> Result | None:
     """Return the result of a line; None where it is not one that this version writes."""
     try:
-        tops = tuple(Timed(str(t["name"]), float(t["seconds"]), str(t["templates"]), t.get("network"))
-                     for t in record["tops"])  # fmt: skip
+        tops = tuple(
+            Timed(str(t["name"]), float(t["seconds"]), str(t["templates"]), t.get("network"))
+            for t in record["tops"]
+        )
         level = str(record["level"])
         found = Result(tops, str(record["ranked"]), level, int(record["tried"]))
     except (KeyError, TypeError, ValueError):
@@ -199,8 +226,14 @@ def in_force(records: Iterable[Record]) -> list[Record]:
         if kind == "pardon":
             kept = {k: r for k, r in kept.items() if k[:2] != ("failure", driver)}
             continue
-        name = (kind, driver, record.get("v"), record.get("key"), record.get("name"),
-                record.get("templates"))  # fmt: skip
+        name = (
+            kind,
+            driver,
+            record.get("v"),
+            record.get("key"),
+            record.get("name"),
+            record.get("templates"),
+        )
         kept.pop(name, None)
         kept[name] = record
     return list(kept.values())

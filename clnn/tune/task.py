@@ -64,9 +64,14 @@ class SoFar:
 
     def fields(self, name: str, trial: Trial) -> dict[str, object]:
         """Return what a Progress says after this trial."""
-        return {"tried": len(self._seen), "of": self._of, "name": name, "fault": trial.fault,
-                "ranked": self._times.get(self._ranked, 0.0),
-                "best": min(self._times.values(), default=0.0)}  # fmt: skip
+        return {
+            "tried": len(self._seen),
+            "of": self._of,
+            "name": name,
+            "fault": trial.fault,
+            "ranked": self._times.get(self._ranked, 0.0),
+            "best": min(self._times.values(), default=0.0),
+        }
 
 
 def alike(one: Task, other: Task) -> bool:
@@ -86,7 +91,14 @@ def layer_of(task: Task) -> Layer:
     before, after = task.ranked.name, task.result.tops[0].name if task.result else task.ranked.name
     times = task.inside if {before, after} <= task.inside.keys() else task.outcome.times
     return Layer(
-        title(task.sig.parts), tuple(task.nodes), task.share, before, after,
-        times.get(before, 0.0), times.get(after, 0.0), task.outcome.tried, task.state,
+        title(task.sig.parts),
+        tuple(task.nodes),
+        task.share,
+        before,
+        after,
+        times.get(before, 0.0),
+        times.get(after, 0.0),
+        task.outcome.tried,
+        task.state,
         dict(task.outcome.faults),
-    )  # fmt: skip
+    )

@@ -93,12 +93,20 @@ class Tuner:
     """
 
     def __init__(
-        self, graph: Graph, info: DeviceInfo, options: Options, wish: Wish, *,
-        tell: Tell = lambda progress: None, bench: Trials | None = None,
-        network: Network | None = None, store: TuningStore | None = None,
-        clock: Callable[[], float] = time.monotonic, limits: Limits | None = None,
+        self,
+        graph: Graph,
+        info: DeviceInfo,
+        options: Options,
+        wish: Wish,
+        *,
+        tell: Tell = lambda progress: None,
+        bench: Trials | None = None,
+        network: Network | None = None,
+        store: TuningStore | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        limits: Limits | None = None,
         defaults: Defaults | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.info, self.wish, self._tell, self._clock = info, wish, tell, clock
         self.store = store or TuningStore(info)
         self.defaults = defaults_for(info) if defaults is None else defaults
@@ -214,17 +222,25 @@ class Tuner:
         entries = shortlist(first, list(sound.values()), [*like, *self._before(task)], count)
         self._say(title(task.sig.parts), of=len(entries))
         self._bench.load(
-            task.step.node.spec, task.step.problem,
+            task.step.node.spec,
+            task.step.problem,
             lambda v: journal.trying(task.sig.key, v.name, templates_of(v)),
-        )  # fmt: skip
+        )
         so_far = SoFar(task, len(entries))
 
         def tell(name: str, trial: Trial) -> None:
             so_far.add(name, trial)
             self._say(title(task.sig.parts), **so_far.fields(name, trial))
 
-        task.outcome = contest(self._bench, entries, deadline, self._clock,
-                               bound=self._bound(task), effort=effort, tell=tell)  # fmt: skip
+        task.outcome = contest(
+            self._bench,
+            entries,
+            deadline,
+            self._clock,
+            bound=self._bound(task),
+            effort=effort,
+            tell=tell,
+        )
         self._keep(task)
 
     def _like(self, task: Task) -> list[str]:
@@ -334,9 +350,13 @@ class Tuner:
 
     def _report(self, finished: bool) -> Report:
         return Report(
-            self.info.title, tuple(layer_of(task) for task in self.tasks), *self._times,
-            self.wish.seconds, self._clock() - self._begin, finished,
-        )  # fmt: skip
+            self.info.title,
+            tuple(layer_of(task) for task in self.tasks),
+            *self._times,
+            self.wish.seconds,
+            self._clock() - self._begin,
+            finished,
+        )
 
     def close(self) -> None:
         """End the child processes and free the device."""
@@ -351,9 +371,13 @@ class Tuner:
 
 
 def tune_graph(
-    graph: Graph, info: DeviceInfo, options: Options, wish: Wish,
-    tell: Tell = lambda progress: None, limits: Limits | None = None,
-) -> Report:  # fmt: skip
+    graph: Graph,
+    info: DeviceInfo,
+    options: Options,
+    wish: Wish,
+    tell: Tell = lambda progress: None,
+    limits: Limits | None = None,
+) -> Report:
     """Tune `graph` on a device and keep the results in its store. Raises as compile_model does."""
     with Tuner(graph, info, options, wish, tell=tell, limits=limits) as tuner:
         return tuner.run()

@@ -38,9 +38,13 @@ def alone(graph: Graph, node: Node) -> Graph:
 
 
 def bisect_graph(
-    graph: Graph, device: str | int | None, options: Options, feeds: Mapping[str, Array],
-    tolerance: float, calibration: Any = None,
-) -> Bisection | None:  # fmt: skip
+    graph: Graph,
+    device: str | int | None,
+    options: Options,
+    feeds: Mapping[str, Array],
+    tolerance: float,
+    calibration: Any = None,
+) -> Bisection | None:
     """Return the first wrong node of `graph`, or None when the whole network is right.
 
     Wrong is what differs from the reference by more than `tolerance`, relative to the largest.
@@ -60,9 +64,14 @@ def bisect_graph(
 
 class _Search:
     def __init__(
-        self, graph: Graph, device: str | int | None, options: Options,
-        feeds: Mapping[str, Array], tolerance: float, calibration: Any,
-    ) -> None:  # fmt: skip
+        self,
+        graph: Graph,
+        device: str | int | None,
+        options: Options,
+        feeds: Mapping[str, Array],
+        tolerance: float,
+        calibration: Any,
+    ) -> None:
         self.graph, self.device, self.options = graph, device, options
         self.feeds, self.tolerance, self.calibration = feeds, tolerance, calibration
         self.right = reference_values(graph, feeds)
@@ -95,5 +104,13 @@ class _Search:
         by_itself = self._worst(single, feeds, self.options, every=True)
         unshared = self.wrong(count, "separate") is None
         assert total is not None and by_itself is not None
-        return Bisection(node.name, node.spec.kind, node.origin, self.variants[node.name], total,
-                         by_itself, unshared, self.compiled)  # fmt: skip
+        return Bisection(
+            node.name,
+            node.spec.kind,
+            node.origin,
+            self.variants[node.name],
+            total,
+            by_itself,
+            unshared,
+            self.compiled,
+        )

@@ -38,8 +38,9 @@ def difference(name: str, got: Array, want: Array, tolerance: float) -> Differen
     """Return how far `got` is from `want` (which may have more precision)."""
     if got.shape != want.shape:
         inf = float("inf")
-        return Difference(name, got.shape, str(got.dtype), inf, inf, inf, (), 0.0, 0.0, tolerance,
-                          False)  # fmt: skip
+        return Difference(
+            name, got.shape, str(got.dtype), inf, inf, inf, (), 0.0, 0.0, tolerance, False
+        )
     wide_got, wide_want = _wide(got), _wide(want)
     error = _errors(wide_got, wide_want)
     finite = np.isfinite(wide_want)
@@ -53,9 +54,18 @@ def difference(name: str, got: Array, want: Array, tolerance: float) -> Differen
     ulp = worst if exact else _ulp(wide_got, wide_want, largest * ULP_FLOOR)
     passed = worst == 0 if exact else relative <= tolerance
     return Difference(
-        name, got.shape, str(got.dtype), worst, relative, ulp, at, float(wide_got[at]),
-        float(wide_want[at]), tolerance, passed,
-    )  # fmt: skip
+        name,
+        got.shape,
+        str(got.dtype),
+        worst,
+        relative,
+        ulp,
+        at,
+        float(wide_got[at]),
+        float(wide_want[at]),
+        tolerance,
+        passed,
+    )
 
 
 def _wide(array: Array) -> Array:

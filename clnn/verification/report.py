@@ -119,8 +119,10 @@ class VerifyReport:
         if first is None:
             return [*lines, "no layer diverges"]
         worst = first.own or first.total
-        return [*lines, f"first diverging: {first.node} ({first.variant}) -> {worst.name}:"
-                        f" {_place(worst)}"]  # fmt: skip
+        return [
+            *lines,
+            f"first diverging: {first.node} ({first.variant}) -> {worst.name}: {_place(worst)}",
+        ]
 
     def _bisection(self) -> list[str]:
         found = self.bisection

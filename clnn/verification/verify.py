@@ -60,8 +60,9 @@ def verify(request: Request) -> VerifyReport:
     _check(request)
     graph = load_graph(request.model, request.shapes)
     asked, request = request, replace(request, calibration=_calibration(request, graph))
-    with compile_model(graph, request.device, request.options,
-                       calibration=request.calibration) as session:  # fmt: skip
+    with compile_model(
+        graph, request.device, request.options, calibration=request.calibration
+    ) as session:
         feeds = random_feeds(session.inputs, request.seed, request.feeds)
         got = session(feeds)
         outputs, engine = _outputs(request, graph, session, feeds, got)
@@ -70,8 +71,16 @@ def verify(request: Request) -> VerifyReport:
             layers = _layers(request, graph, feeds)
         bisection = _bisect(request, graph, session, feeds) if request.bisect else None
         device = session.device.title
-    return VerifyReport(_title(request.model), device, engine, request.seed, outputs, layers,
-                        bisection, reproduction(asked))  # fmt: skip
+    return VerifyReport(
+        _title(request.model),
+        device,
+        engine,
+        request.seed,
+        outputs,
+        layers,
+        bisection,
+        reproduction(asked),
+    )
 
 
 def _calibration(request: Request, graph: Graph) -> Any:
@@ -93,9 +102,12 @@ def _check(request: Request) -> None:
 
 
 def _outputs(
-    request: Request, graph: Graph, session: Session, feeds: Mapping[str, Array],
+    request: Request,
+    graph: Graph,
+    session: Session,
+    feeds: Mapping[str, Array],
     got: Mapping[str, Array],
-) -> tuple[tuple[Difference, ...], str]:  # fmt: skip
+) -> tuple[tuple[Difference, ...], str]:
     """Return the differences of the outputs, and the name of the engine compared with."""
     if request.against == "reference":
         values = reference_values(graph, feeds)
@@ -115,9 +127,14 @@ def _layers(request: Request, graph: Graph, feeds: Mapping[str, Array]) -> tuple
         return reference_layers(graph, request.device, options, feeds, request.calibration)
     assert not isinstance(request.model, Graph)
     return onnxruntime_layers(
-        request.model, request.shapes, request.device, options, feeds, request.tolerance,
+        request.model,
+        request.shapes,
+        request.device,
+        options,
+        feeds,
+        request.tolerance,
         request.calibration,
-    )  # fmt: skip
+    )
 
 
 def _bisect(

@@ -9,8 +9,12 @@ import pytest
 
 from clnn import openvx as vx
 
-KINDS = {"i2": (vx.VX_TYPE_INT16, 8), "u1": (vx.VX_TYPE_UINT8, 0), "i1": (vx.VX_TYPE_INT8, 0),
-         "f4": (vx.VX_TYPE_FLOAT32, 0)}  # fmt: skip
+KINDS = {
+    "i2": (vx.VX_TYPE_INT16, 8),
+    "u1": (vx.VX_TYPE_UINT8, 0),
+    "i1": (vx.VX_TYPE_INT8, 0),
+    "f4": (vx.VX_TYPE_FLOAT32, 0),
+}
 SAT, WRAP = vx.VX_CONVERT_POLICY_SATURATE, vx.VX_CONVERT_POLICY_WRAP
 ZERO, EVEN = vx.VX_ROUND_POLICY_TO_ZERO, vx.VX_ROUND_POLICY_TO_NEAREST_EVEN
 FLOOR = vx.VX_CONVOLUTIONAL_NETWORK_DS_SIZE_ROUNDING_FLOOR
@@ -22,8 +26,9 @@ RELU = vx.VX_CONVOLUTIONAL_NETWORK_ACTIVATION_RELU
 def empty(context, *dims, kind="i2", position=None):
     """Return a tensor of zeros; dims innermost first."""
     number, known = KINDS[kind]
-    return vx.vxCreateTensor(context, len(dims), dims, number,
-                             known if position is None else position)  # fmt: skip
+    return vx.vxCreateTensor(
+        context, len(dims), dims, number, known if position is None else position
+    )
 
 
 def tensor(context, array, position=None):

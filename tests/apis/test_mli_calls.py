@@ -42,10 +42,12 @@ def dense():
     return {
         "given": sa(bytes_of(12), (3, 4), zero=(-43,)),
         "weights": sa(bytes_of(24), (12, 2), w_scale, (0, 0), w_frac, 1),
-        "bias": sa(np.array([999, -77777], np.int32), (2,), scale, (0,), tuple(frac), 0, (), E.MLI_EL_SA_32),
+        "bias": sa(
+            np.array([999, -77777], np.int32), (2,), scale, (0,), tuple(frac), 0, (), E.MLI_EL_SA_32
+        ),
         "cfg": mli.MliFullyConnectedCfg(mli.MliReluCfg(mli.MliReluType.MLI_RELU_GEN)),
         "out": sa(np.full(2, 55, np.int8), (2,), (20291,), (-12,), (16,)),
-    }  # fmt: skip
+    }
 
 
 def call(function, operands):
@@ -55,9 +57,20 @@ def call(function, operands):
 def wanted(t, full=False, up=False, zero_in=None):
     """Return what numpy's reference makes of a fully connected call."""
     q, o = t["given"].quant(), t["out"].quant()
-    arith = MliAffine(q.scale, q.frac, o.scale, o.frac, t["weights"].el_params.scale,
-                      t["weights"].el_params.scale_frac_bits, q.zero if zero_in is None else zero_in,
-                      o.zero, o.zero, 127, full, up)  # fmt: skip
+    arith = MliAffine(
+        q.scale,
+        q.frac,
+        o.scale,
+        o.frac,
+        t["weights"].el_params.scale,
+        t["weights"].el_params.scale_frac_bits,
+        q.zero if zero_in is None else zero_in,
+        o.zero,
+        o.zero,
+        127,
+        full,
+        up,
+    )
     columns = t["given"].view().reshape(1, 1, -1, 1)
     weights = t["weights"].view().T.reshape(1, 2, -1, 1)
     return arith.reference(columns, weights, t["bias"].view()).reshape(-1)

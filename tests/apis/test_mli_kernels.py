@@ -129,8 +129,15 @@ def test_moves_all_at_once(device):
     x = sa(integers(6 * 9, seed=7), (6, 9))
     y = sa(integers(70, seed=8), (7, 9), stride=(10, 1))
     before = y.view().copy()
-    cfg = mli.MliMovCfg(offset=(1, 2), size=(5, 0), sub_sample_step=(2, 3), perm_dim=(1, 0),
-                        padding_pre=(1, 0), padding_post=(0, 2), dst_offset=(1, 3))  # fmt: skip
+    cfg = mli.MliMovCfg(
+        offset=(1, 2),
+        size=(5, 0),
+        sub_sample_step=(2, 3),
+        perm_dim=(1, 0),
+        padding_pre=(1, 0),
+        padding_post=(0, 2),
+        dst_offset=(1, 3),
+    )
     with mli.using(device=device):
         assert mli.mli_mov_tensor_sync(x, cfg, y) == OK, mli.last_error()
     part = np.pad(x.view()[1:6:2, 2::3], ((1, 0), (0, 2))).T

@@ -157,9 +157,8 @@ HOSTILE = {
     "graph name": (FORMAT, setter("names", "graph", value={"tensors": 0})),
     "table": (WRONG, setter("luts", 0, "count", value=70000)),
     "scalar": (WRONG, setter("scalars", 0, "value", value="1")),
-    "cycle": ("VX_ERROR_INVALID_GRAPH",
-              setter("nodes", 2, "values", "in1", value={"tensors": 5})),
-}  # fmt: skip
+    "cycle": ("VX_ERROR_INVALID_GRAPH", setter("nodes", 2, "values", "in1", value={"tensors": 5})),
+}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -172,10 +171,19 @@ def test_hostile_descriptions(context, exported, name):
     assert vx.vxQueryContext(context, vx.VX_CONTEXT_REFERENCES) == before
 
 
-@pytest.mark.parametrize("entries", [
-    {"0.bin": b""}, {"0.bin": b"\0" * 65}, {"0.bin": None}, {"lut_0.bin": b"\0" * 13},
-    {"graph.json": b"[]"}, {"graph.json": b"{"}, {"graph.json": None}, {"graph.json": b"[" * 10**6},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"0.bin": b""},
+        {"0.bin": b"\0" * 65},
+        {"0.bin": None},
+        {"lut_0.bin": b"\0" * 13},
+        {"graph.json": b"[]"},
+        {"graph.json": b"{"},
+        {"graph.json": None},
+        {"graph.json": b"[" * 10**6},
+    ],
+)
 def test_damaged_entries(context, exported, entries):
     changed(exported, lambda about: None, entries)
     with fails(FORMAT):

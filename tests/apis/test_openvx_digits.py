@@ -72,8 +72,19 @@ class Network:
     def layer(self, name, x, maps, side, pad):
         weights, bias = self.parameters[name]
         y = self.virtual(side, side, maps, COUNT)
-        vx.vxConvolutionLayer(self.graph, x, self.held(weights, WEIGHTS), self.held(bias, VALUES),
-                              pad, pad, 32, SAT, EVEN, FLOOR, y)  # fmt: skip
+        vx.vxConvolutionLayer(
+            self.graph,
+            x,
+            self.held(weights, WEIGHTS),
+            self.held(bias, VALUES),
+            pad,
+            pad,
+            32,
+            SAT,
+            EVEN,
+            FLOOR,
+            y,
+        )
         return y
 
     def active(self, x, maps, side):
@@ -92,8 +103,18 @@ class Network:
         mean, scores = self.virtual(1, 1, 64, COUNT), self.virtual(10, COUNT)
         vx.vxPoolingLayer(g, wide, AVG, 4, 4, 0, 0, FLOOR, mean)
         weights, bias = self.parameters["classifier"]
-        vx.vxFullyConnectedLayer(g, mean, self.held(weights, WEIGHTS), self.held(bias, VALUES), 0,
-                                 32, SAT, EVEN, FLOOR, scores)  # fmt: skip
+        vx.vxFullyConnectedLayer(
+            g,
+            mean,
+            self.held(weights, WEIGHTS),
+            self.held(bias, VALUES),
+            0,
+            32,
+            SAT,
+            EVEN,
+            FLOOR,
+            scores,
+        )
         vx.vxSoftmaxLayer(g, scores, self.result)
 
     def __call__(self, images):

@@ -57,11 +57,13 @@ class Digits:
 
     def __init__(self, context):
         self.arrays = {
-            "w1": integers((3, 2, 3, 3), seed=1, most=150), "b1": integers((3,), seed=2, most=90),
+            "w1": integers((3, 2, 3, 3), seed=1, most=150),
+            "b1": integers((3,), seed=2, most=90),
             "w2": integers((2, 2, 1, 1), seed=3, most=300),
             "b2": integers((2, 6, 7), seed=4, most=90),
-            "w3": integers((4, 60), seed=5, most=120), "b3": integers((4,), seed=6, most=99),
-        }  # fmt: skip
+            "w3": integers((4, 60), seed=5, most=120),
+            "b3": integers((4,), seed=6, most=99),
+        }
         self.context = context
         self.x = empty(context, 7, 6, 4)
         self.y = empty(context, 4)
@@ -94,8 +96,9 @@ class Digits:
         active = np.maximum(np.concatenate([one, two]), 0)
         wide = np.pad(active, ((0, 0), (0, 0), (0, 1)))
         small = wide.reshape(5, 3, 2, 4, 2).max((2, 4))
-        scores = convolved(small.reshape(60, 1, 1), a["w3"].reshape(4, 60, 1, 1), a["b3"], (1, 1),
-                           (0, 0), (1, 1))  # fmt: skip
+        scores = convolved(
+            small.reshape(60, 1, 1), a["w3"].reshape(4, 60, 1, 1), a["b3"], (1, 1), (0, 0), (1, 1)
+        )
         return ax.softmax(scores.reshape(4), 0, Q78, Q78, False)
 
 
@@ -227,8 +230,9 @@ def test_padded_fully_connected_input_with_a_batch(context):
     graph = vx.vxCreateGraph(context)
     x, w = integers((2, 3, 2, 4), seed=1, most=300), integers((5, 4, 6), seed=2, most=300)
     y = empty(context, 5, 3, 2)
-    vx.vxFullyConnectedLayer(graph, tensor(context, x), tensor(context, w), None, 1, 32, SAT, EVEN,
-                             FLOOR, y)  # fmt: skip
+    vx.vxFullyConnectedLayer(
+        graph, tensor(context, x), tensor(context, w), None, 1, 32, SAT, EVEN, FLOOR, y
+    )
     vx.vxProcessGraph(graph)
     inner = w[:, 1:-1, 1:-1].reshape(5, 8).astype(np.int64)
     products = x.reshape(2, 3, 1, 8) * inner
@@ -283,8 +287,9 @@ def test_fixed_point_positions_differ(context):
     graph = vx.vxCreateGraph(context)
     x, w = integers((1, 3, 3), seed=1, most=400), integers((2, 1, 2, 2), seed=2)
     y, bytes_ = empty(context, 2, 2, 2, position=10), empty(context, 2, 2, 2, kind="u1")
-    vx.vxConvolutionLayer(graph, tensor(context, x, 4), tensor(context, w, 14), None, 0, 0, 48, SAT,
-                          EVEN, FLOOR, y)  # fmt: skip
+    vx.vxConvolutionLayer(
+        graph, tensor(context, x, 4), tensor(context, w, 14), None, 0, 0, 48, SAT, EVEN, FLOOR, y
+    )
     vx.vxActivationLayer(graph, y, LOGISTIC, 0, 0, empty(context, 2, 2, 2, position=15))
     vx.vxTensorConvertDepthNode(graph, y, SAT, 0.5, -3.0, bytes_)
     vx.vxProcessGraph(graph)
@@ -372,11 +377,16 @@ def test_bytes_saturate_and_wrap(context):
 
 
 FORMULAS = (
-    lambda x, a, b: 1 / (1 + np.exp(-x)), lambda x, a, b: a * np.tanh(b * x),
-    lambda x, a, b: np.maximum(x, 0), lambda x, a, b: np.minimum(a, np.maximum(x, 0)),
-    lambda x, a, b: np.log1p(np.exp(x)), lambda x, a, b: np.abs(x), lambda x, a, b: x * x,
-    lambda x, a, b: np.sqrt(np.maximum(x, 0)), lambda x, a, b: a * x + b,
-)  # fmt: skip
+    lambda x, a, b: 1 / (1 + np.exp(-x)),
+    lambda x, a, b: a * np.tanh(b * x),
+    lambda x, a, b: np.maximum(x, 0),
+    lambda x, a, b: np.minimum(a, np.maximum(x, 0)),
+    lambda x, a, b: np.log1p(np.exp(x)),
+    lambda x, a, b: np.abs(x),
+    lambda x, a, b: x * x,
+    lambda x, a, b: np.sqrt(np.maximum(x, 0)),
+    lambda x, a, b: a * x + b,
+)
 
 
 def test_all_activations(context):
@@ -406,8 +416,12 @@ def test_conversions_with_float32(context):
     real = np.array([-300.0, -1.26, 0.0, 0.999, 1.5, 127.9, 200.0], "f4")
     raw = np.array([-32768, -3, 0, 7, 32767], np.int16)
     x, fixed = tensor(context, real), tensor(context, raw)
-    outs = [empty(context, 7), empty(context, 7), empty(context, 5, kind="f4"),
-            empty(context, 7, kind="f4")]  # fmt: skip
+    outs = [
+        empty(context, 7),
+        empty(context, 7),
+        empty(context, 5, kind="f4"),
+        empty(context, 7, kind="f4"),
+    ]
     vx.vxTensorConvertDepthNode(graph, x, SAT, 1.0, 0.0, outs[0])
     vx.vxTensorConvertDepthNode(graph, x, WRAP, 1.0, 0.0, outs[1])
     vx.vxTensorConvertDepthNode(graph, fixed, SAT, 2.0, 1.0, outs[2])
@@ -429,8 +443,21 @@ def test_dilation_is_as_the_context_says(device):
         with vx.vxCreateContext(device, conformance) as context:
             graph = vx.vxCreateGraph(context)
             y = empty(context, 6, 5, 2)
-            vx.vxConvolutionLayer(graph, tensor(context, image), tensor(context, w), None, 1, 1, 32,
-                                  SAT, ZERO, FLOOR, y, 1, 1)  # fmt: skip
+            vx.vxConvolutionLayer(
+                graph,
+                tensor(context, image),
+                tensor(context, w),
+                None,
+                1,
+                1,
+                32,
+                SAT,
+                ZERO,
+                FLOOR,
+                y,
+                1,
+                1,
+            )
             vx.vxProcessGraph(graph)
             want = convolved(image, wide, None, (1, 1), pads, (5, 6), even=False)
             np.testing.assert_array_equal(read(y), want)

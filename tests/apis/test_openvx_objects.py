@@ -32,8 +32,12 @@ def test_maximum_dimensions_and_enumerations(context):
 
 def test_query_tensor(context):
     made = vx.vxCreateTensor(context, 3, (5, 4, 3), vx.VX_TYPE_INT16, 8)
-    asked = [vx.VX_TENSOR_NUM_OF_DIMS, vx.VX_TENSOR_DIMS, vx.VX_TENSOR_DATA_TYPE,
-             vx.VX_TENSOR_FIXED_POINT_POS]  # fmt: skip
+    asked = [
+        vx.VX_TENSOR_NUM_OF_DIMS,
+        vx.VX_TENSOR_DIMS,
+        vx.VX_TENSOR_DATA_TYPE,
+        vx.VX_TENSOR_FIXED_POINT_POS,
+    ]
     assert [vx.vxQueryTensor(made, a) for a in asked] == [3, (5, 4, 3), vx.VX_TYPE_INT16, 8]
     with fails("VX_ERROR_INVALID_PARAMETERS", "attribute"):
         vx.vxQueryTensor(made, 5)
@@ -46,8 +50,11 @@ def test_reference_counts(context):
     assert vx.vxReleaseTensor(made) == vx.VX_SUCCESS
     assert vx.vxQueryReference(made, vx.VX_REFERENCE_COUNT) == 1
     vx.vxReleaseTensor(made)
-    for call in (lambda: vx.vxReleaseTensor(made), lambda: read(made),
-                 lambda: vx.vxRetainReference(made)):  # fmt: skip
+    for call in (
+        lambda: vx.vxReleaseTensor(made),
+        lambda: read(made),
+        lambda: vx.vxRetainReference(made),
+    ):
         with fails("VX_ERROR_INVALID_REFERENCE", "was released"):
             call()
 
@@ -167,18 +174,21 @@ def test_bad_copies_change_nothing(context):
         vx.vxCopyTensorPatch(None, None, None, before, vx.VX_READ_ONLY)
 
 
-@pytest.mark.parametrize("arguments,match", [
-    ((0, (), vx.VX_TYPE_INT16, 8), "num_of_dims"),
-    ((7, (1,) * 7, vx.VX_TYPE_INT16, 8), "num_of_dims"),
-    ((2, (3,), vx.VX_TYPE_INT16, 8), "sizes"),
-    ((2, (3, 0), vx.VX_TYPE_INT16, 8), "sizes"),
-    ((2, (3, 1.5), vx.VX_TYPE_INT16, 8), "sizes"),
-    ((2, (2**20, 2**20), vx.VX_TYPE_INT16, 8), "elements"),
-    ((1, (3,), vx.VX_TYPE_INT32, 0), "data_format"),
-    ((1, (3,), 99999, 0), "data_format"),
-    ((1, (3,), vx.VX_TYPE_INT16, 16), "fixed_point_pos"),
-    ((1, (3,), vx.VX_TYPE_UINT8, 1), "fixed_point_pos"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments,match",
+    [
+        ((0, (), vx.VX_TYPE_INT16, 8), "num_of_dims"),
+        ((7, (1,) * 7, vx.VX_TYPE_INT16, 8), "num_of_dims"),
+        ((2, (3,), vx.VX_TYPE_INT16, 8), "sizes"),
+        ((2, (3, 0), vx.VX_TYPE_INT16, 8), "sizes"),
+        ((2, (3, 1.5), vx.VX_TYPE_INT16, 8), "sizes"),
+        ((2, (2**20, 2**20), vx.VX_TYPE_INT16, 8), "elements"),
+        ((1, (3,), vx.VX_TYPE_INT32, 0), "data_format"),
+        ((1, (3,), 99999, 0), "data_format"),
+        ((1, (3,), vx.VX_TYPE_INT16, 16), "fixed_point_pos"),
+        ((1, (3,), vx.VX_TYPE_UINT8, 1), "fixed_point_pos"),
+    ],
+)
 def test_bad_tensors(context, arguments, match):
     with fails("VX_ERROR_INVALID_PARAMETERS", match):
         vx.vxCreateTensor(context, *arguments)
@@ -238,11 +248,17 @@ def test_images_inside_a_tensor(context):
         vx.vxGetObjectArrayItem(images, 0)
 
 
-@pytest.mark.parametrize("rect,count,stride,form,match", [
-    ((0, 0, 7, 5), 1, 60, "S16", "rect"), ((2, 0, 2, 5), 1, 60, "S16", "rect"),
-    ((0, 0, 6, 5), 5, 60, "S16", "array_size"), ((0, 0, 6, 5), 3, 120, "S16", "planes"),
-    ((0, 0, 6, 5), 1, 61, "S16", "multiple"), ((0, 0, 6, 5), 1, 60, "U8", "match"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "rect,count,stride,form,match",
+    [
+        ((0, 0, 7, 5), 1, 60, "S16", "rect"),
+        ((2, 0, 2, 5), 1, 60, "S16", "rect"),
+        ((0, 0, 6, 5), 5, 60, "S16", "array_size"),
+        ((0, 0, 6, 5), 3, 120, "S16", "planes"),
+        ((0, 0, 6, 5), 1, 61, "S16", "multiple"),
+        ((0, 0, 6, 5), 1, 60, "U8", "match"),
+    ],
+)
 def test_bad_image_arrays(context, rect, count, stride, form, match):
     made = empty(context, 6, 5, 4)
     with fails("VX_ERROR_INVALID_PARAMETERS", match):

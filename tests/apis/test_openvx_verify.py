@@ -55,9 +55,15 @@ def pool(graph, x, y, size=(2, 2), pads=(0, 0), rounding=FLOOR, kind=MAX):
     return vx.vxPoolingLayer(graph, x, kind, *size, *pads, rounding, y)
 
 
-@pytest.mark.parametrize("extent,out,reach,pad,ceil", [
-    (10, 4, 3, 0, False), (10, 8, 3, 0, True), (7, 1, 3, 2, False), (5, 3, 3, 1, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "extent,out,reach,pad,ceil",
+    [
+        (10, 4, 3, 0, False),
+        (10, 8, 3, 0, True),
+        (7, 1, 3, 2, False),
+        (5, 3, 3, 1, True),
+    ],
+)
 def test_strides_are_the_smallest_that_fit(extent, out, reach, pad, ceil):
     room = extent + 2 * pad - reach
     fitting = [s for s in range(1, 30) if (room + (s - 1 if ceil else 0)) // s + 1 == out]
@@ -85,68 +91,165 @@ def shapes(c):
     """Return bad nodes: status, part of the message, a function that adds the node."""
     t = empty
     return {
-        "weights": (DIM, "weights", lambda g: conv(g, t(c, 8, 8, 3), t(c, 3, 3, 4, 5), None,
-                                                   t(c, 6, 6, 5))),
-        "maps": (DIM, "outputs", lambda g: conv(g, t(c, 8, 8, 3), t(c, 3, 3, 3, 5), None,
-                                                t(c, 6, 6, 4))),
+        "weights": (
+            DIM,
+            "weights",
+            lambda g: conv(g, t(c, 8, 8, 3), t(c, 3, 3, 4, 5), None, t(c, 6, 6, 5)),
+        ),
+        "maps": (
+            DIM,
+            "outputs",
+            lambda g: conv(g, t(c, 8, 8, 3), t(c, 3, 3, 3, 5), None, t(c, 6, 6, 4)),
+        ),
         "rank": (DIM, "inputs", lambda g: conv(g, t(c, 8, 8), t(c, 3, 3, 3, 5), None, t(c, 6, 6))),
-        "batch": (DIM, "outputs", lambda g: conv(g, t(c, 8, 8, 3, 2), t(c, 3, 3, 3, 5), None,
-                                                 t(c, 6, 6, 5, 3))),
-        "stride": (DIM, "no stride makes 7", lambda g: conv(g, t(c, 8, 8, 3), t(c, 3, 3, 3, 5),
-                                                            None, t(c, 7, 6, 5))),
-        "ceil": (DIM, "no stride", lambda g: conv(g, t(c, 8, 8, 3), t(c, 3, 3, 3, 5), None,
-                                                  t(c, 1, 6, 5), size=CEIL)),
-        "kernel": (DIM, "window of 9", lambda g: conv(g, t(c, 8, 8, 3), t(c, 3, 3, 3, 5), None,
-                                                      t(c, 1, 6, 5), dilation=(3, 0))),
-        "padded": (DIM, "padded", lambda g: conv(g, t(c, 1, 1, 3), t(c, 1, 1, 3, 5), None,
-                                                 t(c, 2, 2, 5), pads=(30000, 30000))),
-        "bias": (DIM, "biases", lambda g: conv(g, t(c, 8, 8, 3), t(c, 3, 3, 3, 5), t(c, 6, 5),
-                                               t(c, 6, 6, 5))),
-        "bias type": (FORMAT, "types", lambda g: conv(g, t(c, 8, 8, 3), t(c, 3, 3, 3, 5),
-                                                      t(c, 5, kind="i1"), t(c, 6, 6, 5))),
-        "bias position": (FORMAT, "position", lambda g: conv(
-            g, t(c, 8, 8, 3), t(c, 3, 3, 3, 5), t(c, 5, position=7), t(c, 6, 6, 5))),
-        "fraction": (FORMAT, "fraction bits", lambda g: conv(
-            g, t(c, 8, 8, 3, position=2), t(c, 3, 3, 3, 5, position=2), None, t(c, 6, 6, 5))),
-        "bits": ("VX_ERROR_INVALID_VALUE", "accumulator_bits", lambda g: conv(
-            g, t(c, 8, 8, 3), t(c, 3, 3, 3, 5), None, t(c, 6, 6, 5), bits=15)),
+        "batch": (
+            DIM,
+            "outputs",
+            lambda g: conv(g, t(c, 8, 8, 3, 2), t(c, 3, 3, 3, 5), None, t(c, 6, 6, 5, 3)),
+        ),
+        "stride": (
+            DIM,
+            "no stride makes 7",
+            lambda g: conv(g, t(c, 8, 8, 3), t(c, 3, 3, 3, 5), None, t(c, 7, 6, 5)),
+        ),
+        "ceil": (
+            DIM,
+            "no stride",
+            lambda g: conv(g, t(c, 8, 8, 3), t(c, 3, 3, 3, 5), None, t(c, 1, 6, 5), size=CEIL),
+        ),
+        "kernel": (
+            DIM,
+            "window of 9",
+            lambda g: conv(
+                g, t(c, 8, 8, 3), t(c, 3, 3, 3, 5), None, t(c, 1, 6, 5), dilation=(3, 0)
+            ),
+        ),
+        "padded": (
+            DIM,
+            "padded",
+            lambda g: conv(
+                g, t(c, 1, 1, 3), t(c, 1, 1, 3, 5), None, t(c, 2, 2, 5), pads=(30000, 30000)
+            ),
+        ),
+        "bias": (
+            DIM,
+            "biases",
+            lambda g: conv(g, t(c, 8, 8, 3), t(c, 3, 3, 3, 5), t(c, 6, 5), t(c, 6, 6, 5)),
+        ),
+        "bias type": (
+            FORMAT,
+            "types",
+            lambda g: conv(g, t(c, 8, 8, 3), t(c, 3, 3, 3, 5), t(c, 5, kind="i1"), t(c, 6, 6, 5)),
+        ),
+        "bias position": (
+            FORMAT,
+            "position",
+            lambda g: conv(g, t(c, 8, 8, 3), t(c, 3, 3, 3, 5), t(c, 5, position=7), t(c, 6, 6, 5)),
+        ),
+        "fraction": (
+            FORMAT,
+            "fraction bits",
+            lambda g: conv(
+                g, t(c, 8, 8, 3, position=2), t(c, 3, 3, 3, 5, position=2), None, t(c, 6, 6, 5)
+            ),
+        ),
+        "bits": (
+            "VX_ERROR_INVALID_VALUE",
+            "accumulator_bits",
+            lambda g: conv(g, t(c, 8, 8, 3), t(c, 3, 3, 3, 5), None, t(c, 6, 6, 5), bits=15),
+        ),
         "dense": (DIM, "do not fit", lambda g: dense(g, t(c, 8, 2), t(c, 9, 5), None, t(c, 5, 2))),
-        "dense out": (DIM, "do not fit", lambda g: dense(g, t(c, 8, 2), t(c, 8, 5), None,
-                                                         t(c, 2, 5))),
+        "dense out": (
+            DIM,
+            "do not fit",
+            lambda g: dense(g, t(c, 8, 2), t(c, 8, 5), None, t(c, 2, 5)),
+        ),
         "dense pad": (DIM, "pad 1", lambda g: dense(g, t(c, 8), t(c, 8, 5), None, t(c, 5), 1)),
         "dense bias": (DIM, "biases", lambda g: dense(g, t(c, 8), t(c, 8, 5), t(c, 8), t(c, 5))),
         "pool": (DIM, "outputs", lambda g: pool(g, t(c, 8, 8, 3), t(c, 4, 4, 2))),
         "pool size": (DIM, "no stride makes 9", lambda g: pool(g, t(c, 8, 8, 3), t(c, 9, 4, 3))),
-        "pool position": (FORMAT, "position", lambda g: pool(g, t(c, 8, 8, 3),
-                                                             t(c, 4, 4, 3, position=7))),
-        "window": (DIM, "too large", lambda g: pool(g, t(c, 4000, 4000, 1), t(c, 1, 1, 1),
-                                                    (4000, 4000), kind=AVG)),
-        "activation": (DIM, "outputs", lambda g: vx.vxActivationLayer(g, t(c, 4), RELU, 0, 0,
-                                                                      t(c, 5))),
+        "pool position": (
+            FORMAT,
+            "position",
+            lambda g: pool(g, t(c, 8, 8, 3), t(c, 4, 4, 3, position=7)),
+        ),
+        "window": (
+            DIM,
+            "too large",
+            lambda g: pool(g, t(c, 4000, 4000, 1), t(c, 1, 1, 1), (4000, 4000), kind=AVG),
+        ),
+        "activation": (
+            DIM,
+            "outputs",
+            lambda g: vx.vxActivationLayer(g, t(c, 4), RELU, 0, 0, t(c, 5)),
+        ),
         "softmax": (FORMAT, "types", lambda g: vx.vxSoftmaxLayer(g, t(c, 4), t(c, 4, kind="u1"))),
-        "norm": (DIM, "inputs", lambda g: vx.vxNormalizationLayer(
-            g, t(c, 4), vx.VX_CONVOLUTIONAL_NETWORK_NORM_SAME_MAP, 3, 1.0, 0.5, t(c, 4))),
-        "sum": (DIM, "in1", lambda g: vx.vxTensorAddNode(g, t(c, 4, 3), t(c, 4, 2), SAT,
-                                                         t(c, 4, 3))),
-        "sum rank": (DIM, "in1", lambda g: vx.vxTensorSubtractNode(g, t(c, 4, 1), t(c, 4), SAT,
-                                                                   t(c, 4, 1))),
-        "sum position": (FORMAT, "position", lambda g: vx.vxTensorAddNode(
-            g, t(c, 4), t(c, 4, position=7), SAT, t(c, 4))),
-        "product": (FORMAT, "types", lambda g: vx.vxTensorMultiplyNode(
-            g, t(c, 4), t(c, 4, kind="u1"), 1.0, SAT, ZERO, t(c, 4))),
-        "transpose": (DIM, "out", lambda g: vx.vxTensorTransposeNode(g, t(c, 4, 3), t(c, 4, 3), 0,
-                                                                     1)),
-        "transpose axis": ("VX_ERROR_INVALID_VALUE", "dim2 2", lambda g: vx.vxTensorTransposeNode(
-            g, t(c, 4, 3), t(c, 3, 4), 0, 2)),
-        "table": ("VX_ERROR_INVALID_TYPE", "table", lambda g: vx.vxTensorTableLookupNode(
-            g, t(c, 4, kind="u1"), vx.vxCreateLUT(c, vx.VX_TYPE_INT16, 9), t(c, 4, kind="u1"))),
-        "matrices": (DIM, "columns", lambda g: vx.vxTensorMatrixMultiplyNode(
-            g, t(c, 4, 3), t(c, 5, 3), None, t(c, 5, 3))),
-        "matrix sum": (DIM, "input3", lambda g: vx.vxTensorMatrixMultiplyNode(
-            g, t(c, 4, 3), t(c, 5, 4), t(c, 3, 5), t(c, 5, 3))),
-        "deconvolution": (DIM, "no upscaling", lambda g: vx.vxDeconvolutionLayer(
-            g, t(c, 4, 4, 1), t(c, 2, 2, 1, 1), None, 0, 0, SAT, ZERO, 0, 0, t(c, 6, 5, 1))),
-    }  # fmt: skip
+        "norm": (
+            DIM,
+            "inputs",
+            lambda g: vx.vxNormalizationLayer(
+                g, t(c, 4), vx.VX_CONVOLUTIONAL_NETWORK_NORM_SAME_MAP, 3, 1.0, 0.5, t(c, 4)
+            ),
+        ),
+        "sum": (
+            DIM,
+            "in1",
+            lambda g: vx.vxTensorAddNode(g, t(c, 4, 3), t(c, 4, 2), SAT, t(c, 4, 3)),
+        ),
+        "sum rank": (
+            DIM,
+            "in1",
+            lambda g: vx.vxTensorSubtractNode(g, t(c, 4, 1), t(c, 4), SAT, t(c, 4, 1)),
+        ),
+        "sum position": (
+            FORMAT,
+            "position",
+            lambda g: vx.vxTensorAddNode(g, t(c, 4), t(c, 4, position=7), SAT, t(c, 4)),
+        ),
+        "product": (
+            FORMAT,
+            "types",
+            lambda g: vx.vxTensorMultiplyNode(
+                g, t(c, 4), t(c, 4, kind="u1"), 1.0, SAT, ZERO, t(c, 4)
+            ),
+        ),
+        "transpose": (
+            DIM,
+            "out",
+            lambda g: vx.vxTensorTransposeNode(g, t(c, 4, 3), t(c, 4, 3), 0, 1),
+        ),
+        "transpose axis": (
+            "VX_ERROR_INVALID_VALUE",
+            "dim2 2",
+            lambda g: vx.vxTensorTransposeNode(g, t(c, 4, 3), t(c, 3, 4), 0, 2),
+        ),
+        "table": (
+            "VX_ERROR_INVALID_TYPE",
+            "table",
+            lambda g: vx.vxTensorTableLookupNode(
+                g, t(c, 4, kind="u1"), vx.vxCreateLUT(c, vx.VX_TYPE_INT16, 9), t(c, 4, kind="u1")
+            ),
+        ),
+        "matrices": (
+            DIM,
+            "columns",
+            lambda g: vx.vxTensorMatrixMultiplyNode(g, t(c, 4, 3), t(c, 5, 3), None, t(c, 5, 3)),
+        ),
+        "matrix sum": (
+            DIM,
+            "input3",
+            lambda g: vx.vxTensorMatrixMultiplyNode(
+                g, t(c, 4, 3), t(c, 5, 4), t(c, 3, 5), t(c, 5, 3)
+            ),
+        ),
+        "deconvolution": (
+            DIM,
+            "no upscaling",
+            lambda g: vx.vxDeconvolutionLayer(
+                g, t(c, 4, 4, 1), t(c, 2, 2, 1, 1), None, 0, 0, SAT, ZERO, 0, 0, t(c, 6, 5, 1)
+            ),
+        ),
+    }
 
 
 @pytest.mark.parametrize("name", list(shapes(None)))
@@ -166,8 +269,11 @@ def nodes(c, g):
     foreign = vx.vxCreateVirtualTensor(vx.vxCreateGraph(c), 1, (4,), vx.VX_TYPE_INT16, 8)
     released = empty(c, 4)
     vx.vxReleaseTensor(released)
-    wrong, scope, reference = ("VX_ERROR_INVALID_PARAMETERS", "VX_ERROR_INVALID_SCOPE",
-                               "VX_ERROR_INVALID_REFERENCE")  # fmt: skip
+    wrong, scope, reference = (
+        "VX_ERROR_INVALID_PARAMETERS",
+        "VX_ERROR_INVALID_SCOPE",
+        "VX_ERROR_INVALID_REFERENCE",
+    )
     image = (empty(c, 4, 4, 1), empty(c, 3, 3, 1, 1), None)
     return [
         (reference, lambda: vx.vxSoftmaxLayer(g, None, y)),
@@ -188,10 +294,12 @@ def nodes(c, g):
         (wrong, lambda: vx.vxConvolutionLayer(g, *image, 0, 0, 32, SAT, ZERO, MAX, y)),
         (wrong, lambda: vx.vxPoolingLayer(g, x, MAX, 0, 1, 0, 0, FLOOR, y)),
         (wrong, lambda: vx.vxTensorTransposeNode(g, x, y, 0, 6)),
-        ("VX_ERROR_INVALID_VALUE",
-         lambda: vx.vxTensorMultiplyNode(g, x, x, float("nan"), SAT, ZERO, y)),
+        (
+            "VX_ERROR_INVALID_VALUE",
+            lambda: vx.vxTensorMultiplyNode(g, x, x, float("nan"), SAT, ZERO, y),
+        ),
         ("VX_ERROR_INVALID_VALUE", lambda: vx.vxTensorMultiplyNode(g, x, x, "1", SAT, ZERO, y)),
-    ]  # fmt: skip
+    ]
 
 
 def test_bad_nodes_are_not_added(context, graph):
@@ -260,8 +368,11 @@ def test_open_virtual_tensors_are_completed(context, graph):
     vx.vxActivationLayer(graph, one, RELU, 0, 0, two)
     vx.vxTensorTransposeNode(graph, empty(context, 5, 3), one, 0, 1)
     vx.vxVerifyGraph(graph)
-    found = [vx.vxQueryTensor(t, a) for t in (one, two)
-             for a in (vx.VX_TENSOR_DIMS, vx.VX_TENSOR_FIXED_POINT_POS)]  # fmt: skip
+    found = [
+        vx.vxQueryTensor(t, a)
+        for t in (one, two)
+        for a in (vx.VX_TENSOR_DIMS, vx.VX_TENSOR_FIXED_POINT_POS)
+    ]
     assert found == [(3, 5), 8, (3, 5), 4]
 
 

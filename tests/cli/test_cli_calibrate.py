@@ -22,12 +22,33 @@ def test_ranges_go_to_a_file_that_other_commands_take(clnn, files, any_device, t
     ranges = json.loads(out.read_text())
     assert ranges and all(r > 0 for r in ranges.values())
     assert result.out.startswith(f"{len(ranges)} ranges from 3 samples")
-    result = clnn("verify", files["network"], "-d", any_device, "-o", "dtype=int8", "-o",
-                  f"calibration={out}", "--against", "reference", "--json")  # fmt: skip
+    result = clnn(
+        "verify",
+        files["network"],
+        "-d",
+        any_device,
+        "-o",
+        "dtype=int8",
+        "-o",
+        f"calibration={out}",
+        "--against",
+        "reference",
+        "--json",
+    )
     assert result.code == 0, result.err
     for way in (given, out):
-        result = clnn("verify", files["network"], "-d", any_device, "--dtype", "int8", "--calibrate",
-                      way, "--against", "reference")  # fmt: skip
+        result = clnn(
+            "verify",
+            files["network"],
+            "-d",
+            any_device,
+            "--dtype",
+            "int8",
+            "--calibrate",
+            way,
+            "--against",
+            "reference",
+        )
         assert result.code == 0, result.err
 
 

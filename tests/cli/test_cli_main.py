@@ -14,9 +14,13 @@ def python(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
     import os
 
     return subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, check=False, timeout=300,
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **env},
-    )  # fmt: skip
+    )
 
 
 def test_help_lists_every_command_with_what_it_does(clnn):

@@ -64,8 +64,18 @@ def test_bench_finds_its_programs_in_the_cache(clnn, files, any_device, own_cach
 
 
 def test_bench_takes_turns_with_onnxruntime(clnn, files, any_device):
-    result = clnn("bench", files["network"], "-d", any_device, *FAST, "--against", "onnxruntime",
-                  "--threads", 2, "--json")  # fmt: skip
+    result = clnn(
+        "bench",
+        files["network"],
+        "-d",
+        any_device,
+        *FAST,
+        "--against",
+        "onnxruntime",
+        "--threads",
+        2,
+        "--json",
+    )
     other = result.data["other"]
     assert (other["engine"], other["threads"], other["rounds"]) == ("onnxruntime", 2, 4)
     assert other["latency"]["n"] == 4
@@ -76,8 +86,18 @@ def test_bench_takes_turns_with_onnxruntime(clnn, files, any_device):
 
 
 def test_bench_runs_several_callers(clnn, files, any_device):
-    result = clnn("bench", files["network"], "-d", any_device, *FAST, "--hint", "throughput",
-                  "--streams", 3, "--json")  # fmt: skip
+    result = clnn(
+        "bench",
+        files["network"],
+        "-d",
+        any_device,
+        *FAST,
+        "--hint",
+        "throughput",
+        "--streams",
+        3,
+        "--json",
+    )
     assert result.data["streams"] == 3
     assert result.data["latency"]["n"] == 12
 
@@ -286,8 +306,13 @@ def test_devices_measures_and_shows_peaks(clnn, own_cache, quick_peaks):
 def test_damaged_peaks_are_not_believed(any_device, own_cache, quick_peaks):
     info = select(any_device)
     peak.measure_peaks(info)
-    for text in (b"", b"[]", b'{"flops": 1}', b'{"flops": "x", "bandwidth": 1, "launch": 1}',
-                 b'{"flops": 0, "bandwidth": 1, "launch": 1}'):  # fmt: skip
+    for text in (
+        b"",
+        b"[]",
+        b'{"flops": 1}',
+        b'{"flops": "x", "bandwidth": 1, "launch": 1}',
+        b'{"flops": 0, "bandwidth": 1, "launch": 1}',
+    ):
         peak.Store(kind="peaks").put(peak._key(info), text, {})
         assert peak.known_peaks(info) is None
 

@@ -27,8 +27,16 @@ def written(path) -> np.ndarray:
 def test_picture_to_picture_of_any_size(clnn, files, tmp_path, device):
     """The doubler's right answer is each pixel four times, exactly."""
     pixels = picture(tmp_path / "in.png")
-    result = clnn("run", files["doubler"], "--image", tmp_path / "in.png", "--out",
-                  tmp_path / "out.png", "-d", device)  # fmt: skip
+    result = clnn(
+        "run",
+        files["doubler"],
+        "--image",
+        tmp_path / "in.png",
+        "--out",
+        tmp_path / "out.png",
+        "-d",
+        device,
+    )
     assert result.code == 0, result.err
     np.testing.assert_array_equal(written(tmp_path / "out.png"), pixels.repeat(2, 0).repeat(2, 1))
     assert "picture  5x4 -> image 1x3x4x5 NCHW" in result.out
@@ -58,8 +66,9 @@ def test_classes_with_labels_from_metadata_and_file(clnn, tmp_path, any_device):
     words = ("run", path, "--image", tmp_path / "green.png", "-d", any_device, "--top", 3)
     found = clnn(*words, "--json").data["outputs"][0]
     assert [best["label"] for best in found["top"]] == ["green", "blue", "red"]
-    np.testing.assert_allclose([best["value"] for best in found["top"]],
-                               [16 * v / 255 for v in (200, 30, 10)], rtol=1e-5)  # fmt: skip
+    np.testing.assert_allclose(
+        [best["value"] for best in found["top"]], [16 * v / 255 for v in (200, 30, 10)], rtol=1e-5
+    )
     (tmp_path / "names.txt").write_text("rot\ngrün\nblau\ndunkel\n", encoding="utf-8")
     text = clnn(*words, "--labels", tmp_path / "names.txt").out
     assert "class 1  grün" in text
@@ -76,8 +85,17 @@ def test_scaling_by_metadata_preset_and_options(clnn, tmp_path, any_device):
     path = cli_models.classifier(tmp_path / "net.onnx", given)
 
     def values(*options):
-        result = clnn("run", path, "--image", tmp_path / "flat.png", "-d", any_device,
-                      "--output-npz", tmp_path / "out.npz", *options)  # fmt: skip
+        result = clnn(
+            "run",
+            path,
+            "--image",
+            tmp_path / "flat.png",
+            "-d",
+            any_device,
+            "--output-npz",
+            tmp_path / "out.npz",
+            *options,
+        )
         assert result.code == 0, result.err
         return np.load(tmp_path / "out.npz")["scores"][0, :3] / 16
 
@@ -107,8 +125,16 @@ def test_pictures_of_every_kind_become_what_the_input_takes(
     else:
         made = Image.fromarray(grey.astype(np.uint8)).convert(mode)
     made.save(tmp_path / "in.png")
-    result = clnn("run", files["channels_last"], "--image", tmp_path / "in.png", "--out",
-                  tmp_path / "out.png", "-d", any_device)  # fmt: skip
+    result = clnn(
+        "run",
+        files["channels_last"],
+        "--image",
+        tmp_path / "in.png",
+        "--out",
+        tmp_path / "out.png",
+        "-d",
+        any_device,
+    )
     assert result.code == 0, result.err
     np.testing.assert_array_equal(written(tmp_path / "out.png"), 255 - grey[..., None].repeat(3, 2))
 
@@ -128,8 +154,18 @@ def test_fixed_sizes_are_met_by_stretching_or_cropping(clnn, files, tmp_path, an
     Image.fromarray(wide).save(tmp_path / "wide.png")
     scores = {}
     for fit in ("crop", "stretch"):
-        clnn("run", files["classifier"], "--image", tmp_path / "wide.png", "--fit", fit, "-d",
-             any_device, "--output-npz", tmp_path / f"{fit}.npz")  # fmt: skip
+        clnn(
+            "run",
+            files["classifier"],
+            "--image",
+            tmp_path / "wide.png",
+            "--fit",
+            fit,
+            "-d",
+            any_device,
+            "--output-npz",
+            tmp_path / f"{fit}.npz",
+        )
         scores[fit] = np.load(tmp_path / f"{fit}.npz")["scores"][0, 0]
     assert scores["crop"] == pytest.approx(16, abs=0.3)
     assert 3 < scores["stretch"] < 8
@@ -211,8 +247,16 @@ def test_wrong_options_are_named(clnn, files, tmp_path, monkeypatch, any_device,
 
 def test_out_needs_an_output_that_is_a_picture(clnn, files, tmp_path, any_device):
     picture(tmp_path / "in.png")
-    result = clnn("run", files["classifier"], "--image", tmp_path / "in.png", "--out",
-                  tmp_path / "out.png", "-d", any_device)  # fmt: skip
+    result = clnn(
+        "run",
+        files["classifier"],
+        "--image",
+        tmp_path / "in.png",
+        "--out",
+        tmp_path / "out.png",
+        "-d",
+        any_device,
+    )
     assert result.code == 2
     assert "no output is a picture" in result.err
     assert not (tmp_path / "out.png").exists()

@@ -27,9 +27,14 @@ def test_times(text, want):
     assert seconds(text) == want
 
 
-@pytest.mark.parametrize("words", [
-    ("--budget", "soon"), ("--quick", "--full"), ("--budget", "-3"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--budget", "soon"),
+        ("--quick", "--full"),
+        ("--budget", "-3"),
+    ],
+)
 def test_wrong_use(clnn, files, words):
     assert clnn("tune", files["network"], *words).code == 2
 
@@ -105,8 +110,18 @@ def test_damaged_lines_of_an_archive_are_left_out(clnn, tmp_path):
 
 
 def test_interrupted_it_reports_and_keeps_what_it_has(files, any_device, tmp_path):
-    words = [sys.executable, "-m", "clnn.cli.main", "tune", str(files["network"]), "-d", any_device,
-             "--quick", "--budget", "500s"]  # fmt: skip
+    words = [
+        sys.executable,
+        "-m",
+        "clnn.cli.main",
+        "tune",
+        str(files["network"]),
+        "-d",
+        any_device,
+        "--quick",
+        "--budget",
+        "500s",
+    ]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     child = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
@@ -154,5 +169,7 @@ def test_verify_finds_damaged_lines(clnn, tmp_path):
     done = clnn("cache", "verify", "--json")
     assert done.code == 1 and done.data["bad"] == ["tuning/dev.jsonl"]
     assert clnn("cache", "info", "--json").data["tuning"]["dev"] == {
-        "results": 0, "failures": 1, "damaged": 1,
-    }  # fmt: skip
+        "results": 0,
+        "failures": 1,
+        "damaged": 1,
+    }

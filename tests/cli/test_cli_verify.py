@@ -67,8 +67,17 @@ def test_the_accuracy_of_bytes(clnn, files, any_device):
 
 def test_input_files_and_shapes(clnn, files, any_device, tmp_path):
     np.save(tmp_path / "x.npy", np.ones((2, 3, 4, 5), np.float32))
-    result = clnn("verify", files["doubler"], "-d", any_device, "--json", "--shape",
-                  "image:2,3,4,5", "--input", tmp_path / "x.npy")  # fmt: skip
+    result = clnn(
+        "verify",
+        files["doubler"],
+        "-d",
+        any_device,
+        "--json",
+        "--shape",
+        "image:2,3,4,5",
+        "--input",
+        tmp_path / "x.npy",
+    )
     assert result.code == 0, result.err
     assert result.data["outputs"][0]["shape"] == [2, 3, 8, 10]
     assert result.data["outputs"][0]["want"] == 1

@@ -22,10 +22,11 @@ CASES = {
     "same": ConvCase("f16", (1, 8, 7, 9), 20, SAME, TILE, bias=True, dst_border=1),
     "two_images": ConvCase("f16", (2, 24, 5, 4), 35, SAME, TILE, "n", "half", dst_border=2),
     "point": ConvCase("bf16", (1, 40, 6, 7), 34, POINT, TILE),
-    "wide": ConvCase("tf32", (2, 12, 9, 8), 18, WIDE, MmaTile(32, 32, 16, 32, 16, 2, 1), rounded=True,
-                     bias=True),
+    "wide": ConvCase(
+        "tf32", (2, 12, 9, 8), 18, WIDE, MmaTile(32, 32, 16, 32, 16, 2, 1), rounded=True, bias=True
+    ),
     "bytes": ConvCase("s8", (1, 16, 6, 6), 33, SAME, BYTES, "n", "int"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -33,11 +34,17 @@ def test_convolutions(device, name):
     check(device, CASES[name])
 
 
-@pytest.mark.parametrize("change", [
-    {"ic": 4}, {"pads": (2, 1)}, {"dilations": (2, 1)}, {"b": 20},
-    {"src": TensorLayout.make((1, 8, 7, 9), None, (0, 0, 1, 1), (0, 0, 1, 1))},
-    {"src": TensorLayout.make((1, 4, 7, 9), channels_last(4), (0, 0, 1, 1), (0, 0, 1, 1))},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ic": 4},
+        {"pads": (2, 1)},
+        {"dilations": (2, 1)},
+        {"b": 20},
+        {"src": TensorLayout.make((1, 8, 7, 9), None, (0, 0, 1, 1), (0, 0, 1, 1))},
+        {"src": TensorLayout.make((1, 4, 7, 9), channels_last(4), (0, 0, 1, 1), (0, 0, 1, 1))},
+    ],
+)
 def test_what_lies_otherwise_is_refused(change):
     params = mma_conv_params(CASES["same"].make(), TILE, "emulated")
     render(TEMPLATE, params)

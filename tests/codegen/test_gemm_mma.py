@@ -61,9 +61,10 @@ SHAPES = {
     "bias": Case("f16", 37, 50, 40, small("f16"), post_ops=(*BIAS, PostOp("relu")), bias="row"),
     "bias_odd": Case("f16", 37, 51, 40, small("f16"), post_ops=BIAS, bias="row", scale=0.5),
     "bias_of_rows": Case("tf32", 37, 50, 40, small("tf32"), post_ops=BIAS, bias="spread"),
-    "bytes_to_float": Case("s8", 37, 50, 99, small("s8"), "n", post_ops=(PostOp("mul", (0.25,)), *BIAS),
-                           bias="row"),
-}  # fmt: skip
+    "bytes_to_float": Case(
+        "s8", 37, 50, 99, small("s8"), "n", post_ops=(PostOp("mul", (0.25,)), *BIAS), bias="row"
+    ),
+}
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -80,12 +81,20 @@ def plain(kind: str, tile: MmaTile, **how: object) -> dict:
 
 FAULTS = {
     "a wait too few": ("_common/mma_tile.cl.mako", "max(ahead - 1, 0)", "ahead"),
-    "no barrier": ("_common/mma_tile.cl.mako", "        ${pt.sync(body)}\n% if t.stages > 1:", "% if t.stages > 1:"),
+    "no barrier": (
+        "_common/mma_tile.cl.mako",
+        "        ${pt.sync(body)}\n% if t.stages > 1:",
+        "% if t.stages > 1:",
+    ),
     "no barrier behind the only stage": (
-        "_common/mma_tile.cl.mako", "% if t.stages == 1:\n        ${pt.sync(body)}\n", "% if t.stages == 1:\n",
+        "_common/mma_tile.cl.mako",
+        "% if t.stages == 1:\n        ${pt.sync(body)}\n",
+        "% if t.stages == 1:\n",
     ),
     "a copy over what is read": (
-        "_common/mma_tile.cl.mako", '% {t.stages}")}', '% {t.stages} * 0")}',
+        "_common/mma_tile.cl.mako",
+        '% {t.stages}")}',
+        '% {t.stages} * 0")}',
     ),
     "fragments of another column": (
         "_common/mma_tile.cl.mako",
@@ -98,9 +107,11 @@ FAULTS = {
         'f"warp_m + {i} * 16 + (lane & 15)", f"(2 * {s} + (lane >> 4) ^ 1)"',
     ),
     "k beyond its end": (
-        "_common/mma_tile.cl.mako", 'return "16" if even', 'return "16" if True',
+        "_common/mma_tile.cl.mako",
+        'return "16" if even',
+        'return "16" if True',
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -141,8 +152,11 @@ def test_no_two_words_of_a_read_share_a_bank(kind, rows, width):
             assert pieces == set(range(0, part.bytes, 16)), (bn, part)
             for row, piece in product(range(0, part.rows, 8), range(part.chunks)):
                 if part.by_words:
-                    reads = [byte(row + t, piece // 2 * 2 + g // 4) + g % 4 * 4
-                             for t in range(4) for g in range(8)]  # fmt: skip
+                    reads = [
+                        byte(row + t, piece // 2 * 2 + g // 4) + g % 4 * 4
+                        for t in range(4)
+                        for g in range(8)
+                    ]
                     banks = {r // 4 % 32 for r in reads}
                     assert len(banks) == (32 if part.chunks >= 8 else 16), (bn, part)
                 else:
@@ -150,11 +164,23 @@ def test_no_two_words_of_a_read_share_a_bank(kind, rows, width):
                     assert len(banks) == min(8, part.rows), (bn, part)
 
 
-@pytest.mark.parametrize("kind,change", [
-    ("f16", {"bk": 24}), ("f16", {"wm": 24}), ("f16", {"wn": 24}), ("f16", {"stages": 5}), ("f16", {"bm": 80}),
-    ("f16", {"a": 252}), ("f16", {"b": 252}), ("f16", {"dst_type": "int"}), ("s8", {"b_rows": "k"}),
-    ("f16", {"body": "other"}), ("f16", {"wg": (32, 1, 1)}), ("f16", {"kind": "f32"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "kind,change",
+    [
+        ("f16", {"bk": 24}),
+        ("f16", {"wm": 24}),
+        ("f16", {"wn": 24}),
+        ("f16", {"stages": 5}),
+        ("f16", {"bm": 80}),
+        ("f16", {"a": 252}),
+        ("f16", {"b": 252}),
+        ("f16", {"dst_type": "int"}),
+        ("s8", {"b_rows": "k"}),
+        ("f16", {"body": "other"}),
+        ("f16", {"wg": (32, 1, 1)}),
+        ("f16", {"kind": "f32"}),
+    ],
+)
 def test_impossible_parameters_are_refused(kind, change):
     params = plain(kind, small(kind), b_rows="n")
     render(TEMPLATE, params)

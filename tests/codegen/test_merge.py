@@ -57,10 +57,17 @@ def test_a_timed_kernel_notes_every_share():
     assert f"stamps + 2 * ({timed.groups} + get_group_id(0))" in timed.source
 
 
-@pytest.mark.parametrize("text", [
-    "barrier(CLK_LOCAL_MEM_FENCE);", "get_local_id(0);", "get_group_id(1);", "get_global_size(0);",
-    "__local float16 sums[8];", "__local float4 a[2];",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "barrier(CLK_LOCAL_MEM_FENCE);",
+        "get_local_id(0);",
+        "get_group_id(1);",
+        "get_global_size(0);",
+        "__local float16 sums[8];",
+        "__local float4 a[2];",
+    ],
+)
 def test_items_that_know_of_each_other_stay_alone(text):
     source = PLAIN.replace("    dst[", f"    {text}\n    dst[")
     assert fits(PLAIN, (1, 1), (8, 9)) and not fits(source, (1, 1), (8, 9))

@@ -16,13 +16,22 @@ from clnn.layout import TensorLayout, channels_last
 @pytest.mark.parametrize(
     "value,ctype,text",
     [
-        (0.1, "float", "0.10000000149011612f"), (1, "float", "1.0f"), (-2.5, "float", "(-2.5f)"),
-        (1e30, "float", "1.0000000150474662e+30f"), (np.inf, "float", "INFINITY"),
-        (-np.inf, "float", "(-INFINITY)"), (np.nan, "float", "NAN"), (0.1, "double", "0.1"),
-        (1e300, "float", "INFINITY"), (3, "int", "3"), (-3, "long", "(-3L)"),
-        (-(2**63), "long", "LONG_MIN"), (-(2**31), "int", "INT_MIN"), (7, "ulong", "7UL"),
+        (0.1, "float", "0.10000000149011612f"),
+        (1, "float", "1.0f"),
+        (-2.5, "float", "(-2.5f)"),
+        (1e30, "float", "1.0000000150474662e+30f"),
+        (np.inf, "float", "INFINITY"),
+        (-np.inf, "float", "(-INFINITY)"),
+        (np.nan, "float", "NAN"),
+        (0.1, "double", "0.1"),
+        (1e300, "float", "INFINITY"),
+        (3, "int", "3"),
+        (-3, "long", "(-3L)"),
+        (-(2**63), "long", "LONG_MIN"),
+        (-(2**31), "int", "INT_MIN"),
+        (7, "ulong", "7UL"),
     ],
-)  # fmt: skip
+)
 def test_literals(value, ctype, text):
     assert scalar(value, ctype) == text
 
@@ -58,8 +67,20 @@ def test_a_missing_parameter_is_named():
 
 
 def test_source_is_a_function_of_template_and_parameters():
-    params = {"name": "border_fill", "ctype": "float", "fill": 0.0, "wg": (1,), "lines": 4, "outer": (4,),
-              "low": (1,), "high": (3,), "pitches": (8,), "front": 1, "real": 6, "back": 1}  # fmt: skip
+    params = {
+        "name": "border_fill",
+        "ctype": "float",
+        "fill": 0.0,
+        "wg": (1,),
+        "lines": 4,
+        "outer": (4,),
+        "low": (1,),
+        "high": (3,),
+        "pitches": (8,),
+        "front": 1,
+        "real": 6,
+        "back": 1,
+    }
     one, two = (
         render("movement/border_fill.cl.mako", params),
         render("movement/border_fill.cl.mako", dict(params)),
@@ -88,7 +109,11 @@ def test_rendering_loads_no_colours():
         "assert not any(m.startswith(('pygments', 'mako.ext')) for m in sys.modules)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=100,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr

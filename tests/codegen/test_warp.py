@@ -56,9 +56,15 @@ def test_products_take_and_give_fragments(device, on_warps, kind, mi, ni):
     a = encode(kind, rng.integers(-99, 99, (WARPS, mi, 16, depth)).astype(np.float32))
     b = encode(kind, rng.integers(-99, 99, (WARPS, ni, depth, 8)).astype(np.float32))
     c = rng.integers(-999, 999, (WARPS, mi, ni, 16, 8)).astype(SUM[kind])
-    regs = [words(a[(..., *a_places(kind))].reshape(-1, a_places(kind)[0].shape[1])).reshape(WARPS, mi, 32, 4),
-            words(b[(..., *b_places(kind))].reshape(-1, b_places(kind)[0].shape[1])).reshape(WARPS, ni, 32, 2),
-            c[(..., *c_places())].view(np.uint32)]  # fmt: skip
+    regs = [
+        words(a[(..., *a_places(kind))].reshape(-1, a_places(kind)[0].shape[1])).reshape(
+            WARPS, mi, 32, 4
+        ),
+        words(b[(..., *b_places(kind))].reshape(-1, b_places(kind)[0].shape[1])).reshape(
+            WARPS, ni, 32, 2
+        ),
+        c[(..., *c_places())].view(np.uint32),
+    ]
     flat = [np.moveaxis(r, -2, 1).reshape(WARPS * 32, -1) for r in regs]
     form = "float" if SUM[kind] is np.float32 else "int"
     text = f"""    uint a[{4 * mi}], b[{2 * ni}]; {form} c[{4 * mi * ni}];
@@ -140,8 +146,14 @@ COPY = """    for (int i = id; i < 1024; i += 64) memory[i] = 7;
 def test_copies_fill_with_zeros_and_arrive_when_waited_for(device, on_warps, open_groups):
     src = np.random.default_rng(5).integers(0, 1 << 32, 512, np.uint32)
     sizes = (np.arange(128) % 17).astype(np.uint32)
-    got = on_warps(device, COPY.replace("OPEN", str(open_groups)), np.zeros(1024, np.uint32), copies=2,
-                   src=src, bytes=sizes)  # fmt: skip
+    got = on_warps(
+        device,
+        COPY.replace("OPEN", str(open_groups)),
+        np.zeros(1024, np.uint32),
+        copies=2,
+        src=src,
+        bytes=sizes,
+    )
     want = np.where(np.arange(16) < sizes[:, None], src.view(np.uint8).reshape(128, 16), 0)
     want = want.astype(np.uint8).view(np.uint32).reshape(-1)
     arrived = 512 - 256 * open_groups

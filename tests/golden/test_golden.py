@@ -32,9 +32,15 @@ def test_equal_runs_make_equal_text():
     paths = f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'tests' / 'support'), str(ROOT / 'tests/golden')]}"
     seeds = [{"PYTHONHASHSEED": seed} for seed in ("1", "2")]
     texts = {
-        subprocess.run([sys.executable, "-c", f"{paths}; {code}"], env=env, capture_output=True,
-                       text=True, check=True).stdout for env in seeds
-    }  # fmt: skip
+        subprocess.run(
+            [sys.executable, "-c", f"{paths}; {code}"],
+            env=env,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for env in seeds
+    }
     assert len(texts) == 1
 
 

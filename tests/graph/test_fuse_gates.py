@@ -24,8 +24,10 @@ def graph_of(chain, swapped=False, also=None):
     names = ["x", "v", *(f"g{k}" for k in range(len(chain))), "y"]
     types = {name: TensorType((2, 5)) for name in names}
     nodes = [Node("first", Eltwise((PostOp("relu"),)), ("x",), ("v",))]
-    nodes += [Node(f"n{k}", Eltwise(post_ops), (names[k + 1],), (f"g{k}",))
-              for k, post_ops in enumerate(chain)]  # fmt: skip
+    nodes += [
+        Node(f"n{k}", Eltwise(post_ops), (names[k + 1],), (f"g{k}",))
+        for k, post_ops in enumerate(chain)
+    ]
     last = ("v", names[-2])
     nodes.append(Node("last", Eltwise((MUL,)), last[::-1] if swapped else last, ("y",)))
     outputs = {"y": "y"} | ({also: also} if also else {})
@@ -49,13 +51,17 @@ def test_a_gate_joins_what_it_gates(name, swapped):
     np.testing.assert_allclose(computed(made, x), computed(graph, x), rtol=1e-6, atol=1e-12)
 
 
-@pytest.mark.parametrize("graph", [
-    graph_of(GATES["swish"], also="g0"),
-    graph_of(GATES["mish"], also="g0"),
-    graph_of(((PostOp("hard_sigmoid", (0.2, 0.5)),),)),
-    graph_of(((PostOp("tanh"),),)),
-    graph_of(((PostOp("softplus"), PostOp("add", (1.0,))), (PostOp("tanh"),))),
-], ids=["public", "inside", "other slope", "other function", "other chain"])  # fmt: skip
+@pytest.mark.parametrize(
+    "graph",
+    [
+        graph_of(GATES["swish"], also="g0"),
+        graph_of(GATES["mish"], also="g0"),
+        graph_of(((PostOp("hard_sigmoid", (0.2, 0.5)),),)),
+        graph_of(((PostOp("tanh"),),)),
+        graph_of(((PostOp("softplus"), PostOp("add", (1.0,))), (PostOp("tanh"),))),
+    ],
+    ids=["public", "inside", "other slope", "other function", "other chain"],
+)
 def test_what_is_no_gate_stays(graph):
     made = optimise(graph)
     assert {"swish", "mish", "hard_swish"}.isdisjoint(

@@ -23,9 +23,17 @@ POINT = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))
 def graph_of(second=POINT, *, kept=None, dynamic=None, group=4, between=(), residual=True):
     """Return x -> filters -> relu -> convolution + x; kept: a value that is an output as well."""
     made = np.random.default_rng(0)
-    shapes = {"x": (1, 4, 5, 6), "v": (1, 4, 5, 6), "r": (1, 4, 5, 6), "p": (1, 4, 5, 6),
-              "y": (1, 4, 5, 6), "taps": (4, 4 // group, 3, 3), "shift": (4,),
-              "w": (4, 4, *second.kernel), "b": (4,)}  # fmt: skip
+    shapes = {
+        "x": (1, 4, 5, 6),
+        "v": (1, 4, 5, 6),
+        "r": (1, 4, 5, 6),
+        "p": (1, 4, 5, 6),
+        "y": (1, 4, 5, 6),
+        "taps": (4, 4 // group, 3, 3),
+        "shift": (4,),
+        "w": (4, 4, *second.kernel),
+        "b": (4,),
+    }
     types = {name: TensorType(shape) for name, shape in shapes.items()}
     consts = {
         n: made.standard_normal(shapes[n]).astype(np.float32) for n in ("taps", "shift", "w", "b")
@@ -93,8 +101,15 @@ BATCH_NORM = (PostOp("mul", operand=1), PostOp("add", operand=2), PostOp("relu")
 def scaled_graph(*, post_ops=BATCH_NORM, shape=(4, 1, 1), dynamic=None, second=POINT, kept=None):
     """Return x -> steps with operands s and t -> convolution."""
     made = np.random.default_rng(2)
-    shapes = {"x": (2, 4, 5, 6), "v": (2, 4, 5, 6), "s": shape, "t": (1, 4, 1, 1), "y": (2, 3, 5, 6),
-              "w": (3, 4, *second.kernel), "b": (3,)}  # fmt: skip
+    shapes = {
+        "x": (2, 4, 5, 6),
+        "v": (2, 4, 5, 6),
+        "s": shape,
+        "t": (1, 4, 1, 1),
+        "y": (2, 3, 5, 6),
+        "w": (3, 4, *second.kernel),
+        "b": (3,),
+    }
     types = {name: TensorType(s) for name, s in shapes.items()}
     consts = {n: made.standard_normal(shapes[n]).astype(np.float32) for n in ("s", "t", "w", "b")}
     inputs = ("x", *(() if dynamic is None else (dynamic,)))

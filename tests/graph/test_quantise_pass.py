@@ -70,8 +70,24 @@ def test_bytes_go_from_the_first_layer_to_the_last():
     graph = optimise(made(network()))
     small = quantise(graph, ones(graph))
     assert "convert" not in kinds(small)
-    assert kinds(small) == ["f32", "s8", "s8", "s8", "pool", "s8", "concat", "s8", "reduce", "reshape",
-                            "reshape", "transpose", "s8", "transpose", "reshape", "softmax"]  # fmt: skip
+    assert kinds(small) == [
+        "f32",
+        "s8",
+        "s8",
+        "s8",
+        "pool",
+        "s8",
+        "concat",
+        "s8",
+        "reduce",
+        "reshape",
+        "reshape",
+        "transpose",
+        "s8",
+        "transpose",
+        "reshape",
+        "softmax",
+    ]
     assert not {*small.inputs, *small.outputs.values()} & set(small.stored)
 
 

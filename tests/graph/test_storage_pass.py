@@ -61,8 +61,16 @@ def test_ops_without_16_bit_storage_stand_between_conversions():
     middle = b.add(Lrn(3), first)
     view = b.add(Reshape((1, 4, 25)), middle)
     graph = store_as(b.graph(b.post_ops("exp", view)), STORED_BF16)
-    assert kinds(graph) == ["convert", "eltwise", "convert", "lrn", "reshape", "convert", "eltwise",
-                            "convert"]  # fmt: skip
+    assert kinds(graph) == [
+        "convert",
+        "eltwise",
+        "convert",
+        "lrn",
+        "reshape",
+        "convert",
+        "eltwise",
+        "convert",
+    ]
     assert middle not in graph.stored and view not in graph.stored
 
 

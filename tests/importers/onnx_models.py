@@ -40,9 +40,12 @@ def model(
 ) -> onnx.ModelProto:
     """A model of these parts; outputs are given without types."""
     graph = make.make_graph(
-        list(nodes), "graph", list(inputs), [onnx.ValueInfoProto(name=n) for n in outputs],
+        list(nodes),
+        "graph",
+        list(inputs),
+        [onnx.ValueInfoProto(name=n) for n in outputs],
         list(initializers),
-    )  # fmt: skip
+    )
     opsets = [make.make_opsetid("", opset)]
     opsets += [make.make_opsetid(domain, version) for domain, version in (domains or {}).items()]
     return make.make_model(

@@ -31,11 +31,48 @@ from clnn.plan.schedule import make_plan
 from clnn.target import Target
 
 SECONDS = 5
-HOSTILE_INTS = [0, 1, -1, 2, 3, 7, 16, 127, 255, 2**16, 2**31 - 1, 2**31, -(2**31), 2**32, 2**40,
-                2**62, 2**63 - 1, -(2**63)]  # fmt: skip
-HOSTILE_TEXT = ["", "x", "y", "w", "\0", "../x", "/dev/zero", "\N{SNOWMAN}", "Relu", "Conv", "If",
-                "Concat", "Reshape", "ConstantOfShape", "Range", "Tile", "Attention", "NOTSET",
-                "SAME_UPPER", "n" * 300]  # fmt: skip
+HOSTILE_INTS = [
+    0,
+    1,
+    -1,
+    2,
+    3,
+    7,
+    16,
+    127,
+    255,
+    2**16,
+    2**31 - 1,
+    2**31,
+    -(2**31),
+    2**32,
+    2**40,
+    2**62,
+    2**63 - 1,
+    -(2**63),
+]
+HOSTILE_TEXT = [
+    "",
+    "x",
+    "y",
+    "w",
+    "\0",
+    "../x",
+    "/dev/zero",
+    "\N{SNOWMAN}",
+    "Relu",
+    "Conv",
+    "If",
+    "Concat",
+    "Reshape",
+    "ConstantOfShape",
+    "Range",
+    "Tile",
+    "Attention",
+    "NOTSET",
+    "SAME_UPPER",
+    "n" * 300,
+]
 
 
 def seeds() -> list[onnx.ModelProto]:
@@ -210,14 +247,19 @@ def main() -> None:
     number, examples = int(sys.argv[1]), int(sys.argv[2])
     signal.signal(signal.SIGALRM, late)
     options = settings(
-        max_examples=examples // 2, deadline=None, database=None, print_blob=False,
+        max_examples=examples // 2,
+        deadline=None,
+        database=None,
+        print_blob=False,
         suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    )
     for source in (mutated_bytes(), mutated_fields()):
         seed(number)(options(given(source)(attempt)))()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(f"tried={COUNTS['tried']} refused={COUNTS['refused']} accepted={COUNTS['accepted']} "
-          f"peak_mib={peak}")  # fmt: skip
+    print(
+        f"tried={COUNTS['tried']} refused={COUNTS['refused']} accepted={COUNTS['accepted']} "
+        f"peak_mib={peak}"
+    )
 
 
 if __name__ == "__main__":

@@ -57,8 +57,13 @@ def test_model_that_onnx_saved_with_external_data_is_read(tmp_path):
     node = make.make_node("Add", ["x", "w"], ["y"])
     weights = onnx.numpy_helper.from_array(WEIGHTS, "w")
     proto = model([node], [value("x", (3, 4))], initializers=[weights])
-    onnx.save(proto, tmp_path / "net.onnx", save_as_external_data=True, location="net.data",
-              size_threshold=0)  # fmt: skip
+    onnx.save(
+        proto,
+        tmp_path / "net.onnx",
+        save_as_external_data=True,
+        location="net.data",
+        size_threshold=0,
+    )
     np.testing.assert_array_equal(loaded(tmp_path / "net.onnx"), WEIGHTS)
 
 
@@ -217,7 +222,6 @@ def test_external_data_of_an_attribute_obeys_the_same_rules(tmp_path):
     node = make.make_node("Constant", [], ["w"], name="constant")
     node.attribute.add(name="value", type=onnx.AttributeProto.TENSOR, t=external(location="../w"))
     nodes = [node, make.make_node("Add", ["x", "w"], ["y"])]
-    (tmp_path / "net.onnx").write_bytes(
-        model(nodes, [value("x", (3, 4))]).SerializeToString())  # fmt: skip
+    (tmp_path / "net.onnx").write_bytes(model(nodes, [value("x", (3, 4))]).SerializeToString())
     with pytest.raises(ModelError, match="not a plain path"):
         import_onnx(tmp_path / "net.onnx")

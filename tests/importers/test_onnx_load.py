@@ -121,9 +121,12 @@ def test_model_file_may_be_a_link(saved, tmp_path):
 
 @pytest.mark.parametrize(
     ("field", "number", "text"),
-    [("ir_version", 0, "IR version 0"), ("ir_version", 99, "IR version 99"),
-     ("ir_version", -1, "IR version -1")],
-)  # fmt: skip
+    [
+        ("ir_version", 0, "IR version 0"),
+        ("ir_version", 99, "IR version 99"),
+        ("ir_version", -1, "IR version -1"),
+    ],
+)
 def test_ir_version_must_be_known(field, number, text):
     proto = relu()
     setattr(proto, field, number)

@@ -128,8 +128,11 @@ def test_unknown_key_is_refused_even_where_nothing_is_open():
 def test_initializer_that_is_also_an_input_is_no_input():
     """IR version 3 lists initializers as inputs too."""
     node = make.make_node("Add", ["x", "w"], ["y"])
-    proto = model([node], [value("x", (2, 3)), value("w", ("anything", 3))],
-                  initializers=[tensor("w", np.ones((2, 3), np.float32))])  # fmt: skip
+    proto = model(
+        [node],
+        [value("x", (2, 3)), value("w", ("anything", 3))],
+        initializers=[tensor("w", np.ones((2, 3), np.float32))],
+    )
     proto.ir_version = 3
     assert import_onnx(proto).inputs == ("x",)
     with pytest.raises(ShapeError, match=r"matches no input"):
@@ -161,8 +164,10 @@ def test_element_types_without_tensors_are_named(kind, words):
 
 def test_sequences_and_optionals_are_refused_by_name():
     element = make.make_tensor_type_proto(TensorProto.FLOAT, [2])
-    for kind, words in ((make.make_sequence_type_proto(element), "sequence_type"),
-                        (make.make_optional_type_proto(element), "optional_type")):  # fmt: skip
+    for kind, words in (
+        (make.make_sequence_type_proto(element), "sequence_type"),
+        (make.make_optional_type_proto(element), "optional_type"),
+    ):
         node = make.make_node("Identity", ["x"], ["y"])
         with pytest.raises(UnsupportedOpError, match=f"model::input.*it is {words}.*'x'"):
             import_onnx(model([node], [make.make_value_info("x", kind)]))

@@ -62,8 +62,12 @@ def tensor_twice() -> bytes:
     """A model whose tensor has its data twice, of which the parser takes the second."""
     proto = tensor("w", OTHER)
     twice = field(9, LARGE.tobytes()) + proto.SerializeToString()
-    graph = make.make_graph([make.make_node("Add", ["x", "w"], ["y"])], "g", [value("x", (40, 50))],
-                            [onnx.ValueInfoProto(name="y")])  # fmt: skip
+    graph = make.make_graph(
+        [make.make_node("Add", ["x", "w"], ["y"])],
+        "g",
+        [value("x", (40, 50))],
+        [onnx.ValueInfoProto(name="y")],
+    )
     whole = make.make_model(graph, opset_imports=[make.make_opsetid("", 21)], ir_version=10)
     whole.ClearField("graph")
     return whole.SerializeToString() + field(7, graph.SerializeToString() + field(5, twice))
@@ -116,8 +120,13 @@ def test_the_values_are_those_of_the_file(mapped, tmp_path):
 def test_an_inner_graphs_tensor_of_the_same_name_is_its_own():
     """The branch's `large` is empty, and no data of the main graph is taken for it."""
     empty = TensorProto(name="large", data_type=TensorProto.FLOAT, dims=(40, 50), raw_data=b"")
-    branch = make.make_graph([make.make_node("Add", ["a", "large"], ["z"])], "then", [],
-                             [onnx.ValueInfoProto(name="z")], [empty])  # fmt: skip
+    branch = make.make_graph(
+        [make.make_node("Add", ["a", "large"], ["z"])],
+        "then",
+        [],
+        [onnx.ValueInfoProto(name="z")],
+        [empty],
+    )
     nodes = [
         make.make_node("Add", ["x", "large"], ["a"]),
         make.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch),

@@ -19,14 +19,36 @@ from clnn.types import dtype_of
 
 CPU = ("cpu",)  # the short form takes functions on one target: their text depends on vectors only
 CHAINS = {
-    "activations": (("leaky_relu", 0.1), ("elu", 0.5), ("celu", 0.7), ("selu", 1.6, 1.05), "hard_swish"),
+    "activations": (
+        ("leaky_relu", 0.1),
+        ("elu", 0.5),
+        ("celu", 0.7),
+        ("selu", 1.6, 1.05),
+        "hard_swish",
+    ),
     "sigmoids": ("sigmoid", ("hard_sigmoid", 0.2, 0.5), "softplus", "softsign", "mish"),
     "gelus": ("gelu", "gelu_tanh", "tanh", "erf"),
     "exponentials": ("exp", "log", "relu", "abs", "sqrt", "reciprocal"),
-    "roundings": (("mul", 3.7), "floor", ("add", 0.3), "ceil", ("sub", 0.4), "round", "sign", "neg"),
-    "waves": ("sin", "cos", ("thresholded_relu", 0.1), ("clip", 0.2, 0.9), ("at_least", 0.3), ("at_most", 0.8)),
+    "roundings": (
+        ("mul", 3.7),
+        "floor",
+        ("add", 0.3),
+        "ceil",
+        ("sub", 0.4),
+        "round",
+        "sign",
+        "neg",
+    ),
+    "waves": (
+        "sin",
+        "cos",
+        ("thresholded_relu", 0.1),
+        ("clip", 0.2, 0.9),
+        ("at_least", 0.3),
+        ("at_most", 0.8),
+    ),
     "numbers": (("div", 1.5), ("pow", 2.0), ("min", 3.0), ("max", -2.0), ("prelu", 0.25)),
-}  # fmt: skip
+}
 for _name, _chain in CHAINS.items():
     add(f"steps_{_name}", Eltwise(steps_of(_chain)), [normal((2, 5))], tolerance=1e-4, quick=CPU)
 
@@ -44,8 +66,11 @@ add(
     [rng().integers(-4, 5, (7,)), rng(1).integers(0, 4, (7,))],
     modes=("unoptimised",),
 )  # Oclgrind lacks an intrinsic of the other
-add("eltwise_broadcast", Eltwise((PostOp("add", operand=1), PostOp("mul", operand=2, swapped=True))),
-    [normal((2, 3, 4, 5)), normal((3, 1, 1), 1), normal((5,), 2)])  # fmt: skip
+add(
+    "eltwise_broadcast",
+    Eltwise((PostOp("add", operand=1), PostOp("mul", operand=2, swapped=True))),
+    [normal((2, 3, 4, 5)), normal((3, 1, 1), 1), normal((5,), 2)],
+)
 add(
     "eltwise_border",
     Eltwise((PostOp("sub", operand=1),)),
@@ -67,8 +92,13 @@ add(
 add("copy_to_channels", Copy(), [normal((1, 9, 2, 17))], orders={"i0": (0, 1, 2, 3), "o0": NHWC})
 add("copy_from_channels", Copy(), [normal((1, 17, 3, 9))], orders={"i0": NHWC, "o0": (0, 1, 2, 3)})
 for _dtype in (np.uint8, np.int64, bool, np.float64, np.float16):
-    add(f"copy_{np.dtype(_dtype).name}", Copy(), [rng().integers(0, 2, (3, 7)).astype(_dtype)],
-        orders={"o0": (1, 0)}, long=_dtype is not np.uint8)  # fmt: skip
+    add(
+        f"copy_{np.dtype(_dtype).name}",
+        Copy(),
+        [rng().integers(0, 2, (3, 7)).astype(_dtype)],
+        orders={"o0": (1, 0)},
+        long=_dtype is not np.uint8,
+    )
 add("transpose", Transpose((2, 0, 1)), [normal((3, 4, 5))], orders={"o0": (0, 1, 2)})
 add("reshape_flat", Reshape((4, 9)), [normal((6, 6))], orders={"i0": (1, 0), "o0": (1, 0)})
 add("slice_backwards", Slice((0, 4), (3, 3), (1, -2)), [normal((3, 5))], orders={"o0": (1, 0)})
@@ -102,8 +132,12 @@ add("gather_bytes", Gather(0), [rng().integers(0, 200, (5, 16)).astype(np.uint8)
 
 MIXED = np.array([0.0, 1.5, -2.0, np.nan, np.inf, -np.inf, 3.0], np.float32)
 OTHER = np.array([0.0, -1.5, -2.0, 1.0, np.inf, 4.0, np.nan], np.float32)
-SAMPLES = {"f": (MIXED, OTHER), "i": (SMALL, POSITIVE), "b": (SMALL > 0, POSITIVE > 2),
-           "u": (POSITIVE.astype(np.uint8), POSITIVE[::-1].astype(np.uint8))}  # fmt: skip
+SAMPLES = {
+    "f": (MIXED, OTHER),
+    "i": (SMALL, POSITIVE),
+    "b": (SMALL > 0, POSITIVE > 2),
+    "u": (POSITIVE.astype(np.uint8), POSITIVE[::-1].astype(np.uint8)),
+}
 ONE_OPERAND = ("is_nan", "is_inf", "is_inf_positive", "is_inf_negative", "not", "complement")
 for _name, _rule in RULES.items():
     _kind = "f" if "f" in _rule.kinds else "b" if "b" in _rule.kinds else _rule.kinds[0]

@@ -28,8 +28,10 @@ def convolve(
     """Add a padded 3x3 convolution; types: of input, weights and bias; channels: in and out."""
     ic, oc = channels
     shapes = ((1, ic, 3, 5), (oc, ic // group, 3, 3), (oc,))
-    data = [rng(k).integers(-99, 99, shape).astype(dtype)
-            for k, (shape, dtype) in enumerate(zip(shapes, types.split(), strict=True))]  # fmt: skip
+    data = [
+        rng(k).integers(-99, 99, shape).astype(dtype)
+        for k, (shape, dtype) in enumerate(zip(shapes, types.split(), strict=True))
+    ]
     add(name, Conv2d(SAME3, group, (), arith), data, consts=(1, 2), border=1, **how)
 
 
@@ -41,8 +43,13 @@ def affine(count: int, full: bool, up: bool) -> MliAffine:
 
 convolve("mli_fx16", MliFixed(16, 4, 9), "int16 int16 int16", (3, 9))
 for _channels in (14, 34, 130, 258):  # halves of weights joined after all, a row, a tap, a part
-    convolve(f"mli_fx16_halves_{_channels}", MliFixed(16, 4, 9), "int16 int16 int16",
-             (_channels, 4), only="direct")  # fmt: skip
+    convolve(
+        f"mli_fx16_halves_{_channels}",
+        MliFixed(16, 4, 9),
+        "int16 int16 int16",
+        (_channels, 4),
+        only="direct",
+    )
 convolve("mli_fx16_small", MliFixed(16, 0, 64), "int16 int16 int16", (2, 4))
 convolve("mli_fx8_left", MliFixed(8, 0, -3, up=True), "int16 int8 int8", (2, 5))
 convolve("mli_fx8_depthwise", MliFixed(8, 2, 7, up=True), "int16 int8 int8", (8, 8), group=8)

@@ -71,12 +71,14 @@ MAKERS: tuple[Callable[[], Graph], ...] = (joined, cut, reversed_, borders, *GRA
 LOGICAL = (GRAPHS["rows"],)
 for _make in MAKERS:
     put(
-        f"graph_{_make.__name__.strip('_')}", lambda make=_make: run(make(), "separate"),
+        f"graph_{_make.__name__.strip('_')}",
+        lambda make=_make: run(make(), "separate"),
         modes=MODES[1:] if _make in LOGICAL else MODES,
-    )  # fmt: skip
+    )
 for _make in (borders, GRAPHS["classifier"]):
     # Oclgrind takes what the host writes into the middle of a buffer for uninitialised.
     put(
-        f"graph_{_make.__name__}_in_one_arena", lambda make=_make: run(make(), "shared"),
+        f"graph_{_make.__name__}_in_one_arena",
+        lambda make=_make: run(make(), "shared"),
         modes=("optimised",),
-    )  # fmt: skip
+    )

@@ -21,9 +21,12 @@ from clnn.ops.shared.window import Window
 
 
 def window(
-    kernel: Sequence[int], strides: Sequence[int] = (1, 1), dilations: Sequence[int] = (1, 1),
-    before: Sequence[int] = (0, 0), after: Sequence[int] = (0, 0),
-) -> Window:  # fmt: skip
+    kernel: Sequence[int],
+    strides: Sequence[int] = (1, 1),
+    dilations: Sequence[int] = (1, 1),
+    before: Sequence[int] = (0, 0),
+    after: Sequence[int] = (0, 0),
+) -> Window:
     """Return a window; all arguments are per axis."""
     return Window(*(tuple(v) for v in (kernel, strides, dilations, before, after)))
 
@@ -33,9 +36,18 @@ RESIDUAL = (PostOp("add", operand=3), PostOp("relu"))
 
 
 def convolve(
-    name: str, shape: Sequence[int], oc: int, win: Window, *, group: int = 1, bias: bool = True,
-    post_ops: tuple[PostOp, ...] = (), extra: Sequence[int] = (), dynamic: bool = False, **how: Any,
-) -> None:  # fmt: skip
+    name: str,
+    shape: Sequence[int],
+    oc: int,
+    win: Window,
+    *,
+    group: int = 1,
+    bias: bool = True,
+    post_ops: tuple[PostOp, ...] = (),
+    extra: Sequence[int] = (),
+    dynamic: bool = False,
+    **how: Any,
+) -> None:
     """Add a convolution; extra: shape of the operand of `post_ops`; dynamic: weights are no constant."""
     inputs: list[np.ndarray | None] = [
         normal(shape),
@@ -60,33 +72,108 @@ convolve("conv_lines", (1, 5, 9), 6, Window((3,), (2,), (1,), (1,), (1,)), borde
 convolve(
     "conv_dynamic", (1, 3, 4, 5), 4, SAME3, dynamic=True, post_ops=RESIDUAL, extra=(1, 4, 4, 5)
 )
-convolve("conv_any_order", (2, 3, 4, 5), 4, SAME3, dynamic=True, bias=False,
-         orders={"i0": (3, 1, 0, 2), "o0": (0, 1, 2, 3)})  # fmt: skip
+convolve(
+    "conv_any_order",
+    (2, 3, 4, 5),
+    4,
+    SAME3,
+    dynamic=True,
+    bias=False,
+    orders={"i0": (3, 1, 0, 2), "o0": (0, 1, 2, 3)},
+)
 convolve("conv_heavy_weights", (1, 256, 1, 1), 257, window((1, 1)), only="direct", targets=("cpu",))
-convolve("conv_streams", (1, 512, 1, 3), 130, window((1, 1)), post_ops=RESIDUAL, extra=(1, 130, 1, 3),
-         only="direct", targets=("cpu",))  # fmt: skip
-convolve("winograd", (1, 16, 4, 5), 48, SAME3, post_ops=RESIDUAL, extra=(1, 48, 4, 5), only="winograd",
-         targets=("cpu",))  # fmt: skip
+convolve(
+    "conv_streams",
+    (1, 512, 1, 3),
+    130,
+    window((1, 1)),
+    post_ops=RESIDUAL,
+    extra=(1, 130, 1, 3),
+    only="direct",
+    targets=("cpu",),
+)
+convolve(
+    "winograd",
+    (1, 16, 4, 5),
+    48,
+    SAME3,
+    post_ops=RESIDUAL,
+    extra=(1, 48, 4, 5),
+    only="winograd",
+    targets=("cpu",),
+)
 convolve("winograd_sets", (1, 16, 6, 9), 32, SAME3, only="_p1_s2", every=True, targets=("cpu",))
-convolve("winograd_shared", (1, 16, 6, 9), 32, SAME3, only="f2_t4x32_p1_shared_s2", every=True,
-         targets=("cpu",))  # fmt: skip
-convolve("winograd_strided", (1, 16, 6, 9), 32, window((3, 3), (2, 2), before=(1, 1), after=(0, 1)),
-         only="winograd", border=1, targets=("cpu",))  # fmt: skip
-convolve("winograd_border", (2, 16, 3, 9), 16, window((3, 3), before=(1, 0), after=(0, 2)), border=2,
-         bias=False, only="winograd", targets=("cpu",))  # fmt: skip
+convolve(
+    "winograd_shared",
+    (1, 16, 6, 9),
+    32,
+    SAME3,
+    only="f2_t4x32_p1_shared_s2",
+    every=True,
+    targets=("cpu",),
+)
+convolve(
+    "winograd_strided",
+    (1, 16, 6, 9),
+    32,
+    window((3, 3), (2, 2), before=(1, 1), after=(0, 1)),
+    only="winograd",
+    border=1,
+    targets=("cpu",),
+)
+convolve(
+    "winograd_border",
+    (2, 16, 3, 9),
+    16,
+    window((3, 3), before=(1, 0), after=(0, 2)),
+    border=2,
+    bias=False,
+    only="winograd",
+    targets=("cpu",),
+)
 convolve("depthwise_registers", (2, 16, 5, 7), 16, SAME3, group=16, only="depthwise")
-convolve("depthwise_memory", (1, 3, 6, 7), 3, window((5, 3), (1, 2), (1, 1), (2, 1), (2, 1)), group=3,
-         bias=False, border=2, only="depthwise")  # fmt: skip
-convolve("depthwise_steps", (1, 8, 4, 9), 8, SAME3, group=8, post_ops=RESIDUAL, extra=(1, 8, 4, 9),
-         only="depthwise")  # fmt: skip
-convolve("depthwise_dilated", (1, 4, 7, 7), 4, window((3, 3), (2, 2), (2, 2), (2, 2), (2, 2)), group=4,
-         only="depthwise", long=True)  # fmt: skip
+convolve(
+    "depthwise_memory",
+    (1, 3, 6, 7),
+    3,
+    window((5, 3), (1, 2), (1, 1), (2, 1), (2, 1)),
+    group=3,
+    bias=False,
+    border=2,
+    only="depthwise",
+)
+convolve(
+    "depthwise_steps",
+    (1, 8, 4, 9),
+    8,
+    SAME3,
+    group=8,
+    post_ops=RESIDUAL,
+    extra=(1, 8, 4, 9),
+    only="depthwise",
+)
+convolve(
+    "depthwise_dilated",
+    (1, 4, 7, 7),
+    4,
+    window((3, 3), (2, 2), (2, 2), (2, 2), (2, 2)),
+    group=4,
+    only="depthwise",
+    long=True,
+)
 
 
 def separate(
-    name: str, shape: Sequence[int], oc: int, win: Window, *, post_ops: tuple[PostOp, ...] = (),
-    extra: Sequence[int] = (), first: tuple[PostOp, ...] = (PostOp("relu"),), **how: Any,
-) -> None:  # fmt: skip
+    name: str,
+    shape: Sequence[int],
+    oc: int,
+    win: Window,
+    *,
+    post_ops: tuple[PostOp, ...] = (),
+    extra: Sequence[int] = (),
+    first: tuple[PostOp, ...] = (PostOp("relu"),),
+    **how: Any,
+) -> None:
     """Add filters per channel with a 1 x 1 convolution behind them; extra: an operand's shape."""
     channels = shape[1]
     inputs: list[np.ndarray | None] = [
@@ -102,11 +189,28 @@ def separate(
     add(name, spec, inputs, consts=(1, 2, 3), orders=orders, **how)
 
 
-separate("separable_bands", (1, 18, 5, 9), 20, SAME3, only="separable", border=1, targets=("cpu",),
-         post_ops=(PostOp("add", operand=5),), extra=(1, 20, 5, 9))  # fmt: skip
+separate(
+    "separable_bands",
+    (1, 18, 5, 9),
+    20,
+    SAME3,
+    only="separable",
+    border=1,
+    targets=("cpu",),
+    post_ops=(PostOp("add", operand=5),),
+    extra=(1, 20, 5, 9),
+)
 separate("separable_point", (1, 18, 3, 9), 20, window((1, 1)), only="separable")
-separate("separable_gate", (2, 18, 3, 9), 20, window((1, 1)), only="separable", targets=("cpu",),
-         first=(PostOp("mul", operand=5),), extra=(2, 18, 1, 1))  # fmt: skip
+separate(
+    "separable_gate",
+    (2, 18, 3, 9),
+    20,
+    window((1, 1)),
+    only="separable",
+    targets=("cpu",),
+    first=(PostOp("mul", operand=5),),
+    extra=(2, 18, 1, 1),
+)
 separate("separable_heavy_weights", (1, 260, 1, 9), 36, SAME3, only="separable", targets=("cpu",))
 separate("separable_strides", (2, 4, 7, 9), 5, window((3, 3), (2, 2), (1, 1), (1, 1), (1, 1)))
 
@@ -120,9 +224,12 @@ for _k, _s, _p, _oc in itertools.product((1, 2, 3), (1, 2), (0, 1), (1, 9, 17)):
 MAX = Pool(SAME3, "max")
 add("pool_max", MAX, [normal((2, 5, 4, 5))])
 add("pool_max_border", Pool(window((2, 2), (2, 2)), "max"), [normal((1, 8, 4, 6))], border=1)
-add("pool_max_steps", Pool(SAME3, "max", post_ops=(PostOp("add", operand=1),)),
+add(
+    "pool_max_steps",
+    Pool(SAME3, "max", post_ops=(PostOp("add", operand=1),)),
     [normal((1, 4, 3, 4)), normal((1, 4, 3, 4), 1)],
-    orders={"i1": NHWC})  # fmt: skip
+    orders={"i1": NHWC},
+)
 add(
     "pool_max_index",
     Pool(window((2, 3), (2, 1), (1, 2), (0, 1), (1, 2)), "max", indices="row"),
@@ -154,9 +261,16 @@ add("pool_lines", Pool(Window((3,), (2,), (1,), (1,), (1,)), "average"), [normal
 
 
 def spread(
-    name: str, shape: Sequence[int], oc: int, spec: ConvTranspose, *, bias: bool = True,
-    extra: Sequence[int] = (), dynamic: bool = False, **how: Any,
-) -> None:  # fmt: skip
+    name: str,
+    shape: Sequence[int],
+    oc: int,
+    spec: ConvTranspose,
+    *,
+    bias: bool = True,
+    extra: Sequence[int] = (),
+    dynamic: bool = False,
+    **how: Any,
+) -> None:
     """Add a transposed convolution; oc: output channels per group; extra, dynamic: as convolve."""
     inputs: list[np.ndarray | None] = [normal(shape), normal((shape[1], oc, *spec.kernel), 1)]
     inputs += [normal((oc * spec.group,), 2) if bias else None]
@@ -166,9 +280,13 @@ def spread(
 
 
 def transposed(
-    kernel: tuple[int, ...], strides: tuple[int, ...], before: tuple[int, ...],
-    extents: tuple[int, ...], group: int = 1, post_ops: tuple[PostOp, ...] = (),
-) -> ConvTranspose:  # fmt: skip
+    kernel: tuple[int, ...],
+    strides: tuple[int, ...],
+    before: tuple[int, ...],
+    extents: tuple[int, ...],
+    group: int = 1,
+    post_ops: tuple[PostOp, ...] = (),
+) -> ConvTranspose:
     """Return a transposed convolution without dilation."""
     return ConvTranspose(kernel, strides, (1,) * len(kernel), before, extents, group, post_ops)
 
@@ -179,14 +297,30 @@ spread(
 )
 spread("transposed_whole_tiles", (1, 3, 2, 4), 8, transposed((2, 2), (2, 2), (0, 0), (4, 8)))
 spread("transposed_groups", (1, 4, 3, 3), 3, transposed((3, 2), (1, 2), (0, 0), (5, 6), group=2))
-spread("transposed_steps", (1, 3, 3, 3), 9, transposed((3, 3), (2, 2), (1, 1), (5, 5), post_ops=HEAVY),
-       extra=(1, 9, 5, 5))  # fmt: skip
-spread("transposed_residual", (1, 3, 3, 3), 9, transposed((4, 4), (2, 2), (1, 1), (6, 6), post_ops=RESIDUAL),
-       extra=(1, 9, 6, 6))  # fmt: skip
+spread(
+    "transposed_steps",
+    (1, 3, 3, 3),
+    9,
+    transposed((3, 3), (2, 2), (1, 1), (5, 5), post_ops=HEAVY),
+    extra=(1, 9, 5, 5),
+)
+spread(
+    "transposed_residual",
+    (1, 3, 3, 3),
+    9,
+    transposed((4, 4), (2, 2), (1, 1), (6, 6), post_ops=RESIDUAL),
+    extra=(1, 9, 6, 6),
+)
 spread("transposed_far", (1, 3, 2, 2), 4, transposed((2, 2), (3, 3), (0, 0), (9, 10)))
 spread("transposed_lines", (1, 3, 5), 4, transposed((3,), (2,), (1,), (9,)))
-spread("transposed_dynamic", (1, 3, 3, 3), 4, transposed((3, 3), (2, 2), (1, 1), (5, 5), post_ops=RESIDUAL),
-       extra=(1, 4, 5, 5), dynamic=True)  # fmt: skip
+spread(
+    "transposed_dynamic",
+    (1, 3, 3, 3),
+    4,
+    transposed((3, 3), (2, 2), (1, 1), (5, 5), post_ops=RESIDUAL),
+    extra=(1, 4, 5, 5),
+    dynamic=True,
+)
 spread("transposed_depthwise", (1, 9, 3, 4), 1, transposed((3, 3), (2, 2), (1, 1), (5, 7), group=9))
 spread(
     "transposed_few_channels",
@@ -200,8 +334,13 @@ spread(
 )
 for _k, _s, _oc in itertools.product((1, 2, 3, 4), (1, 2, 3), (1, 9, 17)):
     _out = (2 * _s + _k, 3 * _s + _k)
-    spread(f"transposed_k{_k}_s{_s}_oc{_oc}", (1, 3, 3, 4), _oc,
-           transposed((_k, _k), (_s, _s), (0, 0), _out), long=True)  # fmt: skip
+    spread(
+        f"transposed_k{_k}_s{_s}_oc{_oc}",
+        (1, 3, 3, 4),
+        _oc,
+        transposed((_k, _k), (_s, _s), (0, 0), _out),
+        long=True,
+    )
 
 # Resizing
 
@@ -213,8 +352,12 @@ add(
     [normal((1, 7, 3, 2))],
     orders={"i0": NHWC},
 )
-add("resize_steps", Resize((1, 5, 4, 4), (1, 1, 1.34, 2.0), LINEAR, (), (PostOp("mul", operand=1),)),
-    [normal((1, 5, 3, 2)), normal((1, 5, 4, 4), 1)], orders={"i0": NHWC, "i1": NHWC})  # fmt: skip
+add(
+    "resize_steps",
+    Resize((1, 5, 4, 4), (1, 1, 1.34, 2.0), LINEAR, (), (PostOp("mul", operand=1),)),
+    [normal((1, 5, 3, 2)), normal((1, 5, 4, 4), 1)],
+    orders={"i0": NHWC, "i1": NHWC},
+)
 add("resize_nearest", Resize((1, 2, 4, 8), (1, 1, 1.4, 1.6)), [normal((1, 2, 3, 5))])
 add("resize_cubic", Resize((1, 2, 4, 8), (1, 1, 1.34, 1.6), CUBIC), [normal((1, 2, 3, 5))])
 add(
@@ -222,8 +365,16 @@ add(
     Resize((1, 1, 2, 2), (1, 1, 0.25, 0.3), Sampling("linear", antialias=True)),
     [normal((1, 1, 8, 7))],
 )
-add("resize_crop", Resize((1, 2, 3, 4), (1, 1, 1.0, 0.8), Sampling("linear", "tf_crop_and_resize", extrapolation=7.0),
-    ((0.0, 1.0), (0.0, 1.0), (0.2, 1.3), (-0.2, 0.8))), [normal((1, 2, 3, 5))])  # fmt: skip
+add(
+    "resize_crop",
+    Resize(
+        (1, 2, 3, 4),
+        (1, 1, 1.0, 0.8),
+        Sampling("linear", "tf_crop_and_resize", extrapolation=7.0),
+        ((0.0, 1.0), (0.0, 1.0), (0.2, 1.3), (-0.2, 0.8)),
+    ),
+    [normal((1, 2, 3, 5))],
+)
 add(
     "resize_bytes",
     Resize((1, 3, 5, 9), (1, 1, 1.67, 1.8), LINEAR),
@@ -235,8 +386,13 @@ add(
     [normal((1, 3, 3, 2)).astype(np.float16)],
     tolerance=2e-3,
 )
-add("resize_half_channels", Resize((1, 9, 5, 4), (1, 1, 1.67, 2.0), LINEAR), [normal((1, 9, 3, 2)).astype(np.float16)],
-    tolerance=2e-3, orders={"i0": NHWC})  # fmt: skip
+add(
+    "resize_half_channels",
+    Resize((1, 9, 5, 4), (1, 1, 1.67, 2.0), LINEAR),
+    [normal((1, 9, 3, 2)).astype(np.float16)],
+    tolerance=2e-3,
+    orders={"i0": NHWC},
+)
 add(
     "resize_double",
     Resize((1, 2, 5, 4), (1, 1, 1.67, 2.0), LINEAR),
@@ -247,11 +403,18 @@ REPEATS = {
     "channels": (Resize((1, 7, 6, 4), (1, 1, 2, 2)), (), {"i0": NHWC}),
     "even_channels": (Resize((1, 8, 4, 9), (1, 1, 2, 3)), (), {"i0": NHWC}),
     "relu": (Resize((1, 3, 4, 10), (1, 1, 2, 2), post_ops=steps_of(["relu"])), (), {}),
-    "add": (Resize((1, 3, 4, 10), (1, 1, 2, 2), post_ops=(PostOp("add", operand=1),)), (1, 3, 4, 10), {}),
-    "add_channels": (Resize((1, 5, 4, 6), (1, 1, 2, 2), post_ops=(PostOp("add", operand=1),)), (1, 5, 4, 6),
-                     {"i0": NHWC, "i1": NHWC}),
+    "add": (
+        Resize((1, 3, 4, 10), (1, 1, 2, 2), post_ops=(PostOp("add", operand=1),)),
+        (1, 3, 4, 10),
+        {},
+    ),
+    "add_channels": (
+        Resize((1, 5, 4, 6), (1, 1, 2, 2), post_ops=(PostOp("add", operand=1),)),
+        (1, 5, 4, 6),
+        {"i0": NHWC, "i1": NHWC},
+    ),
     "gaps": (Resize((1, 2, 4, 6), (1, 1, 2, 2)), (), {"i0": NHWC, "o0": (0, 1, 2, 3)}),
-}  # fmt: skip
+}
 for _name, (_spec, _extra, _orders) in REPEATS.items():
     _shape = [round(d / s) for d, s in zip(_spec.shape, _spec.scales, strict=True)]
     add(

@@ -15,9 +15,15 @@ from clnn.ops.shared.functions import PostOp
 
 
 def multiply(
-    name: str, a: Sequence[int], b: Sequence[int], *, spec: Gemm | None = None, c: Sequence[int] = (),
-    fixed: bool = False, **how: Any,
-) -> None:  # fmt: skip
+    name: str,
+    a: Sequence[int],
+    b: Sequence[int],
+    *,
+    spec: Gemm | None = None,
+    c: Sequence[int] = (),
+    fixed: bool = False,
+    **how: Any,
+) -> None:
     """Add a matrix product; c: shape of the addend; fixed: b is a constant."""
     inputs: list[np.ndarray | None] = [normal(a), normal(b, 1), normal(c, 2) if c else None]
     add(name, spec or Gemm(), inputs, consts=(1,) if fixed else (), **how)

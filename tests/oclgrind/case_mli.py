@@ -78,14 +78,26 @@ function("to_float", *convert([SA8], None, False), quick=("cpu",))
 function("softmax_power", SoftmaxPower(SoftmaxRule(SA8)), quick=("cpu",))
 function("softmax_scale", SoftmaxScale(SoftmaxRule(FX16, True)), quick=("cpu",))
 _packed = [np.array([20000 | s << 16 for s in range(19)], np.int32)]
-add("mli_softmax_finish", FixedMap(SoftmaxFinish(SoftmaxRule(FX16))),
-    [rng().integers(0, 32767, (3, 19), np.int32), *_packed], quick=("cpu",))  # fmt: skip
+add(
+    "mli_softmax_finish",
+    FixedMap(SoftmaxFinish(SoftmaxRule(FX16))),
+    [rng().integers(0, 32767, (3, 19), np.int32), *_packed],
+    quick=("cpu",),
+)
 function("l2_square", L2Square(L2Rule(SA8)), quick=("cpu",))
-add("mli_l2_scale", FixedMap(L2Scale(L2Rule(FX16, True))),
-    [np.array([0, 1, 5, 2**33 + 7, 2**46], np.int64)], quick=("cpu",))  # fmt: skip
+add(
+    "mli_l2_scale",
+    FixedMap(L2Scale(L2Rule(FX16, True))),
+    [np.array([0, 1, 5, 2**33 + 7, 2**46], np.int64)],
+    quick=("cpu",),
+)
 _shifted = np.array([20000 | 60 + s << 16 for s in range(19)], np.int32)
-add("mli_l2_finish", FixedMap(L2Finish(L2Rule(FX16))),
-    [rng().integers(-32768, 32767, (3, 19), np.int16), _shifted], quick=("cpu",))  # fmt: skip
+add(
+    "mli_l2_finish",
+    FixedMap(L2Finish(L2Rule(FX16))),
+    [rng().integers(-32768, 32767, (3, 19), np.int16), _shifted],
+    quick=("cpu",),
+)
 _gates = Quant(16, 10)
 function("lstm_cell", mli_fused.lstm_cell(_gates, FX16, False, False))
 function("lstm_cell_wide", mli_fused.lstm_cell(_gates, FX16, True, True), quick=("cpu",))
@@ -94,8 +106,12 @@ function("gru_sa8", mli_fused.gru_new_state(Quant(8, 9, 21, 0, True), SA8, SA8, 
 _WINDOW = Window((3, 2), (2, 1), (1, 1), (1, 1), (1, 0))
 for _kind, _quant, _type in (("sa8", SA8, np.int8), ("fx16", FX16, np.int16)):
     _out = SA8_OUT if _kind == "sa8" else Quant(16, 12)
-    add(f"mli_average_{_kind}", Pool(_WINDOW, "average", rule=AverageRule(_quant, _out)),
-        [rng().integers(-120, 120, (1, 9, 5, 6)).astype(_type)], border=1)  # fmt: skip
+    add(
+        f"mli_average_{_kind}",
+        Pool(_WINDOW, "average", rule=AverageRule(_quant, _out)),
+        [rng().integers(-120, 120, (1, 9, 5, 6)).astype(_type)],
+        border=1,
+    )
 
 add("mli_topk", MliTopK(3), [rng().integers(-9, 9, (2, 17)).astype(np.int8)])
 add("mli_topk_pair", MliTopK(2), [rng().integers(-9, 9, (3, 5)).astype(np.int16)], quick=("cpu",))
@@ -106,26 +122,35 @@ POINT = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))
 def dense(name: str, rule: DenseRule, types: str) -> None:
     """Add the scaled products of two gates of 9 units."""
     shapes = ((2, 7, 1, 1), (18, 7, 1, 1), (18,))
-    data = [rng(k).integers(-99, 99, shape).astype(dtype)
-            for k, (shape, dtype) in enumerate(zip(shapes, types.split(), strict=True))]  # fmt: skip
+    data = [
+        rng(k).integers(-99, 99, shape).astype(dtype)
+        for k, (shape, dtype) in enumerate(zip(shapes, types.split(), strict=True))
+    ]
     add(f"mli_dense_{name}", Conv2d(POINT, arith=MliDense(rule, 2)), data, consts=(1, 2))
 
 
 dense("fx16", DenseRule(FX16, 16, ((1, 13),) * 2, _gates, 15), "int16 int16 int16")
 dense("fx8", DenseRule(FX16, 8, ((1, 9),) * 2, _gates, 5), "int16 int8 int8")
-dense("sa8", DenseRule(SA8, 8, ((29307, 24), (22222, 23)), Quant(8, 4, 1, 0, True)),
-      "int8 int8 int32")  # fmt: skip
+dense(
+    "sa8", DenseRule(SA8, 8, ((29307, 24), (22222, 23)), Quant(8, 4, 1, 0, True)), "int8 int8 int32"
+)
 
 
 def transposed(name: str, arith: Arithmetic, types: str, before: tuple[int, int]) -> None:
     """Add a transposed convolution with strides."""
     spec = ConvTranspose((3, 2), (2, 2), (1, 1), before, (6, 7), arith=arith)
     shapes = ((1, 3, 3, 4), (3, 5, 3, 2), (5,))
-    data = [rng(k).integers(-99, 99, shape).astype(dtype)
-            for k, (shape, dtype) in enumerate(zip(shapes, types.split(), strict=True))]  # fmt: skip
+    data = [
+        rng(k).integers(-99, 99, shape).astype(dtype)
+        for k, (shape, dtype) in enumerate(zip(shapes, types.split(), strict=True))
+    ]
     add(f"mli_transposed_{name}", spec, data, consts=(1, 2))
 
 
 transposed("fx16", MliFixed(16, 4, 9), "int16 int16 int16", (0, 0))
-transposed("sa8", MliAffine(24494, 21, 20291, 16, (17000,) * 5, (22,) * 5, -43, 16),
-           "int8 int8 int32", (1, 0))  # fmt: skip
+transposed(
+    "sa8",
+    MliAffine(24494, 21, 20291, 16, (17000,) * 5, (22,) * 5, -43, 16),
+    "int8 int8 int32",
+    (1, 0),
+)

@@ -40,15 +40,37 @@ multiply(
     "tf32_rows", "tf32", 18, 19, 20, 1, b_rows="n", dst_type="half", post_ops=(PostOp("relu"),)
 )
 multiply("s8", "s8", 9, 18, 34, 2, b_rows="n", dst_type="int")
-multiply("s8_float", "s8", 9, 18, 34, 2, b_rows="n", post_ops=(PostOp("mul", (0.5,)), *BIAS), bias="all",
-         scale=2.0)  # fmt: skip
+multiply(
+    "s8_float",
+    "s8",
+    9,
+    18,
+    34,
+    2,
+    b_rows="n",
+    post_ops=(PostOp("mul", (0.5,)), *BIAS),
+    bias="all",
+    scale=2.0,
+)
 multiply("whole", "f16", 32, 32, 16, 3)
-put("gemm_mma_few_rows", lambda: check(DEVICE, Case("f16", 9, 20, 20, MmaTile(16, 32, 16, 16, 16, 2, 1), "n")),
-    targets=("gpu",))  # fmt: skip
+put(
+    "gemm_mma_few_rows",
+    lambda: check(DEVICE, Case("f16", 9, 20, 20, MmaTile(16, 32, 16, 16, 16, 2, 1), "n")),
+    targets=("gpu",),
+)
 for _kind in KINDS:
     for _stages in (1, 2, 3, 4):
-        multiply(f"{_kind}_{_stages}", _kind, 35, 37, 41, _stages, long=True, b_rows="n",
-                 dst_type="int" if _kind == "s8" else "float")  # fmt: skip
+        multiply(
+            f"{_kind}_{_stages}",
+            _kind,
+            35,
+            37,
+            41,
+            _stages,
+            long=True,
+            b_rows="n",
+            dst_type="int" if _kind == "s8" else "float",
+        )
 
 _SAME = Window((3, 2), (2, 1), (1, 1), (1, 1), (1, 0))
 _POINT = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))

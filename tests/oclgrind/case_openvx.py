@@ -43,16 +43,39 @@ SUMS = {
     "wrap": VxMac(Q78, 8, "zero", True, 32),
 }
 for _name, _arith in SUMS.items():
-    add(f"openvx_conv_{_name}", Conv2d(NINE, arith=_arith), [X, W, B], consts=(1, 2),
-        orders={"i0": NHWC, "o0": NHWC}, quick=CPU)  # fmt: skip
-add("openvx_conv_places", Conv2d(NINE, arith=SUMS["suite"]),
-    [X, W, numbers((5, 3, 4), seed=3).astype(np.int32)], quick=CPU)  # fmt: skip
-add("openvx_average", Conv2d(NINE, 3, arith=VxAverage(Q78, 4)), [X, np.ones((3, 1, 2, 2), np.int8)],
-    consts=(1,), orders={"i0": NHWC, "o0": NHWC}, quick=CPU)  # fmt: skip
+    add(
+        f"openvx_conv_{_name}",
+        Conv2d(NINE, arith=_arith),
+        [X, W, B],
+        consts=(1, 2),
+        orders={"i0": NHWC, "o0": NHWC},
+        quick=CPU,
+    )
+add(
+    "openvx_conv_places",
+    Conv2d(NINE, arith=SUMS["suite"]),
+    [X, W, numbers((5, 3, 4), seed=3).astype(np.int32)],
+    quick=CPU,
+)
+add(
+    "openvx_average",
+    Conv2d(NINE, 3, arith=VxAverage(Q78, 4)),
+    [X, np.ones((3, 1, 2, 2), np.int8)],
+    consts=(1,),
+    orders={"i0": NHWC, "o0": NHWC},
+    quick=CPU,
+)
 for _wide in (False, True):
-    add(f"openvx_matrix_{_wide}", Conv2d(POINT, arith=VxMatrix(BYTE, 2, _wide)),
-        [numbers((1, 6, 4, 1), BYTE), numbers((3, 6, 1, 1), BYTE, 1),
-         numbers((3, 4, 1), BYTE, 2).astype(np.int32)], quick=CPU)  # fmt: skip
+    add(
+        f"openvx_matrix_{_wide}",
+        Conv2d(POINT, arith=VxMatrix(BYTE, 2, _wide)),
+        [
+            numbers((1, 6, 4, 1), BYTE),
+            numbers((3, 6, 1, 1), BYTE, 1),
+            numbers((3, 4, 1), BYTE, 2).astype(np.int32),
+        ],
+        quick=CPU,
+    )
 
 ONE, TWO = numbers((3, 8)), numbers((3, 8), seed=1)
 FUNCTIONS = {
@@ -68,16 +91,28 @@ for _name, _function in FUNCTIONS.items():
     _modes = ("unoptimised",) if _name == "product_rounded" else MODES
     add(f"openvx_{_name}", FixedMap(_function), [ONE, TWO], quick=CPU, modes=_modes)
 # In the other mode Oclgrind counts leading zeros of vectors wrongly, but not of single numbers.
-add("openvx_product_one", FixedMap(FUNCTIONS["product_rounded"]), [ONE[:, :7], TWO[:, :7]],
-    quick=CPU)  # fmt: skip
+add(
+    "openvx_product_one",
+    FixedMap(FUNCTIONS["product_rounded"]),
+    [ONE[:, :7], TWO[:, :7]],
+    quick=CPU,
+)
 add("openvx_clamp", FixedMap(VxClamp(Q78, 0, 900, True)), [ONE], quick=CPU)
-add("openvx_table_whole", FixedMap(VxTable.of(U8, U8, 0, np.arange(256))), [numbers((9,), BYTE)],
-    quick=CPU)  # fmt: skip
+add(
+    "openvx_table_whole",
+    FixedMap(VxTable.of(U8, U8, 0, np.arange(256))),
+    [numbers((9,), BYTE)],
+    quick=CPU,
+)
 
 for _suite in (False, True):
     add(f"openvx_softmax_{_suite}", OpenVxSoftmax(1, BYTE, Q78, _suite), [numbers((2, 5, 3), BYTE)])
 for _across in (False, True):
     for _sample, _beta in ((True, 0.75), (False, 0.75), (False, 0.5), (False, 1.0), (False, 0.3)):
-        add(f"openvx_norm_{_across}_{_sample}_{_beta}",
-            OpenVxNorm(3, 0.8, _beta, _across, Q78, Q78, _sample), [numbers((1, 3, 2, 3))],
-            quick=CPU, long=_across and _beta != 0.75)  # fmt: skip
+        add(
+            f"openvx_norm_{_across}_{_sample}_{_beta}",
+            OpenVxNorm(3, 0.8, _beta, _across, Q78, Q78, _sample),
+            [numbers((1, 3, 2, 3))],
+            quick=CPU,
+            long=_across and _beta != 0.75,
+        )

@@ -45,8 +45,13 @@ for _fn in FOLDS:
         tolerance=1e-4,
         quick=("cpu",),
     )
-    add(f"reduce_{_fn}_across", Reduce(_fn, (0,), False, power=2.5), [np.abs(normal((5, 9))) + 0.5],
-        tolerance=1e-4, long=True)  # fmt: skip
+    add(
+        f"reduce_{_fn}_across",
+        Reduce(_fn, (0,), False, power=2.5),
+        [np.abs(normal((5, 9))) + 0.5],
+        tolerance=1e-4,
+        long=True,
+    )
 add("reduce_lp_odd", Reduce("lp", (1,), power=2.5), [normal((3, 10))])
 add(
     "reduce_steps",
@@ -121,9 +126,13 @@ add(
     targets=("gpu",),
 )
 add("normalise_power", Normalise((2,), centre=False), [normal((2, 3, 17))], tolerance=1e-4)
-add("normalise_groups_steps", Normalise((2, 3), groups=2, post_ops=AFFINE),
-    [normal((1, 8, 3, 3)), normal((8, 1, 1), 1), normal((8, 1, 1), 2)], tolerance=1e-4,
-    orders={"i0": NHWC})  # fmt: skip
+add(
+    "normalise_groups_steps",
+    Normalise((2, 3), groups=2, post_ops=AFFINE),
+    [normal((1, 8, 3, 3)), normal((8, 1, 1), 1), normal((8, 1, 1), 2)],
+    tolerance=1e-4,
+    orders={"i0": NHWC},
+)
 
 add(
     "argmin_latest",

@@ -46,20 +46,46 @@ def inputs_of(*shapes: tuple[int, ...]) -> list[np.ndarray]:
 
 
 _conv = inputs_of((1, 5, 3, 4), (9, 5, 3, 3), (9,), (1, 9, 3, 4))
-add("stored_conv", Conv2d(SAME, post_ops=RESIDUAL), _conv, consts=(1, 2), dtype="f16",
-    orders=orders_of(_conv, (3,)))  # fmt: skip
-add("stored_depthwise", Conv2d(SAME, 5), inputs_of((1, 5, 3, 4), (5, 1, 3, 3), (5,)), consts=(1, 2),
-    dtype="bf16")  # fmt: skip
+add(
+    "stored_conv",
+    Conv2d(SAME, post_ops=RESIDUAL),
+    _conv,
+    consts=(1, 2),
+    dtype="f16",
+    orders=orders_of(_conv, (3,)),
+)
+add(
+    "stored_depthwise",
+    Conv2d(SAME, 5),
+    inputs_of((1, 5, 3, 4), (5, 1, 3, 3), (5,)),
+    consts=(1, 2),
+    dtype="bf16",
+)
 add("stored_gemm", Gemm(trans_b=True), inputs_of((3, 9), (7, 9), (7,)), consts=(1, 2), dtype="bf16")
 add("stored_gemm_moving", Gemm(), inputs_of((2, 3, 9), (2, 9, 5)), dtype="f16")
-add("stored_pool", Pool(Window((2, 2), (2, 2), (1, 1), (0, 0), (0, 0)), "average"),
-    inputs_of((1, 5, 4, 4)), dtype="f16", quick=CPU)  # fmt: skip
-add("stored_eltwise", Eltwise((PostOp("mul", operand=1), PostOp("tanh"))), inputs_of((2, 3, 5), (1, 3, 1)),
-    dtype="bf16", quick=GPU)  # fmt: skip
+add(
+    "stored_pool",
+    Pool(Window((2, 2), (2, 2), (1, 1), (0, 0), (0, 0)), "average"),
+    inputs_of((1, 5, 4, 4)),
+    dtype="f16",
+    quick=CPU,
+)
+add(
+    "stored_eltwise",
+    Eltwise((PostOp("mul", operand=1), PostOp("tanh"))),
+    inputs_of((2, 3, 5), (1, 3, 1)),
+    dtype="bf16",
+    quick=GPU,
+)
 add("stored_reduce", Reduce("mean", (1,)), inputs_of((3, 37)), dtype="bf16", quick=CPU)
 add("stored_softmax", Softmax((1,)), inputs_of((3, 19)), dtype="f16", quick=GPU)
-add("stored_resize", Resize((1, 3, 4, 6), (1.0, 1.0, 2.0, 2.0), Sampling("linear")),
-    inputs_of((1, 3, 2, 3)), dtype="f16", quick=GPU)  # fmt: skip
+add(
+    "stored_resize",
+    Resize((1, 3, 4, 6), (1.0, 1.0, 2.0, 2.0), Sampling("linear")),
+    inputs_of((1, 3, 2, 3)),
+    dtype="f16",
+    quick=GPU,
+)
 add("stored_gather", Gather(0), [normal((6, 7)), np.array([4, 0])], dtype="bf16", quick=CPU)
 for _dtype in ("f16", "bf16"):
     add(f"stored_convert_{_dtype}", Convert(), inputs_of((3, 19)), dtype=_dtype)
@@ -104,8 +130,15 @@ def bytes_on_tensor_cores() -> None:
 
 put("tensor_conv_bytes", bytes_on_tensor_cores, targets=GPU)
 _odd = inputs_of((2, 5, 3, 4), (9, 5, 3, 3), (9,), (2, 9, 3, 4))
-on_tensor_cores("conv_odd", Conv2d(SAME, post_ops=RESIDUAL), _odd, "f16", consts=(1, 2),
-                orders=orders_of(_odd, (3,)), border=1)  # fmt: skip
+on_tensor_cores(
+    "conv_odd",
+    Conv2d(SAME, post_ops=RESIDUAL),
+    _odd,
+    "f16",
+    consts=(1, 2),
+    orders=orders_of(_odd, (3,)),
+    border=1,
+)
 on_tensor_cores(
     "conv_point", Conv2d(POINT), inputs_of((1, 8, 3, 3), (6, 8, 1, 1)), "bf16", consts=(1,)
 )

@@ -36,9 +36,13 @@ def only(tile: GroupTile, parts: int) -> Callable[..., list[Split]]:
 
 
 def add(
-    name: str, spec: OpSpec, inputs: Sequence[np.ndarray | None], tile: GroupTile, parts: int = 1,
+    name: str,
+    spec: OpSpec,
+    inputs: Sequence[np.ndarray | None],
+    tile: GroupTile,
+    parts: int = 1,
     **how: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Add a case that runs the kernel of one tile."""
 
     def run() -> None:
@@ -53,9 +57,18 @@ def add(
 
 
 def multiply(
-    name: str, m: int, k: int, n: int, tile: GroupTile, parts: int = 1, *, spec: Gemm | None = None,
-    batch: tuple[int, ...] = (), extra: Sequence[np.ndarray] = (), **how: Any,
-) -> None:  # fmt: skip
+    name: str,
+    m: int,
+    k: int,
+    n: int,
+    tile: GroupTile,
+    parts: int = 1,
+    *,
+    spec: Gemm | None = None,
+    batch: tuple[int, ...] = (),
+    extra: Sequence[np.ndarray] = (),
+    **how: Any,
+) -> None:
     """Add a product; how: arguments of check_op."""
     spec = spec or Gemm()
     a = normal((*batch, k, m) if spec.trans_a else (*batch, m, k))
@@ -64,9 +77,18 @@ def multiply(
 
 
 def convolve(
-    name: str, shape: tuple[int, ...], oc: int, win: Window, tile: GroupTile, parts: int = 1, *,
-    group: int = 1, post_ops: tuple[PostOp, ...] = (), extra: Sequence[np.ndarray] = (), **how: Any,
-) -> None:  # fmt: skip
+    name: str,
+    shape: tuple[int, ...],
+    oc: int,
+    win: Window,
+    tile: GroupTile,
+    parts: int = 1,
+    *,
+    group: int = 1,
+    post_ops: tuple[PostOp, ...] = (),
+    extra: Sequence[np.ndarray] = (),
+    **how: Any,
+) -> None:
     """Add a convolution; how: arguments of check_op."""
     weights = normal((oc, shape[1] // group, *win.kernel), 1)
     inputs = [normal(shape), weights, normal((oc,), 2), *extra]
@@ -78,52 +100,127 @@ def convolve(
 
 SAME = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
 multiply("group_packed", 11, 12, 9, TWO, consts=(1, 2))
-multiply("group_packed_steps", 9, 5, 20, ONE, consts=(1, 2), batch=(2,),
-         spec=Gemm(0.5, 2.0, post_ops=RESIDUAL), extra=[normal((2, 9, 20), 4)])  # fmt: skip
-multiply("group_packed_heavy", 5, 9, 7, ONE, consts=(1, 2), spec=Gemm(post_ops=HEAVY),
-         extra=[normal((5, 1), 4)])  # fmt: skip
-multiply("group_direct", 11, 8, 13, TWO, extra=[normal((11, 13), 4)],
-         spec=Gemm(post_ops=RESIDUAL))  # fmt: skip
+multiply(
+    "group_packed_steps",
+    9,
+    5,
+    20,
+    ONE,
+    consts=(1, 2),
+    batch=(2,),
+    spec=Gemm(0.5, 2.0, post_ops=RESIDUAL),
+    extra=[normal((2, 9, 20), 4)],
+)
+multiply(
+    "group_packed_heavy",
+    5,
+    9,
+    7,
+    ONE,
+    consts=(1, 2),
+    spec=Gemm(post_ops=HEAVY),
+    extra=[normal((5, 1), 4)],
+)
+multiply("group_direct", 11, 8, 13, TWO, extra=[normal((11, 13), 4)], spec=Gemm(post_ops=RESIDUAL))
 multiply("group_direct_small", 3, 9, 5, ONE)
 multiply("group_turned", 12, 7, 16, TWO, spec=Gemm(trans_a=True, trans_b=True))
 multiply("group_flat", 17, 10, 9, FLAT, consts=(1, 2))
 multiply("group_columns", 11, 6, 9, TWO, consts=(1,), orders={"o0": (1, 0)})
-multiply("group_parts", 11, 26, 9, TWO, 2, consts=(1, 2), batch=(2,), spec=Gemm(post_ops=RESIDUAL),
-         extra=[normal((2, 11, 9), 4)])  # fmt: skip
+multiply(
+    "group_parts",
+    11,
+    26,
+    9,
+    TWO,
+    2,
+    consts=(1, 2),
+    batch=(2,),
+    spec=Gemm(post_ops=RESIDUAL),
+    extra=[normal((2, 11, 9), 4)],
+)
 multiply("group_parts_scaled", 5, 30, 8, ONE, 4, spec=Gemm(beta=2.0))
 convolve("group_conv", (1, 8, 4, 5), 9, SAME, TWO, border=1)
-convolve("group_conv_terms", (2, 3, 4, 5), 12, SAME, ONE, post_ops=RESIDUAL,
-         extra=[normal((2, 12, 4, 5), 4)])  # fmt: skip
-convolve("group_conv_groups", (1, 6, 5, 6), 8, Window((3, 2), (2, 1), (1, 2), (1, 0), (0, 2)), TWO,
-         group=2)  # fmt: skip
+convolve(
+    "group_conv_terms",
+    (2, 3, 4, 5),
+    12,
+    SAME,
+    ONE,
+    post_ops=RESIDUAL,
+    extra=[normal((2, 12, 4, 5), 4)],
+)
+convolve(
+    "group_conv_groups",
+    (1, 6, 5, 6),
+    8,
+    Window((3, 2), (2, 1), (1, 2), (1, 0), (0, 2)),
+    TWO,
+    group=2,
+)
 convolve("group_conv_planes", (1, 3, 4, 5), 9, SAME, TWO, border=1, orders={"i0": (0, 1, 2, 3)})
-convolve("group_conv_heavy", (1, 8, 2, 3), 9, Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0)), ONE,
-         post_ops=HEAVY, extra=[normal((1, 9, 1, 1), 4)])  # fmt: skip
-convolve("group_conv_parts", (1, 8, 3, 4), 9, SAME, TWO, 3, post_ops=RESIDUAL,
-         extra=[normal((1, 9, 3, 4), 4)])  # fmt: skip
+convolve(
+    "group_conv_heavy",
+    (1, 8, 2, 3),
+    9,
+    Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0)),
+    ONE,
+    post_ops=HEAVY,
+    extra=[normal((1, 9, 1, 1), 4)],
+)
+convolve(
+    "group_conv_parts",
+    (1, 8, 3, 4),
+    9,
+    SAME,
+    TWO,
+    3,
+    post_ops=RESIDUAL,
+    extra=[normal((1, 9, 3, 4), 4)],
+)
 convolve("group_conv_parts_groups", (2, 16, 3, 3), 8, SAME, TWO, 2, group=2)
 
 
 def separate(
-    name: str, shape: tuple[int, ...], oc: int, win: Window, tile: GroupTile, *, plain: bool = False,
-    post_ops: tuple[PostOp, ...] = (), extra: Sequence[np.ndarray] = (), **how: Any,
-) -> None:  # fmt: skip
+    name: str,
+    shape: tuple[int, ...],
+    oc: int,
+    win: Window,
+    tile: GroupTile,
+    *,
+    plain: bool = False,
+    post_ops: tuple[PostOp, ...] = (),
+    extra: Sequence[np.ndarray] = (),
+    **how: Any,
+) -> None:
     """Add a separable convolution; plain: without shift and bias. how: arguments of check_op."""
     channels = shape[1]
-    inputs = [normal(shape), normal((channels, 1, *win.kernel), 1),
-              None if plain else normal((channels,), 2), normal((oc, channels, 1, 1), 3),
-              None if plain else normal((oc,), 4), *extra]  # fmt: skip
+    inputs = [
+        normal(shape),
+        normal((channels, 1, *win.kernel), 1),
+        None if plain else normal((channels,), 2),
+        normal((oc, channels, 1, 1), 3),
+        None if plain else normal((oc,), 4),
+        *extra,
+    ]
     orders = {**orders_of(inputs, range(5, len(inputs))), **how.pop("orders", {})}
     spec = Separable(win, (PostOp("relu"),), post_ops)
     add(name, spec, inputs, tile, consts=(1, 2, 3, 4), orders=orders, only="separable", **how)
 
 
 separate("group_separable", (1, 8, 4, 5), 9, SAME, TWO, border=1)
-separate("group_separable_odd", (2, 5, 3, 4), 12, Window((3, 2), (2, 1), (1, 2), (1, 0), (1, 2)), ONE,
-         plain=True, post_ops=(PostOp("add", operand=5), PostOp("relu")),
-         extra=[normal((2, 12, 2, 4), 5)])  # fmt: skip
-separate("group_separable_few", (1, 12, 3, 3), 7, Window((3, 3), (1, 1), (1, 1), (0, 0), (0, 0)),
-         FLAT)  # fmt: skip
+separate(
+    "group_separable_odd",
+    (2, 5, 3, 4),
+    12,
+    Window((3, 2), (2, 1), (1, 2), (1, 0), (1, 2)),
+    ONE,
+    plain=True,
+    post_ops=(PostOp("add", operand=5), PostOp("relu")),
+    extra=[normal((2, 12, 2, 4), 5)],
+)
+separate(
+    "group_separable_few", (1, 12, 3, 3), 7, Window((3, 3), (1, 1), (1, 1), (0, 0), (0, 0)), FLAT
+)
 
 
 def spread_depthwise() -> None:
@@ -137,10 +234,20 @@ put("depthwise_spread", spread_depthwise, targets=("gpu",))
 
 
 def winograd(
-    name: str, m: int, shape: tuple[int, ...], oc: int, tile: GroupTile, parts: int = 1, *,
-    pads: tuple[int, int] = (1, 1), post_ops: tuple[PostOp, ...] = (), extra: Sequence[np.ndarray] = (),
-    every: bool = False, share: int = 1 << 20, **how: Any,
-) -> None:  # fmt: skip
+    name: str,
+    m: int,
+    shape: tuple[int, ...],
+    oc: int,
+    tile: GroupTile,
+    parts: int = 1,
+    *,
+    pads: tuple[int, int] = (1, 1),
+    post_ops: tuple[PostOp, ...] = (),
+    extra: Sequence[np.ndarray] = (),
+    every: bool = False,
+    share: int = 1 << 20,
+    **how: Any,
+) -> None:
     """Add a convolution by Winograd's products; share: bytes of scratch memory at a time."""
 
     def run() -> None:
@@ -152,26 +259,53 @@ def winograd(
             mock.patch.object(_winograd_groups, "SIZES", (m,)),
             mock.patch.object(_winograd_groups, "SHARE_BYTES", share),
         ):
-            check_op(DEVICE, spec, inputs, only="winograd", border=1, consts=(1, 2),
-                     orders=orders, every=every)  # fmt: skip
+            check_op(
+                DEVICE,
+                spec,
+                inputs,
+                only="winograd",
+                border=1,
+                consts=(1, 2),
+                orders=orders,
+                every=every,
+            )
 
     put(name, run, targets=("gpu",))
 
 
 winograd("group_winograd", 2, (1, 4, 5, 4), 8, TWO, every=True)
 winograd("group_winograd_four", 4, (1, 8, 5, 6), 6, TWO, pads=(0, 2))
-winograd("group_winograd_parts", 2, (1, 16, 3, 3), 5, TWO, 2, post_ops=RESIDUAL,
-         extra=[normal((1, 5, 3, 3), 4)])  # fmt: skip
-winograd("group_winograd_shares", 2, (2, 3, 3, 3), 4, ONE, post_ops=HEAVY, share=1,
-         extra=[normal((1, 4, 1, 1), 4)], i0=(0, 1, 2, 3), o0=(0, 1, 2, 3))  # fmt: skip
+winograd(
+    "group_winograd_parts",
+    2,
+    (1, 16, 3, 3),
+    5,
+    TWO,
+    2,
+    post_ops=RESIDUAL,
+    extra=[normal((1, 5, 3, 3), 4)],
+)
+winograd(
+    "group_winograd_shares",
+    2,
+    (2, 3, 3, 3),
+    4,
+    ONE,
+    post_ops=HEAVY,
+    share=1,
+    extra=[normal((1, 4, 1, 1), 4)],
+    i0=(0, 1, 2, 3),
+    o0=(0, 1, 2, 3),
+)
 
 
 def fused_winograd() -> None:
     """Run the kernel that keeps all of Winograd's convolution in local memory."""
     inputs = [normal((1, 5, 5, 4)), normal((34, 5, 3, 3), 1), normal((34,), 2)]
     inputs.append(normal((1, 34, 5, 4), 4))
-    check_op(DEVICE, Conv2d(SAME, 1, RESIDUAL), inputs, only="fused", border=1, consts=(1, 2),
-             every=True)  # fmt: skip
+    check_op(
+        DEVICE, Conv2d(SAME, 1, RESIDUAL), inputs, only="fused", border=1, consts=(1, 2), every=True
+    )
 
 
 put("group_winograd_fused", fused_winograd, targets=("gpu",))

@@ -18,9 +18,13 @@ KERNELS = HERE.parent.parent / "kernels_cl"
 MODES = {
     "optimised": ("--data-races", "--check-api"),
     "unoptimised": (
-        "--uninitialized", "--data-races", "--uniform-writes", "--build-options", "-cl-opt-disable",
+        "--uninitialized",
+        "--data-races",
+        "--uniform-writes",
+        "--build-options",
+        "-cl-opt-disable",
     ),
-}  # fmt: skip
+}
 LACKING = re.compile(r"__asm__|_subgroups\(")
 MOST = "100000"  # messages after which Oclgrind is silent
 # What Oclgrind logs when pyopencl or clnn asks a device for a property that it does not know.
@@ -70,12 +74,22 @@ def run(
     command += [sys.executable, str(HERE / "runner.py"), "--report", str(report), "--mode", mode]
     command += ["--jobs", json.dumps([dict(job) for job in jobs])]
     command += ["--long"] if long else []
-    done = subprocess.run(command, env=_environment(), stdin=subprocess.DEVNULL, timeout=timeout,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # fmt: skip
+    done = subprocess.run(
+        command,
+        env=_environment(),
+        stdin=subprocess.DEVNULL,
+        timeout=timeout,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     return Result(
-        mode, done.returncode, done.stdout, log.read_text("utf-8", "replace") if log.exists() else "",
+        mode,
+        done.returncode,
+        done.stdout,
+        log.read_text("utf-8", "replace") if log.exists() else "",
         json.loads(report.read_text("utf-8")) if report.exists() else {},
-    )  # fmt: skip
+    )
 
 
 def _environment() -> dict[str, str]:

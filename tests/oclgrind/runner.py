@@ -46,9 +46,11 @@ def main() -> int:
         os.environ["CLNN_KERNEL_PATH"] = job.get("kernels", "")
         rows.append({**job, **_run(cases.CASES[job["case"]])})
     report = {
-        "rows": rows, "rendered": sorted(machine.rendered), "kernels": len(machine.sources),
+        "rows": rows,
+        "rendered": sorted(machine.rendered),
+        "kernels": len(machine.sources),
         "unused": simulator.unused_lines(machine),
-    }  # fmt: skip
+    }
     Path(asked.report).write_text(json.dumps(report, indent=1), "utf-8")
     return int(any(row["error"] for row in rows))
 
@@ -85,9 +87,10 @@ def _run(case: Any) -> dict[str, Any]:
     except Exception:
         error = traceback.format_exc(limit=-4)
     return {
-        "error": error, "log": [begin, _log_size()],
+        "error": error,
+        "log": [begin, _log_size()],
         "seconds": round(time.perf_counter() - clock, 2),
-    }  # fmt: skip
+    }
 
 
 def _log_size() -> int:

@@ -111,8 +111,12 @@ def _skip_the_probe() -> None:
 
     found = next(d for d in device.list_unprobed() if d.platform.lower() == DEVICE)
     yes = Capability(True)
-    info = replace(found, why_not="", usable_local_mem=found.local_mem,
-                   caps=Capabilities(local_memory=yes, fp64=yes))  # fmt: skip
+    info = replace(
+        found,
+        why_not="",
+        usable_local_mem=found.local_mem,
+        caps=Capabilities(local_memory=yes, fp64=yes),
+    )
     device.select = lambda spec=None: info
 
 

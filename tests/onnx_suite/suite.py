@@ -180,8 +180,10 @@ def _real(test: Any, path: Path) -> Case:
     model = onnx.load(path)
     fixed = {t.name for t in model.graph.initializer}
     inputs = [Runner.generate_dummy_data(v) for v in model.graph.input if v.name not in fixed]
-    outputs = [_load(path.with_name(f"{path.stem}_output_{k}.pb"), v)
-               for k, v in enumerate(model.graph.output)]  # fmt: skip
+    outputs = [
+        _load(path.with_name(f"{path.stem}_output_{k}.pb"), v)
+        for k, v in enumerate(model.graph.output)
+    ]
     return Case(test.name, "real", model, [(inputs, outputs)], test.rtol, test.atol)
 
 
@@ -247,6 +249,7 @@ def unexpected(outcomes: Sequence[Outcome]) -> list[str]:
         elif reason is None:
             lines.append(f"{outcome.name} is in neither list and {outcome.verdict}: {outcome.why}")
         elif outcome.verdict == "failed" and not reason.startswith(DIFFERS):
-            lines.append(f"{outcome.name} is excluded, but failed instead of being refused: "
-                         f"{outcome.why}")  # fmt: skip
+            lines.append(
+                f"{outcome.name} is excluded, but failed instead of being refused: {outcome.why}"
+            )
     return lines

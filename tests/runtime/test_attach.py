@@ -39,9 +39,13 @@ def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
     base = {name: text for name, text in os.environ.items() if name not in icd.VENDOR_VARIABLES}
     path = f"import sys; sys.path[:0] = {sys.path!r}; "
     return subprocess.run(
-        [sys.executable, "-c", path + BEGIN + code], env={**base, **env}, capture_output=True,
-        text=True, check=False, timeout=300,
-    )  # fmt: skip
+        [sys.executable, "-c", path + BEGIN + code],
+        env={**base, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
 
 
 def answer(code: str, **env: str) -> list[object]:

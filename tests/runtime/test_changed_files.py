@@ -108,8 +108,13 @@ def test_a_file_that_is_cut_short_ends_no_process(tmp_path, external, when):
     if not usable_devices():
         pytest.skip("no usable OpenCL device")
     file = write(tmp_path / "net.onnx", external)
-    code = CODE.format(path=[str(ROOT), *sys.path], file=str(file), when=when, device=usable_devices()[0],
-                       model=str(tmp_path / "net.onnx"))  # fmt: skip
+    code = CODE.format(
+        path=[str(ROOT), *sys.path],
+        file=str(file),
+        when=when,
+        device=usable_devices()[0],
+        model=str(tmp_path / "net.onnx"),
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert f"{file.name}' had" in done.stdout and "has 5000 now" in done.stdout

@@ -49,11 +49,12 @@ def test_a_model_file_may_change_after_it_was_compiled(device, tmp_path):
     weights = np.random.default_rng(0).standard_normal((64, 64, 3, 3)).astype(np.float32)
     node = onnx.helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
     graph = onnx.helper.make_graph(
-        [node], "g",
+        [node],
+        "g",
         [onnx.helper.make_tensor_value_info("x", 1, (1, 64, 8, 8))],
         [onnx.helper.make_tensor_value_info("y", 1, (1, 64, 8, 8))],
         [onnx.numpy_helper.from_array(weights, "w")],
-    )  # fmt: skip
+    )
     path = tmp_path / "net.onnx"
     onnx.save(onnx.helper.make_model(graph, ir_version=10), path)
     x = {"x": np.ones((1, 64, 8, 8), np.float32)}

@@ -26,24 +26,52 @@ __kernel void f(__global {type}* x) {{
 
 def info_of(index: int, **changes: object) -> DeviceInfo:
     base = DeviceInfo(
-        index=index, platform="Vendor One", platform_version="OpenCL 3.0", name=f"Device {index}",
-        vendor="Maker", type="gpu", driver_version="1", version="OpenCL 3.0",
-        opencl_c_version="OpenCL C 3.0", compute_units=1, global_mem=1 << 30, local_mem=1 << 15,
-        max_alloc=1 << 28, max_work_group_size=256, mem_base_addr_align=1024, unified_memory=False,
-        extensions=(), compute_capability=None, platform_index=0, device_index=index, why_not="",
-    )  # fmt: skip
+        index=index,
+        platform="Vendor One",
+        platform_version="OpenCL 3.0",
+        name=f"Device {index}",
+        vendor="Maker",
+        type="gpu",
+        driver_version="1",
+        version="OpenCL 3.0",
+        opencl_c_version="OpenCL C 3.0",
+        compute_units=1,
+        global_mem=1 << 30,
+        local_mem=1 << 15,
+        max_alloc=1 << 28,
+        max_work_group_size=256,
+        mem_base_addr_align=1024,
+        unified_memory=False,
+        extensions=(),
+        compute_capability=None,
+        platform_index=0,
+        device_index=index,
+        why_not="",
+    )
     return replace(base, **changes)
 
 
 MACHINE = (
     info_of(0, name="GeForce 9", platform="NVIDIA CUDA", vendor="NVIDIA Corporation"),
     info_of(1, name="Arc 7", platform="Intel(R) Graphics", why_not="saxpy: wrong result"),
-    info_of(2, name="pthread-Intel Xeon", platform="Portable Computing Language", type="cpu",
-            platform_version="OpenCL 3.0 PoCL 3.1", device_index=0),
+    info_of(
+        2,
+        name="pthread-Intel Xeon",
+        platform="Portable Computing Language",
+        type="cpu",
+        platform_version="OpenCL 3.0 PoCL 3.1",
+        device_index=0,
+    ),
     info_of(3, name="Intel Xeon", platform="Intel(R) OpenCL", type="cpu", device_index=0),
-    info_of(4, name="Board", platform="Intel(R) OpenCL", type="accelerator", device_index=1,
-            vendor="Odd: maker"),
-)  # fmt: skip
+    info_of(
+        4,
+        name="Board",
+        platform="Intel(R) OpenCL",
+        type="accelerator",
+        device_index=1,
+        vendor="Odd: maker",
+    ),
+)
 
 
 @pytest.fixture
@@ -59,12 +87,28 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> tuple[DeviceInfo, ...]:
 @pytest.mark.parametrize(
     ("spec", "index"),
     [
-        (None, 0), ("auto", 0), ("gpu", 0), ("GPU", 0), ("cpu", 2), ("accelerator", 4),
-        (3, 3), ("3", 3), ("cuda", 0), ("portable", 2), ("pocl", 2), ("opencl:xeon", 3),
-        ("Intel(R) OpenCL", 3), ("intel(r) opencl:1", 4), ("odd: maker", 4), (":board", 4),
-        ("geforce", 0), ("pthread-Intel Xeon", 2), ("pocl: pthread", 2), (" auto ", 0),
+        (None, 0),
+        ("auto", 0),
+        ("gpu", 0),
+        ("GPU", 0),
+        ("cpu", 2),
+        ("accelerator", 4),
+        (3, 3),
+        ("3", 3),
+        ("cuda", 0),
+        ("portable", 2),
+        ("pocl", 2),
+        ("opencl:xeon", 3),
+        ("Intel(R) OpenCL", 3),
+        ("intel(r) opencl:1", 4),
+        ("odd: maker", 4),
+        (":board", 4),
+        ("geforce", 0),
+        ("pthread-Intel Xeon", 2),
+        ("pocl: pthread", 2),
+        (" auto ", 0),
     ],
-)  # fmt: skip
+)
 def test_select_takes(machine: object, spec: str | int | None, index: int) -> None:
     assert select(spec).index == index
 
@@ -133,9 +177,15 @@ def test_order_of_preference() -> None:
 
 @pytest.mark.parametrize(
     ("version", "option"),
-    [("OpenCL C 3.1 ", "3.0"), ("OpenCL C 3.0", "3.0"), ("OpenCL C 2.0", "2.0"),
-     ("OpenCL C 1.2 PoCL", "1.2"), ("OpenCL C 1.1", "1.2"), ("", "1.2")],
-)  # fmt: skip
+    [
+        ("OpenCL C 3.1 ", "3.0"),
+        ("OpenCL C 3.0", "3.0"),
+        ("OpenCL C 2.0", "2.0"),
+        ("OpenCL C 1.2 PoCL", "1.2"),
+        ("OpenCL C 1.1", "1.2"),
+        ("", "1.2"),
+    ],
+)
 def test_build_option(version: str, option: str) -> None:
     assert info_of(0, opencl_c_version=version).cl_std == f"-cl-std=CL{option}"
 

@@ -27,9 +27,14 @@ def clnn(tmp_path: Path, *arguments: str, before: str = "", **env: str) -> tuple
     code += f"from clnn.cli.main import main; sys.exit(main({list(arguments)!r}))"
     base = {n: t for n, t in os.environ.items() if n not in (*icd.VENDOR_VARIABLES, "CLNN_DEVICE")}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=500,
-        cwd=tmp_path, env={**base, "CLNN_CACHE_DIR": str(tmp_path / "cache"), **env},
-    )  # fmt: skip
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+        cwd=tmp_path,
+        env={**base, "CLNN_CACHE_DIR": str(tmp_path / "cache"), **env},
+    )
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout
 
@@ -216,9 +221,16 @@ def test_a_check_that_fails_is_a_line_of_the_report(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(
     ("usable", "smoke", "other", "code"),
-    [([True], OK, OK, 0), ([True], OK, WARN, 0), ([True], OK, FAIL, 1), ([True], FAIL, OK, 1),
-     ([False, False], FAIL, OK, 3), ([], FAIL, OK, 3), ([False, True], FAIL, OK, 1)],
-)  # fmt: skip
+    [
+        ([True], OK, OK, 0),
+        ([True], OK, WARN, 0),
+        ([True], OK, FAIL, 1),
+        ([True], FAIL, OK, 1),
+        ([False, False], FAIL, OK, 3),
+        ([], FAIL, OK, 3),
+        ([False, True], FAIL, OK, 1),
+    ],
+)
 def test_exit_status(usable: list[bool], smoke: str, other: str, code: int) -> None:
     devices = {"devices": [{"usable": flag} for flag in usable]}
     report = [Check("cache", other, ""), Check("devices", OK, "", "", devices)]
@@ -324,11 +336,13 @@ def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("name", "text", "fix"),
-    [("CUDA_VISIBLE_DEVICES", "", "unset CUDA_VISIBLE_DEVICES"),
-     ("CUDA_VISIBLE_DEVICES", "-1", "unset CUDA_VISIBLE_DEVICES"),
-     ("NVIDIA_DRIVER_CAPABILITIES", "graphics,utility", "compute,utility"),
-     ("LD_PRELOAD", "/usr/lib/liboclgrind-rt.so", "without Oclgrind")],
-)  # fmt: skip
+    [
+        ("CUDA_VISIBLE_DEVICES", "", "unset CUDA_VISIBLE_DEVICES"),
+        ("CUDA_VISIBLE_DEVICES", "-1", "unset CUDA_VISIBLE_DEVICES"),
+        ("NVIDIA_DRIVER_CAPABILITIES", "graphics,utility", "compute,utility"),
+        ("LD_PRELOAD", "/usr/lib/liboclgrind-rt.so", "without Oclgrind"),
+    ],
+)
 def test_variables_that_hide_devices(
     name: str, text: str, fix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,10 +359,13 @@ def test_variables_that_hide_devices(
 
 @pytest.mark.parametrize(
     ("release", "command"),
-    [({"ID": "debian"}, "apt-get install pocl-opencl-icd"),
-     ({"ID": "mint", "ID_LIKE": "ubuntu debian"}, "apt-get install pocl-opencl-icd"),
-     ({"ID": "fedora"}, "dnf install pocl"), ({"ID": "plan9"}, "")],
-)  # fmt: skip
+    [
+        ({"ID": "debian"}, "apt-get install pocl-opencl-icd"),
+        ({"ID": "mint", "ID_LIKE": "ubuntu debian"}, "apt-get install pocl-opencl-icd"),
+        ({"ID": "fedora"}, "dnf install pocl"),
+        ({"ID": "plan9"}, ""),
+    ],
+)
 def test_suggestions(
     release: dict[str, str], command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,9 +31,7 @@ def shared(device):
 
 
 def feeds_of(session, seed=0):
-    return {
-        i.name: (normal(i.shape, seed) * 4).astype(i.dtype) for i in session.inputs
-    }  # fmt: skip
+    return {i.name: (normal(i.shape, seed) * 4).astype(i.dtype) for i in session.inputs}
 
 
 def forbidden(*_args, **_kw):

@@ -35,9 +35,13 @@ def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
     base = {name: text for name, text in os.environ.items() if name not in icd.VENDOR_VARIABLES}
     path = f"import sys; sys.path[:0] = {sys.path!r}; "
     return subprocess.run(
-        [sys.executable, "-c", path + code], env={**base, **env}, capture_output=True, text=True,
-        check=False, timeout=300,
-    )  # fmt: skip
+        [sys.executable, "-c", path + code],
+        env={**base, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
 
 
 def write(folder: Path, **files: str) -> Path:
@@ -167,20 +171,27 @@ def test_an_unfit_cache_is_not_used(
 
 def boot_that_dies(monkeypatch: pytest.MonkeyPatch, when: str, how: str) -> None:
     """Have each child end by `how` in the driver whose vendors folder holds the file `when`."""
-    monkeypatch.setattr(child, "BOOT", (
-        "import sys; sys.path[:] = sys.argv[1].split(chr(10)); import json, os, time;"
-        " import clnn.runtime.drivers.icd_child as c; from clnn.runtime.{} import main;"
-        f" bad = {when!r} in os.listdir(os.environ['OCL_ICD_VENDORS']);"
-        f" c.devices = (lambda _: {how}) if bad else (lambda _: dict(names=[]));"
-        " main(json.loads(sys.argv[2]))"
-    ))  # fmt: skip
+    monkeypatch.setattr(
+        child,
+        "BOOT",
+        (
+            "import sys; sys.path[:] = sys.argv[1].split(chr(10)); import json, os, time;"
+            " import clnn.runtime.drivers.icd_child as c; from clnn.runtime.{} import main;"
+            f" bad = {when!r} in os.listdir(os.environ['OCL_ICD_VENDORS']);"
+            f" c.devices = (lambda _: {how}) if bad else (lambda _: dict(names=[]));"
+            " main(json.loads(sys.argv[2]))"
+        ),
+    )
 
 
 @pytest.mark.parametrize(
     ("how", "reason"),
-    [("os.abort()", "the driver crashed (SIGABRT)"), ("os._exit(3)", "ended with status 3"),
-     ("os._exit(0)", "it ended early")],
-)  # fmt: skip
+    [
+        ("os.abort()", "the driver crashed (SIGABRT)"),
+        ("os._exit(3)", "ended with status 3"),
+        ("os._exit(0)", "it ended early"),
+    ],
+)
 def test_a_driver_that_ends_the_process_is_found(
     how: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,18 +316,22 @@ def test_companions_in_other_folders_are_found(
     other.mkdir()
     (other / "libtbb.so.12").write_text("", "utf-8")
     monkeypatch.setattr(
-        icd, "_package_files",
+        icd,
+        "_package_files",
         lambda package, names: [other / "libtbb.so.12"] if package == "tbb" else [],
-    )  # fmt: skip
+    )
     found = icd.intel_companions(tmp_path / "libintelocl.so")
     assert found == ([other / "libtbb.so.12"], ["libintlc.so.5"])
 
 
 @pytest.mark.parametrize(
     ("make", "error"),
-    [(lambda p: p.write_text("", "utf-8"), "the file is empty"), (Path.mkdir, "Is a directory"),
-     (lambda p: p.symlink_to("gone"), "No such file or directory")],
-)  # fmt: skip
+    [
+        (lambda p: p.write_text("", "utf-8"), "the file is empty"),
+        (Path.mkdir, "Is a directory"),
+        (lambda p: p.symlink_to("gone"), "No such file or directory"),
+    ],
+)
 def test_unreadable_icd_files(make: object, error: str, tmp_path: Path) -> None:
     make(tmp_path / "x.icd")
     (entry,) = icd.icd_files(tmp_path)

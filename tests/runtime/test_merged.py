@@ -29,8 +29,12 @@ def wide() -> Graph:
     return b.graph(b.conv(b.conv(joined, 32, 5, stride=2), 5, 3), b.conv("y", 4))
 
 
-GRAPHS = {"wide": wide, "classifier": small_graphs.classifier, "decoder": small_graphs.decoder,
-          "rows": small_graphs.rows}  # fmt: skip
+GRAPHS = {
+    "wide": wide,
+    "classifier": small_graphs.classifier,
+    "decoder": small_graphs.decoder,
+    "rows": small_graphs.rows,
+}
 
 
 def feeds_of(session: clnn.Session, seed: int = 0) -> dict[str, np.ndarray]:

@@ -39,9 +39,13 @@ def processors_of_threads(use: str = "all", **env: str) -> list[list[int]]:
         pytest.skip("no PoCL")
     inherited = {k: v for k, v in os.environ.items() if k != "POCL_AFFINITY"}
     done = subprocess.run(
-        [sys.executable, "-c", CODE, use, json.dumps(sys.path)], env=inherited | env,
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+        [sys.executable, "-c", CODE, use, json.dumps(sys.path)],
+        env=inherited | env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     found: list[list[int]] = json.loads(done.stdout.splitlines()[-1])
     return found

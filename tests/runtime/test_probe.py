@@ -181,10 +181,15 @@ def test_a_crash_after_the_last_step_counts_for_nothing(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     ("report", "culprit"),
-    [("", "open"), ('{"start": "open"}\n', "open"), (done(), "saxpy"),
-     (done() + '{"start": "saxpy"}\n', "saxpy"), (done("saxpy"), "barrier"),
-     ("[1]\nnull\n{\"start\": 3}\n{\"step\": \"saxpy\"}\n", "open")],
-)  # fmt: skip
+    [
+        ("", "open"),
+        ('{"start": "open"}\n', "open"),
+        (done(), "saxpy"),
+        (done() + '{"start": "saxpy"}\n', "saxpy"),
+        (done("saxpy"), "barrier"),
+        ('[1]\nnull\n{"start": 3}\n{"step": "saxpy"}\n', "open"),
+    ],
+)
 def test_a_required_step_that_fails_ends_the_probe(
     monkeypatch: pytest.MonkeyPatch, report: str, culprit: str
 ) -> None:
@@ -260,10 +265,18 @@ def test_a_damaged_result_is_probed_again(monkeypatch: pytest.MonkeyPatch, own_c
 
 @pytest.mark.parametrize(
     "payload",
-    [b"", b"[]", b"{}", b"null", b'{"time": 0, "steps": {"open": 3}}',
-     b'{"time": 0, "steps": {"open": {"available": 1, "reason": "", "value": 0}}}',
-     b'{"time": "x", "steps": {}}', b'{"time": 0, "steps": []}', b"\xff"],
-)  # fmt: skip
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"null",
+        b'{"time": 0, "steps": {"open": 3}}',
+        b'{"time": 0, "steps": {"open": {"available": 1, "reason": "", "value": 0}}}',
+        b'{"time": "x", "steps": {}}',
+        b'{"time": 0, "steps": []}',
+        b"\xff",
+    ],
+)
 def test_foreign_content_is_probed_again(monkeypatch: pytest.MonkeyPatch, payload: bytes) -> None:
     Store(kind="probes").put(probe._key(TARGET), payload, {})
     asked = replies(monkeypatch, (done(*ALL), ""))

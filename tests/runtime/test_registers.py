@@ -94,8 +94,9 @@ def test_a_child_tells_it_too(opened, monkeypatch, caplog):
 @pytest.mark.parametrize("log,kept", [(ROOM, True), (NO_ROOM, False)])
 def test_the_tuners_child_keeps_no_such_binary(device, monkeypatch, tmp_path, log, kept):
     info = select(device)
-    bench = trial_child._Bench({"platform": info.platform_index, "device": info.device_index,
-                                "options": options_of(info)})  # fmt: skip
+    bench = trial_child._Bench(
+        {"platform": info.platform_index, "device": info.device_index, "options": options_of(info)}
+    )
     monkeypatch.setattr(registers, "build_log", lambda *_: log)
     source, binary = tmp_path / "k.cl", tmp_path / "k.bin"
     source.write_text(SOURCE.format(name="twice"))

@@ -180,15 +180,30 @@ def test_the_layout_it_reports_is_the_one_it_uses(session):
 @pytest.mark.parametrize(
     "feeds,error,words",
     [
-        ({"x": np.zeros((1, 4, 8, 8), np.float32)}, ShapeError,
-         r"input 'x' is \(1, 4, 8, 8\), model wants \(1, 3, 8, 8\): axis 1 is 4, must be 3"),
+        (
+            {"x": np.zeros((1, 4, 8, 8), np.float32)},
+            ShapeError,
+            r"input 'x' is \(1, 4, 8, 8\), model wants \(1, 3, 8, 8\): axis 1 is 4, must be 3",
+        ),
         ({"x": np.zeros((3, 8, 8), np.float32)}, ShapeError, "it has 3 axes, must have 4"),
-        ({"x": np.zeros(SHAPE)}, DTypeError, r"is float64, model wants float32. Pass x.astype\(np.float32\)"),
+        (
+            {"x": np.zeros(SHAPE)},
+            DTypeError,
+            r"is float64, model wants float32. Pass x.astype\(np.float32\)",
+        ),
         ({}, InputNameError, "input 'x' is missing"),
-        (np.zeros(SHAPE, np.float32), InputNameError, "takes {input name: array}, not ndarray.*{'x': ...}"),
-        ({"X": np.zeros(SHAPE, np.float32)}, InputNameError, "no input is named 'X'.*The model's inputs are: 'x'"),
+        (
+            np.zeros(SHAPE, np.float32),
+            InputNameError,
+            "takes {input name: array}, not ndarray.*{'x': ...}",
+        ),
+        (
+            {"X": np.zeros(SHAPE, np.float32)},
+            InputNameError,
+            "no input is named 'X'.*The model's inputs are: 'x'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_wrong_feeds_are_named(session, feeds, error, words):
     with pytest.raises(error, match=f"(?s){words}"):
         session(feeds)

@@ -107,8 +107,16 @@ def test_the_next_item_starts_before_the_last_one_ends_and_runs_behind_it(sessio
     stream = session.stream(feeds(4))
     for _ in range(4):
         next(stream)
-    assert said == ["start 0", "start 1 behind", "finish 0", "start 2 behind", "finish 1",
-                    "start 3 behind", "finish 2", "finish 3"]  # fmt: skip
+    assert said == [
+        "start 0",
+        "start 1 behind",
+        "finish 0",
+        "start 2 behind",
+        "finish 1",
+        "start 3 behind",
+        "finish 2",
+        "finish 3",
+    ]
 
 
 def test_only_the_first_launch_of_an_item_waits_for_the_item_before(session, monkeypatch):
@@ -130,12 +138,15 @@ def test_only_the_first_launch_of_an_item_waits_for_the_item_before(session, mon
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-@pytest.mark.parametrize("bad,error", [
-    (RuntimeError("no more pictures"), RuntimeError),
-    ({"x": np.zeros((1, 4, 8, 8), np.float32)}, ShapeError),
-    ({"z": INPUTS[0]}, InputNameError),
-    (INPUTS[0], InputNameError),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "bad,error",
+    [
+        (RuntimeError("no more pictures"), RuntimeError),
+        ({"x": np.zeros((1, 4, 8, 8), np.float32)}, ShapeError),
+        ({"z": INPUTS[0]}, InputNameError),
+        (INPUTS[0], InputNameError),
+    ],
+)
 def test_errors_arrive_in_the_place_of_their_item(session, depth, bad, error):
     source = Source([*feeds(3), bad, *feeds(2)])
     stream = session.stream(source, depth)

@@ -37,8 +37,9 @@ def places(tmp_path, monkeypatch):
 def owner(then: str = WAIT, code: str = OWNER) -> tuple[subprocess.Popen[str], Path]:
     """Start a process that makes a folder and then waits for its input to end."""
     code = code.format(path=sys.path, prefix=PREFIX, then=then)
-    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE,
-                             stdout=subprocess.PIPE, text=True)  # fmt: skip
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert child.stdout is not None
     return child, Path(child.stdout.readline().strip())
 
@@ -149,8 +150,13 @@ def test_pocls_folder_of_a_killed_process_is_removed(places):
     env = {name: text for name, text in os.environ.items() if name != "POCL_CACHE_DIR"}
     left = []
     for _ in range(2):
-        child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, env=env,
-                                 stdout=subprocess.PIPE, text=True)  # fmt: skip
+        child = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            env=env,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert child.stdout is not None
         left.append(Path(child.stdout.readline().strip()))
         killed(child)

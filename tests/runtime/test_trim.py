@@ -12,9 +12,12 @@ from clnn.runtime.drivers.trim import Mapping, libraries, trim
 
 def mapping(permissions: str, path: str, resident: int = 8, anonymous: int = 0) -> list[str]:
     return [
-        f"1000-5000 {permissions} 00000000 fe:00 12{' ' * 20}{path}\n", "Size:  16 kB\n",
-        f"Rss:   {resident} kB\n", f"Anonymous:  {anonymous} kB\n", "VmFlags: rd mr mw me\n",
-    ]  # fmt: skip
+        f"1000-5000 {permissions} 00000000 fe:00 12{' ' * 20}{path}\n",
+        "Size:  16 kB\n",
+        f"Rss:   {resident} kB\n",
+        f"Anonymous:  {anonymous} kB\n",
+        "VmFlags: rd mr mw me\n",
+    ]
 
 
 @pytest.mark.parametrize(

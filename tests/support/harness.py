@@ -90,9 +90,12 @@ def check_op(
 
 
 def check_subgroups(
-    device: str, monkeypatch: pytest.MonkeyPatch, spec: OpSpec, inputs: Sequence[np.ndarray],
+    device: str,
+    monkeypatch: pytest.MonkeyPatch,
+    spec: OpSpec,
+    inputs: Sequence[np.ndarray],
     tolerance: float | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Run check_op on the code for a GPU with subgroups, where 64 members fold each row by them.
 
     Skips the test where the device has no subgroups.

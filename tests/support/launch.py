@@ -35,9 +35,13 @@ def run(
 
 
 def run_source(
-    device: str, name: str, source: str, args: Sequence[Any], global_size: Sequence[int],
+    device: str,
+    name: str,
+    source: str,
+    args: Sequence[Any],
+    global_size: Sequence[int],
     wg: Sequence[int],
-) -> list[np.ndarray]:  # fmt: skip
+) -> list[np.ndarray]:
     """As run, of OpenCL C."""
     import pyopencl as cl
 
@@ -46,9 +50,11 @@ def run_source(
     queue = cl.CommandQueue(at.context, at.handle)
     copy = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
     held = [
-        cl.Buffer(at.context, copy, hostbuf=np.ascontiguousarray(a)) if isinstance(a, np.ndarray)
-        else np.int32(a) for a in args
-    ]  # fmt: skip
+        cl.Buffer(at.context, copy, hostbuf=np.ascontiguousarray(a))
+        if isinstance(a, np.ndarray)
+        else np.int32(a)
+        for a in args
+    ]
     local = tuple([*wg, 1, 1][: len(global_size)])
     at.kernel(source, name)(queue, tuple(global_size), local, *held)
     found = []

@@ -62,10 +62,21 @@ class Case:
             self.bias
         )
         return MmaProduct(
-            self.kind, self.m, self.n, self.k, a, b, (pitch, step), self.dst_type, self.b_rows, self.rounded,
-            Loops((self.batch,), tuple(pitches)), extra[self.bias],
-            {2: self.scale} if self.scale != 1 else {}, self.post_ops,
-        )  # fmt: skip
+            self.kind,
+            self.m,
+            self.n,
+            self.k,
+            a,
+            b,
+            (pitch, step),
+            self.dst_type,
+            self.b_rows,
+            self.rounded,
+            Loops((self.batch,), tuple(pitches)),
+            extra[self.bias],
+            {2: self.scale} if self.scale != 1 else {},
+            self.post_ops,
+        )
 
     @property
     def dst_pitches(self) -> tuple[int, int]:

@@ -48,9 +48,19 @@ class ConvCase:
         length = self.oc if self.b_rows == "k" else at.kernel[0] * at.kernel[1] * ic
         post_ops = (PostOp("add", operand=2), PostOp("relu")) if self.bias else ()
         return MmaConv(
-            self.kind, src, dst, ic, self.oc, -(-length // per) * per, at, self.dst_type, self.b_rows,
-            self.rounded, {2: (0, row)} if self.bias else {}, post_ops,
-        )  # fmt: skip
+            self.kind,
+            src,
+            dst,
+            ic,
+            self.oc,
+            -(-length // per) * per,
+            at,
+            self.dst_type,
+            self.b_rows,
+            self.rounded,
+            {2: (0, row)} if self.bias else {},
+            post_ops,
+        )
 
 
 def reference(

@@ -42,9 +42,12 @@ def stored_values(graph: Graph, feeds: Mapping[str, np.ndarray]) -> dict[str, np
 
 
 def convolution(
-    spec: OpSpec, arrays: Sequence[np.ndarray | None], consts: Sequence[int],
-    stored: Mapping[int, float], result: float = 0.0,
-) -> Graph:  # fmt: skip
+    spec: OpSpec,
+    arrays: Sequence[np.ndarray | None],
+    consts: Sequence[int],
+    stored: Mapping[int, float],
+    result: float = 0.0,
+) -> Graph:
     """Return the graph of a convolution in bytes, its output `o0`.
 
     stored: operand -> scale at which it lies in bytes (input 0 always does, at what makes its largest
@@ -77,9 +80,12 @@ def in_bytes(graph: Graph, stored: Mapping[int, float], result: float) -> Graph:
 
 
 def single(
-    spec: OpSpec, arrays: Sequence[np.ndarray], scales: Sequence[float], result: float,
+    spec: OpSpec,
+    arrays: Sequence[np.ndarray],
+    scales: Sequence[float],
+    result: float,
     consts: Sequence[int] = (),
-) -> Graph:  # fmt: skip
+) -> Graph:
     """Return the graph of a node that reads and writes bytes at these scales."""
     return in_bytes(single_node(spec, arrays, consts), dict(enumerate(scales)), result)
 

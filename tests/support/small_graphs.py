@@ -72,8 +72,15 @@ class Builder:
 
     def graph(self, *outputs: str) -> Graph:
         """Return the graph with these outputs."""
-        return check(Graph(tuple(self.nodes), self.types, self.consts, self.inputs,
-                           {f"out{k}": n for k, n in enumerate(outputs)}))  # fmt: skip
+        return check(
+            Graph(
+                tuple(self.nodes),
+                self.types,
+                self.consts,
+                self.inputs,
+                {f"out{k}": n for k, n in enumerate(outputs)},
+            )
+        )
 
 
 def classifier() -> Graph:

@@ -50,10 +50,18 @@ def progress(bootstrap: ModuleType, folder: Path) -> object:
 
 @pytest.mark.parametrize(
     ("arguments", "workers"),
-    [([], True), (["-q", "tests/x.py"], True), (["--no-header"], True), (["-k", "n"], True),
-     (["-n", "4"], False), (["-n4"], False), (["--numprocesses=3"], False), (["--pdb"], False),
-     (["-p", "no:xdist"], False)],
-)  # fmt: skip
+    [
+        ([], True),
+        (["-q", "tests/x.py"], True),
+        (["--no-header"], True),
+        (["-k", "n"], True),
+        (["-n", "4"], False),
+        (["-n4"], False),
+        (["--numprocesses=3"], False),
+        (["--pdb"], False),
+        (["-p", "no:xdist"], False),
+    ],
+)
 def test_pytest_gets_two_workers_unless_told(
     bootstrap: ModuleType, arguments: list[str], workers: bool
 ) -> None:
@@ -161,9 +169,11 @@ def test_apt_updates_its_lists_when_it_must(
 
 @pytest.mark.parametrize(
     ("output", "reason"),
-    [("E: Temporary failure resolving 'mirror'", "no network"),
-     ("E: Unable to locate package oclgrind", "E: Unable to locate package oclgrind")],
-)  # fmt: skip
+    [
+        ("E: Temporary failure resolving 'mirror'", "no network"),
+        ("E: Unable to locate package oclgrind", "E: Unable to locate package oclgrind"),
+    ],
+)
 def test_apt_that_fails(
     bootstrap: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, reason: str
 ) -> None:
@@ -196,9 +206,11 @@ def test_a_system_without_apt(
 
 @pytest.mark.parametrize(
     ("output", "told"),
-    [("... NewConnectionError(...): Failed", "pip could not reach its package index"),
-     ("ERROR: No space left on device", "No space left on device")],
-)  # fmt: skip
+    [
+        ("... NewConnectionError(...): Failed", "pip could not reach its package index"),
+        ("ERROR: No space left on device", "No space left on device"),
+    ],
+)
 def test_pip_that_fails(
     bootstrap: ModuleType, checkout: Path, monkeypatch: pytest.MonkeyPatch, output: str, told: str
 ) -> None:

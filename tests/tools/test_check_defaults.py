@@ -43,8 +43,10 @@ class Drifting:
     """A network on a machine that gets slower: whoever comes second takes twice as long."""
 
     def profile(self, choices):
-        return [{k: t * (1 + at) for k, t in TIMES[c.get("a", "")].items()}
-                for at, c in enumerate(choices)]  # fmt: skip
+        return [
+            {k: t * (1 + at) for k, t in TIMES[c.get("a", "")].items()}
+            for at, c in enumerate(choices)
+        ]
 
     def latency(self, choices):
         return [sum(times.values()) for times in self.profile(choices)]
@@ -65,8 +67,10 @@ def test_what_is_kept(tool):
 def model(tmp_path):
     """A 3x3 convolution of 16 to 32 channels."""
     weights = np.random.default_rng(0).standard_normal((32, 16, 3, 3)).astype(np.float32)
-    info = {n: helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, c, 8, 9])
-            for n, c in (("x", 16), ("y", 32))}  # fmt: skip
+    info = {
+        n: helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, c, 8, 9])
+        for n, c in (("x", 16), ("y", 32))
+    }
     node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
     consts = [numpy_helper.from_array(weights, "w")]
     graph = helper.make_graph([node], "one", [info["x"]], [info["y"]], consts)

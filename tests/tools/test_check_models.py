@@ -72,9 +72,16 @@ def test_every_model_gets_its_line_and_the_count_closes(check, models):
     code, out = check(models)
     *lines, last = out.splitlines()
     assert [line.split()[0] for line in lines] == [
-        "a_right", "b_suspect", "c_wrong", "d_unsupported", "e_keys", "f_no_outputs",
-        "g_lost_output", "h_empty", "j_wrong_input",
-    ]  # fmt: skip
+        "a_right",
+        "b_suspect",
+        "c_wrong",
+        "d_unsupported",
+        "e_keys",
+        "f_no_outputs",
+        "g_lost_output",
+        "h_empty",
+        "j_wrong_input",
+    ]
     state = {line.split()[0]: line.split(maxsplit=2)[2] for line in lines}
     assert state["a_right"] == "passed"
     assert state["b_suspect"] == "passed  LOOK: over 1e-4"

@@ -15,8 +15,11 @@ import numpy as np
 from vectors import Case, Outcome
 from vectors._moves import found_move
 
-OUTCOMES = {"fine": Outcome("exact"), "off": Outcome("failed", "3 of 9 differ"),
-            "left": Outcome("skipped", "no such mode")}  # fmt: skip
+OUTCOMES = {
+    "fine": Outcome("exact"),
+    "off": Outcome("failed", "3 of 9 differ"),
+    "left": Outcome("skipped", "no such mode"),
+}
 
 
 def system(*names):

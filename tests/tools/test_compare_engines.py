@@ -34,16 +34,34 @@ def run(*args):
 
 
 def setup(work, **changes):
-    return {"model": str(MODEL), "shapes": {"image": [1, 1, 8, 8]}, "outputs": ["x"], "threads": 1,
-            "device": None, "work": str(work), **changes}  # fmt: skip
+    return {
+        "model": str(MODEL),
+        "shapes": {"image": [1, 1, 8, 8]},
+        "outputs": ["x"],
+        "threads": 1,
+        "device": None,
+        "work": str(work),
+        **changes,
+    }
 
 
 @pytest.mark.skipif(not usable_devices(), reason="no usable OpenCL device")
 def test_clnn_beside_onnxruntime(tmp_path):
     report, picture, page = (tmp_path / f"all.{kind}" for kind in ("json", "png", "md"))
     pytest.importorskip("onnxruntime")
-    done = run(MODEL, "--engines", "clnn,onnxruntime", "--time", 0.1, "--json", report,
-               "--plot", picture, "--markdown", page)  # fmt: skip
+    done = run(
+        MODEL,
+        "--engines",
+        "clnn,onnxruntime",
+        "--time",
+        0.1,
+        "--json",
+        report,
+        "--plot",
+        picture,
+        "--markdown",
+        page,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "best peer / clnn" in done.stdout and "of the measured peak" in done.stdout
     assert picture.exists() == _has("matplotlib") != (NO_PLOT in done.stderr)
@@ -82,9 +100,13 @@ def test_an_engine_whose_process_dies_is_an_error(tmp_path, monkeypatch):
 
 
 def test_the_ratio_counts_peers_with_right_answers_only():
-    rows = [Row("clnn", median=2.0, error=1e-6), Row("ncnn", median=1.0, error=0.5),
-            Row("openvino", median=3.0, error=1e-6), Row("onnxruntime", median=4.0, error=0.0),
-            Row("mnn", missing="not installed")]  # fmt: skip
+    rows = [
+        Row("clnn", median=2.0, error=1e-6),
+        Row("ncnn", median=1.0, error=0.5),
+        Row("openvino", median=3.0, error=1e-6),
+        Row("onnxruntime", median=4.0, error=0.0),
+        Row("mnn", missing="not installed"),
+    ]
     result = Result("net", {"x": (1, 3)}, rows)
     assert result.ratio == 1.5 and result.agrees
     assert "geometric mean of 2 ratios (best peer / clnn): 1.500" in table(
@@ -129,8 +151,18 @@ def test_wrong_use_is_one_line(tmp_path):
 def test_variants_share_a_process_and_each_is_held_to_its_own_precision(tmp_path):
     pytest.importorskip("onnxruntime")
     report = tmp_path / "all.json"
-    done = run(MODEL, "--shared", "--engines", "clnn:f16,onnxruntime,torch:int8", "--time", 0.1,
-               "--json", report, "--device", usable_devices()[0])  # fmt: skip
+    done = run(
+        MODEL,
+        "--shared",
+        "--engines",
+        "clnn:f16,onnxruntime,torch:int8",
+        "--time",
+        0.1,
+        "--json",
+        report,
+        "--device",
+        usable_devices()[0],
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     (result,) = json.loads(report.read_text())["results"]
     plain, half, peer, left = result["rows"]
@@ -213,9 +245,12 @@ version = lambda: "0"
 
 
 def test_ratios_are_among_equal_numbers_and_on_the_device_too():
-    rows = [Row("clnn", median=2.0, device=1.0), Row("clnn:f16", median=1.0, device=0.5),
-            Row("torch:cuda+f16", median=3.0, device=0.25, error=1e-2),
-            Row("torch:cuda+f16+graphs", median=0.1, device=0.1, error=0.5)]  # fmt: skip
+    rows = [
+        Row("clnn", median=2.0, device=1.0),
+        Row("clnn:f16", median=1.0, device=0.5),
+        Row("torch:cuda+f16", median=3.0, device=0.25, error=1e-2),
+        Row("torch:cuda+f16+graphs", median=0.1, device=0.1, error=0.5),
+    ]
     result = Result("net", {"x": (8, 3)}, rows, 8)
     assert result.ratio is None and result.ratio_of("f16") == 3.0
     assert result.ratio_of("f16", device=True) == 0.5

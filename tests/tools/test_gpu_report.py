@@ -40,16 +40,26 @@ def convolved(case, x):
     windows = np.lib.stride_tricks.sliding_window_view(padded, (case.k, case.k), (2, 3))
     windows = windows[:, :, :: case.s, :: case.s]
     parts = [
-        np.einsum("nchwij,ocij->nohw", windows[:, g * ins : (g + 1) * ins],
-                  case.weights()[g * outs : (g + 1) * outs].astype(np.float64))
+        np.einsum(
+            "nchwij,ocij->nohw",
+            windows[:, g * ins : (g + 1) * ins],
+            case.weights()[g * outs : (g + 1) * outs].astype(np.float64),
+        )
         for g in range(case.group)
-    ]  # fmt: skip
+    ]
     return np.concatenate(parts, 1)
 
 
-@pytest.mark.parametrize("case", [
-    Conv(2, 3, 4, 7, 3), Conv(1, 4, 6, 8, 7, 2), Conv(2, 6, 6, 9, 3, 2, 6), Conv(1, 4, 4, 5, 1, 1, 2),
-], ids=lambda c: c.label)  # fmt: skip
+@pytest.mark.parametrize(
+    "case",
+    [
+        Conv(2, 3, 4, 7, 3),
+        Conv(1, 4, 6, 8, 7, 2),
+        Conv(2, 6, 6, 9, 3, 2, 6),
+        Conv(1, 4, 4, 5, 1, 1, 2),
+    ],
+    ids=lambda c: c.label,
+)
 def test_expected_values_are_those_of_the_whole_convolution(case):
     x = np.random.default_rng(0).standard_normal(case.shape, np.float32)
     want = convolved(case, x)
@@ -71,7 +81,10 @@ def test_a_sweep_has_every_layer_once():
     labels = [case.label for case in cases(False)]
     assert len(set(labels)) == len(labels) > 50
     assert labels[0] == "gemm 1024x1024x1024" and {c.kind for c in cases(False)} == {
-        "gemm", "conv", "depthwise"}  # fmt: skip
+        "gemm",
+        "conv",
+        "depthwise",
+    }
 
 
 def test_kernels_are_held_to_the_ceiling_of_their_units():
@@ -81,8 +94,9 @@ def test_kernels_are_held_to_the_ceiling_of_their_units():
     assert ceiling_of("conv2d_direct_s8", "int8") == ""
     most = Ceilings(100e9, 1e-6, {"f32": 1e12, "f16": 4e12})
     row = Row("x", "f16")
-    layer = Layer(0, "n", "gemm", "v", "gemm_mma_f16_a", 1, (1,), (1,), 1e-3, 1.0, 1000.0, 20.0,
-                  "", True)  # fmt: skip
+    layer = Layer(
+        0, "n", "gemm", "v", "gemm_mma_f16_a", 1, (1,), (1,), 1e-3, 1.0, 1000.0, 20.0, "", True
+    )
     fill(row, layer, most)
     assert (row.of_rate, row.of_bandwidth, row.of_bound) == (0.25, 0.2, 0.25)
     parts = Row("z", "f16")
@@ -150,8 +164,14 @@ def run(*args, script="sweep_kernels.py"):
 @needs_device
 def test_a_sweep_goes_on_past_a_layer_in_which_it_ended(tmp_path):
     path, page = tmp_path / "sweep.json", tmp_path / "sweep.md"
-    before = {"about": {}, "ceilings": {"bandwidth": 1e9, "rates": {"f32": 1e10}}, "lacks": {},
-              "current": ["gemm 64x64x64", "f32"], "cut": [], "rows": []}  # fmt: skip
+    before = {
+        "about": {},
+        "ceilings": {"bandwidth": 1e9, "rates": {"f32": 1e10}},
+        "lacks": {},
+        "current": ["gemm 64x64x64", "f32"],
+        "cut": [],
+        "rows": [],
+    }
     path.write_text(json.dumps(before))
     options = ("--small", "--only", "gemm", "--dtypes", "f32", "--json", path, "--markdown", page)
     done = run(*options, "--resume", "--device", usable_devices()[0])
@@ -165,8 +185,14 @@ def test_a_sweep_goes_on_past_a_layer_in_which_it_ended(tmp_path):
 
 def report(tmp_path, *options):
     env = {**os.environ, "PYTHON": sys.executable}
-    command = ["sh", str(ROOT / "tools" / "gpu_report.sh"), "--small", "--out", str(tmp_path),
-               *map(str, options)]  # fmt: skip
+    command = [
+        "sh",
+        str(ROOT / "tools" / "gpu_report.sh"),
+        "--small",
+        "--out",
+        str(tmp_path),
+        *map(str, options),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=590)
     written = sorted(tmp_path.glob("*.json"))
     return done, json.loads(written[0].read_text()) if written else None
@@ -207,8 +233,10 @@ def test_a_whole_report(tmp_path):
 
 def test_a_device_is_chosen_by_index_type_or_name():
     """A number is an index, though it be part of a name."""
-    devices = [{"index": 0, "type": "cpu", "platform": "PoCL", "name": "Xeon 6981"},
-               {"index": 1, "type": "gpu", "platform": "NVIDIA CUDA", "name": "H100"}]  # fmt: skip
+    devices = [
+        {"index": 0, "type": "cpu", "platform": "PoCL", "name": "Xeon 6981"},
+        {"index": 1, "type": "gpu", "platform": "NVIDIA CUDA", "name": "H100"},
+    ]
     chosen = [
         gpu_report.choose(devices, w) for w in (None, "cpu", "h100", "1", "pocl", "amd", "100")
     ]

@@ -48,9 +48,11 @@ def test_a_step_is_done_or_has_failed_and_its_last_lines_are_kept(runner):
 def test_a_step_that_hangs_is_ended_with_what_it_started(runner, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LEAST_S", 0.0)
     child = tmp_path / "child"
-    code = (f"import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-c',"
-            f" 'import time; time.sleep(600)']); open({str(child)!r}, 'w').write(str(p.pid));"
-            " time.sleep(600)")  # fmt: skip
+    code = (
+        f"import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-c',"
+        f" 'import time; time.sleep(600)']); open({str(child)!r}, 'w').write(str(p.pid));"
+        " time.sleep(600)"
+    )
     monkeypatch.setattr(module, "GRACE_S", 3.0)
     late = runner.run(Step("late", "Late", python(code), 0.1))
     assert (late.status, late.code) == (LATE, None)
@@ -115,8 +117,15 @@ def test_a_driver_is_found_beside_its_companions_and_registered(tmp_path, monkey
     assert texts == {"pocl.icd": "libpocl.so.2", "report-nvidia.icd": str(library)}
 
 
-GPU = {"index": 0, "name": "H100", "platform": "NVIDIA CUDA", "type": "gpu", "driver": "1",
-       "vendor": "NVIDIA", "why_not": ""}  # fmt: skip
+GPU = {
+    "index": 0,
+    "name": "H100",
+    "platform": "NVIDIA CUDA",
+    "type": "gpu",
+    "driver": "1",
+    "vendor": "NVIDIA",
+    "why_not": "",
+}
 
 
 def test_drivers_are_looked_for_only_where_no_gpu_is_listed(tmp_path, monkeypatch):
@@ -167,9 +176,20 @@ def outcomes(tmp_path, *options):
     )
     (tmp_path / "test_broken.py").write_text("import no_such_module_here\n")
     path = tmp_path / "found.json"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "gpu.outcomes", f"--outcomes={path}",
-               "--continue-on-collection-errors", "-p", "no:cacheprovider", *options,
-               str(tmp_path)]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "gpu.outcomes",
+        f"--outcomes={path}",
+        "--continue-on-collection-errors",
+        "-p",
+        "no:cacheprovider",
+        *options,
+        str(tmp_path),
+    ]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "tools" / "benchmarks")}
     done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path)
     return done, json.loads(path.read_text())
@@ -193,17 +213,33 @@ def test_outcomes_are_written_and_the_run_ends_in_time(tmp_path):
 
 
 def job(tmp_path, **changes):
-    given = {"device": "0", "tests": "NVIDIA CUDA", "gpu": True, "small": False, "total": 540.0,
-             "out": tmp_path, "stem": "h100", "work": tmp_path / "work"}  # fmt: skip
+    given = {
+        "device": "0",
+        "tests": "NVIDIA CUDA",
+        "gpu": True,
+        "small": False,
+        "total": 540.0,
+        "out": tmp_path,
+        "stem": "h100",
+        "work": tmp_path / "work",
+    }
     return plan.Job(**{**given, **changes})
 
 
 def test_the_plan_spends_all_of_the_time_and_no_more(tmp_path):
     made = plan.scheduled(job(tmp_path))
     assert sum(step.budget for step in made) == pytest.approx(540)
-    assert [s.name for s in made] == ["doctor", "facts", "sweep", "tests", "models",
-                                      "tune_resnet50_f16", "tune_mobilenet_v2_f16",
-                                      "engines", "compiled"]  # fmt: skip
+    assert [s.name for s in made] == [
+        "doctor",
+        "facts",
+        "sweep",
+        "tests",
+        "models",
+        "tune_resnet50_f16",
+        "tune_mobilenet_v2_f16",
+        "engines",
+        "compiled",
+    ]
     last = [str(word) for word in made[-2].command(100.0)]
     assert "torch:cuda+f16+channels_last+graphs" in last[last.index("--engines") + 1]
     assert last[last.index("--batch") + 1] == "1,64,8" and last[last.index("--budget") + 1] == "87"
@@ -223,12 +259,37 @@ def test_engines_of_the_plan_can_be_named(tmp_path):
 
 @pytest.fixture
 def report():
-    steps = [{"name": "sweep", "title": "layers", "status": "failed", "seconds": 3.0, "budget": 9.0,
-              "code": 1, "commands": ["python x.py"], "tail": ["it broke"], "note": ""},
-             {"name": "tests", "title": "tests", "status": "skipped", "seconds": 0.0, "budget": 0.0,
-              "code": None, "commands": [], "tail": [], "note": "no time was left"}]  # fmt: skip
-    return {"notes": ["matplotlib is not installed"], "steps": steps, "data": {}, "doctor": [],
-            "pictures": []}  # fmt: skip
+    steps = [
+        {
+            "name": "sweep",
+            "title": "layers",
+            "status": "failed",
+            "seconds": 3.0,
+            "budget": 9.0,
+            "code": 1,
+            "commands": ["python x.py"],
+            "tail": ["it broke"],
+            "note": "",
+        },
+        {
+            "name": "tests",
+            "title": "tests",
+            "status": "skipped",
+            "seconds": 0.0,
+            "budget": 0.0,
+            "code": None,
+            "commands": [],
+            "tail": [],
+            "note": "no time was left",
+        },
+    ]
+    return {
+        "notes": ["matplotlib is not installed"],
+        "steps": steps,
+        "data": {},
+        "doctor": [],
+        "pictures": [],
+    }
 
 
 def test_a_page_holds_what_there_is(report):
@@ -237,8 +298,15 @@ def test_a_page_holds_what_there_is(report):
     assert "| tests | skipped: no time was left | 0 | 0 |" in text
     assert "- Driver: 550" in text and "matplotlib is not installed" in text
     assert "## Tests" not in text
-    counts = {"passed": 9, "failed": 1, "skipped": 2, "errors": 0, "collected": 20,
-              "failures": [["test_x", "assert 1"]], "ended": "the time was up"}  # fmt: skip
+    counts = {
+        "passed": 9,
+        "failed": 1,
+        "skipped": 2,
+        "errors": 0,
+        "collected": 20,
+        "failures": [["test_x", "assert 1"]],
+        "ended": "the time was up",
+    }
     report["data"] = {"tests": counts, "facts": {"timer": {"step_ns": 1000.0}}}
     text = page(About("H100"), report)
     assert (

@@ -16,8 +16,10 @@ ptxas info    : Function properties for k
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 232 registers, used 1 barriers, 32768 bytes smem
 """
-SPILLS = GOOD.replace("0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads",
-                      "64 bytes stack frame, 72 bytes spill stores, 80 bytes spill loads")  # fmt: skip
+SPILLS = GOOD.replace(
+    "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads",
+    "64 bytes stack frame, 72 bytes spill stores, 80 bytes spill loads",
+)
 LARGE = "ptxas error   : Entry function 'k' uses too much shared data (0x10000 bytes, 0xc000 max)\n"
 AMD = "; NumSgprs: 12\n; NumVgprs: 5\n; ScratchSize: 16\n; LDSByteSize: 256 bytes/workgroup\n"
 
@@ -43,9 +45,13 @@ def test_figures_of_both_compilers(tool):
 
 
 def test_kernels_that_spill_or_fail_are_named(tool):
-    rows = [("good", "sm_90", tool.Use(10)), ("spilt", "sm_90", tool.Use(255, 64, 80)),
-            ("gemm_mma_x", "sm_80", tool.Use(40, 512)), ("loop_epilogue", "sm_80", tool.Use(40, 512)),
-            ("broken", "gfx906", tool.Use(error="no such thing"))]  # fmt: skip
+    rows = [
+        ("good", "sm_90", tool.Use(10)),
+        ("spilt", "sm_90", tool.Use(255, 64, 80)),
+        ("gemm_mma_x", "sm_80", tool.Use(40, 512)),
+        ("loop_epilogue", "sm_80", tool.Use(40, 512)),
+        ("broken", "gfx906", tool.Use(error="no such thing")),
+    ]
     assert tool.complaints(rows) == [
         "spilt spills 80 bytes on sm_90",
         "gemm_mma_x has 512 bytes of fragments in memory on sm_80",
@@ -67,8 +73,12 @@ def test_tables(tool):
 
 def test_what_is_missing_is_said():
     """Without any tool on the path: a line for each, and exit status 2."""
-    done = subprocess.run([sys.executable, "-S", "-c", MISSING, str(TOOL)], env={"PATH": "/nonexistent"},
-                          capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", MISSING, str(TOOL)],
+        env={"PATH": "/nonexistent"},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 2, done.stderr
     assert [line.split()[0] for line in done.stderr.splitlines()] == ["clang", "libclc", "ptxas"]
 

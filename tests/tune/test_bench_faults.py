@@ -28,10 +28,15 @@ pytestmark = pytest.mark.dealt  # starts many processes
 LIMITS = Limits(run_s=5.0, jobs=2)
 BAD = [mode for mode in MODES if mode not in ("right", "slow")]
 SAID = {
-    "broken": "does not build: ", "wrong": "wrong values: error 0.00", "unwritten": "wrong values",
-    "outside": "wrote outside of its output out0", "input": "changed its input in0",
-    "tires": "wrong values", "crash": "crashed (SIGSEGV", "endless": "did not answer within",
-}  # fmt: skip
+    "broken": "does not build: ",
+    "wrong": "wrong values: error 0.00",
+    "unwritten": "wrong values",
+    "outside": "wrote outside of its output out0",
+    "input": "changed its input in0",
+    "tires": "wrong values",
+    "crash": "crashed (SIGSEGV",
+    "endless": "did not answer within",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -71,14 +76,21 @@ def test_kernels_that_lack_registers_are_left_out(device, monkeypatch, tmp_path)
         Store().put(key_of(bench.info, bench.sources(slow)[0]), b"binary", {"spills": told})
         lacks = f"lacks registers: {told}"
         assert bench.build([right, slow, wrong]) == {
-            "double_right": "", "double_slow": lacks, "double_wrong": lacks,
-        }  # fmt: skip
+            "double_right": "",
+            "double_slow": lacks,
+            "double_wrong": lacks,
+        }
         assert bench.trial(right, 1).fault == ""
 
 
 def tune(device, *modes, size=100, **wish):
-    return tune_graph(graph(*modes, size=size), select(device), Options(),
-                      Wish("full", 60.0, **wish), limits=LIMITS)  # fmt: skip
+    return tune_graph(
+        graph(*modes, size=size),
+        select(device),
+        Options(),
+        Wish("full", 60.0, **wish),
+        limits=LIMITS,
+    )
 
 
 def test_wrong_and_deadly_variants_never_win_and_are_not_tried_again(device):

@@ -53,9 +53,13 @@ MAKERS = {
 }
 
 
-@pytest.mark.parametrize("few", [
-    True, pytest.param(False, marks=pytest.mark.exhaustive, id="all"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "few",
+    [
+        True,
+        pytest.param(False, marks=pytest.mark.exhaustive, id="all"),
+    ],
+)
 @pytest.mark.parametrize("name", MAKERS)
 def test_candidates_are_right(device, name, few):
     b = Builder(x=(1, 16, 13, 12), rows=(21, 40), columns=(40, 70))

@@ -42,10 +42,17 @@ def plan_of(info: DeviceInfo, name: str, dtype: str) -> Plan:
 
 
 CASES = [
-    ("direct", "f16", ""), ("packed", "bf16", ""), ("depthwise", "bf16", ""), ("pool", "f16", ""),
-    ("direct", "int8", ""), ("depthwise", "int8", ""), ("direct", "int8", "_mma_"),
-    ("member", "f16", "_mma_"), ("turned", "bf16", "_mma_"), ("packed", "tf32", "_mma_"),
-]  # fmt: skip
+    ("direct", "f16", ""),
+    ("packed", "bf16", ""),
+    ("depthwise", "bf16", ""),
+    ("pool", "f16", ""),
+    ("direct", "int8", ""),
+    ("depthwise", "int8", ""),
+    ("direct", "int8", "_mma_"),
+    ("member", "f16", "_mma_"),
+    ("turned", "bf16", "_mma_"),
+    ("packed", "tf32", "_mma_"),
+]
 
 
 @pytest.mark.parametrize("name,dtype,only", CASES)

@@ -42,8 +42,11 @@ def image(shape, border=0, const=False, fill=0.0):
 def problem(size=12, channels=32, border=1, target=CPU, out=32):
     weights = np.zeros((out, channels, 3, 3), np.float32)
     fixed = Operand(TensorType(weights.shape), TensorLayout.make(weights.shape), const=weights)
-    return Problem((image((1, channels, size, size), border), fixed, None),
-                   (image((1, out, size, size)),), target)  # fmt: skip
+    return Problem(
+        (image((1, channels, size, size), border), fixed, None),
+        (image((1, out, size, size)),),
+        target,
+    )
 
 
 NODE = Node("n", SPEC, ("x", "w", None), ("y",))
@@ -71,8 +74,10 @@ def test_candidates_tell_their_tunables_and_hold_the_ranked_one():
         assert len(names) == len(set(names)) > 10
         assert SPEC.variants(given)[0].name in names
         assert not any("reference" in name for name in names)
-        sources = {tuple((one.template, str(sorted(one.params.items(), key=str)))
-                         for one in v.launches) for v in SPEC.candidates(given)}  # fmt: skip
+        sources = {
+            tuple((one.template, str(sorted(one.params.items(), key=str))) for one in v.launches)
+            for v in SPEC.candidates(given)
+        }
         assert len(sources) == len(names)
 
 
@@ -172,11 +177,16 @@ def test_a_default_that_is_gone_or_failed_here_is_passed_over(info, tmp_path):
     assert pick(info, {key: OTHER.name}) == (RANKED.name, "ranked")
 
 
-@pytest.mark.parametrize("tops", [
-    [("best", 1.0), (RANKED.name, 1.01)],  # within what measurements scatter by
-    [("best", 1.0), (RANKED.name, None)], [("best", None), (RANKED.name, 1.5)],
-    [("best", 1.0)], [(RANKED.name, 1.0), ("other", 1.5)],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "tops",
+    [
+        [("best", 1.0), (RANKED.name, 1.01)],  # within what measurements scatter by
+        [("best", 1.0), (RANKED.name, None)],
+        [("best", None), (RANKED.name, 1.5)],
+        [("best", 1.0)],
+        [(RANKED.name, 1.0), ("other", 1.5)],
+    ],
+)
 def test_only_what_was_faster_in_the_network_is_shipped(info, tmp_path, tops):
     listed = [{"name": name, **({"network": t} if t else {})} for name, t in tops]
     assert not shipped(tmp_path, info, tops=listed)
@@ -185,8 +195,12 @@ def test_only_what_was_faster_in_the_network_is_shipped(info, tmp_path, tops):
 def test_the_file_of_defaults_is_one_line_per_problem_for_people(info, tmp_path):
     shipped(tmp_path, info)
     head, row = [json.loads(x) for x in (tmp_path / "some.jsonl").read_text().splitlines()]
-    assert head["devices"] == {"platform": "Portable Computing Language", "type": "cpu",
-                               "name": info.name, "compute_units": info.compute_units}  # fmt: skip
+    assert head["devices"] == {
+        "platform": "Portable Computing Language",
+        "type": "cpu",
+        "name": info.name,
+        "compute_units": info.compute_units,
+    }
     assert row["about"] == "conv2d 1x32x12x12, 32x32x3x3 -> 1x32x12x12"
     assert (row["variant"], row["gain"]) == (OTHER.name, 1.5)
 
@@ -205,18 +219,28 @@ def test_every_shipped_file_can_be_read():
 
 def test_equal_problems_have_one_key_and_names_do_not_count():
     assert signature(SPEC, problem()).key == signature(SPEC, problem()).key
-    moved = replace(PROBLEM, inputs=(
-        replace(PROBLEM.inputs[0], layout=PROBLEM.inputs[0].layout.moved(64, 10**6)),
-        *PROBLEM.inputs[1:]))  # fmt: skip
+    moved = replace(
+        PROBLEM,
+        inputs=(
+            replace(PROBLEM.inputs[0], layout=PROBLEM.inputs[0].layout.moved(64, 10**6)),
+            *PROBLEM.inputs[1:],
+        ),
+    )
     assert signature(SPEC, moved).key == signature(SPEC, PROBLEM).key
 
 
-@pytest.mark.parametrize("spec,given", [
-    (SPEC, problem(13)), (SPEC, problem(border=2)), (SPEC, problem(channels=33)),
-    (SPEC, problem(target=replace(CPU, winograd=False))), (SPEC, problem(target=replace(CPU, kind="gpu"))),
-    (replace(SPEC, post_ops=(PostOp("relu"),)), problem()),
-    (replace(SPEC, window=replace(SPEC.window, dilations=(2, 2))), problem()),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "spec,given",
+    [
+        (SPEC, problem(13)),
+        (SPEC, problem(border=2)),
+        (SPEC, problem(channels=33)),
+        (SPEC, problem(target=replace(CPU, winograd=False))),
+        (SPEC, problem(target=replace(CPU, kind="gpu"))),
+        (replace(SPEC, post_ops=(PostOp("relu"),)), problem()),
+        (replace(SPEC, window=replace(SPEC.window, dilations=(2, 2))), problem()),
+    ],
+)
 def test_whatever_decides_a_kernel_is_in_the_key(spec, given):
     assert signature(spec, given).key != signature(SPEC, PROBLEM).key
 

@@ -140,8 +140,9 @@ for n in range(int(sys.argv[3])):
 
 
 def start(path, who, count):
-    return subprocess.Popen([sys.executable, "-c", WRITER, str(path), who, str(count)],
-                            stdout=subprocess.PIPE)  # fmt: skip
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), who, str(count)], stdout=subprocess.PIPE
+    )
 
 
 def test_two_writers_lose_nothing(tmp_path):

@@ -34,17 +34,33 @@ class Run:
     """A tuner on fakes. times: seconds of variants alone; inside: in the network; shares by place."""
 
     def __init__(
-        self, wish=None, times=None, inside=None, shares=(1.0, 3.0, 2.0), info=None, later=None,
-        first_s=0.0, **bench,
-    ):  # fmt: skip
+        self,
+        wish=None,
+        times=None,
+        inside=None,
+        shares=(1.0, 3.0, 2.0),
+        info=None,
+        later=None,
+        first_s=0.0,
+        **bench,
+    ):
         self.clock = Clock()
         self.bench = FakeBench(times or {}, self.clock, **bench)
         self.network = FakeNetwork(
             {}, inside or {}, later=later or {}, clock=self.clock, first_s=first_s
         )
         self.told = []
-        self.tuner = Tuner(GRAPH, info or described(), Options(), wish or Wish(), tell=self.told.append,
-                           bench=self.bench, network=self.network, clock=self.clock, defaults=NONE)  # fmt: skip
+        self.tuner = Tuner(
+            GRAPH,
+            info or described(),
+            Options(),
+            wish or Wish(),
+            tell=self.told.append,
+            bench=self.bench,
+            network=self.network,
+            clock=self.clock,
+            defaults=NONE,
+        )
         self.tasks = list(self.tuner.tasks)
         self.network.keys = {t.sig.key: t.ranked.name for t in self.tasks}
         self.network.shares = {t.sig.key: s for t, s in zip(self.tasks, shares, strict=True)}

@@ -34,8 +34,12 @@ def test_a_result_comes_back_in_another_process_and_the_newest_counts(info):
     code = "from tune_fakes import described; from clnn.tune.store import TuningStore as T;"
     code += "print(T(described()).result('k').tops[0].name)"
     path = [str(p) for p in sys.path]
-    done = subprocess.run([sys.executable, "-c", f"import sys; sys.path[:] = {path}; {code}"],
-                          capture_output=True, text=True, check=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:] = {path}; {code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.strip() == "c"
 
 
@@ -54,9 +58,13 @@ def test_people_can_read_it(info):
     assert store.lines.path.name.startswith("portable-computing-language-tester-")
 
 
-@pytest.mark.parametrize("change", [
-    {"driver_version": "1.1"}, {"platform_version": "OpenCL 3.0 new"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"driver_version": "1.1"},
+        {"platform_version": "OpenCL 3.0 new"},
+    ],
+)
 def test_another_driver_makes_a_prior_of_a_result(info, change):
     TuningStore(info).put(sig(), result("a"))
     TuningStore(info).put_failure("k", "b", "t", "hung")
@@ -65,9 +73,15 @@ def test_another_driver_makes_a_prior_of_a_result(info, change):
     assert other.failures("k") == {} and TuningStore(info).failures("k") == {("b", "t"): "hung"}
 
 
-@pytest.mark.parametrize("change", [
-    {"name": "Tester 2"}, {"compute_units": 4}, {"vendor": "x"}, {"platform": "y"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "Tester 2"},
+        {"compute_units": 4},
+        {"vendor": "x"},
+        {"platform": "y"},
+    ],
+)
 def test_another_device_has_another_file(info, change):
     assert file_name(described(**change)) != file_name(info)
 
@@ -104,10 +118,17 @@ def test_compaction_keeps_what_counts(info, monkeypatch):
     assert in_force(after.lines.read()) == after.lines.read()
 
 
-@pytest.mark.parametrize("record", [
-    {"tops": "x"}, {"tops": []}, {"tops": [{"name": "a"}]}, {"level": "huge"}, {"tried": "many"},
-    {"tops": [{"name": "a", "seconds": "fast", "templates": "t"}]},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"tops": "x"},
+        {"tops": []},
+        {"tops": [{"name": "a"}]},
+        {"level": "huge"},
+        {"tried": "many"},
+        {"tops": [{"name": "a", "seconds": "fast", "templates": "t"}]},
+    ],
+)
 def test_lines_of_another_shape_are_passed_over(info, record):
     store = TuningStore(info)
     store.put(sig(), result("good"))

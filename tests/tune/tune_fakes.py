@@ -16,10 +16,29 @@ from clnn.tune.bench import Trial
 def described(**changes: Any) -> DeviceInfo:
     """A CPU device of the name "Tester" with driver "1.0"."""
     made = DeviceInfo(
-        0, "Portable Computing Language", "OpenCL 3.0 test", "Tester", "clnn", "cpu", "1.0",
-        "OpenCL 3.0", "OpenCL C 3.0", 2, 1 << 32, 1 << 20, 1 << 30, 4096, 1024, True, (), None, 0, 0,
-        why_not="", usable_local_mem=1 << 20,
-    )  # fmt: skip
+        0,
+        "Portable Computing Language",
+        "OpenCL 3.0 test",
+        "Tester",
+        "clnn",
+        "cpu",
+        "1.0",
+        "OpenCL 3.0",
+        "OpenCL C 3.0",
+        2,
+        1 << 32,
+        1 << 20,
+        1 << 30,
+        4096,
+        1024,
+        True,
+        (),
+        None,
+        0,
+        0,
+        why_not="",
+        usable_local_mem=1 << 20,
+    )
     return replace(made, **changes)
 
 

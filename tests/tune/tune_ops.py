@@ -21,8 +21,18 @@ from clnn.types import TensorType
 
 HERE = Path(__file__).resolve().parent
 KERNELS = HERE / "kernels"
-MODES = ("right", "slow", "broken", "wrong", "unwritten", "outside", "input", "tires", "crash",
-         "endless")  # fmt: skip
+MODES = (
+    "right",
+    "slow",
+    "broken",
+    "wrong",
+    "unwritten",
+    "outside",
+    "input",
+    "tires",
+    "crash",
+    "endless",
+)
 
 
 @dataclass(frozen=True)
@@ -112,5 +122,7 @@ def start_tuner(
     path = [str(HERE), *sys.path]
     return subprocess.Popen(
         [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}\n{TUNING}", json.dumps(want)],
-        stdout=subprocess.PIPE, text=True, env={**os.environ, "CLNN_KERNEL_PATH": str(KERNELS)},
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "CLNN_KERNEL_PATH": str(KERNELS)},
+    )

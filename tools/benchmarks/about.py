@@ -32,8 +32,12 @@ class About:
 
     def lines(self) -> list[str]:
         """Return what is known as lines of Markdown."""
-        known = {"Device": self.device, "Driver": self.driver, "Date": self.date,
-                 "Machine": self.machine}  # fmt: skip
+        known = {
+            "Device": self.device,
+            "Driver": self.driver,
+            "Date": self.date,
+            "Machine": self.machine,
+        }
         lines = [f"- {name}: {text}" for name, text in known.items() if text]
         return lines + [f"- Command: `{command}`" for command in self.commands]
 

@@ -30,10 +30,17 @@ from clnn.runtime.run.session import Session
 from clnn.types import TensorType, dtype_of
 
 LAYERS = (  # channels in and out, kernel, stride, extent of the input
-    (64, 64, 3, 1, 56), (128, 128, 3, 1, 28), (256, 256, 3, 1, 14), (512, 512, 3, 1, 7),
-    (64, 256, 1, 1, 56), (256, 64, 1, 1, 56), (512, 128, 1, 1, 28), (256, 1024, 1, 1, 14),
-    (2048, 512, 1, 1, 7), (128, 128, 3, 2, 56),
-)  # fmt: skip
+    (64, 64, 3, 1, 56),
+    (128, 128, 3, 1, 28),
+    (256, 256, 3, 1, 14),
+    (512, 512, 3, 1, 7),
+    (64, 256, 1, 1, 56),
+    (256, 64, 1, 1, 56),
+    (512, 128, 1, 1, 28),
+    (256, 1024, 1, 1, 14),
+    (2048, 512, 1, 1, 7),
+    (128, 128, 3, 2, 56),
+)
 
 
 @dataclass(frozen=True)
@@ -62,8 +69,10 @@ def session(layer: tuple[int, ...], form: Format, device: str) -> tuple[Session,
     random, pad = np.random.default_rng(0), (kernel // 2,) * 2
     spec = Conv2d(Window((kernel,) * 2, (stride,) * 2, (1, 1), pad, pad), arith=form.arith)
     shapes = ((1, ic, extent, extent), (oc, ic, kernel, kernel), (oc,))
-    data = [random.integers(-99, 99, shape).astype(t)
-            for shape, t in zip(shapes, form.types, strict=True)]  # fmt: skip
+    data = [
+        random.integers(-99, 99, shape).astype(t)
+        for shape, t in zip(shapes, form.types, strict=True)
+    ]
     types = {f"i{k}": TensorType(a.shape, dtype_of(a.dtype)) for k, a in enumerate(data)}
     types["y"] = spec.infer(list(types.values()))[0]
     node = Node("conv", spec, ("i0", "i1", "i2"), ("y",), "conv")

@@ -48,8 +48,10 @@ def pictures(
 ) -> Callable[[], Iterator[Feed]]:
     """Return a function that begins an iterator over `count` items."""
     random = np.random.default_rng(1)
-    raw = [{i.name: random.integers(0, 256, i.shape, np.uint8) for i in session.inputs}
-           for _ in range(3)]  # fmt: skip
+    raw = [
+        {i.name: random.integers(0, 256, i.shape, np.uint8) for i in session.inputs}
+        for _ in range(3)
+    ]
     ready = [{n: as_floats(a) for n, a in one.items()} for one in raw]
 
     def items() -> Iterator[Feed]:
@@ -97,10 +99,12 @@ def main() -> None:
                 loop.append(one)
                 stream.append(two)
         ratios = sorted(a / b for a, b in zip(loop, stream, strict=True))
-        print(f"{session.device.title}\n{args.model or 'large picture'}: calls"
-              f" {median(loop) * 1e3:.2f} ms, stream of depth {args.depth}"
-              f" {median(stream) * 1e3:.2f} ms an item; calls over stream"
-              f" {median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})")  # fmt: skip
+        print(
+            f"{session.device.title}\n{args.model or 'large picture'}: calls"
+            f" {median(loop) * 1e3:.2f} ms, stream of depth {args.depth}"
+            f" {median(stream) * 1e3:.2f} ms an item; calls over stream"
+            f" {median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})"
+        )
 
 
 if __name__ == "__main__":

@@ -43,9 +43,14 @@ from engines.rounds import QUICK, Options, Pace, Result, compare
 def main() -> int:
     args = _arguments()
     options = Options(
-        tuple(args.engines), args.threads, args.device, args.time, args.seed,
-        QUICK if args.shared else Pace(), perf_counter() + args.budget,
-    )  # fmt: skip
+        tuple(args.engines),
+        args.threads,
+        args.device,
+        args.time,
+        args.seed,
+        QUICK if args.shared else Pace(),
+        perf_counter() + args.budget,
+    )
     report = Report(args)
     with (
         tempfile.TemporaryDirectory(prefix="compare-engines-") as work,
@@ -104,9 +109,10 @@ class Report:
         about = about_of(self.results, self.date, self.command, machine())
         if self.args.json is not None:
             data: Mapping[str, object] = {
-                "about": about.data(), "cut": self.cut,
+                "about": about.data(),
+                "cut": self.cut,
                 "results": [asdict(r) for r in self.results],
-            }  # fmt: skip
+            }
             self.args.json.write_text(json.dumps(data, indent=1, default=str) + "\n", "utf-8")
         if self.args.markdown is not None:
             text = markdown(self.results, about)
@@ -132,19 +138,35 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("models", nargs="+", metavar="MODEL", help=".onnx file, name, or `all`")
     has = "; ".join(f"{name}:{'+'.join(given)}" for name, given in OPTIONS.items())
     parser.add_argument(
-        "--engines", type=_engines, default=NAMES, metavar="LIST",
+        "--engines",
+        type=_engines,
+        default=NAMES,
+        metavar="LIST",
         help=f"{','.join(NAMES)}; options: {has}",
-    )  # fmt: skip
+    )
     parser.add_argument("--device", default=os.environ.get("CLNN_DEVICE"), help="clnn's device")
     parser.add_argument("--batch", type=_numbers, default=(1,), metavar="N,N...")
     parser.add_argument("--threads", type=int, default=2, help="threads, and cores, of each engine")
     parser.add_argument("--time", type=float, default=20.0, help="seconds of turns per model")
-    parser.add_argument("--shared", action="store_true",
-                        help="one process for all variants of an engine, no cold starts")  # fmt: skip
-    parser.add_argument("--budget", type=float, default=float("inf"), metavar="S",
-                        help="seconds after which nothing more is begun")  # fmt: skip
-    parser.add_argument("--limit", type=float, default=120.0, metavar="S",
-                        help="seconds that an engine may take to answer, with --shared")  # fmt: skip
+    parser.add_argument(
+        "--shared",
+        action="store_true",
+        help="one process for all variants of an engine, no cold starts",
+    )
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=float("inf"),
+        metavar="S",
+        help="seconds after which nothing more is begun",
+    )
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=120.0,
+        metavar="S",
+        help="seconds that an engine may take to answer, with --shared",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the random input")
     parser.add_argument("--json", type=Path, metavar="F", help="write all figures to a file")
     parser.add_argument("--markdown", type=Path, metavar="F", help="write a Markdown table")

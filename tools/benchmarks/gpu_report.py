@@ -68,8 +68,16 @@ def run(args: argparse.Namespace, work: Path, notes: list[str]) -> int:
     from gpu import drivers
     from gpu.plan import Job, steps
 
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(
-        [str(ROOT), str(ROOT / "tools" / "benchmarks"), *filter(None, [os.environ.get("PYTHONPATH")])])}  # fmt: skip
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(
+            [
+                str(ROOT),
+                str(ROOT / "tools" / "benchmarks"),
+                *filter(None, [os.environ.get("PYTHONPATH")]),
+            ]
+        ),
+    }
     print("looking for OpenCL devices", flush=True)
     found = drivers.find(env, work)
     env |= found.env
@@ -77,14 +85,26 @@ def run(args: argparse.Namespace, work: Path, notes: list[str]) -> int:
     device = choose(found.usable, args.device)
     if device is None:
         print("\n".join(notes), file=sys.stderr)
-        print(f"no usable OpenCL device answers to {args.device or 'any name'}; the others:\n"
-              f"{json.dumps(found.devices, indent=1)}\nRun: clnn doctor", file=sys.stderr)  # fmt: skip
+        print(
+            f"no usable OpenCL device answers to {args.device or 'any name'}; the others:\n"
+            f"{json.dumps(found.devices, indent=1)}\nRun: clnn doctor",
+            file=sys.stderr,
+        )
         return EXIT_NO_DEVICE
     small = args.small or device["type"] == "cpu"
     first = next(d for d in found.usable if d["platform"] == device["platform"])
     tests = device["platform"] if first is device else device["name"]
-    job = Job(str(device["index"]), tests, device["type"] == "gpu", small,
-              args.seconds - (monotonic() - BEGUN) - 10, args.out, "", work, args.steps)  # fmt: skip
+    job = Job(
+        str(device["index"]),
+        tests,
+        device["type"] == "gpu",
+        small,
+        args.seconds - (monotonic() - BEGUN) - 10,
+        args.out,
+        "",
+        work,
+        args.steps,
+    )
     report = Report(device, small, job.out, notes, work)
     job = Job(**{**vars(job), "stem": report.stem})
     runner = Runner(args.seconds, work, env, report.shown, BEGUN)
@@ -123,12 +143,22 @@ class Report:
         slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:48] or "device"
         self.stem = f"{slug}{'_small' if small else ''}_{now()[:10]}"
         command = self.shown(["tools/gpu_report.sh", *sys.argv[1:]])
-        self.about = About(f"{device['name']} on {device['platform']}", device["driver"], now(),
-                           (command,), machine())  # fmt: skip
+        self.about = About(
+            f"{device['name']} on {device['platform']}",
+            device["driver"],
+            now(),
+            (command,),
+            machine(),
+        )
         self.report: dict[str, Any] = {
-            "device": device, "small": small, "notes": list(notes), "steps": [], "data": {},
-            "doctor": [], "pictures": [],
-        }  # fmt: skip
+            "device": device,
+            "small": small,
+            "notes": list(notes),
+            "steps": [],
+            "data": {},
+            "doctor": [],
+            "pictures": [],
+        }
         self.outcomes: list[Outcome] = []
         self._continue()
 
@@ -207,14 +237,24 @@ class Report:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", help="index, type or part of a name (default: a GPU, else any)")
-    parser.add_argument("--wheels", type=Path, metavar="DIR",
-                        help="install missing packages from this folder, without a network")  # fmt: skip
+    parser.add_argument(
+        "--wheels",
+        type=Path,
+        metavar="DIR",
+        help="install missing packages from this folder, without a network",
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "benchmarks", metavar="DIR")
-    parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S",
-                        help=f"of the whole run (default {SECONDS:.0f})")  # fmt: skip
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=SECONDS,
+        metavar="S",
+        help=f"of the whole run (default {SECONDS:.0f})",
+    )
     parser.add_argument("--small", action="store_true", help="tiny sizes, as on a CPU")
-    parser.add_argument("--steps", type=_steps, default=STEP_NAMES, metavar="LIST",
-                        help=",".join(STEP_NAMES))  # fmt: skip
+    parser.add_argument(
+        "--steps", type=_steps, default=STEP_NAMES, metavar="LIST", help=",".join(STEP_NAMES)
+    )
     return parser.parse_args()
 
 

@@ -47,14 +47,29 @@ class Net:
             (self.rng.standard_normal(shape) * np.sqrt(gain / fan)).astype(np.float32)
         )
 
-    def conv(self, x: str, oc: int, k: int = 1, s: int = 1, group: int = 1, pad: int | None = None,
-             gain: float = 2.0) -> str:  # fmt: skip
+    def conv(
+        self,
+        x: str,
+        oc: int,
+        k: int = 1,
+        s: int = 1,
+        group: int = 1,
+        pad: int | None = None,
+        gain: float = 2.0,
+    ) -> str:
         ic = self.channels[x]
         p = (k - 1) // 2 if pad is None else pad
         bias = self.const((self.rng.standard_normal(oc) * 0.1).astype(np.float32))
         w = self.random(oc, ic // group, k, k, gain=gain)
-        return self.add("Conv", [x, w, bias], oc, kernel_shape=[k, k], strides=[s, s],
-                        pads=[p, p, p, p], group=group)  # fmt: skip
+        return self.add(
+            "Conv",
+            [x, w, bias],
+            oc,
+            kernel_shape=[k, k],
+            strides=[s, s],
+            pads=[p, p, p, p],
+            group=group,
+        )
 
     def relu(self, x: str) -> str:
         return self.add("Relu", [x])
@@ -74,8 +89,13 @@ class Net:
 
     def upsample(self, x: str, factor: int = 2) -> str:
         scales = self.const(np.array([1, 1, factor, factor], np.float32))
-        return self.add("Resize", [x, "", scales], mode="nearest",
-                        coordinate_transformation_mode="asymmetric", nearest_mode="floor")  # fmt: skip
+        return self.add(
+            "Resize",
+            [x, "", scales],
+            mode="nearest",
+            coordinate_transformation_mode="asymmetric",
+            nearest_mode="floor",
+        )
 
     def head(self, x: str, classes: int = 1000) -> str:
         flat = self.add("Flatten", [self.add("GlobalAveragePool", [x])])
@@ -125,8 +145,17 @@ def resnet18(n: int) -> onnx.ModelProto:
 def mobilenet_v1(n: int) -> onnx.ModelProto:
     net = Net("mobilenet_v1", (n, 3, 224, 224))
     x = net.relu(net.conv("x", 32, 3, 2))
-    for width, s in ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5,
-                     (1024, 2), (1024, 1)):  # fmt: skip
+    for width, s in (
+        (64, 1),
+        (128, 2),
+        (128, 1),
+        (256, 2),
+        (256, 1),
+        (512, 2),
+        *[(512, 1)] * 5,
+        (1024, 2),
+        (1024, 1),
+    ):
         x = net.relu(net.conv(x, net.channels[x], 3, s, group=net.channels[x]))
         x = net.relu(net.conv(x, width))
     return net.model(net.head(x))
@@ -135,8 +164,15 @@ def mobilenet_v1(n: int) -> onnx.ModelProto:
 def mobilenet_v2(n: int) -> onnx.ModelProto:
     net = Net("mobilenet_v2", (n, 3, 224, 224))
     x = net.relu6(net.conv("x", 32, 3, 2))
-    for t, c, count, s in ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1),
-                           (6, 160, 3, 2), (6, 320, 1, 1)):  # fmt: skip
+    for t, c, count, s in (
+        (1, 16, 1, 1),
+        (6, 24, 2, 2),
+        (6, 32, 3, 2),
+        (6, 64, 4, 2),
+        (6, 96, 3, 1),
+        (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    ):
         for block in range(count):
             ic, step = net.channels[x], s if block == 0 else 1
             y = net.relu6(net.conv(x, ic * t)) if t > 1 else x
@@ -149,8 +185,16 @@ def mobilenet_v2(n: int) -> onnx.ModelProto:
 def squeezenet(n: int) -> onnx.ModelProto:
     net = Net("squeezenet1_1", (n, 3, 224, 224))
     x = net.relu(net.conv("x", 64, 3, 2, pad=0))
-    for squeeze, expand, pool in ((16, 64, 1), (16, 64, 0), (32, 128, 1), (32, 128, 0), (48, 192, 1),
-                                  (48, 192, 0), (64, 256, 0), (64, 256, 0)):  # fmt: skip
+    for squeeze, expand, pool in (
+        (16, 64, 1),
+        (16, 64, 0),
+        (32, 128, 1),
+        (32, 128, 0),
+        (48, 192, 1),
+        (48, 192, 0),
+        (64, 256, 0),
+        (64, 256, 0),
+    ):
         x = net.pool(x, 3, 2) if pool else x
         x = net.relu(net.conv(x, squeeze))
         x = net.concat(net.relu(net.conv(x, expand)), net.relu(net.conv(x, expand, 3)))
@@ -196,8 +240,12 @@ def densenet121(n: int) -> onnx.ModelProto:
 
     def norm_relu(x: str) -> str:
         c = net.channels[x]
-        stats = [np.ones(c) + 0.1 * net.rng.standard_normal(c), 0.1 * net.rng.standard_normal(c),
-                 0.1 * net.rng.standard_normal(c), np.ones(c) + 0.1 * net.rng.random(c)]  # fmt: skip
+        stats = [
+            np.ones(c) + 0.1 * net.rng.standard_normal(c),
+            0.1 * net.rng.standard_normal(c),
+            0.1 * net.rng.standard_normal(c),
+            np.ones(c) + 0.1 * net.rng.random(c),
+        ]
         names = [net.const(s.astype(np.float32)) for s in stats]
         return net.relu(net.add("BatchNormalization", [x, *names]))
 
@@ -217,8 +265,15 @@ def densenet121(n: int) -> onnx.ModelProto:
 def efficientnet_b0(n: int) -> onnx.ModelProto:
     net = Net("efficientnet_b0", (n, 3, 224, 224))
     x = net.swish(net.conv("x", 32, 3, 2))
-    for t, c, count, s, k in ((1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3),
-                              (6, 112, 3, 1, 5), (6, 192, 4, 2, 5), (6, 320, 1, 1, 3)):  # fmt: skip
+    for t, c, count, s, k in (
+        (1, 16, 1, 1, 3),
+        (6, 24, 2, 2, 3),
+        (6, 40, 2, 2, 5),
+        (6, 80, 3, 2, 3),
+        (6, 112, 3, 1, 5),
+        (6, 192, 4, 2, 5),
+        (6, 320, 1, 1, 3),
+    ):
         for block in range(count):
             ic, step = net.channels[x], s if block == 0 else 1
             y = net.swish(net.conv(x, ic * t)) if t > 1 else x
@@ -298,11 +353,18 @@ def shufflenet_v2(n: int) -> onnx.ModelProto:
 
 
 MODELS: dict[str, Callable[[int], onnx.ModelProto]] = {
-    "resnet50": resnet50, "resnet18": resnet18, "mobilenet_v1": mobilenet_v1,
-    "mobilenet_v2": mobilenet_v2, "squeezenet1_1": squeezenet, "vgg16": vgg16, "unet": unet,
-    "densenet121": densenet121, "efficientnet_b0": efficientnet_b0, "detector": detector,
+    "resnet50": resnet50,
+    "resnet18": resnet18,
+    "mobilenet_v1": mobilenet_v1,
+    "mobilenet_v2": mobilenet_v2,
+    "squeezenet1_1": squeezenet,
+    "vgg16": vgg16,
+    "unet": unet,
+    "densenet121": densenet121,
+    "efficientnet_b0": efficientnet_b0,
+    "detector": detector,
     "shufflenet_v2": shufflenet_v2,
-}  # fmt: skip
+}
 
 
 def main() -> None:

@@ -103,9 +103,13 @@ class Sweep:
         if self.path is None:
             return
         data: dict[str, Any] = {
-            "about": self.about.data(), "ceilings": asdict(self.most), "lacks": self.lacks,
-            "current": current, "cut": self.cut, "rows": [asdict(row) for row in self.rows],
-        }  # fmt: skip
+            "about": self.about.data(),
+            "ceilings": asdict(self.most),
+            "lacks": self.lacks,
+            "current": current,
+            "cut": self.cut,
+            "rows": [asdict(row) for row in self.rows],
+        }
         part = self.path.with_suffix(".part")
         part.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
         os.replace(part, self.path)
@@ -138,13 +142,20 @@ def _write(sweep: Sweep, args: argparse.Namespace) -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default=os.environ.get("CLNN_DEVICE"))
-    parser.add_argument("--dtypes", type=_dtypes, default=tuple(DTYPES), metavar="LIST",
-                        help=",".join(DTYPES))  # fmt: skip
+    parser.add_argument(
+        "--dtypes", type=_dtypes, default=tuple(DTYPES), metavar="LIST", help=",".join(DTYPES)
+    )
     parser.add_argument("--tune", choices=("off", "cached", "quick"), default="cached")
-    parser.add_argument("--batches", type=_batches, default=(1, 32), metavar="N,N",
-                        help="of the convolutions")  # fmt: skip
-    parser.add_argument("--budget", type=float, default=float("inf"), metavar="S",
-                        help="seconds after which no layer is begun")  # fmt: skip
+    parser.add_argument(
+        "--batches", type=_batches, default=(1, 32), metavar="N,N", help="of the convolutions"
+    )
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=float("inf"),
+        metavar="S",
+        help="seconds after which no layer is begun",
+    )
     parser.add_argument("--small", action="store_true", help="a few tiny layers")
     parser.add_argument("--only", default="", metavar="TEXT", help="part of the labels")
     parser.add_argument("--json", type=Path, metavar="F", help="write all figures to a file")

@@ -248,8 +248,11 @@ def detail_box(bicubic: Image.Image, original: Image.Image) -> tuple[int, int, i
     lack = np.abs(np.asarray(original, np.float32) - np.asarray(bicubic, np.float32)).sum(2)
     height, width = lack.shape
     tall, wide = height // ZOOM, width // ZOOM
-    places = [(y, x) for y in range(0, height - tall + 1, max(tall // 4, 1))
-              for x in range(0, width - wide + 1, max(wide // 4, 1))]  # fmt: skip
+    places = [
+        (y, x)
+        for y in range(0, height - tall + 1, max(tall // 4, 1))
+        for x in range(0, width - wide + 1, max(wide // 4, 1))
+    ]
     top, left = max(places, key=lambda p: float(lack[p[0] : p[0] + tall, p[1] : p[1] + wide].sum()))
     return left, top, left + wide, top + tall
 

@@ -45,9 +45,17 @@ FEATURES = 32
 BODY_CONVS = 6
 
 TRAINING = (
-    "astronaut", "brick", "camera", "coins", "grass", "gravel", "hubble_deep_field",
-    "immunohistochemistry", "retina", "rocket",
-)  # fmt: skip
+    "astronaut",
+    "brick",
+    "camera",
+    "coins",
+    "grass",
+    "gravel",
+    "hubble_deep_field",
+    "immunohistochemistry",
+    "retina",
+    "rocket",
+)
 CHOICE = ("stereo_motorcycle", "china", "flower")
 HELD_OUT = ("chelsea", "coffee")
 REDUCTIONS = (1.0, 0.8, 0.6, 0.45, 0.35)  # of the photograph, before it becomes a training target

@@ -22,15 +22,19 @@ def found_move(x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
     for order in permutations(range(x.ndim)):
         turned = np.transpose(y, np.argsort(order))  # with the axes of x
         before, after = zeros_around(turned)
-        core = turned[tuple(slice(b, d - a) for b, a, d in
-                            zip(before, after, turned.shape, strict=True))]  # fmt: skip
+        core = turned[
+            tuple(slice(b, d - a) for b, a, d in zip(before, after, turned.shape, strict=True))
+        ]
         taken = found_part(x, core)
         if taken is not None:
             return {
-                "offset": tuple(o for o, _ in taken), "sub_sample_step": tuple(s for _, s in taken),
+                "offset": tuple(o for o, _ in taken),
+                "sub_sample_step": tuple(s for _, s in taken),
                 "size": tuple((n - 1) * s + 1 for n, (_, s) in zip(core.shape, taken, strict=True)),
-                "perm_dim": order, "padding_pre": before, "padding_post": after,
-            }  # fmt: skip
+                "perm_dim": order,
+                "padding_pre": before,
+                "padding_post": after,
+            }
     return {"dst_offset": found_place(x, y)}
 
 

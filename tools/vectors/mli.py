@@ -24,10 +24,12 @@ MODES = {
     "upfull": {"round_mode": "up", "full_accu": True},
 }
 TYPES = {
-    "fx8": mli.MliElementType.MLI_EL_FX_8, "fx16": mli.MliElementType.MLI_EL_FX_16,
-    "sa8": mli.MliElementType.MLI_EL_SA_8, "sa32": mli.MliElementType.MLI_EL_SA_32,
+    "fx8": mli.MliElementType.MLI_EL_FX_8,
+    "fx16": mli.MliElementType.MLI_EL_FX_16,
+    "sa8": mli.MliElementType.MLI_EL_SA_8,
+    "sa32": mli.MliElementType.MLI_EL_SA_32,
     "fp32": mli.MliElementType.MLI_EL_FP_32,
-}  # fmt: skip
+}
 
 
 APART = ("mli_krn_prelu",)  # recorded with an output of its own
@@ -48,10 +50,12 @@ def tensor(about: dict[str, Any], data: np.ndarray) -> mli.MliTensor:
     if about["format"].startswith("fx"):
         params = mli.FxParams(about["frac_bits"])
     elif about["format"].startswith("sa"):
-        params = mli.SaParams(about["scale"], about["zero_point"], about["scale_frac_bits"],
-                              about["sa_dim"])  # fmt: skip
-    return mli.MliTensor(data, tuple(about["shape"]), TYPES[about["format"]], params,
-                         tuple(about["mem_stride"]))  # fmt: skip
+        params = mli.SaParams(
+            about["scale"], about["zero_point"], about["scale_frac_bits"], about["sa_dim"]
+        )
+    return mli.MliTensor(
+        data, tuple(about["shape"]), TYPES[about["format"]], params, tuple(about["mem_stride"])
+    )
 
 
 class Call:
@@ -176,8 +180,14 @@ def _fields(call: Call, *names: str) -> dict[str, Any]:
     return {name: call.cfg[name] for name in names}
 
 
-PLACES = ("stride_width", "stride_height", "padding_left", "padding_right", "padding_top",
-          "padding_bottom")  # fmt: skip
+PLACES = (
+    "stride_width",
+    "stride_height",
+    "padding_left",
+    "padding_right",
+    "padding_top",
+    "padding_bottom",
+)
 
 
 def _mac(stem: str) -> Any:
@@ -245,18 +255,26 @@ def _mov(call: Call) -> Any:
 
 
 CALLS: dict[str, Any] = {
-    "mli_krn_relu": _relu, "mli_krn_eltwise": _eltwise, "mli_krn_leaky_relu": _leaky,
-    "mli_krn_prelu": _prelu, "mli_krn_sigm": _unary("mli_krn_sigm"),
-    "mli_krn_tanh": _unary("mli_krn_tanh"), "mli_hlp_convert_tensor": _convert,
-    "mli_krn_softmax": _softmax, "mli_krn_l2_normalize": _l2,
+    "mli_krn_relu": _relu,
+    "mli_krn_eltwise": _eltwise,
+    "mli_krn_leaky_relu": _leaky,
+    "mli_krn_prelu": _prelu,
+    "mli_krn_sigm": _unary("mli_krn_sigm"),
+    "mli_krn_tanh": _unary("mli_krn_tanh"),
+    "mli_hlp_convert_tensor": _convert,
+    "mli_krn_softmax": _softmax,
+    "mli_krn_l2_normalize": _l2,
     "mli_krn_fully_connected": _mac("mli_krn_fully_connected"),
     "mli_krn_conv2d": _mac("mli_krn_conv2d_hwcn"),
     "mli_krn_depthwise_conv": _mac("mli_krn_depthwise_conv2d_hwcn"),
     "mli_krn_group_conv2d": _mac("mli_krn_group_conv2d_hwcn"),
     "mli_krn_transpose_conv2d": _mac("mli_krn_transpose_conv2d_hwcn"),
-    "mli_krn_permute": _permute, "mli_krn_argmax": _argmax, "mli_krn_data_movement": _mov,
-    "mli_krn_rnn_dense": _dense, "mli_krn_lstm_cell": _cell("mli_krn_lstm_cell"),
+    "mli_krn_permute": _permute,
+    "mli_krn_argmax": _argmax,
+    "mli_krn_data_movement": _mov,
+    "mli_krn_rnn_dense": _dense,
+    "mli_krn_lstm_cell": _cell("mli_krn_lstm_cell"),
     "mli_krn_gru_cell": _cell("mli_krn_gru_cell"),
     "mli_krn_maxpool": _pool("mli_krn_maxpool_hwc"),
     "mli_krn_avepool": _pool("mli_krn_avepool_hwc"),
-}  # fmt: skip
+}

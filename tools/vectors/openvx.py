@@ -17,8 +17,12 @@ import numpy as np
 from clnn import openvx as vx
 from vectors import Case, Outcome
 
-FORMATS = {"Q78": ("VX_TYPE_INT16", 8), "U8": ("VX_TYPE_UINT8", 0), "S8": ("VX_TYPE_INT8", 0),
-           "F32": ("VX_TYPE_FLOAT32", 0)}  # fmt: skip
+FORMATS = {
+    "Q78": ("VX_TYPE_INT16", 8),
+    "U8": ("VX_TYPE_UINT8", 0),
+    "S8": ("VX_TYPE_INT8", 0),
+    "F32": ("VX_TYPE_FLOAT32", 0),
+}
 BITS = 32
 FLOOR = vx.VX_CONVOLUTIONAL_NETWORK_DS_SIZE_ROUNDING_FLOOR
 CEILING = vx.VX_CONVOLUTIONAL_NETWORK_DS_SIZE_ROUNDING_CEILING
@@ -51,8 +55,9 @@ class Call:
         dims = self.about[name]["dims"]
         made = vx.vxCreateTensor(self.context, len(dims), dims, getattr(vx, kind), position)
         if name != "output":
-            vx.vxCopyTensorPatch(made, None, None, np.ascontiguousarray(self.arrays[name]),
-                                 vx.VX_WRITE_ONLY)  # fmt: skip
+            vx.vxCopyTensorPatch(
+                made, None, None, np.ascontiguousarray(self.arrays[name]), vx.VX_WRITE_ONLY
+            )
         self.held.append(made)
         return made
 
@@ -68,8 +73,9 @@ class Call:
     @property
     def rounding(self) -> Any:
         """Rounding policy."""
-        return self.flag("to_nearest_even", vx.VX_ROUND_POLICY_TO_ZERO,
-                         vx.VX_ROUND_POLICY_TO_NEAREST_EVEN)  # fmt: skip
+        return self.flag(
+            "to_nearest_even", vx.VX_ROUND_POLICY_TO_ZERO, vx.VX_ROUND_POLICY_TO_NEAREST_EVEN
+        )
 
 
 @cache
@@ -98,31 +104,70 @@ def _elementwise(c: Call, out: Any) -> None:
 def _convolution(c: Call, out: Any) -> None:
     about = c.about
     vx.vxConvolutionLayer(
-        c.graph, c.tensor("input"), c.tensor("weights"), c.tensor("bias"), about["pad_x"],
-        about["pad_y"], BITS, c.policy, c.rounding, c.flag("ceil", FLOOR, CEILING), out,
-        about["dilation_x"], about["dilation_y"],
-    )  # fmt: skip
+        c.graph,
+        c.tensor("input"),
+        c.tensor("weights"),
+        c.tensor("bias"),
+        about["pad_x"],
+        about["pad_y"],
+        BITS,
+        c.policy,
+        c.rounding,
+        c.flag("ceil", FLOOR, CEILING),
+        out,
+        about["dilation_x"],
+        about["dilation_y"],
+    )
 
 
 def _deconvolution(c: Call, out: Any) -> None:
     about = c.about
     vx.vxDeconvolutionLayer(
-        c.graph, c.tensor("input"), c.tensor("weights"), c.tensor("bias"), about["pad_x"],
-        about["pad_y"], c.policy, c.rounding, about["a_x"], about["a_y"], out,
-    )  # fmt: skip
+        c.graph,
+        c.tensor("input"),
+        c.tensor("weights"),
+        c.tensor("bias"),
+        about["pad_x"],
+        about["pad_y"],
+        c.policy,
+        c.rounding,
+        about["a_x"],
+        about["a_y"],
+        out,
+    )
 
 
 def _fully_connected(c: Call, out: Any) -> None:
-    vx.vxFullyConnectedLayer(c.graph, c.tensor("input"), c.tensor("weights"), c.tensor("bias"), 0,
-                             BITS, c.policy, c.rounding, FLOOR, out)  # fmt: skip
+    vx.vxFullyConnectedLayer(
+        c.graph,
+        c.tensor("input"),
+        c.tensor("weights"),
+        c.tensor("bias"),
+        0,
+        BITS,
+        c.policy,
+        c.rounding,
+        FLOOR,
+        out,
+    )
 
 
 def _pooling(c: Call, out: Any) -> None:
     about = c.about
-    kind = c.flag("max", vx.VX_CONVOLUTIONAL_NETWORK_POOLING_AVG,
-                  vx.VX_CONVOLUTIONAL_NETWORK_POOLING_MAX)  # fmt: skip
-    vx.vxPoolingLayer(c.graph, c.tensor("input"), kind, about["size_x"], about["size_y"],
-                      about["pad_x"], about["pad_y"], FLOOR, out)  # fmt: skip
+    kind = c.flag(
+        "max", vx.VX_CONVOLUTIONAL_NETWORK_POOLING_AVG, vx.VX_CONVOLUTIONAL_NETWORK_POOLING_MAX
+    )
+    vx.vxPoolingLayer(
+        c.graph,
+        c.tensor("input"),
+        kind,
+        about["size_x"],
+        about["size_y"],
+        about["pad_x"],
+        about["pad_y"],
+        FLOOR,
+        out,
+    )
 
 
 def _softmax(c: Call, out: Any) -> None:
@@ -139,22 +184,32 @@ def _lut(c: Call, out: Any) -> None:
 
 
 def _convert_depth(c: Call, out: Any) -> None:
-    vx.vxTensorConvertDepthNode(c.graph, c.tensor("input"), c.policy, c.about["norm"],
-                                c.about["offset"], out)  # fmt: skip
+    vx.vxTensorConvertDepthNode(
+        c.graph, c.tensor("input"), c.policy, c.about["norm"], c.about["offset"], out
+    )
 
 
 def _matmul(c: Call, out: Any) -> None:
     turned = [bool(c.about.get(f"{name}_transposed")) for name in "abc"]
-    vx.vxTensorMatrixMultiplyNode(c.graph, c.tensor("a"), c.tensor("b"), c.tensor("c"), out,
-                                  *turned)  # fmt: skip
+    vx.vxTensorMatrixMultiplyNode(
+        c.graph, c.tensor("a"), c.tensor("b"), c.tensor("c"), out, *turned
+    )
 
 
 NODES: dict[str, Callable[[Call, Any], None]] = {
-    "activation": _activation, "add": _elementwise, "sub": _elementwise, "mul": _elementwise,
-    "convolution": _convolution, "deconvolution": _deconvolution, "pooling": _pooling,
-    "fully_connected": _fully_connected, "softmax": _softmax, "lut": _lut,
-    "convert_depth": _convert_depth, "matmul": _matmul,
-}  # fmt: skip
+    "activation": _activation,
+    "add": _elementwise,
+    "sub": _elementwise,
+    "mul": _elementwise,
+    "convolution": _convolution,
+    "deconvolution": _deconvolution,
+    "pooling": _pooling,
+    "fully_connected": _fully_connected,
+    "softmax": _softmax,
+    "lut": _lut,
+    "convert_depth": _convert_depth,
+    "matmul": _matmul,
+}
 
 
 def run(case: Case, device: str) -> Outcome:

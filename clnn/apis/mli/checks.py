@@ -118,8 +118,11 @@ def products(
         pairs = [(bias, "bias")] if bias is not None else []
         for tensor, name in [*pairs, (out, "out")]:
             frac = tensor.quant().frac
-            need(frac <= total, TENSORS,
-                 f"{name} has {frac} fraction bits, the products only {total}.")  # fmt: skip
+            need(
+                frac <= total,
+                TENSORS,
+                f"{name} has {frac} fraction bits, the products only {total}.",
+            )
         return
     per_tensor(given, "in")
     per_tensor(out, "out")
@@ -134,8 +137,11 @@ def symmetric(tensor: MliTensor, name: str, channel_axis: int) -> None:
     p = tensor.el_params
     assert isinstance(p, SaParams)
     need(not any(p.zero_point), TENSORS, f"{name} must be symmetric: its zero points must be 0.")
-    need(p.dim in (-1, channel_axis), TENSORS,
-         f"{name} has scales along axis {p.dim}: -1 and {channel_axis} are allowed.")  # fmt: skip
+    need(
+        p.dim in (-1, channel_axis),
+        TENSORS,
+        f"{name} has scales along axis {p.dim}: -1 and {channel_axis} are allowed.",
+    )
 
 
 def bias_scales(given: MliTensor, weights: MliTensor, bias: MliTensor) -> None:
@@ -145,5 +151,8 @@ def bias_scales(given: MliTensor, weights: MliTensor, bias: MliTensor) -> None:
     x = given.quant()
     for k, (w, b) in enumerate(zip(weights.quants(), bias.quants(), strict=True)):
         exact = x.scale * w.scale * 2.0 ** (b.frac - x.frac - w.frac)
-        need(abs(exact - b.scale) <= 1 + exact * ROUNDED, TENSORS,
-             f"scale {k} of bias is {b.scale}, in times weights is {exact:.1f}.")  # fmt: skip
+        need(
+            abs(exact - b.scale) <= 1 + exact * ROUNDED,
+            TENSORS,
+            f"scale {k} of bias is {b.scale}, in times weights is {exact:.1f}.",
+        )

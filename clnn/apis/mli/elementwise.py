@@ -55,8 +55,10 @@ def _eltwise(op: str, fmt: str, in1: MliTensor, in2: MliTensor, out: MliTensor) 
             checks.same_place_or_apart(tensor, out, name)
     checks.same_shape(larger, out, "the larger input")
     function = binary(op, in1.quant(), in2.quant(), out.quant(), modes().up)
-    views = [t.view() if t.count > 1 else t.view().reshape((1,) * max(larger.rank, 1))
-             for t in (in1, in2)]  # fmt: skip
+    views = [
+        t.view() if t.count > 1 else t.view().reshape((1,) * max(larger.rank, 1))
+        for t in (in1, in2)
+    ]
     apply(function, views, (), out)
 
 
@@ -147,8 +149,11 @@ def mli_hlp_convert_tensor(given: MliTensor, out: MliTensor) -> None:
     """Convert a tensor to the format of another; one of them may be quantised along an axis."""
     valid(given, "in")
     valid(out, "out")
-    need(given.count == out.count and given.shape == out.shape, SHAPE,
-         f"in is {given.shape}, out is {out.shape}.")  # fmt: skip
+    need(
+        given.count == out.count and given.shape == out.shape,
+        SHAPE,
+        f"in is {given.shape}, out is {out.shape}.",
+    )
     checks.apart(given, out, "in")
     real = [t.el_type == FP32 for t in (given, out)]
     need(not all(real), checks.TYPE, "one of the tensors must have integers.")
@@ -161,8 +166,12 @@ def mli_hlp_convert_tensor(given: MliTensor, out: MliTensor) -> None:
     function, rows = convert(sides[0], sides[1], modes().up)
     axis = max(axes)
     shape = tuple(-1 if a == axis else 1 for a in range(max(given.rank, 1)))
-    apply(function, [given.view()], [row.reshape(shape if row.size > 1 else (1,) * len(shape))
-                                     for row in rows], out)  # fmt: skip
+    apply(
+        function,
+        [given.view()],
+        [row.reshape(shape if row.size > 1 else (1,) * len(shape)) for row in rows],
+        out,
+    )
 
 
 def _axis(tensor: MliTensor) -> int:

@@ -75,8 +75,11 @@ class Builder:
 
     def graph(self, outputs: Mapping[str, str]) -> Graph:
         """Return the checked graph."""
-        return check(Graph(tuple(self.nodes), self.types, self.consts, tuple(self.inputs),
-                           dict(outputs), "mli"))  # fmt: skip
+        return check(
+            Graph(
+                tuple(self.nodes), self.types, self.consts, tuple(self.inputs), dict(outputs), "mli"
+            )
+        )
 
 
 def digest(*arrays: Array | None) -> bytes:

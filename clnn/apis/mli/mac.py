@@ -45,17 +45,30 @@ def arithmetic(
     if len(scales) == 1:
         scales = scales * channels
     return MliAffine(
-        x.scale, x.frac, y.scale, y.frac, tuple(q.scale for q in scales),
-        tuple(q.frac for q in scales), x.zero if zero_in is None else zero_in, y.zero, low, high,
-        mode.full_accu, mode.up,
-    )  # fmt: skip
+        x.scale,
+        x.frac,
+        y.scale,
+        y.frac,
+        tuple(q.scale for q in scales),
+        tuple(q.frac for q in scales),
+        x.zero if zero_in is None else zero_in,
+        y.zero,
+        low,
+        high,
+        mode.full_accu,
+        mode.up,
+    )
 
 
 def typed(fmt: str, given: MliTensor, weights: MliTensor, bias: MliTensor, out: MliTensor) -> None:
     """Refuse operands that are not valid or not of the kernel's formats."""
     data, coefficients, biases = FORMATS[fmt]
-    for tensor, name, el_type in ((given, "in", data), (weights, "weights", coefficients),
-                                  (bias, "bias", biases), (out, "out", data)):  # fmt: skip
+    for tensor, name, el_type in (
+        (given, "in", data),
+        (weights, "weights", coefficients),
+        (bias, "bias", biases),
+        (out, "out", data),
+    ):
         checks.typed(tensor, name, el_type)
 
 
@@ -86,9 +99,14 @@ def fully_connected_checks(
 
 
 def _fully_connected(
-    fmt: str, ext_bias: bool, given: MliTensor, weights: MliTensor, bias: MliTensor,
-    cfg: MliFullyConnectedCfg, out: MliTensor,
-) -> None:  # fmt: skip
+    fmt: str,
+    ext_bias: bool,
+    given: MliTensor,
+    weights: MliTensor,
+    bias: MliTensor,
+    cfg: MliFullyConnectedCfg,
+    out: MliTensor,
+) -> None:
     """Multiply the flattened input with weights (inputs, units), add the bias, clip.
 
     The _ext_bias form takes a bias that holds the input's zero point already: see
@@ -139,8 +157,11 @@ def mli_hlp_fully_connected_ext_bias(
     typed("sa8_sa8_sa32", given, weights, bias, given)
     checks.typed(out, "out", checks.SA32)
     checks.rank(weights, "weights", 2)
-    need(bias.shape == out.shape == weights.shape[1:], SHAPE,
-         f"bias is {bias.shape}, out {out.shape}: both must be ({weights.shape[1]},).")  # fmt: skip
+    need(
+        bias.shape == out.shape == weights.shape[1:],
+        SHAPE,
+        f"bias is {bias.shape}, out {out.shape}: both must be ({weights.shape[1]},).",
+    )
     sums = weights.view().sum(axis=0, dtype=np.int64)
     out.view()[...] = wrap(bias.view() - given.quant().zero * sums, 32)
 
@@ -164,9 +185,10 @@ class Placed:
         ]
         short = [
             e + b + a - ((o - 1) * s + r)
-            for o, s, r, e, b, a in zip(outs, self.strides, reach, image, self.before, after,
-                                        strict=True)
-        ]  # fmt: skip
+            for o, s, r, e, b, a in zip(
+                outs, self.strides, reach, image, self.before, after, strict=True
+            )
+        ]
         cut = all(0 <= n < s for n, s in zip(short, self.strides, strict=True))
         need(
             cut, SHAPE, f"out is {tuple(outs)}: the window leaves more of the input {tuple(image)}."
@@ -188,9 +210,14 @@ def placed(cfg: MliConv2dCfg, kernel: Sequence[int]) -> Placed:
 
 
 def convolution_checks(
-    fmt: str, given: MliTensor, weights: MliTensor, bias: MliTensor, cfg: Any, out: MliTensor,
+    fmt: str,
+    given: MliTensor,
+    weights: MliTensor,
+    bias: MliTensor,
+    cfg: Any,
+    out: MliTensor,
     fixed: tuple[int, ...],
-) -> int:  # fmt: skip
+) -> int:
     """Refuse what all convolutions exclude; return the kind of ReLU. fixed: kernel, of special ones."""
     checks.config(cfg, MliConv2dCfg)
     typed(fmt, given, weights, bias, out)
@@ -221,8 +248,11 @@ def outs_of(place: Placed, given: MliTensor, out: MliTensor) -> None:
         reach = (place.kernel[axis] - 1) * place.dilations[axis] + 1
         room = given.shape[axis] + place.before[axis] + place.after[axis] - reach
         most = room // place.strides[axis] + 1
-        need(room >= 0 and 1 <= out.shape[axis] <= most, SHAPE,
-             f"out has {name} {out.shape[axis]}, the padded input gives {most}.")  # fmt: skip
+        need(
+            room >= 0 and 1 <= out.shape[axis] <= most,
+            SHAPE,
+            f"out has {name} {out.shape[axis]}, the padded input gives {most}.",
+        )
 
 
 def crop(place: Placed, given: MliTensor, out: MliTensor) -> Array:
@@ -235,9 +265,15 @@ def crop(place: Placed, given: MliTensor, out: MliTensor) -> Array:
 
 
 def _conv2d(
-    fmt: str, kind: str, fixed: tuple[int, ...], given: MliTensor, weights: MliTensor,
-    bias: MliTensor, cfg: MliConv2dCfg, out: MliTensor,
-) -> None:  # fmt: skip
+    fmt: str,
+    kind: str,
+    fixed: tuple[int, ...],
+    given: MliTensor,
+    weights: MliTensor,
+    bias: MliTensor,
+    cfg: MliConv2dCfg,
+    out: MliTensor,
+) -> None:
     """Convolve an image (h, w, c) with weights (kh, kw, channels, filters), add the bias, clip.
 
     depthwise: weights (kh, kw, 1, channels), one filter for each channel. group: filters are
@@ -258,14 +294,20 @@ def _conv2d(
 def _groups(kind: str, given: MliTensor, weights: MliTensor) -> int:
     channels, per, filters = given.shape[2], weights.shape[2], weights.shape[3]
     if kind == "depthwise":
-        need(per == 1 and filters == channels, SHAPE,
-             f"weights are {weights.shape}: ({channels}) channels want (.., .., 1, {channels}).")  # fmt: skip
+        need(
+            per == 1 and filters == channels,
+            SHAPE,
+            f"weights are {weights.shape}: ({channels}) channels want (.., .., 1, {channels}).",
+        )
         return channels
     if kind == "conv":
         need(per == channels, SHAPE, f"weights take {per} channels, in has {channels}.")
         return 1
-    need(channels % per == 0 and filters % (channels // per) == 0, SHAPE,
-         f"{channels} channels and {filters} filters do not divide into groups of {per} channels.")  # fmt: skip
+    need(
+        channels % per == 0 and filters % (channels // per) == 0,
+        SHAPE,
+        f"{channels} channels and {filters} filters do not divide into groups of {per} channels.",
+    )
     return channels // per
 
 

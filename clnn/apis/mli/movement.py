@@ -38,8 +38,11 @@ def _permute(fmt: str, given: MliTensor, cfg: MliPermuteCfg, out: MliTensor) -> 
         checks.typed(tensor, name, FORMATS[fmt])
     checks.apart(given, out, "in")
     order = tuple(int(a) for a in cfg.perm_dim[: given.rank])
-    need(sorted(order) == list(range(given.rank)), CONFIG,
-         f"perm_dim {order} is not an order of {given.rank} axes.")  # fmt: skip
+    need(
+        sorted(order) == list(range(given.rank)),
+        CONFIG,
+        f"perm_dim {order} is not an order of {given.rank} axes.",
+    )
     wanted = tuple(given.shape[a] for a in order)
     need(out.shape == wanted, SHAPE, f"out is {out.shape}, must be {wanted}.")
 
@@ -184,8 +187,13 @@ def mli_hlp_create_subtensor(
     first = sum(o * s for o, s in zip(offset, tensor.mem_stride, strict=True))
     raw = tensor.data.reshape(-1).view(np.uint8)[first * tensor.dtype.itemsize :]
     shape = tuple(int(s) for s in size)
-    return MliTensor(raw, shape[drop:], tensor.el_type, tensor.el_params,
-                     (tensor.mem_stride or contiguous(shape))[drop:])  # fmt: skip
+    return MliTensor(
+        raw,
+        shape[drop:],
+        tensor.el_type,
+        tensor.el_params,
+        (tensor.mem_stride or contiguous(shape))[drop:],
+    )
 
 
 mli_krn_permute_fx8, mli_krn_permute_fx16, mli_krn_permute_sa8 = (

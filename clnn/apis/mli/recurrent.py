@@ -36,9 +36,14 @@ def _spec(
     quants = weights.quants()
     chosen = [quants[g % len(quants)] for g in gates]
     rule = DenseRule(
-        given, quants[0].bits, tuple((q.scale, q.frac) for q in chosen), wanted,
-        None if bias is None or given.affine else bias.quant().frac, modes().full_accu, modes().up,
-    )  # fmt: skip
+        given,
+        quants[0].bits,
+        tuple((q.scale, q.frac) for q in chosen),
+        wanted,
+        None if bias is None or given.affine else bias.quant().frac,
+        modes().full_accu,
+        modes().up,
+    )
     return Conv2d(POINT, arith=MliDense(rule, len(gates)))
 
 
@@ -49,9 +54,13 @@ def _kernel(weights: Array) -> Array:
 
 
 def _rnn_dense(
-    fmt: str, inputs: Sequence[MliTensor], weights: Sequence[MliTensor], bias: MliTensor,
-    cfg: MliRnnDenseCfg, out: MliTensor,
-) -> None:  # fmt: skip
+    fmt: str,
+    inputs: Sequence[MliTensor],
+    weights: Sequence[MliTensor],
+    bias: MliTensor,
+    cfg: MliRnnDenseCfg,
+    out: MliTensor,
+) -> None:
     """Add the products of several inputs with weights of their own, and one bias."""
     checks.config(cfg, MliRnnDenseCfg)
     need(1 <= cfg.inputs_num <= MAX_INPUTS, CONFIG, f"inputs_num {cfg.inputs_num} is not 1..4.")
@@ -60,8 +69,10 @@ def _rnn_dense(
     pairs = list(zip(inputs, weights, strict=False))[: cfg.inputs_num]
     for x, w in pairs:
         _dense_checks(fmt, x, w, bias, out)
-    specs = [_spec(x.quant(), w, (0,), out.quant(), None if k else bias)
-             for k, (x, w) in enumerate(pairs)]  # fmt: skip
+    specs = [
+        _spec(x.quant(), w, (0,), out.quant(), None if k else bias)
+        for k, (x, w) in enumerate(pairs)
+    ]
     long = specs[0].arith.acc == "long"
     total = DenseSum(len(pairs), long, out.quant().bits, out.quant().zero)
     kernels = [_kernel(w.view()[None]) for _, w in pairs]
@@ -84,8 +95,11 @@ def _rnn_dense(
 def _dense_checks(fmt: str, x: MliTensor, w: MliTensor, bias: MliTensor, out: MliTensor) -> None:
     typed(fmt, x, w, bias, out)
     checks.rank(w, "weights", 2)
-    need(w.shape == (x.count, bias.count), SHAPE,
-         f"weights are {w.shape}, must be ({x.count}, {bias.count}).")  # fmt: skip
+    need(
+        w.shape == (x.count, bias.count),
+        SHAPE,
+        f"weights are {w.shape}, must be ({x.count}, {bias.count}).",
+    )
     need(
         bias.rank == 1 and out.count == bias.count, SHAPE, f"bias is {bias.shape}, out {out.shape}."
     )
@@ -117,9 +131,16 @@ class _Cell:
 
 
 def _cell_checks(
-    fmt: str, count: int, given: MliTensor, prev_out: MliTensor, weights_in: MliTensor,
-    weights_out: MliTensor, bias: MliTensor, cfg: MliRnnCellCfg, out: MliTensor,
-) -> None:  # fmt: skip
+    fmt: str,
+    count: int,
+    given: MliTensor,
+    prev_out: MliTensor,
+    weights_in: MliTensor,
+    weights_out: MliTensor,
+    bias: MliTensor,
+    cfg: MliRnnCellCfg,
+    out: MliTensor,
+) -> None:
     """Refuse what the cells exclude."""
     checks.config(cfg, MliRnnCellCfg)
     need(cfg.direction in list(MliRnnDirection), CONFIG, f"direction {cfg.direction} is unknown.")
@@ -131,10 +152,16 @@ def _cell_checks(
     steps, inputs = given.shape[0], given.count // given.shape[0]
     units = bias.shape[-1] if bias.rank else 0
     need(bias.shape == (count, units), SHAPE, f"bias is {bias.shape}, must be ({count}, units).")
-    need(weights_in.shape == (count, inputs, units), SHAPE,
-         f"weights_in are {weights_in.shape}, must be ({count}, {inputs}, {units}).")  # fmt: skip
-    need(weights_out.shape == (count, units, units), SHAPE,
-         f"weights_out are {weights_out.shape}, must be ({count}, {units}, {units}).")  # fmt: skip
+    need(
+        weights_in.shape == (count, inputs, units),
+        SHAPE,
+        f"weights_in are {weights_in.shape}, must be ({count}, {inputs}, {units}).",
+    )
+    need(
+        weights_out.shape == (count, units, units),
+        SHAPE,
+        f"weights_out are {weights_out.shape}, must be ({count}, {units}, {units}).",
+    )
     need(
         prev_out.count == units,
         SHAPE,
@@ -220,8 +247,14 @@ class _Steps:
         held = add(reset, self.item(step, 1), self.gate(own, 1), state)
         candidate = self.dense(held, quant, (2,))
         last = gru_new_state(c.gates, quant, c.out, c.act, self.long, up)
-        return add(FixedMap(last), self.item(step, 0), self.gate(own, 0), self.item(step, 2),
-                   candidate, state)  # fmt: skip
+        return add(
+            FixedMap(last),
+            self.item(step, 0),
+            self.gate(own, 0),
+            self.item(step, 2),
+            candidate,
+            state,
+        )
 
     def graph(self, memory: bool) -> Graph:
         """Return the graph: all items in order."""
@@ -247,9 +280,15 @@ class _Steps:
 
 
 def _run_cell(
-    cell: _Cell, given: MliTensor, prev_out: MliTensor, weights: Sequence[MliTensor], bias: MliTensor,
-    memory: MliTensor | None, cfg: MliRnnCellCfg, out: MliTensor,
-) -> None:  # fmt: skip
+    cell: _Cell,
+    given: MliTensor,
+    prev_out: MliTensor,
+    weights: Sequence[MliTensor],
+    bias: MliTensor,
+    memory: MliTensor | None,
+    cfg: MliRnnCellCfg,
+    out: MliTensor,
+) -> None:
     x = given.view().reshape(cell.steps, cell.inputs, 1, 1)
     if cfg.direction == MliRnnDirection.RNN_DIR_BACKWARD:
         x = x[::-1]
@@ -266,20 +305,39 @@ def _run_cell(
 
 
 def _cell(
-    gates: Quant, given: MliTensor, prev_out: MliTensor, memory: MliTensor | None,
-    cfg: MliRnnCellCfg, out: MliTensor, units: int,
-) -> _Cell:  # fmt: skip
+    gates: Quant,
+    given: MliTensor,
+    prev_out: MliTensor,
+    memory: MliTensor | None,
+    cfg: MliRnnCellCfg,
+    out: MliTensor,
+    units: int,
+) -> _Cell:
     return _Cell(
-        given.quant(), prev_out.quant(), out.quant(), None if memory is None else memory.quant(),
-        gates, int(cfg.act), given.shape[0], given.count // given.shape[0], units,
+        given.quant(),
+        prev_out.quant(),
+        out.quant(),
+        None if memory is None else memory.quant(),
+        gates,
+        int(cfg.act),
+        given.shape[0],
+        given.count // given.shape[0],
+        units,
         cfg.results == MliRnnResults.RNN_OUT_ALL,
-    )  # fmt: skip
+    )
 
 
 def _lstm_cell(
-    fmt: str, given: MliTensor, prev_out: MliTensor, weights_in: MliTensor, weights_out: MliTensor,
-    bias: MliTensor, cfg: MliRnnCellCfg, cell: MliTensor, out: MliTensor,
-) -> None:  # fmt: skip
+    fmt: str,
+    given: MliTensor,
+    prev_out: MliTensor,
+    weights_in: MliTensor,
+    weights_out: MliTensor,
+    bias: MliTensor,
+    cfg: MliRnnCellCfg,
+    cell: MliTensor,
+    out: MliTensor,
+) -> None:
     """Run LSTM over a sequence (items, inputs...); `cell` is its memory, before and after.
 
     Gates lie in the order input, candidate, forget, output. Results of a sequence are in the order
@@ -289,8 +347,11 @@ def _lstm_cell(
     checks.typed(cell, "cell", FORMATS[fmt][0])
     checks.per_tensor(cell, "cell")
     units = bias.shape[1]
-    need(cell.count == units and cell.is_contiguous, SHAPE,
-         f"cell is {cell.shape}: it must have {units} elements without gaps.")  # fmt: skip
+    need(
+        cell.count == units and cell.is_contiguous,
+        SHAPE,
+        f"cell is {cell.shape}: it must have {units} elements without gaps.",
+    )
     for tensor, name in ((given, "in"), (prev_out, "prev_out"), (out, "out")):
         checks.apart(tensor, cell, f"cell as out: {name}")
     gates = gate_quant(given.quant(), weights_in.quant().frac)
@@ -299,9 +360,15 @@ def _lstm_cell(
 
 
 def _gru_cell(
-    fmt: str, given: MliTensor, prev_out: MliTensor, weights_in: MliTensor, weights_out: MliTensor,
-    bias: MliTensor, cfg: MliRnnCellCfg, out: MliTensor,
-) -> None:  # fmt: skip
+    fmt: str,
+    given: MliTensor,
+    prev_out: MliTensor,
+    weights_in: MliTensor,
+    weights_out: MliTensor,
+    bias: MliTensor,
+    cfg: MliRnnCellCfg,
+    out: MliTensor,
+) -> None:
     """Run GRU over a sequence (items, inputs...).
 
     Gates lie in the order update, reset, candidate; the state is reset before its product with the

@@ -101,8 +101,10 @@ class MliTensor:
     @property
     def is_contiguous(self) -> bool:
         """Whether there are no gaps between elements."""
-        shaped = [(d, s, c) for d, s, c in
-                  zip(self.shape, self.mem_stride, contiguous(self.shape), strict=True)]  # fmt: skip
+        shaped = [
+            (d, s, c)
+            for d, s, c in zip(self.shape, self.mem_stride, contiguous(self.shape), strict=True)
+        ]
         return all(d == 1 or s == c for d, s, c in shaped)
 
     def quant(self, index: int = 0) -> Quant:
@@ -169,8 +171,9 @@ def valid(tensor: MliTensor, name: str, bad: MliStatus = MliStatus.MLI_STATUS_BA
 def _ordered(tensor: MliTensor, name: str, bad: MliStatus) -> None:
     """Refuse strides with which two indices share an element."""
     room = 0
-    for extent, stride in sorted(zip(tensor.shape, tensor.mem_stride, strict=True),
-                                 key=lambda pair: pair[1]):  # fmt: skip
+    for extent, stride in sorted(
+        zip(tensor.shape, tensor.mem_stride, strict=True), key=lambda pair: pair[1]
+    ):
         if extent > 1 and stride <= room:
             raise Refused(
                 bad,

@@ -17,26 +17,39 @@ from clnn.ops.conv.transpose import ConvTranspose
 
 
 def _transpose_conv2d(
-    fmt: str, kind: str, fixed: tuple[int, ...], given: MliTensor, weights: MliTensor,
-    bias: MliTensor, cfg: MliConv2dCfg, out: MliTensor,
-) -> None:  # fmt: skip
+    fmt: str,
+    kind: str,
+    fixed: tuple[int, ...],
+    given: MliTensor,
+    weights: MliTensor,
+    bias: MliTensor,
+    cfg: MliConv2dCfg,
+    out: MliTensor,
+) -> None:
     """Let each input pixel add weights (kh, kw, channels, filters) to the outputs it reaches.
 
     Padding is cut off the result: output (y, x) takes input i at tap k where y = i * stride + k -
     padding.
     """
     relu = convolution_checks(fmt, given, weights, bias, cfg, out, fixed)
-    need(weights.shape[2] == given.shape[2], SHAPE,
-         f"weights take {weights.shape[2]} channels, in has {given.shape[2]}.")  # fmt: skip
+    need(
+        weights.shape[2] == given.shape[2],
+        SHAPE,
+        f"weights take {weights.shape[2]} channels, in has {given.shape[2]}.",
+    )
     strides = (cfg.stride_height, cfg.stride_width)
     if fixed:
         need(
             strides == fixed[2:], SPECIAL, f"strides are {strides}, the kernel is for {fixed[2:]}."
         )
     spec = ConvTranspose(
-        weights.shape[:2], strides, (1, 1), _cut(cfg, given, weights, out), out.shape[:2],
+        weights.shape[:2],
+        strides,
+        (1, 1),
+        _cut(cfg, given, weights, out),
+        out.shape[:2],
         arith=arithmetic(given, weights, bias, out, relu),
-    )  # fmt: skip
+    )
     kernel = np.ascontiguousarray(weights.view().transpose(2, 3, 0, 1))
     y = convolve_image(spec, given.view(), kernel, np.ascontiguousarray(bias.view()))
     out.view()[...] = y
@@ -58,8 +71,11 @@ def _cut(
     for axis, name in ((0, "height"), (1, "width")):
         whole = (given.shape[axis] - 1) * strides[axis] + kernel[axis]
         made = whole - before[axis] - after[axis]
-        need(1 <= out.shape[axis] <= max(made, 1), SHAPE,
-             f"out has {name} {out.shape[axis]}, the input gives {made}.")  # fmt: skip
+        need(
+            1 <= out.shape[axis] <= max(made, 1),
+            SHAPE,
+            f"out has {name} {out.shape[axis]}, the input gives {made}.",
+        )
     return before
 
 

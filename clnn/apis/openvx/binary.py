@@ -80,8 +80,13 @@ class _Writer:
         whole_box = tuple((0, d) for d in store.dims)
         boxes = [tensor.place for _, tensor in written]
         keep = store.graph is None and uncovered(whole_box, boxes) is not None
-        about = {"dims": dims, "type": int(store.kind), "position": store.fraction,
-                 "virtual": store.graph is not None, "data": keep}  # fmt: skip
+        about = {
+            "dims": dims,
+            "type": int(store.kind),
+            "position": store.fraction,
+            "virtual": store.graph is not None,
+            "data": keep,
+        }
         place = self.place("stores", store, about)
         if place == number and keep:
             assert store.array is not None
@@ -128,21 +133,32 @@ def vxExportBinary(
             vxVerifyGraph(found)
         writer, written = _Writer(), found.verified.written
         nodes = [
-            {"kernel": node.kernel, "name": node.name,
-             "values": {n: writer.value(v, written) for n, v in node.values.items()}}
+            {
+                "kernel": node.kernel,
+                "name": node.name,
+                "values": {n: writer.value(v, written) for n, v in node.values.items()},
+            }
             for node in found.nodes
-        ]  # fmt: skip
+        ]
         names = {}
         for name, reference in (references or {}).items():
             given(Reference, reference, f"references[{name!r}]")
             entry = writer.value(reference, written)
             if not isinstance(entry, dict) or name == "graph" or not isinstance(name, str):
-                raise parameters(f"references[{name!r}] must be a tensor, scalar or table of the "
-                                 "graph, and not named 'graph'.")  # fmt: skip
+                raise parameters(
+                    f"references[{name!r}] must be a tensor, scalar or table of the "
+                    "graph, and not named 'graph'."
+                )
             names[name] = entry
-        about = {"format": "clnn.openvx", "version": VERSION, "name": found.name,
-                 "conformance": found.home.conformance, "nodes": nodes, "names": names,
-                 **writer.about}  # fmt: skip
+        about = {
+            "format": "clnn.openvx",
+            "version": VERSION,
+            "name": found.name,
+            "conformance": found.home.conformance,
+            "nodes": nodes,
+            "names": names,
+            **writer.about,
+        }
     _write(os.fspath(path), json.dumps(about), writer.data)
     return Status.VX_SUCCESS
 

@@ -208,7 +208,22 @@ class DfImage(IntEnum):
 
 
 GROUPS: tuple[type[IntEnum], ...] = (
-    Status, Type, ConvertPolicy, RoundPolicy, Accessor, MemoryType, SizeRounding, PoolType,
-    NormType, Activation, TensorAttribute, ContextAttribute, ReferenceAttribute, GraphAttribute,
-    ImageAttribute, ObjectArrayAttribute, LutAttribute, DfImage,
-)  # fmt: skip
+    Status,
+    Type,
+    ConvertPolicy,
+    RoundPolicy,
+    Accessor,
+    MemoryType,
+    SizeRounding,
+    PoolType,
+    NormType,
+    Activation,
+    TensorAttribute,
+    ContextAttribute,
+    ReferenceAttribute,
+    GraphAttribute,
+    ImageAttribute,
+    ObjectArrayAttribute,
+    LutAttribute,
+    DfImage,
+)

@@ -166,9 +166,13 @@ def filtered(
 
 
 def window(
-    kernel: tuple[int, int], strides: tuple[int, int], gaps: tuple[int, int],
-    pads: tuple[int, int], ins: tuple[int, int], outs: tuple[int, int],
-) -> Window:  # fmt: skip
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    gaps: tuple[int, int],
+    pads: tuple[int, int],
+    ins: tuple[int, int],
+    outs: tuple[int, int],
+) -> Window:
     """Return the window over (h, w) that gives exactly `outs`, with padding behind as needed."""
     after = tuple(
         max(0, (outs[a] - 1) * strides[a] + gaps[a] * (kernel[a] - 1) + 1 - pads[a] - ins[a])
@@ -220,8 +224,9 @@ def _deconvolution(at: Lowering) -> str:
     x = spread(b, x, (ups[0], ups[1]), ins if at.conformance else None)
     size = b.shape(x)[2:]
     front = (kernel[0] - 1 - pads[0], kernel[1] - 1 - pads[1])
-    made = window((kernel[0], kernel[1]), (1, 1), (1, 1), front, (size[0], size[1]),
-                  (outs[0], outs[1]))  # fmt: skip
+    made = window(
+        (kernel[0], kernel[1]), (1, 1), (1, 1), front, (size[0], size[1]), (outs[0], outs[1])
+    )
     stop = tuple(min(size[a], outs[a] + kernel[a] - 1 - front[a]) for a in (0, 1))
     x = b.cut(x, (0,) * 4, (*b.shape(x)[:2], *stop))
     return filtered(at, x, w, made, (outs[0], outs[1]), True)

@@ -54,8 +54,7 @@ def compiled(graph: Graph) -> Compiled:
     builder: Builder = lower(graph, graph.verified)
     network = builder.graph()
     outputs = {name: tensor for name, (_, tensor) in builder.outputs.items()}
-    made = Compiled(digest(network), network, dict(builder.inputs), outputs,
-                    tuple(builder.watches))  # fmt: skip
+    made = Compiled(digest(network), network, dict(builder.inputs), outputs, tuple(builder.watches))
     graph.lowered = made
     return made
 

@@ -102,14 +102,20 @@ def pool_stride(
 def _open(call: Call, name: str) -> None:
     """Raise VxError where the sizes of the output, which fix the stride, are left open."""
     dims = call.meta(name).dims
-    call.demand(bool(dims) and 0 not in dims, f"{name} has no sizes, and the stride follows from "
-                "them. Give the virtual tensor its sizes.")  # fmt: skip
+    call.demand(
+        bool(dims) and 0 not in dims,
+        f"{name} has no sizes, and the stride follows from "
+        "them. Give the virtual tensor its sizes.",
+    )
 
 
 def _image(call: Call, name: str) -> Dims:
     dims = call.meta(name).dims
-    call.demand(len(dims) in (3, 4), f"{name} is {list(dims)}: it must be [width, height, maps] or "
-                "[width, height, maps, batch].")  # fmt: skip
+    call.demand(
+        len(dims) in (3, 4),
+        f"{name} is {list(dims)}: it must be [width, height, maps] or "
+        "[width, height, maps, batch].",
+    )
     return dims
 
 
@@ -122,8 +128,11 @@ def _strides(call: Call, out: Dims, reach: Dims, pads: Dims, ceil: bool, ins: Di
 
 def _reached(call: Call, found: int | None, sizes: Dims, name: str) -> None:
     extent, out, reach, pad = sizes
-    call.demand(found is not None, f"no stride makes {out} outputs along {name} of {extent} inputs "
-                f"with {pad} padding on each side and a window of {reach}.")  # fmt: skip
+    call.demand(
+        found is not None,
+        f"no stride makes {out} outputs along {name} of {extent} inputs "
+        f"with {pad} padding on each side and a window of {reach}.",
+    )
 
 
 def _padded(call: Call, ins: Dims, pads: Dims) -> None:
@@ -138,8 +147,11 @@ def _biases(call: Call, ofm: int, places: Dims) -> None:
     if bias is None:
         return
     good = bias.dims in ((ofm,), (*places, ofm))
-    call.demand(good, f"biases are {list(bias.dims)}: they must be [{ofm}], or "
-                f"{[*places, ofm]} for one per place.")  # fmt: skip
+    call.demand(
+        good,
+        f"biases are {list(bias.dims)}: they must be [{ofm}], or "
+        f"{[*places, ofm]} for one per place.",
+    )
 
 
 def _filter_formats(call: Call) -> None:
@@ -151,23 +163,31 @@ def _filter_formats(call: Call) -> None:
         return
     bias = call.tensors["biases"]
     if bias is not None and bias.fraction != out.fraction:
-        raise call.fail(Status.VX_ERROR_INVALID_FORMAT, f"biases {bias} must have the fixed-point "
-                        f"position of outputs {out}.")  # fmt: skip
+        raise call.fail(
+            Status.VX_ERROR_INVALID_FORMAT,
+            f"biases {bias} must have the fixed-point position of outputs {out}.",
+        )
     if x.fraction + w.fraction < out.fraction:
-        raise call.fail(Status.VX_ERROR_INVALID_FORMAT, f"outputs {out} have more fraction bits "
-                        f"than products of {x} and {w}.")  # fmt: skip
+        raise call.fail(
+            Status.VX_ERROR_INVALID_FORMAT,
+            f"outputs {out} have more fraction bits than products of {x} and {w}.",
+        )
     bits = call.values.get("accumulator_bits", 32)
     if not BITS[out.kind] <= bits <= 64:
-        raise call.fail(Status.VX_ERROR_INVALID_VALUE, f"accumulator_bits is {bits}: allowed is "
-                        f"{BITS[out.kind]} to 64 for these outputs.")  # fmt: skip
+        raise call.fail(
+            Status.VX_ERROR_INVALID_VALUE,
+            f"accumulator_bits is {bits}: allowed is {BITS[out.kind]} to 64 for these outputs.",
+        )
 
 
 def _convolution(call: Call) -> Meta:
     ins, weights = _image(call, "inputs"), call.meta("weights").dims
     _open(call, "outputs")
     out, values = _image(call, "outputs"), call.values
-    call.demand(len(weights) == 4 and weights[2] == ins[2], f"weights {list(weights)} must be "
-                f"[kernel_x, kernel_y, {ins[2]}, ofm].")  # fmt: skip
+    call.demand(
+        len(weights) == 4 and weights[2] == ins[2],
+        f"weights {list(weights)} must be [kernel_x, kernel_y, {ins[2]}, ofm].",
+    )
     made = (*out[:2], weights[3], *ins[3:])
     call.demand(out == made, f"outputs are {list(out)}, must be {list(made)}.")
     gaps = (values["dilation_x"] + 1, values["dilation_y"] + 1)
@@ -195,18 +215,25 @@ def _deconvolution(call: Call) -> Meta:
     ins, weights = _image(call, "inputs"), call.meta("weights").dims
     _open(call, "outputs")
     out, values = _image(call, "outputs"), call.values
-    call.demand(len(weights) == 4 and weights[2] == ins[2], f"weights {list(weights)} must be "
-                f"[kernel_x, kernel_y, {ins[2]}, ofm].")  # fmt: skip
+    call.demand(
+        len(weights) == 4 and weights[2] == ins[2],
+        f"weights {list(weights)} must be [kernel_x, kernel_y, {ins[2]}, ofm].",
+    )
     made = (*out[:2], weights[3], *ins[3:])
     call.demand(out == made, f"outputs are {list(out)}, must be {list(made)}.")
     for axis, name in enumerate("xy"):
         pad, extra = values[f"padding_{name}"], values[f"a_{name}"]
-        call.demand(pad < weights[axis], f"padding_{name} is {pad}: it must be below the kernel's "
-                    f"{weights[axis]}.")  # fmt: skip
+        call.demand(
+            pad < weights[axis],
+            f"padding_{name} is {pad}: it must be below the kernel's {weights[axis]}.",
+        )
         found = upscale(ins[axis], out[axis], weights[axis], pad, extra)
-        call.demand(found is not None, f"no upscaling makes {out[axis]} outputs along {name} of "
-                    f"{ins[axis]} inputs with kernel {weights[axis]}, padding {pad} and a "
-                    f"{extra}.")  # fmt: skip
+        call.demand(
+            found is not None,
+            f"no upscaling makes {out[axis]} outputs along {name} of "
+            f"{ins[axis]} inputs with kernel {weights[axis]}, padding {pad} and a "
+            f"{extra}.",
+        )
     _biases(call, weights[3], out[:2])
     _filter_formats(call)
     return Meta(made, call.meta("inputs").kind, call.meta("inputs").fraction)
@@ -232,9 +259,12 @@ def _fully_connected(call: Call) -> Meta:
     out = () if 0 in given else given
     call.demand(2 <= len(weights) <= 4, f"weights are {list(weights)}: 2 to 4 dimensions.")
     core = single_input(ins, weights, out, call.values["pad"])
-    call.demand(core is not None, f"inputs {list(ins)} with pad {call.values['pad']}, weights "
-                f"{list(weights)} and outputs {list(given)} do not fit: outputs must be "
-                f"[{weights[-1]}, batch...].")  # fmt: skip
+    call.demand(
+        core is not None,
+        f"inputs {list(ins)} with pad {call.values['pad']}, weights "
+        f"{list(weights)} and outputs {list(given)} do not fit: outputs must be "
+        f"[{weights[-1]}, batch...].",
+    )
     bias = call.tensors["biases"]
     if bias is not None:
         good = bias.dims[-1] == weights[-1] == math.prod(bias.dims)
@@ -282,8 +312,11 @@ def _pair(call: Call, positions: bool) -> Meta:
     fits = len(one.dims) == len(two.dims) and all(
         a == b or 1 in (a, b) for a, b in zip(one.dims, two.dims, strict=True)
     )
-    call.demand(fits, f"in1 {list(one.dims)} and in2 {list(two.dims)} must have equal sizes, or 1 "
-                "where one is repeated.")  # fmt: skip
+    call.demand(
+        fits,
+        f"in1 {list(one.dims)} and in2 {list(two.dims)} must have equal sizes, or 1 "
+        "where one is repeated.",
+    )
     dims = tuple(max(a, b) for a, b in zip(one.dims, two.dims, strict=True))
     return Meta(dims, one.kind, one.fraction)
 
@@ -292,8 +325,9 @@ def _table(call: Call) -> Meta:
     call.alike("in1", "out", positions=True)
     kind, table = call.meta("in1").kind, call.values["lut"].kind
     if kind is not table:
-        raise call.fail(Status.VX_ERROR_INVALID_TYPE, f"in1 is {kind.name}, the table "
-                        f"{table.name}.")  # fmt: skip
+        raise call.fail(
+            Status.VX_ERROR_INVALID_TYPE, f"in1 is {kind.name}, the table {table.name}."
+        )
     return call.meta("in1")
 
 
@@ -301,8 +335,10 @@ def _transpose(call: Call) -> Meta:
     call.alike("in", "out", positions=True)
     source, (one, two) = call.meta("in"), (call.values["dim1"], call.values["dim2"])
     if max(one, two) >= len(source.dims):
-        raise call.fail(Status.VX_ERROR_INVALID_VALUE, f"dim1 {one} and dim2 {two} must be below "
-                        f"{len(source.dims)}.")  # fmt: skip
+        raise call.fail(
+            Status.VX_ERROR_INVALID_VALUE,
+            f"dim1 {one} and dim2 {two} must be below {len(source.dims)}.",
+        )
     dims = list(source.dims)
     dims[one], dims[two] = dims[two], dims[one]
     return Meta(tuple(dims), source.kind, source.fraction)
@@ -326,17 +362,23 @@ def _matrices(call: Call) -> Meta:
             turned[k] = meta.dims[::-1] if call.values[f"transpose_input{k}"] else meta.dims
     (inner, rows), (columns, depth) = turned[1], turned[2]
     call.demand(inner == depth, f"input1 has {inner} columns, input2 {depth} rows.")
-    call.demand(turned.get(3, (columns, rows)) == (columns, rows), f"input3 is "
-                f"{list(turned.get(3, ()))}, must be {[columns, rows]}.")  # fmt: skip
+    call.demand(
+        turned.get(3, (columns, rows)) == (columns, rows),
+        f"input3 is {list(turned.get(3, ()))}, must be {[columns, rows]}.",
+    )
     x, out, c = call.meta("input1"), call.meta("output"), call.tensors["input3"]
     made = Meta((columns, rows), x.kind, x.fraction)
     whole = out.completed(made)
     if x.fraction + call.meta("input2").fraction < whole.fraction:
-        raise call.fail(Status.VX_ERROR_INVALID_FORMAT, f"output {whole} has more fraction bits "
-                        "than the products.")  # fmt: skip
+        raise call.fail(
+            Status.VX_ERROR_INVALID_FORMAT,
+            f"output {whole} has more fraction bits than the products.",
+        )
     if c is not None and c.fraction != whole.fraction:
-        raise call.fail(Status.VX_ERROR_INVALID_FORMAT, f"input3 {c} must have the fixed-point "
-                        f"position of output {whole}.")  # fmt: skip
+        raise call.fail(
+            Status.VX_ERROR_INVALID_FORMAT,
+            f"input3 {c} must have the fixed-point position of output {whole}.",
+        )
     return made
 
 

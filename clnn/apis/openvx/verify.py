@@ -84,8 +84,9 @@ def _check(node: Node, metas: dict[Store, Meta]) -> None:
     made = CHECKS[node.kernel](call)
     output = output_of(node.kernel)
     found = call.meta(output).completed(made)
-    call.demand(found.dims == made.dims, f"{output} is {list(found.dims)}, must be "
-                f"{list(made.dims)}.")  # fmt: skip
+    call.demand(
+        found.dims == made.dims, f"{output} is {list(found.dims)}, must be {list(made.dims)}."
+    )
     target = held[output]
     if target.box is None:
         metas[target.store] = found

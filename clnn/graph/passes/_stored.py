@@ -42,8 +42,14 @@ class StoredGraph:
     def finished(self, output: Callable[[str], str]) -> Graph:
         """Return the graph, checked; output: the value that stands for one that leaves it."""
         outputs = {public: output(name) for public, name in self.graph.outputs.items()}
-        made = replace(self.graph, nodes=tuple(self.nodes), types=self.types, consts=self.consts,
-                       outputs=outputs, stored=self.narrow)  # fmt: skip
+        made = replace(
+            self.graph,
+            nodes=tuple(self.nodes),
+            types=self.types,
+            consts=self.consts,
+            outputs=outputs,
+            stored=self.narrow,
+        )
         made = remove_dead(made)
         stored = {n: t for n, t in self.narrow.items() if n in made.types}
         return check(replace(made, stored=stored))

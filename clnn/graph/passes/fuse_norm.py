@@ -39,8 +39,9 @@ def fuse_scale_shift(graph: Graph) -> Graph:
         nodes[conv.name] = fused
         del nodes[node.name]
         producers[node.outputs[0]] = fused
-    return graph.with_nodes([nodes[n.name] for n in graph.nodes if n.name in nodes],
-                            consts=consts, types=types)  # fmt: skip
+    return graph.with_nodes(
+        [nodes[n.name] for n in graph.nodes if n.name in nodes], consts=consts, types=types
+    )
 
 
 def _is_plain_conv(node: Node, consts: dict[str, Array]) -> bool:

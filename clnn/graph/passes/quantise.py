@@ -213,8 +213,11 @@ class _Quantising(StoredGraph):
         self.consts[name] = np.clip(np.rint(by), -S8_LARGEST, S8_LARGEST).astype(np.int8)
         self.types[name] = TensorType(w.shape, I8)
         arith = Int8(scale, tuple(map(float, steps)))
-        return replace(node, spec=replace(node.spec, arith=arith),
-                       inputs=(node.inputs[0], name, *node.inputs[2:]))  # fmt: skip
+        return replace(
+            node,
+            spec=replace(node.spec, arith=arith),
+            inputs=(node.inputs[0], name, *node.inputs[2:]),
+        )
 
 
 def _weight_steps(weights: Array, bias: Array | None, scale: float) -> Array:

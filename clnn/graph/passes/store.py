@@ -49,8 +49,9 @@ class _Storing(StoredGraph):
             return False
         wide = [n for n in read if n in self.graph.consts and self.too_large(n)]
         if wide:
-            log.warning("%s stays in float32: a constant of it does not fit %s",
-                        node.name, self.stored.name)  # fmt: skip
+            log.warning(
+                "%s stays in float32: a constant of it does not fit %s", node.name, self.stored.name
+            )
         return not wide
 
     def too_large(self, name: str) -> bool:

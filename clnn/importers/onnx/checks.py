@@ -19,9 +19,16 @@ from clnn.importers.onnx.limits import (
 from clnn.importers.onnx.order import subgraphs
 
 _WINDOW_OPS = (
-    "AveragePool", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "LpPool", "MaxPool",
-    "MaxUnpool", "QLinearConv",
-)  # fmt: skip
+    "AveragePool",
+    "Conv",
+    "ConvInteger",
+    "ConvTranspose",
+    "DeformConv",
+    "LpPool",
+    "MaxPool",
+    "MaxUnpool",
+    "QLinearConv",
+)
 _LOWEST = {"strides": 1, "dilations": 1, "kernel_shape": 1, "pads": 0, "output_padding": 0}
 
 

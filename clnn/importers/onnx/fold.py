@@ -71,9 +71,14 @@ def constant(attrs: Mapping[str, Any]) -> Array:
     for name in ("value", "sparse_value"):
         if name in attrs:
             return np.asarray(attrs[name])
-    for name, dtype in (("value_float", np.float32), ("value_floats", np.float32),
-                        ("value_int", np.int64), ("value_ints", np.int64),
-                        ("value_string", object), ("value_strings", object)):  # fmt: skip
+    for name, dtype in (
+        ("value_float", np.float32),
+        ("value_floats", np.float32),
+        ("value_int", np.int64),
+        ("value_ints", np.int64),
+        ("value_string", object),
+        ("value_strings", object),
+    ):
         if name in attrs:
             return np.asarray(attrs[name], dtype)
     raise ModelError(f"a Constant node has no value: its attributes are {sorted(attrs)}.")
@@ -192,10 +197,17 @@ def _product(values: Sequence[Array | None], attrs: Mapping[str, Any]) -> int:
 
 
 _GROWING: dict[str, Callable[[Sequence[Array | None], Mapping[str, Any]], int]] = {
-    "ConstantOfShape": _constant_of_shape, "Expand": _expand, "Gather": _gather,
-    "GatherND": _gather_nd, "Gemm": _product, "MatMul": _product, "OneHot": _one_hot,
-    "Pad": _pad, "Range": _range, "Tile": _expand,
-}  # fmt: skip
+    "ConstantOfShape": _constant_of_shape,
+    "Expand": _expand,
+    "Gather": _gather,
+    "GatherND": _gather_nd,
+    "Gemm": _product,
+    "MatMul": _product,
+    "OneHot": _one_hot,
+    "Pad": _pad,
+    "Range": _range,
+    "Tile": _expand,
+}
 
 
 def _evaluate(
@@ -214,9 +226,10 @@ def _evaluate(
     node.attribute.extend(attributes)
     inputs = [
         onnx.helper.make_tensor_value_info(
-            name, onnx.helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
+            name, onnx.helper.np_dtype_to_tensor_dtype(v.dtype), v.shape
+        )
         for name, v in feeds.items()
-    ]  # fmt: skip
+    ]
     version = max(opset, _EVALUATED_AS.get(op_type, opset))
     graph = onnx.helper.make_graph(
         [node], "fold", inputs, [onnx.ValueInfoProto(name=n) for n in outputs]

@@ -232,8 +232,15 @@ class _Import:
             return None
         values = [None if n is None else self.build.consts[n] for n in call.inputs]
         try:
-            made = onnx_fold.fold(call.op_type, call.opset, call.attributes, call.attrs, values,
-                                  len(call.node.output), self.tensors.budget)  # fmt: skip
+            made = onnx_fold.fold(
+                call.op_type,
+                call.opset,
+                call.attributes,
+                call.attrs,
+                values,
+                len(call.node.output),
+                self.tensors.budget,
+            )
         except Unsupported:
             if find_importer(call) is None:
                 raise
@@ -248,8 +255,13 @@ class _Import:
             opset = OLDEST_OPSET
             if shape is not None and inputs[1] is not None:
                 inputs[1] = self.build.reshaped(inputs[1], shape, f"{call.name}:input1")
-        consts = Consts({k: self.build.consts[n] for k, n in enumerate(inputs)
-                          if n is not None and n in self.build.consts})  # fmt: skip
+        consts = Consts(
+            {
+                k: self.build.consts[n]
+                for k, n in enumerate(inputs)
+                if n is not None and n in self.build.consts
+            }
+        )
         kinds = tuple(self._kind(n, k) for k, n in enumerate(inputs))
         node = OnnxNode(call.op_type, opset, attrs, kinds, consts, len(call.node.output))
         mark = self.build.mark()
@@ -315,8 +327,10 @@ class _Import:
         )
         self._walk(body.function.node, scope)
         wanted = body.function.output[: len(call.node.output)]
-        return [scope.find(n) if used else None
-                for n, used in zip(wanted, call.node.output, strict=True)]  # fmt: skip
+        return [
+            scope.find(n) if used else None
+            for n, used in zip(wanted, call.node.output, strict=True)
+        ]
 
     def _branch(self, call: Call) -> Sequence[str | None]:
         """Convert the branch of an If that its constant condition takes."""

@@ -83,6 +83,8 @@ def _value(value: onnx.ValueInfoProto) -> ValueInfo:
         dtype = ""
     if not tensor.HasField("shape"):
         return ValueInfo(value.name, dtype, None)
-    dims = tuple(d.dim_value if d.HasField("dim_value") and d.dim_value > 0 else d.dim_param
-                 for d in tensor.shape.dim)  # fmt: skip
+    dims = tuple(
+        d.dim_value if d.HasField("dim_value") and d.dim_value > 0 else d.dim_param
+        for d in tensor.shape.dim
+    )
     return ValueInfo(value.name, dtype, dims)

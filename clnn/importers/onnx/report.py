@@ -16,27 +16,44 @@ _MOST_NAMES = 3
 _NAME = 80
 
 _SEQUENCES = (
-    "ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement", "SequenceAt",
-    "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength",
-    "SequenceMap", "SplitToSequence",
-)  # fmt: skip
+    "ConcatFromSequence",
+    "Optional",
+    "OptionalGetElement",
+    "OptionalHasElement",
+    "SequenceAt",
+    "SequenceConstruct",
+    "SequenceEmpty",
+    "SequenceErase",
+    "SequenceInsert",
+    "SequenceLength",
+    "SequenceMap",
+    "SplitToSequence",
+)
 _STRINGS = ("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer")
 _RANDOM = (
-    "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
+    "Bernoulli",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
     "RandomUniformLike",
-)  # fmt: skip
+)
 _BY_DATA = ("NonZero", "NonMaxSuppression", "Unique", "Compress")
 
 _REASONS = {
-    **dict.fromkeys(("Loop", "Scan"), "loops run a number of times that only the run knows; clnn "
-                    "plans every launch before the run"),
+    **dict.fromkeys(
+        ("Loop", "Scan"),
+        "loops run a number of times that only the run knows; clnn "
+        "plans every launch before the run",
+    ),
     **dict.fromkeys(_SEQUENCES, "sequences and optionals are not tensors; clnn runs tensors only"),
     **dict.fromkeys(_STRINGS, "text is not numbers; clnn runs numeric tensors only"),
     **dict.fromkeys(_RANDOM, "random numbers would make runs differ; clnn is deterministic"),
-    **dict.fromkeys(_BY_DATA, "the shape of its output depends on data; clnn plans memory for "
-                    "fixed shapes"),
+    **dict.fromkeys(
+        _BY_DATA, "the shape of its output depends on data; clnn plans memory for fixed shapes"
+    ),
     "ImageDecoder": "decoding of image files is not a tensor operation; decode before the model",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

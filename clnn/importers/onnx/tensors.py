@@ -20,11 +20,16 @@ from clnn.types import Array
 _PACKED = {
     TensorProto.DataType.Value(name): bits
     for name, bits in (
-        ("INT4", 4), ("UINT4", 4), ("FLOAT4E2M1", 4), ("INT2", 2), ("UINT2", 2),
-        ("FLOAT6E2M3", 6), ("FLOAT6E3M2", 6),
+        ("INT4", 4),
+        ("UINT4", 4),
+        ("FLOAT4E2M1", 4),
+        ("INT2", 2),
+        ("UINT2", 2),
+        ("FLOAT6E2M3", 6),
+        ("FLOAT6E3M2", 6),
     )
     if name in TensorProto.DataType.keys()  # noqa: SIM118 - an enum, not a dict
-}  # fmt: skip
+}
 _WHOLE_FIELDS = 6
 _COMPLEX = (TensorProto.COMPLEX64, TensorProto.COMPLEX128)
 

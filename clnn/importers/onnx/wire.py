@@ -58,8 +58,11 @@ def _separate(data: memoryview) -> tuple[bytes, dict[int, memoryview]]:
 
 def _raw_data(data: memoryview, start: int, end: int) -> tuple[int, int, int] | None:
     """Return where key, value and end of a tensor's raw_data are, None where it is small."""
-    found = [(key, value, close) for number, key, value, close in _fields(data, start, end)
-             if number == _RAW_DATA]  # fmt: skip
+    found = [
+        (key, value, close)
+        for number, key, value, close in _fields(data, start, end)
+        if number == _RAW_DATA
+    ]
     if len(found) > 1:  # the last one counts
         raise _Unusual
     return found[0] if found and found[0][2] - found[0][1] >= _LEAST else None

@@ -79,12 +79,24 @@ def depthwise(spec: Conv2d, problem: Problem, vw: int = 0, tx: int = 0, band: in
     if table is not None:
         args.append(Const(lambda: table))
     name = label("depthwise", spec, f"v{vw}x{tx}_b{band}" + "_spread" * spread)
-    starts = [channels, problem.input(0).layout.offset, params["src"].pitches[0],
-              *params["src"].pitches[2:]]  # fmt: skip
+    starts = [
+        channels,
+        problem.input(0).layout.offset,
+        params["src"].pitches[0],
+        *params["src"].pitches[2:],
+    ]
     plain = spec.arith is FLOAT and not problem.uses_narrow_storage
     aligned = spread and plain and vw <= 4 and not any(x % vw for x in starts)
-    params |= {"name": name, "rows": 0 if table is None else len(table), "wg": local, "vw": vw,
-               "tx": tx, "band": band, "spread": spread, "aligned": aligned}  # fmt: skip
+    params |= {
+        "name": name,
+        "rows": 0 if table is None else len(table),
+        "wg": local,
+        "vw": vw,
+        "tx": tx,
+        "band": band,
+        "spread": spread,
+        "aligned": aligned,
+    }
     args += last_args(problem, spec.post_ops)
     launch = Launch("conv/depthwise.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,), cost)

@@ -122,9 +122,16 @@ def common(spec: Conv2d, problem: Problem) -> dict[str, Any]:
     if x.memory.scale != spec.arith.step and spec.arith is not FLOAT:
         raise PlanError(f"convolution in {spec.arith.name} of a value stored as {x.memory.name}.")
     result, stored = stored_types(problem, spec.post_ops)
-    return {"src": src, "dst": dst, **spec.window.pairs(), "post_ops": spec.post_ops,
-            "operands": operands, "arith": _refined(spec, problem),
-            "types": (given, w.ctype, table, result), **stored}  # fmt: skip
+    return {
+        "src": src,
+        "dst": dst,
+        **spec.window.pairs(),
+        "post_ops": spec.post_ops,
+        "operands": operands,
+        "arith": _refined(spec, problem),
+        "types": (given, w.ctype, table, result),
+        **stored,
+    }
 
 
 def lanes(spec: Conv2d, target: Target) -> int:
@@ -193,8 +200,7 @@ def _extents(spec: Conv2d, problem: Problem, dot: Dot) -> Extents:
     channels = dst.shape[1] // spec.group
     even = src.shape[2] == 1 or src.pitches[2] == src.shape[3] * src.pitches[3]
     even = even and spec.window.is_point
-    return Extents(dst.shape[2], dst.shape[3], channels, vector, spread, dot.halves,
-                   even)  # fmt: skip
+    return Extents(dst.shape[2], dst.shape[3], channels, vector, spread, dot.halves, even)
 
 
 def direct_tiles(spec: Conv2d, problem: Problem, dot: Dot) -> list[tuple[float, Tile]]:
@@ -278,11 +284,25 @@ def direct(
         params["arith"] = params["arith"].lots()
     if dot.lot == 2:
         params["types"] = (params["types"][0], "short", *params["types"][2:])
-    params |= {"name": name, "ic": ic, "oc": oc, "groups": spec.group, "mode": mode,
-               "dot": dot.name, "rows": rows, "channels_fastest": first, "wg": local, "mr": tile.mr,
-               "th": tile.rows, "nv": tile.nv, "vw": tile.vw, "chunk": chunk, "bands": bands,
-               "ahead": "prefetch" in problem.target.features,
-               "loop_epilogue": heavy(spec.post_ops) or arith is not FLOAT}  # fmt: skip
+    params |= {
+        "name": name,
+        "ic": ic,
+        "oc": oc,
+        "groups": spec.group,
+        "mode": mode,
+        "dot": dot.name,
+        "rows": rows,
+        "channels_fastest": first,
+        "wg": local,
+        "mr": tile.mr,
+        "th": tile.rows,
+        "nv": tile.nv,
+        "vw": tile.vw,
+        "chunk": chunk,
+        "bands": bands,
+        "ahead": "prefetch" in problem.target.features,
+        "loop_epilogue": heavy(spec.post_ops) or arith is not FLOAT,
+    }
     args = [In(0), *args, *last_args(problem, spec.post_ops)]
     launch = Launch("conv/direct.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,), cost if first == better else cost * SWAPPED_ORDER_COST)
@@ -355,8 +375,14 @@ def reference(spec: Conv2d, problem: Problem) -> Variant:
         args.append(Const(lambda: table))
         rows = len(table)
     name = label("conv2d_reference", spec, "any")
-    params |= {"name": name, "weights": image(problem.input(1).layout), "bias": bias, "rows": rows,
-               "groups": spec.group, "wg": local}  # fmt: skip
+    params |= {
+        "name": name,
+        "weights": image(problem.input(1).layout),
+        "bias": bias,
+        "rows": rows,
+        "groups": spec.group,
+        "wg": local,
+    }
     args += last_args(problem, spec.post_ops)
     launch = Launch("conv/reference.cl.mako", params, tuple(args), global_size, local)
     return Variant(name, (launch,))

@@ -83,10 +83,24 @@ def _conv(spec: Conv2d, problem: Problem, kind: str) -> MmaConv:
     window = Window(at["kernel"], at["strides"], at["dilations"], at["pads"], (0, 0))
     ic = src.shape[1]
     return MmaConv(
-        kind, src, dst, ic, dst.shape[1], prod(window.kernel) * pieces(ic, kind), window,
-        DST_TYPES.get(kind, result), "n", kind == "tf32", operands, post_ops, stored["extra_types"],
-        stored["scales"], arith, bias, b_moves=False,
-    )  # fmt: skip
+        kind,
+        src,
+        dst,
+        ic,
+        dst.shape[1],
+        prod(window.kernel) * pieces(ic, kind),
+        window,
+        DST_TYPES.get(kind, result),
+        "n",
+        kind == "tf32",
+        operands,
+        post_ops,
+        stored["extra_types"],
+        stored["scales"],
+        arith,
+        bias,
+        b_moves=False,
+    )
 
 
 def _variant(spec: Conv2d, problem: Problem, conv: MmaConv, tile: MmaTile, cost: float) -> Variant:

@@ -178,8 +178,10 @@ def _pairs(spec: Separable, problem: Problem, every: bool = False) -> list[Varia
     second = Problem((between, *problem.inputs[WEIGHTS:]), problem.outputs, problem.target)
     moved = 2 * made.size * itemsize / (MOVED * problem.target.compute_units)
     moved += 0 if problem.target.is_cpu else LAUNCH
-    ways = [sub.candidates(p) if every else sub.variants(p)
-            for sub, p in ((filters, first), (point, second))]  # fmt: skip
+    ways = [
+        sub.candidates(p) if every else sub.variants(p)
+        for sub, p in ((filters, first), (point, second))
+    ]
     chosen = [*product(*(way[:PAIRS] for way in ways))] if every else [(way[0] for way in ways)]
     last = [(filters.variants(first)[-1], point.variants(second)[-1])]
     pairs = [*chosen, *([] if every else last)]
@@ -293,23 +295,43 @@ def _variant(spec: Separable, problem: Problem, made: _Made) -> Variant:
     src, dst = image(x.layout), image(out.layout)
     global_size, local = grid(problem.target, -(-dst.shape[2] // made.band), 1, dst.shape[0])
     kernel, strides = ("x".join(map(str, v)) for v in (spec.window.kernel, spec.window.strides))
-    name = (f"separable_{FLOAT.name}_nhwc_k{kernel}_s{strides}_b{made.band}_c{made.tx}"
-            f"_t{tile.mr}x{tile.channels}")  # fmt: skip
+    name = (
+        f"separable_{FLOAT.name}_nhwc_k{kernel}_s{strides}_b{made.band}_c{made.tx}"
+        f"_t{tile.mr}x{tile.channels}"
+    )
     operands = {
         k: (place, image(layout))
         for k, (place, layout) in operand_layouts(problem, spec.post_ops).items()
     }
     result, stored = stored_types(problem, spec.post_ops)
     params: dict[str, Any] = {
-        "name": name, "arith": FLOAT, "types": (x.ctype, weights.ctype, "float", result),
-        "src": src, "dst": dst, "ic": channels, "oc": dst.shape[1], **spec.window.pairs(),
-        "first_rows": int(problem.has(SHIFT)), "rows": int(problem.has(BIAS)),
-        "first_post_ops": spec.first_post_ops, "gates": _gates(spec, problem), "post_ops": spec.post_ops,
-        "operands": operands, "groups": 1,
-        **stored, "mode": "flat", "loop_epilogue": heavy(spec.post_ops), "ahead": "prefetch" in problem.target.features,
-        "wg": local, "band": made.band, "tx": made.tx, "mr": tile.mr, "nv": tile.nv, "vw": tile.vw,
+        "name": name,
+        "arith": FLOAT,
+        "types": (x.ctype, weights.ctype, "float", result),
+        "src": src,
+        "dst": dst,
+        "ic": channels,
+        "oc": dst.shape[1],
+        **spec.window.pairs(),
+        "first_rows": int(problem.has(SHIFT)),
+        "rows": int(problem.has(BIAS)),
+        "first_post_ops": spec.first_post_ops,
+        "gates": _gates(spec, problem),
+        "post_ops": spec.post_ops,
+        "operands": operands,
+        "groups": 1,
+        **stored,
+        "mode": "flat",
+        "loop_epilogue": heavy(spec.post_ops),
+        "ahead": "prefetch" in problem.target.features,
+        "wg": local,
+        "band": made.band,
+        "tx": made.tx,
+        "mr": tile.mr,
+        "nv": tile.nv,
+        "vw": tile.vw,
         "pitch": _pitch(channels),
-    }  # fmt: skip
+    }
     packed = constants(
         problem,
         lambda w: pack_weights(w, 1, tile),

@@ -33,9 +33,11 @@ def separable_groups(spec: Separable, problem: Problem) -> list[Variant]:
     x, out = problem.input(0), problem.outputs[0]
     operands = operand_layouts(problem, spec.post_ops).items()
     common = {
-        "src": image(x.layout), "dst": image(out.layout), **spec.window.pairs(),
+        "src": image(x.layout),
+        "dst": image(out.layout),
+        **spec.window.pairs(),
         "operands": {k: (place, image(layout)) for k, (place, layout) in operands},
-    }  # fmt: skip
+    }
     channels, oc = x.type.shape[1], out.type.shape[1]
     computed = TAP * prod(spec.window.kernel)
     sums = GemmShape(out.type.size // oc, oc, channels, computed=computed, split=False)
@@ -69,11 +71,20 @@ def _variant(spec: Separable, problem: Problem, common: dict[str, Any], split: S
     wg = (tile.threads, 1, 1)
     params = {
         "name": f"separable_workgroup_f32_nhwc_k{k}_s{s}_{marks}_{split.label}_{order}",
-        "ic": ic, "oc": oc, "taps": (common["kernel"], (dy * src.pitches[2], dx * src.pitches[3])),
-        "has_shift": problem.has(SHIFT), "first_post_ops": spec.first_post_ops,
-        "has_bias": problem.has(BIAS), "post_ops": spec.post_ops, "loop_epilogue": heavy(spec.post_ops),
-        "tile": tile, "fetches": fetches, "channels_fastest": first, "wg": wg, **walked,
-    }  # fmt: skip
+        "ic": ic,
+        "oc": oc,
+        "taps": (common["kernel"], (dy * src.pitches[2], dx * src.pitches[3])),
+        "has_shift": problem.has(SHIFT),
+        "first_post_ops": spec.first_post_ops,
+        "has_bias": problem.has(BIAS),
+        "post_ops": spec.post_ops,
+        "loop_epilogue": heavy(spec.post_ops),
+        "tile": tile,
+        "fetches": fetches,
+        "channels_fastest": first,
+        "wg": wg,
+        **walked,
+    }
     packed = constants(problem, lambda w: pack_terms(w, 1, tile), lambda b: pack(b, 1, tile.bn))
     args = (In(0), *packed, *operand_args(problem, spec.post_ops), Out(0))
     sizes = (counts[0] * tile.threads, counts[1], 1)

@@ -87,9 +87,16 @@ class ConvTranspose(OpSpec):
         rank, per = len(spatial), w.shape[1]
         reach = [
             max((i - 1) * s + d * (k - 1) + 1, b + e)
-            for i, s, d, k, b, e in zip(spatial, self.strides, self.dilations, self.kernel,
-                                        self.before, self.extents, strict=True)
-        ]  # fmt: skip
+            for i, s, d, k, b, e in zip(
+                spatial,
+                self.strides,
+                self.dilations,
+                self.kernel,
+                self.before,
+                self.extents,
+                strict=True,
+            )
+        ]
         full = np.zeros((n, self.group, per, *reach), x.dtype)
         grouped = x.reshape(n, self.group, ic // self.group, *spatial)
         weights = w.reshape(self.group, ic // self.group, per, *self.kernel)
@@ -231,12 +238,18 @@ def _common(spec: ConvTranspose, problem: Problem) -> dict[str, Any]:
     x, w, y = problem.input(0).type, problem.input(1).type, problem.outputs[0].type
     table = "float" if spec.arith.acc == "float" else "int"
     return {
-        "arith": spec.arith, "types": (x.dtype.cl, w.dtype.cl, table, y.dtype.cl),
-        "src": image(problem.input(0).layout), "dst": image(problem.outputs[0].layout),
-        "kernel": (1,) * lead + spec.kernel, "strides": (1,) * lead + spec.strides,
-        "dilations": (1,) * lead + spec.dilations, "pads": (0,) * lead + spec.before,
-        "groups": spec.group, "post_ops": spec.post_ops, "operands": operands,
-    }  # fmt: skip
+        "arith": spec.arith,
+        "types": (x.dtype.cl, w.dtype.cl, table, y.dtype.cl),
+        "src": image(problem.input(0).layout),
+        "dst": image(problem.outputs[0].layout),
+        "kernel": (1,) * lead + spec.kernel,
+        "strides": (1,) * lead + spec.strides,
+        "dilations": (1,) * lead + spec.dilations,
+        "pads": (0,) * lead + spec.before,
+        "groups": spec.group,
+        "post_ops": spec.post_ops,
+        "operands": operands,
+    }
 
 
 def _label(spec: ConvTranspose, kind: str) -> str:
@@ -283,12 +296,22 @@ def _phases(spec: ConvTranspose, problem: Problem, mode: str) -> Variant:
     lead, table = 2 - len(spec.kernel), _table(spec, problem)
     firsts = ((0,),) * lead + tuple(spec.first_taps(a) for a in range(len(spec.kernel)))
     params |= {
-        "name": name, "mode": mode, "ic": src.shape[1] // spec.group, "oc": dst.shape[1] // groups,
-        "firsts": firsts, "checked": checked, "has_bias": problem.has(BIAS), "wg": local,
+        "name": name,
+        "mode": mode,
+        "ic": src.shape[1] // spec.group,
+        "oc": dst.shape[1] // groups,
+        "firsts": firsts,
+        "checked": checked,
+        "has_bias": problem.has(BIAS),
+        "wg": local,
         "rows": 0 if table is None else len(table),
-        "channels_fastest": first, "ty": tile.ty, "tx": tile.tx, "nv": tile.nv, "vw": tile.vw,
+        "channels_fastest": first,
+        "ty": tile.ty,
+        "tx": tile.tx,
+        "nv": tile.nv,
+        "vw": tile.vw,
         "loop_epilogue": heavy(spec.post_ops) or not whole or spec.arith is not FLOAT,
-    }  # fmt: skip
+    }
     args = _phase_args(spec, problem, tile, checked, mode)
     launch = Launch("conv/transpose.cl.mako", params, args, global_size, local)
     return Variant(name, (launch,))
@@ -318,8 +341,13 @@ def _reference(spec: ConvTranspose, problem: Problem) -> Variant:
     table = None if spec.arith is FLOAT else _table(spec, problem)
     global_size, local = grid(problem.target, problem.outputs[0].type.size)
     name = _label(spec, "reference")
-    params |= {"name": name, "weights": image(problem.input(1).layout), "bias": bias, "wg": local,
-               "rows": int(float_bias) if table is None else len(table)}  # fmt: skip
+    params |= {
+        "name": name,
+        "weights": image(problem.input(1).layout),
+        "bias": bias,
+        "wg": local,
+        "rows": int(float_bias) if table is None else len(table),
+    }
     args: list[Arg] = [In(0), In(1), *([In(BIAS)] if bias is not None else [])]
     args += [] if table is None else [Const(lambda: table)]
     args += [*operand_args(problem, spec.post_ops), Out(0)]

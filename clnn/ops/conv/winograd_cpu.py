@@ -56,12 +56,24 @@ def _variant(spec: Conv2d, problem: Problem, common: dict[str, Any], made: Plan)
     name = _name(spec, made)
     kernel = matrices(made.m, made.step)
     params = common | {
-        "name": name, "shared": made.shared, "ic": shape.ic, "oc": shape.oc,
-        "reach": tuple(src.shape[a] + src.after[a] - 1 for a in (2, 3)), "m": made.m,
-        "bt": kernel.bt, "at": kernel.at, "has_bias": problem.has(BIAS), "wg": local,
-        "mr": made.mr, "nv": made.nv, "vw": made.vw, "parts": made.parts, "stride": made.stride,
-        "sets": made.sets, "ahead": "prefetch" in problem.target.features,
-    }  # fmt: skip
+        "name": name,
+        "shared": made.shared,
+        "ic": shape.ic,
+        "oc": shape.oc,
+        "reach": tuple(src.shape[a] + src.after[a] - 1 for a in (2, 3)),
+        "m": made.m,
+        "bt": kernel.bt,
+        "at": kernel.at,
+        "has_bias": problem.has(BIAS),
+        "wg": local,
+        "mr": made.mr,
+        "nv": made.nv,
+        "vw": made.vw,
+        "parts": made.parts,
+        "stride": made.stride,
+        "sets": made.sets,
+        "ahead": "prefetch" in problem.target.features,
+    }
     args = [first, *_constants(problem, made), *operand_args(problem, spec.post_ops), Out(0)]
     launches.append(Launch("conv/winograd_cpu.cl.mako", params, tuple(args), size, local))
     return Variant(name, tuple(launches), made.cost, ERRORS[made.m])

@@ -68,12 +68,23 @@ def _variant(spec: Conv2d, problem: Problem, common: dict[str, Any], tile: Group
     bias = problem.input(2).const if problem.has(2) else None
     assert weights is not None
     params = {
-        "name": name, "src": src, "dst": dst, "high": high, "wide": wide, "pads": common["pads"],
-        "reach": tuple(src.shape[a] + src.after[a] - 1 for a in (2, 3)), "bt": kernel.bt,
-        "matrix": kernel.at, "has_bias": bias is not None, "post_ops": spec.post_ops,
-        "operands": common["operands"], "tile": tile, "channels_fastest": first, "wg": wg,
+        "name": name,
+        "src": src,
+        "dst": dst,
+        "high": high,
+        "wide": wide,
+        "pads": common["pads"],
+        "reach": tuple(src.shape[a] + src.after[a] - 1 for a in (2, 3)),
+        "bt": kernel.bt,
+        "matrix": kernel.at,
+        "has_bias": bias is not None,
+        "post_ops": spec.post_ops,
+        "operands": common["operands"],
+        "tile": tile,
+        "channels_fastest": first,
+        "wg": wg,
         "fetches": {"a": left(tile, "rows", 1), "b": right(tile, "rows", 4)},
-    }  # fmt: skip
+    }
     args: list[Arg] = [In(0), Const(lambda: pack(weights, tile))]
     if bias is not None:
         full = np.pad(bias.astype(np.float32), (0, blocks * tile.bn - oc))

@@ -132,8 +132,9 @@ def _variant(
         first = share * shape.images
         launches += [
             input_launch(problem, common, shape, vw, (_moved(problem, In(0), first), inputs)),
-            multiply, _output(spec, problem, common, shape, split, vw, products, first),
-        ]  # fmt: skip
+            multiply,
+            _output(spec, problem, common, shape, split, vw, products, first),
+        ]
     return Variant(name, tuple(launches), cost * MARGINS[shape.m], ERRORS[shape.m])
 
 
@@ -152,9 +153,15 @@ def _tile_params(common: dict[str, Any], shape: Shape, vw: int) -> dict[str, Any
 
 
 def input_launch(
-    problem: Problem, common: dict[str, Any], shape: Shape, vw: int, args: tuple[Arg, ...],
-    run: int = 1, held: int = 0, stride: int = 0,
-) -> Launch:  # fmt: skip
+    problem: Problem,
+    common: dict[str, Any],
+    shape: Shape,
+    vw: int,
+    args: tuple[Arg, ...],
+    run: int = 1,
+    held: int = 0,
+    stride: int = 0,
+) -> Launch:
     """Return the launch that transforms the input, `vw` channels at once, `run` times each.
 
     held: tiles in scratch memory, copies of the last one included; stride: their pitch. As many as
@@ -165,11 +172,17 @@ def input_launch(
     starts = [problem.input(0).layout.offset, src.pitches[0], *src.pitches[2:]]
     near = (src.pitches[1] == 1 or shape.ic == 1) and vw <= WIDEST_ALIGNED
     params = _tile_params(common, shape, vw) | {
-        "name": f"winograd_input_f{shape.m}_v{vw}", "src": src, "pads": common["pads"],
-        "reach": tuple(src.shape[a] + src.after[a] - 1 for a in (2, 3)), "run": run, "held": held,
-        "stride": stride or shape.ic, "bt": matrices(shape.m).bt,
-        "aligned": near and widest([vw, *starts]) >= vw, "wg": local,
-    }  # fmt: skip
+        "name": f"winograd_input_f{shape.m}_v{vw}",
+        "src": src,
+        "pads": common["pads"],
+        "reach": tuple(src.shape[a] + src.after[a] - 1 for a in (2, 3)),
+        "run": run,
+        "held": held,
+        "stride": stride or shape.ic,
+        "bt": matrices(shape.m).bt,
+        "aligned": near and widest([vw, *starts]) >= vw,
+        "wg": local,
+    }
     return Launch("conv/winograd_input.cl.mako", params, args, size, local)
 
 
@@ -187,13 +200,26 @@ def _products(
     wg = (tile.threads, 1, 1)
     params = {
         "name": f"gemm_workgroup_f32_places_{split.label}_{'blocks' if first else 'rows'}",
-        "m": m, "n": n, "k": k, "a": (k, 1), "b": None, "dst": (n, 1), "extras": {}, "scales": {},
-        "post_ops": (), "batch": Loops((shape.places,), ((m * k,), (size,), (m * n,))),
-        "matrices": shape.places, "aligned": () if n % tile.vc else (-1,), "b_moves": False,
+        "m": m,
+        "n": n,
+        "k": k,
+        "a": (k, 1),
+        "b": None,
+        "dst": (n, 1),
+        "extras": {},
+        "scales": {},
+        "post_ops": (),
+        "batch": Loops((shape.places,), ((m * k,), (size,), (m * n,))),
+        "matrices": shape.places,
+        "aligned": () if n % tile.vc else (-1,),
+        "b_moves": False,
         "fetches": {"a": left(tile, "terms", widest([k])), "b": right(tile, "rows", 4)},
-        "tile": tile, "parts": split.parts, "loop_epilogue": False, "channels_fastest": first,
+        "tile": tile,
+        "parts": split.parts,
+        "loop_epilogue": False,
+        "channels_fastest": first,
         "wg": wg,
-    }  # fmt: skip
+    }
     args = (inputs, Const(lambda: _packed(weights, shape.m, split)), products)
     sizes = (counts[0] * tile.threads, counts[1], shape.places * split.parts)
     return Launch("gemm/workgroup.cl.mako", params, args, sizes, wg)
@@ -210,17 +236,28 @@ def _packed(weights: Array, m: int, split: Split) -> Array:
 
 
 def _output(
-    spec: Conv2d, problem: Problem, common: dict[str, Any], shape: Shape, split: Split, vw: int,
-    products: Scratch, first: int,
-) -> Launch:  # fmt: skip
+    spec: Conv2d,
+    problem: Problem,
+    common: dict[str, Any],
+    shape: Shape,
+    split: Split,
+    vw: int,
+    products: Scratch,
+    first: int,
+) -> Launch:
     size, local = grid(problem.target, shape.tiles * shape.oc // vw)
     bias = problem.input(2).const if problem.has(2) else None
     params = _tile_params(common, shape, vw) | {
-        "name": f"winograd_output_f{shape.m}_v{vw}", "dst": common["dst"],
-        "parts": split.parts, "at": matrices(shape.m).at, "has_bias": bias is not None,
-        "post_ops": spec.post_ops, "operands": common["operands"], "loop_epilogue": heavy(spec.post_ops),
+        "name": f"winograd_output_f{shape.m}_v{vw}",
+        "dst": common["dst"],
+        "parts": split.parts,
+        "at": matrices(shape.m).at,
+        "has_bias": bias is not None,
+        "post_ops": spec.post_ops,
+        "operands": common["operands"],
+        "loop_epilogue": heavy(spec.post_ops),
         "wg": local,
-    }  # fmt: skip
+    }
     args: list[Arg] = [products]
     if bias is not None:
         args.append(Const(lambda: bias))

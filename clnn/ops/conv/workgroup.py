@@ -79,11 +79,22 @@ def group_variant(
     order, way = "blocks" if first else "pixels", "terms" if terms.run % tile.bk else "runs"
     params = {
         "name": f"conv2d_workgroup_f32_nhwc_k{k}_s{s}_{way}_{marks}_{split.label}_{order}",
-        "ic": src.shape[1] // spec.group, "oc": oc, "groups": spec.group, "channel": terms.pitch,
-        "run": terms.run, "taps": (terms.taps, terms.steps), "tile": tile, "parts": parts,
-        "has_bias": _bias(problem) is not None, "post_ops": spec.post_ops, "loop_epilogue": heavy(spec.post_ops),
-        "fetches": fetches, "channels_fastest": first, "wg": (tile.threads, 1, 1), **walked,
-    }  # fmt: skip
+        "ic": src.shape[1] // spec.group,
+        "oc": oc,
+        "groups": spec.group,
+        "channel": terms.pitch,
+        "run": terms.run,
+        "taps": (terms.taps, terms.steps),
+        "tile": tile,
+        "parts": parts,
+        "has_bias": _bias(problem) is not None,
+        "post_ops": spec.post_ops,
+        "loop_epilogue": heavy(spec.post_ops),
+        "fetches": fetches,
+        "channels_fastest": first,
+        "wg": (tile.threads, 1, 1),
+        **walked,
+    }
     sizes = (counts[0] * tile.threads, counts[1], parts)
     make = _launches if parts == 1 else _in_parts
     return Variant(str(params["name"]), make(spec, problem, params, sizes), split.cost)
@@ -100,11 +111,13 @@ def walk(common: dict[str, Any], group: int, tile: GroupTile) -> dict[str, Any]:
     outs = (loops.pitches[-1], *loops.pitches[1:-1])
     steps = [dst.pitches[1], *(t.pitches[1] for t in others)]
     return {
-        "pixels": loops.extents, "places": loops.pitches[0], "base": _base(common),
+        "pixels": loops.extents,
+        "places": loops.pitches[0],
+        "base": _base(common),
         "outs": tuple(zip(outs, steps, strict=True)),
         "extras": {k: place for k, (place, _) in common["operands"].items()},
         "aligned": _aligned(common, group, tile.vc, loops),
-    }  # fmt: skip
+    }
 
 
 def _launches(
@@ -129,14 +142,24 @@ def _in_parts(
     scratch = Scratch("parts", params["parts"] * rows * columns * 4)
     dense = tuple(columns * prod(extents[k + 1 :]) for k in range(len(extents)))
     plain = params | {
-        "outs": ((dense, 1),), "extras": {}, "post_ops": (), "has_bias": False, "loop_epilogue": False,
+        "outs": ((dense, 1),),
+        "extras": {},
+        "post_ops": (),
+        "has_bias": False,
+        "loop_epilogue": False,
         "aligned": () if params["oc"] % vc else (-1,),
-    }  # fmt: skip
+    }
     args: tuple[Arg, ...] = (In(0), _weights(spec, problem, params), scratch)
     first = Launch("conv/workgroup.cl.mako", plain, args, sizes, params["wg"])
     bias = _bias(problem)
-    rest = {"parts": params["parts"], "operands": params["outs"], "has_bias": bias is not None,
-            "extras": params["extras"], "post_ops": spec.post_ops, "scales": {}}  # fmt: skip
+    rest = {
+        "parts": params["parts"],
+        "operands": params["outs"],
+        "has_bias": bias is not None,
+        "extras": params["extras"],
+        "post_ops": spec.post_ops,
+        "scales": {},
+    }
     args = (*operand_args(problem, spec.post_ops), Out(0))
     if bias is not None:
         args = (Const(lambda: bias), *args)

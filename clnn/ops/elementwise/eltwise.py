@@ -77,12 +77,21 @@ def walk(name: str, problem: Problem, post_ops: Sequence[PostOp]) -> Variant:
     if not out.type.size:
         return Variant(name, ())
     layouts = [problem.input(k).layout.broadcast(out.type.shape) for k in used]
-    ctypes = tuple(move_type(o.memory) if not post_ops else o.ctype
-                   for o in (*(problem.input(k) for k in used), out))  # fmt: skip
+    ctypes = tuple(
+        move_type(o.memory) if not post_ops else o.ctype
+        for o in (*(problem.input(k) for k in used), out)
+    )
     require(problem.target, name, *ctypes)
     operands = {k: place for place, k in enumerate(used)}
-    launch = walk_launch(name, [*layouts, out.layout], ctypes, post_ops, operands, problem.target,
-                         tuple(In(k) for k in used))  # fmt: skip
+    launch = walk_launch(
+        name,
+        [*layouts, out.layout],
+        ctypes,
+        post_ops,
+        operands,
+        problem.target,
+        tuple(In(k) for k in used),
+    )
     return Variant(name, (launch,))
 
 
@@ -116,13 +125,22 @@ def walk_launch(
         target, loops.inner // chunk * (middle // rows), math.prod(loops.extents[:-2])
     )
     params = {
-        "name": name, "ctypes": ctypes, "outer": loops.extents[:-2] or (1,),
-        "pitches": tuple(p[:-2] or (0,) for p in loops.pitches), "inner": loops.inner,
-        "chunk": chunk, "inner_pitches": loops.inner_pitches, "middle": middle, "rows": rows,
-        "middle_pitches": tuple(p[-2] for p in loops.pitches), "post_ops": tuple(post_ops),
-        "operands": operands, "wg": local, "vec": vec,
+        "name": name,
+        "ctypes": ctypes,
+        "outer": loops.extents[:-2] or (1,),
+        "pitches": tuple(p[:-2] or (0,) for p in loops.pitches),
+        "inner": loops.inner,
+        "chunk": chunk,
+        "inner_pitches": loops.inner_pitches,
+        "middle": middle,
+        "rows": rows,
+        "middle_pitches": tuple(p[-2] for p in loops.pitches),
+        "post_ops": tuple(post_ops),
+        "operands": operands,
+        "wg": local,
+        "vec": vec,
         "function": function,
-    }  # fmt: skip
+    }
     tables = function.tables() if function else ()
     params["tables"] = tuple(dtype_of(t.dtype).cl for t in tables)
     args = (*sources, *(Const(functools.partial(np.asarray, t)) for t in tables), result)

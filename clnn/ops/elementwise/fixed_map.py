@@ -44,6 +44,14 @@ class FixedMap(OpSpec):
         layouts = [o.layout.broadcast(out.type.shape) for o in operands]
         ctypes = tuple(o.type.dtype.cl for o in (*operands, out))
         sources = tuple(In(k) for k in range(len(operands)))
-        launch = walk_launch(name, [*layouts, out.layout], ctypes, (), {}, problem.target, sources,
-                             function=self.function)  # fmt: skip
+        launch = walk_launch(
+            name,
+            [*layouts, out.layout],
+            ctypes,
+            (),
+            {},
+            problem.target,
+            sources,
+            function=self.function,
+        )
         return [Variant(name, (launch,))]

@@ -114,10 +114,18 @@ class Logic(OpSpec):
 
 
 _BINARY = {
-    "Equal": "equal", "Greater": "greater", "GreaterOrEqual": "greater_or_equal", "Less": "less",
-    "LessOrEqual": "less_or_equal", "And": "and", "Or": "or", "Xor": "xor", "BitwiseAnd": "and",
-    "BitwiseOr": "or", "BitwiseXor": "xor",
-}  # fmt: skip
+    "Equal": "equal",
+    "Greater": "greater",
+    "GreaterOrEqual": "greater_or_equal",
+    "Less": "less",
+    "LessOrEqual": "less_or_equal",
+    "And": "and",
+    "Or": "or",
+    "Xor": "xor",
+    "BitwiseAnd": "and",
+    "BitwiseOr": "or",
+    "BitwiseXor": "xor",
+}
 _UNARY = {"Not": "not", "BitwiseNot": "complement", "IsNaN": "is_nan"}
 
 

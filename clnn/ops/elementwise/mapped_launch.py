@@ -31,11 +31,18 @@ def map_variant(problem: Problem, op: str, fn: str, vectors: bool = True) -> Var
     kinds = [o.type.dtype.name for o in (operands[0], out)]
     name = "_".join([op, fn, *dict.fromkeys(kinds), f"v{work['vw']}"])
     params = {
-        "name": name, "fn": fn, "types": tuple(types), "from_bool": operands[0].type.dtype == BOOL,
-        "to_bool": out.type.dtype == BOOL, "extents": outer or (1,),
-        "pitches": tuple(p[:-1] or (0,) for p in loops.pitches), "inner": loops.inner,
-        "inner_pitches": loops.inner_pitches, "wg": local, **work,
-    }  # fmt: skip
+        "name": name,
+        "fn": fn,
+        "types": tuple(types),
+        "from_bool": operands[0].type.dtype == BOOL,
+        "to_bool": out.type.dtype == BOOL,
+        "extents": outer or (1,),
+        "pitches": tuple(p[:-1] or (0,) for p in loops.pitches),
+        "inner": loops.inner,
+        "inner_pitches": loops.inner_pitches,
+        "wg": local,
+        **work,
+    }
     args: tuple[Arg, ...] = (*(In(k) for k in range(len(operands))), Out(0))
     return Variant(name, (Launch("elementwise/map.cl.mako", params, args, global_size, local),))
 

@@ -21,13 +21,36 @@ def unary(fn: str, *params: float) -> Emit:
 
 
 _PLAIN = {
-    "Relu": "relu", "Sigmoid": "sigmoid", "HardSwish": "hard_swish", "Softplus": "softplus",
-    "Softsign": "softsign", "Mish": "mish", "Tanh": "tanh", "Erf": "erf", "Exp": "exp",
-    "Log": "log", "Sqrt": "sqrt", "Reciprocal": "reciprocal", "Floor": "floor", "Ceil": "ceil",
-    "Round": "round", "Sin": "sin", "Cos": "cos", "Abs": "abs", "Neg": "neg", "Sign": "sign",
-    "Tan": "tan", "Asin": "asin", "Acos": "acos", "Atan": "atan", "Sinh": "sinh", "Cosh": "cosh",
-    "Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh",
-}  # fmt: skip
+    "Relu": "relu",
+    "Sigmoid": "sigmoid",
+    "HardSwish": "hard_swish",
+    "Softplus": "softplus",
+    "Softsign": "softsign",
+    "Mish": "mish",
+    "Tanh": "tanh",
+    "Erf": "erf",
+    "Exp": "exp",
+    "Log": "log",
+    "Sqrt": "sqrt",
+    "Reciprocal": "reciprocal",
+    "Floor": "floor",
+    "Ceil": "ceil",
+    "Round": "round",
+    "Sin": "sin",
+    "Cos": "cos",
+    "Abs": "abs",
+    "Neg": "neg",
+    "Sign": "sign",
+    "Tan": "tan",
+    "Asin": "asin",
+    "Acos": "acos",
+    "Atan": "atan",
+    "Sinh": "sinh",
+    "Cosh": "cosh",
+    "Asinh": "asinh",
+    "Acosh": "acosh",
+    "Atanh": "atanh",
+}
 
 
 @onnx_op(*_PLAIN)

@@ -38,8 +38,15 @@ class Convert(OpSpec):
         if not out.type.size:
             return [Variant("empty", ())]
         name = f"convert_{source.label}_{out.label}"
-        launch = walk_launch(name, [source.layout, out.layout], (source.ctype, out.ctype), (),
-                             {0: 0}, problem.target, (In(0),))  # fmt: skip
+        launch = walk_launch(
+            name,
+            [source.layout, out.layout],
+            (source.ctype, out.ctype),
+            (),
+            {0: 0},
+            problem.target,
+            (In(0),),
+        )
         return [Variant(name, (launch,))]
 
     def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:

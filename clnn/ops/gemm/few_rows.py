@@ -73,9 +73,15 @@ def dot_variant(job: _Job, found: Product) -> Variant:
         size, local = grid(target, tiles, rows, found.matrices)
     name = f"gemm_dot_f32_t{mr}x{nr}_v{vw}" + f"_g{members}" * (members > 1)
     params = job.params(found) | {
-        "name": name, "b": found.b, "mr": mr, "nr": nr, "vw": vw, "members": members, "wg": local,
+        "name": name,
+        "b": found.b,
+        "mr": mr,
+        "nr": nr,
+        "vw": vw,
+        "members": members,
+        "wg": local,
         "types": job.types(b),
-    }  # fmt: skip
+    }
     launch = Launch("gemm/few_rows.cl.mako", params, job.args(b), size, local)
     return Variant(name, (launch,), _dot_cycles(found, mr, nr, members, target))
 

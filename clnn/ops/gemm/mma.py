@@ -100,9 +100,23 @@ def _variant(given: _Matrices, tile: MmaTile, cost: float) -> Variant:
     a = packed if left else found.a[0]
     b = packed if right else found.b[0 if given.b_rows == "k" else 1]
     made = MmaProduct(
-        kind, found.m, found.n, found.k, a, b, found.dst, DST_TYPES[kind], given.b_rows,
-        kind == "tf32", found.batch, found.extras, scales, job.post_ops, ctype, (not left, not right),
-    )  # fmt: skip
+        kind,
+        found.m,
+        found.n,
+        found.k,
+        a,
+        b,
+        found.dst,
+        DST_TYPES[kind],
+        given.b_rows,
+        kind == "tf32",
+        found.batch,
+        found.extras,
+        scales,
+        job.post_ops,
+        ctype,
+        (not left, not right),
+    )
     params = mma_params(made, tile, target.tensor)
     how = "".join("c" if c is not None else "m" for c in given.consts)
     params["name"] = f"{params['name']}_{how}"

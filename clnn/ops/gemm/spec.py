@@ -215,9 +215,17 @@ class _Job:
 
     def params(self, found: Product) -> dict[str, Any]:
         scales = {ADDEND: self.spec.beta} if self.spec.beta != 1 else {}
-        return {"m": found.m, "n": found.n, "k": found.k, "a": found.a, "dst": found.dst,
-                "batch": found.batch, "extras": found.extras, "scales": scales,
-                "post_ops": self.post_ops}  # fmt: skip
+        return {
+            "m": found.m,
+            "n": found.n,
+            "k": found.k,
+            "a": found.a,
+            "dst": found.dst,
+            "batch": found.batch,
+            "extras": found.extras,
+            "scales": scales,
+            "post_ops": self.post_ops,
+        }
 
     def types(self, b: Arg) -> tuple[str, str, str]:
         """The types of a, b and dst; b may be scratch, of float."""
@@ -369,11 +377,20 @@ def _pack(job: _Job, tile: Tile, panels: Panels, view: TensorLayout, scratch: Sc
     global_size, local = grid(job.target, strips, -(-k // chunk), matrices)
     how = {src[0]: "rows", src[1]: "columns"}.get(1, "any")
     params = {
-        "name": f"gemm_pack_f32_{how}_w{panels.width}", "k": k,
-        "ctype": job.problem.input(job.views.inputs[1]).ctype, "n": n, "src": src, "batch": batch,
-        "row": panels.row, "panel": panels.panel, "strips": strips, "nv": tile.nv, "vw": tile.vw,
-        "chunk": chunk, "wg": local,
-    }  # fmt: skip
+        "name": f"gemm_pack_f32_{how}_w{panels.width}",
+        "k": k,
+        "ctype": job.problem.input(job.views.inputs[1]).ctype,
+        "n": n,
+        "src": src,
+        "batch": batch,
+        "row": panels.row,
+        "panel": panels.panel,
+        "strips": strips,
+        "nv": tile.nv,
+        "vw": tile.vw,
+        "chunk": chunk,
+        "wg": local,
+    }
     args = (In(job.views.inputs[1]), scratch)
     return Launch("gemm/pack.cl.mako", params, args, global_size, local)
 
@@ -392,11 +409,20 @@ def _tiled(job: _Job, found: Product, tile: Tile, panels: Panels, how: str, b: A
     order = "blocks" if first else "rows"
     name = f"gemm_tiled_f32_{how}_t{tile.mr}x{panels.width}_{order}" + f"_p{parts}" * (parts > 1)
     params = job.params(found) | {
-        "name": name, "row": panels.row, "panel": panels.panel, "b_moves": not isinstance(b, Const),
-        "shift": how == "direct", "channels_fastest": first, "mr": tile.mr, "nv": tile.nv,
-        "vw": tile.vw, "parts": parts, "wg": local, "types": job.types(b),
+        "name": name,
+        "row": panels.row,
+        "panel": panels.panel,
+        "b_moves": not isinstance(b, Const),
+        "shift": how == "direct",
+        "channels_fastest": first,
+        "mr": tile.mr,
+        "nv": tile.nv,
+        "vw": tile.vw,
+        "parts": parts,
+        "wg": local,
+        "types": job.types(b),
         "aligned": reads_aligned(job, found, tile, how),
-    }  # fmt: skip
+    }
     return Launch("gemm/tiled.cl.mako", params, job.args(b), global_size, local)
 
 

@@ -77,11 +77,18 @@ def group_variant(job: _Job, split: Split, first: bool, factor: float = 1.0) -> 
     counts = (-(-found.n // tile.bn), -(-found.m // tile.bm))[:: 1 if first else -1]
     sizes = (counts[0] * tile.threads, counts[1], found.matrices * parts)
     params = job.params(found) | {
-        "name": f"gemm_workgroup_f32_{how}_{marks}_{split.label}_{order}", "tile": tile,
-        "b": found.b if b is None else None, "b_moves": b is None, "fetches": fetches,
-        "matrices": found.matrices, "aligned": _aligned(job, found, tile.vc), "parts": parts,
-        "loop_epilogue": heavy(job.post_ops), "channels_fastest": first, "wg": (tile.threads, 1, 1),
-    }  # fmt: skip
+        "name": f"gemm_workgroup_f32_{how}_{marks}_{split.label}_{order}",
+        "tile": tile,
+        "b": found.b if b is None else None,
+        "b_moves": b is None,
+        "fetches": fetches,
+        "matrices": found.matrices,
+        "aligned": _aligned(job, found, tile.vc),
+        "parts": parts,
+        "loop_epilogue": heavy(job.post_ops),
+        "channels_fastest": first,
+        "wg": (tile.threads, 1, 1),
+    }
     right_arg: Arg = In(job.views.inputs[1])
     if b is not None:
         right_arg = Const(lambda: pack(b, tile))
@@ -118,9 +125,14 @@ def _in_parts(
     scratch = Scratch("parts", params["parts"] * found.matrices * found.m * found.n * 4)
     pitches = (*found.batch.pitches[:2], (0,) * len(outer))
     plain = params | {
-        "extras": {}, "post_ops": (), "scales": {}, "dst": (found.n, 1), "loop_epilogue": False,
-        "batch": Loops(outer, pitches), "aligned": () if found.n % vc else (-1,),
-    }  # fmt: skip
+        "extras": {},
+        "post_ops": (),
+        "scales": {},
+        "dst": (found.n, 1),
+        "loop_epilogue": False,
+        "batch": Loops(outer, pitches),
+        "aligned": () if found.n % vc else (-1,),
+    }
     args: tuple[Arg, ...] = (In(job.views.inputs[0]), b, scratch)
     first = Launch("gemm/workgroup.cl.mako", plain, args, sizes, params["wg"])
     ends = [found.dst, *(pitch for _, pitch in found.extras.values())]
@@ -128,9 +140,14 @@ def _in_parts(
         ((*batch, row), column)
         for batch, (row, column) in zip(found.batch.pitches[2:], ends, strict=True)
     ]
-    rest = {"parts": params["parts"], "operands": operands, "has_bias": False,
-            "extras": {which: place for which, (place, _) in found.extras.items()},
-            "post_ops": params["post_ops"], "scales": params["scales"]}  # fmt: skip
+    rest = {
+        "parts": params["parts"],
+        "operands": operands,
+        "has_bias": False,
+        "extras": {which: place for which, (place, _) in found.extras.items()},
+        "post_ops": params["post_ops"],
+        "scales": params["scales"],
+    }
     args = (*(In(k) for k in job.views.extras), Out(0))
     return first, sum_parts(job.target, scratch, args, (*outer, found.m), found.n, rest)
 

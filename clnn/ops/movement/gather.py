@@ -177,14 +177,25 @@ def _kernel(
     indices = problem.input(1)
     label = f"{name}_{move_type(out.memory)}_v{work['vw']}"
     params = {
-        "name": label, "ctype": move_type(out.memory), "index_type": indices.type.dtype.cl,
-        "extents": outer or (1,), "pitches": tuple(p[:-1] or (0,) for p in loops.pitches),
-        "inner": loops.inner, "inner_pitches": loops.inner_pitches, "picks": tuple(picks),
-        "checked": not _in_range(indices.const, picks), "wg": work.pop("local"),
-    }  # fmt: skip
+        "name": label,
+        "ctype": move_type(out.memory),
+        "index_type": indices.type.dtype.cl,
+        "extents": outer or (1,),
+        "pitches": tuple(p[:-1] or (0,) for p in loops.pitches),
+        "inner": loops.inner,
+        "inner_pitches": loops.inner_pitches,
+        "picks": tuple(picks),
+        "checked": not _in_range(indices.const, picks),
+        "wg": work.pop("local"),
+    }
     global_size = work.pop("global")
-    launch = Launch("movement/gather.cl.mako", {**params, **work}, (In(0), In(1), Out(0)), global_size,
-                    params["wg"])  # fmt: skip
+    launch = Launch(
+        "movement/gather.cl.mako",
+        {**params, **work},
+        (In(0), In(1), Out(0)),
+        global_size,
+        params["wg"],
+    )
     return Variant(label, (launch,))
 
 
@@ -247,8 +258,9 @@ def _as_view(data: TensorType, axis: int, indices: Array, step: int) -> Source:
     count = indices.size
     taken = 1 if step == 0 else count
     start = int(indices.reshape(-1)[0]) if count else 0
-    part = Slice(along(start, (0,) * data.rank), along(taken, data.shape),
-                 along(step or 1, (1,) * data.rank))  # fmt: skip
+    part = Slice(
+        along(start, (0,) * data.rank), along(taken, data.shape), along(step or 1, (1,) * data.rank)
+    )
     found = Emit(part, [0])
     if taken != count:
         found = Emit(Expand(along(count, data.shape)), [found])

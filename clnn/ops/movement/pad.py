@@ -113,13 +113,15 @@ def _common(
 ) -> dict[str, object]:
     dst, dtype = problem.outputs[0].layout, problem.outputs[0].type.dtype
     return {
-        "ctype": move_type(dtype), "value": move_value(spec.value, dtype), "mode": spec.mode,
+        "ctype": move_type(dtype),
+        "value": move_value(spec.value, dtype),
+        "mode": spec.mode,
         "extents": tuple(dst.shape[a] for a in axes),
         "sources": tuple(src.shape[a] for a in axes),
         "before": tuple(max(spec.before[a], 0) for a in axes),
         "src_pitches": tuple(src.pitches[a] for a in axes),
         "dst_pitches": tuple(dst.pitches[a] for a in axes),
-    }  # fmt: skip
+    }
 
 
 def _shift(problem: Problem, src: TensorLayout) -> In:
@@ -144,9 +146,15 @@ def _rows(spec: Pad, problem: Problem) -> Variant:
     global_size, local = grid(problem.target, -(-rows // band))
     name = f"pad_{spec.mode}_rows_{common['ctype']}_v{work['vw']}"
     params = {
-        **common, "name": name, "row": (src.shape[row], low, high), "row_pitches": pitches,
-        "inner": inner, "vw": work["vw"], "band": band, "wg": local,
-    }  # fmt: skip
+        **common,
+        "name": name,
+        "row": (src.shape[row], low, high),
+        "row_pitches": pitches,
+        "inner": inner,
+        "vw": work["vw"],
+        "band": band,
+        "wg": local,
+    }
     args = (_shift(problem, src), Out(0))
     return Variant(name, (Launch("movement/pad_rows.cl.mako", params, args, global_size, local),))
 
@@ -163,8 +171,13 @@ def _elements(spec: Pad, problem: Problem) -> Variant:
             vw *= 2
     common = _common(spec, problem, src, axes)
     if not axes:
-        common |= {"extents": (1,), "sources": (1,), "before": (0,), "src_pitches": (0,),
-                   "dst_pitches": (0,)}  # fmt: skip
+        common |= {
+            "extents": (1,),
+            "sources": (1,),
+            "before": (0,),
+            "src_pitches": (0,),
+            "dst_pitches": (0,),
+        }
     global_size, local = grid(problem.target, problem.outputs[0].type.size // vw)
     name = f"pad_{spec.mode}_{common['ctype']}_v{vw}"
     params = {**common, "name": name, "vw": vw, "wg": local}

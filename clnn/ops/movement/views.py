@@ -27,8 +27,9 @@ def copy_variant(problem: Problem, source: TensorLayout, result: TensorLayout) -
     ctype = move_type(operand.memory)
     reads = In(0, source.offset - operand.layout.offset)
     writes = Out(0, result.offset - problem.outputs[0].layout.offset)
-    launch = walk_launch("copy", [source, result], (ctype, ctype), (), {0: 0}, problem.target,
-                         (reads,), writes)  # fmt: skip
+    launch = walk_launch(
+        "copy", [source, result], (ctype, ctype), (), {0: 0}, problem.target, (reads,), writes
+    )
     return Variant("copy", (launch,))
 
 
@@ -161,9 +162,13 @@ def _flat_copy(problem: Problem) -> Variant:
     source, out = problem.input(0), problem.outputs[0]
     global_size, local = grid(problem.target, source.type.size)
     params = {
-        "name": "copy_flat", "ctype": move_type(out.memory), "src": source.layout,
-        "dst": out.layout, "count": source.type.size, "wg": local,
-    }  # fmt: skip
+        "name": "copy_flat",
+        "ctype": move_type(out.memory),
+        "src": source.layout,
+        "dst": out.layout,
+        "count": source.type.size,
+        "wg": local,
+    }
     launch = Launch("movement/copy_flat.cl.mako", params, (In(0), Out(0)), global_size, local)
     return Variant("copy_flat", (launch,))
 
@@ -322,8 +327,16 @@ class Concat(ViewSpec):
 def _member_copy(source: TensorLayout, place: TensorLayout, index: int, problem: Problem) -> Launch:
     ctype = move_type(problem.outputs[0].memory)
     shift = place.offset - problem.outputs[0].layout.offset
-    return walk_launch("copy", [source, place], (ctype, ctype), (), {0: 0}, problem.target,
-                       (In(index),), Out(0, shift))  # fmt: skip
+    return walk_launch(
+        "copy",
+        [source, place],
+        (ctype, ctype),
+        (),
+        {0: 0},
+        problem.target,
+        (In(index),),
+        Out(0, shift),
+    )
 
 
 def _given(inputs: Sequence[TensorType | None]) -> TensorType:

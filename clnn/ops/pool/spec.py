@@ -219,8 +219,14 @@ def _tile(spec: Pool, outs: int) -> int:
 def _common(spec: Pool, problem: Problem) -> dict[str, Any]:
     x = problem.input(0)
     moved = spec.mode == "max" and not spec.post_ops and x.memory.scale
-    return {"ctype": x.plain.cl if moved else x.ctype, "mode": spec.mode, "power": spec.power,
-            "count_pad": spec.count_pad, "post_ops": spec.post_ops, "rule": spec.rule}  # fmt: skip
+    return {
+        "ctype": x.plain.cl if moved else x.ctype,
+        "mode": spec.mode,
+        "power": spec.power,
+        "count_pad": spec.count_pad,
+        "post_ops": spec.post_ops,
+        "rule": spec.rule,
+    }
 
 
 def _table(spec: Pool) -> list[Arg]:
@@ -252,10 +258,23 @@ def _rows(spec: Pool, problem: Problem, tile: int = 0, rows: int = 0) -> Variant
         for k, (place, layout) in operand_layouts(problem, spec.post_ops).items()
     }
     after = (0,) * (2 - len(spec.window.after)) + spec.window.after
-    params = _common(spec, problem) | spec.window.pairs() | {
-        "name": name, "src": src, "dst": dst, "after": after, "vw": vw, "tx": tx, "band": band,
-        "first": first, "stop": stop, "operands": operands, "wg": local,
-    }  # fmt: skip
+    params = (
+        _common(spec, problem)
+        | spec.window.pairs()
+        | {
+            "name": name,
+            "src": src,
+            "dst": dst,
+            "after": after,
+            "vw": vw,
+            "tx": tx,
+            "band": band,
+            "first": first,
+            "stop": stop,
+            "operands": operands,
+            "wg": local,
+        }
+    )
     args: tuple[Arg, ...] = (In(0), *operand_args(problem, spec.post_ops), *_table(spec), Out(0))
     return Variant(name, (Launch("pool/pool_rows.cl.mako", params, args, global_size, local),))
 
@@ -274,12 +293,21 @@ def _any(spec: Pool, problem: Problem, vw: int) -> Variant:
     if spec.indices:
         args.append(Out(1))
     params = _common(spec, problem) | {
-        "name": name, "src": src, "dst": out.layout, "kernel": win.kernel, "strides": win.strides,
-        "dilations": win.dilations, "before": win.before, "after": win.after, "vw": vw,
-        "band": band, "operands": operand_layouts(problem, spec.post_ops), "wg": local,
+        "name": name,
+        "src": src,
+        "dst": out.layout,
+        "kernel": win.kernel,
+        "strides": win.strides,
+        "dilations": win.dilations,
+        "before": win.before,
+        "after": win.after,
+        "vw": vw,
+        "band": band,
+        "operands": operand_layouts(problem, spec.post_ops),
+        "wg": local,
         "indices": problem.outputs[1].layout if spec.indices else None,
         "column_major": spec.indices == "column",
-    }  # fmt: skip
+    }
     return Variant(name, (Launch("pool/pool.cl.mako", params, tuple(args), global_size, local),))
 
 
@@ -291,8 +319,12 @@ def _pool(node: OnnxNode) -> Source | list[Source]:
     x = node.type(0)
     if x.rank < 3:
         raise Unsupported(f"pooling of {x.rank} axes; it needs batch, channels and an image")
-    window = window_of(node, [int(k) for k in node.attrs["kernel_shape"]], x.shape[2:],
-                       bool(node.attr("ceil_mode", 0)))  # fmt: skip
+    window = window_of(
+        node,
+        [int(k) for k in node.attrs["kernel_shape"]],
+        x.shape[2:],
+        bool(node.attr("ceil_mode", 0)),
+    )
     mode, fn = _MODES[node.op_type]
     power = float(node.attr("p", 2))
     if node.n_outputs > 1:

@@ -72,8 +72,10 @@ def _whole_pass(problem: Problem, taps: Mapping[int, Taps], post_ops: tuple[Post
     moved = _only_moves(taps) and not post_ops
     types = [move_type(out.memory) if moved else out.ctype] * (2 + len(extras))
     layouts = [src.layout.unpadded(), *(la for _, la in extras.values()), out.layout.unpadded()]
-    axes = sorted(taps or [out.layout.order[-1]] if out.layout.rank else [],
-                  key=lambda a: -abs(out.layout.pitches[a]))  # fmt: skip
+    axes = sorted(
+        taps or [out.layout.order[-1]] if out.layout.rank else [],
+        key=lambda a: -abs(out.layout.pitches[a]),
+    )
     numbers = {k: place for k, (place, _) in extras.items()}
     return Pass(tuple(types), tuple(layouts), tuple(axes), post_ops, numbers)
 
@@ -104,8 +106,13 @@ def _work(walk: Frame, last: int, target: Target, rows: int, vectors_along: int)
         split = vectors_along == walk.inner
         count = last * (walk.inner // vw) if split else last // vw
         global_size, local = grid(target, count, rows)
-        return {"vw": vw, "span": 1 if split else vw, "band": 1, "split": split,
-                "sizes": (global_size, local)}  # fmt: skip
+        return {
+            "vw": vw,
+            "span": 1 if split else vw,
+            "band": 1,
+            "split": split,
+            "sizes": (global_size, local),
+        }
     vw = max(w for w in WIDTHS if w <= min(target.vector, vectors_along))
     items = ITEMS_PER_UNIT * target.compute_units
     span = -(-last // max(1, items // max(rows, 1)))
@@ -124,9 +131,15 @@ def _tables(
 
 
 def _launch(
-    label: str, problem: Problem, way: Pass, taps: Mapping[int, Taps], how: Sampling,
-    source: Arg, result: Arg, merge: bool = True,
-) -> tuple[Launch, str, float]:  # fmt: skip
+    label: str,
+    problem: Problem,
+    way: Pass,
+    taps: Mapping[int, Taps],
+    how: Sampling,
+    source: Arg,
+    result: Arg,
+    merge: bool = True,
+) -> tuple[Launch, str, float]:
     """Return a launch of the resize template, its name and its cost."""
     src, *extras, dst = way.layouts
     walk = frame(way.layouts, way.axes, merge)
@@ -136,26 +149,39 @@ def _launch(
     rows, last = way.axes[:-1], way.axes[-1]
     extents = (*walk.extents, *(dst.shape[a] for a in rows))
     pitches = [(*walk.pitches[0], *(0 for _ in rows))]
-    pitches += [(*walk.pitches[k], *(la.pitches[a] for a in rows))
-                for k, la in enumerate(way.layouts) if k]  # fmt: skip
-    out, work = problem.outputs[0], _work(walk, dst.shape[last], problem.target, math.prod(extents),
-                                          walk.inner)  # fmt: skip
+    pitches += [
+        (*walk.pitches[k], *(la.pitches[a] for a in rows)) for k, la in enumerate(way.layouts) if k
+    ]
+    out, work = (
+        problem.outputs[0],
+        _work(walk, dst.shape[last], problem.target, math.prod(extents), walk.inner),
+    )
     global_size, local = work.pop("sizes")
     acc, value = _arithmetic(way.types, weighted)
     result_type = out.type.dtype if isinstance(way.types[0], Stored) else out.memory
     shown = "_".join(f"{t.count}tap" for t in ones.values()) if weighted else "nearest"
     name = f"resize_{label}_{shown}_{way.types[0]}_v{work['vw']}"
     params = {
-        "name": name, "src_type": way.types[0], "dst_type": way.types[-1], "acc": acc,
-        "value": value, "weighted": weighted, "extents": extents or (1,),
+        "name": name,
+        "src_type": way.types[0],
+        "dst_type": way.types[-1],
+        "acc": acc,
+        "value": value,
+        "weighted": weighted,
+        "extents": extents or (1,),
         "pitches": tuple(p or (0,) for p in pitches),
         "last": (dst.shape[last], *(la.pitches[last] for la in (*extras, dst))),
-        "taps": tuple(t.count for t in ones.values()), **places,
+        "taps": tuple(t.count for t in ones.values()),
+        **places,
         "fill": how.extrapolation if weighted else move_value(how.extrapolation, result_type),
-        "inner": walk.inner, "extra_types": way.types[1:-1],
-        "inner_pitches": walk.inner_pitches[1:-1], "post_ops": way.post_ops, "operands": way.operands,
-        "wg": local, **work,
-    }  # fmt: skip
+        "inner": walk.inner,
+        "extra_types": way.types[1:-1],
+        "inner_pitches": walk.inner_pitches[1:-1],
+        "post_ops": way.post_ops,
+        "operands": way.operands,
+        "wg": local,
+        **work,
+    }
     reads = operand_args(problem, way.post_ops)
     real = np.float64 if acc == "double" else np.float32
     tables: list[Arg] = [Const(lambda: index)]
@@ -163,8 +189,11 @@ def _launch(
         tables.append(Const(lambda: weight.astype(real)))
     args = (source, *tables, *reads, result)
     cost = math.prod(dst.shape) * math.prod(t.count for t in ones.values())
-    return (Launch("resize/resize.cl.mako", params, args, global_size, local), name,
-            float(cost) / min(walk.inner, work["vw"]))  # fmt: skip
+    return (
+        Launch("resize/resize.cl.mako", params, args, global_size, local),
+        name,
+        float(cost) / min(walk.inner, work["vw"]),
+    )
 
 
 def _identity(extent: int) -> Taps:
@@ -197,8 +226,11 @@ def _pack(taps: Mapping[int, Taps], pitches: Sequence[int]) -> tuple[Array, Arra
             flags_at.append(at)
             index.append(which.outside)
             at += which.outside.size
-    places = {"index_at": tuple(index_at), "weight_at": tuple(weight_at),
-              "flags_at": tuple(flags_at)}  # fmt: skip
+    places = {
+        "index_at": tuple(index_at),
+        "weight_at": tuple(weight_at),
+        "flags_at": tuple(flags_at),
+    }
     return np.concatenate(index).astype(np.int32), np.concatenate(weight), places
 
 
@@ -225,8 +257,9 @@ def _axis_by_axis(
             way = Pass(types, (before, *whole.layouts[1:]), (axis,), whole.post_ops, whole.operands)
             result: Arg = Out(0)
         else:
-            shape = tuple(dst.shape[a] if a in axes[: number + 1] else d
-                          for a, d in enumerate(src.shape))  # fmt: skip
+            shape = tuple(
+                dst.shape[a] if a in axes[: number + 1] else d for a, d in enumerate(src.shape)
+            )
             after = TensorLayout.make(shape, dst.order)
             way = Pass((kind, F32.cl), (before, after), (axis,), (), {})
             result = Scratch(f"pass{number}", after.size * F32.itemsize)
@@ -253,22 +286,33 @@ def _repeated(problem: Problem, way: Pass, taps: Mapping[int, Taps]) -> list[Var
     wide = wide and all(la.pitches[last] in (0, 1) for la in extras)
     extents = (*walk.extents, *(src.shape[a] for a in rows))
     pitches = [(*walk.pitches[0], *(src.pitches[a] for a in rows))]
-    pitches += [(*walk.pitches[k + 1], *(fy * la.pitches[a] for a in rows))
-                for k, la in enumerate((*extras, dst))]  # fmt: skip
+    pitches += [
+        (*walk.pitches[k + 1], *(fy * la.pitches[a] for a in rows))
+        for k, la in enumerate((*extras, dst))
+    ]
     along = src.shape[last] if wide else walk.inner
     work = _work(walk, src.shape[last], problem.target, math.prod(extents), along)
     global_size, local = work.pop("sizes")
     name = f"resize_repeat_{fy}x{fx}_{way.types[0]}_{'w' if wide else 'v'}{work['vw']}"
     written = (*extras, dst)
     params = {
-        "name": name, "ctype": way.types[0], "extents": extents or (1,),
-        "pitches": tuple(p or (0,) for p in pitches), "last": (src.shape[last], src.pitches[last]),
-        "factors": (fy, fx), "inner": walk.inner, "wide": wide,
+        "name": name,
+        "ctype": way.types[0],
+        "extents": extents or (1,),
+        "pitches": tuple(p or (0,) for p in pitches),
+        "last": (src.shape[last], src.pitches[last]),
+        "factors": (fy, fx),
+        "inner": walk.inner,
+        "wide": wide,
         "steps_y": tuple(la.pitches[rows[0]] if rows else 0 for la in written),
         "steps_x": tuple(la.pitches[last] for la in written),
-        "extra_types": way.types[1:-1], "inner_pitches": walk.inner_pitches[1:-1],
-        "post_ops": way.post_ops, "operands": way.operands, "wg": local, **work,
-    }  # fmt: skip
+        "extra_types": way.types[1:-1],
+        "inner_pitches": walk.inner_pitches[1:-1],
+        "post_ops": way.post_ops,
+        "operands": way.operands,
+        "wg": local,
+        **work,
+    }
     args: tuple[Arg, ...] = (In(0), *operand_args(problem, way.post_ops), Out(0))
     return [
         Variant(name, (Launch("resize/resize_repeat.cl.mako", params, args, global_size, local),))

@@ -13,9 +13,14 @@ import numpy as np
 from clnn.types import Array
 
 COORDINATES = (
-    "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric", "align_corners",
-    "tf_half_pixel_for_nn", "tf_crop_and_resize",
-)  # fmt: skip
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "asymmetric",
+    "align_corners",
+    "tf_half_pixel_for_nn",
+    "tf_crop_and_resize",
+)
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "simple")
 MODES = ("nearest", "linear", "cubic")
 TIE = np.float32(1e-6)  # coordinates this close to a half are taken for it

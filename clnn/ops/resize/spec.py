@@ -149,9 +149,12 @@ def _resize(node: OnnxNode) -> Source:
 
 
 def _emit(
-    node: OnnxNode, shape: Sequence[int], scales: Sequence[float], how: Sampling,
+    node: OnnxNode,
+    shape: Sequence[int],
+    scales: Sequence[float],
+    how: Sampling,
     roi: tuple[tuple[float, float], ...] = (),
-) -> Source:  # fmt: skip
+) -> Source:
     if how.mode not in MODES:
         raise Unsupported(f"mode {how.mode!r} is not one of {', '.join(MODES)}")
     spec = Resize(tuple(shape), tuple(scales), how, roi)

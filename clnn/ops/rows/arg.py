@@ -117,9 +117,14 @@ def _places(shape: tuple[int, ...], axes: tuple[int, ...]) -> TensorLayout:
 
 
 def _variants(
-    problem: Problem, axes: tuple[int, ...], result: TensorLayout, what: str, largest: bool,
-    latest: bool, one_hot: bool,
-) -> list[Variant]:  # fmt: skip
+    problem: Problem,
+    axes: tuple[int, ...],
+    result: TensorLayout,
+    what: str,
+    largest: bool,
+    latest: bool,
+    one_hot: bool,
+) -> list[Variant]:
     if not problem.outputs[0].type.size:
         return [Variant("empty", ())]
     x = problem.input(0)
@@ -130,9 +135,15 @@ def _variants(
         global_size, local = rows.sizes(problem.target)
         name = f"{what}_{x.type.dtype.cl}_{rows.label}"
         params = {
-            "name": name, "ctype": x.type.dtype.cl, "rows": rows, "largest": largest,
-            "latest": latest, "ordered": len(axes) == 1, "one_hot": one_hot, "wg": local,
-        }  # fmt: skip
+            "name": name,
+            "ctype": x.type.dtype.cl,
+            "rows": rows,
+            "largest": largest,
+            "latest": latest,
+            "ordered": len(axes) == 1,
+            "one_hot": one_hot,
+            "wg": local,
+        }
         if not found or found[0].name != name:
             launch = Launch("rows/arg.cl.mako", params, (In(0), Out(0)), global_size, local)
             found.append(Variant(name, (launch,)))

@@ -67,12 +67,19 @@ class CumSum(OpSpec):
         global_size, local = work.pop("global"), work.pop("local")
         name = f"cumsum_{ctype}_v{work['vw']}"
         params = {
-            "name": name, "ctype": ctype, "extents": outer or (1,),
-            "pitches": tuple(p[:-1] or (0,) for p in loops.pitches), "inner": loops.inner,
-            "inner_pitches": loops.inner_pitches, "count": src.shape[self.axis],
+            "name": name,
+            "ctype": ctype,
+            "extents": outer or (1,),
+            "pitches": tuple(p[:-1] or (0,) for p in loops.pitches),
+            "inner": loops.inner,
+            "inner_pitches": loops.inner_pitches,
+            "count": src.shape[self.axis],
             "steps": (src.pitches[self.axis], dst.pitches[self.axis]),
-            "exclusive": self.exclusive, "reverse": self.reverse, "wg": local, **work,
-        }  # fmt: skip
+            "exclusive": self.exclusive,
+            "reverse": self.reverse,
+            "wg": local,
+            **work,
+        }
         launch = Launch("rows/cumsum.cl.mako", params, (In(0), Out(0)), global_size, local)
         return [Variant(name, (launch,))]
 

@@ -80,11 +80,18 @@ def _variant(spec: Lrn, problem: Problem, plain: bool) -> Variant:
     global_size, local = rows.sizes(problem.target)
     name = f"lrn_{x.type.dtype.cl}_n{spec.size}_{rows.label}"
     params = {
-        "name": name, "ctype": x.type.dtype.cl, "rows": rows, "low": spec.sides[0],
-        "high": spec.sides[1], "scale": spec.alpha / spec.size, "beta": spec.beta,
-        "bias": spec.bias, "post_ops": spec.post_ops, "wg": local,
+        "name": name,
+        "ctype": x.type.dtype.cl,
+        "rows": rows,
+        "low": spec.sides[0],
+        "high": spec.sides[1],
+        "scale": spec.alpha / spec.size,
+        "beta": spec.beta,
+        "bias": spec.bias,
+        "post_ops": spec.post_ops,
+        "wg": local,
         "operands": {k: place + 1 for k, (place, _) in operands.items()},
-    }  # fmt: skip
+    }
     args: tuple[Arg, ...] = (In(0), *operand_args(problem, spec.post_ops), Out(0))
     return Variant(name, (Launch("rows/lrn.cl.mako", params, args, global_size, local),))
 

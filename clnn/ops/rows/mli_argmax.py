@@ -50,8 +50,12 @@ class MliTopK(OpSpec):
         global_size, local = grid(problem.target, x.type.shape[0])
         name = f"mli_topk_{x.type.dtype.cl}_{self.count}"
         params = {
-            "name": name, "ctype": x.type.dtype.cl, "src": x.layout, "dst": out.layout, "wg": local,
-        }  # fmt: skip
+            "name": name,
+            "ctype": x.type.dtype.cl,
+            "src": x.layout,
+            "dst": out.layout,
+            "wg": local,
+        }
         launch = Launch("rows/mli_argmax.cl.mako", params, (In(0), Out(0)), global_size, local)
         return [Variant(name, (launch,))]
 

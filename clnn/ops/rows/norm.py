@@ -94,8 +94,11 @@ def _split_channels(layout: TensorLayout, groups: int) -> TensorLayout:
     return TensorLayout(
         (shape[0], groups, each, *shape[2:]),
         (pitches[0], pitches[1] * each, pitches[1], *pitches[2:]),
-        zero, zero, layout.offset, layout.size,
-    )  # fmt: skip
+        zero,
+        zero,
+        layout.offset,
+        layout.size,
+    )
 
 
 def _variant(spec: Normalise, problem: Problem, plain: bool) -> Variant:
@@ -104,8 +107,16 @@ def _variant(spec: Normalise, problem: Problem, plain: bool) -> Variant:
     layouts = [x.layout.unpadded(), *extras, out.layout.unpadded()]
     if spec.groups:
         layouts = [_split_channels(la, spec.groups) for la in layouts]
-    rows = make_rows(layouts, spec._split_axes(), problem.target, x.type.dtype.itemsize,
-                     plain=plain, split=not plain, share=True, sweeps=3)  # fmt: skip
+    rows = make_rows(
+        layouts,
+        spec._split_axes(),
+        problem.target,
+        x.type.dtype.itemsize,
+        plain=plain,
+        split=not plain,
+        share=True,
+        sweeps=3,
+    )
     name = f"{'normalise' if spec.centre else 'rms_normalise'}_{x.type.dtype.cl}_{rows.label}"
     operands = operand_args(problem, spec.post_ops)
     if rows.parts == 1:
@@ -125,10 +136,16 @@ def _launch(
     post_ops = () if stage == "stats" else spec.post_ops
     places = {k: place + 1 for k, (place, _) in operand_layouts(problem, post_ops).items()}
     params = {
-        "name": name, "ctype": problem.input(0).type.dtype.cl, "rows": rows, "stage": stage,
-        "centre": spec.centre, "epsilon": spec.epsilon, "post_ops": post_ops, "operands": places,
+        "name": name,
+        "ctype": problem.input(0).type.dtype.cl,
+        "rows": rows,
+        "stage": stage,
+        "centre": spec.centre,
+        "epsilon": spec.epsilon,
+        "post_ops": post_ops,
+        "operands": places,
         "wg": local,
-    }  # fmt: skip
+    }
     return Launch("rows/norm.cl.mako", params, args, global_size, local)
 
 

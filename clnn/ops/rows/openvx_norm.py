@@ -53,8 +53,9 @@ class OpenVxNorm(OpSpec):
         assert x is not None
         if self.sample:
             return (normalise_sample(x, self.rule(), self.size, self.across),)
-        return (normalise(x, self.alpha, self.beta, self.size, self.across, self.source,
-                          self.result),)  # fmt: skip
+        return (
+            normalise(x, self.alpha, self.beta, self.size, self.across, self.source, self.result),
+        )
 
     def rule(self) -> NormRule:
         """Return the sample implementation's constants."""
@@ -75,12 +76,21 @@ class OpenVxNorm(OpSpec):
         name = f"openvx_norm_{x.type.dtype.cl}_{'sample' if self.sample else real}"
         share = self.alpha / (self.size if self.across else self.size**2)
         params = {
-            "name": name, "source": self.source, "result": self.result, "src": x.layout,
-            "dst": out.layout, "across": self.across, "wg": local, "real": real,
-            "low": (self.size - 1) // 2, "high": self.size // 2, "sample": self.sample,
-            "factor": self.rule().factor if self.sample else 0, "beta": self.beta,
+            "name": name,
+            "source": self.source,
+            "result": self.result,
+            "src": x.layout,
+            "dst": out.layout,
+            "across": self.across,
+            "wg": local,
+            "real": real,
+            "low": (self.size - 1) // 2,
+            "high": self.size // 2,
+            "sample": self.sample,
+            "factor": self.rule().factor if self.sample else 0,
+            "beta": self.beta,
             "share": share / 4.0**self.source.fraction,
-        }  # fmt: skip
+        }
         args: tuple[Arg, ...] = (In(0), Out(0))
         if self.sample:
             args = (In(0), Const(functools.partial(self.table)), Out(0))

@@ -57,12 +57,19 @@ class OpenVxSoftmax(OpSpec):
         global_size, local = grid(problem.target, rows)
         name = f"openvx_softmax_{x.type.dtype.cl}_{out.type.dtype.cl}"
         params = {
-            "name": name, "source": self.source, "result": self.result, "wg": local, "rows": rows,
-            "conformance": self.conformance, "extents": loops.extents, "pitches": loops.pitches,
+            "name": name,
+            "source": self.source,
+            "result": self.result,
+            "wg": local,
+            "rows": rows,
+            "conformance": self.conformance,
+            "extents": loops.extents,
+            "pitches": loops.pitches,
             "count": x.type.shape[self.axis],
             "steps": tuple(layout.pitches[self.axis] for layout in layouts),
-        }  # fmt: skip
+        }
         table = Const(functools.partial(exponentials, self.source, not self.conformance))
-        launch = Launch("rows/openvx_softmax.cl.mako", params, (In(0), table, Out(0)), global_size,
-                        local)  # fmt: skip
+        launch = Launch(
+            "rows/openvx_softmax.cl.mako", params, (In(0), table, Out(0)), global_size, local
+        )
         return [Variant(name, (launch,))]

@@ -66,18 +66,24 @@ FOLDS: dict[str, Fold] = {
         "square", "sum", "none", lambda x, a, p: np.sum(np.square(x), axis=a, keepdims=True)
     ),
     "l2": Fold(
-        "square", "sum", "sqrt",
-        lambda x, a, p: np.sqrt(np.sum(np.square(x), axis=a, keepdims=True)), True,
+        "square",
+        "sum",
+        "sqrt",
+        lambda x, a, p: np.sqrt(np.sum(np.square(x), axis=a, keepdims=True)),
+        True,
     ),
     "lp": Fold(
-        "power", "sum", "root",
-        lambda x, a, p: np.sum(np.abs(x) ** p, axis=a, keepdims=True) ** (1 / p), True,
+        "power",
+        "sum",
+        "root",
+        lambda x, a, p: np.sum(np.abs(x) ** p, axis=a, keepdims=True) ** (1 / p),
+        True,
     ),
     "log_sum": Fold(
         "none", "sum", "log", lambda x, a, p: np.log(np.sum(x, axis=a, keepdims=True)), True
     ),
     "log_sum_exp": Fold("none", "log_sum_exp", "none", _log_sum_exp, True),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -162,8 +168,15 @@ def _variant(spec: Reduce, problem: Problem, plain: bool) -> Variant:
     ]
     layouts = [x.layout.unpadded(), *extras, without(out.layout, spec.axes, shape)]
     can_split = not plain and FOLDS[spec.fn].op != "log_sum_exp"
-    rows = make_rows(layouts, spec.axes, problem.target, x.type.dtype.itemsize,
-                     plain=plain, split=can_split, share=True)  # fmt: skip
+    rows = make_rows(
+        layouts,
+        spec.axes,
+        problem.target,
+        x.type.dtype.itemsize,
+        plain=plain,
+        split=can_split,
+        share=True,
+    )
     name = f"reduce_{spec.fn}_{x.label}_{rows.label}"
     if rows.parts == 1:
         return Variant(name, (_whole(spec, problem, rows, name),))
@@ -180,14 +193,22 @@ def _launch(
     post_ops = () if first else spec.post_ops
     places = {k: place + 1 for k, (place, _) in operand_layouts(problem, post_ops).items()}
     params = {
-        "name": name, "ctype": x.type.dtype.cl if second else x.ctype,
-        "result": x.type.dtype.cl if first else problem.outputs[0].ctype, "rows": rows,
-        "value": "none" if second else fold.value, "op": fold.op,
-        "finish": "none" if first else fold.finish, "power": spec.power, "post_ops": post_ops,
-        "count": prod(x.type.shape[a] for a in spec.axes), "operands": places,
-        "from_scratch": second, "to_scratch": first, "wg": local,
+        "name": name,
+        "ctype": x.type.dtype.cl if second else x.ctype,
+        "result": x.type.dtype.cl if first else problem.outputs[0].ctype,
+        "rows": rows,
+        "value": "none" if second else fold.value,
+        "op": fold.op,
+        "finish": "none" if first else fold.finish,
+        "power": spec.power,
+        "post_ops": post_ops,
+        "count": prod(x.type.shape[a] for a in spec.axes),
+        "operands": places,
+        "from_scratch": second,
+        "to_scratch": first,
+        "wg": local,
         "own_exp": problem.target.is_cpu and x.type.dtype == F32,
-    }  # fmt: skip
+    }
     scratch = Scratch("parts", rows.parts * rows.count * x.type.dtype.itemsize) if first else None
     return Launch("rows/reduce.cl.mako", params, (In(0), scratch or Out(0)), global_size, local)
 
@@ -212,8 +233,9 @@ def _two(
     last = make_rows(seen, (0,), problem.target, problem.input(0).type.dtype.itemsize, share=True)
     second = _launch(spec, problem, last, name, False, True)
     args = (first.args[1], *operand_args(problem, spec.post_ops), Out(0))
-    return first, Launch(second.template, second.params, args, second.global_size,
-                         second.local_size)  # fmt: skip
+    return first, Launch(
+        second.template, second.params, args, second.global_size, second.local_size
+    )
 
 
 def axes_of(node: OnnxNode) -> tuple[int, ...]:
@@ -228,10 +250,17 @@ def axes_of(node: OnnxNode) -> tuple[int, ...]:
 
 
 _REDUCTIONS = {
-    "ReduceSum": "sum", "ReduceMean": "mean", "ReduceProd": "prod", "ReduceMax": "max",
-    "ReduceMin": "min", "ReduceL1": "l1", "ReduceL2": "l2", "ReduceSumSquare": "sum_square",
-    "ReduceLogSum": "log_sum", "ReduceLogSumExp": "log_sum_exp",
-}  # fmt: skip
+    "ReduceSum": "sum",
+    "ReduceMean": "mean",
+    "ReduceProd": "prod",
+    "ReduceMax": "max",
+    "ReduceMin": "min",
+    "ReduceL1": "l1",
+    "ReduceL2": "l2",
+    "ReduceSumSquare": "sum_square",
+    "ReduceLogSum": "log_sum",
+    "ReduceLogSumExp": "log_sum_exp",
+}
 
 
 @onnx_op(*_REDUCTIONS)

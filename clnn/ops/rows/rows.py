@@ -225,9 +225,17 @@ def _assemble(
         outer = Loops(kept.extents[:-1] or (1,), tuple(p[:-1] or (0,) for p in kept.pitches))
         lanes = kept.inner
     return Rows(
-        across, outer, lanes, kept.inner_pitches if across else row.inner_pitches, runs,
-        row.inner_pitches, length, row.inner, max(1, most // length), *tile,
-    )  # fmt: skip
+        across,
+        outer,
+        lanes,
+        kept.inner_pitches if across else row.inner_pitches,
+        runs,
+        row.inner_pitches,
+        length,
+        row.inner,
+        max(1, most // length),
+        *tile,
+    )
 
 
 def _parts(rows: Rows, target: Target, itemsize: int, sweeps: int) -> int:

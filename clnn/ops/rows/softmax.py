@@ -71,18 +71,24 @@ def _variant(spec: Softmax, problem: Problem, plain: bool) -> Variant:
     operands = operand_layouts(problem, spec.post_ops)
     extras = [layout for _, layout in operands.values()]
     layouts = [x.layout.unpadded(), *extras, out.layout.unpadded()]
-    rows = make_rows(layouts, spec.axes, problem.target, x.type.dtype.itemsize,
-                     plain=plain, share=True)  # fmt: skip
+    rows = make_rows(
+        layouts, spec.axes, problem.target, x.type.dtype.itemsize, plain=plain, share=True
+    )
     global_size, local = rows.sizes(problem.target)
     ctype = x.ctype
     name = f"{'log_' if spec.log else ''}softmax_{x.label}_{rows.label}"
     apart = not rows.across or rows.blocks * rows.width == rows.lanes
     params = {
-        "name": name, "ctype": ctype, "rows": rows, "log": spec.log, "post_ops": spec.post_ops,
-        "keep": not spec.log and apart and rows.group == 1 and not x.stored, "wg": local,
+        "name": name,
+        "ctype": ctype,
+        "rows": rows,
+        "log": spec.log,
+        "post_ops": spec.post_ops,
+        "keep": not spec.log and apart and rows.group == 1 and not x.stored,
+        "wg": local,
         "own_exp": problem.target.is_cpu and ctype == "float",
         "operands": {k: place + 1 for k, (place, _) in operands.items()},
-    }  # fmt: skip
+    }
     args: tuple[Arg, ...] = (In(0), *operand_args(problem, spec.post_ops), Out(0))
     return Variant(name, (Launch("rows/softmax.cl.mako", params, args, global_size, local),))
 

@@ -76,11 +76,17 @@ class TopK(OpSpec):
         global_size, local = grid(problem.target, *sizes)
         name = f"topk_{way}_{ctype}_{'largest' if self.largest else 'smallest'}_{self.count}"
         params = {
-            "name": name, "ctype": ctype, "way": way, "extents": loops.extents,
-            "pitches": loops.pitches, "length": length, "count": self.count,
+            "name": name,
+            "ctype": ctype,
+            "way": way,
+            "extents": loops.extents,
+            "pitches": loops.pitches,
+            "length": length,
+            "count": self.count,
             "steps": tuple(layout.pitches[self.axis] for layout in layouts),
-            "largest": self.largest, "wg": local,
-        }  # fmt: skip
+            "largest": self.largest,
+            "wg": local,
+        }
         launch = Launch("rows/topk.cl.mako", params, (In(0), Out(0), Out(1)), global_size, local)
         return Variant(name, (launch,))
 

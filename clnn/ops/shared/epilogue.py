@@ -10,10 +10,32 @@ from clnn.ops.problem import Problem
 from clnn.ops.shared.functions import PostOp
 
 _HEAVY = {
-    "elu", "celu", "selu", "sigmoid", "softplus", "gelu", "gelu_tanh", "mish", "tanh", "erf",
-    "exp", "log", "pow", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh",
-    "acosh", "atanh", "swish",
-}  # fmt: skip
+    "elu",
+    "celu",
+    "selu",
+    "sigmoid",
+    "softplus",
+    "gelu",
+    "gelu_tanh",
+    "mish",
+    "tanh",
+    "erf",
+    "exp",
+    "log",
+    "pow",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "swish",
+}
 
 
 def heavy(post_ops: Sequence[PostOp]) -> bool:

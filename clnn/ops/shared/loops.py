@@ -73,9 +73,13 @@ def without(layout: TensorLayout, axes: Sequence[int]) -> TensorLayout:
     kept = [a for a in range(layout.rank) if a not in axes]
     zero = (0,) * len(kept)
     return TensorLayout(
-        tuple(layout.shape[a] for a in kept), tuple(layout.pitches[a] for a in kept), zero, zero,
-        layout.offset, layout.size,
-    )  # fmt: skip
+        tuple(layout.shape[a] for a in kept),
+        tuple(layout.pitches[a] for a in kept),
+        zero,
+        zero,
+        layout.offset,
+        layout.size,
+    )
 
 
 def even_chunk(extent: int, most: int, multiple: int = 1) -> int:
@@ -111,6 +115,10 @@ def run_work(inner: int, rows: int, target: Target, contiguous: bool) -> dict[st
         shares -= 1
     sizes = grid(target, shares, -(-rows // band))
     return {
-        "vw": vw, "chunk": chunk, "last": (shares - 1) * chunk, "band": band,
-        "global": sizes[0], "local": sizes[1],
-    }  # fmt: skip
+        "vw": vw,
+        "chunk": chunk,
+        "last": (shares - 1) * chunk,
+        "band": band,
+        "global": sizes[0],
+        "local": sizes[1],
+    }

@@ -100,9 +100,12 @@ def insert_axis(layout: TensorLayout, axis: int) -> TensorLayout:
         return (*values[:axis], value, *values[axis:])
 
     return replace(
-        layout, shape=put(layout.shape, 1), pitches=put(layout.pitches, 0),
-        before=put(layout.before, 0), after=put(layout.after, 0),
-    )  # fmt: skip
+        layout,
+        shape=put(layout.shape, 1),
+        pitches=put(layout.pitches, 0),
+        before=put(layout.before, 0),
+        after=put(layout.after, 0),
+    )
 
 
 def folded(views: Views) -> Views:
@@ -134,9 +137,12 @@ def _join_rows(layout: TensorLayout) -> TensorLayout | None:
 def _pick(layout: TensorLayout, axes: Sequence[int]) -> TensorLayout:
     none = (0,) * len(axes)
     return replace(
-        layout, shape=tuple(layout.shape[x] for x in axes),
-        pitches=tuple(layout.pitches[x] for x in axes), before=none, after=none,
-    )  # fmt: skip
+        layout,
+        shape=tuple(layout.shape[x] for x in axes),
+        pitches=tuple(layout.pitches[x] for x in axes),
+        before=none,
+        after=none,
+    )
 
 
 def product(views: Views) -> Product:

@@ -34,11 +34,24 @@ STEP = 2.0**-23  # by which tensor cores may round each of their sums, of `DEPTH
 DEPTH = 8
 # (bm, bn, wm, wn): results of a work-group, and of a warp.
 SHAPES = (
-    (128, 256, 64, 64), (256, 128, 64, 64), (128, 128, 64, 64), (128, 128, 64, 32), (128, 64, 64, 32),
-    (64, 128, 32, 64), (64, 64, 32, 32), (128, 32, 32, 32), (32, 128, 32, 32), (64, 32, 32, 16),
-    (32, 64, 16, 32), (32, 32, 16, 16), (128, 16, 32, 16), (16, 128, 16, 32), (64, 16, 16, 16),
-    (16, 64, 16, 16), (16, 32, 16, 16),
-)  # fmt: skip
+    (128, 256, 64, 64),
+    (256, 128, 64, 64),
+    (128, 128, 64, 64),
+    (128, 128, 64, 32),
+    (128, 64, 64, 32),
+    (64, 128, 32, 64),
+    (64, 64, 32, 32),
+    (128, 32, 32, 32),
+    (32, 128, 32, 32),
+    (64, 32, 32, 16),
+    (32, 64, 16, 32),
+    (32, 32, 16, 16),
+    (128, 16, 32, 16),
+    (16, 128, 16, 32),
+    (64, 16, 16, 16),
+    (16, 64, 16, 16),
+    (16, 32, 16, 16),
+)
 
 
 def kind_of(target: Target, operands: tuple[Operand, Operand, Operand]) -> str:
@@ -56,8 +69,10 @@ def mma_tiles(kind: str, sums: GemmShape, target: Target) -> list[tuple[float, M
     """Return (estimated cycles, tile) of the tiles that are worth a measurement, best first."""
     if sums.terms < LEAST_TERMS:
         return []
-    found = sorted(((_cycles(kind, sums, t, target), t) for t in _fitting(kind, sums, target)),
-                   key=lambda pair: pair[0])  # fmt: skip
+    found = sorted(
+        ((_cycles(kind, sums, t, target), t) for t in _fitting(kind, sums, target)),
+        key=lambda pair: pair[0],
+    )
     chosen: list[tuple[float, MmaTile]] = []
     met: dict[tuple[int, ...], int] = {}
     for cycles, tile in found:
@@ -96,8 +111,9 @@ def _cycles(kind: str, sums: GemmShape, tile: MmaTile, target: Target) -> float:
     registers = (tile.wm * tile.wn // 32 + OVERHEAD) * tile.threads
     resident = min(
         GROUPS * target.local_bytes // tile.local_bytes(kind, target.tensor),
-        REGISTERS // registers, RESIDENT // tile.threads,
-    )  # fmt: skip
+        REGISTERS // registers,
+        RESIDENT // tile.threads,
+    )
     rounds = -(-groups // target.compute_units)
     active = max(1, min(resident, rounds))
     waits = BARRIER * tile.threads / active

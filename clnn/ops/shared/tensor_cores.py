@@ -86,20 +86,40 @@ def mma_params(product: MmaProduct, tile: MmaTile, body: str = "ptx") -> dict[st
     """Return the parameters of gemm/mma.cl.mako; body "emulated" is plain OpenCL C."""
     order = {"k": "kn", "n": "nk"}[product.b_rows]
     return {
-        "name": f"gemm_mma_{product.kind}_{order}_{product.dst_type}_t{tile}", "body": body,
-        "kind": product.kind, "dst_type": product.dst_type, "m": product.m, "n": product.n,
-        "k": product.k, "a": product.a, "b": product.b, "b_rows": product.b_rows,
-        "dst": product.dst, "batch": product.batch, "extras": product.extras,
-        "scales": product.scales, "post_ops": tuple(product.post_ops), "rounded": int(product.rounded),
-        "extra_type": product.extra_type, "moves": product.moves,
-        "wg": (tile.threads, 1, 1), **tile_params(tile),
-    }  # fmt: skip
+        "name": f"gemm_mma_{product.kind}_{order}_{product.dst_type}_t{tile}",
+        "body": body,
+        "kind": product.kind,
+        "dst_type": product.dst_type,
+        "m": product.m,
+        "n": product.n,
+        "k": product.k,
+        "a": product.a,
+        "b": product.b,
+        "b_rows": product.b_rows,
+        "dst": product.dst,
+        "batch": product.batch,
+        "extras": product.extras,
+        "scales": product.scales,
+        "post_ops": tuple(product.post_ops),
+        "rounded": int(product.rounded),
+        "extra_type": product.extra_type,
+        "moves": product.moves,
+        "wg": (tile.threads, 1, 1),
+        **tile_params(tile),
+    }
 
 
 def tile_params(tile: MmaTile) -> dict[str, int]:
     """Return the tunables by their names in templates."""
-    return {"bm": tile.bm, "bn": tile.bn, "bk": tile.bk, "wm": tile.wm, "wn": tile.wn,
-            "stages": tile.stages, "raster": tile.raster}  # fmt: skip
+    return {
+        "bm": tile.bm,
+        "bn": tile.bn,
+        "bk": tile.bk,
+        "wm": tile.wm,
+        "wn": tile.wn,
+        "stages": tile.stages,
+        "raster": tile.raster,
+    }
 
 
 def mma_grid(m: int, n: int, matrices: int, tile: MmaTile) -> tuple[int, int]:
@@ -144,11 +164,27 @@ def mma_conv_params(conv: MmaConv, tile: MmaTile, body: str = "ptx") -> dict[str
     (kh, kw), (sy, sx) = at.kernel, at.strides
     return {
         "name": f"conv2d_mma_{conv.kind}_{order}_{cell(conv.dst_type)}_k{kh}x{kw}_s{sy}x{sx}_t{tile}",
-        "body": body, "kind": conv.kind, "dst_type": conv.dst_type, "src": conv.src,
-        "dst": conv.dst, "ic": conv.ic, "oc": conv.oc, "b": conv.b, "b_rows": conv.b_rows,
-        "kernel": at.kernel, "strides": at.strides, "dilations": at.dilations, "pads": at.before,
-        "operands": conv.operands, "post_ops": tuple(conv.post_ops), "rounded": int(conv.rounded),
+        "body": body,
+        "kind": conv.kind,
+        "dst_type": conv.dst_type,
+        "src": conv.src,
+        "dst": conv.dst,
+        "ic": conv.ic,
+        "oc": conv.oc,
+        "b": conv.b,
+        "b_rows": conv.b_rows,
+        "kernel": at.kernel,
+        "strides": at.strides,
+        "dilations": at.dilations,
+        "pads": at.before,
+        "operands": conv.operands,
+        "post_ops": tuple(conv.post_ops),
+        "rounded": int(conv.rounded),
         "extra_types": list(conv.extra_types or ["float"] * len(conv.operands)),
-        "scales": conv.scales, "arith": conv.arith, "bias": conv.bias, "b_moves": conv.b_moves,
-        "wg": (tile.threads, 1, 1), **tile_params(tile),
-    }  # fmt: skip
+        "scales": conv.scales,
+        "arith": conv.arith,
+        "bias": conv.bias,
+        "b_moves": conv.b_moves,
+        "wg": (tile.threads, 1, 1),
+        **tile_params(tile),
+    }

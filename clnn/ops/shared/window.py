@@ -22,8 +22,13 @@ class Window:
     ceil: bool = False
 
     def __post_init__(self) -> None:
-        ranks = {len(self.kernel), len(self.strides), len(self.dilations), len(self.before),
-                 len(self.after)}  # fmt: skip
+        ranks = {
+            len(self.kernel),
+            len(self.strides),
+            len(self.dilations),
+            len(self.before),
+            len(self.after),
+        }
         if len(ranks) != 1:
             raise ShapeError(f"window attributes have different lengths: {self}.")
         if min((*self.kernel, *self.strides, *self.dilations)) < 1:
@@ -105,14 +110,23 @@ def window_of(
         raise Unsupported(f"auto_pad {auto!r} is not one of NOTSET, VALID, SAME_UPPER, SAME_LOWER")
     if len(pads) != 2 * rank:
         raise ShapeError(f"{node.op_type}: pads {pads} must be {2 * rank} numbers.")
-    return Window(tuple(int(k) for k in kernel), tuple(strides), tuple(dilations),
-                  tuple(pads[:rank]), tuple(pads[rank:]), ceil)  # fmt: skip
+    return Window(
+        tuple(int(k) for k in kernel),
+        tuple(strides),
+        tuple(dilations),
+        tuple(pads[:rank]),
+        tuple(pads[rank:]),
+        ceil,
+    )
 
 
 def _same_pads(
-    spatial: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
-    dilations: Sequence[int], upper: bool,
-) -> list[int]:  # fmt: skip
+    spatial: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    upper: bool,
+) -> list[int]:
     low, high = [], []
     for extent, k, s, d in zip(spatial, kernel, strides, dilations, strict=True):
         outs = -(-extent // s)

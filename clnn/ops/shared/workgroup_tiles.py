@@ -31,11 +31,28 @@ LAUNCH = 60_000  # cycles that a second launch costs: some 3 us of a unit that d
 LEAST = 64  # terms that are worth a part
 # (bm, bn, tm, tn): results of a group, and of a work-item.
 SHAPES = (
-    (128, 128, 8, 8), (128, 64, 8, 8), (64, 128, 8, 8), (256, 64, 8, 8), (64, 64, 8, 8),
-    (64, 64, 8, 4), (64, 64, 4, 4), (128, 32, 8, 4), (32, 128, 4, 8), (64, 32, 4, 4),
-    (32, 64, 4, 4), (32, 32, 4, 4), (32, 32, 2, 4), (16, 128, 4, 4), (128, 16, 4, 4),
-    (16, 64, 4, 4), (16, 64, 2, 4), (16, 32, 2, 4), (8, 128, 2, 4), (8, 64, 2, 4), (16, 16, 2, 2),
-)  # fmt: skip
+    (128, 128, 8, 8),
+    (128, 64, 8, 8),
+    (64, 128, 8, 8),
+    (256, 64, 8, 8),
+    (64, 64, 8, 8),
+    (64, 64, 8, 4),
+    (64, 64, 4, 4),
+    (128, 32, 8, 4),
+    (32, 128, 4, 8),
+    (64, 32, 4, 4),
+    (32, 64, 4, 4),
+    (32, 32, 4, 4),
+    (32, 32, 2, 4),
+    (16, 128, 4, 4),
+    (128, 16, 4, 4),
+    (16, 64, 4, 4),
+    (16, 64, 2, 4),
+    (16, 32, 2, 4),
+    (8, 128, 2, 4),
+    (8, 64, 2, 4),
+    (16, 16, 2, 2),
+)
 
 
 def widest(numbers: Iterable[int]) -> int:
@@ -265,9 +282,13 @@ def _cycles(sums: GemmShape, tile: GroupTile, parts: int, target: Target) -> flo
 
 
 def sum_parts(
-    target: Target, scratch: Scratch, args: Sequence[Arg], extents: Sequence[int], columns: int,
+    target: Target,
+    scratch: Scratch,
+    args: Sequence[Arg],
+    extents: Sequence[int],
+    columns: int,
     params: dict[str, Any],
-) -> Launch:  # fmt: skip
+) -> Launch:
     """Return the launch that adds the parts which a product left in `scratch`, and applies steps.
 
     args: bias, operands and dst. extents: of the loops over rows. params: the template's others.
@@ -275,7 +296,10 @@ def sum_parts(
     vw = widest([columns])
     global_size, local = grid(target, columns // vw, prod(extents))
     params = params | {
-        "name": f"workgroup_sum_p{params['parts']}_v{vw}", "extents": tuple(extents),
-        "columns": columns, "vw": vw, "wg": local,
-    }  # fmt: skip
+        "name": f"workgroup_sum_p{params['parts']}_v{vw}",
+        "extents": tuple(extents),
+        "columns": columns,
+        "vw": vw,
+        "wg": local,
+    }
     return Launch("shared/workgroup_sum.cl.mako", params, (scratch, *args), global_size, local)

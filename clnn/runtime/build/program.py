@@ -47,8 +47,14 @@ def options_of(info: DeviceInfo) -> list[str]:
 
 def key_of(info: DeviceInfo, source: str) -> str:
     """Return the cache key of `source` on a device."""
-    return program_key(source, options_of(info), info.name, info.driver_version,
-                       f"{info.platform} {info.platform_version}", BUILD_ABI)  # fmt: skip
+    return program_key(
+        source,
+        options_of(info),
+        info.name,
+        info.driver_version,
+        f"{info.platform} {info.platform_version}",
+        BUILD_ABI,
+    )
 
 
 @dataclass
@@ -155,13 +161,23 @@ class Device:
             for number, source in enumerate(sources):
                 (folder / f"{number}.cl").write_text(source)
             argument = {
-                "folder": str(folder), "options": self.options, "count": len(sources),
-                "platform": self.info.platform_index, "device": self.info.device_index,
-            }  # fmt: skip
+                "folder": str(folder),
+                "options": self.options,
+                "count": len(sources),
+                "platform": self.info.platform_index,
+                "device": self.info.device_index,
+            }
             with ThreadPoolExecutor(jobs) as pool:
-                runs = [pool.submit(run_python, "build.build_child", argument, BUILD_TIMEOUT_S,
-                                    child_environment(self.info.driver))
-                        for _ in range(jobs)]  # fmt: skip
+                runs = [
+                    pool.submit(
+                        run_python,
+                        "build.build_child",
+                        argument,
+                        BUILD_TIMEOUT_S,
+                        child_environment(self.info.driver),
+                    )
+                    for _ in range(jobs)
+                ]
             for run in runs:
                 if run.result()[1]:
                     log.warning("a kernel build process ended early: %s", run.result()[1])

@@ -181,8 +181,10 @@ def row_of(info: DeviceInfo) -> dict[str, Any]:
 def _kept(driver: str, row: Mapping[str, Any]) -> DeviceInfo:
     """Return a device from what row_of gave."""
     version = row["compute_capability"]
-    lists = {"extensions": tuple(row["extensions"]),
-             "compute_capability": tuple(version) if version else None}  # fmt: skip
+    lists = {
+        "extensions": tuple(row["extensions"]),
+        "compute_capability": tuple(version) if version else None,
+    }
     return DeviceInfo(index=-1, driver=driver, **{**row, **lists})
 
 
@@ -309,9 +311,15 @@ def _with_probe(info: DeviceInfo, refresh: bool) -> DeviceInfo:
 def target_of(info: DeviceInfo) -> Target:
     """Return what a probe's child process needs to find the device again."""
     return Target(
-        info.platform_index, info.platform, info.platform_version, info.device_index, info.name,
-        info.driver_version, info.cl_std, info.driver,
-    )  # fmt: skip
+        info.platform_index,
+        info.platform,
+        info.platform_version,
+        info.device_index,
+        info.name,
+        info.driver_version,
+        info.cl_std,
+        info.driver,
+    )
 
 
 def _matching(devices: Sequence[DeviceInfo], wanted: str | int) -> list[DeviceInfo]:

@@ -19,12 +19,27 @@ from clnn.settings import GIVEN
 
 CHILD_TIMEOUT_S = 60.0
 # Variables that change which drivers the loader lists, or what they offer.
-LOADER_VARIABLES = (*icd.VENDOR_VARIABLES, "OCL_ICD_PLATFORM_SORT", "OCL_ICD_DEFAULT_PLATFORM",
-                    "OPENCL_LAYERS", "OCL_ICD_ENABLE_TRACE")  # fmt: skip
-OTHER_VARIABLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
-                   "POCL_DEVICES", "POCL_CACHE_DIR", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL",
-                   "CL_CONFIG_DEVICES", "CL_CONFIG_CPU_VECTORIZER_MODE",
-                   "POCL_WORK_GROUP_SPECIALIZATION", "LD_LIBRARY_PATH", "LD_PRELOAD")  # fmt: skip
+LOADER_VARIABLES = (
+    *icd.VENDOR_VARIABLES,
+    "OCL_ICD_PLATFORM_SORT",
+    "OCL_ICD_DEFAULT_PLATFORM",
+    "OPENCL_LAYERS",
+    "OCL_ICD_ENABLE_TRACE",
+)
+OTHER_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_DRIVER_CAPABILITIES",
+    "POCL_DEVICES",
+    "POCL_CACHE_DIR",
+    "ROCR_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+    "CL_CONFIG_DEVICES",
+    "CL_CONFIG_CPU_VECTORIZER_MODE",
+    "POCL_WORK_GROUP_SPECIALIZATION",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+)
 # Driver libraries by the start of their names -> name of the .icd file to write.
 DRIVERS = {
     "libnvidia-opencl.so.1": "nvidia.icd",
@@ -34,9 +49,14 @@ DRIVERS = {
     "libMesaOpenCL.so.1": "mesa.icd",
     "libRusticlOpenCL.so.1": "rusticl.icd",
 }
-DRIVER_FOLDERS = ("/opt/rocm/lib", "/opt/amdgpu-pro/lib/x86_64-linux-gnu",
-                  "/usr/lib/x86_64-linux-gnu/intel-opencl", "/usr/lib64/intel-opencl",
-                  "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib")  # fmt: skip
+DRIVER_FOLDERS = (
+    "/opt/rocm/lib",
+    "/opt/amdgpu-pro/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu/intel-opencl",
+    "/usr/lib64/intel-opencl",
+    "/usr/local/nvidia/lib64",
+    "/usr/lib/wsl/lib",
+)
 
 
 def pyopencl_module() -> Check:
@@ -138,8 +158,12 @@ def drivers() -> Check:
     entries = registered()
     rows = [(entry, _try_driver(entry)) for entry in entries]
     lines = [f"{entry.path}: {entry.library or '-'}: {text}" for entry, (_, text) in rows]
-    data = {"files": [{"path": str(e.path), "library": e.library, "works": works, "state": text}
-                      for e, (works, text) in rows]}  # fmt: skip
+    data = {
+        "files": [
+            {"path": str(e.path), "library": e.library, "works": works, "state": text}
+            for e, (works, text) in rows
+        ]
+    }
     if not entries:
         place = os.environ.get("OCL_ICD_VENDORS") or str(icd.SYSTEM_VENDORS)
         detail = f"no .icd file in {place}: no OpenCL driver is registered"
@@ -202,10 +226,12 @@ def unregistered() -> Check:
         return Check("unregistered", OK, "no driver library lacks an .icd file")
     lines = [f"{path} is installed, but no .icd file names it" for path in missing.values()]
     return Check(
-        "unregistered", WARN, "\n".join(lines),
+        "unregistered",
+        WARN,
+        "\n".join(lines),
         "\n".join(register_command(path, DRIVERS[name]) for name, path in missing.items()),
         {"libraries": [str(path) for path in missing.values()]},
-    )  # fmt: skip
+    )
 
 
 def _locate(name: str, listed: dict[str, Path]) -> Path | None:

@@ -134,9 +134,11 @@ def cache_folder() -> Check:
                 pass
     except OSError as err:
         return Check(
-            "cache", WARN, f"cannot be written: {err}. Programs are built anew each time",
+            "cache",
+            WARN,
+            f"cannot be written: {err}. Programs are built anew each time",
             "set CLNN_CACHE_DIR to a folder that you may write",
-        )  # fmt: skip
+        )
     return _cache_content(root, mode)
 
 

@@ -22,8 +22,18 @@ __all__ = ["Check", "doctor_report", "exit_code", "render", "report_data", "shor
 
 EXIT_OK, EXIT_FAILED, EXIT_NO_DEVICE = 0, 1, 3
 SMOKE_STEPS = ("saxpy",)
-PACKAGES = ("clnn", "pyopencl", "numpy", "mako", "onnx", "intel-opencl-rt", "intel-cmplr-lib-rt",
-            "tbb", "pocl-binary-distribution", "onnxruntime")  # fmt: skip
+PACKAGES = (
+    "clnn",
+    "pyopencl",
+    "numpy",
+    "mako",
+    "onnx",
+    "intel-opencl-rt",
+    "intel-cmplr-lib-rt",
+    "tbb",
+    "pocl-binary-distribution",
+    "onnxruntime",
+)
 
 
 def packages() -> Check:

@@ -30,8 +30,21 @@ BAD_NEWS_S = 3600.0
 _CHILDREN_AT_ONCE = 4
 # What decides which devices a driver lists: files of devices, and variables by their beginnings.
 _DEVICE_FOLDERS = {"/dev": ("nvidia", "dxg", "kfd", "mali"), "/dev/dri": ("",)}
-_VARIABLES = ("CL_CONFIG_", "CUDA_", "GPU_", "HIP_", "HSA_", "LD_LIBRARY_PATH", "NVIDIA_", "ONEAPI_",
-              "POCL_", "ROCR_", "RUSTICL_", "SYCL_", "ZE_")  # fmt: skip
+_VARIABLES = (
+    "CL_CONFIG_",
+    "CUDA_",
+    "GPU_",
+    "HIP_",
+    "HSA_",
+    "LD_LIBRARY_PATH",
+    "NVIDIA_",
+    "ONEAPI_",
+    "POCL_",
+    "ROCR_",
+    "RUSTICL_",
+    "SYCL_",
+    "ZE_",
+)
 
 
 @dataclass(frozen=True)

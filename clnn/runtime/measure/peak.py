@@ -91,10 +91,14 @@ def _fma_kernels(info: DeviceInfo) -> list[Kernel]:
     shapes = [(16, 8), (16, 12), (8, 8)] if info.type == "cpu" else [(1, 8), (4, 4), (2, 8)]
     wg = _group(info)
     return [
-        probe_kernel("peak_fma", f"v{vec}c{chains}{'f' if fused else 'm'}",
-                {"vec": vec, "chains": chains, "fused": fused, "wg": (wg,)})
-        for vec, chains in shapes for fused in (True, False)
-    ]  # fmt: skip
+        probe_kernel(
+            "peak_fma",
+            f"v{vec}c{chains}{'f' if fused else 'm'}",
+            {"vec": vec, "chains": chains, "fused": fused, "wg": (wg,)},
+        )
+        for vec, chains in shapes
+        for fused in (True, False)
+    ]
 
 
 def _copy_kernels(info: DeviceInfo) -> list[Kernel]:

@@ -14,8 +14,12 @@ from clnn.runtime.measure.peak import ENOUGH_S, MOST_ROUNDS, Bench, Kernel, prob
 from clnn.types import Array
 
 # Kind of numbers -> depth of a product, and the word that holds ones.
-KINDS = {"f16": (16, 0x3C003C00), "bf16": (16, 0x3F803F80), "tf32": (8, 0x3F800000),
-         "s8": (32, 0x01010101)}  # fmt: skip
+KINDS = {
+    "f16": (16, 0x3C003C00),
+    "bf16": (16, 0x3F803F80),
+    "tf32": (8, 0x3F800000),
+    "s8": (32, 0x01010101),
+}
 SHAPES = ((4, 4, 4), (4, 4, 8), (2, 8, 4), (4, 8, 4))  # fragments of a, of b, warps
 CHECKED_ROUNDS = 3
 GROUPS_PER_UNIT = 16

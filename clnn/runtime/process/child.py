@@ -49,9 +49,13 @@ def run_command(command: list[str], timeout_s: float, env: Mapping[str, str]) ->
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
             child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=dict(env),
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=dict(env),
                 start_new_session=True,
-            )  # fmt: skip
+            )
         except OSError as error:
             return "", f"cannot start a child process: {error}"
         end = _wait(child, timeout_s)

@@ -33,8 +33,13 @@ class Worker:
     """One child that runs `main(argument)` of `clnn.runtime.<module>`, which must call `serve`."""
 
     def __init__(self, module: str, argument: Any, env: Mapping[str, str]) -> None:
-        self._command = [sys.executable, "-c", BOOT.format(module), "\n".join(sys.path),
-                         json.dumps(argument)]  # fmt: skip
+        self._command = [
+            sys.executable,
+            "-c",
+            BOOT.format(module),
+            "\n".join(sys.path),
+            json.dumps(argument),
+        ]
         self._env = dict(env)
         self._child: subprocess.Popen[bytes] | None = None
         self._errors: Any = None
@@ -70,9 +75,13 @@ class Worker:
         self._errors, self._pending = tempfile.TemporaryFile(), b""  # noqa: SIM115
         try:
             self._child = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-                env=self._env, start_new_session=True,
-            )  # fmt: skip
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env=self._env,
+                start_new_session=True,
+            )
             self._reply(START_S)
         except (WorkerError, OSError) as err:
             raise DeviceError(

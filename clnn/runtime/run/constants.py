@@ -126,8 +126,9 @@ class Constants:
     def _upload(self, data: Array) -> Any:
         cl = load()
         flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
-        return allocate(lambda: cl.Buffer(self._device.context, flags, hostbuf=data),
-                        data.nbytes, self._device)  # fmt: skip
+        return allocate(
+            lambda: cl.Buffer(self._device.context, flags, hostbuf=data), data.nbytes, self._device
+        )
 
     def _upload_together(self, args: dict[object, PlannedArg]) -> None:
         """Make all constants in one piece of host memory, which becomes the device's own."""
@@ -177,8 +178,10 @@ def without_data(plan: Plan, tokens: Mapping[int, Uploaded]) -> Plan:
 
     def step(made: ScheduledNode) -> ScheduledNode:
         gone: Any = Uploaded()
-        inputs = tuple(o if o is None or o.const is None else replace(o, const=gone)
-                       for o in made.problem.inputs)  # fmt: skip
+        inputs = tuple(
+            o if o is None or o.const is None else replace(o, const=gone)
+            for o in made.problem.inputs
+        )
         variant = replace(made.variant, launches=tuple(map(bare, made.variant.launches)))
         problem = replace(made.problem, inputs=inputs)
         return ScheduledNode(

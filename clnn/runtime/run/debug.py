@@ -19,10 +19,18 @@ def log_compiled(session: Session) -> None:
     placement, (cached, built) = session.placement, session.build_counts
     times = ", ".join(f"{what} {s * 1e3:.1f} ms" for what, s in placement.seconds.items())
     log.log(
-        PLAN, "%s: %d nodes, %d launches, arena %d bytes (at least %d); %s; %d programs from the"
-        " cache, %d built", placement.device, len(placement.nodes), placement.launches,
-        placement.arena_bytes, placement.arena_lower_bound, times, cached, built,
-    )  # fmt: skip
+        PLAN,
+        "%s: %d nodes, %d launches, arena %d bytes (at least %d); %s; %d programs from the"
+        " cache, %d built",
+        placement.device,
+        len(placement.nodes),
+        placement.launches,
+        placement.arena_bytes,
+        placement.arena_lower_bound,
+        times,
+        cached,
+        built,
+    )
     for r in placement.nodes:
         log.log(VARIANTS, "%s (%s): %s -> %s", r["node"], r["op"], r["variant"], r["output"])
     if log.isEnabledFor(SOURCES):
@@ -35,6 +43,13 @@ def log_run(state: ExecutionState, events: RunEvents) -> None:
     """Log the time of every kernel of a run that was made by run_timed."""
     for ready, (_, event) in zip(state.launches, events.launches, strict=True):
         micros = (event.profile.end - event.profile.start) / 1e3
-        log.log(TIMES, "%9.1f us  %s: %s %s/%s", micros, ready.node, ready.title,
-                ready.global_size, ready.local_size)  # fmt: skip
+        log.log(
+            TIMES,
+            "%9.1f us  %s: %s %s/%s",
+            micros,
+            ready.node,
+            ready.title,
+            ready.global_size,
+            ready.local_size,
+        )
     log.log(TIMES, "%9.1f us  the whole run", (events.ended - events.began) / 1e3)

@@ -55,8 +55,11 @@ class Segment:
 
 def launches_of(plan: Plan) -> list[Planned]:
     """Return all launches of a run in order, border fills included."""
-    return [Planned(launch, step.node.layer)
-            for step in plan.scheduled for launch in (*step.fills, *step.launches)]  # fmt: skip
+    return [
+        Planned(launch, step.node.layer)
+        for step in plan.scheduled
+        for launch in (*step.fills, *step.launches)
+    ]
 
 
 def params_of(plan: Plan) -> list[str]:

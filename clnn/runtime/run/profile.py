@@ -134,20 +134,37 @@ class Profile:
         ]
 
     def _row(
-        self, number: int, node: str, places: list[int], medians: Array, seconds: float,
-        total: float, peaks: Peaks | None,
-    ) -> Row:  # fmt: skip
+        self,
+        number: int,
+        node: str,
+        places: list[int],
+        medians: Array,
+        seconds: float,
+        total: float,
+        peaks: Peaks | None,
+    ) -> Row:
         work = self.work[node]
         launches = self.launches
         main = launches[max(places, key=lambda at: float(medians[at]))]
         per = 1e-9 / seconds if seconds else 0.0
         bound = peaks.bound(work.flops, work.nbytes, seconds / len(places)) if peaks else ""
         return Row(
-            number, node, work.op, work.variant, main.title, len(places), main.global_size,
-            main.local_size, seconds, seconds / total, work.flops * per, work.nbytes * per, bound,
-            all(launches[at].cached for at in places), work.flops / seconds / peaks.flops
-            if peaks and seconds else 0.0,
-        )  # fmt: skip
+            number,
+            node,
+            work.op,
+            work.variant,
+            main.title,
+            len(places),
+            main.global_size,
+            main.local_size,
+            seconds,
+            seconds / total,
+            work.flops * per,
+            work.nbytes * per,
+            bound,
+            all(launches[at].cached for at in places),
+            work.flops / seconds / peaks.flops if peaks and seconds else 0.0,
+        )
 
     def summary(self) -> Summary:
         """Return the medians over all runs."""
@@ -268,8 +285,14 @@ def _read(events: RunEvents) -> Run:
         found = _parts(span(event), stamps)
         launches += found
         enqueued += [at] * len(found)
-    return Run(events.began, events.ended, copies(events.uploads), tuple(launches),
-               copies(events.downloads), tuple(enqueued))  # fmt: skip
+    return Run(
+        events.began,
+        events.ended,
+        copies(events.uploads),
+        tuple(launches),
+        copies(events.downloads),
+        tuple(enqueued),
+    )
 
 
 def _parts(whole: Span, stamps: Array | None) -> list[Span]:

@@ -70,8 +70,10 @@ class Placement:
         rows = [
             f"{r['node']:<28} {r['op']:<12} {r['variant']:<32} {r['output']}" for r in self.nodes
         ]
-        head = (f"{self.device}\n{len(self.nodes)} nodes, {self.launches} launches, "
-                f"arena {self.arena_bytes} bytes, products in {self.products}")  # fmt: skip
+        head = (
+            f"{self.device}\n{len(self.nodes)} nodes, {self.launches} launches, "
+            f"arena {self.arena_bytes} bytes, products in {self.products}"
+        )
         return "\n".join([head, *rows])
 
 
@@ -80,10 +82,14 @@ def target_of(info: DeviceInfo) -> Target:
     features = {name for name in CAPABILITY_NAMES if getattr(info.caps, name)}
     cpu = info.type == "cpu"
     return Target(
-        kind="cpu" if cpu else "gpu", vector=16 if cpu else 4, compute_units=info.compute_units,
-        max_work_group=info.max_work_group_size, local_bytes=info.usable_local_mem,
-        features=frozenset(features), tensor=tensor_cores(features),
-    )  # fmt: skip
+        kind="cpu" if cpu else "gpu",
+        vector=16 if cpu else 4,
+        compute_units=info.compute_units,
+        max_work_group=info.max_work_group_size,
+        local_bytes=info.usable_local_mem,
+        features=frozenset(features),
+        tensor=tensor_cores(features),
+    )
 
 
 class Session:
@@ -107,8 +113,9 @@ class Session:
         separate = (options.arena or setting("CLNN_ARENA")) == "separate"
         target = allowed(target_of(info), options)
         self._products = products(target, options)
-        plan_by = partial(make_plan, graph, target, separate=separate, guard=options.guard,
-                          hints=hints)  # fmt: skip
+        plan_by = partial(
+            make_plan, graph, target, separate=separate, guard=options.guard, hints=hints
+        )
         self._plan = plan_by(choose)
         planned = time.perf_counter()
         self._device = Device.open(info)
@@ -199,10 +206,15 @@ class Session:
         """Device, chosen variant per node, memory and compile times."""
         plan = self._plan
         return Placement(
-            self._device.info.title, tuple(describe(plan)), len(plan.launches),
-            plan.memory.total, plan.memory.lower_bound, plan.copied_bytes, dict(self._seconds),
+            self._device.info.title,
+            tuple(describe(plan)),
+            len(plan.launches),
+            plan.memory.total,
+            plan.memory.lower_bound,
+            plan.copied_bytes,
+            dict(self._seconds),
             self._products,
-        )  # fmt: skip
+        )
 
     @property
     def build_counts(self) -> tuple[int, int]:
@@ -225,8 +237,9 @@ class Session:
                 found = state.run(arrays)
             finally:
                 self._states.give(state)
-        return {name: found[host] if first else found[host].copy()
-                for name, host, first in self._given}  # fmt: skip
+        return {
+            name: found[host] if first else found[host].copy() for name, host, first in self._given
+        }
 
     def _run_watched(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Run once, in this thread's profile where there is one, else into the log."""

@@ -119,9 +119,10 @@ class ExecutionState:
     def _buffer(self, nbytes: int) -> Any:
         cl = load()
         return allocate(
-            lambda: cl.Buffer(self.device.context, cl.mem_flags.READ_WRITE, max(nbytes, 4)), nbytes,
+            lambda: cl.Buffer(self.device.context, cl.mem_flags.READ_WRITE, max(nbytes, 4)),
+            nbytes,
             self.device,
-        )  # fmt: skip
+        )
 
     def _filled(self, nbytes: int) -> Any:
         """Return a buffer of zeros, of poison where there are guards."""
@@ -178,11 +179,17 @@ class ExecutionState:
         if stamps is None:
             return ready
         parts = tuple(
-            Enqueue(kernel, launch.global_size, launch.local_size, one.node,
-                    str(launch.params["name"]), cached)
+            Enqueue(
+                kernel,
+                launch.global_size,
+                launch.local_size,
+                one.node,
+                str(launch.params["name"]),
+                cached,
+            )
             for one in segment.launches
             for launch in (one.launch.launch,)
-        )  # fmt: skip
+        )
         ready.parts, ready.stamps = parts, (stamps, (len(parts), made.groups, 2))
         return ready
 
@@ -197,8 +204,9 @@ class ExecutionState:
         """Return a buffer of zeros."""
         cl, zeros = load(), np.zeros(count, dtype)
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
-        return allocate(lambda: cl.Buffer(self.device.context, flags, hostbuf=zeros), zeros.nbytes,
-                        self.device)  # fmt: skip
+        return allocate(
+            lambda: cl.Buffer(self.device.context, flags, hostbuf=zeros), zeros.nbytes, self.device
+        )
 
     def _prepare(self) -> None:
         """Set the launches of a run, and calls that enqueue them."""
@@ -231,8 +239,14 @@ class ExecutionState:
         for arg in planned.args:
             args += self._arguments(arg)
         kernel.set_args(*args)
-        return Enqueue(kernel, launch.global_size, launch.local_size, node,
-                       str(launch.params["name"]), source in self.device.from_cache)  # fmt: skip
+        return Enqueue(
+            kernel,
+            launch.global_size,
+            launch.local_size,
+            node,
+            str(launch.params["name"]),
+            source in self.device.from_cache,
+        )
 
     def _arguments(self, arg: TensorArg | ConstArg | ScratchArg) -> list[Any]:
         if isinstance(arg, ConstArg):

@@ -36,9 +36,14 @@ class PinnedArray:
         self._buffer = allocate(lambda: cl.Buffer(context, flags, nbytes), nbytes, state.device)
         access = cl.map_flags.READ | cl.map_flags.WRITE
         flat, _ = cl.enqueue_map_buffer(
-            state.queue, self._buffer, access, 0, (nbytes // dtype.itemsize,), dtype,
+            state.queue,
+            self._buffer,
+            access,
+            0,
+            (nbytes // dtype.itemsize,),
+            dtype,
             is_blocking=True,
-        )  # fmt: skip
+        )
         self.array: Array = flat[: port.type.size].reshape(port.type.shape)
 
 
@@ -135,9 +140,12 @@ class Stream:
     """
 
     def __init__(
-        self, session: Session, source: Iterator[Mapping[str, Any]], depth: int,
+        self,
+        session: Session,
+        source: Iterator[Mapping[str, Any]],
+        depth: int,
         pinned: bool | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._session, self._source, self._depth = session, source, depth
         self._pinned = session.device.type != "cpu" if pinned is None else pinned
         self._lanes: list[Lane] = []

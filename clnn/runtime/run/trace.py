@@ -40,10 +40,14 @@ def _run_events(profile: Profile, number: int, run: Run) -> list[Event]:
         work, first = profile.work[ready.node], ready.node not in seen
         seen.add(ready.node)
         args = {
-            "shape": work.shape, "variant": work.variant, "kernel": ready.title,
-            "flops": work.flops if first else 0, "bytes": work.nbytes if first else 0,
-            "global": list(ready.global_size), "local": list(ready.local_size),
-        }  # fmt: skip
+            "shape": work.shape,
+            "variant": work.variant,
+            "kernel": ready.title,
+            "flops": work.flops if first else 0,
+            "bytes": work.nbytes if first else 0,
+            "global": list(ready.global_size),
+            "local": list(ready.local_size),
+        }
         events.append(_command(ready.node, work.op, span, shift, args))
         events += _arrow(number * len(run.launches) + at, run.enqueued[at], span.start + shift)
     for value, span in run.downloads:
@@ -67,9 +71,15 @@ def _slice(
     name: str, category: str, process: int, thread: int, begin: int, end: int, args: Event
 ) -> Event:
     return {
-        "ph": "X", "name": name, "cat": category, "pid": process, "tid": thread,
-        "ts": begin / 1e3, "dur": (end - begin) / 1e3, "args": args,
-    }  # fmt: skip
+        "ph": "X",
+        "name": name,
+        "cat": category,
+        "pid": process,
+        "tid": thread,
+        "ts": begin / 1e3,
+        "dur": (end - begin) / 1e3,
+        "args": args,
+    }
 
 
 def _arrow(number: int, enqueued: int, started: int) -> list[Event]:

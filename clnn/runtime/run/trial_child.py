@@ -108,9 +108,10 @@ class _Bench:
     def buffer(self, data: np.ndarray[Any, Any]) -> Any:
         flags = self.cl.mem_flags
         return self.cl.Buffer(
-            self.context, flags.READ_WRITE | flags.COPY_HOST_PTR, hostbuf=data if data.size else
-            np.zeros(4, np.uint8),
-        )  # fmt: skip
+            self.context,
+            flags.READ_WRITE | flags.COPY_HOST_PTR,
+            hostbuf=data if data.size else np.zeros(4, np.uint8),
+        )
 
 
 class _Memory:
@@ -169,18 +170,27 @@ class _Loaded:
         nbytes = sum(c.nbytes for c in consts.values())
         copies = max(1, min(MOST_COPIES, -(-COLD_BYTES // nbytes) if nbytes else 1))
         programs = [bench.program(launch["binary"], launch["source"]) for launch in launches]
-        scratch = {key: bench.buffer(np.full(size + GUARD, POISON, np.uint8))
-                   for launch in launches for k, key, size in launch["args"] if k == "scratch"}  # fmt: skip
+        scratch = {
+            key: bench.buffer(np.full(size + GUARD, POISON, np.uint8))
+            for launch in launches
+            for k, key, size in launch["args"]
+            if k == "scratch"
+        }
         self.keep = [scratch, programs]
         self.sets = []
         for _ in range(copies):
             held = {path: bench.buffer(array) for path, array in consts.items()}
             self.keep.append(held)
-            self.sets.append([
-                (_kernel(cl, program, launch, memory, held, scratch),
-                 tuple(launch["global"]), tuple(launch["local"]))
-                for program, launch in zip(programs, launches, strict=True)
-            ])  # fmt: skip
+            self.sets.append(
+                [
+                    (
+                        _kernel(cl, program, launch, memory, held, scratch),
+                        tuple(launch["global"]),
+                        tuple(launch["local"]),
+                    )
+                    for program, launch in zip(programs, launches, strict=True)
+                ]
+            )
 
     def run(self, turn: int) -> None:
         enqueue, queue = self.bench.cl.enqueue_nd_range_kernel, self.bench.queue
@@ -204,9 +214,13 @@ class _Loaded:
 
 
 def _kernel(
-    cl: Any, program: Any, launch: Mapping[str, Any], memory: _Memory, consts: Mapping[str, Any],
+    cl: Any,
+    program: Any,
+    launch: Mapping[str, Any],
+    memory: _Memory,
+    consts: Mapping[str, Any],
     scratch: Mapping[str, Any],
-) -> Any:  # fmt: skip
+) -> Any:
     args: list[Any] = []
     for kind, name, number in launch["args"]:
         if kind == "tensor":
@@ -247,5 +261,11 @@ def error_of(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> float:
     if not (same | (finite & np.isfinite(got))).all():
         return math.inf
     scale = max(float(np.abs(want[finite]).max(initial=0.0)), 1e-30)
-    return float(np.abs(np.where(same, 0.0, got.astype(np.float64) - np.where(finite, want, 0.0)))
-                 .max(initial=0.0)) / scale  # fmt: skip
+    return (
+        float(
+            np.abs(np.where(same, 0.0, got.astype(np.float64) - np.where(finite, want, 0.0))).max(
+                initial=0.0
+            )
+        )
+        / scale
+    )

@@ -75,9 +75,15 @@ def test_depthwise(device, geometry, channels):
     check_op(device, spec, inputs, consts=(1, 2), border=2, only="depthwise")
 
 
-@pytest.mark.parametrize("size,pads", [
-    ((4, 4), (1, 1, 1, 1)), ((5, 9), (0, 0, 0, 0)), ((1, 17), (2, 0, 1, 2)), ((13, 6), (1, 1, 1, 1)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "size,pads",
+    [
+        ((4, 4), (1, 1, 1, 1)),
+        ((5, 9), (0, 0, 0, 0)),
+        ((1, 17), (2, 0, 1, 2)),
+        ((13, 6), (1, 1, 1, 1)),
+    ],
+)
 @pytest.mark.parametrize("stride", [1, 2])
 def test_winograd(device, size, pads, stride):
     win = window((3, 3), (stride, stride), before=pads[:2], after=pads[2:])
@@ -87,12 +93,24 @@ def test_winograd(device, size, pads, stride):
     assert "_f4_" in name or "_f2_" in name
 
 
-@pytest.mark.parametrize("m,mr,nv,sets,shared,stride", [
-    (4, 5, 1, 1, False, 1), (2, 6, 4, 2, False, 1), (4, 9, 3, 1, False, 1), (2, 14, 2, 1, False, 1),
-    (6, 4, 2, 1, False, 1), (2, 5, 2, 3, False, 1), (4, 2, 1, 4, False, 1), (4, 4, 2, 2, True, 1),
-    (2, 6, 3, 2, True, 1), (6, 4, 1, 1, True, 1), (2, 5, 2, 2, False, 2), (3, 4, 1, 1, False, 2),
-    (4, 3, 3, 1, False, 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "m,mr,nv,sets,shared,stride",
+    [
+        (4, 5, 1, 1, False, 1),
+        (2, 6, 4, 2, False, 1),
+        (4, 9, 3, 1, False, 1),
+        (2, 14, 2, 1, False, 1),
+        (6, 4, 2, 1, False, 1),
+        (2, 5, 2, 3, False, 1),
+        (4, 2, 1, 4, False, 1),
+        (4, 4, 2, 2, True, 1),
+        (2, 6, 3, 2, True, 1),
+        (6, 4, 1, 1, True, 1),
+        (2, 5, 2, 2, False, 2),
+        (3, 4, 1, 1, False, 2),
+        (4, 3, 3, 1, False, 2),
+    ],
+)
 def test_tiles_of_winograd(device, monkeypatch, m, mr, nv, sets, shared, stride):
     """Shared: tiles are transformed before, with a gap between them and copies of the last one."""
     parts, gap = 2 if nv < 3 else 1, 16 * shared
@@ -128,7 +146,7 @@ TILES = [  # tile, height and width of the output
     (Tile(11, 1, 16, "pointer"), (4, 5)),
     (Tile(13, 2, 16, "flat"), (5, 6)),
     (Tile(6, 4, 16, "flat"), (2, 3)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("tile,size", TILES, ids=[f"{t.mode}{t.mr}x{t.rows}" for t, _ in TILES])
@@ -136,8 +154,10 @@ TILES = [  # tile, height and width of the output
 def test_tiles(device, monkeypatch, tile, size, post_ops):
     monkeypatch.setattr(_conv_kernels, "direct_tiles", lambda *_: [(0.0, tile)])
     win = window((1, 1)) if tile.mode == "flat" else window((3, 2), (1, 2), before=(1, 0))
-    size = [(e - 1) * s + k - b for e, s, k, b in
-            zip(size, win.strides, win.kernel, win.before, strict=True)]  # fmt: skip
+    size = [
+        (e - 1) * s + k - b
+        for e, s, k, b in zip(size, win.strides, win.kernel, win.before, strict=True)
+    ]
     spec, inputs = case(2, 9, 55, *size, win, post_ops=STEPS[post_ops])
     inputs.append(normal((2, 55, *win.output(size)), 7))
     orders = {"i3": (0, 2, 3, 1)}
@@ -162,8 +182,12 @@ def test_streamed_weights(device, monkeypatch, made, post_ops):
     monkeypatch.setattr(_conv_kernels, "weights_stay", lambda problem: False)
     monkeypatch.setattr(_conv_kernels, "direct_tiles", lambda *_: [(0.0, tile)])
     monkeypatch.setattr(_conv_kernels, "streams", lambda *_: [Stream(chunk, bands, 0.9)])
-    size = [(e - 1) * s + d * (k - 1) + 1 - b - a for e, s, d, k, b, a in
-            zip(size, win.strides, win.dilations, win.kernel, win.before, win.after, strict=True)]  # fmt: skip
+    size = [
+        (e - 1) * s + d * (k - 1) + 1 - b - a
+        for e, s, d, k, b, a in zip(
+            size, win.strides, win.dilations, win.kernel, win.before, win.after, strict=True
+        )
+    ]
     spec, inputs = case(2, ic, 55, *size, win, post_ops=STEPS[post_ops], bias=post_ops != "relu")
     inputs += [normal((2, 55, *win.output(size)), 7)] if post_ops != "relu" else []
     orders = {"i3": (0, 2, 3, 1)}

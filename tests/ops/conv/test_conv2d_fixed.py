@@ -40,9 +40,16 @@ def affine(oc, seed=0, **changes):
     """Return sa8 parameters whose products fill the output's range."""
     scales = rng(seed).integers(16384, 32767, oc)
     fracs = rng(seed + 1).integers(20, 26, oc)
-    about = {"in_scale": 24494, "in_frac": 21, "out_scale": 20291, "out_frac": 16,
-             "w_scale": tuple(map(int, scales)), "w_frac": tuple(map(int, fracs)),
-             "zero_in": -43, "zero_out": 16} | changes  # fmt: skip
+    about = {
+        "in_scale": 24494,
+        "in_frac": 21,
+        "out_scale": 20291,
+        "out_frac": 16,
+        "w_scale": tuple(map(int, scales)),
+        "w_frac": tuple(map(int, fracs)),
+        "zero_in": -43,
+        "zero_out": 16,
+    } | changes
     return MliAffine(**about)
 
 
@@ -134,8 +141,12 @@ def test_the_extreme_sums_wrap(device):
 def test_extreme_bytes_and_any_scale(device, seed, zero, extreme):
     """Scales, shifts and data at their ends: tables hold them, so that two kernels serve all."""
     random = np.random.default_rng(seed)
-    arith = affine(16, zero_in=zero, w_scale=tuple(map(int, random.integers(1, 32768, 16))),
-                   w_frac=tuple(map(int, random.integers(-40, 60, 16))))  # fmt: skip
+    arith = affine(
+        16,
+        zero_in=zero,
+        w_scale=tuple(map(int, random.integers(1, 32768, 16))),
+        w_frac=tuple(map(int, random.integers(-40, 60, 16))),
+    )
     spec, inputs = affine_case(arith, 1, 4, 4, 4, POINT, extreme=extreme, seed=seed % 1000)
     inputs[2] = integers((16,), np.int32, seed % 997, extreme=True)
     check_op(device, spec, inputs, consts=(1, 2))

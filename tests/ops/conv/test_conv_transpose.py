@@ -23,17 +23,31 @@ from clnn.types import I32, TensorType
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 
 
-def case(n, ic, oc, spatial, kernel, strides=None, dilations=None, before=None, after=None,
-         extra=None, group=1, post_ops=(), bias=True):  # fmt: skip
+def case(
+    n,
+    ic,
+    oc,
+    spatial,
+    kernel,
+    strides=None,
+    dilations=None,
+    before=None,
+    after=None,
+    extra=None,
+    group=1,
+    post_ops=(),
+    bias=True,
+):
     """Return a spec whose output has its natural extents, and inputs for it."""
     rank = len(kernel)
     strides, dilations = strides or (1,) * rank, dilations or (1,) * rank
     before, after, extra = before or (0,) * rank, after or (0,) * rank, extra or (0,) * rank
     extents = tuple(
         (i - 1) * s + d * (k - 1) + 1 - low - high + e
-        for i, s, d, k, low, high, e in zip(spatial, strides, dilations, kernel, before, after,
-                                            extra, strict=True)
-    )  # fmt: skip
+        for i, s, d, k, low, high, e in zip(
+            spatial, strides, dilations, kernel, before, after, extra, strict=True
+        )
+    )
     spec = ConvTranspose(kernel, strides, dilations, before, extents, group, post_ops)
     x, w = normal((n, ic, *spatial)), normal((ic, oc // group, *kernel), 1)
     return spec, [x, w, normal((oc,), 2) if bias else None]
@@ -143,8 +157,9 @@ def test_fused_steps(device, post_ops, shape):
     check_op(device, spec, inputs + operand, consts=(1, 2), only="spread")
 
 
-@pytest.mark.parametrize("only,channels", [("depthwise", (18, 18, 18)), ("dot", (9, 3, 1)),
-                                           ("reference", (3, 4, 1))])  # fmt: skip
+@pytest.mark.parametrize(
+    "only,channels", [("depthwise", (18, 18, 18)), ("dot", (9, 3, 1)), ("reference", (3, 4, 1))]
+)
 def test_fused_steps_of_other_modes(device, only, channels):
     ic, oc, group = channels
     spec, inputs = case(
@@ -190,8 +205,19 @@ def test_every_small_shape(device, kernel, stride, dilation):
         if (size - 1) * stride + reach + extra <= 2 * pad:
             continue
         for ic, oc, group in ((3, 18, 1), (9, 2, 1), (6, 6, 6)):
-            spec, inputs = case(1, ic, oc, (size, 4), (kernel, 3), (stride, 2), (dilation, 1),
-                                (pad, 1), (pad, 0), (extra, 0), group)  # fmt: skip
+            spec, inputs = case(
+                1,
+                ic,
+                oc,
+                (size, 4),
+                (kernel, 3),
+                (stride, 2),
+                (dilation, 1),
+                (pad, 1),
+                (pad, 0),
+                (extra, 0),
+                group,
+            )
             check_op(device, spec, inputs, consts=(1, 2))
 
 
@@ -226,10 +252,12 @@ def onnx_model(x, w, out, opset=22, bias=None, **attrs):
     names = ["x", "w"] + (["b"] if bias else [])
     fixed = {"w": normal(w, 1)} | ({"b": normal(bias, 2)} if bias else {})
     graph = helper.make_graph(
-        [helper.make_node("ConvTranspose", names, ["y"], **attrs)], "g",
-        [value("x", TensorProto.FLOAT, x)], [value("y", TensorProto.FLOAT, out)],
+        [helper.make_node("ConvTranspose", names, ["y"], **attrs)],
+        "g",
+        [value("x", TensorProto.FLOAT, x)],
+        [value("y", TensorProto.FLOAT, out)],
         [onnx.numpy_helper.from_array(a, n) for n, a in fixed.items()],
-    )  # fmt: skip
+    )
     opsets = [helper.make_opsetid("", opset)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 

@@ -30,17 +30,25 @@ def integers(shape, dtype, seed):
 
 def operands(types, group=1, ic=6, per=5):
     x, w, b = types.split()
-    return lambda kernel: [integers((1, ic, 4, 5), x, 1), integers((ic, per, *kernel), w, 2),
-                           integers((per * group,), b, 3)]  # fmt: skip
+    return lambda kernel: [
+        integers((1, ic, 4, 5), x, 1),
+        integers((ic, per, *kernel), w, 2),
+        integers((per * group,), b, 3),
+    ]
 
 
 ARITHMETICS = {
     "fx16": (MliFixed(16, 4, 15), "int16 int16 int16"),
     "fx8": (MliFixed(8, 4, 9, up=True), "int16 int8 int8"),
-    "sa8": (MliAffine(24494, 21, 20291, 16, (17000,) * 5, (20, 21, 22, 23, 24), -43, 16), "int8 int8 int32"),
-    "sa8_full": (MliAffine(24494, 21, 20291, 16, (17000,) * 5, (22,) * 5, 127, -128, full=True, up=True),
-                 "int8 int8 int32"),
-}  # fmt: skip
+    "sa8": (
+        MliAffine(24494, 21, 20291, 16, (17000,) * 5, (20, 21, 22, 23, 24), -43, 16),
+        "int8 int8 int32",
+    ),
+    "sa8_full": (
+        MliAffine(24494, 21, 20291, 16, (17000,) * 5, (22,) * 5, 127, -128, full=True, up=True),
+        "int8 int8 int32",
+    ),
+}
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)

@@ -47,19 +47,39 @@ def window(k: int, s: int = 1, d: int = 1, p: int | None = None) -> Window:
 # spec, shapes (those of operands from 3 on), operands in bytes, scale of the result in bytes
 CASES = {
     "lots": (Conv2d(window(3), post_ops=RELU), [(1, 8, 5, 7), (21, 8, 3, 3), (21,)], {}, 0.11),
-    "residual": (Conv2d(window(1), post_ops=ADD), [(2, 12, 4, 5), (40, 12, 1, 1), (40,), (2, 40, 4, 5)],
-                 {3: 0.021}, 0.06),
-    "float_operands": (Conv2d(window(3, 2), post_ops=LONG),
-                       [(1, 16, 9, 8), (20, 16, 3, 3), None, (1, 20, 1, 1), (1, 20, 5, 4)], {}, 0.05),
+    "residual": (
+        Conv2d(window(1), post_ops=ADD),
+        [(2, 12, 4, 5), (40, 12, 1, 1), (40,), (2, 40, 4, 5)],
+        {3: 0.021},
+        0.06,
+    ),
+    "float_operands": (
+        Conv2d(window(3, 2), post_ops=LONG),
+        [(1, 16, 9, 8), (20, 16, 3, 3), None, (1, 20, 1, 1), (1, 20, 5, 4)],
+        {},
+        0.05,
+    ),
     "one_by_one": (Conv2d(window(3)), [(1, 6, 6, 5), (9, 6, 3, 3), (9,)], {}, 0.0),
-    "groups": (Conv2d(window(3, 1, 2), group=2, post_ops=RELU), [(1, 8, 6, 7), (10, 4, 3, 3), (10,)],
-               {}, 0.07),
-    "depthwise": (Conv2d(window(3), group=21, post_ops=ADD),
-                  [(1, 21, 6, 9), (21, 1, 3, 3), (21,), (1, 21, 6, 9)], {3: 0.02}, 0.04),
+    "groups": (
+        Conv2d(window(3, 1, 2), group=2, post_ops=RELU),
+        [(1, 8, 6, 7), (10, 4, 3, 3), (10,)],
+        {},
+        0.07,
+    ),
+    "depthwise": (
+        Conv2d(window(3), group=21, post_ops=ADD),
+        [(1, 21, 6, 9), (21, 1, 3, 3), (21,), (1, 21, 6, 9)],
+        {3: 0.02},
+        0.04,
+    ),
     "depthwise_5x5": (Conv2d(window(5, 2), group=32), [(2, 32, 7, 7), (32, 1, 5, 5)], {}, 0.05),
-    "line": (Conv2d(Window((3,), (1,), (1,), (1,), (1,)), post_ops=RELU),
-             [(2, 8, 11), (17, 8, 3), (17,)], {}, 0.05),
-}  # fmt: skip
+    "line": (
+        Conv2d(Window((3,), (1,), (1,), (1,), (1,)), post_ops=RELU),
+        [(2, 8, 11), (17, 8, 3), (17,)],
+        {},
+        0.05,
+    ),
+}
 
 
 def arrays_of(name):

@@ -89,9 +89,14 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("name,order", [
-    ("residual", (0, 1, 2, 3)), ("residual", (0, 2, 3, 1)), ("per_channel", (1, 2, 3, 0)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name,order",
+    [
+        ("residual", (0, 1, 2, 3)),
+        ("residual", (0, 2, 3, 1)),
+        ("per_channel", (1, 2, 3, 0)),
+    ],
+)
 def test_steps_and_orders_of_results(device, with_tile, name, order):
     with_tile(SMALL)
     post_ops, extra = STEPS[name]

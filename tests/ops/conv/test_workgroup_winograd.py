@@ -58,10 +58,16 @@ def convolve(device, shape, oc, win=None, post_ops=(), extra=(), bias=True, **ho
 
 
 @pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("pads,high,wide", [
-    (((1, 1), (1, 1)), 9, 10), (((0, 0), (0, 0)), 8, 7), (((0, 2), (3, 1)), 6, 8),
-    (((1, 1), (1, 1)), 8, 4),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "pads,high,wide",
+    [
+        (((1, 1), (1, 1)), 9, 10),
+        (((0, 0), (0, 0)), 8, 7),
+        (((0, 2), (3, 1)), 6, 8),
+        (((1, 1), (1, 1)), 8, 4),
+    ],
+    ids=str,
+)
 def test_pads_and_tiles_that_end_beyond_the_image(device, with_sizes, size, pads, high, wide):
     with_sizes(size)
     convolve(device, (2, 8, high, wide), 12, window(*pads), border=1)
@@ -95,10 +101,15 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("post_ops,shape", [
-    ("residual", (2, 12, 5, 6)), ("heavy", (1, 12, 1, 1)), ("swapped", (1, 1, 5, 6)),
-    ("heavy", (2, 12, 5, 6)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "post_ops,shape",
+    [
+        ("residual", (2, 12, 5, 6)),
+        ("heavy", (1, 12, 1, 1)),
+        ("swapped", (1, 1, 5, 6)),
+        ("heavy", (2, 12, 5, 6)),
+    ],
+)
 def test_steps(device, with_sizes, post_ops, shape):
     with_sizes(4)
     convolve(device, (2, 8, 5, 6), 12, post_ops=STEPS[post_ops], extra=[normal(shape, 7)])
@@ -131,10 +142,16 @@ def test_a_batch_in_shares(device, with_sizes, monkeypatch, shape):
 # All in one kernel
 
 
-@pytest.mark.parametrize("ic,oc,pads,high,wide", [
-    (8, 32, ((1, 1), (1, 1)), 9, 10), (5, 40, ((0, 0), (0, 0)), 8, 7), (12, 3, ((0, 2), (3, 1)), 6, 8),
-    (1, 33, ((1, 1), (1, 1)), 1, 3),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "ic,oc,pads,high,wide",
+    [
+        (8, 32, ((1, 1), (1, 1)), 9, 10),
+        (5, 40, ((0, 0), (0, 0)), 8, 7),
+        (12, 3, ((0, 2), (3, 1)), 6, 8),
+        (1, 33, ((1, 1), (1, 1)), 1, 3),
+    ],
+    ids=str,
+)
 def test_fused_pads_and_channels(device, monkeypatch, ic, oc, pads, high, wide):
     monkeypatch.setattr(session_module, "target_of", lambda info: replace(GPU, local_bytes=49152))
     names = convolve(
@@ -155,18 +172,26 @@ def test_fused_steps(device, post_ops, shape):
 
 
 def test_fused_kernels_fit_the_device():
-    for local, items, slices in ((16384, 256, set()), (32768, 256, {4}), (49152, 256, {4, 8}),
-                                 (49152, 128, set())):  # fmt: skip
+    for local, items, slices in (
+        (16384, 256, set()),
+        (32768, 256, {4}),
+        (49152, 256, {4, 8}),
+        (49152, 128, set()),
+    ):
         target = replace(LARGE, local_bytes=local, max_work_group=items)
         made = [v for v in offered((1, 64, 28, 28), 64, target)[1] if "fused" in v.name]
         assert {v.launches[0].params["tile"].bk for v in made} == slices
 
 
-@pytest.mark.parametrize("pack", [
-    lambda w, m: _winograd_groups._packed(w, m, Split(0.0, SMALL)),
-    lambda w, m: _winograd_fused.pack(w, _winograd_fused.fused_tile(8)),
-    lambda w, m: _winograd.pack(w, _winograd.Plan(m, 6, 2, 8, 1, 96, 0.0)),
-], ids=["groups", "fused", "cpu"])  # fmt: skip
+@pytest.mark.parametrize(
+    "pack",
+    [
+        lambda w, m: _winograd_groups._packed(w, m, Split(0.0, SMALL)),
+        lambda w, m: _winograd_fused.pack(w, _winograd_fused.fused_tile(8)),
+        lambda w, m: _winograd.pack(w, _winograd.Plan(m, 6, 2, 8, 1, 96, 0.0)),
+    ],
+    ids=["groups", "fused", "cpu"],
+)
 def test_weights_are_packed_a_few_at_a_time(monkeypatch, pack):
     """What is held besides the packed weights is small, however many there are."""
     monkeypatch.setattr(_winograd, "AT_ONCE", 2**12)
@@ -261,8 +286,12 @@ def test_scratch_memory_is_planned():
     """The plan has room for what the launches of a node share, and no more."""
     variants = named(offered((1, 64, 28, 28), 64)[0])
     variant = next(v for v in variants if "fused" not in v.name)
-    given = {arg.name: arg.nbytes for launch in variant.launches for arg in launch.args
-             if hasattr(arg, "nbytes")}  # fmt: skip
+    given = {
+        arg.name: arg.nbytes
+        for launch in variant.launches
+        for arg in launch.args
+        if hasattr(arg, "nbytes")
+    }
     m = variant.launches[0].params["m"]
     tiles, places = (-(-28 // m)) ** 2, (m + 2) ** 2
     parts = variant.launches[2].params["parts"]

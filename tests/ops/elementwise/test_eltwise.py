@@ -20,15 +20,49 @@ from clnn.runtime.run.session import Session
 from clnn.types import F32, I32, I64, TensorType
 
 SPECIAL = [
-    0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1e-40, -1e-40, 1.2e-38, 1e-7, 88.0, -88.0,
-    89.0, 104.0, 3e38, -3e38, 1e10, -1e10, 6.0, -3.0, 3.0, 0.49999997, 16777217.0, np.nan, np.inf,
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    1.5,
+    2.5,
+    -2.5,
+    1e-40,
+    -1e-40,
+    1.2e-38,
+    1e-7,
+    88.0,
+    -88.0,
+    89.0,
+    104.0,
+    3e38,
+    -3e38,
+    1e10,
+    -1e10,
+    6.0,
+    -3.0,
+    3.0,
+    0.49999997,
+    16777217.0,
+    np.nan,
+    np.inf,
     -np.inf,
-]  # fmt: skip
+]
 PARAMS = {
-    "leaky_relu": (0.1,), "elu": (0.7,), "celu": (1.3,), "selu": (1.67, 1.05),
-    "thresholded_relu": (0.5,), "hard_sigmoid": (0.2, 0.5), "swish": (1.5,), "shrink": (0.5, 0.25),
-    "clip": (-0.75, 1.25), "at_least": (-0.3,), "at_most": (0.6,),
-}  # fmt: skip
+    "leaky_relu": (0.1,),
+    "elu": (0.7,),
+    "celu": (1.3,),
+    "selu": (1.67, 1.05),
+    "thresholded_relu": (0.5,),
+    "hard_sigmoid": (0.2, 0.5),
+    "swish": (1.5,),
+    "shrink": (0.5, 0.25),
+    "clip": (-0.75, 1.25),
+    "at_least": (-0.3,),
+    "at_most": (0.6,),
+}
 UNARY = [fn for fn, rule in FUNCTIONS.items() if not rule.binary]
 BINARY = [fn for fn, rule in FUNCTIONS.items() if rule.binary]
 INTEGERS = [fn for fn, rule in FUNCTIONS.items() if not rule.floats_only]
@@ -99,20 +133,56 @@ def test_tiny_results_survive_or_become_zero(device):
 
 
 ONNX_UNARY = [
-    ("Relu", {}), ("LeakyRelu", {"alpha": 0.1}), ("Elu", {"alpha": 0.7}), ("Selu", {}),
-    ("Celu", {"alpha": 1.3}), ("ThresholdedRelu", {"alpha": 0.5}), ("Sigmoid", {}),
-    ("HardSigmoid", {}), ("HardSwish", {}), ("Softplus", {}), ("Softsign", {}), ("Gelu", {}),
-    ("Gelu", {"approximate": "tanh"}), ("Mish", {}), ("Tanh", {}), ("Erf", {}), ("Exp", {}),
-    ("Log", {}), ("Sqrt", {}), ("Reciprocal", {}), ("Floor", {}), ("Ceil", {}), ("Round", {}),
-    ("Sin", {}), ("Cos", {}), ("Tan", {}), ("Asin", {}), ("Acos", {}), ("Atan", {}), ("Sinh", {}),
-    ("Cosh", {}), ("Asinh", {}), ("Acosh", {}), ("Atanh", {}), ("Abs", {}), ("Neg", {}),
-    ("Sign", {}), ("Shrink", {"lambd": 0.5, "bias": 0.25}),
-]  # fmt: skip
+    ("Relu", {}),
+    ("LeakyRelu", {"alpha": 0.1}),
+    ("Elu", {"alpha": 0.7}),
+    ("Selu", {}),
+    ("Celu", {"alpha": 1.3}),
+    ("ThresholdedRelu", {"alpha": 0.5}),
+    ("Sigmoid", {}),
+    ("HardSigmoid", {}),
+    ("HardSwish", {}),
+    ("Softplus", {}),
+    ("Softsign", {}),
+    ("Gelu", {}),
+    ("Gelu", {"approximate": "tanh"}),
+    ("Mish", {}),
+    ("Tanh", {}),
+    ("Erf", {}),
+    ("Exp", {}),
+    ("Log", {}),
+    ("Sqrt", {}),
+    ("Reciprocal", {}),
+    ("Floor", {}),
+    ("Ceil", {}),
+    ("Round", {}),
+    ("Sin", {}),
+    ("Cos", {}),
+    ("Tan", {}),
+    ("Asin", {}),
+    ("Acos", {}),
+    ("Atan", {}),
+    ("Sinh", {}),
+    ("Cosh", {}),
+    ("Asinh", {}),
+    ("Acosh", {}),
+    ("Atanh", {}),
+    ("Abs", {}),
+    ("Neg", {}),
+    ("Sign", {}),
+    ("Shrink", {"lambd": 0.5, "bias": 0.25}),
+]
 # Where onnxruntime leaves the definition: its polynomials are not made for these arguments.
 NOT_COMPARED = {
-    "Sign": np.isnan, "Softplus": np.isnan, "Gelu": np.isinf, "Mish": np.isinf, "Tan": np.isinf,
-    "ThresholdedRelu": np.isnan, "HardSigmoid": np.isnan, "HardSwish": np.isnan,
-}  # fmt: skip
+    "Sign": np.isnan,
+    "Softplus": np.isnan,
+    "Gelu": np.isinf,
+    "Mish": np.isinf,
+    "Tan": np.isinf,
+    "ThresholdedRelu": np.isnan,
+    "HardSigmoid": np.isnan,
+    "HardSwish": np.isnan,
+}
 
 
 @pytest.mark.parametrize("op,attrs", ONNX_UNARY)
@@ -181,10 +251,18 @@ def test_integers_divide_towards_zero():
 
 
 SHAPES = [
-    [(2, 5, 4, 6), (5, 1, 1)], [(2, 5, 4, 6), (6,)], [(5, 1, 1), (2, 5, 4, 6)],
-    [(2, 1, 4, 1), (1, 5, 1, 6)], [(1,), (2, 3)], [(), (3, 4)], [(), ()], [(3, 1), (1, 4)],
-    [(0, 3), (1, 3)], [(1, 16, 1, 1), (1, 16, 7, 7)], [(2, 3, 4), (2, 3, 1), (1, 1, 4)],
-]  # fmt: skip
+    [(2, 5, 4, 6), (5, 1, 1)],
+    [(2, 5, 4, 6), (6,)],
+    [(5, 1, 1), (2, 5, 4, 6)],
+    [(2, 1, 4, 1), (1, 5, 1, 6)],
+    [(1,), (2, 3)],
+    [(), (3, 4)],
+    [(), ()],
+    [(3, 1), (1, 4)],
+    [(0, 3), (1, 3)],
+    [(1, 16, 1, 1), (1, 16, 7, 7)],
+    [(2, 3, 4), (2, 3, 1), (1, 1, 4)],
+]
 
 
 @pytest.mark.parametrize("shapes", SHAPES)
@@ -195,9 +273,11 @@ def test_broadcasting(device, shapes):
 
 
 ORDERS = [
-    {"i0": (0, 2, 3, 1)}, {"i0": (0, 2, 3, 1), "o0": (0, 2, 3, 1)},
-    {"i1": (3, 2, 1, 0), "o0": (0, 2, 3, 1)}, {"i0": (0, 2, 3, 1), "i1": (2, 1, 0, 3)},
-]  # fmt: skip
+    {"i0": (0, 2, 3, 1)},
+    {"i0": (0, 2, 3, 1), "o0": (0, 2, 3, 1)},
+    {"i1": (3, 2, 1, 0), "o0": (0, 2, 3, 1)},
+    {"i0": (0, 2, 3, 1), "i1": (2, 1, 0, 3)},
+]
 
 
 @pytest.mark.parametrize("orders", ORDERS)
@@ -211,12 +291,18 @@ def test_reversed_stepped_stretched_and_turned_operands(device):
     """Operands that are views have pitches that are negative, larger than 1, or 0."""
     x = TensorType((6, 8))
     views = {
-        "reversed": Slice((5, 7), (6, 4), (-1, -2)), "turned": Transpose((1, 0)),
+        "reversed": Slice((5, 7), (6, 4), (-1, -2)),
+        "turned": Transpose((1, 0)),
         "stretched": Expand((6, 4)),
-    }  # fmt: skip
+    }
     types = {"x": x, "t": TensorType((8, 6)), "c": TensorType((6, 1)), "k": TensorType((8, 6))}
-    types |= {"reversed": TensorType((6, 4)), "turned": x, "stretched": TensorType((6, 4)),
-              "y": TensorType((6, 4)), "z": TensorType((6, 8))}  # fmt: skip
+    types |= {
+        "reversed": TensorType((6, 4)),
+        "turned": x,
+        "stretched": TensorType((6, 4)),
+        "y": TensorType((6, 4)),
+        "z": TensorType((6, 8)),
+    }
     nodes = (
         Node("r", views["reversed"], ("x",), ("reversed",)),
         Node("e", views["stretched"], ("c",), ("stretched",)),
@@ -274,10 +360,16 @@ def test_types_must_agree():
 
 
 CLIPS = [
-    (np.float32, -0.5, 0.5), (np.float32, 2.0, -2.0), (np.float32, None, 0.25),
-    (np.float32, 0.25, None), (np.int64, -(2**63), 2**63 - 1), (np.int64, 2**53 + 1, None),
-    (np.int8, -5, 100), (np.uint8, 3, 250), (np.float32, -np.inf, np.inf),
-]  # fmt: skip
+    (np.float32, -0.5, 0.5),
+    (np.float32, 2.0, -2.0),
+    (np.float32, None, 0.25),
+    (np.float32, 0.25, None),
+    (np.int64, -(2**63), 2**63 - 1),
+    (np.int64, 2**53 + 1, None),
+    (np.int8, -5, 100),
+    (np.uint8, 3, 250),
+    (np.float32, -np.inf, np.inf),
+]
 
 
 @pytest.mark.parametrize("dtype,low,high", CLIPS)
@@ -297,8 +389,9 @@ def test_clip_of_limits_that_are_fed(device):
     check_op(device, emitted.spec, [inputs[k] for k in emitted.inputs], tolerance=0)
     np.testing.assert_array_equal(evaluate(emitted, inputs), np.clip(inputs[0], -0.5, 0.25))
     only = imported("Clip", [inputs[0], None, inputs[2]])
-    np.testing.assert_array_equal(evaluate(only, [inputs[0], None, inputs[2]]),
-                                  np.minimum(inputs[0], 0.25))  # fmt: skip
+    np.testing.assert_array_equal(
+        evaluate(only, [inputs[0], None, inputs[2]]), np.minimum(inputs[0], 0.25)
+    )
 
 
 def test_clip_forms():
@@ -318,9 +411,13 @@ def test_variadic_operators(op):
 
 
 POWERS = [
-    (np.float32, np.int64), (np.float32, np.float64), (np.int32, np.int64), (np.int64, np.float32),
-    (np.float64, np.int32), (np.int32, np.int32),
-]  # fmt: skip
+    (np.float32, np.int64),
+    (np.float32, np.float64),
+    (np.int32, np.int64),
+    (np.int64, np.float32),
+    (np.float64, np.int32),
+    (np.int32, np.int32),
+]
 
 
 @pytest.mark.parametrize("base,exponent", POWERS)

@@ -73,9 +73,12 @@ def test_two_fx8_tensors(device, op, fracs):
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize(
     ("quants", "up"),
-    [((SA8, LOW, HIGH), True), ((COARSE, FINE, SA8), False),
-     pytest.param((FINE, FINE, COARSE), True, marks=pytest.mark.exhaustive)],
-)  # fmt: skip
+    [
+        ((SA8, LOW, HIGH), True),
+        ((COARSE, FINE, SA8), False),
+        pytest.param((FINE, FINE, COARSE), True, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_two_sa8_tensors(device, op, quants, up):
     check(device, binary(op, *quants, up))
 
@@ -105,11 +108,24 @@ def test_look_ups(device, up):
     check(device, activation(TANH, Quant(8, 6), up))
 
 
-QUANTS = {"sa8": [SA8], "sa8_axis": [Quant(8, 20 + k % 5, 16384 + 99 * k, k - 18, True) for k in range(37)],
-          "fx8": [Quant(8, 5)], "fx16": [Quant(16, 11)], "sa32": [Quant(32, 29, 23134, 7, True)],
-          "sa32_axis": [Quant(32, 20 + k, 17000 + k, 1 - k, True) for k in range(37)]}  # fmt: skip
-PAIRS = [("sa8", "fx16"), ("sa8_axis", "fx8"), ("fx16", "sa8"), ("fx8", "sa8_axis"), ("sa8", "sa32"),
-         ("sa32_axis", "sa8"), ("sa32", "fx16"), ("fx16", "sa32_axis")]  # fmt: skip
+QUANTS = {
+    "sa8": [SA8],
+    "sa8_axis": [Quant(8, 20 + k % 5, 16384 + 99 * k, k - 18, True) for k in range(37)],
+    "fx8": [Quant(8, 5)],
+    "fx16": [Quant(16, 11)],
+    "sa32": [Quant(32, 29, 23134, 7, True)],
+    "sa32_axis": [Quant(32, 20 + k, 17000 + k, 1 - k, True) for k in range(37)],
+}
+PAIRS = [
+    ("sa8", "fx16"),
+    ("sa8_axis", "fx8"),
+    ("fx16", "sa8"),
+    ("fx8", "sa8_axis"),
+    ("sa8", "sa32"),
+    ("sa32_axis", "sa8"),
+    ("sa32", "fx16"),
+    ("fx16", "sa32_axis"),
+]
 
 
 @pytest.mark.parametrize("names", PAIRS, ids="-".join)
@@ -223,8 +239,12 @@ def test_dense_products(device, kind, full):
             [(x_type, (3, 20, 1, 1)), (w_type, (38, 20, 1, 1)), (b_type, (38,))]
         )
     ]
-    check_op(device, Conv2d(Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0)), arith=MliDense(rule, 2)),
-             data, consts=(1, 2))  # fmt: skip
+    check_op(
+        device,
+        Conv2d(Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0)), arith=MliDense(rule, 2)),
+        data,
+        consts=(1, 2),
+    )
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 23])
@@ -238,22 +258,42 @@ def test_a_heap_gives_way_to_equal_elements():
 
 @pytest.mark.parametrize(
     ("kind", "quant", "limits"),
-    [(RELU_NONE, SA8, (-128, 127)), (RELU_GEN, SA8, (-42, 127)), (RELU_GEN, Quant(16, 3), (0, 32767)),
-     (RELU_6, Quant(16, 11), (0, 12288)), (RELU_6, Quant(16, 28), (0, 32767)),
-     (RELU_6, Quant(8, -2), (0, 1)), (RELU_6, Quant(8, -3), (0, 0)), (RELU_1, Quant(8, 5), (-32, 32)),
-     (RELU_1, Quant(8, 7), (-128, 127)), (RELU_1, Quant(8, -1), (0, 0)),
-     (RELU_1, Quant(8, 20, 24590, -42, True), (-84, 0)), (RELU_6, Quant(8, 18, 16499, 100, True), (100, 127))],
-)  # fmt: skip
+    [
+        (RELU_NONE, SA8, (-128, 127)),
+        (RELU_GEN, SA8, (-42, 127)),
+        (RELU_GEN, Quant(16, 3), (0, 32767)),
+        (RELU_6, Quant(16, 11), (0, 12288)),
+        (RELU_6, Quant(16, 28), (0, 32767)),
+        (RELU_6, Quant(8, -2), (0, 1)),
+        (RELU_6, Quant(8, -3), (0, 0)),
+        (RELU_1, Quant(8, 5), (-32, 32)),
+        (RELU_1, Quant(8, 7), (-128, 127)),
+        (RELU_1, Quant(8, -1), (0, 0)),
+        (RELU_1, Quant(8, 20, 24590, -42, True), (-84, 0)),
+        (RELU_6, Quant(8, 18, 16499, 100, True), (100, 127)),
+    ],
+)
 def test_limits_of_relus(kind, quant, limits):
     assert relu_limits(kind, quant) == limits
 
 
 @pytest.mark.parametrize(
     ("x", "n", "bits", "up", "wanted"),
-    [(5, 1, 32, False, 2), (5, 1, 32, True, 3), (7, 1, 32, False, 4), (-5, 1, 32, False, -2),
-     (-5, 1, 32, True, -2), (-1, 32, 32, True, 0), (-1, 31, 32, False, 0), (3, -2, 8, False, 12),
-     (100, -2, 8, False, 127), (127, 1, 8, True, 63), (127, 1, 8, False, 64), (2**62, -1, 64, False, 2**63 - 1)],
-)  # fmt: skip
+    [
+        (5, 1, 32, False, 2),
+        (5, 1, 32, True, 3),
+        (7, 1, 32, False, 4),
+        (-5, 1, 32, False, -2),
+        (-5, 1, 32, True, -2),
+        (-1, 32, 32, True, 0),
+        (-1, 31, 32, False, 0),
+        (3, -2, 8, False, 12),
+        (100, -2, 8, False, 127),
+        (127, 1, 8, True, 63),
+        (127, 1, 8, False, 64),
+        (2**62, -1, 64, False, 2**63 - 1),
+    ],
+)
 def test_rounding_shifts(x, n, bits, up, wanted):
     assert round_shift(x, n, bits, up) == wanted
 
@@ -264,8 +304,10 @@ def test_shifts_and_casts_saturate():
     assert cast(2**20, 4, 32, 16, False) == 32767
 
 
-@pytest.mark.parametrize(("table", "first", "last"), [
-    (SIGMOID, 1, 32766), (TANH, -32767, 32767), (EXP, 0, 32767), (INVERSE_ROOT, 23170, 11585)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("table", "first", "last"),
+    [(SIGMOID, 1, 32766), (TANH, -32767, 32767), (EXP, 0, 32767), (INVERSE_ROOT, 23170, 11585)],
+)
 def test_tables_are_their_functions(table, first, last):
     values = table.values
     assert len(values) == table.length and values.dtype == np.int16

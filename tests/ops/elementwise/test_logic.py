@@ -42,8 +42,11 @@ def test_comparisons(device, dtype):
 
 
 def test_truth_values(device):
-    check_together(device, {fn: Logic(fn) for fn in ("equal", "and", "or", "xor")},
-                   [truths((5, 33), 1), truths((5, 33), 2)])  # fmt: skip
+    check_together(
+        device,
+        {fn: Logic(fn) for fn in ("equal", "and", "or", "xor")},
+        [truths((5, 33), 1), truths((5, 33), 2)],
+    )
     check_together(device, {"not": Logic("not")}, [truths((5, 33))])
 
 
@@ -87,19 +90,30 @@ def test_where(device, dtype):
     check_op(device, Logic("where"), [condition, b, c], tolerance=0)
 
 
-@pytest.mark.parametrize("shapes", [
-    [(2, 5, 4, 6), (5, 1, 1)], [(6,), (2, 5, 4, 6)], [(2, 1, 4, 1), (1, 5, 1, 6)], [(), (3, 4)],
-    [(1,), (1,)], [(), ()], [(0, 3), (1, 3)],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [(2, 5, 4, 6), (5, 1, 1)],
+        [(6,), (2, 5, 4, 6)],
+        [(2, 1, 4, 1), (1, 5, 1, 6)],
+        [(), (3, 4)],
+        [(1,), (1,)],
+        [(), ()],
+        [(0, 3), (1, 3)],
+    ],
+)
 def test_broadcasting(device, shapes):
     a, b = (numbers("float32", s, k) for k, s in enumerate(shapes))
     check_op(device, Logic("less"), [a, b])
 
 
 ORDERS = [
-    {}, {"i0": (0, 2, 3, 1)}, {"i0": (0, 2, 3, 1), "i1": (3, 2, 1, 0)},
-    {"i0": (0, 2, 3, 1), "i1": (0, 2, 3, 1), "o0": (0, 2, 3, 1)}, {"o0": (1, 0, 3, 2)},
-]  # fmt: skip
+    {},
+    {"i0": (0, 2, 3, 1)},
+    {"i0": (0, 2, 3, 1), "i1": (3, 2, 1, 0)},
+    {"i0": (0, 2, 3, 1), "i1": (0, 2, 3, 1), "o0": (0, 2, 3, 1)},
+    {"o0": (1, 0, 3, 2)},
+]
 
 
 @pytest.mark.parametrize("orders", ORDERS)
@@ -123,13 +137,25 @@ def test_powers_of_integers_with_real_exponents(device):
     check_op(device, Logic("pow_real"), [base, exponent])
 
 
-@pytest.mark.parametrize("op,dtype,attrs", [
-    ("Equal", "float32", {}), ("Greater", "int64", {}), ("GreaterOrEqual", "float32", {}),
-    ("Less", "float64", {}), ("LessOrEqual", "int32", {}), ("Mod", "int32", {}),
-    ("Mod", "int64", {"fmod": 1}), ("Mod", "float32", {"fmod": 1}), ("Mod", "uint8", {}),
-    ("BitShift", "uint32", {"direction": "LEFT"}), ("BitShift", "uint8", {"direction": "RIGHT"}),
-    ("BitwiseAnd", "int16", {}), ("BitwiseOr", "uint8", {}), ("BitwiseXor", "int64", {}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "op,dtype,attrs",
+    [
+        ("Equal", "float32", {}),
+        ("Greater", "int64", {}),
+        ("GreaterOrEqual", "float32", {}),
+        ("Less", "float64", {}),
+        ("LessOrEqual", "int32", {}),
+        ("Mod", "int32", {}),
+        ("Mod", "int64", {"fmod": 1}),
+        ("Mod", "float32", {"fmod": 1}),
+        ("Mod", "uint8", {}),
+        ("BitShift", "uint32", {"direction": "LEFT"}),
+        ("BitShift", "uint8", {"direction": "RIGHT"}),
+        ("BitwiseAnd", "int16", {}),
+        ("BitwiseOr", "uint8", {}),
+        ("BitwiseXor", "int64", {}),
+    ],
+)
 def test_reference_agrees_with_onnxruntime(op, dtype, attrs):
     a, b = numbers(dtype, (5, 9), 1), numbers(dtype, (5, 9), 2)
     if op == "Mod":
@@ -164,11 +190,17 @@ def test_import_refuses_real_remainders_with_the_sign_of_the_divisor():
         imported("Mod", [x, x])
 
 
-@pytest.mark.parametrize("fn,types,error,words", [
-    ("and", [F32, F32], DTypeError, "float32"), ("equal", [F32, I32], DTypeError, "one type"),
-    ("where", [I32, F32, F32], DTypeError, "must be bool"), ("greater", [BOOL, BOOL], DTypeError, "bool"),
-    ("where", [BOOL, F32, I32], DTypeError, "float32, int32"), ("is_nan", [I32], DTypeError, "int32"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "fn,types,error,words",
+    [
+        ("and", [F32, F32], DTypeError, "float32"),
+        ("equal", [F32, I32], DTypeError, "one type"),
+        ("where", [I32, F32, F32], DTypeError, "must be bool"),
+        ("greater", [BOOL, BOOL], DTypeError, "bool"),
+        ("where", [BOOL, F32, I32], DTypeError, "float32, int32"),
+        ("is_nan", [I32], DTypeError, "int32"),
+    ],
+)
 def test_wrong_types_are_named(fn, types, error, words):
     with pytest.raises(error, match=words):
         Logic(fn).infer([TensorType((2, 3), t) for t in types])
@@ -182,12 +214,27 @@ def test_wrong_shapes_are_named():
 def test_every_function_is_imported_by_some_operator():
     """A rule that no ONNX operator reaches would never be used."""
     x = {"f": numbers("float32", (2,)), "u": numbers("uint8", (2,)), "b": truths((2,))}
-    cases = [("Equal", "f", {}), ("Greater", "f", {}), ("GreaterOrEqual", "f", {}), ("Less", "f", {}),
-             ("LessOrEqual", "f", {}), ("And", "b", {}), ("Or", "b", {}), ("Xor", "b", {}),
-             ("Not", "b", {}), ("BitwiseNot", "u", {}), ("IsNaN", "f", {}), ("IsInf", "f", {}),
-             ("IsInf", "f", {"detect_negative": 0}), ("IsInf", "f", {"detect_positive": 0}),
-             ("BitShift", "u", {"direction": "LEFT"}), ("BitShift", "u", {"direction": "RIGHT"}),
-             ("Mod", "u", {}), ("Mod", "u", {"fmod": 1}), ("Mod", "f", {"fmod": 1})]  # fmt: skip
+    cases = [
+        ("Equal", "f", {}),
+        ("Greater", "f", {}),
+        ("GreaterOrEqual", "f", {}),
+        ("Less", "f", {}),
+        ("LessOrEqual", "f", {}),
+        ("And", "b", {}),
+        ("Or", "b", {}),
+        ("Xor", "b", {}),
+        ("Not", "b", {}),
+        ("BitwiseNot", "u", {}),
+        ("IsNaN", "f", {}),
+        ("IsInf", "f", {}),
+        ("IsInf", "f", {"detect_negative": 0}),
+        ("IsInf", "f", {"detect_positive": 0}),
+        ("BitShift", "u", {"direction": "LEFT"}),
+        ("BitShift", "u", {"direction": "RIGHT"}),
+        ("Mod", "u", {}),
+        ("Mod", "u", {"fmod": 1}),
+        ("Mod", "f", {"fmod": 1}),
+    ]
     found = {imported(op, [x[k], x[k], x[k]], attrs).spec.fn for op, k, attrs in cases}
     found.add(imported("Where", [x["b"], x["f"], x["f"]]).spec.fn)
     base = np.array([2, 3], np.int32)

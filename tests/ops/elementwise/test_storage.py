@@ -49,13 +49,24 @@ CASES = {
     "conv1x1": (Conv2d(window(1), post_ops=RELU), [(2, 24, 7, 9), (40, 24, 1, 1), (40,)], (1, 2)),
     "conv3x3": (Conv2d(window(3)), [(1, 16, 9, 8), (20, 16, 3, 3), (20,)], (1, 2)),
     "conv_first": (Conv2d(window(3, 2)), [(1, 3, 15, 14), (16, 3, 3, 3), (16,)], (1, 2)),
-    "conv_add": (Conv2d(window(3), post_ops=ADD), [(1, 8, 6, 7), (16, 8, 3, 3), (16,), (1, 16, 6, 7)],
-                 (1, 2)),
+    "conv_add": (
+        Conv2d(window(3), post_ops=ADD),
+        [(1, 8, 6, 7), (16, 8, 3, 3), (16,), (1, 16, 6, 7)],
+        (1, 2),
+    ),
     "conv_groups": (Conv2d(window(3), group=2), [(1, 8, 6, 7), (10, 4, 3, 3)], (1,)),
     "conv_given": (Conv2d(window(3)), [(1, 8, 6, 7), (10, 8, 3, 3), (10,)], ()),
-    "depthwise": (Conv2d(window(3), group=21, post_ops=RELU), [(1, 21, 8, 9), (21, 1, 3, 3), (21,)], (1, 2)),
+    "depthwise": (
+        Conv2d(window(3), group=21, post_ops=RELU),
+        [(1, 21, 8, 9), (21, 1, 3, 3), (21,)],
+        (1, 2),
+    ),
     "depthwise_s2": (Conv2d(window(5, 2), group=32), [(2, 32, 9, 9), (32, 1, 5, 5)], (1,)),
-    "eltwise": (Eltwise((PostOp("mul", operand=1), PostOp("sigmoid"))), [(2, 5, 7, 3), (1, 5, 1, 1)], (1,)),
+    "eltwise": (
+        Eltwise((PostOp("mul", operand=1), PostOp("sigmoid"))),
+        [(2, 5, 7, 3), (1, 5, 1, 1)],
+        (1,),
+    ),
     "eltwise_flat": (Eltwise((PostOp("add", operand=1),)), [(3, 64), (3, 64)], ()),
     "max_pool": (Pool(window(3, 2), "max"), [(1, 19, 9, 11)], ()),
     "average_pool": (Pool(window(3, 1), "average", post_ops=RELU), [(2, 16, 6, 7)], ()),
@@ -74,7 +85,7 @@ CASES = {
     "repeat": (resize("nearest", "asymmetric", "floor"), [(1, 21, 5, 7)], ()),
     "linear": (resize("linear"), [(2, 19, 5, 7)], ()),
     "convert": (Convert(), [(3, 50)], ()),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -132,8 +143,14 @@ def test_views_move_the_bits_as_they_are(device, dtype):
 def test_lookups(device, consts, dtype):
     rows = np.array([[4, 0], [2, 5]])
     for spec in (Gather(0), GatherND(0)):
-        check_op(device, spec, [normal((6, 7)), rows[:, :1] if spec.kind != "gather" else rows],
-                 consts=consts, tolerance=0, dtype=dtype)  # fmt: skip
+        check_op(
+            device,
+            spec,
+            [normal((6, 7)), rows[:, :1] if spec.kind != "gather" else rows],
+            consts=consts,
+            tolerance=0,
+            dtype=dtype,
+        )
     check_op(
         device, GatherElements(1), [normal((2, 7)), rows], consts=consts, tolerance=0, dtype=dtype
     )

@@ -172,8 +172,14 @@ STEPS = {
 }
 
 
-FUSED = [("relu", ()), ("swapped", (17, 1)), ("heavy", (2, 17, 35)), ("residual", (2, 17, 35)),
-         ("residual", (35,)), ("residual", ())]  # fmt: skip
+FUSED = [
+    ("relu", ()),
+    ("swapped", (17, 1)),
+    ("heavy", (2, 17, 35)),
+    ("residual", (2, 17, 35)),
+    ("residual", (35,)),
+    ("residual", ()),
+]
 
 
 @pytest.mark.parametrize("post_ops,shape", FUSED, ids=str)
@@ -337,11 +343,12 @@ def onnx_model(op, shapes, out, opset=13, consts=(), **attrs):
     names = [f"x{i}" for i in range(len(shapes))]
     value, made = helper.make_tensor_value_info, dict(zip(names, shapes, strict=True))
     graph = helper.make_graph(
-        [helper.make_node(op, names, ["y"], **attrs)], "g",
+        [helper.make_node(op, names, ["y"], **attrs)],
+        "g",
         [value(n, TensorProto.FLOAT, s) for n, s in made.items() if n not in consts],
         [value("y", TensorProto.FLOAT, out)],
         [onnx.numpy_helper.from_array(normal(made[n], int(n[1:])), n) for n in consts],
-    )  # fmt: skip
+    )
     opsets = [helper.make_opsetid("", opset)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 

@@ -55,9 +55,16 @@ def test_a_table_of_words(device):
     check_op(device, Gather(0), [table, words], consts=(0,), tolerance=0)
 
 
-@pytest.mark.parametrize("shape,index_shape,axis", [
-    ((5,), (), 0), ((2, 3), (0,), 1), ((0, 3), (2,), 1), ((1,), (4,), 0), ((3, 0), (0, 2), 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "shape,index_shape,axis",
+    [
+        ((5,), (), 0),
+        ((2, 3), (0,), 1),
+        ((0, 3), (2,), 1),
+        ((1,), (4,), 0),
+        ((3, 0), (0, 2), 1),
+    ],
+)
 def test_small_shapes(device, shape, index_shape, axis):
     i = np.zeros(index_shape, np.int64)
     check_op(device, Gather(axis), [normal(shape), i], tolerance=0)
@@ -81,9 +88,18 @@ def test_gather_elements(device, axis):
     check_op(device, GatherElements(axis), [x, i], orders={"i0": (0, 2, 1)}, tolerance=0)
 
 
-@pytest.mark.parametrize("batch,index_shape", [
-    (0, (4, 1)), (0, (2, 3, 2)), (0, (5, 4)), (1, (3, 6, 1)), (1, (3, 2, 2)), (2, (3, 4, 2)), (0, (3,)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "batch,index_shape",
+    [
+        (0, (4, 1)),
+        (0, (2, 3, 2)),
+        (0, (5, 4)),
+        (1, (3, 6, 1)),
+        (1, (3, 2, 2)),
+        (2, (3, 4, 2)),
+        (0, (3,)),
+    ],
+)
 def test_gather_nd(device, batch, index_shape):
     x = normal((3, 4, 5, 17))
     extents = x.shape[batch : batch + index_shape[-1]]
@@ -103,11 +119,19 @@ def test_gather_of_any_shape(device, data):
 
 
 AS_VIEWS = [
-    ([0], ["slice"]), (3, ["slice", "reshape"]), ([1, 2, 3], ["slice"]), ([4, 2, 0], ["slice"]),
-    ([-1, -2], ["slice"]), ([[0, 1], [2, 3]], ["slice", "reshape"]), ([2, 2, 2], ["slice", "expand"]),
-    ([[1], [1]], ["slice", "expand", "reshape"]), ([], ["slice"]), ([-5, 1], ["slice"]),
-    ([0, 2, 3], ["gather"]), ([3, 0, 1], ["gather"]),
-]  # fmt: skip
+    ([0], ["slice"]),
+    (3, ["slice", "reshape"]),
+    ([1, 2, 3], ["slice"]),
+    ([4, 2, 0], ["slice"]),
+    ([-1, -2], ["slice"]),
+    ([[0, 1], [2, 3]], ["slice", "reshape"]),
+    ([2, 2, 2], ["slice", "expand"]),
+    ([[1], [1]], ["slice", "expand", "reshape"]),
+    ([], ["slice"]),
+    ([-5, 1], ["slice"]),
+    ([0, 2, 3], ["gather"]),
+    ([3, 0, 1], ["gather"]),
+]
 
 
 @pytest.mark.parametrize("given_indices,kinds", AS_VIEWS)
@@ -128,8 +152,20 @@ def channel_shuffle():
     """Two halves of interleaved channels, as gathers of a turned tensor."""
     x = TensorType((1, 8, 5, 5))
     relu = Eltwise((PostOp("relu"),))
-    rows = [("a", relu, "x"), ("b", imported("Reshape", [np.zeros((1, 8, 5, 5), np.float32),
-             np.array([4, 2, 25])], {}, 11, consts=(1,)).spec, "a")]  # fmt: skip
+    rows = [
+        ("a", relu, "x"),
+        (
+            "b",
+            imported(
+                "Reshape",
+                [np.zeros((1, 8, 5, 5), np.float32), np.array([4, 2, 25])],
+                {},
+                11,
+                consts=(1,),
+            ).spec,
+            "a",
+        ),
+    ]
     turned = imported("Transpose", [np.zeros((4, 2, 25), np.float32)], {"perm": [1, 0, 2]}).spec
     rows.append(("c", turned, "b"))
     blank = np.zeros((2, 4, 25), np.float32)
@@ -155,13 +191,17 @@ def test_a_channel_shuffle_moves_no_data(device):
     np.testing.assert_array_equal(got["y1"], want[:, 1])
 
 
-@pytest.mark.parametrize("op,shape,index,attrs", [
-    ("Gather", (4, 5), [[0, -1], [2, 1]], {"axis": 1}), ("Gather", (4, 5), 2, {}),
-    ("GatherElements", (3, 4), [[0, -1], [2, 1]], {"axis": 1}),
-    ("GatherElements", (3, 4), [[0, 1, 2, -3]], {}),
-    ("GatherND", (2, 3, 4), [[0, 1], [1, -1]], {}),
-    ("GatherND", (2, 3, 4), [[[0]], [[2]]], {"batch_dims": 1}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "op,shape,index,attrs",
+    [
+        ("Gather", (4, 5), [[0, -1], [2, 1]], {"axis": 1}),
+        ("Gather", (4, 5), 2, {}),
+        ("GatherElements", (3, 4), [[0, -1], [2, 1]], {"axis": 1}),
+        ("GatherElements", (3, 4), [[0, 1, 2, -3]], {}),
+        ("GatherND", (2, 3, 4), [[0, 1], [1, -1]], {}),
+        ("GatherND", (2, 3, 4), [[[0]], [[2]]], {"batch_dims": 1}),
+    ],
+)
 @pytest.mark.parametrize("fed", [True, False], ids=["fed", "constant"])
 def test_imports_agree_with_onnxruntime(op, shape, index, attrs, fed):
     inputs = [normal(shape), np.array(index, np.int64)]
@@ -170,23 +210,36 @@ def test_imports_agree_with_onnxruntime(op, shape, index, attrs, fed):
     np.testing.assert_array_equal(evaluate(made, inputs), want)
 
 
-@pytest.mark.parametrize("op,index,attrs", [
-    ("Gather", [0, 5], {"axis": 1}), ("Gather", [-6], {"axis": 1}), ("GatherND", [[0, 5]], {}),
-    ("GatherElements", [[5]], {"axis": 1}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "op,index,attrs",
+    [
+        ("Gather", [0, 5], {"axis": 1}),
+        ("Gather", [-6], {"axis": 1}),
+        ("GatherND", [[0, 5]], {}),
+        ("GatherElements", [[5]], {"axis": 1}),
+    ],
+)
 def test_constant_indices_out_of_range_are_named(op, index, attrs):
     with pytest.raises(ShapeError, match=r"index (5|-6) is outside of extent.*5"):
         imported(op, [normal((4, 5)), np.array(index)], attrs, 13, consts=(1,))
 
 
-@pytest.mark.parametrize("spec,types,error,words", [
-    (Gather(0), [TensorType((3,)), TensorType((2,), F32)], DTypeError, "float32"),
-    (Gather(2), [TensorType((3, 4)), TensorType((2,), I64)], ShapeError, r"axis 2 of \(3, 4\)"),
-    (Gather(0), [TensorType((0, 4)), TensorType((2,), I64)], ShapeError, r"empty axis of \(0, 4\)"),
-    (GatherElements(0), [TensorType((3, 4)), TensorType((2, 5), I64)], ShapeError, r"\(2, 5\)"),
-    (GatherND(0), [TensorType((3, 4)), TensorType((2, 3), I64)], ShapeError, r"\(2, 3\)"),
-    (GatherND(1), [TensorType((3, 4)), TensorType((2, 1), I64)], ShapeError, "1 batch axes"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "spec,types,error,words",
+    [
+        (Gather(0), [TensorType((3,)), TensorType((2,), F32)], DTypeError, "float32"),
+        (Gather(2), [TensorType((3, 4)), TensorType((2,), I64)], ShapeError, r"axis 2 of \(3, 4\)"),
+        (
+            Gather(0),
+            [TensorType((0, 4)), TensorType((2,), I64)],
+            ShapeError,
+            r"empty axis of \(0, 4\)",
+        ),
+        (GatherElements(0), [TensorType((3, 4)), TensorType((2, 5), I64)], ShapeError, r"\(2, 5\)"),
+        (GatherND(0), [TensorType((3, 4)), TensorType((2, 3), I64)], ShapeError, r"\(2, 3\)"),
+        (GatherND(1), [TensorType((3, 4)), TensorType((2, 1), I64)], ShapeError, "1 batch axes"),
+    ],
+)
 def test_operands_that_do_not_fit_are_named(spec, types, error, words):
     with pytest.raises(error, match=words):
         spec.infer(types)

@@ -36,14 +36,25 @@ def test_image_borders(device, mode, orders):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_channel_pads(device, mode):
-    check_op(device, Pad((0, 2, 0, 0), (0, 5, 0, 0), mode), [normal((2, 17, 3, 4))],
-             orders=NHWC, tolerance=0)  # fmt: skip
+    check_op(
+        device,
+        Pad((0, 2, 0, 0), (0, 5, 0, 0), mode),
+        [normal((2, 17, 3, 4))],
+        orders=NHWC,
+        tolerance=0,
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_axis_at_once_beside_a_border(device, mode):
-    check_op(device, Pad((1, 2, 3, 1), (1, 0, 2, 4), mode), [normal((3, 4, 5, 6))],
-             orders=NHWC, border=2, tolerance=0)  # fmt: skip
+    check_op(
+        device,
+        Pad((1, 2, 3, 1), (1, 0, 2, 4), mode),
+        [normal((3, 4, 5, 6))],
+        orders=NHWC,
+        border=2,
+        tolerance=0,
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -74,10 +85,18 @@ def test_values_of_the_padding(device, value):
     np.testing.assert_array_equal(got[real].view(np.uint32), want[real].view(np.uint32))
 
 
-@pytest.mark.parametrize("shape,before,after", [
-    ((), (), ()), ((1,), (0,), (1,)), ((0, 3), (1, 0), (1, 0)), ((4,), (-2,), (-2,)),
-    ((1, 1), (0, 0), (0, 0)), ((0,), (0,), (1,)), ((3, 1), (0, 3), (0, 0)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "shape,before,after",
+    [
+        ((), (), ()),
+        ((1,), (0,), (1,)),
+        ((0, 3), (1, 0), (1, 0)),
+        ((4,), (-2,), (-2,)),
+        ((1, 1), (0, 0), (0, 0)),
+        ((0,), (0,), (1,)),
+        ((3, 1), (0, 3), (0, 0)),
+    ],
+)
 def test_small_shapes(device, shape, before, after):
     check_op(device, Pad(before, after, "constant", 2.0), [normal(shape)], tolerance=0)
 
@@ -126,11 +145,16 @@ def test_import_refuses_what_is_not_constant_or_not_a_mode():
         imported("Pad", [x, np.zeros(4, np.int64)], {"mode": "symmetric"}, 18, consts=(1,))
 
 
-@pytest.mark.parametrize("spec,shape", [
-    (Pad((0, 3), (0, 0), "reflect"), (2, 3)), (Pad((0, -2), (0, -2)), (2, 3)),
-    (Pad((1, 0), (0, 0), "edge"), (0, 3)), (Pad((1,), (0,)), (2, 3)),
-    (Pad((0, 3), (0, -1), "reflect"), (2, 4)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "spec,shape",
+    [
+        (Pad((0, 3), (0, 0), "reflect"), (2, 3)),
+        (Pad((0, -2), (0, -2)), (2, 3)),
+        (Pad((1, 0), (0, 0), "edge"), (0, 3)),
+        (Pad((1,), (0,)), (2, 3)),
+        (Pad((0, 3), (0, -1), "reflect"), (2, 4)),
+    ],
+)
 def test_pads_that_do_not_fit_are_named(spec, shape):
     with pytest.raises(ShapeError, match=rf"{spec.before[-1]}.*\({shape[0]}, {shape[1]}\)"):
         spec.infer([TensorType(shape)])

@@ -115,10 +115,18 @@ def test_copies_between_memory_orders(device, orders, name):
     check_op(device, spec, [normal(shape)], consts=(0,), orders=orders, tolerance=0)
 
 
-@pytest.mark.parametrize("shape,new", [
-    ((2, 6, 4, 4), (2, 96)), ((2, 6, 4, 4), (2, 3, 2, 16)), ((2, 6, 4, 4), (8, 24)),
-    ((2, 3, 5, 7), (7, 30)), ((1, 1, 1, 1), ()), ((4, 1, 3), (1, 12, 1)), ((0, 3), (3, 0, 2)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "shape,new",
+    [
+        ((2, 6, 4, 4), (2, 96)),
+        ((2, 6, 4, 4), (2, 3, 2, 16)),
+        ((2, 6, 4, 4), (8, 24)),
+        ((2, 3, 5, 7), (7, 30)),
+        ((1, 1, 1, 1), ()),
+        ((4, 1, 3), (1, 12, 1)),
+        ((0, 3), (3, 0, 2)),
+    ],
+)
 def test_reshape_beside_a_border(device, shape, new):
     """Padding between rows keeps a reshape from being a view; channels innermost as well."""
     x = normal(shape)
@@ -155,10 +163,17 @@ def test_any_slice(device, data):
 
 
 REFINED = [
-    ((2, 3, 4), (6, 4), (2, 3, 4)), ((6, 4), (2, 3, 4), (2, 3, 4)), ((6, 4), (4, 6), None),
-    ((12,), (3, 4), (3, 4)), ((2, 6), (4, 3), (2, 2, 3)), ((1, 5), (5,), (5,)), ((0, 3), (3, 0), None),
-    ((8, 9), (2, 4, 3, 3), (2, 4, 3, 3)), ((2, 3), (3, 2), None), ((), (), ()),
-]  # fmt: skip
+    ((2, 3, 4), (6, 4), (2, 3, 4)),
+    ((6, 4), (2, 3, 4), (2, 3, 4)),
+    ((6, 4), (4, 6), None),
+    ((12,), (3, 4), (3, 4)),
+    ((2, 6), (4, 3), (2, 2, 3)),
+    ((1, 5), (5,), (5,)),
+    ((0, 3), (3, 0), None),
+    ((8, 9), (2, 4, 3, 3), (2, 4, 3, 3)),
+    ((2, 3), (3, 2), None),
+    ((), (), ()),
+]
 
 
 @pytest.mark.parametrize("old,new,fine", REFINED)
@@ -182,17 +197,24 @@ def test_refinement_splits_both_shapes(factors, data):
 def test_a_chain_of_views_copies_nothing(device):
     x = normal((2, 6, 4, 4))
     nodes = [
-        ("a", RELU, ["x"]), ("b", Reshape((2, 3, 2, 16)), ["a"]),
-        ("c", Transpose((0, 2, 1, 3)), ["b"]), ("d", Slice((0, 1, 2, 0), (2, 1, 2, 8), (1, 1, -1, 2)), ["c"]),
-        ("e", Expand((2, 5, 2, 8)), ["d"]), ("y", RELU, ["e"]),
-    ]  # fmt: skip
+        ("a", RELU, ["x"]),
+        ("b", Reshape((2, 3, 2, 16)), ["a"]),
+        ("c", Transpose((0, 2, 1, 3)), ["b"]),
+        ("d", Slice((0, 1, 2, 0), (2, 1, 2, 8), (1, 1, -1, 2)), ["c"]),
+        ("e", Expand((2, 5, 2, 8)), ["d"]),
+        ("y", RELU, ["e"]),
+    ]
     check_network(device, {"x": x}, nodes, ["y"], copied=0)
 
 
 def test_a_reshape_after_a_transpose_copies_once(device):
     x = normal((4, 6))
-    nodes = [("a", RELU, ["x"]), ("b", Transpose((1, 0)), ["a"]), ("c", Reshape((24,)), ["b"]),
-             ("y", RELU, ["c"])]  # fmt: skip
+    nodes = [
+        ("a", RELU, ["x"]),
+        ("b", Transpose((1, 0)), ["a"]),
+        ("c", Reshape((24,)), ["b"]),
+        ("y", RELU, ["c"]),
+    ]
     check_network(device, {"x": x}, nodes, ["y"], copied=24 * 4)
 
 
@@ -232,11 +254,14 @@ def test_parts_of_a_split_are_views(device):
     check_network(device, {"x": x}, nodes, ["y0", "y1", "y2"], copied=0)
 
 
-@pytest.mark.parametrize("op,shape,attrs", [
-    ("DepthToSpace", (2, 12, 3, 5), {"blocksize": 2}),
-    ("DepthToSpace", (1, 18, 2, 3), {"blocksize": 3, "mode": "CRD"}),
-    ("SpaceToDepth", (2, 3, 4, 6), {"blocksize": 2}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "op,shape,attrs",
+    [
+        ("DepthToSpace", (2, 12, 3, 5), {"blocksize": 2}),
+        ("DepthToSpace", (1, 18, 2, 3), {"blocksize": 3, "mode": "CRD"}),
+        ("SpaceToDepth", (2, 3, 4, 6), {"blocksize": 2}),
+    ],
+)
 def test_depth_and_space(device, op, shape, attrs):
     """Rearranging channels and pixels moves the data once."""
     x = normal(shape)
@@ -245,8 +270,13 @@ def test_depth_and_space(device, op, shape, attrs):
     want = onnxruntime_result(op, [x], attrs, 13)[0]
     np.testing.assert_array_equal(evaluate(source, [x]), want)
     specs = [source.inputs[0].inputs[0].spec, source.inputs[0].spec, source.spec]
-    nodes = [("a", RELU, ["x"]), ("b", specs[0], ["a"]), ("c", specs[1], ["b"]),
-             ("d", specs[2], ["c"]), ("y", RELU, ["d"])]  # fmt: skip
+    nodes = [
+        ("a", RELU, ["x"]),
+        ("b", specs[0], ["a"]),
+        ("c", specs[1], ["b"]),
+        ("d", specs[2], ["c"]),
+        ("y", RELU, ["d"]),
+    ]
     check_network(device, {"x": x}, nodes, ["y"], copied=x.nbytes)
 
 
@@ -272,20 +302,29 @@ def test_tile(device, repeats):
 
 
 IMPORTS = [
-    ("Reshape", [(2, 3, 4), [0, -1]], {}, 13), ("Reshape", [(2, 3, 4), [4, 6]], {}, 13),
-    ("Reshape", [(2, 3, 4), [-1]], {}, 5), ("Reshape", [(0, 3), [3, 0]], {"allowzero": 1}, 14),
-    ("Transpose", [(2, 3, 4)], {}, 13), ("Transpose", [(2, 3, 4)], {"perm": [1, 2, 0]}, 13),
-    ("Flatten", [(2, 3, 4)], {"axis": 2}, 13), ("Flatten", [(2, 3, 4)], {"axis": -1}, 13),
-    ("Flatten", [(2, 3, 4)], {"axis": 0}, 13), ("Squeeze", [(1, 3, 1)], {}, 11),
-    ("Squeeze", [(1, 3, 1)], {"axes": [0]}, 11), ("Squeeze", [(1, 3, 1), [-1]], {}, 13),
-    ("Unsqueeze", [(3, 4)], {"axes": [0, 2]}, 11), ("Unsqueeze", [(3, 4), [1, -1]], {}, 13),
-    ("Expand", [(3, 1), [2, 1, 4]], {}, 13), ("Expand", [(3, 4), [1]], {}, 13),
+    ("Reshape", [(2, 3, 4), [0, -1]], {}, 13),
+    ("Reshape", [(2, 3, 4), [4, 6]], {}, 13),
+    ("Reshape", [(2, 3, 4), [-1]], {}, 5),
+    ("Reshape", [(0, 3), [3, 0]], {"allowzero": 1}, 14),
+    ("Transpose", [(2, 3, 4)], {}, 13),
+    ("Transpose", [(2, 3, 4)], {"perm": [1, 2, 0]}, 13),
+    ("Flatten", [(2, 3, 4)], {"axis": 2}, 13),
+    ("Flatten", [(2, 3, 4)], {"axis": -1}, 13),
+    ("Flatten", [(2, 3, 4)], {"axis": 0}, 13),
+    ("Squeeze", [(1, 3, 1)], {}, 11),
+    ("Squeeze", [(1, 3, 1)], {"axes": [0]}, 11),
+    ("Squeeze", [(1, 3, 1), [-1]], {}, 13),
+    ("Unsqueeze", [(3, 4)], {"axes": [0, 2]}, 11),
+    ("Unsqueeze", [(3, 4), [1, -1]], {}, 13),
+    ("Expand", [(3, 1), [2, 1, 4]], {}, 13),
+    ("Expand", [(3, 4), [1]], {}, 13),
     ("Slice", [(5, 6)], {"starts": [1], "ends": [4], "axes": [1]}, 9),
     ("Slice", [(5, 6)], {"starts": [1, 0], "ends": [-1, 1000]}, 9),
     ("Slice", [(5, 6), [4, -1], [-1000, 0], [0, 1], [-1, -2]], {}, 13),
-    ("Slice", [(5, 6), [3], [1], [0]], {}, 13), ("Slice", [(5, 6), [1], [2**62], [-2], [3]], {}, 13),
+    ("Slice", [(5, 6), [3], [1], [0]], {}, 13),
+    ("Slice", [(5, 6), [1], [2**62], [-2], [3]], {}, 13),
     ("Tile", [(2, 3), [2, 2]], {}, 13),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("op,inputs,attrs,opset", IMPORTS)
@@ -299,9 +338,11 @@ def test_imports_agree_with_onnxruntime(op, inputs, attrs, opset):
 
 
 SPLITS = [
-    ((6, 4), {"axis": 0}, 11, None, 3), ((7, 4), {"axis": 0, "num_outputs": 3}, 18, None, 3),
-    ((6, 4), {"axis": -1, "split": [1, 3]}, 11, None, 2), ((6, 4), {}, 13, [2, 4], 2),
-]  # fmt: skip
+    ((6, 4), {"axis": 0}, 11, None, 3),
+    ((7, 4), {"axis": 0, "num_outputs": 3}, 18, None, 3),
+    ((6, 4), {"axis": -1, "split": [1, 3]}, 11, None, 2),
+    ((6, 4), {}, 13, [2, 4], 2),
+]
 
 
 @pytest.mark.parametrize("shape,attrs,opset,sizes,count", SPLITS)
@@ -317,17 +358,20 @@ def test_a_concat_of_one_is_an_alias():
     assert imported("Concat", [normal((2, 3))], {"axis": 0}) == 0
 
 
-@pytest.mark.parametrize("op,inputs,error,words", [
-    ("Reshape", [(2, 3), [4, 2]], ShapeError, "counts differ"),
-    ("Reshape", [(2, 3), [-1, -1]], ShapeError, "more than one"),
-    ("Reshape", [(2, 3), [4, -1]], ShapeError, r"\[4, -1\]"),
-    ("Reshape", [(2, 3), [2, 3, 0]], ShapeError, "one too many"),
-    ("Squeeze", [(2, 3), [0]], ShapeError, "not 1"),
-    ("Unsqueeze", [(2, 3), [0, 0]], ShapeError, "twice"),
-    ("Expand", [(2, 3), [4, 3]], ShapeError, r"\(4, 3\)"),
-    ("Tile", [(2, 3), [2]], ShapeError, r"\[2\]"),
-    ("Split", [(6, 4), [4, 3]], ShapeError, "does not add up to 6"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "op,inputs,error,words",
+    [
+        ("Reshape", [(2, 3), [4, 2]], ShapeError, "counts differ"),
+        ("Reshape", [(2, 3), [-1, -1]], ShapeError, "more than one"),
+        ("Reshape", [(2, 3), [4, -1]], ShapeError, r"\[4, -1\]"),
+        ("Reshape", [(2, 3), [2, 3, 0]], ShapeError, "one too many"),
+        ("Squeeze", [(2, 3), [0]], ShapeError, "not 1"),
+        ("Unsqueeze", [(2, 3), [0, 0]], ShapeError, "twice"),
+        ("Expand", [(2, 3), [4, 3]], ShapeError, r"\(4, 3\)"),
+        ("Tile", [(2, 3), [2]], ShapeError, r"\[2\]"),
+        ("Split", [(6, 4), [4, 3]], ShapeError, "does not add up to 6"),
+    ],
+)
 def test_wrong_arguments_are_named(op, inputs, error, words):
     arrays = [normal(inputs[0]), *(np.array(v, np.int64) for v in inputs[1:])]
     with pytest.raises(error, match=words):

@@ -76,8 +76,11 @@ STEPS = {
 
 
 @pytest.mark.parametrize("post_ops,operand", STEPS.values(), ids=STEPS)
-@pytest.mark.parametrize("how", [Sampling("nearest", "asymmetric", "floor"), Sampling("linear")],
-                         ids=["repeat", "linear"])  # fmt: skip
+@pytest.mark.parametrize(
+    "how",
+    [Sampling("nearest", "asymmetric", "floor"), Sampling("linear")],
+    ids=["repeat", "linear"],
+)
 @pytest.mark.parametrize("orders", [NHWC, {}], ids=["nhwc", "nchw"])
 def test_fused_steps(device, how, orders, post_ops, operand):
     shape = (2, 19, 5, 7)
@@ -86,10 +89,16 @@ def test_fused_steps(device, how, orders, post_ops, operand):
 
 
 RANKS = [
-    ((6,), (15,)), ((4, 5), (7, 3)), ((2, 3, 5), (2, 3, 10)), ((1, 2, 3, 4, 5), (1, 2, 6, 3, 7)),
-    ((2, 6, 3, 4), (3, 4, 5, 7)), ((2, 3, 4, 5), (4, 3, 4, 5)), ((1, 1, 1, 1), (1, 1, 4, 3)),
-    ((2, 3, 4, 4), (2, 3, 4, 4)), ((2, 3, 0, 4), (2, 3, 0, 8)),
-]  # fmt: skip
+    ((6,), (15,)),
+    ((4, 5), (7, 3)),
+    ((2, 3, 5), (2, 3, 10)),
+    ((1, 2, 3, 4, 5), (1, 2, 6, 3, 7)),
+    ((2, 6, 3, 4), (3, 4, 5, 7)),
+    ((2, 3, 4, 5), (4, 3, 4, 5)),
+    ((1, 1, 1, 1), (1, 1, 4, 3)),
+    ((2, 3, 4, 4), (2, 3, 4, 4)),
+    ((2, 3, 0, 4), (2, 3, 0, 8)),
+]
 
 
 @pytest.mark.parametrize("shape,result", RANKS)
@@ -198,8 +207,9 @@ def test_reference_agrees_with_onnxruntime(block):
 
 
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
-@pytest.mark.parametrize("coordinates", ["half_pixel", "tf_crop_and_resize", "asymmetric",
-                                         "half_pixel_symmetric"])  # fmt: skip
+@pytest.mark.parametrize(
+    "coordinates", ["half_pixel", "tf_crop_and_resize", "asymmetric", "half_pixel_symmetric"]
+)
 @pytest.mark.parametrize("sizes", [(5, 6), (5, 9), (3, 6), (11, 2)])
 def test_reference_agrees_with_the_definition(mode, coordinates, sizes):
     """Also where an axis keeps its extent and only its region is cut."""
@@ -226,12 +236,18 @@ def test_aspect_ratio_policies(policy, axes):
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("op,opset,mode,scales", [
-    ("Upsample", 7, "nearest", [1.0, 1.0, 2.0, 3.0]), ("Upsample", 9, "nearest", [1, 1, 2.5, 1.7]),
-    ("Upsample", 9, "linear", [1, 1, 33, 7.787879]), ("Upsample", 9, "linear", [1, 1, 2, 2]),
-    ("Resize", 10, "nearest", [1, 1, 0.6, 2.3]), ("Resize", 10, "nearest", [1, 1, 2, 0.4]),
-    ("Resize", 10, "linear", [1, 1, 0.6, 2.3]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "op,opset,mode,scales",
+    [
+        ("Upsample", 7, "nearest", [1.0, 1.0, 2.0, 3.0]),
+        ("Upsample", 9, "nearest", [1, 1, 2.5, 1.7]),
+        ("Upsample", 9, "linear", [1, 1, 33, 7.787879]),
+        ("Upsample", 9, "linear", [1, 1, 2, 2]),
+        ("Resize", 10, "nearest", [1, 1, 0.6, 2.3]),
+        ("Resize", 10, "nearest", [1, 1, 2, 0.4]),
+        ("Resize", 10, "linear", [1, 1, 0.6, 2.3]),
+    ],
+)
 def test_older_forms_agree_with_onnxruntime(op, opset, mode, scales):
     x = normal((1, 2, 5, 6))
     values = np.array(scales, np.float32)
@@ -269,20 +285,32 @@ X = normal((1, 2, 5, 6))
 TWO = np.array([1, 1, 2, 2], np.float32)
 
 
-@pytest.mark.parametrize("inputs,attrs,error,words", [
-    ([X, None, TWO[:3]], {}, ShapeError, "must be 4 numbers"),
-    ([X, None, TWO, np.array([1, 2, 3, 4])], {}, ShapeError, "not both"),
-    ([X, None, None, None], {}, ShapeError, "not neither"),
-    ([X, None, -TWO], {"mode": "linear"}, ShapeError, "greater than 0"),
-    ([X, None, TWO], {"mode": "area"}, Unsupported, "area"),
-    ([X, None, TWO], {"nearest_mode": "up"}, Unsupported, "up"),
-    ([X, None, TWO], {"coordinate_transformation_mode": "centre"}, Unsupported, "centre"),
-    ([X, None, TWO], {"antialias": 1}, Unsupported, "antialias"),
-    ([X, None, TWO], {"coordinate_transformation_mode": "tf_crop_and_resize"}, ShapeError, "region"),
-    ([X, None, TWO], {"axes": [2, 2, 1, 3]}, ShapeError, "twice"),
-    ([X, None, None, np.array([8, 8])], {"axes": [2, 3], "keep_aspect_ratio_policy": "fit"},
-     Unsupported, "fit"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "inputs,attrs,error,words",
+    [
+        ([X, None, TWO[:3]], {}, ShapeError, "must be 4 numbers"),
+        ([X, None, TWO, np.array([1, 2, 3, 4])], {}, ShapeError, "not both"),
+        ([X, None, None, None], {}, ShapeError, "not neither"),
+        ([X, None, -TWO], {"mode": "linear"}, ShapeError, "greater than 0"),
+        ([X, None, TWO], {"mode": "area"}, Unsupported, "area"),
+        ([X, None, TWO], {"nearest_mode": "up"}, Unsupported, "up"),
+        ([X, None, TWO], {"coordinate_transformation_mode": "centre"}, Unsupported, "centre"),
+        ([X, None, TWO], {"antialias": 1}, Unsupported, "antialias"),
+        (
+            [X, None, TWO],
+            {"coordinate_transformation_mode": "tf_crop_and_resize"},
+            ShapeError,
+            "region",
+        ),
+        ([X, None, TWO], {"axes": [2, 2, 1, 3]}, ShapeError, "twice"),
+        (
+            [X, None, None, np.array([8, 8])],
+            {"axes": [2, 3], "keep_aspect_ratio_policy": "fit"},
+            Unsupported,
+            "fit",
+        ),
+    ],
+)
 def test_wrong_arguments_are_named(inputs, attrs, error, words):
     with pytest.raises(error, match=words):
         source = imported("Resize", inputs, attrs, 19, consts=(1, 2, 3))

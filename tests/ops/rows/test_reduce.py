@@ -136,8 +136,12 @@ def test_fused_steps(device, name):
     shape, axes, orders = GEOMETRIES[name]
     made = Reduce("sum", axes).infer([TensorType(shape)])[0].shape
     for operand in (made, (1,) * len(shape)):
-        check_op(device, Reduce("sum", axes, post_ops=SCALE), [normal(shape), normal(operand, 1)],
-                 orders=orders)  # fmt: skip
+        check_op(
+            device,
+            Reduce("sum", axes, post_ops=SCALE),
+            [normal(shape), normal(operand, 1)],
+            orders=orders,
+        )
 
 
 def test_fused_steps_where_axes_went(device):
@@ -184,10 +188,17 @@ def test_members_of_groups_share_parts_of_rows(device, monkeypatch):
 
 ATTRS = st.fixed_dictionaries({"keepdims": st.integers(0, 1)})
 OPS = {
-    "ReduceSum": 13, "ReduceMean": 18, "ReduceProd": 18, "ReduceMax": 18, "ReduceMin": 18,
-    "ReduceL1": 18, "ReduceL2": 18, "ReduceSumSquare": 18, "ReduceLogSum": 18,
+    "ReduceSum": 13,
+    "ReduceMean": 18,
+    "ReduceProd": 18,
+    "ReduceMax": 18,
+    "ReduceMin": 18,
+    "ReduceL1": 18,
+    "ReduceL2": 18,
+    "ReduceSumSquare": 18,
+    "ReduceLogSum": 18,
     "ReduceLogSumExp": 18,
-}  # fmt: skip
+}
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -262,8 +273,9 @@ def parallel(shape, axes, order, units):
 
 
 @pytest.mark.parametrize(
-    "shape,axes", [((1, 16, 112, 112), (2, 3)), ((1, 2048, 7, 7), (2, 3)), ((1, 4, 512, 512), (1, 2, 3))]
-)  # fmt: skip
+    "shape,axes",
+    [((1, 16, 112, 112), (2, 3)), ((1, 2048, 7, 7), (2, 3)), ((1, 4, 512, 512), (1, 2, 3))],
+)
 @pytest.mark.parametrize("units", [2, 8])
 def test_all_compute_units_get_work(shape, axes, units):
     assert parallel(shape, axes, (0, 2, 3, 1), units) >= 2 * units

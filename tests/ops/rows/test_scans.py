@@ -28,8 +28,9 @@ def test_cumulative_sums(device, axis, exclusive, reverse):
     check_op(device, spec, [normal((4, 5, 19))], orders={"i0": (0, 2, 1)}, border=1)
 
 
-@pytest.mark.parametrize("dtype,shape", [("int64", (3, 20)), ("int32", (0, 4)), ("uint8", (7,)),
-                                         ("int32", (5, 1))])  # fmt: skip
+@pytest.mark.parametrize(
+    "dtype,shape", [("int64", (3, 20)), ("int32", (0, 4)), ("uint8", (7,)), ("int32", (5, 1))]
+)
 def test_cumulative_sums_of_integers_wrap(device, dtype, shape):
     x = rng().integers(0, 100, shape).astype(dtype)
     check_op(device, CumSum(0), [x])
@@ -56,9 +57,16 @@ def test_cumulative_sums_that_do_not_fit_are_named():
 
 
 @pytest.mark.parametrize("largest", [True, False])
-@pytest.mark.parametrize("shape,axis,count", [
-    ((3, 40), 1, 5), ((17, 3, 2), 0, 17), ((2, 9, 4), 1, 1), ((6,), 0, 3), ((2, 3), 1, 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "shape,axis,count",
+    [
+        ((3, 40), 1, 5),
+        ((17, 3, 2), 0, 17),
+        ((2, 9, 4), 1, 1),
+        ((6,), 0, 3),
+        ((2, 3), 1, 0),
+    ],
+)
 def test_top_elements(device, shape, axis, count, largest):
     """Few different values, so that ties decide; NaN and infinities among them."""
     x = rng().integers(-3, 4, shape).astype(np.float32)
@@ -78,8 +86,15 @@ def test_top_elements_of_a_long_line(device):
     assert len(check_op(device, TopK(20, 1), [x], tolerance=0)) == 1
 
 
-@pytest.mark.parametrize("attrs,opset", [({"k": 3, "axis": 0}, 9), ({}, 10), ({"largest": 0}, 11),
-                                         ({"largest": 1, "sorted": 1, "axis": 0}, 11)])  # fmt: skip
+@pytest.mark.parametrize(
+    "attrs,opset",
+    [
+        ({"k": 3, "axis": 0}, 9),
+        ({}, 10),
+        ({"largest": 0}, 11),
+        ({"largest": 1, "sorted": 1, "axis": 0}, 11),
+    ],
+)
 def test_top_elements_agree_with_onnxruntime(attrs, opset):
     x = rng(3).integers(-4, 5, (5, 6)).astype(np.float32)
     inputs = [x] if opset < 10 else [x, np.array([3], np.int64)]
@@ -94,8 +109,10 @@ def test_more_elements_than_there_are():
         TopK(5, 1).infer([TensorType((3, 4))])
 
 
-@pytest.mark.parametrize("attrs,k", [({}, None), ({"upper": 0}, None), ({}, 2), ({"upper": 0}, -1),
-                                     ({}, -9), ({"upper": 0}, 9)])  # fmt: skip
+@pytest.mark.parametrize(
+    "attrs,k",
+    [({}, None), ({"upper": 0}, None), ({}, 2), ({"upper": 0}, -1), ({}, -9), ({"upper": 0}, 9)],
+)
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 def test_triangles_agree_with_onnxruntime(attrs, k, dtype):
     inputs = [normal((2, 4, 5)).astype(dtype), None if k is None else np.array(k, np.int64)]
@@ -105,10 +122,11 @@ def test_triangles_agree_with_onnxruntime(attrs, k, dtype):
 
 
 ONE_HOT = [
-    (np.array([[0, 2], [-1, 7]], np.int64), {}), (np.array([1, 0, -3], np.int64), {"axis": 0}),
+    (np.array([[0, 2], [-1, 7]], np.int64), {}),
+    (np.array([1, 0, -3], np.int64), {"axis": 0}),
     (np.array([[0, 2], [1, 1]], np.int64), {"axis": 1}),
     (np.array([0, 2, 3], np.float32), {"axis": -2}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("indices,attrs", ONE_HOT)

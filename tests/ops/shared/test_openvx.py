@@ -65,8 +65,9 @@ def test_convolutions(device, name):
     bias = extreme(form, (9,), 5).astype(np.int32)
     window = Window((3, 2), (1, 2), (1, 1), (1, 0), (1, 1))
     only = None if name in BOTH else "direct"
-    check_op(device, Conv2d(window, arith=arith), [x, w, bias], consts=(1, 2), orders=NHWC,
-             only=only)  # fmt: skip
+    check_op(
+        device, Conv2d(window, arith=arith), [x, w, bias], consts=(1, 2), orders=NHWC, only=only
+    )
 
 
 def test_small_weights_need_no_clamp(device):
@@ -75,8 +76,9 @@ def test_small_weights_need_no_clamp(device):
     assert arith.refine(w, None).small and not arith.refine(w * 2, None).small
     point = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))
     bias = extreme(Q78, (3,), 5).astype(np.int32)
-    check_op(device, Conv2d(point, arith=arith), [x, w, bias], consts=(1, 2), orders=NHWC,
-             only="direct")  # fmt: skip
+    check_op(
+        device, Conv2d(point, arith=arith), [x, w, bias], consts=(1, 2), orders=NHWC, only="direct"
+    )
 
 
 def test_weights_at_run_time_and_a_bias_for_each_place(device):
@@ -100,8 +102,9 @@ def test_convolution_without_a_bias(device):
 def test_averages(device, form):
     window = Window((2, 3), (2, 1), (1, 1), (1, 1), (1, 1))
     x, ones = extreme(form, (1, 8, 5, 6)), np.ones((8, 1, 2, 3), np.int8)
-    check_op(device, Conv2d(window, 8, arith=VxAverage(form, 6)), [x, ones], consts=(1,),
-             orders=NHWC)  # fmt: skip
+    check_op(
+        device, Conv2d(window, 8, arith=VxAverage(form, 6)), [x, ones], consts=(1,), orders=NHWC
+    )
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -120,13 +123,14 @@ def test_elements(device, form):
     x, y = extreme(form, (3, 70)), extreme(form, (3, 70), 7)
     shift = form.fraction
     functions = [
-        VxSum(form, True), VxSum(form, False, -1),
+        VxSum(form, True),
+        VxSum(form, False, -1),
         VxProduct(form, Scale.of(1 / 255), shift, False, True, 53 if shift else 24),
         VxProduct(form, Scale.of(0.5), shift, True, True),
         VxProduct(form, Scale.of(3.7), shift, False, False),
         VxProduct(form, Scale.of(2.0**70), shift, False, False),
         VxProduct(form, Scale.of(2.0**-90), shift, True, True),
-    ]  # fmt: skip
+    ]
     for function in functions if form is Q78 else functions[1:3]:
         check_op(device, FixedMap(function), [x, y])
     check_op(device, FixedMap(VxClamp(form, 0, 100, True)), [x])
@@ -144,8 +148,11 @@ def test_tables(device):
     short = VxTable.of(I16, I16, -5, np.arange(100, 111))
     kept = extreme(Q78, (40,))
     check_op(device, FixedMap(short), [np.arange(-20, 20, dtype=np.int16), kept])
-    check_op(device, FixedMap(VxTable.of(U8, F32, 0, np.arange(256) / 7)),
-             [np.arange(256, dtype=np.uint8)])  # fmt: skip
+    check_op(
+        device,
+        FixedMap(VxTable.of(U8, F32, 0, np.arange(256) / 7)),
+        [np.arange(256, dtype=np.uint8)],
+    )
     with pytest.raises(DTypeError, match="11 entries from -5"):
         FixedMap(short).infer([TensorType((3,), I16)])
 
@@ -223,9 +230,12 @@ def test_products_of_fractions_by_hand():
 
 @settings(max_examples=300, deadline=None)
 @given(
-    st.integers(-32768, 32767), st.integers(-32768, 32767), st.floats(0, 300, width=32),
-    st.booleans(), st.booleans(),
-)  # fmt: skip
+    st.integers(-32768, 32767),
+    st.integers(-32768, 32767),
+    st.floats(0, 300, width=32),
+    st.booleans(),
+    st.booleans(),
+)
 def test_products_are_those_of_floating_point(x, y, scale, even, wrap):
     """bits 53 and 24 give the product as double and single precision round it."""
     factor = np.float64(np.float32(scale)) / 256
@@ -239,10 +249,14 @@ def test_products_are_those_of_floating_point(x, y, scale, even, wrap):
     assert got == BYTE.convert(np.int64(real), wrap)
 
 
-@pytest.mark.parametrize("spec", [
-    OpenVxSoftmax(1, Q78, Q78), OpenVxNorm(3, 0.8, 0.75, True, Q78, Q78, True),
-    FixedMap(VxClamp(Q78, -7, 900)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "spec",
+    [
+        OpenVxSoftmax(1, Q78, Q78),
+        OpenVxNorm(3, 0.8, 0.75, True, Q78, Q78, True),
+        FixedMap(VxClamp(Q78, -7, 900)),
+    ],
+)
 def test_code_for_gpus(device, monkeypatch, spec):
     gpu = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
     monkeypatch.setattr(session_module, "target_of", lambda info: gpu)
@@ -259,12 +273,21 @@ def test_softmax_by_hand():
     np.testing.assert_array_equal(suite, [[54, 147, 54], [0, -32768, -32768]])
 
 
-@pytest.mark.parametrize("name,a,b,x,want", [
-    ("logistic", 0, 0, 0, 128), ("tanh", 2, 1, 32767, 512), ("relu", 0, 0, -5, 0),
-    ("brelu", 1, 0, 700, 256), ("softrelu", 0, 0, 0, 177), ("abs", 0, 0, -32768, 32767),
-    ("square", 0, 0, -512, 1024), ("sqrt", 0, 0, 1024, 512), ("sqrt", 0, 0, -4, 0),
-    ("linear", -2, 3, 256, 256),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name,a,b,x,want",
+    [
+        ("logistic", 0, 0, 0, 128),
+        ("tanh", 2, 1, 32767, 512),
+        ("relu", 0, 0, -5, 0),
+        ("brelu", 1, 0, 700, 256),
+        ("softrelu", 0, 0, 0, 177),
+        ("abs", 0, 0, -32768, 32767),
+        ("square", 0, 0, -512, 1024),
+        ("sqrt", 0, 0, 1024, 512),
+        ("sqrt", 0, 0, -4, 0),
+        ("linear", -2, 3, 256, 256),
+    ],
+)
 def test_activations_by_hand(name, a, b, x, want):
     table = activation_table(name, a, b, Q78, Q78, False)
     assert table[x - Q78.low] - want in ((0, -1) if name == "tanh" else (0,))

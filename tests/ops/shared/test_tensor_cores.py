@@ -55,16 +55,33 @@ def window(k: int, s: int = 1, p: int | None = None) -> Window:
 
 CONVS = {
     "same": ("f16", Conv2d(window(3), post_ops=RELU), (1, 16, 7, 9), (20, 16, 3, 3), ()),
-    "residual": ("f16", Conv2d(window(3), post_ops=ADD), (2, 8, 6, 5), (34, 8, 3, 3), (2, 34, 6, 5)),
+    "residual": (
+        "f16",
+        Conv2d(window(3), post_ops=ADD),
+        (2, 8, 6, 5),
+        (34, 8, 3, 3),
+        (2, 34, 6, 5),
+    ),
     "odd": ("f16", Conv2d(window(3), post_ops=ADD), (2, 13, 6, 5), (35, 13, 3, 3), (2, 35, 6, 5)),
     "colours": ("f16", Conv2d(window(5, 2)), (1, 3, 15, 14), (16, 3, 5, 5), ()),
-    "point": ("bf16", Conv2d(window(1), post_ops=ADD), (2, 24, 5, 7), (40, 24, 1, 1), (1, 40, 1, 1)),
+    "point": (
+        "bf16",
+        Conv2d(window(1), post_ops=ADD),
+        (2, 24, 5, 7),
+        (40, 24, 1, 1),
+        (1, 40, 1, 1),
+    ),
     "point_strided": ("bf16", Conv2d(window(1, 2)), (2, 19, 5, 7), (6, 19, 1, 1), ()),
-    "odd_bf16": ("bf16", Conv2d(Window((2, 3), (2, 1), (1, 2), (1, 2), (0, 2)), post_ops=ADD), (1, 21, 9, 8),
-                 (18, 21, 2, 3), (18, 1, 1)),
+    "odd_bf16": (
+        "bf16",
+        Conv2d(Window((2, 3), (2, 1), (1, 2), (1, 2), (0, 2)), post_ops=ADD),
+        (1, 21, 9, 8),
+        (18, 21, 2, 3),
+        (18, 1, 1),
+    ),
     "tf32": ("tf32", Conv2d(window(3), post_ops=ADD), (1, 8, 6, 7), (20, 8, 3, 3), (1, 20, 6, 7)),
     "odd_tf32": ("tf32", Conv2d(window(3, 2), post_ops=RELU), (2, 7, 9, 8), (33, 7, 3, 3), ()),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CONVS)
@@ -80,13 +97,26 @@ def test_convolutions(device, name):
 # spec, shapes (those of operands from 3 on), operands in bytes, scale of the result in bytes
 BYTES = {
     "bytes": (Conv2d(window(3), post_ops=RELU), [(1, 16, 7, 9), (20, 16, 3, 3), (20,)], {}, 0.11),
-    "residual": (Conv2d(window(1), post_ops=ADD), [(2, 40, 6, 5), (35, 40, 1, 1), (35,), (2, 35, 6, 5)],
-                 {3: 0.021}, 0.06),
-    "float_operands": (Conv2d(window(3, 2), post_ops=(*ADD, PostOp("mul", operand=4))),
-                       [(2, 21, 9, 8), (18, 21, 3, 3), None, (1, 18, 5, 4), (1, 18, 1, 1)], {}, 0.05),
+    "residual": (
+        Conv2d(window(1), post_ops=ADD),
+        [(2, 40, 6, 5), (35, 40, 1, 1), (35,), (2, 35, 6, 5)],
+        {3: 0.021},
+        0.06,
+    ),
+    "float_operands": (
+        Conv2d(window(3, 2), post_ops=(*ADD, PostOp("mul", operand=4))),
+        [(2, 21, 9, 8), (18, 21, 3, 3), None, (1, 18, 5, 4), (1, 18, 1, 1)],
+        {},
+        0.05,
+    ),
     "float_result": (Conv2d(window(5, 2)), [(1, 6, 9, 8), (33, 6, 5, 5), (33,)], {}, 0.0),
-    "line": (Conv2d(Window((3,), (1,), (2,), (2,), (2,))), [(2, 24, 11), (17, 24, 3), (17,)], {}, 0.05),
-}  # fmt: skip
+    "line": (
+        Conv2d(Window((3,), (1,), (2,), (2,), (2,))),
+        [(2, 24, 11), (17, 24, 3), (17,)],
+        {},
+        0.05,
+    ),
+}
 
 
 @pytest.mark.parametrize("name", BYTES)
@@ -113,10 +143,24 @@ def test_sums_of_bytes_that_no_float_holds(device):
 
 def test_convolutions_along_one_axis_and_without_a_bias(device):
     line = Window((3,), (1,), (2,), (2,), (2,))
-    check_op(device, Conv2d(line), [normal((2, 12, 17)), normal((9, 12, 3), 1)], consts=(1,), dtype="f16",
-             only="_mma_")  # fmt: skip
-    check_op(device, Conv2d(window(3)), [normal((1, 8, 5, 5)), normal((8, 8, 3, 3), 1)], consts=(1,),
-             dtype="f16", only="_mma_", border=2, orders={"o0": (0, 1, 2, 3)})  # fmt: skip
+    check_op(
+        device,
+        Conv2d(line),
+        [normal((2, 12, 17)), normal((9, 12, 3), 1)],
+        consts=(1,),
+        dtype="f16",
+        only="_mma_",
+    )
+    check_op(
+        device,
+        Conv2d(window(3)),
+        [normal((1, 8, 5, 5)), normal((8, 8, 3, 3), 1)],
+        consts=(1,),
+        dtype="f16",
+        only="_mma_",
+        border=2,
+        orders={"o0": (0, 1, 2, 3)},
+    )
 
 
 GEMMS = {
@@ -130,9 +174,16 @@ GEMMS = {
     "turned": ("f16", Gemm(trans_a=True, trans_b=True), (40, 24), (19, 40), (24, 19), ()),
     "turned_packed": ("f16", Gemm(trans_a=True), (40, 24), (40, 35), (35,), (1,)),
     "left": ("bf16", Gemm(), (21, 37), (37, 40), (21, 1), (0,)),
-    "tf32": ("tf32", Gemm(post_ops=(PostOp("add", operand=3), PostOp("relu"))), (18, 36), (36, 27), (27,), (1,)),
+    "tf32": (
+        "tf32",
+        Gemm(post_ops=(PostOp("add", operand=3), PostOp("relu"))),
+        (18, 36),
+        (36, 27),
+        (27,),
+        (1,),
+    ),
     "tf32_moving": ("tf32", Gemm(), (2, 18, 36), (2, 36, 28), None, ()),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", GEMMS)
@@ -217,10 +268,17 @@ def test_a_slice_that_begins_between_pieces_is_refused(device):
             Slice((0, first, 0, 0), (2, 20 - first, 6, 6), (1, 1, 1, 1)),
         )
         weights = normal((8, 20 - first, 3, 3), 1)
-        types |= {"w": TensorType(weights.shape), "v": TensorType((2, 20 - first, 6, 6)),
-                  "a": types["x"], "y": TensorType((2, 8, 4, 4))}  # fmt: skip
-        nodes = (Node("abs", Conv2d(window(1)), ("x", "e"), ("a",)), Node("cut", cut, ("a",), ("v",)),
-                 Node("node", spec, ("v", "w"), ("y",)))  # fmt: skip
+        types |= {
+            "w": TensorType(weights.shape),
+            "v": TensorType((2, 20 - first, 6, 6)),
+            "a": types["x"],
+            "y": TensorType((2, 8, 4, 4)),
+        }
+        nodes = (
+            Node("abs", Conv2d(window(1)), ("x", "e"), ("a",)),
+            Node("cut", cut, ("a",), ("v",)),
+            Node("node", spec, ("v", "w"), ("y",)),
+        )
         eye = np.eye(20, dtype=np.float32).reshape(20, 20, 1, 1)
         types["e"] = TensorType(eye.shape)
         graph = check(Graph(nodes, types, {"w": weights, "e": eye}, ("x",), {"y": "y"}))

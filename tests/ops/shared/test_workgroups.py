@@ -237,10 +237,16 @@ def test_convolutions_in_parts(device, with_tile, parts, group):
     convolve(device, (1, 8, 3, 3), 6, SAME, group, bias=False)
 
 
-@pytest.mark.parametrize("post_ops,shape", [
-    ("residual", (2, 19, 5, 8)), ("heavy", (1, 19, 1, 1)), ("swapped", (1, 1, 5, 8)),
-    ("residual", (1, 1, 1, 1)), ("heavy", (2, 19, 5, 8)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "post_ops,shape",
+    [
+        ("residual", (2, 19, 5, 8)),
+        ("heavy", (1, 19, 1, 1)),
+        ("swapped", (1, 1, 5, 8)),
+        ("residual", (1, 1, 1, 1)),
+        ("heavy", (2, 19, 5, 8)),
+    ],
+)
 def test_steps_of_convolutions(device, with_tile, post_ops, shape):
     with_tile(SMALL)
     convolve(device, (2, 8, 5, 8), 19, SAME, post_ops=STEPS[post_ops], extra=[normal(shape, 7)])

@@ -38,11 +38,15 @@ def open_model(setup: Setup) -> Loaded:
         times = profile.summary()
         peaks = known_peaks(info) or measure_peaks(info)
         return {
-            "flops": profile.flops, "bytes": profile.nbytes, "peak_flops": peaks.flops,
-            "peak_bandwidth": peaks.bandwidth, "kernels_s": times.kernels, "gap_s": times.gap,
+            "flops": profile.flops,
+            "bytes": profile.nbytes,
+            "peak_flops": peaks.flops,
+            "peak_bandwidth": peaks.bandwidth,
+            "kernels_s": times.kernels,
+            "gap_s": times.gap,
             "device_s": times.kernels + times.gap,
             "arena_bytes": session.placement.arena_bytes,
-        }  # fmt: skip
+        }
 
     of = "" if setup.dtype == "f32" else f" {setup.dtype}"
     facts = {"device": info.title, "driver": info.driver_version}
@@ -53,5 +57,7 @@ def open_model(setup: Setup) -> Loaded:
 def _samples(setup: Setup) -> list[dict[str, np.ndarray]]:
     """Return random inputs, as those that are measured, to calibrate with."""
     rng = np.random.default_rng(1000)
-    return [{n: rng.standard_normal(s).astype(np.float32) for n, s in setup.shapes.items()}
-            for _ in range(SAMPLES)]  # fmt: skip
+    return [
+        {n: rng.standard_normal(s).astype(np.float32) for n, s in setup.shapes.items()}
+        for _ in range(SAMPLES)
+    ]

@@ -26,9 +26,10 @@ def open_model(setup: Setup) -> Loaded:
     def call(feeds: Arrays) -> list[np.ndarray]:
         placed = [
             expr.convert(expr.const(feeds[n], dims[n], expr.NCHW), expr.NC4HW4)
-            if len(dims[n]) == 4 else expr.const(feeds[n], dims[n], expr.NCHW)
+            if len(dims[n]) == 4
+            else expr.const(feeds[n], dims[n], expr.NCHW)
             for n in names
-        ]  # fmt: skip
+        ]
         return [np.array(v.read()) for v in (_plain(o) for o in net.forward(placed))]
 
     def _plain(value: object) -> object:
@@ -40,8 +41,19 @@ def open_model(setup: Setup) -> Loaded:
 def _convert(setup: Setup, path: object) -> None:
     # MNN's own command line would install packages into the environment, and report its use.
     code = "import MNN, sys, _tools; _tools.mnnconvert(sys.argv)"
-    command = [sys.executable, "-c", code, "-f", "ONNX", "--modelFile", str(setup.model),
-               "--MNNModel", str(path), "--bizCode", "clnn"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "-f",
+        "ONNX",
+        "--modelFile",
+        str(setup.model),
+        "--MNNModel",
+        str(path),
+        "--bizCode",
+        "clnn",
+    ]
     done = subprocess.run(command, cwd=setup.work, capture_output=True, text=True, check=False)
     if done.returncode:
         text = (done.stderr or done.stdout).strip()[-200:]

@@ -52,8 +52,13 @@ def _convert(setup: Setup) -> None:
     tool = shutil.which("pnnx") or shutil.which("pnnx", path=beside)
     if tool is None:
         raise ImportError(f"the command pnnx is neither on PATH nor in {beside}")
-    done = subprocess.run([tool, str(model), f"inputshape={shapes}", "fp16=0"], cwd=setup.work,
-                          capture_output=True, text=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        [tool, str(model), f"inputshape={shapes}", "fp16=0"],
+        cwd=setup.work,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode or not (setup.work / "net.ncnn.param").exists():
         raise EngineError(f"pnnx does not convert the model: {done.stderr.strip()[-200:]}")
     unknown = re.findall(r"(?m)^(pnnx\.\S+|aten::\S+)", (setup.work / "net.ncnn.param").read_text())

@@ -31,9 +31,12 @@ class Process:
     """
 
     def __init__(
-        self, setup: Mapping[str, Any], cache: bool, limit: float = INFINITE,
+        self,
+        setup: Mapping[str, Any],
+        cache: bool,
+        limit: float = INFINITE,
         deadline: float = INFINITE,
-    ) -> None:  # fmt: skip
+    ) -> None:
         env = dict(os.environ)
         if cache:
             env["CLNN_CACHE_DIR"] = str(Path(setup["work"]) / "clnn")
@@ -41,9 +44,13 @@ class Process:
         self.limit, self.deadline, self.alive = limit, deadline, True
         self._log = (Path(setup["work"]) / "log.txt").open("ab")
         self._process = subprocess.Popen(
-            [sys.executable, str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self._log, text=True, env=env,
-        )  # fmt: skip
+            [sys.executable, str(WORKER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=env,
+        )
         self._answers: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -127,9 +134,11 @@ class Running:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.close()
 
 
@@ -152,9 +161,11 @@ class Hosts:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         for process in self._processes.values():
             if process.alive:
                 process.close()

@@ -108,8 +108,9 @@ def _ms(seconds: float) -> str:
 def about_of(results: Sequence[Result], date: str, command: str, machine: str) -> About:
     """Return what the results are of: the device as clnn named it."""
     facts = next((r.facts for x in results for r in x.measured if r.ours), {})
-    return About(str(facts.get("device", "")), str(facts.get("driver", "")), date, (command,),
-                 machine)  # fmt: skip
+    return About(
+        str(facts.get("device", "")), str(facts.get("driver", "")), date, (command,), machine
+    )
 
 
 def markdown(results: Sequence[Result], about: About) -> str:
@@ -117,8 +118,12 @@ def markdown(results: Sequence[Result], about: About) -> str:
     engines = engines_of(results)
     lines = ["# Engines compared", "", *about.lines(), "", *markdown_tables(results), ""]
     lines += [f"{text[0].upper()}{text[1:]}.  " for text in means(results)]
-    wrong = [f"{named(r)}: {x.engine}, error {x.error:.1e}" for r in results for x in r.measured
-             if not x.right]  # fmt: skip
+    wrong = [
+        f"{named(r)}: {x.engine}, error {x.error:.1e}"
+        for r in results
+        for x in r.measured
+        if not x.right
+    ]
     lines += [
         "",
         "Errors beyond what their numbers may have: " + ("; ".join(wrong) or "none") + ".",
@@ -147,8 +152,11 @@ def engines_of(results: Sequence[Result]) -> list[str]:
 
 def _grid(results: Sequence[Result], engines: Sequence[str], *, device: bool) -> list[str]:
     if device:
-        engines = [e for e in engines
-                   if any(x.engine == e and x.device for r in results for x in r.measured)]  # fmt: skip
+        engines = [
+            e
+            for e in engines
+            if any(x.engine == e and x.device for r in results for x in r.measured)
+        ]
     dtypes = [d for d in DTYPES if any(x.ratio_of(d, device=device) for x in results)]
     head = ["network", *engines, *(f"ratio, {d}" for d in dtypes)]
     lines = [f"| {' | '.join(head)} |", "| --- |" + " ---: |" * (len(head) - 1)]
@@ -170,8 +178,11 @@ def left_out(results: Sequence[Result], engines: Sequence[str]) -> list[str]:
                 found.setdefault((row.engine, row.missing), []).append(named(r))
     lines = []
     for (engine, reason), models in found.items():
-        where = "" if len(models) == len(results) and engine not in engines else (
-            f" ({', '.join(models)})")  # fmt: skip
+        where = (
+            ""
+            if len(models) == len(results) and engine not in engines
+            else (f" ({', '.join(models)})")
+        )
         lines.append(f"- {engine} left out{where}: {reason}")
     return lines
 

@@ -159,8 +159,13 @@ def compare(
     """
     outputs = [o.name for o in onnx.load(model, load_external_data=False).graph.output]
     rows = [Row(engine) for engine in options.engines]
-    common = {"model": str(model.resolve()), "shapes": shapes, "outputs": outputs,
-              "threads": options.threads, "device": options.device}  # fmt: skip
+    common = {
+        "model": str(model.resolve()),
+        "shapes": shapes,
+        "outputs": outputs,
+        "threads": options.threads,
+        "device": options.device,
+    }
     groups = [rows] if hosts is None else [[row] for row in rows]
     share = replace(options, seconds=options.seconds / len(groups))
     for group in groups:
@@ -243,9 +248,12 @@ def _turns(
 
 
 def _finish(
-    row: Row, running: Mapping[str, Running], turns: Mapping[str, list[list[float]]], work: Path,
+    row: Row,
+    running: Mapping[str, Running],
+    turns: Mapping[str, list[list[float]]],
+    work: Path,
     alone: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Fill in the figures of one engine, and store its outputs."""
     if row.engine not in running:
         return

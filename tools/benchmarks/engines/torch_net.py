@@ -91,10 +91,13 @@ def _reason(node: onnx.NodeProto, fixed: set[str]) -> str:
         and not a.get("ceil_mode")
         and not any(a.get("output_padding", ()))
         and (node.op_type not in _FIXED or _sizes_fixed(node, fixed))
-        and (node.op_type != "Resize" or (_text(a.get("mode", b"")), _text(
-            a.get("coordinate_transformation_mode", b""))) == ("nearest", "asymmetric"))
+        and (
+            node.op_type != "Resize"
+            or (_text(a.get("mode", b"")), _text(a.get("coordinate_transformation_mode", b"")))
+            == ("nearest", "asymmetric")
+        )
         and (node.op_type != "MaxPool" or len(node.output) == 1)
-    )  # fmt: skip
+    )
     return "" if known else node.op_type
 
 
@@ -210,12 +213,22 @@ def _concat(a: Attributes, w: list[Any]) -> Callable[..., Any]:
 # Ops whose further inputs must be constants.
 _FIXED = ("Clip", "Reshape", "Resize", "Split")
 _STEPS: dict[str, Callable[[Attributes, list[Any]], Callable[..., Any]]] = {
-    "Conv": _conv, "ConvTranspose": _conv_transpose, "MaxPool": _max_pool,
-    "AveragePool": _average_pool, "Gemm": _gemm, "Clip": _clip,
-    "BatchNormalization": _batch_norm, "Resize": _resize, "Reshape": _sizes, "Split": _split,
-    "Concat": _concat, "Relu": _plain("relu"), "Sigmoid": _plain("sigmoid"), "Add": _plain("add"),
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "MaxPool": _max_pool,
+    "AveragePool": _average_pool,
+    "Gemm": _gemm,
+    "Clip": _clip,
+    "BatchNormalization": _batch_norm,
+    "Resize": _resize,
+    "Reshape": _sizes,
+    "Split": _split,
+    "Concat": _concat,
+    "Relu": _plain("relu"),
+    "Sigmoid": _plain("sigmoid"),
+    "Add": _plain("add"),
     "Mul": _plain("mul"),
     "GlobalAveragePool": lambda a, w: lambda x: x.mean((2, 3), keepdim=True),
     "Flatten": lambda a, w: lambda x: x.flatten(a.get("axis", 1)),
     "Transpose": lambda a, w: lambda x: x.permute(list(a["perm"])),
-}  # fmt: skip
+}

@@ -39,9 +39,15 @@ class Worker:
 
     def load(self, key: str, engine: str, setup: dict[str, Any], seed: int) -> dict[str, Any]:
         """Load a model; load_s counts the import of the engine and its conversion of the model."""
-        made = Setup(Path(setup["model"]), {k: tuple(v) for k, v in setup["shapes"].items()},
-                     tuple(setup["outputs"]), setup["threads"], setup["device"],
-                     Path(setup["work"]), options_of(engine))  # fmt: skip
+        made = Setup(
+            Path(setup["model"]),
+            {k: tuple(v) for k, v in setup["shapes"].items()},
+            tuple(setup["outputs"]),
+            setup["threads"],
+            setup["device"],
+            Path(setup["work"]),
+            options_of(engine),
+        )
         cores = sorted(os.sched_getaffinity(0))[: made.threads]
         os.sched_setaffinity(0, cores)
         feeds = inputs(made, seed)

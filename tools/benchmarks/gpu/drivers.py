@@ -76,8 +76,14 @@ def devices_under(env: Mapping[str, str], folder: Path) -> list[dict[str, Any]]:
     answer = folder / "devices.json"
     answer.unlink(missing_ok=True)
     try:
-        subprocess.run([sys.executable, "-c", LIST, str(answer)], env=dict(env), check=False,
-                       stdin=subprocess.DEVNULL, capture_output=True, timeout=LIST_S)  # fmt: skip
+        subprocess.run(
+            [sys.executable, "-c", LIST, str(answer)],
+            env=dict(env),
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=LIST_S,
+        )
     except subprocess.TimeoutExpired:
         return []
     return list(json.loads(answer.read_text("utf-8"))) if answer.exists() else []

@@ -33,10 +33,18 @@ GROUPS = 2**16 + 100  # more than 16 bits count
 KIB = 1024
 LOCAL_KIB = (16, 32, 48, 64, 96, 128, 160, 192, 227)
 QUERIES = (
-    "LOCAL_MEM_SIZE", "MAX_CONSTANT_BUFFER_SIZE", "MAX_PARAMETER_SIZE", "MAX_CLOCK_FREQUENCY",
-    "PROFILING_TIMER_RESOLUTION", "MEM_BASE_ADDR_ALIGN", "GLOBAL_MEM_CACHE_SIZE", "WARP_SIZE_NV",
-    "REGISTERS_PER_BLOCK_NV", "MAX_WORK_ITEM_SIZES", "QUEUE_PROPERTIES",
-)  # fmt: skip
+    "LOCAL_MEM_SIZE",
+    "MAX_CONSTANT_BUFFER_SIZE",
+    "MAX_PARAMETER_SIZE",
+    "MAX_CLOCK_FREQUENCY",
+    "PROFILING_TIMER_RESOLUTION",
+    "MEM_BASE_ADDR_ALIGN",
+    "GLOBAL_MEM_CACHE_SIZE",
+    "WARP_SIZE_NV",
+    "REGISTERS_PER_BLOCK_NV",
+    "MAX_WORK_ITEM_SIZES",
+    "QUEUE_PROPERTIES",
+)
 # Instructions that clnn does not use yet: does the driver's compiler take them?
 PTX_TRIALS = {
     "redux.sync (sm_80)": 'asm volatile("redux.sync.add.s32 %0, %1, 0xffffffff;"'
@@ -45,8 +53,17 @@ PTX_TRIALS = {
     ' asm volatile("mbarrier.init.shared.b64 [%0], 1;" : : "r"(at) : "memory");',
     "wgmma.fence (sm_90a)": 'asm volatile("wgmma.fence.sync.aligned;" : : : "memory");',
 }
-SMI = ("name", "driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit",
-       "temperature.gpu", "utilization.gpu", "memory.used")  # fmt: skip
+SMI = (
+    "name",
+    "driver_version",
+    "clocks.sm",
+    "clocks.max.sm",
+    "clocks.mem",
+    "power.limit",
+    "temperature.gpu",
+    "utilization.gpu",
+    "memory.used",
+)
 
 
 def main() -> int:
@@ -107,12 +124,18 @@ def identity(at: Opened) -> dict[str, Any]:
         except (at.cl.Error, AttributeError):
             continue
     return {
-        "device": info.name, "platform": info.platform_version, "driver": info.driver_version,
-        "opencl_c": info.opencl_c_version, "compute_units": info.compute_units,
-        "compute_capability": info.compute_capability, "global_mem": info.global_mem,
-        "max_alloc": info.max_alloc, "max_work_group": info.max_work_group_size, **stated,
+        "device": info.name,
+        "platform": info.platform_version,
+        "driver": info.driver_version,
+        "opencl_c": info.opencl_c_version,
+        "compute_units": info.compute_units,
+        "compute_capability": info.compute_capability,
+        "global_mem": info.global_mem,
+        "max_alloc": info.max_alloc,
+        "max_work_group": info.max_work_group_size,
+        **stated,
         "extensions": " ".join(info.extensions),
-    }  # fmt: skip
+    }
 
 
 def capabilities(at: Opened) -> dict[str, str]:
@@ -127,8 +150,12 @@ def compiler(at: Opened) -> dict[str, Any]:
     binary = program_binary(program) or b""
     text = binary[:4000].decode("ascii", "replace")
     lines = re.findall(r"(?m)^\.(?:version|target|address_size)\b.*$", text)
-    return {"log": at.log(program)[:2000], "binary_bytes": len(binary), "ptx": lines,
-            "binary_begins": "" if lines else repr(binary[:16])}  # fmt: skip
+    return {
+        "log": at.log(program)[:2000],
+        "binary_bytes": len(binary),
+        "ptx": lines,
+        "binary_begins": "" if lines else repr(binary[:16]),
+    }
 
 
 def local_memory(at: Opened) -> dict[str, Any]:
@@ -163,8 +190,9 @@ __kernel __attribute__((reqd_work_group_size(64, 1, 1))) void {name}(__global ui
 
 def _declared(at: Opened, kib: int) -> bool:
     words = kib * KIB // 4
-    source = LOCAL.format(name="fill", argument="", words=words,
-                          declared=f"__local uint words[{words}];")  # fmt: skip
+    source = LOCAL.format(
+        name="fill", argument="", words=words, declared=f"__local uint words[{words}];"
+    )
     return _fills(at, at.build(source).fill, words, [])
 
 
@@ -188,8 +216,10 @@ def grids(at: Opened) -> dict[str, bool]:
     """Whether each dimension takes more groups than 16 bits count, as large images have."""
     found = {}
     for axis in range(3):
-        source = (f"__kernel void mark(__global uint *out)\n"
-                  f"{{\n    out[get_group_id({axis})] = get_group_id({axis}) + 1;\n}}\n")  # fmt: skip
+        source = (
+            f"__kernel void mark(__global uint *out)\n"
+            f"{{\n    out[get_group_id({axis})] = get_group_id({axis}) + 1;\n}}\n"
+        )
         size = tuple(GROUPS if a == axis else 1 for a in range(3))
         found[f"dimension {axis}"] = _works(lambda s=source, n=size: _marks(at, s, n))
     return found
@@ -223,8 +253,11 @@ def launches(at: Opened) -> dict[str, float]:
     enqueued, whole = seconds(LAUNCHES, False)
     _, single = seconds(LAUNCHES // 5, True)
     del target
-    return {"enqueue_us": enqueued / LAUNCHES * 1e6, "queued_us": whole / LAUNCHES * 1e6,
-            "alone_us": single / (LAUNCHES // 5) * 1e6}  # fmt: skip
+    return {
+        "enqueue_us": enqueued / LAUNCHES * 1e6,
+        "queued_us": whole / LAUNCHES * 1e6,
+        "alone_us": single / (LAUNCHES // 5) * 1e6,
+    }
 
 
 def timer(at: Opened) -> dict[str, float]:
@@ -235,8 +268,10 @@ def timer(at: Opened) -> dict[str, float]:
     times = np.array([(e.profile.start, e.profile.end) for e in events], np.int64)
     steps = np.diff(np.unique(times))
     del target
-    return {"step_ns": float(steps.min()) if steps.size else 0.0,
-            "empty_kernel_ns": float(np.median(times[:, 1] - times[:, 0]))}  # fmt: skip
+    return {
+        "step_ns": float(steps.min()) if steps.size else 0.0,
+        "empty_kernel_ns": float(np.median(times[:, 1] - times[:, 0])),
+    }
 
 
 def ptx_trials(at: Opened) -> dict[str, str]:
@@ -273,10 +308,16 @@ def smi(at: Opened) -> dict[str, str]:
 
 # What may end the process comes last.
 FACTS: dict[str, Callable[[Opened], Any]] = {
-    "identity": identity, "capabilities": capabilities, "nvidia-smi": smi, "launches": launches,
-    "timer": timer, "compiler": compiler, "grids": grids,
-    "local memory, KiB": local_memory, "PTX trials": ptx_trials,
-}  # fmt: skip
+    "identity": identity,
+    "capabilities": capabilities,
+    "nvidia-smi": smi,
+    "launches": launches,
+    "timer": timer,
+    "compiler": compiler,
+    "grids": grids,
+    "local memory, KiB": local_memory,
+    "PTX trials": ptx_trials,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

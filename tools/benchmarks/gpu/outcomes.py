@@ -36,8 +36,12 @@ class Outcomes:
 
     def write(self) -> None:
         """Write the file in one step."""
-        data = {**self.counts, "collected": self.collected, "failures": self.failures,
-                "ended": self.ended}  # fmt: skip
+        data = {
+            **self.counts,
+            "collected": self.collected,
+            "failures": self.failures,
+            "ended": self.ended,
+        }
         part = self.path.with_suffix(".part")
         part.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
         os.replace(part, self.path)

@@ -11,11 +11,23 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 # Name to import -> name to install.
-REQUIRED = {"numpy": "numpy", "pyopencl": "pyopencl", "mako": "mako", "onnx": "onnx",
-            "platformdirs": "platformdirs", "filelock": "filelock"}  # fmt: skip
-OPTIONAL = {"pytest": "pytest", "xdist": "pytest-xdist", "pytest_timeout": "pytest-timeout",
-            "hypothesis": "hypothesis", "matplotlib": "matplotlib",
-            "onnxruntime": "onnxruntime", "torch": "torch"}  # fmt: skip
+REQUIRED = {
+    "numpy": "numpy",
+    "pyopencl": "pyopencl",
+    "mako": "mako",
+    "onnx": "onnx",
+    "platformdirs": "platformdirs",
+    "filelock": "filelock",
+}
+OPTIONAL = {
+    "pytest": "pytest",
+    "xdist": "pytest-xdist",
+    "pytest_timeout": "pytest-timeout",
+    "hypothesis": "hypothesis",
+    "matplotlib": "matplotlib",
+    "onnxruntime": "onnxruntime",
+    "torch": "torch",
+}
 
 
 def missing(names: dict[str, str]) -> list[str]:
@@ -50,10 +62,22 @@ def environment(folder: Path) -> Path:
 
 def install(python: Path, wheels: Path, packages: Sequence[str]) -> str:
     """Install packages from a folder alone; return '' or the last line of what pip says."""
-    command = [str(python), "-m", "pip", "install", "--no-index", "--no-input",
-               "--isolated", "--disable-pip-version-check", "--find-links", str(wheels), *packages]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False,
-                          env={**os.environ, "PIP_USER": "0"})  # fmt: skip
+    command = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "--no-index",
+        "--no-input",
+        "--isolated",
+        "--disable-pip-version-check",
+        "--find-links",
+        str(wheels),
+        *packages,
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "PIP_USER": "0"}
+    )
     lines = (done.stdout + done.stderr).strip().splitlines()
     return "" if done.returncode == 0 else (lines or ["pip failed"])[-1]
 

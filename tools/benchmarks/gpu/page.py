@@ -19,10 +19,25 @@ MOST_FAILURES = 40
 def page(about: About, report: Data) -> str:
     """Return the page. report: as gpu_report.py writes it; what a step did not leave is left out."""
     found = report["data"]
-    lines = ["---", "orphan: true", "---", "", f"# {about.device or 'GPU report'}", "",
-             *about.lines(), "", *_notes(report["notes"]), *_steps(report["steps"])]  # fmt: skip
-    sections = {"engines": engines_section, "compiled": compiled_section, "sweep": sweep_section,
-                "tests": tests_section, "facts": facts_section}  # fmt: skip
+    lines = [
+        "---",
+        "orphan: true",
+        "---",
+        "",
+        f"# {about.device or 'GPU report'}",
+        "",
+        *about.lines(),
+        "",
+        *_notes(report["notes"]),
+        *_steps(report["steps"]),
+    ]
+    sections = {
+        "engines": engines_section,
+        "compiled": compiled_section,
+        "sweep": sweep_section,
+        "tests": tests_section,
+        "facts": facts_section,
+    }
     for name, section in sections.items():
         if name in found:
             lines += ["", *section(found[name])]
@@ -40,8 +55,12 @@ def _notes(notes: Sequence[str]) -> list[str]:
 
 
 def _steps(steps: Sequence[Data]) -> list[str]:
-    lines = ["## Steps", "", "| step | result | seconds | of at most |",
-             "| --- | --- | ---: | ---: |"]  # fmt: skip
+    lines = [
+        "## Steps",
+        "",
+        "| step | result | seconds | of at most |",
+        "| --- | --- | ---: | ---: |",
+    ]
     for s in steps:
         what = s["status"] + (f": {s['note']}" if s["note"] else "")
         what += f" (status {s['code']})" if s["code"] and s["status"] == "failed" else ""
@@ -70,11 +89,19 @@ def tests_section(data: Data) -> list[str]:
 def sweep_section(data: Data) -> list[str]:
     """Return ceilings and layers."""
     rows = [Layer(**row) for row in data["rows"]]
-    lines = ["## What the device reaches at most", "", *ceiling_lines(Ceilings(**data["ceilings"])),
-             "", "## Layers", "",
-             "Each a network of its own. `of`: the ceiling of operations that the kernel is held to;"
-             " operations of Winograd's kernels are counted as those of plain sums. `of bound`: the"
-             " larger share of both ceilings.", "", *markdown_table(rows)]  # fmt: skip
+    lines = [
+        "## What the device reaches at most",
+        "",
+        *ceiling_lines(Ceilings(**data["ceilings"])),
+        "",
+        "## Layers",
+        "",
+        "Each a network of its own. `of`: the ceiling of operations that the kernel is held to;"
+        " operations of Winograd's kernels are counted as those of plain sums. `of bound`: the"
+        " larger share of both ceilings.",
+        "",
+        *markdown_table(rows),
+    ]
     lines += [f"- {dtype} left out: {why}" for dtype, why in data["lacks"].items()]
     if data["current"]:
         lines.append(f"- {', '.join(data['current'])}: the process ended in this layer")
@@ -91,8 +118,10 @@ def engines_section(data: Data) -> list[str]:
         lines += [*markdown_tables(results), "", *(f"- {text}" for text in means(results))]
         lines += left_out(results, engines_of(results))
         wrong = [(r, x) for r in results for x in r.measured if not x.right]
-        lines += [f"- {x.engine}, {r.model} b{r.batch}: wrong values, error {x.error:.1e}"
-                  for r, x in wrong]  # fmt: skip
+        lines += [
+            f"- {x.engine}, {r.model} b{r.batch}: wrong values, error {x.error:.1e}"
+            for r, x in wrong
+        ]
     if data["cut"]:
         lines.append(f"- no time was left for: {', '.join(data['cut'])}")
     return lines

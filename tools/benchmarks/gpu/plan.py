@@ -15,29 +15,68 @@ ROOT = Path(__file__).resolve().parents[3]
 TOOLS = ROOT / "tools" / "benchmarks"
 NAMES = ("doctor", "facts", "sweep", "tests", "tune", "engines", "compiled")
 # Shares of the time; what a step leaves over goes to the next.
-SHARES = {"doctor": 40, "facts": 25, "sweep": 100, "tests": 120, "tune": 80, "engines": 150,
-          "compiled": 30}  # fmt: skip
+SHARES = {
+    "doctor": 40,
+    "facts": 25,
+    "sweep": 100,
+    "tests": 120,
+    "tune": 80,
+    "engines": 150,
+    "compiled": 30,
+}
 
 # The networks that say most come first; a budget cuts from the end.
-NETWORKS = ("resnet50", "mobilenet_v2", "vgg16", "resnet18", "efficientnet_b0", "unet",
-            "mobilenet_v1", "densenet121", "squeezenet1_1", "detector", "shufflenet_v2")  # fmt: skip
+NETWORKS = (
+    "resnet50",
+    "mobilenet_v2",
+    "vgg16",
+    "resnet18",
+    "efficientnet_b0",
+    "unet",
+    "mobilenet_v1",
+    "densenet121",
+    "squeezenet1_1",
+    "detector",
+    "shufflenet_v2",
+)
 FIRST = NETWORKS[:2]
 # What is tuned, at batch 1, with which kind of numbers.
 TUNED = (("resnet50", "f16"), ("mobilenet_v2", "f16"))
 BATCHES = "1,64,8"
 # clnn with each kind of numbers, and PyTorch as it is quickest first.
 ON_GPU = (
-    "torch:cuda", "clnn:f16", "torch:cuda+f16+channels_last+graphs", "clnn:tf32",
-    "torch:cuda+tf32+channels_last+graphs", "torch:cuda+graphs", "clnn:int8", "clnn:bf16",
-    "torch:cuda+bf16+channels_last+graphs", "torch:cuda+f16+channels_last", "torch:cuda+tf32",
-    "torch:cuda+channels_last", "torch:int8",
-)  # fmt: skip
+    "torch:cuda",
+    "clnn:f16",
+    "torch:cuda+f16+channels_last+graphs",
+    "clnn:tf32",
+    "torch:cuda+tf32+channels_last+graphs",
+    "torch:cuda+graphs",
+    "clnn:int8",
+    "clnn:bf16",
+    "torch:cuda+bf16+channels_last+graphs",
+    "torch:cuda+f16+channels_last",
+    "torch:cuda+tf32",
+    "torch:cuda+channels_last",
+    "torch:int8",
+)
 # What torch.compile makes takes so long to make that it gets a step of its own, at the end.
-COMPILED = ("torch:cuda+f16+channels_last+graphs", "clnn:f16",
-            "torch:cuda+f16+channels_last+compile", "torch:cuda+tf32+channels_last+compile")  # fmt: skip
+COMPILED = (
+    "torch:cuda+f16+channels_last+graphs",
+    "clnn:f16",
+    "torch:cuda+f16+channels_last+compile",
+    "torch:cuda+tf32+channels_last+compile",
+)
 ON_CPU = ("onnxruntime", "torch", "clnn:f16", "torch:channels_last", "torch:bf16")
-TESTS = ("tests/ops", "tests/codegen", "tests/runtime", "tests/graph", "tests/test_verify.py",
-         "tests/apis", "tests/tune", "tests/cli")  # fmt: skip
+TESTS = (
+    "tests/ops",
+    "tests/codegen",
+    "tests/runtime",
+    "tests/graph",
+    "tests/test_verify.py",
+    "tests/apis",
+    "tests/tune",
+    "tests/cli",
+)
 SMALL_TESTS = ("tests/codegen/test_warp.py::test_shuffles",)
 SMALL_TUNE_S = 10.0
 WORKERS = 8
@@ -74,8 +113,15 @@ def steps(job: Job) -> list[Step]:
     """Return the steps in order. The time of those that are left out goes to the others."""
     shares = {name: SHARES[name] for name in NAMES if name in job.names}
     unit = job.total / sum(shares.values())
-    makers = {"doctor": _doctor, "facts": _facts, "sweep": _sweep, "tests": _tests, "tune": _tune,
-              "engines": _engines, "compiled": _compiled}  # fmt: skip
+    makers = {
+        "doctor": _doctor,
+        "facts": _facts,
+        "sweep": _sweep,
+        "tests": _tests,
+        "tune": _tune,
+        "engines": _engines,
+        "compiled": _compiled,
+    }
     return [step for name, share in shares.items() for step in makers[name](job, share * unit)]
 
 
@@ -99,12 +145,26 @@ def _facts(job: Job, budget: float) -> list[Step]:
 
 def _sweep(job: Job, budget: float) -> list[Step]:
     small = ["--small", "--dtypes", "f32,f16"] if job.small else []
-    return [Step(
-        "sweep", "ceilings, and layers as shares of them",
-        lambda s: _tool("sweep_kernels.py", "--device", job.device, "--budget", f"{s:.0f}",
-                        "--json", job.data("sweep"), "--plot", job.file("layers.png"), *small),
-        budget, again=("--resume",),
-    )]  # fmt: skip
+    return [
+        Step(
+            "sweep",
+            "ceilings, and layers as shares of them",
+            lambda s: _tool(
+                "sweep_kernels.py",
+                "--device",
+                job.device,
+                "--budget",
+                f"{s:.0f}",
+                "--json",
+                job.data("sweep"),
+                "--plot",
+                job.file("layers.png"),
+                *small,
+            ),
+            budget,
+            again=("--resume",),
+        )
+    ]
 
 
 def _tests(job: Job, budget: float) -> list[Step]:
@@ -114,8 +174,20 @@ def _tests(job: Job, budget: float) -> list[Step]:
 
 def test_command(job: Job, seconds: float) -> list[str]:
     """Return the command line of the tests, which end by themselves after `seconds`."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "gpu.outcomes", "--device", job.tests,
-               "--continue-on-collection-errors", "--tb=line", "-o", "console_output_style=count"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "gpu.outcomes",
+        "--device",
+        job.tests,
+        "--continue-on-collection-errors",
+        "--tb=line",
+        "-o",
+        "console_output_style=count",
+    ]
     if _have("pytest_timeout"):
         command.append(f"--timeout={TEST_LIMIT_S}")
     workers = min(os.cpu_count() or 1, WORKERS)
@@ -133,19 +205,35 @@ def _tune(job: Job, budget: float) -> list[Step]:
     command = _tool("make_bench_models.py", job.work / "models", *FIRST)
     write = Step("models", "networks to tune", lambda s: command, 0.1 * budget)
     share = 0.9 * budget / len(TUNED)
-    return [write, *(
-        _tune_one(job, f"{name}_{dtype}",
-                  (job.work / "models" / f"{name}.onnx", "--dtype", dtype), share)
-        for name, dtype in TUNED
-    )]  # fmt: skip
+    return [
+        write,
+        *(
+            _tune_one(
+                job,
+                f"{name}_{dtype}",
+                (job.work / "models" / f"{name}.onnx", "--dtype", dtype),
+                share,
+            )
+            for name, dtype in TUNED
+        ),
+    ]
 
 
 def _tune_one(job: Job, name: str, model: Sequence[object], budget: float) -> Step:
     def command(seconds: float) -> Sequence[str]:
         # Planning and the contest of whole networks come on top of what the tuner is given.
         allowed = min(seconds, SMALL_TUNE_S) if job.small else seconds
-        return _clnn("tune", *model, "--device", job.device, "--quick", "--budget",
-                     f"{max(1.0, 0.6 * allowed):.0f}s", "--json", job.data(f"tune_{name}"))  # fmt: skip
+        return _clnn(
+            "tune",
+            *model,
+            "--device",
+            job.device,
+            "--quick",
+            "--budget",
+            f"{max(1.0, 0.6 * allowed):.0f}s",
+            "--json",
+            job.data(f"tune_{name}"),
+        )
 
     return Step(f"tune_{name}", f"tuner, {name}", command, budget)
 
@@ -162,24 +250,50 @@ def _engines(job: Job, budget: float) -> list[Step]:
 
 def _compiled(job: Job, budget: float) -> list[Step]:
     skip = "for PyTorch on a GPU" if job.small or not job.gpu else ""
-    return [_compare(job, "compiled", "clnn beside torch.compile", FIRST, COMPILED, "64,1", 3.0,
-                     budget, skip)]  # fmt: skip
+    return [
+        _compare(
+            job, "compiled", "clnn beside torch.compile", FIRST, COMPILED, "64,1", 3.0, budget, skip
+        )
+    ]
 
 
 def _compare(
-    job: Job, name: str, title: str, models: Sequence[object], engines: Sequence[str], batches: str,
-    seconds: float, budget: float, skip: str = "",
-) -> Step:  # fmt: skip
+    job: Job,
+    name: str,
+    title: str,
+    models: Sequence[object],
+    engines: Sequence[str],
+    batches: str,
+    seconds: float,
+    budget: float,
+    skip: str = "",
+) -> Step:
     """Return a step that runs compare_engines.py for `seconds` on each model and batch."""
 
     def command(allowed: float) -> Sequence[str]:
         return _tool(
-            "compare_engines.py", *models, "--engines", ",".join(engines), "--shared",
-            "--device", job.device, "--batch", batches, "--threads", os.cpu_count() or 1,
-            "--time", seconds, "--budget", f"{0.9 * allowed - 3:.0f}",
-            "--limit", f"{max(20.0, allowed / 2):.0f}", "--json", job.data(name),
-            "--plot", job.file(f"{name}.png"),
-        )  # fmt: skip
+            "compare_engines.py",
+            *models,
+            "--engines",
+            ",".join(engines),
+            "--shared",
+            "--device",
+            job.device,
+            "--batch",
+            batches,
+            "--threads",
+            os.cpu_count() or 1,
+            "--time",
+            seconds,
+            "--budget",
+            f"{0.9 * allowed - 3:.0f}",
+            "--limit",
+            f"{max(20.0, allowed / 2):.0f}",
+            "--json",
+            job.data(name),
+            "--plot",
+            job.file(f"{name}.png"),
+        )
 
     return Step(name, title, command, budget, skip=skip)
 

@@ -66,10 +66,15 @@ class Runner:
     """
 
     def __init__(
-        self, total: float, folder: Path, env: Mapping[str, str],
-        shown: Callable[[Sequence[str]], str], begun: float | None = None, reserve: float = 10.0,
+        self,
+        total: float,
+        folder: Path,
+        env: Mapping[str, str],
+        shown: Callable[[Sequence[str]], str],
+        begun: float | None = None,
+        reserve: float = 10.0,
         say: Callable[[str], None] = lambda text: print(text, flush=True),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.begun = monotonic() if begun is None else begun
         self.end = self.begun + total - reserve
         self.folder, self.env, self.shown, self.say = folder, dict(env), shown, say
@@ -114,9 +119,13 @@ class Runner:
             log.flush()
             try:
                 child = subprocess.Popen(
-                    list(arguments), stdin=subprocess.DEVNULL, stdout=log,
-                    stderr=subprocess.STDOUT, env=self.env, start_new_session=True,
-                )  # fmt: skip
+                    list(arguments),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=self.env,
+                    start_new_session=True,
+                )
             except OSError as err:
                 outcome.tail = [str(err)]
                 return 127

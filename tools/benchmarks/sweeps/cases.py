@@ -87,9 +87,14 @@ class Conv:
 
     def model(self) -> onnx.ModelProto:
         node = helper.make_node(
-            "Conv", ["x", "w"], ["y"], kernel_shape=[self.k] * 2, strides=[self.s] * 2,
-            pads=[self.k // 2] * 4, group=self.group,
-        )  # fmt: skip
+            "Conv",
+            ["x", "w"],
+            ["y"],
+            kernel_shape=[self.k] * 2,
+            strides=[self.s] * 2,
+            pads=[self.k // 2] * 4,
+            group=self.group,
+        )
         return _model(node, self.shape, self.weights())
 
     def expected(self, x: Array, places: Array) -> Array:
@@ -120,8 +125,9 @@ Case = Gemm | Conv
 def _model(node: onnx.NodeProto, shape: tuple[int, ...], weights: Array) -> onnx.ModelProto:
     source = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
     target = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    graph = helper.make_graph([node], "layer", [source], [target],
-                              [numpy_helper.from_array(weights, "w")])  # fmt: skip
+    graph = helper.make_graph(
+        [node], "layer", [source], [target], [numpy_helper.from_array(weights, "w")]
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
 
 
@@ -135,15 +141,27 @@ def sampled(case: Case) -> Array:
 SQUARE = tuple(Gemm(n, n, n) for n in (1024, 4096, 2048, 512))
 # Few rows, as the fully connected layers of networks have: batch 1, 8 and 64.
 SKINNY = (
-    *(Gemm(m, 4096, 4096) for m in (64, 1, 8)), Gemm(1, 4096, 25088), Gemm(1, 1000, 2048),
-    Gemm(4096, 64, 256), Gemm(49, 2048, 512),
-)  # fmt: skip
+    *(Gemm(m, 4096, 4096) for m in (64, 1, 8)),
+    Gemm(1, 4096, 25088),
+    Gemm(1, 1000, 2048),
+    Gemm(4096, 64, 256),
+    Gemm(49, 2048, 512),
+)
 
 
 def _resnet(n: int) -> tuple[Conv, ...]:
-    plain = ((64, 64, 56, 3), (256, 256, 14, 3), (64, 256, 56, 1), (1024, 256, 14, 1),
-             (128, 128, 28, 3), (512, 512, 7, 3), (256, 64, 56, 1), (512, 128, 28, 1),
-             (256, 1024, 14, 1), (2048, 512, 7, 1))  # fmt: skip
+    plain = (
+        (64, 64, 56, 3),
+        (256, 256, 14, 3),
+        (64, 256, 56, 1),
+        (1024, 256, 14, 1),
+        (128, 128, 28, 3),
+        (512, 512, 7, 3),
+        (256, 64, 56, 1),
+        (512, 128, 28, 1),
+        (256, 1024, 14, 1),
+        (2048, 512, 7, 1),
+    )
     found = [Conv(n, ic, oc, h, k, origin="ResNet-50") for ic, oc, h, k in plain]
     found.insert(4, Conv(n, 3, 64, 224, 7, 2, origin="ResNet-50"))
     return tuple(found)

@@ -114,9 +114,7 @@ def measure(case: Case, dtype: str, info: DeviceInfo, most: Ceilings, tune: str)
     return row
 
 
-def _run(
-    case: Case, feed: Any, row: Row, info: DeviceInfo, most: Ceilings, tune: str
-) -> None:  # fmt: skip
+def _run(case: Case, feed: Any, row: Row, info: DeviceInfo, most: Ceilings, tune: str) -> None:
     given: dict[str, Any] = {}
     if row.dtype == "int8":
         given["calibration"] = [{"x": feed}]

@@ -9,8 +9,19 @@ from about import About, new_figure, save_figure
 
 from sweeps.measure import F32, Ceilings, Row
 
-COLUMNS = ("layer", "numbers", "variant", "us", "GFLOP/s", "GB/s", "of", "of rate", "of bandwidth",
-           "of bound", "error")  # fmt: skip
+COLUMNS = (
+    "layer",
+    "numbers",
+    "variant",
+    "us",
+    "GFLOP/s",
+    "GB/s",
+    "of",
+    "of rate",
+    "of bandwidth",
+    "of bound",
+    "error",
+)
 
 
 def line(row: Row) -> str:
@@ -39,12 +50,24 @@ def ceiling_lines(most: Ceilings) -> list[str]:
 
 def markdown_table(rows: Sequence[Row]) -> list[str]:
     """Return the rows as a Markdown table, faults below it."""
-    lines = [f"| {' | '.join(COLUMNS)} |", "| --- | --- | --- | ---: | ---: | ---: | --- |"
-             " ---: | ---: | ---: | ---: |"]  # fmt: skip
+    lines = [
+        f"| {' | '.join(COLUMNS)} |",
+        "| --- | --- | --- | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: |",
+    ]
     for r in (r for r in rows if not r.fault):
-        cells = [r.label, r.dtype, r.variant, f"{r.seconds * 1e6:.1f}", f"{r.gflops:.1f}",
-                 f"{r.gbytes:.1f}", r.ceiling or "-", _share(r.of_rate), _share(r.of_bandwidth),
-                 _share(r.of_bound), f"{r.error:.0e}"]  # fmt: skip
+        cells = [
+            r.label,
+            r.dtype,
+            r.variant,
+            f"{r.seconds * 1e6:.1f}",
+            f"{r.gflops:.1f}",
+            f"{r.gbytes:.1f}",
+            r.ceiling or "-",
+            _share(r.of_rate),
+            _share(r.of_bandwidth),
+            _share(r.of_bound),
+            f"{r.error:.0e}",
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     faults = [f"- {r.label}, {r.dtype}: {r.fault}" for r in rows if r.fault]
     return [*lines, "", *faults] if faults else lines
