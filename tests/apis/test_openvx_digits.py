@@ -27,7 +27,7 @@ def parameters():
     import onnx
     from onnx.numpy_helper import to_array
 
-    model = onnx.load(ROOT / "tools" / "models" / "digits.onnx")
+    model = onnx.load(ROOT / "tools" / "examples" / "models" / "digits.onnx")
     raw = {t.name: to_array(t).astype(np.float64) for t in model.graph.initializer}
     found = {"classifier": (raw["classifier_weight"], raw["classifier_bias"])}
     for name in ("stem", "depthwise", "pointwise", "wide"):
@@ -128,7 +128,9 @@ class Network:
 def test_float32_agrees_with_the_onnx_file(device, digits, parameters):
     images, labels = digits
     with clnn.compile_model(
-        ROOT / "tools" / "models" / "digits.onnx", device, shapes={"image": images.shape}
+        ROOT / "tools" / "examples" / "models" / "digits.onnx",
+        device,
+        shapes={"image": images.shape},
     ) as session:
         (want,) = session({"image": images}).values()
     with vx.vxCreateContext(device) as context:

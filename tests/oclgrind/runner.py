@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(p) for p in (HERE, HERE.parent / "ops", HERE.parent, HERE.parent.parent)]
+sys.path[:0] = [str(p) for p in (HERE, HERE.parent / "support", HERE.parent.parent)]
 
 
 def main() -> int:
