@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,20 @@ def test_tables(tool):
     )
     marked = tool.table(rows, markdown=True).splitlines()
     assert marked[2] == "| a_kernel | sm_90 | 10 | 1 | 2 | 3 |" and marked[3].count("| - ") == 4
+
+
+def test_the_page_says_when_and_by_which_compilers(tool):
+    text = tool.page([("a_kernel", "sm_90", tool.Use(10))], "clang 15, ptxas 13", date(2026, 1, 2))
+    assert text.startswith(tool.HEAD + "## 2026-01-02, clang 15, ptxas 13\n\n| kernel |")
+    assert text.endswith("| a_kernel | sm_90 | 10 | 0 | 0 | 0 |\n")
+
+
+def test_the_page_lists_the_kernels_of_today(tool):
+    """Their figures need the compilers; which kernels there are does not."""
+    text = tool.PAGE.read_text("utf-8")
+    assert text.startswith(tool.HEAD)
+    listed = [line.split(" | ")[0][2:] for line in text.splitlines() if " | sm_80 | " in line]
+    assert listed == [kernel for kernel, _, _ in tool.sources()]
 
 
 def test_what_is_missing_is_said():

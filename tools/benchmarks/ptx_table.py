@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Compile kernels for GPUs without one, and print the registers, spills and local memory they take.
 
+    python tools/benchmarks/ptx_table.py [--only NAME | --write]
+
 Kernels with inline PTX, and one of each other template with the parameters of a GPU, are compiled by
 clang for nvptx64 with libclc and assembled by ptxas; the others for amdgcn too. Exit status 1 when a
 kernel does not compile or spills, 2 when a tool is missing. Needs, on Debian: clang-15, libclc-15;
-from PyPI: nvidia-cuda-nvcc (or CUDA's own ptxas on the path).
+from PyPI: nvidia-cuda-nvcc (or CUDA's own ptxas on the path). --write makes docs/benchmarks/registers.md.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,12 +28,37 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from clnn.graph.ir import Node
     from clnn.ops.launch import Variant
-from clnn.ops.problem import Problem
-from clnn.ops.spec import OpSpec
-from clnn.types import Array
+    from clnn.ops.problem import Problem
+    from clnn.ops.spec import OpSpec
+    from clnn.types import Array
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "golden")]
+sys.path[:0] = [str(ROOT / folder) for folder in ("", "tests/support", "tests/golden")]
+PAGE = ROOT / "docs" / "benchmarks" / "registers.md"
+HEAD = """\
+# Registers and local memory of kernels for GPUs
+
+Written by `python tools/benchmarks/ptx_table.py --write`, which compiles kernels on a machine without a GPU.
+It needs clang with libclc (Debian: `apt-get install clang-15 libclc-15`) and `ptxas` (CUDA, or
+`pip install nvidia-cuda-nvcc`), and fails where a kernel spills registers, or where a kernel of tensor cores
+keeps fragments in memory. NVIDIA's own OpenCL compiler may allocate registers otherwise.
+
+The rows, in this order:
+
+- `ptx_*`: the probes for single instructions;
+- `gemm_mma_*`: products on tensor cores of 4096 x 4096 x 4096, with a bias and ReLU;
+- `conv2d_mma_*`: 3x3 convolutions on tensor cores, 128 channels, 8 images of 56x56;
+- `gemm_workgroup_*`, `winograd_*`, `conv2d_workgroup_*`, `separable_workgroup_*`: the tiles among the candidates for
+  a product of 1024 x 1024 x 1024, for the same convolution in float32, and for a separable convolution of 128
+  channels and one image of 56x56;
+- one kernel of each other template, as small networks use it on a GPU.
+
+In names, `t` gives rows x columns x terms of a work-group's tile, `w` those of a warp, `i` those of a
+work-item, `s` the stages of the pipeline. *registers*: of a work-item; of gfx906 vector registers. *stack*: bytes of
+private arrays in memory. *spilled*: bytes of registers that were moved to memory (of gfx906 counted as stack).
+*local memory*: bytes of a work-group.
+
+"""
 CLC = (Path("/usr/lib/clc"), Path("/usr/share/clc"), Path("/usr/local/share/clc"))
 NVIDIA = ("sm_80", "sm_90")
 AMD = ("gfx906", "gfx900")
@@ -322,18 +350,23 @@ def portable() -> Iterator[tuple[str, str]]:
 Row = tuple[str, str, Use]
 
 
+def sources() -> Iterator[tuple[str, str, bool]]:
+    """Yield (kernel, source, whether it is compiled for AMD too) of every row's kernel."""
+    for kernel, source in (*with_ptx(), *convolutions()):
+        yield kernel, source, False
+    for kernel, source in (*work_groups(), *portable()):
+        yield kernel, source, True
+
+
 def rows_of(tools: Tools, only: str) -> list[Row]:
     """Compile everything whose name has `only` in it."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="clnn-ptx-") as name:
         folder = Path(name)
-        for kernel, source in (*with_ptx(), *convolutions()):
+        for kernel, source, everywhere in sources():
             if only in kernel:
-                rows += [(kernel, *found) for found in on_nvidia(tools, source, folder)]
-        for kernel, source in (*work_groups(), *portable()):
-            if only in kernel:
-                rows += [(kernel, *found) for found in on_nvidia(tools, source, folder)]
-                rows += [(kernel, *found) for found in on_amd(tools, source, folder)]
+                rows += [(kernel, *use) for use in on_nvidia(tools, source, folder)]
+                rows += [(kernel, *use) for use in on_amd(tools, source, folder) if everywhere]
     return rows
 
 
@@ -351,6 +384,11 @@ def table(rows: Sequence[Row], markdown: bool) -> str:
     return "\n".join(
         "  ".join(c.ljust(w) for c, w in zip(line, wide, strict=True)).rstrip() for line in cells
     )
+
+
+def page(rows: Sequence[Row], compilers: str, day: date) -> str:
+    """Return docs/benchmarks/registers.md."""
+    return f"{HEAD}## {day.isoformat()}, {compilers}\n\n{table(rows, markdown=True)}\n"
 
 
 def complaints(rows: Sequence[Row]) -> list[str]:
@@ -373,16 +411,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
-    parser.add_argument("--only", default="", help="part of the names of kernels to compile")
+    task = parser.add_mutually_exclusive_group()
+    task.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
+    task.add_argument("--only", default="", help="part of the names of kernels to compile")
     asked = parser.parse_args()
     tools = find_tools()
     if lacks := tools.missing():
         print("\n".join(lacks), file=sys.stderr)
         return 2
     rows = rows_of(tools, asked.only)
-    print(f"{versions(tools)}, {PTX_VERSION.upper()}\n")
-    print(table(rows, asked.markdown))
+    compilers = f"{versions(tools)}, {PTX_VERSION.upper()}"
+    if asked.write:
+        PAGE.write_text(page(rows, compilers, date.today()), "utf-8")
+    else:
+        print(f"{compilers}\n\n{table(rows, markdown=False)}")
     for line in (wrong := complaints(rows)):
         print(line, file=sys.stderr)
     return int(bool(wrong) or not rows)
