@@ -12,11 +12,9 @@ from clnn.errors import SettingError
 from clnn.settings import SETTINGS, setting, warn_unknown
 
 DOCS = ROOT / "docs"
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "CHANGELOG.md",
-    *sorted(p for p in DOCS.rglob("*.md") if "_build" not in p.parts),
-]
+# Not what Sphinx builds, nor reports of tools/gpu_report.sh, whose names end in their date.
+WRITTEN = [p for p in DOCS.rglob("*.md") if "_build" not in p.parts and "_20" not in p.stem]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(WRITTEN)]
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 FENCED = re.compile(r"^ *```.*?^ *```$", re.M | re.S)
 NAMED_PATH = re.compile(r"(?<![\w./-])(?:clnn|kernels_cl|tests|tools|docs)/[\w./-]*[\w/]")
