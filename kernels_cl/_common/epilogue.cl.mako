@@ -1,5 +1,5 @@
 <%doc>
-Elementwise post_ops: the OpenCL text of each function of clnn/ops/_functions.py, and the loop that
+Elementwise post_ops: the OpenCL text of each function of clnn/ops/shared/functions.py, and the loop that
 applies a chain of them to a value held in a register.
 
 apply(post_ops, v, ctype, width, load)

@@ -1,5 +1,5 @@
 <%doc>
-Rows: walking and folding the rows that clnn/ops/_rows.py lays out.
+Rows: walking and folding the rows that clnn/ops/rows/rows.py lays out.
 
 Operands are numbered as in Rows, 0 being the source; each has a pointer (src, extra.., dst) and
 offsets o{k} (its row) and r{k} (its run). A callable `at` gives operand k's element offset.

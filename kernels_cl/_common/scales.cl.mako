@@ -1,5 +1,5 @@
 <%doc>
-Scales of operands that are stored in bytes (clnn/ops/_scales.py), as an argument of the kernel.
+Scales of operands that are stored in bytes (clnn/ops/shared/byte_scales.py), as an argument of the kernel.
 
 parameters(count, extra_types)   parameters for `count` scales, and for operands of these types
 declare(count, strict)           statements in front of all others: the names that types refer to.

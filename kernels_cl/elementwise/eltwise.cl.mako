@@ -5,7 +5,7 @@ copy from one layout to another.
 Tensors  src 0 is the running value, srcs 1.. are operands of binary post_ops, dst is the result; all
          seen with dst's shape (pitch 0 where an operand is broadcast). A function takes all srcs,
          and its look-up tables table0, table1, ...
-Index    element = OFFSET + sum(loop index * pitch), loops as merged by clnn/ops/_loops.py
+Index    element = OFFSET + sum(loop index * pitch), loops as merged by clnn/ops/shared/loops.py
 Launch   global (inner / chunk * middle / rows, product of outer extents); one work-item walks `rows`
          indices of the middle loop and `chunk` of the inner one for each
 Params   name: kernel name | ctypes: type of each src and of dst | outer: extents of the outer loops

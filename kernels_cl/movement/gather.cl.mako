@@ -2,7 +2,7 @@
 movement/gather: copies elements from places that an index tensor says.
 
 Index    dst[...] = src[... + sum over picks of index value * pitch]; src and index are seen with
-         dst's shape (pitch 0 on axes that they do not have), loops as merged by clnn/ops/_loops.py
+         dst's shape (pitch 0 on axes that they do not have), loops as merged by clnn/ops/shared/loops.py
 Launch   global (inner / chunk, product of outer extents / band)
 Params   name | ctype: type moved | index_type | extents: of the outer loops | pitches: of those, for
          src, index and dst | inner | inner_pitches: for src, index and dst | picks: for each index

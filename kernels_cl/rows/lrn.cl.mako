@@ -4,7 +4,7 @@ rows/lrn: each element over a power of the sum of squares of its neighbours alon
     y[c] = x[c] / (bias + scale * (x[c - low]^2 + ... + x[c + high]^2)) ^ beta
 
 Tensors  src, dst: equal shapes | extra{k}: operands of post_ops, broadcast to that shape
-Rows     the channels of one place, as clnn/ops/_rows.py lays them out: operand 0 src, 1.. the
+Rows     the channels of one place, as clnn/ops/rows/rows.py lays them out: operand 0 src, 1.. the
          extras, the last one dst
 Launch   global (blocks of rows)
 Params   name | ctype | rows: Rows | low, high: neighbours on each side | scale, beta, bias | post_ops |

@@ -4,7 +4,7 @@ its mean square.
 
 Tensors  src, dst: equal shapes | extra{k}: operands of post_ops, broadcast to that shape | stats: mean
          and sum of squared distances of each part of each row, [part][2][row]
-Rows     as clnn/ops/_rows.py lays them out: operand 0 src, 1.. the extras, the last one dst
+Rows     as clnn/ops/rows/rows.py lays them out: operand 0 src, 1.. the extras, the last one dst
 Stages   all: one launch. stats, apply: where rows are divided into parts, a launch that measures
          the parts and one that joins their measures and writes
 Launch   global (blocks of rows, parts of a row)

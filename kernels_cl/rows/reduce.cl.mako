@@ -3,7 +3,7 @@ rows/reduce: each row of elements folded into one.
 
 Tensors  src | extra{k}: operands of post_ops | dst: one element per row. In a first launch of two, dst
          is scratch, dense in (part, row); in the second, src is that scratch.
-Rows     as clnn/ops/_rows.py lays them out: operand 0 src, 1.. the extras, the last one dst
+Rows     as clnn/ops/rows/rows.py lays them out: operand 0 src, 1.. the extras, the last one dst
 Launch   global (blocks of rows, parts of a row)
 Params   name | ctype, result: of src, and of dst and operands | rows: Rows | value: none, abs, square or power, of each element | op: sum,
          prod, max, min or log_sum_exp | finish: none, mean, sqrt, log or root | count: elements

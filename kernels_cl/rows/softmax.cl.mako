@@ -2,7 +2,7 @@
 rows/softmax: exp(x - max) / sum(exp(x - max)) over each row, or its logarithm.
 
 Tensors  src, dst: equal shapes | extra{k}: operands of post_ops, broadcast to that shape
-Rows     as clnn/ops/_rows.py lays them out: operand 0 src, 1.. the extras, the last one dst
+Rows     as clnn/ops/rows/rows.py lays them out: operand 0 src, 1.. the extras, the last one dst
 Launch   global (blocks of rows)
 Params   name | ctype | rows: Rows | log | keep: exponentials are kept in dst between the passes,
          where it has their precision |
