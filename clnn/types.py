@@ -156,6 +156,11 @@ class TensorType:
         if any(not isinstance(d, int) or d < 0 for d in self.shape):
             raise ShapeError(f"shape {self.shape} has an extent that is not a whole number >= 0.")
 
+    @classmethod
+    def of(cls, array: Array) -> TensorType:
+        """Return the type of an array. Raises DTypeError for an element type that clnn lacks."""
+        return cls(tuple(int(d) for d in array.shape), dtype_of(array.dtype))
+
     @property
     def rank(self) -> int:
         """Number of axes."""

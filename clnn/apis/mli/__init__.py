@@ -69,9 +69,9 @@ def __getattr__(name: str) -> Any:
         import importlib
 
         for room in _ROOMS:
-            found = getattr(importlib.import_module(f"clnn.apis.mli.{room}"), name, None)
-            if found is not None:
-                return found
+            function = getattr(importlib.import_module(f"clnn.apis.mli.{room}"), name, None)
+            if function is not None:
+                return function
     raise AttributeError(f"module 'clnn.mli' has no attribute {name!r}")
 
 

@@ -14,6 +14,7 @@ from clnn.apis.mli.tensor import MliTensor, Refused, SaParams, valid
 FX8, FX16 = MliElementType.MLI_EL_FX_8, MliElementType.MLI_EL_FX_16
 SA8, SA32 = MliElementType.MLI_EL_SA_8, MliElementType.MLI_EL_SA_32
 FP32 = MliElementType.MLI_EL_FP_32
+ELEMENTS = {"fx8": FX8, "fx16": FX16, "sa8": SA8}  # by the end of a function's name
 FORMATS = {  # of inputs and output, weights, bias
     "fx16": (FX16, FX16, FX16),
     "fx16_fx8_fx8": (FX16, FX8, FX8),
@@ -34,18 +35,16 @@ def need(ok: bool, status: MliStatus, why: str) -> None:
         raise Refused(status, why)
 
 
-def config(given: Any, wanted: type) -> None:
+def config(cfg: Any, wanted: type) -> None:
     """Refuse a configuration of another kind."""
-    need(
-        isinstance(given, wanted), CONFIG, f"cfg is {type(given).__name__}, not {wanted.__name__}."
-    )
+    need(isinstance(cfg, wanted), CONFIG, f"cfg is {type(cfg).__name__}, not {wanted.__name__}.")
 
 
 def typed(tensor: MliTensor, name: str, el_type: MliElementType) -> None:
     """Refuse an invalid tensor, or one of another format."""
     valid(tensor, name)
-    found = tensor.el_type
-    need(found == el_type, TYPE, f"{name} is {MliElementType(found).name}, must be {el_type.name}.")
+    own = tensor.el_type
+    need(own == el_type, TYPE, f"{name} is {MliElementType(own).name}, must be {el_type.name}.")
 
 
 def apart(tensor: MliTensor, out: MliTensor, name: str) -> None:
@@ -103,7 +102,7 @@ def axis(value: int, count: int) -> None:
 
 
 def products(
-    given: MliTensor,
+    in_: MliTensor,
     weights: MliTensor,
     bias: MliTensor | None,
     out: MliTensor,
@@ -113,8 +112,8 @@ def products(
 
     axes: the axes of output channels in weights, and of bias.
     """
-    if not given.affine:
-        total = given.quant().frac + weights.quant().frac
+    if not in_.affine:
+        total = in_.quant().frac + weights.quant().frac
         pairs = [(bias, "bias")] if bias is not None else []
         for tensor, name in [*pairs, (out, "out")]:
             frac = tensor.quant().frac
@@ -124,12 +123,12 @@ def products(
                 f"{name} has {frac} fraction bits, the products only {total}.",
             )
         return
-    per_tensor(given, "in")
+    per_tensor(in_, "in")
     per_tensor(out, "out")
     symmetric(weights, "weights", axes[0])
     if bias is not None:
         symmetric(bias, "bias", axes[1])
-        bias_scales(given, weights, bias)
+        bias_scales(in_, weights, bias)
 
 
 def symmetric(tensor: MliTensor, name: str, channel_axis: int) -> None:
@@ -144,11 +143,11 @@ def symmetric(tensor: MliTensor, name: str, channel_axis: int) -> None:
     )
 
 
-def bias_scales(given: MliTensor, weights: MliTensor, bias: MliTensor) -> None:
+def bias_scales(in_: MliTensor, weights: MliTensor, bias: MliTensor) -> None:
     """Refuse bias scales other than the input's times the weights', as far as rounding lets them."""
     count = len(weights.quants())
     need(len(bias.quants()) == count, TENSORS, "weights and bias must be quantised at one level.")
-    x = given.quant()
+    x = in_.quant()
     for k, (w, b) in enumerate(zip(weights.quants(), bias.quants(), strict=True)):
         exact = x.scale * w.scale * 2.0 ** (b.frac - x.frac - w.frac)
         need(

@@ -8,44 +8,39 @@ from typing import Any
 import numpy as np
 
 from clnn.apis.mli import checks
-from clnn.apis.mli.checks import FP32, FX8, FX16, SA8, SHAPE, TENSORS, need
+from clnn.apis.mli.checks import ELEMENTS, FP32, SHAPE, TENSORS, need
 from clnn.apis.mli.config import MliAxisCfg, MliReluCfg
-from clnn.apis.mli.engine import Builder, digest, named, run, status_of
+from clnn.apis.mli.engine import compute, digest, named, status_of
 from clnn.apis.mli.modes import modes
-from clnn.apis.mli.tensor import Array, MliTensor, valid
+from clnn.apis.mli.tensor import FxParams, MliTensor, SaParams, valid
 from clnn.arith.mli_convert import convert
 from clnn.arith.mli_maps import MliMap, affine_leaky, binary, clip, fixed_leaky, normalised_slope
-from clnn.arith.mli_quant import relu_limits
+from clnn.arith.mli_quant import Quant, relu_limits
 from clnn.arith.mli_tables import SIGMOID, TANH, Table, activation, activation_quant, tabled
-from clnn.graph.ir import Graph
+from clnn.graph.builder import GraphBuilder
 from clnn.ops.elementwise.fixed_map import FixedMap
+from clnn.types import Array
 
 MANY = 1 << 17  # elements from which on a table of all 16-bit results pays
-FORMATS = {"fx8": FX8, "fx16": FX16, "sa8": SA8}
 
 
 def apply(
-    function: MliMap, given: Sequence[Array], consts: Sequence[Array], out: MliTensor
+    function: MliMap, inputs: Sequence[Array], consts: Sequence[Array], out: MliTensor
 ) -> None:
-    """Write the function of `given` arrays and constants, broadcast, to out."""
-    arrays = [a.reshape(a.shape or (1,)) for a in given]
+    """Write the function of arrays and constants, broadcast, to out."""
 
-    def make() -> Graph:
-        build = Builder()
-        values = [build.input(f"x{k}", a.shape, a.dtype) for k, a in enumerate(arrays)]
-        values += [build.const(c) for c in consts]
-        return build.graph({"y": build.add(FixedMap(function), *values)})
+    def ops(build: GraphBuilder, *values: str) -> str:
+        return build.add(FixedMap(function), *values, *(build.const(c) for c in consts))
 
-    shapes = tuple(a.shape for a in arrays)
-    key = ("map", function, shapes, digest(*consts))
-    result = run(key, make, {f"x{k}": a for k, a in enumerate(arrays)})["y"]
+    arrays = [a.reshape(a.shape or (1,)) for a in inputs]
+    result = compute(("map", function, digest(*consts)), ops, *arrays)
     out.view()[...] = result.reshape(out.shape)
 
 
 def _eltwise(op: str, fmt: str, in1: MliTensor, in2: MliTensor, out: MliTensor) -> None:
     """Combine two tensors of one shape, or a tensor and a scalar (one element)."""
     for tensor, name in ((in1, "in1"), (in2, "in2"), (out, "out")):
-        checks.typed(tensor, name, FORMATS[fmt])
+        checks.typed(tensor, name, ELEMENTS[fmt])
         checks.per_tensor(tensor, name)
     larger = in1 if in1.count >= in2.count else in2
     for tensor, name in ((in1, "in1"), (in2, "in2")):
@@ -62,82 +57,81 @@ def _eltwise(op: str, fmt: str, in1: MliTensor, in2: MliTensor, out: MliTensor) 
     apply(function, views, (), out)
 
 
-def _unary(fmt: str, given: MliTensor, out: MliTensor) -> None:
+def _unary(fmt: str, in_: MliTensor, out: MliTensor) -> None:
     """Refuse operands that do not fit a function of one tensor."""
-    for tensor, name in ((given, "in"), (out, "out")):
-        checks.typed(tensor, name, FORMATS[fmt])
+    for tensor, name in ((in_, "in"), (out, "out")):
+        checks.typed(tensor, name, ELEMENTS[fmt])
         checks.per_tensor(tensor, name)
-    checks.same_shape(given, out, "in")
-    checks.same_place_or_apart(given, out, "in")
+    checks.same_shape(in_, out, "in")
+    checks.same_place_or_apart(in_, out, "in")
 
 
-def _relu(fmt: str, given: MliTensor, cfg: MliReluCfg, out: MliTensor) -> None:
+def _relu(fmt: str, in_: MliTensor, cfg: MliReluCfg, out: MliTensor) -> None:
     """Clip by a ReLU, whose limits follow from the input's quantisation. out gets that of in."""
-    _unary(fmt, given, out)
+    _unary(fmt, in_, out)
     kind = checks.relu(cfg)
-    function = clip(given.quant(), *relu_limits(kind, given.quant()))
-    apply(function, [given.view()], (), out)
-    out.el_params = given.el_params
+    function = clip(in_.quant(), *relu_limits(kind, in_.quant()))
+    apply(function, [in_.view()], (), out)
+    out.el_params = in_.el_params
 
 
-def _leaky_relu(fmt: str, given: MliTensor, slope: MliTensor, out: MliTensor) -> None:
+def _leaky_relu(fmt: str, in_: MliTensor, slope: MliTensor, out: MliTensor) -> None:
     """Scale what lies below zero by one slope."""
-    _unary(fmt, given, out)
-    checks.typed(slope, "slope_coeff", FORMATS[fmt])
+    _unary(fmt, in_, out)
+    checks.typed(slope, "slope_coeff", ELEMENTS[fmt])
     need(slope.count == 1, SHAPE, f"slope_coeff is {slope.shape}: it must be one element.")
-    _same_fraction(given, out)
-    value, up, ones = int(slope.view().reshape(-1)[0]), modes().up, (1,) * max(given.rank, 1)
-    if given.affine:
-        scaled, *rows = affine_leaky(given.quant(), [(value, slope.quant())], out.quant(), up)
-        apply(scaled, [given.view()], [row.reshape(ones) for row in rows], out)
+    _same_fraction(in_, out)
+    value, up, ones = int(slope.view().reshape(-1)[0]), modes().up, (1,) * max(in_.rank, 1)
+    if in_.affine:
+        scaled, *rows = affine_leaky(in_.quant(), [(value, slope.quant())], out.quant(), up)
+        apply(scaled, [in_.view()], [row.reshape(ones) for row in rows], out)
         return
-    value, fixed = normalised_slope(given.quant(), slope.quant(), value, out.quant(), up)
-    apply(fixed, [given.view()], [np.full(ones, value, given.dtype)], out)
+    value, fixed = normalised_slope(in_.quant(), slope.quant(), value, out.quant(), up)
+    apply(fixed, [in_.view()], [np.full(ones, value, in_.dtype)], out)
 
 
-def _same_fraction(given: MliTensor, out: MliTensor) -> None:
-    fits = given.affine or given.quant().frac == out.quant().frac
+def _same_fraction(in_: MliTensor, out: MliTensor) -> None:
+    fits = in_.affine or in_.quant().frac == out.quant().frac
     need(
         fits, TENSORS, "in and out must have the same frac_bits: what is above zero is not scaled."
     )
 
 
-def _prelu(fmt: str, given: MliTensor, slope: MliTensor, cfg: MliAxisCfg, out: MliTensor) -> None:
+def _prelu(fmt: str, in_: MliTensor, slope: MliTensor, cfg: MliAxisCfg, out: MliTensor) -> None:
     """Scale what lies below zero by a slope for each index of an axis, or by one (axis -1)."""
     checks.config(cfg, MliAxisCfg)
-    _unary(fmt, given, out)
-    checks.typed(slope, "slope_coeff", FORMATS[fmt])
-    checks.axis(cfg.axis, given.rank)
-    count = given.shape[cfg.axis] if cfg.axis >= 0 else 1
+    _unary(fmt, in_, out)
+    checks.typed(slope, "slope_coeff", ELEMENTS[fmt])
+    checks.axis(cfg.axis, in_.rank)
+    count = in_.shape[cfg.axis] if cfg.axis >= 0 else 1
     need(
         slope.count == count, SHAPE, f"slope_coeff is {slope.shape}: it must have {count} elements."
     )
-    _same_fraction(given, out)
-    shape = tuple(count if a == cfg.axis else 1 for a in range(max(given.rank, 1)))
+    _same_fraction(in_, out)
+    shape = tuple(count if a == cfg.axis else 1 for a in range(max(in_.rank, 1)))
     values, up = slope.view().reshape(-1), modes().up
-    if given.affine:
+    if in_.affine:
         quants = slope.quants()
         slopes = [(int(v), quants[k % len(quants)]) for k, v in enumerate(values)]
-        scaled, *rows = affine_leaky(given.quant(), slopes, out.quant(), up)
-        apply(scaled, [given.view()], [row.reshape(shape) for row in rows], out)
+        scaled, *rows = affine_leaky(in_.quant(), slopes, out.quant(), up)
+        apply(scaled, [in_.view()], [row.reshape(shape) for row in rows], out)
         return
-    fixed = fixed_leaky(given.quant(), slope.quant(), out.quant(), up)
-    apply(fixed, [given.view()], [np.ascontiguousarray(values).reshape(shape)], out)
+    fixed = fixed_leaky(in_.quant(), slope.quant(), out.quant(), up)
+    apply(fixed, [in_.view()], [np.ascontiguousarray(values).reshape(shape)], out)
 
 
-def _activation(table: Table, fmt: str, given: MliTensor, out: MliTensor) -> None:
+def _activation(table: Table, fmt: str, in_: MliTensor, out: MliTensor) -> None:
     """Look up sigmoid or tanh. out must have the quantisation that MLI gives the result."""
-    _unary(fmt, given, out)
-    function = activation(table, given.quant(), modes().up)
-    if given.count >= MANY:
+    _unary(fmt, in_, out)
+    function = activation(table, in_.quant(), modes().up)
+    if in_.count >= MANY:
         function = tabled(function)
-    apply(function, [given.view()], (), out)
-    _give_quant(out, activation_quant(table, given.quant()))
+    apply(function, [in_.view()], (), out)
+    give_quant(out, activation_quant(table, in_.quant()))
 
 
-def _give_quant(out: MliTensor, quant: Any) -> None:
-    from clnn.apis.mli.tensor import FxParams, SaParams
-
+def give_quant(out: MliTensor, quant: Quant) -> None:
+    """Give a tensor a quantisation."""
     if out.affine:
         out.el_params = SaParams((quant.scale,), (quant.zero,), (quant.frac,))
     else:
@@ -145,30 +139,30 @@ def _give_quant(out: MliTensor, quant: Any) -> None:
 
 
 @status_of
-def mli_hlp_convert_tensor(given: MliTensor, out: MliTensor) -> None:
+def mli_hlp_convert_tensor(in_: MliTensor, out: MliTensor) -> None:
     """Convert a tensor to the format of another; one of them may be quantised along an axis."""
-    valid(given, "in")
+    valid(in_, "in")
     valid(out, "out")
     need(
-        given.count == out.count and given.shape == out.shape,
+        in_.count == out.count and in_.shape == out.shape,
         SHAPE,
-        f"in is {given.shape}, out is {out.shape}.",
+        f"in is {in_.shape}, out is {out.shape}.",
     )
-    checks.apart(given, out, "in")
-    real = [t.el_type == FP32 for t in (given, out)]
+    checks.apart(in_, out, "in")
+    real = [t.el_type == FP32 for t in (in_, out)]
     need(not all(real), checks.TYPE, "one of the tensors must have integers.")
-    axes = [_axis(t) for t in (given, out) if t.el_type != FP32]
+    axes = [_axis(t) for t in (in_, out) if t.el_type != FP32]
     dims = {a for a in axes if a >= 0}
     need(
         len(dims) <= 1, TENSORS, f"tensors are quantised along axes {sorted(dims)}: one is allowed."
     )
-    sides = [None if flag else t.quants() for flag, t in zip(real, (given, out), strict=True)]
+    sides = [None if flag else t.quants() for flag, t in zip(real, (in_, out), strict=True)]
     function, rows = convert(sides[0], sides[1], modes().up)
     axis = max(axes)
-    shape = tuple(-1 if a == axis else 1 for a in range(max(given.rank, 1)))
+    shape = tuple(-1 if a == axis else 1 for a in range(max(in_.rank, 1)))
     apply(
         function,
-        [given.view()],
+        [in_.view()],
         [row.reshape(shape if row.size > 1 else (1,) * len(shape)) for row in rows],
         out,
     )

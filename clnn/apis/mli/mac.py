@@ -11,22 +11,23 @@ import numpy as np
 from clnn.apis.mli import checks
 from clnn.apis.mli.checks import CONFIG, FORMATS, SHAPE, SPECIAL, TENSORS, need
 from clnn.apis.mli.config import MliConv2dCfg, MliFullyConnectedCfg
-from clnn.apis.mli.engine import Builder, digest, named, run, status_of
+from clnn.apis.mli.engine import compute, digest, from_image, named, status_of, to_image
 from clnn.apis.mli.enums import MliStatus
 from clnn.apis.mli.modes import modes
-from clnn.apis.mli.tensor import Array, MliTensor
+from clnn.apis.mli.tensor import MliTensor
 from clnn.arith._base import Arithmetic
 from clnn.arith.mli import MliAffine, MliFixed
 from clnn.arith.mli_primitives import wrap
 from clnn.arith.mli_quant import relu_limits
-from clnn.graph.ir import Graph
+from clnn.graph.builder import GraphBuilder
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.shared.window import Window
 from clnn.ops.spec import OpSpec
+from clnn.types import Array
 
 
 def arithmetic(
-    given: MliTensor,
+    in_: MliTensor,
     weights: MliTensor,
     bias: MliTensor,
     out: MliTensor,
@@ -34,9 +35,9 @@ def arithmetic(
     zero_in: int | None = None,
 ) -> Arithmetic:
     """Return the arithmetic of a call. zero_in: instead of the input's zero point."""
-    x, y, mode = given.quant(), out.quant(), modes()
+    x, y, mode = in_.quant(), out.quant(), modes()
     low, high = relu_limits(relu, y)
-    if not given.affine:
+    if not in_.affine:
         total = x.frac + weights.quant().frac
         bits = weights.quant().bits
         return MliFixed(bits, total - bias.quant().frac, total - y.frac, low, high, mode.up)
@@ -60,11 +61,11 @@ def arithmetic(
     )
 
 
-def typed(fmt: str, given: MliTensor, weights: MliTensor, bias: MliTensor, out: MliTensor) -> None:
+def typed(fmt: str, in_: MliTensor, weights: MliTensor, bias: MliTensor, out: MliTensor) -> None:
     """Refuse operands that are not valid or not of the kernel's formats."""
     data, coefficients, biases = FORMATS[fmt]
     for tensor, name, el_type in (
-        (given, "in", data),
+        (in_, "in", data),
         (weights, "weights", coefficients),
         (bias, "bias", biases),
         (out, "out", data),
@@ -73,20 +74,20 @@ def typed(fmt: str, given: MliTensor, weights: MliTensor, bias: MliTensor, out: 
 
 
 def fully_connected_checks(
-    fmt: str, given: MliTensor, weights: MliTensor, bias: MliTensor, cfg: Any, out: MliTensor
+    fmt: str, in_: MliTensor, weights: MliTensor, bias: MliTensor, cfg: Any, out: MliTensor
 ) -> int:
     """Refuse what the document of fully connected kernels excludes; return the kind of ReLU."""
     checks.config(cfg, MliFullyConnectedCfg)
-    typed(fmt, given, weights, bias, out)
+    typed(fmt, in_, weights, bias, out)
     checks.rank(weights, "weights", 2)
     checks.rank(bias, "bias", 1)
     checks.rank(out, "out", 1)
     inputs, units = weights.shape
-    need(given.count == inputs, SHAPE, f"in has {given.count} elements, weights want {inputs}.")
+    need(in_.count == inputs, SHAPE, f"in has {in_.count} elements, weights want {inputs}.")
     need(bias.shape == (units,), SHAPE, f"bias is {bias.shape}, must be ({units},).")
     need(out.shape == (units,), SHAPE, f"out is {out.shape}, must be ({units},).")
-    checks.apart(given, out, "in")
-    for tensor, name in ((given, "in"), (out, "out")):
+    checks.apart(in_, out, "in")
+    for tensor, name in ((in_, "in"), (out, "out")):
         need(
             tensor.is_contiguous,
             TENSORS,
@@ -94,14 +95,14 @@ def fully_connected_checks(
         )
     checks.unit_stride(weights, "weights")
     checks.unit_stride(bias, "bias")
-    checks.products(given, weights, bias, out, (1, 0))
+    checks.products(in_, weights, bias, out, (1, 0))
     return checks.relu(cfg.relu)
 
 
 def _fully_connected(
     fmt: str,
     ext_bias: bool,
-    given: MliTensor,
+    in_: MliTensor,
     weights: MliTensor,
     bias: MliTensor,
     cfg: MliFullyConnectedCfg,
@@ -112,12 +113,12 @@ def _fully_connected(
     The _ext_bias form takes a bias that holds the input's zero point already: see
     mli_hlp_fully_connected_ext_bias.
     """
-    relu = fully_connected_checks(fmt, given, weights, bias, cfg, out)
-    arith = arithmetic(given, weights, bias, out, relu, 0 if ext_bias else None)
+    relu = fully_connected_checks(fmt, in_, weights, bias, cfg, out)
+    arith = arithmetic(in_, weights, bias, out, relu, 0 if ext_bias else None)
     inputs, units = weights.shape
     kernel = np.ascontiguousarray(weights.view().T).reshape(units, inputs, 1, 1)
     spec = Conv2d(Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0)), arith=arith)
-    x = given.view().reshape(1, inputs, 1, 1)
+    x = in_.view().reshape(1, inputs, 1, 1)
     y = convolve(spec, x, kernel, bias.view())
     out.view()[...] = y.reshape(units)
 
@@ -125,36 +126,33 @@ def _fully_connected(
 def convolve(spec: OpSpec, x: Array, weights: Array, bias: Array) -> Array:
     """Return the convolution of x (n, c, h, w)."""
 
-    def make() -> Graph:
-        build = Builder()
-        value = build.input("x", x.shape, x.dtype)
-        return build.graph({"y": build.add(spec, value, build.const(weights), build.const(bias))})
+    def ops(build: GraphBuilder, value: str) -> str:
+        return build.add(spec, value, build.const(weights), build.const(bias))
 
-    return run(("mac", spec, x.shape, digest(weights, bias)), make, {"x": x})["y"]
+    return compute(("mac", spec, digest(weights, bias)), ops, x)
 
 
 def convolve_image(spec: OpSpec, x: Array, weights: Array, bias: Array) -> Array:
     """Return the convolution (h, w, c) of an image (h, w, c)."""
 
-    def make() -> Graph:
-        build = Builder()
-        value = build.image(build.input("x", x.shape, x.dtype))
-        made = build.add(spec, value, build.const(weights), build.const(bias))
-        return build.graph({"y": build.from_image(made)})
+    def ops(build: GraphBuilder, image: str) -> str:
+        value = from_image(build, image)
+        result = build.add(spec, value, build.const(weights), build.const(bias))
+        return to_image(build, result)
 
-    return run(("mac_image", spec, x.shape, digest(weights, bias)), make, {"x": x})["y"]
+    return compute(("mac_image", spec, digest(weights, bias)), ops, x)
 
 
 @status_of
 def mli_hlp_fully_connected_ext_bias(
-    given: MliTensor, weights: MliTensor, bias: MliTensor, out: MliTensor
+    in_: MliTensor, weights: MliTensor, bias: MliTensor, out: MliTensor
 ) -> None:
     """Write the bias for the _ext_bias kernel: bias - zero_in * sum of weights, as the vendor does.
 
-    `given`: the input tensor, of which only the zero point is used. `bias` and `out` are sa32 and
+    `in_`: the input tensor, of which only the zero point is used. `bias` and `out` are sa32 and
     may be the same tensor.
     """
-    typed("sa8_sa8_sa32", given, weights, bias, given)
+    typed("sa8_sa8_sa32", in_, weights, bias, in_)
     checks.typed(out, "out", checks.SA32)
     checks.rank(weights, "weights", 2)
     need(
@@ -163,7 +161,7 @@ def mli_hlp_fully_connected_ext_bias(
         f"bias is {bias.shape}, out {out.shape}: both must be ({weights.shape[1]},).",
     )
     sums = weights.view().sum(axis=0, dtype=np.int64)
-    out.view()[...] = wrap(bias.view() - given.quant().zero * sums, 32)
+    out.view()[...] = wrap(bias.view() - in_.quant().zero * sums, 32)
 
 
 @dataclass(frozen=True)
@@ -211,7 +209,7 @@ def placed(cfg: MliConv2dCfg, kernel: Sequence[int]) -> Placed:
 
 def convolution_checks(
     fmt: str,
-    given: MliTensor,
+    in_: MliTensor,
     weights: MliTensor,
     bias: MliTensor,
     cfg: Any,
@@ -220,13 +218,13 @@ def convolution_checks(
 ) -> int:
     """Refuse what all convolutions exclude; return the kind of ReLU. fixed: kernel, of special ones."""
     checks.config(cfg, MliConv2dCfg)
-    typed(fmt, given, weights, bias, out)
-    checks.rank(given, "in", 3)
+    typed(fmt, in_, weights, bias, out)
+    checks.rank(in_, "in", 3)
     checks.rank(weights, "weights", 4)
     checks.rank(bias, "bias", 1)
     checks.rank(out, "out", 3)
-    checks.apart(given, out, "in")
-    for tensor, name in ((given, "in"), (out, "out"), (weights, "weights"), (bias, "bias")):
+    checks.apart(in_, out, "in")
+    for tensor, name in ((in_, "in"), (out, "out"), (weights, "weights"), (bias, "bias")):
         checks.unit_stride(tensor, name)
     channels = weights.shape[3]
     need(bias.shape == (channels,), SHAPE, f"bias is {bias.shape}, must be ({channels},).")
@@ -238,15 +236,15 @@ def convolution_checks(
     if fixed:
         kernel = weights.shape[:2]
         need(kernel == fixed[:2], SPECIAL, f"weights are {kernel}, the kernel is for {fixed[:2]}.")
-    checks.products(given, weights, bias, out, (3, 0))
+    checks.products(in_, weights, bias, out, (3, 0))
     return checks.relu(cfg.relu)
 
 
-def outs_of(place: Placed, given: MliTensor, out: MliTensor) -> None:
+def outs_of(place: Placed, in_: MliTensor, out: MliTensor) -> None:
     """Refuse an output size that the padded input does not give."""
     for axis, name in ((0, "height"), (1, "width")):
         reach = (place.kernel[axis] - 1) * place.dilations[axis] + 1
-        room = given.shape[axis] + place.before[axis] + place.after[axis] - reach
+        room = in_.shape[axis] + place.before[axis] + place.after[axis] - reach
         most = room // place.strides[axis] + 1
         need(
             room >= 0 and 1 <= out.shape[axis] <= most,
@@ -255,20 +253,20 @@ def outs_of(place: Placed, given: MliTensor, out: MliTensor) -> None:
         )
 
 
-def crop(place: Placed, given: MliTensor, out: MliTensor) -> Array:
+def crop(place: Placed, in_: MliTensor, out: MliTensor) -> Array:
     """Return the part of the input that the output's windows reach."""
     stops = []
     for axis in (0, 1):
         reach = (place.kernel[axis] - 1) * place.dilations[axis] + 1
         stops.append((out.shape[axis] - 1) * place.strides[axis] + reach - place.before[axis])
-    return given.view()[: max(stops[0], 1), : max(stops[1], 1)]
+    return in_.view()[: max(stops[0], 1), : max(stops[1], 1)]
 
 
 def _conv2d(
     fmt: str,
     kind: str,
     fixed: tuple[int, ...],
-    given: MliTensor,
+    in_: MliTensor,
     weights: MliTensor,
     bias: MliTensor,
     cfg: MliConv2dCfg,
@@ -279,20 +277,20 @@ def _conv2d(
     depthwise: weights (kh, kw, 1, channels), one filter for each channel. group: filters are
     dealt to groups of input channels in turn.
     """
-    relu = convolution_checks(fmt, given, weights, bias, cfg, out, fixed)
+    relu = convolution_checks(fmt, in_, weights, bias, cfg, out, fixed)
     place = placed(cfg, weights.shape[:2])
-    outs_of(place, given, out)
-    groups = _groups(kind, given, weights)
-    x = crop(place, given, out)
+    outs_of(place, in_, out)
+    groups = _groups(kind, in_, weights)
+    x = crop(place, in_, out)
     window = place.window(x.shape[:2], out.shape[:2])
-    arith = arithmetic(given, weights, bias, out, relu)
+    arith = arithmetic(in_, weights, bias, out, relu)
     kernel = np.ascontiguousarray(weights.view().transpose(3, 2, 0, 1))
     spec = Conv2d(window, groups, arith=arith)
     out.view()[...] = convolve_image(spec, x, kernel, np.ascontiguousarray(bias.view()))
 
 
-def _groups(kind: str, given: MliTensor, weights: MliTensor) -> int:
-    channels, per, filters = given.shape[2], weights.shape[2], weights.shape[3]
+def _groups(kind: str, in_: MliTensor, weights: MliTensor) -> int:
+    channels, per, filters = in_.shape[2], weights.shape[2], weights.shape[3]
     if kind == "depthwise":
         need(
             per == 1 and filters == channels,
@@ -318,16 +316,16 @@ def family(
     special: Sequence[tuple[str, tuple[int, ...]]],
 ) -> dict[str, Callable[..., MliStatus]]:
     """Return the functions of one kernel: every format, for any window and for special ones."""
-    found = {}
+    functions = {}
     for fmt in FORMATS:
         for suffix, fixed in (("", ()), *special):
             name = f"{stem}_{fmt}{suffix}"
-            found[name] = named(function, name, fmt, kind, fixed)
-    return found
+            functions[name] = named(function, name, fmt, kind, fixed)
+    return functions
 
 
 K1, K3, K5 = ("_k1x1", (1, 1)), ("_k3x3", (3, 3)), ("_k5x5", (5, 5))
-_MADE = {
+_FUNCTIONS = {
     **family("mli_krn_conv2d_hwcn", _conv2d, "conv", (K1, K3, K5)),
     **family("mli_krn_depthwise_conv2d_hwcn", _conv2d, "depthwise", (K3, K5)),
     **family("mli_krn_group_conv2d_hwcn", _conv2d, "group", (K3, K5)),
@@ -339,5 +337,5 @@ _MADE = {
     },
 }
 _EXT = "mli_krn_fully_connected_sa8_sa8_sa32_ext_bias"
-_MADE[_EXT] = named(_fully_connected, _EXT, "sa8_sa8_sa32", True)
-globals().update(_MADE)
+_FUNCTIONS[_EXT] = named(_fully_connected, _EXT, "sa8_sa8_sa32", True)
+globals().update(_FUNCTIONS)

@@ -8,18 +8,17 @@ from dataclasses import replace
 import numpy as np
 
 from clnn.apis.mli import checks
-from clnn.apis.mli.checks import CONFIG, FX8, FX16, SA8, SA32, SHAPE, TYPE, need
+from clnn.apis.mli.checks import CONFIG, ELEMENTS, SA32, SHAPE, TYPE, need
 from clnn.apis.mli.config import MliArgmaxCfg, MliMovCfg, MliPermuteCfg
-from clnn.apis.mli.engine import Builder, named, run, status_of
+from clnn.apis.mli.engine import compute, named, status_of
 from clnn.apis.mli.enums import MliStatus
-from clnn.apis.mli.tensor import Array, FxParams, MliTensor, SaParams, contiguous, valid
-from clnn.graph.ir import Graph
+from clnn.apis.mli.tensor import FxParams, MliTensor, SaParams, contiguous, valid
+from clnn.graph.builder import GraphBuilder
 from clnn.ops.movement.pad import Pad
-from clnn.ops.movement.views import Slice, Transpose
+from clnn.ops.movement.views import Slice
 from clnn.ops.rows.arg import ArgExtreme
 from clnn.ops.rows.mli_argmax import MliTopK
-
-FORMATS = {"fx8": FX8, "fx16": FX16, "sa8": SA8}
+from clnn.types import Array
 
 
 def _permuted(
@@ -31,79 +30,71 @@ def _permuted(
     return params
 
 
-def _permute(fmt: str, given: MliTensor, cfg: MliPermuteCfg, out: MliTensor) -> None:
+def _permute(fmt: str, in_: MliTensor, cfg: MliPermuteCfg, out: MliTensor) -> None:
     """Put the axes in another order. out gets the input's quantisation, along the moved axis."""
     checks.config(cfg, MliPermuteCfg)
-    for tensor, name in ((given, "in"), (out, "out")):
-        checks.typed(tensor, name, FORMATS[fmt])
-    checks.apart(given, out, "in")
-    order = tuple(int(a) for a in cfg.perm_dim[: given.rank])
+    for tensor, name in ((in_, "in"), (out, "out")):
+        checks.typed(tensor, name, ELEMENTS[fmt])
+    checks.apart(in_, out, "in")
+    order = tuple(int(a) for a in cfg.perm_dim[: in_.rank])
     need(
-        sorted(order) == list(range(given.rank)),
+        sorted(order) == list(range(in_.rank)),
         CONFIG,
-        f"perm_dim {order} is not an order of {given.rank} axes.",
+        f"perm_dim {order} is not an order of {in_.rank} axes.",
     )
-    wanted = tuple(given.shape[a] for a in order)
+    wanted = tuple(in_.shape[a] for a in order)
     need(out.shape == wanted, SHAPE, f"out is {out.shape}, must be {wanted}.")
 
-    def make() -> Graph:
-        build = Builder()
-        x = build.input("x", given.shape, given.dtype)
-        return build.graph({"y": build.add(Transpose(order), x)})
+    def ops(build: GraphBuilder, x: str) -> str:
+        return build.transpose(x, order)
 
-    key = ("permute", order, given.shape, given.dtype.str)
-    out.view()[...] = run(key, make, {"x": given.view()})["y"] if order else given.view()
-    out.el_params = _permuted(given.el_params, order)
+    out.view()[...] = compute(("permute", order), ops, in_.view()) if order else in_.view()
+    out.el_params = _permuted(in_.el_params, order)
 
 
 def _numbers(values: Sequence[int], rank: int, name: str, least: int) -> tuple[int, ...]:
-    found = tuple(int(v) for v in values[:rank])
-    fits = len(found) == rank and min(found, default=least) >= least
+    numbers = tuple(int(v) for v in values[:rank])
+    fits = len(numbers) == rank and min(numbers, default=least) >= least
     need(fits, CONFIG, f"{name} {tuple(values)}: {rank} numbers of at least {least} are wanted.")
-    return found
+    return numbers
 
 
 @status_of
-def mli_mov_tensor_sync(given: MliTensor, cfg: MliMovCfg, out: MliTensor) -> None:
+def mli_mov_tensor_sync(in_: MliTensor, cfg: MliMovCfg, out: MliTensor) -> None:
     """Copy a tensor: take a part of it, of that every n-th element, permute, pad with zeros.
 
     The result is written at cfg.dst_offset of out, whose elements outside of it stay as they are.
     out gets the input's quantisation.
     """
     checks.config(cfg, MliMovCfg)
-    valid(given, "in")
+    valid(in_, "in")
     valid(out, "out")
-    checks.apart(given, out, "in")
-    need(given.el_type == out.el_type, TYPE, f"in has {given.el_type}, out has {out.el_type}.")
-    need(given.rank == out.rank >= 1, SHAPE, f"in is {given.shape}, out is {out.shape}.")
-    part, order, pad = _moves(given, cfg)
+    checks.apart(in_, out, "in")
+    need(in_.el_type == out.el_type, TYPE, f"in has {in_.el_type}, out has {out.el_type}.")
+    need(in_.rank == out.rank >= 1, SHAPE, f"in is {in_.shape}, out is {out.shape}.")
+    part, order, pad = _moves(in_, cfg)
     shape = tuple(part.extents[a] + pad.before[a] + pad.after[a] for a in order)
     start = _numbers(cfg.dst_offset, out.rank, "dst_offset", 0)
     fits = all(s + d <= e for s, d, e in zip(start, shape, out.shape, strict=True))
     need(fits, SHAPE, f"{shape} at {start} does not lie inside of out, which is {out.shape}.")
 
-    def make() -> Graph:
-        build = Builder()
-        x = build.add(part, build.input("x", given.shape, given.dtype))
-        return build.graph({"y": build.add(Transpose(order), build.add(pad, x))})
+    def ops(build: GraphBuilder, x: str) -> str:
+        return build.transpose(build.add(pad, build.add(part, x)), order)
 
-    key = ("mov", part, order, pad, given.shape, given.dtype.str)
     place = tuple(slice(s, s + d) for s, d in zip(start, shape, strict=True))
-    out.view()[place] = run(key, make, {"x": given.view()})["y"]
-    out.el_params = _permuted(given.el_params, order)
+    out.view()[place] = compute(("mov", part, order, pad), ops, in_.view())
+    out.el_params = _permuted(in_.el_params, order)
 
 
-def _moves(given: MliTensor, cfg: MliMovCfg) -> tuple[Slice, tuple[int, ...], Pad]:
+def _moves(in_: MliTensor, cfg: MliMovCfg) -> tuple[Slice, tuple[int, ...], Pad]:
     """Return which part is taken, the order of axes, and the zeros around the part."""
-    rank = given.rank
+    rank = in_.rank
     offset = _numbers(cfg.offset, rank, "offset", 0)
     size = _numbers(cfg.size, rank, "size", 0)
     step = _numbers(cfg.sub_sample_step, rank, "sub_sample_step", 1)
-    size = tuple(s or d - o for s, d, o in zip(size, given.shape, offset, strict=True))
-    inside = all(s > 0 and o + s <= d for o, s, d in zip(offset, size, given.shape, strict=True))
-    need(
-        inside, CONFIG, f"offset {offset} and size {size} leave the input, which is {given.shape}."
-    )
+    size = tuple(s or d - o for s, d, o in zip(size, in_.shape, offset, strict=True))
+    inside = all(s > 0 and o + s <= d for o, s, d in zip(offset, size, in_.shape, strict=True))
+    need(inside, CONFIG, f"offset {offset} and size {size} leave the input, which is {in_.shape}.")
     order = tuple(int(a) for a in cfg.perm_dim[:rank])
     need(sorted(order) == list(range(rank)), CONFIG, f"perm_dim {order} is not an order of axes.")
     before = _numbers(cfg.padding_pre, rank, "padding_pre", 0)
@@ -112,49 +103,46 @@ def _moves(given: MliTensor, cfg: MliMovCfg) -> tuple[Slice, tuple[int, ...], Pa
     return Slice(offset, count, step), order, Pad(before, after)
 
 
-def _argmax(fmt: str, given: MliTensor, cfg: MliArgmaxCfg, out: MliTensor) -> None:
+def _argmax(fmt: str, in_: MliTensor, cfg: MliArgmaxCfg, out: MliTensor) -> None:
     """Write where the largest elements are: offsets in the input's memory, in elements.
 
     out: sa32 (indices of the axis, topk), or (1, topk) for the whole tensor.
     """
     checks.config(cfg, MliArgmaxCfg)
-    checks.typed(given, "in", FORMATS[fmt])
+    checks.typed(in_, "in", ELEMENTS[fmt])
     checks.typed(out, "out", SA32)
-    checks.apart(given, out, "in")
-    need(given.rank >= 1, SHAPE, "in is a scalar: it needs an axis.")
-    checks.axis(cfg.axis, given.rank)
-    rows = given.shape[cfg.axis] if cfg.axis >= 0 else 1
-    length = given.count // rows
+    checks.apart(in_, out, "in")
+    need(in_.rank >= 1, SHAPE, "in is a scalar: it needs an axis.")
+    checks.axis(cfg.axis, in_.rank)
+    rows = in_.shape[cfg.axis] if cfg.axis >= 0 else 1
+    length = in_.count // rows
     need(1 <= cfg.topk <= length, CONFIG, f"topk {cfg.topk} is not 1..{length}.")
     need(out.shape == (rows, cfg.topk), SHAPE, f"out is {out.shape}, must be {(rows, cfg.topk)}.")
-    found = _largest(given, cfg.axis, rows, cfg.topk)
-    out.view()[...] = _offsets(given, cfg.axis, found)
+    places = _largest(in_, cfg.axis, rows, cfg.topk)
+    out.view()[...] = _offsets(in_, cfg.axis, places)
 
 
-def _largest(given: MliTensor, axis: int, rows: int, count: int) -> Array:
+def _largest(in_: MliTensor, axis: int, rows: int, count: int) -> Array:
     """Return, for each row, the places (row-major in what a row holds) of its largest elements."""
 
-    def make() -> Graph:
-        build = Builder()
-        x = build.input("x", given.shape, given.dtype)
+    def ops(build: GraphBuilder, x: str) -> str:
         if axis > 0:
-            x = build.transpose(x, (axis, *(a for a in range(given.rank) if a != axis)))
-        x = build.reshape(x, (rows, given.count // rows))
+            x = build.transpose(x, (axis, *(a for a in range(in_.rank) if a != axis)))
+        x = build.reshape(x, (rows, in_.count // rows))
         spec = ArgExtreme(True, 1, latest=True) if count == 1 else MliTopK(count)
-        return build.graph({"y": build.add(spec, x)})
+        return build.add(spec, x)
 
-    key = ("argmax", given.shape, given.dtype.str, axis, count)
-    return run(key, make, {"x": given.view()})["y"].astype(np.int64)
+    return compute(("argmax", axis, count), ops, in_.view()).astype(np.int64)
 
 
-def _offsets(given: MliTensor, axis: int, places: Array) -> Array:
+def _offsets(in_: MliTensor, axis: int, places: Array) -> Array:
     """Return memory offsets of places within rows."""
-    kept = [a for a in range(given.rank) if a != axis]
-    indices = np.unravel_index(places, [given.shape[a] for a in kept])
+    kept = [a for a in range(in_.rank) if a != axis]
+    indices = np.unravel_index(places, [in_.shape[a] for a in kept])
     offset = sum(
-        (i * given.mem_stride[a] for i, a in zip(indices, kept, strict=True)), np.zeros_like(places)
+        (i * in_.mem_stride[a] for i, a in zip(indices, kept, strict=True)), np.zeros_like(places)
     )
-    return offset if axis < 0 else offset + np.arange(len(places))[:, None] * given.mem_stride[axis]
+    return offset if axis < 0 else offset + np.arange(len(places))[:, None] * in_.mem_stride[axis]
 
 
 def mli_hlp_count_elem_num(tensor: MliTensor, start_dim: int = 0) -> int:
@@ -197,7 +185,7 @@ def mli_hlp_create_subtensor(
 
 
 mli_krn_permute_fx8, mli_krn_permute_fx16, mli_krn_permute_sa8 = (
-    named(_permute, f"mli_krn_permute_{f}", f) for f in FORMATS
+    named(_permute, f"mli_krn_permute_{f}", f) for f in ELEMENTS
 )
 mli_krn_argmax_fx16, mli_krn_argmax_sa8 = (
     named(_argmax, f"mli_krn_argmax_{f}", f) for f in ("fx16", "sa8")

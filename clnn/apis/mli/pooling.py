@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 from clnn.apis.mli import checks
-from clnn.apis.mli.checks import CONFIG, FX8, FX16, SA8, SHAPE, SPECIAL, need
+from clnn.apis.mli.checks import CONFIG, ELEMENTS, SHAPE, SPECIAL, need
 from clnn.apis.mli.config import MliPoolCfg
-from clnn.apis.mli.engine import Builder, named, run
+from clnn.apis.mli.engine import compute, from_image, named, to_image
 from clnn.apis.mli.mac import Placed, crop, outs_of
 from clnn.apis.mli.modes import modes
 from clnn.apis.mli.tensor import MliTensor
 from clnn.arith.mli_pool import AverageRule
-from clnn.graph.ir import Graph
+from clnn.graph.builder import GraphBuilder
 from clnn.ops.pool.spec import Pool
-
-FORMATS = {"fx8": FX8, "fx16": FX16, "sa8": SA8}
 
 
 def _placed(cfg: MliPoolCfg) -> Placed:
@@ -34,17 +32,17 @@ def _placed(cfg: MliPoolCfg) -> Placed:
 
 
 def _pool(
-    mode: str, fmt: str, fixed: tuple[int, ...], given: MliTensor, cfg: MliPoolCfg, out: MliTensor
+    mode: str, fmt: str, fixed: tuple[int, ...], in_: MliTensor, cfg: MliPoolCfg, out: MliTensor
 ) -> None:
     """Take the largest element, or the average of those inside of the image, of each window."""
     checks.config(cfg, MliPoolCfg)
-    for tensor, name in ((given, "in"), (out, "out")):
-        checks.typed(tensor, name, FORMATS[fmt])
+    for tensor, name in ((in_, "in"), (out, "out")):
+        checks.typed(tensor, name, ELEMENTS[fmt])
         checks.rank(tensor, name, 3)
         checks.unit_stride(tensor, name)
         checks.per_tensor(tensor, name)
-    checks.apart(given, out, "in")
-    need(given.shape[2] == out.shape[2], SHAPE, f"in is {given.shape}, out is {out.shape}.")
+    checks.apart(in_, out, "in")
+    need(in_.shape[2] == out.shape[2], SHAPE, f"in is {in_.shape}, out is {out.shape}.")
     place = _placed(cfg)
     if fixed:
         need(
@@ -52,25 +50,23 @@ def _pool(
             SPECIAL,
             f"the window is {place.kernel}, the kernel's is {fixed}.",
         )
-    outs_of(place, given, out)
-    x = crop(place, given, out)
-    spec: Any = Pool(place.window(x.shape[:2], out.shape[:2]), mode)
+    outs_of(place, in_, out)
+    x = crop(place, in_, out)
+    spec = Pool(place.window(x.shape[:2], out.shape[:2]), mode)
     if mode == "average":
-        rule = AverageRule(given.quant(), out.quant(), modes().avepool_16bit_mul, modes().up)
-        spec = Pool(spec.window, mode, rule=rule)
+        rule = AverageRule(in_.quant(), out.quant(), modes().avepool_16bit_mul, modes().up)
+        spec = replace(spec, rule=rule)
 
-    def make() -> Graph:
-        build = Builder()
-        value = build.image(build.input("x", x.shape, x.dtype))
-        return build.graph({"y": build.from_image(build.add(spec, value))})
+    def ops(build: GraphBuilder, image: str) -> str:
+        return to_image(build, build.add(spec, from_image(build, image)))
 
-    out.view()[...] = run(("pool", spec, x.shape), make, {"x": x})["y"]
+    out.view()[...] = compute(("pool", spec), ops, x)
     if mode == "max":
-        out.el_params = given.el_params
+        out.el_params = in_.el_params
 
 
 for _name, _mode in (("maxpool", "max"), ("avepool", "average")):
-    for _fmt in FORMATS:
+    for _fmt in ELEMENTS:
         for _suffix, _fixed in (("", ()), ("_k2x2", (2, 2)), ("_k3x3", (3, 3))):
             _full = f"mli_krn_{_name}_hwc_{_fmt}{_suffix}"
             globals()[_full] = named(_pool, _full, _mode, _fmt, _fixed)

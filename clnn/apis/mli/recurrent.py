@@ -11,40 +11,46 @@ import numpy as np
 from clnn.apis.mli import checks
 from clnn.apis.mli.checks import CONFIG, FORMATS, SHAPE, TENSORS, need
 from clnn.apis.mli.config import MAX_INPUTS, MliRnnCellCfg, MliRnnDenseCfg
-from clnn.apis.mli.engine import Builder, digest, named, run
+from clnn.apis.mli.engine import compute, digest, named, run
 from clnn.apis.mli.enums import MliRnnActivation, MliRnnDirection, MliRnnResults
 from clnn.apis.mli.mac import typed
 from clnn.apis.mli.modes import modes
-from clnn.apis.mli.tensor import Array, MliTensor
+from clnn.apis.mli.tensor import MliTensor
 from clnn.arith.mli_dense import DenseRule, MliDense, gate_quant, gru_gate_quant
 from clnn.arith.mli_fused import DenseSum, gru_new_state, gru_reset, lstm_cell, lstm_out
 from clnn.arith.mli_quant import Quant
+from clnn.graph.builder import GraphBuilder
 from clnn.graph.ir import Graph
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.movement.views import slice_of
 from clnn.ops.shared.window import Window
+from clnn.types import I8, I16, Array, DType, TensorType
 
 POINT = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))
 LSTM_GATES, GRU_GATES = 4, 3
 
 
 def _spec(
-    given: Quant, weights: MliTensor, gates: Sequence[int], wanted: Quant, bias: MliTensor | None
+    in_: Quant, weights: MliTensor, gates: Sequence[int], wanted: Quant, bias: MliTensor | None
 ) -> Conv2d:
     """Return the op that computes some gates' scaled products; weights (gates, inputs, units)."""
     quants = weights.quants()
     chosen = [quants[g % len(quants)] for g in gates]
     rule = DenseRule(
-        given,
+        in_,
         quants[0].bits,
         tuple((q.scale, q.frac) for q in chosen),
         wanted,
-        None if bias is None or given.affine else bias.quant().frac,
+        None if bias is None or in_.affine else bias.quant().frac,
         modes().full_accu,
         modes().up,
     )
     return Conv2d(POINT, arith=MliDense(rule, len(gates)))
+
+
+def _dtype(quant: Quant) -> DType:
+    return I16 if quant.bits == 16 else I8
 
 
 def _kernel(weights: Array) -> Array:
@@ -78,18 +84,16 @@ def _rnn_dense(
     kernels = [_kernel(w.view()[None]) for _, w in pairs]
     biases = np.ascontiguousarray(bias.view())
 
-    def make() -> Graph:
-        build = Builder()
+    def ops(build: GraphBuilder, *values: str) -> str:
         parts = []
-        for k, ((x, _), spec, kernel) in enumerate(zip(pairs, specs, kernels, strict=True)):
-            value = build.input(f"x{k}", (1, x.count, 1, 1), x.dtype)
+        for k, (value, spec, kernel) in enumerate(zip(values, specs, kernels, strict=True)):
             consts = [build.const(kernel), *([] if k else [build.const(biases)])]
             parts.append(build.add(spec, value, *consts))
-        return build.graph({"y": build.add(FixedMap(total), *parts)})
+        return build.add(FixedMap(total), *parts)
 
     key = ("rnn_dense", tuple(specs), total, digest(*kernels, biases))
-    feeds = {f"x{k}": x.view().reshape(1, -1, 1, 1) for k, (x, _) in enumerate(pairs)}
-    out.view()[...] = run(key, make, feeds)["y"].reshape(out.shape)
+    arrays = [x.view().reshape(1, -1, 1, 1) for x, _ in pairs]
+    out.view()[...] = compute(key, ops, *arrays).reshape(out.shape)
 
 
 def _dense_checks(fmt: str, x: MliTensor, w: MliTensor, bias: MliTensor, out: MliTensor) -> None:
@@ -118,7 +122,7 @@ def _dense_checks(fmt: str, x: MliTensor, w: MliTensor, bias: MliTensor, out: Ml
 class _Cell:
     """What a cell's graph is made of, for `steps` items of a sequence."""
 
-    given: Quant
+    in_: Quant
     state: Quant
     out: Quant
     memory: Quant | None
@@ -133,7 +137,7 @@ class _Cell:
 def _cell_checks(
     fmt: str,
     count: int,
-    given: MliTensor,
+    in_: MliTensor,
     prev_out: MliTensor,
     weights_in: MliTensor,
     weights_out: MliTensor,
@@ -146,10 +150,10 @@ def _cell_checks(
     need(cfg.direction in list(MliRnnDirection), CONFIG, f"direction {cfg.direction} is unknown.")
     need(cfg.results in list(MliRnnResults), CONFIG, f"results {cfg.results} is unknown.")
     need(cfg.act in list(MliRnnActivation), CONFIG, f"activation {cfg.act} is unknown.")
-    typed(fmt, given, weights_in, bias, out)
+    typed(fmt, in_, weights_in, bias, out)
     typed(fmt, prev_out, weights_out, bias, out)
-    need(given.rank >= 1, SHAPE, "in is a scalar: its first axis is the sequence.")
-    steps, inputs = given.shape[0], given.count // given.shape[0]
+    need(in_.rank >= 1, SHAPE, "in is a scalar: its first axis is the sequence.")
+    steps, inputs = in_.shape[0], in_.count // in_.shape[0]
     units = bias.shape[-1] if bias.rank else 0
     need(bias.shape == (count, units), SHAPE, f"bias is {bias.shape}, must be ({count}, units).")
     need(
@@ -173,9 +177,9 @@ def _cell_checks(
         SHAPE,
         f"out is {out.shape}: it must have {rows * units} elements.",
     )
-    for tensor, name in ((given, "in"), (prev_out, "prev_out")):
+    for tensor, name in ((in_, "in"), (prev_out, "prev_out")):
         checks.apart(tensor, out, name)
-    for tensor, name in ((given, "in"), (prev_out, "prev_out"), (out, "out")):
+    for tensor, name in ((in_, "in"), (prev_out, "prev_out"), (out, "out")):
         need(tensor.is_contiguous, TENSORS, f"{name} must be contiguous.")
         checks.per_tensor(tensor, name)
     for tensor, name in ((weights_in, "weights_in"), (weights_out, "weights_out"), (bias, "bias")):
@@ -188,37 +192,35 @@ class _Steps:
     """The graph of a cell, item by item."""
 
     def __init__(self, cell: _Cell, weights: Sequence[MliTensor], bias: MliTensor) -> None:
-        self.cell, self.build = cell, Builder()
+        self.cell, self.build = cell, GraphBuilder()
         self.weights_in, self.weights_out = weights
         self.bias = bias
         self.count = bias.shape[0]
         self.kernels: dict[tuple[int, ...], str] = {}
-        self.given = self._given()
+        self.scaled = self._scaled()
 
     @property
     def long(self) -> bool:
         """Whether scaled products have 64 bits."""
         return self.weights_in.quant().bits == 16
 
-    def _given(self) -> str:
+    def _scaled(self) -> str:
         """Return the scaled products of all items: (items, gates * units, 1, 1)."""
         c, build = self.cell, self.build
-        kind = "int16" if c.given.bits == 16 else "int8"
-        x = build.input("x", (c.steps, c.inputs, 1, 1), np.dtype(kind))
-        spec = _spec(c.given, self.weights_in, range(self.count), c.gates, self.bias)
+        x = build.input("x", TensorType((c.steps, c.inputs, 1, 1), _dtype(c.in_)))
+        spec = _spec(c.in_, self.weights_in, range(self.count), c.gates, self.bias)
         bias = np.ascontiguousarray(self.bias.view()).reshape(-1)
         return build.add(spec, x, build.const(_kernel(self.weights_in.view())), build.const(bias))
 
     def item(self, step: int, gate: int) -> str:
         """Return an item's scaled products for a gate."""
-        shape = self.build.types[self.given].shape
-        row = self.build.add(slice_of(shape, 0, step, 1), self.given)
+        row = self.build.add(slice_of(self.build.shape(self.scaled), 0, step, 1), self.scaled)
         return self.gate(row, gate)
 
     def gate(self, row: str, place: int) -> str:
         """Return the units of one gate from a row of several."""
         units = self.cell.units
-        return self.build.add(slice_of(self.build.types[row].shape, 1, place * units, units), row)
+        return self.build.add(slice_of(self.build.shape(row), 1, place * units, units), row)
 
     def dense(self, state: str, quant: Quant, gates: tuple[int, ...]) -> str:
         """Return the scaled products of a state (1, units, 1, 1) for some gates."""
@@ -258,13 +260,10 @@ class _Steps:
 
     def graph(self, memory: bool) -> Graph:
         """Return the graph: all items in order."""
-        c, build, kind = (
-            self.cell,
-            self.build,
-            np.dtype("int16" if self.cell.out.bits == 16 else "int8"),
-        )
-        state, quant = build.input("h", (1, c.units, 1, 1), kind), c.state
-        cell = build.input("c", (1, c.units, 1, 1), kind) if memory else ""
+        c, build = self.cell, self.build
+        kind = TensorType((1, c.units, 1, 1), _dtype(c.out))
+        state, quant = build.input("h", kind), c.state
+        cell = build.input("c", kind) if memory else ""
         outputs = {}
         for step in range(c.steps):
             if memory:
@@ -276,12 +275,12 @@ class _Steps:
                 outputs[f"y{step}"] = state
         if memory:
             outputs["cell"] = cell
-        return build.graph(outputs)
+        return build.graph(outputs, "mli")
 
 
 def _run_cell(
     cell: _Cell,
-    given: MliTensor,
+    in_: MliTensor,
     prev_out: MliTensor,
     weights: Sequence[MliTensor],
     bias: MliTensor,
@@ -289,7 +288,7 @@ def _run_cell(
     cfg: MliRnnCellCfg,
     out: MliTensor,
 ) -> None:
-    x = given.view().reshape(cell.steps, cell.inputs, 1, 1)
+    x = in_.view().reshape(cell.steps, cell.inputs, 1, 1)
     if cfg.direction == MliRnnDirection.RNN_DIR_BACKWARD:
         x = x[::-1]
     feeds = {"x": x, "h": prev_out.view().reshape(1, -1, 1, 1)}
@@ -297,16 +296,16 @@ def _run_cell(
         feeds["c"] = memory.view().reshape(1, -1, 1, 1)
     quants = tuple(tuple(w.quants()) for w in (*weights, bias))
     key = ("cell", cell, quants, digest(*(w.view() for w in weights), bias.view()))
-    found = run(key, lambda: _Steps(cell, weights, bias).graph(memory is not None), feeds)
-    rows = [found[name].reshape(-1) for name in found if name != "cell"]
+    outputs = run(key, lambda: _Steps(cell, weights, bias).graph(memory is not None), feeds)
+    rows = [outputs[name].reshape(-1) for name in outputs if name != "cell"]
     out.view()[...] = np.concatenate(rows).reshape(out.shape)
     if memory is not None:
-        memory.view()[...] = found["cell"].reshape(memory.shape)
+        memory.view()[...] = outputs["cell"].reshape(memory.shape)
 
 
 def _cell(
     gates: Quant,
-    given: MliTensor,
+    in_: MliTensor,
     prev_out: MliTensor,
     memory: MliTensor | None,
     cfg: MliRnnCellCfg,
@@ -314,14 +313,14 @@ def _cell(
     units: int,
 ) -> _Cell:
     return _Cell(
-        given.quant(),
+        in_.quant(),
         prev_out.quant(),
         out.quant(),
         None if memory is None else memory.quant(),
         gates,
         int(cfg.act),
-        given.shape[0],
-        given.count // given.shape[0],
+        in_.shape[0],
+        in_.count // in_.shape[0],
         units,
         cfg.results == MliRnnResults.RNN_OUT_ALL,
     )
@@ -329,7 +328,7 @@ def _cell(
 
 def _lstm_cell(
     fmt: str,
-    given: MliTensor,
+    in_: MliTensor,
     prev_out: MliTensor,
     weights_in: MliTensor,
     weights_out: MliTensor,
@@ -343,7 +342,7 @@ def _lstm_cell(
     Gates lie in the order input, candidate, forget, output. Results of a sequence are in the order
     in which it is taken.
     """
-    _cell_checks(fmt, LSTM_GATES, given, prev_out, weights_in, weights_out, bias, cfg, out)
+    _cell_checks(fmt, LSTM_GATES, in_, prev_out, weights_in, weights_out, bias, cfg, out)
     checks.typed(cell, "cell", FORMATS[fmt][0])
     checks.per_tensor(cell, "cell")
     units = bias.shape[1]
@@ -352,16 +351,16 @@ def _lstm_cell(
         SHAPE,
         f"cell is {cell.shape}: it must have {units} elements without gaps.",
     )
-    for tensor, name in ((given, "in"), (prev_out, "prev_out"), (out, "out")):
+    for tensor, name in ((in_, "in"), (prev_out, "prev_out"), (out, "out")):
         checks.apart(tensor, cell, f"cell as out: {name}")
-    gates = gate_quant(given.quant(), weights_in.quant().frac)
-    about = _cell(gates, given, prev_out, cell, cfg, out, units)
-    _run_cell(about, given, prev_out, (weights_in, weights_out), bias, cell, cfg, out)
+    gates = gate_quant(in_.quant(), weights_in.quant().frac)
+    about = _cell(gates, in_, prev_out, cell, cfg, out, units)
+    _run_cell(about, in_, prev_out, (weights_in, weights_out), bias, cell, cfg, out)
 
 
 def _gru_cell(
     fmt: str,
-    given: MliTensor,
+    in_: MliTensor,
     prev_out: MliTensor,
     weights_in: MliTensor,
     weights_out: MliTensor,
@@ -374,10 +373,10 @@ def _gru_cell(
     Gates lie in the order update, reset, candidate; the state is reset before its product with the
     candidate's weights. Results of a sequence are in the order in which it is taken.
     """
-    _cell_checks(fmt, GRU_GATES, given, prev_out, weights_in, weights_out, bias, cfg, out)
-    gates = gru_gate_quant(given.quant(), weights_in.quant().frac)
-    about = _cell(gates, given, prev_out, None, cfg, out, bias.shape[1])
-    _run_cell(about, given, prev_out, (weights_in, weights_out), bias, None, cfg, out)
+    _cell_checks(fmt, GRU_GATES, in_, prev_out, weights_in, weights_out, bias, cfg, out)
+    gates = gru_gate_quant(in_.quant(), weights_in.quant().frac)
+    about = _cell(gates, in_, prev_out, None, cfg, out, bias.shape[1])
+    _run_cell(about, in_, prev_out, (weights_in, weights_out), bias, None, cfg, out)
 
 
 _KINDS: dict[str, Any] = {"rnn_dense": _rnn_dense, "lstm_cell": _lstm_cell, "gru_cell": _gru_cell}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from clnn.apis.mli import checks
-from clnn.apis.mli.checks import FX8, FX16, SA8, SHAPE, need
+from clnn.apis.mli.checks import ELEMENTS, SHAPE, need
 from clnn.apis.mli.config import MliAxisCfg
-from clnn.apis.mli.elementwise import _give_quant
-from clnn.apis.mli.engine import Builder, named, run
+from clnn.apis.mli.elementwise import give_quant
+from clnn.apis.mli.engine import compute, named
 from clnn.apis.mli.modes import modes
 from clnn.apis.mli.tensor import MliTensor
 from clnn.arith.mli_rows import (
@@ -19,11 +19,9 @@ from clnn.arith.mli_rows import (
     SoftmaxRule,
     SoftmaxScale,
 )
-from clnn.graph.ir import Graph
+from clnn.graph.builder import GraphBuilder
 from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.rows.reduce import Reduce
-
-FORMATS = {"fx8": FX8, "fx16": FX16, "sa8": SA8}
 
 
 def row_axes(axis: int, rank: int) -> tuple[int, ...]:
@@ -31,51 +29,47 @@ def row_axes(axis: int, rank: int) -> tuple[int, ...]:
     return tuple(range(rank)) if axis < 0 else (axis,)
 
 
-def _checked(fmt: str, given: MliTensor, cfg: MliAxisCfg, out: MliTensor) -> None:
+def _checked(fmt: str, in_: MliTensor, cfg: MliAxisCfg, out: MliTensor) -> None:
     checks.config(cfg, MliAxisCfg)
-    for tensor, name in ((given, "in"), (out, "out")):
-        checks.typed(tensor, name, FORMATS[fmt])
+    for tensor, name in ((in_, "in"), (out, "out")):
+        checks.typed(tensor, name, ELEMENTS[fmt])
         checks.per_tensor(tensor, name)
-    need(given.rank > 0, SHAPE, "in is a scalar: it needs an axis.")
-    checks.same_shape(given, out, "in")
-    checks.same_place_or_apart(given, out, "in")
-    checks.axis(cfg.axis, given.rank)
+    need(in_.rank > 0, SHAPE, "in is a scalar: it needs an axis.")
+    checks.same_shape(in_, out, "in")
+    checks.same_place_or_apart(in_, out, "in")
+    checks.axis(cfg.axis, in_.rank)
 
 
-def _softmax(fmt: str, given: MliTensor, cfg: MliAxisCfg, out: MliTensor) -> None:
+def _softmax(fmt: str, in_: MliTensor, cfg: MliAxisCfg, out: MliTensor) -> None:
     """Turn rows into probabilities."""
-    _checked(fmt, given, cfg, out)
-    rule, axes = SoftmaxRule(given.quant(), modes().up), row_axes(cfg.axis, given.rank)
+    _checked(fmt, in_, cfg, out)
+    rule, axes = SoftmaxRule(in_.quant(), modes().up), row_axes(cfg.axis, in_.rank)
 
-    def make() -> Graph:
-        build = Builder()
-        x = build.input("x", given.shape, given.dtype)
+    def ops(build: GraphBuilder, x: str) -> str:
         power = build.add(FixedMap(SoftmaxPower(rule)), x, build.add(Reduce("max", axes), x))
         scale = build.add(FixedMap(SoftmaxScale(rule)), build.add(Reduce("sum", axes), power))
-        return build.graph({"y": build.add(FixedMap(SoftmaxFinish(rule)), power, scale)})
+        return build.add(FixedMap(SoftmaxFinish(rule)), power, scale)
 
-    out.view()[...] = run(("softmax", rule, axes, given.shape), make, {"x": given.view()})["y"]
-    _give_quant(out, rule.out)
+    out.view()[...] = compute(("softmax", rule, axes), ops, in_.view())
+    give_quant(out, rule.out)
 
 
 def _l2_normalize(
-    fmt: str, given: MliTensor, epsilon: MliTensor, cfg: MliAxisCfg, out: MliTensor
+    fmt: str, in_: MliTensor, epsilon: MliTensor, cfg: MliAxisCfg, out: MliTensor
 ) -> None:
     """Divide rows by the root of their sum of squares. epsilon is not used in the computation."""
-    _checked(fmt, given, cfg, out)
-    checks.typed(epsilon, "epsilon", FORMATS[fmt])
+    _checked(fmt, in_, cfg, out)
+    checks.typed(epsilon, "epsilon", ELEMENTS[fmt])
     need(epsilon.count == 1, SHAPE, f"epsilon is {epsilon.shape}: it must be one element.")
-    rule, axes = L2Rule(given.quant(), modes().up), row_axes(cfg.axis, given.rank)
+    rule, axes = L2Rule(in_.quant(), modes().up), row_axes(cfg.axis, in_.rank)
 
-    def make() -> Graph:
-        build = Builder()
-        x = build.input("x", given.shape, given.dtype)
+    def ops(build: GraphBuilder, x: str) -> str:
         total = build.add(Reduce("sum", axes), build.add(FixedMap(L2Square(rule)), x))
         scale = build.add(FixedMap(L2Scale(rule)), total)
-        return build.graph({"y": build.add(FixedMap(L2Finish(rule)), x, scale)})
+        return build.add(FixedMap(L2Finish(rule)), x, scale)
 
-    out.view()[...] = run(("l2", rule, axes, given.shape), make, {"x": given.view()})["y"]
-    _give_quant(out, rule.out)
+    out.view()[...] = compute(("l2", rule, axes), ops, in_.view())
+    give_quant(out, rule.out)
 
 
 mli_krn_softmax_fx16, mli_krn_softmax_sa8 = (

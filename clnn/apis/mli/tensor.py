@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from clnn.apis.mli.config import MAX_RANK
 from clnn.apis.mli.enums import MliElementType, MliStatus
 from clnn.arith.mli_quant import Quant
+from clnn.types import Array
 
-Array = npt.NDArray[Any]
 NUMPY: dict[MliElementType, np.dtype[Any]] = {
     MliElementType.MLI_EL_FX_8: np.dtype("int8"),
     MliElementType.MLI_EL_FX_16: np.dtype("int16"),

@@ -20,7 +20,7 @@ def _transpose_conv2d(
     fmt: str,
     kind: str,
     fixed: tuple[int, ...],
-    given: MliTensor,
+    in_: MliTensor,
     weights: MliTensor,
     bias: MliTensor,
     cfg: MliConv2dCfg,
@@ -31,11 +31,11 @@ def _transpose_conv2d(
     Padding is cut off the result: output (y, x) takes input i at tap k where y = i * stride + k -
     padding.
     """
-    relu = convolution_checks(fmt, given, weights, bias, cfg, out, fixed)
+    relu = convolution_checks(fmt, in_, weights, bias, cfg, out, fixed)
     need(
-        weights.shape[2] == given.shape[2],
+        weights.shape[2] == in_.shape[2],
         SHAPE,
-        f"weights take {weights.shape[2]} channels, in has {given.shape[2]}.",
+        f"weights take {weights.shape[2]} channels, in has {in_.shape[2]}.",
     )
     strides = (cfg.stride_height, cfg.stride_width)
     if fixed:
@@ -46,18 +46,16 @@ def _transpose_conv2d(
         weights.shape[:2],
         strides,
         (1, 1),
-        _cut(cfg, given, weights, out),
+        _cut(cfg, in_, weights, out),
         out.shape[:2],
-        arith=arithmetic(given, weights, bias, out, relu),
+        arith=arithmetic(in_, weights, bias, out, relu),
     )
     kernel = np.ascontiguousarray(weights.view().transpose(2, 3, 0, 1))
-    y = convolve_image(spec, given.view(), kernel, np.ascontiguousarray(bias.view()))
+    y = convolve_image(spec, in_.view(), kernel, np.ascontiguousarray(bias.view()))
     out.view()[...] = y
 
 
-def _cut(
-    cfg: MliConv2dCfg, given: MliTensor, weights: MliTensor, out: MliTensor
-) -> tuple[int, int]:
+def _cut(cfg: MliConv2dCfg, in_: MliTensor, weights: MliTensor, out: MliTensor) -> tuple[int, int]:
     """Return what is cut off in front; refuse a geometry that cannot be."""
     strides = (cfg.stride_height, cfg.stride_width)
     need(min(strides) >= 1, CONFIG, f"strides {strides} must be at least 1.")
@@ -69,12 +67,12 @@ def _cut(
         inside, CONFIG, f"padding {before}, {after} must be within 0..kernel - 1, kernel {kernel}."
     )
     for axis, name in ((0, "height"), (1, "width")):
-        whole = (given.shape[axis] - 1) * strides[axis] + kernel[axis]
-        made = whole - before[axis] - after[axis]
+        whole = (in_.shape[axis] - 1) * strides[axis] + kernel[axis]
+        most = whole - before[axis] - after[axis]
         need(
-            1 <= out.shape[axis] <= max(made, 1),
+            1 <= out.shape[axis] <= max(most, 1),
             SHAPE,
-            f"out has {name} {out.shape[axis]}, the input gives {made}.",
+            f"out has {name} {out.shape[axis]}, the input gives {most}.",
         )
     return before
 

@@ -100,15 +100,15 @@ def _check_graph(graph: onnx.GraphProto) -> None:
         _check_text([value.name, *(d.dim_param for d in dims)])
     _check_text([graph.name, *(t.name for t in graph.initializer)])
     _check_text(t.values.name for t in graph.sparse_initializer)
-    given = [v.name for v in graph.input]
+    inputs = [v.name for v in graph.input]
     stored = [t.name for t in graph.initializer] + [t.values.name for t in graph.sparse_initializer]
-    for kind, names in (("input", given), ("initializer", stored)):
+    for kind, names in (("input", inputs), ("initializer", stored)):
         _check_names(kind, names)
     outputs = [v.name for v in graph.output]
     if len(set(outputs)) != len(outputs):
         raise ModelError(f"the graph lists an output twice: {outputs[:8]}. The file is not valid.")
     _check_nodes(graph.node)
-    _check_made_once(graph.node, [*given, *stored], f"graph {show(graph.name)}")
+    _check_made_once(graph.node, [*inputs, *stored], f"graph {show(graph.name)}")
 
 
 def _check_names(kind: str, names: Sequence[str]) -> None:
@@ -120,15 +120,15 @@ def _check_names(kind: str, names: Sequence[str]) -> None:
 
 
 def _check_made_once(nodes: Sequence[onnx.NodeProto], known: Sequence[str], where: str) -> None:
-    made = set(known)
+    seen = set(known)
     for node in nodes:
         for name in node.output:
-            if name and name in made:
+            if name and name in seen:
                 raise ModelError(
                     f"value {show(name)} in {where} is made twice, the second time by node "
                     f"{show(node.name)} ({node.op_type[:80]}). The file is not valid."
                 )
-            made.add(name)
+            seen.add(name)
 
 
 def _check_nodes(nodes: Sequence[onnx.NodeProto]) -> None:

@@ -98,12 +98,12 @@ def fold(
     values: None where an input is left out. Raises ModelError where the node cannot be evaluated,
     Unsupported where it would make more than the budget allows.
     """
-    given = [v for v in values if v is not None]
+    arrays = [v for v in values if v is not None]
     try:
         count = _elements(op_type, values, attrs)
     except (ArithmeticError, IndexError, KeyError, TypeError, ValueError) as err:
         raise ModelError(f"its inputs or attributes do not fit: {err}.") from err
-    width = max([_LARGEST_ITEM, *(v.itemsize for v in given)])
+    width = max([_LARGEST_ITEM, *(v.itemsize for v in arrays)])
     if op_type == "ConstantOfShape" and count * width <= budget.max_bytes:
         return [_filled(_value(values, 0), attrs)]
     if count > MAX_EXTENT or count * width > budget.fold_room:
@@ -111,9 +111,9 @@ def fold(
             f"its inputs are constant, and it makes up to {count} elements of them; for a model of "
             f"{budget.stored} bytes of tensors that is refused"
         )
-    made = _evaluate(op_type, opset, attributes, values, n_outputs)
-    budget.folded += sum(array.nbytes for array in made)
-    return made
+    outputs = _evaluate(op_type, opset, attributes, values, n_outputs)
+    budget.folded += sum(array.nbytes for array in outputs)
+    return outputs
 
 
 def _filled(shape: Array, attrs: Mapping[str, Any]) -> Array:
@@ -127,13 +127,13 @@ def _filled(shape: Array, attrs: Mapping[str, Any]) -> Array:
 
 def _elements(op_type: str, values: Sequence[Array | None], attrs: Mapping[str, Any]) -> int:
     """Return an upper bound of the elements of all outputs."""
-    given = [v for v in values if v is not None]
+    arrays = [v for v in values if v is not None]
     if op_type in _GROWING:
         return _GROWING[op_type](values, attrs)
     if op_type in _ELEMENTWISE and op_type not in _ONE_SHAPED:
-        return math.prod(broadcast_shapes(*(v.shape for v in given)))
-    rank = max((v.ndim for v in given), default=0)
-    return sum(v.size for v in given) * (max(rank, 2) if op_type in ("NonZero", "TopK") else 1)
+        return math.prod(broadcast_shapes(*(v.shape for v in arrays)))
+    rank = max((v.ndim for v in arrays), default=0)
+    return sum(v.size for v in arrays) * (max(rank, 2) if op_type in ("NonZero", "TopK") else 1)
 
 
 # Elementwise in their first input; the others are parameters of other shapes.
@@ -143,10 +143,10 @@ _ONE_SHAPED = frozenset(
 
 
 def _value(values: Sequence[Array | None], index: int) -> Array:
-    found = values[index] if index < len(values) else None
-    if found is None:
+    array = values[index] if index < len(values) else None
+    if array is None:
         raise ValueError(f"input {index} is missing")
-    return found
+    return array
 
 
 def _extents(array: Array) -> int:
@@ -237,10 +237,10 @@ def _evaluate(
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", version)])
     try:
         with np.errstate(all="ignore"):
-            made = ReferenceEvaluator(model).run(None, feeds)
+            results = ReferenceEvaluator(model).run(None, feeds)
     except Exception as err:  # whatever numpy or the evaluator says of a wrong node
         raise ModelError(f"it cannot be evaluated: {_first_line(err)}.") from err
-    return [np.asarray(array) for array in made]
+    return [np.asarray(array) for array in results]
 
 
 def _first_line(err: Exception) -> str:

@@ -74,12 +74,12 @@ def _schema(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
 
 def _accepts(schema: onnx.defs.OpSchema, call: Call) -> bool:
     """Whether the node has the inputs, outputs and attributes that the definition reads."""
-    given = {a.name for a in call.attributes}
+    names = {a.name for a in call.attributes}
     required = {n for n, a in schema.attributes.items() if a.required}
     return (
         schema.min_input <= len(call.inputs) <= schema.max_input
         and schema.min_output <= len(call.node.output) <= schema.max_output
-        and required <= given <= set(schema.attributes)
+        and required <= names <= set(schema.attributes)
         and all(a.type == schema.attributes[a.name].type.value for a in call.attributes)
     )
 

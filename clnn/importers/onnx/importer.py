@@ -2,7 +2,7 @@
 
 A node is tried as, in this order: a call of one of the model's own functions (inlined), If with a
 known condition (the branch is inlined), a constant, an op of clnn's, an op that ONNX defines by
-others (its definition is inlined). `Backend` is ONNX's interface for backends.
+others (its definition is inlined).
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 import onnx
 
 from clnn.errors import DTypeError, ModelError, ShapeError
-from clnn.graph.ir import Graph, check
+from clnn.graph.ir import Graph
 from clnn.importers.onnx import fold as onnx_fold
-from clnn.importers.onnx.build import GraphBuilder, refuse_half
+from clnn.importers.onnx.build import OnnxBuilder, refuse_half
 from clnn.importers.onnx.functions import Body, model_body, model_functions, standard_body
 from clnn.importers.onnx.legacy import OLDEST_OPSET, modernise
-from clnn.importers.onnx.limits import MAX_DEPTH, Budget, default_domain, show
+from clnn.importers.onnx.limits import MAX_DEPTH, Budget, check_type, default_domain, show
 from clnn.importers.onnx.load import Loaded, load_parts
-from clnn.importers.onnx.nodes import Consts, all_made, blamed, check_node, find_importer
+from clnn.importers.onnx.nodes import Consts, blamed, check_node, complete, find_importer
 from clnn.importers.onnx.order import ordered
 from clnn.importers.onnx.report import Problem, missing_reason, refuse
 from clnn.importers.onnx.scope import Call, Scope, read_call
@@ -30,16 +30,6 @@ from clnn.importers.onnx.shapes import Shapes, input_shapes
 from clnn.importers.onnx.tensors import TensorReader, dtype_name, numpy_dtype
 from clnn.ops.onnx_registry import OnnxImporter, OnnxNode, Source, Unsupported
 from clnn.types import Array, TensorType, dtype_of
-
-__all__ = ["Backend", "import_onnx"]  # noqa: F822 - Backend comes by __getattr__
-
-
-def __getattr__(name: str) -> Any:
-    if name == "Backend":
-        import importlib
-
-        return importlib.import_module("clnn.importers.onnx.backend").Backend
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def import_onnx(
@@ -72,7 +62,11 @@ def import_onnx(
 
 @dataclass
 class _Import:
-    """One import: the model, what was given with it, and what became of it so far."""
+    """One import: the model, what came with it, and what became of it so far.
+
+    fixed: data of inputs that are constants. wanted: inputs that must be constants for some node.
+    inputs: value name -> name in the model.
+    """
 
     loaded: Loaded
     tensors: TensorReader
@@ -85,7 +79,7 @@ class _Import:
 
     def __post_init__(self) -> None:
         self.proto = self.loaded.proto
-        self.build = GraphBuilder(self.tensors.budget)
+        self.build = OnnxBuilder(self.tensors.budget)
         self.functions = model_functions(self.proto)
 
     def walk_all(self) -> None:
@@ -94,41 +88,36 @@ class _Import:
         opsets = {default_domain(o.domain): int(o.version) for o in self.proto.opset_import}
         self.scope = Scope({}, opsets)
         self._initializers(graph, self.scope, self.loaded.large)
-        given = [v for v in graph.input if v.name not in self.scope.names]
-        shapes = input_shapes([v for v in given if v.type.HasField("tensor_type")], self.shapes)
-        for value in given:
-            key = self._input(value, shapes.get(value.name, ()))
-            if value.name in self.fixed:
-                key = self._fixed(value.name, self.build.types.pop(self.inputs.pop(value.name)))
-            self.scope.names[value.name] = key
+        inputs = [v for v in graph.input if v.name not in self.scope.names]
+        shapes = input_shapes([v for v in inputs if v.type.HasField("tensor_type")], self.shapes)
+        for value in inputs:
+            self.scope.names[value.name] = self._input(value, shapes.get(value.name, ()))
         self._walk(graph.node, self.scope)
 
     def graph(self) -> Graph:
         """Return the finished graph. Raises UnsupportedOpError or ModelError."""
         refuse(self.problems)
         build, outputs = self.build, {}
-        for value in self.proto.graph.output:
-            found = self.scope.find(value.name)
-            if found is None or found not in build.types:
-                const = build.consts.get(found or "")
+        for output in self.proto.graph.output:
+            value = self.scope.find(output.name)
+            if value is None or value not in build.types:
+                const = build.consts.get(value or "")
                 kind = "left out" if const is None else dtype_name(const.dtype)
-                raise ModelError(f"output {show(value.name)} is {kind}; clnn has no such tensors.")
-            outputs[value.name] = found
-        consts = {name: array for name, array in build.consts.items() if name in build.types}
-        names = tuple(v for v in self.inputs.values())
-        return check(
-            Graph(tuple(build.nodes), build.types, consts, names, outputs, self.proto.graph.name)
-        )
+                raise ModelError(f"output {show(output.name)} is {kind}; clnn has no such tensors.")
+            outputs[output.name] = value
+        for name in set(build.consts) - set(build.types):
+            del build.consts[name]
+        return build.graph(outputs, self.proto.graph.name)
 
     def _initializers(
         self, graph: onnx.GraphProto, scope: Scope, large: Mapping[int, memoryview] | None = None
     ) -> None:
         for place, tensor in enumerate(graph.initializer):
             array = self.tensors.array(tensor, (large or {}).get(place))
-            scope.names[tensor.name] = self.build.constant(tensor.name, array)
+            scope.names[tensor.name] = self.build.const(array, tensor.name)
         for sparse in graph.sparse_initializer:
             name = sparse.values.name
-            scope.names[name] = self.build.constant(name, self.tensors.dense(sparse))
+            scope.names[name] = self.build.const(self.tensors.dense(sparse), name)
 
     def _input(self, value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> str:
         """Add one graph input; one that is no tensor of a known type is a problem."""
@@ -142,7 +131,11 @@ class _Import:
             except DTypeError:
                 reason = f"it is {dtype_name(dtype)}; clnn has no such tensors"
             else:
-                key = self.inputs[value.name] = self.build.value(value.name, kind)
+                check_type(what, kind)
+                if value.name in self.fixed:
+                    return self._fixed(value.name, kind)
+                key = self.build.input(value.name, kind)
+                self.inputs[key] = value.name
                 return key
         self.problems.append(Problem(value.name, "model", "input", None, "", reason))
         return self.build.refused(value.name)
@@ -154,7 +147,7 @@ class _Import:
             raise DTypeError(f"value of input {name!r} is {array.dtype}, model wants {kind.dtype}.")
         if array.shape != kind.shape:
             raise ShapeError(f"value of input {name!r} is {array.shape}, model wants {kind.shape}.")
-        return self.build.constant(name, array)
+        return self.build.const(array, name)
 
     def _walk(self, nodes: Sequence[onnx.NodeProto], scope: Scope) -> None:
         """Convert nodes in an order in which each comes after what it reads."""
@@ -169,18 +162,17 @@ class _Import:
 
     def _node(self, node: onnx.NodeProto, number: int, scope: Scope) -> None:
         call = read_call(node, number, scope, self.tensors)
-        made: Sequence[str | None] | None = None
+        outputs: Sequence[str | None] | None = None
         if not any(n in self.build.unknown for n in call.inputs):
             try:
                 with blamed(call, self._kinds(call)):
-                    made = self._convert(call)
+                    outputs = self._convert(call)
             except Unsupported as err:
                 self._problem(call, str(err))
         for place, name in enumerate(node.output):
-            if name and made is None:
-                scope.names[name] = self.build.refused(name)
-            elif name and made is not None:
-                scope.names[name] = made[place]
+            if name:
+                value = self.build.refused(name) if outputs is None else outputs[place]
+                scope.names[name] = value
 
     def _kinds(self, call: Call) -> tuple[TensorType | None, ...]:
         return tuple(None if n is None else self.build.types.get(n) for n in call.inputs)
@@ -221,18 +213,18 @@ class _Import:
         if not call.is_standard or call.opset is None:
             return None
         if call.op_type == "Constant":
-            return [self.build.constant(call.name, onnx_fold.constant(call.attrs))]
+            return [self.build.const(onnx_fold.constant(call.attrs), call.name)]
         kinds = self._kinds(call)
         if kinds and kinds[0] is not None:
             array = onnx_fold.fold_shape(call.op_type, kinds[0], call.attrs, self.tensors.budget)
             if array is not None:
-                return [self.build.constant(call.name, array)]
+                return [self.build.const(array, call.name)]
         known = all(n is None or n in self.build.consts for n in call.inputs)
         if not (known and call.inputs and onnx_fold.foldable(call.op_type)):
             return None
         values = [None if n is None else self.build.consts[n] for n in call.inputs]
         try:
-            made = onnx_fold.fold(
+            arrays = onnx_fold.fold(
                 call.op_type,
                 call.opset,
                 call.attributes,
@@ -245,7 +237,7 @@ class _Import:
             if find_importer(call) is None:
                 raise
             return None
-        return [self.build.constant(f"{call.name}/{k}", array) for k, array in enumerate(made)]
+        return [self.build.const(array, f"{call.name}/{k}") for k, array in enumerate(arrays)]
 
     def _import(self, importer: OnnxImporter, call: Call) -> Sequence[str | None]:
         """Run an op file's importer function and add what it asks for."""
@@ -254,7 +246,7 @@ class _Import:
             attrs, shape = modernise(call.op_type, opset, attrs, self._kinds(call))
             opset = OLDEST_OPSET
             if shape is not None and inputs[1] is not None:
-                inputs[1] = self.build.reshaped(inputs[1], shape, f"{call.name}:input1")
+                inputs[1] = self.build.reshape(inputs[1], shape, f"{call.name}:input1")
         consts = Consts(
             {
                 k: self.build.consts[n]
@@ -266,10 +258,10 @@ class _Import:
         node = OnnxNode(call.op_type, opset, attrs, kinds, consts, len(call.node.output))
         mark = self.build.mark()
         try:
-            made = importer(node)
-            sources = list(made) if isinstance(made, (list, tuple)) else [cast("Source", made)]
-            placed = self.build.place(sources, inputs, call.name, call.op_type)
-            return all_made(placed, call)
+            sources = importer(node)
+            if not isinstance(sources, (list, tuple)):
+                sources = [cast("Source", sources)]
+            return complete(self.build.place(sources, inputs, call.name, call.op_type), call)
         except (Unsupported, DTypeError):
             self.build.rollback(mark)
             self._want(inputs, consts)
@@ -291,9 +283,8 @@ class _Import:
             self._want_values(call.inputs)
 
     def _want_values(self, wanted: Iterable[str | None]) -> None:
-        names = {key: name for name, key in self.inputs.items()}
         for value in wanted:
-            origins = set() if value is None else self.build.origins(value, names)
+            origins = set() if value is None else self.build.origins(value, self.inputs)
             if origins <= set(self.values):
                 self.wanted |= origins
 
@@ -307,7 +298,7 @@ class _Import:
         mark, outer = self.build.mark(), self.problems
         self.problems = []
         try:
-            made = self._inline(body, call)
+            outputs = self._inline(body, call)
             inner = self.problems
         finally:
             self.problems = outer
@@ -316,7 +307,7 @@ class _Import:
             raise Unsupported(
                 f"{why}, and ONNX's definition of it needs {inner[0].op_type}: {inner[0].reason}"
             )
-        return made
+        return outputs
 
     def _inline(self, body: Body, call: Call) -> Sequence[str | None]:
         """Convert a function's nodes in a scope of their own; return its outputs."""

@@ -64,8 +64,8 @@ def load_model(
     The folder is None where the model is not a file. A ModelProto is checked and left as it is.
     Raises ModelError.
     """
-    made = _loaded(model, False, _whole)
-    return made.proto, made.folder
+    loaded = _loaded(model, False, _whole)
+    return loaded.proto, loaded.folder
 
 
 def load_parts(
@@ -88,20 +88,20 @@ def _loaded(model: Any, mapped: bool, split: Split) -> Loaded:
     if isinstance(model, onnx.ModelProto):
         if not (model.graph.node or model.graph.output):
             raise ModelError("the given ModelProto holds no graph. Pass a complete model.")
-        made = Loaded(model)
+        loaded = Loaded(model)
     elif isinstance(model, (bytes, bytearray, memoryview)):
-        made = _parse(memoryview(bytes(model)), "the given data", split)
+        loaded = _parse(memoryview(bytes(model)), "the given data", split)
     elif isinstance(model, (str, os.PathLike)):
         path = Path(os.fspath(model))
-        made = _parse(_read(path, mapped), repr(str(path)), split)
-        made = replace(made, folder=path.parent, mapped=mapped)
+        loaded = _parse(_read(path, mapped), repr(str(path)), split)
+        loaded = replace(loaded, folder=path.parent, mapped=mapped)
     else:
         raise ModelError(
             f"a model was given as {type(model).__name__}. Pass the path of an .onnx file, its "
             "bytes or an onnx.ModelProto."
         )
-    check_model(made.proto)
-    return made
+    check_model(loaded.proto)
+    return loaded
 
 
 def _read(path: Path, mapped: bool) -> memoryview:
@@ -157,6 +157,6 @@ def _parse(data: memoryview, where: str, split: Split) -> Loaded:
 def _guess(data: bytes) -> str:
     if not data:
         return " It is empty: the download or copy went wrong."
-    found = (text for at, start, text in _OTHERS if data[at : at + len(start)] == start)
-    text = next(found, "")
+    hints = (text for at, start, text in _OTHERS if data[at : at + len(start)] == start)
+    text = next(hints, "")
     return f" {text}" if text else ""

@@ -24,10 +24,10 @@ class Consts(dict[int, Array]):
         self.missed: set[int] = set()
 
     def __contains__(self, key: object) -> bool:
-        found = super().__contains__(key)
-        if not found and isinstance(key, int):
+        known = super().__contains__(key)
+        if not known and isinstance(key, int):
             self.missed.add(key)
-        return found
+        return known
 
     def get(self, key: int, default: Any = None) -> Any:
         """Return the constant, or `default` (noting that it was asked for)."""
@@ -39,14 +39,12 @@ class Consts(dict[int, Array]):
         raise KeyError(key)
 
 
-def all_made(made: Sequence[str | None], call: Call) -> Sequence[str | None]:
-    """Return `made` where it has every output that the node wants. Raises Unsupported."""
-    missing = [
-        k for k, name in enumerate(call.node.output) if name and (k >= len(made) or made[k] is None)
-    ]
-    if missing:
-        raise Unsupported(f"output {missing[0]} is not supported")
-    return made
+def complete(values: Sequence[str | None], call: Call) -> Sequence[str | None]:
+    """Return `values` where they are every output that the node wants. Raises Unsupported."""
+    for place, name in enumerate(call.node.output):
+        if name and (place >= len(values) or values[place] is None):
+            raise Unsupported(f"output {place} is not supported")
+    return values
 
 
 def find_importer(call: Call) -> OnnxImporter | None:

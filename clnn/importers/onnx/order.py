@@ -69,7 +69,7 @@ def _sorted_places(nodes: Sequence[onnx.NodeProto], needs: Sequence[set[int]]) -
 
 def _reads(node: onnx.NodeProto) -> set[str]:
     """Return the names that a node reads, those that its graphs take from outside included."""
-    found = set(node.input)
+    names = set(node.input)
     for graph in subgraphs(node):
         own = {v.name for v in graph.input} | {t.name for t in graph.initializer}
         own |= {t.values.name for t in graph.sparse_initializer}
@@ -77,5 +77,5 @@ def _reads(node: onnx.NodeProto) -> set[str]:
         inside = {v.name for v in graph.output}
         for inner in graph.node:
             inside |= _reads(inner)
-        found |= inside - own
-    return found
+        names |= inside - own
+    return names

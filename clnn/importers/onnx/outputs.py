@@ -30,9 +30,9 @@ class OpenModel:
 
 def with_all_outputs(model: str | os.PathLike[str] | bytes) -> OpenModel:
     """Return `model` with every node's results as outputs. Raises ModelError."""
-    given, folder = load_model(model)
+    source, folder = load_model(model)
     proto = onnx.ModelProto()
-    proto.CopyFrom(given)
+    proto.CopyFrom(source)
     reader = TensorReader(folder, Budget())
     for tensor in proto.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:

@@ -25,27 +25,23 @@ def input_shapes(
     or gives as a negative number is open. Raises ShapeError for open dimensions, for values that
     contradict the file or each other, and for keys that match nothing.
     """
-    given = {name: _given(name, shapes[name]) for name in shapes}
-    _check_keys(values, given)
-    extents = {name: extent for name, extent in given.items() if isinstance(extent, int)}
+    wanted = {name: _wanted(name, shapes[name]) for name in shapes}
+    _check_keys(values, wanted)
+    extents = {name: extent for name, extent in wanted.items() if isinstance(extent, int)}
+    whole = {name: shape for name, shape in wanted.items() if isinstance(shape, tuple)}
     for value in values:
-        wanted = given.get(value.name)
-        if isinstance(wanted, tuple):
-            _bind(value, wanted, extents)
-    found: dict[str, tuple[int, ...]] = {}
+        if value.name in whole:
+            _bind(value, whole[value.name], extents)
     open_rows: list[str] = []
     for value in values:
-        wanted = given.get(value.name)
-        if isinstance(wanted, tuple):
-            found[value.name] = wanted
-        else:
-            found[value.name] = _resolved(value, extents, open_rows)
+        if value.name not in whole:
+            whole[value.name] = _resolved(value, extents, open_rows)
     if open_rows:
         raise ShapeError(_open_message(values, open_rows))
-    return found
+    return whole
 
 
-def _given(name: str, value: Any) -> tuple[int, ...] | int:
+def _wanted(name: str, value: Any) -> tuple[int, ...] | int:
     try:
         whole = isinstance(value, Iterable)
         shape = tuple(operator.index(d) for d in (value if whole else [value]))
@@ -67,11 +63,11 @@ def _symbols(value: onnx.ValueInfoProto) -> list[str]:
 
 
 def _check_keys(
-    values: Sequence[onnx.ValueInfoProto], given: Mapping[str, tuple[int, ...] | int]
+    values: Sequence[onnx.ValueInfoProto], shapes: Mapping[str, tuple[int, ...] | int]
 ) -> None:
     inputs = [v.name for v in values]
     symbols = sorted({s for v in values for s in _symbols(v)})
-    for name, wanted in given.items():
+    for name, wanted in shapes.items():
         known = symbols if isinstance(wanted, int) else inputs
         if name in known:
             continue

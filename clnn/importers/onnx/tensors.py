@@ -90,8 +90,8 @@ class TensorReader:
 def numpy_dtype(data_type: int, what: str) -> np.dtype[Any]:
     """Return the numpy type of an ONNX element type. Raises ModelError for an unknown one."""
     try:
-        found: np.dtype[Any] = onnx.helper.tensor_dtype_to_np_dtype(data_type)
-        return found
+        dtype: np.dtype[Any] = onnx.helper.tensor_dtype_to_np_dtype(data_type)
+        return dtype
     except (KeyError, TypeError, ValueError) as err:
         raise ModelError(f"{what} has element type {data_type}, which ONNX does not have.") from err
 

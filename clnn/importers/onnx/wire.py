@@ -43,9 +43,9 @@ def _separate(data: memoryview) -> tuple[bytes, dict[int, memoryview]]:
     for number, at, inside, close in _fields(data, start, end):
         if number != _INITIALIZER:
             continue
-        found = _raw_data(data, inside, close)
-        if found is not None:
-            raw_key, raw, raw_end = found
+        place = _raw_data(data, inside, close)
+        if place is not None:
+            raw_key, raw, raw_end = place
             taken[count] = data[raw:raw_end]
             tensor = b"".join((data[inside:raw_key], _key(_RAW_DATA) + b"\0", data[raw_end:close]))
             parts += [data[kept:at], _key(_INITIALIZER) + _varint(len(tensor)), tensor]
@@ -58,14 +58,14 @@ def _separate(data: memoryview) -> tuple[bytes, dict[int, memoryview]]:
 
 def _raw_data(data: memoryview, start: int, end: int) -> tuple[int, int, int] | None:
     """Return where key, value and end of a tensor's raw_data are, None where it is small."""
-    found = [
+    places = [
         (key, value, close)
         for number, key, value, close in _fields(data, start, end)
         if number == _RAW_DATA
     ]
-    if len(found) > 1:  # the last one counts
+    if len(places) > 1:  # the last one counts
         raise _Unusual
-    return found[0] if found and found[0][2] - found[0][1] >= _LEAST else None
+    return places[0] if places and places[0][2] - places[0][1] >= _LEAST else None
 
 
 def _fields(data: memoryview, at: int, end: int) -> Iterator[Field]:

@@ -1,0 +1,53 @@
+"""A bounded store of sessions."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from clnn.runtime.run.session import Session
+
+
+class SessionStore:
+    """Sessions by a key of all that they are made of. Safe to use from several threads.
+
+    limit: sessions that are kept; beyond it the one that was used longest ago is closed, which
+    lets a run in progress end and then frees its device memory.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._sessions: OrderedDict[Hashable, Session] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def get(self, key: Hashable) -> Session | None:
+        """Return the session of a key, None where there is none."""
+        with self._lock:
+            if key in self._sessions:
+                self._sessions.move_to_end(key)
+            return self._sessions.get(key)
+
+    def put(self, key: Hashable, session: Session) -> Session:
+        """Keep a session and return it; where another thread was first, return that one's."""
+        with self._lock:
+            kept = self._sessions.setdefault(key, session)
+            dropped = [] if kept is session else [session]
+            while len(self._sessions) > self._limit:
+                dropped.append(self._sessions.popitem(last=False)[1])
+        for other in dropped:
+            other.close()
+        return kept
+
+    def clear(self) -> None:
+        """Close all sessions."""
+        with self._lock:
+            sessions = list(self._sessions.values())
+            self._sessions.clear()
+        for session in sessions:
+            session.close()
