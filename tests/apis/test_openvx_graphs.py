@@ -24,7 +24,8 @@ from openvx_tools import (
 )
 
 from clnn import openvx as vx
-from clnn.apis.openvx.builder import Builder, best_cuts
+from clnn.apis.openvx.builder import TensorBuilder, best_cuts
+from clnn.apis.openvx.process import session_of
 from clnn.arith import openvx as ax
 from clnn.arith.openvx_device import VxMac
 from clnn.types import I16, U8
@@ -152,7 +153,7 @@ def test_one_session_runs_the_whole_graph_and_virtual_tensors_stay_inside(contex
     net = Digits(context)
     vx.vxProcessGraph(net.graph)
     assert set(net.graph.lowered.outputs.values()) == {net.y}
-    session = context.sessions[net.graph.lowered.key]
+    session = session_of(context, net.graph.lowered)
     rows = [(row["op"], row["variant"]) for row in session.placement.nodes]
     assert [op for op, _ in rows].count("conv2d") == 3
     assert ("concat", "view") in rows, "the merged tensor was copied together"
@@ -341,15 +342,15 @@ def test_pieces_that_no_straight_cut_separates_are_joined():
     with vx.vxCreateContext() as context:
         whole = tensor(context, integers((3, 3)))
         boxes = [((0, 2), (0, 1)), ((2, 3), (0, 2)), ((1, 3), (2, 3)), ((0, 1), (1, 3))]
-        builder, feeds = Builder(), {}
+        builder, feeds = TensorBuilder(), {}
         for box in boxes:
             part = view(whole, *zip(*box, strict=True))
             name = builder.const(np.full(part.dims[::-1], 100 + len(feeds), np.int16))
             feeds[name] = box
-            builder.wrote(part, name)
+            builder.write(part, name)
         out = builder.read(whole)
         values = dict(builder.consts)
-        for name, (store, box) in builder.inputs.items():
+        for name, (store, box) in builder.sources.items():
             values[name] = store.part(box)
         for node in builder.nodes:
             values[node.outputs[0]] = node.spec.reference(*(values[n] for n in node.inputs))[0]

@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clnn.apis.openvx import binary, copies, enums, graph, layers, objects, reference, tensor
+from clnn.apis.openvx import (
+    binary,
+    copies,
+    enums,
+    graph,
+    layers,
+    model,
+    objects,
+    reference,
+    tensor,
+)
 from clnn.apis.openvx.status import VxError
 
 if TYPE_CHECKING:
@@ -15,6 +25,7 @@ if TYPE_CHECKING:
     from clnn.apis.openvx.copies import *  # noqa: F403
     from clnn.apis.openvx.graph import *  # noqa: F403
     from clnn.apis.openvx.layers import *  # noqa: F403
+    from clnn.apis.openvx.model import *  # noqa: F403
     from clnn.apis.openvx.objects import *  # noqa: F403
     from clnn.apis.openvx.reference import *  # noqa: F403
     from clnn.apis.openvx.tensor import *  # noqa: F403
@@ -22,7 +33,7 @@ if TYPE_CHECKING:
     def __getattr__(name: str) -> Any: ...
 
 
-_MODULES = (reference, tensor, copies, objects, graph, layers, binary)
+_MODULES = (reference, tensor, copies, objects, model, graph, layers, binary)
 _PUBLIC: dict[str, Any] = {
     name: value
     for module in _MODULES

@@ -12,22 +12,16 @@ import tempfile
 import zipfile
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from clnn.apis.openvx.enums import Status, Type
-from clnn.apis.openvx.graph import (
-    Graph,
-    Node,
-    add_node,
-    vxCreateGraph,
-    vxCreateVirtualTensor,
-    vxVerifyGraph,
-)
+from clnn.apis.openvx.graph import vxVerifyGraph
 from clnn.apis.openvx.kernels import KERNELS
+from clnn.apis.openvx.model import Graph, Node, add_node, vxCreateGraph, vxCreateVirtualTensor
 from clnn.apis.openvx.objects import Lut, Scalar, vxCreateLUT, vxCreateScalar
-from clnn.apis.openvx.reference import Context, Reference, given, release, vxSetReferenceName
+from clnn.apis.openvx.reference import Context, Reference, release, require, vxSetReferenceName
 from clnn.apis.openvx.status import VxError, parameters, whole
 from clnn.apis.openvx.tensor import NUMPY, Store, Tensor, inside, vxCreateTensor
 from clnn.apis.openvx.topology import uncovered
@@ -36,6 +30,7 @@ VERSION = 1
 LARGEST_JSON = 64 * 2**20
 LARGEST_DATA = 2**34  # bytes of all tensors of a file together
 MOST = 16384  # objects of one kind in a file
+_R = TypeVar("_R", bound=Reference)
 
 
 class Import(Reference):
@@ -127,22 +122,22 @@ def vxExportBinary(
     references: objects of the graph that the importer shall find by these names. The graph is
     verified first where it is not. Raises VxError, or OSError where the file cannot be written.
     """
-    found = given(Graph, graph, "graph")
-    with found.home.lock:
-        if found.verified is None:
-            vxVerifyGraph(found)
-        writer, written = _Writer(), found.verified.written
+    require(Graph, graph, "graph")
+    with graph.home.lock:
+        if graph.verified is None:
+            vxVerifyGraph(graph)
+        writer, written = _Writer(), graph.verified.written
         nodes = [
             {
                 "kernel": node.kernel,
                 "name": node.name,
                 "values": {n: writer.value(v, written) for n, v in node.values.items()},
             }
-            for node in found.nodes
+            for node in graph.nodes
         ]
         names = {}
         for name, reference in (references or {}).items():
-            given(Reference, reference, f"references[{name!r}]")
+            require(Reference, reference, f"references[{name!r}]")
             entry = writer.value(reference, written)
             if not isinstance(entry, dict) or name == "graph" or not isinstance(name, str):
                 raise parameters(
@@ -153,8 +148,8 @@ def vxExportBinary(
         about = {
             "format": "clnn.openvx",
             "version": VERSION,
-            "name": found.name,
-            "conformance": found.home.conformance,
+            "name": graph.name,
+            "conformance": graph.home.conformance,
             "nodes": nodes,
             "names": names,
             **writer.about,
@@ -194,7 +189,7 @@ class _Reader:
     def __init__(self, context: Context, archive: zipfile.ZipFile) -> None:
         self.context = context
         self.archive = archive
-        self.made: list[Reference] = []
+        self.references: list[Reference] = []
         self.lists: dict[str, list[Any]] = {}
         about = json.loads(self.read("graph.json", None))
         if not isinstance(about, dict) or about.get("format") != "clnn.openvx":
@@ -216,16 +211,18 @@ class _Reader:
 
     def entries(self, group: str) -> list[dict[str, Any]]:
         """Return the descriptions of one kind."""
-        found = self.about.get(group)
-        if not isinstance(found, list) or len(found) > MOST:
+        listed = self.about.get(group)
+        if not (
+            isinstance(listed, list)
+            and len(listed) <= MOST
+            and all(isinstance(entry, dict) for entry in listed)
+        ):
             raise refuse(f"{group} is not a list of at most {MOST} descriptions")
-        if not all(isinstance(entry, dict) for entry in found):
-            raise refuse(f"{group} is not a list of at most {MOST} descriptions")
-        return found
+        return listed
 
-    def keep(self, reference: Any, name: Any = "") -> Any:
+    def keep(self, reference: _R, name: Any = "") -> _R:
         """Note an object that was made, and name it."""
-        self.made.append(reference)
+        self.references.append(reference)
         if name:
             vxSetReferenceName(reference, name)
         return reference
@@ -243,7 +240,7 @@ class _Reader:
                 f"the file was made with conformance={self.about.get('conformance')!r}. Make the "
                 "context so.",
             )
-        graph: Graph = self.keep(vxCreateGraph(self.context), self.about.get("name"))
+        graph = self.keep(vxCreateGraph(self.context), self.about.get("name"))
         self.stores(graph)
         self.lists["tensors"] = [self.tensor(e) for e in self.entries("tensors")]
         self.lists["scalars"] = [
@@ -258,7 +255,7 @@ class _Reader:
 
     def stores(self, graph: Graph) -> None:
         """Make the stores of all tensors."""
-        made, total = [], 0
+        stores, total = [], 0
         for place, entry in enumerate(self.entries("stores")):
             arguments = (len(entry["dims"]), entry["dims"], entry["type"], entry["position"])
             if entry["virtual"] is True:
@@ -270,10 +267,10 @@ class _Reader:
                     raise refuse(f"tensors take more than {LARGEST_DATA} bytes")
                 tensor = vxCreateTensor(self.context, *arguments)
             release(tensor)
-            made.append(tensor.store)
+            stores.append(tensor.store)
             if entry["data"] is True and tensor.store.array is not None:
                 self.fill(tensor.store.array, f"{place}.bin")
-        self.lists["stores"] = made
+        self.lists["stores"] = stores
 
     def tensor(self, entry: dict[str, Any]) -> Tensor:
         """Make a tensor, or the view that it is."""
@@ -290,16 +287,14 @@ class _Reader:
             if not store.sized:
                 raise refuse("a view is of a tensor without sizes")
             inside(store.dims, box)
-        found: Tensor = self.keep(Tensor(self.context, store, box), entry.get("name"))
-        return found
+        return self.keep(Tensor(self.context, store, box), entry.get("name"))
 
     def lut(self, place: int, entry: dict[str, Any]) -> Lut:
         """Make a table with its entries."""
-        found: Lut = self.keep(
-            vxCreateLUT(self.context, entry["type"], entry["count"]), entry.get("name")
-        )
-        self.fill(found.array, f"lut_{place}.bin")
-        return found
+        lut = vxCreateLUT(self.context, entry["type"], entry["count"])
+        self.keep(lut, entry.get("name"))
+        self.fill(lut.array, f"lut_{place}.bin")
+        return lut
 
     def value(self, value: Any) -> Any:
         """Return a parameter: an object that a description names, or a plain number."""
@@ -330,11 +325,11 @@ def vxImportBinary(context: Context, path: str | os.PathLike[str]) -> Import:
     where it is malformed, VX_ERROR_NOT_COMPATIBLE where it is of another option of the context,
     the status of vxVerifyGraph where its graph is not valid, or OSError.
     """
-    home = given(Context, context, "context")
+    require(Context, context, "context")
     reader = None
     try:
         with zipfile.ZipFile(path) as archive:
-            reader = _Reader(home, archive)
+            reader = _Reader(context, archive)
             graph = reader.graph()
             names = reader.about.get("names")
             if not isinstance(names, dict) or "graph" in names:
@@ -342,9 +337,9 @@ def vxImportBinary(context: Context, path: str | os.PathLike[str]) -> Import:
             items = {"graph": graph, **{str(n): reader.value(v) for n, v in names.items()}}
             if not all(isinstance(item, Reference) for item in items.values()):
                 raise refuse("a name belongs to no object")
-        return Import(home, items, reader.made)
+        return Import(context, items, reader.references)
     except BaseException as error:
-        for reference in reader.made if reader is not None else ():
+        for reference in reader.references if reader is not None else ():
             reference.count = 0
             reference.destroy()
         if isinstance(error, (VxError, OSError)) or not isinstance(error, Exception):
@@ -355,17 +350,17 @@ def vxImportBinary(context: Context, path: str | os.PathLike[str]) -> Import:
 
 def vxGetImportReferenceByName(imported: Import, name: str) -> Reference:
     """Return an object by the name it was exported under, with a reference of its own."""
-    found = given(Import, imported, "import")
-    if name not in found.items:
-        raise parameters(f"no object is named {name!r}. Names: {', '.join(found.items)}.")
-    found.items[name].count += 1
-    return found.items[name]
+    require(Import, imported, "import")
+    if name not in imported.items:
+        raise parameters(f"no object is named {name!r}. Names: {', '.join(imported.items)}.")
+    imported.items[name].count += 1
+    return imported.items[name]
 
 
 def vxGetImportReferenceByIndex(imported: Import, index: int) -> Reference:
     """Return an object by its place in the file, with a reference of its own; 0 is the graph."""
-    found = given(Import, imported, "import")
-    items = list(found.items.values())
+    require(Import, imported, "import")
+    items = list(imported.items.values())
     item = items[whole(index, 0, len(items) - 1, "index")]
     item.count += 1
     return item
@@ -373,4 +368,4 @@ def vxGetImportReferenceByIndex(imported: Import, index: int) -> Reference:
 
 def vxReleaseImport(imported: Import) -> Status:
     """Release one reference to an import; its objects lose the import's own with the last."""
-    return release(given(Import, imported, "import"))
+    return release(require(Import, imported, "import"))

@@ -1,4 +1,4 @@
-"""A clnn graph made from tensors and their views: who wrote which box, joined where it is read."""
+"""Tensors and their views as values of a graph: who wrote which box, joined where it is read."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import numpy as np
 
 from clnn.apis.openvx.tensor import NUMPY, Box, Store, Tensor
 from clnn.apis.openvx.topology import overlap
-from clnn.arith.openvx import Format
-from clnn.graph.ir import Graph, Node, check
+from clnn.graph.builder import GraphBuilder
 from clnn.ops.elementwise.cast import Cast
-from clnn.ops.movement.views import Concat, Reshape, Slice
-from clnn.ops.spec import OpSpec
+from clnn.ops.movement.views import Concat, Slice
 from clnn.types import I32, Array, TensorType, dtype_of
 
 Watch = tuple[Callable[[], Any], Any]
@@ -32,58 +30,26 @@ def extents(box: Box) -> tuple[int, ...]:
     return tuple(end - start for start, end in box)
 
 
-class Builder:
-    """Collects values, nodes, constants, inputs and outputs; value names are their numbers.
+class TensorBuilder(GraphBuilder):
+    """A builder that knows which value each box of a store holds in the course of the graph.
 
-    pieces: for each store, the boxes written so far and their values. watches: what constants were
-    made from: a function that gives its present state, and the state that was used.
+    sources: what feeds each input. outputs: for each public name, the value and the tensor that it
+    goes to. pieces: for each store, the boxes written so far and their values. watches: what
+    constants were made from: a function that gives its present state, and the state that was used.
     """
 
     def __init__(self) -> None:
-        self.types: dict[str, TensorType] = {}
-        self.nodes: list[Node] = []
-        self.consts: dict[str, Array] = {}
-        self.inputs: dict[str, tuple[Store, Box]] = {}
+        super().__init__()
+        self.sources: dict[str, tuple[Store, Box]] = {}
         self.outputs: dict[str, tuple[str, Tensor]] = {}
         self.pieces: dict[Store, list[tuple[Box, str]]] = {}
         self.watches: list[Watch] = []
-
-    def shape(self, value: str) -> tuple[int, ...]:
-        """Return the shape of a value, outermost axis first."""
-        return self.types[value].shape
-
-    def _value(self, kind: TensorType) -> str:
-        name = f"v{len(self.types)}"
-        self.types[name] = kind
-        return name
-
-    def add(self, spec: OpSpec, *inputs: str | None) -> str:
-        """Add a node; return its output."""
-        made = spec.infer([None if n is None else self.types[n] for n in inputs])[0]
-        out = self._value(made)
-        self.nodes.append(Node(f"n{len(self.nodes)}", spec, inputs, (out,), spec.kind))
-        return out
-
-    def const(self, array: Array) -> str:
-        """Add a constant."""
-        kept = np.ascontiguousarray(array)
-        name = self._value(TensorType(kept.shape, dtype_of(kept.dtype)))
-        self.consts[name] = kept
-        return name
 
     def watch(self, state: Callable[[], Any]) -> Any:
         """Return the present state of something that a constant is made from, and note it."""
         now = state()
         self.watches.append((state, now))
         return now
-
-    def reshape(self, value: str, shape: tuple[int, ...]) -> str:
-        """Return a value under another shape; a constant stays one."""
-        if self.shape(value) == shape:
-            return value
-        if value in self.consts:
-            return self.const(self.consts[value].reshape(shape))
-        return self.add(Reshape(shape), value)
 
     def cut(self, value: str, starts: tuple[int, ...], stops: tuple[int, ...]) -> str:
         """Return a part of a value."""
@@ -109,39 +75,38 @@ class Builder:
         """Return a tensor's elements as they are now in the course of the graph."""
         return self._compose(tensor.store, tensor.place)
 
-    def before(self, tensor: Tensor) -> str:
+    def initial(self, tensor: Tensor) -> str:
         """Return the elements that a non-virtual tensor holds when the graph starts."""
         return self._feed(tensor.store, tensor.place)
 
-    def wrote(self, tensor: Tensor, value: str) -> None:
-        """Note that a tensor now is `value`; a tensor that is not virtual becomes an output."""
+    def write(self, tensor: Tensor, value: str) -> None:
+        """Let a tensor be `value` from now on; a tensor that is not virtual becomes an output."""
         value = self.reshape(value, shape_of(tensor.dims))
         if not tensor.virtual:
             self.outputs[f"o{len(self.outputs)}"] = (value, tensor)
         self.pieces.setdefault(tensor.store, []).append((tensor.place, value))
 
     def _feed(self, store: Store, box: Box) -> str:
-        known = {place: name for name, place in self.inputs.items()}
-        if (store, box) in known:
-            return known[(store, box)]
-        name = self._value(TensorType(shape_of(extents(box)), dtype_of(NUMPY[store.kind])))
-        self.inputs[name] = (store, box)
-        return name
+        for value, source in self.sources.items():
+            if source == (store, box):
+                return value
+        value = self.input("in", TensorType(shape_of(extents(box)), dtype_of(NUMPY[store.kind])))
+        self.sources[value] = (store, box)
+        return value
 
     def _compose(self, store: Store, box: Box) -> str:
         """Return the value of a box, joined from what was written and what was there before."""
-        met = [(b, v) for b, v in self.pieces.get(store, ()) if overlap(b, box)]
-        if not met:
+        pieces = [(b, v) for b, v in self.pieces.get(store, ()) if overlap(b, box)]
+        if not pieces:
             return self._feed(store, box)
-        held, value = met[0]
-        around = zip(held, box, strict=True)
-        if all(low <= start and end <= high for (low, high), (start, end) in around):
-            pairs = list(zip(held, box, strict=True))
+        piece, value = pieces[0]
+        pairs = list(zip(piece, box, strict=True))
+        if all(low <= start and end <= high for (low, high), (start, end) in pairs):
             stops = shape_of([end - low for (low, _), (_, end) in pairs])
             starts = [start - low for (low, _), (start, _) in pairs]
             starts += [0] * (len(stops) - len(starts))
             return self.cut(value, tuple(starts[::-1]), stops)
-        axis, places = best_cuts(box, [b for b, _ in met])
+        axis, places = best_cuts(box, [b for b, _ in pieces])
         edges = [box[axis][0], *places, box[axis][1]]
         parts = [
             self._compose(store, (*box[:axis], (a, b), *box[axis + 1 :]))
@@ -161,11 +126,6 @@ class Builder:
         array = self.fixed(tensor)
         return self.read(tensor) if array is None else self.const(array)
 
-    def graph(self) -> Graph:
-        """Return the finished graph."""
-        outputs = {public: value for public, (value, _) in self.outputs.items()}
-        return check(Graph(tuple(self.nodes), self.types, self.consts, tuple(self.inputs), outputs))
-
 
 def best_cuts(box: Box, parts: list[Box]) -> tuple[int, list[int]]:
     """Return a dimension and the places along it where a box is cut, so that few parts are.
@@ -183,8 +143,3 @@ def best_cuts(box: Box, parts: list[Box]) -> tuple[int, list[int]]:
                 best[2].append(place)
     assert best is not None, "a part holds the whole box"
     return best[1], best[2]
-
-
-def format_of(kind: Any, fraction: int) -> Format:
-    """Return the arithmetic's format of an element type."""
-    return Format(dtype_of(NUMPY[kind]), fraction)

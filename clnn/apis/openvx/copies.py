@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from clnn.apis.openvx.enums import Accessor, MemoryType, Status
-from clnn.apis.openvx.reference import given, same_context
+from clnn.apis.openvx.reference import require, same_context
 from clnn.apis.openvx.status import member, parameters
 from clnn.apis.openvx.tensor import Box, Tensor, TensorAddressing, TensorView, inside, slices
 from clnn.types import Array
@@ -61,7 +61,7 @@ def _patch(tensor: Tensor, view: TensorView | None) -> Box:
     """Return the box of the tensor that a copy is about."""
     if view is None:
         return tuple((0, d) for d in tensor.dims)
-    box = given(TensorView, view, "view").box
+    box = require(TensorView, view, "view").box
     same_context(tensor.home, view, "view")
     inside(tensor.dims, box)
     return box
@@ -92,24 +92,24 @@ def vxCopyTensorPatch(
     copies into user_ptr, VX_WRITE_ONLY into the tensor. Raises VxError with
     VX_ERROR_OPTIMIZED_AWAY for a virtual tensor; an error changes nothing.
     """
-    found = given(Tensor, tensor, "tensor")
-    inner = found.elements()
-    box = _patch(found, view)
+    require(Tensor, tensor, "tensor")
+    inner = tensor.elements()
+    box = _patch(tensor, view)
     way = direction(usage, user_mem_type)
     dims = tuple(end - start for start, end in box)
     strides = dense_strides(dims, inner.dtype.itemsize)
     if user_addr is not None:
-        layout = given(TensorAddressing, user_addr, "user_addr")
-        same_context(found.home, layout, "user_addr")
-        if layout.dims != dims:
-            raise parameters(f"user_addr has sizes {layout.dims}, the patch has {dims}.")
-        strides = layout.strides
+        require(TensorAddressing, user_addr, "user_addr")
+        same_context(tensor.home, user_addr, "user_addr")
+        if user_addr.dims != dims:
+            raise parameters(f"user_addr has sizes {user_addr.dims}, the patch has {dims}.")
+        strides = user_addr.strides
     reading = way is Accessor.VX_READ_ONLY
     outer = user_memory(user_ptr, dims, strides, inner.dtype, reading)
-    with found.home.lock:
+    with tensor.home.lock:
         if reading:
             outer[...] = inner[slices(box)]
         else:
             inner[slices(box)] = outer
-            found.store.version += 1
+            tensor.store.version += 1
     return Status.VX_SUCCESS

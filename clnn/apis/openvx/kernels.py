@@ -15,7 +15,7 @@ from clnn.apis.openvx.enums import (
     SizeRounding,
 )
 from clnn.apis.openvx.objects import Lut, number
-from clnn.apis.openvx.reference import given
+from clnn.apis.openvx.reference import require
 from clnn.apis.openvx.status import member, parameters, whole
 
 LARGEST_PAD = 65535
@@ -125,7 +125,7 @@ KERNELS: dict[str, tuple[Parameter, ...]] = {
     "multiply": (_in("in1"), _in("in2"), _number("scale"), *_POLICIES, _out("out")),
     "table_lookup": (
         _in("in1"),
-        Parameter("lut", "table", lambda v, what: given(Lut, v, what)),
+        Parameter("lut", "table", lambda v, what: require(Lut, v, what)),
         _out("out"),
     ),
     "transpose": (_in("in"), _out("out"), _count("dim1", 0, 5), _count("dim2", 0, 5)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clnn.apis.openvx.graph import Graph, Node, add_node
+from clnn.apis.openvx.model import Graph, Node, add_node
 from clnn.apis.openvx.objects import Lut, Scalar
 from clnn.apis.openvx.tensor import Tensor
 

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from clnn.apis.openvx.builder import Builder, format_of
-from clnn.apis.openvx.enums import (
-    ConvertPolicy,
-    NormType,
-    PoolType,
-    RoundPolicy,
-    SizeRounding,
-    Type,
-)
-from clnn.apis.openvx.graph import Graph, Node
-from clnn.apis.openvx.kernels import output_of
+from clnn.apis.openvx.builder import TensorBuilder
+from clnn.apis.openvx.enums import NormType, PoolType, SizeRounding
 from clnn.apis.openvx.lower_elements import ELEMENTS
-from clnn.apis.openvx.objects import Scalar
-from clnn.apis.openvx.shapes import Meta, pool_stride, single_input, stride, upscale
-from clnn.apis.openvx.tensor import Tensor
+from clnn.apis.openvx.lowering import Lowering
+from clnn.apis.openvx.shapes import pool_stride, single_input, stride, upscale
 from clnn.apis.openvx.verify import Verified
 from clnn.arith._base import FLOAT, Arithmetic
 from clnn.arith.openvx import Format
@@ -32,7 +20,6 @@ from clnn.ops.elementwise.cast import Cast
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.gemm.spec import Gemm
 from clnn.ops.movement.pad import Pad
-from clnn.ops.movement.views import Transpose
 from clnn.ops.pool.spec import Pool
 from clnn.ops.rows.lrn import Lrn
 from clnn.ops.rows.openvx_norm import OpenVxNorm
@@ -43,77 +30,6 @@ from clnn.ops.shared.window import Window
 from clnn.types import I32
 
 UNROLLED = 36  # taps up to which a window may be written out in a kernel
-
-
-@dataclass(frozen=True)
-class Lowering:
-    """One node on its way into a builder."""
-
-    b: Builder
-    node: Node
-    verified: Verified
-
-    @property
-    def conformance(self) -> bool:
-        """Whether to compute as the conformance suite does."""
-        return self.node.home.conformance
-
-    def tensor(self, name: str) -> Tensor:
-        """Return a tensor parameter that is there."""
-        found = self.node.values[name]
-        assert isinstance(found, Tensor)
-        return found
-
-    def has(self, name: str) -> bool:
-        """Whether an optional tensor is given."""
-        return self.node.values[name] is not None
-
-    def meta(self, name: str) -> Meta:
-        """Return sizes and format of a tensor parameter."""
-        return self.verified.meta(self.tensor(name))
-
-    def format(self, name: str) -> Format:
-        """Return the fixed-point format of a tensor parameter that holds integers."""
-        return format_of(self.meta(name).kind, self.meta(name).fraction)
-
-    @property
-    def output(self) -> Tensor:
-        """The tensor that the node writes."""
-        return self.tensor(output_of(self.node.kernel))
-
-    @property
-    def result(self) -> Format:
-        """The format of the output."""
-        return self.format(output_of(self.node.kernel))
-
-    def is_float(self, name: str) -> bool:
-        """Whether a tensor holds float32."""
-        return self.meta(name).kind is Type.VX_TYPE_FLOAT32
-
-    def read(self, name: str) -> str:
-        """Return the value of a tensor parameter; of an image as (n, c, h, w)."""
-        return self.b.read(self.tensor(name))
-
-    def number(self, name: str) -> float:
-        """Return a number, or what its scalar holds now."""
-        value = self.node.values[name]
-        if isinstance(value, Scalar):
-            return float(self.b.watch(lambda: value.value))
-        return float(value)
-
-    def wrap(self, name: str = "overflow_policy") -> bool:
-        """Whether a policy keeps low bits."""
-        return self.node.values[name] is ConvertPolicy.VX_CONVERT_POLICY_WRAP
-
-    @property
-    def even(self) -> bool:
-        """Whether products are rounded to nearest even."""
-        policy = self.node.values["rounding_policy"]
-        return policy is RoundPolicy.VX_ROUND_POLICY_TO_NEAREST_EVEN
-
-    def value(self, name: str) -> Any:
-        """Return a parameter that is not a tensor."""
-        return self.node.values[name]
 
 
 def mac(at: Lowering, weights: str, channels: bool) -> Arithmetic:
@@ -132,7 +48,7 @@ def mac(at: Lowering, weights: str, channels: bool) -> Arithmetic:
     return VxMac(out, shift, rounding, wrap, bits, False, False, False, biased, wide)
 
 
-def largest_sum(b: Builder, weights: str, out: Format, shift: int, bits: int) -> int:
+def largest_sum(b: TensorBuilder, weights: str, out: Format, shift: int, bits: int) -> int:
     """Return a bound of the magnitude of sums, bias included: of the weights where they are known."""
     terms = int(np.prod(b.shape(weights)[1:]))
     known = b.consts.get(weights)
@@ -186,9 +102,9 @@ def strides_of(at: Lowering, reach: tuple[int, int], pads: tuple[int, int]) -> t
     ins, outs = at.meta("inputs").dims, at.meta("outputs").dims
     rounding = at.value("down_scale_size_rounding")
     ceil = rounding is SizeRounding.VX_CONVOLUTIONAL_NETWORK_DS_SIZE_ROUNDING_CEILING
-    found = [stride(ins[1 - a], outs[1 - a], reach[a], pads[a], ceil) for a in (0, 1)]
-    assert found[0] and found[1]
-    return found[0], found[1]
+    y, x = (stride(ins[1 - a], outs[1 - a], reach[a], pads[a], ceil) for a in (0, 1))
+    assert y and x
+    return y, x
 
 
 def _convolution(at: Lowering) -> str:
@@ -203,11 +119,11 @@ def _convolution(at: Lowering) -> str:
         pads = (pads[0] - gaps[0] + 1, pads[1] - gaps[1] + 1)
         x, pads = _cut_front(at.b, x, pads)
     ins = at.b.shape(x)[2:]
-    made = window((kernel[0], kernel[1]), steps, gaps, pads, (ins[0], ins[1]), (outs[0], outs[1]))
-    return filtered(at, x, w, made, (outs[0], outs[1]), True)
+    around = window((kernel[0], kernel[1]), steps, gaps, pads, (ins[0], ins[1]), (outs[0], outs[1]))
+    return filtered(at, x, w, around, (outs[0], outs[1]), True)
 
 
-def _cut_front(b: Builder, x: str, pads: tuple[int, int]) -> tuple[str, tuple[int, int]]:
+def _cut_front(b: TensorBuilder, x: str, pads: tuple[int, int]) -> tuple[str, tuple[int, int]]:
     """Return x without the rows and columns that negative pads take away, and the other pads."""
     shape = b.shape(x)
     starts = (0, 0, *(min(max(-p, 0), d - 1) for p, d in zip(pads, shape[2:], strict=True)))
@@ -224,15 +140,15 @@ def _deconvolution(at: Lowering) -> str:
     x = spread(b, x, (ups[0], ups[1]), ins if at.conformance else None)
     size = b.shape(x)[2:]
     front = (kernel[0] - 1 - pads[0], kernel[1] - 1 - pads[1])
-    made = window(
+    around = window(
         (kernel[0], kernel[1]), (1, 1), (1, 1), front, (size[0], size[1]), (outs[0], outs[1])
     )
     stop = tuple(min(size[a], outs[a] + kernel[a] - 1 - front[a]) for a in (0, 1))
     x = b.cut(x, (0,) * 4, (*b.shape(x)[:2], *stop))
-    return filtered(at, x, w, made, (outs[0], outs[1]), True)
+    return filtered(at, x, w, around, (outs[0], outs[1]), True)
 
 
-def spread(b: Builder, x: str, ups: tuple[int, int], limit: tuple[int, ...] | None) -> str:
+def spread(b: TensorBuilder, x: str, ups: tuple[int, int], limit: tuple[int, ...] | None) -> str:
     """Return x with ups - 1 zeros between elements along (h, w); limit: no longer than this."""
     n, c, h, w = b.shape(x)
     if limit is not None:
@@ -293,31 +209,33 @@ def _pooling(at: Lowering) -> str:
     pads = (at.value("pool_pad_y"), at.value("pool_pad_x"))
     ins, outs = b.shape(x)[2:], at.meta("outputs").dims[1::-1]
     ceil = at.value("rounding") is SizeRounding.VX_CONVOLUTIONAL_NETWORK_DS_SIZE_ROUNDING_CEILING
-    found = [pool_stride(ins[a], outs[a], kernel[a], pads[a], ceil, at.conformance) for a in (0, 1)]
-    assert found[0] and found[1]
-    steps = (found[0], found[1])
-    made = window(kernel, steps, (1, 1), pads, (ins[0], ins[1]), (outs[0], outs[1]))
+    down, right = (
+        pool_stride(ins[a], outs[a], kernel[a], pads[a], ceil, at.conformance) for a in (0, 1)
+    )
+    assert down and right
+    steps = (down, right)
+    around = window(kernel, steps, (1, 1), pads, (ins[0], ins[1]), (outs[0], outs[1]))
     if at.value("pool_type") is PoolType.VX_CONVOLUTIONAL_NETWORK_POOLING_MAX:
         signed = at.is_float("inputs") or at.result.low < 0
-        if signed and not at.conformance and any((*made.before, *made.after)):
-            x = b.add(Pad((0, 0, *made.before), (0, 0, *made.after)), x)
-            made = Window(kernel, steps, (1, 1), (0, 0), (0, 0))
-        return b.add(Pool(made, "max"), x)
+        if signed and not at.conformance and any((*around.before, *around.after)):
+            x = b.add(Pad((0, 0, *around.before), (0, 0, *around.after)), x)
+            around = Window(kernel, steps, (1, 1), (0, 0), (0, 0))
+        return b.add(Pool(around, "max"), x)
     if at.is_float("inputs"):
-        return b.add(Pool(made, "average", count_pad=True), x)
-    return _integer_average(at, x, made)
+        return b.add(Pool(around, "average", count_pad=True), x)
+    return _integer_average(at, x, around)
 
 
-def _integer_average(at: Lowering, x: str, made: Window) -> str:
-    b, taps = at.b, int(np.prod(made.kernel))
+def _integer_average(at: Lowering, x: str, around: Window) -> str:
+    b, taps = at.b, int(np.prod(around.kernel))
     n, c, h, w = b.shape(x)
-    met = min(made.kernel[0], h) * min(made.kernel[1], w)
+    met = min(around.kernel[0], h) * min(around.kernel[1], w)
     arith = VxAverage(at.result, taps, met * 2**15 >= 2**31)
     if taps <= UNROLLED:
-        ones = b.const(np.ones((c, 1, *made.kernel), np.int8))
-        return b.add(Conv2d(made, c, arith=arith), x, ones)
-    ones = b.const(np.ones((1, 1, *made.kernel), np.int8))
-    return b.add(Conv2d(made, arith=arith), b.reshape(x, (n * c, 1, h, w)), ones)
+        ones = b.const(np.ones((c, 1, *around.kernel), np.int8))
+        return b.add(Conv2d(around, c, arith=arith), x, ones)
+    ones = b.const(np.ones((1, 1, *around.kernel), np.int8))
+    return b.add(Conv2d(around, arith=arith), b.reshape(x, (n * c, 1, h, w)), ones)
 
 
 def _softmax(at: Lowering) -> str:
@@ -347,15 +265,15 @@ def _matrix_multiply(at: Lowering) -> str:
         wide_bias = b.add(Cast(I32), b.read(three))
         bias = b.reshape(_turned(b, wide_bias, not turned[2]), (columns, rows, 1))
     x = b.reshape(one, (1, rows, 1, terms))
-    x = b.add(Transpose((0, 3, 1, 2)), x)
+    x = b.transpose(x, (0, 3, 1, 2))
     w = b.reshape(two, (columns, terms, 1, 1))
     point = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))
     y = b.add(Conv2d(point, arith=VxMatrix(at.result, shift, wide)), x, w, bias)
-    return b.add(Transpose((1, 0)), b.reshape(y, (columns, rows)))
+    return b.transpose(b.reshape(y, (columns, rows)), (1, 0))
 
 
-def _turned(b: Builder, value: str, turn: bool) -> str:
-    return b.add(Transpose((1, 0)), value) if turn else value
+def _turned(b: TensorBuilder, value: str, turn: bool) -> str:
+    return b.transpose(value, (1, 0)) if turn else value
 
 
 LOWERED: dict[str, Callable[[Lowering], str]] = {
@@ -370,10 +288,10 @@ LOWERED: dict[str, Callable[[Lowering], str]] = {
 }
 
 
-def lower(graph: Graph, verified: Verified) -> Builder:
-    """Return the builder of the whole graph."""
-    builder = Builder()
+def lower(verified: Verified) -> TensorBuilder:
+    """Return the builder of a whole graph."""
+    build = TensorBuilder()
     for node in verified.order:
-        at = Lowering(builder, node, verified)
-        builder.wrote(at.output, LOWERED[node.kernel](at))
-    return builder
+        at = Lowering(build, node, verified)
+        build.write(at.output, LOWERED[node.kernel](at))
+    return build

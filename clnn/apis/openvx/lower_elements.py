@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from clnn.apis.openvx.enums import Activation
+from clnn.apis.openvx.lowering import Lowering
 from clnn.apis.openvx.objects import Lut
 from clnn.arith.openvx import ACTIVATIONS, Format, Scale, activation_table, depth_table
 from clnn.arith.openvx_device import VxClamp, VxProduct, VxSum, VxTable
 from clnn.ops.elementwise.cast import Cast
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.elementwise.fixed_map import FixedMap
-from clnn.ops.movement.views import Transpose
 from clnn.ops.shared.functions import PostOp
 from clnn.types import F32
-
-if TYPE_CHECKING:
-    from clnn.apis.openvx.lower import Lowering
 
 
 def _name(func: Activation) -> str:
@@ -98,7 +94,7 @@ def _table_lookup(at: Lowering) -> str:
     if at.output.virtual:
         kept = at.b.const(np.zeros((1,) * len(at.b.shape(x)), kind.numpy))
     else:
-        kept = at.b.before(at.output)
+        kept = at.b.initial(at.output)
     return at.b.add(FixedMap(rule), x, kept)
 
 
@@ -107,7 +103,7 @@ def _transpose(at: Lowering) -> str:
     perm = list(range(len(at.b.shape(x))))
     one, two = (len(perm) - 1 - at.value(name) for name in ("dim1", "dim2"))
     perm[one], perm[two] = perm[two], perm[one]
-    return at.b.add(Transpose(tuple(perm)), x)
+    return at.b.transpose(x, perm)
 
 
 def _convert_depth(at: Lowering) -> str:
@@ -128,8 +124,8 @@ def _convert_depth(at: Lowering) -> str:
         with np.errstate(all="ignore"):
             table = (real - np.float32(offset)) / np.float32(norm)
         return at.b.add(FixedMap(VxTable.of(source.dtype, F32, source.low, table)), x)
-    made = depth_table(source, at.result, norm, offset, at.wrap("policy"), at.conformance)
-    return at.b.add(FixedMap(VxTable.of(source.dtype, at.result.dtype, source.low, made)), x)
+    table = depth_table(source, at.result, norm, offset, at.wrap("policy"), at.conformance)
+    return at.b.add(FixedMap(VxTable.of(source.dtype, at.result.dtype, source.low, table)), x)
 
 
 ELEMENTS: dict[str, Callable[[Lowering], str]] = {

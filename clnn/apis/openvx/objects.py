@@ -19,7 +19,7 @@ from clnn.apis.openvx.enums import (
     Status,
     Type,
 )
-from clnn.apis.openvx.reference import Context, Reference, given, release
+from clnn.apis.openvx.reference import Context, Reference, release, require
 from clnn.apis.openvx.status import VxError, member, parameters, whole
 from clnn.apis.openvx.tensor import Box, Tensor, numbers
 from clnn.types import Array
@@ -55,23 +55,24 @@ def _number(kind: Type, value: Any) -> float:
 
 def vxCreateScalar(context: Context, data_type: int, value: float) -> Scalar:
     """Return a scalar of VX_TYPE_FLOAT32 or VX_TYPE_INT32. Raises VxError."""
-    home, kind = given(Context, context, "context"), member(Type, data_type, "data_type")
+    require(Context, context, "context")
+    kind = member(Type, data_type, "data_type")
     if kind not in SCALARS:
         raise parameters(f"data_type is {kind.name}. Use VX_TYPE_FLOAT32 or VX_TYPE_INT32.")
-    return Scalar(home, kind, _number(kind, value))
+    return Scalar(context, kind, _number(kind, value))
 
 
 def vxCopyScalar(scalar: Scalar, value: float | None = None) -> float:
     """Return the number; with `value`, set it first. Raises VxError."""
-    found = given(Scalar, scalar, "scalar")
+    require(Scalar, scalar, "scalar")
     if value is not None:
-        found.value = _number(found.kind, value)
-    return found.value
+        scalar.value = _number(scalar.kind, value)
+    return scalar.value
 
 
 def vxReleaseScalar(scalar: Scalar) -> Status:
     """Release one reference to a scalar."""
-    return release(given(Scalar, scalar, "scalar"))
+    return release(require(Scalar, scalar, "scalar"))
 
 
 class Lut(Reference):
@@ -92,40 +93,41 @@ def vxCreateLUT(context: Context, data_type: int, count: int) -> Lut:
 
     Raises VxError.
     """
-    home, kind = given(Context, context, "context"), member(Type, data_type, "data_type")
+    require(Context, context, "context")
+    kind = member(Type, data_type, "data_type")
     if kind not in TABLES:
         raise parameters(f"data_type is {kind.name}. Use VX_TYPE_INT16 or VX_TYPE_UINT8.")
     most = 256 if kind is Type.VX_TYPE_UINT8 else 65536
-    return Lut(home, kind, whole(count, 1, most, "count"))
+    return Lut(context, kind, whole(count, 1, most, "count"))
 
 
 def vxCopyLUT(
     lut: Lut, user_ptr: Any, usage: int, user_mem_type: int = MemoryType.VX_MEMORY_TYPE_HOST
 ) -> Status:
     """Copy a whole table from (VX_WRITE_ONLY) or into (VX_READ_ONLY) contiguous memory."""
-    found = given(Lut, lut, "lut")
+    require(Lut, lut, "lut")
     reading = direction(usage, user_mem_type) is Accessor.VX_READ_ONLY
-    size, dtype = (found.array.size,), found.array.dtype
+    size, dtype = (lut.array.size,), lut.array.dtype
     outer = user_memory(user_ptr, size, (dtype.itemsize,), dtype, reading)
-    with found.home.lock:
+    with lut.home.lock:
         if reading:
-            outer[...] = found.array
+            outer[...] = lut.array
         else:
-            found.array = outer.copy()
-            found.version += 1
+            lut.array = outer.copy()
+            lut.version += 1
     return Status.VX_SUCCESS
 
 
 def vxQueryLUT(lut: Lut, attribute: int) -> int:
     """Return type, entries, bytes or offset of a table."""
-    found, which = given(Lut, lut, "lut"), member(LutAttribute, attribute, "attribute")
-    values = (int(found.kind), found.array.size, found.array.nbytes, found.offset)
-    return values[list(LutAttribute).index(which)]
+    require(Lut, lut, "lut")
+    values = (int(lut.kind), lut.array.size, lut.array.nbytes, lut.offset)
+    return values[list(LutAttribute).index(member(LutAttribute, attribute, "attribute"))]
 
 
 def vxReleaseLUT(lut: Lut) -> Status:
     """Release one reference to a table."""
-    return release(given(Lut, lut, "lut"))
+    return release(require(Lut, lut, "lut"))
 
 
 class Image(Reference):
@@ -177,58 +179,58 @@ def vxCreateImageObjectArrayFromTensor(
     bytes from one image to the next, a whole number of planes. image_format: VX_DF_IMAGE_U8 for
     uint8 tensors, VX_DF_IMAGE_S16 for int16 ones. Raises VxError.
     """
-    found = given(Tensor, tensor, "tensor")
-    inner = found.elements()
-    if len(found.dims) != 3:
-        raise parameters(f"tensor has {len(found.dims)} dimensions: images need 3.")
+    require(Tensor, tensor, "tensor")
+    inner = tensor.elements()
+    if len(tensor.dims) != 3:
+        raise parameters(f"tensor has {len(tensor.dims)} dimensions: images need 3.")
     left, top, right, bottom = numbers(rect, 4, 0, "rect")
-    if not (left < right <= found.dims[0] and top < bottom <= found.dims[1]):
-        raise parameters(f"rect {tuple(rect)} must lie within {found.dims[:2]} and not be empty.")
+    if not (left < right <= tensor.dims[0] and top < bottom <= tensor.dims[1]):
+        raise parameters(f"rect {tuple(rect)} must lie within {tensor.dims[:2]} and not be empty.")
     kind = member(DfImage, image_format, "image_format")
-    if IMAGES.get(kind) is not found.store.kind:
-        raise parameters(f"image_format {kind.name} does not match {found.store.kind.name}.")
-    plane = math.prod(found.store.dims[:2]) * inner.dtype.itemsize
-    count = whole(array_size, 1, found.dims[2], "array_size")
+    if IMAGES.get(kind) is not tensor.store.kind:
+        raise parameters(f"image_format {kind.name} does not match {tensor.store.kind.name}.")
+    plane = math.prod(tensor.store.dims[:2]) * inner.dtype.itemsize
+    count = whole(array_size, 1, tensor.dims[2], "array_size")
     step = whole(stride, 1, 2**62, "stride")
-    if step % plane or (count - 1) * (step // plane) >= found.dims[2]:
+    if step % plane or (count - 1) * (step // plane) >= tensor.dims[2]:
         raise parameters(
             f"stride is {step} bytes: {count} images need a multiple of {plane}, the bytes of a "
-            f"plane, that stays inside {found.dims[2]} planes."
+            f"plane, that stays inside {tensor.dims[2]} planes."
         )
-    (x0, _), (y0, _), (z0, _) = found.place
+    (x0, _), (y0, _), (z0, _) = tensor.place
     across: Box = ((x0 + left, x0 + right), (y0 + top, y0 + bottom))
     places = [z0 + k * (step // plane) for k in range(count)]
-    images = [Image(found.home, found, (*across, (z, z + 1)), kind) for z in places]
-    return ObjectArray(found.home, images)
+    images = [Image(tensor.home, tensor, (*across, (z, z + 1)), kind) for z in places]
+    return ObjectArray(tensor.home, images)
 
 
 def vxGetObjectArrayItem(array: ObjectArray, index: int) -> Reference:
     """Return item `index`, with a reference of its own. Raises VxError."""
-    found = given(ObjectArray, array, "array")
-    item = found.items[whole(index, 0, len(found.items) - 1, "index")]
+    require(ObjectArray, array, "array")
+    item = array.items[whole(index, 0, len(array.items) - 1, "index")]
     item.count += 1
     return item
 
 
 def vxQueryObjectArray(array: ObjectArray, attribute: int) -> int:
     """Return the type or the number of items."""
-    found = given(ObjectArray, array, "array")
+    require(ObjectArray, array, "array")
     which = member(ObjectArrayAttribute, attribute, "attribute")
     if which is ObjectArrayAttribute.VX_OBJECT_ARRAY_NUMITEMS:
-        return len(found.items)
-    return int(found.items[0].type)
+        return len(array.items)
+    return int(array.items[0].type)
 
 
 def vxReleaseObjectArray(array: ObjectArray) -> Status:
     """Release one reference to an array; its items lose the array's references with the last."""
-    return release(given(ObjectArray, array, "array"))
+    return release(require(ObjectArray, array, "array"))
 
 
 def vxQueryImage(image: Image, attribute: int) -> int:
     """Return width, height or format of an image."""
-    found, which = given(Image, image, "image"), member(ImageAttribute, attribute, "attribute")
-    values = (*found.size, int(found.kind))
-    return values[list(ImageAttribute).index(which)]
+    require(Image, image, "image")
+    values = (*image.size, int(image.kind))
+    return values[list(ImageAttribute).index(member(ImageAttribute, attribute, "attribute"))]
 
 
 def vxCopyImagePatch(
@@ -243,36 +245,36 @@ def vxCopyImagePatch(
 
     rect: (start_x, start_y, end_x, end_y), None: all. stride_y: bytes of a row of user memory.
     """
-    found = given(Image, image, "image")
-    wide, high = found.size
+    require(Image, image, "image")
+    wide, high = image.size
     left, top, right, bottom = (0, 0, wide, high) if rect is None else numbers(rect, 4, 0, "rect")
     if not (left < right <= wide and top < bottom <= high):
-        raise parameters(f"rect {rect} must lie within {found.size} and not be empty.")
+        raise parameters(f"rect {rect} must lie within {image.size} and not be empty.")
     reading = direction(usage, user_mem_type) is Accessor.VX_READ_ONLY
-    inner = found.pixels()[top:bottom, left:right]
+    inner = image.pixels()[top:bottom, left:right]
     dims = (right - left, bottom - top)
     strides = dense_strides(dims, inner.dtype.itemsize)
     if stride_y is not None:
         strides = (strides[0], whole(stride_y, 1, 2**62, "stride_y"))
     outer = user_memory(user_ptr, dims, strides, inner.dtype, reading)
-    with found.home.lock:
+    with image.home.lock:
         if reading:
             outer[...] = inner
         else:
             inner[...] = outer
-            found.tensor.store.version += 1
+            image.tensor.store.version += 1
     return Status.VX_SUCCESS
 
 
 def vxReleaseImage(image: Image) -> Status:
     """Release one reference to an image."""
-    return release(given(Image, image, "image"))
+    return release(require(Image, image, "image"))
 
 
 def number(value: Any, what: str) -> Any:
     """Return a scalar or a number given in its place, after checking it. Raises VxError."""
     if isinstance(value, Scalar):
-        return given(Scalar, value, what)
+        return require(Scalar, value, what)
     if isinstance(value, (bool, str)) or not np.isscalar(value) or not math.isfinite(value):  # type: ignore[arg-type]
         raise VxError(
             Status.VX_ERROR_INVALID_VALUE, f"{what} is {value!r}: it must be a scalar or a number."

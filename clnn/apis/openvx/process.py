@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clnn.apis.openvx.builder import Builder, Watch, extents, shape_of
-from clnn.apis.openvx.graph import Graph
+from clnn.apis.openvx.builder import Watch, extents, shape_of
 from clnn.apis.openvx.lower import lower
+from clnn.apis.openvx.model import Graph
 from clnn.apis.openvx.reference import Context
 from clnn.apis.openvx.tensor import Box, Store, Tensor
 from clnn.graph.ir import Graph as Network
@@ -25,7 +25,7 @@ class Compiled:
 
     key: str
     network: Network
-    inputs: dict[str, tuple[Store, Box]]
+    sources: dict[str, tuple[Store, Box]]
     outputs: dict[str, Tensor]
     watches: tuple[Watch, ...]
 
@@ -37,49 +37,49 @@ class Compiled:
 
 def digest(network: Network) -> str:
     """Return a hash of everything that shapes a graph, its constants included."""
-    found = hashlib.sha256()
+    total = hashlib.sha256()
     for node in network.nodes:
-        found.update(repr((node.spec, node.inputs, node.outputs)).encode())
-    found.update(repr((network.inputs, network.outputs, sorted(network.types.items()))).encode())
+        total.update(repr((node.spec, node.inputs, node.outputs)).encode())
+    total.update(repr((network.inputs, network.outputs, sorted(network.types.items()))).encode())
     for name, array in sorted(network.consts.items()):
-        found.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
-    return found.hexdigest()
+        total.update(f"{name} {array.dtype} {array.shape}".encode())
+        total.update(array.tobytes())
+    return total.hexdigest()
 
 
 def compiled(graph: Graph) -> Compiled:
-    """Return the lowered graph, made anew where constants have changed."""
-    before: Compiled | None = graph.lowered
-    if before is not None and before.current:
-        return before
-    builder: Builder = lower(graph, graph.verified)
-    network = builder.graph()
-    outputs = {name: tensor for name, (_, tensor) in builder.outputs.items()}
-    made = Compiled(digest(network), network, dict(builder.inputs), outputs, tuple(builder.watches))
-    graph.lowered = made
-    return made
+    """Return the lowered graph, lowered anew where constants have changed."""
+    kept: Compiled | None = graph.lowered
+    if kept is None or not kept.current:
+        build = lower(graph.verified)
+        network = build.graph({public: value for public, (value, _) in build.outputs.items()})
+        outputs = {public: tensor for public, (_, tensor) in build.outputs.items()}
+        watches = tuple(build.watches)
+        kept = Compiled(digest(network), network, build.sources, outputs, watches)
+        graph.lowered = kept
+    return kept
 
 
-def session_of(context: Context, made: Compiled) -> Session:
+def session_of(context: Context, graph: Compiled) -> Session:
     """Return the session of a lowered graph: one that is kept, or a new one."""
-    session: Session | None = context.sessions.get(made.key)
+    session = context.sessions.get(graph.key)
     if session is None:
-        session = Session(optimise(made.network), select(context.device), Options())
-        context.remember(made.key, session)
-    context.sessions.move_to_end(made.key)
+        session = Session(optimise(graph.network), select(context.device), Options())
+        context.sessions.put(graph.key, session)
     return session
 
 
 def process(graph: Graph) -> None:
     """Run a verified graph once; tensors are written when all of it has succeeded."""
-    made = compiled(graph)
-    if not made.outputs:
+    lowered = compiled(graph)
+    if not lowered.outputs:
         return
-    session = session_of(graph.home, made)
+    session = session_of(graph.home, lowered)
     feeds = {
         name: np.ascontiguousarray(store.part(box)).reshape(shape_of(extents(box)))
-        for name, (store, box) in made.inputs.items()
+        for name, (store, box) in lowered.sources.items()
     }
     results = session(feeds)
-    for name, tensor in made.outputs.items():
+    for name, tensor in lowered.outputs.items():
         tensor.store.part(tensor.place)[...] = results[name].reshape(tensor.dims[::-1])
         tensor.store.version += 1

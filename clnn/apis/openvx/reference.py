@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from typing import Any, ClassVar, TypeVar
 
 from clnn.apis.openvx.enums import ContextAttribute, ReferenceAttribute, Status, Type
 from clnn.apis.openvx.status import VxError, member, parameters
+from clnn.apis.sessions import SessionStore
 
 MAX_DIMENSIONS = 6
 SESSIONS = 16  # compiled graphs that a context keeps
@@ -66,25 +66,18 @@ class Context(Reference):
         self.device = device
         self.conformance = conformance
         self.references: set[Reference] = set()
-        self.sessions: OrderedDict[Any, Any] = OrderedDict()
+        self.sessions = SessionStore(SESSIONS)
         self.lock = threading.RLock()
-
-    def remember(self, key: Any, session: Any) -> None:
-        """Keep a session, and close the one used longest ago where there are too many."""
-        self.sessions[key] = session
-        while len(self.sessions) > SESSIONS:
-            self.sessions.popitem(last=False)[1].close()
 
     def destroy(self) -> None:
         """Invalidate every object made in this context and free device memory."""
         for reference in list(self.references):
             reference.count = 0
         self.references.clear()
-        while self.sessions:
-            self.sessions.popitem()[1].close()
+        self.sessions.clear()
 
 
-def given(kind: type[_R], reference: Any, what: str) -> _R:
+def require(kind: type[_R], reference: Any, what: str) -> _R:
     """Return a reference after checking its type and that it is alive.
 
     Raises VxError (invalid reference).
@@ -130,42 +123,42 @@ def vxCreateContext(device: str | int | None = None, conformance: bool = False) 
 
 def vxReleaseContext(context: Context) -> Status:
     """Release a context; with its last reference every object made in it becomes invalid."""
-    return release(given(Context, context, "context"))
+    return release(require(Context, context, "context"))
 
 
 def vxQueryContext(context: Context, attribute: int) -> int:
     """Return an attribute: the maximum number of tensor dimensions, or the live references."""
-    found = given(Context, context, "context")
+    require(Context, context, "context")
     which = member(ContextAttribute, attribute, "attribute")
     if which is ContextAttribute.VX_CONTEXT_MAX_TENSOR_DIMENSIONS:
         return MAX_DIMENSIONS
-    return len(found.references)
+    return len(context.references)
 
 
 def vxRetainReference(reference: Reference) -> Status:
     """Take one more reference to an object."""
-    given(Reference, reference, "reference").count += 1
+    require(Reference, reference, "reference").count += 1
     return Status.VX_SUCCESS
 
 
 def vxReleaseReference(reference: Reference) -> Status:
     """Release one reference to any object."""
-    return release(given(Reference, reference, "reference"))
+    return release(require(Reference, reference, "reference"))
 
 
 def vxQueryReference(reference: Reference, attribute: int) -> Any:
     """Return the count, the type or the name of an object."""
-    found = given(Reference, reference, "reference")
+    require(Reference, reference, "reference")
     which = member(ReferenceAttribute, attribute, "attribute")
     if which is ReferenceAttribute.VX_REFERENCE_COUNT:
-        return found.count
-    return found.type if which is ReferenceAttribute.VX_REFERENCE_TYPE else found.name
+        return reference.count
+    return reference.type if which is ReferenceAttribute.VX_REFERENCE_TYPE else reference.name
 
 
 def vxSetReferenceName(reference: Reference, name: str) -> Status:
     """Name an object; the name appears in messages, and exported graphs keep it."""
-    found = given(Reference, reference, "reference")
+    require(Reference, reference, "reference")
     if not isinstance(name, str) or len(name) > 64:
         raise parameters(f"name is {name!r}: it must be text of at most 64 characters.")
-    found.name = name
+    reference.name = name
     return Status.VX_SUCCESS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from clnn.apis.openvx.enums import SizeRounding, Status, Type
@@ -29,13 +29,13 @@ class Meta:
         """Whether nothing is left open."""
         return bool(self.dims) and 0 not in self.dims and self.kind is not Type.VX_TYPE_INVALID
 
-    def completed(self, made: Meta) -> Meta:
-        """Return this with what is left open taken from `made`."""
-        dims = self.dims or (0,) * len(made.dims)
-        if len(dims) == len(made.dims):
-            dims = tuple(m if d == 0 else d for d, m in zip(dims, made.dims, strict=True))
+    def completed(self, other: Meta) -> Meta:
+        """Return this with what is left open taken from `other`."""
+        dims = self.dims or (0,) * len(other.dims)
+        if len(dims) == len(other.dims):
+            dims = tuple(o if d == 0 else d for d, o in zip(dims, other.dims, strict=True))
         if self.kind is Type.VX_TYPE_INVALID:
-            return Meta(dims, made.kind, made.fraction)
+            return Meta(dims, other.kind, other.fraction)
         return Meta(dims, self.kind, self.fraction)
 
     def __str__(self) -> str:
@@ -54,9 +54,9 @@ class Call:
 
     def meta(self, name: str) -> Meta:
         """Return the meta of a tensor that is there."""
-        found = self.tensors[name]
-        assert found is not None
-        return found
+        meta = self.tensors[name]
+        assert meta is not None
+        return meta
 
     def fail(self, status: Status, why: str) -> VxError:
         """Return the error that names this node."""
@@ -95,8 +95,8 @@ def pool_stride(
     extent: int, out: int, size: int, pad: int, ceil: bool, conformance: bool
 ) -> int | None:
     """Return the stride of a pooling; with `conformance`, sizes of the other rounding serve too."""
-    found = stride(extent, out, size, pad, ceil)
-    return stride(extent, out, size, pad, not ceil) if found is None and conformance else found
+    step = stride(extent, out, size, pad, ceil)
+    return stride(extent, out, size, pad, not ceil) if step is None and conformance else step
 
 
 def _open(call: Call, name: str) -> None:
@@ -121,15 +121,15 @@ def _image(call: Call, name: str) -> Dims:
 
 def _strides(call: Call, out: Dims, reach: Dims, pads: Dims, ceil: bool, ins: Dims) -> None:
     for axis, name in enumerate("xy"):
-        found = stride(ins[axis], out[axis], reach[axis], pads[axis], ceil)
-        _reached(call, found, (ins[axis], out[axis], reach[axis], pads[axis]), name)
+        step = stride(ins[axis], out[axis], reach[axis], pads[axis], ceil)
+        _reached(call, step, (ins[axis], out[axis], reach[axis], pads[axis]), name)
     _padded(call, ins, pads)
 
 
-def _reached(call: Call, found: int | None, sizes: Dims, name: str) -> None:
+def _reached(call: Call, step: int | None, sizes: Dims, name: str) -> None:
     extent, out, reach, pad = sizes
     call.demand(
-        found is not None,
+        step is not None,
         f"no stride makes {out} outputs along {name} of {extent} inputs "
         f"with {pad} padding on each side and a window of {reach}.",
     )
@@ -180,16 +180,23 @@ def _filter_formats(call: Call) -> None:
         )
 
 
-def _convolution(call: Call) -> Meta:
+def _filter_sizes(call: Call) -> tuple[Dims, Dims, Dims]:
+    """Return the sizes of inputs, weights and outputs of a filter after checking them."""
     ins, weights = _image(call, "inputs"), call.meta("weights").dims
     _open(call, "outputs")
-    out, values = _image(call, "outputs"), call.values
+    out = _image(call, "outputs")
     call.demand(
         len(weights) == 4 and weights[2] == ins[2],
         f"weights {list(weights)} must be [kernel_x, kernel_y, {ins[2]}, ofm].",
     )
-    made = (*out[:2], weights[3], *ins[3:])
-    call.demand(out == made, f"outputs are {list(out)}, must be {list(made)}.")
+    wanted = (*out[:2], weights[3], *ins[3:])
+    call.demand(out == wanted, f"outputs are {list(out)}, must be {list(wanted)}.")
+    return ins, weights, out
+
+
+def _convolution(call: Call) -> Meta:
+    ins, weights, out = _filter_sizes(call)
+    values = call.values
     gaps = (values["dilation_x"] + 1, values["dilation_y"] + 1)
     reach = tuple((k - 1) * g + 1 for k, g in zip(weights[:2], gaps, strict=True))
     rounding = values["down_scale_size_rounding"]
@@ -197,7 +204,7 @@ def _convolution(call: Call) -> Meta:
     _strides(call, out, reach, (values["pad_x"], values["pad_y"]), ceil, ins)
     _biases(call, weights[3], out[:2])
     _filter_formats(call)
-    return Meta(made, call.meta("inputs").kind, call.meta("inputs").fraction)
+    return replace(call.meta("inputs"), dims=out)
 
 
 def upscale(extent: int, out: int, kernel: int, pad: int, extra: int) -> int | None:
@@ -207,36 +214,28 @@ def upscale(extent: int, out: int, kernel: int, pad: int, extra: int) -> int | N
         return max(extra + 1, 1) if grown == 0 else None
     if grown <= 0 or grown % (extent - 1):
         return None
-    found = grown // (extent - 1)
-    return found if extra < found else None
+    factor = grown // (extent - 1)
+    return factor if extra < factor else None
 
 
 def _deconvolution(call: Call) -> Meta:
-    ins, weights = _image(call, "inputs"), call.meta("weights").dims
-    _open(call, "outputs")
-    out, values = _image(call, "outputs"), call.values
-    call.demand(
-        len(weights) == 4 and weights[2] == ins[2],
-        f"weights {list(weights)} must be [kernel_x, kernel_y, {ins[2]}, ofm].",
-    )
-    made = (*out[:2], weights[3], *ins[3:])
-    call.demand(out == made, f"outputs are {list(out)}, must be {list(made)}.")
+    ins, weights, out = _filter_sizes(call)
+    values = call.values
     for axis, name in enumerate("xy"):
         pad, extra = values[f"padding_{name}"], values[f"a_{name}"]
         call.demand(
             pad < weights[axis],
             f"padding_{name} is {pad}: it must be below the kernel's {weights[axis]}.",
         )
-        found = upscale(ins[axis], out[axis], weights[axis], pad, extra)
         call.demand(
-            found is not None,
+            upscale(ins[axis], out[axis], weights[axis], pad, extra) is not None,
             f"no upscaling makes {out[axis]} outputs along {name} of "
             f"{ins[axis]} inputs with kernel {weights[axis]}, padding {pad} and a "
             f"{extra}.",
         )
     _biases(call, weights[3], out[:2])
     _filter_formats(call)
-    return Meta(made, call.meta("inputs").kind, call.meta("inputs").fraction)
+    return replace(call.meta("inputs"), dims=out)
 
 
 def single_input(ins: Dims, weights: Dims, out: Dims, pad: int) -> int | None:
@@ -255,14 +254,14 @@ def single_input(ins: Dims, weights: Dims, out: Dims, pad: int) -> int | None:
 
 def _fully_connected(call: Call) -> Meta:
     ins, weights = call.meta("inputs").dims, call.meta("weights").dims
-    given = call.meta("outputs").dims
-    out = () if 0 in given else given
+    sizes = call.meta("outputs").dims
+    out = () if 0 in sizes else sizes
     call.demand(2 <= len(weights) <= 4, f"weights are {list(weights)}: 2 to 4 dimensions.")
     core = single_input(ins, weights, out, call.values["pad"])
     call.demand(
         core is not None,
         f"inputs {list(ins)} with pad {call.values['pad']}, weights "
-        f"{list(weights)} and outputs {list(given)} do not fit: outputs must be "
+        f"{list(weights)} and outputs {list(sizes)} do not fit: outputs must be "
         f"[{weights[-1]}, batch...].",
     )
     bias = call.tensors["biases"]
@@ -292,18 +291,18 @@ def _pooling(call: Call) -> Meta:
     ins = _image(call, "inputs")
     _open(call, "outputs")
     out, values = call.meta("outputs").dims, call.values
-    made = (*out[:2], *ins[2:])
-    call.demand(out == made, f"outputs are {list(out)}, must be {list(made)}.")
+    wanted = (*out[:2], *ins[2:])
+    call.demand(out == wanted, f"outputs are {list(out)}, must be {list(wanted)}.")
     size = (values["pool_size_x"], values["pool_size_y"])
     ceil = values["rounding"] is SizeRounding.VX_CONVOLUTIONAL_NETWORK_DS_SIZE_ROUNDING_CEILING
     for axis, name in enumerate("xy"):
         pad = values[f"pool_pad_{name}"]
-        found = pool_stride(ins[axis], out[axis], size[axis], pad, ceil, call.conformance)
-        _reached(call, found, (ins[axis], out[axis], size[axis], pad), name)
+        step = pool_stride(ins[axis], out[axis], size[axis], pad, ceil, call.conformance)
+        _reached(call, step, (ins[axis], out[axis], size[axis], pad), name)
     _padded(call, ins, (values["pool_pad_x"], values["pool_pad_y"]))
     call.demand(math.prod(size) <= LARGEST_WINDOW, f"a window of {list(size)} is too large.")
     call.alike("inputs", "outputs", positions=True)
-    return Meta(made, call.meta("inputs").kind, call.meta("inputs").fraction)
+    return replace(call.meta("inputs"), dims=wanted)
 
 
 def _pair(call: Call, positions: bool) -> Meta:
@@ -367,8 +366,8 @@ def _matrices(call: Call) -> Meta:
         f"input3 is {list(turned.get(3, ()))}, must be {[columns, rows]}.",
     )
     x, out, c = call.meta("input1"), call.meta("output"), call.tensors["input3"]
-    made = Meta((columns, rows), x.kind, x.fraction)
-    whole = out.completed(made)
+    product = Meta((columns, rows), x.kind, x.fraction)
+    whole = out.completed(product)
     if x.fraction + call.meta("input2").fraction < whole.fraction:
         raise call.fail(
             Status.VX_ERROR_INVALID_FORMAT,
@@ -379,7 +378,7 @@ def _matrices(call: Call) -> Meta:
             Status.VX_ERROR_INVALID_FORMAT,
             f"input3 {c} must have the fixed-point position of output {whole}.",
         )
-    return made
+    return product
 
 
 CHECKS: dict[str, Callable[[Call], Meta]] = {

@@ -16,8 +16,8 @@ from clnn.apis.openvx.reference import (
     MAX_DIMENSIONS,
     Context,
     Reference,
-    given,
     release,
+    require,
     same_context,
 )
 from clnn.apis.openvx.status import VxError, member, parameters, whole
@@ -138,13 +138,13 @@ def new_meta(dims: Any, num: Any, kind: Any, fraction: Any, virtual: bool) -> tu
     sizes = numbers(() if count == 0 and dims is None else dims, count, least, "sizes")
     if math.prod(sizes) > LARGEST:
         raise parameters(f"sizes {sizes} make {math.prod(sizes)} elements: at most {LARGEST}.")
-    found = member(Type, kind, "data_format")
-    allowed = found in NUMPY or (virtual and found is Type.VX_TYPE_INVALID)
+    element = member(Type, kind, "data_format")
+    allowed = element in NUMPY or (virtual and element is Type.VX_TYPE_INVALID)
     if not allowed:
         names = ", ".join(t.name for t in NUMPY)
-        raise parameters(f"data_format is {found.name}. Use one of {names}.")
-    most = 15 if found is Type.VX_TYPE_INT16 or found is Type.VX_TYPE_INVALID else 0
-    return sizes, found, whole(fraction, 0, most, f"fixed_point_pos of {found.name}")
+        raise parameters(f"data_format is {element.name}. Use one of {names}.")
+    most = 15 if element is Type.VX_TYPE_INT16 or element is Type.VX_TYPE_INVALID else 0
+    return sizes, element, whole(fraction, 0, most, f"fixed_point_pos of {element.name}")
 
 
 def vxCreateTensor(
@@ -155,10 +155,10 @@ def vxCreateTensor(
     sizes: in elements, innermost first. data_format: VX_TYPE_INT16, _UINT8, _INT8 or _FLOAT32.
     fixed_point_pos: fraction bits of an int16 element, 0 to 15. Raises VxError.
     """
-    home = given(Context, context, "context")
+    require(Context, context, "context")
     dims, kind, fraction = new_meta(sizes, num_of_dims, data_format, fixed_point_pos, False)
     try:
-        return Tensor(home, Store(dims, kind, fraction, None))
+        return Tensor(context, Store(dims, kind, fraction, None))
     except MemoryError:
         raise VxError(
             Status.VX_ERROR_NO_MEMORY, f"a tensor of sizes {dims} does not fit into memory."
@@ -172,13 +172,13 @@ def vxCreateTensorView(
     num_view_dimensions: int,
 ) -> TensorView:
     """Return a view: 0 <= start < end along each dimension. Raises VxError."""
-    home = given(Context, context, "context")
+    require(Context, context, "context")
     count = whole(num_view_dimensions, 1, MAX_DIMENSIONS, "numViewDimensions")
     starts = numbers(view_array_start, count, 0, "view_array_start")
     ends = numbers(view_array_end, count, 0, "view_array_end")
     if any(a >= b for a, b in zip(starts, ends, strict=True)):
         raise parameters(f"view from {starts} to {ends}: each start must be below its end.")
-    return TensorView(home, tuple(zip(starts, ends, strict=True)))
+    return TensorView(context, tuple(zip(starts, ends, strict=True)))
 
 
 def vxCreateTensorAddressing(
@@ -191,11 +191,11 @@ def vxCreateTensorAddressing(
 
     Raises VxError.
     """
-    home = given(Context, context, "context")
+    require(Context, context, "context")
     count = whole(num_view_dimensions, 1, MAX_DIMENSIONS, "numViewDimensions")
     dims = numbers(addressing_array_dimension, count, 1, "addressing_array_dimension")
     strides = numbers(addressing_array_stride, count, 1, "addressing_array_stride")
-    return TensorAddressing(home, dims, strides)
+    return TensorAddressing(context, dims, strides)
 
 
 def inside(dims: tuple[int, ...], box: Box) -> None:
@@ -212,45 +212,45 @@ def vxCreateTensorFromView(tensor: Tensor, view: TensorView) -> Tensor:
 
     Raises VxError where the view leaves the tensor, or a virtual tensor has no dimensions yet.
     """
-    parent = given(Tensor, tensor, "tensor")
-    part = given(TensorView, view, "view")
-    same_context(parent.home, part, "view")
-    if not parent.store.sized:
+    require(Tensor, tensor, "tensor")
+    require(TensorView, view, "view")
+    same_context(tensor.home, view, "view")
+    if not tensor.store.sized:
         raise VxError(
             Status.VX_ERROR_INVALID_DIMENSION,
             "a virtual tensor without dimensions has no views. Give its sizes.",
         )
-    inside(parent.dims, part.box)
+    inside(tensor.dims, view.box)
     moved = tuple(
         (first + start, first + end)
-        for (first, _), (start, end) in zip(parent.place, part.box, strict=True)
+        for (first, _), (start, end) in zip(tensor.place, view.box, strict=True)
     )
-    return Tensor(parent.home, parent.store, moved)
+    return Tensor(tensor.home, tensor.store, moved)
 
 
 def vxQueryTensor(tensor: Tensor, attribute: int) -> Any:
     """Return an attribute: number of dimensions, dimensions, type or fixed-point position."""
-    found = given(Tensor, tensor, "tensor")
+    require(Tensor, tensor, "tensor")
     which = member(TensorAttribute, attribute, "attribute")
     if which is TensorAttribute.VX_TENSOR_NUM_OF_DIMS:
-        return len(found.dims)
+        return len(tensor.dims)
     if which is TensorAttribute.VX_TENSOR_DIMS:
-        return found.dims
+        return tensor.dims
     if which is TensorAttribute.VX_TENSOR_DATA_TYPE:
-        return found.store.kind
-    return found.store.fraction
+        return tensor.store.kind
+    return tensor.store.fraction
 
 
 def vxReleaseTensor(tensor: Tensor) -> Status:
     """Release one reference to a tensor."""
-    return release(given(Tensor, tensor, "tensor"))
+    return release(require(Tensor, tensor, "tensor"))
 
 
 def vxReleaseTensorView(tensor_view: TensorView) -> Status:
     """Release one reference to a view."""
-    return release(given(TensorView, tensor_view, "tensor_view"))
+    return release(require(TensorView, tensor_view, "tensor_view"))
 
 
 def vxReleaseTensorAddressing(tensor_addr: TensorAddressing) -> Status:
     """Release one reference to a layout of user memory."""
-    return release(given(TensorAddressing, tensor_addr, "tensor_addr"))
+    return release(require(TensorAddressing, tensor_addr, "tensor_addr"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clnn.apis.openvx.enums import Status
-from clnn.apis.openvx.graph import Node
+from clnn.apis.openvx.model import Node
 from clnn.apis.openvx.status import VxError
 from clnn.apis.openvx.tensor import Box, Store, Tensor
 
@@ -25,10 +25,10 @@ Writer = tuple[Node, Tensor]
 
 def writers(nodes: Sequence[Node]) -> dict[Store, list[Writer]]:
     """Return who writes each store. Raises VxError where two nodes write the same element."""
-    found: dict[Store, list[Writer]] = {}
+    writers_of: dict[Store, list[Writer]] = {}
     for node in nodes:
         for tensor in node.tensors("output").values():
-            before = found.setdefault(tensor.store, [])
+            before = writers_of.setdefault(tensor.store, [])
             for other, written in before:
                 if share(tensor, written):
                     raise VxError(
@@ -37,7 +37,7 @@ def writers(nodes: Sequence[Node]) -> dict[Store, list[Writer]]:
                         "output, or a view, of its own.",
                     )
             before.append((node, tensor))
-    return found
+    return writers_of
 
 
 def ordered(nodes: Sequence[Node]) -> list[Node]:

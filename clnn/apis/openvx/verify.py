@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clnn.apis.openvx.enums import Status
-from clnn.apis.openvx.graph import Graph, Node
 from clnn.apis.openvx.kernels import KERNELS, output_of
+from clnn.apis.openvx.model import Graph, Node
 from clnn.apis.openvx.shapes import CHECKS, Call, Meta
 from clnn.apis.openvx.status import VxError
 from clnn.apis.openvx.tensor import Store, Tensor
@@ -27,7 +27,7 @@ class Verified:
 
 
 def meta_of(tensor: Tensor, metas: dict[Store, Meta]) -> Meta:
-    """Return the meta of a tensor, given those of stores found so far."""
+    """Return the meta of a tensor, from those of the stores checked so far."""
     store = tensor.store
     whole = metas.get(store) or Meta(store.dims, store.kind, store.fraction)
     if tensor.box is None:
@@ -81,12 +81,12 @@ def _check(node: Node, metas: dict[Store, Meta]) -> None:
     call = Call(node.label, tensors, values, node.home.conformance)
     for name, tensor in node.tensors("input").items():
         call.demand(meta_of(tensor, metas).known, f"{name} has no sizes or type yet.")
-    made = CHECKS[node.kernel](call)
+    result = CHECKS[node.kernel](call)
     output = output_of(node.kernel)
-    found = call.meta(output).completed(made)
+    meta = call.meta(output).completed(result)
     call.demand(
-        found.dims == made.dims, f"{output} is {list(found.dims)}, must be {list(made.dims)}."
+        meta.dims == result.dims, f"{output} is {list(meta.dims)}, must be {list(result.dims)}."
     )
     target = held[output]
     if target.box is None:
-        metas[target.store] = found
+        metas[target.store] = meta
