@@ -1,249 +1,31 @@
-"""The public functions: compile a model, list devices, diagnose, verify."""
+"""The public functions of clnn, by name."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from clnn.compile import (
+    Calibration,
+    Model,
+    Shapes,
+    calibrate,
+    compile_model,
+    load_graph,
+    prepare,
+    tune_model,
+)
+from clnn.runtime.device.device import discover as devices
+from clnn.runtime.doctor.doctor import doctor_report as doctor
+from clnn.verification.verify import verify
 
-from clnn import logs
-from clnn.errors import SettingError
-from clnn.graph.calibration import Observer, check_ranges, read_ranges
-from clnn.graph.ir import Graph
-from clnn.graph.mapped import forget, mapped_files, one_of_each, require_unchanged
-from clnn.graph.passes import optimise
-from clnn.graph.passes.quantise import observed, quantise
-from clnn.graph.passes.store import store_as
-from clnn.options import Options
-from clnn.settings import warn_unknown
-from clnn.types import STORAGE
-
-if TYPE_CHECKING:
-    from clnn.runtime.device.device import DeviceInfo
-    from clnn.runtime.doctor.doctor import Check
-    from clnn.runtime.run.session import Session
-    from clnn.tune.report import Report
-    from clnn.tune.tuner import Progress
-    from clnn.verification.report import VerifyReport
-
-Model = "str | os.PathLike[str] | bytes | Graph"
-# Samples as feeds, ranges by value name, or the file of such ranges.
-Calibration = Iterable[Mapping[str, Any]] | Mapping[str, float] | str | os.PathLike[str]
-
-
-def compile_model(
-    model: str | os.PathLike[str] | bytes | Graph | Any,
-    device: str | int | None = None,
-    options: Options | None = None,
-    shapes: Mapping[str, Sequence[int] | int] | None = None,
-    calibration: Calibration | None = None,
-) -> Session:
-    """Return a Session that runs `model` on `device`.
-
-    model: path of an .onnx file, its bytes, an onnx.ModelProto, or a Graph. device: "auto", "cpu",
-    "gpu", an index, or part of a platform's or device's name (default: CLNN_DEVICE). shapes: fixes
-    symbolic dimensions, by input name -> shape or dimension name -> extent. calibration: for
-    Options(dtype="int8"), samples of inputs as an iterable of feeds, or ranges as `calibrate`
-    returns them.
-    Raises ModelError, UnsupportedOpError, NoDeviceError, DeviceError, BuildError or
-    OutOfDeviceMemoryError.
-    """
-    from clnn.runtime.device.device import select
-    from clnn.runtime.run.session import Session
-    from clnn.tune.choose import chooser
-
-    logs.configure()
-    warn_unknown()
-    options = options or Options()
-    tuned = options.tune in ("quick", "full")
-    graph = load_graph(model, shapes, mapped=not tuned and calibration is None)
-    info = select(device)
-    sources = one_of_each(mapped_files(graph.consts.values()))
-    require_unchanged(sources)
-    graph = prepare(graph, options, calibration, device)
-    require_unchanged(sources)
-    forget(mapped_files(graph.consts.values()))
-    if tuned:
-        from clnn.tune.tuner import Wish, tune_graph
-
-        report = tune_graph(graph, info, options, Wish(options.tune, resume=True))
-        logs.log.info("%s", report.closing())
-    with chooser(info, options.tune) as choose:
-        return Session(graph, info, options, choose)
-
-
-def tune_model(
-    model: str | os.PathLike[str] | bytes | Graph | Any,
-    device: str | int | None = None,
-    options: Options | None = None,
-    shapes: Mapping[str, Sequence[int] | int] | None = None,
-    *,
-    level: str = "full",
-    budget: float = 0.0,
-    resume: bool = False,
-    retry: bool = False,
-    progress: Callable[[Progress], None] | None = None,
-) -> Report:
-    """Measure which kernels are fastest for a model on a device, and keep that for later sessions.
-
-    level: "quick" or "full" (candidates per layer). budget: seconds (0: 30 or 250). resume: measure
-    only what no result is stored for. retry: try again what failed before. progress: called after
-    each candidate. Raises as compile_model does, SettingError for a level that is not there.
-    """
-    from clnn.runtime.device.device import select
-    from clnn.tune.tuner import Wish, tune_graph
-
-    options = options or Options()
-    wish = Wish(level, budget, resume, retry)
-    graph = prepare(load_graph(model, shapes), options)
-    return tune_graph(graph, select(device), options, wish, progress or (lambda where: None))
-
-
-def calibrate(
-    model: str | os.PathLike[str] | bytes | Graph | Any,
-    samples: Iterable[Mapping[str, Any]],
-    device: str | int | None = None,
-    options: Options | None = None,
-    shapes: Mapping[str, Sequence[int] | int] | None = None,
-    *,
-    method: str = "max",
-) -> dict[str, float]:
-    """Return the ranges of a network's values, for Options(dtype="int8"): value name -> magnitude.
-
-    The float32 network runs on `device` over `samples`, an iterable of feeds. method: "max" takes the
-    largest magnitude of each value, "percentile" lets 0.01 % of the elements of a sample lie beyond.
-    The result may be kept as JSON; it belongs to this network under the same Options.fuse.
-    Raises SettingError for samples that are none, and what compile_model and a session raise.
-    """
-    graph, options = load_graph(model, shapes), options or Options()
-    return _ranges(
-        optimise(graph, True) if options.fuse else graph, samples, device, options, method
-    )
-
-
-def _ranges(
-    graph: Graph,
-    samples: Iterable[Mapping[str, Any]],
-    device: str | int | None,
-    options: Options,
-    method: str = "max",
-) -> dict[str, float]:
-    """Return the ranges of the values of a graph, after its passes, over samples."""
-    if isinstance(samples, Mapping):
-        raise SettingError("samples are an iterable of feeds. For one feed give [feed].")
-    names = observed(graph)
-    observer = Observer(names, method)
-    plain = replace(options, dtype="f32", fuse=False, calibration="", tune="cached", guard=0)
-    watched = replace(graph, outputs={name: name for name in names} or graph.outputs)
-    with compile_model(watched, device, plain) as session:
-        for feed in samples:
-            observer.see(session({name: feed[name] for name in graph.inputs if name in feed}))
-    return observer.ranges()
-
-
-def prepare(
-    graph: Graph,
-    options: Options,
-    calibration: Calibration | None = None,
-    device: str | int | None = None,
-) -> Graph:
-    """Return the graph as it is planned: after the passes that `options` ask for.
-
-    calibration: as in compile_model; samples run on `device`. Raises SettingError where it is missing.
-    """
-    graph = optimise(graph, options.dtype == "int8") if options.fuse else graph
-    if options.dtype != "int8":
-        if calibration is not None:
-            raise SettingError(f"calibration is of no use with Options(dtype={options.dtype!r}).")
-        return store_as(graph, STORAGE[options.dtype])
-    given = options.calibration if calibration is None else calibration
-    if isinstance(given, str) and not given:
-        raise SettingError(
-            "Options(dtype='int8') needs to know the ranges of values. Give compile_model"
-            " calibration=SAMPLES, an iterable of typical feeds, or what clnn.calibrate returned for"
-            " them, or its JSON file as Options(calibration=FILE)."
-        )
-    if isinstance(given, (str, os.PathLike)):
-        return quantise(graph, read_ranges(given))
-    if isinstance(given, Mapping):
-        return quantise(graph, check_ranges(given))
-    return quantise(graph, _ranges(graph, given, device, options))
-
-
-def load_graph(
-    model: str | os.PathLike[str] | bytes | Graph | Any,
-    shapes: Mapping[str, Sequence[int] | int] | None = None,
-    *,
-    mapped: bool = False,
-) -> Graph:
-    """Return the Graph of a model, before any pass.
-
-    mapped: large constants are mapped from the model's files, which must stay as they are while
-    the Graph is used.
-    """
-    if isinstance(model, Graph):
-        return model
-    from clnn.importers.onnx.importer import import_onnx
-
-    return import_onnx(model, shapes, mapped=mapped)
-
-
-def devices() -> list[DeviceInfo]:
-    """Return every OpenCL device, usable or not (see DeviceInfo.why_not)."""
-    from clnn.runtime.device.device import discover
-
-    return discover()
-
-
-def doctor() -> list[Check]:
-    """Return the checks of `clnn doctor`, in order."""
-    from clnn.runtime.doctor.doctor import doctor_report
-
-    return doctor_report()
-
-
-def verify(
-    model: str | os.PathLike[str] | bytes | Graph,
-    against: str = "onnxruntime",
-    device: str | int | None = None,
-    per_layer: bool = False,
-    shapes: Mapping[str, Sequence[int] | int] | None = None,
-    *,
-    bisect: bool = False,
-    feeds: Mapping[str, Any] | None = None,
-    seed: int = 0,
-    tolerance: float | None = None,
-    options: Options | None = None,
-    calibration: Calibration | int | None = None,
-) -> VerifyReport:
-    """Compare what a device computes for a model with another engine.
-
-    against: "onnxruntime", or "reference" (numpy in double precision). per_layer: compare every
-    node's result of the unfused network too. bisect: search the first wrong node of the network
-    as it is compiled. feeds: inputs by name; those left out are random, from `seed`. tolerance:
-    error allowed, relative to an output's largest magnitude (None: by Options.dtype, 1e-4 for f32,
-    1e-2 for tf32, 2e-2 for f16, 1e-1 for bf16, 2e-1 for int8); integers must be equal. calibration:
-    as in compile_model, samples as a list; or a number of random samples, from `seed` on.
-    The report is true when all is within tolerance. Raises as compile_model does, SettingError for
-    an argument that is not allowed, MissingPackageError where onnxruntime is not installed.
-    """
-    from clnn.verification.verify import TOLERANCES, Request
-    from clnn.verification.verify import verify as run
-
-    options = options or Options()
-    limit = TOLERANCES[options.dtype] if tolerance is None else tolerance
-    request = Request(
-        model,
-        against,
-        device,
-        shapes or {},
-        feeds or {},
-        seed,
-        limit,
-        options,
-        per_layer,
-        bisect,
-        calibration,
-    )
-    return run(request)
+__all__ = [
+    "Calibration",
+    "Model",
+    "Shapes",
+    "calibrate",
+    "compile_model",
+    "devices",
+    "doctor",
+    "load_graph",
+    "prepare",
+    "tune_model",
+    "verify",
+]

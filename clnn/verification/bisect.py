@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from clnn.api import compile_model
+from clnn.compile import compile_model
 from clnn.graph.ir import Graph, Node
 from clnn.graph.passes.dead import remove_dead
 from clnn.options import Options

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from clnn.api import compile_model, load_graph
+from clnn.compile import Shapes, compile_model, load_graph
 from clnn.graph.ir import Graph
-from clnn.importers.onnx.outputs import with_all_outputs
 from clnn.options import Options
 from clnn.types import Array
 from clnn.verification.compare import Difference, difference
@@ -58,7 +57,7 @@ def reference_layers(
 
 def onnxruntime_layers(
     model: str | os.PathLike[str] | bytes,
-    shapes: Mapping[str, Sequence[int] | int],
+    shapes: Shapes,
     device: str | int | None,
     options: Options,
     feeds: Mapping[str, Array],
@@ -66,6 +65,8 @@ def onnxruntime_layers(
     calibration: Any = None,
 ) -> tuple[Layer, ...]:
     """Compare the results of all nodes of an ONNX file with ONNX Runtime's, unoptimised."""
+    from clnn.importers.onnx.outputs import with_all_outputs
+
     opened = with_all_outputs(model)
     graph = load_graph(opened.data, shapes)
     outputs = {n: v for n, v in graph.outputs.items() if v not in graph.consts}

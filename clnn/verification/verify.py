@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from clnn.api import calibrate, compile_model, load_graph
+from clnn.compile import Calibration, Model, Shapes, calibrate, compile_model, load_graph
 from clnn.errors import SettingError
 from clnn.graph.ir import Graph
 from clnn.graph.passes import optimise
 from clnn.options import Options
+from clnn.runtime.run.session import Session
 from clnn.types import Array
 from clnn.verification.bisect import bisect_graph
 from clnn.verification.compare import Difference, difference
@@ -24,21 +25,16 @@ from clnn.verification.onnxruntime import OnnxRuntime
 from clnn.verification.reference import reference_values
 from clnn.verification.report import Bisection, Layer, VerifyReport
 
-if TYPE_CHECKING:
-    from clnn.runtime.run.session import Session
-
 # Of a whole network, by Options.dtype.
 TOLERANCES = {"f32": 1e-4, "tf32": 1e-2, "f16": 2e-2, "bf16": 1e-1, "int8": 2e-1}
 ENGINES = ("onnxruntime", "reference")
-TOLERANCE = 1e-4
-Shapes = Mapping[str, "Sequence[int] | int"]
 
 
 @dataclass(frozen=True)
 class Request:
     """What is to be compared: see verify."""
 
-    model: str | os.PathLike[str] | bytes | Graph
+    model: Model
     against: str
     device: str | int | None
     shapes: Shapes
@@ -51,15 +47,53 @@ class Request:
     calibration: Any = None
 
 
-def verify(request: Request) -> VerifyReport:
-    """Return what the comparison finds.
+def verify(
+    model: Model,
+    against: str = "onnxruntime",
+    device: str | int | None = None,
+    per_layer: bool = False,
+    shapes: Shapes | None = None,
+    *,
+    bisect: bool = False,
+    feeds: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    tolerance: float | None = None,
+    options: Options | None = None,
+    calibration: Calibration | int | None = None,
+) -> VerifyReport:
+    """Compare what a device computes for a model with another engine.
 
-    Raises SettingError for an engine or a tolerance that is not allowed, MissingPackageError where
-    onnxruntime is wanted and missing, and what compile_model and a session raise.
+    against: "onnxruntime", or "reference" (numpy in double precision). per_layer: compare every
+    node's result of the unfused network too. bisect: search the first wrong node of the network
+    as it is compiled. feeds: inputs by name; those left out are random, from `seed`. tolerance:
+    error allowed, relative to an output's largest magnitude (None: by Options.dtype, 1e-4 for f32,
+    1e-2 for tf32, 2e-2 for f16, 1e-1 for bf16, 2e-1 for int8); integers must be equal. calibration:
+    as in compile_model, samples as a list; or a number of random samples, from `seed` on.
+    The report is true when all is within tolerance. Raises as compile_model does, SettingError for
+    an argument that is not allowed, MissingPackageError where onnxruntime is not installed.
     """
+    options = options or Options()
+    request = Request(
+        model,
+        against,
+        device,
+        shapes or {},
+        feeds or {},
+        seed,
+        TOLERANCES[options.dtype] if tolerance is None else tolerance,
+        options,
+        per_layer,
+        bisect,
+        calibration,
+    )
     _check(request)
-    graph = load_graph(request.model, request.shapes)
-    asked, request = request, replace(request, calibration=_calibration(request, graph))
+    return _compared(request)
+
+
+def _compared(asked: Request) -> VerifyReport:
+    """Return what the comparison finds."""
+    graph = load_graph(asked.model, asked.shapes)
+    request = replace(asked, calibration=_calibration(asked, graph))
     with compile_model(
         graph, request.device, request.options, calibration=request.calibration
     ) as session:
@@ -85,10 +119,10 @@ def verify(request: Request) -> VerifyReport:
 
 def _calibration(request: Request, graph: Graph) -> Any:
     """Return what compile_model is to calibrate with: random samples where a number is given."""
-    given = request.calibration
-    if not isinstance(given, int):
-        return given
-    inputs, seeds = inputs_of(graph), range(request.seed, request.seed + given)
+    samples = request.calibration
+    if not isinstance(samples, int):
+        return samples
+    inputs, seeds = inputs_of(graph), range(request.seed, request.seed + samples)
     return [random_feeds(inputs, seed, request.feeds) for seed in seeds]
 
 

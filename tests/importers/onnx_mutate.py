@@ -14,7 +14,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
+TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(TESTS.parent), str(TESTS / "support")]
 os.environ["CLNN_MAX_BYTES"] = str(64 * 2**20)
 
 import numpy as np

@@ -24,10 +24,11 @@ from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
 
+from clnn.apis.onnx_backend import Backend
 from clnn.errors import BuildError, UnsupportedOpError
 from clnn.graph.ir import Graph
 from clnn.graph.passes import optimise
-from clnn.importers.onnx.importer import Backend, import_onnx
+from clnn.importers.onnx.importer import import_onnx
 from clnn.plan.schedule import make_plan
 from clnn.verification.reference import reference_values
 

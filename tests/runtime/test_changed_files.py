@@ -13,10 +13,10 @@ import pytest
 from common import ROOT, usable_devices
 
 import clnn
+import clnn.compile as compiling
 from clnn.errors import ModelError
 from clnn.graph.mapped import MappedFile, map_file, one_of_each, require_unchanged
 from clnn.importers.onnx.importer import import_onnx
-from clnn.runtime.device import device as device_module
 from clnn.runtime.run import constants
 
 WIDTH = 1 << 20
@@ -83,9 +83,9 @@ CODE = """
 import os, sys
 sys.path[:0] = {path!r}
 import clnn
+import clnn.compile as compiling
 from clnn.errors import ModelError
 from clnn.runtime.run import constants
-from clnn.runtime.device import device
 def cut(at, name):
     real = getattr(at, name)
     def first(*args, **kwargs):
@@ -102,7 +102,7 @@ except ModelError as err:
 
 
 @pytest.mark.parametrize("external", [False, True])
-@pytest.mark.parametrize("when", ["device, 'select'", "constants.Constants, '_made'"])
+@pytest.mark.parametrize("when", ["compiling, 'select'", "constants.Constants, '_made'"])
 def test_a_file_that_is_cut_short_ends_no_process(tmp_path, external, when):
     """While the device is opened; between two constants."""
     if not usable_devices():
@@ -124,7 +124,7 @@ def test_a_file_that_is_cut_short_ends_no_process(tmp_path, external, when):
 def test_a_file_that_is_written_to_is_noticed(tmp_path, device, monkeypatch, when):
     """At the beginning, and behind what was read last."""
     file = write(tmp_path / "net.onnx", False)
-    at = device_module if when == "select" else constants.Constants
+    at = compiling if when == "select" else constants.Constants
     real = getattr(at, when)
 
     def then(*args):

@@ -5,8 +5,7 @@ ONNX's device "CPU" is the device that CLNN_DEVICE names, else a CPU; "CUDA" is 
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,18 +13,18 @@ import onnx
 from onnx.backend.base import Backend as _OnnxBackend
 from onnx.backend.base import BackendRep, Device, DeviceType, namedtupledict
 
+from clnn.apis.sessions import SessionStore
+from clnn.compile import compile_model
 from clnn.errors import ClnnError, InputNameError
 from clnn.importers.onnx.importer import import_onnx
 from clnn.importers.onnx.load import load_model
+from clnn.options import Options
+from clnn.runtime.device.device import discover, select
+from clnn.runtime.run.session import Session
 from clnn.settings import setting
 from clnn.types import Array
 
-_MOST_SESSIONS = 8
-
-
-def _late(module: str) -> Any:
-    """Return a module of a later room, imported only when it is needed."""
-    return importlib.import_module(module)
+SESSIONS = 8  # that a prepared model keeps
 
 
 class PreparedModel(BackendRep):  # type: ignore[misc]
@@ -35,7 +34,9 @@ class PreparedModel(BackendRep):  # type: ignore[misc]
     value that is passed.
     """
 
-    def __init__(self, model: onnx.ModelProto | bytes | str, device: str, options: Any) -> None:
+    def __init__(
+        self, model: onnx.ModelProto | bytes | str, device: str, options: Options | None
+    ) -> None:
         self._model, _ = load_model(model)
         self._source = model
         self._device, self._options = device, options
@@ -44,18 +45,19 @@ class PreparedModel(BackendRep):  # type: ignore[misc]
         self._inputs = [v.name for v in values]
         self._tensors = {v.name for v in values if v.type.HasField("tensor_type")}
         self._outputs = [v.name for v in self._model.graph.output]
-        self._sessions: dict[Any, Any] = {}
+        self._sessions = SessionStore(SESSIONS)
+        self._constant: set[frozenset[str]] = set()  # inputs that imports took as constants
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:
         """Return the outputs, also by name. inputs: arrays in the model's order, or by name."""
         feeds = self._feeds(inputs)
         session, constants = self._session(feeds)
-        made = session({name: a for name, a in feeds.items() if name not in constants})
+        results = session({name: a for name, a in feeds.items() if name not in constants})
         outputs = namedtupledict("Outputs", self._outputs)
-        return outputs(*(made[name] for name in self._outputs))  # type: ignore[no-any-return]
+        return outputs(*(results[name] for name in self._outputs))  # type: ignore[no-any-return]
 
     def _feeds(self, inputs: Any) -> dict[str, Array]:
-        """Return what is given for each input; the import refuses inputs that are no tensors."""
+        """Return the array of each input; the import refuses inputs that are no tensors."""
         if not isinstance(inputs, Mapping):
             listed = [inputs] if isinstance(inputs, np.ndarray) else list(inputs)
             if len(listed) > len(self._inputs):
@@ -67,24 +69,26 @@ class PreparedModel(BackendRep):  # type: ignore[misc]
         others = set(self._inputs) - self._tensors
         return {str(n): np.asarray(a) for n, a in inputs.items() if n not in others}
 
-    def _session(self, feeds: Mapping[str, Array]) -> tuple[Any, frozenset[str]]:
-        """Return a session for these shapes (and values, where they had to be constants)."""
-        shapes = tuple((name, a.shape, a.dtype.str) for name, a in sorted(feeds.items()))
-        for key, (session, constants) in self._sessions.items():
-            if key == (shapes, _bytes(feeds, constants)):
+    def _session(self, feeds: Mapping[str, Array]) -> tuple[Session, frozenset[str]]:
+        """Return a session for these shapes, and the inputs whose values it has as constants."""
+        for constants in self._constant:
+            session = self._sessions.get(_key(feeds, constants))
+            if session is not None:
                 return session, constants
-        given = {name: a.shape for name, a in feeds.items() if name in self._tensors}
-        graph = import_onnx(self._source, given, feeds)
+        shapes = {name: a.shape for name, a in feeds.items() if name in self._tensors}
+        graph = import_onnx(self._source, shapes, feeds)
         constants = frozenset(feeds) - frozenset(graph.inputs)
-        session = _late("clnn.api").compile_model(graph, self._device, self._options)
-        if len(self._sessions) >= _MOST_SESSIONS:
-            self._sessions.pop(next(iter(self._sessions)))[0].close()
-        self._sessions[shapes, _bytes(feeds, constants)] = session, constants
-        return session, constants
+        self._constant.add(constants)
+        session = compile_model(graph, self._device, self._options)
+        return self._sessions.put(_key(feeds, constants), session), constants
 
 
-def _bytes(feeds: Mapping[str, Array], names: frozenset[str]) -> tuple[tuple[str, bytes], ...]:
-    return tuple((name, feeds[name].tobytes()) for name in sorted(names))
+def _key(feeds: Mapping[str, Array], constants: frozenset[str]) -> Hashable:
+    """Return what a session is made for: shapes and types, and the values of constants."""
+    return tuple(
+        (name, a.shape, a.dtype.str, a.tobytes() if name in constants else None)
+        for name, a in sorted(feeds.items())
+    )
 
 
 class Backend(_OnnxBackend):  # type: ignore[misc]
@@ -126,7 +130,7 @@ class Backend(_OnnxBackend):  # type: ignore[misc]
     def supports_device(cls, device: str) -> bool:
         """Whether there is a usable OpenCL device for ONNX's `device` ("CPU", "CUDA", "CUDA:1")."""
         try:
-            _late("clnn.runtime.device.device").select(device_name(device))
+            select(device_name(device))
         except (ClnnError, AttributeError, ValueError):
             return False
         return True
@@ -146,9 +150,7 @@ def device_name(device: str) -> str:
     if wanted.type == DeviceType.CPU:
         chosen = str(setting("CLNN_DEVICE"))
         return "cpu" if chosen == "auto" else chosen
-    gpus = [
-        d for d in _late("clnn.runtime.device.device").discover() if d.type == "gpu" and d.usable
-    ]
+    gpus = [d for d in discover() if d.type == "gpu" and d.usable]
     if wanted.device_id >= len(gpus):
         raise ValueError(f"{device} is not there: this machine has {len(gpus)} usable OpenCL GPUs.")
     return str(gpus[wanted.device_id].index)

@@ -6,13 +6,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper as make
-from onnx.backend.base import Backend as OnnxBackend
 from onnx.backend.base import BackendRep
 from onnx_models import INT64, model, relu, value
 
-import clnn.importers.onnx.importer
+from clnn.apis.onnx_backend import Backend, device_name
 from clnn.errors import InputNameError, ModelError, UnsupportedOpError
-from clnn.importers.onnx.backend import Backend, device_name
 
 X = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
 
@@ -20,13 +18,6 @@ X = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
 @pytest.fixture(autouse=True)
 def _on_device(device, monkeypatch):
     monkeypatch.setenv("CLNN_DEVICE", device)
-
-
-def test_backend_is_found_under_the_importer_s_name():
-    assert clnn.importers.onnx.importer.Backend is Backend
-    assert issubclass(Backend, OnnxBackend)
-    with pytest.raises(AttributeError, match="no attribute 'Frontend'"):
-        _ = clnn.importers.onnx.importer.Frontend
 
 
 def test_prepared_model_runs_for_every_form_of_inputs():
