@@ -24,8 +24,8 @@ def prefix(graph: Graph, count: int) -> Graph:
     """Return the first `count` nodes of `graph`; what others still read of them is its output."""
     kept, rest = graph.nodes[:count], graph.nodes[count:]
     read = {name for node in rest for name in node.inputs} | set(graph.outputs.values())
-    made = [name for node in kept for name in node.outputs if name in read]
-    return remove_dead(replace(graph, nodes=kept, outputs={name: name for name in made}))
+    outputs = {name: name for node in kept for name in node.outputs if name in read}
+    return remove_dead(replace(graph, nodes=kept, outputs=outputs))
 
 
 def alone(graph: Graph, node: Node) -> Graph:
@@ -91,9 +91,9 @@ class _Search:
         with compile_model(graph, self.device, options, None, self.calibration) as session:
             got = session(feeds)
             self.variants |= {step.node.layer: step.variant.name for step in session.plan.scheduled}
-        found = [difference(n, got[n], self.right[n], self.tolerance) for n in graph.outputs]
-        kept = found if every else [d for d in found if not d.passed]
-        return max(kept, key=lambda d: d.relative, default=None)
+        differences = [difference(n, got[n], self.right[n], self.tolerance) for n in graph.outputs]
+        listed = (d for d in differences if every or not d.passed)
+        return max(listed, key=lambda d: d.relative, default=None)
 
     def explain(self, count: int) -> Bisection:
         """Return what is known of node count - 1, the first wrong one."""

@@ -44,17 +44,16 @@ def inputs_of(graph: Graph) -> list[InputOf]:
 
 
 def random_feeds(
-    inputs: Sequence[Input], seed: int = 0, given: Mapping[str, Array] | None = None
+    inputs: Sequence[Input], seed: int = 0, known: Mapping[str, Array] | None = None
 ) -> dict[str, Array]:
-    """Return an array for every input: those `given`, else random ones.
+    """Return an array for every input: the `known` one, else a random one.
 
     Random floats come from a normal distribution; 8-bit integers cover their range, wider ones
-    are 0 or 1 (they are mostly indices and masks). Names in `given` that are no inputs stay.
+    are 0 or 1 (they are mostly indices and masks). Names in `known` that are no inputs stay.
     """
-    given = given or {}
-    feeds: dict[str, Array] = dict(given)
+    feeds = dict(known or {})
     for number, port in enumerate(inputs):
-        if port.name not in given:
+        if port.name not in feeds:
             rng = np.random.default_rng([seed, number])
             feeds[port.name] = _random(rng, port.shape, port.dtype)
     return feeds

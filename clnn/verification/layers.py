@@ -11,7 +11,7 @@ from clnn.compile import Shapes, compile_model, load_graph
 from clnn.graph.ir import Graph
 from clnn.options import Options
 from clnn.types import Array
-from clnn.verification.compare import Difference, difference
+from clnn.verification.compare import difference
 from clnn.verification.onnxruntime import OnnxRuntime
 from clnn.verification.reference import reference_node, reference_values, widen
 from clnn.verification.report import Layer
@@ -80,8 +80,8 @@ def onnxruntime_layers(
     layers = []
     for number, name in enumerate(wanted):
         node = producers.get(outputs[name])
-        found: Difference = difference(name, got[name], right[name], tolerance)
+        total = difference(name, got[name], right[name], tolerance)
         kind = node.spec.kind if node else "input"
         variant = variants[node.name] if node else ""
-        layers.append(Layer(number, opened.makers[name], kind, variant, found, None))
+        layers.append(Layer(number, opened.makers[name], kind, variant, total, None))
     return tuple(layers)

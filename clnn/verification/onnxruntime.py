@@ -46,10 +46,10 @@ class OnnxRuntime:
         """Return {output: array} for {input: array}; `names` limits the outputs."""
         wanted = list(names) if names is not None else [o.name for o in self._session.get_outputs()]
         try:
-            made = self._session.run(wanted, dict(feeds))
+            arrays = self._session.run(wanted, dict(feeds))
         except Exception as err:
             raise ModelError(f"{self.title} does not run the model: {err}") from err
-        return {name: np.asarray(array) for name, array in zip(wanted, made, strict=True)}
+        return {name: np.asarray(array) for name, array in zip(wanted, arrays, strict=True)}
 
 
 def _load() -> Any:

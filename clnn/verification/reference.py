@@ -23,10 +23,10 @@ def reference_node(graph: Graph, node: Node, values: Mapping[str, Array]) -> dic
     """Return a node's outputs computed from `values` by its spec's reference."""
     inputs = [None if n is None else values[n] for n in node.inputs]
     with np.errstate(invalid="ignore"):  # of infinities: the result says so
-        made = node.spec.reference(*inputs)
+        arrays = node.spec.reference(*inputs)
     return {
         name: _settle(array, graph.types[name])
-        for name, array in zip(node.outputs, made, strict=False)
+        for name, array in zip(node.outputs, arrays, strict=False)
     }
 
 

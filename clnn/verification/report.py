@@ -125,17 +125,17 @@ class VerifyReport:
         ]
 
     def _bisection(self) -> list[str]:
-        found = self.bisection
-        if found is None:
+        first = self.bisection
+        if first is None:
             return []
         return [
             "",
-            f"bisection ({found.compiled} networks compiled): first wrong node {found.node}"
-            f" ({found.op}, {found.variant})",
-            f"  made from  {found.origin or '-'}",
-            f"  in place   {_numbers(found.total)}",
-            f"  alone      {_numbers(found.alone)}",
-            f"  verdict    {found.verdict}",
+            f"bisection ({first.compiled} networks compiled): first wrong node {first.node}"
+            f" ({first.op}, {first.variant})",
+            f"  made from  {first.origin or '-'}",
+            f"  in place   {_numbers(first.total)}",
+            f"  alone      {_numbers(first.alone)}",
+            f"  verdict    {first.verdict}",
         ]
 
 
