@@ -100,10 +100,10 @@ def test_weights_have_a_scale_per_channel_and_bias_steps_of_the_sum():
     b.add(Conv2d(point), "x", b.fixed(weights), b.fixed(bias))
     graph = quantise(made(b), {"x": 254.0})
     node = graph.nodes[-1]
-    post_ops = node.spec.arith.w_scale
-    assert post_ops[:2] == pytest.approx((0.1, 0.001 / 127)) and scale(graph, "x:s8") == 2
+    steps = node.spec.arith.w_scale
+    assert steps[:2] == pytest.approx((0.1, 0.001 / 127)) and scale(graph, "x:s8") == 2
     assert graph.consts[node.inputs[1]][:, :2, 0, 0].tolist() == [[127, 0], [-127, 0], [0, 0]]
-    exact = node.spec.arith.post_ops(3, bias) * node.spec.arith.factors
+    exact = node.spec.arith.steps(3, bias) * node.spec.arith.factors
     assert exact == pytest.approx(bias, abs=float(max(node.spec.arith.factors)) / 2)
 
 
@@ -272,7 +272,7 @@ def test_tuning_measures_problems_in_bytes():
     graph = optimise(made(network()))
     small = make_plan(quantise(graph, ones(graph)), Target())
     tuned = {name for task in tasks_of(small) for name in task.nodes}
-    products = {step.node.name for step in small.post_ops if step.node.spec.kind == "conv2d"}
+    products = {step.node.name for step in small.scheduled if step.node.spec.kind == "conv2d"}
     assert products and products <= tuned
 
 
