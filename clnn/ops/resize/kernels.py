@@ -24,7 +24,7 @@ WIDTHS = (16, 8, 4, 2, 1)
 ITEMS_PER_UNIT = 8  # work-items that keep one compute unit of a CPU busy
 GRAIN = 4096  # elements that are worth a work-item on a CPU
 
-MOST_COPIES = 16  # stores that resize_repeat unrolls
+MAX_COPIES = 16  # stores that resize/resize_repeat unrolls
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ def resize_variants(
     if not problem.outputs[0].type.size:
         return [Variant("empty", ())]
     whole = _whole_pass(problem, taps, post_ops)
-    any_layout = _tables("any", problem, whole, taps, how, merge=False)
+    any_layout = _one_launch("any", problem, whole, taps, how, In(0), Out(0), merge=False)
     found = []
     if frame(whole.layouts, whole.axes, merge=True).inner > 1:
-        found.append(_tables("direct", problem, whole, taps, how, merge=True))
+        found.append(_one_launch("direct", problem, whole, taps, how, In(0), Out(0)))
     if _separable(problem, taps):
         found.append(_axis_by_axis(problem, whole, taps, how))
     found = [v for v in found if v.cost < any_layout.cost]
@@ -122,15 +122,7 @@ def _work(walk: Frame, last: int, target: Target, rows: int, vectors_along: int)
     return {"vw": vw, "span": span, "band": band, "split": False, "sizes": sizes}
 
 
-def _tables(
-    label: str, problem: Problem, way: Pass, taps: Mapping[int, Taps], how: Sampling, merge: bool
-) -> Variant:
-    """Return the variant of one launch that reads all taps of all axes."""
-    launch, name, cost = _launch(label, problem, way, taps, how, In(0), Out(0), merge)
-    return Variant(name, (launch,), cost)
-
-
-def _launch(
+def _one_launch(
     label: str,
     problem: Problem,
     way: Pass,
@@ -139,8 +131,8 @@ def _launch(
     source: Arg,
     result: Arg,
     merge: bool = True,
-) -> tuple[Launch, str, float]:
-    """Return a launch of the resize template, its name and its cost."""
+) -> Variant:
+    """Return the launch that reads all taps of the axes of `way` from `source`."""
     src, *extras, dst = way.layouts
     walk = frame(way.layouts, way.axes, merge)
     ones = {a: taps.get(a) or _identity(dst.shape[a]) for a in way.axes}
@@ -152,10 +144,8 @@ def _launch(
     pitches += [
         (*walk.pitches[k], *(la.pitches[a] for a in rows)) for k, la in enumerate(way.layouts) if k
     ]
-    out, work = (
-        problem.outputs[0],
-        _work(walk, dst.shape[last], problem.target, math.prod(extents), walk.inner),
-    )
+    out = problem.outputs[0]
+    work = _work(walk, dst.shape[last], problem.target, math.prod(extents), walk.inner)
     global_size, local = work.pop("sizes")
     acc, value = _arithmetic(way.types, weighted)
     result_type = out.type.dtype if isinstance(way.types[0], Stored) else out.memory
@@ -182,18 +172,14 @@ def _launch(
         "wg": local,
         **work,
     }
-    reads = operand_args(problem, way.post_ops)
     real = np.float64 if acc == "double" else np.float32
     tables: list[Arg] = [Const(lambda: index)]
     if weighted:
         tables.append(Const(lambda: weight.astype(real)))
-    args = (source, *tables, *reads, result)
+    args = (source, *tables, *operand_args(problem, way.post_ops), result)
+    launch = Launch("resize/resize.cl.mako", params, args, global_size, local)
     cost = math.prod(dst.shape) * math.prod(t.count for t in ones.values())
-    return (
-        Launch("resize/resize.cl.mako", params, args, global_size, local),
-        name,
-        float(cost) / min(walk.inner, work["vw"]),
-    )
+    return Variant(name, (launch,), float(cost) / min(walk.inner, work["vw"]))
 
 
 def _identity(extent: int) -> Taps:
@@ -202,7 +188,7 @@ def _identity(extent: int) -> Taps:
 
 
 def _arithmetic(types: Sequence[str], weighted: bool) -> tuple[str, str]:
-    """Return the types of sums and of the value that steps work on."""
+    """Return the types of sums and of the value that post-ops work on."""
     if not weighted:
         return types[0], types[-1]
     acc = "double" if "double" in types else "float"
@@ -248,7 +234,8 @@ def _axis_by_axis(
     """Return the variant that resizes axis after axis, shrinking ones first, through scratch."""
     src, dst = whole.layouts[0], whole.layouts[-1]
     axes = sorted(whole.axes, key=lambda a: dst.shape[a] / src.shape[a])
-    launches, cost = [], 0.0
+    launches: list[Launch] = []
+    cost = 0.0
     source: Arg = In(0)
     before, kind = src, whole.types[0]
     for number, axis in enumerate(axes):
@@ -264,9 +251,9 @@ def _axis_by_axis(
             way = Pass((kind, F32.cl), (before, after), (axis,), (), {})
             result = Scratch(f"pass{number}", after.size * F32.itemsize)
             before, kind = after, F32.cl
-        launch, _, part = _launch(f"axis{axis}", problem, way, taps, how, source, result)
-        launches.append(launch)
-        cost += part + math.prod(way.layouts[-1].shape) / 4
+        one = _one_launch(f"axis{axis}", problem, way, taps, how, source, result)
+        launches += one.launches
+        cost += one.cost + math.prod(way.layouts[-1].shape) / 4
         source = result
     name = "resize_axes_" + "_".join(f"{taps[a].count}tap" for a in axes)
     return Variant(name, tuple(launches), cost)
@@ -276,7 +263,7 @@ def _repeated(problem: Problem, way: Pass, taps: Mapping[int, Taps]) -> list[Var
     """Return the variant of whole factors along one or two axes, if that is what is asked."""
     src, *extras, dst = way.layouts
     factors = [taps[a].repeats(src.shape[a]) if a in taps else 1 for a in way.axes]
-    if not taps or len(factors) > 2 or min(factors) < 1 or math.prod(factors) > MOST_COPIES:
+    if not taps or len(factors) > 2 or min(factors) < 1 or math.prod(factors) > MAX_COPIES:
         return []
     walk = frame(way.layouts, way.axes, merge=True)
     fy, fx = factors if len(factors) == 2 else (1, factors[0])
