@@ -1,27 +1,28 @@
 <%doc>
-Work-group tiles: sums of bm rows x bn columns from slices of terms that a group shares in local memory.
+Work-group tiles: sums of bm rows x bn columns from chunks of terms that a group shares in local memory.
 
-t: GroupTile. Operands are named "a" (rows) and "b" (columns); f: Fetch of one of them, whose slice
+t: GroupTile. Operands are named "a" (rows) and "b" (columns); f: Fetch of one of them, whose chunk
 lies as [term][row], f.pitch apart. Rows and columns of a work-item lie in vectors between those of
 its neighbours, so that vectors of local memory are read side by side:
 
     columns   0 0 0 0 1 1 1 1 2 2 2 2 .. 0 0 0 0 1 1 1 1 ..     of work-item 0, 1, 2 of a row
 
 begin(t, fetches, start)
-                        local memory, sums that begin with start(column) or 0, and which elements a work-item reads: for vector i
-                        of NAME term NAME_k{i} and row NAME_o{i} of a slice, and the register NAME_v{i}
-                        that fetch, or a kernel that computes its operand, fills before it is kept
+    local memory, sums that begin with start(column) or 0, and which elements a work-item reads: for
+    vector i of NAME term NAME_k{i} and row NAME_o{i} of a chunk, and the register NAME_v{i} that
+    fetch, or a kernel that computes its operand, fills before it is kept
 fetch(name, f, at, there)
-                        reads a slice into registers; at(i): pointer expression of vector i's first
-                        element; there(i): condition without which it is zeros, "" for none
-sum_slices(t, fetches, slice)
-                        adds the slices from..to - 1; slice(s): statements that fetch slice number s.
-                        With two stages a slice is kept while the sums of the one before are added
+    reads a chunk into registers; at(i): pointer expression of vector i's first element; there(i):
+    condition without which it is zeros, "" for none
+sum_chunks(t, fetches, chunk)
+    adds the chunks from..to - 1; chunk(s): statements that fetch chunk number s. With two stages a
+    chunk is kept while the sums of the one before are added
 finish(t, ends, extents, operands, post_ops, scales, loop_epilogue)
-                        post_ops and stores of the sums. operands: (pointer, pitches on `extents`, pitch
-                        of columns, whether vectors are aligned, input), dst first; rows count
-                        through `extents`. ends: conditions of rows and columns, see Ends
-aligned(width, pointer) expression of a vector at an aligned pointer
+    post_ops and stores of the sums. operands: (pointer, pitches on `extents`, pitch of columns,
+    whether vectors are aligned, input), dst first; rows count through `extents`. ends: conditions
+    of rows and columns, see Ends
+aligned(width, pointer)
+    expression of a vector at an aligned pointer
 </%doc>
 <%namespace name="lp" file="loops.cl.mako"/>
 <%namespace name="st" file="epilogue.cl.mako"/>
@@ -141,9 +142,9 @@ def lane(value, width, k):
         }
         }
 </%def>
-<%def name="sum_slices(t, fetches, slice)">\
+<%def name="sum_chunks(t, fetches, chunk)">\
     {
-        ${slice("from")}
+        ${chunk("from")}
     }
 % if t.stages == 2:
     ${keep("a", fetches["a"], 0)}
@@ -152,7 +153,7 @@ def lane(value, width, k):
     for (int s = from; s < to; ++s) {
         const int now = (s - from) % 2;
         if (s + 1 < to) {
-        ${slice("(s + 1)")}
+        ${chunk("(s + 1)")}
         }
         ${multiply(t, fetches, "now")}
         if (s + 1 < to) {
@@ -167,7 +168,7 @@ def lane(value, width, k):
         ${keep("b", fetches["b"], 0)}
         barrier(CLK_LOCAL_MEM_FENCE);
         if (s + 1 < to) {
-        ${slice("(s + 1)")}
+        ${chunk("(s + 1)")}
         }
         ${multiply(t, fetches, 0)}
         barrier(CLK_LOCAL_MEM_FENCE);

@@ -3,12 +3,12 @@ conv/separable_workgroup: one filter per channel, then a 1 x 1 convolution of wh
 work-group's local memory.
 
 The second convolution is a product of pixels with weights, as in conv2d_workgroup. An element of its
-left operand is computed where a slice is fetched: the filter of its channel at its pixel. So each
+left operand is computed where a chunk is fetched: the filter of its channel at its pixel. So each
 block of output channels computes the filters of its pixels again. The channels of a work-item are the
 same for all pixels that it fetches, so a tap is read once for all of them.
 
 Tensors  src: image seen as (n, c, h, w), channels innermost, with the border that the taps reach
-         taps: [kh][kw][c] | shift: [c] | weights: [blocks][slices * bk][bn] over the channels, zeros
+         taps: [kh][kw][c] | shift: [c] | weights: [blocks][chunks * bk][bn] over the channels, zeros
          beyond | bias: [blocks][bn] | dst and operands: images at any pitches
 Index    src[pixel + ky * down + kx * right + c]; channels behind the last count as zero
 Launch   one group per tile: local (threads), groups (pixel tiles, blocks), or blocks of channels first
@@ -31,7 +31,7 @@ Tunables tile: GroupTile
     m = 1
     for extent in pixels:
         m *= extent
-    slices = -(-ic // t.bk)
+    chunks = -(-ic // t.bk)
     rows = wk.module.Ends(m, t.bm, m >= t.bm)
     columns = wk.module.Ends(oc, t.bn, False, t.vc)
     assert fa.along == "terms" and ic % fa.vw == 0 and t.threads % fa.slots == 0, (fa, ic)
@@ -43,12 +43,12 @@ Tunables tile: GroupTile
         (pointer, on, step, number in aligned, source)
         for pointer, (on, step), number, source in zip(names, outs, numbers, [None, *extras])
     ]
-    # Vectors behind a slice's last are computed too, of a pixel that is there, and not kept.
+    # Vectors behind a chunk's last are computed too, of a pixel that is there, and not kept.
     def pixel(i):
         inside = m >= t.bm and (i + 1) * fa.threads <= fa.vectors
         return f"m0 + a_o{i}" if inside else f"min(m0 + a_o{i}, {m - 1})"
-    def slice(s):
-        return capture(one_slice, s)
+    def chunk(s):
+        return capture(one_chunk, s)
     def bias_of(where):
         return aligned_at(t.vc, f"bias + (block * {t.bn} + {where})")
 %>
@@ -71,7 +71,7 @@ Tunables tile: GroupTile
         ${st.apply(first_post_ops, f"a_v{i}", "float", fa.vw, None)}
 % endfor
 </%def>
-<%def name="one_slice(s)">\
+<%def name="one_chunk(s)">\
         const int channel = ${s} * ${t.bk} + a_k0;
 % if ic % t.bk:
         if (channel < ${ic}) {
@@ -101,10 +101,10 @@ __kernel void ${name}(
 % endfor
     __global float *dst_base, const int dst_offset)
 {
-    const int tile = ${ids[0]}, block = ${ids[1]}, from = 0, to = ${slices};
+    const int tile = ${ids[0]}, block = ${ids[1]}, from = 0, to = ${chunks};
     const int first_m = tile * ${t.bm}, m0 = ${rows.start("tile")}, n0 = block * ${t.bn};
     __global const float *a = src_base + src_offset + ${base};
-    __global const float *w = weights + block * ${slices * t.bk * t.bn};
+    __global const float *w = weights + block * ${chunks * t.bk * t.bn};
     __global float *dst = dst_base + dst_offset;
 % for k in extras.values():
     __global const float *extra${k} = extra${k}_base + extra${k}_offset;
@@ -120,6 +120,6 @@ __kernel void ${name}(
 % for i in range(fetches["b"].loads):
     const int b_at${i} = b_k${i} * ${t.bn} + b_o${i};
 % endfor
-    ${wk.sum_slices(t, fetches, slice)}
+    ${wk.sum_chunks(t, fetches, chunk)}
     ${wk.finish(t, (rows, columns), pixels, operands, post_ops, {}, loop_epilogue)}
 }

@@ -3,12 +3,12 @@ conv/winograd_output: products of Winograd's F(m x m, 3 x 3) transformed to outp
 
 A work-item takes `vw` channels of one tile. Neighbours take neighbouring channels.
 
-Tensors  src: [parts][(m + 2) ** 2][tiles][oc], parts of the sums are added here | bias: [oc]
+Tensors  src: [k_slices][(m + 2) ** 2][tiles][oc], partial sums that are added here | bias: [oc]
          dst, operands: images at any pitches
 Index    tile t of an image holds outputs from row t / wide * m, column t % wide * m on; those beyond
          the image are not stored
 Launch   global (vectors of channels of all tiles)
-Params   name | dst | batch: images | high, wide: tiles of an image | parts | m | at: matrix of the
+Params   name | dst | batch: images | high, wide: tiles of an image | k_slices | m | at: matrix of the
          output | has_bias | post_ops, operands: as in conv2d_direct | loop_epilogue: outputs are finished in a
          loop | wg
 Tunables vw {1,2,4}, divides the channels
@@ -73,8 +73,8 @@ __kernel void ${name}(
 %  for i in range(n):
         V d${i} = ${product(i * n + j)};
 %  endfor
-% if parts > 1:
-        for (int part = 1; part < ${parts}; ++part) {
+% if k_slices > 1:
+        for (int part = 1; part < ${k_slices}; ++part) {
             __global const float *more = src + part * ${n * n * tiles * oc};
 %  for i in range(n):
             d${i} += ${wk.module.aligned(vw, f"more + {(i * n + j) * tiles * oc}")};

@@ -7,13 +7,13 @@ same for all pixels, since the border is in memory. Each work-item works out onc
 that it fetches, and keeps these offsets in registers.
 
 Tensors  src: image seen as (n, c, h, w), with the border that the taps reach; channels innermost, or at
-         any pitch where they are few | weights: [groups][blocks][slices * bk][bn] over the terms
+         any pitch where they are few | weights: [groups][blocks][chunks * bk][bn] over the terms
          (ky, kx, c), zeros beyond | bias: [groups][blocks][bn] | dst and operands: images at any
-         pitches; where parts > 1 dst is [parts][pixels][oc * groups], for workgroup_sum
+         pitches; where k_slices > 1 dst is [k_slices][pixels][oc * groups], for shared/workgroup_sum
 Index    src[pixel + ky * down + kx * right + c * pitch]; terms that are neighbours make a run:
-         runs:  bk divides a run, so all terms of a slice lie at one offset
-         terms: each vector of terms finds its tap by division, and the last slice may lack some
-Launch   one group per tile: local (threads), groups (pixel tiles, blocks, parts), or blocks of
+         runs:  bk divides a run, so all terms of a chunk lie at one offset
+         terms: each vector of terms finds its tap by division, and the last chunk may lack some
+Launch   one group per tile: local (threads), groups (pixel tiles, blocks, k_slices), or blocks of
          channels first where `channels_fastest`
 Params   name | pixels: extents of the loops over pixels | places: pitches of src on them | base: of
          the first pixel's first tap | ic, oc: channels per group | groups | channel: pitch of src's
@@ -21,7 +21,7 @@ Params   name | pixels: extents of the loops over pixels | places: pitches of sr
          outs: pitches of dst and operands on the pixels, and of their channels | extras: input ->
          number | aligned: operands by number, and -1 for dst, whose vectors are aligned | post_ops |
          loop_epilogue: sums are finished in a loop | fetches: {"a", "b"}: Fetch | channels_fastest | wg
-Tunables tile: GroupTile | parts: equal numbers of slices of the terms
+Tunables tile: GroupTile | k_slices: shares of the chunks of terms
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%namespace name="wk" file="/_common/workgroup.cl.mako"/>
@@ -32,14 +32,14 @@ Tunables tile: GroupTile | parts: equal numbers of slices of the terms
     m = 1
     for extent in pixels:
         m *= extent
-    slices = -(-terms // t.bk)
-    share = -(-slices // parts)
-    chunks = run // t.bk if run % t.bk == 0 else 0
+    chunks = -(-terms // t.bk)
+    share = -(-chunks // k_slices)
+    run_chunks = run // t.bk if run % t.bk == 0 else 0
     rows = wk.module.Ends(m, t.bm, m >= t.bm)
     columns = wk.module.Ends(oc, t.bn, False, t.vc)
     blocks = columns.count
-    assert share * (parts - 1) < slices and wg[0] == t.threads, (slices, parts, wg)
-    assert channel == 1 or (fetches["a"].along == "rows" and fetches["a"].vw == 1 and not chunks)
+    assert share * (k_slices - 1) < chunks and wg[0] == t.threads, (chunks, k_slices, wg)
+    assert channel == 1 or (fetches["a"].along == "rows" and fetches["a"].vw == 1 and not run_chunks)
     ids = ("get_group_id(1)", "get_group_id(0)") if channels_fastest else ("get_group_id(0)", "get_group_id(1)")
     names = ["dst"] + [f"extra{k}" for k in extras.values()]
     inputs = [None, *extras]
@@ -51,14 +51,14 @@ Tunables tile: GroupTile | parts: equal numbers of slices of the terms
     def offset(tap, rest):
         terms_ = [f"{tap} / {right} * {pitches[0]} + {tap} % {right} * {pitches[1]}" if right > 1 else f"{tap} * {pitches[0]}"] if down * right > 1 else []
         return " + ".join([*terms_, rest])
-    def slice(s):
-        return capture(one_slice, s)
+    def chunk(s):
+        return capture(one_chunk, s)
     def bias(where):
         return wk.module.aligned(t.vc, f"bias + (block * {t.bn} + {where})")
 %>
-<%def name="one_slice(s)">\
-% if chunks:
-        __global const float *q = a + (${offset(f"({s} / {chunks})", f"{s} % {chunks} * {t.bk}")});
+<%def name="one_chunk(s)">\
+% if run_chunks:
+        __global const float *q = a + (${offset(f"({s} / {run_chunks})", f"{s} % {run_chunks} * {t.bk}")});
         ${wk.fetch("a", fetches["a"], lambda i: f"q + a_at{i}", lambda i: "")}
 % else:
 %  for i in range(fetches["a"].loads):
@@ -81,21 +81,21 @@ __kernel void ${name}(
 {
     const int tile = ${ids[0]}, block = ${ids[1]}, group = block / ${blocks};
     const int first_m = tile * ${t.bm}, m0 = ${rows.start("tile")}, n0 = block % ${blocks} * ${t.bn};
-% if parts > 1:
+% if k_slices > 1:
     const int part = get_group_id(2);
-    const int from = part * ${share}, to = min(from + ${share}, ${slices});
+    const int from = part * ${share}, to = min(from + ${share}, ${chunks});
 % else:
-    const int from = 0, to = ${slices};
+    const int from = 0, to = ${chunks};
 % endif
     __global const float *a = src_base + src_offset + group * ${ic * channel} + ${base};
-    __global const float *w = weights + block * ${slices * t.bk * t.bn};
-    __global float *dst = dst_base + dst_offset + group * ${oc * outs[0][1]}${f" + part * {m * oc * groups}" if parts > 1 else ""};
+    __global const float *w = weights + block * ${chunks * t.bk * t.bn};
+    __global float *dst = dst_base + dst_offset + group * ${oc * outs[0][1]}${f" + part * {m * oc * groups}" if k_slices > 1 else ""};
 % for k in extras.values():
     __global const float *extra${k} = extra${k}_base + extra${k}_offset + group * ${oc * outs[k + 1][1]};
 % endfor
     ${wk.begin(t, fetches, bias if has_bias else None)}
 % for i in range(fetches["a"].loads):
-    int a_at${i} = ${f"a_k{i}" if chunks else 0};
+    int a_at${i} = ${f"a_k{i}" if run_chunks else 0};
     {
         const int row = m0 + ${f"min(a_o{i}, {m - 1})" if m < t.bm else f"a_o{i}"};
         ${lp.offsets("row", pixels, [places], ["at_"])}
@@ -105,6 +105,6 @@ __kernel void ${name}(
 % for i in range(fetches["b"].loads):
     const int b_at${i} = b_k${i} * ${t.bn} + b_o${i};
 % endfor
-    ${wk.sum_slices(t, fetches, slice)}
+    ${wk.sum_chunks(t, fetches, chunk)}
     ${wk.finish(t, (rows, columns), pixels, operands, post_ops, {}, loop_epilogue)}
 }

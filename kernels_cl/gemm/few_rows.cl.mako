@@ -1,19 +1,30 @@
 <%doc>
 gemm/few_rows: matrix product of rows with columns that both lie along k, as sums of vector products.
 
-Tensors  a, b: pitch 1 along k | dst, extras: any pitches
+    a column of b, members = 2:   | 0 0 0 0 | 1 1 1 1 | 0 0 0 0 | 1 1 1 1 | ..     k
+                                  work-item 0 reads a vector, work-item 1 its neighbour
+
+Tensors  a, b: pitch 1 along k
+         dst, extras: any pitches
 Index    a[i * PM + k]   b[j * PN + k]   dst[i * PM + j * PN]
          The last tile of rows and of columns starts early enough to be whole and stores only what
-         no other tile stores. With several members a tile's work-items read neighbouring vectors, and
-         each adds and stores some of the sums in the end
-Launch   global (column tiles, row tiles, batch); with members > 1 (members, column tiles, row tiles *
-         batch), local (members, tiles of columns, 1)
-Params   name | m, n, k | a, b, dst: pitches (row, column) | batch: extents and pitches of the outer
-         loops, in the order a, b, dst, extras | extras: node input -> (number, pitches) |
-         scales: node input -> factor | post_ops | wg |
-         types: of a, b, and dst and extras
-Tunables mr, nr: rows of a and columns of b of a tile | vw {1,4,8,16}: lanes along k | members
-         {1,2,4..16}: work-items of a tile
+         no other tile stores. With several members, each adds and stores some of the tile's sums in
+         the end.
+Launch   global (column tiles, row tiles, batch)
+         with members > 1: global (members, column tiles, row tiles * batch),
+         local (members, tiles of columns, 1)
+Params   name, wg
+         m, n, k           extents
+         a, b, dst         pitches (row, column)
+         types             of a, of b, and of dst and extras
+         batch             extents and pitches of the outer loops, in the order a, b, dst, extras
+         extras            node input -> (number, pitches), of operands of the post-ops
+         scales            node input -> factor of such an operand
+         post_ops          what is applied to the sums
+Tunables mr       {1..4}         rows of a tile
+         nr       {1..8}         columns of a tile
+         vw       {1,4,8,16}     lanes along k
+         members  {1,2,4,8,16}   work-items of a tile
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>

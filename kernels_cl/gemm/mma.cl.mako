@@ -1,19 +1,39 @@
 <%doc>
-gemm/mma: matrix product on tensor cores, c[m][n] = a[m][k] * b[k][n] with sums in 32 bits.
+gemm/mma: matrix product on tensor cores, dst[m][n] = a[m][k] * b[k][n] with sums in 32 bits.
 
-Tensors  a: rows of k, a elements apart | b: rows of n where b_rows is "k", rows of k where it is "n",
-         b elements apart | dst: any pitches. All rows of a and b begin at multiples of 16 bytes: the
-         buffers, offsets, pitches and what batch adds. f16 and bf16 are bits in ushort.
+                  | chunk of b    bk x bn, local memory
+    --------------+--------------------------------
+    chunk of a    | results of a group      bm x bn:
+    bm x bk,      | warps of wm x wn each, in registers
+    local memory  |
+
+Tensors  a: rows of k
+         b: rows of n where b_rows is "k", rows of k where it is "n"
+         dst, extras: any pitches
+         All rows of a and b begin at multiples of 16 bytes: the buffers, offsets, pitches and what
+         batch adds. f16 and bf16 are bits in ushort.
 Index    a[i * a + p]   b[p * b + j] or b[j * b + p]   dst[i * PM + j * PN]
 Launch   global (row tiles * column tiles * 32 * warps, batch), local (32 * warps, 1)
-Params   name | kind {"f16","bf16","tf32","s8"} | dst_type {"float","half","bf16","int"} | m, n, k |
-         a, b: pitch of rows | b_rows | dst: pitches (row, column) | batch: extents and pitches of the
-         outer loops, in the order a, b, dst, extras | moves: whether a and b have an offset each |
-         extras: node input -> (number, pitches) | extra_type: what they lie in memory as | scales: node
-         input -> factor | post_ops | rounded {0,1}: tf32 operands are rounded here | wg |
-         body {"ptx","emulated"}: instructions, or plain OpenCL C that gives the same
-Tunables bm, bn {16..256} | bk: 32, 64.. bytes | wm, wn: rows and columns of a warp | stages {1,2,3,4} |
-         raster {1..}: row tiles that follow one another before the next column of tiles
+Params   name, wg
+         kind              {"f16", "bf16", "tf32", "s8"}: of a and b
+         m, n, k           extents
+         a, b              elements from row to row
+         b_rows            {"k", "n"}: which index of b counts its rows; "n" alone for s8
+         dst               pitches (row, column)
+         dst_type          {"float", "half", "bf16", "int"}; "int" for s8 alone, without post-ops
+         rounded           tf32 operands are floats of any precision, rounded here
+         moves             whether a and b have an offset each: constants have none
+         extra_type        of extras in memory
+         batch             extents and pitches of the outer loops, in the order a, b, dst, extras
+         extras            node input -> (number, pitches), of operands of the post-ops
+         scales            node input -> factor of such an operand
+         post_ops          what is applied to the sums
+         body              {"ptx", "emulated"}: instructions, or plain OpenCL C that gives the same
+Tunables bm, bn  {16..256}       rows and columns of a work-group; multiples of wm, wn
+         wm, wn  {16, 32, 64}    rows and columns of a warp
+         bk      32, 64.. bytes  terms of a chunk
+         stages  {1,2,3,4}       chunks in local memory
+         raster  {1..}           row tiles that follow one another before the next column of tiles
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%namespace name="ms" file="/_common/mma_store.cl.mako"/>

@@ -1,16 +1,24 @@
 <%doc>
-gemm/pack: copies matrices into panels of `nv * vw` columns, as gemm_tiled reads them.
+gemm/pack: copies matrices into panels of `nv * vw` columns, as gemm/tiled reads them.
 
 A work-item packs a strip of `vw` columns. Where they lie side by side they are copied, zeros behind
 the last; else each is read on its own, the last one again for those behind it, and where rows lie
 side by side squares of vw x vw elements are transposed in registers.
 
-Tensors  src: matrices k x n of any pitches | dst: see Index
+Tensors  src: matrices k x n of any pitches
+         dst: panels of float, see Index
 Index    src[i * PK + j * PN]   dst[j / (nv * vw) * panel + i * row + j % (nv * vw)]
 Launch   global (strips, chunks of k, batch); one work-item packs `chunk` rows of a strip
-Params   name | ctype: of src; dst is float | k, n | src: pitches (row, column) | batch: extents and pitches of the outer loops of
-         src and dst | row, panel: distances in dst | strips | wg
-Tunables nv | vw {1,4,8,16} | chunk, a multiple of vw
+Params   name, wg
+         ctype             type of src
+         k, n              extents
+         src               pitches (row, column)
+         batch             extents and pitches of the outer loops, in the order src, dst
+         row, panel        elements of dst from row to row and from panel to panel
+         strips            of a matrix
+Tunables nv     {1,2,3,4}             vectors of columns of a panel
+         vw     {1,4,8,16}            lanes of a vector
+         chunk  {vw, 2 vw, 3 vw..}    rows that a work-item packs
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%namespace name="tl" file="/_common/tile.cl.mako"/>

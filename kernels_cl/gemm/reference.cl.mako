@@ -3,9 +3,14 @@ gemm/reference: matrix product of any layout and element type, one work-item per
 
 Tensors  a, b, dst, extras: any pitches
 Launch   global (m * n, batch)
-Params   name | ctype | m, n, k | a, b, dst: pitches (row, column) | batch: extents and pitches of
-         the outer loops, in the order a, b, dst, extras | extras: node input -> (number, pitches) |
-         scales: node input -> factor | post_ops | wg
+Params   name, wg
+         ctype             type of all tensors
+         m, n, k           extents
+         a, b, dst         pitches (row, column)
+         batch             extents and pitches of the outer loops, in the order a, b, dst, extras
+         extras            node input -> (number, pitches), of operands of the post-ops
+         scales            node input -> factor of such an operand
+         post_ops          what is applied to the sums
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>

@@ -1,20 +1,38 @@
 <%doc>
 gemm/tiled: matrix product with a register tile of `mr` rows x `nv` vectors of columns.
 
-Tensors  a: rows of any pitches | b: panels of `nv * vw` columns, `panel` elements apart, with their
-         rows `row` elements apart: packed, or columns of pitch 1 | dst, extras: any pitches
+                  | panel of b    k x (nv * vw)
+    --------------+---------------------------
+    rows of a     | sums          mr x nv vectors
+    mr x k        |
+
+Tensors  a: rows of any pitches
+         b: panels of nv * vw columns, packed, or columns of pitch 1 where they lie
+         dst, extras: any pitches
 Index    a[i * PM + k * PK]   b[block * panel + k * row + column]   dst[i * PM + j * PN]
          The last tile of rows starts early enough to be whole and stores only the rows that no
          other tile stores. Columns: with `shift` the last panel does the same, else lanes beyond n
          are read from b (packed zeros) and never stored.
-Launch   global (row tiles, panels, batch), or panels first where `channels_fastest`; with parts > 1
-         (panels, row tiles * parts, batch), local (lanes, parts, 1): each part sums its share of k
-Params   name | m, n, k | a, dst: pitches (row, column) | row, panel | b_moves: b has an offset |
-         batch: extents and pitches of the outer loops, in the order a, b, dst, extras |
-         extras: node input -> (number, pitches) | scales: node input -> factor | post_ops | wg |
-         types: of a, b, and dst and extras |
-         channels_fastest | shift | aligned: vectors of b are
-Tunables mr {1..30} | nv {1,2,3,4} | vw {1,4,8,16} | parts {1,2,4..}
+Launch   global (row tiles, panels, batch), or panels first where `channels_fastest`
+         with k_slices > 1: global (panels, row tiles * k_slices, batch), local (lanes, k_slices, 1);
+         each work-item along axis 1 of a group sums one slice of k, and the first adds them all
+Params   name, wg
+         m, n, k           extents
+         a, dst            pitches (row, column)
+         row, panel        elements of b from row to row and from panel to panel
+         b_moves           b has an offset: it is no constant
+         types             of a, of b, and of dst and extras
+         channels_fastest  neighbouring work-items take neighbouring panels, not tiles of rows
+         shift             the last panel starts early enough to be whole
+         aligned           vectors of b are
+         batch             extents and pitches of the outer loops, in the order a, b, dst, extras
+         extras            node input -> (number, pitches), of operands of the post-ops
+         scales            node input -> factor of such an operand
+         post_ops          what is applied to the sums
+Tunables mr        {1..30}        rows of a tile
+         nv        {1,2,3,4}      vectors of columns of a tile
+         vw        {1,4,8,16}     lanes of a vector
+         k_slices  {1,2,4..64}    shares of k; 1 unless channels_fastest
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
@@ -28,8 +46,8 @@ Tunables mr {1..30} | nv {1,2,3,4} | vw {1,4,8,16} | parts {1,2,4..}
     V = vec_type("float", vw)
     at_, bt, yt = types
     assert m >= mr and (not shift or n >= width), (m, n, mr, nv, vw)
-    assert parts == 1 or (channels_fastest and wg[1] == parts), (parts, wg)
-    if parts > 1:
+    assert k_slices == 1 or (channels_fastest and wg[1] == k_slices), (k_slices, wg)
+    if k_slices > 1:
         ids = ("get_group_id(1)", "get_global_id(0)")
     else:
         ids = ("get_global_id(1)", "get_global_id(0)") if channels_fastest else ("get_global_id(0)", "get_global_id(1)")
@@ -77,8 +95,8 @@ Tunables mr {1..30} | nv {1,2,3,4} | vw {1,4,8,16} | parts {1,2,4..}
 % endfor
     }
 </%def>
-<%def name="add_parts()">\
-    __local ${V} sums[${parts * mr * nv * lanes}];
+<%def name="add_slices()">\
+    __local ${V} sums[${k_slices * mr * nv * lanes}];
     __local ${V} *mine = sums + get_local_id(0);
 % for r in range(mr):
 %  for v in range(nv):
@@ -87,7 +105,7 @@ Tunables mr {1..30} | nv {1,2,3,4} | vw {1,4,8,16} | parts {1,2,4..}
 % endfor
     barrier(CLK_LOCAL_MEM_FENCE);
     if (part || !live) return;
-    for (int other = 1; other < ${parts}; ++other) {
+    for (int other = 1; other < ${k_slices}; ++other) {
 % for r in range(mr):
 %  for v in range(nv):
         c${r}_${v} += mine[(other * ${mr * nv} + ${r * nv + v}) * ${lanes}];
@@ -107,10 +125,10 @@ __kernel void ${name}(
     __global ${cell(yt)} *dst_base, const int dst_offset)
 {
     const int tile = ${ids[0]};
-% if parts > 1:
+% if k_slices > 1:
     const int live = ${ids[1]} < ${blocks}, block = min((int)${ids[1]}, ${blocks - 1});
     const int part = get_local_id(1);
-    const int from = part * ${-(-k // parts)}, to = min(from + ${-(-k // parts)}, ${k});
+    const int from = part * ${-(-k // k_slices)}, to = min(from + ${-(-k // k_slices)}, ${k});
 % else:
     const int block = ${ids[1]}, from = 0, to = ${k};
     if (tile >= ${tiles} || block >= ${blocks}) return;
@@ -147,8 +165,8 @@ __kernel void ${name}(
         p += ${a[1]};
         w += ${row};
     }
-% if parts > 1:
-    ${add_parts()}
+% if k_slices > 1:
+    ${add_slices()}
 % endif
 % if tail == width:
     ${finish(False)}

@@ -1,12 +1,21 @@
 <%doc>
-shared/workgroup_sum: adds the parts that groups of gemm_workgroup or conv2d_workgroup left, and applies post_ops.
+shared/workgroup_sum: adds the partial sums that the k-slices of gemm/workgroup or conv/workgroup left.
 
-Tensors  src: [parts][rows][columns] | bias: [columns] | dst, extras: any pitches
+Tensors  src: [k_slices][rows][columns]
+         bias: [columns]
+         dst, extras: any pitches
 Index    rows count through `extents`; dst[row + column * pitch]
 Launch   global (vectors of columns, rows)
-Params   name | parts | extents: of the loops over rows | columns | operands: pitches on the rows and of
-         the columns of dst and extras | extras: node input -> number | has_bias | scales: node
-         input -> factor | post_ops | vw {1,2,4}, divides columns | wg
+Params   name, wg
+         k_slices          partial sums of a result
+         extents           of the loops over rows
+         columns           extent
+         operands          pitches on the rows and of the columns, of dst and extras
+         extras            node input -> number, of operands of the post-ops
+         scales            node input -> factor of such an operand
+         has_bias          sums begin with it
+         post_ops          what is applied to the sums
+Tunables vw  {1,2,4}, divides columns
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
@@ -44,7 +53,7 @@ __kernel void ${name}(
     __global const float *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
     ${V} sum = ${wk.module.aligned(vw, "bias + column") if has_bias else f"({V})(0)"};
-    for (int part = 0; part < ${parts}; ++part) sum += ${wk.module.aligned(vw, f"src + part * {rows * columns}")};
+    for (int part = 0; part < ${k_slices}; ++part) sum += ${wk.module.aligned(vw, f"src + part * {rows * columns}")};
     ${st.apply(post_ops, "sum", "float", vw, operand)}
     ${tl.store_lanes(vw, "sum", "dst", f"at_dst + column * {operands[0][1]}", operands[0][1], 0, vw)}
 }

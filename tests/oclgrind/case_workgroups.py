@@ -21,7 +21,7 @@ from clnn.ops.gemm import workgroup as _gemm_groups
 from clnn.ops.gemm.spec import Gemm
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
-from clnn.ops.shared.workgroup_tiles import GroupTile, Split
+from clnn.ops.shared.workgroup_tiles import GroupTile, SplitK
 from clnn.ops.spec import OpSpec
 
 TWO, ONE = GroupTile(8, 8, 2, 2, 8, 2, 4), GroupTile(8, 16, 4, 4, 8, 1, 0)
@@ -30,9 +30,9 @@ RESIDUAL = (PostOp("add", operand=3), PostOp("relu"))
 HEAVY = (PostOp("tanh"), PostOp("mul", operand=3))
 
 
-def only(tile: GroupTile, parts: int) -> Callable[..., list[Split]]:
+def only(tile: GroupTile, parts: int) -> Callable[..., list[SplitK]]:
     """Return what offers one tile in so many parts."""
-    return lambda sums, target: [Split(0.0, tile, parts)]
+    return lambda sums, target: [SplitK(0.0, tile, parts)]
 
 
 def add(

@@ -16,7 +16,7 @@ from clnn.ops.conv.workgroup import along_terms, pack, pack_terms, walk
 from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant
 from clnn.ops.problem import Problem
 from clnn.ops.shared.epilogue import heavy, operand_args, operand_layouts
-from clnn.ops.shared.workgroup_tiles import GemmShape, Split, group_tiles, right
+from clnn.ops.shared.workgroup_tiles import GemmShape, SplitK, group_tiles, right
 from clnn.types import Array
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _fits(spec: Separable, problem: Problem) -> bool:
     return constant and border and innermost(x.layout)
 
 
-def _variant(spec: Separable, problem: Problem, common: dict[str, Any], split: Split) -> Variant:
+def _variant(spec: Separable, problem: Problem, common: dict[str, Any], split: SplitK) -> Variant:
     """Return the kernel of one tile."""
     src, dst, tile = common["src"], common["dst"], split.tile
     oc, ic = dst.shape[1], src.shape[1]

@@ -21,7 +21,7 @@ from clnn.ops.shared.loops import Loops
 from clnn.ops.shared.workgroup_tiles import (
     LAUNCH,
     GemmShape,
-    Split,
+    SplitK,
     group_tiles,
     left,
     right,
@@ -107,7 +107,7 @@ def _in_three(spec: Conv2d, problem: Problem, common: dict[str, Any]) -> list[Va
             continue
         sums = GemmShape(shape.tiles, shape.oc, shape.ic, shape.places)
         part = 4 * shape.elements(shape.oc)
-        splits = [s for s in group_tiles(sums, problem.target) if s.parts * part <= MOST_BYTES]
+        splits = [s for s in group_tiles(sums, problem.target) if s.slices * part <= MOST_BYTES]
         for number, split in enumerate(splits[:MOST]):
             for vw in WIDTHS[m] if number == 0 else (1,):
                 if shape.ic % vw == 0 and shape.oc % vw == 0:
@@ -116,7 +116,7 @@ def _in_three(spec: Conv2d, problem: Problem, common: dict[str, Any]) -> list[Va
 
 
 def _variant(
-    spec: Conv2d, problem: Problem, common: dict[str, Any], shape: Shape, split: Split, vw: int
+    spec: Conv2d, problem: Problem, common: dict[str, Any], shape: Shape, split: SplitK, vw: int
 ) -> Variant:
     shares, target = shape.batch // shape.images, problem.target
     lanes = 2 * target.vector * target.compute_units
@@ -125,7 +125,7 @@ def _variant(
     some = f"_n{shape.images}" if shares > 1 else ""
     name = f"winograd_workgroup_f{shape.m}_v{vw}_{split.label}{some}"
     inputs = Scratch("inputs", 4 * shape.elements(shape.ic))
-    products = Scratch("products", 4 * split.parts * shape.elements(shape.oc))
+    products = Scratch("products", 4 * split.slices * shape.elements(shape.oc))
     multiply = _products(problem, shape, split, inputs, products)
     launches = []
     for share in range(shares):
@@ -187,7 +187,7 @@ def input_launch(
 
 
 def _products(
-    problem: Problem, shape: Shape, split: Split, inputs: Scratch, products: Scratch
+    problem: Problem, shape: Shape, split: SplitK, inputs: Scratch, products: Scratch
 ) -> Launch:
     """Return the batch of products of tiles with weights, place by place."""
     tile, (m, n, k) = split.tile, (shape.tiles, shape.oc, shape.ic)
@@ -215,17 +215,17 @@ def _products(
         "b_moves": False,
         "fetches": {"a": left(tile, "terms", widest([k])), "b": right(tile, "rows", 4)},
         "tile": tile,
-        "parts": split.parts,
+        "k_slices": split.slices,
         "loop_epilogue": False,
         "channels_fastest": first,
         "wg": wg,
     }
     args = (inputs, Const(lambda: _packed(weights, shape.m, split)), products)
-    sizes = (counts[0] * tile.threads, counts[1], shape.places * split.parts)
+    sizes = (counts[0] * tile.threads, counts[1], shape.places * split.slices)
     return Launch("gemm/workgroup.cl.mako", params, args, sizes, wg)
 
 
-def _packed(weights: Array, m: int, split: Split) -> Array:
+def _packed(weights: Array, m: int, split: SplitK) -> Array:
     """Return weights (oc, ic, 3, 3) transformed, packed for a tile: [places][blocks][slices][bn]."""
     tile, (oc, ic) = split.tile, weights.shape[:2]
     blocks, terms = -(-oc // tile.bn), -(-ic // tile.bk) * tile.bk
@@ -240,7 +240,7 @@ def _output(
     problem: Problem,
     common: dict[str, Any],
     shape: Shape,
-    split: Split,
+    split: SplitK,
     vw: int,
     products: Scratch,
     first: int,
@@ -250,7 +250,7 @@ def _output(
     params = _tile_params(common, shape, vw) | {
         "name": f"winograd_output_f{shape.m}_v{vw}",
         "dst": common["dst"],
-        "parts": split.parts,
+        "k_slices": split.slices,
         "at": matrices(shape.m).at,
         "has_bias": bias is not None,
         "post_ops": spec.post_ops,

@@ -19,11 +19,11 @@ from clnn.ops.shared.workgroup_tiles import (
     Fetch,
     GemmShape,
     GroupTile,
-    Split,
+    SplitK,
     group_tiles,
     left,
     right,
-    sum_parts,
+    sum_slices,
     widest,
 )
 from clnn.types import Array
@@ -64,10 +64,10 @@ def group_variants(spec: Conv2d, problem: Problem, common: dict[str, Any]) -> li
 
 
 def group_variant(
-    spec: Conv2d, problem: Problem, common: dict[str, Any], split: Split, first: bool
+    spec: Conv2d, problem: Problem, common: dict[str, Any], split: SplitK, first: bool
 ) -> Variant:
     """Return the kernel of one tile; first: blocks of channels are neighbours, not tiles of pixels."""
-    tile, parts, terms = split.tile, split.parts, _terms(common, spec.group)
+    tile, slices, terms = split.tile, split.slices, _terms(common, spec.group)
     src, dst = common["src"], common["dst"]
     walked = walk(common, spec.group, tile)
     oc, rows = dst.shape[1] // spec.group, prod(walked["pixels"])
@@ -86,7 +86,7 @@ def group_variant(
         "run": terms.run,
         "taps": (terms.taps, terms.steps),
         "tile": tile,
-        "parts": parts,
+        "k_slices": slices,
         "has_bias": _bias(problem) is not None,
         "post_ops": spec.post_ops,
         "loop_epilogue": heavy(spec.post_ops),
@@ -95,8 +95,8 @@ def group_variant(
         "wg": (tile.threads, 1, 1),
         **walked,
     }
-    sizes = (counts[0] * tile.threads, counts[1], parts)
-    make = _launches if parts == 1 else _in_parts
+    sizes = (counts[0] * tile.threads, counts[1], slices)
+    make = _launches if slices == 1 else _in_slices
     return Variant(str(params["name"]), make(spec, problem, params, sizes), split.cost)
 
 
@@ -133,13 +133,13 @@ def _launches(
     return (Launch("conv/workgroup.cl.mako", params, tuple(args), sizes, params["wg"]),)
 
 
-def _in_parts(
+def _in_slices(
     spec: Conv2d, problem: Problem, params: dict[str, Any], sizes: tuple[int, ...]
 ) -> tuple[Launch, ...]:
     """Return the launch that leaves parts of the sums in scratch memory, and the one that adds them."""
     columns, extents = params["oc"] * spec.group, params["pixels"]
     rows, vc = prod(extents), params["tile"].vc
-    scratch = Scratch("parts", params["parts"] * rows * columns * 4)
+    scratch = Scratch("parts", params["k_slices"] * rows * columns * 4)
     dense = tuple(columns * prod(extents[k + 1 :]) for k in range(len(extents)))
     plain = params | {
         "outs": ((dense, 1),),
@@ -153,7 +153,7 @@ def _in_parts(
     first = Launch("conv/workgroup.cl.mako", plain, args, sizes, params["wg"])
     bias = _bias(problem)
     rest = {
-        "parts": params["parts"],
+        "k_slices": params["k_slices"],
         "operands": params["outs"],
         "has_bias": bias is not None,
         "extras": params["extras"],
@@ -163,7 +163,7 @@ def _in_parts(
     args = (*operand_args(problem, spec.post_ops), Out(0))
     if bias is not None:
         args = (Const(lambda: bias), *args)
-    return first, sum_parts(problem.target, scratch, args, extents, columns, rest)
+    return first, sum_slices(problem.target, scratch, args, extents, columns, rest)
 
 
 def _weights(spec: Conv2d, problem: Problem, params: dict[str, Any]) -> Const:

@@ -1,103 +1,76 @@
-"""Products of few rows on GPUs, which the memory bounds that their matrix comes from.
+"""Dot products of rows and columns that both lie along k: what few rows are bound by is reading b.
 
-Work-items side by side read neighbouring elements, and so many groups divide the sums that each
-compute unit has one: of b with rows along n the sums of gemm_tiled are split between work-items; of
-b with columns along k work-items of gemm_dot read neighbouring terms of a column.
+On GPUs neighbouring work-items read neighbouring terms of a column, so that b is read at the speed
+of memory however few rows share it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from clnn.ops.launch import In, Launch, Variant, grid
-from clnn.ops.shared.matrices import Product, Tile
-from clnn.ops.shared.workgroup_tiles import UNSHARED, widest
-from clnn.target import Target
+from clnn.ops.gemm.problem import GemmProblem
+from clnn.ops.launch import Launch, Variant, grid
+from clnn.ops.shared.workgroup_tiles import UNSHARED
 
-if TYPE_CHECKING:
-    from clnn.ops.gemm.spec import _Job
-
-LANES = (32, 16, 8)  # work-items side by side in a group that splits the sums
-ITEMS = 256  # work-items that a compute unit should have
-TERMS = 32  # of the sums that are worth a work-item
-MEMBERS, COLUMNS = 16, (8, 4)  # of gemm_dot: work-items along k, and tiles of columns in a group
+MAX_MEMBERS = 16  # work-items that share a column
+COLUMN_TILES = (8, 4)  # tiles of columns in a work-group
 
 
-def split_sums(found: Product, tile: Tile, target: Target) -> tuple[int, int]:
-    """Return how many tiles of columns a group takes, and in how many parts it splits the sums.
-
-    One part: groups are as for any other kernel.
-    """
-    blocks, rows = -(-found.n // tile.width), -(-found.m // tile.mr) * found.matrices
-    fewest = target.max_work_group // 2
-    fitting = [n for n in LANES if n <= fewest] or [1]
-    enough = (n for n in fitting if -(-blocks // n) * rows >= target.compute_units)
-    lanes = next(enough, fitting[-1])
-    sums = lanes * tile.mr * tile.width * 4
-    most = min(target.max_work_group // lanes, target.local_bytes // sums)
-    wanted = target.compute_units * ITEMS / (blocks * rows)
-    parts = 1
-    while parts * 2 <= most and parts < wanted and found.k >= parts * 2 * TERMS:
-        parts *= 2
-    return lanes, parts
-
-
-def reads_aligned(job: _Job, found: Product, tile: Tile, how: str) -> bool:
-    """Whether vectors of columns of b are aligned, and the device gains by knowing it."""
-    if job.target.is_cpu or tile.vw > 4 or job.problem.input(job.views.inputs[1]).stored:
-        return False
-    if how != "direct":
-        return True
-    moves = zip(found.batch.extents, found.batch.pitches[1], strict=True)
-    numbers = [pitch for extent, pitch in moves if extent > 1]
-    numbers += [found.n, found.b[0], job.problem.input(job.views.inputs[1]).layout.offset]
-    return widest([tile.vw, *numbers]) == tile.vw
-
-
-def dot_variant(job: _Job, found: Product) -> Variant:
-    """Return the kernel of rows and columns that both lie along k."""
-    target, vw = job.target, job.target.vector
-    b, mr = In(job.views.inputs[1]), min(found.m, 4)
-    members, nr = 1, min(found.n, 8 if mr == 1 else 16 // mr)
+def few_rows_variants(problem: GemmProblem) -> Iterator[Variant]:
+    """Yield the one kernel, where both operands lie along k and b is no constant to be packed."""
+    problem = problem.oriented()
+    if problem.b_is_const or not problem.lies_along_k:
+        return
+    target, vw = problem.target, problem.target.vector
+    mr = min(problem.m, 4)
+    members, nr = 1, min(problem.n, 8 if mr == 1 else 16 // mr)
     if not target.is_cpu:
-        members = _members(found, target)
-        nr = min(found.n, max(1, min(members, 8) // mr))
-    tiles, rows = -(-found.n // nr), -(-found.m // mr)
-    if members > 1:
-        group = tiles * rows * found.matrices
-        columns = next((c for c in COLUMNS if group // c >= 2 * target.compute_units), COLUMNS[-1])
-        columns = min(columns, target.max_work_group // members)
-        local: tuple[int, ...] = (members, columns, 1)
-        size: tuple[int, ...] = (members, -(-tiles // columns) * columns, rows * found.matrices)
-    else:
-        size, local = grid(target, tiles, rows, found.matrices)
+        members = _members(problem)
+        nr = min(problem.n, max(1, min(members, 8) // mr))
+    size, local = _sizes(problem, mr, nr, members)
     name = f"gemm_dot_f32_t{mr}x{nr}_v{vw}" + f"_g{members}" * (members > 1)
-    params = job.params(found) | {
+    params = problem.params() | {
         "name": name,
-        "b": found.b,
+        "b": problem.product.b,
         "mr": mr,
         "nr": nr,
         "vw": vw,
         "members": members,
         "wg": local,
-        "types": job.types(b),
+        "types": problem.types(problem.b_arg),
     }
-    launch = Launch("gemm/few_rows.cl.mako", params, job.args(b), size, local)
-    return Variant(name, (launch,), _dot_cycles(found, mr, nr, members, target))
+    launch = Launch("gemm/few_rows.cl.mako", params, problem.args(problem.b_arg), size, local)
+    yield Variant(name, (launch,), _cycles(problem, mr, nr, members))
 
 
-def _dot_cycles(found: Product, mr: int, nr: int, members: int, target: Target) -> float:
-    """Return the estimated cycles, as those of register tiles are counted."""
-    tiles, rows, vw = -(-found.n // nr), -(-found.m // mr), target.vector
-    slots = max(mr * nr, mr + nr + 1) + 3
-    each = found.k / vw * slots + mr * nr * (vw + members)  # lanes and members are added in the end
-    cycles = tiles * rows * found.matrices * each / (2 * target.compute_units)
-    return cycles if target.is_cpu else cycles * min(UNSHARED, rows)
-
-
-def _members(found: Product, target: Target) -> int:
-    """Return how many work-items share a column."""
+def _members(problem: GemmProblem) -> int:
+    """Return how many work-items share a column: so many that each has a vector of it."""
+    most = min(MAX_MEMBERS, problem.target.max_work_group, problem.k // problem.target.vector)
     members = 1
-    while members * 2 <= min(MEMBERS, target.max_work_group, found.k // target.vector):
+    while members * 2 <= most:
         members *= 2
     return members
+
+
+def _sizes(
+    problem: GemmProblem, mr: int, nr: int, members: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return (global, local) work sizes: groups as large as leave two for each compute unit."""
+    target, (rows, tiles) = problem.target, problem.tiles(mr, nr)
+    if members == 1:
+        return grid(target, tiles, rows, problem.matrices)
+    every = tiles * rows * problem.matrices
+    enough = (c for c in COLUMN_TILES if every // c >= 2 * target.compute_units)
+    columns = min(next(enough, COLUMN_TILES[-1]), target.max_work_group // members)
+    across = -(-tiles // columns) * columns
+    return (members, across, rows * problem.matrices), (members, columns, 1)
+
+
+def _cycles(problem: GemmProblem, mr: int, nr: int, members: int) -> float:
+    """Return the estimated cycles, as those of register tiles are counted."""
+    target, (rows, tiles) = problem.target, problem.tiles(mr, nr)
+    slots = max(mr * nr, mr + nr + 1) + 3
+    # Lanes and members are added in the end.
+    item = problem.k / target.vector * slots + mr * nr * (target.vector + members)
+    cycles = tiles * rows * problem.matrices * item / (2 * target.compute_units)
+    return cycles if target.is_cpu else cycles * min(UNSHARED, rows)

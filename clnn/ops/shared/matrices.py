@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from clnn.types import Array
 
 Pitches = tuple[int, int]
 REGISTERS = {16: 32, 8: 16, 4: 20}  # vector registers that a tile may fill, by vector width
+MAX_VECTORS = 4  # of columns of a tile
+ITEMS_PER_UNIT = 64  # work-items that keep a compute unit of a GPU busy
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Tile:
 class Views:
     """A product as matrices on the last two axes: dst (m, n) = a (m, k) times b (k, n).
 
-    extras: node input -> an operand of the steps, broadcast to dst. inputs: which node inputs a
+    extras: node input -> an operand of the post-ops, broadcast to dst. inputs: which node inputs a
     and b are.
     """
 
@@ -167,32 +170,27 @@ def _only_batch(layout: TensorLayout) -> TensorLayout:
     return _pick(layout, range(layout.rank - 2))
 
 
-def gemm_tile(m: int, n: int, matrices: int, target: Target, widest: int = 1 << 30) -> Tile:
-    """Return the tile of rows x columns for an m x n product; `widest` bounds its columns."""
-    return gemm_tiles(m, n, matrices, target, widest)[0][1]
-
-
 def gemm_tiles(
-    m: int, n: int, matrices: int, target: Target, widest: int = 1 << 30
+    m: int, n: int, matrices: int, target: Target, widest: float = inf
 ) -> list[tuple[float, Tile]]:
-    """Return (estimated cycles for each term of the sums, tile) of all tiles, best first."""
+    """Return (estimated cycles for each term of the sums, tile) of all tiles, best first.
+
+    widest: columns that a tile may have at most.
+    """
     vw = target.vector
     while vw > 1 and (vw > widest or (vw > 4 and vw // 2 >= n)):
         vw //= 2
     vectors = -(-n // vw)
     registers = REGISTERS.get(target.vector, 16)
-    found = [
+    tiles = [
         (_score(m, vectors, mr, nv, matrices, target), Tile(mr, nv, vw))
-        for nv in (1, 2, 3, 4)
+        for nv in range(1, MAX_VECTORS + 1)
         if nv <= vectors and (nv == 1 or nv * vw <= widest)
         # nv vectors of b and one of a besides
         for mr in range(1, min(m, max((registers - 1) // nv - 1, 1)) + 1)
     ]
-    return [(m * vectors / (2 * score), tile) for score, tile in sorted(found, key=_by_score)]
-
-
-def _by_score(pair: tuple[float, Tile]) -> float:
-    return -pair[0]
+    tiles.sort(key=lambda pair: -pair[0])
+    return [(m * vectors / (2 * score), tile) for score, tile in tiles]
 
 
 def _score(m: int, vectors: int, mr: int, nv: int, matrices: int, target: Target) -> float:
@@ -205,7 +203,7 @@ def _score(m: int, vectors: int, mr: int, nv: int, matrices: int, target: Target
         rounds = -(-items // target.compute_units)
         busy = items / (rounds * target.compute_units)
     else:
-        busy = min(1.0, items / (target.compute_units * 64))
+        busy = min(1.0, items / (target.compute_units * ITEMS_PER_UNIT))
     return used * busy * mr * nv / slots
 
 

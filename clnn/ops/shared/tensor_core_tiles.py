@@ -7,6 +7,7 @@ clnn.ops.shared.workgroup_tiles, so that both can be compared.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 from clnn.ops.problem import Operand
 from clnn.ops.shared.tensor_cores import BYTES, MmaTile
@@ -18,6 +19,7 @@ from clnn.ops.shared.workgroup_tiles import (
     RESIDENT,
     START,
     GemmShape,
+    few_of_each,
 )
 from clnn.target import Target
 
@@ -27,11 +29,12 @@ HIDDEN = 0.5  # of them, where copies run beside products
 STORE = 2  # slots of a result
 OVERHEAD = 90  # registers of a work-item besides its sums
 GROUPS = 2  # of the largest local memory that a compute unit holds
-MOST, ALIKE = 12, 3  # tiles that are worth a measurement, and of these, tiles of one shape
-LEAST_TERMS = 8  # of sums that are worth a product of matrices
-UNIT = {"tf32": 2.0**-11}  # by which an operand is rounded
-STEP = 2.0**-23  # by which tensor cores may round each of their sums, of `DEPTH` products
-DEPTH = 8
+MAX_TILES, MAX_TILES_PER_SHAPE = 12, 3  # that are worth a measurement
+MIN_TERMS = 8  # of sums that are worth a product on tensor cores
+ROW_BYTES = (64, 128)  # of a chunk of k: one or two sets of banks
+STAGES = (2, 3, 4)  # tiles of operands in local memory: with one, nothing is copied ahead
+OPERAND_ERROR = {"tf32": 2.0**-11}  # relative, of an operand that is rounded to the kind
+SUM_ERROR, SUM_DEPTH = 2.0**-23, 8  # relative, of tensor cores' sums of so many products
 # (bm, bn, wm, wn): results of a work-group, and of a warp.
 SHAPES = (
     (128, 256, 64, 64),
@@ -62,48 +65,41 @@ def kind_of(target: Target, operands: tuple[Operand, Operand, Operand]) -> str:
 
 def rounding(kind: str, terms: int) -> float:
     """Return the error of sums of `terms` products, relative to the largest result."""
-    return 4 * UNIT.get(kind, 0.0) + STEP * -(-terms // DEPTH)
+    return 4 * OPERAND_ERROR.get(kind, 0.0) + SUM_ERROR * -(-terms // SUM_DEPTH)
 
 
 def mma_tiles(kind: str, sums: GemmShape, target: Target) -> list[tuple[float, MmaTile]]:
     """Return (estimated cycles, tile) of the tiles that are worth a measurement, best first."""
-    if sums.terms < LEAST_TERMS:
+    if sums.terms < MIN_TERMS:
         return []
-    found = sorted(
-        ((_cycles(kind, sums, t, target), t) for t in _fitting(kind, sums, target)),
-        key=lambda pair: pair[0],
-    )
-    chosen: list[tuple[float, MmaTile]] = []
-    met: dict[tuple[int, ...], int] = {}
-    for cycles, tile in found:
-        shape = (tile.bm, tile.bn, tile.wm, tile.wn)
-        met[shape] = met.get(shape, 0) + 1
-        if met[shape] <= ALIKE:
-            chosen.append((cycles, tile))
-    return chosen[:MOST]
+    costs = ((_cycles(kind, sums, tile, target), tile) for tile in _fitting(kind, sums, target))
+    ranked = sorted(costs, key=lambda pair: pair[0])
+    return few_of_each(ranked, lambda pair: pair[1].shape, MAX_TILES_PER_SHAPE, MAX_TILES)
 
 
 def _fitting(kind: str, sums: GemmShape, target: Target) -> Iterator[MmaTile]:
-    """Yield the tiles that a device has the work-items and the local memory for."""
+    """Yield the tiles that a device has the work-items and the local memory for.
+
+    Left out are those of which more than half would be rows, columns or terms that are not there.
+    """
     for bm, bn, wm, wn in SHAPES:
         if bm >= 2 * max(sums.rows, 16) or bn >= 2 * max(sums.columns, 16):
             continue
-        for nbytes in (64, 128):
+        for nbytes, stages in product(ROW_BYTES, STAGES):
             bk = nbytes // BYTES[kind]
-            if bk >= 2 * max(sums.terms, 64 // BYTES[kind]):
+            if bk >= 2 * max(sums.terms, min(ROW_BYTES) // BYTES[kind]):
                 continue
-            for stages in (2, 3, 4):
-                tile = MmaTile(bm, bn, bk, wm, wn, stages)
-                room = tile.local_bytes(kind, target.tensor) <= target.local_bytes
-                if room and tile.threads <= target.max_work_group:
-                    yield tile
+            tile = MmaTile(bm, bn, bk, wm, wn, stages)
+            room = tile.local_bytes(kind, target.tensor) <= target.local_bytes
+            if room and tile.threads <= target.max_work_group:
+                yield tile
 
 
 def _cycles(kind: str, sums: GemmShape, tile: MmaTile, target: Target) -> float:
     """Return the estimated cycles of a product."""
     groups = -(-sums.rows // tile.bm) * -(-sums.columns // tile.bn) * sums.count
-    slices = -(-sums.terms // tile.bk)
-    row = tile.bk * BYTES[kind] / 16  # pieces in a row of a slice
+    chunks = -(-sums.terms // tile.bk)
+    row = tile.bk * BYTES[kind] / 16  # pieces in a row of a chunk
     warps = tile.threads // 32
     slots = tile.bm * tile.bn * tile.bk / RATES[kind]
     slots += LOCAL * warps * (tile.wm + tile.wn) * row
@@ -117,6 +113,6 @@ def _cycles(kind: str, sums: GemmShape, tile: MmaTile, target: Target) -> float:
     rounds = -(-groups // target.compute_units)
     active = max(1, min(resident, rounds))
     waits = BARRIER * tile.threads / active
-    group = slices * (slots + waits) + START * tile.threads + STORE * tile.bm * tile.bn
+    group = chunks * (slots + waits) + START * tile.threads + STORE * tile.bm * tile.bn
     latency_hiding = min(1.0, active * tile.threads * (tile.stages - 1) / HIDING)
     return rounds * group / (2 * target.vector) / latency_hiding

@@ -17,16 +17,14 @@ from clnn.ops.shared.window import Window
 BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1}
 # What results are stored as where they lie as operands do.
 DST_TYPES = {"f16": "half", "bf16": "bf16", "tf32": "float"}
-# What the local memory of any CUDA device holds without being asked for more.
-LOCAL_BYTES = 48 * 1024
 
 
 @dataclass(frozen=True)
 class MmaTile:
     """Tunables of a product on tensor cores.
 
-    bm, bn: results of a work-group. bk: elements of k per turn. wm, wn: results of a warp. stages:
-    tiles of a and b in local memory. raster: row tiles that follow one another.
+    bm, bn: results of a work-group. bk: elements of k in a chunk of a and of b. wm, wn: results of a
+    warp. stages: chunks in local memory. raster: row tiles that follow one another.
     """
 
     bm: int = 128
@@ -36,6 +34,11 @@ class MmaTile:
     wn: int = 64
     stages: int = 2
     raster: int = 8
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Results of a work-group and of a warp."""
+        return self.bm, self.bn, self.wm, self.wn
 
     @property
     def threads(self) -> int:
@@ -58,10 +61,7 @@ class MmaTile:
 class MmaProduct:
     """dst (m, n) = a (m, k) times b (k, n) of numbers of `kind`, with sums of 32 bits.
 
-    a, b: elements from row to row; rows of b are of n where b_rows is "k", of k where it is "n".
-    dst: pitches of rows and columns. rounded: the kernel rounds floats to TF32 itself. batch, extras,
-    scales, steps: as in Product of clnn.ops.shared.matrices. extra_type: of extras in memory. moves: whether
-    a and b are given with an offset.
+    The fields are the parameters of gemm/mma.cl.mako, which says what they mean.
     """
 
     kind: str
@@ -86,39 +86,11 @@ def mma_params(product: MmaProduct, tile: MmaTile, body: str = "ptx") -> dict[st
     """Return the parameters of gemm/mma.cl.mako; body "emulated" is plain OpenCL C."""
     order = {"k": "kn", "n": "nk"}[product.b_rows]
     return {
+        **vars(product),
+        **vars(tile),
         "name": f"gemm_mma_{product.kind}_{order}_{product.dst_type}_t{tile}",
         "body": body,
-        "kind": product.kind,
-        "dst_type": product.dst_type,
-        "m": product.m,
-        "n": product.n,
-        "k": product.k,
-        "a": product.a,
-        "b": product.b,
-        "b_rows": product.b_rows,
-        "dst": product.dst,
-        "batch": product.batch,
-        "extras": product.extras,
-        "scales": product.scales,
-        "post_ops": tuple(product.post_ops),
-        "rounded": int(product.rounded),
-        "extra_type": product.extra_type,
-        "moves": product.moves,
         "wg": (tile.threads, 1, 1),
-        **tile_params(tile),
-    }
-
-
-def tile_params(tile: MmaTile) -> dict[str, int]:
-    """Return the tunables by their names in templates."""
-    return {
-        "bm": tile.bm,
-        "bn": tile.bn,
-        "bk": tile.bk,
-        "wm": tile.wm,
-        "wn": tile.wn,
-        "stages": tile.stages,
-        "raster": tile.raster,
     }
 
 
@@ -134,7 +106,7 @@ class MmaConv:
     src, dst: (n, c, h, w). ic, oc: channels; b, b_rows: how weights lie, see the template. operands:
     node input -> (number, layout broadcast to dst), of `post_ops`. extra_types: of operands in memory,
     float32 where none are given; scales: how many of these, and of dst_type, are bytes. arith: of sums
-    of bytes that begin with, and are scaled by, constants of each channel. bias: input of the steps
+    of bytes that begin with, and are scaled by, constants of each channel. bias: input of a post-op
     that is one float per channel, -1 for none; it and weights without b_moves are given without an
     offset.
     """
@@ -162,29 +134,17 @@ def mma_conv_params(conv: MmaConv, tile: MmaTile, body: str = "ptx") -> dict[str
     """Return the parameters of conv/mma.cl.mako; its grid is mma_grid of pixels and oc."""
     order, at = {"k": "kn", "n": "nk"}[conv.b_rows], conv.window
     (kh, kw), (sy, sx) = at.kernel, at.strides
-    return {
+    params = {
+        **vars(conv),
+        **vars(tile),
         "name": f"conv2d_mma_{conv.kind}_{order}_{cell(conv.dst_type)}_k{kh}x{kw}_s{sy}x{sx}_t{tile}",
         "body": body,
-        "kind": conv.kind,
-        "dst_type": conv.dst_type,
-        "src": conv.src,
-        "dst": conv.dst,
-        "ic": conv.ic,
-        "oc": conv.oc,
-        "b": conv.b,
-        "b_rows": conv.b_rows,
         "kernel": at.kernel,
         "strides": at.strides,
         "dilations": at.dilations,
         "pads": at.before,
-        "operands": conv.operands,
-        "post_ops": tuple(conv.post_ops),
-        "rounded": int(conv.rounded),
-        "extra_types": list(conv.extra_types or ["float"] * len(conv.operands)),
-        "scales": conv.scales,
-        "arith": conv.arith,
-        "bias": conv.bias,
-        "b_moves": conv.b_moves,
+        "extra_types": conv.extra_types or ["float"] * len(conv.operands),
         "wg": (tile.threads, 1, 1),
-        **tile_params(tile),
     }
+    del params["window"]
+    return params

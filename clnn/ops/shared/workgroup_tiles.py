@@ -1,34 +1,59 @@
 """Tiles of work-groups: products whose operands pass through local memory, for GPUs.
 
-A group computes bm x bn sums, each of its work-items tm x tn of them, from slices of bk terms:
+A group computes bm x bn sums, each of its work-items tm x tn of them, from chunks of bk terms:
 
-        slice of b           bk x bn, in local memory
-        slice of a | sums    bm x bk | bm x bn, in registers
+        chunk of b           bk x bn, in local memory
+        chunk of a | sums    bm x bk | bm x bn, in registers
+
+Where a product has too few tiles for the device, split-K divides the chunks between the groups of
+several slices, and a second launch adds the partial sums.
 
 Costs are cycles of a compute unit that adds two vectors of Target.vector products in each, which
-is what register tiles are measured in too.
+is what register tiles are measured in too. A slot is the time of one multiply-add of a work-item.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 from clnn.ops.launch import Arg, Launch, Scratch, grid
 from clnn.target import Target
 
-MOST = 22  # tiles of a problem that are worth a measurement
-ALIKE = 4  # and of these, tiles of one shape
+T = TypeVar("T")
+
+# How many tiles of a problem are measured. Variants of one shape (its chunks, stages, padding and
+# slices) are estimated much alike: without a limit they would take the places of other shapes.
+MAX_TILES, MAX_TILES_PER_SHAPE = 22, 4
+
 UNSHARED = 3.0  # cost of register tiles on GPUs whose work-items fetch all operands themselves
-LOADED = 16  # elements of an operand that a work-item may hold between slices
-REGISTERS, OVERHEAD = 65536, 80  # of a compute unit, and of a work-item besides sums and loads
+REGISTERS = 65536  # of a compute unit
+OVERHEAD = 80  # registers of a work-item besides its sums and what it loads
 RESIDENT = 1024  # work-items of a compute unit that can be counted on
 HIDING = 256  # work-items of a compute unit that hide its latencies
-LOCAL, GLOBAL, BARRIER, START, STORE = 4, 6, 24, 200, 4  # slots: vector, element, barrier...
-LAUNCH = 60_000  # cycles that a second launch costs: some 3 us of a unit that does 128 products at a time
-LEAST = 64  # terms that are worth a part
+LOCAL = 4  # slots to read a vector from local memory
+GLOBAL = 6  # slots to bring an element from global to local memory
+BARRIER = 24  # slots of a barrier, where no other group runs meanwhile
+START = 200  # slots before the first term
+STORE = 4  # slots to store a result
+BANKS = 0.5  # slots a term of a work-item, where rows of local memory begin in the same bank
+LAUNCH = 60_000  # cycles of a second launch: some 3 us of a unit that does 128 products at a time
+
+CHUNKS = (8, 16, 32)  # terms
+# (stages, pad). Without padding columns share banks: that is for what else does not fit, so it is
+# tried with one stage alone.
+BUFFERS = ((1, 4), (2, 4), (1, 0))
+# Elements of an operand that a work-item holds in registers while it waits to store them in local
+# memory; more of them leave no registers for the sums.
+MAX_LOADED = 16
+# Terms that are worth a slice: shorter ones take longer to begin and to be added than to compute.
+MIN_SLICE_TERMS = 64
+MAX_SLICES = 64  # which a work-item of the second launch reads one after the other
+GROUPS_PER_UNIT = 2  # that slices are to make: one computes while the other waits
 # (bm, bn, tm, tn): results of a group, and of a work-item.
 SHAPES = (
     (128, 128, 8, 8),
@@ -63,9 +88,9 @@ def widest(numbers: Iterable[int]) -> int:
 
 @dataclass(frozen=True)
 class GroupTile:
-    """bm x bn results of a work-group, tm x tn of each work-item, from slices of bk terms.
+    """bm x bn results of a work-group, tm x tn of each work-item, from chunks of bk terms.
 
-    stages: slices that local memory holds. pad: elements behind each row of local memory, so that
+    stages: chunks that local memory holds. pad: elements behind each row of local memory, so that
     columns of it lie in different banks.
     """
 
@@ -76,6 +101,11 @@ class GroupTile:
     bk: int
     stages: int = 1
     pad: int = 4
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Results of a group and of a work-item."""
+        return self.bm, self.bn, self.tm, self.tn
 
     @property
     def down(self) -> int:
@@ -121,7 +151,7 @@ class GroupTile:
 
 @dataclass(frozen=True)
 class Fetch:
-    """How a group reads a slice of one operand: `rows` x `terms` elements, `vw` neighbours at once.
+    """How a group reads a chunk of one operand: `rows` x `terms` elements, `vw` neighbours at once.
 
     along: "terms" or "rows", whichever the neighbours lie along.
     """
@@ -145,7 +175,7 @@ class Fetch:
 
     @property
     def vectors(self) -> int:
-        """Vectors of a slice."""
+        """Vectors of a chunk."""
         return self.rows * self.terms // self.vw
 
     @property
@@ -155,7 +185,7 @@ class Fetch:
 
     @property
     def size(self) -> int:
-        """Elements of a slice in local memory."""
+        """Elements of a chunk in local memory."""
         return self.terms * self.pitch
 
 
@@ -174,7 +204,7 @@ class GemmShape:
     """A product's extents: rows x columns sums of `terms` products, `count` times.
 
     computed: slots that it takes a work-item to compute an element of the rows' operand, which is
-    done for every block of columns again; 0 where it is read. split: whether sums may be in parts.
+    done for every block of columns again; 0 where it is read. split: whether split-K may be used.
     """
 
     rows: int
@@ -186,17 +216,17 @@ class GemmShape:
 
 
 @dataclass(frozen=True)
-class Split:
-    """A tile, the parts that sums are divided into, and what that is estimated to cost."""
+class SplitK:
+    """A tile, the slices that the terms of the sums are divided into, and the estimated cycles."""
 
     cost: float
     tile: GroupTile
-    parts: int = 1
+    slices: int = 1
 
     @property
     def label(self) -> str:
         """What a kernel's name says."""
-        return self.tile.label + (f"_p{self.parts}" if self.parts > 1 else "")
+        return self.tile.label + (f"_p{self.slices}" if self.slices > 1 else "")
 
 
 def fits(tile: GroupTile, target: Target) -> bool:
@@ -204,45 +234,51 @@ def fits(tile: GroupTile, target: Target) -> bool:
     return tile.threads <= target.max_work_group and tile.local_bytes <= target.local_bytes
 
 
-def group_tiles(sums: GemmShape, target: Target) -> list[Split]:
-    """Return the tiles that are worth a measurement, best first: at most ALIKE of one shape."""
-    found = sorted(_every(sums, target), key=lambda split: split.cost)
-    chosen: list[Split] = []
-    met: dict[Sequence[int], int] = {}
-    for split in found:
-        t = split.tile
-        shape = (t.bm, t.bn, t.tm, t.tn)
-        met[shape] = met.get(shape, 0) + 1
-        if met[shape] <= ALIKE:
-            chosen.append(split)
-    return chosen[:MOST]
+def group_tiles(sums: GemmShape, target: Target) -> list[SplitK]:
+    """Return the tiles that are worth a measurement, best first."""
+    ranked = sorted(_tiles_with_slices(sums, target), key=lambda split: split.cost)
+    return few_of_each(ranked, lambda split: split.tile.shape, MAX_TILES_PER_SHAPE, MAX_TILES)
 
 
-def _every(sums: GemmShape, target: Target) -> Iterator[Split]:
+def few_of_each(
+    ranked: Iterable[T], shape: Callable[[T], Hashable], per_shape: int, most: int
+) -> list[T]:
+    """Return the first `most` items, leaving out those after the first `per_shape` of one shape."""
+    met: Counter[Hashable] = Counter()
+    chosen = []
+    for item in ranked:
+        met[shape(item)] += 1
+        if met[shape(item)] <= per_shape:
+            chosen.append(item)
+    return chosen[:most]
+
+
+def _tiles_with_slices(sums: GemmShape, target: Target) -> Iterator[SplitK]:
+    """Yield the tiles that suit a product, with each number of slices that is worth a try."""
     for bm, bn, tm, tn in SHAPES:
+        # Three quarters of the tile would compute nothing; of small results at least one remains.
         if bm >= 4 * max(sums.rows, 4) or bn >= 4 * max(sums.columns, 8):
             continue
-        for bk in (8, 16, 32):
-            for stages, pad in ((1, 4), (2, 4), (1, 0)):
-                tile = GroupTile(bm, bn, tm, tn, bk, stages, pad)
-                if not fits(tile, target) or bk >= 2 * max(sums.terms, 8):
-                    continue
-                if max(bm, bn) * bk > LOADED * tile.threads:
-                    continue
-                for parts in _parts(sums, tile, target):
-                    yield Split(_cycles(sums, tile, parts, target), tile, parts)
+        for bk, (stages, pad) in product(CHUNKS, BUFFERS):
+            tile = GroupTile(bm, bn, tm, tn, bk, stages, pad)
+            half_empty = bk >= 2 * max(sums.terms, min(CHUNKS))
+            loaded = max(bm, bn) * bk / tile.threads
+            if half_empty or loaded > MAX_LOADED or not fits(tile, target):
+                continue
+            for slices in _slices(sums, tile, target):
+                yield SplitK(_cycles(sums, tile, slices, target), tile, slices)
 
 
 def _groups(sums: GemmShape, tile: GroupTile) -> int:
     return -(-sums.rows // tile.bm) * -(-sums.columns // tile.bn) * sums.count
 
 
-def _parts(sums: GemmShape, tile: GroupTile, target: Target) -> list[int]:
-    """Return numbers of parts worth a try: one, and so many that each compute unit has a group."""
-    slices = -(-sums.terms // tile.bk)
-    wanted = -(-2 * target.compute_units // _groups(sums, tile)) if sums.split else 1
-    most = min(wanted, sums.terms // LEAST, 64)
-    return sorted({1, *(whole_parts(slices, p) for p in (most, most // 2) if p > 1)})
+def _slices(sums: GemmShape, tile: GroupTile, target: Target) -> list[int]:
+    """Return numbers of slices worth a try: one, so many that units are busy, and half of these."""
+    chunks = -(-sums.terms // tile.bk)
+    wanted = -(-GROUPS_PER_UNIT * target.compute_units // _groups(sums, tile)) if sums.split else 1
+    most = min(wanted, sums.terms // MIN_SLICE_TERMS, MAX_SLICES)
+    return sorted({1, *(even_slices(chunks, n) for n in (most, most // 2) if n > 1)})
 
 
 def latency_hiding(items: float, target: Target) -> float:
@@ -250,16 +286,16 @@ def latency_hiding(items: float, target: Target) -> float:
     return min(1.0, items / (target.compute_units * HIDING))
 
 
-def whole_parts(slices: int, parts: int) -> int:
-    """Return the number of parts of equal length, none of them empty, nearest below `parts`."""
-    return -(-slices // -(-slices // parts))
+def even_slices(chunks: int, most: int) -> int:
+    """Return the number of slices of equal length, none of them empty, nearest below `most`."""
+    return -(-chunks // -(-chunks // most))
 
 
-def _cycles(sums: GemmShape, tile: GroupTile, parts: int, target: Target) -> float:
+def _cycles(sums: GemmShape, tile: GroupTile, slices: int, target: Target) -> float:
     """Return the estimated cycles of a product."""
-    groups = _groups(sums, tile) * parts
-    every = -(-sums.terms // tile.bk)
-    slices = -(-every // parts)
+    groups = _groups(sums, tile) * slices
+    chunks = -(-sums.terms // tile.bk)
+    per_slice = -(-chunks // slices)
     registers = tile.tm * tile.tn + (tile.bm + tile.bn) * tile.bk // tile.threads + OVERHEAD
     resident = min(
         target.local_bytes // tile.local_bytes,
@@ -269,19 +305,19 @@ def _cycles(sums: GemmShape, tile: GroupTile, parts: int, target: Target) -> flo
     rounds = -(-groups // target.compute_units)
     active = max(1, min(resident, rounds))
     term = tile.tm * tile.tn + LOCAL * (tile.tm / tile.vr + tile.tn / tile.vc)
-    term += GLOBAL * (tile.bm + tile.bn) / tile.threads + 0.5 * (tile.pad == 0)
+    term += GLOBAL * (tile.bm + tile.bn) / tile.threads + BANKS * (tile.pad == 0)
     term += sums.computed * tile.bm / tile.threads
     waits = BARRIER * (2 if tile.stages == 1 else 1) / active
-    item = slices * (tile.bk * term + waits) + START + STORE * tile.tm * tile.tn
+    item = per_slice * (tile.bk * term + waits) + START + STORE * tile.tm * tile.tn
     share = min(1.0, active * tile.threads / HIDING)
     cost = rounds * item * tile.threads / (2 * target.vector) / share
-    if parts > 1:
-        moved = sums.rows * sums.columns * sums.count * (2 * parts + 1)
+    if slices > 1:
+        moved = sums.rows * sums.columns * sums.count * (2 * slices + 1)
         cost += LAUNCH + STORE * moved / (2 * target.vector * target.compute_units)
     return cost
 
 
-def sum_parts(
+def sum_slices(
     target: Target,
     scratch: Scratch,
     args: Sequence[Arg],
@@ -289,14 +325,14 @@ def sum_parts(
     columns: int,
     params: dict[str, Any],
 ) -> Launch:
-    """Return the launch that adds the parts which a product left in `scratch`, and applies steps.
+    """Return the launch that adds the partial sums which a product's slices left in `scratch`.
 
     args: bias, operands and dst. extents: of the loops over rows. params: the template's others.
     """
     vw = widest([columns])
     global_size, local = grid(target, columns // vw, prod(extents))
     params = params | {
-        "name": f"workgroup_sum_p{params['parts']}_v{vw}",
+        "name": f"workgroup_sum_p{params['k_slices']}_v{vw}",
         "extents": tuple(extents),
         "columns": columns,
         "vw": vw,

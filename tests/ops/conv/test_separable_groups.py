@@ -16,7 +16,7 @@ from clnn.ops.conv.separable import Separable, _pairs
 from clnn.ops.movement.views import Slice
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
-from clnn.ops.shared.workgroup_tiles import LAUNCH, GemmShape, GroupTile, Split, group_tiles
+from clnn.ops.shared.workgroup_tiles import LAUNCH, GemmShape, GroupTile, SplitK, group_tiles
 from clnn.options import Options
 from clnn.plan.layouts import Hints
 from clnn.plan.schedule import make_plan
@@ -47,7 +47,7 @@ def with_tile(monkeypatch):
     """Return a function that lets one tile be the only one."""
 
     def use(tile):
-        only = [Split(0.0, tile)]
+        only = [SplitK(0.0, tile)]
         monkeypatch.setattr(_separable_groups, "group_tiles", lambda sums, target: only)
 
     return use
@@ -194,7 +194,7 @@ def test_candidates_are_whole_sums_by_rising_cost():
 def test_filters_cost_more_with_more_blocks_and_more_taps():
     def cost(columns, computed):
         splits = group_tiles(GemmShape(784, columns, 64, computed=computed, split=False), GPU)
-        assert all(split.parts == 1 for split in splits)
+        assert all(split.slices == 1 for split in splits)
         return min(split.cost for split in splits if split.tile.bn == 64)
 
     few, many = (cost(columns, 27) - cost(columns, 0) for columns in (64, 256))

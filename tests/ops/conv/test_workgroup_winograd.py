@@ -16,7 +16,7 @@ from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.winograd_gpu import MOST_BYTES, SHARE_BYTES, shape_of
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
-from clnn.ops.shared.workgroup_tiles import GroupTile, Split
+from clnn.ops.shared.workgroup_tiles import GroupTile, SplitK
 from clnn.plan.schedule import make_plan
 from clnn.runtime.run import session as session_module
 from clnn.target import Target
@@ -41,7 +41,7 @@ def with_sizes(monkeypatch):
 
     def use(*sizes, parts=1):
         monkeypatch.setattr(_winograd_groups, "SIZES", sizes)
-        monkeypatch.setattr(_winograd_groups, "group_tiles", lambda *_: [Split(0.0, SMALL, parts)])
+        monkeypatch.setattr(_winograd_groups, "group_tiles", lambda *_: [SplitK(0.0, SMALL, parts)])
 
     return use
 
@@ -186,7 +186,7 @@ def test_fused_kernels_fit_the_device():
 @pytest.mark.parametrize(
     "pack",
     [
-        lambda w, m: _winograd_groups._packed(w, m, Split(0.0, SMALL)),
+        lambda w, m: _winograd_groups._packed(w, m, SplitK(0.0, SMALL)),
         lambda w, m: _winograd_fused.pack(w, _winograd_fused.fused_tile(8)),
         lambda w, m: _winograd.pack(w, _winograd.Plan(m, 6, 2, 8, 1, 96, 0.0)),
     ],
@@ -275,7 +275,7 @@ def test_scratch_memory_is_bounded():
 
 def test_tiles_whose_parts_do_not_fit_take_no_place_of_others(monkeypatch):
     """Wider vectors are offered with the best tile that fits."""
-    splits = [*(Split(0.0, SMALL, parts) for parts in (9, 8, 7, 6, 5)), Split(1.0, SMALL)]
+    splits = [*(SplitK(0.0, SMALL, parts) for parts in (9, 8, 7, 6, 5)), SplitK(1.0, SMALL)]
     monkeypatch.setattr(_winograd_groups, "group_tiles", lambda *_: splits)
     monkeypatch.setattr(_winograd_groups, "MOST_BYTES", 4 * 16 * 9 * 16 * 4)
     names = [v.name for v in offered((1, 16, 6, 6), 16)[1] if "workgroup_f2" in v.name]
@@ -294,5 +294,5 @@ def test_scratch_memory_is_planned():
     }
     m = variant.launches[0].params["m"]
     tiles, places = (-(-28 // m)) ** 2, (m + 2) ** 2
-    parts = variant.launches[2].params["parts"]
+    parts = variant.launches[2].params["k_slices"]
     assert given == {"inputs": 4 * places * tiles * 64, "products": 4 * parts * places * tiles * 64}

@@ -16,15 +16,16 @@ import clnn
 from clnn.errors import DTypeError, ShapeError, UnsupportedOpError
 from clnn.graph.ir import Graph, Node, check
 from clnn.layout import TensorLayout
-from clnn.ops.gemm.few_rows import split_sums
 from clnn.ops.gemm.spec import Gemm
+from clnn.ops.gemm.tiled import split_k
 from clnn.ops.movement.views import Slice
+from clnn.ops.problem import Operand, Problem
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.matrices import (
     Tile,
     Views,
     folded,
-    gemm_tile,
+    gemm_tiles,
     pack_panels,
     panels_for,
     product,
@@ -255,16 +256,17 @@ def test_dot_products_are_ranked_among_the_others(target, m, first):
 
 def test_groups_are_as_many_as_a_gpu_has_compute_units():
     """Sums of one row are divided until there is work for the whole device."""
-    b = TensorLayout.make((2048, 1000))
-    row = Views(TensorLayout.make((1, 2048)), b, TensorLayout.make((1, 1000)), {})
-    small, large = replace(GPU, compute_units=2), replace(GPU, compute_units=64)
-    found = product(row)
-    assert split_sums(found, Tile(1, 1, 4), small)[0] == 32
-    lanes, parts = split_sums(found, Tile(1, 1, 4), large)
-    assert (lanes, parts) == (8, 32)
-    assert split_sums(found, Tile(1, 1, 4), replace(large, local_bytes=2048))[1] == 16
-    short = Views(TensorLayout.make((1, 40)), TensorLayout.make((40, 1000)), row.dst, {})
-    assert split_sums(product(short), Tile(1, 1, 4), large)[1] == 1
+
+    def split(target, k=2048, n=1000):
+        shapes = ((1, k), (k, n), (1, n))
+        a, b, dst = (Operand(TensorType(s), TensorLayout.make(s)) for s in shapes)
+        return split_k(Gemm().problem(Problem((a, b), (dst,), target)), Tile(1, 1, 4))
+
+    large = replace(GPU, compute_units=64)
+    assert split(replace(GPU, compute_units=2))[0] == 32
+    assert split(large) == (8, 32)
+    assert split(replace(large, local_bytes=2048))[1] == 16
+    assert split(large, k=40)[1] == 1
 
 
 @pytest.mark.exhaustive
@@ -321,7 +323,7 @@ def walk(found, a, b, result):
 @pytest.mark.parametrize("m,k,n", [(1, 5, 100), (30, 4, 33), (8, 3, 3)])
 def test_packed_panels_hold_the_matrix(target, m, k, n):
     b = normal((2, k, n))
-    panels = panels_for(k, n, gemm_tile(m, n, 2, target), target)
+    panels = panels_for(k, n, gemm_tiles(m, n, 2, target)[0][1], target)
     packed = pack_panels(b, panels).reshape(2, panels.size)
     for batch, x, j in itertools.product(range(2), range(k), range(n)):
         at = j // panels.width * panels.panel + x * panels.row + j % panels.width
@@ -333,7 +335,7 @@ def test_tiles_fit_the_registers_and_the_product():
     for m, n, vector in itertools.product(
         (1, 2, 13, 28, 29, 1000), (1, 3, 17, 64, 1000), (4, 8, 16)
     ):
-        tile = gemm_tile(m, n, 1, Target(vector=vector))
+        tile = gemm_tiles(m, n, 1, Target(vector=vector))[0][1]
         registers = {4: 20, 8: 16, 16: 32}[vector]
         assert tile.mr <= m and (tile.mr * tile.nv + tile.nv + 1 <= registers or tile.mr == 1)
 

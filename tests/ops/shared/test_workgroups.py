@@ -17,13 +17,13 @@ from clnn.ops.movement.views import Slice
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.ops.shared.workgroup_tiles import (
-    MOST,
+    MAX_TILES,
     GemmShape,
     GroupTile,
-    Split,
+    SplitK,
+    even_slices,
     fits,
     group_tiles,
-    whole_parts,
     widest,
 )
 from clnn.options import Options
@@ -54,11 +54,11 @@ def as_gpu(monkeypatch):
 
 @pytest.fixture
 def with_tile(monkeypatch):
-    """Return a function that lets one tile, in so many parts, be the only one."""
+    """Return a function that lets one tile, with so many slices of its sums, be the only one."""
 
-    def use(tile, parts=1):
+    def use(tile, slices=1):
         def only(sums, target):
-            return [Split(0.0, tile, whole_parts(-(-sums.terms // tile.bk), parts))]
+            return [SplitK(0.0, tile, even_slices(-(-sums.terms // tile.bk), slices))]
 
         for module in (_gemm_groups, _conv_groups):
             monkeypatch.setattr(module, "group_tiles", only)
@@ -103,13 +103,13 @@ def test_operands_lie_either_way(device, with_tile, how, m, k, n):
     multiply(device, m, k, n, how)
 
 
-@pytest.mark.parametrize("how,parts", [("packed", 2), ("packed", 7), ("", 3)])
-def test_sums_in_parts(device, with_tile, how, parts):
-    with_tile(SMALL, parts)
+@pytest.mark.parametrize("how,slices", [("packed", 2), ("packed", 7), ("", 3)])
+def test_sums_in_slices(device, with_tile, how, slices):
+    with_tile(SMALL, slices)
     extra = [normal((3, 19, 22), 5)]
     post_ops = (PostOp("add", operand=3), PostOp("relu"))
     (name,) = multiply(device, 19, 61, 22, how, (3,), post_ops, extra, alpha=0.5, beta=-2.0)
-    assert f"_p{whole_parts(8, parts)}" in name
+    assert f"_p{even_slices(8, slices)}" in name
 
 
 STEPS = {
@@ -145,9 +145,9 @@ def test_batches_broadcast(device, with_tile, a, b):
         check_op(device, Gemm(), inputs, consts=consts, only="gemm_workgroup")
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-def test_results_lie_in_columns(device, with_tile, parts):
-    with_tile(SMALL, parts)
+@pytest.mark.parametrize("slices", [1, 2])
+def test_results_lie_in_columns(device, with_tile, slices):
+    with_tile(SMALL, slices)
     inputs = [normal((18, 23)), normal((23, 37), 1), None, normal((18, 37), 2)]
     spec = Gemm(post_ops=(PostOp("add", operand=3),))
     for order in ({"o0": (1, 0)}, {"i3": (1, 0)}, {"i0": (1, 0)}):
@@ -228,9 +228,9 @@ def test_tiles_of_convolutions(device, with_tile, tile, ic):
     convolve(device, (2, ic, 5, 7), 35, SAME, bias=ic == 5)
 
 
-@pytest.mark.parametrize("parts,group", [(2, 1), (5, 1), (3, 2)])
-def test_convolutions_in_parts(device, with_tile, parts, group):
-    with_tile(SMALL, parts)
+@pytest.mark.parametrize("slices,group", [(2, 1), (5, 1), (3, 2)])
+def test_convolutions_in_slices(device, with_tile, slices, group):
+    with_tile(SMALL, slices)
     post_ops, extra = (PostOp("add", operand=3), PostOp("relu")), [normal((2, 22, 5, 6), 5)]
     orders = {"i3": (0, 2, 3, 1)}
     convolve(device, (2, 16, 5, 6), 22, SAME, group, post_ops, extra, orders=orders)
@@ -259,9 +259,9 @@ def test_an_input_of_few_channels_stays_in_planes(device, with_tile, channels):
     convolve(device, (2, channels, 9, 8), 21, SAME, orders=order, border=2)
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-def test_results_go_to_any_place(device, with_tile, parts):
-    with_tile(SMALL, parts)
+@pytest.mark.parametrize("slices", [1, 2])
+def test_results_go_to_any_place(device, with_tile, slices):
+    with_tile(SMALL, slices)
     orders = {"o0": (0, 1, 2, 3), "i3": (1, 0, 2, 3)}
     extra, post_ops = [normal((2, 21, 6, 7), 7)], STEPS["residual"]
     convolve(device, (2, 8, 6, 7), 21, SAME, post_ops=post_ops, extra=extra, orders=orders)
@@ -343,9 +343,9 @@ def test_candidates_are_many_and_varied(problem):
 
 def test_small_maps_are_divided_between_more_groups():
     variants, _ = offered(*PROBLEMS["small_map"], Target("gpu", 4, 32, 256, 49152, winograd=False))
-    assert variants[0].launches[0].params["parts"] > 1 and len(variants[0].launches) == 2
+    assert variants[0].launches[0].params["k_slices"] > 1 and len(variants[0].launches) == 2
     variants, _ = offered(*PROBLEMS["small_map"], Target("gpu", 4, 1, 256, 49152, winograd=False))
-    assert variants[0].launches[0].params["parts"] == 1
+    assert variants[0].launches[0].params["k_slices"] == 1
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -359,15 +359,15 @@ def test_tiles_fit_the_device():
         target = Target("gpu", 4, 8, threads, nbytes)
         for m, n, k in itertools.product((1, 40, 3000), (3, 64, 3000), (8, 500)):
             splits = group_tiles(GemmShape(m, n, k), target)
-            assert len(splits) <= MOST and all(fits(s.tile, target) for s in splits)
+            assert len(splits) <= MAX_TILES and all(fits(s.tile, target) for s in splits)
             assert (m, n) == (1, 3) or splits, (m, n, k, target)
 
 
-@pytest.mark.parametrize("slices,parts", list(itertools.product((1, 5, 8, 13), (1, 2, 5, 9))))
-def test_no_part_is_empty(slices, parts):
-    found = whole_parts(slices, parts)
-    share = -(-slices // found)
-    assert 1 <= found <= parts and (found - 1) * share < slices <= found * share
+@pytest.mark.parametrize("chunks,most", list(itertools.product((1, 5, 8, 13), (1, 2, 5, 9))))
+def test_no_slice_is_empty(chunks, most):
+    slices = even_slices(chunks, most)
+    share = -(-chunks // slices)
+    assert 1 <= slices <= most and (slices - 1) * share < chunks <= slices * share
 
 
 def test_vectors_divide_all_numbers():

@@ -1,0 +1,235 @@
+"""A matrix product as its kernels see it: operands as matrices, what becomes of the sums, a target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from clnn.ops.launch import Arg, In, Out, Scratch
+from clnn.ops.problem import Operand, Problem
+from clnn.ops.shared.epilogue import operand_layouts
+from clnn.ops.shared.functions import PostOp
+from clnn.ops.shared.matrices import (
+    Panels,
+    Product,
+    Tile,
+    Views,
+    flip,
+    folded,
+    gemm_tiles,
+    insert_axis,
+    packed_view,
+    product,
+)
+from clnn.ops.shared.workgroup_tiles import GemmShape
+from clnn.target import Target
+from clnn.types import F32, Array
+
+L2_BYTES = 256 * 1024  # what stays close to a core while a product walks over it
+
+
+@dataclass(frozen=True)
+class GemmProblem:
+    """post_ops(a b) for every matrix of a batch, in one of two orientations.
+
+    In the node's own orientation a is its input 0 and b its input 1; in the other one the transposed
+    result is computed, as b transposed times a transposed. transposed: whether inputs 0 and 1 lie as
+    transposed matrices. post_ops: all that is applied to the sums. scales: input -> factor of an
+    operand of the post-ops.
+    """
+
+    node: Problem
+    views: Views
+    transposed: tuple[bool, bool]
+    post_ops: tuple[PostOp, ...]
+    scales: Mapping[int, float]
+
+    @property
+    def target(self) -> Target:
+        """What the kernels are for."""
+        return self.node.target
+
+    @property
+    def a(self) -> Operand:
+        """The input that gives the rows."""
+        return self.node.input(self.views.inputs[0])
+
+    @property
+    def b(self) -> Operand:
+        """The input that gives the columns."""
+        return self.node.input(self.views.inputs[1])
+
+    @property
+    def dst(self) -> Operand:
+        """The output."""
+        return self.node.outputs[0]
+
+    @property
+    def m(self) -> int:
+        """Rows of the result."""
+        return self.views.m
+
+    @property
+    def n(self) -> int:
+        """Columns of the result."""
+        return self.views.n
+
+    @property
+    def k(self) -> int:
+        """Terms of each sum."""
+        return self.views.k
+
+    @property
+    def matrices(self) -> int:
+        """Products of the batch."""
+        return self.product.matrices
+
+    @cached_property
+    def product(self) -> Product:
+        """Extents, pitches and batch loops."""
+        return product(self.views)
+
+    def batch_pitches(self) -> list[tuple[int, ...]]:
+        """Return the pitches of a, b, dst and extras on the batch loops that do move."""
+        batch = self.product.batch
+        moving = [axis for axis, extent in enumerate(batch.extents) if extent > 1]
+        return [tuple(pitches[axis] for axis in moving) for pitches in batch.pitches]
+
+    @property
+    def shape(self) -> GemmShape:
+        """The extents, as tiles of work-groups and of tensor cores are ranked by."""
+        return GemmShape(self.m, self.n, self.k, self.matrices)
+
+    def tiles(self, rows: int, columns: int) -> tuple[int, int]:
+        """Return how many tiles of so many rows, and blocks of so many columns, a result has."""
+        return -(-self.m // rows), -(-self.n // columns)
+
+    def register_tiles(self, widest: float = inf) -> list[tuple[float, Tile]]:
+        """Return (estimated cycles for each term, tile of at most `widest` columns), best first."""
+        return gemm_tiles(self.m, self.n, self.matrices, self.target, widest)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no results."""
+        return self.dst.type.size == 0
+
+    @property
+    def fits_fast(self) -> bool:
+        """Whether kernels besides the reference take it: sums of float32, of one term at least."""
+        return self.dst.type.dtype == F32 and self.k > 0
+
+    @property
+    def b_is_near(self) -> bool:
+        """Whether a matrix b stays in a core's cache from one row of tiles to the next."""
+        return self.k * self.n * F32.itemsize <= L2_BYTES
+
+    @property
+    def b_is_dense(self) -> bool:
+        """Whether neighbouring columns of b lie side by side."""
+        return self.product.b[1] == 1
+
+    @property
+    def lies_along_k(self) -> bool:
+        """Whether rows of a and columns of b are runs of neighbours, worth reading as vectors."""
+        along = self.product.a[1] == 1 and self.product.b[0] == 1
+        return along and self.k >= 2 * self.target.vector
+
+    @property
+    def b_is_const(self) -> bool:
+        """Whether b is a constant."""
+        return self.b.const is not None
+
+    def b_matrices(self) -> Array:
+        """Return the constant b as matrices (..., k, n)."""
+        which, array = self.views.inputs[1], self.b.const
+        assert array is not None
+        if array.ndim == 1:
+            array = np.expand_dims(array, which)  # input 0 is a row, input 1 a column
+        if self.transposed[which]:
+            array = np.swapaxes(array, -1, -2)
+        if which == 1:
+            return array.reshape(self.views.b.shape)
+        return np.swapaxes(array.reshape(flip(self.views.b).shape), -1, -2)
+
+    def folded(self) -> GemmProblem:
+        """Return the product with batch axes that share b joined to the rows."""
+        return replace(self, views=folded(self.views))
+
+    def flipped(self) -> GemmProblem:
+        """Return the product in the other orientation."""
+        return replace(self, views=self.views.flipped())
+
+    def oriented(self) -> GemmProblem:
+        """Return the orientation whose columns are worth a vector: many, and dense in dst.
+
+        Called on the node's own orientation. One in which b is a constant is kept.
+        """
+        rows, columns = self.views.dst.pitches[-2:]
+        lies_turned = min(self.m, self.n) > 1 and columns != 1 and rows == 1
+        turns = (self.n == 1 and self.m > 1) or (lies_turned and not self.b_is_const)
+        return self.flipped() if turns else self
+
+    def for_packing(self) -> GemmProblem:
+        """Return the orientation in which b is packed: where it is a constant, if it ever is."""
+        oriented = self.oriented()
+        return self if self.b_is_const and not oriented.b_is_const else oriented
+
+    def with_packed_b(self, panels: Panels) -> GemmProblem:
+        """Return the product with the matrices of b where they lie packed."""
+        return replace(self, views=replace(self.views, b=packed_view(self.views.b, panels)))
+
+    def params(self) -> dict[str, Any]:
+        """Return the parameters that the templates share."""
+        found = self.product
+        return {
+            "m": found.m,
+            "n": found.n,
+            "k": found.k,
+            "a": found.a,
+            "dst": found.dst,
+            "batch": found.batch,
+            "extras": found.extras,
+            "scales": self.scales,
+            "post_ops": self.post_ops,
+        }
+
+    def types(self, b: Arg) -> tuple[str, str, str]:
+        """Return the types of a, b and dst in memory; a b in scratch memory is packed as float."""
+        return self.a.ctype, F32.cl if isinstance(b, Scratch) else self.b.ctype, self.dst.ctype
+
+    def args(self, b: Arg) -> tuple[Arg, ...]:
+        """Return the kernel arguments: a, b as given, operands of the post-ops, dst."""
+        return (In(self.views.inputs[0]), b, *(In(k) for k in self.views.extras), Out(0))
+
+    @property
+    def b_arg(self) -> In:
+        """The kernel argument of a b that is read where it lies."""
+        return In(self.views.inputs[1])
+
+
+def gemm_problem(
+    node: Problem,
+    transposed: tuple[bool, bool],
+    post_ops: tuple[PostOp, ...],
+    scales: Mapping[int, float],
+) -> GemmProblem:
+    """Return the product of a node's inputs 0 and 1 in its own orientation, batch axes as they are.
+
+    An input of one axis is a row (input 0) or a column (input 1), whose axis the output lacks.
+    """
+    a, b = node.input(0).layout.unpadded(), node.input(1).layout.unpadded()
+    dst = node.outputs[0].layout.unpadded()
+    extras = {k: layout for k, (_, layout) in operand_layouts(node, post_ops).items()}
+    if b.rank == 1:
+        b, dst = insert_axis(b, 1), insert_axis(dst, dst.rank)
+        extras = {k: insert_axis(e, e.rank) for k, e in extras.items()}
+    if a.rank == 1:
+        a, dst = insert_axis(a, 0), insert_axis(dst, dst.rank - 1)
+        extras = {k: insert_axis(e, e.rank - 1) for k, e in extras.items()}
+    a, b = (flip(x) if turned else x for x, turned in zip((a, b), transposed, strict=True))
+    return GemmProblem(node, Views(a, b, dst, extras), transposed, post_ops, scales)
