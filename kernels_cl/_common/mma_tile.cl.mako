@@ -1,8 +1,8 @@
 <%doc>
 The main loop of matrix products on tensor cores: one work-group computes a tile of c = a * b.
 
-Tiles of a and b go from global to local memory in pieces of 16 bytes with zeros beyond the edges,
-`stages` of them in turn; each warp multiplies its own rows and columns of the tile.
+Chunks of bk terms of a and b go from global to local memory in pieces of 16 bytes with zeros beyond
+the edges, `stages` of them in turn; each warp multiplies its own rows and columns of the tile.
 Local    a: bm rows of k. b: bn rows of k where b_rows is "n", bk rows of n where it is "k". The pieces
          of a row change places with the key of the row (`at`), so that neither the 8 rows of a
          matrix of ldmatrix, nor the words of a fragment that is read by words, share banks.
@@ -31,12 +31,12 @@ from clnn.ops.shared.tensor_cores import BYTES
 
 TYPES = {"f16": "ushort", "bf16": "ushort", "tf32": "float", "s8": "char"}
 
-def plane(rows, chunks, threads, by_words=False):
-    """A matrix of `rows` rows of `chunks` pieces in local memory, copied by `threads`."""
-    assert threads % chunks == 0, (threads, chunks)
-    step = threads // chunks
-    return SimpleNamespace(rows=rows, chunks=chunks, bytes=16 * rows * chunks, step=step,
-                           passes=-(-rows // step), spread=gcd(chunks, 8), by_words=by_words)
+def plane(rows, pieces, threads, by_words=False):
+    """A matrix of `rows` rows of `pieces` pieces of 16 bytes in local memory, copied by `threads`."""
+    assert threads % pieces == 0, (threads, pieces)
+    step = threads // pieces
+    return SimpleNamespace(rows=rows, pieces=pieces, bytes=16 * rows * pieces, step=step,
+                           passes=-(-rows // step), keys=gcd(pieces, 8), by_words=by_words)
 
 def geometry(kind, bm, bn, bk, wm, wn, stages, b_rows):
     size = BYTES[kind]
@@ -51,10 +51,10 @@ def geometry(kind, bm, bn, bk, wm, wn, stages, b_rows):
                            stages=stages, b_rows=b_rows, warps=warps, a=a, b=b, mi=wm // 16,
                            ni=wn // 8, steps=bk * size // 32, stage=a.bytes + b.bytes)
 
-def at(p, row, chunk):
+def at(p, row, piece):
     """Return the byte of a piece: its place in the row is changed by the row's key."""
-    key = f"2 * (({row}) & 3)" if p.by_words else f"({row}) / {8 // p.spread}"
-    return f"({row}) * {16 * p.chunks} + (({chunk}) ^ ({key} & {p.spread - 1})) * 16"
+    key = f"2 * (({row}) & 3)" if p.by_words else f"({row}) / {8 // p.keys}"
+    return f"({row}) * {16 * p.pieces} + (({piece}) ^ ({key} & {p.keys - 1})) * 16"
 %>
 <%def name="declare(t, body)">\
 ${pt.declare(body, [t.kind], t.stages * (t.a.passes + t.b.passes))}\
@@ -70,7 +70,7 @@ ${pt.declare(body, [t.kind], t.stages * (t.a.passes + t.b.passes))}\
 <% whole = p.rows % p.step == 0 %>\
 % for i in pt.module.over(body, "p", p.passes):
     ${pt.module.begin(body, "p", p.passes)}
-        const int row = id / ${p.chunks} + ${i} * ${p.step}, piece = id % ${p.chunks};
+        const int row = id / ${p.pieces} + ${i} * ${p.step}, piece = id % ${p.pieces};
         ${"" if whole else f"if (row < {p.rows}) {{"}
         ${start(i, kt)}
         ${pt.copy(body, f"{into} + {at(p, 'row', 'piece')}", f"{pointer} + (bytes ? from : 0)", "bytes")}
@@ -113,7 +113,7 @@ ${pt.declare(body, [t.kind], t.stages * (t.a.passes + t.b.passes))}\
 </%def>
 <%def name="main_loop(t, body, m, n, k, row_at, k_at, b_pitch, rounded=False, k_left=None)">\
 <%
-    tiles, ahead = -(-k // t.bk), t.stages - 1
+    chunks, prefetch = -(-k // t.bk), t.stages - 1
     even_k = k % t.bk == 0
     def left(place, limit, even):
         """How many of 16 bytes there are from an element on."""
@@ -144,26 +144,26 @@ ${pt.declare(body, [t.kind], t.stages * (t.a.passes + t.b.passes))}\
     int a_row[${t.a.passes}];
 % for i in pt.module.over(body, "p", t.a.passes):
     ${pt.module.begin(body, "p", t.a.passes)}
-        const int row = m0 + id / ${t.a.chunks} + ${i} * ${t.a.step};
+        const int row = m0 + id / ${t.a.pieces} + ${i} * ${t.a.step};
         a_row[${i}] = ${"" if m % t.bm == 0 else f"row >= {m} ? -1 : "}${row_at("row")};
     }
 % endfor
-% for q in range(min(ahead, tiles)):
+% for q in range(min(prefetch, chunks)):
     ${load(q, q)}
 % endfor
-% for q in range(min(ahead, tiles), ahead):
+% for q in range(min(prefetch, chunks), prefetch):
     ${pt.commit(body)}
 % endfor
-    for (int kt = 0; kt < ${tiles}; ++kt) {
+    for (int kt = 0; kt < ${chunks}; ++kt) {
         const uint now = shared_ + kt % ${t.stages} * ${t.stage};
 % if t.stages == 1:
         ${load("kt", "0")}
 % endif
-        ${pt.wait(body, max(ahead - 1, 0))}
+        ${pt.wait(body, max(prefetch - 1, 0))}
         ${pt.sync(body)}
 % if t.stages > 1:
-        if (kt + ${ahead} < ${tiles}) {
-            ${load(f"(kt + {ahead})", f"(kt + {ahead}) % {t.stages}")}
+        if (kt + ${prefetch} < ${chunks}) {
+            ${load(f"(kt + {prefetch})", f"(kt + {prefetch}) % {t.stages}")}
         } else {
             ${pt.commit(body)}
         }

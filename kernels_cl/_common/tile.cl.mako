@@ -12,14 +12,14 @@ total(name, value, width)
 <%!
 def runs(first, end):
     """Split lanes first..end - 1 into (start, count) with counts that are powers of two."""
-    found = []
+    pairs = []
     while first < end:
         count = 1
         while count * 2 <= end - first:
             count *= 2
-        found.append((first, count))
+        pairs.append((first, count))
         first += count
-    return found
+    return pairs
 
 def lanes(start, count):
     """Return the swizzle of `count` lanes from `start` on."""
@@ -47,15 +47,15 @@ ${load(ctype, width, pointer, where, pitch)}\
 % endif
 </%def>
 <%def name="total(name, value, width)">\
-<% found = value %>\
+<% partial = value %>\
 % while width > 1:
 <%
     width //= 2
     sides = ("lo", "hi") if width > 1 else ("s0", "s1")
-    text = " + ".join(f"{found}.{side}" for side in sides)
-    found = f"{name}_{width}"
+    text = " + ".join(f"{partial}.{side}" for side in sides)
+    partial = f"{name}_{width}"
 %>\
-        const ${vec_type("float", width)} ${found} = ${text};
+        const ${vec_type("float", width)} ${partial} = ${text};
 % endwhile
-        float ${name} = ${found};
+        float ${name} = ${partial};
 </%def>

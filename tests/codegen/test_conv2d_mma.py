@@ -1,4 +1,4 @@
-"""Convolutions on tensor cores: the loop of gemm_mma with the addresses of padded images."""
+"""Convolutions on tensor cores: the loop of gemm/mma with the addresses of padded images."""
 
 from __future__ import annotations
 

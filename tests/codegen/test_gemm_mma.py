@@ -80,7 +80,7 @@ def plain(kind: str, tile: MmaTile, **how: object) -> dict:
 
 
 FAULTS = {
-    "a wait too few": ("_common/mma_tile.cl.mako", "max(ahead - 1, 0)", "ahead"),
+    "a wait too few": ("_common/mma_tile.cl.mako", "max(prefetch - 1, 0)", "prefetch"),
     "no barrier": (
         "_common/mma_tile.cl.mako",
         "        ${pt.sync(body)}\n% if t.stages > 1:",
@@ -148,9 +148,9 @@ def test_no_two_words_of_a_read_share_a_bank(kind, rows, width):
                 text = module.at(part, str(row), str(piece)).replace("/", "//")
                 return int(eval(text))
 
-            pieces = {byte(r, c) for r in range(part.rows) for c in range(part.chunks)}
+            pieces = {byte(r, c) for r in range(part.rows) for c in range(part.pieces)}
             assert pieces == set(range(0, part.bytes, 16)), (bn, part)
-            for row, piece in product(range(0, part.rows, 8), range(part.chunks)):
+            for row, piece in product(range(0, part.rows, 8), range(part.pieces)):
                 if part.by_words:
                     reads = [
                         byte(row + t, piece // 2 * 2 + g // 4) + g % 4 * 4
@@ -158,7 +158,7 @@ def test_no_two_words_of_a_read_share_a_bank(kind, rows, width):
                         for g in range(8)
                     ]
                     banks = {r // 4 % 32 for r in reads}
-                    assert len(banks) == (32 if part.chunks >= 8 else 16), (bn, part)
+                    assert len(banks) == (32 if part.pieces >= 8 else 16), (bn, part)
                 else:
                     banks = {byte(row + r, piece) // 16 % 8 for r in range(min(8, part.rows))}
                     assert len(banks) == min(8, part.rows), (bn, part)

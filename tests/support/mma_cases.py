@@ -35,7 +35,7 @@ class Case:
     rounded: bool = False
     batch: int = 1
     post_ops: tuple[PostOp, ...] = ()
-    bias: str = ""  # pitches of operand 2 of the steps: "", "row", "all" or "spread"
+    bias: str = ""  # pitches of operand 2 of the post-ops: "", "row", "all" or "spread"
     dst_pitch: int = 0  # elements from row to row beyond n; -1: columns lie apart
     scale: float = 1.0
     more: int = 0  # elements between rows of a and b beyond what 16 bytes ask for

@@ -79,34 +79,34 @@ def row_pitch(k: int, kind: str) -> int:
 
 def _variant(fit: _Fit, tile: MmaTile, cost: float) -> Variant:
     """Return the kernel of one tile."""
-    problem, kind, found = fit.problem, fit.kind, fit.problem.product
+    problem, kind, product = fit.problem, fit.kind, fit.problem.product
     pitch, moves = row_pitch(problem.k, kind), (problem.a.const is None, problem.b.const is None)
-    product = MmaProduct(
-        kind,
-        found.m,
-        found.n,
-        found.k,
-        found.a[0] if moves[0] else pitch,
-        found.b[0 if fit.b_rows == "k" else 1] if moves[1] else pitch,
-        found.dst,
-        DST_TYPES[kind],
-        fit.b_rows,
-        kind == "tf32",
-        found.batch,
-        found.extras,
-        problem.scales,
-        problem.post_ops,
-        problem.dst.ctype,
-        moves,
+    operands = MmaProduct(
+        kind=kind,
+        m=product.m,
+        n=product.n,
+        k=product.k,
+        a=product.a[0] if moves[0] else pitch,
+        b=product.b[0 if fit.b_rows == "k" else 1] if moves[1] else pitch,
+        dst=product.dst,
+        dst_type=DST_TYPES[kind],
+        b_rows=fit.b_rows,
+        rounded=kind == "tf32",
+        batch=product.batch,
+        extras=product.extras,
+        scales=problem.scales,
+        post_ops=problem.post_ops,
+        extra_type=problem.dst.ctype,
+        moves=moves,
     )
-    params = mma_params(product, tile, problem.target.tensor)
+    params = mma_params(operands, tile, problem.target.tensor)
     params["name"] += "_" + "".join("m" if moving else "c" for moving in moves)
     a, b = _b_arg(problem.flipped(), pitch), _b_arg(problem, pitch)
     args = (a, *problem.args(b)[1:])
-    size = mma_grid(found.m, found.n, found.matrices, tile)
+    size = mma_grid(product.m, product.n, product.matrices, tile)
     launch = Launch("gemm/mma.cl.mako", params, args, size, (tile.threads, 1))
-    cost *= BY_COLUMNS_COST if found.dst[1] != 1 else 1.0
-    return Variant(params["name"], (launch,), cost, rounding(kind, found.k))
+    cost *= BY_COLUMNS_COST if product.dst[1] != 1 else 1.0
+    return Variant(params["name"], (launch,), cost, rounding(kind, product.k))
 
 
 def _b_arg(problem: GemmProblem, pitch: int) -> Arg:

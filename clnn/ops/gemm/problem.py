@@ -185,15 +185,15 @@ class GemmProblem:
 
     def params(self) -> dict[str, Any]:
         """Return the parameters that the templates share."""
-        found = self.product
+        product = self.product
         return {
-            "m": found.m,
-            "n": found.n,
-            "k": found.k,
-            "a": found.a,
-            "dst": found.dst,
-            "batch": found.batch,
-            "extras": found.extras,
+            "m": product.m,
+            "n": product.n,
+            "k": product.k,
+            "a": product.a,
+            "dst": product.dst,
+            "batch": product.batch,
+            "extras": product.extras,
             "scales": self.scales,
             "post_ops": self.post_ops,
         }

@@ -92,46 +92,46 @@ def _in_slices(
     problem: GemmProblem, params: dict[str, Any], b: Arg, sizes: tuple[int, ...]
 ) -> tuple[Launch, ...]:
     """Return the product that leaves the sums of each slice in scratch memory, and what adds them."""
-    found, vc = problem.product, params["tile"].vc
-    outer, results = found.batch.extents, problem.matrices * problem.m * problem.n
+    product, vc = problem.product, params["tile"].vc
+    outer, results = product.batch.extents, problem.matrices * problem.m * problem.n
     scratch = Scratch("parts", params["k_slices"] * results * F32.itemsize)
-    pitches = (*found.batch.pitches[:2], (0,) * len(outer))
+    pitches = (*product.batch.pitches[:2], (0,) * len(outer))
     plain = params | {
         "extras": {},
         "post_ops": (),
         "scales": {},
-        "dst": (found.n, 1),
+        "dst": (product.n, 1),
         "loop_epilogue": False,
         "batch": Loops(outer, pitches),
-        "aligned": () if found.n % vc else (-1,),
+        "aligned": () if product.n % vc else (-1,),
     }
     args: tuple[Arg, ...] = (In(problem.views.inputs[0]), b, scratch)
     first = Launch("gemm/workgroup.cl.mako", plain, args, sizes, params["wg"])
-    ends = [found.dst, *(pitch for _, pitch in found.extras.values())]
+    ends = [product.dst, *(pitch for _, pitch in product.extras.values())]
     operands = [
         ((*batch, row), column)
-        for batch, (row, column) in zip(found.batch.pitches[2:], ends, strict=True)
+        for batch, (row, column) in zip(product.batch.pitches[2:], ends, strict=True)
     ]
     rest = {
         "k_slices": params["k_slices"],
         "operands": operands,
         "has_bias": False,
-        "extras": {which: place for which, (place, _) in found.extras.items()},
+        "extras": {which: place for which, (place, _) in product.extras.items()},
         "post_ops": problem.post_ops,
         "scales": problem.scales,
     }
     args = (*(In(k) for k in problem.views.extras), Out(0))
-    return first, sum_slices(problem.target, scratch, args, (*outer, found.m), found.n, rest)
+    return first, sum_slices(problem.target, scratch, args, (*outer, product.m), product.n, rest)
 
 
 def _fetches(problem: GemmProblem, tile: GroupTile) -> dict[str, Fetch]:
     """Return how chunks of both operands are read."""
-    found, (moves_a, moves_b, *_) = problem.product, problem.batch_pitches()
-    a = _reads(tile.bm, found.m, found.k, found.a, (problem.a.layout.offset, *moves_a))
+    product, (moves_a, moves_b, *_) = problem.product, problem.batch_pitches()
+    a = _reads(tile.bm, product.m, product.k, product.a, (problem.a.layout.offset, *moves_a))
     if problem.b_is_const:
         return {"a": left(tile, *a), "b": right(tile, "rows", 4)}
-    columns = (found.b[1], found.b[0])
-    b = _reads(tile.bn, found.n, found.k, columns, (problem.b.layout.offset, *moves_b))
+    columns = (product.b[1], product.b[0])
+    b = _reads(tile.bn, product.n, product.k, columns, (problem.b.layout.offset, *moves_b))
     return {"a": left(tile, *a), "b": right(tile, *b)}
 
 
@@ -154,16 +154,16 @@ def _reads(
 
 def _aligned(problem: GemmProblem, vc: int) -> tuple[int, ...]:
     """Return the operands, by number and -1 for dst, whose vectors of columns are aligned."""
-    found = problem.product
-    ends = [(-1, found.dst, problem.dst.layout.offset)]
+    product = problem.product
+    ends = [(-1, product.dst, problem.dst.layout.offset)]
     ends += [
         (place, pitches, problem.node.input(which).layout.offset)
-        for which, (place, pitches) in found.extras.items()
+        for which, (place, pitches) in product.extras.items()
     ]
     return tuple(
         number
         for (number, (row, column), start), batch in zip(
             ends, problem.batch_pitches()[2:], strict=True
         )
-        if column == 1 and not any(x % vc for x in (found.n, row, start, *batch))
+        if column == 1 and not any(x % vc for x in (product.n, row, start, *batch))
     )

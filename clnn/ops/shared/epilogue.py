@@ -39,12 +39,12 @@ _HEAVY = {
 
 
 def heavy(post_ops: Sequence[PostOp]) -> bool:
-    """Whether steps are long enough in code that an unrolled tile should not repeat them."""
+    """Whether post-ops are long enough in code that an unrolled tile should not repeat them."""
     return any(s.fn in _HEAVY for s in post_ops)
 
 
 def post_op_operands(post_ops: Sequence[PostOp]) -> list[int]:
-    """Return the node inputs that steps read, each once, in order of first use."""
+    """Return the node inputs that post-ops read, each once, in order of first use."""
     return list(dict.fromkeys(s.operand for s in post_ops if s.operand is not None))
 
 

@@ -16,6 +16,7 @@ import clnn
 from clnn.errors import DTypeError, ShapeError, UnsupportedOpError
 from clnn.graph.ir import Graph, Node, check
 from clnn.layout import TensorLayout
+from clnn.ops.gemm.families import FAMILIES
 from clnn.ops.gemm.spec import Gemm
 from clnn.ops.gemm.tiled import split_k
 from clnn.ops.movement.views import Slice
@@ -252,6 +253,29 @@ def test_dot_products_are_ranked_among_the_others(target, m, first):
     made = [v for v in found["all"] if "gemm_tiled" in v.name or "gemm_dot" in v.name]
     assert min(v.cost for v in made) > 0
     assert ("gemm_dot" in made[0].name) == first
+
+
+@pytest.mark.parametrize(
+    "target", [Target(), replace(GPU, tensor="ptx", tf32=True)], ids=["cpu", "gpu"]
+)
+@pytest.mark.parametrize("shape,consts", [((64, 256, 96), ()), ((2, 256, 96), (1,))])
+def test_each_family_gives_its_best_first(target, shape, consts):
+    """Variants begin with what is taken unmeasured and end with the reference; all else is offered."""
+    m, k, n = shape
+    inputs = [np.zeros((m, k), np.float32), np.zeros((k, n), np.float32), None]
+    offered = {}
+
+    def note(node, problem, variants):
+        offered["best"], offered["all"] = variants, node.spec.candidates(problem)
+        offered["families"] = [
+            [v.name for v in family(node.spec.problem(problem).folded())] for family in FAMILIES
+        ]
+        return variants[0]
+
+    make_plan(single_node(Gemm(), inputs, consts), target, note)
+    *best, last = [v.name for v in offered["best"]]
+    assert "reference" in last and sorted(best) == sorted(f[0] for f in offered["families"] if f)
+    assert {v.name for v in offered["all"]} == {name for f in offered["families"] for name in f}
 
 
 def test_groups_are_as_many_as_a_gpu_has_compute_units():
