@@ -16,7 +16,7 @@ from clnn.graph.passes import optimise
 from clnn.graph.passes.quantise import observed, quantise
 from clnn.graph.passes.store import store_as
 from clnn.options import Options
-from clnn.runtime.device.device import select
+from clnn.runtime.doctor.selection import select_device
 from clnn.runtime.run.session import Session
 from clnn.settings import warn_unknown
 from clnn.tune.choose import chooser
@@ -54,7 +54,7 @@ def compile_model(
     options = options or Options()
     tuned = options.tune in ("quick", "full")
     graph = load_graph(model, shapes, mapped=not tuned and calibration is None)
-    info = select(device)
+    info = select_device(device)
     sources = one_of_each(mapped_files(graph.consts.values()))
     require_unchanged(sources)
     graph = prepare(graph, options, calibration, device)
@@ -88,7 +88,7 @@ def tune_model(
     options = options or Options()
     wish = Wish(level, budget, resume, retry)
     graph = prepare(load_graph(model, shapes), options)
-    return tune_graph(graph, select(device), options, wish, progress or (lambda where: None))
+    return tune_graph(graph, select_device(device), options, wish, progress or (lambda where: None))
 
 
 def calibrate(

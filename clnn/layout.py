@@ -21,8 +21,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import numpy as np
+
 from clnn.errors import ShapeError
-from clnn.types import normalise_axis
+from clnn.types import Array, normalise_axis
 
 
 @dataclass(frozen=True)
@@ -281,3 +283,19 @@ def _per_axis(name: str, values: Sequence[int] | None, rank: int) -> tuple[int, 
 
 def _with(values: tuple[int, ...], axis: int, value: int) -> tuple[int, ...]:
     return (*values[:axis], value, *values[axis + 1 :])
+
+
+def lay_out(array: Array, layout: TensorLayout, fill: float = 0.0) -> Array:
+    """Return a flat array of the layout's storage with `array` placed in it."""
+    flat = np.full(max(layout.size, 1), fill, dtype=array.dtype)
+    view_of(flat, layout)[...] = array
+    return flat
+
+
+def view_of(flat: Array, layout: TensorLayout) -> Array:
+    """Return the strided numpy view of `layout` over a flat storage array."""
+    if 0 in layout.shape:
+        return np.empty(layout.shape, flat.dtype)
+    return np.lib.stride_tricks.as_strided(
+        flat[layout.offset :], layout.shape, tuple(p * flat.itemsize for p in layout.pitches)
+    )

@@ -14,7 +14,7 @@ import numpy as np
 
 from clnn.api import compile_model, load_graph
 from clnn.options import Options
-from clnn.runtime.device.device import select
+from clnn.runtime.doctor.selection import select_device
 from clnn.runtime.measure.peak import Peaks, known_peaks, measure_peaks
 from clnn.types import Array
 
@@ -99,7 +99,7 @@ def measure(
 
     Raises as compile_model does, MissingPackageError where the other engine is not installed.
     """
-    info = select(device)
+    info = select_device(device)
     peaks = measure_peaks(info) if plan.peaks else known_peaks(info)
     begin = perf_counter()
     graph = load_graph(model, shapes)

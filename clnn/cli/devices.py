@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from clnn.runtime.device.device import DeviceInfo, discover
+from clnn.runtime.doctor.doctor import no_device
 from clnn.runtime.measure.peak import known_peaks, measure_peaks
 
 EXIT_OK, EXIT_NO_DEVICE = 0, 3
@@ -43,13 +44,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(table(found) if found else no_device())
     return EXIT_OK if any(info.usable for info in found) else EXIT_NO_DEVICE
-
-
-def no_device() -> str:
-    """Return the text for a machine without a device: the causes and the fixes."""
-    from clnn.runtime.doctor.doctor import short_report
-
-    return f"No OpenCL device was found on this machine.\n{short_report()}"
 
 
 def as_data(info: DeviceInfo) -> dict[str, Any]:

@@ -25,6 +25,8 @@ def run(args: argparse.Namespace) -> int:
         report = doctor.doctor_report()
         print(json.dumps(doctor.report_data(report), indent=2))
         return doctor.exit_code(report)
-    report = doctor.doctor_report(tell=lambda check: print(doctor.render_check(check), flush=True))
+    report = doctor.doctor_report(
+        on_check=lambda check: print(doctor.render_check(check), flush=True)
+    )
     print(doctor.conclusion(report))
     return doctor.exit_code(report)

@@ -100,8 +100,7 @@ def _parts(args: argparse.Namespace, graph: Graph, report: dict[str, Any]) -> li
 
 def _plan(args: argparse.Namespace, graph: Graph) -> Plan:
     from clnn.plan.schedule import make_plan
-    from clnn.runtime.device.target import allowed
-    from clnn.runtime.run.session import target_of
+    from clnn.runtime.device.target import allowed, target_of
     from clnn.settings import setting
     from clnn.target import Target
     from clnn.tune.choose import Ranked, chooser
@@ -116,10 +115,10 @@ def _plan(args: argparse.Namespace, graph: Graph) -> Plan:
 
 def _device(args: argparse.Namespace) -> DeviceInfo | None:
     """Return the device that would run it, None where there is none."""
-    from clnn.runtime.device.device import select
+    from clnn.runtime.doctor.selection import select_device
 
     try:
-        return select(args.device)
+        return select_device(args.device)
     except NoDeviceError:
         if args.device is not None:
             raise

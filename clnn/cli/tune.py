@@ -99,11 +99,11 @@ def _one_interrupt() -> Iterator[None]:
 
 
 def _export(args: argparse.Namespace) -> int:
-    from clnn.runtime.device.device import select
+    from clnn.runtime.doctor.selection import select_device
     from clnn.tune.defaults import export_lines
     from clnn.tune.store import TuningStore
 
-    info = select(args.device)
+    info = select_device(args.device)
     results = TuningStore(info).results()
     if not results:
         raise SettingError(

@@ -24,7 +24,7 @@ from clnn.cache.keys import fields_key
 from clnn.cache.store import Store
 from clnn.codegen.render import render
 from clnn.errors import TemplateError
-from clnn.layout import TensorLayout
+from clnn.layout import TensorLayout, view_of
 from clnn.ops.launch import Const, In, Out, Scratch, Variant
 from clnn.ops.problem import Operand, Problem
 from clnn.ops.shared.epilogue import heavy
@@ -33,7 +33,6 @@ from clnn.runtime.build.program import key_of, options_of
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.drivers.loader import child_environment
 from clnn.runtime.process.worker import Worker, WorkerError
-from clnn.runtime.run.constants import view_of
 from clnn.runtime.run.state import POISON
 from clnn.runtime.run.trial_child import GUARD, values
 from clnn.settings import setting

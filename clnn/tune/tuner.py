@@ -15,9 +15,8 @@ from clnn.ops.shared.tensor_core_tiles import RATES
 from clnn.options import Options
 from clnn.plan.schedule import make_plan
 from clnn.runtime.device.device import DeviceInfo
-from clnn.runtime.device.target import allowed
+from clnn.runtime.device.target import allowed, target_of
 from clnn.runtime.measure.peak import Peaks, known_peaks
-from clnn.runtime.run.session import target_of
 from clnn.tune.bench import Bench, Limits, Trial, Trials
 from clnn.tune.contest import GAIN, Effort, contest, shortlist
 from clnn.tune.defaults import Defaults, defaults_for

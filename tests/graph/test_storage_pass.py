@@ -17,7 +17,7 @@ from clnn.ops.movement.views import Reshape
 from clnn.ops.rows.lrn import Lrn
 from clnn.ops.shared.functions import PostOp
 from clnn.plan.schedule import make_plan
-from clnn.runtime.run.profile import work_of
+from clnn.runtime.run.work import work_of
 from clnn.target import Target
 from clnn.types import STORAGE, STORED_BF16, STORED_F16
 from clnn.verification.reference import reference_values
@@ -120,7 +120,7 @@ def test_joined_kernels_give_the_same_bits(device, name):
     for merge in (True, False):
         with clnn.compile_model(graph, device, clnn.Options(dtype="bf16", merge=merge)) as session:
             found.append([a.tobytes() for a in session({"x": x}).values()])
-            joined.append(session._joined is not None)
+            joined.append(session._fused is not None)
             on_cpu = session.device.type == "cpu"
     assert joined == [on_cpu, False] and found[0] == found[1]
 

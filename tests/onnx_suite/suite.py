@@ -198,8 +198,8 @@ def build_ahead(cases: Sequence[Case], device: str) -> None:
     """Build the kernels of many cases at once, into the program cache; errors come up later."""
     from clnn.runtime.build.program import Device
     from clnn.runtime.device.device import select
-    from clnn.runtime.run.session import target_of
-    from clnn.runtime.run.settle import sources_of
+    from clnn.runtime.device.target import target_of
+    from clnn.runtime.run.fused_launch import sources_of
 
     info = select(device)
     sources: dict[str, str] = {}

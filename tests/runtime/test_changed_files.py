@@ -102,7 +102,7 @@ except ModelError as err:
 
 
 @pytest.mark.parametrize("external", [False, True])
-@pytest.mark.parametrize("when", ["compiling, 'select'", "constants.Constants, '_made'"])
+@pytest.mark.parametrize("when", ["compiling, 'select_device'", "constants.Constants, '_data'"])
 def test_a_file_that_is_cut_short_ends_no_process(tmp_path, external, when):
     """While the device is opened; between two constants."""
     if not usable_devices():
@@ -120,11 +120,11 @@ def test_a_file_that_is_cut_short_ends_no_process(tmp_path, external, when):
     assert f"{file.name}' had" in done.stdout and "has 5000 now" in done.stdout
 
 
-@pytest.mark.parametrize("when", ["select", "_place_at"])
+@pytest.mark.parametrize("when", ["select_device", "_place_at"])
 def test_a_file_that_is_written_to_is_noticed(tmp_path, device, monkeypatch, when):
     """At the beginning, and behind what was read last."""
     file = write(tmp_path / "net.onnx", False)
-    at = compiling if when == "select" else constants.Constants
+    at = compiling if when == "select_device" else constants.Constants
     real = getattr(at, when)
 
     def then(*args):

@@ -63,6 +63,6 @@ def test_a_model_file_may_change_after_it_was_compiled(device, tmp_path):
         path.write_bytes(b"")
         with session._state(), session._state():  # the second one is made now
             pass
-        assert len(session._made) == 2
+        assert len(session._call_states) == 2
         with ThreadPoolExecutor(2) as pool:
             assert all(np.array_equal(y["y"], want) for y in pool.map(session, [x] * 4))

@@ -103,7 +103,8 @@ def test_devices_without_a_device_says_why(tmp_path: Path) -> None:
 def test_the_error_of_select_says_why(tmp_path: Path) -> None:
     folder = vendors(tmp_path)
     before = (
-        "from clnn.runtime.device.device import select\nfrom clnn.errors import NoDeviceError\n"
+        "from clnn.runtime.doctor.selection import select_device as select\n"
+        "from clnn.errors import NoDeviceError\n"
         "try: select('auto')\nexcept NoDeviceError as err: print(err)"
     )
     _, out = clnn(tmp_path, "devices", before=before, OCL_ICD_VENDORS=folder)
@@ -213,7 +214,7 @@ def test_a_check_that_fails_is_a_line_of_the_report(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(doctor, "CHECKS", (("bad", bad), ("good", lambda: Check("good", OK, ""))))
     told: list[Check] = []
-    report = doctor.doctor_report(tell=told.append)
+    report = doctor.doctor_report(on_check=told.append)
     assert report == told
     assert report[0] == Check("bad", FAIL, "the check did not run: OSError: disk on fire")
     assert report[1].status == OK

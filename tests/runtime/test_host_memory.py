@@ -44,7 +44,7 @@ def test_results_are_those_of_copies(shared, name, dtype, monkeypatch):
     def results():
         with clnn.compile_model(GRAPHS[name](), shared.index, Options(dtype=dtype)) as session:
             outs = session(feeds_of(session))
-            return bool(session._made[0]._seen), {n: a.tobytes() for n, a in outs.items()}
+            return bool(session._call_states[0]._seen), {n: a.tobytes() for n, a in outs.items()}
 
     with monkeypatch.context() as apart:
         apart.setattr(ExecutionState, "_views", lambda self: ())
@@ -105,13 +105,13 @@ def test_a_bound_input_is_read_from_its_buffer(shared):
 
 def test_guards_have_buffers_of_their_own(shared):
     with Session(GRAPHS["classifier"](), shared, Options(guard=64)) as session:
-        assert not session._made[0]._seen
+        assert not session._call_states[0]._seen
 
 
 def test_a_device_that_shares_nothing(shared):
     apart = replace(shared, caps=replace(shared.caps, host_memory=Capability(False, "for a test")))
     with Session(GRAPHS["classifier"](), apart, Options()) as session:
-        assert not session._made[0]._seen
+        assert not session._call_states[0]._seen
         assert all(np.isfinite(a).all() for a in session(feeds_of(session)).values())
 
 
@@ -134,6 +134,6 @@ def test_a_device_that_copies_is_found_out(shared, monkeypatch):
     _, handle = open_context(shared)
     bench = probe_child.Bench(cl, handle, [shared.cl_std])
     assert probe_child.step_host_memory(bench) == 1
-    monkeypatch.setattr(probe_child, "lent", copied)
+    monkeypatch.setattr(probe_child, "host_buffer", copied)
     with pytest.raises(probe_child.RefusedError, match="wrong result"):
         probe_child.step_host_memory(bench)

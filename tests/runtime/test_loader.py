@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clnn.runtime.drivers import icd, loader, vendors, vetting
+from clnn.runtime.drivers import driver_listing, icd, loader, vendors
 from clnn.runtime.drivers.vendors import Driver
 from clnn.runtime.process import child
 
@@ -169,6 +169,12 @@ def test_an_unfit_cache_is_not_used(
     assert folder.stat().st_mode & 0o077 == 0
 
 
+def crashing(drivers: list[Driver]) -> dict[str, str]:
+    """Return library -> how the process ended, for each driver that ends it."""
+    listings = driver_listing.list_each(drivers)
+    return {one.driver.library: one.end for one in listings if one.end}
+
+
 def boot_that_dies(monkeypatch: pytest.MonkeyPatch, when: str, how: str) -> None:
     """Have each child end by `how` in the driver whose vendors folder holds the file `when`."""
     monkeypatch.setattr(
@@ -176,7 +182,7 @@ def boot_that_dies(monkeypatch: pytest.MonkeyPatch, when: str, how: str) -> None
         "BOOT",
         (
             "import sys; sys.path[:] = sys.argv[1].split(chr(10)); import json, os, time;"
-            " import clnn.runtime.drivers.icd_child as c; from clnn.runtime.{} import main;"
+            " import clnn.runtime.device.icd_child as c; from clnn.runtime.{} import main;"
             f" bad = {when!r} in os.listdir(os.environ['OCL_ICD_VENDORS']);"
             f" c.devices = (lambda _: {how}) if bad else (lambda _: dict(names=[]));"
             " main(json.loads(sys.argv[2]))"
@@ -197,60 +203,64 @@ def test_a_driver_that_ends_the_process_is_found(
 ) -> None:
     boot_that_dies(monkeypatch, "bad.icd", how)
     drivers = [Driver("good.icd", "/x/libgood.so"), Driver("bad.icd", "/x/libbad.so")]
-    assert vetting.crashing(drivers) == {"/x/libbad.so": reason}
+    assert crashing(drivers) == {"/x/libbad.so": reason}
     # What is known is not tried again...
     monkeypatch.setattr(child, "BOOT", "this is no Python {}")
-    assert vetting.crashing(drivers) == {"/x/libbad.so": reason}
+    assert crashing(drivers) == {"/x/libbad.so": reason}
     # ... until bad news are old.
-    late = time.time() + vetting.BAD_NEWS_S
-    monkeypatch.setattr(vetting.time, "time", lambda: late)
-    assert vetting.crashing(drivers) == {}
+    late = time.time() + driver_listing.BAD_NEWS_S
+    monkeypatch.setattr(driver_listing.time, "time", lambda: late)
+    assert crashing(drivers) == {}
 
 
 def test_a_driver_that_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     hang = "did not answer within 60 s"
-    monkeypatch.setattr(vetting, "run_python", lambda *_: ('{"start": "devices"}\n', hang))
-    assert vetting.crashing([Driver("bad.icd", "/x/libbad.so")]) == {"/x/libbad.so": hang}
+    monkeypatch.setattr(driver_listing, "run_python", lambda *_: ('{"start": "devices"}\n', hang))
+    assert crashing([Driver("bad.icd", "/x/libbad.so")]) == {"/x/libbad.so": hang}
 
 
 def test_a_child_that_does_not_start_blames_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is that kept: the next one may start."""
     driver = Driver("good.icd", "/x/libgood.so")
     with monkeypatch.context() as patch:
-        patch.setattr(vetting, "run_python", lambda *_: ("", "cannot start a child process"))
-        assert vetting.vet([driver]) == [vetting.Vetted(driver)]
+        patch.setattr(driver_listing, "run_python", lambda *_: ("", "cannot start a child process"))
+        assert driver_listing.list_each([driver]) == [driver_listing.DriverListing(driver)]
     boot_that_dies(monkeypatch, "good.icd", "dict(listed=[dict(name='a')], alone=True)")
-    assert vetting.vet([driver]) == [vetting.Vetted(driver, "", ({"name": "a"},), True)]
+    assert driver_listing.list_each([driver]) == [
+        driver_listing.DriverListing(driver, "", ({"name": "a"},), True)
+    ]
 
 
 def test_a_driver_that_only_fails_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it lacked then it may have later."""
     driver = Driver("bad.icd", "/x/libbad.so")
     boot_that_dies(monkeypatch, "bad.icd", "1 / 0")
-    assert vetting.crashing([driver]) == {}
+    assert crashing([driver]) == {}
     boot_that_dies(monkeypatch, "bad.icd", "dict(listed=[dict(name='a')], alone=True)")
-    assert not vetting.vet([driver])[0].alone
-    late = time.time() + vetting.BAD_NEWS_S
-    monkeypatch.setattr(vetting.time, "time", lambda: late)
-    assert vetting.vet([driver])[0].alone
+    assert not driver_listing.list_each([driver])[0].loads_alone
+    late = time.time() + driver_listing.BAD_NEWS_S
+    monkeypatch.setattr(driver_listing.time, "time", lambda: late)
+    assert driver_listing.list_each([driver])[0].loads_alone
 
 
 def test_half_an_answer_is_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     half = '{"start": "devices"}\n{"listed": [{"na'
-    monkeypatch.setattr(vetting, "run_python", lambda *_: (half, "the driver crashed (SIGSEGV)"))
-    crashed = vetting.crashing([Driver("bad.icd", "/x/libbad.so")])
+    monkeypatch.setattr(
+        driver_listing, "run_python", lambda *_: (half, "the driver crashed (SIGSEGV)")
+    )
+    crashed = crashing([Driver("bad.icd", "/x/libbad.so")])
     assert crashed == {"/x/libbad.so": "the driver crashed (SIGSEGV)"}
 
 
-def test_a_new_library_is_vetted_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_new_library_is_listed_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     library = tmp_path / "libbad.so"
     library.write_text("one", "utf-8")
     drivers = [Driver("bad.icd", str(library))]
     boot_that_dies(monkeypatch, "bad.icd", "os.abort()")
-    assert vetting.crashing(drivers)
+    assert crashing(drivers)
     library.write_text("another", "utf-8")
     boot_that_dies(monkeypatch, "nothing", "os.abort()")
-    assert vetting.crashing(drivers) == {}
+    assert crashing(drivers) == {}
 
 
 def test_a_crashing_driver_is_left_out_of_the_folder(

@@ -11,7 +11,7 @@ import pytest
 import clnn
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import select
-from clnn.runtime.drivers.pages import LARGE, SMALL, lent, pages
+from clnn.runtime.drivers.pages import LARGE, SMALL, host_buffer, pages
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, LARGE, LARGE + 1])
@@ -28,7 +28,7 @@ def test_a_buffer_keeps_its_host_memory(device):
     queue = cl.CommandQueue(opened.context)
     host = pages(LARGE)
     host[:1000] = np.arange(1000) % 251
-    buffer = lent(opened.context, host)
+    buffer = host_buffer(opened.context, host)
     del host
     gc.collect()
     found = np.empty(LARGE, np.uint8)

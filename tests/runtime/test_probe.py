@@ -17,11 +17,11 @@ import pytest
 
 from clnn.cache.store import CacheWarning, Store
 from clnn.runtime.device import probe, probe_child
-from clnn.runtime.device.device import select, target_of
-from clnn.runtime.device.probe import CAPABILITY_NAMES, StepResult, Target, run_steps
+from clnn.runtime.device.device import probe_target, select
+from clnn.runtime.device.probe import CAPABILITY_NAMES, ProbeTarget, StepResult, run_steps
 from clnn.runtime.process import child
 
-TARGET = Target(0, "Some Platform", "OpenCL 3.0 v1", 0, "Some Device", "1.0", "-cl-std=CL3.0")
+TARGET = ProbeTarget(0, "Some Platform", "OpenCL 3.0 v1", 0, "Some Device", "1.0", "-cl-std=CL3.0")
 ALL = ("saxpy", "barrier", *CAPABILITY_NAMES)
 BOOT = (
     "import sys; sys.path[:] = sys.argv[1].split(chr(10)); import json, os, pathlib;"
@@ -70,7 +70,7 @@ def done(*names: str, **failed: str) -> str:
 
 def test_a_crash_costs_one_step(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sabotage(monkeypatch, "p.STEPS['fp64'] = lambda bench: os.abort()")
-    results = run_steps(target_of(select(device)), ("saxpy", "fp64", "local_memory"))
+    results = run_steps(probe_target(select(device)), ("saxpy", "fp64", "local_memory"))
     assert results["fp64"].reason.startswith("the driver crashed (SIGABRT)")
     assert results["fp64"].doubtful
     assert results["saxpy"] == StepResult(True, "", 1)
@@ -86,7 +86,7 @@ def test_a_wrong_result_makes_a_device_unusable(
         text = kernel.read_text("utf-8").replace("a * x[i] + y[i];", "a * x[i] + 2 * y[i];")
         (tmp_path / kernel.name).write_text(text, "utf-8")
     use_kernels(monkeypatch, tmp_path)
-    result = probe.probe(target_of(select(device)))
+    result = probe.probe(probe_target(select(device)))
     assert result.why_not.startswith("saxpy: wrong result: element 0 is")
     assert not result.caps.local_memory
     assert result.caps.local_memory.reason == "not probed"
@@ -97,7 +97,7 @@ def test_a_kernel_that_does_not_build_names_the_compilers_error(
 ) -> None:
     (tmp_path / "saxpy.cl").write_text("__kernel void saxpy() { undeclared_thing; }", "utf-8")
     use_kernels(monkeypatch, tmp_path)
-    result = run_steps(target_of(select(device)), ("saxpy",))["saxpy"]
+    result = run_steps(probe_target(select(device)), ("saxpy",))["saxpy"]
     assert not result.available
     assert "undeclared_thing" in result.reason
     assert str(tmp_path) not in result.reason
@@ -110,7 +110,7 @@ def test_drivers_may_print_what_they_like(device: str, monkeypatch: pytest.Monke
         "old = p.STEPS['saxpy'];"
         " p.STEPS['saxpy'] = lambda b: (os.write(1, b'[1]\\n'), print('hello'), old(b))[2]",
     )
-    assert run_steps(target_of(select(device)), ("saxpy",))["saxpy"].available
+    assert run_steps(probe_target(select(device)), ("saxpy",))["saxpy"].available
 
 
 def test_a_device_that_is_not_there() -> None:
@@ -214,7 +214,7 @@ def test_hangs_cannot_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_results_are_kept(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = target_of(select(device))
+    target = probe_target(select(device))
     first = probe.probe(target)
     asked = replies(monkeypatch)
     assert probe.probe(target) == first

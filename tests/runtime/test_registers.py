@@ -16,9 +16,9 @@ from clnn.runtime.build import registers
 from clnn.runtime.build.program import Device, child_build, options_of
 from clnn.runtime.build.registers import Registers, of_log, spills_of
 from clnn.runtime.device.device import select
+from clnn.runtime.device.target import target_of
 from clnn.runtime.run import trial_child
-from clnn.runtime.run.session import target_of
-from clnn.runtime.run.settle import settled
+from clnn.runtime.run.spills import replace_spilling_kernels
 
 ROOM = """
 ptxas info    : 0 bytes gmem
@@ -131,7 +131,7 @@ def choice_of(device: str, monkeypatch, *parts: str) -> str:
     b = Builder(x=(1, 16, 13, 12))
     graph = b.graph(b.conv("x", 32))
     plan_by = partial(make_plan, graph, target_of(info))
-    plan = settled(plan_by(), plan_by, first_variant, Device.open(info))
+    plan = replace_spilling_kernels(plan_by(), plan_by, first_variant, Device.open(info))
     return next(s.variant.name for s in plan.scheduled if s.node.spec.kind == "conv2d")
 
 
@@ -150,7 +150,7 @@ def test_other_compilers_are_not_asked(device, monkeypatch):
     lacking(monkeypatch, "__kernel")
     monkeypatch.setattr(module, "options_of", lambda info: [info.cl_std])
     made = object()
-    assert settled(made, None, None, Device.open(select(device))) is made
+    assert replace_spilling_kernels(made, None, None, Device.open(select(device))) is made
 
 
 def test_the_cache_tells_it_too(opened, device, monkeypatch):

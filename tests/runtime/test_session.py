@@ -116,14 +116,14 @@ def test_threads_get_their_own_answers(session):
 
     with ThreadPoolExecutor(6) as pool:
         assert all(pool.map(call, range(120)))
-    assert len(session._made) <= 2
+    assert len(session._call_states) <= 2
 
 
 def test_a_shared_state_would_mix_callers_up(session, monkeypatch):
     """The forced interleaving that the pool of states rules out: two uploads, then two runs."""
     one, two = normal(SHAPE, 1), normal(SHAPE, 2)
     wanted = session({"x": one})["y"]
-    state: ExecutionState = session._made[0]
+    state: ExecutionState = session._call_states[0]
     host = session.plan.inputs[0].host
     state.upload(host, one)
     state.upload(host, two)

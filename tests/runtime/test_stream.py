@@ -120,7 +120,7 @@ def test_the_next_item_starts_before_the_last_one_ends_and_runs_behind_it(sessio
 
 
 def test_only_the_first_launch_of_an_item_waits_for_the_item_before(session, monkeypatch):
-    state_class = type(session._made[0])
+    state_class = type(session._call_states[0])
     waits: list[object] = []
     enqueue = state_class.enqueue
 
@@ -131,7 +131,7 @@ def test_only_the_first_launch_of_an_item_waits_for_the_item_before(session, mon
 
     monkeypatch.setattr(state_class, "enqueue", noted)
     list(session.stream(feeds(4)))
-    launches = len(session._made[0].launches)
+    launches = len(session._call_states[0].launches)
     third, fourth = waits[-2 * launches : -launches], waits[-launches:]
     assert fourth[0][0] == [third[-1][1]] and len(third[0][0]) == 1
     assert all(events is None for events, _ in third[1:] + fourth[1:])
@@ -155,7 +155,7 @@ def test_errors_arrive_in_the_place_of_their_item(session, depth, bad, error):
     with pytest.raises(error):
         next(stream)
     assert source.taken == 4
-    assert next(stream, None) is None and not session._streamed
+    assert next(stream, None) is None and not session._stream_states
 
 
 def test_an_error_of_the_device_arrives_in_the_place_of_its_item(session, monkeypatch):
@@ -171,26 +171,26 @@ def test_an_error_of_the_device_arrives_in_the_place_of_its_item(session, monkey
     assert close_to(next(stream)["y"], INPUTS[0]) and close_to(next(stream)["y"], INPUTS[1])
     with pytest.raises(MemoryError, match="gone"):
         next(stream)
-    assert not session._streamed
+    assert not session._stream_states
 
 
 def test_closing_early_frees_the_states_and_leaves_the_session_as_it_was(session):
-    before = list(session._made)
+    before = list(session._call_states)
     stream = session.stream(feeds(), 3)
     first = next(stream)
-    states = [weakref.ref(s) for s in session._streamed]
+    states = [weakref.ref(s) for s in session._stream_states]
     assert len(states) == 3 and all(s() is not None for s in states)
     stream.close()
     gc.collect()
-    assert not session._streamed and not any(s() is not None for s in states)
+    assert not session._stream_states and not any(s() is not None for s in states)
     assert close_to(first["y"], INPUTS[0])
-    assert session._made == before and close_to(session({"x": INPUTS[4]})["y"], INPUTS[4])
+    assert session._call_states == before and close_to(session({"x": INPUTS[4]})["y"], INPUTS[4])
 
 
 def test_an_error_that_is_kept_does_not_keep_the_states(session):
     stream = session.stream(Source([*feeds(2), RuntimeError("over")]))
     next(stream)
-    states = [weakref.ref(s) for s in session._streamed]
+    states = [weakref.ref(s) for s in session._stream_states]
     next(stream)
     with pytest.raises(RuntimeError, match="over") as kept:
         next(stream)
@@ -217,7 +217,7 @@ def test_streams_of_several_threads_get_their_own_answers(session):
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(read, range(6)))
-    assert not session._streamed
+    assert not session._stream_states
 
 
 def test_short_memory_makes_a_stream_narrower(session, monkeypatch, caplog):

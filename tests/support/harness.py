@@ -10,6 +10,7 @@ import pytest
 
 from clnn.graph.ir import Graph, Node, check
 from clnn.graph.passes.store import store_as
+from clnn.layout import view_of
 from clnn.ops.launch import Variant
 from clnn.ops.problem import Border
 from clnn.ops.spec import OpSpec
@@ -18,7 +19,6 @@ from clnn.plan.layouts import Hints
 from clnn.plan.schedule import Storage
 from clnn.runtime.device.device import select
 from clnn.runtime.run import session as session_module
-from clnn.runtime.run.constants import view_of
 from clnn.runtime.run.session import Session
 from clnn.runtime.run.state import POISON
 from clnn.target import Target
@@ -149,9 +149,9 @@ def variant_names(
 
     from clnn.plan.schedule import make_plan
     from clnn.runtime.device.target import allowed
-    from clnn.runtime.run.session import target_of
 
-    make_plan(graph, allowed(target_of(select(device)), Options(dtype=dtype)), note, hints=hints)
+    target = session_module.target_of(select(device))  # which tests may have replaced
+    make_plan(graph, allowed(target, Options(dtype=dtype)), note, hints=hints)
     return seen
 
 
@@ -216,7 +216,7 @@ def compare(
 
 def check_memory(session: Session, where: str) -> None:
     """Assert that guards hold poison and borders hold their fill in every state of a session."""
-    for state in session._made:
+    for state in session._call_states:
         for key, storage in session.plan.storages.items():
             raw = state.storage_bytes(key)
             body = raw[GUARD : raw.size - GUARD]

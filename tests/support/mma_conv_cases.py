@@ -10,11 +10,10 @@ from launch import run
 from mma_cases import OUT, POISON
 
 from clnn.codegen import render as room
-from clnn.layout import TensorLayout, channels_last
+from clnn.layout import TensorLayout, channels_last, view_of
 from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.shared.tensor_cores import MmaConv, MmaTile, mma_conv_params, mma_grid
 from clnn.ops.shared.window import Window
-from clnn.runtime.run.constants import view_of
 
 TEMPLATE = "conv/mma.cl.mako"
 

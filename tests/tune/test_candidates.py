@@ -11,7 +11,7 @@ from clnn.ops.pool.spec import Pool
 from clnn.ops.shared.window import Window
 from clnn.plan.schedule import make_plan
 from clnn.runtime.device.device import select
-from clnn.runtime.run.session import target_of
+from clnn.runtime.device.target import target_of
 from clnn.tune.bench import Bench, Limits
 
 

@@ -19,8 +19,7 @@ from clnn.ops.shared.window import Window
 from clnn.options import Options
 from clnn.plan.schedule import Plan, make_plan
 from clnn.runtime.device.device import DeviceInfo, select
-from clnn.runtime.device.target import allowed
-from clnn.runtime.run.session import target_of
+from clnn.runtime.device.target import allowed, target_of
 from clnn.target import Target
 from clnn.tune.bench import Bench, Limits
 from clnn.tune.signature import signature

@@ -280,7 +280,7 @@ def test_a_session_says_why(device):
     from clnn.api import prepare
     from clnn.plan.schedule import make_plan
     from clnn.runtime.device.device import select
-    from clnn.runtime.run.session import target_of
+    from clnn.runtime.device.target import target_of
 
     info = select(device)
     plan = make_plan(prepare(classifier(), Options()), target_of(info))

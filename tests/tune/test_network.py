@@ -18,7 +18,7 @@ def test_layers_are_timed_in_the_kernels_that_runs_launch(any_device):
         (times,) = network.profile([{}])
         session = network.session({})
         assert all(seconds > 0 for seconds in times.values())
-        joined = session._joined is not None and info.caps.clock
-        assert (session._clocked is not None) == bool(joined)
+        joined = session._fused is not None and info.caps.clock
+        assert (session._fused_with_stamps is not None) == bool(joined)
     finally:
         network.close()

@@ -9,7 +9,7 @@ from tune_fakes import Clock, FakeBench, FakeNetwork, described
 from clnn.errors import SettingError
 from clnn.options import Options
 from clnn.plan.schedule import make_plan
-from clnn.runtime.run.session import target_of
+from clnn.runtime.device.target import target_of
 from clnn.tune.defaults import NONE
 from clnn.tune.report import Report
 from clnn.tune.store import TuningStore

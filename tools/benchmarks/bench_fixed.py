@@ -25,7 +25,7 @@ from clnn.graph.ir import Graph, Node, check
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.shared.window import Window
 from clnn.options import Options
-from clnn.runtime.device.device import select
+from clnn.runtime.doctor.selection import select_device
 from clnn.runtime.run.session import Session
 from clnn.types import TensorType, dtype_of
 
@@ -77,7 +77,7 @@ def session(layer: tuple[int, ...], form: Format, device: str) -> tuple[Session,
     types["y"] = spec.infer(list(types.values()))[0]
     node = Node("conv", spec, ("i0", "i1", "i2"), ("y",), "conv")
     graph = check(Graph((node,), types, {"i1": data[1], "i2": data[2]}, ("i0",), {"y": "y"}))
-    return Session(graph, select(device), Options(winograd=False)), data[0]
+    return Session(graph, select_device(device), Options(winograd=False)), data[0]
 
 
 def measure(layer: tuple[int, ...], device: str, rounds: int) -> dict[str, float]:
@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     means = {n: geometric_mean(r[n] / r["float32"] for r in found) for n in names}
     print(f"{'against float32':<22}" + "".join(f"{means[n]:>13.2f}x" for n in names))
     if args.json:
-        about = {"device": select(args.device).title, "layers": found, "ratios": means}
+        about = {"device": select_device(args.device).title, "layers": found, "ratios": means}
         args.json.write_text(json.dumps(about, indent=1) + "\n", "utf-8")
     return 0
 

@@ -30,7 +30,8 @@ from clnn.errors import ClnnError, SettingError
 from clnn.graph.passes import optimise
 from clnn.importers.onnx.importer import import_onnx
 from clnn.options import Options
-from clnn.runtime.device.device import DeviceInfo, select
+from clnn.runtime.device.device import DeviceInfo
+from clnn.runtime.doctor.selection import select_device
 from clnn.tune.contest import GAIN
 from clnn.tune.defaults import Defaults, defaults_for, device_class, parse
 from clnn.tune.network import Choice, DeviceNetwork, Network
@@ -40,7 +41,7 @@ from clnn.tune.signature import signature, title
 def main() -> int:
     args = _arguments()
     try:
-        info = select(args.device)
+        info = select_device(args.device)
     except ClnnError as err:
         print(err, file=sys.stderr)
         return 3

@@ -34,7 +34,8 @@ from sweeps.measure import Ceilings, Row, available, ceilings, measure
 from sweeps.report import ceiling_lines, line, markdown_table, plot
 
 from clnn.errors import ClnnError
-from clnn.runtime.device.device import DeviceInfo, select
+from clnn.runtime.device.device import DeviceInfo
+from clnn.runtime.doctor.selection import select_device
 
 LAST = ("bf16",)  # as quick as f16
 ENDED = "the process ended in this layer"
@@ -44,7 +45,7 @@ def main() -> int:
     args = _arguments()
     end = perf_counter() + args.budget
     try:
-        info = select(args.device)
+        info = select_device(args.device)
     except ClnnError as err:
         print(err, file=sys.stderr)
         return 3

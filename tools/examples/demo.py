@@ -25,7 +25,7 @@ from PIL import Image, ImageDraw, ImageFont
 import clnn
 from clnn.cli._image import load_picture
 from clnn.errors import ClnnError, MissingPackageError, NoDeviceError, SettingError
-from clnn.runtime.device.device import select
+from clnn.runtime.doctor.selection import select_device
 from clnn.verification.onnxruntime import OnnxRuntime
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -273,7 +273,7 @@ def main() -> int:
     try:
         args.out.mkdir(parents=True, exist_ok=True)
         begin = perf_counter()
-        info = select(args.device)
+        info = select_device(args.device)
         print(f"Device: {info.title} (driver {info.driver_version})")
         read = digits(args.models, info.index, args.out)
         enlarged = superres(args.models, info.index, args.out, args.picture)

@@ -46,10 +46,10 @@ def run(key: Hashable, make: Callable[[], Graph], feeds: Mapping[str, Array]) ->
     key: all that the graph is made of, but for the modes. The session is kept for equal keys.
     """
     from clnn.options import Options
-    from clnn.runtime.device.device import select
+    from clnn.runtime.doctor.selection import select_device
     from clnn.runtime.run.session import Session
 
-    info = select(modes().device)
+    info = select_device(modes().device)
     whole = (key, modes(), info.index)
     session = _sessions.get(whole) or _sessions.put(whole, Session(make(), info, Options()))
     return session(feeds)

@@ -15,7 +15,7 @@ from clnn.apis.openvx.tensor import Box, Store, Tensor
 from clnn.graph.ir import Graph as Network
 from clnn.graph.passes import optimise
 from clnn.options import Options
-from clnn.runtime.device.device import select
+from clnn.runtime.doctor.selection import select_device
 from clnn.runtime.run.session import Session
 
 
@@ -64,7 +64,7 @@ def session_of(context: Context, graph: Compiled) -> Session:
     """Return the session of a lowered graph: one that is kept, or a new one."""
     session = context.sessions.get(graph.key)
     if session is None:
-        session = Session(optimise(graph.network), select(context.device), Options())
+        session = Session(optimise(graph.network), select_device(context.device), Options())
         context.sessions.put(graph.key, session)
     return session
 

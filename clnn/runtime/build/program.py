@@ -99,8 +99,8 @@ class Device:
             wanted = {s: title for title, s in sources.items() if s not in self.programs}
             missing = [s for s in wanted if not self._from_store(s)]
             long = len(missing) > 1 and sum(map(len, missing)) >= CHARACTERS_FROM
-            apart = long or len(missing) >= CHILDREN_FROM
-            binaries = self._build_in_children(missing) if apart else {}
+            in_children = long or len(missing) >= CHILDREN_FROM
+            binaries = self._build_in_children(missing) if in_children else {}
             for source in missing:
                 self._finish(source, wanted[source], binaries.get(source))
 

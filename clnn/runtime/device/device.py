@@ -16,9 +16,15 @@ from functools import cache
 from typing import Any
 
 from clnn.errors import DeviceError, NoDeviceError
-from clnn.runtime.device.probe import UNPROBED_CAPABILITIES, Capabilities, Capability, Target, probe
-from clnn.runtime.drivers import vetting
-from clnn.runtime.drivers.attach import platforms_of
+from clnn.runtime.device.probe import (
+    UNPROBED_CAPABILITIES,
+    Capabilities,
+    Capability,
+    ProbeTarget,
+    probe,
+)
+from clnn.runtime.drivers import driver_listing
+from clnn.runtime.drivers.driver_loading import platforms_of
 from clnn.runtime.drivers.loader import load, setup, warn_if_hidden
 from clnn.runtime.drivers.pinning import pin, threads
 from clnn.settings import setting
@@ -31,13 +37,17 @@ _PREFERRED_CPU = "portable computing language"
 _PROBES_AT_ONCE = 4
 
 
+class NothingListedError(NoDeviceError):
+    """OpenCL lists no device at all; `clnn.runtime.doctor` finds out why."""
+
+
 @dataclass(frozen=True)
 class DeviceInfo:
     """One OpenCL device. Sizes are bytes; `mem_base_addr_align` is bits, as OpenCL reports it.
 
     `why_not` says why the device is not `usable`. `subgroup_size` and `usable_local_mem` were
     measured by the probe (0: none). `compute_capability` is NVIDIA's, else None. `driver` is the
-    library of a driver that is loaded apart from others, else ''. Positions are those in the
+    library of a driver that is loaded on demand, else ''. Positions are those in the
     driver's list of platforms (in the loader's, without a `driver`) and in the platform's list of
     devices.
     """
@@ -76,8 +86,8 @@ class DeviceInfo:
     @property
     def cl_std(self) -> str:
         """The build option under which `caps` hold, such as "-cl-std=CL3.0"."""
-        found = re.match(r"OpenCL C (\d+)\.", self.opencl_c_version)
-        major = int(found.group(1)) if found else 1
+        version = re.match(r"OpenCL C (\d+)\.", self.opencl_c_version)
+        major = int(version.group(1)) if version else 1
         return "-cl-std=CL3.0" if major >= 3 else f"-cl-std=CL{'2.0' if major == 2 else '1.2'}"
 
     @property
@@ -116,16 +126,15 @@ def select(spec: str | int | None = None) -> DeviceInfo:
     """
     wanted: str | int = setting("CLNN_DEVICE") if spec is None else spec
     broken = []
-    matching = _matching(list_unprobed(), wanted)
-    for info in matching:
-        found = _with_probe(info, refresh=False)
-        here = _as_it_is(found) if found.usable else None
+    for candidate in _matching(list_unprobed(), wanted):
+        info = _with_probe(candidate, refresh=False)
+        here = _as_it_is(info) if info.usable else None
         if here is not None:
             return here
-        if found.usable:  # what was kept of its driver is wrong by now
-            _list_anew(found.driver)
+        if info.usable:  # what was kept of its driver is wrong by now
+            _list_anew(info.driver)
             return select(spec)
-        broken.append(found)
+        broken.append(info)
     raise _refusal(f"{wanted!r} (from CLNN_DEVICE)" if spec is None else repr(wanted), broken)
 
 
@@ -163,14 +172,15 @@ def list_unprobed() -> tuple[DeviceInfo, ...]:
 
     Those of drivers that are loaded one by one are as they were when the driver was last listed.
     """
-    apart = setup().apart
-    if apart:
+    on_demand = setup().on_demand
+    if on_demand:
         load()
-        found = [_kept(v.driver.library, row) for v in vetting.vet(apart) for row in v.devices]
+        listings = driver_listing.list_each(on_demand)
+        listed = [_kept(one.driver.library, row) for one in listings for row in one.devices]
     else:
-        found = [_read(p, d, device) for p, d, device in _handles()]
+        listed = [_read(p, d, device) for p, d, device in _handles()]
         warn_if_hidden()
-    return tuple(replace(info, index=i) for i, info in enumerate(sorted(found, key=_preference)))
+    return tuple(replace(info, index=i) for i, info in enumerate(sorted(listed, key=_preference)))
 
 
 def row_of(info: DeviceInfo) -> dict[str, Any]:
@@ -209,7 +219,7 @@ def _list_anew(driver: str) -> None:
             " CLNN_DRIVERS=all, and run: clnn doctor"
         )
     _listed_anew.add(driver)
-    vetting.vet([d for d in setup().apart if d.library == driver], refresh=True)
+    driver_listing.list_each([d for d in setup().on_demand if d.library == driver], refresh=True)
     list_unprobed.cache_clear()
     with _lock:
         _probed.clear()
@@ -227,15 +237,15 @@ def _handles(driver: str = "") -> list[tuple[int, int, Any]]:
         if err.code == cl.status_code.PLATFORM_NOT_FOUND_KHR:
             return []
         raise DeviceError(f"OpenCL cannot list its platforms: {err}. Run: clnn doctor") from err
-    found = []
+    handles = []
     for p, platform in enumerate(platforms):
         try:
             devices = platform.get_devices()
         except cl.Error:  # a platform without a device, such as a driver without its hardware
             continue
-        found += [(p, d, device) for d, device in enumerate(devices)]
+        handles += [(p, d, device) for d, device in enumerate(devices)]
     pin(threads() - before, [platform.name.strip() for platform in platforms])
-    return found
+    return handles
 
 
 def _read(platform_index: int, device_index: int, device: Any) -> DeviceInfo:
@@ -295,8 +305,8 @@ def _with_probe(info: DeviceInfo, refresh: bool) -> DeviceInfo:
         known = _probed.get(info.index)
     if known is not None and not refresh:
         return known
-    result = probe(target_of(info), refresh=refresh)
-    found = replace(
+    result = probe(probe_target(info), refresh=refresh)
+    probed = replace(
         info,
         why_not=result.why_not,
         caps=result.caps,
@@ -304,13 +314,13 @@ def _with_probe(info: DeviceInfo, refresh: bool) -> DeviceInfo:
         usable_local_mem=result.usable_local_mem,
     )
     with _lock:
-        _probed[info.index] = found
-    return found
+        _probed[info.index] = probed
+    return probed
 
 
-def target_of(info: DeviceInfo) -> Target:
+def probe_target(info: DeviceInfo) -> ProbeTarget:
     """Return what a probe's child process needs to find the device again."""
-    return Target(
+    return ProbeTarget(
         info.platform_index,
         info.platform,
         info.platform_version,
@@ -350,9 +360,9 @@ def _named(devices: Sequence[DeviceInfo], text: str) -> list[DeviceInfo]:
 def _in_platform(devices: Sequence[DeviceInfo], text: str) -> list[DeviceInfo]:
     """Return the devices whose platform name, else version, else vendor contains `text`."""
     for field in ("platform", "platform_version", "vendor"):
-        found = [info for info in devices if text and text in getattr(info, field).lower()]
-        if found:
-            return found
+        matching = [info for info in devices if text and text in getattr(info, field).lower()]
+        if matching:
+            return matching
     return []
 
 
@@ -360,9 +370,7 @@ def _refusal(wanted: str, broken: Sequence[DeviceInfo]) -> DeviceError:
     """Return the error for a `wanted` that nothing answers, or only devices that do not work."""
     devices = list_unprobed()
     if not devices:
-        from clnn.runtime.doctor.doctor import short_report
-
-        return NoDeviceError(f"No OpenCL device was found on this machine.\n{short_report()}")
+        return NothingListedError("No OpenCL device was found on this machine.")
     if not broken:
         return NoDeviceError(
             f"No OpenCL device answers to {wanted}. A device is named by auto, cpu, gpu, an index"

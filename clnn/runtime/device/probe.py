@@ -19,9 +19,9 @@ from typing import Any
 from clnn.cache.keys import fields_key
 from clnn.cache.store import Store
 from clnn.runtime.drivers import icd
+from clnn.runtime.drivers.driver_listing import state_of
 from clnn.runtime.drivers.loader import child_environment, loader_library, mapped_files
 from clnn.runtime.drivers.vendors import Driver
-from clnn.runtime.drivers.vetting import state_of
 from clnn.runtime.process.child import run_python
 
 VERSION = "1"
@@ -79,7 +79,7 @@ CAPABILITY_NAMES = tuple(field.name for field in fields(Capabilities))
 
 
 @dataclass(frozen=True)
-class Target:
+class ProbeTarget:
     """A device as a child process finds it again: positions and names, and its build option.
 
     driver: as in clnn.runtime.device.device.DeviceInfo.
@@ -115,7 +115,9 @@ class ProbeResult:
     usable_local_mem: int
 
 
-def probe(target: Target, *, refresh: bool = False, timeout_s: float = TIMEOUT_S) -> ProbeResult:
+def probe(
+    target: ProbeTarget, *, refresh: bool = False, timeout_s: float = TIMEOUT_S
+) -> ProbeResult:
     """Return the probe result of `target`, from the cache unless `refresh` is set."""
     store = Store(kind="probes")
     key = _key(target)
@@ -141,7 +143,7 @@ def _summary(steps: Mapping[str, StepResult]) -> ProbeResult:
 
 
 def run_steps(
-    target: Target, names: Iterable[str], timeout_s: float = TIMEOUT_S
+    target: ProbeTarget, names: Iterable[str], timeout_s: float = TIMEOUT_S
 ) -> dict[str, StepResult]:
     """Run probe steps on `target` in child processes; return name -> result, "open" included.
 
@@ -163,7 +165,7 @@ def run_steps(
     return results
 
 
-def _run_child(target: Target, names: list[str], timeout_s: float) -> dict[str, StepResult]:
+def _run_child(target: ProbeTarget, names: list[str], timeout_s: float) -> dict[str, StepResult]:
     """Run one child; return its results, with the step that it died in marked as doubtful."""
     want = {
         "platform_index": target.platform_index,
@@ -209,7 +211,7 @@ def _is_step(record: Mapping[str, Any]) -> bool:
     return all(isinstance(record.get(name), kind) for name, kind in kinds.items())
 
 
-def _key(target: Target) -> str:
+def _key(target: ProbeTarget) -> str:
     parts = [VERSION, target.platform, target.platform_version, target.name]
     parts += [target.driver_version, target.cl_std, *_driver_files(target.driver)]
     parts.append(_kernels_digest())

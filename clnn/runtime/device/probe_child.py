@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from clnn.runtime.drivers.loader import load
-from clnn.runtime.drivers.pages import lent, pages
+from clnn.runtime.drivers.pages import host_buffer, pages
 from clnn.runtime.process.child import reply_stream
 
 # Steps without which a device is of no use: the rest is not tried.
@@ -320,7 +320,7 @@ def step_host_memory(bench: Bench) -> int:
     _expect_cpu(bench)
     n, kernel = 1003, bench.kernel("saxpy", "saxpy")
     hosts = [pages(4 * n)[: 4 * n].view(np.float32) for _ in range(2)]
-    buffers = [lent(bench.context, host) for host in hosts]
+    buffers = [host_buffer(bench.context, host) for host in hosts]
     for turn in range(4):
         hosts[0][:] = np.arange(n) + turn
         hosts[1][:] = turn

@@ -1,4 +1,4 @@
-"""What options allow of a device: which arithmetic products may use there."""
+"""A device as code generation sees it, and what options allow of it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,27 @@ from dataclasses import replace
 
 from clnn.logs import log
 from clnn.options import Options
+from clnn.runtime.device.device import DeviceInfo
+from clnn.runtime.device.probe import CAPABILITY_NAMES
 from clnn.settings import setting
 from clnn.target import Target
 
 INSTRUCTIONS = frozenset({"ptx_mma", "ptx_ldmatrix", "ptx_cp_async"})
+
+
+def target_of(info: DeviceInfo) -> Target:
+    """Return what code generation needs to know of a device."""
+    features = {name for name in CAPABILITY_NAMES if getattr(info.caps, name)}
+    cpu = info.type == "cpu"
+    return Target(
+        kind="cpu" if cpu else "gpu",
+        vector=16 if cpu else 4,
+        compute_units=info.compute_units,
+        max_work_group=info.max_work_group_size,
+        local_bytes=info.usable_local_mem,
+        features=frozenset(features),
+        tensor=tensor_cores(features),
+    )
 
 
 def tensor_cores(features: Set[str]) -> str:

@@ -196,7 +196,7 @@ def _try_driver(entry: icd.IcdFile) -> tuple[bool, str]:
 def ask_child(task: str, path: str = "", without: Collection[str] = ()) -> dict[str, Any]:
     """Have a child process do an `icd_child` task; return its answer, {"error": ...} if it died."""
     env = {name: text for name, text in child_environment().items() if name not in without}
-    out, end = run_python("drivers.icd_child", {"task": task, "path": path}, CHILD_TIMEOUT_S, env)
+    out, end = run_python("device.icd_child", {"task": task, "path": path}, CHILD_TIMEOUT_S, env)
     answers = out.splitlines()[1:]
     if not answers:
         return {"error": end or "the process ended early"}

@@ -13,12 +13,12 @@ from typing import Any
 
 from clnn._version import __version__
 from clnn.errors import ClnnError
-from clnn.runtime.device.device import DeviceInfo, discover, select, target_of
+from clnn.runtime.device.device import DeviceInfo, discover, probe_target, select
 from clnn.runtime.device.probe import CAPABILITY_NAMES, run_steps
 from clnn.runtime.doctor import checks_opencl, checks_system
 from clnn.runtime.doctor.checks import FAIL, OK, WARN, Check
 
-__all__ = ["Check", "doctor_report", "exit_code", "render", "report_data", "short_report"]
+__all__ = ["Check", "doctor_report", "exit_code", "no_device", "render", "report_data"]
 
 EXIT_OK, EXIT_FAILED, EXIT_NO_DEVICE = 0, 1, 3
 SMOKE_STEPS = ("saxpy",)
@@ -89,7 +89,7 @@ def smoke_test() -> Check:
         info = select(None)
     except ClnnError as err:
         return Check("smoke test", FAIL, str(err).splitlines()[0], checks_system.suggestion())
-    results = run_steps(target_of(info), SMOKE_STEPS)
+    results = run_steps(probe_target(info), SMOKE_STEPS)
     failed = [
         f"{name}: {result.reason}" for name, result in results.items() if not result.available
     ]
@@ -120,9 +120,9 @@ SHORT = ("pyopencl", "variables", "drivers", "unregistered", "GPU files")
 
 
 def doctor_report(
-    names: Sequence[str] | None = None, tell: Callable[[Check], None] | None = None
+    names: Sequence[str] | None = None, on_check: Callable[[Check], None] | None = None
 ) -> list[Check]:
-    """Run all checks, or those named, in order; `tell` is called with each as it is done."""
+    """Run all checks, or those named, in order; `on_check` is called with each as it is done."""
     report = []
     for name, check in CHECKS:
         if names is not None and name not in names:
@@ -133,16 +133,22 @@ def doctor_report(
             text = f"{type(err).__name__}: {str(err).splitlines()[0] if str(err) else ''}"
             done = Check(name, FAIL, f"the check did not run: {text}")
         report.append(done)
-        if tell is not None:
-            tell(done)
+        if on_check is not None:
+            on_check(done)
     return report
 
 
-def short_report() -> str:
-    """Return what an error about a missing device says: the causes found, and what to do."""
-    lines = [line for check in doctor_report(SHORT) for line in _causes(check)]
-    ways = checks_system.suggestion()
-    return "\n".join([*lines, f"To get a driver: {ways}", "Run `clnn doctor` for all checks."])
+def no_device() -> str:
+    """Return what is said where there is no device: the causes found, and what to do."""
+    causes = [line for check in doctor_report(SHORT) for line in _causes(check)]
+    return "\n".join(
+        [
+            "No OpenCL device was found on this machine.",
+            *causes,
+            f"To get a driver: {checks_system.suggestion()}",
+            "Run `clnn doctor` for all checks.",
+        ]
+    )
 
 
 def _causes(check: Check) -> list[str]:

@@ -3,7 +3,7 @@
 Drivers that are installed but not registered (see `icd`) get an .icd file in a folder of the
 cache, beside links to the registered ones, and OCL_ICD_VENDORS points the loader there. Drivers
 that crash when they are listed are left out of it. A user who chose drivers by such a variable is
-left alone. Else a process loads no driver before it uses a device of it (see `attach`).
+left alone. Else a process loads no driver before it uses a device of it (see `driver_loading`).
 Modules that need pyopencl write `from clnn.runtime.drivers.loader import cl`, or call `load()`.
 """
 
@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from clnn.errors import NoDeviceError
 from clnn.runtime.drivers import icd
+from clnn.runtime.drivers.driver_listing import list_each
 from clnn.runtime.drivers.vendors import Driver, list_drivers, vendors_folder
-from clnn.runtime.drivers.vetting import vet
 from clnn.runtime.process.temporary import own_folder
 from clnn.settings import GIVEN, setting
 
@@ -49,8 +49,9 @@ class Setup:
     `override` names the user's variable that was respected, `folder` the vendors folder in use
     (None: the loader's own), `drivers` what it registers, `added` the libraries that the loader
     alone would miss, `excluded` (library, reason) of drivers left out because they end the
-    process that lists their devices, `late` whether pyopencl had been imported before. `apart`:
-    all drivers where they are loaded one by one; empty where the loader loads what it finds.
+    process that lists their devices, `late` whether pyopencl had been imported before.
+    `on_demand`: all drivers where each is loaded when a device of it is used; empty where the loader
+    loads what it finds.
     """
 
     override: str = ""
@@ -59,7 +60,7 @@ class Setup:
     added: tuple[Path, ...] = ()
     excluded: tuple[tuple[str, str], ...] = ()
     late: bool = False
-    apart: tuple[Driver, ...] = ()
+    on_demand: tuple[Driver, ...] = ()
 
 
 def __getattr__(name: str) -> Any:
@@ -115,39 +116,39 @@ def setup() -> Setup:
     if "oclgrind" in os.environ.get("LD_PRELOAD", ""):  # it replaces loader and drivers
         return Setup(late=late)
     override = icd.vendor_override(os.environ)
-    found = Setup(override, late=late) if override else _arranged(late)
-    if not found.apart:
+    arranged = Setup(override, late=late) if override else _arranged(late)
+    if not arranged.on_demand:
         preload_companions()
-    return found
+    return arranged
 
 
 def _arranged(late: bool) -> Setup:
     drivers, missed = list_drivers()
-    vetted = vet(drivers)
-    excluded = {v.driver.library: v.end for v in vetted if v.end}
+    listings = list_each(drivers)
+    excluded = {one.driver.library: one.end for one in listings if one.end}
     kept = tuple(driver for driver in drivers if driver.library not in excluded)
-    alone = all(v.alone for v in vetted if not v.end)
+    can = all(one.loads_alone for one in listings if not one.end) and not late
     wanted = setting("CLNN_DRIVERS") == "needed"
-    apart = kept if alone and wanted and not late and not _has_own_drivers() else ()
+    on_demand = kept if can and wanted and not _has_own_drivers() else ()
     if not missed and not excluded:
-        return Setup(late=late, apart=apart)
+        return Setup(late=late, on_demand=on_demand)
     folder = vendors_folder(kept)
     os.environ["OCL_ICD_VENDORS"] = str(folder)
     added = tuple(path for path in missed if str(path) not in excluded)
-    return Setup("", folder, kept, added, tuple(excluded.items()), late, apart)
+    return Setup("", folder, kept, added, tuple(excluded.items()), late, on_demand)
 
 
 def _has_own_drivers() -> bool:
     """Whether pyopencl's own loader brings drivers along, which no vendors folder leaves out."""
-    found = importlib.util.find_spec("pyopencl")
-    origin = found.origin if found else None
+    spec = importlib.util.find_spec("pyopencl")
+    origin = spec.origin if spec else None
     return origin is not None and any(Path(origin).parent.glob(".libs/*.icd"))
 
 
 def child_environment(driver: str = "") -> dict[str, str]:
     """Return the environment for a child process that shall see the same drivers.
 
-    driver: the library of one of Setup.apart, which the child then sees alone. The vendors folder
+    driver: the library of one of Setup.on_demand, which the child then sees alone. The vendors folder
     is written again if someone removed it; Oclgrind's own checks are left out.
     """
     arranged = setup()
@@ -157,7 +158,7 @@ def child_environment(driver: str = "") -> dict[str, str]:
         del env[_POCL_CACHE]
     if arranged.folder is not None and not arranged.folder.is_dir():
         env["OCL_ICD_VENDORS"] = str(vendors_folder(arranged.drivers))
-    alone = [d for d in arranged.apart if driver and d.library == driver]
+    alone = [d for d in arranged.on_demand if driver and d.library == driver]
     if alone:
         env["OCL_ICD_VENDORS"] = str(vendors_folder(alone))
     return env

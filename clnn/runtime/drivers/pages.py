@@ -12,7 +12,7 @@ from clnn.runtime.drivers.loader import load
 from clnn.types import Array
 
 LARGE = 2**21  # bytes of a large page
-SMALL = mmap.PAGESIZE
+SMALL = mmap.PAGESIZE  # bytes of any other
 
 
 def pages(nbytes: int) -> Array:
@@ -24,14 +24,14 @@ def pages(nbytes: int) -> Array:
     size = -(-max(nbytes, 1) // page) * page
     if not hasattr(mmap, "MAP_PRIVATE"):
         return np.frombuffer(mmap.mmap(-1, size), np.uint8)
-    made = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE") and size >= LARGE:
         with suppress(OSError):  # of a kernel without large pages
-            made.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(made, np.uint8)
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8)
 
 
-def lent(context: Any, host: Array) -> Any:
+def host_buffer(context: Any, host: Array) -> Any:
     """Return a buffer whose memory is `host`; the buffer keeps it alive."""
     cl = load()
     return cl.Buffer(context, cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, hostbuf=host)

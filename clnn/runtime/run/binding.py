@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from clnn.errors import DTypeError, ShapeError
-from clnn.layout import TensorLayout
-from clnn.plan.schedule import Port, Storage
+from clnn.layout import TensorLayout, lay_out, view_of
+from clnn.plan.schedule import Plan, Port
+from clnn.runtime.build.program import Device
 from clnn.runtime.drivers.loader import load
-from clnn.runtime.run.constants import lay_out, view_of
-from clnn.runtime.run.state import Memory
 from clnn.types import Array
-
-if TYPE_CHECKING:
-    from clnn.runtime.run.session import Session
 
 
 class InputBinding:
@@ -26,21 +22,16 @@ class InputBinding:
     kernels of the caller. map() gives the real elements as a numpy view of device memory.
     """
 
-    def __init__(self, session: Session, port: Port) -> None:
+    def __init__(self, device: Device, plan: Plan, port: Port) -> None:
         cl = load()
-        plan = session.plan
-        self._session, self.port = session, port
+        self.port = port
         where = plan.placed[port.value]
-        self._storage: Storage = plan.storages[where.storage]
         self.layout: TensorLayout = where.layout
-        device = session._device
         self._queue = cl.CommandQueue(device.context)
-        fill = self._storage.fill or 0.0
+        fill = plan.storages[where.storage].fill or 0.0
         zero = np.zeros(port.type.shape, port.type.dtype.numpy)
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR | cl.mem_flags.COPY_HOST_PTR
         self.buffer = cl.Buffer(device.context, flags, hostbuf=lay_out(zero, self.layout, fill))
-        for state in (*session._made, *session._streamed):
-            state.bind(port, Memory(self.buffer, 0))
 
     def copy_from(self, array: Array) -> None:
         """Copy a dense host array of the input's shape and type into the buffer.
@@ -55,17 +46,12 @@ class InputBinding:
         with self.map() as view:
             view[...] = array
 
-    def map(self) -> _Mapping:
+    def map(self) -> _MappedInput:
         """Return a context manager whose value is the real elements, writable in place."""
-        return _Mapping(self)
-
-    def release(self) -> None:
-        """Give the input back to `feeds`."""
-        for state in (*self._session._made, *self._session._streamed):
-            state.unbind(self.port)
+        return _MappedInput(self)
 
 
-class _Mapping:
+class _MappedInput:
     def __init__(self, binding: InputBinding) -> None:
         self._binding = binding
         self._mapped: Any = None

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from clnn.errors import OutOfDeviceMemoryError, PlanError
 from clnn.graph.mapped import forget, mapped_files, one_of_each, require_unchanged
-from clnn.layout import TensorLayout
+from clnn.layout import lay_out
 from clnn.ops.launch import Const, Launch
-from clnn.plan.schedule import ConstArg, Plan, PlannedArg, PlannedLaunch, ScheduledNode, TensorArg
+from clnn.plan.schedule import ConstArg, Plan, PlannedLaunch, ScheduledNode, TensorArg
 from clnn.runtime.build.program import Device
 from clnn.runtime.drivers.loader import load
-from clnn.runtime.drivers.pages import lent, pages
+from clnn.runtime.drivers.pages import host_buffer, pages
 from clnn.types import Array, narrow
 
 GROWTH = 8  # times the model's constants that packed ones may take before they are moved
 PIECE = 2**23  # bytes that are copied from a mapped file at once
-APART = 4096  # bytes that constants begin at multiples of, in one buffer: at least any sub-buffer's
+ALIGNMENT = 4096  # bytes, of constants in one buffer: at least any sub-buffer's
 
 
 class Uploaded:
@@ -49,78 +50,47 @@ class NamesOnly(Mapping[str, Any]):
         return len(self._names)
 
 
+Maker = Callable[[], Array]
+Key = Maker | str  # of a constant on the device: what stands for its maker, or its storage
+
+
 class Constants:
     """Packed weights and constant tensors on the device, shared by all states of a session.
 
-    together: in one buffer, where the device has one of that size. whole: that buffer, else None.
+    plan: the given one without the data of its constants; its arguments are those that are found
+    here. together: in one buffer, where the device has one of that size. whole: that buffer, else
+    None.
     """
 
     def __init__(self, device: Device, plan: Plan, together: bool = False) -> None:
-        self._device, self._plan = device, plan
-        self._buffers: dict[object, Any] = {}
-        self._places: dict[object, tuple[int, int]] = {}
-        self._makers: dict[int, Callable[[], Array]] = {}
+        self._device = device
+        self._buffers: dict[Key, Any] = {}
+        self._places: dict[Key, tuple[int, int]] = {}
         self._files = mapped_files(plan.consts.values())
         self._sources = one_of_each(self._files)
-        self.whole: Any = None
-        args = {self._key(a): a for launch in plan.launches for a in launch.args if self._has(a)}
-        if together and args:
-            self._upload_together(args)
-        for arg in args.values():
-            self.buffer(arg)
+        makers, tokens = _makers(plan)
+        nbytes = sum(array.nbytes for array in plan.consts.values())
+        self.whole: Any = self._upload_together(makers, nbytes) if together and makers else None
+        for key, make in makers.items():
+            if key not in self._buffers:
+                self._buffers[key] = self._upload(np.ascontiguousarray(self._data(make)))
+                forget(self._files)
         require_unchanged(self._sources)
         forget(self._files)
-
-    def _has(self, arg: PlannedArg) -> bool:
-        return isinstance(arg, ConstArg) or (
-            isinstance(arg, TensorArg) and arg.storage in self._plan.consts
-        )
-
-    def _key(self, arg: PlannedArg) -> object:
-        return id(arg.make) if isinstance(arg, ConstArg) else getattr(arg, "storage", None)
-
-    def buffer(self, arg: PlannedArg) -> Any:
-        """Return the buffer that a constant begins; a part of the whole where there is one."""
-        key = self._key(arg)
-        if key not in self._buffers:
-            if key in self._places:
-                self._buffers[key] = self.whole.get_sub_region(*self._places[key])
-            else:
-                self._buffers[key] = self._upload(np.ascontiguousarray(self._made(arg)))
-                forget(self._files)
-        return self._buffers[key]
-
-    def place(self, arg: PlannedArg) -> int:
-        """Return the byte of the whole at which a constant begins."""
-        return self._places[self._key(arg)][0]
-
-    def release(self) -> Plan:
-        """Return the plan without the data of its constants, which these no longer hold either."""
-        tokens: dict[int, Uploaded] = {key: Uploaded() for key in self._makers}
-
-        def moved(kept: dict[object, Any]) -> dict[object, Any]:
-            return {id(tokens[k]) if isinstance(k, int) else k: v for k, v in kept.items()}
-
-        self._buffers, self._places = moved(self._buffers), moved(self._places)
-        self._makers = {id(token): token for token in tokens.values()}
         self._files, self._sources = [], []
-        self._plan = without_data(self._plan, tokens)
-        return self._plan
+        self.plan = without_data(plan, tokens)
 
-    def _made(self, arg: PlannedArg) -> Array:
+    def buffer(self, arg: ConstArg | TensorArg) -> Any:
+        """Return the buffer that a constant begins; a part of the whole where there is one."""
+        return self._buffers[_key(arg)]
+
+    def place(self, arg: ConstArg | TensorArg) -> int:
+        """Return the byte of the whole at which a constant begins."""
+        return self._places[_key(arg)][0]
+
+    def _data(self, make: Maker) -> Array:
         require_unchanged(self._sources)
-        if isinstance(arg, ConstArg):
-            self._makers[id(arg.make)] = arg.make
-            data = arg.make()
-        else:
-            assert isinstance(arg, TensorArg)
-            plan, name = self._plan, arg.storage
-            values = (
-                narrow(plan.consts[name], plan.graph.stored[name])
-                if name in plan.graph.stored
-                else plan.consts[name]
-            )
-            data = lay_out(values, plan.placed[name].layout)
+        data = make()
         return data if data.size else np.zeros(1, data.dtype)
 
     def _upload(self, data: Array) -> Any:
@@ -130,24 +100,29 @@ class Constants:
             lambda: cl.Buffer(self._device.context, flags, hostbuf=data), data.nbytes, self._device
         )
 
-    def _upload_together(self, args: dict[object, PlannedArg]) -> None:
-        """Make all constants in one piece of host memory, which becomes the device's own."""
-        host, end, places = pages(GROWTH * sum(c.nbytes for c in self._plan.consts.values())), 0, {}
-        for key, arg in args.items():
-            data = self._made(arg)
+    def _upload_together(self, makers: Mapping[Key, Maker], nbytes: int) -> Any:
+        """Make all constants in one piece of host memory, and return the buffer that it becomes.
+
+        Where the device takes no such buffer, each gets its own. nbytes: of all before packing.
+        """
+        host, end, places = pages(GROWTH * nbytes), 0, dict[Key, tuple[int, int]]()
+        for key, make in makers.items():
+            data = self._data(make)
             if end + data.nbytes > host.size:
                 more = pages(2 * (end + data.nbytes))
                 more[:end] = host[:end]
                 host = more
             self._place_at(host[end : end + data.nbytes], data)
             places[key] = (end, data.nbytes)
-            end += -(-data.nbytes // APART) * APART
+            end += -(-data.nbytes // ALIGNMENT) * ALIGNMENT
         if end > self._device.info.max_alloc > 0:
             self._buffers = {k: self._upload(host[at : at + n]) for k, (at, n) in places.items()}
-            return
-        context = self._device.context
-        self.whole = allocate(lambda: lent(context, host[: max(end, APART)]), end, self._device)
+            return None
         self._places = places
+        context, used = self._device.context, host[: max(end, ALIGNMENT)]
+        whole = allocate(lambda: host_buffer(context, used), end, self._device)
+        self._buffers = {key: whole.get_sub_region(*place) for key, place in places.items()}
+        return whole
 
     def _place_at(self, host: Array, data: Array) -> None:
         """Copy data to host memory, and give back what that read of mapped files."""
@@ -163,50 +138,61 @@ class Constants:
             to[...] = data
 
 
-def without_data(plan: Plan, tokens: Mapping[int, Uploaded]) -> Plan:
-    """Return a plan in which `tokens` stand for the makers of constants, by the makers' ids."""
+def _key(arg: ConstArg | TensorArg) -> Key:
+    return arg.make if isinstance(arg, ConstArg) else arg.storage
 
-    def token(const: Any) -> Any:
-        found = isinstance(const, (Const, ConstArg)) and id(const.make) in tokens
-        return replace(const, make=tokens[id(const.make)]) if found else const
+
+def _makers(plan: Plan) -> tuple[dict[Key, Maker], dict[Maker, Maker]]:
+    """Return key -> maker of every constant that launches read, and maker -> what stands for it."""
+    makers: dict[Key, Maker] = {}
+    tokens: dict[Maker, Maker] = {}
+    for arg in (arg for planned in plan.launches for arg in planned.args):
+        if isinstance(arg, ConstArg):
+            makers[tokens.setdefault(arg.make, Uploaded())] = arg.make
+        elif isinstance(arg, TensorArg) and arg.storage in plan.consts:
+            makers[arg.storage] = partial(_laid_out, plan, arg.storage)
+    return makers, tokens
+
+
+def _laid_out(plan: Plan, name: str) -> Array:
+    """Return a constant tensor as it lies in its storage."""
+    values, stored = plan.consts[name], plan.graph.stored.get(name)
+    return lay_out(values if stored is None else narrow(values, stored), plan.placed[name].layout)
+
+
+def without_data(plan: Plan, tokens: Mapping[Maker, Maker]) -> Plan:
+    """Return a plan without constants, in which `tokens` stand for what makes packed ones."""
+
+    def token(arg: Any) -> Any:
+        found = isinstance(arg, (Const, ConstArg)) and arg.make in tokens
+        return replace(arg, make=tokens[arg.make]) if found else arg
 
     def bare(launch: Launch) -> Launch:
         return replace(launch, args=tuple(map(token, launch.args)))
 
-    def planned(made: Sequence[PlannedLaunch]) -> tuple[PlannedLaunch, ...]:
-        return tuple(PlannedLaunch(bare(p.launch), tuple(map(token, p.args))) for p in made)
+    def bare_planned(launches: Sequence[PlannedLaunch]) -> tuple[PlannedLaunch, ...]:
+        return tuple(PlannedLaunch(bare(p.launch), tuple(map(token, p.args))) for p in launches)
 
-    def step(made: ScheduledNode) -> ScheduledNode:
+    def bare_node(step: ScheduledNode) -> ScheduledNode:
         gone: Any = Uploaded()
         inputs = tuple(
             o if o is None or o.const is None else replace(o, const=gone)
-            for o in made.problem.inputs
+            for o in step.problem.inputs
         )
-        variant = replace(made.variant, launches=tuple(map(bare, made.variant.launches)))
-        problem = replace(made.problem, inputs=inputs)
-        return ScheduledNode(
-            made.node, problem, variant, planned(made.launches), planned(made.fills)
+        variant = replace(step.variant, launches=tuple(map(bare, step.variant.launches)))
+        return replace(
+            step,
+            problem=replace(step.problem, inputs=inputs),
+            variant=variant,
+            launches=bare_planned(step.launches),
+            fills=bare_planned(step.fills),
         )
 
-    graph = replace(plan.graph, consts=NamesOnly(plan.graph.consts))
-    scheduled = tuple(map(step, plan.scheduled))
-    return replace(plan, graph=graph, scheduled=scheduled, first_fills=planned(plan.first_fills))
-
-
-def lay_out(array: Array, layout: TensorLayout, fill: float = 0.0) -> Array:
-    """Return a flat array of the layout's storage with `array` placed in it."""
-    flat = np.full(max(layout.size, 1), fill, dtype=array.dtype)
-    view_of(flat, layout)[...] = array
-    return flat
-
-
-def view_of(flat: Array, layout: TensorLayout) -> Array:
-    """Return the strided numpy view of `layout` over a flat storage array."""
-    step = flat.itemsize
-    if 0 in layout.shape:
-        return np.empty(layout.shape, flat.dtype)
-    return np.lib.stride_tricks.as_strided(
-        flat[layout.offset :], layout.shape, tuple(p * step for p in layout.pitches)
+    return replace(
+        plan,
+        graph=replace(plan.graph, consts=NamesOnly(plan.graph.consts)),
+        scheduled=tuple(map(bare_node, plan.scheduled)),
+        first_fills=bare_planned(plan.first_fills),
     )
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from clnn.codegen.render import render
 from clnn.logs import PLAN, SOURCES, TIMES, VARIANTS, log
+from clnn.plan.schedule import Plan
+from clnn.runtime.build.program import BuildCounts
+from clnn.runtime.run.placement import Placement
+from clnn.runtime.run.state import ExecutionState, RunEvents
 
-if TYPE_CHECKING:
-    from clnn.runtime.run.session import Session
-    from clnn.runtime.run.state import ExecutionState, RunEvents
 
-
-def log_compiled(session: Session) -> None:
+def log_compiled(plan: Plan, placement: Placement, counts: BuildCounts) -> None:
     """Log device and plan, the variant of each node, and the sources, as far as they are wanted."""
     if not log.isEnabledFor(PLAN):
         return
-    placement, (cached, built) = session.placement, session.build_counts
     times = ", ".join(f"{what} {s * 1e3:.1f} ms" for what, s in placement.seconds.items())
     log.log(
         PLAN,
@@ -28,13 +25,13 @@ def log_compiled(session: Session) -> None:
         placement.arena_bytes,
         placement.arena_lower_bound,
         times,
-        cached,
-        built,
+        counts.cached,
+        counts.built,
     )
     for r in placement.nodes:
         log.log(VARIANTS, "%s (%s): %s -> %s", r["node"], r["op"], r["variant"], r["output"])
     if log.isEnabledFor(SOURCES):
-        sources = {render(p.launch.template, p.launch.params) for p in session.plan.launches}
+        sources = {render(p.launch.template, p.launch.params) for p in plan.launches}
         for source in sorted(sources):
             log.log(SOURCES, "source:\n%s", source)
 

@@ -4,63 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from clnn.ops.spec import ViewSpec
-from clnn.plan.schedule import Plan, ScheduledNode, launch_bytes
+from clnn.plan.schedule import Plan
 from clnn.runtime.measure.peak import Peaks
-from clnn.runtime.run.stamps import split
+from clnn.runtime.run.spans import TimedRun, timed_run
+from clnn.runtime.run.state import ExecutionState
+from clnn.runtime.run.trace import chrome_trace
+from clnn.runtime.run.work import work_of
 from clnn.types import Array
-
-if TYPE_CHECKING:
-    from clnn.runtime.run.state import ExecutionState, RunEvents
-
-
-@dataclass(frozen=True)
-class Span:
-    """One command on the device: nanoseconds on the device's clock."""
-
-    queued: int
-    submit: int
-    start: int
-    end: int
-
-    @property
-    def seconds(self) -> float:
-        """Time that the command ran."""
-        return (self.end - self.start) * 1e-9
-
-
-@dataclass(frozen=True)
-class Run:
-    """One run: host times in ns (perf_counter), each command's span, each launch's enqueue time.
-
-    Launches that were joined into one kernel have a span each, and the kernel's enqueue time.
-    """
-
-    began: int
-    ended: int
-    uploads: tuple[tuple[str, Span], ...]
-    launches: tuple[Span, ...]
-    downloads: tuple[tuple[str, Span], ...]
-    enqueued: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a node is and does: op, variant, operations, bytes read and written, output type."""
-
-    op: str
-    variant: str
-    flops: int
-    nbytes: int
-    shape: str
 
 
 @dataclass(frozen=True)
@@ -109,13 +68,13 @@ class Profile:
     ) -> None:
         self.plan, self.state, self.title = plan, state, title
         self.compiled = compiled
-        self.runs: list[Run] = []
+        self.runs: list[TimedRun] = []
         self.work = work_of(plan)
         self.launches = [part for ready in state.launches for part in ready.parts or (ready,)]
 
     def record(self, feeds: Mapping[str, Array], outs: Mapping[str, Array]) -> None:
         """Run once as ExecutionState.run does, measuring each command."""
-        self.runs.append(_read(self.state.run_timed(feeds, outs)))
+        self.runs.append(timed_run(self.state.run_timed(feeds, outs)))
 
     def rows(self, peaks: Peaks | None = None) -> list[Row]:
         """Return one row per layer that launches kernels, in order, with the median over runs."""
@@ -235,75 +194,14 @@ class Profile:
 
     def to_chrome(self) -> dict[str, Any]:
         """Return the trace as a dict in the Trace Event Format (Perfetto, chrome://tracing)."""
-        from clnn.runtime.run.trace import chrome_trace
-
-        return chrome_trace(self)
+        return chrome_trace(self.title, self.compiled, self.runs, self.launches, self.work)
 
     def write_chrome(self, path: str | os.PathLike[str]) -> None:
         """Write the Chrome trace to a file."""
-        import json
-
         Path(path).write_text(json.dumps(self.to_chrome()), encoding="utf-8")
 
 
-def work_of(plan: Plan) -> dict[str, Work]:
-    """Return layer -> what it is and does in one run."""
-    found: dict[str, Work] = {}
-    for step in plan.scheduled:
-        work, before = _step_work(step, plan), found.get(step.node.layer)
-        if before is not None:
-            work = replace(
-                work, flops=work.flops + before.flops, nbytes=work.nbytes + before.nbytes
-            )
-        found[step.node.layer] = work
-    return found
-
-
-def _step_work(step: ScheduledNode, plan: Plan) -> Work:
-    ins, outs = plan.graph.input_types(step.node), plan.graph.output_types(step.node)
-    names = [name for name in (*step.node.inputs, *step.node.outputs) if name is not None]
-    nbytes = sum(plan.graph.types[n].size * plan.graph.memory(n).itemsize for n in names)
-    if isinstance(step.node.spec, ViewSpec):
-        nbytes = 2 * launch_bytes(step)
-    flops = step.node.spec.flops(ins, outs)
-    return Work(step.node.spec.kind, step.variant.name, flops, nbytes, repr(outs[0]))
-
-
-def _read(events: RunEvents) -> Run:
-    """Return the times of a finished run's events."""
-
-    def span(event: Any) -> Span:
-        times = event.profile
-        return Span(times.queued, times.submit, times.start, times.end)
-
-    def copies(pairs: list[tuple[str, Any]]) -> tuple[tuple[str, Span], ...]:
-        return tuple((value, span(event)) for value, event in pairs if event is not None)
-
-    launches: list[Span] = []
-    enqueued: list[int] = []
-    for (at, event), stamps in zip(events.launches, events.stamps, strict=True):
-        found = _parts(span(event), stamps)
-        launches += found
-        enqueued += [at] * len(found)
-    return Run(
-        events.began,
-        events.ended,
-        copies(events.uploads),
-        tuple(launches),
-        copies(events.downloads),
-        tuple(enqueued),
-    )
-
-
-def _parts(whole: Span, stamps: Array | None) -> list[Span]:
-    """Return the spans of a launch's parts, itself where it has none."""
-    if stamps is None:
-        return [whole]
-    times = split(whole.start, whole.end, stamps)
-    return [Span(whole.queued, whole.submit, begin, end) for begin, end in times]
-
-
-def _idle(run: Run) -> float:
+def _idle(run: TimedRun) -> float:
     """Return the seconds between the first and the last launch in which no kernel ran."""
     if not run.launches:
         return 0.0

@@ -22,21 +22,27 @@ from clnn.plan.layouts import Hints
 from clnn.plan.schedule import Chooser, ConstArg, Plan, Port, describe, first_variant, make_plan
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo
-from clnn.runtime.device.probe import CAPABILITY_NAMES
-from clnn.runtime.device.target import allowed, products, tensor_cores
+from clnn.runtime.device.target import allowed, products, target_of
 from clnn.runtime.drivers.trim import trim
 from clnn.runtime.run.binding import InputBinding
 from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.debug import log_compiled, log_run
 from clnn.runtime.run.feeds import arrays_of, names_message
-from clnn.runtime.run.merged import Places, Planned, launches_of, segments_of
+from clnn.runtime.run.fused_launch import (
+    FusedLaunches,
+    NodeLaunch,
+    Places,
+    fuse_launches,
+    launches_of,
+    sources_of,
+)
+from clnn.runtime.run.placement import Placement
 from clnn.runtime.run.pool import Pool
 from clnn.runtime.run.profile import Profile
-from clnn.runtime.run.settle import settled, sources_of
-from clnn.runtime.run.state import ExecutionState, Joined, Memory, one_arena
+from clnn.runtime.run.spills import replace_spilling_kernels
+from clnn.runtime.run.state import ExecutionState, Memory, one_arena
 from clnn.runtime.run.stream import Stream
 from clnn.settings import setting
-from clnn.target import Target
 from clnn.types import Array
 
 
@@ -48,48 +54,6 @@ class TensorInfo:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     layout: TensorLayout
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where and how a session runs: device, one row per node, arena bytes and their lower bound.
-
-    products: the arithmetic of products where kernels can choose: "float32", or "tf32 on tensor cores".
-    """
-
-    device: str
-    nodes: tuple[dict[str, Any], ...]
-    launches: int
-    arena_bytes: int
-    arena_lower_bound: int
-    copied_bytes: int
-    seconds: Mapping[str, float]
-    products: str = "float32"
-
-    def __str__(self) -> str:
-        rows = [
-            f"{r['node']:<28} {r['op']:<12} {r['variant']:<32} {r['output']}" for r in self.nodes
-        ]
-        head = (
-            f"{self.device}\n{len(self.nodes)} nodes, {self.launches} launches, "
-            f"arena {self.arena_bytes} bytes, products in {self.products}"
-        )
-        return "\n".join([head, *rows])
-
-
-def target_of(info: DeviceInfo) -> Target:
-    """Return what code generation needs to know of a device."""
-    features = {name for name in CAPABILITY_NAMES if getattr(info.caps, name)}
-    cpu = info.type == "cpu"
-    return Target(
-        kind="cpu" if cpu else "gpu",
-        vector=16 if cpu else 4,
-        compute_units=info.compute_units,
-        max_work_group=info.max_work_group_size,
-        local_bytes=info.usable_local_mem,
-        features=frozenset(features),
-        tensor=tensor_cores(features),
-    )
 
 
 class Session:
@@ -120,59 +84,63 @@ class Session:
         planned = time.perf_counter()
         self._device = Device.open(info)
         trim()
-        self._plan = settled(self._plan, plan_by, choose, self._device)
+        self._plan = replace_spilling_kernels(self._plan, plan_by, choose, self._device)
         self._bindings: dict[str, InputBinding] = {}
         self._local = threading.local()
         self._timed = int(setting("CLNN_DEBUG")) >= 2
         merge = options.merge and not (self._timed or options.guard) and target.is_cpu
         merge = merge and one_arena(self._plan, self._device)
         self._constants = Constants(self._device, self._plan, together=merge)
-        self._plan = self._constants.release()
+        self._plan = self._constants.plan
         packed = time.perf_counter()
-        self._joined = self._join() if merge else None
-        self._clocked: Joined | None = None
-        self._device.build(sources_of(self._plan, self._joined))
-        self._made = [self._new_state()]
+        self._fused = self._fuse() if merge else None
+        self._fused_with_stamps: FusedLaunches | None = None
+        self._device.build(sources_of(self._plan, self._fused))
+        self._call_states = [self._new_state()]
         self._states = Pool(self._another)
-        self._states.give(self._made[0])
-        self._reopen()
+        self._states.give(self._call_states[0])
+        self._note_unbound()
         first = {p.host: p.name for p in reversed(self._plan.outputs)}
         # Names of one value get an array each.
-        self._given = [(p.name, p.host, first[p.host] == p.name) for p in self._plan.outputs]
-        self._streamed: list[ExecutionState] = []
+        self._named_outputs = [
+            (p.name, p.host, first[p.host] == p.name) for p in self._plan.outputs
+        ]
+        self._stream_states: list[ExecutionState] = []
         self._pid = os.getpid()
         self._closed = False
         times = (started, planned, packed, time.perf_counter())
         self._compiled = dict(zip(("plan", "pack", "build"), pairwise(times), strict=True))
         self._seconds = {what: end - begin for what, (begin, end) in self._compiled.items()}
-        log_compiled(self)
+        log_compiled(self._plan, self.placement, self._device.counts)
 
-    def _join(self, timed: bool = False) -> Joined | None:
+    def _fuse(self, timed: bool = False) -> FusedLaunches | None:
         """Return the launches as few kernels, None where the device takes no buffer for that."""
         plan, constants = self._plan, self._constants
         places = Places(lambda key: plan.memory.offsets[key] + plan.guard, constants.place)
-        run, fills = launches_of(plan), [Planned(f, "border") for f in plan.first_fills]
+        run, fills = launches_of(plan), [NodeLaunch(f, "border") for f in plan.first_fills]
         if constants.whole is None and any(
             isinstance(a, ConstArg) for one in run for a in one.launch.args
         ):
             return None
-        return Joined(segments_of(plan, fills, places), segments_of(plan, run, places, timed))
+        return FusedLaunches(
+            fuse_launches(plan, fills, places), fuse_launches(plan, run, places, timed)
+        )
 
-    def _timed_joined(self) -> Joined | None:
-        """Return joined launches that note their times, None where nothing is joined or no clock."""
-        if self._joined is None or not self.device.caps.clock:
+    def _fused_timed(self) -> FusedLaunches | None:
+        """Return fused launches that note their times, None where nothing is fused or no clock."""
+        if self._fused is None or not self.device.caps.clock:
             return None
-        if self._clocked is None:
-            self._clocked = self._join(timed=True)
-        return self._clocked
+        if self._fused_with_stamps is None:
+            self._fused_with_stamps = self._fuse(timed=True)
+        return self._fused_with_stamps
 
     def _new_state(self, profiling: bool = False, separate: bool = False) -> ExecutionState:
         timed = profiling or self._timed
-        joined = self._joined
+        fused = self._fused
         if timed:
-            joined = None if separate else self._timed_joined()
-            self._device.build(sources_of(self._plan, joined))
-        state = ExecutionState(self._device, self._plan, self._constants, joined, timed)
+            fused = None if separate else self._fused_timed()
+            self._device.build(sources_of(self._plan, fused))
+        state = ExecutionState(self._device, self._plan, self._constants, fused, timed)
         for binding in self._bindings.values():
             state.bind(binding.port, Memory(binding.buffer, 0))
         return state
@@ -229,19 +197,20 @@ class Session:
         """
         arrays = self._check(feeds)
         self._alive()
-        if self._watched:
-            found = self._run_watched(arrays)
+        if self._is_profiled:
+            outs = self._run_profiled(arrays)
         else:
             state = self._states.take()
             try:
-                found = state.run(arrays)
+                outs = state.run(arrays)
             finally:
                 self._states.give(state)
         return {
-            name: found[host] if first else found[host].copy() for name, host, first in self._given
+            name: outs[host] if first else outs[host].copy()
+            for name, host, first in self._named_outputs
         }
 
-    def _run_watched(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    def _run_profiled(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Run once, in this thread's profile where there is one, else into the log."""
         ports = self._plan.outputs
         hosts = {p.host: np.empty(p.type.shape, p.type.dtype.numpy) for p in ports}
@@ -285,22 +254,27 @@ class Session:
             raise InputNameError(
                 "stream takes an iterable of feeds. For one feed call the session."
             )
-        return Stream(self, iter(feeds), depth)()
+        return Stream(self, iter(feeds), depth, pinned=self.device.type != "cpu")()
 
     def _stream_state(self) -> ExecutionState:
         with self._device.lock:
             state = self._new_state()
-            self._streamed.append(state)
+            self._stream_states.append(state)
             return state
 
     def _end_stream(self, states: Sequence[ExecutionState]) -> None:
         with self._device.lock:
-            self._streamed = [s for s in self._streamed if s not in states]
+            self._stream_states = [s for s in self._stream_states if s not in states]
 
     @property
-    def _watched(self) -> bool:
+    def _is_profiled(self) -> bool:
         """Whether runs of this thread are timed launch by launch."""
         return self._timed or getattr(self._local, "profile", None) is not None
+
+    @property
+    def _is_bound(self) -> bool:
+        """Whether an input is read from a buffer of the caller."""
+        return bool(self._bindings)
 
     @contextmanager
     def profile(
@@ -309,7 +283,7 @@ class Session:
         """Measure every launch of the runs that this thread makes in the `with` block.
 
         trace: file that the Chrome trace of these runs is written to at the end of the block.
-        separate: launch by launch, where runs otherwise join launches into few kernels; devices
+        separate: launch by launch, where runs otherwise fuse launches into few kernels; devices
         without a cycle counter always do.
         """
         self._alive()
@@ -339,23 +313,27 @@ class Session:
         if name not in ports:
             raise InputNameError(names_message("input", [name], [], list(ports)))
         if name not in self._bindings:
-            self._bindings[name] = InputBinding(self, ports[name])
-            self._reopen()
+            binding = InputBinding(self._device, self._plan, ports[name])
+            for state in (*self._call_states, *self._stream_states):
+                state.bind(binding.port, Memory(binding.buffer, 0))
+            self._bindings[name] = binding
+            self._note_unbound()
         return self._bindings[name]
 
     def unbind_input(self, name: str) -> None:
         """Take input `name` from `feeds` again."""
         binding = self._bindings.pop(name, None)
         if binding is not None:
-            binding.release()
-            self._reopen()
+            for state in (*self._call_states, *self._stream_states):
+                state.unbind(binding.port)
+            self._note_unbound()
 
-    def _reopen(self) -> None:
-        """Note which inputs are not bound."""
-        self._open = {p.name: p for p in self._plan.inputs if p.name not in self._bindings}
+    def _note_unbound(self) -> None:
+        """Note which inputs are not bound, and so are taken from feeds."""
+        self._unbound = {p.name: p for p in self._plan.inputs if p.name not in self._bindings}
 
     def _check(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        return arrays_of(feeds, self._open, self._bindings)
+        return arrays_of(feeds, self._unbound, self._bindings)
 
     def _alive(self) -> None:
         if self._closed:
@@ -379,17 +357,17 @@ class Session:
     def _another(self) -> ExecutionState | None:
         """Return a new state while there may be more, or None."""
         with self._device.lock:
-            if len(self._made) >= self._options.states:
+            if len(self._call_states) >= self._options.states:
                 return None
             state = self._new_state()
-            self._made.append(state)
+            self._call_states.append(state)
             return state
 
     def close(self) -> None:
         """Free the device memory; later calls raise DeviceLostError."""
         self._closed = True
-        self._made.clear()
-        self._streamed.clear()
+        self._call_states.clear()
+        self._stream_states.clear()
         self._bindings.clear()
         self._states.clear()
 

@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from clnn.codegen.merge import KERNEL, Merged
+from clnn.codegen.fused_kernel import COUNTERS, KERNEL, SCRATCH, STAMPS, FusedKernel
 from clnn.codegen.render import render
-from clnn.plan.schedule import ConstArg, Plan, PlannedLaunch, Port, ScratchArg, TensorArg
+from clnn.plan.schedule import ConstArg, Plan, PlannedArg, PlannedLaunch, Port, ScratchArg
 from clnn.runtime.build.program import Device
 from clnn.runtime.drivers.loader import load
-from clnn.runtime.drivers.pages import LARGE, lent, pages
+from clnn.runtime.drivers.pages import LARGE, host_buffer, pages
+from clnn.runtime.run.arguments import Place, in_order
 from clnn.runtime.run.constants import Constants, allocate
-from clnn.runtime.run.merged import Segment
+from clnn.runtime.run.fused_launch import ARENA, CONSTANTS, FusedLaunch, FusedLaunches, input_params
 from clnn.types import Array
 
 LARGEST_ARENA = 2**31 - 1  # bytes; kernels take offsets as int
@@ -36,7 +37,7 @@ class Memory:
 class Enqueue:
     """One launch ready to go: kernel with arguments set, its work sizes, and what it is.
 
-    cached: whether its program came from the cache. parts: the launches of a joined kernel that
+    cached: whether its program came from the cache. parts: the launches of a fused kernel that
     notes their times, and stamps: the buffer with these and its shape.
     """
 
@@ -66,14 +67,6 @@ class RunEvents:
     stamps: list[Array | None]
 
 
-@dataclass(frozen=True)
-class Joined:
-    """Launches as few kernels: those that run once for borders, and those of each run."""
-
-    first: Sequence[Segment]
-    run: Sequence[Segment]
-
-
 def one_arena(plan: Plan, device: Device) -> bool:
     """Whether all tensors of a state lie in one buffer."""
     largest = min(device.info.max_alloc, LARGEST_ARENA)
@@ -88,18 +81,18 @@ class ExecutionState:
         device: Device,
         plan: Plan,
         constants: Constants,
-        joined: Joined | None = None,
+        fused: FusedLaunches | None = None,
         profiling: bool = False,
     ) -> None:
         cl = load()
-        self.device, self.plan, self.constants, self._joined = device, plan, constants, joined
+        self.device, self.plan, self.constants, self._fused = device, plan, constants, fused
         flags = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
         self.queue = cl.CommandQueue(device.context, properties=flags)
         self._lent: list[tuple[Any, Array]] = []
         self.memory = self._own = self._allocate()
         self._seen = dict(self._views())
         self.bound: dict[str, Memory] = {}
-        self._extra: dict[int, tuple[Any, Any]] = {}
+        self._extra: dict[FusedLaunch, tuple[Any, Any]] = {}
         outputs = {p.host: p.type for p in plan.outputs}
         self._shown = [value for value in outputs if value in self._seen]
         self._fetched = [pair for pair in outputs.items() if pair[0] not in self._seen]
@@ -139,7 +132,7 @@ class ExecutionState:
     def _lend(self, nbytes: int) -> tuple[Any, Array]:
         """Return a buffer of zeros and the host's memory that it is."""
         host = pages(nbytes)
-        return lent(self.device.context, host), host
+        return host_buffer(self.device.context, host), host
 
     def _views(self) -> Iterator[tuple[str, Array]]:
         """Yield inputs and outputs that lie in memory which the device shares with the host."""
@@ -154,31 +147,23 @@ class ExecutionState:
 
     def _first(self) -> list[Enqueue]:
         """Return what fills borders once."""
-        if self._joined is not None:
-            return [self._segment(segment) for segment in self._joined.first]
+        if self._fused is not None:
+            return [self._ready_fused(one) for one in self._fused.first]
         return [self._ready(planned, "border") for planned in self.plan.first_fills]
 
-    def _segment(self, segment: Segment) -> Enqueue:
-        """Return a segment's kernel with its arguments set, or its one launch."""
-        if segment.merged is None:
-            return self._ready(segment.launches[0].launch, segment.launches[0].node)
-        made = segment.merged
+    def _ready_fused(self, fused: FusedLaunch) -> Enqueue:
+        """Return a fused kernel with its arguments set, or its one launch."""
+        made = fused.kernel
+        if made is None:
+            return self._ready(fused.launches[0].launch, fused.launches[0].node)
         kernel = self.device.kernel(made.source, KERNEL)
-        arena = next((m.buffer for m in self._own.values()), None)
-        stamps = self._zeros(made.stamps, np.uint64) if made.stamps else None
-        timed = [] if stamps is None else [stamps]
-        args: list[Any] = [*self._counters(segment, made), *timed, arena, self.constants.whole]
-        for port in self.plan.inputs:
-            where = self.memory[self.plan.placed[port.value].storage]
-            args += [where.buffer, np.int32(where.start), np.int32(port.name in self.bound)]
-        kernel.set_args(*args)
+        args = self._fused_arguments(fused, made)
+        kernel.set_args(*(args[name] for name in made.params))
         cached = made.source in self.device.from_cache
-        ready = Enqueue(
-            kernel, (made.groups,), (1,), segment.launches[0].node, segment.title, cached
-        )
-        if stamps is None:
+        ready = Enqueue(kernel, (made.groups,), (1,), fused.launches[0].node, fused.title, cached)
+        if not made.stamps:
             return ready
-        parts = tuple(
+        ready.parts = tuple(
             Enqueue(
                 kernel,
                 launch.global_size,
@@ -187,18 +172,27 @@ class ExecutionState:
                 str(launch.params["name"]),
                 cached,
             )
-            for one in segment.launches
+            for one in fused.launches
             for launch in (one.launch.launch,)
         )
-        ready.parts, ready.stamps = parts, (stamps, (len(parts), made.groups, 2))
+        ready.stamps = args[STAMPS], (len(ready.parts), made.groups, 2)
         return ready
 
-    def _counters(self, segment: Segment, made: Merged) -> tuple[Any, Any]:
-        """Return a segment's counters, zeros, and its scratch memory."""
-        if id(segment) not in self._extra:
+    def _fused_arguments(self, fused: FusedLaunch, made: FusedKernel) -> dict[str, Any]:
+        """Return the arguments of a fused kernel by the names of its parameters."""
+        if fused not in self._extra:
             counters = self._zeros(made.counters, np.int32)
-            self._extra[id(segment)] = counters, self._buffer(made.scratch * made.groups)
-        return self._extra[id(segment)]
+            self._extra[fused] = counters, self._buffer(made.scratch * made.groups)
+        counters, scratch = self._extra[fused]
+        arena = next((memory.buffer for memory in self._own.values()), None)
+        args = {COUNTERS: counters, SCRATCH: scratch, ARENA: arena, CONSTANTS: self.constants.whole}
+        if made.stamps:
+            args[STAMPS] = self._zeros(made.stamps, np.uint64)
+        for k, port in enumerate(self.plan.inputs):
+            where = self.memory[self.plan.placed[port.value].storage]
+            values = where.buffer, np.int32(where.start), np.int32(port.name in self.bound)
+            args |= dict(zip(input_params(k), values, strict=True))
+        return args
 
     def _zeros(self, count: int, dtype: Any) -> Any:
         """Return a buffer of zeros."""
@@ -218,27 +212,21 @@ class ExecutionState:
         ]
 
     def _launches(self) -> list[Enqueue]:
-        if self._joined is not None:
-            return [self._segment(segment) for segment in self._joined.run]
-        found = []
+        if self._fused is not None:
+            return [self._ready_fused(one) for one in self._fused.run]
         skipped = {f"io:{name}" for name in self.bound}
-        for step in self.plan.scheduled:
-            if step.node.name in skipped:
-                continue
-            for planned in step.fills:
-                found.append(self._ready(planned, step.node.layer))
-            for planned in step.launches:
-                found.append(self._ready(planned, step.node.layer))
-        return found
+        return [
+            self._ready(planned, step.node.layer)
+            for step in self.plan.scheduled
+            if step.node.name not in skipped
+            for planned in (*step.fills, *step.launches)
+        ]
 
     def _ready(self, planned: PlannedLaunch, node: str) -> Enqueue:
         launch = planned.launch
         source = render(launch.template, launch.params)
         kernel = self.device.kernel(source, str(launch.params["name"]))
-        args: list[Any] = []
-        for arg in planned.args:
-            args += self._arguments(arg)
-        kernel.set_args(*args)
+        kernel.set_args(*in_order(map(self._place_of, planned.args), np.int32))
         return Enqueue(
             kernel,
             launch.global_size,
@@ -248,17 +236,18 @@ class ExecutionState:
             source in self.device.from_cache,
         )
 
-    def _arguments(self, arg: TensorArg | ConstArg | ScratchArg) -> list[Any]:
+    def _place_of(self, arg: PlannedArg) -> Place:
+        """Return where an argument lies."""
         if isinstance(arg, ConstArg):
-            return [self.constants.buffer(arg)]
+            return self.constants.buffer(arg), None
         if isinstance(arg, ScratchArg):
             where = self.memory[arg.key]
-            return [where.buffer, np.int32(where.start // arg.itemsize)]
+            return where.buffer, where.start // arg.itemsize
         if arg.storage in self.plan.consts:
-            return [self.constants.buffer(arg), np.int32(arg.offset)]
+            return self.constants.buffer(arg), arg.offset
         where = self.memory[arg.storage]
         itemsize = self.plan.storages[arg.storage].dtype.itemsize
-        return [where.buffer, np.int32(where.start // itemsize + arg.offset)]
+        return where.buffer, where.start // itemsize + arg.offset
 
     def bind(self, port: Port, memory: Memory) -> None:
         """Read an input from `memory`, laid out as the network wants, instead of uploading it."""
@@ -342,9 +331,9 @@ class ExecutionState:
         if ready.stamps is None:
             return None
         buffer, shape = ready.stamps
-        found = np.empty(shape, np.uint64)
-        load().enqueue_copy(self.queue, found, buffer)
-        return found
+        noted = np.empty(shape, np.uint64)
+        load().enqueue_copy(self.queue, noted, buffer)
+        return noted
 
     def storage_bytes(self, key: str) -> Array:
         """Return all bytes of a storage with its guards (for checks)."""

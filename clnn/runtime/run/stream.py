@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,10 +18,34 @@ from clnn.runtime.run.constants import allocate
 from clnn.runtime.run.state import ExecutionState
 from clnn.types import Array
 
-if TYPE_CHECKING:
-    from clnn.runtime.run.session import Session
-
 Outputs = dict[str, Array]
+
+
+class Streamed(Protocol):
+    """What a stream needs of a session."""
+
+    def __call__(self, feeds: Mapping[str, Any]) -> Outputs:
+        """Run once."""
+
+    def _alive(self) -> None:
+        """Raise DeviceLostError where it is closed."""
+
+    def _check(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """Return the arrays of a run by host value. Raises where they do not fit."""
+
+    def _stream_state(self) -> ExecutionState:
+        """Return a new state for a stream."""
+
+    def _end_stream(self, states: Sequence[ExecutionState]) -> None:
+        """Forget states of a stream."""
+
+    @property
+    def _is_bound(self) -> bool:
+        """Whether an input is read from a buffer of the caller."""
+
+    @property
+    def _is_profiled(self) -> bool:
+        """Whether runs of this thread are timed launch by launch."""
 
 
 class PinnedArray:
@@ -136,18 +160,18 @@ class _Item:
 class Stream:
     """The lanes of one stream and what it owes. Used by one thread at a time.
 
-    pinned: as Lane has it; None: where the device is not the host.
+    pinned: as Lane has it.
     """
 
     def __init__(
         self,
-        session: Session,
+        session: Streamed,
         source: Iterator[Mapping[str, Any]],
         depth: int,
-        pinned: bool | None = None,
+        pinned: bool,
     ) -> None:
         self._session, self._source, self._depth = session, source, depth
-        self._pinned = session.device.type != "cpu" if pinned is None else pinned
+        self._pinned = pinned
         self._lanes: list[Lane] = []
         self._free: list[Lane] = []
         self._owed: deque[_Item] = deque()
@@ -160,25 +184,25 @@ class Stream:
         try:
             while True:
                 self._session._alive()
-                while not self._ended and len(self._owed) < self._ahead():
+                while not self._ended and len(self._owed) < self._most():
                     self._take()
                 if not self._owed:
                     return
-                yield self._settle(self._owed.popleft())
+                yield self._finish(self._owed.popleft())
         finally:
             self._close()
 
-    def _ahead(self) -> int:
+    def _most(self) -> int:
         """Return how many items may be in flight now."""
         session = self._session
-        return 1 if session._bindings or session._watched else self._depth
+        return 1 if session._is_bound or session._is_profiled else self._depth
 
     def _take(self) -> None:
         """Take one feed and start it; an error is owed in its place, and ends the source."""
         try:
-            watched = self._session._watched
-            lane = None if watched else self._lane()
-            if lane is None and not watched:
+            profiled = self._session._is_profiled
+            lane = None if profiled else self._lane()
+            if lane is None and not profiled:
                 return
             if self._owed and self._owed[-1].lane is not None:
                 self._owed[-1].lane.release()
@@ -194,14 +218,14 @@ class Stream:
         """Return a free lane, a new one, or None and a smaller depth where memory is short."""
         if self._free:
             return self._free[-1]
-        made = len(self._lanes)
+        count = len(self._lanes)
         try:
             lane = Lane(self._session._stream_state(), self._pinned)
         except OutOfDeviceMemoryError as err:
-            if not made:
+            if not count:
                 raise
-            log.warning("stream: %d items at once instead of %d: %s", made, self._depth, err)
-            self._depth = made
+            log.warning("stream: %d items at once instead of %d: %s", count, self._depth, err)
+            self._depth = count
             return None
         self._lanes.append(lane)
         self._free.append(lane)
@@ -220,7 +244,7 @@ class Stream:
         self._last = lane.start(arrays, self._last)
         return _Item(lane)
 
-    def _settle(self, item: _Item) -> Outputs:
+    def _finish(self, item: _Item) -> Outputs:
         if item.error is not None:
             raise item.error
         if item.lane is None:

@@ -2,60 +2,71 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-if TYPE_CHECKING:
-    from clnn.runtime.run.profile import Profile, Run, Span
+from clnn.runtime.run.spans import Span, TimedRun
+from clnn.runtime.run.state import Enqueue
+from clnn.runtime.run.work import Work
 
 DEVICE, HOST, QUEUE, MAIN = 1, 2, 1, 1
 Event = dict[str, Any]
 
 
-def chrome_trace(profile: Profile) -> dict[str, Any]:
+def chrome_trace(
+    title: str,
+    compiled: Mapping[str, tuple[int, int]],
+    runs: Sequence[TimedRun],
+    launches: Sequence[Enqueue],
+    work: Mapping[str, Work],
+) -> dict[str, Any]:
     """Return a dict in the Trace Event Format.
 
-    Times are microseconds on the host's clock: each run's device times are moved so that its
-    first command is queued when the host began the run.
+    title: of the device. compiled: begin and end in ns of what came before the runs. launches: those
+    of each run. work: by node. Times are microseconds on the host's clock: each run's device times
+    are moved so that its first command is queued when the host began the run.
     """
     events = [
-        _name("process_name", DEVICE, 0, profile.title),
+        _name("process_name", DEVICE, 0, title),
         _name("thread_name", DEVICE, QUEUE, "queue"),
         _name("process_name", HOST, 0, "host"),
         _name("thread_name", HOST, MAIN, "caller"),
     ]
-    for what, (begin, end) in profile.compiled.items():
+    for what, (begin, end) in compiled.items():
         events.append(_slice(what, "compile", HOST, MAIN, begin, end, {}))
-    for number, run in enumerate(profile.runs):
-        events += _run_events(profile, number, run)
+    for number, run in enumerate(runs):
+        events += _run_events(number, run, launches, work)
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def _run_events(profile: Profile, number: int, run: Run) -> list[Event]:
+def _run_events(
+    number: int, run: TimedRun, launches: Sequence[Enqueue], work: Mapping[str, Work]
+) -> list[Event]:
     events = [_slice(f"run {number}", "run", HOST, MAIN, run.began, run.ended, {})]
     shift = run.began - _first_queued(run)
     for value, span in run.uploads:
         events.append(_command(f"upload {value}", "transfer", span, shift, {}))
     seen: set[str] = set()
-    for at, (ready, span) in enumerate(zip(profile.launches, run.launches, strict=True)):
-        work, first = profile.work[ready.node], ready.node not in seen
+    for at, (ready, span) in enumerate(zip(launches, run.launches, strict=True)):
+        what, first = work[ready.node], ready.node not in seen
         seen.add(ready.node)
         args = {
-            "shape": work.shape,
-            "variant": work.variant,
+            "shape": what.shape,
+            "variant": what.variant,
             "kernel": ready.title,
-            "flops": work.flops if first else 0,
-            "bytes": work.nbytes if first else 0,
+            "flops": what.flops if first else 0,
+            "bytes": what.nbytes if first else 0,
             "global": list(ready.global_size),
             "local": list(ready.local_size),
         }
-        events.append(_command(ready.node, work.op, span, shift, args))
+        events.append(_command(ready.node, what.op, span, shift, args))
         events += _arrow(number * len(run.launches) + at, run.enqueued[at], span.start + shift)
     for value, span in run.downloads:
         events.append(_command(f"download {value}", "transfer", span, shift, {}))
     return events
 
 
-def _first_queued(run: Run) -> int:
+def _first_queued(run: TimedRun) -> int:
     spans = [*(s for _, s in run.uploads), *run.launches, *(s for _, s in run.downloads)]
     return min((s.queued for s in spans), default=run.began)
 

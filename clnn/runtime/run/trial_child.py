@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from clnn.layout import TensorLayout
+from clnn.layout import TensorLayout, view_of
 from clnn.runtime.build import registers
 from clnn.runtime.build.program import program_binary
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.process.worker import serve
-from clnn.runtime.run.constants import view_of
+from clnn.runtime.run.arguments import Place, in_order
 from clnn.runtime.run.state import POISON
 from clnn.types import STORAGE, stored_s8, widen
 
@@ -221,16 +221,14 @@ def _kernel(
     consts: Mapping[str, Any],
     scratch: Mapping[str, Any],
 ) -> Any:
-    args: list[Any] = []
+    places: list[Place] = []
     for kind, name, number in launch["args"]:
         if kind == "tensor":
-            args += [memory.buffers[name], np.int32(number)]
-        elif kind == "const":
-            args.append(consts[name])
+            places.append((memory.buffers[name], number))
         else:
-            args += [scratch[name], np.int32(0)]
+            places.append((consts[name], None) if kind == "const" else (scratch[name], 0))
     kernel = cl.Kernel(program, launch["kernel"])
-    kernel.set_args(*args)
+    kernel.set_args(*in_order(places, np.int32))
     return kernel
 
 

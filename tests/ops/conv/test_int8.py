@@ -28,8 +28,9 @@ from clnn.ops.shared.window import Window
 from clnn.options import Options
 from clnn.plan.layouts import Hints
 from clnn.runtime.device.device import select
-from clnn.runtime.run import merged, session, settle, state
-from clnn.runtime.run.session import Session, target_of
+from clnn.runtime.device.target import target_of
+from clnn.runtime.run import fused_launch, session, spills, state
+from clnn.runtime.run.session import Session
 from clnn.types import F32, I8, S8_LARGEST, narrow, stored_s8
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
@@ -118,7 +119,7 @@ def test_nvidias_instruction(device, name, monkeypatch):
         found = target_of(info)
         return replace(found, features=found.features - {"x86_vnni"} | {"ptx_dp4a"})
 
-    for module in (settle, state, merged):
+    for module in (spills, state, fused_launch):
         monkeypatch.setattr(module, "render", without_ptx)
     monkeypatch.setattr(session, "target_of", target)
     spec, _, stored, result = CASES[name]

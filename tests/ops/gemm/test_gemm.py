@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 import clnn
 from clnn.errors import DTypeError, ShapeError, UnsupportedOpError
 from clnn.graph.ir import Graph, Node, check
-from clnn.layout import TensorLayout
+from clnn.layout import TensorLayout, lay_out, view_of
 from clnn.ops.gemm.families import FAMILIES
 from clnn.ops.gemm.spec import Gemm
 from clnn.ops.gemm.tiled import split_k
@@ -35,7 +35,6 @@ from clnn.options import Options
 from clnn.plan.schedule import make_plan
 from clnn.runtime.device.device import select
 from clnn.runtime.run import session as session_module
-from clnn.runtime.run.constants import lay_out, view_of
 from clnn.runtime.run.session import Session
 from clnn.target import Target
 from clnn.types import F16, F32, I64, U8, TensorType

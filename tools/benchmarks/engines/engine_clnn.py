@@ -14,10 +14,10 @@ def open_model(setup: Setup) -> Loaded:
     import clnn
     from clnn.errors import SettingError
     from clnn.options import Options
-    from clnn.runtime.device.device import select
+    from clnn.runtime.doctor.selection import select_device
     from clnn.runtime.measure.peak import known_peaks, measure_peaks
 
-    info = select(setup.device)
+    info = select_device(setup.device)
     try:
         options = Options(dtype=setup.dtype)
     except SettingError as err:

@@ -24,7 +24,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools" / "benchmarks")]
 import numpy as np
 
 from clnn.runtime.build.program import Device, program_binary
-from clnn.runtime.device.device import DeviceInfo, select
+from clnn.runtime.device.device import DeviceInfo
+from clnn.runtime.doctor.selection import select_device
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.measure.peak import probe_kernel
 
@@ -72,7 +73,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    info = select(args.device)
+    info = select_device(args.device)
     found: dict[str, Any] = {}
     for name, look in FACTS.items():
         try:

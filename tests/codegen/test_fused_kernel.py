@@ -9,8 +9,9 @@ import pytest
 from launch import run_source
 from small_graphs import GRAPHS
 
-from clnn.codegen.merge import CLOCK, GROUPS, KERNEL, LINE, Call, fits, merge
+from clnn.codegen.fused_kernel import CLOCK, GROUPS, KERNEL, LINE, FusedCall, can_fuse, fuse
 from clnn.codegen.render import render
+from clnn.errors import TemplateError
 from clnn.graph.passes import optimise
 from clnn.plan.schedule import make_plan
 from clnn.target import Target
@@ -30,7 +31,7 @@ __kernel void doubled(__global float *dst, const int at)
 
 
 def test_a_kernel_becomes_a_function_with_names_of_its_own():
-    made = merge([Call(PLAIN, (4, 1, 2), ("arena", "7"))] * 2, 2, ["__global char *arena"])
+    made = fuse([FusedCall(PLAIN, (4, 1, 2), ("arena", "7"))] * 2, 2, {"arena": "__global char *"})
     assert made.source.count("__kernel") == 1
     assert made.source.count("float twice_0(float x)") == 1 and "twice_0(dst[0])" in made.source
     assert "dst[at + id0 + id2]" in made.source
@@ -43,14 +44,15 @@ def test_a_kernel_becomes_a_function_with_names_of_its_own():
 
 def test_functions_of_equal_names_do_not_meet():
     other = PLAIN.replace("x * 2", "x * 3")
-    source = merge([Call(PLAIN, (1,), ()), Call(other, (1,), (), "skip")], 1, ["int skip"]).source
+    calls = [FusedCall(PLAIN, (1,), ()), FusedCall(other, (1,), (), "skip")]
+    source = fuse(calls, 1, {"skip": "int "}).source
     assert re.findall(r"float (twice_\d)", source) == ["twice_0", "twice_1"]
     assert "if (!(skip))" in source
 
 
 def test_a_timed_kernel_notes_every_share():
-    calls = [Call(PLAIN, (4,), ()), Call(PLAIN, (9,), ())]
-    plain, timed = merge(calls, 2, []), merge(calls, 2, [], timed=True)
+    calls = [FusedCall(PLAIN, (4,), ()), FusedCall(PLAIN, (9,), ())]
+    plain, timed = fuse(calls, 2, {}), fuse(calls, 2, {}, timed=True)
     assert plain.stamps == 0 and "stamp" not in plain.source
     assert timed.stamps == 2 * len(calls) * timed.groups
     assert timed.source.count(CLOCK) == 2 * len(calls)
@@ -66,19 +68,41 @@ def test_a_timed_kernel_notes_every_share():
         "get_global_size(0);",
         "__local float16 sums[8];",
         "__local float4 a[2];",
+        "\n#pragma OPENCL FP_CONTRACT OFF\n",
     ],
 )
 def test_items_that_know_of_each_other_stay_alone(text):
     source = PLAIN.replace("    dst[", f"    {text}\n    dst[")
-    assert fits(PLAIN, (1, 1), (8, 9)) and not fits(source, (1, 1), (8, 9))
+    assert can_fuse(PLAIN, (1, 1), (8, 9)) and not can_fuse(source, (1, 1), (8, 9))
 
 
 def test_other_work_sizes_stay_alone():
-    assert not fits(PLAIN, (8,), (64,))
-    assert not fits(PLAIN, (1, 1), (1 << 16, 1 << 15))
-    assert not fits(
+    assert not can_fuse(PLAIN, (8,), (64,))
+    assert not can_fuse(PLAIN, (1, 1), (1 << 16, 1 << 15))
+    assert not can_fuse(
         PLAIN.replace("__attribute__((reqd_work_group_size(1, 1, 1)))\n", ""), (1,), (1,)
     )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("float twice(", "typedef float real;\nfloat twice(", "'typedef float real;' is no def"),
+        ("float twice(", "int table[2] = {1, 2};\nfloat twice(", "table.* is no definition"),
+        ("more[0];\n}\n", "more[0];\n}\nvoid behind() {}\n", "does not end with its body"),
+        ("more[0];\n", "more[0];\nskip:\n", "does not end with its body"),
+        ("at)\n{", "at) {", "does not end with its body"),
+        ("return x * 2", "return x * get_global_id(0)", "uses 'get_global_id'"),
+        ("get_global_id(2)", "get_global_id(held[0])", "uses 'get_global_id'"),
+        ("*more", "*scratch", "uses 'scratch'"),
+        ("float x", "float id1", "uses 'id1'"),
+    ],
+)
+def test_a_text_that_does_not_follow_the_grammar_is_refused(old, new, why):
+    source = PLAIN.replace(old, new)
+    assert source != PLAIN and can_fuse(source, (1,), (1,))
+    with pytest.raises(TemplateError, match=f"__kernel void doubled cannot be fused: .*{why}"):
+        fuse([FusedCall(source, (1,), ())], 1, {})
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -86,7 +110,7 @@ def test_kernels_for_cpus_fit(name):
     for planned in make_plan(optimise(GRAPHS[name]()), Target()).launches:
         launch = planned.launch
         source = render(launch.template, launch.params)
-        assert fits(source, launch.local_size, launch.global_size) or "barrier" in source
+        assert can_fuse(source, launch.local_size, launch.global_size) or "barrier" in source
 
 
 COUNT = """__attribute__((reqd_work_group_size(1, 1, 1)))
@@ -102,8 +126,10 @@ __kernel void count(__global int *dst, const int first)
 def test_every_item_of_every_call_runs_once(device, units):
     shapes = [(1,), (2,), (3,), (5, 3), (5, 7), (64,), (1000,)]
     starts = np.cumsum([0, *map(np.prod, shapes)])
-    calls = [Call(COUNT, s, ("dst", str(at))) for s, at in zip(shapes, starts[:-1], strict=True)]
-    made = merge(calls, units, ["__global int *dst"])
+    calls = [
+        FusedCall(COUNT, s, ("dst", str(at))) for s, at in zip(shapes, starts[:-1], strict=True)
+    ]
+    made = fuse(calls, units, {"dst": "__global int *"})
     counts, counters = np.zeros(starts[-1], np.int32), np.zeros(made.counters, np.int32)
     scratch = np.zeros(made.scratch * made.groups, np.uint8)
     for _ in range(2):

@@ -14,8 +14,8 @@ from small_graphs import Builder
 
 import clnn
 from clnn.graph.ir import Graph
-from clnn.runtime.run.merged import MOST_CALLS, MOST_FUNCTIONS, launches_of
-from clnn.runtime.run.merged import _even as even
+from clnn.runtime.run.fused_launch import MOST_CALLS, MOST_FUNCTIONS, launches_of
+from clnn.runtime.run.fused_launch import _even as even
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 
@@ -45,73 +45,73 @@ def feeds_of(session: clnn.Session, seed: int = 0) -> dict[str, np.ndarray]:
 def pair(request, device):
     graph = GRAPHS[request.param]()
     with (
-        clnn.compile_model(graph, device, clnn.Options(states=3)) as merged,
-        clnn.compile_model(graph, device, clnn.Options(merge=False)) as apart,
+        clnn.compile_model(graph, device, clnn.Options(states=3)) as fused,
+        clnn.compile_model(graph, device, clnn.Options(merge=False)) as alone,
     ):
-        yield merged, apart
+        yield fused, alone
 
 
 def kernels(session: clnn.Session) -> int:
-    return len(session._made[0].launches)
+    return len(session._call_states[0].launches)
 
 
 def test_equal_to_the_bit_and_again(pair):
-    merged, apart = pair
-    assert kernels(merged) < kernels(apart)
+    fused, alone = pair
+    assert kernels(fused) < kernels(alone)
     for seed in (0, 10, 20):
-        feeds = feeds_of(apart, seed)
-        want = apart(feeds)
+        feeds = feeds_of(alone, seed)
+        want = alone(feeds)
         for _ in range(3):
-            got = merged(feeds)
+            got = fused(feeds)
             assert all(np.array_equal(got[name], want[name], equal_nan=True) for name in want)
 
 
 def test_several_callers(pair):
-    merged, apart = pair
-    feeds = [feeds_of(apart, seed) for seed in range(8)]
-    want = [apart(f) for f in feeds]
+    fused, alone = pair
+    feeds = [feeds_of(alone, seed) for seed in range(8)]
+    want = [alone(f) for f in feeds]
     with ThreadPoolExecutor(4) as pool:
-        for got, expected in zip(pool.map(merged, feeds * 3), want * 3, strict=True):
+        for got, expected in zip(pool.map(fused, feeds * 3), want * 3, strict=True):
             assert all(np.array_equal(got[n], expected[n], equal_nan=True) for n in expected)
 
 
 @pytest.mark.parametrize("separate", [False, True])
 def test_a_profile_has_a_time_for_every_launch(pair, separate):
-    merged, apart = pair
-    feeds = feeds_of(merged)
-    with merged.profile(separate=separate) as profile:
-        merged(feeds)
-        got = merged(feeds)
-    want = apart(feeds)
-    rows, launches = profile.rows(), launches_of(merged.plan)
+    fused, alone = pair
+    feeds = feeds_of(fused)
+    with fused.profile(separate=separate) as profile:
+        fused(feeds)
+        got = fused(feeds)
+    want = alone(feeds)
+    rows, launches = profile.rows(), launches_of(fused.plan)
     assert sum(row.launches for row in rows) == len(launches) > 1
     assert [row.node for row in rows] == list(dict.fromkeys(one.node for one in launches))
-    assert len(profile.state.launches) == (len(launches) if separate else kernels(merged))
+    assert len(profile.state.launches) == (len(launches) if separate else kernels(fused))
     for run in profile.runs:
         spans = run.launches
         assert all(span.start < span.end for span in spans)
         assert all(a.end <= b.start for a, b in pairwise(spans))
     assert profile.summary().gap >= 0
     assert all(np.array_equal(got[name], want[name], equal_nan=True) for name in want)
-    again = merged(feeds)
+    again = fused(feeds)
     assert all(np.array_equal(again[name], want[name], equal_nan=True) for name in want)
 
 
 def test_bound_inputs(device):
     graph = wide()
     with (
-        clnn.compile_model(graph, device) as merged,
-        clnn.compile_model(graph, device, clnn.Options(merge=False)) as apart,
+        clnn.compile_model(graph, device) as fused,
+        clnn.compile_model(graph, device, clnn.Options(merge=False)) as alone,
     ):
-        feeds = feeds_of(apart)
-        want = apart(feeds)
-        binding = merged.bind_input("x")
+        feeds = feeds_of(alone)
+        want = alone(feeds)
+        binding = fused.bind_input("x")
         binding.copy_from(feeds["x"])
-        got = merged({"y": feeds["y"]})
+        got = fused({"y": feeds["y"]})
         assert all(np.array_equal(got[name], want[name]) for name in want)
-        merged.unbind_input("x")
+        fused.unbind_input("x")
         other = {**feeds, "x": feeds["x"] * 2}
-        got, want = merged(other), apart(other)
+        got, want = fused(other), alone(other)
         assert all(np.array_equal(got[name], want[name]) for name in want)
 
 

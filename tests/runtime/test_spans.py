@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from clnn.runtime.run.stamps import split
+from clnn.runtime.run.spans import split
 
 
 def test_calls_last_from_their_first_begin_to_their_last_end():

@@ -12,7 +12,7 @@ import pytest
 from common import usable_devices
 
 from clnn.runtime.device import device
-from clnn.runtime.drivers import attach, icd, loader
+from clnn.runtime.drivers import driver_loading, icd, loader
 from clnn.runtime.drivers.vendors import Driver
 
 BEGIN = (
@@ -57,7 +57,7 @@ def answer(code: str, **env: str) -> list[object]:
 
 def two() -> list[str]:
     names = usable_devices()
-    if len(names) < 2 or not loader.setup().apart:
+    if len(names) < 2 or not loader.setup().on_demand:
         pytest.skip("needs two OpenCL implementations that are loaded one by one")
     return names
 
@@ -99,17 +99,17 @@ def test_a_kept_list_that_is_wrong_is_made_anew() -> None:
     """Another version of a driver was listed under the same key: it is listed again, once."""
     two()
     spoil = (
-        "from clnn.runtime import vetting\n"
-        "right = vetting._read\n"
+        "from clnn.runtime.drivers import driver_listing\n"
+        "right = driver_listing._read\n"
         "def wrong(driver, record):\n"
         "    rows = [{**row, 'driver_version': 'old'} for row in record['listed']]\n"
         "    return right(driver, {**record, 'listed': rows if FIRST else record['listed']})\n"
-        "vetting._read = wrong; FIRST = True; real = vetting.vet\n"
-        "def vet(*a, refresh=False, **k):\n"
+        "driver_listing._read = wrong; FIRST = True; real = driver_listing.list_each\n"
+        "def list_each(*a, refresh=False, **k):\n"
         "    global FIRST\n"
         "    FIRST = FIRST and not refresh\n"
         "    return real(*a, refresh=refresh, **k)\n"
-        "vetting.vet = vet\n"
+        "driver_listing.list_each = list_each\n"
     )
     code = spoil + "d = select(); print(json.dumps([d.driver_version != 'old', runs(d), FIRST]))"
     assert answer(code) == [True, DOUBLED, False]
@@ -123,11 +123,11 @@ def test_a_first_driver_that_fails_leaves_the_others_usable(tmp_path: Path) -> N
     name = two()[0]
     (tmp_path / "libgone.so").write_text("no library", "utf-8")
     code = (
-        "from clnn.runtime import attach; from clnn.runtime.drivers.loader import setup\n"
+        "from clnn.runtime.drivers import driver_loading; from clnn.runtime.drivers.loader import setup\n"
         "from clnn.runtime.drivers.vendors import Driver; from clnn.errors import DeviceError\n"
-        f"bad = {str(tmp_path / 'libgone.so')!r}; real = attach._registered\n"
-        "attach._registered = lambda name: Driver('b.icd', bad) if name == bad else real(name)\n"
-        "try: attach.platforms_of(bad); told = ''\n"
+        f"bad = {str(tmp_path / 'libgone.so')!r}; real = driver_loading._registered\n"
+        "driver_loading._registered = lambda name: Driver('b.icd', bad) if name == bad else real(name)\n"
+        "try: driver_loading.platforms_of(bad); told = ''\n"
         "except DeviceError as err: told = str(err)\n"
         f"print(json.dumps([bad in told, runs(select({name!r}))]))"
     )
@@ -149,14 +149,14 @@ def device_of(name: str) -> device.DeviceInfo:
 
 def test_what_is_no_driver_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "libno.so").write_text("no library", "utf-8")
-    assert not attach.loads_alone(str(tmp_path / "libno.so"), [])
-    assert not attach.loads_alone("libc.so.6", [])
-    made = loader.Setup(apart=(Driver("a.icd", "/x/liba.so"),))
-    monkeypatch.setattr(attach, "setup", lambda: made)
-    monkeypatch.setattr(attach, "_loaded", {})
-    monkeypatch.setattr(attach, "_begun", set())
+    assert not driver_loading.loads_alone(str(tmp_path / "libno.so"), [])
+    assert not driver_loading.loads_alone("libc.so.6", [])
+    made = loader.Setup(on_demand=(Driver("a.icd", "/x/liba.so"),))
+    monkeypatch.setattr(driver_loading, "setup", lambda: made)
+    monkeypatch.setattr(driver_loading, "_loaded", {})
+    monkeypatch.setattr(driver_loading, "_begun", set())
     with pytest.raises(device.DeviceError, match="is no driver of this process"):
-        attach.platforms_of("/x/libb.so")
-    monkeypatch.setattr(attach, "_begun", {"/x/libother.so"})
+        driver_loading.platforms_of("/x/libb.so")
+    monkeypatch.setattr(driver_loading, "_begun", {"/x/libother.so"})
     with pytest.raises(device.DeviceError, match=r"/x/liba.so does not load: .*clnn doctor"):
-        attach.platforms_of("/x/liba.so")
+        driver_loading.platforms_of("/x/liba.so")

@@ -4,7 +4,7 @@ Each OpenCL driver brings a compiler of its own, which takes tens of megabytes o
 it is loaded. The loader (libOpenCL) reads its vendors folder once: it gets one with the first
 driver alone. A driver that is wanted later is loaded as the loader does it, and asked for its
 platforms; handles made from those work as any other, since the loader finds each handle's
-functions in the handle itself. `vetting` has tried that out in a child process.
+functions in the handle itself. `driver_listing` has tried that out in a child process.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def platforms_of(driver: str) -> list[Any]:
     """
     cl = load()
     if not driver:
-        found: list[Any] = cl.get_platforms()
-        return found
+        platforms: list[Any] = cl.get_platforms()
+        return platforms
     with _lock:
         if driver not in _loaded:
             if driver == str(icd.intel_library()):
@@ -49,10 +49,10 @@ def platforms_of(driver: str) -> list[Any]:
 
 
 def _registered(library: str) -> Driver:
-    found = next((d for d in setup().apart if d.library == library), None)
-    if found is None:
+    driver = next((d for d in setup().on_demand if d.library == library), None)
+    if driver is None:
         raise DeviceError(f"{library} is no driver of this process. Call clnn.devices() anew.")
-    return found
+    return driver
 
 
 def _first(driver: Driver) -> list[Any]:
@@ -65,7 +65,7 @@ def _first(driver: Driver) -> list[Any]:
     os.environ["OCL_ICD_VENDORS"] = str(vendors_folder([driver]))
     _begun.add(driver.library)
     try:
-        found: list[Any] = cl.get_platforms()
+        platforms: list[Any] = cl.get_platforms()
     except cl.Error as err:
         raise DeviceError(f"{driver.library} lists no platform: {err}. Run: clnn doctor") from err
     finally:
@@ -73,7 +73,7 @@ def _first(driver: Driver) -> list[Any]:
             del os.environ["OCL_ICD_VENDORS"]
         else:
             os.environ["OCL_ICD_VENDORS"] = before
-    return found
+    return platforms
 
 
 def _attached(library: str) -> list[Any]:
@@ -103,10 +103,10 @@ def platform_pointers(library: str) -> list[int]:
     count = ctypes.c_uint(0)
     if kind(address)(0, None, ctypes.byref(count)) != _SUCCESS:
         return []
-    found = (ctypes.c_void_p * max(count.value, 1))()
-    if kind(address)(count.value, found, None) != _SUCCESS:
+    platforms = (ctypes.c_void_p * max(count.value, 1))()
+    if kind(address)(count.value, platforms, None) != _SUCCESS:
         return []
-    return [pointer for pointer in found if pointer]
+    return [pointer for pointer in platforms if pointer]
 
 
 def _opened(library: str) -> ctypes.CDLL:

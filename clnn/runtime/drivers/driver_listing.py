@@ -48,34 +48,29 @@ _VARIABLES = (
 
 
 @dataclass(frozen=True)
-class Vetted:
+class DriverListing:
     """What came of listing a driver's devices: how the process ended ('': well), and the devices.
 
-    devices: fields of clnn.runtime.device.device.DeviceInfo. alone: whether the driver can be loaded
-    without the loader.
+    devices: fields of clnn.runtime.device.device.DeviceInfo. loads_alone: whether the driver can be
+    loaded without the loader.
     """
 
     driver: Driver
     end: str = ""
     devices: tuple[Mapping[str, Any], ...] = ()
-    alone: bool = False
+    loads_alone: bool = False
 
 
-def vet(
+def list_each(
     drivers: Sequence[Driver], timeout_s: float = TIMEOUT_S, *, refresh: bool = False
-) -> list[Vetted]:
+) -> list[DriverListing]:
     """Return what is known of each driver; `refresh`: from children, whatever the cache holds."""
     store = Store(kind="drivers")
-    with ThreadPoolExecutor(_CHILDREN_AT_ONCE, thread_name_prefix="clnn-vetting") as pool:
-        return list(pool.map(lambda driver: _vetted(store, driver, timeout_s, refresh), drivers))
+    with ThreadPoolExecutor(_CHILDREN_AT_ONCE, thread_name_prefix="clnn-driver_listing") as pool:
+        return list(pool.map(lambda driver: _listing(store, driver, timeout_s, refresh), drivers))
 
 
-def crashing(drivers: Sequence[Driver], timeout_s: float = TIMEOUT_S) -> dict[str, str]:
-    """Return library -> how the process ended, for each driver that ends it."""
-    return {v.driver.library: v.end for v in vet(drivers, timeout_s) if v.end}
-
-
-def _vetted(store: Store, driver: Driver, timeout_s: float, refresh: bool) -> Vetted:
+def _listing(store: Store, driver: Driver, timeout_s: float, refresh: bool) -> DriverListing:
     key = fields_key("clnn driver", [VERSION, driver.library, state_of(driver), *_surroundings()])
     entry = None if refresh else store.get(key)
     if entry is not None:
@@ -83,60 +78,60 @@ def _vetted(store: Store, driver: Driver, timeout_s: float, refresh: bool) -> Ve
         good = not (record["end"] or record.get("error"))
         if good or 0 <= time.time() - record["time"] < BAD_NEWS_S:
             return _read(driver, record)
-    found = _list_alone(driver, timeout_s)
-    if found is None:
-        return Vetted(driver)
-    record = {"time": time.time(), **found}
+    answer = _list_in_child(driver, timeout_s)
+    if answer is None:
+        return DriverListing(driver)
+    record = {"time": time.time(), **answer}
     store.put(key, json.dumps(record).encode(), {"kind": "driver"})
     return _read(driver, record)
 
 
-def _read(driver: Driver, record: Mapping[str, Any]) -> Vetted:
-    return Vetted(
+def _read(driver: Driver, record: Mapping[str, Any]) -> DriverListing:
+    return DriverListing(
         driver, str(record["end"]), tuple(record.get("listed", ())), bool(record.get("alone"))
     )
 
 
 def _surroundings() -> list[str]:
     """Return texts that change when devices may have come, gone or been hidden."""
-    found = []
+    texts = []
     for folder, starts in _DEVICE_FOLDERS.items():
         try:
             names = sorted(os.listdir(folder))
         except OSError:
             continue
-        found += [f"{folder}/{name}" for name in names if name.startswith(starts)]
+        texts += [f"{folder}/{name}" for name in names if name.startswith(starts)]
     if hasattr(os, "sched_getaffinity"):
-        found.append(f"{len(os.sched_getaffinity(0))} cpus")
-    given = sorted(name for name in os.environ if name.startswith(_VARIABLES))
-    return found + [f"{name}={os.environ[name]}" for name in given if name not in GIVEN]
+        texts.append(f"{len(os.sched_getaffinity(0))} cpus")
+    variables = sorted(name for name in os.environ if name.startswith(_VARIABLES))
+    return texts + [f"{name}={os.environ[name]}" for name in variables if name not in GIVEN]
 
 
 def state_of(driver: Driver) -> str:
     """Return a text that changes when the driver's library does."""
     path = Path(driver.library)
-    found = path if path.is_absolute() else icd.find_library(path.name)
+    library = path if path.is_absolute() else icd.find_library(path.name)
     try:
-        real = os.path.realpath(found or driver.source or path)
+        real = os.path.realpath(library or driver.source or path)
         info = os.stat(real)
     except OSError:
         return ""
     return f"{real}:{info.st_size}:{info.st_mtime_ns}"
 
 
-def _list_alone(driver: Driver, timeout_s: float) -> dict[str, Any] | None:
+def _list_in_child(driver: Driver, timeout_s: float) -> dict[str, Any] | None:
     """List the devices of one driver in a child process.
 
     Returns its answer, with how the process ended as "end" when it ended in the driver, else ''.
     None where the child did not get so far: that says nothing of the driver.
     """
-    with folder_for_a_while("clnn-vetting-") as folder:
+    with folder_for_a_while("clnn-driver_listing-") as folder:
         vendors = folder / "vendors"
         vendors.mkdir()
         write_drivers(vendors, [driver])
         env = {**os.environ, "OCL_ICD_VENDORS": str(vendors)}
         want = {"task": "devices", "path": driver.library}
-        out, end = run_python("drivers.icd_child", want, timeout_s, env)
+        out, end = run_python("device.icd_child", want, timeout_s, env)
     lines = out.splitlines()
     if not lines:
         return None

@@ -1,4 +1,4 @@
-"""The child process of doctor: loads OpenCL libraries that may crash, and says what they offer."""
+"""The child process that lists drivers: loads OpenCL libraries that may crash, and says what they offer."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import ctypes
 import json
 from typing import Any
 
+from clnn.runtime.device.device import list_unprobed, row_of
+from clnn.runtime.drivers.driver_loading import loads_alone, platforms_of
 from clnn.runtime.process.child import reply_stream
 
 _SUCCESS = 0
 _PLATFORM_NOT_FOUND = -1001
 _PLATFORM_NAME = 0x0902
-_MOST_PLATFORMS = 64
-_MOST_NAME = 1024
+_MAX_PLATFORMS = 64
+_MAX_NAME_BYTES = 1024
 
 
 def main(want: dict[str, Any]) -> None:
@@ -55,15 +57,15 @@ def driver(path: str) -> dict[str, Any]:
 def loader(path: str) -> dict[str, Any]:
     """Load a libOpenCL; return the names of the platforms that it lists."""
     library = ctypes.CDLL(path)
-    platforms = (ctypes.c_void_p * _MOST_PLATFORMS)()
+    platforms = (ctypes.c_void_p * _MAX_PLATFORMS)()
     count = ctypes.c_uint(0)
-    code = library.clGetPlatformIDs(_MOST_PLATFORMS, platforms, ctypes.byref(count))
+    code = library.clGetPlatformIDs(_MAX_PLATFORMS, platforms, ctypes.byref(count))
     if code not in (_SUCCESS, _PLATFORM_NOT_FOUND):
         return {"error": f"clGetPlatformIDs returned {code}"}
     names = []
-    for platform in platforms[: min(count.value, _MOST_PLATFORMS) if code == _SUCCESS else 0]:
-        text = ctypes.create_string_buffer(_MOST_NAME)
-        handle, size = ctypes.c_void_p(platform), ctypes.c_size_t(_MOST_NAME)
+    for platform in platforms[: min(count.value, _MAX_PLATFORMS) if code == _SUCCESS else 0]:
+        text = ctypes.create_string_buffer(_MAX_NAME_BYTES)
+        handle, size = ctypes.c_void_p(platform), ctypes.c_size_t(_MAX_NAME_BYTES)
         library.clGetPlatformInfo(handle, _PLATFORM_NAME, size, text, None)
         names.append(text.value.decode(errors="replace").strip())
     return {"names": sorted(names)}
@@ -75,12 +77,9 @@ def devices(path: str) -> dict[str, Any]:
     For the driver at `path`, which must be the only one, also what is kept of each device, and
     whether it has the same platforms when it is loaded alone.
     """
-    from clnn.runtime.device.device import list_unprobed, row_of
-    from clnn.runtime.drivers.attach import loads_alone, platforms_of
-
-    listed = list_unprobed()
-    found = {"names": sorted({info.platform for info in listed}), "devices": len(listed)}
+    infos = list_unprobed()
+    answer = {"names": sorted({info.platform for info in infos}), "devices": len(infos)}
     if not path:
-        return found
-    alone = not listed or loads_alone(path, platforms_of(""))
-    return {**found, "listed": [row_of(info) for info in listed], "alone": alone}
+        return answer
+    alone = not infos or loads_alone(path, platforms_of(""))
+    return {**answer, "listed": [row_of(info) for info in infos], "alone": alone}

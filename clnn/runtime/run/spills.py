@@ -1,7 +1,7 @@
-"""Which kernels a session ends up with: those of the plan, less those that lack registers.
+"""Puts other kernels in the places of those that lack registers.
 
-Only a build tells whether a kernel's values fit the registers (clnn.runtime.build.registers). Where they do
-not, the next kernel of the node is planned in its place; the program cache remembers both.
+Only a build tells whether a kernel's values fit the registers (clnn.runtime.build.registers). Where
+they do not, the next kernel of the node is planned in its place; the program cache remembers both.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from clnn.ops.problem import Problem
 from clnn.plan.schedule import Chooser, Plan, ScheduledNode
 from clnn.runtime.build import registers
 from clnn.runtime.build.program import Device
-from clnn.runtime.run.state import Joined
+from clnn.runtime.run.fused_launch import sources_of
 
 ROUNDS = 4  # plans that are built before a kernel that lacks registers is put up with
 
 
-def settled(plan: Plan, again: Callable[[Chooser], Plan], choose: Chooser, device: Device) -> Plan:
+def replace_spilling_kernels(
+    plan: Plan, again: Callable[[Chooser], Plan], choose: Chooser, device: Device
+) -> Plan:
     """Return a plan whose kernels have the registers they need, as far as nodes have such a kernel.
 
     plan: as `choose` wants it. again: makes the plan of another Chooser. Builds kernels, on devices
@@ -32,10 +34,10 @@ def settled(plan: Plan, again: Callable[[Chooser], Plan], choose: Chooser, devic
     lacking: set[tuple[str, str]] = set()
     for _ in range(ROUNDS):
         device.build(sources_of(plan))
-        found = {(s.node.name, s.variant.name) for s in plan.scheduled if _lacks(s, device)}
-        if found <= lacking:
+        spilling = {(s.node.name, s.variant.name) for s in plan.scheduled if _spills(s, device)}
+        if spilling <= lacking:
             break
-        lacking |= found
+        lacking |= spilling
         plan = again(_avoiding(choose, lacking))
     for node, name in sorted(lacking & {(s.node.name, s.variant.name) for s in plan.scheduled}):
         log.warning(
@@ -44,21 +46,7 @@ def settled(plan: Plan, again: Callable[[Chooser], Plan], choose: Chooser, devic
     return plan
 
 
-def sources_of(plan: Plan, joined: Joined | None = None) -> dict[str, str]:
-    """Return kernel title -> source for every launch (equal sources once)."""
-    found: dict[str, str] = {}
-    segments = [*joined.first, *joined.run] if joined else []
-    for segment in segments:
-        if segment.merged is not None:
-            found.setdefault(segment.merged.source, segment.title)
-    alone = [one.launch for s in segments if s.merged is None for one in s.launches]
-    for planned in alone if joined else plan.launches:
-        template, params = planned.launch.template, planned.launch.params
-        found.setdefault(render(template, params), str(params["name"]))
-    return {f"{name}#{number}": source for number, (source, name) in enumerate(found.items())}
-
-
-def _lacks(step: ScheduledNode, device: Device) -> bool:
+def _spills(step: ScheduledNode, device: Device) -> bool:
     """Whether a kernel of a step keeps registers in memory."""
     return any(render(n.template, n.params) in device.spills for n in step.variant.launches)
 

@@ -11,14 +11,31 @@ waking the threads again costs more; between calls neither is due.
 
 For profiles, each group notes the processor's cycle counter when it begins a call and when it has
 done its share.
+
+The kernels' texts are taken apart line by line. All templates keep to this grammar, in which lines
+inside of braces and of lists of parameters are indented, and others are not:
+
+    source      definition* kernel
+    definition  "#define" NAME ...
+                "__constant" TYPE NAME "[" ... ";"
+                TYPE NAME "(" ... ")" body
+    kernel      "__attribute__((reqd_work_group_size(...)))" "__kernel void" NAME "(" ... ")" body
+    body        "{" lines "}"
+
+The number of its source goes behind each defined name. In the kernel, which becomes a function,
+get_global_id(0), (1) and (2) become the parameters id0, id1 and id2, and "__local float NAME[SIZE];"
+becomes a place in the parameter `scratch`. Definitions use none of the four.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
+
+from clnn.errors import TemplateError
 
 KERNEL = "network"
 GROUPS = 4  # work-groups per compute unit: runtimes hand several to the first thread that asks
@@ -27,17 +44,22 @@ MOST_SHARES = 16  # of a call's items, one for each compute unit up to so many
 LINE = 16  # ints from counter to counter, a cache line
 FLOAT_BYTES = 4
 CLOCK = "__builtin_readcyclecounter()"  # of compilers that derive from clang
-_UNFIT = re.compile(r"\bbarrier\b|\bget_(local|group|num|global_(size|offset))\w*\b")
+# Parameters of the fused kernel that it has for itself.
+COUNTERS, SCRATCH, STAMPS = "next", "scratch_base", "stamps"
+# What tells of other work-items, or holds for the sources behind it too.
+_UNFIT = re.compile(
+    r"\bbarrier\b|\bget_(local|group|num|global_(size|offset))\w*\b|^#pragma\b", re.M
+)
 _LOCAL_ARRAY = re.compile(r"__local [^*;()]*\[")
 _LOCAL = re.compile(r"__local float (\w+)\[(\d+)\];")
 _KERNEL = re.compile(r"__attribute__\(\(reqd_work_group_size\([^)]*\)\)\)\s*__kernel void \w+\(")
-_DEFINED = re.compile(
-    r"^(?!__kernel\b)\w[\w \t]*?[ \t*]+(\w+)\s*\(|^__constant [\w ]+ (\w+)\[|^#define (\w+)", re.M
-)
+_DEFINITION = re.compile(r"#define (\w+)|__constant [\w ]+ (\w+)\[|\w[\w \t]*?[ \t*]+(\w+)\s*\(")
+_GLOBAL_ID = re.compile(r"\bget_global_id\(([012])\)")
+_RESERVED = re.compile(r"\b(get_global_id|scratch|id[012])\b")
 
 
 @dataclass(frozen=True)
-class Call:
+class FusedCall:
     """One launch: its kernel's source, its work-items, its arguments as C expressions.
 
     unless: a C condition under which it is left out, "" for none.
@@ -55,8 +77,8 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Merged:
-    """A kernel of many calls: its source, and what it needs besides its arguments.
+class FusedKernel:
+    """A kernel of many calls: its source, the names of its parameters in order, and what it needs.
 
     counters: ints, zero before the first run; the kernel leaves zeros. scratch: bytes for each of
     `groups` work-groups. stamps: ulongs that it writes, [calls][groups][begin, end] in cycles, zeros
@@ -64,13 +86,14 @@ class Merged:
     """
 
     source: str
+    params: tuple[str, ...]
     counters: int
     scratch: int
     groups: int
     stamps: int = 0
 
 
-def fits(source: str, local_size: Sequence[int], global_size: Sequence[int]) -> bool:
+def can_fuse(source: str, local_size: Sequence[int], global_size: Sequence[int]) -> bool:
     """Whether a launch can be a call: its work-items must not know of each other."""
     alone = set(local_size) == {1} and math.prod(global_size) < 2**31 and len(global_size) <= 3
     if not alone or _UNFIT.search(source) or len(_KERNEL.findall(source)) != 1:
@@ -78,11 +101,14 @@ def fits(source: str, local_size: Sequence[int], global_size: Sequence[int]) -> 
     return not _LOCAL_ARRAY.search(_LOCAL.sub("", source))
 
 
-def merge(calls: Sequence[Call], units: int, params: Sequence[str], timed: bool = False) -> Merged:
-    """Return the kernel of `calls`, with `params` (C declarations) behind its own parameters.
+def fuse(
+    calls: Sequence[FusedCall], units: int, params: Mapping[str, str], timed: bool = False
+) -> FusedKernel:
+    """Return the kernel of `calls`.
 
-    Its own are: counters, scratch memory, and where it is `timed` the stamps. units: the device's
-    compute units.
+    params: name -> C type of what the calls' arguments are made of; they stand behind the kernel's
+    own. timed: it notes times. units: the device's compute units. Raises TemplateError for a source
+    that does not follow the grammar.
     """
     functions: dict[str, str] = {}
     texts, scratch = [], 0
@@ -96,15 +122,16 @@ def merge(calls: Sequence[Call], units: int, params: Sequence[str], timed: bool 
     # Counters: of each call its shares and what is done, then groups that began, and that ended.
     last = (len(calls) * (shares + 1) + 1) * LINE
     stamped = groups if timed else 0
-    body = [_step(k, call, functions[call.source], units, stamped) for k, call in enumerate(calls)]
-    own = ["volatile __global int *next", "__global char *scratch_base"]
-    own += ["__global ulong *stamps"] if timed else []
-    head = ", ".join([*own, *params])
+    body = [
+        _call_text(k, call, functions[call.source], units, stamped) for k, call in enumerate(calls)
+    ]
+    own = {COUNTERS: "volatile __global int *", SCRATCH: "__global char *"}
+    whole = {**own, **({STAMPS: "__global ulong *"} if timed else {}), **params}
     source = "\n".join(
         [
             *texts,
             "__attribute__((reqd_work_group_size(1, 1, 1)))",
-            f"__kernel void {KERNEL}({head})",
+            f"__kernel void {KERNEL}({', '.join(f'{kind}{name}' for name, kind in whole.items())})",
             "{",
             f"    const int own = atomic_inc(next + {last - LINE}) % {shares};",
             f"    __global char *scratch = scratch_base + get_group_id(0) * {scratch};",
@@ -114,32 +141,59 @@ def merge(calls: Sequence[Call], units: int, params: Sequence[str], timed: bool 
             "}",
         ]
     )
-    return Merged(source + "\n", last + 1, max(scratch, 64), groups, 2 * len(calls) * stamped)
+    stamps = 2 * len(calls) * stamped
+    return FusedKernel(source + "\n", tuple(whole), last + 1, max(scratch, 64), groups, stamps)
 
 
 def _function(source: str, number: int) -> tuple[str, int]:
     """Return a kernel's source as a function, with names of its own, and its scratch memory."""
-    start = _KERNEL.search(source)
-    assert start is not None
-    names = {n for found in _DEFINED.findall(source[: start.start()]) for n in found if n}
+    definitions, kernel, names = _parts(source)
     head = (
         f"void call_{number}(__global char *scratch, const int id0, const int id1, const int id2, "
     )
-    text = source[: start.start()] + head + source[start.end() :]
-    text = re.sub(r"\bget_global_id\((\d)\)", r"id\1", text)
+    text = definitions + head + _GLOBAL_ID.sub(r"id\1", kernel)
     for name in names:
         text = re.sub(rf"\b{name}\b", f"{name}_{number}", text)
     used = 0
 
-    def placed(found: re.Match[str]) -> str:
+    def placed(array: re.Match[str]) -> str:
         nonlocal used
-        at, used = used, used + -(-int(found[2]) * FLOAT_BYTES // 64) * 64
-        return f"__global float *{found[1]} = (__global float *)(scratch + {at});"
+        at, used = used, used + -(-int(array[2]) * FLOAT_BYTES // 64) * 64
+        return f"__global float *{array[1]} = (__global float *)(scratch + {at});"
 
     return _LOCAL.sub(placed, text).replace("__local ", "__global "), used
 
 
-def _step(number: int, call: Call, function: str, units: int, stamped: int) -> str:
+def _parts(source: str) -> tuple[str, str, set[str]]:
+    """Return (definitions, the kernel from its first parameter on, the defined names)."""
+    start = _KERNEL.search(source)
+    assert start is not None, "can_fuse finds one"
+    definitions, kernel = source[: start.start()], source[start.end() :]
+    names: set[str] = set()
+    for line in definitions.splitlines():
+        if line[:1].isspace() or line in ("{", "}"):
+            continue
+        defined = _DEFINITION.match(line)
+        if defined is None:
+            _refuse(start[0], f"{line!r} is no definition")
+        names.update(name for name in defined.groups() if name)
+    lines = kernel.splitlines()
+    outer = [line for line in lines[1:] if not line[:1].isspace()]
+    if outer != ["{", "}"] or lines[-1] != "}":
+        _refuse(start[0], "it does not end with its body in braces")
+    if word := _RESERVED.search(f"{definitions} {_GLOBAL_ID.sub('', kernel)}"):
+        _refuse(start[0], f"it uses {word[0]!r} where fused kernels do")
+    return definitions, kernel, names
+
+
+def _refuse(head: str, why: str) -> NoReturn:
+    raise TemplateError(
+        f"{head.splitlines()[-1].rstrip('(')} cannot be fused: {why} (see clnn.codegen.fused_kernel)."
+        " This is a defect of its template. Options(merge=False) runs every kernel on its own."
+    )
+
+
+def _call_text(number: int, call: FusedCall, function: str, units: int, stamped: int) -> str:
     """Return the statements that get a call done by all groups together.
 
     stamped: groups that note their times, 0 where none do.

@@ -1,0 +1,20 @@
+"""The arguments of a kernel in their order, for all who set or write them.
+
+A tensor is two arguments: its memory, and the element of it at which the tensor begins. So is
+scratch memory. A packed constant is its memory alone, for it begins there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+Place = tuple[Any, int | None]  # memory, and the element at which something begins
+
+
+def in_order(places: Iterable[Place], number: Callable[[int], Any]) -> list[Any]:
+    """Return the arguments for operands that lie at `places`; `number` makes one of an int."""
+    args: list[Any] = []
+    for memory, start in places:
+        args += [memory] if start is None else [memory, number(start)]
+    return args

@@ -1,0 +1,187 @@
+"""The launches of a plan as few kernels: which of them are fused, and their arguments in C.
+
+Memory of a fused kernel: the arena, all constants in one buffer, and for each input of the network
+where its storage is, which may be a buffer that the caller bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from clnn.codegen.fused_kernel import FusedCall, FusedKernel, can_fuse, fuse
+from clnn.codegen.render import render
+from clnn.plan.schedule import ConstArg, Plan, PlannedArg, PlannedLaunch, ScratchArg, TensorArg
+from clnn.runtime.run.arguments import Place, in_order
+
+LEAST = 2  # launches worth fusing
+MOST_FUNCTIONS, MOST_CALLS = 32, 100  # of one kernel: compilers take longer than in proportion
+# Parameters of every fused kernel, besides those of input_params.
+ARENA, CONSTANTS = "arena", "constants"
+
+
+def input_params(k: int) -> tuple[str, str, str]:
+    """Return the parameters of an input: its memory, the byte it begins at, whether it is bound."""
+    return f"input{k}", f"input{k}_start", f"input{k}_bound"
+
+
+@dataclass(frozen=True)
+class NodeLaunch:
+    """One launch of a plan, and the node that it belongs to."""
+
+    launch: PlannedLaunch
+    node: str
+
+    @property
+    def source(self) -> str:
+        """The kernel's source."""
+        return render(self.launch.launch.template, self.launch.launch.params)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a fused kernel finds its data: bytes in the arena, bytes among the constants."""
+
+    arena: Callable[[str], int]
+    constant: Callable[[ConstArg | TensorArg], int]
+
+
+@dataclass(frozen=True, eq=False)
+class FusedLaunch:
+    """Neighbouring launches: one kernel, or a launch on its own (`kernel` is None)."""
+
+    launches: tuple[NodeLaunch, ...]
+    kernel: FusedKernel | None = None
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        first, last = self.launches[0].node, self.launches[-1].node
+        return first if first == last else f"{first} to {last}"
+
+
+@dataclass(frozen=True)
+class FusedLaunches:
+    """A plan's launches as few kernels: those that run once for borders, and those of each run."""
+
+    first: Sequence[FusedLaunch]
+    run: Sequence[FusedLaunch]
+
+
+def launches_of(plan: Plan) -> list[NodeLaunch]:
+    """Return all launches of a run in order, border fills included."""
+    return [
+        NodeLaunch(launch, step.node.layer)
+        for step in plan.scheduled
+        for launch in (*step.fills, *step.launches)
+    ]
+
+
+def sources_of(plan: Plan, fused: FusedLaunches | None = None) -> dict[str, str]:
+    """Return kernel title -> source for every launch (equal sources once)."""
+    titles: dict[str, str] = {}
+    alone = plan.launches if fused is None else []
+    for one in [] if fused is None else [*fused.first, *fused.run]:
+        if one.kernel is None:
+            alone += [node.launch for node in one.launches]
+        else:
+            titles.setdefault(one.kernel.source, one.title)
+    for planned in alone:
+        template, params = planned.launch.template, planned.launch.params
+        titles.setdefault(render(template, params), str(params["name"]))
+    return {f"{title}#{number}": source for number, (source, title) in enumerate(titles.items())}
+
+
+def fuse_launches(
+    plan: Plan, launches: Sequence[NodeLaunch], places: Places, timed: bool = False
+) -> list[FusedLaunch]:
+    """Return launches in groups of neighbours, those that can be fused as few kernels.
+
+    timed: these kernels note when each launch's part began and ended. Raises TemplateError.
+    """
+
+    def fused(ones: Sequence[_Rendered]) -> FusedLaunch:
+        calls = [_call(plan, one, places) for one in ones]
+        kernel = fuse(calls, plan.target.compute_units, _params_of(plan), timed)
+        return FusedLaunch(tuple(one.launch for one in ones), kernel)
+
+    groups: list[FusedLaunch] = []
+    rendered = [_Rendered(one, one.source) for one in launches]
+    for fits, neighbours in groupby(rendered, lambda one: one.fits):
+        for ones in _even(list(neighbours)) if fits else [[one] for one in neighbours]:
+            whole = fits and len(ones) >= LEAST
+            groups += [fused(ones)] if whole else [FusedLaunch((one.launch,)) for one in ones]
+    return groups
+
+
+def _params_of(plan: Plan) -> dict[str, str]:
+    """Return name -> C type of the parameters that a fused kernel's arguments are made of."""
+    params = {ARENA: "__global char *", CONSTANTS: "__global char *"}
+    for k in range(len(plan.inputs)):
+        params |= dict(
+            zip(input_params(k), ("__global char *", "const int ", "const int "), strict=True)
+        )
+    return params
+
+
+@dataclass(frozen=True)
+class _Rendered:
+    """A launch and its kernel's source."""
+
+    launch: NodeLaunch
+    source: str
+
+    @property
+    def fits(self) -> bool:
+        launch = self.launch.launch.launch
+        return can_fuse(self.source, launch.local_size, launch.global_size)
+
+
+def _even(ones: Sequence[_Rendered]) -> list[list[_Rendered]]:
+    """Return launches in as few groups as they fit in, of about as many functions each.
+
+    Each group is a kernel that builds on its own; from one to the next, threads sleep and wake.
+    """
+    fewest = len(_groups(ones, MOST_FUNCTIONS))
+    split = (_groups(ones, most) for most in range(1, MOST_FUNCTIONS + 1))
+    return next(groups for groups in split if len(groups) == fewest)
+
+
+def _groups(ones: Sequence[_Rendered], most: int) -> list[list[_Rendered]]:
+    """Return neighbouring launches in groups of at most so many functions."""
+    groups: list[list[_Rendered]] = []
+    sources: set[str] = set()
+    for one in ones:
+        full = len(sources | {one.source}) > most or (groups and len(groups[-1]) >= MOST_CALLS)
+        if full or not groups:
+            groups.append([])
+            sources = set()
+        groups[-1].append(one)
+        sources.add(one.source)
+    return groups
+
+
+def _call(plan: Plan, one: _Rendered, places: Places) -> FusedCall:
+    launch, node = one.launch.launch, one.launch.node
+    args = in_order((_place(plan, arg, places) for arg in launch.args), str)
+    skipped = [
+        input_params(k)[2] for k, port in enumerate(plan.inputs) if node == f"io:{port.name}"
+    ]
+    return FusedCall(one.source, launch.launch.global_size, tuple(args), " || ".join(skipped))
+
+
+def _place(plan: Plan, arg: PlannedArg, places: Places) -> Place:
+    """Return where an argument lies: C expressions of a fused kernel."""
+    if isinstance(arg, ConstArg):
+        return f"(__global void *)({CONSTANTS} + {places.constant(arg)}L)", None
+    if isinstance(arg, ScratchArg):
+        return f"(__global void *){ARENA}", places.arena(arg.key) // arg.itemsize
+    if arg.storage in plan.consts:
+        return f"(__global void *)({CONSTANTS} + {places.constant(arg)}L)", arg.offset
+    for k, port in enumerate(plan.inputs):
+        if plan.placed[port.value].storage == arg.storage:
+            memory, start, _ = input_params(k)
+            return f"(__global void *)({memory} + {start})", arg.offset
+    itemsize = plan.storages[arg.storage].dtype.itemsize
+    return f"(__global void *){ARENA}", places.arena(arg.storage) // itemsize + arg.offset

@@ -1,0 +1,42 @@
+"""What the layers of a plan do: operations, and bytes that they read and write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from clnn.ops.spec import ViewSpec
+from clnn.plan.schedule import Plan, ScheduledNode, launch_bytes
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a node is and does: op, variant, operations, bytes read and written, output type."""
+
+    op: str
+    variant: str
+    flops: int
+    nbytes: int
+    shape: str
+
+
+def work_of(plan: Plan) -> dict[str, Work]:
+    """Return layer -> what it is and does in one run."""
+    layers: dict[str, Work] = {}
+    for step in plan.scheduled:
+        work, before = _node_work(step, plan), layers.get(step.node.layer)
+        if before is not None:
+            work = replace(
+                work, flops=work.flops + before.flops, nbytes=work.nbytes + before.nbytes
+            )
+        layers[step.node.layer] = work
+    return layers
+
+
+def _node_work(step: ScheduledNode, plan: Plan) -> Work:
+    ins, outs = plan.graph.input_types(step.node), plan.graph.output_types(step.node)
+    names = [name for name in (*step.node.inputs, *step.node.outputs) if name is not None]
+    nbytes = sum(plan.graph.types[n].size * plan.graph.memory(n).itemsize for n in names)
+    if isinstance(step.node.spec, ViewSpec):
+        nbytes = 2 * launch_bytes(step)
+    flops = step.node.spec.flops(ins, outs)
+    return Work(step.node.spec.kind, step.variant.name, flops, nbytes, repr(outs[0]))
