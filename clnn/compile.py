@@ -21,7 +21,7 @@ from clnn.runtime.run.session import Session
 from clnn.settings import warn_unknown
 from clnn.tune.choose import chooser
 from clnn.tune.report import Report
-from clnn.tune.tuner import Progress, Wish, tune_graph
+from clnn.tune.tuner import Progress, TuneRequest, tune_graph
 from clnn.types import STORAGE
 
 # The path of an .onnx file, its bytes, an onnx.ModelProto, or a Graph.
@@ -61,7 +61,7 @@ def compile_model(
     require_unchanged(sources)
     forget(mapped_files(graph.consts.values()))
     if tuned:
-        report = tune_graph(graph, info, options, Wish(options.tune, resume=True))
+        report = tune_graph(graph, info, options, TuneRequest(options.tune, resume=True))
         logs.log.info("%s", report.closing())
     with chooser(info, options.tune) as choose:
         return Session(graph, info, options, choose)
@@ -86,9 +86,11 @@ def tune_model(
     each candidate. Raises as compile_model does, SettingError for a level that is not there.
     """
     options = options or Options()
-    wish = Wish(level, budget, resume, retry)
+    request = TuneRequest(level, budget, resume, retry)
     graph = prepare(load_graph(model, shapes), options)
-    return tune_graph(graph, select_device(device), options, wish, progress or (lambda where: None))
+    return tune_graph(
+        graph, select_device(device), options, request, progress or (lambda where: None)
+    )
 
 
 def calibrate(

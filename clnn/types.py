@@ -17,9 +17,11 @@ Array = npt.NDArray[Any]
 class Stored(str):
     """An OpenCL type of values in registers whose elements in memory are smaller: of type `cell`.
 
-    Everywhere but in loads, stores and pointers it is the text of the type in registers. scale: of
-    "char", what a step of the element is worth, as a number or the name of a variable; inverse: what
-    values are multiplied by before they are rounded.
+    A text, for what templates do with types is to print, join and compare them, and all of that is
+    about registers. Loads, stores and pointers alone ask for the memory (`cell`, `stored_as` in
+    clnn.codegen.filters); to compare two of these is to compare texts. scale: of "char", what a step
+    of the element is worth, as a number or the name of a variable; inverse: what values are multiplied
+    by before they are rounded.
     """
 
     cell: str
@@ -30,9 +32,9 @@ class Stored(str):
         cls, text: str, cell: str, scale: float | str = 1.0, inverse: float | str = 1.0
     ) -> Stored:
         """Return `text` with `cell`: "half", "ushort" for the upper half of a float, or "char"."""
-        made = super().__new__(cls, text)
-        made.cell, made.scale, made.inverse = cell, scale, inverse
-        return made
+        ctype = super().__new__(cls, text)
+        ctype.cell, ctype.scale, ctype.inverse = cell, scale, inverse
+        return ctype
 
 
 @dataclass(frozen=True)

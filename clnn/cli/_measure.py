@@ -27,7 +27,7 @@ Feeds = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
-class Plan:
+class MeasurePlan:
     """What to measure. warmup: runs before; seconds: to measure; runs: number of runs instead
     (0: by time); streams: callers at once; against: another engine or "", with its threads;
     peaks: measure the device's peaks first."""
@@ -88,7 +88,7 @@ class Measured:
 
 
 def measure(
-    plan: Plan,
+    plan: MeasurePlan,
     model: str | os.PathLike[str],
     device: str | int | None,
     options: Options,
@@ -141,7 +141,7 @@ def _statistics(times: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _repeat(plan: Plan, call: Callable[[Feeds], Any], feeds: Feeds) -> list[float]:
+def _repeat(plan: MeasurePlan, call: Callable[[Feeds], Any], feeds: Feeds) -> list[float]:
     """Return the times of as many calls as the plan asks for."""
     times: list[float] = []
     end = perf_counter() + plan.seconds
@@ -152,14 +152,14 @@ def _repeat(plan: Plan, call: Callable[[Feeds], Any], feeds: Feeds) -> list[floa
     return times
 
 
-def _alone(plan: Plan, session: Session, feeds: Feeds) -> tuple[dict[str, Any], float]:
+def _alone(plan: MeasurePlan, session: Session, feeds: Feeds) -> tuple[dict[str, Any], float]:
     for _ in range(plan.warmup):
         session(feeds)
     times = _repeat(plan, session, feeds)
     return _statistics(times), len(times) / sum(times)
 
 
-def _streamed(plan: Plan, session: Session, feeds: Feeds) -> tuple[dict[str, Any], float]:
+def _streamed(plan: MeasurePlan, session: Session, feeds: Feeds) -> tuple[dict[str, Any], float]:
     """Run several callers at once; return latency statistics and inferences per second."""
     ready = threading.Barrier(plan.streams + 1)
     times: list[list[float]] = [[] for _ in range(plan.streams)]
@@ -190,7 +190,7 @@ def _streamed(plan: Plan, session: Session, feeds: Feeds) -> tuple[dict[str, Any
 
 
 def _in_turns(
-    plan: Plan, session: Session, feeds: Feeds, model: str | os.PathLike[str]
+    plan: MeasurePlan, session: Session, feeds: Feeds, model: str | os.PathLike[str]
 ) -> tuple[dict[str, Any], Other]:
     """Measure clnn and the other engine in turns, so that both meet the same machine."""
     from clnn.verification.onnxruntime import OnnxRuntime
@@ -206,7 +206,7 @@ def _in_turns(
 
 
 def _repeat_pairs(
-    plan: Plan, session: Session, engine: Callable[[Feeds], Any], feeds: Feeds
+    plan: MeasurePlan, session: Session, engine: Callable[[Feeds], Any], feeds: Feeds
 ) -> list[tuple[float, float]]:
     """Return (clnn's time, the other's) of each round; who begins alternates."""
     pairs: list[tuple[float, float]] = []
@@ -230,7 +230,7 @@ def _report(
     first: float,
     latency: dict[str, Any],
     rate: float,
-    plan: Plan,
+    plan: MeasurePlan,
     feeds: Feeds,
     peaks: Peaks | None,
     other: Other | None,

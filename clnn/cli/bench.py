@@ -56,12 +56,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print; return the exit status."""
-    from clnn.cli._measure import Plan, measure
+    from clnn.cli._measure import MeasurePlan, measure
 
     _common.settle(args)
     _check(args)
     streams = args.streams if args.hint == "throughput" else 1
-    plan = Plan(
+    plan = MeasurePlan(
         args.warmup, args.time, args.runs, streams, args.against or "", args.threads, args.measure
     )
     measured = measure(

@@ -47,7 +47,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print and write; return the exit status."""
-    from clnn.runtime.measure.peak import Bench, known_peaks, measure_peaks
+    from clnn.runtime.measure.peak import PeakBench, known_peaks, measure_peaks
 
     _common.settle(args)
     if args.runs < 1 or args.warmup < 0 or args.top < 0:
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         peaks = measure_peaks(info) if args.measure else known_peaks(info)
         if args.in_turns and peaks is None:
             peaks = measure_peaks(info)
-        rate, rates = Bench(info).flops_again() if args.in_turns else None, []
+        rate, rates = PeakBench(info).flops_again() if args.in_turns else None, []
         feeds = _common.feeds_of(args, session.inputs)
         for _ in range(args.warmup):
             session(feeds)

@@ -133,26 +133,28 @@ def load(ctype: str, width: int, pointer: str, where: str, pitch: int = 1) -> st
         raise TypeError(f"cannot load {width} elements of pitch {pitch} at once")
     if width == 1:
         return element(ctype, pointer, where)
-    if isinstance(ctype, Stored) and ctype.cell == "half":
+    if stored_as(ctype) == "half":
         return load_half(width, pointer, where)
     text = f"vload{width}(0, {pointer} + ({where}))"
     if cell(ctype) in SMALL:
         text = small_vector(vec_type(cell(ctype), width), pointer, where)
-    if isinstance(ctype, Stored) and ctype.cell == "char":
+    if not isinstance(ctype, Stored):
+        return text
+    if ctype.cell == "char":
         return f"(convert_{ctype}{width}({text}) * {_number(ctype.scale)})"
-    if isinstance(ctype, Stored):
-        return f"as_{ctype}{width}(convert_uint{width}({text}) << 16)"
-    return text
+    return f"as_{ctype}{width}(convert_uint{width}({text}) << 16)"
 
 
 def element(ctype: str, pointer: str, where: str) -> str:
     """Return an expression of the one element pointer[where]."""
-    if isinstance(ctype, Stored) and ctype.cell == "half":
+    if stored_as(ctype) == "half":
         return f"vload_half({where}, {pointer})"
     text = f"{pointer}[{where}]"
-    if isinstance(ctype, Stored) and ctype.cell == "char":
+    if not isinstance(ctype, Stored):
+        return text
+    if ctype.cell == "char":
         return f"(convert_{ctype}({text}) * {_number(ctype.scale)})"
-    return f"as_{ctype}((uint){text} << 16)" if isinstance(ctype, Stored) else text
+    return f"as_{ctype}((uint){text} << 16)"
 
 
 def store(
@@ -164,11 +166,11 @@ def store(
     lie in memory as they are.
     """
     n = "" if width == 1 else str(width)
-    if isinstance(ctype, Stored) and ctype.cell == "half":
-        return store_half(width, value, pointer, where)
-    if isinstance(ctype, Stored) and ctype.cell == "char":
-        return _store_bytes(width, value, pointer, where, ctype)
     if isinstance(ctype, Stored):
+        if ctype.cell == "half":
+            return store_half(width, value, pointer, where)
+        if ctype.cell == "char":
+            return _store_bytes(width, value, pointer, where, ctype)
         plain = store(width, f"convert_ushort{n}(b_ >> 16)", pointer, where, "ushort")
         return (
             f"{{ const {ctype}{n} f_ = {value}; uint{n} b_ = as_uint{n}(f_); "
@@ -240,9 +242,14 @@ def _number(value: float | str) -> str:
     return value if isinstance(value, str) else scalar(value)
 
 
+def stored_as(ctype: str) -> str:
+    """Return the smaller OpenCL type that values of `ctype` are stored in, "" where there is none."""
+    return ctype.cell if isinstance(ctype, Stored) else ""
+
+
 def cell(ctype: str) -> str:
     """Return the OpenCL type of elements in memory whose values in registers are of `ctype`."""
-    return ctype.cell if isinstance(ctype, Stored) else ctype
+    return stored_as(ctype) or ctype
 
 
 def group_size(local: Sequence[int]) -> str:
@@ -264,5 +271,6 @@ HELPERS: dict[str, Any] = {
     "element": element,
     "small_vector": small_vector,
     "cell": cell,
+    "stored_as": stored_as,
     "group_size": group_size,
 }

@@ -131,13 +131,3 @@ def _files(folders: tuple[str, ...], user: str, used: str) -> list[str]:
         return [posixpath.normpath(posixpath.join("/", posixpath.dirname(user), used)).lstrip("/")]
     found = {f"{LIBRARIES}/{p.name}" for f in folders for p in Path(f, LIBRARIES).glob("*.mako")}
     return sorted(found)
-
-
-@cache
-def template_digest() -> str:
-    """Return a hash over all templates and the helpers they use."""
-    digest = hashlib.sha256()
-    for folder in template_folders(setting("CLNN_KERNEL_PATH")):
-        for path in sorted(Path(folder).rglob("*.mako")):
-            digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()

@@ -16,15 +16,15 @@ from clnn.ops.movement.views import Concat, slice_of
 from clnn.ops.spec import ViewSpec
 from clnn.target import Target
 
-FAR = 4 * 2**20  # bytes per compute unit that a layer moves, from which on they leave the caches
-NEAR = 2 * 2**20  # bytes per compute unit that a layer of a part moves, unless one image takes more
-LITTLE = 128 * 2**10  # bytes of constants that may be read again for every part
+LARGE_BYTES = 4 * 2**20  # per compute unit, that a layer moves and that leave the caches
+PART_BYTES = 2 * 2**20  # per compute unit, that a layer of a part moves, or one image
+CONST_BYTES = 128 * 2**10  # of constants, that may be read again for every part
 MOST_PARTS = 16
-SHORTEST = 2  # layers that are worth a run
+MIN_LAYERS = 2  # that are worth a run
 
 
 @dataclass(frozen=True)
-class Run:
+class LayerRun:
     """Nodes `begin` to `end`, the last excluded, which compute `images` of `batch` at a time."""
 
     begin: int
@@ -41,9 +41,9 @@ def split_batch(graph: Graph, target: Target) -> Graph:
     return graph
 
 
-def runs_of(graph: Graph, units: int) -> list[Run]:
+def runs_of(graph: Graph, units: int) -> list[LayerRun]:
     """Return the runs of layers of which a batch does not stay in the caches of `units` cores."""
-    found: list[Run] = []
+    found: list[LayerRun] = []
     current = _Open(graph, units)
     for place in range(len(graph.nodes)):
         if not current.takes(place):
@@ -74,20 +74,20 @@ class _Open:
         shape = self.graph.types[node.outputs[0]].shape
         batch = self.batch or (shape[0] if shape else 0)
         least = _parts(batch)[0]
-        if least == batch or not self._apart(node, batch):
+        if least == batch or not self._can_split(node, batch):
             return False
         moved, held = _traffic(self.graph, node)
         moved //= batch
-        if moved * least > FAR * self.units or held > max(moved * least // 2, LITTLE):
+        if moved * least > LARGE_BYTES * self.units or held > max(moved * least // 2, CONST_BYTES):
             return False
         self.batch, self.least = batch, least
         self.made.update(node.outputs)
-        if moved * batch > FAR * self.units:
+        if moved * batch > LARGE_BYTES * self.units:
             self.large.append(place)
             self.most = max(self.most, moved)
         return True
 
-    def _apart(self, node: Node, batch: int) -> bool:
+    def _can_split(self, node: Node, batch: int) -> bool:
         """Whether the node can be computed for some images alone."""
         graph = self.graph
         if any(t.shape[:1] != (batch,) for t in graph.output_types(node)):
@@ -102,24 +102,24 @@ class _Open:
         fits = all(n not in graph.consts and graph.types[n].shape[0] == batch for n in parts)
         return fits and not self.made.intersection(whole)
 
-    def closed(self) -> list[Run]:
+    def closed(self) -> list[LayerRun]:
         """Return the run from its first large layer to its last, if it is worth it."""
-        while len(self.large) >= SHORTEST and self._tied(self.large[0], self.large[-1] + 1):
+        while len(self.large) >= MIN_LAYERS and self._tied(self.large[0], self.large[-1] + 1):
             self.large.pop()
-        if len(self.large) < SHORTEST:
+        if len(self.large) < MIN_LAYERS:
             return []
-        room = NEAR * self.units // self.most
+        room = PART_BYTES * self.units // self.most
         images = max(n for n in _parts(self.batch) if n <= max(room, self.least))
         if images == self.batch:
             return []
-        return [Run(self.large[0], self.large[-1] + 1, self.batch, images)]
+        return [LayerRun(self.large[0], self.large[-1] + 1, self.batch, images)]
 
     def _tied(self, begin: int, end: int) -> bool:
         """Whether a value that crosses the run's ends would lie inside another, or another in it.
 
         A slice of it could not, and would be copied.
         """
-        graph, run = self.graph, Run(begin, end, self.batch, self.least)
+        graph, run = self.graph, LayerRun(begin, end, self.batch, self.least)
         entering, leaving = _crossing(graph, run)
         outside = (*graph.nodes[:begin], *graph.nodes[end:])
         views = [n for n in outside if isinstance(n.spec, ViewSpec)]
@@ -144,7 +144,7 @@ def _traffic(graph: Graph, node: Node) -> tuple[int, int]:
     return sum(sizes.values()) - held, held
 
 
-def _repeated(graph: Graph, run: Run) -> Graph:
+def _repeated(graph: Graph, run: LayerRun) -> Graph:
     """Return `graph` with the nodes of a run once for each part of the batch."""
     nodes = graph.nodes[run.begin : run.end]
     entering, leaving = _crossing(graph, run)
@@ -202,7 +202,7 @@ def _for_part(graph: Graph, node: Node, names: dict[str, str], images: int) -> N
     return replace(node, spec=spec, inputs=inputs, outputs=outputs, whole=node.layer)
 
 
-def _crossing(graph: Graph, run: Run) -> tuple[list[str], list[str]]:
+def _crossing(graph: Graph, run: LayerRun) -> tuple[list[str], list[str]]:
     """Return the values that a run takes image by image, and those of its own that others read."""
     nodes = graph.nodes[run.begin : run.end]
     made = [name for node in nodes for name in node.outputs]

@@ -18,9 +18,9 @@ from clnn.types import DType, TensorType
 
 Demands = dict[str, list[Border]]
 
-CACHE_LINE = 64  # bytes
-PIECE = 16  # bytes that tensor cores are fed with at once
-FEW = 3  # channels below which the rest of a piece would cost too much
+CACHE_LINE_BYTES = 64
+PIECE_BYTES = 16  # that tensor cores are fed with at once
+MIN_CHANNELS = 3  # of whole pieces: with fewer the rest of a piece would cost too much
 CROWDED = 2  # sets of a cache that all pixels share where they are kept further apart
 
 
@@ -130,16 +130,16 @@ def _apart(
     channels = order[-1]
     if given.size <= given.shape[0] * given.shape[channels]:
         return {}
-    nbytes, line = given.shape[channels] * itemsize, CACHE_LINE // itemsize
+    nbytes, line = given.shape[channels] * itemsize, CACHE_LINE_BYTES // itemsize
     return {channels: given.shape[channels] + line} if nbytes % (cache_way // CROWDED) == 0 else {}
 
 
 def _pieces(given: TensorType, memory: DType, order: tuple[int, ...]) -> dict[int, int]:
     """Return what the channels of an image are rounded up to, so that its pixels are whole pieces."""
     channels = order[-1]
-    if order == tuple(range(len(order))) or given.shape[channels] < FEW:
+    if order == tuple(range(len(order))) or given.shape[channels] < MIN_CHANNELS:
         return {}
-    return {channels: PIECE // memory.itemsize}
+    return {channels: PIECE_BYTES // memory.itemsize}
 
 
 def _planes(graph: Graph) -> set[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import gcd, lcm
 
 from clnn.errors import PlanError
-from clnn.plan.placement import Budget, Problem, height, solve
+from clnn.plan.placement import Budget, PlacementProblem, height, solve
 from clnn.plan.slots import dirty, reserve
 
 WORK_PER_BLOCK = 1200
@@ -62,7 +62,7 @@ def plan_memory(
     _check_blocks(blocks, base_align, spare)
     aligns = [lcm(block.align, base_align) for block in blocks]
     unit = gcd(*aligns) if aligns else base_align
-    problem = Problem(
+    problem = PlacementProblem(
         [-(-block.size // unit) for block in blocks],
         [align // unit for align in aligns],
         [block.first for block in blocks],
@@ -106,27 +106,3 @@ def dirty_borders(blocks: Sequence[Block], plan: MemoryPlan) -> set[str]:
     return {
         b.key for b, spoilt in zip(blocks, flags, strict=True) if spoilt and b.geometry is not None
     }
-
-
-def check_plan(blocks: Sequence[Block], plan: MemoryPlan, *, base_align: int = 1) -> list[str]:
-    """Return all that is wrong with a plan, in words; nothing when it is right.
-
-    Compares every two blocks, and shares no code with the planner.
-    """
-    if sorted(plan.offsets) != sorted(block.key for block in blocks):
-        return [f"offsets of {sorted(plan.offsets)}, not of the {len(blocks)} blocks"]
-    wrong = []
-    for n, one in enumerate(blocks):
-        begin = plan.offsets[one.key]
-        if begin < 0 or begin + one.size > plan.total:
-            wrong.append(f"{one} at {begin} is outside of 0 to {plan.total}")
-        if begin % one.align or begin % base_align:
-            wrong.append(f"{one} at {begin} is not aligned to it and to {base_align}")
-        for other in blocks[:n]:
-            away = plan.offsets[other.key]
-            together = one.first <= other.last and other.first <= one.last
-            if together and begin < away + other.size and away < begin + one.size:
-                wrong.append(f"{one} at {begin} overlaps {other} at {away}")
-    if plan.lower_bound > plan.total:
-        wrong.append(f"total {plan.total} is below the lower bound {plan.lower_bound}")
-    return wrong

@@ -17,15 +17,15 @@ from itertools import accumulate
 Span = tuple[int, int]
 Start = tuple[list[int], list[Span]]
 
-STARTS = 4
-NEAR = 1.02
-LITTLE = 60_000
-EXACT_BLOCKS = 14
-EXACT_NODES = 2000
+STARTS = 4  # greedy placements that are improved
+CLOSE = 1.02  # times the lower bound, from which on little work is spent on less
+LITTLE_WORK = 60_000  # visits of neighbours
+EXACT_BLOCKS = 14  # at most, for the exact search
+EXACT_NODES = 2000  # of that search
 
 
 @dataclass
-class Problem:
+class PlacementProblem:
     """Blocks by number: size and alignment in granules, first and last step of life.
 
     Derived: `neighbours` (blocks alive at a common step), `peaks` (for each block the largest sum
@@ -87,7 +87,7 @@ def _live(
 
 
 def place(
-    problem: Problem,
+    problem: PlacementProblem,
     order: Sequence[int],
     ceiling: int,
     budget: Budget,
@@ -139,7 +139,7 @@ def height(spans: Sequence[Span]) -> int:
     return max((end for _, end in spans), default=0)
 
 
-def orders(problem: Problem) -> Iterator[list[int]]:
+def orders(problem: PlacementProblem) -> Iterator[list[int]]:
     """Yield the greedy orders: by size, by breadth (live sum), by area, by duration, by time."""
     sizes, peaks, firsts, lasts = problem.sizes, problem.peaks, problem.firsts, problem.lasts
     spent = [last - first + 1 for first, last in zip(firsts, lasts, strict=True)]
@@ -153,7 +153,7 @@ def orders(problem: Problem) -> Iterator[list[int]]:
     yield sorted(blocks, key=lambda b: (firsts[b], -sizes[b]))
 
 
-def solve(problem: Problem, budget: Budget) -> list[Span]:
+def solve(problem: PlacementProblem, budget: Budget) -> list[Span]:
     """Return a placement as low as the budget lets find; stop at the lower bound."""
     starts = [_pressed(problem, start, budget) for start in _greedy(problem, budget)]
     best = min((spans for _, spans in starts), key=height)
@@ -162,8 +162,8 @@ def solve(problem: Problem, budget: Budget) -> list[Span]:
         if proven:
             return best
     for n, (order, spans) in enumerate(starts):
-        if height(best) <= problem.lower_bound * NEAR:
-            budget.left = min(budget.left, LITTLE)
+        if height(best) <= problem.lower_bound * CLOSE:
+            budget.left = min(budget.left, LITTLE_WORK)
         if height(best) <= problem.lower_bound or budget.left <= 0:
             break
         share = Budget(budget.left // (len(starts) - n))
@@ -173,7 +173,7 @@ def solve(problem: Problem, budget: Budget) -> list[Span]:
     return best
 
 
-def _greedy(problem: Problem, budget: Budget) -> list[Start]:
+def _greedy(problem: PlacementProblem, budget: Budget) -> list[Start]:
     """Return the STARTS best greedy orders with their placements; only one at the lower bound."""
     made: list[Start] = []
     ceiling = sum(problem.sizes) + sum(problem.aligns)
@@ -190,7 +190,7 @@ def _greedy(problem: Problem, budget: Budget) -> list[Start]:
     return sorted(made, key=lambda start: height(start[1]))[:STARTS]
 
 
-def _pressed(problem: Problem, start: Start, budget: Budget) -> Start:
+def _pressed(problem: PlacementProblem, start: Start, budget: Budget) -> Start:
     """Press a placement to the top, then to the bottom, as long as it gets lower."""
     order, spans = start
     while height(spans) > problem.lower_bound and budget.left > 0:
@@ -207,7 +207,9 @@ def _pressed(problem: Problem, start: Start, budget: Budget) -> Start:
     return order, spans
 
 
-def _climb(problem: Problem, order: list[int], spans: list[Span], budget: Budget) -> list[Span]:
+def _climb(
+    problem: PlacementProblem, order: list[int], spans: list[Span], budget: Budget
+) -> list[Span]:
     """Improve a placement by moving blocks of a highest stack within the order of placing."""
     chance = random.Random(len(order))
     top = height(spans)
@@ -226,7 +228,9 @@ def _climb(problem: Problem, order: list[int], spans: list[Span], budget: Budget
     return spans
 
 
-def _stack(problem: Problem, spans: list[Span], top: int, chance: random.Random) -> list[int]:
+def _stack(
+    problem: PlacementProblem, spans: list[Span], top: int, chance: random.Random
+) -> list[int]:
     """Return blocks that rest one on another, from one that ends at `top` to the ground."""
     at = chance.choice([b for b, span in enumerate(spans) if span[1] == top])
     stack = [at]
@@ -236,7 +240,7 @@ def _stack(problem: Problem, spans: list[Span], top: int, chance: random.Random)
     return stack
 
 
-def _under(problem: Problem, spans: list[Span], block: int) -> list[int]:
+def _under(problem: PlacementProblem, spans: list[Span], block: int) -> list[int]:
     """Return the blocks that keep `block` from being placed one alignment lower."""
     begin = spans[block][0]
     below = max(0, begin - problem.aligns[block])
@@ -244,7 +248,7 @@ def _under(problem: Problem, spans: list[Span], block: int) -> list[int]:
 
 
 def _move(
-    problem: Problem,
+    problem: PlacementProblem,
     order: list[int],
     position: dict[int, int],
     stack: list[int],
@@ -263,7 +267,7 @@ def _move(
     return moved, earlier
 
 
-def _exact(problem: Problem, spans: list[Span], budget: Budget) -> tuple[list[Span], bool]:
+def _exact(problem: PlacementProblem, spans: list[Span], budget: Budget) -> tuple[list[Span], bool]:
     """Search placements whose offsets rise in the order of placing, which the lowest is among.
 
     Stops after EXACT_NODES nodes with the best so far; tells whether that is proven the lowest.
@@ -290,7 +294,9 @@ def _exact(problem: Problem, spans: list[Span], budget: Budget) -> tuple[list[Sp
     return [span for span in best if span is not None], not todo
 
 
-def _lowest_of(problem: Problem, block: int, given: Sequence[Span | None], budget: Budget) -> int:
+def _lowest_of(
+    problem: PlacementProblem, block: int, given: Sequence[Span | None], budget: Budget
+) -> int:
     near = problem.neighbours[block]
     budget.left -= len(near) + 1
     taken = sorted(span for other in near if (span := given[other]))

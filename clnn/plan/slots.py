@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from math import lcm
 
-from clnn.plan.placement import Budget, Problem, Span, orders, place
+from clnn.plan.placement import Budget, PlacementProblem, Span, orders, place
 
 Geometries = Sequence[Hashable]
 
@@ -44,7 +44,7 @@ class Slot:
     align: int
 
 
-def slots(problem: Problem, geometries: Geometries) -> list[Slot]:
+def slots(problem: PlacementProblem, geometries: Geometries) -> list[Slot]:
     """Return the blocks that have a geometry in few slots, least bytes per block first."""
     ends: dict[Hashable, list[list[int]]] = {}
     for block in sorted(range(len(geometries)), key=problem.firsts.__getitem__):
@@ -69,7 +69,11 @@ def slots(problem: Problem, geometries: Geometries) -> list[Slot]:
 
 
 def reserve(
-    problem: Problem, geometries: Geometries, spans: list[Span], ceiling: int, budget: Budget
+    problem: PlacementProblem,
+    geometries: Geometries,
+    spans: list[Span],
+    ceiling: int,
+    budget: Budget,
 ) -> list[Span]:
     """Return a placement up to `ceiling` where fewer blocks have dirty borders, or `spans`.
 
@@ -89,7 +93,7 @@ def reserve(
     return min(spans, best, key=lambda s: _dirty_count(s, geometries))
 
 
-def _is_alive(problem: Problem, slot: Slot, step: int) -> bool:
+def _is_alive(problem: PlacementProblem, slot: Slot, step: int) -> bool:
     return any(problem.firsts[b] <= step <= problem.lasts[b] for b in slot.blocks)
 
 
@@ -99,7 +103,7 @@ def _dirty_count(spans: Sequence[Span], geometries: Geometries) -> int:
 
 
 def _beside(
-    problem: Problem, kept: Sequence[Slot], ceiling: int, budget: Budget
+    problem: PlacementProblem, kept: Sequence[Slot], ceiling: int, budget: Budget
 ) -> list[Span] | None:
     """Place the slots on the ground and all other blocks above; None when that is too high."""
     spans: list[Span] = [(0, 0)] * len(problem.sizes)
@@ -122,9 +126,11 @@ def _beside(
     return spans
 
 
-def _fit(problem: Problem, rest: list[int], ceiling: int, budget: Budget) -> list[Span] | None:
+def _fit(
+    problem: PlacementProblem, rest: list[int], ceiling: int, budget: Budget
+) -> list[Span] | None:
     """Place the blocks `rest` by a greedy order below `ceiling`."""
-    part = Problem(
+    part = PlacementProblem(
         [problem.sizes[b] for b in rest],
         [problem.aligns[b] for b in rest],
         [problem.firsts[b] for b in rest],

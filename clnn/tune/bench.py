@@ -142,9 +142,7 @@ class Bench:
         self._requests: dict[str, dict[str, Any]] = {}
         self._consts: dict[int, str] = {}
         types = [None if o is None else o.type for o in problem.inputs]
-        self._limit = spec.tolerance(types)
-        stored = problem.outputs[0].stored
-        self._rounding = ROUNDED * ROUNDING.get(stored.name, 0.0) if stored else 0.0
+        self._limit, self._rounding = spec.tolerance(types), 0.0
         self._tensors = [*_inputs(problem), *_outputs(problem)]
 
     def build(self, variants: Sequence[Variant]) -> dict[str, str]:
@@ -235,19 +233,11 @@ class Bench:
             wanted = self._spec.reference(*[_wide(a) for a in data])
         for k, (operand, want) in enumerate(zip(problem.outputs, wanted, strict=False)):
             np.save(self._folder / f"out{k}.npy", guarded(operand, None))
-            np.save(self._folder / f"out{k}.want.npy", self._stored(operand, want))
+            in_bytes = operand.memory.scale > 0
+            kept = widen(narrow(want, operand.memory), operand.memory) if in_bytes else want
+            np.save(self._folder / f"out{k}.want.npy", kept)
+            self._rounding = max(self._rounding, rounding_of(self._spec, operand, kept))
         self._prepared = str(self._folder)
-
-    def _stored(self, operand: Operand, want: Array) -> Array:
-        """Return expected results as they lie in bytes, and allow a step where they may round apart."""
-        if not operand.memory.scale:
-            return want
-        kept = widen(narrow(want, operand.memory), operand.memory)
-        sums = getattr(self._spec, "arith", FLOAT)
-        if sums is FLOAT or heavy(getattr(self._spec, "post_ops", ())):
-            largest = max(float(np.abs(kept).max(initial=0.0)), operand.memory.scale)
-            self._rounding = ONE_STEP * operand.memory.scale / largest
-        return kept
 
     def _request(self, variant: Variant) -> dict[str, Any]:
         launches: list[dict[str, Any]] = []
@@ -311,6 +301,19 @@ def measurable(problem: Problem) -> bool:
     """Whether random data suits a problem: what is not constant holds floating-point numbers."""
     moving = [o for o in problem.inputs if o is not None and o.const is None]
     return all(o.type.dtype.is_float for o in moving) and all(o.type.size for o in problem.outputs)
+
+
+def rounding_of(spec: OpSpec, operand: Operand, want: Array) -> float:
+    """Return the error that storing an output adds, relative to the largest of the values `want`.
+
+    In bytes a sum that is not exact may round to the next step; exact ones round as `want` did.
+    """
+    scale, name = operand.memory.scale, operand.stored.name if operand.stored else ""
+    if not scale:
+        return ROUNDED * ROUNDING.get(name, 0.0)
+    if getattr(spec, "arith", FLOAT) is not FLOAT and not heavy(getattr(spec, "post_ops", ())):
+        return 0.0
+    return ONE_STEP * scale / max(float(np.abs(want).max(initial=0.0)), scale)
 
 
 def _ask(worker: Worker, request: dict[str, Any], timeout_s: float) -> Trial:

@@ -75,7 +75,7 @@ def contest(
     *,
     bound: float = 0.0,
     effort: Effort | None = None,
-    tell: Callable[[str, Trial], None] = lambda name, trial: None,
+    on_trial: Callable[[str, Trial], None] = lambda name, trial: None,
 ) -> Outcome:
     """Measure `entries` (the ranked one first) until `deadline`; bound: seconds none can beat.
 
@@ -88,7 +88,7 @@ def contest(
 
     def measure(variant: Variant, batches: int) -> None:
         trial = measurer.trial(variant, batches)
-        tell(variant.name, trial)
+        on_trial(variant.name, trial)
         if trial.fault:
             found.faults[variant.name] = trial.fault
             found.times.pop(variant.name, None)
@@ -103,7 +103,7 @@ def contest(
             found.tried += 1
             if fault:
                 found.faults[variant.name] = fault
-                tell(variant.name, Trial(fault))
+                on_trial(variant.name, Trial(fault))
             else:
                 measure(variant, FIRST)
 
@@ -125,7 +125,7 @@ def contest(
     for variant in best(KEPT[0]):
         if clock() < deadline:
             measure(variant, SECOND)
-    _final(measurer, best(KEPT[1]), found, right, tell)
+    _final(measurer, best(KEPT[1]), found, right, on_trial)
     return found
 
 
@@ -134,7 +134,7 @@ def _final(
     last: Sequence[Variant],
     found: Outcome,
     right: dict[str, Variant],
-    tell: Callable[[str, Trial], None],
+    on_trial: Callable[[str, Trial], None],
 ) -> None:
     """Time the last ones in turns, round by round, and order them by their medians."""
     samples: dict[str, list[float]] = {v.name: [] for v in last}
@@ -145,7 +145,7 @@ def _final(
                 found.faults[variant.name] = trial.fault
                 found.times.pop(variant.name, None)
                 right.pop(variant.name)
-                tell(variant.name, trial)
+                on_trial(variant.name, trial)
             else:
                 samples[variant.name] += trial.seconds
     for name, times in samples.items():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Layer:
+class TunedLayer:
     """One problem: its title, nodes, variants and seconds before and after, faults by variant.
 
     Seconds are those inside the network where both were measured there, else of the kernels alone.
@@ -34,7 +34,7 @@ class Report:
     """
 
     device: str
-    layers: tuple[Layer, ...]
+    layers: tuple[TunedLayer, ...]
     network_before: float
     network_after: float
     budget: float
@@ -67,7 +67,7 @@ class Report:
         return text + ("" if self.finished else "; interrupted: what was measured is kept")
 
 
-def _row(layer: Layer, wide: int) -> str:
+def _row(layer: TunedLayer, wide: int) -> str:
     ratio = layer.seconds_before / layer.seconds_after if layer.seconds_after else 0.0
     change = f"{layer.before} -> {layer.after}" if layer.after != layer.before else layer.before
     times = f"{layer.seconds_before * 1e6:>10.1f} {layer.seconds_after * 1e6:>10.1f} {ratio:>8.2f}"

@@ -3,9 +3,9 @@
     <cache dir>/tuning/<device>-<hash>.jsonl
 
 Lines are results (the fastest variants of a problem with their times), failures (a variant that
-did not build, hung, crashed or was wrong) and pardons (failures to be forgotten). A result holds
-for the driver and the templates it was measured with; under another driver it is a prior, worth to
-be tried first.
+did not build, hung, crashed or was wrong) and marks after which earlier failures are forgotten. A
+result holds for the driver and the templates it was measured with; under another driver it is a
+prior, worth to be tried first.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from clnn.tune.signature import SCHEMA, Signature
 
 LEVELS = ("quick", "full")
 TOP = 3
+_FORGOTTEN = "pardon"  # the kind of line after which earlier failures do not count
 _SPARE_LINES = 256  # lines beyond those in force that call for compaction
 
 
@@ -134,7 +135,7 @@ class TuningStore:
         for record in self._read():
             if record.get("driver") != self.driver:
                 continue
-            if record.get("kind") == "pardon":
+            if record.get("kind") == _FORGOTTEN:
                 found.clear()
             elif record.get("kind") == "failure" and record.get("key") == key:
                 found[str(record.get("name")), str(record.get("templates"))] = str(record["reason"])
@@ -177,12 +178,12 @@ class TuningStore:
             }
         )
 
-    def pardon(self) -> int:
+    def forget_failures(self) -> int:
         """Let all failures under the present driver be tried again; return how many there were."""
         keys = {r.get("key") for r in self._read() if r.get("kind") == "failure"}
         count = sum(len(self.failures(str(key))) for key in keys)
         if count:
-            self._append({"kind": "pardon"})
+            self._append({"kind": _FORGOTTEN})
         return count
 
     def _append(self, record: Mapping[str, Any]) -> bool:
@@ -219,11 +220,11 @@ def _result(record: Record) -> Result | None:
 
 
 def in_force(records: Iterable[Record]) -> list[Record]:
-    """Return the lines that count: newest results, failures after the newest pardon, in order."""
+    """Return the lines that count: newest results, failures that are not forgotten, in order."""
     kept: dict[tuple[Any, ...], Record] = {}
     for record in records:
         kind, driver = record.get("kind"), record.get("driver")
-        if kind == "pardon":
+        if kind == _FORGOTTEN:
             kept = {k: r for k, r in kept.items() if k[:2] != ("failure", driver)}
             continue
         name = (

@@ -8,7 +8,7 @@ from clnn.ops.launch import Variant
 from clnn.plan.schedule import Plan, ScheduledNode
 from clnn.tune.bench import Trial, measurable
 from clnn.tune.contest import Outcome
-from clnn.tune.report import Layer
+from clnn.tune.report import TunedLayer
 from clnn.tune.signature import Signature, signature, title
 from clnn.tune.store import Result
 
@@ -86,11 +86,11 @@ def nth(task: Task, place: int) -> str:
     return names[place] if place < len(names) else names[0]
 
 
-def layer_of(task: Task) -> Layer:
+def layer_of(task: Task) -> TunedLayer:
     """Return a problem as the report shows it."""
     before, after = task.ranked.name, task.result.tops[0].name if task.result else task.ranked.name
     times = task.inside if {before, after} <= task.inside.keys() else task.outcome.times
-    return Layer(
+    return TunedLayer(
         title(task.sig.parts),
         tuple(task.nodes),
         task.share,

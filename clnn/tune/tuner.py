@@ -37,7 +37,7 @@ LEFT_OVER = "was being tried when the tuner or the machine went down"
 
 
 @dataclass(frozen=True)
-class Wish:
+class TuneRequest:
     """What is asked for. budget: seconds (0: the level's), which begin once the network as ranked
     was built and timed. resume: keep results that are there.
 
@@ -82,7 +82,7 @@ class Progress:
     note: str = ""
 
 
-Tell = Callable[[Progress], None]
+OnProgress = Callable[[Progress], None]
 
 
 class Tuner:
@@ -96,9 +96,9 @@ class Tuner:
         graph: Graph,
         info: DeviceInfo,
         options: Options,
-        wish: Wish,
+        request: TuneRequest,
         *,
-        tell: Tell = lambda progress: None,
+        on_progress: OnProgress = lambda progress: None,
         bench: Trials | None = None,
         network: Network | None = None,
         store: TuningStore | None = None,
@@ -106,7 +106,7 @@ class Tuner:
         limits: Limits | None = None,
         defaults: Defaults | None = None,
     ) -> None:
-        self.info, self.wish, self._tell, self._clock = info, wish, tell, clock
+        self.info, self.request, self._on_progress, self._clock = info, request, on_progress, clock
         self.store = store or TuningStore(info)
         self.defaults = defaults_for(info) if defaults is None else defaults
         target = allowed(target_of(info), options)
@@ -123,7 +123,7 @@ class Tuner:
     def run(self) -> Report:
         """Tune; return the report. An interrupt ends it early, with all results kept."""
         self._begin = self._clock()
-        self._end = self._begin + self.wish.seconds
+        self._end = self._begin + self.request.seconds
         self._recover()
         self._look_up()
         finished = True
@@ -131,7 +131,7 @@ class Tuner:
             if any(task.state != "known" for task in self.tasks):
                 self._shares()
                 self._begin = self._clock()
-                self._end = self._begin + self.wish.seconds
+                self._end = self._begin + self.request.seconds
                 with self._journal() as journal:
                     self._contests(journal)
                 self._compare()
@@ -141,13 +141,13 @@ class Tuner:
         return self._report(finished)
 
     def _recover(self) -> None:
-        """Put what a tuner that is gone was trying among the failures; pardon all where asked."""
+        """Put what a tuner that is gone was trying among the failures; forget all of them where asked."""
         if not self.store.writable:
             return
         for record in left_over(self.store.lines.path):
             self.store.put_failure(record["key"], record["name"], record["templates"], LEFT_OVER)
-        if self.wish.retry:
-            self.store.pardon()
+        if self.request.retry:
+            self.store.forget_failures()
 
     @contextmanager
     def _journal(self) -> Iterator[Journal]:
@@ -162,14 +162,14 @@ class Tuner:
 
     def _look_up(self) -> None:
         """Find the problems whose stored results spare the measurement."""
-        for task in self.tasks if self.wish.resume else ():
+        for task in self.tasks if self.request.resume else ():
             known = self.store.result(task.sig.key)
             if known is not None and self._is_enough(task, known):
                 task.state, task.result = "known", known
 
     def _shares(self) -> None:
         """Run the network as ranked, for the share of each problem; largest first."""
-        self._say("", note="measuring the network as ranked")
+        self._report_progress("", note="measuring the network as ranked")
         times = self._network.profile([{}])[0]
         total = sum(times.values()) or 1.0
         for task in self.tasks:
@@ -179,19 +179,19 @@ class Tuner:
 
     def _is_enough(self, task: Task, known: Result) -> bool:
         """Whether a stored result spares the measurement."""
-        if not known.tried or (known.level, self.wish.level) == ("quick", "full"):
+        if not known.tried or (known.level, self.request.level) == ("quick", "full"):
             return False
         task.known = self._candidates(task)
         best = task.known.get(known.tops[0].name)
         return best is not None and templates_of(best) == known.tops[0].templates
 
     def _candidates(self, task: Task) -> dict[str, Variant]:
-        found = {v.name: v for v in task.step.node.spec.candidates(task.step.problem)}
-        return {task.ranked.name: task.ranked, **found}
+        candidates = task.step.node.spec.candidates(task.step.problem)
+        return {task.ranked.name: task.ranked, **{v.name: v for v in candidates}}
 
     def _contests(self, journal: Journal) -> None:
         waiting = [task for task in self.tasks if task.state != "known"]
-        until = self._end - FOR_NETWORK * self.wish.seconds
+        until = self._end - FOR_NETWORK * self.request.seconds
         for at, task in enumerate(waiting):
             left = until - self._clock()
             if left < LEAST_S and at:
@@ -211,7 +211,7 @@ class Tuner:
         task.known = self._candidates(task)
         failed = self.store.failures(task.sig.key)
         sound = {n: v for n, v in task.known.items() if (n, templates_of(v)) not in failed}
-        effort = EFFORTS[self.wish.level]
+        effort = EFFORTS[self.request.level]
         first = task.ranked if task.ranked.name in sound else next(iter(sound.values()), None)
         if first is None:
             task.state = "failed"
@@ -219,7 +219,7 @@ class Tuner:
         like = self._like(task)
         count = min(effort.candidates, LIKE) if like else effort.candidates
         entries = shortlist(first, list(sound.values()), [*like, *self._before(task)], count)
-        self._say(title(task.sig.parts), of=len(entries))
+        self._report_progress(title(task.sig.parts), of=len(entries))
         self._bench.load(
             task.step.node.spec,
             task.step.problem,
@@ -227,9 +227,9 @@ class Tuner:
         )
         so_far = SoFar(task, len(entries))
 
-        def tell(name: str, trial: Trial) -> None:
+        def on_trial(name: str, trial: Trial) -> None:
             so_far.add(name, trial)
-            self._say(title(task.sig.parts), **so_far.fields(name, trial))
+            self._report_progress(title(task.sig.parts), **so_far.fields(name, trial))
 
         task.outcome = contest(
             self._bench,
@@ -238,7 +238,7 @@ class Tuner:
             self._clock,
             bound=self._bound(task),
             effort=effort,
-            tell=tell,
+            on_trial=on_trial,
         )
         self._keep(task)
 
@@ -254,8 +254,8 @@ class Tuner:
 
     def _before(self, task: Task) -> list[str]:
         """Return the variants to try first: of earlier results, of the defaults, of other layers."""
-        found = (self.store.result(task.sig.key), self.store.prior(task.sig.key))
-        names = [top.name for result in found if result for top in result.tops]
+        results = (self.store.result(task.sig.key), self.store.prior(task.sig.key))
+        names = [top.name for result in results if result for top in result.tops]
         shipped = self.defaults.get(task.sig.key)
         return [*names, *([shipped] if shipped else []), *self._elsewhere(task)]
 
@@ -264,8 +264,8 @@ class Tuner:
         if self._peaks is None:
             return 0.0
         inputs, outputs = task.step.problem.inputs, task.step.problem.outputs
-        given = [o for o in (*inputs, *outputs) if o is not None]
-        nbytes = sum(o.type.size * o.memory.itemsize for o in given)
+        operands = [o for o in (*inputs, *outputs) if o is not None]
+        nbytes = sum(o.type.size * o.memory.itemsize for o in operands)
         types = [None if o is None else o.type for o in inputs]
         flops = task.step.node.spec.flops(types, [o.type for o in outputs])
         problem = task.step.problem
@@ -288,7 +288,7 @@ class Tuner:
             Timed(n, task.outcome.times[n], templates_of(task.known[n]), task.inside.get(n))
             for n in names
         )
-        task.result = Result(tops, task.ranked.name, self.wish.level, task.outcome.tried)
+        task.result = Result(tops, task.ranked.name, self.request.level, task.outcome.tried)
         task.state = "kept" if names[0] == task.ranked.name else "tuned"
         self.store.put(task.sig, task.result)
 
@@ -296,16 +296,16 @@ class Tuner:
         """Time finalists in the network, settle each problem there, and time before and after."""
         measured = [t for t in self.tasks if t.outcome.times]
         if any(len(t.outcome.finalists) > 1 for t in measured):
-            self._say("", note="comparing the fastest in the network")
+            self._report_progress("", note="comparing the fastest in the network")
             ways = [{}, *({t.sig.key: nth(t, k) for t in measured} for k in range(TOP))]
             most = min(self._network.room, 1 + max(len(t.outcome.finalists) for t in measured))
             times = self._network.profile(ways[:most])
             for task in measured:
-                self._settle(task, ways, times)
+                self._order_finalists(task, ways, times)
         self._confirm([t for t in measured if t.state == "tuned"])
         best = self._best()
         if best:
-            self._say("", note="comparing the network before and after")
+            self._report_progress("", note="comparing the network before and after")
             before, after = self._network.latency([{}, best])
             self._times = (before, after)
 
@@ -325,7 +325,7 @@ class Tuner:
                 names = [ranked, *(n for n in names if n != ranked)]
             self._put(task, names)
 
-    def _settle(
+    def _order_finalists(
         self, task: Task, ways: Sequence[Mapping[str, str]], times: Sequence[Mapping[str, float]]
     ) -> None:
         """Order a problem's finalists by their times in the network."""
@@ -334,7 +334,7 @@ class Tuner:
         for way, seconds in zip(ways, times, strict=False):
             if key in seconds:
                 samples.setdefault(way.get(key, ranked), []).append(seconds[key])
-        task.inside = {name: min(found) for name, found in samples.items()}
+        task.inside = {name: min(times) for name, times in samples.items()}
         if len(task.inside) < 2:
             return
         kept = [n for n in task.outcome.times if n in task.inside]
@@ -342,17 +342,17 @@ class Tuner:
         names = [*kept, *(n for n in task.outcome.times if n not in task.inside)]
         self._put(task, names[:TOP])
 
-    def _say(self, what: str, **more: object) -> None:
+    def _report_progress(self, what: str, **more: object) -> None:
         done = sum(t.state != "skipped" for t in self.tasks)
         left = max(0.0, self._end - self._clock())
-        self._tell(Progress(done, len(self.tasks), what, left=left, **more))  # type: ignore[arg-type]
+        self._on_progress(Progress(done, len(self.tasks), what, left=left, **more))  # type: ignore[arg-type]
 
     def _report(self, finished: bool) -> Report:
         return Report(
             self.info.title,
             tuple(layer_of(task) for task in self.tasks),
             *self._times,
-            self.wish.seconds,
+            self.request.seconds,
             self._clock() - self._begin,
             finished,
         )
@@ -373,10 +373,10 @@ def tune_graph(
     graph: Graph,
     info: DeviceInfo,
     options: Options,
-    wish: Wish,
-    tell: Tell = lambda progress: None,
+    request: TuneRequest,
+    on_progress: OnProgress = lambda progress: None,
     limits: Limits | None = None,
 ) -> Report:
     """Tune `graph` on a device and keep the results in its store. Raises as compile_model does."""
-    with Tuner(graph, info, options, wish, tell=tell, limits=limits) as tuner:
+    with Tuner(graph, info, options, request, on_progress=on_progress, limits=limits) as tuner:
         return tuner.run()

@@ -24,7 +24,7 @@ Tunables vec {1,2,4,8,16}, divides chunk | chunk, divides inner | rows, divides 
     assert middle % rows == 0, (middle, rows)
     parts = inner // chunk
     out_type = ctypes[-1]
-    in_bytes = any(cell(t) == "char" != t for t in ctypes)
+    in_bytes = any(stored_as(t) == "char" for t in ctypes)
     names = [f"s{k}" for k in range(n)] + ["d"]
     def at(k):
         step = inner_pitches[k]

@@ -103,7 +103,7 @@ def test_bench_runs_several_callers(clnn, files, any_device):
 
 
 def test_a_caller_that_fails_ends_the_measurement(files, any_device):
-    plan = _measure.Plan(warmup=0, runs=2, streams=2)
+    plan = _measure.MeasurePlan(warmup=0, runs=2, streams=2)
     broken = {"x": np.zeros((1, 3, 6, 6), np.float32)}
     session = library.compile_model(files["network"], any_device)
     with session, pytest.raises(library.ClnnError, match="axis 3 is 6"):
@@ -259,7 +259,7 @@ def test_profile_compares_layers_with_the_rate_between_its_runs(
     clnn, files, device, own_cache, quick_peaks, monkeypatch
 ):
     rates = iter([1e9, 0.0, 3e9, 2e9] * 2)
-    monkeypatch.setattr(peak.Bench, "flops_again", lambda bench: lambda: next(rates))
+    monkeypatch.setattr(peak.PeakBench, "flops_again", lambda bench: lambda: next(rates))
     words = ("profile", files["network"], "-d", device, "--runs", 4, "--in-turns")
     result = clnn(*words, "--json")
     assert result.data["peaks"]["flops"] == 2e9
@@ -270,7 +270,7 @@ def test_profile_compares_layers_with_the_rate_between_its_runs(
 
 def test_the_multiply_add_rate_can_be_measured_again(any_device, monkeypatch):
     monkeypatch.setattr(peak, "REPEATS", 1)
-    bench = peak.Bench(select(any_device))
+    bench = peak.PeakBench(select(any_device))
     again = bench.flops_again()
     assert again() > 0 and again() > 0
     monkeypatch.setattr(bench, "_times", lambda *args: [0.0, 0.0])
@@ -319,7 +319,7 @@ def test_damaged_peaks_are_not_believed(any_device, own_cache, quick_peaks):
 
 def test_peak_kernels_do_the_work_they_claim(any_device):
     """The multiply-add kernel's result after n rounds is the recurrence's."""
-    bench = peak.Bench(select(any_device))
+    bench = peak.PeakBench(select(any_device))
     cl = peak.load()
     for kernel in peak._fma_kernels(bench.info):
         bench.build([kernel])
@@ -337,7 +337,7 @@ def test_peak_kernels_do_the_work_they_claim(any_device):
 
 
 def test_copy_kernels_copy_everything(any_device):
-    bench = peak.Bench(select(any_device))
+    bench = peak.PeakBench(select(any_device))
     cl = peak.load()
     for kernel in peak._copy_kernels(bench.info):
         p = kernel.params

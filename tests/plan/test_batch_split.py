@@ -29,7 +29,14 @@ from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.ops.spec import OpSpec
 from clnn.plan import batch_split
-from clnn.plan.batch_split import FAR, MOST_PARTS, NEAR, Run, runs_of, split_batch
+from clnn.plan.batch_split import (
+    LARGE_BYTES,
+    MOST_PARTS,
+    PART_BYTES,
+    LayerRun,
+    runs_of,
+    split_batch,
+)
 from clnn.plan.schedule import make_plan
 from clnn.target import Target
 from clnn.types import I32, TensorType
@@ -123,8 +130,8 @@ def network(batch: int = 4, side: int = 12) -> Graph:
 @pytest.fixture
 def little(monkeypatch):
     """As if caches held a few kilobytes."""
-    monkeypatch.setattr(batch_split, "FAR", 8000)
-    monkeypatch.setattr(batch_split, "NEAR", 1)
+    monkeypatch.setattr(batch_split, "LARGE_BYTES", 8000)
+    monkeypatch.setattr(batch_split, "PART_BYTES", 1)
 
 
 def parts(graph: Graph) -> Counter[str]:
@@ -144,7 +151,7 @@ def test_a_run_is_repeated_and_nothing_is_copied(little):
 
 
 def test_parts_share_kernels_and_constants(little, monkeypatch):
-    monkeypatch.setattr(batch_split, "FAR", 12000)
+    monkeypatch.setattr(batch_split, "LARGE_BYTES", 12000)
     plan = make_plan(optimise(network(side=16)), Target())
     of: dict[str, set[object]] = {}
     for step in plan.scheduled:
@@ -158,12 +165,12 @@ def test_parts_share_kernels_and_constants(little, monkeypatch):
 @pytest.mark.parametrize("dtype", ["f32", "f16", "int8"])
 def test_equal_to_the_bit(device, little, monkeypatch, dtype):
     graph, options, feeds = network(), clnn.Options(dtype=dtype), {"x": normal((4, 3, 12, 12), 5)}
-    monkeypatch.setattr(batch_split, "FAR", 8000 // {"f32": 1, "f16": 2, "int8": 4}[dtype])
+    monkeypatch.setattr(batch_split, "LARGE_BYTES", 8000 // {"f32": 1, "f16": 2, "int8": 4}[dtype])
     ranges = clnn.calibrate(graph, [feeds], device, options) if dtype == "int8" else None
     with clnn.compile_model(graph, device, options, None, ranges) as session:
         assert any(step.node.whole for step in session.plan.scheduled)
         got = [session(feeds) for _ in range(2)]
-    monkeypatch.setattr(batch_split, "FAR", 1 << 40)
+    monkeypatch.setattr(batch_split, "LARGE_BYTES", 1 << 40)
     with clnn.compile_model(graph, device, options, None, ranges) as session:
         assert not any(step.node.whole for step in session.plan.scheduled)
         want = session(feeds)
@@ -200,9 +207,11 @@ def chain(batch: int, channels: tuple[int, ...], side: int = 64) -> Graph:
 
 def test_only_layers_beyond_the_caches_are_taken():
     image = 2 * 32 * 64 * 64 * 4
-    few = FAR // image
+    few = LARGE_BYTES // image
     assert runs_of(chain(few, (32, 32, 32)), 1) == []
-    assert runs_of(chain(2 * few, (32, 32, 32)), 1) == [Run(0, 2, 2 * few, NEAR // image)]
+    assert runs_of(chain(2 * few, (32, 32, 32)), 1) == [
+        LayerRun(0, 2, 2 * few, PART_BYTES // image)
+    ]
     assert runs_of(chain(2 * few, (32, 32, 32)), 2) == []
     assert runs_of(chain(2 * few, (32, 32)), 1) == []
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parent))
 
 from liveness import NETS, cells, inception, pyramid, random_blocks, unet, with_work_space
-from memory_cases import dirty_by_pairs, live_bound, proven_plan, some_blocks
+from memory_cases import check_plan, dirty_by_pairs, live_bound, proven_plan, some_blocks
 
 from clnn.errors import PlanError
-from clnn.plan.memory import Block, MemoryPlan, check_plan, dirty_borders, plan_memory
-from clnn.plan.placement import Budget, Problem, place, solve
+from clnn.plan.memory import Block, MemoryPlan, dirty_borders, plan_memory
+from clnn.plan.placement import Budget, PlacementProblem, place, solve
 
 # The checker itself
 
@@ -125,7 +125,9 @@ def test_a_case_where_every_greedy_order_by_size_fails():
 
 
 def _placed(best_fit, *sizes_and_lives):
-    problem = Problem(*map(list, zip(*((s, 1, f, e) for s, f, e in sizes_and_lives), strict=True)))
+    problem = PlacementProblem(
+        *map(list, zip(*((s, 1, f, e) for s, f, e in sizes_and_lives), strict=True))
+    )
     spans = place(problem, range(len(sizes_and_lives)), 100, Budget(10**6), best_fit=best_fit)
     return [begin for begin, _ in spans]
 
@@ -138,7 +140,7 @@ def test_first_fit_takes_the_lowest_gap_and_best_fit_the_tightest():
 
 
 def test_placing_stops_at_the_ceiling():
-    problem = Problem([5, 5], [1, 1], [0, 0], [0, 0])
+    problem = PlacementProblem([5, 5], [1, 1], [0, 0], [0, 0])
     assert place(problem, [0, 1], 9, Budget(99)) is None
     assert place(problem, [0, 1], 10, Budget(99)) == [(0, 5), (5, 10)]
 
@@ -187,7 +189,7 @@ def test_work_is_bounded(count):
     """Work is counted and not timed: the search stops within some placements of its budget."""
     blocks = [replace(b, align=1) for b in random_blocks(count, 1)]
     columns = zip(*((b.size, b.align, b.first, b.last) for b in blocks), strict=True)
-    problem = Problem(*map(list, columns))
+    problem = PlacementProblem(*map(list, columns))
     budget = Budget(1000 * count)
     solve(problem, budget)
     assert budget.left > -4 * problem.cost

@@ -132,7 +132,7 @@ def test_a_device_that_copies_is_found_out(shared, monkeypatch):
         return cl.Buffer(context, flags, hostbuf=host)
 
     _, handle = open_context(shared)
-    bench = probe_child.Bench(cl, handle, [shared.cl_std])
+    bench = probe_child.ProbeBench(cl, handle, [shared.cl_std])
     assert probe_child.step_host_memory(bench) == 1
     monkeypatch.setattr(probe_child, "host_buffer", copied)
     with pytest.raises(probe_child.RefusedError, match="wrong result"):

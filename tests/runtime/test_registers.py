@@ -94,7 +94,7 @@ def test_a_child_tells_it_too(opened, monkeypatch, caplog):
 @pytest.mark.parametrize("log,kept", [(ROOM, True), (NO_ROOM, False)])
 def test_the_tuners_child_keeps_no_such_binary(device, monkeypatch, tmp_path, log, kept):
     info = select(device)
-    bench = trial_child._Bench(
+    bench = trial_child._TrialBench(
         {"platform": info.platform_index, "device": info.device_index, "options": options_of(info)}
     )
     monkeypatch.setattr(registers, "build_log", lambda *_: log)

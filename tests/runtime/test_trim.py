@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clnn.runtime.drivers.trim import Mapping, libraries, trim
+from clnn.runtime.drivers.trim import MappedLibrary, libraries, trim
 
 
 def mapping(permissions: str, path: str, resident: int = 8, anonymous: int = 0) -> list[str]:
@@ -37,7 +37,7 @@ def mapping(permissions: str, path: str, resident: int = 8, anonymous: int = 0) 
 )
 def test_which_mappings_are_taken(permissions, path, resident, anonymous, taken):
     lines = [*mapping("rw-p", "[heap]", 8, 8), *mapping(permissions, path, resident, anonymous)]
-    assert list(libraries(lines)) == ([Mapping(path, 0x1000, 0x5000, 8192)] if taken else [])
+    assert list(libraries(lines)) == ([MappedLibrary(path, 0x1000, 0x5000, 8192)] if taken else [])
 
 
 def test_memory_gets_less_and_all_still_works():

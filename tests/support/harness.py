@@ -18,9 +18,10 @@ from clnn.options import Options
 from clnn.plan.layouts import Hints
 from clnn.plan.schedule import Storage
 from clnn.runtime.device.device import select
+from clnn.runtime.drivers.loader import load
 from clnn.runtime.run import session as session_module
 from clnn.runtime.run.session import Session
-from clnn.runtime.run.state import POISON
+from clnn.runtime.run.state import POISON, ExecutionState
 from clnn.target import Target
 from clnn.tune.bench import with_border
 from clnn.types import F32, STORAGE, STORED_BF16, STORED_F16, TensorType, dtype_of, narrow, widen
@@ -218,11 +219,20 @@ def check_memory(session: Session, where: str) -> None:
     """Assert that guards hold poison and borders hold their fill in every state of a session."""
     for state in session._call_states:
         for key, storage in session.plan.storages.items():
-            raw = state.storage_bytes(key)
+            raw = storage_bytes(state, key)
             body = raw[GUARD : raw.size - GUARD]
             assert (raw[:GUARD] == POISON).all(), f"{where}: wrote in front of {key}"
             assert (raw[raw.size - GUARD :] == POISON).all(), f"{where}: wrote behind {key}"
             check_border(storage, body, f"{where}: {key}")
+
+
+def storage_bytes(state: ExecutionState, key: str) -> np.ndarray:
+    """Return all bytes of a storage with its guards."""
+    where = state.memory[key]
+    raw = np.empty(state.plan.block_bytes[key], np.uint8)
+    start = where.start - state.plan.guard
+    load().enqueue_copy(state.queue, raw, where.buffer, src_offset=start, is_blocking=True)
+    return raw
 
 
 def check_border(storage: Storage, body: np.ndarray, where: str) -> None:

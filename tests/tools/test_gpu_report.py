@@ -25,7 +25,8 @@ from clnn.errors import BuildError, DeviceError
 from clnn.runtime.device.device import select
 from clnn.runtime.device.probe import Capability
 from clnn.runtime.measure import peak_mma
-from clnn.runtime.measure.peak_mma import KINDS, check_products, product_rate
+from clnn.runtime.measure.peak import PeakBench
+from clnn.runtime.measure.peak_mma import KINDS, WarpBench, product_kernels, product_rate
 from clnn.runtime.run.profile import Row as Layer
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
@@ -116,7 +117,7 @@ def test_numbers_that_clnn_lacks_are_left_out_with_the_reason(monkeypatch):
 def test_the_rate_of_tensor_cores_is_checked_or_refused(device):
     info = select(device)
     for kind in KINDS:
-        check_products(info, kind)
+        WarpBench(PeakBench(info)).check(next(product_kernels(kind, "emulated")))
     if not info.caps.ptx_mma:
         with pytest.raises(DeviceError, match=r"runs no mma\.sync"):
             product_rate(info, "f16")
@@ -136,7 +137,7 @@ def test_a_shape_that_does_not_run_is_passed_over_and_a_wrong_sum_is_not(monkeyp
                 raise fault
         return float(kernel.params["mi"] * kernel.params["ni"])
 
-    monkeypatch.setattr(peak_mma._Warps, "rate", rate)
+    monkeypatch.setattr(peak_mma.WarpBench, "rate", rate)
     assert product_rate(able, "f16") == 32
     faults["4x8"] = DeviceError("gives 7 for sums of 8")
     with pytest.raises(DeviceError, match="gives 7"):

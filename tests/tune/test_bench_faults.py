@@ -21,7 +21,7 @@ from clnn.tune.bench import Bench, Limits, Trial
 from clnn.tune.choose import chooser
 from clnn.tune.signature import signature
 from clnn.tune.store import TuningStore
-from clnn.tune.tuner import LEFT_OVER, Wish, tune_graph
+from clnn.tune.tuner import LEFT_OVER, TuneRequest, tune_graph
 
 pytestmark = pytest.mark.dealt  # starts many processes
 
@@ -83,12 +83,12 @@ def test_kernels_that_lack_registers_are_left_out(device, monkeypatch, tmp_path)
         assert bench.trial(right, 1).fault == ""
 
 
-def tune(device, *modes, size=100, **wish):
+def tune(device, *modes, size=100, **request):
     return tune_graph(
         graph(*modes, size=size),
         select(device),
         Options(),
-        Wish("full", 60.0, **wish),
+        TuneRequest("full", 60.0, **request),
         limits=LIMITS,
     )
 
@@ -103,7 +103,7 @@ def test_wrong_and_deadly_variants_never_win_and_are_not_tried_again(device):
     assert report.network_after and report.finished and "double_right" in report.text()
     (layer,) = tune(device, "slow", *BAD, "right", size=4000).layers
     assert (layer.after, layer.tried, layer.faults) == ("double_right", 2, {})
-    TuningStore(info).pardon()
+    TuningStore(info).forget_failures()
     (layer,) = tune(device, "slow", "wrong", "right", size=4000, retry=True).layers
     assert layer.tried == 3 and layer.faults.keys() == {"double_wrong"}
 

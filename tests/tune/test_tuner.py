@@ -13,7 +13,7 @@ from clnn.runtime.device.target import target_of
 from clnn.tune.defaults import NONE
 from clnn.tune.report import Report
 from clnn.tune.store import TuningStore
-from clnn.tune.tuner import BUDGETS, GAIN, LEFT_OVER, Tuner, Wish, tasks_of
+from clnn.tune.tuner import BUDGETS, GAIN, LEFT_OVER, Tuner, TuneRequest, tasks_of
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -35,7 +35,7 @@ class Run:
 
     def __init__(
         self,
-        wish=None,
+        request=None,
         times=None,
         inside=None,
         shares=(1.0, 3.0, 2.0),
@@ -54,8 +54,8 @@ class Run:
             GRAPH,
             info or described(),
             Options(),
-            wish or Wish(),
-            tell=self.told.append,
+            request or TuneRequest(),
+            on_progress=self.told.append,
             bench=self.bench,
             network=self.network,
             clock=self.clock,
@@ -146,44 +146,46 @@ def test_finalists_meet_in_the_network_at_once():
 
 
 def test_the_budget_bounds_the_work_and_what_is_left_is_said():
-    run = Run(Wish("full", budget=8.0))
+    run = Run(TuneRequest("full", budget=8.0))
     assert run.states == ["kept", "kept", "skipped"] and run.clock.now < 30
     assert "1 skipped" in run.report.closing()
-    more = Run(Wish("full", budget=200.0))
+    more = Run(TuneRequest("full", budget=200.0))
     assert more.states == ["kept"] * 3 and len(more.bench.built) > len(run.bench.built)
 
 
 def test_the_budget_begins_when_the_network_is_built():
-    run = Run(Wish("full", budget=8.0), first_s=100.0)
+    run = Run(TuneRequest("full", budget=8.0), first_s=100.0)
     assert run.states == ["kept", "kept", "skipped"] and 106 <= run.clock.now < 120
 
 
 def test_a_larger_share_gets_more_candidates():
-    run = Run(Wish("full", budget=60.0), shares=(1.0, 8.0, 1.0))
+    run = Run(TuneRequest("full", budget=60.0), shares=(1.0, 8.0, 1.0))
     tried = {x.share: x.tried for x in run.report.layers}
     assert tried[0.8] > tried[0.1]
 
 
 def test_quick_tries_fewer_than_full():
-    quick, full = Run(Wish("quick", budget=1e4)), Run(Wish("full", budget=1e4))
+    quick, full = Run(TuneRequest("quick", budget=1e4)), Run(TuneRequest("full", budget=1e4))
     assert [x.tried for x in quick.report.layers] == [8, 8, 8]
     assert [x.tried for x in full.report.layers] == [24, len(names_of(tasks()[2])), 24]
-    assert Wish("quick").seconds == BUDGETS["quick"] < Wish("full").seconds <= 300
+    assert TuneRequest("quick").seconds == BUDGETS["quick"] < TuneRequest("full").seconds <= 300
 
 
 def test_resuming_measures_only_what_is_missing():
-    first = Run(Wish("full", budget=8.0))
-    again = Run(Wish("full", budget=1e4, resume=True))
+    first = Run(TuneRequest("full", budget=8.0))
+    again = Run(TuneRequest("full", budget=1e4, resume=True))
     assert sorted(again.states) == ["kept", "known", "known"] and len(again.bench.problems) == 1
-    done = Run(Wish("full", resume=True))
+    done = Run(TuneRequest("full", resume=True))
     assert done.states == ["known"] * 3 and not done.bench.built and not done.network.ran
-    assert Run(Wish("full", budget=1e4)).states == ["kept"] * 3 and first.states[2] == "skipped"
+    assert (
+        Run(TuneRequest("full", budget=1e4)).states == ["kept"] * 3 and first.states[2] == "skipped"
+    )
 
 
 def test_a_quick_result_does_not_spare_a_full_search():
-    Run(Wish("quick", budget=1e4))
-    assert Run(Wish("quick", resume=True)).states == ["known"] * 3
-    assert Run(Wish("full", budget=1e4, resume=True)).states == ["kept"] * 3
+    Run(TuneRequest("quick", budget=1e4))
+    assert Run(TuneRequest("quick", resume=True)).states == ["known"] * 3
+    assert Run(TuneRequest("full", budget=1e4, resume=True)).states == ["kept"] * 3
 
 
 def test_an_interrupt_keeps_what_was_measured():
@@ -195,7 +197,7 @@ def test_an_interrupt_keeps_what_was_measured():
     assert TuningStore(described()).result(run.tasks[0].sig.key) is not None
     folder = TuningStore(described()).lines.path.parent
     assert not list(folder.glob("*.trying"))
-    assert sorted(Run(Wish("full", resume=True)).states) == ["kept", "kept", "known"]
+    assert sorted(Run(TuneRequest("full", resume=True)).states) == ["kept", "kept", "known"]
 
 
 def test_what_a_dead_tuner_was_trying_is_not_tried():
@@ -210,19 +212,21 @@ def test_what_a_dead_tuner_was_trying_is_not_tried():
     note = journal.trying(task.sig.key, guilty.name, templates_of(guilty))
     note.__enter__()
     journal._lock.release()
-    again = Run(Wish("full", budget=1e4))
+    again = Run(TuneRequest("full", budget=1e4))
     assert guilty.name not in again.bench.by_problem[0] and len(again.bench.by_problem[0]) == 24
-    assert guilty.name in Run(Wish(budget=1e4, retry=True)).bench.by_problem[0]
+    assert guilty.name in Run(TuneRequest(budget=1e4, retry=True)).bench.by_problem[0]
     del note
     records = TuningStore(described()).lines.read()
     assert [r["name"] for r in records if r.get("reason") == LEFT_OVER] == [guilty.name]
 
 
 def test_all_that_fail_are_told_and_the_next_run_tries_none_of_them():
-    some = Run(Wish("full", budget=1e5), times={n: None for t in tasks() for n in names_of(t)})
+    some = Run(
+        TuneRequest("full", budget=1e5), times={n: None for t in tasks() for n in names_of(t)}
+    )
     assert some.states == ["failed"] * 3
     assert "wrong values" in some.report.text()
-    again = Run(Wish("full", budget=1e5))
+    again = Run(TuneRequest("full", budget=1e5))
     before, after = some.built(), again.built()
     assert len(before) == 3 and len(after) == 2  # one problem has no candidate left
     assert not any(before[channels] & after[channels] for channels in after)
@@ -231,7 +235,7 @@ def test_all_that_fail_are_told_and_the_next_run_tries_none_of_them():
 def test_results_of_another_driver_are_tried_first():
     name = other_than_ranked(which=20)
     Run(times={name: 0.5}, inside={name: 0.5})
-    newer = Run(Wish("quick", budget=1e4), info=described(driver_version="2"))
+    newer = Run(TuneRequest("quick", budget=1e4), info=described(driver_version="2"))
     at = [p.outputs[0].type.shape[1] for p in newer.bench.problems].index(32)
     mine = newer.bench.built[8 * at : 8 * at + 8]
     assert mine[1] == name
@@ -250,12 +254,12 @@ def test_progress_tells_problems_candidates_and_gain():
 @pytest.mark.parametrize("wrong", [{"level": "huge"}, {"budget": -1.0}, {"budget": float("nan")}])
 def test_a_wish_that_is_not_allowed(wrong):
     with pytest.raises(SettingError, match="must be one of quick, full"):
-        Wish(**wrong)
+        TuneRequest(**wrong)
 
 
 def test_what_won_elsewhere_is_tried_first():
-    wish, shares = Wish("full", budget=1e4), (8.0, 2.0, 1.0)
-    first = Run(wish, shares=shares)
+    request, shares = TuneRequest("full", budget=1e4), (8.0, 2.0, 1.0)
+    first = Run(request, shares=shares)
     name = next(n for n in reversed(first.bench.by_problem[0]) if n in names_of(tasks()[1]))
-    again = Run(wish, times={name: 0.5}, inside={name: 0.5}, shares=shares)
+    again = Run(request, times={name: 0.5}, inside={name: 0.5}, shares=shares)
     assert name not in first.bench.by_problem[1][:6] and name in again.bench.by_problem[1][:6]

@@ -91,7 +91,7 @@ def test_failures_are_forgotten_on_request_only(info):
     store.put_failure("k", "a", "t", "hung")
     store.put_failure("m", "a", "t", "crashed")
     assert TuningStore(info).failures("k") == {("a", "t"): "hung"}
-    assert TuningStore(info).pardon() == 2
+    assert TuningStore(info).forget_failures() == 2
     assert TuningStore(info).failures("k") == {} == TuningStore(info).failures("m")
     again = TuningStore(info)
     again.put_failure("k", "a", "t", "hung again")
@@ -105,7 +105,7 @@ def test_compaction_keeps_what_counts(info, monkeypatch):
     store = TuningStore(info)
     TuningStore(described(driver_version="0.9")).put(sig(), result("old"))
     store.put_failure("k", "x", "t", "hung")
-    store.pardon()
+    store.forget_failures()
     for n in range(10):
         store.put(sig(f"k{n % 2}"), result(f"v{n}"))
     store.put_failure("k", "y", "t", "crashed")

@@ -95,7 +95,7 @@ from clnn.options import Options
 from clnn.runtime.process import worker
 from clnn.runtime.device.device import select
 from clnn.tune.bench import Limits
-from clnn.tune.tuner import Wish, tune_graph
+from clnn.tune.tuner import TuneRequest, tune_graph
 
 begin = worker.Worker._start
 def start(self):
@@ -104,8 +104,8 @@ def start(self):
 worker.Worker._start = start
 want = json.loads(sys.argv[1])
 limits = Limits(run_s=want["run_s"], jobs=1)
-wish = Wish("full", 60.0, resume=want["resume"])
-report = tune_graph(graph(*want["modes"], size=want["size"]), select(want["device"]), Options(), wish,
+request = TuneRequest("full", 60.0, resume=want["resume"])
+report = tune_graph(graph(*want["modes"], size=want["size"]), select(want["device"]), Options(), request,
                     limits=limits)
 layer = report.layers[0]
 print(json.dumps({"state": layer.state, "after": layer.after, "faults": layer.faults}), flush=True)

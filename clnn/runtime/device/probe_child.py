@@ -32,7 +32,7 @@ class RefusedError(Exception):
     """The device cannot do what a step asks, for the reason given."""
 
 
-class Bench:
+class ProbeBench:
     """A context and queue on one device, with what the steps need to run a kernel."""
 
     def __init__(self, cl: Any, device: Any, options: Sequence[str]) -> None:
@@ -90,7 +90,7 @@ def expect(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> None:
         )
 
 
-def step_saxpy(bench: Bench) -> int:
+def step_saxpy(bench: ProbeBench) -> int:
     """y = a x + y over a size that is no multiple of anything."""
     n = 1003
     x = np.arange(n, dtype=np.float32) - 500
@@ -101,7 +101,7 @@ def step_saxpy(bench: Bench) -> int:
     return 1
 
 
-def step_barrier(bench: Bench) -> int:
+def step_barrier(bench: ProbeBench) -> int:
     """Sums by a tree in local memory with a barrier per level."""
     kernel = bench.kernel("barrier", "barrier_sum")
     local = bench.group_size(kernel)
@@ -112,7 +112,7 @@ def step_barrier(bench: Bench) -> int:
     return 1
 
 
-def step_local_memory(bench: Bench) -> int:
+def step_local_memory(bench: ProbeBench) -> int:
     """Fill all local memory that the device reports, or the largest half, quarter... that works."""
     kernel = bench.kernel("local_memory", "local_fill")
     local = bench.group_size(kernel)
@@ -132,7 +132,7 @@ def step_local_memory(bench: Bench) -> int:
     raise error
 
 
-def _fill_local(bench: Bench, kernel: Any, local: int, words: int) -> None:
+def _fill_local(bench: ProbeBench, kernel: Any, local: int, words: int) -> None:
     out = np.zeros(2 * local, np.uint32)
     got = bench.run(
         kernel, out.size, local, (np.uint32(words), out, bench.cl.LocalMemory(4 * words)), out
@@ -146,17 +146,17 @@ def _fill_local(bench: Bench, kernel: Any, local: int, words: int) -> None:
     expect(got, np.array(want, np.uint32))
 
 
-def step_fp16(bench: Bench) -> int:
+def step_fp16(bench: ProbeBench) -> int:
     """Exact products of halves, then sums that half must round and float would not."""
     return _multiply_add(bench, "fp16", "half_mad", np.float16, 2048.0)
 
 
-def step_fp64(bench: Bench) -> int:
+def step_fp64(bench: ProbeBench) -> int:
     """Products and sums that need more bits than float has."""
     return _multiply_add(bench, "fp64", "double_mad", np.float64, 2.0**40)
 
 
-def _multiply_add(bench: Bench, file: str, name: str, dtype: Any, large: float) -> int:
+def _multiply_add(bench: ProbeBench, file: str, name: str, dtype: Any, large: float) -> int:
     count = np.arange(32)
     a, b = (count + 1).astype(dtype), (3 - count % 7).astype(dtype)
     c = (large + 2 * count).astype(dtype)
@@ -166,7 +166,7 @@ def _multiply_add(bench: Bench, file: str, name: str, dtype: Any, large: float) 
     return 1
 
 
-def step_subgroups(bench: Bench) -> int:
+def step_subgroups(bench: ProbeBench) -> int:
     """Sum and broadcast within each subgroup; returns the size of the first one."""
     kernel = bench.kernel("subgroups", "subgroup_sum")
     local = bench.group_size(kernel)
@@ -192,7 +192,7 @@ def _four_bytes(seed: int) -> np.ndarray[Any, Any]:
     return values
 
 
-def _dots(bench: Bench, file: str) -> int:
+def _dots(bench: ProbeBench, file: str) -> int:
     a, b = _four_bytes(1), _four_bytes(2)
     out = np.zeros((64, 3), np.int32)
     words = (a.view(np.uint32).ravel(), b.view(np.uint32).ravel(), out)
@@ -204,23 +204,23 @@ def _dots(bench: Bench, file: str) -> int:
     return 1
 
 
-def step_integer_dot(bench: Bench) -> int:
+def step_integer_dot(bench: ProbeBench) -> int:
     """dot_4x8packed_* of cl_khr_integer_dot_product, three signednesses."""
     return _dots(bench, "integer_dot")
 
 
-def step_ptx_dp4a(bench: Bench) -> int:
+def step_ptx_dp4a(bench: ProbeBench) -> int:
     """NVIDIA's dp4a through inline PTX, three signednesses."""
     _need_ptx(bench)
     return _dots(bench, "ptx_dp4a")
 
 
-def _need_ptx(bench: Bench) -> None:
+def _need_ptx(bench: ProbeBench) -> None:
     if PTX_VENDOR not in bench.device.vendor.upper():
         raise RefusedError("not an NVIDIA device")
 
 
-def step_ptx_mma(bench: Bench) -> int:
+def step_ptx_mma(bench: ProbeBench) -> int:
     """NVIDIA's mma.sync of four kinds of numbers; exact, for the operands are small integers."""
     _need_ptx(bench)
     for kind in ("f16", "bf16", "tf32", "s8"):
@@ -253,7 +253,7 @@ def _words(kind: str, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return packed.view(np.uint32)
 
 
-def step_ptx_ldmatrix(bench: Bench) -> int:
+def step_ptx_ldmatrix(bench: ProbeBench) -> int:
     """NVIDIA's ldmatrix of four matrices with scattered rows, as they are and transposed."""
     _need_ptx(bench)
     src = np.arange(256, dtype=np.uint16)
@@ -267,7 +267,7 @@ def step_ptx_ldmatrix(bench: Bench) -> int:
     return 1
 
 
-def step_ptx_cp_async(bench: Bench) -> int:
+def step_ptx_cp_async(bench: ProbeBench) -> int:
     """NVIDIA's cp.async of 0 to 16 bytes, the rest of 16 filled with zeros, in two groups."""
     _need_ptx(bench)
     src = (np.arange(1024) % 251 + 1).astype(np.uint8).reshape(64, 16)
@@ -279,7 +279,7 @@ def step_ptx_cp_async(bench: Bench) -> int:
     return 1
 
 
-def step_x86_vnni(bench: Bench) -> int:
+def step_x86_vnni(bench: ProbeBench) -> int:
     """The x86 instruction vpdpbusd through inline assembly."""
     _expect_cpu(bench)
     if not cpu_has_vnni():
@@ -294,7 +294,7 @@ def step_x86_vnni(bench: Bench) -> int:
     return 1
 
 
-def step_prefetch(bench: Bench) -> int:
+def step_prefetch(bench: ProbeBench) -> int:
     """Reads ahead into the cache by the compiler's builtin, beyond the buffer's end too."""
     _expect_cpu(bench)
     x = np.arange(1000, dtype=np.float32)
@@ -303,7 +303,7 @@ def step_prefetch(bench: Bench) -> int:
     return 1
 
 
-def step_clock(bench: Bench) -> int:
+def step_clock(bench: ProbeBench) -> int:
     """The cycle counter: it advances, and work takes some cycles of it."""
     _expect_cpu(bench)
     x = np.arange(64, dtype=np.float32)
@@ -315,7 +315,7 @@ def step_clock(bench: Bench) -> int:
     return 1
 
 
-def step_host_memory(bench: Bench) -> int:
+def step_host_memory(bench: ProbeBench) -> int:
     """Memory lent to the device, written and read by the host between kernels, without a copy or map."""
     _expect_cpu(bench)
     n, kernel = 1003, bench.kernel("saxpy", "saxpy")
@@ -330,7 +330,7 @@ def step_host_memory(bench: Bench) -> int:
     return 1
 
 
-def _expect_cpu(bench: Bench) -> None:
+def _expect_cpu(bench: ProbeBench) -> None:
     if not bench.device.type & bench.cl.device_type.CPU:
         raise RefusedError("not a CPU")
 
@@ -344,7 +344,7 @@ def cpu_has_vnni() -> bool:
     return "avx512_vnni" in text
 
 
-STEPS: dict[str, Callable[[Bench], int]] = {
+STEPS: dict[str, Callable[[ProbeBench], int]] = {
     "saxpy": step_saxpy,
     "barrier": step_barrier,
     "local_memory": step_local_memory,
@@ -385,7 +385,7 @@ def reason_of(err: Exception) -> str:
     return text if len(text) <= REASON_LENGTH else text[: REASON_LENGTH - 3] + "..."
 
 
-def outcome(step: str, bench: Bench) -> dict[str, Any]:
+def outcome(step: str, bench: ProbeBench) -> dict[str, Any]:
     """Run one step; return its JSON outcome."""
     try:
         value = STEPS[step](bench)
@@ -396,23 +396,23 @@ def outcome(step: str, bench: Bench) -> dict[str, Any]:
 
 def main(want: dict[str, Any]) -> None:
     """Run the steps that `want` lists, reporting on the real standard output only."""
-    report = reply_stream()
+    replies = reply_stream()
 
-    def tell(**line: Any) -> None:
-        report.write(json.dumps(line) + "\n")
-        report.flush()
+    def report(**line: Any) -> None:
+        replies.write(json.dumps(line) + "\n")
+        replies.flush()
 
-    tell(start="open")
+    report(start="open")
     try:
         cl = load()
-        bench = Bench(cl, find_device(cl, want), want["options"])
+        bench = ProbeBench(cl, find_device(cl, want), want["options"])
     except Exception as err:
-        tell(step="open", available=False, reason=reason_of(err), value=0)
+        report(step="open", available=False, reason=reason_of(err), value=0)
         return
-    tell(step="open", available=True, reason="", value=1)
+    report(step="open", available=True, reason="", value=1)
     for step in want["steps"]:
-        tell(start=step)
+        report(start=step)
         done = outcome(step, bench)
-        tell(**done)
+        report(**done)
         if step in REQUIRED and not done["available"]:
             return

@@ -19,7 +19,7 @@ LEAST = 2**19  # bytes of a library that is worth it; compiled kernels are small
 
 
 @dataclass(frozen=True)
-class Mapping:
+class MappedLibrary:
     """Part of a library in memory: its addresses, and how many bytes of it are there."""
 
     path: str
@@ -58,7 +58,7 @@ def _stays(path: str) -> bool:
     return False
 
 
-def _unchanged() -> list[Mapping]:
+def _unchanged() -> list[MappedLibrary]:
     """Return mappings of libraries, as the files have them."""
     try:
         with open("/proc/self/smaps", encoding="utf-8", errors="replace") as lines:
@@ -67,7 +67,7 @@ def _unchanged() -> list[Mapping]:
         return []
 
 
-def libraries(lines: Iterable[str]) -> Iterator[Mapping]:
+def libraries(lines: Iterable[str]) -> Iterator[MappedLibrary]:
     """Yield the mappings in text of the form of /proc/self/smaps that `trim` may take pages of."""
     start = end = resident = 0
     path = ""
@@ -82,7 +82,7 @@ def libraries(lines: Iterable[str]) -> Iterator[Mapping]:
         elif word == "Rss:":
             resident = 1024 * int(rest.split()[0])
         elif word == "Anonymous:" and resident and _is_library(path) and not int(rest.split()[0]):
-            yield Mapping(path, start, end, resident)
+            yield MappedLibrary(path, start, end, resident)
 
 
 def _is_library(path: str) -> bool:

@@ -71,7 +71,7 @@ def measure_peaks(info: DeviceInfo) -> Peaks:
 
     Raises DeviceError where the device gives no times.
     """
-    bench = Bench(info)
+    bench = PeakBench(info)
     found = Peaks(bench.flops(), bench.bandwidth(), bench.launch())
     if min(found.flops, found.bandwidth, found.launch) <= 0:
         raise DeviceError(
@@ -126,7 +126,7 @@ def _group(info: DeviceInfo) -> int:
     return 1 if info.type == "cpu" else min(256, info.max_work_group_size)
 
 
-class Bench:
+class PeakBench:
     """Times kernels of one device on its own clock. Raises DeviceError where it does not open."""
 
     def __init__(self, info: DeviceInfo) -> None:

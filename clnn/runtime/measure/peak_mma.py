@@ -10,7 +10,7 @@ import numpy as np
 from clnn.errors import BuildError, DeviceError
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.drivers.loader import load
-from clnn.runtime.measure.peak import ENOUGH_S, MOST_ROUNDS, Bench, Kernel, probe_kernel
+from clnn.runtime.measure.peak import ENOUGH_S, MOST_ROUNDS, Kernel, PeakBench, probe_kernel
 from clnn.types import Array
 
 # Kind of numbers -> depth of a product, and the word that holds ones.
@@ -38,8 +38,8 @@ def product_rate(info: DeviceInfo, kind: str) -> float:
             f"{info.title} runs no mma.sync: {info.caps.ptx_mma.reason}. Its rate of tensor cores"
             " stays unknown."
         )
-    bench, best, fault = _Warps(Bench(info)), 0.0, ""
-    for kernel in _kernels(kind, "ptx"):
+    bench, best, fault = WarpBench(PeakBench(info)), 0.0, ""
+    for kernel in product_kernels(kind, "ptx"):
         try:
             best = max(best, bench.rate(kernel))
         except (BuildError, cl.Error) as err:
@@ -49,22 +49,17 @@ def product_rate(info: DeviceInfo, kind: str) -> float:
     return best
 
 
-def check_products(info: DeviceInfo, kind: str) -> None:
-    """Run the kernels' emulated bodies on any device. Raises DeviceError where a sum is wrong."""
-    bench = _Warps(Bench(info))
-    bench.check(next(_kernels(kind, "emulated")))
-
-
-def _kernels(kind: str, body: str) -> Iterator[Kernel]:
+def product_kernels(kind: str, body: str) -> Iterator[Kernel]:
+    """Yield the kernels for numbers of `kind`, in PTX or in plain C ("emulated")."""
     for mi, ni, warps in SHAPES:
         params = {"kind": kind, "body": body, "mi": mi, "ni": ni, "wg": (32 * warps,)}
         yield probe_kernel("peak_mma", f"{kind}_{mi}x{ni}_w{warps}_{body}", params)
 
 
-class _Warps:
+class WarpBench:
     """Runs kernels of warps. held: buffers that kernels refer to."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: PeakBench) -> None:
         self.bench = bench
         self.held: list[Any] = []
 

@@ -334,13 +334,3 @@ class ExecutionState:
         noted = np.empty(shape, np.uint64)
         load().enqueue_copy(self.queue, noted, buffer)
         return noted
-
-    def storage_bytes(self, key: str) -> Array:
-        """Return all bytes of a storage with its guards (for checks)."""
-        cl = load()
-        where = self.memory[key]
-        guard = self.plan.guard
-        flat = np.empty(self.plan.block_bytes[key], np.uint8)
-        start = where.start - guard
-        cl.enqueue_copy(self.queue, flat, where.buffer, src_offset=start, is_blocking=True)
-        return flat

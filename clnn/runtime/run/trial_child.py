@@ -37,11 +37,11 @@ KEPT = 4  # variants that stay loaded
 
 def main(argument: Mapping[str, Any]) -> None:
     """Serve one device until the parent is gone."""
-    bench = _Bench(argument)
+    bench = _TrialBench(argument)
     serve(bench.answer)
 
 
-class _Bench:
+class _TrialBench:
     def __init__(self, argument: Mapping[str, Any]) -> None:
         cl = load()
         device = cl.get_platforms()[argument["platform"]].get_devices()[argument["device"]]
@@ -49,8 +49,8 @@ class _Bench:
         self.options = list(argument["options"])
         self.context = cl.Context([device])
         self.queue = cl.CommandQueue(self.context)
-        self.memory: _Memory | None = None
-        self.loaded: OrderedDict[str, _Loaded] = OrderedDict()
+        self.memory: _Tensors | None = None
+        self.loaded: OrderedDict[str, _LoadedVariant] = OrderedDict()
 
     def answer(self, request: dict[str, Any]) -> Mapping[str, Any]:
         try:
@@ -73,9 +73,11 @@ class _Bench:
         folder = request["folder"]
         if self.memory is None or self.memory.folder != folder:
             self.loaded.clear()
-            self.memory = _Memory(self, folder)
+            self.memory = _Tensors(self, folder)
         self.memory.need(request["tensors"])
-        ready = self.loaded.pop(request["trial"], None) or _Loaded(self, self.memory, request)
+        ready = self.loaded.pop(request["trial"], None) or _LoadedVariant(
+            self, self.memory, request
+        )
         self.loaded[request["trial"]] = ready
         while len(self.loaded) > KEPT:
             self.loaded.popitem(last=False)
@@ -88,7 +90,7 @@ class _Bench:
             self.memory = None
         return {"fault": fault, "error": error, "seconds": seconds}
 
-    def _check(self, ready: _Loaded) -> tuple[str, float]:
+    def _check(self, ready: _LoadedVariant) -> tuple[str, float]:
         """Run once in memory as it was given; return what is wrong with it and the error."""
         assert self.memory is not None
         self.memory.restore()
@@ -114,10 +116,10 @@ class _Bench:
         )
 
 
-class _Memory:
+class _Tensors:
     """The tensors of one problem on the device, and what they must hold after a run."""
 
-    def __init__(self, bench: _Bench, folder: str) -> None:
+    def __init__(self, bench: _TrialBench, folder: str) -> None:
         self.bench, self.folder = bench, folder
         self.tensors: dict[str, Mapping[str, Any]] = {}
         self.bytes: dict[str, np.ndarray[Any, Any]] = {}
@@ -159,10 +161,10 @@ class _Memory:
         ) else -1.0
 
 
-class _Loaded:
+class _LoadedVariant:
     """A variant ready to run: kernels with arguments set, one set for each copy of its constants."""
 
-    def __init__(self, bench: _Bench, memory: _Memory, request: Mapping[str, Any]) -> None:
+    def __init__(self, bench: _TrialBench, memory: _Tensors, request: Mapping[str, Any]) -> None:
         cl, self.bench, launches = bench.cl, bench, request["launches"]
         consts = {
             c: np.load(c) for launch in launches for k, c, *_ in launch["args"] if k == "const"
@@ -217,7 +219,7 @@ def _kernel(
     cl: Any,
     program: Any,
     launch: Mapping[str, Any],
-    memory: _Memory,
+    memory: _Tensors,
     consts: Mapping[str, Any],
     scratch: Mapping[str, Any],
 ) -> Any:
