@@ -20,6 +20,7 @@ from clnn.errors import (
     ShapeError,
     UnsupportedOpError,
 )
+from clnn.runtime.device import device
 from clnn.settings import setting, warn_unknown
 
 
@@ -228,6 +229,15 @@ def test_unknown_device(adder, capsys, monkeypatch):
     assert on_the_command_line(capsys, "bench", adder, "-d", "abacus")[0] == 3
     monkeypatch.setenv("CLNN_DEVICE", "abacus")
     assert "(from CLNN_DEVICE)" in message(NoDeviceError, clnn.compile_model, adder)
+
+
+def test_no_device_at_all(adder, capsys, monkeypatch):
+    monkeypatch.setattr(device, "list_unprobed", lambda: ())
+    text = message(NoDeviceError, clnn.compile_model, adder)
+    head, *_, driver, last = text.splitlines()
+    assert head == "No OpenCL device was found on this machine."
+    assert driver.startswith("To get a driver: ") and last == "Run `clnn doctor` for all checks."
+    assert on_the_command_line(capsys, "bench", adder) == (3, f"NoDeviceError: {text}\n")
 
 
 def test_broken_option(adder, capsys):

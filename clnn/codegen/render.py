@@ -34,12 +34,12 @@ def template_folders(extra: str = "") -> tuple[str, ...]:
     package = Path(__file__).resolve().parent.parent
     places = [Path(extra)] if extra else []
     places += [package.parent / "kernels_cl", package / "_kernels_cl"]
-    found = tuple(str(p) for p in places if p.is_dir())
-    if not found:
+    folders = tuple(str(p) for p in places if p.is_dir())
+    if not folders:
         raise TemplateError(
             f"no kernel templates in {', '.join(map(str, places))}. Reinstall clnn."
         )
-    return found
+    return folders
 
 
 @contextmanager
@@ -129,5 +129,7 @@ def _files(folders: tuple[str, ...], user: str, used: str) -> list[str]:
     """Return the templates that a `file` attribute in `user` names: all libraries where it computes."""
     if "${" not in used:
         return [posixpath.normpath(posixpath.join("/", posixpath.dirname(user), used)).lstrip("/")]
-    found = {f"{LIBRARIES}/{p.name}" for f in folders for p in Path(f, LIBRARIES).glob("*.mako")}
-    return sorted(found)
+    libraries = {
+        f"{LIBRARIES}/{p.name}" for f in folders for p in Path(f, LIBRARIES).glob("*.mako")
+    }
+    return sorted(libraries)

@@ -43,14 +43,14 @@ def split_batch(graph: Graph, target: Target) -> Graph:
 
 def runs_of(graph: Graph, units: int) -> list[LayerRun]:
     """Return the runs of layers of which a batch does not stay in the caches of `units` cores."""
-    found: list[LayerRun] = []
+    runs: list[LayerRun] = []
     current = _Open(graph, units)
     for place in range(len(graph.nodes)):
         if not current.takes(place):
-            found += current.closed()
+            runs += current.closed()
             current = _Open(graph, units)
             current.takes(place)
-    return [*found, *current.closed()]
+    return [*runs, *current.closed()]
 
 
 @dataclass
@@ -92,13 +92,13 @@ class _Open:
         graph = self.graph
         if any(t.shape[:1] != (batch,) for t in graph.output_types(node)):
             return False
-        found = node.spec.split_batch(graph.input_types(node), 1)
-        if found is None:
+        split = node.spec.split_batch(graph.input_types(node), 1)
+        if split is None:
             return False
-        places = found[1]
-        given = [(k, name) for k, name in enumerate(node.inputs) if name is not None]
-        whole = [name for k, name in given if k not in places]
-        parts = [name for k, name in given if k in places]
+        places = split[1]
+        inputs = [(k, name) for k, name in enumerate(node.inputs) if name is not None]
+        whole = [name for k, name in inputs if k not in places]
+        parts = [name for k, name in inputs if k in places]
         fits = all(n not in graph.consts and graph.types[n].shape[0] == batch for n in parts)
         return fits and not self.made.intersection(whole)
 
@@ -151,18 +151,18 @@ def _repeated(graph: Graph, run: LayerRun) -> Graph:
     types, stored = dict(graph.types), dict(graph.stored)
     taken = {node.name for node in graph.nodes}
     parts: dict[str, list[str]] = {name: [] for name in leaving}
-    made: list[Node] = []
+    repeated: list[Node] = []
 
     def part(name: str, start: int) -> str:
-        given = _free(f"{name}@{start}", types)
-        types[given] = replace(types[name], shape=(run.images, *types[name].shape[1:]))
+        new = _free(f"{name}@{start}", types)
+        types[new] = replace(types[name], shape=(run.images, *types[name].shape[1:]))
         if name in stored:
-            stored[given] = stored[name]
-        return given
+            stored[new] = stored[name]
+        return new
 
     def add(name: str, node: Node) -> None:
-        made.append(replace(node, name=_free(name, taken)))
-        taken.add(made[-1].name)
+        repeated.append(replace(node, name=_free(name, taken)))
+        taken.add(repeated[-1].name)
 
     for start in range(0, run.batch, run.images):
         names = {name: part(name, start) for name in entering}
@@ -176,7 +176,7 @@ def _repeated(graph: Graph, run: LayerRun) -> Graph:
             list_of.append(names[name])
     for name, list_of in parts.items():
         add(f"{name}:parts", Node("", Concat(0), tuple(list_of), (name,)))
-    every = (*graph.nodes[: run.begin], *made, *graph.nodes[run.end :])
+    every = (*graph.nodes[: run.begin], *repeated, *graph.nodes[run.end :])
     kept = {n for node in every for n in (*node.inputs, *node.outputs)}
     kept |= {*graph.inputs, *graph.outputs.values(), *graph.consts}
     types = {name: kind for name, kind in types.items() if name in kept}
@@ -191,9 +191,9 @@ def _free(name: str, taken: Container[str]) -> str:
 
 
 def _for_part(graph: Graph, node: Node, names: dict[str, str], images: int) -> Node:
-    found = node.spec.split_batch(graph.input_types(node), images)
-    assert found is not None
-    spec, places = found
+    split = node.spec.split_batch(graph.input_types(node), images)
+    assert split is not None
+    spec, places = split
     inputs = tuple(
         names[name] if name is not None and k in places else name
         for k, name in enumerate(node.inputs)
@@ -205,13 +205,13 @@ def _for_part(graph: Graph, node: Node, names: dict[str, str], images: int) -> N
 def _crossing(graph: Graph, run: LayerRun) -> tuple[list[str], list[str]]:
     """Return the values that a run takes image by image, and those of its own that others read."""
     nodes = graph.nodes[run.begin : run.end]
-    made = [name for node in nodes for name in node.outputs]
+    own = [name for node in nodes for name in node.outputs]
     outside = (*graph.nodes[: run.begin], *graph.nodes[run.end :])
     read = {name for node in outside for name in node.inputs} | set(graph.outputs.values())
     entering: dict[str, None] = {}
     for node in nodes:
-        found = node.spec.split_batch(graph.input_types(node), run.images)
-        assert found is not None
-        names = [node.inputs[k] for k in found[1] if k < len(node.inputs)]
-        entering |= {name: None for name in names if name is not None and name not in made}
-    return list(entering), [name for name in made if name in read]
+        split = node.spec.split_batch(graph.input_types(node), run.images)
+        assert split is not None
+        names = [node.inputs[k] for k in split[1] if k < len(node.inputs)]
+        entering |= {name: None for name in names if name is not None and name not in own}
+    return list(entering), [name for name in own if name in read]

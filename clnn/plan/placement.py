@@ -63,15 +63,15 @@ class Budget:
 
 
 def _neighbours(firsts: Sequence[int], lasts: Sequence[int]) -> list[list[int]]:
-    found: list[list[int]] = [[] for _ in firsts]
+    neighbours: list[list[int]] = [[] for _ in firsts]
     alive: list[int] = []
     for block in sorted(range(len(firsts)), key=firsts.__getitem__):
         alive = [other for other in alive if lasts[other] >= firsts[block]]
         for other in alive:
-            found[other].append(block)
-        found[block] += alive
+            neighbours[other].append(block)
+        neighbours[block] += alive
         alive.append(block)
-    return found
+    return neighbours
 
 
 def _live(
@@ -175,19 +175,19 @@ def solve(problem: PlacementProblem, budget: Budget) -> list[Span]:
 
 def _greedy(problem: PlacementProblem, budget: Budget) -> list[Start]:
     """Return the STARTS best greedy orders with their placements; only one at the lower bound."""
-    made: list[Start] = []
+    starts: list[Start] = []
     ceiling = sum(problem.sizes) + sum(problem.aligns)
     for order in orders(problem):
         for best_fit in (False, True):
             spans = place(problem, order, ceiling, budget, best_fit=best_fit)
-            if spans is not None and all(spans != other for _, other in made):
-                made.append((order, spans))
+            if spans is not None and all(spans != other for _, other in starts):
+                starts.append((order, spans))
                 ceiling = min(ceiling, height(spans) * 5 // 4)
                 if height(spans) <= problem.lower_bound:
-                    return made[-1:]
+                    return starts[-1:]
         if budget.left <= 0:
             break
-    return sorted(made, key=lambda start: height(start[1]))[:STARTS]
+    return sorted(starts, key=lambda start: height(start[1]))[:STARTS]
 
 
 def _pressed(problem: PlacementProblem, start: Start, budget: Budget) -> Start:

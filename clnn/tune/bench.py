@@ -140,7 +140,6 @@ class Bench:
         self.note, self._spec, self._problem = note, spec, problem
         self._usual, self._prepared = 0.0, ""
         self._requests: dict[str, dict[str, Any]] = {}
-        self._consts: dict[int, str] = {}
         types = [None if o is None else o.type for o in problem.inputs]
         self._limit, self._rounding = spec.tolerance(types), 0.0
         self._tensors = [*_inputs(problem), *_outputs(problem)]
@@ -207,15 +206,15 @@ class Bench:
         request = {**self._requests[variant.name], "batches": batches}
         seconds = self.limits.run_s + self.limits.slack * self._usual * (batches + 1)
         with self.note(variant):
-            found = _ask(self._runner, request, seconds)
-        if found.fault:
-            return found
+            trial = _ask(self._runner, request, seconds)
+        if trial.fault:
+            return trial
         limit = max(self._limit, variant.error) + self._rounding
-        if found.error > limit:
-            return Trial(f"wrong values: error {found.error:.3g}, allowed {limit:.3g}", found.error)
-        if found.seconds and not self._usual:
-            self._usual = found.median
-        return found
+        if trial.error > limit:
+            return Trial(f"wrong values: error {trial.error:.3g}, allowed {limit:.3g}", trial.error)
+        if trial.seconds and not self._usual:
+            self._usual = trial.median
+        return trial
 
     def _prepare(self) -> None:
         """Write the tensors and expected outputs of the problem, once."""
@@ -351,8 +350,8 @@ def _tensor(name: str, operand: Operand, written: bool) -> dict[str, Any]:
 def _random(operand: Operand, seed: int) -> Array:
     """Return normally distributed numbers; of those stored in bytes, few are too large for them."""
     wide = operand.memory.scale * DEVIATION or 1.0
-    made = np.random.default_rng(seed).standard_normal(operand.type.shape) * wide
-    return made.astype(operand.type.dtype.numpy)
+    numbers = np.random.default_rng(seed).standard_normal(operand.type.shape) * wide
+    return numbers.astype(operand.type.dtype.numpy)
 
 
 def _as_stored(operand: Operand) -> Array | None:

@@ -147,7 +147,7 @@ def fixed(names: dict[str, str], otherwise: Chooser = first_variant) -> Chooser:
         if len(variants) < 2:
             return variants[0]
         name = names.get(signature(node.spec, problem).key, "")
-        found = _Known(node.spec, problem, variants).named(name) if name else None
-        return found or otherwise(node, problem, variants)
+        named = _Known(node.spec, problem, variants).named(name) if name else None
+        return named or otherwise(node, problem, variants)
 
     return choose

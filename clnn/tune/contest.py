@@ -17,7 +17,7 @@ from clnn.tune.bench import Measurer, Trial
 GAIN = 1.02  # by which another variant must beat the ranked one
 CLOSE = 1.05  # times the bound of the device at which nothing more is to be won
 FIRST, SECOND, ROUNDS = 1, 3, 10  # batches: of every candidate, of the better ones, of the last
-KEPT = (8, 3)
+KEPT = (8, 3)  # candidates: after the first look, and for the last rounds
 SHARE_OF_FIRST = 0.7  # of the time, for the first look at all candidates
 
 
@@ -82,7 +82,7 @@ def contest(
     The first entry is always measured, and stays among the finalists where it is right.
     """
     effort = effort or Effort()
-    found, right = Outcome(), dict[str, Variant]()
+    outcome, right = Outcome(), dict[str, Variant]()
     begin = clock()
     look_until = begin + (deadline - begin) * SHARE_OF_FIRST
 
@@ -90,32 +90,32 @@ def contest(
         trial = measurer.trial(variant, batches)
         on_trial(variant.name, trial)
         if trial.fault:
-            found.faults[variant.name] = trial.fault
-            found.times.pop(variant.name, None)
+            outcome.faults[variant.name] = trial.fault
+            outcome.times.pop(variant.name, None)
             right.pop(variant.name, None)
         elif trial.seconds:
-            found.times[variant.name] = trial.median
+            outcome.times[variant.name] = trial.median
             right[variant.name] = variant
 
     def first_look(chunk: Sequence[Variant]) -> None:
         for variant in chunk:
             fault = built.get(variant.name, "")
-            found.tried += 1
+            outcome.tried += 1
             if fault:
-                found.faults[variant.name] = fault
+                outcome.faults[variant.name] = fault
                 on_trial(variant.name, Trial(fault))
             else:
                 measure(variant, FIRST)
 
     def best(count: int) -> list[Variant]:
-        names = sorted(found.times, key=lambda n: found.times[n])[:count]
-        if entries[0].name in found.times and entries[0].name not in names:
+        names = sorted(outcome.times, key=lambda n: outcome.times[n])[:count]
+        if entries[0].name in outcome.times and entries[0].name not in names:
             names[-1] = entries[0].name
         return [right[name] for name in names]
 
     at = 0
     while at < len(entries):
-        close = min(found.times.values(), default=1e30) <= CLOSE * bound
+        close = min(outcome.times.values(), default=1e30) <= CLOSE * bound
         if at and (clock() >= look_until or close):
             break
         chunk = entries[at : at + (effort.chunk if at else effort.first)]
@@ -125,14 +125,14 @@ def contest(
     for variant in best(KEPT[0]):
         if clock() < deadline:
             measure(variant, SECOND)
-    _final(measurer, best(KEPT[1]), found, right, on_trial)
-    return found
+    _final(measurer, best(KEPT[1]), outcome, right, on_trial)
+    return outcome
 
 
 def _final(
     measurer: Measurer,
     last: Sequence[Variant],
-    found: Outcome,
+    outcome: Outcome,
     right: dict[str, Variant],
     on_trial: Callable[[str, Trial], None],
 ) -> None:
@@ -142,16 +142,16 @@ def _final(
         for variant in [v for v in last if v.name in right]:
             trial = measurer.trial(variant, 1)
             if trial.fault:
-                found.faults[variant.name] = trial.fault
-                found.times.pop(variant.name, None)
+                outcome.faults[variant.name] = trial.fault
+                outcome.times.pop(variant.name, None)
                 right.pop(variant.name)
                 on_trial(variant.name, trial)
             else:
                 samples[variant.name] += trial.seconds
     for name, times in samples.items():
         if times and name in right:
-            found.times[name] = float(np.median(times))
+            outcome.times[name] = float(np.median(times))
     names = [v.name for v in last if v.name in right]
-    found.finalists = sorted(names, key=lambda n: found.times[n])
-    others = sorted(set(found.times) - set(names), key=lambda n: found.times[n])
-    found.times = {n: found.times[n] for n in (*found.finalists, *others)}
+    outcome.finalists = sorted(names, key=lambda n: outcome.times[n])
+    others = sorted(set(outcome.times) - set(names), key=lambda n: outcome.times[n])
+    outcome.times = {n: outcome.times[n] for n in (*outcome.finalists, *others)}

@@ -64,19 +64,19 @@ def left_over(base: Path) -> list[Record]:
     """Return what tuners that are gone were about to try, and remove their notes."""
     from filelock import FileLock, Timeout
 
-    found: list[Record] = []
+    records: list[Record] = []
     for member in files.listing(base.parent):
         path = member.path
         if path.suffix != SUFFIX or not path.name.startswith(f"{base.stem}."):
             continue
         try:
             with FileLock(f"{path}{ALIVE}", timeout=0):
-                found += _unfinished(LineFile(path, "ro").read())
+                records += _unfinished(LineFile(path, "ro").read())
                 files.remove(path)
         except (Timeout, OSError):
             continue
         _remove_locks(path)
-    return found
+    return records
 
 
 def _unfinished(records: list[Record]) -> list[Record]:

@@ -82,20 +82,20 @@ def _operand(operand: Operand | None) -> dict[str, Any] | None:
     if operand is None:
         return None
     layout = operand.layout
-    found: dict[str, Any] = {
+    parts: dict[str, Any] = {
         "type": operand.type.dtype.name,
         "shape": list(layout.shape),
         "pitches": list(layout.pitches),
     }
     if layout.has_padding:
-        found |= {
+        parts |= {
             "before": list(layout.before),
             "after": list(layout.after),
             "fill": repr(operand.fill),
         }
     if operand.stored is not None:
-        found["stored"] = operand.stored.name
-    return found | ({"const": True} if operand.const is not None else {})
+        parts["stored"] = operand.stored.name
+    return parts | ({"const": True} if operand.const is not None else {})
 
 
 def _bucket(spec: OpSpec, problem: Problem) -> str:

@@ -124,22 +124,24 @@ class TuningStore:
     def _newest(self, key: str, fits: Any) -> Result | None:
         for record in reversed(self._read()):
             if record.get("kind") == "result" and record.get("key") == key:
-                found = _result(record) if fits(record.get("driver")) else None
-                if found is not None:
-                    return found
+                result = _result(record) if fits(record.get("driver")) else None
+                if result is not None:
+                    return result
         return None
 
     def failures(self, key: str) -> dict[tuple[str, str], str]:
         """Return (variant, templates) -> reason of what failed under the present driver."""
-        found: dict[tuple[str, str], str] = {}
+        reasons: dict[tuple[str, str], str] = {}
         for record in self._read():
             if record.get("driver") != self.driver:
                 continue
             if record.get("kind") == _FORGOTTEN:
-                found.clear()
+                reasons.clear()
             elif record.get("kind") == "failure" and record.get("key") == key:
-                found[str(record.get("name")), str(record.get("templates"))] = str(record["reason"])
-        return found
+                reasons[str(record.get("name")), str(record.get("templates"))] = str(
+                    record["reason"]
+                )
+        return reasons
 
     def put(self, sig: Signature, result: Result) -> bool:
         """Keep a result; tell whether it is kept for good."""
@@ -213,10 +215,10 @@ def _result(record: Record) -> Result | None:
             for t in record["tops"]
         )
         level = str(record["level"])
-        found = Result(tops, str(record["ranked"]), level, int(record["tried"]))
+        result = Result(tops, str(record["ranked"]), level, int(record["tried"]))
     except (KeyError, TypeError, ValueError):
         return None
-    return found if record.get("kind") == "result" and tops and level in LEVELS else None
+    return result if record.get("kind") == "result" and tops and level in LEVELS else None
 
 
 def in_force(records: Iterable[Record]) -> list[Record]:

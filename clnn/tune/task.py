@@ -36,16 +36,16 @@ class Task:
 
 def tasks_of(plan: Plan) -> list[Task]:
     """Return the problems of a plan that have several candidates, each once."""
-    found: dict[str, Task] = {}
+    tasks: dict[str, Task] = {}
     for step in plan.scheduled:
         if not step.launches or not measurable(step.problem):
             continue
         sig = signature(step.node.spec, step.problem)
-        if sig.key in found:
-            found[sig.key].nodes.append(step.node.layer)
+        if sig.key in tasks:
+            tasks[sig.key].nodes.append(step.node.layer)
         elif len(step.node.spec.candidates(step.problem)) > 1:
-            found[sig.key] = Task(sig, step, [step.node.layer])
-    return list(found.values())
+            tasks[sig.key] = Task(sig, step, [step.node.layer])
+    return list(tasks.values())
 
 
 class SoFar:

@@ -293,7 +293,7 @@ class Tuner:
         self.store.put(task.sig, task.result)
 
     def _compare(self) -> None:
-        """Time finalists in the network, settle each problem there, and time before and after."""
+        """Time finalists in the network, order those of each problem, and time before and after."""
         measured = [t for t in self.tasks if t.outcome.times]
         if any(len(t.outcome.finalists) > 1 for t in measured):
             self._report_progress("", note="comparing the fastest in the network")

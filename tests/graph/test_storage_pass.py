@@ -113,16 +113,16 @@ def test_small_networks(device, name, options, limit):
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_joined_kernels_give_the_same_bits(device, name):
+def test_fused_kernels_give_the_same_bits(device, name):
     graph = GRAPHS[name]()
     x = normal(graph.types["x"].shape, 3)
-    found, joined = [], []
+    found, fused = [], []
     for merge in (True, False):
         with clnn.compile_model(graph, device, clnn.Options(dtype="bf16", merge=merge)) as session:
             found.append([a.tobytes() for a in session({"x": x}).values()])
-            joined.append(session._fused is not None)
+            fused.append(session._fused is not None)
             on_cpu = session.device.type == "cpu"
-    assert joined == [on_cpu, False] and found[0] == found[1]
+    assert fused == [on_cpu, False] and found[0] == found[1]
 
 
 def test_the_arena_is_about_half(device):

@@ -18,7 +18,7 @@ from clnn.plan.schedule import ConstArg
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 
 
-@pytest.mark.parametrize("merge", [True, False], ids=["joined", "apart"])
+@pytest.mark.parametrize("merge", [True, False], ids=["fused", "alone"])
 def test_a_session_keeps_no_constants(device, merge):
     graph = GRAPHS["classifier"]()
     kept = [weakref.ref(array) for array in graph.consts.values()]

@@ -11,14 +11,14 @@ from clnn.tune.network import DeviceNetwork
 
 
 def test_layers_are_timed_in_the_kernels_that_runs_launch(any_device):
-    """Joined where runs join their launches: apart, other kernels win than in runs."""
+    """Fused where runs fuse their launches: alone, other kernels win than in runs."""
     info = select(any_device)
     network = DeviceNetwork(optimise(GRAPHS["classifier"]()), info, Options(tune="off", states=1))
     try:
         (times,) = network.profile([{}])
         session = network.session({})
         assert all(seconds > 0 for seconds in times.values())
-        joined = session._fused is not None and info.caps.clock
-        assert (session._fused_with_stamps is not None) == bool(joined)
+        fused = session._fused is not None and info.caps.clock
+        assert (session._fused_with_stamps is not None) == bool(fused)
     finally:
         network.close()

@@ -181,10 +181,10 @@ class Device:
             for run in runs:
                 if run.result()[1]:
                     log.warning("a kernel build process ended early: %s", run.result()[1])
-            made = {s: folder / f"{n}.bin" for n, s in enumerate(sources)}
-            told = {s: path.with_suffix(".spills") for s, path in made.items()}
+            binaries = {s: folder / f"{n}.bin" for n, s in enumerate(sources)}
+            told = {s: path.with_suffix(".spills") for s, path in binaries.items()}
             self.spills |= {s: path.read_text() for s, path in told.items() if path.exists()}
-            return {s: path.read_bytes() for s, path in made.items() if path.exists()}
+            return {s: path.read_bytes() for s, path in binaries.items() if path.exists()}
 
 
 def program_binary(program: Any) -> bytes | None:

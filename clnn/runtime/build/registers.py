@@ -36,10 +36,10 @@ def of_log(text: str) -> Registers | None:
 
 def spills_of(text: str) -> str:
     """Return what a build log tells of too few registers, "" where there are enough or none told."""
-    found = of_log(text)
-    if found is None or not found.spilled:
+    registers = of_log(text)
+    if registers is None or not registers.spilled:
         return ""
-    return f"{found.spilled} bytes of registers are kept in memory ({found.used} registers used)"
+    return f"{registers.spilled} bytes of registers are kept in memory ({registers.used} registers used)"
 
 
 def build_log(program: Any, device: Any) -> str:

@@ -262,8 +262,8 @@ def step_ptx_ldmatrix(bench: ProbeBench) -> int:
     both = np.stack([matrices, matrices.transpose(0, 2, 1)])
     want = np.ascontiguousarray(both).view(np.uint32).reshape(8, 32).T
     out = np.zeros((32, 8), np.uint32)
-    given = (src.view(np.uint32), (16 * order).astype(np.uint32), out)
-    expect(bench.run(bench.kernel("ptx_ldmatrix", "matrices"), 32, 32, given, out), want)
+    args = (src.view(np.uint32), (16 * order).astype(np.uint32), out)
+    expect(bench.run(bench.kernel("ptx_ldmatrix", "matrices"), 32, 32, args, out), want)
     return 1
 
 
@@ -380,8 +380,8 @@ def find_device(cl: Any, want: dict[str, Any]) -> Any:
 def reason_of(err: Exception) -> str:
     """Return why a step failed, on one line: the compiler's first error, else the message."""
     lines = [line.strip() for line in str(err).splitlines() if line.strip()]
-    found = next((m for m in map(_ERROR_LINE.search, lines) if m), None)
-    text = f"error: {found.group(1)}" if found else (lines or [repr(err)])[0]
+    error = next((m for m in map(_ERROR_LINE.search, lines) if m), None)
+    text = f"error: {error.group(1)}" if error else (lines or [repr(err)])[0]
     return text if len(text) <= REASON_LENGTH else text[: REASON_LENGTH - 3] + "..."
 
 

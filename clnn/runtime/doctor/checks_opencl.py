@@ -114,8 +114,8 @@ def variables() -> Check:
     """Variables that decide which devices appear, and whether this loader reads them."""
     path, arranged = loader_library(), setup()
     own = {"OCL_ICD_VENDORS"} if arranged.folder else set()
-    given = [name for name in LOADER_VARIABLES if os.environ.get(name) and name not in own]
-    ignored = [name for name in given if path is not None and not honours(path, name)]
+    names = [name for name in LOADER_VARIABLES if os.environ.get(name) and name not in own]
+    ignored = [name for name in names if path is not None and not honours(path, name)]
 
     def note(name: str) -> str:
         if name in ignored:
@@ -124,7 +124,7 @@ def variables() -> Check:
 
     texts = [
         f"{name}={os.environ[name]}{note(name)}"
-        for name in (*given, *(name for name in OTHER_VARIABLES if name in os.environ))
+        for name in (*names, *(name for name in OTHER_VARIABLES if name in os.environ))
     ]
     if arranged.folder:
         texts.append(f"clnn set OCL_ICD_VENDORS={arranged.folder}")
@@ -220,8 +220,8 @@ def unregistered() -> Check:
     """Driver libraries that no .icd file names."""
     stems = {entry.stem for entry in registered() if entry.present}
     listed = icd.ldconfig_libraries()
-    found = {name: _locate(name, listed) for name in DRIVERS if name.split(".so")[0] not in stems}
-    missing = {name: path for name, path in found.items() if path}
+    located = {name: _locate(name, listed) for name in DRIVERS if name.split(".so")[0] not in stems}
+    missing = {name: path for name, path in located.items() if path}
     if not missing:
         return Check("unregistered", OK, "no driver library lacks an .icd file")
     lines = [f"{path} is installed, but no .icd file names it" for path in missing.values()]

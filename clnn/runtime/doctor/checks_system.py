@@ -87,8 +87,8 @@ def _text(path: str) -> str:
 
 def device_files() -> Check:
     """GPU device files: there, and open to this user?"""
-    found = sorted(path for pattern in GPU_FILES for path in glob.glob(pattern))
-    if not found:
+    nodes = sorted(path for pattern in GPU_FILES for path in glob.glob(pattern))
+    if not nodes:
         hint = ""
         if in_container():
             hint = (
@@ -96,9 +96,9 @@ def device_files() -> Check:
                 " NVIDIA_DRIVER_CAPABILITIES=compute,utility, or with --device /dev/dri)"
             )
         return Check("GPU files", OK, f"none: this machine offers its CPU only{hint}")
-    closed = [path for path in found if not os.access(path, os.R_OK | os.W_OK)]
+    closed = [path for path in nodes if not os.access(path, os.R_OK | os.W_OK)]
     if not closed:
-        return Check("GPU files", OK, f"{', '.join(found)}: open to this user")
+        return Check("GPU files", OK, f"{', '.join(nodes)}: open to this user")
     groups = sorted({owning_group(path) for path in closed} - {"root"})
     user = os.environ.get("USER") or "$USER"
     fix = f"sudo chmod a+rw {' '.join(closed)}"
@@ -167,8 +167,8 @@ def _is_stale(path: Path) -> bool:
 
 def settings_check() -> Check:
     """CLNN_* variables: known names and allowed values."""
-    given = [name for name in SETTINGS if os.environ.get(name)]
-    for name in given:
+    names = [name for name in SETTINGS if os.environ.get(name)]
+    for name in names:
         try:
             setting(name)
         except SettingError as err:
@@ -179,7 +179,7 @@ def settings_check() -> Check:
     if unknown:
         detail = "; ".join(str(warning.message) for warning in told)
         return Check("settings", WARN, detail, f"unset {' '.join(unknown)}")
-    text = ", ".join(f"{name}={os.environ[name]}" for name in given)
+    text = ", ".join(f"{name}={os.environ[name]}" for name in names)
     return Check("settings", OK, text or "no CLNN_ variable is set")
 
 

@@ -49,16 +49,16 @@ def devices() -> Check:
     if "error" in answer:
         fix = "see `drivers` above, remove the .icd file of the driver that fails"
         return Check("devices", FAIL, f"listing the devices failed: {answer['error']}", fix)
-    found = discover(refresh=True)
-    if not found:
+    infos = discover(refresh=True)
+    if not infos:
         detail = "OpenCL offers no device"
         return Check("devices", FAIL, detail, checks_system.suggestion(), {"devices": []})
-    usable = [info for info in found if info.usable]
-    detail = "\n".join(line for info in found for line in describe(info))
-    status = FAIL if not usable else OK if len(usable) == len(found) else WARN
+    usable = [info for info in infos if info.usable]
+    detail = "\n".join(line for info in infos for line in describe(info))
+    status = FAIL if not usable else OK if len(usable) == len(infos) else WARN
     fix = "" if status == OK else f"update the driver; or get another: {checks_system.suggestion()}"
     data = {
-        "devices": [{"title": i.title, "usable": i.usable, "why_not": i.why_not} for i in found]
+        "devices": [{"title": i.title, "usable": i.usable, "why_not": i.why_not} for i in infos]
     }
     return Check("devices", status, detail, fix, data)
 

@@ -119,10 +119,11 @@ def intel_companions(library: Path) -> tuple[list[Path], list[str]]:
     Returns (those found in other packages, in loading order; names of those not found at all).
     """
     absent = [name for name in INTEL_COMPANIONS if not (library.parent / name).exists()]
-    found: dict[str, Path] = {}
+    elsewhere: dict[str, Path] = {}
     for package in INTEL_PACKAGES if absent else ():
-        found |= {path.name: path for path in _package_files(package, tuple(absent))}
-    return [found[n] for n in absent if n in found], [n for n in absent if n not in found]
+        elsewhere |= {path.name: path for path in _package_files(package, tuple(absent))}
+    lacking = [name for name in absent if name not in elsewhere]
+    return [elsewhere[name] for name in absent if name in elsewhere], lacking
 
 
 def _package_files(package: str, names: tuple[str, ...]) -> list[Path]:
@@ -170,9 +171,9 @@ def ldconfig_libraries() -> dict[str, Path]:
 def unregistered(known: Iterable[IcdFile]) -> dict[str, Path]:
     """Return file name -> library of drivers that are present but named by none of `known`."""
     stems = {icd.stem for icd in known if icd.present}
-    found = {"clnn-intel-cpu.icd": intel_library(), "clnn-nvidia.icd": nvidia_library()}
+    libraries = {"clnn-intel-cpu.icd": intel_library(), "clnn-nvidia.icd": nvidia_library()}
     return {
         name: path
-        for name, path in found.items()
+        for name, path in libraries.items()
         if path is not None and path.name.split(".so")[0] not in stems
     }

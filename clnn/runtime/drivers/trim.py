@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 
 _DONTNEED = 4  # MADV_DONTNEED of Linux
-LEAST = 2**19  # bytes of a library that is worth it; compiled kernels are smaller
+LARGE_BYTES = 2**19  # of a library that is worth it; compiled kernels are smaller
 
 
 @dataclass(frozen=True)
@@ -38,21 +38,22 @@ def trim() -> int:
     """
     if not any(_stays(m.path) for m in _unchanged()):
         return 0
-    system, given = ctypes.CDLL(None), 0
+    system, freed = ctypes.CDLL(None), 0
     if hasattr(system, "malloc_trim"):
         system.malloc_trim(0)
-    for found in _unchanged():
-        if _stays(found.path):
-            where, size = ctypes.c_void_p(found.start), ctypes.c_size_t(found.end - found.start)
-            given += 0 if system.madvise(where, size, _DONTNEED) else found.resident
-    return given
+    for library in _unchanged():
+        if _stays(library.path):
+            start, size = library.start, library.end - library.start
+            refused = system.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _DONTNEED)
+            freed += 0 if refused else library.resident
+    return freed
 
 
 @cache
 def _stays(path: str) -> bool:
     """Whether a library is large; if so, keep it loaded until the process ends."""
     with suppress(OSError):
-        if os.path.getsize(path) >= LEAST:
+        if os.path.getsize(path) >= LARGE_BYTES:
             ctypes.CDLL(path, mode=os.RTLD_LAZY | os.RTLD_NOLOAD | os.RTLD_NODELETE)
             return True
     return False

@@ -60,10 +60,10 @@ def known_peaks(info: DeviceInfo) -> Peaks | None:
     if entry is None:
         return None
     try:
-        found = Peaks(**{k: float(v) for k, v in json.loads(entry.payload).items()})
+        peaks = Peaks(**{k: float(v) for k, v in json.loads(entry.payload).items()})
     except (ValueError, TypeError, AttributeError):
         return None
-    return found if min(found.flops, found.bandwidth, found.launch) > 0 else None
+    return peaks if min(peaks.flops, peaks.bandwidth, peaks.launch) > 0 else None
 
 
 def measure_peaks(info: DeviceInfo) -> Peaks:
@@ -72,13 +72,13 @@ def measure_peaks(info: DeviceInfo) -> Peaks:
     Raises DeviceError where the device gives no times.
     """
     bench = PeakBench(info)
-    found = Peaks(bench.flops(), bench.bandwidth(), bench.launch())
-    if min(found.flops, found.bandwidth, found.launch) <= 0:
+    peaks = Peaks(bench.flops(), bench.bandwidth(), bench.launch())
+    if min(peaks.flops, peaks.bandwidth, peaks.launch) <= 0:
         raise DeviceError(
-            f"{info.title} gives no usable times for kernels ({found}). Its peaks stay unknown."
+            f"{info.title} gives no usable times for kernels ({peaks}). Its peaks stay unknown."
         )
-    Store(kind="peaks").put(_key(info), json.dumps(asdict(found)).encode(), {"device": info.name})
-    return found
+    Store(kind="peaks").put(_key(info), json.dumps(asdict(peaks)).encode(), {"device": info.name})
+    return peaks
 
 
 def _key(info: DeviceInfo) -> str:
@@ -144,7 +144,7 @@ class PeakBench:
         """Return what measures the fastest multiply-add kernel again: to be called in turns with
         other work, on machines whose clocks do not stay the same; 0 where the clock is too coarse."""
         out = self._sums()
-        _, (ready, items, local, done) = max(self._fma_rates(out), key=lambda found: found[0])
+        _, (ready, items, local, done) = max(self._fma_rates(out), key=lambda measured: measured[0])
         self._kept = out  # a kernel does not keep what its arguments are
 
         def again() -> float:
@@ -217,9 +217,9 @@ class PeakBench:
     def buffer(self, nbytes: int) -> Any:
         """Return a new buffer of zeros."""
         cl = load()
-        made = cl.Buffer(self.device.context, cl.mem_flags.READ_WRITE, nbytes)
-        cl.enqueue_fill_buffer(self.queue, made, np.float32(0), 0, nbytes)
-        return made
+        buffer = cl.Buffer(self.device.context, cl.mem_flags.READ_WRITE, nbytes)
+        cl.enqueue_fill_buffer(self.queue, buffer, np.float32(0), 0, nbytes)
+        return buffer
 
     def best(self, kernel: Any, items: int, local: int) -> float:
         """Return the shortest of some times of a kernel, in seconds."""

@@ -88,12 +88,12 @@ class WarpBench:
         ready.set_arg(2, np.int32(CHECKED_ROUNDS))
         queue = self.bench.queue
         cl.enqueue_nd_range_kernel(queue, ready, (items,), (kernel.params["wg"][0],))
-        found: Array = np.empty(items, np.int32 if kernel.params["kind"] == "s8" else np.float32)
-        cl.enqueue_copy(queue, found, out)
+        sums: Array = np.empty(items, np.int32 if kernel.params["kind"] == "s8" else np.float32)
+        cl.enqueue_copy(queue, sums, out)
         want = 4 * _fragments(kernel) * CHECKED_ROUNDS * KINDS[kernel.params["kind"]][0]
-        if not (found == want).all():
+        if not (sums == want).all():
             raise DeviceError(
-                f"{kernel.name} gives {found[found != want][0]} for sums of {want} on"
+                f"{kernel.name} gives {sums[sums != want][0]} for sums of {want} on"
                 f" {self.bench.info.title}. Its rate of tensor cores stays unknown."
             )
 

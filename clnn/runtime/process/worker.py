@@ -104,8 +104,8 @@ class Worker:
                 raise WorkerError("")
             self._pending += part
         line, _, self._pending = self._pending.partition(b"\n")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        reply: dict[str, Any] = json.loads(line)
+        return reply
 
     def _ended(self, why: str) -> str:
         """Reap the child and return how it ended; `why` where it had to be killed."""

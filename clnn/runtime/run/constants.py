@@ -164,8 +164,8 @@ def without_data(plan: Plan, tokens: Mapping[Maker, Maker]) -> Plan:
     """Return a plan without constants, in which `tokens` stand for what makes packed ones."""
 
     def token(arg: Any) -> Any:
-        found = isinstance(arg, (Const, ConstArg)) and arg.make in tokens
-        return replace(arg, make=tokens[arg.make]) if found else arg
+        is_gone = isinstance(arg, (Const, ConstArg)) and arg.make in tokens
+        return replace(arg, make=tokens[arg.make]) if is_gone else arg
 
     def bare(launch: Launch) -> Launch:
         return replace(launch, args=tuple(map(token, launch.args)))

@@ -22,14 +22,14 @@ def arrays_of(
     InputNameError, ShapeError or DTypeError where `feeds` does not fit.
     """
     try:
-        given = feeds.keys()
+        names = feeds.keys()
     except AttributeError:
         wanted = ", ".join(f"{name!r}: ..." for name in ports)
         raise InputNameError(
             f"a session takes {{input name: array}}, not {type(feeds).__name__}. Call it with "
             f"{{{wanted}}}."
         ) from None
-    if given != ports.keys():
+    if names != ports.keys():
         _refuse(feeds, list(ports), bound)
     return {port.host: _check_array(port, feeds[name]) for name, port in ports.items()}
 
@@ -47,8 +47,8 @@ def _refuse(feeds: Mapping[str, Any], ports: Sequence[str], bound: Container[str
     raise InputNameError(names_message("input", unknown, missing, ports))
 
 
-def _check_array(port: Port, given: Any) -> Array:
-    array, want = given if type(given) is np.ndarray else _as_array(given), port.type
+def _check_array(port: Port, value: Any) -> Array:
+    array, want = value if type(value) is np.ndarray else _as_array(value), port.type
     if array.dtype != want.dtype.numpy:
         raise DTypeError(
             f"input {port.name!r} is {array.dtype}, model wants {want.dtype.name}. "
@@ -59,10 +59,10 @@ def _check_array(port: Port, given: Any) -> Array:
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
-def _as_array(given: Any) -> Array:
-    plain = hasattr(given, "__array__") or hasattr(given, "__array_interface__")
-    wanted = hasattr(given, "__dlpack__") and not plain
-    return np.from_dlpack(given) if wanted else np.asarray(given)
+def _as_array(value: Any) -> Array:
+    plain = hasattr(value, "__array__") or hasattr(value, "__array_interface__")
+    wanted = hasattr(value, "__dlpack__") and not plain
+    return np.from_dlpack(value) if wanted else np.asarray(value)
 
 
 def _shape_message(name: str, got: tuple[int, ...], want: tuple[int, ...]) -> str:

@@ -15,7 +15,7 @@ from clnn.codegen.render import render
 from clnn.plan.schedule import ConstArg, Plan, PlannedArg, PlannedLaunch, ScratchArg, TensorArg
 from clnn.runtime.run.arguments import Place, in_order
 
-LEAST = 2  # launches worth fusing
+MIN_LAUNCHES = 2  # that are worth a kernel of their own
 MOST_FUNCTIONS, MOST_CALLS = 32, 100  # of one kernel: compilers take longer than in proportion
 # Parameters of every fused kernel, besides those of input_params.
 ARENA, CONSTANTS = "arena", "constants"
@@ -110,7 +110,7 @@ def fuse_launches(
     rendered = [_Rendered(one, one.source) for one in launches]
     for fits, neighbours in groupby(rendered, lambda one: one.fits):
         for ones in _even(list(neighbours)) if fits else [[one] for one in neighbours]:
-            whole = fits and len(ones) >= LEAST
+            whole = fits and len(ones) >= MIN_LAUNCHES
             groups += [fused(ones)] if whole else [FusedLaunch((one.launch,)) for one in ones]
     return groups
 

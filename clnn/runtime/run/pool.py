@@ -28,8 +28,8 @@ class Pool(Generic[T]):
         try:
             return self._idle.pop()
         except IndexError:
-            made = self._make()
-            return self._wait() if made is None else made
+            thing = self._make()
+            return self._wait() if thing is None else thing
 
     def give(self, thing: T) -> None:
         """Take a thing back."""

@@ -88,7 +88,7 @@ class ExecutionState:
         self.device, self.plan, self.constants, self._fused = device, plan, constants, fused
         flags = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
         self.queue = cl.CommandQueue(device.context, properties=flags)
-        self._lent: list[tuple[Any, Array]] = []
+        self._host_buffers: list[tuple[Any, Array]] = []
         self.memory = self._own = self._allocate()
         self._seen = dict(self._views())
         self.bound: dict[str, Memory] = {}
@@ -120,16 +120,18 @@ class ExecutionState:
     def _filled(self, nbytes: int) -> Any:
         """Return a buffer of zeros, of poison where there are guards."""
         info = self.device.info
-        lend = info.type == "cpu" and (nbytes >= LARGE or info.caps.host_memory)
-        if lend and not self.plan.guard:
-            self._lent.append(allocate(lambda: self._lend(nbytes), nbytes, self.device))
-            return self._lent[-1][0]
-        made = self._buffer(nbytes)
+        in_place = info.type == "cpu" and (nbytes >= LARGE or info.caps.host_memory)
+        if in_place and not self.plan.guard:
+            self._host_buffers.append(
+                allocate(lambda: self._host_buffer(nbytes), nbytes, self.device)
+            )
+            return self._host_buffers[-1][0]
+        buffer = self._buffer(nbytes)
         pattern = np.uint8(POISON if self.plan.guard else 0)
-        load().enqueue_fill_buffer(self.queue, made, pattern, 0, max(nbytes, 4))
-        return made
+        load().enqueue_fill_buffer(self.queue, buffer, pattern, 0, max(nbytes, 4))
+        return buffer
 
-    def _lend(self, nbytes: int) -> tuple[Any, Array]:
+    def _host_buffer(self, nbytes: int) -> tuple[Any, Array]:
         """Return a buffer of zeros and the host's memory that it is."""
         host = pages(nbytes)
         return host_buffer(self.device.context, host), host
@@ -140,7 +142,7 @@ class ExecutionState:
             return
         for port in (*self.plan.inputs, *self.plan.outputs):
             where, start = self._place(port.host)
-            host = next((h for buffer, h in self._lent if buffer is where.buffer), None)
+            host = next((h for buffer, h in self._host_buffers if buffer is where.buffer), None)
             if host is not None and port.type.size:
                 flat = host[start : start + port.type.nbytes].view(port.type.dtype.numpy)
                 yield port.host, flat.reshape(port.type.shape)
@@ -153,15 +155,15 @@ class ExecutionState:
 
     def _ready_fused(self, fused: FusedLaunch) -> Enqueue:
         """Return a fused kernel with its arguments set, or its one launch."""
-        made = fused.kernel
-        if made is None:
+        whole = fused.kernel
+        if whole is None:
             return self._ready(fused.launches[0].launch, fused.launches[0].node)
-        kernel = self.device.kernel(made.source, KERNEL)
-        args = self._fused_arguments(fused, made)
-        kernel.set_args(*(args[name] for name in made.params))
-        cached = made.source in self.device.from_cache
-        ready = Enqueue(kernel, (made.groups,), (1,), fused.launches[0].node, fused.title, cached)
-        if not made.stamps:
+        kernel = self.device.kernel(whole.source, KERNEL)
+        args = self._fused_arguments(fused, whole)
+        kernel.set_args(*(args[name] for name in whole.params))
+        cached = whole.source in self.device.from_cache
+        ready = Enqueue(kernel, (whole.groups,), (1,), fused.launches[0].node, fused.title, cached)
+        if not whole.stamps:
             return ready
         ready.parts = tuple(
             Enqueue(
@@ -175,19 +177,19 @@ class ExecutionState:
             for one in fused.launches
             for launch in (one.launch.launch,)
         )
-        ready.stamps = args[STAMPS], (len(ready.parts), made.groups, 2)
+        ready.stamps = args[STAMPS], (len(ready.parts), whole.groups, 2)
         return ready
 
-    def _fused_arguments(self, fused: FusedLaunch, made: FusedKernel) -> dict[str, Any]:
+    def _fused_arguments(self, fused: FusedLaunch, whole: FusedKernel) -> dict[str, Any]:
         """Return the arguments of a fused kernel by the names of its parameters."""
         if fused not in self._extra:
-            counters = self._zeros(made.counters, np.int32)
-            self._extra[fused] = counters, self._buffer(made.scratch * made.groups)
+            counters = self._zeros(whole.counters, np.int32)
+            self._extra[fused] = counters, self._buffer(whole.scratch * whole.groups)
         counters, scratch = self._extra[fused]
         arena = next((memory.buffer for memory in self._own.values()), None)
         args = {COUNTERS: counters, SCRATCH: scratch, ARENA: arena, CONSTANTS: self.constants.whole}
-        if made.stamps:
-            args[STAMPS] = self._zeros(made.stamps, np.uint64)
+        if whole.stamps:
+            args[STAMPS] = self._zeros(whole.stamps, np.uint64)
         for k, port in enumerate(self.plan.inputs):
             where = self.memory[self.plan.placed[port.value].storage]
             values = where.buffer, np.int32(where.start), np.int32(port.name in self.bound)

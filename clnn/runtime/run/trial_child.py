@@ -102,10 +102,10 @@ class _TrialBench:
         """Return the program of a binary, built from source where the driver gave none."""
         data = Path(binary).read_bytes()
         if data:
-            made = self.cl.Program(self.context, [self.device], [data])
+            program = self.cl.Program(self.context, [self.device], [data])
         else:
-            made = self.cl.Program(self.context, Path(source).read_text(encoding="utf-8"))
-        return made.build(self.options, cache_dir=False)
+            program = self.cl.Program(self.context, Path(source).read_text(encoding="utf-8"))
+        return program.build(self.options, cache_dir=False)
 
     def buffer(self, data: np.ndarray[Any, Any]) -> Any:
         flags = self.cl.mem_flags
@@ -243,10 +243,10 @@ def elements(raw: np.ndarray[Any, Any], tensor: Mapping[str, Any]) -> np.ndarray
 
 def values(raw: np.ndarray[Any, Any], tensor: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     """Return the real elements of a tensor as numbers: of 16-bit storage and of bytes as float32."""
-    found, scale = elements(raw, tensor), float(tensor.get("scale", 0.0))
+    stored, scale = elements(raw, tensor), float(tensor.get("scale", 0.0))
     if scale:
-        return widen(found, stored_s8(scale))
-    return widen(found, STORAGE[tensor["stored"]]) if tensor["stored"] else found
+        return widen(stored, stored_s8(scale))
+    return widen(stored, STORAGE[tensor["stored"]]) if tensor["stored"] else stored
 
 
 def error_of(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> float:
