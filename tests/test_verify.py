@@ -9,7 +9,7 @@ import pytest
 
 import clnn
 from clnn.errors import InputNameError, MissingPackageError, SettingError
-from clnn.ops.conv import direct as _conv_kernels
+from clnn.ops.conv.problem import ConvProblem
 from clnn.ops.elementwise import eltwise
 from clnn.ops.shared.functions import PostOp
 from clnn.plan import schedule
@@ -66,13 +66,13 @@ def spoil(patch):
         return right(name, problem, [PostOp("abs") if s.fn == "relu" else s for s in post_ops])
 
     patch.setattr(eltwise, "walk", wrong)
-    common = _conv_kernels.common
+    params = ConvProblem.params.func
 
-    def wrong_common(spec, problem):
-        post_ops = tuple(PostOp("abs") if s.fn == "relu" else s for s in spec.post_ops)
-        return {**common(spec, problem), "post_ops": post_ops}
+    def wrong_params(problem):
+        post_ops = tuple(PostOp("abs") if s.fn == "relu" else s for s in problem.post_ops)
+        return params(problem) | {"post_ops": post_ops}
 
-    patch.setattr(_conv_kernels, "common", wrong_common)
+    patch.setattr(ConvProblem, "params", property(wrong_params))
 
 
 @pytest.fixture(scope="module")

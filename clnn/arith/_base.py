@@ -53,8 +53,8 @@ class Arithmetic:
         return "int"
 
     @property
-    def padding(self) -> int:
-        """The value of input elements in the padding, for which products count nothing."""
+    def fill(self) -> int:
+        """The value of input elements in the border, for which products count nothing."""
         return 0
 
     def output(self, x: DType, w: DType) -> DType:
@@ -72,8 +72,8 @@ class Arithmetic:
         """
         return self
 
-    def lots(self) -> Arithmetic:
-        """Return the same arithmetic as kernels take it that add lots of products at once."""
+    def packed_products(self) -> Arithmetic:
+        """Return the same arithmetic as kernels take it that add several products at once."""
         return self
 
     def table(self, weights: Array, bias: Array | None) -> Array | None:

@@ -79,7 +79,7 @@ class Int8(Arithmetic):
         sums = largest + np.abs(self.steps(len(weights), bias))
         return replace(self, floats=bool((sums <= EXACT).all()))
 
-    def lots(self) -> Arithmetic:
+    def packed_products(self) -> Arithmetic:
         """Return the arithmetic with sums of integers."""
         return replace(self, floats=False)
 

@@ -143,7 +143,7 @@ class MliAffine(Arithmetic):
     wraps = True
 
     @property
-    def padding(self) -> int:
+    def fill(self) -> int:
         """Return the zero point."""
         return self.zero_in
 

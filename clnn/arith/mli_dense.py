@@ -132,7 +132,7 @@ class MliDense(Arithmetic):
         return "long" if self.rule.acc_bits == 64 else "int"
 
     @property
-    def padding(self) -> int:
+    def fill(self) -> int:
         """The zero point."""
         return self.rule.given.zero
 

@@ -1,10 +1,10 @@
 <%doc>
-Results of conv2d_direct's tiles: arithmetic, fused post_ops and stores. Reads the parameters of that template.
+Results of conv/direct's tiles: arithmetic, fused post_ops and stores. Reads the parameters of that template.
 
 table_row(k, v)         vector v of row k of the arithmetic's constants
 expect_operands(t)      reads ahead what post_ops will read, for tiles at fixed addresses
-finish_all(t, halves)   statements that finish and store the tile's results, in sums a{pixel}_{vector},
-                        or in t[] where they are in halves
+finish_all(t, joined)   statements that finish and store the tile's results, of sums a{pixel}_{vector}; of
+                        t[] where limbs are `joined` in it
 t: Tiles of the image (_common/pixels.cl.mako)
 </%doc>
 <%namespace name="ar" file="/${context['arith'].library}"/>
@@ -60,7 +60,7 @@ ${load(types[2], vw, "table", where)}\
     }
 % endfor
 </%def>
-<%def name="finish_staged(t, halves, channels)">\
+<%def name="finish_in_loop(t, joined, channels)">\
 <% V = vec_type(arith.acc, vw) %>\
 % if arith.result("", "result"):
 %  for v in range(nv):
@@ -69,7 +69,7 @@ ${load(types[2], vw, "table", where)}\
 %   endfor
 %  endfor
 % endif
-% if halves == 1:
+% if not joined:
     ${V} t[${mr * nv}];
 %  for m in range(mr):
 %   for v in range(nv):
@@ -92,11 +92,11 @@ ${load(types[2], vw, "table", where)}\
 % endfor
     }
 </%def>
-<%def name="finish_all(t, halves)">\
+<%def name="finish_all(t, joined=False)">\
 <%
     ocb = nv * vw
     blocks, tail = blocks_of(oc, ocb)
-    do_finish = (lambda n: finish_staged(t, halves, n)) if loop_epilogue else (lambda n: finish_tile(t, n))
+    do_finish = (lambda n: finish_in_loop(t, joined, n)) if loop_epilogue else (lambda n: finish_tile(t, n))
 %>\
 % if tail == ocb:
     ${do_finish(ocb)}
@@ -111,7 +111,7 @@ ${load(types[2], vw, "table", where)}\
 % endif
 </%def>
 <%def name="expect_operands(t)">\
-% if ahead and t.even:
+% if prefetch and t.even:
 %  for k, layout in operands.values():
 %   if layout.pitches[1] == 1 and layout.pitches[3]:
 %    for m in range(mr):

@@ -1,25 +1,26 @@
 <%doc>
-Operands of multiply-adds, one product or a lot of them at a time: four of bytes, two of shorts.
+Operands of multiply-adds, one product at a time or several: four of bytes, two of shorts.
 
 weights(dot, wt, product, width, pointer, where): expression of `width` weights at pointer + where,
-     width more than 1 for lots
-input(dot, xt, pointer, where, image): expression of the input element pointer[where], or of a lot of
-     them, whose pixels lie as `image` says
-add(dot, width, acc, x, w): statement that adds lots of products to `acc`
-joined(width, low, high): expression of the sum in 64 bits of what low and high halves of weights gave
+     more than 1 where products are packed
+input(dot, xt, pointer, where, image): expression of the input element pointer[where], or of as many
+     as are packed, whose pixels lie as `image` says
+add(dot, width, acc, x, w): statement that adds packed products to `acc`
+joined(width, low, high): expression of the sum in 64 bits of what low and high limbs of weights gave
 dot  "": one product. "vnni4", "vnni2": x86's vpdpbusd and vpdpwssd through inline assembly. "dp4a4":
-     NVIDIA's dp4a. "plain4", "plain2": the same sums in C. "wide2" and "plainwide2": as these, with each weight of 16 bits in
-     two halves, w = low + 256 * high with low of 0 to 255, one accumulator for each: SPAN products
-     of a half fit it. Four bytes of input are taken as unsigned: signed ones are moved
-     up by 128, which the start of the sums must make good for.
+     NVIDIA's dp4a. "plain4", "plain2": the same sums in C. "wide2" and "plainwide2": as these, with each
+     weight of 16 bits in two limbs, w = low + 256 * high with low of 0 to 255, one accumulator for
+     each: SPAN products of a limb fit it. Four bytes of input are taken as unsigned: signed ones are
+     moved up by 128, which the start of the sums must make good for.
+PACK_FACTORS, WEIGHT_LIMBS: of a dot, products that are added at once, and limbs of a weight
 </%doc>
 <%!
-LOTS = {"": 1, "vnni4": 4, "dp4a4": 4, "plain4": 4, "vnni2": 2, "plain2": 2, "wide2": 2, "plainwide2": 2}
-HALVES = {dot: 2 if "wide" in dot else 1 for dot in LOTS}
+PACK_FACTORS = {"": 1, "vnni4": 4, "dp4a4": 4, "plain4": 4, "vnni2": 2, "plain2": 2, "wide2": 2, "plainwide2": 2}
+WEIGHT_LIMBS = {dot: 2 if "wide" in dot else 1 for dot in PACK_FACTORS}
 SPAN = 256
 INSTRUCTIONS = {"vnni4": "vpdpbusd", "vnni2": "vpdpwssd", "wide2": "vpdpwssd"}
 def even(image):
-    """Whether lots of four bytes begin at multiples of four."""
+    """Whether four packed bytes begin at multiples of four."""
     return not any(place % 4 for place in (image.offset, image.pitches[0], *image.pitches[2:]))
 LANES = {1: [""]} | {w: [f".s{digit}" for digit in "0123456789abcdef"[:w]] for w in (2, 4, 8, 16)}
 %>
@@ -47,7 +48,7 @@ ${element(xt, pointer, where)}\
 __asm__("${INSTRUCTIONS[dot]} %2, %1, %0" : "+v"(${acc}) : "v"(${x}), "v"(${w}));\
 % elif dot == "dp4a4":
 ${" ".join(f'{{ int sum_ = {acc}{k}; __asm__("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum_) : "r"({x}{k}), "r"({w}{k})); {acc}{k} = sum_; }}' for k in LANES[width])}\
-% elif LOTS[dot] == 4:
+% elif PACK_FACTORS[dot] == 4:
 ${acc} += (${x} & (${I})(255)) * (${w} << 24 >> 24) + (${x} >> 8 & (${I})(255)) * (${w} << 16 >> 24)
                     + (${x} >> 16 & (${I})(255)) * (${w} << 8 >> 24) + (${x} >> 24 & (${I})(255)) * (${w} >> 24);\
 % else:

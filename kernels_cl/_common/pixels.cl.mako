@@ -9,7 +9,10 @@ begin(mode, tile, t)        declares where `tile` begins: start_y, start_x, top,
 origin(t)                   declares first_y, first_x: the place of pixel `first`
 place(mode, t, m, name)     declares y{name}, x{name} of pixel m; m is a number, or an int's name
 stored(mode, t, m, name)    condition that the tile stores pixel m; t.exact: it stores all
-t: Tiles of one image (clnn/ops/_tiles.py)
+corner(mode, src, strides, pads, xt)
+                            declares corner: where the first tap of a tile's first pixel lies in `image`;
+                            modes row and flat
+t: Tiles of one image (clnn/ops/conv/tiles.py)
 </%doc>
 <%!
 from clnn.ops.conv.tiles import Tiles
@@ -25,6 +28,13 @@ from clnn.ops.conv.tiles import Tiles
 % else:
     const int first = ${tile} * ${t.mr};
     ${origin(t)}
+% endif
+</%def>
+<%def name="corner(mode, src, strides, pads, xt)">\
+% if mode == "row":
+    __global const ${cell(xt)} *corner = image + (top * ${strides[0]} - ${pads[0]}) * ${src.pitches[2]} + (left * ${strides[1]} - ${pads[1]}) * ${src.pitches[3]};
+% else:
+    __global const ${cell(xt)} *corner = image + first * ${strides[1] * src.pitches[3]};
 % endif
 </%def>
 <%def name="origin(t)">\

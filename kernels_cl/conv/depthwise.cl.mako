@@ -1,16 +1,29 @@
 <%doc>
 conv/depthwise: convolution with one filter per channel, `tx` output columns at a time in registers.
 
-Tensors  src: image with channels innermost, seen as (n, c, h, w), with the border that the taps
-         reach | dst: image of any pitches | weights: [kh][kw][c] | table: [rows][c], constants of the arithmetic
+A work-item takes a vector of channels. Taps of neighbouring outputs share the inputs they read; with up
+to 9 taps the filter stays in registers too:
+
+    inputs of a row    i0  i1  i2  i3  i4     each read once
+    outputs, tx = 3    o0  o1  o2             o0 = i0 w0 + i1 w1 + i2 w2, o1 = i1 w0 + ...
+
+Tensors  src: image with channels innermost, seen as (n, c, h, w), with the border that the taps reach
+         dst: image of any pitches
+         weights: [kh][kw][c]
+         table: [rows][c], constants of the arithmetic
 Index    where vw does not divide c, the last vector begins earlier and stores what others do not
-Launch   global (channel vectors, row bands, batch); one work-item walks `band` output rows. spread, for
-         GPUs: (channel vectors x column tiles x row bands, 1, batch); neighbours read and write
-         neighbouring vectors of a pixel, and groups are full however few channels there are. What
-         taps share is left to the cache: it is read a few times, and a barrier would cost more
-Params   name | arith: Arithmetic | types: of src, weights, table and dst | rows: of the table |
-         src, dst: TensorLayout | aligned: vectors of src and weights are | kernel, strides, dilations, pads: (y, x) | post_ops, operands, extra_types, scales: as in conv2d_direct | wg
-Tunables vw {1,2,4,8,16}, at most c | tx: columns per step | band: rows per work-item
+Launch   global (channel vectors, row bands, batch): a work-item walks all columns of a band; or, where
+         tile_per_item, (channel vectors x column tiles x row bands, 1, batch): it takes one tile of
+         columns. Then neighbours read and write neighbouring vectors of a pixel, and a GPU's groups are
+         full however few channels there are; what taps share is left to the cache, since it is read
+         a few times only, and a barrier would cost more
+Params   name, arith, types, rows, src, dst, kernel, strides, dilations, pads, post_ops, operands,
+         extra_types, scales, wg: as of conv/direct
+         tile_per_item {0,1}
+         aligned {0,1}: vectors of src and of weights are
+Tunables vw {1,2,4,8,16}  channels of a vector, at most c
+         tx               output columns at a time
+         band             output rows of a work-item
 </%doc>
 <%namespace name="ar" file="/${context['arith'].library}"/>
 <%namespace name="dt" file="/_common/dot.cl.mako"/>
@@ -32,8 +45,8 @@ Tunables vw {1,2,4,8,16}, at most c | tx: columns per step | band: rows per work
     in_registers = kh * kw <= 9
     whole = ow - ow % tx
     tiles, vectors = -(-ow // tx), -(-channels // vw)
-    shared = spread and ow % tx != 0
-    assert not spread or tx <= ow, (tx, ow)
+    shared = tile_per_item and ow % tx != 0
+    assert not tile_per_item or tx <= ow, (tx, ow)
     assert not aligned or (xt == wt == arith.product and not over), (xt, wt, over)
     def weight(ky, kx):
         return f"w{ky}_{kx}" if in_registers else loaded(wt, "w", (ky * kw + kx) * channels)
@@ -99,14 +112,14 @@ ${sc.parameters(scales, extra_types)}\
     __global ${cell(yt)} *dst_base, const int dst_offset)
 {
 ${sc.declare(scales, arith.strict)}\
-% if spread:
+% if tile_per_item:
     const int id = get_global_id(0), n = get_global_id(2);
     const int lane = id % ${vectors} * ${vw}, tile = id / ${vectors} % ${tiles};
 % else:
     const int lane = get_global_id(0) * ${vw}, n = get_global_id(2);
 % endif
     const int c = ${f"min(lane, {channels - vw})" if over else "lane"};
-% if spread:
+% if tile_per_item:
     const int from = id / ${vectors * tiles} * ${band}, to = min(from + ${band}, ${oh});
     if (from >= ${oh}) return;
 % else:
@@ -129,7 +142,7 @@ ${sc.declare(scales, arith.strict)}\
     __global const ${cell(xt)} *image = src_base + src_offset + ${index(src, "n", "c", 0, 0)} - ${pads[0] * src.pitches[2] + pads[1] * src.pitches[3]};
     for (int y = from; y < to; ++y) {
     __global const ${cell(xt)} *row = image + y * ${sy * src.pitches[2]};
-% if spread:
+% if tile_per_item:
     {
         const int first_x = tile * ${tx}, x = ${f"min(first_x, {ow - tx})" if shared else "first_x"};
         __global const ${cell(xt)} *p = row + x * ${sx * src.pitches[3]};
@@ -141,7 +154,7 @@ ${sc.declare(scales, arith.strict)}\
         ${columns(tx)}
     }
 % endif
-% if ow % tx and not spread:
+% if ow % tx and not tile_per_item:
     {
         const int x = ${whole};
         __global const ${cell(xt)} *p = row + x * ${sx * src.pitches[3]};

@@ -2,22 +2,26 @@
 conv/mma: convolution on tensor cores as a product of pixels and weights, with sums in 32 bits.
 
 Tensors  src, dst, operands: images with channels innermost, seen as (n, c, h, w); src has a border of
-         zeros at least as wide as the pads | weights: a matrix of [kh][kw][ic] and oc, rows of oc where
-         b_rows is "k", rows of [kh][kw][ic] where it is "n", b elements apart; ic in whole pieces of
+         zeros at least as wide as the pads
+         weights: a matrix of [kh][kw][ic] and oc, b elements from row to row; ic in whole pieces of
          16 bytes, with zeros behind the last channel. The pixels of src, and the rows of weights,
          begin at multiples of 16 bytes; what lies behind the channels of a pixel is not read
 Index    row p of the product is output pixel p in (n, y, x); place k of it is tap k / icp, channel
          k % icp, icp being ic in whole pieces
 Launch   global (row tiles * column tiles * 32 * warps, 1), local (32 * warps, 1)
-Params   name | kind {"f16","bf16","tf32","s8"} | dst_type {"float","half","bf16","int", a type that is stored
-         in bytes} | src, dst |
-         ic, oc | b: pitch of rows | b_rows | kernel, strides, dilations, pads: (y, x) | post_ops, operands:
-         node input -> (number, layout broadcast to dst) | extra_types: what they lie in memory as |
-         scales: of types of bytes (_common/scales.cl.mako) | arith: Int8, kind "s8" with a table of what
-         sums begin with and are worth, or None | bias: the input of the post_ops that is one float per
-         channel, without an offset, or -1 |
-         b_moves: whether weights have an offset | rounded {0,1}: tf32 operands are rounded here | wg | body {"ptx","emulated"}
-Tunables as of gemm_mma: bm, bn, bk, wm, wn, stages, raster
+Params   name, src, dst, kernel, strides, dilations, pads, post_ops, operands, extra_types, scales, wg:
+         as of conv/direct
+         kind {"f16","bf16","tf32","s8"}
+         dst_type {"float","half","bf16","int", a type that is stored in bytes}
+         ic, oc
+         b: pitch of rows of weights
+         b_rows: "k": rows of oc; "n": rows of [kh][kw][ic]
+         b_moves {0,1}: weights have an offset
+         arith: Int8, kind "s8" with a table of what sums begin with and are worth, or None
+         bias: the input of post_ops that is one float per channel, without an offset, or -1
+         rounded {0,1}: tf32 operands are rounded here
+         body {"ptx","emulated"}
+Tunables bm, bn, bk, wm, wn, stages, raster: as of gemm/mma
 </%doc>
 <%namespace name="ar" file="/_arith/int8.cl.mako"/>
 <%namespace name="ms" file="/_common/mma_store.cl.mako"/>
@@ -49,7 +53,7 @@ Tunables as of gemm_mma: bm, bn, bk, wm, wn, stages, raster
     def scaled(total, column):
         width = 2 if flat else 1
         row = lambda r: load("int", width, "table", f"{r * oc} + {column}")
-        return capture(ar.finish, arith.lots(), width, f"({total} + {row(0)})", "value", row)
+        return capture(ar.finish, arith.packed_products(), width, f"({total} + {row(0)})", "value", row)
     def row_at(row):
         """The first tap of an output pixel, from the corner of the border that taps reach."""
         return (f"{row} / {oh * ow} * {src.pitches[0]} + {row} / {ow} % {oh} * {sy * line}"

@@ -1,13 +1,17 @@
 <%doc>
 conv/reference: convolution of any geometry, one work-item per output element, bounds checked.
 
-Tensors  src, dst: images in any layout, seen as (n, c, h, w) | weights: (oc, ic, kh, kw) in any
-         layout | bias: a layout seen as dst | table: [rows][oc], constants of the arithmetic
+Tensors  src, dst: images in any layout, seen as (n, c, h, w)
+         weights: (oc, ic, kh, kw) in any layout
+         bias: a layout seen as dst
+         table: [rows][oc], constants of the arithmetic
 Launch   global (output elements)
-Params   name | arith: Arithmetic | types: of src, weights, table or bias, and dst | src, weights,
-         dst: TensorLayout | bias: TensorLayout or None | rows: of the table, or 1 for a bias |
-         kernel, strides, dilations, pads: (y, x) | groups | post_ops, operands, extra_types, scales: as in
-         conv2d_direct | wg
+Params   name, arith, src, dst, kernel, strides, dilations, pads, groups, post_ops, operands, extra_types,
+         scales, wg: as of conv/direct
+         types: of src, weights, table or bias, and dst
+         weights: TensorLayout
+         bias: TensorLayout or None
+         rows: of the table, or 1 for a bias
 Order    channels outermost, then taps
 </%doc>
 <%namespace name="ar" file="/${context['arith'].library}"/>
@@ -56,17 +60,17 @@ ${sc.declare(scales, arith.strict)}\
     for (int c = 0; c < ${ic}; ++c) {
         for (int ky = 0; ky < ${kh}; ++ky) {
             const int iy = y * ${strides[0]} - ${pads[0]} + ky * ${dilations[0]};
-% if arith.padding == 0:
+% if arith.fill == 0:
             if (iy < 0 || iy >= ${src.shape[2]}) continue;
 % endif
             for (int kx = 0; kx < ${kw}; ++kx) {
                 const int ix = x * ${strides[1]} - ${pads[1]} + kx * ${dilations[1]};
-% if arith.padding == 0:
+% if arith.fill == 0:
                 if (ix < 0 || ix >= ${src.shape[3]}) continue;
                 const ${P} s = ${element(xt, "src", index(src, "n", f"group * {ic} + c", "iy", "ix"))};
 % else:
                 const int in = iy >= 0 && iy < ${src.shape[2]} && ix >= 0 && ix < ${src.shape[3]};
-                const ${P} s = in ? src[${index(src, "n", f"group * {ic} + c", "iy", "ix")}] : ${arith.padding};
+                const ${P} s = in ? src[${index(src, "n", f"group * {ic} + c", "iy", "ix")}] : ${arith.fill};
 % endif
                 const ${P} t = ${element(wt, "w", index(weights, "oc", "c", "ky", "kx"))};
                 ${ar.mac(arith, 1, "v", "s", "t")}

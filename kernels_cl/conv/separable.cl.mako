@@ -7,22 +7,30 @@ multiplies that matrix with the weights, a block of output channels after the ot
 pixels x nv vectors.
 
 Tensors  src: image with channels innermost, seen as (n, c, h, w), with the border that the taps reach
-         dst and operands: images of any pitches | taps: [kh][kw][c] | shift: [c]
-         weights: [blocks][c][nv * vw], padded with zeros | table: [blocks][nv * vw]
+         dst and operands: images of any pitches
+         taps: [kh][kw][c]
+         shift: [c]
+         weights: [blocks][c][nv * vw], padded with zeros
+         table: [blocks][nv * vw]
 Index    where vw does not divide c, the last vector of channels begins earlier; where tx does not
          divide a row, its last columns do, and so does the last tile of a band's pixels, which stores
          what others do not
 Launch   global (bands, 1, batch)
-Params   name | arith: float's | types: of src, both weights, both biases and dst | src, dst:
-         TensorLayout | ic, oc | kernel, strides, dilations, pads: (y, x), of the filters |
-         first_rows: 1 with a shift, 0 without | rows: the same of table | first_post_ops: after the
-         filters | gates: their operands, input -> (type, pitch of images, pitch of channels) |
-         post_ops, operands: after the products, operands broadcast to dst | extra_types,
-         scales: see _common/scales | groups: 1 |
-         mode: flat | loop_epilogue: results are finished in a loop | ahead: what comes next is read ahead
-         into the cache | wg
-Tunables band: rows of a work-item | tx: columns that are filtered at a time | mr {1..30} | nv {1,2,3,4}
-         vw {1,2,4,8,16}, at most c | pitch: of a pixel in local memory, at least c
+Params   name, src, dst, post_ops, operands, extra_types, scales, prefetch, loop_epilogue, wg: as of
+         conv/direct; post_ops are behind the products
+         arith: float's
+         types: of src, both weights, both biases and dst
+         ic, oc
+         groups: 1
+         kernel, strides, dilations, pads: (y, x), of the filters
+         first_rows: 1 with a shift, 0 without
+         rows: the same of table
+         first_post_ops: behind the filters
+         gates: their operands, input -> (type, pitch of images, pitch of channels)
+Tunables band             output rows of a work-item
+         tx               columns that are filtered at a time
+         mode {flat}, mr {1..30}, nv {1,2,3,4}, vw {1,2,4,8,16}: as of conv/direct; vw is at most c
+         pitch            of a pixel in local memory, at least c
 </%doc>
 <%namespace name="ar" file="/${context['arith'].library}"/>
 <%namespace name="fi" file="/_common/conv_finish.cl.mako"/>
@@ -53,7 +61,7 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
     def gate(k):
         gt, _, pitch_c = gates[k]
         return load(gt, vw, f"gate{k}", f"c * {pitch_c}", pitch_c)
-    lines = range(0, ocb, 64 // size_of(wt)) if ahead and ic * ocb * size_of(wt) > NEAR_BYTES else ()
+    lines = range(0, ocb, 64 // size_of(wt)) if prefetch and ic * ocb * size_of(wt) > NEAR_BYTES else ()
 %>
 <%def name="filtered()">\
 % for t in range(tx):
@@ -166,7 +174,7 @@ ${sc.declare(scales, arith.strict)}\
         __local const float *p = between + (first - begin) * ${pitch};
         __global const ${cell(wt)} *w = weights + part * ${ic * ocb};
         ${multiplied()}
-        ${fi.finish_all(at_pixels, 1)}
+        ${fi.finish_all(at_pixels)}
     }
     }
 }

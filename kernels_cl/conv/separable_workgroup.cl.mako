@@ -2,23 +2,26 @@
 conv/separable_workgroup: one filter per channel, then a 1 x 1 convolution of what they make, which stays in a
 work-group's local memory.
 
-The second convolution is a product of pixels with weights, as in conv2d_workgroup. An element of its
+The second convolution is a product of pixels with weights, as in conv/workgroup. An element of its
 left operand is computed where a chunk is fetched: the filter of its channel at its pixel. So each
 block of output channels computes the filters of its pixels again. The channels of a work-item are the
 same for all pixels that it fetches, so a tap is read once for all of them.
 
 Tensors  src: image seen as (n, c, h, w), channels innermost, with the border that the taps reach
-         taps: [kh][kw][c] | shift: [c] | weights: [blocks][chunks * bk][bn] over the channels, zeros
-         beyond | bias: [blocks][bn] | dst and operands: images at any pitches
+         taps: [kh][kw][c]
+         shift: [c]
+         weights: [blocks][chunks * bk][bn] over the channels, zeros beyond
+         bias: [blocks][bn]
+         dst and operands: images at any pitches
 Index    src[pixel + ky * down + kx * right + c]; channels behind the last count as zero
 Launch   one group per tile: local (threads), groups (pixel tiles, blocks), or blocks of channels first
          where `channels_fastest`
-Params   name | pixels: extents of the loops over pixels | places: pitches of src on them | base: of
-         the first pixel's first tap | ic, oc | taps: of a filter along (y, x) and their pitches |
-         has_shift: of the filters | first_post_ops: after them | has_bias | outs: pitches of dst and
-         operands on the pixels, and of their channels | extras: input -> number | aligned: operands by
-         number, and -1 for dst, whose vectors are aligned | post_ops | loop_epilogue: sums are finished in a
-         loop | fetches: {"a", "b"}: Fetch, "a" along terms | channels_fastest | wg
+Params   name, pixels, places, base, ic, oc, has_bias, outs, extras, aligned, post_ops, loop_epilogue,
+         channels_fastest, wg: as of conv/workgroup
+         taps: of a filter along (y, x) and their pitches
+         has_shift {0,1}: of the filters
+         first_post_ops: behind them
+         fetches: {"a", "b"}: Fetch, "a" along terms
 Tunables tile: GroupTile
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>

@@ -3,23 +3,37 @@ conv/transpose: transposed convolution as one small dense convolution per output
 
 Output (y, x) = (qy * sy + py, qx * sx + px) is a sum over the taps k of phase (py, px), those with
 p + pad - k * d divisible by the stride, at input pixel q + (p + pad - k * d) / s. A work-item holds
-a tile of ty x tx pixels q of one phase x nv vectors of accumulators.
+a tile of ty x tx pixels q of one phase x nv vectors of accumulators:
 
-Modes    spread: lanes are output channels, input values are spread over them | depthwise: lanes are
-         channels, one filter each | dot: lanes are input channels, summed at the end; nv channels
+    0 1 0 1 0
+    2 3 2 3 2    outputs with a stride of 2, by the phase that they belong to: py * 2 + px
+    0 1 0 1 0
+
 Tensors  src, dst: images in any layout, seen as (n, c, h, w); src has channels innermost unless the
-         mode is spread | weights: spread [groups * blocks][kh][kw][ic][nv * vw], output channels
-         padded with zeros; depthwise [kh][kw][c]; dot [groups][kh][kw][oc][ic] | table: constants
-         of the arithmetic, of float the bias: spread [rows][groups * blocks][nv * vw], else [c]
+         mode is spread
+         weights: spread [groups][blocks][kh][kw][ic][nv * vw], output channels padded with zeros;
+         depthwise [kh][kw][c]; dot [groups][kh][kw][oc][ic]
+         table: constants of the arithmetic, of float the bias: spread [rows][groups][blocks][nv * vw],
+         else [c]
 Index    src[n, group * ic + c, qy + ey, qx + ex]; with `checked`, zeros where that is outside of src,
          else src has the border. The last tile of an axis (of channels, if depthwise) starts early
          enough to be whole and stores only what no other tile stores.
 Launch   global (tiles, phases * blocks, batch), or phases first where `channels_fastest`
-Params   name | arith: Arithmetic, spread unless float | types: of src, weights, table and dst |
-         rows: of the table | mode | src, dst: TensorLayout | ic, oc: channels per group (all if depthwise) |
-         groups | kernel, strides, dilations, pads: (y, x) | firsts: (y, x) first tap of each phase |
-         checked | post_ops, operands: operand layouts are broadcast to dst | has_bias | wg | channels_fastest
-Tunables ty, tx | nv {1,2,3,4} | vw {1,4,8,16} | loop_epilogue: post_ops run in a loop over the tile
+Params   name, types, rows, src, dst, groups, kernel, strides, dilations, pads, post_ops, operands,
+         loop_epilogue, wg: as of conv/direct
+         arith: Arithmetic; the mode is spread unless it is float's
+         ic, oc: channels of a group; oc of all if depthwise
+         firsts: (y, x) first tap of each phase
+         checked {0,1}
+         has_bias {0,1}
+Tunables mode              what the lanes of a vector are:
+             spread        output channels, over which each input value is spread
+             depthwise     channels, with one filter each
+             dot           input channels, summed at the end for each of nv output channels
+         ty, tx            pixels of a tile
+         nv {1,2,3,4}      vectors of a tile
+         vw {1,2,4,8,16}   lanes
+         channels_fastest {0,1}
 </%doc>
 <%namespace name="ar" file="/${context['arith'].library}"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
@@ -40,7 +54,7 @@ Tunables ty, tx | nv {1,2,3,4} | vw {1,4,8,16} | loop_epilogue: post_ops run in 
     all_blocks = blocks if mode == "depthwise" else blocks * groups
     xt, wt, tt, yt = types
     V, P = vec_type(arith.acc, vw), vec_type(arith.product, vw)
-    less = f" - ({arith.padding})" if arith.padding else ""
+    less = f" - ({arith.fill})" if arith.fill else ""
     floats = arith.acc == "float"
     ids = ("get_global_id(1)", "get_global_id(0)") if channels_fastest else ("get_global_id(0)", "get_global_id(1)")
     pixels = [(r, c) for r in range(ty) for c in range(tx)]
@@ -112,7 +126,7 @@ Tunables ty, tx | nv {1,2,3,4} | vw {1,4,8,16} | loop_epilogue: post_ops run in 
     ${finish_pixel(r, c, channels, [f"a{m}_{v}" for v in range(nv)])}
 % endfor
 </%def>
-<%def name="finish_staged(channels)">\
+<%def name="finish_in_loop(channels)">\
     ${V} t[${len(pixels) * nv}];
 % for m in range(len(pixels)):
 %  for v in range(nv):
@@ -231,7 +245,7 @@ __kernel void ${name}(
 % endif
         ${{"spread": spread, "depthwise": depthwise, "dot": dot}[mode]()}
     }
-<% do_finish = finish_staged if loop_epilogue else finish_tile %>\
+<% do_finish = finish_in_loop if loop_epilogue else finish_tile %>\
 % if tail == ocb:
     ${do_finish(ocb)}
 % elif blocks == 1:

@@ -1,13 +1,12 @@
 <%doc>
 conv/transpose_reference: transposed convolution of any geometry, one work-item per output element.
 
-Tensors  src, dst: images in any layout, seen as (n, c, h, w) | weights: (ic, oc / groups, kh, kw) in
-         any layout | bias: (oc) or None | table: [rows][oc], constants of the arithmetic, of which
-         the first, where sums begin, is nothing
+Tensors  src, dst: images in any layout, seen as (n, c, h, w)
+         weights: (ic, oc / groups, kh, kw) in any layout
+         bias: (oc) or None
+         table: [rows][oc], constants of the arithmetic, of which the first, where sums begin, is nothing
 Launch   global (output elements)
-Params   name | arith: Arithmetic | types: of src, weights, table or bias, and dst | src, weights,
-         dst: TensorLayout | bias: TensorLayout or None | rows: of the table, or 1 for a bias |
-         kernel, strides, dilations, pads: (y, x) | groups | post_ops, operands | wg
+Params   as of conv/reference
 </%doc>
 <%namespace name="ar" file="/${context['arith'].library}"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
@@ -17,7 +16,7 @@ Params   name | arith: Arithmetic | types: of src, weights, table or bias, and d
     ic, per = src.shape[1] // groups, oc_ // groups
     xt, wt, tt, yt = types
     P = arith.product
-    less = f" - ({arith.padding})" if arith.padding else ""
+    less = f" - ({arith.fill})" if arith.fill else ""
     def row(k):
         return f"bias[bias_offset + oc * {bias.pitches[0]}]" if bias is not None else f"table[{k * oc_} + oc]"
     def operand(which):

@@ -4,21 +4,30 @@ conv/winograd_cpu: 3 x 3 convolution of stride 1 or 2 by Winograd's F(m x m, 3 x
 A work-item takes `sets` times `mr` tiles of m x m outputs: it transforms their inputs into local
 memory, then for each block of output channels multiplies place by place, set by set, and transforms
 back. With several sets the weights of a place stay in the nearest cache from set to set. With
-`shared` the inputs of all tiles have been transformed before, by winograd_input.
+`shared` the inputs of all tiles have been transformed before, by conv/winograd_input.
 
 Tensors  src, dst: images with channels innermost; src has a border as wide as the pads
-         spread, if shared and in place of src: [places][groups of tiles][stride]
-         weights: [blocks][places][ic][nv * vw], transformed; bias: [blocks][nv * vw]; places: the
-         square of the inputs of a tile along an axis, (m - 1) * strides[0] + 3
+         spread, if shared and in place of src: [places][groups of tiles][tile_pitch]
+         weights: [blocks][places][ic][nv * vw], transformed; places: the square of the inputs of a tile
+         along an axis, (m - 1) * strides[0] + 3
+         bias: [blocks][nv * vw]
 Index    inputs beyond the border, which only outputs beyond dst depend on, read the border's last
          row or column instead
 Launch   global (groups of tiles, parts of the blocks)
-Params   name | shared | src, dst | ic, oc | strides, pads: (y, x), the strides equal,
-         and 1 where shared | reach: last row and column of src, border
-         included, counted from src's first | m | bt, at: matrices of input and output | has_bias | post_ops,
-         operands: as in conv2d_direct | ahead: what comes next is read ahead into the cache | wg
-Tunables mr {1..28} | nv {1,2,3,4} | vw {4,8,16}, divides ic and oc | parts: shares of the blocks
-         stride: of a tile's channels when transformed, at least ic | sets
+Params   name, src, dst, pads, post_ops, operands, prefetch, wg: as of conv/direct
+         ic, oc
+         strides: (y, x), equal, and 1 where shared
+         reach: last row and column of src, border included, counted from src's first
+         bt, at: matrices of input and output
+         has_bias {0,1}
+Tunables m {2,3,4,6}      outputs of a tile along an axis
+         mr {1..28}       tiles of a register tile
+         nv {1,2,3,4}     vectors of output channels
+         vw {4,8,16}      channels of a vector, divides ic and oc
+         sets             of mr tiles that a work-item takes
+         parts            shares of the blocks
+         shared {0,1}
+         tile_pitch       of a tile's channels when transformed, at least ic
 </%doc>
 <%namespace name="pf" file="/_common/prefetch.cl.mako"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
@@ -28,8 +37,8 @@ READ_AHEAD = 32  # steps of the inner loop by which weights are read ahead
 LINE = 16  # floats of a cache line
 %>
 <%
-    step = strides[0]
-    n = (m - 1) * step + 3
+    stride = strides[0]
+    n = (m - 1) * stride + 3
     places = n * n
     ocb = nv * vw
     blocks = -(-oc // ocb)
@@ -38,15 +47,15 @@ LINE = 16  # floats of a cache line
     batch, _, oh, ow = dst.shape
     high, wide = -(-oh // m), -(-ow // m)
     tiles = batch * high * wide
-    lot = sets * mr
-    groups = -(-tiles // lot)
-    space, rows = ("__global", f"place * {groups * lot} + group * {lot}") if shared else ("__local", f"place * {lot}")
+    held = sets * mr
+    groups = -(-tiles // held)
+    space, rows = ("__global", f"place * {groups * held} + group * {held}") if shared else ("__local", f"place * {held}")
     assert ic % vw == 0 and oc % vw == 0, (ic, oc, vw)
-    assert strides[1] == step and (step == 1 or not shared), strides
+    assert strides[1] == stride and (stride == 1 or not shared), strides
     assert src.pitches[1] == 1 and dst.pitches[1] == 1, "channels must be innermost"
-    reads = -(-mr * stride // ic)
+    next_inputs = -(-mr * tile_pitch // ic)
     # Lines of the next place's weights that a step of the inner loop reads ahead, with several sets.
-    pace = -(-ocb // LINE // sets)
+    next_lines = -(-ocb // LINE // sets)
     V = vec_type("float", vw)
 %>
 ${group_size(wg)}
@@ -62,9 +71,9 @@ __kernel void ${name}(
 {
     typedef ${V} V;
 % if not shared:
-    __local float spread[${places * lot * stride}];
+    __local float spread[${places * held * tile_pitch}];
 % endif
-    __local float products[${places * lot * ocb}];
+    __local float products[${places * held * ocb}];
     const int group = get_global_id(0), part = get_global_id(1);
     if (group >= ${groups} || part >= ${parts}) return;
 % if shared:
@@ -77,9 +86,9 @@ __kernel void ${name}(
     __global const float *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
 % if not shared:
-    for (int t = 0; t < ${lot}; ++t) {
-        const int tile = min(group * ${lot} + t, ${tiles - 1});
-        const int image = tile / ${high * wide}, top = tile / ${wide} % ${high} * ${m * step}, left = tile % ${wide} * ${m * step};
+    for (int t = 0; t < ${held}; ++t) {
+        const int tile = min(group * ${held} + t, ${tiles - 1});
+        const int image = tile / ${high * wide}, top = tile / ${wide} % ${high} * ${m * stride}, left = tile % ${wide} * ${m * stride};
         int y[${n}], x[${n}];
         for (int i = 0; i < ${n}; ++i) {
             y[i] = min(top + i - ${pads[0]}, ${reach[0]}) * ${src.pitches[2]};
@@ -97,9 +106,9 @@ __kernel void ${name}(
             for (int i = 0; i < ${n}; ++i) {
                 V ${", ".join(f"r{j}" for j in range(n))};
                 ${wg_.by_rows(bt, lambda j: f"r{j}", lambda k: f"half_way[i * {n} + {k}]")}
-                __local float *to = spread + (i * ${n * lot} + t) * ${stride} + c;
+                __local float *to = spread + (i * ${n * held} + t) * ${tile_pitch} + c;
 % for j in range(n):
-                ${store(vw, f"r{j}", "to", str(j * lot * stride), "float", "__local")}
+                ${store(vw, f"r{j}", "to", str(j * held * tile_pitch), "float", "__local")}
 % endfor
             }
         }
@@ -110,7 +119,7 @@ __kernel void ${name}(
     __global const float *here = weights + (block * ${places} + place) * ${ic * ocb};
     for (int set = 0; set < ${sets}; ++set) {
         __global const float *w = here;
-        ${space} const float *a = spread + (${rows} + set * ${mr}) * ${stride};
+        ${space} const float *a = spread + (${rows} + set * ${mr}) * ${tile_pitch};
 % for t in range(mr):
         V ${", ".join(f"p{t}_{v} = (V)(0.0f)" for v in range(nv))};
 % endfor
@@ -120,29 +129,29 @@ __kernel void ${name}(
 % endfor
 % for t in range(mr):
             {
-                const V s = (V)(a[${t * stride} + k]);
+                const V s = (V)(a[${t * tile_pitch} + k]);
 %  for v in range(nv):
                 p${t}_${v} = fma(s, b${v}, p${t}_${v});
 %  endfor
             }
 % endfor
-% if ahead and sets == 1:
+% if prefetch and sets == 1:
 %  for v in range(0, ocb, LINE):
             ${pf.fetch(f"w + {READ_AHEAD * ocb + v}")}
 %  endfor
-% elif ahead:
-%  for line in range(pace):
-            ${pf.fetch_far(f"here + {ic * ocb} + (set * {ic} + k) * {pace * LINE} + {line * LINE}")}
+% elif prefetch:
+%  for line in range(next_lines):
+            ${pf.fetch_far(f"here + {ic * ocb} + (set * {ic} + k) * {next_lines * LINE} + {line * LINE}")}
 %  endfor
 % endif
-% if ahead:
-%  for v in range(0, reads, LINE):
-            ${pf.fetch(f"a + {mr * stride + v} + k * {reads}")}
+% if prefetch:
+%  for v in range(0, next_inputs, LINE):
+            ${pf.fetch(f"a + {mr * tile_pitch + v} + k * {next_inputs}")}
 %  endfor
 % endif
             w += ${ocb};
         }
-        __local float *product = products + (place * ${lot} + set * ${mr}) * ${ocb};
+        __local float *product = products + (place * ${held} + set * ${mr}) * ${ocb};
 % for t in range(mr):
 %  for v in range(nv):
         ${store(vw, f"p{t}_{v}", "product", str(t * ocb + v * vw), "float", "__local")}
@@ -150,8 +159,8 @@ __kernel void ${name}(
 % endfor
     }
     }
-    for (int t = 0; t < ${lot}; ++t) {
-        const int tile = group * ${lot} + t;
+    for (int t = 0; t < ${held}; ++t) {
+        const int tile = group * ${held} + t;
         if (tile >= ${tiles}) break;
         const int n = tile / ${high * wide}, top = tile / ${wide} % ${high} * ${m}, left = tile % ${wide} * ${m};
         const int vectors = ${nv if tail == nv else f"block == {blocks - 1} ? {tail} : {nv}"};
@@ -161,7 +170,7 @@ __kernel void ${name}(
             V half_way[${m * n}];
             for (int j = 0; j < ${n}; ++j) {
 % for i in range(n):
-                const V d${i} = ${load("float", vw, "from", f"({i * n} + j) * {lot * ocb}")};
+                const V d${i} = ${load("float", vw, "from", f"({i * n} + j) * {held * ocb}")};
 % endfor
                 ${wg_.by_columns(at, lambda i: f"half_way[{i * n} + j]", lambda k: f"d{k}")}
             }

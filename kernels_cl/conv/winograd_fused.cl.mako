@@ -5,16 +5,20 @@ A group takes 32 tiles and 32 output channels. For each slice of input channels 
 the tiles into local memory, bring the weights beside them, and multiply: 16 work-items a place. In the
 end the sums go through local memory, 16 channels at a time, to be transformed back.
 
-Tensors  src: image with a border as wide as the pads | weights: [blocks][slices][16 places][bk][32],
-         zeros beyond the channels | bias: [blocks][32] | dst, operands: images at any pitches
-Index    as winograd_input and winograd_output
+Tensors  src: image with a border as wide as the pads
+         weights: [blocks][slices][16 places][bk][32], zeros beyond the channels
+         bias: [blocks][32]
+         dst, operands: images at any pitches
+Index    as of conv/winograd_input and conv/winograd_output
 Launch   one group per tile of tiles: local (256), groups (blocks of channels, tiles), or tiles first
          where `channels_fastest` is false
-Params   name | src, dst | high, wide: tiles of an image | pads: (y, x) | reach: last row and column of
-         src, border included, counted from src's first | bt, matrix: of input and output |
-         has_bias | post_ops, operands: as in conv2d_direct | tile: GroupTile of a place | fetches: {"a", "b"}:
-         Fetch of it | channels_fastest | wg
-Tunables tile.bk {4,8}: input channels of a slice
+Params   name, src, dst, pads, post_ops, operands, channels_fastest, wg: as of conv/direct
+         high, wide: tiles of an image
+         reach: last row and column of src, border included, counted from src's first
+         bt, matrix: of input and output
+         has_bias {0,1}
+         fetches: {"a", "b"}: Fetch of a place
+Tunables tile: GroupTile of a place; of these, bk {4,8}: input channels of a slice
 </%doc>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="tl" file="/_common/tile.cl.mako"/>

@@ -4,16 +4,24 @@ conv/winograd_input: input tiles of Winograd's F(m x m, 3 x 3), transformed for 
 A work-item transforms `vw` channels of one tile in registers, `run` times. Neighbours take
 neighbouring channels.
 
-Tensors  src: image with a border as wide as the pads | dst: [(m + 2) ** 2][held][stride]
+Tensors  src: image with a border as wide as the pads
+         dst: [(m + 2) ** 2][held][tile_pitch]
 Index    tile t of an image begins at row t / wide * m - pad, column t % wide * m - pad. Inputs beyond
          the border, which only outputs beyond the image depend on, read the border's last row or
          column instead
 Launch   global (runs of vectors of channels of all tiles)
-Params   name | src | batch: images | high, wide: tiles of an image | pads: (y, x) | reach: last row
-         and column of src, border included, counted from src's first | m | bt: matrix of the input |
-         aligned: vectors of src are | held: tiles, and copies of the last one | stride: of a tile's
-         channels in dst, at least ic | wg
-Tunables vw {1,2,4}, {4,8,16} on CPUs, divides the channels | run: divides the vectors of a tile
+Params   name, src, wg
+         batch: images
+         high, wide: tiles of an image
+         pads: (y, x)
+         reach: last row and column of src, border included, counted from src's first
+         m: outputs of a tile along an axis
+         bt: matrix of the input
+         aligned {0,1}: vectors of src are
+         held: tiles, and copies of the last one
+         tile_pitch: of a tile's channels in dst, at least ic
+Tunables vw {1,2,4}, {4,8,16} on CPUs: divides the channels
+         run: divides the vectors of a tile
 </%doc>
 <%namespace name="tl" file="/_common/tile.cl.mako"/>
 <%namespace name="wg_" file="/_common/winograd.cl.mako"/>
@@ -49,7 +57,7 @@ __kernel void ${name}(
     const int place = item / ${runs}, tile = ${"place" if held == tiles else f"min(place, {tiles - 1})"};
     const int image = tile / ${high * wide}, top = tile / ${wide} % ${high} * ${m}, left = tile % ${wide} * ${m};
     __global const float *src = src_base + src_offset + image * ${src.pitches[0]};
-    __global float *dst = dst_base + dst_offset + place * ${stride};
+    __global float *dst = dst_base + dst_offset + place * ${tile_pitch};
 % for i in range(n):
     const int y${i} = (${place(0, "top", i)}) * ${src.pitches[2]}, x${i} = (${place(1, "left", i)}) * ${src.pitches[3]};
 % endfor
@@ -69,7 +77,7 @@ __kernel void ${name}(
             V ${", ".join(f"r{j}" for j in range(n))};
             ${wg_.by_rows(bt, lambda j: f"r{j}", lambda k: f"h{i}_{k}")}
 %  for j in range(n):
-            ${put(f"r{j}", (i * n + j) * held * stride)}
+            ${put(f"r{j}", (i * n + j) * held * tile_pitch)}
 %  endfor
         }
 % endfor

@@ -3,15 +3,20 @@ conv/winograd_output: products of Winograd's F(m x m, 3 x 3) transformed to outp
 
 A work-item takes `vw` channels of one tile. Neighbours take neighbouring channels.
 
-Tensors  src: [k_slices][(m + 2) ** 2][tiles][oc], partial sums that are added here | bias: [oc]
+Tensors  src: [k_slices][(m + 2) ** 2][tiles][oc], partial sums that are added here
+         bias: [oc]
          dst, operands: images at any pitches
 Index    tile t of an image holds outputs from row t / wide * m, column t % wide * m on; those beyond
          the image are not stored
 Launch   global (vectors of channels of all tiles)
-Params   name | dst | batch: images | high, wide: tiles of an image | k_slices | m | at: matrix of the
-         output | has_bias | post_ops, operands: as in conv2d_direct | loop_epilogue: outputs are finished in a
-         loop | wg
-Tunables vw {1,2,4}, divides the channels
+Params   name, dst, post_ops, operands, loop_epilogue, wg: as of conv/direct
+         batch: images
+         high, wide: tiles of an image
+         k_slices
+         m: outputs of a tile along an axis
+         at: matrix of the output
+         has_bias {0,1}
+Tunables vw {1,2,4}: divides the channels
 </%doc>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="tl" file="/_common/tile.cl.mako"/>

@@ -7,21 +7,35 @@ same for all pixels, since the border is in memory. Each work-item works out onc
 that it fetches, and keeps these offsets in registers.
 
 Tensors  src: image seen as (n, c, h, w), with the border that the taps reach; channels innermost, or at
-         any pitch where they are few | weights: [groups][blocks][chunks * bk][bn] over the terms
-         (ky, kx, c), zeros beyond | bias: [groups][blocks][bn] | dst and operands: images at any
-         pitches; where k_slices > 1 dst is [k_slices][pixels][oc * groups], for shared/workgroup_sum
+         any pitch where they are few
+         weights: [groups][blocks][chunks * bk][bn] over the terms (ky, kx, c), zeros beyond
+         bias: [groups][blocks][bn]
+         dst and operands: images at any pitches; where k_slices > 1 dst is [k_slices][pixels][oc * groups],
+         for shared/workgroup_sum
 Index    src[pixel + ky * down + kx * right + c * pitch]; terms that are neighbours make a run:
          runs:  bk divides a run, so all terms of a chunk lie at one offset
          terms: each vector of terms finds its tap by division, and the last chunk may lack some
 Launch   one group per tile: local (threads), groups (pixel tiles, blocks, k_slices), or blocks of
          channels first where `channels_fastest`
-Params   name | pixels: extents of the loops over pixels | places: pitches of src on them | base: of
-         the first pixel's first tap | ic, oc: channels per group | groups | channel: pitch of src's
-         channels | run: terms in a row | taps: runs along (y, x) and their pitches | has_bias |
-         outs: pitches of dst and operands on the pixels, and of their channels | extras: input ->
-         number | aligned: operands by number, and -1 for dst, whose vectors are aligned | post_ops |
-         loop_epilogue: sums are finished in a loop | fetches: {"a", "b"}: Fetch | channels_fastest | wg
-Tunables tile: GroupTile | k_slices: shares of the chunks of terms
+Params   name, wg
+         pixels: extents of the loops over pixels
+         places: pitches of src on them
+         base: of the first pixel's first tap
+         ic, oc: channels of a group
+         groups
+         channel: pitch of src's channels
+         run: terms in a row
+         taps: runs along (y, x) and their pitches
+         has_bias {0,1}
+         outs: pitches of dst and operands on the pixels, and of their channels
+         extras: input -> number
+         aligned: operands by number, and -1 for dst, whose vectors are aligned
+         post_ops
+         loop_epilogue {0,1}: sums are finished in a loop
+         fetches: {"a", "b"}: Fetch
+Tunables tile: GroupTile
+         k_slices: shares of the chunks of terms
+         channels_fastest {0,1}
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%namespace name="wk" file="/_common/workgroup.cl.mako"/>

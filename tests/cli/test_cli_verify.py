@@ -5,7 +5,7 @@ import shlex
 import numpy as np
 import pytest
 
-from clnn.ops.conv import direct as _conv_kernels
+from clnn.ops.conv import direct
 
 
 @pytest.mark.parametrize("against", ["onnxruntime", "reference"])
@@ -18,8 +18,8 @@ def test_right_is_status_0(clnn, files, any_device, against):
 
 
 def test_wrong_is_status_1_with_a_command_that_repeats_it(clnn, files, any_device, monkeypatch):
-    right = _conv_kernels.pack_weights
-    monkeypatch.setattr(_conv_kernels, "pack_weights", lambda *args: 1.01 * right(*args))
+    right = direct.pack_weights
+    monkeypatch.setattr(direct, "pack_weights", lambda *args: 1.01 * right(*args))
     result = clnn("verify", files["network"], "-d", any_device, "--seed", 3, "--bisect")
     assert result.code == 1
     line = next(text for text in result.out.splitlines() if text.startswith("reproduce: "))

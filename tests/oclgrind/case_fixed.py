@@ -42,9 +42,9 @@ def affine(count: int, full: bool, up: bool) -> MliAffine:
 
 
 convolve("mli_fx16", MliFixed(16, 4, 9), "int16 int16 int16", (3, 9))
-for _channels in (14, 34, 130, 258):  # halves of weights joined after all, a row, a tap, a part
+for _channels in (14, 34, 130, 258):  # limbs of weights joined after all, a row, a tap, a part
     convolve(
-        f"mli_fx16_halves_{_channels}",
+        f"mli_fx16_limbs_{_channels}",
         MliFixed(16, 4, 9),
         "int16 int16 int16",
         (_channels, 4),

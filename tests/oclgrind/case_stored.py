@@ -14,7 +14,7 @@ from quantised import check_graph, convolution
 from simulator import DEVICE
 from table import add, orders_of, put
 
-from clnn.ops.conv import mma as _conv_mma
+from clnn.ops.conv import mma as conv_mma
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.elementwise.storage import Convert
@@ -101,7 +101,7 @@ def emulated(tile: MmaTile) -> Iterator[None]:
 
     with (
         mock.patch.object(session, "target_of", target),
-        mock.patch.object(_conv_mma, "mma_tiles", lambda *_: [(0.0, tile)]),
+        mock.patch.object(conv_mma, "mma_tiles", lambda *_: [(0.0, tile)]),
         mock.patch.object(_gemm_mma, "mma_tiles", lambda *_: [(0.0, tile)]),
     ):
         yield

@@ -11,10 +11,9 @@ from harness import check_op, normal
 from simulator import DEVICE
 from table import orders_of, put
 
-from clnn.ops.conv import depthwise as _conv_depthwise
-from clnn.ops.conv import separable_workgroup as _separable_groups
-from clnn.ops.conv import winograd_gpu as _winograd_groups
-from clnn.ops.conv import workgroup as _conv_groups
+from clnn.ops.conv import depthwise, separable_workgroup, winograd_gpu
+from clnn.ops.conv import workgroup as conv_workgroup
+from clnn.ops.conv.depthwise import BandTile
 from clnn.ops.conv.separable import Separable
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.gemm import workgroup as _gemm_groups
@@ -48,8 +47,8 @@ def add(
     def run() -> None:
         with (
             mock.patch.object(_gemm_groups, "group_tiles", only(tile, parts)),
-            mock.patch.object(_conv_groups, "group_tiles", only(tile, parts)),
-            mock.patch.object(_separable_groups, "group_tiles", only(tile, parts)),
+            mock.patch.object(conv_workgroup, "group_tiles", only(tile, parts)),
+            mock.patch.object(separable_workgroup, "group_tiles", only(tile, parts)),
         ):
             check_op(DEVICE, spec, list(inputs), **{"only": "workgroup", **how})
 
@@ -226,7 +225,7 @@ separate(
 def spread_depthwise() -> None:
     """Run the depthwise kernel with tiles of columns of which the last two overlap."""
     inputs = [normal((1, 6, 3, 5)), normal((6, 1, 3, 3), 1), normal((6,), 2)]
-    with mock.patch.object(_conv_depthwise, "_depthwise_tile", lambda *_: (4, 2, 2)):
+    with mock.patch.object(depthwise, "best_tile", lambda *_: BandTile(4, 2, 2)):
         check_op(DEVICE, Conv2d(SAME, 6), inputs, consts=(1, 2), only="depthwise", border=1)
 
 
@@ -255,9 +254,9 @@ def winograd(
         spec = Conv2d(Window((3, 3), (1, 1), (1, 1), pads, pads[::-1]), 1, post_ops)
         orders = {**orders_of(inputs, range(3, len(inputs))), **how}
         with (
-            mock.patch.object(_winograd_groups, "group_tiles", only(tile, parts)),
-            mock.patch.object(_winograd_groups, "SIZES", (m,)),
-            mock.patch.object(_winograd_groups, "SHARE_BYTES", share),
+            mock.patch.object(winograd_gpu, "group_tiles", only(tile, parts)),
+            mock.patch.object(winograd_gpu, "SIZES", (m,)),
+            mock.patch.object(winograd_gpu, "SHARE_BYTES", share),
         ):
             check_op(
                 DEVICE,

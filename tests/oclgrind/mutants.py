@@ -54,9 +54,9 @@ MUTANTS = (
     ),
     Mutant(
         "read_before_the_buffer",
-        "conv/direct.cl.mako",
-        "image + (top * ${sy} - ${pad_y})",
-        "image + (top * ${sy} - ${pad_y + 1})",
+        "_common/pixels.cl.mako",
+        "image + (top * ${strides[0]} - ${pads[0]})",
+        "image + (top * ${strides[0]} - ${pads[0] + 1})",
         "conv_border",
         "cpu",
         "optimised",

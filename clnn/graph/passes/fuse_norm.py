@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from clnn.graph.ir import Graph, Node
-from clnn.ops.conv.direct import BIAS
+from clnn.ops.conv.problem import BIAS
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.shared.functions import PostOp

@@ -11,7 +11,7 @@ from clnn.arith._base import FLOAT
 from clnn.graph.ir import Graph, Node
 from clnn.graph.passes.fuse_norm import scale_shift
 from clnn.graph.passes.fuse_post_ops import post_ops_from
-from clnn.ops.conv.direct import BIAS
+from clnn.ops.conv.problem import BIAS
 from clnn.ops.conv.separable import OPERANDS, Separable, per_channel
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.elementwise.eltwise import Eltwise

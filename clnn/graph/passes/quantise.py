@@ -20,7 +20,7 @@ from clnn.errors import SettingError
 from clnn.graph.ir import Graph, Node
 from clnn.graph.passes._stored import StoredGraph
 from clnn.graph.passes.linear import products_as_convolutions
-from clnn.ops.conv.direct import BIAS, FEW
+from clnn.ops.conv.problem import BIAS, FEW_CHANNELS
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.pool.spec import Pool
@@ -60,7 +60,7 @@ def takes_bytes(node: Node, graph: Graph) -> bool:
     bias = node.inputs[BIAS] if len(node.inputs) > BIAS else None
     if w is None or graph.types[x].dtype != F32 or x in graph.consts or not w.size:
         return False
-    few = spec.group == 1 and w.shape[1] <= FEW
+    few = spec.group == 1 and w.shape[1] <= FEW_CHANNELS
     fixed = graph.consts.get(bias) if bias is not None else np.zeros(1)
     if few or fixed is None or fixed.ndim > 1 or w.size // len(w) > MOST_PRODUCTS:
         return False

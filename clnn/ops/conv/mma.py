@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from math import prod
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from clnn.arith._base import FLOAT
 from clnn.arith.int8 import Int8
-from clnn.codegen.filters import image
-from clnn.ops.conv.direct import BIAS, fits_fast, has_border, table_of
+from clnn.ops.conv.problem import BIAS, WEIGHTS, ConvProblem
 from clnn.ops.launch import Arg, Const, In, Launch, Variant
-from clnn.ops.problem import Problem
-from clnn.ops.shared.byte_scales import last_args, stored_types
-from clnn.ops.shared.epilogue import operand_layouts
+from clnn.ops.shared.byte_scales import last_args
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.tensor_core_tiles import kind_of, mma_tiles, rounding
 from clnn.ops.shared.tensor_cores import (
@@ -30,20 +27,16 @@ from clnn.ops.shared.window import Window
 from clnn.ops.shared.workgroup_tiles import GemmShape
 from clnn.types import Array
 
-if TYPE_CHECKING:
-    from clnn.ops.conv.spec import Conv2d
 
-
-def mma_variants(spec: Conv2d, problem: Problem) -> list[Variant]:
-    """Return the kernels that are worth a measurement, best first: none without tensor cores."""
-    kind = _kind(spec, problem)
+def variants(problem: ConvProblem) -> Iterator[Variant]:
+    """Yield the kernels that are worth a measurement, best first: none without tensor cores."""
+    kind = _kind(problem)
     if not kind:
-        return []
-    conv = _conv(spec, problem, kind)
-    n, _, h, w = conv.dst.shape
-    terms = prod(conv.window.kernel) * pieces(conv.ic, kind)
-    tiles = mma_tiles(kind, GemmShape(n * h * w, conv.oc, terms), problem.target)
-    return [_variant(spec, problem, conv, tile, cost) for cost, tile in tiles]
+        return
+    conv, pixels = _conv(problem, kind), problem.batch * problem.height * problem.width
+    terms = problem.taps * pieces(conv.ic, kind)
+    for cost, tile in mma_tiles(kind, GemmShape(pixels, conv.oc, terms), problem.target):
+        yield _variant(problem, conv, tile, cost)
 
 
 def pieces(channels: int, kind: str) -> int:
@@ -52,49 +45,39 @@ def pieces(channels: int, kind: str) -> int:
     return -(-channels // per) * per
 
 
-def _kind(spec: Conv2d, problem: Problem) -> str:
+def _kind(problem: ConvProblem) -> str:
     """Return the kind of product, "" where the kernel does not take the problem."""
-    x = problem.input(0)
-    kind = ""
-    if spec.arith is FLOAT:
-        kind = kind_of(problem.target, (x, problem.input(1), problem.outputs[0]))
-    elif isinstance(spec.arith, Int8) and x.memory.scale:
+    x, kind, src = problem.input(0), "", problem.src
+    if problem.arith is FLOAT:
+        kind = kind_of(problem.target, (x, problem.input(WEIGHTS), problem.outputs[0]))
+    elif isinstance(problem.arith, Int8) and x.memory.scale:
         kind = problem.target.tensor_kind(x.memory)
-    plain = spec.group == 1 and x.layout.rank in (3, 4)
-    if not (kind and plain and fits_fast(spec, problem) and has_border(spec, problem)):
+    if not (kind and problem.group == 1 and problem.has_border):
         return ""
-    src = image(x.layout)
     pitches = (src.pitches[0], *src.pitches[2:])
     even = all(p >= 0 and p % (16 // BYTES[kind]) == 0 for p in (*pitches, src.offset))
     return kind if even and src.pitches[1] == 1 else ""
 
 
-def _conv(spec: Conv2d, problem: Problem, kind: str) -> MmaConv:
-    """Return the problem as the kernel takes it; the bias of floats becomes the first step."""
-    src, dst = image(problem.input(0).layout), image(problem.outputs[0].layout)
-    arith = spec.arith if isinstance(spec.arith, Int8) else None
+def _conv(problem: ConvProblem, kind: str) -> MmaConv:
+    """Return the problem as the kernel takes it; the bias of floats becomes the first post-op."""
+    arith = problem.arith if isinstance(problem.arith, Int8) else None
     bias = BIAS if problem.has(BIAS) and arith is None else -1
-    post_ops = (PostOp("add", operand=BIAS), *spec.post_ops) if bias >= 0 else spec.post_ops
-    operands = {
-        k: (place, image(layout))
-        for k, (place, layout) in operand_layouts(problem, spec.post_ops).items()
-    }
-    at, (result, stored) = spec.window.pairs(), stored_types(problem, spec.post_ops)
-    window = Window(at["kernel"], at["strides"], at["dilations"], at["pads"], (0, 0))
-    ic = src.shape[1]
+    first = (PostOp("add", operand=BIAS),) if bias >= 0 else ()
+    at, (result, stored) = problem.geometry, problem.storage
     return MmaConv(
         kind,
-        src,
-        dst,
-        ic,
-        dst.shape[1],
-        prod(window.kernel) * pieces(ic, kind),
-        window,
+        problem.src,
+        problem.dst,
+        problem.ic,
+        problem.oc,
+        problem.taps * pieces(problem.ic, kind),
+        Window(at["kernel"], at["strides"], at["dilations"], at["pads"], (0, 0)),
         DST_TYPES.get(kind, result),
         "n",
         kind == "tf32",
-        operands,
-        post_ops,
+        problem.operands,
+        (*first, *problem.post_ops),
         stored["extra_types"],
         stored["scales"],
         arith,
@@ -103,27 +86,18 @@ def _conv(spec: Conv2d, problem: Problem, kind: str) -> MmaConv:
     )
 
 
-def _variant(spec: Conv2d, problem: Problem, conv: MmaConv, tile: MmaTile, cost: float) -> Variant:
+def _variant(problem: ConvProblem, conv: MmaConv, tile: MmaTile, cost: float) -> Variant:
     """Return the kernel of one tile."""
-    target = problem.target
-    params: dict[str, Any] = mma_conv_params(conv, tile, target.tensor)
-    n, oc, h, w = conv.dst.shape
-    weights = problem.input(1).const
-    assert weights is not None
-    make = functools.partial(pack_rows, weights, pieces(conv.ic, conv.kind))
-    args: list[Arg] = [In(0), problem.input(1).packed(make)]
-    if conv.bias >= 0:
-        bias = problem.input(BIAS).const
-        assert bias is not None
-        args.append(Const(functools.partial(np.ascontiguousarray, bias)))
-    if conv.arith is not None:
-        table = table_of(conv.arith, problem)
-        assert table is not None
-        args.append(Const(functools.partial(np.ascontiguousarray, table)))
-    args += last_args(problem, spec.post_ops)
-    grid = mma_grid(n * h * w, oc, 1, tile)
+    params = mma_conv_params(conv, tile, problem.target.tensor)
+    pack = functools.partial(pack_rows, problem.weights, pieces(conv.ic, conv.kind))
+    args: list[Arg] = [In(0), problem.input(WEIGHTS).packed(pack)]
+    constants = problem.bias if conv.arith is None else problem.table
+    if constants is not None:
+        args.append(Const(functools.partial(np.ascontiguousarray, constants)))
+    args += last_args(problem, problem.post_ops)
+    grid = mma_grid(problem.batch * problem.height * problem.width, conv.oc, 1, tile)
     launch = Launch("conv/mma.cl.mako", params, tuple(args), grid, (tile.threads, 1))
-    return Variant(str(params["name"]), (launch,), cost, rounding(conv.kind, conv.b))
+    return Variant(params["name"], (launch,), cost, rounding(conv.kind, conv.b))
 
 
 def pack_rows(weights: Array, channels: int) -> Array:

@@ -6,63 +6,68 @@ import numpy as np
 
 from clnn.codegen.filters import image
 from clnn.layout import TensorLayout
-from clnn.ops.conv.tiles import Tile
 from clnn.types import Array
+
+
+def by_output(weights: Array, group: int) -> Array:
+    """Return weights (ic, oc / group, kernel...) as (oc, ic / group, kernel...)."""
+    split = weights.reshape(group, weights.shape[0] // group, *weights.shape[1:])
+    return np.moveaxis(split, 2, 1).reshape(-1, split.shape[1], *weights.shape[2:])
+
+
+def pack_filters(weights: Array) -> Array:
+    """Return weights (c, 1, kernel...) as [kernel...][c]."""
+    return np.ascontiguousarray(weights.reshape(len(weights), -1).T)
 
 
 def pack_weights(
     weights: Array,
     group: int,
-    tile: Tile,
-    lot: int = 1,
+    width: int,
+    pack_factor: int = 1,
     channelwise: bool = False,
-    halves: int = 1,
+    limb_width: int = 0,
 ) -> Array:
-    """Return weights (oc, ic, kernel...) as [group * blocks][kernel...][ic][channels of a block].
+    """Return weights (oc, ic, kernel...) as [group][blocks][kernel][ic][width].
 
-    A view of them where nothing has to be added. lot: so many input channels of one output channel
-    are neighbours, [ic / lot][channels][lot],
-    4 of bytes or 2 of shorts. channelwise: input channels come before the kernel. halves: 2 splits
-    each vector of weights in w = low + 256 * high, [channels / vw][2][vw].
+    A view of them where nothing has to be added: blocks are filled with zeros. pack_factor: so many
+    input channels of one output channel are neighbours, [ic / factor][width][factor]: 4 bytes, or 2
+    shorts. channelwise: input channels come before the kernel. limb_width: each vector of so many
+    channels is split in w = low + 256 * high, [width / limb_width][2][limb_width].
     """
     oc, ic = weights.shape[:2]
     per, taps = oc // group, int(np.prod(weights.shape[2:], dtype=np.int64))
-    blocks = -(-per // tile.channels)
+    blocks = -(-per // width)
     full = weights.reshape(group, per, ic, taps)
-    if blocks * tile.channels > per:
-        full = np.zeros((group, blocks * tile.channels, ic, taps), weights.dtype)
+    if blocks * width > per:
+        full = np.zeros((group, blocks * width, ic, taps), weights.dtype)
         full[:, :per] = weights.reshape(group, per, ic, taps)
-    split = full.reshape(group, blocks, tile.channels, ic, taps)
+    split = full.reshape(group, blocks, width, ic, taps)
     if channelwise:
         return split.transpose(0, 1, 3, 4, 2)
-    if lot > 1:
-        lots = split.reshape(group, blocks, tile.channels, ic // lot, lot, taps)
-        packed = lots.transpose(0, 1, 5, 3, 2, 4).astype(np.int8 if lot == 4 else np.int16)
-        return _split(packed, tile) if halves > 1 else np.ascontiguousarray(packed)
-    return split.transpose(0, 1, 4, 3, 2)
-
-
-def _split(packed: Array, tile: Tile) -> Array:
-    """Return weights [...][channels][lot] as [...][channels / vw][low, high][vw][lot]."""
-    vectors = packed.reshape(*packed.shape[:-2], tile.nv, tile.vw, packed.shape[-1])
+    if pack_factor == 1:
+        return split.transpose(0, 1, 4, 3, 2)
+    parts = split.reshape(group, blocks, width, ic // pack_factor, pack_factor, taps)
+    packed = parts.transpose(0, 1, 5, 3, 2, 4).astype(np.int8 if pack_factor == 4 else np.int16)
+    if not limb_width:
+        return np.ascontiguousarray(packed)
+    vectors: Array = packed.reshape(*packed.shape[:-2], -1, limb_width, pack_factor)
     return np.stack([vectors & 255, vectors >> 8], axis=-3)
 
 
-def start_shift(weights: Array) -> Array:
-    """Return what sums begin with (oc) where signed inputs are taken as moved up by 128."""
-    sums: Array = weights.reshape(weights.shape[0], -1).sum(axis=1, dtype=np.int64)
-    return -128 * sums
+def moved_start(table: Array, weights: Array) -> Array:
+    """Return a table whose sums begin so that signed inputs may be taken as moved up by 128."""
+    shift = -128 * weights.reshape(weights.shape[0], -1).sum(axis=1, dtype=np.int64)
+    moved = table.copy()
+    moved[0] = (table[0].astype(np.int64) + shift).astype(table.dtype)
+    return moved
 
 
-def pack_table(table: Array, start: Array | None, group: int, tile: Tile) -> Array:
-    """Return a table (rows, oc) padded with zeros to whole blocks per group; `start` joins row 0."""
-    if start is not None:
-        table = table.copy()
-        table[0] = (table[0].astype(np.int64) + start).astype(table.dtype)
-    rows, per = len(table), table.shape[1] // group
-    blocks = -(-per // tile.channels)
-    full = np.zeros((rows, group, blocks * tile.channels), table.dtype)
-    full[:, :, :per] = table.reshape(rows, group, per)
+def pack_table(table: Array, group: int, width: int) -> Array:
+    """Return constants (..., oc), padded with zeros to whole blocks of `width` in each group."""
+    lead, per = table.shape[:-1], table.shape[-1] // group
+    full = np.zeros((*lead, group, -(-per // width) * width), table.dtype)
+    full[..., :per] = table.reshape(*lead, group, per)
     return full
 
 

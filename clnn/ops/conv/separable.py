@@ -5,47 +5,30 @@ F. Chollet, Xception: Deep Learning with Depthwise Separable Convolutions, 2017 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
-from typing import Any, TypeVar
+from itertools import islice
+from typing import TypeVar
 
-import numpy as np
-
-from clnn.arith._base import FLOAT
-from clnn.codegen.filters import image
 from clnn.errors import ShapeError
 from clnn.layout import TensorLayout, channels_last
-from clnn.ops.conv.direct import NEAR_WEIGHTS, has_border, innermost
-from clnn.ops.conv.packing import pack_table, pack_weights
-from clnn.ops.conv.separable_workgroup import (
-    BIAS,
-    SHIFT,
-    TAPS,
-    WEIGHTS,
-    constants,
-    separable_groups,
-)
+from clnn.ops.conv import separable_cpu, separable_workgroup
+from clnn.ops.conv.separable_cpu import CACHE_RATE
+from clnn.ops.conv.separable_problem import TAPS, WEIGHTS, SeparableProblem, pixel_pitch
 from clnn.ops.conv.spec import Conv2d
-from clnn.ops.conv.tiles import Extents, Tile, conv_tiles
-from clnn.ops.conv.winograd import EXPOSED
-from clnn.ops.launch import Arg, In, Launch, Out, Scratch, Variant, by_cost, grid
+from clnn.ops.launch import Arg, In, Launch, Out, Scratch, Variant, by_cost
 from clnn.ops.problem import Border, Operand, Problem
-from clnn.ops.shared.byte_scales import last_args, stored_types
-from clnn.ops.shared.epilogue import heavy, operand_layouts, post_op_operands
+from clnn.ops.shared.epilogue import post_op_operands
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.ops.shared.workgroup_tiles import LAUNCH
 from clnn.ops.spec import OpSpec, batched
+from clnn.target import Target
 from clnn.types import Array, TensorType
 
 T = TypeVar("T")
-OPERANDS = 5  # where operands of steps begin
-MOVED = 7  # bytes per cycle and core, of what one launch leaves to the next
-NEAR_BYTES = 400 * 1024  # of a band, so that it stays in a core's second cache
-LINE = 16  # elements that pixels are kept apart by where they would share few sets of a cache
-CROWDED = 512  # elements after which they would
-PAIRS, TILES, BANDS = 3, 4, 5  # that are worth a measurement
+OPERANDS = 5  # inputs before those of post-ops
+PAIRS = 3  # kernels of each of two launches that are worth a measurement
 
 
 def per_channel(shape: Sequence[int], of: Sequence[int]) -> bool:
@@ -112,9 +95,9 @@ class Separable(OpSpec):
         for k in self.gates:
             gate = inputs[k] if k < len(inputs) else None
             if gate is None or not per_channel(gate.shape, x.shape):
-                found = None if gate is None else gate.shape
+                shape = None if gate is None else gate.shape
                 raise ShapeError(
-                    f"an operand between the convolutions of a separable one is {found}: it must "
+                    f"an operand between the convolutions of a separable one is {shape}: it must "
                     f"have one element for each of {x.shape[1]} channels."
                 )
         between = self.filters(x.shape[1]).infer(self.of_filters(inputs))
@@ -147,205 +130,72 @@ class Separable(OpSpec):
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return one kernel, two kernels, and two that take any layouts."""
-        one, pair = _alone(self, problem), _pairs(self, problem)
-        return [*by_cost([*one[:1], *pair[:1]]), pair[-1]]
+        if problem.outputs[0].type.size == 0:
+            return [Variant("empty", ())]
+        one, (two, last) = islice(self._whole(problem), 1), self._pairs(problem)
+        return [*by_cost([*one, two]), last]
 
     def candidates(self, problem: Problem) -> list[Variant]:
         """Return bands and tiles of one kernel, and the best of two kernels."""
-        return by_cost([*_alone(self, problem), *_pairs(self, problem, every=True)])
+        if problem.outputs[0].type.size == 0:
+            return [Variant("empty", ())]
+        return by_cost([*self._whole(problem), *self._pairs(problem, every=True)])
 
+    def _whole(self, problem: Problem) -> Iterator[Variant]:
+        """Yield the single kernels of the device's kind, best first."""
+        node = (problem.inputs, problem.outputs, problem.target)
+        conv = SeparableProblem(
+            *node, self.window, post_ops=self.post_ops, first_post_ops=self.first_post_ops
+        )
+        yield from separable_cpu.variants(conv)
+        yield from separable_workgroup.variants(conv)
 
-def _alone(spec: Separable, problem: Problem) -> list[Variant]:
-    """Return the single kernels of the device's kind, best first."""
-    return _fused(spec, problem) if problem.target.is_cpu else separable_groups(spec, problem)
+    def _pairs(self, problem: Problem, every: bool = False) -> list[Variant]:
+        """Return two kernels one after the other: the best of both and what takes any layout, or several."""
+        x, taps = problem.input(0), tuple(self.of_filters(problem.inputs))
+        filters, point = self.filters(x.type.shape[1]), self.point
+        (filtered,) = filters.infer([None if o is None else o.type for o in taps])
+        pitch = _pair_pitch(x, problem)
+        layout = TensorLayout.make(filtered.shape, channels_last(filtered.rank), align={1: pitch})
+        between = Operand(filtered, layout, stored=x.stored)
+        first = Problem(taps, (between,), problem.target)
+        second = Problem((between, *problem.inputs[WEIGHTS:]), problem.outputs, problem.target)
+        if every:
+            ways = filters.candidates(first)[:PAIRS], point.candidates(second)[:PAIRS]
+            pairs = [(a, b) for a in ways[0] for b in ways[1]]
+        else:
+            ways = filters.variants(first), point.variants(second)
+            pairs = [(ways[0][0], ways[1][0]), (ways[0][-1], ways[1][-1])]
+        return [self._pair(a, b, between, problem.target) for a, b in pairs]
 
+    def _pair(self, first: Variant, second: Variant, between: Operand, target: Target) -> Variant:
+        """Return the launches of both, the first's output being the second's first input."""
+        itemsize = between.memory.itemsize
+        scratch = Scratch("between", between.layout.size * itemsize, itemsize)
+        moved = 2 * between.type.size * itemsize / (CACHE_RATE * target.compute_units)
+        moved += 0 if target.is_cpu else LAUNCH
 
-def _pairs(spec: Separable, problem: Problem, every: bool = False) -> list[Variant]:
-    """Return two kernels one after the other: the best of both, or several; the last takes any layout."""
-    x, out = problem.input(0), problem.outputs[0]
-    if out.type.size == 0:
-        return [Variant("empty", ())]
-    taps, channels = tuple(spec.of_filters(problem.inputs)), x.type.shape[1]
-    filters, point = spec.filters(channels), spec.point
-    made = filters.infer([None if o is None else o.type for o in taps])[0]
-    layout = TensorLayout.make(
-        made.shape, channels_last(made.rank), align={1: _pair_pitch(x, problem)}
-    )
-    between = Operand(made, layout, stored=x.stored)
-    itemsize = between.memory.itemsize
-    scratch = Scratch("between", layout.size * itemsize, itemsize)
-    first = Problem(taps, (between,), problem.target)
-    second = Problem((between, *problem.inputs[WEIGHTS:]), problem.outputs, problem.target)
-    moved = 2 * made.size * itemsize / (MOVED * problem.target.compute_units)
-    moved += 0 if problem.target.is_cpu else LAUNCH
-    ways = [
-        sub.candidates(p) if every else sub.variants(p)
-        for sub, p in ((filters, first), (point, second))
-    ]
-    chosen = [*product(*(way[:PAIRS] for way in ways))] if every else [(way[0] for way in ways)]
-    last = [(filters.variants(first)[-1], point.variants(second)[-1])]
-    pairs = [*chosen, *([] if every else last)]
-    return [_pair(a, b, scratch, moved, spec.gates) for a, b in pairs]
+        def before(arg: Arg) -> Arg:
+            if isinstance(arg, In) and arg.index >= Conv2d.first_operand:
+                return In(self.gates[arg.index - Conv2d.first_operand], arg.shift)
+            return scratch if isinstance(arg, Out) else arg
 
+        def behind(arg: Arg) -> Arg:
+            if not isinstance(arg, In):
+                return arg
+            return In(arg.index + WEIGHTS - 1, arg.shift) if arg.index else scratch
 
-def _pair(
-    first: Variant, second: Variant, between: Scratch, moved: float, gates: Sequence[int]
-) -> Variant:
-    """Return the launches of both, the first's output being the second's first input."""
-
-    def before(arg: Arg) -> Arg:
-        if isinstance(arg, In) and arg.index >= Conv2d.first_operand:
-            return In(gates[arg.index - Conv2d.first_operand], arg.shift)
-        return between if isinstance(arg, Out) else arg
-
-    def behind(arg: Arg) -> Arg:
-        if not isinstance(arg, In):
-            return arg
-        return In(arg.index + WEIGHTS - 1, arg.shift) if arg.index else between
-
-    launches = (*_with_args(first, before), *_with_args(second, behind))
-    name = f"{first.name}+{second.name}"
-    return Variant(name, launches, first.cost + second.cost + moved, first.error + second.error)
+        launches = (*_with_args(first, before), *_with_args(second, behind))
+        name = f"{first.name}+{second.name}"
+        cost, error = first.cost + second.cost + moved, first.error + second.error
+        return Variant(name, launches, cost, error)
 
 
 def _with_args(variant: Variant, change: Callable[[Arg], Arg]) -> list[Launch]:
     return [replace(one, args=tuple(map(change, one.args))) for one in variant.launches]
 
 
-def _pitch(channels: int) -> int:
-    """Return the distance of pixels in memory of their own."""
-    return channels + LINE if channels % CROWDED == 0 else channels
-
-
 def _pair_pitch(x: Operand, problem: Problem) -> int:
-    """Return the same for two kernels; tensor cores want pixels that are whole pieces of 16 bytes."""
-    pitch, piece = _pitch(x.type.shape[1]), 16 // x.memory.itemsize
+    """Return the distance of pixels between two kernels; tensor cores want whole pieces of 16 bytes."""
+    pitch, piece = pixel_pitch(x.type.shape[1]), 16 // x.memory.itemsize
     return -(-pitch // piece) * piece if problem.target.tensor_kind(x.memory) else pitch
-
-
-@dataclass(frozen=True)
-class _Made:
-    """Tunables of the kernel, and its estimated cycles."""
-
-    cycles: float
-    band: int
-    tx: int
-    tile: Tile
-
-
-def _fused(spec: Separable, problem: Problem) -> list[Variant]:
-    """Return the kernels that keep what is between in a core's cache, best first."""
-    x, out = problem.input(0), problem.outputs[0]
-    constant = [problem.input(k).const is not None for k in (TAPS, WEIGHTS)]
-    constant += [problem.input(k).const is not None for k in (SHIFT, BIAS) if problem.has(k)]
-    if not (out.type.size and all(constant) and innermost(x.layout)):
-        return []
-    filters = spec.filters(x.type.shape[1])
-    if not has_border(filters, problem) or x.type.shape[1] < 2:
-        return []
-    if any(pitch > 1 for _, _, pitch in _gates(spec, problem).values()):
-        return []
-    return [_variant(spec, problem, made) for made in _tiles(spec, problem)]
-
-
-def _tiles(spec: Separable, problem: Problem) -> list[_Made]:
-    """Return the tunables that are worth a measurement, best first."""
-    dst, target = image(problem.outputs[0].layout), problem.target
-    channels = problem.input(0).type.shape[1]
-    oh, ow = dst.shape[2:]
-    tiles = conv_tiles(Extents(oh, ow, dst.shape[1], target.vector, flat=True))
-    row = ow * _pitch(channels) * 4
-    room = min(NEAR_BYTES, target.local_bytes)
-    bands = [b for b in range(1, oh + 1) if b * row <= room]
-    columns = next((t for t in (7, 6, 5, 4) if ow % t == 0), min(ow, 6))
-    found: list[_Made] = []
-    for _, tile in tiles:
-        if tile.vw <= channels:
-            fits = [b for b in bands if _last(oh, b) * ow >= tile.mr]
-            made = [_Made(_cycles(spec, problem, b, columns, tile), b, columns, tile) for b in fits]
-            found += sorted(made, key=lambda m: m.cycles)[:BANDS]
-    return sorted(found, key=lambda m: m.cycles)[: TILES * BANDS]
-
-
-def _last(rows: int, band: int) -> int:
-    """Return the rows of the last band."""
-    return rows - (-(-rows // band) - 1) * band
-
-
-def _cycles(spec: Separable, problem: Problem, band: int, tx: int, tile: Tile) -> float:
-    """Return the estimated cycles of the busiest core."""
-    dst, target, weights = image(problem.outputs[0].layout), problem.target, problem.input(WEIGHTS)
-    at, channels = spec.window.pairs(), problem.input(0).type.shape[1]
-    (kh, kw), (_, sx), (_, dx) = at["kernel"], at["strides"], at["dilations"]
-    columns = (tx - 1) * sx + (kw - 1) * dx + 1
-    filters = max(kh * (columns + kw) + tx, tx * kh * kw) / 2 + tx
-    filters *= band * -(-dst.shape[3] // tx) * -(-channels // tile.vw)
-    slots = max(tile.mr * tile.nv, tile.mr + tile.nv + 1) + 3
-    products = -(-band * dst.shape[3] // tile.mr) * -(-dst.shape[1] // tile.channels)
-    # Every band reads all weights, which stay close to a core from band to band if they are few.
-    nbytes = weights.type.nbytes
-    far = EXPOSED * nbytes / MOVED if nbytes > NEAR_WEIGHTS else 0.0
-    rounds = -(-(-(-dst.shape[2] // band) * dst.shape[0]) // target.compute_units)
-    return rounds * (filters + products * channels * slots / 2 + far)
-
-
-def _variant(spec: Separable, problem: Problem, made: _Made) -> Variant:
-    x, out, weights = problem.input(0), problem.outputs[0], problem.input(WEIGHTS)
-    channels, tile = x.type.shape[1], made.tile
-    src, dst = image(x.layout), image(out.layout)
-    global_size, local = grid(problem.target, -(-dst.shape[2] // made.band), 1, dst.shape[0])
-    kernel, strides = ("x".join(map(str, v)) for v in (spec.window.kernel, spec.window.strides))
-    name = (
-        f"separable_{FLOAT.name}_nhwc_k{kernel}_s{strides}_b{made.band}_c{made.tx}"
-        f"_t{tile.mr}x{tile.channels}"
-    )
-    operands = {
-        k: (place, image(layout))
-        for k, (place, layout) in operand_layouts(problem, spec.post_ops).items()
-    }
-    result, stored = stored_types(problem, spec.post_ops)
-    params: dict[str, Any] = {
-        "name": name,
-        "arith": FLOAT,
-        "types": (x.ctype, weights.ctype, "float", result),
-        "src": src,
-        "dst": dst,
-        "ic": channels,
-        "oc": dst.shape[1],
-        **spec.window.pairs(),
-        "first_rows": int(problem.has(SHIFT)),
-        "rows": int(problem.has(BIAS)),
-        "first_post_ops": spec.first_post_ops,
-        "gates": _gates(spec, problem),
-        "post_ops": spec.post_ops,
-        "operands": operands,
-        "groups": 1,
-        **stored,
-        "mode": "flat",
-        "loop_epilogue": heavy(spec.post_ops),
-        "ahead": "prefetch" in problem.target.features,
-        "wg": local,
-        "band": made.band,
-        "tx": made.tx,
-        "mr": tile.mr,
-        "nv": tile.nv,
-        "vw": tile.vw,
-        "pitch": _pitch(channels),
-    }
-    packed = constants(
-        problem,
-        lambda w: pack_weights(w, 1, tile),
-        lambda b: pack_table(b[np.newaxis], None, 1, tile),
-    )
-    args = [In(0), *map(In, spec.gates), *packed, *last_args(problem, spec.post_ops)]
-    launch = Launch("conv/separable.cl.mako", params, tuple(args), global_size, local)
-    return Variant(name, (launch,), made.cycles)
-
-
-def _gates(spec: Separable, problem: Problem) -> dict[int, tuple[str, int, int]]:
-    """Return input -> (type, pitch of images, pitch of channels) of the operands of first_post_ops."""
-    found = {}
-    for k in spec.gates:
-        layout = problem.input(k).layout.unpadded().broadcast(problem.input(0).type.shape)
-        found[k] = problem.input(k).ctype, layout.pitches[0], layout.pitches[1]
-    return found

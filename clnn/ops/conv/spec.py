@@ -9,11 +9,9 @@ import numpy as np
 
 from clnn.arith._base import FLOAT, Arithmetic
 from clnn.errors import DTypeError, ShapeError
-from clnn.ops.conv import direct as kernels
-from clnn.ops.conv.depthwise import depthwise, depthwise_tiles
-from clnn.ops.conv.direct import BIAS, FEW
-from clnn.ops.conv.mma import mma_variants
-from clnn.ops.launch import Variant, by_cost
+from clnn.ops.conv import families
+from clnn.ops.conv.problem import BIAS, ConvProblem, takes_any_order
+from clnn.ops.launch import Variant
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops.problem import Border, Problem
 from clnn.ops.shared.functions import PostOp, apply_post_ops
@@ -107,28 +105,26 @@ class Conv2d(OpSpec):
         outs, taps = win.output(x.shape[2:]), int(np.prod(win.kernel))
         extra = win.needed_after(x.shape[2:])
         pads = [(0, 0), (0, 0), *zip(win.before, extra, strict=True)]
-        x = np.pad(x, pads, constant_values=self.arith.padding)
+        x = np.pad(x, pads, constant_values=self.arith.fill)
         axes = tuple(range(2, x.ndim))
         reach = tuple(win.reach(a) for a in range(len(outs)))
-        seen = np.lib.stride_tricks.sliding_window_view(x, reach, axes)
-        post_ops = [slice(0, (o - 1) * s + 1, s) for o, s in zip(outs, win.strides, strict=True)]
-        seen = seen[
-            (slice(None), slice(None), *post_ops, *(slice(None, None, d) for d in win.dilations))
-        ]
-        seen = seen.reshape(n, self.group, icg, *outs, taps)
-        columns = np.moveaxis(seen, -1, 3)
+        windows = np.lib.stride_tricks.sliding_window_view(x, reach, axes)
+        origins = [slice(0, (o - 1) * s + 1, s) for o, s in zip(outs, win.strides, strict=True)]
+        at = (slice(None), slice(None), *origins, *(slice(None, None, d) for d in win.dilations))
+        windows = windows[at].reshape(n, self.group, icg, *outs, taps)
+        columns = np.moveaxis(windows, -1, 3)
         y = self.arith.reference(columns, w.reshape(self.group, oc // self.group, icg, taps), bias)
         return y.reshape(n, oc, *outs)
 
     def padding_needs(self, inputs: Sequence[TensorType | None]) -> dict[int, Border]:
         """Return a border as wide as the windows reach, of what the arithmetic takes for zero."""
         assert inputs[0] is not None
-        return {0: self.window.border(inputs[0].shape, float(self.arith.padding))}
+        return {0: self.window.border(inputs[0].shape, float(self.arith.fill))}
 
     def accepts_nchw(self, inputs: Sequence[TensorType | None]) -> bool:
         """Whether there are so few channels that a tile's reads are the same either way."""
         assert inputs[0] is not None
-        return self.group == 1 and inputs[0].shape[1] <= FEW and self.arith is FLOAT
+        return takes_any_order(inputs[0].shape[1], self.group, self.arith)
 
     def split_batch(
         self, inputs: Sequence[TensorType | None], count: int
@@ -143,39 +139,17 @@ class Conv2d(OpSpec):
         return 2 * outputs[0].size * int(np.prod(w.shape[1:]))
 
     def variants(self, problem: Problem) -> list[Variant]:
-        """Return depthwise, tiled and reference kernels, as far as they fit."""
-        if problem.outputs[0].type.size == 0:
-            return [Variant("empty", ())]
-        found = []
-        if kernels.fits_fast(self, problem):
-            if kernels.fits_depthwise(self, problem):
-                found.append(depthwise(self, problem))
-            for dot in kernels.dots(self, problem):
-                cost, tile = kernels.direct_tiles(self, problem, dot)[0]
-                found.append(kernels.direct(self, problem, dot, tile, cost))
-            found += kernels.streamed(self, problem)
-            found += kernels.winograd(self, problem)
-            found += kernels.workgroups(self, problem)[:1]
-            found += mma_variants(self, problem)[:1]
-            found.sort(key=lambda v: v.cost)
-        return [*found, kernels.reference(self, problem)]
+        """Return the choice of each family of kernels that fits, then the reference kernel."""
+        return families.variants(self._problem(problem))
 
     def candidates(self, problem: Problem) -> list[Variant]:
-        """Return tiles in both group orders, bands of depthwise, plans of Winograd."""
-        if problem.outputs[0].type.size == 0 or not kernels.fits_fast(self, problem):
-            return self.variants(problem)
-        found = [
-            kernels.direct(self, problem, dot, tile, cost, first)
-            for dot in kernels.dots(self, problem)
-            for cost, tile in kernels.direct_tiles(self, problem, dot)
-            for first in (True, False)
-        ]
-        found += kernels.streamed(self, problem, every=True)
-        if kernels.fits_depthwise(self, problem):
-            found += [depthwise(self, problem, *tile) for tile in depthwise_tiles(self, problem)]
-        found += kernels.workgroups(self, problem)
-        found += mma_variants(self, problem)
-        return by_cost([*found, *kernels.winograd(self, problem, every=True)])
+        """Return all that is worth a measurement of each family."""
+        return families.candidates(self._problem(problem))
+
+    def _problem(self, problem: Problem) -> ConvProblem:
+        """Return a node as kernels see it."""
+        node = (problem.inputs, problem.outputs, problem.target)
+        return ConvProblem(*node, self.window, self.group, self.post_ops, self.arith)
 
 
 @onnx_op("Conv")

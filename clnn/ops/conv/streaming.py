@@ -1,4 +1,4 @@
-"""Streamed weights of the direct convolution: how much of them stays in the nearest cache at a time.
+"""The direct convolution with streamed weights as variants, for CPUs and weights that exceed caches.
 
 A work-item takes a chunk of its weights through many tiles of pixels, so that each weight comes from
 memory once, and the next chunk is read ahead meanwhile. Sums wait in local memory from chunk to chunk.
@@ -6,17 +6,32 @@ memory once, and the next chunk is read ahead meanwhile. Sums wait in local memo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from clnn.arith._base import FLOAT
+from clnn.ops.conv.direct import (
+    ONE,
+    direct_tiles,
+    extents_of,
+    kernel_name,
+    tile_args,
+    tile_params,
+    work_sizes,
+)
+from clnn.ops.conv.problem import ConvProblem, innermost
 from clnn.ops.conv.tiles import Extents, Tile
+from clnn.ops.launch import Launch, Variant, grid
 
+STREAMS = 3  # of a tile that are worth a measurement
 NEAR_BYTES = 32 * 1024  # of a chunk
 SUMS_BYTES = 16 * 1024  # that wait close to a core; more of them cost what streaming gains
-MOST_SUMS = 128 * 1024  # worth a measurement
-# Times against a work-item a tile: all weights of a block in one chunk; parts of them; many sums.
-WHOLE, PART, MUCH = 0.95, 0.8, 1.1
+MOST_SUMS_BYTES = 128 * 1024  # worth a measurement
+# Time against that of a work-item a tile, where all weights of a block are one chunk; where sums wait
+# from chunk to chunk, close to a core; where they wait further away.
+ONE_CHUNK, NEAR_SUMS, FAR_SUMS = 0.95, 0.8, 1.1
 ALIGN = 8  # input channels that chunks are multiples of
-BEST = 128  # input channels of a chunk, where sums wait
+BEST_CHUNK = 128  # input channels, where sums wait
 
 
 @dataclass(frozen=True)
@@ -28,6 +43,35 @@ class Stream:
     factor: float
 
 
+def variants(problem: ConvProblem) -> Iterator[Variant]:
+    """Yield the kernels that are worth a measurement, those of the best tile first.
+
+    None for other than floats, and where weights stay close to a core while pixels move over them.
+    """
+    fits = problem.arith is FLOAT and problem.target.is_cpu and problem.has_border
+    if not fits or not innermost(problem.src) or problem.weights_stay:
+        return
+    extents, local_bytes = extents_of(problem, ONE), problem.target.local_bytes
+    for cost, tile in direct_tiles(problem, ONE):
+        for stream in streams(extents, tile, problem.ic, problem.taps, local_bytes)[:STREAMS]:
+            yield _variant(problem, tile, stream, cost * stream.factor)
+
+
+def _variant(problem: ConvProblem, tile: Tile, stream: Stream, cost: float) -> Variant:
+    """Return the kernel of a tile and a stream."""
+    _, blocks = work_sizes(problem, tile)
+    global_size, local = grid(problem.target, blocks, stream.bands, problem.batch)
+    params = tile_params(problem, tile) | {
+        "name": kernel_name(problem, tile, f"c{stream.chunk}_b{stream.bands}"),
+        "chunk": stream.chunk,
+        "bands": stream.bands,
+        "wg": local,
+    }
+    args = tile_args(problem, ONE, tile)
+    launch = Launch("conv/streamed.cl.mako", params, args, global_size, local)
+    return Variant(params["name"], (launch,), cost)
+
+
 def streams(extents: Extents, tile: Tile, ic: int, taps: int, local_bytes: int) -> list[Stream]:
     """Return the streams of a tile that are worth a measurement, the estimated best first.
 
@@ -36,14 +80,17 @@ def streams(extents: Extents, tile: Tile, ic: int, taps: int, local_bytes: int) 
     """
     if tile.mode not in ("row", "flat"):
         return []
-    found = []
+    choices = []
     most = NEAR_BYTES // (4 * tile.channels)
     for chunk in (c for c in range(ALIGN, most + 1, ALIGN) if ic % c == 0):
         whole = chunk == ic and taps == 1
         for bands in (1, 2, 4):
             sums = 0 if whole else -(-extents.pixels // bands) * tile.channels * 4
-            if sums > min(MOST_SUMS, local_bytes // 2) or bands > extents.pixels // tile.mr:
+            if sums > min(MOST_SUMS_BYTES, local_bytes // 2) or bands > extents.pixels // tile.mr:
                 continue
-            pays = WHOLE if whole else PART if bands * sums <= SUMS_BYTES else MUCH
-            found.append(Stream(chunk, bands, pays * (1 + 0.01 * (bands - 1))))
-    return sorted(found, key=lambda s: (s.factor, max(s.chunk / BEST, BEST / s.chunk)))
+            near = bands * sums <= SUMS_BYTES
+            factor = ONE_CHUNK if whole else NEAR_SUMS if near else FAR_SUMS
+            choices.append(Stream(chunk, bands, factor * (1 + 0.01 * (bands - 1))))
+    return sorted(
+        choices, key=lambda s: (s.factor, max(s.chunk / BEST_CHUNK, BEST_CHUNK / s.chunk))
+    )

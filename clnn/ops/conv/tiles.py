@@ -4,6 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from clnn.target import Target
+
+LOOP_SLOTS = 3  # of a step of the inner loop, besides its loads and multiply-adds
+MEMORY_RATE = 3  # bytes per cycle and core
+EXPOSED = 0.5  # share of the time that weights take from memory which products do not hide
+
+
+def loop_slots(mr: int, nv: int, more: int = 0) -> int:
+    """Return the slots of a step: mr x nv multiply-adds, and `more`, run beside mr + nv loads."""
+    return max(mr * nv + more, mr + nv + 1) + LOOP_SLOTS
+
+
+def cold_cycles(nbytes: int, target: Target) -> float:
+    """Return the cycles that weights cost because they come from memory."""
+    return EXPOSED * nbytes / (MEMORY_RATE * target.compute_units)
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -25,7 +41,7 @@ class Tile:
 class Extents:
     """What tiles depend on: output pixels, output channels of a group, elements of a vector.
 
-    spread: instructions, besides its load, that each element of the input takes. halves:
+    input_slots: instructions, besides its load, that each element of the input takes. weight_limbs:
     accumulators of each vector of outputs. flat: all pixels of an image are evenly spaced.
     """
 
@@ -33,8 +49,8 @@ class Extents:
     width: int
     channels: int
     vector: int
-    spread: int = 0
-    halves: int = 1
+    input_slots: int = 0
+    weight_limbs: int = 1
     flat: bool = False
 
     @property
@@ -64,10 +80,13 @@ class Tiles:
             assert th <= high and self.tw <= wide and self.tw * th == mr, (th, mr, oh, ow)
 
 
-# Tiles of one kind that are worth a measurement; flat ones stand for rows and pointers.
-MOST = {"row": 4, "pointer": 4, "flat": 8}
+# Tiles of a mode and a number of vectors that are worth a measurement; flat ones stand for both others.
+CANDIDATES = {"row": 4, "pointer": 4, "flat": 8}
 POINTERS = 8  # addresses that general registers hold
-NEAR, FAR = 0.93, 0.75  # rates of tiles with up to so many addresses, and with more
+FEW_POINTERS, MANY_POINTERS = (
+    0.93,
+    0.75,
+)  # speed of tiles with up to so many, with more: 1 for "row"
 REGISTERS = {16: 32, 8: 32, 4: 20}  # vector registers that a tile may fill, by vector width
 
 
@@ -76,12 +95,12 @@ def conv_tiles(extents: Extents) -> list[tuple[float, Tile]]:
 
     That is the best tiles of each number of vectors and each mode.
     """
-    found: dict[tuple[int, str], list[tuple[float, Tile]]] = {}
+    alike: dict[tuple[int, str], list[tuple[float, Tile]]] = {}
     for score, tile in _tiles(extents):
         cycles = extents.pixels * -(-extents.channels // tile.vw) / (2 * score)
-        found.setdefault((tile.nv, tile.mode), []).append((cycles, tile))
-    every = [made for (_, mode), same in found.items() for made in same[: MOST[mode]]]
-    return sorted(every, key=lambda pair: pair[0])
+        alike.setdefault((tile.nv, tile.mode), []).append((cycles, tile))
+    best = [pair for (_, mode), same in alike.items() for pair in same[: CANDIDATES[mode]]]
+    return sorted(best, key=lambda pair: pair[0])
 
 
 def _tiles(extents: Extents) -> list[tuple[float, Tile]]:
@@ -90,15 +109,15 @@ def _tiles(extents: Extents) -> list[tuple[float, Tile]]:
     while vw > 4 and vw // 2 >= extents.channels:
         vw //= 2
     vectors = -(-extents.channels // vw)
-    registers = REGISTERS.get(extents.vector, 16) // extents.halves
-    found = [
+    registers = REGISTERS.get(extents.vector, 16) // extents.weight_limbs
+    scored = [
         (score, tile)
         for nv in (1, 2, 3, 4)
         if nv <= vectors
         for tile in _shapes(extents, nv, vw, (registers - 2) // nv - 1)
         if (score := _score(extents, vectors, tile)) > 0
     ]
-    return sorted(found, key=lambda pair: -pair[0])
+    return sorted(scored, key=lambda pair: -pair[0])
 
 
 def _shapes(extents: Extents, nv: int, vw: int, most: int) -> list[Tile]:
@@ -120,8 +139,6 @@ def _score(extents: Extents, vectors: int, tile: Tile) -> float:
     mr, nv = tile.mr, tile.nv
     tiles = Tiles(tile.mode, extents.height, extents.width, mr, tile.rows).count
     used = extents.pixels / (tiles * mr) * vectors / (-(-vectors // nv) * nv)
-    # multiply-adds against loads, and the loop itself
-    slots = max(mr * nv + extents.spread * mr, mr + nv + 1) + 3
     if tile.mode == "pointer":
-        used *= NEAR if mr <= POINTERS else FAR
-    return used * mr * nv / slots
+        used *= FEW_POINTERS if mr <= POINTERS else MANY_POINTERS
+    return used * mr * nv / loop_slots(mr, nv, extents.input_slots * mr)

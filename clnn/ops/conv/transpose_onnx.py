@@ -39,11 +39,11 @@ def _placed(
     rank, auto = len(natural), str(node.attr("auto_pad", "NOTSET"))
     if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
         raise Unsupported(f"auto_pad {auto!r} is not one of NOTSET, VALID, SAME_UPPER, SAME_LOWER")
-    given = node.attr("output_shape")
-    if given is not None or auto.startswith("SAME"):
-        wanted = same if given is None else [int(e) for e in given][-rank:]
+    shape = node.attr("output_shape")
+    if shape is not None or auto.startswith("SAME"):
+        wanted = same if shape is None else [int(e) for e in shape][-rank:]
         if len(wanted) != rank:
-            raise ShapeError(f"{node.op_type}: output_shape {given} must be {rank} numbers.")
+            raise ShapeError(f"{node.op_type}: output_shape {shape} must be {rank} numbers.")
         totals = [max(0, n - e) for n, e in zip(natural, wanted, strict=True)]
         before = [t // 2 if auto == "SAME_UPPER" else t - t // 2 for t in totals]
         return tuple(before), tuple(wanted)
@@ -59,7 +59,7 @@ def _placed(
 
 
 def _numbers(node: OnnxNode, name: str, count: int, default: Sequence[int]) -> tuple[int, ...]:
-    found = tuple(int(v) for v in node.attr(name, default))
-    if len(found) != count:
-        raise ShapeError(f"{node.op_type}: {name} {list(found)} must be {count} numbers.")
-    return found
+    numbers = tuple(int(v) for v in node.attr(name, default))
+    if len(numbers) != count:
+        raise ShapeError(f"{node.op_type}: {name} {list(numbers)} must be {count} numbers.")
+    return numbers

@@ -1,15 +1,130 @@
-"""Phases of transposed convolutions: tiles of their outputs, and how weights lie for them."""
+"""Transposed convolutions as variants: a small dense convolution per phase of the output, or any.
+
+The outputs whose places leave the same rest when divided by the stride are a phase: they take the
+same taps, from neighbouring inputs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 
+from clnn.arith._base import FLOAT, Arithmetic
+from clnn.codegen.filters import image
+from clnn.errors import PlanError
+from clnn.ops.conv.packing import by_output, pack_filters, pack_table, pack_weights
+from clnn.ops.conv.problem import BIAS, NEAR_WEIGHTS, WEIGHTS, ConvProblem
+from clnn.ops.conv.tiles import loop_slots
+from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant, grid
+from clnn.ops.problem import Border
+from clnn.ops.shared.epilogue import heavy, operand_args
 from clnn.ops.shared.matrices import REGISTERS
+from clnn.ops.shared.window import Window
 from clnn.target import Target
 from clnn.types import Array
+
+
+def phase_border(
+    window: Window, shape: Sequence[int], extents: Sequence[int], fill: float
+) -> Border | None:
+    """Return the border that phases read around an input of `shape`; extents: of the output.
+
+    None where the output is so much larger than taps reach that checks cost less than memory.
+    """
+    low, high = [], []
+    for axis, (size, extent) in enumerate(zip(shape[2:], extents, strict=True)):
+        s, d = window.strides[axis], window.dilations[axis]
+        natural = (size - 1) * s + window.reach(axis)
+        if window.before[axis] + extent >= natural + max(s, d):
+            return None
+        shifts = [e for p in range(s) for e in phase_shifts(window, axis, p)] or [0]
+        low.append(max(0, -min(shifts)))
+        high.append(max(0, -(-extent // s) + max(shifts) - size))
+    return Border((0, 0, *low), (0, 0, *high), float(fill))
+
+
+def phase_shifts(window: Window, axis: int, phase: int) -> list[int]:
+    """Return, for each tap of an output phase, input pixel minus output pixel / stride."""
+    s, start = window.strides[axis], phase + window.before[axis]
+    reached = [start - k * window.dilations[axis] for k in range(window.kernel[axis])]
+    return [at // s for at in reached if at % s == 0]
+
+
+def first_taps(window: Window, axis: int) -> tuple[int, ...]:
+    """Return the first tap of each phase; the kernel's extent where it has none."""
+    s, d, k = window.strides[axis], window.dilations[axis], window.kernel[axis]
+    return tuple(
+        next((t for t in range(k) if (p + window.before[axis] - t * d) % s == 0), k)
+        for p in range(s)
+    )
+
+
+@dataclass(frozen=True)
+class TransposeProblem(ConvProblem):
+    """A transposed convolution, of weights (ic, oc / group, kernel...).
+
+    window: its pads in front are cut off the output, those behind follow from the output's extents.
+    """
+
+    @cached_property
+    def has_border(self) -> bool:
+        """Whether the input has the border that phases read."""
+        x, extents = self.input(0), self.outputs[0].type.shape[2:]
+        border = phase_border(self.window, x.type.shape, extents, self.arith.fill)
+        return border is not None and x.border.covers(border)
+
+    @cached_property
+    def refined(self) -> Arithmetic:
+        """The arithmetic as it is: what is known of whole windows does not hold for phases."""
+        return self.arith
+
+    @cached_property
+    def table(self) -> Array | None:
+        """The arithmetic's constants per output channel; sums of fixed point begin with nothing.
+
+        The templates take the fill value from each input, so that a tap that meets none counts nothing.
+        """
+        table = self.arith.table(by_output(self.weights, self.group), self.bias)
+        if table is None or self.arith is FLOAT:
+            return table
+        return np.concatenate([np.zeros_like(table[:1]), table[1:]])
+
+    def name(self, kind: str) -> str:
+        """Return the name of a kernel."""
+        k, s = ("x".join(map(str, v)) for v in (self.window.kernel, self.window.strides))
+        return f"conv_transpose_{self.arith.name}_k{k}_s{s}_{kind}"
+
+
+def variants(problem: TransposeProblem) -> list[Variant]:
+    """Return the phase kernels where weights are constant, and the reference kernel."""
+    if problem.is_empty:
+        return [Variant("empty", ())]
+    constant = problem.is_constant(WEIGHTS, BIAS)
+    if not constant and problem.arith is not FLOAT:
+        raise PlanError(
+            f"transposed convolution in {problem.arith.name}: weights and bias are computed by "
+            "other nodes, and this arithmetic needs them when it is compiled. Give constants."
+        )
+    if not constant or problem.input(0).type.size == 0:
+        return [_reference(problem)]
+    return [*(_phases(problem, mode) for mode in _modes(problem)), _reference(problem)]
+
+
+def _modes(problem: TransposeProblem) -> list[str]:
+    """Return what lanes may be, best first: see the template.
+
+    Filters of their own and sums of few outputs have modes that suit them; any takes "spread".
+    """
+    ic, oc = problem.ic, problem.oc
+    if problem.src.pitches[1] != 1 or problem.arith is not FLOAT:
+        return ["spread"]
+    if ic == oc == 1 and problem.group > 1:
+        return ["depthwise", "spread"]
+    few = ic >= 4 and oc <= max(problem.target.vector // 4, 1)
+    return ["dot", "spread"] if few else ["spread"]
 
 
 @dataclass(frozen=True)
@@ -20,6 +135,21 @@ class PhaseTile:
     tx: int
     nv: int
     vw: int
+
+
+def _tile(problem: TransposeProblem, qh: int, qw: int, mode: str) -> PhaseTile:
+    """Return the tile for phases of qh x qw pixels."""
+    target, vw = problem.target, problem.lanes
+    if mode == "spread":
+        while vw > 4 and vw // 2 >= problem.oc:
+            vw //= 2
+        vectors = -(-problem.oc // vw)
+        return phase_tile(qh, qw, vectors, range(1, min(4, vectors) + 1), vw, target)
+    lanes = problem.group if mode == "depthwise" else problem.ic
+    while vw > lanes:
+        vw //= 2
+    nv = 1 if mode == "depthwise" else problem.oc
+    return phase_tile(min(qh, 2), min(qw, 8), nv, (nv,), vw, target)
 
 
 def phase_tile(
@@ -37,51 +167,92 @@ def phase_tile(
             for tx in range(1, min(width, most // ty) + 1):
                 used = height / (-(-height // ty) * ty) * width / (-(-width // tx) * tx)
                 used *= vectors / (-(-vectors // nv) * nv)
-                work = ty * tx * nv
-                slots = max(work, ty * tx + nv + 1) + 3  # multiply-adds, loads, and the loop
-                score = used * work / slots
+                score = used * (ty * tx * nv) / loop_slots(ty * tx, nv)
                 if best is None or score > best[0]:
                     best = (score, PhaseTile(ty, tx, nv, vw))
     assert best is not None
     return best[1]
 
 
-def by_output(weights: Array, group: int) -> Array:
-    """Return weights (ic, oc / group, kernel...) as (oc, ic / group, kernel...)."""
-    split = weights.reshape(group, weights.shape[0] // group, *weights.shape[1:])
-    return np.ascontiguousarray(np.moveaxis(split, 2, 1)).reshape(
-        -1, split.shape[1], *weights.shape[2:]
-    )
+def _phases(problem: TransposeProblem, mode: str) -> Variant:
+    """Return the kernel whose work-items take tiles of one phase."""
+    sy, sx = problem.geometry["strides"]
+    qh, qw = -(-problem.height // sy), -(-problem.width // sx)
+    tile, checked = _tile(problem, qh, qw, mode), not problem.has_border
+    groups = 1 if mode == "depthwise" else problem.group
+    oc = problem.oc * problem.group // groups
+    width = tile.nv if mode == "dot" else tile.nv * tile.vw
+    blocks = -(-oc // width) * groups * sy * sx
+    tiles = -(-qh // tile.ty) * -(-qw // tile.tx)
+    channels_fastest = problem.weights.nbytes <= NEAR_WEIGHTS or not problem.target.is_cpu
+    sizes = (blocks, tiles) if channels_fastest else (tiles, blocks)
+    global_size, local = grid(problem.target, *sizes, problem.batch)
+    shape = f"t{tile.ty}x{tile.tx}x{width}" + f"_v{tile.vw}" * (mode == "dot")
+    ends = (qh % tile.ty, qw % tile.tx, problem.height % sy, problem.width % sx, oc % width)
+    rank = len(problem.window.kernel)
+    firsts = ((0,),) * (2 - rank) + tuple(first_taps(problem.window, a) for a in range(rank))
+    params = problem.params | {
+        "name": problem.name(f"{mode}_{shape}_{'checked' if checked else 'bordered'}"),
+        "mode": mode,
+        "ic": problem.ic,
+        "oc": oc,
+        "groups": problem.group,
+        "firsts": firsts,
+        "checked": checked,
+        "has_bias": problem.has(BIAS),
+        "wg": local,
+        "rows": problem.rows,
+        "channels_fastest": channels_fastest,
+        "ty": tile.ty,
+        "tx": tile.tx,
+        "nv": tile.nv,
+        "vw": tile.vw,
+        "loop_epilogue": heavy(problem.post_ops) or any(ends) or problem.arith is not FLOAT,
+    }
+    args = _phase_args(problem, tile, mode)
+    launch = Launch("conv/transpose.cl.mako", params, args, global_size, local)
+    return Variant(params["name"], (launch,))
 
 
-def pack_filters(weights: Array, group: int, width: int) -> Array:
-    """Return weights (c, 1, kernel...) as [kernel...][c]."""
-    return np.ascontiguousarray(weights.reshape(len(weights), -1).T, np.float32)
+def _phase_args(problem: TransposeProblem, tile: PhaseTile, mode: str) -> tuple[Arg, ...]:
+    """Return the input, packed weights, the table, a row of padding where taps are checked, and the rest."""
+    width, group = tile.nv * tile.vw if mode == "spread" else 1, problem.group
+    args: list[Arg] = [In(0), Const(partial(_packed, mode, problem.weights, group, width))]
+    table, x = problem.table, problem.input(0).type.dtype.numpy
+    if table is not None:
+        args.append(Const(lambda: pack_table(table, group, width)))
+    if not problem.has_border:
+        count, fill = max(problem.ic, tile.vw), problem.arith.fill
+        args.append(Const(lambda: np.full(count, fill, x)))
+    return (*args, *operand_args(problem, problem.post_ops), Out(0))
 
 
-def pack_rows(weights: Array, group: int, width: int) -> Array:
-    """Return weights (ic, oc, kernel...) as [group][kernel...][oc][ic]."""
+def _packed(mode: str, weights: Array, group: int, width: int) -> Array:
+    """Return weights as a mode reads them; of "dot" as [group][kernel][oc][ic]."""
+    weights = by_output(weights, group)
+    if mode == "spread":
+        return pack_weights(weights, group, width)
+    if mode == "depthwise":
+        return pack_filters(weights)
     split = weights.reshape(group, len(weights) // group, weights.shape[1], -1)
-    return np.ascontiguousarray(split.transpose(0, 3, 2, 1), np.float32)
+    return np.ascontiguousarray(split.transpose(0, 3, 1, 2))
 
 
-def pack_weights(weights: Array, group: int, width: int) -> Array:
-    """Return weights (ic, oc, kernel...) as [group * blocks][kernel...][ic][width]."""
-    ic, per = weights.shape[0] // group, weights.shape[1]
-    taps = int(np.prod(weights.shape[2:], dtype=np.int64))
-    blocks = -(-per // width)
-    full = np.zeros((group, ic, blocks * width, taps), weights.dtype)
-    full[:, :, :per] = weights.reshape(group, ic, per, taps)
-    split = full.reshape(group, ic, blocks, width, taps)
-    return np.ascontiguousarray(split.transpose(0, 2, 4, 1, 3))
-
-
-PACK = {"spread": pack_weights, "depthwise": pack_filters, "dot": pack_rows}
-
-
-def pack_table(table: Array, group: int, width: int) -> Array:
-    """Return constants (rows, oc) padded with zeros to whole blocks per group."""
-    rows, per = len(table), table.shape[1] // group
-    full = np.zeros((rows, group, -(-per // width) * width), table.dtype)
-    full[:, :, :per] = table.reshape(rows, group, per)
-    return full
+def _reference(problem: TransposeProblem) -> Variant:
+    """Return the kernel that takes any layouts, borders and weights, one work-item per output."""
+    operand = problem.input(BIAS) if problem.has(BIAS) and problem.arith is FLOAT else None
+    table = None if problem.arith is FLOAT else problem.table
+    global_size, local = grid(problem.target, problem.outputs[0].type.size)
+    params = problem.params | {
+        "name": problem.name("reference"),
+        "weights": image(problem.input(WEIGHTS).layout),
+        "bias": operand.layout if operand else None,
+        "groups": problem.group,
+        "wg": local,
+        "rows": int(operand is not None) if table is None else len(table),
+    }
+    args: list[Arg] = [In(0), In(WEIGHTS), *([In(BIAS)] if operand else [])]
+    args += [] if table is None else [Const(lambda: table)]
+    args += [*operand_args(problem, problem.post_ops), Out(0)]
+    launch = Launch("conv/transpose_reference.cl.mako", params, tuple(args), global_size, local)
+    return Variant(params["name"], (launch,))

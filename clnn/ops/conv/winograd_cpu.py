@@ -6,92 +6,247 @@ each weight is read once for all of them and no core transforms what another one
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from clnn.ops.conv.winograd import ERRORS, Plan, matrices, pack, plan, plans
-from clnn.ops.conv.winograd_gpu import Shape, input_launch
+import numpy as np
+
+from clnn.ops.conv.problem import ConvProblem, innermost
+from clnn.ops.conv.tiles import MEMORY_RATE, cold_cycles, loop_slots
+from clnn.ops.conv.winograd import (
+    ERRORS,
+    MARGINS,
+    TileGrid,
+    extent,
+    fits,
+    input_launch,
+    matrices,
+    tile_grid,
+    transformed_blocks,
+)
 from clnn.ops.launch import Arg, Const, In, Launch, Out, Scratch, Variant, grid
-from clnn.ops.problem import Problem
 from clnn.ops.shared.epilogue import operand_args
+from clnn.target import Target
+from clnn.types import Array
 
-if TYPE_CHECKING:
-    from clnn.ops.conv.spec import Conv2d
+# Outputs of a tile along an axis, by the convolution's stride: what the estimate chooses from, and
+# what is worth a measurement only.
+SIZES = {1: (4, 2), 2: (4, 2)}
+MEASURED_SIZES = {1: (6,), 2: (3,)}
+STRIDED_MARGIN = 1.0  # MARGINS with a stride of 2, of which the estimate is not too low
+SETS = (1, 2, 3, 4)
+REGISTERS = 32  # vectors
+LEAST_TILES = 4  # of a register tile
+CANDIDATES = 3  # plans of one kind that are worth a measurement
+CACHES = ((2**20, 24), (2**24, 7))  # bytes that a cache holds, and gives a core per cycle
+MOST_SHARED_BYTES = 2**26  # of tiles transformed in a launch before
+FEW_WEIGHT_BYTES = 2**22  # transformed, that cores get from the last cache fast enough
+SHARED_COST = 1.15  # of tiles transformed in a launch before, where weights are few
+NARROW_COST = 1.15  # of F(2, 3)'s products in tiles of one vector against what is counted
+INPUT_SLOTS, OUTPUT_SLOTS = 5, 4  # of a vector at a place, to transform it there and back
 
-BIAS = 2
 
+@dataclass(frozen=True)
+class WinogradPlan:
+    """Tiles of m x m outputs, mr of them by nv vectors of vw channels at once, in `parts` shares.
 
-def winograd_tiles(
-    spec: Conv2d, problem: Problem, common: dict[str, Any], every: bool
-) -> list[Variant]:
-    """Return the best plan's kernel, or `every` one worth a measurement.
-
-    common: parameters that all kernels of the problem have. The convolution is 3 x 3, of stride 1 or 2
-    along both axes, channels of all tensors are innermost.
+    pitch: elements between transformed tiles. cycles: estimated time of the slowest core. sets: of mr
+    tiles that a work-item takes. shared: tiles are transformed in a launch before. stride: of the
+    convolution, 1 or 2.
     """
-    dst, target = common["dst"].shape, problem.target
-    ic, vw = common["src"].shape[1], target.vector
-    if ic % vw or dst[1] % vw:
-        return []
-    step = spec.window.strides[0]
-    best = plan(dst, ic, target, vw, step)
-    found = plans(dst, ic, target, vw, step) if every else [best] if best else []
-    return [_variant(spec, problem, common, made) for made in found]
+
+    m: int
+    mr: int
+    nv: int
+    vw: int
+    parts: int
+    pitch: int
+    cycles: float
+    sets: int = 1
+    shared: bool = False
+    stride: int = 1
+
+    @property
+    def extent(self) -> int:
+        """Inputs of a tile, along an axis."""
+        return extent(self.m, self.stride)
+
+    @property
+    def cost(self) -> float:
+        """The cycles, as they compare with those of other kernels."""
+        return self.cycles * (MARGINS[self.m] if self.stride == 1 else STRIDED_MARGIN)
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        """What plans are ordered by: their cycles, then their sets, which cost a little more."""
+        return self.cycles, self.sets
 
 
-def _variant(spec: Conv2d, problem: Problem, common: dict[str, Any], made: Plan) -> Variant:
-    src, dst = common["src"], common["dst"]
-    high, wide = (-(-extent // made.m) for extent in dst.shape[2:])
-    shape = Shape(made.m, src.shape[1], dst.shape[1], high, wide, dst.shape[0], dst.shape[0])
-    groups = -(-shape.tiles // (made.mr * made.sets))
-    size, local = grid(problem.target, groups, made.parts)
-    first: In | Scratch = In(0)
+def variants(problem: ConvProblem) -> Iterator[Variant]:
+    """Yield the kernels of the estimate's choice, then of other plans that are worth a measurement."""
+    target, shape = problem.target, problem.dst.shape
+    vectors = problem.reads_vectors and innermost(problem.dst)
+    if not (target.is_cpu and fits(problem, 1, 2) and vectors):
+        return
+    if problem.ic % target.vector or problem.oc % target.vector:
+        return
+    how = (shape, problem.ic, target, target.vector, problem.window.strides[0])
+    best = plan(*how)
+    if best:
+        yield _variant(problem, best)
+    for other in plans(*how):
+        if other != best:
+            yield _variant(problem, other)
+
+
+def plan(
+    shape: tuple[int, ...], ic: int, target: Target, vw: int, stride: int = 1
+) -> WinogradPlan | None:
+    """Return the cheapest plan for an output of shape (n, oc, h, w), None where none fits."""
+    every = _plans(shape, ic, target, vw, stride, SIZES[stride])
+    return min(every, key=lambda p: p.rank, default=None)
+
+
+def plans(
+    shape: tuple[int, ...], ic: int, target: Target, vw: int, stride: int = 1
+) -> list[WinogradPlan]:
+    """Return the cheapest plans of each tile size, number of parts and of sets, shared or not."""
+    alike: dict[tuple[int, int, int, bool], list[WinogradPlan]] = {}
+    every = _plans(shape, ic, target, vw, stride, SIZES[stride] + MEASURED_SIZES[stride])
+    for one in sorted(every, key=lambda p: p.rank):
+        alike.setdefault((one.m, one.parts, one.sets, one.shared), []).append(one)
+    return [one for same in alike.values() for one in same[:CANDIDATES]]
+
+
+def _plans(
+    shape: tuple[int, ...], ic: int, target: Target, vw: int, stride: int, sizes: tuple[int, ...]
+) -> Iterator[WinogradPlan]:
+    images, oc, height, width = shape
+    for m in sizes:
+        tiles = TileGrid(m, ic, oc, height, width, images, stride)
+        for nv in (1, 2, 3, 4):
+            # Registers hold the sums, a vector of weights for each, and one element of a tile.
+            for mr in range(LEAST_TILES, (REGISTERS - 1 - nv) // nv + 1):
+                for parts in sorted({1, target.compute_units}):
+                    if (nv - 1) * vw < oc:
+                        yield from _of_tile(tiles, target, mr, nv, vw, parts)
+
+
+def _pitch(ic: int, vw: int) -> int:
+    """Return the pitch of transformed tiles: one that spreads them over a cache."""
+    return ic + vw if ic % 64 == 0 else ic
+
+
+def _weight_bytes(tiles: TileGrid) -> int:
+    """Return the bytes of the transformed weights."""
+    return tiles.places * tiles.ic * tiles.oc * 4
+
+
+def _of_tile(
+    tiles: TileGrid, target: Target, mr: int, nv: int, vw: int, parts: int
+) -> Iterator[WinogradPlan]:
+    """Yield the plans of a register tile that fit local memory."""
+    blocks, sums = -(-tiles.oc // (nv * vw)), tiles.places * mr * nv * vw * 4
+    if parts > blocks:
+        return
+    whole, pitch = -(-tiles.tiles // mr), _pitch(tiles.ic, vw)
+    inputs = tiles.places * mr * pitch * 4
+    choices = [(sets, False) for sets in SETS if sets == 1 or sets <= whole]
+    if whole * inputs <= MOST_SHARED_BYTES and tiles.stride == 1:
+        choices += [(sets, True) for sets in sorted({whole, -(-whole // 2)})]
+    for sets, shared in choices:
+        if sets * (sums + (0 if shared else inputs)) <= target.local_bytes:
+            cycles = _cycles(tiles, target, (mr, nv, vw), parts, sets, shared)
+            yield WinogradPlan(
+                tiles.m, mr, nv, vw, parts, pitch, cycles, sets, shared, tiles.stride
+            )
+
+
+def _cycles(
+    tiles: TileGrid,
+    target: Target,
+    tile: tuple[int, int, int],
+    parts: int,
+    sets: int,
+    shared: bool,
+) -> float:
+    """Return the estimated time of the slowest core."""
+    mr, nv, vw = tile
+    units, places, ic, weights = target.compute_units, tiles.places, tiles.ic, _weight_bytes(tiles)
+    blocks = -(-tiles.oc // (nv * vw))
+    groups, share = -(-tiles.tiles // (mr * sets)), -(-blocks // parts)
+    inputs = places * mr * sets * _pitch(ic, vw) * 4 * (groups if shared else 1)
+    fetched = nv * vw * 4 / _rate(weights + inputs + places * mr * sets * nv * vw * 4)
+    if shared:
+        fetched += mr * sets * 4 / _rate(inputs)
+    multiply = places * ic * max(sets * loop_slots(mr, nv) / 2, fetched) * share
+    multiply *= NARROW_COST if (tiles.m, nv) == (2, 1) else 1
+    before = sets * mr * (ic // vw) * INPUT_SLOTS * places
+    after = sets * mr * share * nv * OUTPUT_SLOTS * places
+    rounds, cold = -(-groups * parts // units), cold_cycles(weights, target)
+    if shared:
+        cost = -(-groups * before // units) + rounds * (multiply + after)
+        return cost * (SHARED_COST if weights <= FEW_WEIGHT_BYTES else 1) + cold
+    return rounds * (multiply + before + after) + cold
+
+
+def _rate(nbytes: int) -> int:
+    """Return the bytes that a core gets per cycle, of data of which it reads so many over and over."""
+    return next((rate for size, rate in CACHES if nbytes < size), MEMORY_RATE)
+
+
+def _variant(problem: ConvProblem, chosen: WinogradPlan) -> Variant:
+    tiles = tile_grid(problem, chosen.m)
+    groups = -(-tiles.tiles // (chosen.mr * chosen.sets))
+    size, local = grid(problem.target, groups, chosen.parts)
+    source: In | Scratch = In(0)
     launches = []
-    if made.shared:
-        held = groups * made.mr * made.sets
-        first = Scratch("spread", 4 * shape.places * held * made.stride)
-        run = shape.ic // made.vw
-        launches.append(
-            input_launch(problem, common, shape, made.vw, (In(0), first), run, held, made.stride)
-        )
-    name = _name(spec, made)
-    kernel = matrices(made.m, made.step)
-    params = common | {
+    if chosen.shared:
+        held, run = groups * chosen.mr * chosen.sets, tiles.ic // chosen.vw
+        source = Scratch("transformed", 4 * tiles.places * held * chosen.pitch)
+        args: tuple[Arg, ...] = (In(0), source)
+        launches.append(input_launch(problem, tiles, chosen.vw, args, run, held, chosen.pitch))
+    name, bias = _name(problem, chosen), problem.bias
+    kernel = matrices(chosen.m, chosen.stride)
+    params = problem.params | {
         "name": name,
-        "shared": made.shared,
-        "ic": shape.ic,
-        "oc": shape.oc,
-        "reach": tuple(src.shape[a] + src.after[a] - 1 for a in (2, 3)),
-        "m": made.m,
+        "shared": chosen.shared,
+        "ic": tiles.ic,
+        "oc": tiles.oc,
+        "reach": problem.reach,
+        "m": chosen.m,
         "bt": kernel.bt,
         "at": kernel.at,
-        "has_bias": problem.has(BIAS),
+        "has_bias": bias is not None,
         "wg": local,
-        "mr": made.mr,
-        "nv": made.nv,
-        "vw": made.vw,
-        "parts": made.parts,
-        "stride": made.stride,
-        "sets": made.sets,
-        "ahead": "prefetch" in problem.target.features,
+        "mr": chosen.mr,
+        "nv": chosen.nv,
+        "vw": chosen.vw,
+        "parts": chosen.parts,
+        "tile_pitch": chosen.pitch,
+        "sets": chosen.sets,
+        "prefetch": "prefetch" in problem.target.features,
     }
-    args = [first, *_constants(problem, made), *operand_args(problem, spec.post_ops), Out(0)]
-    launches.append(Launch("conv/winograd_cpu.cl.mako", params, tuple(args), size, local))
-    return Variant(name, tuple(launches), made.cost, ERRORS[made.m])
+    weights = problem.weights
+    constants = [Const(lambda: pack(weights, chosen))]
+    if bias is not None:
+        constants.append(Const(lambda: bias))
+    args = (source, *constants, *operand_args(problem, problem.post_ops), Out(0))
+    launches.append(Launch("conv/winograd_cpu.cl.mako", params, args, size, local))
+    return Variant(name, tuple(launches), chosen.cost, ERRORS[chosen.m])
 
 
-def _name(spec: Conv2d, made: Plan) -> str:
-    tile = f"f{made.m}_t{made.mr}x{made.nv * made.vw}_p{made.parts}"
-    sets = "_shared" * made.shared + f"_s{made.sets}" * (made.sets > 1)
-    return f"winograd_{spec.arith.name}_nhwc_k3x3_s{made.step}x{made.step}_{tile}{sets}"
+def _name(problem: ConvProblem, chosen: WinogradPlan) -> str:
+    tile = f"f{chosen.m}_t{chosen.mr}x{chosen.nv * chosen.vw}_p{chosen.parts}"
+    sets = "_shared" * chosen.shared + f"_s{chosen.sets}" * (chosen.sets > 1)
+    return problem.label("winograd", f"{tile}{sets}")
 
 
-def _constants(problem: Problem, made: Plan) -> list[Arg]:
-    """Return transformed weights, and the bias where there is one, as arguments."""
-    weights = problem.input(1).const
-    assert weights is not None
-    args: list[Arg] = [Const(lambda: pack(weights, made))]
-    if problem.has(BIAS):
-        bias = problem.input(BIAS).const
-        assert bias is not None
-        args.append(Const(lambda: bias))
-    return args
+def pack(weights: Array, chosen: WinogradPlan) -> Array:
+    """Return weights (oc, ic, 3, 3) transformed, as [blocks][places][ic][channels of a block]."""
+    oc, ic = weights.shape[:2]
+    ocb = chosen.nv * chosen.vw
+    packed = np.zeros((-(-oc // ocb), chosen.extent**2, ic, ocb), np.float32)
+    for block, part in transformed_blocks(weights, chosen.m, ocb, chosen.stride):
+        packed[block, :, :, : part.shape[2]] = part
+    return packed

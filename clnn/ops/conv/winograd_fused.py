@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
 
 import numpy as np
 
-from clnn.ops.conv.winograd import ERRORS, MARGINS, matrices, transformed_blocks
+from clnn.ops.conv.packing import pack_table
+from clnn.ops.conv.problem import ConvProblem
+from clnn.ops.conv.winograd import (
+    ERRORS,
+    MARGINS,
+    fits,
+    matrices,
+    tile_grid,
+    transformed_blocks,
+)
 from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant
-from clnn.ops.problem import Problem
 from clnn.ops.shared.epilogue import operand_args
 from clnn.ops.shared.workgroup_tiles import (
     BARRIER,
@@ -23,13 +31,10 @@ from clnn.ops.shared.workgroup_tiles import (
 from clnn.target import Target
 from clnn.types import Array
 
-if TYPE_CHECKING:
-    from clnn.ops.conv.spec import Conv2d
-
-M, PLACES = 2, 16
+M, PLACES = 2, 16  # outputs of a tile along an axis, and products of a tile and a pair of channels
 TILES, CHANNELS = 32, 32  # of a group
 SLICES = (8, 4)  # input channels of a slice
-TRANSFORM = 48  # slots of the sums of a tile
+TRANSFORM_SLOTS = 48  # of the sums of a tile
 
 
 def fused_tile(bk: int) -> GroupTile:
@@ -42,57 +47,54 @@ def local_bytes(tile: GroupTile) -> int:
     return max(PLACES * tile.local_bytes, 4 * PLACES * tile.bm * tile.across * tile.vc)
 
 
-def winograd_fused(spec: Conv2d, problem: Problem, common: dict[str, Any]) -> list[Variant]:
-    """Return the kernels that are worth a measurement, best first.
+def variants(problem: ConvProblem) -> Iterator[Variant]:
+    """Yield the kernels that are worth a measurement, best first."""
+    target = problem.target
+    if target.is_cpu or not fits(problem, 1):
+        return
+    tiles = [
+        tile
+        for tile in map(fused_tile, SLICES)
+        if local_bytes(tile) <= target.local_bytes
+        and PLACES * tile.threads <= target.max_work_group
+    ]
+    yield from sorted((_variant(problem, tile) for tile in tiles), key=lambda v: v.cost)
 
-    common: parameters that all kernels of the problem have. The convolution is 3 x 3 of stride 1.
-    """
-    target, found = problem.target, list[Variant]()
-    for tile in map(fused_tile, SLICES):
-        fits = local_bytes(tile) <= target.local_bytes
-        if fits and PLACES * tile.threads <= target.max_work_group:
-            found.append(_variant(spec, problem, common, tile))
-    return sorted(found, key=lambda v: v.cost)
 
-
-def _variant(spec: Conv2d, problem: Problem, common: dict[str, Any], tile: GroupTile) -> Variant:
-    src, dst = common["src"], common["dst"]
-    batch, oc, height, width = dst.shape
-    high, wide = -(-height // M), -(-width // M)
-    groups, blocks = -(-batch * high * wide // tile.bm), -(-oc // tile.bn)
-    first = oc <= batch * high * wide
+def _variant(problem: ConvProblem, tile: GroupTile) -> Variant:
+    """Return the kernel of one tile."""
+    images, bias, oc = tile_grid(problem, M), problem.bias, problem.oc
+    groups, blocks = -(-images.tiles // tile.bm), -(-oc // tile.bn)
+    channels_fastest = oc <= images.tiles
     wg = (PLACES * tile.threads, 1, 1)
-    counts = (blocks, groups) if first else (groups, blocks)
-    name = f"winograd_fused_f{M}_k{tile.bk}_{'blocks' if first else 'tiles'}"
-    kernel, weights = matrices(M), problem.input(1).const
-    bias = problem.input(2).const if problem.has(2) else None
-    assert weights is not None
+    counts = (blocks, groups) if channels_fastest else (groups, blocks)
+    name = f"winograd_fused_f{M}_k{tile.bk}_{'blocks' if channels_fastest else 'tiles'}"
+    kernel, weights = matrices(M), problem.weights
     params = {
         "name": name,
-        "src": src,
-        "dst": dst,
-        "high": high,
-        "wide": wide,
-        "pads": common["pads"],
-        "reach": tuple(src.shape[a] + src.after[a] - 1 for a in (2, 3)),
+        "src": problem.src,
+        "dst": problem.dst,
+        "high": images.high,
+        "wide": images.wide,
+        "pads": problem.geometry["pads"],
+        "reach": problem.reach,
         "bt": kernel.bt,
         "matrix": kernel.at,
         "has_bias": bias is not None,
-        "post_ops": spec.post_ops,
-        "operands": common["operands"],
+        "post_ops": problem.post_ops,
+        "operands": problem.operands,
         "tile": tile,
-        "channels_fastest": first,
+        "channels_fastest": channels_fastest,
         "wg": wg,
         "fetches": {"a": left(tile, "rows", 1), "b": right(tile, "rows", 4)},
     }
     args: list[Arg] = [In(0), Const(lambda: pack(weights, tile))]
     if bias is not None:
-        full = np.pad(bias.astype(np.float32), (0, blocks * tile.bn - oc))
-        args.append(Const(lambda: full))
-    args += [*operand_args(problem, spec.post_ops), Out(0)]
+        args.append(Const(lambda: pack_table(bias, 1, tile.bn)))
+    args += [*operand_args(problem, problem.post_ops), Out(0)]
     sizes = (counts[0] * wg[0], counts[1], 1)
     launch = Launch("conv/winograd_fused.cl.mako", params, tuple(args), sizes, wg)
-    cost = _cycles(groups * blocks, src.shape[1], tile, problem.target) * MARGINS[M]
+    cost = _cycles(groups * blocks, problem.ic, tile, problem.target) * MARGINS[M]
     return Variant(name, (launch,), cost, ERRORS[M])
 
 
@@ -103,7 +105,7 @@ def _cycles(groups: int, ic: int, tile: GroupTile, target: Target) -> float:
     term = sums + LOCAL * (tile.tm + tile.tn) / 4
     pairs = tile.bm * tile.bk / threads
     brought = GLOBAL * (PLACES * pairs + PLACES * tile.bk * tile.bn / threads)
-    slice_ = tile.bk * term + brought + TRANSFORM * pairs + 2 * BARRIER
+    slice_ = tile.bk * term + brought + TRANSFORM_SLOTS * pairs + 2 * BARRIER
     rounds = -(-groups // target.compute_units)
     item = slices * slice_ + START + (LOCAL + STORE) * sums
     return rounds * item * threads / (2 * target.vector)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from clnn.arith._base import FLOAT
 from clnn.layout import TensorLayout
+from clnn.ops.conv.packing import pack_table
+from clnn.ops.conv.problem import ConvProblem
 from clnn.ops.launch import Arg, Const, In, Launch, Out, Scratch, Variant
-from clnn.ops.problem import Problem
 from clnn.ops.shared.epilogue import heavy, operand_args
-from clnn.ops.shared.loops import Loops, collapse
+from clnn.ops.shared.loops import Loops, collapse, without
 from clnn.ops.shared.workgroup_tiles import (
     Fetch,
     GemmShape,
@@ -28,116 +30,117 @@ from clnn.ops.shared.workgroup_tiles import (
 )
 from clnn.types import Array
 
-if TYPE_CHECKING:
-    from clnn.ops.conv.spec import Conv2d
-
 SWAPPED_ORDER_COST = 1.02  # cost of walking first along the shorter side of the result
+SWAPPED_TILES = 2  # best tiles of which the other order is worth a measurement
 
 
 @dataclass(frozen=True)
 class Terms:
-    """Where the terms of a pixel lie: runs of `run` elements, `pitch` apart, down x right of them."""
+    """Where the terms of a pixel lie: runs of `run` elements, `pitch` apart; rows and columns of them."""
 
     run: int
     pitch: int
-    taps: tuple[int, int]
-    steps: tuple[int, int]
+    runs: tuple[int, int]
+    run_pitches: tuple[int, int]
 
     @property
     def count(self) -> int:
         """Terms of a pixel."""
-        return self.taps[0] * self.taps[1] * self.run
+        return self.runs[0] * self.runs[1] * self.run
 
 
-def group_variants(spec: Conv2d, problem: Problem, common: dict[str, Any]) -> list[Variant]:
-    """Return the kernels that are worth a measurement, best first.
+def variants(problem: ConvProblem) -> Iterator[Variant]:
+    """Yield the kernels that are worth a measurement, best first: none on CPUs."""
+    if (
+        problem.target.is_cpu
+        or problem.arith is not FLOAT
+        or problem.uses_narrow_storage
+        or problem.fits_depthwise
+        or not problem.has_border
+    ):
+        return
+    pixels, terms = problem.batch * problem.height * problem.width, _terms(problem)
+    sums = GemmShape(pixels, problem.oc, terms.count, problem.group)
+    splits = group_tiles(sums, problem.target)
+    channels_fastest = problem.oc * problem.group <= pixels
+    for split in splits:
+        yield _variant(problem, terms, split, channels_fastest)
+    for split in splits[:SWAPPED_TILES]:
+        other = _variant(problem, terms, split, not channels_fastest)
+        yield replace(other, cost=other.cost * SWAPPED_ORDER_COST)
 
-    common: parameters that all kernels of the problem have; src and dst are images.
+
+def _variant(problem: ConvProblem, terms: Terms, split: SplitK, channels_fastest: bool) -> Variant:
+    """Return the kernel of one tile.
+
+    channels_fastest: neighbouring groups have neighbouring blocks of channels, not tiles of pixels.
     """
-    dst, terms = common["dst"], _terms(common, spec.group)
-    pixels, channels = dst.shape[0] * dst.shape[2] * dst.shape[3], dst.shape[1] // spec.group
-    splits = group_tiles(GemmShape(pixels, channels, terms.count, spec.group), problem.target)
-    first = channels * spec.group <= pixels
-    made = [group_variant(spec, problem, common, split, first) for split in splits]
-    others = [group_variant(spec, problem, common, split, not first) for split in splits[:2]]
-    return made + [replace(v, cost=v.cost * SWAPPED_ORDER_COST) for v in others]
-
-
-def group_variant(
-    spec: Conv2d, problem: Problem, common: dict[str, Any], split: SplitK, first: bool
-) -> Variant:
-    """Return the kernel of one tile; first: blocks of channels are neighbours, not tiles of pixels."""
-    tile, slices, terms = split.tile, split.slices, _terms(common, spec.group)
-    src, dst = common["src"], common["dst"]
-    walked = walk(common, spec.group, tile)
-    oc, rows = dst.shape[1] // spec.group, prod(walked["pixels"])
-    fetches = _fetches(problem, common, spec.group, terms, tile)
-    blocks = -(-oc // tile.bn) * spec.group
-    counts = (blocks, -(-rows // tile.bm))[:: 1 if first else -1]
+    tile, slices = split.tile, split.slices
+    walked, fetches = walk(problem, tile), _fetches(problem, terms, tile)
+    blocks, tiles = -(-problem.oc // tile.bn) * problem.group, -(-prod(walked["pixels"]) // tile.bm)
+    counts = (blocks, tiles) if channels_fastest else (tiles, blocks)
     marks = "".join(f"{f.along[0]}{f.vw}" for f in fetches.values())
-    k, s = ("x".join(map(str, pair)) for pair in (spec.window.kernel, spec.window.strides))
-    order, way = "blocks" if first else "pixels", "terms" if terms.run % tile.bk else "runs"
+    order, way = (
+        "blocks" if channels_fastest else "pixels",
+        "terms" if terms.run % tile.bk else "runs",
+    )
     params = {
-        "name": f"conv2d_workgroup_f32_nhwc_k{k}_s{s}_{way}_{marks}_{split.label}_{order}",
-        "ic": src.shape[1] // spec.group,
-        "oc": oc,
-        "groups": spec.group,
+        "name": problem.label("conv2d_workgroup", f"{way}_{marks}_{split.label}_{order}"),
+        "ic": problem.ic,
+        "oc": problem.oc,
+        "groups": problem.group,
         "channel": terms.pitch,
         "run": terms.run,
-        "taps": (terms.taps, terms.steps),
+        "taps": (terms.runs, terms.run_pitches),
         "tile": tile,
         "k_slices": slices,
-        "has_bias": _bias(problem) is not None,
-        "post_ops": spec.post_ops,
-        "loop_epilogue": heavy(spec.post_ops),
+        "has_bias": problem.bias is not None,
+        "post_ops": problem.post_ops,
+        "loop_epilogue": heavy(problem.post_ops),
         "fetches": fetches,
-        "channels_fastest": first,
+        "channels_fastest": channels_fastest,
         "wg": (tile.threads, 1, 1),
         **walked,
     }
     sizes = (counts[0] * tile.threads, counts[1], slices)
-    make = _launches if slices == 1 else _in_slices
-    return Variant(str(params["name"]), make(spec, problem, params, sizes), split.cost)
+    launches = _whole(problem, params, sizes) if slices == 1 else _in_slices(problem, params, sizes)
+    return Variant(str(params["name"]), launches, split.cost)
 
 
-def walk(common: dict[str, Any], group: int, tile: GroupTile) -> dict[str, Any]:
-    """Return the parameters that say where pixels lie in src, and their results in dst and operands.
-
-    common: src, dst, strides, pads and operands, as parameters of a convolution.
-    """
-    src, dst, others = common["src"], common["dst"], [t for _, t in common["operands"].values()]
-    layouts = [_pixels(src, dst, common), *map(_channelless, (*others, dst))]
-    loops = collapse(layouts)
-    outs = (loops.pitches[-1], *loops.pitches[1:-1])
-    steps = [dst.pitches[1], *(t.pitches[1] for t in others)]
+def walk(problem: ConvProblem, tile: GroupTile) -> dict[str, Any]:
+    """Return the parameters that say where pixels lie in src, and their results in dst and operands."""
+    layouts = [problem.dst, *(layout for _, layout in problem.operands.values())]
+    dst, *operands = (without(layout, (1,)) for layout in layouts)
+    loops = collapse([_pixels(problem), *operands, dst])
+    places, *operand_places, dst_places = loops.pitches
+    channels = [layout.pitches[1] for layout in layouts]
     return {
         "pixels": loops.extents,
-        "places": loops.pitches[0],
-        "base": _base(common),
-        "outs": tuple(zip(outs, steps, strict=True)),
-        "extras": {k: place for k, (place, _) in common["operands"].items()},
-        "aligned": _aligned(common, group, tile.vc, loops),
+        "places": places,
+        "base": _base(problem),
+        "outs": tuple(zip((dst_places, *operand_places), channels, strict=True)),
+        "extras": {k: place for k, (place, _) in problem.operands.items()},
+        "aligned": _aligned(problem, tile.vc, loops),
     }
 
 
-def _launches(
-    spec: Conv2d, problem: Problem, params: dict[str, Any], sizes: tuple[int, ...]
+def _whole(
+    problem: ConvProblem, params: dict[str, Any], sizes: tuple[int, ...]
 ) -> tuple[Launch, ...]:
     """Return the whole convolution in one launch."""
-    args: list[Arg] = [In(0), _weights(spec, problem, params)]
-    bias = _bias(problem)
+    args: list[Arg] = [In(0), _weights(problem, params)]
+    bias, blocks = problem.bias, (problem.group, params["tile"].bn)
     if bias is not None:
-        tile = params["tile"]
-        args.append(Const(lambda: pack(bias, spec.group, tile.bn)))
-    args += [*operand_args(problem, spec.post_ops), Out(0)]
+        args.append(Const(lambda: pack_table(bias, *blocks)))
+    args += [*operand_args(problem, problem.post_ops), Out(0)]
     return (Launch("conv/workgroup.cl.mako", params, tuple(args), sizes, params["wg"]),)
 
 
 def _in_slices(
-    spec: Conv2d, problem: Problem, params: dict[str, Any], sizes: tuple[int, ...]
+    problem: ConvProblem, params: dict[str, Any], sizes: tuple[int, ...]
 ) -> tuple[Launch, ...]:
     """Return the launch that leaves parts of the sums in scratch memory, and the one that adds them."""
-    columns, extents = params["oc"] * spec.group, params["pixels"]
+    columns, extents = problem.oc * problem.group, params["pixels"]
     rows, vc = prod(extents), params["tile"].vc
     scratch = Scratch("parts", params["k_slices"] * rows * columns * 4)
     dense = tuple(columns * prod(extents[k + 1 :]) for k in range(len(extents)))
@@ -147,41 +150,27 @@ def _in_slices(
         "post_ops": (),
         "has_bias": False,
         "loop_epilogue": False,
-        "aligned": () if params["oc"] % vc else (-1,),
+        "aligned": () if problem.oc % vc else (-1,),
     }
-    args: tuple[Arg, ...] = (In(0), _weights(spec, problem, params), scratch)
+    args: tuple[Arg, ...] = (In(0), _weights(problem, params), scratch)
     first = Launch("conv/workgroup.cl.mako", plain, args, sizes, params["wg"])
-    bias = _bias(problem)
+    bias = problem.bias
     rest = {
         "k_slices": params["k_slices"],
         "operands": params["outs"],
         "has_bias": bias is not None,
         "extras": params["extras"],
-        "post_ops": spec.post_ops,
+        "post_ops": problem.post_ops,
         "scales": {},
     }
-    args = (*operand_args(problem, spec.post_ops), Out(0))
+    args = (*operand_args(problem, problem.post_ops), Out(0))
     if bias is not None:
         args = (Const(lambda: bias), *args)
     return first, sum_slices(problem.target, scratch, args, extents, columns, rest)
 
 
-def _weights(spec: Conv2d, problem: Problem, params: dict[str, Any]) -> Const:
-    weights, tile = problem.input(1).const, params["tile"]
-    assert weights is not None
-    return Const(functools.partial(pack_terms, weights, spec.group, tile))
-
-
-def _bias(problem: Problem) -> Array | None:
-    return problem.input(2).const if problem.has(2) else None
-
-
-def pack(table: Array, group: int, width: int) -> Array:
-    """Return constants (oc) padded with zeros to whole blocks of each group."""
-    per = len(table) // group
-    full = np.zeros((group, -(-per // width) * width), np.float32)
-    full[:, :per] = table.reshape(group, per)
-    return full
+def _weights(problem: ConvProblem, params: dict[str, Any]) -> Const:
+    return Const(functools.partial(pack_terms, problem.weights, problem.group, params["tile"]))
 
 
 def pack_terms(weights: Array, group: int, tile: GroupTile) -> Array:
@@ -196,67 +185,56 @@ def pack_terms(weights: Array, group: int, tile: GroupTile) -> Array:
     return np.ascontiguousarray(split.transpose(0, 2, 1, 3))
 
 
-def _terms(common: dict[str, Any], group: int) -> Terms:
+def _terms(problem: ConvProblem) -> Terms:
     """Return where the terms of a pixel lie; a row of taps is one run where it has no gaps."""
-    src, (kh, kw) = common["src"], common["kernel"]
-    channels = src.shape[1] // group
+    src, (kh, kw), channels = problem.src, problem.geometry["kernel"], problem.ic
     pitch = src.pitches[1] if src.shape[1] > 1 else 1
-    down, right_ = (d * p for d, p in zip(common["dilations"], src.pitches[2:], strict=True))
-    if pitch == 1 and kw > 1 and right_ == channels:
-        return Terms(kw * channels, 1, (kh, 1), (down, 0))
-    return Terms(channels, pitch, (kh, kw), (down, right_))
+    dilations = problem.geometry["dilations"]
+    row, column = (d * p for d, p in zip(dilations, src.pitches[2:], strict=True))
+    if pitch == 1 and kw > 1 and column == channels:
+        return Terms(kw * channels, 1, (kh, 1), (row, 0))
+    return Terms(channels, pitch, (kh, kw), (row, column))
 
 
-def _pixels(src: TensorLayout, dst: TensorLayout, common: dict[str, Any]) -> TensorLayout:
+def _pixels(problem: ConvProblem) -> TensorLayout:
     """Return where the first taps of the output's pixels lie in src, less the padding in front."""
-    shape = (dst.shape[0], *dst.shape[2:])
-    pitches = (
-        src.pitches[0],
-        *(s * p for s, p in zip(common["strides"], src.pitches[2:], strict=True)),
-    )
+    image, *spatial = (problem.src.pitches[a] for a in (0, 2, 3))
+    strides = problem.geometry["strides"]
+    pitches = (image, *(s * p for s, p in zip(strides, spatial, strict=True)))
+    shape = (problem.batch, problem.height, problem.width)
     return TensorLayout(shape, pitches, (0, 0, 0), (0, 0, 0), 0, 1)
 
 
-def _channelless(layout: TensorLayout) -> TensorLayout:
-    kept = (0, 2, 3)
-    shape, pitches = (tuple(v[a] for a in kept) for v in (layout.shape, layout.pitches))
-    return TensorLayout(shape, pitches, (0, 0, 0), (0, 0, 0), layout.offset, layout.size)
-
-
-def _base(common: dict[str, Any]) -> int:
+def _base(problem: ConvProblem) -> int:
     """Return the offset of the first pixel's first tap."""
-    down, right_ = common["src"].pitches[2:]
-    return -int(common["pads"][0] * down + common["pads"][1] * right_)
+    pads, pitches = problem.geometry["pads"], problem.src.pitches[2:]
+    return -sum(pad * pitch for pad, pitch in zip(pads, pitches, strict=True))
 
 
-def _fetches(
-    problem: Problem, common: dict[str, Any], group: int, terms: Terms, tile: GroupTile
-) -> dict[str, Fetch]:
+def _fetches(problem: ConvProblem, terms: Terms, tile: GroupTile) -> dict[str, Fetch]:
     """Return how slices of pixels and of weights are read."""
     b = right(tile, "rows", 4)
     if terms.pitch != 1:
         return {"a": left(tile, "rows", 1), "b": b}
-    per = common["src"].shape[1] // group
-    return {"a": along_terms(problem, common, (per, terms.run), tile), "b": b}
+    return {"a": along_terms(problem, (problem.ic, terms.run), tile), "b": b}
 
 
-def along_terms(
-    problem: Problem, common: dict[str, Any], runs: Sequence[int], tile: GroupTile
-) -> Fetch:
+def along_terms(problem: ConvProblem, runs: Sequence[int], tile: GroupTile) -> Fetch:
     """Return how slices of pixels are read whose terms are neighbours in runs of such lengths."""
-    src = common["src"]
-    starts = [problem.input(0).layout.offset, _base(common), *runs]
+    src = problem.src
+    starts = [src.offset, _base(problem), *runs]
     starts += [src.pitches[a] for a in (0, 2, 3) if src.shape[a] > 1 or a > 1]
     return left(tile, "terms", widest(starts))
 
 
-def _aligned(common: dict[str, Any], group: int, vc: int, loops: Loops) -> tuple[int, ...]:
+def _aligned(problem: ConvProblem, vc: int, loops: Loops) -> tuple[int, ...]:
     """Return the operands, by number and -1 for dst, whose vectors of channels are aligned."""
-    layouts = [*(layout for _, layout in common["operands"].values()), common["dst"]]
+    layouts = [*(layout for _, layout in problem.operands.values()), problem.dst]
     numbers = [*range(len(layouts) - 1), -1]
-    per, found = common["dst"].shape[1] // group, []
+    aligned = []
     for number, layout, pitches in zip(numbers, layouts, loops.pitches[1:], strict=True):
         moves = [p for p, extent in zip(pitches, loops.extents, strict=True) if extent > 1]
-        if layout.pitches[1] == 1 and not any(x % vc for x in (per, layout.offset, *moves)):
-            found.append(number)
-    return tuple(found)
+        starts = (problem.oc, layout.offset, *moves)
+        if layout.pitches[1] == 1 and not any(x % vc for x in starts):
+            aligned.append(number)
+    return tuple(aligned)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from clnn.codegen.filters import image
 from clnn.layout import TensorLayout
 from clnn.ops.launch import In
 from clnn.ops.problem import Problem
@@ -57,6 +58,14 @@ def operand_layouts(
         k: (place, problem.input(k).layout.unpadded().broadcast(shape))
         for place, k in enumerate(post_op_operands(post_ops))
     }
+
+
+def operand_images(
+    problem: Problem, post_ops: Sequence[PostOp]
+) -> dict[int, tuple[int, TensorLayout]]:
+    """Return the same with layouts of images (n, c, h, w)."""
+    layouts = operand_layouts(problem, post_ops)
+    return {k: (place, image(layout)) for k, (place, layout) in layouts.items()}
 
 
 def operand_args(problem: Problem, post_ops: Sequence[PostOp]) -> list[In]:

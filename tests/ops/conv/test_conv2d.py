@@ -10,12 +10,13 @@ from harness import check_op, normal, single_node
 from clnn.codegen.render import render
 from clnn.errors import ShapeError
 from clnn.graph.passes.store import store_as
-from clnn.ops.conv import direct as _conv_kernels
-from clnn.ops.conv import winograd_cpu as _winograd_tiles
+from clnn.ops.conv import direct, streaming, winograd_cpu
+from clnn.ops.conv.problem import ConvProblem
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.streaming import Stream, streams
 from clnn.ops.conv.tiles import Extents, Tile
-from clnn.ops.conv.winograd import Plan, extent, matrices
+from clnn.ops.conv.winograd import extent, matrices
+from clnn.ops.conv.winograd_cpu import WinogradPlan
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.plan.schedule import make_plan
@@ -115,9 +116,9 @@ def test_tiles_of_winograd(device, monkeypatch, m, mr, nv, sets, shared, stride)
     """Shared: tiles are transformed before, with a gap between them and copies of the last one."""
     parts, gap = 2 if nv < 3 else 1, 16 * shared
     monkeypatch.setattr(
-        _winograd_tiles,
+        winograd_cpu,
         "plan",
-        lambda shape, ic, target, vw, step: Plan(
+        lambda shape, ic, target, vw, step: WinogradPlan(
             m, mr, nv, vw, parts, ic + gap, 0.0, sets, shared, step
         ),
     )
@@ -152,7 +153,7 @@ TILES = [  # tile, height and width of the output
 @pytest.mark.parametrize("tile,size", TILES, ids=[f"{t.mode}{t.mr}x{t.rows}" for t, _ in TILES])
 @pytest.mark.parametrize("post_ops", ["residual", "heavy"])
 def test_tiles(device, monkeypatch, tile, size, post_ops):
-    monkeypatch.setattr(_conv_kernels, "direct_tiles", lambda *_: [(0.0, tile)])
+    monkeypatch.setattr(direct, "direct_tiles", lambda *_: [(0.0, tile)])
     win = window((1, 1)) if tile.mode == "flat" else window((3, 2), (1, 2), before=(1, 0))
     size = [
         (e - 1) * s + k - b
@@ -179,9 +180,10 @@ STREAMS = [  # tile, height and width of the output, window, input channels, chu
 def test_streamed_weights(device, monkeypatch, made, post_ops):
     """Sums wait from chunk to chunk; a band may be short of tiles, or have none."""
     tile, size, win, ic, chunk, bands = made
-    monkeypatch.setattr(_conv_kernels, "weights_stay", lambda problem: False)
-    monkeypatch.setattr(_conv_kernels, "direct_tiles", lambda *_: [(0.0, tile)])
-    monkeypatch.setattr(_conv_kernels, "streams", lambda *_: [Stream(chunk, bands, 0.9)])
+    monkeypatch.setattr(ConvProblem, "weights_stay", False)
+    for module in (direct, streaming):
+        monkeypatch.setattr(module, "direct_tiles", lambda *_: [(0.0, tile)])
+    monkeypatch.setattr(streaming, "streams", lambda *_: [Stream(chunk, bands, 0.9)])
     size = [
         (e - 1) * s + d * (k - 1) + 1 - b - a
         for e, s, d, k, b, a in zip(
@@ -199,9 +201,9 @@ def test_streamed_weights(device, monkeypatch, made, post_ops):
 def test_streams_read_ahead_by_whole_lines(monkeypatch, dtype, line):
     """A band's tiles ask for each line of the next chunk, by lines, and for less than twice as much."""
     tile, chunk, width = Tile(7, 2, 16, "row"), 16, 64
-    monkeypatch.setattr(_conv_kernels, "weights_stay", lambda problem: False)
-    monkeypatch.setattr(_conv_kernels, "direct_tiles", lambda *_: [(0.0, tile)])
-    monkeypatch.setattr(_conv_kernels, "streams", lambda *_: [Stream(chunk, 1, 0.9)])
+    monkeypatch.setattr(ConvProblem, "weights_stay", False)
+    monkeypatch.setattr(streaming, "direct_tiles", lambda *_: [(0.0, tile)])
+    monkeypatch.setattr(streaming, "streams", lambda *_: [Stream(chunk, 1, 0.9)])
     spec, inputs = case(1, 32, width, 7, 7, SAME)
     graph = store_as(single_node(spec, inputs, (1, 2)), STORAGE[dtype])
 
@@ -211,8 +213,8 @@ def test_streams_read_ahead_by_whole_lines(monkeypatch, dtype, line):
     plan = make_plan(graph, Target("cpu", features=frozenset({"prefetch"})), streamed)
     launch = next(s for s in plan.scheduled if s.node.name == "node").launches[0].launch
     text = render(launch.template, launch.params)
-    asked = [int(k) for k in re.findall(r"prefetch.*soon \+ (\d+)", text)]
-    (step,) = (int(k) for k in re.findall(r"soon \+= (\d+);", text))
+    asked = [int(k) for k in re.findall(r"prefetch.*next_chunk \+ (\d+)", text)]
+    (step,) = (int(k) for k in re.findall(r"next_chunk \+= (\d+);", text))
     (by,) = (int(k) for k in re.findall(rf"k < {chunk}; k \+= (\d+)", text))
     assert asked == list(range(0, step, line))
     tiles = 7  # of the band

@@ -16,7 +16,7 @@ from clnn.ops.shared.window import Window
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 
 SAME = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
-LOTS = ("_vnni4", "_plain4", "_vnni2", "_plain2", "_wide2", "_plainwide2")
+PACKED = ("_vnni4", "_plain4", "_vnni2", "_plain2", "_wide2", "_plainwide2")
 POINT = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))
 
 
@@ -72,16 +72,16 @@ def test_fixed_point_of_a_padded_3x3(device, bits, shift, up):
 def test_lots_of_two_shorts(device):
     spec, inputs = fixed_case(MliFixed(8, 4, 9), 1, 4, 21, 5, 7, SAME)
     ran = check_op(device, spec, inputs, consts=(1, 2))
-    assert any(any(lot in name for lot in LOTS) for name in ran)
+    assert any(any(way in name for way in PACKED) for name in ran)
 
 
 @pytest.mark.parametrize("channels", [14, 34, 130, 600])
-def test_halves_of_weights_at_their_ends(device, channels):
+def test_limbs_of_weights_at_their_ends(device, channels):
     """Sums of 64 bits in two of 32 each, joined after all taps, a row, a tap, or a part of one."""
     spec, inputs = fixed_case(MliFixed(16, 4, 26), 1, channels, 19, 2, 3, SAME, extreme=True)
     inputs[0][0, :, 0], inputs[1][:3] = -32768, -32768
     ran = check_op(device, spec, inputs, consts=(1, 2), only="direct")
-    assert any(any(lot in name for lot in LOTS) for name in ran)
+    assert any(any(way in name for way in PACKED) for name in ran)
 
 
 def test_sums_that_saturate_with_their_bias(device):
@@ -97,16 +97,16 @@ def test_affine_bytes_of_a_padded_3x3(device, up, full):
     arith = affine(21, up=up, full=full, low=-20, high=100)
     spec, inputs = affine_case(arith, 1, 8, 5, 7, SAME)
     ran = check_op(device, spec, inputs, consts=(1, 2), border=1)
-    assert any(any(lot in name for lot in LOTS) for name in ran)
+    assert any(any(way in name for way in PACKED) for name in ran)
 
 
 def test_products_of_single_bytes(device):
-    """Three channels do not make a lot of four: products are summed one by one."""
+    """Three channels are not packed in fours: products are summed one by one."""
     spec, inputs = affine_case(
         affine(16), 2, 3, 6, 6, Window((3, 3), (2, 2), (1, 1), (1, 1), (0, 0))
     )
     ran = check_op(device, spec, inputs, consts=(1, 2))
-    assert not any(any(lot in name for lot in LOTS) for name in ran)
+    assert not any(any(way in name for way in PACKED) for name in ran)
 
 
 def test_groups_and_channels_without_zero_point(device):

@@ -15,10 +15,11 @@ import clnn
 from clnn.api import load_graph
 from clnn.errors import DTypeError, ShapeError, UnsupportedOpError
 from clnn.ops.conv.transpose import ConvTranspose
+from clnn.ops.conv.transpose_phases import first_taps, phase_shifts
 from clnn.ops.shared.functions import PostOp
 from clnn.runtime.run import session as session_module
 from clnn.target import Target
-from clnn.types import I32, TensorType
+from clnn.types import F32, I32, TensorType
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 
@@ -107,7 +108,7 @@ def test_output_larger_than_taps_reach(device, channels):
     """Far outputs are the bias alone; no border is asked for, so taps are checked."""
     ic, oc, group = channels
     spec, inputs = case(1, ic, oc, (4, 5), (3, 3), (2, 2), extra=(7, 1), group=group)
-    assert spec.border((1, ic, 4, 5)) is None
+    assert not spec.padding_needs([TensorType((1, ic, 4, 5), F32)])
     assert check_op(device, spec, inputs, consts=(1, 2), only="checked")
 
 
@@ -231,10 +232,10 @@ def test_phases_hold_every_tap_inside_the_border(kernel, stride, dilation, size,
     extent = (size - 1) * stride + dilation * (kernel - 1) + 1 - pad + extra
     assume(extent > 0)
     spec = ConvTranspose((kernel,), (stride,), (dilation,), (pad,), (extent,))
-    border, pairs = spec.border((1, 1, size)), []
+    border, pairs = spec.padding_needs([TensorType((1, 1, size), F32)]).get(0), []
     for out in range(extent):
         q, phase = divmod(out, stride)
-        first, shifts = spec.first_taps(0)[phase], spec.shifts(0, phase)
+        first, shifts = first_taps(spec.window, 0)[phase], phase_shifts(spec.window, 0, phase)
         taps = range(first, kernel, stride // np.gcd(stride, dilation))
         assert len(taps) == len(shifts)
         if border is not None:

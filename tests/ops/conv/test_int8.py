@@ -35,7 +35,7 @@ from clnn.types import F32, I8, S8_LARGEST, narrow, stored_s8
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 
-LOTS = ("_vnni4", "_plain4")
+PACKED = ("_vnni4", "_plain4")
 RELU, ADD = (PostOp("relu"),), (PostOp("add", operand=3), PostOp("relu"))
 LONG = (PostOp("mul", operand=3), PostOp("add", operand=4), PostOp("clip", (-0.5, 6.0)))
 
@@ -47,7 +47,7 @@ def window(k: int, s: int = 1, d: int = 1, p: int | None = None) -> Window:
 
 # spec, shapes (those of operands from 3 on), operands in bytes, scale of the result in bytes
 CASES = {
-    "lots": (Conv2d(window(3), post_ops=RELU), [(1, 8, 5, 7), (21, 8, 3, 3), (21,)], {}, 0.11),
+    "packed": (Conv2d(window(3), post_ops=RELU), [(1, 8, 5, 7), (21, 8, 3, 3), (21,)], {}, 0.11),
     "residual": (
         Conv2d(window(1), post_ops=ADD),
         [(2, 12, 4, 5), (40, 12, 1, 1), (40,), (2, 40, 4, 5)],
@@ -99,11 +99,11 @@ def test_every_variant_is_exact(device, name):
     ran = check_graph(device, graph, arrays, hints=Hints({}, {"i3:bytes": (0, 2, 3, 1)}))
     assert any("reference" in n for n in ran) and len(ran) > 1
     assert any(n.startswith("depthwise") for n in ran) == name.startswith("depthwise")
-    lots = arrays[1].shape[1] % 4 == 0
-    assert any(any(lot in n for lot in LOTS) for n in ran) == lots
+    packed = arrays[1].shape[1] % 4 == 0
+    assert any(any(way in n for way in PACKED) for n in ran) == packed
 
 
-@pytest.mark.parametrize("name", ["lots", "residual"])
+@pytest.mark.parametrize("name", ["packed", "residual"])
 def test_nvidias_instruction(device, name, monkeypatch):
     """The kernels with dp4a, a function of what the instruction does in its place."""
     met, whole = [], []
@@ -131,8 +131,8 @@ def test_nvidias_instruction(device, name, monkeypatch):
 
 
 def test_the_float32_result_is_exact_too(device):
-    spec = CASES["lots"][0]
-    arrays = arrays_of("lots")
+    spec = CASES["packed"][0]
+    arrays = arrays_of("packed")
     check_graph(device, convolution(spec, arrays, (1, 2), {}), arrays, only="direct")
 
 
@@ -160,7 +160,7 @@ def test_images_in_planes_and_borders_of_others(device):
 
 
 def test_a_function_is_within_a_step(device):
-    arrays = arrays_of("lots")
+    arrays = arrays_of("packed")
     graph = convolution(
         Conv2d(window(3), post_ops=(PostOp("swish", (1.0,)),)), arrays, (1, 2), {}, 0.05
     )
@@ -214,8 +214,8 @@ def test_resizing_keeps_the_scale(device):
 
 def test_guards_and_borders_of_bytes_stay(device):
     """A chain of padded convolutions in bytes: every border is zero, and nothing is written beside."""
-    arrays = arrays_of("lots")
-    graph = convolution(CASES["lots"][0], arrays, (1, 2), {}, 0.1)
+    arrays = arrays_of("packed")
+    graph = convolution(CASES["packed"][0], arrays, (1, 2), {}, 0.1)
     options = Options(guard=128, arena="separate", fuse=False)
     with Session(graph, select(device), options) as session:
         session({"i0": arrays[0]})
@@ -246,6 +246,6 @@ def test_wrong_operands_are_refused(device):
     with pytest.raises(DTypeError, match="no inverse"):
         stored_s8(0.0)
     assert arith.output(F32, I8) == F32
-    graph = convolution(CASES["lots"][0], arrays_of("lots"), (1, 2), {})
+    graph = convolution(CASES["packed"][0], arrays_of("packed"), (1, 2), {})
     with pytest.raises(PlanError, match="of a value stored as float32"):
         variant_names(replace(graph, stored={}), device)

@@ -9,7 +9,7 @@ from quantised import check_graph, convolution
 
 from clnn.graph.ir import Graph, Node, check
 from clnn.graph.passes.store import store_as
-from clnn.ops.conv import mma as _conv_mma
+from clnn.ops.conv import mma as conv_mma
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.gemm import mma as _gemm_mma
 from clnn.ops.gemm.spec import Gemm
@@ -44,7 +44,7 @@ def emulated(monkeypatch):
     def small(kind, sums, target):
         return [(0.0, MmaTile(32, 32, BK[kind], 32, 16, 2, 2))]
 
-    monkeypatch.setattr(_conv_mma, "mma_tiles", small)
+    monkeypatch.setattr(conv_mma, "mma_tiles", small)
     monkeypatch.setattr(_gemm_mma, "mma_tiles", small)
 
 

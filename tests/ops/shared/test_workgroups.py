@@ -9,7 +9,7 @@ import pytest
 from harness import check_op, compare, normal, single_node
 
 from clnn.graph.ir import Graph, Node, check
-from clnn.ops.conv import workgroup as _conv_groups
+from clnn.ops.conv import workgroup as conv_workgroup
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.gemm import workgroup as _gemm_groups
 from clnn.ops.gemm.spec import Gemm
@@ -60,7 +60,7 @@ def with_tile(monkeypatch):
         def only(sums, target):
             return [SplitK(0.0, tile, even_slices(-(-sums.terms // tile.bk), slices))]
 
-        for module in (_gemm_groups, _conv_groups):
+        for module in (_gemm_groups, conv_workgroup):
             monkeypatch.setattr(module, "group_tiles", only)
 
     return use

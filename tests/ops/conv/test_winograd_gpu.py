@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from harness import check_op, normal, single_node
 
-from clnn.ops.conv import winograd as _winograd
-from clnn.ops.conv import winograd_fused as _winograd_fused
-from clnn.ops.conv import winograd_gpu as _winograd_groups
+from clnn.ops.conv import winograd, winograd_cpu, winograd_fused, winograd_gpu
 from clnn.ops.conv.spec import Conv2d
-from clnn.ops.conv.winograd_gpu import MOST_BYTES, SHARE_BYTES, shape_of
+from clnn.ops.conv.winograd import TileGrid
+from clnn.ops.conv.winograd_gpu import MOST_IMAGE_BYTES, SHARE_BYTES, share_of
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.ops.shared.workgroup_tiles import GroupTile, SplitK
@@ -40,8 +39,8 @@ def with_sizes(monkeypatch):
     """Return a function that leaves sizes of output tiles, and one tile in so many parts."""
 
     def use(*sizes, parts=1):
-        monkeypatch.setattr(_winograd_groups, "SIZES", sizes)
-        monkeypatch.setattr(_winograd_groups, "group_tiles", lambda *_: [SplitK(0.0, SMALL, parts)])
+        monkeypatch.setattr(winograd_gpu, "SIZES", sizes)
+        monkeypatch.setattr(winograd_gpu, "group_tiles", lambda *_: [SplitK(0.0, SMALL, parts)])
 
     return use
 
@@ -133,7 +132,7 @@ def test_results_go_to_any_place(device, with_sizes):
 def test_a_batch_in_shares(device, with_sizes, monkeypatch, shape):
     """Images that do not fit scratch memory together take turns; operands move along."""
     with_sizes(4)
-    monkeypatch.setattr(_winograd_groups, "SHARE_BYTES", 4 * 36 * 4 * 20 * 3 + 4)
+    monkeypatch.setattr(winograd_gpu, "SHARE_BYTES", 4 * 36 * 4 * 20 * 3 + 4)
     extra = [normal(shape, 7)]
     (name,) = convolve(device, (6, 8, 5, 6), 12, post_ops=RESIDUAL, extra=extra, border=1)
     assert name.endswith("_n3")
@@ -186,17 +185,17 @@ def test_fused_kernels_fit_the_device():
 @pytest.mark.parametrize(
     "pack",
     [
-        lambda w, m: _winograd_groups._packed(w, m, SplitK(0.0, SMALL)),
-        lambda w, m: _winograd_fused.pack(w, _winograd_fused.fused_tile(8)),
-        lambda w, m: _winograd.pack(w, _winograd.Plan(m, 6, 2, 8, 1, 96, 0.0)),
+        lambda w, m: winograd_gpu._packed(w, m, SplitK(0.0, SMALL)),
+        lambda w, m: winograd_fused.pack(w, winograd_fused.fused_tile(8)),
+        lambda w, m: winograd_cpu.pack(w, winograd_cpu.WinogradPlan(m, 6, 2, 8, 1, 96, 0.0)),
     ],
     ids=["groups", "fused", "cpu"],
 )
 def test_weights_are_packed_a_few_at_a_time(monkeypatch, pack):
     """What is held besides the packed weights is small, however many there are."""
-    monkeypatch.setattr(_winograd, "AT_ONCE", 2**12)
+    monkeypatch.setattr(winograd, "AT_ONCE", 2**12)
     weights = normal((1030, 100, 3, 3))
-    want = _winograd.transformed(weights, 2)
+    want = winograd.transformed(weights, 2)
     tracemalloc.start()
     packed = pack(weights, 2)
     peak = tracemalloc.get_traced_memory()[1]
@@ -264,11 +263,11 @@ def test_where_it_does_not_fit(case):
 def test_scratch_memory_is_bounded():
     for batch in (1, 6, 7, 64):
         for m in (2, 4):
-            shape = shape_of((batch, 64, 112, 112), 64, m)
-            assert batch % shape.images == 0
-            nbytes = 4 * shape.elements(128)
-            assert nbytes <= SHARE_BYTES or (shape.images == 1 and nbytes <= MOST_BYTES)
-    assert shape_of((1, 512, 1024, 1024), 512, 4) is None
+            share = share_of(TileGrid(m, 64, 64, 112, 112, batch))
+            assert batch % share.images == 0
+            nbytes = 4 * share.elements(128)
+            assert nbytes <= SHARE_BYTES or (share.images == 1 and nbytes <= MOST_IMAGE_BYTES)
+    assert share_of(TileGrid(4, 512, 512, 1024, 1024, 1)) is None
     variants, candidates = offered((1, 512, 512, 512), 512)
     assert all("fused" in v.name for v in (*named(variants), *named(candidates)))
 
@@ -276,8 +275,8 @@ def test_scratch_memory_is_bounded():
 def test_tiles_whose_parts_do_not_fit_take_no_place_of_others(monkeypatch):
     """Wider vectors are offered with the best tile that fits."""
     splits = [*(SplitK(0.0, SMALL, parts) for parts in (9, 8, 7, 6, 5)), SplitK(1.0, SMALL)]
-    monkeypatch.setattr(_winograd_groups, "group_tiles", lambda *_: splits)
-    monkeypatch.setattr(_winograd_groups, "MOST_BYTES", 4 * 16 * 9 * 16 * 4)
+    monkeypatch.setattr(winograd_gpu, "group_tiles", lambda *_: splits)
+    monkeypatch.setattr(winograd_gpu, "MOST_IMAGE_BYTES", 4 * 16 * 9 * 16 * 4)
     names = [v.name for v in offered((1, 16, 6, 6), 16)[1] if "workgroup_f2" in v.name]
     assert sorted(n.split("_")[3] for n in names) == ["v1", "v2", "v4"]
 

@@ -11,8 +11,8 @@ from test_separable import CONSTS, RELU, RESIDUAL, SAME, case, window
 
 from clnn.graph.ir import Graph, Node, check
 from clnn.graph.passes.store import store_as
-from clnn.ops.conv import separable_workgroup as _separable_groups
-from clnn.ops.conv.separable import Separable, _pairs
+from clnn.ops.conv import separable_workgroup
+from clnn.ops.conv.separable import Separable
 from clnn.ops.movement.views import Slice
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
@@ -48,7 +48,7 @@ def with_tile(monkeypatch):
 
     def use(tile):
         only = [SplitK(0.0, tile)]
-        monkeypatch.setattr(_separable_groups, "group_tiles", lambda sums, target: only)
+        monkeypatch.setattr(separable_workgroup, "group_tiles", lambda sums, target: only)
 
     return use
 
@@ -203,9 +203,8 @@ def test_filters_cost_more_with_more_blocks_and_more_taps():
 
 def test_a_second_launch_has_its_cost_on_gpus():
     _, _, (spec, problem) = offered(GPU, (1, 32, 64, 28, 28))
-    pair = _pairs(spec, problem)[0]
-    free = _pairs(spec, replace(problem, target=replace(GPU, kind="cpu")))[-1]
-    gpu = _pairs(spec, problem)[-1]
+    pair, gpu = spec._pairs(problem)
+    free = spec._pairs(replace(problem, target=replace(GPU, kind="cpu")))[-1]
     assert pair.cost > LAUNCH and gpu.cost - free.cost == LAUNCH
 
 

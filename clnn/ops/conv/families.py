@@ -1,0 +1,61 @@
+"""The families of convolution kernels: the table of contents of this folder.
+
+    depthwise       one filter per channel: a row of output pixels stays in registers
+    direct            register tiles of pixels by output channels, one product at a time
+    direct, packed    the same, two or four products of small integers at a time
+    streaming         the same for weights that exceed a CPU's caches: each is read once
+    winograd_cpu      3 x 3 with fewer products, transforms in the kernel or in a launch before
+    winograd_fused    the same on GPUs, all in one kernel
+    winograd_gpu      the same in three launches, around a product of matrices
+    workgroup         a product of pixels with weights, by a GPU's work-groups that share slices
+    mma               the same product on tensor cores
+    reference         any layouts, borders and weights
+
+Each family is a function from a problem to its kernels that are worth a measurement, made one by one:
+the one that it would choose itself comes first. It yields none where it does not fit. All but the
+reference want `ConvProblem.fits_fast`. At equal cost, families stand in the order of FAMILIES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from clnn.ops.conv import (
+    depthwise,
+    direct,
+    mma,
+    streaming,
+    winograd_cpu,
+    winograd_fused,
+    winograd_gpu,
+    workgroup,
+)
+from clnn.ops.conv.problem import ConvProblem
+from clnn.ops.conv.reference import reference
+from clnn.ops.launch import Variant, by_cost
+
+FAMILIES: tuple[Callable[[ConvProblem], Iterator[Variant]], ...] = (
+    depthwise.variants,
+    direct.variants,
+    direct.packed_variants,
+    streaming.variants,
+    winograd_cpu.variants,
+    winograd_fused.variants,
+    winograd_gpu.variants,
+    workgroup.variants,
+    mma.variants,
+)
+
+
+def variants(problem: ConvProblem) -> list[Variant]:
+    """Return the choice of each family that fits by rising cost, then the reference kernel."""
+    families = FAMILIES if problem.fits_fast else ()
+    choices = [variant for family in families for variant in islice(family(problem), 1)]
+    return [*sorted(choices, key=lambda v: v.cost), reference(problem)]
+
+
+def candidates(problem: ConvProblem) -> list[Variant]:
+    """Return all kernels that are worth a measurement by rising cost, the reference if no others."""
+    families = FAMILIES if problem.fits_fast else ()
+    return by_cost([v for family in families for v in family(problem)] or [reference(problem)])
