@@ -56,7 +56,7 @@ class RunEvents:
     """Events of one run: (value, event) of each copy, (time of the enqueue, event) of each launch.
 
     Times are time.perf_counter_ns of the host; `began` and `ended` bound the run. stamps: for each
-    launch what its work-groups noted (see clnn.runtime.run.stamps), None where they note nothing.
+    launch what its work-groups noted (see clnn.runtime.run.spans), None where they note nothing.
     """
 
     began: int
