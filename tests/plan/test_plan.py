@@ -56,8 +56,8 @@ def test_a_tensor_gets_the_largest_border_of_its_consumers():
     made = plan(b.graph(b.conv(v, 4, 3, 1), b.conv(v, 4, 5, 2)))
     layout = made.placed[v].layout
     assert layout.before == (0, 0, 2, 2) == layout.after
-    assert all("direct" in s.variant.name for s in made.post_ops if s.node.spec.kind == "conv2d")
-    assert not any("checked" in s.variant.name for s in made.post_ops)
+    assert all("direct" in s.variant.name for s in made.scheduled if s.node.spec.kind == "conv2d")
+    assert not any("checked" in s.variant.name for s in made.scheduled)
 
 
 def test_channels_are_innermost_between_convolutions_and_outputs_are_dense():
@@ -143,7 +143,7 @@ def test_split_parts_are_views_and_a_cut_side_has_no_border():
     assert made.copied_bytes == 0
     assert made.placed[front].layout.before == (0, 0, 1, 1)
     assert made.placed[top].layout.after[2] == 0
-    names = {s.node.inputs[0]: s.variant.name for s in made.post_ops}
+    names = {s.node.inputs[0]: s.variant.name for s in made.scheduled}
     assert "checked" in names[top] and "checked" not in names[front]
 
 
@@ -203,6 +203,6 @@ def test_every_read_of_a_border_is_filled_before():
         v = b.relu(b.conv(v, 8, k, k // 2))
     made = plan(b.graph(v))
     filled = {a.storage for f in made.first_fills for a in f.args if isinstance(a, TensorArg)}
-    for step in made.post_ops:
+    for step in made.scheduled:
         filled |= {a.storage for f in step.fills for a in f.args if isinstance(a, TensorArg)}
     assert filled == {k for k, s in made.storages.items() if s.layout.has_padding}
