@@ -1,100 +1,210 @@
-"""Imports go one way; OpenCL and onnx are each imported in one room only."""
+"""Imports go one way: between rooms, between the wings of a room, and between modules.
+
+Every import counts, whether at the top, in a function or for types only.
+"""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Iterable
 
 import pytest
+from common import ROOT
+from imports import Import, circles, imports_of, sources
 
-CLNN = Path(__file__).resolve().parent.parent / "clnn"
+TREES = sources(ROOT / "clnn")
+EDGES = {edge for edge in imports_of(TREES) if edge[1].partition(".")[0] == "clnn"}
 
-# Each room may import from rooms of a lower number (and from itself).
-ORDER = {
-    "_version": 0,
-    "errors": 0,
-    "logs": 2,
-    "settings": 1,
-    "types": 1,
-    "layout": 2,
-    "options": 2,
-    "target": 2,
-    "codegen.filters": 3,
-    "arith": 3,
-    "ops": 4,
-    "graph": 5,
-    "importers": 6,
-    "plan": 6,
-    "codegen": 6,
-    "cache": 7,
-    "runtime": 8,
-    "tune": 9,
-    "compile": 10,
-    "apis": 11,
-    "verification": 11,
-    "api": 12,
-    "cli": 13,
-    "__main__": 14,
+# From below to above: a room may import those of the lines before its own. "" is the package
+# itself, which hands out the public names.
+ROOMS = (
+    ("_version", "errors"),
+    ("settings", "types"),
+    ("layout", "logs", "options", "target"),
+    ("arith", "codegen.filters"),
+    ("ops",),
+    ("graph",),
+    ("importers", "plan", "codegen"),
+    ("cache",),
+    ("runtime",),
+    ("tune",),
+    ("compile",),
+    ("verification",),
+    ("api",),
+    ("apis",),
+    ("",),
+    ("cli",),
+    ("__main__",),
+)
+# The folders of a room, in the same way; the room's own modules are below all of them.
+WINGS = {
+    "apis": (("mli", "openvx"),),
+    "graph": (("passes",),),
+    "importers": (("onnx",),),
+    "ops": (("shared",), ("conv", "elementwise", "gemm", "movement", "pool", "resize", "rows")),
+    "runtime": (
+        ("process",),
+        ("drivers",),
+        ("device",),
+        ("build", "doctor"),
+        ("measure",),
+        ("run",),
+    ),
+}
+# What a family of ops may take from another: ONNX operators that become nodes of several families.
+BETWEEN_FAMILIES = {
+    ("elementwise", "clnn.ops.movement.views"),
+    ("rows", "clnn.ops.movement.views"),
+    ("rows", "clnn.ops.elementwise.eltwise"),
+    ("pool", "clnn.ops.rows.reduce"),
+}
+# Where a package of others may be imported at run time.
+HOMES = {
+    "pyopencl": ("clnn.runtime",),
+    "onnx": ("clnn.importers", "clnn.apis.onnx_backend"),
 }
 
 
-def room(module: str) -> str:
-    parts = module.split(".")[1:]
-    two = ".".join(parts[:2])
-    return two if two in ORDER else parts[0] if parts else ""
+def place(module: str) -> tuple[str, str]:
+    """Return the room and the wing of a module; "" where it lies in no wing."""
+    _, *parts = module.split(".")
+    listed = {room for line in ROOMS for room in line}
+    room = next((r for n in (2, 1) if (r := ".".join(parts[:n])) in listed), "".join(parts[:1]))
+    behind = parts[room.count(".") + 1 :]
+    is_wing = bool(behind) and (ROOT / "clnn" / room / behind[0] / "__init__.py").exists()
+    return room, behind[0] if is_wing else ""
 
 
-def imports() -> list[tuple[str, str, bool]]:
-    """Return (importing module, imported module, whether only for type checking)."""
-    found = []
-    for path in sorted(CLNN.rglob("*.py")):
-        name = ".".join(("clnn", *path.relative_to(CLNN).with_suffix("").parts)).removesuffix(
-            ".__init__"
-        )
-        tree = ast.parse(path.read_text())
-        typing_only = {
-            id(inner)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-            for inner in ast.walk(node)
-        }
-        for node in ast.walk(tree):
-            names = []
-            if isinstance(node, ast.Import):
-                names = [a.name for a in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                names = [node.module]
-            found += [(name, n, id(node) in typing_only) for n in names]
-    return found
+def floor(name: str, lines: tuple[tuple[str, ...], ...]) -> int:
+    """Return the number of the line that a room or wing stands in."""
+    found = [number for number, line in enumerate(lines) if name in line]
+    assert found, f"give {name} a place in ROOMS or WINGS"
+    return found[0]
+
+
+def upward(edges: Iterable[Import]) -> list[str]:
+    """Return the imports of rooms and wings that do not stand below the importing one."""
+    wrong = []
+    for importer, imported in sorted(edges):
+        (room, wing), (other_room, other_wing) = place(importer), place(imported)
+        if room != other_room:
+            fine = floor(room, ROOMS) > floor(other_room, ROOMS)
+        elif wing != other_wing:
+            lines = (("",), *WINGS.get(room, ()))
+            fine = floor(wing, lines) > floor(other_wing, lines)
+            fine = fine or (room == "ops" and (wing, imported) in BETWEEN_FAMILIES)
+        else:
+            fine = True
+        if not fine:
+            wrong.append(f"{importer} imports {imported}")
+    return wrong
+
+
+def defines_spec(tree: ast.Module) -> bool:
+    """Whether a module defines an op."""
+    return any(
+        isinstance(node, ast.ClassDef)
+        and any(ast.unparse(base) in ("OpSpec", "ViewSpec") for base in node.bases)
+        for node in tree.body
+    )
+
+
+def kernels_that_know_ops(edges: Iterable[Import]) -> list[str]:
+    """Return the imports of an op by what makes kernels: it is to know its problem only.
+
+    In the families, that is every module but those that define ops or import ONNX's operators.
+    """
+    edges = sorted(edges)
+    specs = {name for name, tree in TREES.items() if defines_spec(tree)}
+    importers = {importer for importer, imported in edges if imported == "clnn.ops.onnx_registry"}
+    return [
+        f"{importer} imports {imported}"
+        for importer, imported in edges
+        if place(importer)[0] == "ops" and place(importer)[1]
+        if imported in specs and importer not in specs | importers
+    ]
 
 
 def test_imports_go_one_way():
-    wrong = []
-    for importer, imported, typing_only in imports():
-        if typing_only or not imported.startswith("clnn.") or importer == "clnn":
-            continue
-        above, below = room(importer), room(imported)
-        assert above in ORDER, f"{importer}: give its room a place in ORDER"
-        assert below in ORDER, f"{imported}: give its room a place in ORDER"
-        if ORDER[below] > ORDER[above] or (ORDER[below] == ORDER[above] and above != below):
-            wrong.append(f"{importer} imports {imported}")
+    wrong = upward(EDGES)
     assert not wrong, "\n".join(wrong)
 
 
+def test_no_import_comes_back():
+    wrong = [" -> ".join(circle) for circle in circles(EDGES)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_kernels_know_no_op():
+    wrong = kernels_that_know_ops(EDGES)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_import_turned_round_is_a_circle():
+    for importer, imported in EDGES:
+        found = circles(EDGES | {(imported, importer)})
+        assert any({importer, imported} <= set(circle) for circle in found)
+
+
 @pytest.mark.parametrize(
-    "package,homes",
+    "importer,imported",
     [
-        ("pyopencl", ("clnn.runtime",)),
-        ("onnx", ("clnn.importers", "clnn.apis.onnx_backend")),
+        ("clnn.layout", "clnn.graph.ir"),
+        ("clnn.ops.spec", "clnn.codegen.render"),
+        ("clnn.plan.memory", "clnn.importers.onnx.load"),
+        ("clnn.runtime.run.session", "clnn.tune.tuner"),
+        ("clnn.runtime.process.child", "clnn.runtime.device.probe"),
+        ("clnn.runtime.device.device", "clnn.runtime.doctor.doctor"),
+        ("clnn.ops.launch", "clnn.ops.shared.loops"),
+        ("clnn.ops.shared.loops", "clnn.ops.rows.rows"),
+        ("clnn.ops.movement.views", "clnn.ops.elementwise.eltwise"),
+        ("clnn.ops.gemm.spec", "clnn.ops.conv.spec"),
+        ("clnn.graph.ir", "clnn.graph.passes.dead"),
+        ("clnn.apis.mli.engine", "clnn.apis.openvx.status"),
+        ("clnn.errors", "clnn"),
     ],
 )
-def test_one_room_imports(package, homes):
+def test_a_planted_import_upwards_is_told(importer, imported):
+    planted = upward(EDGES | {(importer, imported)})
+    assert f"{importer} imports {imported}" in planted
+
+
+def test_a_planted_import_of_an_op_by_a_kernel_is_told():
+    planted = ("clnn.ops.resize.kernels", "clnn.ops.resize.spec")
+    assert " imports ".join(planted) in kernels_that_know_ops(EDGES | {planted})
+
+
+def test_every_way_to_import_is_seen(tmp_path):
+    files = {
+        "__init__.py": "",
+        "low.py": "",
+        "a.py": "import os\nfrom p import low\n",
+        "b.py": "def f():\n    from p.low import thing\n",
+        "c.py": "import importlib\nmodule = importlib.import_module('p.low')\n",
+        "d.py": "if TYPE_CHECKING:\n    import p.low\n",
+        "in/__init__.py": "from ..low import thing\n",
+        "in/e.py": "from . import f\n",
+        "in/f.py": "from .e import thing\n",
+    }
+    for name, text in files.items():
+        (tmp_path / "p" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "p" / name).write_text(text, "utf-8")
+    trees = sources(tmp_path / "p")
+    found = imports_of(trees)
+    assert {(m, "p.low") for m in ("p.a", "p.b", "p.c", "p.d")} <= found
+    assert {("p.in.e", "p.in.f"), ("p.in.f", "p.in.e"), ("p.a", "os")} <= found
+    assert ("p.d", "p.low") not in imports_of(trees, typing=False)
+    assert [set(circle) for circle in circles(found)] == [{"p.in.e", "p.in.f"}]
+
+
+@pytest.mark.parametrize("package", HOMES)
+def test_one_room_imports(package):
     wrong = [
         f"{importer} imports {imported}"
-        for importer, imported, typing_only in imports()
-        if imported.split(".")[0] == package and not importer.startswith(homes) and not typing_only
+        for importer, imported in sorted(imports_of(TREES, typing=False))
+        if imported.split(".")[0] == package and not importer.startswith(HOMES[package])
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -106,5 +216,5 @@ def test_import_touches_no_device_and_stays_light():
 
 
 def test_no_relaxed_arithmetic_in_templates():
-    text = "".join(p.read_text() for p in (CLNN.parent / "kernels_cl").rglob("*.mako"))
+    text = "".join(p.read_text() for p in (ROOT / "kernels_cl").rglob("*.mako"))
     assert "native_" not in text and "half_exp" not in text and "fast-relaxed" not in text

@@ -147,7 +147,7 @@ def test_a_run_is_repeated_and_nothing_is_copied(little):
     assert plan.memory.total < plain.memory.total * 0.7
     assert split_batch(graph, Target("gpu")) is graph
     assert not any(s.node.whole for s in plain.scheduled)
-    assert not any(s.node.whole for s in make_plan(graph, Target(), guard=64).post_ops)
+    assert not any(s.node.whole for s in make_plan(graph, Target(), guard=64).scheduled)
 
 
 def test_parts_share_kernels_and_constants(little, monkeypatch):
