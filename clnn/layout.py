@@ -74,6 +74,14 @@ class TensorLayout:
         offset = sum(p * q for p, q in zip(lo, pitches, strict=True))
         return TensorLayout(shape, tuple(pitches), lo, hi, offset, pitch)
 
+    @staticmethod
+    def of_pitches(
+        shape: Sequence[int], pitches: Sequence[int], offset: int = 0, size: int = 0
+    ) -> TensorLayout:
+        """Return a layout without padding whose elements lie at these pitches."""
+        zero = (0,) * len(shape)
+        return TensorLayout(tuple(shape), tuple(pitches), zero, zero, offset, size)
+
     @property
     def rank(self) -> int:
         """Number of axes."""
@@ -128,6 +136,11 @@ class TensorLayout:
         """Return the same view without a claim on the padding."""
         zero = (0,) * self.rank
         return replace(self, before=zero, after=zero)
+
+    def along(self, axes: Sequence[int]) -> TensorLayout:
+        """Return the view of index 0 on all other axes, with `axes` in this order, unpadded."""
+        shape, pitches = (tuple(of[a] for a in axes) for of in (self.shape, self.pitches))
+        return TensorLayout.of_pitches(shape, pitches, self.offset, self.size)
 
     def transpose(self, perm: Sequence[int]) -> TensorLayout:
         """Return the view whose axis i is axis perm[i] of this one."""

@@ -116,6 +116,12 @@ def test_reshape_groups_are_the_finest():
     assert reshape_groups((4, 1), (2, 2)) == [((0,), (0, 1)), ((1,), ())]
 
 
+def test_some_axes_of_a_layout():
+    layout = TensorLayout.make((2, 3, 4), None, (0, 1, 1), (0, 1, 0))
+    assert layout.along((2, 0)) == TensorLayout.of_pitches((4, 2), (1, 25), 6, 50)
+    np.testing.assert_array_equal(elements(layout.along((0, 2))), elements(layout)[:, 0])
+
+
 def test_dense_ignores_axes_of_extent_one():
     assert TensorLayout.make((1, 1, 4, 5), channels_last(4)).is_dense
     assert not TensorLayout.make((1, 2, 4, 5), channels_last(4)).is_dense

@@ -81,6 +81,10 @@ class Variant:
     why: str = "ranked"
 
 
+EMPTY = Variant("empty", ())
+"""How every op computes nothing."""
+
+
 def grid(target: Target, *extents: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return (global, local) work sizes for `extents` work-items, first extent fastest.
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from clnn.errors import ShapeError
 from clnn.layout import TensorLayout
 from clnn.ops.launch import Const
 from clnn.target import Target
 from clnn.types import Array, DType, TensorType, dtype_of, narrow
+
+T = TypeVar("T")
+
+
+def required(inputs: Sequence[T | None], index: int = 0) -> T:
+    """Return input `index`: its type, array or operand. Raises ShapeError where it is left out."""
+    value = inputs[index] if index < len(inputs) else None
+    if value is None:
+        raise ShapeError(f"input {index} is missing: this op needs it.")
+    return value
 
 
 @dataclass(frozen=True)
@@ -88,10 +99,7 @@ class Problem:
 
     def input(self, index: int) -> Operand:
         """Return input `index`, which must be there."""
-        operand = self.inputs[index] if index < len(self.inputs) else None
-        if operand is None:
-            raise ShapeError(f"input {index} is missing: this op needs it.")
-        return operand
+        return required(self.inputs, index)
 
     def has(self, index: int) -> bool:
         """Whether optional input `index` is given."""

@@ -15,13 +15,13 @@ from clnn.types import Array, TensorType
 class OpSpec:
     """Attributes of one op, as a frozen dataclass; subclasses are the op families.
 
-    kind: name in listings. layout_rule: "image" (channels innermost on axis 1), "same" (inputs and
-    output alike) or "free". fuses_post_ops: whether post-ops may be fused behind it; such a
-    spec has a field `post_ops`, whose operands are inputs from `first_operand` on. narrows: whether all
-    kernels take operands of which float32 values are stored in 16 bits (Operand.stored).
+    layout_rule: "image" (channels innermost on axis 1), "same" (inputs and output alike) or "free".
+    fuses_post_ops: whether post-ops may be fused behind it; such a spec has a field `post_ops`,
+    whose operands are inputs from `first_operand` on. supports_narrow_storage: whether all kernels
+    take operands whose float32 values are stored in fewer bits (Operand.stored).
     """
 
-    kind: ClassVar[str] = "op"
+    kind: ClassVar[str] = "op"  # name in listings
     layout_rule: ClassVar[str] = "free"
     fuses_post_ops: ClassVar[bool] = False
     first_operand: ClassVar[int] = 1
@@ -44,13 +44,16 @@ class OpSpec:
         return False
 
     def variants(self, problem: Problem) -> list[Variant]:
-        """Return the ways to compute this node, best first; the last is always valid."""
+        """Return the ways to compute this node, best first; the last is always valid.
+
+        The first output has elements.
+        """
         raise NotImplementedError
 
     def candidates(self, problem: Problem) -> list[Variant]:
         """Return the ways to compute this node that are worth a measurement, by rising cost.
 
-        Names tell the tunables and are unique within a problem.
+        Names tell the tunables and are unique within a problem. The first output has elements.
         """
         return self.variants(problem)
 
@@ -98,8 +101,8 @@ def batched(inputs: Sequence[TensorType | None], rank: int, first: int = 0) -> t
 
     Others are broadcast along it.
     """
-    given = [(k, t) for k, t in enumerate(inputs) if k >= first and t is not None]
-    return tuple(k for k, t in given if t.rank == rank > 0 and t.shape[0] != 1)
+    types = [(k, t) for k, t in enumerate(inputs) if k >= first and t is not None]
+    return tuple(k for k, t in types if t.rank == rank > 0 and t.shape[0] != 1)
 
 
 def with_fields(spec: OpSpec, **changes: Any) -> OpSpec:

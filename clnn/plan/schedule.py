@@ -9,7 +9,7 @@ from typing import Any
 from clnn.errors import PlanError
 from clnn.graph.ir import Graph, Node
 from clnn.layout import TensorLayout
-from clnn.ops.launch import Const, In, Launch, Out, Scratch, Variant
+from clnn.ops.launch import EMPTY, Const, In, Launch, Out, Scratch, Variant
 from clnn.ops.movement.views import Copy
 from clnn.ops.problem import Operand, Problem
 from clnn.ops.spec import ViewSpec
@@ -289,7 +289,8 @@ def _step(
     """Return the step of a node; nodes for parts of one layer share a variant and its constants."""
     problem = make_problem(node, graph, placed, target)
     key = _key(node, problem) if node.whole else None
-    variant = alike.get(key) or choose(node, problem, node.spec.variants(problem))
+    variants = node.spec.variants(problem) if problem.outputs[0].type.size else [EMPTY]
+    variant = alike.get(key) or choose(node, problem, variants)
     if key is not None:
         alike[key] = variant
     launches = tuple(_resolve(node, launch, placed) for launch in variant.launches)

@@ -144,7 +144,8 @@ def variant_names(
 
     def note(node: Node, problem: Any, variants: Sequence[Variant]) -> Variant:
         if node.name == "node":
-            offered = [*variants, *(node.spec.candidates(problem) if every else [])]
+            every_one = every and problem.outputs[0].type.size
+            offered = [*variants, *(node.spec.candidates(problem) if every_one else [])]
             seen.update((v.name, v.error) for v in offered)
         return variants[0]
 

@@ -55,9 +55,9 @@ def _constant(node: OnnxNode, shape: tuple[int, ...], epsilon: float) -> Source:
     )
     with np.errstate(all="ignore"):
         factor = scale / np.sqrt(variance + epsilon)
-        moved = shift - mean * factor
+        summand = shift - mean * factor
     kind = node.type(0).dtype.numpy
-    arrays: list[Array] = [factor.astype(kind), moved.astype(kind)]
+    arrays: list[Array] = [factor.astype(kind), summand.astype(kind)]
     return Emit(Eltwise((PostOp("mul", operand=1), PostOp("add", operand=2))), [0, *arrays])
 
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clnn.errors import ShapeError
 from clnn.ops.elementwise.mapped_launch import map_variant
 from clnn.ops.launch import Variant
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
-from clnn.ops.problem import Problem
+from clnn.ops.problem import Problem, required
 from clnn.ops.spec import OpSpec
 from clnn.types import BOOL, DTYPES, Array, DType, TensorType
 
@@ -64,14 +63,11 @@ class Cast(OpSpec):
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the input's shape with the new type."""
-        if inputs[0] is None:
-            raise ShapeError("cast needs an input.")
-        return (TensorType(inputs[0].shape, self.dtype),)
+        return (TensorType(required(inputs).shape, self.dtype),)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return the cast with numpy, through wider integers."""
-        x = inputs[0]
-        assert x is not None
+        x = required(inputs)
         if self.dtype == BOOL:
             return (x != 0,)
         if x.dtype.kind != "f" or self.dtype.is_float:
@@ -96,11 +92,11 @@ def _to_integer(x: Array, dtype: DType) -> Array:
     bound, middle = (2.0**63, np.int64) if wide else (2.0**31, np.int32)
     inside = (x >= -bound) & (x < bound)
     whole = np.where(inside, x, 0).astype(middle)
-    found = np.where(inside, whole, np.iinfo(middle).min).astype(dtype.numpy)
+    result = np.where(inside, whole, np.iinfo(middle).min).astype(dtype.numpy)
     if dtype.numpy == np.uint64:
         over = (x >= 2.0**63) & (x < 2.0**64)
-        found = np.where(over, np.where(over, x, 0).astype(np.uint64), found)
-    return found
+        result = np.where(over, np.where(over, x, 0).astype(np.uint64), result)
+    return result
 
 
 def dtype_numbered(number: int) -> DType:

@@ -88,19 +88,19 @@ class Logic(OpSpec):
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the broadcast type. Raises ShapeError or DTypeError where operands do not fit."""
-        given = [t for t in inputs if t is not None]
-        if not given:
+        operands = [t for t in inputs if t is not None]
+        if not operands:
             raise ShapeError(f"{self.fn} needs operands.")
         rule = RULES[self.fn]
-        same = given[1:] if self.fn == "where" else given[:1] if rule.mixed else given
-        names = ", ".join(t.dtype.name for t in given)
-        if self.fn == "where" and given[0].dtype != BOOL:
+        same = operands[1:] if self.fn == "where" else operands[:1] if rule.mixed else operands
+        names = ", ".join(t.dtype.name for t in operands)
+        if self.fn == "where" and operands[0].dtype != BOOL:
             raise DTypeError(f"where of {names}: the condition must be bool.")
         if any(t.dtype != same[0].dtype for t in same):
             raise DTypeError(f"{self.fn} of {names}: operands must be of one type.")
         if same[0].dtype.numpy.kind not in rule.kinds:
             raise DTypeError(f"{self.fn} of {names} is not defined.")
-        shape = broadcast_shapes(*(t.shape for t in given))
+        shape = broadcast_shapes(*(t.shape for t in operands))
         return (TensorType(shape, BOOL if rule.truth else same[0].dtype),)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from clnn.ops.launch import Arg, In, Launch, Out, Variant
 from clnn.ops.problem import Problem
 from clnn.ops.shared.element_types import move_type, require
@@ -18,16 +16,12 @@ def map_variant(problem: Problem, op: str, fn: str, vectors: bool = True) -> Var
     """
     out = problem.outputs[0]
     operands = [problem.input(k) for k in range(len(problem.inputs))]
-    if not out.type.size:
-        return Variant("empty", ())
     types = [_type(o.type.dtype, fn) for o in (*operands, out)]
     require(problem.target, op, *(t for t in types if t != "half"))
     layouts = [o.layout.unpadded().broadcast(out.type.shape) for o in operands]
     loops = collapse([*layouts, out.layout.unpadded()])
-    run = loops.inner_pitches[-1] == 1 and all(p in (0, 1) for p in loops.inner_pitches)
-    outer = loops.extents[:-1]
-    work = run_work(loops.inner, math.prod(outer), problem.target, run and vectors)
-    global_size, local = work.pop("global"), work.pop("local")
+    contiguous = loops.inner_pitches[-1] == 1 and all(p in (0, 1) for p in loops.inner_pitches)
+    work, global_size, local = run_work(loops, problem.target, contiguous and vectors)
     kinds = [o.type.dtype.name for o in (operands[0], out)]
     name = "_".join([op, fn, *dict.fromkeys(kinds), f"v{work['vw']}"])
     params = {
@@ -36,10 +30,6 @@ def map_variant(problem: Problem, op: str, fn: str, vectors: bool = True) -> Var
         "types": tuple(types),
         "from_bool": operands[0].type.dtype == BOOL,
         "to_bool": out.type.dtype == BOOL,
-        "extents": outer or (1,),
-        "pitches": tuple(p[:-1] or (0,) for p in loops.pitches),
-        "inner": loops.inner,
-        "inner_pitches": loops.inner_pitches,
         "wg": local,
         **work,
     }

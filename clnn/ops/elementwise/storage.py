@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clnn.errors import ShapeError
-from clnn.ops.elementwise.eltwise import walk_launch
-from clnn.ops.launch import In, Variant
-from clnn.ops.problem import Problem
+from clnn.ops.launch import In, Out, Variant
+from clnn.ops.problem import Problem, required
+from clnn.ops.shared.elementwise_launch import Walked, walk_launch
 from clnn.ops.spec import OpSpec
 from clnn.types import Array, TensorType
 
@@ -23,29 +22,21 @@ class Convert(OpSpec):
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the input's type."""
-        if inputs[0] is None:
-            raise ShapeError("a conversion needs an input.")
-        return (inputs[0],)
+        return (required(inputs),)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return the input: what storage rounds away is not part of the value."""
-        assert inputs[0] is not None
-        return (inputs[0],)
+        return (required(inputs),)
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return one strided copy between the types."""
         source, out = problem.input(0), problem.outputs[0]
-        if not out.type.size:
-            return [Variant("empty", ())]
         name = f"convert_{source.label}_{out.label}"
         launch = walk_launch(
             name,
-            [source.layout, out.layout],
-            (source.ctype, out.ctype),
-            (),
-            {0: 0},
+            [Walked(In(0), source.layout, source.ctype)],
+            Walked(Out(0), out.layout, out.ctype),
             problem.target,
-            (In(0),),
         )
         return [Variant(name, (launch,))]
 

@@ -5,7 +5,6 @@ Constant indices at even distances become views; others are looked up on the dev
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ from clnn.layout import TensorLayout
 from clnn.ops.launch import In, Launch, Out, Variant
 from clnn.ops.movement.views import Expand, Reshape, Slice
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, onnx_op
-from clnn.ops.problem import Problem
+from clnn.ops.problem import Problem, required
 from clnn.ops.shared.element_types import move_type
 from clnn.ops.shared.loops import collapse, run_work
 from clnn.ops.spec import OpSpec
@@ -46,8 +45,7 @@ class Gather(OpSpec):
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return numpy's take."""
-        data, indices = inputs
-        assert data is not None and indices is not None
+        data, indices = required(inputs, 0), required(inputs, 1)
         return (np.take(data, indices, axis=self.axis),)
 
     def variants(self, problem: Problem) -> list[Variant]:
@@ -84,8 +82,7 @@ class GatherElements(OpSpec):
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return numpy's take_along_axis."""
-        data, indices = inputs
-        assert data is not None and indices is not None
+        data, indices = required(inputs, 0), required(inputs, 1)
         cut = tuple(
             slice(None) if a == self.axis else slice(d) for a, d in enumerate(indices.shape)
         )
@@ -124,8 +121,7 @@ class GatherND(OpSpec):
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return numpy's indexing with tuples, batch by batch."""
-        data, indices = inputs
-        assert data is not None and indices is not None
+        data, indices = required(inputs, 0), required(inputs, 1)
         batches = indices.shape[: self.batch]
         shape = (*indices.shape[:-1], *data.shape[self.batch + indices.shape[-1] :])
         result = np.empty(shape, data.dtype)
@@ -149,9 +145,7 @@ class GatherND(OpSpec):
 
 
 def _operands(inputs: Sequence[TensorType | None]) -> tuple[TensorType, TensorType]:
-    data, indices = inputs[:2]
-    if data is None or indices is None:
-        raise ShapeError("gather needs data and indices.")
+    data, indices = required(inputs, 0), required(inputs, 1)
     if indices.dtype.numpy.kind not in "iu":
         raise DTypeError(f"gather indices are {indices.dtype.name}: they must be integers.")
     return data, indices
@@ -167,41 +161,24 @@ def _kernel(
 ) -> Variant:
     """Return the variant that walks the output; src, index: pitches on the output's axes."""
     out = problem.outputs[0]
-    if not out.type.size:
-        return Variant("empty", ())
-    views = [_view(out.type.shape, pitches) for pitches in (src, index)]
+    views = [TensorLayout.of_pitches(out.type.shape, pitches) for pitches in (src, index)]
     loops = collapse([*views, out.layout.unpadded()])
-    ps, pi, pd = loops.inner_pitches
-    outer = loops.extents[:-1]
-    work = run_work(loops.inner, math.prod(outer), problem.target, ps == pd == 1 and pi == 0)
-    indices = problem.input(1)
-    label = f"{name}_{move_type(out.memory)}_v{work['vw']}"
+    work, global_size, local = run_work(
+        loops, problem.target, contiguous=loops.inner_pitches == (1, 0, 1)
+    )
+    indices, ctype = problem.input(1), move_type(out.memory)
+    label = f"{name}_{ctype}_v{work['vw']}"
     params = {
         "name": label,
-        "ctype": move_type(out.memory),
+        "ctype": ctype,
         "index_type": indices.type.dtype.cl,
-        "extents": outer or (1,),
-        "pitches": tuple(p[:-1] or (0,) for p in loops.pitches),
-        "inner": loops.inner,
-        "inner_pitches": loops.inner_pitches,
         "picks": tuple(picks),
         "checked": not _in_range(indices.const, picks),
-        "wg": work.pop("local"),
+        "wg": local,
+        **work,
     }
-    global_size = work.pop("global")
-    launch = Launch(
-        "movement/gather.cl.mako",
-        {**params, **work},
-        (In(0), In(1), Out(0)),
-        global_size,
-        params["wg"],
-    )
-    return Variant(label, (launch,))
-
-
-def _view(shape: tuple[int, ...], pitches: Sequence[int]) -> TensorLayout:
-    zero = (0,) * len(shape)
-    return TensorLayout(shape, tuple(pitches), zero, zero, 0, 0)
+    args = (In(0), In(1), Out(0))
+    return Variant(label, (Launch("movement/gather.cl.mako", params, args, global_size, local),))
 
 
 def _in_range(indices: Array | None, picks: Sequence[Pick]) -> bool:
@@ -219,15 +196,15 @@ def _constant_indices(node: OnnxNode, limits: Sequence[int]) -> Array | None:
     """
     if 1 not in node.consts:
         return None
-    given = node.consts[1].astype(np.int64)
+    indices = node.consts[1].astype(np.int64)
     bound = np.array(limits if len(limits) > 1 else limits[0])
-    wrong = (given < -bound) | (given >= bound)
+    wrong = (indices < -bound) | (indices >= bound)
     if wrong.any():
         raise ShapeError(
-            f"{node.op_type} of {node.type(0).shape}: index {int(given[wrong].reshape(-1)[0])} is "
+            f"{node.op_type} of {node.type(0).shape}: index {int(indices[wrong].reshape(-1)[0])} is "
             f"outside of extent {list(limits)}."
         )
-    return np.where(given < 0, given + bound, given).astype(np.int32)
+    return np.where(indices < 0, indices + bound, indices).astype(np.int32)
 
 
 @onnx_op("Gather")
@@ -261,13 +238,13 @@ def _as_view(data: TensorType, axis: int, indices: Array, step: int) -> Source:
     part = Slice(
         along(start, (0,) * data.rank), along(taken, data.shape), along(step or 1, (1,) * data.rank)
     )
-    found = Emit(part, [0])
+    view = Emit(part, [0])
     if taken != count:
-        found = Emit(Expand(along(count, data.shape)), [found])
+        view = Emit(Expand(along(count, data.shape)), [view])
     if indices.ndim != 1:
         shape = (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
-        found = Emit(Reshape(shape), [found])
-    return found
+        view = Emit(Reshape(shape), [view])
+    return view
 
 
 @onnx_op("GatherElements")

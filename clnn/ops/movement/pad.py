@@ -12,9 +12,9 @@ from clnn.errors import ShapeError
 from clnn.layout import TensorLayout
 from clnn.ops.launch import In, Launch, Out, Variant, grid
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
-from clnn.ops.problem import Problem
+from clnn.ops.problem import Problem, required
 from clnn.ops.shared.element_types import move_type, move_value
-from clnn.ops.shared.loops import run_work
+from clnn.ops.shared.loops import GRAIN, run_width
 from clnn.ops.spec import OpSpec
 from clnn.types import Array, TensorType, normalise_axis
 
@@ -38,8 +38,7 @@ class Pad(OpSpec):
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the padded type. Raises ShapeError for pads that do not fit."""
-        x = inputs[0]
-        assert x is not None
+        x = required(inputs)
         if len(self.before) != x.rank or len(self.after) != x.rank:
             raise ShapeError(f"pads {self.before}, {self.after} do not fit shape {x.shape}.")
         shape = []
@@ -61,8 +60,7 @@ class Pad(OpSpec):
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return numpy's pad after cropping."""
-        x = inputs[0]
-        assert x is not None
+        x = required(inputs)
         if not x.ndim:
             return (x,)
         rows = list(zip(self.before, self.after, x.shape, strict=True))
@@ -74,10 +72,8 @@ class Pad(OpSpec):
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return a kernel that walks rows and one that finds each element, for any layouts."""
-        if not problem.outputs[0].type.size:
-            return [Variant("empty", ())]
-        found = [_rows(self, problem), _elements(self, problem)]
-        return found if problem.target.is_cpu else found[::-1]
+        by_rows, by_elements = _rows(self, problem), _elements(self, problem)
+        return [by_rows, by_elements] if problem.target.is_cpu else [by_elements, by_rows]
 
 
 def _cropped(spec: Pad, layout: TensorLayout) -> TensorLayout:
@@ -140,18 +136,18 @@ def _rows(spec: Pad, problem: Problem) -> Variant:
     joined = pitches == (inner, inner)
     run = inner * src.shape[row] if joined else inner
     rows = math.prod(dst.shape[a] for a in outer)
-    work = run_work(max(run, 1), rows, problem.target, inner > 1 or joined)
+    vw = run_width(run, problem.target) if inner > 1 or joined else 1
     per_row = inner * dst.shape[row]
-    band = max(1, min(4096 // max(per_row, 1), rows // (8 * problem.target.compute_units)))
+    band = max(1, min(GRAIN // max(per_row, 1), rows // (8 * problem.target.compute_units)))
     global_size, local = grid(problem.target, -(-rows // band))
-    name = f"pad_{spec.mode}_rows_{common['ctype']}_v{work['vw']}"
+    name = f"pad_{spec.mode}_rows_{common['ctype']}_v{vw}"
     params = {
         **common,
         "name": name,
         "row": (src.shape[row], low, high),
         "row_pitches": pitches,
         "inner": inner,
-        "vw": work["vw"],
+        "vw": vw,
         "band": band,
         "wg": local,
     }

@@ -11,26 +11,28 @@ import numpy as np
 
 from clnn.errors import DTypeError, ShapeError
 from clnn.layout import TensorLayout, reshape_groups
-from clnn.ops.elementwise.eltwise import walk_launch
 from clnn.ops.launch import In, Launch, Out, Variant, grid
-from clnn.ops.problem import Problem
+from clnn.ops.problem import Problem, required
 from clnn.ops.shared.element_types import move_type
+from clnn.ops.shared.elementwise_launch import Walked, walk_launch
 from clnn.ops.spec import OpSpec, ViewSpec
 from clnn.types import Array, TensorType, broadcast_shapes
 
 
 def copy_variant(problem: Problem, source: TensorLayout, result: TensorLayout) -> Variant:
     """Return the variant that copies input 0, seen as `source`, into output 0, seen as `result`."""
-    operand = problem.input(0)
-    if problem.outputs[0].aliased or operand.aliased or not problem.outputs[0].type.size:
+    if problem.outputs[0].aliased or problem.input(0).aliased:
         return Variant("view", ())
-    ctype = move_type(operand.memory)
-    reads = In(0, source.offset - operand.layout.offset)
-    writes = Out(0, result.offset - problem.outputs[0].layout.offset)
-    launch = walk_launch(
-        "copy", [source, result], (ctype, ctype), (), {0: 0}, problem.target, (reads,), writes
-    )
-    return Variant("copy", (launch,))
+    return Variant("copy", (_copy(problem, 0, source, result),))
+
+
+def _copy(problem: Problem, index: int, source: TensorLayout, result: TensorLayout) -> Launch:
+    """Return the launch that copies input `index`, seen as `source`, into `result` of output 0."""
+    out, ctype = problem.outputs[0], move_type(problem.outputs[0].memory)
+    read = In(index, source.offset - problem.input(index).layout.offset)
+    written = Out(0, result.offset - out.layout.offset)
+    walked = Walked(read, source, ctype), Walked(written, result, ctype)
+    return walk_launch("copy", walked[:1], walked[1], problem.target)
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,11 @@ class Copy(ViewSpec):
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the input's type."""
-        return (_given(inputs),)
+        return (required(inputs),)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return the input."""
-        return (_array(inputs),)
+        return (required(inputs),)
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return one strided copy."""
@@ -63,14 +65,14 @@ class Transpose(ViewSpec):
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the permuted type. Raises ShapeError where perm does not fit the rank."""
-        source = _given(inputs)
+        source = required(inputs)
         if sorted(self.perm) != list(range(source.rank)):
             raise ShapeError(f"perm {self.perm} does not fit shape {source.shape}.")
         return (TensorType(tuple(source.shape[a] for a in self.perm), source.dtype),)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return numpy's transpose."""
-        return (np.transpose(_array(inputs), self.perm),)
+        return (np.transpose(required(inputs), self.perm),)
 
     def forward(self, source: TensorLayout) -> TensorLayout | None:
         """Return the permuted view."""
@@ -104,14 +106,14 @@ class Reshape(ViewSpec):
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the type with the new shape. Raises ShapeError where element counts differ."""
-        source = _given(inputs)
+        source = required(inputs)
         if math.prod(self.shape) != source.size:
             raise ShapeError(f"cannot reshape {source.shape} to {self.shape}: counts differ.")
         return (TensorType(self.shape, source.dtype),)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return numpy's reshape."""
-        return (_array(inputs).reshape(self.shape),)
+        return (required(inputs).reshape(self.shape),)
 
     def forward(self, source: TensorLayout) -> TensorLayout | None:
         """Return the view, or None where elements are not evenly spaced."""
@@ -121,7 +123,7 @@ class Reshape(ViewSpec):
         self, result: TensorLayout, index: int, inputs: Sequence[TensorType | None]
     ) -> TensorLayout | None:
         """Return the output seen with the input's shape, or None."""
-        return result.reshape(_given(inputs).shape)
+        return result.reshape(required(inputs).shape)
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return a strided copy over the common refinement, else one that decodes flat indices."""
@@ -132,7 +134,7 @@ class Reshape(ViewSpec):
             written = out.layout.unpadded().reshape(fine)
             if seen is not None and written is not None:
                 return [copy_variant(problem, seen, written)]
-        if out.aliased or source.aliased or not source.type.size:
+        if out.aliased or source.aliased:
             return [Variant("view", ())]
         return [_flat_copy(problem)]
 
@@ -186,7 +188,7 @@ class Slice(ViewSpec):
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the type of the part. Raises ShapeError where it leaves the tensor."""
-        source = _given(inputs)
+        source = required(inputs)
         view = TensorLayout.make(source.shape)
         for axis in range(source.rank):
             view = view.slice(axis, self.starts[axis], self.extents[axis], self.steps[axis])
@@ -194,7 +196,7 @@ class Slice(ViewSpec):
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return the part by index arrays."""
-        x = _array(inputs)
+        x = required(inputs)
         for axis, (start, extent, step) in enumerate(
             zip(self.starts, self.extents, self.steps, strict=True)
         ):
@@ -211,7 +213,7 @@ class Slice(ViewSpec):
         self, inputs: Sequence[TensorType | None], count: int
     ) -> tuple[OpSpec, tuple[int, ...]] | None:
         """Return the op for some images, where it takes all of them as they are."""
-        source = _given(inputs)
+        source = required(inputs)
         if not source.rank or (self.starts[0], self.extents[0]) != (0, source.shape[0]):
             return None
         return replace(self, extents=(count, *self.extents[1:])), (0,)
@@ -233,14 +235,14 @@ class Expand(ViewSpec):
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the broadcast type. Raises ShapeError where it does not broadcast to shape."""
-        source = _given(inputs)
+        source = required(inputs)
         if broadcast_shapes(source.shape, self.shape) != self.shape:
             raise ShapeError(f"cannot expand {source.shape} to {self.shape}.")
         return (TensorType(self.shape, source.dtype),)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return numpy's broadcast."""
-        return (np.broadcast_to(_array(inputs), self.shape),)
+        return (np.broadcast_to(required(inputs), self.shape),)
 
     def forward(self, source: TensorLayout) -> TensorLayout | None:
         """Return the view with pitch 0 on stretched axes."""
@@ -268,7 +270,7 @@ class Concat(ViewSpec):
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the joined type. Raises ShapeError or DTypeError where inputs do not fit."""
-        first = _given(inputs)
+        first = required(inputs)
         total = 0
         for place, member in enumerate(t for t in inputs if t is not None):
             rest = [d for a, d in enumerate(member.shape) if a != self.axis]
@@ -289,12 +291,12 @@ class Concat(ViewSpec):
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return numpy's concatenate, or stack between the indices along the axis where mixed."""
-        given = [x for x in inputs if x is not None]
+        members = [x for x in inputs if x is not None]
         if not self.mixed:
-            return (np.concatenate(given, axis=self.axis),)
-        shape = list(given[0].shape)
-        shape[self.axis] *= len(given)
-        return (np.stack(given, axis=self.axis + 1).reshape(shape),)
+            return (np.concatenate(members, axis=self.axis),)
+        shape = list(members[0].shape)
+        shape[self.axis] *= len(members)
+        return (np.stack(members, axis=self.axis + 1).reshape(shape),)
 
     def split_batch(
         self, inputs: Sequence[TensorType | None], count: int
@@ -320,34 +322,8 @@ class Concat(ViewSpec):
                 continue
             place = self.backward(problem.outputs[0].layout, index, types)
             assert place is not None
-            launches.append(_member_copy(operand.layout, place, index, problem))
+            launches.append(_copy(problem, index, operand.layout, place))
         return [Variant("concat" if launches else "view", tuple(launches))]
-
-
-def _member_copy(source: TensorLayout, place: TensorLayout, index: int, problem: Problem) -> Launch:
-    ctype = move_type(problem.outputs[0].memory)
-    shift = place.offset - problem.outputs[0].layout.offset
-    return walk_launch(
-        "copy",
-        [source, place],
-        (ctype, ctype),
-        (),
-        {0: 0},
-        problem.target,
-        (In(index),),
-        Out(0, shift),
-    )
-
-
-def _given(inputs: Sequence[TensorType | None]) -> TensorType:
-    if not inputs or inputs[0] is None:
-        raise ShapeError("input 0 is missing: this op needs it.")
-    return inputs[0]
-
-
-def _array(inputs: Sequence[Array | None]) -> Array:
-    assert inputs[0] is not None
-    return inputs[0]
 
 
 def slice_of(shape: tuple[int, ...], axis: int, start: int, extent: int) -> Slice:

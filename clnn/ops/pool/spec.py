@@ -15,7 +15,7 @@ from clnn.errors import DTypeError, ShapeError
 from clnn.layout import row_major
 from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant, by_cost, grid
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
-from clnn.ops.problem import Problem
+from clnn.ops.problem import Problem, required
 from clnn.ops.rows.reduce import over_image
 from clnn.ops.shared.epilogue import operand_args, operand_layouts
 from clnn.ops.shared.functions import PostOp, apply_post_ops
@@ -52,11 +52,10 @@ class Pool(OpSpec):
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the output types. Raises ShapeError or DTypeError where the input does not fit."""
-        x = inputs[0]
-        if x is None or x.rank != len(self.window.kernel) + 2:
-            shown = None if x is None else x.shape
+        x = required(inputs)
+        if x.rank != len(self.window.kernel) + 2:
             raise ShapeError(
-                f"pooling of {shown} by a window {self.window.kernel}: ranks must match."
+                f"pooling of {x.shape} by a window {self.window.kernel}: ranks must match."
             )
         if not self._fits(x.dtype):
             raise DTypeError(f"{self.mode} pooling of {x.dtype.name}: not a type for it.")
@@ -73,8 +72,7 @@ class Pool(OpSpec):
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return the pooling tap by tap with numpy."""
-        x = inputs[0]
-        assert x is not None
+        x = required(inputs)
         if self.mode == "max":
             best, places = self._largest(x)
             outs = (apply_post_ops(best, self.post_ops, inputs), places)
@@ -146,27 +144,20 @@ class Pool(OpSpec):
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return a kernel along rows of channel vectors, one per vector, and one for any layout."""
-        if not problem.outputs[0].type.size:
-            return [Variant("empty", ())]
-        found = []
-        if _fits_rows(self, problem):
-            found.append(_rows(self, problem))
-        widest = 1 if self.indices else _vector(problem)
-        if widest > 1 and (not found or not problem.target.is_cpu):
-            found.append(_any(self, problem, widest))
-        return [*found, _any(self, problem, 1)]
+        by_rows = [_rows(self, problem)] if _fits_rows(self, problem) else []
+        widest = 1 if self.indices or by_rows else _vector(problem)
+        return by_rows + [_any(self, problem, vw) for vw in sorted({widest, 1}, reverse=True)]
 
     def candidates(self, problem: Problem) -> list[Variant]:
         """Return row kernels of several columns and bands, and the others."""
         usual = self.variants(problem)
-        if not problem.outputs[0].type.size or not _fits_rows(self, problem):
+        if not _fits_rows(self, problem):
             return usual
         high, columns = problem.outputs[0].type.shape[-2], problem.outputs[0].type.shape[-1]
         bands = [b for b in (1, 2, 4, 8, 16) if b <= high]
         tiles = [t for t in (2, 3, 4, 6, 8) if t <= columns]
-        rows = [_rows(self, problem, t, b) for b in bands for t in tiles]
-        others = usual[1:2] if len(usual) > 2 else []
-        return by_cost([usual[0], *(replace(v, cost=1.0) for v in rows + others)])
+        others = [_rows(self, problem, t, b) for b in bands for t in tiles]
+        return by_cost([usual[0], *(replace(v, cost=1.0) for v in others)])
 
 
 def _vector(problem: Problem) -> int:
@@ -329,8 +320,8 @@ def _pool(node: OnnxNode) -> Source | list[Source]:
     power = float(node.attr("p", 2))
     if node.n_outputs > 1:
         order = "column" if node.attr("storage_order", 0) else "row"
-        made = Emit(Pool(window, mode, indices=order), [0])
-        return [made, made.out(1)]
+        pool = Emit(Pool(window, mode, indices=order), [0])
+        return [pool, pool.out(1)]
     if _takes_all(window, x.shape[2:]):
         return over_image(fn, x.rank, power)
     return Emit(Pool(window, mode, bool(node.attr("count_include_pad", 0)), power), [0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,15 @@ from clnn.ops.resize.sampling import Sampling, Taps
 from clnn.ops.shared.element_types import move_type, move_value
 from clnn.ops.shared.epilogue import operand_args, operand_layouts
 from clnn.ops.shared.functions import PostOp
-from clnn.ops.shared.loops import collapse, without
+from clnn.ops.shared.loops import GRAIN, collapse, without
 from clnn.target import Target
 from clnn.types import F32, F64, Array, Stored
 
 WIDTHS = (16, 8, 4, 2, 1)
 ITEMS_PER_UNIT = 8  # work-items that keep one compute unit of a CPU busy
-GRAIN = 4096  # elements that are worth a work-item on a CPU
-
-MAX_COPIES = 16  # stores that resize/resize_repeat unrolls
+MOST_COPIES = 16  # stores that resize_repeat unrolls
+SOURCE: Arg = In(0)
+RESULT: Arg = Out(0)
 
 
 @dataclass(frozen=True)
@@ -52,17 +52,15 @@ def resize_variants(
     problem: Problem, taps: Mapping[int, Taps], post_ops: tuple[PostOp, ...], how: Sampling
 ) -> list[Variant]:
     """Return the ways to resize, best first; the last takes any layout."""
-    if not problem.outputs[0].type.size:
-        return [Variant("empty", ())]
     whole = _whole_pass(problem, taps, post_ops)
-    any_layout = _one_launch("any", problem, whole, taps, how, In(0), Out(0), merge=False)
-    found = []
+    any_layout = _by_tables("any", problem, whole, taps, how, merge=False)
+    fast = []
     if frame(whole.layouts, whole.axes, merge=True).inner > 1:
-        found.append(_one_launch("direct", problem, whole, taps, how, In(0), Out(0)))
+        fast.append(_by_tables("direct", problem, whole, taps, how))
     if _separable(problem, taps):
-        found.append(_axis_by_axis(problem, whole, taps, how))
-    found = [v for v in found if v.cost < any_layout.cost]
-    return [*_repeated(problem, whole, taps), *sorted(found, key=lambda v: v.cost), any_layout]
+        fast.append(_axis_by_axis(problem, whole, taps, how))
+    fast = [v for v in fast if v.cost < any_layout.cost]
+    return [*_repeated(problem, whole, taps), *sorted(fast, key=lambda v: v.cost), any_layout]
 
 
 def _whole_pass(problem: Problem, taps: Mapping[int, Taps], post_ops: tuple[PostOp, ...]) -> Pass:
@@ -96,8 +94,10 @@ def frame(layouts: Sequence[TensorLayout], axes: Sequence[int], merge: bool) -> 
     return Frame(loops.extents[:-1], outer, loops.inner, loops.inner_pitches)
 
 
-def _work(walk: Frame, last: int, target: Target, rows: int, vectors_along: int) -> dict[str, Any]:
-    """Return vector width, span, band and work sizes of a launch over `rows` rows.
+def _work(
+    walk: Frame, last: int, target: Target, rows: int, vectors_along: int
+) -> tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]]:
+    """Return vector width, span, band and split, and (global, local) work sizes over `rows` rows.
 
     last: positions of a row. vectors_along: the extent that vectors lie along.
     """
@@ -105,51 +105,42 @@ def _work(walk: Frame, last: int, target: Target, rows: int, vectors_along: int)
         vw = max(w for w in WIDTHS if w <= target.vector and vectors_along % w == 0)
         split = vectors_along == walk.inner
         count = last * (walk.inner // vw) if split else last // vw
-        global_size, local = grid(target, count, rows)
-        return {
-            "vw": vw,
-            "span": 1 if split else vw,
-            "band": 1,
-            "split": split,
-            "sizes": (global_size, local),
-        }
+        params = {"vw": vw, "span": 1 if split else vw, "band": 1, "split": split}
+        return params, *grid(target, count, rows)
     vw = max(w for w in WIDTHS if w <= min(target.vector, vectors_along))
     items = ITEMS_PER_UNIT * target.compute_units
     span = -(-last // max(1, items // max(rows, 1)))
     span = -(-span // vw) * vw if vectors_along == last else span
     band = max(1, min(GRAIN // max(last * walk.inner, 1), rows // items))
-    sizes = grid(target, -(-last // span), -(-rows // band))
-    return {"vw": vw, "span": span, "band": band, "split": False, "sizes": sizes}
+    params = {"vw": vw, "span": span, "band": band, "split": False}
+    return params, *grid(target, -(-last // span), -(-rows // band))
 
 
-def _one_launch(
+def _by_tables(
     label: str,
     problem: Problem,
     way: Pass,
     taps: Mapping[int, Taps],
     how: Sampling,
-    source: Arg,
-    result: Arg,
+    source: Arg = SOURCE,
+    result: Arg = RESULT,
     merge: bool = True,
 ) -> Variant:
-    """Return the launch that reads all taps of the axes of `way` from `source`."""
+    """Return the variant of one launch of the resize template, which reads all taps of the pass."""
     src, *extras, dst = way.layouts
     walk = frame(way.layouts, way.axes, merge)
-    ones = {a: taps.get(a) or _identity(dst.shape[a]) for a in way.axes}
-    index, weight, places = _pack(ones, [src.pitches[a] for a in way.axes])
-    weighted = not _only_moves(ones)
+    along = {a: taps.get(a) or _identity(dst.shape[a]) for a in way.axes}
+    index, weight, places = _pack(along, [src.pitches[a] for a in way.axes])
+    weighted = not _only_moves(along)
     rows, last = way.axes[:-1], way.axes[-1]
-    extents = (*walk.extents, *(dst.shape[a] for a in rows))
-    pitches = [(*walk.pitches[0], *(0 for _ in rows))]
-    pitches += [
-        (*walk.pitches[k], *(la.pitches[a] for a in rows)) for k, la in enumerate(way.layouts) if k
-    ]
-    out = problem.outputs[0]
-    work = _work(walk, dst.shape[last], problem.target, math.prod(extents), walk.inner)
-    global_size, local = work.pop("sizes")
+    loops = _with_rows(walk, [dst.shape[a] for a in rows], rows, (None, *way.layouts[1:]))
+    work, global_size, local = _work(
+        walk, dst.shape[last], problem.target, math.prod(loops["extents"]), walk.inner
+    )
     acc, value = _arithmetic(way.types, weighted)
+    out = problem.outputs[0]
     result_type = out.type.dtype if isinstance(way.types[0], Stored) else out.memory
-    shown = "_".join(f"{t.count}tap" for t in ones.values()) if weighted else "nearest"
+    shown = "_".join(f"{t.count}tap" for t in along.values()) if weighted else "nearest"
     name = f"resize_{label}_{shown}_{way.types[0]}_v{work['vw']}"
     params = {
         "name": name,
@@ -158,28 +149,56 @@ def _one_launch(
         "acc": acc,
         "value": value,
         "weighted": weighted,
-        "extents": extents or (1,),
-        "pitches": tuple(p or (0,) for p in pitches),
         "last": (dst.shape[last], *(la.pitches[last] for la in (*extras, dst))),
-        "taps": tuple(t.count for t in ones.values()),
-        **places,
+        "taps": tuple(t.count for t in along.values()),
         "fill": how.extrapolation if weighted else move_value(how.extrapolation, result_type),
+        "wg": local,
+        **loops,
+        **places,
+        **work,
+        **_epilogue(way, walk),
+    }
+    real = np.float64 if acc == "double" else np.float32
+    tables = [Const(lambda: index)]
+    if weighted:
+        tables.append(Const(lambda: weight.astype(real)))
+    args: tuple[Arg, ...] = (source, *tables, *operand_args(problem, way.post_ops), result)
+    launch = Launch("resize/resize.cl.mako", params, args, global_size, local)
+    cost = math.prod(dst.shape) * math.prod(t.count for t in along.values())
+    return Variant(name, (launch,), float(cost) / min(walk.inner, work["vw"]))
+
+
+def _with_rows(
+    walk: Frame,
+    extents: Sequence[int],
+    rows: Sequence[int],
+    layouts: Sequence[TensorLayout | None],
+    factor: int = 1,
+) -> dict[str, Any]:
+    """Return the parameters of the outer loops of a walk and, inside them, of axes `rows`.
+
+    layouts: of [src, operands..., dst]; None where tables tell the row. factor: rows of all but src
+    that one step passes.
+    """
+    pitches = [
+        (*outer, *(0 if la is None else (factor if k else 1) * la.pitches[a] for a in rows))
+        for k, (outer, la) in enumerate(zip(walk.pitches, layouts, strict=True))
+    ]
+    return {
+        "extents": (*walk.extents, *extents) or (1,),
+        "pitches": tuple(p or (0,) for p in pitches),
+    }
+
+
+def _epilogue(way: Pass, walk: Frame) -> dict[str, Any]:
+    """Return the parameters of a walk's inner run and of the post-ops."""
+    return {
         "inner": walk.inner,
         "extra_types": way.types[1:-1],
         "inner_pitches": walk.inner_pitches[1:-1],
         "post_ops": way.post_ops,
         "operands": way.operands,
-        "wg": local,
-        **work,
     }
-    real = np.float64 if acc == "double" else np.float32
-    tables: list[Arg] = [Const(lambda: index)]
-    if weighted:
-        tables.append(Const(lambda: weight.astype(real)))
-    args = (source, *tables, *operand_args(problem, way.post_ops), result)
-    launch = Launch("resize/resize.cl.mako", params, args, global_size, local)
-    cost = math.prod(dst.shape) * math.prod(t.count for t in ones.values())
-    return Variant(name, (launch,), float(cost) / min(walk.inner, work["vw"]))
 
 
 def _identity(extent: int) -> Taps:
@@ -188,7 +207,7 @@ def _identity(extent: int) -> Taps:
 
 
 def _arithmetic(types: Sequence[str], weighted: bool) -> tuple[str, str]:
-    """Return the types of sums and of the value that post-ops work on."""
+    """Return the types of sums and of the value that steps work on."""
     if not weighted:
         return types[0], types[-1]
     acc = "double" if "double" in types else "float"
@@ -233,28 +252,25 @@ def _axis_by_axis(
 ) -> Variant:
     """Return the variant that resizes axis after axis, shrinking ones first, through scratch."""
     src, dst = whole.layouts[0], whole.layouts[-1]
-    axes = sorted(whole.axes, key=lambda a: dst.shape[a] / src.shape[a])
+    axes = tuple(sorted(whole.axes, key=lambda a: dst.shape[a] / src.shape[a]))
+    passes: list[tuple[Pass, Arg, Arg]] = []
+    source, before, kind = SOURCE, src, whole.types[0]
+    for number, axis in enumerate(axes[:-1]):
+        shape = tuple(
+            dst.shape[a] if a in axes[: number + 1] else d for a, d in enumerate(src.shape)
+        )
+        after = TensorLayout.make(shape, dst.order)
+        scratch = Scratch(f"pass{number}", after.size * F32.itemsize)
+        passes.append((Pass((kind, F32.cl), (before, after), (axis,), (), {}), source, scratch))
+        source, before, kind = scratch, after, F32.cl
+    types, layouts = (kind, *whole.types[1:]), (before, *whole.layouts[1:])
+    passes.append((replace(whole, types=types, layouts=layouts, axes=axes[-1:]), source, RESULT))
     launches: list[Launch] = []
     cost = 0.0
-    source: Arg = In(0)
-    before, kind = src, whole.types[0]
-    for number, axis in enumerate(axes):
-        if number == len(axes) - 1:
-            types = (kind, *whole.types[1:])
-            way = Pass(types, (before, *whole.layouts[1:]), (axis,), whole.post_ops, whole.operands)
-            result: Arg = Out(0)
-        else:
-            shape = tuple(
-                dst.shape[a] if a in axes[: number + 1] else d for a, d in enumerate(src.shape)
-            )
-            after = TensorLayout.make(shape, dst.order)
-            way = Pass((kind, F32.cl), (before, after), (axis,), (), {})
-            result = Scratch(f"pass{number}", after.size * F32.itemsize)
-            before, kind = after, F32.cl
-        one = _one_launch(f"axis{axis}", problem, way, taps, how, source, result)
-        launches += one.launches
-        cost += one.cost + math.prod(way.layouts[-1].shape) / 4
-        source = result
+    for way, read, written in passes:
+        step = _by_tables(f"axis{way.axes[0]}", problem, way, taps, how, read, written)
+        launches += step.launches
+        cost += step.cost + math.prod(way.layouts[-1].shape) / 4
     name = "resize_axes_" + "_".join(f"{taps[a].count}tap" for a in axes)
     return Variant(name, tuple(launches), cost)
 
@@ -263,44 +279,33 @@ def _repeated(problem: Problem, way: Pass, taps: Mapping[int, Taps]) -> list[Var
     """Return the variant of whole factors along one or two axes, if that is what is asked."""
     src, *extras, dst = way.layouts
     factors = [taps[a].repeats(src.shape[a]) if a in taps else 1 for a in way.axes]
-    if not taps or len(factors) > 2 or min(factors) < 1 or math.prod(factors) > MAX_COPIES:
+    if not taps or len(factors) > 2 or min(factors) < 1 or math.prod(factors) > MOST_COPIES:
         return []
     walk = frame(way.layouts, way.axes, merge=True)
     fy, fx = factors if len(factors) == 2 else (1, factors[0])
-    last = way.axes[-1]
-    rows = way.axes[:-1]
+    rows, last = way.axes[:-1], way.axes[-1]
     wide = walk.inner == 1 and src.pitches[last] == dst.pitches[last] == 1
     wide = wide and all(la.pitches[last] in (0, 1) for la in extras)
-    extents = (*walk.extents, *(src.shape[a] for a in rows))
-    pitches = [(*walk.pitches[0], *(src.pitches[a] for a in rows))]
-    pitches += [
-        (*walk.pitches[k + 1], *(fy * la.pitches[a] for a in rows))
-        for k, la in enumerate((*extras, dst))
-    ]
+    loops = _with_rows(walk, [src.shape[a] for a in rows], rows, way.layouts, fy)
     along = src.shape[last] if wide else walk.inner
-    work = _work(walk, src.shape[last], problem.target, math.prod(extents), along)
-    global_size, local = work.pop("sizes")
+    work, global_size, local = _work(
+        walk, src.shape[last], problem.target, math.prod(loops["extents"]), along
+    )
     name = f"resize_repeat_{fy}x{fx}_{way.types[0]}_{'w' if wide else 'v'}{work['vw']}"
     written = (*extras, dst)
     params = {
         "name": name,
         "ctype": way.types[0],
-        "extents": extents or (1,),
-        "pitches": tuple(p or (0,) for p in pitches),
         "last": (src.shape[last], src.pitches[last]),
         "factors": (fy, fx),
-        "inner": walk.inner,
         "wide": wide,
         "steps_y": tuple(la.pitches[rows[0]] if rows else 0 for la in written),
         "steps_x": tuple(la.pitches[last] for la in written),
-        "extra_types": way.types[1:-1],
-        "inner_pitches": walk.inner_pitches[1:-1],
-        "post_ops": way.post_ops,
-        "operands": way.operands,
         "wg": local,
+        **loops,
         **work,
+        **_epilogue(way, walk),
     }
     args: tuple[Arg, ...] = (In(0), *operand_args(problem, way.post_ops), Out(0))
-    return [
-        Variant(name, (Launch("resize/resize_repeat.cl.mako", params, args, global_size, local),))
-    ]
+    launch = Launch("resize/resize_repeat.cl.mako", params, args, global_size, local)
+    return [Variant(name, (launch,))]

@@ -138,16 +138,16 @@ def _cropped(x: Array, axis: AxisMap) -> Array:
 def _nearest(at: Array, axis: AxisMap, how: str) -> Array:
     low = np.floor(at)
     if how == "floor":
-        found = low
+        index = low
     elif how == "ceil":
-        found = np.ceil(at)
+        index = np.ceil(at)
     elif how == "simple":
-        found = np.ceil(at) if axis.scale < 1 else np.trunc(at)
+        index = np.ceil(at) if axis.scale < 1 else np.trunc(at)
     else:
         tie = np.abs(at - low - np.float32(0.5)) <= TIE
         up = np.floor(at.astype(np.float64) + 0.5)
-        found = np.where(tie, low if how == "round_prefer_floor" else low + 1, up)
-    return found.astype(np.int64)[:, None]
+        index = np.where(tie, low if how == "round_prefer_floor" else low + 1, up)
+    return index.astype(np.int64)[:, None]
 
 
 def _linear(at: Array, axis: AxisMap) -> tuple[Array, Array]:

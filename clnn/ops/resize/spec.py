@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops.launch import Variant
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
-from clnn.ops.problem import Problem
+from clnn.ops.problem import Problem, required
 from clnn.ops.resize.kernels import resize_variants
 from clnn.ops.resize.sampling import COORDINATES, MODES, NEAREST, AxisMap, Sampling, Taps, axis_taps
 from clnn.ops.shared.functions import PostOp, apply_post_ops
@@ -41,9 +42,7 @@ class Resize(OpSpec):
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the output type. Raises ShapeError or DTypeError where the input does not fit."""
-        x = inputs[0]
-        if x is None:
-            raise ShapeError("resize needs an input.")
+        x = required(inputs)
         if not x.rank or len(self.shape) != x.rank or len(self.scales) != x.rank:
             raise ShapeError(
                 f"resize of {x.shape} to {self.shape}: ranks must be equal, at least 1."
@@ -58,18 +57,17 @@ class Resize(OpSpec):
 
     def taps(self, source: tuple[int, ...]) -> dict[int, Taps]:
         """Return axis -> taps of an input of shape `source`, without axes that stay as they are."""
-        found = {}
+        resized = {}
         for axis, (before, after) in enumerate(zip(source, self.shape, strict=True)):
             roi = self.roi[axis] if self.roi else (0.0, 1.0)
             taps = axis_taps(AxisMap(before, after, self.scales[axis], roi), self.sampling)
             if taps.repeats(before) != 1:
-                found[axis] = taps
-        return found
+                resized[axis] = taps
+        return resized
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return the weighted sums axis by axis, in double precision for integers."""
-        x = inputs[0]
-        assert x is not None
+        x = required(inputs)
         exact = x.dtype.kind in "fc" or self.sampling.mode == "nearest"
         y = x if exact else x.astype(np.float64)
         outside = np.zeros(self.shape, bool)
@@ -97,18 +95,15 @@ class Resize(OpSpec):
         self, inputs: Sequence[TensorType | None], count: int
     ) -> tuple[OpSpec, tuple[int, ...]] | None:
         """Return the op for some images, where the first axis stays as it is."""
-        x = inputs[0]
-        if x is None or not x.rank or 0 in self.taps(x.shape):
+        x = required(inputs)
+        if not x.rank or 0 in self.taps(x.shape):
             return None
         return replace(self, shape=(count, *self.shape[1:])), (0, *batched(inputs, x.rank, 1))
 
     def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
         """Two operations per output and tap."""
-        assert inputs[0] is not None
-        per_output = 1
-        for taps in self.taps(inputs[0].shape).values():
-            per_output *= 1 if taps.copies else 2 * taps.count
-        return per_output * outputs[0].size
+        taps = self.taps(required(inputs).shape).values()
+        return prod(1 if t.copies else 2 * t.count for t in taps) * outputs[0].size
 
 
 def _scaled(shape: Sequence[int], scales: Sequence[float]) -> tuple[int, ...]:
@@ -204,14 +199,14 @@ def _numbers(node: OnnxNode, index: int, what: str, count: int) -> list[float] |
 def _geometry(node: OnnxNode, axes: Sequence[int]) -> tuple[list[int], list[float]]:
     """Return output extents and scales of all axes."""
     shape = node.type(0).shape
-    given = _numbers(node, 2, "scales", len(axes))
+    factors = _numbers(node, 2, "scales", len(axes))
     sizes = _numbers(node, 3, "sizes", len(axes))
-    if (given is None) == (sizes is None):
+    if (factors is None) == (sizes is None):
         raise ShapeError("Resize needs either scales or sizes, not both and not neither.")
     scales = [1.0] * len(shape)
     result = list(shape)
-    if given is not None:
-        for axis, scale in zip(axes, given, strict=True):
+    if factors is not None:
+        for axis, scale in zip(axes, factors, strict=True):
             scales[axis] = _single(scale)
         return list(_scaled(shape, scales)), scales
     assert sizes is not None
@@ -234,7 +229,7 @@ def _roi(node: OnnxNode, axes: Sequence[int]) -> tuple[tuple[float, float], ...]
     values = _numbers(node, 1, "roi", 2 * len(axes))
     if values is None:
         raise ShapeError("Resize with tf_crop_and_resize needs a region of interest (input 1).")
-    found = [(0.0, 1.0)] * node.type(0).rank
+    roi = [(0.0, 1.0)] * node.type(0).rank
     for place, axis in enumerate(axes):
-        found[axis] = (_single(values[place]), _single(values[len(axes) + place]))
-    return tuple(found)
+        roi[axis] = (_single(values[place]), _single(values[len(axes) + place]))
+    return tuple(roi)

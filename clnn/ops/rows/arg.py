@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -12,8 +13,8 @@ from clnn.errors import DTypeError, ShapeError
 from clnn.layout import TensorLayout, row_major
 from clnn.ops.launch import In, Launch, Out, Variant
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, onnx_op
-from clnn.ops.problem import Problem
-from clnn.ops.rows.rows import Rows, make_rows, without
+from clnn.ops.problem import Problem, required
+from clnn.ops.rows.rows import Rows, and_plain, make_rows, with_row_axes
 from clnn.ops.rows.softmax import softmax_axes
 from clnn.ops.spec import OpSpec
 from clnn.types import F16, I64, Array, TensorType, normalise_axis
@@ -48,20 +49,20 @@ class ArgExtreme(OpSpec):
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return numpy's argmax or argmin."""
-        x = inputs[0]
-        assert x is not None
-        flipped = np.flip(x, self.axis) if self.latest else x
-        found = np.asarray((np.argmax if self.largest else np.argmin)(flipped, axis=self.axis))
+        x = required(inputs)
+        turned = np.flip(x, self.axis) if self.latest else x
+        index = np.asarray((np.argmax if self.largest else np.argmin)(turned, axis=self.axis))
         if self.latest:
-            found = x.shape[self.axis] - 1 - found
-        return (np.expand_dims(found, self.axis) if self.keepdims else found,)
+            index = x.shape[self.axis] - 1 - index
+        return (np.expand_dims(index, self.axis) if self.keepdims else index,)
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return a kernel with a row per lane or per work-group, and a plain one."""
-        axes = (self.axis,)
-        result = without(problem.outputs[0].layout, axes, problem.input(0).type.shape)
-        what = "max" if self.largest else "min"
-        return _variants(problem, axes, result, f"arg{what}", self.largest, self.latest, False)
+        axes, shape = (self.axis,), problem.input(0).type.shape
+        result = with_row_axes(problem.outputs[0].layout, axes, shape)
+        what = "argmax" if self.largest else "argmin"
+        order = {"largest": self.largest, "latest": self.latest}
+        return and_plain(partial(_variant, problem, axes, result, what, order))
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,7 @@ class Hardmax(OpSpec):
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return numpy's argmax over the axes, as ones among zeros."""
-        x = inputs[0]
-        assert x is not None
+        x = required(inputs)
         kept = [a for a in range(x.ndim) if a not in self.axes]
         moved = np.transpose(x, (*kept, *self.axes))
         flat = moved.reshape(*(x.shape[a] for a in kept), prod(x.shape[a] for a in self.axes))
@@ -96,13 +96,12 @@ class Hardmax(OpSpec):
     def variants(self, problem: Problem) -> list[Variant]:
         """Return a kernel with a row per lane or per work-group, and a plain one."""
         result = problem.outputs[0].layout.unpadded()
-        return _variants(problem, self.axes, result, "hardmax", True, False, True)
+        order = {"largest": True, "latest": False}
+        return and_plain(partial(_variant, problem, self.axes, result, "hardmax", order))
 
 
 def _checked(inputs: Sequence[TensorType | None]) -> TensorType:
-    x = inputs[0]
-    if x is None:
-        raise ShapeError("input 0 is missing: this op needs it.")
+    x = required(inputs)
     if x.dtype == F16 or x.dtype.numpy.kind == "b":
         raise DTypeError(f"index of the largest element of {x.dtype.name}: not a type for it.")
     return x
@@ -112,42 +111,33 @@ def _places(shape: tuple[int, ...], axes: tuple[int, ...]) -> TensorLayout:
     """Return a layout whose element offset is the index within a row, axes in logical order."""
     inner = iter(row_major([shape[a] for a in axes]))
     pitches = tuple(next(inner) if a in axes else 0 for a in range(len(shape)))
-    zero = (0,) * len(shape)
-    return TensorLayout(shape, pitches, zero, zero, 0, 0)
+    return TensorLayout.of_pitches(shape, pitches)
 
 
-def _variants(
+def _variant(
     problem: Problem,
     axes: tuple[int, ...],
     result: TensorLayout,
     what: str,
-    largest: bool,
-    latest: bool,
-    one_hot: bool,
-) -> list[Variant]:
-    if not problem.outputs[0].type.size:
-        return [Variant("empty", ())]
+    order: Mapping[str, bool],
+    plain: bool,
+) -> Variant:
+    """Return the variant for rows walked by vectors, or plainly; order: which element is sought."""
     x = problem.input(0)
-    found: list[Variant] = []
-    layouts = [x.layout.unpadded(), result, _places(x.type.shape, axes)]
-    for plain in (False, True):
-        rows = _rows(problem, layouts, axes, plain)
-        global_size, local = rows.sizes(problem.target)
-        name = f"{what}_{x.type.dtype.cl}_{rows.label}"
-        params = {
-            "name": name,
-            "ctype": x.type.dtype.cl,
-            "rows": rows,
-            "largest": largest,
-            "latest": latest,
-            "ordered": len(axes) == 1,
-            "one_hot": one_hot,
-            "wg": local,
-        }
-        if not found or found[0].name != name:
-            launch = Launch("rows/arg.cl.mako", params, (In(0), Out(0)), global_size, local)
-            found.append(Variant(name, (launch,)))
-    return found
+    rows = _rows(problem, [x.layout.unpadded(), result, _places(x.type.shape, axes)], axes, plain)
+    global_size, local = rows.sizes(problem.target)
+    name = f"{what}_{x.type.dtype.cl}_{rows.label}"
+    params = {
+        "name": name,
+        "ctype": x.type.dtype.cl,
+        "rows": rows,
+        **order,
+        "ordered": len(axes) == 1,
+        "one_hot": what == "hardmax",
+        "wg": local,
+    }
+    launch = Launch("rows/arg.cl.mako", params, (In(0), Out(0)), global_size, local)
+    return Variant(name, (launch,))
 
 
 def _rows(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ import numpy as np
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops.launch import In, Launch, Out, Variant
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, onnx_op
-from clnn.ops.problem import Problem
+from clnn.ops.problem import Problem, required
 from clnn.ops.shared.element_types import require
 from clnn.ops.shared.loops import collapse, run_work, without
 from clnn.ops.spec import OpSpec
@@ -34,17 +33,16 @@ class CumSum(OpSpec):
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the input's type. Raises ShapeError or DTypeError where it does not fit."""
-        x = inputs[0]
-        if x is None or not 0 <= self.axis < x.rank:
-            raise ShapeError(f"cumulative sum along axis {self.axis} of {x and x.shape}.")
+        x = required(inputs)
+        if not 0 <= self.axis < x.rank:
+            raise ShapeError(f"cumulative sum along axis {self.axis} of {x.shape}.")
         if x.dtype == BOOL:
             raise DTypeError("cumulative sum of bool is not defined.")
         return (x,)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return numpy's cumulative sum, turned and shifted as asked."""
-        x = inputs[0]
-        assert x is not None
+        x = required(inputs)
         turned = np.flip(x, self.axis) if self.reverse else x
         total = np.cumsum(turned, self.axis, dtype=x.dtype)
         if self.exclusive:
@@ -57,22 +55,13 @@ class CumSum(OpSpec):
         """Return the one kernel, for any layouts: a work-item adds up whole lines."""
         src, dst = problem.input(0).layout, problem.outputs[0].layout
         ctype = problem.outputs[0].type.dtype.cl
-        if not problem.outputs[0].type.size:
-            return [Variant("empty", ())]
         require(problem.target, "cumsum", ctype)
         loops = collapse([without(src, [self.axis]), without(dst, [self.axis])])
-        outer = loops.extents[:-1]
-        contiguous = loops.inner_pitches == (1, 1)
-        work = run_work(loops.inner, math.prod(outer), problem.target, contiguous)
-        global_size, local = work.pop("global"), work.pop("local")
+        work, global_size, local = run_work(loops, problem.target, loops.inner_pitches == (1, 1))
         name = f"cumsum_{ctype}_v{work['vw']}"
         params = {
             "name": name,
             "ctype": ctype,
-            "extents": outer or (1,),
-            "pitches": tuple(p[:-1] or (0,) for p in loops.pitches),
-            "inner": loops.inner,
-            "inner_pitches": loops.inner_pitches,
             "count": src.shape[self.axis],
             "steps": (src.pitches[self.axis], dst.pitches[self.axis]),
             "exclusive": self.exclusive,

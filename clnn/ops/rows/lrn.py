@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from clnn.errors import DTypeError, ShapeError
+from clnn.errors import ShapeError
 from clnn.ops.launch import Arg, In, Launch, Out, Variant
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, onnx_op
-from clnn.ops.problem import Problem
-from clnn.ops.rows.rows import make_rows
-from clnn.ops.shared.epilogue import operand_args, operand_layouts
+from clnn.ops.problem import Problem, required
+from clnn.ops.rows.rows import and_plain, make_rows, operands_of, real_rows
+from clnn.ops.shared.epilogue import operand_args
 from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.spec import OpSpec
-from clnn.types import F32, F64, Array, TensorType
+from clnn.types import Array, TensorType
 
 
 @dataclass(frozen=True)
@@ -39,18 +40,16 @@ class Lrn(OpSpec):
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the input's type. Raises ShapeError or DTypeError where it does not fit."""
-        x = inputs[0]
-        if x is None or x.rank < 2 or self.size < 1:
-            shown = None if x is None else x.shape
-            raise ShapeError(f"LRN of size {self.size} over {shown}: it needs channels and a size.")
-        if x.dtype not in (F32, F64):
-            raise DTypeError(f"LRN of {x.dtype.name}: it needs float32 or float64.")
-        return (x,)
+        x = required(inputs)
+        if x.rank < 2 or self.size < 1:
+            raise ShapeError(
+                f"LRN of size {self.size} over {x.shape}: it needs channels and a size."
+            )
+        return (real_rows("LRN", x, (1,)),)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return numpy's sum over shifted squares."""
-        x = inputs[0]
-        assert x is not None
+        x = required(inputs)
         pads = [self.sides if a == 1 else (0, 0) for a in range(x.ndim)]
         squares = np.pad(np.square(x), pads)
         total = sum(squares[:, k : k + x.shape[1]] for k in range(self.size))
@@ -60,11 +59,7 @@ class Lrn(OpSpec):
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return a vector kernel and a plain one."""
-        if not problem.outputs[0].type.size:
-            return [Variant("empty", ())]
-        found = _variant(self, problem, False)
-        plain = _variant(self, problem, True)
-        return [found] if found.name == plain.name else [found, plain]
+        return and_plain(partial(_variant, self, problem))
 
     def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
         """Two operations per neighbour and four for the quotient."""
@@ -73,8 +68,7 @@ class Lrn(OpSpec):
 
 def _variant(spec: Lrn, problem: Problem, plain: bool) -> Variant:
     x, out = problem.input(0), problem.outputs[0]
-    operands = operand_layouts(problem, spec.post_ops)
-    extras = [layout for _, layout in operands.values()]
+    operands, extras = operands_of(problem, spec.post_ops)
     layouts = [x.layout.unpadded(), *extras, out.layout.unpadded()]
     rows = make_rows(layouts, (1,), problem.target, x.type.dtype.itemsize, plain=plain)
     global_size, local = rows.sizes(problem.target)
@@ -90,7 +84,7 @@ def _variant(spec: Lrn, problem: Problem, plain: bool) -> Variant:
         "bias": spec.bias,
         "post_ops": spec.post_ops,
         "wg": local,
-        "operands": {k: place + 1 for k, (place, _) in operands.items()},
+        "operands": operands,
     }
     args: tuple[Arg, ...] = (In(0), *operand_args(problem, spec.post_ops), Out(0))
     return Variant(name, (Launch("rows/lrn.cl.mako", params, args, global_size, local),))

@@ -9,7 +9,7 @@ import numpy as np
 
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops.launch import In, Launch, Out, Variant, grid
-from clnn.ops.problem import Problem
+from clnn.ops.problem import Problem, required
 from clnn.ops.spec import OpSpec
 from clnn.types import I8, I16, I32, Array, TensorType
 
@@ -28,25 +28,22 @@ class MliTopK(OpSpec):
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the type of the indices. Raises ShapeError or DTypeError for another input."""
-        x = inputs[0]
-        if x is None or x.rank != 2 or not 1 <= self.count <= x.shape[1]:
-            raise ShapeError(f"top {self.count} of rows of {x and x.shape}: rows must be as long.")
+        x = required(inputs)
+        if x.rank != 2 or not 1 <= self.count <= x.shape[1]:
+            raise ShapeError(f"top {self.count} of rows of {x.shape}: rows must be as long.")
         if x.dtype not in (I8, I16):
             raise DTypeError(f"top {self.count} of {x.dtype.name}: it needs int8 or int16.")
         return (TensorType((x.shape[0], self.count), I32),)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return the indices, row by row."""
-        x = inputs[0]
-        assert x is not None
+        x = required(inputs)
         rows = [heap_order(row.astype(np.int64), self.count) for row in x]
         return (np.array(rows, np.int32).reshape(len(x), self.count),)
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return the one kernel: a heap per row."""
         x, out = problem.input(0), problem.outputs[0]
-        if not out.type.size:
-            return [Variant("empty", ())]
         global_size, local = grid(problem.target, x.type.shape[0])
         name = f"mli_topk_{x.type.dtype.cl}_{self.count}"
         params = {

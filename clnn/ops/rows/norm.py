@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from clnn.errors import DTypeError, ShapeError
+from clnn.errors import ShapeError
 from clnn.layout import TensorLayout
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.launch import Arg, In, Launch, Out, Scratch, Variant
 from clnn.ops.movement.views import Expand, Reshape
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
-from clnn.ops.problem import Problem
+from clnn.ops.problem import Problem, required
 from clnn.ops.rows.reduce import Reduce
-from clnn.ops.rows.rows import Rows, make_rows
-from clnn.ops.shared.epilogue import operand_args, operand_layouts
+from clnn.ops.rows.rows import Rows, and_plain, make_rows, operands_of, real_rows
+from clnn.ops.shared.epilogue import operand_args
 from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.spec import OpSpec
-from clnn.types import F32, F64, Array, TensorType, normalise_axis
+from clnn.types import Array, TensorType, normalise_axis
 
 TINY = 2.0**-126  # keeps a quotient by a norm of zero finite
 
@@ -44,22 +45,14 @@ class Normalise(OpSpec):
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the input's type. Raises ShapeError or DTypeError where it does not fit."""
-        x = inputs[0]
-        if x is None or any(not 0 <= a < x.rank for a in self.axes):
-            shown = None if x is None else x.shape
-            raise ShapeError(
-                f"normalisation over axes {self.axes} of {shown}: each must be an axis."
-            )
+        x = real_rows("normalisation", required(inputs), self.axes)
         if self.groups and (x.rank < 2 or x.shape[1] % self.groups):
             raise ShapeError(f"channels of {x.shape} do not divide into {self.groups} groups.")
-        if x.dtype not in (F32, F64):
-            raise DTypeError(f"normalisation of {x.dtype.name}: it needs float32 or float64.")
         return (x,)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return numpy's normalisation."""
-        x = inputs[0]
-        assert x is not None
+        x = required(inputs)
         seen = x.reshape(self._split_shape(x.shape)) if self.groups else x
         axes = self._split_axes()
         with np.errstate(all="ignore"):
@@ -76,11 +69,7 @@ class Normalise(OpSpec):
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return a vector kernel (in two launches where rows are few and long), and a plain one."""
-        if not problem.outputs[0].type.size:
-            return [Variant("empty", ())]
-        found = _variant(self, problem, False)
-        plain = _variant(self, problem, True)
-        return [found] if found.name == plain.name else [found, plain]
+        return and_plain(partial(_variant, self, problem))
 
     def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
         """Seven operations per element: sum, squared distance and its sum, shift and scale."""
@@ -90,12 +79,9 @@ class Normalise(OpSpec):
 def _split_channels(layout: TensorLayout, groups: int) -> TensorLayout:
     """Return a layout with axis 1 seen as (groups, channels of a group)."""
     shape, pitches, each = layout.shape, layout.pitches, layout.shape[1] // groups
-    zero = (0,) * (layout.rank + 1)
-    return TensorLayout(
+    return TensorLayout.of_pitches(
         (shape[0], groups, each, *shape[2:]),
         (pitches[0], pitches[1] * each, pitches[1], *pitches[2:]),
-        zero,
-        zero,
         layout.offset,
         layout.size,
     )
@@ -103,7 +89,7 @@ def _split_channels(layout: TensorLayout, groups: int) -> TensorLayout:
 
 def _variant(spec: Normalise, problem: Problem, plain: bool) -> Variant:
     x, out = problem.input(0), problem.outputs[0]
-    extras = [layout for _, layout in operand_layouts(problem, spec.post_ops).values()]
+    _, extras = operands_of(problem, spec.post_ops)
     layouts = [x.layout.unpadded(), *extras, out.layout.unpadded()]
     if spec.groups:
         layouts = [_split_channels(la, spec.groups) for la in layouts]
@@ -134,7 +120,6 @@ def _launch(
 ) -> Launch:
     global_size, local = rows.sizes(problem.target)
     post_ops = () if stage == "stats" else spec.post_ops
-    places = {k: place + 1 for k, (place, _) in operand_layouts(problem, post_ops).items()}
     params = {
         "name": name,
         "ctype": problem.input(0).type.dtype.cl,
@@ -143,7 +128,7 @@ def _launch(
         "centre": spec.centre,
         "epsilon": spec.epsilon,
         "post_ops": post_ops,
-        "operands": places,
+        "operands": operands_of(problem, post_ops)[0],
         "wg": local,
     }
     return Launch("rows/norm.cl.mako", params, args, global_size, local)
@@ -160,10 +145,10 @@ def _scaled(spec: Normalise, scale: Source, shift: Source) -> Emit:
 
 def per_channel(node: OnnxNode, index: int, rank: int) -> Source:
     """Return input `index`, one value per channel, shaped to broadcast with (n, c, spatial...)."""
-    found = node.type(index)
-    if found.rank != 1:
-        raise ShapeError(f"{node.op_type}: input {index} is {found.shape}, must have one axis.")
-    shape = (found.shape[0],) + (1,) * (rank - 2)
+    given = node.type(index).shape
+    if len(given) != 1:
+        raise ShapeError(f"{node.op_type}: input {index} is {given}, must have one axis.")
+    shape = given + (1,) * (rank - 2)
     if index in node.consts:
         return node.consts[index].reshape(shape)
     return Emit(Reshape(shape), [index])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ import numpy as np
 from clnn.arith.openvx import Format, NormRule, normalise, normalise_sample
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant, grid
-from clnn.ops.problem import Problem
+from clnn.ops.problem import Problem, required
 from clnn.ops.spec import OpSpec
 from clnn.types import I16, Array, TensorType
 
@@ -38,9 +37,9 @@ class OpenVxNorm(OpSpec):
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the output's type. Raises ShapeError or DTypeError where the input does not fit."""
-        x = inputs[0]
-        if x is None or x.rank != 4 or self.size < 1:
-            raise ShapeError(f"normalisation of {x and x.shape} over {self.size}: it needs 4 axes.")
+        x = required(inputs)
+        if x.rank != 4 or self.size < 1:
+            raise ShapeError(f"normalisation of {x.shape} over {self.size}: it needs 4 axes.")
         if x.dtype != self.source.dtype:
             raise DTypeError(f"normalisation of {x.dtype.name}, made for {self.source.dtype.name}.")
         if self.sample and {self.source, self.result} != {Format(I16, 8)}:
@@ -49,8 +48,7 @@ class OpenVxNorm(OpSpec):
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return the normalisation with numpy."""
-        x = inputs[0]
-        assert x is not None
+        x = required(inputs)
         if self.sample:
             return (normalise_sample(x, self.rule(), self.size, self.across),)
         return (
@@ -69,8 +67,6 @@ class OpenVxNorm(OpSpec):
     def variants(self, problem: Problem) -> list[Variant]:
         """Return the one kernel, for any layouts: a work-item computes an element."""
         x, out = problem.input(0), problem.outputs[0]
-        if not out.type.size:
-            return [Variant("empty", ())]
         global_size, local = grid(problem.target, out.type.size)
         real = "double" if "fp64" in problem.target.features else "float"
         name = f"openvx_norm_{x.type.dtype.cl}_{'sample' if self.sample else real}"
@@ -93,6 +89,6 @@ class OpenVxNorm(OpSpec):
         }
         args: tuple[Arg, ...] = (In(0), Out(0))
         if self.sample:
-            args = (In(0), Const(functools.partial(self.table)), Out(0))
+            args = (In(0), Const(self.table), Out(0))
         launch = Launch("rows/openvx_norm.cl.mako", params, args, global_size, local)
         return [Variant(name, (launch,))]

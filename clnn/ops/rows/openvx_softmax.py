@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from clnn.arith.openvx import Format, exponentials, softmax
 from clnn.errors import DTypeError, ShapeError
-from clnn.layout import TensorLayout
 from clnn.ops.launch import Const, In, Launch, Out, Variant, grid
-from clnn.ops.problem import Problem
+from clnn.ops.problem import Problem, required
 from clnn.ops.shared.loops import collapse, without
 from clnn.ops.spec import OpSpec
 from clnn.types import Array, TensorType
@@ -34,24 +33,21 @@ class OpenVxSoftmax(OpSpec):
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the output's type. Raises ShapeError or DTypeError where the input does not fit."""
-        x = inputs[0]
-        if x is None or not 0 <= self.axis < x.rank:
-            raise ShapeError(f"softmax along axis {self.axis} of {x and x.shape}.")
+        x = required(inputs)
+        if not 0 <= self.axis < x.rank:
+            raise ShapeError(f"softmax along axis {self.axis} of {x.shape}.")
         if x.dtype != self.source.dtype:
             raise DTypeError(f"softmax of {x.dtype.name}, made for {self.source.dtype.name}.")
         return (TensorType(x.shape, self.result.dtype),)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return the softmax with numpy."""
-        assert inputs[0] is not None
-        return (softmax(inputs[0], self.axis, self.source, self.result, self.conformance),)
+        return (softmax(required(inputs), self.axis, self.source, self.result, self.conformance),)
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return the one kernel, for any layouts: a work-item computes a row."""
         x, out = problem.input(0), problem.outputs[0]
-        if not out.type.size:
-            return [Variant("empty", ())]
-        layouts: list[TensorLayout] = [x.layout, out.layout]
+        layouts = (x.layout, out.layout)
         loops = collapse([without(layout, [self.axis]) for layout in layouts])
         rows = math.prod(loops.extents)
         global_size, local = grid(problem.target, rows)

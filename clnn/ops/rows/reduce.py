@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -12,9 +13,9 @@ from clnn.errors import DTypeError, ShapeError
 from clnn.layout import TensorLayout
 from clnn.ops.launch import Arg, In, Launch, Out, Scratch, Variant
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
-from clnn.ops.problem import Problem
-from clnn.ops.rows.rows import Rows, make_rows, without
-from clnn.ops.shared.epilogue import operand_args, operand_layouts
+from clnn.ops.problem import Problem, required
+from clnn.ops.rows.rows import Rows, and_plain, make_rows, operands_of, with_row_axes
+from clnn.ops.shared.epilogue import operand_args
 from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.spec import OpSpec, batched
 from clnn.types import F32, F64, Array, TensorType, normalise_axis
@@ -106,12 +107,10 @@ class Reduce(OpSpec):
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the output type. Raises ShapeError for axes that are not there, DTypeError."""
-        x = inputs[0]
-        if x is None or any(not 0 <= a < x.rank for a in self.axes):
-            shown = None if x is None else x.shape
-            raise ShapeError(f"reduction over axes {self.axes} of {shown}: each must be an axis.")
-        floats = (F32, F64)
-        if x.dtype not in floats and (FOLDS[self.fn].floats_only or x.dtype.is_float):
+        x = required(inputs)
+        if any(not 0 <= a < x.rank for a in self.axes):
+            raise ShapeError(f"reduction over axes {self.axes} of {x.shape}: each must be an axis.")
+        if x.dtype not in (F32, F64) and (FOLDS[self.fn].floats_only or x.dtype.is_float):
             raise DTypeError(f"{self.fn} over {x.dtype.name}: it needs float32 or float64.")
         if x.dtype.numpy.kind == "b" and self.fn not in ("max", "min"):
             raise DTypeError(f"{self.fn} over bool: only max and min are defined for it.")
@@ -124,37 +123,32 @@ class Reduce(OpSpec):
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return numpy's reduction."""
-        x = inputs[0]
-        assert x is not None
+        x = required(inputs)
         with np.errstate(all="ignore"):
             y = np.asarray(FOLDS[self.fn].numpy(x, self.axes, self.power)).astype(x.dtype)
         return (apply_post_ops(y.reshape(self._result(x.shape)), self.post_ops, inputs),)
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return a vector kernel (in two launches where rows are few and long), and a plain one."""
-        if not problem.outputs[0].type.size:
-            return [Variant("empty", ())]
-        found = [_variant(self, problem, plain=False)]
-        plain = _variant(self, problem, plain=True)
-        return found if plain.name == found[0].name else [*found, plain]
+        return and_plain(partial(_variant, self, problem))
 
     def split_batch(
         self, inputs: Sequence[TensorType | None], count: int
     ) -> tuple[OpSpec, tuple[int, ...]] | None:
         """Return the op as it is, for some images, where the first axis is not reduced."""
-        x = inputs[0]
-        if x is None or 0 in self.axes:
+        if 0 in self.axes:
             return None
+        x = required(inputs)
         return self, (0, *batched(inputs, len(self._result(x.shape)), 1))
 
     def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
         """One operation per input element."""
-        return 0 if inputs[0] is None else inputs[0].size
+        return required(inputs).size
 
     def tolerance(self, inputs: Sequence[TensorType | None]) -> float:
         """Return a bound that grows slowly with the elements of a row: sums are blocked."""
-        x = inputs[0]
-        count = 1 if x is None else prod(x.shape[a] for a in self.axes)
+        shape = required(inputs).shape
+        count = prod(shape[a] for a in self.axes)
         return 1e-5 if self.fn != "prod" else max(1e-5, 1.2e-7 * count)
 
 
@@ -162,80 +156,62 @@ def _variant(spec: Reduce, problem: Problem, plain: bool) -> Variant:
     """Return the variant for rows walked by vectors, or plainly."""
     x, out = problem.input(0), problem.outputs[0]
     shape = x.type.shape
-    extras = [
-        without(layout, spec.axes, shape)
-        for _, layout in operand_layouts(problem, spec.post_ops).values()
-    ]
-    layouts = [x.layout.unpadded(), *extras, without(out.layout, spec.axes, shape)]
-    can_split = not plain and FOLDS[spec.fn].op != "log_sum_exp"
+    _, extras = operands_of(problem, spec.post_ops)
+    per_row = [with_row_axes(layout, spec.axes, shape) for layout in (*extras, out.layout)]
     rows = make_rows(
-        layouts,
+        [x.layout.unpadded(), *per_row],
         spec.axes,
         problem.target,
         x.type.dtype.itemsize,
         plain=plain,
-        split=can_split,
+        split=not plain and FOLDS[spec.fn].op != "log_sum_exp",
         share=True,
     )
     name = f"reduce_{spec.fn}_{x.label}_{rows.label}"
+    finish: tuple[Arg, ...] = (*operand_args(problem, spec.post_ops), Out(0))
     if rows.parts == 1:
-        return Variant(name, (_whole(spec, problem, rows, name),))
+        return Variant(name, (_launch(spec, problem, rows, name, (In(0), *finish)),))
     name += f"_p{rows.parts}"
-    return Variant(name, _two(spec, problem, rows, name, layouts))
+    parts = Scratch("parts", rows.parts * rows.count * x.type.dtype.itemsize)
+    first = _launch(spec, problem, rows, f"{name}_parts", (In(0), parts))
+    second = _launch(spec, problem, _rows_of_parts(rows, problem), name, (parts, *finish))
+    return Variant(name, (first, second))
 
 
-def _launch(
-    spec: Reduce, problem: Problem, rows: Rows, name: str, first: bool, second: bool
-) -> Launch:
-    """Return one launch; first of two: into scratch, second of two: from scratch."""
+def _launch(spec: Reduce, problem: Problem, rows: Rows, name: str, args: tuple[Arg, ...]) -> Launch:
+    """Return one launch: of all, or from or to parts of rows in scratch memory."""
     x, fold = problem.input(0), FOLDS[spec.fn]
+    from_scratch, to_scratch = isinstance(args[0], Scratch), isinstance(args[-1], Scratch)
     global_size, local = rows.sizes(problem.target)
-    post_ops = () if first else spec.post_ops
-    places = {k: place + 1 for k, (place, _) in operand_layouts(problem, post_ops).items()}
+    post_ops = () if to_scratch else spec.post_ops
     params = {
         "name": name,
-        "ctype": x.type.dtype.cl if second else x.ctype,
-        "result": x.type.dtype.cl if first else problem.outputs[0].ctype,
+        "ctype": x.type.dtype.cl if from_scratch else x.ctype,
+        "result": x.type.dtype.cl if to_scratch else problem.outputs[0].ctype,
         "rows": rows,
-        "value": "none" if second else fold.value,
+        "value": "none" if from_scratch else fold.value,
         "op": fold.op,
-        "finish": "none" if first else fold.finish,
+        "finish": "none" if to_scratch else fold.finish,
         "power": spec.power,
         "post_ops": post_ops,
         "count": prod(x.type.shape[a] for a in spec.axes),
-        "operands": places,
-        "from_scratch": second,
-        "to_scratch": first,
+        "operands": operands_of(problem, post_ops)[0],
+        "from_scratch": from_scratch,
+        "to_scratch": to_scratch,
         "wg": local,
         "own_exp": problem.target.is_cpu and x.type.dtype == F32,
     }
-    scratch = Scratch("parts", rows.parts * rows.count * x.type.dtype.itemsize) if first else None
-    return Launch("rows/reduce.cl.mako", params, (In(0), scratch or Out(0)), global_size, local)
+    return Launch("rows/reduce.cl.mako", params, args, global_size, local)
 
 
-def _whole(spec: Reduce, problem: Problem, rows: Rows, name: str) -> Launch:
-    launch = _launch(spec, problem, rows, name, False, False)
-    args: tuple[Arg, ...] = (In(0), *operand_args(problem, spec.post_ops), Out(0))
-    return Launch(launch.template, launch.params, args, launch.global_size, launch.local_size)
-
-
-def _two(
-    spec: Reduce, problem: Problem, rows: Rows, name: str, layouts: Sequence[TensorLayout]
-) -> tuple[Launch, Launch]:
-    """Return the launch that folds parts of rows into scratch and the one that folds those."""
-    first = _launch(spec, problem, rows, f"{name}_parts", True, False)
+def _rows_of_parts(rows: Rows, problem: Problem) -> Rows:
+    """Return the geometry of the launch that folds the parts of `rows` in scratch memory."""
     shape = (rows.parts, *rows.outer.extents, rows.lanes)
-    zero = (0,) * len(shape)
-    seen = [TensorLayout.make(shape)]
-    for k in range(1, len(layouts)):
-        pitches = (0, *rows.outer.pitches[k], rows.lane_pitches[k] if rows.across else 0)
-        seen.append(TensorLayout(shape, pitches, zero, zero, 0, 0))
-    last = make_rows(seen, (0,), problem.target, problem.input(0).type.dtype.itemsize, share=True)
-    second = _launch(spec, problem, last, name, False, True)
-    args = (first.args[1], *operand_args(problem, spec.post_ops), Out(0))
-    return first, Launch(
-        second.template, second.params, args, second.global_size, second.local_size
-    )
+    layouts = [TensorLayout.make(shape)]
+    for outer, lane in list(zip(rows.outer.pitches, rows.lane_pitches, strict=True))[1:]:
+        layouts.append(TensorLayout.of_pitches(shape, (0, *outer, lane if rows.across else 0)))
+    itemsize = problem.input(0).type.dtype.itemsize
+    return make_rows(layouts, (0,), problem.target, itemsize, share=True)
 
 
 def axes_of(node: OnnxNode) -> tuple[int, ...]:

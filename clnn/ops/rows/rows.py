@@ -13,55 +13,59 @@ be too few work-items else; they fold what each found in local memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from clnn.errors import DTypeError, ShapeError
 from clnn.layout import TensorLayout
+from clnn.ops.launch import Variant
+from clnn.ops.problem import Problem
+from clnn.ops.shared.epilogue import operand_layouts
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.loops import Loops, collapse
 from clnn.target import Target
+from clnn.types import F32, F64, TensorType
 
 TERMS = 64  # elements that one accumulator takes in before it is added to the total
-SHORT = 8  # rows shorter than this are not worth a vector along them
+SHORT = 8  # elements of a row below which it is not worth a vector along it
 WORK = 16384  # elements that one CPU work-item should walk
 SMALL = 1 << 18  # bytes of a tensor below which CPUs do not divide rows
 CACHE = 1 << 18  # bytes that stay near a CPU core between two sweeps
+LEAST_PART = {"cpu": 4096, "across": 64, "along": 8192}  # elements of a part; across: per member
 SHARED = 64  # work-items of a group that shares a row
-LONG, WIDE = 4096, (256, 1024)  # elements of a row that wider groups share: usually; few rows
-BESIDE = (32, 4)  # rows side by side that a group of rows across has, at most and at least
+LONG = 4096  # elements from which on a row is shared by more than that:
+LONG_SHARED, LONE_SHARED = (
+    256,
+    1024,
+)  # work-items; the latter where rows are fewer than the device's
+MOST_BESIDE, LEAST_BESIDE = 32, 4  # rows side by side of a group whose rows lie across
 ITEMS = 256  # work-items that a GPU's compute unit should have
-UNROLL = 4
+UNROLL = 4  # accumulators of a row that vectors lie along
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Geometry of one kernel over rows; pitches are listed per operand, the source first.
+    """Geometry of one kernel over rows; pitches are listed per operand, the source first."""
 
-    outer: loops over rows. lanes: extent of the kept axis that vectors lie on (1 when along).
-    lane_pitches: distance of vector neighbours. runs: loops over the runs of a row, the last one
-    over chunks. step_pitches: distance of the elements of a run. length: elements of a run, the
-    last chunk of `extent` being shorter where it does not divide. block: runs per accumulator.
-    vw: vector width. nv: vectors side by side (across) or accumulators (along). parts: shares that
-    a row is split into. group: work-items that share a row. beside: rows across of a group. band:
-    rows or blocks per work-item. subgroups: members fold by the device's subgroups first.
-    """
-
-    across: bool
-    outer: Loops
-    lanes: int
-    lane_pitches: tuple[int, ...]
-    runs: Loops
-    step_pitches: tuple[int, ...]
-    length: int
-    extent: int
-    block: int
-    vw: int
-    nv: int
-    parts: int = 1
-    group: int = 1
-    band: int = 1
-    beside: int = 1
-    subgroups: bool = False
+    across: bool  # whether vectors lie across rows
+    outer: Loops  # over rows, but for the lanes
+    lanes: int  # extent of the kept axis that vectors lie on; 1 when along
+    lane_pitches: tuple[int, ...]  # distance of neighbours in a vector
+    runs: Loops  # over the runs of a row, the last one over chunks
+    step_pitches: tuple[int, ...]  # distance of neighbours in a run
+    length: int  # elements of a run
+    extent: (
+        int  # of the innermost row axis: where `length` does not divide it, a last chunk is shorter
+    )
+    block: int  # runs per accumulator
+    vw: int  # vector width
+    nv: int  # vectors side by side (across), or accumulators (along)
+    parts: int = 1  # shares that a row is split into
+    group: int = 1  # work-items that share a row
+    band: int = 1  # rows or blocks per work-item
+    beside: int = 1  # rows across of a group
+    subgroups: bool = False  # whether members fold by the device's subgroups first
 
     @property
     def width(self) -> int:
@@ -117,18 +121,40 @@ class Rows:
         return (-(-items // local) * local, self.parts), (local, 1)
 
 
-def without(layout: TensorLayout, axes: Sequence[int], shape: Sequence[int]) -> TensorLayout:
-    """Return a result's layout seen with the row axes: pitch 0 on each of `axes`.
+def with_row_axes(layout: TensorLayout, axes: Sequence[int], shape: Sequence[int]) -> TensorLayout:
+    """Return the layout of one element per row as a view of `shape`: pitch 0 on each of `axes`.
 
-    shape: the source's. The layout may hold the row axes with extent 1, or not at all.
+    The layout may hold the row axes with extent 1, or not at all.
     """
     kept = [a for a in range(len(shape)) if a not in axes]
     inside = layout.rank == len(shape)
     pitches = [0] * len(shape)
     for place, axis in enumerate(kept):
         pitches[axis] = layout.pitches[axis if inside else place]
-    zero = (0,) * len(shape)
-    return TensorLayout(tuple(shape), tuple(pitches), zero, zero, layout.offset, layout.size)
+    return TensorLayout.of_pitches(shape, pitches, layout.offset, layout.size)
+
+
+def operands_of(
+    problem: Problem, post_ops: Sequence[PostOp]
+) -> tuple[dict[int, int], list[TensorLayout]]:
+    """Return the operands of post-ops: node input -> number as Rows count (from 1), and layouts."""
+    operands = operand_layouts(problem, post_ops)
+    numbers = {k: place + 1 for k, (place, _) in operands.items()}
+    return numbers, [layout for _, layout in operands.values()]
+
+
+def real_rows(what: str, x: TensorType, axes: Sequence[int]) -> TensorType:
+    """Return the type of an op's input. Raises ShapeError or DTypeError where rows do not fit it."""
+    if any(not 0 <= a < x.rank for a in axes):
+        raise ShapeError(f"{what} over axes {axes} of {x.shape}: each must be an axis.")
+    if x.dtype not in (F32, F64):
+        raise DTypeError(f"{what} of {x.dtype.name}: it needs float32 or float64.")
+    return x
+
+
+def and_plain(variant: Callable[[bool], Variant]) -> list[Variant]:
+    """Return variant(False), and variant(True), the plain one, where that is another."""
+    return list({v.name: v for v in (variant(False), variant(True))}.values())
 
 
 def make_rows(
@@ -179,15 +205,9 @@ def make_rows(
 
 def _loops(layouts: Sequence[TensorLayout], axes: Sequence[int]) -> Loops:
     """Return merged loops over some axes, innermost where the source's pitch is smallest."""
-    parts = [_only(la, axes) for la in (*layouts[1:], layouts[0])]
-    found = collapse(parts)
-    return Loops(found.extents, (found.pitches[-1], *found.pitches[:-1]))
-
-
-def _only(layout: TensorLayout, axes: Sequence[int]) -> TensorLayout:
-    shape, pitches = tuple(layout.shape[a] for a in axes), tuple(layout.pitches[a] for a in axes)
-    zero = (0,) * len(axes)
-    return TensorLayout(shape, pitches, zero, zero, layout.offset, layout.size)
+    source, *others = (layout.along(axes) for layout in layouts)
+    loops = collapse([*others, source])
+    return Loops(loops.extents, (loops.pitches[-1], *loops.pitches[:-1]))
 
 
 def _lies_along(kept: Loops, row: Loops, widest: int) -> bool:
@@ -241,17 +261,18 @@ def _assemble(
 def _parts(rows: Rows, target: Target, itemsize: int, sweeps: int) -> int:
     """Return how many parts a row should have, so that there is work for the whole device."""
     size = rows.row * rows.count * itemsize
+    items, work = 4 * target.compute_units, rows.row
     if target.is_cpu:
-        wanted, least, work = 4 * target.compute_units, 4096, rows.row * rows.width
+        least, work = LEAST_PART["cpu"], rows.row * rows.width
         if size < SMALL:
             return 1
         if sweeps > 1:
-            wanted = max(wanted, min(64, size // CACHE))
+            items = max(items, min(64, size // CACHE))
     elif rows.across:
-        wanted, least, work = 64 * target.compute_units // rows.group, 64 * rows.group, rows.row
+        items, least = 64 * target.compute_units // rows.group, LEAST_PART["across"] * rows.group
     else:
-        wanted, least, work = 4 * target.compute_units, 8192, rows.row
-    return max(1, min(-(-wanted // max(rows.items, 1)), work // least))
+        least = LEAST_PART["along"]
+    return max(1, min(-(-items // max(rows.items, 1)), work // least))
 
 
 def _divided(rows: Rows, parts: int) -> Rows:
@@ -262,8 +283,9 @@ def _divided(rows: Rows, parts: int) -> Rows:
 
 def _group(rows: Rows, target: Target) -> int:
     """Return how many work-items share a row that vectors lie along."""
-    wide = WIDE[rows.items * rows.parts < target.compute_units]
-    most = min(wide if rows.length >= LONG else SHARED, target.max_work_group)
+    few = rows.items * rows.parts < target.compute_units
+    shared = SHARED if rows.length < LONG else LONE_SHARED if few else LONG_SHARED
+    most = min(shared, target.max_work_group)
     return _power_below(max(1, rows.length // rows.vw), most)
 
 
@@ -273,8 +295,8 @@ def _shared(rows: Rows, count: int, target: Target) -> tuple[int, int]:
     They are one each where a work-item for each block of rows keeps the device busy.
     """
     wanted = ITEMS * target.compute_units
-    beside = next(d for d in range(min(BESIDE[0], count), 0, -1) if count % d == 0)
-    if rows.items >= wanted or beside < BESIDE[1]:
+    beside = next(d for d in range(min(MOST_BESIDE, count), 0, -1) if count % d == 0)
+    if rows.items >= wanted or beside < LEAST_BESIDE:
         return 1, 1
     group, most = 1, min(target.max_work_group // beside, SHARED, rows.length)
     while group * 2 <= most and count * group < wanted:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from clnn.errors import DTypeError, ShapeError
 from clnn.ops.launch import Arg, In, Launch, Out, Variant
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, onnx_op
-from clnn.ops.problem import Problem
-from clnn.ops.rows.rows import make_rows
-from clnn.ops.shared.epilogue import operand_args, operand_layouts
+from clnn.ops.problem import Problem, required
+from clnn.ops.rows.rows import and_plain, make_rows, operands_of, real_rows
+from clnn.ops.shared.epilogue import operand_args
 from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.spec import OpSpec
-from clnn.types import F32, F64, Array, TensorType, normalise_axis
+from clnn.types import Array, TensorType, normalise_axis
 
 
 @dataclass(frozen=True)
@@ -32,19 +32,12 @@ class Softmax(OpSpec):
     supports_narrow_storage = True
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
-        """Return the input's type. Raises DTypeError for what is not float32 or float64."""
-        x = inputs[0]
-        if x is None or any(not 0 <= a < x.rank for a in self.axes):
-            shown = None if x is None else x.shape
-            raise ShapeError(f"softmax over axes {self.axes} of {shown}: each must be an axis.")
-        if x.dtype not in (F32, F64):
-            raise DTypeError(f"softmax of {x.dtype.name}: it needs float32 or float64.")
-        return (x,)
+        """Return the input's type. Raises ShapeError or DTypeError where it does not fit."""
+        return (real_rows("softmax", required(inputs), self.axes),)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return numpy's exponentials over their sum."""
-        x = inputs[0]
-        assert x is not None
+        x = required(inputs)
         if not x.size:
             return (x,)
         with np.errstate(all="ignore"):
@@ -55,11 +48,7 @@ class Softmax(OpSpec):
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return a vector kernel and a plain one."""
-        if not problem.outputs[0].type.size:
-            return [Variant("empty", ())]
-        found = _variant(self, problem, False)
-        plain = _variant(self, problem, True)
-        return [found] if found.name == plain.name else [found, plain]
+        return and_plain(partial(_variant, self, problem))
 
     def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
         """Four operations per element: maximum, exponential, sum, quotient."""
@@ -68,8 +57,7 @@ class Softmax(OpSpec):
 
 def _variant(spec: Softmax, problem: Problem, plain: bool) -> Variant:
     x, out = problem.input(0), problem.outputs[0]
-    operands = operand_layouts(problem, spec.post_ops)
-    extras = [layout for _, layout in operands.values()]
+    operands, extras = operands_of(problem, spec.post_ops)
     layouts = [x.layout.unpadded(), *extras, out.layout.unpadded()]
     rows = make_rows(
         layouts, spec.axes, problem.target, x.type.dtype.itemsize, plain=plain, share=True
@@ -87,7 +75,7 @@ def _variant(spec: Softmax, problem: Problem, plain: bool) -> Variant:
         "keep": not spec.log and apart and rows.group == 1 and not x.stored,
         "wg": local,
         "own_exp": problem.target.is_cpu and ctype == "float",
-        "operands": {k: place + 1 for k, (place, _) in operands.items()},
+        "operands": operands,
     }
     args: tuple[Arg, ...] = (In(0), *operand_args(problem, spec.post_ops), Out(0))
     return Variant(name, (Launch("rows/softmax.cl.mako", params, args, global_size, local),))

@@ -11,7 +11,7 @@ import numpy as np
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops.launch import In, Launch, Out, Variant, grid
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, onnx_op
-from clnn.ops.problem import Problem
+from clnn.ops.problem import Problem, required
 from clnn.ops.shared.element_types import require
 from clnn.ops.shared.loops import collapse, without
 from clnn.ops.spec import OpSpec
@@ -35,9 +35,9 @@ class TopK(OpSpec):
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return both output types. Raises ShapeError or DTypeError where the input does not fit."""
-        x = inputs[0]
-        if x is None or not 0 <= self.axis < x.rank:
-            raise ShapeError(f"top {self.count} along axis {self.axis} of {x and x.shape}.")
+        x = required(inputs)
+        if not 0 <= self.axis < x.rank:
+            raise ShapeError(f"top {self.count} along axis {self.axis} of {x.shape}.")
         if not 0 <= self.count <= x.shape[self.axis]:
             raise ShapeError(
                 f"top {self.count} along axis {self.axis} of {x.shape}: there are only "
@@ -50,8 +50,7 @@ class TopK(OpSpec):
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return the first elements of a stable sort."""
-        x = inputs[0]
-        assert x is not None
+        x = required(inputs)
         _, ranks = np.unique(x, return_inverse=True)  # numpy sorts NaN behind all numbers
         ranks = ranks.reshape(x.shape)
         order = np.argsort(-ranks if self.largest else ranks, axis=self.axis, kind="stable")
@@ -60,11 +59,9 @@ class TopK(OpSpec):
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return a kernel that ranks elements side by side and one that inserts them in turn."""
-        if not problem.outputs[0].type.size:
-            return [Variant("empty", ())]
         length = problem.input(0).layout.shape[self.axis]
-        found = [self._variant(problem, "ranks")] if length <= RANKED else []
-        return [*found, self._variant(problem, "inserts")]
+        ways = ("ranks", "inserts") if length <= RANKED else ("inserts",)
+        return [self._variant(problem, way) for way in ways]
 
     def _variant(self, problem: Problem, way: str) -> Variant:
         layouts = [problem.input(0).layout, *(o.layout for o in problem.outputs)]

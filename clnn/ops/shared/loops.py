@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,16 +71,7 @@ def collapse(layouts: Sequence[TensorLayout]) -> Loops:
 
 def without(layout: TensorLayout, axes: Sequence[int]) -> TensorLayout:
     """Return the layout of index 0 along `axes`, without these axes."""
-    kept = [a for a in range(layout.rank) if a not in axes]
-    zero = (0,) * len(kept)
-    return TensorLayout(
-        tuple(layout.shape[a] for a in kept),
-        tuple(layout.pitches[a] for a in kept),
-        zero,
-        zero,
-        layout.offset,
-        layout.size,
-    )
+    return layout.along([a for a in range(layout.rank) if a not in axes])
 
 
 def even_chunk(extent: int, most: int, multiple: int = 1) -> int:
@@ -93,32 +85,43 @@ def even_chunk(extent: int, most: int, multiple: int = 1) -> int:
     return extent
 
 
-def run_work(inner: int, rows: int, target: Target, contiguous: bool) -> dict[str, Any]:
-    """Return how a kernel walks `rows` runs of `inner` elements.
-
-    That is vw, chunk, last, band, global and local. A work-item walks `chunk` elements of each of
-    `band` rows, `vw` at a time; the share that begins at `last` reaches to the end of the run. vw is
-    at most `inner`; the last vector of a run may overlap the one before it, which belongs to the
-    same work-item.
-    """
+def run_width(inner: int, target: Target) -> int:
+    """Return the vector width for runs of `inner` elements that lie side by side: at most `inner`."""
     vw = 1
-    while contiguous and vw < target.vector and vw * 2 <= inner:
+    while vw < target.vector and vw * 2 <= inner:
         vw *= 2
+    return vw
+
+
+def run_work(
+    loops: Loops, target: Target, contiguous: bool
+) -> tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]]:
+    """Return how a kernel walks the innermost loop as runs, in rows of the others.
+
+    That is the parameters that tell, and (global, local) work sizes. A work-item walks `chunk`
+    elements of each of `band` rows, `vw` at a time; the share that begins at `last` reaches to the
+    end of the run. The last vector of a run may overlap the one before it, which belongs to the
+    same work-item. contiguous: runs can be read and written by vectors.
+    """
+    inner, outer = loops.inner, loops.extents[:-1]
+    rows = math.prod(outer)
+    vw = run_width(inner, target) if contiguous else 1
     if target.is_cpu:
         chunk = min(inner, -(-GRAIN // vw) * vw)
-        items = 8 * target.compute_units
-        band = max(1, min(GRAIN // chunk, rows // items))
+        band = max(1, min(GRAIN // chunk, rows // (8 * target.compute_units)))
     else:
         chunk, band = vw, 1
     shares = -(-inner // chunk)
     if shares > 1 and inner % chunk and inner % chunk < vw:
         shares -= 1
-    sizes = grid(target, shares, -(-rows // band))
-    return {
+    params = {
+        "extents": outer or (1,),
+        "pitches": tuple(p[:-1] or (0,) for p in loops.pitches),
+        "inner": inner,
+        "inner_pitches": loops.inner_pitches,
         "vw": vw,
         "chunk": chunk,
         "last": (shares - 1) * chunk,
         "band": band,
-        "global": sizes[0],
-        "local": sizes[1],
     }
+    return params, *grid(target, shares, -(-rows // band))

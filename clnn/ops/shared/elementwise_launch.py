@@ -1,0 +1,98 @@
+"""The launch of elementwise/eltwise: tensors of equal shape walked together, the last one written."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from clnn.arith._base import Elementwise
+from clnn.layout import TensorLayout
+from clnn.ops.launch import Const, In, Launch, Out, grid, vector_width
+from clnn.ops.shared.functions import PostOp
+from clnn.ops.shared.loops import Loops, collapse, even_chunk
+from clnn.target import Target
+from clnn.types import dtype_of
+
+CHUNK = 2048  # elements that one CPU work-item walks
+SHORT = 16  # extent below which an innermost loop without vectors gives way to a longer one
+
+
+@dataclass(frozen=True)
+class Walked:
+    """A tensor that a kernel walks: its argument, its layout in the result's shape, its type."""
+
+    arg: In | Out
+    layout: TensorLayout
+    ctype: str
+
+
+def walk_launch(
+    name: str,
+    sources: Sequence[Walked],
+    result: Walked,
+    target: Target,
+    post_ops: Sequence[PostOp] = (),
+    operands: Mapping[int, int] | None = None,
+    function: Elementwise | None = None,
+) -> Launch:
+    """Return the launch that computes `result` from `sources`.
+
+    That is the first source after `post_ops`, whose operands are node inputs: `operands` tells the
+    number of each among the sources. function: computes the result of all sources instead.
+    """
+    walked = (*sources, result)
+    loops, vec = _loops([tensor.layout for tensor in walked], target)
+    chunk = even_chunk(loops.inner, CHUNK, vec) if target.is_cpu else vec
+    middle = loops.extents[-2]
+    rows = even_chunk(middle, max(1, CHUNK // chunk)) if target.is_cpu else 1
+    global_size, local = grid(
+        target, loops.inner // chunk * (middle // rows), math.prod(loops.extents[:-2])
+    )
+    tables = function.tables() if function else ()
+    params = {
+        "name": name,
+        "ctypes": tuple(tensor.ctype for tensor in walked),
+        "outer": loops.extents[:-2] or (1,),
+        "pitches": tuple(p[:-2] or (0,) for p in loops.pitches),
+        "inner": loops.inner,
+        "chunk": chunk,
+        "inner_pitches": loops.inner_pitches,
+        "middle": middle,
+        "rows": rows,
+        "middle_pitches": tuple(p[-2] for p in loops.pitches),
+        "post_ops": tuple(post_ops),
+        "operands": operands or {},
+        "wg": local,
+        "vec": vec,
+        "function": function,
+        "tables": tuple(dtype_of(t.dtype).cl for t in tables),
+    }
+    args = (
+        *(source.arg for source in sources),
+        *(Const(functools.partial(np.asarray, t)) for t in tables),
+        result.arg,
+    )
+    return Launch("elementwise/eltwise.cl.mako", params, args, global_size, local)
+
+
+def _loops(layouts: Sequence[TensorLayout], target: Target) -> tuple[Loops, int]:
+    """Return two loops at least over all layouts, and the vector width along the innermost one."""
+    loops = collapse(layouts)
+    vec = _width(loops, target)
+    if vec == 1 and loops.inner < SHORT and len(loops.extents) > 1:
+        long = [k for k, extent in enumerate(loops.extents) if extent >= SHORT]
+        longest = max(range(len(loops.extents)), key=lambda k: (loops.extents[k], k))
+        loops = loops.with_inner(long[-1] if long else longest)
+        vec = _width(loops, target)
+    return loops.padded(2), vec
+
+
+def _width(loops: Loops, target: Target) -> int:
+    """Return the vector width along the innermost loop: 1 where the result has gaps there."""
+    if loops.inner_pitches[-1] != 1:
+        return 1
+    return vector_width(loops.inner, target.vector, [(0, p) for p in loops.inner_pitches])
