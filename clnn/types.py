@@ -15,18 +15,23 @@ Array = npt.NDArray[Any]
 
 
 class Stored(str):
-    """An OpenCL type of values in registers whose elements in memory are smaller: of type `cell`.
+    """An OpenCL type of values in registers whose elements in memory are smaller.
 
     A text, for what templates do with types is to print, join and compare them, and all of that is
-    about registers. Loads, stores and pointers alone ask for the memory (`cell`, `stored_as` in
-    clnn.codegen.filters); to compare two of these is to compare texts. scale: of "char", what a step
-    of the element is worth, as a number or the name of a variable; inverse: what values are multiplied
-    by before they are rounded.
+    about registers. Loads, stores and pointers alone ask for the `cell`, the type in memory:
+
+        cell     a value in memory is
+        half     the float16 nearest to it
+        ushort   the upper half of its float32 (bfloat16)
+        char     a number of steps of `scale`
+
+    scale, inverse: of "char", a number or the name of a variable; inverse is what values are
+    multiplied by before they are rounded. To compare two of these is to compare texts.
     """
 
     cell: str
-    scale: float | str
-    inverse: float | str
+    scale: float | str  # of a step of "char": a number, or the name of a variable
+    inverse: float | str  # what values are multiplied by before they are rounded to steps
 
     def __new__(
         cls, text: str, cell: str, scale: float | str = 1.0, inverse: float | str = 1.0

@@ -272,5 +272,6 @@ HELPERS: dict[str, Any] = {
     "small_vector": small_vector,
     "cell": cell,
     "stored_as": stored_as,
+    "prod": math.prod,
     "group_size": group_size,
 }

@@ -1,18 +1,30 @@
 <%doc>
-elementwise/eltwise: a chain of elementwise post_ops, or one elementwise function of an arithmetic; with neither, a
-copy from one layout to another.
+elementwise/eltwise: a chain of elementwise post-ops, or one elementwise function of an arithmetic;
+with neither, a copy from one layout to another.
 
-Tensors  src 0 is the running value, srcs 1.. are operands of binary post_ops, dst is the result; all
+    d[...] = op2(op1(src0[...], src1[...]), src2[...])
+
+Tensors  src 0 is the running value, srcs 1.. are operands of binary post-ops, dst is the result; all
          seen with dst's shape (pitch 0 where an operand is broadcast). A function takes all srcs,
          and its look-up tables table0, table1, ...
 Index    element = OFFSET + sum(loop index * pitch), loops as merged by clnn/ops/shared/loops.py
 Launch   global (inner / chunk * middle / rows, product of outer extents); one work-item walks `rows`
          indices of the middle loop and `chunk` of the inner one for each
-Params   name: kernel name | ctypes: type of each src and of dst | outer: extents of the outer loops
-         pitches: [operand][outer loop] | middle, rows: extent and share of the loop around the
-         innermost | inner, chunk: of the innermost | middle_pitches, inner_pitches: [operand] | post_ops | operands: node input index -> src number | function: Elementwise or None | tables:
-         types of its tables | wg
-Tunables vec {1,2,4,8,16}, divides chunk | chunk, divides inner | rows, divides middle
+Params   name            kernel name
+         ctypes          type of each src, then of dst
+         outer           extents of the outer loops
+         pitches         [tensor][outer loop]
+         middle          extent of the loop around the innermost
+         inner           extent of the innermost loop
+         middle_pitches, inner_pitches   [tensor]
+         post_ops        as clnn/ops/shared/functions.py has them
+         operands        node input -> number of its src
+         function        Elementwise or None
+         tables          types of the function's tables
+         wg              local size
+Tunables vec             1, 2, 4, 8 or 16; divides chunk
+         chunk           divides inner
+         rows            divides middle
 </%doc>
 <%namespace name="fx" file="/${context['function'].library if context['function'] else '_arith/float.cl.mako'}"/>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
@@ -24,7 +36,7 @@ Tunables vec {1,2,4,8,16}, divides chunk | chunk, divides inner | rows, divides 
     assert middle % rows == 0, (middle, rows)
     parts = inner // chunk
     out_type = ctypes[-1]
-    in_bytes = any(stored_as(t) == "char" for t in ctypes)
+    strict = any(stored_as(t) == "char" for t in ctypes)
     names = [f"s{k}" for k in range(n)] + ["d"]
     def at(k):
         step = inner_pitches[k]
@@ -47,7 +59,7 @@ __kernel void ${name}(
 % endfor
     __global ${cell(out_type)} *dst_base, const int dst_offset)
 {
-${sc.declare(0, in_bytes)}\
+${sc.declare(0, strict)}\
     const int part = get_global_id(0), row = get_global_id(1);
     if (part >= ${parts * (middle // rows)}) return;
     const int first = part % ${parts} * ${chunk}, from = part / ${parts} * ${rows};

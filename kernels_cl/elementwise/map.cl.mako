@@ -1,13 +1,20 @@
 <%doc>
-elementwise/map: one function of up to three operands, whose element types may differ from the result's.
+elementwise/map: one function of up to three operands, whose types may differ from the result's.
 
 Tensors  operands and dst, all seen with dst's shape (pitch 0 where an operand is broadcast)
 Launch   global (inner / chunk, product of outer extents / band)
-Params   name | fn: name in FUNCTIONS, or "cast" | types: of each operand, then of dst; half is storage
-         only | from_bool, to_bool: whether the first operand, dst, holds truth values
-         extents: of the outer loops | pitches: of those, for each operand and dst | inner
-         inner_pitches | wg
-Tunables vw {1,2,4,8,16}, at most inner | chunk, last, band: as in gather
+Params   name            kernel name
+         fn              a key of RULES in clnn/ops/elementwise/logic.py, or "cast"
+         types           of each operand, then of dst; half is storage only
+         from_bool       whether the first operand holds truth values
+         to_bool         whether dst does
+         extents         of the outer loops
+         pitches         [tensor][outer loop]
+         inner           extent of the innermost loop
+         inner_pitches   [tensor]
+         wg              local size
+Tunables vw              1, 2, 4, 8 or 16; at most inner
+         chunk, last, band   as in movement/gather
 </%doc>
 <%namespace name="cv" file="/_common/convert.cl.mako"/>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
@@ -34,9 +41,7 @@ MASKS = {8: "char", 16: "short", 32: "int", 64: "long"}
     work = ["float" if t == "half" else t for t in types]
     T, R = vec_type(work[0], vw), vec_type(work[-1], vw)
     suffix = "" if vw == 1 else str(vw)
-    rows = 1
-    for extent in extents:
-        rows *= extent
+    rows = prod(extents)
     names = [f"s{k}" for k in range(n)] + ["d"]
     assert vw <= inner and (vw == 1 or (inner_pitches[-1] == 1 and max(inner_pitches) == 1)), inner_pitches
     mask = MASKS[BITS[work[0]]]

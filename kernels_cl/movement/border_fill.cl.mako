@@ -4,8 +4,15 @@ movement/border_fill: writes the padding of a padded tensor and nothing else.
 Tensor   seen as lines; a line is the innermost padded axis with all that lies inside it
              front | real | back         elements of one line
 Launch   global (lines)
-Params   name | ctype | fill: value | lines | outer: padded extents of the outer axes | low, high:
-         first and one past the last real index of each | pitches: of each | front, real, back | wg
+Params   name            kernel name
+         ctype           type moved
+         fill            value
+         lines           number of lines
+         outer           padded extents of the outer axes
+         low, high       first and one past the last real index of each
+         pitches         of each
+         front, real, back
+         wg              local size
 </%doc>
 ${group_size(wg)}
 __kernel void ${name}(__global ${ctype} *base, const int offset)

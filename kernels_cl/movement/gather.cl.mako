@@ -2,21 +2,28 @@
 movement/gather: copies elements from places that an index tensor says.
 
 Index    dst[...] = src[... + sum over picks of index value * pitch]; src and index are seen with
-         dst's shape (pitch 0 on axes that they do not have), loops as merged by clnn/ops/shared/loops.py
+         dst's shape (pitch 0 on axes that they do not have), loops as merged by
+         clnn/ops/shared/loops.py
 Launch   global (inner / chunk, product of outer extents / band)
-Params   name | ctype: type moved | index_type | extents: of the outer loops | pitches: of those, for
-         src, index and dst | inner | inner_pitches: for src, index and dst | picks: for each index
-         value its place, the extent it counts in, and the pitch in src | checked: values may be
-         negative (from the end) or out of range (the nearest valid one is taken) | wg
-Tunables vw {1,2,4,8,16}, at most inner; over 1 the run is contiguous and has one index
-         chunk, band: share of the inner loop, and rows, that one work-item walks
-         last: where the last share begins, which reaches to the end
+Params   name            kernel name
+         ctype           type moved
+         index_type      type of the indices
+         extents         of the outer loops
+         pitches         of those: [src, index, dst]
+         inner           extent of the innermost loop
+         inner_pitches   (src, index, dst)
+         picks           for each index value: its place, the extent it counts in, its pitch in src
+         checked         values may be negative (from the end) or out of range (the nearest valid
+                         one is taken)
+         wg              local size
+Tunables vw              1, 2, 4, 8 or 16; at most inner; over 1 a run is contiguous and has one index
+         chunk           elements of a run that one work-item walks
+         last            where the last share of a run begins, which reaches to its end
+         band            rows that one work-item walks
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%
-    rows = 1
-    for extent in extents:
-        rows *= extent
+    rows = prod(extents)
     ps, pi, pd = inner_pitches
     assert vw == 1 or (ps == 1 and pd == 1 and pi == 0), inner_pitches
     assert vw <= inner, (vw, inner)

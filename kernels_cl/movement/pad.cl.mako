@@ -1,12 +1,18 @@
 <%doc>
-movement/pad: a tensor with elements added on the sides of its axes; each element of dst is found by itself.
+movement/pad: a tensor with elements added on the sides of its axes, element by element of dst.
 
 Index    output index i of an axis reads input index i - before; outside of the input `mode` decides
 Launch   global (elements of dst / vw); one work-item per vector along the last axis
-Params   name | ctype: type moved | extents, sources: extents in dst and src | src_pitches, dst_pitches
-         before: per axis | mode: constant, reflect (the edge is not repeated), edge, wrap
-         value: as a number of ctype | wg
-Tunables vw {1,2,4,8,16}, divides the last axis; over 1 that axis is not padded and contiguous
+Params   name            kernel name
+         ctype           type moved
+         extents         of dst
+         sources         extents of src
+         before          elements added in front of each axis
+         src_pitches, dst_pitches
+         mode            constant, reflect (the edge is not repeated), edge or wrap
+         value           of "constant", as a number of ctype
+         wg              local size
+Tunables vw              1, 2, 4, 8 or 16; divides the last axis; over 1 that is contiguous, not padded
 </%doc>
 <%namespace name="pm" file="/_common/padding.cl.mako"/>
 <%

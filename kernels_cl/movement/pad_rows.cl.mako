@@ -2,19 +2,20 @@
 movement/pad_rows: a tensor with elements added on the sides of its axes, a row at a time.
 
 Tensors  seen as outer axes x positions of a row x inner run
-         row of dst:  front | middle: the row of src | back          positions of `inner` elements
+             front | middle: the row of src | back          positions of a row of dst
 Launch   global (rows / band)
-Params   name | ctype: type moved | extents, sources, before, src_pitches, dst_pitches: of the outer axes
-         row: (extent in src, before, after) | row_pitches: (src, dst) | inner: elements that lie next
-         to each other, at least 1 | mode | value: as a number of ctype | wg
-Tunables vw {1,2,4,8,16} | band: rows that one work-item walks
+Params   name, ctype, mode, value, wg   as in movement/pad
+         extents, sources, before, src_pitches, dst_pitches   as there, of the outer axes
+         row             (extent in src, before, after)
+         row_pitches     (src, dst)
+         inner           elements that lie next to each other, at least 1
+Tunables vw              1, 2, 4, 8 or 16
+         band            rows that one work-item walks
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%namespace name="pm" file="/_common/padding.cl.mako"/>
 <%
-    rows = 1
-    for extent in extents:
-        rows *= extent
+    rows = prod(extents)
     middle, front, back = row
     sp, dp = row_pitches
     joined = sp == dp == inner

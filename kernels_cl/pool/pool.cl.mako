@@ -4,11 +4,21 @@ pool/pool: maximum, average or p-norm of a sliding window, in any layout and of 
 Tensors  src, dst: (n, c, spatial...) | indices: as dst, the flat index in src of each maximum
 Taps     each axis gets the range of taps that meet an element, so that nothing outside is read
 Launch   global (vectors of output elements, channels fastest); one work-item takes `band` of them
-Params   name | ctype | src, dst: TensorLayout | indices: TensorLayout or None | column_major: of
-         the indices | kernel, strides, dilations, before, after: per spatial axis | mode: max,
-         average or lp | power | count_pad: an average counts padding | rule: Averaging or None |
-         post_ops, operands | band | wg
-Tunables vw {1,2,4,8,16}: channels per vector, at most all of them; more than 1 needs pitch 1
+Params   name            kernel name
+         ctype           type of src, dst and operands
+         src, dst        TensorLayout
+         kernel, strides, dilations, before, after   per spatial axis
+         mode            max, average or lp
+         power           the p of lp
+         count_pad       an average counts padding
+         rule            Averaging, or None
+         indices         TensorLayout, or None
+         column_major    of the indices
+         post_ops        fused post-ops
+         operands        node input -> (number, layout broadcast to dst)
+         wg              local size
+Tunables vw              1, 2, 4, 8 or 16 channels; at most all of them; over 1 they have pitch 1
+         band            vectors that one work-item takes
 NaN      propagates; with indices, the first NaN is the maximum
 </%doc>
 <%namespace name="rw" file="/_common/rows.cl.mako"/>

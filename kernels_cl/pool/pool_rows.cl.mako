@@ -8,11 +8,13 @@ Tensors  src, dst: images seen as (n, c, h, w), src with channel pitch 1; no bor
 Edges    rows outside of src are left out by the bounds of the loop over a window's rows; output
          columns whose windows leave src are written out one by one, with their inner taps only
 Launch   global (channel vectors, bands of output rows, batch)
-Params   name | ctype | src, dst: TensorLayout | kernel, strides, dilations, pads: (y, x) | after:
-         padding behind, of a count | mode: max, average or lp | power | count_pad | rule: Averaging
-         or None | first, stop:
-         output columns whose windows lie inside src | post_ops, operands | wg
-Tunables vw {1,2,4,8,16} | tx: output columns at a time | band: output rows per work-item
+Params   name, ctype, src, dst, mode, power, count_pad, rule, post_ops, operands, wg   as in pool/pool
+         kernel, strides, dilations, pads   (y, x)
+         after           padding behind, of a count
+         first, stop     output columns whose windows lie inside src
+Tunables vw              1, 2, 4, 8 or 16 channels
+         tx              output columns at a time
+         band            output rows that one work-item takes
 </%doc>
 <%namespace name="rw" file="/_common/rows.cl.mako"/>
 <%namespace name="pl" file="/_common/pooling.cl.mako"/>

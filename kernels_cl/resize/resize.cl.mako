@@ -1,19 +1,34 @@
 <%doc>
-resize/resize: each output is a weighted sum of inputs along one or more axes; tables say which and how much.
+resize/resize: each output is a weighted sum of inputs along one or more axes; tables say which and
+how much.
 
 Tensors  src, dst: seen as outer axes x resized axes x inner run; the run is contiguous in both
          index: for each resized axis [output][tap], element offsets in src; where outputs may lie
-         outside, then [output] 1 for those   | weight: for each resized axis [output][tap]
+         outside, then [output] 1 for those
+         weight: for each resized axis [output][tap]
 Launch   global (positions on the last axis / span [x inner / vw where `split`],
          outer x other axes / band)
-Params   name | src_type, dst_type | acc: type of sums, or the type moved where there are no weights
-         value: type that post_ops work on | weighted | extents: of the outer axes, then of all resized
-         axes but the last | pitches: of those, for src (0 on resized axes), each operand, dst
-         last: extent, and pitches of each operand and dst | taps, index_at, weight_at: per axis
-         flags_at: per axis, or empty | fill: value of outputs that lie outside | inner
-         extra_types, inner_pitches: of each operand | post_ops | operands: node input -> number | wg
-Tunables vw {1,2,4,8,16}, at most inner | span, band: positions and rows that one work-item walks
-         split: inner runs are spread over work-items (vw divides inner then)
+Params   name            kernel name
+         src_type, dst_type
+         acc             type of sums, or the type moved where there are no weights
+         value           type that post-ops work on
+         weighted        whether there are weights
+         extents         of the outer axes, then of all resized axes but the last
+         pitches         of those: [src (0 on resized axes), operands..., dst]
+         last            of the last resized axis: extent, and pitch of each operand and dst
+         taps            of each resized axis
+         index_at, weight_at   where each resized axis begins in the tables
+         flags_at        the same of the flags of what lies outside, or empty
+         fill            value of outputs that lie outside
+         inner           elements of the inner run
+         extra_types, inner_pitches   of each operand
+         post_ops        fused post-ops
+         operands        node input -> number
+         wg              local size
+Tunables vw              1, 2, 4, 8 or 16; at most inner
+         span            positions of a row that one work-item walks
+         band            rows that one work-item walks
+         split           inner runs are spread over work-items (vw divides inner then)
 </%doc>
 <%namespace name="cv" file="/_common/convert.cl.mako"/>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
@@ -22,15 +37,10 @@ Tunables vw {1,2,4,8,16}, at most inner | span, band: positions and rows that on
     import itertools
     n_extra, axes = len(extra_types), len(taps)
     outer = len(extents) - (axes - 1)
-    rows = 1
-    for extent in extents:
-        rows *= extent
+    rows = prod(extents)
     names = ["s"] + [f"e{k}" for k in range(n_extra)] + ["d"]
     assert not split or inner % vw == 0, (inner, vw)
-    product = 1
-    for t in taps:
-        product *= t
-    unrolled = product <= 16
+    unrolled = prod(taps) <= 16
     vectors = inner // vw
     combos = list(itertools.product(*(range(t) for t in taps)))
     def position(k):

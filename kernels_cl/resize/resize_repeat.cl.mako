@@ -4,20 +4,23 @@ resize/resize_repeat: every input is repeated a whole number of times along one 
 Tensors  src, dst: seen as outer axes x [rows of src] x positions of src x inner run
 Index    input (y, x) goes to outputs (y * fy + 0.., x * fx + 0..)
 Launch   global (positions / span [x inner / vw where `split`], outer x rows / band)
-Params   name | ctype | extents: of the outer axes, then the rows' | pitches: of those, for src, each
-         operand and dst (rows: of one input, that is fy outputs) | last: extent in src, pitch in src
-         factors: (fy, fx) | steps_y, steps_x: pitch of one output for each operand and dst
-         inner | extra_types, inner_pitches: of each operand | post_ops | operands | wg
-Tunables vw {1,2,4,8,16} | span, band: positions and rows that one work-item walks | split: as in resize
-         wide: vectors lie along the positions (inner is 1, positions are neighbours in src and dst)
+Params   name, extra_types, inner_pitches, post_ops, operands, wg   as in resize/resize
+         ctype           type of src and dst
+         extents         of the outer axes, then the rows'
+         pitches         of those: [src, operands..., dst]; of rows: of one input, that is fy outputs
+         last            of the positions: extent and pitch in src
+         factors         (fy, fx)
+         steps_y, steps_x   pitch of one output for each operand and dst
+         inner           elements of the inner run
+Tunables vw, span, band, split   as in resize/resize
+         wide            vectors lie along the positions (inner is 1, positions are neighbours in
+                         src and dst)
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%
     n_extra = len(extra_types)
-    rows = 1
-    for extent in extents:
-        rows *= extent
+    rows = prod(extents)
     names = ["s"] + [f"e{k}" for k in range(n_extra)] + ["d"]
     extent, pitch = last
     fy, fx = factors

@@ -5,9 +5,14 @@ Tensors  src | dst: one index per row (long), or src's shape and type (one_hot)
 Rows     operand 0 src, 1 dst, 2 no tensor but the index of each element within its row
 Order    a NaN is beyond all numbers; of equal elements the first is taken, or the last one
 Launch   global (blocks of rows)
-Params   name | ctype | rows: Rows; when along, its elements are walked one by one | largest |
-         latest: the last of equal elements | ordered: elements are met in the order of their index
-         | one_hot | wg
+Params   name            kernel name
+         ctype           type of src
+         rows            Rows; when along, its elements are walked one by one
+         largest         whether the largest element is sought
+         latest          the last of equal elements
+         ordered         elements are met in the order of their index
+         one_hot         whether dst holds ones and zeros
+         wg              local size
 </%doc>
 <%namespace name="rw" file="/_common/rows.cl.mako"/>
 <%

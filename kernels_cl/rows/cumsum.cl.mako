@@ -2,17 +2,24 @@
 rows/cumsum: running sums along one axis; a work-item walks whole lines, vw of them side by side.
 
 Launch   global (inner / chunk, product of outer extents / band)
-Params   name | ctype | extents: of the outer loops | pitches: of those, for src and dst | inner
-         inner_pitches | count: elements of a line | steps: pitch along the line, of src and dst
-         exclusive: the sum in front of each element | reverse: from the end | wg
-Tunables vw {1,2,4,8,16}, at most inner | chunk, last, band: as in gather
+Params   name            kernel name
+         ctype           type of src and dst
+         extents         of the outer loops
+         pitches         of those: [src, dst]
+         inner           extent of the innermost loop
+         inner_pitches   (src, dst)
+         count           elements of a line
+         steps           pitch along the line: (src, dst)
+         exclusive       the sum in front of each element
+         reverse         from the end
+         wg              local size
+Tunables vw              1, 2, 4, 8 or 16; at most inner
+         chunk, last, band   as in movement/gather
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%
     V = vec_type(ctype, vw)
-    rows = 1
-    for extent in extents:
-        rows *= extent
+    rows = prod(extents)
     ps, pd = inner_pitches
 %>
 ${group_size(wg)}

@@ -3,12 +3,18 @@ rows/lrn: each element over a power of the sum of squares of its neighbours alon
 
     y[c] = x[c] / (bias + scale * (x[c - low]^2 + ... + x[c + high]^2)) ^ beta
 
-Tensors  src, dst: equal shapes | extra{k}: operands of post_ops, broadcast to that shape
+Tensors  src, dst: equal shapes | extra{k}: operands of post-ops, broadcast to that shape
 Rows     the channels of one place, as clnn/ops/rows/rows.py lays them out: operand 0 src, 1.. the
          extras, the last one dst
 Launch   global (blocks of rows)
-Params   name | ctype | rows: Rows | low, high: neighbours on each side | scale, beta, bias | post_ops |
-         operands: node input -> operand number | wg
+Params   name            kernel name
+         ctype           type of all tensors
+         rows            Rows
+         low, high       neighbours on each side
+         scale, beta, bias
+         post_ops        fused post-ops
+         operands        node input -> operand number
+         wg              local size
 </%doc>
 <%namespace name="rw" file="/_common/rows.cl.mako"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>

@@ -2,14 +2,21 @@
 rows/norm: (x - mean) / sqrt(variance + epsilon) over each row; without a centre, x over the root of
 its mean square.
 
-Tensors  src, dst: equal shapes | extra{k}: operands of post_ops, broadcast to that shape | stats: mean
+Tensors  src, dst: equal shapes | extra{k}: operands of post-ops, broadcast to that shape | stats: mean
          and sum of squared distances of each part of each row, [part][2][row]
 Rows     as clnn/ops/rows/rows.py lays them out: operand 0 src, 1.. the extras, the last one dst
 Stages   all: one launch. stats, apply: where rows are divided into parts, a launch that measures
          the parts and one that joins their measures and writes
 Launch   global (blocks of rows, parts of a row)
-Params   name | ctype | rows: Rows | stage | centre: the mean is taken away | epsilon | post_ops |
-         operands: node input -> operand number | wg
+Params   name            kernel name
+         ctype           type of all tensors
+         rows            Rows
+         stage           all, stats or apply
+         centre          whether the mean is taken away
+         epsilon         added to the variance
+         post_ops        fused post-ops
+         operands        node input -> operand number
+         wg              local size
 </%doc>
 <%namespace name="rw" file="/_common/rows.cl.mako"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>

@@ -6,9 +6,16 @@ rows/openvx_norm: local response normalisation of integers, one work-item per el
 Tensors  src, dst: (n, c, h, w) in any layout | table: [2][64], offsets and slopes in Q1.14 of the
          chords of (1 + t)**-beta over 64 equal parts of 0 <= t <= 128 (sample only)
 Launch   global (elements)
-Params   name | source, result: Format | src, dst: TensorLayout | across: the window is over maps,
-         else over one map | low, high: window elements on each side | sample: Q7.8 fixed point |
-         factor: Q7.8 root of share (sample) | share, beta, real: type to compute in | wg
+Params   name            kernel name
+         source, result  Format
+         src, dst        TensorLayout
+         across          the window is over maps, else over one map
+         low, high       window elements on each side
+         sample          whether to compute in fixed point, Q7.8
+         factor          root of share in Q7.8 (sample)
+         share, beta     see above
+         real            type to compute in, else
+         wg              local size
 </%doc>
 <%
     n_, c_, h_, w_ = dst.shape

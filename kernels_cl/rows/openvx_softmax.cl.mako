@@ -6,9 +6,15 @@ rows/openvx_softmax: softmax of integers along one axis, one work-item per row.
 Tensors  src, dst: any layouts | table: e of each difference to the largest element (0, 1, ...), or
          with `conformance` of each element from the smallest one on
 Launch   global (rows)
-Params   name | source, result: Format | conformance | rows | extents, pitches: of the loops over
-         rows, for src and dst | count: elements of a row | steps: pitch along the row, of src and
-         dst | wg
+Params   name            kernel name
+         source, result  Format
+         conformance     which e the table holds
+         rows            number of rows
+         extents         of the loops over rows
+         pitches         of those: [src, dst]
+         count           elements of a row
+         steps           pitch along the row: (src, dst)
+         wg              local size
 NaN      of a quotient gives the smallest element, as does a sum of 0
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>

@@ -1,15 +1,23 @@
 <%doc>
 rows/reduce: each row of elements folded into one.
 
-Tensors  src | extra{k}: operands of post_ops | dst: one element per row. In a first launch of two, dst
+Tensors  src | extra{k}: operands of post-ops | dst: one element per row. In a first launch of two, dst
          is scratch, dense in (part, row); in the second, src is that scratch.
 Rows     as clnn/ops/rows/rows.py lays them out: operand 0 src, 1.. the extras, the last one dst
 Launch   global (blocks of rows, parts of a row)
-Params   name | ctype, result: of src, and of dst and operands | rows: Rows | value: none, abs, square or power, of each element | op: sum,
-         prod, max, min or log_sum_exp | finish: none, mean, sqrt, log or root | count: elements
-         of a whole row | power: of `power` and `root` | post_ops | operands: node input -> operand
-         number | from_scratch, to_scratch | own_exp: exponentials
-         by _common/exp | wg
+Params   name            kernel name
+         ctype, result   type of src, and of dst and operands
+         rows            Rows
+         value           of each element: none, abs, square or power
+         op              sum, prod, max, min or log_sum_exp
+         finish          none, mean, sqrt, log or root
+         count           elements of a whole row
+         power           of `power` and `root`
+         post_ops        fused post-ops
+         operands        node input -> operand number
+         from_scratch, to_scratch   whether this is the second, the first launch of two
+         own_exp         exponentials by _common/exp
+         wg              local size
 </%doc>
 <%namespace name="rw" file="/_common/rows.cl.mako"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>

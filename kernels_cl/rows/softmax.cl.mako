@@ -1,12 +1,18 @@
 <%doc>
 rows/softmax: exp(x - max) / sum(exp(x - max)) over each row, or its logarithm.
 
-Tensors  src, dst: equal shapes | extra{k}: operands of post_ops, broadcast to that shape
+Tensors  src, dst: equal shapes | extra{k}: operands of post-ops, broadcast to that shape
 Rows     as clnn/ops/rows/rows.py lays them out: operand 0 src, 1.. the extras, the last one dst
 Launch   global (blocks of rows)
-Params   name | ctype | rows: Rows | log | keep: exponentials are kept in dst between the passes,
-         where it has their precision |
-         own_exp: exponentials by _common/exp | post_ops | operands: node input -> operand number | wg
+Params   name            kernel name
+         ctype           type of all tensors
+         rows            Rows
+         log             whether the logarithm is asked for
+         keep            exponentials are kept in dst between the passes, where it has their precision
+         own_exp         exponentials by _common/exp
+         post_ops        fused post-ops
+         operands        node input -> operand number
+         wg              local size
 NaN      a NaN, an infinity, or nothing but -infinity makes the whole row NaN
 </%doc>
 <%namespace name="rw" file="/_common/rows.cl.mako"/>

@@ -4,14 +4,20 @@ rows/topk: the first `count` elements of each line in order of value, with their
 Way      ranks: each element counts those that come before it, which is its place
          inserts: elements are put one after the other into the sorted output
 Launch   ranks: global (length, lines); inserts: global (lines)
-Params   name | ctype | way | extents: of the lines | pitches: of those, for src, values and indices
-         length, count | steps: pitch along the line, of the same three | largest | wg
+Params   name            kernel name
+         ctype           type of src and the values
+         way             ranks or inserts
+         extents         of the lines
+         pitches         of those: [src, values, indices]
+         length          elements of a line
+         count           of them that are sought
+         steps           pitch along the line: (src, values, indices)
+         largest         whether the largest elements are sought
+         wg              local size
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%
-    lines = 1
-    for extent in extents:
-        lines *= extent
+    lines = prod(extents)
     real = ctype in ("float", "half", "double")
     order = ">" if largest else "<"
     def better(a, b):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from clnn.codegen.filters import stored_as
 from clnn.ops.launch import Arg, Const, Out
 from clnn.ops.problem import Operand, Problem
 from clnn.ops.shared.epilogue import operand_args, post_op_operands
@@ -22,7 +23,7 @@ def stored_types(problem: Problem, post_ops: Sequence[PostOp]) -> tuple[str, dic
     named: list[str] = []
     for operand in _operands(problem, post_ops):
         ctype, count = operand.ctype, len(_scales(named))
-        if _in_bytes(ctype):
+        if stored_as(ctype) == "char":
             ctype = Stored(ctype, "char", f"scale{count}", f"inverse{count}")
         named.append(ctype)
     return named[0], {"extra_types": named[1:], "scales": len(_scales(named))}
@@ -30,17 +31,13 @@ def stored_types(problem: Problem, post_ops: Sequence[PostOp]) -> tuple[str, dic
 
 def last_args(problem: Problem, post_ops: Sequence[PostOp]) -> list[Arg]:
     """Return the arguments behind a kernel's constants: scales, operands and the result."""
-    found = _scales([o.ctype for o in _operands(problem, post_ops)])
-    scales = [Const(lambda: np.array(found, np.float32))] if found else []
+    pairs = _scales([o.ctype for o in _operands(problem, post_ops)])
+    scales = [Const(lambda: np.array(pairs, np.float32))] if pairs else []
     return [*scales, *operand_args(problem, post_ops), Out(0)]
 
 
 def _operands(problem: Problem, post_ops: Sequence[PostOp]) -> list[Operand]:
     return [problem.outputs[0], *(problem.input(k) for k in post_op_operands(post_ops))]
-
-
-def _in_bytes(ctype: str) -> bool:
-    return isinstance(ctype, Stored) and ctype.cell == "char"
 
 
 def _scales(ctypes: Sequence[str]) -> list[tuple[float | str, float | str]]:
