@@ -1,6 +1,7 @@
-"""Op families, one file each: spec, shape inference, numpy reference, kernel variants, ONNX import.
+"""Ops in families, one folder each, of the same name in kernels_cl/ and tests/ops/.
 
-A new op is a file here, a template in kernels_cl/ and a test in tests/ops/; nothing else changes.
+A simple op is one file of its family (attributes, shape inference, numpy reference, kernel variants,
+ONNX import), a template and a test; nothing else changes. `shared` is what families build on.
 """
 
 from __future__ import annotations

@@ -68,10 +68,10 @@ class OnnxNode:
 
     def type(self, index: int) -> TensorType:
         """Return the type of input `index`, which must be given."""
-        found = self.inputs[index] if index < len(self.inputs) else None
-        if found is None:
+        kind = self.inputs[index] if index < len(self.inputs) else None
+        if kind is None:
             raise Unsupported(f"input {index} is missing")
-        return found
+        return kind
 
     def const(self, index: int, what: str) -> Array:
         """Return input `index`, which must be a constant; `what` names it in the reason."""

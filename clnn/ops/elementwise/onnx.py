@@ -85,9 +85,9 @@ def _gelu(node: OnnxNode) -> Source:
 def _clip(node: OnnxNode) -> Source:
     low, high = _limit(node, 1, "min"), _limit(node, 2, "max")
     if isinstance(low, int) or isinstance(high, int):  # indices of inputs that are not constant
-        given = [(fn, at) for at, fn in ((1, "max"), (2, "min")) if node.has(at)]
-        post_ops = tuple(PostOp(fn, operand=place) for place, (fn, _) in enumerate(given, 1))
-        return Emit(Eltwise(post_ops), [0, *(at for _, at in given)])
+        limits = [(fn, at) for at, fn in ((1, "max"), (2, "min")) if node.has(at)]
+        post_ops = tuple(PostOp(fn, operand=place) for place, (fn, _) in enumerate(limits, 1))
+        return Emit(Eltwise(post_ops), [0, *(at for _, at in limits)])
     params = tuple(v.item() for v in (low, high) if v is not None)
     if not params:
         return 0

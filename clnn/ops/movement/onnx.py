@@ -121,8 +121,8 @@ def _slice(node: OnnxNode) -> Source:
     paces = [1] * len(low) if steps is None else [int(s) for s in steps]
     starts, extents, strides = [0] * len(shape), list(shape), [1] * len(shape)
     for axis, begin, end, step in zip(where, low, high, paces, strict=True):
-        found = range(shape[axis])[int(begin) : int(end) : step]
-        starts[axis], extents[axis], strides[axis] = found.start, len(found), step
+        kept = range(shape[axis])[int(begin) : int(end) : step]
+        starts[axis], extents[axis], strides[axis] = kept.start, len(kept), step
     starts = [s if e else 0 for s, e in zip(starts, extents, strict=True)]
     return Emit(Slice(tuple(starts), tuple(extents), tuple(strides)), [0])
 

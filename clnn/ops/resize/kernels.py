@@ -207,7 +207,7 @@ def _identity(extent: int) -> Taps:
 
 
 def _arithmetic(types: Sequence[str], weighted: bool) -> tuple[str, str]:
-    """Return the types of sums and of the value that steps work on."""
+    """Return the types of sums and of the value that post-ops work on."""
     if not weighted:
         return types[0], types[-1]
     acc = "double" if "double" in types else "float"

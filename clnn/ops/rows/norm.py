@@ -145,10 +145,10 @@ def _scaled(spec: Normalise, scale: Source, shift: Source) -> Emit:
 
 def per_channel(node: OnnxNode, index: int, rank: int) -> Source:
     """Return input `index`, one value per channel, shaped to broadcast with (n, c, spatial...)."""
-    given = node.type(index).shape
-    if len(given) != 1:
-        raise ShapeError(f"{node.op_type}: input {index} is {given}, must have one axis.")
-    shape = given + (1,) * (rank - 2)
+    parameter = node.type(index).shape
+    if len(parameter) != 1:
+        raise ShapeError(f"{node.op_type}: input {index} is {parameter}, must have one axis.")
+    shape = parameter + (1,) * (rank - 2)
     if index in node.consts:
         return node.consts[index].reshape(shape)
     return Emit(Reshape(shape), [index])

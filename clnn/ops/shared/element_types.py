@@ -24,8 +24,8 @@ def move_type(dtype: DType) -> str:
 def move_value(value: float, dtype: DType) -> Any:
     """Return `value` as a number to be printed as a literal of move_type(dtype)."""
     if isinstance(dtype.cl, Stored):
-        found = narrow(np.asarray(value), dtype)
-        return int(found if dtype.scale else found.view(np.uint16))
+        cell = narrow(np.asarray(value), dtype)
+        return int(cell if dtype.scale else cell.view(np.uint16))
     if dtype.cl in _BITS:
         return int(np.asarray(value, dtype.numpy).view(_BITS[dtype.cl][1]))
     if dtype.numpy.kind == "b":

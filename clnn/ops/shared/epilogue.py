@@ -41,12 +41,12 @@ _HEAVY = {
 
 def heavy(post_ops: Sequence[PostOp]) -> bool:
     """Whether post-ops are long enough in code that an unrolled tile should not repeat them."""
-    return any(s.fn in _HEAVY for s in post_ops)
+    return any(p.fn in _HEAVY for p in post_ops)
 
 
 def post_op_operands(post_ops: Sequence[PostOp]) -> list[int]:
     """Return the node inputs that post-ops read, each once, in order of first use."""
-    return list(dict.fromkeys(s.operand for s in post_ops if s.operand is not None))
+    return list(dict.fromkeys(p.operand for p in post_ops if p.operand is not None))
 
 
 def operand_layouts(

@@ -134,13 +134,14 @@ def apply_post_ops(
     """Return `value` after `post_ops` with numpy; `inputs` are the node's inputs (for operands)."""
     kind = value.dtype
     with np.errstate(all="ignore"):
-        for step in post_ops:
-            function = FUNCTIONS[step.fn]
-            params = [kind.type(p) for p in step.params]
+        for post_op in post_ops:
+            function = FUNCTIONS[post_op.fn]
+            params = [kind.type(p) for p in post_op.params]
             args: list[Any] = [value]
             if function.binary:
-                args.append(params.pop(0) if step.operand is None else inputs[step.operand])
-            if step.swapped:
+                operand = post_op.operand
+                args.append(params.pop(0) if operand is None else inputs[operand])
+            if post_op.swapped:
                 args.reverse()
             value = np.asarray(function.numpy(*args, *params)).astype(kind)
     return value

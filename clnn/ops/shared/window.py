@@ -47,7 +47,7 @@ class Window:
 
     def output(self, spatial: Sequence[int]) -> tuple[int, ...]:
         """Return the output's spatial extents. Raises ShapeError where the kernel does not fit."""
-        found = []
+        counts = []
         for a, extent in enumerate(spatial):
             room = extent + self.before[a] + self.after[a] - self.reach(a)
             if room < 0:
@@ -59,8 +59,8 @@ class Window:
             if self.ceil and room % self.strides[a]:
                 starts_inside = count * self.strides[a] < extent + self.before[a]
                 count += int(starts_inside)
-            found.append(count)
-        return tuple(found)
+            counts.append(count)
+        return tuple(counts)
 
     def needed_after(self, spatial: Sequence[int]) -> tuple[int, ...]:
         """Return the elements behind each spatial axis that windows really reach."""
