@@ -1,4 +1,4 @@
-"""Shared by all tests: devices, the --long option, caches of their own, third-party data."""
+"""Shared by all tests: devices, the options --quick and --long, caches, third-party data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from common import ROOT, usable_devices
-from dealing import deal
+from dealing import NOT_QUICK, deal, needs_device
 
 _CACHE = ROOT / ".cache" / "tests"
 os.environ.setdefault("CLNN_BUILD_JOBS", "1")  # the test workers are the parallelism
@@ -15,11 +15,27 @@ os.environ.setdefault("CLNN_CACHE_DIR", str(_CACHE / "clnn"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="run what needs no OpenCL device only")
     parser.addoption("--long", action="store_true", help="run the long forms of suites too")
     parser.addoption("--device", default=None, help="run device tests on this device only")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--quick"):  # a test that asks for a device all the same finds none
+        nothing = _CACHE / "no-drivers"
+        nothing.mkdir(parents=True, exist_ok=True)
+        os.environ["OCL_ICD_VENDORS"] = str(nothing)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    left_out = config.getoption("--quick") and collection_path.name in NOT_QUICK
+    return True if left_out and collection_path.parent == ROOT / "tests" else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--quick"):
+        config.hook.pytest_deselected(items=[item for item in items if needs_device(item)])
+        items[:] = [item for item in items if not needs_device(item)]
     if config.getoption("--long"):
         return
     skip = pytest.mark.skip(reason="long form: pass --long")

@@ -31,9 +31,8 @@ ROOMS = (
     ("runtime",),
     ("tune",),
     ("compile",),
-    ("verification",),
+    ("apis", "verification"),
     ("api",),
-    ("apis",),
     ("",),
     ("cli",),
     ("__main__",),
@@ -142,8 +141,10 @@ def test_kernels_know_no_op():
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_import_turned_round_is_a_circle():
-    for importer, imported in EDGES:
+def test_an_import_turned_round_is_a_circle():
+    """One from each wing to each other, and to itself."""
+    one_each = {(place(edge[0]), place(edge[1])): edge for edge in sorted(EDGES)}
+    for importer, imported in one_each.values():
         found = circles(EDGES | {(imported, importer)})
         assert any({importer, imported} <= set(circle) for circle in found)
 

@@ -53,13 +53,8 @@ def adder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def session(adder, request):
-    from clnn.runtime.device.device import discover
-
-    names = [info.platform for info in discover() if info.usable]
-    if not names:
-        pytest.skip("no usable OpenCL device")
-    with clnn.compile_model(adder, request.config.getoption("--device") or names[0]) as made:
+def session(adder, any_device):
+    with clnn.compile_model(adder, any_device) as made:
         yield made
 
 
@@ -144,6 +139,7 @@ def test_misspelt_output(session):
     )
 
 
+@pytest.mark.usefixtures("any_device")
 def test_unsupported_operators_are_all_listed(tmp_path, capsys):
     from onnx.helper import make_node
 
@@ -222,6 +218,7 @@ def test_open_dimensions(tmp_path, capsys):
     assert err == f"ShapeError: {text}\nHere: --shape NAME:1,3,224,224 or --shape DIMENSION:4\n"
 
 
+@pytest.mark.usefixtures("any_device")
 def test_unknown_device(adder, capsys, monkeypatch):
     text = message(NoDeviceError, clnn.compile_model, adder, device="abacus")
     assert "No OpenCL device answers to 'abacus'" in text

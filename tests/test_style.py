@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import re
 import subprocess
@@ -63,6 +64,11 @@ def test_types_are_right():
     tool("mypy", "--no-incremental", "--cache-dir", "/dev/null")
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
 def functions(path: Path) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef, bool]]:
     """Yield (qualified name, function, whether it is public) of every function of a file."""
 
@@ -83,7 +89,7 @@ def functions(path: Path) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunc
             else:
                 yield from walk(child, prefix, public)
 
-    yield from walk(ast.parse(path.read_text("utf-8")), "", True)
+    yield from walk(parsed(path), "", True)
 
 
 def test_files_and_functions_are_small():
@@ -128,9 +134,9 @@ def test_public_functions_are_documented_and_typed():
 
 
 def test_every_module_and_public_class_is_documented():
-    wrong = [named(p) for p in CODE if not ast.get_docstring(ast.parse(p.read_text("utf-8")))]
+    wrong = [named(p) for p in CODE if not ast.get_docstring(parsed(p))]
     for path in CODE:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(parsed(path)):
             if (
                 isinstance(node, ast.ClassDef)
                 and not node.name.startswith("_")

@@ -1,6 +1,8 @@
 """Sets up what tools/demo and tools/test need, then becomes the program that they start.
 
-    python tools/_bootstrap.py demo|test [arguments for the demonstration or for pytest]
+    tools/demo [arguments for the demonstration]
+    tools/test [arguments for pytest]
+    tools/test --quick   tests that need no OpenCL device, in under a minute; sets up no driver
 
 Standard library only. Makes a virtual environment (.venv in the checkout, or $CLNN_VENV),
 installs the package there, and sees to an OpenCL driver that passes clnn's own probe. A stamp in
@@ -28,9 +30,9 @@ from typing import NoReturn
 VERSION = "1"
 ROOT = Path(__file__).resolve().parent.parent
 MIN_PYTHON = (3, 10)
-EXTRAS = {"demo": "demo", "test": "dev"}
+EXTRAS = {"demo": "demo", "test": "dev", "quick": "dev"}
 # A set-up whose stamp serves as well.
-ALSO_SERVES = {"demo": ("demo", "test"), "test": ("test",)}
+ALSO_SERVES = {"demo": ("demo", "test"), "test": ("test",), "quick": ("quick", "test")}
 POCL, INTEL = "Portable Computing Language", "Intel(R) OpenCL"
 INTEL_PACKAGES = ("intel-opencl-rt", "intel-cmplr-lib-rt")
 LOG_TAIL_LINES = 15
@@ -320,11 +322,18 @@ def intel_runtime(venv: Path, progress: Progress) -> str:
 def set_up(venv: Path, kind: str) -> None:
     """Do everything that is missing for `kind`. Raises Trouble."""
     print(f"Setting up {venv} (once; later runs start at once)", flush=True)
-    progress = Progress(4, venv / "clnn-setup.log")
+    progress = Progress(2 if kind == "quick" else 4, venv / "clnn-setup.log")
     with progress("virtual environment"):
         make_venv(venv)
     with progress("installing packages"):
         install_packages(venv, kind, progress)
+    if kind != "quick":
+        set_up_devices(venv, kind, progress)
+    write_stamp(venv, kind)
+
+
+def set_up_devices(venv: Path, kind: str, progress: Progress) -> None:
+    """See to the drivers that `kind` needs. Raises Trouble where no device is usable."""
     see_to: Callable[[Path, Progress], list[str]] = (
         driver_for_demo if kind == "demo" else drivers_for_test
     )
@@ -338,7 +347,6 @@ def set_up(venv: Path, kind: str) -> None:
         doctor = ["env", "-u", "CLNN_VENV", str(venv_python(venv)), "-m", "clnn.cli.main", "doctor"]
         raise Trouble(f"no usable OpenCL device.\n{plain_run(doctor)[1]}", EXIT_NO_DEVICE)
     print(f"usable: {', '.join(there)}", flush=True)
-    write_stamp(venv, kind)
 
 
 def command_of(kind: str, python: Path, arguments: Sequence[str]) -> list[str]:
@@ -366,15 +374,16 @@ def main(arguments: Sequence[str]) -> int:
     if sys.version_info < MIN_PYTHON:
         print(f"Python 3.10 or newer is needed; this is {platform.python_version()}.")
         return EXIT_SETUP
-    if not arguments or arguments[0] not in EXTRAS:
+    if not arguments or arguments[0] not in ("demo", "test"):
         print(__doc__)
         return EXIT_SETUP
     kind, venv = arguments[0], venv_folder()
+    needed = "quick" if kind == "test" and "--quick" in arguments else kind
     try:
-        if not is_set_up(venv, kind):
+        if not is_set_up(venv, needed):
             with one_at_a_time():
-                if not is_set_up(venv, kind):
-                    set_up(venv, kind)
+                if not is_set_up(venv, needed):
+                    set_up(venv, needed)
     except Trouble as trouble:
         print(f"tools/{kind}: {trouble}", file=sys.stderr)
         return trouble.status

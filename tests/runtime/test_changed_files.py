@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from common import ROOT, usable_devices
+from common import ROOT
 
 import clnn
 import clnn.compile as compiling
@@ -103,16 +103,14 @@ except ModelError as err:
 
 @pytest.mark.parametrize("external", [False, True])
 @pytest.mark.parametrize("when", ["compiling, 'select_device'", "constants.Constants, '_data'"])
-def test_a_file_that_is_cut_short_ends_no_process(tmp_path, external, when):
+def test_a_file_that_is_cut_short_ends_no_process(tmp_path, any_device, external, when):
     """While the device is opened; between two constants."""
-    if not usable_devices():
-        pytest.skip("no usable OpenCL device")
     file = write(tmp_path / "net.onnx", external)
     code = CODE.format(
         path=[str(ROOT), *sys.path],
         file=str(file),
         when=when,
-        device=usable_devices()[0],
+        device=any_device,
         model=str(tmp_path / "net.onnx"),
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -57,21 +57,11 @@ def expected(x: np.ndarray) -> np.ndarray:
 
 
 @pytest.fixture(scope="module", params=["shared", "separate"])
-def session(request, device_of_module):
+def session(request, any_device):
     with clnn.compile_model(
-        small_graph(), device_of_module, clnn.Options(arena=request.param, guard=128, states=2)
+        small_graph(), any_device, clnn.Options(arena=request.param, guard=128, states=2)
     ) as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-def device_of_module(request):
-    from common import usable_devices
-
-    names = usable_devices()
-    if not names:
-        pytest.skip("no usable OpenCL device")
-    return request.config.getoption("--device") or names[-1]
 
 
 def close_to(got: np.ndarray, x: np.ndarray) -> bool:

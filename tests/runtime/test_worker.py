@@ -8,17 +8,14 @@ import signal
 import pytest
 
 from clnn.errors import DeviceError
+from clnn.runtime.device.device import select
 from clnn.runtime.drivers.loader import child_environment
 from clnn.runtime.process.worker import Worker, WorkerError
 
 
 @pytest.fixture
-def worker(request):
-    from clnn.runtime.device.device import discover
-
-    info = next((i for i in discover() if i.usable), None)
-    if info is None:
-        pytest.skip("no usable OpenCL device")
+def worker(any_device):
+    info = select(any_device)
     argument = {"platform": info.platform_index, "device": info.device_index, "options": []}
     made = Worker("run.trial_child", argument, child_environment(info.driver))
     yield made

@@ -1,4 +1,4 @@
-"""What the short form of the tests leaves out: combinations of parameters, and devices."""
+"""What the short and the quick form of the tests leave out: combinations of parameters, devices."""
 
 from __future__ import annotations
 
@@ -7,6 +7,21 @@ import zlib
 import pytest
 
 SLOW = "Portable"  # this driver builds slowly: it gets half as many cases as another
+# What the quick form does not look into: drivers, simulators, suites and tools take their time.
+NOT_QUICK = (
+    "oclgrind",
+    "onnx_suite",
+    "runtime",
+    "test_demo_models.py",
+    "test_verify.py",
+    "test_wheel.py",
+    "tools",
+)
+
+
+def needs_device(item: pytest.Item) -> bool:
+    """Whether a test runs kernels: it then takes the fixture `device` or `any_device`."""
+    return not {"device", "any_device"}.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 def deal(items: list[pytest.Item]) -> None:

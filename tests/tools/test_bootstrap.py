@@ -53,6 +53,7 @@ def progress(bootstrap: ModuleType, folder: Path) -> object:
     [
         ([], True),
         (["-q", "tests/x.py"], True),
+        (["--quick"], True),
         (["--no-header"], True),
         (["-k", "n"], True),
         (["-n", "4"], False),
@@ -111,6 +112,38 @@ def test_a_set_up_that_is_done_starts_at_once(
     monkeypatch.setattr(bootstrap, "start", lambda *arguments: started.append(arguments))
     bootstrap.main(["test", "-q"])
     assert started == [(checkout / ".venv", "test", ["-q"])]
+
+
+def test_quick_tests_need_no_driver(
+    bootstrap: ModuleType, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[object] = []
+    for step in ("make_venv", "install_packages"):
+        monkeypatch.setattr(bootstrap, step, lambda *_: None)
+    monkeypatch.setattr(bootstrap, "set_up_devices", lambda *_: pytest.fail("looked for drivers"))
+    monkeypatch.setattr(bootstrap, "start", lambda *arguments: started.append(arguments))
+    bootstrap.main(["test", "--quick", "-x"])
+    assert started == [(checkout / ".venv", "test", ["--quick", "-x"])]
+    assert bootstrap.is_set_up(checkout / ".venv", "quick")
+    assert not bootstrap.is_set_up(checkout / ".venv", "test")
+
+
+def test_quick_tests_are_those_without_a_device() -> None:
+    files = ["tests/plan/test_batch_split.py", "tests/test_messages.py"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "--collect-only", "-q", *files]
+    names = {}
+    for option in ("--quick", "--long"):
+        done = subprocess.run(
+            [*command, option], cwd=TOOLS.parent, capture_output=True, text=True, timeout=300
+        )
+        names[option] = {line for line in done.stdout.splitlines() if "::" in line}
+    quick, every = names["--quick"], names["--long"]
+    assert quick and quick < every
+    assert any("test_garbage_file" in name for name in quick)
+    assert not any("[" in name and "none" in name for name in quick)
+    for needing_a_device in ("test_equal_to_the_bit", "test_wrong_extent"):
+        assert not any(needing_a_device in name for name in quick)
+        assert any(needing_a_device in name for name in every)
 
 
 def test_a_folder_in_the_way_is_not_touched(

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter
 
 import pytest
-from common import ROOT, usable_devices
+from common import ROOT
 
 sys.path.insert(0, str(ROOT / "tools" / "benchmarks"))
 
@@ -45,7 +45,7 @@ def setup(work, **changes):
     }
 
 
-@pytest.mark.skipif(not usable_devices(), reason="no usable OpenCL device")
+@pytest.mark.usefixtures("any_device")
 def test_clnn_beside_onnxruntime(tmp_path):
     report, picture, page = (tmp_path / f"all.{kind}" for kind in ("json", "png", "md"))
     pytest.importorskip("onnxruntime")
@@ -147,8 +147,7 @@ def test_wrong_use_is_one_line(tmp_path):
     assert done.returncode == 2 and "no engine is named other" in done.stderr
 
 
-@pytest.mark.skipif(not usable_devices(), reason="no usable OpenCL device")
-def test_variants_share_a_process_and_each_is_held_to_its_own_precision(tmp_path):
+def test_variants_share_a_process_and_each_is_held_to_its_own_precision(tmp_path, any_device):
     pytest.importorskip("onnxruntime")
     report = tmp_path / "all.json"
     done = run(
@@ -161,7 +160,7 @@ def test_variants_share_a_process_and_each_is_held_to_its_own_precision(tmp_path
         "--json",
         report,
         "--device",
-        usable_devices()[0],
+        any_device,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     (result,) = json.loads(report.read_text())["results"]

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from common import ROOT, usable_devices
+from common import ROOT
 
 sys.path.insert(0, str(ROOT / "tools" / "benchmarks"))
 
@@ -30,8 +30,6 @@ from clnn.runtime.measure.peak_mma import KINDS, WarpBench, product_kernels, pro
 from clnn.runtime.run.profile import Row as Layer
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
-
-needs_device = pytest.mark.skipif(not usable_devices(), reason="no usable OpenCL device")
 
 
 def convolved(case, x):
@@ -123,11 +121,10 @@ def test_the_rate_of_tensor_cores_is_checked_or_refused(device):
             product_rate(info, "f16")
 
 
-@needs_device
-def test_a_shape_that_does_not_run_is_passed_over_and_a_wrong_sum_is_not(monkeypatch):
+def test_a_shape_that_does_not_run_is_passed_over_and_a_wrong_sum_is_not(monkeypatch, any_device):
     from clnn.runtime.drivers.loader import load
 
-    info = select(usable_devices()[0])
+    info = select(any_device)
     able = replace(info, caps=replace(info.caps, ptx_mma=Capability(True)))
     faults = {"2x8": load().RuntimeError("OUT_OF_RESOURCES"), "4x4_w8": BuildError("no")}
 
@@ -148,9 +145,8 @@ def test_a_shape_that_does_not_run_is_passed_over_and_a_wrong_sum_is_not(monkeyp
         product_rate(able, "f16")
 
 
-@needs_device
-def test_wrong_values_are_a_fault(monkeypatch):
-    case, info = Gemm(1, 100, 64), select(usable_devices()[0])
+def test_wrong_values_are_a_fault(monkeypatch, any_device):
+    case, info = Gemm(1, 100, 64), select(any_device)
     right = module.measure(case, "f32", info, Ceilings(), "off")
     assert not right.fault and right.error < 1e-5 and right.seconds > 0
     monkeypatch.setattr(Gemm, "expected", lambda self, x, places: np.ones(len(places)))
@@ -162,8 +158,7 @@ def run(*args, script="sweep_kernels.py"):
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=590)
 
 
-@needs_device
-def test_a_sweep_goes_on_past_a_layer_in_which_it_ended(tmp_path):
+def test_a_sweep_goes_on_past_a_layer_in_which_it_ended(tmp_path, any_device):
     path, page = tmp_path / "sweep.json", tmp_path / "sweep.md"
     before = {
         "about": {},
@@ -175,7 +170,7 @@ def test_a_sweep_goes_on_past_a_layer_in_which_it_ended(tmp_path):
     }
     path.write_text(json.dumps(before))
     options = ("--small", "--only", "gemm", "--dtypes", "f32", "--json", path, "--markdown", page)
-    done = run(*options, "--resume", "--device", usable_devices()[0])
+    done = run(*options, "--resume", "--device", any_device)
     assert done.returncode == 1, done.stderr[-2000:]
     data = json.loads(path.read_text())
     ended, right = data["rows"]
@@ -199,10 +194,8 @@ def report(tmp_path, *options):
     return done, json.loads(written[0].read_text()) if written else None
 
 
-@needs_device
-def test_a_report_of_one_step_and_then_of_another(tmp_path):
-    device = usable_devices()[0]
-    done, found = report(tmp_path, "--device", device, "--steps", "sweep", "--seconds", 500)
+def test_a_report_of_one_step_and_then_of_another(tmp_path, any_device):
+    done, found = report(tmp_path, "--device", any_device, "--steps", "sweep", "--seconds", 500)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [s["status"] for s in found["steps"]] == ["done"] and found["data"]["sweep"]["rows"]
     (page,) = tmp_path.glob("*.md")
@@ -211,7 +204,7 @@ def test_a_report_of_one_step_and_then_of_another(tmp_path):
     assert str(tmp_path) not in text and str(ROOT) not in text
     pictures = sorted(p.name for p in tmp_path.glob("*.png"))
     assert (pictures and pictures[0] in text) or NO_PLOT in text
-    done, found = report(tmp_path, "--device", device, "--steps", "facts", "--seconds", 500)
+    done, found = report(tmp_path, "--device", any_device, "--steps", "facts", "--seconds", 500)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [s["name"] for s in found["steps"]] == ["sweep", "facts"]
     assert found["data"]["facts"]["local memory, KiB"]["declared"] >= 16
@@ -219,10 +212,9 @@ def test_a_report_of_one_step_and_then_of_another(tmp_path):
     assert found["data"]["facts"]["grids"] == {f"dimension {k}": True for k in range(3)}
 
 
-@needs_device
 @pytest.mark.exhaustive
-def test_a_whole_report(tmp_path):
-    done, found = report(tmp_path, "--device", usable_devices()[0], "--seconds", 550)
+def test_a_whole_report(tmp_path, any_device):
+    done, found = report(tmp_path, "--device", any_device, "--seconds", 550)
     assert done.returncode == 0, done.stdout + done.stderr
     names = {step["name"]: step["status"] for step in found["steps"]}
     assert names.pop("compiled") == "skipped"
