@@ -127,3 +127,26 @@ def test_convolution_imports_as_one_node():
     graph = import_onnx(conv(pads=[1, 1, 1, 1]))
     assert [n.spec.kind for n in graph.nodes] == ["conv2d"]
     assert graph.types[graph.outputs["y"]].shape == (1, 4, 8, 8)
+
+
+SEVEN = tensor("v", np.full(1, 7, np.float32))
+MORE_OUTPUTS = {
+    "Constant of a tensor": make.make_node("Constant", [], ["y", "nowhere"], "k", value=SEVEN),
+    "Constant of a number": make.make_node("Constant", [], ["y", "nowhere"], "k", value_float=7.0),
+    "Constant, second left out": make.make_node("Constant", [], ["y", ""], "k", value=SEVEN),
+    "ConstantOfShape": make.make_node("ConstantOfShape", ["s"], ["y", "nowhere"], "k", value=SEVEN),
+    "Shape": make.make_node("Shape", ["x"], ["y", "nowhere"], "k"),
+    "folded": make.make_node("Neg", ["s"], ["y", "nowhere"], "k"),
+    "Relu": make.make_node("Relu", ["x"], ["y", "nowhere"], "k"),
+    "defined by others": make.make_node("MeanVarianceNormalization", ["x"], ["y", "nowhere"], "k"),
+}
+
+
+@pytest.mark.parametrize("name", MORE_OUTPUTS)
+def test_more_outputs_than_the_operator_makes_are_refused(name):
+    node = MORE_OUTPUTS[name]
+    proto = model([node], [value("x", (1, 2, 3, 4))], initializers=[ints("s", 2, 3)])
+    with pytest.raises(
+        ModelError, match=rf"node 'k' \({node.op_type}\): it names 2 outputs.*at most 1"
+    ):
+        import_onnx(proto)

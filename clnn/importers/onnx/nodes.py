@@ -67,11 +67,19 @@ def _known(op_type: str, opset: int) -> bool:
 
 def check_node(call: Call, ir_version: int) -> None:
     """Check a node with onnx's own checker, where it knows the operator. Raises ModelError."""
+    if not _known(call.op_type, call.opset or 0):
+        return
+    most, named = (
+        onnx.defs.get_schema(call.op_type, call.opset, "").max_output,
+        len(call.node.output),
+    )
+    if named > most:
+        raise ModelError(f"it names {named} outputs, but the operator makes at most {most}.")
     beyond = any(
         a.HasField("t") or a.HasField("g") or a.graphs or a.ref_attr_name
         for a in call.node.attribute
     )
-    if beyond or not _known(call.op_type, call.opset or 0):
+    if beyond:
         return
     context = onnx.checker.C.CheckerContext()
     context.ir_version = ir_version
