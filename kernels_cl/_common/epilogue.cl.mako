@@ -64,8 +64,8 @@ FLOAT = {
     "mul": "{v} = {a} * {b};",
     "div": "{v} = {a} / {b};",
     "pow": "{v} = pow({a}, {b});",
-    "min": "{{ {D} s = {b}; {v} = {v} < s || {v} != {v} ? {v} : s; }}",
-    "max": "{{ {D} s = {b}; {v} = {v} > s || {v} != {v} ? {v} : s; }}",
+    "min": "{{ {D} s = {b}, t = {a}; {v} = t < s || t != t ? t : s; }}",
+    "max": "{{ {D} s = {b}, t = {a}; {v} = t > s || t != t ? t : s; }}",
     "prelu": "{{ {D} s = {b}, t = {a}; {v} = t < {T}(0) ? s * t : t; }}",
 }
 INTEGER = dict(FLOAT)
