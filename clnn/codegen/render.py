@@ -71,13 +71,18 @@ def _lookup(folders: tuple[str, ...]) -> Any:
 def render(template: str, params: Mapping[str, Any]) -> str:
     """Return the OpenCL source of `template` with `params`.
 
+    A template that calls define(name, text) has that text in front of its own, once for each name.
     Raises TemplateError, with the template's line, when a parameter is missing or refused.
     """
     lookup = _lookup(template_folders(setting("CLNN_KERNEL_PATH")))
+    defined: dict[str, str] = {}
     try:
-        text = lookup.get_template(template).render(**HELPERS, **params)
+        text = lookup.get_template(template).render(
+            **HELPERS, **params, define=defined.setdefault
+        )
     except Exception as err:
         raise TemplateError(_explain(template, params, err)) from err
+    text = "".join([*defined.values(), text])
     if int(setting("CLNN_DEBUG")) >= 4:
         text = f'#line 1 "{template}"\n{text}'
     return _tidy(text)

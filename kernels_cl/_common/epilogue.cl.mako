@@ -9,8 +9,10 @@ NaN propagates: comparisons are written so that a NaN operand comes out.
 
 Wide vectors of floats are those of CPUs; there 1 + exp(x), of which the logistic functions are made, is
 written out: 2^(x log2 e) as a power of two, from the bits of a sum that rounds to whole numbers, times a
-polynomial of what is left, within 3e-7 of itself. It is infinite from x = 88.4 on.
+polynomial of what is left, within 3e-7 of itself. It is infinite from x = 88.4 on. Sine, cosine and tangent
+of floats are functions of _common/trigonometry: some drivers let one element of a vector spoil the others.
 </%doc>
+<%namespace name="tr" file="/_common/trigonometry.cl.mako"/>
 <%!
 FLOAT = {
     "relu": "{v} = {v} < {T}(0) ? {T}(0) : {v};",
@@ -42,9 +44,7 @@ FLOAT = {
     "floor": "{v} = floor({v});",
     "ceil": "{v} = ceil({v});",
     "round": "{v} = rint({v});",
-    "sin": "{v} = sin({v});",
-    "cos": "{v} = cos({v});",
-    "tan": "{v} = tan({v});",
+    "sin": "{v} = sin({v});", "cos": "{v} = cos({v});", "tan": "{v} = tan({v});",  # but of floats
     "asin": "{v} = asin({v});",
     "acos": "{v} = acos({v});",
     "atan": "{v} = atan({v});",
@@ -124,10 +124,11 @@ REAL_TYPES = ("float", "half", "double")
         load(step.operand) if step.operand is not None else None)
     a, b = (other, v) if step.swapped else (v, other)
     names = {f"p{i}": p for i, p in enumerate(params)}
+    own = ctype == "float" and step.fn in tr.module.FUNCTIONS
     written = LOGISTIC if ctype == "float" and width >= WIDE else {}
     text = written.get(step.fn, table[step.fn]).format(
         v=v, a=a, b=b, T=cast, D=vector, I=f"int{width}", BITS=BITS.get(ctype, 0), **names)
-%>${text}\
+%>${tr.apply(step.fn, v, width) if own else text}\
 </%def>
 <%def name="apply(post_ops, v, ctype, width, load)">\
 % for step in post_ops:
