@@ -77,9 +77,7 @@ def render(template: str, params: Mapping[str, Any]) -> str:
     lookup = _lookup(template_folders(setting("CLNN_KERNEL_PATH")))
     defined: dict[str, str] = {}
     try:
-        text = lookup.get_template(template).render(
-            **HELPERS, **params, define=defined.setdefault
-        )
+        text = lookup.get_template(template).render(**HELPERS, **params, define=defined.setdefault)
     except Exception as err:
         raise TemplateError(_explain(template, params, err)) from err
     text = "".join([*defined.values(), text])

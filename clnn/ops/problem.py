@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
+
+import numpy as np
 
 from clnn.errors import ShapeError
 from clnn.layout import TensorLayout
@@ -82,6 +85,13 @@ class Operand:
         """Return make()'s float32 array, a form of this constant, as the operand is stored."""
         stored = self.stored
         return Const(make) if stored is None else Const(lambda: narrow(make(), stored))
+
+    @cached_property
+    def largest(self) -> float:
+        """The largest magnitude among a constant's floats: infinite or NaN where one of them is."""
+        if self.const is None or self.const.dtype.kind != "f" or not self.const.size:
+            return 0.0
+        return float(np.maximum(self.const.max(), -self.const.min()))
 
     @property
     def border(self) -> Border:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +37,8 @@ def fuse_scale_shift(graph: Graph) -> Graph:
         if found is None:
             continue
         fused = _fold(conv, node, found, consts, types)
+        if fused is None:
+            continue
         nodes[conv.name] = fused
         del nodes[node.name]
         producers[node.outputs[0]] = fused
@@ -96,16 +99,23 @@ def _fold(
     found: tuple[Array, Array],
     consts: dict[str, Array],
     types: dict[str, TensorType],
-) -> Node:
-    """Return the convolution with scaled weights and a new bias, producing the node's output."""
+) -> Node | None:
+    """Return the convolution with scaled weights and a new bias, producing the node's output.
+
+    None where single precision does not hold them.
+    """
     scale, shift = found
     weights = consts[conv.inputs[1] or ""]
     old_bias = conv.inputs[BIAS] if len(conv.inputs) > BIAS else None
     bias = consts[old_bias].astype(np.float64) if old_bias else np.zeros(len(scale))
     w_name, b_name = f"{node.outputs[0]}:w", f"{node.outputs[0]}:b"
     scaled = weights.astype(np.float64) * scale.reshape(-1, *(1,) * (weights.ndim - 1))
+    moved = bias * scale + shift
+    limits = np.finfo(weights.dtype)
+    if not _holds(scaled, limits) or np.abs(moved).max(initial=0) > limits.max:
+        return None
     consts[w_name] = scaled.astype(weights.dtype)
-    consts[b_name] = (bias * scale + shift).astype(weights.dtype)
+    consts[b_name] = moved.astype(weights.dtype)
     for name in (w_name, b_name):
         types[name] = TensorType(consts[name].shape, types[conv.inputs[1] or ""].dtype)
     return replace(
@@ -114,3 +124,9 @@ def _fold(
         outputs=node.outputs,
         origin=f"{conv.origin} + {node.origin}",
     )
+
+
+def _holds(weights: Array, limits: np.finfo[Any]) -> bool:
+    """Whether weights become neither infinite nor, all of them, too small to keep their digits."""
+    largest = np.abs(weights).max(initial=0)
+    return bool(largest == 0 or limits.tiny / limits.eps <= largest <= limits.max)

@@ -204,8 +204,13 @@ class ConvProblem(Problem):
 
     @property
     def fits_fast(self) -> bool:
-        """Whether weights are constant, and input channels innermost or few: else the reference."""
+        """Whether weights are constant, and input channels innermost or few: else the reference.
+
+        Weights must be finite, as fast kernels multiply them with the zeros of borders.
+        """
         if self.is_empty or not self.is_constant(self.weights_input, self.bias_input):
+            return False
+        if not np.isfinite(self.input(self.weights_input).largest):
             return False
         if self.bias is not None and self.bias.ndim > 1:
             return False

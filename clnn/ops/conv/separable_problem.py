@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
+import numpy as np
+
 from clnn.ops.conv.packing import pack_filters
 from clnn.ops.conv.problem import ConvProblem, innermost
 from clnn.ops.launch import Arg, Const
@@ -53,8 +55,12 @@ class SeparableProblem(ConvProblem):
 
     @property
     def fits_fast(self) -> bool:
-        """Whether all weights are constant, channels innermost and the border in memory."""
+        """Whether all weights are constant, channels innermost and the border in memory.
+
+        Taps must be finite, as they are multiplied with the zeros of borders.
+        """
         constant = self.is_constant(TAPS, SHIFT, WEIGHTS, BIAS)
+        constant = constant and bool(np.isfinite(self.input(TAPS).largest))
         return constant and not self.is_empty and innermost(self.src) and self.has_border
 
     def constants(

@@ -71,7 +71,10 @@ class Conv2d(OpSpec):
             raise DTypeError(f"bias is {bias.dtype.name}, must be {wanted.name}.")
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        """Return the convolution; of floats as shifted products, in the arrays' own precision."""
+        """Return the convolution; of floats as shifted products, in the arrays' own precision.
+
+        Pads add nothing, not even where a weight is infinite.
+        """
         x, w = inputs[0], inputs[1]
         assert x is not None and w is not None
         if self.arith is not FLOAT:
@@ -81,10 +84,13 @@ class Conv2d(OpSpec):
         win, rank = self.window, len(self.window.kernel)
         outs = win.output(x.shape[2:])
         extra = win.needed_after(x.shape[2:])
-        x = np.pad(x, [(0, 0), (0, 0), *zip(win.before, extra, strict=True)])
+        pads = tuple(zip(win.before, extra, strict=True))
+        inside = np.pad(np.ones(x.shape[2:], bool), pads)
+        x = np.pad(x, [(0, 0), (0, 0), *pads])
         n, oc, icg = x.shape[0], w.shape[0], w.shape[1]
         y = np.zeros((n, self.group, oc // self.group, *outs), x.dtype)
         grouped = w.reshape(self.group, oc // self.group, icg, *win.kernel)
+        finite = np.isfinite(w).all()
         for tap in np.ndindex(*win.kernel):
             begin = [t * d for t, d in zip(tap, win.dilations, strict=True)]
             cut = tuple(
@@ -92,7 +98,8 @@ class Conv2d(OpSpec):
                 for b, o, s in zip(begin, outs, win.strides, strict=True)
             )
             part = x[(slice(None), slice(None), *cut)].reshape(n, self.group, icg, *outs)
-            y += np.einsum("ngc...,goc->ngo...", part, grouped[(..., *tap)])
+            product = np.einsum("ngc...,goc->ngo...", part, grouped[(..., *tap)])
+            y += product if finite else np.where(inside[cut], product, 0)
         y = y.reshape(n, oc, *outs)
         bias = inputs[BIAS] if len(inputs) > BIAS else None
         if bias is not None:

@@ -99,7 +99,10 @@ class TransposeProblem(ConvProblem):
 
 
 def variants(problem: TransposeProblem) -> list[Variant]:
-    """Return the phase kernels where weights are constant, and the reference kernel."""
+    """Return the phase kernels where weights are constant and finite, and the reference kernel.
+
+    Phases multiply weights with zeros where no pixel is.
+    """
     if problem.is_empty:
         return [Variant("empty", ())]
     constant = problem.is_constant(WEIGHTS, BIAS)
@@ -108,7 +111,8 @@ def variants(problem: TransposeProblem) -> list[Variant]:
             f"transposed convolution in {problem.arith.name}: weights and bias are computed by "
             "other nodes, and this arithmetic needs them when it is compiled. Give constants."
         )
-    if not constant or problem.input(0).type.size == 0:
+    finite = np.isfinite(problem.input(WEIGHTS).largest)
+    if not (constant and finite) or problem.input(0).type.size == 0:
         return [_reference(problem)]
     return [*(_phases(problem, mode) for mode in _modes(problem)), _reference(problem)]
 

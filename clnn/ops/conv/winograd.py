@@ -32,6 +32,18 @@ WIDEST_ALIGNED = 4  # vectors up to which tensors and scratch memory are aligned
 Matrix = tuple[tuple[float, ...], ...]
 
 
+SMALLEST_WEIGHT, LARGEST_WEIGHT = 2.0**-64, 2.0**32  # of the largest weight, see fits_transforms
+
+
+def fits_transforms(largest: float) -> bool:
+    """Whether sums of transformed weights and inputs stay numbers where the plain sums do.
+
+    largest: magnitude among the weights. Transforms make sums up to 2**13 times as large, which leaves
+    room for inputs of 2**64; where all weights are tiny, they would lose digits.
+    """
+    return largest == 0 or SMALLEST_WEIGHT <= largest <= LARGEST_WEIGHT
+
+
 def fits(problem: ConvProblem, *strides: int) -> bool:
     """Whether this is a convolution of 3 x 3 in float32, with one of these strides along both axes."""
     window = problem.window
@@ -41,6 +53,7 @@ def fits(problem: ConvProblem, *strides: int) -> bool:
         and window.strides in [(s, s) for s in strides]
         and problem.group == 1
         and problem.target.winograd
+        and fits_transforms(problem.input(problem.weights_input).largest)
         and not problem.uses_narrow_storage
         and problem.has_border
     )
