@@ -66,20 +66,22 @@ def _known(op_type: str, opset: int) -> bool:
 
 
 def check_node(call: Call, ir_version: int) -> None:
-    """Check a node with onnx's own checker, where it knows the operator. Raises ModelError."""
+    """Check a node with onnx's own checker, where it knows the operator. Raises ModelError.
+
+    The checker refuses forms that a later one has replaced, of whatever operator set the model is.
+    """
     if not _known(call.op_type, call.opset or 0):
         return
-    most, named = (
-        onnx.defs.get_schema(call.op_type, call.opset, "").max_output,
-        len(call.node.output),
-    )
-    if named > most:
+    schema, named = onnx.defs.get_schema(call.op_type, call.opset, ""), len(call.node.output)
+    if named > schema.max_output:
+        most = schema.max_output
         raise ModelError(f"it names {named} outputs, but the operator makes at most {most}.")
+    replaced = schema.deprecated and not onnx.defs.get_schema(call.op_type).deprecated
     beyond = any(
         a.HasField("t") or a.HasField("g") or a.graphs or a.ref_attr_name
         for a in call.node.attribute
     )
-    if beyond:
+    if beyond or replaced:
         return
     context = onnx.checker.C.CheckerContext()
     context.ir_version = ir_version

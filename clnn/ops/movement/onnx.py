@@ -166,10 +166,37 @@ def _tile(node: OnnxNode) -> Source:
 
 
 def tiled(shape: Sequence[int], repeats: Sequence[int]) -> Source:
-    """Return ONNX input 0 repeated along each axis: a new axis stretched, then merged."""
-    if all(r == 1 for r in repeats):
-        return 0
-    split = tuple(d for extent in shape for d in (1, extent))
-    stretched = tuple(d for pair in zip(repeats, shape, strict=True) for d in pair)
-    result = tuple(r * d for r, d in zip(repeats, shape, strict=True))
-    return Emit(Reshape(result), [Emit(Expand(stretched), [Emit(Reshape(split), [0])])])
+    """Return ONNX input 0 repeated along each axis.
+
+    Of tensors of many axes two are repeated at a time, so that no value between has more than 8.
+    """
+    source: Source = 0
+    extents = list(shape)
+    axes = [axis for axis, count in enumerate(repeats) if count != 1]
+    at_once = len(shape) if len(shape) <= 4 else 2
+    for first in reversed(range(0, len(axes), at_once)):
+        source = _repeated(source, extents, axes[first : first + at_once], repeats)
+    return source
+
+
+def _repeated(
+    source: Source, extents: list[int], axes: Sequence[int], repeats: Sequence[int]
+) -> Source:
+    """Return `source` repeated along `axes`: a new axis before each is stretched, then merged.
+
+    extents: of the source; become those of the result. Axes between are taken together.
+    """
+    split, stretched = [], []
+    for axis, extent in enumerate(extents):
+        if axis in axes:
+            split += [1, extent]
+            stretched += [repeats[axis], extent]
+            extents[axis] *= repeats[axis]
+        elif axis and axis - 1 not in axes:
+            split[-1] *= extent
+            stretched[-1] *= extent
+        else:
+            split.append(extent)
+            stretched.append(extent)
+    wide = Emit(Expand(tuple(stretched)), [Emit(Reshape(tuple(split)), [source])])
+    return Emit(Reshape(tuple(extents)), [wide])

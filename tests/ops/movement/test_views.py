@@ -9,12 +9,13 @@ from harness import check_op, normal, rng
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
-from reference_engines import onnxruntime_result
+from reference_engines import one_node, onnxruntime_result
 from together import chain, evaluate, imported
 
 from clnn.api import compile_model
 from clnn.errors import DTypeError, ShapeError
 from clnn.graph.ir import Graph, Node, check
+from clnn.importers.onnx.importer import import_onnx
 from clnn.layout import TensorLayout
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.movement.views import (
@@ -299,6 +300,27 @@ def test_tile(device, repeats):
         check_network(
             device, {"x": x}, nodes, ["y"], copied=min(x.nbytes * 100, want.nbytes) or None
         )
+
+
+MANY_AXES = [
+    ((2, 1, 3, 2, 2), (2, 3, 2, 2, 2)),
+    ((2, 2, 2, 2, 2), (1, 1, 2, 1, 1)),
+    ((2, 3, 1, 2, 1, 2), (1, 2, 3, 1, 2, 2)),
+    ((1, 2, 1, 2, 1, 2, 1, 2), (2,) * 8),
+    ((2, 3, 1, 2, 2), (2, 0, 1, 2, 2)),
+]
+
+
+@pytest.mark.parametrize("shape,repeats", MANY_AXES)
+def test_tile_of_many_axes(any_device, shape, repeats):
+    """No value between has more axes than a network may have."""
+    x = normal(shape)
+    model = one_node("Tile", [x, np.array(repeats, np.int64)], consts=(1,))
+    graph = import_onnx(model)
+    assert max(kind.rank for kind in graph.types.values()) <= 8
+    with Session(graph, select(any_device), Options()) as session:
+        (got,) = session({"i0": x}).values()
+    np.testing.assert_array_equal(got, np.tile(x, repeats))
 
 
 IMPORTS = [

@@ -6,14 +6,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from harness import check_op, check_subgroups, normal, rng
-from reference_engines import onnx_result
+from reference_engines import one_node, onnx_result
 from together import chain, check_together, evaluate, imported
 
 from clnn.errors import DTypeError, ShapeError
+from clnn.importers.onnx.importer import import_onnx
 from clnn.ops.onnx_registry import Unsupported
 from clnn.ops.rows.norm import Normalise
 from clnn.ops.shared.functions import PostOp
+from clnn.options import Options
+from clnn.runtime.device.device import select
 from clnn.runtime.run import session as session_module
+from clnn.runtime.run.session import Session
 from clnn.target import Target
 from clnn.types import F16, TensorType
 
@@ -144,6 +148,18 @@ def test_group_normalisation(opset, consts):
     wide = [inputs[0], *(np.repeat(a, 6 // count) for a in inputs[1:])]
     want = onnx_result("GroupNormalization", wide, {"num_groups": 3}, 21)[0]
     np.testing.assert_allclose(evaluate(made, inputs), want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("opset,count", [(18, 2), (20, 2), (21, 6)])
+def test_models_of_either_group_normalisation(any_device, opset, count):
+    """onnx calls the form of opset 18 deprecated, which is no reason to refuse models of that set."""
+    inputs = [normal((2, 6, 4)), normal((count,), 1), normal((count,), 2)]
+    attrs = {"num_groups": 2, "epsilon": 1e-3}
+    model = one_node("GroupNormalization", inputs, attrs, opset, (1, 2))
+    with Session(import_onnx(model), select(any_device), Options()) as session:
+        (got,) = session({"i0": inputs[0]}).values()
+    want = onnx_result("GroupNormalization", inputs, attrs, opset)[0]
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
 def test_mean_variance_normalisation():
