@@ -1,12 +1,12 @@
 <%doc>
 conv/winograd_fused: 3 x 3 convolution of stride 1 by Winograd's F(2 x 2, 3 x 3), all of it in a work-group.
 
-A group takes 32 tiles and 32 output channels. For each slice of input channels its work-items transform
+A group takes 32 tiles and 32 output channels. For each chunk of input channels its work-items transform
 the tiles into local memory, bring the weights beside them, and multiply: 16 work-items a place. In the
 end the sums go through local memory, 16 channels at a time, to be transformed back.
 
 Tensors  src: image with a border as wide as the pads
-         weights: [blocks][slices][16 places][bk][32], zeros beyond the channels
+         weights: [blocks][chunks][16 places][bk][32], zeros beyond the channels
          bias: [blocks][32]
          dst, operands: images at any pitches
 Index    as of conv/winograd_input and conv/winograd_output
@@ -18,7 +18,7 @@ Params   name, src, dst, pads, post_ops, operands, channels_fastest, wg: as of c
          bt, matrix: of input and output
          has_bias {0,1}
          fetches: {"a", "b"}: Fetch of a place
-Tunables tile: GroupTile of a place; of these, bk {4,8}: input channels of a slice
+Tunables tile: GroupTile of a place; of these, bk {4,8}: input channels of a chunk
 </%doc>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="tl" file="/_common/tile.cl.mako"/>
@@ -29,7 +29,7 @@ Tunables tile: GroupTile of a place; of these, bk {4,8}: input channels of a sli
     places, threads = 16, 16 * t.threads
     batch, oc, oh, ow = dst.shape
     ic, tiles = src.shape[1], batch * high * wide
-    slices, blocks = -(-ic // t.bk), -(-oc // t.bn)
+    chunks, blocks = -(-ic // t.bk), -(-oc // t.bn)
     groups = -(-tiles // t.bm)
     pitch = src.pitches[1] if ic > 1 else 1
     fa, fb = fetches["a"], fetches["b"]
@@ -120,7 +120,7 @@ __kernel void ${name}(
     const int across = item % ${t.across}, down = item % ${t.threads} / ${t.across};
     const int first = ${ids[0]} * ${t.bm}, block = ${ids[1]};
     __local const float *const a_local = v_local + place * ${fa.size}, *const b_local = u_local + place * ${fb.size};
-    __global const float *w = weights + block * ${slices * places * t.bk * t.bn};
+    __global const float *w = weights + block * ${chunks * places * t.bk * t.bn};
     __global float *dst = dst_base + dst_offset;
 % for k, _ in operands.values():
     __global const float *extra${k} = extra${k}_base + extra${k}_offset;
@@ -137,10 +137,10 @@ __kernel void ${name}(
     float4 ${", ".join(f"c{r}_{v} = 0" for v in range(t.nv))};
 % endfor
     ${fetch("0")}
-    for (int s = 0; s < ${slices}; ++s) {
+    for (int s = 0; s < ${chunks}; ++s) {
         ${keep()}
         barrier(CLK_LOCAL_MEM_FENCE);
-        if (s + 1 < ${slices})
+        if (s + 1 < ${chunks})
         ${fetch("(s + 1)")}
         ${wk.multiply(t, fetches, 0)}
         barrier(CLK_LOCAL_MEM_FENCE);

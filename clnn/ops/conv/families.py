@@ -7,7 +7,7 @@
     winograd_cpu      3 x 3 with fewer products, transforms in the kernel or in a launch before
     winograd_fused    the same on GPUs, all in one kernel
     winograd_gpu      the same in three launches, around a product of matrices
-    workgroup         a product of pixels with weights, by a GPU's work-groups that share slices
+    workgroup         a product of pixels with weights, by a GPU's work-groups that share chunks of them
     mma               the same product on tensor cores
     reference         any layouts, borders and weights
 
@@ -50,12 +50,15 @@ FAMILIES: tuple[Callable[[ConvProblem], Iterator[Variant]], ...] = (
 
 def variants(problem: ConvProblem) -> list[Variant]:
     """Return the choice of each family that fits by rising cost, then the reference kernel."""
+    if problem.is_empty:
+        return [Variant("empty", ())]
     families = FAMILIES if problem.fits_fast else ()
     choices = [variant for family in families for variant in islice(family(problem), 1)]
     return [*sorted(choices, key=lambda v: v.cost), reference(problem)]
 
 
 def candidates(problem: ConvProblem) -> list[Variant]:
-    """Return all kernels that are worth a measurement by rising cost, the reference if no others."""
-    families = FAMILIES if problem.fits_fast else ()
-    return by_cost([v for family in families for v in family(problem)] or [reference(problem)])
+    """Return all kernels that are worth a measurement by rising cost, or the reference alone."""
+    if problem.is_empty or not problem.fits_fast:
+        return variants(problem)
+    return by_cost([variant for family in FAMILIES for variant in family(problem)])

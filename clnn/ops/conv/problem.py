@@ -208,7 +208,7 @@ class ConvProblem(Problem):
 
         Weights must be finite, as fast kernels multiply them with the zeros of borders.
         """
-        if self.is_empty or not self.is_constant(self.weights_input, self.bias_input):
+        if not self.is_constant(self.weights_input, self.bias_input):
             return False
         if not np.isfinite(self.input(self.weights_input).largest):
             return False

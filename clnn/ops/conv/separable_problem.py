@@ -61,7 +61,7 @@ class SeparableProblem(ConvProblem):
         """
         constant = self.is_constant(TAPS, SHIFT, WEIGHTS, BIAS)
         constant = constant and bool(np.isfinite(self.input(TAPS).largest))
-        return constant and not self.is_empty and innermost(self.src) and self.has_border
+        return constant and innermost(self.src) and self.has_border
 
     def constants(
         self, pack_weights: Callable[[Array], Array], pack_bias: Callable[[Array], Array]

@@ -1,6 +1,6 @@
-"""Depthwise separable convolutions as one kernel of work-groups that share slices, for GPUs.
+"""Depthwise separable convolutions as one kernel of work-groups that share chunks, for GPUs.
 
-The left operand of the 1 x 1 convolution's product is computed as its slices are fetched: once for
+The left operand of the 1 x 1 convolution's product is computed as its chunks are fetched: once for
 every block of output channels, in place of a launch and of memory for it.
 """
 

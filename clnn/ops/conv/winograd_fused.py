@@ -33,7 +33,7 @@ from clnn.types import Array
 
 M, PLACES = 2, 16  # outputs of a tile along an axis, and products of a tile and a pair of channels
 TILES, CHANNELS = 32, 32  # of a group
-SLICES = (8, 4)  # input channels of a slice
+CHUNKS = (8, 4)  # input channels
 TRANSFORM_SLOTS = 48  # of the sums of a tile
 
 
@@ -54,7 +54,7 @@ def variants(problem: ConvProblem) -> Iterator[Variant]:
         return
     tiles = [
         tile
-        for tile in map(fused_tile, SLICES)
+        for tile in map(fused_tile, CHUNKS)
         if local_bytes(tile) <= target.local_bytes
         and PLACES * tile.threads <= target.max_work_group
     ]
@@ -100,24 +100,24 @@ def _variant(problem: ConvProblem, tile: GroupTile) -> Variant:
 
 def _cycles(groups: int, ic: int, tile: GroupTile, target: Target) -> float:
     """Return the estimated cycles, as clnn/ops/shared/workgroup_tiles.py counts them."""
-    threads, slices = PLACES * tile.threads, -(-ic // tile.bk)
+    threads, chunks = PLACES * tile.threads, -(-ic // tile.bk)
     sums = tile.tm * tile.tn
     term = sums + LOCAL * (tile.tm + tile.tn) / 4
     pairs = tile.bm * tile.bk / threads
     brought = GLOBAL * (PLACES * pairs + PLACES * tile.bk * tile.bn / threads)
-    slice_ = tile.bk * term + brought + TRANSFORM_SLOTS * pairs + 2 * BARRIER
+    chunk = tile.bk * term + brought + TRANSFORM_SLOTS * pairs + 2 * BARRIER
     rounds = -(-groups // target.compute_units)
-    item = slices * slice_ + START + (LOCAL + STORE) * sums
+    item = chunks * chunk + START + (LOCAL + STORE) * sums
     return rounds * item * threads / (2 * target.vector)
 
 
 def pack(weights: Array, tile: GroupTile) -> Array:
-    """Return weights (oc, ic, 3, 3) transformed, as [blocks][slices][places][bk][channels]."""
+    """Return weights (oc, ic, 3, 3) transformed, as [blocks][chunks][places][bk][channels]."""
     oc, ic = weights.shape[:2]
-    blocks, slices = -(-oc // tile.bn), -(-ic // tile.bk)
-    packed = np.zeros((blocks, slices, PLACES, tile.bk, tile.bn), np.float32)
+    blocks, chunks = -(-oc // tile.bn), -(-ic // tile.bk)
+    packed = np.zeros((blocks, chunks, PLACES, tile.bk, tile.bn), np.float32)
     for block, part in transformed_blocks(weights, M, tile.bn):
-        for k in range(slices):
+        for k in range(chunks):
             terms = part[:, k * tile.bk : (k + 1) * tile.bk]
             packed[block, k, :, : terms.shape[1], : terms.shape[2]] = terms
     return packed

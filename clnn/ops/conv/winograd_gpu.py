@@ -154,7 +154,7 @@ def _products(
 
 
 def _packed(weights: Array, m: int, split: SplitK) -> Array:
-    """Return weights (oc, ic, 3, 3) transformed, packed for a tile: [places][blocks][slices][bn]."""
+    """Return weights (oc, ic, 3, 3) transformed, packed for a tile: [places][blocks][terms][bn]."""
     tile, (oc, ic) = split.tile, weights.shape[:2]
     blocks, terms = -(-oc // tile.bn), -(-ic // tile.bk) * tile.bk
     packed = np.zeros(((m + TAPS - 1) ** 2, blocks, terms, tile.bn), np.float32)

@@ -1,4 +1,4 @@
-"""Convolutions as products of pixels with weights by work-groups that share slices, for GPUs."""
+"""Convolutions as products of pixels with weights by work-groups that share chunks of them, for GPUs."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _whole(
 def _in_slices(
     problem: ConvProblem, params: dict[str, Any], sizes: tuple[int, ...]
 ) -> tuple[Launch, ...]:
-    """Return the launch that leaves parts of the sums in scratch memory, and the one that adds them."""
+    """Return the launch that leaves partial sums in scratch memory, and the one that adds them."""
     columns, extents = problem.oc * problem.group, params["pixels"]
     rows, vc = prod(extents), params["tile"].vc
     scratch = Scratch("parts", params["k_slices"] * rows * columns * 4)
@@ -174,7 +174,7 @@ def _weights(problem: ConvProblem, params: dict[str, Any]) -> Const:
 
 
 def pack_terms(weights: Array, group: int, tile: GroupTile) -> Array:
-    """Return weights (oc, ic, kernel...) as [group][blocks][slices * bk][bn] over (kernel..., ic)."""
+    """Return weights (oc, ic, kernel...) as [group][blocks][chunks * bk][bn] over (kernel..., ic)."""
     oc, ic = weights.shape[:2]
     per, taps = oc // group, prod(weights.shape[2:])
     blocks, terms = -(-per // tile.bn), -(-taps * ic // tile.bk) * tile.bk
@@ -212,7 +212,7 @@ def _base(problem: ConvProblem) -> int:
 
 
 def _fetches(problem: ConvProblem, terms: Terms, tile: GroupTile) -> dict[str, Fetch]:
-    """Return how slices of pixels and of weights are read."""
+    """Return how chunks of pixels and of weights are read."""
     b = right(tile, "rows", 4)
     if terms.pitch != 1:
         return {"a": left(tile, "rows", 1), "b": b}
@@ -220,7 +220,7 @@ def _fetches(problem: ConvProblem, terms: Terms, tile: GroupTile) -> dict[str, F
 
 
 def along_terms(problem: ConvProblem, runs: Sequence[int], tile: GroupTile) -> Fetch:
-    """Return how slices of pixels are read whose terms are neighbours in runs of such lengths."""
+    """Return how chunks of pixels are read whose terms are neighbours in runs of such lengths."""
     src = problem.src
     starts = [src.offset, _base(problem), *runs]
     starts += [src.pitches[a] for a in (0, 2, 3) if src.shape[a] > 1 or a > 1]

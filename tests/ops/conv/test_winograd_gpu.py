@@ -36,7 +36,7 @@ def as_gpu(monkeypatch):
 
 @pytest.fixture
 def with_sizes(monkeypatch):
-    """Return a function that leaves sizes of output tiles, and one tile in so many parts."""
+    """Return a function that leaves sizes of output tiles, and one tile in so many slices."""
 
     def use(*sizes, parts=1):
         monkeypatch.setattr(winograd_gpu, "SIZES", sizes)
