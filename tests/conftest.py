@@ -78,6 +78,14 @@ def any_device(request: pytest.FixtureRequest) -> str:
     return request.config.getoption("--device") or names[-1]
 
 
+@pytest.fixture
+def as_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let sessions generate the code that they would for a GPU."""
+    from targets import GPU, generate_for
+
+    generate_for(monkeypatch, GPU)
+
+
 @pytest.fixture(scope="session")
 def shared_folder() -> Path:
     """The folder beside the checkout with third-party models and vectors."""

@@ -2,48 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
+from small_graphs import Builder
 
-from clnn.graph.ir import Graph, Node, check
+from clnn.graph.ir import Graph
 from clnn.graph.passes import optimise
-from clnn.ops.conv.spec import Conv2d
-from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.movement.views import Concat, Reshape, Slice, Transpose, slice_of
-from clnn.ops.shared.functions import PostOp
-from clnn.ops.shared.window import Window
-from clnn.ops.spec import OpSpec
 from clnn.plan.schedule import TensorArg, make_plan
 from clnn.target import Target
-from clnn.types import TensorType
-
-
-class Builder:
-    def __init__(self, **inputs: tuple[int, ...]) -> None:
-        self.types = {n: TensorType(s) for n, s in inputs.items()}
-        self.inputs = tuple(inputs)
-        self.nodes: list[Node] = []
-        self.consts: dict[str, np.ndarray] = {}
-
-    def add(self, spec: OpSpec, *inputs: str | None) -> str:
-        out = f"v{len(self.nodes)}"
-        self.types[out] = spec.infer([None if n is None else self.types[n] for n in inputs])[0]
-        self.nodes.append(Node(f"n{len(self.nodes)}", spec, inputs, (out,)))
-        return out
-
-    def conv(self, x: str, oc: int, k: int = 3, pad: int = 1) -> str:
-        name = f"w{len(self.consts)}"
-        self.consts[name] = np.zeros((oc, self.types[x].shape[1], k, k), np.float32)
-        self.types[name] = TensorType(self.consts[name].shape)
-        win = Window((k, k), (1, 1), (1, 1), (pad, pad), (pad, pad))
-        return self.add(Conv2d(win), x, name)
-
-    def relu(self, x: str) -> str:
-        return self.add(Eltwise((PostOp("relu"),)), x)
-
-    def graph(self, *outputs: str) -> Graph:
-        outs = {f"out{k}": n for k, n in enumerate(outputs)}
-        return check(Graph(tuple(self.nodes), self.types, self.consts, self.inputs, outs))
 
 
 def plan(graph: Graph, **options):
@@ -52,8 +18,8 @@ def plan(graph: Graph, **options):
 
 def test_a_tensor_gets_the_largest_border_of_its_consumers():
     b = Builder(x=(1, 4, 8, 8))
-    v = b.relu(b.conv("x", 8, 1, 0))
-    made = plan(b.graph(b.conv(v, 4, 3, 1), b.conv(v, 4, 5, 2)))
+    v = b.post_ops("relu", b.conv("x", 8, 1))
+    made = plan(b.graph(b.conv(v, 4, 3), b.conv(v, 4, 5)))
     layout = made.placed[v].layout
     assert layout.before == (0, 0, 2, 2) == layout.after
     assert all("direct" in s.variant.name for s in made.scheduled if s.node.spec.kind == "conv2d")
@@ -71,7 +37,7 @@ def test_channels_are_innermost_between_convolutions_and_outputs_are_dense():
 
 def test_an_input_of_few_channels_keeps_its_planes_where_all_consumers_take_them():
     b = Builder(x=(1, 3, 8, 8), y=(1, 3, 8, 8))
-    made = plan(b.graph(b.conv("x", 8), b.conv("y", 8), b.relu("y")))
+    made = plan(b.graph(b.conv("x", 8), b.conv("y", 8), b.post_ops("relu", "y")))
     assert made.placed["x"].layout.pitches == (300, 100, 10, 1)
     assert made.placed["y"].layout.pitches[1] == 1
 
@@ -94,7 +60,7 @@ def test_pixels_that_would_share_few_cache_sets_lie_further_apart():
 
 def test_vectors_are_not_kept_apart():
     b = Builder(x=(4, 512, 1, 1))
-    made = plan(b.graph(b.conv(b.conv("x", 1024, 1, 0), 1024, 1, 0)))
+    made = plan(b.graph(b.conv(b.conv("x", 1024, 1), 1024, 1)))
     assert all(
         w.layout.size == 4 * w.layout.shape[1]
         for w in made.placed.values()
@@ -104,7 +70,7 @@ def test_vectors_are_not_kept_apart():
 
 def test_concat_members_are_written_in_place():
     b = Builder(x=(1, 4, 8, 8))
-    left, right = b.conv("x", 8), b.conv("x", 16, 1, 0)
+    left, right = b.conv("x", 8), b.conv("x", 16, 1)
     joined = b.add(Concat(1), left, right)
     made = plan(b.graph(b.conv(joined, 4)))
     assert made.copied_bytes == 0
@@ -115,10 +81,10 @@ def test_concat_members_are_written_in_place():
 
 def test_prefixes_of_a_growing_concat_are_views():
     b = Builder(x=(1, 8, 6, 6))
-    parts = [b.conv("x", 8, 1, 0)]
+    parts = [b.conv("x", 8, 1)]
     for _ in range(4):
         joined = b.add(Concat(1), *parts) if len(parts) > 1 else parts[0]
-        parts.append(b.conv(b.relu(joined), 4))
+        parts.append(b.conv(b.post_ops("relu", joined), 4))
     made = plan(b.graph(b.conv(b.add(Concat(1), *parts), 4)))
     assert made.copied_bytes == 0
 
@@ -136,7 +102,7 @@ def test_detection_heads_are_written_into_the_joined_rows():
 
 def test_split_parts_are_views_and_a_cut_side_has_no_border():
     b = Builder(x=(1, 8, 8, 8))
-    v = b.relu(b.conv("x", 8))
+    v = b.post_ops("relu", b.conv("x", 8))
     top = b.add(slice_of((1, 8, 8, 8), 2, 0, 4), v)
     front = b.add(slice_of((1, 8, 8, 8), 1, 0, 4), v)
     made = plan(b.graph(b.conv(top, 4), b.conv(front, 4)))
@@ -151,7 +117,7 @@ def test_a_border_wins_over_a_view():
     b = Builder(x=(1, 4, 6, 6))
     v = b.conv("x", 8)
     flat = b.add(Reshape((1, 36 * 8)), v)
-    made = plan(b.graph(b.conv(v, 4), b.relu(flat)))
+    made = plan(b.graph(b.conv(v, 4), b.post_ops("relu", flat)))
     assert made.placed[v].layout.before == (0, 0, 1, 1)
     assert made.placed[flat].storage != made.placed[v].storage
     assert made.copied_bytes == 36 * 8 * 4
@@ -159,15 +125,15 @@ def test_a_border_wins_over_a_view():
 
 def test_reversed_slice_is_a_view():
     b = Builder(x=(1, 4, 6, 6))
-    v = b.relu("x")
+    v = b.post_ops("relu", "x")
     back = b.add(Slice((0, 0, 5, 0), (1, 4, 6, 6), (1, 1, -1, 1)), v)
-    made = plan(b.graph(b.add(Eltwise((PostOp("add", operand=1),)), back, v)))
+    made = plan(b.graph(b.post_ops("add", back, v)))
     assert made.copied_bytes == 0 and made.placed[back].layout.pitches[2] < 0
 
 
 def test_value_that_is_input_and_output():
     b = Builder(x=(1, 4, 6, 6))
-    made = plan(b.graph("x", b.relu("x")))
+    made = plan(b.graph("x", b.post_ops("relu", "x")))
     assert made.outputs[0].host != "x"
 
 
@@ -177,10 +143,10 @@ def test_storages_are_inside_and_apart_while_alive(separate):
     v = "x"
     skips = []
     for _ in range(5):
-        v = b.relu(b.conv(v, 8))
+        v = b.post_ops("relu", b.conv(v, 8))
         skips.append(v)
     for skip in reversed(skips):
-        v = b.add(Eltwise((PostOp("add", operand=1),)), b.conv(v, 8), skip)
+        v = b.post_ops("add", b.conv(v, 8), skip)
     made = plan(b.graph(v), separate=separate)
     spans = [
         (made.memory.offsets[k], made.memory.offsets[k] + s.nbytes, s.first, s.last)
@@ -200,7 +166,7 @@ def test_every_read_of_a_border_is_filled_before():
     b = Builder(x=(1, 8, 16, 16))
     v = "x"
     for k in (3, 1, 3, 5, 1, 3):
-        v = b.relu(b.conv(v, 8, k, k // 2))
+        v = b.post_ops("relu", b.conv(v, 8, k))
     made = plan(b.graph(v))
     filled = {a.storage for f in made.first_fills for a in f.args if isinstance(a, TensorArg)}
     for step in made.scheduled:

@@ -12,10 +12,9 @@ NOT_QUICK = (
     "oclgrind",
     "onnx_suite",
     "runtime",
-    "test_demo_models.py",
-    "test_verify.py",
     "test_wheel.py",
     "tools",
+    "verification",
 )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from targets import GPU, generate_for
 
 from clnn.graph.ir import Graph, Node, check
 from clnn.graph.passes.store import store_as
@@ -22,7 +24,6 @@ from clnn.runtime.drivers.loader import load
 from clnn.runtime.run import session as session_module
 from clnn.runtime.run.session import Session
 from clnn.runtime.run.state import POISON, ExecutionState
-from clnn.target import Target
 from clnn.tune.bench import with_border
 from clnn.types import F32, STORAGE, STORED_BF16, STORED_F16, TensorType, dtype_of, narrow, widen
 
@@ -103,8 +104,7 @@ def check_subgroups(
     """
     if not select(device).caps.subgroups:
         pytest.skip("the device has no subgroups")
-    target = Target("gpu", 4, 4, 256, 32768, frozenset({"subgroups"}))
-    monkeypatch.setattr(session_module, "target_of", lambda info: target)
+    generate_for(monkeypatch, replace(GPU, features=frozenset({"subgroups"})))
     (name, *_) = check_op(device, spec, inputs, tolerance=tolerance)
     assert name.endswith("_g64s")
 

@@ -17,11 +17,9 @@ from clnn.ops.pool.spec import Pool
 from clnn.ops.problem import Operand, Problem
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
-from clnn.runtime.run import session as session_module
 from clnn.target import Target
 from clnn.types import F16, F32, I32, TensorType
 
-GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
 SHAPE = (2, 24, 9, 13)
 NCHW = {"i0": (0, 1, 2, 3), "o0": (0, 1, 2, 3)}
 
@@ -38,12 +36,6 @@ WINDOWS = {
     "behind": window((4, 7), (3, 3), before=(3, 0), after=(3, 6), ceil=True),
 }
 MAX, AVERAGE = Pool(WINDOWS["padded"], "max"), Pool(WINDOWS["padded"], "average")
-
-
-@pytest.fixture
-def as_gpu(monkeypatch):
-    """Let sessions generate the code that they would for a GPU."""
-    monkeypatch.setattr(session_module, "target_of", lambda info: GPU)
 
 
 @pytest.mark.parametrize("name", WINDOWS)

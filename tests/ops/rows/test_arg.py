@@ -12,11 +12,8 @@ from together import check_together, evaluate, imported
 
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops.rows.arg import ArgExtreme, Hardmax
-from clnn.runtime.run import session as session_module
-from clnn.target import Target
 from clnn.types import BOOL, F16, TensorType
 
-GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
 NHWC = {"i0": (0, 2, 3, 1)}
 GEOMETRIES = {  # shape, axis, memory orders
     "classes": ((2, 1000), 1, {}),
@@ -25,12 +22,6 @@ GEOMETRIES = {  # shape, axis, memory orders
     "lines": ((2, 18, 4, 5), 2, NHWC),
     "one row": ((9,), 0, {}),
 }
-
-
-@pytest.fixture
-def as_gpu(monkeypatch):
-    """Let sessions generate the code that they would for a GPU."""
-    monkeypatch.setattr(session_module, "target_of", lambda info: GPU)
 
 
 def tied(shape, seed=0):

@@ -11,11 +11,8 @@ from together import evaluate, imported
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops.rows.lrn import Lrn
 from clnn.ops.shared.functions import PostOp
-from clnn.runtime.run import session as session_module
-from clnn.target import Target
 from clnn.types import I32, TensorType
 
-GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
 NHWC = {"i0": (0, 2, 3, 1), "o0": (0, 2, 3, 1)}
 GEOMETRIES = {  # shape, memory orders
     "channels": ((2, 35, 3, 5), NHWC),
@@ -24,12 +21,6 @@ GEOMETRIES = {  # shape, memory orders
     "no image": ((3, 20), {}),
     "one channel": ((2, 1, 9), {}),
 }
-
-
-@pytest.fixture
-def as_gpu(monkeypatch):
-    """Let sessions generate the code that they would for a GPU."""
-    monkeypatch.setattr(session_module, "target_of", lambda info: GPU)
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from harness import check_op, check_subgroups, normal, rng
 from reference_engines import one_node, onnx_result
+from targets import GPU, generate_for
 from together import chain, check_together, evaluate, imported
 
 from clnn.errors import DTypeError, ShapeError
@@ -16,12 +17,9 @@ from clnn.ops.rows.norm import Normalise
 from clnn.ops.shared.functions import PostOp
 from clnn.options import Options
 from clnn.runtime.device.device import select
-from clnn.runtime.run import session as session_module
 from clnn.runtime.run.session import Session
-from clnn.target import Target
 from clnn.types import F16, TensorType
 
-GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
 NHWC = {"i0": (0, 2, 3, 1), "o0": (0, 2, 3, 1)}
 AFFINE = (PostOp("mul", operand=1), PostOp("add", operand=2))
 
@@ -34,12 +32,6 @@ GEOMETRIES = {  # shape, axes, groups, shape of scale and shift, memory orders
     "group planes": ((2, 6, 5, 3), (2, 3), 3, (6, 1, 1), {}),
     "columns": ((17, 20), (0,), 0, (20,), {}),
 }
-
-
-@pytest.fixture
-def as_gpu(monkeypatch):
-    """Let sessions generate the code that they would for a GPU."""
-    monkeypatch.setattr(session_module, "target_of", lambda info: GPU)
 
 
 def affine(name, seed=0, **changes):
@@ -101,7 +93,7 @@ def test_groups_and_parts_of_gpus(device, as_gpu):
 @pytest.mark.parametrize("rows,units,marks", [(1001, 4, "_g8"), (3001, 64, "_g8_p5")])
 def test_members_of_groups_share_rows_that_lie_across(device, monkeypatch, rows, units, marks):
     target = replace(GPU, compute_units=units)
-    monkeypatch.setattr(session_module, "target_of", lambda info: target)
+    generate_for(monkeypatch, target)
     x = normal((rows, 24)) * 3 + 100
     ran = check_op(device, Normalise((0,)), [x], tolerance=2e-5)
     assert "across" in ran[0] and ran[0].endswith(marks)

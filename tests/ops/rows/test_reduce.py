@@ -9,6 +9,7 @@ from harness import check_op, check_subgroups, compare, normal, rng
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reference_engines import onnx_result
+from targets import GPU, generate_for
 from together import check_together, evaluate, imported, run_together
 
 from clnn.errors import DTypeError, ShapeError
@@ -17,11 +18,9 @@ from clnn.ops.onnx_registry import Unsupported
 from clnn.ops.problem import Operand, Problem
 from clnn.ops.rows.reduce import FOLDS, Reduce
 from clnn.ops.shared.functions import PostOp
-from clnn.runtime.run import session as session_module
 from clnn.target import Target
 from clnn.types import BOOL, F16, F32, I32, TensorType
 
-GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
 NHWC = {"i0": (0, 2, 3, 1)}
 SCALE = (PostOp("mul", operand=1), PostOp("relu"))
 
@@ -38,12 +37,6 @@ GEOMETRIES = {  # shape, axes, memory orders: how vectors lie on rows, and how m
     "none": ((4, 6), (), {}),
     "one element": ((), (), {}),
 }
-
-
-@pytest.fixture
-def as_gpu(monkeypatch):
-    """Let sessions generate the code that they would for a GPU."""
-    monkeypatch.setattr(session_module, "target_of", lambda info: GPU)
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)
@@ -176,7 +169,7 @@ def test_members_of_groups_share_rows_that_lie_across(device, as_gpu, fn):
 
 def test_members_of_groups_share_parts_of_rows(device, monkeypatch):
     large = replace(GPU, compute_units=64)
-    monkeypatch.setattr(session_module, "target_of", lambda info: large)
+    generate_for(monkeypatch, large)
     x = normal((3001, 16))
     x[2000, 3] = np.nan
     for fn in ("sum", "max"):

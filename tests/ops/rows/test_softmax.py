@@ -13,11 +13,8 @@ from together import check_together, evaluate, imported
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops.rows.softmax import Softmax
 from clnn.ops.shared.functions import PostOp
-from clnn.runtime.run import session as session_module
-from clnn.target import Target
 from clnn.types import I32, TensorType
 
-GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
 NHWC = {"i0": (0, 2, 3, 1), "o0": (0, 2, 3, 1)}
 STEPS = (PostOp("mul", operand=1), PostOp("add", (0.25,)))
 
@@ -32,12 +29,6 @@ GEOMETRIES = {  # shape, axes, memory orders
     "all": ((2, 17, 4, 5), (1, 2, 3), NHWC),
     "turned": ((6, 9, 20), (1,), {"i0": (2, 0, 1), "o0": (0, 2, 1)}),
 }
-
-
-@pytest.fixture
-def as_gpu(monkeypatch):
-    """Let sessions generate the code that they would for a GPU."""
-    monkeypatch.setattr(session_module, "target_of", lambda info: GPU)
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)

@@ -1,4 +1,4 @@
-"""The trained files in tools/models are what tools/examples/models/README.md says of them."""
+"""The trained files in tools/examples/models are what tools/examples/models/README.md says of them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from common import ROOT
 from PIL import Image
 from skimage import data
 from sklearn.datasets import load_digits, load_sample_image
 from sklearn.model_selection import train_test_split
 
-MODELS = Path(__file__).parents[1] / "tools" / "examples" / "models"
+MODELS = ROOT / "tools" / "examples" / "models"
 README = (MODELS / "README.md").read_text(encoding="utf-8")
 CHOICE = ("stereo_motorcycle", "china", "flower")
 HELD_OUT = ("chelsea", "coffee")

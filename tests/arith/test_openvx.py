@@ -24,8 +24,6 @@ from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.rows.openvx_norm import OpenVxNorm
 from clnn.ops.rows.openvx_softmax import OpenVxSoftmax
 from clnn.ops.shared.window import Window
-from clnn.runtime.run import session as session_module
-from clnn.target import Target
 from clnn.types import F32, I8, I16, I32, U8, TensorType
 
 Q78, S8, BYTE = Format(I16, 8), Format(I8), Format(U8)
@@ -257,9 +255,7 @@ def test_products_are_those_of_floating_point(x, y, scale, even, wrap):
         FixedMap(VxClamp(Q78, -7, 900)),
     ],
 )
-def test_code_for_gpus(device, monkeypatch, spec):
-    gpu = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
-    monkeypatch.setattr(session_module, "target_of", lambda info: gpu)
+def test_code_for_gpus(device, as_gpu, spec):
     check_op(device, spec, [extreme(Q78, (2, 5, 3, 7))], orders=NHWC)
 
 

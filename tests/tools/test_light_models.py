@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from common import ROOT
 
 import clnn
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools" / "benchmarks"))
+sys.path.insert(0, str(ROOT / "tools" / "benchmarks"))
 from make_light_models import light_folder, randomised
 
 ort = pytest.importorskip("onnxruntime")
