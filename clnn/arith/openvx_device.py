@@ -24,8 +24,31 @@ def bias_shape(bias: Array, group: int, outs: int) -> Array:
     return bias.reshape(1, group, -1, *(bias.shape[1:] or (1,) * outs)).astype(np.int64)
 
 
+class _Sums(Arithmetic):
+    """Sums of products of elements of the format `out`; wide: they need 64 bits."""
+
+    out: Format
+    wide: bool
+
+    library = LIBRARY
+    plain_bias = True
+
+    @property
+    def acc(self) -> str:
+        """Type of the accumulator."""
+        return "long" if self.wide else "int"
+
+    def output(self, x: DType, w: DType) -> DType:
+        """Return the operands' type. Raises DTypeError for others."""
+        return same_types(self.name, (x, w), self.out.dtype)
+
+    def bias(self, x: DType, w: DType) -> DType:
+        """Return int32."""
+        return I32
+
+
 @dataclass(frozen=True)
-class VxMac(Arithmetic):
+class VxMac(_Sums):
     """How convolution and fully connected layers round, convert and sum products.
 
     out: format of the output. shift: fraction bits dropped of each product. rounding: "zero",
@@ -47,9 +70,6 @@ class VxMac(Arithmetic):
     biased: bool = True
     wide: bool = False
     small: bool = False
-
-    library = LIBRARY
-    plain_bias = True
 
     @property
     def name(self) -> str:
@@ -104,14 +124,6 @@ class VxMac(Arithmetic):
         """Whether the accumulator may hold more than the limits."""
         return not self.wrap and self.bits < (63 if self.acc == "long" else 32)
 
-    def output(self, x: DType, w: DType) -> DType:
-        """Return the operands' type. Raises DTypeError for others."""
-        return same_types(self.name, (x, w), self.out.dtype)
-
-    def bias(self, x: DType, w: DType) -> DType:
-        """Return int32."""
-        return I32
-
     def table(self, weights: Array, bias: Array | None) -> Array | None:
         """Return the bias as the only row; plain sums always have one."""
         if bias is None:
@@ -127,9 +139,9 @@ class VxMac(Arithmetic):
         """Return sums over channels and taps as elements of `result`."""
         n, group, channels = columns.shape[:3]
         outs = columns.shape[4:]
-        given = 0 if bias is None else bias_shape(bias, group, len(outs))
+        start = 0 if bias is None else bias_shape(bias, group, len(outs))
         total = np.zeros((n, group, weights.shape[1], *outs), np.int64)
-        total += given if self.bias_first else 0
+        total += start if self.bias_first else 0
         for c in range(channels):
             x = columns[:, :, None, c].astype(np.int64)
             w = weights[:, :, c].astype(np.int64)
@@ -137,12 +149,12 @@ class VxMac(Arithmetic):
             total += self.narrowed(shifted(products, self.shift, self.rounding)).sum(3)
             total = self.narrowed(total) if self.channels else total
         if not self.bias_first:
-            total = self.narrowed(total) + given
+            total = self.narrowed(total) + start
         return self.out.convert(total, self.wrap)
 
 
 @dataclass(frozen=True)
-class VxAverage(Arithmetic):
+class VxAverage(_Sums):
     """Sums of windows (weights are not read) over `count`, cut towards zero and clamped.
 
     wide: sums need 64 bits.
@@ -152,28 +164,14 @@ class VxAverage(Arithmetic):
     count: int
     wide: bool = False
 
-    library = LIBRARY
-    plain_bias = True
-
     @property
     def name(self) -> str:
         """Name in kernels."""
         return f"vx_average_{self.out.dtype.name}"
 
-    @property
-    def acc(self) -> str:
-        """Type of the accumulator."""
-        return "long" if self.wide else "int"
-
     def output(self, x: DType, w: DType) -> DType:
         """Return the input's type. Raises DTypeError for another one."""
-        if x != self.out.dtype:
-            raise DTypeError(f"{self.name} of {x.name}: it must be {self.out.dtype.name}.")
-        return x
-
-    def bias(self, x: DType, w: DType) -> DType:
-        """Return int32."""
-        return I32
+        return same_types(self.name, (x,), self.out.dtype)
 
     def table(self, weights: Array, bias: Array | None) -> Array | None:
         """Return nothing: there is no bias."""
@@ -186,7 +184,7 @@ class VxAverage(Arithmetic):
 
 
 @dataclass(frozen=True)
-class VxMatrix(Arithmetic):
+class VxMatrix(_Sums):
     """Matrix products: (sum of products + bias << shift + half) >> shift, cut towards zero, clamped.
 
     wide: sums need 64 bits.
@@ -196,26 +194,10 @@ class VxMatrix(Arithmetic):
     shift: int
     wide: bool = False
 
-    library = LIBRARY
-    plain_bias = True
-
     @property
     def name(self) -> str:
         """Name in kernels."""
         return f"vx_matrix_{self.out.dtype.name}"
-
-    @property
-    def acc(self) -> str:
-        """Type of the accumulator."""
-        return "long" if self.wide else "int"
-
-    def output(self, x: DType, w: DType) -> DType:
-        """Return the operands' type. Raises DTypeError for others."""
-        return same_types(self.name, (x, w), self.out.dtype)
-
-    def bias(self, x: DType, w: DType) -> DType:
-        """Return int32."""
-        return I32
 
     def table(self, weights: Array, bias: Array | None) -> Array | None:
         """Return the bias as the only row."""
