@@ -17,6 +17,7 @@ from clnn.options import Options
 if TYPE_CHECKING:
     from clnn.api import calibrate, compile_model, devices, doctor, tune_model, verify
     from clnn.apis import mli, openvx
+    from clnn.runtime.run.open_session import OpenSession
     from clnn.runtime.run.session import Session
 
 _SYSTEMS = {"mli": "clnn.apis.mli", "openvx": "clnn.apis.openvx"}
@@ -27,11 +28,13 @@ _LAZY = {
     "doctor": "clnn.api",
     "tune_model": "clnn.api",
     "verify": "clnn.api",
+    "OpenSession": "clnn.runtime.run.open_session",
     "Session": "clnn.runtime.run.session",
 }
 
 __all__ = [
     "ClnnError",
+    "OpenSession",
     "Options",
     "Session",
     "__version__",

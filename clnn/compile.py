@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from clnn import logs
-from clnn.errors import SettingError
+from clnn.errors import OpenShapeError, SettingError
 from clnn.graph.calibration import Observer, check_ranges, read_ranges
 from clnn.graph.ir import Graph
 from clnn.graph.mapped import forget, mapped_files, one_of_each, require_unchanged
@@ -17,6 +19,7 @@ from clnn.graph.passes.quantise import observed, quantise
 from clnn.graph.passes.store import store_as
 from clnn.options import Options
 from clnn.runtime.doctor.selection import select_device
+from clnn.runtime.run.open_session import OpenSession, OpenTensorInfo
 from clnn.runtime.run.session import Session
 from clnn.settings import warn_unknown
 from clnn.tune.choose import chooser
@@ -38,8 +41,8 @@ def compile_model(
     options: Options | None = None,
     shapes: Shapes | None = None,
     calibration: Calibration | None = None,
-) -> Session:
-    """Return a Session that runs `model` on `device`.
+) -> Session | OpenSession:
+    """Return a session that runs `model` on `device`: an OpenSession where dimensions stay open.
 
     model: path of an .onnx file, its bytes, an onnx.ModelProto, or a Graph. device: "auto", "cpu",
     "gpu", an index, or part of a platform's or device's name (default: CLNN_DEVICE). shapes: fixes
@@ -48,6 +51,47 @@ def compile_model(
     returns them.
     Raises ModelError, UnsupportedOpError, NoDeviceError, DeviceError, BuildError or
     OutOfDeviceMemoryError.
+    """
+    try:
+        return compile_fixed(model, device, options, shapes, calibration)
+    except OpenShapeError:
+        return _compile_open(model, device, options, shapes, calibration)
+
+
+def _compile_open(
+    model: Model,
+    device: str | int | None,
+    options: Options | None,
+    shapes: Shapes | None,
+    calibration: Calibration | None,
+) -> OpenSession:
+    """Return the session of a model with open dimensions; nothing is compiled yet."""
+    from clnn.importers.onnx.info import read_info
+    from clnn.importers.onnx.shapes import with_shapes
+
+    if calibration is not None and not isinstance(calibration, (Mapping, str, os.PathLike)):
+        calibration = list(calibration)  # each shape is calibrated with it
+    select_device(device)
+    assert not isinstance(model, Graph)  # whose extents are all known
+    info = read_info(model)
+    inputs = with_shapes(info.inputs, shapes or {})
+    return OpenSession(
+        [OpenTensorInfo(v.name, v.dims, np.dtype(v.dtype)) for v in inputs],
+        [OpenTensorInfo(v.name, v.dims, np.dtype(v.dtype)) for v in info.outputs],
+        lambda wanted: compile_fixed(model, device, options, wanted, calibration),
+    )
+
+
+def compile_fixed(
+    model: Model,
+    device: str | int | None = None,
+    options: Options | None = None,
+    shapes: Shapes | None = None,
+    calibration: Calibration | None = None,
+) -> Session:
+    """Return the Session of a model whose dimensions are all known, else raise OpenShapeError.
+
+    Arguments and other errors are those of compile_model.
     """
     logs.configure()
     warn_unknown()
@@ -129,7 +173,7 @@ def _ranges(
     observer = Observer(names, method)
     plain = replace(options, dtype="f32", fuse=False, calibration="", tune="cached", guard=0)
     watched = replace(graph, outputs={name: name for name in names} or graph.outputs)
-    with compile_model(watched, device, plain) as session:
+    with compile_fixed(watched, device, plain) as session:
         for feed in samples:
             observer.see(session({name: feed[name] for name in graph.inputs if name in feed}))
     return observer.ranges()

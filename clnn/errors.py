@@ -25,6 +25,10 @@ class ShapeError(ClnnError, ValueError):
     code = "CLNN-E001"
 
 
+class OpenShapeError(ShapeError):
+    """A model leaves dimensions open where all of them must be known."""
+
+
 class DTypeError(ClnnError, TypeError):
     """An element type does not fit."""
 

@@ -14,7 +14,7 @@ from onnx.backend.base import Backend as _OnnxBackend
 from onnx.backend.base import BackendRep, Device, DeviceType, namedtupledict
 
 from clnn.apis.sessions import SessionStore
-from clnn.compile import compile_model
+from clnn.compile import compile_fixed
 from clnn.errors import ClnnError, InputNameError
 from clnn.importers.onnx.importer import import_onnx
 from clnn.importers.onnx.load import load_model
@@ -79,7 +79,7 @@ class PreparedModel(BackendRep):  # type: ignore[misc]
         graph = import_onnx(self._source, shapes, feeds)
         constants = frozenset(feeds) - frozenset(graph.inputs)
         self._constant.add(constants)
-        session = compile_model(graph, self._device, self._options)
+        session = compile_fixed(graph, self._device, self._options)
         return self._sessions.put(_key(feeds, constants), session), constants
 
 

@@ -103,7 +103,7 @@ def shape_option(text: str) -> Shape:
 
 
 def shapes_of(args: argparse.Namespace) -> dict[str, tuple[int, ...] | int]:
-    """Return the --shape options as compile_model wants them."""
+    """Return the --shape options as compile_fixed wants them."""
     return dict(args.shape)
 
 
@@ -135,11 +135,11 @@ def _parsed(name: str, value: str, kind: type) -> Any:
 
 
 def compile_from(args: argparse.Namespace, options: Options | None = None) -> Session:
-    """Return the session that the arguments ask for. Raises as compile_model does."""
-    from clnn.api import compile_model
+    """Return the session that the arguments ask for. Raises as compile_fixed does."""
+    from clnn.compile import compile_fixed
 
     options = options or options_of(args)
-    return compile_model(args.model, args.device, options, shapes_of(args))
+    return compile_fixed(args.model, args.device, options, shapes_of(args))
 
 
 def feeds_of(args: argparse.Namespace, inputs: Sequence[Any]) -> dict[str, Array]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clnn.api import compile_model, load_graph
+from clnn.compile import compile_fixed, load_graph
 from clnn.options import Options
 from clnn.runtime.doctor.selection import select_device
 from clnn.runtime.measure.peak import Peaks, known_peaks, measure_peaks
@@ -97,7 +97,7 @@ def measure(
 ) -> Measured:
     """Measure `model`; `make_feeds` returns the input data for the session's inputs.
 
-    Raises as compile_model does, MissingPackageError where the other engine is not installed.
+    Raises as compile_fixed does, MissingPackageError where the other engine is not installed.
     """
     info = select_device(device)
     peaks = measure_peaks(info) if plan.peaks else known_peaks(info)
@@ -106,7 +106,7 @@ def measure(
     load = perf_counter() - begin
     if plan.streams > 1:
         options = replace(options, states=max(options.states, plan.streams))
-    with compile_model(graph, device, options) as session:
+    with compile_fixed(graph, device, options) as session:
         feeds = make_feeds(session.inputs)
         first = _timed(session, feeds)
         other = None

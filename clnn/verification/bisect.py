@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from clnn.compile import compile_model
+from clnn.compile import compile_fixed
 from clnn.graph.ir import Graph, Node
 from clnn.graph.passes.dead import remove_dead
 from clnn.options import Options
@@ -88,7 +88,7 @@ class _Search:
         self, graph: Graph, feeds: Mapping[str, Array], options: Options, every: bool = False
     ) -> Difference | None:
         self.compiled += 1
-        with compile_model(graph, self.device, options, None, self.calibration) as session:
+        with compile_fixed(graph, self.device, options, None, self.calibration) as session:
             got = session(feeds)
             self.variants |= {step.node.layer: step.variant.name for step in session.plan.scheduled}
         differences = [difference(n, got[n], self.right[n], self.tolerance) for n in graph.outputs]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from clnn.compile import Shapes, compile_model, load_graph
+from clnn.compile import Shapes, compile_fixed, load_graph
 from clnn.graph.ir import Graph
 from clnn.options import Options
 from clnn.types import Array
@@ -37,7 +37,7 @@ def reference_layers(
     Each node's own difference is to its reference fed with what the device gave that node.
     """
     names = [name for node in graph.nodes for name in node.outputs]
-    with compile_model(with_values(graph, names), device, options, None, calibration) as session:
+    with compile_fixed(with_values(graph, names), device, options, None, calibration) as session:
         got = session(feeds)
         variants = {step.node.layer: step.variant for step in session.plan.scheduled}
     right = reference_values(graph, feeds)
@@ -71,7 +71,7 @@ def onnxruntime_layers(
     graph = load_graph(opened.data, shapes)
     outputs = {n: v for n, v in graph.outputs.items() if v not in graph.consts}
     graph = replace(graph, outputs=outputs)
-    with compile_model(graph, device, options, None, calibration) as session:
+    with compile_fixed(graph, device, options, None, calibration) as session:
         got = session(feeds)
         variants = {step.node.layer: step.variant.name for step in session.plan.scheduled}
     wanted = [name for name in opened.makers if name in outputs]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from clnn.compile import Calibration, Model, Shapes, calibrate, compile_model, load_graph
+from clnn.compile import Calibration, Model, Shapes, calibrate, compile_fixed, load_graph
 from clnn.errors import SettingError
 from clnn.graph.ir import Graph
 from clnn.graph.passes import optimise
@@ -68,8 +68,8 @@ def verify(
     as it is compiled. feeds: inputs by name; those left out are random, from `seed`. tolerance:
     error allowed, relative to an output's largest magnitude (None: by Options.dtype, 1e-4 for f32,
     1e-2 for tf32, 2e-2 for f16, 1e-1 for bf16, 2e-1 for int8); integers must be equal. calibration:
-    as in compile_model, samples as a list; or a number of random samples, from `seed` on.
-    The report is true when all is within tolerance. Raises as compile_model does, SettingError for
+    as in compile_fixed, samples as a list; or a number of random samples, from `seed` on.
+    The report is true when all is within tolerance. Raises as compile_fixed does, SettingError for
     an argument that is not allowed, MissingPackageError where onnxruntime is not installed.
     """
     options = options or Options()
@@ -94,7 +94,7 @@ def _compared(asked: Request) -> VerifyReport:
     """Return what the comparison finds."""
     graph = load_graph(asked.model, asked.shapes)
     request = replace(asked, calibration=_calibration(asked, graph))
-    with compile_model(
+    with compile_fixed(
         graph, request.device, request.options, calibration=request.calibration
     ) as session:
         feeds = random_feeds(session.inputs, request.seed, request.feeds)
@@ -118,7 +118,7 @@ def _compared(asked: Request) -> VerifyReport:
 
 
 def _calibration(request: Request, graph: Graph) -> Any:
-    """Return what compile_model is to calibrate with: random samples where a number is given."""
+    """Return what compile_fixed is to calibrate with: random samples where a number is given."""
     samples = request.calibration
     if not isinstance(samples, int):
         return samples

@@ -52,7 +52,7 @@ class ModelInfo:
         return tuple(dict.fromkeys(named))
 
 
-def read_info(model: str | os.PathLike[str] | bytes) -> ModelInfo:
+def read_info(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> ModelInfo:
     """Return the head data of an ONNX model. Raises ModelError."""
     proto, _ = load_model(model)
     graph = proto.graph

@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import onnx
 
-from clnn.errors import ModelError, ShapeError
+from clnn.errors import ModelError, OpenShapeError, ShapeError
+from clnn.importers.onnx.info import Dims, ValueInfo
 from clnn.importers.onnx.limits import MAX_EXTENT, check_dims, show
 
 Shapes = Mapping[str, "Sequence[int] | int"]
@@ -37,8 +39,30 @@ def input_shapes(
         if value.name not in whole:
             whole[value.name] = _resolved(value, extents, open_rows)
     if open_rows:
-        raise ShapeError(_open_message(values, open_rows))
+        raise OpenShapeError(_open_message(values, open_rows))
     return whole
+
+
+def with_shapes(values: Sequence[ValueInfo], shapes: Shapes) -> list[ValueInfo]:
+    """Return inputs with what `shapes` (as input_shapes takes them) say of their dimensions.
+
+    Open dimensions without a name are called INPUT.AXIS.
+    """
+    extents: dict[str, Any] = dict(shapes)
+    for value in values:
+        if value.name in shapes:
+            whole = cast("Sequence[int]", shapes[value.name])
+            extents |= {str(d): e for d, e in zip(value.dims or (), whole, strict=True)}
+
+    def known(value: ValueInfo) -> Dims | None:
+        if value.name in shapes:
+            return tuple(cast("Sequence[int]", shapes[value.name]))
+        if value.dims is None:
+            return None
+        named = (d if d != "" else f"{value.name}.{k}" for k, d in enumerate(value.dims))
+        return tuple(extents.get(d, d) if isinstance(d, str) else d for d in named)
+
+    return [replace(value, dims=known(value)) for value in values]
 
 
 def _wanted(name: str, value: Any) -> tuple[int, ...] | int:

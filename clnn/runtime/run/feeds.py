@@ -48,7 +48,7 @@ def _refuse(feeds: Mapping[str, Any], ports: Sequence[str], bound: Container[str
 
 
 def _check_array(port: Port, value: Any) -> Array:
-    array, want = value if type(value) is np.ndarray else _as_array(value), port.type
+    array, want = value if type(value) is np.ndarray else as_array(value), port.type
     if array.dtype != want.dtype.numpy:
         raise DTypeError(
             f"input {port.name!r} is {array.dtype}, model wants {want.dtype.name}. "
@@ -59,7 +59,8 @@ def _check_array(port: Port, value: Any) -> Array:
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
-def _as_array(value: Any) -> Array:
+def as_array(value: Any) -> Array:
+    """Return what a caller gives for a tensor as an array, without a copy where there is a way."""
     plain = hasattr(value, "__array__") or hasattr(value, "__array_interface__")
     wanted = hasattr(value, "__dlpack__") and not plain
     return np.from_dlpack(value) if wanted else np.asarray(value)

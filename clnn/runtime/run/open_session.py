@@ -1,0 +1,243 @@
+"""A session for inputs of any extents: calls find the session for theirs, which is made once."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from clnn.errors import DeviceLostError, InputNameError, ShapeError
+from clnn.runtime.run.feeds import as_array, names_message
+from clnn.runtime.run.placement import Placement
+from clnn.runtime.run.session import Session
+from clnn.types import Array
+
+MAX_SHAPES = 32  # sessions that are kept, of the shapes seen last
+MAX_BYTES = 2**30  # of the arenas of all that are kept but the newest
+
+
+@dataclass(frozen=True)
+class OpenTensorInfo:
+    """An input or output of a model with open dimensions: numbers, and names of open ones.
+
+    shape: None where the model does not say it.
+    """
+
+    name: str
+    shape: tuple[int | str, ...] | None
+    dtype: np.dtype[Any]
+
+
+class OpenSession:
+    """A model compiled for one device, whose inputs may have another shape in each call.
+
+    Made by clnn.compile_model where a model leaves dimensions open. Call it as a Session. What a shape
+    needs is made in the first call with it, or before by `prepare`, and kept for the shapes seen last.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[OpenTensorInfo],
+        outputs: Sequence[OpenTensorInfo],
+        compile_at: Callable[[Mapping[str, tuple[int, ...]]], Session],
+    ) -> None:
+        """`compile_at`: input name -> shape -> session for these shapes."""
+        self._inputs, self._outputs = tuple(inputs), tuple(outputs)
+        self._compile_at = compile_at
+        self._sessions: OrderedDict[tuple[tuple[int, ...], ...], Session] = OrderedDict()
+        self._lock, self._making = threading.RLock(), threading.Lock()
+        self._builds = [0, 0]
+        self._closed = False
+
+    @property
+    def inputs(self) -> tuple[OpenTensorInfo, ...]:
+        """What the model wants; open dimensions by their names."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> tuple[OpenTensorInfo, ...]:
+        """What the model gives; dimensions that the model names, or leaves out (""), as they are."""
+        return self._outputs
+
+    def at(self, shapes: Mapping[str, Sequence[int] | int]) -> Session:
+        """Return the session for `shapes`: input name -> shape, or dimension name -> extent.
+
+        Raises ShapeError for shapes that the model does not take, and what compile_model raises.
+        """
+        return self._session(tuple(self._shape(info, shapes) for info in self._inputs))
+
+    def prepare(self, shapes: Mapping[str, Sequence[int] | int]) -> None:
+        """Make what calls with `shapes` need, as `at` does."""
+        self.at(shapes)
+
+    def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """Return {output name: array} for {input name: array}. Raises as a Session does."""
+        arrays, shapes = self._read(feeds)
+        return self._session(shapes)(arrays)
+
+    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
+        """Return the arrays of the outputs `names` (None: all), as onnxruntime's run does."""
+        arrays, shapes = self._read(feeds)
+        return self._session(shapes).run(names, arrays)
+
+    def stream(
+        self, feeds: Iterable[Mapping[str, Any]], depth: int = 2
+    ) -> Generator[dict[str, Array], None, None]:
+        """Return a generator of outputs for an iterable of feeds, in the same order.
+
+        Neighbouring feeds of one shape overlap as in a Session's stream. Raises as that does.
+        """
+        if isinstance(feeds, Mapping):
+            raise InputNameError(
+                "stream takes an iterable of feeds. For one feed call the session."
+            )
+        read: Iterator[tuple[dict[str, Array], tuple[tuple[int, ...], ...]]] = map(
+            self._read, feeds
+        )
+        for shapes, group in groupby(read, key=lambda pair: pair[1]):
+            yield from self._session(shapes).stream((arrays for arrays, _ in group), depth)
+
+    @property
+    def shapes(self) -> list[dict[str, tuple[int, ...]]]:
+        """The shapes of inputs that are ready, the one used last at the end."""
+        with self._lock:
+            return [self._by_name(key) for key in self._sessions]
+
+    @property
+    def placement(self) -> Placement:
+        """Device, kernels and memory of the shapes used last. Raises ShapeError where there are none."""
+        with self._lock:
+            if not self._sessions:
+                raise ShapeError("nothing is placed before shapes are known. Call prepare(shapes).")
+            return next(reversed(self._sessions.values())).placement
+
+    @property
+    def build_counts(self) -> tuple[int, int]:
+        """Programs taken from the cache, and programs built, for all shapes so far."""
+        with self._lock:
+            live = [session.build_counts for session in self._sessions.values()]
+            cached, built = (sum(column) for column in zip(*live, self._builds, strict=True))
+            return cached, built
+
+    def close(self) -> None:
+        """Free the device memory; later calls raise DeviceLostError."""
+        with self._lock:
+            self._closed = True
+            for session in self._sessions.values():
+                session.close()
+            self._sessions.clear()
+
+    def __enter__(self) -> OpenSession:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        ins = ", ".join(f"{info.name}: {info.shape}" for info in self._inputs)
+        return f"<clnn.OpenSession {ins}; {len(self._sessions)} shapes ready>"
+
+    def _by_name(self, key: tuple[tuple[int, ...], ...]) -> dict[str, tuple[int, ...]]:
+        return {info.name: shape for info, shape in zip(self._inputs, key, strict=True)}
+
+    def _session(self, key: tuple[tuple[int, ...], ...]) -> Session:
+        session = self._ready(key)
+        if session is not None:
+            return session
+        with self._making:  # one shape at a time; calls with shapes that are ready go on
+            session = self._ready(key)
+            if session is None:
+                self._check(key)
+                session = self._compile_at(self._by_name(key))
+                with self._lock:
+                    self._sessions[key] = session
+                    self._forget_old()
+            return session
+
+    def _ready(self, key: tuple[tuple[int, ...], ...]) -> Session | None:
+        """Return the session that is there for these shapes, and note that it was used last."""
+        with self._lock:
+            if self._closed:
+                raise DeviceLostError("this session is closed. Compile the model again.")
+            if key in self._sessions:
+                self._sessions.move_to_end(key)
+            return self._sessions.get(key)
+
+    def _forget_old(self) -> None:
+        """Drop what was used longest ago; memory goes with the last call that is in it."""
+        while len(self._sessions) > 1:
+            total = sum(s.placement.arena_bytes for s in list(self._sessions.values())[:-1])
+            if len(self._sessions) <= MAX_SHAPES and total <= MAX_BYTES:
+                return
+            _, old = self._sessions.popitem(last=False)
+            self._builds = [a + b for a, b in zip(self._builds, old.build_counts, strict=True)]
+
+    def _read(
+        self, feeds: Mapping[str, Any]
+    ) -> tuple[dict[str, Array], tuple[tuple[int, ...], ...]]:
+        """Return the arrays of a call, and their shapes in the order of the inputs."""
+        known = [info.name for info in self._inputs]
+        if not isinstance(feeds, Mapping):
+            raise InputNameError(
+                f"a session takes {{input name: array}}, not {type(feeds).__name__}."
+            )
+        missing, unknown = (
+            [a for a in one if a not in other] for one, other in ((known, feeds), (feeds, known))
+        )
+        if missing or unknown:
+            raise InputNameError(names_message("input", unknown, missing, known))
+        arrays = {name: as_array(feeds[name]) for name in known}
+        return arrays, tuple(array.shape for array in arrays.values())
+
+    def _shape(
+        self, info: OpenTensorInfo, shapes: Mapping[str, Sequence[int] | int]
+    ) -> tuple[int, ...]:
+        """Return an input's shape as `shapes` give it."""
+        whole = shapes.get(info.name)
+        if whole is not None and not isinstance(whole, int):
+            return tuple(int(extent) for extent in whole)
+        if info.shape is None:
+            raise ShapeError(
+                f"the shape of input {info.name!r} is not given: the model leaves it open."
+            )
+        found: list[int] = []
+        for extent in info.shape:
+            given = shapes.get(extent) if isinstance(extent, str) else extent
+            if not isinstance(given, int):
+                raise ShapeError(
+                    f"dimension {extent!r} of input {info.name!r} is not given: input is {info.shape}."
+                )
+            found.append(given)
+        return tuple(found)
+
+    def _check(self, key: tuple[tuple[int, ...], ...]) -> None:
+        """Raise ShapeError where shapes do not fit the model or each other."""
+        extents: dict[str, tuple[int, str]] = {}
+        for info, shape in zip(self._inputs, key, strict=True):
+            if info.shape is None:
+                continue
+            if len(shape) != len(info.shape):
+                raise ShapeError(
+                    f"input {info.name!r} is {shape}, model wants {info.shape}: it has {len(shape)} "
+                    f"axes, must have {len(info.shape)}."
+                )
+            for axis, (got, want) in enumerate(zip(shape, info.shape, strict=True)):
+                if isinstance(want, int) and got != want:
+                    raise ShapeError(
+                        f"input {info.name!r} is {shape}, model wants {info.shape}: axis {axis} is "
+                        f"{got}, must be {want}."
+                    )
+                if isinstance(want, str) and extents.setdefault(want, (got, info.name))[0] != got:
+                    other, where = extents[want]
+                    raise ShapeError(
+                        f"dimension {want!r} is {got} in input {info.name!r} and {other} in input "
+                        f"{where!r}. One dimension has one extent."
+                    )
