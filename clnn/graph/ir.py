@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from clnn.errors import PlanError
@@ -75,13 +75,6 @@ class Graph:
                 if name is not None:
                     found[name].append(node)
         return found
-
-    def uses(self, name: str) -> Iterator[tuple[Node, int]]:
-        """Yield (node, input index) for each use of a value."""
-        for node in self.nodes:
-            for index, read in enumerate(node.inputs):
-                if read == name:
-                    yield node, index
 
 
 def check(graph: Graph) -> Graph:

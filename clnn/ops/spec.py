@@ -79,8 +79,8 @@ class OpSpec:
 class ViewSpec(OpSpec):
     """An op that moves no data where geometry allows: output and input share a storage.
 
-    `forward` gives the output's layout inside the input's storage; `backward` gives the layout of
-    input `index` inside the output's storage. Each returns None where it cannot.
+    `forward` gives the output's layout inside the input's storage, None where there is no such view;
+    `inside` gives the views that make inputs of the output.
     """
 
     supports_narrow_storage = True
@@ -89,11 +89,9 @@ class ViewSpec(OpSpec):
         """Return the layout of output 0 as a view of input 0."""
         return None
 
-    def backward(
-        self, result: TensorLayout, index: int, inputs: Sequence[TensorType | None]
-    ) -> TensorLayout | None:
-        """Return the layout of input `index` as a view of output 0."""
-        return None
+    def inside(self, inputs: Sequence[TensorType | None]) -> Sequence[ViewSpec | None]:
+        """Return for each input the view of output 0 that it can be, None where there is none."""
+        return (None,) * len(inputs)
 
 
 def batched(inputs: Sequence[TensorType | None], rank: int, first: int = 0) -> tuple[int, ...]:

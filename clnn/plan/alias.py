@@ -7,32 +7,23 @@ of a tree owns the storage. A backward link places a producer's output inside it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from clnn.graph.ir import Graph, Node
 from clnn.layout import TensorLayout
 from clnn.ops.movement.views import Concat, Slice, slice_of
 from clnn.ops.spec import ViewSpec
-from clnn.types import TensorType
 
 
 @dataclass(frozen=True)
 class Link:
-    """Child is a view of parent; `spec` knows how (index: which input, for backward links)."""
+    """Child is `view` of parent. index: for a backward link, which input of its node the child is."""
 
     child: str
     parent: str
-    spec: ViewSpec
+    view: ViewSpec
     backward: bool
     index: int = 0
-    types: tuple[TensorType | None, ...] = ()
-
-    def derive(self, parent: TensorLayout) -> TensorLayout | None:
-        """Return the child's layout inside the parent's, or None where there is no such view."""
-        if self.backward:
-            return self.spec.backward(parent, self.index, self.types)
-        return self.spec.forward(parent)
 
 
 def find_links(graph: Graph) -> dict[str, Link]:
@@ -52,27 +43,26 @@ class _Finder:
         self.graph = graph
         self.links: dict[str, Link] = {}
         self.producers = graph.producers()
-        self.members: dict[str, list[tuple[str, int]]] = {}
+        self.above: dict[str, str] = {}
 
     def link_concat(self, node: Node) -> None:
         out = node.outputs[0]
         if self._part_of_larger(node):
             return
-        for index, name in enumerate(node.inputs):
-            if name is None or not self._free(name):
+        views = node.spec.inside(self.graph.input_types(node))
+        for index, (name, view) in enumerate(zip(node.inputs, views, strict=True)):
+            if name is None or view is None or not self._free(name):
                 continue
-            self._add_backward(name, out, node, index)
+            self._add(Link(name, out, view, True, index))
             self._climb(name)
 
     def _free(self, name: str) -> bool:
         """Whether a value may still get a parent: made by a node, and not a view yet."""
         return name in self.producers and name not in self.links
 
-    def _add_backward(self, child: str, parent: str, node: Node, index: int) -> None:
-        assert isinstance(node.spec, ViewSpec)
-        types = self.graph.input_types(node)
-        self.links[child] = Link(child, parent, node.spec, True, index, types)
-        self.members.setdefault(child, []).append((parent, index))
+    def _add(self, link: Link) -> None:
+        self.links[link.child] = link
+        self.above[link.child] = link.parent
 
     def _climb(self, name: str) -> None:
         """Place the inputs of reshapes and transposes above a member into it as well."""
@@ -81,16 +71,10 @@ class _Finder:
             source = node.inputs[0]
             if source is None or not self._free(source) or self._root(name) == source:
                 return
-            if (
-                node.spec.backward(
-                    TensorLayout.make(self.graph.types[node.outputs[0]].shape),
-                    0,
-                    self.graph.input_types(node),
-                )
-                is None
-            ):
+            out, view = node.outputs[0], node.spec.inside(self.graph.input_types(node))[0]
+            if view is None or view.forward(TensorLayout.make(self.graph.types[out].shape)) is None:
                 return
-            self._add_backward(source, node.outputs[0], node, 0)
+            self._add(Link(source, out, view, True))
             node = self.producers[source]
 
     def _part_of_larger(self, node: Node) -> bool:
@@ -101,17 +85,17 @@ class _Finder:
         first = places[0]
         if first is None or out in self.links or node.spec.mixed:
             return False
+        larger = self.producers.get(first.parent)
+        if larger is None or larger.spec != node.spec or not isinstance(first.view, Slice):
+            return False
         for step, link in enumerate(places):
             fits = link is not None and link.backward and link.parent == first.parent
-            fits = fits and isinstance(first.spec, Concat) and first.spec == node.spec
             if not fits or link is None or link.index != first.index + step:
                 return False
-        sizes = [0 if t is None else t.shape[axis] for t in first.types]
-        start = sum(sizes[: first.index])
         shape = self.graph.types[first.parent].shape
         extent = self.graph.types[out].shape[axis]
-        part = slice_of(shape, axis, start, extent)
-        self.links[out] = Link(out, first.parent, part, False)
+        part = slice_of(shape, axis, first.view.starts[axis], extent)
+        self._add(Link(out, first.parent, part, False))
         return True
 
     def link_forward(self, node: Node) -> None:
@@ -122,11 +106,14 @@ class _Finder:
             return
         if linked_up is not None and linked_up.parent == out:
             return
-        self.links[out] = Link(out, source, node.spec, False)
+        self._add(Link(out, source, node.spec, False))
 
     def _root(self, name: str) -> str:
-        while name in self.links:
-            name = self.links[name].parent
+        """Return the value at the top of the links, with shorter ways to it for the next question."""
+        above = self.above
+        while name in above:
+            above[name] = above.get(above[name], above[name])
+            name = above[name]
         return name
 
 
@@ -136,12 +123,3 @@ def children_of(links: dict[str, Link]) -> dict[str, list[Link]]:
     for link in links.values():
         found.setdefault(link.parent, []).append(link)
     return found
-
-
-def walk_tree(root: str, children: dict[str, list[Link]]) -> Iterator[Link]:
-    """Yield the links below `root`, parents before children."""
-    stack = [root]
-    while stack:
-        for link in children.get(stack.pop(), ()):
-            yield link
-            stack.append(link.child)

@@ -8,8 +8,9 @@ memory planning gives the values between them the same memory in every part.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from clnn.graph.ir import Graph, Node
 from clnn.ops.movement.views import Concat, slice_of
@@ -20,6 +21,7 @@ LARGE_BYTES = 4 * 2**20  # per compute unit, that a layer moves and that leave t
 PART_BYTES = 2 * 2**20  # per compute unit, that a layer of a part moves, or one image
 CONST_BYTES = 128 * 2**10  # of constants, that may be read again for every part
 MOST_PARTS = 16
+MOST_NODES = 2**15  # that parts may add to a network
 MIN_LAYERS = 2  # that are worth a run
 
 
@@ -36,21 +38,39 @@ class LayerRun:
 def split_batch(graph: Graph, target: Target) -> Graph:
     """Return `graph` with its runs of large layers repeated for each part of a batch, on CPUs."""
     runs = runs_of(graph, target.compute_units) if target.is_cpu else []
-    for run in reversed(runs):
-        graph = _repeated(graph, run)
-    return graph
+    added = sum((run.end - run.begin) * (run.batch // run.images) for run in runs)
+    return _repeated(graph, runs) if runs and added <= MOST_NODES else graph
 
 
 def runs_of(graph: Graph, units: int) -> list[LayerRun]:
     """Return the runs of layers of which a batch does not stay in the caches of `units` cores."""
     runs: list[LayerRun] = []
-    current = _Open(graph, units)
+    uses = _Uses(graph)
+    current = _Open(graph, uses, units)
     for place in range(len(graph.nodes)):
         if not current.takes(place):
             runs += current.closed()
-            current = _Open(graph, units)
+            current = _Open(graph, uses, units)
             current.takes(place)
     return [*runs, *current.closed()]
+
+
+class _Uses:
+    """Where values are used: the last node that reads each, and the first and last view of each.
+
+    readers: by place, that of the end for values that leave the network.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.readers: dict[str, int] = {}
+        self.views: dict[str, tuple[int, int]] = {}
+        for place, node in enumerate(graph.nodes):
+            self.readers.update((name, place) for name in node.inputs if name is not None)
+            if isinstance(node.spec, ViewSpec):
+                for name in (*node.inputs, *node.outputs):
+                    if name is not None:
+                        self.views[name] = (self.views.get(name, (place,))[0], place)
+        self.readers.update((name, len(graph.nodes)) for name in graph.outputs.values())
 
 
 @dataclass
@@ -61,6 +81,7 @@ class _Open:
     """
 
     graph: Graph
+    uses: _Uses
     units: int
     batch: int = 0
     least: int = 0
@@ -104,7 +125,8 @@ class _Open:
 
     def closed(self) -> list[LayerRun]:
         """Return the run from its first large layer to its last, if it is worth it."""
-        while len(self.large) >= MIN_LAYERS and self._tied(self.large[0], self.large[-1] + 1):
+        tied = self._tied_ends()
+        while len(self.large) >= MIN_LAYERS and self.large[-1] + 1 in tied:
             self.large.pop()
         if len(self.large) < MIN_LAYERS:
             return []
@@ -114,19 +136,31 @@ class _Open:
             return []
         return [LayerRun(self.large[0], self.large[-1] + 1, self.batch, images)]
 
-    def _tied(self, begin: int, end: int) -> bool:
-        """Whether a value that crosses the run's ends would lie inside another, or another in it.
+    def _tied_ends(self) -> set[int]:
+        """Return the ends at which a value that crosses an end lies inside another, or another in it.
 
         A slice of it could not, and would be copied.
         """
-        graph, run = self.graph, LayerRun(begin, end, self.batch, self.least)
-        entering, leaving = _crossing(graph, run)
-        outside = (*graph.nodes[:begin], *graph.nodes[end:])
-        views = [n for n in outside if isinstance(n.spec, ViewSpec)]
-        near = {name for n in views for name in (*n.inputs, *n.outputs)}
-        joined = [n for n in graph.nodes[begin:end] if isinstance(n.spec, Concat)]
-        members = {name for n in joined for name in n.inputs}
-        return not near.isdisjoint([*entering, *leaving]) or not members.isdisjoint(entering)
+        graph, uses = self.graph, self.uses
+        begin, end = (self.large[0], self.large[-1] + 1) if self.large else (0, 0)
+        change = [0] * (end - begin + 2)
+        made: set[str] = set()
+
+        def tie(place: int, last: int) -> None:
+            """Note all ends behind `place`, up to `last`."""
+            if last > place:
+                change[place + 1 - begin] += 1
+                change[min(last, end) + 1 - begin] -= 1
+
+        for place in range(begin, end):
+            node = graph.nodes[place]
+            for name in _entering(graph, node, self.least, made):
+                first, last = uses.views.get(name, (end, -1))
+                tie(place, end if first < begin or isinstance(node.spec, Concat) else last)
+            for name in node.outputs:
+                tie(place, min(uses.views.get(name, (end, -1))[1], uses.readers.get(name, -1)))
+            made.update(node.outputs)
+        return {begin + at for at, ties in enumerate(accumulate(change)) if ties}
 
 
 def _parts(batch: int) -> list[int]:
@@ -144,43 +178,72 @@ def _traffic(graph: Graph, node: Node) -> tuple[int, int]:
     return sum(sizes.values()) - held, held
 
 
-def _repeated(graph: Graph, run: LayerRun) -> Graph:
-    """Return `graph` with the nodes of a run once for each part of the batch."""
-    nodes = graph.nodes[run.begin : run.end]
-    entering, leaving = _crossing(graph, run)
-    types, stored = dict(graph.types), dict(graph.stored)
-    taken = {node.name for node in graph.nodes}
-    parts: dict[str, list[str]] = {name: [] for name in leaving}
-    repeated: list[Node] = []
-
-    def part(name: str, start: int) -> str:
-        new = _free(f"{name}@{start}", types)
-        types[new] = replace(types[name], shape=(run.images, *types[name].shape[1:]))
-        if name in stored:
-            stored[new] = stored[name]
-        return new
-
-    def add(name: str, node: Node) -> None:
-        repeated.append(replace(node, name=_free(name, taken)))
-        taken.add(repeated[-1].name)
-
-    for start in range(0, run.batch, run.images):
-        names = {name: part(name, start) for name in entering}
-        for name, given in names.items():
-            one = slice_of(types[name].shape, 0, start, run.images)
-            add(f"{name}@{start}:part", Node("", one, (name,), (given,)))
-        for node in nodes:
-            names |= {name: part(name, start) for name in node.outputs}
-            add(f"{node.name}@{start}", _for_part(graph, node, names, run.images))
-        for name, list_of in parts.items():
-            list_of.append(names[name])
-    for name, list_of in parts.items():
-        add(f"{name}:parts", Node("", Concat(0), tuple(list_of), (name,)))
-    every = (*graph.nodes[: run.begin], *repeated, *graph.nodes[run.end :])
-    kept = {n for node in every for n in (*node.inputs, *node.outputs)}
+def _repeated(graph: Graph, runs: Sequence[LayerRun]) -> Graph:
+    """Return `graph` with the nodes of each run once for each part of the batch."""
+    repeating = _Repeating(graph)
+    replaced = {run.begin: (run.end, repeating.nodes_of(run)) for run in reversed(runs)}
+    nodes: list[Node] = []
+    place = 0
+    while place < len(graph.nodes):
+        place, more = replaced.get(place, (place + 1, graph.nodes[place : place + 1]))
+        nodes += more
+    kept = {n for node in nodes for n in (*node.inputs, *node.outputs)}
     kept |= {*graph.inputs, *graph.outputs.values(), *graph.consts}
-    types = {name: kind for name, kind in types.items() if name in kept}
-    return replace(graph, nodes=every, types=types, stored=stored)
+    types = {name: kind for name, kind in repeating.types.items() if name in kept}
+    return replace(graph, nodes=tuple(nodes), types=types, stored=repeating.stored)
+
+
+class _Repeating:
+    """Types, storages and names of nodes, with those of the parts made so far."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.uses = graph, _Uses(graph)
+        self.types, self.stored = dict(graph.types), dict(graph.stored)
+        self.taken = {node.name for node in graph.nodes}
+
+    def nodes_of(self, run: LayerRun) -> Sequence[Node]:
+        """Return the nodes of a run for each part, between slices and concatenations."""
+        graph = self.graph
+        nodes, made = graph.nodes[run.begin : run.end], list[Node]()
+        entering, leaving = self._crossing(run)
+        parts: dict[str, list[str]] = {name: [] for name in leaving}
+
+        def add(name: str, node: Node) -> None:
+            made.append(replace(node, name=_free(name, self.taken)))
+            self.taken.add(made[-1].name)
+
+        for start in range(0, run.batch, run.images):
+            names = {name: self._part(name, start, run.images) for name in entering}
+            for name, part in names.items():
+                one = slice_of(self.types[name].shape, 0, start, run.images)
+                add(f"{name}@{start}:part", Node("", one, (name,), (part,)))
+            for node in nodes:
+                names |= {name: self._part(name, start, run.images) for name in node.outputs}
+                add(f"{node.name}@{start}", _for_part(graph, node, names, run.images))
+            for name, list_of in parts.items():
+                list_of.append(names[name])
+        for name, list_of in parts.items():
+            add(f"{name}:parts", Node("", Concat(0), tuple(list_of), (name,)))
+        return made
+
+    def _part(self, name: str, start: int, images: int) -> str:
+        """Return the value that is some images of another."""
+        part = _free(f"{name}@{start}", self.types)
+        self.types[part] = replace(self.types[name], shape=(images, *self.types[name].shape[1:]))
+        if name in self.stored:
+            self.stored[part] = self.stored[name]
+        return part
+
+    def _crossing(self, run: LayerRun) -> tuple[list[str], list[str]]:
+        """Return what a run takes image by image, and the values of its own that others read."""
+        nodes = self.graph.nodes[run.begin : run.end]
+        made: set[str] = set()
+        entering: dict[str, None] = {}
+        for node in nodes:
+            entering |= dict.fromkeys(_entering(self.graph, node, run.images, made))
+            made.update(node.outputs)
+        outputs = (name for node in nodes for name in node.outputs)
+        return list(entering), [n for n in outputs if self.uses.readers.get(n, -1) >= run.end]
 
 
 def _free(name: str, taken: Container[str]) -> str:
@@ -202,16 +265,9 @@ def _for_part(graph: Graph, node: Node, names: dict[str, str], images: int) -> N
     return replace(node, spec=spec, inputs=inputs, outputs=outputs, whole=node.layer)
 
 
-def _crossing(graph: Graph, run: LayerRun) -> tuple[list[str], list[str]]:
-    """Return the values that a run takes image by image, and those of its own that others read."""
-    nodes = graph.nodes[run.begin : run.end]
-    own = [name for node in nodes for name in node.outputs]
-    outside = (*graph.nodes[: run.begin], *graph.nodes[run.end :])
-    read = {name for node in outside for name in node.inputs} | set(graph.outputs.values())
-    entering: dict[str, None] = {}
-    for node in nodes:
-        split = node.spec.split_batch(graph.input_types(node), run.images)
-        assert split is not None
-        names = [node.inputs[k] for k in split[1] if k < len(node.inputs)]
-        entering |= {name: None for name in names if name is not None and name not in own}
-    return list(entering), [name for name in own if name in read]
+def _entering(graph: Graph, node: Node, images: int, made: Container[str]) -> list[str]:
+    """Return the values that a node takes image by image, but those in `made`."""
+    found = node.spec.split_batch(graph.input_types(node), images)
+    assert found is not None
+    names = [node.inputs[k] for k in found[1] if k < len(node.inputs)]
+    return [name for name in names if name is not None and name not in made]

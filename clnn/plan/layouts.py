@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from clnn.graph.ir import Graph
 from clnn.layout import TensorLayout, channels_last
 from clnn.ops.problem import Border
-from clnn.plan.alias import Link, children_of, find_links, walk_tree
+from clnn.plan.alias import Link, children_of, find_links
 from clnn.types import DType, TensorType
 
 Demands = dict[str, list[Border]]
@@ -22,6 +22,7 @@ CACHE_LINE_BYTES = 64
 PIECE_BYTES = 16  # that tensor cores are fed with at once
 MIN_CHANNELS = 3  # of whole pieces: with fewer the rest of a piece would cost too much
 CROWDED = 2  # sets of a cache that all pixels share where they are kept further apart
+MOST_VIEWS = 64  # between a storage and a view whose border it has
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,11 @@ def place(
     hints = hints or Hints()
     demands = border_demands(graph)
     for name, border in hints.borders.items():
-        demands.setdefault(name, []).append(border)
+        if any(border.before) or any(border.after):
+            demands.setdefault(name, []).append(border)
     orders = {**memory_orders(graph), **hints.orders}
     links = find_links(graph)
-    children = children_of(links)
+    views = _Views(children_of(links), demands, _demanding(demands, links))
     placed: dict[str, Placed] = {}
     roots = [name for name in graph.types if name not in links and name not in graph.consts]
     while roots:
@@ -68,10 +70,30 @@ def place(
         apart = apart or (
             _pieces(graph.types[root], memory, orders[root]) if in_pieces(memory) else {}
         )
-        roots += _place_tree(root, graph, children, demands, (orders[root], apart), placed)
+        roots += _place_tree(root, graph, views, (orders[root], apart), placed)
     for name in graph.consts:
         placed[name] = Placed(name, TensorLayout.make(graph.types[name].shape, orders[name]))
     return placed
+
+
+@dataclass(frozen=True)
+class _Views:
+    """Links by parent, the borders that are wanted, and the values that such views lie in."""
+
+    children: dict[str, list[Link]]
+    demands: Demands
+    demanding: set[str]
+
+
+def _demanding(demands: Demands, links: Mapping[str, Link]) -> set[str]:
+    """Return the values that want a border, and those that they are views of."""
+    found: set[str] = set()
+    for value in demands:
+        name: str | None = value
+        while name is not None and name not in found:
+            found.add(name)
+            name = links[name].parent if name in links else None
+    return found
 
 
 def border_demands(graph: Graph) -> Demands:
@@ -95,18 +117,7 @@ def memory_orders(graph: Graph) -> dict[str, tuple[int, ...]]:
     for node in graph.nodes:
         if node.spec.layout_rule == "image":
             images |= {n for n in (*node.inputs[:1], *node.outputs) if n is not None}
-    followers = [
-        [n for n in (*node.inputs, *node.outputs) if n is not None and n not in graph.consts]
-        for node in graph.nodes
-        if node.spec.layout_rule == "same"
-    ]
-    grown = True
-    while grown:
-        before = len(images)
-        for names in followers:
-            ranks = {graph.types[n].rank for n in names if n in images}
-            images |= {n for n in names if graph.types[n].rank in ranks}
-        grown = len(images) > before
+    _follow(images, graph)
     images -= _planes(graph)
     for node in graph.nodes:  # constants lie as the tensors that they are combined with
         if any(n in images for n in node.outputs):
@@ -115,6 +126,26 @@ def memory_orders(graph: Graph) -> dict[str, tuple[int, ...]]:
         name: channels_last(t.rank) if name in images else tuple(range(t.rank))
         for name, t in graph.types.items()
     }
+
+
+def _follow(images: set[str], graph: Graph) -> None:
+    """Add the values that ops of rule "same" tie to one of the same rank, whichever it is."""
+    tied: dict[str, list[list[str]]] = {}
+    for node in graph.nodes:
+        if node.spec.layout_rule == "same":
+            by_rank: dict[int, list[str]] = {}
+            for name in (*node.inputs, *node.outputs):
+                if name is not None and name not in graph.consts:
+                    by_rank.setdefault(graph.types[name].rank, []).append(name)
+            for names in by_rank.values():
+                for name in names:
+                    tied.setdefault(name, []).append(names)
+    todo = list(images)
+    while todo:
+        for names in tied.pop(todo.pop(), ()):
+            todo += [name for name in names if name not in images]
+            images.update(names)
+            names.clear()
 
 
 def _apart(
@@ -154,8 +185,7 @@ def _planes(graph: Graph) -> set[str]:
 def _place_tree(
     root: str,
     graph: Graph,
-    children: dict[str, list[Link]],
-    demands: Demands,
+    views: _Views,
     memory: tuple[tuple[int, ...], dict[int, int]],
     placed: dict[str, Placed],
 ) -> list[str]:
@@ -164,63 +194,66 @@ def _place_tree(
     memory: the root's axes from outermost to innermost, and what their extents are rounded up to.
     """
     shape, (order, apart) = graph.types[root].shape, memory
-    border = _root_border(root, shape, order, children, demands)
+    border = _root_border(root, shape, order, views)
     layout = TensorLayout.make(shape, order, border.before, border.after, apart)
     placed[root] = Placed(root, layout, border.fill if layout.has_padding else None)
-    detached: list[Link] = []
-    blocked: set[str] = set()
-    for link in walk_tree(root, children):
-        derived = None
-        if link.parent not in blocked:
-            derived = link.derive(placed[link.parent].layout)
-        if derived is None:
-            if link.parent not in blocked:
-                detached.append(link)
-            blocked.add(link.child)
-            continue
-        placed[link.child] = Placed(root, derived, placed[root].fill)
-    for link in detached:
-        children[link.parent].remove(link)
-    return [link.child for link in detached]
+    detached: list[str] = []
+    todo = [root]
+    while todo:
+        parent = todo.pop()
+        for link in views.children.get(parent, ()):
+            derived = link.view.forward(placed[parent].layout)
+            if derived is None:
+                detached.append(link.child)
+            else:
+                placed[link.child] = Placed(root, derived, placed[root].fill)
+                todo.append(link.child)
+    return detached
 
 
-def _root_border(
-    root: str,
-    shape: Sequence[int],
-    order: tuple[int, ...],
-    children: dict[str, list[Link]],
-    demands: Demands,
-) -> Border:
+# The layouts that a view has of a storage with a border along one axis, by that axis.
+Probes = dict[int, TensorLayout]
+
+
+def _root_border(root: str, shape: Sequence[int], order: tuple[int, ...], views: _Views) -> Border:
     """Return the border of a storage: the largest of all demands that can be met together."""
-    paths: dict[str, list[Link]] = {root: []}
-    for link in walk_tree(root, children):
-        paths[link.child] = [*paths[link.parent], link]
-    mapped: list[Border] = []
-    for name, path in paths.items():
-        if name in demands:
-            maps = _axis_maps(shape, order, path)
-            found = [_to_root(b, maps, len(shape)) for b in demands[name]]
-            mapped += [b for b in found if b is not None]
-    return _merge(mapped, len(shape))
+    rank, mapped = len(shape), list[Border]()
+    todo: list[tuple[str, Probes, int]] = []
+
+    def visit(name: str, probes: Probes, depth: int) -> None:
+        if probes and name in views.demanding and depth <= MOST_VIEWS:
+            maps = _axis_maps(probes)
+            found = [_to_root(b, maps, rank) for b in views.demands.get(name, ())]
+            mapped.extend(b for b in found if b is not None)
+            todo.append((name, probes, depth))
+
+    visit(root, _probes(shape, order), 0)
+    while todo:
+        name, probes, depth = todo.pop()
+        for link in views.children.get(name, ()):
+            seen = {axis: link.view.forward(layout) for axis, layout in probes.items()}
+            left = {axis: layout for axis, layout in seen.items() if layout is not None}
+            visit(link.child, left, depth + 1)
+    return _merge(mapped, rank)
+
+
+def _probes(shape: Sequence[int], order: tuple[int, ...]) -> Probes:
+    """Return the layouts of a storage with a border of 1 along each axis alone."""
+    axes = range(len(shape))
+    ones = [tuple(int(a == axis) for a in axes) for axis in axes]
+    return {axis: TensorLayout.make(shape, order, ones[axis], ones[axis]) for axis in axes}
 
 
 AxisMap = tuple[int, bool, bool]
 
 
-def _axis_maps(
-    shape: Sequence[int], order: tuple[int, ...], path: list[Link]
-) -> dict[int, AxisMap]:
+def _axis_maps(probes: Probes) -> dict[int, AxisMap]:
     """Return member axis -> (root axis, padding before survives, padding after survives)."""
     found: dict[int, AxisMap] = {}
-    for axis in range(len(shape)):
-        one = tuple(int(a == axis) for a in range(len(shape)))
-        layout: TensorLayout | None = TensorLayout.make(shape, order, one, one)
-        for link in path:
-            layout = None if layout is None else link.derive(layout)
-        for a in range(0 if layout is None else layout.rank):
-            assert layout is not None
-            if layout.before[a] or layout.after[a]:
-                found[a] = (axis, bool(layout.before[a]), bool(layout.after[a]))
+    for axis, layout in probes.items():
+        for a, (low, high) in enumerate(zip(layout.before, layout.after, strict=True)):
+            if low or high:
+                found[a] = (axis, bool(low), bool(high))
     return found
 
 

@@ -12,11 +12,21 @@ from dataclasses import dataclass
 from math import gcd, lcm
 
 from clnn.errors import PlanError
-from clnn.plan.placement import Budget, PlacementProblem, height, solve
+from clnn.plan.placement import (
+    Budget,
+    PlacementProblem,
+    first_fit,
+    height,
+    meetings,
+    peak_of,
+    solve,
+)
 from clnn.plan.slots import dirty, reserve
 
-WORK_PER_BLOCK = 1200
-BORDER_WORK_PER_BLOCK = 400
+# Visits of neighbours that a search may make, for each block and in all.
+WORK_PER_BLOCK, MOST_WORK = 1200, 8_000_000
+BORDER_WORK_PER_BLOCK, MOST_BORDER_WORK = 400, 4_000_000
+MOST_MEETINGS = 4_000_000  # pairs of blocks alive together, beyond which there is no search
 
 
 @dataclass(frozen=True)
@@ -62,19 +72,21 @@ def plan_memory(
     _check_blocks(blocks, base_align, spare)
     aligns = [lcm(block.align, base_align) for block in blocks]
     unit = gcd(*aligns) if aligns else base_align
-    problem = PlacementProblem(
-        [-(-block.size // unit) for block in blocks],
-        [align // unit for align in aligns],
-        [block.first for block in blocks],
-        [block.last for block in blocks],
-    )
-    spans = solve(problem, Budget(WORK_PER_BLOCK * len(blocks)))
-    geometries = [block.geometry for block in blocks]
-    ceiling = max(height(spans) + spare // unit, int(problem.lower_bound * room))
-    budget = Budget(BORDER_WORK_PER_BLOCK * len(blocks))
-    spans = reserve(problem, geometries, spans, ceiling, budget)
+    sizes = [-(-block.size // unit) for block in blocks]
+    aligns = [align // unit for align in aligns]
+    firsts, lasts = [block.first for block in blocks], [block.last for block in blocks]
+    if meetings(firsts, lasts) > MOST_MEETINGS:
+        spans = first_fit(sizes, aligns, firsts, lasts)
+        lower_bound = peak_of(sizes, firsts, lasts)
+    else:
+        problem = PlacementProblem(sizes, aligns, firsts, lasts)
+        spans = solve(problem, Budget(min(WORK_PER_BLOCK * len(blocks), MOST_WORK)))
+        lower_bound = problem.lower_bound
+        ceiling = max(height(spans) + spare // unit, int(lower_bound * room))
+        budget = Budget(min(BORDER_WORK_PER_BLOCK * len(blocks), MOST_BORDER_WORK))
+        spans = reserve(problem, [block.geometry for block in blocks], spans, ceiling, budget)
     offsets = {block.key: span[0] * unit for block, span in zip(blocks, spans, strict=True)}
-    return MemoryPlan(offsets, height(spans) * unit, problem.lower_bound * unit)
+    return MemoryPlan(offsets, height(spans) * unit, lower_bound * unit)
 
 
 def _check_blocks(blocks: Sequence[Block], base_align: int, spare: int) -> None:

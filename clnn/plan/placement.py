@@ -12,6 +12,7 @@ import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from itertools import accumulate
 
 Span = tuple[int, int]
@@ -22,6 +23,7 @@ CLOSE = 1.02  # times the lower bound, from which on little work is spent on les
 LITTLE_WORK = 60_000  # visits of neighbours
 EXACT_BLOCKS = 14  # at most, for the exact search
 EXACT_NODES = 2000  # of that search
+MOST_GAPS = 256  # that `first_fit` looks at for one block
 
 
 @dataclass
@@ -72,6 +74,65 @@ def _neighbours(firsts: Sequence[int], lasts: Sequence[int]) -> list[list[int]]:
         neighbours[block] += alive
         alive.append(block)
     return neighbours
+
+
+def meetings(firsts: Sequence[int], lasts: Sequence[int]) -> int:
+    """Return how many pairs of blocks are alive at a common step."""
+    begins, ends = sorted(firsts), sorted(lasts)
+    before = sum(bisect_left(ends, first) for first in begins)
+    return len(begins) * (len(begins) - 1) // 2 - before
+
+
+def first_fit(
+    sizes: Sequence[int], aligns: Sequence[int], firsts: Sequence[int], lasts: Sequence[int]
+) -> list[Span]:
+    """Place blocks as they begin to live, each in the lowest gap that those before it leave.
+
+    Takes no time for blocks that meet, however many do.
+    """
+    spans: list[Span] = [(0, 0)] * len(sizes)
+    gaps: list[Span] = []
+    alive: list[tuple[int, int]] = []
+    top = 0
+    for block in sorted(range(len(sizes)), key=firsts.__getitem__):
+        while alive and alive[0][0] < firsts[block]:
+            _free(gaps, spans[heappop(alive)[1]])
+        if gaps and gaps[-1][1] == top:
+            top = gaps.pop()[0]
+        size, align = sizes[block], aligns[block]
+        for place, (low, high) in enumerate(gaps[:MOST_GAPS]):
+            begin = -(-low // align) * align
+            if begin + size <= high:
+                gaps[place : place + 1] = [
+                    gap for gap in ((low, begin), (begin + size, high)) if gap[0] < gap[1]
+                ]
+                break
+        else:
+            begin = -(-top // align) * align
+            if begin > top:
+                gaps.append((top, begin))
+            top = begin + size
+        spans[block] = (begin, begin + size)
+        heappush(alive, (lasts[block], block))
+    return spans
+
+
+def _free(gaps: list[Span], span: Span) -> None:
+    """Add a span to gaps, which are sorted and do not touch."""
+    low, high = span
+    place = bisect_left(gaps, span)
+    if place < len(gaps) and gaps[place][0] == high:
+        high = gaps.pop(place)[1]
+    if place and gaps[place - 1][1] == low:
+        low = gaps.pop(place - 1)[0]
+        place -= 1
+    if low < high:
+        gaps.insert(place, (low, high))
+
+
+def peak_of(sizes: Sequence[int], firsts: Sequence[int], lasts: Sequence[int]) -> int:
+    """Return the largest sum of sizes alive at one step."""
+    return max(_live(sizes, firsts, lasts)[1], default=0)
 
 
 def _live(

@@ -215,6 +215,7 @@ def _add_ports(
     """Add copies between dense host values and the network's own layouts where they differ."""
     placed, types = dict(placed), dict(graph.types)
     head, tail, inputs, outputs = [], [], [], []
+    given = {*graph.inputs, *graph.consts}
 
     def dense(name: str, value: str) -> str:
         host = f"{name}:host"
@@ -230,8 +231,7 @@ def _add_ports(
         inputs.append(Port(name, types[name], name, host))
     for public, value in graph.outputs.items():
         host = value
-        given = value in graph.inputs or value in graph.consts
-        if given or not placed[value].layout.is_dense or 0 in placed[value].layout.pitches:
+        if value in given or not placed[value].layout.is_dense or 0 in placed[value].layout.pitches:
             host = dense(f"out:{public}", value)
             tail.append(Node(f"io:{public}", Copy(), (value,), (host,), f"output {public}"))
         outputs.append(Port(public, types[value], value, host))
@@ -328,39 +328,31 @@ def make_problem(node: Node, graph: Graph, placed: Mapping[str, Placed], target:
     inputs = [operand(n) for n in node.inputs]
     outputs = [operand(n) for n in node.outputs]
     if isinstance(node.spec, ViewSpec):
-        inputs = [_mark(node, i, o, placed) for i, o in enumerate(inputs)]
+        views = node.spec.inside(graph.input_types(node))
+        inputs = [_mark(node, i, o, views[i], placed) for i, o in enumerate(inputs)]
     return Problem(tuple(inputs), tuple(o for o in outputs if o is not None), target)
 
 
 def _mark(
-    node: Node, index: int, operand: Operand | None, placed: Mapping[str, Placed]
+    node: Node,
+    index: int,
+    operand: Operand | None,
+    view: ViewSpec | None,
+    placed: Mapping[str, Placed],
 ) -> Operand | None:
     """Mark an input of a view op that already lies where the output wants it."""
     name, out = node.inputs[index], placed[node.outputs[0]]
     assert isinstance(node.spec, ViewSpec)
     if operand is None or name is None or placed[name].storage != out.storage:
         return operand
-    source, types = placed[name].layout, None
+    source = placed[name].layout
     seen = node.spec.forward(source) if index == 0 else None
     if seen is not None and _same_place(seen, out.layout):
         return replace(operand, aliased=True)
-    types = tuple(operand.type if i == index else None for i in range(len(node.inputs)))
-    inside = _backward(node, out.layout, index, placed, types)
+    inside = None if view is None else view.forward(out.layout)
     if inside is not None and _same_place(inside, source):
         return replace(operand, aliased=True)
     return operand
-
-
-def _backward(
-    node: Node,
-    out: TensorLayout,
-    index: int,
-    placed: Mapping[str, Placed],
-    types: Sequence[TensorType | None],
-) -> TensorLayout | None:
-    assert isinstance(node.spec, ViewSpec)
-    full = [None if n is None else TensorType(placed[n].layout.shape) for n in node.inputs]
-    return node.spec.backward(out, index, full)
 
 
 def _same_place(a: TensorLayout, b: TensorLayout) -> bool:

@@ -6,6 +6,7 @@ offset have their borders in the same bytes; any other two blocks that share mem
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from math import lcm
@@ -46,23 +47,26 @@ class Slot:
 
 def slots(problem: PlacementProblem, geometries: Geometries) -> list[Slot]:
     """Return the blocks that have a geometry in few slots, least bytes per block first."""
-    ends: dict[Hashable, list[list[int]]] = {}
+    slots_of: dict[Hashable, list[list[int]]] = {}
+    ends: dict[Hashable, list[tuple[int, int]]] = {}
     for block in sorted(range(len(geometries)), key=problem.firsts.__getitem__):
-        if geometries[block] is None or not problem.sizes[block]:
+        geometry = geometries[block]
+        if geometry is None or not problem.sizes[block]:
             continue
-        rows = ends.setdefault(geometries[block], [])
-        free = [row for row in rows if problem.lasts[row[-1]] < problem.firsts[block]]
-        if free:
-            max(free, key=lambda row: problem.lasts[row[-1]]).append(block)
-        else:
-            rows.append([block])
+        rows, free = slots_of.setdefault(geometry, []), ends.setdefault(geometry, [])
+        place = bisect_left(free, (problem.firsts[block], -len(rows)))
+        row = -free.pop(place - 1)[1] if place else len(rows)
+        if row == len(rows):
+            rows.append([])
+        rows[row].append(block)
+        insort(free, (problem.lasts[block], -row))
     made = [
         Slot(
             row,
             max(problem.sizes[b] for b in row),
             lcm(*(problem.aligns[b] for b in row)),
         )
-        for rows in ends.values()
+        for rows in slots_of.values()
         for row in rows
     ]
     return sorted(made, key=lambda slot: (slot.size / len(slot.blocks), slot.blocks))

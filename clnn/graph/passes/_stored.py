@@ -19,6 +19,7 @@ class StoredGraph:
         self.types, self.consts = dict(graph.types), dict(graph.consts)
         self.narrow: dict[str, DType] = {}
         self.nodes: list[Node] = []
+        self.inputs, self.outputs = frozenset(graph.inputs), frozenset(graph.outputs.values())
 
     def converted(self, name: str, kind: str, stored: DType | None) -> str:
         """Return the value that stands for `name` as `stored`, None: float32; makes it once.
@@ -34,8 +35,8 @@ class StoredGraph:
         if name in self.graph.consts:
             self.consts[made] = self.graph.consts[name]
             return made
-        read = stored is None and name in self.graph.outputs.values()
-        spec = PortConvert() if read or name in self.graph.inputs else Convert()
+        read = stored is None and name in self.outputs
+        spec = PortConvert() if read or name in self.inputs else Convert()
         self.nodes.append(Node(f"to_{kind}:{name}", spec, (name,), (made,), f"{name} as {kind}"))
         return made
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -58,25 +58,38 @@ def scale_shift(
 ) -> tuple[Array, Array] | None:
     """Return (scale, shift) per channel in double precision, or None where steps are other ones."""
     assert isinstance(node.spec, Eltwise)
+    found, steps = None, -1
+    for steps, found in enumerate(scales_shifts(node, consts, types)):  # noqa: B007
+        pass
+    whole = found is not None and steps == len(node.spec.post_ops)
+    return found if whole and np.isfinite(found).all() else None
+
+
+def scales_shifts(
+    node: Node, consts: Mapping[str, Array], types: Mapping[str, TensorType]
+) -> Iterator[tuple[Array, Array]]:
+    """Yield (scale, shift) per channel before an elementwise node's steps and behind each of them.
+
+    Up to the first step that is another one, in double precision; they need not be finite.
+    """
+    assert isinstance(node.spec, Eltwise)
     out = types[node.outputs[0]]
     if types[node.inputs[0] or ""].shape != out.shape:
-        return None
-    channels = out.shape[1]
-    scale, shift = np.ones(channels), np.zeros(channels)
+        return
+    scale, shift = np.ones(out.shape[1]), np.zeros(out.shape[1])
+    yield scale, shift
     for step in node.spec.post_ops:
         value = _per_channel(step, node, consts, out)
-        if value is None or step.fn not in AFFINE:
-            return None
+        if value is None or step.fn not in AFFINE or (step.fn == "div" and step.swapped):
+            return
         if step.fn in ("mul", "div"):
-            if step.fn == "div" and step.swapped:
-                return None
             factor = value if step.fn == "mul" else 1 / value
             scale, shift = scale * factor, shift * factor
         else:
             sign = -1.0 if step.fn == "sub" and step.swapped else 1.0
             scale, shift = scale * sign, shift * sign
             shift = shift + (value if step.fn == "add" or step.swapped else -value)
-    return (scale, shift) if np.isfinite(scale).all() and np.isfinite(shift).all() else None
+        yield scale, shift
 
 
 def _per_channel(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from clnn.graph.ir import Graph, Node
@@ -19,46 +20,46 @@ def fuse_post_ops(graph: Graph) -> Graph:
     else and is no output of the graph; further operands become operands of the fused node. All
     operands must be made before the producer, or the producer moves behind them.
     """
-    nodes = list(graph.nodes)
     uses = {name: len(found) for name, found in graph.consumers().items()}
     for public in graph.outputs.values():
         uses[public] = uses.get(public, 0) + 1
-    place = 0
-    while place < len(nodes):
-        node = nodes[place]
-        found = _producer(node, nodes[:place], graph, uses)
-        if found is None:
-            place += 1
-            continue
-        at, which = found
-        nodes[place] = _merge(nodes[at], node, which)
-        del nodes[at]
-        place -= 1
-    return graph.with_nodes(nodes)
+    nodes: dict[int, Node] = {}
+    places: dict[str, int] = {}
+    for place, node in enumerate(graph.nodes):
+        while (which := _fusing_input(node, nodes, places, graph, uses)) is not None:
+            producer = nodes.pop(places.pop(node.inputs[which] or ""))
+            node = _merge(producer, node, which)
+        nodes[place] = node
+        if len(node.outputs) == 1:
+            places[node.outputs[0]] = place
+    return graph.with_nodes(nodes.values())
 
 
-def _producer(
-    node: Node, before: list[Node], graph: Graph, uses: dict[str, int]
-) -> tuple[int, int] | None:
-    """Return (index of the producer to fuse into, input of `node` that it makes)."""
+def _fusing_input(
+    node: Node,
+    nodes: Mapping[int, Node],
+    places: Mapping[str, int],
+    graph: Graph,
+    uses: Mapping[str, int],
+) -> int | None:
+    """Return the input of `node` whose producer it fuses into, None where there is none.
+
+    nodes: those before it, by place. places: of the producers with one output.
+    """
     if not isinstance(node.spec, Eltwise):
         return None
     out = graph.types[node.outputs[0]]
-    made = {n.outputs[0]: at for at, n in enumerate(before) if len(n.outputs) == 1}
     choices = []
     for which, name in enumerate(node.inputs):
-        if name is None or name not in made or uses[name] != 1 or graph.types[name] != out:
+        if name is None or name not in places or uses[name] != 1 or graph.types[name] != out:
             continue
-        if node.inputs.count(name) == 1 and post_ops_from(node.spec.post_ops, which) is not None:
-            producer = before[made[name]]
-            length = len(getattr(producer.spec, "post_ops", ())) + len(node.spec.post_ops)
-            if producer.spec.fuses_post_ops and length <= MOST_STEPS:
-                plain = isinstance(producer.spec, Eltwise)
-                choices.append((plain, -made[name], made[name], which))
-    if not choices:
-        return None
-    _, _, at, which = min(choices)
-    return at, which
+        producer = nodes[places[name]]
+        length = len(getattr(producer.spec, "post_ops", ())) + len(node.spec.post_ops)
+        if not producer.spec.fuses_post_ops or length > MOST_STEPS:
+            continue
+        if post_ops_from(node.spec.post_ops, which) is not None:
+            choices.append((isinstance(producer.spec, Eltwise), -places[name], which))
+    return min(choices)[-1] if choices else None
 
 
 def post_ops_from(post_ops: tuple[PostOp, ...], which: int) -> tuple[PostOp, ...] | None:

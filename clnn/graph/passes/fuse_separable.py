@@ -9,7 +9,7 @@ import numpy as np
 
 from clnn.arith._base import FLOAT
 from clnn.graph.ir import Graph, Node
-from clnn.graph.passes.fuse_norm import scale_shift
+from clnn.graph.passes.fuse_norm import scales_shifts
 from clnn.graph.passes.fuse_post_ops import post_ops_from
 from clnn.ops.conv.problem import BIAS
 from clnn.ops.conv.separable import OPERANDS, Separable, per_channel
@@ -93,14 +93,13 @@ def _scaled(
     No shift is -0, the one number that leaves both zeros as they are.
     """
     assert isinstance(chain.spec, Eltwise)
-    post_ops = chain.spec.post_ops
-    for count in range(len(post_ops), 0, -1):
-        found = scale_shift(replace(chain, spec=Eltwise(post_ops[:count])), consts, types)
-        if found is not None and _normal(found[0]) and _normal(found[1]):
-            scale, shift = (values.astype(np.float32) for values in found)
-            return scale, np.where(shift == 0, np.float32(-0.0), shift), post_ops[count:]
-    channels = types[chain.outputs[0]].shape[1]
-    return np.ones(channels, np.float32), np.full(channels, -0.0, np.float32), post_ops
+    best: tuple[int, tuple[Array, Array]] | None = None
+    for count, values in enumerate(scales_shifts(chain, consts, types)):
+        if all(map(_normal, values)):
+            best = count, values
+    assert best is not None
+    scale, shift = (values.astype(np.float32) for values in best[1])
+    return scale, np.where(shift == 0, np.float32(-0.0), shift), chain.spec.post_ops[best[0] :]
 
 
 def _normal(values: Array) -> bool:

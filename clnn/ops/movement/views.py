@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -78,11 +78,9 @@ class Transpose(ViewSpec):
         """Return the permuted view."""
         return source.transpose(self.perm)
 
-    def backward(
-        self, result: TensorLayout, index: int, inputs: Sequence[TensorType | None]
-    ) -> TensorLayout | None:
+    def inside(self, inputs: Sequence[TensorType | None]) -> Sequence[ViewSpec | None]:
         """Return the view of the output with the axes back in the input's order."""
-        return result.transpose(tuple(int(a) for a in np.argsort(self.perm)))
+        return (Transpose(tuple(int(a) for a in np.argsort(self.perm))),)
 
     def split_batch(
         self, inputs: Sequence[TensorType | None], count: int
@@ -119,11 +117,9 @@ class Reshape(ViewSpec):
         """Return the view, or None where elements are not evenly spaced."""
         return source.reshape(self.shape)
 
-    def backward(
-        self, result: TensorLayout, index: int, inputs: Sequence[TensorType | None]
-    ) -> TensorLayout | None:
-        """Return the output seen with the input's shape, or None."""
-        return result.reshape(required(inputs).shape)
+    def inside(self, inputs: Sequence[TensorType | None]) -> Sequence[ViewSpec | None]:
+        """Return the output seen with the input's shape."""
+        return (Reshape(required(inputs).shape),)
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return a strided copy over the common refinement, else one that decodes flat indices."""
@@ -205,8 +201,11 @@ class Slice(ViewSpec):
 
     def forward(self, source: TensorLayout) -> TensorLayout | None:
         """Return the sliced view."""
-        for axis in range(source.rank):
-            source = source.slice(axis, self.starts[axis], self.extents[axis], self.steps[axis])
+        whole = tuple((0, extent, 1) for extent in source.shape)
+        parts = zip(self.starts, self.extents, self.steps, strict=True)
+        for axis, part in enumerate(parts):
+            if part != whole[axis]:
+                source = source.slice(axis, *part)
         return source
 
     def split_batch(
@@ -304,30 +303,36 @@ class Concat(ViewSpec):
         """Return the op as it is, for some images of all inputs, along another axis than theirs."""
         return (self, tuple(range(len(inputs)))) if self.axis else None
 
-    def backward(
-        self, result: TensorLayout, index: int, inputs: Sequence[TensorType | None]
-    ) -> TensorLayout | None:
-        """Return the place of input `index` inside the output."""
+    def inside(self, inputs: Sequence[TensorType | None]) -> Sequence[ViewSpec | None]:
+        """Return the slice of the output that each input is."""
+        (result,) = self.infer(inputs)
         extents = [0 if t is None else t.shape[self.axis] for t in inputs]
-        if self.mixed:
-            return result.slice(self.axis, index, extents[index], len(inputs))
-        return result.slice(self.axis, sum(extents[:index]), extents[index])
+        count = len(extents)
+        starts = range(count) if self.mixed else accumulate(extents[:-1], initial=0)
+        step = count if self.mixed else 1
+        return [
+            slice_of(result.shape, self.axis, start, extent, step)
+            for start, extent in zip(starts, extents, strict=True)
+        ]
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return one copy for each input that does not lie inside the output already."""
-        types = [None if o is None else o.type for o in problem.inputs]
+        places = self.inside([None if o is None else o.type for o in problem.inputs])
         launches = []
-        for index, operand in enumerate(problem.inputs):
-            if operand is None or operand.aliased or not operand.type.size:
+        for index, (operand, view) in enumerate(zip(problem.inputs, places, strict=True)):
+            if operand is None or operand.aliased or not operand.type.size or view is None:
                 continue
-            place = self.backward(problem.outputs[0].layout, index, types)
+            place = view.forward(problem.outputs[0].layout)
             assert place is not None
             launches.append(_copy(problem, index, operand.layout, place))
         return [Variant("concat" if launches else "view", tuple(launches))]
 
 
-def slice_of(shape: tuple[int, ...], axis: int, start: int, extent: int) -> Slice:
-    """Return the Slice of `extent` indices from `start` on along one axis."""
-    starts = tuple(start if a == axis else 0 for a in range(len(shape)))
-    extents = tuple(extent if a == axis else d for a, d in enumerate(shape))
-    return Slice(starts, extents, (1,) * len(shape))
+def slice_of(shape: tuple[int, ...], axis: int, start: int, extent: int, step: int = 1) -> Slice:
+    """Return the Slice of `extent` indices from `start` on along one axis, `step` apart."""
+
+    def along(value: int, others: Sequence[int]) -> tuple[int, ...]:
+        return (*others[:axis], value, *others[axis + 1 :])
+
+    rank = len(shape)
+    return Slice(along(start, (0,) * rank), along(extent, shape), along(step, (1,) * rank))

@@ -79,10 +79,9 @@ def even_chunk(extent: int, most: int, multiple: int = 1) -> int:
 
     Falls back to `extent` where there is none.
     """
-    for count in range(-(-extent // max(most, 1)), extent + 1):
-        if extent % count == 0 and (extent // count) % multiple == 0:
-            return extent // count
-    return extent
+    largest = min(most, extent) // multiple * multiple
+    divisors = (d for d in range(largest, 0, -multiple) if extent % d == 0)
+    return next(divisors, extent)
 
 
 def run_width(inner: int, target: Target) -> int:
