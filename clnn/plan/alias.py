@@ -49,6 +49,7 @@ class _Finder:
         out = node.outputs[0]
         if self._part_of_larger(node):
             return
+        assert isinstance(node.spec, Concat)
         views = node.spec.inside(self.graph.input_types(node))
         for index, (name, view) in enumerate(zip(node.inputs, views, strict=True)):
             if name is None or view is None or not self._free(name):

@@ -61,8 +61,9 @@ def scale_shift(
     found, steps = None, -1
     for steps, found in enumerate(scales_shifts(node, consts, types)):  # noqa: B007
         pass
-    whole = found is not None and steps == len(node.spec.post_ops)
-    return found if whole and np.isfinite(found).all() else None
+    if found is None or steps < len(node.spec.post_ops) or not np.isfinite(found).all():
+        return None
+    return found
 
 
 def scales_shifts(
