@@ -50,8 +50,6 @@ FAMILIES: tuple[Callable[[ConvProblem], Iterator[Variant]], ...] = (
 
 def variants(problem: ConvProblem) -> list[Variant]:
     """Return the choice of each family that fits by rising cost, then the reference kernel."""
-    if problem.is_empty:
-        return [Variant("empty", ())]
     families = FAMILIES if problem.fits_fast else ()
     choices = [variant for family in families for variant in islice(family(problem), 1)]
     return [*sorted(choices, key=lambda v: v.cost), reference(problem)]
@@ -59,6 +57,6 @@ def variants(problem: ConvProblem) -> list[Variant]:
 
 def candidates(problem: ConvProblem) -> list[Variant]:
     """Return all kernels that are worth a measurement by rising cost, or the reference alone."""
-    if problem.is_empty or not problem.fits_fast:
+    if not problem.fits_fast:
         return variants(problem)
     return by_cost([variant for family in FAMILIES for variant in family(problem)])

@@ -67,11 +67,6 @@ class ConvProblem(Problem):
         return operand_images(self, self.post_ops)
 
     @property
-    def is_empty(self) -> bool:
-        """Whether there are no results."""
-        return self.outputs[0].type.size == 0
-
-    @property
     def batch(self) -> int:
         """Images."""
         return self.dst.shape[0]

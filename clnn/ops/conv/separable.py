@@ -130,15 +130,11 @@ class Separable(OpSpec):
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return one kernel, two kernels, and two that take any layouts."""
-        if problem.outputs[0].type.size == 0:
-            return [Variant("empty", ())]
         one, (two, last) = islice(self._whole(problem), 1), self._pairs(problem)
         return [*by_cost([*one, two]), last]
 
     def candidates(self, problem: Problem) -> list[Variant]:
         """Return bands and tiles of one kernel, and the best of two kernels."""
-        if problem.outputs[0].type.size == 0:
-            return [Variant("empty", ())]
         return by_cost([*self._whole(problem), *self._pairs(problem, every=True)])
 
     def _whole(self, problem: Problem) -> Iterator[Variant]:

@@ -103,8 +103,6 @@ def variants(problem: TransposeProblem) -> list[Variant]:
 
     Phases multiply weights with zeros where no pixel is.
     """
-    if problem.is_empty:
-        return [Variant("empty", ())]
     constant = problem.is_constant(WEIGHTS, BIAS)
     if not constant and problem.arith is not FLOAT:
         raise PlanError(

@@ -42,8 +42,6 @@ FEW_ROWS = 4  # rows up to which dot products are taken before b is packed for t
 
 def variants(problem: GemmProblem) -> list[Variant]:
     """Return the best of each family, the one to take unmeasured first, and the reference."""
-    if problem.is_empty:
-        return [Variant("empty", ())]
     reference = reference_variant(problem)
     if not problem.fits_fast:
         return [reference]
@@ -58,7 +56,7 @@ def variants(problem: GemmProblem) -> list[Variant]:
 
 def candidates(problem: GemmProblem) -> list[Variant]:
     """Return all that the families offer, by rising cost, or the reference alone."""
-    if problem.is_empty or not problem.fits_fast:
+    if not problem.fits_fast:
         return variants(problem)
     problem = problem.folded()
     return by_cost([variant for family in FAMILIES for variant in family(problem)])

@@ -114,11 +114,6 @@ class GemmProblem:
         return gemm_tiles(self.m, self.n, self.matrices, self.target, widest)
 
     @property
-    def is_empty(self) -> bool:
-        """Whether there are no results."""
-        return self.dst.type.size == 0
-
-    @property
     def fits_fast(self) -> bool:
         """Whether kernels besides the reference take it: sums of float32, of one term at least."""
         return self.dst.type.dtype == F32 and self.k > 0

@@ -10,6 +10,7 @@ from harness import check_op, compare, normal
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
+from targets import generate_for
 
 import clnn
 from clnn.api import load_graph
@@ -17,7 +18,6 @@ from clnn.errors import DTypeError, ShapeError, UnsupportedOpError
 from clnn.ops.conv.transpose import ConvTranspose
 from clnn.ops.conv.transpose_phases import first_taps, phase_shifts
 from clnn.ops.shared.functions import PostOp
-from clnn.runtime.run import session as session_module
 from clnn.target import Target
 from clnn.types import F32, I32, TensorType
 
@@ -184,7 +184,7 @@ def test_nan_and_infinity_stay_where_taps_reach(device, channels):
 @pytest.mark.parametrize("channels", [(6, 20, 1), (12, 1, 1), (19, 19, 19)])
 def test_code_for_gpus(device, monkeypatch, channels):
     target = Target("gpu", vector=4, compute_units=4)
-    monkeypatch.setattr(session_module, "target_of", lambda info: target)
+    generate_for(monkeypatch, target)
     ic, oc, group = channels
     spec, inputs = case(2, ic, oc, (5, 9), group=group, **GEOMETRIES["k3s2p1e1"])
     check_op(device, spec, inputs, consts=(1, 2))

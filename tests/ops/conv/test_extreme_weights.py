@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from harness import check_op, normal, single_node
 from small_graphs import Builder
+from targets import GPU, generate_for
 
 from clnn.graph.passes import optimise
 from clnn.ops.conv.separable import Separable
@@ -17,13 +18,11 @@ from clnn.ops.shared.window import Window
 from clnn.options import Options
 from clnn.plan.schedule import make_plan
 from clnn.runtime.device.device import select
-from clnn.runtime.run import session as session_module
 from clnn.runtime.run.session import Session
 from clnn.target import Target
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 
-GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
 CPU = Target("cpu", 16, 2, 256, 32768, frozenset({"fp64"}))
 EXTREMES = {"infinite": np.inf, "no number": np.nan, "huge": 1e38, "negative": -np.inf}
 
@@ -70,7 +69,7 @@ CASES = {
 def test_every_kernel_of_one_extreme_weight(device, monkeypatch, name, extreme, kind):
     spec, inputs = CASES[name]
     if kind == "gpu":
-        monkeypatch.setattr(session_module, "target_of", lambda info: GPU)
+        generate_for(monkeypatch, GPU)
     weights = inputs[1].copy()
     weights.reshape(-1)[[2, weights.size // 2]] = EXTREMES[extreme]
     scale = np.float32(1e-3 if extreme == "huge" else 1)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from harness import check_op, compare, normal, single_node
+from targets import generate_for
 from test_separable import CONSTS, RELU, RESIDUAL, SAME, case, window
 
 from clnn.graph.ir import Graph, Node, check
@@ -21,7 +22,6 @@ from clnn.options import Options
 from clnn.plan.layouts import Hints
 from clnn.plan.schedule import make_plan
 from clnn.runtime.device.device import select
-from clnn.runtime.run import session as session_module
 from clnn.runtime.run.session import Session
 from clnn.target import Target
 from clnn.types import STORED_F16, TensorType
@@ -39,7 +39,7 @@ NAME = "separable_workgroup"
 @pytest.fixture(autouse=True)
 def as_gpu(monkeypatch):
     """Let sessions generate the code that they would for a GPU."""
-    monkeypatch.setattr(session_module, "target_of", lambda info: GPU)
+    generate_for(monkeypatch, GPU)
 
 
 @pytest.fixture

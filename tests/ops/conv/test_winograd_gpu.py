@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from harness import check_op, normal, single_node
+from targets import GPU, generate_for
 
 from clnn.ops.conv import winograd, winograd_cpu, winograd_fused, winograd_gpu
 from clnn.ops.conv.spec import Conv2d
@@ -17,21 +18,16 @@ from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.ops.shared.workgroup_tiles import GroupTile, SplitK
 from clnn.plan.schedule import make_plan
-from clnn.runtime.run import session as session_module
 from clnn.target import Target
 
-pytestmark = pytest.mark.dealt  # kernels that are slow to build
+pytestmark = [
+    pytest.mark.dealt,  # kernels that are slow to build
+    pytest.mark.usefixtures("as_gpu"),
+]
 
-GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
 LARGE = Target("gpu", 4, 32, 256, 49152)
 SMALL = GroupTile(8, 16, 2, 2, 8, 2, 4)
 RESIDUAL = (PostOp("add", operand=3), PostOp("relu"))
-
-
-@pytest.fixture(autouse=True)
-def as_gpu(monkeypatch):
-    """Let sessions generate the code that they would for a GPU."""
-    monkeypatch.setattr(session_module, "target_of", lambda info: GPU)
 
 
 @pytest.fixture
@@ -152,7 +148,7 @@ def test_a_batch_in_shares(device, with_sizes, monkeypatch, shape):
     ids=str,
 )
 def test_fused_pads_and_channels(device, monkeypatch, ic, oc, pads, high, wide):
-    monkeypatch.setattr(session_module, "target_of", lambda info: replace(GPU, local_bytes=49152))
+    generate_for(monkeypatch, replace(GPU, local_bytes=49152))
     names = convolve(
         device, (2, ic, high, wide), oc, window(*pads), only="fused", border=1, every=True
     )

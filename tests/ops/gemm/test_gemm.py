@@ -11,6 +11,7 @@ from harness import check_op, compare, normal, single_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
+from targets import GPU
 
 import clnn
 from clnn.errors import DTypeError, ShapeError, UnsupportedOpError
@@ -34,20 +35,11 @@ from clnn.ops.shared.matrices import (
 from clnn.options import Options
 from clnn.plan.schedule import make_plan
 from clnn.runtime.device.device import select
-from clnn.runtime.run import session as session_module
 from clnn.runtime.run.session import Session
 from clnn.target import Target
 from clnn.types import F16, F32, I64, U8, TensorType
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
-
-GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
-
-
-@pytest.fixture
-def as_gpu(monkeypatch):
-    """Let sessions generate the code that they would for a GPU."""
-    monkeypatch.setattr(session_module, "target_of", lambda info: GPU)
 
 
 def ints(shape, dtype, seed=0):

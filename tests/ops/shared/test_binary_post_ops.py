@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from harness import ROUNDING, normal, rounded
 from small_graphs import Builder
+from targets import GPU, generate_for
 
 from clnn.graph.ir import Graph, Node
 from clnn.graph.passes import optimise
@@ -29,7 +30,6 @@ from clnn.ops.shared.functions import FUNCTIONS, PostOp
 from clnn.ops.shared.window import Window
 from clnn.options import Options
 from clnn.runtime.device.device import select
-from clnn.runtime.run import session as session_module
 from clnn.runtime.run.session import Session
 from clnn.target import Target
 from clnn.types import STORAGE, TensorType
@@ -37,7 +37,6 @@ from clnn.verification.reference import reference_values
 
 pytestmark = pytest.mark.dealt
 
-GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
 CORES = replace(GPU, tensor="emulated")
 NAN = np.float32("nan")
 
@@ -254,7 +253,7 @@ def test_both_orders_of_operands_behind_every_producer(device, monkeypatch, name
     graph = replace(graph, consts={n: rounded(a, dtype) for n, a in graph.consts.items()})
     fused = store_as(optimise(graph), STORAGE[dtype])
     if producer.target:
-        monkeypatch.setattr(session_module, "target_of", lambda info: producer.target)
+        generate_for(monkeypatch, producer.target)
     feeds["x"] = rounded(normal(producer.shape, 5), dtype)
     with Session(fused, select(device), Options(dtype=dtype), producer.pick) as session:
         (got,) = session(feeds).values()

@@ -29,14 +29,15 @@ from clnn.ops.shared.workgroup_tiles import (
 from clnn.options import Options
 from clnn.plan.schedule import make_plan
 from clnn.runtime.device.device import select
-from clnn.runtime.run import session as session_module
 from clnn.runtime.run.session import Session
 from clnn.target import Target
 from clnn.types import TensorType
 
-pytestmark = pytest.mark.dealt  # kernels that are slow to build
+pytestmark = [
+    pytest.mark.dealt,  # kernels that are slow to build
+    pytest.mark.usefixtures("as_gpu"),
+]
 
-GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
 SMALL = GroupTile(16, 16, 2, 2, 8, 2, 4)
 TILES = {
     "two_stages": SMALL,
@@ -44,12 +45,6 @@ TILES = {
     "low": GroupTile(8, 64, 2, 4, 8, 2, 0),
     "large_sums": GroupTile(64, 64, 8, 8, 8, 1, 4),
 }
-
-
-@pytest.fixture(autouse=True)
-def as_gpu(monkeypatch):
-    """Let sessions generate the code that they would for a GPU."""
-    monkeypatch.setattr(session_module, "target_of", lambda info: GPU)
 
 
 @pytest.fixture
