@@ -1,3 +1,3 @@
-"""Convolutions: plain, grouped, depthwise, transposed and separable."""
+"""Convolutions: plain, grouped, depthwise, transposed and separable; families.py lists their kernels."""
 
 from __future__ import annotations

@@ -29,10 +29,8 @@ ERRORS = {2: 2e-5, 3: 2e-5, 4: 1e-4, 6: 2e-4}  # of the products, by the extent 
 MARGINS = {2: 1.15, 4: 1.15, 6: 1.8}
 AT_ONCE = 2**17  # pairs of channels whose windows are transformed at once
 WIDEST_ALIGNED = 4  # vectors up to which tensors and scratch memory are aligned
-Matrix = tuple[tuple[float, ...], ...]
-
-
 SMALLEST_WEIGHT, LARGEST_WEIGHT = 2.0**-64, 2.0**32  # of the largest weight, see fits_transforms
+Matrix = tuple[tuple[float, ...], ...]
 
 
 def fits_transforms(largest: float) -> bool:

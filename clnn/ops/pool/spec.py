@@ -17,7 +17,7 @@ from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant, by_cost, grid
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops.problem import Problem, required
 from clnn.ops.rows.reduce import over_image
-from clnn.ops.shared.epilogue import operand_args, operand_layouts
+from clnn.ops.shared.epilogue import operand_args, operand_images, operand_layouts
 from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.shared.window import Window, window_of
 from clnn.ops.spec import OpSpec, batched
@@ -244,10 +244,6 @@ def _rows(spec: Pool, problem: Problem, tile: int = 0, rows: int = 0) -> Variant
     band = rows or max(1, min(oh, max(most, least)))
     global_size, local = grid(problem.target, vectors, -(-oh // band), n)
     name = _label(spec, problem, f"nhwc_v{vw}x{tx}_b{band}")
-    operands = {
-        k: (place, image(layout))
-        for k, (place, layout) in operand_layouts(problem, spec.post_ops).items()
-    }
     after = (0,) * (2 - len(spec.window.after)) + spec.window.after
     params = (
         _common(spec, problem)
@@ -262,7 +258,7 @@ def _rows(spec: Pool, problem: Problem, tile: int = 0, rows: int = 0) -> Variant
             "band": band,
             "first": first,
             "stop": stop,
-            "operands": operands,
+            "operands": operand_images(problem, spec.post_ops),
             "wg": local,
         }
     )
