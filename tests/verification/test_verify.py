@@ -60,18 +60,18 @@ def network(tmp_path_factory):
 
 def spoil(patch):
     """Let kernels compute |x| for relu; references stay right."""
-    right = eltwise.walk
+    launch, params = eltwise.walk_launch, ConvProblem.params.func
 
-    def wrong(name, problem, post_ops):
-        return right(name, problem, [PostOp("abs") if s.fn == "relu" else s for s in post_ops])
+    def wrong(post_ops):
+        return tuple(PostOp("abs") if p.fn == "relu" else p for p in post_ops)
 
-    patch.setattr(eltwise, "walk", wrong)
-    params = ConvProblem.params.func
+    def wrong_launch(name, sources, result, target, post_ops, operands):
+        return launch(name, sources, result, target, wrong(post_ops), operands)
 
     def wrong_params(problem):
-        post_ops = tuple(PostOp("abs") if s.fn == "relu" else s for s in problem.post_ops)
-        return params(problem) | {"post_ops": post_ops}
+        return params(problem) | {"post_ops": wrong(problem.post_ops)}
 
+    patch.setattr(eltwise, "walk_launch", wrong_launch)
     patch.setattr(ConvProblem, "params", property(wrong_params))
 
 
