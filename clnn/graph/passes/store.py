@@ -1,9 +1,9 @@
 """Storage in 16 bits: float32 values and constants of a graph, with conversions where it begins and ends.
 
 An op whose kernels read and write such storage (OpSpec.supports_narrow_storage) has all of its
-float32 values stored so; any other, and one with a constant too large for the type, keeps float32. Conversions stand between the
-two, once for each value. Inputs and outputs of the network stay float32. A view has the storage of what it
-is a view of.
+float32 values stored so; any other, and one with a constant too large for the type, keeps float32.
+Conversions stand between the two, once for each value. Inputs and outputs of the network stay
+float32. A view has the storage of what it is a view of.
 """
 
 from __future__ import annotations
