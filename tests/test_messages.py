@@ -10,12 +10,14 @@ import pytest
 
 import clnn
 from clnn.cli.main import main
+from clnn.compile import compile_fixed
 from clnn.errors import (
     ClnnError,
     DTypeError,
     InputNameError,
     ModelError,
     NoDeviceError,
+    OpenShapeError,
     SettingError,
     ShapeError,
     UnsupportedOpError,
@@ -210,12 +212,12 @@ def test_open_dimensions(tmp_path, capsys):
         {"x": ["batch", 3, "height"]},
         {"y": ["batch", 3, "height"]},
     )
-    text = message(ShapeError, clnn.compile_model, path)
+    text = message(OpenShapeError, compile_fixed, path)
     for word in ("batch", "height", "axis 0", "axis 2", "shapes="):
         assert word in text
     code, err = on_the_command_line(capsys, "profile", path)
     assert code == 2
-    assert err == f"ShapeError: {text}\nHere: --shape NAME:1,3,224,224 or --shape DIMENSION:4\n"
+    assert err == f"OpenShapeError: {text}\nHere: --shape NAME:1,3,224,224 or --shape DIMENSION:4\n"
 
 
 @pytest.mark.usefixtures("any_device")
