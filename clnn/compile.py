@@ -77,7 +77,10 @@ def _compile_open(
     inputs = with_shapes(info.inputs, shapes or {})
     return OpenSession(
         [OpenTensorInfo(v.name, v.dims, np.dtype(v.dtype)) for v in inputs],
-        [OpenTensorInfo(v.name, v.dims, np.dtype(v.dtype)) for v in info.outputs],
+        [
+            OpenTensorInfo(v.name, v.dims, np.dtype(v.dtype) if v.dtype else None)
+            for v in info.outputs
+        ],
         lambda wanted: compile_fixed(model, device, options, wanted, calibration),
     )
 

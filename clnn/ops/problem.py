@@ -88,8 +88,15 @@ class Operand:
 
     @cached_property
     def largest(self) -> float:
-        """The largest magnitude among a constant's floats: infinite or NaN where one of them is."""
-        if self.const is None or self.const.dtype.kind != "f" or not self.const.size:
+        """The largest magnitude among a constant's floats: infinite or NaN where one of them is.
+
+        0 where there is no constant, or its data is on a device alone.
+        """
+        if (
+            not isinstance(self.const, np.ndarray)
+            or self.const.dtype.kind != "f"
+            or not self.const.size
+        ):
             return 0.0
         return float(np.maximum(self.const.max(), -self.const.min()))
 

@@ -8,6 +8,7 @@ one unit in the last place, sine and cosine are polynomials of it. They are with
 within 4. A zero keeps its sign; infinities and NaN give NaN.
 
 apply(fn, v, width)    statement that puts the function of variable v into it; defines what it calls
+Parts of two words are added, not joined by |: compilers make funnel shifts of that, which Oclgrind lacks.
 </%doc>
 <%!
 from clnn.codegen.filters import vec_type
@@ -49,11 +50,11 @@ ${V} quarter_v${width}(const ${V} x, ${I} *quarters)
         const ${U} t${n} = ${word(n, U)};
 % endfor
 % for n in range(3):
-        const ${U} w${n} = (t${n} << shift) | ((t${n + 1} >> 1) >> (31u - shift));
+        const ${U} w${n} = (t${n} << shift) + ((t${n + 1} >> 1) >> (31u - shift));
 % endfor
         const ${U} middle = m * w1, low = middle + mul_hi(m, w2);
         const ${U} high = m * w0 + mul_hi(m, w1) + (low < middle ? (${U})(1) : (${U})(0));
-        const ${I} part = as_${I}((high << 2) | (low >> 30)), negative = part >> 31;
+        const ${I} part = as_${I}((high << 2) + mul_hi(low, (${U})(4u))), negative = part >> 31;
         const ${U} upper = as_${U}(part ^ negative), lower = (low << 2) ^ as_${U}(negative);
         const ${V} coarse = convert_${V}(upper & 0xffffff00u);
         const ${V} fine = fma(convert_${V}(lower), (${V})(0x1p-32f), convert_${V}(upper & 0xffu));

@@ -47,6 +47,7 @@ CHAINS = {
         ("at_least", 0.3),
         ("at_most", 0.8),
     ),
+    "tangents": ("tan",),
     "numbers": (("div", 1.5), ("pow", 2.0), ("min", 3.0), ("max", -2.0), ("prelu", 0.25)),
 }
 for _name, _chain in CHAINS.items():

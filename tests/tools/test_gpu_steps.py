@@ -227,7 +227,7 @@ def job(tmp_path, **changes):
 
 
 def test_the_plan_spends_all_of_the_time_and_no_more(tmp_path):
-    made = plan.scheduled(job(tmp_path))
+    made = plan.steps(job(tmp_path))
     assert sum(step.budget for step in made) == pytest.approx(540)
     assert [s.name for s in made] == [
         "doctor",
@@ -243,9 +243,9 @@ def test_the_plan_spends_all_of_the_time_and_no_more(tmp_path):
     last = [str(word) for word in made[-2].command(100.0)]
     assert "torch:cuda+f16+channels_last+graphs" in last[last.index("--engines") + 1]
     assert last[last.index("--batch") + 1] == "1,64,8" and last[last.index("--budget") + 1] == "87"
-    alone = plan.scheduled(job(tmp_path, names=("engines",)))
+    alone = plan.steps(job(tmp_path, names=("engines",)))
     assert [(s.name, s.budget) for s in alone] == [("engines", 540)]
-    assert made[-1].skip == "" and plan.scheduled(job(tmp_path, gpu=False))[-1].skip
+    assert made[-1].skip == "" and plan.steps(job(tmp_path, gpu=False))[-1].skip
     compiled = " ".join(map(str, made[-1].command(100.0)))
     assert "torch:cuda+f16+channels_last+compile" in compiled and "compiled.json" in compiled
 

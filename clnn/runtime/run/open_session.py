@@ -26,12 +26,12 @@ MAX_BYTES = 2**30  # of the arenas of all that are kept but the newest
 class OpenTensorInfo:
     """An input or output of a model with open dimensions: numbers, and names of open ones.
 
-    shape: None where the model does not say it.
+    shape, dtype: None where the model does not say it.
     """
 
     name: str
     shape: tuple[int | str, ...] | None
-    dtype: np.dtype[Any]
+    dtype: np.dtype[Any] | None
 
 
 class OpenSession:

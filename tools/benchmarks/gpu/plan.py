@@ -201,7 +201,7 @@ def test_command(job: Job, seconds: float) -> list[str]:
 
 def _tune(job: Job, budget: float) -> list[Step]:
     if job.small:
-        digits = (TOOLS / "models" / "digits.onnx", "--shape", "batch:1")
+        digits = (ROOT / "tools" / "examples" / "models" / "digits.onnx", "--shape", "batch:1")
         return [_tune_one(job, "digits", digits, budget)]
     command = _tool("make_bench_models.py", job.work / "models", *FIRST)
     write = Step("models", "networks to tune", lambda s: command, 0.1 * budget)
@@ -242,7 +242,7 @@ def _tune_one(job: Job, name: str, model: Sequence[object], budget: float) -> St
 def _engines(job: Job, budget: float) -> list[Step]:
     title = "clnn beside other engines"
     if job.small:
-        models = (TOOLS / "models" / "digits.onnx",)
+        models = (ROOT / "tools" / "examples" / "models" / "digits.onnx",)
         engines = ("onnxruntime", "clnn:f16", "clnn:int8", "torch:int8")
         return [_compare(job, "engines", title, models, engines, "1", 0.2, budget)]
     engines, batches = (ON_GPU, BATCHES) if job.gpu else (ON_CPU, "1,8")
