@@ -226,7 +226,7 @@ def sources(plan: Plan, pattern: str) -> list[dict[str, Any]]:
 
     Raises InputNameError where nothing has such a name.
     """
-    from clnn.codegen.render import render
+    from clnn.codegen.render import text_of
 
     found: dict[str, dict[str, Any]] = {}
     for step in plan.scheduled:
@@ -234,7 +234,7 @@ def sources(plan: Plan, pattern: str) -> list[dict[str, Any]]:
             launch = planned.launch
             kernel = str(launch.params["name"])
             if any(fnmatchcase(n, pattern) for n in (step.node.name, step.variant.name, kernel)):
-                source = render(launch.template, launch.params)
+                source = text_of(launch).source
                 entry = {
                     "kernel": kernel,
                     "template": launch.template,

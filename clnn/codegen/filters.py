@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from clnn.layout import TensorLayout
+from clnn.traced import Traced, divides, is_one, is_traced
 from clnn.types import S8_LARGEST, Stored
 
 SMALL = ("char", "uchar", "short", "ushort")
@@ -24,6 +25,8 @@ def cl_text(value: Any) -> str:
     """
     if isinstance(value, str):
         return value
+    if isinstance(value, Traced) and not isinstance(value.value, float):
+        return str(value)
     if isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_)):
         return str(int(value))
     raise TypeError(f"a template printed {value!r}: use scalar() for numbers, i() for integers")
@@ -33,6 +36,8 @@ def scalar(value: Any, ctype: str = "float") -> str:
     """Return a literal of OpenCL type `ctype`. Raises TypeError for what is not a number."""
     if value is None or isinstance(value, (bool, str)):
         raise TypeError(f"{value!r} is not a number")
+    if isinstance(value, Traced):
+        return f"(({ctype}){value})"
     if ctype not in ("float", "half", "double"):
         return _integer(int(value), ctype)
     number = float(value)
@@ -67,11 +72,11 @@ def index(layout: TensorLayout, *ids: str | int) -> str:
         raise TypeError(f"{len(ids)} indices for a layout of rank {layout.rank}")
     fixed, terms = 0, []
     for which, extent, pitch in zip(ids, layout.shape, layout.pitches, strict=True):
-        if isinstance(which, int):
+        if isinstance(which, (int, Traced)):
             fixed += which * pitch
-        elif pitch and not (extent == 1 and not _pads(layout)):
+        elif (isinstance(pitch, Traced) or pitch) and not (is_one(extent) and not _pads(layout)):
             terms.append(which if pitch == 1 else f"({which}) * {pitch}")
-    if fixed or not terms:
+    if isinstance(fixed, Traced) or fixed or not terms:
         terms.append(str(fixed))
     return " + ".join(terms)
 
@@ -273,5 +278,8 @@ HELPERS: dict[str, Any] = {
     "cell": cell,
     "stored_as": stored_as,
     "prod": math.prod,
+    "divides": divides,
+    "is_one": is_one,
+    "is_traced": is_traced,
     "group_size": group_size,
 }

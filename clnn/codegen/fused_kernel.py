@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -45,7 +45,7 @@ LINE = 16  # ints from counter to counter, a cache line
 FLOAT_BYTES = 4
 CLOCK = "__builtin_readcyclecounter()"  # of compilers that derive from clang
 # Parameters of the fused kernel that it has for itself.
-COUNTERS, SCRATCH, STAMPS = "next", "scratch_base", "stamps"
+COUNTERS, SCRATCH, STAMPS, NUMBERS = "next", "scratch_base", "stamps", "numbers"
 # What tells of other work-items, or holds for the sources behind it too.
 _UNFIT = re.compile(
     r"\bbarrier\b|\bget_(local|group|num|global_(size|offset))\w*\b|^#pragma\b", re.M
@@ -55,6 +55,7 @@ _LOCAL = re.compile(r"__local float (\w+)\[(\d+)\];")
 _KERNEL = re.compile(r"__attribute__\(\(reqd_work_group_size\([^)]*\)\)\)\s*__kernel void \w+\(")
 _DEFINITION = re.compile(r"#define (\w+)|__constant [\w ]+ (\w+)\[|\w[\w \t]*?[ \t*]+(\w+)\s*\(")
 _GLOBAL_ID = re.compile(r"\bget_global_id\(([012])\)")
+_NUMBER = re.compile(r"\bn\d+_\b")
 _RESERVED = re.compile(r"\b(get_global_id|scratch|id[012])\b")
 
 
@@ -62,18 +63,41 @@ _RESERVED = re.compile(r"\b(get_global_id|scratch|id[012])\b")
 class FusedCall:
     """One launch: its kernel's source, its work-items, its arguments as C expressions.
 
-    unless: a C condition under which it is left out, "" for none.
+    unless: a C condition under which it is left out, "" for none. idle: it has nothing to do.
     """
 
     source: str
     extents: tuple[int, ...]
     args: tuple[str, ...]
     unless: str = ""
+    idle: bool = False
 
     @property
     def items(self) -> int:
         """Work-items."""
-        return math.prod(self.extents)
+        return 0 if self.idle else math.prod(self.extents)
+
+
+class Numbers:
+    """The numbers that a fused kernel reads from a buffer, in the order in which its calls ask for them."""
+
+    def __init__(self) -> None:
+        self.values: list[int | float] = []
+
+    def put(self, value: int | float) -> str:
+        """Return the C name that stands for a number."""
+        self.values.append(value)
+        return f"n{len(self.values) - 1}_"
+
+    def declared(self, names: Iterable[str]) -> str:
+        """Return the declarations of names."""
+        lines = []
+        for name in names:
+            at = int(name[1:-1])
+            real = isinstance(self.values[at], float)
+            value = f"as_float({NUMBERS}[{at}])" if real else f"{NUMBERS}[{at}]"
+            lines.append(f"        const {'float' if real else 'int'} {name} = {value};")
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -82,7 +106,8 @@ class FusedKernel:
 
     counters: ints, zero before the first run; the kernel leaves zeros. scratch: bytes for each of
     `groups` work-groups. stamps: ulongs that it writes, [calls][groups][begin, end] in cycles, zeros
-    where a group had no share; 0 for a kernel that notes no times.
+    where a group had no share; 0 for a kernel that notes no times. numbers: what it reads from its
+    buffer of numbers, None for a kernel that has none.
     """
 
     source: str
@@ -91,6 +116,7 @@ class FusedKernel:
     scratch: int
     groups: int
     stamps: int = 0
+    numbers: tuple[int | float, ...] | None = None
 
 
 def can_fuse(source: str, local_size: Sequence[int], global_size: Sequence[int]) -> bool:
@@ -102,12 +128,17 @@ def can_fuse(source: str, local_size: Sequence[int], global_size: Sequence[int])
 
 
 def fuse(
-    calls: Sequence[FusedCall], units: int, params: Mapping[str, str], timed: bool = False
+    calls: Sequence[FusedCall],
+    units: int,
+    params: Mapping[str, str],
+    timed: bool = False,
+    numbers: Numbers | None = None,
 ) -> FusedKernel:
     """Return the kernel of `calls`.
 
     params: name -> C type of what the calls' arguments are made of; they stand behind the kernel's
-    own. timed: it notes times. units: the device's compute units. Raises TemplateError for a source
+    own. timed: it notes times. units: the device's compute units. numbers: those that the calls'
+    arguments are made of, where they are not part of the text. Raises TemplateError for a source
     that does not follow the grammar.
     """
     functions: dict[str, str] = {}
@@ -123,10 +154,13 @@ def fuse(
     last = (len(calls) * (shares + 1) + 1) * LINE
     stamped = groups if timed else 0
     body = [
-        _call_text(k, call, functions[call.source], units, stamped) for k, call in enumerate(calls)
+        _call_text(k, call, functions[call.source], units, stamped, numbers)
+        for k, call in enumerate(calls)
     ]
     own = {COUNTERS: "volatile __global int *", SCRATCH: "__global char *"}
     whole = {**own, **({STAMPS: "__global ulong *"} if timed else {}), **params}
+    if numbers is not None:
+        whole[NUMBERS] = "__global const int *"
     source = "\n".join(
         [
             *texts,
@@ -142,7 +176,9 @@ def fuse(
         ]
     )
     stamps = 2 * len(calls) * stamped
-    return FusedKernel(source + "\n", tuple(whole), last + 1, max(scratch, 64), groups, stamps)
+    read = None if numbers is None else tuple(numbers.values)
+    scratch = max(scratch, 64)
+    return FusedKernel(source + "\n", tuple(whole), last + 1, scratch, groups, stamps, read)
 
 
 def _function(source: str, number: int) -> tuple[str, int]:
@@ -193,7 +229,14 @@ def _refuse(head: str, why: str) -> NoReturn:
     )
 
 
-def _call_text(number: int, call: FusedCall, function: str, units: int, stamped: int) -> str:
+def _call_text(
+    number: int,
+    call: FusedCall,
+    function: str,
+    units: int,
+    stamped: int,
+    numbers: Numbers | None,
+) -> str:
     """Return the statements that get a call done by all groups together.
 
     stamped: groups that note their times, 0 where none do.
@@ -210,14 +253,20 @@ def _call_text(number: int, call: FusedCall, function: str, units: int, stamped:
         if stamped
         else ""
     )
-    x, y, _ = (*call.extents, 1, 1, 1)[:3]
+    width, height, _ = (*call.extents, 1, 1, 1)[:3]
     shares = min(units, MOST_SHARES)
-    share, grain = -(-call.items // shares), max(1, call.items // (units * PIECES))
+    grains = max(1, call.items // (units * PIECES))
+    put = str if numbers is None else numbers.put
+    items, share, grain, x, y, xy = map(
+        put, (call.items, -(-call.items // shares), grains, width, height, width * height)
+    )
+    read = [*_NUMBER.findall(" ".join([*call.args, items, share, grain, x, y, xy]))]
+    declared = "" if numbers is None else f"\n{numbers.declared(dict.fromkeys(read))}"
     first = number * (shares + 1) * LINE
     done = first + shares * LINE
-    ids = f"item % {x}, item / {x} % {y}, item / {x * y}"
-    text = f"""    {{
-        const int items = {call.items};
+    ids = f"item % {x}, item / {x} % {y}, item / {xy}"
+    text = f"""    {{{declared}
+        const int items = {items};
         int mine = 0, at;{begin}
         for (int k = 0; k < {shares}; ++k) {{
             const int share = (own + k) % {shares}, from = share * {share};

@@ -19,6 +19,7 @@ from typing import Any
 from clnn.codegen import filters
 from clnn.codegen.filters import HELPERS
 from clnn.errors import TemplateError
+from clnn.ops.launch import KernelText, Launch
 from clnn.settings import setting
 
 # Mako's pages of errors as HTML load pygments where it is installed: 5 MB that nothing here shows. Pages of
@@ -84,6 +85,13 @@ def render(template: str, params: Mapping[str, Any]) -> str:
     if int(setting("CLNN_DEBUG")) >= 4:
         text = f'#line 1 "{template}"\n{text}'
     return _tidy(text)
+
+
+def text_of(launch: Launch) -> KernelText:
+    """Return the kernel of a launch. Raises TemplateError."""
+    if launch.text is not None:
+        return launch.text
+    return KernelText(render(launch.template, launch.params), str(launch.params["name"]))
 
 
 def _explain(template: str, params: Mapping[str, Any], err: Exception) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -50,12 +50,22 @@ Arg = In | Out | Const | Scratch
 
 
 @dataclass(frozen=True)
+class KernelText:
+    """A kernel made from a launch's parameters: its source, its name, and the numbers it takes last."""
+
+    source: str
+    name: str
+    numbers: tuple[int | float, ...] = ()
+
+
+@dataclass(frozen=True)
 class Launch:
     """One kernel launch: template, its parameters, arguments and work geometry.
 
     Each tensor argument (In, Out) is passed as a buffer and an int element offset, Const as a
     buffer, Scratch as a buffer and an int element offset. Work sizes are in work-items;
-    the local one is compiled into the kernel.
+    the local one is compiled into the kernel. text: the kernel, where it is not simply what the
+    template makes of the parameters.
     """
 
     template: str
@@ -63,6 +73,7 @@ class Launch:
     args: tuple[Arg, ...]
     global_size: tuple[int, ...]
     local_size: tuple[int, ...]
+    text: KernelText | None = None
 
 
 @dataclass(frozen=True)
@@ -71,7 +82,9 @@ class Variant:
 
     cost: compares variants of one problem. error: allowed against the reference, relative to the
     largest output, where that is more than the op's tolerance. why: how it was chosen: "ranked" by
-    cost, "tuned" on this device, or "default" (measured on devices of its kind).
+    cost, "tuned" on this device, or "default" (measured on devices of its kind). again: the same way
+    for the family's problem at other extents, None where it does not fit; left out by families whose
+    kernels are quickly listed.
     """
 
     name: str
@@ -79,6 +92,7 @@ class Variant:
     cost: float = 0.0
     error: float = 0.0
     why: str = "ranked"
+    again: Callable[[Any], Variant | None] | None = field(default=None, compare=False, repr=False)
 
 
 EMPTY = Variant("empty", ())

@@ -57,6 +57,11 @@ class OpSpec:
         """
         return self.variants(problem)
 
+    def repeat(self, problem: Problem, variant: Variant) -> Variant | None:
+        """Return the way in which another problem of this node was computed; None where it does not fit."""
+        lists = (self.variants, self.candidates)
+        return next((v for of in lists for v in of(problem) if v.name == variant.name), None)
+
     def split_batch(
         self, inputs: Sequence[TensorType | None], count: int
     ) -> tuple[OpSpec, tuple[int, ...]] | None:

@@ -24,6 +24,7 @@ MAX_ELEMENTS = 2**31 - 1
 ALIGNED = 16  # elements that kernels may read at once from an address that is a multiple of them
 ROOM = 1.08  # times the lower bound that the arena may take, so that fewer borders are filled again
 Chooser = Callable[[Node, Problem, Sequence[Variant]], Variant]
+Repeat = Callable[[Node, Problem], Variant | None]
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,11 @@ PlannedArg = TensorArg | ConstArg | ScratchArg
 
 @dataclass(frozen=True)
 class PlannedLaunch:
-    """A launch with its arguments resolved to storages."""
+    """A launch with its arguments resolved to storages. idle: in this plan there is nothing to do."""
 
     launch: Launch
     args: tuple[PlannedArg, ...]
+    idle: bool = False
 
 
 @dataclass(frozen=True)
@@ -172,26 +174,29 @@ def make_plan(
     guard: int = 0,
     align: int = 64,
     hints: Hints | None = None,
+    repeat: Repeat | None = None,
 ) -> Plan:
     """Return the plan of `graph` for `target`.
 
     choose: picks among a node's variants. separate: no memory is shared between storages. guard:
     bytes kept free around every storage. align: alignment of storages in bytes. hints: borders and
-    memory orders that a caller wants.
+    memory orders that a caller wants. repeat: asked before `choose`, for the choices of another plan
+    of the same network; the launches of such plans are then alike, whatever the extents: batches are
+    not split, and every border has a launch, an idle one where it keeps its values.
     Raises PlanError or ShapeError.
     """
-    if not (separate or guard or hints):  # which speak of values as they are
+    if not (separate or guard or hints or repeat):  # which speak of values as they are
         graph = split_batch(graph, target)
     cache_way = target.cache_way if target.is_cpu else 0
     placed = place(graph, hints, cache_way, lambda kind: bool(target.tensor_kind(kind)))
     graph, placed, inputs, outputs = _add_ports(graph, placed)
     storages = _storages(graph, placed)
     alike: dict[object, Variant] = {}
-    scheduled = [_step(node, graph, placed, target, choose, alike) for node in graph.nodes]
+    scheduled = [_step(node, graph, placed, target, choose, alike, repeat) for node in graph.nodes]
     blocks = _blocks(storages, scheduled, separate, guard, align)
     memory = plan_memory(blocks, base_align=align, room=ROOM)
     dirty = dirty_borders(blocks, memory)
-    scheduled, first_fills = _add_fills(scheduled, storages, placed, dirty, target)
+    scheduled, first_fills = _add_fills(scheduled, storages, dirty, target, repeat is not None)
     sizes = {b.key: b.size for b in blocks}
     return Plan(
         graph,
@@ -285,12 +290,15 @@ def _step(
     target: Target,
     choose: Chooser,
     alike: dict[object, Variant],
+    repeat: Repeat | None,
 ) -> ScheduledNode:
     """Return the step of a node; nodes for parts of one layer share a variant and its constants."""
     problem = make_problem(node, graph, placed, target)
     key = _key(node, problem) if node.whole else None
-    variants = node.spec.variants(problem) if problem.outputs[0].type.size else [EMPTY]
-    variant = alike.get(key) or choose(node, problem, variants)
+    variant = alike.get(key) or (repeat and repeat(node, problem))
+    if variant is None:
+        variants = node.spec.variants(problem) if problem.outputs[0].type.size else [EMPTY]
+        variant = choose(node, problem, variants)
     if key is not None:
         alike[key] = variant
     launches = tuple(_resolve(node, launch, placed) for launch in variant.launches)
@@ -400,11 +408,14 @@ def _blocks(
 def _add_fills(
     scheduled: list[ScheduledNode],
     storages: Mapping[str, Storage],
-    placed: Mapping[str, Placed],
     dirty: set[str],
     target: Target,
+    every: bool,
 ) -> tuple[list[ScheduledNode], tuple[PlannedLaunch, ...]]:
-    """Put border fills before the first step of dirty storages; the others are filled once."""
+    """Put border fills before the first step of dirty storages; the others are filled once.
+
+    every: those get an idle launch there, too.
+    """
     once: list[PlannedLaunch] = []
     before: dict[int, list[PlannedLaunch]] = {}
     for s in storages.values():
@@ -412,7 +423,11 @@ def _add_fills(
             continue
         launch = fill_launch(s.layout, s.dtype, s.fill, target)
         planned = PlannedLaunch(launch, (TensorArg(s.key, 0),))
-        (before.setdefault(s.first, []) if s.key in dirty else once).append(planned)
+        if s.key not in dirty:
+            once.append(planned)
+        if s.key in dirty or every:
+            again = replace(planned, idle=s.key not in dirty)
+            before.setdefault(s.first, []).append(again)
     filled = [replace(step, fills=tuple(before.get(at, ()))) for at, step in enumerate(scheduled)]
     return filled, tuple(once)
 

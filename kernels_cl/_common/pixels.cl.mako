@@ -20,8 +20,8 @@ from clnn.ops.conv.tiles import Tiles
 <%def name="begin(mode, tile, t)">\
 % if mode == "row":
     const int start_y = ${tile} / ${t.columns} * ${t.th}, start_x = ${tile} % ${t.columns} * ${t.tw};
-    const int top = ${f"min(start_y, {t.oh - t.th})" if t.oh % t.th else "start_y"};
-    const int left = ${f"min(start_x, {t.ow - t.tw})" if t.ow % t.tw else "start_x"};
+    const int top = ${f"min(start_y, {t.oh - t.th})" if not divides(t.th, t.oh) else "start_y"};
+    const int left = ${f"min(start_x, {t.ow - t.tw})" if not divides(t.tw, t.ow) else "start_x"};
 % elif mode == "flat":
     const int start = ${tile} * ${t.mr}, first = ${"start" if t.exact else f"min(start, {t.pixels - t.mr})"};
     ${origin(t)}
@@ -45,8 +45,11 @@ const int first_y = first / ${t.ow}, first_x = first % ${t.ow};\
 % if mode == "row":
 <% down, right = (m // t.tw, m % t.tw) if isinstance(m, int) else (f"{m} / {t.tw}", f"{m} % {t.tw}") %>\
     const int y${name} = top + ${down}, x${name} = left + ${right};\
-% elif t.ow % t.mr == 0:
+% elif divides(t.mr, t.ow):
     const int y${name} = first_y, x${name} = ${at};\
+% elif is_traced(t.ow):
+    int y${name} = first_y, x${name} = first_x + ${m if mode == "flat" else f"min({m}, {t.pixels - 1} - first)"};
+    while (x${name} >= ${t.ow}) { x${name} -= ${t.ow}; ++y${name}; }\
 % elif t.mr <= t.ow and (mode == "flat" or t.exact):
     const int next${name} = ${at} >= ${t.ow}, y${name} = first_y + next${name}, x${name} = ${at} - next${name} * ${t.ow};\
 % else:

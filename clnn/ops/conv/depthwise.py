@@ -104,7 +104,12 @@ def _variant(problem: ConvProblem, tile: BandTile) -> Variant:
         args.append(Const(lambda: table))
     args += last_args(problem, problem.post_ops)
     launch = Launch("conv/depthwise.cl.mako", params, tuple(args), global_size, local)
-    return Variant(params["name"], (launch,), _cycles(problem, tile))
+
+    def again(other: ConvProblem) -> Variant | None:
+        fits = tx <= other.width and band <= other.height
+        return _variant(other, tile) if fits else None
+
+    return Variant(params["name"], (launch,), _cycles(problem, tile), again=again)
 
 
 def _is_aligned(problem: ConvProblem, vw: int) -> bool:

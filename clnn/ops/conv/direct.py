@@ -150,7 +150,21 @@ def _variant(
     }
     args = tile_args(problem, dot, tile)
     launch = Launch("conv/direct.cl.mako", params, args, global_size, local)
-    return Variant(params["name"], (launch,), cost)
+
+    def again(other: ConvProblem) -> Variant | None:
+        fits = dot in dots(other) and fits_tile(other, dot, tile)
+        return _variant(other, dot, tile, cost, channels_fastest) if fits else None
+
+    return Variant(params["name"], (launch,), cost, again=again)
+
+
+def fits_tile(problem: ConvProblem, dot: Dot, tile: Tile) -> bool:
+    """Whether a tile that suits other extents can be used for a problem's."""
+    if problem.has_border == (tile.mode == "checked"):
+        return False
+    return tile.fits(problem.height, problem.width) and (
+        tile.mode != "flat" or extents_of(problem, dot).flat
+    )
 
 
 def work_sizes(problem: ConvProblem, tile: Tile) -> tuple[int, int]:

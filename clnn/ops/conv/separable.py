@@ -137,12 +137,22 @@ class Separable(OpSpec):
         """Return bands and tiles of one kernel, and the best of two kernels."""
         return by_cost([*self._whole(problem), *self._pairs(problem, every=True)])
 
-    def _whole(self, problem: Problem) -> Iterator[Variant]:
-        """Yield the single kernels of the device's kind, best first."""
+    def repeat(self, problem: Problem, variant: Variant) -> Variant | None:
+        """Return a single kernel of the same tile, or the pair of the same name."""
+        if variant.again is None:
+            return super().repeat(problem, variant)
+        return variant.again(self._problem(problem))
+
+    def _problem(self, problem: Problem) -> SeparableProblem:
+        """Return a node as single kernels see it."""
         node = (problem.inputs, problem.outputs, problem.target)
-        conv = SeparableProblem(
+        return SeparableProblem(
             *node, self.window, post_ops=self.post_ops, first_post_ops=self.first_post_ops
         )
+
+    def _whole(self, problem: Problem) -> Iterator[Variant]:
+        """Yield the single kernels of the device's kind, best first."""
+        conv = self._problem(problem)
         yield from separable_cpu.variants(conv)
         yield from separable_workgroup.variants(conv)
 

@@ -31,12 +31,26 @@ class BandPlan:
 
 def variants(problem: SeparableProblem) -> Iterator[Variant]:
     """Yield the kernels that are worth a measurement, best first: none on GPUs."""
-    if not problem.target.is_cpu or not problem.fits_fast or problem.ic < 2:
-        return
-    if any(pitch > 1 for _, _, pitch in problem.gates.values()):
+    if not _takes(problem):
         return
     for plan in _plans(problem):
         yield _variant(problem, plan)
+
+
+def _takes(problem: SeparableProblem) -> bool:
+    """Whether this kernel computes a problem, whatever its extents."""
+    if not problem.target.is_cpu or not problem.fits_fast or problem.ic < 2:
+        return False
+    return all(pitch <= 1 for _, _, pitch in problem.gates.values())
+
+
+def _fits(problem: SeparableProblem, plan: BandPlan) -> bool:
+    """Whether a plan for other extents can be used for a problem's."""
+    (oh, ow), band = (problem.height, problem.width), plan.band
+    if not _takes(problem) or band > oh or plan.tx > ow:
+        return False
+    near = band * ow * pixel_pitch(problem.ic) * 4 <= problem.target.local_bytes
+    return near and _last(oh, band) * ow >= plan.tile.mr
 
 
 def _plans(problem: SeparableProblem) -> list[BandPlan]:
@@ -107,4 +121,8 @@ def _variant(problem: SeparableProblem, plan: BandPlan) -> Variant:
     )
     args = (In(0), *map(In, problem.gates), *constants, *last_args(problem, problem.post_ops))
     launch = Launch("conv/separable.cl.mako", params, args, global_size, local)
-    return Variant(params["name"], (launch,), plan.cycles)
+
+    def again(other: SeparableProblem) -> Variant | None:
+        return _variant(other, plan) if _fits(other, plan) else None
+
+    return Variant(params["name"], (launch,), plan.cycles, again=again)

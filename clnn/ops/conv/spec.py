@@ -153,6 +153,13 @@ class Conv2d(OpSpec):
         """Return all that is worth a measurement of each family."""
         return families.candidates(self._problem(problem))
 
+    def repeat(self, problem: Problem, variant: Variant) -> Variant | None:
+        """Return a kernel of the same family and tile."""
+        conv = self._problem(problem)
+        if variant.again is None or not conv.fits_fast:
+            return super().repeat(problem, variant)
+        return variant.again(conv)
+
     def _problem(self, problem: Problem) -> ConvProblem:
         """Return a node as kernels see it."""
         node = (problem.inputs, problem.outputs, problem.target)

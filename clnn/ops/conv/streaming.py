@@ -14,6 +14,7 @@ from clnn.ops.conv.direct import (
     ONE,
     direct_tiles,
     extents_of,
+    fits_tile,
     kernel_name,
     tile_args,
     tile_params,
@@ -69,7 +70,27 @@ def _variant(problem: ConvProblem, tile: Tile, stream: Stream, cost: float) -> V
     }
     args = tile_args(problem, ONE, tile)
     launch = Launch("conv/streamed.cl.mako", params, args, global_size, local)
-    return Variant(params["name"], (launch,), cost)
+
+    def again(other: ConvProblem) -> Variant | None:
+        fits = innermost(other.src) and fits_tile(other, ONE, tile)
+        fits = fits and stream.bands <= other.height * other.width // tile.mr
+        return _variant(other, tile, stream, cost) if fits and _near(other, tile, stream) else None
+
+    return Variant(params["name"], (launch,), cost, again=again)
+
+
+def _near(problem: ConvProblem, tile: Tile, stream: Stream) -> bool:
+    """Whether a stream's sums fit the memory that is there for them."""
+    sums = _sums_bytes(
+        problem.height * problem.width, problem.ic, problem.taps, tile, stream.chunk, stream.bands
+    )
+    return sums <= min(MOST_SUMS_BYTES, problem.target.local_bytes // 2)
+
+
+def _sums_bytes(pixels: int, ic: int, taps: int, tile: Tile, chunk: int, bands: int) -> int:
+    """Return the bytes of the sums that a band keeps between chunks."""
+    whole = chunk == ic and taps == 1
+    return 0 if whole else -(-pixels // bands) * tile.channels * 4
 
 
 def streams(extents: Extents, tile: Tile, ic: int, taps: int, local_bytes: int) -> list[Stream]:
@@ -85,7 +106,7 @@ def streams(extents: Extents, tile: Tile, ic: int, taps: int, local_bytes: int) 
     for chunk in (c for c in range(ALIGN, most + 1, ALIGN) if ic % c == 0):
         whole = chunk == ic and taps == 1
         for bands in (1, 2, 4):
-            sums = 0 if whole else -(-extents.pixels // bands) * tile.channels * 4
+            sums = _sums_bytes(extents.pixels, ic, taps, tile, chunk, bands)
             if sums > min(MOST_SUMS_BYTES, local_bytes // 2) or bands > extents.pixels // tile.mr:
                 continue
             near = bands * sums <= SUMS_BYTES

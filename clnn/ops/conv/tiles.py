@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clnn.target import Target
+from clnn.traced import divides
 
 LOOP_SLOTS = 3  # of a step of the inner loop, besides its loads and multiply-adds
 MEMORY_RATE = 3  # bytes per cycle and core
@@ -35,6 +36,12 @@ class Tile:
     def channels(self) -> int:
         """Output channels of a tile."""
         return self.nv * self.vw
+
+    def fits(self, height: int, width: int) -> bool:
+        """Whether the tile lies within an image of this size, as evenly spaced ones must."""
+        if self.mode == "flat":
+            return self.mr <= height * width
+        return self.mode != "row" or (self.rows <= height and self.mr // self.rows <= width)
 
 
 @dataclass(frozen=True)
@@ -74,9 +81,9 @@ class Tiles:
         high, wide = (1, self.pixels) if mode == "flat" else (oh, ow)
         self.columns = -(-wide // self.tw)
         self.count = -(-high // th) * self.columns if self.even else -(-self.pixels // mr)
-        self.exact = self.pixels % mr == 0
+        self.exact = divides(mr, self.pixels)
         if self.even:
-            self.exact = high % th == 0 and wide % self.tw == 0
+            self.exact = divides(th, high) and divides(self.tw, wide)
             assert th <= high and self.tw <= wide and self.tw * th == mr, (th, mr, oh, ow)
 
 

@@ -85,10 +85,7 @@ class WinogradPlan:
 def variants(problem: ConvProblem) -> Iterator[Variant]:
     """Yield the kernels of the estimate's choice, then of other plans that are worth a measurement."""
     target, shape = problem.target, problem.dst.shape
-    vectors = problem.reads_vectors and innermost(problem.dst)
-    if not (target.is_cpu and fits(problem, 1, 2) and vectors):
-        return
-    if problem.ic % target.vector or problem.oc % target.vector:
+    if not _takes(problem):
         return
     how = (shape, problem.ic, target, target.vector, problem.window.strides[0])
     best = plan(*how)
@@ -97,6 +94,14 @@ def variants(problem: ConvProblem) -> Iterator[Variant]:
     for other in plans(*how):
         if other != best:
             yield _variant(problem, other)
+
+
+def _takes(problem: ConvProblem) -> bool:
+    """Whether these kernels compute a problem, whatever its extents."""
+    target, vectors = problem.target, problem.reads_vectors and innermost(problem.dst)
+    if not (target.is_cpu and fits(problem, 1, 2) and vectors):
+        return False
+    return not (problem.ic % target.vector or problem.oc % target.vector)
 
 
 def plan(
@@ -233,7 +238,11 @@ def _variant(problem: ConvProblem, chosen: WinogradPlan) -> Variant:
         constants.append(Const(lambda: bias))
     args = (source, *constants, *operand_args(problem, problem.post_ops), Out(0))
     launches.append(Launch("conv/winograd_cpu.cl.mako", params, args, size, local))
-    return Variant(name, tuple(launches), chosen.cost, ERRORS[chosen.m])
+
+    def again(other: ConvProblem) -> Variant | None:
+        return _variant(other, chosen) if _takes(other) else None
+
+    return Variant(name, tuple(launches), chosen.cost, ERRORS[chosen.m], again=again)
 
 
 def _name(problem: ConvProblem, chosen: WinogradPlan) -> str:

@@ -100,6 +100,13 @@ class Gemm(OpSpec):
         """Return the kernels that are worth a measurement, by rising cost."""
         return families.candidates(self.problem(problem))
 
+    def repeat(self, problem: Problem, variant: Variant) -> Variant | None:
+        """Return a kernel of the same family and tile."""
+        product = self.problem(problem)
+        if variant.again is None or not product.fits_fast:
+            return super().repeat(problem, variant)
+        return variant.again(product.folded())
+
     def problem(self, node: Problem) -> GemmProblem:
         """Return a node of this op as the kernels see it: alpha and the addend become post-ops."""
         chain: list[PostOp] = []

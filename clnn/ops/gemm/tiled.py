@@ -8,7 +8,7 @@ columns, those of a work-group divide the terms of the sums between them (split-
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, prod
 
 from clnn.layout import TensorLayout
@@ -49,8 +49,19 @@ class _Choice:
 def packed_variants(problem: GemmProblem) -> Iterator[Variant]:
     """Yield the kernels that read b packed: on the host where it is a constant, else on the device."""
     problem = problem.for_packing()
-    make = _packed_on_host if problem.b_is_const else _packed_on_device
-    return (make(problem, choice) for choice in _choices(problem))
+    return (_packed(problem, choice) for choice in _choices(problem))
+
+
+def _packed(problem: GemmProblem, choice: _Choice) -> Variant:
+    """Return the kernel of a choice, for a problem in its orientation."""
+    made = (_packed_on_host if problem.b_is_const else _packed_on_device)(problem, choice)
+
+    def again(other: GemmProblem) -> Variant | None:
+        other = other.for_packing()
+        fits = other.b_is_const == problem.b_is_const and choice.tile.mr <= other.m
+        return _packed(other, choice) if fits else None
+
+    return replace(made, again=again)
 
 
 def direct_variants(problem: GemmProblem) -> Iterator[Variant]:
@@ -58,10 +69,22 @@ def direct_variants(problem: GemmProblem) -> Iterator[Variant]:
     problem = problem.oriented()
     if problem.b_is_dense and not problem.b_is_const:
         for choice in _choices(problem, problem.n):
-            width = choice.tile.width
-            panels = Panels(width, problem.product.b[0], width, 0)
-            launch = _launch(problem, choice, panels, "direct", problem.b_arg)
-            yield Variant(str(launch.params["name"]), (launch,), choice.cost)
+            yield _direct(problem, choice)
+
+
+def _direct(problem: GemmProblem, choice: _Choice) -> Variant:
+    """Return the kernel of a choice, for a problem in its orientation."""
+    width = choice.tile.width
+    panels = Panels(width, problem.product.b[0], width, 0)
+    launch = _launch(problem, choice, panels, "direct", problem.b_arg)
+
+    def again(other: GemmProblem) -> Variant | None:
+        other = other.oriented()
+        fits = other.b_is_dense and not other.b_is_const and width <= other.n
+        fits = fits and choice.tile.mr <= other.m
+        return _direct(other, choice) if fits else None
+
+    return Variant(str(launch.params["name"]), (launch,), choice.cost, again=again)
 
 
 def is_best_direct(problem: GemmProblem) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from clnn.plan.schedule import ConstArg, Plan, PlannedLaunch, ScheduledNode, Ten
 from clnn.runtime.build.program import Device
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.drivers.pages import host_buffer, pages
+from clnn.runtime.run.recipes import recipe
 from clnn.types import Array, narrow
 
 GROWTH = 8  # times the model's constants that packed ones may take before they are moved
@@ -59,18 +60,34 @@ class Constants:
 
     plan: the given one without the data of its constants; its arguments are those that are found
     here. together: in one buffer, where the device has one of that size. whole: that buffer, else
-    None.
+    None. before: those of a session at other extents, of which equal ones are taken; `whole` is
+    theirs then, and `own` has what they lack. shared: others may do so with these.
     """
 
-    def __init__(self, device: Device, plan: Plan, together: bool = False) -> None:
+    def __init__(
+        self,
+        device: Device,
+        plan: Plan,
+        together: bool = False,
+        before: Constants | None = None,
+        shared: bool = False,
+    ) -> None:
         self._device = device
         self._buffers: dict[Key, Any] = {}
         self._places: dict[Key, tuple[int, int]] = {}
+        self._found: dict[Key, Key] = {}
+        self._before = before
+        self.recipes: dict[Hashable, Key] = {}
+        self.own: Any = None
         self._files = mapped_files(plan.consts.values())
         self._sources = one_of_each(self._files)
         makers, tokens = _makers(plan)
         nbytes = sum(array.nbytes for array in plan.consts.values())
+        if shared:
+            makers = self._take(makers, before)
         self.whole: Any = self._upload_together(makers, nbytes) if together and makers else None
+        if before is not None:
+            self.whole, self.own = before.whole, self.whole
         for key, make in makers.items():
             if key not in self._buffers:
                 self._buffers[key] = self._upload(np.ascontiguousarray(self._data(make)))
@@ -80,13 +97,36 @@ class Constants:
         self._files, self._sources = [], []
         self.plan = without_data(plan, tokens)
 
+    def _take(self, makers: Mapping[Key, Maker], before: Constants | None) -> dict[Key, Maker]:
+        """Note what makes each constant, and return those of which there is no equal one before."""
+        missing: dict[Key, Maker] = {}
+        for key, make in makers.items():
+            known = recipe(make)
+            if known is None:
+                missing[key] = make
+                continue
+            self.recipes[known] = key
+            if before is not None and known in before.recipes:
+                self._found[key] = before.recipes[known]
+            else:
+                missing[key] = make
+        return missing
+
     def buffer(self, arg: ConstArg | TensorArg) -> Any:
         """Return the buffer that a constant begins; a part of the whole where there is one."""
-        return self._buffers[_key(arg)]
+        key = _key(arg)
+        if key in self._found and self._before is not None:
+            return self._before._buffers[self._found[key]]
+        return self._buffers[key]
 
     def place(self, arg: ConstArg | TensorArg) -> int:
-        """Return the byte of the whole at which a constant begins."""
-        return self._places[_key(arg)][0]
+        """Return the page of the whole at which a constant begins, ~page for one of `own`."""
+        key = _key(arg)
+        if self._before is None:
+            return self._places[key][0] // ALIGNMENT
+        if key in self._found:
+            return self._before._places[self._found[key]][0] // ALIGNMENT
+        return ~(self._places[key][0] // ALIGNMENT)
 
     def _data(self, make: Maker) -> Array:
         require_unchanged(self._sources)

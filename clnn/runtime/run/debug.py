@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clnn.codegen.render import render
+from clnn.codegen.render import text_of
 from clnn.logs import PLAN, SOURCES, TIMES, VARIANTS, log
 from clnn.plan.schedule import Plan
 from clnn.runtime.build.program import BuildCounts
@@ -31,7 +31,7 @@ def log_compiled(plan: Plan, placement: Placement, counts: BuildCounts) -> None:
     for r in placement.nodes:
         log.log(VARIANTS, "%s (%s): %s -> %s", r["node"], r["op"], r["variant"], r["output"])
     if log.isEnabledFor(SOURCES):
-        sources = {render(p.launch.template, p.launch.params) for p in plan.launches}
+        sources = {text_of(p.launch).source for p in plan.launches}
         for source in sorted(sources):
             log.log(SOURCES, "source:\n%s", source)
 

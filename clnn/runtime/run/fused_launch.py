@@ -10,15 +10,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from clnn.codegen.fused_kernel import FusedCall, FusedKernel, can_fuse, fuse
-from clnn.codegen.render import render
+from clnn.codegen.fused_kernel import FusedCall, FusedKernel, Numbers, can_fuse, fuse
+from clnn.codegen.render import text_of
 from clnn.plan.schedule import ConstArg, Plan, PlannedArg, PlannedLaunch, ScratchArg, TensorArg
 from clnn.runtime.run.arguments import Place, in_order
+from clnn.runtime.run.constants import ALIGNMENT
 
 MIN_LAUNCHES = 2  # that are worth a kernel of their own
 MOST_FUNCTIONS, MOST_CALLS = 32, 100  # of one kernel: compilers take longer than in proportion
 # Parameters of every fused kernel, besides those of input_params.
-ARENA, CONSTANTS = "arena", "constants"
+ARENA, CONSTANTS, OWN_CONSTANTS = "arena", "constants", "own_constants"
 
 
 def input_params(k: int) -> tuple[str, str, str]:
@@ -36,12 +37,12 @@ class NodeLaunch:
     @property
     def source(self) -> str:
         """The kernel's source."""
-        return render(self.launch.launch.template, self.launch.launch.params)
+        return text_of(self.launch.launch).source
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where a fused kernel finds its data: bytes in the arena, bytes among the constants."""
+    """Where a fused kernel finds its data: bytes in the arena, pages among the constants."""
 
     arena: Callable[[str], int]
     constant: Callable[[ConstArg | TensorArg], int]
@@ -88,22 +89,30 @@ def sources_of(plan: Plan, fused: FusedLaunches | None = None) -> dict[str, str]
         else:
             titles.setdefault(one.kernel.source, one.title)
     for planned in alone:
-        template, params = planned.launch.template, planned.launch.params
-        titles.setdefault(render(template, params), str(params["name"]))
+        text = text_of(planned.launch)
+        titles.setdefault(text.source, text.name)
     return {f"{title}#{number}": source for number, (source, title) in enumerate(titles.items())}
 
 
 def fuse_launches(
-    plan: Plan, launches: Sequence[NodeLaunch], places: Places, timed: bool = False
+    plan: Plan,
+    launches: Sequence[NodeLaunch],
+    places: Places,
+    timed: bool = False,
+    open_: bool = False,
 ) -> list[FusedLaunch]:
     """Return launches in groups of neighbours, those that can be fused as few kernels.
 
-    timed: these kernels note when each launch's part began and ended. Raises TemplateError.
+    timed: these kernels note when each launch's part began and ended. open_: they read their numbers
+    from a buffer, and so serve other extents. Raises TemplateError.
     """
 
     def fused(ones: Sequence[_Rendered]) -> FusedLaunch:
-        calls = [_call(plan, one, places) for one in ones]
-        kernel = fuse(calls, plan.target.compute_units, _params_of(plan), timed)
+        numbers = Numbers() if open_ else None
+        calls = [_call(plan, one, places, numbers) for one in ones]
+        own = {} if numbers is None else {OWN_CONSTANTS: "__global char *"}
+        params = _params_of(plan) | own
+        kernel = fuse(calls, plan.target.compute_units, params, timed, numbers)
         return FusedLaunch(tuple(one.launch for one in ones), kernel)
 
     groups: list[FusedLaunch] = []
@@ -162,23 +171,35 @@ def _groups(ones: Sequence[_Rendered], most: int) -> list[list[_Rendered]]:
     return groups
 
 
-def _call(plan: Plan, one: _Rendered, places: Places) -> FusedCall:
+def _call(plan: Plan, one: _Rendered, places: Places, numbers: Numbers | None) -> FusedCall:
     launch, node = one.launch.launch, one.launch.node
-    args = in_order((_place(plan, arg, places) for arg in launch.args), str)
+    put = str if numbers is None else numbers.put
+    args = in_order((_place(plan, arg, places, put) for arg in launch.args), put)
+    args += map(put, text_of(launch.launch).numbers)
     skipped = [
         input_params(k)[2] for k, port in enumerate(plan.inputs) if node == f"io:{port.name}"
     ]
-    return FusedCall(one.source, launch.launch.global_size, tuple(args), " || ".join(skipped))
+    condition = " || ".join(skipped)
+    return FusedCall(one.source, launch.launch.global_size, tuple(args), condition, launch.idle)
 
 
-def _place(plan: Plan, arg: PlannedArg, places: Places) -> Place:
-    """Return where an argument lies: C expressions of a fused kernel."""
+def _place(plan: Plan, arg: PlannedArg, places: Places, put: Callable[[int], str]) -> Place:
+    """Return where an argument lies: C expressions of a fused kernel; `put` makes one of a number."""
+
+    def constant(arg: ConstArg | TensorArg) -> str:
+        page = places.constant(arg)
+        if put is str:
+            return f"(__global void *)({CONSTANTS} + {page * ALIGNMENT}L)"
+        name = put(page)
+        own = f"{OWN_CONSTANTS} + ~{name} * {ALIGNMENT}L"
+        return f"(__global void *)({name} < 0 ? {own} : {CONSTANTS} + {name} * {ALIGNMENT}L)"
+
     if isinstance(arg, ConstArg):
-        return f"(__global void *)({CONSTANTS} + {places.constant(arg)}L)", None
+        return constant(arg), None
     if isinstance(arg, ScratchArg):
         return f"(__global void *){ARENA}", places.arena(arg.key) // arg.itemsize
     if arg.storage in plan.consts:
-        return f"(__global void *)({CONSTANTS} + {places.constant(arg)}L)", arg.offset
+        return constant(arg), arg.offset
     for k, port in enumerate(plan.inputs):
         if plan.placed[port.value].storage == arg.storage:
             memory, start, _ = input_params(k)

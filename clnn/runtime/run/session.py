@@ -8,7 +8,6 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +18,16 @@ from clnn.graph.ir import Graph
 from clnn.layout import TensorLayout
 from clnn.options import Options
 from clnn.plan.layouts import Hints
-from clnn.plan.schedule import Chooser, ConstArg, Plan, Port, describe, first_variant, make_plan
+from clnn.plan.schedule import (
+    Chooser,
+    ConstArg,
+    Plan,
+    Port,
+    Repeat,
+    describe,
+    first_variant,
+    make_plan,
+)
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.target import allowed, products, target_of
@@ -27,6 +35,7 @@ from clnn.runtime.drivers.trim import trim
 from clnn.runtime.run.binding import InputBinding
 from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.debug import log_compiled, log_run
+from clnn.runtime.run.family import Family
 from clnn.runtime.run.feeds import arrays_of, names_message
 from clnn.runtime.run.fused_launch import (
     FusedLaunches,
@@ -71,18 +80,32 @@ class Session:
         options: Options,
         choose: Chooser = first_variant,
         hints: Hints | None = None,
+        family: Family | None = None,
     ) -> None:
         started = time.perf_counter()
         self._options = options
         separate = (options.arena or setting("CLNN_ARENA")) == "separate"
         target = allowed(target_of(info), options)
         self._products = products(target, options)
-        plan_by = partial(
-            make_plan, graph, target, separate=separate, guard=options.guard, hints=hints
-        )
+
+        def plan_of(graph: Graph, choose: Chooser, repeat: Repeat | None = None) -> Plan:
+            return make_plan(
+                graph,
+                target,
+                choose,
+                separate=separate,
+                guard=options.guard,
+                hints=hints,
+                repeat=repeat,
+            )
+
+        def plan_by(choose: Chooser) -> Plan:
+            return family.plan(plan_of, graph, choose) if family else plan_of(graph, choose)
+
+        self._family = family
         self._plan = plan_by(choose)
         planned = time.perf_counter()
-        self._device = Device.open(info)
+        self._device = family.open(info) if family else Device.open(info)
         trim()
         self._plan = replace_spilling_kernels(self._plan, plan_by, choose, self._device)
         self._bindings: dict[str, InputBinding] = {}
@@ -90,7 +113,10 @@ class Session:
         self._timed = int(setting("CLNN_DEBUG")) >= 2
         merge = options.merge and not (self._timed or options.guard) and target.is_cpu
         merge = merge and one_arena(self._plan, self._device)
-        self._constants = Constants(self._device, self._plan, together=merge)
+        before = family.constants if family else None
+        self._constants = Constants(self._device, self._plan, merge, before, family is not None)
+        if family and family.constants is None:
+            family.constants = self._constants
         self._plan = self._constants.plan
         packed = time.perf_counter()
         self._fused = self._fuse() if merge else None
@@ -117,13 +143,15 @@ class Session:
         """Return the launches as few kernels, None where the device takes no buffer for that."""
         plan, constants = self._plan, self._constants
         places = Places(lambda key: plan.memory.offsets[key] + plan.guard, constants.place)
+        is_open = self._family is not None
         run, fills = launches_of(plan), [NodeLaunch(f, "border") for f in plan.first_fills]
         if constants.whole is None and any(
             isinstance(a, ConstArg) for one in run for a in one.launch.args
         ):
             return None
         return FusedLaunches(
-            fuse_launches(plan, fills, places), fuse_launches(plan, run, places, timed)
+            fuse_launches(plan, fills, places, open_=is_open),
+            fuse_launches(plan, run, places, timed, is_open),
         )
 
     def _fused_timed(self) -> FusedLaunches | None:

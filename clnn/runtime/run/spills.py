@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from clnn.codegen.render import render
+from clnn.codegen.render import text_of
 from clnn.graph.ir import Node
 from clnn.logs import log
 from clnn.ops.launch import Variant
@@ -48,7 +48,7 @@ def replace_spilling_kernels(
 
 def _spills(step: ScheduledNode, device: Device) -> bool:
     """Whether a kernel of a step keeps registers in memory."""
-    return any(render(n.template, n.params) in device.spills for n in step.variant.launches)
+    return any(text_of(n).source in device.spills for n in step.variant.launches)
 
 
 def _avoiding(choose: Chooser, lacking: set[tuple[str, str]]) -> Chooser:

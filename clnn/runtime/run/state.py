@@ -10,15 +10,30 @@ from typing import Any
 
 import numpy as np
 
-from clnn.codegen.fused_kernel import COUNTERS, KERNEL, SCRATCH, STAMPS, FusedKernel
-from clnn.codegen.render import render
+from clnn.codegen.fused_kernel import (
+    COUNTERS,
+    KERNEL,
+    NUMBERS,
+    SCRATCH,
+    STAMPS,
+    FusedKernel,
+)
+from clnn.codegen.render import text_of
+from clnn.codegen.runtime_numbers import as_ints
 from clnn.plan.schedule import ConstArg, Plan, PlannedArg, PlannedLaunch, Port, ScratchArg
 from clnn.runtime.build.program import Device
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.drivers.pages import LARGE, host_buffer, pages
 from clnn.runtime.run.arguments import Place, in_order
 from clnn.runtime.run.constants import Constants, allocate
-from clnn.runtime.run.fused_launch import ARENA, CONSTANTS, FusedLaunch, FusedLaunches, input_params
+from clnn.runtime.run.fused_launch import (
+    ARENA,
+    CONSTANTS,
+    OWN_CONSTANTS,
+    FusedLaunch,
+    FusedLaunches,
+    input_params,
+)
 from clnn.types import Array
 
 LARGEST_ARENA = 2**31 - 1  # bytes; kernels take offsets as int
@@ -73,6 +88,11 @@ def one_arena(plan: Plan, device: Device) -> bool:
     return not plan.separate and plan.memory.total <= largest
 
 
+def _scalar(number: int | float) -> np.generic:
+    """Return a number as the argument of a kernel: a float or an int of 32 bits."""
+    return np.float32(number) if isinstance(number, float) else np.int32(number)
+
+
 class ExecutionState:
     """What one running inference needs for itself; never used by two callers at once."""
 
@@ -93,6 +113,7 @@ class ExecutionState:
         self._seen = dict(self._views())
         self.bound: dict[str, Memory] = {}
         self._extra: dict[FusedLaunch, tuple[Any, Any]] = {}
+        self._numbers: dict[FusedLaunch, Any] = {}
         outputs = {p.host: p.type for p in plan.outputs}
         self._shown = [value for value in outputs if value in self._seen]
         self._fetched = [pair for pair in outputs.items() if pair[0] not in self._seen]
@@ -188,6 +209,12 @@ class ExecutionState:
         counters, scratch = self._extra[fused]
         arena = next((memory.buffer for memory in self._own.values()), None)
         args = {COUNTERS: counters, SCRATCH: scratch, ARENA: arena, CONSTANTS: self.constants.whole}
+        if whole.numbers is not None:
+            args[OWN_CONSTANTS] = self.constants.own
+            if fused not in self._numbers:
+                ints = np.array(as_ints(whole.numbers) or [0], np.int32)
+                self._numbers[fused] = self._holding(ints)
+            args[NUMBERS] = self._numbers[fused]
         if whole.stamps:
             args[STAMPS] = self._zeros(whole.stamps, np.uint64)
         for k, port in enumerate(self.plan.inputs):
@@ -198,10 +225,14 @@ class ExecutionState:
 
     def _zeros(self, count: int, dtype: Any) -> Any:
         """Return a buffer of zeros."""
-        cl, zeros = load(), np.zeros(count, dtype)
+        return self._holding(np.zeros(count, dtype))
+
+    def _holding(self, data: Array) -> Any:
+        """Return a buffer that begins with this data."""
+        cl = load()
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
         return allocate(
-            lambda: cl.Buffer(self.device.context, flags, hostbuf=zeros), zeros.nbytes, self.device
+            lambda: cl.Buffer(self.device.context, flags, hostbuf=data), data.nbytes, self.device
         )
 
     def _prepare(self) -> None:
@@ -222,20 +253,22 @@ class ExecutionState:
             for step in self.plan.scheduled
             if step.node.name not in skipped
             for planned in (*step.fills, *step.launches)
+            if not planned.idle
         ]
 
     def _ready(self, planned: PlannedLaunch, node: str) -> Enqueue:
         launch = planned.launch
-        source = render(launch.template, launch.params)
-        kernel = self.device.kernel(source, str(launch.params["name"]))
-        kernel.set_args(*in_order(map(self._place_of, planned.args), np.int32))
+        text = text_of(launch)
+        kernel = self.device.kernel(text.source, text.name)
+        more = [_scalar(number) for number in text.numbers]
+        kernel.set_args(*in_order(map(self._place_of, planned.args), np.int32), *more)
         return Enqueue(
             kernel,
             launch.global_size,
             launch.local_size,
             node,
             str(launch.params["name"]),
-            source in self.device.from_cache,
+            text.source in self.device.from_cache,
         )
 
     def _place_of(self, arg: PlannedArg) -> Place:

@@ -1,0 +1,222 @@
+"""Kernel texts that serve many parameters: numbers in which launches differ become arguments.
+
+`Texts.kernel` is told the parameters of one launch again and again, with other extents each time. What
+differed once is an argument from then on, and everything else stays a number in the text. A text is
+taken again only where all that it was made from is equal, and where all decisions that its template
+took by comparing such numbers are the same (clnn.traced).
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import struct
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from clnn.codegen.render import render
+from clnn.errors import TemplateError
+from clnn.ops.launch import KernelText
+from clnn.traced import Number, Trace, compiled
+from clnn.types import Stored
+
+_KERNEL = re.compile(r"^__kernel void \w+\(", re.M)
+_ARRAY = re.compile(r"^\s*(?:__local |__private |const )*\w+ \w+\[[^\]]*\bx\d+_[^\]]*\]", re.M)
+_ARGUMENT = re.compile(r"\bx\d+_")
+INT_LIMIT = 2**31
+
+
+@dataclass(frozen=True)
+class _Text:
+    """One text: for which numbers it holds, and how its arguments follow from them."""
+
+    source: str
+    name: str
+    holds: Callable[..., tuple[bool, ...]]
+    arguments: Callable[..., tuple[Number, ...]]
+    guards: tuple[str, ...]
+
+
+@dataclass
+class _Slots:
+    """Of one launch and one form of its parameters: the numbers first seen, and where others differed."""
+
+    first: tuple[Number, ...]
+    varying: set[int] = field(default_factory=set)
+
+    def see(self, numbers: Sequence[Number]) -> None:
+        for k, (number, before) in enumerate(zip(numbers, self.first, strict=True)):
+            if not _same(number, before):
+                self.varying.add(k)
+
+
+@dataclass
+class Texts:
+    """The texts of all launches of a network, for all shapes that it was used with."""
+
+    _slots: dict[Hashable, _Slots] = field(default_factory=dict)
+    _made: dict[Hashable, list[_Text]] = field(default_factory=dict)
+
+    def see(self, launch: Hashable, template: str, params: Mapping[str, Any]) -> None:
+        """Note the numbers of a launch, for texts that are made later."""
+        form, numbers = _form(params)
+        if form is not None:
+            self._slots.setdefault((launch, template, form), _Slots(numbers)).see(numbers)
+
+    def kernel(self, launch: Hashable, template: str, params: Mapping[str, Any]) -> KernelText:
+        """Return the kernel of a launch, of a text that was there before if there is one.
+
+        launch: what tells it from others of the network. Raises TemplateError.
+        """
+        form, numbers = _form(params)
+        if form is None:
+            return KernelText(render(template, params), str(params["name"]))
+        slots = self._slots.setdefault((launch, template, form), _Slots(numbers))
+        slots.see(numbers)
+        varying = tuple(sorted(slots.varying))
+        fixed = tuple(n for k, n in enumerate(numbers) if k not in slots.varying)
+        values = [numbers[k] for k in varying]
+        made = self._made.setdefault((template, form, varying, _exactly(fixed)), [])
+        text = next((t for t in made if all(t.holds(*values))), None)
+        if text is None:
+            text = _make(template, params, varying, values)
+            made.append(text)
+        return KernelText(text.source, text.name, text.arguments(*values))
+
+
+def _make(
+    template: str, params: Mapping[str, Any], varying: Sequence[int], values: Sequence[Number]
+) -> _Text:
+    """Return the text in which the numbers at `varying` are arguments, as far as it can be."""
+    pinned: set[int] = set()
+    while True:
+        trace = Trace()
+        leaves = {
+            k: value if n in pinned else trace.number(n, value)
+            for n, (k, value) in enumerate(zip(varying, values, strict=True))
+        }
+        source = render(template, _rebuilt(params, leaves))
+        bad = _unfit(source, trace)
+        if not bad:
+            break
+        pinned |= bad
+    for n in pinned:
+        trace.guards[f"v{n} == {values[n]!r}"] = None
+    source = _with_arguments(source, trace)
+    return _Text(
+        source,
+        str(params["name"]),
+        compiled(len(values), tuple(trace.guards)),
+        compiled(len(values), tuple(trace.arguments)),
+        tuple(trace.guards),
+    )
+
+
+def _unfit(source: str, trace: Trace) -> set[int]:
+    """Return which numbers stand where no argument can: in functions beside the kernel, as lengths."""
+    start = _KERNEL.search(source)
+    if start is None:
+        raise TemplateError("a template made no kernel. This is a defect of it.")
+    functions = "\n".join(
+        line for line in source[: start.start()].splitlines() if not line.startswith("#define")
+    )
+    lengths = "\n".join(found[0] for found in _ARRAY.finditer(source))
+    names = {*_ARGUMENT.findall(functions), *_ARGUMENT.findall(lengths)}
+    texts = [text for text, (name, _) in trace.arguments.items() if name in names]
+    return {int(n) for text in texts for n in re.findall(r"\bv(\d+)\b", text)}
+
+
+def _with_arguments(source: str, trace: Trace) -> str:
+    """Return a source whose kernel takes the arguments of a trace behind its own."""
+    if not trace.arguments:
+        return source
+    start = _KERNEL.search(source)
+    assert start is not None, "_unfit finds one"
+    end = source.index(")\n{", start.end())
+    more = "".join(f",\n    const {ctype} {name}" for name, ctype in trace.arguments.values())
+    return source[:end] + more + source[end:]
+
+
+def as_ints(numbers: Sequence[Number]) -> list[int]:
+    """Return numbers as the 32 bits that kernels read: integers, and floats by their bits.
+
+    Raises TemplateError for an integer of more bits.
+    """
+    found = []
+    for number in numbers:
+        if isinstance(number, float):
+            number = struct.unpack("i", struct.pack("f", np.float32(number)))[0]
+        if not -INT_LIMIT <= number < INT_LIMIT:
+            raise TemplateError(
+                f"a kernel's number is {number}: more than 32 bits hold. Use a smaller batch or image."
+            )
+        found.append(number)
+    return found
+
+
+def _same(a: Number, b: Number) -> bool:
+    return type(a) is type(b) and (a == b or (a != a and b != b))
+
+
+def _exactly(numbers: Sequence[Number]) -> tuple[Hashable, ...]:
+    """Return what is equal for equal numbers of equal types alone."""
+    return tuple((repr(n),) if isinstance(n, float) else n for n in numbers)
+
+
+def _form(params: Mapping[str, Any]) -> tuple[Hashable, tuple[Number, ...]]:
+    """Return what parameters are besides their numbers, and these; None where that cannot be told.
+
+    The kernel's name is not part of it.
+    """
+    numbers: list[Number] = []
+    try:
+        form = tuple(
+            (key, _shape(value, numbers)) for key, value in params.items() if key != "name"
+        )
+        hash(form)
+    except TypeError:
+        return None, ()
+    return form, tuple(numbers)
+
+
+def _shape(value: Any, numbers: list[Number]) -> Hashable:
+    if isinstance(value, (int, float, np.integer)) and not isinstance(value, (bool, np.bool_)):
+        numbers.append(int(value) if isinstance(value, np.integer) else value)
+        return float if isinstance(value, float) else int
+    if isinstance(value, (tuple, list)):
+        return type(value), *(_shape(v, numbers) for v in value)
+    if isinstance(value, Mapping):
+        return type(value), *((k, _shape(v, numbers)) for k, v in value.items())
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value), *(_shape(getattr(value, f.name), numbers) for f in fields(value))
+    if isinstance(value, Stored):
+        return Stored, str(value), value.cell, value.scale, value.inverse
+    return type(value), value
+
+
+def _rebuilt(params: Mapping[str, Any], leaves: Mapping[int, Any]) -> dict[str, Any]:
+    """Return parameters with other numbers at the positions of `leaves`."""
+    count = iter(range(2**62))
+    return {k: v if k == "name" else _with_leaves(v, leaves, count) for k, v in params.items()}
+
+
+def _with_leaves(value: Any, leaves: Mapping[int, Any], count: Iterator[int]) -> Any:
+    if isinstance(value, (int, float, np.integer)) and not isinstance(value, (bool, np.bool_)):
+        return leaves.get(next(count), value)
+    if isinstance(value, (tuple, list)):
+        items = [_with_leaves(v, leaves, count) for v in value]
+        return type(value)(items) if type(value) in (tuple, list) else type(value)(*items)
+    if isinstance(value, Mapping):
+        return {k: _with_leaves(v, leaves, count) for k, v in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        new = copy.copy(value)
+        names = {f.name for f in fields(value)}
+        for cached in set(getattr(new, "__dict__", ())) - names:
+            object.__delattr__(new, cached)
+        for f in fields(value):
+            object.__setattr__(new, f.name, _with_leaves(getattr(value, f.name), leaves, count))
+        return new
+    return value

@@ -1,0 +1,192 @@
+"""Numbers of a kernel's parameters that its text reads at run time.
+
+A template that computes with such a number prints an argument of the kernel in its place, and whatever
+it decides by comparing one is noted: the text holds for all numbers for which each decision is the same.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+Number = int | float
+
+
+@dataclass
+class Trace:
+    """What the making of one text did with its numbers.
+
+    arguments: Python expression over v0, v1, ... -> name and C type of the argument that is its value.
+    guards: expressions that are true of all numbers that the text holds for.
+    """
+
+    arguments: dict[str, tuple[str, str]] = field(default_factory=dict)
+    guards: dict[str, None] = field(default_factory=dict)
+
+    def number(self, position: int, value: Number) -> Traced:
+        """Return the number that v`position` stands for, `value` at this time."""
+        return Traced(self, f"v{position}", value)
+
+    def argument(self, number: Traced) -> str:
+        """Return the name of the argument that holds a number."""
+        if number.text not in self.arguments:
+            ctype = "float" if isinstance(number.value, float) else "int"
+            self.arguments[number.text] = f"x{len(self.arguments)}_", ctype
+        return self.arguments[number.text][0]
+
+
+class Traced:
+    """A number with the expression that it comes from. Comparisons use today's value, and are noted."""
+
+    __slots__ = ("text", "trace", "value")
+
+    def __init__(self, trace: Trace, text: str, value: Number) -> None:
+        self.trace, self.text, self.value = trace, text, value
+
+    def __str__(self) -> str:
+        return self.trace.argument(self)
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+    def __repr__(self) -> str:
+        return f"<{self.text} = {self.value}>"
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def _decide(self, sign: str, other: Any, outcome: bool) -> bool:
+        right = other.text if isinstance(other, Traced) else repr(other)
+        self.trace.guards[f"({self.text} {sign} {right}) is {outcome}"] = None
+        return outcome
+
+    def __bool__(self) -> bool:
+        return self._decide("!=", 0, self.value != 0)
+
+    def __index__(self) -> int:
+        """Return the value, which the text now depends on."""
+        if isinstance(self.value, float):
+            raise TypeError(f"{self!r} is no integer")
+        self._decide("==", self.value, True)
+        return self.value
+
+    __int__ = __index__
+
+    def __float__(self) -> float:
+        self._decide("==", self.value, True)
+        return float(self.value)
+
+    def __neg__(self) -> Traced:
+        return Traced(self.trace, f"(-{self.text})", -self.value)
+
+    def __round__(self, digits: int | None = None) -> NoReturn:
+        raise TypeError(f"{self!r} cannot be rounded in a kernel's text")
+
+
+_SIMPLE: dict[str, tuple[Callable[[Any], bool], Callable[[Any], bool]]] = {
+    # Operands on the left, and on the right, that leave the other one as it is.
+    "+": (lambda a: a == 0, lambda b: b == 0),
+    "-": (lambda a: False, lambda b: b == 0),
+    "*": (lambda a: a == 1, lambda b: b == 1),
+    "//": (lambda a: False, lambda b: b == 1),
+}
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _arithmetic(sign: str, compute: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
+    """Return the methods of an operation, for a Traced on its left and on its right."""
+    left_simple, right_simple = _SIMPLE.get(sign, (lambda a: False, lambda b: False))
+
+    def made(left: Any, right: Any) -> Any:
+        trace = left.trace if isinstance(left, Traced) else right.trace
+        (a, x), (b, y) = (
+            (o.text, o.value) if isinstance(o, Traced) else (repr(o), o) for o in (left, right)
+        )
+        return Traced(trace, f"({a} {sign} {b})", compute(x, y))
+
+    def on_left(self: Traced, other: Any) -> Any:
+        if not isinstance(other, (int, float, Traced)):
+            return NotImplemented
+        if _whole(other) and right_simple(other):
+            return self
+        if _whole(other) and other == 0 and sign == "*" and _whole(self.value):
+            return 0
+        return made(self, other)
+
+    def on_right(self: Traced, other: Any) -> Any:
+        if not isinstance(other, (int, float)):
+            return NotImplemented
+        if _whole(other) and left_simple(other):
+            return self
+        if _whole(other) and other == 0 and sign == "*" and _whole(self.value):
+            return 0
+        return made(other, self)
+
+    return on_left, on_right
+
+
+def _comparison(sign: str, compute: Callable[[Any, Any], bool]) -> Any:
+    def compare(self: Traced, other: Any) -> Any:
+        if not isinstance(other, (int, float, Traced)):
+            return NotImplemented
+        value = other.value if isinstance(other, Traced) else other
+        return self._decide(sign, other, compute(self.value, value))
+
+    return compare
+
+
+for _name, _sign, _compute in (
+    ("add", "+", operator.add),
+    ("sub", "-", operator.sub),
+    ("mul", "*", operator.mul),
+    ("floordiv", "//", operator.floordiv),
+    ("mod", "%", operator.mod),
+    ("truediv", "/", operator.truediv),
+):
+    _left, _right = _arithmetic(_sign, _compute)
+    setattr(Traced, f"__{_name}__", _left)
+    setattr(Traced, f"__r{_name}__", _right)
+for _name, _sign, _compute in (
+    ("eq", "==", operator.eq),
+    ("ne", "!=", operator.ne),
+    ("lt", "<", operator.lt),
+    ("le", "<=", operator.le),
+    ("gt", ">", operator.gt),
+    ("ge", ">=", operator.ge),
+):
+    setattr(Traced, f"__{_name}__", _comparison(_sign, _compute))
+
+
+def divides(divisor: Number | Traced, number: Number | Traced) -> bool:
+    """Whether a number is a multiple of another, as far as a kernel's text may depend on it.
+
+    False for numbers that are read at run time: only for texts that hold for multiples, too.
+    """
+    if isinstance(number, Traced) or isinstance(divisor, Traced):
+        return False
+    return number % divisor == 0
+
+
+def is_traced(number: Number | Traced) -> bool:
+    """Whether a number is read at run time."""
+    return isinstance(number, Traced)
+
+
+def is_one(extent: Number | Traced) -> bool:
+    """Whether an extent is 1; False for those read at run time, as `divides`."""
+    return not isinstance(extent, Traced) and extent == 1
+
+
+def compiled(values: int, expressions: Sequence[str]) -> Callable[..., tuple[Any, ...]]:
+    """Return the function of v0, v1, ... that computes expressions."""
+    names = ", ".join(f"v{k}" for k in range(values))
+    body = "".join(f"{e}, " for e in expressions)
+    known = {"__builtins__": {}, "inf": math.inf, "nan": math.nan}
+    found: Callable[..., tuple[Any, ...]] = eval(f"lambda {names}: ({body})", known)
+    return found
