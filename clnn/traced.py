@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 Number = int | float
+RESERVE = 4  # times the elements of today, up to which an array has room
 
 
 @dataclass
@@ -171,6 +172,28 @@ def divides(divisor: Number | Traced, number: Number | Traced) -> bool:
     if isinstance(number, Traced) or isinstance(divisor, Traced):
         return False
     return number % divisor == 0
+
+
+def today(number: Number | Traced) -> Number:
+    """Return the value that a number has while the text is made.
+
+    Only for what makes no difference to results, such as how much is read ahead: the text serves other
+    values, too.
+    """
+    return number.value if isinstance(number, Traced) else number
+
+
+def room(number: int | Traced, most: int) -> int:
+    """Return the length of an array for `number` elements: for run-time numbers one of some reserve.
+
+    most: where the reserve ends. The text holds for all numbers up to the length.
+    """
+    if not isinstance(number, Traced):
+        return number
+    value = max(number.value, 1)
+    length = max(value, min(most, RESERVE << (value - 1).bit_length()))
+    assert number <= length, "what the text depends on is noted here"
+    return length
 
 
 def is_traced(number: Number | Traced) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from clnn.layout import TensorLayout
-from clnn.traced import Traced, divides, is_one, is_traced
+from clnn.traced import Traced, divides, is_one, is_traced, room, today
 from clnn.types import S8_LARGEST, Stored
 
 SMALL = ("char", "uchar", "short", "ushort")
@@ -281,5 +281,7 @@ HELPERS: dict[str, Any] = {
     "divides": divides,
     "is_one": is_one,
     "is_traced": is_traced,
+    "room": room,
+    "today": today,
     "group_size": group_size,
 }

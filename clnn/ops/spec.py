@@ -59,6 +59,8 @@ class OpSpec:
 
     def repeat(self, problem: Problem, variant: Variant) -> Variant | None:
         """Return the way in which another problem of this node was computed; None where it does not fit."""
+        if variant.again is not None:
+            return variant.again(problem)
         lists = (self.variants, self.candidates)
         return next((v for of in lists for v in of(problem) if v.name == variant.name), None)
 

@@ -14,6 +14,10 @@ from clnn.plan.schedule import Chooser, Plan
 Key = tuple[str, str]
 
 
+class DoesNotFitError(Exception):
+    """A choice cannot be repeated at the extents of a plan."""
+
+
 @dataclass
 class Choices:
     """Which variant each node of a network was given first.
@@ -30,29 +34,39 @@ class Choices:
 
     def repeat(self, node: Node, problem: Problem) -> Variant | None:
         """Return the node's choice for a problem, None where there is none, or it does not fit."""
-        made = self._made.get(_key(node))
         if not problem.outputs[0].type.size:
             return EMPTY
-        variant = None if made is None else node.spec.repeat(problem, made)
-        return variant and replace(variant, why=made.why if made else variant.why)
+        made = self._made.get(_key(node))
+        if made is None:
+            return None
+        variant = node.spec.repeat(problem, made)
+        return None if variant is None else replace(variant, why=made.why)
+
+    def repeat_or_raise(self, node: Node, problem: Problem) -> Variant | None:
+        """Return as `repeat`. Raises DoesNotFitError where there is a choice that does not fit."""
+        variant = self.repeat(node, problem)
+        if variant is None and _key(node) in self._made:
+            raise DoesNotFitError(node.name)
+        return variant
 
     def chooser(self, choose: Chooser) -> Chooser:
         """Return what chooses as `choose`, but for a choice that fits other extents where one does."""
 
         def chosen(node: Node, problem: Problem, variants: Sequence[Variant]) -> Variant:
             best = choose(node, problem, variants)
-            for variant in (best, *variants):
-                if self._fits(node, variant):
-                    best = variant
-                    break
-            self._made.setdefault(_key(node), best)
+            best = next((v for v in (best, *variants) if self._fits(node, v)), None) or next(
+                (v for v in node.spec.candidates(problem) if self._fits(node, v)), best
+            )
+            if variants[0] is not EMPTY:
+                self._made.setdefault(_key(node), best)
             return best
 
         return chosen
 
     def _fits(self, node: Node, variant: Variant) -> bool:
         found = (other.get(_key(node)) for other in self.others)
-        return all(one is None or one[0].repeat(one[1], variant) for one in found)
+        problems = [one for one in found if one is not None and one[1].outputs[0].type.size]
+        return all(spec.repeat(problem, variant) for spec, problem in problems)
 
 
 def _key(node: Node) -> Key:

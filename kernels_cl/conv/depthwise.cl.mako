@@ -148,13 +148,20 @@ ${sc.declare(scales, arith.strict)}\
         __global const ${cell(xt)} *p = row + x * ${sx * src.pitches[3]};
         ${columns(tx)}
     }
+% elif is_traced(ow):
+<% assert tx <= ow, (tx, ow) %>\
+    for (int start_x = 0; start_x < ${ow}; start_x += ${tx}) {
+        const int x = min(start_x, ${ow - tx});
+        __global const ${cell(xt)} *p = row + x * ${sx * src.pitches[3]};
+        ${columns(tx)}
+    }
 % elif whole:
     for (int x = 0; x < ${whole}; x += ${tx}) {
         __global const ${cell(xt)} *p = row + x * ${sx * src.pitches[3]};
         ${columns(tx)}
     }
 % endif
-% if ow % tx and not tile_per_item:
+% if not is_traced(ow) and ow % tx and not tile_per_item:
     {
         const int x = ${whole};
         __global const ${cell(xt)} *p = row + x * ${sx * src.pitches[3]};

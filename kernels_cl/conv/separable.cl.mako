@@ -54,7 +54,7 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
     xt, wt, tt, yt = types
     V = vec_type("float", vw)
     at_pixels = px.module.Tiles(mode, oh, ow, mr, 1)
-    at_pixels.exact = pixels % mr == 0 and last % mr == 0
+    at_pixels.exact = divides(mr, pixels) and divides(mr, last)
     assert mode == "flat" and groups == 1 and mr <= last, (mode, groups, mr, last)
     assert src.pitches[1] == 1 and vw <= ic <= pitch and tx <= ow, (src.pitches, vw, ic, pitch, tx, ow)
     over = -ic % vw
@@ -135,17 +135,17 @@ ${sc.parameters(scales, extra_types)}\
     __global ${cell(yt)} *dst_base, const int dst_offset)
 {
 ${sc.declare(scales, arith.strict)}\
-    __local float between[${pixels * pitch}];
+    __local float between[${room(pixels * pitch, most_floats)}];
     const int from = get_global_id(0) * ${band}, n = get_global_id(2);
     if (from >= ${oh}) return;
-    const int to = ${f"min(from + {band}, {oh})" if oh % band else f"from + {band}"};
+    const int to = ${f"min(from + {band}, {oh})" if not divides(band, oh) else f"from + {band}"};
     __global const ${cell(xt)} *image = src_base + src_offset + ${index(src, "n", 0, 0, 0)} - ${pads[0] * src.pitches[2] + pads[1] * src.pitches[3]};
 % for k, (gt, pitch_n, _) in gates.items():
     __global const ${cell(gt)} *gate${k} = gate${k}_base + gate${k}_offset + n * ${pitch_n};
 % endfor
     for (int y = from; y < to; ++y) {
         for (int start_x = 0; start_x < ${ow}; start_x += ${tx}) {
-            const int x = ${f"min(start_x, {ow - tx})" if ow % tx else "start_x"};
+            const int x = ${f"min(start_x, {ow - tx})" if not divides(tx, ow) else "start_x"};
             __global const ${cell(xt)} *p = image + y * ${sy * src.pitches[2]} + x * ${sx * src.pitches[3]};
             __local float *row = between + ((y - from) * ${ow} + x) * ${pitch};
             for (int lane = 0; lane < ${ic}; lane += ${vw}) {

@@ -44,8 +44,8 @@ UNSHARED = 16  # elements of local memory where no sums wait: there must be some
     # `unroll` steps of the inner loop for `lines` cache lines of it. Few tiles ask for several lines in
     # each step, many tiles for one in several steps.
     line = LINE // size_of(wt)
-    lines = max(1, -(-ocb // line // share))
-    unroll = next(u for u in (8, 4, 2, 1) if chunk % u == 0 and (u == 1 or u * ocb <= line * share))
+    lines = max(1, -(-ocb // line // today(share)))
+    unroll = next(u for u in (8, 4, 2, 1) if chunk % u == 0 and (u == 1 or u * ocb <= line * today(share)))
 %>
 <%def name="multiply()">\
 % for v in range(nv):
@@ -72,7 +72,7 @@ ${sc.parameters(scales, extra_types)}\
     __global ${cell(yt)} *dst_base, const int dst_offset)
 {
 ${sc.declare(scales, arith.strict)}\
-    __local ${arith.acc} sums[${share * mr * ocb if passes > 1 else UNSHARED}];
+    __local ${arith.acc} sums[${room(share * mr * ocb, most_sums) if passes > 1 else UNSHARED}];
     const int block = get_global_id(0), first_tile = get_global_id(1) * ${share}, n = get_global_id(2);
     if (block >= ${blocks * groups} || first_tile >= ${t.count}) return;
     __global const ${cell(xt)} *src = src_base + src_offset;

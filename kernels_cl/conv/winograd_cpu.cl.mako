@@ -178,7 +178,7 @@ __kernel void ${name}(
                 V ${", ".join(f"r{b}" for b in range(m))};
                 ${wg_.by_columns(at, lambda b: f"r{b}", lambda k: f"half_way[(y - top) * {n} + {k}]")}
 % for b in range(m):
-%  if ow % m and b > (ow - 1) % m:
+%  if is_traced(ow) or (ow % m and b > (ow - 1) % m):
                 if (left + ${b} < ${ow}) {
 %  else:
                 {

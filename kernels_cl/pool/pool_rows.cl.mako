@@ -36,9 +36,10 @@ Tunables vw              1, 2, 4, 8 or 16 channels
     assert mode in ("max", "average", "lp"), mode
     assert src.pitches[1] == 1 or channels == 1, "channels of src must be innermost"
     assert vw <= channels, (vw, channels)
-    taps = [[k for k in range(kh) if 0 <= y * sy - py + k * dy < ih] for y in range(oh)]
-    clipped = any(len(t) < kh for t in taps)
-    always = all(taps)
+    clipped, always = True, False  # as windows may be that reach over some image's rows
+    if not is_traced(oh) and not is_traced(ih):
+        taps = [[k for k in range(kh) if 0 <= y * sy - py + k * dy < ih] for y in range(oh)]
+        clipped, always = any(len(t) < kh for t in taps), all(taps)
     whole = stop - first - (stop - first) % tx
 
     v_ = "result" if rule else "v"
@@ -99,6 +100,40 @@ Tunables vw              1, 2, 4, 8 or 16 channels
 %  elif mode == "lp":
             ${p.root("v", ctype, vw, power)}
 %  endif
+            ${finish_column()}
+        }
+% endfor
+</%def>
+<%def name="column_at_run_time()">\
+        {
+            const int xo = x;
+            ${V} v = (${V})(${p.start(mode, acc)});
+            int wide = 0;
+            for (int t = 0; t < ${kw}; ++t) {
+                const int at = x * ${sx} - ${px} + t * ${dx};
+% if count_pad:
+                wide += at < ${iw + after[1]};
+% endif
+                if (at < 0 || at >= ${iw}) continue;
+% if not count_pad:
+                ++wide;
+% endif
+                for (int k = low; k < high; ++k) {
+                    __global const ${cell(ctype)} *q = row + (k - low) * ${dy * src.pitches[2]};
+                    const ${V} s = ${column("q", f"at * {src.pitches[3]}")}; ${p.take(mode, "v", "s", acc, vw, power)}
+                }
+            }
+% if rule:
+            ${ar.finish(rule, vw, "v", f"{'rows' if clipped else kh} * wide", "rates", "result")}
+% elif mode == "average":
+            v /= (${ctype})(${"rows" if clipped else kh} * wide);
+% elif mode == "lp":
+            ${p.root("v", ctype, vw, power)}
+% endif
+            ${finish_column()}
+        }
+</%def>
+<%def name="finish_column()">\
             ${st.apply(post_ops, v_, ctype, vw, operand)}
 <% where, pitch = index(dst, "n", "c", "y", "xo"), dst.pitches[1] %>\
 %  if spill:
@@ -107,10 +142,13 @@ Tunables vw              1, 2, 4, 8 or 16 channels
 %  else:
             ${m.store_lanes(vw, v_, "dst", where, pitch, 0, ctype)}
 %  endif
-        }
-% endfor
 </%def>
 <%def name="edge(begin, end)">\
+% if is_traced(begin) or is_traced(end):
+    for (int x = ${begin}; x < ${end}; ++x) {
+        ${column_at_run_time()}
+    }
+% else:
 % for start in range(begin, end, tx):
     {
         const int x = ${start};
@@ -118,6 +156,7 @@ Tunables vw              1, 2, 4, 8 or 16 channels
         ${tile(min(tx, end - start), start * sx - px)}
     }
 % endfor
+% endif
 </%def>
 % if rule:
 ${ar.functions(rule, vw)}
@@ -157,13 +196,18 @@ __kernel void ${name}(
 % endif
     __global const ${cell(ctype)} *row = image + (top + low * ${dy}) * ${src.pitches[2]};
     ${edge(0, first)}
-% if whole:
+% if is_traced(whole) or whole:
     for (int x = ${first}; x < ${first + whole}; x += ${tx}) {
         __global const ${cell(ctype)} *p = row + (x * ${sx} - ${px}) * ${src.pitches[3]};
         ${tile(tx, None)}
     }
 % endif
-% if stop - first - whole:
+% if is_traced(whole):
+    for (int x = ${first + whole}; x < ${stop}; ++x) {
+        __global const ${cell(ctype)} *p = row + (x * ${sx} - ${px}) * ${src.pitches[3]};
+        ${tile(1, None)}
+    }
+% elif stop - first - whole:
     {
         const int x = ${first + whole};
         __global const ${cell(ctype)} *p = row + ${((first + whole) * sx - px) * src.pitches[3]};

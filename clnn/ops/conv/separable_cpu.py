@@ -114,6 +114,7 @@ def _variant(problem: SeparableProblem, plan: BandPlan) -> Variant:
         "nv": tile.nv,
         "vw": tile.vw,
         "pitch": pixel_pitch(problem.ic),
+        "most_floats": problem.target.local_bytes // 4,
     }
     constants = problem.constants(
         lambda weights: pack_weights(weights, 1, tile.channels),

@@ -66,6 +66,7 @@ def _variant(problem: ConvProblem, tile: Tile, stream: Stream, cost: float) -> V
         "name": kernel_name(problem, tile, f"c{stream.chunk}_b{stream.bands}"),
         "chunk": stream.chunk,
         "bands": stream.bands,
+        "most_sums": min(MOST_SUMS_BYTES, problem.target.local_bytes // 2) // 4,
         "wg": local,
     }
     args = tile_args(problem, ONE, tile)

@@ -263,7 +263,13 @@ def _rows(spec: Pool, problem: Problem, tile: int = 0, rows: int = 0) -> Variant
         }
     )
     args: tuple[Arg, ...] = (In(0), *operand_args(problem, spec.post_ops), *_table(spec), Out(0))
-    return Variant(name, (Launch("pool/pool_rows.cl.mako", params, args, global_size, local),))
+
+    def again(other: Problem) -> Variant | None:
+        fits = _fits_rows(spec, other) and _vector(other) == vw
+        return _rows(spec, other, tx, band) if fits else None
+
+    launch = Launch("pool/pool_rows.cl.mako", params, args, global_size, local)
+    return Variant(name, (launch,), again=again)
 
 
 def _any(spec: Pool, problem: Problem, vw: int) -> Variant:

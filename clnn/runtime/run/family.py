@@ -9,7 +9,7 @@ from typing import Any
 from clnn.codegen.runtime_numbers import Texts
 from clnn.graph.ir import Graph
 from clnn.ops.launch import Launch
-from clnn.plan.repeat import Choices
+from clnn.plan.repeat import Choices, DoesNotFitError
 from clnn.plan.schedule import Chooser, Plan, PlannedLaunch, ScheduledNode
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo
@@ -21,16 +21,20 @@ PlanBy = Callable[..., Plan]  # make_plan of one target and Options: graph, choo
 class Family:
     """Sessions of one network.
 
-    others: returns the network at extents that differ from the first session's in every open
-    dimension, from which is learned what differs between launches.
+    others: return the network at extents that differ from the first session's in every open
+    dimension, from which is learned what differs between launches. small: the same at as small
+    extents as the network takes, none where that is not known. There are two choices of kernels: of
+    those that are best at the first session's extents, and, where these do not fit an image, of
+    those that fit small ones, too.
     """
 
     others: Callable[[], Sequence[Graph]]
-    choices: Choices = field(default_factory=Choices)
+    small: Callable[[], Sequence[Graph]] = list
     texts: Texts = field(default_factory=Texts)
     constants: Any = None
+    _choices: list[Choices] = field(default_factory=list)
+    _others: list[Graph] = field(default_factory=list)
     _device: Device | None = None
-    _learned: bool = False
 
     def open(self, info: DeviceInfo) -> Device:
         """Return the device that all sessions use."""
@@ -40,15 +44,36 @@ class Family:
 
     def plan(self, plan_by: PlanBy, graph: Graph, choose: Chooser) -> Plan:
         """Return the plan of the network at some extents, as like the plans before as can be."""
-        graphs = [] if self._learned else list(self.others())
-        for other in graphs:
-            self.choices.expect(plan_by(other, choose, repeat=lambda node, problem: None))
-        again = self.choices.repeat
-        plan = plan_by(graph, self.choices.chooser(choose), repeat=again)
-        for other in graphs:
-            self._with_texts(plan_by(other, choose, repeat=again), self._see)
-        self._learned = True
+        if not self._choices:
+            self._others = list(self.others())
+            self._learn(plan_by, graph, choose, self._others)
+        try:
+            plan = plan_by(graph, choose, repeat=self._choices[0].repeat_or_raise)
+        except DoesNotFitError:
+            if len(self._choices) == 1:
+                self._learn_small(plan_by, graph, choose)
+            plan = plan_by(
+                graph, self._choices[1].chooser(choose), repeat=self._choices[1].repeat
+            )
         return self._with_texts(plan, self._text)
+
+    def _learn_small(self, plan_by: PlanBy, graph: Graph, choose: Chooser) -> None:
+        """Choose kernels for small extents."""
+        small = list(self.small())
+        self._learn(plan_by, (small or [graph])[0], choose, [*self._others, graph])
+
+    def _learn(
+        self, plan_by: PlanBy, graph: Graph, choose: Chooser, others: Sequence[Graph]
+    ) -> None:
+        """Choose kernels for a graph that fit others, too, and note in which numbers they differ."""
+        choices = Choices()
+        for other in others:
+            choices.expect(plan_by(other, choose, repeat=_nothing))
+        plan = plan_by(graph, choices.chooser(choose), repeat=choices.repeat)
+        self._with_texts(plan, self._see)
+        for other in others:
+            self._with_texts(plan_by(other, choose, repeat=choices.repeat), self._see)
+        self._choices.append(choices)
 
     def _see(self, key: object, launch: Launch) -> Launch:
         self.texts.see(key, launch.template, launch.params)
@@ -72,3 +97,7 @@ class Family:
         return replace(
             plan, scheduled=tuple(map(step, plan.scheduled)), first_fills=fills(plan.first_fills)
         )
+
+
+def _nothing(node: object, problem: object) -> None:
+    """Repeat no choice."""
