@@ -17,8 +17,10 @@ from clnn.graph.mapped import forget, mapped_files, one_of_each, require_unchang
 from clnn.graph.passes import optimise
 from clnn.graph.passes.quantise import observed, quantise
 from clnn.graph.passes.store import store_as
+from clnn.graph.variations import alike, larger, smaller
 from clnn.options import Options
 from clnn.runtime.doctor.selection import select_device
+from clnn.runtime.run.family import Family
 from clnn.runtime.run.open_session import OpenSession, OpenTensorInfo
 from clnn.runtime.run.session import Session
 from clnn.settings import warn_unknown
@@ -31,6 +33,7 @@ from clnn.types import STORAGE
 Model = str | os.PathLike[str] | bytes | Graph | Any
 # Input name -> shape, or name of a symbolic dimension -> extent.
 Shapes = Mapping[str, Sequence[int] | int]
+OTHERS = 2  # extents besides the first ones, from which is learned what differs between kernels
 # Samples as feeds, ranges by value name, or the file of such ranges.
 Calibration = Iterable[Mapping[str, Any]] | Mapping[str, float] | str | os.PathLike[str]
 
@@ -75,14 +78,68 @@ def _compile_open(
     assert not isinstance(model, Graph)  # whose extents are all known
     info = read_info(model)
     inputs = with_shapes(info.inputs, shapes or {})
+    dims = {value.name: value.dims for value in inputs}
+    compile_at = _OpenModel(model, device, options or Options(), calibration, dims)
     return OpenSession(
         [OpenTensorInfo(v.name, v.dims, np.dtype(v.dtype)) for v in inputs],
         [
             OpenTensorInfo(v.name, v.dims, np.dtype(v.dtype) if v.dtype else None)
             for v in info.outputs
         ],
-        lambda wanted: compile_fixed(model, device, options, wanted, calibration),
+        compile_at,
     )
+
+
+class _OpenModel:
+    """A model with open dimensions: makes sessions at extents, which share what they can."""
+
+    def __init__(
+        self,
+        model: Model,
+        device: str | int | None,
+        options: Options,
+        calibration: Calibration | None,
+        dims: Mapping[str, tuple[int | str, ...] | None],
+    ) -> None:
+        """dims: of each input, numbers and names; None where even their number is open."""
+        self._model, self._device, self._options = model, device, options
+        self._calibration, self._dims = calibration, dims
+        self._family: Family | None = None
+
+    def __call__(self, shapes: Mapping[str, tuple[int, ...]]) -> Session:
+        """Return the session for inputs of these shapes."""
+        options, info = self._options, select_device(self._device)
+        if options.tune in ("quick", "full") or any(dims is None for dims in self._dims.values()):
+            return compile_fixed(self._model, self._device, options, shapes, self._calibration)
+        graph = self._at(shapes)
+        if self._family is None:
+            extents = {
+                name: extent
+                for key, dims in self._dims.items()
+                for name, extent in zip(dims or (), shapes[key], strict=True)
+                if isinstance(name, str)
+            }
+            self._family = Family(
+                lambda: alike(graph, self._with, larger(extents), OTHERS),
+                lambda: alike(graph, self._with, smaller(extents), 1),
+            )
+        with chooser(info, options.tune) as choose:
+            return Session(graph, info, options, choose, family=self._family)
+
+    def _with(self, extents: Mapping[str, int]) -> Graph:
+        """Return the network at extents of its open dimensions."""
+        return self._at(
+            {
+                name: tuple(extents[d] if isinstance(d, str) else d for d in dims or ())
+                for name, dims in self._dims.items()
+            }
+        )
+
+    def _at(self, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+        graph = load_graph(self._model, shapes, mapped=self._calibration is None)
+        graph = prepare(graph, self._options, self._calibration, self._device)
+        require_unchanged(one_of_each(mapped_files(graph.consts.values())))
+        return graph
 
 
 def compile_fixed(

@@ -414,7 +414,7 @@ def _add_fills(
 ) -> tuple[list[ScheduledNode], tuple[PlannedLaunch, ...]]:
     """Put border fills before the first step of dirty storages; the others are filled once.
 
-    every: those get an idle launch there, too.
+    every: both places get a launch, an idle one where the other does it.
     """
     once: list[PlannedLaunch] = []
     before: dict[int, list[PlannedLaunch]] = {}
@@ -423,11 +423,11 @@ def _add_fills(
             continue
         launch = fill_launch(s.layout, s.dtype, s.fill, target)
         planned = PlannedLaunch(launch, (TensorArg(s.key, 0),))
-        if s.key not in dirty:
-            once.append(planned)
-        if s.key in dirty or every:
-            again = replace(planned, idle=s.key not in dirty)
-            before.setdefault(s.first, []).append(again)
+        again = s.key in dirty
+        if every or not again:
+            once.append(replace(planned, idle=again))
+        if every or again:
+            before.setdefault(s.first, []).append(replace(planned, idle=not again))
     filled = [replace(step, fills=tuple(before.get(at, ()))) for at, step in enumerate(scheduled)]
     return filled, tuple(once)
 

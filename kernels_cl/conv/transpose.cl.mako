@@ -73,10 +73,10 @@ Tunables mode              what the lanes of a vector are:
     def guards(r, c):
         """Conditions under which pixel (r, c) of a tile is stored."""
         found = [
-            (qh % ty, f"qy0 + {r} >= first_qy"),
-            (qw % tx, f"qx0 + {c} >= first_qx"),
-            (oh % sy, f"(qy0 + {r}) * {sy} + py < {oh}"),
-            (ow % sx, f"(qx0 + {c}) * {sx} + px < {ow}"),
+            (not divides(ty, qh), f"qy0 + {r} >= first_qy"),
+            (not divides(tx, qw), f"qx0 + {c} >= first_qx"),
+            (not divides(sy, oh), f"(qy0 + {r}) * {sy} + py < {oh}"),
+            (not divides(sx, ow), f"(qx0 + {c}) * {sx} + px < {ow}"),
         ]
         return " && ".join(text for needed, text in found if needed)
     def stored(v, channels):

@@ -139,9 +139,7 @@ class Separable(OpSpec):
 
     def repeat(self, problem: Problem, variant: Variant) -> Variant | None:
         """Return a single kernel of the same tile, or the pair of the same name."""
-        if variant.again is None:
-            return super().repeat(problem, variant)
-        return variant.again(self._problem(problem))
+        return super().repeat(self._problem(problem), variant)
 
     def _problem(self, problem: Problem) -> SeparableProblem:
         """Return a node as single kernels see it."""
@@ -158,24 +156,38 @@ class Separable(OpSpec):
 
     def _pairs(self, problem: Problem, every: bool = False) -> list[Variant]:
         """Return two kernels one after the other: the best of both and what takes any layout, or several."""
-        x, taps = problem.input(0), tuple(self.of_filters(problem.inputs))
-        filters, point = self.filters(x.type.shape[1]), self.point
-        (filtered,) = filters.infer([None if o is None else o.type for o in taps])
-        pitch = _pair_pitch(x, problem)
-        layout = TensorLayout.make(filtered.shape, channels_last(filtered.rank), align={1: pitch})
-        between = Operand(filtered, layout, stored=x.stored)
-        first = Problem(taps, (between,), problem.target)
-        second = Problem((between, *problem.inputs[WEIGHTS:]), problem.outputs, problem.target)
+        first, second = self._problems(problem)
+        filters, point = self.filters(problem.input(0).type.shape[1]), self.point
         if every:
             ways = filters.candidates(first)[:PAIRS], point.candidates(second)[:PAIRS]
             pairs = [(a, b) for a in ways[0] for b in ways[1]]
         else:
             ways = filters.variants(first), point.variants(second)
             pairs = [(ways[0][0], ways[1][0]), (ways[0][-1], ways[1][-1])]
-        return [self._pair(a, b, between, problem.target) for a, b in pairs]
+        return [self._pair(a, b, first.outputs[0], problem.target) for a, b in pairs]
+
+    def _problems(self, problem: Problem) -> tuple[Problem, Problem]:
+        """Return both convolutions as nodes of their own, with memory between them."""
+        x, taps = problem.input(0), tuple(self.of_filters(problem.inputs))
+        types = [None if o is None else o.type for o in taps]
+        (filtered,) = self.filters(x.type.shape[1]).infer(types)
+        pitch = _pair_pitch(x, problem)
+        layout = TensorLayout.make(filtered.shape, channels_last(filtered.rank), align={1: pitch})
+        between = Operand(filtered, layout, stored=x.stored)
+        first = Problem(taps, (between,), problem.target)
+        return first, Problem(
+            (between, *problem.inputs[WEIGHTS:]), problem.outputs, problem.target
+        )
 
     def _pair(self, first: Variant, second: Variant, between: Operand, target: Target) -> Variant:
         """Return the launches of both, the first's output being the second's first input."""
+
+        def again(other: Problem) -> Variant | None:
+            ways = self._problems(other)
+            one = self.filters(other.input(0).type.shape[1]).repeat(ways[0], first)
+            two = self.point.repeat(ways[1], second)
+            return one and two and self._pair(one, two, ways[0].outputs[0], other.target)
+
         itemsize = between.memory.itemsize
         scratch = Scratch("between", between.layout.size * itemsize, itemsize)
         moved = 2 * between.type.size * itemsize / (CACHE_RATE * target.compute_units)
@@ -194,7 +206,7 @@ class Separable(OpSpec):
         launches = (*_with_args(first, before), *_with_args(second, behind))
         name = f"{first.name}+{second.name}"
         cost, error = first.cost + second.cost + moved, first.error + second.error
-        return Variant(name, launches, cost, error)
+        return Variant(name, launches, cost, error, again=again)
 
 
 def _with_args(variant: Variant, change: Callable[[Arg], Arg]) -> list[Launch]:

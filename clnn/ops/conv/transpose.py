@@ -161,5 +161,13 @@ class ConvTranspose(OpSpec):
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return the phase kernels where weights are constant, and the reference kernel."""
+        return variants(self._problem(problem))
+
+    def repeat(self, problem: Problem, variant: Variant) -> Variant | None:
+        """Return a kernel of the same tile."""
+        return super().repeat(self._problem(problem) if variant.again else problem, variant)
+
+    def _problem(self, problem: Problem) -> TransposeProblem:
+        """Return a node as kernels see it."""
         node = (problem.inputs, problem.outputs, problem.target)
-        return variants(TransposeProblem(*node, self.window, self.group, self.post_ops, self.arith))
+        return TransposeProblem(*node, self.window, self.group, self.post_ops, self.arith)

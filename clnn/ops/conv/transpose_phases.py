@@ -176,11 +176,17 @@ def phase_tile(
     return best[1]
 
 
-def _phases(problem: TransposeProblem, mode: str) -> Variant:
-    """Return the kernel whose work-items take tiles of one phase."""
+def _phases(
+    problem: TransposeProblem, mode: str, given: PhaseTile | None = None, loop: bool | None = None
+) -> Variant:
+    """Return the kernel whose work-items take tiles of one phase.
+
+    given: the tile, where it is not to be the best one. loop: likewise whether results are finished
+    in a loop.
+    """
     sy, sx = problem.geometry["strides"]
     qh, qw = -(-problem.height // sy), -(-problem.width // sx)
-    tile, checked = _tile(problem, qh, qw, mode), not problem.has_border
+    tile, checked = given or _tile(problem, qh, qw, mode), not problem.has_border
     groups = 1 if mode == "depthwise" else problem.group
     oc = problem.oc * problem.group // groups
     width = tile.nv if mode == "dot" else tile.nv * tile.vw
@@ -191,6 +197,8 @@ def _phases(problem: TransposeProblem, mode: str) -> Variant:
     global_size, local = grid(problem.target, *sizes, problem.batch)
     shape = f"t{tile.ty}x{tile.tx}x{width}" + f"_v{tile.vw}" * (mode == "dot")
     ends = (qh % tile.ty, qw % tile.tx, problem.height % sy, problem.width % sx, oc % width)
+    heavy_ends = heavy(problem.post_ops) or any(ends) or problem.arith is not FLOAT
+    finishes_in_loop = heavy_ends if loop is None else loop
     rank = len(problem.window.kernel)
     firsts = ((0,),) * (2 - rank) + tuple(first_taps(problem.window, a) for a in range(rank))
     params = problem.params | {
@@ -209,11 +217,17 @@ def _phases(problem: TransposeProblem, mode: str) -> Variant:
         "tx": tile.tx,
         "nv": tile.nv,
         "vw": tile.vw,
-        "loop_epilogue": heavy(problem.post_ops) or any(ends) or problem.arith is not FLOAT,
+        "loop_epilogue": finishes_in_loop,
     }
     args = _phase_args(problem, tile, mode)
     launch = Launch("conv/transpose.cl.mako", params, args, global_size, local)
-    return Variant(params["name"], (launch,))
+
+    def again(other: TransposeProblem) -> Variant | None:
+        fits = tile.ty <= -(-other.height // sy) and tile.tx <= -(-other.width // sx)
+        fits = fits and mode in _modes(other) and other.input(0).type.size > 0
+        return _phases(other, mode, tile, finishes_in_loop) if fits else None
+
+    return Variant(params["name"], (launch,), again=again)
 
 
 def _phase_args(problem: TransposeProblem, tile: PhaseTile, mode: str) -> tuple[Arg, ...]:

@@ -106,6 +106,8 @@ class Session:
         self._plan = plan_by(choose)
         planned = time.perf_counter()
         self._device = family.open(info) if family else Device.open(info)
+        counts = self._device.counts
+        before_counts = counts.cached, counts.built
         trim()
         self._plan = replace_spilling_kernels(self._plan, plan_by, choose, self._device)
         self._bindings: dict[str, InputBinding] = {}
@@ -122,6 +124,7 @@ class Session:
         self._fused = self._fuse() if merge else None
         self._fused_with_stamps: FusedLaunches | None = None
         self._device.build(sources_of(self._plan, self._fused))
+        self._counts = counts.cached - before_counts[0], counts.built - before_counts[1]
         self._call_states = [self._new_state()]
         self._states = Pool(self._another)
         self._states.give(self._call_states[0])
@@ -215,6 +218,8 @@ class Session:
     @property
     def build_counts(self) -> tuple[int, int]:
         """Programs taken from the cache, and programs built."""
+        if self._family is not None:  # whose sessions share a device
+            return self._counts
         return self._device.counts.cached, self._device.counts.built
 
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Array]:

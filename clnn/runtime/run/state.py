@@ -172,7 +172,8 @@ class ExecutionState:
         """Return what fills borders once."""
         if self._fused is not None:
             return [self._ready_fused(one) for one in self._fused.first]
-        return [self._ready(planned, "border") for planned in self.plan.first_fills]
+        fills = self.plan.first_fills
+        return [self._ready(planned, "border") for planned in fills if not planned.idle]
 
     def _ready_fused(self, fused: FusedLaunch) -> Enqueue:
         """Return a fused kernel with its arguments set, or its one launch."""

@@ -1,0 +1,68 @@
+"""Other extents of a network's open dimensions, at which it stays the same network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from clnn.errors import ClnnError
+from clnn.graph.ir import Graph
+
+Extents = Mapping[str, int]  # dimension -> extent
+SMALL = 8  # extents below which any number is as likely: batches, counts
+BLOCK = 32  # what networks that halve images want extents to be multiples of
+STEPS = (3, 5, 7, 11, 13, 17, 19, 23)  # added in turn, so that no two dimensions stay in proportion
+
+
+def alike(
+    graph: Graph, at: Callable[[Extents], Graph], proposals: Iterable[Extents], most: int
+) -> list[Graph]:
+    """Return up to `most` graphs that have the nodes of `graph`, at extents that are proposed.
+
+    at: returns the network at some extents; what it refuses is left out.
+    """
+    found: list[Graph] = []
+    for extents in proposals:
+        if len(found) == most:
+            break
+        try:
+            other = at(extents)
+        except ClnnError:
+            continue
+        if _nodes(other) == _nodes(graph):
+            found.append(other)
+    return found
+
+
+def _nodes(graph: Graph) -> list[tuple[object, ...]]:
+    return [(n.name, n.spec.kind, n.inputs, n.outputs) for n in graph.nodes]
+
+
+def larger(extents: Extents) -> Iterator[dict[str, int]]:
+    """Yield extents above those given, in every dimension, out of proportion as far as can be."""
+    for turn in range(3):
+        yield {
+            name: _more(extent, STEPS[(k + 3 * turn) % len(STEPS)])
+            for k, (name, extent) in enumerate(extents.items())
+        }
+    for factor in (2, 3):  # where dimensions must stay in proportion
+        yield {name: extent * factor for name, extent in extents.items()}
+    yield from ({n: e + more for n, e in extents.items()} for more in (BLOCK, 1))
+
+
+def _more(extent: int, step: int) -> int:
+    if extent < SMALL:
+        return extent + 1 + step // 4
+    return extent + step * (BLOCK if extent % BLOCK == 0 else 1)
+
+
+def smaller(extents: Extents) -> Iterator[dict[str, int]]:
+    """Yield small extents, the smallest first; those below SMALL become 1."""
+    for part in (32, 16, 8, 4, 2):
+        yield {name: _less(extent, part) for name, extent in extents.items()}
+
+
+def _less(extent: int, part: int) -> int:
+    if extent < SMALL:
+        return 1
+    less = max(1, extent // part)
+    return -(-less // BLOCK) * BLOCK if extent % BLOCK == 0 else less
