@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from clnn.tune.choose import chooser
 from clnn.tune.report import Report
 from clnn.tune.tuner import Progress, TuneRequest, tune_graph
 from clnn.types import STORAGE
+
+if TYPE_CHECKING:
+    from clnn.importers.onnx.load import Loaded
 
 # The path of an .onnx file, its bytes, an onnx.ModelProto, or a Graph.
 Model = str | os.PathLike[str] | bytes | Graph | Any
@@ -103,6 +106,7 @@ class _OpenModel:
     ) -> None:
         """dims: of each input, numbers and names; None where even their number is open."""
         self._model, self._device, self._options = model, device, options
+        self._loaded: Loaded | None = None
         self._calibration, self._dims = calibration, dims
         self._family: Family | None = None
 
@@ -136,7 +140,11 @@ class _OpenModel:
         )
 
     def _at(self, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-        graph = load_graph(self._model, shapes, mapped=self._calibration is None)
+        from clnn.importers.onnx.load import load_parts
+
+        if self._loaded is None:
+            self._loaded = load_parts(self._model, mapped=self._calibration is None)
+        graph = load_graph(self._loaded, shapes)
         graph = prepare(graph, self._options, self._calibration, self._device)
         require_unchanged(one_of_each(mapped_files(graph.consts.values())))
         return graph

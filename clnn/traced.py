@@ -80,6 +80,10 @@ class Traced:
         self._decide("==", self.value, True)
         return float(self.value)
 
+    def at_most(self, bound: int) -> None:
+        """Note that the text holds for numbers up to a bound only."""
+        self._decide("<=", bound, True)
+
     def __neg__(self) -> Traced:
         return Traced(self.trace, f"(-{self.text})", -self.value)
 
@@ -190,9 +194,9 @@ def room(number: int | Traced, most: int) -> int:
     """
     if not isinstance(number, Traced):
         return number
-    value = max(number.value, 1)
+    value = max(int(number.value), 1)
     length = max(value, min(most, RESERVE << (value - 1).bit_length()))
-    assert number <= length, "what the text depends on is noted here"
+    number.at_most(length)
     return length
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import index as index_of
 from typing import Any
 
 import numpy as np
@@ -127,11 +128,13 @@ def size_of(ctype: str) -> int:
 
 def vec_type(ctype: str, width: int) -> str:
     """Return the OpenCL vector type of `width` elements."""
+    width = index_of(width)
     return ctype if width == 1 else f"{ctype}{width}"
 
 
 def load(ctype: str, width: int, pointer: str, where: str, pitch: int = 1) -> str:
     """Return an expression that loads `width` elements at pointer[where] (pitch 0: one, spread)."""
+    width = index_of(width)
     if pitch == 0:
         return f"({vec_type(ctype, width)})({element(ctype, pointer, where)})"
     if pitch != 1 and width != 1:
@@ -170,6 +173,7 @@ def store(
     To fewer bits values are rounded to nearest, ties to even. ctype may be left out where elements
     lie in memory as they are.
     """
+    width = index_of(width)
     n = "" if width == 1 else str(width)
     if isinstance(ctype, Stored):
         if ctype.cell == "half":

@@ -33,6 +33,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NoReturn
 
 from clnn.errors import TemplateError
@@ -41,6 +42,9 @@ KERNEL = "network"
 GROUPS = 4  # work-groups per compute unit: runtimes hand several to the first thread that asks
 PIECES = 8  # parts of a call's items per compute unit that groups claim at once
 MOST_SHARES = 16  # of a call's items, one for each compute unit up to so many
+REMEMBERED = (
+    256  # sources that have been taken apart, for kernels of the same network at other extents
+)
 LINE = 16  # ints from counter to counter, a cache line
 FLOAT_BYTES = 4
 CLOCK = "__builtin_readcyclecounter()"  # of compilers that derive from clang
@@ -122,7 +126,13 @@ class FusedKernel:
 def can_fuse(source: str, local_size: Sequence[int], global_size: Sequence[int]) -> bool:
     """Whether a launch can be a call: its work-items must not know of each other."""
     alone = set(local_size) == {1} and math.prod(global_size) < 2**31 and len(global_size) <= 3
-    if not alone or _UNFIT.search(source) or len(_KERNEL.findall(source)) != 1:
+    return alone and _stands_alone(source)
+
+
+@lru_cache(REMEMBERED)
+def _stands_alone(source: str) -> bool:
+    """Whether a kernel's work-items know nothing of each other, as far as its text tells."""
+    if _UNFIT.search(source) or len(_KERNEL.findall(source)) != 1:
         return False
     return not _LOCAL_ARRAY.search(_LOCAL.sub("", source))
 
@@ -181,6 +191,7 @@ def fuse(
     return FusedKernel(source + "\n", tuple(whole), last + 1, scratch, groups, stamps, read)
 
 
+@lru_cache(REMEMBERED)
 def _function(source: str, number: int) -> tuple[str, int]:
     """Return a kernel's source as a function, with names of its own, and its scratch memory."""
     definitions, kernel, names = _parts(source)

@@ -33,7 +33,7 @@ from clnn.types import Array, TensorType, dtype_of
 
 
 def import_onnx(
-    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto | Loaded,
     shapes: Shapes | None = None,
     values: Mapping[str, Array] | None = None,
     *,
@@ -87,7 +87,7 @@ class _Import:
         graph = self.proto.graph
         opsets = {default_domain(o.domain): int(o.version) for o in self.proto.opset_import}
         self.scope = Scope({}, opsets)
-        self._initializers(graph, self.scope, self.loaded.large)
+        self._initializers(graph, self.scope, self.loaded)
         inputs = [v for v in graph.input if v.name not in self.scope.names]
         shapes = input_shapes([v for v in inputs if v.type.HasField("tensor_type")], self.shapes)
         for value in inputs:
@@ -110,10 +110,14 @@ class _Import:
         return build.graph(outputs, self.proto.graph.name)
 
     def _initializers(
-        self, graph: onnx.GraphProto, scope: Scope, large: Mapping[int, memoryview] | None = None
+        self, graph: onnx.GraphProto, scope: Scope, loaded: Loaded | None = None
     ) -> None:
+        large = {} if loaded is None else loaded.large
+        known: dict[int, Array] = {} if loaded is None else loaded.arrays
         for place, tensor in enumerate(graph.initializer):
-            array = self.tensors.array(tensor, (large or {}).get(place))
+            if place not in known:
+                known[place] = self.tensors.array(tensor, large.get(place))
+            array = known[place]
             scope.names[tensor.name] = self.build.const(array, tensor.name)
         for sparse in graph.sparse_initializer:
             name = sparse.values.name

@@ -17,6 +17,7 @@ from clnn.graph.mapped import map_file
 from clnn.importers.onnx.checks import check_model
 from clnn.importers.onnx.wire import separate
 from clnn.settings import setting
+from clnn.types import Array
 
 _PROTOBUF_LIMIT = 2**31 - 1
 _SHOWN_BYTES, _LONGEST_MAGIC = 16, 64
@@ -47,13 +48,15 @@ class Loaded:
     """A parsed model whose structure is checked.
 
     folder: of the model's file, where external data may lie (None: it is no file). large: data of
-    initializers that `proto` lacks, by position. mapped: whether data is mapped from files.
+    initializers that `proto` lacks, by position. mapped: whether data is mapped from files. arrays:
+    initializers that imports have read, by position.
     """
 
     proto: onnx.ModelProto
     folder: Path | None = None
     large: Mapping[int, memoryview] = field(default_factory=dict)
     mapped: bool = False
+    arrays: dict[int, Array] = field(default_factory=dict)
 
 
 def load_model(
@@ -69,15 +72,16 @@ def load_model(
 
 
 def load_parts(
-    model: str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto,
+    model: str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto | Loaded,
     mapped: bool = False,
 ) -> Loaded:
     """Return a model as load_model does, with the data of large initializers beside it.
 
-    mapped: take data from the file as it is needed, instead of reading it now; the file must then
-    stay as it is for as long as that data is used. Raises ModelError.
+    A Loaded one is returned as it is. mapped: take data from the file as it is needed, instead of
+    reading it now; the file must then stay as it is for as long as that data is used. Raises
+    ModelError.
     """
-    return _loaded(model, mapped, separate)
+    return model if isinstance(model, Loaded) else _loaded(model, mapped, separate)
 
 
 def _whole(data: memoryview) -> tuple[bytes, dict[int, memoryview]]:

@@ -175,9 +175,7 @@ class Separable(OpSpec):
         layout = TensorLayout.make(filtered.shape, channels_last(filtered.rank), align={1: pitch})
         between = Operand(filtered, layout, stored=x.stored)
         first = Problem(taps, (between,), problem.target)
-        return first, Problem(
-            (between, *problem.inputs[WEIGHTS:]), problem.outputs, problem.target
-        )
+        return first, Problem((between, *problem.inputs[WEIGHTS:]), problem.outputs, problem.target)
 
     def _pair(self, first: Variant, second: Variant, between: Operand, target: Target) -> Variant:
         """Return the launches of both, the first's output being the second's first input."""

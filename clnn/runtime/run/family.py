@@ -52,9 +52,7 @@ class Family:
         except DoesNotFitError:
             if len(self._choices) == 1:
                 self._learn_small(plan_by, graph, choose)
-            plan = plan_by(
-                graph, self._choices[1].chooser(choose), repeat=self._choices[1].repeat
-            )
+            plan = plan_by(graph, self._choices[1].chooser(choose), repeat=self._choices[1].repeat)
         return self._with_texts(plan, self._text)
 
     def _learn_small(self, plan_by: PlanBy, graph: Graph, choose: Chooser) -> None:

@@ -108,7 +108,8 @@ class Session:
         self._device = family.open(info) if family else Device.open(info)
         counts = self._device.counts
         before_counts = counts.cached, counts.built
-        trim()
+        if not (counts.cached or counts.built):
+            trim()
         self._plan = replace_spilling_kernels(self._plan, plan_by, choose, self._device)
         self._bindings: dict[str, InputBinding] = {}
         self._local = threading.local()
