@@ -118,10 +118,12 @@ Tunables vw              1, 2, 4, 8 or 16 channels
 % if not count_pad:
                 ++wide;
 % endif
+                ${V} col = (${V})(${p.start(mode, acc)});
                 for (int k = low; k < high; ++k) {
                     __global const ${cell(ctype)} *q = row + (k - low) * ${dy * src.pitches[2]};
-                    const ${V} s = ${column("q", f"at * {src.pitches[3]}")}; ${p.take(mode, "v", "s", acc, vw, power)}
+                    const ${V} s = ${column("q", f"at * {src.pitches[3]}")}; ${p.take(mode, "col", "s", acc, vw, power)}
                 }
+                ${p.join(mode, "v", "col", acc)}
             }
 % if rule:
             ${ar.finish(rule, vw, "v", f"{'rows' if clipped else kh} * wide", "rates", "result")}

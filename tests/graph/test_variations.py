@@ -1,0 +1,35 @@
+"""Other extents of a network's open dimensions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from small_graphs import classifier
+
+from clnn.errors import ShapeError
+from clnn.graph.variations import alike, larger, smaller
+
+
+def test_proposals_differ_in_every_dimension():
+    extents = {"batch": 1, "height": 224, "width": 224, "length": 37}
+    for other in larger(extents):
+        assert all(other[name] > extent for name, extent in extents.items())
+    first = next(larger(extents))
+    assert first["height"] != first["width"] and first["height"] % 32 == first["width"] % 32 == 0
+    for other in smaller(extents):
+        assert other["batch"] == 1 and other["height"] % 32 == 0
+        assert all(1 <= other[name] <= extent for name, extent in extents.items())
+
+
+def test_networks_that_are_refused_or_differ_are_left_out():
+    graph = classifier()
+    extra = replace(graph, nodes=graph.nodes[:-1])
+
+    def at(extents):
+        if extents["n"] == 1:
+            raise ShapeError("no")
+        return graph if extents["n"] > 2 else extra
+
+    proposals = [{"n": n} for n in (1, 2, 3, 4, 5)]
+    assert alike(graph, at, proposals, 2) == [graph, graph]
+    assert alike(graph, at, proposals[:2], 2) == []
