@@ -9,6 +9,7 @@ from typing import Any
 from clnn.codegen.runtime_numbers import Texts
 from clnn.graph.ir import Graph
 from clnn.ops.launch import Launch
+from clnn.plan.open_extents import opened
 from clnn.plan.repeat import Choices
 from clnn.plan.schedule import Chooser, Plan, PlannedLaunch, ScheduledNode
 from clnn.runtime.build.program import Device
@@ -30,7 +31,8 @@ class Family:
     texts: Texts = field(default_factory=Texts)
     constants: Any = None
     _device: Device | None = None
-    _learned: bool = False
+    _first: Graph | None = None
+    _others: Sequence[Graph] = ()
 
     def open(self, info: DeviceInfo) -> Device:
         """Return the device that all sessions use."""
@@ -40,14 +42,18 @@ class Family:
 
     def plan(self, plan_by: PlanBy, graph: Graph, choose: Chooser) -> Plan:
         """Return the plan of the network at some extents, as like the plans before as can be."""
-        graphs = [] if self._learned else list(self.others())
-        for other in graphs:
-            self.choices.expect(plan_by(other, choose, repeat=lambda node, problem: None))
+        learns = self._first is None
+        if self._first is None:
+            self._first, self._others = graph, self.others()
+        first, others = self._first, self._others
+        graph = opened(graph, others[0], first) if others else graph
+        graphs = [opened(one, others[0], first) for one in others] if learns else []
+        for one in graphs:
+            self.choices.expect(plan_by(one, choose, repeat=lambda node, problem: None))
         again = self.choices.repeat
         plan = plan_by(graph, self.choices.chooser(choose), repeat=again)
-        for other in graphs:
-            self._with_texts(plan_by(other, choose, repeat=again), self._see)
-        self._learned = True
+        for one in graphs:
+            self._with_texts(plan_by(one, choose, repeat=again), self._see)
         return self._with_texts(plan, self._text)
 
     def _see(self, key: object, launch: Launch) -> Launch:
