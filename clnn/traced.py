@@ -196,9 +196,9 @@ def _open_arithmetic(compute: Callable[[int, int], int]) -> tuple[Any, Any]:
             elsewhere = compute(other(left), other(right))
         except ZeroDivisionError:  # of a quotient that has no meaning at the other shape
             elsewhere = value
-        pair = {type(left), type(right)} == {int, Open}
-        fixed = compute is operator.mul and pair and 0 in (value, elsewhere) and value == elsewhere
-        return value if fixed else Open(value, elsewhere)
+        if compute is operator.mul and any(type(n) is int and n == 0 for n in (left, right)):
+            return 0
+        return Open(value, elsewhere)
 
     return made, lambda right, left: made(left, right)
 
@@ -264,6 +264,11 @@ def is_traced(number: Number | Traced) -> bool:
 def is_one(extent: Number | Traced) -> bool:
     """Whether an extent is 1 at all shapes; False for those read at run time, as `divides`."""
     return not is_open(extent) and extent == 1
+
+
+def times(factor: int, number: Number | Traced) -> str:
+    """Return the text of a product; one with what is read at run time is left to the compiler."""
+    return f"{factor} * {number}" if isinstance(number, Traced) else str(factor * number)
 
 
 def is_zero(number: Number | Traced) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from clnn.layout import TensorLayout
-from clnn.traced import Traced, divides, is_one, is_traced, is_zero
+from clnn.traced import Traced, divides, is_one, is_traced, is_zero, times
 from clnn.types import S8_LARGEST, Stored
 
 SMALL = ("char", "uchar", "short", "ushort")
@@ -282,5 +282,6 @@ HELPERS: dict[str, Any] = {
     "is_one": is_one,
     "is_traced": is_traced,
     "is_zero": is_zero,
+    "times": times,
     "group_size": group_size,
 }

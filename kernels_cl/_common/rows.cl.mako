@@ -29,7 +29,7 @@ put(rows, value, slot, width, pointer, where, pitch, skip)
 <%namespace name="sg" file="subgroups.cl.mako"/>
 <%!
 from clnn.codegen.filters import element, load, scalar, store, vec_type
-from clnn.traced import divides, is_one, is_traced, is_zero
+from clnn.traced import divides, is_one, is_traced, is_zero, times
 
 REAL = ("float", "half", "double")
 LIMITS = {
@@ -61,7 +61,7 @@ def combine(op, a, b, ctype):
 def load_lanes(ctype, width, pointer, where, pitch):
     if width == 1 or is_zero(pitch) or is_one(pitch):
         return load(ctype, width, pointer, where, 1 if width == 1 else pitch)
-    lanes = ", ".join(element(ctype, pointer, f"{where} + {k * pitch}") for k in range(width))
+    lanes = ", ".join(element(ctype, pointer, f"{where} + {times(k, pitch)}") for k in range(width))
     return f"({vec_type(ctype, width)})({lanes})"
 
 def store_lanes(width, value, pointer, where, pitch, skip=0, ctype="", kind=""):
@@ -73,7 +73,7 @@ def store_lanes(width, value, pointer, where, pitch, skip=0, ctype="", kind=""):
     if width == 1:
         return store(1, value, pointer, where, ctype) if skip == 0 else ""
     if not is_one(pitch):
-        return " ".join(store(1, f"{value}.s{NAMES[k]}", pointer, f"{where} + {k * pitch}", ctype) for k in range(skip, width))
+        return " ".join(store(1, f"{value}.s{NAMES[k]}", pointer, f"{where} + {times(k, pitch)}", ctype) for k in range(skip, width))
     if skip == 0:
         return store(width, value, pointer, where, ctype)
     parts, lane = [], skip
@@ -111,7 +111,7 @@ def skipped(rows):
 
     A variable where the row's elements are counted at run time.
     """
-    if is_traced(rows.extent):
+    if is_traced(rows.extent) or is_traced(rows.length):
         return 0 if rows.across or rows.vw == 1 else "skip_"
     last = rows.extent - (rows.runs.extents[-1] - 1) * rows.length
     assert rows.across or rows.runs.extents[-1] == 1 or rows.length % rows.vw == 0, rows
@@ -214,7 +214,7 @@ ${body(rows, False)}\
         }
 <%
     ends = ["member == 0"] if G > 1 else []
-    if not isinstance(skipped(rows), str) and rows.runs.extents[-1] > 1:
+    if not isinstance(skipped(rows), str) and (is_traced(rows.runs.extents[-1]) or rows.runs.extents[-1] > 1):
         ends.insert(0, f"{chunk} == {rows.runs.extents[-1] - 1}")
 %>\
 %  if isinstance(skipped(rows), str):
