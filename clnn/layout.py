@@ -24,6 +24,7 @@ from itertools import pairwise
 import numpy as np
 
 from clnn.errors import ShapeError
+from clnn.traced import alike, is_one, other
 from clnn.types import Array, normalise_axis
 
 
@@ -57,7 +58,7 @@ class TensorLayout:
         axis. align: for an axis, a number that the padded extent is rounded up to (more `after`
         memory that is not padding, as TIDL's line pitch). Raises ShapeError.
         """
-        shape = tuple(int(d) for d in shape)
+        shape = tuple(d if isinstance(d, int) else int(d) for d in shape)
         rank = len(shape)
         order = tuple(range(rank)) if order is None else tuple(order)
         if sorted(order) != list(range(rank)):
@@ -90,9 +91,9 @@ class TensorLayout:
     @property
     def order(self) -> tuple[int, ...]:
         """Axes from outermost to innermost in memory (axes of extent 1 keep their logical place)."""
-        moving = [a for a in range(self.rank) if self.shape[a] != 1]
-        ranked = iter(sorted(moving, key=lambda a: (-abs(self.pitches[a]), a)))
-        return tuple(a if self.shape[a] == 1 else next(ranked) for a in range(self.rank))
+        moving = [a for a in range(self.rank) if not is_one(self.shape[a])]
+        ranked = iter(sorted(moving, key=lambda a: (-abs(other(self.pitches[a])), a)))
+        return tuple(a if is_one(self.shape[a]) else next(ranked) for a in range(self.rank))
 
     @property
     def has_padding(self) -> bool:
@@ -106,8 +107,9 @@ class TensorLayout:
 
     def pitches_match(self, pitches: Sequence[int]) -> bool:
         """Whether `pitches` address the same elements (axes of extent 1 do not count)."""
-        rows = zip(self.shape, self.pitches, pitches, strict=True)
-        return all(d == 1 or p == q for d, p, q in rows) or 0 in self.shape
+        rows = [*zip(self.shape, self.pitches, pitches, strict=True)]
+        here = all(d == 1 or p == q for d, p, q in rows) or 0 in self.shape
+        return here and all(other(d) == 1 or other(p) == other(q) for d, p, q in rows)
 
     @property
     def span(self) -> tuple[int, int]:
@@ -190,7 +192,7 @@ class TensorLayout:
         for axis, extent in enumerate(self.shape):
             if extent not in (1, shape[lead + axis]):
                 raise ShapeError(f"cannot broadcast {self.shape} to {shape} on axis {lead + axis}.")
-            same = extent == shape[lead + axis]
+            same = alike(extent, shape[lead + axis])
             pitches.append(self.pitches[axis] if same else 0)
             before.append(self.before[axis] if same else 0)
             after.append(self.after[axis] if same else 0)
@@ -227,11 +229,11 @@ class TensorLayout:
 
     def _merged_pitch(self, axes: Sequence[int]) -> int | None:
         """Pitch of `axes` walked as one axis, or None when they are not evenly spaced."""
-        moving = [a for a in axes if self.shape[a] != 1]
+        moving = [a for a in axes if not is_one(self.shape[a])]
         if not moving:
             return 1
         for outer, inner in pairwise(moving):
-            if self.pitches[outer] != self.pitches[inner] * self.shape[inner]:
+            if not alike(self.pitches[outer], self.pitches[inner] * self.shape[inner]):
                 return None
         return self.pitches[moving[-1]]
 
@@ -253,7 +255,21 @@ def channels_last(rank: int) -> tuple[int, ...]:
 def reshape_groups(
     old: Sequence[int], new: Sequence[int]
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Split two shapes of equal element count into the finest groups of axes with equal products."""
+    """Split two shapes of equal element count into the finest groups of axes with equal products.
+
+    Of open extents: groups that are so at the network's other shape, too.
+    """
+    there = [*map(other, old)], [*map(other, new)]
+    if math.prod(there[0]) == math.prod(there[1]):
+        groups = _reshape_groups(*there)
+        if all(math.prod(old[a] for a in o) == math.prod(new[a] for a in n) for o, n in groups):
+            return groups
+    return _reshape_groups(old, new)
+
+
+def _reshape_groups(
+    old: Sequence[int], new: Sequence[int]
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     groups: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
     i = j = 0
     while i < len(old) or j < len(new):
@@ -280,8 +296,8 @@ def _lone_pair(
     """Return the one axis of each side that matters, when a group has just one on both."""
     if len(olds) == 1 and len(news) == 1:
         return olds[0], news[0]
-    sources = [a for a in olds if old[a] != 1]
-    targets = [a for a in news if new[a] != 1]
+    sources = [a for a in olds if not is_one(old[a])]
+    targets = [a for a in news if not is_one(new[a])]
     return (sources[0], targets[0]) if len(sources) == 1 and len(targets) == 1 else None
 
 

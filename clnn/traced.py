@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 Number = int | float
-RESERVE = 4  # times the elements of today, up to which an array has room
 
 
 @dataclass
@@ -168,12 +167,95 @@ for _name, _sign, _compute in (
     setattr(Traced, f"__{_name}__", _comparison(_sign, _compute))
 
 
+class Open(int):
+    """An extent, or what follows from extents, that is another number at other shapes of a network.
+
+    other: that number at the network's other shape, the same one whatever the first is. Choices that
+    all shapes share are made from it, or from both (`alike`), or from neither (`is_one`).
+    """
+
+    other: int
+
+    def __new__(cls, value: int, other: int) -> Open:
+        """Return `value`, which is `other` elsewhere."""
+        number = super().__new__(cls, value)
+        number.other = other
+        return number
+
+    def __getnewargs__(self) -> tuple[int, int]:  # type: ignore[override]
+        return int(self), self.other
+
+    def __neg__(self) -> Open:
+        return Open(-int(self), -self.other)
+
+
+def _open_arithmetic(compute: Callable[[int, int], int]) -> tuple[Any, Any]:
+    """Return the methods of an operation on integers, for an Open on its left and on its right."""
+
+    def made(left: Any, right: Any) -> Any:
+        if type(left) not in (int, Open) or type(right) not in (int, Open):
+            return NotImplemented
+        value = compute(int(left), int(right))
+        try:
+            elsewhere = compute(other(left), other(right))
+        except ZeroDivisionError:  # of a quotient that has no meaning at the other shape
+            elsewhere = value
+        if compute is operator.mul and any(type(n) is int and n == 0 for n in (left, right)):
+            return 0
+        return Open(value, elsewhere)
+
+    return made, lambda right, left: made(left, right)
+
+
+for _name, _whole_compute in (
+    ("add", operator.add),
+    ("sub", operator.sub),
+    ("mul", operator.mul),
+    ("floordiv", operator.floordiv),
+    ("mod", operator.mod),
+):
+    _left, _right = _open_arithmetic(_whole_compute)
+    setattr(Open, f"__{_name}__", _left)
+    setattr(Open, f"__r{_name}__", _right)
+
+
+def other(number: int) -> int:
+    """Return what a number is at the network's other shape."""
+    return number.other if isinstance(number, Open) else number
+
+
+def is_open(number: Number | Traced) -> bool:
+    """Whether a number is not the same at all shapes, or read at run time."""
+    return isinstance(number, (Open, Traced))
+
+
+def alike(a: int, b: int) -> bool:
+    """Whether numbers are equal, here and at the network's other shape."""
+    return a == b and other(a) == other(b)
+
+
+def least(*numbers: int) -> int:
+    """Return the least of numbers, open where one of them is."""
+    return _chosen(min, numbers)
+
+
+def greatest(*numbers: int) -> int:
+    """Return the greatest of numbers, open where one of them is."""
+    return _chosen(max, numbers)
+
+
+def _chosen(choose: Callable[[Sequence[int]], int], numbers: Sequence[int]) -> int:
+    if not any(isinstance(n, Open) for n in numbers):
+        return choose(numbers)
+    return Open(int(choose(numbers)), choose([other(n) for n in numbers]))
+
+
 def divides(divisor: Number | Traced, number: Number | Traced) -> bool:
     """Whether a number is a multiple of another, as far as a kernel's text may depend on it.
 
     False for numbers that are read at run time: only for texts that hold for multiples, too.
     """
-    if isinstance(number, Traced) or isinstance(divisor, Traced):
+    if is_open(number) or is_open(divisor):
         return False
     return number % divisor == 0
 
@@ -188,16 +270,16 @@ def today(number: Number | Traced) -> Number:
 
 
 def room(number: int | Traced, most: int) -> int:
-    """Return the length of an array for `number` elements: for run-time numbers one of some reserve.
+    """Return the length of an array for `number` elements: for a run-time number, `most`.
 
-    most: where the reserve ends. The text holds for all numbers up to the length.
+    The text holds for all numbers up to that. Raises ValueError for one above it.
     """
     if not isinstance(number, Traced):
         return number
-    value = max(int(number.value), 1)
-    length = max(value, min(most, RESERVE << (value - 1).bit_length()))
-    number.at_most(length)
-    return length
+    if number.value > most:
+        raise ValueError(f"an array of at most {most} elements is to hold {number.value}")
+    number.at_most(most)
+    return most
 
 
 def is_traced(number: Number | Traced) -> bool:
@@ -206,8 +288,18 @@ def is_traced(number: Number | Traced) -> bool:
 
 
 def is_one(extent: Number | Traced) -> bool:
-    """Whether an extent is 1; False for those read at run time, as `divides`."""
-    return not isinstance(extent, Traced) and extent == 1
+    """Whether an extent is 1 at all shapes; False for those read at run time, as `divides`."""
+    return not is_open(extent) and extent == 1
+
+
+def times(factor: int, number: Number | Traced) -> str:
+    """Return the text of a product; one with what is read at run time is left to the compiler."""
+    return f"{factor} * {number}" if isinstance(number, Traced) else str(factor * number)
+
+
+def is_zero(number: Number | Traced) -> bool:
+    """Whether a number is 0 at all shapes; False for those read at run time, as `divides`."""
+    return not is_open(number) and number == 0
 
 
 def compiled(values: int, expressions: Sequence[str]) -> Callable[..., tuple[Any, ...]]:

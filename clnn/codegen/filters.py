@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from clnn.layout import TensorLayout
-from clnn.traced import Traced, divides, is_one, is_traced, room, today
+from clnn.traced import Traced, divides, is_one, is_traced, is_zero, room, times, today
 from clnn.types import S8_LARGEST, Stored
 
 SMALL = ("char", "uchar", "short", "ushort")
@@ -75,8 +75,8 @@ def index(layout: TensorLayout, *ids: str | int) -> str:
     for which, extent, pitch in zip(ids, layout.shape, layout.pitches, strict=True):
         if isinstance(which, (int, Traced)):
             fixed += which * pitch
-        elif (isinstance(pitch, Traced) or pitch) and not (is_one(extent) and not _pads(layout)):
-            terms.append(which if pitch == 1 else f"({which}) * {pitch}")
+        elif not is_zero(pitch) and not (is_one(extent) and not _pads(layout)):
+            terms.append(which if is_one(pitch) else f"({which}) * {pitch}")
     if isinstance(fixed, Traced) or fixed or not terms:
         terms.append(str(fixed))
     return " + ".join(terms)
@@ -135,9 +135,9 @@ def vec_type(ctype: str, width: int) -> str:
 def load(ctype: str, width: int, pointer: str, where: str, pitch: int = 1) -> str:
     """Return an expression that loads `width` elements at pointer[where] (pitch 0: one, spread)."""
     width = index_of(width)
-    if pitch == 0:
+    if is_zero(pitch):
         return f"({vec_type(ctype, width)})({element(ctype, pointer, where)})"
-    if pitch != 1 and width != 1:
+    if width != 1 and pitch != 1:
         raise TypeError(f"cannot load {width} elements of pitch {pitch} at once")
     if width == 1:
         return element(ctype, pointer, where)
@@ -285,7 +285,9 @@ HELPERS: dict[str, Any] = {
     "divides": divides,
     "is_one": is_one,
     "is_traced": is_traced,
+    "is_zero": is_zero,
     "room": room,
+    "times": times,
     "today": today,
     "group_size": group_size,
 }

@@ -20,7 +20,7 @@ import numpy as np
 from clnn.codegen.render import render
 from clnn.errors import TemplateError
 from clnn.ops.launch import KernelText
-from clnn.traced import Number, Trace, compiled
+from clnn.traced import Number, Open, Trace, compiled
 from clnn.types import Stored
 
 _KERNEL = re.compile(r"^__kernel void \w+\(", re.M)
@@ -49,7 +49,7 @@ class _Slots:
 
     def see(self, numbers: Sequence[Number]) -> None:
         for k, (number, before) in enumerate(zip(numbers, self.first, strict=True)):
-            if not _same(number, before):
+            if isinstance(number, Open) or not _same(number, before):
                 self.varying.add(k)
 
 
@@ -64,7 +64,8 @@ class Texts:
         """Note the numbers of a launch, for texts that are made later."""
         form, numbers = _form(params)
         if form is not None:
-            self._slots.setdefault((launch, template, form), _Slots(numbers)).see(numbers)
+            slots = self._slots.setdefault((launch, template, form), _Slots(numbers))
+            slots.see(numbers)
 
     def kernel(self, launch: Hashable, template: str, params: Mapping[str, Any]) -> KernelText:
         """Return the kernel of a launch, of a text that was there before if there is one.
@@ -78,7 +79,7 @@ class Texts:
         slots.see(numbers)
         varying = tuple(sorted(slots.varying))
         fixed = tuple(n for k, n in enumerate(numbers) if k not in slots.varying)
-        values = [numbers[k] for k in varying]
+        values = [v if isinstance(v := numbers[k], float) else int(v) for k in varying]
         made = self._made.setdefault((template, form, varying, _exactly(fixed)), [])
         text = next((t for t in made if all(t.holds(*values))), None)
         if text is None:
@@ -158,7 +159,8 @@ def as_ints(numbers: Sequence[Number]) -> list[int]:
 
 
 def _same(a: Number, b: Number) -> bool:
-    return type(a) is type(b) and (a == b or (a != a and b != b))
+    alike = isinstance(a, float) is isinstance(b, float)
+    return alike and (a == b or (a != a and b != b))
 
 
 def _exactly(numbers: Sequence[Number]) -> tuple[Hashable, ...]:

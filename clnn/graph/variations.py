@@ -58,11 +58,12 @@ def _more(extent: int, step: int) -> int:
 def smaller(extents: Extents) -> Iterator[dict[str, int]]:
     """Yield small extents, the smallest first; those below SMALL become 1."""
     for part in (32, 16, 8, 4, 2):
-        yield {name: _less(extent, part) for name, extent in extents.items()}
+        for block in (1, BLOCK):
+            yield {name: _less(extent, part, block) for name, extent in extents.items()}
 
 
-def _less(extent: int, part: int) -> int:
+def _less(extent: int, part: int, block: int) -> int:
     if extent < SMALL:
         return 1
     less = max(1, extent // part)
-    return -(-less // BLOCK) * BLOCK if extent % BLOCK == 0 else less
+    return min(extent, -(-less // block) * block)

@@ -18,7 +18,7 @@ offsets(flat, extents, pitches, names)
     const int ax${axis}_ = ${where};
 % endfor
 % for name, row in zip(names, pitches):
-<% terms = [f"ax{a}_ * {row[a]}" for a in range(len(extents)) if row[a]] %>\
+<% terms = [f"ax{a}_ * {row[a]}" for a in range(len(extents)) if not is_zero(row[a])] %>\
     const int ${name} = ${" + ".join(terms) or "0"};
 % endfor
 </%def>

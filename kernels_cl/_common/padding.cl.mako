@@ -6,7 +6,7 @@ source(i, inside, before, extent, result, mode)
     0 where the value is the constant. extent, result: of the axis in the input and the output.
 </%doc>
 <%def name="source(i, inside, before, extent, result, mode)">\
-% if before:
+% if not is_zero(before):
         ${i} -= ${before};
 % endif
 % if extent != result:

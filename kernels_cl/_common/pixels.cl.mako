@@ -58,5 +58,5 @@ const int first_y = first / ${t.ow}, first_x = first % ${t.ow};\
 % endif
 </%def>
 <%def name="stored(mode, t, m, name)">\
-${f"y{name} >= start_y && x{name} >= start_x" if mode == "row" else f"first + {m} >= start" if mode == "flat" else f"first + {m} < {t.pixels}"}\
+${f"y{name} >= start_y && x{name} >= start_x" if mode == "row" else f"first + {m} >= start" + (f" && first + {m} < {t.end}" if t.end else "") if mode == "flat" else f"first + {m} < {t.pixels}"}\
 </%def>

@@ -5,25 +5,31 @@ Operands are numbered as in Rows, 0 being the source; each has a pointer (src, e
 offsets o{k} (its row) and r{k} (its run). A callable `at` gives operand k's element offset.
 
 extensions(rows)                  what must stand in front of a kernel
-begin(rows, operands), end()      the loop over items; declares block, lane0 and o{k}; with members of
+walked(rows, body)                body(rows, narrow) for rows; where vectors lie along an extent that
+                                  is read at run time and may be shorter, also body(rows.narrow,
+                                  True), which the kernel takes then
+begin(rows, operands, narrow), end(rows, narrow)
+                                  the loop over items; declares block, lane0 and o{k}; with members of
                                   a group, `member`, and `shared_` must be local memory of
-                                  group * beside elements
+                                  group * beside elements. narrow: of rows across, all lanes of a
+                                  row in turn
 vectors(rows, operands, first, last, body)
                                   every vector of the runs first..last: body(slot, at, skip). What
                                   is left of a run is a vector that overlaps the one before; its
-                                  lanes below `skip` have been met already
+                                  lanes below `skip`, a number or a variable, have been met already
 fold(rows, name, op, ctype, value, first, last, also, operands)
                                   NAME (along) or NAME0, NAME1, ... (across): value(v, slot) of
                                   all elements under op; also(v, slot, at, skip): a statement for
                                   each vector, which may address `operands`
 put(rows, value, slot, width, pointer, where, pitch, skip)
-                                  a store without the lanes below `skip`, nor those of the block
+                                  (kind: the element's type, where ctype is not given) a store without the lanes below `skip`, nor those of the block
                                   that an overlapping one stores itself
 </%doc>
 <%namespace name="lp" file="loops.cl.mako"/>
 <%namespace name="sg" file="subgroups.cl.mako"/>
 <%!
 from clnn.codegen.filters import element, load, scalar, store, vec_type
+from clnn.traced import divides, is_one, is_traced, is_zero, times
 
 REAL = ("float", "half", "double")
 LIMITS = {
@@ -53,17 +59,21 @@ def combine(op, a, b, ctype):
     return f"{a} = {b} {sign} {a} ? {b} : {a}; {a} = {b} != {b} ? {b} : {a};"
 
 def load_lanes(ctype, width, pointer, where, pitch):
-    if width == 1 or pitch in (0, 1):
+    if width == 1 or is_zero(pitch) or is_one(pitch):
         return load(ctype, width, pointer, where, 1 if width == 1 else pitch)
-    lanes = ", ".join(element(ctype, pointer, f"{where} + {k * pitch}") for k in range(width))
+    lanes = ", ".join(element(ctype, pointer, f"{where} + {times(k, pitch)}") for k in range(width))
     return f"({vec_type(ctype, width)})({lanes})"
 
-def store_lanes(width, value, pointer, where, pitch, skip=0, ctype=""):
+def store_lanes(width, value, pointer, where, pitch, skip=0, ctype="", kind=""):
     """Statements that store the lanes of variable `value` from lane `skip` on."""
+    if isinstance(skip, str):
+        each = store(1, "l_[k_]", pointer, f"{where} + k_{'' if is_one(pitch) else f' * {pitch}'}", ctype)
+        return (f"{{ {kind or ctype} l_[{width}]; vstore{width}({value}, 0, l_); "
+                f"for (int k_ = {skip}; k_ < {width}; ++k_) {{ {each} }} }}")
     if width == 1:
         return store(1, value, pointer, where, ctype) if skip == 0 else ""
-    if pitch != 1:
-        return " ".join(store(1, f"{value}.s{NAMES[k]}", pointer, f"{where} + {k * pitch}", ctype) for k in range(skip, width))
+    if not is_one(pitch):
+        return " ".join(store(1, f"{value}.s{NAMES[k]}", pointer, f"{where} + {times(k, pitch)}", ctype) for k in range(skip, width))
     if skip == 0:
         return store(width, value, pointer, where, ctype)
     parts, lane = [], skip
@@ -72,6 +82,16 @@ def store_lanes(width, value, pointer, where, pitch, skip=0, ctype=""):
         parts.append(store(count, f"{value}.s{NAMES[lane:lane + count]}", pointer, f"{where} + {lane}", ctype))
         lane += count
     return " ".join(parts)
+
+def has_narrow(rows):
+    """Whether vectors lie along an extent that is read at run time, and may have more lanes."""
+    if rows.across:
+        return is_traced(rows.lanes) and rows.width > 1
+    return is_traced(rows.extent) and rows.vw > 1
+
+def narrow_widths(rows):
+    """Widths of vectors besides the rows' own."""
+    return [1] if has_narrow(rows) else []
 
 def of(rows, name, slot):
     """The variable of a folded value that belongs to a slot."""
@@ -82,12 +102,17 @@ def at_of(rows, lanes):
     def at(k):
         step, shift = rows.step_pitches[k], lanes * rows.lane_pitches[k]
         terms = [f"o{k}", f"r{k}"]
-        terms += [f"i * {step}" if step != 1 else "i"] if step else []
-        return " + ".join(terms + ([str(shift)] if shift else []))
+        terms += [] if is_zero(step) else ["i" if is_one(step) else f"i * {step}"]
+        return " + ".join(terms + ([] if is_zero(shift) else [str(shift)]))
     return at
 
 def skipped(rows):
-    """Lanes of the vector at the end of a row that overlap the vector before, 0 for none."""
+    """Lanes of the vector at the end of a row that overlap the vector before, 0 for none.
+
+    A variable where the row's elements are counted at run time.
+    """
+    if is_traced(rows.extent) or is_traced(rows.length):
+        return 0 if rows.across or rows.vw == 1 else "skip_"
     last = rows.extent - (rows.runs.extents[-1] - 1) * rows.length
     assert rows.across or rows.runs.extents[-1] == 1 or rows.length % rows.vw == 0, rows
     return -last % rows.vw if not rows.across else 0
@@ -95,6 +120,10 @@ def skipped(rows):
 def masked(ctype, width, skip, v, other):
     """Variable `v` with `other` in the lanes below `skip`."""
     signed = {"float": "int", "double": "long", "half": "short"}.get(ctype, ctype.lstrip("u"))
+    if isinstance(skip, str):
+        lanes = ", ".join(map(str, range(width)))
+        test = f"(({signed}{width})({lanes}) >= ({signed}{width})({skip}))"
+        return f"{test} ? {v} : ({vec_type(ctype, width)})({other})"
     mask = ", ".join(["0"] * skip + ["-1"] * (width - skip))
     return f"({signed}{width})({mask}) ? {v} : ({vec_type(ctype, width)})({other})"
 %>
@@ -103,7 +132,19 @@ def masked(ctype, width, skip, v, other):
 ${sg.allow_subgroups()}
 % endif
 </%def>
-<%def name="begin(rows, operands)">\
+<%def name="walked(rows, body)">\
+% if has_narrow(rows):
+    if (${f"{rows.lanes} >= {rows.width}" if rows.across else f"{rows.extent} >= {rows.vw}"}) {
+${body(rows, False)}
+    } else {
+${body(rows.narrow, True)}
+    }
+% else:
+${body(rows, False)}\
+% endif
+</%def>
+<%def name="begin(rows, operands, narrow=False)">\
+<% items = prod(rows.outer.extents) if narrow and rows.across else rows.items %>\
 % if rows.group > 1 and rows.across:
 <% assert rows.width == 1 and rows.items % rows.beside == 0, rows %>\
     const int item = get_global_id(0), member = get_local_id(2);
@@ -111,37 +152,45 @@ ${sg.allow_subgroups()}
 % elif rows.group > 1:
     const int item = get_group_id(0), member = get_local_id(0);
     {
-% elif rows.band > 1:
+% elif is_traced(rows.band) or rows.band > 1:
     const int first_item = get_global_id(0) * ${rows.band};
-    for (int item = first_item; item < min(first_item + ${rows.band}, ${rows.items}); ++item) {
+    for (int item = first_item; item < min(first_item + ${rows.band}, ${items}); ++item) {
 % else:
     const int item = get_global_id(0);
-    if (item >= ${rows.items}) return;
+    if (item >= ${items}) return;
     {
 % endif
-<% spill = rows.blocks * rows.width > rows.lanes %>\
-% if rows.blocks > 1:
+<% spill = rows.width > 1 and not divides(rows.width, rows.lanes) %>\
+% if rows.across and narrow:
+    const int row = item;
+% elif is_traced(rows.blocks) or rows.blocks > 1:
     const int block = item % ${rows.blocks}, row = item / ${rows.blocks};
     const int lane0 = ${f"min(block * {rows.width}, {rows.lanes - rows.width})" if spill else f"block * {rows.width}"};
 % else:
     const int row = item, lane0 = 0;
 % endif
     ${lp.offsets("row", rows.outer.extents, [rows.outer.pitches[k] for k in operands], [f"base{k}" for k in operands])}
+% if rows.across and narrow:
+    for (int lane0 = 0; lane0 < ${rows.lanes}; ++lane0) {
+% endif
 % for k in operands:
     const int o${k} = base${k}${f" + lane0 * {rows.lane_pitches[k]}" if rows.across else ""};
 % endfor
 </%def>
-<%def name="end()">\
+<%def name="end(rows=None, narrow=False)">\
     }
+% if narrow and rows.across:
+    }
+% endif
 </%def>
 <%def name="vectors(rows, operands, first, last, body)">\
 <%
     G, vw, nv = rows.group, rows.vw, rows.nv
-    uneven = rows.extent % rows.length if rows.length else 0
+    uneven = not divides(rows.length, rows.extent)
     chunk = f"ax{len(rows.runs.extents) - 1}_"
     begin = f"member * {vw}" if G > 1 else "0"
 %>\
-% if rows.run_count:
+% if not is_zero(rows.run_count):
     for (int q = ${first}; q < ${last}; ++q) {
         ${lp.offsets("q", rows.runs.extents, [rows.runs.pitches[k] for k in operands], [f"r{k}" for k in operands])}
         const int len = ${f"min({rows.length}, {rows.extent} - {chunk} * {rows.length})" if uneven else rows.length};
@@ -153,7 +202,7 @@ ${sg.allow_subgroups()}
         }
 % else:
         int i = ${f"member * {vw}" if G > 1 else 0};
-%  if nv > 1 and rows.length >= nv * G * vw:
+%  if nv > 1 and (is_traced(rows.length) or rows.length >= nv * G * vw):
         for (; i + ${((nv - 1) * G + 1) * vw} <= len; i += ${nv * G * vw}) {
 %   for slot in range(nv):
             { ${body(slot, at_of(rows, slot * G * vw), 0)} }
@@ -164,10 +213,17 @@ ${sg.allow_subgroups()}
             ${body(0, at_of(rows, 0), 0)}
         }
 <%
-    ends = [f"{chunk} == {rows.runs.extents[-1] - 1}"] if rows.runs.extents[-1] > 1 else []
-    ends += ["member == 0"] if G > 1 else []
+    ends = ["member == 0"] if G > 1 else []
+    if not isinstance(skipped(rows), str) and (is_traced(rows.runs.extents[-1]) or rows.runs.extents[-1] > 1):
+        ends.insert(0, f"{chunk} == {rows.runs.extents[-1] - 1}")
 %>\
-%  if skipped(rows):
+%  if isinstance(skipped(rows), str):
+        const int skip_ = -len & ${vw - 1};
+        if (${" && ".join(["skip_", *ends])}) {
+            i = len - ${vw};
+            ${body(0, at_of(rows, 0), skipped(rows))}
+        }
+%  elif skipped(rows):
         ${f"if ({' && '.join(ends)}) " if ends else ""}{
             i = len - ${vw};
             ${body(0, at_of(rows, 0), skipped(rows))}
@@ -181,7 +237,8 @@ ${sg.allow_subgroups()}
 <%
     vw, nv = rows.vw, rows.nv
     zero, V = identity(op, ctype), vec_type(ctype, vw)
-    deep = op == "sum" and rows.block < rows.share
+    # Numbers that are read at run time: what is right for many blocks is right for one.
+    deep = op == "sum" and (is_traced(rows.block) or is_traced(rows.share) or rows.block < rows.share)
     slots = range(nv)
     stage, total = ("part_", "all_") if deep else ("all_", "all_")
     if rows.across and not deep:
@@ -269,17 +326,24 @@ ${sg.allow_subgroups()}
     barrier(CLK_LOCAL_MEM_FENCE);
 % endif
 </%def>
-<%def name="put(rows, value, slot, width, pointer, where, pitch, skip=0, ctype='')">\
+<%def name="put(rows, value, slot, width, pointer, where, pitch, skip=0, ctype='', kind='')">\
 <%
-    spill = rows.blocks * rows.width - rows.lanes
-    twice = min(max(spill - slot * rows.vw, 0), width) if rows.across and spill else 0
+    spill = rows.blocks * rows.width - rows.lanes if rows.across and rows.width > 1 else 0
+    shared = f"{spill} - {slot * rows.vw}" if is_traced(spill) else ""
+    twice = 0 if shared else min(max(spill - slot * rows.vw, 0), width) if spill else 0
 %>\
-% if twice:
+% if shared:
+    {
+        const int twice_ = block < ${rows.blocks - 1} ? 0 : ${shared};
+        if (twice_ <= 0) { ${store_lanes(width, value, pointer, where, pitch, 0, ctype)} }
+        else { ${store_lanes(width, value, pointer, where, pitch, "twice_", ctype, kind)} }
+    }
+% elif twice:
     if (block < ${rows.blocks - 1}) { ${store_lanes(width, value, pointer, where, pitch, skip, ctype)} }
 %  if twice < width:
     else { ${store_lanes(width, value, pointer, where, pitch, twice, ctype)} }
 %  endif
 % else:
-    ${store_lanes(width, value, pointer, where, pitch, skip, ctype)}
+    ${store_lanes(width, value, pointer, where, pitch, skip, ctype, kind)}
 % endif
 </%def>

@@ -149,11 +149,17 @@ ${sc.declare(scales, arith.strict)}\
         ${columns(tx)}
     }
 % elif is_traced(ow):
-<% assert tx <= ow, (tx, ow) %>\
-    for (int start_x = 0; start_x < ${ow}; start_x += ${tx}) {
-        const int x = min(start_x, ${ow - tx});
-        __global const ${cell(xt)} *p = row + x * ${sx * src.pitches[3]};
-        ${columns(tx)}
+    if (${ow} >= ${tx}) {
+        for (int start_x = 0; start_x < ${ow}; start_x += ${tx}) {
+            const int x = min(start_x, ${ow - tx});
+            __global const ${cell(xt)} *p = row + x * ${sx * src.pitches[3]};
+            ${columns(tx)}
+        }
+    } else {
+        for (int x = 0; x < ${ow}; ++x) {
+            __global const ${cell(xt)} *p = row + x * ${sx * src.pitches[3]};
+            ${columns(1)}
+        }
     }
 % elif whole:
     for (int x = 0; x < ${whole}; x += ${tx}) {

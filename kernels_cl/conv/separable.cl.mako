@@ -55,15 +55,17 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
     V = vec_type("float", vw)
     at_pixels = px.module.Tiles(mode, oh, ow, mr, 1)
     at_pixels.exact = divides(mr, pixels) and divides(mr, last)
-    assert mode == "flat" and groups == 1 and mr <= last, (mode, groups, mr, last)
-    assert src.pitches[1] == 1 and vw <= ic <= pitch and tx <= ow, (src.pitches, vw, ic, pitch, tx, ow)
+    narrow = is_traced(ow)  # so that images may be of fewer columns than tx, and bands of fewer pixels than mr
+    at_pixels.end = "end" if narrow or is_traced(oh) else ""
+    assert mode == "flat" and groups == 1 and (at_pixels.end or mr <= last), (mode, groups, mr, last)
+    assert src.pitches[1] == 1 and vw <= ic <= pitch and (narrow or tx <= ow), (src.pitches, vw, ic, pitch, tx, ow)
     over = -ic % vw
     def gate(k):
         gt, _, pitch_c = gates[k]
         return load(gt, vw, f"gate{k}", f"c * {pitch_c}", pitch_c)
     lines = range(0, ocb, 64 // size_of(wt)) if prefetch and ic * ocb * size_of(wt) > NEAR_BYTES else ()
 %>
-<%def name="filtered()">\
+<%def name="filtered(tx)">\
 % for t in range(tx):
                 ${V} a${t} = ${load(tt, vw, "from_shift", "0") if first_rows else f"({V})(0)"};
 % endfor
@@ -135,7 +137,7 @@ ${sc.parameters(scales, extra_types)}\
     __global ${cell(yt)} *dst_base, const int dst_offset)
 {
 ${sc.declare(scales, arith.strict)}\
-    __local float between[${room(pixels * pitch, most_floats)}];
+    __local float between[${room((pixels + mr if at_pixels.end else pixels) * pitch, most_floats)}];
     const int from = get_global_id(0) * ${band}, n = get_global_id(2);
     if (from >= ${oh}) return;
     const int to = ${f"min(from + {band}, {oh})" if not divides(band, oh) else f"from + {band}"};
@@ -144,8 +146,9 @@ ${sc.declare(scales, arith.strict)}\
     __global const ${cell(gt)} *gate${k} = gate${k}_base + gate${k}_offset + n * ${pitch_n};
 % endfor
     for (int y = from; y < to; ++y) {
-        for (int start_x = 0; start_x < ${ow}; start_x += ${tx}) {
-            const int x = ${f"min(start_x, {ow - tx})" if not divides(tx, ow) else "start_x"};
+% for count in ((tx, 1) if narrow else (tx,)):
+        ${f"if ({ow} {'>=' if count == tx else '<'} {tx}) " if narrow else ""}for (int start_x = 0; start_x < ${ow}; start_x += ${count}) {
+            const int x = ${f"min(start_x, {ow - count})" if not divides(count, ow) else "start_x"};
             __global const ${cell(xt)} *p = image + y * ${sy * src.pitches[2]} + x * ${sx * src.pitches[3]};
             __local float *row = between + ((y - from) * ${ow} + x) * ${pitch};
             for (int lane = 0; lane < ${ic}; lane += ${vw}) {
@@ -156,9 +159,10 @@ ${sc.declare(scales, arith.strict)}\
                 __global const ${cell(tt)} *from_shift = shift + c;
 % endif
                 __local float *to_row = row + c;
-                ${filtered()}
+                ${filtered(count)}
             }
         }
+% endfor
     }
     __global ${cell(yt)} *dst = dst_base + dst_offset;
 % for k, _ in operands.values():
@@ -168,7 +172,7 @@ ${sc.declare(scales, arith.strict)}\
     for (int part = 0; part < ${blocks}; ++part) {
     const int block = part, oc = part * ${ocb};
     for (int start = begin; start < end; start += ${mr}) {
-        const int first = ${"start" if at_pixels.exact else f"min(start, end - {mr})"};
+        const int first = ${"start" if at_pixels.exact else f"max(min(start, end - {mr}), begin)" if at_pixels.end else f"min(start, end - {mr})"};
         ${px.origin(at_pixels)}
         ${fi.expect_operands(at_pixels)}
         __local const float *p = between + (first - begin) * ${pitch};

@@ -9,7 +9,8 @@ Tensors  src 0 is the running value, srcs 1.. are operands of binary post-ops, d
          and its look-up tables table0, table1, ...
 Index    element = OFFSET + sum(loop index * pitch), loops as merged by clnn/ops/shared/loops.py
 Launch   global (inner / chunk * middle / rows, product of outer extents); one work-item walks `rows`
-         indices of the middle loop and `chunk` of the inner one for each
+         indices of the middle loop and `chunk` of the inner one for each. What vectors leave of an
+         inner extent that is read at run time is walked one by one
 Params   name            kernel name
          ctypes          type of each src, then of dst
          outer           extents of the outer loops
@@ -23,8 +24,8 @@ Params   name            kernel name
          tables          types of the function's tables
          wg              local size
 Tunables vec             1, 2, 4, 8 or 16; divides chunk
-         chunk           divides inner
-         rows            divides middle
+         chunk           divides inner, unless that is read at run time
+         rows            divides middle, likewise
 </%doc>
 <%namespace name="fx" file="/${context['function'].library if context['function'] else '_arith/float.cl.mako'}"/>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
@@ -32,20 +33,29 @@ Tunables vec             1, 2, 4, 8 or 16; divides chunk
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%
     n = len(ctypes) - 1
-    assert inner % chunk == 0 and chunk % vec == 0, (inner, chunk, vec)
-    assert middle % rows == 0, (middle, rows)
-    parts = inner // chunk
+    assert chunk % vec == 0, (chunk, vec)
+    # What an extent that is read at run time leaves of a chunk, or of the rows, is less.
+    uneven, uneven_rows = not divides(chunk, inner), not divides(rows, middle)
+    assert not uneven or is_traced(inner), (inner, chunk)
+    assert not uneven_rows or is_traced(middle) or is_traced(rows), (middle, rows)
+    parts, shares = -(-inner // chunk), -(-middle // rows)
+    stop = f"min(first + {chunk}, {inner})" if uneven else f"first + {chunk}"
+    last_row = f"min(from + {rows}, {middle})" if uneven_rows else f"from + {rows}"
     out_type = ctypes[-1]
     strict = any(stored_as(t) == "char" for t in ctypes)
     names = [f"s{k}" for k in range(n)] + ["d"]
     def at(k):
         step = inner_pitches[k]
-        row = f" + j * {middle_pitches[k]}" if middle_pitches[k] and middle > 1 else ""
-        return names[k] + row + ("" if step == 0 else " + i" if step == 1 else f" + i * {step}")
-    def operand(which):
-        k = operands[which]
-        return load(ctypes[k], vec, f"src{k}", at(k), inner_pitches[k])
+        row = f" + j * {middle_pitches[k]}" if not (is_zero(middle_pitches[k]) or is_one(middle)) else ""
+        return names[k] + row + ("" if is_zero(step) else " + i" if is_one(step) else f" + i * {step}")
+    def read(k, width):
+        return load(ctypes[k], width, f"src{k}", at(k), inner_pitches[k])
 %>
+<%def name="one(width)">\
+        ${vec_type(ctypes[0], width)} v = ${read(0, width)};
+        ${st.apply(post_ops, "v", ctypes[0], width, lambda which: read(operands[which], width))}
+        ${store(width, "v", "dst", at(n), out_type)}
+</%def>
 % if function:
 ${fx.functions(function, vec)}
 % endif
@@ -61,25 +71,35 @@ __kernel void ${name}(
 {
 ${sc.declare(0, strict)}\
     const int part = get_global_id(0), row = get_global_id(1);
-    if (part >= ${parts * (middle // rows)}) return;
+    if (part >= ${parts * shares}) return;
     const int first = part % ${parts} * ${chunk}, from = part / ${parts} * ${rows};
     ${lp.offsets("row", outer, pitches, names)}
 % for k in range(n):
     __global const ${cell(ctypes[k])} *src${k} = src${k}_base + src${k}_offset;
 % endfor
     __global ${cell(out_type)} *dst = dst_base + dst_offset;
-    for (int j = from; j < from + ${rows}; ++j)
-    for (int i = first; i < first + ${chunk}; i += ${vec}) {
+% if uneven and vec > 1:
+    for (int j = from; j < ${last_row}; ++j) {
+        int i = first;
+        for (; i + ${vec} <= ${stop}; i += ${vec}) {
+${one(vec)}
+        }
+        for (; i < ${stop}; ++i) {
+${one(1)}
+        }
+    }
+% else:
+    for (int j = from; j < ${last_row}; ++j)
+    for (int i = first; i < ${stop}; i += ${vec}) {
 % if function:
 %  for k in range(n):
-        const ${vec_type(ctypes[k], vec)} v${k} = ${load(ctypes[k], vec, f"src{k}", at(k), inner_pitches[k])};
+        const ${vec_type(ctypes[k], vec)} v${k} = ${read(k, vec)};
 %  endfor
         ${getattr(fx, function.name)(function, vec, [f"v{k}" for k in range(n)], "result")}
         ${store(vec, "result", "dst", at(n), out_type)}
 % else:
-        ${vec_type(ctypes[0], vec)} v = ${load(ctypes[0], vec, "src0", at(0), inner_pitches[0])};
-        ${st.apply(post_ops, "v", ctypes[0], vec, operand)}
-        ${store(vec, "v", "dst", at(n), out_type)}
+${one(vec)}
 % endif
     }
+% endif
 }

@@ -39,22 +39,23 @@ MASKS = {8: "char", 16: "short", 32: "int", 64: "long"}
 <%
     n = len(types) - 1
     work = ["float" if t == "half" else t for t in types]
-    T, R = vec_type(work[0], vw), vec_type(work[-1], vw)
-    suffix = "" if vw == 1 else str(vw)
     rows = prod(extents)
     names = [f"s{k}" for k in range(n)] + ["d"]
-    assert vw <= inner and (vw == 1 or (inner_pitches[-1] == 1 and max(inner_pitches) == 1)), inner_pitches
+    assert is_traced(inner) or vw <= inner, (vw, inner)
+    assert vw == 1 or (is_one(inner_pitches[-1]) and all(is_one(p) or is_zero(p) for p in inner_pitches)), inner_pitches
     mask = MASKS[BITS[work[0]]]
     function = "truth" if fn == "cast" and to_bool and not from_bool else fn
 %>
-<%def name="truth(text)">\
+<%def name="truth(text, vw)">\
+<% T, R = vec_type(work[0], vw), vec_type(work[-1], vw) %>\
 % if vw == 1:
         const ${R} r = (${text}) ? 1 : 0;
 % else:
         const ${R} r = convert_${R}(-(${text}));
 % endif
 </%def>
-<%def name="remainder()">\
+<%def name="remainder(vw)">\
+<% T, R = vec_type(work[0], vw), vec_type(work[-1], vw) %>\
 <% signed = work[0] in SIGNED %>\
         const ${T} s = b == (${T})(0)${f" || b == ({T})(-1)" if signed else ""} ? (${T})(1) : b;
         ${R} r = a % s;
@@ -62,7 +63,8 @@ MASKS = {8: "char", 16: "short", 32: "int", 64: "long"}
         r = (r != (${T})(0)) && ((r ^ b) < (${T})(0)) ? r + b : r;
 % endif
 </%def>
-<%def name="power()">\
+<%def name="power(vw)">\
+<% T, R = vec_type(work[0], vw), vec_type(work[-1], vw) %>\
         ${R} r = 1;
         if (b == rint(b) && fabs(b) < 65536) {
             int e = convert_int(fabs(b));
@@ -71,7 +73,8 @@ MASKS = {8: "char", 16: "short", 32: "int", 64: "long"}
             if (b < 0) r = a == 1 ? 1 : (a == (${T})(-1) ? r : 0);
         } else r = convert_${R}_sat(pow((float)a, (float)b));
 </%def>
-<%def name="inside(low, high, to, outside)">\
+<%def name="inside(low, high, to, outside, vw)">\
+<% T, R, suffix = vec_type(work[0], vw), vec_type(work[-1], vw), "" if vw == 1 else str(vw) %>\
 <%doc>t = a as type `to` where low <= a < high, else `outside`</%doc>\
 <% wide = vec_type(to, vw) %>\
 % if vw == 1:
@@ -82,12 +85,13 @@ MASKS = {8: "char", 16: "short", 32: "int", 64: "long"}
         const ${wide} t = select((${wide})(${outside}), convert_${wide}(select((${T})(0), a, in)), convert_${wide}(in));
 % endif
 </%def>
-<%def name="cast_real_to_integer()">\
+<%def name="cast_real_to_integer(vw)">\
+<% T, R, suffix = vec_type(work[0], vw), vec_type(work[-1], vw), "" if vw == 1 else str(vw) %>\
 <% to = types[-1] %>\
 % if to in ("uint", "long", "ulong"):
-${inside("-9223372036854775808.0f", "9223372036854775808.0f", "long", "LONG_MIN")}
+${inside("-9223372036854775808.0f", "9223372036854775808.0f", "long", "LONG_MIN", vw)}
 % else:
-${inside("-2147483648.0f", "2147483648.0f", "int", "INT_MIN")}
+${inside("-2147483648.0f", "2147483648.0f", "int", "INT_MIN", vw)}
 % endif
 % if to != "ulong":
         const ${R} r = convert_${R}(t);
@@ -99,10 +103,11 @@ ${inside("-2147483648.0f", "2147483648.0f", "int", "INT_MIN")}
         const ${R} r = select(convert_${R}(t), convert_${R}(select((${T})(0), a, over)), convert_long${suffix}(over));
 % endif
 </%def>
-<%def name="compute()">\
+<%def name="compute(vw)">\
+<% T, R = vec_type(work[0], vw), vec_type(work[-1], vw) %>\
 % if function in TRUTH:
 <% text = TRUTH[function].replace("PLUS", f"({T})(INFINITY)").replace("T(", f"({T})(") %>\
-${truth(text)}
+${truth(text, vw)}
 % elif function in SAME:
 <%
     wide = vec_type(work[-1], vw)
@@ -114,14 +119,21 @@ ${truth(text)}
 %>\
         const ${R} r = ${text};
 % elif function in ("mod", "rest"):
-${remainder()}
+${remainder(vw)}
 % elif function == "pow_real":
-${power()}
+${power(vw)}
 % elif types[-1] in REAL or work[0] not in REAL or to_bool:
         const ${R} r = ${"a" if T == R else f"convert_{R}(a)"};
 % else:
-${cast_real_to_integer()}
+${cast_real_to_integer(vw)}
 % endif
+</%def>
+<%def name="each(vw)">\
+% for k in range(n):
+        const ${vec_type(work[k], vw)} ${"abc"[k]} = ${cv.read(types[k], work[k], vw, f"src{k}", f"k * {inner_pitches[k]}", inner_pitches[k] if vw > 1 else 1)};
+% endfor
+${compute(vw)}
+        ${cv.write(work[-1], types[-1], vw, "r", "dst", f"k * {inner_pitches[-1]}")}\
 </%def>
 ${group_size(wg)}
 __kernel void ${name}(
@@ -139,13 +151,19 @@ __kernel void ${name}(
     __global const ${types[k]} *src${k} = src${k}_base + src${k}_offset + s${k};
 % endfor
     __global ${types[-1]} *dst = dst_base + dst_offset + d;
+% if vw > 1 and is_traced(inner):
+    int k = first;
+    for (; k + ${vw} <= stop; k += ${vw}) {
+${each(vw)}
+    }
+    for (; k < stop; ++k) {
+${each(1)}
+    }
+% else:
     for (int j = first; j < stop; j += ${vw}) {
         const int k = ${f"min(j, {inner - vw})" if vw > 1 else "j"};
-% for k in range(n):
-        const ${vec_type(work[k], vw)} ${"abc"[k]} = ${cv.read(types[k], work[k], vw, f"src{k}", f"k * {inner_pitches[k]}", min(inner_pitches[k], 1) if vw > 1 else 1)};
-% endfor
-${compute()}
-        ${cv.write(work[-1], types[-1], vw, "r", "dst", f"k * {inner_pitches[-1]}")}
+${each(vw)}
     }
+% endif
     }
 }

@@ -104,7 +104,7 @@ __kernel void ${name}(
 %   for c in range(nr):
         {
         ${tl.total("sum", f"s{r}_{c}", vw)}
-%    if whole < k:
+%    if not divides(vw, k):
         if (member == 0) {
             ${rest(r, c)}
         }
@@ -130,7 +130,7 @@ __kernel void ${name}(
     if (i0 + ${r} >= first_i && j0 + ${c} >= first_j) {
         const int i = i0 + ${r}, j = j0 + ${c};
         ${tl.total("sum", f"s{r}_{c}", vw)}
-%    if whole < k:
+%    if not divides(vw, k):
         ${rest(r, c)}
 %    endif
         ${finish()}

@@ -24,8 +24,8 @@ Tunables nv     {1,2,3,4}             vectors of columns of a panel
 <%namespace name="tl" file="/_common/tile.cl.mako"/>
 <%
     V = vec_type("float", vw)
-    copies, squares = src[1] == 1, src[0] == 1 and vw > 1
-    whole = n - n % vw
+    copies, squares = is_one(src[1]), is_one(src[0]) and vw > 1
+    whole = n - n % vw if not is_traced(n) else f"({n} & ~{vw - 1})"
     assert chunk % vw == 0, (chunk, vw)
     def sides(block):
         """Swizzles of the lanes in the lower and in the upper half of each 2 * block lanes."""
@@ -56,7 +56,7 @@ Tunables nv     {1,2,3,4}             vectors of columns of a panel
 <% block //= 2 %>\
 % endwhile
 % for c in range(vw):
-        ${store(vw, f"t{c}", "w", str(c * row))}
+        ${store(vw, f"t{c}", "w", times(c, row))}
 % endfor
 </%def>
 ${group_size(wg)}
@@ -75,7 +75,12 @@ __kernel void ${name}(
     if (column < ${whole}) {
         ${copy(load(ctype, vw, "p", "0"))}
     }
-%  if n > whole:
+%  if is_traced(n):
+    if (column >= ${whole} && column < ${n}) {
+        const int there = ${n} - column;
+        ${copy(f"({V})(" + ", ".join(f"{c} < there ? {element(ctype, 'p', str(c))} : 0.0f" for c in range(vw)) + ")")}
+    }
+%  elif n > whole:
     if (column == ${whole}) {
         ${copy(capture(tl.load_lanes, vw, "p", "0", 1, n - whole, ctype).strip())}
     }
@@ -88,7 +93,7 @@ __kernel void ${name}(
     const int o${c} = min(column + ${c}, ${n - 1}) * ${src[1]};
 %  endfor
 %  if squares:
-    for (; i + ${vw} <= end; i += ${vw}, p += ${vw}, w += ${vw * row}) {
+    for (; i + ${vw} <= end; i += ${vw}, p += ${vw}, w += ${times(vw, row)}) {
         ${transpose()}
     }
 %  endif

@@ -13,6 +13,8 @@ Index    a[i * PM + k * PK]   b[block * panel + k * row + column]   dst[i * PM +
          The last tile of rows starts early enough to be whole and stores only the rows that no
          other tile stores. Columns: with `shift` the last panel does the same, else lanes beyond n
          are read from b (packed zeros) and never stored.
+         Extents m and n that are read at run time: where there are fewer rows than a tile's, the
+         first tile walks them a few at a time; lanes of the last panel are counted.
 Launch   global (row tiles, panels, batch), or panels first where `channels_fastest`
          with k_slices > 1: global (panels, row tiles * k_slices, batch), local (lanes, k_slices, 1);
          each work-item along axis 1 of a group sums one slice of k, and the first adds them all
@@ -37,15 +39,20 @@ Tunables mr        {1..30}        rows of a tile
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="tl" file="/_common/tile.cl.mako"/>
+<%!
+FEW = 4  # rows of a tile where there are too few for a whole one, as is told at run time
+%>\
 <%
     width = nv * vw
     blocks, tiles = -(-n // width), -(-m // mr)
     tail = n - (blocks - 1) * width
-    uneven = m % mr != 0
+    uneven = not divides(mr, m)
+    has_few = is_traced(m) and k_slices == 1
+    open_end = is_traced(n) and not shift
     lanes = wg[0]
     V = vec_type("float", vw)
     at_, bt, yt = types
-    assert m >= mr and (not shift or n >= width), (m, n, mr, nv, vw)
+    assert (has_few or m >= mr) and (not shift or n >= width), (m, n, mr, nv, vw)
     assert k_slices == 1 or (channels_fastest and wg[1] == k_slices), (k_slices, wg)
     if k_slices > 1:
         ids = ("get_group_id(1)", "get_global_id(0)")
@@ -53,8 +60,9 @@ Tunables mr        {1..30}        rows of a tile
         ids = ("get_global_id(1)", "get_global_id(0)") if channels_fastest else ("get_global_id(0)", "get_global_id(1)")
     names = ["at_a", "at_b", "at_dst"] + [f"at_extra{place}" for place, _ in extras.values()]
     def at(pitches, v):
-        terms = [f"(m0 + r) * {pitches[0]}"] if pitches[0] else []
-        terms += [f"(n0 + {v * vw}) * {pitches[1]}"] if pitches[1] else []
+        terms = [] if is_zero(pitches[0]) else [f"(m0 + r) * {pitches[0]}"]
+        column = f"{v} * {vw}" if isinstance(v, str) else v * vw
+        terms += [] if is_zero(pitches[1]) else [f"(n0 + {column}) * {pitches[1]}"]
         return " + ".join(terms) or "0"
     def ends(tail_block):
         """First and end lane that are stored, and end lane that operands have, per vector."""
@@ -74,10 +82,16 @@ Tunables mr        {1..30}        rows of a tile
         {
             ${V} value = t[r * ${nv} + ${v}];
             ${st.apply(post_ops, "value", "float", vw, operand)}
+% if isinstance(end, str):
+            float lanes_[${vw}];
+            ${store(vw, "value", "lanes_", "0", space="__private")}
+            for (int k_ = 0; k_ < ${end}; ++k_) { ${store(1, "lanes_[k_]", "dst", f"{at(dst, v)} + k_ * {dst[1]}", yt)} }
+% else:
             ${tl.store_lanes(vw, "value", "dst", at(dst, v), dst[1], first, end, yt)}
+% endif
         }
 </%def>
-<%def name="finish(tail_block)">\
+<%def name="finish(tail_block, mr, few)">\
     ${V} t[${mr * nv}];
 % for r in range(mr):
 %  for v in range(nv):
@@ -85,14 +99,24 @@ Tunables mr        {1..30}        rows of a tile
 %  endfor
 % endfor
     for (int r = 0; r < ${mr}; ++r) {
-% if uneven:
+% if few:
+        if (m0 + r >= ${m}) break;
+% elif uneven:
         if (m0 + r < first) continue;
 % endif
-% for v, (first, end, there) in enumerate(ends(tail_block)):
-%  if first < end:
+% if tail_block and open_end:
+        for (int v = 0; v < ${nv}; ++v) {
+        const int there = min(${n} - n0 - v * ${vw}, ${vw});
+        if (there <= 0) break;
+        ${finish_vector("v", 0, "there", "there")}
+        }
+% else:
+%  for v, (first, end, there) in enumerate(ends(tail_block)):
+%   if first < end:
         ${finish_vector(v, first, end, there)}
-%  endif
-% endfor
+%   endif
+%  endfor
+% endif
     }
 </%def>
 <%def name="add_slices()">\
@@ -112,6 +136,52 @@ Tunables mr        {1..30}        rows of a tile
 %  endfor
 % endfor
     }
+</%def>
+<%def name="sums(mr, few)">\
+    __global const ${cell(at_)} *p = a_base + a_offset + at_a + ${'' if few else f'm0 * {a[0]} + '}from * ${a[1]};
+    __global const ${cell(bt)} *w = b_base + at_b + from * ${row} + ${"n0" if shift else f"block * {panel}"}${" + b_offset" if b_moves else ""};
+% if few:
+%  for r in range(mr):
+    const int o${r} = min(m0 + ${r}, ${m - 1}) * ${a[0]};
+%  endfor
+% endif
+% for r in range(mr):
+%  for v in range(nv):
+    ${V} c${r}_${v} = (${V})(0);
+%  endfor
+% endfor
+% if aligned:
+#pragma unroll 4
+% endif
+    for (int i = from; i < to; ++i) {
+% for v in range(nv):
+        const ${V} b${v} = ${f"*(__global const {V} *)(w + {v * vw})" if aligned else load(bt, vw, "w", str(v * vw))};
+% endfor
+% for r in range(mr):
+        {
+            const ${V} s = (${V})(${element(at_, "p", f"o{r}" if few else times(r, a[0]))});
+%  for v in range(nv):
+            c${r}_${v} = fma(s, b${v}, c${r}_${v});
+%  endfor
+        }
+% endfor
+        p += ${a[1]};
+        w += ${row};
+    }
+% if k_slices > 1:
+    ${add_slices()}
+% endif
+% if not open_end and tail == width:
+    ${finish(False, mr, few)}
+% elif not open_end and blocks == 1:
+    ${finish(True, mr, few)}
+% else:
+    if (${f"n0 + {width} <= {n}" if open_end else f"block < {blocks - 1}"}) {
+    ${finish(False, mr, few)}
+    } else {
+    ${finish(True, mr, few)}
+    }
+% endif
 </%def>
 ${group_size(wg)}
 __kernel void ${name}(
@@ -140,43 +210,13 @@ __kernel void ${name}(
 % for place, _ in extras.values():
     __global const ${cell(yt)} *extra${place} = extra${place}_base + extra${place}_offset + at_extra${place};
 % endfor
-    __global const ${cell(at_)} *p = a_base + a_offset + at_a + m0 * ${a[0]} + from * ${a[1]};
-    __global const ${cell(bt)} *w = b_base + at_b + from * ${row} + ${"n0" if shift else f"block * {panel}"}${" + b_offset" if b_moves else ""};
-% for r in range(mr):
-%  for v in range(nv):
-    ${V} c${r}_${v} = (${V})(0);
-%  endfor
-% endfor
-% if aligned:
-#pragma unroll 4
-% endif
-    for (int i = from; i < to; ++i) {
-% for v in range(nv):
-        const ${V} b${v} = ${f"*(__global const {V} *)(w + {v * vw})" if aligned else load(bt, vw, "w", str(v * vw))};
-% endfor
-% for r in range(mr):
-        {
-            const ${V} s = (${V})(${element(at_, "p", str(r * a[0]))});
-%  for v in range(nv):
-            c${r}_${v} = fma(s, b${v}, c${r}_${v});
-%  endfor
+% if has_few:
+    if (${m} < ${mr}) {
+        for (int m0 = 0; m0 < ${m}; m0 += ${min(mr, FEW)}) {
+${sums(min(mr, FEW), True)}
         }
-% endfor
-        p += ${a[1]};
-        w += ${row};
-    }
-% if k_slices > 1:
-    ${add_slices()}
-% endif
-% if tail == width:
-    ${finish(False)}
-% elif blocks == 1:
-    ${finish(True)}
-% else:
-    if (block < ${blocks - 1}) {
-    ${finish(False)}
-    } else {
-    ${finish(True)}
+        return;
     }
 % endif
+${sums(mr, False)}\
 }

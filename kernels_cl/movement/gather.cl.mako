@@ -25,8 +25,9 @@ Tunables vw              1, 2, 4, 8 or 16; at most inner; over 1 a run is contig
 <%
     rows = prod(extents)
     ps, pi, pd = inner_pitches
-    assert vw == 1 or (ps == 1 and pd == 1 and pi == 0), inner_pitches
-    assert vw <= inner, (vw, inner)
+    contiguous = is_one(ps) and is_one(pd) and is_zero(pi)
+    assert vw == 1 or contiguous, inner_pitches
+    assert is_traced(inner) or vw <= inner, (vw, inner)
 %>
 <%def name="look_up(where)">\
 % for number, (place, extent, pitch) in enumerate(picks):
@@ -54,9 +55,17 @@ __kernel void ${name}(
     ${lp.offsets("row", extents, pitches, ["s", "i", "d"])}
     __global const ${ctype} *src = src_base + src_offset + s;
     __global ${ctype} *dst = dst_base + dst_offset + d;
-% if pi == 0:
+% if is_zero(pi):
     int from = 0;
 ${look_up("i")}
+% endif
+% if vw > 1 and is_traced(inner):
+    int k = first;
+    for (; k + ${vw} <= stop; k += ${vw}) {
+        ${store(vw, load(ctype, vw, "src", "from + k"), "dst", "k")}
+    }
+    for (; k < stop; ++k) dst[k] = src[from + k];
+% elif is_zero(pi):
     for (int j = first; j < stop; j += ${vw}) {
 % if vw == 1:
         dst[j * ${pd}] = src[from + j * ${ps}];

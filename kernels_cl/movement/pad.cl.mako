@@ -20,7 +20,7 @@ Tunables vw              1, 2, 4, 8 or 16; divides the last axis; over 1 that is
     count = 1
     for extent in extents:
         count *= extent
-    assert extents[-1] % vw == 0, (extents, vw)
+    assert vw == 1 or extents[-1] % vw == 0, (extents, vw)
     assert vw == 1 or (src_pitches[-1] == 1 and dst_pitches[-1] == 1 and sources[-1] == extents[-1])
 %>
 ${group_size(wg)}

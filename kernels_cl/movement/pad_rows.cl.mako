@@ -18,13 +18,24 @@ Tunables vw              1, 2, 4, 8 or 16
     rows = prod(extents)
     middle, front, back = row
     sp, dp = row_pitches
-    joined = sp == dp == inner
+    def lie_joined(pitches):
+        """Whether positions follow one another; those whose pitch is read at run time are walked apart."""
+        return not any(map(is_traced, [inner, *pitches])) and all(p == inner for p in pitches)
+    joined = lie_joined([sp, dp])
     total = front + middle + back
     V = vec_type(ctype, vw)
 %>
 <%def name="run(count, each)">\
 <%doc>each(width, at) for all elements of a run; the last vector may overlap the one before it</%doc>\
-% if count >= vw > 1:
+% if is_traced(count) and vw > 1:
+        int k = 0;
+        for (; k + ${vw} <= ${count}; k += ${vw}) {
+            ${each(vw, "k")}
+        }
+        for (; k < ${count}; ++k) {
+            ${each(1, "k")}
+        }
+% elif count >= vw > 1:
         for (int j = 0; j < ${count}; j += ${vw}) {
             const int k = min(j, ${count - vw});
             ${each(vw, "k")}
@@ -37,12 +48,12 @@ Tunables vw              1, 2, 4, 8 or 16
 </%def>
 <%def name="fill(first, count)">\
 <% put = lambda width, at: store(width, "fill" if width > 1 else "one", "to", at) %>\
-% if count and dp == inner:
+% if not is_zero(count) and lie_joined([dp]):
         {
         __global ${ctype} *to = dst + ${first * dp};
         ${run(count * inner, put)}
         }
-% elif count:
+% elif not is_zero(count):
         for (int p = ${first}; p < ${first + count}; ++p) {
         __global ${ctype} *to = dst + p * ${dp};
         ${run(inner, put)}
@@ -51,7 +62,7 @@ Tunables vw              1, 2, 4, 8 or 16
 </%def>
 <%def name="copies(first, count)">\
 <% move = lambda width, at: store(width, load(ctype, width, "from", at), "to", at) %>\
-% if count:
+% if not is_zero(count):
         for (int p = ${first}; p < ${first + count}; ++p) {
         int i = p;
         int within = 1;

@@ -146,7 +146,7 @@ Tunables vw              1, 2, 4, 8 or 16 channels
 %  endif
 </%def>
 <%def name="edge(begin, end)">\
-% if is_traced(begin) or is_traced(end):
+% if is_traced(begin) or is_traced(end) or (begin != end and is_traced(iw)):
     for (int x = ${begin}; x < ${end}; ++x) {
         ${column_at_run_time()}
     }

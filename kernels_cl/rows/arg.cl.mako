@@ -18,11 +18,14 @@ Params   name            kernel name
 <%
     m = rw.module
     real = ctype in m.REAL
+    beats = ">" if largest else "<"
+    worst = m.identity("max" if largest else "min", ctype)
+%>
+<%def name="walk(rows, narrow)">\
+<%
     width = rows.vw if rows.across else 1
     slots = range(rows.nv) if rows.across else [0]
     T, I = vec_type(ctype, width), vec_type("int", width)
-    beats = ">" if largest else "<"
-    worst = m.identity("max" if largest else "min", ctype)
     assert width == 1 or ctype in ("float", "int", "uint"), "a lane's comparison must be as wide as an int"
 
     def takes(v, k, best, which, tie):
@@ -46,20 +49,9 @@ Params   name            kernel name
     def mark(slot, at, skip):
         one, zero = scalar(1, ctype), scalar(0, ctype)
         value = f"({I})({at(2)}) == which{slot} ? ({T})({one}) : ({T})({zero})"
-        return f"const {T} y_ = {value}; {capture(rw.put, rows, 'y_', slot, width, 'dst', at(1), rows.lane_pitches[1])}"
-%>
-${group_size(wg)}
-__kernel void ${name}(
-    __global const ${ctype} *src_base, const int src_offset,
-    __global ${ctype if one_hot else "long"} *dst_base, const int dst_offset)
-{
-% if rows.group > 1:
-    __local ${ctype} values_[${rows.group}];
-    __local int places_[${rows.group}];
-% endif
-    __global const ${ctype} *src = src_base + src_offset;
-    __global ${ctype if one_hot else "long"} *dst = dst_base + dst_offset;
-    ${rw.begin(rows, [0, 1, 2])}
+        return f"const {T} y_ = {value}; {capture(rw.put, rows, 'y_', slot, width, 'dst', at(1), rows.lane_pitches[1], kind=ctype)}"
+%>\
+    ${rw.begin(rows, [0, 1, 2], narrow)}
 % for slot in slots:
     ${T} best${slot} = (${T})(${worst});
     ${I} which${slot} = (${I})(-1);
@@ -92,11 +84,24 @@ __kernel void ${name}(
 %  endif
 %  for slot in slots:
     const ${vec_type("long", width)} index${slot} = convert_${vec_type("long", width)}(which${slot});
-    ${rw.put(rows, f"index{slot}", slot, width, "dst", f"o1 + {slot * width * rows.lane_pitches[1]}" if rows.across else "o1", rows.lane_pitches[1])}
+    ${rw.put(rows, f"index{slot}", slot, width, "dst", f"o1 + {slot * width * rows.lane_pitches[1]}" if rows.across else "o1", rows.lane_pitches[1], kind="long")}
 %  endfor
 %  if rows.group > 1:
     }
 %  endif
 % endif
-    ${rw.end()}
+    ${rw.end(rows, narrow)}\
+</%def>
+${group_size(wg)}
+__kernel void ${name}(
+    __global const ${ctype} *src_base, const int src_offset,
+    __global ${ctype if one_hot else "long"} *dst_base, const int dst_offset)
+{
+% if rows.group > 1:
+    __local ${ctype} values_[${rows.group}];
+    __local int places_[${rows.group}];
+% endif
+    __global const ${ctype} *src = src_base + src_offset;
+    __global ${ctype if one_hot else "long"} *dst = dst_base + dst_offset;
+${rw.walked(rows, walk)}
 }

@@ -18,10 +18,27 @@ Tunables vw              1, 2, 4, 8 or 16; at most inner
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%
-    V = vec_type(ctype, vw)
     rows = prod(extents)
     ps, pd = inner_pitches
 %>
+<%def name="lines(width, k)">\
+<% V = vec_type(ctype, width) %>\
+        const int k = ${k};
+        __global const ${ctype} *src = src_base + src_offset + s + k * ${ps};
+        __global ${ctype} *dst = dst_base + dst_offset + d + k * ${pd};
+        ${V} sum = 0;
+        for (int n = 0; n < ${count}; ++n) {
+            const int i = ${f"{count - 1} - n" if reverse else "n"};
+            const ${V} v = ${load(ctype, width, "src", f"i * {steps[0]}")};
+% if exclusive:
+            ${store(width, "sum", "dst", f"i * {steps[1]}")}
+            sum += v;
+% else:
+            sum += v;
+            ${store(width, "sum", "dst", f"i * {steps[1]}")}
+% endif
+        }
+</%def>
 ${group_size(wg)}
 __kernel void ${name}(
     __global const ${ctype} *src_base, const int src_offset,
@@ -32,22 +49,18 @@ __kernel void ${name}(
     const int stop = first == ${last} ? ${inner} : first + ${chunk};
     for (int row = begin; row < min(begin + ${band}, ${rows}); ++row) {
     ${lp.offsets("row", extents, pitches, ["s", "d"])}
-    for (int j = first; j < stop; j += ${vw}) {
-        const int k = ${f"min(j, {inner - vw})" if vw > 1 else "j"};
-        __global const ${ctype} *src = src_base + src_offset + s + k * ${ps};
-        __global ${ctype} *dst = dst_base + dst_offset + d + k * ${pd};
-        ${V} sum = 0;
-        for (int n = 0; n < ${count}; ++n) {
-            const int i = ${f"{count - 1} - n" if reverse else "n"};
-            const ${V} v = ${load(ctype, vw, "src", f"i * {steps[0]}")};
-% if exclusive:
-            ${store(vw, "sum", "dst", f"i * {steps[1]}")}
-            sum += v;
-% else:
-            sum += v;
-            ${store(vw, "sum", "dst", f"i * {steps[1]}")}
-% endif
-        }
+% if vw > 1 and is_traced(inner):
+    int j = first;
+    for (; j + ${vw} <= stop; j += ${vw}) {
+${lines(vw, "j")}
     }
+    for (; j < stop; ++j) {
+${lines(1, "j")}
+    }
+% else:
+    for (int j = first; j < stop; j += ${vw}) {
+${lines(vw, f"min(j, {inner - vw})" if vw > 1 else "j")}
+    }
+% endif
     }
 }

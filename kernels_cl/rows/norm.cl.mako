@@ -23,24 +23,27 @@ Params   name            kernel name
 <%
     m = rw.module
     assert stage in ("all", "stats", "apply"), stage
-    assert (stage == "all") == (rows.parts == 1), "the measures of parts are joined by apply"
+    assert (stage == "all") != rows.divided, "the measures of parts are joined by apply"
     last = len(rows.lane_pitches) - 1
-    slots = range(rows.nv) if rows.across else [0]
-    width = rows.vw if rows.across else 1
-    T = vec_type(ctype, width)
     writes, measures = stage != "stats", stage != "apply"
     used = [0, *operands.values(), last] if writes else [0]
-    apart = rows.parts > 1
+    apart = rows.divided
     first = f"part * {rows.share}" if apart else "0"
     end = f"min(part * {rows.share} + {rows.share}, {rows.run_count})" if apart else rows.run_count
     chunks = rows.runs.extents[-1]
     missing = chunks * rows.length - rows.extent
     total = scalar(rows.row, ctype)
+%>
+<%def name="walk(rows, narrow)">\
+<%
+    slots = range(rows.nv) if rows.across else [0]
+    width = rows.vw if rows.across else 1
+    T = vec_type(ctype, width)
 
     def elements(low, high):
         """Elements of the runs low..high."""
         whole = f"({high} - {low}) * {rows.length}"
-        return f"{whole} - ({high} / {chunks} - {low} / {chunks}) * {missing}" if missing else whole
+        return f"{whole} - ({high} / {chunks} - {low} / {chunks}) * {missing}" if not is_zero(missing) else whole
 
     def away(v, slot):
         return f"({v} - {m.of(rows, 'mean', slot)})" if centre else v
@@ -59,9 +62,60 @@ Params   name            kernel name
             k = operands[which]
             return m.load_lanes(ctype, rows.vw, f"extra{k}", at(k), rows.lane_pitches[k])
         chain = capture(st.apply, post_ops, "y_", ctype, rows.vw, operand)
-        put = capture(rw.put, rows, "y_", slot, rows.vw, "dst", at(last), rows.lane_pitches[last], skip)
+        put = capture(rw.put, rows, "y_", slot, rows.vw, "dst", at(last), rows.lane_pitches[last], skip, kind=ctype)
         return f"const {V} x_ = {x}; {V} y_ = {away('x_', slot)} * {m.of(rows, 'scale', slot)}; {chain} {put}"
-%>
+%>\
+    ${rw.begin(rows, used, narrow)}
+% if measures:
+%  if centre:
+    ${rw.fold(rows, "mean", "sum", ctype, lambda v, slot: v, first, end)}
+%   for slot in slots:
+    ${m.of(rows, "mean", slot)} /= ${f"({ctype})({elements(first, end)})" if apart else total};
+%   endfor
+%  endif
+    ${rw.fold(rows, "spread", "sum", ctype, squared, first, end)}
+% endif
+% if stage == "stats":
+%  if rows.group > 1:
+    if (member == 0) {
+%  endif
+%  for slot in slots:
+%   if centre:
+    ${rw.put(rows, m.of(rows, "mean", slot), slot, width, "stats", place(slot, "part", 0), 1, kind=ctype)}
+%   endif
+    ${rw.put(rows, m.of(rows, "spread", slot), slot, width, "stats", place(slot, "part", 1), 1, kind=ctype)}
+%  endfor
+%  if rows.group > 1:
+    }
+%  endif
+% elif stage == "apply":
+%  for slot in slots:
+<% mean, spread = m.of(rows, "mean", slot), m.of(rows, "spread", slot) %>\
+    ${T} ${mean} = (${T})(0), ${spread} = (${T})(0);
+%   if centre:
+    for (int p = 0; p < ${rows.parts}; ++p) {
+        const int low = p * ${rows.share}, high = min(low + ${rows.share}, ${rows.run_count});
+        ${mean} += ${load(ctype, width, "stats", place(slot, "p", 0))} * ((${ctype})(${elements("low", "high")}) / ${total});
+    }
+%   endif
+    for (int p = 0; p < ${rows.parts}; ++p) {
+        ${spread} += ${load(ctype, width, "stats", place(slot, "p", 1))};
+%   if centre:
+        const int low = p * ${rows.share}, high = min(low + ${rows.share}, ${rows.run_count});
+        const ${T} shift = ${load(ctype, width, "stats", place(slot, "p", 0))} - ${mean};
+        ${spread} += shift * shift * (${ctype})(${elements("low", "high")});
+%   endif
+    }
+%  endfor
+% endif
+% if writes:
+%  for slot in slots:
+    const ${T} ${m.of(rows, "scale", slot)} = (${T})(1) / sqrt(${m.of(rows, "spread", slot)} / ${total} + ${scalar(epsilon, ctype)});
+%  endfor
+    ${rw.vectors(rows, used, first, end, finish)}
+% endif
+    ${rw.end(rows, narrow)}\
+</%def>
 ${rw.extensions(rows)}${group_size(wg)}
 __kernel void ${name}(
     __global const ${ctype} *src_base, const int src_offset,
@@ -95,54 +149,5 @@ __kernel void ${name}(
 %  endfor
     __global ${ctype} *dst = dst_base + dst_offset;
 % endif
-    ${rw.begin(rows, used)}
-% if measures:
-%  if centre:
-    ${rw.fold(rows, "mean", "sum", ctype, lambda v, slot: v, first, end)}
-%   for slot in slots:
-    ${m.of(rows, "mean", slot)} /= ${f"({ctype})({elements(first, end)})" if apart else total};
-%   endfor
-%  endif
-    ${rw.fold(rows, "spread", "sum", ctype, squared, first, end)}
-% endif
-% if stage == "stats":
-%  if rows.group > 1:
-    if (member == 0) {
-%  endif
-%  for slot in slots:
-%   if centre:
-    ${rw.put(rows, m.of(rows, "mean", slot), slot, width, "stats", place(slot, "part", 0), 1)}
-%   endif
-    ${rw.put(rows, m.of(rows, "spread", slot), slot, width, "stats", place(slot, "part", 1), 1)}
-%  endfor
-%  if rows.group > 1:
-    }
-%  endif
-% elif stage == "apply":
-%  for slot in slots:
-<% mean, spread = m.of(rows, "mean", slot), m.of(rows, "spread", slot) %>\
-    ${T} ${mean} = (${T})(0), ${spread} = (${T})(0);
-%   if centre:
-    for (int p = 0; p < ${rows.parts}; ++p) {
-        const int low = p * ${rows.share}, high = min(low + ${rows.share}, ${rows.run_count});
-        ${mean} += ${load(ctype, width, "stats", place(slot, "p", 0))} * ((${ctype})(${elements("low", "high")}) / ${total});
-    }
-%   endif
-    for (int p = 0; p < ${rows.parts}; ++p) {
-        ${spread} += ${load(ctype, width, "stats", place(slot, "p", 1))};
-%   if centre:
-        const int low = p * ${rows.share}, high = min(low + ${rows.share}, ${rows.run_count});
-        const ${T} shift = ${load(ctype, width, "stats", place(slot, "p", 0))} - ${mean};
-        ${spread} += shift * shift * (${ctype})(${elements("low", "high")});
-%   endif
-    }
-%  endfor
-% endif
-% if writes:
-%  for slot in slots:
-    const ${T} ${m.of(rows, "scale", slot)} = (${T})(1) / sqrt(${m.of(rows, "spread", slot)} / ${total} + ${scalar(epsilon, ctype)});
-%  endfor
-    ${rw.vectors(rows, used, first, end, finish)}
-% endif
-    ${rw.end()}
+${rw.walked(rows, walk)}
 }

@@ -27,14 +27,17 @@ Params   name            kernel name
     own = own_exp and op == "log_sum_exp"
     assert value in ("none", "abs", "square", "power"), value
     assert finish in ("none", "mean", "sqrt", "log", "root"), finish
-    assert rows.parts == 1 or to_scratch, "parts of rows meet in scratch"
+    assert to_scratch or not rows.divided, "parts of rows meet in scratch"
     last = len(rows.lane_pitches) - 1
     real = ctype in m.REAL
+    unsigned = ctype.startswith("u")
+    q_first = f"part * {rows.share}" if rows.divided else "0"
+    q_last = f"min(part * {rows.share} + {rows.share}, {rows.run_count})" if rows.divided else rows.run_count
+%>
+<%def name="walk(rows, narrow)">\
+<%
     width = rows.vw if rows.across else 1
     T = vec_type(ctype, width)
-    unsigned = ctype.startswith("u")
-    q_first = f"part * {rows.share}" if rows.parts > 1 else "0"
-    q_last = f"min(part * {rows.share} + {rows.share}, {rows.run_count})" if rows.parts > 1 else rows.run_count
 
     def raised(v, p):
         if float(p).is_integer() and 1 <= p <= 8:
@@ -56,49 +59,11 @@ Params   name            kernel name
     def operand(which):
         k = operands[which]
         shift = slot_now[0] * rows.vw * rows.lane_pitches[k] if rows.across else 0
-        where = f"o{k}" + (f" + {shift}" if shift else "")
+        where = f"o{k}" + ("" if is_zero(shift) else f" + {shift}")
         return m.load_lanes(result, width, f"extra{k}", where, rows.lane_pitches[k])
     slot_now = [0]
-%>
-% if own:
-${ex.define([rows.vw])}
-% endif
-${rw.extensions(rows)}${group_size(wg)}
-__kernel void ${name}(
-% if from_scratch:
-    __global const int *scratch_base, const int scratch_offset,
-% else:
-    __global const ${cell(ctype)} *src_base, const int src_offset,
-% endif
-% for k in operands.values():
-    __global const ${cell(result)} *extra${k}_base, const int extra${k}_offset,
-% endfor
-% if to_scratch:
-    __global int *result_base, const int result_offset)
-% else:
-    __global ${cell(result)} *dst_base, const int dst_offset)
-% endif
-{
-% if rows.group > 1:
-    __local ${ctype} shared_[${rows.group * rows.beside}];
-% endif
-% if rows.parts > 1:
-    const int part = get_global_id(1);
-% endif
-% if from_scratch:
-    __global const ${ctype} *src = (__global const ${ctype} *)(scratch_base + scratch_offset);
-% else:
-    __global const ${cell(ctype)} *src = src_base + src_offset;
-% endif
-% for k in operands.values():
-    __global const ${cell(result)} *extra${k} = extra${k}_base + extra${k}_offset;
-% endfor
-% if to_scratch:
-    __global ${ctype} *dst = (__global ${ctype} *)(result_base + result_offset);
-% else:
-    __global ${cell(result)} *dst = dst_base + dst_offset;
-% endif
-    ${rw.begin(rows, [0, *operands.values()] + ([] if to_scratch else [last]))}
+%>\
+    ${rw.begin(rows, [0, *operands.values()] + ([] if to_scratch else [last]), narrow)}
 % if op == "log_sum_exp":
     ${rw.fold(rows, "top", "max", ctype, mapped, q_first, q_last)}
 %  for slot in range(rows.nv if rows.across else 1):
@@ -121,7 +86,7 @@ __kernel void ${name}(
     slot_now[0] = slot
     if to_scratch:
         where, pitch = f"row * {rows.lanes} + lane0 + {slot * width}", 1
-        where = f"part * {rows.count} + {where}" if rows.parts > 1 else where
+        where = f"part * {rows.count} + {where}" if rows.divided else where
     else:
         pitch = rows.lane_pitches[last] if rows.across else 1
         where = f"o{last}" + (f" + {slot * width * pitch}" if rows.across else "")
@@ -133,5 +98,45 @@ __kernel void ${name}(
 % if rows.group > 1:
     }
 % endif
-    ${rw.end()}
+    ${rw.end(rows, narrow)}\
+</%def>
+% if own:
+${ex.define(sorted({rows.vw, *rw.module.narrow_widths(rows)}, reverse=True))}
+% endif
+${rw.extensions(rows)}${group_size(wg)}
+__kernel void ${name}(
+% if from_scratch:
+    __global const int *scratch_base, const int scratch_offset,
+% else:
+    __global const ${cell(ctype)} *src_base, const int src_offset,
+% endif
+% for k in operands.values():
+    __global const ${cell(result)} *extra${k}_base, const int extra${k}_offset,
+% endfor
+% if to_scratch:
+    __global int *result_base, const int result_offset)
+% else:
+    __global ${cell(result)} *dst_base, const int dst_offset)
+% endif
+{
+% if rows.group > 1:
+    __local ${ctype} shared_[${rows.group * rows.beside}];
+% endif
+% if rows.divided:
+    const int part = get_global_id(1);
+% endif
+% if from_scratch:
+    __global const ${ctype} *src = (__global const ${ctype} *)(scratch_base + scratch_offset);
+% else:
+    __global const ${cell(ctype)} *src = src_base + src_offset;
+% endif
+% for k in operands.values():
+    __global const ${cell(result)} *extra${k} = extra${k}_base + extra${k}_offset;
+% endfor
+% if to_scratch:
+    __global ${ctype} *dst = (__global ${ctype} *)(result_base + result_offset);
+% else:
+    __global ${cell(result)} *dst = dst_base + dst_offset;
+% endif
+${rw.walked(rows, walk)}
 }

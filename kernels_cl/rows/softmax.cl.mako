@@ -21,11 +21,13 @@ NaN      a NaN, an infinity, or nothing but -infinity makes the whole row NaN
 <%
     m = rw.module
     last = len(rows.lane_pitches) - 1
-    slots = range(rows.nv) if rows.across else [0]
-    width = rows.vw if rows.across else 1
     everything = [0, *operands.values(), last]
     assert not (log and keep), "a logarithm needs no exponential of each element"
-    assert not keep or (rows.blocks * rows.width == rows.lanes or not rows.across), "blocks overlap"
+    assert not keep or not rows.across or divides(rows.width, rows.lanes), "blocks overlap"
+%>
+<%def name="walk(rows, narrow)">\
+<%
+    slots = range(rows.nv) if rows.across else [0]
 
     def above(v, slot):
         return f"{v} - {m.of(rows, 'top', slot)}"
@@ -52,9 +54,20 @@ NaN      a NaN, an infinity, or nothing but -infinity makes the whole row NaN
         chain = capture(st.apply, post_ops, "y_", ctype, rows.vw, operand)
         put = capture(rw.put, rows, "y_", slot, rows.vw, "dst", at(last), rows.lane_pitches[last], skip, ctype)
         return f"const {T} x_ = {x}; {T} y_ = {value}; {chain} {put}"
-%>
+%>\
+    ${rw.begin(rows, everything, narrow)}
+    ${rw.fold(rows, "top", "peak", ctype, largest, 0, rows.run_count)}
+    ${rw.fold(rows, "total", "sum", ctype, power, 0, rows.run_count, keep_it if keep else None, [0, last] if keep else [0])}
+% if log:
+%  for slot in slots:
+    ${m.of(rows, "total", slot)} = log(${m.of(rows, "total", slot)});
+%  endfor
+% endif
+    ${rw.vectors(rows, everything, 0, rows.run_count, finish)}
+    ${rw.end(rows, narrow)}\
+</%def>
 % if own_exp:
-${ex.define([rows.vw])}
+${ex.define(sorted({rows.vw, *rw.module.narrow_widths(rows)}, reverse=True))}
 % endif
 ${rw.extensions(rows)}${group_size(wg)}
 __kernel void ${name}(
@@ -72,14 +85,5 @@ __kernel void ${name}(
     __global const ${cell(ctype)} *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
     __global ${cell(ctype)} *dst = dst_base + dst_offset;
-    ${rw.begin(rows, everything)}
-    ${rw.fold(rows, "top", "peak", ctype, largest, 0, rows.run_count)}
-    ${rw.fold(rows, "total", "sum", ctype, power, 0, rows.run_count, keep_it if keep else None, [0, last] if keep else [0])}
-% if log:
-%  for slot in slots:
-    ${m.of(rows, "total", slot)} = log(${m.of(rows, "total", slot)});
-%  endfor
-% endif
-    ${rw.vectors(rows, everything, 0, rows.run_count, finish)}
-    ${rw.end()}
+${rw.walked(rows, walk)}
 }

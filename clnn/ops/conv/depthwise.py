@@ -106,7 +106,7 @@ def _variant(problem: ConvProblem, tile: BandTile) -> Variant:
     launch = Launch("conv/depthwise.cl.mako", params, tuple(args), global_size, local)
 
     def again(other: ConvProblem) -> Variant | None:
-        fits = tx <= other.width and band <= other.height
+        fits = other.fits_depthwise and (target.is_cpu or tx <= other.width)
         return _variant(other, tile) if fits else None
 
     return Variant(params["name"], (launch,), _cycles(problem, tile), again=again)

@@ -46,11 +46,9 @@ def _takes(problem: SeparableProblem) -> bool:
 
 def _fits(problem: SeparableProblem, plan: BandPlan) -> bool:
     """Whether a plan for other extents can be used for a problem's."""
-    (oh, ow), band = (problem.height, problem.width), plan.band
-    if not _takes(problem) or band > oh or plan.tx > ow:
-        return False
-    near = band * ow * pixel_pitch(problem.ic) * 4 <= problem.target.local_bytes
-    return near and _last(oh, band) * ow >= plan.tile.mr
+    pixels = plan.band * problem.width + plan.tile.mr
+    near = pixels * pixel_pitch(problem.ic) * 4 <= problem.target.local_bytes
+    return near and _takes(problem)
 
 
 def _plans(problem: SeparableProblem) -> list[BandPlan]:

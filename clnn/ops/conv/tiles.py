@@ -71,8 +71,11 @@ class Tiles:
 
     row and flat tiles are evenly spaced (`even`): th rows of tw neighbours, the last ones overlapping
     others; in a flat image all pixels are one row. Other modes count pixels through rows. exact: no
-    tile ends beyond the image, or overlaps another.
+    tile ends beyond the image, or overlaps another. end: the name of a pixel that tiles of a flat
+    image may reach beyond, "" where they do not.
     """
+
+    end = ""
 
     def __init__(self, mode: str, oh: int, ow: int, mr: int, th: int) -> None:
         self.oh, self.ow, self.mr, self.th, self.tw = oh, ow, mr, th, mr // th

@@ -26,6 +26,8 @@ from clnn.ops.shared.window import Window
 from clnn.target import Target
 from clnn.types import Array
 
+SMALL_TILE = 4  # pixels along an axis of tiles for small images
+
 
 def phase_border(
     window: Window, shape: Sequence[int], extents: Sequence[int], fill: float
@@ -112,7 +114,19 @@ def variants(problem: TransposeProblem) -> list[Variant]:
     finite = np.isfinite(problem.input(WEIGHTS).largest)
     if not (constant and finite) or problem.input(0).type.size == 0:
         return [_reference(problem)]
-    return [*(_phases(problem, mode) for mode in _modes(problem)), _reference(problem)]
+    modes = _modes(problem)
+    best = [_phases(problem, mode) for mode in modes]
+    return [*best, *_low_and_narrow(problem, modes[-1]), _reference(problem)]
+
+
+def _low_and_narrow(problem: TransposeProblem, mode: str) -> list[Variant]:
+    """Return kernels of lower and narrower tiles, for images into which the best tile does not fit."""
+    sy, sx = problem.geometry["strides"]
+    qh, qw = -(-problem.height // sy), -(-problem.width // sx)
+    high, wide = (min(extent, SMALL_TILE) for extent in (qh, qw))
+    sizes = dict.fromkeys([(1, wide), (high, 1), (1, 1)])
+    tiles = [(size, _tile(problem, *size, mode)) for size in sizes]
+    return [_phases(problem, mode, tile, True) for (h, w), tile in tiles if (tile.ty, tile.tx) <= (h, w)]
 
 
 def _modes(problem: TransposeProblem) -> list[str]:

@@ -6,6 +6,7 @@ from clnn.ops.launch import Arg, In, Launch, Out, Variant
 from clnn.ops.problem import Problem
 from clnn.ops.shared.element_types import move_type, require
 from clnn.ops.shared.loops import collapse, run_work
+from clnn.traced import is_open
 from clnn.types import BOOL, DType
 
 
@@ -20,7 +21,8 @@ def map_variant(problem: Problem, op: str, fn: str, vectors: bool = True) -> Var
     require(problem.target, op, *(t for t in types if t != "half"))
     layouts = [o.layout.unpadded().broadcast(out.type.shape) for o in operands]
     loops = collapse([*layouts, out.layout.unpadded()])
-    contiguous = loops.inner_pitches[-1] == 1 and all(p in (0, 1) for p in loops.inner_pitches)
+    pitches = loops.inner_pitches
+    contiguous = pitches[-1] == 1 and all(not is_open(p) and p in (0, 1) for p in pitches)
     work, global_size, local = run_work(loops, problem.target, contiguous and vectors)
     kinds = [o.type.dtype.name for o in (operands[0], out)]
     name = "_".join([op, fn, *dict.fromkeys(kinds), f"v{work['vw']}"])

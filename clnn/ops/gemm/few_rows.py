@@ -11,15 +11,19 @@ from collections.abc import Iterator
 from clnn.ops.gemm.problem import GemmProblem
 from clnn.ops.launch import Launch, Variant, grid
 from clnn.ops.shared.workgroup_tiles import UNSHARED
+from clnn.traced import is_open
 
 MAX_MEMBERS = 16  # work-items that share a column
 COLUMN_TILES = (8, 4)  # tiles of columns in a work-group
 
 
 def few_rows_variants(problem: GemmProblem) -> Iterator[Variant]:
-    """Yield the one kernel, where both operands lie along k and b is no constant to be packed."""
+    """Yield the one kernel, where both operands lie along k and b is no constant to be packed.
+
+    It is made for so many rows and columns, so none for open extents.
+    """
     problem = problem.oriented()
-    if problem.b_is_const or not problem.lies_along_k:
+    if problem.b_is_const or not problem.lies_along_k or is_open(problem.m) or is_open(problem.n):
         return
     target, vw = problem.target, problem.target.vector
     mr = min(problem.m, 4)

@@ -28,6 +28,7 @@ from clnn.ops.shared.matrices import (
 )
 from clnn.ops.shared.workgroup_tiles import GemmShape
 from clnn.target import Target
+from clnn.traced import alike, is_one, is_open
 from clnn.types import F32, Array
 
 L2_BYTES = 256 * 1024  # what stays close to a core while a product walks over it
@@ -97,7 +98,7 @@ class GemmProblem:
     def batch_pitches(self) -> list[tuple[int, ...]]:
         """Return the pitches of a, b, dst and extras on the batch loops that do move."""
         batch = self.product.batch
-        moving = [axis for axis, extent in enumerate(batch.extents) if extent > 1]
+        moving = [axis for axis, extent in enumerate(batch.extents) if is_open(extent) or extent > 1]
         return [tuple(pitches[axis] for axis in moving) for pitches in batch.pitches]
 
     @property
@@ -126,13 +127,13 @@ class GemmProblem:
     @property
     def b_is_dense(self) -> bool:
         """Whether neighbouring columns of b lie side by side."""
-        return self.product.b[1] == 1
+        return is_one(self.product.b[1])
 
     @property
     def lies_along_k(self) -> bool:
         """Whether rows of a and columns of b are runs of neighbours, worth reading as vectors."""
-        along = self.product.a[1] == 1 and self.product.b[0] == 1
-        return along and self.k >= 2 * self.target.vector
+        along = is_one(self.product.a[1]) and is_one(self.product.b[0])
+        return along and (is_open(self.k) or self.k >= 2 * self.target.vector)
 
     @property
     def b_is_const(self) -> bool:
@@ -165,8 +166,8 @@ class GemmProblem:
         Called on the node's own orientation. One in which b is a constant is kept.
         """
         rows, columns = self.views.dst.pitches[-2:]
-        lies_turned = min(self.m, self.n) > 1 and columns != 1 and rows == 1
-        turns = (self.n == 1 and self.m > 1) or (lies_turned and not self.b_is_const)
+        lies_turned = not (is_one(self.m) or is_one(self.n) or alike(columns, 1)) and is_one(rows)
+        turns = (is_one(self.n) and not is_one(self.m)) or (lies_turned and not self.b_is_const)
         return self.flipped() if turns else self
 
     def for_packing(self) -> GemmProblem:

@@ -23,6 +23,7 @@ from clnn.ops.shared.matrices import (
     panels_for,
 )
 from clnn.ops.shared.workgroup_tiles import UNSHARED, widest
+from clnn.traced import is_one, is_open
 from clnn.types import F32
 
 CPU_TILES, GPU_TILES = 10, 4  # worth a measurement in each order; GPUs have work-groups' tiles too
@@ -58,7 +59,7 @@ def _packed(problem: GemmProblem, choice: _Choice) -> Variant:
 
     def again(other: GemmProblem) -> Variant | None:
         other = other.for_packing()
-        fits = other.b_is_const == problem.b_is_const and choice.tile.mr <= other.m
+        fits = other.b_is_const == problem.b_is_const and _fits_rows(other, choice.tile)
         return _packed(other, choice) if fits else None
 
     return replace(made, again=again)
@@ -67,7 +68,7 @@ def _packed(problem: GemmProblem, choice: _Choice) -> Variant:
 def direct_variants(problem: GemmProblem) -> Iterator[Variant]:
     """Yield the kernels that read the columns of b where they lie, side by side."""
     problem = problem.oriented()
-    if problem.b_is_dense and not problem.b_is_const:
+    if problem.b_is_dense and not problem.b_is_const and not is_open(problem.n):
         for choice in _choices(problem, problem.n):
             yield _direct(problem, choice)
 
@@ -81,10 +82,15 @@ def _direct(problem: GemmProblem, choice: _Choice) -> Variant:
     def again(other: GemmProblem) -> Variant | None:
         other = other.oriented()
         fits = other.b_is_dense and not other.b_is_const and width <= other.n
-        fits = fits and choice.tile.mr <= other.m
+        fits = fits and not is_open(other.n) and _fits_rows(other, choice.tile)
         return _direct(other, choice) if fits else None
 
     return Variant(str(launch.params["name"]), (launch,), choice.cost, again=again)
+
+
+def _fits_rows(problem: GemmProblem, tile: Tile) -> bool:
+    """Whether a tile has no more rows than the result; on CPUs open ones may be less."""
+    return tile.mr <= problem.m or (problem.target.is_cpu and is_open(problem.m))
 
 
 def is_best_direct(problem: GemmProblem) -> bool:
@@ -178,9 +184,11 @@ def _pack(
     target, k = problem.target, problem.k
     src, batch = packing(problem.views.b, packed)
     strips = problem.tiles(1, panels.width)[1] * tile.nv
-    chunk = -(-min(PACK_ELEMENTS // tile.vw, k) // tile.vw) * tile.vw if target.is_cpu else tile.vw
+    most = PACK_ELEMENTS // tile.vw
+    chunk = -(-(most if is_open(k) else min(most, k)) // tile.vw) * tile.vw
+    chunk = chunk if target.is_cpu else tile.vw
     size, local = grid(target, strips, -(-k // chunk), prod(batch.extents))
-    how = {src[0]: "rows", src[1]: "columns"}.get(1, "any")
+    how = "columns" if is_one(src[1]) else "rows" if is_one(src[0]) else "any"
     params = {
         "name": f"gemm_pack_f32_{how}_w{panels.width}",
         "ctype": problem.b.ctype,

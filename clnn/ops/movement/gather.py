@@ -163,9 +163,8 @@ def _kernel(
     out = problem.outputs[0]
     views = [TensorLayout.of_pitches(out.type.shape, pitches) for pitches in (src, index)]
     loops = collapse([*views, out.layout.unpadded()])
-    work, global_size, local = run_work(
-        loops, problem.target, contiguous=loops.inner_pitches == (1, 0, 1)
-    )
+    contiguous = loops.has_inner_pitches(1, 0, 1)
+    work, global_size, local = run_work(loops, problem.target, contiguous)
     indices, ctype = problem.input(1), move_type(out.memory)
     label = f"{name}_{ctype}_v{work['vw']}"
     params = {

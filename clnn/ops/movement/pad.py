@@ -16,6 +16,7 @@ from clnn.ops.problem import Problem, required
 from clnn.ops.shared.element_types import move_type, move_value
 from clnn.ops.shared.loops import GRAIN, run_width
 from clnn.ops.spec import OpSpec
+from clnn.traced import alike, divides, greatest, is_one, least
 from clnn.types import Array, TensorType, normalise_axis
 
 MODES = ("constant", "reflect", "edge", "wrap")
@@ -92,13 +93,13 @@ def _axes(spec: Pad, src: TensorLayout, dst: TensorLayout) -> tuple[list[int], i
     The axis of rows is the innermost padded one in dst; what lies inside it is one position where
     it is contiguous on both sides.
     """
-    order = [a for a in dst.order if (src.shape[a], dst.shape[a]) != (1, 1)] or [0]
+    order = [a for a in dst.order if not (is_one(src.shape[a]) and is_one(dst.shape[a]))] or [0]
     padded = [a for a in order if src.shape[a] != dst.shape[a]] or order[-1:]
     row = padded[-1]
     inside = order[order.index(row) + 1 :]
     inner = 1
     for axis in reversed(inside):
-        if src.pitches[axis] != inner or dst.pitches[axis] != inner:
+        if not alike(src.pitches[axis], inner) or not alike(dst.pitches[axis], inner):
             return [a for a in order if a != row], row, 1
         inner *= dst.shape[axis]
     return [a for a in order if a != row and a not in inside], row, inner
@@ -133,12 +134,13 @@ def _rows(spec: Pad, problem: Problem) -> Variant:
     common = _common(spec, problem, src, outer)
     low, high = max(spec.before[row], 0), max(spec.after[row], 0)
     pitches = (src.pitches[row], dst.pitches[row])
-    joined = pitches == (inner, inner)
+    joined = all(alike(pitch, inner) for pitch in pitches)
     run = inner * src.shape[row] if joined else inner
     rows = math.prod(dst.shape[a] for a in outer)
-    vw = run_width(run, problem.target) if inner > 1 or joined else 1
+    vw = run_width(run, problem.target) if not is_one(inner) or joined else 1
     per_row = inner * dst.shape[row]
-    band = max(1, min(GRAIN // max(per_row, 1), rows // (8 * problem.target.compute_units)))
+    fitting = GRAIN // greatest(per_row, 1)
+    band = greatest(1, least(fitting, rows // (8 * problem.target.compute_units)))
     global_size, local = grid(problem.target, -(-rows // band))
     name = f"pad_{spec.mode}_rows_{common['ctype']}_v{vw}"
     params = {
@@ -162,8 +164,8 @@ def _elements(spec: Pad, problem: Problem) -> Variant:
     last = axes[-1] if axes else 0
     plain = bool(axes) and src.shape[last] == dst.shape[last]
     vw = 1
-    if plain and src.pitches[last] == dst.pitches[last] == 1:
-        while vw < problem.target.vector and dst.shape[last] % (2 * vw) == 0:
+    if plain and is_one(src.pitches[last]) and is_one(dst.pitches[last]):
+        while vw < problem.target.vector and divides(2 * vw, dst.shape[last]):
             vw *= 2
     common = _common(spec, problem, src, axes)
     if not axes:

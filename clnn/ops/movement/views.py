@@ -16,6 +16,7 @@ from clnn.ops.problem import Problem, required
 from clnn.ops.shared.element_types import move_type
 from clnn.ops.shared.elementwise_launch import Walked, walk_launch
 from clnn.ops.spec import OpSpec, ViewSpec
+from clnn.traced import alike, is_open, other
 from clnn.types import Array, TensorType, broadcast_shapes
 
 
@@ -137,19 +138,27 @@ class Reshape(ViewSpec):
 
 def refine(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the shape that both split into, or None where the cuts do not nest."""
-    fine: list[int] = []
     if 0 in old:
         return None
+    fine = _refine(old, new)
+    if fine is None and any(map(is_open, (*old, *new))):
+        return _refine([*map(int, old)], [*map(int, new)])
+    return fine
+
+
+def _refine(old: Sequence[int], new: Sequence[int]) -> tuple[int, ...] | None:
+    """Return that of extents where it is the same at the network's other shape."""
+    fine: list[int] = []
     for olds, news in reshape_groups(old, new):
         left, right = list(olds), list(news)
-        cuts = {1}
+        cuts = {1: 1}  # by what they are at the other shape
         for shape, axes in ((old, left), (new, right)):
             run = 1
             for axis in reversed(axes):
                 run *= shape[axis]
-                cuts.add(run)
-        ordered = sorted(cuts)
-        steps = [b // a for a, b in pairwise(ordered) if b % a == 0]
+                cuts.setdefault(other(run), run)
+        ordered = [cuts[there] for there in sorted(cuts)]
+        steps = [b // a for a, b in pairwise(ordered) if alike(b % a, 0)]
         if len(steps) != len(ordered) - 1:
             return None
         fine += reversed(steps)

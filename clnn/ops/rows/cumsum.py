@@ -57,7 +57,7 @@ class CumSum(OpSpec):
         ctype = problem.outputs[0].type.dtype.cl
         require(problem.target, "cumsum", ctype)
         loops = collapse([without(src, [self.axis]), without(dst, [self.axis])])
-        work, global_size, local = run_work(loops, problem.target, loops.inner_pitches == (1, 1))
+        work, global_size, local = run_work(loops, problem.target, loops.has_inner_pitches(1, 1))
         name = f"cumsum_{ctype}_v{work['vw']}"
         params = {
             "name": name,

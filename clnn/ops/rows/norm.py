@@ -20,6 +20,7 @@ from clnn.ops.rows.rows import Rows, and_plain, make_rows, operands_of, real_row
 from clnn.ops.shared.epilogue import operand_args
 from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.spec import OpSpec
+from clnn.traced import is_open
 from clnn.types import Array, TensorType, normalise_axis
 
 TINY = 2.0**-126  # keeps a quotient by a norm of zero finite
@@ -105,10 +106,10 @@ def _variant(spec: Normalise, problem: Problem, plain: bool) -> Variant:
     )
     name = f"{'normalise' if spec.centre else 'rms_normalise'}_{x.type.dtype.cl}_{rows.label}"
     operands = operand_args(problem, spec.post_ops)
-    if rows.parts == 1:
+    if not rows.divided:
         args: tuple[Arg, ...] = (In(0), *operands, Out(0))
         return Variant(name, (_launch(spec, problem, rows, name, "all", args),))
-    name += f"_p{rows.parts}"
+    name += "_parts" if is_open(rows.parts) else f"_p{rows.parts}"
     stats = Scratch("stats", 2 * rows.parts * rows.count * x.type.dtype.itemsize)
     first = _launch(spec, problem, rows, f"{name}_stats", "stats", (In(0), stats))
     second = _launch(spec, problem, rows, name, "apply", (In(0), stats, *operands, Out(0)))

@@ -18,6 +18,7 @@ from clnn.ops.rows.rows import Rows, and_plain, make_rows, operands_of, with_row
 from clnn.ops.shared.epilogue import operand_args
 from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.spec import OpSpec, batched
+from clnn.traced import is_open
 from clnn.types import F32, F64, Array, TensorType, normalise_axis
 
 
@@ -169,9 +170,9 @@ def _variant(spec: Reduce, problem: Problem, plain: bool) -> Variant:
     )
     name = f"reduce_{spec.fn}_{x.label}_{rows.label}"
     finish: tuple[Arg, ...] = (*operand_args(problem, spec.post_ops), Out(0))
-    if rows.parts == 1:
+    if not rows.divided:
         return Variant(name, (_launch(spec, problem, rows, name, (In(0), *finish)),))
-    name += f"_p{rows.parts}"
+    name += "_parts" if is_open(rows.parts) else f"_p{rows.parts}"
     parts = Scratch("parts", rows.parts * rows.count * x.type.dtype.itemsize)
     first = _launch(spec, problem, rows, f"{name}_parts", (In(0), parts))
     second = _launch(spec, problem, _rows_of_parts(rows, problem), name, (parts, *finish))

@@ -25,6 +25,7 @@ from clnn.ops.shared.epilogue import operand_layouts
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.loops import Loops, collapse
 from clnn.target import Target
+from clnn.traced import greatest, is_one, is_open, least, other
 from clnn.types import F32, F64, TensorType
 
 TERMS = 64  # elements that one accumulator takes in before it is added to the total
@@ -108,6 +109,16 @@ class Rows:
         group = f"_g{self.group}{'s' * self.subgroups}" if self.group > 1 else ""
         return f"{'across' if self.across else 'along'}_v{self.vw}x{self.nv}{group}"
 
+    @property
+    def divided(self) -> bool:
+        """Whether rows are split into parts, at some shape at least."""
+        return not is_one(self.parts)
+
+    @property
+    def narrow(self) -> Rows:
+        """The rows walked one element at a time."""
+        return replace(self, vw=1, nv=1)
+
     def sizes(self, target: Target) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return (global, local) work sizes: blocks (times the group) by parts."""
         if self.group > 1 and self.across:
@@ -181,8 +192,9 @@ def make_rows(
     row = _loops(layouts, sorted(axes))
     widest = 1 if plain else min(16, max(1, target.vector * 4 // itemsize))
     across = plain or not (along and _lies_along(kept, row, widest))
-    vw = _power_below(kept.inner if across else row.inner, widest)
-    if across and not target.is_cpu and kept.inner_pitches[0] != 1:
+    lane_extent = kept.inner if across else row.inner
+    vw = widest if is_open(lane_extent) else _power_below(lane_extent, widest)
+    if across and not target.is_cpu and not is_one(kept.inner_pitches[0]):
         vw = 1
     nv = 1 if plain else (_vectors(kept.inner, vw) if across else UNROLL)
     most = TERMS if across else TERMS * vw * nv * (1 if target.is_cpu else SHARED)
@@ -195,7 +207,7 @@ def make_rows(
     if split:
         parts = _parts(replace(rows, group=group), target, itemsize, sweeps)
         longest = -(-row.inner * prod(row.extents[:-1]) // parts)
-        longest = min(most, -(-longest // vw) * vw)
+        longest = least(most, -(-longest // vw) * vw)
         rows = _divided(_assemble(kept, row, across, (vw, nv), most, longest), parts)
     if not across and not target.is_cpu:
         group = _group(rows, target)
@@ -212,9 +224,11 @@ def _loops(layouts: Sequence[TensorLayout], axes: Sequence[int]) -> Loops:
 
 def _lies_along(kept: Loops, row: Loops, widest: int) -> bool:
     """Whether vectors should lie along rows rather than across them."""
-    if row.inner_pitches[0] != 1 or row.inner < 2:
+    if not is_one(row.inner_pitches[0]) or (row.inner < 2 and not is_open(row.inner)):
         return False
-    return row.inner >= SHORT or kept.inner < widest
+    if is_open(row.inner):
+        return True
+    return row.inner >= SHORT or (kept.inner < widest and not is_open(kept.inner))
 
 
 def _power_below(extent: int, widest: int) -> int:
@@ -226,6 +240,7 @@ def _power_below(extent: int, widest: int) -> int:
 
 def _vectors(lanes: int, vw: int) -> int:
     """Return how many vectors a block of lanes takes: up to 4 while little is computed twice."""
+    lanes = other(lanes)
     vectors = -(-lanes // vw)
     for nv in (4, 3, 2):
         if nv * vw <= lanes and -(-vectors // nv) * nv * 4 <= vectors * 5:
@@ -237,7 +252,7 @@ def _assemble(
     kept: Loops, row: Loops, across: bool, tile: tuple[int, int], most: int, longest: int
 ) -> Rows:
     """Return rows whose runs are at most `longest` elements, `most` to an accumulator."""
-    length = max(1, min(row.inner, longest))
+    length = greatest(1, longest) if is_open(row.inner) else max(1, min(row.inner, longest))
     chunks = -(-row.inner // length)
     runs = Loops((*row.extents[:-1], chunks), tuple((*p[:-1], p[-1] * length) for p in row.pitches))
     outer, lanes = kept, 1
@@ -253,32 +268,38 @@ def _assemble(
         row.inner_pitches,
         length,
         row.inner,
-        max(1, most // length),
+        greatest(1, most // length),
         *tile,
     )
 
 
 def _parts(rows: Rows, target: Target, itemsize: int, sweeps: int) -> int:
-    """Return how many parts a row should have, so that there is work for the whole device."""
-    size = rows.row * rows.count * itemsize
-    items, work = 4 * target.compute_units, rows.row
+    """Return how many parts a row should have, so that there is work for the whole device.
+
+    Of open extents: so that there is at the network's other shape.
+    """
+    row, there = other(rows.row), other(rows.items)
+    size = row * other(rows.count) * itemsize
+    items, work = 4 * target.compute_units, row
     if target.is_cpu:
-        least, work = LEAST_PART["cpu"], rows.row * rows.width
+        fewest, work = LEAST_PART["cpu"], row * rows.width
         if size < SMALL:
             return 1
         if sweeps > 1:
             items = max(items, min(64, size // CACHE))
     elif rows.across:
-        items, least = 64 * target.compute_units // rows.group, LEAST_PART["across"] * rows.group
+        items, fewest = 64 * target.compute_units // rows.group, LEAST_PART["across"] * rows.group
     else:
-        least = LEAST_PART["along"]
-    return max(1, min(-(-items // max(rows.items, 1)), work // least))
+        fewest = LEAST_PART["along"]
+    return max(1, min(-(-items // max(there, 1)), work // fewest))
 
 
 def _divided(rows: Rows, parts: int) -> Rows:
     """Return rows in at most `parts` shares of whole runs."""
-    share = -(-rows.run_count // max(1, min(parts, rows.run_count)))
-    return replace(rows, parts=max(1, -(-rows.run_count // max(share, 1))))
+    if parts == 1:
+        return rows
+    share = -(-rows.run_count // greatest(1, least(parts, rows.run_count)))
+    return replace(rows, parts=greatest(1, -(-rows.run_count // greatest(share, 1))))
 
 
 def _group(rows: Rows, target: Target) -> int:
@@ -308,5 +329,5 @@ def _band(rows: Rows, target: Target) -> int:
     """Return how many blocks one CPU work-item takes."""
     if not target.is_cpu:
         return 1
-    work = max(1, rows.row * rows.width // rows.parts)
-    return max(1, min(WORK // work, rows.items // (8 * target.compute_units)))
+    work = greatest(1, rows.row * rows.width // rows.parts)
+    return greatest(1, least(WORK // work, rows.items // (8 * target.compute_units)))

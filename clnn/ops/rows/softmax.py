@@ -15,6 +15,7 @@ from clnn.ops.rows.rows import and_plain, make_rows, operands_of, real_rows
 from clnn.ops.shared.epilogue import operand_args
 from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.spec import OpSpec
+from clnn.traced import divides
 from clnn.types import Array, TensorType, normalise_axis
 
 
@@ -65,7 +66,7 @@ def _variant(spec: Softmax, problem: Problem, plain: bool) -> Variant:
     global_size, local = rows.sizes(problem.target)
     ctype = x.ctype
     name = f"{'log_' if spec.log else ''}softmax_{x.label}_{rows.label}"
-    apart = not rows.across or rows.blocks * rows.width == rows.lanes
+    apart = not rows.across or divides(rows.width, rows.lanes)
     params = {
         "name": name,
         "ctype": ctype,

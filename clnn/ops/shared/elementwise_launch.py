@@ -15,6 +15,7 @@ from clnn.ops.launch import Const, In, Launch, Out, grid, vector_width
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.loops import Loops, collapse, even_chunk
 from clnn.target import Target
+from clnn.traced import greatest, is_one, is_open, other
 from clnn.types import dtype_of
 
 CHUNK = 2048  # elements that one CPU work-item walks
@@ -46,12 +47,12 @@ def walk_launch(
     """
     walked = (*sources, result)
     loops, vec = _loops([tensor.layout for tensor in walked], target)
-    chunk = even_chunk(loops.inner, CHUNK, vec) if target.is_cpu else vec
+    if function and is_open(loops.inner):
+        vec = 1  # of which alone a function has a text besides that for vectors
+    chunk, rows = _shares(loops, vec) if target.is_cpu else (vec, 1)
     middle = loops.extents[-2]
-    rows = even_chunk(middle, max(1, CHUNK // chunk)) if target.is_cpu else 1
-    global_size, local = grid(
-        target, loops.inner // chunk * (middle // rows), math.prod(loops.extents[:-2])
-    )
+    parts = -(-loops.inner // chunk) * -(-middle // rows)
+    global_size, local = grid(target, parts, math.prod(loops.extents[:-2]))
     tables = function.tables() if function else ()
     params = {
         "name": name,
@@ -79,13 +80,25 @@ def walk_launch(
     return Launch("elementwise/eltwise.cl.mako", params, args, global_size, local)
 
 
+def _shares(loops: Loops, vec: int) -> tuple[int, int]:
+    """Return how many elements of a row, and how many rows, one CPU work-item walks.
+
+    They divide the loops where these are not open.
+    """
+    inner, middle = loops.inner, loops.extents[-2]
+    chunk = CHUNK if is_open(inner) else even_chunk(inner, CHUNK, vec)
+    most = greatest(1, CHUNK // (inner if is_open(inner) else chunk))
+    return chunk, most if is_open(middle) or is_open(most) else even_chunk(middle, most)
+
+
 def _loops(layouts: Sequence[TensorLayout], target: Target) -> tuple[Loops, int]:
     """Return two loops at least over all layouts, and the vector width along the innermost one."""
     loops = collapse(layouts)
     vec = _width(loops, target)
-    if vec == 1 and loops.inner < SHORT and len(loops.extents) > 1:
-        long = [k for k, extent in enumerate(loops.extents) if extent >= SHORT]
-        longest = max(range(len(loops.extents)), key=lambda k: (loops.extents[k], k))
+    extents = [other(extent) for extent in loops.extents]
+    if vec == 1 and extents[-1] < SHORT and len(extents) > 1:
+        long = [k for k, extent in enumerate(extents) if extent >= SHORT]
+        longest = max(range(len(extents)), key=lambda k: (extents[k], k))
         loops = loops.with_inner(long[-1] if long else longest)
         vec = _width(loops, target)
     return loops.padded(2), vec
@@ -93,6 +106,9 @@ def _loops(layouts: Sequence[TensorLayout], target: Target) -> tuple[Loops, int]
 
 def _width(loops: Loops, target: Target) -> int:
     """Return the vector width along the innermost loop: 1 where the result has gaps there."""
-    if loops.inner_pitches[-1] != 1:
+    pitches = loops.inner_pitches
+    if any(map(is_open, pitches)) or not is_one(pitches[-1]):
         return 1
-    return vector_width(loops.inner, target.vector, [(0, p) for p in loops.inner_pitches])
+    if is_open(loops.inner):
+        return target.vector if target.is_cpu and set(pitches) <= {0, 1} else 1
+    return vector_width(loops.inner, target.vector, [(0, p) for p in pitches])

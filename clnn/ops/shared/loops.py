@@ -10,6 +10,7 @@ from typing import Any
 from clnn.layout import TensorLayout
 from clnn.ops.launch import grid
 from clnn.target import Target
+from clnn.traced import alike, greatest, is_one, is_open, least
 
 GRAIN = 4096  # elements that are worth a work-item on a CPU
 
@@ -31,6 +32,10 @@ class Loops:
         """Pitch of each operand on the innermost axis."""
         return tuple(p[-1] for p in self.pitches)
 
+    def has_inner_pitches(self, *pitches: int) -> bool:
+        """Whether these are the pitches of the innermost axis, whatever the network's shape."""
+        return all(map(alike, self.inner_pitches, pitches))
+
     def with_inner(self, place: int) -> Loops:
         """Return the loops with the one at `place` moved innermost."""
         order = [k for k in range(len(self.extents)) if k != place] + [place]
@@ -51,13 +56,13 @@ def collapse(layouts: Sequence[TensorLayout]) -> Loops:
     Axes are ordered by the pitches of the last layout (the one written), outermost first.
     """
     lead = layouts[-1]
-    axes = [a for a in lead.order if lead.shape[a] != 1]
+    axes = [a for a in lead.order if not is_one(lead.shape[a])]
     extents: list[int] = []
     pitches: list[list[int]] = []
     for axis in axes:
         here = [la.pitches[axis] for la in layouts]
         if extents and all(
-            o == i * lead.shape[axis] for o, i in zip(pitches[-1], here, strict=True)
+            alike(o, i * lead.shape[axis]) for o, i in zip(pitches[-1], here, strict=True)
         ):
             extents[-1] *= lead.shape[axis]
             pitches[-1] = here
@@ -85,9 +90,12 @@ def even_chunk(extent: int, most: int, multiple: int = 1) -> int:
 
 
 def run_width(inner: int, target: Target) -> int:
-    """Return the vector width for runs of `inner` elements that lie side by side: at most `inner`."""
+    """Return the vector width for runs of `inner` elements that lie side by side.
+
+    At most `inner`, but for an open one, where kernels tell runs that are shorter.
+    """
     vw = 1
-    while vw < target.vector and vw * 2 <= inner:
+    while vw < target.vector and (is_open(inner) or vw * 2 <= inner):
         vw *= 2
     return vw
 
@@ -100,18 +108,20 @@ def run_work(
     That is the parameters that tell, and (global, local) work sizes. A work-item walks `chunk`
     elements of each of `band` rows, `vw` at a time; the share that begins at `last` reaches to the
     end of the run. The last vector of a run may overlap the one before it, which belongs to the
-    same work-item. contiguous: runs can be read and written by vectors.
+    same work-item; what is left of an open run is walked one by one. contiguous: runs can be read
+    and written by vectors.
     """
     inner, outer = loops.inner, loops.extents[:-1]
     rows = math.prod(outer)
     vw = run_width(inner, target) if contiguous else 1
     if target.is_cpu:
-        chunk = min(inner, -(-GRAIN // vw) * vw)
-        band = max(1, min(GRAIN // chunk, rows // (8 * target.compute_units)))
+        chunk = -(-GRAIN // vw) * vw if is_open(inner) else min(inner, -(-GRAIN // vw) * vw)
+        fitting = GRAIN // greatest(1, least(inner, chunk))
+        band = greatest(1, least(fitting, rows // (8 * target.compute_units)))
     else:
         chunk, band = vw, 1
     shares = -(-inner // chunk)
-    if shares > 1 and inner % chunk and inner % chunk < vw:
+    if not is_open(inner) and shares > 1 and inner % chunk and inner % chunk < vw:
         shares -= 1
     params = {
         "extents": outer or (1,),

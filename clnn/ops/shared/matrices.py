@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, prod
 
 import numpy as np
 
 from clnn.layout import TensorLayout
 from clnn.ops.shared.loops import Loops, collapse
 from clnn.target import Target
+from clnn.traced import alike, is_one, is_open, other
 from clnn.types import Array
 
 Pitches = tuple[int, int]
@@ -87,7 +88,7 @@ class Product:
     @property
     def matrices(self) -> int:
         """Number of products in the batch."""
-        return int(np.prod(self.batch.extents))
+        return prod(self.batch.extents)
 
 
 def flip(layout: TensorLayout) -> TensorLayout:
@@ -115,7 +116,7 @@ def folded(views: Views) -> Views:
     """Return the product with batch axes that share b joined to the rows, where pitches allow."""
     while views.dst.rank > 2:
         outer, m, k = views.dst.shape[:-2], views.m, views.k
-        if views.b.rank > 2 and views.b.shape[-3] != 1:
+        if views.b.rank > 2 and not is_one(views.b.shape[-3]):
             return views
         a = _join_rows(views.a.broadcast((*outer, m, k)))
         dst = _join_rows(views.dst)
@@ -131,9 +132,10 @@ def folded(views: Views) -> Views:
 def _join_rows(layout: TensorLayout) -> TensorLayout | None:
     """Return a layout with axis -3 joined to axis -2, or None where rows are not evenly spaced."""
     count, rows = layout.shape[-3:-1]
-    if count != 1 and rows != 1 and layout.pitches[-3] != layout.pitches[-2] * rows:
+    spaced = alike(layout.pitches[-3], layout.pitches[-2] * rows)
+    if not (is_one(count) or is_one(rows) or spaced):
         return None
-    joined = _pick(layout, (*range(layout.rank - 3), -3 if rows == 1 else -2, -1))
+    joined = _pick(layout, (*range(layout.rank - 3), -3 if is_one(rows) else -2, -1))
     return replace(joined, shape=(*joined.shape[:-2], count * rows, joined.shape[-1]))
 
 
@@ -163,7 +165,10 @@ def product(views: Views) -> Product:
 
 def _last(layout: TensorLayout) -> Pitches:
     rows, columns = layout.shape[-2:]
-    return (layout.pitches[-2] if rows > 1 else 0, layout.pitches[-1] if columns > 1 else 0)
+    return tuple(  # type: ignore[return-value]
+        p if is_open(d) or d > 1 else 0
+        for d, p in ((rows, layout.pitches[-2]), (columns, layout.pitches[-1]))
+    )
 
 
 def _only_batch(layout: TensorLayout) -> TensorLayout:
@@ -175,22 +180,31 @@ def gemm_tiles(
 ) -> list[tuple[float, Tile]]:
     """Return (estimated cycles for each term of the sums, tile) of all tiles, best first.
 
-    widest: columns that a tile may have at most.
+    widest: columns that a tile may have at most. Of open extents: tiles for the larger shape, by
+    their mean score for both.
     """
     vw = target.vector
-    while vw > 1 and (vw > widest or (vw > 4 and vw // 2 >= n)):
+    while vw > 1 and (vw > widest or (vw > 4 and vw // 2 >= n and not is_open(n))):
         vw //= 2
-    vectors = -(-n // vw)
     registers = REGISTERS.get(target.vector, 16)
+    shapes = [
+        (int(rows), -(-int(columns) // vw), int(count))
+        for rows, columns, count in ((m, n, matrices), (other(m), other(n), other(matrices)))
+    ]
+    most_rows, most_vectors = max(s[0] for s in shapes), max(s[1] for s in shapes)
+
+    def score(mr: int, nv: int) -> float:
+        return sum(_score(r, v, mr, nv, c, target) for r, v, c in shapes) / len(shapes)
+
     tiles = [
-        (_score(m, vectors, mr, nv, matrices, target), Tile(mr, nv, vw))
+        (score(mr, nv), Tile(mr, nv, vw))
         for nv in range(1, MAX_VECTORS + 1)
-        if nv <= vectors and (nv == 1 or nv * vw <= widest)
+        if nv <= most_vectors and (nv == 1 or nv * vw <= widest)
         # nv vectors of b and one of a besides
-        for mr in range(1, min(m, max((registers - 1) // nv - 1, 1)) + 1)
+        for mr in range(1, min(most_rows, max((registers - 1) // nv - 1, 1)) + 1)
     ]
     tiles.sort(key=lambda pair: -pair[0])
-    return [(m * vectors / (2 * score), tile) for score, tile in tiles]
+    return [(m * -(-n // vw) / (2 * found), tile) for found, tile in tiles]
 
 
 def _score(m: int, vectors: int, mr: int, nv: int, matrices: int, target: Target) -> float:

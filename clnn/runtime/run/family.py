@@ -9,6 +9,7 @@ from typing import Any
 from clnn.codegen.runtime_numbers import Texts
 from clnn.graph.ir import Graph
 from clnn.ops.launch import Launch
+from clnn.plan.open_extents import opened
 from clnn.plan.repeat import Choices, DoesNotFitError
 from clnn.plan.schedule import Chooser, Plan, PlannedLaunch, ScheduledNode
 from clnn.runtime.build.program import Device
@@ -34,6 +35,8 @@ class Family:
     constants: Any = None
     _choices: list[Choices] = field(default_factory=list)
     _others: list[Graph] = field(default_factory=list)
+    _unlike: list[Graph] = field(default_factory=list)
+    _first: Graph | None = None
     _device: Device | None = None
 
     def open(self, info: DeviceInfo) -> Device:
@@ -44,21 +47,26 @@ class Family:
 
     def plan(self, plan_by: PlanBy, graph: Graph, choose: Chooser) -> Plan:
         """Return the plan of the network at some extents, as like the plans before as can be."""
+        if self._first is None:
+            self._first, self._unlike = graph, list(self.others())
+            self._others = [self._opened(other) for other in self._unlike]
+        graph = self._opened(graph)
         if not self._choices:
-            self._others = list(self.others())
             self._learn(plan_by, graph, choose, self._others)
         try:
             plan = plan_by(graph, choose, repeat=self._choices[0].repeat_or_raise)
         except DoesNotFitError:
             if len(self._choices) == 1:
-                self._learn_small(plan_by, graph, choose)
-            plan = plan_by(graph, self._choices[1].chooser(choose), repeat=self._choices[1].repeat)
+                small = map(self._opened, self.small())
+                self._learn(plan_by, graph, choose, [*self._others, *small])
+            choices = self._choices[1]
+            plan = plan_by(graph, choices.chooser(choose), repeat=choices.repeat)
         return self._with_texts(plan, self._text)
 
-    def _learn_small(self, plan_by: PlanBy, graph: Graph, choose: Chooser) -> None:
-        """Choose kernels for small extents."""
-        small = list(self.small())
-        self._learn(plan_by, (small or [graph])[0], choose, [*self._others, graph])
+    def _opened(self, graph: Graph) -> Graph:
+        """Return a graph whose open extents are known as such."""
+        assert self._first is not None
+        return opened(graph, self._unlike[0], self._first) if self._unlike else graph
 
     def _learn(
         self, plan_by: PlanBy, graph: Graph, choose: Chooser, others: Sequence[Graph]

@@ -1,0 +1,49 @@
+"""Networks whose extents know what they are at another shape: what plans of all shapes share."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from clnn.graph.ir import Graph, Node
+from clnn.traced import Open
+
+
+def opened(graph: Graph, other: Graph, first: Graph) -> Graph:
+    """Return `graph` with extents, and numbers of its specs, as they are in `other` beside them.
+
+    Open are those that differ between `other` and either of the graphs; where the graphs' nodes are
+    not the same, they stay as they are. first: the graph that other graphs of the network are told
+    from `other` by as well, so that all have the same open extents, even those that are `other`'s.
+    """
+    types = {
+        name: _opened(given, other.types.get(name, given), first.types.get(name, given))
+        for name, given in graph.types.items()
+    }
+    there, before = ({node.name: node for node in one.nodes} for one in (other, first))
+
+    def node_of(node: Node) -> Node:
+        found = there.get(node.name, node).spec, before.get(node.name, node).spec
+        if all(type(spec) is type(node.spec) for spec in found):
+            return replace(node, spec=_opened(node.spec, *found))
+        return node
+
+    return replace(graph, nodes=tuple(map(node_of, graph.nodes)), types=types)
+
+
+def _opened(value: Any, other: Any, first: Any) -> Any:
+    if value is other is first or type(value) is bool:
+        return value
+    if isinstance(value, int) and isinstance(other, int) and isinstance(first, int):
+        return value if value == other == first else Open(value, other)
+    if type(value) is tuple and len(value) == len(other) == len(first):
+        return tuple(map(_opened, value, other, first))
+    if is_dataclass(value) and not isinstance(value, type) and type(value) is type(other):
+        found = {
+            f.name: _opened(*(getattr(one, f.name) for one in (value, other, first)))
+            for f in fields(value)
+            if f.init
+        }
+        changed = {k: v for k, v in found.items() if v is not getattr(value, k)}
+        return replace(value, **changed) if changed else value
+    return value
