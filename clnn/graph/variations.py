@@ -18,7 +18,7 @@ def alike(
 ) -> list[Graph]:
     """Return up to `most` graphs that have the nodes of `graph`, at extents that are proposed.
 
-    at: returns the network at some extents; what it refuses is left out.
+    at: returns the network at some extents; what it refuses is left out, and what has no elements.
     """
     found: list[Graph] = []
     for extents in proposals:
@@ -28,7 +28,7 @@ def alike(
             other = at(extents)
         except ClnnError:
             continue
-        if _nodes(other) == _nodes(graph):
+        if _nodes(other) == _nodes(graph) and not any(0 in t.shape for t in other.types.values()):
             found.append(other)
     return found
 
@@ -57,8 +57,8 @@ def _more(extent: int, step: int) -> int:
 
 def smaller(extents: Extents) -> Iterator[dict[str, int]]:
     """Yield small extents, the smallest first; those below SMALL become 1."""
-    for part in (32, 16, 8, 4, 2):
-        for block in (1, BLOCK):
+    for block in (1, BLOCK):
+        for part in (32, 16, 8, 4, 2):
             yield {name: _less(extent, part, block) for name, extent in extents.items()}
 
 

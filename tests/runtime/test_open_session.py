@@ -68,8 +68,9 @@ def test_each_call_may_have_another_shape(device):
                 assert isinstance(alone, clnn.Session)
                 want = alone(fed)
             got = session(fed)
-            assert all(np.array_equal(got[name], want[name]) for name in want)
-            assert session.run(["mean"], fed)[0].tolist() == want["mean"].tolist()
+            for name in want:  # of kernels that are chosen for other extents
+                np.testing.assert_allclose(got[name], want[name], rtol=1e-5, atol=1e-5)
+            assert session.run(["mean"], fed)[0].tolist() == got["mean"].tolist()
         assert len(session.shapes) == 3 and session.shapes[-1]["x"] == (2, 3, 7, 5)
         assert session.placement.launches
 
