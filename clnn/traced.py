@@ -191,20 +191,28 @@ class Open(int):
 
 def _open_arithmetic(compute: Callable[[int, int], int]) -> tuple[Any, Any]:
     """Return the methods of an operation on integers, for an Open on its left and on its right."""
+    is_product = compute is operator.mul
 
-    def made(left: Any, right: Any) -> Any:
-        if type(left) not in (int, Open) or type(right) not in (int, Open):
-            return NotImplemented
-        value = compute(int(left), int(right))
+    def pair(left: int, right: int, left_there: int, right_there: int) -> int:
+        value = compute(left, right)
         try:
-            elsewhere = compute(other(left), other(right))
-        except ZeroDivisionError:  # of a quotient that has no meaning at the other shape
-            elsewhere = value
-        if compute is operator.mul and any(type(n) is int and n == 0 for n in (left, right)):
-            return 0
-        return Open(value, elsewhere)
+            return Open(value, compute(left_there, right_there))
+        except ZeroDivisionError:  # the quotient has no meaning at the other shape
+            return Open(value, value)
 
-    return made, lambda right, left: made(left, right)
+    def on_left(self: Open, right: Any) -> Any:
+        if type(right) is int:
+            return 0 if is_product and not right else pair(int(self), right, self.other, right)
+        if type(right) is Open:
+            return pair(int(self), int(right), self.other, right.other)
+        return NotImplemented
+
+    def on_right(self: Open, left: Any) -> Any:
+        if type(left) is not int:
+            return NotImplemented
+        return 0 if is_product and not left else pair(left, int(self), left, self.other)
+
+    return on_left, on_right
 
 
 for _name, _whole_compute in (

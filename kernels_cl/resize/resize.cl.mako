@@ -25,7 +25,7 @@ Params   name            kernel name
          post_ops        fused post-ops
          operands        node input -> number
          wg              local size
-Tunables vw              1, 2, 4, 8 or 16; at most inner
+Tunables vw              1, 2, 4, 8 or 16; at most inner, unless that is read at run time
          span            positions of a row that one work-item walks
          band            rows that one work-item walks
          split           inner runs are spread over work-items (vw divides inner then)
@@ -145,7 +145,7 @@ __kernel void ${name}(
         {
 ${one(vw, "c")}
         }
-% elif inner == 1:
+% elif is_one(inner):
         {
 ${one(1, "0")}
         }
@@ -153,7 +153,11 @@ ${one(1, "0")}
         for (int c = 0; c < ${vectors * vw}; c += ${vw}) {
 ${one(vw, "c")}
         }
-%  if inner % vw:
+%  if is_traced(inner) and vw > 1:
+        for (int c = ${vectors * vw}; c < ${inner}; ++c) {
+${one(1, "c")}
+        }
+%  elif inner % vw:
         {
 ${one(vw, str(inner - vw))}
         }

@@ -103,7 +103,7 @@ ${one(width, "0")}
         {
 ${one(vw, "c")}
         }
-%  elif inner == 1:
+%  elif is_one(inner):
         {
 ${one(1, "0")}
         }
@@ -111,7 +111,11 @@ ${one(1, "0")}
         for (int c = 0; c < ${whole}; c += ${vw}) {
 ${one(vw, "c")}
         }
-%   if whole < inner:
+%   if is_traced(inner) and vw > 1:
+        for (int c = ${whole}; c < ${inner}; ++c) {
+${one(1, "c")}
+        }
+%   elif whole < inner:
         {
 ${one(vw, str(inner - vw))}
         }

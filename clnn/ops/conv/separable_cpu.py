@@ -53,7 +53,7 @@ def _fits(problem: SeparableProblem, plan: BandPlan) -> bool:
 
 def _plans(problem: SeparableProblem) -> list[BandPlan]:
     """Return the tunables that are worth a measurement, best first."""
-    target, oh, ow = problem.target, problem.height, problem.width
+    target, oh, ow = problem.target, int(problem.height), int(problem.width)
     row = ow * pixel_pitch(problem.ic) * 4
     bands = [b for b in range(1, oh + 1) if b * row <= min(NEAR_BYTES, target.local_bytes)]
     columns = next((t for t in (7, 6, 5, 4) if ow % t == 0), min(ow, 6))
@@ -76,13 +76,14 @@ def _cycles(problem: SeparableProblem, band: int, tx: int, tile: Tile) -> float:
     (kh, kw), (_, sx), (_, dx) = (problem.geometry[k] for k in ("kernel", "strides", "dilations"))
     columns = (tx - 1) * sx + (kw - 1) * dx + 1
     filters = max(kh * (columns + kw) + tx, tx * kh * kw) / 2 + tx
-    filters *= band * -(-problem.width // tx) * -(-problem.ic // tile.vw)
+    width = int(problem.width)
+    filters *= band * -(-width // tx) * -(-problem.ic // tile.vw)
     slots = loop_slots(tile.mr, tile.nv)
-    products = -(-band * problem.width // tile.mr) * -(-problem.oc // tile.channels)
+    products = -(-band * width // tile.mr) * -(-problem.oc // tile.channels)
     # Every band reads all weights, which stay close to a core from band to band if they are few.
     nbytes = problem.input(WEIGHTS).type.nbytes
     far = EXPOSED * nbytes / CACHE_RATE if nbytes > NEAR_WEIGHTS else 0.0
-    bands = -(-problem.height // band) * problem.batch
+    bands = -(-int(problem.height) // band) * int(problem.batch)
     rounds = -(-bands // problem.target.compute_units)
     return rounds * (filters + products * problem.ic * slots / 2 + far)
 

@@ -84,7 +84,7 @@ class WinogradPlan:
 
 def variants(problem: ConvProblem) -> Iterator[Variant]:
     """Yield the kernels of the estimate's choice, then of other plans that are worth a measurement."""
-    target, shape = problem.target, problem.dst.shape
+    target, shape = problem.target, tuple(map(int, problem.dst.shape))
     if not _takes(problem):
         return
     how = (shape, problem.ic, target, target.vector, problem.window.strides[0])

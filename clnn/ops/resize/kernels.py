@@ -16,8 +16,9 @@ from clnn.ops.resize.sampling import Sampling, Taps
 from clnn.ops.shared.element_types import move_type, move_value
 from clnn.ops.shared.epilogue import operand_args, operand_layouts
 from clnn.ops.shared.functions import PostOp
-from clnn.ops.shared.loops import GRAIN, collapse, without
+from clnn.ops.shared.loops import GRAIN, collapse, run_width, without
 from clnn.target import Target
+from clnn.traced import greatest, is_one, is_open, least, other
 from clnn.types import F32, F64, Array, Stored
 
 WIDTHS = (16, 8, 4, 2, 1)
@@ -55,7 +56,7 @@ def resize_variants(
     whole = _whole_pass(problem, taps, post_ops)
     any_layout = _by_tables("any", problem, whole, taps, how, merge=False)
     fast = []
-    if frame(whole.layouts, whole.axes, merge=True).inner > 1:
+    if not is_one(frame(whole.layouts, whole.axes, merge=True).inner):
         fast.append(_by_tables("direct", problem, whole, taps, how))
     if _separable(problem, taps):
         fast.append(_axis_by_axis(problem, whole, taps, how))
@@ -72,7 +73,7 @@ def _whole_pass(problem: Problem, taps: Mapping[int, Taps], post_ops: tuple[Post
     layouts = [src.layout.unpadded(), *(la for _, la in extras.values()), out.layout.unpadded()]
     axes = sorted(
         taps or [out.layout.order[-1]] if out.layout.rank else [],
-        key=lambda a: -abs(out.layout.pitches[a]),
+        key=lambda a: -abs(other(out.layout.pitches[a])),
     )
     numbers = {k: place for k, (place, _) in extras.items()}
     return Pass(tuple(types), tuple(layouts), tuple(axes), post_ops, numbers)
@@ -87,7 +88,8 @@ def frame(layouts: Sequence[TensorLayout], axes: Sequence[int], merge: bool) -> 
     """Return the walk over all axes but `axes`, with an inner run where `merge` and possible."""
     loops = collapse([without(layout, axes) for layout in layouts])
     first, *extras, last = loops.inner_pitches
-    runs = merge and first == last == 1 and all(p in (0, 1) for p in extras)
+    runs = merge and is_one(first) and is_one(last)
+    runs = runs and not any(is_open(p) or p not in (0, 1) for p in extras)
     if not runs:
         return Frame(loops.extents, loops.pitches, 1, (0,) * len(layouts))
     outer = tuple(p[:-1] for p in loops.pitches)
@@ -107,11 +109,11 @@ def _work(
         count = last * (walk.inner // vw) if split else last // vw
         params = {"vw": vw, "span": 1 if split else vw, "band": 1, "split": split}
         return params, *grid(target, count, rows)
-    vw = max(w for w in WIDTHS if w <= min(target.vector, vectors_along))
+    vw = run_width(vectors_along, target)
     items = ITEMS_PER_UNIT * target.compute_units
-    span = -(-last // max(1, items // max(rows, 1)))
+    span = -(-last // greatest(1, items // greatest(rows, 1)))
     span = -(-span // vw) * vw if vectors_along == last else span
-    band = max(1, min(GRAIN // max(last * walk.inner, 1), rows // items))
+    band = greatest(1, least(GRAIN // greatest(last * walk.inner, 1), rows // items))
     params = {"vw": vw, "span": span, "band": band, "split": False}
     return params, *grid(target, -(-last // span), -(-rows // band))
 
@@ -252,7 +254,7 @@ def _axis_by_axis(
 ) -> Variant:
     """Return the variant that resizes axis after axis, shrinking ones first, through scratch."""
     src, dst = whole.layouts[0], whole.layouts[-1]
-    axes = tuple(sorted(whole.axes, key=lambda a: dst.shape[a] / src.shape[a]))
+    axes = tuple(sorted(whole.axes, key=lambda a: other(dst.shape[a]) / other(src.shape[a])))
     passes: list[tuple[Pass, Arg, Arg]] = []
     source, before, kind = SOURCE, src, whole.types[0]
     for number, axis in enumerate(axes[:-1]):
@@ -284,8 +286,8 @@ def _repeated(problem: Problem, way: Pass, taps: Mapping[int, Taps]) -> list[Var
     walk = frame(way.layouts, way.axes, merge=True)
     fy, fx = factors if len(factors) == 2 else (1, factors[0])
     rows, last = way.axes[:-1], way.axes[-1]
-    wide = walk.inner == 1 and src.pitches[last] == dst.pitches[last] == 1
-    wide = wide and all(la.pitches[last] in (0, 1) for la in extras)
+    wide = all(map(is_one, (walk.inner, src.pitches[last], dst.pitches[last])))
+    wide = wide and not any(is_open(p) or p not in (0, 1) for p in (la.pitches[last] for la in extras))
     loops = _with_rows(walk, [src.shape[a] for a in rows], rows, way.layouts, fy)
     along = src.shape[last] if wide else walk.inner
     work, global_size, local = _work(

@@ -85,7 +85,7 @@ class Taps:
             return 0
         factor = result // source
         same = np.array_equal(self.index[:, 0], np.arange(result) // max(factor, 1))
-        return factor if same else 0
+        return int(factor) if same else 0
 
 
 def axis_taps(axis: AxisMap, how: Sampling) -> Taps:
