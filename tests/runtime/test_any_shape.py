@@ -73,8 +73,8 @@ def segmentation():
 
 
 def images(rng, count):
-    """Random shapes whose sides are multiples of 4, small ones among them."""
-    sides = [4, 8, 12, 20, 28, 36, 44, 60, 92]
+    """Random shapes whose sides are multiples of 4, small ones among them; from 8 on it is one network."""
+    sides = [8, 12, 16, 20, 28, 36, 44, 60, 92]
     return [(rng.randrange(1, 4), 3, rng.choice(sides), rng.choice(sides)) for _ in range(count)]
 
 
