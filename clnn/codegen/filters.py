@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from clnn.layout import TensorLayout
-from clnn.traced import Traced, divides, is_one, is_traced, is_zero, room, times, today
+from clnn.traced import Traced, divides, is_one, is_open, is_traced, is_zero, room, times, today
 from clnn.types import S8_LARGEST, Stored
 
 SMALL = ("char", "uchar", "short", "ushort")
@@ -284,6 +284,7 @@ HELPERS: dict[str, Any] = {
     "prod": math.prod,
     "divides": divides,
     "is_one": is_one,
+    "is_open": is_open,
     "is_traced": is_traced,
     "is_zero": is_zero,
     "room": room,

@@ -29,7 +29,7 @@ put(rows, value, slot, width, pointer, where, pitch, skip)
 <%namespace name="sg" file="subgroups.cl.mako"/>
 <%!
 from clnn.codegen.filters import element, load, scalar, store, vec_type
-from clnn.traced import divides, is_one, is_traced, is_zero, times
+from clnn.traced import divides, is_one, is_open, is_zero, times
 
 REAL = ("float", "half", "double")
 LIMITS = {
@@ -86,8 +86,8 @@ def store_lanes(width, value, pointer, where, pitch, skip=0, ctype="", kind=""):
 def has_narrow(rows):
     """Whether vectors lie along an extent that is read at run time, and may have more lanes."""
     if rows.across:
-        return is_traced(rows.lanes) and rows.width > 1
-    return is_traced(rows.extent) and rows.vw > 1
+        return is_open(rows.lanes) and rows.width > 1
+    return is_open(rows.extent) and rows.vw > 1
 
 def narrow_widths(rows):
     """Widths of vectors besides the rows' own."""
@@ -111,7 +111,7 @@ def skipped(rows):
 
     A variable where the row's elements are counted at run time.
     """
-    if is_traced(rows.extent) or is_traced(rows.length):
+    if is_open(rows.extent) or is_open(rows.length):
         return 0 if rows.across or rows.vw == 1 else "skip_"
     last = rows.extent - (rows.runs.extents[-1] - 1) * rows.length
     assert rows.across or rows.runs.extents[-1] == 1 or rows.length % rows.vw == 0, rows
@@ -152,7 +152,7 @@ ${body(rows, False)}\
 % elif rows.group > 1:
     const int item = get_group_id(0), member = get_local_id(0);
     {
-% elif is_traced(rows.band) or rows.band > 1:
+% elif is_open(rows.band) or rows.band > 1:
     const int first_item = get_global_id(0) * ${rows.band};
     for (int item = first_item; item < min(first_item + ${rows.band}, ${items}); ++item) {
 % else:
@@ -163,7 +163,7 @@ ${body(rows, False)}\
 <% spill = rows.width > 1 and not divides(rows.width, rows.lanes) %>\
 % if rows.across and narrow:
     const int row = item;
-% elif is_traced(rows.blocks) or rows.blocks > 1:
+% elif is_open(rows.blocks) or rows.blocks > 1:
     const int block = item % ${rows.blocks}, row = item / ${rows.blocks};
     const int lane0 = ${f"min(block * {rows.width}, {rows.lanes - rows.width})" if spill else f"block * {rows.width}"};
 % else:
@@ -202,7 +202,7 @@ ${body(rows, False)}\
         }
 % else:
         int i = ${f"member * {vw}" if G > 1 else 0};
-%  if nv > 1 and (is_traced(rows.length) or rows.length >= nv * G * vw):
+%  if nv > 1 and (is_open(rows.length) or rows.length >= nv * G * vw):
         for (; i + ${((nv - 1) * G + 1) * vw} <= len; i += ${nv * G * vw}) {
 %   for slot in range(nv):
             { ${body(slot, at_of(rows, slot * G * vw), 0)} }
@@ -214,7 +214,7 @@ ${body(rows, False)}\
         }
 <%
     ends = ["member == 0"] if G > 1 else []
-    if not isinstance(skipped(rows), str) and (is_traced(rows.runs.extents[-1]) or rows.runs.extents[-1] > 1):
+    if not isinstance(skipped(rows), str) and (is_open(rows.runs.extents[-1]) or rows.runs.extents[-1] > 1):
         ends.insert(0, f"{chunk} == {rows.runs.extents[-1] - 1}")
 %>\
 %  if isinstance(skipped(rows), str):
@@ -238,7 +238,7 @@ ${body(rows, False)}\
     vw, nv = rows.vw, rows.nv
     zero, V = identity(op, ctype), vec_type(ctype, vw)
     # Numbers that are read at run time: what is right for many blocks is right for one.
-    deep = op == "sum" and (is_traced(rows.block) or is_traced(rows.share) or rows.block < rows.share)
+    deep = op == "sum" and (is_open(rows.block) or is_open(rows.share) or rows.block < rows.share)
     slots = range(nv)
     stage, total = ("part_", "all_") if deep else ("all_", "all_")
     if rows.across and not deep:
@@ -329,7 +329,7 @@ ${body(rows, False)}\
 <%def name="put(rows, value, slot, width, pointer, where, pitch, skip=0, ctype='', kind='')">\
 <%
     spill = rows.blocks * rows.width - rows.lanes if rows.across and rows.width > 1 else 0
-    shared = f"{spill} - {slot * rows.vw}" if is_traced(spill) else ""
+    shared = f"{spill} - {slot * rows.vw}" if is_open(spill) else ""
     twice = 0 if shared else min(max(spill - slot * rows.vw, 0), width) if spill else 0
 %>\
 % if shared:

@@ -36,8 +36,8 @@ Tunables vec             1, 2, 4, 8 or 16; divides chunk
     assert chunk % vec == 0, (chunk, vec)
     # What an extent that is read at run time leaves of a chunk, or of the rows, is less.
     uneven, uneven_rows = not divides(chunk, inner), not divides(rows, middle)
-    assert not uneven or is_traced(inner), (inner, chunk)
-    assert not uneven_rows or is_traced(middle) or is_traced(rows), (middle, rows)
+    assert not uneven or is_open(inner), (inner, chunk)
+    assert not uneven_rows or is_open(middle) or is_open(rows), (middle, rows)
     parts, shares = -(-inner // chunk), -(-middle // rows)
     stop = f"min(first + {chunk}, {inner})" if uneven else f"first + {chunk}"
     last_row = f"min(from + {rows}, {middle})" if uneven_rows else f"from + {rows}"

@@ -41,7 +41,7 @@ MASKS = {8: "char", 16: "short", 32: "int", 64: "long"}
     work = ["float" if t == "half" else t for t in types]
     rows = prod(extents)
     names = [f"s{k}" for k in range(n)] + ["d"]
-    assert is_traced(inner) or vw <= inner, (vw, inner)
+    assert is_open(inner) or vw <= inner, (vw, inner)
     assert vw == 1 or (is_one(inner_pitches[-1]) and all(is_one(p) or is_zero(p) for p in inner_pitches)), inner_pitches
     mask = MASKS[BITS[work[0]]]
     function = "truth" if fn == "cast" and to_bool and not from_bool else fn
@@ -151,7 +151,7 @@ __kernel void ${name}(
     __global const ${types[k]} *src${k} = src${k}_base + src${k}_offset + s${k};
 % endfor
     __global ${types[-1]} *dst = dst_base + dst_offset + d;
-% if vw > 1 and is_traced(inner):
+% if vw > 1 and is_open(inner):
     int k = first;
     for (; k + ${vw} <= stop; k += ${vw}) {
 ${each(vw)}

@@ -25,7 +25,7 @@ Tunables nv     {1,2,3,4}             vectors of columns of a panel
 <%
     V = vec_type("float", vw)
     copies, squares = is_one(src[1]), is_one(src[0]) and vw > 1
-    whole = n - n % vw if not is_traced(n) else f"({n} & ~{vw - 1})"
+    whole = n - n % vw if not is_open(n) else f"({n} & ~{vw - 1})"
     assert chunk % vw == 0, (chunk, vw)
     def sides(block):
         """Swizzles of the lanes in the lower and in the upper half of each 2 * block lanes."""
@@ -75,7 +75,7 @@ __kernel void ${name}(
     if (column < ${whole}) {
         ${copy(load(ctype, vw, "p", "0"))}
     }
-%  if is_traced(n):
+%  if is_open(n):
     if (column >= ${whole} && column < ${n}) {
         const int there = ${n} - column;
         ${copy(f"({V})(" + ", ".join(f"{c} < there ? {element(ctype, 'p', str(c))} : 0.0f" for c in range(vw)) + ")")}

@@ -47,8 +47,8 @@ FEW = 4  # rows of a tile where there are too few for a whole one, as is told at
     blocks, tiles = -(-n // width), -(-m // mr)
     tail = n - (blocks - 1) * width
     uneven = not divides(mr, m)
-    has_few = is_traced(m) and k_slices == 1
-    open_end = is_traced(n) and not shift
+    has_few = is_open(m) and k_slices == 1
+    open_end = is_open(n) and not shift
     lanes = wg[0]
     V = vec_type("float", vw)
     at_, bt, yt = types

@@ -27,7 +27,7 @@ Tunables vw              1, 2, 4, 8 or 16; at most inner; over 1 a run is contig
     ps, pi, pd = inner_pitches
     contiguous = is_one(ps) and is_one(pd) and is_zero(pi)
     assert vw == 1 or contiguous, inner_pitches
-    assert is_traced(inner) or vw <= inner, (vw, inner)
+    assert is_open(inner) or vw <= inner, (vw, inner)
 %>
 <%def name="look_up(where)">\
 % for number, (place, extent, pitch) in enumerate(picks):
@@ -59,7 +59,7 @@ __kernel void ${name}(
     int from = 0;
 ${look_up("i")}
 % endif
-% if vw > 1 and is_traced(inner):
+% if vw > 1 and is_open(inner):
     int k = first;
     for (; k + ${vw} <= stop; k += ${vw}) {
         ${store(vw, load(ctype, vw, "src", "from + k"), "dst", "k")}

@@ -20,14 +20,14 @@ Tunables vw              1, 2, 4, 8 or 16
     sp, dp = row_pitches
     def lie_joined(pitches):
         """Whether positions follow one another; those whose pitch is read at run time are walked apart."""
-        return not any(map(is_traced, [inner, *pitches])) and all(p == inner for p in pitches)
+        return not any(map(is_open, [inner, *pitches])) and all(p == inner for p in pitches)
     joined = lie_joined([sp, dp])
     total = front + middle + back
     V = vec_type(ctype, vw)
 %>
 <%def name="run(count, each)">\
 <%doc>each(width, at) for all elements of a run; the last vector may overlap the one before it</%doc>\
-% if is_traced(count) and vw > 1:
+% if is_open(count) and vw > 1:
         int k = 0;
         for (; k + ${vw} <= ${count}; k += ${vw}) {
             ${each(vw, "k")}

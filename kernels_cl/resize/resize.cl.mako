@@ -153,7 +153,7 @@ ${one(1, "0")}
         for (int c = 0; c < ${vectors * vw}; c += ${vw}) {
 ${one(vw, "c")}
         }
-%  if is_traced(inner) and vw > 1:
+%  if is_open(inner) and vw > 1:
         for (int c = ${vectors * vw}; c < ${inner}; ++c) {
 ${one(1, "c")}
         }

@@ -111,7 +111,7 @@ ${one(1, "0")}
         for (int c = 0; c < ${whole}; c += ${vw}) {
 ${one(vw, "c")}
         }
-%   if is_traced(inner) and vw > 1:
+%   if is_open(inner) and vw > 1:
         for (int c = ${whole}; c < ${inner}; ++c) {
 ${one(1, "c")}
         }

@@ -49,7 +49,7 @@ __kernel void ${name}(
     const int stop = first == ${last} ? ${inner} : first + ${chunk};
     for (int row = begin; row < min(begin + ${band}, ${rows}); ++row) {
     ${lp.offsets("row", extents, pitches, ["s", "d"])}
-% if vw > 1 and is_traced(inner):
+% if vw > 1 and is_open(inner):
     int j = first;
     for (; j + ${vw} <= stop; j += ${vw}) {
 ${lines(vw, "j")}

@@ -126,7 +126,9 @@ def _low_and_narrow(problem: TransposeProblem, mode: str) -> list[Variant]:
     high, wide = (min(extent, SMALL_TILE) for extent in (qh, qw))
     sizes = dict.fromkeys([(1, wide), (high, 1), (1, 1)])
     tiles = [(size, _tile(problem, *size, mode)) for size in sizes]
-    return [_phases(problem, mode, tile, True) for (h, w), tile in tiles if (tile.ty, tile.tx) <= (h, w)]
+    return [
+        _phases(problem, mode, tile, True) for (h, w), tile in tiles if (tile.ty, tile.tx) <= (h, w)
+    ]
 
 
 def _modes(problem: TransposeProblem) -> list[str]:

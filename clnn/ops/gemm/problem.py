@@ -98,7 +98,9 @@ class GemmProblem:
     def batch_pitches(self) -> list[tuple[int, ...]]:
         """Return the pitches of a, b, dst and extras on the batch loops that do move."""
         batch = self.product.batch
-        moving = [axis for axis, extent in enumerate(batch.extents) if is_open(extent) or extent > 1]
+        moving = [
+            axis for axis, extent in enumerate(batch.extents) if is_open(extent) or extent > 1
+        ]
         return [tuple(pitches[axis] for axis in moving) for pitches in batch.pitches]
 
     @property

@@ -287,7 +287,9 @@ def _repeated(problem: Problem, way: Pass, taps: Mapping[int, Taps]) -> list[Var
     fy, fx = factors if len(factors) == 2 else (1, factors[0])
     rows, last = way.axes[:-1], way.axes[-1]
     wide = all(map(is_one, (walk.inner, src.pitches[last], dst.pitches[last])))
-    wide = wide and not any(is_open(p) or p not in (0, 1) for p in (la.pitches[last] for la in extras))
+    wide = wide and not any(
+        is_open(p) or p not in (0, 1) for p in (la.pitches[last] for la in extras)
+    )
     loops = _with_rows(walk, [src.shape[a] for a in rows], rows, way.layouts, fy)
     along = src.shape[last] if wide else walk.inner
     work, global_size, local = _work(
