@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from clnn import logs
+from clnn.budget import host_memory
 from clnn.errors import OpenShapeError, SettingError
 from clnn.graph.calibration import Observer, check_ranges, read_ranges
 from clnn.graph.ir import Graph
@@ -35,6 +36,7 @@ Shapes = Mapping[str, Sequence[int] | int]
 Calibration = Iterable[Mapping[str, Any]] | Mapping[str, float] | str | os.PathLike[str]
 
 
+@host_memory("the compilation of the model")
 def compile_model(
     model: Model,
     device: str | int | None = None,
@@ -49,8 +51,8 @@ def compile_model(
     symbolic dimensions, by input name -> shape or dimension name -> extent. calibration: for
     Options(dtype="int8"), samples of inputs as an iterable of feeds, or ranges as `calibrate`
     returns them.
-    Raises ModelError, UnsupportedOpError, NoDeviceError, DeviceError, BuildError or
-    OutOfDeviceMemoryError.
+    Raises ModelError, UnsupportedOpError, NoDeviceError, DeviceError, BuildError,
+    OutOfDeviceMemoryError, or HostMemoryError where the host has not the memory.
     """
     try:
         return compile_fixed(model, device, options, shapes, calibration)
@@ -114,6 +116,7 @@ def compile_fixed(
         return Session(graph, info, options, choose)
 
 
+@host_memory("the compilation of the model")
 def tune_model(
     model: Model,
     device: str | int | None = None,
@@ -140,6 +143,7 @@ def tune_model(
     )
 
 
+@host_memory("the compilation of the model")
 def calibrate(
     model: Model,
     samples: Iterable[Mapping[str, Any]],

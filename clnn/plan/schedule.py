@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from clnn.budget import counted_tables, host_memory
 from clnn.errors import PlanError
 from clnn.graph.ir import Graph, Node
 from clnn.layout import TensorLayout
@@ -163,6 +164,8 @@ def first_variant(node: Node, problem: Problem, variants: Sequence[Variant]) -> 
     return variants[0]
 
 
+@host_memory("the plan of the network")
+@counted_tables()
 def make_plan(
     graph: Graph,
     target: Target,
@@ -178,7 +181,7 @@ def make_plan(
     choose: picks among a node's variants. separate: no memory is shared between storages. guard:
     bytes kept free around every storage. align: alignment of storages in bytes. hints: borders and
     memory orders that a caller wants.
-    Raises PlanError or ShapeError.
+    Raises PlanError, ShapeError, or HostMemoryError where it wants more tables than clnn.budget allows.
     """
     if not (separate or guard or hints):  # which speak of values as they are
         graph = split_batch(graph, target)

@@ -14,6 +14,7 @@ from typing import cast
 
 import onnx
 
+from clnn.budget import counted_tables, host_memory
 from clnn.errors import DTypeError, ModelError, ShapeError
 from clnn.graph.ir import Graph
 from clnn.importers.onnx import fold as onnx_fold
@@ -32,6 +33,8 @@ from clnn.ops.onnx_registry import OnnxImporter, OnnxNode, Source, Unsupported
 from clnn.types import Array, TensorType, dtype_of
 
 
+@host_memory("the import of the model")
+@counted_tables()
 def import_onnx(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
     shapes: Shapes | None = None,
@@ -46,7 +49,8 @@ def import_onnx(
     taken are no inputs of the Graph. At least one input stays one. mapped: large constants are
     mapped from the model's files, which must stay as they are while the Graph is used.
     Raises ModelError for a file that is not a safe and valid model, ShapeError for dimensions that
-    stay open, UnsupportedOpError with every node that clnn cannot run.
+    stay open, UnsupportedOpError with every node that clnn cannot run, HostMemoryError where the
+    model wants more of the host than clnn.budget allows, or than is there.
     """
     loaded = load_parts(model, mapped)
     fixed: dict[str, Array] = {}
@@ -233,7 +237,7 @@ class _Import:
                 len(call.node.output),
                 self.tensors.budget,
             )
-        except Unsupported:
+        except (Unsupported, onnx_fold.NotEvaluated):
             if find_importer(call) is None:
                 raise
             return None

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from clnn.budget import take_table
 from clnn.errors import ShapeError
 from clnn.layout import TensorLayout
 from clnn.ops.elementwise.eltwise import Eltwise
@@ -226,6 +227,7 @@ def _per_group(node: OnnxNode, index: int, x: TensorType) -> Source:
     groups = node.type(index).shape[0]
     each, shape = x.shape[1] // groups, (x.shape[1],) + (1,) * (x.rank - 2)
     if index in node.consts:
+        take_table(node.consts[index].itemsize * x.shape[1], f"normalisation of {groups} groups")
         return np.repeat(node.consts[index], each).reshape(shape)
     wide = Emit(Expand((groups, each)), [Emit(Reshape((groups, 1)), [index])])
     return Emit(Reshape(shape), [wide])

@@ -14,6 +14,8 @@ import numpy as np
 
 from clnn.types import Array
 
+MOST_STEPS = 24  # of one kernel: each may bring an operand, and devices take few arguments
+
 
 @dataclass(frozen=True)
 class Function:
