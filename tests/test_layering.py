@@ -57,6 +57,7 @@ BETWEEN_FAMILIES = {
     ("elementwise", "clnn.ops.movement.views"),
     ("rows", "clnn.ops.movement.views"),
     ("rows", "clnn.ops.elementwise.eltwise"),
+    ("rows", "clnn.ops.elementwise.logic"),
     ("pool", "clnn.ops.rows.reduce"),
 }
 # Where a package of others may be imported at run time.
