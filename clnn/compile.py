@@ -99,10 +99,10 @@ def compile_staged(
         except OpenShapeError:
             return _compile_open(part, device, options, None, None)
 
-    return StagedSession(program, *_ports(model, shapes), stage)
+    return StagedSession(program, *ports_of(model, shapes), stage)
 
 
-def _ports(
+def ports_of(
     model: Model, shapes: Shapes | None
 ) -> tuple[list[OpenTensorInfo], list[OpenTensorInfo]]:
     """Return the inputs and outputs of a model, with dimensions that stay open by name."""
@@ -131,7 +131,7 @@ def _compile_open(
     select_device(device)
     assert not isinstance(model, Graph)  # whose extents are all known
     return OpenSession(
-        *_ports(model, shapes),
+        *ports_of(model, shapes),
         lambda wanted: compile_fixed(model, device, options, wanted, calibration),
     )
 

@@ -15,7 +15,6 @@ _UNARY: dict[str, Callable[[Any], Any]] = {
     "Ceil": np.ceil,
     "Exp": np.exp,
     "Floor": np.floor,
-    "Identity": lambda x: x,
     "IsNaN": np.isnan,
     "Log": np.log,
     "Neg": np.negative,

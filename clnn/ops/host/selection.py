@@ -62,8 +62,9 @@ def _range(node: HostNode, start: Array, stop: Array, step: Array) -> Array:
     count = max(0, math.ceil((end - begin) / pace))
     if count > MAX_ELEMENTS:
         raise ValueError(f"a range of {count} elements is too long")
-    one, unit = start.dtype.type(begin), start.dtype.type(pace)
-    return np.asarray(one + np.arange(count).astype(start.dtype) * unit)
+    steps = np.full(count, pace, start.dtype)
+    steps[:1] = begin
+    return np.asarray(np.cumsum(steps, dtype=start.dtype))  # a running sum, as onnxruntime has it
 
 
 @host_op("ConstantOfShape")

@@ -80,6 +80,11 @@ def _split(node: HostNode, x: Array, sizes: Array | None = None) -> Value:
     return list(np.split(x, cuts, axis))
 
 
+@host_op("Identity")
+def _identity(node: HostNode, value: Value) -> Value:
+    return value
+
+
 @host_op("Optional")
 def _optional(node: HostNode, value: Value = None) -> Value:
     return value
