@@ -91,7 +91,7 @@ def compile_staged(
     program = read_program(model, shapes)
     if not is_staged(program):
         return None
-    select_device(device)
+    info = select_device(device)
 
     def stage(part: Model) -> Session | OpenSession:
         try:
@@ -99,7 +99,7 @@ def compile_staged(
         except OpenShapeError:
             return _compile_open(part, device, options, None, None)
 
-    return StagedSession(program, *ports_of(model, shapes), stage)
+    return StagedSession(program, *ports_of(model, shapes), stage, info.title)
 
 
 def ports_of(

@@ -172,7 +172,8 @@ def _staged_on_numpy(case: Case, inputs: Arrays) -> Sequence[Any]:
     program = read_program(case.model, shapes)
     if not is_staged(program):
         raise UnsupportedOpError("values decide nothing")
-    return StagedSession(program, *ports_of(case.model, shapes), NumpyStage).run(None, feeds)
+    session = StagedSession(program, *ports_of(case.model, shapes), NumpyStage, "numpy")
+    return session.run(None, feeds)
 
 
 class NumpyStage:

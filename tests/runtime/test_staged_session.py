@@ -82,7 +82,7 @@ def test_rows_that_data_picks(device):
     assert len(got[0]) == len(got[1]) > 0
     assert [s.nodes for s in stages] == [("Conv_0", "Greater_1"), ("MatMul_6",)]
     assert "NonZero" in stages[1].why or "Unsqueeze" in stages[1].why
-    assert stages[0].read_back == 4 * 8 * 8 * (4 + 1)
+    assert (stages[0].read_back, stages[0].crossed) == (4 * 8 * 8 * (4 + 1), 0)
 
 
 def test_no_row_is_picked(device):

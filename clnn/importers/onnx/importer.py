@@ -194,6 +194,8 @@ class _Import:
             try:
                 with blamed(call, self._kinds(call)):
                     outputs = self._convert(call)
+                    if len(outputs) < len(node.output):
+                        raise Unsupported(f"output {len(outputs)} is not supported")
             except Unsupported as err:
                 self._problem(call, str(err))
         for place, name in enumerate(node.output):

@@ -27,13 +27,18 @@ Compile = Callable[[Any], "Session | OpenSession"]
 
 @dataclass
 class StageInfo:
-    """What a device stage did so far. read_back: bytes that came from the device in the last run."""
+    """What a device stage did so far. why: what it waits for.
+
+    read_back: bytes of the last run that the host reads. crossed: others, for later stages only.
+    plans: how many were compiled for values and types; each has kernels for the shapes met.
+    """
 
     name: str
     why: str
     nodes: tuple[str, ...]
     runs: int = 0
     read_back: int = 0
+    crossed: int = 0
     plans: int = 0
 
 
@@ -50,18 +55,21 @@ class StagedSession:
         inputs: Sequence[OpenTensorInfo],
         outputs: Sequence[OpenTensorInfo],
         compile_stage: Compile,
+        device: str,
     ) -> None:
-        """`compile_stage`: the model of a stage -> its session."""
+        """compile_stage: the model of a stage -> its session. device: the title of what runs them."""
         self._program = program
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
-        self._compile = compile_stage
+        self._compile, self._device = compile_stage, device
         self._execution = Execution(self._run_stage)
         self._lock, self._making = threading.Lock(), threading.Lock()
         self._plans: dict[str, OrderedDict[Hashable, Session | OpenSession]] = {}
         self._info: dict[str, StageInfo] = {}
         self._builds = [0, 0]
         self._closed = False
-        for stage in _all_stages(program):
+        self._read_by_host: dict[str, frozenset[str]] = {}
+        for stage, read in _all_stages(program):
+            self._read_by_host[stage.name] = read
             self._plans[stage.name] = OrderedDict()
             self._info[stage.name] = StageInfo(stage.name, stage.why, stage.nodes)
             if not stage.fixed and all(read.is_static for read in stage.reads):
@@ -128,21 +136,19 @@ class StagedSession:
         with self._lock:
             plans = [p for kept in self._plans.values() for p in kept.values()]
         found = [p.placement for p in plans if isinstance(p, Session) or p.shapes]
-        if not found:
-            raise ShapeError("nothing is placed before shapes are known. Run the session once.")
         seconds: dict[str, float] = {}
         for one in found:
             for what, spent in one.seconds.items():
                 seconds[what] = seconds.get(what, 0.0) + spent
         return Placement(
-            found[0].device,
+            self._device,
             tuple(row for one in found for row in one.nodes),
             sum(one.launches for one in found),
             sum(one.arena_bytes for one in found),
             sum(one.arena_lower_bound for one in found),
             sum(one.copied_bytes for one in found),
             seconds,
-            found[0].products,
+            found[0].products if found else "float32",
         )
 
     @property
@@ -195,7 +201,9 @@ class StagedSession:
         with self._lock:
             info = self._info[stage.name]
             info.runs += 1
-            info.read_back = sum(a.nbytes for a in outputs.values())
+            read = self._read_by_host[stage.name]
+            info.read_back = sum(a.nbytes for n, a in outputs.items() if n in read)
+            info.crossed = sum(a.nbytes for n, a in outputs.items() if n not in read)
         return outputs
 
     def _session(
@@ -235,12 +243,12 @@ class StagedSession:
                 self._builds = [a + b for a, b in zip(self._builds, old.build_counts, strict=True)]
 
 
-def _all_stages(program: Program) -> list[DeviceStage]:
-    """Return the stages of a program, those of programs inside included."""
-    found: list[DeviceStage] = []
+def _all_stages(program: Program) -> list[tuple[DeviceStage, frozenset[str]]]:
+    """Return the stages of a program, those of programs inside included, and what the host reads."""
+    found: list[tuple[DeviceStage, frozenset[str]]] = []
     for step in program.steps:
         if isinstance(step, DeviceStage):
-            found.append(step)
+            found.append((step, program.read_by_host))
         for inner in inner_programs(step):
             found += _all_stages(inner)
     return found

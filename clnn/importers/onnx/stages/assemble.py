@@ -121,11 +121,7 @@ class _Assembly:
         parting = self.parting
         outputs = tuple(n for row in group.rows for n in row.node.output if n in used)
         nodes = tuple(row.node for row in (*group.clones, *group.rows))
-        inputs = tuple(
-            replace(parting.values[n].type or StageInput(n), name=n)
-            for n in group.reads
-            if n not in group.fixed
-        )
+        inputs = tuple(self._typed(n) for n in group.reads if n not in group.fixed)
         model = StageModel(
             name, nodes, outputs, parting.consts, tuple(self.opsets), self.ir_version
         )
@@ -139,8 +135,12 @@ class _Assembly:
             nodes=names,
             reads=inputs,
             fixed=tuple(group.fixed),
+            makes=tuple(self._typed(n) for n in outputs),
             make_model=model,
         )
+
+    def _typed(self, name: str) -> StageInput:
+        return replace(self.parting.values[name].type or StageInput(name), name=name)
 
     def _why(self, group: Group) -> str:
         """Return what a stage waits for."""

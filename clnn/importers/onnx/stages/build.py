@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from pathlib import Path
 
 import onnx
 import onnx.inliner
 
-from clnn.errors import ModelError
+from clnn.errors import ClnnError, ModelError
 from clnn.importers.onnx.fold import foldable
 from clnn.importers.onnx.importer import Survey, survey_onnx
 from clnn.importers.onnx.limits import Budget, default_domain
@@ -38,7 +38,20 @@ def read_program(
     UnsupportedOpError with the nodes that neither the device nor the host computes.
     """
     source, folder = load_model(model)
-    proto = _prepared(source, own=source is not model)
+    try:
+        return _program(source, folder, shapes, own=source is not model)
+    except ClnnError:
+        raise
+    except Exception as err:  # whatever a node that makes no sense leads to
+        raise ModelError(
+            f"the model cannot be parted: {type(err).__name__}: {err}. The file is not valid."
+        ) from err
+
+
+def _program(
+    source: onnx.ModelProto, folder: Path | None, shapes: Shapes | None, own: bool
+) -> Program:
+    proto = _prepared(source, own)
     reader = TensorReader(folder, Budget())
     graph = proto.graph
     consts = Constants(
@@ -77,7 +90,10 @@ def _name_nodes(graph: onnx.GraphProto, taken: set[str]) -> None:
 
 
 def _survey(
-    proto: onnx.ModelProto, folder: Any, shapes: Shapes | None, inputs: list[onnx.ValueInfoProto]
+    proto: onnx.ModelProto,
+    folder: Path | None,
+    shapes: Shapes | None,
+    inputs: list[onnx.ValueInfoProto],
 ) -> Survey | None:
     """Return what the plain import finds, None where dimensions stay open."""
     tensors = [v for v in inputs if v.type.HasField("tensor_type")]

@@ -53,6 +53,11 @@ class Controls:
                 self._program(node, attrs[which].g, (), which.removesuffix("_branch"))
                 for which in ("then_branch", "else_branch")
             ]
+            if any(len(b.outputs) != len(node.output) for b in branches):
+                raise ModelError(
+                    f"node {show(node.name)} (If) makes {len(node.output)} outputs, its branches "
+                    f"{[len(b.outputs) for b in branches]}. The file is not valid."
+                )
             return Choice(**common, then_branch=branches[0], else_branch=branches[1])
         body = attrs["body"].g
         if node.op_type == "Loop":

@@ -49,12 +49,13 @@ class DeviceStage(Step):
 
     nodes: names of them. reads: what crosses into the stage, in order. fixed: values that decide
     shapes, constants of the plan: another value, another plan. make_model: from what is read, with
-    types, and the values of `fixed`, to the model of this stage.
+    types, and the values of `fixed`, to the model of this stage. makes: the outputs, with types.
     """
 
     nodes: tuple[str, ...] = ()
     reads: tuple[StageInput, ...] = ()
     fixed: tuple[str, ...] = ()
+    makes: tuple[StageInput, ...] = ()
     make_model: MakeModel = field(default=lambda reads, fixed: None, repr=False)
 
 
@@ -129,9 +130,10 @@ class Program:
     drops: tuple[tuple[str, ...], ...] = ()
 
     @property
-    def device_stages(self) -> tuple[DeviceStage, ...]:
-        """The stages that run on the device, those of programs inside not included."""
-        return tuple(s for s in self.steps if isinstance(s, DeviceStage))
+    def read_by_host(self) -> frozenset[str]:
+        """What steps other than device stages read, what shapes of plans depend on, and outputs."""
+        rows = (s.fixed if isinstance(s, DeviceStage) else s.inputs for s in self.steps)
+        return frozenset([*self.outputs, *(name for row in rows for name in row)])
 
 
 def is_staged(program: Program) -> bool:
