@@ -22,6 +22,7 @@ from clnn.importers.onnx.fold import foldable
 from clnn.importers.onnx.importer import import_onnx
 from clnn.importers.onnx.limits import NEWEST_OPSET
 from clnn.importers.onnx.stages.deciding import CONTROL
+from clnn.importers.onnx.stages.recurrent import GATES
 from clnn.ops.host.registry import host_ops
 from clnn.ops.onnx_registry import onnx_importers
 from clnn.types import DTYPES, F16
@@ -39,7 +40,7 @@ and those of opset 6 that changed only their broadcasting. An operator runs as
 - **definition**: the operators by which ONNX defines it;
 - **import**: at import only, from constants (shapes, axes, tables);
 - **host**: with numpy, between two plans of the device ([stages](develop/stages.md));
-- **stages**: its bodies are plans of their own.
+- **stages**: what it repeats or chooses is plans of its own.
 
 All of these are computed at import where their inputs are constants. `If` is taken apart where its
 condition is constant, functions of a model are inlined. *Versions*: the operator sets in which the
@@ -82,7 +83,7 @@ def _row(name: str, own: bool, passed: int, run: int, cases: Sequence[suite.Case
     at_import = foldable(name) or name in AT_IMPORT
     how = "own" if own else "import" if at_import else "definition"
     if not own:
-        how = "stages" if name in CONTROL else "host" if name in host_ops() else how
+        how = "stages" if name in (*CONTROL, *GATES) else "host" if name in host_ops() else how
     tests = f"{passed} of {run}" if run else ""
     kinds = "" if how in ("import", "host", "stages") else element_types(name, cases)
     return f"| `{name}` | {how} | {versions(name)} | {kinds} | {tests} | {notes(name, cases)} |"

@@ -85,7 +85,7 @@ def main() -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--images", type=int, default=3)
-    parser.add_argument("--tolerance", type=float, default=0.1, help="pixels")
+    parser.add_argument("--tolerance", type=float, default=0.5, help="pixels")
     args = parser.parse_args()
     worst = [check(path, args) for path in args.files]
     return int(max(worst) > args.tolerance)

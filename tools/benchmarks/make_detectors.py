@@ -11,14 +11,17 @@ thresholds are lowered, so that boxes come out. tools/benchmarks/check_detectors
 from __future__ import annotations
 
 import argparse
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 OPSET = 17
-SPREAD = 0.3  # standard deviation of the weights that make class scores
-SCORES = ("cls_score", "cls_logits", "classification_head.module_list", "score_pred")
+SCORES = re.compile(r".*((cls_score|cls_logits)|classification_head\.module_list\.\d\.1)\.weight")
+# Standard deviation of the weights that make class scores: neither all alike nor all 1.
+SPREAD = {"ssdlite": 0.3, "retinanet": 0.003, "faster_rcnn": 0.02, "keypoint_rcnn": 0.002}
+UNSCALED = ("ssdlite", "faster_rcnn_mobile")  # their activations vanish as they are made
 
 
 def builders(size: int) -> dict[str, Callable[[], Any]]:
@@ -28,13 +31,15 @@ def builders(size: int) -> dict[str, Callable[[], Any]]:
     plain = {"weights": None, "weights_backbone": None}
     sized = {**plain, "min_size": size, "max_size": size}
     return {
-        "ssdlite": lambda: detection.ssdlite320_mobilenet_v3_large(**plain, score_thresh=0.02),
-        "retinanet": lambda: detection.retinanet_resnet50_fpn(**sized, score_thresh=0.3),
+        "ssdlite": lambda: detection.ssdlite320_mobilenet_v3_large(**plain, score_thresh=0.005),
+        "retinanet": lambda: detection.retinanet_resnet50_fpn(**sized, score_thresh=0.005),
         "faster_rcnn_mobile": lambda: detection.fasterrcnn_mobilenet_v3_large_320_fpn(
-            **sized, box_score_thresh=0.02
+            **sized, box_score_thresh=0.005
         ),
-        "faster_rcnn": lambda: detection.fasterrcnn_resnet50_fpn(**sized, box_score_thresh=0.02),
-        "keypoint_rcnn": lambda: detection.keypointrcnn_resnet50_fpn(**sized, box_score_thresh=0.3),
+        "faster_rcnn": lambda: detection.fasterrcnn_resnet50_fpn(**sized, box_score_thresh=0.005),
+        "keypoint_rcnn": lambda: detection.keypointrcnn_resnet50_fpn(
+            **sized, box_score_thresh=0.05
+        ),
     }
 
 
@@ -44,8 +49,10 @@ def export(model: Any, path: Path, size: int) -> None:
 
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if any(part in name for part in SCORES) and name.endswith("weight"):
-                parameter.normal_(0, SPREAD)
+            if "backbone" in name and parameter.ndim == 4 and path.stem in UNSCALED:
+                torch.nn.init.kaiming_normal_(parameter)
+            if SCORES.fullmatch(name):
+                parameter.normal_(0, SPREAD.get(path.stem, 0.05))
     image = torch.rand(3, size, size)
     with torch.no_grad():
         outputs = list(model([image])[0])

@@ -25,6 +25,7 @@ from clnn.importers.onnx.stages.deciding import (
 )
 from clnn.importers.onnx.stages.parting import Parting
 from clnn.importers.onnx.stages.program import Program, StageInput
+from clnn.importers.onnx.stages.recurrent import unrolled
 from clnn.importers.onnx.stages.values import Constants, Known
 from clnn.importers.onnx.tensors import TensorReader, numpy_dtype
 
@@ -75,6 +76,8 @@ def _prepared(source: onnx.ModelProto, own: bool) -> onnx.ModelProto:
         proto = onnx.ModelProto()
         proto.CopyFrom(source)
     _name_nodes(proto.graph, set())
+    opset = {default_domain(o.domain): o.version for o in proto.opset_import}.get("ai.onnx", 0)
+    unrolled(proto.graph, opset)
     return proto
 
 
