@@ -139,10 +139,10 @@ def _problems(parting: Parting, survey: Survey | None) -> list[Problem]:
                 found += _missing(graph, parting.opset)
         if row.place != "device":
             continue
-        if not has_device_form(node, parting.opset) and not _folds(parting, node):
-            found.append(_problem(node, parting.opset))
-        elif node.name in surveyed and not _waits(parting, node):
+        if node.name in surveyed and not _waits(parting, node):
             found.append(surveyed[node.name])
+        elif not has_device_form(node, parting.opset) and not _folds(parting, node):
+            found.append(_problem(node, parting.opset))
     return found
 
 
