@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,17 +12,19 @@ import numpy as np
 
 from clnn import logs
 from clnn.budget import host_memory
-from clnn.errors import OpenShapeError, SettingError
+from clnn.errors import OpenShapeError, SettingError, UnsupportedOpError
 from clnn.graph.calibration import Observer, check_ranges, read_ranges
 from clnn.graph.ir import Graph
 from clnn.graph.mapped import forget, mapped_files, one_of_each, require_unchanged
 from clnn.graph.passes import optimise
 from clnn.graph.passes.quantise import observed, quantise
 from clnn.graph.passes.store import store_as
+from clnn.importers.onnx.stages.program import is_staged
 from clnn.options import Options
 from clnn.runtime.doctor.selection import select_device
 from clnn.runtime.run.open_session import OpenSession, OpenTensorInfo
 from clnn.runtime.run.session import Session
+from clnn.runtime.stages.session import StagedSession
 from clnn.settings import warn_unknown
 from clnn.tune.choose import chooser
 from clnn.tune.report import Report
@@ -43,8 +46,11 @@ def compile_model(
     options: Options | None = None,
     shapes: Shapes | None = None,
     calibration: Calibration | None = None,
-) -> Session | OpenSession:
-    """Return a session that runs `model` on `device`: an OpenSession where dimensions stay open.
+) -> Session | OpenSession | StagedSession:
+    """Return a session that runs `model` on `device`.
+
+    It is an OpenSession where dimensions stay open, a StagedSession where values decide shapes or
+    what runs.
 
     model: path of an .onnx file, its bytes, an onnx.ModelProto, or a Graph. device: "auto", "cpu",
     "gpu", an index, or part of a platform's or device's name (default: CLNN_DEVICE). shapes: fixes
@@ -57,7 +63,61 @@ def compile_model(
     try:
         return compile_fixed(model, device, options, shapes, calibration)
     except OpenShapeError:
-        return _compile_open(model, device, options, shapes, calibration)
+        staged = None
+        with contextlib.suppress(UnsupportedOpError):  # shapes that come later may fold what is
+            staged = compile_staged(model, device, options, shapes, calibration)
+        return staged or _compile_open(model, device, options, shapes, calibration)
+    except UnsupportedOpError:
+        staged = compile_staged(model, device, options, shapes, calibration)
+        if staged is None:
+            raise
+        return staged
+
+
+def compile_staged(
+    model: Model,
+    device: str | int | None = None,
+    options: Options | None = None,
+    shapes: Shapes | None = None,
+    calibration: Calibration | None = None,
+) -> StagedSession | None:
+    """Return the session of a model of which values decide shapes or what runs; None for others.
+
+    Arguments and errors are those of compile_model.
+    """
+    from clnn.importers.onnx.stages.build import read_program
+
+    options = options or Options()
+    if isinstance(model, Graph) or calibration is not None or options.dtype == "int8":
+        return None
+    program = read_program(model, shapes)
+    if not is_staged(program):
+        return None
+    info = select_device(device)
+
+    def stage(part: Model) -> Session | OpenSession:
+        try:
+            return compile_fixed(part, device, options)
+        except OpenShapeError:
+            return _compile_open(part, device, options, None, None)
+
+    return StagedSession(program, *ports_of(model, shapes), stage, info.title)
+
+
+def ports_of(
+    model: Model, shapes: Shapes | None
+) -> tuple[list[OpenTensorInfo], list[OpenTensorInfo]]:
+    """Return the inputs and outputs of a model, with dimensions that stay open by name."""
+    from clnn.importers.onnx.info import read_info
+    from clnn.importers.onnx.shapes import with_shapes
+
+    info = read_info(model)
+    rows = (with_shapes(info.inputs, shapes or {}), info.outputs)
+    inputs, outputs = (
+        [OpenTensorInfo(v.name, v.dims, np.dtype(v.dtype) if v.dtype else None) for v in values]
+        for values in rows
+    )
+    return inputs, outputs
 
 
 def _compile_open(
@@ -68,21 +128,12 @@ def _compile_open(
     calibration: Calibration | None,
 ) -> OpenSession:
     """Return the session of a model with open dimensions; nothing is compiled yet."""
-    from clnn.importers.onnx.info import read_info
-    from clnn.importers.onnx.shapes import with_shapes
-
     if calibration is not None and not isinstance(calibration, (Mapping, str, os.PathLike)):
         calibration = list(calibration)  # each shape is calibrated with it
     select_device(device)
     assert not isinstance(model, Graph)  # whose extents are all known
-    info = read_info(model)
-    inputs = with_shapes(info.inputs, shapes or {})
     return OpenSession(
-        [OpenTensorInfo(v.name, v.dims, np.dtype(v.dtype)) for v in inputs],
-        [
-            OpenTensorInfo(v.name, v.dims, np.dtype(v.dtype) if v.dtype else None)
-            for v in info.outputs
-        ],
+        *ports_of(model, shapes),
         lambda wanted: compile_fixed(model, device, options, wanted, calibration),
     )
 

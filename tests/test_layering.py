@@ -42,7 +42,10 @@ WINGS = {
     "apis": (("mli", "openvx"),),
     "graph": (("passes",),),
     "importers": (("onnx",),),
-    "ops": (("shared",), ("conv", "elementwise", "gemm", "movement", "pool", "resize", "rows")),
+    "ops": (
+        ("shared",),
+        ("conv", "elementwise", "gemm", "host", "movement", "pool", "resize", "rows"),
+    ),
     "runtime": (
         ("process",),
         ("drivers",),
@@ -50,6 +53,7 @@ WINGS = {
         ("build", "doctor"),
         ("measure",),
         ("run",),
+        ("stages",),
     ),
 }
 # What a family of ops may take from another: ONNX operators that become nodes of several families.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import cast
 
 import onnx
@@ -62,6 +63,32 @@ def import_onnx(
         if not more or len(run.inputs) <= len(more):
             return run.graph()
         fixed = {**fixed, **{name: run.values[name] for name in more}}
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What an import finds before it refuses a model: of the main graph's values, by ONNX name.
+
+    consts: data of those that do not depend on inputs, or on their shapes only. types: of the others
+    that a plan can make. problems: nodes that no plan has, as it is, those behind them left out.
+    """
+
+    consts: Mapping[str, Array]
+    types: Mapping[str, TensorType]
+    problems: Sequence[Problem]
+
+
+def survey_onnx(proto: onnx.ModelProto, folder: Path | None, shapes: Shapes | None) -> Survey:
+    """Return what an import of a checked model finds. Raises as import_onnx does, but for problems."""
+    tensors = TensorReader(folder, Budget())
+    run = _Import(Loaded(proto, folder), tensors, dict(shapes or {}), {}, {})
+    run.walk_all()
+    build, found = run.build, {n: v for n, v in run.scope.names.items() if v is not None}
+    return Survey(
+        {n: build.consts[v] for n, v in found.items() if v in build.consts},
+        {n: build.types[v] for n, v in found.items() if v in build.types},
+        run.problems,
+    )
 
 
 @dataclass
@@ -171,6 +198,8 @@ class _Import:
             try:
                 with blamed(call, self._kinds(call)):
                     outputs = self._convert(call)
+                    if len(outputs) < len(node.output):
+                        raise Unsupported(f"output {len(outputs)} is not supported")
             except Unsupported as err:
                 self._problem(call, str(err))
         for place, name in enumerate(node.output):
