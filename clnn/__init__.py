@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from clnn.apis import mli, openvx
     from clnn.runtime.run.open_session import OpenSession
     from clnn.runtime.run.session import Session
+    from clnn.runtime.stages.session import StagedSession
 
 _SYSTEMS = {"mli": "clnn.apis.mli", "openvx": "clnn.apis.openvx"}
 _LAZY = {
@@ -30,6 +31,7 @@ _LAZY = {
     "verify": "clnn.api",
     "OpenSession": "clnn.runtime.run.open_session",
     "Session": "clnn.runtime.run.session",
+    "StagedSession": "clnn.runtime.stages.session",
 }
 
 __all__ = [
@@ -37,6 +39,7 @@ __all__ = [
     "OpenSession",
     "Options",
     "Session",
+    "StagedSession",
     "__version__",
     "calibrate",
     "compile_model",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clnn import logs
-from clnn.errors import OpenShapeError, SettingError
+from clnn.budget import host_memory
+from clnn.errors import OpenShapeError, SettingError, UnsupportedOpError
 from clnn.graph.calibration import Observer, check_ranges, read_ranges
 from clnn.graph.ir import Graph
 from clnn.graph.mapped import forget, mapped_files, one_of_each, require_unchanged
@@ -18,11 +20,13 @@ from clnn.graph.passes import optimise
 from clnn.graph.passes.quantise import observed, quantise
 from clnn.graph.passes.store import store_as
 from clnn.graph.variations import alike, larger, smaller
+from clnn.importers.onnx.stages.program import is_staged
 from clnn.options import Options
 from clnn.runtime.doctor.selection import select_device
 from clnn.runtime.run.family import Family
 from clnn.runtime.run.open_session import OpenSession, OpenTensorInfo
 from clnn.runtime.run.session import Session
+from clnn.runtime.stages.session import StagedSession
 from clnn.settings import warn_unknown
 from clnn.tune.choose import chooser
 from clnn.tune.report import Report
@@ -41,27 +45,85 @@ OTHERS = 2  # extents besides the first ones, from which is learned what differs
 Calibration = Iterable[Mapping[str, Any]] | Mapping[str, float] | str | os.PathLike[str]
 
 
+@host_memory("the compilation of the model")
 def compile_model(
     model: Model,
     device: str | int | None = None,
     options: Options | None = None,
     shapes: Shapes | None = None,
     calibration: Calibration | None = None,
-) -> Session | OpenSession:
-    """Return a session that runs `model` on `device`: an OpenSession where dimensions stay open.
+) -> Session | OpenSession | StagedSession:
+    """Return a session that runs `model` on `device`.
+
+    It is an OpenSession where dimensions stay open, a StagedSession where values decide shapes or
+    what runs.
 
     model: path of an .onnx file, its bytes, an onnx.ModelProto, or a Graph. device: "auto", "cpu",
     "gpu", an index, or part of a platform's or device's name (default: CLNN_DEVICE). shapes: fixes
     symbolic dimensions, by input name -> shape or dimension name -> extent. calibration: for
     Options(dtype="int8"), samples of inputs as an iterable of feeds, or ranges as `calibrate`
     returns them.
-    Raises ModelError, UnsupportedOpError, NoDeviceError, DeviceError, BuildError or
-    OutOfDeviceMemoryError.
+    Raises ModelError, UnsupportedOpError, NoDeviceError, DeviceError, BuildError,
+    OutOfDeviceMemoryError, or HostMemoryError where the host has not the memory.
     """
     try:
         return compile_fixed(model, device, options, shapes, calibration)
     except OpenShapeError:
-        return _compile_open(model, device, options, shapes, calibration)
+        staged = None
+        with contextlib.suppress(UnsupportedOpError):  # shapes that come later may fold what is
+            staged = compile_staged(model, device, options, shapes, calibration)
+        return staged or _compile_open(model, device, options, shapes, calibration)
+    except UnsupportedOpError:
+        staged = compile_staged(model, device, options, shapes, calibration)
+        if staged is None:
+            raise
+        return staged
+
+
+def compile_staged(
+    model: Model,
+    device: str | int | None = None,
+    options: Options | None = None,
+    shapes: Shapes | None = None,
+    calibration: Calibration | None = None,
+) -> StagedSession | None:
+    """Return the session of a model of which values decide shapes or what runs; None for others.
+
+    Arguments and errors are those of compile_model.
+    """
+    from clnn.importers.onnx.stages.build import read_program
+
+    options = options or Options()
+    if isinstance(model, Graph) or calibration is not None or options.dtype == "int8":
+        return None
+    program = read_program(model, shapes)
+    if not is_staged(program):
+        return None
+    info = select_device(device)
+
+    def stage(part: Model) -> Session | OpenSession:
+        try:
+            return compile_fixed(part, device, options)
+        except OpenShapeError:
+            return _compile_open(part, device, options, None, None)
+
+    return StagedSession(program, *ports_of(model, shapes), stage, info.title)
+
+
+def ports_of(
+    model: Model, shapes: Shapes | None
+) -> tuple[list[OpenTensorInfo], list[OpenTensorInfo]]:
+    """Return the inputs and outputs of a model, with dimensions that stay open by name."""
+    from clnn.importers.onnx.info import read_info
+    from clnn.importers.onnx.shapes import with_shapes
+
+    info = read_info(model)
+    rows = (with_shapes(info.inputs, shapes or {}), info.outputs)
+    inputs, outputs = (
+        [OpenTensorInfo(v.name, v.dims, np.dtype(v.dtype) if v.dtype else None) for v in values]
+        for values in rows
+    )
+    return inputs, outputs
 
 
 def _compile_open(
@@ -72,25 +134,14 @@ def _compile_open(
     calibration: Calibration | None,
 ) -> OpenSession:
     """Return the session of a model with open dimensions; nothing is compiled yet."""
-    from clnn.importers.onnx.info import read_info
-    from clnn.importers.onnx.shapes import with_shapes
-
     if calibration is not None and not isinstance(calibration, (Mapping, str, os.PathLike)):
         calibration = list(calibration)  # each shape is calibrated with it
     select_device(device)
     assert not isinstance(model, Graph)  # whose extents are all known
-    info = read_info(model)
-    inputs = with_shapes(info.inputs, shapes or {})
-    dims = {value.name: value.dims for value in inputs}
+    inputs, outputs = ports_of(model, shapes)
+    dims = {value.name: value.shape for value in inputs}
     compile_at = _OpenModel(model, device, options or Options(), calibration, dims)
-    return OpenSession(
-        [OpenTensorInfo(v.name, v.dims, np.dtype(v.dtype)) for v in inputs],
-        [
-            OpenTensorInfo(v.name, v.dims, np.dtype(v.dtype) if v.dtype else None)
-            for v in info.outputs
-        ],
-        compile_at,
-    )
+    return OpenSession(inputs, outputs, compile_at)
 
 
 class _OpenModel:
@@ -179,6 +230,7 @@ def compile_fixed(
         return Session(graph, info, options, choose)
 
 
+@host_memory("the compilation of the model")
 def tune_model(
     model: Model,
     device: str | int | None = None,
@@ -205,6 +257,7 @@ def tune_model(
     )
 
 
+@host_memory("the compilation of the model")
 def calibrate(
     model: Model,
     samples: Iterable[Mapping[str, Any]],

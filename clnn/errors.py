@@ -60,6 +60,12 @@ class UnsupportedOpError(ClnnError, NotImplementedError):
         self.problems = tuple(problems)
 
 
+class HostMemoryError(ClnnError, MemoryError):
+    """Import, passes or planning want more of the host's memory than they may have, or than is there."""
+
+    code = "CLNN-E012"
+
+
 class DeviceError(ClnnError, RuntimeError):
     """A device exists but cannot be used."""
 

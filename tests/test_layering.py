@@ -21,7 +21,7 @@ EDGES = {edge for edge in imports_of(TREES) if edge[1].partition(".")[0] == "cln
 # itself, which hands out the public names.
 ROOMS = (
     ("_version", "errors"),
-    ("settings", "traced", "types"),
+    ("budget", "settings", "traced", "types"),
     ("layout", "logs", "options", "target"),
     ("arith", "codegen.filters"),
     ("ops",),
@@ -42,7 +42,10 @@ WINGS = {
     "apis": (("mli", "openvx"),),
     "graph": (("passes",),),
     "importers": (("onnx",),),
-    "ops": (("shared",), ("conv", "elementwise", "gemm", "movement", "pool", "resize", "rows")),
+    "ops": (
+        ("shared",),
+        ("conv", "elementwise", "gemm", "host", "movement", "pool", "resize", "rows"),
+    ),
     "runtime": (
         ("process",),
         ("drivers",),
@@ -50,6 +53,7 @@ WINGS = {
         ("build", "doctor"),
         ("measure",),
         ("run",),
+        ("stages",),
     ),
 }
 # What a family of ops may take from another: ONNX operators that become nodes of several families.
@@ -57,6 +61,7 @@ BETWEEN_FAMILIES = {
     ("elementwise", "clnn.ops.movement.views"),
     ("rows", "clnn.ops.movement.views"),
     ("rows", "clnn.ops.elementwise.eltwise"),
+    ("rows", "clnn.ops.elementwise.logic"),
     ("pool", "clnn.ops.rows.reduce"),
 }
 # Where a package of others may be imported at run time.

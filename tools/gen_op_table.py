@@ -21,11 +21,14 @@ from clnn.errors import ClnnError
 from clnn.importers.onnx.fold import foldable
 from clnn.importers.onnx.importer import import_onnx
 from clnn.importers.onnx.limits import NEWEST_OPSET
+from clnn.importers.onnx.stages.deciding import CONTROL
+from clnn.importers.onnx.stages.recurrent import GATES
+from clnn.ops.host.registry import host_ops
 from clnn.ops.onnx_registry import onnx_importers
 from clnn.types import DTYPES, F16
 
 PATH = ROOT / "docs" / "operators.md"
-AT_IMPORT = ("Constant", "If", "Shape")
+AT_IMPORT = ("Constant", "Shape")
 INTEGERS = [d.name for d in DTYPES if d.numpy.kind in "iu"]
 HEAD = """\
 # Operators
@@ -35,7 +38,9 @@ and those of opset 6 that changed only their broadcasting. An operator runs as
 
 - **own**: kernels written for it;
 - **definition**: the operators by which ONNX defines it;
-- **import**: at import only, from constants (shapes, axes, tables).
+- **import**: at import only, from constants (shapes, axes, tables);
+- **host**: with numpy, between two plans of the device ([stages](develop/stages.md));
+- **stages**: what it repeats or chooses is plans of its own.
 
 All of these are computed at import where their inputs are constants. `If` is taken apart where its
 condition is constant, functions of a model are inlined. *Versions*: the operator sets in which the
@@ -63,7 +68,11 @@ def text() -> str:
 
 def _import_only(own: set[str]) -> set[str]:
     names = {s.name for s in onnx.defs.get_all_schemas() if not s.domain}
-    return {n for n in names if foldable(n) and n not in own} | set(AT_IMPORT)
+    return (
+        {n for n in names if foldable(n) and n not in own}
+        | {*AT_IMPORT, *CONTROL}
+        | (names & set(host_ops()) - own)
+    )
 
 
 def _has_schema(name: str) -> bool:
@@ -73,8 +82,10 @@ def _has_schema(name: str) -> bool:
 def _row(name: str, own: bool, passed: int, run: int, cases: Sequence[suite.Case]) -> str:
     at_import = foldable(name) or name in AT_IMPORT
     how = "own" if own else "import" if at_import else "definition"
+    if not own:
+        how = "stages" if name in (*CONTROL, *GATES) else "host" if name in host_ops() else how
     tests = f"{passed} of {run}" if run else ""
-    kinds = "" if how == "import" else element_types(name, cases)
+    kinds = "" if how in ("import", "host", "stages") else element_types(name, cases)
     return f"| `{name}` | {how} | {versions(name)} | {kinds} | {tests} | {notes(name, cases)} |"
 
 

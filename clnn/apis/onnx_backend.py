@@ -14,13 +14,14 @@ from onnx.backend.base import Backend as _OnnxBackend
 from onnx.backend.base import BackendRep, Device, DeviceType, namedtupledict
 
 from clnn.apis.sessions import SessionStore
-from clnn.compile import compile_fixed
-from clnn.errors import ClnnError, InputNameError
+from clnn.compile import compile_fixed, compile_staged
+from clnn.errors import ClnnError, InputNameError, UnsupportedOpError
 from clnn.importers.onnx.importer import import_onnx
 from clnn.importers.onnx.load import load_model
 from clnn.options import Options
 from clnn.runtime.device.device import discover, select
 from clnn.runtime.run.session import Session
+from clnn.runtime.stages.session import StagedSession
 from clnn.settings import setting
 from clnn.types import Array
 
@@ -45,19 +46,28 @@ class PreparedModel(BackendRep):  # type: ignore[misc]
         self._inputs = [v.name for v in values]
         self._tensors = {v.name for v in values if v.type.HasField("tensor_type")}
         self._outputs = [v.name for v in self._model.graph.output]
-        self._sessions = SessionStore(SESSIONS)
+        self._sessions: SessionStore[Session] = SessionStore(SESSIONS)
+        self._staged: SessionStore[StagedSession] = SessionStore(SESSIONS)
         self._constant: set[frozenset[str]] = set()  # inputs that imports took as constants
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:
         """Return the outputs, also by name. inputs: arrays in the model's order, or by name."""
         feeds = self._feeds(inputs)
-        session, constants = self._session(feeds)
-        results = session({name: a for name, a in feeds.items() if name not in constants})
+        staged = self._staged.get(_staged_key(feeds))
+        if staged is not None:
+            results = staged(feeds)
+        else:
+            try:
+                session, constants = self._session(feeds)
+            except UnsupportedOpError:
+                results = self._staged_session(feeds)(feeds)
+            else:
+                results = session({n: a for n, a in feeds.items() if n not in constants})
         outputs = namedtupledict("Outputs", self._outputs)
         return outputs(*(results[name] for name in self._outputs))  # type: ignore[no-any-return]
 
-    def _feeds(self, inputs: Any) -> dict[str, Array]:
-        """Return the array of each input; the import refuses inputs that are no tensors."""
+    def _feeds(self, inputs: Any) -> dict[str, Any]:
+        """Return the array of each input, lists and None of those that are no tensors."""
         if not isinstance(inputs, Mapping):
             listed = [inputs] if isinstance(inputs, np.ndarray) else list(inputs)
             if len(listed) > len(self._inputs):
@@ -67,10 +77,19 @@ class PreparedModel(BackendRep):  # type: ignore[misc]
                 )
             inputs = dict(zip(self._inputs, listed, strict=False))
         others = set(self._inputs) - self._tensors
-        return {str(n): np.asarray(a) for n, a in inputs.items() if n not in others}
+        return {str(n): a if n in others else np.asarray(a) for n, a in inputs.items()}
 
-    def _session(self, feeds: Mapping[str, Array]) -> tuple[Session, frozenset[str]]:
+    def _staged_session(self, feeds: Mapping[str, Any]) -> StagedSession:
+        """Return a session for these shapes where values decide others. Raises as compile_model."""
+        shapes = {n: a.shape for n, a in feeds.items() if n in self._tensors}
+        session = compile_staged(self._source, self._device, self._options, shapes)
+        if session is None:
+            raise UnsupportedOpError("no node of the model is decided by values")
+        return self._staged.put(_staged_key(feeds), session)
+
+    def _session(self, feeds: Mapping[str, Any]) -> tuple[Session, frozenset[str]]:
         """Return a session for these shapes, and the inputs whose values it has as constants."""
+        feeds = {name: a for name, a in feeds.items() if name in self._tensors}
         for constants in self._constant:
             session = self._sessions.get(_key(feeds, constants))
             if session is not None:
@@ -89,6 +108,12 @@ def _key(feeds: Mapping[str, Array], constants: frozenset[str]) -> Hashable:
         (name, a.shape, a.dtype.str, a.tobytes() if name in constants else None)
         for name, a in sorted(feeds.items())
     )
+
+
+def _staged_key(feeds: Mapping[str, Any]) -> Hashable:
+    """Return what a session of stages is made for."""
+    kinds = ((n, a.shape, a.dtype.str) for n, a in feeds.items() if isinstance(a, np.ndarray))
+    return "staged", *sorted(kinds)
 
 
 class Backend(_OnnxBackend):  # type: ignore[misc]

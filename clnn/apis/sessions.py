@@ -5,13 +5,20 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from clnn.runtime.run.session import Session
+from typing import Generic, Protocol, TypeVar
 
 
-class SessionStore:
+class Closable(Protocol):
+    """What a store keeps."""
+
+    def close(self) -> None:
+        """Free the device memory."""
+
+
+Kept = TypeVar("Kept", bound=Closable)
+
+
+class SessionStore(Generic[Kept]):
     """Sessions by a key of all that they are made of. Safe to use from several threads.
 
     limit: sessions that are kept; beyond it the one that was used longest ago is closed, which
@@ -20,20 +27,20 @@ class SessionStore:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._sessions: OrderedDict[Hashable, Session] = OrderedDict()
+        self._sessions: OrderedDict[Hashable, Kept] = OrderedDict()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def get(self, key: Hashable) -> Session | None:
+    def get(self, key: Hashable) -> Kept | None:
         """Return the session of a key, None where there is none."""
         with self._lock:
             if key in self._sessions:
                 self._sessions.move_to_end(key)
             return self._sessions.get(key)
 
-    def put(self, key: Hashable, session: Session) -> Session:
+    def put(self, key: Hashable, session: Kept) -> Kept:
         """Keep a session and return it; where another thread was first, return that one's."""
         with self._lock:
             kept = self._sessions.setdefault(key, session)

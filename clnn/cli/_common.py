@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clnn.errors import SettingError
+from clnn.errors import SettingError, UnsupportedOpError
 from clnn.options import DTYPES, Options
 
 if TYPE_CHECKING:
     from clnn.runtime.run.session import Session
+    from clnn.runtime.stages.session import StagedSession
     from clnn.types import Array
 
 STDOUT = "-"
@@ -140,6 +141,23 @@ def compile_from(args: argparse.Namespace, options: Options | None = None) -> Se
 
     options = options or options_of(args)
     return compile_fixed(args.model, args.device, options, shapes_of(args))
+
+
+def compile_any(args: argparse.Namespace) -> Session | StagedSession:
+    """Return the session that the arguments ask for, of stages where values decide shapes.
+
+    Raises as compile_fixed does.
+    """
+    from clnn.compile import compile_staged
+
+    try:
+        return compile_from(args)
+    except UnsupportedOpError:
+        options, shapes = options_of(args), shapes_of(args)
+        staged = compile_staged(args.model, args.device, options, shapes)
+        if staged is None:
+            raise
+        return staged
 
 
 def feeds_of(args: argparse.Namespace, inputs: Sequence[Any]) -> dict[str, Array]:

@@ -12,11 +12,19 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from clnn.cli import _common
-from clnn.errors import InputNameError, NoDeviceError, ShapeError, UnsupportedOpError
+from clnn.errors import (
+    InputNameError,
+    NoDeviceError,
+    OpenShapeError,
+    SettingError,
+    ShapeError,
+    UnsupportedOpError,
+)
 
 if TYPE_CHECKING:
     from clnn.graph.ir import Graph
     from clnn.importers.onnx.info import ModelInfo, ValueInfo
+    from clnn.importers.onnx.stages.program import Program
     from clnn.layout import TensorLayout
     from clnn.plan.schedule import Plan
     from clnn.runtime.device.device import DeviceInfo
@@ -52,13 +60,20 @@ def run(args: argparse.Namespace) -> int:
     report["ops"], report["unsupported"] = dict(Counter(node.op for node in info.nodes)), []
     try:
         graph = _graph(args)
-    except UnsupportedOpError as err:
+    except UnsupportedOpError as refused:
+        program, err = _program(args, refused)
+        if program is not None:
+            return _show_stages(args, info, report, program)
         if args.plan or args.arena or args.source:
-            raise
+            raise err from None
         report["unsupported"] = [asdict(problem) for problem in err.problems]
         _common.write_result(args, report, f"{_head(args, info)}\n{_operators(report)}")
         return EXIT_UNSUPPORTED
     except ShapeError as err:
+        if isinstance(err, OpenShapeError):
+            program, _ = _program(args, UnsupportedOpError())
+            if program is not None:
+                return _show_stages(args, info, report, program)
         if args.plan or args.arena or args.source or args.shape:
             raise
         note = f"Whether it can run depends on its shapes: {err}"
@@ -69,6 +84,39 @@ def run(args: argparse.Namespace) -> int:
     _common.write_result(
         args, report, "\n".join([] if args.source else [_head(args, info), *parts]) or parts[0]
     )
+    return 0
+
+
+def _program(
+    args: argparse.Namespace, refused: UnsupportedOpError
+) -> tuple[Program | None, UnsupportedOpError]:
+    """Return the program of a model of which values decide shapes or what runs, else the refusal."""
+    from clnn.importers.onnx.stages.build import read_program
+    from clnn.importers.onnx.stages.program import is_staged
+
+    if _common.options_of(args).dtype == "int8":
+        return None, refused
+    try:
+        program = read_program(args.model, _common.shapes_of(args))
+    except UnsupportedOpError as err:
+        return None, err
+    return (program if is_staged(program) else None), refused
+
+
+def _show_stages(
+    args: argparse.Namespace, info: ModelInfo, report: dict[str, Any], program: Program
+) -> int:
+    from clnn.cli import _stages
+
+    if args.plan or args.arena or args.source:
+        raise SettingError(
+            "the model runs in stages, whose plans are made for shapes that a run meets: there is no"
+            " one plan to show. Leave --plan, --arena and --source away; Session.placement of a"
+            " session that ran has all plans."
+        )
+    report["stages"] = _stages.rows_of(program)
+    parts = [_head(args, info), _operators(report), _stages.text_of(report["stages"])]
+    _common.write_result(args, report, "\n".join(parts))
     return 0
 
 

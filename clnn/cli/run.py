@@ -19,6 +19,7 @@ from clnn.errors import InputNameError, SettingError, ShapeError
 if TYPE_CHECKING:
     from clnn.importers.onnx.info import ModelInfo
     from clnn.runtime.run.session import Session
+    from clnn.runtime.stages.session import StagedSession
     from clnn.types import Array
 
 LATENCY_RUNS, LATENCY_SECONDS = 10, 1.0
@@ -121,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
         feeds[picture.port.name] = picture.array
     fixed = [(name, array.shape) for name, array in feeds.items() if _is_open(info, name)]
     args.shape = [*fixed, *args.shape]
-    with _common.compile_from(args) as session:
+    with _common.compile_any(args) as session:
         outputs, first, times = _measure(session, feeds)
         report = _report(args, session, picture, outputs, first, times, _labels(args, info))
     if args.output_npz:
@@ -172,7 +173,7 @@ def _is_open(info: ModelInfo, name: str) -> bool:
 
 
 def _measure(
-    session: Session, feeds: Mapping[str, Array]
+    session: Session | StagedSession, feeds: Mapping[str, Array]
 ) -> tuple[dict[str, Array], float, list[float]]:
     """Return the outputs, the first run's seconds, and those of some more runs."""
     times: list[float] = []
@@ -200,7 +201,7 @@ def _labels(args: argparse.Namespace, info: ModelInfo) -> list[str]:
 
 def _report(
     args: argparse.Namespace,
-    session: Session,
+    session: Session | StagedSession,
     picture: _Picture | None,
     outputs: Mapping[str, Array],
     first: float,
@@ -211,7 +212,7 @@ def _report(
     if picture is not None:
         _write_picture(args, picture, outputs, found)
     return {
-        "device": session.device.title,
+        "device": session.placement.device,
         "model": args.model,
         "picture": picture
         and {

@@ -261,6 +261,25 @@ def cell(ctype: str) -> str:
     return stored_as(ctype) or ctype
 
 
+SIGNED = ("char", "short", "int", "long")
+
+
+def wrapped(a: str, operator: str, b: str, ctype: str, width: int) -> str:
+    """Return the sum, difference or product of `ctype` values modulo 2 to the power of its bits.
+
+    C leaves the overflow of signed integers undefined, and that of a ushort product, which is an int.
+    """
+    own = vec_type(ctype, width)
+    if ctype in SIGNED:
+        unsigned = vec_type(f"u{ctype}", width)
+        a, b = f"as_{unsigned}({a})", f"as_{unsigned}({b})"
+    if width == 1 and operator == "*" and ctype in ("short", "ushort"):
+        a = f"(uint){a}"
+    if ctype in SIGNED:
+        return f"as_{own}(({unsigned})({a} {operator} {b}))"
+    return f"({own})({a} {operator} {b})" if ctype in ("uchar", "ushort") else f"{a} {operator} {b}"
+
+
 def group_size(local: Sequence[int]) -> str:
     """Return the attribute that fixes a kernel's work-group size."""
     sizes = [*local, 1, 1, 1][:3]
@@ -291,4 +310,5 @@ HELPERS: dict[str, Any] = {
     "times": times,
     "today": today,
     "group_size": group_size,
+    "wrapped": wrapped,
 }

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from clnn.budget import counted_tables, host_memory
 from clnn.errors import PlanError
 from clnn.graph.ir import Graph, Node
 from clnn.layout import TensorLayout
@@ -165,6 +166,8 @@ def first_variant(node: Node, problem: Problem, variants: Sequence[Variant]) -> 
     return variants[0]
 
 
+@host_memory("the plan of the network")
+@counted_tables()
 def make_plan(
     graph: Graph,
     target: Target,
@@ -183,7 +186,7 @@ def make_plan(
     memory orders that a caller wants. repeat: asked before `choose`, for the choices of another plan
     of the same network; the launches of such plans are then alike, whatever the extents: batches are
     not split, and every border has a launch, an idle one where it keeps its values.
-    Raises PlanError or ShapeError.
+    Raises PlanError, ShapeError, or HostMemoryError where it wants more tables than clnn.budget allows.
     """
     if not (separate or guard or hints or repeat):  # which speak of values as they are
         graph = split_batch(graph, target)

@@ -5,7 +5,8 @@ applies a chain of them to a value held in a register.
 apply(post_ops, v, ctype, width, load)
     v: name of the variable, changed in place. ctype: its scalar type. width: its vector width.
     load: callable (operand index) -> expression of the operand at this place.
-NaN propagates: comparisons are written so that a NaN operand comes out.
+NaN propagates: comparisons are written so that a NaN operand comes out, but of thresholded_relu, which is
+0 for it as ONNX has it. Integers wrap.
 
 Wide vectors of floats are those of CPUs; there 1 + exp(x), of which the logistic functions are made, is
 written out: 2^(x log2 e) as a power of two, from the bits of a sum that rounds to whole numbers, times a
@@ -20,7 +21,7 @@ FLOAT = {
     "elu": "{v} = {v} < {T}(0) ? {p0} * expm1({v}) : {v};",
     "celu": "{v} = {v} < {T}(0) ? {p0} * expm1({v} / {p0}) : {v};",
     "selu": "{v} = {p1} * ({v} < {T}(0) ? {p0} * expm1({v}) : {v});",
-    "thresholded_relu": "{v} = {v} <= {p0} ? {T}(0) : {v};",
+    "thresholded_relu": "{v} = {v} > {p0} ? {v} : {T}(0);",
     "sigmoid": "{v} = {T}(1) / ({T}(1) + exp(-{v}));",
     "hard_sigmoid": "{v} = {p0} * {v} + {p1}; {v} = {v} < {T}(0) ? {T}(0) : {v}; "
                     "{v} = {v} > {T}(1) ? {T}(1) : {v};",
@@ -70,21 +71,23 @@ FLOAT = {
 }
 INTEGER = dict(FLOAT)
 INTEGER.update({
-    "abs": "{v} = {v} < {T}(0) ? -{v} : {v};",
+    "add": "{v} = {SUM};", "sub": "{v} = {DIFFERENCE};", "mul": "{v} = {PRODUCT};", "neg": "{v} = {MINUS};",
+    "square": "{v} = {SQUARE};",
+    "abs": "{v} = {v} < {T}(0) ? {MINUS} : {v};",
     "min": "{v} = min({a}, {b});",
     "max": "{v} = max({a}, {b});",
     "div": "{{ {D} s = {b}, t = {a}; {v} = t / (s == {T}(0) ? {T}(1) : s); }}",
-    "pow": "{{ {D} s = {b}, t = {a}, r = {T}(1); for (int bit = 0; bit < {BITS}; ++bit, t *= t) "
-           "r = (s >> {T}(bit) & {T}(1)) != {T}(0) ? r * t : r; {v} = r; }}",
+    "pow": "{{ {D} s = {b}, t = {a}, r = {T}(1); for (int bit = 0; bit < {BITS}; ++bit, t = {TT}) "
+           "r = (s >> {T}(bit) & {T}(1)) != {T}(0) ? {RT} : r; {v} = r; }}",
 })
 SIGNED = dict(INTEGER)
 SIGNED.update({
     # the least value divided by -1 overflows, which stops some processors
     "div": "{{ {D} s = {b}, t = {a}; {D} q = s == {T}(0) || s == {T}(-1) ? {T}(1) : s; q = t / q; "
-           "{v} = s == {T}(-1) ? -q : q; }}",
-    "pow": "{{ {D} s = {b}, t = {a}, r = {T}(1), o = t; {D} n = s < {T}(0) ? -s : s; "
-           "for (int bit = 0; bit < {BITS}; ++bit, t *= t) "
-           "r = (n >> {T}(bit) & {T}(1)) != {T}(0) ? r * t : r; "
+           "{v} = s == {T}(-1) ? {MINUS_Q} : q; }}",
+    "pow": "{{ {D} s = {b}, t = {a}, r = {T}(1), o = t; {D} n = s < {T}(0) ? {MINUS_S} : s; "
+           "for (int bit = 0; bit < {BITS}; ++bit, t = {TT}) "
+           "r = (n >> {T}(bit) & {T}(1)) != {T}(0) ? {RT} : r; "
            "{v} = s >= {T}(0) || o == {T}(1) || o == {T}(-1) ? r : {T}(0); }}",
 })
 UNSIGNED = dict(INTEGER)
@@ -126,6 +129,11 @@ REAL_TYPES = ("float", "half", "double")
     names = {f"p{i}": p for i, p in enumerate(params)}
     own = ctype == "float" and step.fn in tr.module.FUNCTIONS
     written = LOGISTIC if ctype == "float" and width >= WIDE else {}
+    if ctype not in REAL_TYPES:
+        operations = {"SUM": (a, "+", b), "DIFFERENCE": (a, "-", b), "PRODUCT": (a, "*", b), "SQUARE": (v, "*", v),
+                      "TT": ("t", "*", "t"), "RT": ("r", "*", "t"), "MINUS": (f"{cast}(0)", "-", v),
+                      "MINUS_Q": (f"{cast}(0)", "-", "q"), "MINUS_S": (f"{cast}(0)", "-", "s")}
+        names |= {key: wrapped(*parts, ctype, width) for key, parts in operations.items()}
     text = written.get(step.fn, table[step.fn]).format(
         v=v, a=a, b=b, T=cast, D=vector, I=f"int{width}", BITS=BITS.get(ctype, 0), **names)
 %>${tr.apply(step.fn, v, width) if own else text}\

@@ -43,7 +43,7 @@ __kernel void ${name}(
 % if ctype == "float":
         v = fma(${element(ctype, "p", f"k * {a[1]}")}, ${element(ctype, "q", f"k * {b[0]}")}, v);
 % else:
-        v += p[k * ${a[1]}] * q[k * ${b[0]}];
+        v = ${wrapped("v", "+", wrapped(f"p[k * {a[1]}]", "*", f"q[k * {b[0]}]", ctype, 1), ctype, 1)};
 % endif
     ${st.apply(post_ops, "v", ctype, 1, operand)}
     ${store(1, "v", "dst_base", f"dst_offset + at_dst + i * {dst[0]} + j * {dst[1]}", ctype)}

@@ -26,6 +26,7 @@ Params   name            kernel name
     step = rows.step_pitches
     inner = max(0, channels - low - high)
     whole = inner - inner % rows.vw
+    unrolled = low + high <= 64
 
     def at(k, c, lanes=0):
         shift = lanes * rows.lane_pitches[k]
@@ -72,7 +73,13 @@ Params   name            kernel name
     for (int c = ${low}${f" + member * {rows.vw}" if group > 1 else ""}; c < ${low + whole}; c += ${rows.vw * group}) {
         const ${vec_type(ctype, rows.vw)} x_ = ${load(ctype, rows.vw, "src", at(0, "c"))};
         ${vec_type(ctype, rows.vw)} sum_ = x_ * x_;
-%  for k in range(-low, high + 1):
+%  if not unrolled:
+        for (int k = ${-low}; k <= ${high}; ++k) {
+            const ${vec_type(ctype, rows.vw)} v_ = ${load(ctype, rows.vw, "src", at(0, "(c + k)"))};
+            sum_ += k == 0 ? (${vec_type(ctype, rows.vw)})(0) : v_ * v_;
+        }
+%  endif
+%  for k in range(-low, high + 1) if unrolled else ():
 %   if k:
         {
             const ${vec_type(ctype, rows.vw)} v_ = ${load(ctype, rows.vw, "src", at(0, f"c + {k}"))};

@@ -30,30 +30,33 @@ Params   name            kernel name
     assert to_scratch or not rows.divided, "parts of rows meet in scratch"
     last = len(rows.lane_pitches) - 1
     real = ctype in m.REAL
-    unsigned = ctype.startswith("u")
+    signed = ctype if not real and not ctype.startswith("u") and op in ("sum", "prod") else ""
+    inner = f"u{ctype}" if signed else ctype  # sums and products wrap, which C says of unsigned numbers alone
     q_first = f"part * {rows.share}" if rows.divided else "0"
     q_last = f"min(part * {rows.share} + {rows.share}, {rows.run_count})" if rows.divided else rows.run_count
 %>
 <%def name="walk(rows, narrow)">\
 <%
     width = rows.vw if rows.across else 1
-    T = vec_type(ctype, width)
+    T = vec_type(inner, width)
 
     def raised(v, p):
         if float(p).is_integer() and 1 <= p <= 8:
             return " * ".join([f"fabs({v})"] * int(p))
-        return f"pow(fabs({v}), ({vec_type(ctype, rows.vw)})({scalar(p, ctype)}))"
+        return f"pow(fabs({v}), ({vec_type(inner, rows.vw)})({scalar(p, inner)}))"
 
     def mapped(v, slot):
         if value == "abs":
-            return v if unsigned else f"fabs({v})" if real else f"{v} < 0 ? -{v} : {v}"
+            lanes = vec_type(inner, rows.vw)
+            below = f"{v} > ({lanes})({m.LIMITS[signed][1]})" if signed else ""
+            return f"fabs({v})" if real else f"{below} ? ({lanes})(0) - {v} : {v}" if signed else v
         return {"none": v, "square": f"{v} * {v}", "power": raised(v, power)}[value]
 
     def finished(v):
         if finish == "mean":
             return f"{v} /= {scalar(count, ctype)};"
         if finish == "root":
-            return f"{v} = pow({v}, ({T})({scalar(1 / power, ctype)}));"
+            return f"{v} = pow({v}, ({T})({scalar(1 / power, inner)}));"
         return f"{v} = {finish}({v});" if finish != "none" else ""
 
     def operand(which):
@@ -65,17 +68,17 @@ Params   name            kernel name
 %>\
     ${rw.begin(rows, [0, *operands.values()] + ([] if to_scratch else [last]), narrow)}
 % if op == "log_sum_exp":
-    ${rw.fold(rows, "top", "max", ctype, mapped, q_first, q_last)}
+    ${rw.fold(rows, "top", "max", inner, mapped, q_first, q_last)}
 %  for slot in range(rows.nv if rows.across else 1):
 <% t = m.of(rows, "top", slot) %>\
     ${t} = isinf(${t}) ? (${T})(0) : ${t};
 %  endfor
-    ${rw.fold(rows, "v", "sum", ctype, lambda v, slot: ex.module.call(f"{v} - {m.of(rows, 'top', slot)}", rows.vw, own), q_first, q_last)}
+    ${rw.fold(rows, "v", "sum", inner, lambda v, slot: ex.module.call(f"{v} - {m.of(rows, 'top', slot)}", rows.vw, own), q_first, q_last)}
 %  for slot in range(rows.nv if rows.across else 1):
     ${m.of(rows, "v", slot)} = log(${m.of(rows, "v", slot)}) + ${m.of(rows, "top", slot)};
 %  endfor
 % else:
-    ${rw.fold(rows, "v", op, ctype, mapped, q_first, q_last)}
+    ${rw.fold(rows, "v", op, inner, mapped, q_first, q_last)}
 % endif
 % if rows.group > 1:
     if (member == 0) {
@@ -91,6 +94,10 @@ Params   name            kernel name
         pitch = rows.lane_pitches[last] if rows.across else 1
         where = f"o{last}" + (f" + {slot * width * pitch}" if rows.across else "")
 %>\
+% if signed and not to_scratch:
+    ${vec_type(signed, width)} signed_${slot} = as_${vec_type(signed, width)}(${v});
+<% v = f"signed_{slot}" %>\
+% endif
     ${finished(v)}
     ${st.apply(post_ops, v, ctype, width, operand)}
     ${rw.put(rows, v, slot, width, "dst", where, pitch, 0, result)}
@@ -120,13 +127,15 @@ __kernel void ${name}(
 % endif
 {
 % if rows.group > 1:
-    __local ${ctype} shared_[${rows.group * rows.beside}];
+    __local ${inner} shared_[${rows.group * rows.beside}];
 % endif
 % if rows.divided:
     const int part = get_global_id(1);
 % endif
 % if from_scratch:
-    __global const ${ctype} *src = (__global const ${ctype} *)(scratch_base + scratch_offset);
+    __global const ${inner} *src = (__global const ${inner} *)(scratch_base + scratch_offset);
+% elif signed:
+    __global const ${inner} *src = (__global const ${inner} *)(src_base + src_offset);
 % else:
     __global const ${cell(ctype)} *src = src_base + src_offset;
 % endif
@@ -134,7 +143,7 @@ __kernel void ${name}(
     __global const ${cell(result)} *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
 % if to_scratch:
-    __global ${ctype} *dst = (__global ${ctype} *)(result_base + result_offset);
+    __global ${inner} *dst = (__global ${inner} *)(result_base + result_offset);
 % else:
     __global ${cell(result)} *dst = dst_base + dst_offset;
 % endif

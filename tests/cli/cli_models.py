@@ -127,3 +127,31 @@ def unsupported(path: Path) -> Path:
         {"x": [1, 4]},
         {"a": [1, 4], "b": [1, 4], "c": [1, 4]},
     )
+
+
+def staged(path: Path) -> Path:
+    """Values above 0 of a convolution, found and doubled, where a branch on their count says so."""
+    node = helper.make_node
+    value = helper.make_tensor_value_info
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [node(op, ["found", "found"], [name])], name, [], [value(name, 1, None)]
+        )
+        for name, op in (("then", "Add"), ("else", "Sub"))
+    }
+    return save(
+        path,
+        [
+            node("Conv", ["x", "w"], ["c"], "convolve"),
+            node("Relu", ["c"], ["r"], "rectify"),
+            node("NonZero", ["r"], ["places"], "find"),
+            node("Transpose", ["places"], ["rows"], "turn", perm=[1, 0]),
+            node("GatherND", ["r", "rows"], ["found"], "pick"),
+            node("ReduceMax", ["found"], ["top"], "largest", keepdims=0),
+            node("Greater", ["top", "limit"], ["high"], "compare"),
+            node("If", ["high"], ["y"], "branch", **branches),
+        ],
+        {"x": [1, 1, 4, 4]},
+        {"y": [None]},
+        {"w": normal(2, 1, 3, 3), "limit": np.array(1, np.float32)},
+    )

@@ -46,5 +46,13 @@ def clnn(capsys, monkeypatch):
 def files(tmp_path_factory) -> dict[str, Path]:
     """All models of cli_models.py by name."""
     folder = tmp_path_factory.mktemp("models")
-    makers = ("network", "doubler", "classifier", "channels_last", "two_inputs", "unsupported")
+    makers = (
+        "network",
+        "doubler",
+        "classifier",
+        "channels_last",
+        "two_inputs",
+        "unsupported",
+        "staged",
+    )
     return {name: getattr(cli_models, name)(folder / f"{name}.onnx") for name in makers}

@@ -44,6 +44,25 @@ def test_open_shapes_leave_support_open(clnn, files):
     assert clnn("inspect", files["doubler"], "--plan").code == 2
 
 
+def test_stages_of_a_model_that_data_shapes(clnn, files):
+    result = clnn("inspect", files["staged"])
+    assert result.code == 0
+    assert re.search(r"^NonZero +1  yes$", result.out, re.MULTILINE)
+    listed = result.out[result.out.index("stages ") :].splitlines()
+    assert listed[0].startswith("stages   1 on the device")
+    assert listed[1] == "  device  stage 1: 2 nodes"
+    assert listed[2] == "          reads back 1 values, 32 bytes"
+    assert "NonZero 1" in listed[3]
+    assert "NonZero: its output's shape depends on data" in listed[3]
+    assert listed[4].startswith("  If      branch  (its condition is a value)")
+    rows = clnn("inspect", files["staged"], "--json").data["stages"]
+    assert rows[0]["nodes"] == ["convolve", "rectify"]
+    assert rows[0]["bytes_read_back"] == 2 * 2 * 2 * 4
+    refused = clnn("inspect", files["staged"], "--plan")
+    assert refused.code == 2
+    assert "runs in stages" in refused.err
+
+
 def test_plan_and_arena(clnn, files):
     result = clnn("inspect", files["network"], "--plan", "--arena", "--json")
     assert result.code == 0, result.err

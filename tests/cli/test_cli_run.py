@@ -196,6 +196,18 @@ def test_arrays_in_and_out(clnn, files, tmp_path, any_device):
     assert "does not say which input" in vague.err
 
 
+def test_a_model_that_data_shapes(clnn, files, tmp_path, any_device):
+    x = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
+    np.save(tmp_path / "x.npy", x)
+    words = ("--input", tmp_path / "x.npy", "--output-npz", tmp_path / "y.npz")
+    result = clnn("run", files["staged"], *words, "-d", any_device)
+    assert result.code == 0, result.err
+    (output,) = clnn("run", files["staged"], *words, "-d", any_device, "--json").data["outputs"]
+    with np.load(tmp_path / "y.npz") as arrays:
+        assert output["shape"] == [len(arrays["y"])]
+        assert (arrays["y"] > 2).any()
+
+
 def test_outputs_of_any_name_are_written(tmp_path):
     arrays = {"file": np.arange(3), "a/b:0": np.ones((2, 1), np.float32), "": np.array(True)}
     _common.save_arrays(str(tmp_path / "out.npz"), arrays)

@@ -7,6 +7,7 @@ that can be planned or in an error of clnn's. Prints counts; a failure prints th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -25,9 +26,10 @@ from hypothesis import strategies as st
 from onnx import helper as make
 from onnx_models import BOOL, conv, ints, model, relu, tensor, value
 
-from clnn.errors import ClnnError
+from clnn.errors import ClnnError, OpenShapeError, UnsupportedOpError
 from clnn.graph.passes import optimise
 from clnn.importers.onnx.importer import import_onnx
+from clnn.importers.onnx.stages.build import read_program
 from clnn.plan.schedule import make_plan
 from clnn.target import Target
 
@@ -236,6 +238,9 @@ def attempt(data: bytes) -> None:
     except ClnnError as err:
         COUNTS["refused"] += 1
         assert len(str(err)) < 20_000
+        if isinstance(err, (UnsupportedOpError, OpenShapeError)):
+            with contextlib.suppress(ClnnError):
+                read_program(data)
     finally:
         signal.alarm(0)
 

@@ -13,6 +13,7 @@ from table import NHWC, add, orders_of, steps_of
 from clnn.ops.conv.separable import Separable
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.transpose import ConvTranspose
+from clnn.ops.pool.roi_align import RoiAlign
 from clnn.ops.pool.spec import Pool
 from clnn.ops.resize.sampling import Sampling
 from clnn.ops.resize.spec import Resize
@@ -422,4 +423,12 @@ for _name, (_spec, _extra, _orders) in REPEATS.items():
         _spec,
         [normal(_shape), *([normal(_extra, 1)] if _extra else [])],
         orders=_orders,
+    )
+
+REGIONS = np.array([[-1, 0, 3, 4], [2, 2, 2, 2], [1, -2, 9, 3]], np.float32)
+for mode, channels, half in (("avg", 4, True), ("max", 3, False)):
+    add(
+        f"roi_align_{mode}",
+        RoiAlign((2, 2), mode, half_pixel=half),
+        [normal((2, channels, 4, 5)), REGIONS, np.array([0, 1, 0])],
     )

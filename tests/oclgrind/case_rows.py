@@ -156,6 +156,7 @@ add(
     [normal((1, 9, 2, 3)), normal((1, 9, 2, 3), 1)],
     orders={"i0": NHWC, "i1": NHWC},
 )
+add("lrn_loops", Lrn(67, 1.0), [normal((1, 80, 2))], orders={"i0": (0, 2, 1), "o0": (0, 2, 1)})
 for _beta in (0.5, 1.0, 0.6):
     add(f"lrn_even_{_beta}", Lrn(4, 0.5, _beta, 2.0), [normal((2, 6, 5))], quick=("cpu",))
 

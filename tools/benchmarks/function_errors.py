@@ -94,7 +94,7 @@ CASES: dict[str, Case] = {
     "elu": Case(lambda x, a: np.where(x < 0, a * np.expm1(x), x), 5, (0.7,)),
     "celu": Case(lambda x, a: np.where(x < 0, a * np.expm1(x / a), x), 5, (1.3,)),
     "selu": Case(lambda x, a, g: g * np.where(x < 0, a * np.expm1(x), x), 5, (1.67, 1.05)),
-    "thresholded_relu": Case(lambda x, a: np.where(x <= a, 0, x), 0, (0.5,)),
+    "thresholded_relu": Case(lambda x, a: np.where(x > a, x, 0), 0, (0.5,)),
     "shrink": Case(
         lambda x, t, b: np.where(x < -t, x + b, np.where(x > t, x - b, 0)), 0.5, (0.5, 0.25)
     ),

@@ -6,7 +6,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Hashable, Mapping
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clnn.apis.mli.enums import MliStatus
 from clnn.apis.mli.modes import modes
@@ -16,7 +16,10 @@ from clnn.graph.builder import GraphBuilder
 from clnn.graph.ir import Graph
 from clnn.types import Array, TensorType
 
-_sessions = SessionStore(256)
+if TYPE_CHECKING:
+    from clnn.runtime.run.session import Session
+
+_sessions: SessionStore[Session] = SessionStore(256)
 _last = threading.local()
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from clnn.apis.openvx.enums import ContextAttribute, ReferenceAttribute, Status, Type
 from clnn.apis.openvx.status import VxError, member, parameters
 from clnn.apis.sessions import SessionStore
+
+if TYPE_CHECKING:
+    from clnn.runtime.run.session import Session
 
 MAX_DIMENSIONS = 6
 SESSIONS = 16  # compiled graphs that a context keeps
@@ -66,7 +69,7 @@ class Context(Reference):
         self.device = device
         self.conformance = conformance
         self.references: set[Reference] = set()
-        self.sessions = SessionStore(SESSIONS)
+        self.sessions: SessionStore[Session] = SessionStore(SESSIONS)
         self.lock = threading.RLock()
 
     def destroy(self) -> None:

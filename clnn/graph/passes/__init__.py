@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from clnn.budget import host_memory
 from clnn.graph.ir import Graph, check
 from clnn.graph.passes.dead import remove_dead
 from clnn.graph.passes.fuse_gates import fuse_gates
@@ -27,8 +28,9 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
 )
 
 
+@host_memory("the passes over the network")
 def optimise(graph: Graph, apart: bool = False) -> Graph:
-    """Return `graph` after all passes. Raises PlanError where a pass left it malformed.
+    """Return `graph` after all passes. Raises PlanError where a pass left it malformed, HostMemoryError.
 
     apart: separable convolutions stay two nodes each, of which quantisation wants to know.
     """

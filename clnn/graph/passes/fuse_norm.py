@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from clnn.budget import TABLE_BYTES
 from clnn.graph.ir import Graph, Node
 from clnn.ops.conv.problem import BIAS
 from clnn.ops.conv.spec import Conv2d
@@ -48,8 +49,12 @@ def fuse_scale_shift(graph: Graph) -> Graph:
 
 
 def _is_plain_conv(node: Node, consts: dict[str, Array]) -> bool:
+    """Whether a convolution has constants that may be multiplied out."""
     if not isinstance(node.spec, Conv2d) or node.spec.post_ops:
         return False
+    weights = consts.get(node.inputs[1] or "")
+    if weights is not None and 0 in weights.strides and weights.nbytes > TABLE_BYTES:
+        return False  # one number that stands for all
     return all(n is None or n in consts for n in node.inputs[1:])
 
 

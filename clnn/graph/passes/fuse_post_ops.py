@@ -7,10 +7,8 @@ from dataclasses import replace
 
 from clnn.graph.ir import Graph, Node
 from clnn.ops.elementwise.eltwise import Eltwise
-from clnn.ops.shared.functions import FUNCTIONS, PostOp
+from clnn.ops.shared.functions import FUNCTIONS, MOST_STEPS, PostOp
 from clnn.ops.spec import with_fields
-
-MOST_STEPS = 24
 
 
 def fuse_post_ops(graph: Graph) -> Graph:

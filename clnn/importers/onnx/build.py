@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from clnn.budget import MAX_NODES
 from clnn.errors import DTypeError
 from clnn.graph.builder import GraphBuilder
 from clnn.graph.ir import Node
-from clnn.importers.onnx.limits import MAX_EXTENT, MAX_NODES, Budget, check_type
+from clnn.importers.onnx.limits import MAX_EXTENT, Budget, check_type
 from clnn.importers.onnx.tensors import dtype_name
 from clnn.layout import TensorLayout
+from clnn.ops.elementwise.eltwise import Eltwise, links
 from clnn.ops.onnx_registry import Emit, EmitOutput, Source, Unsupported
+from clnn.ops.shared.functions import MOST_STEPS
 from clnn.ops.spec import OpSpec
 from clnn.types import F16, Array, TensorType
 
@@ -144,7 +147,14 @@ class _Placer:
     def _emit(self, emit: Emit) -> Node:
         inputs = [self.value(source) for source in emit.inputs]
         name = f"{self.name}.{len(self.nodes)}" if self.nodes else self.name
-        return self.build.node(emit.spec, inputs, name, f"{self.op_type} {self.name}")
+        origin = f"{self.op_type} {self.name}"
+        if not isinstance(emit.spec, Eltwise) or len(emit.spec.post_ops) <= MOST_STEPS:
+            return self.build.node(emit.spec, inputs, name, origin)
+        value = inputs[0]
+        for spec, taken in links(emit.spec):
+            node = self.build.node(spec, [value, *(inputs[k] for k in taken)], name, origin)
+            value = node.outputs[0]
+        return node
 
 
 def refuse_half(kinds: Sequence[TensorType | None]) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import onnx
 
+from clnn.budget import MAX_NODES
 from clnn.errors import ModelError
 from clnn.importers.onnx.limits import (
     MAX_DEPTH,
     MAX_EXTENT,
-    MAX_NODES,
     MAX_RANK,
     default_domain,
     show,

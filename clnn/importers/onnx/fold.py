@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from clnn.budget import SLOW_WORK
 from clnn.errors import ModelError
 from clnn.importers.onnx.limits import MAX_EXTENT, Budget, show
 from clnn.ops.onnx_registry import Unsupported
@@ -40,9 +41,15 @@ _NO_LARGER = _names(
     Transpose Trilu Unsqueeze EyeLike GatherElements Size
     """
 )
+# Evaluated element by element in Python.
+_SLOW = _names("Erf GatherElements GatherND NonZero ScatterElements ScatterND TopK")
 _LARGEST_ITEM = 8
 # The evaluator lacks the older forms of these, which the newer ones include.
 _EVALUATED_AS = {"DequantizeLinear": 19}
+
+
+class NotEvaluated(ModelError):
+    """The evaluator does not take a node: it is not valid, or of a form that the evaluator lacks."""
 
 
 def foldable(op_type: str) -> bool:
@@ -95,8 +102,8 @@ def fold(
 ) -> list[Array]:
     """Return the outputs of a foldable node of domain ai.onnx whose inputs are all known.
 
-    values: None where an input is left out. Raises ModelError where the node cannot be evaluated,
-    Unsupported where it would make more than the budget allows.
+    values: None where an input is left out. Raises NotEvaluated where the evaluator does not take the
+    node, Unsupported where it would make or read more than the budget allows.
     """
     arrays = [v for v in values if v is not None]
     try:
@@ -111,6 +118,13 @@ def fold(
             f"its inputs are constant, and it makes up to {count} elements of them; for a model of "
             f"{budget.stored} bytes of tensors that is refused"
         )
+    work = count * (SLOW_WORK if op_type in _SLOW else width)
+    if work > budget.work_room:
+        raise Unsupported(
+            f"its inputs are constant, and to evaluate it counts as {work} bytes of work, of which "
+            f"{budget.work_room} are left"
+        )
+    budget.worked += work
     outputs = _evaluate(op_type, opset, attributes, values, n_outputs)
     budget.folded += sum(array.nbytes for array in outputs)
     return outputs
@@ -238,8 +252,10 @@ def _evaluate(
     try:
         with np.errstate(all="ignore"):
             results = ReferenceEvaluator(model).run(None, feeds)
+    except MemoryError:
+        raise
     except Exception as err:  # whatever numpy or the evaluator says of a wrong node
-        raise ModelError(f"it cannot be evaluated: {_first_line(err)}.") from err
+        raise NotEvaluated(f"it cannot be evaluated: {_first_line(err)}.") from err
     return [np.asarray(array) for array in results]
 
 

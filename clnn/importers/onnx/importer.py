@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import cast
 
 import onnx
 
+from clnn.budget import counted_tables, host_memory
 from clnn.errors import DTypeError, ModelError, ShapeError
 from clnn.graph.ir import Graph
 from clnn.importers.onnx import fold as onnx_fold
@@ -32,6 +34,8 @@ from clnn.ops.onnx_registry import OnnxImporter, OnnxNode, Source, Unsupported
 from clnn.types import Array, TensorType, dtype_of
 
 
+@host_memory("the import of the model")
+@counted_tables()
 def import_onnx(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto | Loaded,
     shapes: Shapes | None = None,
@@ -46,7 +50,8 @@ def import_onnx(
     taken are no inputs of the Graph. At least one input stays one. mapped: large constants are
     mapped from the model's files, which must stay as they are while the Graph is used.
     Raises ModelError for a file that is not a safe and valid model, ShapeError for dimensions that
-    stay open, UnsupportedOpError with every node that clnn cannot run.
+    stay open, UnsupportedOpError with every node that clnn cannot run, HostMemoryError where the
+    model wants more of the host than clnn.budget allows, or than is there.
     """
     loaded = load_parts(model, mapped)
     fixed: dict[str, Array] = {}
@@ -58,6 +63,32 @@ def import_onnx(
         if not more or len(run.inputs) <= len(more):
             return run.graph()
         fixed = {**fixed, **{name: run.values[name] for name in more}}
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What an import finds before it refuses a model: of the main graph's values, by ONNX name.
+
+    consts: data of those that do not depend on inputs, or on their shapes only. types: of the others
+    that a plan can make. problems: nodes that no plan has, as it is, those behind them left out.
+    """
+
+    consts: Mapping[str, Array]
+    types: Mapping[str, TensorType]
+    problems: Sequence[Problem]
+
+
+def survey_onnx(proto: onnx.ModelProto, folder: Path | None, shapes: Shapes | None) -> Survey:
+    """Return what an import of a checked model finds. Raises as import_onnx does, but for problems."""
+    tensors = TensorReader(folder, Budget())
+    run = _Import(Loaded(proto, folder), tensors, dict(shapes or {}), {}, {})
+    run.walk_all()
+    build, found = run.build, {n: v for n, v in run.scope.names.items() if v is not None}
+    return Survey(
+        {n: build.consts[v] for n, v in found.items() if v in build.consts},
+        {n: build.types[v] for n, v in found.items() if v in build.types},
+        run.problems,
+    )
 
 
 @dataclass
@@ -171,6 +202,8 @@ class _Import:
             try:
                 with blamed(call, self._kinds(call)):
                     outputs = self._convert(call)
+                    if len(outputs) < len(node.output):
+                        raise Unsupported(f"output {len(outputs)} is not supported")
             except Unsupported as err:
                 self._problem(call, str(err))
         for place, name in enumerate(node.output):
@@ -237,7 +270,7 @@ class _Import:
                 len(call.node.output),
                 self.tensors.budget,
             )
-        except Unsupported:
+        except (Unsupported, onnx_fold.NotEvaluated):
             if find_importer(call) is None:
                 raise
             return None

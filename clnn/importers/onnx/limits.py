@@ -6,17 +6,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from clnn.budget import FOLD_WORK, GROWTH, MAX_NODES, TABLE_BYTES, WORK_GROWTH
 from clnn.errors import ModelError, ShapeError
 from clnn.settings import setting
 from clnn.types import TensorType
 
 MAX_RANK = 8
 MAX_EXTENT = 2**31 - 1
-MAX_NODES = 100_000
 MAX_DEPTH = 16
 NEWEST_OPSET = 28
 _SHOWN = 80
-_FOLD_FLOOR, _FOLD_FACTOR = 2**28, 16
 
 
 def show(name: str) -> str:
@@ -34,13 +33,15 @@ class Budget:
     """What an import has used: nodes (inlined ones count each time) and bytes of constants.
 
     stored: bytes of the model's own tensors. folded: bytes of constants computed from them, for
-    which there is room in proportion: a small file must not fill memory.
+    which there is room in proportion: a small file must not fill memory. worked: bytes that their
+    evaluation read and wrote.
     """
 
     max_bytes: int = field(default_factory=lambda: int(setting("CLNN_MAX_BYTES")))
     nodes: int = 0
     stored: int = 0
     folded: int = 0
+    worked: int = 0
 
     def take_node(self) -> None:
         """Count one node. Raises ModelError beyond the limit."""
@@ -63,8 +64,13 @@ class Budget:
     @property
     def fold_room(self) -> int:
         """Bytes that constants computed at import may still take."""
-        limit = min(self.max_bytes, _FOLD_FLOOR + _FOLD_FACTOR * self.stored)
+        limit = min(self.max_bytes, TABLE_BYTES + GROWTH * self.stored)
         return max(limit - self.folded, 0)
+
+    @property
+    def work_room(self) -> int:
+        """Bytes that the evaluation of constants may still read and write."""
+        return max(FOLD_WORK + WORK_GROWTH * self.stored - self.worked, 0)
 
 
 def check_dims(what: str, dims: Sequence[int]) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 
-from clnn.errors import ClnnError, ModelError, ShapeError
+from clnn.errors import ClnnError, HostMemoryError, ModelError, ShapeError
 from clnn.importers.onnx.limits import NEWEST_OPSET, show
 from clnn.importers.onnx.scope import Call
 from clnn.ops.onnx_registry import OnnxImporter, Unsupported, onnx_importers
@@ -101,9 +101,9 @@ def blamed(call: Call, kinds: Sequence[TensorType | None]) -> Iterator[None]:
         yield
     except Unsupported:
         raise
-    except (ShapeError, ModelError) as err:
+    except (ShapeError, ModelError, HostMemoryError) as err:
         raise type(err)(f"{where}: {err}") from err
-    except ClnnError:
+    except (ClnnError, MemoryError):
         raise
     except Exception as err:  # whatever an op file meets in a node that makes no sense
         raise ModelError(

@@ -30,14 +30,14 @@ def ordered(
     makers = {name: place for place, node in enumerate(nodes) for name in node.output if name}
     needs: list[set[int]] = []
     for node in nodes:
-        reads = {n for n in _reads(node) if n and (n in makers or not known(n))}
-        lost = sorted(n for n in reads if n not in makers)
+        inputs = {n for n in reads(node) if n and (n in makers or not known(n))}
+        lost = sorted(n for n in inputs if n not in makers)
         if lost:
             raise ModelError(
                 f"node {show(node.name)} ({node.op_type[:80]}) reads {show(lost[0])}, which "
                 "nothing makes. The file is not valid."
             )
-        needs.append({makers[n] for n in reads})
+        needs.append({makers[n] for n in inputs})
     if all(max(n, default=-1) < place for place, n in enumerate(needs)):
         return nodes
     return [nodes[place] for place in _sorted_places(nodes, needs)]
@@ -67,7 +67,7 @@ def _sorted_places(nodes: Sequence[onnx.NodeProto], needs: Sequence[set[int]]) -
     return order
 
 
-def _reads(node: onnx.NodeProto) -> set[str]:
+def reads(node: onnx.NodeProto) -> set[str]:
     """Return the names that a node reads, those that its graphs take from outside included."""
     names = set(node.input)
     for graph in subgraphs(node):
@@ -76,6 +76,6 @@ def _reads(node: onnx.NodeProto) -> set[str]:
         own |= {name for inner in graph.node for name in inner.output}
         inside = {v.name for v in graph.output}
         for inner in graph.node:
-            inside |= _reads(inner)
+            inside |= reads(inner)
         names |= inside - own
     return names

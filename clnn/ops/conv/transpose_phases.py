@@ -6,6 +6,7 @@ same taps, from neighbouring inputs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -13,6 +14,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from clnn.arith._base import FLOAT, Arithmetic
+from clnn.budget import MAX_PHASES
 from clnn.codegen.filters import image
 from clnn.errors import PlanError
 from clnn.ops.conv.packing import by_output, pack_filters, pack_table, pack_weights
@@ -42,26 +44,37 @@ def phase_border(
         natural = (size - 1) * s + window.reach(axis)
         if window.before[axis] + extent >= natural + max(s, d):
             return None
-        shifts = [e for p in range(s) for e in phase_shifts(window, axis, p)] or [0]
-        low.append(max(0, -min(shifts)))
-        high.append(max(0, -(-extent // s) + max(shifts) - size))
+        least, most = _shifts(window, axis)
+        low.append(max(0, -least))
+        high.append(max(0, -(-extent // s) + most - size))
     return Border((0, 0, *low), (0, 0, *high), float(fill))
 
 
-def phase_shifts(window: Window, axis: int, phase: int) -> list[int]:
-    """Return, for each tap of an output phase, input pixel minus output pixel / stride."""
-    s, start = window.strides[axis], phase + window.before[axis]
-    reached = [start - k * window.dilations[axis] for k in range(window.kernel[axis])]
-    return [at // s for at in reached if at % s == 0]
+def _shifts(window: Window, axis: int) -> tuple[int, int]:
+    """Return the least and largest input pixel minus output pixel / stride, of all taps and phases.
+
+    Of the phases only one takes a tap: that of the pixels whose distance to it the stride divides.
+    """
+    s, start = window.strides[axis], window.before[axis]
+    last = (window.kernel[axis] - 1) * window.dilations[axis]
+    return -((last - start) // s), -(-start // s)
 
 
 def first_taps(window: Window, axis: int) -> tuple[int, ...]:
-    """Return the first tap of each phase; the kernel's extent where it has none."""
+    """Return the first tap of each phase; the kernel's extent where it has none.
+
+    Tap t of phase p is one where the stride divides p + before - t * dilation.
+    """
     s, d, k = window.strides[axis], window.dilations[axis], window.kernel[axis]
-    return tuple(
-        next((t for t in range(k) if (p + window.before[axis] - t * d) % s == 0), k)
-        for p in range(s)
-    )
+    common = math.gcd(s, d)
+    apart = s // common  # taps of one phase
+    inverse = pow(d // common, -1, apart)
+    taps = []
+    for phase in range(s):
+        times, rest = divmod(phase + window.before[axis], common)
+        first = times * inverse % apart
+        taps.append(first if rest == 0 and first < k else k)
+    return tuple(taps)
 
 
 @dataclass(frozen=True)
@@ -103,7 +116,8 @@ class TransposeProblem(ConvProblem):
 def variants(problem: TransposeProblem) -> list[Variant]:
     """Return the phase kernels where weights are constant and finite, and the reference kernel.
 
-    Phases multiply weights with zeros where no pixel is.
+    Phases multiply weights with zeros where no pixel is. There is a table of all phases, so that they
+    are not for strides beyond MAX_PHASES.
     """
     constant = problem.is_constant(WEIGHTS, BIAS)
     if not constant and problem.arith is not FLOAT:
@@ -112,7 +126,8 @@ def variants(problem: TransposeProblem) -> list[Variant]:
             "other nodes, and this arithmetic needs them when it is compiled. Give constants."
         )
     finite = np.isfinite(problem.input(WEIGHTS).largest)
-    if not (constant and finite) or problem.input(0).type.size == 0:
+    many = max(problem.window.strides) > MAX_PHASES
+    if many or not (constant and finite) or problem.input(0).type.size == 0:
         return [_reference(problem)]
     modes = _modes(problem)
     best = [_phases(problem, mode) for mode in modes]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from clnn.ops.launch import In, Out, Variant
 from clnn.ops.problem import Operand, Problem
 from clnn.ops.shared.element_types import move_type, require
 from clnn.ops.shared.elementwise_launch import Walked, walk_launch
-from clnn.ops.shared.functions import FUNCTIONS, PostOp, apply_post_ops
+from clnn.ops.shared.functions import FUNCTIONS, MOST_STEPS, PostOp, apply_post_ops
 from clnn.ops.spec import OpSpec, batched
 from clnn.types import Array, TensorType, broadcast_shapes
 
@@ -76,3 +76,22 @@ class Eltwise(OpSpec):
     def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
         """One operation per post-op and element."""
         return len(self.post_ops) * outputs[0].size
+
+
+def links(spec: Eltwise) -> Iterator[tuple[Eltwise, tuple[int, ...]]]:
+    """Yield ops of at most MOST_STEPS steps that do the same one behind the other.
+
+    Each with the inputs of `spec` that it takes behind the running value.
+    """
+    for first in range(0, len(spec.post_ops), MOST_STEPS):
+        steps = spec.post_ops[first : first + MOST_STEPS]
+        taken = tuple(dict.fromkeys(s.operand for s in steps if s.operand is not None))
+        places = {operand: place for place, operand in enumerate(taken, 1)}
+        yield (
+            Eltwise(
+                tuple(
+                    s if s.operand is None else replace(s, operand=places[s.operand]) for s in steps
+                )
+            ),
+            taken,
+        )

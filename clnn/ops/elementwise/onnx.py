@@ -138,22 +138,21 @@ def _prelu(node: OnnxNode) -> Source:
 
 @onnx_op("Min", "Max", "Sum")
 def _variadic(node: OnnxNode) -> Source:
-    fn = {"Min": "min", "Max": "max", "Sum": "add"}[node.op_type]
-    count = len(node.inputs)
-    if count == 1:
-        return 0
-    return Emit(Eltwise(tuple(PostOp(fn, operand=k) for k in range(1, count))), list(range(count)))
+    return _folded({"Min": "min", "Max": "max", "Sum": "add"}[node.op_type], len(node.inputs))
 
 
 @onnx_op("Mean")
 def _mean(node: OnnxNode) -> Source:
     count = len(node.inputs)
+    return _folded("add", count, (PostOp("div", (float(count),)),))
+
+
+def _folded(fn: str, count: int, last: tuple[PostOp, ...] = ()) -> Source:
+    """Return `count` inputs joined by `fn` from left to right, then `last`; a single one as it is."""
     if count == 1:
         return 0
-    post_ops = [PostOp("add", operand=k) for k in range(1, count)] + [
-        PostOp("div", (float(count),))
-    ]
-    return Emit(Eltwise(tuple(post_ops)), list(range(count)))
+    steps = tuple(PostOp(fn, operand=k) for k in range(1, count))
+    return Emit(Eltwise(steps + last), list(range(count)))
 
 
 @onnx_op("Identity")
@@ -166,4 +165,4 @@ def _dropout(node: OnnxNode) -> Source | list[Source]:
     if node.has(2) and bool(node.const(2, "training mode").item()):
         raise Unsupported("Dropout in training mode")
     kind = bool if node.opset >= 10 else node.type(0).dtype.numpy
-    return [0, np.ones(node.type(0).shape, kind)] if node.n_outputs > 1 else 0
+    return [0, np.broadcast_to(np.ones((), kind), node.type(0).shape)] if node.n_outputs > 1 else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 
 from clnn.errors import ShapeError
 from clnn.ops.movement.views import Concat, Expand, Reshape, Slice, Transpose, slice_of
@@ -103,8 +104,8 @@ def _split(node: OnnxNode) -> list[Source]:
     sizes = [int(p) for p in parts]
     if sum(sizes) != shape[axis]:
         raise ShapeError(f"split {sizes} does not add up to {shape[axis]} on axis {axis}.")
-    starts = [sum(sizes[:k]) for k in range(len(sizes))]
-    return [Emit(slice_of(shape, axis, s, n), [0]) for s, n in zip(starts, sizes, strict=True)]
+    starts = accumulate(sizes, initial=0)
+    return [Emit(slice_of(shape, axis, s, n), [0]) for s, n in zip(starts, sizes, strict=False)]
 
 
 @onnx_op("Slice")

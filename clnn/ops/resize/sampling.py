@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clnn.budget import table_once
 from clnn.types import Array
 
 COORDINATES = (
@@ -89,7 +90,19 @@ class Taps:
 
 
 def axis_taps(axis: AxisMap, how: Sampling) -> Taps:
-    """Return the taps of one axis, without those of weight 0."""
+    """Return the taps of one axis, without those of weight 0.
+
+    Raises HostMemoryError where they are more than the tables of a plan may be.
+    """
+    taps = {"nearest": 1, "linear": 2, "cubic": 4}[how.mode]
+    if how.antialias:
+        taps = 2 * _support(axis, how)[0] + 1
+    nbytes = axis.result * taps * 2 * np.dtype(np.int64).itemsize
+    what = f"{how.mode} resizing of an axis from {axis.source} to {axis.result}"
+    return table_once((axis, how), nbytes, what, lambda: _axis_taps(axis, how))
+
+
+def _axis_taps(axis: AxisMap, how: Sampling) -> Taps:
     at = source_coordinates(axis, how.coordinates)
     outside = (
         (at < 0) | (at > np.float32(axis.source - 1)) if how.crops else np.zeros(at.shape, bool)
@@ -172,14 +185,20 @@ def _keys(distance: Array, a: float) -> Array:
     return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
 
 
-def _filtered(at: Array, axis: AxisMap, how: Sampling) -> tuple[Array, Array]:
-    """Return the taps of a filter that widens as the image shrinks."""
+def _support(axis: AxisMap, how: Sampling) -> tuple[int, float, float]:
+    """Return the taps on a side of a filter, its reach, and by what it is wider than between pixels."""
     widen = max(1 / axis.scale, 1.0)
     support = widen * (1 if how.mode == "linear" else 2)
+    return int(np.ceil(support)), support, widen
+
+
+def _filtered(at: Array, axis: AxisMap, how: Sampling) -> tuple[Array, Array]:
+    """Return the taps of a filter that widens as the image shrinks."""
+    taps, support, widen = _support(axis, how)
     center = at + 0.5
     low = np.floor(center - support + 0.5).astype(np.int64)
     high = np.floor(center + support + 0.5).astype(np.int64)
-    index = low[:, None] + np.arange(int(np.ceil(support)) * 2 + 1)
+    index = low[:, None] + np.arange(taps * 2 + 1)
     distance = (index + 0.5 - center[:, None]) / widen
     triangle = np.clip(1 - np.abs(distance), 0, None)
     weight = triangle if how.mode == "linear" else _keys(distance, how.cubic_a)
@@ -204,8 +223,12 @@ def _without_zeros(index: Array, weight: Array) -> tuple[Array, Array]:
     if not index.size:
         return index[:, :1], weight[:, :1]
     keep = weight != 0
-    order = np.argsort(~keep, axis=1, kind="stable")
+    gaps = np.flatnonzero(~keep.all(1))
+    if not gaps.size:
+        return index, weight
+    order = np.argsort(~keep[gaps], axis=1, kind="stable")
     columns = max(int(keep.sum(1).max()), 1)
-    index = np.take_along_axis(index, order, 1)[:, :columns]
-    weight = np.take_along_axis(weight, order, 1)[:, :columns]
+    index[gaps] = np.take_along_axis(index[gaps], order, 1)
+    weight[gaps] = np.take_along_axis(weight[gaps], order, 1)
+    index, weight = index[:, :columns], weight[:, :columns]
     return np.where(weight != 0, index, index[:, :1]), weight

@@ -57,13 +57,14 @@ class Resize(OpSpec):
 
     def taps(self, source: tuple[int, ...]) -> dict[int, Taps]:
         """Return axis -> taps of an input of shape `source`, without axes that stay as they are."""
-        resized = {}
-        for axis, (before, after) in enumerate(zip(source, self.shape, strict=True)):
-            roi = self.roi[axis] if self.roi else (0.0, 1.0)
-            taps = axis_taps(AxisMap(before, after, self.scales[axis], roi), self.sampling)
-            if taps.repeats(before) != 1:
-                resized[axis] = taps
-        return resized
+        along = {axis: self._taps_along(axis, before) for axis, before in enumerate(source)}
+        return {axis: taps for axis, taps in along.items() if taps is not None}
+
+    def _taps_along(self, axis: int, before: int) -> Taps | None:
+        """Return the taps of an axis of extent `before`, None where it stays as it is."""
+        roi = self.roi[axis] if self.roi else (0.0, 1.0)
+        taps = axis_taps(AxisMap(before, self.shape[axis], self.scales[axis], roi), self.sampling)
+        return None if taps.repeats(before) == 1 else taps
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return the weighted sums axis by axis, in double precision for integers."""
@@ -96,7 +97,7 @@ class Resize(OpSpec):
     ) -> tuple[OpSpec, tuple[int, ...]] | None:
         """Return the op for some images, where the first axis stays as it is."""
         x = required(inputs)
-        if not x.rank or 0 in self.taps(x.shape):
+        if not x.rank or self._taps_along(0, x.shape[0]):
             return None
         return replace(self, shape=(count, *self.shape[1:])), (0, *batched(inputs, x.rank, 1))
 

@@ -61,7 +61,7 @@ class CumSum(OpSpec):
         name = f"cumsum_{ctype}_v{work['vw']}"
         params = {
             "name": name,
-            "ctype": ctype,
+            "ctype": {"int": "uint", "long": "ulong"}.get(ctype, ctype),  # whose sums wrap
             "count": src.shape[self.axis],
             "steps": (src.pitches[self.axis], dst.pitches[self.axis]),
             "exclusive": self.exclusive,

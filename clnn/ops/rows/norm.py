@@ -8,9 +8,11 @@ from functools import partial
 
 import numpy as np
 
+from clnn.budget import take_table
 from clnn.errors import ShapeError
 from clnn.layout import TensorLayout
 from clnn.ops.elementwise.eltwise import Eltwise
+from clnn.ops.elementwise.logic import Logic
 from clnn.ops.launch import Arg, In, Launch, Out, Scratch, Variant
 from clnn.ops.movement.views import Expand, Reshape
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
@@ -22,8 +24,6 @@ from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.spec import OpSpec
 from clnn.traced import is_open
 from clnn.types import Array, TensorType, normalise_axis
-
-TINY = 2.0**-126  # keeps a quotient by a norm of zero finite
 
 
 @dataclass(frozen=True)
@@ -227,6 +227,7 @@ def _per_group(node: OnnxNode, index: int, x: TensorType) -> Source:
     groups = node.type(index).shape[0]
     each, shape = x.shape[1] // groups, (x.shape[1],) + (1,) * (x.rank - 2)
     if index in node.consts:
+        take_table(node.consts[index].itemsize * x.shape[1], f"normalisation of {groups} groups")
         return np.repeat(node.consts[index], each).reshape(shape)
     wide = Emit(Expand((groups, each)), [Emit(Reshape((groups, 1)), [index])])
     return Emit(Reshape(shape), [wide])
@@ -246,5 +247,8 @@ def _lp_norm(node: OnnxNode) -> Source:
     power = int(node.attr("p", 2))
     if power not in (1, 2):
         raise Unsupported(f"p is {power}; 1 and 2 are defined")
-    norm = Emit(Reduce(f"l{power}", (axis,), post_ops=(PostOp("at_least", (TINY,)),)), [0])
+    norm = Emit(Reduce(f"l{power}", (axis,)), [0])
+    zero, infinity = (np.array(v, node.type(0).dtype.numpy) for v in (0, np.inf))
+    none = Emit(Logic("equal"), [norm, zero])  # then results are 0
+    norm = Emit(Logic("where"), [none, infinity, norm])
     return Emit(Eltwise((PostOp("div", operand=1),)), [0, norm])

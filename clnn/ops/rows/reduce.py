@@ -40,10 +40,12 @@ def _log_sum_exp(x: Array, axis: tuple[int, ...], p: float) -> Array:
 
 
 def _mean(x: Array, axis: tuple[int, ...], p: float) -> Array:
-    total, count = np.sum(x, axis=axis, keepdims=True), prod(x.shape[a] for a in axis)
+    total = np.sum(x, axis=axis, keepdims=True, dtype=x.dtype)
+    count = prod(x.shape[a] for a in axis)
     if x.dtype.kind == "f":
         return np.asarray(total / x.dtype.type(count))
-    return np.asarray(np.sign(total) * (np.abs(total) // max(count, 1)))
+    down, rest = np.divmod(total, x.dtype.type(max(count, 1)))
+    return np.asarray(down + ((rest != 0) & (total < 0)).astype(x.dtype))
 
 
 def _extreme(x: Array, axis: tuple[int, ...], op: str) -> Array:
@@ -115,6 +117,8 @@ class Reduce(OpSpec):
             raise DTypeError(f"{self.fn} over {x.dtype.name}: it needs float32 or float64.")
         if x.dtype.numpy.kind == "b" and self.fn not in ("max", "min"):
             raise DTypeError(f"{self.fn} over bool: only max and min are defined for it.")
+        if self.fn == "mean" and not x.dtype.is_float and x.dtype.itemsize < 4:
+            raise DTypeError(f"mean over {x.dtype.name}: integers of fewer than 32 bits have none.")
         return (TensorType(self._result(x.shape), x.dtype),)
 
     def _result(self, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Elementwise functions: numpy meaning of each step that kernels can apply to a value.
 
 The OpenCL text of the same names stands in kernels_cl/_common/epilogue.cl.mako. NaN propagates
-through every function, as ONNX wants.
+through every function but thresholded_relu, as ONNX wants.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from clnn.types import Array
+
+MOST_STEPS = 24  # of one kernel: each may bring an operand, and devices take few arguments
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ FUNCTIONS: dict[str, Function] = {
     "selu": Function(
         lambda x, a, g: g * np.where(x < 0, a * np.expm1(np.minimum(x, 0)), x), floats_only=True
     ),
-    "thresholded_relu": Function(lambda x, a: np.where(x <= a, 0, x), floats_only=True),
+    "thresholded_relu": Function(lambda x, a: np.where(x > a, x, 0), floats_only=True),
     "sigmoid": Function(lambda x: 1 / (1 + np.exp(-x)), floats_only=True),
     "hard_sigmoid": Function(lambda x, a, b: np.clip(a * x + b, 0, 1), floats_only=True),
     "hard_swish": Function(lambda x: x * np.clip(x / 6 + 0.5, 0, 1), floats_only=True),

@@ -42,6 +42,12 @@ def test_windows_wider_than_the_channels(device):
         check_op(device, Lrn(81, 1.0), [normal(shape)], orders=orders)
 
 
+@pytest.mark.parametrize("shape", [(2, 150, 2, 3), (1, 90, 4)], ids=["long", "short"])
+def test_windows_of_many_channels_are_loops(device, shape):
+    orders = {"i0": (0, *range(2, len(shape)), 1), "o0": (0, *range(2, len(shape)), 1)}
+    check_op(device, Lrn(71, 1.0), [normal(shape)], orders=orders, only="along")
+
+
 def test_nan_and_infinity(device):
     shape, orders = GEOMETRIES["channels"]
     x = normal(shape)

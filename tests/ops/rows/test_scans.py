@@ -138,6 +138,16 @@ def test_one_hot_agrees_with_onnxruntime(device, indices, attrs):
     np.testing.assert_array_equal(on_device(device, made, inputs), want)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_one_hot_of_more_than_its_indices_can_count(device, dtype):
+    """Of a depth of 300 the numbers from 256 on are no uint8; they are not 0, 1, 2 again."""
+    inputs = [np.array([0, 2, 127], dtype), np.array(300, np.int64), np.array([0, 1], np.float32)]
+    made = imported("OneHot", inputs, {}, 11, consts=(1,))
+    want = (np.arange(300) == inputs[0][:, None]).astype(np.float32)
+    np.testing.assert_array_equal(evaluate(made, inputs), want)
+    np.testing.assert_array_equal(on_device(device, made, inputs), want)
+
+
 def on_device(device, source, inputs):
     """The value of an imported source, all of its nodes run on a device."""
     types = {f"i{k}": TensorType(a.shape, _dtype(a)) for k, a in enumerate(inputs)}

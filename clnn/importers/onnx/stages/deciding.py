@@ -1,0 +1,103 @@
+"""Which inputs of which operators decide shapes, and which operators only the run can shape."""
+
+from __future__ import annotations
+
+import onnx
+
+from clnn.importers.onnx.limits import NEWEST_OPSET
+from clnn.ops.host.registry import host_ops
+from clnn.ops.onnx_registry import onnx_importers
+
+# Inputs whose values a plan must know: shapes, sizes, axes, counts.
+DECIDING: dict[str, tuple[int, ...]] = {
+    "AffineGrid": (1,),
+    "CenterCropPad": (1,),
+    "Col2Im": (1, 2),
+    "ConstantOfShape": (0,),
+    "CumSum": (1,),
+    "DFT": (1, 2),
+    "Expand": (1,),
+    "MaxUnpool": (2,),
+    "OneHot": (1,),
+    "Pad": (1, 3),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "Resize": (1, 2, 3),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "Squeeze": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+    "Trilu": (1,),
+    "Unsqueeze": (1,),
+    "Upsample": (1,),
+    **{
+        f"Reduce{what}": (1,)
+        for what in (
+            *("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum"),
+            "SumSquare",
+        )
+    },
+}
+CONTROL = ("If", "Loop", "Scan", "SequenceMap")
+_BY_DATA = "its output's shape depends on data"
+_SEQUENCE = "sequences are lists of tensors"
+# Operators that no plan has, or whose result only the run can shape, and why.
+HOST_ONLY = {
+    **dict.fromkeys(("NonZero", "NonMaxSuppression", "Unique", "Compress"), _BY_DATA),
+    "Range": "its length depends on values",
+    "ConstantOfShape": "its shape depends on values",
+    **dict.fromkeys(
+        (
+            "ConcatFromSequence",
+            "Optional",
+            "OptionalGetElement",
+            "OptionalHasElement",
+            "SequenceAt",
+            "SequenceConstruct",
+            "SequenceEmpty",
+            "SequenceErase",
+            "SequenceInsert",
+            "SequenceLength",
+            "SplitToSequence",
+        ),
+        _SEQUENCE,
+    ),
+}
+SHAPE_OPS = ("Shape", "Size")
+
+
+def is_standard(node: onnx.NodeProto) -> bool:
+    """Whether a node's operator is one of ONNX's own domain."""
+    return node.domain in ("", "ai.onnx")
+
+
+def has_host_form(node: onnx.NodeProto, opset: int) -> bool:
+    """Whether the host computes the operator."""
+    return is_standard(node) and node.op_type in host_ops() and _known(node, opset)
+
+
+def has_device_form(node: onnx.NodeProto, opset: int) -> bool:
+    """Whether the importer may know the operator; forms of it are told apart at the import."""
+    if not is_standard(node):
+        return f"{node.domain}::{node.op_type}" in onnx_importers()
+    if not _known(node, opset):
+        return False
+    if node.op_type in onnx_importers() or node.op_type in ("Constant", "If"):
+        return True
+    schema = onnx.defs.get_schema(node.op_type, opset, "")
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def _known(node: onnx.NodeProto, opset: int) -> bool:
+    try:
+        since: int = onnx.defs.get_schema(node.op_type, opset, "").since_version
+    except onnx.defs.SchemaError:
+        return False
+    return since <= NEWEST_OPSET
+
+
+def deciding_inputs(node: onnx.NodeProto) -> list[str]:
+    """Return the names of the inputs whose values a plan must know."""
+    places = DECIDING.get(node.op_type, ()) if is_standard(node) else ()
+    return [node.input[k] for k in places if k < len(node.input) and node.input[k]]

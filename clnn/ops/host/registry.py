@@ -1,0 +1,73 @@
+"""Which function computes which ONNX operator on the host: filled by the files beside this one."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from clnn.errors import ModelError
+
+Value = Any
+"""An array, a list of arrays (a sequence), or None for an optional value that is not there."""
+
+
+@dataclass(frozen=True)
+class HostNode:
+    """An ONNX node as the functions here see it: plain Python, no onnx objects."""
+
+    op_type: str
+    opset: int
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    n_outputs: int = 1
+    name: str = ""
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """Return attribute `name`, or `default` where the node has none."""
+        value = self.attrs.get(name)
+        return default if value is None else value
+
+
+HostFunction = Callable[..., "Value | tuple[Value, ...]"]
+_FUNCTIONS: dict[str, HostFunction] = {}
+
+
+def host_op(*op_types: str) -> Callable[[HostFunction], HostFunction]:
+    """Register a function of (HostNode, *inputs) for `op_types`; it returns one or all outputs."""
+
+    def register(function: HostFunction) -> HostFunction:
+        for name in op_types:
+            _FUNCTIONS[name] = function
+        return function
+
+    return register
+
+
+@cache
+def host_ops() -> Mapping[str, HostFunction]:
+    """Return the functions of all files in this folder, by ONNX op type."""
+    package = importlib.import_module("clnn.ops.host")
+    for module in pkgutil.iter_modules(package.__path__, "clnn.ops.host."):
+        importlib.import_module(module.name)
+    return dict(_FUNCTIONS)
+
+
+def compute(node: HostNode, inputs: Sequence[Value]) -> tuple[Value, ...]:
+    """Return the outputs of a node. Raises ModelError where its inputs do not fit."""
+    while inputs and inputs[-1] is None:
+        inputs = inputs[:-1]
+    try:
+        outputs = host_ops()[node.op_type](node, *inputs)
+    except (ArithmeticError, IndexError, TypeError, ValueError, AttributeError) as err:
+        kinds = ", ".join(_kind(value) for value in inputs)
+        raise ModelError(f"node {node.name!r} ({node.op_type}) of ({kinds}): {err}.") from err
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def _kind(value: Value) -> str:
+    if isinstance(value, list):
+        return f"sequence of {len(value)}"
+    return "-" if value is None else f"{value.dtype}{list(value.shape)}"

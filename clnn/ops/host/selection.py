@@ -1,0 +1,76 @@
+"""Operators whose output's extents depend on data: NonZero, Compress, Unique, TopK, Range."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from clnn.ops.host.registry import HostNode, host_op
+from clnn.types import Array
+
+MAX_ELEMENTS = 2**31 - 1
+
+
+@host_op("NonZero")
+def _nonzero(node: HostNode, x: Array) -> Array:
+    return np.array(np.nonzero(np.atleast_1d(x)), np.int64)
+
+
+@host_op("Compress")
+def _compress(node: HostNode, x: Array, condition: Array) -> Array:
+    axis = node.attr("axis")
+    extent = x.size if axis is None else x.shape[axis]
+    if len(condition) > extent:
+        condition = condition[:extent]
+    return np.compress(condition, x, axis)
+
+
+@host_op("Unique")
+def _unique(node: HostNode, x: Array) -> tuple[Array, ...]:
+    axis = node.attr("axis")
+    found = np.unique(
+        x, return_index=True, return_inverse=True, return_counts=True, axis=axis, equal_nan=False
+    )
+    values, first, inverse, counts = found
+    inverse = inverse.reshape(-1)
+    if not node.attr("sorted", 1):
+        order = np.argsort(first, kind="stable")
+        values = np.take(values, order, 0 if axis is None else axis)
+        first, counts = first[order], counts[order]
+        inverse = np.argsort(order, kind="stable")[inverse]
+    return values, *(a.astype(np.int64) for a in (first, inverse, counts))
+
+
+@host_op("TopK")
+def _topk(node: HostNode, x: Array, count: Array | None = None) -> tuple[Array, Array]:
+    axis = int(node.attr("axis", -1))
+    wanted = int(node.attrs["k"] if count is None else count.reshape(-1)[0])
+    if not 0 <= wanted <= x.shape[axis]:
+        raise ValueError(f"the top {wanted} of {x.shape[axis]} elements do not exist")
+    ranks = np.unique(x, return_inverse=True)[1].reshape(x.shape)  # NaN ranks above all numbers
+    order = np.argsort(-ranks if node.attr("largest", 1) else ranks, axis=axis, kind="stable")
+    indices = np.take(order, np.arange(wanted), axis).astype(np.int64)
+    return np.take_along_axis(x, indices, axis), indices
+
+
+@host_op("Range")
+def _range(node: HostNode, start: Array, stop: Array, step: Array) -> Array:
+    begin, end, pace = (a.reshape(-1)[0].item() for a in (start, stop, step))
+    if not pace:
+        raise ValueError("a range with steps of 0 has no end")
+    count = max(0, math.ceil((end - begin) / pace))
+    if count > MAX_ELEMENTS:
+        raise ValueError(f"a range of {count} elements is too long")
+    steps = np.full(count, pace, start.dtype)
+    steps[:1] = begin
+    return np.asarray(np.cumsum(steps, dtype=start.dtype))  # a running sum, as onnxruntime has it
+
+
+@host_op("ConstantOfShape")
+def _constant_of_shape(node: HostNode, shape: Array) -> Array:
+    item = np.asarray(node.attr("value", np.zeros(1, np.float32))).reshape(-1)[0]
+    extents = tuple(int(d) for d in shape.reshape(-1))
+    if min(extents, default=0) < 0 or math.prod(extents) > MAX_ELEMENTS:
+        raise ValueError(f"no tensor has extents {extents}")
+    return np.full(extents, item)

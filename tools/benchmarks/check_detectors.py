@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Run detectors on clnn and onnxruntime: are the boxes the same, and how long does it take?
+
+    python tools/benchmarks/check_detectors.py FILE.onnx ... [--device NAME] [--runs N] [--images N]
+
+Every box of one engine is held against the nearest box of the same label of the other. The exit
+status is 1 where counts differ or a box has none within --tolerance pixels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import clnn
+
+
+def distance(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> float:
+    """Return the largest distance of a box to the nearest of the same label, in either direction.
+
+    Infinity where there is none, or counts differ.
+    """
+    if len(ours["boxes"]) != len(theirs["boxes"]):
+        return float("inf")
+    if not len(ours["boxes"]):
+        return 0.0
+    apart = np.abs(ours["boxes"][:, None].astype(np.float64) - theirs["boxes"][None]).max(2)
+    apart = np.where(ours["labels"][:, None] == theirs["labels"][None], apart, np.inf)
+    return float(max(apart.min(0).max(), apart.min(1).max()))
+
+
+def timed(run: Callable[[], Any], runs: int) -> tuple[float, float]:
+    """Return the seconds of the first run, and the median of others."""
+    times = []
+    for _ in range(runs + 1):
+        begin = perf_counter()
+        run()
+        times.append(perf_counter() - begin)
+    return times[0], median(times[1:])
+
+
+def check(path: str, args: argparse.Namespace) -> float:
+    """Print the figures of one detector; return the largest distance of its boxes."""
+    import onnxruntime
+
+    begin = perf_counter()
+    session = clnn.compile_model(path, args.device)
+    compiled = perf_counter() - begin
+    engine = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    shape = session.inputs[0].shape
+    worst, counts = 0.0, []
+    rng = np.random.default_rng(0)
+    images = [rng.random(shape, dtype=np.float32) for _ in range(args.images)]
+    ours = timed(lambda: session({"image": images[0]}), args.runs)
+    theirs = timed(lambda: engine.run(None, {"image": images[0]}), args.runs)
+    for image in images:
+        names = [info.name for info in engine.get_outputs()]
+        want = dict(zip(names, engine.run(None, {"image": image}), strict=True))
+        got = session({"image": image})
+        worst = max(worst, distance(got, want))
+        counts.append(len(want["boxes"]))
+    stages = getattr(session, "stages", ())
+    back, crossed = sum(s.read_back for s in stages), sum(s.crossed for s in stages)
+    print(
+        f"{Path(path).stem:<20} compile {compiled:6.2f} s  first {ours[0]:6.2f} s  later"
+        f" {ours[1] * 1e3:7.1f} ms  onnxruntime {theirs[1] * 1e3:7.1f} ms  boxes {counts}"
+        f"  largest difference {worst:.4f} px  {len(stages)} stages, {back} bytes read back,"
+        f" {crossed} crossed"
+    )
+    return worst
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="+")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--images", type=int, default=3)
+    parser.add_argument("--tolerance", type=float, default=0.5, help="pixels")
+    args = parser.parse_args()
+    worst = [check(path, args) for path in args.files]
+    return int(max(worst) > args.tolerance)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
