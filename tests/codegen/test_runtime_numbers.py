@@ -101,7 +101,8 @@ def test_what_differs_later_is_learned(template):
 def test_layouts_and_floats(template):
     name = template("${scalar(s)} * ${index(src, 'i', 'j')}", "<% src.offset %>")
     rows = [
-        {"s": scale, "src": TensorLayout.make((height, 4))} for scale, height in ((0.5, 3), (0.25, 7))
+        {"s": scale, "src": TensorLayout.make((height, 4))}
+        for scale, height in ((0.5, 3), (0.25, 7))
     ]
     _, (first, second) = texts_of(name, *rows)
     assert first.source == second.source and "const float x0_" in first.source

@@ -68,4 +68,7 @@ def test_texts_give_what_those_for_one_length_give(device, name, monkeypatch):
         for shape, outputs in zip(few, got, strict=True):
             want = session(fed(shape))
             for output in want:
-                assert np.array_equal(outputs[output], want[output], equal_nan=True), (shape, output)
+                assert np.array_equal(outputs[output], want[output], equal_nan=True), (
+                    shape,
+                    output,
+                )

@@ -57,7 +57,9 @@ def attention() -> bytes:
 
     scores = net.add("MatMul", heads("x", 0, 2, 1, 3), heads("x", 0, 2, 3, 1))
     shares = net.add("Softmax", scores, axis=-1)
-    mixed = net.add("Transpose", net.add("MatMul", shares, heads("x", 0, 2, 1, 3)), perm=[0, 2, 1, 3])
+    mixed = net.add(
+        "Transpose", net.add("MatMul", shares, heads("x", 0, 2, 1, 3)), perm=[0, 2, 1, 3]
+    )
     joined = net.add("Reshape", mixed, net.ints(0, -1, WIDTH))
     y = net.add("Add", "x", dense(joined, WIDTH, WIDTH))
     y = net.add("LayerNormalization", y, net.weight(WIDTH), net.weight(WIDTH), axis=-1)
