@@ -263,7 +263,7 @@ def divides(divisor: Number | Traced, number: Number | Traced) -> bool:
 
     False for numbers that are read at run time: only for texts that hold for multiples, too.
     """
-    if is_open(number) or is_open(divisor):
+    if isinstance(number, (Open, Traced)) or isinstance(divisor, (Open, Traced)):
         return False
     return number % divisor == 0
 

@@ -9,10 +9,9 @@ walked(rows, body)                body(rows, narrow) for rows; where vectors lie
                                   is read at run time and may be shorter, also body(rows.narrow,
                                   True), which the kernel takes then
 begin(rows, operands, narrow), end(rows, narrow)
-                                  the loop over items; declares block, lane0 and o{k}; with members of
-                                  a group, `member`, and `shared_` must be local memory of
-                                  group * beside elements. narrow: of rows across, all lanes of a
-                                  row in turn
+                                  the loop over items (narrow: and lanes, of rows across); declares
+                                  block, lane0, o{k}; with members of a group, `member`, and
+                                  `shared_` must be local memory of group * beside elements
 vectors(rows, operands, first, last, body)
                                   every vector of the runs first..last: body(slot, at, skip). What
                                   is left of a run is a vector that overlaps the one before; its
@@ -21,11 +20,12 @@ fold(rows, name, op, ctype, value, first, last, also, operands)
                                   NAME (along) or NAME0, NAME1, ... (across): value(v, slot) of
                                   all elements under op; also(v, slot, at, skip): a statement for
                                   each vector, which may address `operands`
-put(rows, value, slot, width, pointer, where, pitch, skip)
-                                  (kind: the element's type, where ctype is not given) a store without the lanes below `skip`, nor those of the block
-                                  that an overlapping one stores itself
+put(rows, value, slot, width, pointer, where, pitch, skip, ctype, kind)
+                                  a store without the lanes below `skip`, nor those of the block that
+                                  an overlapping one stores; kind: ctype, where that is left out
 </%doc>
 <%namespace name="lp" file="loops.cl.mako"/>
+<%namespace name="rf" file="row_folds.cl.mako"/>
 <%namespace name="sg" file="subgroups.cl.mako"/>
 <%!
 from clnn.codegen.filters import element, load, scalar, store, vec_type
@@ -38,7 +38,6 @@ LIMITS = {
     "long": (-2**63, 2**63 - 1), "ulong": (0, 2**64 - 1),
 }
 NAMES = "0123456789abcdef"
-
 def identity(op, ctype):
     if op in ("max", "min", "peak"):
         low, high = (-float("inf"), float("inf")) if ctype in REAL else LIMITS[ctype]
@@ -83,15 +82,10 @@ def store_lanes(width, value, pointer, where, pitch, skip=0, ctype="", kind=""):
         lane += count
     return " ".join(parts)
 
-def has_narrow(rows):
-    """Whether vectors lie along an extent that is read at run time, and may have more lanes."""
-    if rows.across:
-        return is_open(rows.lanes) and rows.width > 1
-    return is_open(rows.extent) and rows.vw > 1
-
 def narrow_widths(rows):
-    """Widths of vectors besides the rows' own."""
-    return [1] if has_narrow(rows) else []
+    """Widths of vectors besides the rows' own: 1 where these lie along an open extent, which may be less."""
+    along = is_open(rows.lanes) and rows.width > 1 if rows.across else is_open(rows.extent) and rows.vw > 1
+    return [1] if along else []
 
 def of(rows, name, slot):
     """The variable of a folded value that belongs to a slot."""
@@ -120,12 +114,10 @@ def skipped(rows):
 def masked(ctype, width, skip, v, other):
     """Variable `v` with `other` in the lanes below `skip`."""
     signed = {"float": "int", "double": "long", "half": "short"}.get(ctype, ctype.lstrip("u"))
-    if isinstance(skip, str):
-        lanes = ", ".join(map(str, range(width)))
-        test = f"(({signed}{width})({lanes}) >= ({signed}{width})({skip}))"
-        return f"{test} ? {v} : ({vec_type(ctype, width)})({other})"
-    mask = ", ".join(["0"] * skip + ["-1"] * (width - skip))
-    return f"({signed}{width})({mask}) ? {v} : ({vec_type(ctype, width)})({other})"
+    lanes = range(width) if isinstance(skip, str) else [0] * skip + [-1] * (width - skip)
+    test = f"({signed}{width})({', '.join(map(str, lanes))})"
+    test = f"({test} >= ({signed}{width})({skip}))" if isinstance(skip, str) else test
+    return f"{test} ? {v} : ({vec_type(ctype, width)})({other})"
 %>
 <%def name="extensions(rows)">\
 % if rows.subgroups:
@@ -133,7 +125,7 @@ ${sg.allow_subgroups()}
 % endif
 </%def>
 <%def name="walked(rows, body)">\
-% if has_narrow(rows):
+% if narrow_widths(rows):
     if (${f"{rows.lanes} >= {rows.width}" if rows.across else f"{rows.extent} >= {rows.vw}"}) {
 ${body(rows, False)}
     } else {
@@ -277,53 +269,12 @@ ${body(rows, False)}\
     ${vectors(rows, operands, first, last, take)}
 % endif
 % if not rows.across:
-    ${lanes_to_one(rows, op, ctype)}
+    ${rf.lanes_to_one(rows, op, ctype, combine)}
     ${name} = one_;
-    ${members_to_one(rows, name, op, ctype)}
+    ${rf.members_to_one(rows, name, op, ctype, combine, zero)}
     }
 % else:
-    ${members_to_one(rows, f"{name}0", op, ctype)}
-% endif
-</%def>
-<%def name="lanes_to_one(rows, op, ctype)">\
-<% span, count = rows.nv, rows.vw %>\
-% while span > 1:
-<% half = span // 2 %>\
-%  for slot in range(half):
-    ${combine(op, f"all_{slot}", f"all_{slot + half}", ctype)}
-%  endfor
-<% span = half %>\
-% endwhile
-<% previous = "all_0" %>\
-% while count > 1:
-<% count //= 2 ; T = vec_type(ctype, count) %>\
-    ${T} h${count}_ = ${previous}.lo; { const ${T} g_ = ${previous}.hi; ${combine(op, f"h{count}_", "g_", ctype)} }
-<% previous = f"h{count}_" %>\
-% endwhile
-    ${ctype} one_ = ${previous};
-</%def>
-<%def name="members_to_one(rows, name, op, ctype)">\
-<%
-    half = rows.group // 2
-    def at(who):
-        return f"({who}) * {rows.beside} + get_local_id(0)" if rows.across else who
-%>\
-% if rows.subgroups and op in sg.module.FOLDS and ctype in sg.module.TYPES:
-    ${sg.by_subgroups(name, op, ctype, combine, identity(op, ctype))}
-% elif rows.group > 1:
-    shared_[${at("member")}] = ${name};
-    barrier(CLK_LOCAL_MEM_FENCE);
-%  while half:
-    if (member < ${half}) {
-        const ${ctype} other_ = shared_[${at(f"member + {half}")}];
-        ${combine(op, name, "other_", ctype)}
-        shared_[${at("member")}] = ${name};
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);
-<% half //= 2 %>\
-%  endwhile
-    ${name} = shared_[${at("0")}];
-    barrier(CLK_LOCAL_MEM_FENCE);
+    ${rf.members_to_one(rows, f"{name}0", op, ctype, combine, zero)}
 % endif
 </%def>
 <%def name="put(rows, value, slot, width, pointer, where, pitch, skip=0, ctype='', kind='')">\
