@@ -8,14 +8,14 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from itertools import groupby
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from clnn.errors import DeviceLostError, InputNameError, ShapeError
+from clnn.errors import DeviceLostError, InputNameError, PickleError, ShapeError
 from clnn.runtime.run.feeds import as_array, names_message
 from clnn.runtime.run.placement import Placement
-from clnn.runtime.run.session import Session
+from clnn.runtime.run.session import Session, not_pickled
 from clnn.types import Array
 
 MAX_SHAPES = 32  # sessions that are kept, of the shapes seen last
@@ -124,6 +124,9 @@ class OpenSession:
             live = [session.build_counts for session in self._sessions.values()]
             cached, built = (sum(column) for column in zip(*live, self._builds, strict=True))
             return cached, built
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleError(not_pickled("session"))
 
     def close(self) -> None:
         """Free the device memory; later calls raise DeviceLostError."""

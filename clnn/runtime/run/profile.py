@@ -16,7 +16,7 @@ import numpy as np
 from clnn.plan.schedule import Plan
 from clnn.runtime.measure.peak import Peaks
 from clnn.runtime.run.spans import TimedRun, timed_run
-from clnn.runtime.run.state import ExecutionState
+from clnn.runtime.run.state import ExecutionState, Memory
 from clnn.runtime.run.trace import chrome_trace
 from clnn.runtime.run.work import work_of
 from clnn.types import Array
@@ -72,9 +72,11 @@ class Profile:
         self.work = work_of(plan)
         self.launches = [part for ready in state.launches for part in ready.parts or (ready,)]
 
-    def record(self, feeds: Mapping[str, Array], outs: Mapping[str, Array]) -> None:
+    def record(
+        self, feeds: Mapping[str, Array], outs: Mapping[str, Array], bound: Mapping[str, Memory]
+    ) -> None:
         """Run once as ExecutionState.run does, measuring each command."""
-        self.runs.append(timed_run(self.state.run_timed(feeds, outs)))
+        self.runs.append(timed_run(self.state.run_timed(feeds, outs, bound)))
 
     def rows(self, peaks: Peaks | None = None) -> list[Row]:
         """Return one row per layer that launches kernels, in order, with the median over runs."""
