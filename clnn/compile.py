@@ -22,6 +22,7 @@ from clnn.graph.passes.store import store_as
 from clnn.importers.onnx.stages.program import is_staged
 from clnn.options import Options
 from clnn.runtime.doctor.selection import select_device
+from clnn.runtime.process.forked import refuse
 from clnn.runtime.run.open_session import OpenSession, OpenTensorInfo
 from clnn.runtime.run.session import Session
 from clnn.runtime.stages.session import StagedSession
@@ -58,8 +59,10 @@ def compile_model(
     Options(dtype="int8"), samples of inputs as an iterable of feeds, or ranges as `calibrate`
     returns them.
     Raises ModelError, UnsupportedOpError, NoDeviceError, DeviceError, BuildError,
-    OutOfDeviceMemoryError, or HostMemoryError where the host has not the memory.
+    OutOfDeviceMemoryError, HostMemoryError where the host has not the memory, or ForkError in a
+    process forked from one that has used a device.
     """
+    refuse()
     try:
         return compile_fixed(model, device, options, shapes, calibration)
     except OpenShapeError:
@@ -186,6 +189,7 @@ def tune_model(
     only what no result is stored for. retry: try again what failed before. progress: called after
     each candidate. Raises as compile_model does, SettingError for a level that is not there.
     """
+    refuse()
     options = options or Options()
     request = TuneRequest(level, budget, resume, retry)
     graph = prepare(load_graph(model, shapes), options)

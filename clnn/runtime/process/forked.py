@@ -11,9 +11,11 @@ import ctypes
 import os
 import threading
 import weakref
-from typing import Any
+from typing import Any, TypeVar
 
 from clnn.errors import ForkError
+
+Lock = TypeVar("Lock", bound=Any)
 
 
 class Process:
@@ -25,7 +27,6 @@ class Process:
 
 
 process = Process()
-_lock = threading.Lock()
 _kept: list[weakref.ref[Any]] = []
 
 
@@ -42,6 +43,16 @@ def use_driver() -> None:
         process.user = os.getpid()
 
 
+def renewed(lock: Lock) -> Lock:
+    """Return a module's lock, which is free in forked children: another thread may have held it."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lock._at_fork_reinit)
+    return lock
+
+
+_lock = renewed(threading.Lock())
+
+
 def keep(holder: object) -> None:
     """Have what holds objects of a driver stay as it is in forked children, which free nothing."""
     with _lock:
@@ -50,8 +61,6 @@ def keep(holder: object) -> None:
 
 
 def _begin_child() -> None:
-    global _lock
-    _lock = threading.Lock()
     if not process.user:
         return
     process.refusal = (

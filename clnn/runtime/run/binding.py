@@ -12,7 +12,7 @@ from clnn.layout import TensorLayout, lay_out, view_of
 from clnn.plan.schedule import Plan, Port
 from clnn.runtime.build.program import Device
 from clnn.runtime.drivers.loader import load
-from clnn.runtime.process.forked import keep
+from clnn.runtime.process.forked import keep, refuse
 from clnn.runtime.run.state import Memory
 from clnn.types import Array
 
@@ -52,6 +52,7 @@ class InputBinding:
 
     def map(self) -> _MappedInput:
         """Return a context manager whose value is the real elements, writable in place."""
+        refuse()
         return _MappedInput(self)
 
 

@@ -205,8 +205,8 @@ class Session:
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """Return {output name: array} for {input name: array}.
 
-        Raises InputNameError, ShapeError or DTypeError where `feeds` does not fit the model, and
-        DeviceLostError after close() or in a forked child.
+        Raises InputNameError, ShapeError or DTypeError where `feeds` does not fit the model,
+        DeviceLostError after close(), and ForkError in a forked child.
         """
         if self._closed or forked.process.refusal:
             self._alive()
@@ -377,7 +377,7 @@ class Session:
             return self._new_state()
 
     def close(self) -> None:
-        """Free the device memory; later calls raise DeviceLostError."""
+        """Free the device memory; later calls raise DeviceLostError. A forked child frees nothing."""
         self._closed = True
         self._bindings = Bindings(self._plan.inputs, {})
         self._states.close()
