@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -185,17 +186,18 @@ def tune_model(
 ) -> Report:
     """Measure which kernels are fastest for a model on a device, and keep that for later sessions.
 
-    level: "quick" or "full" (candidates per layer). budget: seconds (0: 30 or 250). resume: measure
-    only what no result is stored for. retry: try again what failed before. progress: called after
-    each candidate. Raises as compile_model does, SettingError for a level that is not there.
+    level: "quick" or "full" (candidates per layer). budget: seconds for all, reading and building the
+    model included (0: 30 or 250). resume: measure only what no result is stored for. retry: try again
+    what failed before. progress: called after each candidate. Raises as compile_model does, and
+    SettingError for a level that is not there.
     """
     refuse()
+    began = time.monotonic()
     options = options or Options()
     request = TuneRequest(level, budget, resume, retry)
     graph = prepare(load_graph(model, shapes), options)
-    return tune_graph(
-        graph, select_device(device), options, request, progress or (lambda where: None)
-    )
+    show = progress or (lambda where: None)
+    return tune_graph(graph, select_device(device), options, request, show, began=began)
 
 
 @host_memory("the compilation of the model")
