@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from clnn.graph.variations import alike, larger, smaller
 from clnn.importers.onnx.stages.program import is_staged
 from clnn.options import Options
 from clnn.runtime.doctor.selection import select_device
+from clnn.runtime.process.forked import refuse
 from clnn.runtime.run.family import Family
 from clnn.runtime.run.open_session import OpenSession, OpenTensorInfo
 from clnn.runtime.run.session import Session
@@ -64,8 +66,10 @@ def compile_model(
     Options(dtype="int8"), samples of inputs as an iterable of feeds, or ranges as `calibrate`
     returns them.
     Raises ModelError, UnsupportedOpError, NoDeviceError, DeviceError, BuildError,
-    OutOfDeviceMemoryError, or HostMemoryError where the host has not the memory.
+    OutOfDeviceMemoryError, HostMemoryError where the host has not the memory, or ForkError in a
+    process forked from one that has used a device.
     """
+    refuse()
     try:
         return compile_fixed(model, device, options, shapes, calibration)
     except OpenShapeError:
@@ -245,16 +249,18 @@ def tune_model(
 ) -> Report:
     """Measure which kernels are fastest for a model on a device, and keep that for later sessions.
 
-    level: "quick" or "full" (candidates per layer). budget: seconds (0: 30 or 250). resume: measure
-    only what no result is stored for. retry: try again what failed before. progress: called after
-    each candidate. Raises as compile_model does, SettingError for a level that is not there.
+    level: "quick" or "full" (candidates per layer). budget: seconds for all, reading and building the
+    model included (0: 30 or 250). resume: measure only what no result is stored for. retry: try again
+    what failed before. progress: called after each candidate. Raises as compile_model does, and
+    SettingError for a level that is not there.
     """
+    refuse()
+    began = time.monotonic()
     options = options or Options()
     request = TuneRequest(level, budget, resume, retry)
     graph = prepare(load_graph(model, shapes), options)
-    return tune_graph(
-        graph, select_device(device), options, request, progress or (lambda where: None)
-    )
+    show = progress or (lambda where: None)
+    return tune_graph(graph, select_device(device), options, request, show, began=began)
 
 
 @host_memory("the compilation of the model")

@@ -96,6 +96,12 @@ class DeviceLostError(DeviceError):
     code = "CLNN-E024"
 
 
+class ForkError(DeviceLostError):
+    """A process uses OpenCL that was forked from one that had used it."""
+
+    code = "CLNN-E025"
+
+
 class TemplateError(ClnnError):
     """A kernel template could not be rendered (a defect of clnn, not of the model)."""
 
@@ -106,6 +112,12 @@ class PlanError(ClnnError):
     """A graph could not be planned (a defect of clnn, not of the model)."""
 
     code = "CLNN-E031"
+
+
+class PickleError(ClnnError, TypeError):
+    """An object that lives on a device is pickled or copied."""
+
+    code = "CLNN-E032"
 
 
 class SettingError(ClnnError, ValueError):

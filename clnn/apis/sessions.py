@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, Protocol, TypeVar
 
+from clnn.runtime.process.forked import refuse
+
 
 class Closable(Protocol):
     """What a store keeps."""
@@ -34,7 +36,8 @@ class SessionStore(Generic[Kept]):
         return len(self._sessions)
 
     def get(self, key: Hashable) -> Kept | None:
-        """Return the session of a key, None where there is none."""
+        """Return the session of a key, None where there is none. Raises ForkError."""
+        refuse()
         with self._lock:
             if key in self._sessions:
                 self._sessions.move_to_end(key)

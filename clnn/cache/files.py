@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clnn.cache.envelope import BadEntry
+from clnn.cache.privacy import is_own
 
 TEMP_PREFIX = ".new-"
 STALE_SECONDS = 3600.0
@@ -51,6 +52,8 @@ def read_file(path: Path, limit: int, *, touch: bool = False) -> bytes:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
             raise BadEntry("is not a regular file")
+        if not is_own(info):
+            raise BadEntry("belongs to another user, or can be written by others")
         if info.st_size > limit:
             raise BadEntry(f"has {info.st_size} bytes, more than any entry")
         data = _read_all(fd, info.st_size)

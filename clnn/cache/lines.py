@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 from clnn.cache import files
 from clnn.cache.envelope import BadEntry
-from clnn.cache.store import CacheWarning
+from clnn.cache.privacy import is_private, tell
 
 MAX_BYTES = 1 << 26
 LOCK_S = 30.0
@@ -28,12 +27,21 @@ Record = dict[str, Any]
 
 
 class LineFile:
-    """One file of records. mode: "off", "ro" or "rw". Troubles are told once, as CacheWarning."""
+    """One file of records, in a folder of the cache folder.
+
+    mode: "off", "ro" or "rw"; a folder that is not the user's own is "off". Troubles are told once, as
+    CacheWarning.
+    """
 
     def __init__(self, path: Path, mode: str = "rw") -> None:
-        self.path, self.mode = path, mode
+        self.path, self._mode = path, mode
         self.bad = 0
-        self._told = False
+
+    @property
+    def mode(self) -> str:
+        """What is done with the file: "rw", "ro" or "off"."""
+        folder = self.path.parent
+        return self._mode if self._mode == "off" or is_private(folder.parent, folder) else "off"
 
     def read(self) -> list[Record]:
         """Return the records in the order of writing, without those that fail their check."""
@@ -60,6 +68,8 @@ class LineFile:
             return False
         try:
             files.make_folder(self.path.parent)
+            if self.mode != "rw":  # another user was faster
+                return False
             with locked(self.path):
                 self._write(data)
         except OSError as err:
@@ -91,12 +101,8 @@ class LineFile:
             self._tell(f"cannot be written ({err})")
 
     def _tell(self, what: str) -> None:
-        if not self._told:
-            self._told = True
-            text = (
-                f"{self.path} {what}. Results stay right; kernels may be slower until tuned anew."
-            )
-            warnings.warn(text, CacheWarning, stacklevel=3)
+        text = f"{self.path} {what}. Results stay right; kernels may be slower until tuned anew."
+        tell(self.path.parent.parent if "written" in what else self.path, text)
 
 
 @contextmanager

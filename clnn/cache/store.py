@@ -5,7 +5,8 @@
 
 A store never fails its caller: whatever is wrong with a file or a disk is a miss, told once per
 process as a CacheWarning. Whoever may write to the folder decides what programs run, so its
-folders are made for their owner only; nothing in them is ever unpickled.
+folders are made for their owner only, and folders and files of others are not used (see
+`clnn.cache.privacy`); nothing in them is ever unpickled.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from clnn.cache.envelope import (
     encode,
 )
 from clnn.cache.keys import is_key
+from clnn.cache.privacy import CacheWarning, is_private, tell
 from clnn.errors import CacheError
 from clnn.settings import setting
 
@@ -42,17 +44,12 @@ _NOWHERE = Path("/dev/null/clnn")
 _WRITE_ATTEMPTS = 3
 
 
-class CacheWarning(UserWarning):
-    """The cache cannot do all of its work; results are not affected, only build times."""
-
-
 @dataclass
 class _Health:
     """What this process knows of one store folder; shared by all its stores."""
 
     readable: bool = True
     writable: bool = True
-    told: bool = False
     told_bad: bool = False
     size: int | None = None
     unscanned: int = 0
@@ -139,10 +136,9 @@ class Store:
         try:
             return cache_dir()
         except OSError as err:
-            nowhere = _HEALTH.setdefault(_NOWHERE, _Health())
-            if self._mode != "off" and not nowhere.told:
-                nowhere.told = True
-                _warn(f"no cache: {err}. Programs are built anew each time. Set CLNN_CACHE_DIR.")
+            if self._mode != "off":
+                text = f"no cache: {err}. Programs are built anew each time. Set CLNN_CACHE_DIR."
+                tell(_NOWHERE, text)
             self._mode = "off"
             return _NOWHERE
 
@@ -150,6 +146,8 @@ class Store:
     def mode(self) -> str:
         """What the store does now: "rw", "ro" (also once writing has failed) or "off"."""
         if self._mode == "off" or not self._health.readable:
+            return "off"
+        if not is_private(self.root, self.folder.parent, self.folder):
             return "off"
         return "ro" if not self._health.writable else self._mode
 
@@ -208,6 +206,8 @@ class Store:
                 return True
             except FileNotFoundError:
                 files.make_folder(path.parent)
+                if self.mode != "rw":  # another user was faster
+                    return False
             except IsADirectoryError:
                 self._set_aside(path, "is a folder")
             except NotADirectoryError:
@@ -339,12 +339,11 @@ class Store:
         self._tell(f"is not written to any more by this process: {err}")
 
     def _tell(self, what: str) -> None:
-        if not self._health.told:
-            self._health.told = True
-            _warn(
-                f"the cache in {self.folder} {what}. What is missing from it is built anew each "
-                "time. Free or unlock the folder, or set CLNN_CACHE_DIR to one that can be written."
-            )
+        tell(
+            self.root,
+            f"the cache in {self.root} {what}. What is missing from it is built anew each time. "
+            "Free or unlock the folder, or set CLNN_CACHE_DIR to one that can be written.",
+        )
 
 
 def _is_entry(path: Path) -> bool:

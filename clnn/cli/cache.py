@@ -14,7 +14,8 @@ from clnn.cache import files
 from clnn.cache.archive import Transfer, export_entries, import_entries, tuning_files
 from clnn.cache.envelope import FORMAT_VERSION
 from clnn.cache.lines import LineFile
-from clnn.cache.store import CacheWarning, Store, cache_dir, stored_kinds
+from clnn.cache.privacy import CacheWarning
+from clnn.cache.store import Store, cache_dir, stored_kinds
 from clnn.errors import CacheError
 from clnn.settings import setting
 

@@ -216,7 +216,7 @@ def _operators(report: dict[str, Any], known: bool = True) -> str:
 
 def steps(plan: Plan) -> list[dict[str, Any]]:
     """Return one row per step of the schedule: node, variant, launches, output and its place."""
-    from clnn.plan.schedule import shown
+    from clnn.plan.describe import shown
 
     rows = []
     for number, step in enumerate(plan.scheduled):

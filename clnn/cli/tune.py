@@ -33,7 +33,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         type=seconds,
         default=0.0,
         metavar="TIME",
-        help="time for all: 60s, 5m (default: 30s with --quick, 250s with --full)",
+        help="time for all, building the network included: 60s, 5m (default: 30s with --quick,"
+        " 250s with --full)",
     )
     level = parser.add_mutually_exclusive_group()
     level.add_argument("--quick", action="store_true", help="try few kernels for each layer")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from clnn.budget import counted_tables, host_memory
 from clnn.errors import PlanError
@@ -433,24 +432,3 @@ def _add_fills(
             before.setdefault(s.first, []).append(replace(planned, idle=not again))
     filled = [replace(step, fills=tuple(before.get(at, ()))) for at, step in enumerate(scheduled)]
     return filled, tuple(once)
-
-
-def shown(operand: Operand) -> str:
-    """Return an operand's type as text, with the type it is stored in where that is another."""
-    return repr(operand.type) + (f" as {operand.stored.name}" if operand.stored else "")
-
-
-def describe(plan: Plan) -> list[dict[str, Any]]:
-    """Return one row per step: node, op, origin, variant, launches, shapes."""
-    return [
-        {
-            "node": s.node.name,
-            "op": s.node.spec.kind,
-            "origin": s.node.origin,
-            "variant": s.variant.name,
-            "why": s.variant.why,
-            "launches": len(s.launches),
-            "output": shown(s.problem.outputs[0]),
-        }
-        for s in plan.scheduled
-    ]

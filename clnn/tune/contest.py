@@ -36,12 +36,14 @@ class Outcome:
     """What a contest found. times: median seconds by name, the finalists first and best first.
 
     faults: what is wrong with those that failed. tried: candidates that were measured.
+    each: seconds that a candidate took, its build included.
     """
 
     times: dict[str, float] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
     finalists: list[str] = field(default_factory=list)
     tried: int = 0
+    each: float = 0.0
 
 
 def shortlist(
@@ -74,17 +76,18 @@ def contest(
     clock: Callable[[], float],
     *,
     bound: float = 0.0,
+    each: float = 0.0,
     effort: Effort | None = None,
     on_trial: Callable[[str, Trial], None] = lambda name, trial: None,
 ) -> Outcome:
     """Measure `entries` (the ranked one first) until `deadline`; bound: seconds none can beat.
 
-    The first entry is always measured, and stays among the finalists where it is right.
+    each: seconds that a candidate took elsewhere, 0 where that is not known. The first entry is
+    always measured, and stays among the finalists where it is right.
     """
     effort = effort or Effort()
     outcome, right = Outcome(), dict[str, Variant]()
-    begin = clock()
-    look_until = begin + (deadline - begin) * SHARE_OF_FIRST
+    look_until = (now := clock()) + (deadline - now) * SHARE_OF_FIRST
 
     def measure(variant: Variant, batches: int) -> None:
         trial = measurer.trial(variant, batches)
@@ -107,26 +110,42 @@ def contest(
             else:
                 measure(variant, FIRST)
 
-    def best(count: int) -> list[Variant]:
-        names = sorted(outcome.times, key=lambda n: outcome.times[n])[:count]
-        if entries[0].name in outcome.times and entries[0].name not in names:
-            names[-1] = entries[0].name
-        return [right[name] for name in names]
-
-    at = 0
+    at, outcome.each = 0, each
     while at < len(entries):
         close = min(outcome.times.values(), default=1e30) <= CLOSE * bound
         if at and (clock() >= look_until or close):
             break
-        chunk = entries[at : at + (effort.chunk if at else effort.first)]
+        chunk = _next(entries, at, effort, look_until - clock(), outcome.each)
+        if not chunk:
+            break
         at += len(chunk)
+        began = clock()
         built = measurer.build(chunk)
         first_look(chunk)
-    for variant in best(KEPT[0]):
+        outcome.each = (clock() - began) / len(chunk)
+    for variant in _best(outcome, right, entries[0].name, KEPT[0]):
         if clock() < deadline:
             measure(variant, SECOND)
-    _final(measurer, best(KEPT[1]), outcome, right, on_trial)
+    last = _best(outcome, right, entries[0].name, KEPT[1])
+    _final(measurer, last, outcome, right, on_trial, lambda: clock() < deadline)
     return outcome
+
+
+def _best(outcome: Outcome, right: dict[str, Variant], ranked: str, count: int) -> list[Variant]:
+    """Return the fastest so far, at most `count`, the ranked one among them where it is right."""
+    names = sorted(outcome.times, key=lambda n: outcome.times[n])[:count]
+    if ranked in outcome.times and ranked not in names:
+        names[-1] = ranked
+    return [right[name] for name in names]
+
+
+def _next(
+    entries: Sequence[Variant], at: int, effort: Effort, left: float, each: float
+) -> Sequence[Variant]:
+    """Return the entries to look at next that fit into the seconds left; the first one does always."""
+    fit = int(left / each) if each else len(entries)
+    most = effort.chunk if at else effort.first
+    return entries[at : at + max(min(fit, most), 0 if at else 1)]
 
 
 def _final(
@@ -135,10 +154,13 @@ def _final(
     outcome: Outcome,
     right: dict[str, Variant],
     on_trial: Callable[[str, Trial], None],
+    go_on: Callable[[], bool],
 ) -> None:
     """Time the last ones in turns, round by round, and order them by their medians."""
     samples: dict[str, list[float]] = {v.name: [] for v in last}
     for _ in range(ROUNDS if len(last) > 1 else 0):
+        if not go_on():
+            break
         for variant in [v for v in last if v.name in right]:
             trial = measurer.trial(variant, 1)
             if trial.fault:

@@ -19,6 +19,7 @@ from clnn.tune.signature import signature
 
 Choice = Mapping[str, str]
 ROUNDS, LAST_ROUNDS, LEAST_ROUNDS = 12, 30, 5
+FEWEST_ROUNDS = 2  # where time is short
 ENOUGH_S = 8.0  # after which a comparison ends with LEAST_ROUNDS or more
 PACKED = 3  # bytes on the device for a byte of constants, packed for kernels
 MEMORY_SHARE = 0.5  # of the device's, that sessions side by side may take
@@ -31,10 +32,13 @@ class Network(Protocol):
     def room(self) -> int:
         """How many choices may be compared at once."""
 
-    def profile(self, choices: Sequence[Choice]) -> list[dict[str, float]]:
-        """Return seconds by problem key for each choice, all nodes of a problem together."""
+    def profile(self, choices: Sequence[Choice], seconds: float = ...) -> list[dict[str, float]]:
+        """Return seconds by problem key for each choice, all nodes of a problem together.
 
-    def latency(self, choices: Sequence[Choice]) -> list[float]:
+        seconds: for the runs, of which there are two at least.
+        """
+
+    def latency(self, choices: Sequence[Choice], seconds: float = ...) -> list[float]:
         """Return seconds of a whole run for each choice."""
 
     def close(self) -> None:
@@ -81,21 +85,23 @@ class DeviceNetwork:
             session(feeds)
         return sessions, feeds
 
-    def profile(self, choices: Sequence[Choice]) -> list[dict[str, float]]:
+    def profile(
+        self, choices: Sequence[Choice], seconds: float = ENOUGH_S
+    ) -> list[dict[str, float]]:
         """Return the median device time by problem key for each choice."""
         sessions, feeds = self._prepared(choices)
         with ExitStack() as stack:
             profiles = [stack.enter_context(s.profile()) for s in sessions]
-            for _ in _rounds(ROUNDS):
+            for _ in _rounds(ROUNDS, seconds):
                 for session in sessions:
                     session(feeds)
         return [_by_key(s, p) for s, p in zip(sessions, profiles, strict=True)]
 
-    def latency(self, choices: Sequence[Choice]) -> list[float]:
+    def latency(self, choices: Sequence[Choice], seconds: float = ENOUGH_S) -> list[float]:
         """Return the median time of a call for each choice."""
         sessions, feeds = self._prepared(choices)
         times: list[list[float]] = [[] for _ in sessions]
-        for _ in _rounds(LAST_ROUNDS):
+        for _ in _rounds(LAST_ROUNDS, seconds):
             for session, mine in zip(sessions, times, strict=True):
                 begin = perf_counter()
                 session(feeds)
@@ -109,11 +115,12 @@ class DeviceNetwork:
         self._sessions.clear()
 
 
-def _rounds(most: int) -> Iterator[int]:
-    """Count rounds, fewer than `most` where they take long."""
+def _rounds(most: int, seconds: float) -> Iterator[int]:
+    """Count rounds, fewer than `most` where they take longer than `seconds`."""
     begin = perf_counter()
+    least = LEAST_ROUNDS if seconds >= ENOUGH_S else FEWEST_ROUNDS
     for number in range(most):
-        if number >= LEAST_ROUNDS and perf_counter() - begin > ENOUGH_S:
+        if number >= least and perf_counter() - begin > min(seconds, ENOUGH_S):
             return
         yield number
 

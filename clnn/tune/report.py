@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class TunedLayer:
 class Report:
     """Outcome of a tuning run: layers by falling share, seconds of a run before and after.
 
-    finished: whether it was not interrupted. budget, spent: seconds.
+    finished: whether it was not interrupted. budget, spent: seconds. spent_on: what the seconds went
+    to, without what came before (reading the model, finding the device).
     """
 
     device: str
@@ -40,6 +42,7 @@ class Report:
     budget: float
     spent: float
     finished: bool
+    spent_on: Mapping[str, float] = field(default_factory=dict)
 
     def text(self) -> str:
         """Return the report as a table."""
@@ -59,6 +62,10 @@ class Report:
         states = [layer.state for layer in self.layers]
         counts = ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states))
         text = f"{len(states)} problems ({counts}) in {self.spent:.0f} of {self.budget:.0f} s"
+        if self.spent_on:
+            text += f" ({', '.join(f'{what} {s:.0f}' for what, s in self.spent_on.items())})"
+        if states and set(states) == {"skipped"}:
+            text += "; the budget went before any kernel was tried: give it more"
         if self.network_before and self.network_after:
             text += (
                 f"; network {self.network_before * 1e3:.3f} -> {self.network_after * 1e3:.3f} ms"

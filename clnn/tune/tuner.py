@@ -32,14 +32,15 @@ EFFORTS = {"quick": Effort(8), "full": Effort(24)}
 HINTS = 3  # winners of other layers that are tried first
 LIKE = 8  # candidates of a problem much like one that was measured before
 LEAST_S = 2.0  # of a problem; below, the time left goes to nobody
-FOR_NETWORK = 0.15  # share of the budget for comparing finalists in the network
+FOR_NETWORK = 0.15  # share of the budget for comparing finalists in the network, at least
+MOST_FOR_NETWORK = 0.25  # and at most, where the network takes long to build
+FOR_SHARES = 0.1  # and for timing the network as ranked, its build not counted
 LEFT_OVER = "was being tried when the tuner or the machine went down"
 
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """What is asked for. budget: seconds (0: the level's), which begin once the network as ranked
-    was built and timed. resume: keep results that are there.
+    """What is asked for. budget: seconds for all (0: the level's). resume: keep results that are there.
 
     retry: try again what failed before.
     """
@@ -88,7 +89,8 @@ OnProgress = Callable[[Progress], None]
 class Tuner:
     """One tuning run of a graph on a device. Close it.
 
-    bench, network, clock, store, defaults: replaced in tests.
+    began: when the budget began, by `clock` (default: now). bench, network, clock, store, defaults:
+    replaced in tests.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Tuner:
         request: TuneRequest,
         *,
         on_progress: OnProgress = lambda progress: None,
+        began: float | None = None,
         bench: Trials | None = None,
         network: Network | None = None,
         store: TuningStore | None = None,
@@ -106,6 +109,8 @@ class Tuner:
         limits: Limits | None = None,
         defaults: Defaults | None = None,
     ) -> None:
+        self._begin = clock() if began is None else began
+        self._end = self._begin + request.seconds
         self.info, self.request, self._on_progress, self._clock = info, request, on_progress, clock
         self.store = store or TuningStore(info)
         self.defaults = defaults_for(info) if defaults is None else defaults
@@ -117,28 +122,41 @@ class Tuner:
         )
         self._peaks: Peaks | None = known_peaks(info)
         self._graph = graph
-        self._begin = clock()
         self._times = (0.0, 0.0)
+        self._spent: dict[str, float] = {}
+        self._build_s = self._each = 0.0  # of the network with other kernels; of a candidate
 
     def run(self) -> Report:
         """Tune; return the report. An interrupt ends it early, with all results kept."""
-        self._begin = self._clock()
-        self._end = self._begin + self.request.seconds
         self._recover()
         self._look_up()
         finished = True
         try:
             if any(task.state != "known" for task in self.tasks):
-                self._shares()
-                self._begin = self._clock()
-                self._end = self._begin + self.request.seconds
-                with self._journal() as journal:
+                with self._spending("the network as it was"):
+                    self._shares()
+                with self._spending("kernels"), self._journal() as journal:
                     self._contests(journal)
-                self._compare()
+                with self._spending("comparing in the network"):
+                    self._compare()
         except KeyboardInterrupt:
             finished = False
         self.store.compact()
         return self._report(finished)
+
+    @contextmanager
+    def _spending(self, what: str) -> Iterator[None]:
+        """Note the seconds that the block takes."""
+        begin = self._clock()
+        try:
+            yield
+        finally:
+            self._spent[what] = self._clock() - begin
+
+    @property
+    def _left(self) -> float:
+        """Seconds of the budget."""
+        return self._end - self._clock()
 
     def _recover(self) -> None:
         """Put what a tuner that is gone was trying among the failures; forget all of them where asked."""
@@ -170,7 +188,9 @@ class Tuner:
     def _shares(self) -> None:
         """Run the network as ranked, for the share of each problem; largest first."""
         self._report_progress("", note="measuring the network as ranked")
-        times = self._network.profile([{}])[0]
+        begin, most = self._clock(), FOR_SHARES * self.request.seconds
+        times = self._network.profile([{}], most)[0]
+        self._build_s = self._clock() - begin
         total = sum(times.values()) or 1.0
         for task in self.tasks:
             task.seconds = times.get(task.sig.key, 0.0)
@@ -191,10 +211,13 @@ class Tuner:
 
     def _contests(self, journal: Journal) -> None:
         waiting = [task for task in self.tasks if task.state != "known"]
-        until = self._end - FOR_NETWORK * self.request.seconds
+        whole = self.request.seconds
+        until = self._end - min(
+            max(FOR_NETWORK * whole, 3 * self._build_s), MOST_FOR_NETWORK * whole
+        )
         for at, task in enumerate(waiting):
             left = until - self._clock()
-            if left < LEAST_S and at:
+            if left < max(LEAST_S, self._each):
                 break
             rest = sum(t.share for t in waiting[at:])
             mine = self._weight(task, waiting[at + 1 :])
@@ -237,9 +260,11 @@ class Tuner:
             deadline,
             self._clock,
             bound=self._bound(task),
+            each=self._each,
             effort=effort,
             on_trial=on_trial,
         )
+        self._each = task.outcome.each
         self._keep(task)
 
     def _like(self, task: Task) -> list[str]:
@@ -293,21 +318,32 @@ class Tuner:
         self.store.put(task.sig, task.result)
 
     def _compare(self) -> None:
-        """Time finalists in the network, order those of each problem, and time before and after."""
+        """Time finalists in the network, order those of each problem, and time before and after.
+
+        As far as there is time: each way to run the network has to be built first.
+        """
         measured = [t for t in self.tasks if t.outcome.times]
-        if any(len(t.outcome.finalists) > 1 for t in measured):
+        fit = self._ways_that_fit()
+        if fit > 1 and any(len(t.outcome.finalists) > 1 for t in measured):
             self._report_progress("", note="comparing the fastest in the network")
             ways = [{}, *({t.sig.key: nth(t, k) for t in measured} for k in range(TOP))]
-            most = min(self._network.room, 1 + max(len(t.outcome.finalists) for t in measured))
-            times = self._network.profile(ways[:most])
+            most = min(self._network.room, 1 + max(len(t.outcome.finalists) for t in measured), fit)
+            times = self._network.profile(ways[:most], self._left / 4)
             for task in measured:
                 self._order_finalists(task, ways, times)
-        self._confirm([t for t in measured if t.state == "tuned"])
+        if measured and self._ways_that_fit():
+            self._confirm([t for t in measured if t.state == "tuned"])
         best = self._best()
-        if best:
+        if best and self._ways_that_fit():
             self._report_progress("", note="comparing the network before and after")
-            before, after = self._network.latency([{}, best])
+            before, after = self._network.latency([{}, best], self._left / 2)
             self._times = (before, after)
+
+    def _ways_that_fit(self) -> int:
+        """How many ways to run the network can be built in the time left, and one as it is."""
+        if not self._build_s:
+            return TOP + 1
+        return max(0, int(self._left / self._build_s))
 
     def _best(self) -> dict[str, str]:
         return {t.sig.key: t.result.tops[0].name for t in self.tasks if t.result}
@@ -316,7 +352,7 @@ class Tuner:
         """Time what won in the network once more: whoever won by chance goes back to the ranked."""
         if not tuned:
             return
-        before, after = self._network.profile([{}, self._best()])
+        before, after = self._network.profile([{}, self._best()], self._left / 4)
         for task in tuned:
             assert task.result is not None
             key, ranked, names = task.sig.key, task.ranked.name, [t.name for t in task.result.tops]
@@ -344,7 +380,7 @@ class Tuner:
 
     def _report_progress(self, what: str, **more: object) -> None:
         done = sum(t.state != "skipped" for t in self.tasks)
-        left = max(0.0, self._end - self._clock())
+        left = max(0.0, self._left)
         self._on_progress(Progress(done, len(self.tasks), what, left=left, **more))  # type: ignore[arg-type]
 
     def _report(self, finished: bool) -> Report:
@@ -355,6 +391,7 @@ class Tuner:
             self.request.seconds,
             self._clock() - self._begin,
             finished,
+            self._spent,
         )
 
     def close(self) -> None:
@@ -376,7 +413,13 @@ def tune_graph(
     request: TuneRequest,
     on_progress: OnProgress = lambda progress: None,
     limits: Limits | None = None,
+    began: float | None = None,
 ) -> Report:
-    """Tune `graph` on a device and keep the results in its store. Raises as compile_model does."""
-    with Tuner(graph, info, options, request, on_progress=on_progress, limits=limits) as tuner:
+    """Tune `graph` on a device and keep the results in its store. Raises as compile_model does.
+
+    began: time.monotonic() when the budget began (default: now).
+    """
+    with Tuner(
+        graph, info, options, request, on_progress=on_progress, limits=limits, began=began
+    ) as tuner:
         return tuner.run()

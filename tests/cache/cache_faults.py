@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from clnn.cache import files, store
+from clnn.cache import files, privacy, store
 
 CALLS = (
     "open",
@@ -99,6 +99,7 @@ def using(stand_in: Any) -> Iterator[Any]:
 def forget() -> None:
     """Forget what this process learnt of folders, as a new process would not know it."""
     store._HEALTH.clear()
+    privacy.forget()
 
 
 ERRNOS = {

@@ -95,7 +95,7 @@ def test_read_only_file_system(tmp_path):
 @needs_mount
 def test_full_file_system(tmp_path):
     answer = run_worker(
-        "full", tmp_path, 0, before=(f"mount -t tmpfs -o size=128k none {tmp_path}",)
+        "full", tmp_path, 0, before=(f"mount -t tmpfs -o size=128k,mode=700 none {tmp_path}",)
     )
     assert 0 < answer["stored"] == answer["read"] == answer["right"] < 200
     assert answer["left_over"] == 0

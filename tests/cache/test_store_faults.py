@@ -105,7 +105,7 @@ def test_writing_stops_for_the_process_but_reading_goes_on(store, key, told, num
         assert not other.put(key(2), b"x", {})
         assert other.get(key(1)).payload == b"x"
     assert len(told) == 1
-    assert str(store.folder) in told[0]
+    assert str(store.root) in told[0]
     assert "CLNN_CACHE_DIR" in told[0]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import cli_models
 import numpy as np
 import pytest
+from small_graphs import Builder
 
 import clnn as library
 from clnn.cli import _measure
@@ -266,6 +267,40 @@ def test_profile_compares_layers_with_the_rate_between_its_runs(
     for layer in result.data["layers"]:
         assert layer["of_peak"] == pytest.approx(layer["gflops"] / 2)
     assert re.search(r"convolutions: 2 layers, at the median \d+\.\d+ of", clnn(*words).out)
+
+
+def test_profile_marks_shares_that_no_kernel_can_reach(
+    clnn, files, any_device, own_cache, monkeypatch
+):
+    """A rate that was measured while the machine did other things makes layers look too fast."""
+    words = ("profile", files["network"], "-d", any_device, "--runs", 2)
+    for flops, reliable in ((1e3, False), (1e18, True)):
+        peaks = peak.Peaks(flops=flops, bandwidth=1e9, launch=1e-9)
+        monkeypatch.setattr(peak, "known_peaks", lambda info, peaks=peaks: peaks)
+        layers = [r for r in clnn(*words, "--json").data["layers"] if r["op"] == "conv2d"]
+        assert len(layers) == 2 and all(r["reliable"] is reliable for r in layers)
+        text = clnn(*words).out
+        assert bool(re.search(r" [\d.]+! ", text)) is not reliable
+        assert ("!: unreliable," in text) is not reliable
+
+
+@pytest.mark.parametrize(
+    "most,of_peak,reliable", [(1, 1.04, 1), (1, 1.2, 0), (4, 3.9, 1), (4, 5, 0)]
+)
+def test_what_a_kernel_can_reach_depends_on_its_products(any_device, most, of_peak, reliable):
+    node = Builder(x=(1, 16, 32, 32))
+    graph = node.graph(node.conv("x", 16))
+    options = library.Options(winograd=most > 1, tune="off")
+    with library.compile_model(graph, any_device, options) as session, session.profile() as profile:
+        session({"x": np.zeros((1, 16, 32, 32), np.float32)})
+    (work,) = (w for w in profile.work.values() if w.op == "conv2d")
+    if most > 1 and "winograd" not in work.variant:
+        pytest.skip("this device takes another kernel")
+    assert work.most == most
+    (row,) = (r for r in profile.rows() if r.op == "conv2d")
+    peaks = peak.Peaks(row.gflops * 1e9 / of_peak, 1e9, 1e-9)
+    (row,) = (r for r in profile.rows(peaks) if r.op == "conv2d")
+    assert row.of_peak == pytest.approx(of_peak) and row.reliable == bool(reliable)
 
 
 def test_the_multiply_add_rate_can_be_measured_again(any_device, monkeypatch):

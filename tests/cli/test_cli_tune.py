@@ -42,7 +42,7 @@ def test_wrong_use(clnn, files, words):
 def test_tuned_once_it_is_known_everywhere(clnn, files, any_device, tmp_path):
     """The report, plain progress, resuming; inspect, cache info, export and import, defaults."""
     model, at = files["network"], ("-d", any_device)
-    done = clnn("tune", model, *at, "--quick", "--budget", "5s")
+    done = clnn("tune", model, *at, "--quick", "--budget", "5m")
     assert done.code == 0 and "problems" in done.out and "in turns" in done.out
     assert "measuring the network as ranked" in done.err and "left" in done.err
     again = clnn("tune", model, *at, "--quick", "--resume", "--json")

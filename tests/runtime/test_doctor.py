@@ -311,7 +311,8 @@ def test_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert not stale.exists()
     root.chmod(0o777)
     check = checks_system.cache_folder()
-    assert check.fix == f"chmod 700 {root}"
+    assert check.status == WARN and "can be written by all users (mode 0777)" in check.detail
+    assert f"chmod 700 {root}" in check.fix
     root.chmod(0o700)
     monkeypatch.setattr(checks_system, "LOW_DISK_BYTES", 1 << 62)
     assert "free some disk space" in checks_system.cache_folder().fix

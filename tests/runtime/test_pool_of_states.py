@@ -1,4 +1,4 @@
-"""Pool: nothing is lent twice, nobody waits for ever, what is warm comes first."""
+"""Pool: nothing is lent twice, nothing is lost, nobody waits for ever, what is warm comes first."""
 
 from __future__ import annotations
 
@@ -11,71 +11,128 @@ import pytest
 from clnn.runtime.run.pool import Pool
 
 
+def counted(most: int) -> Pool[int]:
+    """Return a pool of the numbers from 1."""
+    numbers = iter(range(1, most + 1))
+    return Pool(lambda: next(numbers), most)
+
+
 def test_last_given_back_comes_first():
-    pool = Pool(lambda: None)
-    for k in range(3):
-        pool.give(k)
-    assert [pool.take(), pool.take()] == [2, 1]
-    pool.give(2)
-    assert pool.take() == 2
+    pool = counted(3)
+    loans = [pool.take() for _ in range(3)]
+    for loan in loans:
+        pool.give(loan)
+    assert [pool.take().thing for _ in range(2)] == [3, 2]
 
 
 def test_more_are_made_where_none_is_left():
-    made = iter([1, 2, None])
-    pool = Pool(lambda: next(made))
-    assert (pool.take(), pool.take()) == (1, 2)
+    pool = counted(2)
+    first, second = pool.take(), pool.take()
+    assert (first.thing, second.thing) == (1, 2) and pool.things == [1, 2]
 
 
 def test_who_waits_gets_what_is_given_back():
-    pool: Pool[str] = Pool(lambda: None)
+    pool = counted(4)
+    loans = [pool.take() for _ in range(4)]
     with ThreadPoolExecutor(4) as threads:
         waiting = [threads.submit(pool.take) for _ in range(4)]
-        for k in range(4):
-            pool.give(str(k))
-        assert sorted(w.result(30) for w in waiting) == ["0", "1", "2", "3"]
+        while len(pool.waiting) < 4:
+            time.sleep(0)
+        while loans:
+            pool.give(loans.pop())
+        assert sorted(w.result(30).thing for w in waiting) == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("extra", [0, 2])
-def test_nothing_is_lent_twice(extra):
-    """Many threads, few things: each has one holder at a time, and all get through."""
-    left, lock = [object() for _ in range(extra)], threading.Lock()
+def test_who_waits_gets_what_is_given_back_without_a_word():
+    """The borrower's thread had an exception between giving back and waking the next one."""
+    pool = counted(1)
+    loan = pool.take()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(pool.take)
+        while not pool.waiting:
+            time.sleep(0)
+        pool.idle.append(loan)
+        assert waiting.result(30) is loan
 
-    def make():
-        with lock:
-            return left.pop() if left else None
 
-    pool: Pool[object] = Pool(make)
-    pool.give(object())
+def test_what_its_borrower_lost_is_lent_again():
+    """Also to one who waits already."""
+    pool = counted(1)
+    pool.take()
+    loan = pool.take()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(pool.take)
+        while not pool.waiting:
+            time.sleep(0)
+        del loan
+        assert waiting.result(30).thing == 1
+    assert pool.things == [1]
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_nothing_is_lent_twice(most):
+    """Many threads, few things, some of them lost: each has one holder at a time."""
+    pool = counted(most)
     held: set[int] = set()
 
-    def work() -> None:
-        for _ in range(300):
-            thing = pool.take()
-            assert id(thing) not in held
-            held.add(id(thing))
+    def work(number: int) -> None:
+        for k in range(300):
+            loan = pool.take()
+            assert loan.thing not in held
+            held.add(loan.thing)
             time.sleep(0)
-            held.remove(id(thing))
-            pool.give(thing)
+            held.remove(loan.thing)
+            if number or k % 30:
+                pool.give(loan)
+            del loan
 
     with ThreadPoolExecutor(8) as threads:
-        for done in [threads.submit(work) for _ in range(8)]:
-            done.result(60)
-    assert not held
+        for done in [threads.submit(work, number) for number in range(8)]:
+            done.result(120)
+    assert not held and len(pool.things) <= most
 
 
 def test_an_error_of_make_is_raised_and_leaves_the_pool_whole():
-    def fail():
-        raise MemoryError("no more")
+    errors = [MemoryError("no more")]
 
-    pool: Pool[int] = Pool(fail)
+    def make():
+        if errors:
+            raise errors.pop()
+        return 1
+
+    pool: Pool[int] = Pool(make, 1)
     with pytest.raises(MemoryError, match="no more"):
         pool.take()
-    pool.give(1)
-    assert pool.take() == 1
+    assert pool.take().thing == 1
 
 
-def test_what_is_forgotten_is_not_lent():
-    pool = Pool(lambda: "new")
-    pool.give("old")
-    pool.clear()
-    assert pool.take() == "new"
+def test_after_close_nothing_is_kept():
+    """Neither what was idle nor what comes back later; who waits is told by `make`."""
+    pool = counted(2)
+    idle, lent = pool.take(), pool.take()
+    pool.give(idle)
+    pool.close()
+    assert not pool.things and not pool.idle
+    pool.give(lent)
+    assert not pool.idle
+
+
+def test_who_waits_hears_of_the_end():
+    closed = threading.Event()
+
+    def make():
+        if closed.is_set():
+            raise ValueError("closed")
+        return 1
+
+    pool: Pool[int] = Pool(make, 1)
+    loan = pool.take()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(pool.take)
+        while not pool.waiting:
+            time.sleep(0)
+        closed.set()
+        pool.close()
+        with pytest.raises(ValueError, match="closed"):
+            waiting.result(30)
+    assert loan.thing == 1

@@ -37,6 +37,25 @@ def session(device, sessions):
     return sessions(device)
 
 
+@pytest.fixture
+def states(session, monkeypatch) -> list[weakref.ref]:
+    """The states that the session makes for streams."""
+    make, made = session._stream_state, []
+
+    def noted():
+        state = make()
+        made.append(weakref.ref(state))
+        return state
+
+    monkeypatch.setattr(session, "_stream_state", noted)
+    return made
+
+
+def alive(states: list[weakref.ref]) -> bool:
+    assert states
+    return any(state() is not None for state in states)
+
+
 class Source:
     """Feeds that count how many were taken; an exception among the items is raised."""
 
@@ -147,7 +166,7 @@ def test_only_the_first_launch_of_an_item_waits_for_the_item_before(session, mon
         (INPUTS[0], InputNameError),
     ],
 )
-def test_errors_arrive_in_the_place_of_their_item(session, depth, bad, error):
+def test_errors_arrive_in_the_place_of_their_item(session, states, depth, bad, error):
     source = Source([*feeds(3), bad, *feeds(2)])
     stream = session.stream(source, depth)
     outs = [next(stream)["y"].tobytes() for _ in range(3)]
@@ -155,10 +174,10 @@ def test_errors_arrive_in_the_place_of_their_item(session, depth, bad, error):
     with pytest.raises(error):
         next(stream)
     assert source.taken == 4
-    assert next(stream, None) is None and not session._stream_states
+    assert next(stream, None) is None and not alive(states)
 
 
-def test_an_error_of_the_device_arrives_in_the_place_of_its_item(session, monkeypatch):
+def test_an_error_of_the_device_arrives_in_the_place_of_its_item(session, states, monkeypatch):
     begin, count = Lane.start, iter(range(9))
 
     def start(lane, arrays, after):
@@ -171,31 +190,30 @@ def test_an_error_of_the_device_arrives_in_the_place_of_its_item(session, monkey
     assert close_to(next(stream)["y"], INPUTS[0]) and close_to(next(stream)["y"], INPUTS[1])
     with pytest.raises(MemoryError, match="gone"):
         next(stream)
-    assert not session._stream_states
+    assert not alive(states)
 
 
-def test_closing_early_frees_the_states_and_leaves_the_session_as_it_was(session):
+def test_closing_early_frees_the_states_and_leaves_the_session_as_it_was(session, states):
     before = list(session._call_states)
     stream = session.stream(feeds(), 3)
     first = next(stream)
-    states = [weakref.ref(s) for s in session._stream_states]
     assert len(states) == 3 and all(s() is not None for s in states)
     stream.close()
     gc.collect()
-    assert not session._stream_states and not any(s() is not None for s in states)
+    assert not alive(states)
     assert close_to(first["y"], INPUTS[0])
     assert session._call_states == before and close_to(session({"x": INPUTS[4]})["y"], INPUTS[4])
 
 
-def test_an_error_that_is_kept_does_not_keep_the_states(session):
+def test_an_error_that_is_kept_does_not_keep_the_states(session, states):
     stream = session.stream(Source([*feeds(2), RuntimeError("over")]))
     next(stream)
-    states = [weakref.ref(s) for s in session._stream_states]
     next(stream)
+    assert alive(states)
     with pytest.raises(RuntimeError, match="over") as kept:
         next(stream)
     gc.collect()
-    assert kept.value and not any(s() is not None for s in states)
+    assert kept.value and not alive(states)
 
 
 def test_calls_and_other_streams_go_on_beside_a_stream(session):
@@ -207,7 +225,7 @@ def test_calls_and_other_streams_go_on_beside_a_stream(session):
         assert close_to(other["y"], x)
 
 
-def test_streams_of_several_threads_get_their_own_answers(session):
+def test_streams_of_several_threads_get_their_own_answers(session, states):
     wanted = [session(f)["y"].tobytes() for f in feeds()]
 
     def read(shift: int) -> bool:
@@ -217,7 +235,7 @@ def test_streams_of_several_threads_get_their_own_answers(session):
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(read, range(6)))
-    assert not session._stream_states
+    assert not alive(states)
 
 
 def test_short_memory_makes_a_stream_narrower(session, monkeypatch, caplog):

@@ -42,6 +42,7 @@ class Run:
         info=None,
         later=None,
         first_s=0.0,
+        began=None,
         **bench,
     ):
         self.clock = Clock()
@@ -60,6 +61,7 @@ class Run:
             network=self.network,
             clock=self.clock,
             defaults=NONE,
+            began=began,
         )
         self.tasks = list(self.tuner.tasks)
         self.network.keys = {t.sig.key: t.ranked.name for t in self.tasks}
@@ -146,16 +148,40 @@ def test_finalists_meet_in_the_network_at_once():
 
 
 def test_the_budget_bounds_the_work_and_what_is_left_is_said():
-    run = Run(TuneRequest("full", budget=8.0))
-    assert run.states == ["kept", "kept", "skipped"] and run.clock.now < 30
-    assert "1 skipped" in run.report.closing()
+    run = Run(TuneRequest("full", budget=4.0))
+    assert run.states == ["kept", "skipped", "skipped"] and 2 <= run.clock.now <= 4
+    assert "2 skipped" in run.report.closing()
     more = Run(TuneRequest("full", budget=200.0))
     assert more.states == ["kept"] * 3 and len(more.bench.built) > len(run.bench.built)
 
 
-def test_the_budget_begins_when_the_network_is_built():
+@pytest.mark.parametrize("budget", [6.0, 12.0, 40.0, 100.0])
+@pytest.mark.parametrize("build_s", [0.3, 1.0, 2.5])
+def test_the_budget_holds_whatever_things_take(budget, build_s):
+    """Building the network, as it is and with other kernels, is part of it."""
+    names = [other_than_ranked(which=k) for k in (2, 5)]
+    run = Run(
+        TuneRequest("full", budget=budget),
+        times={names[0]: 0.5, names[1]: 0.6},
+        first_s=2.0,
+        build_s=build_s,
+    )
+    assert run.clock.now <= budget + 2 * build_s and run.report.spent == run.clock.now
+    assert sum(run.report.spent_on.values()) == pytest.approx(run.clock.now)
+    assert run.clock.now > budget / 2 or run.states == ["kept"] * 3
+    assert "the network as it was 2, kernels" in run.report.closing()
+
+
+def test_a_budget_that_the_network_takes_for_itself():
     run = Run(TuneRequest("full", budget=8.0), first_s=100.0)
-    assert run.states == ["kept", "kept", "skipped"] and 106 <= run.clock.now < 120
+    assert run.states == ["skipped"] * 3 and not run.bench.built
+    assert "before any kernel was tried: give it more" in run.report.closing()
+
+
+def test_what_came_before_is_part_of_the_budget():
+    late, early = (Run(TuneRequest("full", budget=40.0), began=began) for began in (-30.0, 0.0))
+    assert len(late.bench.built) < len(early.bench.built) and "skipped" in late.states
+    assert 30 < late.report.spent <= 41
 
 
 def test_a_larger_share_gets_more_candidates():
@@ -172,7 +198,7 @@ def test_quick_tries_fewer_than_full():
 
 
 def test_resuming_measures_only_what_is_missing():
-    first = Run(TuneRequest("full", budget=8.0))
+    first = Run(TuneRequest("full", budget=7.0))
     again = Run(TuneRequest("full", budget=1e4, resume=True))
     assert sorted(again.states) == ["kept", "known", "known"] and len(again.bench.problems) == 1
     done = Run(TuneRequest("full", resume=True))

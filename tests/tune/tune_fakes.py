@@ -114,22 +114,25 @@ class FakeNetwork:
     later: Mapping[str, float] = field(default_factory=dict)  # of the last comparison
     calls: int = 0
     clock: Clock = field(default_factory=Clock)
-    first_s: float = 0.0  # of the first comparison, which builds the network
+    first_s: float = 0.0  # to build the network with some choice
     ran: list[dict[str, str]] = field(default_factory=list)
+    built: list[Mapping[str, str]] = field(default_factory=list)
 
     def _of(self, key: str, choice: Mapping[str, str]) -> float:
         name = choice.get(key, self.keys[key])
         return self.shares.get(key, 1.0) * self.times.get(name, self.otherwise)
 
-    def profile(self, choices: Any) -> list[dict[str, float]]:
+    def profile(self, choices: Any, seconds: float = 0.0) -> list[dict[str, float]]:
         self.ran += [dict(c) for c in choices]
         self.calls += 1
-        self.clock.now += self.first_s if self.calls == 1 else 0.0
+        new = 1 if self.calls == 1 else sum(c not in self.built for c in choices)
+        self.clock.now += self.first_s * new
+        self.built += list(choices)
         if self.calls == 3:
             self.times = {**self.times, **self.later}
         return [{key: self._of(key, choice) for key in self.keys} for choice in choices]
 
-    def latency(self, choices: Any) -> list[float]:
+    def latency(self, choices: Any, seconds: float = 0.0) -> list[float]:
         return [sum(self._of(key, choice) for key in self.keys) for choice in choices]
 
     def close(self) -> None:

@@ -38,6 +38,11 @@ class BuildCounts:
     cached: int = 0
     built: int = 0
 
+    @property
+    def pair(self) -> tuple[int, int]:
+        """Both, as they are now."""
+        return self.cached, self.built
+
 
 def options_of(info: DeviceInfo) -> list[str]:
     """Return the build options of every program on a device."""

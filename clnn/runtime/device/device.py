@@ -27,6 +27,7 @@ from clnn.runtime.drivers import driver_listing
 from clnn.runtime.drivers.driver_loading import platforms_of
 from clnn.runtime.drivers.loader import load, setup, warn_if_hidden
 from clnn.runtime.drivers.pinning import pin, threads
+from clnn.runtime.process import forked
 from clnn.settings import setting
 
 __all__ = ["Capabilities", "Capability", "DeviceInfo", "discover", "open_context", "select"]
@@ -99,7 +100,7 @@ class DeviceInfo:
 # What is kept of a device between processes is all but these.
 _IDENTITY = ("platform", "platform_version", "name", "driver_version")
 _NOT_KEPT = ("index", "driver", "why_not", "subgroup_size", "usable_local_mem", "caps")
-_lock = threading.Lock()
+_lock = forked.renewed(threading.Lock())
 _probed: dict[int, DeviceInfo] = {}
 _listed_anew: set[str] = set()
 
@@ -139,7 +140,7 @@ def select(spec: str | int | None = None) -> DeviceInfo:
 
 
 def open_context(info: DeviceInfo) -> tuple[Any, Any]:
-    """Return (new `cl.Context`, `cl.Device`) of a usable device. Raises DeviceError."""
+    """Return (new `cl.Context`, `cl.Device`) of a usable device. Raises DeviceError, ForkError."""
     if not info.usable:
         raise DeviceError(f"{info.title} cannot be used: {info.why_not}. Run: clnn doctor")
     cl = load()
@@ -230,6 +231,7 @@ def _handles(driver: str = "") -> list[tuple[int, int, Any]]:
 
     Without a driver: of all.
     """
+    forked.use_driver()
     cl, before = load(), threads()
     try:
         platforms = platforms_of(driver)

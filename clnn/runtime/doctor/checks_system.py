@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from clnn.cache import files
+from clnn.cache import files, privacy
 from clnn.cache.store import cache_dir
 from clnn.errors import SettingError
 from clnn.runtime.doctor.checks import FAIL, OK, WARN, Check
@@ -128,6 +128,9 @@ def cache_folder() -> Check:
         return Check("cache", WARN, "switched off by CLNN_CACHE=off", "unset CLNN_CACHE")
     try:
         root = cache_dir()
+        if why := privacy.why_not(root):
+            detail = f"not used: {why}. Programs are built anew each time"
+            return Check("cache", WARN, detail, privacy.advice(root), {"folder": str(root)})
         if mode == "rw":
             files.make_folder(root)
             with tempfile.TemporaryFile(dir=root):
@@ -147,8 +150,6 @@ def _cache_content(root: Path, mode: str) -> Check:
     stale = [p for p in root.rglob(f"{files.TEMP_PREFIX}*") if _is_stale(p)]
     detail = f"{root} (mode {mode}), {free / 2**30:.1f} GiB free"
     data = {"folder": str(root), "mode": mode, "free_bytes": free, "stale_files": len(stale)}
-    if root.exists() and root.stat().st_mode & 0o022:
-        return Check("cache", WARN, f"{detail}: others may write to it", f"chmod 700 {root}", data)
     if free < LOW_DISK_BYTES:
         return Check("cache", WARN, detail, "free some disk space or set CLNN_CACHE_DIR", data)
     if stale:

@@ -20,11 +20,12 @@ from clnn.runtime.drivers import icd
 from clnn.runtime.drivers.loader import load, preload_companions, setup
 from clnn.runtime.drivers.trim import trim
 from clnn.runtime.drivers.vendors import Driver, vendors_folder
+from clnn.runtime.process.forked import renewed
 
 _SUCCESS = 0
 # A driver that offers these wants to be told by its loader where its functions are.
 _TOLD_BY_LOADER = (b"clIcdSetPlatformDispatchDataKHR", b"clIcdGetFunctionAddressForPlatformKHR")
-_lock = threading.RLock()
+_lock = renewed(threading.RLock())
 _loaded: dict[str, list[Any]] = {}
 _begun: set[str] = set()  # the driver that the loader has, or had, alone
 

@@ -109,6 +109,17 @@ def _use_private_pocl_cache() -> None:
     _private.append(folder)
 
 
+def _begin_child() -> None:
+    """Have a forked child, which may use drivers of its own, make its own folder for PoCL."""
+    if os.environ.get(_POCL_CACHE) in _private:
+        del os.environ[_POCL_CACHE]
+        load.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_child)
+
+
 @functools.cache
 def setup() -> Setup:
     """Make forgotten drivers visible to the OpenCL loader; done once per process."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from clnn.cache.files import make_folder
+from clnn.cache.privacy import is_private
 from clnn.cache.store import cache_dir
 from clnn.runtime.drivers import icd
 from clnn.runtime.process.temporary import own_folder
@@ -58,7 +59,10 @@ def vendors_folder(drivers: Sequence[Driver]) -> Path:
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
     if setting("CLNN_CACHE") == "rw":
         try:
-            return _install(cache_dir() / "vendors", digest, drivers)
+            root = cache_dir()
+            make_folder(root / "vendors")
+            if is_private(root, root / "vendors"):
+                return _install(root / "vendors", digest, drivers)
         except OSError:
             pass
     return _install(own_folder("clnn-vendors-"), digest, drivers)
@@ -75,8 +79,7 @@ def write_drivers(folder: Path, drivers: Sequence[Driver]) -> None:
 
 def _install(parent: Path, name: str, drivers: Sequence[Driver]) -> Path:
     """Make `parent/name` hold exactly `drivers`, in one step, unless it does already."""
-    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _require_private(parent)
+    make_folder(parent)
     target = parent / name
     for attempt in range(1, ATTEMPTS + 1):
         if _holds(target, drivers):
@@ -102,13 +105,6 @@ def _replace(target: Path, drivers: Sequence[Driver]) -> None:
         shutil.rmtree(temp, ignore_errors=True)
         for old in parent.glob(".old-*"):
             shutil.rmtree(old, ignore_errors=True)
-
-
-def _require_private(folder: Path) -> None:
-    """Raise PermissionError when others could put a library's name into `folder`."""
-    info = folder.stat()
-    if info.st_uid != os.geteuid() or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PermissionError(f"{folder} can be written by others")
 
 
 def _holds(folder: Path, drivers: Sequence[Driver]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from clnn.layout import TensorLayout, lay_out, view_of
 from clnn.plan.schedule import Plan, Port
 from clnn.runtime.build.program import Device
 from clnn.runtime.drivers.loader import load
+from clnn.runtime.process.forked import keep, refuse
+from clnn.runtime.run.state import Memory
 from clnn.types import Array
 
 
@@ -24,6 +27,7 @@ class InputBinding:
 
     def __init__(self, device: Device, plan: Plan, port: Port) -> None:
         cl = load()
+        keep(self)
         self.port = port
         where = plan.placed[port.value]
         self.layout: TensorLayout = where.layout
@@ -48,7 +52,20 @@ class InputBinding:
 
     def map(self) -> _MappedInput:
         """Return a context manager whose value is the real elements, writable in place."""
+        refuse()
         return _MappedInput(self)
+
+
+class Bindings:
+    """Which inputs runs read from buffers (`bound`), and which from feeds (`ports`), by name.
+
+    Never changed once it is made: a run uses one from its begin to its end.
+    """
+
+    def __init__(self, ports: Sequence[Port], bound: Mapping[str, InputBinding]) -> None:
+        self.bound = bound
+        self.ports = {p.name: p for p in ports if p.name not in bound}
+        self.memory = {name: Memory(binding.buffer, 0) for name, binding in bound.items()}
 
 
 class _MappedInput:

@@ -219,7 +219,8 @@ def without_data(plan: Plan, tokens: Mapping[Maker, Maker]) -> Plan:
             o if o is None or o.const is None else replace(o, const=gone)
             for o in step.problem.inputs
         )
-        variant = replace(step.variant, launches=tuple(map(bare, step.variant.launches)))
+        launches = tuple(map(bare, step.variant.launches))
+        variant = replace(step.variant, launches=launches, again=None)
         return replace(
             step,
             problem=replace(step.problem, inputs=inputs),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from clnn.codegen.runtime_numbers import Texts
 from clnn.graph.ir import Graph
@@ -14,8 +13,11 @@ from clnn.plan.repeat import Choices, DoesNotFitError
 from clnn.plan.schedule import Chooser, Plan, PlannedLaunch, ScheduledNode
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo
+from clnn.runtime.run.constants import Constants
 
-PlanBy = Callable[..., Plan]  # make_plan of one target and Options: graph, choose, repeat
+PlanBy = Callable[
+    ..., Plan
+]  # make_plan for a target and Options; takes a graph, choose= and repeat=
 
 
 @dataclass
@@ -32,12 +34,12 @@ class Family:
     others: Callable[[], Sequence[Graph]]
     small: Callable[[], Sequence[Graph]] = list
     texts: Texts = field(default_factory=Texts)
-    constants: Any = None
     _choices: list[Choices] = field(default_factory=list)
     _others: list[Graph] = field(default_factory=list)
     _unlike: list[Graph] = field(default_factory=list)
     _first: Graph | None = None
     _device: Device | None = None
+    _constants: Constants | None = None
 
     def open(self, info: DeviceInfo) -> Device:
         """Return the device that all sessions use."""
@@ -54,14 +56,20 @@ class Family:
         if not self._choices:
             self._learn(plan_by, graph, choose, self._others)
         try:
-            plan = plan_by(graph, choose, repeat=self._choices[0].repeat_or_raise)
+            plan = plan_by(graph, choose=choose, repeat=self._choices[0].repeat_or_raise)
         except DoesNotFitError:
             if len(self._choices) == 1:
                 small = map(self._opened, self.small())
                 self._learn(plan_by, graph, choose, [*self._others, *small])
             choices = self._choices[1]
-            plan = plan_by(graph, choices.chooser(choose), repeat=choices.repeat)
+            plan = plan_by(graph, choose=choices.chooser(choose), repeat=choices.repeat)
         return self._with_texts(plan, self._text)
+
+    def pack(self, device: Device, plan: Plan, together: bool) -> Constants:
+        """Return the constants of a session's plan, equal ones being those of the first session."""
+        made = Constants(device, plan, together, self._constants, True)
+        self._constants = self._constants or made
+        return made
 
     def _opened(self, graph: Graph) -> Graph:
         """Return a graph whose open extents are known as such."""
@@ -74,11 +82,11 @@ class Family:
         """Choose kernels for a graph that fit others, too, and note in which numbers they differ."""
         choices = Choices()
         for other in others:
-            choices.expect(plan_by(other, choose, repeat=_nothing))
-        plan = plan_by(graph, choices.chooser(choose), repeat=choices.repeat)
+            choices.expect(plan_by(other, choose=choose, repeat=_nothing))
+        plan = plan_by(graph, choose=choices.chooser(choose), repeat=choices.repeat)
         self._with_texts(plan, self._see)
         for other in others:
-            self._with_texts(plan_by(other, choose, repeat=choices.repeat), self._see)
+            self._with_texts(plan_by(other, choose=choose, repeat=choices.repeat), self._see)
         self._choices.append(choices)
 
     def _see(self, key: object, launch: Launch) -> Launch:

@@ -8,14 +8,15 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from itertools import groupby
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from clnn.errors import DeviceLostError, InputNameError, ShapeError
+from clnn.errors import DeviceLostError, InputNameError, PickleError, ShapeError
+from clnn.runtime.process import forked
 from clnn.runtime.run.feeds import as_array, names_message
 from clnn.runtime.run.placement import Placement
-from clnn.runtime.run.session import Session
+from clnn.runtime.run.session import Session, not_pickled
 from clnn.types import Array
 
 MAX_SHAPES = 32  # sessions that are kept, of the shapes seen last
@@ -106,12 +107,14 @@ class OpenSession:
     @property
     def shapes(self) -> list[dict[str, tuple[int, ...]]]:
         """The shapes of inputs that are ready, the one used last at the end."""
+        forked.refuse()
         with self._lock:
             return [self._by_name(key) for key in self._sessions]
 
     @property
     def placement(self) -> Placement:
         """Device, kernels and memory of the shapes used last. Raises ShapeError where there are none."""
+        forked.refuse()
         with self._lock:
             if not self._sessions:
                 raise ShapeError("nothing is placed before shapes are known. Call prepare(shapes).")
@@ -120,13 +123,19 @@ class OpenSession:
     @property
     def build_counts(self) -> tuple[int, int]:
         """Programs taken from the cache, and programs built, for all shapes so far."""
+        forked.refuse()
         with self._lock:
             live = [session.build_counts for session in self._sessions.values()]
             cached, built = (sum(column) for column in zip(*live, self._builds, strict=True))
             return cached, built
 
+    def __reduce__(self) -> NoReturn:
+        raise PickleError(not_pickled("session"))
+
     def close(self) -> None:
-        """Free the device memory; later calls raise DeviceLostError."""
+        """Free the device memory; later calls raise DeviceLostError. A forked child frees nothing."""
+        if forked.process.refusal:
+            return
         with self._lock:
             self._closed = True
             for session in self._sessions.values():
@@ -164,6 +173,7 @@ class OpenSession:
 
     def _ready(self, key: tuple[tuple[int, ...], ...]) -> Session | None:
         """Return the session that is there for these shapes, and note that it was used last."""
+        forked.refuse()
         with self._lock:
             if self._closed:
                 raise DeviceLostError("this session is closed. Compile the model again.")

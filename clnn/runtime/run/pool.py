@@ -1,54 +1,116 @@
-"""Things that several threads borrow one at a time."""
+"""Things that several threads borrow one at a time, and that no exception can make disappear.
+
+Python may raise an exception of another's making, such as KeyboardInterrupt, after any call: also
+when something was lent and the borrower has not noted it yet. So what is lent is a Loan, and a thing
+is free again when its Loan is back or when nobody holds it any more. Borrowers do not wait for
+word of that alone: they look by themselves.
+"""
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+LOOK_S = 0.05  # between two looks of one who waits
+
+
+class Loan(Generic[T]):
+    """The right to use `thing`: its one holder may."""
+
+    __slots__ = ("__weakref__", "thing")
+
+    def __init__(self, thing: T) -> None:
+        self.thing = thing
 
 
 class Pool(Generic[T]):
     """Lends what was given back last; where nothing is there, what `make` returns, else waits.
 
-    make: returns a new thing, or None where there may be no more. Called by several threads.
+    make: returns a new thing, called `most` times at most, by one thread at a time. A Loan is given
+    back by `idle.append(loan)`, which is one call and so is done or not begun; then by `wake()` where
+    there is any `waiting`.
     """
 
-    def __init__(self, make: Callable[[], T | None]) -> None:
-        self._make = make
-        self._idle: deque[T] = deque()
-        self._given = threading.Condition()
-        self._waiting = 0
+    def __init__(self, make: Callable[[], T], most: int) -> None:
+        self._make, self._most = make, most
+        self.idle: deque[Loan[T]] = deque()
+        self.waiting: deque[threading.Lock] = deque()
+        self._made: list[tuple[T, weakref.ref[Loan[T]]]] = []
+        self._lock = threading.RLock()
+        self._closed = False
 
-    def take(self) -> T:
-        """Return a thing that nobody else has until it is given back."""
+    @property
+    def things(self) -> list[T]:
+        """All that were made."""
+        return [thing for thing, _ in self._made]
+
+    def take(self) -> Loan[T]:
+        """Return the Loan of a thing that nobody else has while it is held. Raises what make does."""
         try:
-            return self._idle.pop()
+            return self.idle.pop()
         except IndexError:
-            thing = self._make()
-            return self._wait() if thing is None else thing
+            return self._wait()
 
-    def give(self, thing: T) -> None:
+    def give(self, loan: Loan[T]) -> None:
         """Take a thing back."""
-        self._idle.append(thing)
-        if self._waiting:
-            with self._given:
-                self._given.notify()
+        self.idle.append(loan)
+        if self.waiting:
+            self.wake()
 
-    def clear(self) -> None:
-        """Forget what is not lent."""
-        self._idle.clear()
+    def wake(self) -> None:
+        """Let one who waits look for what was given back; after close(), forget it."""
+        if self._closed:
+            self.idle.clear()
+            return
+        with suppress(IndexError):
+            self.waiting.popleft().release()
 
-    def _wait(self) -> T:
-        with self._given:
-            self._waiting += 1  # before the look at what is there: one or the other is seen
+    def close(self) -> None:
+        """Forget all things; those that are lent go when they are given back."""
+        self._closed = True
+        self._made.clear()
+        self.idle.clear()
+        for _ in range(len(self.waiting)):
+            with suppress(IndexError):
+                self.waiting.popleft().release()
+        self.waiting.append(threading.Lock())  # whoever gives back calls wake()
+
+    def _wait(self) -> Loan[T]:
+        while True:
+            bell = threading.Lock()
+            bell.acquire()
+            self.waiting.append(bell)
             try:
-                while True:
-                    with suppress(IndexError):
-                        return self._idle.pop()
-                    self._given.wait()
+                self._fill()
+                with suppress(IndexError):
+                    return self.idle.pop()
+                bell.acquire(timeout=LOOK_S)
             finally:
-                self._waiting -= 1
+                self._leave(bell)
+
+    def _leave(self, bell: threading.Lock) -> None:
+        """Forget one who waited, and pass on what word may have come meanwhile."""
+        with suppress(ValueError, IndexError):  # it was rung; others came and went meanwhile
+            self.waiting.remove(bell)
+        if self.idle and self.waiting:
+            self.wake()
+
+    def _fill(self) -> None:
+        """Make idle what nobody holds any more, else something new where there may be more."""
+        with self._lock:
+            for at, (thing, holder) in enumerate(self._made):
+                if holder() is None:
+                    self._lend_anew(thing, at)
+            if not self.idle and len(self._made) < self._most:
+                self._lend_anew(self._make(), len(self._made))
+
+    def _lend_anew(self, thing: T, at: int) -> None:
+        """Make a thing idle, with a Loan that stands for it from now on."""
+        loan = Loan(thing)
+        self._made[at : at + 1] = [(thing, weakref.ref(loan))]
+        self.idle.append(loan)

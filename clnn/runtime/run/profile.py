@@ -16,10 +16,12 @@ import numpy as np
 from clnn.plan.schedule import Plan
 from clnn.runtime.measure.peak import Peaks
 from clnn.runtime.run.spans import TimedRun, timed_run
-from clnn.runtime.run.state import ExecutionState
+from clnn.runtime.run.state import ExecutionState, Memory
 from clnn.runtime.run.trace import chrome_trace
 from clnn.runtime.run.work import work_of
 from clnn.types import Array
+
+NOISE = 0.05  # of a share of the peak, that measurements may be off by
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Row:
     number: place in the schedule. kernel, global_size, local_size: those of its slowest launch.
     bound: "mem", "compute" or "launch", empty where the device's peaks were not measured. of_peak:
     share of the device's multiply-add rate, 0 there; Winograd's products count those of the direct
-    sum, and may have more than 1.
+    sum, and products of other types than float32 are faster, so these may have more than 1. reliable:
+    whether of_peak is possible at all; where it is not, the times or the rate are wrong.
     """
 
     number: int
@@ -47,6 +50,7 @@ class Row:
     bound: str
     cached: bool
     of_peak: float = 0.0
+    reliable: bool = True
 
 
 @dataclass(frozen=True)
@@ -72,9 +76,11 @@ class Profile:
         self.work = work_of(plan)
         self.launches = [part for ready in state.launches for part in ready.parts or (ready,)]
 
-    def record(self, feeds: Mapping[str, Array], outs: Mapping[str, Array]) -> None:
+    def record(
+        self, feeds: Mapping[str, Array], outs: Mapping[str, Array], bound: Mapping[str, Memory]
+    ) -> None:
         """Run once as ExecutionState.run does, measuring each command."""
-        self.runs.append(timed_run(self.state.run_timed(feeds, outs)))
+        self.runs.append(timed_run(self.state.run_timed(feeds, outs, bound)))
 
     def rows(self, peaks: Peaks | None = None) -> list[Row]:
         """Return one row per layer that launches kernels, in order, with the median over runs."""
@@ -107,6 +113,7 @@ class Profile:
         main = launches[max(places, key=lambda at: float(medians[at]))]
         per = 1e-9 / seconds if seconds else 0.0
         bound = peaks.bound(work.flops, work.nbytes, seconds / len(places)) if peaks else ""
+        of_peak = work.flops / seconds / peaks.flops if peaks and seconds else 0.0
         return Row(
             number,
             node,
@@ -122,7 +129,8 @@ class Profile:
             work.nbytes * per,
             bound,
             all(launches[at].cached for at in places),
-            work.flops / seconds / peaks.flops if peaks and seconds else 0.0,
+            of_peak,
+            of_peak <= work.most * (1 + NOISE),
         )
 
     def summary(self) -> Summary:
@@ -181,6 +189,7 @@ class Profile:
             f" {all_of.kernels * 1e3:.3f} ms in kernels, copies in {all_of.upload * 1e3:.3f} ms,"
             f" out {all_of.download * 1e3:.3f} ms, gaps {all_of.gap * 1e3:.3f} ms"
             + _convolutions([r.of_peak for r in rows if r.op == "conv2d" and r.of_peak])
+            + _doubts(sum(not r.reliable for r in rows))
         )
 
     def to_csv(self, peaks: Peaks | None = None) -> str:
@@ -220,8 +229,18 @@ def _convolutions(shares: list[float]) -> str:
     )
 
 
+def _doubts(count: int) -> str:
+    """Return a line on shares that no kernel can reach, nothing where there are none."""
+    if not count:
+        return ""
+    return (
+        f"\n!: unreliable, {count} layers: more than the device can do. The rate was measured when it was"
+        " slower, or the time is too short for its clock. Profile again with --in-turns"
+    )
+
+
 def _share(row: Row) -> str:
-    return f"{row.of_peak:.2f}" if row.of_peak else "-"
+    return f"{row.of_peak:.2f}{'' if row.reliable else '!'}" if row.of_peak else "-"
 
 
 def _by(sizes: tuple[int, ...]) -> str:

@@ -5,26 +5,27 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from clnn.errors import DeviceLostError, InputNameError, SettingError
+from clnn.errors import DeviceLostError, InputNameError, PickleError, SettingError
 from clnn.graph.ir import Graph
 from clnn.layout import TensorLayout
 from clnn.options import Options
+from clnn.plan.describe import describe
 from clnn.plan.layouts import Hints
 from clnn.plan.schedule import (
     Chooser,
     ConstArg,
     Plan,
     Port,
-    Repeat,
-    describe,
     first_variant,
     make_plan,
 )
@@ -32,7 +33,8 @@ from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.target import allowed, products, target_of
 from clnn.runtime.drivers.trim import trim
-from clnn.runtime.run.binding import InputBinding
+from clnn.runtime.process import forked
+from clnn.runtime.run.binding import Bindings, InputBinding
 from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.debug import log_compiled, log_run
 from clnn.runtime.run.family import Family
@@ -65,6 +67,23 @@ class TensorInfo:
     layout: TensorLayout
 
 
+@dataclass(frozen=True)
+class _ProfileBlock:
+    """A `with` block of Session.profile. It holds as long as the block, however that is left."""
+
+    profile: Profile
+    outer: _ProfileBlock | None
+
+
+def not_pickled(what: str) -> str:
+    """Return why a session or the like cannot be pickled or copied, and what to do."""
+    return (
+        f"a {what} cannot be pickled or copied: its memory and kernels live on a device of this"
+        " process. Give the other process the model's path and compile there; the cache of programs"
+        " makes that fast."
+    )
+
+
 class Session:
     """A model compiled for one device. Safe to call from several threads.
 
@@ -87,57 +106,43 @@ class Session:
         separate = (options.arena or setting("CLNN_ARENA")) == "separate"
         target = allowed(target_of(info), options)
         self._products = products(target, options)
-
-        def plan_of(graph: Graph, choose: Chooser, repeat: Repeat | None = None) -> Plan:
-            return make_plan(
-                graph,
-                target,
-                choose,
-                separate=separate,
-                guard=options.guard,
-                hints=hints,
-                repeat=repeat,
-            )
-
-        def plan_by(choose: Chooser) -> Plan:
-            return family.plan(plan_of, graph, choose) if family else plan_of(graph, choose)
-
+        how = partial(make_plan, target=target, separate=separate, guard=options.guard, hints=hints)
+        plan_by = partial(how if family is None else partial(family.plan, how), graph)
         self._family = family
-        self._plan = plan_by(choose)
+        self._plan = plan_by(choose=choose)
         planned = time.perf_counter()
         self._device = family.open(info) if family else Device.open(info)
-        counts = self._device.counts
-        before_counts = counts.cached, counts.built
-        if not (counts.cached or counts.built):
+        before = self._device.counts.pair
+        if not any(before):
             trim()
-        self._plan = replace_spilling_kernels(self._plan, plan_by, choose, self._device)
-        self._bindings: dict[str, InputBinding] = {}
+        self._plan = replace_spilling_kernels(
+            self._plan, lambda other: plan_by(choose=other), choose, self._device
+        )
+        self._bindings = Bindings(self._plan.inputs, {})
         self._local = threading.local()
         self._timed = int(setting("CLNN_DEBUG")) >= 2
         merge = options.merge and not (self._timed or options.guard) and target.is_cpu
         merge = merge and one_arena(self._plan, self._device)
-        before = family.constants if family else None
-        self._constants = Constants(self._device, self._plan, merge, before, family is not None)
-        if family and family.constants is None:
-            family.constants = self._constants
+        self._constants = (
+            family.pack(self._device, self._plan, merge)
+            if family
+            else Constants(self._device, self._plan, merge)
+        )
         self._plan = self._constants.plan
         packed = time.perf_counter()
         self._fused = self._fuse() if merge else None
         self._fused_with_stamps: FusedLaunches | None = None
         self._device.build(sources_of(self._plan, self._fused))
-        self._counts = counts.cached - before_counts[0], counts.built - before_counts[1]
-        self._call_states = [self._new_state()]
-        self._states = Pool(self._another)
-        self._states.give(self._call_states[0])
-        self._note_unbound()
+        cached, built = self._device.counts.pair
+        self._counts = cached - before[0], built - before[1]
+        self._closed = False
+        self._states = Pool(self._call_state, options.states)
+        self._states.give(self._states.take())
         first = {p.host: p.name for p in reversed(self._plan.outputs)}
         # Names of one value get an array each.
         self._named_outputs = [
             (p.name, p.host, first[p.host] == p.name) for p in self._plan.outputs
         ]
-        self._stream_states: list[ExecutionState] = []
-        self._pid = os.getpid()
-        self._closed = False
         times = (started, planned, packed, time.perf_counter())
         self._compiled = dict(zip(("plan", "pack", "build"), pairwise(times), strict=True))
         self._seconds = {what: end - begin for what, (begin, end) in self._compiled.items()}
@@ -172,10 +177,8 @@ class Session:
         if timed:
             fused = None if separate else self._fused_timed()
             self._device.build(sources_of(self._plan, fused))
-        state = ExecutionState(self._device, self._plan, self._constants, fused, timed)
-        for binding in self._bindings.values():
-            state.bind(binding.port, Memory(binding.buffer, 0))
-        return state
+        bound = self._bindings.memory
+        return ExecutionState(self._device, self._plan, self._constants, bound, fused, timed)
 
     @property
     def plan(self) -> Plan:
@@ -221,39 +224,55 @@ class Session:
         """Programs taken from the cache, and programs built."""
         if self._family is not None:  # whose sessions share a device
             return self._counts
-        return self._device.counts.cached, self._device.counts.built
+        return self._device.counts.pair
 
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """Return {output name: array} for {input name: array}.
 
-        Raises InputNameError, ShapeError or DTypeError where `feeds` does not fit the model, and
-        DeviceLostError after close() or in a forked child.
+        Raises InputNameError, ShapeError or DTypeError where `feeds` does not fit the model,
+        DeviceLostError after close(), and ForkError in a forked child.
         """
-        arrays = self._check(feeds)
-        self._alive()
-        if self._is_profiled:
-            outs = self._run_profiled(arrays)
+        if self._closed or forked.process.refusal:
+            self._alive()
+        bindings = self._bindings
+        arrays = arrays_of(feeds, bindings.ports, bindings.bound)
+        block = self._block
+        if self._timed or block is not None:
+            outs = self._run_profiled(arrays, bindings.memory, block)
         else:
-            state = self._states.take()
+            states = self._states
+            loan = states.take()
             try:
-                outs = state.run(arrays)
+                outs = loan.thing.run(arrays, bindings.memory)
             finally:
-                self._states.give(state)
+                states.idle.append(loan)
+                del loan  # a traceback that someone keeps holds it no more
+                if states.waiting:
+                    states.wake()
         return {
             name: outs[host] if first else outs[host].copy()
             for name, host, first in self._named_outputs
         }
 
-    def _run_profiled(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    def _run_profiled(
+        self,
+        arrays: Mapping[str, Array],
+        bound: Mapping[str, Memory],
+        block: _ProfileBlock | None,
+    ) -> dict[str, Array]:
         """Run once, in this thread's profile where there is one, else into the log."""
         ports = self._plan.outputs
         hosts = {p.host: np.empty(p.type.shape, p.type.dtype.numpy) for p in ports}
-        profile: Profile | None = getattr(self._local, "profile", None)
-        if profile is not None:
-            profile.record(arrays, hosts)
+        if block is not None:
+            block.profile.record(arrays, hosts, bound)
             return hosts
-        with self._state() as state:
-            log_run(state, state.run_timed(arrays, hosts))
+        loan = self._states.take()
+        try:
+            log_run(loan.thing, loan.thing.run_timed(arrays, hosts, bound))
+        finally:
+            self._states.idle.append(loan)
+            del loan
+            self._states.wake()
         return hosts
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
@@ -292,23 +311,23 @@ class Session:
 
     def _stream_state(self) -> ExecutionState:
         with self._device.lock:
-            state = self._new_state()
-            self._stream_states.append(state)
-            return state
+            return self._new_state()
 
-    def _end_stream(self, states: Sequence[ExecutionState]) -> None:
-        with self._device.lock:
-            self._stream_states = [s for s in self._stream_states if s not in states]
+    @property
+    def _block(self) -> _ProfileBlock | None:
+        """The `with` block of a profile that this thread is in."""
+        ref = getattr(self._local, "block", None)
+        return None if ref is None else ref()
 
     @property
     def _is_profiled(self) -> bool:
         """Whether runs of this thread are timed launch by launch."""
-        return self._timed or getattr(self._local, "profile", None) is not None
+        return self._timed or self._block is not None
 
     @property
     def _is_bound(self) -> bool:
         """Whether an input is read from a buffer of the caller."""
-        return bool(self._bindings)
+        return bool(self._bindings.bound)
 
     @contextmanager
     def profile(
@@ -327,12 +346,13 @@ class Session:
         }
         state = self._new_state(profiling=True, separate=separate)
         profile = Profile(self._plan, state, self._device.info.title, compiled)
-        before = getattr(self._local, "profile", None)
-        self._local.profile = profile
+        block = _ProfileBlock(profile, self._block)
+        self._local.block = weakref.ref(block)
         try:
             yield profile
         finally:
-            self._local.profile = before
+            if self._block is block:
+                self._local.block = None if block.outer is None else weakref.ref(block.outer)
         if trace:
             profile.write_chrome(trace)
 
@@ -346,64 +366,48 @@ class Session:
         ports = {p.name: p for p in self._plan.inputs}
         if name not in ports:
             raise InputNameError(names_message("input", [name], [], list(ports)))
-        if name not in self._bindings:
-            binding = InputBinding(self._device, self._plan, ports[name])
-            for state in (*self._call_states, *self._stream_states):
-                state.bind(binding.port, Memory(binding.buffer, 0))
-            self._bindings[name] = binding
-            self._note_unbound()
-        return self._bindings[name]
+        with self._device.lock:
+            if name not in self._bindings.bound:
+                binding = InputBinding(self._device, self._plan, ports[name])
+                bound = {**self._bindings.bound, name: binding}
+                self._bindings = Bindings(self._plan.inputs, bound)
+            return self._bindings.bound[name]
 
     def unbind_input(self, name: str) -> None:
         """Take input `name` from `feeds` again."""
-        binding = self._bindings.pop(name, None)
-        if binding is not None:
-            for state in (*self._call_states, *self._stream_states):
-                state.unbind(binding.port)
-            self._note_unbound()
+        self._alive()
+        with self._device.lock:
+            if name in self._bindings.bound:
+                bound = {n: b for n, b in self._bindings.bound.items() if n != name}
+                self._bindings = Bindings(self._plan.inputs, bound)
 
-    def _note_unbound(self) -> None:
-        """Note which inputs are not bound, and so are taken from feeds."""
-        self._unbound = {p.name: p for p in self._plan.inputs if p.name not in self._bindings}
-
-    def _check(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        return arrays_of(feeds, self._unbound, self._bindings)
+    def _check(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Array], Mapping[str, Memory]]:
+        bindings = self._bindings
+        return arrays_of(feeds, bindings.ports, bindings.bound), bindings.memory
 
     def _alive(self) -> None:
+        forked.refuse()
         if self._closed:
             raise DeviceLostError("this session is closed. Compile the model again.")
-        if os.getpid() != self._pid:
-            raise DeviceLostError(
-                f"this session was made in process {self._pid} and is used in its fork "
-                f"{os.getpid()}: OpenCL contexts do not survive a fork. Compile in the child."
-            )
 
-    @contextmanager
-    def _state(self) -> Iterator[ExecutionState]:
-        """Lend an execution state: an idle one, a new one while there may be more, else wait."""
+    @property
+    def _call_states(self) -> list[ExecutionState]:
+        """The states of calls that were made so far."""
+        return self._states.things
+
+    def _call_state(self) -> ExecutionState:
         self._alive()
-        state = self._states.take()
-        try:
-            yield state
-        finally:
-            self._states.give(state)
-
-    def _another(self) -> ExecutionState | None:
-        """Return a new state while there may be more, or None."""
         with self._device.lock:
-            if len(self._call_states) >= self._options.states:
-                return None
-            state = self._new_state()
-            self._call_states.append(state)
-            return state
+            return self._new_state()
 
     def close(self) -> None:
-        """Free the device memory; later calls raise DeviceLostError."""
+        """Free the device memory; later calls raise DeviceLostError. A forked child frees nothing."""
         self._closed = True
-        self._call_states.clear()
-        self._stream_states.clear()
-        self._bindings.clear()
-        self._states.clear()
+        self._bindings = Bindings(self._plan.inputs, {})
+        self._states.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleError(not_pickled("session"))
 
     def __enter__(self) -> Session:
         return self

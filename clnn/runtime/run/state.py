@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from time import perf_counter_ns
 from typing import Any
 
@@ -20,10 +21,11 @@ from clnn.codegen.fused_kernel import (
 )
 from clnn.codegen.render import text_of
 from clnn.codegen.runtime_numbers import as_ints
-from clnn.plan.schedule import ConstArg, Plan, PlannedArg, PlannedLaunch, Port, ScratchArg
+from clnn.plan.schedule import ConstArg, Plan, PlannedArg, PlannedLaunch, ScratchArg
 from clnn.runtime.build.program import Device
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.drivers.pages import LARGE, host_buffer, pages
+from clnn.runtime.process.forked import keep
 from clnn.runtime.run.arguments import Place, in_order
 from clnn.runtime.run.constants import Constants, allocate
 from clnn.runtime.run.fused_launch import (
@@ -94,33 +96,47 @@ def _scalar(number: int | float) -> np.generic:
 
 
 class ExecutionState:
-    """What one running inference needs for itself; never used by two callers at once."""
+    """What one running inference needs for itself; never used by two callers at once.
+
+    An exception of another's making, such as KeyboardInterrupt, may leave a run at any place. So a
+    run notes that it runs before it begins, and the next one waits for what is still computing.
+    bound: memory of inputs that are not uploaded, by name. A run is told which are, and reads the
+    others that way from then on where this mapping is another than before.
+    """
+
+    queue: Any = None
+    # Memory that a device works on must not go with the state. No line of Python is run for this,
+    # which another exception could come before.
+    __del__ = property(attrgetter("queue.finish"))
 
     def __init__(
         self,
         device: Device,
         plan: Plan,
         constants: Constants,
+        bound: Mapping[str, Memory],
         fused: FusedLaunches | None = None,
         profiling: bool = False,
     ) -> None:
         cl = load()
+        keep(self)
         self.device, self.plan, self.constants, self._fused = device, plan, constants, fused
         flags = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
         self.queue = cl.CommandQueue(device.context, properties=flags)
+        self._running = True
         self._host_buffers: list[tuple[Any, Array]] = []
         self.memory = self._own = self._allocate()
         self._seen = dict(self._views())
-        self.bound: dict[str, Memory] = {}
+        self._kernels: dict[int, Any] = {}
         self._extra: dict[FusedLaunch, tuple[Any, Any]] = {}
         self._numbers: dict[FusedLaunch, Any] = {}
         outputs = {p.host: p.type for p in plan.outputs}
         self._shown = [value for value in outputs if value in self._seen]
         self._fetched = [pair for pair in outputs.items() if pair[0] not in self._seen]
-        self._prepare()
+        self._rebind(bound)
         for ready in self._first():
             self.enqueue(ready)
-        self.queue.finish()
+        self.finish()
 
     def _allocate(self) -> dict[str, Memory]:
         """Return storage or scratch key -> memory; one arena, poisoned when guards are on."""
@@ -180,7 +196,7 @@ class ExecutionState:
         whole = fused.kernel
         if whole is None:
             return self._ready(fused.launches[0].launch, fused.launches[0].node)
-        kernel = self.device.kernel(whole.source, KERNEL)
+        kernel = self._kernel(fused, whole.source, KERNEL)
         args = self._fused_arguments(fused, whole)
         kernel.set_args(*(args[name] for name in whole.params))
         cached = whole.source in self.device.from_cache
@@ -257,10 +273,17 @@ class ExecutionState:
             if not planned.idle
         ]
 
+    def _kernel(self, what: FusedLaunch | PlannedLaunch, source: str, name: str) -> Any:
+        """Return the kernel of a launch of the plan, which is made once."""
+        kernel = self._kernels.get(id(what))
+        if kernel is None:
+            kernel = self._kernels[id(what)] = self.device.kernel(source, name)
+        return kernel
+
     def _ready(self, planned: PlannedLaunch, node: str) -> Enqueue:
         launch = planned.launch
         text = text_of(launch)
-        kernel = self.device.kernel(text.source, text.name)
+        kernel = self._kernel(planned, text.source, text.name)
         more = [_scalar(number) for number in text.numbers]
         kernel.set_args(*in_order(map(self._place_of, planned.args), np.int32), *more)
         return Enqueue(
@@ -285,21 +308,28 @@ class ExecutionState:
         itemsize = self.plan.storages[arg.storage].dtype.itemsize
         return where.buffer, where.start // itemsize + arg.offset
 
-    def bind(self, port: Port, memory: Memory) -> None:
-        """Read an input from `memory`, laid out as the network wants, instead of uploading it."""
-        self._rebind({**self.bound, port.name: memory})
+    def begin(self, bound: Mapping[str, Memory]) -> None:
+        """Get ready for a run: wait for one that was left early, and read what is bound."""
+        if self._running:
+            self.queue.finish()
+        self._running = True
+        if bound is not self._ready_for:
+            self._rebind(bound)
 
-    def unbind(self, port: Port) -> None:
-        """Undo bind."""
-        self._rebind({n: m for n, m in self.bound.items() if n != port.name})
-
-    def _rebind(self, bound: dict[str, Memory]) -> None:
+    def finish(self) -> None:
+        """Wait for the run."""
         self.queue.finish()
+        self._running = False
+
+    def _rebind(self, bound: Mapping[str, Memory]) -> None:
+        """Read inputs from memory that is laid out as the network wants, and upload the others."""
+        self._ready_for: Mapping[str, Memory] | None = None
         ports = {p.name: p for p in self.plan.inputs}
         places = {self.plan.placed[ports[n].value].storage: m for n, m in bound.items()}
         self.memory = {**self._own, **places}
         self.bound = bound
         self._prepare()
+        self._ready_for = bound
 
     def enqueue(self, ready: Enqueue, waits: Sequence[Any] | None = None) -> Any:
         """Enqueue one launch, behind the events `waits` too; returns its event."""
@@ -329,12 +359,15 @@ class ExecutionState:
         itemsize = self.plan.storages[placed.storage].dtype.itemsize
         return where, where.start + placed.layout.offset * itemsize
 
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, feeds: Mapping[str, Array], bound: Mapping[str, Memory]) -> dict[str, Array]:
         """Copy `feeds` (host value -> array) in, run every launch, return copies of all outputs.
 
         Nothing else may run meanwhile: what is shared with the host is written and read directly.
         The device's threads have taken the nearest caches, so each line here costs microseconds.
         """
+        if self._running or bound is not self._ready_for:
+            self.begin(bound)
+        self._running = True
         seen = self._seen
         for value, array in feeds.items():
             if value in seen:
@@ -347,17 +380,21 @@ class ExecutionState:
         for value, out in outs.items():
             self.download(value, out)
         self.queue.finish()
+        self._running = False
         for value in self._shown:
             outs[value] = seen[value].copy()
         return outs
 
-    def run_timed(self, feeds: Mapping[str, Array], outs: Mapping[str, Array]) -> RunEvents:
+    def run_timed(
+        self, feeds: Mapping[str, Array], outs: Mapping[str, Array], bound: Mapping[str, Memory]
+    ) -> RunEvents:
         """Do what run does and return the events; the state must have been made for profiling."""
+        self.begin(bound)
         began = perf_counter_ns()
         uploads = [(value, self.upload(value, array)) for value, array in feeds.items()]
         launches = [(perf_counter_ns(), self.enqueue(ready)) for ready in self.launches]
         downloads = [(value, self.download(value, out)) for value, out in outs.items()]
-        self.queue.finish()
+        self.finish()
         ended = perf_counter_ns()
         stamps = [self._noted(ready) for ready in self.launches]
         return RunEvents(began, ended, uploads, launches, downloads, stamps)

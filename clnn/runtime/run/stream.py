@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,8 +14,9 @@ from clnn.errors import InputNameError, OutOfDeviceMemoryError
 from clnn.logs import log
 from clnn.plan.schedule import Port
 from clnn.runtime.drivers.loader import load
+from clnn.runtime.process.forked import keep
 from clnn.runtime.run.constants import allocate
-from clnn.runtime.run.state import ExecutionState
+from clnn.runtime.run.state import ExecutionState, Memory
 from clnn.types import Array
 
 Outputs = dict[str, Array]
@@ -30,14 +31,14 @@ class Streamed(Protocol):
     def _alive(self) -> None:
         """Raise DeviceLostError where it is closed."""
 
-    def _check(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        """Return the arrays of a run by host value. Raises where they do not fit."""
+    def _check(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Array], Mapping[str, Memory]]:
+        """Return the arrays of a run by host value, and the memory of what is bound.
+
+        Raises where they do not fit.
+        """
 
     def _stream_state(self) -> ExecutionState:
         """Return a new state for a stream."""
-
-    def _end_stream(self, states: Sequence[ExecutionState]) -> None:
-        """Forget states of a stream."""
 
     @property
     def _is_bound(self) -> bool:
@@ -78,6 +79,7 @@ class Lane:
     """
 
     def __init__(self, state: ExecutionState, pinned: bool) -> None:
+        keep(self)
         self.state = state
         plan = state.plan
         self._staged = {p.host: PinnedArray(state, p) for p in plan.inputs} if pinned else {}
@@ -126,7 +128,7 @@ class Lane:
         """Wait for the item and return its outputs, in memory of their own."""
         _wait_for(self._copies)
         self._copies.clear()
-        self.state.queue.finish()
+        self.state.finish()
         outs, self._outs = self._outs, {}
         return {n: a.copy() for n, a in outs.items()} if self._landed else outs
 
@@ -239,8 +241,9 @@ class Stream:
             )
         if lane is None:
             return _Item(outs=self._session(feeds))
-        arrays = self._session._check(feeds)
+        arrays, bound = self._session._check(feeds)
         self._free.remove(lane)
+        lane.state.begin(bound)
         self._last = lane.start(arrays, self._last)
         return _Item(lane)
 
@@ -258,9 +261,7 @@ class Stream:
         """Wait for what is in flight, drop it, and free the lanes."""
         self._owed.clear()
         self._free.clear()
-        states = [lane.state for lane in self._lanes]
         for lane in self._lanes:
             lane.free()
         self._lanes.clear()
         self._last = None
-        self._session._end_stream(states)

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from clnn.ops.spec import ViewSpec
 from clnn.plan.schedule import Plan, ScheduledNode, launch_bytes
 
+WINOGRAD = 4.0  # products of the direct sum for one of F(4x4, 3x3), its largest tiles
+
 
 @dataclass(frozen=True)
 class Work:
-    """What a node is and does: op, variant, operations, bytes read and written, output type."""
+    """What a node is and does: op, variant, operations, bytes read and written, output type.
+
+    most: times the float32 multiply-add rate that its kernels can do such operations at; infinity
+    where they multiply other types.
+    """
 
     op: str
     variant: str
     flops: int
     nbytes: int
     shape: str
+    most: float = 1.0
 
 
 def work_of(plan: Plan) -> dict[str, Work]:
@@ -39,4 +47,13 @@ def _node_work(step: ScheduledNode, plan: Plan) -> Work:
     if isinstance(step.node.spec, ViewSpec):
         nbytes = 2 * launch_bytes(step)
     flops = step.node.spec.flops(ins, outs)
-    return Work(step.node.spec.kind, step.variant.name, flops, nbytes, repr(outs[0]))
+    return Work(step.node.spec.kind, step.variant.name, flops, nbytes, repr(outs[0]), _most(step))
+
+
+def _most(step: ScheduledNode) -> float:
+    """Return what Work.most says: Winograd's products are fewer than those that are counted."""
+    operands = [o for o in step.problem.inputs[:2] if o is not None]
+    templates = {launch.template.rpartition("/")[2] for launch in step.variant.launches}
+    if "mma.cl.mako" in templates or any(o.memory.name != "float32" for o in operands):
+        return inf
+    return WINOGRAD if any(name.startswith("winograd") for name in templates) else 1.0

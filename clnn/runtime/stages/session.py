@@ -6,17 +6,25 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from clnn.errors import DeviceLostError, DTypeError, InputNameError, SettingError, ShapeError
+from clnn.errors import (
+    DeviceLostError,
+    DTypeError,
+    InputNameError,
+    PickleError,
+    SettingError,
+    ShapeError,
+)
 from clnn.importers.onnx.stages.program import DeviceStage, Program, StageInput, inner_programs
 from clnn.ops.host.registry import Value
+from clnn.runtime.process import forked
 from clnn.runtime.run.feeds import as_array, names_message
 from clnn.runtime.run.open_session import OpenSession, OpenTensorInfo
 from clnn.runtime.run.placement import Placement
-from clnn.runtime.run.session import Session
+from clnn.runtime.run.session import Session, not_pickled
 from clnn.runtime.stages.execute import Execution
 from clnn.types import Array
 
@@ -93,6 +101,7 @@ class StagedSession:
     @property
     def stages(self) -> tuple[StageInfo, ...]:
         """What each stage of the device did so far."""
+        forked.refuse()
         with self._lock:
             return tuple(replace(info) for info in self._info.values())
 
@@ -101,6 +110,7 @@ class StagedSession:
 
         Raises as a Session does, and ModelError where values make no sense to a node.
         """
+        forked.refuse()
         values = self._read(feeds)
         if self._closed:
             raise DeviceLostError("this session is closed. Compile the model again.")
@@ -133,6 +143,7 @@ class StagedSession:
     @property
     def placement(self) -> Placement:
         """Device, kernels and memory of all plans that are ready."""
+        forked.refuse()
         with self._lock:
             plans = [p for kept in self._plans.values() for p in kept.values()]
         found = [p.placement for p in plans if isinstance(p, Session) or p.shapes]
@@ -154,19 +165,25 @@ class StagedSession:
     @property
     def build_counts(self) -> tuple[int, int]:
         """Programs taken from the cache, and programs built, for all plans so far."""
+        forked.refuse()
         with self._lock:
             live = [p.build_counts for kept in self._plans.values() for p in kept.values()]
             cached, built = (sum(column) for column in zip(*live, self._builds, strict=True))
             return cached, built
 
     def close(self) -> None:
-        """Free the device memory; later calls raise DeviceLostError."""
+        """Free the device memory; later calls raise DeviceLostError. A forked child frees nothing."""
+        if forked.process.refusal:
+            return
         with self._lock:
             self._closed = True
             for kept in self._plans.values():
                 for session in kept.values():
                     session.close()
                 kept.clear()
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleError(not_pickled("session"))
 
     def __enter__(self) -> StagedSession:
         return self
