@@ -57,9 +57,12 @@ def _more(extent: int, step: int) -> int:
 
 def smaller(extents: Extents) -> Iterator[dict[str, int]]:
     """Yield small extents, the smallest first; those below SMALL become 1."""
-    for block in (1, BLOCK):
-        for part in (32, 16, 8, 4, 2):
-            yield {name: _less(extent, part, block) for name, extent in extents.items()}
+    found = [
+        {name: _less(extent, part, block) for name, extent in extents.items()}
+        for part in (32, 16, 8, 4, 2)
+        for block in (1, BLOCK)
+    ]
+    yield from sorted(found, key=lambda one: sum(one.values()))
 
 
 def _less(extent: int, part: int, block: int) -> int:

@@ -54,9 +54,10 @@ class Choices:
 
         def chosen(node: Node, problem: Problem, variants: Sequence[Variant]) -> Variant:
             best = choose(node, problem, variants)
-            best = next((v for v in (best, *variants) if self._fits(node, v)), None) or next(
-                (v for v in node.spec.candidates(problem) if self._fits(node, v)), best
-            )
+            if not self._fits(node, best):
+                # The last variant takes anything, and is slow; candidates are not.
+                others = (*variants[:-1], *node.spec.candidates(problem), variants[-1])
+                best = next((v for v in others if self._fits(node, v)), best)
             if variants[0] is not EMPTY:
                 self._made.setdefault(_key(node), best)
             return best

@@ -36,7 +36,7 @@ Tunables vw {1,2,4}, {4,8,16} on CPUs: divides the channels
         """Row or column `at` of a tile, as far as memory goes; clamped where the last tile ends later."""
         first = f"{name} + {at - pads[axis]}"
         last = ((high, wide)[axis] - 1) * m + n - 1 - pads[axis]
-        return f"min({first}, {reach[axis]})" if last > reach[axis] else first
+        return f"min({first}, {reach[axis]})" if is_traced(last) or is_traced(reach[axis]) or last > reach[axis] else first
     def there(i, j):
         where = f"y{i} + x{j} + c"
         if aligned:
@@ -54,7 +54,7 @@ __kernel void ${name}(
     typedef ${V} V;
     const int item = get_global_id(0);
     if (item >= ${held * runs}) return;
-    const int place = item / ${runs}, tile = ${"place" if held == tiles else f"min(place, {tiles - 1})"};
+    const int place = item / ${runs}, tile = ${"place" if not is_traced(held) and not is_traced(tiles) and held == tiles else f"min(place, {tiles - 1})"};
     const int image = tile / ${high * wide}, top = tile / ${wide} % ${high} * ${m}, left = tile % ${wide} * ${m};
     __global const float *src = src_base + src_offset + image * ${src.pitches[0]};
     __global float *dst = dst_base + dst_offset + place * ${tile_pitch};

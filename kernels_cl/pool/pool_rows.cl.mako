@@ -125,9 +125,7 @@ Tunables vw              1, 2, 4, 8 or 16 channels
                 }
                 ${p.join(mode, "v", "col", acc)}
             }
-% if rule:
-            ${ar.finish(rule, vw, "v", f"{'rows' if clipped else kh} * wide", "rates", "result")}
-% elif mode == "average":
+% if mode == "average":
             v /= (${ctype})(${"rows" if clipped else kh} * wide);
 % elif mode == "lp":
             ${p.root("v", ctype, vw, power)}
@@ -146,7 +144,7 @@ Tunables vw              1, 2, 4, 8 or 16 channels
 %  endif
 </%def>
 <%def name="edge(begin, end)">\
-% if is_traced(begin) or is_traced(end) or (begin != end and is_traced(iw)):
+% if not rule and (is_traced(begin) or is_traced(end) or (begin != end and is_traced(iw))):
     for (int x = ${begin}; x < ${end}; ++x) {
         ${column_at_run_time()}
     }

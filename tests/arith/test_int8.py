@@ -14,6 +14,7 @@ from harness import check_memory, normal, rng, single_node, variant_names
 from quantised import as_stored, check_graph, convolution, dp4a_in_c, in_bytes, single
 
 from clnn.arith.int8 import EXACT, Int8
+from clnn.codegen import render as codegen
 from clnn.codegen.render import render
 from clnn.errors import DTypeError, PlanError
 from clnn.ops.conv.spec import Conv2d
@@ -29,7 +30,7 @@ from clnn.options import Options
 from clnn.plan.layouts import Hints
 from clnn.runtime.device.device import select
 from clnn.runtime.device.target import target_of
-from clnn.runtime.run import fused_launch, session, spills, state
+from clnn.runtime.run import session
 from clnn.runtime.run.session import Session
 from clnn.types import F32, I8, S8_LARGEST, narrow, stored_s8
 
@@ -119,8 +120,7 @@ def test_nvidias_instruction(device, name, monkeypatch):
         found = target_of(info)
         return replace(found, features=found.features - {"x86_vnni"} | {"ptx_dp4a"})
 
-    for module in (spills, state, fused_launch):
-        monkeypatch.setattr(module, "render", without_ptx)
+    monkeypatch.setattr(codegen, "render", without_ptx)
     monkeypatch.setattr(session, "target_of", target)
     spec, _, stored, result = CASES[name]
     arrays = arrays_of(name)

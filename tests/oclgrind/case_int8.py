@@ -12,6 +12,7 @@ from quantised import check_graph, convolution, dp4a_in_c, single
 from simulator import DEVICE
 from table import put
 
+from clnn.codegen import render as codegen
 from clnn.graph.ir import Graph
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.elementwise.eltwise import Eltwise
@@ -19,7 +20,7 @@ from clnn.ops.pool.spec import Pool
 from clnn.ops.rows.reduce import Reduce
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
-from clnn.runtime.run import fused_launch, session, spills, state
+from clnn.runtime.run import session
 
 NHWC = (0, 2, 3, 1)
 SAME3 = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
@@ -46,15 +47,14 @@ def convolve(
 
 def by_dp4a() -> None:
     """Check the kernel with NVIDIA's instruction, a function of what it does in its place."""
-    target, render = session.target_of(None), state.render
+    target, render = session.target_of(None), codegen.render
     target = replace(target, features=target.features | {"ptx_dp4a"})
 
     def in_c(template: str, params: Any) -> str:
         return dp4a_in_c(render(template, params))[0]
 
     with ExitStack() as stack:
-        for module in (fused_launch, spills, state):
-            stack.enter_context(mock.patch.object(module, "render", in_c))
+        stack.enter_context(mock.patch.object(codegen, "render", in_c))
         stack.enter_context(mock.patch.object(session, "target_of", lambda info: target))
         convolve((8, 9), 1, 0.2, only="_dp4a4_")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import case_any_shape
 import case_elements
 import case_fixed
 import case_graphs
@@ -19,6 +20,7 @@ from table import CASES, Case, jobs
 __all__ = ["CASES", "MODULES", "Case", "jobs"]
 
 MODULES = (
+    case_any_shape,
     case_elements,
     case_fixed,
     case_graphs,

@@ -94,7 +94,7 @@ MUTANTS = (
     ),
     Mutant(
         "no_barrier_in_a_tree",
-        "_common/rows.cl.mako",
+        "_common/row_folds.cl.mako",
         f"{SHARED}{BARRIER}",
         SHARED,
         "reduce_along",

@@ -118,6 +118,28 @@ def movements() -> bytes:
     )
 
 
+@cache
+def batches() -> bytes:
+    """What works along the batch, so that all else of a tensor is one open axis, and open columns.
+
+    Not one of NETWORKS: resizing one image of a batch has fewer taps, and so a kernel of its own.
+    """
+    net = Nodes()
+    turned = net.add("Relu", net.add("Transpose", "x", perm=[0, 2, 1]))
+    twice = net.add("Concat", turned, turned, axis=2)
+    means = net.add("ReduceMean", "x", axes=[2], keepdims=0)
+    row = net.add("Unsqueeze", net.add("Concat", means, means, axis=1), net.ints(1))
+    best = net.add("ArgMax", net.add("ReduceMax", "x", axes=[1, 2], keepdims=0), keepdims=0)
+    scales = net.constant(np.array([2, 1, 1], np.float32))
+    return net.made(
+        net.add("Add", net.add("MatMul", "x", twice), row),
+        net.add("CumSum", "x", net.ints(0)),
+        net.add("Gather", "x", best, axis=0),
+        net.add("Resize", "x", "", scales, mode="nearest"),
+        net.add("Resize", "x", "", scales, mode="linear"),
+    )
+
+
 NETWORKS: dict[str, Callable[[], bytes]] = {
     made.__name__: made for made in (attention, rows, movements)
 }

@@ -12,7 +12,7 @@ from clnn.arith._base import FLOAT, Arithmetic
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops.conv.packing import by_output
 from clnn.ops.conv.problem import BIAS
-from clnn.ops.conv.transpose_phases import TransposeProblem, phase_border, variants
+from clnn.ops.conv.transpose_phases import TransposeProblem, candidates, phase_border, variants
 from clnn.ops.launch import Variant
 from clnn.ops.problem import Border, Problem
 from clnn.ops.shared.functions import PostOp, apply_post_ops
@@ -162,6 +162,10 @@ class ConvTranspose(OpSpec):
     def variants(self, problem: Problem) -> list[Variant]:
         """Return the phase kernels where weights are constant, and the reference kernel."""
         return variants(self._problem(problem))
+
+    def candidates(self, problem: Problem) -> list[Variant]:
+        """Return the variants, and kernels of smaller tiles."""
+        return candidates(self._problem(problem))
 
     def repeat(self, problem: Problem, variant: Variant) -> Variant | None:
         """Return a kernel of the same tile."""

@@ -129,9 +129,14 @@ def variants(problem: TransposeProblem) -> list[Variant]:
     many = max(problem.window.strides) > MAX_PHASES
     if many or not (constant and finite) or problem.input(0).type.size == 0:
         return [_reference(problem)]
-    modes = _modes(problem)
-    best = [_phases(problem, mode) for mode in modes]
-    return [*best, *_low_and_narrow(problem, modes[-1]), _reference(problem)]
+    return [*(_phases(problem, mode) for mode in _modes(problem)), _reference(problem)]
+
+
+def candidates(problem: TransposeProblem) -> list[Variant]:
+    """Return the variants, and before the reference those of tiles for images where the best does not fit."""
+    *best, reference = variants(problem)
+    more = _low_and_narrow(problem, _modes(problem)[-1]) if best else []
+    return list({v.name: v for v in (*best, *more, reference)}.values())
 
 
 def _low_and_narrow(problem: TransposeProblem, mode: str) -> list[Variant]:
