@@ -52,7 +52,8 @@ def _key(value: Any, depth: int) -> Hashable:
         return MethodType, _key((value.__func__, value.__self__), deeper)
     if isinstance(value, FunctionType):
         cells = tuple(cell.cell_contents for cell in value.__closure__ or ())
-        return value.__code__, _key((cells, value.__defaults__), deeper)
+        defaults = value.__defaults__, value.__kwdefaults__
+        return value.__code__, _key((cells, defaults), deeper)
     if isinstance(value, (tuple, list)):
         return type(value), *(_key(v, deeper) for v in value)
     if isinstance(value, Mapping):
