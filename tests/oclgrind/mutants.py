@@ -135,8 +135,8 @@ MUTANTS = (
     Mutant(
         "tiles_reach_beyond_the_border",
         "conv/winograd_input.cl.mako",
-        'return f"min({first}, {reach[axis]})" if last > reach[axis] else first',
-        "return first",
+        'return f"min({first}, {reach[axis]})" if is_traced(last)',
+        "return first if is_traced(last)",
         "group_winograd_four",
         "gpu",
         "optimised",

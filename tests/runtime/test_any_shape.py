@@ -76,10 +76,10 @@ def test_a_new_shape_builds_nothing(device):
 
 def test_a_new_shape_takes_the_constants_that_are_there(device):
     with clnn.compile_model(segmentation(), device) as session:
-        first = session.at({"x": (1, 3, 64, 64)})._constants
-        second = session.at({"x": (2, 3, 96, 80)})._constants
-        assert second._found and second.whole is first.whole
-        assert len(second._found) > 0.9 * len(second.recipes)
+        for pair in ([(1, 3, 64, 64), (2, 3, 96, 80)], [(1, 3, 8, 8), (2, 3, 8, 12)]):
+            first, second = (session.at({"x": shape})._constants for shape in pair)
+            assert second._found and second.whole is first.whole
+            assert len(second._found) > 0.9 * len(second.recipes)
 
 
 def test_calls_of_several_threads_with_new_shapes(device):

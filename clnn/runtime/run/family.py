@@ -39,7 +39,8 @@ class Family:
     _unlike: list[Graph] = field(default_factory=list)
     _first: Graph | None = None
     _device: Device | None = None
-    _constants: Constants | None = None
+    _constants: dict[int, Constants] = field(default_factory=dict)
+    _chosen: int = 0
 
     def open(self, info: DeviceInfo) -> Device:
         """Return the device that all sessions use."""
@@ -55,20 +56,22 @@ class Family:
         graph = self._opened(graph)
         if not self._choices:
             self._learn(plan_by, graph, choose, self._others)
+        self._chosen = 0
         try:
             plan = plan_by(graph, choose=choose, repeat=self._choices[0].repeat_or_raise)
         except DoesNotFitError:
             if len(self._choices) == 1:
                 small = map(self._opened, self.small())
                 self._learn(plan_by, graph, choose, [*self._others, *small])
-            choices = self._choices[1]
+            self._chosen, choices = 1, self._choices[1]
             plan = plan_by(graph, choose=choices.chooser(choose), repeat=choices.repeat)
         return self._with_texts(plan, self._text)
 
     def pack(self, device: Device, plan: Plan, together: bool) -> Constants:
-        """Return the constants of a session's plan, equal ones being those of the first session."""
-        made = Constants(device, plan, together, self._constants, True)
-        self._constants = self._constants or made
+        """Return the constants of the plan made last, equal ones being those of the first with its choices."""
+        before = self._constants.get(self._chosen)
+        made = Constants(device, plan, together, before, True)
+        self._constants.setdefault(self._chosen, made)
         return made
 
     def _opened(self, graph: Graph) -> Graph:
