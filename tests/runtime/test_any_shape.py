@@ -12,8 +12,9 @@ from open_images import resizing, segmentation
 import clnn
 from clnn.codegen.render import render
 from clnn.codegen.runtime_numbers import Texts
-from clnn.errors import TemplateError
+from clnn.errors import PlanError, TemplateError
 from clnn.ops.launch import KernelText
+from clnn.plan import schedule
 
 
 def images(rng, count):
@@ -113,3 +114,13 @@ def test_a_file_is_read_once(device, tmp_path):
         path.unlink()
         assert close(session(fed((1, 3, 20, 16))), session(fed((1, 3, 20, 16))))
         assert close(session(fed((1, 3, 16, 16))), first)
+
+
+def test_a_network_may_be_as_large_as_a_device_takes(any_device, monkeypatch):
+    """Larger ones, from which others learn what differs, are not needed then."""
+    monkeypatch.setattr(schedule, "MAX_ELEMENTS", 40 * 40 * 64)
+    with clnn.compile_model(segmentation(), any_device) as session:
+        assert close(session(fed((1, 3, 32, 32))), session(fed((1, 3, 32, 32))))
+        assert session(fed((1, 3, 16, 32)))
+        with pytest.raises(PlanError, match="more than kernels can index"):
+            session(fed((4, 3, 64, 64)))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from clnn.codegen.runtime_numbers import Texts
+from clnn.errors import ClnnError
 from clnn.graph.ir import Graph
 from clnn.ops.launch import Launch
 from clnn.plan.open_extents import opened
@@ -83,13 +85,18 @@ class Family:
         self, plan_by: PlanBy, graph: Graph, choose: Chooser, others: Sequence[Graph]
     ) -> None:
         """Choose kernels for a graph that fit others, too, and note in which numbers they differ."""
-        choices = Choices()
+        choices, usable = Choices(), []
         for other in others:
-            choices.expect(plan_by(other, choose=choose, repeat=_nothing))
+            with suppress(
+                ClnnError
+            ):  # what is larger than the caller's network may not fit a device
+                choices.expect(plan_by(other, choose=choose, repeat=_nothing))
+                usable.append(other)
         plan = plan_by(graph, choose=choices.chooser(choose), repeat=choices.repeat)
         self._with_texts(plan, self._see)
-        for other in others:
-            self._with_texts(plan_by(other, choose=choose, repeat=choices.repeat), self._see)
+        for other in usable:
+            with suppress(ClnnError):
+                self._with_texts(plan_by(other, choose=choose, repeat=choices.repeat), self._see)
         self._choices.append(choices)
 
     def _see(self, key: object, launch: Launch) -> Launch:
