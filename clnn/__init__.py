@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from clnn.runtime.run.open_session import OpenSession
     from clnn.runtime.run.session import Session
     from clnn.runtime.stages.session import StagedSession
+    from clnn.runtime.stages.valued import ValuedSession
 
 _SYSTEMS = {"mli": "clnn.apis.mli", "openvx": "clnn.apis.openvx"}
 _LAZY = {
@@ -32,6 +33,7 @@ _LAZY = {
     "OpenSession": "clnn.runtime.run.open_session",
     "Session": "clnn.runtime.run.session",
     "StagedSession": "clnn.runtime.stages.session",
+    "ValuedSession": "clnn.runtime.stages.valued",
 }
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "Options",
     "Session",
     "StagedSession",
+    "ValuedSession",
     "__version__",
     "calibrate",
     "compile_model",

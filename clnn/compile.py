@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,20 +19,24 @@ from clnn.graph.mapped import forget, mapped_files, one_of_each, require_unchang
 from clnn.graph.passes import optimise
 from clnn.graph.passes.quantise import observed, quantise
 from clnn.graph.passes.store import store_as
-from clnn.graph.variations import alike, larger, smaller
+from clnn.graph.variations import alike, halves, larger, smaller
 from clnn.importers.onnx.stages.program import is_staged
 from clnn.options import Options
+from clnn.runtime.build.program import Device
 from clnn.runtime.doctor.selection import select_device
+from clnn.runtime.process.collector import paused
 from clnn.runtime.process.forked import refuse
 from clnn.runtime.run.family import Family
+from clnn.runtime.run.gears import Gears
 from clnn.runtime.run.open_session import OpenSession, OpenTensorInfo
-from clnn.runtime.run.session import Session
+from clnn.runtime.run.session import Build, Session
 from clnn.runtime.stages.session import StagedSession
-from clnn.settings import warn_unknown
+from clnn.runtime.stages.valued import ValuedSession
+from clnn.settings import setting, warn_unknown
 from clnn.tune.choose import chooser
 from clnn.tune.report import Report
 from clnn.tune.tuner import Progress, TuneRequest, tune_graph
-from clnn.types import STORAGE
+from clnn.types import STORAGE, Array
 
 if TYPE_CHECKING:
     from clnn.importers.onnx.load import Loaded
@@ -54,11 +57,11 @@ def compile_model(
     options: Options | None = None,
     shapes: Shapes | None = None,
     calibration: Calibration | None = None,
-) -> Session | OpenSession | StagedSession:
+) -> Session | OpenSession | StagedSession | ValuedSession:
     """Return a session that runs `model` on `device`.
 
     It is an OpenSession where dimensions stay open, a StagedSession where values decide shapes or
-    what runs.
+    what runs, a ValuedSession where values of small inputs alone do.
 
     model: path of an .onnx file, its bytes, an onnx.ModelProto, or a Graph. device: "auto", "cpu",
     "gpu", an index, or part of a platform's or device's name (default: CLNN_DEVICE). shapes: fixes
@@ -73,15 +76,60 @@ def compile_model(
     try:
         return compile_fixed(model, device, options, shapes, calibration)
     except OpenShapeError:
-        staged = None
-        with contextlib.suppress(UnsupportedOpError):  # shapes that come later may fold what is
+        valued = _compile_valued(model, device, options, shapes, calibration)
+        if valued is not None:
+            return valued
+        staged, doubt = None, None
+        try:
             staged = compile_staged(model, device, options, shapes, calibration)
-        return staged or _compile_open(model, device, options, shapes, calibration)
+        except UnsupportedOpError as err:  # shapes that come later may fold what is
+            doubt = err
+        return staged or _compile_open(model, device, options, shapes, calibration, doubt)
     except UnsupportedOpError:
+        valued = _compile_valued(model, device, options, shapes, calibration)
+        if valued is not None:
+            return valued
         staged = compile_staged(model, device, options, shapes, calibration)
         if staged is None:
             raise
         return staged
+
+
+def _compile_valued(
+    model: Model,
+    device: str | int | None,
+    options: Options | None,
+    shapes: Shapes | None,
+    calibration: Calibration | None,
+) -> ValuedSession | None:
+    """Return the session of a model of which values of small inputs decide what runs, else None."""
+    from clnn.importers.onnx.interface import with_inputs
+    from clnn.importers.onnx.load import Loaded, load_model
+    from clnn.importers.onnx.stages.branches import deciding_values
+
+    if (
+        isinstance(model, Graph)
+        or calibration is not None
+        or (options or Options()).dtype == "int8"
+    ):
+        return None
+    loaded = Loaded(*load_model(model))
+    names = deciding_values(loaded.proto.graph)
+    if not names:
+        return None
+    select_device(device)
+
+    def at(values: Mapping[str, Array], extents: Mapping[str, tuple[int, ...]]) -> Any:
+        part = with_inputs(loaded, {}, values)
+        try:
+            return compile_fixed(part, device, options, extents)
+        except UnsupportedOpError:
+            staged = compile_staged(part, device, options, extents)
+            if staged is None:
+                raise
+            return staged
+
+    return ValuedSession(*ports_of(model, shapes), names, at)
 
 
 def compile_staged(
@@ -136,6 +184,7 @@ def _compile_open(
     options: Options | None,
     shapes: Shapes | None,
     calibration: Calibration | None,
+    doubt: UnsupportedOpError | None = None,
 ) -> OpenSession:
     """Return the session of a model with open dimensions; nothing is compiled yet."""
     if calibration is not None and not isinstance(calibration, (Mapping, str, os.PathLike)):
@@ -145,7 +194,7 @@ def _compile_open(
     inputs, outputs = ports_of(model, shapes)
     dims = {value.name: value.shape for value in inputs}
     compile_at = _OpenModel(model, device, options or Options(), calibration, dims)
-    return OpenSession(inputs, outputs, compile_at)
+    return OpenSession(inputs, outputs, compile_at, compile_at.gears, doubt)
 
 
 class _OpenModel:
@@ -165,11 +214,37 @@ class _OpenModel:
         self._calibration, self._dims = calibration, dims
         self._family: Family | None = None
 
+    @property
+    def _specialise(self) -> str:
+        return self._options.specialise or str(setting("CLNN_SPECIALISE"))
+
+    @property
+    def _shares(self) -> bool:
+        """Whether the sessions of all shapes share kernels."""
+        known = all(dims is not None for dims in self._dims.values())
+        return (
+            known and self._options.tune not in ("quick", "full") and self._specialise != "always"
+        )
+
+    @property
+    def gears(self) -> Gears | None:
+        """What makes kernels while calls go on."""
+        if not self._shares or self._specialise != "background":
+            return None
+        return Gears(self._special, self._small, self._options.dtype)
+
     def __call__(self, shapes: Mapping[str, tuple[int, ...]]) -> Session:
         """Return the session for inputs of these shapes."""
-        options, info = self._options, select_device(self._device)
-        if options.tune in ("quick", "full") or any(dims is None for dims in self._dims.values()):
+        options = self._options
+        if not self._shares:
             return compile_fixed(self._model, self._device, options, shapes, self._calibration)
+        if self._family is None:
+            return self._session_at(shapes)
+        with paused:
+            return self._session_at(shapes)
+
+    def _session_at(self, shapes: Mapping[str, tuple[int, ...]]) -> Session:
+        options, info = self._options, select_device(self._device)
         graph = self._at(shapes)
         if self._family is None:
             extents = {
@@ -181,9 +256,28 @@ class _OpenModel:
             self._family = Family(
                 lambda: alike(graph, self._with, larger(extents), OTHERS),
                 lambda: alike(graph, self._with, smaller(extents), 1),
+                lambda: alike(graph, self._with, halves(extents), 1),
             )
         with chooser(info, options.tune) as choose:
             return Session(graph, info, options, choose, family=self._family)
+
+    def _special(self, shapes: Mapping[str, tuple[int, ...]], build: Build) -> Session:
+        """Return the session for these shapes alone, on the context that all have."""
+        options, info = self._options, select_device(self._device)
+        graph = self._at(shapes)
+        assert self._family is not None
+        shared = self._family.open(info)
+        device = Device(info, shared.context, shared.handle)
+        with chooser(info, options.tune) as choose:
+            return Session(graph, info, options, choose, device=device, build=build)
+
+    def _small(self, build: Build) -> None:
+        """Make the kernels that small images need, where there are such images."""
+        options, info, family = self._options, select_device(self._device), self._family
+        assert family is not None
+        for graph in family.small():
+            with chooser(info, options.tune) as choose:
+                Session(graph, info, options, choose, family=family, build=build).close()
 
     def _with(self, extents: Mapping[str, int]) -> Graph:
         """Return the network at extents of its open dimensions."""

@@ -47,6 +47,14 @@ class ModelError(ClnnError, ValueError):
     code = "CLNN-E010"
 
 
+class ModelFileError(ModelError):
+    """What was given is not an ONNX model at all: no file, or nothing that can be parsed."""
+
+
+class ModelNodeError(ModelError):
+    """A node of a model is not valid: attributes, inputs or their types do not fit its operator."""
+
+
 class UnsupportedOpError(ClnnError, NotImplementedError):
     """A model holds nodes that clnn cannot run; the message lists all of them.
 

@@ -24,7 +24,7 @@ from itertools import pairwise
 import numpy as np
 
 from clnn.errors import ShapeError
-from clnn.traced import alike, is_one, other
+from clnn.traced import Open, alike, is_one, other
 from clnn.types import Array, normalise_axis
 
 
@@ -192,8 +192,9 @@ class TensorLayout:
         for axis, extent in enumerate(self.shape):
             if extent not in (1, shape[lead + axis]):
                 raise ShapeError(f"cannot broadcast {self.shape} to {shape} on axis {lead + axis}.")
-            same = alike(extent, shape[lead + axis])
-            pitches.append(self.pitches[axis] if same else 0)
+            target, pitch = shape[lead + axis], self.pitches[axis]
+            same = alike(extent, target)
+            pitches.append(pitch if same else _stretched(pitch, extent, target))
             before.append(self.before[axis] if same else 0)
             after.append(self.after[axis] if same else 0)
         return replace(
@@ -288,6 +289,13 @@ def _reshape_groups(
                 right, j = right * new[j], j + 1
         groups.append((tuple(olds), tuple(news)))
     return groups
+
+
+def _stretched(pitch: int, extent: int, target: int) -> int:
+    """Return the pitch of an axis that is stretched here, or at the network's other shape, or at both."""
+    here = 0 if extent == 1 else pitch
+    there = 0 if other(extent) == 1 else other(pitch)
+    return here if here == there else Open(here, there)
 
 
 def _lone_pair(

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from clnn.errors import SettingError
 
 DTYPES = ("f32", "tf32", "f16", "bf16", "int8")
+LONGEST_TIMEOUT = 1_000_000
 _CHOICES = {
     "dtype": DTYPES,
     "tune": ("off", "cached", "quick", "full"),
     "arena": ("", "shared", "separate"),
+    "specialise": ("", "background", "always", "never"),
 }
 
 
@@ -35,7 +37,13 @@ class Options:
     winograd: use Winograd's products for 3x3 convolutions where that is faster; rounding errors are
     then about ten times those of plain sums, and a NaN or infinity spreads over its tile of outputs.
     merge: on CPUs, make few kernels of all launches; profiles, guards and separate arenas keep each
-    launch apart.
+    launch apart. specialise: which kernels a model with open dimensions runs on. "never": those that
+    serve all shapes, and nothing else. "background": the same at first, while child processes of low
+    priority build those that small images will need, and kernels of their own for shapes that are met
+    often; these are checked, and taken where they are faster, after which results may differ by
+    rounding. "always": each shape's own, built in the call that meets it ("": as CLNN_SPECIALISE says).
+    timeout: seconds that a call waits for the device; one that takes longer is lost
+    (DeviceLostError). None: as CLNN_TIMEOUT says, without which there is no end.
     Raises SettingError for a value that is not allowed.
     """
 
@@ -48,6 +56,8 @@ class Options:
     winograd: bool = True
     merge: bool = True
     calibration: str = ""
+    specialise: str = ""
+    timeout: float | None = None
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
@@ -65,4 +75,10 @@ class Options:
             raise SettingError(
                 f"Options(states={self.states}, guard={self.guard}): states must be at least 1, "
                 "guard a multiple of 64."
+            )
+        number = isinstance(self.timeout, (int, float)) and 0 < self.timeout <= LONGEST_TIMEOUT
+        if self.timeout is not None and not number:
+            raise SettingError(
+                f"Options(timeout={self.timeout!r}) is not allowed. Use seconds above 0, at most"
+                f" {LONGEST_TIMEOUT}, or None."
             )

@@ -99,6 +99,13 @@ SETTINGS: dict[str, Setting] = {
             "processes that build kernels; 0: one per CPU, at most 8",
         ),
         Setting(
+            "CLNN_SPECIALISE",
+            "background",
+            _choice("background", "always", "never"),
+            "kernels for shapes that are met often: made while calls go on, for each shape at once, or"
+            " not at all",
+        ),
+        Setting(
             "CLNN_PIN_THREADS",
             "auto",
             _choice("auto", "off"),
@@ -110,6 +117,18 @@ SETTINGS: dict[str, Setting] = {
             "auto",
             _choice("auto", "off", "emulated"),
             "auto: where the device has them; off: never; emulated: in plain OpenCL C (for tests)",
+        ),
+        Setting(
+            "CLNN_TIMEOUT",
+            "0",
+            _whole(0, 1_000_000),
+            "seconds that a call waits for its device where Options.timeout is None; 0: without end",
+        ),
+        Setting(
+            "CLNN_ORT_FALLBACK",
+            "off",
+            _choice("off", "onnxruntime"),
+            "onnxruntime: clnn.onnxruntime has the real onnxruntime run a model that clnn refuses",
         ),
         Setting(
             "CLNN_MAX_BYTES",

@@ -189,40 +189,40 @@ class Open(int):
         return Open(-int(self), -self.other)
 
 
-def _open_arithmetic(compute: Callable[[int, int], int]) -> tuple[Any, Any]:
+def _open_arithmetic(name: str) -> tuple[Any, Any]:
     """Return the methods of an operation on integers, for an Open on its left and on its right."""
-    is_product = compute is operator.mul
+    is_product = name == "mul"
+    forward, backward = getattr(int, f"__{name}__"), getattr(int, f"__r{name}__")
+    new = int.__new__
 
-    def pair(left: int, right: int, left_there: int, right_there: int) -> int:
-        value = compute(left, right)
+    def pair(compute: Callable[[int, int], int], self: Open, right: Any) -> Any:
+        kind = type(right)
+        if kind is int:
+            if is_product and not right:
+                return 0
+            there = right
+        elif kind is Open:
+            there = right.other
+        else:
+            return NotImplemented
+        number = new(Open, compute(self, right))
         try:
-            return Open(value, compute(left_there, right_there))
+            number.other = compute(self.other, there)
         except ZeroDivisionError:  # the quotient has no meaning at the other shape
-            return Open(value, value)
+            number.other = int(number)
+        return number
 
     def on_left(self: Open, right: Any) -> Any:
-        if type(right) is int:
-            return 0 if is_product and not right else pair(int(self), right, self.other, right)
-        if type(right) is Open:
-            return pair(int(self), int(right), self.other, right.other)
-        return NotImplemented
+        return pair(forward, self, right)
 
     def on_right(self: Open, left: Any) -> Any:
-        if type(left) is not int:
-            return NotImplemented
-        return 0 if is_product and not left else pair(left, int(self), left, self.other)
+        return pair(backward, self, left)
 
     return on_left, on_right
 
 
-for _name, _whole_compute in (
-    ("add", operator.add),
-    ("sub", operator.sub),
-    ("mul", operator.mul),
-    ("floordiv", operator.floordiv),
-    ("mod", operator.mod),
-):
-    _left, _right = _open_arithmetic(_whole_compute)
+for _name in ("add", "sub", "mul", "floordiv", "mod"):
+    _left, _right = _open_arithmetic(_name)
     setattr(Open, f"__{_name}__", _left)
     setattr(Open, f"__r{_name}__", _right)
 

@@ -11,6 +11,7 @@ from dealing import NOT_QUICK, deal, needs_device
 
 _CACHE = ROOT / ".cache" / "tests"
 os.environ.setdefault("CLNN_BUILD_JOBS", "1")  # the test workers are the parallelism
+os.environ.setdefault("CLNN_SPECIALISE", "never")  # but where a test is about it
 os.environ.setdefault("CLNN_CACHE_DIR", str(_CACHE / "clnn"))
 
 

@@ -32,6 +32,7 @@ ROOMS = (
     ("tune",),
     ("compile",),
     ("apis", "verification"),
+    ("onnxruntime",),
     ("api",),
     ("",),
     ("cli",),
@@ -42,9 +43,11 @@ WINGS = {
     "apis": (("mli", "openvx"),),
     "graph": (("passes",),),
     "importers": (("onnx",),),
+    "onnxruntime": (("capi",),),
     "ops": (
         ("shared",),
-        ("conv", "elementwise", "gemm", "host", "movement", "pool", "resize", "rows"),
+        ("conv", "elementwise", "gemm", "host", "movement", "pool", "recurrent", "resize", "rows"),
+        ("quantised",),
     ),
     "runtime": (
         ("process",),
@@ -63,6 +66,9 @@ BETWEEN_FAMILIES = {
     ("rows", "clnn.ops.elementwise.eltwise"),
     ("rows", "clnn.ops.elementwise.logic"),
     ("pool", "clnn.ops.rows.reduce"),
+    ("recurrent", "clnn.ops.elementwise.eltwise"),
+    ("recurrent", "clnn.ops.gemm.spec"),
+    ("recurrent", "clnn.ops.movement.views"),
 }
 # Where a package of others may be imported at run time.
 HOMES = {

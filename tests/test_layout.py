@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from clnn.errors import ShapeError
 from clnn.layout import TensorLayout, channels_last, reshape_groups, row_major
+from clnn.traced import Open
 
 
 def elements(layout: TensorLayout) -> np.ndarray:
@@ -142,3 +143,16 @@ def test_dense_ignores_axes_of_extent_one():
 def test_wrong_geometry_is_named(call, words):
     with pytest.raises(ShapeError, match=words):
         call()
+
+
+def test_axes_that_are_one_at_another_shape_are_stretched_there_alone():
+    here_one, there_one = Open(1, 6), Open(6, 1)
+    for extent, pitch in ((here_one, (0, 1)), (there_one, (1, 0))):
+        layout = TensorLayout.make((5, extent)).broadcast((5, 6))
+        assert isinstance(layout.pitches[1], Open)
+        assert (int(layout.pitches[1]), layout.pitches[1].other) == pitch
+    # What fits at this shape only says nothing about the other one.
+    fixed = TensorLayout.make((9, 6)).broadcast((5, 9, Open(6, 38)))
+    assert fixed.pitches == (0, 6, 1)
+    assert TensorLayout.make((5, 1)).broadcast((5, Open(6, 38))).pitches[1] == 0
+    assert TensorLayout.make((5, Open(1, 1))).broadcast((5, 6)).pitches[1] == 0

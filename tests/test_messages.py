@@ -15,7 +15,7 @@ from clnn.errors import (
     ClnnError,
     DTypeError,
     InputNameError,
-    ModelError,
+    ModelFileError,
     NoDeviceError,
     OpenShapeError,
     SettingError,
@@ -170,17 +170,17 @@ def test_unsupported_operators_are_all_listed(tmp_path, capsys):
 def test_garbage_file(tmp_path, capsys):
     path = tmp_path / "net.onnx"
     path.write_bytes(b"\xff\xfe\xfdnot a model")
-    text = message(ModelError, clnn.compile_model, path)
+    text = message(ModelFileError, clnn.compile_model, path)
     assert "is not an ONNX model" in text
     assert "14 bytes" in text
     assert r"b'\xff\xfe\xfdnot a model'" in text
-    assert on_the_command_line(capsys, "inspect", path) == (2, f"ModelError: {text}\n")
+    assert on_the_command_line(capsys, "inspect", path) == (2, f"ModelFileError: {text}\n")
 
 
 def test_git_lfs_pointer(tmp_path):
     path = tmp_path / "net.onnx"
     path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n")
-    text = message(ModelError, clnn.compile_model, path)
+    text = message(ModelFileError, clnn.compile_model, path)
     assert "Git-LFS pointer" in text
     assert "git lfs pull" in text
 
@@ -188,19 +188,19 @@ def test_git_lfs_pointer(tmp_path):
 def test_empty_file(tmp_path):
     path = tmp_path / "net.onnx"
     path.write_bytes(b"")
-    assert "It is empty" in message(ModelError, clnn.compile_model, path)
+    assert "It is empty" in message(ModelFileError, clnn.compile_model, path)
 
 
 def test_missing_file(tmp_path, capsys):
     path = tmp_path / "nowhere" / "net.onnx"
-    text = message(ModelError, clnn.compile_model, path)
+    text = message(ModelFileError, clnn.compile_model, path)
     assert repr(str(path)) in text
     assert text.endswith("Check the path.")
     assert on_the_command_line(capsys, "run", path)[0] == 2
 
 
 def test_folder_in_place_of_a_file(tmp_path):
-    assert "the .onnx file in it." in message(ModelError, clnn.compile_model, tmp_path)
+    assert "the .onnx file in it." in message(ModelFileError, clnn.compile_model, tmp_path)
 
 
 def test_open_dimensions(tmp_path, capsys):

@@ -3,8 +3,11 @@
     python tools/check_models.py DIR [--device D] [--only GLOB] [--strict] [--json]
 
 DIR holds one folder per model: model.onnx, and expected.npz with arrays `in:NAME` and `out:NAME`.
-Errors are the largest difference over the largest recorded magnitude of an output. Exit status:
-0, 1 when a model fails (with --strict also when one is not supported), 2 wrong use, 3 no device.
+Errors are the largest difference over the largest recorded magnitude of an output. Quantised models
+are compared with onnxruntime on these inputs instead, with and without its graph optimisations: where
+these two agree, elements must be equal to the bit, else no further from the optimised run than the
+other one is, with the same largest element; the share of equal elements is printed. Exit status: 0,
+1 when a model fails (with --strict also when one is not supported), 2 wrong use, 3 no device.
 """
 
 from __future__ import annotations
@@ -22,8 +25,9 @@ from typing import Any
 import numpy as np
 
 import clnn
-from clnn.errors import NoDeviceError, UnsupportedOpError
+from clnn.errors import MissingPackageError, NoDeviceError, UnsupportedOpError
 from clnn.verification.compare import difference
+from clnn.verification.quantised import is_quantised, shares
 
 LIMIT, SUSPECT = 1e-3, 1e-4
 MODEL, ARRAYS = "model.onnx", "expected.npz"
@@ -32,17 +36,22 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_NO_DEVICE = 0, 1, 2, 3
 
 @dataclass
 class Outcome:
-    """What became of one model. state: passed, failed, unsupported or skipped."""
+    """What became of one model. state: passed, failed, unsupported or skipped.
+
+    equal: of a quantised model, the share of elements that are those of onnxruntime.
+    """
 
     name: str
     state: str
     error: float | None = None
     detail: str = ""
     seconds: float = 0.0
+    equal: float | None = None
 
     @property
     def suspect(self) -> bool:
-        return self.state == "passed" and self.error is not None and self.error > SUSPECT
+        measured = self.error is not None and self.equal is None
+        return self.state == "passed" and measured and (self.error or 0) > SUSPECT
 
     def line(self) -> str:
         error = "-" if self.error is None else f"{self.error:.2e}"
@@ -76,12 +85,27 @@ def check(folder: Path, device: str | None) -> Outcome:
     if missing:
         return Outcome(folder.name, "failed", None, f"outputs {missing} are missing", seconds)
     found = [difference(name, got[name], array, LIMIT) for name, array in wanted.items()]
+    if is_quantised(folder / MODEL):
+        return quantised(folder, feeds, got, max(d.relative for d in found), seconds)
     worst = max(found, key=lambda d: d.relative)
     detail = ""
     if not worst.passed:
         detail = f"output {worst.name} {worst.at}: got {worst.got:.6g}, must be {worst.want:.6g}"
     state = "passed" if all(d.passed for d in found) else "failed"
     return Outcome(folder.name, state, worst.relative, detail, seconds)
+
+
+def quantised(
+    folder: Path, feeds: dict[str, Any], got: dict[str, Any], error: float, seconds: float
+) -> Outcome:
+    """Return what became of a quantised model; error: against the recorded outputs."""
+    try:
+        rows = shares(folder / MODEL, feeds, got)
+    except MissingPackageError as err:
+        return Outcome(folder.name, "skipped", error, first_line(err), seconds)
+    worst = min(rows.values(), key=lambda row: (row.passed, row.equal))
+    state = "passed" if worst.passed else "failed"
+    return Outcome(folder.name, state, error, worst.line(), seconds, worst.equal)
 
 
 def outcome_of(folder: Path, device: str | None) -> Outcome:

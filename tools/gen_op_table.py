@@ -22,7 +22,6 @@ from clnn.importers.onnx.fold import foldable
 from clnn.importers.onnx.importer import import_onnx
 from clnn.importers.onnx.limits import NEWEST_OPSET
 from clnn.importers.onnx.stages.deciding import CONTROL
-from clnn.importers.onnx.stages.recurrent import GATES
 from clnn.ops.host.registry import host_ops
 from clnn.ops.onnx_registry import onnx_importers
 from clnn.types import DTYPES, F16
@@ -83,7 +82,7 @@ def _row(name: str, own: bool, passed: int, run: int, cases: Sequence[suite.Case
     at_import = foldable(name) or name in AT_IMPORT
     how = "own" if own else "import" if at_import else "definition"
     if not own:
-        how = "stages" if name in (*CONTROL, *GATES) else "host" if name in host_ops() else how
+        how = "stages" if name in CONTROL else "host" if name in host_ops() else how
     tests = f"{passed} of {run}" if run else ""
     kinds = "" if how in ("import", "host", "stages") else element_types(name, cases)
     return f"| `{name}` | {how} | {versions(name)} | {kinds} | {tests} | {notes(name, cases)} |"

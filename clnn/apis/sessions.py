@@ -13,6 +13,10 @@ from clnn.runtime.process.forked import refuse
 class Closable(Protocol):
     """What a store keeps."""
 
+    @property
+    def lost(self) -> str:
+        """Why its device cannot be used any more, empty while it can."""
+
     def close(self) -> None:
         """Free the device memory."""
 
@@ -36,9 +40,11 @@ class SessionStore(Generic[Kept]):
         return len(self._sessions)
 
     def get(self, key: Hashable) -> Kept | None:
-        """Return the session of a key, None where there is none. Raises ForkError."""
+        """Return the session of a key, None where there is none that works. Raises ForkError."""
         refuse()
         with self._lock:
+            if key in self._sessions and self._sessions[key].lost:
+                self._sessions.pop(key).close()
             if key in self._sessions:
                 self._sessions.move_to_end(key)
             return self._sessions.get(key)

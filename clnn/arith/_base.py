@@ -38,6 +38,11 @@ class Arithmetic:
     strict: ClassVar[bool] = False
 
     @property
+    def halves(self) -> bool:
+        """Whether all weights of 16 bits are sums of two bytes."""
+        return False
+
+    @property
     def step(self) -> float:
         """What a step of an input is worth that is stored in bytes; 0: it is a number by itself."""
         return 0.0

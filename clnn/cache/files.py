@@ -195,4 +195,9 @@ def listing(folder: Path) -> list[Found]:
 
 def is_stale(found: Found) -> bool:
     """Tell whether `found` is a new file whose writer has been gone for long."""
-    return found.path.name.startswith(TEMP_PREFIX) and time.time() - found.used > STALE_SECONDS
+    return found.path.name.startswith(TEMP_PREFIX) and is_old(found)
+
+
+def is_old(found: Found) -> bool:
+    """Tell whether nobody has written to `found` for longer than any writer takes."""
+    return time.time() - found.used > STALE_SECONDS

@@ -110,7 +110,7 @@ def shapes_of(args: argparse.Namespace) -> dict[str, tuple[int, ...] | int]:
 
 def options_of(args: argparse.Namespace) -> Options:
     """Return the --option and --dtype values as Options; --dtype wins. Raises SettingError for what is not allowed."""
-    kinds = {f.name: type(f.default) for f in fields(Options)}
+    kinds = {f.name: float if f.default is None else type(f.default) for f in fields(Options)}
     values: dict[str, Any] = {}
     for text in args.option:
         name, _, value = text.partition("=")
@@ -127,11 +127,12 @@ def _parsed(name: str, value: str, kind: type) -> Any:
         if value.lower() not in ("true", "false", "1", "0"):
             raise SettingError(f"option {name} is {value!r}. It must be true or false.")
         return value.lower() in ("true", "1")
-    if kind is int:
+    if kind in (int, float):
         try:
-            return int(value)
+            return kind(value)
         except ValueError:
-            raise SettingError(f"option {name} is {value!r}. It must be a whole number.") from None
+            what = "a whole number" if kind is int else "a number"
+            raise SettingError(f"option {name} is {value!r}. It must be {what}.") from None
     return value
 
 

@@ -135,6 +135,8 @@ def vec_type(ctype: str, width: int) -> str:
 def load(ctype: str, width: int, pointer: str, where: str, pitch: int = 1) -> str:
     """Return an expression that loads `width` elements at pointer[where] (pitch 0: one, spread)."""
     width = index_of(width)
+    if width != 1 and is_traced(pitch):
+        pitch = index_of(pitch)  # by which one the text is made
     if is_zero(pitch):
         return f"({vec_type(ctype, width)})({element(ctype, pointer, where)})"
     if width != 1 and pitch != 1:

@@ -13,6 +13,7 @@ import re
 import struct
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from clnn.types import Stored
 _KERNEL = re.compile(r"^__kernel void \w+\(", re.M)
 _ARRAY = re.compile(r"^\s*(?:__local |__private |const )*\w+ \w+\[[^\]]*\bx\d+_[^\]]*\]", re.M)
 _ARGUMENT = re.compile(r"\bx\d+_")
+_WIDTH = re.compile(r"(?:float|double|half|char|short|int|long|vload|vstore)(x\d+_)")
 INT_LIMIT = 2**31
 
 
@@ -117,7 +119,7 @@ def _make(
 
 
 def _unfit(source: str, trace: Trace) -> set[int]:
-    """Return which numbers stand where no argument can: in functions beside the kernel, as lengths."""
+    """Return which numbers stand where no argument can: in functions beside the kernel, as lengths, as widths."""
     start = _KERNEL.search(source)
     if start is None:
         raise TemplateError("a template made no kernel. This is a defect of it.")
@@ -126,6 +128,7 @@ def _unfit(source: str, trace: Trace) -> set[int]:
     )
     lengths = "\n".join(found[0] for found in _ARRAY.finditer(source))
     names = {*_ARGUMENT.findall(functions), *_ARGUMENT.findall(lengths)}
+    names |= set(_WIDTH.findall(source))
     texts = [text for text, (name, _) in trace.arguments.items() if name in names]
     return {int(n) for text in texts for n in re.findall(r"\bv(\d+)\b", text)}
 
@@ -176,7 +179,7 @@ def _form(params: Mapping[str, Any]) -> tuple[Hashable, tuple[Number, ...]]:
     numbers: list[Number] = []
     try:
         form = tuple(
-            (key, _shape(value, numbers)) for key, value in params.items() if key != "name"
+            [(key, _shape(value, numbers)) for key, value in params.items() if key != "name"]
         )
         hash(form)
     except TypeError:
@@ -185,6 +188,24 @@ def _form(params: Mapping[str, Any]) -> tuple[Hashable, tuple[Number, ...]]:
 
 
 def _shape(value: Any, numbers: list[Number]) -> Hashable:
+    kind = type(value)
+    if kind is int or kind is Open:
+        numbers.append(value)
+        return int
+    if kind in _PLAIN:
+        return kind, value
+    if kind is tuple or kind is list:
+        return kind, *[_shape(v, numbers) for v in value]
+    names = _fields_of(kind)  # type: ignore[arg-type]
+    if names is not None:
+        return kind, *[_shape(getattr(value, name), numbers) for name in names]
+    return _rare_shape(value, numbers)
+
+
+_PLAIN = frozenset({str, bool, type(None)})
+
+
+def _rare_shape(value: Any, numbers: list[Number]) -> Hashable:
     if isinstance(value, (int, float, np.integer)) and not isinstance(value, (bool, np.bool_)):
         numbers.append(int(value) if isinstance(value, np.integer) else value)
         return float if isinstance(value, float) else int
@@ -192,11 +213,17 @@ def _shape(value: Any, numbers: list[Number]) -> Hashable:
         return type(value), *(_shape(v, numbers) for v in value)
     if isinstance(value, Mapping):
         return type(value), *((k, _shape(v, numbers)) for k, v in value.items())
-    if is_dataclass(value) and not isinstance(value, type):
-        return type(value), *(_shape(getattr(value, f.name), numbers) for f in fields(value))
     if isinstance(value, Stored):
         return Stored, str(value), value.cell, value.scale, value.inverse
     return type(value), value
+
+
+@cache
+def _fields_of(kind: Hashable) -> tuple[str, ...] | None:
+    """Return the names of a dataclass's fields, None for another class."""
+    if not (isinstance(kind, type) and is_dataclass(kind)):
+        return None
+    return tuple(f.name for f in fields(kind))
 
 
 def _rebuilt(params: Mapping[str, Any], leaves: Mapping[int, Any]) -> dict[str, Any]:

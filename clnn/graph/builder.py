@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from clnn.errors import ShapeError
 from clnn.graph.ir import Graph, Node, check
 from clnn.ops.movement.views import Reshape, Transpose
 from clnn.ops.spec import OpSpec
@@ -55,6 +56,7 @@ class GraphBuilder:
         """Add a node with all outputs of its op. Raises ShapeError, or as `admit` does."""
         sources = [None if n is None else self.type(n) for n in inputs]
         results = spec.infer(sources)
+        _check_operands(spec, sources, results)
         self.admit(spec, sources, results)
         unique = self.fresh(name)
         outputs = tuple(self.fresh(f"{unique}/{k}") for k in range(len(results)))
@@ -94,3 +96,20 @@ class GraphBuilder:
                 tuple(self.nodes), self.types, self.consts, tuple(self.inputs), dict(outputs), name
             )
         )
+
+
+def _check_operands(
+    spec: OpSpec, sources: Sequence[TensorType | None], results: Sequence[TensorType]
+) -> None:
+    """Raise ShapeError where an operand of the op's post-ops does not broadcast to its result."""
+    for post_op in getattr(spec, "post_ops", ()):
+        source = None if post_op.operand is None else sources[post_op.operand]
+        if source is None:
+            continue
+        shape, wanted = source.shape, results[0].shape
+        lead = len(wanted) - len(shape)
+        if lead < 0 or any(n not in (1, wanted[lead + a]) for a, n in enumerate(shape)):
+            raise ShapeError(
+                f"{spec.kind}: input {post_op.operand} is {shape}, which does not broadcast to the"
+                f" result {wanted}: from the last axis on, its extents must be equal to those, or 1."
+            )

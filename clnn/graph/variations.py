@@ -65,6 +65,12 @@ def smaller(extents: Extents) -> Iterator[dict[str, int]]:
     yield from sorted(found, key=lambda one: sum(one.values()))
 
 
+def halves(extents: Extents) -> Iterator[dict[str, int]]:
+    """Yield about half of these extents; counts stay."""
+    for block in (BLOCK, 1):
+        yield {n: e if e < SMALL else _less(e, 2, block) for n, e in extents.items()}
+
+
 def _less(extent: int, part: int, block: int) -> int:
     if extent < SMALL:
         return 1

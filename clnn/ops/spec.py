@@ -64,6 +64,10 @@ class OpSpec:
         lists = (self.variants, self.candidates)
         return next((v for of in lists for v in of(problem) if v.name == variant.name), None)
 
+    def without(self, unused: frozenset[int]) -> OpSpec | None:
+        """Return the op that makes all outputs but `unused`, in their order; None where it makes them anyway."""
+        return None
+
     def split_batch(
         self, inputs: Sequence[TensorType | None], count: int
     ) -> tuple[OpSpec, tuple[int, ...]] | None:

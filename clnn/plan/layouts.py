@@ -218,6 +218,10 @@ Probes = dict[int, TensorLayout]
 def _root_border(root: str, shape: Sequence[int], order: tuple[int, ...], views: _Views) -> Border:
     """Return the border of a storage: the largest of all demands that can be met together."""
     rank, mapped = len(shape), list[Border]()
+    if root not in views.demanding:
+        return _merge(mapped, rank)
+    if not views.children.get(root):  # its border is its own
+        return _merge(views.demands.get(root, []), rank)
     todo: list[tuple[str, Probes, int]] = []
 
     def visit(name: str, probes: Probes, depth: int) -> None:

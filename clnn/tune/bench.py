@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,6 +31,7 @@ from clnn.ops.spec import OpSpec
 from clnn.runtime.build.program import key_of, options_of
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.drivers.loader import child_environment
+from clnn.runtime.process.temporary import folder_for_a_while
 from clnn.runtime.process.worker import Worker, WorkerError
 from clnn.runtime.run.state import POISON
 from clnn.runtime.run.trial_child import GUARD, values
@@ -125,7 +125,8 @@ class Bench:
         self._builders = [Worker("run.trial_child", argument, env) for _ in range(jobs)]
         self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="clnn-tune")
         self._store = Store()
-        self._root = Path(tempfile.mkdtemp(prefix="clnn-tune-"))
+        self._held = ExitStack()
+        self._root = self._held.enter_context(folder_for_a_while("clnn-tune-"))
         self._folder = self._root
         self._count = 0
         self.note: Note = _no_note
@@ -287,7 +288,7 @@ class Bench:
         for worker in (self._runner, *self._builders):
             worker.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
-        shutil.rmtree(self._root, ignore_errors=True)
+        self._held.close()
 
     def __enter__(self) -> Bench:
         return self

@@ -61,10 +61,11 @@ class Journal:
 
 
 def left_over(base: Path) -> list[Record]:
-    """Return what tuners that are gone were about to try, and remove their notes."""
+    """Return what tuners that are gone were about to try, and remove what they left behind."""
     from filelock import FileLock, Timeout
 
     records: list[Record] = []
+    _remove_scraps(base)
     for member in files.listing(base.parent):
         path = member.path
         if path.suffix != SUFFIX or not path.name.startswith(f"{base.stem}."):
@@ -77,6 +78,32 @@ def left_over(base: Path) -> list[Record]:
             continue
         _remove_locks(path)
     return records
+
+
+def _remove_scraps(base: Path) -> None:
+    """Remove old locks without notes, and files that were never finished.
+
+    Of tuners that were killed while they began or ended.
+    """
+    for member in files.listing(base.parent):
+        path = member.path
+        if files.is_stale(member):
+            files.remove(path)
+        notes = path.with_suffix("")
+        is_lock = notes.suffix == SUFFIX and notes.name.startswith(f"{base.stem}.")
+        if is_lock and files.is_old(member) and not notes.exists() and _is_free(notes):
+            _remove_locks(notes)
+
+
+def _is_free(notes: Path) -> bool:
+    """Whether the tuner of these notes is gone."""
+    from filelock import FileLock, Timeout
+
+    try:
+        with FileLock(f"{notes}{ALIVE}", timeout=0):
+            return True
+    except (Timeout, OSError):
+        return False
 
 
 def _unfinished(records: list[Record]) -> list[Record]:

@@ -10,15 +10,16 @@ joined(width, low, high): expression of the sum in 64 bits of what low and high 
 dot  "": one product. "vnni4", "vnni2": x86's vpdpbusd and vpdpwssd through inline assembly. "dp4a4":
      NVIDIA's dp4a. "plain4", "plain2": the same sums in C. "wide2" and "plainwide2": as these, with each
      weight of 16 bits in two limbs, w = low + 256 * high with low of 0 to 255, one accumulator for
-     each: SPAN products of a limb fit it. Four bytes of input are taken as unsigned: signed ones are
+     each: SPAN products of a limb fit it. "halves4" and "plainhalves4": four bytes with weights of 9 bits,
+     each the sum of two bytes whose products join one sum. Four bytes of input are taken as unsigned: signed ones are
      moved up by 128, which the start of the sums must make good for.
 PACK_FACTORS, WEIGHT_LIMBS: of a dot, products that are added at once, and limbs of a weight
 </%doc>
 <%!
-PACK_FACTORS = {"": 1, "vnni4": 4, "dp4a4": 4, "plain4": 4, "vnni2": 2, "plain2": 2, "wide2": 2, "plainwide2": 2}
-WEIGHT_LIMBS = {dot: 2 if "wide" in dot else 1 for dot in PACK_FACTORS}
+PACK_FACTORS = {"": 1, "vnni4": 4, "dp4a4": 4, "plain4": 4, "vnni2": 2, "plain2": 2, "wide2": 2, "plainwide2": 2, "halves4": 4, "plainhalves4": 4}
+WEIGHT_LIMBS = {dot: 2 if "wide" in dot or "halves" in dot else 1 for dot in PACK_FACTORS}
 SPAN = 256
-INSTRUCTIONS = {"vnni4": "vpdpbusd", "vnni2": "vpdpwssd", "wide2": "vpdpwssd"}
+INSTRUCTIONS = {"vnni4": "vpdpbusd", "halves4": "vpdpbusd", "vnni2": "vpdpwssd", "wide2": "vpdpwssd"}
 def even(image):
     """Whether four packed bytes begin at multiples of four."""
     return not any(place % 4 for place in (image.offset, image.pitches[0], *image.pitches[2:]))

@@ -120,7 +120,7 @@ REAL_TYPES = ("float", "half", "double")
 <%def name="one(step, v, ctype, width, load)">\
 <%
     table = FLOAT if ctype in REAL_TYPES else SIGNED if ctype in SIGNED_TYPES else UNSIGNED
-    vector = ctype if width == 1 else f"{ctype}{width}"
+    vector = vec_type(ctype, width)
     cast = f"({vector})"
     params = [f"{cast}({scalar(p, ctype)})" for p in step.params]
     other = params[0] if step.operand is None and params else (

@@ -67,12 +67,13 @@ LINE = 64  # bytes of a cache line
     xt, wt, tt, yt = types
     P, V = vec_type(arith.product, vw), vec_type(arith.acc, vw)
     pack_factor, limbs = dt.module.PACK_FACTORS[dot], dt.module.WEIGHT_LIMBS[dot]
+    sums = 1 if "halves" in dot else limbs  # of each vector of outputs
     step = ocb * pack_factor * limbs  # weights of a step of the inner loop
     assert ic % pack_factor == 0 and (not dot or (arith.wraps and not arith.channelwise)), "packed products need plain sums"
     ids = ("get_global_id(1)", "get_global_id(0)") if channels_fastest else ("get_global_id(0)", "get_global_id(1)")
     # Sums of limbs hold SPAN products: they join sums of 64 bits behind the longest loop with no more.
     loops = {"window": kh * kw * ic, "row": kw * ic, "tap": ic, "span": dt.module.SPAN}
-    join_after = next(k for k, n in loops.items() if n <= dt.module.SPAN) if limbs > 1 else ""
+    join_after = next(k for k, n in loops.items() if n <= dt.module.SPAN) if sums > 1 else ""
     tap = (dy * src.pitches[2], dx * src.pitches[3])
     move, down = sx * src.pitches[3], sy * src.pitches[2]
     def at(m):
@@ -106,7 +107,7 @@ LINE = 64  # bytes of a cache line
                 const ${P} s = (${P})(${dt.input(dot, xt, *at(m), src)});
 %  for v in range(nv * limbs):
 %   if dot:
-                ${dt.add(dot, vw, f"a{m}_{v}", "s", f"b{v}")}
+                ${dt.add(dot, vw, f"a{m}_{v * sums // limbs}", "s", f"b{v}")}
 %   else:
                 ${ar.mac(arith, vw, f"a{m}_{v}", "s", f"b{v}")}
 %   endif
@@ -208,11 +209,11 @@ ${sc.declare(scales, arith.strict)}\
     ${px.place(mode, at_pixels, m, str(m))}
 %  endfor
 % endif
-% if limbs > 1:
+% if sums > 1:
     ${V} t[${mr * nv}];
     for (int k = 0; k < ${mr * nv}; ++k) t[k] = 0;
 %  for m in range(mr):
-    ${P} ${", ".join(f"a{m}_{v} = 0" for v in range(nv * limbs))};
+    ${P} ${", ".join(f"a{m}_{v} = 0" for v in range(nv * sums))};
 %  endfor
 % else:
 % for v in range(nv):
@@ -235,5 +236,5 @@ ${sc.declare(scales, arith.strict)}\
 % endif
     ${fi.expect_operands(at_pixels)}
     ${sum_by_channels() if arith.channelwise else sum_by_taps()}
-    ${fi.finish_all(at_pixels, limbs > 1)}
+    ${fi.finish_all(at_pixels, sums > 1)}
 }

@@ -53,10 +53,9 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
     pixels, last = band * ow, (oh - (bands - 1) * band) * ow
     xt, wt, tt, yt = types
     V = vec_type("float", vw)
-    at_pixels = px.module.Tiles(mode, oh, ow, mr, 1)
-    at_pixels.exact = divides(mr, pixels) and divides(mr, last)
     narrow = is_traced(ow)  # so that images may be of fewer columns than tx, and bands of fewer pixels than mr
-    at_pixels.end = "end" if narrow or is_traced(oh) else ""
+    at_pixels = px.module.Tiles(mode, oh, ow, mr, 1, "end" if narrow or is_traced(oh) else "")
+    at_pixels.exact = divides(mr, pixels) and divides(mr, last)
     assert mode == "flat" and groups == 1 and (at_pixels.end or mr <= last), (mode, groups, mr, last)
     assert src.pitches[1] == 1 and vw <= ic <= pitch and (narrow or tx <= ow), (src.pitches, vw, ic, pitch, tx, ow)
     over = -ic % vw

@@ -46,12 +46,13 @@ MASKS = {8: "char", 16: "short", 32: "int", 64: "long"}
     mask = MASKS[BITS[work[0]]]
     function = "truth" if fn == "cast" and to_bool and not from_bool else fn
 %>
+## -1 of a comparison is narrowed first: some simulators widen a vector of bits with its sign where they may not.
 <%def name="truth(text, vw)">\
 <% T, R = vec_type(work[0], vw), vec_type(work[-1], vw) %>\
 % if vw == 1:
         const ${R} r = (${text}) ? 1 : 0;
 % else:
-        const ${R} r = convert_${R}(-(${text}));
+        const ${R} r = as_${R}(-convert_char${R.removeprefix("uchar")}(${text}));
 % endif
 </%def>
 <%def name="remainder(vw)">\

@@ -11,6 +11,8 @@ Launch   global (positions on the last axis / span [x inner / vw where `split`],
 Params   name            kernel name
          src_type, dst_type
          acc             type of sums, or the type moved where there are no weights
+         in_turn         of integers: products of weights, last axis first, and sums are rounded one by
+                         one in the order of the axes, then towards zero; otherwise to the nearest
          value           type that post-ops work on
          weighted        whether there are weights
          extents         of the outer axes, then of all resized axes but the last
@@ -48,6 +50,9 @@ Tunables vw              1, 2, 4, 8 or 16; at most inner, unless that is read at
     def row(table, k, t):
         return f"{table}[{(index_at if table == 'index' else weight_at)[k]} + {position(k)} * {taps[k]} + {t}]"
     moves = not weighted
+    rounding = "rtz" if in_turn else "rte"
+    def add(pixel, weight):
+        return f"v + {pixel} * {weight}" if in_turn else f"fma({pixel}, {weight}, v)"
 %>
 <%def name="operand_at(which, width, c)">\
 <%
@@ -61,16 +66,20 @@ ${cv.read(extra_types[k], value, width, f"extra{k}", where, inner_pitches[k])}\
 % if unrolled:
             ${V} v = ${capture(cv.read, src_type, acc, width, "p0", c).strip()}${"" if moves else " * w0"};
 %  for j in range(1, len(combos)):
-            v = fma(${capture(cv.read, src_type, acc, width, f"p{j}", c).strip()}, (${V})(w${j}), v);
+            v = ${add(capture(cv.read, src_type, acc, width, f"p{j}", c).strip(), f"({V})(w{j})")};
 %  endfor
 % else:
             ${V} v = (${V})(0);
 %  for k in range(axes):
             for (int t${k} = 0; t${k} < ${taps[k]}; ++t${k}) {
+%   if not in_turn:
                 const ${acc} q${k} = ${f"q{k - 1} * " if k else ""}${row("weight", k, f"t{k}")};
+%   elif k == axes - 1:
+                const ${acc} q${k} = ${" * ".join(row("weight", a, f"t{a}") for a in reversed(range(axes)))};
+%   endif
                 const int i${k} = ${f"i{k - 1} + " if k else ""}${row("index", k, f"t{k}")};
 %  endfor
-                v = fma(${capture(cv.read, src_type, acc, width, "src", f"i{axes - 1} + {c}").strip()}, (${V})(q${axes - 1}), v);
+                v = ${add(capture(cv.read, src_type, acc, width, "src", f"i{axes - 1} + {c}").strip(), f"({V})(q{axes - 1})")};
 %  for k in range(axes):
             }
 %  endfor
@@ -79,13 +88,16 @@ ${cv.read(extra_types[k], value, width, f"extra{k}", where, inner_pitches[k])}\
             if (outside) v = (${V})(${scalar(fill, acc)});
 % endif
 % if value != acc:
-            ${vec_type(value, width)} r = convert_${value}${"" if width == 1 else width}_sat_rte(v);
+            ${vec_type(value, width)} r = convert_${value}${"" if width == 1 else width}_sat_${rounding}(v);
 % else:
             ${V} r = v;
 % endif
             ${st.apply(post_ops, "r", value, width, lambda which: capture(operand_at, which, width, c).strip())}
             ${cv.write(value, dst_type, width, "r", "to", c)}
 </%def>
+% if in_turn:
+#pragma OPENCL FP_CONTRACT OFF
+% endif
 ${group_size(wg)}
 __kernel void ${name}(
     __global const ${cell(src_type)} *src_base, const int src_offset, __global const int *index,
@@ -137,7 +149,7 @@ __kernel void ${name}(
 %  for j, chosen in enumerate(combos):
         __global const ${cell(src_type)} *p${j} = src + ${" + ".join(f"i{k}_{t}" for k, t in enumerate(chosen))};
 %   if weighted:
-        const ${acc} w${j} = ${" * ".join(f"q{k}_{t}" for k, t in enumerate(chosen))};
+        const ${acc} w${j} = ${" * ".join(f"q{k}_{t}" for k, t in list(enumerate(chosen))[:: -1 if in_turn else 1])};
 %   endif
 %  endfor
 % endif

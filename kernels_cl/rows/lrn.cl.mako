@@ -24,15 +24,13 @@ Params   name            kernel name
     last = len(rows.lane_pitches) - 1
     channels, group = rows.extent, rows.group
     step = rows.step_pitches
-    inner = max(0, channels - low - high)
-    whole = inner - inner % rows.vw
     unrolled = low + high <= 64
 
     def at(k, c, lanes=0):
         shift = lanes * rows.lane_pitches[k]
         return f"o{k} + ({c}) * {step[k]}" + (f" + {shift}" if shift else "")
 
-    def walk(begin, end):
+    def over(begin, end):
         return f"for (int c = {begin}{' + member' if group > 1 else ''}; c < {end}; c += {group})"
 
     def divided(x, b, T):
@@ -44,7 +42,7 @@ Params   name            kernel name
             return f"{x} / (sqrt({b}) * sqrt(sqrt({b})))"
         return f"{x} * exp(log({b}) * {scalar(-beta, ctype)})"
 %>
-<%def name="finish(width, slot)">\
+<%def name="finish(rows, width, slot)">\
 <%
     T = vec_type(ctype, width)
     lanes = slot * rows.vw
@@ -55,9 +53,9 @@ Params   name            kernel name
     const ${T} b_ = sum_ * ${scalar(scale, ctype)} + ${scalar(bias, ctype)};
     ${T} y_ = ${divided("x_", "b_", T)};
     ${st.apply(post_ops, "y_", ctype, width, operand)}
-    ${rw.put(rows, "y_", slot, width, "dst", at(last, "c", lanes), rows.lane_pitches[last])}
+    ${rw.put(rows, "y_", slot, width, "dst", at(last, "c", lanes), rows.lane_pitches[last], ctype=ctype)}
 </%def>
-<%def name="checked(width, slot)">\
+<%def name="checked(rows, width, slot)">\
 <% T, pitch, lanes = vec_type(ctype, width), rows.lane_pitches[0], slot * rows.vw %>\
     const ${T} x_ = ${m.load_lanes(ctype, width, "src", at(0, "c", lanes), pitch)};
     ${T} sum_ = (${T})(0);
@@ -65,10 +63,14 @@ Params   name            kernel name
         const ${T} v_ = ${m.load_lanes(ctype, width, "src", at(0, "k", lanes), pitch)};
         sum_ += v_ * v_;
     }
-    ${finish(width, slot)}
+    ${finish(rows, width, slot)}
 </%def>
-<%def name="along()">\
-    ${walk(0, min(low, channels))} { ${checked(1, 0)} }
+<%def name="along(rows)">\
+<%
+    inner = max(0, channels - low - high)
+    whole = inner - inner % rows.vw
+%>\
+    ${over(0, min(low, channels))} { ${checked(rows, 1, 0)} }
 % if whole:
     for (int c = ${low}${f" + member * {rows.vw}" if group > 1 else ""}; c < ${low + whole}; c += ${rows.vw * group}) {
         const ${vec_type(ctype, rows.vw)} x_ = ${load(ctype, rows.vw, "src", at(0, "c"))};
@@ -87,12 +89,25 @@ Params   name            kernel name
         }
 %   endif
 %  endfor
-        ${finish(rows.vw, 0)}
+        ${finish(rows, rows.vw, 0)}
     }
 % endif
 % if low + whole < channels:
-    ${walk(low + whole, channels)} { ${checked(1, 0)} }
+    ${over(low + whole, channels)} { ${checked(rows, 1, 0)} }
 % endif
+</%def>
+<%def name="walk(rows, narrow)">\
+    ${rw.begin(rows, [0, *operands.values(), last], narrow)}
+% if rows.across:
+    for (int c = 0; c < ${channels}; ++c) {
+%  for slot in range(rows.nv):
+        { ${checked(rows, rows.vw, slot)} }
+%  endfor
+    }
+% else:
+    ${along(rows)}
+% endif
+    ${rw.end(rows, narrow)}\
 </%def>
 ${group_size(wg)}
 __kernel void ${name}(
@@ -107,15 +122,5 @@ __kernel void ${name}(
     __global const ${ctype} *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
     __global ${ctype} *dst = dst_base + dst_offset;
-    ${rw.begin(rows, [0, *operands.values(), last])}
-% if rows.across:
-    for (int c = 0; c < ${channels}; ++c) {
-%  for slot in range(rows.nv):
-        { ${checked(rows.vw, slot)} }
-%  endfor
-    }
-% else:
-    ${along()}
-% endif
-    ${rw.end()}
+${rw.walked(rows, walk)}
 }

@@ -16,12 +16,24 @@ Params   name            kernel name
          steps           pitch along the row: (src, dst)
          wg              local size
 NaN      of a quotient gives the smallest element, as does a sum of 0
+Range    with `conformance` sums may be below the smallest normal number: rows whose elements are all below
+         2**40 are taken times 2**64, which changes no quotient, on devices without subnormals too
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%
     xt, yt = source.dtype.cl, result.dtype.cl
     entry = f"(int)s[k * {steps[0]}] - ({source.low})" if conformance else f"top - (int)s[k * {steps[0]}]"
+    e = f"power(table[{entry}], is_low)" if conformance else f"table[{entry}]"
 %>
+% if conformance:
+float power(const float e, const int is_low)
+{
+    const uint bits = as_uint(e);
+    if (!is_low) return e;
+    return bits < 0x800000u ? (float)bits * 0x1p-85f : e * 0x1p64f;
+}
+
+% endif
 ${group_size(wg)}
 __kernel void ${name}(
     __global const ${xt} *src_base, const int src_offset,
@@ -36,11 +48,15 @@ __kernel void ${name}(
 % if not conformance:
     int top = ${source.low};
     for (int k = 0; k < ${count}; ++k) top = max(top, (int)s[k * ${steps[0]}]);
+% else:
+    uint most = 0;
+    for (int k = 0; k < ${count}; ++k) most = max(most, as_uint(table[${entry}]));
+    const int is_low = most < as_uint(0x1p40f);
 % endif
     float total = 0;
-    for (int k = 0; k < ${count}; ++k) total = total + table[${entry}];
+    for (int k = 0; k < ${count}; ++k) total = total + ${e};
     for (int k = 0; k < ${count}; ++k) {
-        const float e = table[${entry}];
+        const float e = ${e};
         float q = e / total;
         q = fma(fma(-q, total, e), 1 / total, q);  // as if the quotient were rounded once
         const float scaled = clamp(q * ${scalar(2.0 ** result.fraction)}, 0.0f, ${scalar(float(result.high))});

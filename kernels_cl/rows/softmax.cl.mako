@@ -23,7 +23,7 @@ NaN      a NaN, an infinity, or nothing but -infinity makes the whole row NaN
     last = len(rows.lane_pitches) - 1
     everything = [0, *operands.values(), last]
     assert not (log and keep), "a logarithm needs no exponential of each element"
-    assert not keep or not rows.across or divides(rows.width, rows.lanes), "blocks overlap"
+    assert not keep or not rows.across or rows.lanes % rows.width == 0, "blocks overlap"
 %>
 <%def name="walk(rows, narrow)">\
 <%

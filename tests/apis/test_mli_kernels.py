@@ -64,9 +64,12 @@ def test_softmax_of_bytes(device, axis):
     assert np.abs(real - np.minimum(exact, 255 / 256)).max() < 0.01
 
 
-def test_l2_norm_of_bytes(device):
+@pytest.mark.parametrize("scale, zero", [(1, 0), (-32768, 0), (0, 5000)])
+def test_l2_norm_of_bytes(device, scale, zero):
+    """Whatever epsilon says: it is not read."""
     x, y = strided((6, 7), 2), sa(integers(42), (6, 7))
     epsilon = sa(np.zeros(1, np.int8), ())
+    epsilon.el_params = mli.SaParams((scale,), (zero,), (0,))
     with mli.using(device=device):
         assert mli.mli_krn_l2_normalize_sa8(x, epsilon, mli.MliAxisCfg(1), y) == OK
     rule, v = L2Rule(x.quant()), x.view()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -83,6 +83,8 @@ def test_every_small_stride():
 def test_strides_of_poolings_and_upscalings():
     assert pool_stride(5, 4, 4, 2, False, False) is None
     assert pool_stride(5, 4, 4, 2, False, True) == 2
+    assert pool_stride(4, 2, 3, 1, False, True) == 2  # of 2 and 3
+    assert pool_stride(4, 2, 3, 1, True, True) == 3
     assert [upscale(3, out, 2, 0, 0) for out in (4, 5, 6, 7, 8)] == [1, None, 2, None, 3]
     assert (upscale(3, 7, 2, 0, 1), upscale(3, 5, 2, 0, 1), upscale(1, 2, 2, 0, 0)) == (2, None, 1)
 
@@ -427,3 +429,13 @@ def test_a_long_chain_added_backwards_is_ordered(context, graph):
         vx.vxActivationLayer(graph, source, RELU, 0, 0, result)
     vx.vxVerifyGraph(graph)
     assert [node.values["inputs"] for node in graph.verified.order] == ends[:-1]
+
+
+@pytest.mark.parametrize("ceil", [False, True], ids=["floor", "ceiling"])
+def test_the_stride_of_a_pooling_is_the_smallest_of_its_rounding(ceil):
+    """Of all strides that give the sizes, for every small geometry."""
+    for extent, out, size, pad in product(range(1, 12), range(2, 9), range(1, 6), (0, 1, 2)):
+        room = extent + 2 * pad - size
+        fits = (s for s in range(1, 20) if (-(-room // s) if ceil else room // s) + 1 == out)
+        wanted = next(fits, None) if room >= 0 else None
+        assert pool_stride(extent, out, size, pad, ceil, False) == wanted, (extent, out, size, pad)

@@ -6,6 +6,8 @@ from clnn.apis.sessions import SessionStore
 
 
 class Closable:
+    lost = ""
+
     def __init__(self):
         self.closed = False
 

@@ -164,6 +164,18 @@ def test_softmax(device, form, conformance):
     check_op(device, spec, [x], orders={"i0": (0, 2, 3, 1)})
 
 
+@pytest.mark.parametrize("count", [1, 2, 7, 64])
+def test_softmax_of_exponentials_below_the_smallest_normal_number(device, count):
+    """As C gives them: one such element alone is 1; rows from nothing but zeros to normal numbers."""
+    rng = np.random.default_rng(count)
+    x = rng.integers(-26800, -21500, (500, count)).astype(np.int16)
+    x[0], x[1, 0], x[2] = -24918, 3000, -32768
+    spec = OpenVxSoftmax(1, Q78, Q78, True)
+    check_op(device, spec, [x])
+    if count == 1:
+        assert spec.reference(x)[0][0] == 256
+
+
 @pytest.mark.parametrize("across", [False, True])
 @pytest.mark.parametrize("sample,beta", [(True, 0.6), (False, 0.75), (False, 0.5), (False, 1.0)])
 def test_normalisation(device, across, sample, beta):

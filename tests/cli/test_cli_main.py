@@ -84,12 +84,12 @@ def test_errors_are_one_message_unless_debugging(clnn, tmp_path, monkeypatch):
     missing = tmp_path / "missing.onnx"
     result = clnn("inspect", missing)
     assert result.code == 2
-    assert result.err.startswith("ModelError: ")
+    assert result.err.startswith("ModelFileError: ")
     assert "Traceback" not in result.err
     monkeypatch.setenv("CLNN_DEBUG", "1")
     done = python("-m", "clnn.cli.main", "inspect", str(missing))
     assert "Traceback" in done.stderr
-    assert "ModelError" in done.stderr
+    assert "ModelFileError" in done.stderr
 
 
 def test_no_device_is_status_3(clnn, files):

@@ -160,3 +160,20 @@ def test_a_template_without_a_kernel_is_refused(template, tmp_path):
 def test_forms_tell_types_of_numbers_apart():
     forms = [runtime_numbers._form({"a": a})[0] for a in (1, 1.0, True, "1", (1,), None)]
     assert len(set(forms)) == len(forms)
+
+
+def test_widths_of_vectors_are_never_arguments(template):
+    """In the name of a type or a load, whoever prints it."""
+    name = template("*(float${w} *)0 + ${w * a} + vload${w}(0, dst)[0]")
+    _, (two, four, again) = texts_of(name, {"w": 2, "a": 3}, {"w": 4, "a": 5}, {"w": 2, "a": 8})
+    assert "float2 " in two.source and "vload4(" in four.source
+    assert again.source == two.source and "floatx" not in two.source
+
+
+def test_vectors_are_loaded_by_the_pitch_that_is_there(template):
+    name = template("${load('float', 4, 'dst', 'i', p)}.s0")
+    _, (spread, along, again) = texts_of(name, {"p": 0}, {"p": 1}, {"p": 0})
+    assert "(float4)(dst[i])" in spread.source and "vload4(0, dst + (i))" in along.source
+    assert again.source == spread.source
+    with pytest.raises(TemplateError, match="cannot load 4 elements of pitch 2"):
+        texts_of(name, {"p": 0}, {"p": 2})

@@ -457,3 +457,34 @@ case("integers where floats belong", "", ANY)(
         initializers=[tensor("w", np.ones((4, 3, 3, 3), np.int64))],
     )
 )
+
+
+for _op, _dims in (
+    ("LayerNormalization", (9,)),
+    ("LayerNormalization", (2, 1, 8)),
+    ("RMSNormalization", (4,)),
+):
+
+    @case(f"{_op} with a scale of {_dims}", "does not broadcast to the result", ANY)
+    def _scale_that_does_not_fit(op=_op, dims=_dims):
+        node = make.make_node(op, ["x", "w"], ["y"], name="norm", axis=-1)
+        scale = tensor("w", np.ones(dims, np.float32))
+        return model([node], [value("x", (2, 8))], initializers=[scale], opset=23)
+
+
+@case("attribute of a function that is not there", "refers to an attribute 'far'")
+def _reference_outside_of_a_function():
+    proto = conv(pads=[1, 1, 1, 1])
+    proto.graph.node[0].attribute[0].ref_attr_name = "far"
+    return proto
+
+
+for _op, _flag, _more in (
+    ("ReduceMax", "keepdims", {}),
+    ("ArgMax", "select_last_index", {}),
+    ("MaxPool", "ceil_mode", {"kernel_shape": [2, 2]}),
+    ("AveragePool", "count_include_pad", {"kernel_shape": [2, 2]}),
+):
+    case(f"{_flag} that is neither 0 nor 1", f"{_flag} is 127, must be 0 or 1")(
+        lambda op=_op, flag=_flag, more=_more: one(op, **more, **{flag: 127})
+    )

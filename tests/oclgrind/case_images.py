@@ -382,6 +382,11 @@ add(
     [rng().integers(0, 255, (1, 3, 3, 5)).astype(np.uint8)],
 )
 add(
+    "resize_bytes_many_taps",
+    Resize((1, 3, 4, 5), (1, 1.5, 1.34, 1.67), CUBIC),
+    [rng().integers(0, 255, (1, 2, 3, 3)).astype(np.uint8)],
+)
+add(
     "resize_half",
     Resize((1, 3, 5, 4), (1, 1, 1.67, 2.0), LINEAR),
     [normal((1, 3, 3, 2)).astype(np.float16)],

@@ -12,6 +12,8 @@ import case_matrices
 import case_mli
 import case_mma
 import case_openvx
+import case_quantised
+import case_recurrent
 import case_rows
 import case_stored
 import case_workgroups
@@ -30,6 +32,8 @@ MODULES = (
     case_mli,
     case_mma,
     case_openvx,
+    case_quantised,
+    case_recurrent,
     case_rows,
     case_stored,
     case_workgroups,

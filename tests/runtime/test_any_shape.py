@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from open_images import resizing, segmentation
+from open_images import resizing, segmentation, separable
 
 import clnn
 from clnn.codegen.render import render
@@ -124,3 +124,27 @@ def test_a_network_may_be_as_large_as_a_device_takes(any_device, monkeypatch):
         assert session(fed((1, 3, 16, 32)))
         with pytest.raises(PlanError, match="more than kernels can index"):
             session(fed((4, 3, 64, 64)))
+
+
+def test_each_border_is_filled_at_one_place(device):
+    """Once, or in each run: the launch at the other place has nothing to do."""
+    with clnn.compile_model(segmentation(), device) as session:
+        session(fed((1, 3, 64, 48)))
+        plan = session.at({"x": (2, 3, 40, 72)}).plan
+        fills = [*plan.first_fills, *(fill for step in plan.scheduled for fill in step.fills)]
+        places = {fill.args: [] for fill in fills}
+        for fill in fills:
+            places[fill.args].append(fill.idle)
+        assert places and all(sorted(idle) == [False, True] for idle in places.values())
+
+
+@pytest.mark.parametrize("guard", [0, 64])
+def test_images_may_be_smaller_than_a_tile(device, guard):
+    """Of fewer pixels than the tile of a kernel that was chosen for a larger one."""
+    with clnn.compile_model(separable(), device, clnn.Options(guard=guard)) as session:
+        session(fed((1, 16, 20, 20)))
+        for shape in ((1, 16, 2, 3), (2, 16, 1, 5), (1, 16, 1, 1), (3, 16, 1, 40)):
+            with clnn.compile_model(separable(), device, shapes={"x": shape}) as alone:
+                assert close(session(fed(shape)), alone(fed(shape))), shape
+            names = [s.variant.name for s in session.at({"x": shape}).plan.scheduled]
+            assert any(name.startswith("separable_") for name in names), names

@@ -117,7 +117,7 @@ def test_a_device_that_shares_nothing(shared):
 
 def test_a_host_without_memory_is_an_error_of_clnn(shared, monkeypatch):
     def full(nbytes):
-        raise OSError(12, "Cannot allocate memory")
+        raise MemoryError("4096 bytes were refused (Cannot allocate memory)")
 
     monkeypatch.setattr(state, "pages", full)
     with pytest.raises(OutOfDeviceMemoryError, match="Cannot allocate memory"):

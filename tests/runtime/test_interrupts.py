@@ -51,9 +51,10 @@ class Right:
             assert got == self.wanted[self.turn], f"wrong after an interrupt at {where}"
 
 
-@pytest.fixture(scope="module", params=["merged", "launches"])
+@pytest.fixture(scope="module", params=["merged", "launches", "watched"])
 def session(request, any_device):
-    options = clnn.Options(merge=request.param == "merged", winograd=False)
+    timeout = 100.0 if request.param == "watched" else None
+    options = clnn.Options(merge=request.param != "launches", winograd=False, timeout=timeout)
     with clnn.compile_model(chain(), any_device, options) as made:
         yield made
 

@@ -127,9 +127,17 @@ def test_shapes_used_longest_ago_are_forgotten(any_device, monkeypatch):
             session(feeds(1, 4, width))
         assert [ready["x"][3] for ready in session.shapes] == [4, 6]
         assert sum(session.build_counts) > 0
-        monkeypatch.setattr(open_session, "MAX_BYTES", 0)
-        session(feeds(1, 4, 7))
-        assert [ready["x"][3] for ready in session.shapes] == [7]
+
+
+@pytest.mark.parametrize("guard", [0, 64])
+def test_shapes_with_memory_of_their_own_are_forgotten_for_their_size(
+    any_device, monkeypatch, guard
+):
+    monkeypatch.setattr(open_session, "MAX_BYTES", 0)
+    with clnn.compile_model(model(), any_device, clnn.Options(guard=guard)) as session:
+        for width in (4, 5):
+            session(feeds(1, 4, width))
+        assert [ready["x"][3] for ready in session.shapes] == ([5] if guard else [4, 5])
 
 
 def test_threads_with_shapes_of_their_own(any_device):

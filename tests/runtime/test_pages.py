@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 
 import numpy as np
 import pyopencl as cl
@@ -71,3 +72,12 @@ def _bytes(session, constants, arg):
     found = np.empty(buffer.size, np.uint8)
     cl.enqueue_copy(cl.CommandQueue(session._device.context), found, buffer)
     return found.tobytes()
+
+
+def test_refused_memory_is_a_memory_error(monkeypatch):
+    def full(*args: object, **more: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(mmap, "mmap", full)
+    with pytest.raises(MemoryError, match=r"\d+ bytes were refused \(Cannot allocate memory\)"):
+        pages(5000)

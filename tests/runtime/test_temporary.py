@@ -161,3 +161,40 @@ def test_pocls_folder_of_a_killed_process_is_removed(places):
         left.append(Path(child.stdout.readline().strip()))
         killed(child)
     assert not left[0].exists() and left[1].parent == places and left[1].is_dir()
+
+
+def test_a_folder_whose_maker_died_before_it_was_locked_goes_when_it_is_old(places):
+    begun, locking, full = (places / f"{PREFIX}{n}" for n in ("begun", "locking", "full"))
+    for folder in (begun, locking, full):
+        folder.mkdir()
+    (locking / f"{LOCK}.new").touch()
+    (full / "data").touch()  # nobody knows whose it is
+    remove_abandoned(PREFIX)
+    assert begun.is_dir() and locking.is_dir()
+    for folder in (begun, locking, full):
+        os.utime(folder, (1.0, 1.0))
+    remove_abandoned(PREFIX)
+    assert [p.name for p in places.iterdir()] == [full.name]
+
+
+def test_who_is_killed_while_a_folder_goes_leaves_what_another_can_remove(places, monkeypatch):
+    child, left = owner()
+    killed(child)
+    for name in "abc":
+        (left / name).touch()
+    real, gone = os.unlink, []
+
+    def dies(path, **more):
+        gone.append(Path(path).name)
+        if len(gone) == 3:
+            raise KeyboardInterrupt
+        real(path, **more)
+
+    monkeypatch.setattr(os, "unlink", dies)
+    with pytest.raises(KeyboardInterrupt):
+        remove_abandoned(PREFIX)
+    monkeypatch.undo()
+    assert LOCK not in gone and (left / LOCK).exists()
+    monkeypatch.setattr(tempfile, "tempdir", str(places))
+    remove_abandoned(PREFIX)
+    assert not left.exists()

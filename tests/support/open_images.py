@@ -84,3 +84,11 @@ def resizing():
     near = net.add("Resize", pools[2], "", scales, mode="nearest")
     between = net.add("Resize", pools[2], "", scales, mode="linear")
     return net.model(filtered, pools[0], wide, near, between)
+
+
+@cache
+def separable():
+    """A depthwise and a 1x1 convolution, which are one kernel on CPUs, for images of any size."""
+    net = Net()
+    y = net.conv(net.conv("x", 16, 16, group=16), 16, 32, kernel=1)
+    return net.model(y, dims=("batch", 16, "height", "width"))

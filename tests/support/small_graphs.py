@@ -17,6 +17,7 @@ from clnn.ops.movement.gather import Gather
 from clnn.ops.movement.pad import Pad
 from clnn.ops.movement.views import Concat, Reshape, Slice, Transpose, slice_of
 from clnn.ops.pool.spec import Pool
+from clnn.ops.recurrent.spec import Recurrent
 from clnn.ops.resize.sampling import Sampling
 from clnn.ops.resize.spec import Resize
 from clnn.ops.rows.arg import ArgExtreme
@@ -27,7 +28,7 @@ from clnn.ops.rows.softmax import Softmax
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.ops.spec import OpSpec
-from clnn.types import F32, I64, TensorType
+from clnn.types import F32, I32, I64, TensorType
 
 
 class Builder:
@@ -125,4 +126,20 @@ def rows() -> Graph:
     return b.graph(b.post_ops("exp", back), b.add(Reduce("max", (2,)), mixed))
 
 
-GRAPHS = {"classifier": classifier, "decoder": decoder, "rows": rows}
+def sequence() -> Graph:
+    """An LSTM in both directions with peepholes, and a GRU of which the last state alone is asked for."""
+    b = Builder(x=(3, 2, 8))
+    tanh, sigmoid = (PostOp("tanh"),), (PostOp("sigmoid"),)
+    both = Recurrent(
+        "lstm", ((sigmoid, tanh, tanh),) * 2, (False, True), batch_first=True, outputs=(0,)
+    )
+    products = b.add(Gemm(trans_b=True), "x", b.const(40, 8), b.const(40))
+    lengths = b.fixed(np.array([2, 1, 2], np.int32))
+    b.types[lengths] = TensorType((3,), I32)
+    every = b.add(both, products, b.const(2, 20, 5), None, lengths, None, None, b.const(2, 15))
+    flat = b.add(Reshape((3, 2, 10)), every)
+    once = Recurrent("gru", ((sigmoid, tanh),), (False,), outputs=(1,))
+    return b.graph(b.add(once, b.add(Gemm(), flat, b.const(10, 48)), b.const(1, 48, 16)))
+
+
+GRAPHS = {"classifier": classifier, "decoder": decoder, "rows": rows, "sequence": sequence}

@@ -98,3 +98,22 @@ def test_the_place_of_a_joined_tensor_is_found():
     assert found_move(X, y) == {"dst_offset": (3, 1, 1)}
     with pytest.raises(ValueError, match="no movement"):
         found_move(X, y[:6, :8, :4] + 0)
+
+
+@pytest.mark.parametrize(
+    "strides, rounding", [((2, 2), "FLOOR"), ((3, 3), "CEILING"), ((3, 1), "FLOOR")]
+)
+def test_a_pooling_is_called_with_the_rounding_that_its_strides_tell(strides, rounding):
+    from vectors import openvx
+
+    about = {
+        "input": {"dims": [4, 3, 1]},
+        "output": {"dims": [2, 2, 1]},
+        "size_x": 3,
+        "size_y": 4,
+        "pad_x": 1,
+        "pad_y": 2,
+        "stride_x": strides[0],
+        "stride_y": strides[1],
+    }
+    assert openvx.pooling_rounding(about) == getattr(openvx, rounding)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import subprocess
+import dataclasses
+import importlib
 import sys
 import time
 
 import numpy as np
+import onnx
 import pytest
 from common import ROOT
 
@@ -17,12 +18,19 @@ FOLDER = ROOT / "tools" / "fuzz"
 @pytest.fixture(scope="module")
 def tool():
     """The tool as a module."""
-    spec = importlib.util.spec_from_file_location("fuzz_networks", FOLDER / "networks.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["fuzz_networks"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["fuzz_networks"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FOLDER))
+        before = set(sys.modules)
+        yield importlib.import_module("networks")
+        for name in set(sys.modules) - before:
+            if str(FOLDER) in str(getattr(sys.modules[name], "__file__", "")):
+                del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def cases(tool):
+    """What draws and checks networks."""
+    return sys.modules["cases"]
 
 
 def findings(tool, first, count, device, folder):
@@ -54,65 +62,148 @@ def test_a_seed_always_draws_the_same_network_and_others_draw_others(tool):
 
 
 def test_drawn_networks_reach_most_operators(tool):
-    met = {node.op_type for seed in range(300) for node in tool.draw(seed).net.nodes}
-    assert len(met) > 85, sorted(met)
+    drawn = [tool.draw(seed) for seed in range(500)]
+    met = {node.op_type for case in drawn for node in case.net.nodes}
+    assert len(met) > 120, sorted(met)
+    assert {"LSTM", "GRU", "RNN", "If", "Loop", "Scan", "NonZero", "Unique"} <= met
+    assert sum(bool(case.dims) for case in drawn) > 20
+    assert sum(bool(case.more) for case in drawn) > 200
 
 
-def test_a_wrong_kernel_is_found_made_small_and_replayed(tool, any_device, tmp_path, monkeypatch):
-    """An engine whose hyperbolic tangent is off by a thousandth; the finding is that node alone."""
-    right = tool.on_clnn
+def small_case(cases, dtype="f32"):
+    """Relu, and of its results tanh and softmax."""
+    drawer = cases.Drawer(3)
+    x = drawer.array((2, 3, 4, 5))
+    drawer.net.inputs.append(x)
+    (y,) = drawer.node("Relu", [x])
+    drawer.node("Tanh", [y])
+    drawer.node("Softmax", [y], axis=1)
+    options = {**cases.draw(3).options, "guard": 64, "dtype": dtype}
+    return cases.Case(drawer.net, tuple(drawer.net.made), options)
+
+
+@pytest.fixture
+def wrong_tanh(cases, monkeypatch):
+    """An engine whose hyperbolic tangent is off by a thousandth, in the last call of each session."""
+    right = cases.on_clnn
 
     def wrong(case, device):
         found = right(case, device)
         by_name = {name: node for node in case.net.nodes for name in node.output}
-        off = {n for n in found if n in by_name and by_name[n].op_type == "Tanh"}
-        return {n: a + np.float32(1e-3) if n in off else a for n, a in found.items()}
+        off = {n for n in found[0] if n in by_name and by_name[n].op_type == "Tanh"}
+        place = len(case.feeds) - 1
+        found[place] = {n: a + np.float32(1e-3) * (n in off) for n, a in found[place].items()}
+        return found
 
-    drawer = tool.Drawer(3)
-    x = drawer.array((2, 3, 4, 5))
-    drawer.net.inputs.append(x)
-    (y,) = drawer.node("Relu", [x])
-    (z,) = drawer.node("Tanh", [y])
-    drawer.node("Softmax", [y], axis=1)
-    case = tool.Case(drawer.net, tuple(drawer.net.made), tool.draw(3).options)
-    monkeypatch.setattr(tool, "on_clnn", wrong)
-    assert z in tool.check(case, any_device)
-    small = tool.minimise(case, any_device)
-    assert [node.op_type for node in small.net.nodes] == ["Tanh"] and small.outputs == (z,)
+    monkeypatch.setattr(cases, "on_clnn", wrong)
+
+
+def test_a_wrong_kernel_is_found_made_small_and_replayed(
+    tool, cases, any_device, tmp_path, monkeypatch, wrong_tanh
+):
+    """The finding is that node alone."""
+    case = small_case(cases)
+    assert case.outputs[1] in cases.check(case, any_device)
+    small = tool.minimise(case, lambda one: cases.check(one, any_device))
+    assert [node.op_type for node in small.net.nodes] == ["Tanh"]
+    assert small.outputs == (case.outputs[1],)
     assert small.options["guard"] == 0 and small.options["dtype"] == "f32"
     tool.keep(small, tmp_path / "3")
+    monkeypatch.undo()
     assert tool.replay(tmp_path / "3", any_device) == ""
 
 
-def test_shapes_types_and_nan_count_as_differences_and_unsteady_results_do_not(tool):
-    drawer = tool.Drawer(1)
+def test_a_later_call_that_is_wrong_is_found_and_becomes_the_only_one(
+    tool, cases, any_device, tmp_path, wrong_tanh
+):
+    case = small_case(cases)
+    shapes = {name: (1, *a.shape[1:]) for name, a in case.net.feeds.items()}
+    more = tuple({n: np.ones(s, np.float32) for n, s in shapes.items()} for _ in range(2))
+    case = dataclasses.replace(case, dims={2: "n"}, more=more)
+    assert "in call 2" in cases.check(case, any_device)
+    small = tool.minimise(case, lambda one: cases.check(one, any_device))
+    assert small.dims is None and not small.more
+    assert [node.op_type for node in small.net.nodes] == ["Tanh"]
+
+
+def test_bits_that_change_from_call_to_call_are_found(cases, any_device, monkeypatch):
+    right = cases.on_clnn
+
+    def unsteady(case, device):
+        found = right(case, device)
+        found[-1] = {n: np.nextafter(a, np.float32(9)) for n, a in found[-1].items()}
+        return found
+
+    monkeypatch.setattr(cases, "on_clnn", unsteady)
+    assert "give other bits" in cases.check(small_case(cases), any_device)
+
+
+def test_shapes_types_and_nan_count_as_differences_and_unsteady_results_do_not(cases):
+    drawer = cases.Drawer(1)
     x = drawer.array((3, 4))
     drawer.net.inputs.append(x)
     (y,) = drawer.node("Relu", [x])
     (f,) = drawer.node("Floor", [x])  # a step at each whole number, of which x has some
-    options = {"dtype": "f32"}
-    case = tool.Case(drawer.net, (y, f), options)
+    case = cases.Case(drawer.net, (y, f), {"dtype": "f32"})
     good = {y: drawer.of(y), f: drawer.of(f)}
-    assert not tool.differences(case, good)
-    assert "for float32" in tool.differences(case, {**good, y: good[y].astype(np.float64)})[y]
+
+    def differences(**changed):
+        return cases.differences(case, case.net.feeds, {**good, **changed})
+
+    assert not differences()
+    assert "for float32" in differences(**{y: good[y].astype(np.float64)})[y]
+    assert "for float32(3, 4)" in differences(**{y: good[y][:2]})[y]
     bad = good[y].copy()
     bad[1, 2] = np.nan
-    assert "at (1, 2)" in tool.differences(case, {**good, y: bad})[y]
-    assert not tool.differences(case, {**good, f: good[f] - 1})
+    assert "at (1, 2)" in differences(**{y: bad})[y]
+    assert not differences(**{f: good[f] - 1})
 
 
-def test_a_crash_is_a_finding_and_the_rest_goes_on(tool, any_device, tmp_path, monkeypatch):
-    ended = []
-    start = subprocess.Popen
+def test_what_subgraphs_read_belongs_to_their_node(cases):
+    inner = onnx.helper.make_node("Add", ["a", "outer"], ["b"])
+    made = onnx.helper.make_tensor_value_info("b", 1, None)
+    body = onnx.helper.make_graph(
+        [onnx.helper.make_node("Neg", ["far"], ["a"]), inner], "g", [], [made]
+    )
+    node = onnx.helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=body)
+    assert cases.reads(node) == ["c", "far", "outer"]
 
-    def broken(command, **named):
-        ended.append(int(command[3]))
-        if len(ended) == 1:
-            row = '{"seed": 50}'
-            command = [sys.executable, "-c", f"import os; print('{row}', flush=True); os.abort()"]
-        return start(command, **named)
 
-    monkeypatch.setattr(tool.subprocess, "Popen", broken)
-    rows = list(tool.run(50, 2, any_device, tmp_path))
-    assert "ended with status -6" in rows[0]["wrong"] and not rows[1]["wrong"]
-    assert [row["seed"] for row in rows] == [50, 51] and ended == [50, 51]
+CHILD = "import json, os, time; print(json.dumps({'seed': 50}), flush=True); "
+
+
+@pytest.mark.parametrize(
+    ("fate", "words"),
+    [
+        ("os.abort()", "ended with status -6"),
+        ("time.sleep(60)", "nothing came for 2 s"),
+        ("bytes(2**33)", "ended with status 1"),
+    ],
+    ids=["crash", "hang", "memory"],
+)
+def test_the_end_of_a_child_is_a_finding_and_the_rest_goes_on(tool, fate, words):
+    children, begun = sys.modules["children"], []
+
+    def command(first, count):
+        begun.append((first, count))
+        rows = "[print(json.dumps({'seed': s, 'wrong': ''})) for s in range(%d, %d)]"
+        code = CHILD + (fate if first == 50 else rows % (first, first + count))
+        return [sys.executable, "-c", code]
+
+    limits = children.Limits(batch=2, seconds=2, memory=2**32)
+    rows = list(children.rows(50, 4, command, limits))
+    assert words in rows[0]["wrong"] and not any(row["wrong"] for row in rows[1:])
+    assert [row["seed"] for row in rows] == [50, 51, 52, 53] and begun == [
+        (50, 2),
+        (51, 2),
+        (53, 1),
+    ]
+
+
+def test_a_run_goes_on_where_it_was_left(tool, tmp_path):
+    progress, file = sys.modules["children"].Progress, tmp_path / "state.json"
+    so_far = progress.of(file, 7)
+    so_far.take({"seed": 7, "wrong": "", "cpu": 0.5, "ops": ["Relu"]})
+    so_far.take({"seed": 8, "wrong": "bad", "refused": False})
+    again = progress.of(file, 1)
+    assert (again.first, again.done, again.wrong, again.met) == (7, 2, {"8": "bad"}, ["Relu"])

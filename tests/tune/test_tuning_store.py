@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -155,6 +156,26 @@ def test_notes_of_a_tuner_that_lives_are_left_alone(info):
         assert left_over(base) == []
     journal.close()
     assert left_over(base) == [] and list(base.parent.iterdir()) == []
+
+
+def test_what_killed_tuners_left_goes_when_it_is_old(info):
+    """Locks without notes, and a file that was never finished; not those of a tuner that lives."""
+    base = TuningStore(info).lines.path
+    alive = Journal(base)
+    scraps = [
+        base.with_name(f"{base.stem}.1-dead.trying.alive"),
+        base.with_name(f"{base.stem}.2-dead.trying.lock"),
+        base.with_name(".new-3-dead"),
+    ]
+    for scrap in scraps:
+        scrap.write_bytes(b"")
+    kept = {*base.parent.iterdir()} - {*scraps}
+    assert left_over(base) == [] and all(scrap.exists() for scrap in scraps)
+    for path in base.parent.iterdir():
+        os.utime(path, (1.0, 1.0))
+    assert left_over(base) == []
+    assert {*base.parent.iterdir()} == kept
+    alive.close()
 
 
 DYING = """

@@ -254,7 +254,7 @@ def test_shapes_must_be_equal():
 
 def test_random_inputs_depend_on_seed_and_place_only():
     from clnn.layout import TensorLayout
-    from clnn.runtime.run.session import TensorInfo
+    from clnn.runtime.run.tensor_info import TensorInfo
 
     ports = [
         TensorInfo(name, (50,), np.dtype(kind), TensorLayout.make((50,)))

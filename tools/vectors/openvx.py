@@ -165,9 +165,29 @@ def _pooling(c: Call, out: Any) -> None:
         about["size_y"],
         about["pad_x"],
         about["pad_y"],
-        FLOOR,
+        pooling_rounding(about),
         out,
     )
+
+
+def pooling_rounding(about: dict[str, Any]) -> Any:
+    """Return the rounding of sizes with which a pooling has the strides that its case notes.
+
+    A case does not name its rounding. Sizes can be those of both roundings while the suite's
+    stride, the smallest one, differs: of [4] -> [2] by windows of 3 and padding of 1 it is 2 when
+    sizes are rounded down, and 3 when they are rounded up.
+    """
+
+    def smallest(axis: int, name: str, ceil: bool) -> int | None:
+        extent, out = about["input"]["dims"][axis], about["output"]["dims"][axis]
+        room = extent + 2 * about[f"pad_{name}"] - about[f"size_{name}"]
+        strides = range(1, room + 2)
+        return next((s for s in strides if (room + (s - 1) * ceil) // s + 1 == out), None)
+
+    noted = [about["stride_x"], about["stride_y"]]
+    up = [smallest(0, "x", True), smallest(1, "y", True)]
+    down = [smallest(0, "x", False), smallest(1, "y", False)]
+    return CEILING if up == noted and down != noted else FLOOR
 
 
 def _softmax(c: Call, out: Any) -> None:

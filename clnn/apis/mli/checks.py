@@ -9,7 +9,7 @@ import numpy as np
 
 from clnn.apis.mli.config import MliReluCfg
 from clnn.apis.mli.enums import MliElementType, MliReluType, MliStatus
-from clnn.apis.mli.tensor import MliTensor, Refused, SaParams, valid
+from clnn.apis.mli.tensor import MliTensor, Refused, SaParams, valid, valid_but_scale
 
 FX8, FX16 = MliElementType.MLI_EL_FX_8, MliElementType.MLI_EL_FX_16
 SA8, SA32 = MliElementType.MLI_EL_SA_8, MliElementType.MLI_EL_SA_32
@@ -43,6 +43,16 @@ def config(cfg: Any, wanted: type) -> None:
 def typed(tensor: MliTensor, name: str, el_type: MliElementType) -> None:
     """Refuse an invalid tensor, or one of another format."""
     valid(tensor, name)
+    _format(tensor, name, el_type)
+
+
+def typed_but_scale(tensor: MliTensor, name: str, el_type: MliElementType) -> None:
+    """Do what `typed` does for a tensor whose parameters of quantisation are not read."""
+    valid_but_scale(tensor, name)
+    _format(tensor, name, el_type)
+
+
+def _format(tensor: MliTensor, name: str, el_type: MliElementType) -> None:
     own = tensor.el_type
     need(own == el_type, TYPE, f"{name} is {MliElementType(own).name}, must be {el_type.name}.")
 

@@ -57,9 +57,13 @@ def _softmax(fmt: str, in_: MliTensor, cfg: MliAxisCfg, out: MliTensor) -> None:
 def _l2_normalize(
     fmt: str, in_: MliTensor, epsilon: MliTensor, cfg: MliAxisCfg, out: MliTensor
 ) -> None:
-    """Divide rows by the root of their sum of squares. epsilon is not used in the computation."""
+    """Divide rows by the root of their sum of squares.
+
+    epsilon is not read: only that it is one element of the format, whatever its value, scale and
+    zero point say.
+    """
     _checked(fmt, in_, cfg, out)
-    checks.typed(epsilon, "epsilon", ELEMENTS[fmt])
+    checks.typed_but_scale(epsilon, "epsilon", ELEMENTS[fmt])
     need(epsilon.count == 1, SHAPE, f"epsilon is {epsilon.shape}: it must be one element.")
     rule, axes = L2Rule(in_.quant(), modes().up), row_axes(cfg.axis, in_.rank)
 

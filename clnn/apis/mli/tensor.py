@@ -144,6 +144,14 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 def valid(tensor: MliTensor, name: str, bad: MliStatus = MliStatus.MLI_STATUS_BAD_TENSOR) -> None:
     """Raise Refused unless a tensor's fields agree with each other and with its memory."""
+    valid_but_scale(tensor, name, bad)
+    _params(tensor, name, bad)
+
+
+def valid_but_scale(
+    tensor: MliTensor, name: str, bad: MliStatus = MliStatus.MLI_STATUS_BAD_TENSOR
+) -> None:
+    """Do what `valid` does for a tensor whose parameters of quantisation are not read."""
     if not isinstance(tensor, MliTensor) or not isinstance(tensor.data, np.ndarray):
         raise Refused(bad, f"{name} is {type(tensor).__name__}, must be an MliTensor with data.")
     if tensor.el_type not in NUMPY:
@@ -164,7 +172,6 @@ def valid(tensor: MliTensor, name: str, bad: MliStatus = MliStatus.MLI_STATUS_BA
     if needed > tensor.capacity:
         status = MliStatus.MLI_STATUS_NOT_ENGH_MEM if name == "out" else bad
         raise Refused(status, f"{name} needs {needed} bytes, its memory has {tensor.capacity}.")
-    _params(tensor, name, bad)
 
 
 def _ordered(tensor: MliTensor, name: str, bad: MliStatus) -> None:

@@ -94,7 +94,10 @@ def stride(extent: int, out: int, reach: int, pad: int, ceil: bool) -> int | Non
 def pool_stride(
     extent: int, out: int, size: int, pad: int, ceil: bool, conformance: bool
 ) -> int | None:
-    """Return the stride of a pooling; with `conformance`, sizes of the other rounding serve too."""
+    """Return the stride of a pooling, the smallest that gives the sizes with its rounding.
+
+    With `conformance`, sizes of the other rounding serve too, where those of its own do not.
+    """
     step = stride(extent, out, size, pad, ceil)
     return stride(extent, out, size, pad, not ceil) if step is None and conformance else step
 

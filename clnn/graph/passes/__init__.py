@@ -11,12 +11,14 @@ from clnn.graph.passes.fuse_gates import fuse_gates
 from clnn.graph.passes.fuse_norm import fuse_scale_shift
 from clnn.graph.passes.fuse_pad import fuse_pad
 from clnn.graph.passes.fuse_post_ops import fuse_post_ops
+from clnn.graph.passes.fuse_quantised import fuse_quantised
 from clnn.graph.passes.fuse_separable import fuse_separable
 from clnn.graph.passes.fuse_shuffle import fuse_shuffle
 from clnn.graph.passes.views import merge_views
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     remove_dead,
+    fuse_quantised,
     merge_views,
     fuse_shuffle,
     fuse_pad,

@@ -53,6 +53,8 @@ def _is_plain_conv(node: Node, consts: dict[str, Array]) -> bool:
     if not isinstance(node.spec, Conv2d) or node.spec.post_ops:
         return False
     weights = consts.get(node.inputs[1] or "")
+    if weights is not None and weights.dtype.kind != "f":
+        return False
     if weights is not None and 0 in weights.strides and weights.nbytes > TABLE_BYTES:
         return False  # one number that stands for all
     return all(n is None or n in consts for n in node.inputs[1:])

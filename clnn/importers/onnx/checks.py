@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 import onnx
@@ -29,6 +29,16 @@ _WINDOW_OPS = (
     "MaxUnpool",
     "QLinearConv",
 )
+# Engines do not agree about other numbers.
+_FLAGS = {
+    "ceil_mode",
+    "count_include_pad",
+    "exclusive",
+    "keepdims",
+    "largest",
+    "reverse",
+    "select_last_index",
+}
 _LOWEST = {"strides": 1, "dilations": 1, "kernel_shape": 1, "pads": 0, "output_padding": 0}
 
 
@@ -49,7 +59,8 @@ def check_model(proto: onnx.ModelProto) -> None:
         _check_text([*function.input, *function.output, *function.attribute])
         _check_text(attr.name for attr in function.attribute_proto)
         _check_text(entry.domain for entry in function.opset_import)
-        _check_nodes(function.node)
+        own = {*function.attribute, *(attr.name for attr in function.attribute_proto)}
+        _check_nodes(function.node, own)
         _check_made_once(function.node, list(function.input), f"function {show(function.name)}")
 
 
@@ -93,8 +104,8 @@ def _check_text(texts: Iterable[str | bytes]) -> None:
             raise ModelError(f"the name {text[:40]!r} is not UTF-8. The file is not valid.")
 
 
-def _check_graph(graph: onnx.GraphProto) -> None:
-    """Check one graph and those inside of it."""
+def _check_graph(graph: onnx.GraphProto, named: Set[str] = frozenset()) -> None:
+    """Check one graph and those inside of it. named: attributes of the function around it."""
     for value in (*graph.input, *graph.output):
         dims = value.type.tensor_type.shape.dim
         _check_text([value.name, *(d.dim_param for d in dims)])
@@ -107,7 +118,7 @@ def _check_graph(graph: onnx.GraphProto) -> None:
     outputs = [v.name for v in graph.output]
     if len(set(outputs)) != len(outputs):
         raise ModelError(f"the graph lists an output twice: {outputs[:8]}. The file is not valid.")
-    _check_nodes(graph.node)
+    _check_nodes(graph.node, named)
     _check_made_once(graph.node, [*inputs, *stored], f"graph {show(graph.name)}")
 
 
@@ -131,21 +142,25 @@ def _check_made_once(nodes: Sequence[onnx.NodeProto], known: Sequence[str], wher
             seen.add(name)
 
 
-def _check_nodes(nodes: Sequence[onnx.NodeProto]) -> None:
+def _check_nodes(nodes: Sequence[onnx.NodeProto], named: Set[str]) -> None:
     for node in nodes:
         _check_text([node.name, node.op_type, node.domain, node.overload])
         _check_text([*node.input, *node.output])
         _check_text(text for a in node.attribute for text in (a.name, a.ref_attr_name))
-        _check_attributes(node)
+        _check_attributes(node, named)
         for inner in subgraphs(node):
-            _check_graph(inner)
+            _check_graph(inner, named)
 
 
-def _check_attributes(node: onnx.NodeProto) -> None:
+def _check_attributes(node: onnx.NodeProto, named: Set[str]) -> None:
     """Check what window ops and splits may ask for, whatever their importer does with it."""
     names = [a.name for a in node.attribute]
     if len(set(names)) != len(names):
         raise _wrong(node, f"an attribute is given twice among {names[:8]}")
+    for attr in node.attribute:
+        if attr.ref_attr_name and attr.ref_attr_name not in named:
+            what = f"{show(attr.name)} refers to an attribute {show(attr.ref_attr_name)}"
+            raise _wrong(node, f"{what}, which no function around it has")
     values = {a.name: a for a in node.attribute if not a.ref_attr_name}
     for name, attr in values.items():
         _check_attribute(node, name, attr)
@@ -156,6 +171,8 @@ def _check_attributes(node: onnx.NodeProto) -> None:
 def _check_attribute(node: onnx.NodeProto, name: str, attr: Any) -> None:
     if name in ("group", "blocksize", "num_outputs") and attr.i < 1:
         raise _wrong(node, f"{name} is {attr.i}, must be at least 1")
+    if name in _FLAGS and attr.i not in (0, 1) and default_domain(node.domain) == "ai.onnx":
+        raise _wrong(node, f"{name} is {attr.i}, must be 0 or 1")
     if name == "num_outputs" and attr.i != len(node.output):
         raise _wrong(node, f"num_outputs is {attr.i} but the node has {len(node.output)} outputs")
     lowest = _LOWEST.get(name)

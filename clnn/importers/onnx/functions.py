@@ -63,6 +63,12 @@ def standard_body(call: Call, kinds: tuple[TensorType | None, ...]) -> Body | No
     return Body(function, opsets, bindings)
 
 
+def has_definition(call: Call) -> bool:
+    """Whether ONNX defines an operator by others, for some of its forms at least."""
+    schema = None if call.opset is None else _schema(call.op_type, call.opset, call.domain)
+    return schema is not None and bool(schema.has_function or schema.has_context_dependent_function)
+
+
 @lru_cache(maxsize=1024)
 def _schema(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
     try:

@@ -20,7 +20,13 @@ from clnn.errors import DTypeError, ModelError, ShapeError
 from clnn.graph.ir import Graph
 from clnn.importers.onnx import fold as onnx_fold
 from clnn.importers.onnx.build import OnnxBuilder, refuse_half
-from clnn.importers.onnx.functions import Body, model_body, model_functions, standard_body
+from clnn.importers.onnx.functions import (
+    Body,
+    has_definition,
+    model_body,
+    model_functions,
+    standard_body,
+)
 from clnn.importers.onnx.legacy import OLDEST_OPSET, modernise
 from clnn.importers.onnx.limits import MAX_DEPTH, Budget, check_type, default_domain, show
 from clnn.importers.onnx.load import Loaded, load_parts
@@ -206,6 +212,8 @@ class _Import:
                         raise Unsupported(f"output {len(outputs)} is not supported")
             except Unsupported as err:
                 self._problem(call, str(err))
+        elif self._is_lacking(call):  # told as well, though a refused node stands before it
+            self._problem(call, missing_reason(call.domain, call.op_type, call.opset))
         for place, name in enumerate(node.output):
             if name:
                 value = self.build.refused(name) if outputs is None else outputs[place]
@@ -214,9 +222,23 @@ class _Import:
     def _kinds(self, call: Call) -> tuple[TensorType | None, ...]:
         return tuple(None if n is None else self.build.types.get(n) for n in call.inputs)
 
+    def _is_lacking(self, call: Call) -> bool:
+        """Whether clnn has nothing for a node, whatever its inputs are."""
+        if (call.domain, call.op_type, call.node.overload) in self.functions:
+            return False
+        if call.is_standard and (call.op_type == "If" or onnx_fold.foldable(call.op_type)):
+            return False
+        return find_importer(call) is None and not has_definition(call)
+
     def _problem(self, call: Call, reason: str) -> None:
         kinds = ", ".join(
-            "-" if n is None else repr(k) if k else dtype_name(self.build.consts[n].dtype)
+            "-"
+            if n is None
+            else repr(k)
+            if k
+            else "?"
+            if n in self.build.unknown
+            else dtype_name(self.build.consts[n].dtype)
             for n, k in zip(call.inputs, self._kinds(call), strict=True)
         )
         self.problems.append(
@@ -259,6 +281,8 @@ class _Import:
         known = all(n is None or n in self.build.consts for n in call.inputs)
         if not (known and call.inputs and onnx_fold.foldable(call.op_type)):
             return None
+        if call.op_type == "DequantizeLinear" and kinds[0] is not None and kinds[0].rank:
+            return None  # products want the integers
         values = [None if n is None else self.build.consts[n] for n in call.inputs]
         try:
             arrays = onnx_fold.fold(
@@ -364,6 +388,7 @@ class _Import:
         """Convert the branch of an If that its constant condition takes."""
         condition = self.build.consts.get(call.inputs[0] or "")
         if condition is None or condition.size != 1:
+            self._want_values([call.inputs[0]])
             raise Unsupported(
                 "its condition is not constant; clnn plans every launch before the run"
             )

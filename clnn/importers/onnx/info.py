@@ -9,7 +9,8 @@ from math import prod
 
 import onnx
 
-from clnn.importers.onnx.load import load_model
+from clnn.importers.onnx.dims import symbol
+from clnn.importers.onnx.load import Loaded, load_model
 
 Dims = tuple["int | str", ...]
 
@@ -52,7 +53,7 @@ class ModelInfo:
         return tuple(dict.fromkeys(named))
 
 
-def read_info(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> ModelInfo:
+def read_info(model: str | os.PathLike[str] | bytes | onnx.ModelProto | Loaded) -> ModelInfo:
     """Return the head data of an ONNX model. Raises ModelError."""
     proto, _ = load_model(model)
     graph = proto.graph
@@ -84,7 +85,7 @@ def _value(value: onnx.ValueInfoProto) -> ValueInfo:
     if not tensor.HasField("shape"):
         return ValueInfo(value.name, dtype, None)
     dims = tuple(
-        d.dim_value if d.HasField("dim_value") and d.dim_value > 0 else d.dim_param
+        d.dim_value if d.HasField("dim_value") and d.dim_value > 0 else symbol(d)
         for d in tensor.shape.dim
     )
     return ValueInfo(value.name, dtype, dims)

@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from clnn.errors import ModelError
+from clnn.errors import ModelError, ModelFileError
 from clnn.graph.mapped import map_file
 from clnn.importers.onnx.checks import check_model
 from clnn.importers.onnx.wire import separate
@@ -60,13 +60,16 @@ class Loaded:
 
 
 def load_model(
-    model: str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto,
+    model: str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto | Loaded,
 ) -> tuple[onnx.ModelProto, Path | None]:
     """Return a whole model, parsed and checked, and the folder for external data.
 
-    The folder is None where the model is not a file. A ModelProto is checked and left as it is.
-    Raises ModelError.
+    The folder is None where the model is not a file. A ModelProto is checked and left as it is, a
+    Loaded one, which has all of its data inside, returned. Raises ModelError.
     """
+    if isinstance(model, Loaded):
+        assert not model.large, "its data lies beside it"
+        return model.proto, model.folder
     loaded = _loaded(model, False, _whole)
     return loaded.proto, loaded.folder
 
@@ -115,7 +118,7 @@ def _read(path: Path, mapped: bool) -> memoryview:
         # O_NONBLOCK: opening a fifo must not wait for its writer.
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as err:
-        raise ModelError(
+        raise ModelFileError(
             f"no model file can be read at {str(path)!r}: {err}. Check the path."
         ) from err
     try:
@@ -133,7 +136,7 @@ def _check_file(path: Path, status: os.stat_result, limit: int) -> None:
     if not stat.S_ISREG(status.st_mode):
         folder = stat.S_ISDIR(status.st_mode)
         hint = "a folder: pass the .onnx file in it" if folder else "not a regular file"
-        raise ModelError(f"{str(path)!r} is {hint}.")
+        raise ModelFileError(f"{str(path)!r} is {hint}.")
     if status.st_size > limit:
         raise ModelError(
             f"{str(path)!r} has {status.st_size} bytes; the limit is {limit} (CLNN_MAX_BYTES, "
@@ -152,7 +155,7 @@ def _parse(data: memoryview, where: str, split: Split) -> Loaded:
     except (DecodeError, ValueError, RecursionError) as err:
         reason = str(err).strip().rstrip(".") or type(err).__name__
     start = bytes(data[:_LONGEST_MAGIC])
-    raise ModelError(
+    raise ModelFileError(
         f"{where} is not an ONNX model: {reason}. It has {len(data)} bytes and begins with "
         f"{start[:_SHOWN_BYTES]!r}.{_guess(start)}"
     )

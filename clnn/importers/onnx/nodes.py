@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 
-from clnn.errors import ClnnError, HostMemoryError, ModelError, ShapeError
+from clnn.errors import ClnnError, HostMemoryError, ModelError, ModelNodeError, ShapeError
 from clnn.importers.onnx.limits import NEWEST_OPSET, show
 from clnn.importers.onnx.scope import Call
 from clnn.ops.onnx_registry import OnnxImporter, Unsupported, onnx_importers
@@ -75,7 +75,7 @@ def check_node(call: Call, ir_version: int) -> None:
     schema, named = onnx.defs.get_schema(call.op_type, call.opset, ""), len(call.node.output)
     if named > schema.max_output:
         most = schema.max_output
-        raise ModelError(f"it names {named} outputs, but the operator makes at most {most}.")
+        raise ModelNodeError(f"it names {named} outputs, but the operator makes at most {most}.")
     replaced = schema.deprecated and not onnx.defs.get_schema(call.op_type).deprecated
     beyond = any(
         a.HasField("t") or a.HasField("g") or a.graphs or a.ref_attr_name
@@ -90,7 +90,7 @@ def check_node(call: Call, ir_version: int) -> None:
         onnx.checker.check_node(call.node, context)
     except onnx.checker.ValidationError as err:
         lines = [line.strip() for line in str(err).splitlines() if line.strip()]
-        raise ModelError(f"{lines[0].rstrip('.') if lines else 'it is not valid'}.") from err
+        raise ModelNodeError(f"{lines[0].rstrip('.') if lines else 'it is not valid'}.") from err
 
 
 @contextmanager
@@ -106,7 +106,7 @@ def blamed(call: Call, kinds: Sequence[TensorType | None]) -> Iterator[None]:
     except (ClnnError, MemoryError):
         raise
     except Exception as err:  # whatever an op file meets in a node that makes no sense
-        raise ModelError(
+        raise ModelNodeError(
             f"{where} of opset {call.opset} is not valid: {type(err).__name__}: {err}. Its inputs "
             f"are {[repr(k) for k in kinds]}, its attributes {_short(call.attrs)}."
         ) from err

@@ -85,6 +85,12 @@ def missing_reason(domain: str, op_type: str, opset: int | None) -> str:
     return _REASONS.get(op_type, "clnn has no such operator")
 
 
+def is_final(problem: Problem) -> bool:
+    """Whether no shapes and no values would let a node run: clnn lacks its operator."""
+    key = problem.domain, problem.op_type, problem.opset
+    return problem.reason == missing_reason(*key) and not foldable(problem.op_type)
+
+
 def refuse(problems: Sequence[Problem]) -> None:
     """Raise UnsupportedOpError that lists all problems, if there are any."""
     if not problems:

@@ -11,6 +11,7 @@ from typing import Any, cast
 import onnx
 
 from clnn.errors import ModelError, OpenShapeError, ShapeError
+from clnn.importers.onnx.dims import is_fixed, symbol
 from clnn.importers.onnx.info import Dims, ValueInfo
 from clnn.importers.onnx.limits import MAX_EXTENT, check_dims, show
 
@@ -25,7 +26,8 @@ def input_shapes(
     shapes: input name -> shape, or name of a symbolic dimension -> extent; a shape given for one
     input also fixes its symbolic dimensions for the others. A dimension that the file leaves out
     or gives as a negative number is open. Raises ShapeError for open dimensions, for values that
-    contradict the file or each other, and for keys that match nothing.
+    contradict the file or each other, and for keys that match nothing. What is open, and what has a
+    name, says clnn.importers.onnx.dims.
     """
     wanted = {name: _wanted(name, shapes[name]) for name in shapes}
     _check_keys(values, wanted)
@@ -83,7 +85,7 @@ def _dims(value: onnx.ValueInfoProto) -> Any:
 
 
 def _symbols(value: onnx.ValueInfoProto) -> list[str]:
-    return [d.dim_param for d in _dims(value) if d.HasField("dim_param") and d.dim_param]
+    return [name for d in _dims(value) if (name := symbol(d))]
 
 
 def _check_keys(
@@ -126,10 +128,10 @@ def _bind(value: onnx.ValueInfoProto, wanted: tuple[int, ...], extents: dict[str
             f"{_text(value)}."
         )
     for dim, extent in zip(dims, wanted, strict=True):
-        symbol = dim.dim_param
-        if symbol and extents.setdefault(symbol, extent) != extent:
+        name = symbol(dim)
+        if name and extents.setdefault(name, extent) != extent:
             raise ShapeError(
-                f"shapes give dimension {symbol!r} as {extents[symbol]} and, in input "
+                f"shapes give dimension {name!r} as {extents[name]} and, in input "
                 f"{show(value.name)}, as {extent}. One dimension has one extent."
             )
 
@@ -142,9 +144,9 @@ def _resolved(
         return ()
     dims, missing = [], []
     for axis, dim in enumerate(_dims(value)):
-        extent = dim.dim_value if _is_fixed(dim) else extents.get(dim.dim_param)
+        extent = dim.dim_value if is_fixed(dim) else extents.get(symbol(dim))
         if extent is None:
-            missing.append(f"axis {axis} ({dim.dim_param or 'unnamed'})")
+            missing.append(f"axis {axis} ({symbol(dim) or 'unnamed'})")
         dims.append(int(extent or 0))
     if missing:
         open_rows.append(f"{show(value.name)} is {_text(value)}: {', '.join(missing)}")
@@ -155,22 +157,18 @@ def _resolved(
 
 def _text(value: onnx.ValueInfoProto) -> str:
     """Return the shape as the file has it, such as (batch, 3, ?, ?)."""
-    dims = [d.dim_param or (str(d.dim_value) if _is_fixed(d) else "?") for d in _dims(value)]
+    dims = [symbol(d) or (str(d.dim_value) if is_fixed(d) else "?") for d in _dims(value)]
     return f"({', '.join(dims)}{',' if len(dims) == 1 else ''})"
-
-
-def _is_fixed(dim: Any) -> bool:
-    return bool(dim.HasField("dim_value") and dim.dim_value >= 0)
 
 
 def _open_message(values: Sequence[onnx.ValueInfoProto], rows: Sequence[str]) -> str:
     examples: dict[str, str] = {}
     for value in values:
-        missing = [d for d in _dims(value) if not _is_fixed(d)]
-        if not value.type.tensor_type.HasField("shape") or any(not d.dim_param for d in missing):
+        missing = [symbol(d) for d in _dims(value) if not is_fixed(d)]
+        if not value.type.tensor_type.HasField("shape") or not all(missing):
             examples[value.name] = "(...)"
         else:
-            examples.update({d.dim_param: "1" for d in missing})
+            examples.update(dict.fromkeys(missing, "1"))
     example = ", ".join(f"{name!r}: {text}" for name, text in list(examples.items())[:4])
     return (
         f"the model leaves dimensions open: {'; '.join(rows)}. clnn plans memory for fixed shapes. "

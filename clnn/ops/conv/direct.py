@@ -25,16 +25,21 @@ from clnn.types import I8, I16, U8
 
 SWAPPED_ORDER_COST = 1.04  # cost of the group order that the size of the weights speaks against
 TILES_BESIDE = 8  # register tiles that are worth a measurement beside work-groups' tiles
+PACKED_TYPES = {2: "short", 4: "char"}  # of weights, by how many are packed
 PLAIN_PACKING = 4  # cost of packed products in C against an instruction for them
 
 
 @dataclass(frozen=True)
 class Dot:
-    """How products are added (_common/dot.cl.mako): `pack_factor` at a time, `weight_limbs` of each."""
+    """How products are added (_common/dot.cl.mako): `pack_factor` at a time, `weight_limbs` of each.
+
+    sums: accumulators of each vector of outputs.
+    """
 
     name: str = ""
     pack_factor: int = 1
     weight_limbs: int = 1
+    sums: int = 1
 
     @property
     def cycles(self) -> float:
@@ -74,17 +79,21 @@ def dots(problem: ConvProblem) -> tuple[Dot, ...]:
     """Return the ways to multiply that are worth a measurement: one by one, or packed, or both."""
     x, weights, arith = problem.input(0).plain, problem.input(WEIGHTS).type.dtype, problem.arith
     bytes_, shorts = x in (I8, U8) and weights == I8, x == I16 and weights in (I8, I16)
-    pack_factor = 4 if bytes_ else 2 if shorts else 0
+    halves = x in (I8, U8) and weights == I16 and arith.halves
+    pack_factor = 4 if bytes_ or halves else 2 if shorts else 0
     weight_limbs = 2 if arith.acc == "long" else 1
     fits = arith.wraps and not arith.channelwise and innermost(problem.src)
     if not fits or not pack_factor or problem.ic % pack_factor or pack_factor * weight_limbs > 4:
         return (ONE,)
     kind = "wide" if weight_limbs == 2 else ""
+    if halves:
+        known = "x86_vnni" in problem.target.features
+        return (Dot("halves4", 4, 2),) if known else (ONE, Dot("plainhalves4", 4, 2))
     if "x86_vnni" in problem.target.features:
-        return (Dot(f"{kind or 'vnni'}{pack_factor}", pack_factor, weight_limbs),)
+        return (Dot(f"{kind or 'vnni'}{pack_factor}", pack_factor, weight_limbs, weight_limbs),)
     if pack_factor == 4 and "ptx_dp4a" in problem.target.features:
         return ONE, Dot("dp4a4", pack_factor)
-    return ONE, Dot(f"plain{kind}{pack_factor}", pack_factor, weight_limbs)
+    return ONE, Dot(f"plain{kind}{pack_factor}", pack_factor, weight_limbs, weight_limbs)
 
 
 def _moves_input(problem: ConvProblem, dot: Dot) -> bool:
@@ -103,7 +112,7 @@ def extents_of(problem: ConvProblem, dot: Dot) -> Extents:
         problem.oc,
         vector,
         int(_moves_input(problem, dot)),
-        dot.weight_limbs,
+        dot.sums,
         even and problem.window.is_point,
     )
 
@@ -143,7 +152,7 @@ def _variant(
     params = tile_params(problem, tile) | {
         "name": kernel_name(problem, tile, dot.name, "blocks" if channels_fastest else "pixels"),
         "arith": arith if dot == ONE else arith.packed_products(),
-        "types": (types[0], "short", *types[2:]) if dot.pack_factor == 2 else types,
+        "types": (types[0], PACKED_TYPES.get(dot.pack_factor, types[1]), *types[2:]),
         "dot": dot.name,
         "channels_fastest": channels_fastest,
         "wg": local,
@@ -201,7 +210,7 @@ def tile_args(problem: ConvProblem, dot: Dot, tile: Tile) -> tuple[Arg, ...]:
     """Return the input, packed weights, the arithmetic's table, a row of padding, and the rest."""
     x, weights, table, arith = problem.input(0), problem.weights, problem.table, problem.arith
     blocks, limb_width = (problem.group, tile.channels), tile.vw if dot.weight_limbs > 1 else 0
-    how = (*blocks, dot.pack_factor, arith.channelwise, limb_width)
+    how = (*blocks, dot.pack_factor, arith.channelwise, limb_width, dot.sums < dot.weight_limbs)
     pack = functools.partial(pack_weights, weights, *how)
     args: list[Arg] = [In(0), problem.input(WEIGHTS).packed(pack)]
     if table is not None:

@@ -72,12 +72,11 @@ class Tiles:
     row and flat tiles are evenly spaced (`even`): th rows of tw neighbours, the last ones overlapping
     others; in a flat image all pixels are one row. Other modes count pixels through rows. exact: no
     tile ends beyond the image, or overlaps another. end: the name of a pixel that tiles of a flat
-    image may reach beyond, "" where they do not.
+    image may reach beyond, "" where they do not; an image may be smaller than a tile then.
     """
 
-    end = ""
-
-    def __init__(self, mode: str, oh: int, ow: int, mr: int, th: int) -> None:
+    def __init__(self, mode: str, oh: int, ow: int, mr: int, th: int, end: str = "") -> None:
+        self.end = end
         self.oh, self.ow, self.mr, self.th, self.tw = oh, ow, mr, th, mr // th
         self.pixels = oh * ow
         self.even = mode in ("row", "flat")
@@ -87,7 +86,8 @@ class Tiles:
         self.exact = divides(mr, self.pixels)
         if self.even:
             self.exact = divides(th, high) and divides(self.tw, wide)
-            assert th <= high and self.tw <= wide and self.tw * th == mr, (th, mr, oh, ow)
+            assert end or (th <= high and self.tw <= wide), (th, mr, oh, ow)
+            assert self.tw * th == mr, (th, mr)
 
 
 # Tiles of a mode and a number of vectors that are worth a measurement; flat ones stand for both others.

@@ -17,7 +17,7 @@ from clnn.types import Array, TensorType, broadcast_shapes
 
 @dataclass(frozen=True)
 class FixedMap(OpSpec):
-    """All inputs, broadcast to a common shape, through `function`."""
+    """All inputs that are there, broadcast to a common shape, through `function`."""
 
     function: Elementwise
 
@@ -38,10 +38,10 @@ class FixedMap(OpSpec):
     def variants(self, problem: Problem) -> list[Variant]:
         """Return the one kernel, which walks any layouts."""
         name, out = f"map_{self.function.name}", problem.outputs[0]
-        operands = [problem.input(k) for k in range(len(problem.inputs))]
         sources = [
             Walked(In(k), operand.layout.broadcast(out.type.shape), operand.type.dtype.cl)
-            for k, operand in enumerate(operands)
+            for k, operand in enumerate(problem.inputs)
+            if operand is not None
         ]
         result = Walked(Out(0), out.layout, out.type.dtype.cl)
         launch = walk_launch(name, sources, result, problem.target, function=self.function)

@@ -113,7 +113,8 @@ def _b_arg(problem: GemmProblem, pitch: int) -> Arg:
     """Return the kernel argument of b, a constant as rows of k."""
     if not problem.b_is_const:
         return problem.b_arg
-    return problem.b.packed(lambda: pack_rows(problem.b_matrices(), pitch))
+    matrices = problem.b_matrices()
+    return problem.b.packed(lambda: pack_rows(matrices(), pitch))
 
 
 def pack_rows(matrices: Array, pitch: int) -> Array:

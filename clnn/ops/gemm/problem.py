@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 from typing import Any
 
@@ -142,17 +142,12 @@ class GemmProblem:
         """Whether b is a constant."""
         return self.b.const is not None
 
-    def b_matrices(self) -> Array:
-        """Return the constant b as matrices (..., k, n)."""
+    def b_matrices(self) -> Callable[[], Array]:
+        """Return what makes the constant b as matrices (..., k, n), of any number of rows of a."""
         which, array = self.views.inputs[1], self.b.const
         assert array is not None
-        if array.ndim == 1:
-            array = np.expand_dims(array, which)  # input 0 is a row, input 1 a column
-        if self.transposed[which]:
-            array = np.swapaxes(array, -1, -2)
-        if which == 1:
-            return array.reshape(self.views.b.shape)
-        return np.swapaxes(array.reshape(flip(self.views.b).shape), -1, -2)
+        view = self.views.b if which == 1 else flip(self.views.b)
+        return partial(_matrices, array, which, self.transposed[which], tuple(map(int, view.shape)))
 
     def folded(self) -> GemmProblem:
         """Return the product with batch axes that share b joined to the rows."""
@@ -231,3 +226,13 @@ def gemm_problem(
         extras = {k: insert_axis(e, e.rank - 1) for k, e in extras.items()}
     a, b = (flip(x) if turned else x for x, turned in zip((a, b), transposed, strict=True))
     return GemmProblem(node, Views(a, b, dst, extras), transposed, post_ops, scales)
+
+
+def _matrices(array: Array, which: int, transposed: bool, shape: tuple[int, ...]) -> Array:
+    """Return operand `which` of a product, of this shape as matrices, as the right one (..., k, n)."""
+    if array.ndim == 1:
+        array = np.expand_dims(array, which)  # input 0 is a row, input 1 a column
+    if transposed:
+        array = np.swapaxes(array, -1, -2)
+    array = array.reshape(shape)
+    return array if which == 1 else np.swapaxes(array, -1, -2)

@@ -159,7 +159,8 @@ def split_k(problem: GemmProblem, tile: Tile) -> tuple[int, int]:
 def _packed_on_host(problem: GemmProblem, choice: _Choice) -> Variant:
     """B is a constant: packed once."""
     panels = panels_for(problem.k, problem.n, choice.tile, problem.target)
-    b = problem.b.packed(lambda: pack_panels(problem.b_matrices(), panels))
+    matrices = problem.b_matrices()
+    b = problem.b.packed(lambda: pack_panels(matrices(), panels))
     launch = _launch(problem.with_packed_b(panels), choice, panels, "packed", b)
     return Variant(str(launch.params["name"]), (launch,), choice.cost)
 

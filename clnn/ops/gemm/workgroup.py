@@ -44,7 +44,10 @@ def _variant(problem: GemmProblem, split: SplitK, channels_fastest: bool, cost: 
     """Return the kernel of one tile; channels_fastest: neighbours take blocks of columns, not of rows."""
     tile, slices, packed = split.tile, split.slices, problem.b_is_const
     problem = problem.with_packed_b(_panels(problem, tile)) if packed else problem
-    b: Arg = Const(lambda: pack(problem.b_matrices(), tile)) if packed else problem.b_arg
+    b: Arg = problem.b_arg
+    if packed:
+        matrices = problem.b_matrices()
+        b = Const(lambda: pack(matrices(), tile))
     fetches = _fetches(problem, tile)
     order, how = "blocks" if channels_fastest else "rows", "packed" if packed else "direct"
     marks = "".join(f"{f.along[0]}{f.vw}" for f in fetches.values())

@@ -34,7 +34,7 @@ class Pool(OpSpec):
 
     mode: max, average or lp. count_pad: an average counts padding. power: the p of lp. indices:
     "" (none), "row" or "column": the second output, in row- or column-major order. rule: how
-    averages of integers are computed.
+    averages of integers are computed. ordered: sums take a window's elements row by row.
     """
 
     window: Window
@@ -44,6 +44,7 @@ class Pool(OpSpec):
     indices: str = ""
     post_ops: tuple[PostOp, ...] = ()
     rule: Averaging | None = None
+    ordered: bool = False
 
     kind = "pool"
     layout_rule = "image"
@@ -181,7 +182,8 @@ def _inner_columns(spec: Pool, width: int, outs: int) -> tuple[int, int]:
 def _fits_rows(spec: Pool, problem: Problem) -> bool:
     """Whether the row kernel serves: CPU, images, channels innermost, few columns at the edges."""
     x, out = problem.input(0), problem.outputs[0]
-    if not problem.target.is_cpu or spec.indices or x.type.rank not in (3, 4):
+    apart = spec.indices or spec.ordered
+    if not problem.target.is_cpu or apart or x.type.rank not in (3, 4):
         return False
     if x.layout.pitches[1] != 1 and x.type.shape[1] != 1:
         return False

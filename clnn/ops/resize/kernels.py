@@ -54,11 +54,13 @@ def resize_variants(
 ) -> list[Variant]:
     """Return the ways to resize, best first; the last takes any layout."""
     whole = _whole_pass(problem, taps, post_ops)
+    if _in_turn(problem, taps, how):
+        whole = replace(whole, axes=tuple(sorted(whole.axes)))
     any_layout = _by_tables("any", problem, whole, taps, how, merge=False)
     fast = []
     if not is_one(frame(whole.layouts, whole.axes, merge=True).inner):
         fast.append(_by_tables("direct", problem, whole, taps, how))
-    if _separable(problem, taps):
+    if _separable(problem, taps) and not _in_turn(problem, taps, how):
         fast.append(_axis_by_axis(problem, whole, taps, how))
     fast = [v for v in fast if v.cost < any_layout.cost]
     return [*_repeated(problem, whole, taps), *sorted(fast, key=lambda v: v.cost), any_layout]
@@ -77,6 +79,11 @@ def _whole_pass(problem: Problem, taps: Mapping[int, Taps], post_ops: tuple[Post
     )
     numbers = {k: place for k, (place, _) in extras.items()}
     return Pass(tuple(types), tuple(layouts), tuple(axes), post_ops, numbers)
+
+
+def _in_turn(problem: Problem, taps: Mapping[int, Taps], how: Sampling) -> bool:
+    """Whether sums must be made as Resize says of integers: rounding towards zero tells orders apart."""
+    return not (problem.outputs[0].type.dtype.is_float or how.antialias or _only_moves(taps))
 
 
 def _only_moves(taps: Mapping[int, Taps]) -> bool:
@@ -151,6 +158,7 @@ def _by_tables(
         "acc": acc,
         "value": value,
         "weighted": weighted,
+        "in_turn": _in_turn(problem, taps, how),
         "last": (dst.shape[last], *(la.pitches[last] for la in (*extras, dst))),
         "taps": tuple(t.count for t in along.values()),
         "fill": how.extrapolation if weighted else move_value(how.extrapolation, result_type),

@@ -102,6 +102,19 @@ def axis_taps(axis: AxisMap, how: Sampling) -> Taps:
     return table_once((axis, how), nbytes, what, lambda: _axis_taps(axis, how))
 
 
+def last_halved(taps: Taps, source: int) -> Taps:
+    """Return linear taps that read the last input, where it has no neighbour, twice at half weight.
+
+    It is the same sum but for its roundings, which ONNX Runtime has so.
+    """
+    if taps.count != 2:
+        return taps
+    last = (taps.index[:, 0] == source - 1) & (taps.weight[:, 1] == 0)
+    weight = np.where(last[:, None], 0.5, taps.weight)
+    index = np.where(last[:, None], source - 1, taps.index)
+    return Taps(index, weight, taps.outside)
+
+
 def _axis_taps(axis: AxisMap, how: Sampling) -> Taps:
     at = source_coordinates(axis, how.coordinates)
     outside = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -13,7 +14,16 @@ from clnn.ops.launch import Variant
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops.problem import Problem, required
 from clnn.ops.resize.kernels import resize_variants
-from clnn.ops.resize.sampling import COORDINATES, MODES, NEAREST, AxisMap, Sampling, Taps, axis_taps
+from clnn.ops.resize.sampling import (
+    COORDINATES,
+    MODES,
+    NEAREST,
+    AxisMap,
+    Sampling,
+    Taps,
+    axis_taps,
+    last_halved,
+)
 from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.spec import OpSpec, batched
 from clnn.types import BOOL, Array, TensorType, normalise_axis
@@ -25,8 +35,9 @@ NEAREST_PIXEL = Sampling()
 class Resize(OpSpec):
     """Output extents `shape`; `scales` and `roi` (start and end, part of the extent) per axis.
 
-    `post_ops` are applied to each result. Integer results of linear and cubic sampling are rounded to
-    the nearest, halves to even, and saturate.
+    `post_ops` are applied to each result. Integers are sampled as ONNX Runtime does: linear and cubic
+    sums are made in float32, one tap after the other, none of them fused, and rounded towards zero;
+    antialiased ones to the nearest. Both saturate.
     """
 
     shape: tuple[int, ...]
@@ -55,10 +66,16 @@ class Resize(OpSpec):
             raise DTypeError(f"{self.sampling.mode} resize of bool: only nearest is defined.")
         return (TensorType(self.shape, x.dtype),)
 
-    def taps(self, source: tuple[int, ...]) -> dict[int, Taps]:
-        """Return axis -> taps of an input of shape `source`, without axes that stay as they are."""
-        along = {axis: self._taps_along(axis, before) for axis, before in enumerate(source)}
-        return {axis: taps for axis, taps in along.items() if taps is not None}
+    def taps(self, source: tuple[int, ...], real: bool = True) -> dict[int, Taps]:
+        """Return axis -> taps of an input of shape `source`, without axes that stay as they are.
+
+        real: not of integers.
+        """
+        found = {axis: self._taps_along(axis, before) for axis, before in enumerate(source)}
+        along = {axis: taps for axis, taps in found.items() if taps is not None}
+        if real or self.sampling.mode != "linear" or self.sampling.antialias:
+            return along
+        return {axis: last_halved(taps, source[axis]) for axis, taps in along.items()}
 
     def _taps_along(self, axis: int, before: int) -> Taps | None:
         """Return the taps of an axis of extent `before`, None where it stays as it is."""
@@ -67,13 +84,25 @@ class Resize(OpSpec):
         return None if taps.repeats(before) == 1 else taps
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        """Return the weighted sums axis by axis, in double precision for integers."""
+        """Return the weighted sums axis by axis; of integers as the class says."""
         x = required(inputs)
         exact = x.dtype.kind in "fc" or self.sampling.mode == "nearest"
-        y = x if exact else x.astype(np.float64)
+        if not exact and not self.sampling.antialias:
+            y, outside = self._in_turn(x)
+        else:
+            y, outside = self._by_axis(x if exact else x.astype(np.float64))
+        y = np.where(outside, np.asarray(self.sampling.extrapolation).astype(y.dtype), y)
+        if not exact:
+            limits = np.iinfo(x.dtype)
+            whole = np.rint(y) if self.sampling.antialias else np.trunc(y).astype(np.float64)
+            y = np.clip(whole, limits.min, limits.max).astype(x.dtype)
+        return (apply_post_ops(y.astype(x.dtype), self.post_ops, inputs),)
+
+    def _by_axis(self, y: Array) -> tuple[Array, Array]:
+        """Return the sums made axis by axis, and which of them lie outside."""
         outside = np.zeros(self.shape, bool)
-        for axis, taps in self.taps(x.shape).items():
-            along = tuple(-1 if a == axis else 1 for a in range(x.ndim))
+        for axis, taps in self.taps(y.shape).items():
+            along = tuple(-1 if a == axis else 1 for a in range(y.ndim))
             parts = [
                 np.take(y, taps.index[:, t], axis)
                 * (1 if taps.copies else taps.weight[:, t].reshape(along).astype(y.dtype))
@@ -81,15 +110,27 @@ class Resize(OpSpec):
             ]
             y = np.sum(parts, axis=0, dtype=y.dtype)
             outside |= taps.outside.reshape(along)
-        y = np.where(outside, np.asarray(self.sampling.extrapolation).astype(y.dtype), y)
-        if not exact:
-            limits = np.iinfo(x.dtype)
-            y = np.clip(np.rint(y), limits.min, limits.max).astype(x.dtype)
-        return (apply_post_ops(y.astype(x.dtype), self.post_ops, inputs),)
+        return y, outside
+
+    def _in_turn(self, x: Array) -> tuple[Array, Array]:
+        """Return the float32 sums of weighted taps, the last axis' first, and which lie outside."""
+        outside, total = np.zeros(self.shape, bool), None
+        by_axis = self.taps(x.shape, real=False)
+        along = {a: tuple(-1 if b == a else 1 for b in range(x.ndim)) for a in by_axis}
+        for chosen in product(*(range(taps.count) for taps in by_axis.values())):
+            part, weight = x.astype(np.float32), np.ones((), np.float32)
+            for (axis, taps), t in reversed(list(zip(by_axis.items(), chosen, strict=True))):
+                part = np.take(part, taps.index[:, t], axis)
+                weight = weight * taps.weight[:, t].astype(np.float32).reshape(along[axis])
+            total = part * weight if total is None else total + part * weight
+        for axis, taps in by_axis.items():
+            outside |= taps.outside.reshape(along[axis])
+        return np.asarray(total), outside
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return repeating, one-launch and axis-by-axis kernels, as far as they fit."""
-        taps = self.taps(problem.input(0).type.shape)
+        x = problem.input(0).type
+        taps = self.taps(x.shape, x.dtype.is_float)
         return resize_variants(problem, taps, self.post_ops, self.sampling)
 
     def split_batch(

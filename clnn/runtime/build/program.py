@@ -7,9 +7,9 @@ import logging
 import os
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from clnn.cache.keys import program_key
 from clnn.cache.store import Store
 from clnn.errors import BuildError
 from clnn.runtime.build import registers
+from clnn.runtime.device import failures
 from clnn.runtime.device.device import DeviceInfo, open_context
 from clnn.runtime.drivers.loader import child_environment, load
 from clnn.runtime.process.child import run_python
@@ -68,6 +69,9 @@ class Device:
 
     Programs stay referenced here for as long as kernels of them may be used. `from_cache`: sources
     whose binary was in the cache. `spills`: sources that lack registers, and what their build told.
+    `ahead`: binaries of sources that were built before they are asked for, and `coming`: what is set
+    when one that is being built so is there.
+    `lost`: why it cannot be used any more, empty while it can (see clnn.runtime.device.failures).
     """
 
     info: DeviceInfo
@@ -79,6 +83,9 @@ class Device:
     counts: BuildCounts = field(default_factory=BuildCounts)
     from_cache: set[str] = field(default_factory=set)
     spills: dict[str, str] = field(default_factory=dict)
+    ahead: dict[str, bytes] = field(default_factory=dict)
+    coming: dict[str, threading.Event] = field(default_factory=dict)
+    lost: str = ""
 
     @staticmethod
     def open(info: DeviceInfo) -> Device:
@@ -100,20 +107,60 @@ class Device:
 
         Raises BuildError with the driver's first complaint and the path of the saved source.
         """
+        for source in sources.values():
+            if coming := self.coming.get(source):
+                coming.wait()
         with self.lock:
             wanted = {s: title for title, s in sources.items() if s not in self.programs}
             missing = [s for s in wanted if not self._from_store(s)]
             long = len(missing) > 1 and sum(map(len, missing)) >= CHARACTERS_FROM
             in_children = long or len(missing) >= CHILDREN_FROM
-            binaries = self._build_in_children(missing) if in_children else {}
+            binaries = self._try_children(missing) if in_children else {}
             for source in missing:
                 self._finish(source, wanted[source], binaries.get(source))
+
+    def build_ahead(self, sources: Mapping[str, str], stop: threading.Event, nice: int) -> None:
+        """Have children build programs, so that `build` finds them made, or waits for them.
+
+        stop: set it to end the children. nice: what is added to their priority, as by `nice`.
+        Raises BuildError where one was not built.
+        """
+        titles = {source: title for title, source in sources.items()}
+        missing = [s for s in titles if s not in self.programs and s not in self.ahead]
+        missing = [s for s in missing if self.store.get(self.key(s)) is None]
+        if not missing:
+            return
+        there = threading.Event()
+        self.coming |= dict.fromkeys(missing, there)
+        try:
+            jobs = min(max(1, (os.cpu_count() or 1) // 2), len(missing))
+            made = self._build_in_children(missing, jobs, stop, nice)
+            for (
+                source,
+                binary,
+            ) in made.items():  # also where it was stopped: the next process has them
+                self._keep(source, titles[source], binary)
+            self.ahead |= made
+            for source in missing:
+                if source not in made:
+                    raise BuildError(
+                        f"kernel {titles[source]} was not built ahead: its child process ended early."
+                        " Calls go on with the kernels that they have."
+                    )
+        finally:
+            for source in missing:
+                self.coming.pop(source, None)
+            there.set()
 
     def kernel(self, source: str, name: str) -> Any:
         """Return a new kernel object of a built program."""
         return load().Kernel(self.programs[source], name)
 
     def _from_store(self, source: str) -> bool:
+        binary = self.ahead.pop(source, None)
+        if binary is not None and self._load(source, binary):
+            self.counts.cached += 1
+            return True
         entry = self.store.get(self.key(source))
         if entry is None or not self._load(source, entry.payload):
             return False
@@ -139,6 +186,10 @@ class Device:
         if binary is None or not self._load(source, binary):
             self.programs[source] = self._build_here(source, title)
             binary = program_binary(self.programs[source])
+        self._keep(source, title, binary)
+
+    def _keep(self, source: str, title: str, binary: bytes | None) -> None:
+        """Put a binary into the store."""
         about = {"title": title, "device": self.info.name}
         if told := self.spills.get(source):
             log.info("kernel %s: %s", title, told)
@@ -151,17 +202,30 @@ class Device:
         try:
             program = cl.Program(self.context, source).build(self.options, cache_dir=False)
         except cl.Error as err:
+            if not failures.is_of_program(err):
+                failures.explain(err, self, f"the build of kernel {title}")
             raise BuildError(_build_message(self.info, title, source, str(err))) from err
         if told := registers.spills_of(registers.build_log(program, self.handle)):
             self.spills[source] = told
         return program
 
-    def _build_in_children(self, sources: Sequence[str]) -> dict[str, bytes]:
-        """Return source -> binary for what child processes could build."""
-        jobs = int(setting("CLNN_BUILD_JOBS")) or min(os.cpu_count() or 1, 8)
-        jobs = min(jobs, len(sources))
-        if jobs < 2:
+    def _try_children(self, sources: Sequence[str]) -> dict[str, bytes]:
+        """Return source -> binary for what child processes could build, none where one would do."""
+        jobs = min(int(setting("CLNN_BUILD_JOBS")) or min(os.cpu_count() or 1, 8), len(sources))
+        try:
+            return self._build_in_children(sources, jobs) if jobs > 1 else {}
+        except OSError as err:
+            log.warning("kernels are built one after the other, without child processes: %s", err)
             return {}
+
+    def _build_in_children(
+        self,
+        sources: Sequence[str],
+        jobs: int,
+        stop: threading.Event | None = None,
+        nice: int = 0,
+    ) -> dict[str, bytes]:
+        """Return source -> binary for what so many child processes could build, as build_ahead says."""
         with folder_for_a_while("clnn-build-") as folder:
             for number, source in enumerate(sources):
                 (folder / f"{number}.cl").write_text(source)
@@ -171,25 +235,30 @@ class Device:
                 "count": len(sources),
                 "platform": self.info.platform_index,
                 "device": self.info.device_index,
+                "nice": nice,
             }
-            with ThreadPoolExecutor(jobs) as pool:
-                runs = [
-                    pool.submit(
-                        run_python,
-                        "build.build_child",
-                        argument,
-                        BUILD_TIMEOUT_S,
-                        child_environment(self.info.driver),
-                    )
-                    for _ in range(jobs)
-                ]
-            for run in runs:
-                if run.result()[1]:
-                    log.warning("a kernel build process ended early: %s", run.result()[1])
+            env = child_environment(self.info.driver)
+            run = partial(run_python, "build.build_child", argument, BUILD_TIMEOUT_S, env, stop)
+            for end in _at_once(jobs, run):
+                if end and not (stop and stop.is_set()):
+                    log.warning("a kernel build process ended early: %s", end)
             binaries = {s: folder / f"{n}.bin" for n, s in enumerate(sources)}
             told = {s: path.with_suffix(".spills") for s, path in binaries.items()}
             self.spills |= {s: path.read_text() for s, path in told.items() if path.exists()}
             return {s: path.read_bytes() for s, path in binaries.items() if path.exists()}
+
+
+def _at_once(jobs: int, run: Callable[[], tuple[str, str]]) -> list[str]:
+    """Return how so many runs ended. Their threads do not keep the process from its end."""
+    ends: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: ends.append(run()[1]), daemon=True) for _ in range(jobs)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return ends
 
 
 def program_binary(program: Any) -> bytes | None:
@@ -203,9 +272,12 @@ def program_binary(program: Any) -> bytes | None:
 
 
 def _build_message(info: DeviceInfo, title: str, source: str, log_text: str) -> str:
-    handle, path = tempfile.mkstemp(prefix="clnn-", suffix=".cl")
-    with os.fdopen(handle, "w") as out:
-        out.write(source)
+    try:
+        handle, path = tempfile.mkstemp(prefix="clnn-", suffix=".cl")
+        with os.fdopen(handle, "w") as out:
+            out.write(source)
+    except OSError as err:
+        path = f"no file ({err})"
     lines = [line.strip() for line in log_text.splitlines() if "error" in line.lower()]
     first = next((line for line in lines if "BUILD_PROGRAM_FAILURE" not in line), log_text[:300])
     return (
@@ -216,6 +288,8 @@ def _build_message(info: DeviceInfo, title: str, source: str, log_text: str) -> 
 
 def child_build(argument: Mapping[str, Any]) -> None:
     """Build the sources of a folder that no other process has claimed (runs in a child)."""
+    if argument["nice"] and hasattr(os, "nice"):
+        os.nice(argument["nice"])
     cl = load()
     platform = cl.get_platforms()[argument["platform"]]
     device = platform.get_devices()[argument["device"]]

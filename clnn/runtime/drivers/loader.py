@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from clnn.errors import NoDeviceError
+from clnn.logs import log
 from clnn.runtime.drivers import icd
 from clnn.runtime.drivers.driver_listing import list_each
 from clnn.runtime.drivers.vendors import Driver, list_drivers, vendors_folder
@@ -104,7 +105,11 @@ def _use_private_pocl_cache() -> None:
     """
     if os.environ.get(_POCL_CACHE):
         return
-    folder = str(own_folder("clnn-pocl-"))
+    try:
+        folder = str(own_folder("clnn-pocl-"))
+    except OSError as err:
+        log.warning("no temporary folder for PoCL, which uses its own: %s. Set TMPDIR.", err)
+        return
     os.environ[_POCL_CACHE] = folder
     _private.append(folder)
 

@@ -18,13 +18,16 @@ SMALL = mmap.PAGESIZE  # bytes of any other
 def pages(nbytes: int) -> Array:
     """Return at least `nbytes` zeros as uint8; memory that is never written takes no room.
 
-    In whole pages: large ones, unless one would hold all.
+    In whole pages: large ones, unless one would hold all. Raises MemoryError.
     """
     page = LARGE if nbytes >= LARGE else SMALL
     size = -(-max(nbytes, 1) // page) * page
-    if not hasattr(mmap, "MAP_PRIVATE"):
-        return np.frombuffer(mmap.mmap(-1, size), np.uint8)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        if not hasattr(mmap, "MAP_PRIVATE"):
+            return np.frombuffer(mmap.mmap(-1, size), np.uint8)
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as err:
+        raise MemoryError(f"{size} bytes were refused ({err.strerror})") from err
     if hasattr(mmap, "MADV_HUGEPAGE") and size >= LARGE:
         with suppress(OSError):  # of a kernel without large pages
             memory.madvise(mmap.MADV_HUGEPAGE)

@@ -6,11 +6,13 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from clnn.cache.files import make_folder
+from clnn.cache.files import STALE_SECONDS, make_folder
 from clnn.cache.privacy import is_private
 from clnn.cache.store import cache_dir
 from clnn.runtime.drivers import icd
@@ -105,6 +107,10 @@ def _replace(target: Path, drivers: Sequence[Driver]) -> None:
         shutil.rmtree(temp, ignore_errors=True)
         for old in parent.glob(".old-*"):
             shutil.rmtree(old, ignore_errors=True)
+        for scrap in parent.glob(f".{target.name}-*"):  # of a process that was killed
+            with suppress(OSError):
+                if time.time() - scrap.lstat().st_mtime > STALE_SECONDS:
+                    shutil.rmtree(scrap, ignore_errors=True)
 
 
 def _holds(folder: Path, drivers: Sequence[Driver]) -> bool:

@@ -8,30 +8,38 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, TextIO
 
 BOOT = (
     "import sys; sys.path[:] = sys.argv[1].split(chr(10)); import json;"
     " from clnn.runtime.{} import main; main(json.loads(sys.argv[2]))"
 )
+LOOK_S = 0.1  # between two looks whether a child is to be stopped
 _KILL_WAIT_S = 5.0
 _STDERR_CHARACTERS = 200
 
 
 def run_python(
-    module: str, argument: Any, timeout_s: float, env: Mapping[str, str]
+    module: str,
+    argument: Any,
+    timeout_s: float,
+    env: Mapping[str, str],
+    stop: threading.Event | None = None,
 ) -> tuple[str, str]:
     """Run `main(argument)` of `clnn.runtime.<module>` in a child that imports what this one does.
 
-    Returns (its standard output, '' or how it ended: killed after the time, by which signal, or
-    its exit status with the end of its error output).
+    stop: the child is killed when this is set. Returns (its standard output, '' or how it ended:
+    killed after the time, by which signal, or its exit status with the end of its error output).
     """
     if not sys.executable:
         return "", "cannot start a child process: sys.executable is not set"
     code = BOOT.format(module)
     command = [sys.executable, "-c", code, "\n".join(sys.path), json.dumps(argument)]
-    return run_command(command, timeout_s, env)
+    return run_command(command, timeout_s, env, stop)
 
 
 def reply_stream() -> TextIO:
@@ -44,7 +52,12 @@ def reply_stream() -> TextIO:
     return stream
 
 
-def run_command(command: list[str], timeout_s: float, env: Mapping[str, str]) -> tuple[str, str]:
+def run_command(
+    command: list[str],
+    timeout_s: float,
+    env: Mapping[str, str],
+    stop: threading.Event | None = None,
+) -> tuple[str, str]:
     """Run `command` in a process group of its own; returns as run_python does."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
@@ -58,7 +71,7 @@ def run_command(command: list[str], timeout_s: float, env: Mapping[str, str]) ->
             )
         except OSError as error:
             return "", f"cannot start a child process: {error}"
-        end = _wait(child, timeout_s)
+        end = _wait(child, timeout_s) if stop is None else _wait_or_stop(child, timeout_s, stop)
         out.seek(0)
         err.seek(0)
         text = err.read().decode(errors="replace").strip()
@@ -69,14 +82,33 @@ def run_command(command: list[str], timeout_s: float, env: Mapping[str, str]) ->
 
 def _wait(child: subprocess.Popen[bytes], timeout_s: float) -> str:
     try:
-        code = child.wait(timeout_s)
+        return _wait_for(child, timeout_s)
     except subprocess.TimeoutExpired:
         kill(child)
         return f"did not answer within {timeout_s:g} s"
+
+
+def _wait_or_stop(child: subprocess.Popen[bytes], timeout_s: float, stop: threading.Event) -> str:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if stop.is_set():
+            kill(child)
+            return "was stopped"
+        with suppress(subprocess.TimeoutExpired):
+            return _wait_for(child, LOOK_S)
+    kill(child)
+    return f"did not answer within {timeout_s:g} s"
+
+
+def _wait_for(child: subprocess.Popen[bytes], timeout_s: float) -> str:
+    """Return how a child ended. Raises TimeoutExpired; another exception kills the child."""
+    try:
+        return how_it_ended(child.wait(timeout_s))
+    except subprocess.TimeoutExpired:
+        raise
     except BaseException:
         kill(child)
         raise
-    return how_it_ended(code)
 
 
 def how_it_ended(code: int) -> str:

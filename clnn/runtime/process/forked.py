@@ -11,6 +11,7 @@ import ctypes
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from clnn.errors import ForkError
@@ -60,6 +61,29 @@ def keep(holder: object) -> None:
         _kept.append(weakref.ref(holder))
 
 
+def never_free(chosen: Callable[[Any], bool]) -> None:
+    """Have what `keep` was told of, and is chosen, stay until the process ends."""
+    with _lock:
+        holders = [ref() for ref in _kept]
+    for holder in holders:
+        if holder is not None and chosen(holder):
+            _add_reference(holder)
+
+
+def _add_reference(holder: object) -> None:
+    """Count one reference that nobody gives back."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(holder))
+
+
+def not_pickled(what: str) -> str:
+    """Return why a session or the like cannot be pickled or copied, and what to do."""
+    return (
+        f"a {what} cannot be pickled or copied: its memory and kernels live on a device of this"
+        " process. Give the other process the model's path and compile there; the cache of programs"
+        " makes that fast."
+    )
+
+
 def _begin_child() -> None:
     if not process.user:
         return
@@ -70,8 +94,8 @@ def _begin_child() -> None:
         " device and compile in the child."
     )
     for holder in [ref() for ref in _kept]:
-        if holder is not None:  # one reference that nobody gives back
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(holder))
+        if holder is not None:
+            _add_reference(holder)
 
 
 if hasattr(os, "register_at_fork"):

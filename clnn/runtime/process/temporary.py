@@ -11,11 +11,17 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LOCK = "lock"
+_FRESH, _NONE = (
+    f"{LOCK}.new",
+    f"{LOCK}.none",
+)  # a LOCK that has no name yet; where there are no locks
+_BEGUN_S = 3600.0  # after which a folder without a LOCK gets none any more
 _held: list[int] = []
 
 
@@ -28,7 +34,7 @@ def folder_for_a_while(prefix: str) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         for handle in handles:
             os.close(handle)
 
@@ -45,14 +51,14 @@ def own_folder(prefix: str) -> Path:
 
     def remove() -> None:
         if os.getpid() == owner:
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
 
     atexit.register(remove)
     return folder
 
 
 def remove_abandoned(prefix: str) -> None:
-    """Remove this user's folders of that prefix whose owner is gone; none without a LOCK."""
+    """Remove this user's folders of that prefix whose owner is gone, or died when it made them."""
     with suppress(OSError):
         for entry in os.scandir(tempfile.gettempdir()):
             if entry.name.startswith(prefix) and entry.is_dir(follow_symlinks=False):
@@ -61,25 +67,42 @@ def remove_abandoned(prefix: str) -> None:
 
 
 def _hold(folder: Path) -> list[int]:
-    """Return the open file that holds a new folder; no LOCK and none where the system has no locks."""
-    fresh = folder / f"{LOCK}.new"
+    """Return the open file that holds a new folder; none, and no LOCK, where the system has no locks."""
+    fresh = folder / _FRESH
     handle = os.open(fresh, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     if _locks(handle):
         os.rename(fresh, folder / LOCK)
         return [handle]
     os.close(handle)
+    os.rename(fresh, folder / _NONE)
     return []
 
 
+def _remove(folder: Path) -> None:
+    """Remove a folder, as far as that can be done; its LOCK goes last, so that another can finish."""
+    with suppress(OSError):
+        for entry in list(os.scandir(folder)):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            elif entry.name != LOCK:
+                os.unlink(entry.path)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def _remove_if_abandoned(folder: Path) -> None:
-    if os.lstat(folder).st_uid != os.geteuid():
+    about = os.lstat(folder)
+    if about.st_uid != os.geteuid():
+        return
+    if {*os.listdir(folder)} <= {_FRESH}:
+        if time.time() - about.st_mtime > _BEGUN_S:
+            _remove(folder)
         return
     handle = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         status = os.fstat(handle)
         # Without a link another process has removed the folder since.
         if stat.S_ISREG(status.st_mode) and _locks(handle) and os.fstat(handle).st_nlink:
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
     finally:
         os.close(handle)
 

@@ -11,9 +11,12 @@ from clnn.errors import DTypeError, ShapeError
 from clnn.layout import TensorLayout, lay_out, view_of
 from clnn.plan.schedule import Plan, Port
 from clnn.runtime.build.program import Device
+from clnn.runtime.device.failures import explained
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.process.forked import keep, refuse
+from clnn.runtime.run.constants import allocate
 from clnn.runtime.run.state import Memory
+from clnn.runtime.run.watch import watch_of
 from clnn.types import Array
 
 
@@ -25,17 +28,25 @@ class InputBinding:
     kernels of the caller. map() gives the real elements as a numpy view of device memory.
     """
 
-    def __init__(self, device: Device, plan: Plan, port: Port) -> None:
-        cl = load()
+    def __init__(self, device: Device, plan: Plan, port: Port, timeout: float | None) -> None:
         keep(self)
-        self.port = port
+        self.port, self.device = port, device
+        self._watch = watch_of(device, timeout)
+        with explained(device, f"the buffer of input {port.name!r}"):
+            self._watch(self._make, plan)
+
+    def _make(self, plan: Plan) -> None:
+        cl, port, device = load(), self.port, self.device
         where = plan.placed[port.value]
         self.layout: TensorLayout = where.layout
         self._queue = cl.CommandQueue(device.context)
         fill = plan.storages[where.storage].fill or 0.0
         zero = np.zeros(port.type.shape, port.type.dtype.numpy)
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR | cl.mem_flags.COPY_HOST_PTR
-        self.buffer = cl.Buffer(device.context, flags, hostbuf=lay_out(zero, self.layout, fill))
+        data = lay_out(zero, self.layout, fill)
+        self.buffer = allocate(
+            lambda: cl.Buffer(device.context, flags, hostbuf=data), data.nbytes, device
+        )
 
     def copy_from(self, array: Array) -> None:
         """Copy a dense host array of the input's shape and type into the buffer.
@@ -51,9 +62,26 @@ class InputBinding:
             view[...] = array
 
     def map(self) -> _MappedInput:
-        """Return a context manager whose value is the real elements, writable in place."""
+        """Return a context manager whose value is the real elements, writable in place.
+
+        Its two ends raise DeviceLostError or OutOfDeviceMemoryError.
+        """
         refuse()
         return _MappedInput(self)
+
+    def _map(self) -> Array:
+        """Map the buffer and return it as an array."""
+        cl = load()
+        flags = cl.map_flags.WRITE | cl.map_flags.READ
+        size, dtype = (self.layout.size,), self.port.type.dtype.numpy
+        mapped: Array = cl.enqueue_map_buffer(
+            self._queue, self.buffer, flags, 0, size, dtype, is_blocking=True
+        )[0]
+        return mapped
+
+    def _unmap(self, mapped: Any) -> None:
+        mapped.base.release(self._queue)
+        self._queue.finish()
 
 
 class Bindings:
@@ -74,17 +102,13 @@ class _MappedInput:
         self._mapped: Any = None
 
     def __enter__(self) -> Array:
-        cl = load()
         b = self._binding
-        flags = cl.map_flags.WRITE | cl.map_flags.READ
-        dtype = b.port.type.dtype.numpy
-        flat, _ = cl.enqueue_map_buffer(
-            b._queue, b.buffer, flags, 0, (b.layout.size,), dtype, is_blocking=True
-        )
-        self._mapped = flat
-        view: Array = view_of(flat, b.layout)
+        with explained(b.device, f"the mapping of input {b.port.name!r}"):
+            self._mapped = b._watch(b._map)
+        view: Array = view_of(self._mapped, b.layout)
         return view
 
     def __exit__(self, *error: object) -> None:
-        self._mapped.base.release(self._binding._queue)
-        self._binding._queue.finish()
+        b, mapped, self._mapped = self._binding, self._mapped, None
+        with explained(b.device, f"the mapping of input {b.port.name!r}"):
+            b._watch(b._unmap, mapped)

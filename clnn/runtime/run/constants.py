@@ -9,16 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from clnn.errors import OutOfDeviceMemoryError, PlanError
+from clnn.errors import DeviceLostError, OutOfDeviceMemoryError, PlanError
 from clnn.graph.mapped import forget, mapped_files, one_of_each, require_unchanged
-from clnn.layout import lay_out
+from clnn.layout import TensorLayout, lay_out
 from clnn.ops.launch import Const, Launch
 from clnn.plan.schedule import ConstArg, Plan, PlannedLaunch, ScheduledNode, TensorArg
 from clnn.runtime.build.program import Device
+from clnn.runtime.device.failures import meaning
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.drivers.pages import host_buffer, pages
 from clnn.runtime.run.recipes import recipe
-from clnn.types import Array, narrow
+from clnn.types import Array, DType, narrow
 
 GROWTH = 8  # times the model's constants that packed ones may take before they are moved
 PIECE = 2**23  # bytes that are copied from a mapped file at once
@@ -190,14 +191,15 @@ def _makers(plan: Plan) -> tuple[dict[Key, Maker], dict[Maker, Maker]]:
         if isinstance(arg, ConstArg):
             makers[tokens.setdefault(arg.make, Uploaded())] = arg.make
         elif isinstance(arg, TensorArg) and arg.storage in plan.consts:
-            makers[arg.storage] = partial(_laid_out, plan, arg.storage)
+            name = arg.storage
+            parts = plan.consts[name], plan.graph.stored.get(name), plan.placed[name].layout
+            makers[name] = partial(_laid_out, *parts)
     return makers, tokens
 
 
-def _laid_out(plan: Plan, name: str) -> Array:
+def _laid_out(values: Array, stored: DType | None, layout: TensorLayout) -> Array:
     """Return a constant tensor as it lies in its storage."""
-    values, stored = plan.consts[name], plan.graph.stored.get(name)
-    return lay_out(values if stored is None else narrow(values, stored), plan.placed[name].layout)
+    return lay_out(values if stored is None else narrow(values, stored), layout)
 
 
 def without_data(plan: Plan, tokens: Mapping[Maker, Maker]) -> Plan:
@@ -211,7 +213,9 @@ def without_data(plan: Plan, tokens: Mapping[Maker, Maker]) -> Plan:
         return replace(launch, args=tuple(map(token, launch.args)))
 
     def bare_planned(launches: Sequence[PlannedLaunch]) -> tuple[PlannedLaunch, ...]:
-        return tuple(PlannedLaunch(bare(p.launch), tuple(map(token, p.args))) for p in launches)
+        return tuple(
+            replace(p, launch=bare(p.launch), args=tuple(map(token, p.args))) for p in launches
+        )
 
     def bare_node(step: ScheduledNode) -> ScheduledNode:
         gone: Any = Uploaded()
@@ -245,7 +249,10 @@ def allocate(make: Callable[[], Any], nbytes: int, device: Device) -> Any:
         if nbytes > info.max_alloc > 0:
             raise cl.MemoryError(f"{nbytes} bytes are over the device's limit for one buffer")
         return make()
-    except (cl.MemoryError, cl.RuntimeError, cl.LogicError, OSError) as err:
+    except (cl.Error, MemoryError) as err:
+        told = meaning(err, device, f"a buffer of {nbytes} bytes")
+        if isinstance(told, DeviceLostError):
+            raise told from err
         raise OutOfDeviceMemoryError(
             f"{info.title} gave no buffer of {nbytes} bytes ({err}): it has {info.global_mem} bytes "
             f"in all, {info.max_alloc} for one buffer. Use a smaller batch or image, or another device."

@@ -14,7 +14,7 @@ from clnn.codegen.fused_kernel import FusedCall, FusedKernel, Numbers, can_fuse,
 from clnn.codegen.render import text_of
 from clnn.plan.schedule import ConstArg, Plan, PlannedArg, PlannedLaunch, ScratchArg, TensorArg
 from clnn.runtime.run.arguments import Place, in_order
-from clnn.runtime.run.constants import ALIGNMENT
+from clnn.runtime.run.constants import ALIGNMENT, Constants
 
 MIN_LAUNCHES = 2  # that are worth a kernel of their own
 MOST_FUNCTIONS, MOST_CALLS = 32, 100  # of one kernel: compilers take longer than in proportion
@@ -61,6 +61,11 @@ class FusedLaunch:
         first, last = self.launches[0].node, self.launches[-1].node
         return first if first == last else f"{first} to {last}"
 
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return all(one.launch.idle for one in self.launches)
+
 
 @dataclass(frozen=True)
 class FusedLaunches:
@@ -92,6 +97,22 @@ def sources_of(plan: Plan, fused: FusedLaunches | None = None) -> dict[str, str]
         text = text_of(planned.launch)
         titles.setdefault(text.source, text.name)
     return {f"{title}#{number}": source for number, (source, title) in enumerate(titles.items())}
+
+
+def fuse_plan(plan: Plan, constants: Constants, timed: bool, open_: bool) -> FusedLaunches | None:
+    """Return the launches of a plan as few kernels, None where the device takes no buffer for that.
+
+    timed, open_: as in fuse_launches.
+    """
+    places = Places(lambda key: plan.memory.offsets[key] + plan.guard, constants.place)
+    run, fills = launches_of(plan), [NodeLaunch(f, "border") for f in plan.first_fills]
+    args = (arg for one in run for arg in one.launch.args)
+    if constants.whole is None and any(isinstance(arg, ConstArg) for arg in args):
+        return None
+    return FusedLaunches(
+        fuse_launches(plan, fills, places, open_=open_),
+        fuse_launches(plan, run, places, timed, open_),
+    )
 
 
 def fuse_launches(

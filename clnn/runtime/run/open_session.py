@@ -6,21 +6,31 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import count, groupby
+from time import monotonic, perf_counter
 from types import TracebackType
 from typing import Any, NoReturn
 
 import numpy as np
 
-from clnn.errors import DeviceLostError, InputNameError, PickleError, ShapeError
+from clnn.budget import host_memory
+from clnn.errors import (
+    DeviceLostError,
+    InputNameError,
+    PickleError,
+    ShapeError,
+    UnsupportedOpError,
+)
 from clnn.runtime.process import forked
+from clnn.runtime.process.forked import not_pickled
 from clnn.runtime.run.feeds import as_array, names_message
+from clnn.runtime.run.gears import Gears
 from clnn.runtime.run.placement import Placement
-from clnn.runtime.run.session import Session, not_pickled
+from clnn.runtime.run.session import Session
 from clnn.types import Array
 
 MAX_SHAPES = 32  # sessions that are kept, of the shapes seen last
-MAX_BYTES = 2**30  # of the arenas of all that are kept but the newest
+MAX_BYTES = 2**30  # of the arenas that only one of them uses, but the newest
 
 
 @dataclass(frozen=True)
@@ -35,11 +45,24 @@ class OpenTensorInfo:
     dtype: np.dtype[Any] | None
 
 
+def _closed(shapes: Mapping[str, tuple[int, ...]]) -> NoReturn:
+    raise DeviceLostError("this session is closed. Compile the model again.")
+
+
+def wait_for_all(sessions: Iterable[Any], timeout: float | None) -> bool:
+    """Wait until all sessions are ready; whether that came within `timeout` seconds."""
+    end = None if timeout is None else monotonic() + timeout
+    left = (None if end is None else max(0.0, end - monotonic()) for _ in count())
+    ready = [session.ready(time) for session, time in zip(sessions, left, strict=False)]
+    return all(ready)
+
+
 class OpenSession:
     """A model compiled for one device, whose inputs may have another shape in each call.
 
     Made by clnn.compile_model where a model leaves dimensions open. Call it as a Session. What a shape
     needs is made in the first call with it, or before by `prepare`, and kept for the shapes seen last.
+    Options.specialise says what is made besides that while calls go on; `ready` waits for it.
     """
 
     def __init__(
@@ -47,14 +70,22 @@ class OpenSession:
         inputs: Sequence[OpenTensorInfo],
         outputs: Sequence[OpenTensorInfo],
         compile_at: Callable[[Mapping[str, tuple[int, ...]]], Session],
+        gears: Gears | None = None,
+        doubt: UnsupportedOpError | None = None,
     ) -> None:
-        """`compile_at`: input name -> shape -> session for these shapes."""
+        """`compile_at`: input name -> shape -> session for these shapes.
+
+        gears: what makes kernels while calls go on.
+        doubt: which nodes may not run, unless shapes decide that they need not.
+        """
+        self.doubt = doubt
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
         self._compile_at = compile_at
         self._sessions: OrderedDict[tuple[tuple[int, ...], ...], Session] = OrderedDict()
         self._lock, self._making = threading.RLock(), threading.Lock()
         self._builds = [0, 0]
-        self._closed = False
+        self._closed, self._lost = False, ""
+        self._gears = gears
 
     @property
     def inputs(self) -> tuple[OpenTensorInfo, ...]:
@@ -80,12 +111,54 @@ class OpenSession:
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """Return {output name: array} for {input name: array}. Raises as a Session does."""
         arrays, shapes = self._read(feeds)
-        return self._session(shapes)(arrays)
+        session, gears = self._session(shapes), self._gears
+        if gears is None:
+            return session(arrays)
+        began = perf_counter()
+        outs = session(arrays)
+        if gears.is_often(shapes, perf_counter() - began):
+            self._specialise(shapes, session)
+        return outs
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
         """Return the arrays of the outputs `names` (None: all), as onnxruntime's run does."""
-        arrays, shapes = self._read(feeds)
-        return self._session(shapes).run(names, arrays)
+        known = [info.name for info in self._outputs]
+        wanted = known if names is None else list(names)
+        unknown = [name for name in wanted if name not in known]
+        if unknown:
+            raise InputNameError(names_message("output", unknown, [], known))
+        outs = self(feeds)
+        return [outs[name] for name in wanted]
+
+    def ready(self, timeout: float | None = None) -> bool:
+        """Make kernels of its own for each shape that is there, and wait until nothing is being made.
+
+        timeout: seconds to wait at most. Returns whether all is made. There is nothing to wait for
+        where Options.specialise is not "background".
+        """
+        forked.refuse()
+        gears = self._gears
+        if gears is None:
+            return True
+        with self._lock:
+            there = list(self._sessions.items())
+        for key, session in reversed(there):
+            self._specialise(key, session)
+        return gears.wait(timeout)
+
+    def _specialise(self, key: tuple[tuple[int, ...], ...], general: Session) -> None:
+        """Have a session made for one shape alone, which takes the place of one for any shape."""
+
+        def take(special: Session) -> None:
+            with self._lock:
+                if self._sessions.get(key) is general:
+                    self._sessions[key] = special
+                    self._builds = [
+                        a + b for a, b in zip(self._builds, general.build_counts, strict=True)
+                    ]
+
+        if (gears := self._gears) is not None:
+            gears.specialise(key, self._by_name(key), general, take)
 
     def stream(
         self, feeds: Iterable[Mapping[str, Any]], depth: int = 2
@@ -110,6 +183,12 @@ class OpenSession:
         forked.refuse()
         with self._lock:
             return [self._by_name(key) for key in self._sessions]
+
+    @property
+    def lost(self) -> str:
+        """Why the device cannot be used any more (every call says so), empty while it can."""
+        with self._lock:
+            return next((s.lost for s in self._sessions.values() if s.lost), self._lost)
 
     @property
     def placement(self) -> Placement:
@@ -138,9 +217,13 @@ class OpenSession:
             return
         with self._lock:
             self._closed = True
+            if self._gears is not None:
+                self._gears.close()
+                self._gears = None  # which has it too
             for session in self._sessions.values():
                 session.close()
             self._sessions.clear()
+            self._compile_at = _closed  # which has the memory that sessions share
 
     def __enter__(self) -> OpenSession:
         return self
@@ -165,18 +248,31 @@ class OpenSession:
             session = self._ready(key)
             if session is None:
                 self._check(key)
-                session = self._compile_at(self._by_name(key))
+                session = self._make(key)
                 with self._lock:
+                    is_first = not self._sessions
                     self._sessions[key] = session
                     self._forget_old()
+                if is_first and (gears := self._gears) is not None:
+                    gears.make_small()
             return session
+
+    def _make(self, key: tuple[tuple[int, ...], ...]) -> Session:
+        try:
+            with host_memory("the compilation of the model"):
+                session = self._compile_at(self._by_name(key))
+        except DeviceLostError as err:
+            self._lost = str(err)
+            raise
+        self._lost = ""
+        return session
 
     def _ready(self, key: tuple[tuple[int, ...], ...]) -> Session | None:
         """Return the session that is there for these shapes, and note that it was used last."""
         forked.refuse()
         with self._lock:
             if self._closed:
-                raise DeviceLostError("this session is closed. Compile the model again.")
+                _closed({})
             if key in self._sessions:
                 self._sessions.move_to_end(key)
             return self._sessions.get(key)
@@ -184,10 +280,13 @@ class OpenSession:
     def _forget_old(self) -> None:
         """Drop what was used longest ago; memory goes with the last call that is in it."""
         while len(self._sessions) > 1:
-            total = sum(s.placement.arena_bytes for s in list(self._sessions.values())[:-1])
+            older = list(self._sessions.values())[:-1]
+            total = sum(s.placement.arena_bytes for s in older if not s.is_lent)
             if len(self._sessions) <= MAX_SHAPES and total <= MAX_BYTES:
                 return
-            _, old = self._sessions.popitem(last=False)
+            key, old = self._sessions.popitem(last=False)
+            if self._gears is not None:
+                self._gears.forget(key)
             self._builds = [a + b for a, b in zip(self._builds, old.build_counts, strict=True)]
 
     def _read(

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,23 +17,23 @@ import numpy as np
 
 from clnn.errors import DeviceLostError, InputNameError, PickleError, SettingError
 from clnn.graph.ir import Graph
-from clnn.layout import TensorLayout
 from clnn.options import Options
 from clnn.plan.describe import describe
 from clnn.plan.layouts import Hints
 from clnn.plan.schedule import (
     Chooser,
-    ConstArg,
     Plan,
-    Port,
     first_variant,
     make_plan,
 )
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo
+from clnn.runtime.device.failures import explain, explained, explains, require
 from clnn.runtime.device.target import allowed, products, target_of
+from clnn.runtime.drivers.loader import load
 from clnn.runtime.drivers.trim import trim
 from clnn.runtime.process import forked
+from clnn.runtime.process.forked import not_pickled
 from clnn.runtime.run.binding import Bindings, InputBinding
 from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.debug import log_compiled, log_run
@@ -41,30 +41,22 @@ from clnn.runtime.run.family import Family
 from clnn.runtime.run.feeds import arrays_of, names_message
 from clnn.runtime.run.fused_launch import (
     FusedLaunches,
-    NodeLaunch,
-    Places,
-    fuse_launches,
-    launches_of,
+    fuse_plan,
     sources_of,
 )
+from clnn.runtime.run.lent_arena import LentState, is_lent
 from clnn.runtime.run.placement import Placement
 from clnn.runtime.run.pool import Pool
 from clnn.runtime.run.profile import Profile
 from clnn.runtime.run.spills import replace_spilling_kernels
 from clnn.runtime.run.state import ExecutionState, Memory, one_arena
 from clnn.runtime.run.stream import Stream
+from clnn.runtime.run.tensor_info import TensorInfo, tensor_info
+from clnn.runtime.run.watch import make_state, timeout_of
 from clnn.settings import setting
 from clnn.types import Array
 
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """An input or output: name, shape, dtype, and the layout that the network itself uses."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    layout: TensorLayout
+Build = Callable[[Device, Mapping[str, str]], None]  # kernel title -> source
 
 
 @dataclass(frozen=True)
@@ -75,15 +67,6 @@ class _ProfileBlock:
     outer: _ProfileBlock | None
 
 
-def not_pickled(what: str) -> str:
-    """Return why a session or the like cannot be pickled or copied, and what to do."""
-    return (
-        f"a {what} cannot be pickled or copied: its memory and kernels live on a device of this"
-        " process. Give the other process the model's path and compile there; the cache of programs"
-        " makes that fast."
-    )
-
-
 class Session:
     """A model compiled for one device. Safe to call from several threads.
 
@@ -92,6 +75,7 @@ class Session:
     the device memory.
     """
 
+    @explains("the compilation of the model")
     def __init__(
         self,
         graph: Graph,
@@ -100,9 +84,12 @@ class Session:
         choose: Chooser = first_variant,
         hints: Hints | None = None,
         family: Family | None = None,
+        device: Device | None = None,
+        build: Build = Device.build,
     ) -> None:
+        """device: an opened one, for programs of this session alone. build: builds these."""
         started = time.perf_counter()
-        self._options = options
+        self._options, self._timeout = options, timeout_of(options)
         separate = (options.arena or setting("CLNN_ARENA")) == "separate"
         target = allowed(target_of(info), options)
         self._products = products(target, options)
@@ -111,7 +98,7 @@ class Session:
         self._family = family
         self._plan = plan_by(choose=choose)
         planned = time.perf_counter()
-        self._device = family.open(info) if family else Device.open(info)
+        self._device = family.open(info) if family else device or Device.open(info)
         before = self._device.counts.pair
         if not any(before):
             trim()
@@ -123,16 +110,16 @@ class Session:
         self._timed = int(setting("CLNN_DEBUG")) >= 2
         merge = options.merge and not (self._timed or options.guard) and target.is_cpu
         merge = merge and one_arena(self._plan, self._device)
-        self._constants = (
+        self._constants: Constants | None = (
             family.pack(self._device, self._plan, merge)
             if family
             else Constants(self._device, self._plan, merge)
         )
-        self._plan = self._constants.plan
+        self._plan = self._weights.plan
         packed = time.perf_counter()
         self._fused = self._fuse() if merge else None
         self._fused_with_stamps: FusedLaunches | None = None
-        self._device.build(sources_of(self._plan, self._fused))
+        build(self._device, sources_of(self._plan, self._fused))
         cached, built = self._device.counts.pair
         self._counts = cached - before[0], built - before[1]
         self._closed = False
@@ -149,19 +136,7 @@ class Session:
         log_compiled(self._plan, self.placement, self._device.counts)
 
     def _fuse(self, timed: bool = False) -> FusedLaunches | None:
-        """Return the launches as few kernels, None where the device takes no buffer for that."""
-        plan, constants = self._plan, self._constants
-        places = Places(lambda key: plan.memory.offsets[key] + plan.guard, constants.place)
-        is_open = self._family is not None
-        run, fills = launches_of(plan), [NodeLaunch(f, "border") for f in plan.first_fills]
-        if constants.whole is None and any(
-            isinstance(a, ConstArg) for one in run for a in one.launch.args
-        ):
-            return None
-        return FusedLaunches(
-            fuse_launches(plan, fills, places, open_=is_open),
-            fuse_launches(plan, run, places, timed, is_open),
-        )
+        return fuse_plan(self._plan, self._weights, timed, self._family is not None)
 
     def _fused_timed(self) -> FusedLaunches | None:
         """Return fused launches that note their times, None where nothing is fused or no clock."""
@@ -173,12 +148,14 @@ class Session:
 
     def _new_state(self, profiling: bool = False, separate: bool = False) -> ExecutionState:
         timed = profiling or self._timed
-        fused = self._fused
-        if timed:
-            fused = None if separate else self._fused_timed()
-            self._device.build(sources_of(self._plan, fused))
-        bound = self._bindings.memory
-        return ExecutionState(self._device, self._plan, self._constants, bound, fused, timed)
+        fused, bound = self._fused, self._bindings.memory
+        with explained(self._device, "the memory of a run"):
+            if timed:
+                fused = None if separate else self._fused_timed()
+                self._device.build(sources_of(self._plan, fused))
+            return make_state(
+                self._timeout, self._device, self._plan, self._weights, bound, fused, timed
+            )
 
     @property
     def plan(self) -> Plan:
@@ -191,18 +168,28 @@ class Session:
         return self._device.info
 
     @property
+    def lost(self) -> str:
+        """Why the device cannot be used any more (every call says so), empty while it can."""
+        return self._device.lost
+
+    @property
     def inputs(self) -> tuple[TensorInfo, ...]:
         """What the model wants."""
-        return tuple(self._tensor_info(p) for p in self._plan.inputs)
+        return tuple(tensor_info(self._plan, p) for p in self._plan.inputs)
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
         """What the model gives."""
-        return tuple(self._tensor_info(p) for p in self._plan.outputs)
+        return tuple(tensor_info(self._plan, p) for p in self._plan.outputs)
 
-    def _tensor_info(self, port: Port) -> TensorInfo:
-        layout = self._plan.placed[port.value].layout
-        return TensorInfo(port.name, port.type.shape, port.type.dtype.numpy, layout)
+    @property
+    def is_lent(self) -> bool:
+        """Whether calls run in memory that sessions of the same network at other extents use, too.
+
+        With a timeout they do not: what a hanging device writes to is of no more use to anyone.
+        """
+        alone = self._family is None or self._timed or self._timeout is not None
+        return not alone and is_lent(self._plan, self._device)
 
     @property
     def placement(self) -> Placement:
@@ -230,29 +217,33 @@ class Session:
         """Return {output name: array} for {input name: array}.
 
         Raises InputNameError, ShapeError or DTypeError where `feeds` does not fit the model,
-        DeviceLostError after close(), and ForkError in a forked child.
+        DeviceLostError after close() or where the device is lost, HostMemoryError or
+        OutOfDeviceMemoryError where memory is short, and ForkError in a forked child.
         """
-        if self._closed or forked.process.refusal:
+        if self._closed or forked.process.refusal or self._device.lost:
             self._alive()
-        bindings = self._bindings
-        arrays = arrays_of(feeds, bindings.ports, bindings.bound)
-        block = self._block
-        if self._timed or block is not None:
-            outs = self._run_profiled(arrays, bindings.memory, block)
-        else:
-            states = self._states
-            loan = states.take()
-            try:
-                outs = loan.thing.run(arrays, bindings.memory)
-            finally:
-                states.idle.append(loan)
-                del loan  # a traceback that someone keeps holds it no more
-                if states.waiting:
-                    states.wake()
-        return {
-            name: outs[host] if first else outs[host].copy()
-            for name, host, first in self._named_outputs
-        }
+        try:
+            bindings = self._bindings
+            arrays = arrays_of(feeds, bindings.ports, bindings.bound)
+            block = self._block
+            if self._timed or block is not None:
+                outs = self._run_profiled(arrays, bindings.memory, block)
+            else:
+                states = self._states
+                loan = states.take()
+                try:
+                    outs = loan.thing.run(arrays, bindings.memory)
+                finally:
+                    states.idle.append(loan)
+                    del loan  # a traceback that someone keeps holds it no more
+                    if states.waiting:
+                        states.wake()
+            return {
+                name: outs[host] if first else outs[host].copy()
+                for name, host, first in self._named_outputs
+            }
+        except (load().Error, MemoryError) as err:
+            explain(err, self._device, "a run")
 
     def _run_profiled(
         self,
@@ -309,9 +300,27 @@ class Session:
             )
         return Stream(self, iter(feeds), depth, pinned=self.device.type != "cpu")()
 
+    def ready(self, timeout: float | None = None) -> bool:
+        """Return True: nothing is made in the background for known shapes (see OpenSession.ready)."""
+        return True
+
+    def apart(self, feeds: Mapping[str, Any]) -> Callable[[], Mapping[str, Array]]:
+        """Return what runs these feeds and returns outputs, beside all calls, in memory of its own."""
+        state, bindings = self._stream_state(), self._bindings
+        arrays = arrays_of(feeds, bindings.ports, bindings.bound)
+
+        def run() -> dict[str, Array]:
+            outs = state.run(arrays, bindings.memory)
+            return {port.name: outs[port.host] for port in self._plan.outputs}
+
+        return run
+
     def _stream_state(self) -> ExecutionState:
         with self._device.lock:
             return self._new_state()
+
+    def _explain(self, err: Exception) -> NoReturn:
+        explain(err, self._device, "an item of a stream")
 
     @property
     def _block(self) -> _ProfileBlock | None:
@@ -368,7 +377,7 @@ class Session:
             raise InputNameError(names_message("input", [name], [], list(ports)))
         with self._device.lock:
             if name not in self._bindings.bound:
-                binding = InputBinding(self._device, self._plan, ports[name])
+                binding = InputBinding(self._device, self._plan, ports[name], self._timeout)
                 bound = {**self._bindings.bound, name: binding}
                 self._bindings = Bindings(self._plan.inputs, bound)
             return self._bindings.bound[name]
@@ -387,6 +396,7 @@ class Session:
 
     def _alive(self) -> None:
         forked.refuse()
+        require(self._device)
         if self._closed:
             raise DeviceLostError("this session is closed. Compile the model again.")
 
@@ -395,16 +405,30 @@ class Session:
         """The states of calls that were made so far."""
         return self._states.things
 
+    @property
+    def _weights(self) -> Constants:
+        constants = self._constants
+        if constants is None:  # close() was faster
+            self._alive()
+        assert constants is not None
+        return constants
+
     def _call_state(self) -> ExecutionState:
         self._alive()
         with self._device.lock:
-            return self._new_state()
+            if self._family is None or not self.is_lent:
+                return self._new_state()
+            parts = self._device, self._plan, self._weights, self._bindings.memory, self._fused
+            with explained(self._device, "the memory of a run"):
+                return LentState(self._family.arenas, *parts)
 
     def close(self) -> None:
         """Free the device memory; later calls raise DeviceLostError. A forked child frees nothing."""
         self._closed = True
         self._bindings = Bindings(self._plan.inputs, {})
         self._states.close()
+        if not forked.process.refusal:
+            self._constants = None
 
     def __reduce__(self) -> NoReturn:
         raise PickleError(not_pickled("session"))

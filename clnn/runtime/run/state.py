@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from clnn.runtime.run.fused_launch import (
 from clnn.types import Array
 
 LARGEST_ARENA = 2**31 - 1  # bytes; kernels take offsets as int
+T = TypeVar("T")
 POISON = 0xFF  # NaN in floats, -1 in integers
 
 
@@ -95,16 +96,23 @@ def _scalar(number: int | float) -> np.generic:
     return np.float32(number) if isinstance(number, float) else np.int32(number)
 
 
+def at_once(work: Callable[..., T], *args: Any) -> T:
+    """Do work that waits for a device, without a deadline."""
+    return work(*args)
+
+
 class ExecutionState:
     """What one running inference needs for itself; never used by two callers at once.
 
     An exception of another's making, such as KeyboardInterrupt, may leave a run at any place. So a
     run notes that it runs before it begins, and the next one waits for what is still computing.
     bound: memory of inputs that are not uploaded, by name. A run is told which are, and reads the
-    others that way from then on where this mapping is another than before.
+    others that way from then on where this mapping is another than before. watch: does what waits
+    for the device, when others than `run` and `run_timed` do (see clnn.runtime.run.watch).
     """
 
     queue: Any = None
+    watch: Any = staticmethod(at_once)
     # Memory that a device works on must not go with the state. No line of Python is run for this,
     # which another exception could come before.
     __del__ = property(attrgetter("queue.finish"))
@@ -187,7 +195,7 @@ class ExecutionState:
     def _first(self) -> list[Enqueue]:
         """Return what fills borders once."""
         if self._fused is not None:
-            return [self._ready_fused(one) for one in self._fused.first]
+            return [self._ready_fused(one) for one in self._fused.first if not one.idle]
         fills = self.plan.first_fills
         return [self._ready(planned, "border") for planned in fills if not planned.idle]
 
@@ -263,7 +271,7 @@ class ExecutionState:
 
     def _launches(self) -> list[Enqueue]:
         if self._fused is not None:
-            return [self._ready_fused(one) for one in self._fused.run]
+            return [self._ready_fused(one) for one in self._fused.run if not one.idle]
         skipped = {f"io:{name}" for name in self.bound}
         return [
             self._ready(planned, step.node.layer)

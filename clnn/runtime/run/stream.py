@@ -6,11 +6,11 @@ import contextlib
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from clnn.errors import InputNameError, OutOfDeviceMemoryError
+from clnn.errors import ClnnError, DeviceLostError, InputNameError, OutOfDeviceMemoryError
 from clnn.logs import log
 from clnn.plan.schedule import Port
 from clnn.runtime.drivers.loader import load
@@ -39,6 +39,9 @@ class Streamed(Protocol):
 
     def _stream_state(self) -> ExecutionState:
         """Return a new state for a stream."""
+
+    def _explain(self, err: Exception) -> NoReturn:
+        """Raise what an error of the driver or a MemoryError means to a caller."""
 
     @property
     def _is_bound(self) -> bool:
@@ -80,7 +83,7 @@ class Lane:
 
     def __init__(self, state: ExecutionState, pinned: bool) -> None:
         keep(self)
-        self.state = state
+        self.state, self.device = state, state.device
         plan = state.plan
         self._staged = {p.host: PinnedArray(state, p) for p in plan.inputs} if pinned else {}
         self._landed = {p.host: PinnedArray(state, p) for p in plan.outputs} if pinned else {}
@@ -133,9 +136,14 @@ class Lane:
         return {n: a.copy() for n, a in outs.items()} if self._landed else outs
 
     def free(self) -> None:
-        """Wait for what is in flight and let go of all memory; no use afterwards."""
-        with contextlib.suppress(load().Error):
-            self.finish()
+        """Wait for what is in flight and let go of all memory; no use afterwards.
+
+        Of a lost device nothing goes: an event of a copy waits for that when it is freed.
+        """
+        with contextlib.suppress(load().Error, DeviceLostError):
+            self.state.watch(self.finish)
+        if self.device.lost:
+            return
         self._copies.clear()
         self._reads = ()
         self._staged.clear()
@@ -206,15 +214,25 @@ class Stream:
             lane = None if profiled else self._lane()
             if lane is None and not profiled:
                 return
-            if self._owed and self._owed[-1].lane is not None:
-                self._owed[-1].lane.release()
+            last = self._owed[-1].lane if self._owed else None
+            if last is not None:
+                last.state.watch(last.release)
             for feeds in self._source:
                 self._owed.append(self._begin(lane, feeds))
                 self._taken += 1
                 return
         except Exception as err:
-            self._owed.append(_Item(error=err))
+            self._owed.append(_Item(error=self._told(err)))
         self._ended = True
+
+    def _told(self, err: Exception) -> Exception:
+        """Return what is raised for an error."""
+        try:
+            if isinstance(err, (load().Error, MemoryError)):
+                self._session._explain(err)
+        except ClnnError as told:
+            return told
+        return err
 
     def _lane(self) -> Lane | None:
         """Return a free lane, a new one, or None and a smaller depth where memory is short."""
@@ -222,11 +240,13 @@ class Stream:
             return self._free[-1]
         count = len(self._lanes)
         try:
-            lane = Lane(self._session._stream_state(), self._pinned)
+            state = self._session._stream_state()
+            lane: Lane = state.watch(Lane, state, self._pinned)
         except OutOfDeviceMemoryError as err:
             if not count:
                 raise
-            log.warning("stream: %d items at once instead of %d: %s", count, self._depth, err)
+            text = str(err)  # not itself: who keeps the record would keep the lane
+            log.warning("stream: %d items at once instead of %d: %s", count, self._depth, text)
             self._depth = count
             return None
         self._lanes.append(lane)
@@ -243,8 +263,8 @@ class Stream:
             return _Item(outs=self._session(feeds))
         arrays, bound = self._session._check(feeds)
         self._free.remove(lane)
-        lane.state.begin(bound)
-        self._last = lane.start(arrays, self._last)
+        lane.state.watch(lane.state.begin, bound)
+        self._last = lane.state.watch(lane.start, arrays, self._last)
         return _Item(lane)
 
     def _finish(self, item: _Item) -> Outputs:
@@ -253,8 +273,12 @@ class Stream:
         if item.lane is None:
             assert item.outs is not None
             return item.outs
-        outs = item.lane.finish()
-        self._free.append(item.lane)
+        lane = item.lane
+        try:
+            outs: Outputs = lane.state.watch(lane.finish)
+        except (load().Error, MemoryError) as err:
+            self._session._explain(err)
+        self._free.append(lane)
         return outs
 
     def _close(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from clnn.budget import host_memory
 from clnn.errors import (
     DeviceLostError,
     DTypeError,
@@ -21,10 +22,11 @@ from clnn.errors import (
 from clnn.importers.onnx.stages.program import DeviceStage, Program, StageInput, inner_programs
 from clnn.ops.host.registry import Value
 from clnn.runtime.process import forked
+from clnn.runtime.process.forked import not_pickled
 from clnn.runtime.run.feeds import as_array, names_message
-from clnn.runtime.run.open_session import OpenSession, OpenTensorInfo
+from clnn.runtime.run.open_session import OpenSession, OpenTensorInfo, wait_for_all
 from clnn.runtime.run.placement import Placement
-from clnn.runtime.run.session import Session, not_pickled
+from clnn.runtime.run.session import Session
 from clnn.runtime.stages.execute import Execution
 from clnn.types import Array
 
@@ -74,7 +76,7 @@ class StagedSession:
         self._plans: dict[str, OrderedDict[Hashable, Session | OpenSession]] = {}
         self._info: dict[str, StageInfo] = {}
         self._builds = [0, 0]
-        self._closed = False
+        self._closed, self._lost = False, ""
         self._read_by_host: dict[str, frozenset[str]] = {}
         for stage, read in _all_stages(program):
             self._read_by_host[stage.name] = read
@@ -114,8 +116,12 @@ class StagedSession:
         values = self._read(feeds)
         if self._closed:
             raise DeviceLostError("this session is closed. Compile the model again.")
-        made = self._execution.run(self._program, [values[n] for n in self._program.inputs], {})
-        return dict(zip(self._program.outputs, map(_given, made), strict=True))
+        if self._lost:
+            raise DeviceLostError(self._lost)
+        with host_memory("a run"):
+            read = [values[n] for n in self._program.inputs]
+            made = self._execution.run(self._program, read, {})
+            return dict(zip(self._program.outputs, map(_given, made), strict=True))
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
         """Return the arrays of the outputs `names` (None: all), as onnxruntime's run does."""
@@ -139,6 +145,18 @@ class StagedSession:
             )
         for feed in feeds:
             yield self(feed)
+
+    @property
+    def lost(self) -> str:
+        """Why the device cannot be used any more (every call says so), empty while it can."""
+        return self._lost
+
+    def ready(self, timeout: float | None = None) -> bool:
+        """Wait for what is being made in the background, as an OpenSession does."""
+        forked.refuse()
+        with self._lock:
+            plans = [plan for kept in self._plans.values() for plan in kept.values()]
+        return wait_for_all(plans, timeout)
 
     @property
     def placement(self) -> Placement:
@@ -213,8 +231,11 @@ class StagedSession:
         fixed = {n: np.asarray(values[n]) for n in stage.fixed}
         feeds = {read.name: np.asarray(values[read.name]) for read in stage.reads}
         types = {read.name: _typed(read, feeds[read.name]) for read in stage.reads}
-        session = self._session(stage, types, fixed)
-        outputs = session(feeds)
+        try:
+            outputs = self._session(stage, types, fixed)(feeds)
+        except DeviceLostError as err:
+            self._lost = "" if self._closed else str(err)
+            raise
         with self._lock:
             info = self._info[stage.name]
             info.runs += 1

@@ -206,6 +206,27 @@ def test_reference_agrees_with_onnxruntime(block):
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4, err_msg=f"{seed} {attrs}")
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("scales", [(1.67, 1.8), (3, 2.3), (0.7, 1.25), (1.3, 0.6), (2, 3)])
+def test_linear_integers_equal_onnxruntime(device, dtype, scales):
+    """Also where sums are next to whole numbers, as in flat images."""
+    info = np.iinfo(dtype)
+    for seed, (high, wide) in enumerate(((3, 5), (7, 4), (11, 12))):
+        numbers = np.random.default_rng(seed)
+        x = numbers.integers(info.min, info.max, (1, 3, high, wide)).astype(dtype)
+        x[:, 0] = 37
+        inputs = [x, None, np.array([1, 1, *scales], np.float32)]
+        attrs = {"mode": "linear"}
+        want = onnxruntime_result("Resize", inputs, attrs, 18, consts=(2,))[0]
+        made = imported("Resize", inputs, attrs, 18, consts=(2,))
+        np.testing.assert_array_equal(evaluate(made, inputs), want)
+        how = Sampling("linear", nearest="floor")
+        spec = Resize(want.shape, tuple(float(np.float32(s)) for s in (1, 1, *scales)), how)
+        np.testing.assert_array_equal(spec.reference(x)[0], want)
+        check_op(device, spec, [x], tolerance=0)
+        check_op(device, spec, [x], tolerance=0, orders=NHWC)
+
+
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 @pytest.mark.parametrize(
     "coordinates", ["half_pixel", "tf_crop_and_resize", "asymmetric", "half_pixel_symmetric"]

@@ -9,14 +9,16 @@ import onnx
 import onnx.inliner
 
 from clnn.errors import ClnnError, ModelError
+from clnn.importers.onnx.dims import is_fixed, symbol
 from clnn.importers.onnx.fold import foldable
 from clnn.importers.onnx.importer import Survey, survey_onnx
 from clnn.importers.onnx.limits import Budget, default_domain
-from clnn.importers.onnx.load import load_model
+from clnn.importers.onnx.load import Loaded, load_model
 from clnn.importers.onnx.order import subgraphs
 from clnn.importers.onnx.report import Problem, missing_reason, refuse
 from clnn.importers.onnx.shapes import Shapes, input_shapes
 from clnn.importers.onnx.stages.assemble import assemble
+from clnn.importers.onnx.stages.branches import inline_known
 from clnn.importers.onnx.stages.deciding import (
     CONTROL,
     deciding_inputs,
@@ -25,13 +27,12 @@ from clnn.importers.onnx.stages.deciding import (
 )
 from clnn.importers.onnx.stages.parting import Parting
 from clnn.importers.onnx.stages.program import Program, StageInput
-from clnn.importers.onnx.stages.recurrent import unrolled
 from clnn.importers.onnx.stages.values import Constants, Known
 from clnn.importers.onnx.tensors import TensorReader, numpy_dtype
 
 
 def read_program(
-    model: str | os.PathLike[str] | bytes | onnx.ModelProto, shapes: Shapes | None = None
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto | Loaded, shapes: Shapes | None = None
 ) -> Program:
     """Return the program of a model whose shapes, or what runs, depend on data.
 
@@ -40,7 +41,8 @@ def read_program(
     """
     source, folder = load_model(model)
     try:
-        return _program(source, folder, shapes, own=source is not model)
+        own = not isinstance(model, (onnx.ModelProto, Loaded))
+        return _program(source, folder, shapes, own)
     except ClnnError:
         raise
     except Exception as err:  # whatever a node that makes no sense leads to
@@ -62,6 +64,9 @@ def _program(
     )
     inputs = [v for v in graph.input if not consts.knows(v.name)]
     survey = _survey(proto, folder, shapes, inputs)
+    while survey and inline_known(graph, survey.consts):
+        survey = _survey(proto, folder, shapes, inputs)
+    consts.tensors.update({t.name: t for t in graph.initializer})
     known = {v.name: _known(v, survey) for v in inputs}
     opset = {default_domain(o.domain): o.version for o in proto.opset_import}.get("ai.onnx", 0)
     parting = Parting(graph, known, consts, opset, survey=survey)
@@ -75,21 +80,21 @@ def _prepared(source: onnx.ModelProto, own: bool) -> onnx.ModelProto:
     if proto is source and not own:
         proto = onnx.ModelProto()
         proto.CopyFrom(source)
-    _name_nodes(proto.graph, set())
-    opset = {default_domain(o.domain): o.version for o in proto.opset_import}.get("ai.onnx", 0)
-    unrolled(proto.graph, opset)
+    _name_nodes(proto.graph, {})
     return proto
 
 
-def _name_nodes(graph: onnx.GraphProto, taken: set[str]) -> None:
+def _name_nodes(graph: onnx.GraphProto, uses: dict[str, int]) -> None:
+    """Give each node a name of its own. uses: how often each name was asked for."""
     for number, node in enumerate(graph.node):
-        name = node.name or f"{node.op_type}_{number}"
-        while name in taken:
-            name += "'"
-        taken.add(name)
+        base = name = node.name or f"{node.op_type}_{number}"
+        while name in uses:
+            uses[base] += 1
+            name = f"{base}'{uses[base]}"
+        uses[name] = 1
         node.name = name
         for inner in subgraphs(node):
-            _name_nodes(inner, taken)
+            _name_nodes(inner, uses)
 
 
 def _survey(
@@ -111,7 +116,7 @@ def _is_closed(value: onnx.ValueInfoProto, shapes: Shapes) -> bool:
     if value.name in shapes:
         return True
     dims = tensor.shape.dim
-    known = ((d.HasField("dim_value") and d.dim_value >= 0) or d.dim_param in shapes for d in dims)
+    known = (is_fixed(d) or symbol(d) in shapes for d in dims)
     return tensor.HasField("shape") and all(known)
 
 

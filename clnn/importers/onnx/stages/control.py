@@ -9,6 +9,7 @@ from typing import Any
 import onnx
 
 from clnn.errors import ModelError
+from clnn.importers.onnx.dims import is_fixed
 from clnn.importers.onnx.limits import show
 from clnn.importers.onnx.order import reads
 from clnn.importers.onnx.stages.parting import Parting, names_of
@@ -178,5 +179,5 @@ def _declared(value: onnx.ValueInfoProto) -> StageInput:
         return StageInput(value.name)
     dims = None
     if tensor.HasField("shape"):
-        dims = tuple(d.dim_value if d.HasField("dim_value") else "" for d in tensor.shape.dim)
+        dims = tuple(d.dim_value if is_fixed(d) else "" for d in tensor.shape.dim)
     return StageInput(value.name, numpy_dtype(tensor.elem_type, show(value.name)), dims)

@@ -1,0 +1,220 @@
+"""Elementwise functions of quantised tensors (kernels_cl/_arith/quantised_map.cl.mako).
+
+Scales and zero points are operands where they may differ from place to place or are computed, and
+parameters where they are one number known beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from clnn.arith._base import Array, Elementwise
+from clnn.arith.quantised import Numbers, quantised
+from clnn.errors import DTypeError
+from clnn.types import F32, I8, I16, I32, U8, U16, DType
+
+NARROW = (I8, U8, I16, U16)
+
+
+class QuantisedMap(Elementwise):
+    """A function of quantised tensors."""
+
+    library = "_arith/quantised_map.cl.mako"
+    name: ClassVar[str]
+
+    def refused(self, types: Sequence[DType]) -> DTypeError:
+        """Return the error for operands of other types."""
+        return DTypeError(f"{self.name} of {', '.join(t.name for t in types)}: not its operands.")
+
+
+@dataclass(frozen=True)
+class Dequantise(QuantisedMap):
+    """(q - zero) * scale as float32; operands q, scale and perhaps zero, of the type of q."""
+
+    name = "dequantise"
+
+    def output(self, types: Sequence[DType]) -> DType:
+        """Return float32. Raises DTypeError where operands do not fit."""
+        whole = types[0] in NARROW or types[0] == I32
+        if not whole or types[1] != F32 or any(t != types[0] for t in types[2:]):
+            raise self.refused(types)
+        return F32
+
+    def reference(self, *operands: Array) -> Array:
+        """Return the real numbers."""
+        zero = operands[2].astype(np.int64) if len(operands) > 2 else 0
+        steps = operands[0].astype(np.int64) - zero
+        return np.asarray(steps.astype(np.float32) * operands[1])
+
+
+@dataclass(frozen=True)
+class Quantise(QuantisedMap):
+    """x / scale rounded to nearest, ties to even, plus zero, saturated; operands x, scale, zero.
+
+    late: zero is added before rounding, as ONNX Runtime's average pooling of bytes does. whole: x is
+    int32, and is multiplied with the scale instead.
+    """
+
+    kind: DType
+    late: bool = False
+    whole: bool = False
+
+    name = "quantise"
+
+    def output(self, types: Sequence[DType]) -> DType:
+        """Return the type of results. Raises DTypeError where operands do not fit."""
+        if list(types) != [I32 if self.whole else F32, F32, self.kind] or self.kind not in NARROW:
+            raise self.refused(types)
+        return self.kind
+
+    def reference(self, *operands: Array) -> Array:
+        """Return the integers."""
+        x, scale, zero = operands[0], operands[1], operands[2].astype(np.int64)
+        if self.whole:
+            return quantised(x.astype(np.float32) * scale, np.float32(1), zero, self.kind)
+        if not self.late:
+            return quantised(x, scale, zero, self.kind)
+        with np.errstate(all="ignore"):
+            moved = x / scale + zero.astype(np.float32)
+        return quantised(moved, np.float32(1), np.int64(0), self.kind)
+
+
+@dataclass(frozen=True)
+class QuantisedSum(QuantisedMap):
+    """a * ratios[0] + b * ratios[1] + offset rounded to nearest, ties to even, and saturated.
+
+    Each product is added in one rounding, the second one first: what ONNX Runtime does on x86.
+    """
+
+    kind: DType
+    ratios: tuple[float, float] = field(metadata={"data": True})
+    offset: float = field(metadata={"data": True})
+
+    name = "quantised_sum"
+
+    def output(self, types: Sequence[DType]) -> DType:
+        """Return the type of the operands. Raises DTypeError where they do not fit."""
+        if list(types) != [self.kind] * 2 or self.kind not in (I8, U8):
+            raise self.refused(types)
+        return self.kind
+
+    def reference(self, *operands: Array) -> Array:
+        """Return the integers."""
+        (a, b), (ra, rb) = (o.astype(np.float32) for o in operands), map(np.float32, self.ratios)
+        total = fused(a, ra, fused(b, rb, np.float32(self.offset)))
+        return quantised(total, np.float32(1), np.int64(0), self.kind)
+
+
+def fused(a: Numbers, b: Numbers, c: Numbers) -> Array:
+    """Return a * b + c rounded once to float32, where a has at most 9 bits.
+
+    The product is exact in float64. Its sum with c is rounded to odd there, so that rounding it
+    again to float32 is rounding it once.
+    """
+    product, more = np.asarray(a, np.float64) * np.float64(b), np.asarray(c, np.float64)
+    total = product + more
+    virtual = total - product
+    error = (product - (total - virtual)) + (more - virtual)
+    bits = np.asarray(total).view(np.int64) if total.ndim else np.array([total]).view(np.int64)
+    even = (bits & 1) == 0
+    away = np.where((error > 0) == (total > 0), 1, -1)
+    odd = np.where((error != 0) & even, bits + away, bits).view(np.float64)
+    return odd.reshape(total.shape).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class QuantisedProduct(QuantisedMap):
+    """(a - zeros[0]) * (b - zeros[1]) * ratio + zeros[2], rounded and saturated."""
+
+    kind: DType
+    zeros: tuple[int, int, int]
+    ratio: float = field(metadata={"data": True})
+
+    name = "quantised_product"
+
+    def output(self, types: Sequence[DType]) -> DType:
+        """Return the type of the operands. Raises DTypeError where they do not fit."""
+        if list(types) != [self.kind] * 2 or self.kind not in (I8, U8):
+            raise self.refused(types)
+        return self.kind
+
+    def reference(self, *operands: Array) -> Array:
+        """Return the integers."""
+        a, b = (o.astype(np.int64) - z for o, z in zip(operands, self.zeros, strict=False))
+        moved = (a * b).astype(np.float32) * np.float32(self.ratio) + np.float32(self.zeros[2])
+        return quantised(moved, np.float32(1), np.int64(0), self.kind)
+
+
+@dataclass(frozen=True)
+class WrittenBinary(QuantisedMap):
+    """A real function of two quantised tensors as it is written: dequantised, computed, quantised.
+
+    kinds, steps, zeros: types, scales and zero points of a, b and the result. low, high: what results
+    are clipped to. Each step is rounded in float32.
+    """
+
+    fn: str
+    kinds: tuple[DType, DType, DType]
+    zeros: tuple[int, int, int]
+    steps: tuple[float, float, float] = field(metadata={"data": True})
+    low: int
+    high: int
+
+    name = "written_binary"
+
+    def output(self, types: Sequence[DType]) -> DType:
+        """Return the type of the result. Raises DTypeError where operands do not fit."""
+        if list(types) != list(self.kinds[:2]) or any(k not in NARROW for k in self.kinds):
+            raise self.refused(types)
+        return self.kinds[2]
+
+    def reference(self, *operands: Array) -> Array:
+        """Return the integers."""
+        pairs = zip(operands, self.zeros, self.steps, strict=False)
+        a, b = ((o.astype(np.int64) - z).astype(np.float32) * np.float32(s) for o, z, s in pairs)
+        with np.errstate(all="ignore"):
+            made = WRITTEN[self.fn](a, b)
+        whole = quantised(made, np.float32(self.steps[2]), np.int64(self.zeros[2]), self.kinds[2])
+        return np.clip(whole, self.low, self.high)
+
+
+WRITTEN: dict[str, Callable[[Array, Array], Array]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+}
+
+
+@dataclass(frozen=True)
+class ByteTable(QuantisedMap):
+    """Any function of bytes: entry q & 255 of a table holds the result for q."""
+
+    kind: DType
+    result: DType
+    entries: tuple[float, ...] = field(metadata={"data": True})
+
+    name = "byte_table"
+
+    def output(self, types: Sequence[DType]) -> DType:
+        """Return the type of results. Raises DTypeError where the operand is of another type."""
+        if list(types) != [self.kind] or self.kind not in (I8, U8):
+            raise self.refused(types)
+        return self.result
+
+    def tables(self) -> tuple[Array, ...]:
+        """Return the entries."""
+        return (np.array(self.entries, self.result.numpy),)
+
+    def reference(self, *operands: Array) -> Array:
+        """Return the entries that bytes stand for."""
+        return self.tables()[0][operands[0].view(np.uint8)]
+
+
+def every_byte(kind: DType) -> Array:
+    """Return all values of an 8-bit type in the order of a ByteTable's entries."""
+    return np.arange(256, dtype=np.uint8).view(kind.numpy)

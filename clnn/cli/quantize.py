@@ -1,0 +1,90 @@
+"""`clnn quantize`: write a float32 model as a quantised one, from samples of its input."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clnn.cli import _calibration, _common
+from clnn.errors import SettingError
+from clnn.graph.histograms import METHODS, RangeObserver
+
+if TYPE_CHECKING:
+    from clnn.types import Array
+
+SUFFIXES = (".npz", ".npy")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand to the parser of `clnn`."""
+    parser = subparsers.add_parser(
+        "quantize",
+        help="write a float32 model as a quantised one",
+        description="Runs a float32 ONNX model over samples, and writes it with uint8 activations and"
+        " int8 weights in QDQ form, which any engine that knows QuantizeLinear runs.",
+    )
+    _common.add_model(parser)
+    parser.add_argument(
+        "--samples",
+        metavar="DIR",
+        required=True,
+        help="folder of .npz or .npy files, a sample each; or one .npz with samples along the first axis",
+    )
+    parser.add_argument("--method", choices=METHODS, default="minmax", help="default: minmax")
+    parser.add_argument("--per-tensor", action="store_true", help="one scale for all of a weight")
+    parser.add_argument("--out", metavar="Q.onnx", required=True, help="file to write")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and write; return the exit status."""
+    from clnn.importers.onnx.info import read_info
+    from clnn.importers.onnx.load import load_model
+    from clnn.importers.onnx.qdq import QdqModel
+
+    _common.settle(args)
+    proto, _ = load_model(args.model)
+    model = QdqModel(proto, not args.per_tensor)
+    if not model.wanted():
+        raise SettingError(
+            f"{args.model} has no operator that is quantised: no convolution or product of constant "
+            "weights in float32. It is quantised already, or needs none."
+        )
+    feeds = _feeds(Path(args.samples), [value.name for value in read_info(args.model).inputs])
+    ranges = _measured(args, model.observed().SerializeToString(), model.wanted(), feeds)
+    made = model.quantised(ranges)
+    Path(args.out).write_bytes(made.SerializeToString())
+    told = f"{len(ranges)} values quantised by {len(feeds)} samples ({args.method}) in {args.out}"
+    _common.write_result(args, {"ranges": ranges, "samples": len(feeds)}, told)
+    return 0
+
+
+def _measured(
+    args: argparse.Namespace,
+    watched: bytes,
+    names: Sequence[str],
+    feeds: Sequence[Mapping[str, Array]],
+) -> dict[str, tuple[float, float]]:
+    """Return the range of each value over the samples."""
+    from clnn.api import compile_model
+
+    observer = RangeObserver(names, args.method)
+    session = compile_model(watched, args.device, _common.options_of(args), _common.shapes_of(args))
+    for feed in feeds:
+        observer.see(session(feed))
+    if observer.counts:
+        for feed in feeds:
+            observer.count(session(feed))
+    return observer.ranges()
+
+
+def _feeds(place: Path, names: Sequence[str]) -> list[dict[str, Array]]:
+    """Return the samples of a folder, a file each, or of one file. Raises SettingError."""
+    if not place.is_dir():
+        return _calibration.read_samples(str(place), names)
+    files = sorted(p for p in place.iterdir() if p.suffix in SUFFIXES)
+    if not files:
+        raise SettingError(f"{place} has no {' or '.join(SUFFIXES)} files. Put a sample in each.")
+    loaded = [_common.load_arrays(path) for path in files]
+    return [a if isinstance(a, dict) else dict.fromkeys(names, a) for a in loaded]

@@ -1,0 +1,312 @@
+"""Real operators between dequantisation and quantisation as operators of integers.
+
+    q -> dequantise -> operator -> quantise -> q        becomes        q -> operator of integers -> q
+
+Sums of products are exact then, and one rounding gives the result, as ONNX Runtime's operators of bytes
+have it. What cannot be fused stays as it is written. Dequantised constants that are left become float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from clnn.arith._base import FLOAT
+from clnn.arith.quantised import Quantisation
+from clnn.arith.quantised_maps import WRITTEN
+from clnn.graph.ir import Graph, Node
+from clnn.graph.passes._quantised import IntegerGraph, function_of, limits_of
+from clnn.graph.passes.dead import remove_dead
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.elementwise.eltwise import Eltwise
+from clnn.ops.gemm.spec import ADDEND, Gemm
+from clnn.ops.movement.gather import Gather
+from clnn.ops.movement.pad import Pad
+from clnn.ops.movement.views import Concat
+from clnn.ops.onnx_registry import Emit, Source
+from clnn.ops.pool.spec import Pool
+from clnn.ops.quantised import build
+from clnn.ops.quantised.maps import of_bytes
+from clnn.ops.resize.spec import Resize
+from clnn.ops.rows.reduce import Reduce
+from clnn.ops.rows.softmax import Softmax
+from clnn.ops.spec import OpSpec, ViewSpec
+from clnn.types import I8, I32, U8, Array
+
+BYTES = (I8, U8)
+NEAR = 1e-4  # how far the scale of a bias may lie from that of the sums
+Limits = tuple[float | None, float | None]
+Made = tuple[Source, list[str]] | None
+
+
+def fuse_quantised(graph: Graph) -> Graph:
+    """Return `graph` with operators of integers, and no dequantised constants."""
+    if not any(function_of(node) == "dequantise" for node in graph.nodes):
+        return graph
+    return _Fusing(remove_dead(graph)).run()
+
+
+class _Fusing(IntegerGraph):
+    def run(self) -> Graph:
+        for node in self.graph.nodes:
+            made = self._fused(node) if function_of(node) == "quantise" else None
+            if made is None:
+                self.nodes.append(node)
+            else:
+                self.put(made[0], made[1], node)
+        return self.folded(remove_dead(self.finished()))
+
+    def _fused(self, node: Node) -> Made:
+        """Return what makes the result of a quantisation of integers, and the values it reads."""
+        value, y = node.inputs[0] or "", self.wanted(node)
+        if y is None or y.dtype not in BYTES:
+            return None
+        given = self.integers(value)
+        if given is not None:
+            return self._requantised(given, y)
+        made = self._alone(value)
+        limits: Limits = (None, None)
+        if made is not None and (found := limits_of(made)) is not None:
+            inner = self._alone(made.inputs[0] or "")
+            if inner is not None and _takes_limits(inner.spec):
+                made, limits = inner, found
+        if made is None:
+            return None
+        for kinds, fuse in _RULES:
+            if isinstance(made.spec, kinds):
+                return fuse(self, made, y, limits)
+        return None
+
+    def _alone(self, value: str) -> Node | None:
+        """Return the node that makes a value which nothing else reads."""
+        node = self.producers.get(value)
+        only = node is not None and len(node.outputs) == 1 and self.uses.get(value) == 1
+        return node if only else None
+
+    def _requantised(self, given: tuple[str, Quantisation], y: Quantisation) -> Made:
+        name, x = given
+        if not x.per_tensor or x.dtype not in BYTES:
+            return None
+        return build.moved(0, x, y), [name]
+
+    def alike(self, node: Node, y: Quantisation) -> bool:
+        """Whether ONNX Runtime on x86 has an operator of bytes here: where all types are one.
+
+        It makes int8 that is read once uint8, so that types differ around what is read twice.
+        """
+        whole = node.inputs[:1] if isinstance(node.spec, (Conv2d, Gemm)) else node.inputs
+        found = [self.bytes_of(n) for n in whole]
+        kinds = {y.dtype, *(f[1].dtype for f in found if f is not None)}
+        if len(kinds) > 1 or None in found:
+            return False
+        read = [self.readers(f[0]) for f in found if f is not None and f[0] not in self.consts]
+        made = self.readers(self.quantised_by(node))
+        seen = {count == 1 for count in (*read, made)}
+        if whole != node.inputs:
+            return kinds == {U8} or seen == {True}
+        return kinds == {U8} or len(seen) == 1
+
+    def readers(self, integers: str) -> int:
+        """Return how many operators read a value through dequantisation; it counts as read as output."""
+        readers = self.consumers.get(integers, [])
+        if integers not in self.consumers:  # a view of integers, made here
+            return 1
+        count = sum(
+            self.uses.get(r.outputs[0], 0) for r in readers if function_of(r) == "dequantise"
+        )
+        return (
+            count
+            + sum(function_of(r) != "dequantise" for r in readers)
+            + (2 * (integers in self.graph.outputs.values()))
+        )
+
+    def quantised_by(self, node: Node) -> str:
+        """Return the integers that a node's result becomes."""
+        (reader,) = self.consumers[node.outputs[0]]
+        while function_of(reader) != "quantise":
+            (reader,) = self.consumers[reader.outputs[0]]
+        return reader.outputs[0]
+
+    def bytes_of(self, value: str | None) -> tuple[str, Quantisation] | None:
+        """Return the bytes with one scale that a value is made of."""
+        found = self.seen_as(value or "")
+        fits = found is not None and found[1].per_tensor and found[1].dtype in BYTES
+        return found if fits else None
+
+
+def _takes_limits(spec: OpSpec) -> bool:
+    """Whether an operator's integers may be clipped for what follows it."""
+    return isinstance(spec, (Conv2d, Gemm)) or (isinstance(spec, Eltwise) and _is_binary(spec))
+
+
+def _is_binary(spec: Eltwise) -> bool:
+    steps = spec.post_ops
+    return len(steps) == 1 and steps[0].operand == 1 and steps[0].fn in WRITTEN
+
+
+def _convolution(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:
+    spec, x = node.spec, graph.bytes_of(node.inputs[0])
+    assert isinstance(spec, Conv2d)
+    weights = graph.weights(node.inputs[1] or "")
+    if spec.arith is not FLOAT or spec.post_ops or x is None or weights is None:
+        return None
+    raw, w = weights
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if w.axis not in (None, 0) or not (steps := _bias(graph, bias, x[1], w, len(raw)))[0]:
+        return None
+    zero = np.array(w.zero, np.int64).reshape(-1, *(1,) * (raw.ndim - 1))
+    ends, integers = build.clipped(y, *limits), build.signed(raw, zero)
+    arith, start = build.requantised(x[1], w, y, limits=ends), steps[1]
+    if not graph.alike(node, y):
+        real = None if bias is None else graph.real(bias)
+        arith, start = build.written_product(x[1], w, y, real, ends), None
+    return build.convolution(0, spec.window, spec.group, integers, start, arith), [x[0]]
+
+
+def _bias(
+    graph: _Fusing, name: str | None, x: Quantisation, w: Quantisation, count: int
+) -> tuple[bool, Array | None]:
+    """Return whether a bias can be counted in steps of the sums, and how many of them it is."""
+    if name is None:
+        return True, None
+    steps = x.step * np.array(w.scale, np.float32)
+    if name in graph.consts:
+        real = graph.consts[name].reshape(-1).astype(np.float64)
+        whole = np.rint(real / steps)
+        if real.size != count or not (np.abs(whole) < 2**31).all():
+            return False, None
+        return True, whole.astype(np.int32)
+    given = graph.weights(name)
+    if given is None or given[1].dtype != I32 or any(given[1].zero) or given[0].size != count:
+        return False, None
+    scale = np.array(given[1].scale, np.float32)
+    near = bool(np.allclose(scale, np.broadcast_to(steps, (count,)), rtol=NEAR, atol=0))
+    return near, np.ascontiguousarray(given[0].reshape(-1))
+
+
+def _product(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:
+    spec, a = node.spec, graph.bytes_of(node.inputs[0])
+    assert isinstance(spec, Gemm)
+    weights = graph.weights(node.inputs[1] or "")
+    addend = node.inputs[ADDEND] if len(node.inputs) > ADDEND else None
+    if a is None or weights is None or spec.post_ops or spec.trans_a or weights[0].ndim != 2:
+        return None
+    raw, w = weights
+    shape = graph.types[a[0]].shape
+    if w.axis not in (None, 0 if spec.trans_b else 1) or len(shape) < 2:
+        return None
+    raw = raw.T if spec.trans_b else raw
+    if addend is not None and (spec.beta != 1 or spec.alpha != 1):
+        return None
+    known, bias = _bias(graph, addend, a[1], w, raw.shape[1])
+    if not known:
+        return None
+    ends = build.clipped(y, *limits)
+    arith = build.requantised(a[1], w, y, spec.alpha, ends)
+    if not graph.alike(node, y) and spec.alpha == 1:
+        real = None if addend is None else graph.real(addend)
+        arith, bias = build.written_product(a[1], w, y, real, ends), None
+    columns = build.signed(raw, np.array(w.zero, np.int64))
+    return build.rows_product(0, shape, columns, bias, arith), [a[0]]
+
+
+def _elementwise(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:
+    spec = node.spec
+    assert isinstance(spec, Eltwise)
+    if len(node.inputs) == 1:
+        x = graph.bytes_of(node.inputs[0])
+        return None if x is None else (of_bytes(x[1], y, lambda v: spec.reference(v)[0]), [x[0]])
+    a, b = (graph.bytes_of(n) for n in (*node.inputs, None)[:2])
+    if len(node.inputs) != 2 or not _is_binary(spec) or a is None or b is None:
+        return None
+    step, ends = spec.post_ops[0], build.clipped(y, *limits)
+    fn, sources = step.fn, [a[0], b[0]]
+    function = build.written(fn, a[1], b[1], y, ends)
+    if fn in _FUSED and ends == y.limits and graph.alike(node, y):
+        function = _FUSED[fn](a[1], b[1], y)
+    order = [1, 0] if step.swapped else [0, 1]
+    return Emit(function, order), sources
+
+
+_FUSED = {"add": build.total, "mul": build.product}
+
+
+def _average(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:
+    spec, x = node.spec, graph.bytes_of(node.inputs[0])
+    assert isinstance(spec, Reduce)
+    pools = node.origin.startswith("GlobalAveragePool")
+    if not pools or x is None or spec.post_ops or not build.are_bytes(x[1], y):
+        return None
+    shape = graph.types[x[0]].shape
+    if len(shape) not in (3, 4):
+        return None
+    return build.image_average(0, shape[2:], x[1], y), [x[0]]
+
+
+def _pool(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:
+    spec, x = node.spec, graph.bytes_of(node.inputs[0])
+    assert isinstance(spec, Pool)
+    if x is None or spec.post_ops or spec.indices or spec.rule:
+        return None
+    if spec.mode == "max":
+        return build.moved(Emit(spec, [0]), x[1], y), [x[0]]
+    if spec.mode != "average" or not build.are_bytes(x[1], y) or not graph.alike(node, y):
+        return None
+    rank = graph.types[x[0]].rank
+    real = Emit(replace(spec, ordered=True), [build.dequantise(0, x[1], rank)])
+    return build.quantise(real, y, rank, late=True), [x[0]]
+
+
+def _joined(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:
+    spec, members = node.spec, [graph.bytes_of(n) for n in node.inputs]
+    assert isinstance(spec, Concat)
+    known = [m for m in members if m is not None]
+    if len(known) != len(members) or not build.are_bytes(y, *(m[1] for m in known)):
+        return None
+    parts = [build.moved(k, m[1], y) for k, m in enumerate(known)]
+    return Emit(spec, parts), [m[0] for m in known]
+
+
+def _softmax(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:
+    spec, x = node.spec, graph.bytes_of(node.inputs[0])
+    assert isinstance(spec, Softmax)
+    if x is None or spec.log or spec.post_ops or not build.are_bytes(x[1], y):
+        return None
+    if not graph.alike(node, y):
+        return None
+    return build.softmax(0, graph.types[x[0]].shape, spec.axes, x[1], y), [x[0]]
+
+
+def _moving(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:
+    """Operators that only place elements of their first input elsewhere."""
+    spec, x = node.spec, graph.bytes_of(node.inputs[0])
+    if x is None or not _only_moves(spec):
+        return None
+    if isinstance(spec, Pad) and spec.mode == "constant":
+        if spec.value and x[1] != y:
+            return None
+        spec = replace(spec, value=float(x[1].quantise(np.array(spec.value, np.float32))))
+    others = [n for n in node.inputs[1:] if n is not None]
+    made = Emit(spec, list(range(1 + len(others))))
+    return build.moved(made, x[1], y), [x[0], *others]
+
+
+def _only_moves(spec: OpSpec) -> bool:
+    if isinstance(spec, Resize):
+        return spec.sampling.mode == "nearest" and not spec.post_ops
+    return True
+
+
+_Rule = Callable[[_Fusing, Node, Quantisation, Limits], Made]
+_RULES: Sequence[tuple[tuple[type[OpSpec], ...], _Rule]] = (
+    ((Conv2d,), _convolution),
+    ((Gemm,), _product),
+    ((Eltwise,), _elementwise),
+    ((Reduce,), _average),
+    ((Pool,), _pool),
+    ((Concat,), _joined),
+    ((Softmax,), _softmax),
+    ((ViewSpec, Gather, Pad, Resize), _moving),
+)

@@ -1,0 +1,221 @@
+"""Quantised operators as nodes, for the importer and for the pass that fuses float operators.
+
+Sources are those of an ONNX node, or of any list of values that stands for its inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from clnn.arith.quantised import (
+    Quantisation,
+    QuantisedAverage,
+    Requantised,
+    Sums,
+    Written,
+)
+from clnn.arith.quantised_maps import (
+    ByteTable,
+    Dequantise,
+    Quantise,
+    QuantisedProduct,
+    QuantisedSum,
+    WrittenBinary,
+    every_byte,
+)
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.elementwise.fixed_map import FixedMap
+from clnn.ops.movement.views import Concat, Reshape, Transpose
+from clnn.ops.onnx_registry import Emit, Source
+from clnn.ops.pool.spec import Pool
+from clnn.ops.quantised.softmax import byte_softmax
+from clnn.ops.shared.window import Window
+from clnn.types import I8, U8, Array, DType
+
+F = np.float32
+BYTE = 255  # the largest magnitude of an input
+
+
+def signed(integers: Array, zero: Array) -> Array:
+    """Return weights counted from their zero point, in the smallest type that holds them."""
+    moved = integers.astype(np.int64) - zero
+    fits = not moved.size or (moved.min() >= -128 and moved.max() <= 127)
+    return np.ascontiguousarray(moved, np.int8 if fits else np.int16)
+
+
+def factors(x: Quantisation, w: Quantisation, y: Quantisation, alpha: float = 1.0) -> Array:
+    """Return what a step of the sums is worth in steps of the result, in the order of ONNX Runtime."""
+    steps = F(alpha) * x.step if alpha != 1 else x.step
+    return np.asarray(steps * np.array(w.scale, F) / y.step, F)
+
+
+def requantised(
+    x: Quantisation,
+    w: Quantisation,
+    y: Quantisation,
+    alpha: float = 1.0,
+    limits: tuple[int, int] | None = None,
+) -> Requantised:
+    """Return the arithmetic of products of x with w whose results are of y, within limits."""
+    low, high = limits or y.limits
+    ratios = tuple(map(float, factors(x, w, y, alpha)))
+    return Requantised(x.zero[0], False, BYTE, False, ratios, y.dtype, y.zero[0], low, high)
+
+
+def clipped(y: Quantisation, low: float | None, high: float | None) -> tuple[int, int]:
+    """Return the integers that real limits become; rounding keeps order, so that they clip alike."""
+    least, most = y.limits
+    if low is not None:
+        least = int(y.quantise(np.array(low, F)))
+    if high is not None:
+        most = int(y.quantise(np.array(high, F)))
+    return min(least, most), most
+
+
+def written_product(
+    x: Quantisation,
+    w: Quantisation,
+    y: Quantisation,
+    bias: Array | None,
+    limits: tuple[int, int],
+) -> Written:
+    """Return the arithmetic of real products as they are written; bias: real numbers, or None."""
+    factors_ = np.float64(x.step) * np.array(w.scale, F).astype(np.float64)
+    offsets = () if bias is None else tuple(map(float, bias.astype(F)))
+    return Written(
+        x.zero[0],
+        False,
+        BYTE,
+        False,
+        tuple(map(float, factors_)),
+        y.dtype,
+        y.zero[0],
+        *limits,
+        offsets,
+        float(y.step),
+    )
+
+
+def convolution(
+    x: Source, window: Window, group: int, weights: Array, bias: Array | None, arith: Sums
+) -> Emit:
+    """Return a convolution; weights (oc, ic / group, kernel...) count from 0, bias is int32."""
+    wide = weights.dtype == np.int16 and weights.size
+    if wide and weights.min() >= -BYTE and weights.max() < BYTE:
+        arith = replace(arith, nine_bits=True)
+    return Emit(Conv2d(window, group, (), arith), [x, weights, bias])
+
+
+def rows_product(
+    x: Source, shape: Sequence[int], weights: Array, bias: Array | None, arith: Sums
+) -> Source:
+    """Return the product of x (..., k), of `shape`, with weights (k, n), as a convolution of points.
+
+    A row of k numbers is a pixel of k channels, so that views launch nothing.
+    """
+    k, n = weights.shape
+    rows = math.prod(shape[:-1])
+    seen = Emit(Transpose((0, 2, 1)), [Emit(Reshape((1, rows, k)), [x])])
+    point = Window((1,), (1,), (1,), (0,), (0,))
+    image = convolution(seen, point, 1, np.ascontiguousarray(weights.T)[..., None], bias, arith)
+    return Emit(Reshape((*shape[:-1], n)), [Emit(Transpose((0, 2, 1)), [image])])
+
+
+def dequantise(x: Source, given: Quantisation, rank: int) -> Emit:
+    """Return the real numbers that integers stand for."""
+    scale, zero = spread(given, rank)
+    return Emit(FixedMap(Dequantise()), [x, scale, zero])
+
+
+def quantise(x: Source, wanted: Quantisation, rank: int, late: bool = False) -> Emit:
+    """Return real numbers as integers."""
+    scale, zero = spread(wanted, rank)
+    return Emit(FixedMap(Quantise(wanted.dtype, late)), [x, scale, zero])
+
+
+def spread(given: Quantisation, rank: int) -> tuple[Array, Array]:
+    """Return scale and zero point in shapes that broadcast over a tensor of `rank` axes."""
+    scale, zero = np.array(given.scale, F), np.array(given.zero, given.dtype.numpy)
+    behind = () if given.axis is None else (1,) * (rank - 1 - given.axis)
+    steps, zeros = (v.reshape(() if v.size == 1 else (-1, *behind)) for v in (scale, zero))
+    return steps, zeros
+
+
+def requantise_sums(sums: Source, ratios: Array, y: Quantisation) -> Emit:
+    """Return int32 sums in steps of y; ratios broadcast over them."""
+    zero = np.array(y.zero[0], y.dtype.numpy)
+    return Emit(FixedMap(Quantise(y.dtype, whole=True)), [sums, ratios, zero])
+
+
+def total(a: Quantisation, b: Quantisation, y: Quantisation) -> FixedMap:
+    """Return the sum of two tensors of bytes of one type."""
+    ra, rb = a.step / y.step, b.step / y.step
+    # One product of the offset is exact until it is added to the other, which is rounded.
+    both = F(np.float64(ra) * a.zero[0] + np.float64(rb * F(b.zero[0])))
+    offset = F(y.zero[0]) - both
+    return FixedMap(QuantisedSum(y.dtype, (float(ra), float(rb)), float(offset)))
+
+
+def product(a: Quantisation, b: Quantisation, y: Quantisation) -> FixedMap:
+    """Return the product of two tensors of bytes of one type."""
+    ratio = a.step * b.step / y.step
+    return FixedMap(QuantisedProduct(y.dtype, (a.zero[0], b.zero[0], y.zero[0]), float(ratio)))
+
+
+def written(
+    fn: str, a: Quantisation, b: Quantisation, y: Quantisation, limits: tuple[int, int]
+) -> FixedMap:
+    """Return a real function of two quantised tensors, each step rounded as it is written."""
+    parts = (a, b, y)
+    kinds, zeros = (a.dtype, b.dtype, y.dtype), (a.zero[0], b.zero[0], y.zero[0])
+    steps = tuple(float(p.step) for p in parts)
+    return FixedMap(WrittenBinary(fn, kinds, zeros, (steps[0], steps[1], steps[2]), *limits))
+
+
+def table(entries: Array, kind: DType, result: DType) -> FixedMap:
+    """Return a function of bytes; entries in the order of every_byte(kind)."""
+    return FixedMap(ByteTable(kind, result, tuple(entries.tolist())))
+
+
+def moved(x: Source, given: Quantisation, wanted: Quantisation) -> Source:
+    """Return bytes in another quantisation, themselves where it is the same."""
+    if given == wanted:
+        return x
+    values = wanted.quantise(given.dequantise(every_byte(given.dtype)))
+    return Emit(table(values, given.dtype, wanted.dtype), [x])
+
+
+def joined(members: Sequence[tuple[Source, Quantisation]], y: Quantisation, axis: int) -> Emit:
+    """Return tensors of bytes one after the other along an axis, in one quantisation."""
+    return Emit(Concat(axis), [moved(x, given, y) for x, given in members])
+
+
+def image_average(x: Source, spatial: Sequence[int], a: Quantisation, y: Quantisation) -> Emit:
+    """Return the average of the image of each channel, of bytes of one type."""
+    ones, zeros = (1,) * len(spatial), (0,) * len(spatial)
+    window = Window(tuple(spatial), ones, ones, zeros, zeros)
+    rule = QuantisedAverage(a.dtype, (a.zero[0], y.zero[0]), (float(a.step), float(y.step)))
+    return Emit(Pool(window, "average", rule=rule), [x])
+
+
+def softmax(
+    x: Source, shape: Sequence[int], axes: Sequence[int], a: Quantisation, y: Quantisation
+) -> Source:
+    """Return the softmax over axes taken together, of bytes of one type."""
+    order = (*(k for k in range(len(shape)) if k not in axes), *axes)
+    length, size = math.prod(shape[k] for k in axes), math.prod(shape)
+    turned: Source = x if order == tuple(range(len(shape))) else Emit(Transpose(order), [x])
+    rows = Emit(Reshape((size // max(length, 1), length)), [turned])
+    back = Emit(Reshape(tuple(shape[k] for k in order)), [Emit(byte_softmax(a, y), [rows])])
+    if turned is x:
+        return back
+    return Emit(Transpose(tuple(order.index(k) for k in range(len(shape)))), [back])
+
+
+def are_bytes(*kinds: Quantisation) -> bool:
+    """Whether all are of one 8-bit type, with one scale each."""
+    return all(k.per_tensor and k.dtype in (I8, U8) and k.dtype == kinds[0].dtype for k in kinds)

@@ -1,0 +1,3 @@
+"""Recurrent layers: RNN, GRU and LSTM over sequences, in one or both directions."""
+
+from __future__ import annotations

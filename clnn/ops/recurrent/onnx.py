@@ -1,0 +1,188 @@
+"""ONNX's RNN, GRU and LSTM: one product of all inputs by W, and the steps."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+
+from clnn.errors import ShapeError
+from clnn.ops.elementwise.eltwise import Eltwise
+from clnn.ops.gemm.spec import Gemm
+from clnn.ops.movement.views import Concat, Reshape, Slice
+from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
+from clnn.ops.recurrent.cells import CELLS, LAST_CELL, LAST_STATE, STATES, Chain
+from clnn.ops.recurrent.spec import Recurrent
+from clnn.ops.shared.functions import PostOp
+from clnn.types import F32
+
+X, W, R, B, LENGTHS, STATE, CELL, PEEPHOLES = range(8)
+NAMES = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+USUAL = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
+BACKWARD = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+PLAIN = {name.lower(): name.lower() for name in ("Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")}
+# Functions with parameters: alpha and beta where the node gives none.
+ALPHA: dict[str, float | None] = {
+    "affine": None,
+    "elu": 1.0,
+    "hardsigmoid": 0.2,
+    "leakyrelu": 0.01,
+    "scaledtanh": None,
+    "thresholdedrelu": 1.0,
+}
+BETA: dict[str, float | None] = {"affine": None, "hardsigmoid": 0.5, "scaledtanh": None}
+
+
+@onnx_op("RNN", "GRU", "LSTM")
+def _layer(node: OnnxNode) -> list[Source]:
+    return layer(node)
+
+
+def layer(node: OnnxNode, weights: Source = R) -> list[Source]:
+    """Return the outputs of a layer. weights: R, where it is not the node's own input."""
+    backward = BACKWARD.get(str(node.attr("direction", "forward")))
+    if backward is None:
+        raise Unsupported(
+            f"direction is {node.attr('direction')!r}; known are {', '.join(BACKWARD)}"
+        )
+    late = node.op_type == "GRU" and bool(node.attr("linear_before_reset", 0))
+    cell = "late_gru" if late else node.op_type.lower()
+    _check(node, len(backward))
+    is_lstm = node.op_type == "LSTM"
+    products, late_bias = _products(node, cell)
+    outputs = (STATES, LAST_STATE, LAST_CELL) if is_lstm else (STATES, LAST_STATE)
+    spec = Recurrent(
+        cell,
+        _functions(node, len(backward)),
+        backward,
+        is_lstm and bool(node.attr("input_forget", 0)),
+        bool(node.attr("layout", 0)),
+        outputs,
+    )
+    rest: list[Source] = [LENGTHS, STATE, *((CELL, PEEPHOLES) if is_lstm else ())]
+    given = [k if node.has(cast(int, k)) else None for k in rest]
+    emit = Emit(spec, [products, weights, late_bias, *given])
+    return [emit.out(k) for k in range(len(outputs))]
+
+
+def _check(node: OnnxNode, turns: int) -> None:
+    """Check the shapes that the steps do not check by themselves. Raises ShapeError, Unsupported."""
+    x, w, r = (node.type(k).shape for k in (X, W, R))
+    if len(x) != 3 or len(w) != 3 or len(r) != 3:
+        raise ShapeError(f"{node.op_type}: X {x}, W {w} and R {r} must have three axes each.")
+    gates = CELLS[node.op_type.lower()].gates
+    hidden = int(node.attr("hidden_size", r[2]))
+    shapes = {
+        W: (turns, gates * hidden, x[2]),
+        R: (turns, gates * hidden, hidden),
+        B: (turns, 2 * gates * hidden),
+    }
+    for k, wanted in shapes.items():
+        if node.has(k) and node.type(k).shape != wanted:
+            raise ShapeError(
+                f"{node.op_type}: {NAMES[k]} is {node.type(k).shape}, must be {wanted} for "
+                f"X {x}, {hidden} hidden units and {turns} direction{'s' * (turns > 1)}."
+            )
+    steps = x[1 if node.attr("layout", 0) else 0]
+    lengths = node.consts[LENGTHS] if LENGTHS in node.consts else np.zeros(0)
+    if lengths.size and not 0 <= lengths.min() <= lengths.max() <= steps:
+        raise ShapeError(
+            f"{node.op_type}: sequence_lens are {lengths.min()} to {lengths.max()}, must be 0 to {steps}, "
+            "the steps of X."
+        )
+    for k, kind in enumerate(node.inputs):
+        if kind is not None and k != LENGTHS and kind.dtype != F32:
+            raise Unsupported(f"{NAMES[k]} is {kind.dtype}; it must be float32")
+
+
+def _products(node: OnnxNode, cell: str) -> tuple[Source, Source]:
+    """Return the products of X and W with their bias, and the bias of late_gru's own product."""
+    turns, rows, width = node.type(W).shape
+    flat = (turns * rows, width)
+    weights: Source = node.consts[W].reshape(flat) if W in node.consts else Emit(Reshape(flat), [W])
+    if not node.has(B):
+        return Emit(Gemm(trans_b=True), [X, weights, None]), None
+    bias, late = (_const_bias if B in node.consts else _made_bias)(node, cell)
+    return Emit(Gemm(trans_b=True), [X, weights, bias]), late
+
+
+def _const_bias(node: OnnxNode, cell: str) -> tuple[Source, Source]:
+    own, other = np.split(node.consts[B], 2, axis=1)
+    late = None
+    if cell == "late_gru":
+        kept = 2 * other.shape[1] // 3
+        late = other[:, kept:].copy()
+        other = np.concatenate([other[:, :kept], np.zeros_like(late)], axis=1)
+    return (own + other).reshape(-1), late
+
+
+def _made_bias(node: OnnxNode, cell: str) -> tuple[Source, Source]:
+    turns, both = node.type(B).shape
+    rows = both // 2
+
+    def part(begin: int, count: int) -> Emit:
+        return Emit(Slice((0, begin), (turns, count), (1, 1)), [B])
+
+    own, late = part(0, rows), None
+    if cell == "late_gru":
+        third = rows // 3
+        late = part(rows + 2 * third, third)
+        zeros = np.zeros((turns, third), np.float32)
+        other = Emit(Concat(1), [part(rows, 2 * third), zeros])
+    else:
+        other = part(rows, rows)
+    total = Emit(Eltwise((PostOp("add", operand=1),)), [own, other])
+    return Emit(Reshape((turns * rows,)), [total]), late
+
+
+def _functions(node: OnnxNode, turns: int) -> tuple[tuple[Chain, ...], ...]:
+    """Return for each direction its activations, the gates' behind the clip. Raises Unsupported."""
+    usual = USUAL[node.op_type]
+    names = [str(n) for n in node.attr("activations", ())] or list(usual) * turns
+    if len(names) != turns * len(usual):
+        raise Unsupported(
+            f"{len(names)} activations for {turns} direction{'s' * (turns > 1)} of "
+            f"{node.op_type}, which has {len(usual)} each"
+        )
+    alphas, betas = (list(node.attr(f"activation_{k}", ())) for k in ("alpha", "beta"))
+    clip = float(node.attr("clip", 0.0))
+    chains = []
+    for place, name in enumerate(names):
+        chain = _chain(name.lower(), alphas, betas)
+        if clip and place % len(usual) < 2:  # the third one, of an LSTM, takes the cell as it is
+            chain = (PostOp("clip", (-clip, clip)), *chain)
+        chains.append(chain)
+    return tuple(tuple(chains[k : k + len(usual)]) for k in range(0, len(chains), len(usual)))
+
+
+def _chain(name: str, alphas: list[float], betas: list[float]) -> Chain:
+    """Return an activation; its parameters are taken off the front of the lists."""
+    if name in PLAIN:
+        return (PostOp(PLAIN[name]),)
+    if name not in ALPHA:
+        raise Unsupported(f"activation {name!r}; known are {', '.join(sorted({*PLAIN, *ALPHA}))}")
+    alpha = _parameter(name, "alpha", ALPHA[name], alphas)
+    beta = _parameter(name, "beta", BETA[name], betas) if name in BETA else 0.0
+    return _with_parameters(name, alpha, beta)
+
+
+def _parameter(name: str, which: str, usual: float | None, given: list[float]) -> float:
+    """Return a function's parameter, the next of those given. Raises Unsupported for one without a default."""
+    if given:
+        return float(given.pop(0))
+    if usual is None:
+        raise Unsupported(
+            f"activation {name!r} without activation_{which}, for which ONNX has no default"
+        )
+    return usual
+
+
+def _with_parameters(name: str, alpha: float, beta: float) -> Chain:
+    if name == "affine":
+        return (PostOp("mul", (alpha,)), PostOp("add", (beta,)))
+    if name == "scaledtanh":
+        return (PostOp("mul", (beta,)), PostOp("tanh"), PostOp("mul", (alpha,)))
+    if name == "hardsigmoid":
+        return (PostOp("hard_sigmoid", (alpha, beta)),)
+    fn = {"elu": "elu", "leakyrelu": "leaky_relu", "thresholdedrelu": "thresholded_relu"}[name]
+    return (PostOp(fn, (alpha,)),)

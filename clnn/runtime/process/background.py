@@ -1,0 +1,88 @@
+"""Work in a thread of its own, while calls go on: one job at a time in the whole process."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+from clnn.runtime.process.forked import renewed
+
+log = logging.getLogger("clnn")
+
+END_S = 5.0  # that the end of the process waits for a job, which was told to stop
+
+_turn = renewed(threading.Lock())
+_all: weakref.WeakSet[Jobs] = weakref.WeakSet()
+
+
+class Jobs:
+    """Jobs in the order in which they were added; their thread is there while there are any.
+
+    stop: set when no job is wanted any more. A job looks at it, and returns early.
+    """
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self._todo: deque[Callable[[], None]] = deque()
+        self._change = threading.Condition()
+        self._thread: threading.Thread | None = None
+        _all.add(self)
+
+    def add(self, job: Callable[[], None]) -> None:
+        """Have a job done after those before it. What it raises goes to the log."""
+        with self._change:
+            if self.stop.is_set():
+                return
+            self._todo.append(job)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="clnn-ahead", daemon=True)
+                self._thread.start()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until nothing is to be done; whether that came within `timeout` seconds."""
+        with self._change:
+            return self._change.wait_for(lambda: self._thread is None, timeout)
+
+    def close(self) -> None:
+        """Drop all jobs, and have the one that runs end early."""
+        with self._change:
+            self.stop.set()
+            self._todo.clear()
+
+    def _work(self) -> None:
+        while True:
+            with self._change:
+                if not self._todo:
+                    self._thread = None
+                    self._change.notify_all()
+                    return
+                job = self._todo.popleft()
+            with _turn:
+                self._do(job)
+
+    def _do(self, job: Callable[[], None]) -> None:
+        if self.stop.is_set():
+            return
+        try:
+            job()
+        except Exception as err:
+            if not self.stop.is_set():
+                log.warning("nothing was made ahead of a call: %s", err)
+
+
+def _end() -> None:
+    """Stop all jobs: a thread that is in a driver at the end of Python may crash it."""
+    running = [jobs for jobs in _all if jobs._thread is not None]
+    for jobs in running:
+        jobs.close()
+    deadline = time.monotonic() + END_S
+    for jobs in running:
+        jobs.wait(max(0.0, deadline - time.monotonic()))
+
+
+atexit.register(_end)

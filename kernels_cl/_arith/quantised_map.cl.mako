@@ -1,0 +1,84 @@
+<%doc>
+quantised_map: elementwise functions of quantised tensors (clnn/arith/quantised_maps.py).
+
+functions(fn, width)  what the functions need
+NAME(fn, width, operands, result)
+                      statements that declare `result`, of the result's type, from variables
+</%doc>
+<%!
+from clnn.codegen.filters import S8_BITS, S8_ZERO, vec_type
+
+LIMITS = {"char": (-128, 127), "uchar": (0, 255), "short": (-32768, 32767), "ushort": (0, 65535)}
+DIGITS = "0123456789abcdef"
+
+def real(value, width):
+    from clnn.codegen.filters import scalar
+    return f"({vec_type('float', width)})({scalar(float(value), 'float')})"
+%>
+<%def name="functions(fn, width)">\
+#pragma OPENCL FP_CONTRACT OFF
+</%def>
+<%def name="round_off(value, ctype, width, result, zero)">\
+<%
+    I, R, (low, high) = vec_type("int", width), vec_type(ctype, width), LIMITS[ctype]
+    low, high = (real(v, width) if zero is None else f"convert_{vec_type('float', width)}(({I})({v}) - {zero})" for v in (low, high))
+%>\
+        ${value} = ${value} > ${low} ? ${value} : ${low};
+        ${value} = ${value} < ${high} ? ${value} : ${high};
+        const ${R} ${result} = convert_${R}(as_${I}(${value} + ${real(S8_ZERO, width)}) - (${I})(${S8_BITS})${f" + {zero}" if zero else ""});
+</%def>
+<%def name="dequantise(fn, width, operands, result)">\
+<% F, I = vec_type("float", width), vec_type("int", width) %>\
+% if len(operands) > 2:
+        const ${F} ${result} = convert_${F}(convert_${I}(${operands[0]}) - convert_${I}(${operands[2]})) * ${operands[1]};
+% else:
+        const ${F} ${result} = convert_${F}(${operands[0]}) * ${operands[1]};
+% endif
+</%def>
+<%def name="quantise(fn, width, operands, result)">\
+<% F, I = vec_type("float", width), vec_type("int", width) %>\
+% if fn.late:
+        ${F} steps_ = ${operands[0]} / ${operands[1]} + convert_${F}(${operands[2]});
+        ${round_off("steps_", fn.kind.cl, width, result, None)}\
+% else:
+        ${F} steps_ = ${f"convert_{F}({operands[0]}) * {operands[1]}" if fn.whole else f"{operands[0]} / {operands[1]}"};
+        const ${I} zero_ = convert_${I}(${operands[2]});
+        ${round_off("steps_", fn.kind.cl, width, result, "zero_")}\
+% endif
+</%def>
+<%def name="quantised_sum(fn, width, operands, result)">\
+<% F = vec_type("float", width) %>\
+        ${F} steps_ = fma(convert_${F}(${operands[1]}), ${real(fn.ratios[1], width)}, ${real(fn.offset, width)});
+        steps_ = fma(convert_${F}(${operands[0]}), ${real(fn.ratios[0], width)}, steps_);
+        ${round_off("steps_", fn.kind.cl, width, result, None)}\
+</%def>
+<%def name="quantised_product(fn, width, operands, result)">\
+<%
+    F, I = vec_type("float", width), vec_type("int", width)
+    a, b = (f"(convert_{I}({o}) - ({I})({z}))" for o, z in zip(operands, fn.zeros))
+%>\
+        ${F} steps_ = convert_${F}(${a} * ${b}) * ${real(fn.ratio, width)} + ${real(fn.zeros[2], width)};
+        ${round_off("steps_", fn.kind.cl, width, result, None)}\
+</%def>
+<%def name="written_binary(fn, width, operands, result)">\
+<%
+    F, I = vec_type("float", width), vec_type("int", width)
+    sign = {"add": "+", "sub": "-", "mul": "*", "div": "/"}[fn.fn]
+    a, b = (f"convert_{F}(convert_{I}({o}) - ({I})({z})) * {real(s, width)}" for o, z, s in zip(operands, fn.zeros, fn.steps))
+    low, high = (real(v - fn.zeros[2], width) for v in (fn.low, fn.high))
+%>\
+        const ${F} a_ = ${a}, b_ = ${b};
+        ${F} steps_ = (a_ ${sign} b_) / ${real(fn.steps[2], width)};
+        steps_ = steps_ > ${low} ? steps_ : ${low};
+        steps_ = steps_ < ${high} ? steps_ : ${high};
+        const ${vec_type(fn.kinds[2].cl, width)} ${result} = convert_${vec_type(fn.kinds[2].cl, width)}(
+            as_${I}(steps_ + ${real(S8_ZERO, width)}) - (${I})(${S8_BITS - fn.zeros[2]}));
+</%def>
+<%def name="byte_table(fn, width, operands, result)">\
+<% R = vec_type(fn.result.cl, width) %>\
+% if width == 1:
+        const ${R} ${result} = table0[${operands[0]} & 255];
+% else:
+        const ${R} ${result} = (${R})(${", ".join(f"table0[{operands[0]}.s{d} & 255]" for d in DIGITS[:width])});
+% endif
+</%def>

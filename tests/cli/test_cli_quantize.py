@@ -1,0 +1,131 @@
+"""`clnn quantize`: the file it writes is valid, runs on two engines alike, and is near the float32 model."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from cli_models import normal, save
+from onnx import helper
+
+import clnn as engine
+from clnn.graph.passes import optimise
+from clnn.importers.onnx.importer import import_onnx
+
+ort = pytest.importorskip("onnxruntime")
+
+SHAPE = (1, 3, 12, 10)
+
+
+@pytest.fixture
+def network(tmp_path):
+    """A network with batch normalisation, a residual sum, pooling and products."""
+    weights = {
+        "w0": normal(8, 3, 3, 3, seed=1) / 5,
+        "gamma": 1 + normal(8, seed=2) / 5,
+        "beta": normal(8, seed=3) / 5,
+        "mean": normal(8, seed=4) / 5,
+        "var": np.abs(normal(8, seed=5)) + np.float32(0.5),
+        "w1": normal(8, 1, 3, 3, seed=6) / 3,
+        "b1": normal(8, seed=7) / 5,
+        "six": np.array(6, np.float32),
+        "zero": np.array(0, np.float32),
+        "w2": normal(5, 8, seed=8) / 2,
+        "b2": normal(5, seed=9),
+        "w3": normal(5, 4, seed=10),
+        "offset": normal(1, 8, 1, 1, seed=11),
+    }
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "w0"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        node("BatchNormalization", ["c", "gamma", "beta", "mean", "var"], ["n"]),
+        node("Relu", ["n"], ["r"]),
+        node("Conv", ["r", "w1", "b1"], ["d"], pads=[1, 1, 1, 1], group=8),
+        node("Clip", ["d", "zero", "six"], ["e"]),
+        node("Add", ["e", "r"], ["f"]),
+        node("Mul", ["f", "offset"], ["g"]),
+        node("MaxPool", ["g"], ["h"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("GlobalAveragePool", ["h"], ["i"]),
+        node("Flatten", ["i"], ["j"]),
+        node("Gemm", ["j", "w2", "b2"], ["k"], transB=1),
+        node("MatMul", ["k", "w3"], ["l"]),
+        node("Softmax", ["l"], ["y"]),
+    ]
+    return save(
+        tmp_path / "net.onnx", nodes, {"x": list(SHAPE)}, {"y": [1, 4], "l": [1, 4]}, weights
+    )
+
+
+@pytest.fixture
+def samples(tmp_path):
+    folder = tmp_path / "samples"
+    folder.mkdir()
+    for k in range(4):
+        np.savez(folder / f"{k}.npz", x=normal(*SHAPE, seed=k))
+    return folder
+
+
+@pytest.mark.parametrize("method", ["minmax", "percentile", "entropy", "mse"])
+def test_the_file_runs_on_both_engines(clnn, any_device, network, samples, tmp_path, method):
+    out, more = tmp_path / "q.onnx", ["--per-tensor"] if method == "mse" else []
+    result = clnn(
+        "quantize",
+        network,
+        "-d",
+        any_device,
+        "--samples",
+        samples,
+        "--method",
+        method,
+        "--out",
+        out,
+        *more,
+    )
+    assert result.code == 0, result.err
+    assert "4 samples" in result.out
+    onnx.checker.check_model(onnx.load(out), full_check=True)
+    x = normal(*SHAPE, seed=2)
+    real = ort.InferenceSession(network, providers=["CPUExecutionProvider"]).run(["l"], {"x": x})[0]
+    other = ort.InferenceSession(out, providers=["CPUExecutionProvider"]).run(["l"], {"x": x})[0]
+    got = engine.compile_model(out, any_device)({"x": x})["l"]
+    np.testing.assert_array_equal(got, other)
+    limit = 1.0 if method == "entropy" else 0.15
+    assert np.abs(got - real).max() <= limit * np.abs(real).max()
+
+
+def test_what_is_written_is_fused(clnn, any_device, network, samples, tmp_path):
+    out = tmp_path / "q.onnx"
+    assert clnn("quantize", network, "-d", any_device, "--samples", samples, "--out", out).code == 0
+    kinds = [n.spec.kind for n in optimise(import_onnx(out)).nodes]
+    assert kinds.count("conv2d") == 4 and "gemm" not in kinds and "eltwise" not in kinds
+
+
+def test_a_folder_without_samples(clnn, any_device, network, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    result = clnn(
+        "quantize", network, "-d", any_device, "--samples", empty, "--out", tmp_path / "q"
+    )
+    assert result.code == 2 and "has no .npz or .npy files" in result.err
+
+
+def test_models_that_cannot_be_quantised(clnn, any_device, samples, tmp_path):
+    plain = save(
+        tmp_path / "plain.onnx",
+        [helper.make_node("Exp", ["x"], ["y"])],
+        {"x": [1, 4]},
+        {"y": [1, 4]},
+    )
+    result = clnn(
+        "quantize", plain, "-d", any_device, "--samples", samples, "--out", tmp_path / "q"
+    )
+    assert result.code == 2 and "no operator that is quantised" in result.err
+    old = save(
+        tmp_path / "old.onnx",
+        [helper.make_node("Relu", ["x"], ["y"])],
+        {"x": [1, 4]},
+        {"y": [1, 4]},
+        opset=9,
+    )
+    result = clnn("quantize", old, "-d", any_device, "--samples", samples, "--out", tmp_path / "q")
+    assert result.code == 2 and "operator set is 9" in result.err

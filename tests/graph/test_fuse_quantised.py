@@ -1,0 +1,227 @@
+"""Real operators between dequantisation and quantisation: which are fused, and that integers are right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from harness import rng
+from onnx import TensorProto, helper, numpy_helper
+
+import clnn
+from clnn.arith.quantised import Requantised, Written
+from clnn.graph.passes import optimise
+from clnn.graph.passes._quantised import function_of
+from clnn.importers.onnx.importer import import_onnx
+from clnn.ops.conv.spec import Conv2d
+
+ort = pytest.importorskip("onnxruntime")
+F = np.float32
+
+
+class Net:
+    """A network with quantisation around its operators, built node by node."""
+
+    def __init__(self, kind: str = "uint8", seed: int = 0) -> None:
+        self.kind, self.random = np.dtype(kind), rng(seed)
+        self.nodes, self.consts, self.count = [], [], 0
+
+    def const(self, array) -> str:
+        self.count += 1
+        self.consts.append(numpy_helper.from_array(np.asarray(array), f"c{self.count}"))
+        return f"c{self.count}"
+
+    def op(self, kind, *inputs, **attrs) -> str:
+        self.count += 1
+        self.nodes.append(helper.make_node(kind, list(inputs), [f"v{self.count}"], **attrs))
+        return f"v{self.count}"
+
+    def scale(self) -> tuple[str, str]:
+        info = np.iinfo(self.kind)
+        zero = self.random.integers(info.min, info.max, (), self.kind)
+        return self.const(F(self.random.uniform(0.02, 0.06))), self.const(zero)
+
+    def quantised(self, x, pair=None) -> str:
+        """Return a value that went through integers."""
+        pair = pair or self.scale()
+        return self.op("DequantizeLinear", self.op("QuantizeLinear", x, *pair), *pair)
+
+    def weights(self, *shape, kind="int8", axis=0, zero=0) -> tuple[str, np.ndarray]:
+        info, count = np.iinfo(kind), shape[axis]
+        steps = self.random.uniform(0.002, 0.02, count).astype(F)
+        raw = self.random.integers(info.min, info.max, shape, np.dtype(kind), endpoint=True)
+        parts = self.const(raw), self.const(steps), self.const(np.full(count, zero, kind))
+        return self.op("DequantizeLinear", *parts, axis=axis), steps
+
+    def model(self, y, shape) -> bytes:
+        graph = helper.make_graph(
+            self.nodes,
+            "net",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+            [helper.make_empty_tensor_value_info(y)],
+            self.consts,
+        )
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        return made.SerializeToString()
+
+
+def check(device, net, y, shape, fused=True, tolerance=0):
+    """Compare with onnxruntime; fused: no real operator is left. Returns the graph."""
+    made, x = net.model(y, shape), net.random.normal(0, 2, shape).astype(F)
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    session = ort.InferenceSession(made, options, providers=["CPUExecutionProvider"])
+    (want,) = session.run(None, {"x": x})
+    with clnn.compile_model(made, device) as mine:
+        got = mine({"x": x})[y]
+    if tolerance:
+        assert (got != want).mean() <= tolerance
+    else:
+        np.testing.assert_array_equal(got, want)
+    graph = optimise(import_onnx(made))
+    left = [n.origin for n in graph.nodes if function_of(n)]
+    assert not fused or len(left) == 2, left
+    return graph
+
+
+def convolution(net, x, ic, oc, group=1, bias=True, **window):
+    pair = net.scale()
+    x = net.quantised(x, pair)
+    w, steps = net.weights(oc, ic // group, 3, 3)
+    inputs = [x, w]
+    if bias:
+        step = np.array(
+            steps * numpy_helper.to_array(next(c for c in net.consts if c.name == pair[0]))
+        )
+        raw = net.const(net.random.integers(-999, 999, oc, np.int32))
+        inputs.append(net.op("DequantizeLinear", raw, net.const(step), axis=0))
+    return net.op("Conv", *inputs, group=group, pads=[1, 1, 1, 1], **window)
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int8"])
+@pytest.mark.parametrize("group", [1, 8])
+@pytest.mark.parametrize("after", ["", "Relu", "Clip"])
+def test_convolutions(device, kind, group, after):
+    net = Net(kind)
+    y = convolution(net, "x", 8, 16 if group == 1 else 8, group, strides=[1, 2])
+    pair = net.scale()
+    if after:
+        least = net.const(np.array(np.iinfo(net.kind).min, net.kind))
+        pair = (pair[0], least)
+        limits = [net.const(F(0)), net.const(F(6))] if after == "Clip" else []
+        y = net.op(after, y, *limits)
+    y = net.quantised(y, pair)
+    # A Clip that the quantisation does not imply keeps onnxruntime from fusing.
+    graph = check(device, net, y, (1, 8, 9, 11), tolerance=2e-3 if after == "Clip" else 0)
+    assert any(
+        isinstance(n.spec, Conv2d) and isinstance(n.spec.arith, Requantised) for n in graph.nodes
+    )
+
+
+@pytest.mark.parametrize("op", ["Gemm", "MatMul"])
+def test_products(device, op):
+    net = Net()
+    w, _ = net.weights(*((20, 33) if op == "Gemm" else (33, 20)), axis=0 if op == "Gemm" else 1)
+    attrs = {"transB": 1} if op == "Gemm" else {}
+    shape = (5, 33) if op == "Gemm" else (2, 3, 33)
+    check(device, net, net.quantised(net.op(op, net.quantised("x"), w, **attrs)), shape)
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int8"])
+@pytest.mark.parametrize("op", ["Add", "Mul", "Sub", "Div"])
+def test_two_operands(device, kind, op):
+    net = Net(kind)
+    a, b = net.quantised("x"), net.quantised(net.op("Sigmoid", "x"))
+    check(device, net, net.quantised(net.op(op, a, b)), (1, 8, 5, 7), fused=False)
+
+
+def test_int8_that_is_read_twice_is_added_as_it_is_written(device):
+    net = Net("int8")
+    a = net.quantised("x")
+    b = net.quantised(convolution(net, a, 8, 8))
+    y = net.quantised(net.op("Add", a, b))
+    graph = check(device, net, y, (1, 8, 9, 7), fused=False, tolerance=2e-3)
+    assert "written_binary" in {
+        getattr(getattr(n.spec, "function", None), "name", "") for n in graph.nodes
+    }
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "GlobalAveragePool"])
+def test_pooling(device, op):
+    window = {} if op[0] == "G" else {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+    net = Net()
+    pair = net.scale()
+    x = net.quantised("x", pair)
+    made = net.op(op, x, **window)
+    check(
+        device,
+        net,
+        net.quantised(made, pair if op == "MaxPool" else None),
+        (1, 8, 6, 7),
+        op != "AveragePool",
+    )
+
+
+def test_moves_keep_their_integers(device):
+    net = Net()
+    pair = net.scale()
+
+    def step(value, op, *more, **attrs):
+        return net.quantised(net.op(op, value, *more, **attrs), pair)
+
+    y = step(net.quantised("x", pair), "Transpose", perm=[0, 2, 3, 1])
+    y = step(y, "Reshape", net.const(np.array([1, 6, 7, 8])))
+    y = step(y, "Pad", net.const(np.array([0, 0, 1, 2, 0, 0, 0, 1])))
+    y = step(
+        y, "Slice", net.const(np.array([1])), net.const(np.array([7])), net.const(np.array([2]))
+    )
+    y = step(
+        y,
+        "Resize",
+        "",
+        net.const(np.array([1, 1, 2, 2], F)),
+        mode="nearest",
+        nearest_mode="floor",
+        coordinate_transformation_mode="asymmetric",
+    )
+    y = step(y, "Concat", y, axis=1)
+    check(device, net, y, (1, 8, 6, 7))
+
+
+@pytest.mark.parametrize("op", ["Sigmoid", "LeakyRelu", "Tanh", "HardSwish", "Softmax"])
+def test_functions(device, op):
+    net = Net()
+    made = net.op(op, net.quantised("x"))
+    pair = (net.const(F(1 / 256)), net.const(np.uint8(0))) if op == "Softmax" else None
+    check(device, net, net.quantised(made, pair), (3, 40))
+
+
+def test_a_bias_of_another_scale_stays_as_it_is_written(device):
+    net = Net()
+    x, (w, steps) = net.quantised("x"), net.weights(6, 8, 3, 3)
+    bias = net.op(
+        "DequantizeLinear", net.const(np.arange(6, dtype=np.int32)), net.const(steps * F(3)), axis=0
+    )
+    made = net.model(net.quantised(net.op("Conv", x, w, bias)), (1, 8, 5, 5))
+    kinds = {
+        type(n.spec.arith) for n in optimise(import_onnx(made)).nodes if isinstance(n.spec, Conv2d)
+    }
+    assert not kinds & {Requantised, Written}
+    assert device
+
+
+def test_results_that_others_read_stay_real(device):
+    net = Net()
+    y = convolution(net, "x", 8, 8)
+    both = net.op("Add", y, net.quantised(y))
+    check(device, net, both, (1, 8, 5, 5), fused=False, tolerance=1)
+
+
+def test_without_fusing_everything_is_as_it_is_written(device):
+    net = Net()
+    y = net.quantised(convolution(net, "x", 8, 8))
+    made, x = net.model(y, (1, 8, 6, 6)), net.random.normal(0, 2, (1, 8, 6, 6)).astype(F)
+    got = [
+        clnn.compile_model(made, device, clnn.Options(fuse=fuse))({"x": x})[y]
+        for fuse in (True, False)
+    ]
+    assert (got[0] != got[1]).mean() < 0.02

@@ -1,0 +1,80 @@
+"""Cases of quantised tensors: products with zero points, elementwise functions, averages, softmax."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from harness import rng
+from table import add
+
+from clnn.arith.quantised import Quantisation, Requantised, Sums, Written
+from clnn.arith.quantised_maps import Dequantise, Quantise
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.elementwise.fixed_map import FixedMap
+from clnn.ops.quantised import build
+from clnn.ops.quantised.softmax import byte_softmax
+from clnn.ops.shared.window import Window
+from clnn.types import I8, U8
+
+SAME3 = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
+F = np.float32
+
+
+def integers(shape: tuple[int, ...], kind: str, seed: int = 0) -> np.ndarray:
+    info = np.iinfo(kind)
+    return rng(seed).integers(info.min, info.max, shape, kind, endpoint=True)
+
+
+def inputs(x: str, ic: int, oc: int, group: int, bias: int = 999) -> list[np.ndarray]:
+    """Return an image, weights, a bias."""
+    limit = rng(2).integers(-bias, bias, oc, np.int32)
+    return [integers((1, ic, 3, 5), x), integers((oc, ic // group, 3, 3), "i1", 1), limit]
+
+
+BYTES = Requantised(77, False, 255, False, (0.0123,), U8, 3, 5, 250)
+SIGNED = Requantised(-5, False, 255, False, tuple(rng(3).uniform(0, 0.01, 9).tolist()))
+WRITTEN = Written(-5, False, 255, False, (0.0003,), I8, 3, -128, 127, (0.5,), 0.037)
+for name, arith, x, ic, oc, group in (
+    ("packed", BYTES, "u1", 8, 9, 1),
+    ("signed", SIGNED, "i1", 8, 9, 1),
+    ("one_by_one", SIGNED, "i1", 6, 9, 1),
+    ("depthwise", BYTES, "u1", 9, 9, 9),
+    ("written", WRITTEN, "i1", 8, 9, 1),
+    ("sums", Sums(77), "u1", 8, 9, 1),
+):
+    add(
+        f"quantised_{name}",
+        Conv2d(SAME3, group, (), arith),
+        inputs(x, ic, oc, group),
+        consts=(1, 2),
+    )
+WIDE = inputs("u1", 8, 9, 1)
+WIDE[1] = rng(8).integers(-255, 255, WIDE[1].shape, np.int16)
+add(
+    "quantised_halves",
+    Conv2d(SAME3, 1, (), replace(BYTES, nine_bits=True)),
+    WIDE,
+    consts=(1, 2),
+    only="halves4",
+)
+LARGE = inputs("u1", 6, 9, 1, 2**30)
+add("quantised_integers", Conv2d(SAME3, 1, (), BYTES), LARGE, consts=(1, 2))
+
+A, B = integers((2, 6, 3, 5), "i1"), integers((2, 6, 3, 5), "i1", 1)
+X, Y = Quantisation(I8, (0.3,), (5,)), Quantisation(I8, (0.21,), (-3,))
+REAL = rng(4).normal(0, 30, (3, 5, 8)).astype(F)
+ALONG, ZERO = rng(5).uniform(0.1, 1, (5, 1)).astype(F), integers((5, 1), "i1", 6)
+add("quantise", FixedMap(Quantise(I8)), [REAL, ALONG, ZERO])
+add("quantise_late", FixedMap(Quantise(I8, True)), [REAL, ALONG, ZERO])
+add("quantise_whole", FixedMap(Quantise(I8, whole=True)), [REAL.astype(np.int32), ALONG, ZERO])
+add("dequantise", FixedMap(Dequantise()), [integers((3, 5, 8), "i1"), ALONG, ZERO])
+add("dequantise_no_zero", FixedMap(Dequantise()), [integers((3, 5, 8), "i4"), ALONG])
+add("quantised_sum", build.total(X, Y, Y), [A, B])
+add("quantised_product", build.product(X, Y, Y), [A, B])
+add("quantised_quotient", build.written("div", X, Y, Y, (-3, 100)), [A, B])
+TABLE = build.table(integers((256,), "i1", 7), I8, I8)
+add("byte_table", TABLE, [A])
+add("byte_table_one", TABLE, [A[0, 0, :, :1]])
+add("quantised_average", build.image_average(0, (3, 5), X, Y).spec, [A])
+add("byte_softmax", byte_softmax(X, Quantisation(I8, (1 / 256,), (-128,))), [A.reshape(4, -1)])

@@ -1,0 +1,71 @@
+"""Cases of recurrent layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest import mock
+
+from harness import check_op
+from recurrent_layers import BOTH, FORWARD, REVERSE, arrays, layer
+from simulator import DEVICE
+from table import add, put
+
+from clnn.ops.shared.functions import PostOp
+from clnn.runtime.run import session
+
+LENGTHS = (2, 0, 3)
+CPU, BOTH_TARGETS = ("cpu",), ("cpu", "gpu")
+
+
+def case(name, cell, sizes, backward=FORWARD, lengths=None, given=True, fields=None, **about):
+    """A layer of (hidden, steps, batch)."""
+    fields = fields or {}
+    first = fields.get("batch_first", False)
+    inputs = arrays(cell, *sizes, len(backward), lengths, given, first)
+    about = {"consts": (1,), "every": True, **about}
+    add(f"recurrent_{name}", layer(cell, backward, **fields), inputs, **about)
+
+
+for _cell in ("rnn", "gru", "late_gru", "lstm"):
+    case(_cell, _cell, (20, 3, 3), BOTH, LENGTHS)
+    case(f"{_cell}_plain", _cell, (32, 2, 1), REVERSE, given=False)
+    case(
+        f"{_cell}_fed", _cell, (16, 2, 2), consts=(), quick=BOTH_TARGETS if _cell == "gru" else CPU
+    )
+case("batch_first", "lstm", (8, 2, 3), BOTH, LENGTHS, fields={"batch_first": True}, quick=("cpu",))
+case("last_cell", "lstm", (16, 2, 9), fields={"outputs": (2,), "input_forget": True})
+case("stored", "lstm", (20, 2, 2), REVERSE, (1, 2), dtype="f16", quick=("cpu",))
+case("stored_bf16", "late_gru", (20, 2, 2), dtype="bf16", quick=("cpu",))
+case(
+    "two_functions",
+    "rnn",
+    (20, 2, 2),
+    BOTH,
+    fields={"functions": (((PostOp("tanh"),),), ((PostOp("relu"),),))},
+)
+
+
+def shared(cell, sizes, units, backward=FORWARD, lengths=None, given=True):
+    """A layer whose hidden units are divided among `units` shares: one work-item has to do them all."""
+    plain = session.target_of
+
+    def target(info):
+        return replace(plain(info), compute_units=units)
+
+    inputs = arrays(cell, *sizes, len(backward), lengths, given)
+    with mock.patch.object(session, "target_of", target):
+        only = f"_s{units}"
+        check_op(DEVICE, layer(cell, backward), inputs, consts=(1,), every=True, only=only)
+
+
+for _cell, _sizes, _about in (
+    ("rnn", (20, 2, 1), (FORWARD, None, False)),
+    ("late_gru", (32, 2, 2), ()),
+    ("gru", (32, 2, 2), (REVERSE, (1, 2))),
+    ("lstm", (32, 3, 2), (BOTH, (3, 0))),
+):
+    put(
+        f"recurrent_{_cell}_shared",
+        lambda cell=_cell, sizes=_sizes, about=_about: shared(cell, sizes, 2, *about),
+        targets=CPU,
+    )

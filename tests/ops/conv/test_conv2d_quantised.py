@@ -1,0 +1,152 @@
+"""Convolution of quantised integers: every kernel against the numpy reference, to the bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from harness import check_op, rng
+
+from clnn.arith.quantised import Requantised, Sums, Written
+from clnn.errors import DTypeError, PlanError
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.shared.window import Window
+from clnn.types import F32, I8, I16, U8
+
+pytestmark = pytest.mark.dealt  # kernels that are slow to build
+
+SAME = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
+DOWN = Window((3, 3), (2, 2), (1, 1), (0, 1), (1, 0))
+POINT = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))
+KINDS = {I8: np.int8, U8: np.uint8, I16: np.int16}
+
+
+def integers(shape, dtype, seed=0, extreme=False):
+    """Return random integers of a type; extreme: its ends and what is next to them."""
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    if extreme:
+        return rng(seed).choice(np.array([low, low + 1, high - 1, high], dtype), shape)
+    return rng(seed).integers(low, high, shape, dtype, endpoint=True)
+
+
+def requantised(oc, x_zero, kind=I8, zero=3, products=72, nine_bits=False, **changes):
+    """Return an arithmetic whose results fill the range of `kind`, many of them ties."""
+    limits = np.iinfo(KINDS[kind])
+    ratios = rng(5).choice([0.5, 0.25, 0.0123, 0.0071], oc) / products**0.5 / 4
+    fields = {"kind": kind, "zero_out": zero, "low": int(limits.min), "high": int(limits.max)}
+    return Requantised(
+        x_zero, False, 255, nine_bits, tuple(map(float, ratios)), **(fields | changes)
+    )
+
+
+def inputs(x, weights, ic, oc, win, group=1, size=(5, 7), extreme=False, batch=1):
+    return [
+        integers((batch, ic, *size), x, 1, extreme),
+        integers((oc, ic // group, *win.kernel), weights, 2, extreme),
+        rng(3).integers(-(2**12), 2**12, oc, np.int32),
+    ]
+
+
+@pytest.mark.parametrize("weights", [np.int8, np.int16])
+@pytest.mark.parametrize("x", [np.uint8, np.int8])
+def test_zero_points_of_a_padded_3x3(device, x, weights):
+    zero = 77 if x == np.uint8 else -43
+    arith = requantised(21, zero, U8 if x == np.int8 else I8, nine_bits=weights == np.int16)
+    case = inputs(x, np.int8, 8, 21, SAME)
+    if weights == np.int16:  # uint8 weights above their zero point
+        case[1] = rng(4).integers(-200, 255, case[1].shape, np.int16)
+    ran = check_op(device, Conv2d(SAME, 1, (), arith), case, consts=(1, 2), border=1)
+    assert any("direct" in name for name in ran) and any("reference" in name for name in ran)
+    if weights == np.int16:
+        assert any("halves4" in name for name in ran)
+
+
+@pytest.mark.parametrize("x", [np.uint8, np.int8])
+def test_weights_of_nine_bits_at_their_ends(device, x):
+    """-255 to 254 are sums of two bytes; 255 is not, and takes products one by one."""
+    arith = requantised(18, 128 if x == np.uint8 else 0, products=500, nine_bits=True)
+    case = inputs(x, np.int8, 32, 18, SAME, extreme=True)
+    case[1] = rng(4).choice(np.array([-255, -254, -129, 0, 128, 253, 254], np.int16), case[1].shape)
+    ran = check_op(device, Conv2d(SAME, 1, (), arith), case, consts=(1, 2))
+    assert any("halves4" in name for name in ran)
+    case[1][3, 2, 1, 0] = 255
+    with pytest.raises(PlanError, match="up to 255"):
+        arith.refine(*case[1:])
+    arith = replace(arith, nine_bits=False)
+    ran = check_op(device, Conv2d(SAME, 1, (), arith), case, consts=(1, 2))
+    assert not any("halves4" in name for name in ran)
+
+
+@pytest.mark.parametrize("x", [np.uint8, np.int8])
+def test_sums_beyond_what_float32_holds(device, x):
+    arith = requantised(19, int(np.iinfo(x).min), products=2**17)
+    case = inputs(x, np.int8, 64, 19, SAME, extreme=True)
+    case[2] = rng(3).integers(-(2**30), 2**30, 19, np.int32)
+    assert not arith.refine(*case[1:]).floats
+    check_op(device, Conv2d(SAME, 1, (), arith), case, consts=(1, 2))
+
+
+def test_sums_wrap_as_those_of_int32(device):
+    arith = requantised(17, 0)
+    case = inputs(np.uint8, np.int8, 16, 17, SAME, extreme=True)
+    case[2] = np.full(17, 2**31 - 1, np.int32)
+    check_op(device, Conv2d(SAME, 1, (), arith), case, consts=(1, 2))
+
+
+def test_one_factor_and_clipped_results(device):
+    arith = Requantised(128, False, 255, False, (0.0071,), U8, 9, 9, 200)
+    check_op(
+        device,
+        Conv2d(DOWN, 1, (), arith),
+        inputs(np.uint8, np.int8, 3, 16, DOWN, batch=2),
+        consts=(1, 2),
+    )
+
+
+@pytest.mark.parametrize("weights", [np.int8, np.int16])
+@pytest.mark.parametrize("win", [SAME, DOWN], ids=["same", "down"])
+def test_depthwise(device, win, weights):
+    arith = requantised(24, 11, U8, 131, 9)
+    case = inputs(np.uint8, weights, 24, 24, win, group=24)
+    if weights == np.int16:
+        case[1] = rng(4).integers(-255, 256, case[1].shape, np.int16)
+    ran = check_op(device, Conv2d(win, 24, (), arith), case, consts=(1, 2))
+    assert any("depthwise" in name for name in ran)
+
+
+def test_groups(device):
+    arith = requantised(24, -5, products=18)
+    check_op(
+        device, Conv2d(SAME, 2, (), arith), inputs(np.int8, np.int8, 8, 24, SAME, 2), consts=(1, 2)
+    )
+
+
+@pytest.mark.parametrize("x", [np.uint8, np.int8, np.int16])
+def test_sums_as_they_are(device, x):
+    arith = Sums(most=2**15) if x == np.int16 else Sums(17)
+    case = inputs(x, np.int8, 8, 18, SAME)[:2]
+    check_op(device, Conv2d(SAME, 1, (), arith), [*case, None], consts=(1,))
+
+
+@pytest.mark.parametrize("group", [1, 16])
+def test_products_as_they_are_written(device, group):
+    steps = tuple(map(float, rng(7).uniform(1e-4, 1e-3, 16)))
+    offsets = tuple(map(float, rng(8).normal(0, 1, 16)))
+    arith = Written(-128, False, 255, False, steps, I8, -7, -128, 127, offsets, 0.0371)
+    case = inputs(np.int8, np.int8, 16, 16, SAME, group)
+    check_op(device, Conv2d(SAME, group, (), arith), [*case[:2], None], consts=(1,))
+
+
+def test_points_of_a_matrix_product(device):
+    arith = requantised(10, 3, products=40)
+    check_op(
+        device, Conv2d(POINT, 1, (), arith), inputs(np.uint8, np.int8, 40, 10, POINT), consts=(1, 2)
+    )
+
+
+def test_operands_of_other_types_are_refused():
+    with pytest.raises(DTypeError, match="it takes int8, uint8 or int16"):
+        Sums().output(F32, I8)
+    with pytest.raises(DTypeError, match="it takes int8, uint8 or int16"):
+        requantised(1, 0).output(U8, U8)

@@ -1,0 +1,163 @@
+"""Elementwise functions, averages and softmax of quantised tensors against numpy, to the bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from harness import check_op, normal, rng
+
+from clnn.arith.quantised import Quantisation, QuantisedAverage, quantised
+from clnn.arith.quantised_maps import (
+    ByteTable,
+    Dequantise,
+    Quantise,
+    QuantisedProduct,
+    QuantisedSum,
+    fused,
+)
+from clnn.errors import DTypeError, ShapeError
+from clnn.ops.elementwise.fixed_map import FixedMap
+from clnn.ops.pool.spec import Pool
+from clnn.ops.quantised import build
+from clnn.ops.quantised.softmax import ByteSoftmax, byte_softmax
+from clnn.ops.shared.window import Window
+from clnn.types import F32, I8, I16, I32, U8, U16
+
+KINDS = [I8, U8, I16, U16]
+F = np.float32
+
+
+def integers(shape, kind, seed=0):
+    info = np.iinfo(kind.numpy)
+    return rng(seed).integers(info.min, info.max, shape, kind.numpy, endpoint=True)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, I32], ids=repr)
+@pytest.mark.parametrize("axis", [None, 0, 2])
+def test_dequantise(device, kind, axis):
+    x, shape = integers((3, 5, 16), kind), () if axis is None else (x_axis := (3, 5, 16)[axis],)
+    wide = shape and (x_axis, *(1,) * (2 - axis))
+    scale, zero = rng(1).uniform(0.01, 2, wide).astype(F), integers(wide, kind, 2)
+    if kind == I32:
+        zero = np.zeros_like(zero)
+    check_op(device, FixedMap(Dequantise()), [x, scale, zero], consts=(1, 2))
+    check_op(device, FixedMap(Dequantise()), [x, scale, None])
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("kind", KINDS, ids=repr)
+def test_quantise_ties_ends_and_special_values(device, kind, late):
+    x = np.concatenate([np.arange(-600, 600) / 4, [np.inf, -np.inf, np.nan, 3e38, -0.0, 1e-45]])
+    x = x.astype(F).reshape(2, 3, -1)
+    for scale, zero in ((0.5, 3), (0.1, 0), (1e-3, 100)):
+        step, begin = np.array(scale, F), np.array(zero, kind.numpy)
+        check_op(device, FixedMap(Quantise(kind, late)), [x, step, begin], consts=(1, 2))
+    along = rng(4).uniform(0.01, 1, (3, 1)).astype(F)
+    check_op(device, FixedMap(Quantise(kind)), [x, along, integers((3, 1), kind, 5)])
+
+
+def test_quantise_sums_of_int32(device):
+    x = rng(0).integers(-(2**30), 2**30, (4, 24), np.int32)
+    ratios, zero = rng(1).uniform(1e-9, 1e-6, 24).astype(F), np.array(9, np.uint8)
+    check_op(device, FixedMap(Quantise(U8, whole=True)), [x, ratios, zero], consts=(1, 2))
+
+
+@pytest.mark.parametrize("kind", [I8, U8], ids=repr)
+def test_sums_and_products(device, kind):
+    a, b = integers((2, 8, 5, 7), kind, 1), integers((2, 8, 5, 7), kind, 2)
+    x = Quantisation(kind, (0.3,), (5,))
+    for step in (0.1, 0.7, 0.15):
+        other, y = Quantisation(kind, (step,), (9,)), Quantisation(kind, (0.2,), (21,))
+        check_op(device, build.total(x, other, y), [a, b])
+        check_op(device, build.product(x, other, y), [a, b[:, :, :1, :1]])
+
+
+@pytest.mark.parametrize("fn", ["add", "sub", "mul", "div"])
+def test_functions_as_they_are_written(device, fn):
+    a, b = integers((2, 6, 9), I8, 1), integers((2, 6, 9), U8, 2)
+    x, other = Quantisation(I8, (0.3,), (5,)), Quantisation(U8, (0.7,), (131,))
+    y = Quantisation(I8, (0.2,), (-3,))
+    check_op(device, build.written(fn, x, other, y, (-3, 100)), [a, b])
+
+
+def test_a_fused_sum_is_rounded_once():
+    """1 * 1 + 2**-24 + 2**-48 lies above a tie, which float64 still tells from it, just."""
+    a, b = np.array([1.0, 255.0, -3.0]), np.array(1.0 + 2.0**-23, F)
+    from fractions import Fraction
+
+    for c in (2.0**-24, -(2.0**-26), 0.3):
+        want = [Fraction(float(v)) * Fraction(float(b)) + Fraction(float(F(c))) for v in a]
+        got = fused(a.astype(F), b, F(c))
+        for exact, value in zip(want, got, strict=True):
+            near = [Fraction(float(np.nextafter(value, F(s)))) for s in (-np.inf, np.inf)]
+            assert all(abs(Fraction(float(value)) - exact) <= abs(n - exact) for n in near)
+
+
+@pytest.mark.parametrize(("kind", "result"), [(I8, I8), (U8, I8), (I8, U8), (U8, U8)])
+def test_tables(device, kind, result):
+    entries = integers((256,), result, 3)
+    spec = FixedMap(ByteTable(kind, result, tuple(entries.tolist())))
+    check_op(device, spec, [np.arange(256, dtype=np.uint8).view(kind.numpy).reshape(16, 16)])
+    check_op(device, spec, [integers((3, 5, 7), kind)])
+
+
+@pytest.mark.parametrize("kind", [I8, U8], ids=repr)
+@pytest.mark.parametrize("size", [(8, 8), (3, 5)])
+def test_averages(device, kind, size):
+    a, y = (
+        Quantisation(kind, (0.3,), (7,)),
+        Quantisation(kind, (0.15,), (-2 if kind == I8 else 90,)),
+    )
+    spec = build.image_average(0, size, a, y).spec
+    check_op(device, spec, [integers((2, 19, *size), kind)])
+    win = Window((3, 3), (2, 2), (1, 1), (1, 1), (1, 1))
+    rule = QuantisedAverage(kind, (7, 9), (0.3, 0.21))
+    check_op(device, Pool(win, "average", rule=rule), [integers((1, 16, 7, 9), kind)], border=1)
+
+
+def test_sums_of_windows_in_order(device):
+    win = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
+    x = normal((1, 16, 7, 9))
+    ran = check_op(device, Pool(win, "average", ordered=True), [x])
+    assert not any("_b" in name for name in ran)
+
+
+@pytest.mark.parametrize("kind", [I8, U8], ids=repr)
+@pytest.mark.parametrize("length", [1, 12, 1001])
+def test_softmax(device, kind, length):
+    y = Quantisation(kind, (1 / 256,), (int(np.iinfo(kind.numpy).min),))
+    for step in (0.05, 0.2):
+        spec = byte_softmax(Quantisation(kind, (step,), (3,)), y)
+        check_op(device, spec, [integers((3, length), kind)])
+
+
+def test_softmax_saturates_where_one_element_is_all():
+    x = np.array([[127, -128, -128]], np.int8)
+    spec = byte_softmax(Quantisation(I8, (0.5,), (0,)), Quantisation(I8, (1 / 256,), (-128,)))
+    assert spec.reference(x)[0].tolist() == [[127, -128, -128]]
+
+
+def test_real_numbers_come_back_through_their_quantisation():
+    x = normal((50,))
+    given = Quantisation(U8, (0.04,), (128,))
+    near = given.dequantise(given.quantise(x))
+    assert np.abs(near - x).max() <= 0.02 + 1e-6
+    assert quantised(np.array([np.nan], F), F(1), np.int64(3), U8).tolist() == [0]
+
+
+def test_operands_that_do_not_fit_are_refused():
+    with pytest.raises(DTypeError, match="dequantise of float32"):
+        Dequantise().output([F32, F32])
+    with pytest.raises(DTypeError, match="quantise of float32, float32, int8"):
+        Quantise(U8).output([F32, F32, I8])
+    for function in (QuantisedSum(I8, (1, 1), 0), QuantisedProduct(I8, (0, 0, 0), 1)):
+        with pytest.raises(DTypeError, match="int8, uint8"):
+            function.output([I8, U8])
+    with pytest.raises(DTypeError, match="byte_table of int8"):
+        ByteTable(U8, U8, (0.0,) * 256).output([I8])
+    from clnn.types import TensorType
+
+    with pytest.raises(ShapeError, match="rows with elements"):
+        ByteSoftmax("int8", 1.0, 256.0).infer([TensorType((2, 3, 4), I8)])
+    with pytest.raises(DTypeError, match="it needs int8"):
+        ByteSoftmax("int8", 1.0, 256.0).infer([TensorType((2, 3), U8)])

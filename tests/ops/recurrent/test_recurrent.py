@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from harness import check_op, single_node
+from recurrent_layers import BOTH, FORWARD, FUNCTIONS, REVERSE, SIGMOID, TANH, arrays, layer
+from targets import GPU, generate_for
+
+from clnn.errors import DTypeError, ShapeError
+from clnn.graph.ir import Graph
+from clnn.graph.passes.dead import remove_dead
+from clnn.ops.problem import Problem
+from clnn.ops.recurrent import steps as steps_module
+from clnn.ops.recurrent.cells import CELLS
+from clnn.ops.recurrent.panels import pack
+from clnn.ops.recurrent.steps import Choice, passes_of, steps_variants
+from clnn.ops.shared.functions import PostOp
+from clnn.plan.schedule import make_plan
+from clnn.target import Target
+from clnn.types import F32, TensorType
+
+pytestmark = pytest.mark.dealt
+
+
+def run(device, cell, sizes, backward=FORWARD, lengths=None, given=True, **how):
+    """Check every kernel of a layer of (hidden, steps, batch)."""
+    fields = how.pop("fields", {})
+    spec = layer(cell, backward, **fields)
+    first = fields.get("batch_first", False)
+    inputs = arrays(cell, *sizes, len(backward), lengths, given, first)
+    return check_op(device, spec, inputs, **{"consts": (1,), "every": True, **how})
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("backward", [FORWARD, REVERSE, BOTH])
+def test_directions(device, cell, backward):
+    ran = run(device, cell, (40, 5, 3), backward)
+    assert ran[-1].endswith("reference") or any(n.endswith("reference") for n in ran)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("backward", [FORWARD, REVERSE, BOTH])
+def test_lengths(device, cell, backward):
+    run(device, cell, (33, 4, 6), backward, lengths=(4, 0, 1, 3, 2, 4))
+    run(device, cell, (16, 3, 2), backward, lengths=(9, -2), given=False)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_batch_first(device, cell):
+    run(device, cell, (20, 4, 3), BOTH, (4, 2, 3), fields={"batch_first": True})
+
+
+@pytest.mark.parametrize("hidden", [1, 2, 3, 5, 8, 15, 17, 48, 100])
+def test_hidden_units(device, hidden):
+    run(device, "lstm", (hidden, 3, 2))
+    run(device, "gru", (hidden, 3, 2))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 7, 8, 9, 17, 25])
+def test_batches(device, batch):
+    run(device, "late_gru", (16, 2, batch))
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_weights_that_are_no_constant(device, cell):
+    run(device, cell, (24, 3, 2), BOTH, consts=())
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_storage_in_16_bits(device, cell, dtype):
+    run(device, cell, (24, 3, 2), BOTH, (1, 3), dtype=dtype)
+    run(device, cell, (32, 2, 1), dtype=dtype, given=False)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_any_layout(device, cell):
+    """Values whose last axis is not the innermost one take the reference kernel."""
+    orders = {"i0": (2, 1, 0), "i4": (2, 0, 1), "o0": (3, 0, 1, 2), "o1": (1, 2, 0)}
+    run(device, cell, (6, 3, 4), BOTH, (3, 1, 0, 2), orders=orders, consts=())
+
+
+def test_outputs_alone(device):
+    for outputs in ((0,), (1,), (2,), (0, 2)):
+        run(device, "lstm", (24, 3, 2), fields={"outputs": outputs})
+
+
+def test_functions_of_each_direction(device):
+    relu, steep = (PostOp("relu"),), (PostOp("mul", (2.0,)), PostOp("tanh"))
+    clipped = (PostOp("clip", (-0.3, 0.3)), PostOp("sigmoid"))
+    run(device, "rnn", (20, 3, 2), BOTH, fields={"functions": ((TANH,), (steep,))})
+    functions = ((clipped, TANH, relu), (SIGMOID, steep, TANH))
+    run(device, "lstm", (20, 3, 2), BOTH, fields={"functions": functions, "input_forget": True})
+    run(device, "gru", (20, 3, 2), BOTH, fields={"functions": ((SIGMOID, TANH), (clipped, relu))})
+
+
+def test_long_sequences(device):
+    run(device, "lstm", (32, 700, 1))
+    run(device, "gru", (32, 301, 2), REVERSE)
+
+
+def test_not_a_number_stays_in_its_sequence(device):
+    inputs = arrays("lstm", 20, 4, 3)
+    inputs[0][2, 1, 5] = np.nan
+    check_op(device, layer("lstm"), inputs, consts=(1,))
+
+
+def test_shares_take_turns_in_any_order(device, monkeypatch):
+    """More shares than the device has threads: each work-item gets through alone."""
+    shares = lambda problem: iter([Choice(4, 1, 1, n) for n in (2, 3, 5)])  # noqa: E731
+    monkeypatch.setattr(steps_module, "_choices", shares)
+    for cell in CELLS:
+        run(device, cell, (20, 40, 2), BOTH)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_work_groups(device, monkeypatch, cell):
+    generate_for(monkeypatch, GPU)
+    ran = run(device, cell, (40, 4, 3), BOTH, (4, 0, 2))
+    assert next(n for n in ran if "group" in n) == ran[0]
+    run(device, cell, (33, 3, 9), REVERSE, given=False, consts=(), only="group")
+    run(device, cell, (20, 2, 2), dtype="f16", only="group")
+
+
+def reference_by_hand(weights, products, functions):
+    """An LSTM of one direction, written out for one sequence."""
+    (hidden,) = {weights.shape[1]}
+    h = c = np.zeros(hidden)
+    states = []
+    for x in products:
+        i, o, f, g = np.split(x + weights @ h, 4)
+        sigmoid = lambda v: 1 / (1 + np.exp(-v))  # noqa: E731
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+        h = sigmoid(o) * np.tanh(c)
+        states.append(h)
+    return np.array(states), c
+
+
+def test_reference_of_an_lstm():
+    inputs = arrays("lstm", 5, 6, 2, given=False)
+    inputs = [None if a is None else a.astype(np.float64) for a in inputs]
+    every, last, cells = layer("lstm").reference(*inputs)
+    for b in range(2):
+        states, cell = reference_by_hand(inputs[1][0], inputs[0][:, b], FUNCTIONS["lstm"])
+        np.testing.assert_allclose(every[:, 0, b], states, atol=1e-12)
+        np.testing.assert_allclose(last[0, b], states[-1], atol=1e-12)
+        np.testing.assert_allclose(cells[0, b], cell, atol=1e-12)
+
+
+def problem_of(spec, inputs, target, consts=(1,)):
+    found = []
+
+    def note(node, problem, variants):
+        found.append(problem)
+        return variants[0]
+
+    make_plan(single_node(spec, inputs, consts), target, note)
+    (problem,) = [p for p in found if isinstance(p, Problem)]
+    return spec.problem(problem)
+
+
+def test_panels_hold_each_weight_once():
+    inputs = arrays("lstm", 20, 2, 8)
+    problem = problem_of(layer("lstm"), inputs, Target())
+    choice = Choice(8, 2, 1, 1)
+    (passes,) = passes_of(problem, choice)
+    assert sorted(g for gates in passes for g in gates) == [0, 1, 2, 3]
+    panels = pack(inputs[1], 8, 2, passes)
+    weights = inputs[1].reshape(4, 20, 20)
+    at = 0
+    for part in range(2):
+        for gates in passes:
+            for k in range(20):
+                for gate in gates:
+                    for unit in range(part * 16, part * 16 + 16):
+                        want = weights[gate, unit, k] if unit < 20 else 0
+                        assert panels[at] == want
+                        at += 1
+    assert at == panels.size
+
+
+def test_estimates_choose_by_size():
+    """A short batch is divided by its units; directions and sequences where they are enough."""
+
+    def best(cell, sizes, backward=FORWARD):
+        inputs = arrays(cell, *sizes, len(backward))
+        return next(steps_variants(problem_of(layer(cell, backward), inputs, Target()))).name
+
+    assert best("lstm", (512, 16, 1)).endswith("p1_s2")
+    assert best("lstm", (128, 16, 1), BOTH).endswith("p1_s1")
+    assert best("gru", (64, 16, 16)).endswith("p2_s1")
+
+
+def test_outputs_that_nothing_reads_are_left_out():
+    graph = single_node(layer("lstm"), arrays("lstm", 4, 3, 2), (1,))
+    pruned = remove_dead(Graph(graph.nodes, graph.types, graph.consts, graph.inputs, {"o1": "o1"}))
+    (node,) = pruned.nodes
+    assert (node.outputs, node.spec.outputs) == (("o1",), (1,))
+    assert "o0" not in pruned.types
+
+
+@pytest.mark.parametrize(
+    "place,shape,said",
+    [
+        (0, (3, 2, 21), "21"),
+        (0, (0, 2, 20), "no steps"),
+        (1, (1, 20, 4), "weights"),
+        (3, (3,), "lengths"),
+        (4, (1, 3, 5), "state"),
+        (6, (1, 20), "peepholes"),
+    ],
+)
+def test_shapes_that_do_not_fit(place, shape, said):
+    types = [None if a is None else TensorType(a.shape, F32) for a in arrays("lstm", 5, 3, 2)]
+    types[place] = TensorType(shape, F32 if place != 3 else TensorType)
+    with pytest.raises((ShapeError, DTypeError), match=said):
+        layer("lstm").infer(types)
+
+
+def test_lengths_are_int32():
+    types = [None if a is None else TensorType(a.shape, F32) for a in arrays("rnn", 5, 3, 2)]
+    types[3] = TensorType((2,), F32)
+    with pytest.raises(DTypeError, match="int32"):
+        layer("rnn").infer(types)
+
+
+def test_work_is_counted():
+    inputs = arrays("gru", 8, 3, 2)
+    types = [None if a is None else TensorType(a.shape, F32) for a in inputs]
+    assert layer("gru").flops(types, ()) == 2 * 3 * 2 * 3 * 8 * 8

@@ -1,0 +1,254 @@
+"""Kernels that are made while calls go on: taken where they are right and faster, and nothing waits."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+import weakref
+
+import numpy as np
+import pytest
+from common import ROOT
+from open_images import segmentation
+
+import clnn
+from clnn.errors import DeviceLostError, SettingError
+from clnn.runtime.build.program import Device
+from clnn.runtime.process.background import Jobs
+from clnn.runtime.run import family, gears
+from clnn.runtime.run.open_session import wait_for_all
+
+FIRST, OTHER, SMALL = (1, 3, 96, 96), (2, 3, 64, 128), (1, 3, 12, 8)
+BACKGROUND = clnn.Options(specialise="background")
+
+
+def fed(shape, seed=0):
+    return {"x": np.random.default_rng(seed).standard_normal(shape).astype(np.float32)}
+
+
+def close(got, want):
+    return all(gears.alike(got[name], want[name], 1e-4) for name in want)
+
+
+@pytest.fixture
+def open_session(device):
+    with clnn.compile_model(segmentation(), device, BACKGROUND) as session:
+        yield session
+
+
+def is_special(session, shape):
+    return session.at({"x": shape})._family is None
+
+
+def test_kernels_of_its_own_are_taken_where_they_are_faster(open_session, monkeypatch):
+    monkeypatch.setattr(gears, "FASTER", 1e9)
+    want = [open_session(fed(shape)) for shape in (FIRST, OTHER)]
+    assert open_session.ready(600)
+    for shape, outs in zip((FIRST, OTHER), want, strict=True):
+        assert is_special(open_session, shape)
+        assert close(open_session(fed(shape)), outs)
+    assert all(session.plan.scheduled for session in open_session._sessions.values())
+
+
+def test_slower_and_wrong_ones_are_not(device, monkeypatch):
+    for name, value in (("FASTER", 0.0), ("alike", lambda *values: False)):
+        with (
+            monkeypatch.context() as patch,
+            clnn.compile_model(segmentation(), device, BACKGROUND) as session,
+        ):
+            patch.setattr(gears, name, value)
+            want = session(fed(FIRST))
+            assert session.ready(600) and not is_special(session, FIRST)
+            assert all(np.array_equal(session(fed(FIRST))[n], want[n]) for n in want)
+
+
+def test_a_shape_is_met_often_after_calls_and_time(open_session, monkeypatch):
+    monkeypatch.setattr(gears, "OFTEN_CALLS", 3)
+    monkeypatch.setattr(gears, "OFTEN_S", 0.0)
+    monkeypatch.setattr(gears, "FASTER", 1e9)
+    for _ in range(2):
+        open_session(fed(FIRST))
+    assert open_session._gears.wait(600) and not is_special(open_session, FIRST)
+    open_session.run(None, fed(FIRST))
+    assert open_session._gears.wait(600) and is_special(open_session, FIRST)
+
+
+def test_few_shapes_have_kernels_of_their_own(open_session, monkeypatch):
+    monkeypatch.setattr(gears, "FASTER", 1e9)
+    monkeypatch.setattr(gears, "MOST_SPECIAL", 1)
+    for shape in (FIRST, OTHER):
+        open_session(fed(shape))
+    assert open_session.ready(600)
+    assert is_special(open_session, OTHER) and not is_special(open_session, FIRST)
+    monkeypatch.setattr(gears, "OFTEN_S", 0.0)
+    key = next(k for k in open_session._sessions if k != (OTHER,))
+    open_session._gears._uses[key].calls = gears.OFTEN_CALLS - 1
+    open_session(fed(FIRST))  # is due, and there is no room
+    assert open_session._gears._uses[key].calls == 0
+
+
+def test_small_images_find_their_kernels_made(open_session):
+    open_session(fed(FIRST))
+    assert open_session._gears.wait(600)
+    built = open_session.build_counts[1]
+    open_session(fed(SMALL))
+    assert open_session.build_counts[1] == built
+    assert len(open_session._compile_at._family._sets) == 2
+
+
+def test_a_call_waits_for_what_is_being_built(device, monkeypatch):
+    """And other shapes do not."""
+    begun, go, ahead = threading.Event(), threading.Event(), Device._build_in_children
+
+    def slow(self, sources, jobs, stop=None, nice=0):
+        if stop is None:
+            return ahead(self, sources, jobs)
+        begun.set()
+        go.wait(120)
+        return ahead(self, sources, jobs, stop, nice)
+
+    monkeypatch.setattr(Device, "_build_in_children", slow)
+    monkeypatch.setenv("CLNN_CACHE", "off")
+    with clnn.compile_model(segmentation(), device, BACKGROUND) as session:
+        session(fed(FIRST))
+        assert begun.wait(120)
+        session(fed(OTHER))
+        built, got = session.build_counts[1], []
+        caller = threading.Thread(target=lambda: got.append(session(fed(SMALL))), daemon=True)
+        caller.start()
+        caller.join(0.5)
+        assert caller.is_alive()
+        go.set()
+        caller.join(120)
+        assert got and session.build_counts[1] == built
+
+
+@pytest.mark.parametrize("calls", [400, pytest.param(10_000, marks=pytest.mark.exhaustive)])
+def test_calls_of_four_threads_go_on(device, monkeypatch, calls):
+    """Every result is right, before, while and after kernels change."""
+    monkeypatch.setattr(gears, "OFTEN_S", 0.0)
+    monkeypatch.setattr(gears, "FASTER", 1e9)
+    shapes, wrong, done = (FIRST, OTHER, SMALL, (1, 3, 32, 64)), [], [0]
+    with clnn.compile_model(segmentation(), device, BACKGROUND) as session:
+        wanted = {shape: session(fed(shape)) for shape in shapes}
+
+        def work(k):
+            for turn in range(calls // 4):
+                shape = shapes[(k + turn) % len(shapes)]
+                if not close(session(fed(shape)), wanted[shape]):
+                    wrong.append((shape, turn))
+                done[0] += 1
+            session.ready(600)
+            for shape in shapes:
+                if not close(session(fed(shape)), wanted[shape]):
+                    wrong.append((shape, "at the end"))
+
+        threads = [threading.Thread(target=work, args=(k,), daemon=True) for k in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(900)
+        assert not wrong and not any(thread.is_alive() for thread in threads)
+        assert sum(is_special(session, shape) for shape in shapes) >= 1
+
+
+def test_closing_ends_what_is_being_made(device, monkeypatch):
+    monkeypatch.setenv("CLNN_CACHE", "off")
+    session = clnn.compile_model(segmentation(), device, BACKGROUND)
+    session(fed(FIRST))
+    session.ready(0.0)
+    making, shared = session._gears, weakref.ref(session._compile_at)
+    session.close()
+    assert making.wait(60)
+    del making
+    gc.collect()
+    assert shared() is None
+    with pytest.raises(DeviceLostError, match="closed"):
+        session(fed(FIRST))
+
+
+EXIT = """
+import sys, numpy as np
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/tests/support"]
+from open_images import segmentation
+import clnn
+session = clnn.compile_model(segmentation(), sys.argv[2], clnn.Options(specialise="background"))
+session({"x": np.zeros((1, 3, 96, 96), np.float32)})
+print("done", session.ready(0.05))
+"""
+
+
+def test_the_end_of_the_process_waits_for_nothing(device, monkeypatch):
+    """A build of some seconds is stopped, with its child, and nothing crashes."""
+    monkeypatch.setenv("CLNN_CACHE", "off")
+    began = time.monotonic()
+    command = [sys.executable, "-c", EXIT, str(ROOT), device]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0 and done.stdout.startswith("done"), done.stderr
+    assert "Traceback" not in done.stderr and time.monotonic() - began < 290
+
+
+def test_other_settings_make_nothing_ahead(device, monkeypatch):
+    for choice in ("never", "always"):
+        options = clnn.Options(specialise=choice)
+        with clnn.compile_model(segmentation(), device, options) as session:
+            want = session(fed(FIRST))
+            assert session.ready() and is_special(session, FIRST) == (choice == "always")
+            assert close(want, session(fed(FIRST)))
+    monkeypatch.setenv("CLNN_SPECIALISE", "always")
+    with clnn.compile_model(segmentation(), device) as session:
+        session(fed(FIRST))
+        assert is_special(session, FIRST)
+    with pytest.raises(SettingError, match="specialise"):
+        clnn.Options(specialise="sometimes")
+
+
+def test_jobs_that_fail_are_told_and_forgotten(caplog):
+    jobs, done = Jobs(), []
+
+    def fails():
+        raise ValueError("no such kernel")
+
+    jobs.add(fails)
+    jobs.add(lambda: done.append(1))
+    assert jobs.wait(60) and done == [1] and "no such kernel" in caplog.text
+    jobs.close()
+    jobs.add(lambda: done.append(2))
+    assert jobs.wait(60) and done == [1]
+
+
+def test_every_kind_of_session_says_when_it_is_ready(device, monkeypatch):
+    monkeypatch.setattr(gears, "FASTER", 1e9)
+    with clnn.compile_model(segmentation(), device, shapes={"x": FIRST}) as session:
+        assert session.ready(0.0)
+    with clnn.compile_model(segmentation(), device, BACKGROUND) as session:
+        session(fed(FIRST))
+        assert wait_for_all([session, session], 600) and is_special(session, FIRST)
+        assert not wait_for_all([Never(), session], 0.0)
+
+
+class Never:
+    def ready(self, timeout):
+        return False
+
+
+def test_other_shapes_do_not_wait_while_kernels_for_small_images_are_chosen(device, monkeypatch):
+    begun, go, learn = threading.Event(), threading.Event(), family._KernelSet.learn
+
+    def slow(self, *arguments):
+        if threading.current_thread() is not threading.main_thread():
+            begun.set()
+            go.wait(120)
+        learn(self, *arguments)
+
+    monkeypatch.setattr(family._KernelSet, "learn", slow)
+    with clnn.compile_model(segmentation(), device, BACKGROUND) as session:
+        session(fed(FIRST))
+        assert begun.wait(120)
+        session(fed(OTHER))
+        go.set()
+        assert session._gears.wait(600)
+        session(fed(SMALL))

@@ -1,0 +1,131 @@
+"""Shapes of one network share memory: borders are filled anew where another shape has been."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import numpy as np
+import pytest
+from interrupts import at_every_place
+from open_images import resizing, segmentation, separable
+
+import clnn
+
+SHAPES = [(1, 3, 64, 48), (2, 3, 40, 72), (1, 3, 96, 32), (3, 3, 36, 36)]
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def fed(shape, seed=0):
+    return {"x": np.random.default_rng(seed).standard_normal(shape).astype(np.float32)}
+
+
+def text(outs):
+    return {name: array.tobytes() for name, array in outs.items()}
+
+
+def arenas_of(session):
+    return session._compile_at._family.arenas
+
+
+@pytest.fixture(params=["merged", "launches"])
+def options(request):
+    return clnn.Options(merge=request.param == "merged")
+
+
+@pytest.mark.parametrize("net", [segmentation, resizing])
+def test_shapes_in_turn_use_one_arena_whatever_was_in_it(device, options, net):
+    wanted = {}
+    for shape in SHAPES:
+        with clnn.compile_model(net(), device, options) as session:
+            session(fed(SHAPES[0]))  # which kernels are chosen for
+            wanted[shape] = text(session(fed(shape)))
+    with clnn.compile_model(net(), device, options) as session:
+        for turn in range(3):
+            for shape in SHAPES:
+                assert text(session(fed(shape))) == wanted[shape], (turn, shape)
+            (arena,) = arenas_of(session).idle
+            if turn and arena.host is not None:
+                arena.host[...] = 0xFF  # NaN in every place
+                arena.filled_for = None
+
+
+def test_a_larger_shape_frees_the_memory_of_smaller_ones(device, options):
+    with clnn.compile_model(segmentation(), device, options) as session:
+        small = session(fed((1, 3, 32, 32)))
+        gone = weakref.ref(arenas_of(session).idle[0])
+        session(fed((2, 3, 320, 320)))
+        gc.collect()
+        assert gone() is None and len(arenas_of(session).idle) == 1
+        assert text(session(fed((1, 3, 32, 32)))) == text(small)
+
+
+def test_closing_frees_it(device):
+    session = clnn.compile_model(segmentation(), device)
+    session(fed(SHAPES[0]))
+    session(fed(SHAPES[1]))
+    gone = weakref.ref(arenas_of(session).idle[0])
+    session.close()
+    gc.collect()
+    assert gone() is None
+
+
+def test_threads_with_other_shapes_have_arenas_of_their_own(device, options):
+    with clnn.compile_model(segmentation(), device, options) as session:
+        wanted = {shape: text(session(fed(shape))) for shape in SHAPES}
+        wrong = []
+
+        def calls(start):
+            for turn in range(12):
+                shape = SHAPES[(start + turn) % len(SHAPES)]
+                if text(session(fed(shape))) != wanted[shape]:
+                    wrong.append((start, turn))
+
+        threads = [threading.Thread(target=calls, args=(start,)) for start in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        assert not wrong and 1 <= len(arenas_of(session).idle) <= 3
+
+
+def test_interrupts_at_every_place_of_calls_with_other_shapes(device, options):
+    with clnn.compile_model(segmentation(), device, options) as session:
+        wanted = [text(session(fed(shape))) for shape in SHAPES]
+        turn = [0]
+
+        def work():
+            turn[0] = (turn[0] + 1) % len(SHAPES)
+            session(fed(SHAPES[turn[0]]))
+
+        def right(where):
+            for k in (turn[0], (turn[0] + 2) % len(SHAPES)):
+                assert text(session(fed(SHAPES[k]))) == wanted[k], f"after {where}"
+
+        assert at_every_place(work, right) > 30
+
+
+@pytest.mark.parametrize("net", [segmentation, resizing, separable])
+def test_only_borders_that_stay_are_filled_when_an_arena_is_borrowed(device, options, net):
+    """Others lie where inputs may have been written; each run fills them in its own time."""
+    channels = 16 if net is separable else 3
+    with clnn.compile_model(net(), device, options) as session:
+        for shape in ((1, channels, 48, 48), (2, channels, 40, 32)):
+            session(fed(shape))
+            state = session.at({"x": shape})._call_states[0]
+            arena, plan = arenas_of(session).idle[0], state.plan
+            if arena.host is None:
+                pytest.skip("the device's memory is not the host's")
+            arena.host[...], arena.filled_for = 0xAB, None
+            state._borrow()
+            state.queue.finish()
+            touched = arena.host != 0xAB
+            for fill in plan.first_fills:
+                start = plan.memory.offsets[fill.args[0].storage]
+                size = plan.block_bytes[fill.args[0].storage]
+                assert fill.idle or touched[start : start + size].any()
+                touched[start : start + (0 if fill.idle else size)] = False
+            assert not touched.any()
+            state._give_back()

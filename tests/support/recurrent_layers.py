@@ -1,0 +1,107 @@
+"""Recurrent layers for tests: inputs of the op, and ONNX models of one node with what they are fed."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+from onnx_models import model, tensor, value
+
+from clnn.ops.recurrent.cells import CELLS
+from clnn.ops.recurrent.spec import Recurrent
+from clnn.ops.shared.functions import PostOp
+
+SIGMOID, TANH = (PostOp("sigmoid"),), (PostOp("tanh"),)
+FUNCTIONS = {
+    "rnn": (TANH,),
+    "gru": (SIGMOID, TANH),
+    "late_gru": (SIGMOID, TANH),
+    "lstm": (SIGMOID, TANH, TANH),
+}
+FORWARD, REVERSE, BOTH = (False,), (True,), (False, True)
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+NAMES = ("X", "W", "R", "B", "lengths", "h0", "c0", "P")
+
+
+def layer(cell, backward=FORWARD, **fields):
+    """The op with its usual activations and all outputs."""
+    outputs = (0, 1, 2) if cell == "lstm" else (0, 1)
+    usual = {"functions": (FUNCTIONS[cell],) * len(backward), "outputs": outputs}
+    return Recurrent(cell, backward=backward, **usual | fields)
+
+
+def arrays(cell, hidden, steps, batch, turns=1, lengths=None, given=True, batch_first=False):
+    """Inputs of the op; given: whether the optional ones are there."""
+    rng, gates = np.random.default_rng(hidden + steps), CELLS[cell].gates
+
+    def normal(*shape):
+        return (rng.standard_normal(shape) / max(hidden, 1) ** 0.5).astype(np.float32)
+
+    def turned(array):
+        return np.ascontiguousarray(array.swapaxes(0, 1)) if batch_first else array
+
+    is_lstm = cell == "lstm"
+    return [
+        turned(rng.standard_normal((steps, batch, turns * gates * hidden)).astype(np.float32)),
+        normal(turns, gates * hidden, hidden),
+        normal(turns, hidden) if given and cell == "late_gru" else None,
+        None if lengths is None else np.array(lengths, np.int32),
+        turned(normal(turns, batch, hidden)) if given else None,
+        turned(normal(turns, batch, hidden)) if given and is_lstm else None,
+        normal(turns, 3 * hidden) if given and is_lstm else None,
+    ]
+
+
+def onnx_layer(
+    op,
+    steps=5,
+    batch=3,
+    width=4,
+    hidden=6,
+    given=NAMES,
+    outputs=(0, 1, 2),
+    fed=(),
+    dims=None,
+    seed=0,
+    **attrs,
+):
+    """A model of one node, and its feeds. given: its inputs; fed: weights that are no constants.
+
+    outputs: places of those that it makes. dims: of X, where some are open.
+    """
+    rng, gates = np.random.default_rng(seed), GATES[op]
+    turns = 2 if attrs.get("direction") == "bidirectional" else 1
+
+    def uniform(*shape, scale=1.7 / hidden**0.5):
+        return (scale * rng.uniform(-1, 1, shape)).astype(np.float32)
+
+    def turned(array):
+        return np.ascontiguousarray(array.swapaxes(0, 1)) if attrs.get("layout") else array
+
+    found = {
+        "X": turned(uniform(steps, batch, width, scale=1.7)),
+        "W": uniform(turns, gates * hidden, width),
+        "R": uniform(turns, gates * hidden, hidden),
+        "B": uniform(turns, 2 * gates * hidden),
+        "lengths": rng.integers(0, steps + 1, batch).astype(np.int32),
+        "h0": turned(uniform(turns, batch, hidden)),
+        "c0": turned(uniform(turns, batch, hidden)),
+        "P": uniform(turns, 3 * hidden),
+    }
+    names = [n if n in ("X", "W", "R", *given) else "" for n in NAMES]
+    names = names if op == "LSTM" else names[:6]
+    made = ["Y", "Y_h", "Y_c"][: 3 if op == "LSTM" else 2]
+    made = [n if k in outputs else "" for k, n in enumerate(made)]
+    node = helper.make_node(op, names, made, name="layer", hidden_size=hidden, **attrs)
+    feeds = {n: found[n] for n in names if n in ("X", "lengths", "h0", "c0", *fed)}
+    inputs = [_value(n, a, dims) for n, a in feeds.items()]
+    weights = [tensor(n, found[n]) for n in names if n and n not in feeds]
+    proto = model([node], inputs, [], weights, opset=17)
+    proto.graph.output.extend(value(n, None) for n in made if n)
+    return proto, feeds
+
+
+def _value(name: str, array: np.ndarray, dims: tuple[int | str, ...] | None) -> onnx.ValueInfoProto:
+    kind = TensorProto.INT32 if name == "lengths" else TensorProto.FLOAT
+    shape = dims if dims and name == "X" else array.shape
+    return value(name, shape, kind)

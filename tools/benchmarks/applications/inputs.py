@@ -1,0 +1,168 @@
+"""Real input for applications: rendered pages, photographs, speech and music, files of many kinds.
+
+    python inputs.py FOLDER
+
+makes all of it in FOLDER, the same in each run.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+RATE = 16000  # samples of speech per second
+MUSIC_RATE = 22050
+LINES = (
+    "The quick brown fox jumps over the lazy dog",
+    "Invoice 2026-0417   Total: 1,284.50 EUR",
+    "Pack my box with five dozen liquor jugs",
+    "Departure 08:45  Platform 7  Coach 12",
+    "Sphinx of black quartz, judge my vow",
+    "Serial No. A7-99231-XK",
+    "How vexingly quick daft zebras jump!",
+    "Temperature 21.5 C   Humidity 48 %",
+    "Bright vixens jump; dozy fowl quack",
+    "Order confirmed: 3 items, 2 parcels",
+)
+CODES = ("7H2K", "x9m4", "AB3D", "5pQz", "k8w2", "LM7T", "3fg6", "R2D2", "h4n9", "W5X8")
+SPEECH = (
+    "Good morning. The train to the coast leaves at nine.",
+    "Please hold the line. One moment.",
+    "Measure twice, cut once. That is what my father used to say.",
+)
+PHOTOGRAPHS = ("astronaut", "coffee", "chelsea", "rocket", "camera")
+
+
+def pages(folder: Path) -> None:
+    """Draw ten pages, each of some lines of text, with sizes and greys of their own."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    for number in range(10):
+        size = 22 + 3 * (number % 4)
+        lines = [LINES[(number + k) % len(LINES)] for k in range(3 + number % 4)]
+        width, height = 640 + 32 * (number % 3), 60 + len(lines) * (size + 26)
+        picture = Image.new("RGB", (width, height), (250 - number, 248, 245))
+        draw = ImageDraw.Draw(picture)
+        font = ImageFont.load_default(size)
+        for row, line in enumerate(lines):
+            place = (24 + 5 * number, 30 + row * (size + 26))
+            draw.text(place, line, fill=(10 * number % 60, 20, 30), font=font)
+        picture.save(folder / f"page{number}.png")
+
+
+def codes(folder: Path) -> None:
+    """Draw short codes, letters turned a little, over some lines."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    random = np.random.default_rng(5)
+    for number, code in enumerate(CODES):
+        picture = Image.new("RGB", (160, 64), (235, 240, 245))
+        draw = ImageDraw.Draw(picture)
+        for _ in range(4):
+            draw.line([int(v) for v in random.integers(0, (160, 64, 160, 64))], (150, 170, 180))
+        for place, letter in enumerate(code):
+            tile = Image.new("L", (40, 52), 0)
+            ImageDraw.Draw(tile).text((6, 4), letter, fill=255, font=ImageFont.load_default(38))
+            tile = tile.rotate(float(random.uniform(-15, 15)))
+            picture.paste((30, 40, 110), (6 + 37 * place, 6), tile)
+        picture.save(folder / f"code{number}.png")
+
+
+def photographs(folder: Path) -> None:
+    """Save photographs that come with scikit-image."""
+    from PIL import Image
+    from skimage import data
+
+    for name in PHOTOGRAPHS:
+        Image.fromarray(np.asarray(getattr(data, name)())).convert("RGB").save(
+            folder / f"{name}.png"
+        )
+
+
+def speech(folder: Path) -> None:
+    """Have espeak-ng speak sentences with pauses; without it, make sounds that resemble speech."""
+    import soundfile
+    from scipy.signal import resample_poly
+
+    parts = [np.zeros(RATE, np.float32)]
+    speaker = shutil.which("espeak-ng") or shutil.which("espeak")
+    for number, sentence in enumerate(SPEECH):
+        if speaker:
+            path = folder / f"sentence{number}.wav"
+            subprocess.run([speaker, "-w", str(path), sentence], check=True)
+            sound, rate = soundfile.read(path, dtype="float32")
+            sound = resample_poly(sound, RATE, rate).astype(np.float32)
+        else:
+            sound = _vowels(number)
+        parts += [sound, np.zeros(RATE * 3 // 4, np.float32)]
+    soundfile.write(folder / "speech.wav", np.concatenate(parts), RATE)
+
+
+def _vowels(number: int) -> np.ndarray:
+    """Return two seconds of a pulse train through the resonances of vowels."""
+    from scipy.signal import lfilter
+
+    time = np.arange(2 * RATE)
+    pitch = 110 + 20 * np.sin(time / RATE * 4 + number)
+    pulses = (np.diff(np.floor(np.cumsum(pitch) / RATE), prepend=0) > 0).astype(np.float64)
+    sound = pulses
+    for formant, width in ((700, 90), (1200, 110), (2600, 160)):
+        radius = np.exp(-np.pi * width / RATE)
+        angle = 2 * np.pi * formant / RATE
+        sound = lfilter([1 - radius], [1, -2 * radius * np.cos(angle), radius**2], sound)
+    syllables = np.clip(np.sin(time / RATE * 2 * np.pi * 3), 0, 1)
+    sound *= syllables / np.abs(sound).max() * 0.5
+    return sound.astype(np.float32)
+
+
+def music(folder: Path) -> None:
+    """Play a melody with overtones and a bass."""
+    import soundfile
+
+    time = np.arange(int(0.4 * MUSIC_RATE)) / MUSIC_RATE
+    fade = np.minimum(1, 40 * time) * np.exp(-3 * time)
+
+    def note(pitch: int) -> np.ndarray:
+        base = 440 * 2 ** ((pitch - 69) / 12)
+        return fade * sum(np.sin(2 * np.pi * base * k * time) / k**1.5 for k in range(1, 7))
+
+    melody = (60, 64, 67, 72, 71, 67, 65, 62, 60, 64, 69, 67)
+    sound = np.concatenate([note(p) + 0.6 * note(p - 24 + p % 3) for p in melody])
+    soundfile.write(folder / "music.wav", (0.25 * sound).astype(np.float32), MUSIC_RATE)
+
+
+def files(folder: Path) -> None:
+    """Write files of many kinds, to be told apart."""
+    import json
+
+    kinds = {
+        "a.json": json.dumps({"name": "x", "rows": list(range(80))}, indent=1).encode(),
+        "b.html": b"<!DOCTYPE html><html><head><title>T</title></head><body><p>Hi</p></body></html>"
+        * 8,
+        "c.c": b'#include <stdio.h>\nint main(void)\n{\n    puts("hello");\n    return 0;\n}\n' * 6,
+        "d.sh": b'#!/bin/sh\nset -eu\nfor f in *.txt; do\n  echo "$f"\ndone\n' * 6,
+        "e.csv": b"name,size,price\n"
+        + b"".join(b"item%d,%d,%d.50\n" % (k, k, k) for k in range(90)),
+        "f.py": Path(json.__file__).read_bytes(),
+        "g.md": b"# Title\n\nSome *text* with [a link](https://example.org).\n\n- one\n- two\n" * 6,
+        "h.png": (folder / "page0.png").read_bytes(),
+        "i.wav": (folder / "music.wav").read_bytes(),
+        "j.bin": np.random.default_rng(1).bytes(6000),
+    }
+    for name, data in kinds.items():
+        (folder / name).write_bytes(data)
+
+
+def make_all(folder: Path) -> None:
+    """Make every input."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for make in (pages, codes, photographs, speech, music, files):
+        make(folder)
+
+
+if __name__ == "__main__":
+    make_all(Path(sys.argv[1]))

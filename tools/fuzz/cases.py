@@ -1,0 +1,310 @@
+"""Cases of random networks: drawn from seeds, run on clnn, compared with onnxruntime, made small, kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import kinds
+import numpy as np
+import onnx
+import staged_kinds
+from drawing import Drawer, Feeds, Network, evaluate, evaluate_all, moderate, reads
+
+import clnn
+from clnn.errors import ShapeError, UnsupportedOpError
+
+# Share of the largest magnitude that results may differ by, and of an element that it is moved by, up or
+# down, so many times, to see which results hang on rounding.
+TOLERANCE = {"f32": 2e-4, "tf32": 2e-2, "f16": 2e-2, "bf16": 8e-2}
+STEPS = {"f32": 2e-6, "tf32": 1e-3, "f16": 1e-3, "bf16": 8e-3}
+MOVES = 3
+DECIDING = {"Unique", "NonZero", "Compress", "Range", "Loop", "If"}  # shapes, by values
+UINT8 = onnx.TensorProto.UINT8
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network, which of its values are outputs, the options it runs with, and what else it is fed.
+
+    dims: extents of inputs that are open, and their names. more: further feeds. fixed: the last of
+    them runs on a session of its own as well, which is compiled for its shapes.
+    """
+
+    net: Network
+    outputs: tuple[str, ...]
+    options: dict[str, Any]
+    dims: dict[int, str] | None = None
+    more: tuple[Feeds, ...] = ()
+    fixed: bool = False
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        """The case as a model."""
+        return self.net.model(self.outputs, {} if self.more and self.dims is None else self.dims)
+
+    @property
+    def feeds(self) -> list[Feeds]:
+        """All that it is fed, in the order of calls."""
+        return [self.net.feeds, *self.more]
+
+
+def draw(seed: int) -> Case:
+    """Return the case of a seed."""
+    drawer = Drawer(seed)
+    chance = drawer.chance
+    staged = chance.random() < 0.3
+    drawn = drawer.draw(
+        drawer.up_to(8), (*kinds.KINDS, *staged_kinds.KINDS) if staged else kinds.KINDS
+    )
+    made = drawn.made
+    read = {name for node in drawn.nodes for name in reads(node)}
+    outputs = [n for n in made if n not in read or chance.random() < 0.15]
+    case = Case(drawn, tuple(outputs), _options(chance))
+    if not outputs or any(UINT8 in _targets(n) for n in drawn.nodes):  # of what is below zero
+        return case
+    opened = _opened(case, chance) if chance.random() < 0.12 else None
+    return opened or _fed_again(case, chance)
+
+
+def _options(chance: np.random.Generator) -> dict[str, Any]:
+    """Return options; most often those with which all launches become one program, which builds fast."""
+    options = {
+        "dtype": str(chance.choice(["f32"] * 8 + ["f16", "bf16", "tf32"])),
+        "fuse": bool(chance.random() < 0.85),
+        "winograd": bool(chance.random() < 0.7),
+    }
+    if chance.random() < 0.85:
+        return {**options, "merge": True, "guard": 0, "arena": "shared"}
+    return {
+        **options,
+        "merge": bool(chance.random() < 0.5),
+        "guard": int(chance.choice([0, 0, 64])),
+        "arena": str(chance.choice(["shared", "separate"])),
+    }
+
+
+def _targets(node: onnx.NodeProto) -> list[int]:
+    return [a.i for a in node.attribute if node.op_type == "Cast" and a.name == "to"]
+
+
+def _fed_again(case: Case, chance: np.random.Generator) -> Case:
+    """Return the case with other numbers as further feeds, where they stay moderate."""
+    feeds = {n: _numbers(a.shape, a.dtype, chance) for n, a in case.net.feeds.items()}
+    again = replace(case, more=(feeds,))
+    return again if _takes(again, feeds) else case
+
+
+def _numbers(shape: tuple[int, ...], dtype: np.dtype[Any], chance: np.random.Generator) -> Any:
+    if dtype.kind != "f":
+        return chance.integers(0, 5, shape).astype(dtype)
+    return np.asarray(chance.normal(0, 1.5, shape), dtype)
+
+
+def _opened(case: Case, chance: np.random.Generator) -> Case | None:
+    """Return the case with one or two open extents and feeds of others, where onnxruntime takes them."""
+    extents = sorted({int(n) for a in case.net.feeds.values() for n in a.shape})
+    for _ in range(3 if extents else 0):
+        picked = chance.choice(extents, min(len(extents), int(chance.integers(1, 3))), False)
+        dims = {int(n): f"d{n}" for n in picked}
+        more = []
+        for _ in range(4):
+            others = {n: int(chance.integers(1, 13)) for n in dims}
+            feeds = {
+                name: _numbers(tuple(others.get(n, n) for n in a.shape), a.dtype, chance)
+                for name, a in case.net.feeds.items()
+            }
+            if _takes(replace(case, dims=dims), feeds):
+                more.append(feeds)
+        if more:
+            return replace(case, dims=dims, more=tuple(more[:2]), fixed=bool(chance.random() < 0.3))
+    return None
+
+
+def _takes(case: Case, feeds: Feeds) -> bool:
+    """Tell whether onnxruntime makes moderate numbers of feeds, between nodes too."""
+    try:
+        made = evaluate(replace(case, outputs=tuple(case.net.made)).model, feeds)
+    except Exception:  # whatever onnxruntime says of feeds that it does not take
+        return False
+    return all(moderate(a) for a in made.values())
+
+
+def on_clnn(case: Case, device: str) -> list[Feeds]:
+    """Return clnn's outputs for each of the feeds, then for the first again, in one session.
+
+    With `fixed` also those of a session for the last feeds alone.
+    """
+    model, options = case.model, clnn.Options(**case.options)
+    with clnn.compile_model(model, device, options) as session:
+        got = [session(feeds) for feeds in (*case.feeds, case.feeds[0])]
+    if case.fixed:
+        shapes = {name: a.shape for name, a in case.feeds[-1].items()}
+        with clnn.compile_model(model, device, options, shapes) as session:
+            got.append(session(case.feeds[-1]))
+    return got
+
+
+def wrong_outputs(case: Case, got: list[Feeds]) -> dict[str, str]:
+    """Return output -> what is wrong with it in any of the calls of `on_clnn`."""
+    found: dict[str, str] = {}
+    fed = [*case.feeds, case.feeds[0], *([case.feeds[-1]] if case.fixed else [])]
+    for number, (feeds, outputs) in enumerate(zip(fed, got, strict=True)):
+        told = differences(case, feeds, outputs)
+        found |= {n: how + (f" in call {number}" if number else "") for n, how in told.items()}
+    for name, first in got[0].items():
+        again = got[len(case.feeds)][name]
+        if first.tobytes() != again.tobytes() or first.shape != again.shape:
+            found.setdefault(name, "the same feeds, later in the session, give other bits")
+    return found
+
+
+def differences(case: Case, feeds: Feeds, got: Feeds) -> dict[str, str]:
+    """Return output -> how it differs from onnxruntime's, beyond what moved inputs do to that."""
+    dtype = case.options["dtype"]
+    chance = np.random.default_rng(len(feeds))
+    moved = [{n: _moved(a, STEPS[dtype], chance) for n, a in feeds.items()} for _ in range(MOVES)]
+    try:
+        want, *others = evaluate_all(case.model, [feeds, *moved])
+    except Exception:  # rounding decides whether shapes fit each other
+        return {}
+    found = {}
+    for name in case.outputs:
+        a, b = got[name], want[name]
+        beside = [other[name] for other in others]
+        if any(b.shape != c.shape for c in beside):  # rounding decides the shape
+            continue
+        if dtype != "f32" and a.shape != b.shape and DECIDING & {n.op_type for n in case.net.nodes}:
+            continue
+        if a.ndim == b.ndim and not a.size and not b.size:  # of no steps: of extents nobody knows
+            continue
+        if a.dtype != b.dtype or a.shape != b.shape:
+            found[name] = f"{a.dtype}{a.shape} for {b.dtype}{b.shape}"
+            continue
+        if dtype != "f32" and b.dtype.kind != "f":  # few bits decide what is the next integer
+            continue
+        allowed = TOLERANCE[dtype] * max(1.0, float(np.abs(b).max(initial=0)))
+        apart = np.abs(a.astype(np.float64) - b)
+        unsteady = max(np.abs(c.astype(np.float64) - b).max(initial=0) for c in beside)
+        if not unsteady <= allowed / 4:
+            continue
+        if not apart.max(initial=0) <= allowed:
+            place = np.unravel_index(int(np.argmax(np.nan_to_num(apart, nan=np.inf))), a.shape)
+            at = tuple(map(int, place))
+            found[name] = f"{a[place]} for {b[place]} at {at} of {a.shape}"
+    return found
+
+
+def _moved(array: np.ndarray, step: float, chance: np.random.Generator) -> np.ndarray:
+    if array.dtype.kind != "f":
+        return array
+    return np.asarray(array * (1 + chance.choice([-step, step], array.shape)), array.dtype)
+
+
+def check(case: Case, device: str) -> str:
+    """Return what is wrong with a case, "" for nothing; refused forms are nothing."""
+    return outcome(case, device)[0]
+
+
+def outcome(case: Case, device: str) -> tuple[str, bool]:
+    """Return what is wrong with a case, "" for nothing, and whether clnn refused it."""
+    if not case.outputs:
+        return "", False
+    try:
+        got = on_clnn(case, device)
+    except UnsupportedOpError:
+        return "", True
+    except ShapeError as err:  # onnxruntime rounds the extent of no window up to one
+        if case.dims is not None and "does not fit spatial axis" in str(err):
+            return "", True
+        return f"ShapeError: {str(err)[:300]}", False
+    except Exception as err:  # any error of a valid network is a finding
+        return f"{type(err).__name__}: {str(err)[:300]}", False
+    found = wrong_outputs(case, got)
+    return "; ".join(f"{name}: {how}" for name, how in found.items()), False
+
+
+def minimise(case: Case, wrong: Callable[[Case], Any]) -> Case:
+    """Return a smaller case that is wrong still: one call, one output, fewer nodes, plainer options."""
+    case = next((c for c in _single_calls(case) if wrong(c)), case)
+    one = (_pruned(replace(case, outputs=(name,))) for name in case.outputs)
+    case = next((c for c in one if wrong(c)), case)
+    for node in [] if case.more else list(case.net.nodes):
+        inputs = [*case.net.inputs, *node.output]
+        kept = [n for n in case.net.nodes if n is not node]
+        net = replace(case.net, inputs=inputs, nodes=kept)
+        if not set(node.output) & set(case.outputs):
+            smaller = _pruned(replace(case, net=net))
+            case = smaller if wrong(smaller) else case
+    defaults = clnn.Options()
+    for key in case.options:
+        plain = replace(case, options={**case.options, key: getattr(defaults, key)})
+        case = plain if wrong(plain) else case
+    return case
+
+
+def _single_calls(case: Case) -> Iterable[Case]:
+    """Yield the case with one of its feeds alone, its extents known."""
+    for feeds in case.feeds:
+        values = evaluate(replace(case, outputs=tuple(case.net.made)).model, feeds)
+        net = replace(case.net, values={**case.net.values, **feeds, **values})
+        yield replace(case, net=net, dims=None, more=(), fixed=False)
+
+
+def _pruned(case: Case) -> Case:
+    """Return the case without what its outputs do not hang on."""
+    wanted, nodes = set(case.outputs), []
+    for node in reversed(case.net.nodes):
+        if wanted & set(node.output):
+            nodes.insert(0, node)
+            wanted |= set(reads(node))
+    net = replace(
+        case.net,
+        nodes=nodes,
+        inputs=[n for n in case.net.inputs if n in wanted],
+        consts=[n for n in case.net.consts if n in wanted],
+    )
+    more = tuple({n: feeds[n] for n in net.inputs} for feeds in case.more)
+    return replace(case, net=net, more=more)
+
+
+def keep(case: Case, folder: Path) -> None:
+    """Write a case as files that `replay` reads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    onnx.save(case.model, str(folder / "model.onnx"))
+    for number, feeds in enumerate(case.feeds):
+        np.savez(folder / f"inputs{number}.npz", **feeds)
+    about = {"options": case.options, "fixed": case.fixed}
+    (folder / "case.json").write_text(json.dumps(about), "utf-8")
+
+
+class _Kept(Case):
+    """A case that was read from files."""
+
+    read: onnx.ModelProto
+    fed: list[Feeds]
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        return self.read
+
+    @property
+    def feeds(self) -> list[Feeds]:
+        return self.fed
+
+
+def replay(folder: Path, device: str) -> str:
+    """Return what is wrong with a case that was kept."""
+    about = json.loads((folder / "case.json").read_text("utf-8"))
+    model, fed = onnx.load(str(folder / "model.onnx")), []
+    for path in sorted(folder.glob("inputs*.npz")):
+        with np.load(path) as feeds:
+            fed.append({name: feeds[name] for name in feeds.files})
+    outputs = tuple(o.name for o in model.graph.output)
+    case = _Kept(Network(), outputs, about["options"], fixed=about["fixed"])
+    object.__setattr__(case, "read", model)
+    object.__setattr__(case, "fed", fed)
+    return check(case, device)

@@ -1,0 +1,236 @@
+#!/usr/bin/env python3
+"""Mutation testing: small faults planted one by one in passes, planner and epilogue templates.
+
+    python tools/mutation.py [--count N] [--seed S] [--only PART] [--list] [--seconds T]
+
+Each mutant is a copy of the checkout with one operator, number or condition changed; the tests that cover
+its file run on it, and one that fails kills it. Prints each survivor with its place, then killed of all.
+Exit status: 0, 1 where mutants survive, 2 where the tests fail without any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+COUNT, SECONDS = 300, 240
+PASSES = (
+    "tests/graph",
+    "tests/ops/shared/test_binary_post_ops.py",
+    "tests/golden/test_golden.py::test_kernel_sources_are_as_kept",
+)
+PLAN = (
+    "tests/plan/test_plan.py",
+    "tests/plan/test_batch_split.py",
+    "tests/plan/test_open_extents.py",
+)
+ELEMENTS = ("tests/ops/elementwise/test_eltwise.py", "tests/ops/shared/test_binary_post_ops.py")
+# File or folder -> the tests that cover it.
+COVERED = {
+    "clnn/graph/passes": PASSES,
+    "clnn/plan/placement.py": ("tests/plan/test_memory.py",),
+    "clnn/plan/memory.py": ("tests/plan/test_memory.py", "tests/plan/test_dirty_borders.py"),
+    "clnn/plan/slots.py": ("tests/plan/test_dirty_borders.py", *PLAN),
+    "clnn/plan/batch_split.py": ("tests/plan/test_batch_split.py",),
+    "clnn/plan": (
+        *PLAN,
+        "tests/golden/test_golden.py::test_kernel_sources_are_as_kept",
+        "tests/runtime/test_session.py",
+    ),
+    "kernels_cl/_common/epilogue.cl.mako": ELEMENTS,
+    "kernels_cl/_common/rows.cl.mako": ("tests/ops/rows", "tests/runtime/test_any_rows.py"),
+}
+COMPARED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
+SWAPPED = {
+    **COMPARED,
+    "+": "-",
+    "-": "+",
+    "*": "+",
+    "//": "*",
+    "and": "or",
+    "or": "and",
+    "not in": "in",
+    "min(": "max(",
+    "max(": "min(",
+    "True": "False",
+    "False": "True",
+    "all(": "any(",
+    "any(": "all(",
+    "continue": "break",
+    "is not": "is",
+}
+TOKEN = re.compile(
+    r"(?<![\w<>=!+*/-])(?:<=|>=|==|!=|<|>|\+|-|//|\*|and|or|not in|is not|True|False|continue)(?= )"
+    r"|\b(?:min|max|all|any)\(|(?<![\w.])[0-9](?![\w.])"
+)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`new` in the place of `old`, at a character of a file."""
+
+    file: str
+    at: int
+    old: str
+    new: str
+
+    def plant(self, root: Path) -> None:
+        """Change the file below `root`."""
+        path = root / self.file
+        text = path.read_text("utf-8")
+        assert text.startswith(self.old, self.at), self
+        path.write_text(text[: self.at] + self.new + text[self.at + len(self.old) :], "utf-8")
+
+    @property
+    def place(self) -> str:
+        """What people need to find it."""
+        text = (ROOT / self.file).read_text("utf-8")
+        number = text.count("\n", 0, self.at)
+        return f"{self.file}:{number + 1}: {self.old} -> {self.new}   {text.splitlines()[number].strip()}"
+
+
+def covering(file: str) -> Sequence[str]:
+    """Return the tests that cover a file."""
+    return COVERED[max((place for place in COVERED if file.startswith(place)), key=len)]
+
+
+def files(only: str = "") -> list[str]:
+    """Return the files that mutants are planted in."""
+    found = {
+        p
+        for place in COVERED
+        for p in ([ROOT / place] if "." in Path(place).name else (ROOT / place).glob("*.py"))
+    }
+    names = sorted(p.relative_to(ROOT).as_posix() for p in found)
+    return [name for name in names if only in name]
+
+
+def mutants(file: str, text: str) -> Iterator[Mutant]:
+    """Yield every mutant of a file, none in comments, texts, types and imports."""
+    taken = _left_out(file, text)
+    for found in TOKEN.finditer(text):
+        old = found[0]
+        if any(begin <= found.start() < end for begin, end in taken):
+            continue
+        new = str(int(old) + 1) if old.isdigit() else SWAPPED.get(old)
+        if new is not None:
+            yield Mutant(file, found.start(), old, new)
+
+
+def _left_out(file: str, text: str) -> list[tuple[int, int]]:
+    spans = [
+        m.span() for m in re.finditer(r"(?m)#.*$|^(?:from|import) .*$|^\s*assert .*$|-> .*:$", text)
+    ]
+    if file.endswith(".mako"):
+        return spans + [
+            m.span() for m in re.finditer(r"(?s)<%doc>.*?</%doc>|\"\"\".*?\"\"\"", text)
+        ]
+    starts = [0]
+    for line in text.encode().splitlines(keepends=True):
+        starts.append(starts[-1] + len(line.decode()))
+    for node in ast.walk(ast.parse(text)):
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if is_text or isinstance(node, (ast.Raise, ast.JoinedStr)):
+            last = starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[operator]
+            spans.append((starts[node.lineno - 1] + node.col_offset, last))
+        elif isinstance(node, (ast.arg, ast.AnnAssign)) and node.annotation is not None:
+            kind = node.annotation
+            spans.append(
+                (
+                    starts[kind.lineno - 1] + kind.col_offset,
+                    starts[kind.end_lineno - 1] + kind.end_col_offset,
+                )
+            )  # type: ignore[operator]
+    return spans
+
+
+def sample(count: int, seed: int, only: str = "") -> list[Mutant]:
+    """Return mutants drawn from a seed."""
+    every = [m for f in files(only) for m in mutants(f, (ROOT / f).read_text("utf-8"))]
+    chance = random.Random(seed)
+    return chance.sample(every, min(count, len(every)))
+
+
+def copy_of_checkout(folder: Path) -> Path:
+    """Copy what tests need; return the copy."""
+    for name in ("clnn", "kernels_cl", "tests", "tools", "docs"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def passes(root: Path, tests: Sequence[str], seconds: float) -> bool:
+    """Tell whether tests pass in a copy; a run that takes too long does not."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        *tests,
+    ]
+    env = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            command, cwd=root, env=env, capture_output=True, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
+
+
+def main() -> int:
+    args = _arguments()
+    drawn = sample(args.count, args.seed, args.only)
+    if args.list:
+        print("\n".join(m.place for m in drawn))
+        return 0
+    survivors = []
+    with tempfile.TemporaryDirectory() as folder:
+        root = copy_of_checkout(Path(folder))
+        for tests in sorted({tuple(covering(m.file)) for m in drawn}):
+            if not passes(root, tests, 4 * args.seconds):
+                print(f"without a mutant these fail: {' '.join(tests)}")
+                return 2
+        for number, mutant in enumerate(drawn, 1):
+            mutant.plant(root)
+            survived = passes(root, covering(mutant.file), args.seconds)
+            shutil.copy(ROOT / mutant.file, root / mutant.file)
+            survivors += [mutant] if survived else []
+            print(f"{number} {'SURVIVED' if survived else 'killed'} {mutant.place}", flush=True)
+    print(f"{len(drawn) - len(survivors)} of {len(drawn)} mutants killed")
+    return int(bool(survivors))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--count", type=int, default=COUNT)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", help="part of the names of files")
+    parser.add_argument("--list", action="store_true", help="show mutants, run nothing")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="for the tests of one mutant"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
