@@ -10,7 +10,9 @@ NaN propagates: comparisons are written so that a NaN operand comes out, but of 
 
 Wide vectors of floats are those of CPUs; there 1 + exp(x), of which the logistic functions are made, is
 written out: 2^(x log2 e) as a power of two, from the bits of a sum that rounds to whole numbers, times a
-polynomial of what is left, within 3e-7 of itself. It is infinite from x = 88.4 on. Sine, cosine and tangent
+polynomial of what is left, within 3e-7 of itself. It is infinite from x = 88.4 on. gelu(x) is there
+relu(x) - a 2^p(a), a = |x|, where the polynomial p is log2 of the normal distribution's upper tail, within
+1.2e-7 of x; from a = 6 on the tail is 0. Sine, cosine and tangent
 of floats are functions of _common/trigonometry: some drivers let one element of a vector spoil the others.
 </%doc>
 <%namespace name="tr" file="/_common/trigonometry.cl.mako"/>
@@ -112,7 +114,22 @@ LOGISTIC = {
         ("gelu_tanh", "{T}(-1.59576912160573073f) * ({v} + {T}(0.044715f) * {v} * {v} * {v})", "{v}"),
     )
 }
-WIDE = 8  # elements of vectors from which on LOGISTIC is used
+GELU = (
+    "{{ const {D} a = fabs({v}) > {T}(6.0f) ? {T}(6.0f) : fabs({v}); "
+    "{D} tail = fma(a, {T}(-1.3809682e-6f), {T}(2.28088247e-5f)); "
+    "tail = fma(tail, a, {T}(-1.12639187e-4f)); tail = fma(tail, a, {T}(-2.99846259e-4f)); "
+    "tail = fma(tail, a, {T}(0.00725495955f)); tail = fma(tail, a, {T}(-0.0526133552f)); "
+    "tail = fma(tail, a, {T}(-0.459174365f)); tail = fma(tail, a, {T}(-1.15110886f)); "
+    "tail = fma(tail, a, {T}(-0.99999994f)); "
+    "const {D} whole = tail + {T}(12582912.0f); const {D} rest = tail - (whole - {T}(12582912.0f)); "
+    "{D} power = fma(rest, {T}(0.001326472731f), {T}(0.009671512991f)); "
+    "power = fma(power, rest, {T}(0.055507335812f)); power = fma(power, rest, {T}(0.240222424269f)); "
+    "power = fma(power, rest, {T}(0.693147003651f)); power = fma(power, rest, {T}(1.0f)); "
+    "power *= as_{D}((as_{I}(whole) + 127) << 23); power = a < {T}(6.0f) ? power : {T}(0); "
+    "{v} = fma({v} < {T}(0) ? {v} : -a, power, {v} < {T}(0) ? {T}(0) : {v}); }}"
+)
+WRITTEN = LOGISTIC | {"gelu": GELU}
+WIDE = 8  # elements of vectors from which on WRITTEN is used
 SIGNED_TYPES = ("char", "short", "int", "long")
 BITS = {"char": 7, "uchar": 8, "short": 15, "ushort": 16, "int": 31, "uint": 32, "long": 63, "ulong": 64}
 REAL_TYPES = ("float", "half", "double")
@@ -128,7 +145,7 @@ REAL_TYPES = ("float", "half", "double")
     a, b = (other, v) if step.swapped else (v, other)
     names = {f"p{i}": p for i, p in enumerate(params)}
     own = ctype == "float" and step.fn in tr.module.FUNCTIONS
-    written = LOGISTIC if ctype == "float" and width >= WIDE else {}
+    written = WRITTEN if ctype == "float" and width >= WIDE else {}
     if ctype not in REAL_TYPES:
         operations = {"SUM": (a, "+", b), "DIFFERENCE": (a, "-", b), "PRODUCT": (a, "*", b), "SQUARE": (v, "*", v),
                       "TT": ("t", "*", "t"), "RT": ("r", "*", "t"), "MINUS": (f"{cast}(0)", "-", v),

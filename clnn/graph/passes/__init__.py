@@ -7,7 +7,7 @@ from collections.abc import Callable
 from clnn.budget import host_memory
 from clnn.graph.ir import Graph, check
 from clnn.graph.passes.dead import remove_dead
-from clnn.graph.passes.fuse_gates import fuse_gates
+from clnn.graph.passes.fuse_functions import fuse_functions
 from clnn.graph.passes.fuse_norm import fuse_scale_shift
 from clnn.graph.passes.fuse_pad import fuse_pad
 from clnn.graph.passes.fuse_post_ops import fuse_post_ops
@@ -23,7 +23,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     fuse_shuffle,
     fuse_pad,
     fuse_scale_shift,
-    fuse_gates,
+    fuse_functions,
     fuse_post_ops,
     fuse_separable,
     remove_dead,
