@@ -294,7 +294,7 @@ class _OpenModel:
         if self._loaded is None:
             self._loaded = load_parts(self._model, mapped=self._calibration is None)
         graph = load_graph(self._loaded, shapes)
-        graph = prepare(graph, self._options, self._calibration, self._device)
+        graph = prepare(graph, self._options, self._calibration, self._device, fixed=False)
         require_unchanged(one_of_each(mapped_files(graph.consts.values())))
         return graph
 
@@ -405,12 +405,14 @@ def prepare(
     options: Options,
     calibration: Calibration | None = None,
     device: str | int | None = None,
+    fixed: bool = True,
 ) -> Graph:
     """Return the graph as it is planned: after the passes that `options` ask for.
 
-    calibration: as in compile_model; samples run on `device`. Raises SettingError where it is missing.
+    calibration: as in compile_model; samples run on `device`. fixed: no other shape is to share its
+    kernels. Raises SettingError where calibration is missing.
     """
-    graph = optimise(graph, options.dtype == "int8") if options.fuse else graph
+    graph = optimise(graph, options.dtype == "int8", fixed) if options.fuse else graph
     if options.dtype != "int8":
         if calibration is not None:
             raise SettingError(f"calibration is of no use with Options(dtype={options.dtype!r}).")

@@ -14,6 +14,7 @@ from clnn.graph.passes.fuse_post_ops import fuse_post_ops
 from clnn.graph.passes.fuse_quantised import fuse_quantised
 from clnn.graph.passes.fuse_separable import fuse_separable
 from clnn.graph.passes.fuse_shuffle import fuse_shuffle
+from clnn.graph.passes.split_windows import split_windows
 from clnn.graph.passes.views import merge_views
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
@@ -31,12 +32,13 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
 
 
 @host_memory("the passes over the network")
-def optimise(graph: Graph, apart: bool = False) -> Graph:
+def optimise(graph: Graph, apart: bool = False, fixed: bool = False) -> Graph:
     """Return `graph` after all passes. Raises PlanError where a pass left it malformed, HostMemoryError.
 
-    apart: separable convolutions stay two nodes each, of which quantisation wants to know.
+    apart: separable convolutions stay two nodes each, of which quantisation wants to know; and
+    convolutions whole. fixed: the network has no other shapes, so that nodes may depend on extents.
     """
     for run in PASSES:
         if not (apart and run is fuse_separable):
             graph = run(graph)
-    return check(graph)
+    return check(split_windows(graph) if fixed and not apart else graph)
