@@ -47,7 +47,7 @@ WINGS = {
     "ops": (
         ("shared",),
         ("conv", "elementwise", "gemm", "host", "movement", "pool", "recurrent", "resize", "rows"),
-        ("quantised",),
+        ("quantised", "transformer"),
     ),
     "runtime": (
         ("process",),
