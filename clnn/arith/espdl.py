@@ -35,16 +35,16 @@ def moved(x: Array, n: Array | int, rounding: str) -> Array:
     down = x >> right
     if rounding != FLOOR:
         down = np.where(n > 63, 0, down + _more(x, down, right, rounding))
-    return np.where(n > 0, down, left)
+    return np.asarray(np.where(n > 0, down, left))
 
 
 def _more(x: Array, down: Array, right: Array, rounding: str) -> Array:
     """Return what rounding to nearest adds to x >> right."""
     half = x >> right - 1 & 1
     if rounding == HALF_UP:
-        return half
+        return np.asarray(half)
     rest = x & (np.left_shift(np.int64(1), right - 1) - 1)
-    return half & ((rest != 0) | (down & 1 == 1))
+    return np.asarray(half & ((rest != 0) | (down & 1 == 1)))
 
 
 def rounded(values: Array, rounding: str) -> Array:
@@ -58,7 +58,7 @@ def rounded(values: Array, rounding: str) -> Array:
 def clamped(values: Array, bits: int) -> Array:
     """Return whole float32 numbers as integers of `bits` bits; a NaN becomes 0."""
     low, high = limits(bits)
-    return np.clip(np.nan_to_num(values, nan=0.0), low, high).astype(np.int64)
+    return np.asarray(np.clip(np.nan_to_num(values, nan=0.0), low, high)).astype(np.int64)
 
 
 @dataclass(frozen=True)

@@ -240,7 +240,7 @@ class EspAverage(Averaging):
 
 def power(exponent: int) -> np.float32:
     """Return 2**exponent as float32."""
-    return np.ldexp(np.float32(1), int(exponent))
+    return np.float32(np.ldexp(np.float32(1), int(exponent)))
 
 
 def aligned(exponents: Sequence[int], result: int) -> tuple[tuple[int, int], int]:
