@@ -24,6 +24,18 @@ ROUNDINGS = (FLOOR, HALF_UP, HALF_EVEN)
 BY_BITS = {8: I8, 16: I16}
 LANE = 20  # bits of an accumulator of the ESP32-S3's vector unit, for bytes
 ENOUGH = 17  # a result beyond 2**ENOUGH saturates whatever bias is added to it
+CHIPS = {  # how 3.x rounds on them
+    "c": HALF_UP,
+    "esp32": HALF_UP,
+    "esp32s2": HALF_UP,
+    "esp32s3": HALF_UP,
+    "esp32c2": HALF_UP,
+    "esp32c3": HALF_UP,
+    "esp32c5": HALF_UP,
+    "esp32c6": HALF_UP,
+    "esp32p4": HALF_EVEN,
+    "esp32s31": HALF_EVEN,
+}
 GRAIN = 4  # bits that the ESP32-P4 drops of sums before it adds the bias of a channel
 
 
