@@ -67,7 +67,7 @@ def chip_of(model: EspModel, path: Path | None, chip: str = "") -> tuple[str, bo
             return f"esp32{found[1]}", asked.endswith(LANES)
     if not any(block_of(t.layout) for t in model.initializers.values()):
         return "c", False
-    logs.logger.warning(
+    logs.log.warning(
         "the .espdl model does not say for which chip it is; the ESP32-S3 is assumed, on which ties "
         "are rounded up. Set CLNN_ESPDL_CHIP, for example to esp32p4, where they go to even."
     )
@@ -224,7 +224,7 @@ def _filter(node: EspNode, tensor: EspTensor, depthwise: bool) -> Array:
 
 
 def _is_nearest(attributes: Mapping[str, Any]) -> bool:
-    return attributes.get("mode", "nearest") == "nearest"
+    return bool(attributes.get("mode", "nearest") == "nearest")
 
 
 def _plain(value: Any) -> Any:

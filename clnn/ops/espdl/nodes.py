@@ -14,15 +14,12 @@ from clnn.arith.espdl import HALF_UP
 from clnn.arith.mli_maps import Clip, FixedExtreme
 from clnn.arith.mli_primitives import limits
 from clnn.arith.quantised_maps import Dequantise
-from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.espdl import build
 from clnn.ops.espdl.build import Exponents, Way
-from clnn.ops.movement.views import Reshape
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops.pool.spec import Pool
 from clnn.ops.rows.softmax import Softmax
-from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window, window_of
 from clnn.types import F32, I8, I16, Array, normalise_axis
 
