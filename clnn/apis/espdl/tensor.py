@@ -41,7 +41,7 @@ class Tensor:
         if str(self.dtype) not in KINDS:
             raise DTypeError(f"a Tensor of {self.dtype}: {', '.join(KINDS)} are possible.")
         self.exponent, self.auto_free = 0, True
-        self.members: tuple[Tensor, ...] = ()  # tensors that lie in its memory
+        self.members: tuple[Tensor, ...] = ()  # that lie in its memory, one after the other
         self._memory: Array | None = None
         self._value: Value | None = None
         self.set_shape((0,))
@@ -73,7 +73,7 @@ class Tensor:
             return self._value
         if self._memory is None:
             raise ShapeError("a layer was called with a tensor that has no element.")
-        return Value(np.ascontiguousarray(self.view()))
+        return Value(np.array(self.view(), order="C"))
 
     def settle(self) -> Tensor:
         """Compute what is pending."""
@@ -433,10 +433,16 @@ class Tensor:
 
 
 def settle(*tensors: Tensor) -> None:
-    """Compute what is pending of several tensors in one session."""
-    waiting = {id(t): t for t in tensors if t._value is not None}
-    values = [t._value for t in waiting.values() if t._value is not None]
-    for tensor, array in zip(waiting.values(), evaluate(values), strict=True):
+    """Compute what is pending of several tensors, and of those in their memory, in one session."""
+    waiting, found = list(tensors), dict[int, tuple[Tensor, Value]]()
+    while waiting:
+        tensor = waiting.pop()
+        if tensor._value is not None:
+            found[id(tensor)] = tensor, tensor._value
+        else:
+            waiting += tensor.members
+    arrays = evaluate([value for _, value in found.values()])
+    for (tensor, _), array in zip(found.values(), arrays, strict=True):
         tensor.store(array)
 
 
