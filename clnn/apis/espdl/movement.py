@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 from clnn.apis.espdl.base import Layer
-from clnn.apis.espdl.tensor import Tensor, expanded, order_of, settle, squeezed
+from clnn.apis.espdl.shapes import expanded, order_of, squeezed
+from clnn.apis.espdl.tensor import Tensor, settle
 from clnn.apis.espdl.values import Value, made
 from clnn.errors import ShapeError
 from clnn.graph.builder import GraphBuilder
