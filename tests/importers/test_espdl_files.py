@@ -218,15 +218,22 @@ def test_a_file_cut_off_anywhere_is_refused(whole):
 @pytest.mark.parametrize("value", [0, 0xFFFFFFFF, 0x7FFFFFFF, 0x80000000, 5])
 def test_words_with_other_values_give_one_error_or_a_model(whole, value):
     rng, count = np.random.default_rng(value), 0
-    places = rng.choice(np.arange(0, len(whole) - 4, 4), 160, replace=False)
+    places = rng.choice(np.arange(0, len(whole) - 4, 4), 40, replace=False)
     for place in places:
         count += refused(whole[:place] + struct.pack("<I", value) + whole[place + 4 :])
-    assert count > 10
+    assert count > 3
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("value", [0, 0xFFFFFFFF, 0x7FFFFFFF, 12])
+def test_every_word_with_other_values(whole, value):
+    for place in range(0, len(whole) - 4, 4):
+        refused(whole[:place] + struct.pack("<I", value) + whole[place + 4 :])
 
 
 def test_flipped_bits_give_one_error_or_a_model(whole):
     rng = np.random.default_rng(1)
-    for place in rng.integers(0, len(whole), 300):
+    for place in rng.integers(0, len(whole), 60):
         data = bytearray(whole)
         data[place] ^= 1 << int(rng.integers(8))
         refused(data)
