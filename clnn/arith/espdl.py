@@ -73,6 +73,22 @@ def clamped(values: Array, bits: int) -> Array:
     return np.asarray(np.clip(np.nan_to_num(values, nan=0.0), low, high)).astype(np.int64)
 
 
+def fitting(values: Array, bits: int) -> int:
+    """Return the least exponent with which the largest magnitude is at most 2**(bits - 1) steps."""
+    largest = float(np.abs(np.asarray(values, np.float64)).max(initial=0.0))
+    if not 0 < largest < np.inf:
+        return 0
+    fraction, power = np.frexp(largest)  # largest = fraction * 2**power, fraction from a half to 1
+    return int(power) - (bits - 1) - (1 if fraction == 0.5 else 0)
+
+
+def coefficients(values: Array, exponent: Array | int, bits: int) -> Array:
+    """Return real coefficients in steps of 2**exponent: ties to even, limited to +-(2**(bits - 1) - 1)."""
+    most = (1 << bits - 1) - 1
+    steps = np.rint(np.ldexp(np.asarray(values, np.float64), -np.asarray(exponent)))
+    return np.asarray(np.clip(steps, -most, most)).astype(BY_BITS[bits].numpy)
+
+
 @dataclass(frozen=True)
 class EspProducts(Arithmetic):
     """Sums of products of int8 (in 32 bits, which wrap) or int16 (in 64 bits), shifted and saturated.

@@ -21,6 +21,8 @@ from clnn.arith.espdl import (
     ROUNDINGS,
     EspLanes,
     EspProducts,
+    coefficients,
+    fitting,
     in_lanes,
     moved,
 )
@@ -374,6 +376,26 @@ def test_averages(device, bits, rounding, shift):
         assert made[at] == max(-(1 << bits - 1), min((1 << bits - 1) - 1, whole))
     check_op(device, spec, [x], border=1, orders=NHWC)
     check_op(device, spec, [x])
+
+
+@pytest.mark.parametrize(
+    "largest, bits, exponent",
+    [
+        (1.0, 8, -7),
+        (1.01, 8, -6),
+        (128.0, 8, 0),
+        (-128.0, 8, 0),
+        (129.0, 8, 1),
+        (0.0, 8, 0),
+        (0.3, 16, -16),
+    ],
+)
+def test_exponents_that_fit_coefficients(largest, bits, exponent):
+    values = np.array([0.0, largest, -largest / 3])
+    assert fitting(values, bits) == exponent
+    made = coefficients(values, exponent, bits)
+    assert made.dtype == f"int{bits}" and np.abs(made.astype(int)).max() <= 2 ** (bits - 1) - 1
+    assert coefficients(np.array([0.5, 1.5, -2.5, 3.5]), 0, 8).tolist() == [0, 2, -2, 4]
 
 
 def test_operands_of_other_types_are_refused():

@@ -47,6 +47,7 @@ from clnn.apis.espdl.pooling import AvgPool2D, GlobalAvgPool2D, GlobalMaxPool2D,
 from clnn.apis.espdl.shapes import get_output_shape, get_pad_size
 from clnn.apis.espdl.tensor import Tensor, settle
 from clnn.apis.espdl.values import clear
+from clnn.arith.espdl import coefficients, fitting
 from clnn.importers.espdl.model import EspModel, EspNode, EspTensor, EspValue
 
 __all__ = [
@@ -90,8 +91,10 @@ __all__ = [
     "Tensor",
     "Transpose",
     "clear",
+    "coefficients",
     "compile_model",
     "configure",
+    "fitting",
     "get_output_shape",
     "get_pad_size",
     "modes",
