@@ -67,7 +67,6 @@ def test_coefficients_are_stored_in_the_order_of_the_chip(cases):
     """1.x on the ESP32-S3 has outputs of int16 in blocks of eight."""
     import numpy as np
 
-
     folder, about = next(case.data for case in cases if case.kernel == "1.x")
     seen = 0
     with np.load(folder / "v1_mnist_s16_conv.npz") as arrays:
