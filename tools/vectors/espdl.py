@@ -112,12 +112,12 @@ def layer(entry: Mapping[str, Any], tensors: Mapping[str, Any], arrays: Arrays) 
     name = entry["name"]
     about = tensors[f"{name}_filter"]
     depthwise = entry["type"] == "DepthwiseConv2D"
+    shape = list(about.get("shape") or arrays[f"{name}_filter"].shape)
+    shape = [1] * (4 - len(shape)) + shape
     stored, order = arrays.get(f"{name}_filter__esp32s3_order"), "(N/8)HWC8"
     if stored is None:
         stored, order = arrays[f"{name}_filter"], "HWIO"
-    filter_ = espdl.Filter(
-        stored, about["exponent"], about["shape"], about.get("dilation", (1, 1)), order
-    )
+    filter_ = espdl.Filter(stored, about["exponent"], shape, about.get("dilation") or (1, 1), order)
     bias = None
     if f"{name}_bias" in arrays:
         bias = espdl.Bias(arrays[f"{name}_bias"], tensors[f"{name}_bias"]["exponent"])
@@ -128,11 +128,12 @@ def layer(entry: Mapping[str, Any], tensors: Mapping[str, Any], arrays: Arrays) 
             espdl.ActivationType[kind], arrays.get(f"{name}_activation"), slope.get("exponent") or 0
         )
     exponent = entry["output_exponent"]
-    rows = arrays["input"].ndim != 3 and tuple(about["shape"][:2]) == (1, 1)
-    if entry["type"] == "FullyConnected" or rows:
+    filters = [a.shape for k, a in arrays.items() if k.endswith("_filter")]
+    points = all(s[:-2] in ((), (1, 1)) for s in filters)  # a network of such filters takes rows
+    if entry["type"] == "FullyConnected" or points:
         return espdl.FullyConnected(exponent, filter_, bias, activation, name=name)
     made = espdl.DepthwiseConv2D if depthwise else espdl.Conv2D
-    padding, stride = PADDING[entry.get("padding", "PADDING_VALID")], entry.get("stride", 1)
+    padding, stride = PADDING[entry.get("padding") or "PADDING_VALID"], entry.get("stride") or 1
     return made(exponent, filter_, bias, activation, padding, stride, stride, name)
 
 
@@ -141,7 +142,7 @@ def run_classes(about: Mapping[str, Any], arrays: Arrays) -> Outcome:
     network = Network(about, arrays)
     given = arrays["input"]
     input_ = espdl.Tensor(given.dtype).set_shape(given.shape)
-    input_.set_exponent(about["layers"][0]["input_exponent"]).set_element(given.copy())
+    input_.set_exponent(about["layers"][0].get("input_exponent") or 0).set_element(given.copy())
     last = network.forward(input_)
     outcome = differing(
         {"output": last.view().astype(np.int64)}, {"output": np.array(about["device_output"])}
