@@ -123,7 +123,7 @@ def layer(entry: Mapping[str, Any], tensors: Mapping[str, Any], arrays: Arrays) 
         bias = espdl.Bias(arrays[f"{name}_bias"], tensors[f"{name}_bias"]["exponent"])
     kind, activation = entry.get("activation"), None
     if kind:
-        slope = tensors[f"{name}_activation"]
+        slope = tensors.get(f"{name}_activation", {})
         activation = espdl.Activation(
             espdl.ActivationType[kind], arrays.get(f"{name}_activation"), slope.get("exponent") or 0
         )
