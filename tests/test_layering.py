@@ -40,14 +40,14 @@ ROOMS = (
 )
 # The folders of a room, in the same way; the room's own modules are below all of them.
 WINGS = {
-    "apis": (("mli", "openvx"),),
+    "apis": (("espdl", "mli", "openvx"),),
     "graph": (("passes",),),
-    "importers": (("onnx",),),
+    "importers": (("espdl",), ("onnx",)),
     "onnxruntime": (("capi",),),
     "ops": (
         ("shared",),
         ("conv", "elementwise", "gemm", "host", "movement", "pool", "recurrent", "resize", "rows"),
-        ("quantised", "transformer"),
+        ("espdl", "quantised", "transformer"),
     ),
     "runtime": (
         ("process",),
@@ -72,6 +72,7 @@ BETWEEN_FAMILIES = {
 }
 # Where a package of others may be imported at run time.
 HOMES = {
+    "flatbuffers": ("clnn.importers",),
     "pyopencl": ("clnn.runtime",),
     "onnx": ("clnn.importers", "clnn.apis.onnx_backend"),
 }
