@@ -16,13 +16,13 @@ from clnn.options import Options
 
 if TYPE_CHECKING:
     from clnn.api import calibrate, compile_model, devices, doctor, tune_model, verify
-    from clnn.apis import mli, openvx
+    from clnn.apis import mli, openvx, tidl
     from clnn.runtime.run.open_session import OpenSession
     from clnn.runtime.run.session import Session
     from clnn.runtime.stages.session import StagedSession
     from clnn.runtime.stages.valued import ValuedSession
 
-_SYSTEMS = {"mli": "clnn.apis.mli", "openvx": "clnn.apis.openvx"}
+_SYSTEMS = {"mli": "clnn.apis.mli", "openvx": "clnn.apis.openvx", "tidl": "clnn.apis.tidl"}
 _LAZY = {
     "calibrate": "clnn.api",
     "compile_model": "clnn.api",
@@ -50,6 +50,7 @@ __all__ = [
     "doctor",
     "mli",
     "openvx",
+    "tidl",
     "tune_model",
     "verify",
 ]

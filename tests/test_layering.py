@@ -40,7 +40,7 @@ ROOMS = (
 )
 # The folders of a room, in the same way; the room's own modules are below all of them.
 WINGS = {
-    "apis": (("mli", "openvx"),),
+    "apis": (("mli", "openvx", "tidl"),),
     "graph": (("passes",),),
     "importers": (("onnx",),),
     "onnxruntime": (("capi",),),
