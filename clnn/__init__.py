@@ -15,7 +15,7 @@ from clnn.errors import ClnnError
 from clnn.options import Options
 
 if TYPE_CHECKING:
-    from clnn.api import calibrate, compile_model, devices, doctor, tune_model, verify
+    from clnn.api import calibrate, compile_model, devices, doctor, quantize, tune_model, verify
     from clnn.apis import mli, openvx, tidl
     from clnn.runtime.run.open_session import OpenSession
     from clnn.runtime.run.session import Session
@@ -28,6 +28,7 @@ _LAZY = {
     "compile_model": "clnn.api",
     "devices": "clnn.api",
     "doctor": "clnn.api",
+    "quantize": "clnn.api",
     "tune_model": "clnn.api",
     "verify": "clnn.api",
     "OpenSession": "clnn.runtime.run.open_session",
@@ -50,6 +51,7 @@ __all__ = [
     "doctor",
     "mli",
     "openvx",
+    "quantize",
     "tidl",
     "tune_model",
     "verify",

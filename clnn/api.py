@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clnn.bridges.quantize import quantize
 from clnn.compile import (
     Calibration,
     Model,
@@ -26,6 +27,7 @@ __all__ = [
     "doctor",
     "load_graph",
     "prepare",
+    "quantize",
     "tune_model",
     "verify",
 ]

@@ -32,6 +32,7 @@ ROOMS = (
     ("tune",),
     ("compile",),
     ("apis", "verification"),
+    ("bridges",),
     ("onnxruntime",),
     ("api",),
     ("",),
