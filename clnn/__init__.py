@@ -16,13 +16,18 @@ from clnn.options import Options
 
 if TYPE_CHECKING:
     from clnn.api import calibrate, compile_model, devices, doctor, quantize, tune_model, verify
-    from clnn.apis import mli, openvx, tidl
+    from clnn.apis import espdl, mli, openvx, tidl
     from clnn.runtime.run.open_session import OpenSession
     from clnn.runtime.run.session import Session
     from clnn.runtime.stages.session import StagedSession
     from clnn.runtime.stages.valued import ValuedSession
 
-_SYSTEMS = {"mli": "clnn.apis.mli", "openvx": "clnn.apis.openvx", "tidl": "clnn.apis.tidl"}
+_SYSTEMS = {
+    "espdl": "clnn.apis.espdl",
+    "mli": "clnn.apis.mli",
+    "openvx": "clnn.apis.openvx",
+    "tidl": "clnn.apis.tidl",
+}
 _LAZY = {
     "calibrate": "clnn.api",
     "compile_model": "clnn.api",
@@ -49,6 +54,7 @@ __all__ = [
     "compile_model",
     "devices",
     "doctor",
+    "espdl",
     "mli",
     "openvx",
     "quantize",

@@ -136,6 +136,13 @@ SETTINGS: dict[str, Setting] = {
             _whole(1, 1 << 60),
             "largest tensor that a model may ask for",
         ),
+        Setting(
+            "CLNN_ESPDL_CHIP",
+            "auto",
+            str,
+            "chip that .espdl models are for, which says how they round: auto (the file's name, else"
+            " esp32s3), c, esp32s3, esp32s3+lanes (with its accumulators of 20 bits), esp32p4, ...",
+        ),
     )
 }
 

@@ -41,14 +41,14 @@ ROOMS = (
 )
 # The folders of a room, in the same way; the room's own modules are below all of them.
 WINGS = {
-    "apis": (("mli", "openvx", "tidl"),),
+    "apis": (("espdl", "mli", "openvx", "tidl"),),
     "graph": (("passes",),),
-    "importers": (("onnx",),),
+    "importers": (("espdl",), ("onnx",)),
     "onnxruntime": (("capi",),),
     "ops": (
         ("shared",),
         ("conv", "elementwise", "gemm", "host", "movement", "pool", "recurrent", "resize", "rows"),
-        ("quantised",),
+        ("espdl", "quantised"),
     ),
     "runtime": (
         ("process",),

@@ -23,7 +23,8 @@ class Arithmetic:
     """How sums of products are computed; subclasses are frozen dataclasses.
 
     library: template with the defs functions, start, mac, channel and finish. channelwise: the
-    accumulator changes after each input channel, so channels are the outermost loop. wraps:
+    accumulator changes after each input channel, so channels are the outermost loop. tapwise: products
+    are added window row by row, column by column, and channels are the innermost loop. wraps:
     accumulation is plain wrapping addition of integer products, in any order, and row 0 of the
     table is what it begins with. product: OpenCL type that operands are widened to. plain_bias:
     the table is the bias as it is, so that it may also be computed by another node. strict: no
@@ -33,6 +34,7 @@ class Arithmetic:
     library: ClassVar[str] = ""
     product: ClassVar[str] = "int"
     channelwise: ClassVar[bool] = False
+    tapwise: ClassVar[bool] = False
     wraps: ClassVar[bool] = False
     plain_bias: ClassVar[bool] = False
     strict: ClassVar[bool] = False

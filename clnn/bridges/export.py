@@ -11,6 +11,7 @@ import numpy as np
 
 from clnn.apis.tidl import ElementType, IOTensor, describe, sTIDL_IOBufDesc_t, version_of
 from clnn.bridges.layers import Grid, Layer
+from clnn.errors import UnsupportedOpError
 from clnn.graph.ir import Graph
 from clnn.types import Array
 
@@ -136,6 +137,10 @@ def write(network: Any, folder: Path, title: str) -> list[Path]:
         from clnn.bridges.export_openvx import write_graph
 
         return [write_graph(network, folder / f"{title}.vxbin")]
+    if not network.target.startswith("mli"):
+        raise UnsupportedOpError(
+            f"{network.target} has no export yet. Use the report and the layers' data."
+        )
     header, source = mli_sources(network.layers, title)
     paths = folder / f"{title}.h", folder / f"{title}.c"
     for path, text in zip(paths, (header, source), strict=True):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from clnn.bridges.espdl import ESPDL_INT8, ESPDL_INT16
 from clnn.bridges.fixed import MLI_FX16, MLI_FX16_FX8, MLI_SA8, TIDL_8, TIDL_16
 from clnn.bridges.layers import Layer
 from clnn.bridges.q78 import OPENVX_Q78
@@ -22,9 +23,9 @@ from clnn.graph.ir import Graph
 from clnn.options import Options
 from clnn.types import F32, Array
 
-TARGETS: dict[str, Target] = {
-    target.name: target for target in (OPENVX_Q78, MLI_SA8, MLI_FX16, MLI_FX16_FX8, TIDL_8, TIDL_16)
-}
+_MLI, _TIDL = (MLI_SA8, MLI_FX16, MLI_FX16_FX8), (TIDL_8, TIDL_16)
+_ALL: tuple[Target, ...] = (OPENVX_Q78, *_MLI, *_TIDL, ESPDL_INT8, ESPDL_INT16)
+TARGETS = {target.name: target for target in _ALL}
 Feeds = Sequence[Mapping[str, Array]]
 
 

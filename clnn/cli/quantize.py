@@ -40,7 +40,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--target",
         metavar="T",
         help="simulate what an embedded system computes instead: openvx-q78, mli-sa8, mli-fx16,"
-        " mli-fx16-fx8, tidl-8, tidl-16",
+        " mli-fx16-fx8, tidl-8, tidl-16, espdl-int8, espdl-int16",
     )
     parser.add_argument(
         "--report",

@@ -12,7 +12,7 @@ Params   name, arith, src, dst, kernel, strides, dilations, pads, groups, post_o
          weights: TensorLayout
          bias: TensorLayout or None
          rows: of the table, or 1 for a bias
-Order    channels outermost, then taps
+Order    channels outermost, then taps; innermost where the arithmetic is tapwise
 </%doc>
 <%namespace name="ar" file="/${context['arith'].library}"/>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
@@ -57,7 +57,9 @@ ${sc.declare(scales, arith.strict)}\
     __global const ${cell(tt)} *bias = bias_base + bias_offset;
 % endif
     ${arith.acc} v = ${ar.start(arith, 1, rows, row)};
+% if not arith.tapwise:
     for (int c = 0; c < ${ic}; ++c) {
+% endif
         for (int ky = 0; ky < ${kh}; ++ky) {
             const int iy = y * ${strides[0]} - ${pads[0]} + ky * ${dilations[0]};
 % if arith.fill == 0:
@@ -67,17 +69,26 @@ ${sc.declare(scales, arith.strict)}\
                 const int ix = x * ${strides[1]} - ${pads[1]} + kx * ${dilations[1]};
 % if arith.fill == 0:
                 if (ix < 0 || ix >= ${src.shape[3]}) continue;
+%  if arith.tapwise:
+                for (int c = 0; c < ${ic}; ++c) {
+%  endif
                 const ${P} s = ${element(xt, "src", index(src, "n", f"group * {ic} + c", "iy", "ix"))};
 % else:
+<% assert not arith.tapwise, "borders of zeros only" %>\
                 const int in = iy >= 0 && iy < ${src.shape[2]} && ix >= 0 && ix < ${src.shape[3]};
                 const ${P} s = in ? src[${index(src, "n", f"group * {ic} + c", "iy", "ix")}] : ${arith.fill};
 % endif
                 const ${P} t = ${element(wt, "w", index(weights, "oc", "c", "ky", "kx"))};
                 ${ar.mac(arith, 1, "v", "s", "t")}
+% if arith.tapwise:
+                }
+% endif
             }
         }
         ${ar.channel(arith, 1, "v")}
+% if not arith.tapwise:
     }
+% endif
     ${ar.finish(arith, 1, "v", "result", row)}
 <% value = arith.result("v", "result") %>\
     ${st.apply(post_ops, value, yt, 1, operand)}

@@ -271,7 +271,9 @@ def by_shift(layer, x):
     data, window = layer.data, layer.data["window"]
     given, out = layer.grids[0], layer.grid
     weights = data["weights"].astype(np.int64)
-    if "scales" in data:
+    if "exponents" in data:
+        step, bias_left = 2.0 ** data["exponents"][0], 0
+    elif "scales" in data:
         step = math.ldexp(*(lambda p: (p[0], -p[1]))(data["scales"][0]))
         bias_left = 0
     else:
@@ -298,3 +300,35 @@ def by_shift(layer, x):
     if data["activation"] == "relu6":
         most = min(most, int(6 / out.step) + out.zero)
     return np.clip(moved + out.zero, least, most).reshape(-1, len(weights), *sizes)
+
+
+def by_esp(layer, inputs):
+    """Return a layer of ESP-DL by plain numpy: exact sums, or one rounding of float32 with ties up."""
+    if "weights" in layer.data:
+        return by_shift(layer, inputs[0])
+    given, out = layer.grids, layer.grid
+    first = inputs[0].astype(np.int64)
+    if layer.op in ("relu", "relu6"):
+        top = out.limits[1] if layer.op == "relu" else min(out.limits[1], int(6 / out.step))
+        return np.clip(first, 0, top)
+    if layer.op == "add":
+        moved = [
+            _up(x.astype(np.float64) * (grid.step / out.step), out)
+            for x, grid in zip(inputs, given, strict=True)
+        ]
+        return np.clip(sum(moved), *out.limits)
+    window = layer.data["window"]
+    strided = np.lib.stride_tricks.sliding_window_view(first, window.kernel, (2, 3))
+    parts = strided[:, :, :: window.strides[0], :: window.strides[1]]
+    if layer.op == "max_pool":
+        return parts.max((-2, -1))
+    total = parts.sum((-2, -1)).astype(np.float32)
+    count = np.float32(np.prod(window.kernel))
+    factor = np.float32(1) / count * np.float32(given[0].step / out.step)
+    return _up(total * factor, out)
+
+
+def _up(values, grid):
+    """Return numbers rounded to nearest, ties up, and saturated."""
+    half = values.dtype.type(0.5)
+    return np.clip(np.floor(values + half), *grid.limits).astype(np.int64)

@@ -26,7 +26,7 @@ import numpy as np
 import clnn
 from clnn.bridges.quantize import TARGETS
 from clnn.bridges.report import Report
-from tools.benchmarks.int8_accuracy import variations
+from int8_accuracy import variations
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "tools" / "examples" / "models" / "digits.onnx"

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from clnn.apis.images import digest
 from clnn.apis.mli import checks
 from clnn.apis.mli.checks import ELEMENTS, FP32, SHAPE, TENSORS, need
 from clnn.apis.mli.config import MliAxisCfg, MliReluCfg
-from clnn.apis.mli.engine import compute, digest, named, status_of
+from clnn.apis.mli.engine import compute, named, status_of
 from clnn.apis.mli.modes import modes
 from clnn.apis.mli.tensor import FxParams, MliTensor, SaParams, valid
 from clnn.arith.mli_convert import convert

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from clnn.apis.images import digest, from_image, to_image
 from clnn.apis.mli import checks
 from clnn.apis.mli.checks import CONFIG, FORMATS, SHAPE, SPECIAL, TENSORS, need
 from clnn.apis.mli.config import MliConv2dCfg, MliFullyConnectedCfg
-from clnn.apis.mli.engine import compute, digest, from_image, named, status_of, to_image
+from clnn.apis.mli.engine import compute, named, status_of
 from clnn.apis.mli.enums import MliStatus
 from clnn.apis.mli.modes import modes
 from clnn.apis.mli.tensor import MliTensor

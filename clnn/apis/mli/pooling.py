@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from clnn.apis.images import from_image, to_image
 from clnn.apis.mli import checks
 from clnn.apis.mli.checks import CONFIG, ELEMENTS, SHAPE, SPECIAL, need
 from clnn.apis.mli.config import MliPoolCfg
-from clnn.apis.mli.engine import compute, from_image, named, to_image
+from clnn.apis.mli.engine import compute, named
 from clnn.apis.mli.mac import Placed, crop, outs_of
 from clnn.apis.mli.modes import modes
 from clnn.apis.mli.tensor import MliTensor

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from clnn.apis.images import digest
 from clnn.apis.mli import checks
 from clnn.apis.mli.checks import CONFIG, FORMATS, SHAPE, TENSORS, need
 from clnn.apis.mli.config import MAX_INPUTS, MliRnnCellCfg, MliRnnDenseCfg
-from clnn.apis.mli.engine import compute, digest, named, run
+from clnn.apis.mli.engine import compute, named, run
 from clnn.apis.mli.enums import MliRnnActivation, MliRnnDirection, MliRnnResults
 from clnn.apis.mli.mac import typed
 from clnn.apis.mli.modes import modes

@@ -1,4 +1,7 @@
-"""The door for model files that nobody vouches for: read with a limit, parse, check structure."""
+"""The door for model files that nobody vouches for: read with a limit, parse, check structure.
+
+Files of ESP-DL (.espdl) become ONNX models here (clnn/importers/onnx/from_espdl.py).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from clnn.errors import ModelError, ModelFileError
 from clnn.graph.mapped import map_file
+from clnn.importers.espdl.model import is_espdl
 from clnn.importers.onnx.checks import check_model
+from clnn.importers.onnx.from_espdl import proto_of
 from clnn.importers.onnx.wire import separate
 from clnn.settings import setting
 from clnn.types import Array
@@ -97,11 +102,16 @@ def _loaded(model: Any, mapped: bool, split: Split) -> Loaded:
             raise ModelError("the given ModelProto holds no graph. Pass a complete model.")
         loaded = Loaded(model)
     elif isinstance(model, (bytes, bytearray, memoryview)):
-        loaded = _parse(memoryview(bytes(model)), "the given data", split)
+        data = memoryview(bytes(model))
+        loaded = Loaded(proto_of(data)) if is_espdl(data) else _parse(data, "the given data", split)
     elif isinstance(model, (str, os.PathLike)):
         path = Path(os.fspath(model))
-        loaded = _parse(_read(path, mapped), repr(str(path)), split)
-        loaded = replace(loaded, folder=path.parent, mapped=mapped)
+        data = _read(path, mapped)
+        if is_espdl(data):
+            loaded = Loaded(proto_of(data, path), path.parent)
+        else:
+            loaded = _parse(data, repr(str(path)), split)
+            loaded = replace(loaded, folder=path.parent, mapped=mapped)
     else:
         raise ModelError(
             f"a model was given as {type(model).__name__}. Pass the path of an .onnx file, its "

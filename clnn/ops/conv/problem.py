@@ -215,7 +215,8 @@ class ConvProblem(Problem):
     @property
     def fits_depthwise(self) -> bool:
         """Whether there is one filter per channel, and the kernel for that takes the layouts."""
-        alone = self.group > 1 and self.ic == self.oc == 1 and not self.arith.channelwise
+        ordered = self.arith.channelwise or self.arith.tapwise
+        alone = self.group > 1 and self.ic == self.oc == 1 and not ordered
         return alone and self.reads_vectors and self.has_border
 
     def label(self, kind: str, extra: str) -> str:
