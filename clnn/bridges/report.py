@@ -72,6 +72,8 @@ class LayerRow:
     @property
     def cells(self) -> tuple[str, ...]:
         """The row as text."""
+        if self.grid == "float32":
+            return self.name, self.op, self.grid, "", "", "", ""
         share = f"{100 * self.saturated / max(self.count, 1):.3f} %"
         worst = f"{self.worst_channel}: {self.worst_snr:.1f} dB"
         middle = (f"{self.snr:.1f}", str(self.saturated), share)

@@ -22,11 +22,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
+from int8_accuracy import variations
 
 import clnn
 from clnn.bridges.quantize import TARGETS
 from clnn.bridges.report import Report
-from int8_accuracy import variations
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "tools" / "examples" / "models" / "digits.onnx"
