@@ -73,6 +73,7 @@ BETWEEN_FAMILIES = {
 }
 # Where a package of others may be imported at run time.
 HOMES = {
+    "flatbuffers": ("clnn.importers",),
     "pyopencl": ("clnn.runtime",),
     "onnx": ("clnn.importers", "clnn.apis.onnx_backend"),
 }

@@ -30,7 +30,7 @@ Shape = tuple[str, "tuple[int, ...] | int"]
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add MODEL and the options on how it is compiled."""
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="an .onnx file")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="an .onnx or .espdl file")
     parser.add_argument(
         "-d",
         "--device",

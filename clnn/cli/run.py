@@ -43,7 +43,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         action="append",
         default=[],
         metavar="NAME=FILE.npy",
-        help="data of an input, or a FILE.npz with several",
+        help="data of an input, or a FILE.npz with several (default: the golden inputs of an .espdl"
+        " file)",
     )
     parser.add_argument("--output-npz", metavar="FILE", help="write all outputs as arrays")
     parser.add_argument("--top", type=int, default=5, metavar="N", help="classes to print")
@@ -110,6 +111,7 @@ class _Picture:
 def run(args: argparse.Namespace) -> int:
     """Run the model, print and write what it gives; return the exit status."""
     from clnn.importers.onnx.info import read_info
+    from clnn.verification.golden import golden_of
 
     _common.settle(args)
     _check(args)
@@ -120,6 +122,9 @@ def run(args: argparse.Namespace) -> int:
         if picture.port.name in feeds:
             raise InputNameError(f"input {picture.port.name!r} is given by --image and by --input.")
         feeds[picture.port.name] = picture.array
+    if picture is None:
+        golden = golden_of(args.model)
+        feeds = (golden.golden_inputs if golden is not None else {}) | feeds
     fixed = [(name, array.shape) for name, array in feeds.items() if _is_open(info, name)]
     args.shape = [*fixed, *args.shape]
     with _common.compile_any(args) as session:

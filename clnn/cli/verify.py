@@ -14,12 +14,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "verify",
         help="compare a model's results with another engine's",
-        description="Runs a model on a device and compares it with ONNX Runtime, or with numpy in"
-        " double precision. Exit status: 0 all within tolerance, 1 not.",
+        description="Runs a model on a device and compares it with ONNX Runtime, with numpy in"
+        " double precision, or with the golden values that an .espdl file brings along. Exit status:"
+        " 0 all within tolerance, 1 not.",
     )
     _common.add_model(parser)
     _common.add_inputs(parser)
-    parser.add_argument("--against", choices=("onnxruntime", "reference"), default="onnxruntime")
+    parser.add_argument(
+        "--against",
+        choices=("auto", "onnxruntime", "reference", "golden"),
+        default="auto",
+        help="auto: the golden values of an .espdl file, else onnxruntime",
+    )
     parser.add_argument(
         "--tolerance",
         type=float,

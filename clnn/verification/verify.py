@@ -20,6 +20,7 @@ from clnn.types import Array
 from clnn.verification.bisect import bisect_graph
 from clnn.verification.compare import Difference, difference
 from clnn.verification.feeds import inputs_of, random_feeds
+from clnn.verification.golden import engine_for, with_golden
 from clnn.verification.layers import onnxruntime_layers, reference_layers
 from clnn.verification.onnxruntime import OnnxRuntime
 from clnn.verification.reference import reference_values
@@ -27,7 +28,7 @@ from clnn.verification.report import Bisection, Layer, VerifyReport
 
 # Of a whole network, by Options.dtype.
 TOLERANCES = {"f32": 1e-4, "tf32": 1e-2, "f16": 2e-2, "bf16": 1e-1, "int8": 2e-1}
-ENGINES = ("onnxruntime", "reference")
+ENGINES = ("onnxruntime", "reference", "golden")
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Request:
 
 def verify(
     model: Model,
-    against: str = "onnxruntime",
+    against: str = "auto",
     device: str | int | None = None,
     per_layer: bool = False,
     shapes: Shapes | None = None,
@@ -63,7 +64,9 @@ def verify(
 ) -> VerifyReport:
     """Compare what a device computes for a model with another engine.
 
-    against: "onnxruntime", or "reference" (numpy in double precision). per_layer: compare every
+    against: "onnxruntime", "reference" (numpy in double precision), "golden" (the inputs and outputs
+    that an .espdl file brings along), or "auto": golden where there are some, reference for other
+    .espdl files, else onnxruntime. per_layer: compare every
     node's result of the unfused network too. bisect: search the first wrong node of the network
     as it is compiled. feeds: inputs by name; those left out are random, from `seed`. tolerance:
     error allowed, relative to an output's largest magnitude (None: by Options.dtype, 1e-4 for f32,
@@ -75,7 +78,7 @@ def verify(
     options = options or Options()
     request = Request(
         model,
-        against,
+        engine_for(model) if against == "auto" else against,
         device,
         shapes or {},
         feeds or {},
@@ -97,7 +100,10 @@ def _compared(asked: Request) -> VerifyReport:
     with compile_fixed(
         graph, request.device, request.options, calibration=request.calibration
     ) as session:
-        feeds = random_feeds(session.inputs, request.seed, request.feeds)
+        given = request.feeds
+        if request.against == "golden":
+            given = with_golden(request.model).golden_inputs
+        feeds = random_feeds(session.inputs, request.seed, given)
         got = session(feeds)
         outputs, engine = _outputs(request, graph, session, feeds, got)
         layers: tuple[Layer, ...] = ()
@@ -128,9 +134,15 @@ def _calibration(request: Request, graph: Graph) -> Any:
 
 def _check(request: Request) -> None:
     if request.against not in ENGINES:
-        raise SettingError(f"against is {request.against!r}. Use one of {', '.join(ENGINES)}.")
+        raise SettingError(
+            f"against is {request.against!r}. Use one of auto, {', '.join(ENGINES)}."
+        )
     if not 0 < request.tolerance < np.inf:
         raise SettingError(f"tolerance is {request.tolerance}. It must be a number above 0.")
+    if request.against == "golden":
+        with_golden(request.model)
+        if request.feeds:
+            raise SettingError("golden values are for their own inputs. Leave other inputs away.")
     if isinstance(request.model, Graph) and request.against == "onnxruntime":
         raise SettingError("a Graph cannot be given to onnxruntime. Use against='reference'.")
 
@@ -143,7 +155,10 @@ def _outputs(
     got: Mapping[str, Array],
 ) -> tuple[tuple[Difference, ...], str]:
     """Return the differences of the outputs, and the name of the engine compared with."""
-    if request.against == "reference":
+    if request.against == "golden":
+        want, title = with_golden(request.model).golden_outputs, "the golden values in the file"
+        want = {name: array for name, array in want.items() if name in got}
+    elif request.against == "reference":
         values = reference_values(graph, feeds)
         want = {name: values[value] for name, value in graph.outputs.items()}
         title = "the numpy reference in double precision"
@@ -151,13 +166,13 @@ def _outputs(
         assert not isinstance(request.model, Graph)
         engine = OnnxRuntime(request.model)
         want, title = engine(feeds), engine.title
-    names = [info.name for info in session.outputs]
+    names = [info.name for info in session.outputs if info.name in want]
     return tuple(difference(n, got[n], want[n], request.tolerance) for n in names), title
 
 
 def _layers(request: Request, graph: Graph, feeds: Mapping[str, Array]) -> tuple[Layer, ...]:
     options = replace(request.options, fuse=False)
-    if request.against == "reference":
+    if request.against in ("reference", "golden"):
         return reference_layers(graph, request.device, options, feeds, request.calibration)
     assert not isinstance(request.model, Graph)
     return onnxruntime_layers(

@@ -8,7 +8,7 @@ from math import floor
 
 import numpy as np
 import pytest
-from harness import check_op, rng
+from harness import check_op, rng, single_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +29,9 @@ from clnn.ops.conv.spec import Conv2d
 from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.pool.spec import Pool
 from clnn.ops.shared.window import Window
+from clnn.options import Options
+from clnn.runtime.doctor.selection import select_device
+from clnn.runtime.run.session import Session
 
 NHWC = {"i0": (0, 2, 3, 1), "o0": (0, 2, 3, 1)}
 WINDOW = Window((3, 2), (1, 2), (1, 1), (1, 0), (1, 1))
@@ -122,6 +125,29 @@ def test_sums_of_products(device, name):
     assert made.dtype == dtype and (made == wanted(arith, x, w, bias)).all()
     assert len(np.unique(made)) > 20, "most results saturate"
     check_op(device, spec, [x, w, bias], consts=(1, 2), orders=NHWC)
+
+
+@pytest.mark.parametrize("name", ["1.x int16", "3.x int8 even", "3.x int8 channels"])
+def test_random_extremes(device, name):
+    """One session each; inputs are the ends of the range, their neighbours, and any others."""
+    arith = ARITHS[name]
+    dtype = np.int8 if arith.bits == 8 else np.int16
+    ends = np.iinfo(dtype)
+    w, bias = extreme((9, 3, 3, 2), dtype, 3), rng(5).integers(-999, 999, 9).astype(np.int32)
+    shape = (1, 3, 4, 4)
+    graph = single_node(Conv2d(WINDOW, arith=arith), [np.zeros(shape, dtype), w, bias], (1, 2))
+    corners = st.sampled_from([ends.min, ends.min + 1, ends.max, ends.max - 1, -1, 0, 1])
+    element = corners | st.integers(ends.min, ends.max)
+
+    with Session(graph, select_device(device), Options()) as session:
+
+        @given(st.lists(element, min_size=48, max_size=48))
+        @settings(max_examples=25, deadline=None)
+        def check(values):
+            x = np.array(values, dtype).reshape(shape)
+            assert (session({"i0": x})["o0"] == wanted(arith, x, w, bias)).all()
+
+        check()
 
 
 def test_a_bias_beyond_32_bits(device):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import case_any_shape
 import case_elements
+import case_espdl
 import case_fixed
 import case_graphs
 import case_images
@@ -24,6 +25,7 @@ __all__ = ["CASES", "MODULES", "Case", "jobs"]
 MODULES = (
     case_any_shape,
     case_elements,
+    case_espdl,
     case_fixed,
     case_graphs,
     case_images,

@@ -117,6 +117,11 @@ class Model:
 
 def _ends(calls: Sequence[tuple[Tensor, tuple[Tensor, ...]]]) -> list[Tensor]:
     """Return the outputs that no other call takes and that still wait."""
-    taken = {id(m) for _, inputs in calls for t in inputs for m in (t, *t.members)}
+    waiting, taken = [t for _, inputs in calls for t in inputs], set[int]()
+    while waiting:
+        tensor = waiting.pop()
+        if id(tensor) not in taken:
+            taken.add(id(tensor))
+            waiting += tensor.members
     found = {id(output): output for output, _ in calls}
     return [t for key, t in found.items() if key not in taken and t.pending]

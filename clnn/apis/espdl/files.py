@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clnn.errors import ModelFileError
+from clnn.errors import MissingPackageError, ModelFileError
 from clnn.importers.espdl.model import EspModel, read_espdl
 
 if TYPE_CHECKING:
@@ -30,8 +30,14 @@ def read(source: str | os.PathLike[str] | bytes, name: str = "") -> EspModel:
 
 
 def write(model: EspModel, path: str | os.PathLike[str]) -> None:
-    """Write an .espdl file."""
-    from clnn.importers.espdl.write import write_espdl
+    """Write an .espdl file. Raises MissingPackageError without the flatbuffers package."""
+    try:
+        from clnn.importers.espdl.write import write_espdl
+    except ImportError as err:
+        raise MissingPackageError(
+            f"flatbuffers cannot be imported: {err}. It writes .espdl files. Run: pip install"
+            " clnn[espdl]."
+        ) from err
 
     Path(path).write_bytes(write_espdl(model))
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 from clnn.apis.espdl.base import Layer
-from clnn.apis.espdl.tensor import Tensor, expanded, order_of, settle, squeezed
+from clnn.apis.espdl.shapes import expanded, order_of, squeezed
+from clnn.apis.espdl.tensor import Tensor, settle
 from clnn.apis.espdl.values import Value, made
 from clnn.errors import ShapeError
 from clnn.graph.builder import GraphBuilder
@@ -35,6 +36,17 @@ class JoinedTensor(Tensor):
             return made(("Concat2D",), _joined, *(m.value() for m in self.members))
         return super().value()
 
+    def deliver(self) -> None:
+        """Give each tensor its part of this memory, and those that lie in it theirs."""
+        memory, offset = self._memory, 0
+        assert memory is not None
+        for tensor in self.members:
+            tensor.element = None
+            tensor.set_element(memory[offset:])
+            offset += tensor.shape[CHANNEL]
+            if isinstance(tensor, JoinedTensor):
+                tensor.deliver()
+
     def settle(self) -> Tensor:
         """Compute the tensors, into this memory."""
         if self._value is not None:
@@ -60,8 +72,8 @@ class Concat2D(Layer):
     """Images one after the other along the channels, without a copy.
 
     One memory holds all: calloc_element(), called before the first of the inputs is computed, gives
-    each of them its part, `offset` channels from the start. backward() makes all padding as large as
-    the largest, so that rows have one length.
+    each of them its part, `offset` channels from the start (of nested ones, call that of the outer).
+    backward() makes all padding as large as the largest, so that rows have one length.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -102,21 +114,12 @@ class Concat2D(Layer):
         """Make one zeroed memory, and give each input its part of it."""
         self.backward()
         self.output.calloc_element()
-        self.deliver()
+        assert isinstance(self.output, JoinedTensor)
+        self.output.deliver()
 
     def apply_element(self) -> None:
         """Do what calloc_element() does."""
         self.calloc_element()
-
-    def deliver(self) -> None:
-        """Give each input its part of the output's memory, also where that is a part itself."""
-        memory = self.output._memory
-        assert memory is not None
-        for offset, tensor in zip(self.offset, self.output.members, strict=True):
-            tensor.element = None
-            tensor.set_element(memory[offset:])
-            if isinstance(tensor, JoinedTensor):
-                tensor.set_auto_free(False)
 
     def call(self, args: Sequence[Tensor]) -> Tensor:
         """Return the output, for inputs that are computed elsewhere than in its memory."""

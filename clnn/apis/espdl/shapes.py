@@ -1,4 +1,4 @@
-"""Sizes of outputs and padding of windows, by padding type."""
+"""Sizes of outputs and padding of windows, by padding type; shapes with axes added, taken away, turned."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from clnn.apis.espdl.constants import PaddingType
 from clnn.errors import ShapeError
 from clnn.ops.shared.window import Window
+from clnn.types import normalise_axis
 
 SAME = (PaddingType.PADDING_SAME_BEGIN, PaddingType.PADDING_SAME_END)
 
@@ -81,3 +82,32 @@ def window_of(
         (padding[0], padding[2]),
         (padding[1], padding[3]),
     )
+
+
+def squeezed(shape: Sequence[int], axis: int | None = None) -> list[int]:
+    """Return a shape without an axis of extent 1, or without all of them. Raises ShapeError."""
+    if axis is None:
+        return [d for d in shape if d != 1]
+    place = normalise_axis(axis, len(shape))
+    if shape[place] != 1:
+        raise ShapeError(f"squeeze of axis {axis} of {list(shape)}: its extent must be 1.")
+    return [d for k, d in enumerate(shape) if k != place]
+
+
+def expanded(shape: Sequence[int], axis: int | Sequence[int]) -> list[int]:
+    """Return a shape with axes of extent 1 at these places of it. Raises ShapeError."""
+    axes = [axis] if isinstance(axis, int) else list(axis)
+    rank = len(shape) + len(axes)
+    places = {normalise_axis(a, rank) for a in axes}
+    if len(places) != len(axes):
+        raise ShapeError(f"expand_dims of {list(shape)} with {axes}: an axis is named twice.")
+    rest = iter(shape)
+    return [1 if k in places else next(rest) for k in range(rank)]
+
+
+def order_of(shape: Sequence[int], perm: Sequence[int] = ()) -> tuple[int, ...]:
+    """Return the order of axes that `perm` says, all turned around where it is empty."""
+    order = tuple(int(k) for k in perm) or tuple(range(len(shape)))[::-1]
+    if sorted(order) != list(range(len(shape))):
+        raise ShapeError(f"transpose of {list(shape)} with {list(perm)}: no order of its axes.")
+    return order

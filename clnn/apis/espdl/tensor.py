@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from clnn.apis.espdl.shapes import expanded, order_of, squeezed
 from clnn.apis.espdl.values import Value, evaluate
 from clnn.errors import DTypeError, ShapeError
-from clnn.types import Array, normalise_axis
+from clnn.types import Array
 
 KINDS = ("int8", "uint8", "int16", "float32")
 NONE = (0, 0, 0, 0)  # padding
@@ -41,7 +42,7 @@ class Tensor:
         if str(self.dtype) not in KINDS:
             raise DTypeError(f"a Tensor of {self.dtype}: {', '.join(KINDS)} are possible.")
         self.exponent, self.auto_free = 0, True
-        self.members: tuple[Tensor, ...] = ()  # tensors that lie in its memory
+        self.members: tuple[Tensor, ...] = ()  # that lie in its memory, one after the other
         self._memory: Array | None = None
         self._value: Value | None = None
         self.set_shape((0,))
@@ -73,7 +74,7 @@ class Tensor:
             return self._value
         if self._memory is None:
             raise ShapeError("a layer was called with a tensor that has no element.")
-        return Value(np.ascontiguousarray(self.view()))
+        return Value(np.array(self.view(), order="C"))
 
     def settle(self) -> Tensor:
         """Compute what is pending."""
@@ -433,37 +434,14 @@ class Tensor:
 
 
 def settle(*tensors: Tensor) -> None:
-    """Compute what is pending of several tensors in one session."""
-    waiting = {id(t): t for t in tensors if t._value is not None}
-    values = [t._value for t in waiting.values() if t._value is not None]
-    for tensor, array in zip(waiting.values(), evaluate(values), strict=True):
+    """Compute what is pending of several tensors, and of those in their memory, in one session."""
+    waiting, found = list(tensors), dict[int, tuple[Tensor, Value]]()
+    while waiting:
+        tensor = waiting.pop()
+        if tensor._value is not None:
+            found[id(tensor)] = tensor, tensor._value
+        else:
+            waiting += tensor.members
+    arrays = evaluate([value for _, value in found.values()])
+    for (tensor, _), array in zip(found.values(), arrays, strict=True):
         tensor.store(array)
-
-
-def squeezed(shape: Sequence[int], axis: int | None = None) -> list[int]:
-    """Return a shape without an axis of extent 1, or without all of them. Raises ShapeError."""
-    if axis is None:
-        return [d for d in shape if d != 1]
-    place = normalise_axis(axis, len(shape))
-    if shape[place] != 1:
-        raise ShapeError(f"squeeze of axis {axis} of {list(shape)}: its extent must be 1.")
-    return [d for k, d in enumerate(shape) if k != place]
-
-
-def expanded(shape: Sequence[int], axis: int | Sequence[int]) -> list[int]:
-    """Return a shape with axes of extent 1 at these places of it. Raises ShapeError."""
-    axes = [axis] if isinstance(axis, int) else list(axis)
-    rank = len(shape) + len(axes)
-    places = {normalise_axis(a, rank) for a in axes}
-    if len(places) != len(axes):
-        raise ShapeError(f"expand_dims of {list(shape)} with {axes}: an axis is named twice.")
-    rest = iter(shape)
-    return [1 if k in places else next(rest) for k in range(rank)]
-
-
-def order_of(shape: Sequence[int], perm: Sequence[int] = ()) -> tuple[int, ...]:
-    """Return the order of axes that `perm` says, all turned around where it is empty."""
-    order = tuple(int(k) for k in perm) or tuple(range(len(shape)))[::-1]
-    if sorted(order) != list(range(len(shape))):
-        raise ShapeError(f"transpose of {list(shape)} with {list(perm)}: no order of its axes.")
-    return order
