@@ -15,8 +15,9 @@ from clnn.errors import ClnnError
 from clnn.options import Options
 
 if TYPE_CHECKING:
-    from clnn.api import calibrate, compile_model, devices, doctor, quantize, tune_model, verify
+    from clnn.api import calibrate, compile_model, devices, doctor, tune_model, verify
     from clnn.apis import espdl, mli, openvx, tidl
+    from clnn.bridges.quantize import Quantized, quantize
     from clnn.runtime.run.open_session import OpenSession
     from clnn.runtime.run.session import Session
     from clnn.runtime.stages.session import StagedSession
@@ -33,7 +34,8 @@ _LAZY = {
     "compile_model": "clnn.api",
     "devices": "clnn.api",
     "doctor": "clnn.api",
-    "quantize": "clnn.api",
+    "Quantized": "clnn.bridges.quantize",
+    "quantize": "clnn.bridges.quantize",
     "tune_model": "clnn.api",
     "verify": "clnn.api",
     "OpenSession": "clnn.runtime.run.open_session",
@@ -46,6 +48,7 @@ __all__ = [
     "ClnnError",
     "OpenSession",
     "Options",
+    "Quantized",
     "Session",
     "StagedSession",
     "ValuedSession",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from clnn.bridges.quantize import quantize
 from clnn.compile import (
     Calibration,
     Model,
@@ -27,7 +26,6 @@ __all__ = [
     "doctor",
     "load_graph",
     "prepare",
-    "quantize",
     "tune_model",
     "verify",
 ]
