@@ -12,10 +12,12 @@ rounds with one image each.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,12 @@ from int8_accuracy import variations
 
 import clnn
 from clnn.bridges.quantize import TARGETS
-from clnn.bridges.report import Report
+from clnn.bridges.report import LayerRow, Report
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "tools" / "examples" / "models" / "digits.onnx"
 TEST_PART, SPLIT_SEED, LARGEST_PIXEL = 0.25, 0, 16.0  # as tools/examples/train_digits.py has them
-CALIBRATION, OTHERS, ROUNDS = 16, 32, 15
+CALIBRATION, OTHERS, ROUNDS = 16, 32, 30
 
 
 @dataclass
@@ -93,6 +95,23 @@ def on_other(model: Path, data: Path, target: str, device: str | None) -> Result
         return Result(report, None, rate(network, feed))
 
 
+def kept(folder: Path | None, name: str, make: Callable[[], Result]) -> Result:
+    """Return a result, from a folder where it was kept before, else made and kept there."""
+    path = None if folder is None else folder / f"{name}.json"
+    if path is not None and path.exists():
+        stored = json.loads(path.read_text("utf-8"))
+        about = stored["report"]
+        layers = tuple(LayerRow(**row) for row in about["layers"])
+        outputs = {n: (snr, same) for n, (snr, same) in about["outputs"].items()}
+        report = Report(about["target"], about["samples"], layers, outputs)
+        return Result(report, stored["accuracy"], stored["rate"])
+    made = make()
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(made)), "utf-8")
+    return made
+
+
 def float_accuracy(device: str | None) -> tuple[float, float]:
     """Return the float network's accuracy on the digits, and its images per second."""
     _, tests, labels = digits()
@@ -147,14 +166,24 @@ def main() -> int:
         "--input", type=Path, help="its input, an .npz with names that begin with in:"
     )
     parser.add_argument("--targets", nargs="*", default=list(TARGETS), choices=list(TARGETS))
+    parser.add_argument(
+        "--keep", type=Path, help="folder of results; those there are not made again"
+    )
     parser.add_argument("--out", type=Path, default=None, help="file to write instead of printing")
     given = parser.parse_args()
     right, speed = float_accuracy(given.device)
-    found = {target: on_digits(target, given.device) for target in given.targets}
+    found = {
+        target: kept(given.keep, f"digits-{target}", partial(on_digits, target, given.device))
+        for target in given.targets
+    }
     more = [f"In float32 {100 * right:.2f} % are right, at {speed:.0f} images per second.", ""]
     lines = section("Digits, the whole test set of 450 images", found, more)
     if given.mobilenet and given.input:
-        other = {t: on_other(given.mobilenet, given.input, t, given.device) for t in given.targets}
+        name, files = given.mobilenet.parent.name, (given.mobilenet, given.input)
+        other = {
+            t: kept(given.keep, f"{name}-{t}", partial(on_other, *files, t, given.device))
+            for t in given.targets
+        }
         lines += section(f"{given.mobilenet.parent.name}, {OTHERS} variations of one image", other)
     text = "\n".join(lines)
     print(text) if given.out is None else given.out.write_text(text, "utf-8")
