@@ -16,18 +16,26 @@ from clnn.options import Options
 
 if TYPE_CHECKING:
     from clnn.api import calibrate, compile_model, devices, doctor, tune_model, verify
-    from clnn.apis import espdl, mli, openvx
+    from clnn.apis import espdl, mli, openvx, tidl
+    from clnn.bridges.quantize import Quantized, quantize
     from clnn.runtime.run.open_session import OpenSession
     from clnn.runtime.run.session import Session
     from clnn.runtime.stages.session import StagedSession
     from clnn.runtime.stages.valued import ValuedSession
 
-_SYSTEMS = {"espdl": "clnn.apis.espdl", "mli": "clnn.apis.mli", "openvx": "clnn.apis.openvx"}
+_SYSTEMS = {
+    "espdl": "clnn.apis.espdl",
+    "mli": "clnn.apis.mli",
+    "openvx": "clnn.apis.openvx",
+    "tidl": "clnn.apis.tidl",
+}
 _LAZY = {
     "calibrate": "clnn.api",
     "compile_model": "clnn.api",
     "devices": "clnn.api",
     "doctor": "clnn.api",
+    "Quantized": "clnn.bridges.quantize",
+    "quantize": "clnn.bridges.quantize",
     "tune_model": "clnn.api",
     "verify": "clnn.api",
     "OpenSession": "clnn.runtime.run.open_session",
@@ -40,6 +48,7 @@ __all__ = [
     "ClnnError",
     "OpenSession",
     "Options",
+    "Quantized",
     "Session",
     "StagedSession",
     "ValuedSession",
@@ -51,6 +60,8 @@ __all__ = [
     "espdl",
     "mli",
     "openvx",
+    "quantize",
+    "tidl",
     "tune_model",
     "verify",
 ]

@@ -32,6 +32,7 @@ ROOMS = (
     ("tune",),
     ("compile",),
     ("apis", "verification"),
+    ("bridges",),
     ("onnxruntime",),
     ("api",),
     ("",),
@@ -40,7 +41,7 @@ ROOMS = (
 )
 # The folders of a room, in the same way; the room's own modules are below all of them.
 WINGS = {
-    "apis": (("espdl", "mli", "openvx"),),
+    "apis": (("espdl", "mli", "openvx", "tidl"),),
     "graph": (("passes",),),
     "importers": (("espdl",), ("onnx",)),
     "onnxruntime": (("capi",),),

@@ -23,7 +23,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "quantize",
         help="write a float32 model as a quantised one",
         description="Runs a float32 ONNX model over samples, and writes it with uint8 activations and"
-        " int8 weights in QDQ form, which any engine that knows QuantizeLinear runs.",
+        " int8 weights in QDQ form, which any engine that knows QuantizeLinear runs. With --target, simulates"
+        " what an embedded system computes, bit by bit, and reports what each layer loses.",
     )
     _common.add_model(parser)
     parser.add_argument(
@@ -34,7 +35,23 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--method", choices=METHODS, default="minmax", help="default: minmax")
     parser.add_argument("--per-tensor", action="store_true", help="one scale for all of a weight")
-    parser.add_argument("--out", metavar="Q.onnx", required=True, help="file to write")
+    parser.add_argument("--out", metavar="Q.onnx", help="file to write; needed without --target")
+    parser.add_argument(
+        "--target",
+        metavar="T",
+        help="simulate what an embedded system computes instead: openvx-q78, mli-sa8, mli-fx16,"
+        " mli-fx16-fx8, tidl-8, tidl-16, espdl-int8, espdl-int16",
+    )
+    parser.add_argument(
+        "--report",
+        metavar="R",
+        help="with --target: file for the report, .html or .md (default: print)",
+    )
+    parser.add_argument(
+        "--export",
+        metavar="DIR",
+        help="with --target: folder for the network in the target's own form",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,6 +61,12 @@ def run(args: argparse.Namespace) -> int:
     from clnn.importers.onnx.qdq import QdqModel
 
     _common.settle(args)
+    if args.target:
+        return _simulate(args)
+    if not args.out or args.report or args.export:
+        raise SettingError(
+            "give --out for a quantised model, or --target with --report and --export."
+        )
     proto, _ = load_model(args.model)
     model = QdqModel(proto, not args.per_tensor)
     if not model.wanted():
@@ -57,6 +80,30 @@ def run(args: argparse.Namespace) -> int:
     Path(args.out).write_bytes(made.SerializeToString())
     told = f"{len(ranges)} values quantised by {len(feeds)} samples ({args.method}) in {args.out}"
     _common.write_result(args, {"ranges": ranges, "samples": len(feeds)}, told)
+    return 0
+
+
+def _simulate(args: argparse.Namespace) -> int:
+    """Simulate a target over the samples and report; return the exit status."""
+    from clnn.bridges.quantize import quantize
+    from clnn.importers.onnx.info import read_info
+
+    if args.out or args.per_tensor:
+        raise SettingError("--out and --per-tensor are of no use with --target. Use --export.")
+    report = Path(args.report) if args.report else None
+    if report is not None and report.suffix not in (".html", ".md"):
+        raise SettingError(f"--report {args.report}: the name must end with .html or .md.")
+    feeds = _feeds(Path(args.samples), [value.name for value in read_info(args.model).inputs])
+    how = args.device, _common.options_of(args), _common.shapes_of(args)
+    with quantize(args.model, feeds, args.target, *how, method=args.method) as network:
+        found = network.report(feeds)
+        files = network.export(args.export, Path(args.model).stem) if args.export else []
+    text = found.html() if report is not None and report.suffix == ".html" else found.markdown()
+    if report is not None:
+        report.write_text(text, "utf-8")
+        text = f"report of {len(found.layers)} layers over {len(feeds)} samples in {report}"
+    told = "\n".join([text, *(f"wrote {path}" for path in files)])
+    _common.write_result(args, found.data() | {"files": [str(path) for path in files]}, told)
     return 0
 
 

@@ -36,10 +36,15 @@ class Placed:
 
 @dataclass(frozen=True)
 class Hints:
-    """What a caller wants beyond the consumers' needs: borders and memory orders of values."""
+    """What a caller wants beyond the consumers' needs: borders and memory orders of values.
+
+    layouts: the layouts of values in memory of their own, as a caller's buffers have them, with zeros
+    as padding; a value that is a view of another has that one's.
+    """
 
     borders: Mapping[str, Border] = field(default_factory=dict)
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    layouts: Mapping[str, TensorLayout] = field(default_factory=dict)
 
 
 def place(
@@ -65,6 +70,11 @@ def place(
     roots = [name for name in graph.types if name not in links and name not in graph.consts]
     while roots:
         root = roots.pop()
+        if root in hints.layouts:
+            layout = hints.layouts[root]
+            here = Placed(root, layout, 0.0 if layout.has_padding else None)
+            roots += _place_views(here, views, placed)
+            continue
         memory = graph.memory(root)
         apart = _apart(graph.types[root], memory.itemsize, orders[root], cache_way)
         apart = apart or (
@@ -196,7 +206,14 @@ def _place_tree(
     shape, (order, apart) = graph.types[root].shape, memory
     border = _root_border(root, shape, order, views)
     layout = TensorLayout.make(shape, order, border.before, border.after, apart)
-    placed[root] = Placed(root, layout, border.fill if layout.has_padding else None)
+    here = Placed(root, layout, border.fill if layout.has_padding else None)
+    return _place_views(here, views, placed)
+
+
+def _place_views(here: Placed, views: _Views, placed: dict[str, Placed]) -> list[str]:
+    """Place a root and its views; return the children that could not be views (new roots)."""
+    root = here.storage
+    placed[root] = here
     detached: list[str] = []
     todo = [root]
     while todo:

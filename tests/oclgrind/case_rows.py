@@ -14,6 +14,7 @@ from clnn.ops.rows.lrn import Lrn
 from clnn.ops.rows.norm import Normalise
 from clnn.ops.rows.reduce import FOLDS, Reduce
 from clnn.ops.rows.softmax import Softmax
+from clnn.ops.rows.suppress import Suppress
 from clnn.ops.rows.topk import TopK
 from clnn.ops.shared.functions import PostOp
 
@@ -186,3 +187,8 @@ for _rows, _length in itertools.product((1, 3, 17), (1, 2, 7, 33)):
         tolerance=1e-3,
         long=True,
     )
+
+_BOXES = np.array([[[0, 0, 4, 4], [1, 0, 5, 4], [6, 6, 7, 9], [4, 4, 0, 1]]], np.float32)
+_PLACES = np.array([[[0, 1, 3, 2], [3, 2, 1, 0]]], np.int64)
+_SCORES = np.array([[[0.9, 0.8, 0.7, 0.1], [0.9, 0.9, np.nan, 0.2]]], np.float32)
+add("suppress", Suppress(0.5, 0.15), [_BOXES, _SCORES, _PLACES], tolerance=0)

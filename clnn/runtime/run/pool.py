@@ -78,7 +78,9 @@ class Pool(Generic[T]):
         for _ in range(len(self.waiting)):
             with suppress(IndexError):
                 self.waiting.popleft().release()
-        self.waiting.append(threading.Lock())  # whoever gives back calls wake()
+        bell = threading.Lock()
+        bell.acquire()  # as those of who waits: another close() rings it
+        self.waiting.append(bell)  # whoever gives back calls wake()
 
     def _wait(self) -> Loan[T]:
         while True:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from time import perf_counter_ns
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -112,6 +113,9 @@ class ExecutionState:
     """
 
     queue: Any = None
+    # Storages that lie in memory of a caller, and the nodes that are left out for it.
+    elsewhere: Mapping[str, Memory] = MappingProxyType({})
+    left_out: frozenset[str] = frozenset()
     watch: Any = staticmethod(at_once)
     # Memory that a device works on must not go with the state. No line of Python is run for this,
     # which another exception could come before.
@@ -272,7 +276,7 @@ class ExecutionState:
     def _launches(self) -> list[Enqueue]:
         if self._fused is not None:
             return [self._ready_fused(one) for one in self._fused.run if not one.idle]
-        skipped = {f"io:{name}" for name in self.bound}
+        skipped = {f"io:{name}" for name in self.bound} | self.left_out
         return [
             self._ready(planned, step.node.layer)
             for step in self.plan.scheduled
@@ -334,7 +338,7 @@ class ExecutionState:
         self._ready_for: Mapping[str, Memory] | None = None
         ports = {p.name: p for p in self.plan.inputs}
         places = {self.plan.placed[ports[n].value].storage: m for n, m in bound.items()}
-        self.memory = {**self._own, **places}
+        self.memory = {**self._own, **self.elsewhere, **places}
         self.bound = bound
         self._prepare()
         self._ready_for = bound

@@ -1,0 +1,118 @@
+"""Simulations in the target's own form, and the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+from test_bit_exact import LARGE, NET, SAMPLES
+
+import clnn
+from clnn import openvx as vx
+from clnn import tidl
+from clnn.cli.main import main
+from clnn.errors import UnsupportedOpError
+from clnn.graph.builder import GraphBuilder
+from clnn.ops.elementwise.eltwise import Eltwise
+from clnn.ops.shared.functions import PostOp
+from clnn.types import F32, TensorType
+
+
+def arrays_of(text):
+    """Return the arrays that C text defines."""
+    found = re.findall(r"const int\d+_t (\w+)\[(\d+)\] = \{([^}]*)\};", text)
+    arrays = {name: [int(v) for v in body.split(",")] for name, _, body in found}
+    assert all(len(arrays[name]) == int(count) for name, count, _ in found)
+    return arrays
+
+
+@pytest.mark.parametrize("target", ["mli-sa8", "mli-fx16-fx8"])
+def test_c_arrays_hold_what_is_computed(device, target, tmp_path):
+    with clnn.quantize(NET, SAMPLES, target, device) as network:
+        header, source = network.export(tmp_path, "net")
+        arrays = arrays_of(source.read_text())
+        for layer in network.layers:
+            name = re.sub(r"\W", "_", layer.name)
+            assert layer.name in header.read_text()
+            if "weights" in layer.data:
+                weights = layer.data["weights"]
+                moved = weights.transpose(2, 3, 1, 0) if layer.op != "fully_connected" else None
+                moved = weights.reshape(len(weights), -1).T if moved is None else moved
+                assert arrays[f"{name}_weights"] == moved.reshape(-1).tolist()
+                assert arrays[f"{name}_bias"] == layer.data["bias"].tolist()
+                assert f"extern const int8_t {name}_weights[{weights.size}];" in header.read_text()
+                scale = (
+                    f"{name}_weights_scale" if target == "mli-sa8" else f"{name}_weights_frac_bits"
+                )
+                assert scale in arrays
+
+
+def test_an_exported_graph_computes_the_same(device, tmp_path):
+    with clnn.quantize(NET, SAMPLES, "openvx-q78", device) as network:
+        (path,) = network.export(tmp_path)
+        for feed, values in zip(
+            (SAMPLES[1], LARGE), network.values([SAMPLES[1], LARGE]), strict=True
+        ):
+            first, last = network.layers[0].inputs[0], network.layers[-1].integers
+            with vx.vxCreateContext() as context:
+                read = vx.vxImportBinary(context, path)
+                graph, x, y = (
+                    vx.vxGetImportReferenceByName(read, n) for n in ("graph", "input0", "output")
+                )
+                given = np.ascontiguousarray(values[first][0])
+                vx.vxCopyTensorPatch(x, None, None, given, vx.VX_WRITE_ONLY)
+                vx.vxVerifyGraph(graph)
+                vx.vxProcessGraph(graph)
+                got = np.empty(values[last].shape[1:], np.int16)
+                vx.vxCopyTensorPatch(y, None, None, got, vx.VX_READ_ONLY)
+            np.testing.assert_array_equal(got, values[last][0])
+            np.testing.assert_array_equal(network(feed)["y"], values[last] / np.float32(256))
+
+
+def test_a_graph_of_layers_that_openvx_lacks_is_refused(tmp_path):
+    build = GraphBuilder()
+    x = build.input("x", TensorType((1, 4), F32))
+    graph = build.graph({"y": build.add(Eltwise((PostOp("exp"),)), x)})
+    feed = {"x": np.ones((1, 4), np.float32)}
+    with (
+        clnn.quantize(graph, [feed], "openvx-q78") as network,
+        pytest.raises(UnsupportedOpError, match="eltwise"),
+    ):
+        network.export(tmp_path)
+
+
+def test_a_descriptor_names_the_integers_of_the_simulation(device, tmp_path):
+    with clnn.quantize(NET, SAMPLES, "tidl-8", device) as network:
+        (path,) = network.export(tmp_path, "net")
+        read = tidl.sTIDL_IOBufDesc_t.read(path)
+        (x,), (y,) = read.inputs, read.outputs
+        assert path.name == "net_io_1.bin" and (x.name, y.name) == ("x", "y")
+        (values,) = network.values(SAMPLES[:1])
+        ours = values[network.layers[0].inputs[0]]
+        assert x.shape == (1, 1, 1, 3, 12, 12) and x.dtype == ours.dtype
+        np.testing.assert_array_equal(tidl.quantise(SAMPLES[0]["x"], x), ours)
+        assert y.dtype == np.float32 and y.width == 5  # softmax is none of TIDL's integers
+
+
+def test_the_command_writes_a_report_and_exports(tmp_path, capsys):
+    from test_bit_exact import RNG
+
+    digits = clnn.__file__.replace("clnn/__init__.py", "tools/examples/models/digits.onnx")
+    samples = tmp_path / "samples"
+    samples.mkdir()
+    for k in range(3):
+        image = RNG.random((1, 1, 8, 8)).astype(np.float32)
+        np.savez(samples / f"{k}.npz", image=image)
+    common = ["quantize", digits, "--samples", str(samples), "--target", "mli-sa8"]
+    shape = ["--shape", "image:1,1,8,8"]
+    report, out = tmp_path / "r.html", tmp_path / "c"
+    assert main([*common, *shape, "--report", str(report), "--export", str(out)]) == 0
+    assert "classifier" in report.read_text() and len(list(out.iterdir())) == 2
+    assert "report of" in capsys.readouterr().out
+    assert main([*common, *shape, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["target"] == "mli-sa8"
+    for wrong in (["--report", "r.pdf"], ["--out", "q.onnx"]):
+        assert main([*common, *shape, *wrong]) != 0
+    assert main(["quantize", digits, "--samples", str(samples)]) != 0
