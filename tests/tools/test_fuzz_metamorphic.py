@@ -50,7 +50,7 @@ def test_every_pair_agrees_on_another_engine(tool):
     pairs = [tool.draw(seed) for seed in range(1, 121)]
     assert not [told for pair in pairs if (told := tool.check(pair, tool.on_onnxruntime))]
     met = {op for pair in pairs for op in pair.ops}
-    assert RELATIONS < met and len(met) > 45, sorted(met)
+    assert met > RELATIONS and len(met) > 45, sorted(met)
     assert {len(pair.right.calls) for pair in pairs} >= {1, 2, 3, 4, 5}
 
 
@@ -65,7 +65,7 @@ def images(feeds):
 
 FAULTS = {
     "batch": lambda model, calls: images(calls[0]) > 1,
-    "padding": lambda model, calls: any(n.op_type == "Pad" for n in model.graph.node),
+    "padding": lambda model, calls: any(n.input[0] == "padded" for n in model.graph.node),
     "views": lambda model, calls: any(i.name == "one" for i in model.graph.input),
     "memory": lambda model, calls: calls is not None,
 }

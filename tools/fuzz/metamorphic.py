@@ -60,7 +60,6 @@ class Pair:
     relation: str
     left: Side
     right: Side
-    exact: bool = False
 
     @property
     def ops(self) -> list[str]:
