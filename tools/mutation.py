@@ -25,31 +25,35 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 COUNT, SECONDS = 300, 240
-PASSES = (
-    "tests/graph",
-    "tests/ops/shared/test_binary_post_ops.py",
-    "tests/golden/test_golden.py::test_kernel_sources_are_as_kept",
-)
+GOLDEN = "tests/golden/test_golden.py::test_kernel_sources_are_as_kept"
+POST_OPS = "tests/ops/shared/test_binary_post_ops.py"
 PLAN = (
     "tests/plan/test_plan.py",
     "tests/plan/test_batch_split.py",
     "tests/plan/test_open_extents.py",
 )
-ELEMENTS = ("tests/ops/elementwise/test_eltwise.py", "tests/ops/shared/test_binary_post_ops.py")
-# File or folder -> the tests that cover it.
+ELEMENTS = ("tests/ops/elementwise/test_eltwise.py", POST_OPS)
+# File or folder -> the tests that cover it, those that cost least first.
 COVERED = {
-    "clnn/graph/passes": PASSES,
+    "clnn/graph/passes": (GOLDEN, "tests/graph", POST_OPS),
+    "clnn/graph/passes/_quantised.py": ("tests/graph/test_fuse_quantised.py", GOLDEN),
+    "clnn/graph/passes/fuse_quantised.py": ("tests/graph/test_fuse_quantised.py", GOLDEN),
+    "clnn/graph/passes/quantise.py": ("tests/graph/test_quantise_pass.py", GOLDEN),
+    "clnn/graph/passes/fuse_separable.py": ("tests/graph/test_fuse_separable.py", GOLDEN),
+    "clnn/graph/passes/fuse_gates.py": ("tests/graph/test_fuse_gates.py", GOLDEN),
+    "clnn/graph/passes/fuse_shuffle.py": ("tests/graph/test_fuse_shuffle.py", GOLDEN),
+    "clnn/graph/passes/fuse_norm.py": (GOLDEN, "tests/ops/elementwise/test_batchnorm.py"),
+    "clnn/graph/passes/fuse_pad.py": (GOLDEN, "tests/ops/movement/test_pad.py"),
+    "clnn/graph/passes/fuse_post_ops.py": (GOLDEN, POST_OPS, "tests/codegen/test_fused_kernel.py"),
+    "clnn/graph/passes/store.py": ("tests/graph/test_storage_pass.py", GOLDEN),
+    "clnn/graph/passes/_stored.py": ("tests/graph/test_storage_pass.py", GOLDEN),
     "clnn/plan/placement.py": ("tests/plan/test_memory.py",),
     "clnn/plan/memory.py": ("tests/plan/test_memory.py", "tests/plan/test_dirty_borders.py"),
     "clnn/plan/slots.py": ("tests/plan/test_dirty_borders.py", *PLAN),
     "clnn/plan/batch_split.py": ("tests/plan/test_batch_split.py",),
-    "clnn/plan": (
-        *PLAN,
-        "tests/golden/test_golden.py::test_kernel_sources_are_as_kept",
-        "tests/runtime/test_session.py",
-    ),
-    "kernels_cl/_common/epilogue.cl.mako": ELEMENTS,
-    "kernels_cl/_common/rows.cl.mako": ("tests/ops/rows", "tests/runtime/test_any_rows.py"),
+    "clnn/plan": (GOLDEN, *PLAN, "tests/runtime/test_session.py"),
+    "kernels_cl/_common/epilogue.cl.mako": (GOLDEN, *ELEMENTS),
+    "kernels_cl/_common/rows.cl.mako": (GOLDEN, "tests/ops/rows", "tests/runtime/test_any_rows.py"),
 }
 COMPARED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
 SWAPPED = {
@@ -91,6 +95,12 @@ class Mutant:
         text = path.read_text("utf-8")
         assert text.startswith(self.old, self.at), self
         path.write_text(text[: self.at] + self.new + text[self.at + len(self.old) :], "utf-8")
+        _forget(path)
+
+    def restore(self, root: Path) -> None:
+        """Have the file below `root` as it was."""
+        shutil.copy(ROOT / self.file, root / self.file)
+        _forget(root / self.file)
 
     @property
     def place(self) -> str:
@@ -98,6 +108,12 @@ class Mutant:
         text = (ROOT / self.file).read_text("utf-8")
         number = text.count("\n", 0, self.at)
         return f"{self.file}:{number + 1}: {self.old} -> {self.new}   {text.splitlines()[number].strip()}"
+
+
+def _forget(path: Path) -> None:
+    """Remove what Python compiled of a file, which it may take for that of the changed one."""
+    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+        compiled.unlink()
 
 
 def covering(file: str) -> Sequence[str]:
@@ -185,7 +201,7 @@ def passes(root: Path, tests: Sequence[str], seconds: float) -> bool:
         "no:xdist",
         *tests,
     ]
-    env = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**os.environ, "PYTHONPATH": str(root)}
     try:
         done = subprocess.run(
             command, cwd=root, env=env, capture_output=True, timeout=seconds, check=False
@@ -205,13 +221,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         root = copy_of_checkout(Path(folder))
         for tests in sorted({tuple(covering(m.file)) for m in drawn}):
+            print(f"without a mutant: {' '.join(tests)}", flush=True)
             if not passes(root, tests, 4 * args.seconds):
                 print(f"without a mutant these fail: {' '.join(tests)}")
                 return 2
         for number, mutant in enumerate(drawn, 1):
             mutant.plant(root)
             survived = passes(root, covering(mutant.file), args.seconds)
-            shutil.copy(ROOT / mutant.file, root / mutant.file)
+            mutant.restore(root)
             survivors += [mutant] if survived else []
             print(f"{number} {'SURVIVED' if survived else 'killed'} {mutant.place}", flush=True)
     print(f"{len(drawn) - len(survivors)} of {len(drawn)} mutants killed")
