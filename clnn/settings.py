@@ -125,6 +125,13 @@ SETTINGS: dict[str, Setting] = {
             "seconds that a call waits for its device where Options.timeout is None; 0: without end",
         ),
         Setting(
+            "CLNN_BUILD_TIMEOUT",
+            "600",
+            _whole(0, 1_000_000),
+            "seconds that a device's compiler may take for a program, or child processes for all of"
+            " theirs; 0: without end",
+        ),
+        Setting(
             "CLNN_ORT_FALLBACK",
             "off",
             _choice("off", "onnxruntime"),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Mutation testing: small faults planted one by one in passes, planner and epilogue templates.
 
-    python tools/mutation.py [--count N] [--seed S] [--only PART] [--list] [--seconds T]
+    python tools/mutation.py [--count N] [--seed S] [--only PART] [--list] [--seconds T] [--unchecked]
 
 Each mutant is a copy of the checkout with one operator, number or condition changed; the tests that cover
 its file run on it, and one that fails kills it. Prints each survivor with its place, then killed of all.
@@ -12,44 +12,55 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
+import importlib
 import os
 import random
 import re
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 COUNT, SECONDS = 300, 240
-PASSES = (
-    "tests/graph",
-    "tests/ops/shared/test_binary_post_ops.py",
-    "tests/golden/test_golden.py::test_kernel_sources_are_as_kept",
-)
+GOLDEN = "tests/golden/test_golden.py::test_kernel_sources_are_as_kept"
+POST_OPS = "tests/ops/shared/test_binary_post_ops.py"
 PLAN = (
     "tests/plan/test_plan.py",
     "tests/plan/test_batch_split.py",
     "tests/plan/test_open_extents.py",
 )
-ELEMENTS = ("tests/ops/elementwise/test_eltwise.py", "tests/ops/shared/test_binary_post_ops.py")
-# File or folder -> the tests that cover it.
+ELEMENTS = ("tests/ops/elementwise/test_eltwise.py", POST_OPS)
+# File or folder -> the tests that cover it, those that cost least first.
 COVERED = {
-    "clnn/graph/passes": PASSES,
+    "clnn/graph/passes": (GOLDEN, "tests/graph", POST_OPS),
+    "clnn/graph/passes/_quantised.py": ("tests/graph/test_fuse_quantised.py", GOLDEN),
+    "clnn/graph/passes/fuse_quantised.py": ("tests/graph/test_fuse_quantised.py", GOLDEN),
+    "clnn/graph/passes/quantise.py": ("tests/graph/test_quantise_pass.py", GOLDEN),
+    "clnn/graph/passes/fuse_separable.py": ("tests/graph/test_fuse_separable.py", GOLDEN),
+    "clnn/graph/passes/fuse_functions.py": ("tests/graph/test_fuse_functions.py", GOLDEN),
+    "clnn/graph/passes/split_windows.py": ("tests/graph/test_split_windows.py",),
+    "clnn/graph/passes/fuse_shuffle.py": ("tests/graph/test_fuse_shuffle.py", GOLDEN),
+    "clnn/graph/passes/fuse_norm.py": (GOLDEN, "tests/ops/elementwise/test_batchnorm.py"),
+    "clnn/graph/passes/fuse_pad.py": (GOLDEN, "tests/ops/movement/test_pad.py"),
+    "clnn/graph/passes/fuse_post_ops.py": (GOLDEN, POST_OPS, "tests/codegen/test_fused_kernel.py"),
+    "clnn/graph/passes/store.py": ("tests/graph/test_storage_pass.py", GOLDEN),
+    "clnn/graph/passes/_stored.py": ("tests/graph/test_storage_pass.py", GOLDEN),
     "clnn/plan/placement.py": ("tests/plan/test_memory.py",),
     "clnn/plan/memory.py": ("tests/plan/test_memory.py", "tests/plan/test_dirty_borders.py"),
     "clnn/plan/slots.py": ("tests/plan/test_dirty_borders.py", *PLAN),
     "clnn/plan/batch_split.py": ("tests/plan/test_batch_split.py",),
-    "clnn/plan": (
-        *PLAN,
-        "tests/golden/test_golden.py::test_kernel_sources_are_as_kept",
-        "tests/runtime/test_session.py",
-    ),
-    "kernels_cl/_common/epilogue.cl.mako": ELEMENTS,
-    "kernels_cl/_common/rows.cl.mako": ("tests/ops/rows", "tests/runtime/test_any_rows.py"),
+    "clnn/plan": (GOLDEN, *PLAN, "tests/plan/test_memory.py"),
+    "kernels_cl/_common/epilogue.cl.mako": (GOLDEN, *ELEMENTS),
+    "kernels_cl/_common/rows.cl.mako": (GOLDEN, "tests/ops/rows", "tests/runtime/test_any_rows.py"),
 }
 COMPARED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
 SWAPPED = {
@@ -91,6 +102,12 @@ class Mutant:
         text = path.read_text("utf-8")
         assert text.startswith(self.old, self.at), self
         path.write_text(text[: self.at] + self.new + text[self.at + len(self.old) :], "utf-8")
+        _forget(path)
+
+    def restore(self, root: Path) -> None:
+        """Have the file below `root` as it was."""
+        shutil.copy(ROOT / self.file, root / self.file)
+        _forget(root / self.file)
 
     @property
     def place(self) -> str:
@@ -98,6 +115,12 @@ class Mutant:
         text = (ROOT / self.file).read_text("utf-8")
         number = text.count("\n", 0, self.at)
         return f"{self.file}:{number + 1}: {self.old} -> {self.new}   {text.splitlines()[number].strip()}"
+
+
+def _forget(path: Path) -> None:
+    """Remove what Python compiled of a file, which it may take for that of the changed one."""
+    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+        compiled.unlink()
 
 
 def covering(file: str) -> Sequence[str]:
@@ -171,28 +194,59 @@ def copy_of_checkout(folder: Path) -> Path:
     return folder
 
 
+def preload() -> None:
+    """Import what tests import of others: each mutant is tried in a fork of this process."""
+    for name in (
+        "pytest",
+        "numpy",
+        "onnx",
+        "onnxruntime",
+        "hypothesis",
+        "mako.template",
+        "pyopencl",
+    ):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
 def passes(root: Path, tests: Sequence[str], seconds: float) -> bool:
     """Tell whether tests pass in a copy; a run that takes too long does not."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        *tests,
-    ]
-    env = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
+    child = os.fork()
+    if not child:
+        _run(root, tests)
+    ended = _wait(child, time.monotonic() + seconds)
+    if ended is None:
+        os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        print(f"(it took more than {seconds:g} s)", end=" ")
+    return ended == 0
+
+
+def _run(root: Path, tests: Sequence[str]) -> NoReturn:
+    """Run tests in a copy, in a group of processes of their own, and end with pytest's exit status."""
+    status = 1
     try:
-        done = subprocess.run(
-            command, cwd=root, env=env, capture_output=True, timeout=seconds, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0
+        os.setsid()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(nothing, stream)
+        os.chdir(root)
+        os.environ["PYTHONPATH"] = str(root)
+        sys.path.insert(0, str(root))
+        plain = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist")
+        status = int(pytest.main([*plain, *tests]))
+    finally:
+        os._exit(status)
+
+
+def _wait(child: int, until: float) -> int | None:
+    """Return a child's exit status, None where it has not ended in time."""
+    while time.monotonic() < until:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    return None
 
 
 def main() -> int:
@@ -201,17 +255,19 @@ def main() -> int:
     if args.list:
         print("\n".join(m.place for m in drawn))
         return 0
+    preload()
     survivors = []
     with tempfile.TemporaryDirectory() as folder:
         root = copy_of_checkout(Path(folder))
-        for tests in sorted({tuple(covering(m.file)) for m in drawn}):
+        for tests in sorted({tuple(covering(m.file)) for m in drawn if not args.unchecked}):
+            print(f"without a mutant: {' '.join(tests)}", flush=True)
             if not passes(root, tests, 4 * args.seconds):
                 print(f"without a mutant these fail: {' '.join(tests)}")
                 return 2
         for number, mutant in enumerate(drawn, 1):
             mutant.plant(root)
             survived = passes(root, covering(mutant.file), args.seconds)
-            shutil.copy(ROOT / mutant.file, root / mutant.file)
+            mutant.restore(root)
             survivors += [mutant] if survived else []
             print(f"{number} {'SURVIVED' if survived else 'killed'} {mutant.place}", flush=True)
     print(f"{len(drawn) - len(survivors)} of {len(drawn)} mutants killed")
@@ -225,6 +281,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="part of the names of files")
+    parser.add_argument(
+        "--unchecked", action="store_true", help="the tests are known to pass without a mutant"
+    )
     parser.add_argument("--list", action="store_true", help="show mutants, run nothing")
     parser.add_argument(
         "--seconds", type=float, default=SECONDS, help="for the tests of one mutant"

@@ -150,6 +150,16 @@ def test_a_run_is_repeated_and_nothing_is_copied(little):
     assert not any(s.node.whole for s in make_plan(graph, Target(), guard=64).scheduled)
 
 
+def test_a_network_of_too_many_parts_stays_whole(little, monkeypatch):
+    graph = network()
+    (run,) = runs_of(graph, Target().compute_units)
+    parts_of_nodes = (run.end - run.begin) * (run.batch // run.images)
+    monkeypatch.setattr(batch_split, "MOST_NODES", parts_of_nodes)
+    assert len(split_batch(graph, Target()).nodes) > len(graph.nodes)
+    monkeypatch.setattr(batch_split, "MOST_NODES", parts_of_nodes - 1)
+    assert split_batch(graph, Target()) is graph
+
+
 def test_parts_share_kernels_and_constants(little, monkeypatch):
     monkeypatch.setattr(batch_split, "LARGE_BYTES", 12000)
     plan = make_plan(optimise(network(side=16)), Target())

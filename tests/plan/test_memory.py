@@ -21,7 +21,7 @@ from memory_cases import check_plan, dirty_by_pairs, live_bound, proven_plan, so
 
 from clnn.errors import PlanError
 from clnn.plan.memory import Block, MemoryPlan, dirty_borders, plan_memory
-from clnn.plan.placement import Budget, PlacementProblem, place, solve
+from clnn.plan.placement import Budget, PlacementProblem, first_fit, place, solve
 
 # The checker itself
 
@@ -297,3 +297,28 @@ def test_the_plan_does_not_depend_on_hash_seeds():
     }
     assert len(seen) == 1
     assert len(json.loads(seen.pop())) == 4
+
+
+def test_blocks_without_end_are_placed_as_they_begin():
+    """What is freed at the top is room again, what is freed below is filled, aligned, and what is left of it."""
+    sizes, firsts, lasts = [10, 12, 30, 5, 6], [0, 2, 2, 3, 3], [1, 2, 9, 9, 9]
+    spans = first_fit(sizes, [1] * 5, firsts, lasts)
+    assert spans == [(0, 10), (0, 12), (12, 42), (0, 5), (5, 11)]
+    assert first_fit([10, 8, 4, 3], [1, 16, 8, 1], [0, 0, 0, 0], [9] * 4) == [
+        (0, 10),
+        (16, 24),
+        (24, 28),
+        (10, 13),
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(some_blocks())
+def test_first_fit_is_right(blocks):
+    blocks = [b for b in blocks if b.size]
+    columns = zip(*((b.size, b.align, b.first, b.last) for b in blocks), strict=True)
+    spans = first_fit(*columns) if blocks else []
+    offsets = {b.key: begin for b, (begin, _) in zip(blocks, spans, strict=True)}
+    total = max((end for _, end in spans), default=0)
+    assert check_plan(blocks, MemoryPlan(offsets, total, 0)) == []
+    assert total <= sum(b.size + b.align for b in blocks)

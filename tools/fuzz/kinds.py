@@ -149,7 +149,7 @@ def _rows(d: Drawer) -> None:
         d.node(op, [x], axis=axis)
 
 
-def _norm(d: Drawer) -> None:
+def norm(d: Drawer) -> None:
     x = d.pick("f", range(3, 5))
     if x is None:
         return
@@ -186,7 +186,7 @@ def _window(d: Drawer, x: str, kernel: Sequence[int], dilations: bool = True) ->
     return attrs
 
 
-def _conv(d: Drawer) -> None:
+def conv(d: Drawer) -> None:
     x = d.pick("f", (3, 4))
     if x is None:
         return
@@ -204,7 +204,7 @@ def _conv(d: Drawer) -> None:
         d.node("Conv", [x, weights, *bias], group=group, **_window(d, x, kernel))
 
 
-def _pool(d: Drawer) -> None:
+def pool(d: Drawer) -> None:
     x = d.pick("f", (3, 4))
     if x is None:
         return
@@ -286,7 +286,7 @@ def _move(d: Drawer) -> None:
         d.node(op, [x, *more], **({} if more else {"axis": axis}))
 
 
-def _image(d: Drawer) -> None:
+def image(d: Drawer) -> None:
     x = d.pick("f", (4,))
     if x is None:
         return
@@ -304,6 +304,6 @@ def _image(d: Drawer) -> None:
 
 
 KINDS: tuple[Callable[[Drawer], None], ...] = (
-    *(_unary, _unary, _binary, _binary, _variadic, _logic, _integers, _fold, _rows, _norm),
-    *(_conv, _conv, _pool, _product, _move, _move, _move, _image),
+    *(_unary, _unary, _binary, _binary, _variadic, _logic, _integers, _fold, _rows, norm),
+    *(conv, conv, pool, _product, _move, _move, _move, image),
 )

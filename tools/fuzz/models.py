@@ -118,6 +118,8 @@ def _compared(data: bytes, graph: Graph, optimised: Graph) -> str:
     moved = {n: a * a.dtype.type(1 + MOVED) if a.dtype.kind == "f" else a for n, a in feeds.items()}
     try:
         model = onnx.load_model_from_string(data)
+        if _apart_from_onnx(model):
+            return ""
         names = {v.name for v in model.graph.input}
         fed = [{n: row[n] for n in row if n in names} for row in (feeds, moved)]
         print(json.dumps({"seed": -1, "now": "onnxruntime"}), flush=True)
@@ -136,6 +138,12 @@ def _compared(data: bytes, graph: Graph, optimised: Graph) -> str:
             if public in want and (told := _apart(got, want[public], other[public])):
                 return f"output {public!r}: {told}"
     return ""
+
+
+def _apart_from_onnx(model: onnx.ModelProto) -> bool:
+    """Tell whether a model has what onnxruntime does otherwise than ONNX: places of a scalar."""
+    scalars = {t.name for t in model.graph.initializer if not t.dims}
+    return any(n.op_type == "NonZero" and scalars & set(n.input) for n in model.graph.node)
 
 
 def _feed(shape: tuple[int, ...], dtype: np.dtype[Any], chance: np.random.Generator) -> Any:

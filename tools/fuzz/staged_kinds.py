@@ -210,6 +210,8 @@ def _padded(d: Drawer) -> None:
     kernel = [d.one_of((2, 3)) for _ in range(rank - 2)]
     strides = [d.up_to(2) for _ in kernel]
     op = d.one_of(("Conv", "MaxPool", "AveragePool"))
+    if any(n < k for n, k in zip(d.of(padded[0]).shape[2:], kernel, strict=True)):
+        return  # of no window onnxruntime makes one
     if op == "Conv":
         out, group = d.one_of(((4, 1), (c, c)))
         d.node(op, [*padded, d.weights(out, c // group, *kernel)], group=group, strides=strides)
@@ -267,6 +269,8 @@ def _others(d: Drawer) -> None:
         d.node(op, [x, d.weights(shape[-1])])
     elif op == "Einsum":
         d.node(op, [x, d.weights(shape[-1], d.up_to(5))], equation="...ij,jk->...ik")
+    elif op == "MeanVarianceNormalization":  # onnxruntime takes axes that are not there
+        d.node(op, [x], axes=[axis for axis in (0, 2, 3) if axis < len(shape)])
     elif op == "CenterCropPad":
         d.node(op, [x, d.const([d.up_to(9) for _ in shape])])
     elif op == "IsNaN":

@@ -14,7 +14,9 @@ MAX_ELEMENTS = 2**31 - 1
 
 @host_op("NonZero")
 def _nonzero(node: HostNode, x: Array) -> Array:
-    return np.array(np.nonzero(np.atleast_1d(x)), np.int64)
+    if not x.ndim:  # ONNX: as many places as it is not zero, of no coordinates each
+        return np.empty((0, np.count_nonzero(x)), np.int64)
+    return np.array(np.nonzero(x), np.int64)
 
 
 @host_op("Compress")

@@ -21,13 +21,13 @@ from clnn.runtime.device import failures
 from clnn.runtime.device.device import DeviceInfo, open_context
 from clnn.runtime.drivers.loader import child_environment, load
 from clnn.runtime.process.child import run_python
+from clnn.runtime.process.deadline import LateError, within
 from clnn.runtime.process.temporary import folder_for_a_while
 from clnn.settings import setting
 
 log = logging.getLogger("clnn")
 
 BUILD_ABI = "1"
-BUILD_TIMEOUT_S = 600.0
 # Below so many programs, and characters of them, starting child processes costs more than it saves.
 CHILDREN_FROM, CHARACTERS_FROM = 6, 60_000
 
@@ -105,12 +105,14 @@ class Device:
     def build(self, sources: Mapping[str, str]) -> None:
         """Build every program of `sources` (kernel title -> source) that is not there yet.
 
-        Raises BuildError with the driver's first complaint and the path of the saved source.
+        Raises BuildError with the driver's first complaint and the path of the saved source,
+        DeviceLostError where the driver's compiler takes more than CLNN_BUILD_TIMEOUT.
         """
         for source in sources.values():
             if coming := self.coming.get(source):
                 coming.wait()
         with self.lock:
+            failures.require(self)
             wanted = {s: title for title, s in sources.items() if s not in self.programs}
             missing = [s for s in wanted if not self._from_store(s)]
             long = len(missing) > 1 and sum(map(len, missing)) >= CHARACTERS_FROM
@@ -174,7 +176,7 @@ class Device:
         cl = load()
         try:
             program = cl.Program(self.context, [self.handle], [binary])
-            self.programs[source] = program.build(self.options, cache_dir=False)
+            self.programs[source] = self._in_time(source, _build, program, self.options)
         except cl.Error as err:
             log.info("a program binary was refused, building from source: %s", err)
             return False
@@ -185,7 +187,7 @@ class Device:
         self.counts.built += 1
         if binary is None or not self._load(source, binary):
             self.programs[source] = self._build_here(source, title)
-            binary = program_binary(self.programs[source])
+            binary = self._in_time(source, program_binary, self.programs[source])
         self._keep(source, title, binary)
 
     def _keep(self, source: str, title: str, binary: bytes | None) -> None:
@@ -200,7 +202,8 @@ class Device:
     def _build_here(self, source: str, title: str) -> Any:
         cl = load()
         try:
-            program = cl.Program(self.context, source).build(self.options, cache_dir=False)
+            program = cl.Program(self.context, source)
+            program = self._in_time(source, _build, program, self.options)
         except cl.Error as err:
             if not failures.is_of_program(err):
                 failures.explain(err, self, f"the build of kernel {title}")
@@ -208,6 +211,21 @@ class Device:
         if told := registers.spills_of(registers.build_log(program, self.handle)):
             self.spills[source] = told
         return program
+
+    def _in_time(self, source: str, work: Callable[..., Any], *args: Any) -> Any:
+        """Return work(*args), which has the driver compile `source`: at once or for its binary.
+
+        Raises DeviceLostError where that does not end: nobody knows what it holds in the driver.
+        """
+        seconds = float(setting("CLNN_BUILD_TIMEOUT"))
+        try:
+            return within(seconds, work, *args)
+        except LateError as err:
+            raise failures.lose(
+                self,
+                f"its compiler did not end within {seconds:g} s (CLNN_BUILD_TIMEOUT) with the source in"
+                f" {_saved(source)}",
+            ) from err
 
     def _try_children(self, sources: Sequence[str]) -> dict[str, bytes]:
         """Return source -> binary for what child processes could build, none where one would do."""
@@ -238,7 +256,8 @@ class Device:
                 "nice": nice,
             }
             env = child_environment(self.info.driver)
-            run = partial(run_python, "build.build_child", argument, BUILD_TIMEOUT_S, env, stop)
+            seconds = float(setting("CLNN_BUILD_TIMEOUT")) or 1e9
+            run = partial(run_python, "build.build_child", argument, seconds, env, stop)
             for end in _at_once(jobs, run):
                 if end and not (stop and stop.is_set()):
                     log.warning("a kernel build process ended early: %s", end)
@@ -271,18 +290,28 @@ def program_binary(program: Any) -> bytes | None:
     return bytes(binaries[0]) if binaries and binaries[0] else None
 
 
-def _build_message(info: DeviceInfo, title: str, source: str, log_text: str) -> str:
+def _build(program: Any, options: Sequence[str]) -> Any:
+    """Return a program, built."""
+    return program.build(list(options), cache_dir=False)
+
+
+def _saved(source: str) -> str:
+    """Return where the text of a program lies from now on."""
     try:
         handle, path = tempfile.mkstemp(prefix="clnn-", suffix=".cl")
         with os.fdopen(handle, "w") as out:
             out.write(source)
     except OSError as err:
-        path = f"no file ({err})"
+        return f"no file ({err})"
+    return path
+
+
+def _build_message(info: DeviceInfo, title: str, source: str, log_text: str) -> str:
     lines = [line.strip() for line in log_text.splitlines() if "error" in line.lower()]
     first = next((line for line in lines if "BUILD_PROGRAM_FAILURE" not in line), log_text[:300])
     return (
         f"kernel {title} does not build on {info.title} (driver {info.driver_version}): {first} "
-        f"This is a defect of clnn or of the driver. The source is in {path}; please report both."
+        f"This is a defect of clnn or of the driver. The source is in {_saved(source)}; please report both."
     )
 
 

@@ -18,6 +18,7 @@ from clnn.options import Options
 from clnn.plan.schedule import Plan
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.failures import lose, require
+from clnn.runtime.process.deadline import Request
 from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.fused_launch import FusedLaunches
 from clnn.runtime.run.state import ExecutionState, Memory, RunEvents, at_once
@@ -42,7 +43,7 @@ class Watch:
 
     def __init__(self, device: Device, seconds: float) -> None:
         self._device, self._seconds = device, seconds
-        self._requests: SimpleQueue[_Request | None] = SimpleQueue()
+        self._requests: SimpleQueue[Request | None] = SimpleQueue()
         self._turn = (
             threading.Lock()
         )  # a call may be left after a thread started, before it is noted
@@ -56,7 +57,7 @@ class Watch:
             return work(*args)
         if self._thread is None:
             self._begin()
-        request = _Request(work, args)
+        request = Request(work, args)
         self._requests.put(request)
         if not request.done.acquire(timeout=self._seconds):
             self._give_up()
@@ -122,41 +123,7 @@ def watch_of(device: Device, seconds: float | None) -> Any:
     return at_once if seconds is None else Watch(device, seconds)
 
 
-class _Request:
-    """Work, and how it went."""
-
-    def __init__(self, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self._work: Callable[..., Any] | None = work
-        self._args = args
-        self._value: Any = None
-        self._error: BaseException | None = None
-        self.done = threading.Lock()
-        self.done.acquire()
-
-    def do(self) -> None:
-        """Do the work, and let go of it."""
-        work, args = self._work, self._args
-        assert work is not None
-        self._work, self._args = None, ()
-        try:
-            self._value = work(*args)
-        except BaseException as err:
-            self._error = err
-        del work, args
-        self.done.release()
-
-    def result(self) -> Any:
-        """Return what the work returned, or raise what it raised."""
-        if self._error is None:
-            return self._value
-        try:
-            raise self._error
-        finally:
-            self._error = None  # whose traceback leads here
-            del self
-
-
-def _serve(requests: SimpleQueue[_Request | None], turn: threading.Lock) -> None:
+def _serve(requests: SimpleQueue[Request | None], turn: threading.Lock) -> None:
     _here.busy = True
     while True:
         request = requests.get()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto
+from onnx.reference import ReferenceEvaluator
 from reference_engines import onnxruntime_result
 
 from clnn.errors import ModelError
+from clnn.importers.onnx.fold import fold
+from clnn.importers.onnx.limits import Budget
 from clnn.ops.host.registry import HostNode, compute
 
 RNG = np.random.default_rng(11)
@@ -108,7 +112,6 @@ CASES = [
     ("NonZero", [np.where(MASK, X, 0)], {}, (WHOLES,)),
     ("NonZero", [np.zeros((2, 3), np.float32)], {}, (WHOLES,)),
     ("NonZero", [MASK], {}, (WHOLES,)),
-    ("NonZero", [scalar(3, np.float32)], {}, (WHOLES,)),
     ("Compress", [X, np.array([True, False, True])], {"axis": 1}, (F,)),
     ("Compress", [X, MASK.reshape(-1)], {}, (F,)),
     ("Compress", [X, np.array([False] * 3)], {"axis": 0}, (F,)),
@@ -162,6 +165,19 @@ def test_boxes_that_are_kept(center, count, spread, overlap, lowest):
     (want,) = onnxruntime_result("NonMaxSuppression", inputs, attrs, 18, out_types=(WHOLES,))
     (got,) = compute(HostNode("NonMaxSuppression", 18, attrs), inputs)
     np.testing.assert_array_equal(got, want, strict=True)
+
+
+@pytest.mark.parametrize("number,count", [(3, 1), (0, 0)])
+def test_places_of_a_scalar_have_no_coordinates_folded_or_not(number, count):
+    """As ONNX says it; onnxruntime gives them one."""
+    x = scalar(number, np.float32)
+    (got,) = compute(HostNode("NonZero", 18), [x])
+    node = onnx.helper.make_node("NonZero", ["x"], ["y"])
+    (reference,) = ReferenceEvaluator(node).run(None, {"x": x})
+    (folded,) = fold("NonZero", 18, [], {}, [x], 1, Budget())
+    for made in (got, folded):
+        np.testing.assert_array_equal(made, reference, strict=True)
+    assert got.shape == (0, count)
 
 
 def test_no_boxes_and_no_places():

@@ -1,0 +1,78 @@
+"""Work with a deadline: a thread that may hang does it, the caller does not.
+
+A driver's call cannot be ended from outside. What takes too long is left to its thread, which is a
+daemon: the end of the process does not wait for it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class LateError(Exception):
+    """Work took longer than its caller waits."""
+
+
+class Request:
+    """Work, and how it went. done: held until the work has ended."""
+
+    def __init__(self, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self._work: Callable[..., Any] | None = work
+        self._args = args
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self.done = threading.Lock()
+        self.done.acquire()
+
+    def do(self) -> None:
+        """Do the work, and let go of it."""
+        work, args = self._work, self._args
+        assert work is not None
+        self._work, self._args = None, ()
+        try:
+            self._value = work(*args)
+        except BaseException as err:
+            self._error = err
+        del work, args
+        self.done.release()
+
+    def result(self) -> Any:
+        """Return what the work returned, or raise what it raised."""
+        if self._error is None:
+            return self._value
+        try:
+            raise self._error
+        finally:
+            self._error = None  # whose traceback leads here
+            del self
+
+
+def within(seconds: float, work: Callable[..., T], *args: Any) -> T:
+    """Return work(*args), done by a thread of its own; 0 seconds: by this one, without a deadline.
+
+    Raises what the work raises, MemoryError where there may be no more threads, LateError after
+    `seconds`. An interrupt waits for the end of the work, as it does for a driver's call; a second
+    one does not.
+    """
+    if not seconds:
+        return work(*args)
+    request, until = Request(work, args), time.monotonic() + seconds
+    thread = threading.Thread(target=request.do, name="clnn-deadline", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as err:  # there may be no more threads
+        raise MemoryError(f"{err}") from err
+    try:
+        ended = request.done.acquire(timeout=seconds)
+    except BaseException:
+        request.done.acquire(timeout=max(0.0, until - time.monotonic()))
+        raise
+    if not ended:
+        raise LateError(f"nothing came within {seconds:g} s")
+    result: T = request.result()
+    return result
