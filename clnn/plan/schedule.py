@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from clnn.budget import counted_tables, host_memory
@@ -25,6 +25,10 @@ ALIGNED = 16  # elements that kernels may read at once from an address that is a
 ROOM = 1.08  # times the lower bound that the arena may take, so that fewer borders are filled again
 Chooser = Callable[[Node, Problem, Sequence[Variant]], Variant]
 Repeat = Callable[[Node, Problem], Variant | None]
+
+
+class DoesNotFitError(Exception):
+    """A choice cannot be repeated at the extents of a plan."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +181,8 @@ def make_plan(
     align: int = 64,
     hints: Hints | None = None,
     repeat: Repeat | None = None,
+    otherwise: Callable[[], tuple[Chooser, Repeat]] | None = None,
+    doubtful: Collection[str] = (),
 ) -> Plan:
     """Return the plan of `graph` for `target`.
 
@@ -184,7 +190,9 @@ def make_plan(
     bytes kept free around every storage. align: alignment of storages in bytes. hints: borders and
     memory orders that a caller wants. repeat: asked before `choose`, for the choices of another plan
     of the same network; the launches of such plans are then alike, whatever the extents: batches are
-    not split, and every border has a launch, an idle one where it keeps its values.
+    not split, and every border has a launch, an idle one where it keeps its values. otherwise: asked
+    for what takes the place of `choose` and `repeat` where the latter raises DoesNotFitError.
+    doubtful: names of nodes for which that is likely; they are asked first.
     Raises PlanError, ShapeError, or HostMemoryError where it wants more tables than clnn.budget allows.
     """
     if not (separate or guard or hints or repeat):  # which speak of values as they are
@@ -193,8 +201,12 @@ def make_plan(
     placed = place(graph, hints, cache_way, lambda kind: bool(target.tensor_kind(kind)))
     graph, placed, inputs, outputs = _add_ports(graph, placed)
     storages = _storages(graph, placed)
-    alike: dict[object, Variant] = {}
-    scheduled = [_step(node, graph, placed, target, choose, alike, repeat) for node in graph.nodes]
+    try:
+        scheduled = _steps(graph, placed, target, choose, repeat, doubtful)
+    except DoesNotFitError:
+        if otherwise is None:
+            raise
+        scheduled = _steps(graph, placed, target, *otherwise())
     blocks = _blocks(storages, scheduled, separate, guard, align)
     memory = plan_memory(blocks, base_align=align, room=ROOM)
     dirty = dirty_borders(blocks, memory)
@@ -283,6 +295,22 @@ def _storage(key: str, graph: Graph, placed: Mapping[str, Placed], span: Sequenc
             f"border: more than kernels can index ({MAX_ELEMENTS}). Use a smaller batch or image."
         )
     return Storage(key, graph.memory(key), root.layout, root.fill, span[0], span[1])
+
+
+def _steps(
+    graph: Graph,
+    placed: Mapping[str, Placed],
+    target: Target,
+    choose: Chooser,
+    repeat: Repeat | None,
+    doubtful: Collection[str] = (),
+) -> list[ScheduledNode]:
+    """Return the steps of all nodes. Raises DoesNotFitError where `repeat` does."""
+    alike: dict[object, Variant] = {}
+    for node in graph.nodes if doubtful else ():
+        if node.name in doubtful:
+            _step(node, graph, placed, target, choose, alike, repeat)
+    return [_step(node, graph, placed, target, choose, alike, repeat) for node in graph.nodes]
 
 
 def _step(
@@ -396,14 +424,15 @@ def _blocks(
     found: dict[str, Block] = {}
     for s in storages.values():
         first, last = (0, end) if separate else (s.first, s.last)
-        found[s.key] = Block(s.key, s.nbytes + 2 * guard, first, last, align, s.geometry)
+        found[s.key] = Block(s.key, int(s.nbytes) + 2 * guard, first, last, align, s.geometry)
     for at, step in enumerate(scheduled):
         first, last = (0, end) if separate else (at, at)
         for launch in step.variant.launches:
             for arg in launch.args:
                 if isinstance(arg, Scratch):
                     key = f"{step.node.name}#{arg.name}"
-                    found[key] = Block(key, arg.nbytes + 2 * guard, first, last, align, None)
+                    nbytes = int(arg.nbytes) + 2 * guard
+                    found[key] = Block(key, nbytes, first, last, align, None)
     return list(found.values())
 
 

@@ -12,8 +12,8 @@ from clnn.errors import ClnnError
 from clnn.graph.ir import Graph
 from clnn.ops.launch import Launch
 from clnn.plan.open_extents import opened
-from clnn.plan.repeat import Choices, DoesNotFitError
-from clnn.plan.schedule import Chooser, Plan, PlannedLaunch, ScheduledNode
+from clnn.plan.repeat import Choices
+from clnn.plan.schedule import Chooser, Plan, PlannedLaunch, Repeat, ScheduledNode
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.failures import require
@@ -113,12 +113,20 @@ class Family:
             first.learn(plan_by, graph, choose, self._others)
             self._sets.append(first)
         chosen = self._sets[0]
-        try:
-            plan = plan_by(graph, choose=choose, repeat=chosen.choices.repeat_or_raise)
-        except DoesNotFitError:
+
+        def of_the_second_set() -> tuple[Chooser, Repeat]:
+            nonlocal chosen
             chosen = self._for_small(plan_by, graph, choose)
-            choices = chosen.choices
-            plan = plan_by(graph, choose=choices.chooser(choose), repeat=choices.repeat)
+            return chosen.choices.chooser(choose), chosen.choices.repeat
+
+        choices = chosen.choices
+        plan = plan_by(
+            graph,
+            choose=choose,
+            repeat=choices.repeat_or_raise,
+            otherwise=of_the_second_set,
+            doubtful=frozenset(choices.misfits),
+        )
         self._planned.chosen = chosen
         return chosen.with_texts(plan)
 
