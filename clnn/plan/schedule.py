@@ -10,15 +10,15 @@ from clnn.errors import PlanError
 from clnn.graph.ir import Graph, Node
 from clnn.layout import TensorLayout
 from clnn.ops.launch import EMPTY, Const, In, Launch, Out, Scratch, Variant
-from clnn.ops.movement.views import Copy
 from clnn.ops.problem import Operand, Problem
 from clnn.ops.spec import ViewSpec
 from clnn.plan.batch_split import split_batch
 from clnn.plan.border import fill_launch
 from clnn.plan.layouts import Hints, Placed, place
 from clnn.plan.memory import Block, MemoryPlan, dirty_borders, plan_memory
+from clnn.plan.ports import Port, add_ports
 from clnn.target import Target
-from clnn.types import Array, DType, TensorType
+from clnn.types import Array, DType
 
 MAX_ELEMENTS = 2**31 - 1
 ALIGNED = 16  # elements that kernels may read at once from an address that is a multiple of them
@@ -99,20 +99,6 @@ class ScheduledNode:
     variant: Variant
     launches: tuple[PlannedLaunch, ...]
     fills: tuple[PlannedLaunch, ...] = ()
-
-
-@dataclass(frozen=True)
-class Port:
-    """A graph input or output: public name, type, and the value whose storage the host touches.
-
-    value: the value of the network; host: the dense value that is uploaded or downloaded (the
-    same one where the network's own layout is dense).
-    """
-
-    name: str
-    type: TensorType
-    value: str
-    host: str
 
 
 @dataclass(frozen=True)
@@ -199,7 +185,7 @@ def make_plan(
         graph = split_batch(graph, target)
     cache_way = target.cache_way if target.is_cpu else 0
     placed = place(graph, hints, cache_way, lambda kind: bool(target.tensor_kind(kind)))
-    graph, placed, inputs, outputs = _add_ports(graph, placed)
+    graph, placed, inputs, outputs = add_ports(graph, placed)
     storages = _storages(graph, placed)
     try:
         scheduled = _steps(graph, placed, target, choose, repeat, doubtful)
@@ -226,41 +212,6 @@ def make_plan(
         separate,
         sizes,
     )
-
-
-def _add_ports(
-    graph: Graph, placed: dict[str, Placed]
-) -> tuple[Graph, dict[str, Placed], tuple[Port, ...], tuple[Port, ...]]:
-    """Add copies between dense host values and the network's own layouts where they differ."""
-    placed, types = dict(placed), dict(graph.types)
-    head, tail, inputs, outputs = [], [], [], []
-    given = {*graph.inputs, *graph.consts}
-
-    def dense(name: str, value: str) -> str:
-        host = f"{name}:host"
-        types[host] = types[value]
-        placed[host] = Placed(host, TensorLayout.make(types[value].shape))
-        return host
-
-    for name in graph.inputs:
-        host = name
-        if not _is_plain(placed[name], name):
-            host = dense(name, name)
-            head.append(Node(f"io:{name}", Copy(), (host,), (name,), f"input {name}"))
-        inputs.append(Port(name, types[name], name, host))
-    for public, value in graph.outputs.items():
-        host = value
-        if value in given or not placed[value].layout.is_dense or 0 in placed[value].layout.pitches:
-            host = dense(f"out:{public}", value)
-            tail.append(Node(f"io:{public}", Copy(), (value,), (host,), f"output {public}"))
-        outputs.append(Port(public, types[value], value, host))
-    hosts = tuple(p.host for p in inputs)
-    graph = replace(graph, nodes=(*head, *graph.nodes, *tail), types=types, inputs=hosts)
-    return graph, placed, tuple(inputs), tuple(outputs)
-
-
-def _is_plain(where: Placed, name: str) -> bool:
-    return where.storage == name and where.layout.is_dense and not where.layout.has_padding
 
 
 def _storages(graph: Graph, placed: Mapping[str, Placed]) -> dict[str, Storage]:

@@ -133,7 +133,7 @@ class _Import:
 
     def graph(self) -> Graph:
         """Return the finished graph. Raises UnsupportedOpError or ModelError."""
-        refuse(self.problems)
+        refuse([p for p in self.problems if p.op_type == "input" or not self._is_complete()])
         build, outputs = self.build, {}
         for output in self.proto.graph.output:
             value = self.scope.find(output.name)
@@ -145,6 +145,11 @@ class _Import:
         for name in set(build.consts) - set(build.types):
             del build.consts[name]
         return build.graph(outputs, self.proto.graph.name)
+
+    def _is_complete(self) -> bool:
+        """Whether all outputs are known: nothing reads what refused nodes make."""
+        names = self.scope.names
+        return not any(names.get(o.name) in self.build.unknown for o in self.proto.graph.output)
 
     def _initializers(
         self, graph: onnx.GraphProto, scope: Scope, loaded: Loaded | None = None

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from clnn.errors import DTypeError, InputNameError, ShapeError
-from clnn.plan.schedule import Port
+from clnn.plan.ports import Port
 from clnn.types import Array
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from itertools import count, groupby
 from time import monotonic, perf_counter
-from types import TracebackType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,15 +15,13 @@ import numpy as np
 from clnn.budget import host_memory
 from clnn.errors import (
     DeviceLostError,
-    InputNameError,
-    PickleError,
     ShapeError,
     UnsupportedOpError,
 )
 from clnn.runtime.process import forked
-from clnn.runtime.process.forked import not_pickled
-from clnn.runtime.run.feeds import as_array, names_message
+from clnn.runtime.run.feeds import as_array
 from clnn.runtime.run.gears import Gears
+from clnn.runtime.run.named import NamedSession, check_stream, given_by_name
 from clnn.runtime.run.placement import Placement
 from clnn.runtime.run.session import Session
 from clnn.types import Array
@@ -57,7 +54,7 @@ def wait_for_all(sessions: Iterable[Any], timeout: float | None) -> bool:
     return all(ready)
 
 
-class OpenSession:
+class OpenSession(NamedSession):
     """A model compiled for one device, whose inputs may have another shape in each call.
 
     Made by clnn.compile_model where a model leaves dimensions open. Call it as a Session. What a shape
@@ -120,16 +117,6 @@ class OpenSession:
             self._specialise(shapes, session)
         return outs
 
-    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
-        """Return the arrays of the outputs `names` (None: all), as onnxruntime's run does."""
-        known = [info.name for info in self._outputs]
-        wanted = known if names is None else list(names)
-        unknown = [name for name in wanted if name not in known]
-        if unknown:
-            raise InputNameError(names_message("output", unknown, [], known))
-        outs = self(feeds)
-        return [outs[name] for name in wanted]
-
     def ready(self, timeout: float | None = None) -> bool:
         """Make kernels of its own for each shape that is there, and wait until nothing is being made.
 
@@ -167,10 +154,12 @@ class OpenSession:
 
         Neighbouring feeds of one shape overlap as in a Session's stream. Raises as that does.
         """
-        if isinstance(feeds, Mapping):
-            raise InputNameError(
-                "stream takes an iterable of feeds. For one feed call the session."
-            )
+        check_stream(feeds, depth)
+        return self._streamed(feeds, depth)
+
+    def _streamed(
+        self, feeds: Iterable[Mapping[str, Any]], depth: int
+    ) -> Generator[dict[str, Array], None, None]:
         read: Iterator[tuple[dict[str, Array], tuple[tuple[int, ...], ...]]] = map(
             self._read, feeds
         )
@@ -208,9 +197,6 @@ class OpenSession:
             cached, built = (sum(column) for column in zip(*live, self._builds, strict=True))
             return cached, built
 
-    def __reduce__(self) -> NoReturn:
-        raise PickleError(not_pickled("session"))
-
     def close(self) -> None:
         """Free the device memory; later calls raise DeviceLostError. A forked child frees nothing."""
         if forked.process.refusal:
@@ -224,14 +210,6 @@ class OpenSession:
                 session.close()
             self._sessions.clear()
             self._compile_at = _closed  # which has the memory that sessions share
-
-    def __enter__(self) -> OpenSession:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, err: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         ins = ", ".join(f"{info.name}: {info.shape}" for info in self._inputs)
@@ -293,17 +271,8 @@ class OpenSession:
         self, feeds: Mapping[str, Any]
     ) -> tuple[dict[str, Array], tuple[tuple[int, ...], ...]]:
         """Return the arrays of a call, and their shapes in the order of the inputs."""
-        known = [info.name for info in self._inputs]
-        if not isinstance(feeds, Mapping):
-            raise InputNameError(
-                f"a session takes {{input name: array}}, not {type(feeds).__name__}."
-            )
-        missing, unknown = (
-            [a for a in one if a not in other] for one, other in ((known, feeds), (feeds, known))
-        )
-        if missing or unknown:
-            raise InputNameError(names_message("input", unknown, missing, known))
-        arrays = {name: as_array(feeds[name]) for name in known}
+        given = given_by_name(feeds, self._inputs)
+        arrays = {name: as_array(value) for name, value in given.items()}
         return arrays, tuple(array.shape for array in arrays.values())
 
     def _shape(
