@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, groupby
+from math import prod
 from time import monotonic, perf_counter
 from typing import Any, NoReturn
 
@@ -18,8 +19,11 @@ from clnn.errors import (
     ShapeError,
     UnsupportedOpError,
 )
+from clnn.graph.evaluate import evaluate
+from clnn.graph.ir import Graph
 from clnn.runtime.process import forked
-from clnn.runtime.run.feeds import as_array
+from clnn.runtime.run.family import KernelsNotReadyError
+from clnn.runtime.run.feeds import as_array, check_dtype
 from clnn.runtime.run.gears import Gears
 from clnn.runtime.run.named import NamedSession, check_stream, given_by_name
 from clnn.runtime.run.placement import Placement
@@ -42,7 +46,7 @@ class OpenTensorInfo:
     dtype: np.dtype[Any] | None
 
 
-def _closed(shapes: Mapping[str, tuple[int, ...]]) -> NoReturn:
+def _closed(shapes: Mapping[str, tuple[int, ...]], wait: bool = True) -> NoReturn:
     raise DeviceLostError("this session is closed. Compile the model again.")
 
 
@@ -66,12 +70,13 @@ class OpenSession(NamedSession):
         self,
         inputs: Sequence[OpenTensorInfo],
         outputs: Sequence[OpenTensorInfo],
-        compile_at: Callable[[Mapping[str, tuple[int, ...]]], Session],
+        compile_at: Callable[..., Session],
         gears: Gears | None = None,
         doubt: UnsupportedOpError | None = None,
     ) -> None:
         """`compile_at`: input name -> shape -> session for these shapes.
 
+        Where there are gears, it takes wait=False (see Family.patience).
         gears: what makes kernels while calls go on.
         doubt: which nodes may not run, unless shapes decide that they need not.
         """
@@ -81,6 +86,7 @@ class OpenSession(NamedSession):
         self._sessions: OrderedDict[tuple[tuple[int, ...], ...], Session] = OrderedDict()
         self._lock, self._making = threading.RLock(), threading.Lock()
         self._builds = [0, 0]
+        self._first_elements = 0
         self._closed, self._lost = False, ""
         self._gears = gears
 
@@ -108,9 +114,13 @@ class OpenSession(NamedSession):
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """Return {output name: array} for {input name: array}. Raises as a Session does."""
         arrays, shapes = self._read(feeds)
-        session, gears = self._session(shapes), self._gears
+        gears = self._gears
         if gears is None:
-            return session(arrays)
+            return self._session(shapes)(arrays)
+        try:
+            session = self._session(shapes, wait=not self._is_small(shapes))
+        except KernelsNotReadyError as err:
+            return self._on_host(err.graph, arrays)
         began = perf_counter()
         outs = session(arrays)
         if gears.is_often(shapes, perf_counter() - began):
@@ -218,7 +228,18 @@ class OpenSession(NamedSession):
     def _by_name(self, key: tuple[tuple[int, ...], ...]) -> dict[str, tuple[int, ...]]:
         return {info.name: shape for info, shape in zip(self._inputs, key, strict=True)}
 
-    def _session(self, key: tuple[tuple[int, ...], ...]) -> Session:
+    def _is_small(self, key: tuple[tuple[int, ...], ...]) -> bool:
+        """Whether inputs have less elements than those of the first call."""
+        return sum(map(prod, key)) < self._first_elements
+
+    def _on_host(self, graph: Graph, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the outputs of a network whose kernels are still being made."""
+        for name in graph.inputs:
+            check_dtype(name, arrays[name], graph.types[name].dtype)
+        with host_memory("a run on the host"):
+            return evaluate(graph, arrays)
+
+    def _session(self, key: tuple[tuple[int, ...], ...], wait: bool = True) -> Session:
         session = self._ready(key)
         if session is not None:
             return session
@@ -226,19 +247,21 @@ class OpenSession(NamedSession):
             session = self._ready(key)
             if session is None:
                 self._check(key)
-                session = self._make(key)
+                session = self._make(key, wait)
                 with self._lock:
                     is_first = not self._sessions
+                    self._first_elements = self._first_elements or sum(map(prod, key))
                     self._sessions[key] = session
                     self._forget_old()
                 if is_first and (gears := self._gears) is not None:
                     gears.make_small()
             return session
 
-    def _make(self, key: tuple[tuple[int, ...], ...]) -> Session:
+    def _make(self, key: tuple[tuple[int, ...], ...], wait: bool) -> Session:
+        more = {} if wait else {"wait": False}
         try:
             with host_memory("the compilation of the model"):
-                session = self._compile_at(self._by_name(key))
+                session = self._compile_at(self._by_name(key), **more)
         except DeviceLostError as err:
             self._lost = str(err)
             raise
