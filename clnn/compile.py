@@ -233,14 +233,14 @@ class _OpenModel:
             return None
         return Gears(self._special, self._small, self._options.dtype)
 
-    def __call__(self, shapes: Mapping[str, tuple[int, ...]]) -> Session:
-        """Return the session for inputs of these shapes."""
-        options = self._options
+    def __call__(self, shapes: Mapping[str, tuple[int, ...]], wait: bool = True) -> Session:
+        """Return the session for inputs of these shapes. wait: as in Family.patience."""
         if not self._shares:
-            return compile_fixed(self._model, self._device, options, shapes, self._calibration)
+            parts = self._model, self._device, self._options
+            return compile_fixed(*parts, shapes, self._calibration)
         if self._family is None:
             return self._session_at(shapes)
-        with paused:
+        with paused, self._family.patience(wait):
             return self._session_at(shapes)
 
     def _session_at(self, shapes: Mapping[str, tuple[int, ...]]) -> Session:
@@ -275,9 +275,12 @@ class _OpenModel:
         """Make the kernels that small images need, where there are such images."""
         options, info, family = self._options, select_device(self._device), self._family
         assert family is not None
-        for graph in family.small():
-            with chooser(info, options.tune) as choose:
-                Session(graph, info, options, choose, family=family, build=build).close()
+        try:
+            for graph in family.small():
+                with chooser(info, options.tune) as choose:
+                    Session(graph, info, options, choose, family=family, build=build).close()
+        finally:
+            family.small_is_made.set()
 
     def _with(self, extents: Mapping[str, int]) -> Graph:
         """Return the network at extents of its open dimensions."""

@@ -70,8 +70,9 @@ class TensorLayout:
         for axis in reversed(order):
             pitches[axis] = pitch
             extent = lo[axis] + shape[axis] + hi[axis]
-            step = (align or {}).get(axis, 1)
-            pitch *= -(-extent // step) * step
+            if align and axis in align:
+                extent = -(-extent // align[axis]) * align[axis]
+            pitch *= extent
         offset = sum(p * q for p, q in zip(lo, pitches, strict=True))
         return TensorLayout(shape, tuple(pitches), lo, hi, offset, pitch)
 
@@ -173,13 +174,13 @@ class TensorLayout:
             )
         keep_lo = self.before[axis] if step == 1 and start == 0 else 0
         keep_hi = self.after[axis] if step == 1 and last == self.shape[axis] - 1 else 0
-        return replace(
-            self,
-            shape=_with(self.shape, axis, extent),
-            pitches=_with(self.pitches, axis, self.pitches[axis] * step),
-            before=_with(self.before, axis, keep_lo),
-            after=_with(self.after, axis, keep_hi),
-            offset=self.offset + start * self.pitches[axis],
+        return TensorLayout(
+            _with(self.shape, axis, extent),
+            _with(self.pitches, axis, self.pitches[axis] * step),
+            _with(self.before, axis, keep_lo),
+            _with(self.after, axis, keep_hi),
+            self.offset + start * self.pitches[axis],
+            self.size,
         )
 
     def broadcast(self, shape: Sequence[int]) -> TensorLayout:

@@ -195,30 +195,33 @@ def _open_arithmetic(name: str) -> tuple[Any, Any]:
     forward, backward = getattr(int, f"__{name}__"), getattr(int, f"__r{name}__")
     new = int.__new__
 
-    def pair(compute: Callable[[int, int], int], self: Open, right: Any) -> Any:
-        kind = type(right)
-        if kind is int:
-            if is_product and not right:
-                return 0
-            there = right
-        elif kind is Open:
-            there = right.other
-        else:
-            return NotImplemented
-        number = new(Open, compute(self, right))
-        try:
-            number.other = compute(self.other, there)
-        except ZeroDivisionError:  # the quotient has no meaning at the other shape
-            number.other = int(number)
-        return number
+    # A plan makes thousands of them: each method is one call.
+    def method(compute: Callable[[int, int], int], keeps: Callable[[int], bool]) -> Any:
+        def apply(self: Open, operand: Any) -> Any:
+            kind = type(operand)
+            if kind is int:
+                if keeps(operand):
+                    return self
+                if is_product and not operand:
+                    return 0
+                there = operand
+            elif kind is Open:
+                there = operand.other
+            else:
+                return NotImplemented
+            number = new(Open, compute(self, operand))
+            try:
+                number.other = compute(self.other, there)
+            except ZeroDivisionError:  # the quotient has no meaning at the other shape
+                number.other = int(number)
+            return number
 
-    def on_left(self: Open, right: Any) -> Any:
-        return pair(forward, self, right)
+        return apply
 
-    def on_right(self: Open, left: Any) -> Any:
-        return pair(backward, self, left)
-
-    return on_left, on_right
+    neutral = {"add": 0, "sub": 0, "mul": 1, "floordiv": 1}.get(name)
+    left = frozenset(() if neutral is None else (neutral,))
+    right = left if name in ("add", "mul") else frozenset[int]()
+    return method(forward, left.__contains__), method(backward, right.__contains__)
 
 
 for _name in ("add", "sub", "mul", "floordiv", "mod"):

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NoReturn
@@ -45,6 +45,7 @@ MOST_SHARES = 16  # of a call's items, one for each compute unit up to so many
 REMEMBERED = (
     256  # sources that have been taken apart, for kernels of the same network at other extents
 )
+KERNELS = 16  # texts of fused kernels that are kept, for the same network at other extents
 LINE = 16  # ints from counter to counter, a cache line
 FLOAT_BYTES = 4
 CLOCK = "__builtin_readcyclecounter()"  # of compilers that derive from clang
@@ -93,15 +94,21 @@ class Numbers:
         self.values.append(value)
         return f"n{len(self.values) - 1}_"
 
-    def declared(self, names: Iterable[str]) -> str:
-        """Return the declarations of names."""
-        lines = []
-        for name in names:
-            at = int(name[1:-1])
-            real = isinstance(self.values[at], float)
-            value = f"as_float({NUMBERS}[{at}])" if real else f"{NUMBERS}[{at}]"
-            lines.append(f"        const {'float' if real else 'int'} {name} = {value};")
-        return "\n".join(lines)
+    @property
+    def reals(self) -> frozenset[int]:
+        """Which of them are floats."""
+        return frozenset(k for k, value in enumerate(self.values) if isinstance(value, float))
+
+
+def _declared(names: Iterable[str], reals: frozenset[int]) -> str:
+    """Return the declarations of names. reals: which numbers are floats."""
+    lines = []
+    for name in names:
+        at = int(name[1:-1])
+        real = at in reals
+        value = f"as_float({NUMBERS}[{at}])" if real else f"{NUMBERS}[{at}]"
+        lines.append(f"        const {'float' if real else 'int'} {name} = {value};")
+    return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -151,31 +158,70 @@ def fuse(
     arguments are made of, where they are not part of the text. Raises TemplateError for a source
     that does not follow the grammar.
     """
-    functions: dict[str, str] = {}
-    texts, scratch = [], 0
-    for call in calls:
-        if call.source not in functions:
-            text, nbytes = _function(call.source, len(functions))
-            texts.append(text)
-            scratch = max(scratch, nbytes)
-            functions[call.source] = f"call_{len(functions)}"
-    groups, shares = GROUPS * units, min(units, MOST_SHARES)
-    # Counters: of each call its shares and what is done, then groups that began, and that ended.
-    last = (len(calls) * (shares + 1) + 1) * LINE
-    stamped = groups if timed else 0
-    body = [
-        _call_text(k, call, functions[call.source], units, stamped, numbers)
-        for k, call in enumerate(calls)
-    ]
+    put = str if numbers is None else numbers.put
+    written = tuple((c.source, c.args, c.unless, _counts(c, units, put)) for c in calls)
     own = {COUNTERS: "volatile __global int *", SCRATCH: "__global char *"}
     whole = {**own, **({STAMPS: "__global ulong *"} if timed else {}), **params}
     if numbers is not None:
         whole[NUMBERS] = "__global const int *"
+    reals = None if numbers is None else numbers.reals
+    source, scratch = _kernel(written, units, tuple(whole.items()), timed, reals)
+    groups = GROUPS * units
+    stamps = 2 * len(calls) * groups if timed else 0
+    read = None if numbers is None else tuple(numbers.values)
+    last = _last_counter(len(calls), units)
+    return FusedKernel(source, tuple(whole), last + 1, max(scratch, 64), groups, stamps, read)
+
+
+# A call as the text needs it: source, arguments, condition, and its counts of items.
+_Written = tuple[str, tuple[str, ...], str, tuple[str, ...]]
+
+
+def _counts(call: FusedCall, units: int, put: Callable[[int], str]) -> tuple[str, ...]:
+    """Return what stands for a call's items, those of a share and of a grain, and its extents."""
+    width, height, _ = (*call.extents, 1, 1, 1)[:3]
+    share = -(-call.items // min(units, MOST_SHARES))
+    grain = max(1, call.items // (units * PIECES))
+    return tuple(map(put, (call.items, share, grain, width, height, width * height)))
+
+
+def _last_counter(n_calls: int, units: int) -> int:
+    """Return the last counter: behind each call's shares and what is done, and groups that began."""
+    return (n_calls * (min(units, MOST_SHARES) + 1) + 1) * LINE
+
+
+@lru_cache(KERNELS)
+def _kernel(
+    calls: tuple[_Written, ...],
+    units: int,
+    params: tuple[tuple[str, str], ...],
+    timed: bool,
+    reals: frozenset[int] | None,
+) -> tuple[str, int]:
+    """Return a fused kernel's source, and the bytes of scratch that a group needs.
+
+    params: name and C type of all. reals: which of the numbers read are floats, None for no numbers.
+    """
+    functions: dict[str, str] = {}
+    texts, scratch = [], 0
+    for text_of_call, *_ in calls:
+        if text_of_call not in functions:
+            text, nbytes = _function(text_of_call, len(functions))
+            texts.append(text)
+            scratch = max(scratch, nbytes)
+            functions[text_of_call] = f"call_{len(functions)}"
+    groups, shares = GROUPS * units, min(units, MOST_SHARES)
+    last = _last_counter(len(calls), units)
+    stamped = groups if timed else 0
+    body = [
+        _call_text(k, call, functions[call[0]], shares, stamped, reals)
+        for k, call in enumerate(calls)
+    ]
     source = "\n".join(
         [
             *texts,
             "__attribute__((reqd_work_group_size(1, 1, 1)))",
-            f"__kernel void {KERNEL}({', '.join(f'{kind}{name}' for name, kind in whole.items())})",
+            f"__kernel void {KERNEL}({', '.join(f'{kind}{name}' for name, kind in params)})",
             "{",
             f"    const int own = atomic_inc(next + {last - LINE}) % {shares};",
             f"    __global char *scratch = scratch_base + get_group_id(0) * {scratch};",
@@ -185,10 +231,7 @@ def fuse(
             "}",
         ]
     )
-    stamps = 2 * len(calls) * stamped
-    read = None if numbers is None else tuple(numbers.values)
-    scratch = max(scratch, 64)
-    return FusedKernel(source + "\n", tuple(whole), last + 1, scratch, groups, stamps, read)
+    return source + "\n", scratch
 
 
 @lru_cache(REMEMBERED)
@@ -242,16 +285,17 @@ def _refuse(head: str, why: str) -> NoReturn:
 
 def _call_text(
     number: int,
-    call: FusedCall,
+    call: _Written,
     function: str,
-    units: int,
+    shares: int,
     stamped: int,
-    numbers: Numbers | None,
+    reals: frozenset[int] | None,
 ) -> str:
     """Return the statements that get a call done by all groups together.
 
-    stamped: groups that note their times, 0 where none do.
+    stamped: groups that note their times, 0 where none do. reals: as in _kernel.
     """
+    _, args, unless, counts = call
     begin = f"\n        const ulong began = {CLOCK};" if stamped else ""
     end = (
         f"""
@@ -264,15 +308,9 @@ def _call_text(
         if stamped
         else ""
     )
-    width, height, _ = (*call.extents, 1, 1, 1)[:3]
-    shares = min(units, MOST_SHARES)
-    grains = max(1, call.items // (units * PIECES))
-    put = str if numbers is None else numbers.put
-    items, share, grain, x, y, xy = map(
-        put, (call.items, -(-call.items // shares), grains, width, height, width * height)
-    )
-    read = [*_NUMBER.findall(" ".join([*call.args, items, share, grain, x, y, xy]))]
-    declared = "" if numbers is None else f"\n{numbers.declared(dict.fromkeys(read))}"
+    items, share, grain, x, y, xy = counts
+    read = _NUMBER.findall(" ".join([*args, *counts]))
+    declared = "" if reals is None else f"\n{_declared(dict.fromkeys(read), reals)}"
     first = number * (shares + 1) * LINE
     done = first + shares * LINE
     ids = f"item % {x}, item / {x} % {y}, item / {xy}"
@@ -285,7 +323,7 @@ def _call_text(
             while ((at = atomic_add(next + {first} + share * {LINE}, {grain})) < left) {{
                 const int end = from + min(at + {grain}, left);
                 for (int item = from + at; item < end; ++item)
-                    {function}(scratch, {", ".join([ids, *call.args])});
+                    {function}(scratch, {", ".join([ids, *args])});
                 mine += end - from - at;
             }}
         }}{end}
@@ -294,4 +332,4 @@ def _call_text(
         while (atomic_add(next + {done}, 0) < items) ;
         mem_fence(CLK_GLOBAL_MEM_FENCE);
     }}"""
-    return f"    if (!({call.unless}))\n{text}" if call.unless else text
+    return f"    if (!({unless}))\n{text}" if unless else text

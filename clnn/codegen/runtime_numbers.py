@@ -47,12 +47,20 @@ class _Slots:
     """Of one launch and one form of its parameters: the numbers first seen, and where others differed."""
 
     first: tuple[Number, ...]
-    varying: set[int] = field(default_factory=set)
+    varying: tuple[int, ...] = ()
+    fixed: tuple[Hashable, ...] | None = None  # the others, as _exactly has them
 
     def see(self, numbers: Sequence[Number]) -> None:
-        for k, (number, before) in enumerate(zip(numbers, self.first, strict=True)):
-            if isinstance(number, Open) or not _same(number, before):
-                self.varying.add(k)
+        more = [
+            k
+            for k, (number, before) in enumerate(zip(numbers, self.first, strict=True))
+            if (type(number) is Open or (number is not before and not _same(number, before)))
+            and k not in self.varying
+        ]
+        if more or self.fixed is None:
+            varying = {*self.varying, *more}
+            self.varying = tuple(sorted(varying))
+            self.fixed = _exactly([n for k, n in enumerate(self.first) if k not in varying])
 
 
 @dataclass
@@ -66,8 +74,7 @@ class Texts:
         """Note the numbers of a launch, for texts that are made later."""
         form, numbers = _form(params)
         if form is not None:
-            slots = self._slots.setdefault((launch, template, form), _Slots(numbers))
-            slots.see(numbers)
+            self._seen((launch, template, form), numbers)
 
     def kernel(self, launch: Hashable, template: str, params: Mapping[str, Any]) -> KernelText:
         """Return the kernel of a launch, of a text that was there before if there is one.
@@ -77,17 +84,23 @@ class Texts:
         form, numbers = _form(params)
         if form is None:
             return KernelText(render(template, params), str(params["name"]))
-        slots = self._slots.setdefault((launch, template, form), _Slots(numbers))
-        slots.see(numbers)
-        varying = tuple(sorted(slots.varying))
-        fixed = tuple(n for k, n in enumerate(numbers) if k not in slots.varying)
+        slots = self._seen((launch, template, form), numbers)
+        varying = slots.varying
         values = [v if isinstance(v := numbers[k], float) else int(v) for k in varying]
-        made = self._made.setdefault((template, form, varying, _exactly(fixed)), [])
+        made = self._made.setdefault((template, form, varying, slots.fixed), [])
         text = next((t for t in made if all(t.holds(*values))), None)
         if text is None:
             text = _make(template, params, varying, values)
             made.append(text)
         return KernelText(text.source, text.name, text.arguments(*values))
+
+    def _seen(self, key: Hashable, numbers: tuple[Number, ...]) -> _Slots:
+        """Return the slots of a launch that has these numbers now."""
+        slots = self._slots.get(key)
+        if slots is None:
+            slots = self._slots[key] = _Slots(numbers)
+        slots.see(numbers)
+        return slots
 
 
 def _make(
@@ -162,8 +175,10 @@ def as_ints(numbers: Sequence[Number]) -> list[int]:
 
 
 def _same(a: Number, b: Number) -> bool:
-    alike = isinstance(a, float) is isinstance(b, float)
-    return alike and (a == b or (a != a and b != b))
+    """Whether numbers are equal, and of equal types; floats to the bit."""
+    if isinstance(a, float) or isinstance(b, float):
+        return repr(a) == repr(b)
+    return a == b
 
 
 def _exactly(numbers: Sequence[Number]) -> tuple[Hashable, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +17,19 @@ from clnn.target import Target
 from clnn.types import Array, DType, TensorType, dtype_of, narrow
 
 T = TypeVar("T")
+
+# id -> array and its largest magnitude: plans for other extents have the same weights.
+_known: dict[int, tuple[weakref.ref[Array], float]] = {}
+
+
+def _largest(array: Array) -> float:
+    place = id(array)
+    found = _known.get(place)
+    if found is not None and found[0]() is array:
+        return found[1]
+    largest = float(np.maximum(array.max(), -array.min()))
+    _known[place] = weakref.ref(array, lambda gone: _known.pop(place, None)), largest
+    return largest
 
 
 def required(inputs: Sequence[T | None], index: int = 0) -> T:
@@ -98,7 +112,7 @@ class Operand:
             or not self.const.size
         ):
             return 0.0
-        return float(np.maximum(self.const.max(), -self.const.min()))
+        return _largest(self.const)
 
     @property
     def border(self) -> Border:

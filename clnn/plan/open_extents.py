@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass, replace
+from operator import is_not
 from typing import Any
 
 from clnn.graph.ir import Graph, Node
 from clnn.traced import Open
+from clnn.types import TensorType
 
 
 def opened(graph: Graph, other: Graph, first: Graph) -> Graph:
@@ -17,18 +19,25 @@ def opened(graph: Graph, other: Graph, first: Graph) -> Graph:
     from `other` by as well, so that all have the same open extents, even those that are `other`'s.
     """
     types = {
-        name: _opened(given, other.types.get(name, given), first.types.get(name, given))
+        name: _opened_type(given, other.types.get(name, given), first.types.get(name, given))
         for name, given in graph.types.items()
     }
     there, before = ({node.name: node for node in one.nodes} for one in (other, first))
 
     def node_of(node: Node) -> Node:
         found = there.get(node.name, node).spec, before.get(node.name, node).spec
+        if node.spec == found[0] == found[1]:
+            return node
         if all(type(spec) is type(node.spec) for spec in found):
             return replace(node, spec=_opened(node.spec, *found))
         return node
 
     return replace(graph, nodes=tuple(map(node_of, graph.nodes)), types=types)
+
+
+def _opened_type(given: TensorType, other: TensorType, first: TensorType) -> TensorType:
+    shape = _opened(given.shape, other.shape, first.shape)
+    return given if shape is given.shape else TensorType(shape, given.dtype)
 
 
 def _opened(value: Any, other: Any, first: Any) -> Any:
@@ -37,7 +46,8 @@ def _opened(value: Any, other: Any, first: Any) -> Any:
     if isinstance(value, int) and isinstance(other, int) and isinstance(first, int):
         return value if value == other == first else Open(value, other)
     if type(value) is tuple and len(value) == len(other) == len(first):
-        return tuple(map(_opened, value, other, first))
+        items = tuple(map(_opened, value, other, first))
+        return items if any(map(is_not, items, value)) else value
     if is_dataclass(value) and not isinstance(value, type) and type(value) is type(other):
         found = {
             f.name: _opened(*(getattr(one, f.name) for one in (value, other, first)))

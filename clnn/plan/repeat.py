@@ -9,23 +9,21 @@ from clnn.graph.ir import Node
 from clnn.ops.launch import EMPTY, Variant
 from clnn.ops.problem import Problem
 from clnn.ops.spec import OpSpec
-from clnn.plan.schedule import Chooser, Plan
+from clnn.plan.schedule import Chooser, DoesNotFitError, Plan
 
 Key = tuple[str, str]
-
-
-class DoesNotFitError(Exception):
-    """A choice cannot be repeated at the extents of a plan."""
 
 
 @dataclass
 class Choices:
     """Which variant each node of a network was given first.
 
-    others: problems of the same nodes at other extents, where a choice should fit, too.
+    others: problems of the same nodes at other extents, where a choice should fit, too. misfits: names
+    of the nodes whose choice did not fit some extents.
     """
 
     others: list[dict[Key, tuple[OpSpec, Problem]]] = field(default_factory=list)
+    misfits: set[str] = field(default_factory=set)
     _made: dict[Key, Variant] = field(default_factory=dict)
 
     def expect(self, plan: Plan) -> None:
@@ -46,6 +44,7 @@ class Choices:
         """Return as `repeat`. Raises DoesNotFitError where there is a choice that does not fit."""
         variant = self.repeat(node, problem)
         if variant is None and _key(node) in self._made:
+            self.misfits.add(node.name)
             raise DoesNotFitError(node.name)
         return variant
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from clnn.budget import counted_tables, host_memory
@@ -10,21 +10,25 @@ from clnn.errors import PlanError
 from clnn.graph.ir import Graph, Node
 from clnn.layout import TensorLayout
 from clnn.ops.launch import EMPTY, Const, In, Launch, Out, Scratch, Variant
-from clnn.ops.movement.views import Copy
 from clnn.ops.problem import Operand, Problem
 from clnn.ops.spec import ViewSpec
 from clnn.plan.batch_split import split_batch
 from clnn.plan.border import fill_launch
 from clnn.plan.layouts import Hints, Placed, place
 from clnn.plan.memory import Block, MemoryPlan, dirty_borders, plan_memory
+from clnn.plan.ports import Port, add_ports
 from clnn.target import Target
-from clnn.types import Array, DType, TensorType
+from clnn.types import Array, DType
 
 MAX_ELEMENTS = 2**31 - 1
 ALIGNED = 16  # elements that kernels may read at once from an address that is a multiple of them
 ROOM = 1.08  # times the lower bound that the arena may take, so that fewer borders are filled again
 Chooser = Callable[[Node, Problem, Sequence[Variant]], Variant]
 Repeat = Callable[[Node, Problem], Variant | None]
+
+
+class DoesNotFitError(Exception):
+    """A choice cannot be repeated at the extents of a plan."""
 
 
 @dataclass(frozen=True)
@@ -98,20 +102,6 @@ class ScheduledNode:
 
 
 @dataclass(frozen=True)
-class Port:
-    """A graph input or output: public name, type, and the value whose storage the host touches.
-
-    value: the value of the network; host: the dense value that is uploaded or downloaded (the
-    same one where the network's own layout is dense).
-    """
-
-    name: str
-    type: TensorType
-    value: str
-    host: str
-
-
-@dataclass(frozen=True)
 class Plan:
     """Everything that a session needs, immutable and shared between execution states."""
 
@@ -177,6 +167,8 @@ def make_plan(
     align: int = 64,
     hints: Hints | None = None,
     repeat: Repeat | None = None,
+    otherwise: Callable[[], tuple[Chooser, Repeat]] | None = None,
+    doubtful: Collection[str] = (),
 ) -> Plan:
     """Return the plan of `graph` for `target`.
 
@@ -184,17 +176,23 @@ def make_plan(
     bytes kept free around every storage. align: alignment of storages in bytes. hints: borders and
     memory orders that a caller wants. repeat: asked before `choose`, for the choices of another plan
     of the same network; the launches of such plans are then alike, whatever the extents: batches are
-    not split, and every border has a launch, an idle one where it keeps its values.
+    not split, and every border has a launch, an idle one where it keeps its values. otherwise: asked
+    for what takes the place of `choose` and `repeat` where the latter raises DoesNotFitError.
+    doubtful: names of nodes for which that is likely; they are asked first.
     Raises PlanError, ShapeError, or HostMemoryError where it wants more tables than clnn.budget allows.
     """
     if not (separate or guard or hints or repeat):  # which speak of values as they are
         graph = split_batch(graph, target)
     cache_way = target.cache_way if target.is_cpu else 0
     placed = place(graph, hints, cache_way, lambda kind: bool(target.tensor_kind(kind)))
-    graph, placed, inputs, outputs = _add_ports(graph, placed)
+    graph, placed, inputs, outputs = add_ports(graph, placed)
     storages = _storages(graph, placed)
-    alike: dict[object, Variant] = {}
-    scheduled = [_step(node, graph, placed, target, choose, alike, repeat) for node in graph.nodes]
+    try:
+        scheduled = _steps(graph, placed, target, choose, repeat, doubtful)
+    except DoesNotFitError:
+        if otherwise is None:
+            raise
+        scheduled = _steps(graph, placed, target, *otherwise())
     blocks = _blocks(storages, scheduled, separate, guard, align)
     memory = plan_memory(blocks, base_align=align, room=ROOM)
     dirty = dirty_borders(blocks, memory)
@@ -214,41 +212,6 @@ def make_plan(
         separate,
         sizes,
     )
-
-
-def _add_ports(
-    graph: Graph, placed: dict[str, Placed]
-) -> tuple[Graph, dict[str, Placed], tuple[Port, ...], tuple[Port, ...]]:
-    """Add copies between dense host values and the network's own layouts where they differ."""
-    placed, types = dict(placed), dict(graph.types)
-    head, tail, inputs, outputs = [], [], [], []
-    given = {*graph.inputs, *graph.consts}
-
-    def dense(name: str, value: str) -> str:
-        host = f"{name}:host"
-        types[host] = types[value]
-        placed[host] = Placed(host, TensorLayout.make(types[value].shape))
-        return host
-
-    for name in graph.inputs:
-        host = name
-        if not _is_plain(placed[name], name):
-            host = dense(name, name)
-            head.append(Node(f"io:{name}", Copy(), (host,), (name,), f"input {name}"))
-        inputs.append(Port(name, types[name], name, host))
-    for public, value in graph.outputs.items():
-        host = value
-        if value in given or not placed[value].layout.is_dense or 0 in placed[value].layout.pitches:
-            host = dense(f"out:{public}", value)
-            tail.append(Node(f"io:{public}", Copy(), (value,), (host,), f"output {public}"))
-        outputs.append(Port(public, types[value], value, host))
-    hosts = tuple(p.host for p in inputs)
-    graph = replace(graph, nodes=(*head, *graph.nodes, *tail), types=types, inputs=hosts)
-    return graph, placed, tuple(inputs), tuple(outputs)
-
-
-def _is_plain(where: Placed, name: str) -> bool:
-    return where.storage == name and where.layout.is_dense and not where.layout.has_padding
 
 
 def _storages(graph: Graph, placed: Mapping[str, Placed]) -> dict[str, Storage]:
@@ -283,6 +246,22 @@ def _storage(key: str, graph: Graph, placed: Mapping[str, Placed], span: Sequenc
             f"border: more than kernels can index ({MAX_ELEMENTS}). Use a smaller batch or image."
         )
     return Storage(key, graph.memory(key), root.layout, root.fill, span[0], span[1])
+
+
+def _steps(
+    graph: Graph,
+    placed: Mapping[str, Placed],
+    target: Target,
+    choose: Chooser,
+    repeat: Repeat | None,
+    doubtful: Collection[str] = (),
+) -> list[ScheduledNode]:
+    """Return the steps of all nodes. Raises DoesNotFitError where `repeat` does."""
+    alike: dict[object, Variant] = {}
+    for node in graph.nodes if doubtful else ():
+        if node.name in doubtful:
+            _step(node, graph, placed, target, choose, alike, repeat)
+    return [_step(node, graph, placed, target, choose, alike, repeat) for node in graph.nodes]
 
 
 def _step(
@@ -396,14 +375,15 @@ def _blocks(
     found: dict[str, Block] = {}
     for s in storages.values():
         first, last = (0, end) if separate else (s.first, s.last)
-        found[s.key] = Block(s.key, s.nbytes + 2 * guard, first, last, align, s.geometry)
+        found[s.key] = Block(s.key, int(s.nbytes) + 2 * guard, first, last, align, s.geometry)
     for at, step in enumerate(scheduled):
         first, last = (0, end) if separate else (at, at)
         for launch in step.variant.launches:
             for arg in launch.args:
                 if isinstance(arg, Scratch):
                     key = f"{step.node.name}#{arg.name}"
-                    found[key] = Block(key, arg.nbytes + 2 * guard, first, last, align, None)
+                    nbytes = int(arg.nbytes) + 2 * guard
+                    found[key] = Block(key, nbytes, first, last, align, None)
     return list(found.values())
 
 

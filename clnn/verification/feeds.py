@@ -8,7 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
+from clnn.errors import ShapeError
 from clnn.graph.ir import Graph
+from clnn.runtime.run.open_session import OpenTensorInfo
 from clnn.types import Array
 
 
@@ -41,6 +43,22 @@ def inputs_of(graph: Graph) -> list[InputOf]:
     """Return the inputs of a graph."""
     types = [(name, graph.types[name]) for name in graph.inputs]
     return [InputOf(name, t.shape, t.dtype.numpy) for name, t in types]
+
+
+def closed_inputs(infos: Sequence[OpenTensorInfo], known: Mapping[str, Array]) -> list[InputOf]:
+    """Return the inputs that are not `known`. Raises ShapeError where one of them is open."""
+    found = []
+    for info in infos:
+        if info.name in known:
+            continue
+        shape = tuple(d for d in info.shape or () if isinstance(d, int))
+        if info.dtype is None or info.shape is None or len(shape) < len(info.shape):
+            raise ShapeError(
+                f"input {info.name!r} is {info.shape}: give the extents that are open in `shapes`, or "
+                "the input in `feeds`."
+            )
+        found.append(InputOf(info.name, shape, info.dtype))
+    return found
 
 
 def random_feeds(

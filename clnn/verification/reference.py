@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from clnn.graph.evaluate import node_outputs
 from clnn.graph.ir import Graph, Node
-from clnn.types import Array, TensorType
+from clnn.types import Array
 
 
 def reference_values(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -21,20 +22,9 @@ def reference_values(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Arra
 
 def reference_node(graph: Graph, node: Node, values: Mapping[str, Array]) -> dict[str, Array]:
     """Return a node's outputs computed from `values` by its spec's reference."""
-    inputs = [None if n is None else values[n] for n in node.inputs]
-    with np.errstate(invalid="ignore"):  # of infinities: the result says so
-        arrays = node.spec.reference(*inputs)
-    return {
-        name: _settle(array, graph.types[name])
-        for name, array in zip(node.outputs, arrays, strict=False)
-    }
+    return node_outputs(graph, node, values, np.float64)
 
 
 def widen(array: Array) -> Array:
     """Return floats as float64, other types as they are."""
     return array.astype(np.float64) if array.dtype.kind == "f" else array
-
-
-def _settle(array: Array, want: TensorType) -> Array:
-    wanted = np.dtype(np.float64) if want.dtype.is_float else want.dtype.numpy
-    return np.asarray(array, wanted).reshape(want.shape)

@@ -10,8 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from clnn.compile import Calibration, Model, Shapes, calibrate, compile_fixed, load_graph
-from clnn.errors import SettingError
+from clnn.compile import (
+    Calibration,
+    Model,
+    Shapes,
+    calibrate,
+    compile_fixed,
+    compile_staged,
+    load_graph,
+)
+from clnn.errors import SettingError, UnsupportedOpError
 from clnn.graph.ir import Graph
 from clnn.graph.passes import optimise
 from clnn.options import Options
@@ -19,7 +27,7 @@ from clnn.runtime.run.session import Session
 from clnn.types import Array
 from clnn.verification.bisect import bisect_graph
 from clnn.verification.compare import Difference, difference
-from clnn.verification.feeds import inputs_of, random_feeds
+from clnn.verification.feeds import closed_inputs, inputs_of, random_feeds
 from clnn.verification.golden import engine_for, with_golden
 from clnn.verification.layers import onnxruntime_layers, reference_layers
 from clnn.verification.onnxruntime import OnnxRuntime
@@ -72,6 +80,7 @@ def verify(
     error allowed, relative to an output's largest magnitude (None: by Options.dtype, 1e-4 for f32,
     1e-2 for tf32, 2e-2 for f16, 1e-1 for bf16, 2e-1 for int8); integers must be equal. calibration:
     as in compile_fixed, samples as a list; or a number of random samples, from `seed` on.
+    Of a model with stages only the outputs are compared, with onnxruntime.
     The report is true when all is within tolerance. Raises as compile_fixed does, SettingError for
     an argument that is not allowed, MissingPackageError where onnxruntime is not installed.
     """
@@ -95,7 +104,13 @@ def verify(
 
 def _compared(asked: Request) -> VerifyReport:
     """Return what the comparison finds."""
-    graph = load_graph(asked.model, asked.shapes)
+    try:
+        graph = load_graph(asked.model, asked.shapes)
+    except UnsupportedOpError:
+        staged = _compared_in_stages(asked)
+        if staged is None:
+            raise
+        return staged
     request = replace(asked, calibration=_calibration(asked, graph))
     with compile_fixed(
         graph, request.device, request.options, calibration=request.calibration
@@ -121,6 +136,31 @@ def _compared(asked: Request) -> VerifyReport:
         bisection,
         reproduction(asked),
     )
+
+
+def _compared_in_stages(asked: Request) -> VerifyReport | None:
+    """Return what the comparison of a model with stages finds; None for other models."""
+    session = compile_staged(
+        asked.model, asked.device, asked.options, asked.shapes, asked.calibration
+    )
+    if session is None or isinstance(asked.model, Graph):
+        return None
+    with session:
+        if asked.against != "onnxruntime" or asked.per_layer or asked.bisect:
+            raise SettingError(
+                "values decide what this model runs: it has stages, of which only the outputs are "
+                "compared, with onnxruntime. Leave out per_layer and bisect, and against='reference'."
+            )
+        feeds = random_feeds(closed_inputs(session.inputs, asked.feeds), asked.seed, asked.feeds)
+        got = session(feeds)
+        engine = OnnxRuntime(asked.model)
+        want = engine(feeds)
+        found = tuple(
+            difference(info.name, got[info.name], want[info.name], asked.tolerance)
+            for info in session.outputs
+        )
+        title, again = _title(asked.model), reproduction(asked)
+        return VerifyReport(title, session.device, engine.title, asked.seed, found, (), None, again)
 
 
 def _calibration(request: Request, graph: Graph) -> Any:

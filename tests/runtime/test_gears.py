@@ -15,7 +15,7 @@ from common import ROOT
 from open_images import segmentation
 
 import clnn
-from clnn.errors import DeviceLostError, SettingError
+from clnn.errors import DeviceLostError, DTypeError, SettingError
 from clnn.runtime.build.program import Device
 from clnn.runtime.process.background import Jobs
 from clnn.runtime.run import family, gears
@@ -99,8 +99,8 @@ def test_small_images_find_their_kernels_made(open_session):
     assert len(open_session._compile_at._family._sets) == 2
 
 
-def test_a_call_waits_for_what_is_being_built(device, monkeypatch):
-    """And other shapes do not."""
+def test_no_call_waits_for_what_is_being_built(device, monkeypatch):
+    """Small images run on the host until then; `at`, which has to return kernels, waits."""
     begun, go, ahead = threading.Event(), threading.Event(), Device._build_in_children
 
     def slow(self, sources, jobs, stop=None, nice=0):
@@ -117,13 +117,19 @@ def test_a_call_waits_for_what_is_being_built(device, monkeypatch):
         assert begun.wait(120)
         session(fed(OTHER))
         built, got = session.build_counts[1], []
-        caller = threading.Thread(target=lambda: got.append(session(fed(SMALL))), daemon=True)
+        early = [session(fed(shape)) for shape in (SMALL, (2, 3, 8, 8), SMALL)]
+        assert {"x": SMALL} not in session.shapes
+        with pytest.raises(DTypeError, match="'x' is float64"):
+            session({"x": np.zeros(SMALL)})
+        caller = threading.Thread(target=lambda: got.append(session.at({"x": SMALL})), daemon=True)
         caller.start()
         caller.join(0.5)
         assert caller.is_alive()
         go.set()
         caller.join(120)
-        assert got and session.build_counts[1] == built
+        assert got and close(session(fed(SMALL)), early[0]) and close(early[2], early[0])
+        assert close(session(fed((2, 3, 8, 8))), early[1])
+        assert {"x": SMALL} in session.shapes and session.build_counts[1] == built
 
 
 @pytest.mark.parametrize("calls", [400, pytest.param(10_000, marks=pytest.mark.exhaustive)])

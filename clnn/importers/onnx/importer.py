@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -33,7 +33,7 @@ from clnn.importers.onnx.load import Loaded, load_parts
 from clnn.importers.onnx.nodes import Consts, blamed, check_node, complete, find_importer
 from clnn.importers.onnx.order import ordered
 from clnn.importers.onnx.report import Problem, missing_reason, refuse
-from clnn.importers.onnx.scope import Call, Scope, read_call
+from clnn.importers.onnx.scope import Call, Scope, read_call, read_inputs
 from clnn.importers.onnx.shapes import Shapes, input_shapes
 from clnn.importers.onnx.tensors import TensorReader, dtype_name, numpy_dtype
 from clnn.ops.onnx_registry import OnnxImporter, OnnxNode, Source, Unsupported
@@ -133,7 +133,7 @@ class _Import:
 
     def graph(self) -> Graph:
         """Return the finished graph. Raises UnsupportedOpError or ModelError."""
-        refuse(self.problems)
+        refuse([p for p in self.problems if p.op_type == "input" or not self._is_complete()])
         build, outputs = self.build, {}
         for output in self.proto.graph.output:
             value = self.scope.find(output.name)
@@ -145,6 +145,11 @@ class _Import:
         for name in set(build.consts) - set(build.types):
             del build.consts[name]
         return build.graph(outputs, self.proto.graph.name)
+
+    def _is_complete(self) -> bool:
+        """Whether all outputs are known: nothing reads what refused nodes make."""
+        names = self.scope.names
+        return not any(names.get(o.name) in self.build.unknown for o in self.proto.graph.output)
 
     def _initializers(
         self, graph: onnx.GraphProto, scope: Scope, loaded: Loaded | None = None
@@ -202,7 +207,7 @@ class _Import:
             self._node(node, number, scope)
 
     def _node(self, node: onnx.NodeProto, number: int, scope: Scope) -> None:
-        call = read_call(node, number, scope, self.tensors)
+        call = self._read(node, number, scope)
         outputs: Sequence[str | None] | None = None
         if not any(n in self.build.unknown for n in call.inputs):
             try:
@@ -218,6 +223,24 @@ class _Import:
             if name:
                 value = self.build.refused(name) if outputs is None else outputs[place]
                 scope.names[name] = value
+
+    def _read(self, node: onnx.NodeProto, number: int, scope: Scope) -> Call:
+        """Return what a node says; of the main graph's nodes, what an earlier import read."""
+        if scope is not self.scope:
+            return read_call(node, number, scope, self.tensors)
+        call: Call | None = self.loaded.calls.get(number)
+        if call is None:
+            call = read_call(node, number, scope, self.tensors)
+            self.loaded.calls[number] = replace(call, inputs=(), scope=Scope({}, scope.opsets))
+            return call
+        return replace(call, inputs=read_inputs(node, scope), scope=scope)
+
+    def _check(self, call: Call) -> None:
+        """Have onnx's checker look at a node, once where it is one of the main graph."""
+        checked = self.loaded.checked if call.scope is self.scope else set[int]()
+        if call.number not in checked:
+            check_node(call, self.proto.ir_version)
+            checked.add(call.number)
 
     def _kinds(self, call: Call) -> tuple[TensorType | None, ...]:
         return tuple(None if n is None else self.build.types.get(n) for n in call.inputs)
@@ -251,7 +274,7 @@ class _Import:
         if function is not None:
             return self._inline(model_body(function, call), call)
         if call.is_standard:
-            check_node(call, self.proto.ir_version)
+            self._check(call)
             if call.op_type == "If":
                 return self._branch(call)
         folded = self._folded(call)

@@ -54,7 +54,8 @@ class Loaded:
 
     folder: of the model's file, where external data may lie (None: it is no file). large: data of
     initializers that `proto` lacks, by position. mapped: whether data is mapped from files. arrays:
-    initializers that imports have read, by position.
+    initializers that imports have read, by position. calls: nodes of the main graph as imports have
+    read them, by position, without their inputs. checked: those that onnx's checker takes.
     """
 
     proto: onnx.ModelProto
@@ -62,6 +63,8 @@ class Loaded:
     large: Mapping[int, memoryview] = field(default_factory=dict)
     mapped: bool = False
     arrays: dict[int, Array] = field(default_factory=dict)
+    calls: dict[int, Any] = field(default_factory=dict)
+    checked: set[int] = field(default_factory=set)
 
 
 def load_model(

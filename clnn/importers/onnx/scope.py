@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import onnx
@@ -49,7 +50,7 @@ class Call:
     """One node in its scope, with its inputs as values and its attributes as Python values.
 
     opset: version of its domain, None where the model does not import the domain. attributes: with
-    references to a function's attributes replaced.
+    references to a function's attributes replaced. number: its position in its graph.
     """
 
     node: onnx.NodeProto
@@ -60,8 +61,9 @@ class Call:
     attributes: tuple[onnx.AttributeProto, ...]
     attrs: Mapping[str, Any]
     scope: Scope
+    number: int = -1
 
-    @property
+    @cached_property
     def op_type(self) -> str:
         """The operator's name."""
         return str(self.node.op_type)
@@ -76,10 +78,16 @@ def read_call(node: onnx.NodeProto, number: int, scope: Scope, tensors: TensorRe
     """Return what a node says. Raises ModelError for inputs or attributes that are not valid."""
     domain = default_domain(node.domain)
     name = scope.prefix + (node.name or f"{node.op_type}_{number}")
-    inputs = tuple(scope.find(n) if n else None for n in node.input)
+    inputs = read_inputs(node, scope)
     attributes = tuple(a for a in map(_binder(scope), node.attribute) if a is not None)
     attrs = {a.name: attribute_value(a, tensors) for a in attributes}
-    return Call(node, name, domain, scope.opsets.get(domain), inputs, attributes, attrs, scope)
+    opset = scope.opsets.get(domain)
+    return Call(node, name, domain, opset, inputs, attributes, attrs, scope, number)
+
+
+def read_inputs(node: onnx.NodeProto, scope: Scope) -> tuple[str | None, ...]:
+    """Return the values that a node reads. Raises ModelError for one that nothing makes."""
+    return tuple(scope.find(n) if n else None for n in node.input)
 
 
 def _binder(scope: Scope) -> Callable[[onnx.AttributeProto], onnx.AttributeProto | None]:

@@ -49,7 +49,7 @@ class Window:
         """Return the output's spatial extents. Raises ShapeError where the kernel does not fit."""
         counts = []
         for a, extent in enumerate(spatial):
-            room = extent + self.before[a] + self.after[a] - self.reach(a)
+            room = extent + (self.before[a] + self.after[a] - self.reach(a))
             if room < 0:
                 raise ShapeError(
                     f"kernel of extent {self.reach(a)} does not fit spatial axis {a} of extent "
@@ -65,9 +65,10 @@ class Window:
     def needed_after(self, spatial: Sequence[int]) -> tuple[int, ...]:
         """Return the elements behind each spatial axis that windows really reach."""
         outs = self.output(spatial)
+        counts = zip(outs, self.strides, spatial, strict=True)
         return tuple(
-            max(0, (outs[a] - 1) * self.strides[a] + self.reach(a) - self.before[a] - spatial[a])
-            for a in range(len(spatial))
+            max(0, (count - 1) * stride + (self.reach(a) - self.before[a]) - extent)
+            for a, (count, stride, extent) in enumerate(counts)
         )
 
     def border(self, shape: Sequence[int], fill: float) -> Border:

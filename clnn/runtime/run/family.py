@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from clnn.codegen.runtime_numbers import Texts
@@ -12,13 +12,22 @@ from clnn.errors import ClnnError
 from clnn.graph.ir import Graph
 from clnn.ops.launch import Launch
 from clnn.plan.open_extents import opened
-from clnn.plan.repeat import Choices, DoesNotFitError
-from clnn.plan.schedule import Chooser, Plan, PlannedLaunch, ScheduledNode
+from clnn.plan.repeat import Choices
+from clnn.plan.schedule import Chooser, Plan, PlannedLaunch, Repeat, ScheduledNode
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.failures import require
 from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.lent_arena import Arenas
+
+
+class KernelsNotReadyError(Exception):
+    """The kernels for small images are still being made. graph: the network at the extents asked for."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__("kernels for small images are not ready")
+        self.graph = graph
+
 
 PlanBy = Callable[
     ..., Plan
@@ -72,7 +81,8 @@ class Family:
     extents as the network takes, none where that is not known; half: at half of the first ones.
     There are two sets of kernels: those that are best at the first session's extents, and, where
     these do not fit an image, those that are best at half of them and fit small ones, too. Any
-    thread may plan once the first plan is made; others wait only for the set that they need.
+    thread may plan once the first plan is made; others wait only for the set that they need, unless
+    their `patience` is short. small_is_made: set once nobody makes kernels for small images any more.
     """
 
     others: Callable[[], Sequence[Graph]]
@@ -85,6 +95,8 @@ class Family:
     _first: Graph | None = None
     _device: Device | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    small_is_made: threading.Event = field(default_factory=threading.Event)
+    _patience: threading.local = field(default_factory=threading.local)
     _planned: threading.local = field(default_factory=threading.local)  # with which set
 
     def open(self, info: DeviceInfo) -> Device:
@@ -98,27 +110,46 @@ class Family:
         if self._device is not None:
             require(self._device)
 
+    @contextmanager
+    def patience(self, wait: bool) -> Iterator[None]:
+        """Have this thread's plans `wait` for the second set, or raise KernelsNotReadyError instead."""
+        self._patience.is_short = not wait
+        try:
+            yield
+        finally:
+            self._patience.is_short = False
+
     def plan(self, plan_by: PlanBy, graph: Graph, choose: Chooser) -> Plan:
         """Return the plan of the network at some extents, as like the plans before as can be.
 
-        Raises DeviceLostError where the sessions' device is lost.
+        Raises DeviceLostError where the sessions' device is lost, and as `patience` says.
         """
         self.alive()
         if self._first is None:
             self._first, self._unlike = graph, list(self.others())
             self._others = [self._opened(other) for other in self._unlike]
-        graph = self._opened(graph)
+        asked, graph = graph, self._opened(graph)
         if not self._sets:
             first = _KernelSet()
             first.learn(plan_by, graph, choose, self._others)
             self._sets.append(first)
         chosen = self._sets[0]
-        try:
-            plan = plan_by(graph, choose=choose, repeat=chosen.choices.repeat_or_raise)
-        except DoesNotFitError:
+
+        def of_the_second_set() -> tuple[Chooser, Repeat]:
+            nonlocal chosen
+            if getattr(self._patience, "is_short", False) and not self.small_is_made.is_set():
+                raise KernelsNotReadyError(asked)
             chosen = self._for_small(plan_by, graph, choose)
-            choices = chosen.choices
-            plan = plan_by(graph, choose=choices.chooser(choose), repeat=choices.repeat)
+            return chosen.choices.chooser(choose), chosen.choices.repeat
+
+        choices = chosen.choices
+        plan = plan_by(
+            graph,
+            choose=choose,
+            repeat=choices.repeat_or_raise,
+            otherwise=of_the_second_set,
+            doubtful=frozenset(choices.misfits),
+        )
         self._planned.chosen = chosen
         return chosen.with_texts(plan)
 

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from clnn.errors import DTypeError, InputNameError, ShapeError
-from clnn.plan.schedule import Port
-from clnn.types import Array
+from clnn.plan.ports import Port
+from clnn.types import Array, DType
 
 
 def arrays_of(
@@ -49,14 +49,19 @@ def _refuse(feeds: Mapping[str, Any], ports: Sequence[str], bound: Container[str
 
 def _check_array(port: Port, value: Any) -> Array:
     array, want = value if type(value) is np.ndarray else as_array(value), port.type
-    if array.dtype != want.dtype.numpy:
-        raise DTypeError(
-            f"input {port.name!r} is {array.dtype}, model wants {want.dtype.name}. "
-            f"Pass x.astype(np.{want.dtype.name})."
-        )
+    check_dtype(port.name, array, want.dtype)
     if array.shape != want.shape:
         raise ShapeError(_shape_message(port.name, array.shape, want.shape))
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def check_dtype(name: str, array: Array, want: DType) -> None:
+    """Raise DTypeError where an input has another element type than the model wants."""
+    if array.dtype != want.numpy:
+        raise DTypeError(
+            f"input {name!r} is {array.dtype}, model wants {want.name}. "
+            f"Pass x.astype(np.{want.name})."
+        )
 
 
 def as_array(value: Any) -> Array:

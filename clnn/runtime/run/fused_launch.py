@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import lru_cache
+from itertools import groupby, islice
 
-from clnn.codegen.fused_kernel import FusedCall, FusedKernel, Numbers, can_fuse, fuse
+from clnn.codegen.fused_kernel import KERNELS, FusedCall, FusedKernel, Numbers, can_fuse, fuse
 from clnn.codegen.render import text_of
 from clnn.plan.schedule import ConstArg, Plan, PlannedArg, PlannedLaunch, ScratchArg, TensorArg
 from clnn.runtime.run.arguments import Place, in_order
@@ -165,7 +166,7 @@ class _Rendered:
     @property
     def fits(self) -> bool:
         launch = self.launch.launch.launch
-        return can_fuse(self.source, launch.local_size, launch.global_size)
+        return can_fuse(self.source, launch.local_size, tuple(map(int, launch.global_size)))
 
 
 def _even(ones: Sequence[_Rendered]) -> list[list[_Rendered]]:
@@ -173,23 +174,30 @@ def _even(ones: Sequence[_Rendered]) -> list[list[_Rendered]]:
 
     Each group is a kernel that builds on its own; from one to the next, threads sleep and wake.
     """
-    fewest = len(_groups(ones, MOST_FUNCTIONS))
-    split = (_groups(ones, most) for most in range(1, MOST_FUNCTIONS + 1))
-    return next(groups for groups in split if len(groups) == fewest)
+    left = iter(ones)
+    return [list(islice(left, count)) for count in _even_counts(tuple(one.source for one in ones))]
 
 
-def _groups(ones: Sequence[_Rendered], most: int) -> list[list[_Rendered]]:
-    """Return neighbouring launches in groups of at most so many functions."""
-    groups: list[list[_Rendered]] = []
-    sources: set[str] = set()
-    for one in ones:
-        full = len(sources | {one.source}) > most or (groups and len(groups[-1]) >= MOST_CALLS)
-        if full or not groups:
-            groups.append([])
-            sources = set()
-        groups[-1].append(one)
-        sources.add(one.source)
-    return groups
+@lru_cache(KERNELS)
+def _even_counts(sources: tuple[str, ...]) -> list[int]:
+    """Return how many neighbours each group has, of launches with these sources."""
+    fewest = len(_counts(sources, MOST_FUNCTIONS))
+    split = (_counts(sources, most) for most in range(1, MOST_FUNCTIONS + 1))
+    return next(counts for counts in split if len(counts) == fewest)
+
+
+def _counts(sources: Sequence[str], most: int) -> list[int]:
+    """Return how many neighbours each group has, with at most so many functions in each."""
+    counts: list[int] = []
+    known: set[str] = set()
+    for source in sources:
+        is_more = source not in known and len(known) >= most
+        if not counts or is_more or counts[-1] >= MOST_CALLS:
+            counts.append(0)
+            known = set()
+        counts[-1] += 1
+        known.add(source)
+    return counts
 
 
 def _call(plan: Plan, one: _Rendered, places: Places, numbers: Numbers | None) -> FusedCall:
@@ -201,7 +209,8 @@ def _call(plan: Plan, one: _Rendered, places: Places, numbers: Numbers | None) -
         input_params(k)[2] for k, port in enumerate(plan.inputs) if node == f"io:{port.name}"
     ]
     condition = " || ".join(skipped)
-    return FusedCall(one.source, launch.launch.global_size, tuple(args), condition, launch.idle)
+    extents = tuple(map(int, launch.launch.global_size))
+    return FusedCall(one.source, extents, tuple(args), condition, launch.idle)
 
 
 def _place(plan: Plan, arg: PlannedArg, places: Places, put: Callable[[int], str]) -> Place:

@@ -7,8 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, groupby
+from math import prod
 from time import monotonic, perf_counter
-from types import TracebackType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,15 +16,16 @@ import numpy as np
 from clnn.budget import host_memory
 from clnn.errors import (
     DeviceLostError,
-    InputNameError,
-    PickleError,
     ShapeError,
     UnsupportedOpError,
 )
+from clnn.graph.evaluate import evaluate
+from clnn.graph.ir import Graph
 from clnn.runtime.process import forked
-from clnn.runtime.process.forked import not_pickled
-from clnn.runtime.run.feeds import as_array, names_message
+from clnn.runtime.run.family import KernelsNotReadyError
+from clnn.runtime.run.feeds import as_array, check_dtype
 from clnn.runtime.run.gears import Gears
+from clnn.runtime.run.named import NamedSession, check_stream, given_by_name
 from clnn.runtime.run.placement import Placement
 from clnn.runtime.run.session import Session
 from clnn.types import Array
@@ -45,7 +46,7 @@ class OpenTensorInfo:
     dtype: np.dtype[Any] | None
 
 
-def _closed(shapes: Mapping[str, tuple[int, ...]]) -> NoReturn:
+def _closed(shapes: Mapping[str, tuple[int, ...]], wait: bool = True) -> NoReturn:
     raise DeviceLostError("this session is closed. Compile the model again.")
 
 
@@ -57,7 +58,7 @@ def wait_for_all(sessions: Iterable[Any], timeout: float | None) -> bool:
     return all(ready)
 
 
-class OpenSession:
+class OpenSession(NamedSession):
     """A model compiled for one device, whose inputs may have another shape in each call.
 
     Made by clnn.compile_model where a model leaves dimensions open. Call it as a Session. What a shape
@@ -69,12 +70,13 @@ class OpenSession:
         self,
         inputs: Sequence[OpenTensorInfo],
         outputs: Sequence[OpenTensorInfo],
-        compile_at: Callable[[Mapping[str, tuple[int, ...]]], Session],
+        compile_at: Callable[..., Session],
         gears: Gears | None = None,
         doubt: UnsupportedOpError | None = None,
     ) -> None:
         """`compile_at`: input name -> shape -> session for these shapes.
 
+        Where there are gears, it takes wait=False (see Family.patience).
         gears: what makes kernels while calls go on.
         doubt: which nodes may not run, unless shapes decide that they need not.
         """
@@ -84,6 +86,7 @@ class OpenSession:
         self._sessions: OrderedDict[tuple[tuple[int, ...], ...], Session] = OrderedDict()
         self._lock, self._making = threading.RLock(), threading.Lock()
         self._builds = [0, 0]
+        self._first_elements = 0
         self._closed, self._lost = False, ""
         self._gears = gears
 
@@ -111,24 +114,18 @@ class OpenSession:
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """Return {output name: array} for {input name: array}. Raises as a Session does."""
         arrays, shapes = self._read(feeds)
-        session, gears = self._session(shapes), self._gears
+        gears = self._gears
         if gears is None:
-            return session(arrays)
+            return self._session(shapes)(arrays)
+        try:
+            session = self._session(shapes, wait=not self._is_small(shapes))
+        except KernelsNotReadyError as err:
+            return self._on_host(err.graph, arrays)
         began = perf_counter()
         outs = session(arrays)
         if gears.is_often(shapes, perf_counter() - began):
             self._specialise(shapes, session)
         return outs
-
-    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
-        """Return the arrays of the outputs `names` (None: all), as onnxruntime's run does."""
-        known = [info.name for info in self._outputs]
-        wanted = known if names is None else list(names)
-        unknown = [name for name in wanted if name not in known]
-        if unknown:
-            raise InputNameError(names_message("output", unknown, [], known))
-        outs = self(feeds)
-        return [outs[name] for name in wanted]
 
     def ready(self, timeout: float | None = None) -> bool:
         """Make kernels of its own for each shape that is there, and wait until nothing is being made.
@@ -167,10 +164,12 @@ class OpenSession:
 
         Neighbouring feeds of one shape overlap as in a Session's stream. Raises as that does.
         """
-        if isinstance(feeds, Mapping):
-            raise InputNameError(
-                "stream takes an iterable of feeds. For one feed call the session."
-            )
+        check_stream(feeds, depth)
+        return self._streamed(feeds, depth)
+
+    def _streamed(
+        self, feeds: Iterable[Mapping[str, Any]], depth: int
+    ) -> Generator[dict[str, Array], None, None]:
         read: Iterator[tuple[dict[str, Array], tuple[tuple[int, ...], ...]]] = map(
             self._read, feeds
         )
@@ -208,9 +207,6 @@ class OpenSession:
             cached, built = (sum(column) for column in zip(*live, self._builds, strict=True))
             return cached, built
 
-    def __reduce__(self) -> NoReturn:
-        raise PickleError(not_pickled("session"))
-
     def close(self) -> None:
         """Free the device memory; later calls raise DeviceLostError. A forked child frees nothing."""
         if forked.process.refusal:
@@ -225,14 +221,6 @@ class OpenSession:
             self._sessions.clear()
             self._compile_at = _closed  # which has the memory that sessions share
 
-    def __enter__(self) -> OpenSession:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, err: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         ins = ", ".join(f"{info.name}: {info.shape}" for info in self._inputs)
         return f"<clnn.OpenSession {ins}; {len(self._sessions)} shapes ready>"
@@ -240,7 +228,18 @@ class OpenSession:
     def _by_name(self, key: tuple[tuple[int, ...], ...]) -> dict[str, tuple[int, ...]]:
         return {info.name: shape for info, shape in zip(self._inputs, key, strict=True)}
 
-    def _session(self, key: tuple[tuple[int, ...], ...]) -> Session:
+    def _is_small(self, key: tuple[tuple[int, ...], ...]) -> bool:
+        """Whether inputs have less elements than those of the first call."""
+        return sum(map(prod, key)) < self._first_elements
+
+    def _on_host(self, graph: Graph, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the outputs of a network whose kernels are still being made."""
+        for name in graph.inputs:
+            check_dtype(name, arrays[name], graph.types[name].dtype)
+        with host_memory("a run on the host"):
+            return evaluate(graph, arrays)
+
+    def _session(self, key: tuple[tuple[int, ...], ...], wait: bool = True) -> Session:
         session = self._ready(key)
         if session is not None:
             return session
@@ -248,19 +247,21 @@ class OpenSession:
             session = self._ready(key)
             if session is None:
                 self._check(key)
-                session = self._make(key)
+                session = self._make(key, wait)
                 with self._lock:
                     is_first = not self._sessions
+                    self._first_elements = self._first_elements or sum(map(prod, key))
                     self._sessions[key] = session
                     self._forget_old()
                 if is_first and (gears := self._gears) is not None:
                     gears.make_small()
             return session
 
-    def _make(self, key: tuple[tuple[int, ...], ...]) -> Session:
+    def _make(self, key: tuple[tuple[int, ...], ...], wait: bool) -> Session:
+        more = {} if wait else {"wait": False}
         try:
             with host_memory("the compilation of the model"):
-                session = self._compile_at(self._by_name(key))
+                session = self._compile_at(self._by_name(key), **more)
         except DeviceLostError as err:
             self._lost = str(err)
             raise
@@ -293,17 +294,8 @@ class OpenSession:
         self, feeds: Mapping[str, Any]
     ) -> tuple[dict[str, Array], tuple[tuple[int, ...], ...]]:
         """Return the arrays of a call, and their shapes in the order of the inputs."""
-        known = [info.name for info in self._inputs]
-        if not isinstance(feeds, Mapping):
-            raise InputNameError(
-                f"a session takes {{input name: array}}, not {type(feeds).__name__}."
-            )
-        missing, unknown = (
-            [a for a in one if a not in other] for one, other in ((known, feeds), (feeds, known))
-        )
-        if missing or unknown:
-            raise InputNameError(names_message("input", unknown, missing, known))
-        arrays = {name: as_array(feeds[name]) for name in known}
+        given = given_by_name(feeds, self._inputs)
+        arrays = {name: as_array(value) for name, value in given.items()}
         return arrays, tuple(array.shape for array in arrays.values())
 
     def _shape(

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from clnn.errors import DeviceLostError, InputNameError, PickleError, SettingError
+from clnn.errors import DeviceLostError, InputNameError
 from clnn.graph.ir import Graph
 from clnn.options import Options
 from clnn.plan.describe import describe
@@ -33,7 +33,6 @@ from clnn.runtime.device.target import allowed, products, target_of
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.drivers.trim import trim
 from clnn.runtime.process import forked
-from clnn.runtime.process.forked import not_pickled
 from clnn.runtime.run.binding import Bindings, InputBinding
 from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.debug import log_compiled, log_run
@@ -45,6 +44,7 @@ from clnn.runtime.run.fused_launch import (
     sources_of,
 )
 from clnn.runtime.run.lent_arena import LentState, is_lent
+from clnn.runtime.run.named import NamedSession, check_stream
 from clnn.runtime.run.placement import Placement
 from clnn.runtime.run.pool import Pool
 from clnn.runtime.run.profile import Profile
@@ -67,7 +67,7 @@ class _ProfileBlock:
     outer: _ProfileBlock | None
 
 
-class Session:
+class Session(NamedSession):
     """A model compiled for one device. Safe to call from several threads.
 
     Made by clnn.compile_model. Call it with {input: array} for {output: array}, or run() in the
@@ -266,16 +266,6 @@ class Session:
             self._states.wake()
         return hosts
 
-    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
-        """Return the arrays of the outputs `names` (None: all), as onnxruntime's run does."""
-        known = [p.name for p in self._plan.outputs]
-        wanted = known if names is None else list(names)
-        unknown = [n for n in wanted if n not in known]
-        if unknown:
-            raise InputNameError(names_message("output", unknown, [], known))
-        outs = self(feeds)
-        return [outs[n] for n in wanted]
-
     def stream(
         self, feeds: Iterable[Mapping[str, Any]], depth: int = 2
     ) -> Generator[dict[str, Array], None, None]:
@@ -292,12 +282,7 @@ class Session:
         Raises SettingError for a depth below 1, else what a call raises.
         """
         self._alive()
-        if depth < 1:
-            raise SettingError(f"stream(depth={depth}): depth must be at least 1.")
-        if isinstance(feeds, Mapping):
-            raise InputNameError(
-                "stream takes an iterable of feeds. For one feed call the session."
-            )
+        check_stream(feeds, depth)
         return Stream(self, iter(feeds), depth, pinned=self.device.type != "cpu")()
 
     def ready(self, timeout: float | None = None) -> bool:
@@ -429,15 +414,6 @@ class Session:
         self._states.close()
         if not forked.process.refusal:
             self._constants = None
-
-    def __reduce__(self) -> NoReturn:
-        raise PickleError(not_pickled("session"))
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         ins = ", ".join(f"{p.name}: {p.type!r}" for p in self._plan.inputs)

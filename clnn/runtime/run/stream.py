@@ -12,7 +12,7 @@ import numpy as np
 
 from clnn.errors import ClnnError, DeviceLostError, InputNameError, OutOfDeviceMemoryError
 from clnn.logs import log
-from clnn.plan.schedule import Port
+from clnn.plan.ports import Port
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.process.forked import keep
 from clnn.runtime.run.constants import allocate

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from clnn.layout import TensorLayout
-from clnn.plan.schedule import Plan, Port
+from clnn.plan.ports import Port
+from clnn.plan.schedule import Plan
 
 
 @dataclass(frozen=True)

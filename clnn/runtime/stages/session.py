@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -14,20 +16,18 @@ from clnn.budget import host_memory
 from clnn.errors import (
     DeviceLostError,
     DTypeError,
-    InputNameError,
-    PickleError,
-    SettingError,
     ShapeError,
 )
 from clnn.importers.onnx.stages.program import DeviceStage, Program, StageInput, inner_programs
 from clnn.ops.host.registry import Value
 from clnn.runtime.process import forked
-from clnn.runtime.process.forked import not_pickled
-from clnn.runtime.run.feeds import as_array, names_message
+from clnn.runtime.run.feeds import as_array
+from clnn.runtime.run.named import NamedSession, given_by_name
 from clnn.runtime.run.open_session import OpenSession, OpenTensorInfo, wait_for_all
 from clnn.runtime.run.placement import Placement
 from clnn.runtime.run.session import Session
 from clnn.runtime.stages.execute import Execution
+from clnn.runtime.stages.profile import StagedProfile
 from clnn.types import Array
 
 MAX_PLANS = 16  # of one stage, for the values seen last that decide its shapes
@@ -52,7 +52,7 @@ class StageInfo:
     plans: int = 0
 
 
-class StagedSession:
+class StagedSession(NamedSession):
     """A model compiled for one device, of which values decide shapes, or what runs.
 
     Made by clnn.compile_model where a model holds such nodes. Call it as a Session. Stages whose
@@ -77,6 +77,7 @@ class StagedSession:
         self._info: dict[str, StageInfo] = {}
         self._builds = [0, 0]
         self._closed, self._lost = False, ""
+        self._local = threading.local()
         self._read_by_host: dict[str, frozenset[str]] = {}
         for stage, read in _all_stages(program):
             self._read_by_host[stage.name] = read
@@ -101,6 +102,11 @@ class StagedSession:
         return self._outputs
 
     @property
+    def device(self) -> str:
+        """The title of the device that runs the stages."""
+        return self._device
+
+    @property
     def stages(self) -> tuple[StageInfo, ...]:
         """What each stage of the device did so far."""
         forked.refuse()
@@ -120,31 +126,52 @@ class StagedSession:
             raise DeviceLostError(self._lost)
         with host_memory("a run"):
             read = [values[n] for n in self._program.inputs]
+            began = perf_counter()
             made = self._execution.run(self._program, read, {})
+            profile: StagedProfile | None = getattr(self._local, "profile", None)
+            if profile is not None:
+                profile.runs += 1
+                profile.seconds += perf_counter() - began
             return dict(zip(self._program.outputs, map(_given, made), strict=True))
 
-    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
-        """Return the arrays of the outputs `names` (None: all), as onnxruntime's run does."""
-        known = [info.name for info in self._outputs]
-        wanted = known if names is None else list(names)
-        unknown = [n for n in wanted if n not in known]
-        if unknown:
-            raise InputNameError(names_message("output", unknown, [], known))
-        made = self(feeds)
-        return [made[n] for n in wanted]
+    def prepare(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Make what runs with inputs of these shapes need, as far as no value decides it.
 
-    def stream(
-        self, feeds: Iterable[Mapping[str, Any]], depth: int = 2
-    ) -> Generator[dict[str, Any], None, None]:
-        """Return a generator of outputs for an iterable of feeds, one after the other."""
-        if depth < 1:
-            raise SettingError(f"stream(depth={depth}): depth must be at least 1.")
-        if isinstance(feeds, Mapping):
-            raise InputNameError(
-                "stream takes an iterable of feeds. For one feed call the session."
-            )
-        for feed in feeds:
-            yield self(feed)
+        shapes: input name -> shape, of all inputs that stages read. Plans behind a value that decides
+        are made in the first run that has it. Raises InputNameError for a name that is no input or
+        is missing, ShapeError for a shape that the model does not take.
+        """
+        forked.refuse()
+        known = {info.name: info for info in self._inputs}
+        given_by_name(shapes, self._inputs)
+        extents: dict[str, int] = {}
+        for name, shape in shapes.items():
+            _check_shape(known[name], tuple(shape), extents)
+        for step in self._program.steps:
+            if not isinstance(step, DeviceStage) or step.fixed:
+                continue
+            infos = [known.get(read.name) for read in step.reads]
+            if any(info is None or info.dtype is None for info in infos):
+                continue
+            found = {read.name: tuple(shapes[read.name]) for read in step.reads}
+            types = {
+                read.name: _typed(read, np.dtype(known[read.name].dtype), len(found[read.name]))
+                for read in step.reads
+            }
+            session = self._session(step, types, {})
+            if isinstance(session, OpenSession):
+                session.prepare(found)
+
+    @contextmanager
+    def profile(self) -> Iterator[StagedProfile]:
+        """Measure every launch of the runs that this thread makes in the `with` block."""
+        forked.refuse()
+        outer, profile = getattr(self._local, "profile", None), StagedProfile()
+        self._local.profile = profile
+        try:
+            yield profile
+        finally:
+            self._local.profile = outer
 
     @property
     def lost(self) -> str:
@@ -200,39 +227,22 @@ class StagedSession:
                     session.close()
                 kept.clear()
 
-    def __reduce__(self) -> NoReturn:
-        raise PickleError(not_pickled("session"))
-
-    def __enter__(self) -> StagedSession:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         ins = ", ".join(f"{info.name}: {info.shape}" for info in self._inputs)
         return f"<clnn.StagedSession {ins}; {len(self._info)} stages>"
 
     def _read(self, feeds: Mapping[str, Any]) -> dict[str, Value]:
         """Return the values of a call. Raises where they do not fit the model."""
-        known = [info.name for info in self._inputs]
-        if not isinstance(feeds, Mapping):
-            raise InputNameError(
-                f"a session takes {{input name: array}}, not {type(feeds).__name__}."
-            )
-        missing = [n for n in known if n not in feeds]
-        unknown = [n for n in feeds if n not in known]
-        if missing or unknown:
-            raise InputNameError(names_message("input", unknown, missing, known))
+        given = given_by_name(feeds, self._inputs)
         extents: dict[str, int] = {}
-        return {info.name: _checked(info, feeds[info.name], extents) for info in self._inputs}
+        return {info.name: _checked(info, given[info.name], extents) for info in self._inputs}
 
     def _run_stage(self, stage: DeviceStage, values: Mapping[str, Value]) -> Mapping[str, Array]:
         fixed = {n: np.asarray(values[n]) for n in stage.fixed}
         feeds = {read.name: np.asarray(values[read.name]) for read in stage.reads}
-        types = {read.name: _typed(read, feeds[read.name]) for read in stage.reads}
+        types = {r.name: _typed(r, feeds[r.name].dtype, feeds[r.name].ndim) for r in stage.reads}
         try:
-            outputs = self._session(stage, types, fixed)(feeds)
+            outputs = self._ran(stage, self._session(stage, types, fixed), feeds)
         except DeviceLostError as err:
             self._lost = "" if self._closed else str(err)
             raise
@@ -242,6 +252,25 @@ class StagedSession:
             read = self._read_by_host[stage.name]
             info.read_back = sum(a.nbytes for n, a in outputs.items() if n in read)
             info.crossed = sum(a.nbytes for n, a in outputs.items() if n not in read)
+        return outputs
+
+    def _ran(
+        self, stage: DeviceStage, session: Session | OpenSession, feeds: Mapping[str, Array]
+    ) -> Mapping[str, Array]:
+        """Run a stage, in this thread's profile where there is one."""
+        whole: StagedProfile | None = getattr(self._local, "profile", None)
+        if whole is None:
+            return session(feeds)
+        if isinstance(session, OpenSession):
+            session = session.at({name: array.shape for name, array in feeds.items()})
+        profiles = whole.stages.setdefault(stage.name, [])
+        with session.profile() as profile:
+            outputs = session(feeds)
+        known = next((p for p in profiles if p.plan is profile.plan), None)
+        if known is None:
+            profiles.append(profile)
+        else:
+            known.runs += profile.runs
         return outputs
 
     def _session(
@@ -299,11 +328,10 @@ def _given(value: Value) -> Value:
     return None if value is None else np.array(value)
 
 
-def _typed(read: StageInput, array: Array) -> StageInput:
+def _typed(read: StageInput, dtype: Any, rank: int) -> StageInput:
     """Return what a plan is compiled for: extents that the model fixes, others open."""
-    if read.shape is not None:
-        return replace(read, dtype=array.dtype)
-    return replace(read, dtype=array.dtype, shape=("",) * array.ndim)
+    shape = ("",) * rank if read.shape is None else read.shape
+    return replace(read, dtype=dtype, shape=shape)
 
 
 def _checked(info: OpenTensorInfo, value: Any, extents: dict[str, int]) -> Value:
@@ -318,12 +346,18 @@ def _checked(info: OpenTensorInfo, value: Any, extents: dict[str, int]) -> Value
             f"input {info.name!r} is {array.dtype}, model wants {info.dtype}. "
             f"Pass x.astype(np.{info.dtype})."
         )
-    if info.shape is None:
-        return array
-    fits = len(array.shape) == len(info.shape) and all(
-        got == (want if isinstance(want, int) else extents.setdefault(want, got))
-        for got, want in zip(array.shape, info.shape, strict=True)
+    _check_shape(info, array.shape, extents)
+    return array
+
+
+def _check_shape(info: OpenTensorInfo, shape: tuple[int, ...], extents: dict[str, int]) -> None:
+    """Raise ShapeError where a shape does not fit an input. extents: of named dimensions so far."""
+    fits = info.shape is None or (
+        len(shape) == len(info.shape)
+        and all(
+            got == (want if isinstance(want, int) else extents.setdefault(want, got))
+            for got, want in zip(shape, info.shape, strict=True)
+        )
     )
     if not fits:
-        raise ShapeError(f"input {info.name!r} is {array.shape}, model wants {info.shape}.")
-    return array
+        raise ShapeError(f"input {info.name!r} is {shape}, model wants {info.shape}.")

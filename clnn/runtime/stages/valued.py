@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
 
 from clnn.errors import (
     DeviceLostError,
     DTypeError,
-    InputNameError,
-    PickleError,
-    SettingError,
     ShapeError,
 )
 from clnn.runtime.process import forked
-from clnn.runtime.process.forked import not_pickled
-from clnn.runtime.run.feeds import as_array, names_message
+from clnn.runtime.run.feeds import as_array
+from clnn.runtime.run.named import NamedSession, given_by_name
 from clnn.runtime.run.open_session import OpenTensorInfo, wait_for_all
 from clnn.runtime.run.placement import Placement
 from clnn.types import Array
@@ -27,7 +24,7 @@ MAX_SESSIONS = 8  # that are kept, of the values and shapes seen last
 CompileAt = Callable[[Mapping[str, Array], Mapping[str, tuple[int, ...]]], Any]
 
 
-class ValuedSession:
+class ValuedSession(NamedSession):
     """A model compiled for one device, once for each value of the inputs that decide what runs.
 
     Made by clnn.compile_model where small inputs of whole numbers decide an If whose branches hold
@@ -69,43 +66,11 @@ class ValuedSession:
 
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Return {output name: array} for {input name: array}. Raises as a Session does."""
-        known = [info.name for info in self._inputs]
-        if not isinstance(feeds, Mapping):
-            raise InputNameError(
-                f"a session takes {{input name: array}}, not {type(feeds).__name__}."
-            )
-        if feeds.keys() != set(known):
-            missing = [n for n in known if n not in feeds]
-            raise InputNameError(
-                names_message("input", [n for n in feeds if n not in known], missing, known)
-            )
-        arrays = {name: as_array(value) for name, value in feeds.items()}
+        given = given_by_name(feeds, self._inputs)
+        arrays = {name: as_array(value) for name, value in given.items()}
         values = {name: arrays.pop(name) for name in self.deciding}
         made: dict[str, Any] = self._session(values, arrays)(arrays)
         return made
-
-    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
-        """Return the arrays of the outputs `names` (None: all), as onnxruntime's run does."""
-        known = [info.name for info in self._outputs]
-        wanted = known if names is None else list(names)
-        unknown = [n for n in wanted if n not in known]
-        if unknown:
-            raise InputNameError(names_message("output", unknown, [], known))
-        made = self(feeds)
-        return [made[n] for n in wanted]
-
-    def stream(
-        self, feeds: Iterable[Mapping[str, Any]], depth: int = 2
-    ) -> Generator[dict[str, Any], None, None]:
-        """Return a generator of outputs for an iterable of feeds, one after the other."""
-        if depth < 1:
-            raise SettingError(f"stream(depth={depth}): depth must be at least 1.")
-        if isinstance(feeds, Mapping):
-            raise InputNameError(
-                "stream takes an iterable of feeds. For one feed call the session."
-            )
-        for feed in feeds:
-            yield self(feed)
 
     @property
     def placement(self) -> Placement:
@@ -141,15 +106,6 @@ class ValuedSession:
             for session in self._sessions.values():
                 session.close()
             self._sessions.clear()
-
-    def __reduce__(self) -> NoReturn:
-        raise PickleError(not_pickled("session"))
-
-    def __enter__(self) -> ValuedSession:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         ins = ", ".join(f"{info.name}: {info.shape}" for info in self._inputs)
