@@ -40,6 +40,7 @@ for name, arith, x, ic, oc, group in (
     ("packed", BYTES, "u1", 8, 9, 1),
     ("signed", SIGNED, "i1", 8, 9, 1),
     ("one_by_one", SIGNED, "i1", 6, 9, 1),
+    ("rows", BYTES, "u1", 3, 9, 1),
     ("depthwise", BYTES, "u1", 9, 9, 9),
     ("written", WRITTEN, "i1", 8, 9, 1),
     ("sums", Sums(77), "u1", 8, 9, 1),
