@@ -334,6 +334,9 @@ def view_of(flat: Array, layout: TensorLayout) -> Array:
     """Return the strided numpy view of `layout` over a flat storage array."""
     if 0 in layout.shape:
         return np.empty(layout.shape, flat.dtype)
-    return np.lib.stride_tricks.as_strided(
-        flat[layout.offset :], layout.shape, tuple(p * flat.itemsize for p in layout.pitches)
+    # numpy makes views of the types that it has itself.
+    known = flat if flat.dtype.isbuiltin == 1 else flat.view(f"u{flat.itemsize}")
+    seen = np.lib.stride_tricks.as_strided(
+        known[layout.offset :], layout.shape, tuple(p * flat.itemsize for p in layout.pitches)
     )
+    return seen if known is flat else seen.view(flat.dtype)

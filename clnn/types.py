@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -72,6 +73,10 @@ def _dtype(name: str, numpy_name: str, cl: str) -> DType:
     return DType(name, np.dtype(numpy_name), cl)
 
 
+def _small(name: str, ml_name: str, cl: str) -> DType:
+    return DType(name, np.dtype(getattr(ml_dtypes, ml_name)), cl)
+
+
 F32 = _dtype("float32", "float32", "float")
 F16 = _dtype("float16", "float16", "half")
 F64 = _dtype("float64", "float64", "double")
@@ -85,6 +90,15 @@ I64 = _dtype("int64", "int64", "long")
 U64 = _dtype("uint64", "uint64", "ulong")
 BOOL = _dtype("bool", "bool", "uchar")
 
+BF16 = _small("bfloat16", "bfloat16", "ushort")
+I4, U4 = _small("int4", "int4", "uchar"), _small("uint4", "uint4", "uchar")
+I2, U2 = _small("int2", "int2", "uchar"), _small("uint2", "uint2", "uchar")
+FLOATS8 = tuple(
+    _small(name.replace("_", ""), name, "uchar")
+    for name in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+)
+F4 = _small("float4e2m1", "float4_e2m1fn", "uchar")
+
 # How float32 values may lie in memory instead: types of storage, never of values.
 STORED_F16 = DType("f16", np.dtype("float16"), Stored("float", "half"))
 STORED_BF16 = DType("bf16", np.dtype("uint16"), Stored("float", "ushort"))
@@ -92,7 +106,16 @@ STORAGE = {"f32": F32, "tf32": F32, "f16": STORED_F16, "bf16": STORED_BF16}
 S8_LARGEST = 127  # symmetric: the least byte, -128, is never stored
 
 DTYPES = (F32, F16, F64, I8, U8, I16, U16, I32, U32, I64, U64, BOOL)
-_BY_NUMPY = {d.numpy: d for d in DTYPES}
+# Element types of inputs, outputs and constants -> the type that a network computes them in. A value
+# of one is a value of the wider type that the narrower one holds, or, behind an operator, would round.
+CARRIERS = {
+    F16: F32,
+    BF16: F32,
+    **dict.fromkeys((*FLOATS8, F4), F32),
+    **dict.fromkeys((I4, I2), I8),
+    **dict.fromkeys((U4, U2), U8),
+}
+_BY_NUMPY = {d.numpy: d for d in (*DTYPES, *CARRIERS)}
 
 
 def dtype_of(numpy_dtype: object) -> DType:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from clnn.arith._base import Arithmetic, Array, Averaging
@@ -27,7 +28,7 @@ Numbers = Array | np.generic  # arrays and numbers
 
 def limits_of(dtype: DType) -> tuple[int, int]:
     """Return the least and the largest integer of a type."""
-    info: Any = np.iinfo(dtype.numpy)
+    info: Any = ml_dtypes.iinfo(dtype.numpy)  # type: ignore[no-untyped-call]
     return int(info.min), int(info.max)
 
 
@@ -67,13 +68,19 @@ class Quantisation:
         return (values.astype(np.int64) - self.zero[0]).astype(np.float32) * self.step
 
 
-def quantised(values: Array, scale: Numbers, zero: Numbers, dtype: DType) -> Array:
+def quantised(
+    values: Array,
+    scale: Numbers,
+    zero: Numbers,
+    dtype: DType,
+    limits: tuple[int, int] | None = None,
+) -> Array:
     """Return float32 values in steps of `scale`, rounded to nearest, ties to even, and saturated.
 
-    A NaN becomes the least integer.
+    limits: of integers, instead of those of the type. A NaN becomes the least integer.
     """
     begin = np.asarray(zero, np.int64)
-    low, high = (limit - begin for limit in limits_of(dtype))
+    low, high = (limit - begin for limit in limits or limits_of(dtype))
     with np.errstate(all="ignore"):
         steps = np.rint(np.asarray(values, np.float32) / np.asarray(scale, np.float32))
     inside = np.where(steps > low, np.minimum(steps, high), low)

@@ -56,12 +56,13 @@ class Quantise(QuantisedMap):
     """x / scale rounded to nearest, ties to even, plus zero, saturated; operands x, scale, zero.
 
     late: zero is added before rounding, as ONNX Runtime's average pooling of bytes does. whole: x is
-    int32, and is multiplied with the scale instead.
+    int32, and is multiplied with the scale instead. limits: of results, None: those of the type.
     """
 
     kind: DType
     late: bool = False
     whole: bool = False
+    limits: tuple[int, int] | None = None
 
     name = "quantise"
 
@@ -75,12 +76,14 @@ class Quantise(QuantisedMap):
         """Return the integers."""
         x, scale, zero = operands[0], operands[1], operands[2].astype(np.int64)
         if self.whole:
-            return quantised(x.astype(np.float32) * scale, np.float32(1), zero, self.kind)
+            return quantised(
+                x.astype(np.float32) * scale, np.float32(1), zero, self.kind, self.limits
+            )
         if not self.late:
-            return quantised(x, scale, zero, self.kind)
+            return quantised(x, scale, zero, self.kind, self.limits)
         with np.errstate(all="ignore"):
             moved = x / scale + zero.astype(np.float32)
-        return quantised(moved, np.float32(1), np.int64(0), self.kind)
+        return quantised(moved, np.float32(1), np.int64(0), self.kind, self.limits)
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from clnn.errors import ClnnError
 from clnn.ops.spec import OpSpec
-from clnn.types import Array, TensorType
+from clnn.types import Array, DType, TensorType
 
 
 class Unsupported(ClnnError):
@@ -47,7 +47,8 @@ class OnnxNode:
     """An ONNX node as the op files see it: plain Python, no onnx objects.
 
     attrs: attribute values (ints, floats, str, lists, numpy arrays). inputs: type of each input,
-    None where it is left out. consts: data of the inputs that are constant.
+    None where it is left out. consts: data of the inputs that are constant. narrow: of inputs whose
+    element type is carried by another (clnn.types.CARRIERS), which it is.
     """
 
     op_type: str
@@ -56,6 +57,7 @@ class OnnxNode:
     inputs: tuple[TensorType | None, ...]
     consts: Mapping[int, Array]
     n_outputs: int = 1
+    narrow: Mapping[int, DType] = field(default_factory=dict)
 
     def attr(self, name: str, default: Any = None) -> Any:
         """Return attribute `name`, or `default` where the node has none."""

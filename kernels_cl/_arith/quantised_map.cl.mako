@@ -18,9 +18,9 @@ def real(value, width):
 <%def name="functions(fn, width)">\
 #pragma OPENCL FP_CONTRACT OFF
 </%def>
-<%def name="round_off(value, ctype, width, result, zero)">\
+<%def name="round_off(value, ctype, width, result, zero, limits=None)">\
 <%
-    I, R, (low, high) = vec_type("int", width), vec_type(ctype, width), LIMITS[ctype]
+    I, R, (low, high) = vec_type("int", width), vec_type(ctype, width), limits or LIMITS[ctype]
     low, high = (real(v, width) if zero is None else f"convert_{vec_type('float', width)}(({I})({v}) - {zero})" for v in (low, high))
 %>\
         ${value} = ${value} > ${low} ? ${value} : ${low};
@@ -39,11 +39,11 @@ def real(value, width):
 <% F, I = vec_type("float", width), vec_type("int", width) %>\
 % if fn.late:
         ${F} steps_ = ${operands[0]} / ${operands[1]} + convert_${F}(${operands[2]});
-        ${round_off("steps_", fn.kind.cl, width, result, None)}\
+        ${round_off("steps_", fn.kind.cl, width, result, None, fn.limits)}\
 % else:
         ${F} steps_ = ${f"convert_{F}({operands[0]}) * {operands[1]}" if fn.whole else f"{operands[0]} / {operands[1]}"};
         const ${I} zero_ = convert_${I}(${operands[2]});
-        ${round_off("steps_", fn.kind.cl, width, result, "zero_")}\
+        ${round_off("steps_", fn.kind.cl, width, result, "zero_", fn.limits)}\
 % endif
 </%def>
 <%def name="quantised_sum(fn, width, operands, result)">\

@@ -105,7 +105,7 @@ Tunables mode              what the lanes of a vector are:
         ${ar.finish(arith, unit, name_, "result", row_of(v))}
 % endif
         ${st.apply(post_ops, held, yt, unit, operand)}
-        ${tl.store_lanes(unit, held, "dst", index(dst, "n", lane, "y", "x"), dst.pitches[1], lanes[0], lanes[1])}
+        ${tl.store_lanes(unit, held, "dst", index(dst, "n", lane, "y", "x"), dst.pitches[1], lanes[0], lanes[1], yt)}
 </%def>
 <%def name="finish_pixel(r, c, channels, values)">\
 <% guard = guards(r, c) %>\

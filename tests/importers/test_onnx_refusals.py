@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto
 from onnx import helper as make
 from onnx_models import INT64, conv, ints, model, relu, run, tensor, value
 
@@ -76,19 +75,6 @@ def test_form_from_a_newer_operator_set_than_clnn_knows_is_refused(monkeypatch):
     ):
         import_onnx(relu())
     onnx_nodes._known.cache_clear()
-
-
-def test_float16_models_are_refused_with_what_to_do():
-    weights = np.ones((4, 3, 3, 3), np.float16)
-    nodes = [
-        make.make_node("Conv", ["x", "w"], ["t"], name="c"),
-        make.make_node("Relu", ["t"], ["y"]),
-    ]
-    proto = model(
-        nodes, [value("x", (1, 3, 8, 8), TensorProto.FLOAT16)], initializers=[tensor("w", weights)]
-    )
-    with pytest.raises(UnsupportedOpError, match="convert the model to float32"):
-        import_onnx(proto)
 
 
 def test_wrong_shapes_inside_a_model_name_the_node():

@@ -8,6 +8,7 @@ import numpy as np
 from harness import rng
 from table import add
 
+from clnn.arith.elements import Narrow, Widen
 from clnn.arith.quantised import Quantisation, Requantised, Sums, Written
 from clnn.arith.quantised_maps import Dequantise, Quantise
 from clnn.ops.conv.spec import Conv2d
@@ -15,7 +16,7 @@ from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.quantised import build
 from clnn.ops.quantised.softmax import byte_softmax
 from clnn.ops.shared.window import Window
-from clnn.types import I8, U8
+from clnn.types import BF16, F4, I4, I8, U8
 
 SAME3 = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
 F = np.float32
@@ -39,6 +40,7 @@ for name, arith, x, ic, oc, group in (
     ("packed", BYTES, "u1", 8, 9, 1),
     ("signed", SIGNED, "i1", 8, 9, 1),
     ("one_by_one", SIGNED, "i1", 6, 9, 1),
+    ("rows", BYTES, "u1", 3, 9, 1),
     ("depthwise", BYTES, "u1", 9, 9, 9),
     ("written", WRITTEN, "i1", 8, 9, 1),
     ("sums", Sums(77), "u1", 8, 9, 1),
@@ -78,3 +80,10 @@ add("byte_table", TABLE, [A])
 add("byte_table_one", TABLE, [A[0, 0, :, :1]])
 add("quantised_average", build.image_average(0, (3, 5), X, Y).spec, [A])
 add("byte_softmax", byte_softmax(X, Quantisation(I8, (1 / 256,), (-128,))), [A.reshape(4, -1)])
+for kind in (BF16, I4, F4):
+    small = integers((3, 37), "u2" if kind == BF16 else "u1", 4)
+    small = small if kind == BF16 else small & 15
+    wide = rng(5).normal(0, 3, (3, 37)).astype(F)
+    wide = integers((3, 37), "i1", 6) if kind == I4 else wide
+    add(f"widen_{kind.name}", FixedMap(Widen(kind)), [small.view(kind.numpy)])
+    add(f"narrow_{kind.name}", FixedMap(Narrow(kind)), [wide])

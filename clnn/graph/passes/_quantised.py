@@ -22,7 +22,9 @@ def function_of(node: Node) -> str:
     function = node.spec.function if isinstance(node.spec, FixedMap) else None
     if isinstance(function, Dequantise):
         return "dequantise"
-    plain = isinstance(function, Quantise) and not (function.late or function.whole)
+    plain = isinstance(function, Quantise) and not (
+        function.late or function.whole or function.limits
+    )
     return "quantise" if plain else ""
 
 
@@ -144,6 +146,14 @@ class IntegerGraph:
             return known
         node = self.producers[value]
         return node.spec.reference(*(self.consts[n] for n in node.inputs if n is not None))[0]
+
+    def real_constant(self, value: str) -> Array | None:
+        """Return the real numbers of a value, None where it is computed."""
+        node = self.producers.get(value)
+        known = value in self.consts or (
+            node is not None and all(n is None or n in self.consts for n in node.inputs)
+        )
+        return self.real(value) if known else None
 
     def put(self, source: Source, inputs: Sequence[str], node: Node) -> None:
         """Add nodes that compute `source` from values, as the result of `node`."""

@@ -20,6 +20,7 @@ from clnn.graph.ir import Graph, Node
 from clnn.graph.passes._quantised import IntegerGraph, function_of, limits_of
 from clnn.graph.passes.dead import remove_dead
 from clnn.ops.conv.spec import Conv2d
+from clnn.ops.conv.transpose import ConvTranspose
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.gemm.spec import ADDEND, Gemm
 from clnn.ops.movement.gather import Gather
@@ -138,7 +139,9 @@ class _Fusing(IntegerGraph):
 
 def _takes_limits(spec: OpSpec) -> bool:
     """Whether an operator's integers may be clipped for what follows it."""
-    return isinstance(spec, (Conv2d, Gemm)) or (isinstance(spec, Eltwise) and _is_binary(spec))
+    return isinstance(spec, (Conv2d, ConvTranspose, Gemm)) or (
+        isinstance(spec, Eltwise) and _is_binary(spec)
+    )
 
 
 def _is_binary(spec: Eltwise) -> bool:
@@ -163,6 +166,24 @@ def _convolution(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) ->
         real = None if bias is None else graph.real(bias)
         arith, start = build.written_product(x[1], w, y, real, ends), None
     return build.convolution(0, spec.window, spec.group, integers, start, arith), [x[0]]
+
+
+def _transposed(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:
+    """Transposed convolution, of which ONNX Runtime has real numbers only."""
+    spec, x = node.spec, graph.bytes_of(node.inputs[0])
+    assert isinstance(spec, ConvTranspose)
+    weights = graph.weights(node.inputs[1] or "")
+    if spec.arith is not FLOAT or spec.post_ops or x is None or weights is None:
+        return None
+    raw, w = weights
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    real = None if bias is None else graph.real_constant(bias)
+    if (w.axis not in (None, 1) or (w.axis and spec.group > 1)) or (bias and real is None):
+        return None
+    zero = np.array(w.zero, np.int64).reshape(1, -1, *(1,) * (raw.ndim - 2))
+    arith = build.written_product(x[1], w, y, real, build.clipped(y, *limits))
+    made = replace(spec, arith=arith)
+    return Emit(made, [0, build.signed(raw, zero), None]), [x[0]]
 
 
 def _bias(
@@ -302,6 +323,7 @@ def _only_moves(spec: OpSpec) -> bool:
 _Rule = Callable[[_Fusing, Node, Quantisation, Limits], Made]
 _RULES: Sequence[tuple[tuple[type[OpSpec], ...], _Rule]] = (
     ((Conv2d,), _convolution),
+    ((ConvTranspose,), _transposed),
     ((Gemm,), _product),
     ((Eltwise,), _elementwise),
     ((Reduce,), _average),

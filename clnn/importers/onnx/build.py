@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -14,11 +14,12 @@ from clnn.graph.ir import Node
 from clnn.importers.onnx.limits import MAX_EXTENT, Budget, check_type
 from clnn.importers.onnx.tensors import dtype_name
 from clnn.layout import TensorLayout
+from clnn.ops.elementwise.cast import narrow_spec, widen_spec
 from clnn.ops.elementwise.eltwise import Eltwise, links
 from clnn.ops.onnx_registry import Emit, EmitOutput, Source, Unsupported
 from clnn.ops.shared.functions import MOST_STEPS
 from clnn.ops.spec import OpSpec
-from clnn.types import F16, Array, TensorType
+from clnn.types import CARRIERS, Array, DType, TensorType, dtype_of
 
 _MOST_CHARACTERS = 200  # of a name
 
@@ -36,13 +37,15 @@ class OnnxBuilder(GraphBuilder):
     """A builder that refuses what devices cannot hold.
 
     consts: those whose element type devices do not have are not in `types` (they may still fold
-    away). unknown: values of nodes that were refused.
+    away). unknown: values of nodes that were refused. narrow: values that the model has in another
+    element type than they are computed in (clnn.types.CARRIERS).
     """
 
     def __init__(self, budget: Budget) -> None:
         super().__init__()
         self.budget = budget
         self.unknown: set[str] = set()
+        self.narrow: dict[str, DType] = {}
 
     def fresh(self, name: str) -> str:
         """Return `name`, made printable, short and different from all that were given out."""
@@ -60,11 +63,43 @@ class OnnxBuilder(GraphBuilder):
     def const(self, array: Array, name: str = "const") -> str:
         """Add a constant of any element type."""
         try:
-            return super().const(array, name)
+            kind = dtype_of(array.dtype)
+            if kind not in CARRIERS:
+                return super().const(array, name)
+            value = super().const(array.astype(CARRIERS[kind].numpy), name)
+            self.narrow[value] = kind
+            return value
         except DTypeError:
             value = self.fresh(name)
             self.consts[value] = array
             return value
+
+    def widened(self, value: str, kind: DType, name: str) -> str:
+        """Return a value of an element type in the type that carries it."""
+        if kind not in CARRIERS:
+            return value
+        made = self.node(widen_spec(kind), [value], name, f"{name} widened").outputs[0]
+        self.narrow[made] = kind
+        return made
+
+    def model_type(self, value: str) -> TensorType:
+        """Return the type that the model has a value in."""
+        kind = self.types[value]
+        return replace(kind, dtype=self.narrow.get(value, kind.dtype))
+
+    def model_array(self, value: str) -> Array:
+        """Return a constant in the element type that the model has it in."""
+        kind, array = self.narrow.get(value), self.consts[value]
+        return array if kind is None else array.astype(kind.numpy)
+
+    def narrowed(self, value: str, name: str) -> str:
+        """Return a value in the element type that the model has it in."""
+        kind = self.narrow.get(value)
+        if kind is None:
+            return value
+        return self.node(narrow_spec(kind, False), [value], name, f"{name} as {kind.name}").outputs[
+            0
+        ]
 
     def refused(self, name: str) -> str:
         """Return the name of a value of unknown type, made by a node that was refused."""
@@ -90,7 +125,6 @@ class OnnxBuilder(GraphBuilder):
         results: Sequence[TensorType],
     ) -> None:
         """Raise ShapeError or Unsupported for a node that no device can run."""
-        refuse_half((*sources, *results))
         for number, kind in enumerate(results):
             check_type(f"output {number}", kind)
         _check_borders(spec, sources)
@@ -155,12 +189,6 @@ class _Placer:
             node = self.build.node(spec, [value, *(inputs[k] for k in taken)], name, origin)
             value = node.outputs[0]
         return node
-
-
-def refuse_half(kinds: Sequence[TensorType | None]) -> None:
-    """Raise Unsupported where one of the types is float16."""
-    if any(kind is not None and kind.dtype == F16 for kind in kinds):
-        raise Unsupported("float16 tensors do not run on clnn; convert the model to float32")
 
 
 def _check_borders(spec: OpSpec, kinds: Sequence[TensorType | None]) -> None:

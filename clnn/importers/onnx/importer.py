@@ -19,7 +19,8 @@ from clnn.budget import counted_tables, host_memory
 from clnn.errors import DTypeError, ModelError, ShapeError
 from clnn.graph.ir import Graph
 from clnn.importers.onnx import fold as onnx_fold
-from clnn.importers.onnx.build import OnnxBuilder, refuse_half
+from clnn.importers.onnx.build import OnnxBuilder
+from clnn.importers.onnx.elements import DECIDING, element_of
 from clnn.importers.onnx.functions import (
     Body,
     has_definition,
@@ -91,8 +92,8 @@ def survey_onnx(proto: onnx.ModelProto, folder: Path | None, shapes: Shapes | No
     run.walk_all()
     build, found = run.build, {n: v for n, v in run.scope.names.items() if v is not None}
     return Survey(
-        {n: build.consts[v] for n, v in found.items() if v in build.consts},
-        {n: build.types[v] for n, v in found.items() if v in build.types},
+        {n: build.model_array(v) for n, v in found.items() if v in build.consts},
+        {n: build.model_type(v) for n, v in found.items() if v in build.types},
         run.problems,
     )
 
@@ -141,7 +142,7 @@ class _Import:
                 const = build.consts.get(value or "")
                 kind = "left out" if const is None else dtype_name(const.dtype)
                 raise ModelError(f"output {show(output.name)} is {kind}; clnn has no such tensors.")
-            outputs[output.name] = value
+            outputs[output.name] = build.narrowed(value, f"output {output.name}")
         for name in set(build.consts) - set(build.types):
             del build.consts[name]
         return build.graph(outputs, self.proto.graph.name)
@@ -182,7 +183,7 @@ class _Import:
                     return self._fixed(value.name, kind)
                 key = self.build.input(value.name, kind)
                 self.inputs[key] = value.name
-                return key
+                return self.build.widened(key, kind.dtype, value.name)
         self.problems.append(Problem(value.name, "model", "input", None, "", reason))
         return self.build.refused(value.name)
 
@@ -215,6 +216,7 @@ class _Import:
                     outputs = self._convert(call)
                     if len(outputs) < len(node.output):
                         raise Unsupported(f"output {len(outputs)} is not supported")
+                    self._note_elements(call, outputs)
             except Unsupported as err:
                 self._problem(call, str(err))
         elif self._is_lacking(call):  # told as well, though a refused node stands before it
@@ -241,6 +243,18 @@ class _Import:
         if call.number not in checked:
             check_node(call, self.proto.ir_version)
             checked.add(call.number)
+
+    def _note_elements(self, call: Call, outputs: Sequence[str | None]) -> None:
+        """Note which outputs the model has in a narrower element type than they are computed in."""
+        build = self.build
+        given = [None if n is None else build.narrow.get(n) for n in call.inputs]
+        for value in outputs:
+            kind = None if value is None else build.types.get(value)
+            if value is None or kind is None or value in build.narrow:
+                continue
+            element = element_of(call.op_type, call.attrs, given, self._kinds(call), kind.dtype)
+            if element is not None:
+                build.narrow[value] = element
 
     def _kinds(self, call: Call) -> tuple[TensorType | None, ...]:
         return tuple(None if n is None else self.build.types.get(n) for n in call.inputs)
@@ -280,7 +294,6 @@ class _Import:
         folded = self._folded(call)
         if folded is not None:
             return folded
-        refuse_half(self._kinds(call))
         importer = find_importer(call)
         try:
             if importer is None:
@@ -306,6 +319,8 @@ class _Import:
             return None
         if call.op_type == "DequantizeLinear" and kinds[0] is not None and kinds[0].rank:
             return None  # products want the integers
+        if call.op_type in DECIDING and any(n in self.build.narrow for n in call.inputs):
+            return None
         values = [None if n is None else self.build.consts[n] for n in call.inputs]
         try:
             arrays = onnx_fold.fold(
@@ -339,7 +354,8 @@ class _Import:
             }
         )
         kinds = tuple(self._kind(n, k) for k, n in enumerate(inputs))
-        node = OnnxNode(call.op_type, opset, attrs, kinds, consts, len(call.node.output))
+        narrow = {k: self.build.narrow[n] for k, n in enumerate(inputs) if n in self.build.narrow}
+        node = OnnxNode(call.op_type, opset, attrs, kinds, consts, len(call.node.output), narrow)
         mark = self.build.mark()
         try:
             sources = importer(node)

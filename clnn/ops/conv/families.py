@@ -3,6 +3,7 @@
     depthwise       one filter per channel: a row of output pixels stays in registers
     direct            register tiles of pixels by output channels, one product at a time
     direct, packed    the same, two or four products of small integers at a time
+    row_packing       packed ones of few input channels: a row of the window as channels
     streaming         the same for weights that exceed a CPU's caches: each is read once
     winograd_cpu      3 x 3 with fewer products, transforms in the kernel or in a launch before
     winograd_fused    the same on GPUs, all in one kernel
@@ -25,6 +26,7 @@ from clnn.ops.conv import (
     depthwise,
     direct,
     mma,
+    row_packing,
     streaming,
     winograd_cpu,
     winograd_fused,
@@ -39,6 +41,7 @@ FAMILIES: tuple[Callable[[ConvProblem], Iterator[Variant]], ...] = (
     depthwise.variants,
     direct.variants,
     direct.packed_variants,
+    row_packing.variants,
     streaming.variants,
     winograd_cpu.variants,
     winograd_fused.variants,

@@ -11,6 +11,7 @@ from clnn.arith._base import FLOAT, Arithmetic
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops.conv import families
 from clnn.ops.conv.problem import BIAS, ConvProblem, takes_any_order
+from clnn.ops.conv.row_packing import takes_rows, wide_border
 from clnn.ops.launch import Variant
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops.problem import Border, Problem
@@ -125,8 +126,11 @@ class Conv2d(OpSpec):
 
     def padding_needs(self, inputs: Sequence[TensorType | None]) -> dict[int, Border]:
         """Return a border as wide as the windows reach, of what the arithmetic takes for zero."""
-        assert inputs[0] is not None
-        return {0: self.window.border(inputs[0].shape, float(self.arith.fill))}
+        x = inputs[0]
+        assert x is not None
+        if self.arith.wraps and takes_rows(x, self.window, self.group):
+            return {0: wide_border(self.window, x, float(self.arith.fill))}
+        return {0: self.window.border(x.shape, float(self.arith.fill))}
 
     def accepts_nchw(self, inputs: Sequence[TensorType | None]) -> bool:
         """Whether there are so few channels that a tile's reads are the same either way."""

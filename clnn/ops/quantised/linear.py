@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from clnn.arith.quantised import limits_of
 from clnn.arith.quantised_maps import NARROW, Dequantise, Quantise
 from clnn.errors import ShapeError
-from clnn.ops.elementwise.cast import Cast, dtype_numbered
+from clnn.ops.elementwise.cast import Cast, dtype_numbered, rounded_to
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.elementwise.logic import Logic
@@ -15,7 +16,7 @@ from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops.quantised.parameters import zero_type
 from clnn.ops.rows.reduce import Reduce
 from clnn.ops.shared.functions import PostOp
-from clnn.types import F32, I32, U8, DType, TensorType, normalise_axis
+from clnn.types import BF16, CARRIERS, F16, F32, I32, U8, DType, TensorType, normalise_axis
 
 BOTH = "", "com.microsoft::"
 
@@ -23,9 +24,11 @@ BOTH = "", "com.microsoft::"
 @onnx_op(*(f"{domain}DequantizeLinear" for domain in BOTH))
 def _dequantise(node: OnnxNode) -> Source:
     kind = node.type(0).dtype
+    scale = _spread(node, 1, "scale")
+    if node.narrow.get(0) not in (None, F16, BF16) and kind == F32:
+        return Emit(Eltwise((PostOp("mul", operand=1),)), [0, scale])
     if kind not in (*NARROW, I32):
         raise Unsupported(f"dequantisation of {kind.name}")
-    scale = _spread(node, 1, "scale")
     zero = _spread(node, 2, "zero point") if node.has(2) else None
     if kind == I32 and zero is not None and not np.any(node.consts.get(2, 1)):
         zero = None
@@ -37,15 +40,32 @@ def _quantise(node: OnnxNode) -> Source:
     given, wanted = int(node.attr("output_dtype", 0)), int(node.attr("precision", 0))
     if wanted not in (0, 1):
         raise Unsupported(f"precision {wanted}; division in float32 is supported")
-    kind = zero_type(node, 2, dtype_numbered(given) if given else U8)
-    if kind not in NARROW:
+    said = dtype_numbered(given) if given else U8
+    element = node.narrow.get(2) or zero_type(node, 2, said)
+    kind = CARRIERS.get(element, element)
+    if kind not in (*NARROW, F32):
         raise Unsupported(f"quantisation to {kind.name}")
     x: Source = 0
     if node.type(0).dtype == I32:
         x = Emit(Cast(F32), [0])
     scale = _spread(node, 1, "scale")
+    if kind == F32:
+        return _small_floats(node, x, scale, element)
     zero = _spread(node, 2, "zero point") if node.has(2) else np.zeros((), kind.numpy)
-    return Emit(FixedMap(Quantise(kind)), [x, scale, zero])
+    return Emit(
+        FixedMap(Quantise(kind, limits=None if element == kind else limits_of(element))),
+        [x, scale, zero],
+    )
+
+
+def _small_floats(node: OnnxNode, x: Source, scale: Source, element: DType) -> Source:
+    """Return x / scale rounded to floats of 8 or 4 bits, which have no other zero point than 0."""
+    if element in (F16, BF16):
+        raise Unsupported(f"quantisation to {element.name}")
+    if node.has(2) and np.any(node.const(2, "the zero point")):
+        raise Unsupported(f"a zero point of {element.name} other than 0")
+    ratio = Emit(Eltwise((PostOp("div", operand=1),)), [x, scale])
+    return rounded_to(element, ratio, bool(node.attr("saturate", 1)))
 
 
 def _spread(node: OnnxNode, index: int, what: str) -> Source:

@@ -115,6 +115,14 @@ def last_halved(taps: Taps, source: int) -> Taps:
     return Taps(index, weight, taps.outside)
 
 
+def kept_taps(extent: int) -> Taps:
+    """Return linear taps of an axis that stays as it is, the next element at weight 0."""
+    at = np.arange(extent)
+    index = np.stack([at, np.minimum(at + 1, extent - 1)], axis=1)
+    weight = np.broadcast_to(np.array([1.0, 0.0]), index.shape)
+    return Taps(index, weight, np.zeros(extent, bool))
+
+
 def _axis_taps(axis: AxisMap, how: Sampling) -> Taps:
     at = source_coordinates(axis, how.coordinates)
     outside = (

@@ -22,6 +22,7 @@ from clnn.ops.resize.sampling import (
     Sampling,
     Taps,
     axis_taps,
+    kept_taps,
     last_halved,
 )
 from clnn.ops.shared.functions import PostOp, apply_post_ops
@@ -75,7 +76,16 @@ class Resize(OpSpec):
         along = {axis: taps for axis, taps in found.items() if taps is not None}
         if real or self.sampling.mode != "linear" or self.sampling.antialias:
             return along
-        return {axis: last_halved(taps, source[axis]) for axis, taps in along.items()}
+        for axis in self._plane(source) if along else ():  # ONNX Runtime weights both axes
+            along.setdefault(axis, kept_taps(source[axis]))
+        return {axis: last_halved(taps, source[axis]) for axis, taps in sorted(along.items())}
+
+    def _plane(self, source: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the last two axes where nothing but them is resized, of 2 or 4 in all, else none."""
+        rank = len(source)
+        plane = (rank - 2, rank - 1)
+        kept = all(self._taps_along(a, source[a]) is None for a in range(rank - 2))
+        return plane if rank in (2, 4) and kept else ()
 
     def _taps_along(self, axis: int, before: int) -> Taps | None:
         """Return the taps of an axis of extent `before`, None where it stays as it is."""

@@ -45,7 +45,7 @@ def _key(value: Any, depth: int) -> Hashable:
         raise ValueError("nested too deep")
     deeper = depth + 1
     if isinstance(value, np.ndarray):
-        return "array", value.shape, value.dtype.str, _digest(value)
+        return "array", value.shape, value.dtype.name, _digest(value)
     if isinstance(value, partial):
         return partial, _key((value.func, value.args, value.keywords), deeper)
     if isinstance(value, MethodType):

@@ -355,7 +355,9 @@ class ExecutionState:
         where, start = self._place(value)
         if not array.size:
             return None
-        return cl.enqueue_copy(self.queue, where.buffer, array, dst_offset=start, is_blocking=False)
+        return cl.enqueue_copy(
+            self.queue, where.buffer, plain(array), dst_offset=start, is_blocking=False
+        )
 
     def download(self, value: str, out: Array, wait: bool = True) -> Any:
         """Copy a dense value to a host array, and wait for it; return as upload does."""
@@ -363,7 +365,9 @@ class ExecutionState:
         where, start = self._place(value)
         if not out.size:
             return None
-        return cl.enqueue_copy(self.queue, out, where.buffer, src_offset=start, is_blocking=wait)
+        return cl.enqueue_copy(
+            self.queue, plain(out), where.buffer, src_offset=start, is_blocking=wait
+        )
 
     def _place(self, value: str) -> tuple[Memory, int]:
         placed = self.plan.placed[value]
@@ -419,3 +423,8 @@ class ExecutionState:
         noted = np.empty(shape, np.uint64)
         load().enqueue_copy(self.queue, noted, buffer)
         return noted
+
+
+def plain(array: Array) -> Array:
+    """Return an array's memory as a type that numpy itself has, which can be copied."""
+    return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.itemsize}")

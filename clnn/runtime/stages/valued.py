@@ -113,8 +113,8 @@ class ValuedSession(NamedSession):
 
     def _session(self, values: Mapping[str, Array], arrays: Mapping[str, Array]) -> Any:
         key = (
-            tuple((a.dtype.str, a.shape, a.tobytes()) for a in values.values()),
-            tuple((name, array.dtype.str, array.shape) for name, array in sorted(arrays.items())),
+            tuple((a.dtype.name, a.shape, a.tobytes()) for a in values.values()),
+            tuple((name, array.dtype.name, array.shape) for name, array in sorted(arrays.items())),
         )
         session = self._ready(key)
         if session is not None:

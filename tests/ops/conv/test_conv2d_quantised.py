@@ -10,9 +10,10 @@ from harness import check_op, rng
 
 from clnn.arith.quantised import Requantised, Sums, Written
 from clnn.errors import DTypeError, PlanError
+from clnn.ops.conv.row_packing import reach_beyond, takes_rows
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.shared.window import Window
-from clnn.types import F32, I8, I16, U8
+from clnn.types import F32, I8, I16, U8, TensorType
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 
@@ -150,3 +151,36 @@ def test_operands_of_other_types_are_refused():
         Sums().output(F32, I8)
     with pytest.raises(DTypeError, match="it takes int8, uint8 or int16"):
         requantised(1, 0).output(U8, U8)
+
+
+@pytest.mark.parametrize("x", [np.uint8, np.int8])
+@pytest.mark.parametrize(
+    ("channels", "window"),
+    [
+        (1, Window((10, 4), (2, 2), (1, 1), (4, 1), (5, 1))),
+        (3, Window((3, 3), (2, 2), (1, 1), (0, 1), (1, 0))),
+        (3, Window((7, 7), (2, 2), (2, 1), (3, 3), (3, 3))),
+        (2, Window((5,), (1,), (1,), (2,), (2,))),
+    ],
+    ids=["kws", "3x3", "7x7", "1d"],
+)
+def test_rows_of_few_channels(device, channels, window, x):
+    """Their bytes are multiplied four at a time, beyond the window's row with weights of 0."""
+    zero = 77 if x == np.uint8 else -43
+    arith = requantised(18, zero, products=channels * int(np.prod(window.kernel)))
+    size = (13, 11) if len(window.kernel) == 2 else (23,)
+    case = inputs(x, np.int8, channels, 18, window, size=size, batch=2, extreme=True)
+    orders = {"i0": (0, *range(2, len(size) + 2), 1)}
+    ran = check_op(device, Conv2d(window, 1, (), arith), case, consts=(1, 2), orders=orders)
+    assert any(name.endswith("4_blocks") or "4_pixels" in name for name in ran), ran
+
+
+def test_rows_that_are_not_packed():
+    """Dilated columns, groups and four channels have no rows of neighbouring bytes to fill up."""
+    x = TensorType((1, 3, 9, 9), U8)
+    assert takes_rows(x, SAME, 1)
+    assert not takes_rows(x, Window((3, 3), (1, 1), (1, 2), (1, 2), (1, 2)), 1)
+    assert not takes_rows(x, SAME, 3)
+    assert not takes_rows(TensorType((1, 4, 9, 9), U8), SAME, 1)
+    assert not takes_rows(TensorType((1, 3, 9, 9)), SAME, 1)
+    assert reach_beyond(SAME, 3) == 1 and reach_beyond(POINT, 1) == 3 and reach_beyond(SAME, 4) == 0

@@ -348,3 +348,13 @@ def test_a_border_of_another_number_is_not_the_zero_point(device, value):
     (want,) = ort.InferenceSession(made, providers=["CPUExecutionProvider"]).run(None, {"x": x})
     with clnn.compile_model(made, device) as mine:
         np.testing.assert_array_equal(mine({"x": x})["y"], want)
+
+
+@pytest.mark.parametrize("mode", ["half_pixel", "align_corners"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("size", [(9, 23), (20, 11), (17, 23)])
+def test_linear_resizing_of_bytes_weights_an_axis_that_is_kept(device, size, dtype, mode):
+    feeds = {"x": integers((1, 3, 9, 11), dtype, 4)}
+    consts = {"s": np.array([1, 3, *size], np.int64)}
+    how = {"mode": "linear", "coordinate_transformation_mode": mode}
+    check(device, "Resize", feeds, consts, ["x", "", "", "s"], **how)
