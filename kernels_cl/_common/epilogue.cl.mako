@@ -12,9 +12,12 @@ Wide vectors of floats are those of CPUs; there 1 + exp(x), of which the logisti
 written out: 2^(x log2 e) as a power of two, from the bits of a sum that rounds to whole numbers, times a
 polynomial of what is left, within 3e-7 of itself. It is infinite from x = 88.4 on. Sine, cosine and tangent
 of floats are functions of _common/trigonometry: some drivers let one element of a vector spoil the others.
+Rational functions (RATIONALS of functions.py) round as ONNX Runtime does on processors with fma.
 </%doc>
 <%namespace name="tr" file="/_common/trigonometry.cl.mako"/>
 <%!
+from clnn.codegen.filters import scalar
+from clnn.ops.shared.functions import RATIONALS
 FLOAT = {
     "relu": "{v} = {v} < {T}(0) ? {T}(0) : {v};",
     "leaky_relu": "{v} = {v} < {T}(0) ? {p0} * {v} : {v};",
@@ -112,6 +115,21 @@ LOGISTIC = {
         ("gelu_tanh", "{T}(-1.59576912160573073f) * ({v} + {T}(0.044715f) * {v} * {v} * {v})", "{v}"),
     )
 }
+def rational(function, over):
+    """The text of a quotient of polynomials; over: what becomes of it, `made`."""
+    def polynomial(name, coefficients):
+        steps = "".join(f" {name} = fma({name}, squared, {{T}}({scalar(c, 'float')}));" for c in coefficients[1:])
+        return f"{{D}} {name} = {{T}}({scalar(coefficients[0], 'float')});{steps} "
+    limit = scalar(function.limit, "float")
+    text = f"{{{{ {{D}} held = {{v}} < {{T}}(-{limit}) ? {{T}}(-{limit}) : {{v}}; "
+    text += f"held = held > {{T}}({limit}) ? {{T}}({limit}) : held; const {{D}} squared = held * held; "
+    text += polynomial("up", function.above) + polynomial("down", function.below)
+    return text + f"{{D}} made = up * held / down; {over} }}}}"
+SHIFTED = ("made = made + {T}(0.5f); made = made < {T}(0) ? {T}(0) : made; "
+           "made = made > {T}(1) ? {T}(1) : made; ")
+FLOAT["rational_sigmoid"] = rational(RATIONALS["sigmoid"], SHIFTED + "{v} = made;")
+FLOAT["rational_swish"] = rational(RATIONALS["sigmoid"], SHIFTED + "{v} = {v} * made;")
+FLOAT["rational_tanh"] = rational(RATIONALS["tanh"], "{v} = made;")
 WIDE = 8  # elements of vectors from which on LOGISTIC is used
 SIGNED_TYPES = ("char", "short", "int", "long")
 BITS = {"char": 7, "uchar": 8, "short": 15, "ushort": 16, "int": 31, "uint": 32, "long": 63, "ulong": 64}

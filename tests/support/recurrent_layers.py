@@ -66,6 +66,8 @@ def rounded_arrays(hidden, steps, batch, backward=FORWARD, lengths=None, given=T
     for seed in range(200):
         rng = np.random.default_rng(seed)
         made[0] = rng.standard_normal(made[0].shape).astype(np.float32)
+        if made[4] is not None:
+            made[4] = rng.uniform(-1, 1, made[4].shape).astype(np.float32)
         made[1] = rng.integers(-255, 256, made[1].shape).astype(np.float32)
         worth = rng.uniform(0.5, 1.5, made[1].shape[:2]) / 128 / hidden**0.5
         inputs = [*made, worth.astype(np.float32)]

@@ -76,6 +76,8 @@ def _product(post_ops: list[PostOp]) -> PostOp | None:
     names = [s.fn for s in post_ops]
     if names == ["sigmoid"]:
         return PostOp("swish", (1.0,))
+    if names == ["rational_sigmoid"]:
+        return PostOp("rational_swish")
     if names == ["softplus", "tanh"]:
         return PostOp("mish")
     if names == ["hard_sigmoid"]:
