@@ -23,6 +23,7 @@ from clnn.errors import (
 )
 from clnn.runtime.process import forked
 from clnn.runtime.process.forked import not_pickled
+from clnn.runtime.run.awaitable import AwaitableCalls
 from clnn.runtime.run.feeds import as_array, names_message
 from clnn.runtime.run.gears import Gears
 from clnn.runtime.run.placement import Placement
@@ -57,7 +58,7 @@ def wait_for_all(sessions: Iterable[Any], timeout: float | None) -> bool:
     return all(ready)
 
 
-class OpenSession:
+class OpenSession(AwaitableCalls):
     """A model compiled for one device, whose inputs may have another shape in each call.
 
     Made by clnn.compile_model where a model leaves dimensions open. Call it as a Session. What a shape

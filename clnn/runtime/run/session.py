@@ -34,6 +34,7 @@ from clnn.runtime.drivers.loader import load
 from clnn.runtime.drivers.trim import trim
 from clnn.runtime.process import forked
 from clnn.runtime.process.forked import not_pickled
+from clnn.runtime.run.awaitable import AwaitableCalls
 from clnn.runtime.run.binding import Bindings, InputBinding
 from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.debug import log_compiled, log_run
@@ -67,7 +68,7 @@ class _ProfileBlock:
     outer: _ProfileBlock | None
 
 
-class Session:
+class Session(AwaitableCalls):
     """A model compiled for one device. Safe to call from several threads.
 
     Made by clnn.compile_model. Call it with {input: array} for {output: array}, or run() in the

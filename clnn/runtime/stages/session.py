@@ -23,6 +23,7 @@ from clnn.importers.onnx.stages.program import DeviceStage, Program, StageInput,
 from clnn.ops.host.registry import Value
 from clnn.runtime.process import forked
 from clnn.runtime.process.forked import not_pickled
+from clnn.runtime.run.awaitable import AwaitableCalls
 from clnn.runtime.run.feeds import as_array, names_message
 from clnn.runtime.run.open_session import OpenSession, OpenTensorInfo, wait_for_all
 from clnn.runtime.run.placement import Placement
@@ -52,7 +53,7 @@ class StageInfo:
     plans: int = 0
 
 
-class StagedSession:
+class StagedSession(AwaitableCalls):
     """A model compiled for one device, of which values decide shapes, or what runs.
 
     Made by clnn.compile_model where a model holds such nodes. Call it as a Session. Stages whose

@@ -17,6 +17,7 @@ from clnn.errors import (
 )
 from clnn.runtime.process import forked
 from clnn.runtime.process.forked import not_pickled
+from clnn.runtime.run.awaitable import AwaitableCalls
 from clnn.runtime.run.feeds import as_array, names_message
 from clnn.runtime.run.open_session import OpenTensorInfo, wait_for_all
 from clnn.runtime.run.placement import Placement
@@ -27,7 +28,7 @@ MAX_SESSIONS = 8  # that are kept, of the values and shapes seen last
 CompileAt = Callable[[Mapping[str, Array], Mapping[str, tuple[int, ...]]], Any]
 
 
-class ValuedSession:
+class ValuedSession(AwaitableCalls):
     """A model compiled for one device, once for each value of the inputs that decide what runs.
 
     Made by clnn.compile_model where small inputs of whole numbers decide an If whose branches hold
