@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clnn.codegen import filters
 from clnn.codegen.filters import HELPERS
@@ -22,6 +22,10 @@ from clnn.errors import TemplateError
 from clnn.ops.launch import KernelText, Launch
 from clnn.settings import setting
 
+if TYPE_CHECKING:
+    from clnn.codegen.templates import CodeStore
+
+_code: CodeStore | None = None
 # Mako's pages of errors as HTML load pygments where it is installed: 5 MB that nothing here shows. Pages of
 # others in this process then lack colours, unless mako was loaded before.
 COLOURS = "mako.ext.pygmentplugin"
@@ -56,17 +60,19 @@ def _without(module: str) -> Iterator[None]:
             del sys.modules[module]
 
 
+def keep_code(store: CodeStore | None) -> None:
+    """Keep the code of templates in a store, from now on, or in none."""
+    global _code
+    _code = store
+    _lookup.cache_clear()
+
+
 @cache
 def _lookup(folders: tuple[str, ...]) -> Any:
     with _without(COLOURS):
-        from mako.lookup import TemplateLookup
+        from clnn.codegen.templates import KeptLookup, plain_lookup
 
-    return TemplateLookup(
-        directories=list(folders),
-        strict_undefined=True,
-        default_filters=["cl_text"],
-        imports=["from clnn.codegen.filters import cl_text"],
-    )
+    return plain_lookup(folders) if _code is None else KeptLookup(folders, _code)
 
 
 def render(template: str, params: Mapping[str, Any]) -> str:
@@ -75,16 +81,30 @@ def render(template: str, params: Mapping[str, Any]) -> str:
     A template that calls define(name, text) has that text in front of its own, once for each name.
     Raises TemplateError, with the template's line, when a parameter is missing or refused.
     """
-    lookup = _lookup(template_folders(setting("CLNN_KERNEL_PATH")))
-    defined: dict[str, str] = {}
+    folders = template_folders(setting("CLNN_KERNEL_PATH"))
     try:
-        text = lookup.get_template(template).render(**HELPERS, **params, define=defined.setdefault)
-    except Exception as err:
-        raise TemplateError(_explain(template, params, err)) from err
-    text = "".join([*defined.values(), text])
+        text = _rendered(_lookup(folders), template, params)
+    except Exception:
+        text = _again(folders, template, params)
     if int(setting("CLNN_DEBUG")) >= 4:
         text = f'#line 1 "{template}"\n{text}'
     return _tidy(text)
+
+
+def _rendered(lookup: Any, template: str, params: Mapping[str, Any]) -> str:
+    defined: dict[str, str] = {}
+    text = lookup.get_template(template).render(**HELPERS, **params, define=defined.setdefault)
+    return "".join([*defined.values(), text])
+
+
+def _again(folders: tuple[str, ...], template: str, params: Mapping[str, Any]) -> str:
+    """Render without kept code, which knows no lines. Raises TemplateError where that fails, too."""
+    from clnn.codegen.templates import plain_lookup
+
+    try:
+        return _rendered(plain_lookup(folders), template, params)
+    except Exception as err:
+        raise TemplateError(_explain(template, params, err)) from err
 
 
 def text_of(launch: Launch) -> KernelText:

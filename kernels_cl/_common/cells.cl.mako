@@ -4,6 +4,15 @@ What a recurrent cell computes behind its sums, as statements on vectors of `wid
 place(backward, masked, steps)
     module function: the expression of the step at which direction d reads and writes at its step t; of
     sequences with lengths (masked) it reads `length` and `live`
+rounding(low, high)
+    declares `worth` and `zero`, the step and zero point of a state with elements and 0 in low..high, as
+    DynamicQuantizeLinear finds them
+rounded(value)
+    module function: an element of that state as an integer, counted from `zero`
+rounded_state(state, kept, hidden, row, width)
+    writes the `hidden` elements of a float state so to `kept`, up to `row` elements, and `worth` behind them
+first_lanes(ctypes, width)
+    functions first_NAME(from, count): a vector of the first elements, of which those from `count` on are 0
 apply(functions, which, v, width)
     activation `which` (0 f, 1 g, 2 h) of variable v, in place. functions: of one direction, chains of
     elementwise functions (clnn/ops/recurrent/cells.py)
@@ -21,7 +30,51 @@ def place(backward, masked, steps):
     parts = ([] if all(backward) else [f"d == {backward.index(True)}"]) + (["live"] if masked else [])
     turned = f"{'length' if masked else steps} - 1 - t"
     return f"{' && '.join(parts)} ? {turned} : t" if parts else turned
+def rounded(value):
+    return f"clamp(rint({value} / worth) + zero, 0.0f, 255.0f) - zero"
 %>
+<%def name="rounding(low, high)">\
+                const float worth = ${high} > ${low} ? (${high} - ${low}) / 255.0f : 1.0f;
+                const float zero = rint(clamp(-${low} / worth, 0.0f, 255.0f));
+</%def>
+<%def name="rounded_state(state, kept, hidden, row, width)">\
+<% V, near, whole = vec_type("float", width), load("float", width, "h_", "k"), hidden // width * width %>\
+                __global const float *h_ = ${state};
+                __global float *q_ = ${kept};
+                float low = 0.0f, high = 0.0f;
+% if whole and width > 1:
+                ${V} lows = 0.0f, highs = 0.0f;
+                for (int k = 0; k < ${whole}; k += ${width}) {
+                    lows = fmin(lows, ${near});
+                    highs = fmax(highs, ${near});
+                }
+                float ends[${2 * width}];
+                vstore${width}(lows, 0, ends);
+                vstore${width}(highs, 1, ends);
+                for (int k = 0; k < ${width}; ++k) {
+                    low = fmin(low, ends[k]);
+                    high = fmax(high, ends[${width} + k]);
+                }
+% endif
+                for (int k = ${whole if width > 1 else 0}; k < ${hidden}; ++k) {
+                    low = fmin(low, h_[k]);
+                    high = fmax(high, h_[k]);
+                }
+${rounding("low", "high")}
+                for (int k = 0; k < ${row}; k += ${width}) ${store(width, rounded(near), "q_", "k", "float")};
+                q_[${row}] = worth;
+</%def>
+<%def name="first_lanes(ctypes, width)">\
+% for name, ctype in ctypes.items():
+${vec_type("float", width)} first_${name}(__global const ${cell(ctype)} *from, const int count)
+{
+    if (count >= ${width}) return ${load(ctype, width, "from", "0")};
+    float lanes[${width}];
+    for (int k = 0; k < ${width}; ++k) lanes[k] = k < count ? ${element(ctype, "from", "k")} : 0.0f;
+    return vload${width}(0, lanes);
+}
+% endfor
+</%def>
 <%def name="apply(functions, which, v, width)">\
 ${st.apply(functions[which], v, "float", width, None)}\
 </%def>

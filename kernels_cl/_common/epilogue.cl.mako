@@ -14,9 +14,12 @@ polynomial of what is left, within 3e-7 of itself. It is infinite from x = 88.4 
 relu(x) - a 2^p(a), a = |x|, where the polynomial p is log2 of the normal distribution's upper tail, within
 1.2e-7 of x; from a = 6 on the tail is 0. Sine, cosine and tangent
 of floats are functions of _common/trigonometry: some drivers let one element of a vector spoil the others.
+Rational functions (RATIONALS of functions.py) round as ONNX Runtime does on processors with fma.
 </%doc>
 <%namespace name="tr" file="/_common/trigonometry.cl.mako"/>
 <%!
+from clnn.codegen.filters import scalar
+from clnn.ops.shared.functions import RATIONALS
 FLOAT = {
     "relu": "{v} = {v} < {T}(0) ? {T}(0) : {v};",
     "leaky_relu": "{v} = {v} < {T}(0) ? {p0} * {v} : {v};",
@@ -129,6 +132,21 @@ GELU = (
     "{v} = fma({v} < {T}(0) ? {v} : -a, power, {v} < {T}(0) ? {T}(0) : {v}); }}"
 )
 WRITTEN = LOGISTIC | {"gelu": GELU}
+def rational(function, over):
+    """The text of a quotient of polynomials; over: what becomes of it, `made`."""
+    def polynomial(name, coefficients):
+        steps = "".join(f" {name} = fma({name}, squared, {{T}}({scalar(c, 'float')}));" for c in coefficients[1:])
+        return f"{{D}} {name} = {{T}}({scalar(coefficients[0], 'float')});{steps} "
+    limit = scalar(function.limit, "float")
+    text = f"{{{{ {{D}} held = {{v}} < {{T}}(-{limit}) ? {{T}}(-{limit}) : {{v}}; "
+    text += f"held = held > {{T}}({limit}) ? {{T}}({limit}) : held; const {{D}} squared = held * held; "
+    text += polynomial("up", function.above) + polynomial("down", function.below)
+    return text + f"{{D}} made = up * held / down; {over} }}}}"
+SHIFTED = ("made = made + {T}(0.5f); made = made < {T}(0) ? {T}(0) : made; "
+           "made = made > {T}(1) ? {T}(1) : made; ")
+FLOAT["rational_sigmoid"] = rational(RATIONALS["sigmoid"], SHIFTED + "{v} = made;")
+FLOAT["rational_swish"] = rational(RATIONALS["sigmoid"], SHIFTED + "{v} = {v} * made;")
+FLOAT["rational_tanh"] = rational(RATIONALS["tanh"], "{v} = made;")
 WIDE = 8  # elements of vectors from which on WRITTEN is used
 SIGNED_TYPES = ("char", "short", "int", "long")
 BITS = {"char": 7, "uchar": 8, "short": 15, "ushort": 16, "int": 31, "uint": 32, "long": 63, "ulong": 64}

@@ -21,6 +21,7 @@ Tunables rows {1,2,4,8}   sequences of a group
     (xt, (x_t, x_b, x_e)), wt, members = products, weights_type, wg[0]
     has_cell, masked, same = kind == "lstm", "lengths" in extras, all(f == functions[0] for f in functions)
     peeps, late, size = "peepholes" in extras, "late_bias" in extras, rows * hidden
+    rounds = "scales" in extras
     panel, slices = gates * hidden * lanes, -(-hidden // lanes)
     given = {"products": xt, **{n: t for n, (t, _) in {**first, **extras}.items()}}
 %>
@@ -35,7 +36,7 @@ Tunables rows {1,2,4,8}   sequences of a group
                 const float w${g} = ${element(wt, "w", f"k * {len(own) * lanes} + {place * lanes}")};
 %  endfor
 %  for r in range(rows):
-                const float e${r} = ${"reset_h" if phase else "h_from"}[${r * hidden} + k];
+                const float e${r} = ${"reset_h" if phase else "q_kept" if rounds else "h_from"}[${r * hidden} + k];
 %   for place, g in enumerate(own):
                 sums[${r * len(own) + place}] = fma(e${r}, w${g}, sums[${r * len(own) + place}]);
 %   endfor
@@ -50,7 +51,12 @@ Tunables rows {1,2,4,8}   sequences of a group
                 const int place = ${gt.module.place(backward, masked, steps)};
                 __global const ${cell(xt)} *x = products + place * ${x_t} + b * ${x_b};
 %  for k, g in enumerate(own):
-                const float x${g} = ${element(xt, "x", f"(d * {gates * hidden} + {g * hidden} + j) * {x_e}")}, s${g} = sums[r * ${len(own)} + ${k}];
+                const float x${g} = ${element(xt, "x", f"(d * {gates * hidden} + {g * hidden} + j) * {x_e}")};
+                float s${g} = sums[r * ${len(own)} + ${k}];
+%   if rounds:
+<% pt, (pd, pe) = extras["scales"] %>\
+                s${g} *= worths[r] * ${element(pt, "scales", f"d * {pd} + ({g * hidden} + j) * {pe}")};
+%   endif
 %  endfor
                 const float h_old = h_from[line + j]${", c_old = c_kept[line + j]" if has_cell else ""};
 %  if peeps:
@@ -101,6 +107,19 @@ ${kept(phase)}
                 }
 %  endif
 </%def>
+<%def name="rounded_states()">\
+        for (int r = get_local_id(0); r < ${rows}; r += ${members}) {
+            float low = 0.0f, high = 0.0f;
+            for (int k = 0; k < ${hidden}; ++k) {
+                low = fmin(low, h_from[r * ${hidden} + k]);
+                high = fmax(high, h_from[r * ${hidden} + k]);
+            }
+${gt.rounding("low", "high")}
+            worths[r] = worth;
+            for (int k = 0; k < ${hidden}; ++k) q_kept[r * ${hidden} + k] = ${gt.module.rounded(f"h_from[r * {hidden} + k]")};
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+</%def>
 ${group_size(wg)}
 __kernel void ${name}(
     __global const ${cell(wt)} *panels${"_base, const int panels_offset" if panels_move else ""},
@@ -115,6 +134,9 @@ __kernel void ${name}(
     __local float states[${2 * size}];
 % if has_cell:
     __local float c_kept[${size}];
+% endif
+% if rounds:
+    __local float q_kept[${size}], worths[${rows}];
 % endif
 % if len(phases) > 1:
     __local float reset_h[${size}];
@@ -150,6 +172,9 @@ __kernel void ${name}(
     for (int t = 0; t < ${steps}; ++t) {
         __local const float *h_from = states + (t & 1) * ${size};
         __local float *h_to = states + (~t & 1) * ${size};
+% if rounds:
+${rounded_states()}
+% endif
 % for phase in range(len(phases)):
 ${phase_of(phase)}
 % endfor

@@ -3,6 +3,7 @@ recurrent/reference: any layouts; a work-item walks one sequence in one directio
 
 Tensors  products, weights, extras, first states and outputs: any pitches, as in recurrent/steps and
          recurrent/start
+         q (scales): scratch, [direction][sequence][hidden], rounded states
          h, c: scratch, [step parity][direction][sequence][hidden]; rh, z (gru): [direction][sequence][hidden]
 Launch   global (directions * batch)
 Params   name | wg | kind, functions, backward, input_forget, gates: as clnn/ops/recurrent has them
@@ -19,6 +20,7 @@ Params   name | wg | kind, functions, backward, input_forget, gates: as clnn/ops
     has_cell, masked, same = kind == "lstm", "lengths" in extras, all(f == functions[0] for f in functions)
     turns, plane = len(backward), len(backward) * batch * hidden
     peeps, late = "peepholes" in extras, "late_bias" in extras
+    rounds = "scales" in extras
     given = {"products": xt, "weights": wt, **{n: t for n, (t, _) in {**first, **extras}.items()}}
 %>
 <%def name="unit(phase)">\
@@ -27,11 +29,17 @@ Params   name | wg | kind, functions, backward, input_forget, gates: as clnn/ops
             float s${g} = 0.0f;
 %  endfor
             for (int k = 0; k < ${hidden}; ++k) {
-                const float e = ${"rh_kept[line + k]" if phase else "h_from[line + k]"};
+                const float e = ${"rh_kept[line + k]" if phase else "q_kept[line + k]" if rounds else "h_from[line + k]"};
 %  for g in phases[phase]:
                 s${g} = fma(e, ${element(wt, "w", f"({g * hidden} + j) * {w_g} + k * {w_e}")}, s${g});
 %  endfor
             }
+%  if rounds:
+<% pt, (pd, pe) = extras["scales"] %>\
+%   for g in phases[phase]:
+            s${g} *= worth * ${element(pt, "scales", f"d * {pd} + ({g * hidden} + j) * {pe}")};
+%   endfor
+%  endif
             const float h_old = h_from[line + j]${", c_old = c_from[line + j]" if has_cell else ""};
 %  if peeps:
 <% pt, (pd, pe) = extras["peepholes"] %>\
@@ -73,6 +81,9 @@ __kernel void ${name}(
 % for which, (ctype, _) in outputs.items():
     __global ${cell(ctype)} *${which}_base, const int ${which}_offset,
 % endfor
+% if rounds:
+    __global float *q_base, const int q_offset,
+% endif
 % if has_cell:
     __global float *c_base, const int c_offset,
 % endif
@@ -91,6 +102,9 @@ __kernel void ${name}(
 % endfor
 % if len(phases) > 1:
     __global float *rh_kept = rh_base + rh_offset, *z_kept = z_base + z_offset;
+% endif
+% if rounds:
+    __global float *q_kept = q_base + q_offset;
 % endif
     __global const ${cell(wt)} *w = weights + d * ${w_d};
     for (int k = 0; k < ${hidden}; ++k) {
@@ -118,6 +132,15 @@ __kernel void ${name}(
 % endif
         const int place = ${gt.module.place(backward, masked, steps)};
         __global const ${cell(xt)} *x = products + place * ${x_t} + b * ${x_b};
+% if rounds:
+        float low = 0.0f, high = 0.0f;
+        for (int k = 0; k < ${hidden}; ++k) {
+            low = fmin(low, h_from[line + k]);
+            high = fmax(high, h_from[line + k]);
+        }
+${gt.rounding("low", "high")}
+        for (int k = 0; k < ${hidden}; ++k) q_kept[line + k] = ${gt.module.rounded("h_from[line + k]")};
+% endif
 % for phase in range(len(phases)):
         for (int j = 0; j < ${hidden}; ++j) {
 ${unit(phase)}

@@ -12,8 +12,10 @@ one step, which the caches still hold, come first in the next.
 
 Tensors  products: pitches (step, sequence, element), elements [direction][gate][hidden], pitch 1
          panels: recurrent weights as recurrent/pack makes them
+         q (scales): scratch, [direction][share][sequence][row + LINE], rounded states, each with its worth
          h, c: scratch, [step parity][direction][sequence][row]; rh, z (gru): [direction][sequence][row]
-         extras: late_bias (direction, hidden), lengths (sequence), peepholes (direction, gate * hidden)
+         extras: late_bias (direction, hidden), lengths (sequence), peepholes (direction, gate * hidden),
+                 scales (direction, gate * hidden): states are rounded to bytes, weights are integers
          outputs: every, last_state, last_cell: pitches (step, direction, sequence, element)
 Index    sequence b at step t reads products[backward ? length[b] - 1 - t : t, b], and writes every there;
          behind its length every is 0 and the state stays; of length 0, last_state and last_cell are 0
@@ -43,10 +45,10 @@ Tunables vw {1,2,4,8,16}   lanes: neighbouring hidden units
     plane = turns * batch * row
     LINE, PATIENCE = 16, 2000
     same = all(f == functions[0] for f in functions)
-    peeps, late = "peepholes" in extras, "late_bias" in extras
+    peeps, late, rounds = "peepholes" in extras, "late_bias" in extras, "scales" in extras
     assert row % vw == 0 and row >= slices * unit and tiles[-1] >= 1, (row, slices, unit, tiles)
     whole = hidden % unit == 0
-    cuts = {stored_as(t) or "float": t for t in (xt, *(extras[n][0] for n in ("peepholes", "late_bias") if n in extras))}
+    cuts = {stored_as(t) or "float": t for t in (xt, *(extras[n][0] for n in ("peepholes", "late_bias", "scales") if n in extras))}
     def lanes(ctype, pointer, where):
         """A vector of neighbouring units, of which those behind the last one are 0."""
         if whole:
@@ -57,6 +59,8 @@ Tunables vw {1,2,4,8,16}   lanes: neighbouring hidden units
             return store(vw, value, pointer, where, ctype)
         each = store(1, "l_[k_]", pointer, f"{where} + k_", ctype)
         return f"{{ float l_[{vw}]; vstore{vw}({value}, 0, l_); for (int k_ = 0; k_ < min({vw}, {hidden} - j); ++k_) {{ {each} }} }}"
+    floats = ["q"] * rounds + ["c"] * has_cell + ["rh", "z"] * (phases > 1) + ["h"]
+    scratch = [("int", "tickets")] * (shares > 1) + [("float", name_) for name_ in floats]
     def spread(name):
         return f"{name}_base + {name}_offset"
 %>
@@ -66,7 +70,7 @@ Tunables vw {1,2,4,8,16}   lanes: neighbouring hidden units
 <% columns = len(group) * unit %>\
                 {
 %   for r in range(mr):
-                __global const float *from${r} = ${"rh_kept" if phase else "h_from"} + (at_d + b + ${r}) * ${row};
+                __global const float *from${r} = ${f"q_kept + (b + {r}) * {row + LINE}" if rounds else f"{'rh_kept' if phase else 'h_from'} + (at_d + b + {r}) * {row}"};
 %    for g in group:
 %     for v in range(nv):
                 ${V} s${g}_${v}_${r} = (${V})(0.0f);
@@ -104,6 +108,9 @@ Tunables vw {1,2,4,8,16}   lanes: neighbouring hidden units
 <% own, outs = summed[phase], len(summed[phase]) %>\
                 for (int r = 0; r < rows; ++r) {
                 const int line = (at_d + b + r) * ${row};
+%  if rounds:
+                const float worth = q_kept[(b + r) * ${row + LINE} + ${row}];
+%  endif
 %  if masked:
                 const int length = clamp((int)lengths[(b + r) * ${extras["lengths"][1][0]}], 0, ${steps}), live = t < length;
 %  endif
@@ -115,7 +122,12 @@ Tunables vw {1,2,4,8,16}   lanes: neighbouring hidden units
                 if (j >= ${hidden}) continue;
 %  endif
 %  for k, g in enumerate(own):
-                const ${V} x${g} = ${lanes(xt, "x", f"{g * hidden} + j")}, s${g} = sums[(r * ${nv} + v) * ${outs} + ${k}];
+                const ${V} x${g} = ${lanes(xt, "x", f"{g * hidden} + j")};
+                ${V} s${g} = sums[(r * ${nv} + v) * ${outs} + ${k}];
+%   if rounds:
+<% pt, (pd, _) = extras["scales"] %>\
+                s${g} *= worth * ${lanes(pt, "scales", f"d * {pd} + {g * hidden} + j")};
+%   endif
 %  endfor
                 const ${V} h_old = ${load("float", vw, "h_from", "line + j")};
                 ${f"const {V} c_old = {load('float', vw, 'c_from', 'line + j')};" if has_cell else ""}
@@ -172,7 +184,13 @@ ${stored("h", "c")}
                 }
 %  endif
 </%def>
-<%def name="slices_of(phase, first, end)">\
+<%def name="slices_of(phase, first, end, share=0)">\
+%  if rounds:
+                __global float *q_kept = q_base + q_offset + (d * ${shares} + ${share}) * ${batch * (row + LINE)};
+                for (int b = b_first; b < b_end; ++b) {
+${gt.rounded_state(f"h_from + (at_d + b) * {row}", f"q_kept + b * {row + LINE}", hidden, row, vw)}
+                }
+%  endif
                 for (int n = ${first}; n < ${end}; ++n) {
                 const int slice = t & 1 ? ${end} - 1 - (n - ${first}) : n;
                 __global const ${cell(wt)} *panel = panels + (d * ${slices} + slice) * ${panel};
@@ -189,15 +207,7 @@ ${finished(phase)}
                 }
 </%def>
 % if not whole:
-%  for kind_, ctype in cuts.items():
-${V} first_${kind_}(__global const ${cell(ctype)} *from, const int count)
-{
-    if (count >= ${vw}) return ${load(ctype, vw, "from", "0")};
-    float lanes[${vw}];
-    for (int k = 0; k < ${vw}; ++k) lanes[k] = k < count ? ${element(ctype, "from", "k")} : 0.0f;
-    return vload${vw}(0, lanes);
-}
-%  endfor
+${gt.first_lanes(cuts, vw)}
 % endif
 ${group_size(wg)}
 __kernel void ${name}(
@@ -209,16 +219,7 @@ __kernel void ${name}(
 % for which, (ctype, _) in outputs.items():
     __global ${cell(ctype)} *${which}_base, const int ${which}_offset,
 % endfor
-% if shares > 1:
-    __global int *tickets_base, const int tickets_offset,
-% endif
-% if has_cell:
-    __global float *c_base, const int c_offset,
-% endif
-% if phases > 1:
-    __global float *rh_base, const int rh_offset, __global float *z_base, const int z_offset,
-% endif
-    __global float *h_base, const int h_offset)
+    ${", ".join(f"__global {ctype} *{which}_base, const int {which}_offset" for ctype, which in scratch)})
 {
     const int member = get_global_id(0);
     const int chain = member / ${shares * helpers}, d = chain / ${parts};
@@ -278,7 +279,7 @@ __kernel void ${name}(
             const int first = share * ${slices} / ${shares}, end = (share + 1) * ${slices} / ${shares};
 %  for phase in range(phases):
             ${f"if (turn % {phases} == {phase}) " if phases > 1 else ""}{
-${slices_of(phase, "first", "end")}
+${slices_of(phase, "first", "end", "share")}
             }
 %  endfor
             mem_fence(CLK_GLOBAL_MEM_FENCE);

@@ -6,7 +6,7 @@ from dataclasses import replace
 from unittest import mock
 
 from harness import check_op
-from recurrent_layers import BOTH, FORWARD, REVERSE, arrays, layer
+from recurrent_layers import BOTH, FORWARD, REVERSE, arrays, layer, rounded_arrays
 from simulator import DEVICE
 from table import add, put
 
@@ -43,6 +43,14 @@ case(
     BOTH,
     fields={"functions": (((PostOp("tanh"),),), ((PostOp("relu"),),))},
 )
+
+
+for _name, _sizes, _backward, _lengths in (
+    ("rounded", (20, 3, 3), BOTH, LENGTHS),
+    ("rounded_plain", (32, 2, 1), REVERSE, None),
+):
+    _inputs = rounded_arrays(*_sizes, _backward, _lengths, given=_lengths is not None)
+    add(f"recurrent_{_name}", layer("lstm", _backward), _inputs, consts=(1,), every=True)
 
 
 def shared(cell, sizes, units, backward=FORWARD, lengths=None, given=True):

@@ -13,7 +13,12 @@ from onnx import helper as make
 from clnn.graph.ir import Graph
 from clnn.verification.reference import reference_values
 
-FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+FLOAT, INT32, INT64, BOOL = (
+    TensorProto.FLOAT,
+    TensorProto.INT32,
+    TensorProto.INT64,
+    TensorProto.BOOL,
+)
 Dims = Sequence["int | str | None"]
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 from onnx_models import model, tensor, value
 
+from clnn.ops.recurrent import cells
 from clnn.ops.recurrent.cells import CELLS
 from clnn.ops.recurrent.spec import Recurrent
 from clnn.ops.shared.functions import PostOp
@@ -50,6 +53,42 @@ def arrays(cell, hidden, steps, batch, turns=1, lengths=None, given=True, batch_
         turned(normal(turns, batch, hidden)) if given and is_lstm else None,
         normal(turns, 3 * hidden) if given and is_lstm else None,
     ]
+
+
+def rounded_arrays(hidden, steps, batch, backward=FORWARD, lengths=None, given=True, **fields):
+    """Inputs of an lstm with integer weights, whose states are rounded to bytes: none near a tie.
+
+    What is nearer to one may be rounded to either side by a device's last digit.
+    """
+    spec = layer("lstm", backward, **fields)
+    first = fields.get("batch_first", False)
+    made = arrays("lstm", hidden, steps, batch, len(backward), lengths, given, first)
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        made[0] = rng.standard_normal(made[0].shape).astype(np.float32)
+        if made[4] is not None:
+            made[4] = rng.uniform(-1, 1, made[4].shape).astype(np.float32)
+        made[1] = rng.integers(-255, 256, made[1].shape).astype(np.float32)
+        worth = rng.uniform(0.5, 1.5, made[1].shape[:2]) / 128 / hidden**0.5
+        inputs = [*made, worth.astype(np.float32)]
+        if nearest_tie(spec, inputs) > 3e-4:
+            return inputs
+    raise AssertionError("no seed without ties")
+
+
+def nearest_tie(spec, inputs) -> float:
+    """The least distance of a state from the middle between two steps, in steps."""
+    plain, found = cells.in_steps, [1.0]
+
+    def watched(state):
+        made, worth = plain(state)
+        off = np.abs(state.astype(np.float64) / worth % 1 - 0.5)
+        found.append(float(off[state != 0].min(initial=1.0)))
+        return made, worth
+
+    with mock.patch.object(cells, "in_steps", watched):
+        spec.reference(*inputs)
+    return min(found)
 
 
 def onnx_layer(

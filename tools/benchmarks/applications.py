@@ -42,7 +42,16 @@ PACKAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rapidocr_onnxruntime": (("rapidocr_onnxruntime",), ()),
     "silero-vad": (("torch", "onnxruntime"), ("silero-vad", "torchaudio")),
 }
-COMMON = ("soundfile", "scipy", "scikit-image", "pillow", "opencv-python-headless", ROOT.as_posix())
+SHARED = {"ddddocr-ocr": "ddddocr", "ddddocr-detection": "ddddocr"}  # one environment for several
+COMMON = (
+    "espeakng-loader",
+    "soundfile",
+    "scipy",
+    "scikit-image",
+    "pillow",
+    "opencv-python-headless",
+    ROOT.as_posix(),
+)
 
 
 @dataclass(frozen=True)
@@ -57,7 +66,7 @@ class Run:
 
 def environment(folder: Path, name: str) -> Path:
     """Return the Python of an application's environment, which is made where it is not there."""
-    home = folder / "environments" / name
+    home = folder / "environments" / SHARED.get(name, name)
     python = home / "bin" / "python"
     if not (home / "ready").exists():
         venv.create(home, with_pip=True, clear=True)
@@ -117,7 +126,15 @@ def check(name: str, args: argparse.Namespace) -> bool:
     """Print the row of one application; return whether its results are the same."""
     folder = args.folder
     python = args.python or environment(folder, name)
-    base = {**os.environ, "PYTHONPATH": str(ROOT), "CLNN_CACHE_DIR": str(folder / "cache" / name)}
+    base = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYTHONPYCACHEPREFIX": str(
+            folder / "bytecode"
+        ),  # as installed packages have it beside them
+        "CLNN_CACHE_DIR": str(folder / "cache" / name),
+    }
+    base.pop("PYTHONDONTWRITEBYTECODE", None)
     if args.device:
         base["CLNN_DEVICE"] = args.device
     theirs: list[Run] = []

@@ -14,6 +14,7 @@ from clnn.graph.passes.fuse_post_ops import fuse_post_ops
 from clnn.graph.passes.fuse_quantised import fuse_quantised
 from clnn.graph.passes.fuse_separable import fuse_separable
 from clnn.graph.passes.fuse_shuffle import fuse_shuffle
+from clnn.graph.passes.rational import rational_functions
 from clnn.graph.passes.split_windows import split_windows
 from clnn.graph.passes.views import merge_views
 
@@ -24,6 +25,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     fuse_shuffle,
     fuse_pad,
     fuse_scale_shift,
+    rational_functions,
     fuse_functions,
     fuse_post_ops,
     fuse_separable,

@@ -24,7 +24,18 @@ ROOTS = frozenset({"mul", "div", "reciprocal", "log"})
 """Functions whose result can be an activation spelled out."""
 
 KEYS = frozenset(
-    {"erf", "tanh", "sigmoid", "exp", "softplus", "hard_sigmoid", "clip", "min", "at_most"}
+    {
+        "erf",
+        "tanh",
+        "sigmoid",
+        "rational_sigmoid",
+        "exp",
+        "softplus",
+        "hard_sigmoid",
+        "clip",
+        "min",
+        "at_most",
+    }
 )
 """Each activation that is looked for has one of these within."""
 
@@ -149,6 +160,9 @@ def known(steps: tuple[Step, ...]) -> PostOp | None:
 
 def _candidates(steps: tuple[Step, ...]) -> Iterator[PostOp]:
     """Yield the functions that `steps` may be; slopes are constants of theirs."""
+    if any(s.fn.startswith("rational_") for post_ops, _ in steps for s in post_ops):
+        yield PostOp("rational_swish")  # the others round otherwise
+        return
     for fn in ("gelu", "gelu_tanh", "mish", "hard_swish", "sigmoid", "softplus"):
         yield PostOp(fn)
     constants = {float(c) for _, sources in steps for c in sources if isinstance(c, float)}

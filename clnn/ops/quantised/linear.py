@@ -117,12 +117,18 @@ def _dynamic(node: OnnxNode) -> list[Source]:
     return list(dynamic(node.type(0)))
 
 
-def dynamic(x: TensorType, source: Source = 0) -> tuple[Source, Source, Source]:
-    """Return a tensor in uint8 over its own range, widened to hold 0; its scale; its zero point."""
+def dynamic(
+    x: TensorType, source: Source = 0, over: Source | None = None
+) -> tuple[Source, Source, Source]:
+    """Return a tensor in uint8 over its own range, widened to hold 0; its scale; its zero point.
+
+    over: a tensor of that type whose range is taken instead.
+    """
     axes = tuple(range(x.rank))
+    ranged = source if over is None else over
 
     def end(fn: str, limit: str) -> Emit:
-        return Emit(Reduce(fn, axes, False, 2.0, (PostOp(limit, (0.0,)),)), [source])
+        return Emit(Reduce(fn, axes, False, 2.0, (PostOp(limit, (0.0,)),)), [ranged])
 
     low, high = end("min", "at_most"), end("max", "at_least")
     span = Emit(Eltwise((PostOp("sub", operand=1),)), [high, low])

@@ -16,7 +16,7 @@ from clnn.ops.quantised.linear import above_zero, dynamic
 from clnn.ops.quantised.parameters import numbers, parameters, zero_of, zero_type
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window, window_of
-from clnn.types import F32, I8, I16, I32, U8, Array, DType
+from clnn.types import F32, I8, I16, I32, U8, Array, DType, TensorType
 
 BYTES = (I8, U8)
 LAST = -1  # axis of the columns of b
@@ -248,14 +248,24 @@ def _dynamic_product(node: OnnxNode) -> Source:
     columns = build.signed(
         node.consts[1], zero_of(node, 3, "b's", _bytes(node, 1)).astype(np.int64)
     )
-    a, scale, zero = dynamic(node.type(0))
-    raw = build.rows_product(a, node.type(0).shape, columns, None, Sums())
+    steps = node.const(2, "b's scale").reshape(-1)
+    return _with_bias(node, dynamic_product(node.type(0), columns, steps), 4)
+
+
+def dynamic_product(
+    x: TensorType, columns: Array, steps: Array, over: Source | None = None
+) -> Emit:
+    """Return input 0, rounded to uint8 as `dynamic` does, times weights, in float32.
+
+    columns: integers (terms, columns), counted from their zero points. steps: what one is worth, for
+    each column or all.
+    """
+    a, scale, zero = dynamic(x, over=over)
+    raw = build.rows_product(a, x.shape, columns, None, Sums())
     above = columns.sum(axis=0, dtype=np.int64).astype(np.int32)
     taken = Emit(Eltwise((PostOp("mul", operand=1),)), [above, Emit(Cast(I32), [zero])])
     sums = Emit(Eltwise((PostOp("sub", operand=1),)), [raw, taken])
-    steps = node.const(2, "b's scale").reshape(-1)
-    ratio = Emit(Eltwise((PostOp("mul", operand=1),)), [steps, scale])
-    return _with_bias(node, _in_steps(sums, ratio), 4)
+    return _in_steps(sums, Emit(Eltwise((PostOp("mul", operand=1),)), [steps, scale]))
 
 
 @onnx_op("com.microsoft::MatMulNBits")

@@ -11,7 +11,7 @@ from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.types import Array
 
 # Inputs and outputs of a layer.
-PRODUCTS, WEIGHTS, LATE_BIAS, LENGTHS, STATE, CELL, PEEPHOLES = range(7)
+PRODUCTS, WEIGHTS, LATE_BIAS, LENGTHS, STATE, CELL, PEEPHOLES, SCALES = range(8)
 STATES, LAST_STATE, LAST_CELL = range(3)
 
 Chain = tuple[PostOp, ...]
@@ -42,12 +42,25 @@ CELLS = {
 (linear_before_reset). lstm: gates input, output, forget, cell."""
 
 
+def in_steps(state: Array) -> tuple[Array, Array]:
+    """Return a state as integers counted from its zero point, and what a step of them is worth.
+
+    As DynamicQuantizeLinear rounds: 255 steps from its least to its greatest element, 0 among them.
+    """
+    least, most = min(state.min(), state.dtype.type(0)), max(state.max(), state.dtype.type(0))
+    worth = (most - least) / 255 if most > least else np.ones((), state.dtype)
+    zero = np.rint(np.clip(-least / worth, 0, 255))
+    return np.clip(np.rint(state / worth) + zero, 0, 255) - zero, np.asarray(worth)
+
+
 @dataclass(frozen=True)
 class Step:
     """The numpy computation of one direction's steps, for rows of a batch.
 
     weights: R, (gates * hidden, hidden). functions: the activations. late_bias: what late_gru adds to
     the hidden gate's own product, (hidden,). peepholes: (3, hidden), for input, output and forget gate.
+    scales: what a step of a row of weights is worth, (gates * hidden,), where these are integers and
+    each sequence's state is rounded to a byte's steps before it is multiplied (lstm).
     """
 
     kind: str
@@ -56,6 +69,7 @@ class Step:
     late_bias: Array | None = None
     peepholes: Array | None = None
     input_forget: bool = False
+    scales: Array | None = None
 
     def apply(self, which: int, value: Array) -> Array:
         """Return an activation of a value."""
@@ -65,6 +79,9 @@ class Step:
         """Return state and cell (rows, hidden) after a step; products: (rows, gates * hidden)."""
         parts = np.split(products, CELLS[self.kind].gates, axis=-1)
         blocks = np.split(self.weights, CELLS[self.kind].gates, axis=0)
+        if self.scales is not None:
+            state, worth = in_steps(state)
+            blocks = np.split(self.weights * (self.scales * worth)[:, None], len(blocks), axis=0)
         step: Callable[..., tuple[Array, Array]] = getattr(self, f"_{self.kind}")
         return step(parts, blocks, state, cell)
 

@@ -22,6 +22,7 @@ def group_variants(problem: RecurrentProblem) -> Iterator[Variant]:
     """Yield the kernels that are worth a measurement, best first: none on CPUs."""
     target, line = problem.node.target, STATES[problem.cell] * problem.hidden * F32.itemsize
     if not target.is_cpu and target.max_work_group >= LANES:
+        line += problem.rounds_states * (problem.hidden + 1) * F32.itemsize
         fitting = [r for r in ROWS if r * line <= target.local_bytes]
         wanted = [r for r in fitting if r == 1 or r < 2 * greatest(problem.batch, 1)]
         for rows in sorted(wanted, key=lambda r: _cost(problem, r)):

@@ -38,8 +38,17 @@ def _layer(node: OnnxNode) -> list[Source]:
     return layer(node)
 
 
-def layer(node: OnnxNode, weights: Source = R) -> list[Source]:
-    """Return the outputs of a layer. weights: R, where it is not the node's own input."""
+def layer(
+    node: OnnxNode,
+    weights: Source = R,
+    products: Source | None = None,
+    scales: Source | None = None,
+) -> list[Source]:
+    """Return the outputs of a layer.
+
+    weights: R, where it is not the node's own input. products: those of X and W, without the bias,
+    where they are not of float32. scales: what integer weights are worth (Recurrent).
+    """
     backward = BACKWARD.get(str(node.attr("direction", "forward")))
     if backward is None:
         raise Unsupported(
@@ -49,7 +58,7 @@ def layer(node: OnnxNode, weights: Source = R) -> list[Source]:
     cell = "late_gru" if late else node.op_type.lower()
     _check(node, len(backward))
     is_lstm = node.op_type == "LSTM"
-    products, late_bias = _products(node, cell)
+    products, late_bias = _products(node, cell, products)
     outputs = (STATES, LAST_STATE, LAST_CELL) if is_lstm else (STATES, LAST_STATE)
     spec = Recurrent(
         cell,
@@ -61,7 +70,7 @@ def layer(node: OnnxNode, weights: Source = R) -> list[Source]:
     )
     rest: list[Source] = [LENGTHS, STATE, *((CELL, PEEPHOLES) if is_lstm else ())]
     given = [k if node.has(cast(int, k)) else None for k in rest]
-    emit = Emit(spec, [products, weights, late_bias, *given])
+    emit = Emit(spec, [products, weights, late_bias, *given, *([] if scales is None else [scales])])
     return [emit.out(k) for k in range(len(outputs))]
 
 
@@ -95,14 +104,17 @@ def _check(node: OnnxNode, turns: int) -> None:
             raise Unsupported(f"{NAMES[k]} is {kind.dtype}; it must be float32")
 
 
-def _products(node: OnnxNode, cell: str) -> tuple[Source, Source]:
-    """Return the products of X and W with their bias, and the bias of late_gru's own product."""
+def _products(node: OnnxNode, cell: str, made: Source | None) -> tuple[Source, Source]:
+    """Return the products of X and W, where they are not made, with their bias; late_gru's own bias."""
     turns, rows, width = node.type(W).shape
     flat = (turns * rows, width)
+    bias, late = None, None
+    if node.has(B):
+        bias, late = (_const_bias if B in node.consts else _made_bias)(node, cell)
+    if made is not None:
+        biased = Emit(Eltwise((PostOp("add", operand=1),)), [made, bias])
+        return made if bias is None else biased, late
     weights: Source = node.consts[W].reshape(flat) if W in node.consts else Emit(Reshape(flat), [W])
-    if not node.has(B):
-        return Emit(Gemm(trans_b=True), [X, weights, None]), None
-    bias, late = (_const_bias if B in node.consts else _made_bias)(node, cell)
     return Emit(Gemm(trans_b=True), [X, weights, bias]), late
 
 

@@ -15,6 +15,7 @@ from clnn.ops.recurrent.cells import (
     LENGTHS,
     PEEPHOLES,
     PRODUCTS,
+    SCALES,
     STATE,
     STATES,
     WEIGHTS,
@@ -22,7 +23,7 @@ from clnn.ops.recurrent.cells import (
     Chain,
 )
 
-EXTRAS = {LATE_BIAS: "late_bias", LENGTHS: "lengths", PEEPHOLES: "peepholes"}
+EXTRAS = {LATE_BIAS: "late_bias", LENGTHS: "lengths", PEEPHOLES: "peepholes", SCALES: "scales"}
 FIRST = {STATE: "state", CELL: "cell"}
 NAMES = ("every", "last_state", "last_cell")  # of the outputs, in templates
 
@@ -102,7 +103,7 @@ class RecurrentProblem:
         pitches += [self.out_pitches(k)[-1] for k in range(len(self.node.outputs))]
         pitches += [
             self.node.input(k).layout.pitches[-1]
-            for k in (LATE_BIAS, PEEPHOLES)
+            for k in (LATE_BIAS, PEEPHOLES, SCALES)
             if self.node.has(k)
         ]
         return all(p == 1 for p in pitches) or self.hidden == 1
@@ -112,9 +113,14 @@ class RecurrentProblem:
         return self.node.input(which).ctype
 
     @property
+    def rounds_states(self) -> bool:
+        """Whether states are rounded to a byte's steps, and the weights are integers."""
+        return self.node.has(SCALES)
+
+    @property
     def label(self) -> str:
         """The kind of cell and the type in names of kernels."""
-        return f"{self.cell}_{self.weights.label.replace('float', 'f32')}"
+        return f"{self.cell}{'_rounded' * self.rounds_states}_{self.weights.label.replace('float', 'f32')}"
 
     def params(self) -> dict[str, Any]:
         """Return the parameters that the templates share."""

@@ -19,6 +19,12 @@ def scratch_args(problem: RecurrentProblem, row: int) -> tuple[Arg, ...]:
     return (*found, Scratch("states", 2 * lines))
 
 
+def _rounded(problem: RecurrentProblem) -> tuple[Arg, ...]:
+    """Return scratch memory for rounded states, where they are."""
+    lines = problem.directions * problem.batch * problem.hidden * F32.itemsize
+    return (Scratch("rounded", lines),) * problem.rounds_states
+
+
 def reference_variant(problem: RecurrentProblem) -> Variant:
     """Return the kernel."""
     lines = problem.directions * problem.batch
@@ -37,6 +43,7 @@ def reference_variant(problem: RecurrentProblem) -> Variant:
         *problem.first_args(),
         *problem.extra_args(),
         *problem.out_args(),
+        *_rounded(problem),
         *scratch_args(problem, problem.hidden),
     )
     launch = Launch("recurrent/reference.cl.mako", params, args, size, local)

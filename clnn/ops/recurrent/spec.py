@@ -18,6 +18,7 @@ from clnn.ops.recurrent.cells import (
     LATE_BIAS,
     LENGTHS,
     PEEPHOLES,
+    SCALES,
     STATE,
     STATES,
     WEIGHTS,
@@ -36,7 +37,8 @@ class Recurrent(OpSpec):
     Inputs: products (steps, batch, directions * gates * hidden); weights R (directions, gates * hidden,
     hidden); of late_gru its bias behind the product (directions, hidden), or None; lengths (batch,) of
     int32, or None; first state and (lstm) cell (directions, batch, hidden), or None for zeros; peepholes
-    (directions, 3 * hidden), or None. Outputs: those of `outputs` in this order: all states (steps,
+    (directions, 3 * hidden), or None; of an lstm with integer weights what a step of each row is worth
+    (directions, gates * hidden), or None. Outputs: those of `outputs` in this order: all states (steps,
     directions, batch, hidden), the last state and the last cell (directions, batch, hidden).
 
     cell: a key of CELLS. functions: for each direction its activations. backward: for each direction
@@ -80,6 +82,7 @@ class Recurrent(OpSpec):
             STATE: last,
             CELL: last,
             PEEPHOLES: (turns, 3 * hidden),
+            SCALES: (turns, gates * hidden),
         }
         self._check(inputs, wanted)
         every = (batch, steps, turns, hidden) if self.batch_first else (steps, *last)
@@ -89,7 +92,16 @@ class Recurrent(OpSpec):
     def _check(
         self, inputs: Sequence[TensorType | None], wanted: dict[int, tuple[int, ...]]
     ) -> None:
-        names = ("products", "weights", "late bias", "lengths", "state", "cell", "peepholes")
+        names = (
+            "products",
+            "weights",
+            "late bias",
+            "lengths",
+            "state",
+            "cell",
+            "peepholes",
+            "scales",
+        )
         for k, (given, name) in enumerate(zip(inputs, names, strict=False)):
             if given is None:
                 continue
@@ -105,7 +117,7 @@ class Recurrent(OpSpec):
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return the outputs, each sequence of each direction walked by itself with numpy."""
-        given = [*inputs, *[None] * 7][:7]
+        given = [*inputs, *[None] * 8][:8]
         x = required(given)
         x = np.swapaxes(x, 0, 1) if self.batch_first else x
         hidden = required(given, WEIGHTS).shape[2]
@@ -139,6 +151,7 @@ class Recurrent(OpSpec):
 
     def _step(self, given: Sequence[Array | None], d: int) -> Step:
         late, peep, weights = given[LATE_BIAS], given[PEEPHOLES], required(given, WEIGHTS)
+        scales = given[SCALES]
         return Step(
             self.cell,
             weights[d],
@@ -146,6 +159,7 @@ class Recurrent(OpSpec):
             None if late is None else late[d],
             None if peep is None else peep[d].reshape(3, -1),
             self.input_forget,
+            None if scales is None else scales[d],
         )
 
     def variants(self, problem: Problem) -> list[Variant]:

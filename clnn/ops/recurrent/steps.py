@@ -121,6 +121,8 @@ def _variant(problem: RecurrentProblem, choice: Choice) -> Variant:
     tickets = problem.directions * choice.parts * 2 * choice.shares * LINE
     shared = choice.shares > 1
     claims = (Scratch("tickets", tickets * F32.itemsize),) if shared else ()
+    lines = problem.directions * choice.shares * problem.batch
+    rounded = (Scratch("rounded", lines * (row + LINE) * F32.itemsize),) * problem.rounds_states
     start = (_start_launch(problem, row, tickets, claims),) if shared else ()
     params = problem.params() | {
         "name": name,
@@ -145,6 +147,7 @@ def _variant(problem: RecurrentProblem, choice: Choice) -> Variant:
         *problem.extra_args(),
         *problem.out_args(),
         *claims,
+        *rounded,
         *scratch_args(problem, row),
     )
     items = problem.directions * choice.parts * (choice.shares * HELPERS if shared else 1)

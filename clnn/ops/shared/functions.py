@@ -64,6 +64,71 @@ def _pow(x: Array, y: Array) -> Array:
     return np.where(y < 0, units, np.power(x, np.where(y < 0, 0, y)))
 
 
+@dataclass(frozen=True)
+class Rational:
+    """x times a polynomial of x squared, over another one, plus a shift; `ends` outside of -limit to limit.
+
+    Coefficients from the highest power down.
+    """
+
+    limit: float
+    ends: tuple[float, float]
+    above: tuple[float, ...]
+    below: tuple[float, ...]
+    shift: float = 0.0
+
+    def __call__(self, x: Array) -> Array:
+        """Return the function with numpy."""
+        held = np.clip(x, -self.limit, self.limit)
+        over, under = (np.polyval(part, held * held) for part in (self.above, self.below))
+        inside = np.clip(held * over / under + self.shift, *self.ends)
+        inside = np.where(held <= -self.limit, self.ends[0], inside)
+        return np.asarray(np.where(held >= self.limit, self.ends[1], inside).astype(x.dtype))
+
+
+# The minimax approximations of ONNX Runtime (those of Eigen), which dynamic quantisation makes visible.
+RATIONALS = {
+    "sigmoid": Rational(
+        18.0,
+        (0.0, 1.0),
+        (
+            4.37031012579801e-11,
+            1.15627324459942e-07,
+            6.08574864600143e-05,
+            8.51377133304701e-03,
+            2.48287947061529e-01,
+        ),
+        (
+            6.10247389755681e-13,
+            5.76102136993427e-09,
+            6.29106785017040e-06,
+            1.70198817374094e-03,
+            1.16817656904453e-01,
+            9.93151921023180e-01,
+        ),
+        0.5,
+    ),
+    "tanh": Rational(
+        9.0,
+        (-1.0, 1.0),
+        (
+            -2.76076847742355e-16,
+            2.00018790482477e-13,
+            -8.60467152213735e-11,
+            5.12229709037114e-08,
+            1.48572235717979e-05,
+            6.37261928875436e-04,
+            4.89352455891786e-03,
+        ),
+        (
+            1.19825839466702e-06,
+            1.18534705686654e-04,
+            2.26843463243900e-03,
+            4.89352518554385e-03,
+        ),
+    ),
+}
+
 FUNCTIONS: dict[str, Function] = {
     "relu": Function(lambda x: np.where(x < 0, 0, x)),
     "leaky_relu": Function(lambda x, a: np.where(x < 0, a * x, x), floats_only=True),
@@ -78,6 +143,9 @@ FUNCTIONS: dict[str, Function] = {
     ),
     "thresholded_relu": Function(lambda x, a: np.where(x > a, x, 0), floats_only=True),
     "sigmoid": Function(lambda x: 1 / (1 + np.exp(-x)), floats_only=True),
+    "rational_sigmoid": Function(RATIONALS["sigmoid"], floats_only=True),
+    "rational_swish": Function(lambda x: x * RATIONALS["sigmoid"](x), floats_only=True),
+    "rational_tanh": Function(RATIONALS["tanh"], floats_only=True),
     "hard_sigmoid": Function(lambda x, a, b: np.clip(a * x + b, 0, 1), floats_only=True),
     "hard_swish": Function(lambda x: x * np.clip(x / 6 + 0.5, 0, 1), floats_only=True),
     "swish": Function(lambda x, a: x / (1 + np.exp(-a * x)), floats_only=True),

@@ -15,6 +15,7 @@ from typing import Any
 
 from clnn.cache.keys import program_key
 from clnn.cache.store import Store
+from clnn.cache.templates import use_cache
 from clnn.errors import BuildError
 from clnn.runtime.build import registers
 from clnn.runtime.device import failures
@@ -26,6 +27,7 @@ from clnn.runtime.process.temporary import folder_for_a_while
 from clnn.settings import setting
 
 log = logging.getLogger("clnn")
+use_cache()
 
 BUILD_ABI = "1"
 # Below so many programs, and characters of them, starting child processes costs more than it saves.

@@ -8,6 +8,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from clnn.errors import InputNameError, PickleError, SettingError
 from clnn.runtime.process.forked import not_pickled
+from clnn.runtime.run.awaitable import AwaitableCalls
 from clnn.runtime.run.feeds import names_message
 
 OwnKind = TypeVar("OwnKind", bound="NamedSession")
@@ -54,7 +55,7 @@ def check_stream(feeds: Iterable[Mapping[str, Any]], depth: int) -> None:
         raise InputNameError("stream takes an iterable of feeds. For one feed call the session.")
 
 
-class NamedSession(ABC):
+class NamedSession(AwaitableCalls, ABC):
     """A session that is called with arrays by name."""
 
     @property

@@ -3,7 +3,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from harness import check_op, single_node
-from recurrent_layers import BOTH, FORWARD, FUNCTIONS, REVERSE, SIGMOID, TANH, arrays, layer
+from recurrent_layers import (
+    BOTH,
+    FORWARD,
+    FUNCTIONS,
+    REVERSE,
+    SIGMOID,
+    TANH,
+    arrays,
+    layer,
+    rounded_arrays,
+)
 from targets import GPU, generate_for
 
 from clnn.errors import DTypeError, ShapeError
@@ -11,7 +21,7 @@ from clnn.graph.ir import Graph
 from clnn.graph.passes.dead import remove_dead
 from clnn.ops.problem import Problem
 from clnn.ops.recurrent import steps as steps_module
-from clnn.ops.recurrent.cells import CELLS
+from clnn.ops.recurrent.cells import CELLS, in_steps
 from clnn.ops.recurrent.panels import pack
 from clnn.ops.recurrent.steps import Choice, passes_of, steps_variants
 from clnn.ops.shared.functions import PostOp
@@ -94,6 +104,47 @@ def test_functions_of_each_direction(device):
     run(device, "gru", (20, 3, 2), BOTH, fields={"functions": ((SIGMOID, TANH), (clipped, relu))})
 
 
+ROUNDED = [
+    ((40, 5, 3), FORWARD, None),
+    ((16, 4, 2), REVERSE, None),
+    ((33, 4, 5), BOTH, (4, 0, 1, 3, 2)),
+    ((5, 3, 1), BOTH, None),
+]
+
+
+@pytest.mark.parametrize(("sizes", "backward", "lengths"), ROUNDED)
+def test_states_rounded_to_bytes(device, sizes, backward, lengths):
+    """As DynamicQuantizeLSTM has them, with peepholes and first states."""
+    inputs = rounded_arrays(*sizes, backward, lengths)
+    for consts in ((1,), ()):
+        check_op(device, layer("lstm", backward), inputs, consts=consts, every=True)
+
+
+def test_states_rounded_to_bytes_on_work_groups(device, monkeypatch):
+    generate_for(monkeypatch, GPU)
+    inputs = rounded_arrays(40, 4, 3, BOTH, (4, 0, 2))
+    ran = check_op(device, layer("lstm", BOTH), inputs, consts=(1,), every=True)
+    assert "group" in ran[0]
+
+
+def test_states_rounded_to_bytes_in_any_layout(device):
+    inputs = rounded_arrays(6, 3, 4, BOTH, (3, 1, 0, 2))
+    orders = {"i0": (2, 1, 0), "i4": (2, 0, 1), "o0": (3, 0, 1, 2), "o1": (1, 2, 0)}
+    check_op(device, layer("lstm", BOTH), inputs, orders=orders, every=True)
+
+
+def test_a_state_of_zeros_has_steps_of_one():
+    state, worth = in_steps(np.zeros(4, np.float32))
+    assert worth == 1 and not state.any()
+
+
+def test_states_as_dynamic_quantisation_rounds_them():
+    state = np.array([-1.0, 0.0, 0.24, 1.55], np.float32)
+    made, worth = in_steps(state)
+    assert worth == np.float32(2.55) / 255  # a hundredth; the zero point is 100
+    assert made.tolist() == [-100, 0, 24, 155]
+
+
 def test_long_sequences(device):
     run(device, "lstm", (32, 700, 1))
     run(device, "gru", (32, 301, 2), REVERSE)
@@ -107,10 +158,12 @@ def test_not_a_number_stays_in_its_sequence(device):
 
 def test_shares_take_turns_in_any_order(device, monkeypatch):
     """More shares than the device has threads: each work-item gets through alone."""
+    rounded = rounded_arrays(20, 12, 2, BOTH)
     shares = lambda problem: iter([Choice(4, 1, 1, n) for n in (2, 3, 5)])  # noqa: E731
     monkeypatch.setattr(steps_module, "_choices", shares)
     for cell in CELLS:
         run(device, cell, (20, 40, 2), BOTH)
+    check_op(device, layer("lstm", BOTH), rounded, consts=(1,), every=True)
 
 
 @pytest.mark.parametrize("cell", CELLS)

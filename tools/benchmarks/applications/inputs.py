@@ -7,10 +7,10 @@ makes all of it in FOLDER, the same in each run.
 
 from __future__ import annotations
 
-import shutil
-import subprocess
+import ctypes
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -84,39 +84,56 @@ def photographs(folder: Path) -> None:
 
 
 def speech(folder: Path) -> None:
-    """Have espeak-ng speak sentences with pauses; without it, make sounds that resemble speech."""
+    """Have espeak-ng, which PyPI's espeakng-loader brings, speak sentences with pauses."""
     import soundfile
     from scipy.signal import resample_poly
 
+    speak = Speaker()
     parts = [np.zeros(RATE, np.float32)]
-    speaker = shutil.which("espeak-ng") or shutil.which("espeak")
-    for number, sentence in enumerate(SPEECH):
-        if speaker:
-            path = folder / f"sentence{number}.wav"
-            subprocess.run([speaker, "-w", str(path), sentence], check=True)
-            sound, rate = soundfile.read(path, dtype="float32")
-            sound = resample_poly(sound, RATE, rate).astype(np.float32)
-        else:
-            sound = _vowels(number)
+    for sentence in SPEECH:
+        sound = resample_poly(speak(sentence), RATE, speak.rate).astype(np.float32)
         parts += [sound, np.zeros(RATE * 3 // 4, np.float32)]
     soundfile.write(folder / "speech.wav", np.concatenate(parts), RATE)
 
 
-def _vowels(number: int) -> np.ndarray:
-    """Return two seconds of a pulse train through the resonances of vowels."""
-    from scipy.signal import lfilter
+class Speaker:
+    """The library of espeak-ng. rate: samples per second."""
 
-    time = np.arange(2 * RATE)
-    pitch = 110 + 20 * np.sin(time / RATE * 4 + number)
-    pulses = (np.diff(np.floor(np.cumsum(pitch) / RATE), prepend=0) > 0).astype(np.float64)
-    sound = pulses
-    for formant, width in ((700, 90), (1200, 110), (2600, 160)):
-        radius = np.exp(-np.pi * width / RATE)
-        angle = 2 * np.pi * formant / RATE
-        sound = lfilter([1 - radius], [1, -2 * radius * np.cos(angle), radius**2], sound)
-    syllables = np.clip(np.sin(time / RATE * 2 * np.pi * 3), 0, 1)
-    sound *= syllables / np.abs(sound).max() * 0.5
-    return sound.astype(np.float32)
+    SYNCHRONOUS = 2  # a call returns when all has been handed out
+    UTF8 = 1
+
+    def __init__(self) -> None:
+        import espeakng_loader
+
+        self._library = ctypes.CDLL(espeakng_loader.get_library_path())
+        data = espeakng_loader.get_data_path().encode()
+        self.rate = self._library.espeak_Initialize(self.SYNCHRONOUS, 0, data, 0)
+        if self.rate <= 0:
+            raise RuntimeError("espeak-ng does not start: its data are not where its package says.")
+        self._made: list[np.ndarray] = []
+        kind = ctypes.CFUNCTYPE(
+            ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p
+        )
+        self._callback = kind(self._take)
+        self._library.espeak_SetSynthCallback(self._callback)
+        self._library.espeak_SetVoiceByName(b"en")
+
+    def _take(self, samples: Any, count: int, events: int) -> int:
+        if samples and count > 0:
+            self._made.append(np.ctypeslib.as_array(samples, (count,)).copy())
+        return 0
+
+    def __call__(self, sentence: str) -> np.ndarray:
+        """Return a sentence as sound, -1 to 1."""
+        self._made.clear()
+        text = sentence.encode() + b"\0"
+        where = ctypes.c_void_p
+        refused = self._library.espeak_Synth(
+            text, ctypes.c_size_t(len(text)), 0, 1, 0, self.UTF8, where(), where()
+        )
+        if refused or not self._made:
+            raise RuntimeError(f"espeak-ng says nothing for {sentence!r} ({refused}).")
+        return np.concatenate(self._made).astype(np.float32) / 32768
 
 
 def music(folder: Path) -> None:
