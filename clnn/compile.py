@@ -434,12 +434,7 @@ def prepare(
     return quantise(graph, _ranges(graph, ranges, device, options))
 
 
-def load_graph(
-    model: Model,
-    shapes: Shapes | None = None,
-    *,
-    mapped: bool = False,
-) -> Graph:
+def load_graph(model: Model, shapes: Shapes | None = None, *, mapped: bool = False) -> Graph:
     """Return the Graph of a model, before any pass.
 
     mapped: large constants are mapped from the model's files, which must stay as they are while
