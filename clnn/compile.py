@@ -19,7 +19,7 @@ from clnn.graph.mapped import forget, mapped_files, one_of_each, require_unchang
 from clnn.graph.passes import optimise
 from clnn.graph.passes.quantise import observed, quantise
 from clnn.graph.passes.store import store_as
-from clnn.graph.variations import alike, halves, larger, smaller
+from clnn.graph.variations import alike, halves, larger, smaller, uneven
 from clnn.importers.onnx.stages.program import is_staged
 from clnn.options import Options
 from clnn.runtime.build.program import Device
@@ -229,9 +229,8 @@ class _OpenModel:
     @property
     def gears(self) -> Gears | None:
         """What makes kernels while calls go on."""
-        if not self._shares or self._specialise != "background":
-            return None
-        return Gears(self._special, self._small, self._options.dtype)
+        wanted = self._shares and self._specialise == "background"
+        return Gears(self._special, self._small, self._options.dtype) if wanted else None
 
     def __call__(self, shapes: Mapping[str, tuple[int, ...]], wait: bool = True) -> Session:
         """Return the session for inputs of these shapes. wait: as in Family.patience."""
@@ -257,6 +256,7 @@ class _OpenModel:
                 lambda: alike(graph, self._with, larger(extents), OTHERS),
                 lambda: alike(graph, self._with, smaller(extents), 1),
                 lambda: alike(graph, self._with, halves(extents), 1),
+                lambda: alike(graph, self._with, uneven(extents), OTHERS),
             )
         with chooser(info, options.tune) as choose:
             return Session(graph, info, options, choose, family=self._family)

@@ -49,6 +49,18 @@ def larger(extents: Extents) -> Iterator[dict[str, int]]:
     yield from ({n: e + more for n, e in extents.items()} for more in (BLOCK, 1))
 
 
+def uneven(extents: Extents) -> Iterator[dict[str, int]]:
+    """Yield larger extents that halve with a rest each time, and such that halve without one.
+
+    What lies behind the last window of a stride differs between them.
+    """
+    for rest in (1, 0):
+        yield {
+            name: extent + 1 if extent < SMALL else (extent // BLOCK + 2) * BLOCK + rest
+            for name, extent in extents.items()
+        }
+
+
 def _more(extent: int, step: int) -> int:
     if extent < SMALL:
         return extent + 1 + step // 4

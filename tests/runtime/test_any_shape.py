@@ -7,11 +7,13 @@ import threading
 
 import numpy as np
 import pytest
-from open_images import resizing, segmentation, separable
+from onnx_models import run
+from open_images import Net, resizing, segmentation, separable
 
 import clnn
 from clnn.codegen.render import render
 from clnn.codegen.runtime_numbers import Texts
+from clnn.compile import load_graph
 from clnn.errors import PlanError, TemplateError
 from clnn.ops.launch import KernelText
 from clnn.plan import schedule
@@ -73,6 +75,28 @@ def test_a_new_shape_builds_nothing(device):
             session(fed(shape))
             slow = [row["node"] for row in session.placement.nodes if "reference" in row["variant"]]
             assert session.build_counts == built and not slow, shape
+
+
+def strided():
+    net = Net()
+    x = net.conv("x", 3, 16, stride=2)
+    x = net.conv(net.conv(x, 16, 16, stride=2), 16, 32)
+    return net.model(net.add("MaxPool", net.conv(x, 32, 32, stride=2), kernel_shape=[2, 2]))
+
+
+def test_sizes_that_strides_do_not_divide_build_nothing(device):
+    """Where the first one is divided by all of them."""
+    model = strided()
+    with clnn.compile_model(model, device, clnn.Options(specialise="never")) as session:
+        session(fed((1, 3, 96, 128)))
+        built = session.build_counts
+        for shape in ((2, 3, 95, 99), (1, 3, 102, 121), (3, 3, 100, 101)):
+            got = session(fed(shape))
+            assert session.build_counts == built, shape
+            want = run(load_graph(model, {"x": shape}), **fed(shape))
+            assert close(got, want) and [a.shape for a in got.values()] == [
+                a.shape for a in want.values()
+            ]
 
 
 def test_a_new_shape_takes_the_constants_that_are_there(device):

@@ -3,11 +3,14 @@
 
     python tools/benchmarks/bench_shapes.py MODEL... [--device D] [--shapes N] [--seed S] [--rounds R]
 
-MODEL is an .onnx file with one image as input (n, c, h, w), or the name of a network of
-tools/benchmarks/make_bench_models.py; batch, height and width are taken as open. Printed for each: the time of the
-kernels made for the first shape alone over that of those that serve all, median of rounds in turns; the same for the
-last of N random shapes; of all N, the median and the largest time of the first call beyond that of the next ones; and
-programs built in these calls. Kernels for small images are made before they begin, as by OpenSession.ready.
+MODEL is an .onnx file with one image as input (n, c, h, w), the name of a network of
+tools/benchmarks/make_bench_models.py, or "recogniser", of lines of text 48 pixels high; batch, height and width are
+taken as open, but for that height. Printed for each: the time of the kernels made for the first shape alone over that
+of those that serve all, median of rounds in turns; the same for the last of N random shapes; of all N, the median and
+the largest time of the first call beyond that of the next ones, and the median and the largest CPU time in which a
+shape is made ready, by the calling thread; programs built in these calls; and the largest error against onnxruntime's
+outputs, relative to the largest magnitude of each. Kernels for small images are made before they begin, as by
+OpenSession.ready.
 """
 
 from __future__ import annotations
@@ -17,11 +20,12 @@ import sys
 import tempfile
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools" / "benchmarks")]
@@ -31,6 +35,7 @@ import make_bench_models
 import clnn
 
 BACKGROUND = clnn.Options(specialise="background")
+TEXT_HEIGHT = 48
 SIDES = (96, 128, 160, 192, 224, 256, 288, 320)
 
 
@@ -38,14 +43,14 @@ def main() -> int:
     args = _arguments()
     with tempfile.TemporaryDirectory(prefix="bench-shapes-") as folder:
         print(
-            "model, one shape / any shape: at the first, at another, new shape ms (median, largest),"
-            " programs built for these"
+            "model, one shape / any shape: at the first, at another, new shape ms over its run (median,"
+            " largest), CPU ms to make it ready (median, largest), programs built for these, error"
         )
         for model in args.models:
             path = Path(model)
             if not path.exists():
                 path = Path(folder, f"{model}.onnx")
-                onnx.save(make_bench_models.MODELS[model](1), path)
+                onnx.save(MODELS[model](1), path)
             _measure(path, args)
     return 0
 
@@ -70,19 +75,65 @@ def _measure(path: Path, args: argparse.Namespace) -> None:
             ratio = _in_turns(alone, session, feed, args.rounds)
         _wait_for_small_images(session)
         built = session.build_counts[1]
-        over = []
-        for _ in range(args.shapes):
-            shape = (int(rng.integers(1, 5)), first[1], *(int(rng.choice(SIDES)) for _ in range(2)))
+        engine = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        over, made, errors = [], [], []
+        for shape in _shapes(rng, first, args.shapes):
             other = {name: rng.standard_normal(shape).astype(np.float32)}
+            began, whole = thread_time(), perf_counter()
+            session.prepare({name: shape})
+            made.append(1e3 * (thread_time() - began))
+            whole, outs = perf_counter() - whole, session(other)
+            errors += map(_error, outs.values(), engine.run(list(outs), other))
             times = [_time(session, other) for _ in range(6)]
-            over.append(1e3 * (times[0] - median(times[1:])))
+            over.append(1e3 * (whole + times[0] - median(times[1:])))
         more = session.build_counts[1] - built
         with clnn.compile_model(model, args.device, shapes={name: shape}) as alone:
             there = _in_turns(alone, session.at({name: shape}), other, args.rounds)
     print(
-        f"{path.stem}, {ratio:.3f}, {there:.3f}, {median(over):.0f}, {max(over):.0f}, {more}",
+        f"{path.stem}, {ratio:.3f}, {there:.3f}, {median(over):.0f}, {max(over):.0f}, "
+        f"{median(made):.0f}, {max(made):.0f}, {more}, {max(errors):.1e}",
         flush=True,
     )
+
+
+def recogniser(n: int) -> onnx.ModelProto:
+    """Return a network that reads lines of text: convolutions, a bidirectional LSTM, scores of letters."""
+    net = make_bench_models.Net("recogniser", (n, 3, TEXT_HEIGHT, 320))
+    x = "x"
+    for width, stride in ((32, 2), (64, 2), (128, 2), (128, 1)):
+        x = net.relu(net.conv(net.relu(net.conv(x, width, 3, stride)), width, 3))
+    columns = net.add("ReduceMean", [x], axes=[2], keepdims=0)
+    steps = net.add("Transpose", [columns], perm=[2, 0, 1])
+    hidden = 96
+    weights = [net.random(2, 4 * hidden, k, gain=1.0) for k in (128, hidden)]
+    y = net.add("LSTM", [steps, *weights], hidden_size=hidden, direction="bidirectional")
+    y = net.add("Transpose", [y], perm=[2, 0, 1, 3])
+    y = net.add("Reshape", [y, net.const(np.array([0, 0, 2 * hidden], np.int64))])
+    y = net.add("MatMul", [y, net.random(2 * hidden, 100, gain=1.0)])
+    return net.model(net.add("Softmax", [y], axis=-1))
+
+
+MODELS = {**make_bench_models.MODELS, "recogniser": recogniser}
+
+
+def _shapes(rng: np.random.Generator, first: tuple[int, ...], count: int) -> list[tuple[int, ...]]:
+    """Return random shapes, each another one than those before and the first."""
+    found: dict[tuple[int, ...], None] = {}
+    while len(found) < count:
+        height, width = (int(rng.choice(SIDES)) for _ in range(2))
+        if first[2] == TEXT_HEIGHT:
+            height, width = TEXT_HEIGHT, int(rng.integers(20, 900))
+        shape = (int(rng.integers(1, 5)), first[1], height, width)
+        if shape != first:
+            found[shape] = None
+    return list(found)
+
+
+def _error(got: Any, want: Any) -> float:
+    """Return the largest error relative to the largest magnitude that is wanted."""
+    if got.shape != want.shape:
+        return float("inf")
+    return float(np.abs(got - want).max() / np.abs(want).max())
 
 
 def _opened(path: Path) -> tuple[bytes, str, tuple[int, ...]]:
@@ -91,7 +142,8 @@ def _opened(path: Path) -> tuple[bytes, str, tuple[int, ...]]:
     value = model.graph.input[0]
     dims = value.type.tensor_type.shape.dim
     shape = tuple(int(d.dim_value) or 1 for d in dims)
-    for axis, symbol in ((0, "batch"), (2, "height"), (3, "width")):
+    is_text = path.stem == "recogniser"
+    for axis, symbol in ((0, "batch"), *(() if is_text else ((2, "height"),)), (3, "width")):
         dims[axis].Clear()
         dims[axis].dim_param = symbol
     for output in model.graph.output:

@@ -44,9 +44,17 @@ class _KernelSet:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def learn(
-        self, plan_by: PlanBy, graph: Graph, choose: Chooser, others: Sequence[Graph]
+        self,
+        plan_by: PlanBy,
+        graph: Graph,
+        choose: Chooser,
+        others: Sequence[Graph],
+        uneven: Sequence[Graph],
     ) -> None:
-        """Choose kernels for a graph that fit others, too, and note in which numbers they differ."""
+        """Choose kernels for a graph that fit others, too, and note in which numbers they differ.
+
+        uneven: further ones, which kernels need not fit.
+        """
         choices, usable = self.choices, []
         for other in others:
             # What is larger than the caller's network may not fit a device.
@@ -55,7 +63,7 @@ class _KernelSet:
                 usable.append(other)
         plan = plan_by(graph, choose=choices.chooser(choose), repeat=choices.repeat)
         _with_texts(plan, self._see)
-        for other in usable:
+        for other in (*usable, *uneven):
             with suppress(ClnnError):
                 _with_texts(plan_by(other, choose=choose, repeat=choices.repeat), self._see)
 
@@ -78,7 +86,8 @@ class Family:
 
     others: return the network at extents that differ from the first session's in every open
     dimension, from which is learned what differs between launches. small: the same at as small
-    extents as the network takes, none where that is not known; half: at half of the first ones.
+    extents as the network takes, none where that is not known; half: at half of the first ones;
+    uneven: at extents that strides divide with a rest and without, from which is learned only.
     There are two sets of kernels: those that are best at the first session's extents, and, where
     these do not fit an image, those that are best at half of them and fit small ones, too. Any
     thread may plan once the first plan is made; others wait only for the set that they need, unless
@@ -88,6 +97,7 @@ class Family:
     others: Callable[[], Sequence[Graph]]
     small: Callable[[], Sequence[Graph]] = list
     half: Callable[[], Sequence[Graph]] = list
+    uneven: Callable[[], Sequence[Graph]] = list
     arenas: Arenas = field(default_factory=Arenas)
     _sets: list[_KernelSet] = field(default_factory=list)
     _others: list[Graph] = field(default_factory=list)
@@ -131,7 +141,7 @@ class Family:
         asked, graph = graph, self._opened(graph)
         if not self._sets:
             first = _KernelSet()
-            first.learn(plan_by, graph, choose, self._others)
+            first.learn(plan_by, graph, choose, self._others, self._uneven_ones())
             self._sets.append(first)
         chosen = self._sets[0]
 
@@ -160,9 +170,13 @@ class Family:
                 small = [*map(self._opened, self.small())]
                 made = _KernelSet()
                 usual = next(map(self._opened, self.half()), graph)
-                made.learn(plan_by, usual, choose, [*self._others, *small])
+                others = [*self._others, *small]
+                made.learn(plan_by, usual, choose, others, self._uneven_ones())
                 self._sets.append(made)
             return self._sets[1]
+
+    def _uneven_ones(self) -> list[Graph]:
+        return [self._opened(graph) for graph in self.uneven()]
 
     def pack(self, device: Device, plan: Plan, together: bool) -> Constants:
         """Return the constants of the plan that this thread made last.
