@@ -53,7 +53,7 @@ class RowProblem(ConvProblem):
         return given | {"kernel": (given["kernel"][0], 1)}
 
     @cached_property
-    def weights(self) -> Array:  # type: ignore[override]
+    def weights(self) -> Array:
         """Weights (oc, bytes of a row, kh, 1)."""
         given = super().weights
         rows, columns = self.window.pairs()["kernel"]
