@@ -72,27 +72,26 @@ def compile_model(
     OutOfDeviceMemoryError, HostMemoryError where the host has not the memory, or ForkError in a
     process forked from one that has used a device.
     """
+    from clnn.importers.onnx.load import Loaded, load_model, load_parts
+
     refuse()
+    mapped = calibration is None and (options or Options()).tune not in ("quick", "full")
+    parts = model if isinstance(model, Graph) else load_parts(model, mapped)
     try:
-        return compile_fixed(model, device, options, shapes, calibration)
-    except OpenShapeError:
-        valued = _compile_valued(model, device, options, shapes, calibration)
-        if valued is not None:
-            return valued
-        staged, doubt = None, None
+        return compile_fixed(parts, device, options, shapes, calibration)
+    except (OpenShapeError, UnsupportedOpError) as err:
+        is_open, doubt = isinstance(err, OpenShapeError), None
+        whole = model if isinstance(model, Graph) else Loaded(*load_model(model))
+        made: Any = _compile_valued(whole, device, options, shapes, calibration)
         try:
-            staged = compile_staged(model, device, options, shapes, calibration)
-        except UnsupportedOpError as err:  # shapes that come later may fold what is
-            doubt = err
-        return staged or _compile_open(model, device, options, shapes, calibration, doubt)
-    except UnsupportedOpError:
-        valued = _compile_valued(model, device, options, shapes, calibration)
-        if valued is not None:
-            return valued
-        staged = compile_staged(model, device, options, shapes, calibration)
-        if staged is None:
-            raise
-        return staged
+            made = made or compile_staged(whole, device, options, shapes, calibration)
+        except UnsupportedOpError as unsupported:  # shapes that come later may fold what is
+            doubt = unsupported
+        if made is not None:
+            return made  # type: ignore[no-any-return]
+        if not is_open:
+            raise doubt or err from None
+        return _compile_open(parts, device, options, ports_of(whole, shapes), calibration, doubt)
 
 
 def _compile_valued(
@@ -157,7 +156,7 @@ def compile_staged(
         try:
             return compile_fixed(part, device, options)
         except OpenShapeError:
-            return _compile_open(part, device, options, None, None)
+            return _compile_open(part, device, options, ports_of(part, None), None)
 
     return StagedSession(program, *ports_of(model, shapes), stage, info.title)
 
@@ -182,16 +181,15 @@ def _compile_open(
     model: Model,
     device: str | int | None,
     options: Options | None,
-    shapes: Shapes | None,
+    ports: tuple[list[OpenTensorInfo], list[OpenTensorInfo]],
     calibration: Calibration | None,
     doubt: UnsupportedOpError | None = None,
 ) -> OpenSession:
-    """Return the session of a model with open dimensions; nothing is compiled yet."""
+    """Return the session of a model with open dimensions; nothing is compiled yet. ports: ports_of."""
     if calibration is not None and not isinstance(calibration, (Mapping, str, os.PathLike)):
         calibration = list(calibration)  # each shape is calibrated with it
     select_device(device)
-    assert not isinstance(model, Graph)  # whose extents are all known
-    inputs, outputs = ports_of(model, shapes)
+    inputs, outputs = ports
     dims = {value.name: value.shape for value in inputs}
     compile_at = _OpenModel(model, device, options or Options(), calibration, dims)
     return OpenSession(inputs, outputs, compile_at, compile_at.gears, doubt)

@@ -73,17 +73,18 @@ def libraries(lines: Iterable[str]) -> Iterator[MappedLibrary]:
     start = end = resident = 0
     path = ""
     for line in lines:
-        word, _, rest = line.partition(" ")
-        if not word.endswith(":"):
-            low, _, high = word.partition("-")
-            start, end = int(low, 16), int(high, 16)
-            permissions, *others = rest.split(maxsplit=4)
+        if line[:1].isupper():  # a field of the mapping; thousands of them are of no use here
+            if path and line.startswith("Rss:"):
+                resident = 1024 * int(line.split()[1])
+            elif path and resident and line.startswith("Anonymous:") and not int(line.split()[1]):
+                yield MappedLibrary(path, start, end, resident)
+        else:
+            addresses, permissions, *others = line.split(maxsplit=5)
             private = permissions[1] == "-" and permissions[3] == "p"
             path = others[3].rstrip("\n") if private and len(others) > 3 else ""
-        elif word == "Rss:":
-            resident = 1024 * int(rest.split()[0])
-        elif word == "Anonymous:" and resident and _is_library(path) and not int(rest.split()[0]):
-            yield MappedLibrary(path, start, end, resident)
+            path = path if _is_library(path) else ""
+            low, _, high = addresses.partition("-")
+            start, end = int(low, 16), int(high, 16)
 
 
 def _is_library(path: str) -> bool:

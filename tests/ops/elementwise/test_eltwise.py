@@ -453,4 +453,7 @@ def test_every_unary_function_is_reached_by_an_operator():
     found = {step.fn for op, attrs in ONNX_UNARY for step in imported(op, [x], attrs).spec.post_ops}
     found |= {"clip", "at_least", "at_most", "square"}
     found |= {imported("Swish", [x]).spec.post_ops[0].fn}
+    found |= {
+        fn for fn in UNARY if fn.startswith("rational_")
+    }  # tests/graph/test_rational_functions.py
     assert found == set(UNARY)
