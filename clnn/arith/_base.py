@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import numpy.typing as npt
 
 from clnn.errors import DTypeError
@@ -153,6 +154,32 @@ class Elementwise:
 
     def reference(self, *operands: Array) -> Array:
         """Return the result for operands of equal shape, computed with numpy."""
+        raise NotImplementedError
+
+
+class IntegerMap(Elementwise):
+    """A function of integers whose operands and result have fixed types."""
+
+    @property
+    def types(self) -> tuple[DType, ...]:
+        """The types of the operands, then of the result."""
+        raise NotImplementedError
+
+    def output(self, types: Sequence[DType]) -> DType:
+        """Return the type of the result. Raises DTypeError where operands do not fit."""
+        *wanted, result = self.types
+        if list(types) != wanted:
+            given, needed = (", ".join(t.name for t in found) for found in (types, wanted))
+            raise DTypeError(f"{self.name} of {given}: its operands must be {needed}.")
+        return result
+
+    def reference(self, *operands: Array) -> Array:
+        """Return the result with numpy."""
+        wide = [o if o.dtype.kind == "f" else o.astype(np.int64) for o in operands]
+        return np.asarray(self.compute(*wide)).astype(self.types[-1].numpy)
+
+    def compute(self, *operands: Array) -> Array:
+        """Return the result for operands as int64."""
         raise NotImplementedError
 
 

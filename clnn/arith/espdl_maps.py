@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from clnn.arith._base import Array, Averaging, Elementwise
+from clnn.arith._base import Array, Averaging, Elementwise, IntegerMap
 from clnn.arith.espdl import BY_BITS, FLOOR, HALF_EVEN, HALF_UP, clamped, moved, rounded
 from clnn.arith.mli_primitives import saturate
 from clnn.arith.quantised_maps import ByteTable, every_byte
@@ -22,34 +22,12 @@ from clnn.types import F32, I8, I16, DType
 MOST_APART = 31  # bits by which exponents of the operands of a sum, or of an average, may differ
 
 
-class EspMap(Elementwise):
-    """A function of ESP-DL: its operands and result have fixed types."""
+class EspMap(IntegerMap):
+    """A function of ESP-DL."""
 
     library = "_arith/espdl_map.cl.mako"
     name: ClassVar[str]
     rounding: str = HALF_UP
-
-    @property
-    def types(self) -> tuple[DType, ...]:
-        """The types of the operands, then of the result."""
-        raise NotImplementedError
-
-    def output(self, types: Sequence[DType]) -> DType:
-        """Return the type of the result. Raises DTypeError where operands do not fit."""
-        *wanted, result = self.types
-        if list(types) != wanted:
-            given, needed = (", ".join(t.name for t in found) for found in (types, wanted))
-            raise DTypeError(f"{self.name} of {given}: its operands must be {needed}.")
-        return result
-
-    def reference(self, *operands: Array) -> Array:
-        """Return the result with numpy."""
-        wide = [o if o.dtype.kind == "f" else o.astype(np.int64) for o in operands]
-        return np.asarray(self.compute(*wide)).astype(self.types[-1].numpy)
-
-    def compute(self, *operands: Array) -> Array:
-        """Return the result for operands as int64."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from clnn.arith._base import Array, Elementwise
+from clnn.arith._base import Array, IntegerMap
 from clnn.arith.mli_primitives import (
     add,
     cast,
@@ -26,41 +26,18 @@ from clnn.arith.mli_primitives import (
     wrap,
 )
 from clnn.arith.mli_quant import Quant, narrowed, rescale
-from clnn.errors import DTypeError
 from clnn.types import I8, I16, I32, DType
 
 BY_BITS = {8: I8, 16: I16, 32: I32}
 SUM, DIFFERENCE, PRODUCT, LARGER, SMALLER = "add", "sub", "mul", "max", "min"
 
 
-class MliMap(Elementwise):
-    """A function of MLI: its operands and result have fixed types."""
+class MliMap(IntegerMap):
+    """A function of MLI."""
 
     library = "_arith/mli_map.cl.mako"
     name: ClassVar[str]
     up: bool = False
-
-    @property
-    def types(self) -> tuple[DType, ...]:
-        """The types of the operands, then of the result."""
-        raise NotImplementedError
-
-    def output(self, types: Sequence[DType]) -> DType:
-        """Return the type of the result. Raises DTypeError where operands do not fit."""
-        *wanted, result = self.types
-        if list(types) != wanted:
-            named, needed = (", ".join(t.name for t in found) for found in (types, wanted))
-            raise DTypeError(f"{self.name} of {named}: its operands must be {needed}.")
-        return result
-
-    def reference(self, *operands: Array) -> Array:
-        """Return the result with numpy."""
-        wide = [o if o.dtype.kind == "f" else o.astype(np.int64) for o in operands]
-        return np.asarray(self.compute(*wide)).astype(self.types[-1].numpy)
-
-    def compute(self, *operands: Array) -> Array:
-        """Return the result for operands as int64."""
-        raise NotImplementedError
 
 
 def end(value: Array, zero: int, bits: int) -> Array:

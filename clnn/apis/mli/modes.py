@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextvars
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
+from clnn.apis.scoped import Scoped
 from clnn.errors import SettingError
 
 CONVERGENT, UP = "convergent", "up"
@@ -39,27 +36,5 @@ class Modes:
         return self.round_mode == UP
 
 
-_default = Modes()
-_scoped: contextvars.ContextVar[Modes | None] = contextvars.ContextVar("clnn_mli", default=None)
-
-
-def modes() -> Modes:
-    """Return what holds for calls made here and now."""
-    return _scoped.get() or _default
-
-
-def configure(**changes: Any) -> Modes:
-    """Change fields of the default Modes for all threads; return it."""
-    global _default
-    _default = replace(_default, **changes)
-    return _default
-
-
-@contextmanager
-def using(**changes: Any) -> Iterator[Modes]:
-    """Let calls in the `with` block run with other fields of Modes."""
-    token = _scoped.set(replace(modes(), **changes))
-    try:
-        yield modes()
-    finally:
-        _scoped.reset(token)
+_held = Scoped("clnn_mli", Modes())
+modes, configure, using = _held.modes, _held.configure, _held.using
