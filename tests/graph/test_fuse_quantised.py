@@ -127,6 +127,31 @@ def test_products(device, op):
 
 
 @pytest.mark.parametrize("kind", ["uint8", "int8"])
+@pytest.mark.parametrize(
+    "factors", [{}, {"beta": 2.0}, {"alpha": 0.5}, {"alpha": 0.5, "beta": 0.5}]
+)
+def test_products_with_a_bias_and_factors(device, kind, factors):
+    """Factors before the addend keep the product real, and right."""
+    net = Net(kind)
+    pair = net.scale()
+    x, (w, steps) = net.quantised("x", pair), net.weights(20, 33)
+    scale = numpy_helper.to_array(next(c for c in net.consts if c.name == pair[0]))
+    raw = net.const(net.random.integers(-999, 999, 20, np.int32))
+    bias = net.op("DequantizeLinear", raw, net.const(np.array(steps * scale)), axis=0)
+    made = net.op("Gemm", x, w, bias, transB=1, **factors)
+    check(device, net, net.quantised(made), (5, 33), fused=not factors, tolerance=2e-2)
+
+
+def test_int8_convolutions_that_are_read_twice_add_their_bias_as_it_is_written(device):
+    net = Net("int8")
+    y = net.quantised(convolution(net, "x", 8, 8))
+    both = net.quantised(net.op("Add", y, net.quantised(net.op("Relu", y))))
+    graph = check(device, net, both, (1, 8, 5, 5), fused=False, tolerance=2e-2)
+    kinds = {type(n.spec.arith) for n in graph.nodes if isinstance(n.spec, Conv2d)}
+    assert kinds == {Written}
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int8"])
 @pytest.mark.parametrize("op", ["Add", "Mul", "Sub", "Div"])
 def test_two_operands(device, kind, op):
     net = Net(kind)

@@ -150,13 +150,15 @@ def test_a_run_is_repeated_and_nothing_is_copied(little):
     assert not any(s.node.whole for s in make_plan(graph, Target(), guard=64).scheduled)
 
 
-def test_a_network_of_too_many_parts_stays_whole(little, monkeypatch):
-    graph = network()
-    (run,) = runs_of(graph, Target().compute_units)
-    parts_of_nodes = (run.end - run.begin) * (run.batch // run.images)
-    monkeypatch.setattr(batch_split, "MOST_NODES", parts_of_nodes)
-    assert len(split_batch(graph, Target()).nodes) > len(graph.nodes)
-    monkeypatch.setattr(batch_split, "MOST_NODES", parts_of_nodes - 1)
+def test_a_network_of_too_many_parts_stays_whole(monkeypatch):
+    """Five layers for each of four images, and three for each of two pairs, are 26 nodes."""
+    graph, split = network(), network(side=4)
+    runs = [LayerRun(3, 8, 4, 1), LayerRun(9, 12, 4, 2)]
+    monkeypatch.setattr(batch_split, "runs_of", lambda graph, units: runs)
+    monkeypatch.setattr(batch_split, "_repeated", lambda graph, runs: split)
+    monkeypatch.setattr(batch_split, "MOST_NODES", 26)
+    assert split_batch(graph, Target()) is split
+    monkeypatch.setattr(batch_split, "MOST_NODES", 25)
     assert split_batch(graph, Target()) is graph
 
 
@@ -247,6 +249,16 @@ def test_values_that_lie_within_others_end_a_run(little):
     graph = optimise(b.graph(flat, second))
     plan, plain = make_plan(graph, Target()), make_plan(graph, Target(), separate=True)
     assert plan.copied_bytes == plain.copied_bytes
+
+
+def test_constants_of_a_whole_batch_end_a_run(little):
+    b = Builder(x=(4, 8, 12, 12))
+    before = conv(b, conv(b, "x", 8), 8)
+    graph = b.graph(conv(b, conv(b, b.post_ops("add", before, b.const(4, 8, 12, 12)), 8), 8))
+    assert [(run.begin, run.end) for run in runs_of(graph, Target().compute_units)] == [
+        (0, 4),
+        (5, 9),
+    ]
 
 
 def test_names_that_are_taken_already(little):

@@ -164,6 +164,9 @@ def padded_twice(d: Drawer, x: str) -> tuple[Chain, Chain]:
     """Return nodes that pad x before a window and nodes that pad in it, each with the result's name."""
     shape = d.of(x).shape
     kernel = [d.one_of((2, 3, 3, 5)), d.one_of((1, 2, 3, 5))]
+    kernel = [
+        min(k, n) for k, n in zip(kernel, shape[2:], strict=True)
+    ]  # none is less than a window
     pads = [d.up_to(k - 1, 0) for k in (*kernel, *kernel)]
     strides = [d.up_to(2), d.up_to(2)]
     op = d.one_of(("Conv", "Conv", "Conv", "AveragePool", "MaxPool"))
