@@ -29,7 +29,7 @@ from about import About, machine, now, shown
 from clnn.errors import ClnnError
 from clnn.graph.ir import Graph, Node, check
 from clnn.ops.elementwise.eltwise import Eltwise
-from clnn.ops.shared.functions import FUNCTIONS, PostOp
+from clnn.ops.shared.functions import FUNCTIONS, RATIONALS, PostOp
 from clnn.options import Options
 from clnn.runtime.device.device import discover, select
 from clnn.runtime.run.session import Session
@@ -115,6 +115,9 @@ CASES: dict[str, Case] = {
         2**-23,
         LEAST,
     ),
+    "rational_sigmoid": Case(RATIONALS["sigmoid"], 8, (), 2**-23, LEAST),
+    "rational_swish": Case(lambda x: x * RATIONALS["sigmoid"](x), 8, (), 2**-23, LEAST),
+    "rational_tanh": Case(RATIONALS["tanh"], 8, least=LEAST),
     "mish": Case(lambda x: x * np.tanh(np.logaddexp(x, 0)), 8, least=LEAST),
     "add": Case(np.add, 0.5),
     "sub": Case(np.subtract, 0.5),

@@ -101,9 +101,9 @@ def test_affine_bytes_of_a_padded_3x3(device, up, full):
 
 
 def test_products_of_single_bytes(device):
-    """Three channels are not packed in fours: products are summed one by one."""
+    """Five channels in a group are not packed in fours: products are summed one by one."""
     spec, inputs = affine_case(
-        affine(16), 2, 3, 6, 6, Window((3, 3), (2, 2), (1, 1), (1, 1), (0, 0))
+        affine(16), 2, 10, 6, 6, Window((3, 3), (2, 2), (1, 1), (1, 1), (0, 0)), group=2
     )
     ran = check_op(device, spec, inputs, consts=(1, 2))
     assert not any(any(way in name for way in PACKED) for name in ran)
