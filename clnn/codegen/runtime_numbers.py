@@ -210,6 +210,9 @@ def _shape(value: Any, numbers: list[Number]) -> Hashable:
     if kind in _PLAIN:
         return kind, value
     if kind is tuple or kind is list:
+        if _INTEGERS.issuperset(map(type, value)):
+            numbers += value
+            return kind, len(value)
         return kind, *[_shape(v, numbers) for v in value]
     names = _fields_of(kind)  # type: ignore[arg-type]
     if names is not None:
@@ -218,6 +221,7 @@ def _shape(value: Any, numbers: list[Number]) -> Hashable:
 
 
 _PLAIN = frozenset({str, bool, type(None)})
+_INTEGERS = frozenset({int, Open})
 
 
 def _rare_shape(value: Any, numbers: list[Number]) -> Hashable:

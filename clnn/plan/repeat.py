@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
+from clnn.errors import ClnnError
 from clnn.graph.ir import Node
 from clnn.ops.launch import EMPTY, Variant
 from clnn.ops.problem import Problem
 from clnn.ops.spec import OpSpec
-from clnn.plan.schedule import Chooser, DoesNotFitError, Plan
+from clnn.plan.schedule import Chooser, DoesNotFitError, Repeat
+from clnn.records import changed
 
 Key = tuple[str, str]
 
@@ -26,9 +28,19 @@ class Choices:
     misfits: set[str] = field(default_factory=set)
     _made: dict[Key, Variant] = field(default_factory=dict)
 
-    def expect(self, plan: Plan) -> None:
-        """Prefer choices that fit the extents of this plan as well."""
-        self.others.append({_key(s.node): (s.node.spec, s.problem) for s in plan.scheduled})
+    def expect(self, plan: Callable[[Repeat], object]) -> None:
+        """Prefer choices that fit other extents as well: those that `plan` makes a plan at.
+
+        Raises what `plan` raises.
+        """
+        problems: dict[Key, tuple[OpSpec, Problem]] = {}
+
+        def note(node: Node, problem: Problem) -> Variant:
+            problems[_key(node)] = node.spec, problem
+            return EMPTY  # what computes them here is not looked for
+
+        plan(note)
+        self.others.append(problems)
 
     def repeat(self, node: Node, problem: Problem) -> Variant | None:
         """Return the node's choice for a problem, None where there is none, or it does not fit."""
@@ -38,7 +50,7 @@ class Choices:
         if made is None:
             return None
         variant = node.spec.repeat(problem, made)
-        return None if variant is None else replace(variant, why=made.why)
+        return None if variant is None else changed(variant, why=made.why)
 
     def repeat_or_raise(self, node: Node, problem: Problem) -> Variant | None:
         """Return as `repeat`. Raises DoesNotFitError where there is a choice that does not fit."""
@@ -66,7 +78,15 @@ class Choices:
     def _fits(self, node: Node, variant: Variant) -> bool:
         found = (other.get(_key(node)) for other in self.others)
         problems = [one for one in found if one is not None and one[1].outputs[0].type.size]
-        return all(spec.repeat(problem, variant) for spec, problem in problems)
+        return all(_repeats(spec, problem, variant) for spec, problem in problems)
+
+
+def _repeats(spec: OpSpec, problem: Problem, variant: Variant) -> bool:
+    """Whether a variant computes a problem; True for one that nothing computes on the device."""
+    try:
+        return spec.repeat(problem, variant) is not None
+    except ClnnError:
+        return True
 
 
 def _key(node: Node) -> Key:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 
 from clnn.codegen.runtime_numbers import Texts
 from clnn.errors import ClnnError
@@ -14,6 +15,7 @@ from clnn.ops.launch import Launch
 from clnn.plan.open_extents import opened
 from clnn.plan.repeat import Choices
 from clnn.plan.schedule import Chooser, Plan, PlannedLaunch, Repeat, ScheduledNode
+from clnn.records import changed
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.failures import require
@@ -59,7 +61,7 @@ class _KernelSet:
         for other in others:
             # What is larger than the caller's network may not fit a device.
             with suppress(ClnnError):
-                choices.expect(plan_by(other, choose=choose, repeat=_nothing))
+                choices.expect(partial(_planned, plan_by, other, choose))
                 usable.append(other)
         plan = plan_by(graph, choose=choices.chooser(choose), repeat=choices.repeat)
         _with_texts(plan, self._see)
@@ -77,7 +79,7 @@ class _KernelSet:
         return launch
 
     def _text(self, key: object, launch: Launch) -> Launch:
-        return replace(launch, text=self.texts.kernel(key, launch.template, launch.params))
+        return changed(launch, text=self.texts.kernel(key, launch.template, launch.params))
 
 
 @dataclass
@@ -199,21 +201,21 @@ class Family:
 def _with_texts(plan: Plan, change: Callable[[object, Launch], Launch]) -> Plan:
     """Return a plan with changed launches; each is told by what it is."""
 
-    def changed(key: object, planned: PlannedLaunch) -> PlannedLaunch:
-        return replace(planned, launch=change(key, planned.launch))
+    def with_change(key: object, planned: PlannedLaunch) -> PlannedLaunch:
+        return changed(planned, launch=change(key, planned.launch))
 
     def fills(planned: Sequence[PlannedLaunch]) -> tuple[PlannedLaunch, ...]:
-        return tuple(changed(("border", p.args), p) for p in planned)
+        return tuple(with_change(("border", p.args), p) for p in planned)
 
     def step(one: ScheduledNode) -> ScheduledNode:
         key = (one.node.name, one.node.spec.kind, one.variant.name)
-        launches = tuple(changed((*key, k), p) for k, p in enumerate(one.launches))
-        return replace(one, launches=launches, fills=fills(one.fills))
+        launches = tuple(with_change((*key, k), p) for k, p in enumerate(one.launches))
+        return changed(one, launches=launches, fills=fills(one.fills))
 
-    return replace(
+    return changed(
         plan, scheduled=tuple(map(step, plan.scheduled)), first_fills=fills(plan.first_fills)
     )
 
 
-def _nothing(node: object, problem: object) -> None:
-    """Repeat no choice."""
+def _planned(plan_by: PlanBy, graph: Graph, choose: Chooser, repeat: Repeat) -> Plan:
+    return plan_by(graph, choose=choose, repeat=repeat)
