@@ -43,7 +43,9 @@ def forget(session):
     for kept in (loaded.calls, loaded.arrays, loaded.checked) if loaded else ():
         kept.clear()
     for name, module in sorted(sys.modules.items()):
-        if name.startswith(("clnn.codegen", "clnn.ops", "clnn.plan", "clnn.graph", "clnn.runtime.run")):
+        if name.startswith(
+            ("clnn.codegen", "clnn.ops", "clnn.plan", "clnn.graph", "clnn.runtime.run")
+        ):
             for value in vars(module).values():
                 if callable(clear := getattr(value, "cache_clear", None)):
                     clear()
@@ -67,12 +69,18 @@ def whole(value):
 def whole_session(session):
     fused = session._fused
     launches = [] if fused is None else [*fused.first, *fused.run]
-    return whole(session.plan), whole(launches), sorted(map(repr, session._constants._places.values()))
+    return (
+        whole(session.plan),
+        whole(launches),
+        sorted(map(repr, session._constants._places.values())),
+    )
 
 
 def sized(rng, channels, count):
     sides = [8, 12, 20, 36, 60, 92, 95, 101, 128]
-    return [(rng.randrange(1, 4), channels, rng.choice(sides), rng.choice(sides)) for _ in range(count)]
+    return [
+        (rng.randrange(1, 4), channels, rng.choice(sides), rng.choice(sides)) for _ in range(count)
+    ]
 
 
 @pytest.mark.parametrize("net", [segmentation, resizing, separable, recogniser])

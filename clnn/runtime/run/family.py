@@ -52,10 +52,10 @@ class _KernelSet:
         choose: Chooser,
         others: Sequence[Graph],
         uneven: Sequence[Graph],
-    ) -> None:
+    ) -> Plan:
         """Choose kernels for a graph that fit others, too, and note in which numbers they differ.
 
-        uneven: further ones, which kernels need not fit.
+        uneven: further ones, which kernels need not fit. Returns the graph's plan, which has no texts.
         """
         choices, usable = self.choices, []
         for other in others:
@@ -68,6 +68,7 @@ class _KernelSet:
         for other in (*usable, *uneven):
             with suppress(ClnnError):
                 _with_texts(plan_by(other, choose=choose, repeat=choices.repeat), self._see)
+        return plan
 
     def with_texts(self, plan: Plan) -> Plan:
         """Return a plan whose launches have the texts for all extents."""
@@ -143,8 +144,10 @@ class Family:
         asked, graph = graph, self._opened(graph)
         if not self._sets:
             first = _KernelSet()
-            first.learn(plan_by, graph, choose, self._others, self._uneven_ones())
+            plan = first.learn(plan_by, graph, choose, self._others, self._uneven_ones())
             self._sets.append(first)
+            self._planned.chosen = first
+            return first.with_texts(plan)
         chosen = self._sets[0]
 
         def of_the_second_set() -> tuple[Chooser, Repeat]:
