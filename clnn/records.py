@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import fields, replace
 from functools import cache
 from typing import Any, TypeVar
@@ -10,16 +11,16 @@ T = TypeVar("T")
 
 
 @cache
-def field_names(kind: type) -> tuple[str, ...]:
+def field_names(kind: Hashable) -> tuple[str, ...]:
     """Return the names of a dataclass's fields, in order."""
-    return tuple(f.name for f in fields(kind))
+    return tuple(f.name for f in fields(kind))  # type: ignore[arg-type]
 
 
 @cache
-def _is_plain(kind: type) -> bool:
+def _is_plain(kind: Hashable) -> bool:
     """Whether objects are their fields and nothing else: none computed from others, no slots."""
-    computed = any(not f.init for f in fields(kind)) or hasattr(kind, "__post_init__")
-    return not computed and not hasattr(kind, "__slots__")
+    all_given = all(f.init for f in fields(kind))  # type: ignore[arg-type]
+    return all_given and not (hasattr(kind, "__post_init__") or hasattr(kind, "__slots__"))
 
 
 def changed(record: T, **values: Any) -> T:
@@ -29,10 +30,10 @@ def changed(record: T, **values: Any) -> T:
     besides its fields is not copied.
     """
     kind = type(record)
-    if not _is_plain(kind):
+    if not _is_plain(kind):  # type: ignore[arg-type]
         return replace(record, **values)  # type: ignore[type-var]
     new = object.__new__(kind)
-    held, names = record.__dict__, field_names(kind)
+    held, names = record.__dict__, field_names(kind)  # type: ignore[arg-type]
     into = new.__dict__
     if len(held) == len(names):
         into.update(held)

@@ -21,6 +21,7 @@ import numpy as np
 from clnn.codegen.render import render
 from clnn.errors import TemplateError
 from clnn.ops.launch import KernelText
+from clnn.records import field_names
 from clnn.traced import Number, Open, Trace, compiled
 from clnn.types import Stored
 
@@ -242,7 +243,7 @@ def _fields_of(kind: Hashable) -> tuple[str, ...] | None:
     """Return the names of a dataclass's fields, None for another class."""
     if not (isinstance(kind, type) and is_dataclass(kind)):
         return None
-    return tuple(f.name for f in fields(kind))
+    return field_names(kind)
 
 
 def _rebuilt(params: Mapping[str, Any], leaves: Mapping[int, Any]) -> dict[str, Any]:

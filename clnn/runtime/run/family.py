@@ -10,10 +10,10 @@ from functools import partial
 
 from clnn.codegen.runtime_numbers import Texts
 from clnn.errors import ClnnError
-from clnn.graph.ir import Graph
-from clnn.ops.launch import Launch
+from clnn.graph.ir import Graph, Node
+from clnn.ops.launch import Launch, Variant
 from clnn.plan.open_extents import opened
-from clnn.plan.repeat import Choices
+from clnn.plan.repeat import Choices, Problems
 from clnn.plan.schedule import Chooser, Plan, PlannedLaunch, Repeat, ScheduledNode
 from clnn.records import changed
 from clnn.runtime.build.program import Device
@@ -57,18 +57,30 @@ class _KernelSet:
 
         uneven: further ones, which kernels need not fit. Returns the graph's plan, which has no texts.
         """
-        choices, usable = self.choices, []
-        for other in others:
-            # What is larger than the caller's network may not fit a device.
-            with suppress(ClnnError):
-                choices.expect(partial(_planned, plan_by, other, choose))
-                usable.append(other)
+        choices = self.choices
+
+        def noted(graphs: Sequence[Graph]) -> Iterator[tuple[Problems, Plan]]:
+            for other in graphs:
+                # What is larger than the caller's network may not fit a device.
+                with suppress(ClnnError):
+                    yield Problems.of(partial(_planned, plan_by, other, choose))
+
+        there = [*noted(others)]
+        choices.others += [problems for problems, _ in there]
         plan = plan_by(graph, choose=choices.chooser(choose), repeat=choices.repeat)
         _with_texts(plan, self._see)
-        for other in (*usable, *uneven):
+        for problems, empty in (*there, *noted(uneven)):
             with suppress(ClnnError):
-                _with_texts(plan_by(other, choose=choose, repeat=choices.repeat), self._see)
+                self._see_all(empty, [*choices.repeated(problems, choose)])
+            problems.tried.clear()
         return plan
+
+    def _see_all(self, empty: Plan, chosen: Sequence[tuple[Node, Variant]]) -> None:
+        """Note the launches of a plan without variants, which fill borders, and those of variants."""
+        _with_texts(empty, self._see)
+        for node, variant in chosen:
+            for k, launch in enumerate(variant.launches):
+                self._see((*_key_of(node, variant), k), launch)
 
     def with_texts(self, plan: Plan) -> Plan:
         """Return a plan whose launches have the texts for all extents."""
@@ -201,6 +213,11 @@ class Family:
         return opened(graph, self._unlike[0], self._first) if self._unlike else graph
 
 
+def _key_of(node: Node, variant: Variant) -> tuple[str, str, str]:
+    """Return what tells a node's launches from others of the network."""
+    return node.name, node.spec.kind, variant.name
+
+
 def _with_texts(plan: Plan, change: Callable[[object, Launch], Launch]) -> Plan:
     """Return a plan with changed launches; each is told by what it is."""
 
@@ -211,7 +228,7 @@ def _with_texts(plan: Plan, change: Callable[[object, Launch], Launch]) -> Plan:
         return tuple(with_change(("border", p.args), p) for p in planned)
 
     def step(one: ScheduledNode) -> ScheduledNode:
-        key = (one.node.name, one.node.spec.kind, one.variant.name)
+        key = _key_of(one.node, one.variant)
         launches = tuple(with_change((*key, k), p) for k, p in enumerate(one.launches))
         return changed(one, launches=launches, fills=fills(one.fills))
 

@@ -67,7 +67,7 @@ def _key(value: Any, depth: int) -> Hashable:
     if isinstance(value, Mapping):
         return type(value), *((k, _key(v, deeper)) for k, v in value.items())
     if is_dataclass(value) and not isinstance(value, type):
-        return kind, *[_key(getattr(value, name), deeper) for name in field_names(kind)]
+        return kind, *[_key(getattr(value, name), deeper) for name in field_names(kind)]  # type: ignore[arg-type]
     if isinstance(
         value,
         (type, str, bytes, bool, int, float, np.generic, np.dtype, BuiltinFunctionType, np.ufunc),
