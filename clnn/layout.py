@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from clnn.errors import ShapeError
+from clnn.records import changed
 from clnn.traced import Open, alike, is_one, other
 from clnn.types import Array, normalise_axis
 
@@ -133,12 +134,12 @@ class TensorLayout:
 
     def moved(self, elements: int, size: int) -> TensorLayout:
         """Return the layout moved by `elements` into a storage of `size` elements."""
-        return replace(self, offset=self.offset + elements, size=size)
+        return changed(self, offset=self.offset + elements, size=size)
 
     def unpadded(self) -> TensorLayout:
         """Return the same view without a claim on the padding."""
         zero = (0,) * self.rank
-        return replace(self, before=zero, after=zero)
+        return changed(self, before=zero, after=zero)
 
     def along(self, axes: Sequence[int]) -> TensorLayout:
         """Return the view of index 0 on all other axes, with `axes` in this order, unpadded."""
@@ -153,7 +154,7 @@ class TensorLayout:
         def pick(values: tuple[int, ...]) -> tuple[int, ...]:
             return tuple(values[a] for a in perm)
 
-        return replace(
+        return changed(
             self,
             shape=pick(self.shape),
             pitches=pick(self.pitches),
@@ -198,7 +199,7 @@ class TensorLayout:
             pitches.append(pitch if same else _stretched(pitch, extent, target))
             before.append(self.before[axis] if same else 0)
             after.append(self.after[axis] if same else 0)
-        return replace(
+        return changed(
             self, shape=shape, pitches=tuple(pitches), before=tuple(before), after=tuple(after)
         )
 
@@ -225,7 +226,7 @@ class TensorLayout:
             for axis in reversed(news):
                 pitches[axis] = inner
                 inner *= new[axis]
-        return replace(
+        return changed(
             self, shape=new, pitches=tuple(pitches), before=tuple(before), after=tuple(after)
         )
 

@@ -183,8 +183,11 @@ class TensorType:
     dtype: DType = F32
 
     def __post_init__(self) -> None:
-        if any(not isinstance(d, int) or d < 0 for d in self.shape):
-            raise ShapeError(f"shape {self.shape} has an extent that is not a whole number >= 0.")
+        for d in self.shape:
+            if not isinstance(d, int) or d < 0:
+                raise ShapeError(
+                    f"shape {self.shape} has an extent that is not a whole number >= 0."
+                )
 
     @classmethod
     def of(cls, array: Array) -> TensorType:

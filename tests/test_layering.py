@@ -21,7 +21,7 @@ EDGES = {edge for edge in imports_of(TREES) if edge[1].partition(".")[0] == "cln
 # itself, which hands out the public names.
 ROOMS = (
     ("_version", "errors"),
-    ("budget", "settings", "traced", "types"),
+    ("budget", "records", "settings", "traced", "types"),
     ("layout", "logs", "options", "target"),
     ("arith", "codegen.filters"),
     ("ops",),

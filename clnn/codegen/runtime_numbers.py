@@ -21,6 +21,7 @@ import numpy as np
 from clnn.codegen.render import render
 from clnn.errors import TemplateError
 from clnn.ops.launch import KernelText
+from clnn.records import field_names
 from clnn.traced import Number, Open, Trace, compiled
 from clnn.types import Stored
 
@@ -210,6 +211,9 @@ def _shape(value: Any, numbers: list[Number]) -> Hashable:
     if kind in _PLAIN:
         return kind, value
     if kind is tuple or kind is list:
+        if _INTEGERS.issuperset(map(type, value)):
+            numbers += value
+            return kind, len(value)
         return kind, *[_shape(v, numbers) for v in value]
     names = _fields_of(kind)  # type: ignore[arg-type]
     if names is not None:
@@ -218,6 +222,7 @@ def _shape(value: Any, numbers: list[Number]) -> Hashable:
 
 
 _PLAIN = frozenset({str, bool, type(None)})
+_INTEGERS = frozenset({int, Open})
 
 
 def _rare_shape(value: Any, numbers: list[Number]) -> Hashable:
@@ -238,7 +243,7 @@ def _fields_of(kind: Hashable) -> tuple[str, ...] | None:
     """Return the names of a dataclass's fields, None for another class."""
     if not (isinstance(kind, type) and is_dataclass(kind)):
         return None
-    return tuple(f.name for f in fields(kind))
+    return field_names(kind)
 
 
 def _rebuilt(params: Mapping[str, Any], leaves: Mapping[int, Any]) -> dict[str, Any]:

@@ -91,10 +91,9 @@ class GraphBuilder:
 
     def graph(self, outputs: Mapping[str, str], name: str = "") -> Graph:
         """Return the checked graph. outputs: public name -> value."""
+        made = tuple(self.nodes)  # by `node`, which inferred their types
         return check(
-            Graph(
-                tuple(self.nodes), self.types, self.consts, tuple(self.inputs), dict(outputs), name
-            )
+            Graph(made, self.types, self.consts, tuple(self.inputs), dict(outputs), name), made
         )
 
 

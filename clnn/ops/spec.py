@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from clnn.layout import TensorLayout
 from clnn.ops.launch import Variant
 from clnn.ops.problem import Border, Problem
+from clnn.records import changed
 from clnn.types import Array, TensorType
 
 
@@ -116,4 +116,4 @@ def batched(inputs: Sequence[TensorType | None], rank: int, first: int = 0) -> t
 
 def with_fields(spec: OpSpec, **changes: Any) -> OpSpec:
     """Return a copy of a spec (a frozen dataclass) with fields changed."""
-    return replace(spec, **changes)  # type: ignore[type-var]
+    return changed(spec, **changes)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from operator import is_not
 from typing import Any
 
 from clnn.graph.ir import Graph, Node
+from clnn.records import changed
 from clnn.traced import Open
 from clnn.types import TensorType
 
@@ -29,10 +30,10 @@ def opened(graph: Graph, other: Graph, first: Graph) -> Graph:
         if node.spec == found[0] == found[1]:
             return node
         if all(type(spec) is type(node.spec) for spec in found):
-            return replace(node, spec=_opened(node.spec, *found))
+            return changed(node, spec=_opened(node.spec, *found))
         return node
 
-    return replace(graph, nodes=tuple(map(node_of, graph.nodes)), types=types)
+    return changed(graph, nodes=tuple(map(node_of, graph.nodes)), types=types)
 
 
 def _opened_type(given: TensorType, other: TensorType, first: TensorType) -> TensorType:
@@ -54,6 +55,6 @@ def _opened(value: Any, other: Any, first: Any) -> Any:
             for f in fields(value)
             if f.init
         }
-        changed = {k: v for k, v in found.items() if v is not getattr(value, k)}
-        return replace(value, **changed) if changed else value
+        different = {k: v for k, v in found.items() if v is not getattr(value, k)}
+        return changed(value, **different) if different else value
     return value

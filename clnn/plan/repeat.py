@@ -2,16 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
+from clnn.errors import ClnnError
 from clnn.graph.ir import Node
 from clnn.ops.launch import EMPTY, Variant
 from clnn.ops.problem import Problem
-from clnn.ops.spec import OpSpec
-from clnn.plan.schedule import Chooser, DoesNotFitError, Plan
+from clnn.plan.schedule import Chooser, DoesNotFitError, Plan, Repeat
+from clnn.records import changed
 
 Key = tuple[str, str]
+
+
+@dataclass
+class Problems:
+    """The problems of a network's nodes at some extents, without what computes them.
+
+    tried: of nodes, the variant that was repeated last, and as what.
+    """
+
+    problems: dict[Key, tuple[Node, Problem]]
+    tried: dict[Key, tuple[Variant, Variant | None]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(plan: Callable[[Repeat], Plan]) -> tuple[Problems, Plan]:
+        """Return the problems of what `plan` plans, given what repeats choices, and that plan.
+
+        Its variants are empty. Raises as `plan` does.
+        """
+        problems: dict[Key, tuple[Node, Problem]] = {}
+
+        def note(node: Node, problem: Problem) -> Variant:
+            problems[_key(node)] = node, problem
+            return EMPTY
+
+        empty = plan(note)
+        return Problems(problems), empty
+
+    def repeat(self, key: Key, variant: Variant) -> Variant | None:
+        """Return how a node's choice computes its problem here, None where it does not fit."""
+        before = self.tried.get(key)
+        if before is None or before[0] is not variant:
+            node, problem = self.problems[key]
+            before = self.tried[key] = variant, node.spec.repeat(problem, variant)
+        return before[1]
+
+    def fits(self, key: Key, variant: Variant) -> bool:
+        """Whether a choice computes a node's problem here; True where nothing has to or can be computed."""
+        _, problem = self.problems.get(key, (None, None))
+        if problem is None or not problem.outputs[0].type.size:
+            return True
+        try:
+            return self.repeat(key, variant) is not None
+        except ClnnError:
+            return True
 
 
 @dataclass
@@ -22,13 +67,21 @@ class Choices:
     of the nodes whose choice did not fit some extents.
     """
 
-    others: list[dict[Key, tuple[OpSpec, Problem]]] = field(default_factory=list)
+    others: list[Problems] = field(default_factory=list)
     misfits: set[str] = field(default_factory=set)
     _made: dict[Key, Variant] = field(default_factory=dict)
 
-    def expect(self, plan: Plan) -> None:
-        """Prefer choices that fit the extents of this plan as well."""
-        self.others.append({_key(s.node): (s.node.spec, s.problem) for s in plan.scheduled})
+    def repeated(self, there: Problems, choose: Chooser) -> Iterator[tuple[Node, Variant]]:
+        """Yield each node at other extents with its choice, or where that does not fit, with another.
+
+        choose: makes that. Raises as an op's variants do.
+        """
+        for key, (node, problem) in there.problems.items():
+            has_elements, made = problem.outputs[0].type.size, self._made.get(key)
+            found = there.repeat(key, made) if made is not None and has_elements else None
+            if found is None and has_elements:
+                found = choose(node, problem, node.spec.variants(problem))
+            yield node, found or EMPTY
 
     def repeat(self, node: Node, problem: Problem) -> Variant | None:
         """Return the node's choice for a problem, None where there is none, or it does not fit."""
@@ -38,7 +91,7 @@ class Choices:
         if made is None:
             return None
         variant = node.spec.repeat(problem, made)
-        return None if variant is None else replace(variant, why=made.why)
+        return None if variant is None else changed(variant, why=made.why)
 
     def repeat_or_raise(self, node: Node, problem: Problem) -> Variant | None:
         """Return as `repeat`. Raises DoesNotFitError where there is a choice that does not fit."""
@@ -64,9 +117,7 @@ class Choices:
         return chosen
 
     def _fits(self, node: Node, variant: Variant) -> bool:
-        found = (other.get(_key(node)) for other in self.others)
-        problems = [one for one in found if one is not None and one[1].outputs[0].type.size]
-        return all(spec.repeat(problem, variant) for spec, problem in problems)
+        return all(other.fits(_key(node), variant) for other in self.others)
 
 
 def _key(node: Node) -> Key:

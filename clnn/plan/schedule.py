@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from clnn.budget import counted_tables, host_memory
 from clnn.errors import PlanError
@@ -17,6 +17,7 @@ from clnn.plan.border import fill_launch
 from clnn.plan.layouts import Hints, Placed, place
 from clnn.plan.memory import Block, MemoryPlan, dirty_borders, plan_memory
 from clnn.plan.ports import Port, add_ports
+from clnn.records import changed
 from clnn.target import Target
 from clnn.types import Array, DType
 
@@ -292,8 +293,8 @@ def _key(node: Node, problem: Problem) -> object:
     def moved(operand: Operand | None) -> Operand | None:
         if operand is None:
             return None
-        layout = replace(operand.layout, offset=operand.layout.offset % ALIGNED)
-        return replace(operand, layout=layout)
+        layout = changed(operand.layout, offset=operand.layout.offset % ALIGNED)
+        return changed(operand, layout=layout)
 
     operands = (*problem.inputs, *problem.outputs)
     return node.layer, node.spec, tuple(map(moved, operands))
@@ -337,10 +338,10 @@ def _mark(
     source = placed[name].layout
     seen = node.spec.forward(source) if index == 0 else None
     if seen is not None and _same_place(seen, out.layout):
-        return replace(operand, aliased=True)
+        return changed(operand, aliased=True)
     inside = None if view is None else view.forward(out.layout)
     if inside is not None and _same_place(inside, source):
-        return replace(operand, aliased=True)
+        return changed(operand, aliased=True)
     return operand
 
 
@@ -407,8 +408,8 @@ def _add_fills(
         planned = PlannedLaunch(launch, (TensorArg(s.key, 0),))
         again = s.key in dirty
         if every or not again:
-            once.append(replace(planned, idle=again))
+            once.append(changed(planned, idle=again))
         if every or again:
-            before.setdefault(s.first, []).append(replace(planned, idle=not again))
-    filled = [replace(step, fills=tuple(before.get(at, ()))) for at, step in enumerate(scheduled)]
+            before.setdefault(s.first, []).append(changed(planned, idle=not again))
+    filled = [changed(step, fills=tuple(before.get(at, ()))) for at, step in enumerate(scheduled)]
     return filled, tuple(once)

@@ -36,8 +36,11 @@ class Net:
         return self.add("Relu", y) if relu else y
 
     def scales(self, *values):
+        return self.const(np.array(values, np.float32))
+
+    def const(self, array):
         name = f"w{len(self.weights)}"
-        self.weights.append(numpy_helper.from_array(np.array(values, np.float32), name))
+        self.weights.append(numpy_helper.from_array(np.asarray(array), name))
         return name
 
     def model(self, *outputs, dims=DIMS):

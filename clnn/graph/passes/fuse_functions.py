@@ -7,7 +7,7 @@ alone are compared by what they compute, not by how: on numbers of all magnitude
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from clnn.graph.ir import Graph, Node
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.shared.functions import FUNCTIONS, PostOp, apply_post_ops
+from clnn.records import changed
 from clnn.types import F32, Array
 
 MOST_NODES = 12
@@ -70,7 +71,7 @@ def fuse_functions(graph: Graph) -> Graph:
             if step is None:
                 continue
             origin = " + ".join(n.origin for n in region.nodes)
-            fused = replace(node, spec=Eltwise((step,)), inputs=(region.x,), origin=origin)
+            fused = changed(node, spec=Eltwise((step,)), inputs=(region.x,), origin=origin)
             nodes[node.name] = finder.producers[node.outputs[0]] = fused
             gone |= {n.name for n in region.nodes[:-1]}
             break

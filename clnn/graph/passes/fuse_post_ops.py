@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from clnn.graph.ir import Graph, Node
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.shared.functions import FUNCTIONS, MOST_STEPS, PostOp
 from clnn.ops.spec import with_fields
+from clnn.records import changed
 
 
 def fuse_post_ops(graph: Graph) -> Graph:
@@ -73,7 +73,7 @@ def post_ops_from(post_ops: tuple[PostOp, ...], which: int) -> tuple[PostOp, ...
         return None
     if any(s.operand == which for s in post_ops[1:]):
         return None
-    return (replace(first, operand=0, swapped=not first.swapped), *post_ops[1:])
+    return (changed(first, operand=0, swapped=not first.swapped), *post_ops[1:])
 
 
 def _merge(producer: Node, node: Node, which: int) -> Node:
@@ -90,7 +90,7 @@ def _merge(producer: Node, node: Node, which: int) -> Node:
             moved[step.operand] = len(inputs)
             inputs.append(node.inputs[step.operand])
     renamed = tuple(
-        s if s.operand is None else replace(s, operand=moved[s.operand]) for s in post_ops
+        s if s.operand is None else changed(s, operand=moved[s.operand]) for s in post_ops
     )
     own: tuple[PostOp, ...] = getattr(producer.spec, "post_ops", ())
     spec = with_fields(producer.spec, post_ops=own + renamed)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from clnn.graph.ir import Graph, Node
 from clnn.ops.movement.views import Reshape, Transpose
+from clnn.records import changed
 
 
 def merge_views(graph: Graph) -> Graph:
@@ -15,7 +14,8 @@ def merge_views(graph: Graph) -> Graph:
     nodes = []
     for node in graph.nodes:
         inputs = tuple(None if n is None else renamed.get(n, n) for n in node.inputs)
-        node = replace(node, inputs=inputs)
+        if inputs != node.inputs:
+            node = changed(node, inputs=inputs)
         node = _merged(node, made)
         source = node.inputs[0] if node.inputs else None
         if source is not None and _idle(node, graph):
@@ -33,10 +33,10 @@ def _merged(node: Node, made: dict[str, Node]) -> Node:
     if before is None:
         return node
     if isinstance(node.spec, Reshape) and isinstance(before.spec, Reshape):
-        return replace(node, inputs=before.inputs)
+        return changed(node, inputs=before.inputs)
     if isinstance(node.spec, Transpose) and isinstance(before.spec, Transpose):
         perm = tuple(before.spec.perm[a] for a in node.spec.perm)
-        return replace(node, spec=Transpose(perm), inputs=before.inputs)
+        return changed(node, spec=Transpose(perm), inputs=before.inputs)
     return node
 
 

@@ -49,9 +49,10 @@ class OnnxBuilder(GraphBuilder):
 
     def fresh(self, name: str) -> str:
         """Return `name`, made printable, short and different from all that were given out."""
-        return super().fresh(
-            "".join(c if c.isprintable() else "?" for c in name[:_MOST_CHARACTERS])
-        )
+        short = name[:_MOST_CHARACTERS]
+        if not short.isprintable():
+            short = "".join(c if c.isprintable() else "?" for c in short)
+        return super().fresh(short)
 
     def type(self, value: str) -> TensorType:
         """Return the type of a value. Raises Unsupported for a constant that devices cannot hold."""
@@ -195,7 +196,7 @@ def _check_borders(spec: OpSpec, kinds: Sequence[TensorType | None]) -> None:
     """Refuse padding that would make a tensor too large to index."""
     for index, border in spec.padding_needs(kinds).items():
         kind = kinds[index]
-        if kind is not None:
+        if kind is not None and (any(border.before) or any(border.after)):
             padded = TensorLayout.make(kind.shape, None, border.before, border.after)
             if padded.size > MAX_EXTENT:
                 raise Unsupported(

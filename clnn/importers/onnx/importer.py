@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -38,6 +38,7 @@ from clnn.importers.onnx.scope import Call, Scope, read_call, read_inputs
 from clnn.importers.onnx.shapes import Shapes, input_shapes
 from clnn.importers.onnx.tensors import TensorReader, dtype_name, numpy_dtype
 from clnn.ops.onnx_registry import OnnxImporter, OnnxNode, Source, Unsupported
+from clnn.records import changed
 from clnn.types import Array, TensorType, dtype_of
 
 
@@ -233,9 +234,9 @@ class _Import:
         call: Call | None = self.loaded.calls.get(number)
         if call is None:
             call = read_call(node, number, scope, self.tensors)
-            self.loaded.calls[number] = replace(call, inputs=(), scope=Scope({}, scope.opsets))
+            self.loaded.calls[number] = changed(call, inputs=(), scope=Scope({}, scope.opsets))
             return call
-        return replace(call, inputs=read_inputs(node, scope), scope=scope)
+        return changed(call, inputs=read_inputs(node, scope), scope=scope)
 
     def _check(self, call: Call) -> None:
         """Have onnx's checker look at a node, once where it is one of the main graph."""

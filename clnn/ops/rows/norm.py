@@ -18,7 +18,7 @@ from clnn.ops.movement.views import Expand, Reshape
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops.problem import Problem, required
 from clnn.ops.rows.reduce import Reduce
-from clnn.ops.rows.rows import Rows, and_plain, make_rows, operands_of, real_rows
+from clnn.ops.rows.rows import Rows, and_plain, make_rows, operands_of, real_rows, repeated
 from clnn.ops.shared.epilogue import operand_args
 from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.spec import OpSpec
@@ -71,6 +71,10 @@ class Normalise(OpSpec):
     def variants(self, problem: Problem) -> list[Variant]:
         """Return a vector kernel (in two launches where rows are few and long), and a plain one."""
         return and_plain(partial(_variant, self, problem))
+
+    def repeat(self, problem: Problem, variant: Variant) -> Variant | None:
+        """Return the one of the variants that has the same name."""
+        return repeated(partial(_variant, self, problem), variant)
 
     def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
         """Seven operations per element: sum, squared distance and its sum, shift and scale."""

@@ -14,7 +14,7 @@ from clnn.layout import TensorLayout
 from clnn.ops.launch import Arg, In, Launch, Out, Scratch, Variant
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops.problem import Problem, required
-from clnn.ops.rows.rows import Rows, and_plain, make_rows, operands_of, with_row_axes
+from clnn.ops.rows.rows import Rows, and_plain, make_rows, operands_of, repeated, with_row_axes
 from clnn.ops.shared.epilogue import operand_args
 from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.spec import OpSpec, batched
@@ -136,6 +136,10 @@ class Reduce(OpSpec):
     def variants(self, problem: Problem) -> list[Variant]:
         """Return a vector kernel (in two launches where rows are few and long), and a plain one."""
         return and_plain(partial(_variant, self, problem))
+
+    def repeat(self, problem: Problem, variant: Variant) -> Variant | None:
+        """Return the one of the variants that has the same name."""
+        return repeated(partial(_variant, self, problem), variant)
 
     def split_batch(
         self, inputs: Sequence[TensorType | None], count: int

@@ -168,6 +168,12 @@ def and_plain(variant: Callable[[bool], Variant]) -> list[Variant]:
     return list({v.name: v for v in (variant(False), variant(True))}.values())
 
 
+def repeated(variant: Callable[[bool], Variant], before: Variant) -> Variant | None:
+    """Return the one of `and_plain` that has the name of another, None where there is none."""
+    found = map(variant, (False, True))
+    return next((v for v in found if v.name == before.name), None)
+
+
 def make_rows(
     layouts: Sequence[TensorLayout],
     axes: Sequence[int],

@@ -11,7 +11,7 @@ import numpy as np
 from clnn.ops.launch import Arg, In, Launch, Out, Variant
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, onnx_op
 from clnn.ops.problem import Problem, required
-from clnn.ops.rows.rows import and_plain, make_rows, operands_of, real_rows
+from clnn.ops.rows.rows import and_plain, make_rows, operands_of, real_rows, repeated
 from clnn.ops.shared.epilogue import operand_args
 from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.spec import OpSpec
@@ -50,6 +50,10 @@ class Softmax(OpSpec):
     def variants(self, problem: Problem) -> list[Variant]:
         """Return a vector kernel and a plain one."""
         return and_plain(partial(_variant, self, problem))
+
+    def repeat(self, problem: Problem, variant: Variant) -> Variant | None:
+        """Return the one of the variants that has the same name."""
+        return repeated(partial(_variant, self, problem), variant)
 
     def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
         """Four operations per element: maximum, exponential, sum, quotient."""

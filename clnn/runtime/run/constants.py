@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +13,7 @@ from clnn.graph.mapped import forget, mapped_files, one_of_each, require_unchang
 from clnn.layout import TensorLayout, lay_out
 from clnn.ops.launch import Const, Launch
 from clnn.plan.schedule import ConstArg, Plan, PlannedLaunch, ScheduledNode, TensorArg
+from clnn.records import changed
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.failures import meaning
 from clnn.runtime.drivers.loader import load
@@ -207,35 +207,35 @@ def without_data(plan: Plan, tokens: Mapping[Maker, Maker]) -> Plan:
 
     def token(arg: Any) -> Any:
         is_gone = isinstance(arg, (Const, ConstArg)) and arg.make in tokens
-        return replace(arg, make=tokens[arg.make]) if is_gone else arg
+        return changed(arg, make=tokens[arg.make]) if is_gone else arg
 
     def bare(launch: Launch) -> Launch:
-        return replace(launch, args=tuple(map(token, launch.args)))
+        return changed(launch, args=tuple(map(token, launch.args)))
 
     def bare_planned(launches: Sequence[PlannedLaunch]) -> tuple[PlannedLaunch, ...]:
         return tuple(
-            replace(p, launch=bare(p.launch), args=tuple(map(token, p.args))) for p in launches
+            changed(p, launch=bare(p.launch), args=tuple(map(token, p.args))) for p in launches
         )
 
     def bare_node(step: ScheduledNode) -> ScheduledNode:
         gone: Any = Uploaded()
         inputs = tuple(
-            o if o is None or o.const is None else replace(o, const=gone)
+            o if o is None or o.const is None else changed(o, const=gone)
             for o in step.problem.inputs
         )
         launches = tuple(map(bare, step.variant.launches))
-        variant = replace(step.variant, launches=launches, again=None)
-        return replace(
+        variant = changed(step.variant, launches=launches, again=None)
+        return changed(
             step,
-            problem=replace(step.problem, inputs=inputs),
+            problem=changed(step.problem, inputs=inputs),
             variant=variant,
             launches=bare_planned(step.launches),
             fills=bare_planned(step.fills),
         )
 
-    return replace(
+    return changed(
         plan,
-        graph=replace(plan.graph, consts=NamesOnly(plan.graph.consts)),
+        graph=changed(plan.graph, consts=NamesOnly(plan.graph.consts)),
         scheduled=tuple(map(bare_node, plan.scheduled)),
         first_fills=bare_planned(plan.first_fills),
     )

@@ -5,15 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 
 from clnn.codegen.runtime_numbers import Texts
 from clnn.errors import ClnnError
-from clnn.graph.ir import Graph
-from clnn.ops.launch import Launch
+from clnn.graph.ir import Graph, Node
+from clnn.ops.launch import Launch, Variant
 from clnn.plan.open_extents import opened
-from clnn.plan.repeat import Choices
+from clnn.plan.repeat import Choices, Problems
 from clnn.plan.schedule import Chooser, Plan, PlannedLaunch, Repeat, ScheduledNode
+from clnn.records import changed
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.failures import require
@@ -50,22 +52,35 @@ class _KernelSet:
         choose: Chooser,
         others: Sequence[Graph],
         uneven: Sequence[Graph],
-    ) -> None:
+    ) -> Plan:
         """Choose kernels for a graph that fit others, too, and note in which numbers they differ.
 
-        uneven: further ones, which kernels need not fit.
+        uneven: further ones, which kernels need not fit. Returns the graph's plan, which has no texts.
         """
-        choices, usable = self.choices, []
-        for other in others:
-            # What is larger than the caller's network may not fit a device.
-            with suppress(ClnnError):
-                choices.expect(plan_by(other, choose=choose, repeat=_nothing))
-                usable.append(other)
+        choices = self.choices
+
+        def noted(graphs: Sequence[Graph]) -> Iterator[tuple[Problems, Plan]]:
+            for other in graphs:
+                # What is larger than the caller's network may not fit a device.
+                with suppress(ClnnError):
+                    yield Problems.of(partial(_planned, plan_by, other, choose))
+
+        there = [*noted(others)]
+        choices.others += [problems for problems, _ in there]
         plan = plan_by(graph, choose=choices.chooser(choose), repeat=choices.repeat)
         _with_texts(plan, self._see)
-        for other in (*usable, *uneven):
+        for problems, empty in (*there, *noted(uneven)):
             with suppress(ClnnError):
-                _with_texts(plan_by(other, choose=choose, repeat=choices.repeat), self._see)
+                self._see_all(empty, [*choices.repeated(problems, choose)])
+            problems.tried.clear()
+        return plan
+
+    def _see_all(self, empty: Plan, chosen: Sequence[tuple[Node, Variant]]) -> None:
+        """Note the launches of a plan without variants, which fill borders, and those of variants."""
+        _with_texts(empty, self._see)
+        for node, variant in chosen:
+            for k, launch in enumerate(variant.launches):
+                self._see((*_key_of(node, variant), k), launch)
 
     def with_texts(self, plan: Plan) -> Plan:
         """Return a plan whose launches have the texts for all extents."""
@@ -77,7 +92,7 @@ class _KernelSet:
         return launch
 
     def _text(self, key: object, launch: Launch) -> Launch:
-        return replace(launch, text=self.texts.kernel(key, launch.template, launch.params))
+        return changed(launch, text=self.texts.kernel(key, launch.template, launch.params))
 
 
 @dataclass
@@ -141,8 +156,10 @@ class Family:
         asked, graph = graph, self._opened(graph)
         if not self._sets:
             first = _KernelSet()
-            first.learn(plan_by, graph, choose, self._others, self._uneven_ones())
+            plan = first.learn(plan_by, graph, choose, self._others, self._uneven_ones())
             self._sets.append(first)
+            self._planned.chosen = first
+            return first.with_texts(plan)
         chosen = self._sets[0]
 
         def of_the_second_set() -> tuple[Chooser, Repeat]:
@@ -196,24 +213,29 @@ class Family:
         return opened(graph, self._unlike[0], self._first) if self._unlike else graph
 
 
+def _key_of(node: Node, variant: Variant) -> tuple[str, str, str]:
+    """Return what tells a node's launches from others of the network."""
+    return node.name, node.spec.kind, variant.name
+
+
 def _with_texts(plan: Plan, change: Callable[[object, Launch], Launch]) -> Plan:
     """Return a plan with changed launches; each is told by what it is."""
 
-    def changed(key: object, planned: PlannedLaunch) -> PlannedLaunch:
-        return replace(planned, launch=change(key, planned.launch))
+    def with_change(key: object, planned: PlannedLaunch) -> PlannedLaunch:
+        return changed(planned, launch=change(key, planned.launch))
 
     def fills(planned: Sequence[PlannedLaunch]) -> tuple[PlannedLaunch, ...]:
-        return tuple(changed(("border", p.args), p) for p in planned)
+        return tuple(with_change(("border", p.args), p) for p in planned)
 
     def step(one: ScheduledNode) -> ScheduledNode:
-        key = (one.node.name, one.node.spec.kind, one.variant.name)
-        launches = tuple(changed((*key, k), p) for k, p in enumerate(one.launches))
-        return replace(one, launches=launches, fills=fills(one.fills))
+        key = _key_of(one.node, one.variant)
+        launches = tuple(with_change((*key, k), p) for k, p in enumerate(one.launches))
+        return changed(one, launches=launches, fills=fills(one.fills))
 
-    return replace(
+    return changed(
         plan, scheduled=tuple(map(step, plan.scheduled)), first_fills=fills(plan.first_fills)
     )
 
 
-def _nothing(node: object, problem: object) -> None:
-    """Repeat no choice."""
+def _planned(plan_by: PlanBy, graph: Graph, choose: Chooser, repeat: Repeat) -> Plan:
+    return plan_by(graph, choose=choose, repeat=repeat)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import weakref
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
 
+from clnn.records import field_names
 from clnn.types import Array
 
 
@@ -29,6 +30,9 @@ def recipe(make: Callable[[], Array]) -> Hashable | None:
 _known: dict[int, tuple[weakref.ref[Array], bytes]] = {}
 
 
+_PLAIN = frozenset({int, bool, str, bytes})
+
+
 def _digest(array: Array) -> bytes:
     place = id(array)
     found = _known.get(place)
@@ -43,7 +47,11 @@ def _digest(array: Array) -> bytes:
 def _key(value: Any, depth: int) -> Hashable:
     if depth > 12:
         raise ValueError("nested too deep")
-    deeper = depth + 1
+    deeper, kind = depth + 1, type(value)
+    if kind in _PLAIN:
+        return kind, value
+    if kind is tuple:
+        return kind, *[_key(v, deeper) for v in value]
     if isinstance(value, np.ndarray):
         return "array", value.shape, value.dtype.name, _digest(value)
     if isinstance(value, partial):
@@ -59,7 +67,7 @@ def _key(value: Any, depth: int) -> Hashable:
     if isinstance(value, Mapping):
         return type(value), *((k, _key(v, deeper)) for k, v in value.items())
     if is_dataclass(value) and not isinstance(value, type):
-        return type(value), *(_key(getattr(value, f.name), deeper) for f in fields(value))
+        return kind, *[_key(getattr(value, name), deeper) for name in field_names(kind)]  # type: ignore[arg-type]
     if isinstance(
         value,
         (type, str, bytes, bool, int, float, np.generic, np.dtype, BuiltinFunctionType, np.ufunc),
