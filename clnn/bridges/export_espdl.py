@@ -397,7 +397,8 @@ def _model(
         EspNode(n.name, n.op_type, named(n.inputs), named(n.outputs), n.attributes)
         for n in writer.nodes
     ]
-    sides, tests = [], []
+    sides: list[tuple[EspValue, ...]] = []
+    tests: list[dict[str, EspTensor]] = []
     back = {made: value for (value, _), made in writer._names.items()}
     for side in ports:
         values, tensors = [], {}
@@ -418,7 +419,9 @@ def _model(
         title,
         (*nodes, *extra),
         writer.initializers,
-        *sides,
+        sides[0],
+        sides[1],
         inner,
-        *tests,
+        tests[0],
+        tests[1],
     )

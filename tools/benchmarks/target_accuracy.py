@@ -37,6 +37,9 @@ CALIBRATION, OTHERS, ROUNDS = 16, 32, 30
 
 
 BY_CHANNEL = ", per channel"
+WAYS_TOLD = (
+    "8-bit weights by how they are made: largest element kept, SNR (of the first depthwise layer)."
+)
 EVERY = [*TARGETS, *(name + BY_CHANNEL for name in ("tidl-8", "espdl-int8"))]
 WAYS: dict[str, dict[str, Any]] = {
     "as they are": {"equalise": False, "correct_bias": False},
@@ -231,8 +234,9 @@ def main() -> int:
             t: kept(given.keep, f"{name}-{t}", partial(on_other, *files, t, given.device))
             for t in given.targets
         }
-        lines += by_ways(*files, given.device)
-        lines += section(f"{given.mobilenet.parent.name}, {OTHERS} variations of one image", other)
+        title = f"{given.mobilenet.parent.name}, {OTHERS} variations of one image"
+        ways = by_ways(*files, given.device)
+        lines += section(title, other, [WAYS_TOLD, "", *ways, ""])
     text = "\n".join(lines)
     print(text) if given.out is None else given.out.write_text(text, "utf-8")
     return 0
