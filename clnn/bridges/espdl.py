@@ -1,14 +1,14 @@
-"""ESP-DL 3.x: integers with one power of two for each tensor, ties up as the ESP32-S3 and the C kernels have it."""
+"""ESP-DL 3.x: integers whose scales are powers of two, as the ESP32-S3 and the C kernels, or the ESP32-P4, compute."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from clnn.arith.espdl import EspProducts
+from clnn.arith.espdl import FLOOR, GRAIN, HALF_EVEN, HALF_UP, EspProducts
 from clnn.arith.espdl_maps import (
     EspAverage,
     EspQuantise,
@@ -50,10 +50,21 @@ def exponent(grid: Grid) -> int:
 
 @dataclass(frozen=True)
 class EspTarget(Target):
-    """ESP-DL with int8, or with int16."""
+    """ESP-DL with int8, or with int16. rounding: of ties; per_channel: exponents of weights."""
 
     name: str = "espdl-int8"
     bits: int = 8
+    rounding: str = HALF_UP
+    per_channel: bool = False
+
+    @property
+    def equalise(self) -> bool:
+        """Whether weights have 8 bits and one exponent for a layer."""
+        return self.bits == 8 and not self.per_channel
+
+    def by_channel(self) -> EspTarget:
+        """Return the ESP32-P4, whose kernels take an exponent for each output channel."""
+        return replace(self, rounding=HALF_EVEN, per_channel=True)
 
     def _grid(self, power: int) -> Grid:
         return Grid(BY_BITS[self.bits], 2.0**power)
@@ -63,8 +74,8 @@ class EspTarget(Target):
         return self._grid(exponent_of(self.bits, max(abs(low), abs(high))))
 
     def quantise(self, build: GraphBuilder, value: str, grid: Grid) -> str:
-        """Round to nearest, ties up."""
-        return build.add(FixedMap(EspQuantise(self.bits, exponent(grid))), value)
+        """Round to nearest, ties as the chip has them."""
+        return build.add(FixedMap(EspQuantise(self.bits, exponent(grid), self.rounding)), value)
 
     def dequantise(self, build: GraphBuilder, value: str, grid: Grid) -> str:
         """Multiply by the step."""
@@ -75,25 +86,38 @@ class EspTarget(Target):
         if grid == wanted:
             return x
         shift = exponent(wanted) - exponent(grid)
-        return build.add(FixedMap(EspRequantise((self.bits, self.bits), shift)), x)
+        return build.add(FixedMap(EspRequantise((self.bits, self.bits), shift, self.rounding)), x)
 
     def products(self, build: GraphBuilder, x: str, grid: Grid, layer: Products) -> Made | None:
         """Convolve with weights of one exponent; the bias has that of the sums."""
         out = self.grid(*layer.limits)
-        power = exponent_of(self.bits, float(np.abs(layer.weights).max()))
-        inner = exponent(grid) + power
+        largest = np.abs(layer.weights).reshape(len(layer.weights), -1).max(1)
+        ends = largest if self.per_channel else largest.max(keepdims=True)
+        powers = np.array([exponent_of(self.bits, float(m)) for m in ends])
+        inner = exponent(grid) + powers
         limit = 2 ** (self.bits - 1) - 1
-        weights = _integers(layer.weights, power, limit).astype(BY_BITS[self.bits].numpy)
+        each = powers.reshape(-1, 1, 1, 1)
+        weights = _integers(layer.weights, each, limit).astype(BY_BITS[self.bits].numpy)
         kind = np.int32 if self.bits == 8 else np.int64
-        bias = _integers(layer.bias, inner, BIAS[self.bits]).astype(kind)
-        low, high = out.limits
-        low = 0 if layer.activation else low
-        high = min(high, int(6 / out.step)) if layer.activation == RELU6 else high
-        rule = EspProducts(self.bits, (exponent(out) - inner,), low=low, high=high)
+        # behind channels of their own exponents the chip adds the bias to sums without their last bits
+        grain = GRAIN if len(set(powers.tolist())) > 1 else 0
+        settled = layer.settled(np.ldexp(weights.astype(np.float64), each))
+        if grain and layer.means is not None:
+            settled = settled + out.step / 2  # such sums are rounded down
+        bias = _integers(settled, inner + grain, BIAS[self.bits] >> grain) * 2**grain
+        rule = self._rule(out, tuple(int(e) for e in exponent(out) - inner), layer.activation)
         spec = Conv2d(layer.window, layer.group, arith=rule)
-        made = build.add(spec, x, build.const(weights), build.const(bias))
-        data = {"weights": weights, "bias": bias, "activation": layer.activation}
-        return made, out, data | {"exponents": (power, inner)}
+        made = build.add(spec, x, build.const(weights), build.const(bias.astype(kind)))
+        data = {"weights": weights, "bias": bias.astype(kind), "activation": layer.activation}
+        return made, out, data | {"exponents": (tuple(powers.tolist()), tuple(inner.tolist()))}
+
+    def _rule(self, out: Grid, shifts: tuple[int, ...], activation: str) -> EspProducts:
+        low, high = out.limits
+        low = 0 if activation else low
+        high = min(high, int(6 / out.step)) if activation == RELU6 else high
+        if len(set(shifts)) > 1:
+            return EspProducts(self.bits, shifts, FLOOR, grain=GRAIN, low=low, high=high)
+        return EspProducts(self.bits, shifts[:1], self.rounding, low=low, high=high)
 
     def clip(self, build: GraphBuilder, x: str, grid: Grid, activation: str) -> Made | None:
         """Clip integers."""
@@ -116,7 +140,7 @@ class EspTarget(Target):
     ) -> Made | None:
         """Average what lies inside of the image, in float32 as ESP-DL's C kernels do."""
         out = self.grid(*limits)
-        rule = EspAverage(self.bits, exponent(out) - exponent(grid))
+        rule = EspAverage(self.bits, exponent(out) - exponent(grid), self.rounding)
         return build.add(Pool(window, "average", rule=rule), x), out, {"window": window}
 
     def combine(
@@ -130,21 +154,23 @@ class EspTarget(Target):
         """Add and subtract at the exponent of the result; multiply and round once."""
         out = self.grid(*limits)
         if fn == "mul":
-            function = product(self.bits, [exponent(g) for g in grids], exponent(out))
+            function = product(
+                self.bits, [exponent(g) for g in grids], exponent(out), self.rounding
+            )
             return build.add(FixedMap(function), *values), out, {"fn": fn}
         same = exponent(out)
         moved = [self.regrid(build, v, g, out) for v, g in zip(values, grids, strict=True)]
-        added = total(self.bits, (same, same), same, fn == "sub")
+        added = total(self.bits, (same, same), same, fn == "sub", self.rounding)
         return build.add(FixedMap(added), *moved), out, {"fn": fn}
 
     def function(self, build: GraphBuilder, fn: str, x: str, grid: Grid) -> Made | None:
         """Look a function up in a table of all integers."""
         out = self._grid(1 - self.bits)
-        table = tabulated(self.bits, exponent(grid), exponent(out), FUNCTIONS[fn], "half_up")
+        table = tabulated(self.bits, exponent(grid), exponent(out), FUNCTIONS[fn], self.rounding)
         return build.add(FixedMap(table), x), out, {"fn": fn}
 
 
-def _integers(values: Array, power: int, limit: int) -> Array:
+def _integers(values: Array, power: Array | int, limit: int) -> Array:
     """Return values in steps of 2**power, to nearest, ties to even, clipped to -limit..limit."""
     return np.clip(np.rint(np.ldexp(values.astype(np.float64), -power)), -limit, limit)
 

@@ -1,4 +1,4 @@
-"""A simulation in the target's own form: C arrays for MLI, a descriptor file for TIDL."""
+"""A simulation in the target's own form: C arrays for MLI, a descriptor file for TIDL; others have modules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from clnn.apis.tidl import ElementType, IOTensor, describe, sTIDL_IOBufDesc_t, version_of
 from clnn.bridges.layers import Grid, Layer
-from clnn.errors import UnsupportedOpError
 from clnn.graph.ir import Graph
 from clnn.types import Array
 
@@ -137,10 +136,10 @@ def write(network: Any, folder: Path, title: str) -> list[Path]:
         from clnn.bridges.export_openvx import write_graph
 
         return [write_graph(network, folder / f"{title}.vxbin")]
-    if not network.target.startswith("mli"):
-        raise UnsupportedOpError(
-            f"{network.target} has no export yet. Use the report and the layers' data."
-        )
+    if network.target.startswith("espdl"):
+        from clnn.bridges.export_espdl import write_model
+
+        return [write_model(network, folder, title)]
     header, source = mli_sources(network.layers, title)
     paths = folder / f"{title}.h", folder / f"{title}.c"
     for path, text in zip(paths, (header, source), strict=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,8 @@ class FixedTarget(Target):
 
     bits, w_bits: of elements and weights. affine: scales and zero points (sa8). powers: scales are
     powers of two, one for all weights of a layer. up: ties go up. full: products are kept in full.
-    tables: softmax, sigmoid and tanh are computed by MLI's tables.
+    tables: softmax, sigmoid and tanh are computed by MLI's tables. per_channel: powers of two, for weights
+    one for each output channel.
     """
 
     name: str = "mli-sa8"
@@ -76,6 +77,18 @@ class FixedTarget(Target):
     up: bool = False
     full: bool = False
     tables: bool = True
+    per_channel: bool = False
+
+    @property
+    def equalise(self) -> bool:
+        """Whether weights have 8 bits and one scale for a layer."""
+        return self.w_bits == 8 and (self.powers or not self.affine) and not self.per_channel
+
+    def by_channel(self) -> FixedTarget | None:
+        """Return the target with a scale for each output channel of the weights."""
+        if self.affine:
+            return replace(self, per_channel=True)
+        return None
 
     def grid(self, low: float, high: float) -> Grid:
         """Return the grid that holds low..high and 0."""
@@ -126,13 +139,15 @@ class FixedTarget(Target):
         count = len(layer.weights)
         largest = np.abs(layer.weights).reshape(count, -1).max(1).astype(np.float64)
         if self.powers:
-            exponent = math.ceil(math.log2(max(float(largest.max()), LEAST) / 127))
-            pairs = [(2**SCALE_BITS, SCALE_BITS - exponent)] * count
+            ends = largest if self.per_channel else np.repeat(largest.max(), count)
+            powers = [math.ceil(math.log2(max(float(m), LEAST) / 127)) for m in ends]
+            pairs = [(2**SCALE_BITS, SCALE_BITS - power) for power in powers]
         else:
             pairs = [scaled(max(float(m), LEAST) / 127) for m in largest]
         steps = np.array([math.ldexp(scale, -frac) for scale, frac in pairs])
         weights = _integers(layer.weights / steps.reshape(-1, 1, 1, 1), 127).astype(np.int8)
-        bias = _integers(layer.bias / (steps * x.step), BIAS).astype(np.int32)
+        settled = layer.settled(weights * steps.reshape(-1, 1, 1, 1))
+        bias = _integers(settled / (steps * x.step), BIAS).astype(np.int32)
         low, high = relu_limits(KINDS[layer.activation], out.quant)
         given, wanted = x.quant, out.quant
         scales = tuple(s for s, _ in pairs), tuple(f for _, f in pairs)
@@ -146,9 +161,10 @@ class FixedTarget(Target):
         kind, limit = BY_BITS[self.w_bits].numpy, 2 ** (self.w_bits - 1) - 1
         frac = fraction(self.w_bits, float(np.abs(layer.weights).max()))
         total = x.quant.frac + frac
-        bias_frac = min(fraction(self.w_bits, float(np.abs(layer.bias).max())), total)
         weights = _integers(layer.weights * 2.0**frac, limit).astype(kind)
-        bias = _integers(layer.bias * 2.0**bias_frac, limit).astype(kind)
+        settled = layer.settled(weights * 2.0**-frac)
+        bias_frac = min(fraction(self.w_bits, float(np.abs(settled).max())), total)
+        bias = _integers(settled * 2.0**bias_frac, limit).astype(kind)
         low, high = relu_limits(KINDS[layer.activation], out.quant)
         shifts = total - bias_frac, total - out.quant.frac
         arith = MliFixed(self.w_bits, *shifts, low, high, self.up)

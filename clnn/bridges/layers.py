@@ -8,10 +8,24 @@ from typing import Any
 import numpy as np
 
 from clnn.arith.mli_quant import Quant
+from clnn.bridges.bias import average_error
+from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.shared.window import Window
+from clnn.ops.spec import OpSpec
 from clnn.types import Array, DType
 
 RELU, RELU6 = "relu", "relu6"
+
+
+def clipped(spec: OpSpec) -> str:
+    """Return RELU or RELU6 for an op that is one of them, else ""."""
+    if not isinstance(spec, Eltwise) or len(spec.post_ops) != 1:
+        return ""
+    step = spec.post_ops[0]
+    if step.operand is not None:
+        return ""
+    known = {("relu", ()): RELU, ("at_least", (0.0,)): RELU, ("clip", (0.0, 6.0)): RELU6}
+    return known.get((step.fn, tuple(step.params)), "")
 
 
 @dataclass(frozen=True)
@@ -53,7 +67,7 @@ class Products:
     """A convolution, or a fully connected layer as one of 1x1 windows, of float constants.
 
     weights (oc, c / group, kh, kw), bias (oc). activation: "", RELU or RELU6. limits: of the result's
-    values.
+    values. means: averages (c, kh, kw) of what the weights meet, None where biases are not corrected.
     """
 
     weights: Array
@@ -62,6 +76,14 @@ class Products:
     group: int
     activation: str
     limits: tuple[float, float]
+    means: Array | None = None
+
+    def settled(self, weights: Array) -> Array:
+        """Return the bias for these real weights, which integers stand for, in place of the given ones."""
+        if self.means is None:
+            return self.bias
+        error = weights.astype(np.float64) - self.weights
+        return self.bias - average_error(error, self.group, self.means)
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,8 @@ class Q78Target(Target):
 
     def products(self, build: GraphBuilder, x: str, grid: Grid, layer: Products) -> Made | None:
         """Convolve, then apply the activation as a layer of its own."""
-        weights, bias = elements(layer.weights), elements(layer.bias).astype(np.int32)
+        weights = elements(layer.weights)
+        bias = elements(layer.settled(weights / ONE)).astype(np.int32)
         sums = (np.abs(weights.astype(np.int64)).reshape(len(weights), -1) << 15 >> FRACTION) + 1
         wide = int(sums.sum(1).max(initial=0)) + 2**16 >= 2**31
         rule = VxMac(Q78, FRACTION, "even", False, SUM_BITS, bias_first=False, wide=wide)

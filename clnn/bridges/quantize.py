@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from clnn.bridges.bias import Averages
+from clnn.bridges.equalise import Pair, equalised, pairs
 from clnn.bridges.espdl import ESPDL_INT8, ESPDL_INT16
 from clnn.bridges.fixed import MLI_FX16, MLI_FX16_FX8, MLI_SA8, TIDL_8, TIDL_16
-from clnn.bridges.layers import Layer
+from clnn.bridges.layers import RELU6, Layer
 from clnn.bridges.q78 import OPENVX_Q78
 from clnn.bridges.report import LayerErrors, Report, decibels
 from clnn.bridges.simulate import Simulation, float_layers, watched
@@ -33,7 +35,10 @@ class Quantized:
     """A network in a target's integers, made by clnn.quantize.
 
     Call it as a session. target: its name. layers: what became of each layer, in order. graph: the
-    simulation; floats: the float network beside it, of the same layers. session: runs the simulation.
+    simulation; floats: the float network beside it, of the same layers, and
+    original the one that was given, where channels were equalised. session: runs the simulation.
+    how: its device and options.
+    sample: the first feed of the calibration. chosen: the target itself.
     """
 
     def __init__(
@@ -44,10 +49,12 @@ class Quantized:
         target: Target,
         device: str | int | None,
         options: Options,
+        sample: Mapping[str, Array],
     ) -> None:
         self.floats, self.graph, self.layers = floats, graph, tuple(layers)
-        self.target = target.name
-        self._device, self._options = device, options
+        self.target, self.sample, self.chosen = target.name, dict(sample), target
+        self.original = floats
+        self._device, self._options = self.how = device, options
         self.session = compile_fixed(graph, device, options)
 
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
@@ -77,14 +84,16 @@ class Quantized:
         with (
             compile_fixed(plain, self._device, self._options) as real,
             compile_fixed(made, self._device, self._options) as simulated,
+            compile_fixed(self.original, self._device, self._options) as original,
         ):
             for feed in samples:
                 want, got = real(feed), simulated(feed)
+                public = want if self.original is self.floats else original(feed)
                 seen += 1
                 for layer in layers:
                     errors[layer.name].see(want[layer.value], got[layer.integers])
                 for name, total in totals.items():
-                    _compare(want[name], got[name], total)
+                    _compare(public[name], got[name], total)
         if not seen:
             raise SettingError("a report needs samples. Give at least one feed of all inputs.")
         outputs = {
@@ -97,7 +106,8 @@ class Quantized:
         """Write the network in the target's own form into a folder; return the files.
 
         MLI: a header and a C file with integers and quantisation of all layers. OpenVX: a graph of
-        vxExportBinary. TIDL: the descriptor of the buffers. Raises UnsupportedOpError for layers that
+        vxExportBinary. TIDL: the descriptor of the buffers. ESP-DL: an .espdl file with golden inputs and
+        outputs, of the first sample of the calibration. Raises UnsupportedOpError for layers that
         the form does not hold.
         """
         from clnn.bridges.export import write
@@ -133,19 +143,39 @@ def _compare(want: Array, got: Array, total: list[Any]) -> None:
 
 def measured(
     graph: Graph, samples: Feeds, device: str | int | None, options: Options, method: str
-) -> dict[str, tuple[float, float]]:
-    """Return the least and largest value of each float value of a graph over samples."""
+) -> tuple[dict[str, tuple[float, float]], dict[str, Array]]:
+    """Return the least and largest value of each float value of a graph over samples, and averages."""
     names = [n for n, t in graph.types.items() if t.dtype == F32 and n not in graph.consts]
     inputs = set(graph.inputs)
     made = [n for n in names if n not in inputs]
+    averages = Averages(graph)
     observer = RangeObserver([*made, *(n for n in names if n in inputs)], method)
     with compile_fixed(watched(graph, made), device, options) as session:
         for feed in samples:
-            observer.see({**session(feed), **feed})
+            values = {**session(feed), **feed}
+            observer.see(values)
+            averages.see(values)
         if observer.counts:
             for feed in samples:
                 observer.count({**session(feed), **feed})
-    return observer.ranges()
+    return observer.ranges(), averages.images()
+
+
+def _peaks(
+    graph: Graph, found: Sequence[Pair], samples: Feeds, device: str | int | None, options: Options
+) -> dict[str, Array]:
+    """Return the largest value of each channel behind the ReLU6 of a pair, over samples."""
+    names = [pair.value for pair in found if pair.activation == RELU6]
+    peaks: dict[str, Array] = {}
+    if names:
+        with compile_fixed(watched(graph, names), device, options) as session:
+            for feed in samples:
+                values = session(feed)
+                for name in names:
+                    axes = (0, *range(2, values[name].ndim))
+                    top = values[name].max(axes)
+                    peaks[name] = np.maximum(peaks.get(name, top), top)
+    return peaks
 
 
 def quantize(
@@ -157,17 +187,27 @@ def quantize(
     shapes: Shapes | None = None,
     *,
     method: str = "minmax",
+    per_channel: bool = False,
+    equalise: bool | None = None,
+    correct_bias: bool = True,
 ) -> Quantized:
     """Return a float network as a bit-exact simulation of what a target computes.
 
     calibration: typical feeds; they give the ranges from which scales are made. target: one of
     TARGETS. method: of clnn.graph.histograms.METHODS, how ranges follow from values. Layers that the
     target does not have are computed in float32 between conversions, and the report names them.
-    Raises SettingError for a target, method or calibration that is none, InputNameError for feeds of
+    per_channel: weights have a scale for each output channel, where the target has such a mode. equalise:
+    channels of convolutions in a row share their sizes first (clnn/bridges/equalise.py); None: where the
+    weights of a layer have 8 bits and one scale. correct_bias: what rounding of weights adds on the
+    average is taken from the biases.
+    Raises SettingError for a target, method, mode or calibration that is none, InputNameError for feeds of
     other inputs, else what compile_model raises.
     """
     if target not in TARGETS:
         raise SettingError(f"target {target!r} is not one of {', '.join(TARGETS)}.")
+    chosen = TARGETS[target].by_channel() if per_channel else TARGETS[target]
+    if chosen is None:
+        raise SettingError(f"{target} has no scales for each channel. Leave per_channel out.")
     if method not in METHODS:
         raise SettingError(f"method {method!r} is not one of {', '.join(METHODS)}.")
     if isinstance(calibration, Mapping):
@@ -181,8 +221,13 @@ def quantize(
             raise InputNameError(
                 f"a sample has inputs {', '.join(feed)}, the model {', '.join(floats.inputs)}."
             )
-    ranges = measured(floats, samples, device, plain, method)
-    chosen = TARGETS[target]
-    simulation = Simulation(floats, ranges, chosen)
+    given = floats
+    if chosen.equalise if equalise is None else equalise:
+        found = pairs(floats)
+        floats = equalised(floats, found, _peaks(floats, found, samples, device, plain))
+    ranges, averages = measured(floats, samples, device, plain, method)
+    simulation = Simulation(floats, ranges, chosen, averages if correct_bias else None)
     graph = simulation.run()
-    return Quantized(floats, graph, simulation.layers, chosen, device, plain)
+    made = Quantized(floats, graph, simulation.layers, chosen, device, plain, samples[0])
+    made.original = given
+    return made

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from clnn.bridges.layers import RELU, RELU6, Grid, Layer, Products
+from clnn.bridges.bias import window_means
+from clnn.bridges.layers import Grid, Layer, Products, clipped
 from clnn.bridges.target import Made, Target
 from clnn.graph.builder import GraphBuilder
 from clnn.graph.ir import Graph, Node
@@ -47,25 +48,22 @@ def float_layers(graph: Graph) -> Graph:
     return graph
 
 
-def clipped(spec: OpSpec) -> str:
-    """Return RELU or RELU6 for an op that is one of them, else ""."""
-    if not isinstance(spec, Eltwise) or len(spec.post_ops) != 1:
-        return ""
-    step = spec.post_ops[0]
-    if step.operand is not None:
-        return ""
-    known = {("relu", ()): RELU, ("at_least", (0.0,)): RELU, ("clip", (0.0, 6.0)): RELU6}
-    return known.get((step.fn, tuple(step.params)), "")
-
-
 class Simulation:
     """A graph of integers as it grows beside a float graph; `layers` lists what became of each node.
 
-    ranges: least and largest value of each value of the float graph.
+    ranges: least and largest value of each value of the float graph. averages: images of what products
+    read, by value; biases of those that have one are corrected.
     """
 
-    def __init__(self, graph: Graph, ranges: Ranges, target: Target) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        ranges: Ranges,
+        target: Target,
+        averages: Mapping[str, Array] | None = None,
+    ) -> None:
         self.graph, self.ranges, self.target = graph, ranges, target
+        self.averages = averages or {}
         self.build, self.layers = GraphBuilder(), list[Layer]()
         self._ints: dict[str, tuple[str, Grid]] = {}
         self._reals: dict[str, str] = {}
@@ -148,7 +146,13 @@ class Simulation:
         given = np.zeros(len(weights), np.float32) if bias is None else self.graph.consts[bias]
         given = np.broadcast_to(given.reshape(-1), (len(weights),))
         activation, value = self._activated(node)
-        layer = Products(weights, given, window, group, activation, self._limits(value))
+        image = self.averages.get(str(node.inputs[0]))
+        means = image
+        if image is not None:
+            shape = (*image.shape, *(1,) * (3 - image.ndim))
+            means = window_means(image.reshape(shape), window)
+        ends = self._limits(value)
+        layer = Products(weights, given, window, group, activation, ends, means)
         made = self.target.products(self.build, x, self._int(str(node.inputs[0]))[1], layer)
         return made and (*made[:2], {**made[2], "window": window, "group": group, "value": value})
 

@@ -21,6 +21,15 @@ class Target:
     name = ""
     bits = 8
 
+    @property
+    def equalise(self) -> bool:
+        """Whether channels are equalised before, where nobody says."""
+        return False
+
+    def by_channel(self) -> Target | None:
+        """Return the target with a scale for each output channel of the weights, None without such."""
+        return None
+
     def grid(self, low: float, high: float) -> Grid:
         """Return the grid of a tensor whose values lie in low..high."""
         raise NotImplementedError

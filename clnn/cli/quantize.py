@@ -43,6 +43,23 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         " mli-fx16-fx8, tidl-8, tidl-16, espdl-int8, espdl-int16",
     )
     parser.add_argument(
+        "--per-channel",
+        action="store_true",
+        help="with --target: a scale for each output channel of the weights, where the target has such",
+    )
+    parser.add_argument(
+        "--equalise",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="with --target: let channels of convolutions in a row share their sizes first (default: where"
+        " weights have 8 bits and one scale for a layer)",
+    )
+    parser.add_argument(
+        "--no-bias-correction",
+        action="store_true",
+        help="with --target: leave in what rounding of weights adds on the average",
+    )
+    parser.add_argument(
         "--report",
         metavar="R",
         help="with --target: file for the report, .html or .md (default: print)",
@@ -63,9 +80,11 @@ def run(args: argparse.Namespace) -> int:
     _common.settle(args)
     if args.target:
         return _simulate(args)
-    if not args.out or args.report or args.export:
+    ways = args.per_channel or args.equalise is not None or args.no_bias_correction
+    if not args.out or args.report or args.export or ways:
         raise SettingError(
-            "give --out for a quantised model, or --target with --report and --export."
+            "give --out for a quantised model, or --target with --report, --export, --per-channel,"
+            " --equalise and --no-bias-correction."
         )
     proto, _ = load_model(args.model)
     model = QdqModel(proto, not args.per_tensor)
@@ -95,7 +114,12 @@ def _simulate(args: argparse.Namespace) -> int:
         raise SettingError(f"--report {args.report}: the name must end with .html or .md.")
     feeds = _feeds(Path(args.samples), [value.name for value in read_info(args.model).inputs])
     how = args.device, _common.options_of(args), _common.shapes_of(args)
-    with quantize(args.model, feeds, args.target, *how, method=args.method) as network:
+    ways = {
+        "per_channel": args.per_channel,
+        "equalise": args.equalise,
+        "correct_bias": not args.no_bias_correction,
+    }
+    with quantize(args.model, feeds, args.target, *how, method=args.method, **ways) as network:
         found = network.report(feeds)
         files = network.export(args.export, Path(args.model).stem) if args.export else []
     text = found.html() if report is not None and report.suffix == ".html" else found.markdown()

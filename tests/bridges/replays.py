@@ -266,20 +266,20 @@ def _vx_add(context, layer, inputs, want):
     )
 
 
-def by_shift(layer, x):
-    """Return products with scales of powers of two by Python's integers: one shift, ties up."""
+def by_shift(layer, x, even=False):
+    """Return products with scales of powers of two by Python's integers: one shift, ties up or to even."""
     data, window = layer.data, layer.data["window"]
     given, out = layer.grids[0], layer.grid
     weights = data["weights"].astype(np.int64)
     if "exponents" in data:
-        step, bias_left = 2.0 ** data["exponents"][0], 0
+        step, bias_left = 2.0 ** np.array(data["exponents"][0], np.float64), 0
     elif "scales" in data:
-        step = math.ldexp(*(lambda p: (p[0], -p[1]))(data["scales"][0]))
+        step = np.array([math.ldexp(scale, -frac) for scale, frac in data["scales"]])
         bias_left = 0
     else:
         frac, bias_frac = data["fractions"]
         step, bias_left = 2.0**-frac, given.quant.frac + frac - bias_frac
-    shift = round(math.log2(out.step / (given.step * step)))
+    shift = np.rint(np.log2(out.step / (given.step * step))).astype(int).reshape(-1, 1, 1)
     images = x.astype(np.int64).reshape(*x.shape, 1, 1) if x.ndim == 2 else x.astype(np.int64)
     before, after = window.before, window.after
     padded = np.pad(images - given.zero, ((0, 0), (0, 0), *zip(before, after, strict=True)))
@@ -292,8 +292,15 @@ def by_shift(layer, x):
             columns = slice(j, j + (sizes[1] - 1) * window.strides[1] + 1, window.strides[1])
             total[:, k] += filters[c, i, j] * padded[:, first + c, rows, columns]
     total += (data["bias"].astype(np.int64) << bias_left).reshape(1, -1, 1, 1)
-    half = (1 << shift >> 1) if shift > 0 else 0
-    moved = (total + half) >> shift if shift >= 0 else total << -shift
+    right = np.maximum(shift, 0)
+    if "exponents" in data and len(set(data["exponents"][0])) > 1:
+        moved = (total >> 4 << 4 >> right) << np.maximum(
+            -shift, 0
+        )  # the ESP32-P4, channel by channel
+    elif even:
+        moved = np.rint(total / 2.0**shift).astype(np.int64)
+    else:
+        moved = (total + (1 << right >> 1) >> right) << np.maximum(-shift, 0)
     least, most = out.limits
     if data["activation"]:
         least = max(least, out.zero)
@@ -302,10 +309,10 @@ def by_shift(layer, x):
     return np.clip(moved + out.zero, least, most).reshape(-1, len(weights), *sizes)
 
 
-def by_esp(layer, inputs):
-    """Return a layer of ESP-DL by plain numpy: exact sums, or one rounding of float32 with ties up."""
+def by_esp(layer, inputs, even=False):
+    """Return a layer of ESP-DL by plain numpy: exact sums, or one rounding of float32 with ties up or to even."""
     if "weights" in layer.data:
-        return by_shift(layer, inputs[0])
+        return by_shift(layer, inputs[0], even)
     given, out = layer.grids, layer.grid
     first = inputs[0].astype(np.int64)
     if layer.op in ("relu", "relu6"):
@@ -313,7 +320,7 @@ def by_esp(layer, inputs):
         return np.clip(first, 0, top)
     if layer.op == "add":
         moved = [
-            _up(x.astype(np.float64) * (grid.step / out.step), out)
+            _nearest(x.astype(np.float64) * (grid.step / out.step), out, even)
             for x, grid in zip(inputs, given, strict=True)
         ]
         return np.clip(sum(moved), *out.limits)
@@ -325,10 +332,11 @@ def by_esp(layer, inputs):
     total = parts.sum((-2, -1)).astype(np.float32)
     count = np.float32(np.prod(window.kernel))
     factor = np.float32(1) / count * np.float32(given[0].step / out.step)
-    return _up(total * factor, out)
+    return _nearest(total * factor, out, even)
 
 
-def _up(values, grid):
-    """Return numbers rounded to nearest, ties up, and saturated."""
+def _nearest(values, grid, even):
+    """Return numbers rounded to nearest, ties up or to even, and saturated."""
     half = values.dtype.type(0.5)
-    return np.clip(np.floor(values + half), *grid.limits).astype(np.int64)
+    steps = np.rint(values) if even else np.floor(values + half)
+    return np.clip(steps, *grid.limits).astype(np.int64)

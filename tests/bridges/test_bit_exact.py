@@ -62,11 +62,15 @@ SAMPLES = [{"x": RNG.normal(0, 1, (1, 3, 12, 12)).astype(np.float32)} for _ in r
 LARGE = {"x": RNG.normal(0, 6, (1, 3, 12, 12)).astype(np.float32)}  # beyond all ranges
 
 
+BY_CHANNEL = ("tidl-8 by channel", "espdl-int8 by channel")
+
+
 def simulated(target, device):
-    return clnn.quantize(NET, SAMPLES, target, device)
+    name, _, by_channel = target.partition(" ")
+    return clnn.quantize(NET, SAMPLES, name, device, per_channel=bool(by_channel))
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", [*TARGETS, *BY_CHANNEL])
 def test_every_layer_is_what_the_target_computes(device, target):
     with simulated(target, device) as network:
         checked = set()
@@ -94,7 +98,7 @@ def replay(target, layer, inputs, want):
     elif target == "openvx-q78":
         yield replays.by_openvx(layer, inputs, want)
     elif target.startswith("espdl"):
-        yield replays.by_esp(layer, inputs)
+        yield replays.by_esp(layer, inputs, "by channel" in target)
     elif "weights" in layer.data:
         yield replays.by_shift(layer, inputs[0])
         if target == "tidl-16":

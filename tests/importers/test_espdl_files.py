@@ -286,6 +286,9 @@ def test_the_chip_is_asked_for_or_read_off_the_path(whole, tmp_path, monkeypatch
     model = read_espdl(whole)
     assert chip_of(model, tmp_path / "yolo_s8_p4.espdl") == ("esp32p4", False)
     assert chip_of(model, tmp_path / "esp32s3" / "model.espdl") == ("esp32s3", False)
+    said = espdl.EspModel(**{**vars(model), "metadata": {"chip": "esp32p4"}})
+    assert chip_of(said, tmp_path / "yolo_s3.espdl") == ("esp32p4", False)
+    assert chip_of(said, None, "esp32s3") == ("esp32s3", False)
     assert not caplog.records
     assert chip_of(model, None) == ("esp32s3", False)
     assert "does not say for which chip" in caplog.text

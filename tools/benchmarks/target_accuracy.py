@@ -36,6 +36,31 @@ TEST_PART, SPLIT_SEED, LARGEST_PIXEL = 0.25, 0, 16.0  # as tools/examples/train_
 CALIBRATION, OTHERS, ROUNDS = 16, 32, 30
 
 
+BY_CHANNEL = ", per channel"
+WAYS_TOLD = (
+    "8-bit weights by how they are made: largest element kept, SNR (of the first depthwise layer)."
+)
+EVERY = [*TARGETS, *(name + BY_CHANNEL for name in ("tidl-8", "espdl-int8"))]
+WAYS: dict[str, dict[str, Any]] = {
+    "as they are": {"equalise": False, "correct_bias": False},
+    "equalised": {"equalise": True, "correct_bias": False},
+    "biases corrected": {"equalise": False},
+    "both": {"equalise": True},
+    "a scale for each channel": {
+        "equalise": False,
+        "correct_bias": False,
+        "per_channel": True,
+    },
+    "that, biases corrected": {"equalise": False, "per_channel": True},
+}
+
+
+def quantized(model: Path, calibration: list[Any], target: str, *where: Any, **how: Any) -> Any:
+    """Return a simulation; the target's name may end with BY_CHANNEL."""
+    name = target.removesuffix(BY_CHANNEL)
+    return clnn.quantize(model, calibration, name, *where, **how, per_channel=name != target)
+
+
 @dataclass
 class Result:
     """One network on one target. accuracy: share of right labels, None without labels."""
@@ -75,12 +100,12 @@ def on_digits(target: str, device: str | None) -> Result:
     """Return what a target makes of the digits."""
     calibration, tests, labels = digits()
     shapes = {"image": tests[0]["image"].shape}
-    with clnn.quantize(DIGITS, calibration, target, device, shapes=shapes) as network:
+    with quantized(DIGITS, calibration, target, device, shapes=shapes) as network:
         (found,) = network(tests[0]).values()
         report = network.report(tests)
     one = {"image": tests[0]["image"][:1]}
     single = [{"image": c["image"][:1]} for c in calibration]
-    with clnn.quantize(DIGITS, single, target, device, shapes={"image": (1, 1, 8, 8)}) as network:
+    with quantized(DIGITS, single, target, device, shapes={"image": (1, 1, 8, 8)}) as network:
         speed = rate(network, one)
     return Result(report, float((found.argmax(1) == labels).mean()), speed)
 
@@ -90,9 +115,34 @@ def on_other(model: Path, data: Path, target: str, device: str | None) -> Result
     with np.load(data) as stored:
         feed = {n.removeprefix("in:"): stored[n] for n in stored.files if n.startswith("in:")}
     calibration = variations(feed, CALIBRATION, 0)
-    with clnn.quantize(model, calibration, target, device) as network:
+    with quantized(model, calibration, target, device) as network:
         report = network.report([feed, *variations(feed, OTHERS - 1, 1)])
         return Result(report, None, rate(network, feed))
+
+
+def by_ways(model: Path, data: Path, device: str | None) -> list[str]:
+    """Return the lines of a table: what each way of making weights keeps, on targets of 8-bit weights."""
+    with np.load(data) as stored:
+        feed = {n.removeprefix("in:"): stored[n] for n in stored.files if n.startswith("in:")}
+    calibration, tests = (
+        variations(feed, CALIBRATION, 0),
+        [feed, *variations(feed, OTHERS - 1, 1)],
+    )
+    names = ["mli-sa8", "mli-fx16-fx8", "tidl-8", "espdl-int8"]
+    lines = [f"| weights | {' | '.join(names)} |", f"| --- |{' --- |' * len(names)}"]
+    for way, how in WAYS.items():
+        cells = []
+        for target in names:
+            if "per_channel" in how and target.startswith("mli"):
+                cells.append("")
+                continue
+            with clnn.quantize(model, calibration, target, device, **how) as network:
+                report = network.report(tests)
+            ((snr, same),) = report.outputs.values()
+            second = next(row.snr for row in report.layers if row.op == "depthwise")
+            cells.append(f"{100 * same:.0f} %, {snr:.1f} dB ({second:.1f})")
+        lines.append(f"| {way} | {' | '.join(cells)} |")
+    return lines
 
 
 def kept(folder: Path | None, name: str, make: Callable[[], Result]) -> Result:
@@ -165,7 +215,7 @@ def main() -> int:
     parser.add_argument(
         "--input", type=Path, help="its input, an .npz with names that begin with in:"
     )
-    parser.add_argument("--targets", nargs="*", default=list(TARGETS), choices=list(TARGETS))
+    parser.add_argument("--targets", nargs="*", default=EVERY, choices=EVERY)
     parser.add_argument(
         "--keep", type=Path, help="folder of results; those there are not made again"
     )
@@ -184,7 +234,9 @@ def main() -> int:
             t: kept(given.keep, f"{name}-{t}", partial(on_other, *files, t, given.device))
             for t in given.targets
         }
-        lines += section(f"{given.mobilenet.parent.name}, {OTHERS} variations of one image", other)
+        title = f"{given.mobilenet.parent.name}, {OTHERS} variations of one image"
+        ways = by_ways(*files, given.device)
+        lines += section(title, other, [WAYS_TOLD, "", *ways, ""])
     text = "\n".join(lines)
     print(text) if given.out is None else given.out.write_text(text, "utf-8")
     return 0

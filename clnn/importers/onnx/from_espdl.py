@@ -47,9 +47,9 @@ NAMED = re.compile(r"(?<![a-z0-9])(?:esp32)?(p4|s31|s3)(?![a-z0-9])")  # a chip 
 def chip_of(model: EspModel, path: Path | None, chip: str = "") -> tuple[str, bool]:
     """Return (chip that a model is for, whether sums have its lanes of 20 bits).
 
-    `chip`, else CLNN_ESPDL_CHIP says which; where it is auto, the file's name and folder may ("..._p4.espdl",
-    "esp32p4/..."), else filters in blocks are for the ESP32-S3 and others for the C kernels. Raises
-    SettingError for a chip that clnn does not know.
+    `chip`, else CLNN_ESPDL_CHIP says which; where it is auto, "chip" in the file's metadata may, then its
+    name and folder ("..._p4.espdl", "esp32p4/..."), else filters in blocks are for the ESP32-S3 and others
+    for the C kernels. Raises SettingError for a chip that clnn does not know.
     """
     asked = (chip or str(setting("CLNN_ESPDL_CHIP"))).lower()
     name = asked.removesuffix(LANES)
@@ -60,6 +60,9 @@ def chip_of(model: EspModel, path: Path | None, chip: str = "") -> tuple[str, bo
                 f" perhaps with {LANES} behind it."
             )
         return name, asked.endswith(LANES)
+    said = model.metadata.get("chip", "").lower()
+    if said in CHIPS:
+        return said, asked.endswith(LANES)
     words = [] if path is None else [path.stem.lower(), path.parent.name.lower()]
     for word in words:
         found = NAMED.search(word)
