@@ -19,13 +19,14 @@ class LateError(Exception):
 
 
 class Request:
-    """Work, and how it went. done: held until the work has ended."""
+    """Work, and how it went. done: held until the work has ended. over: whether it has."""
 
     def __init__(self, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self._work: Callable[..., Any] | None = work
         self._args = args
         self._value: Any = None
         self._error: BaseException | None = None
+        self.over = False
         self.done = threading.Lock()
         self.done.acquire()
 
@@ -39,6 +40,7 @@ class Request:
         except BaseException as err:
             self._error = err
         del work, args
+        self.over = True
         self.done.release()
 
     def result(self) -> Any:
@@ -70,7 +72,8 @@ def within(seconds: float, work: Callable[..., T], *args: Any) -> T:
     try:
         ended = request.done.acquire(timeout=seconds)
     except BaseException:
-        request.done.acquire(timeout=max(0.0, until - time.monotonic()))
+        if not request.over:  # else it may have been raised with `done` taken
+            request.done.acquire(timeout=max(0.0, until - time.monotonic()))
         raise
     if not ended:
         raise LateError(f"nothing came within {seconds:g} s")
