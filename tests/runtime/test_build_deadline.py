@@ -145,6 +145,10 @@ def test_an_interrupt_waits_for_the_end_of_the_work():
         time.sleep(0.5)
         ended.set()
 
-    with pytest.raises(KeyboardInterrupt):
-        within(3600, work)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            within(3600, work)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert ended.is_set()
