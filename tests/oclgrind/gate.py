@@ -94,8 +94,10 @@ def run(
 
 def _environment() -> dict[str, str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith(("CLNN_", "OCLGRIND_"))}
-    # Oclgrind runs one kernel at a time, so nothing may compute beside a case.
-    return env | {"CLNN_CACHE": "off", "CLNN_BUILD_JOBS": "1", "CLNN_SPECIALISE": "never"}
+    # Oclgrind runs one kernel at a time, so nothing may compute beside a case; and it has to build
+    # in the thread that runs kernels.
+    alone = {"CLNN_BUILD_JOBS": "1", "CLNN_BUILD_TIMEOUT": "0", "CLNN_SPECIALISE": "never"}
+    return env | {"CLNN_CACHE": "off"} | alone
 
 
 def findings(log: str) -> list[str]:
