@@ -61,7 +61,10 @@ def rounded(value):
                     high = fmax(high, h_[k]);
                 }
 ${rounding("low", "high")}
-                for (int k = 0; k < ${row}; k += ${width}) ${store(width, rounded(near), "q_", "k", "float")};
+% if whole and width > 1:
+                for (int k = 0; k < ${whole}; k += ${width}) ${store(width, rounded(near), "q_", "k", "float")};
+% endif
+                for (int k = ${whole if width > 1 else 0}; k < ${hidden}; ++k) q_[k] = ${rounded("h_[k]")};
                 q_[${row}] = worth;
 </%def>
 <%def name="first_lanes(ctypes, width)">\
