@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from clnn.api import calibrate, compile_model, devices, doctor, tune_model, verify
     from clnn.apis import espdl, mli, openvx, tidl
     from clnn.bridges.quantize import Quantized, quantize
+    from clnn.runtime.run.loaded import load
     from clnn.runtime.run.open_session import OpenSession
     from clnn.runtime.run.session import Session
     from clnn.runtime.stages.session import StagedSession
@@ -31,11 +32,12 @@ _SYSTEMS = {
 }
 _LAZY = {
     "calibrate": "clnn.api",
-    "compile_model": "clnn.api",
+    "compile_model": "clnn.entry",
     "devices": "clnn.api",
     "doctor": "clnn.api",
     "Quantized": "clnn.bridges.quantize",
     "quantize": "clnn.bridges.quantize",
+    "load": "clnn.runtime.run.loaded",
     "tune_model": "clnn.api",
     "verify": "clnn.api",
     "OpenSession": "clnn.runtime.run.open_session",
@@ -58,6 +60,7 @@ __all__ = [
     "devices",
     "doctor",
     "espdl",
+    "load",
     "mli",
     "openvx",
     "quantize",

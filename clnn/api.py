@@ -7,11 +7,11 @@ from clnn.compile import (
     Model,
     Shapes,
     calibrate,
-    compile_model,
     load_graph,
     prepare,
     tune_model,
 )
+from clnn.entry import compile_model
 from clnn.runtime.device.device import discover as devices
 from clnn.runtime.doctor.doctor import doctor_report as doctor
 from clnn.verification.verify import verify

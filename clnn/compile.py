@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from clnn import logs
 from clnn.budget import host_memory
 from clnn.errors import OpenShapeError, SettingError, UnsupportedOpError
@@ -22,18 +20,24 @@ from clnn.graph.passes.store import store_as
 from clnn.graph.variations import alike, halves, larger, smaller, uneven
 from clnn.importers.onnx.stages.program import is_staged
 from clnn.options import Options
+from clnn.ports import ports_of
 from clnn.runtime.build.program import Device
 from clnn.runtime.doctor.selection import select_device
 from clnn.runtime.process.collector import paused
 from clnn.runtime.process.forked import refuse
+from clnn.runtime.run.compiled import is_compiled, load_as, refuse_compiled
 from clnn.runtime.run.family import Family
 from clnn.runtime.run.gears import Gears
+from clnn.runtime.run.handed import exchange_of
+from clnn.runtime.run.kept_sets import KeptSets
 from clnn.runtime.run.open_session import OpenSession, OpenTensorInfo
 from clnn.runtime.run.session import Build, Session
+from clnn.runtime.run.watch import timeout_of
 from clnn.runtime.stages.session import StagedSession
 from clnn.runtime.stages.valued import ValuedSession
 from clnn.settings import setting, warn_unknown
-from clnn.tune.choose import chooser
+from clnn.timeline import mark
+from clnn.tune.choose import chooser, measured
 from clnn.tune.report import Report
 from clnn.tune.tuner import Progress, TuneRequest, tune_graph
 from clnn.types import STORAGE, Array
@@ -58,23 +62,14 @@ def compile_model(
     shapes: Shapes | None = None,
     calibration: Calibration | None = None,
 ) -> Session | OpenSession | StagedSession | ValuedSession:
-    """Return a session that runs `model` on `device`.
-
-    It is an OpenSession where dimensions stay open, a StagedSession where values decide shapes or
-    what runs, a ValuedSession where values of small inputs alone do.
-
-    model: path of an .onnx file, its bytes, an onnx.ModelProto, or a Graph. device: "auto", "cpu",
-    "gpu", an index, or part of a platform's or device's name (default: CLNN_DEVICE). shapes: fixes
-    symbolic dimensions, by input name -> shape or dimension name -> extent. calibration: for
-    Options(dtype="int8"), samples of inputs as an iterable of feeds, or ranges as `calibrate`
-    returns them.
-    Raises ModelError, UnsupportedOpError, NoDeviceError, DeviceError, BuildError,
-    OutOfDeviceMemoryError, HostMemoryError where the host has not the memory, or ForkError in a
-    process forked from one that has used a device.
+    """Return a session that runs `model` on `device`: what clnn.compile_model does, without the cache of
+    compiled networks.
     """
     from clnn.importers.onnx.load import Loaded, load_model, load_parts
 
     refuse()
+    if is_compiled(model):
+        return load_as(model, device, options, shapes, calibration)
     mapped = calibration is None and (options or Options()).tune not in ("quick", "full")
     parts = model if isinstance(model, Graph) else load_parts(model, mapped)
     try:
@@ -150,31 +145,16 @@ def compile_staged(
     program = read_program(model, shapes)
     if not is_staged(program):
         return None
-    info = select_device(device)
+    opened = Device.open(select_device(device))
 
     def stage(part: Model) -> Session | OpenSession:
         try:
-            return compile_fixed(part, device, options)
+            return compile_fixed(part, device, options, opened=opened)
         except OpenShapeError:
-            return _compile_open(part, device, options, ports_of(part, None), None)
+            return _compile_open(part, device, options, ports_of(part, None), opened=opened)
 
-    return StagedSession(program, *ports_of(model, shapes), stage, info.title)
-
-
-def ports_of(
-    model: Model, shapes: Shapes | None
-) -> tuple[list[OpenTensorInfo], list[OpenTensorInfo]]:
-    """Return the inputs and outputs of a model, with dimensions that stay open by name."""
-    from clnn.importers.onnx.info import read_info
-    from clnn.importers.onnx.shapes import with_shapes
-
-    info = read_info(model)
-    rows = (with_shapes(info.inputs, shapes or {}), info.outputs)
-    inputs, outputs = (
-        [OpenTensorInfo(v.name, v.dims, np.dtype(v.dtype) if v.dtype else None) for v in values]
-        for values in rows
-    )
-    return inputs, outputs
+    exchange = exchange_of(opened, timeout_of(options))
+    return StagedSession(program, *ports_of(model, shapes), stage, opened.info.title, exchange)
 
 
 def _compile_open(
@@ -182,16 +162,20 @@ def _compile_open(
     device: str | int | None,
     options: Options | None,
     ports: tuple[list[OpenTensorInfo], list[OpenTensorInfo]],
-    calibration: Calibration | None,
+    calibration: Calibration | None = None,
     doubt: UnsupportedOpError | None = None,
+    opened: Device | None = None,
 ) -> OpenSession:
-    """Return the session of a model with open dimensions; nothing is compiled yet. ports: ports_of."""
+    """Return the session of a model with open dimensions; nothing is compiled yet. ports: ports_of.
+
+    opened: as in compile_fixed.
+    """
     if calibration is not None and not isinstance(calibration, (Mapping, str, os.PathLike)):
         calibration = list(calibration)  # each shape is calibrated with it
     select_device(device)
     inputs, outputs = ports
     dims = {value.name: value.shape for value in inputs}
-    compile_at = _OpenModel(model, device, options or Options(), calibration, dims)
+    compile_at = _OpenModel(model, device, options or Options(), calibration, dims, opened)
     return OpenSession(inputs, outputs, compile_at, compile_at.gears, doubt)
 
 
@@ -205,8 +189,10 @@ class _OpenModel:
         options: Options,
         calibration: Calibration | None,
         dims: Mapping[str, tuple[int | str, ...] | None],
+        opened: Device | None,
     ) -> None:
         """dims: of each input, numbers and names; None where even their number is open."""
+        self._opened = opened
         self._model, self._device, self._options = model, device, options
         self._loaded: Loaded | None = None
         self._calibration, self._dims = calibration, dims
@@ -234,7 +220,7 @@ class _OpenModel:
         """Return the session for inputs of these shapes. wait: as in Family.patience."""
         if not self._shares:
             parts = self._model, self._device, self._options
-            return compile_fixed(*parts, shapes, self._calibration)
+            return compile_fixed(*parts, shapes, self._calibration, self._opened)
         if self._family is None:
             return self._session_at(shapes)
         with paused, self._family.patience(wait):
@@ -255,6 +241,9 @@ class _OpenModel:
                 lambda: alike(graph, self._with, smaller(extents), 1),
                 lambda: alike(graph, self._with, halves(extents), 1),
                 lambda: alike(graph, self._with, uneven(extents), OTHERS),
+                device=self._opened and self._opened.beside(),
+                kept=KeptSets.of(graph, info, options, extents, measured(info, options.tune)),
+                at=self._at,
             )
         with chooser(info, options.tune) as choose:
             return Session(graph, info, options, choose, family=self._family)
@@ -264,8 +253,7 @@ class _OpenModel:
         options, info = self._options, select_device(self._device)
         graph = self._at(shapes)
         assert self._family is not None
-        shared = self._family.open(info)
-        device = Device(info, shared.context, shared.handle)
+        device = self._family.open(info).beside()
         with chooser(info, options.tune) as choose:
             return Session(graph, info, options, choose, device=device, build=build)
 
@@ -274,9 +262,10 @@ class _OpenModel:
         options, info, family = self._options, select_device(self._device), self._family
         assert family is not None
         try:
-            for graph in family.small():
+            for graph in () if family.knows_small else family.small():
                 with chooser(info, options.tune) as choose:
                     Session(graph, info, options, choose, family=family, build=build).close()
+            family.keep(small=True)
         finally:
             family.small_is_made.set()
 
@@ -306,27 +295,33 @@ def compile_fixed(
     options: Options | None = None,
     shapes: Shapes | None = None,
     calibration: Calibration | None = None,
+    opened: Device | None = None,
 ) -> Session:
     """Return the Session of a model whose dimensions are all known, else raise OpenShapeError.
 
-    Arguments and other errors are those of compile_model.
+    opened: has the context that it is to use. Other arguments and errors are compile_model's.
     """
     logs.configure()
     warn_unknown()
+    if is_compiled(model):
+        return load_as(model, device, options, shapes, calibration)
     options = options or Options()
     tuned = options.tune in ("quick", "full")
     graph = load_graph(model, shapes, mapped=not tuned and calibration is None)
+    mark("model")
     info = select_device(device)
+    mark("device")
     sources = one_of_each(mapped_files(graph.consts.values()))
     require_unchanged(sources)
     graph = prepare(graph, options, calibration, device)
     require_unchanged(sources)
     forget(mapped_files(graph.consts.values()))
+    mark("passes")
     if tuned:
         report = tune_graph(graph, info, options, TuneRequest(options.tune, resume=True))
         logs.log.info("%s", report.closing())
     with chooser(info, options.tune) as choose:
-        return Session(graph, info, options, choose)
+        return Session(graph, info, options, choose, device=opened and opened.beside())
 
 
 @host_memory("the compilation of the model")
@@ -440,6 +435,7 @@ def load_graph(model: Model, shapes: Shapes | None = None, *, mapped: bool = Fal
     """
     if isinstance(model, Graph):
         return model
+    refuse_compiled(model)
     from clnn.importers.onnx.importer import import_onnx
 
     return import_onnx(model, shapes, mapped=mapped)

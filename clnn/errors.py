@@ -48,7 +48,7 @@ class ModelError(ClnnError, ValueError):
 
 
 class ModelFileError(ModelError):
-    """What was given is not an ONNX model at all: no file, or nothing that can be parsed."""
+    """What was given is no model at all: no file, nothing that can be parsed, or a damaged .clnn file."""
 
 
 class ModelNodeError(ModelError):

@@ -51,6 +51,13 @@ SETTINGS: dict[str, Setting] = {
             "device when none is named: auto, cpu, gpu, index or part of a name",
         ),
         Setting(
+            "CLNN_DEVICE_KIND",
+            "auto",
+            _choice("auto", "cpu", "gpu"),
+            "kernels that devices get: auto: by the device's type, where a CPU's driver states no vectors"
+            " by a measurement; cpu: of wide vectors; gpu: of work-groups",
+        ),
+        Setting(
             "CLNN_DRIVERS",
             "needed",
             _choice("needed", "all"),

@@ -15,7 +15,8 @@ class Target:
     whether convolutions may use Winograd's products. cache_way: bytes after which addresses share a
     set of a core's nearest cache. tensor: how products use tensor cores, "ptx" (NVIDIA's instructions)
     or "emulated" (what does the same in plain OpenCL C), "" where there are none. tf32: whether
-    products of float32 may round their operands to TF32 there.
+    products of float32 may round their operands to TF32 there. max_rounds: after so many rounds in
+    all the device ends the loops of a work-item; 0: never.
     """
 
     kind: str = "cpu"
@@ -28,6 +29,7 @@ class Target:
     cache_way: int = 4096
     tensor: str = ""
     tf32: bool = False
+    max_rounds: int = 0
 
     def tensor_kind(self, memory: DType) -> str:
         """Return the kind of product that tensor cores have for operands of a type, "" for none."""

@@ -21,7 +21,7 @@ EDGES = {edge for edge in imports_of(TREES) if edge[1].partition(".")[0] == "cln
 # itself, which hands out the public names.
 ROOMS = (
     ("_version", "errors"),
-    ("budget", "records", "settings", "traced", "types"),
+    ("budget", "records", "settings", "timeline", "traced", "types"),
     ("layout", "logs", "options", "target"),
     ("arith", "codegen.filters"),
     ("ops",),
@@ -29,8 +29,9 @@ ROOMS = (
     ("importers", "plan", "codegen"),
     ("cache",),
     ("runtime",),
-    ("tune",),
+    ("ports", "tune"),
     ("compile",),
+    ("entry",),
     ("apis", "verification"),
     ("bridges",),
     ("onnxruntime",),
@@ -62,6 +63,8 @@ WINGS = {
 }
 # What a family of ops may take from another: ONNX operators that become nodes of several families.
 BETWEEN_FAMILIES = {
+    ("conv", "clnn.ops.movement.pad"),
+    ("conv", "clnn.ops.movement.views"),
     ("elementwise", "clnn.ops.movement.views"),
     ("rows", "clnn.ops.movement.views"),
     ("rows", "clnn.ops.elementwise.eltwise"),

@@ -29,6 +29,7 @@ from typing import NoReturn
 
 VERSION = "1"
 ROOT = Path(__file__).resolve().parent.parent
+RUSTICL, MESA = ROOT / ".cache" / "rusticl", "mesa-opencl-icd"
 MIN_PYTHON = (3, 10)
 EXTRAS = {"demo": "demo", "test": "dev", "quick": "dev"}
 # A set-up whose stamp serves as well.
@@ -296,7 +297,7 @@ def driver_for_demo(venv: Path, progress: Progress) -> list[str]:
 
 
 def drivers_for_test(venv: Path, progress: Progress) -> list[str]:
-    """See to PoCL, Intel's runtime and Oclgrind as far as they can be had; return notes."""
+    """See to PoCL, Intel's runtime, Oclgrind and Rusticl as far as they can be had; return notes."""
     there = usable_platforms(venv)
     notes = []
     missing = [] if POCL in there else ["pocl-opencl-icd"]
@@ -305,7 +306,35 @@ def drivers_for_test(venv: Path, progress: Progress) -> list[str]:
         notes.append(apt_install(progress, [package]))
     if INTEL not in there:
         notes.append(intel_runtime(venv, progress))
-    return notes
+    return [*notes, rusticl(progress)]
+
+
+def rusticl(progress: Progress | None) -> str:
+    """Unpack Mesa's OpenCL into a folder that no loader looks in; return '' or why that failed.
+
+    Installed, it would be one more driver for every program of the machine.
+    """
+    if RUSTICL.exists():
+        return ""
+    if shutil.which("apt-get") is None:
+        return "Rusticl not unpacked: this system has no apt-get"
+    run = progress.run if progress else plain_run
+    needed = re.findall(r"^  Depends: (lib[\w.+-]+)", run(["apt-cache", "depends", MESA])[1], re.M)
+    apart = [MESA, *(name for name in needed if name.startswith("libllvmspirvlib"))]
+    if len(apart) < 2:
+        return f"Rusticl not unpacked: apt knows no {MESA} that has it"
+    if refused := apt_install(progress, [name for name in needed if name not in apart]):
+        return f"Rusticl not unpacked: {refused}"
+    RUSTICL.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=RUSTICL.parent) as name:
+        folder = Path(name)
+        for package in apart:
+            fetch = f'cd "$1" && apt-get download {package} && dpkg -x {package}_*.deb unpacked'
+            status, output = run(["sh", "-c", fetch, "sh", name])
+            if status:
+                return f"Rusticl not unpacked: {(output.strip().splitlines() or [''])[-1]}"
+        (folder / "unpacked").rename(RUSTICL)
+    return ""
 
 
 def intel_runtime(venv: Path, progress: Progress) -> str:

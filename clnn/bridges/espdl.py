@@ -18,7 +18,7 @@ from clnn.arith.espdl_maps import (
     total,
 )
 from clnn.arith.mli_maps import BY_BITS, Clip
-from clnn.bridges.layers import RELU6, Grid, Products
+from clnn.bridges.layers import RELU6, Grid, Products, integers
 from clnn.bridges.target import Made, Target
 from clnn.graph.builder import GraphBuilder
 from clnn.ops.conv.spec import Conv2d
@@ -97,14 +97,14 @@ class EspTarget(Target):
         inner = exponent(grid) + powers
         limit = 2 ** (self.bits - 1) - 1
         each = powers.reshape(-1, 1, 1, 1)
-        weights = _integers(layer.weights, each, limit).astype(BY_BITS[self.bits].numpy)
+        weights = integers(_steps(layer.weights, each), limit).astype(BY_BITS[self.bits].numpy)
         kind = np.int32 if self.bits == 8 else np.int64
         # behind channels of their own exponents the chip adds the bias to sums without their last bits
         grain = GRAIN if len(set(powers.tolist())) > 1 else 0
         settled = layer.settled(np.ldexp(weights.astype(np.float64), each))
         if grain and layer.means is not None:
             settled = settled + out.step / 2  # such sums are rounded down
-        bias = _integers(settled, inner + grain, BIAS[self.bits] >> grain) * 2**grain
+        bias = integers(_steps(settled, inner + grain), BIAS[self.bits] >> grain) * 2**grain
         rule = self._rule(out, tuple(int(e) for e in exponent(out) - inner), layer.activation)
         spec = Conv2d(layer.window, layer.group, arith=rule)
         made = build.add(spec, x, build.const(weights), build.const(bias.astype(kind)))
@@ -170,9 +170,9 @@ class EspTarget(Target):
         return build.add(FixedMap(table), x), out, {"fn": fn}
 
 
-def _integers(values: Array, power: Array | int, limit: int) -> Array:
-    """Return values in steps of 2**power, to nearest, ties to even, clipped to -limit..limit."""
-    return np.clip(np.rint(np.ldexp(values.astype(np.float64), -power)), -limit, limit)
+def _steps(values: Array, power: Array | int) -> Array:
+    """Return values in steps of 2**power."""
+    return np.ldexp(values.astype(np.float64), -power)
 
 
 ESPDL_INT8 = EspTarget()

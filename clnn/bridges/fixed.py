@@ -22,7 +22,7 @@ from clnn.arith.mli_pool import AverageRule
 from clnn.arith.mli_quant import RELU_6, RELU_GEN, RELU_NONE, Quant, relu_limits
 from clnn.arith.mli_rows import SoftmaxFinish, SoftmaxPower, SoftmaxRule, SoftmaxScale
 from clnn.arith.mli_tables import SIGMOID, TANH, activation, activation_quant
-from clnn.bridges.layers import RELU, RELU6, Grid, Products
+from clnn.bridges.layers import RELU, RELU6, Grid, Products, integers
 from clnn.bridges.target import Made, Target
 from clnn.graph.builder import GraphBuilder
 from clnn.ops.conv.spec import Conv2d
@@ -145,9 +145,9 @@ class FixedTarget(Target):
         else:
             pairs = [scaled(max(float(m), LEAST) / 127) for m in largest]
         steps = np.array([math.ldexp(scale, -frac) for scale, frac in pairs])
-        weights = _integers(layer.weights / steps.reshape(-1, 1, 1, 1), 127).astype(np.int8)
+        weights = integers(layer.weights / steps.reshape(-1, 1, 1, 1), 127).astype(np.int8)
         settled = layer.settled(weights * steps.reshape(-1, 1, 1, 1))
-        bias = _integers(settled / (steps * x.step), BIAS).astype(np.int32)
+        bias = integers(settled / (steps * x.step), BIAS).astype(np.int32)
         low, high = relu_limits(KINDS[layer.activation], out.quant)
         given, wanted = x.quant, out.quant
         scales = tuple(s for s, _ in pairs), tuple(f for _, f in pairs)
@@ -161,10 +161,10 @@ class FixedTarget(Target):
         kind, limit = BY_BITS[self.w_bits].numpy, 2 ** (self.w_bits - 1) - 1
         frac = fraction(self.w_bits, float(np.abs(layer.weights).max()))
         total = x.quant.frac + frac
-        weights = _integers(layer.weights * 2.0**frac, limit).astype(kind)
+        weights = integers(layer.weights * 2.0**frac, limit).astype(kind)
         settled = layer.settled(weights * 2.0**-frac)
         bias_frac = min(fraction(self.w_bits, float(np.abs(settled).max())), total)
-        bias = _integers(settled * 2.0**bias_frac, limit).astype(kind)
+        bias = integers(settled * 2.0**bias_frac, limit).astype(kind)
         low, high = relu_limits(KINDS[layer.activation], out.quant)
         shifts = total - bias_frac, total - out.quant.frac
         arith = MliFixed(self.w_bits, *shifts, low, high, self.up)
@@ -225,11 +225,6 @@ class FixedTarget(Target):
         scale = build.add(FixedMap(SoftmaxScale(rule)), build.add(Reduce("sum", (axis,)), power))
         made = build.add(FixedMap(SoftmaxFinish(rule)), power, scale)
         return made, grid_of(rule.out), {"axis": axis}
-
-
-def _integers(values: Array, limit: int) -> Array:
-    """Return values rounded to nearest, ties to even, and clipped to -limit..limit."""
-    return np.clip(np.rint(values), -limit, limit)
 
 
 MLI_SA8 = FixedTarget()

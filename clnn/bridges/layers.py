@@ -28,6 +28,11 @@ def clipped(spec: OpSpec) -> str:
     return known.get((step.fn, tuple(step.params)), "")
 
 
+def integers(values: Array, limit: int) -> Array:
+    """Return values rounded to nearest, ties to even, and clipped to -limit..limit."""
+    return np.clip(np.rint(values), -limit, limit)
+
+
 @dataclass(frozen=True)
 class Grid:
     """What the integers of a tensor stand for: (q - zero) * step.

@@ -25,6 +25,7 @@ MAGIC = b"\x89CLBIN\r\n"
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 
+PAGE = 4096
 _HEADER = struct.Struct("<8sIIQ32s")
 _DIGEST_BYTES = 32
 
@@ -58,6 +59,12 @@ def decode(blob: bytes, key: str) -> Entry:
 
     Raises BadEntry on any doubt: length, magic, version, key or checksum.
     """
+    meta, payload = parts_of(memoryview(blob), key)
+    return Entry(_meta(bytes(meta)), bytes(payload))
+
+
+def parts_of(blob: memoryview, key: str) -> tuple[memoryview, memoryview]:
+    """Return meta data and payload of an entry, where they lie. Raises as decode does."""
     if len(blob) < _HEADER.size + _DIGEST_BYTES:
         raise BadEntry(f"has {len(blob)} bytes, fewer than an empty entry")
     magic, version, meta_len, data_len, name = _HEADER.unpack_from(blob)
@@ -68,13 +75,18 @@ def decode(blob: bytes, key: str) -> Entry:
     expected = _HEADER.size + meta_len + data_len + _DIGEST_BYTES
     if len(blob) != expected:
         raise BadEntry(f"has {len(blob)} bytes, its header says {expected}")
-    view = memoryview(blob)
-    if hashlib.sha256(view[:-_DIGEST_BYTES]).digest() != view[-_DIGEST_BYTES:]:
+    if hashlib.sha256(blob[:-_DIGEST_BYTES]).digest() != blob[-_DIGEST_BYTES:]:
         raise BadEntry("does not match its checksum")
     if name.hex() != key:
         raise BadEntry(f"is the entry of another key, {name.hex()}")
     start = _HEADER.size + meta_len
-    return Entry(_meta(bytes(view[_HEADER.size : start])), bytes(view[start:-_DIGEST_BYTES]))
+    return blob[_HEADER.size : start], blob[start:-_DIGEST_BYTES]
+
+
+def page_meta() -> dict[str, JSON]:
+    """Return meta data behind which the payload begins at a page of the file, so that it can be mapped."""
+    empty = len(json.dumps({"": ""}, separators=(",", ":")))
+    return {"": " " * (PAGE - _HEADER.size - empty)}
 
 
 def _meta(text: bytes) -> dict[str, JSON]:

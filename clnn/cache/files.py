@@ -6,6 +6,7 @@ Every call that touches the file system goes through this module's `os`.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import secrets
 import shutil
@@ -42,6 +43,19 @@ def read_file(path: Path, limit: int, *, touch: bool = False) -> bytes:
 
     Raises BadEntry when the path is a link, a folder, a device or too large, else OSError.
     """
+    with _opened(path, limit, touch) as (fd, size):
+        return _read_all(fd, size)
+
+
+def map_file(path: Path, limit: int, *, touch: bool = False) -> memoryview:
+    """Return what read_file does as memory that is mapped from the file; writing there changes no file."""
+    with _opened(path, limit, touch) as (fd, size):
+        return memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_COPY) if size else b"")
+
+
+@contextmanager
+def _opened(path: Path, limit: int, touch: bool) -> Iterator[tuple[int, int]]:
+    """Yield the descriptor and size of a file, as read_file wants it."""
     try:
         fd = os.open(path, os.O_RDONLY | _NO_FOLLOW | _NO_BLOCK | _BINARY)
     except OSError as err:
@@ -56,10 +70,9 @@ def read_file(path: Path, limit: int, *, touch: bool = False) -> bytes:
             raise BadEntry("belongs to another user, or can be written by others")
         if info.st_size > limit:
             raise BadEntry(f"has {info.st_size} bytes, more than any entry")
-        data = _read_all(fd, info.st_size)
+        yield fd, info.st_size
         if touch and abs(time.time() - info.st_mtime) > TOUCH_SECONDS:
             _touch(fd)
-        return data
     finally:
         os.close(fd)
 
@@ -99,7 +112,7 @@ def replacing(path: Path, mode: int = 0o600) -> Iterator[int]:
     sync_folder(path.parent)
 
 
-def write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes | memoryview) -> None:
     """Write all of `data`, however small the pieces that the system takes."""
     view = memoryview(data)
     while view:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import platformdirs
 
@@ -28,6 +29,7 @@ from clnn.cache.envelope import (
     Entry,
     decode,
     encode,
+    parts_of,
 )
 from clnn.cache.keys import is_key
 from clnn.cache.privacy import CacheWarning, is_private, tell
@@ -42,6 +44,8 @@ _KIND = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _FAN_OUT = re.compile(r"[0-9a-f]{2}")
 _NOWHERE = Path("/dev/null/clnn")
 _WRITE_ATTEMPTS = 3
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -159,10 +163,20 @@ class Store:
 
     def get(self, key: str) -> Entry | None:
         """Return the entry of `key`, or None when there is none that passes every check."""
+        return self._get(key, lambda path: decode(self._read(path), key))
+
+    def mapped(self, key: str) -> memoryview | None:
+        """Return the payload of `key` as memory that is mapped from its file, or None as `get` does.
+
+        It is page-aligned where the entry was put with page_meta().
+        """
+        return self._get(key, lambda path: parts_of(self._map(path), key)[1])
+
+    def _get(self, key: str, read: Callable[[Path], T]) -> T | None:
         path, entry = self.path(key), None
         if self.mode != "off":
             try:
-                entry = decode(self._read(path), key)
+                entry = read(path)
             except (FileNotFoundError, NotADirectoryError):
                 pass
             except BadEntry as err:
@@ -172,6 +186,9 @@ class Store:
         self.hits += entry is not None
         self.misses += entry is None
         return entry
+
+    def _map(self, path: Path) -> memoryview:
+        return files.map_file(path, MAX_ENTRY_BYTES, touch=self.mode == "rw")
 
     def _read(self, path: Path) -> bytes:
         return files.read_file(path, MAX_ENTRY_BYTES, touch=self.mode == "rw")

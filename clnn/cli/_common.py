@@ -28,9 +28,9 @@ STDOUT = "-"
 Shape = tuple[str, "tuple[int, ...] | int"]
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL and the options on how it is compiled."""
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="an .onnx or .espdl file")
+def add_model(parser: argparse.ArgumentParser, *option: str) -> None:
+    """Add MODEL and the options on how it is compiled. option: names of the one for compile options."""
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="an .onnx, .espdl or .clnn file")
     parser.add_argument(
         "-d",
         "--device",
@@ -52,8 +52,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         " int8: bytes, with -o calibration=FILE of `clnn calibrate`",
     )
     parser.add_argument(
-        "-o",
-        "--option",
+        *(option or ("-o", "--option")),
         action="append",
         default=[],
         metavar="NAME=VALUE",
@@ -138,7 +137,7 @@ def _parsed(name: str, value: str, kind: type) -> Any:
 
 def compile_from(args: argparse.Namespace, options: Options | None = None) -> Session:
     """Return the session that the arguments ask for. Raises as compile_fixed does."""
-    from clnn.compile import compile_fixed
+    from clnn.entry import compile_fixed
 
     options = options or options_of(args)
     return compile_fixed(args.model, args.device, options, shapes_of(args))

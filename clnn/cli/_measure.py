@@ -16,6 +16,7 @@ from clnn.compile import compile_fixed, load_graph
 from clnn.options import Options
 from clnn.runtime.doctor.selection import select_device
 from clnn.runtime.measure.peak import Peaks, known_peaks, measure_peaks
+from clnn.runtime.run.compiled import is_compiled
 from clnn.types import Array
 
 if TYPE_CHECKING:
@@ -102,11 +103,12 @@ def measure(
     info = select_device(device)
     peaks = measure_peaks(info) if plan.peaks else known_peaks(info)
     begin = perf_counter()
-    graph = load_graph(model, shapes)
+    graph = model if is_compiled(model) else load_graph(model, shapes)
     load = perf_counter() - begin
     if plan.streams > 1:
         options = replace(options, states=max(options.states, plan.streams))
-    with compile_fixed(graph, device, options) as session:
+    fixed = shapes if graph is model else None
+    with compile_fixed(graph, device, options, fixed) as session:
         feeds = make_feeds(session.inputs)
         first = _timed(session, feeds)
         other = None

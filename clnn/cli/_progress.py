@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from clnn.runtime.build.progress import BuildProgress
     from clnn.tune.tuner import Progress
 
 EVERY_S = 10.0
@@ -88,3 +89,10 @@ def progress() -> PlainProgress | RichProgress:
         return RichProgress()
     except ImportError:
         return PlainProgress()
+
+
+def building(where: BuildProgress) -> None:
+    """Show on one line of a terminal how far the building of kernels is; the last step clears it."""
+    text = f"building kernels: {where.done} of {where.total}  {where.title}"[:100]
+    shown = text if where.done < where.total else ""
+    print(f"\r{shown}\x1b[K", end="", file=sys.stderr, flush=True)

@@ -15,15 +15,18 @@ from clnn.importers.onnx.stages.program import (
     Program,
     StageInput,
     Step,
-    inner_programs,
 )
+from clnn.importers.onnx.stages.read_back import bodies_of, read_by_host
 
 MOST_KINDS = 6  # operators named in a row
 
 
 def rows_of(program: Program, depth: int = 0) -> list[dict[str, Any]]:
     """Return a row for each stage, each row of steps on the host, and each node with bodies."""
-    read = program.read_by_host
+    return _rows(program, read_by_host(program), depth)
+
+
+def _rows(program: Program, read: frozenset[str], depth: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for on_host, group in groupby(program.steps, key=lambda step: isinstance(step, HostStep)):
         steps = list(group)
@@ -32,8 +35,8 @@ def rows_of(program: Program, depth: int = 0) -> list[dict[str, Any]]:
             continue
         for step in steps:
             rows.append(_row(step, read, depth))
-            for body in inner_programs(step):
-                rows += rows_of(body, depth + 1)
+            for body, wanted in bodies_of(step, read):
+                rows += _rows(body, read_by_host(body, wanted), depth + 1)
     return rows
 
 

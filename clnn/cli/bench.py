@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from clnn.cli._measure import Measured
 
 HINTS = ("latency", "throughput")
+STARTS = 5  # processes that --start measures
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -52,6 +53,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         action="store_true",
         help="measure the device's peaks first (kept in the cache)",
     )
+    parser.add_argument(
+        "--start",
+        action="store_true",
+        help="start the model in processes of their own, --runs of them (5), and print where the time"
+        " to the first answer goes",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
 
     _common.settle(args)
     _check(args)
+    if args.start:
+        return _starts(args)
     streams = args.streams if args.hint == "throughput" else 1
     plan = MeasurePlan(
         args.warmup, args.time, args.runs, streams, args.against or "", args.threads, args.measure
@@ -73,6 +82,16 @@ def run(args: argparse.Namespace) -> int:
         lambda inputs: _common.feeds_of(args, inputs),
     )
     _common.write_result(args, measured, text(measured))
+    return 0
+
+
+def _starts(args: argparse.Namespace) -> int:
+    """Measure starts and print; return the exit status."""
+    from clnn.cli._start import measure_starts, text
+
+    options, shapes = _common.options_of(args), _common.shapes_of(args)
+    start = measure_starts(args.model, args.device, options, shapes, args.runs or STARTS)
+    _common.write_result(args, start, text(start))
     return 0
 
 

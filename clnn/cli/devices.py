@@ -65,7 +65,8 @@ def _block(info: DeviceInfo) -> list[str]:
         "platform": f"{info.platform} ({info.platform_version})",
         "driver": f"{info.driver_version}, {info.version}",
         "language": f"{info.opencl_c_version}; {able}",
-        "units": f"{info.compute_units}, work-groups of up to {info.max_work_group_size}",
+        "units": f"{info.compute_units}, work-groups of up to {info.max_work_group_size}"
+        + (f"; ends a work-item's loops after {info.max_rounds} rounds" if info.max_rounds else ""),
         "memory": f"global {_size(info.global_mem)}, local {_size(info.local_mem)},"
         f" largest buffer {_size(info.max_alloc)}",
         "state": state,

@@ -52,9 +52,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Print what is asked for; return the exit status."""
+    from clnn.cli import _stored
     from clnn.importers.onnx.info import read_info
+    from clnn.runtime.run.compiled import is_compiled
 
     _common.settle(args)
+    if is_compiled(args.model):
+        return _stored.inspect(args)
     info = read_info(args.model)
     report = {"model": args.model, "bytes": os.path.getsize(args.model), **asdict(info)}
     report["ops"], report["unsupported"] = dict(Counter(node.op for node in info.nodes)), []

@@ -16,6 +16,7 @@ import pkgutil
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
@@ -82,7 +83,8 @@ def _run(module: ModuleType, args: argparse.Namespace) -> int:
     try:
         logs.configure(always=True)
         warn_unknown()
-        return int(module.run(args))
+        with _shown_builds():
+            return int(module.run(args))
     except BrokenPipeError:
         # Nobody reads on; keep Python from failing again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -94,6 +96,14 @@ def _run(module: ModuleType, args: argparse.Namespace) -> int:
         return EXIT_NO_DEVICE if isinstance(err, NoDeviceError) else EXIT_USER_ERROR
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+def _shown_builds() -> AbstractContextManager[None]:
+    """Return what shows on a terminal, meanwhile, how far the building of kernels is."""
+    from clnn.cli._progress import building
+    from clnn.runtime.build.progress import heard
+
+    return heard(building if sys.stderr.isatty() else None)
 
 
 def _hint(err: Exception) -> str:

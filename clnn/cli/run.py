@@ -110,12 +110,12 @@ class _Picture:
 
 def run(args: argparse.Namespace) -> int:
     """Run the model, print and write what it gives; return the exit status."""
-    from clnn.importers.onnx.info import read_info
+    from clnn.cli._stored import info_of
     from clnn.verification.golden import golden_of
 
     _common.settle(args)
     _check(args)
-    info = read_info(args.model)
+    info = info_of(args.model)
     picture = _load_picture(args, info)
     feeds = _common.given_inputs(args.input, [value.name for value in info.inputs])
     if picture is not None:

@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -59,17 +60,27 @@ class _Slots:
             and k not in self.varying
         ]
         if more or self.fixed is None:
-            varying = {*self.varying, *more}
+            varying = {*self.varying, *more} & {*range(len(numbers))}
             self.varying = tuple(sorted(varying))
             self.fixed = _exactly([n for k, n in enumerate(self.first) if k not in varying])
 
 
 @dataclass
 class Texts:
-    """The texts of all launches of a network, for all shapes that it was used with."""
+    """The texts of all launches of a network, for all shapes that it was used with.
 
-    _slots: dict[Hashable, _Slots] = field(default_factory=dict)
+    known: of launches, as `_told` has them, the positions of numbers that differed before.
+    """
+
+    known: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    _learned: int = 0
+    _slots: dict[tuple[Hashable, str, Hashable], _Slots] = field(default_factory=dict)
     _made: dict[Hashable, list[_Text]] = field(default_factory=dict)
+
+    @property
+    def learned(self) -> int:
+        """How many launches, and numbers of them that differ, are known; it never falls."""
+        return self._learned
 
     def see(self, launch: Hashable, template: str, params: Mapping[str, Any]) -> None:
         """Note the numbers of a launch, for texts that are made later."""
@@ -95,13 +106,31 @@ class Texts:
             made.append(text)
         return KernelText(text.source, text.name, text.arguments(*values))
 
-    def _seen(self, key: Hashable, numbers: tuple[Number, ...]) -> _Slots:
+    def _seen(self, key: tuple[Hashable, str, Hashable], numbers: tuple[Number, ...]) -> _Slots:
         """Return the slots of a launch that has these numbers now."""
         slots = self._slots.get(key)
         if slots is None:
-            slots = self._slots[key] = _Slots(numbers)
+            known = self.known.get(_told(key, len(numbers)), ()) if self.known else ()
+            slots = self._slots[key] = _Slots(numbers, known)
+            self._learned += 1
+        before = len(slots.varying)
         slots.see(numbers)
+        self._learned += len(slots.varying) - before
         return slots
+
+    def all_known(self) -> dict[str, tuple[int, ...]]:
+        """Return `known` with the positions of numbers that differed here."""
+        found = dict(self.known)
+        for key, slots in list(self._slots.items()):
+            told = _told(key, len(slots.first))
+            found[told] = tuple(sorted({*found.get(told, ()), *slots.varying}))
+        return found
+
+
+def _told(key: tuple[Hashable, str, Hashable], count: int) -> str:
+    """Return what tells a launch with so many numbers from others of its network, in any process."""
+    launch, template, _ = key
+    return blake2b(f"{template} {count} {launch!r}".encode(), digest_size=12).hexdigest()
 
 
 def _make(

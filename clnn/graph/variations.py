@@ -15,25 +15,28 @@ STEPS = (3, 5, 7, 11, 13, 17, 19, 23)  # added in turn, so that no two dimension
 
 def alike(
     graph: Graph, at: Callable[[Extents], Graph], proposals: Iterable[Extents], most: int
-) -> list[Graph]:
-    """Return up to `most` graphs that have the nodes of `graph`, at extents that are proposed.
+) -> Iterator[Graph]:
+    """Yield up to `most` graphs that have the nodes of `graph`, at extents that are proposed.
 
     at: returns the network at some extents; what it refuses is left out, and what has no elements.
     """
-    found: list[Graph] = []
+    found = 0
     for extents in proposals:
-        if len(found) == most:
+        if found == most:
             break
         try:
             other = at(extents)
         except ClnnError:
             continue
-        if _nodes(other) == _nodes(graph) and not any(0 in t.shape for t in other.types.values()):
-            found.append(other)
-    return found
+        if nodes_of(other) == nodes_of(graph) and not any(
+            0 in t.shape for t in other.types.values()
+        ):
+            found += 1
+            yield other
 
 
-def _nodes(graph: Graph) -> list[tuple[object, ...]]:
+def nodes_of(graph: Graph) -> list[tuple[object, ...]]:
+    """Return what networks at other extents have in common: their nodes without attributes."""
     return [(n.name, n.spec.kind, n.inputs, n.outputs) for n in graph.nodes]
 
 

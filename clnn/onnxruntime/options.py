@@ -10,6 +10,7 @@ from clnn.onnxruntime.enums import ExecutionMode, ExecutionOrder, GraphOptimizat
 from clnn.onnxruntime.errors import ArgumentTypeError, FeedError
 
 _told: set[str] = set()
+asked_threads: list[int] = []  # numbers of threads that options were given, as they came
 
 
 def tell_once(what: str, why: str) -> None:
@@ -118,7 +119,11 @@ class SessionOptions(_Record):
         "logid": (_text, "", "messages name what they are about"),
         "optimized_model_filepath": (_text, "", "a plan is no ONNX model; no file is written"),
         "profile_file_prefix": (_text, "onnxruntime_profile_", ""),
-        "use_deterministic_compute": (_truth, False, "results are the same in each run, always"),
+        "use_deterministic_compute": (
+            _truth,
+            False,
+            "results are the same in each run with the same cache",
+        ),
         "use_per_session_threads": (_truth, True, "the device's driver has the threads"),
     }
 
@@ -128,6 +133,11 @@ class SessionOptions(_Record):
         object.__setattr__(self, "_by_denotation", {})
         object.__setattr__(self, "_providers", [])
         object.__setattr__(self, "_initializers", {})
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "intra_op_num_threads":
+            asked_threads.append(self._values[name])
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Keep a text by name. "clnn.fallback" and "clnn.device" mean something here."""

@@ -9,6 +9,8 @@ from typing import Any
 from clnn.errors import ClnnError, SettingError
 from clnn.logs import log
 from clnn.onnxruntime.errors import ArgumentTypeError
+from clnn.onnxruntime.options import asked_threads
+from clnn.onnxruntime.process import use_threads
 from clnn.options import Options
 from clnn.runtime.device.device import discover
 from clnn.settings import setting
@@ -38,6 +40,8 @@ class Chosen:
 
 def gpus() -> list[int]:
     """Return the indices of usable OpenCL GPUs; none where there is no OpenCL at all."""
+    for count in asked_threads[:1]:  # the driver is loaded here, and the session comes later
+        use_threads(count)
     try:
         return [d.index for d in discover() if d.type == "gpu" and d.usable]
     except ClnnError:

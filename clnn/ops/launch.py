@@ -84,7 +84,7 @@ class Variant:
     largest output, where that is more than the op's tolerance. why: how it was chosen: "ranked" by
     cost, "tuned" on this device, or "default" (measured on devices of its kind). again: the same way
     for the family's problem at other extents, None where it does not fit; left out by families whose
-    kernels are quickly listed.
+    kernels are quickly listed. It takes all from that problem: pads and post-ops may be others there.
     """
 
     name: str

@@ -61,8 +61,12 @@ class OpSpec:
         """Return the way in which another problem of this node was computed; None where it does not fit."""
         if variant.again is not None:
             return variant.again(problem)
+        return self.named(problem, variant.name)
+
+    def named(self, problem: Problem, name: str) -> Variant | None:
+        """Return the variant or candidate of a name, None where there is none for this problem."""
         lists = (self.variants, self.candidates)
-        return next((v for of in lists for v in of(problem) if v.name == variant.name), None)
+        return next((v for of in lists for v in of(problem) if v.name == name), None)
 
     def without(self, unused: frozenset[int]) -> OpSpec | None:
         """Return the op that makes all outputs but `unused`, in their order; None where it makes them anyway."""

@@ -64,11 +64,13 @@ class Choices:
     """Which variant each node of a network was given first.
 
     others: problems of the same nodes at other extents, where a choice should fit, too. misfits: names
-    of the nodes whose choice did not fit some extents.
+    of the nodes whose choice did not fit some extents. names: of choices that another process made, each
+    with why; they are taken by name at the first problem that they fit.
     """
 
     others: list[Problems] = field(default_factory=list)
     misfits: set[str] = field(default_factory=set)
+    names: dict[Key, tuple[str, str]] = field(default_factory=dict)
     _made: dict[Key, Variant] = field(default_factory=dict)
 
     def repeated(self, there: Problems, choose: Chooser) -> Iterator[tuple[Node, Variant]]:
@@ -89,14 +91,27 @@ class Choices:
             return EMPTY
         made = self._made.get(_key(node))
         if made is None:
-            return None
+            return self._recalled(node, problem)
         variant = node.spec.repeat(problem, made)
         return None if variant is None else changed(variant, why=made.why)
+
+    def _recalled(self, node: Node, problem: Problem) -> Variant | None:
+        name, why = self.names.get(_key(node), ("", ""))
+        found = node.spec.named(problem, name) if name else None
+        if found is None:
+            return None
+        self._made[_key(node)] = found = changed(found, why=why)
+        return found
+
+    def all_names(self) -> dict[Key, tuple[str, str]]:
+        """Return `names` with those of the choices made here."""
+        return self.names | {key: (v.name, v.why) for key, v in list(self._made.items())}
 
     def repeat_or_raise(self, node: Node, problem: Problem) -> Variant | None:
         """Return as `repeat`. Raises DoesNotFitError where there is a choice that does not fit."""
         variant = self.repeat(node, problem)
-        if variant is None and _key(node) in self._made:
+        key = _key(node)
+        if variant is None and (key in self._made or key in self.names):
             self.misfits.add(node.name)
             raise DoesNotFitError(node.name)
         return variant

@@ -140,6 +140,11 @@ def chooser(info: DeviceInfo, tune: str) -> Chosen | Ranked:
     return Ranked() if tune == "off" else Chosen(TuningStore(info), defaults_for(info))
 
 
+def measured(info: DeviceInfo, tune: str) -> object:
+    """Return what tells today's measurements for a device, by which `chooser` chooses, from later ones."""
+    return None if tune == "off" else TuningStore(info).stamp
+
+
 def fixed(names: dict[str, str], otherwise: Chooser = first_variant) -> Chooser:
     """Return a Chooser that takes the variant named for a problem's key, else as `otherwise` does."""
 

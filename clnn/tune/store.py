@@ -104,6 +104,15 @@ class TuningStore:
         """Whether results are kept."""
         return self.lines.mode == "rw"
 
+    @property
+    def stamp(self) -> tuple[int, int] | None:
+        """Time and size of the file, None where there is none."""
+        try:
+            status = self.lines.path.stat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_size
+
     def reload(self) -> None:
         """Forget what was read, so that the next question reads the file again."""
         self._records = None

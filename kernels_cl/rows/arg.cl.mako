@@ -7,7 +7,7 @@ Order    a NaN is beyond all numbers; of equal elements the first is taken, or t
 Launch   global (blocks of rows)
 Params   name            kernel name
          ctype           type of src
-         rows            Rows; when along, its elements are walked one by one
+         rows            Rows; when along, lanes keep an index each, and one is chosen at the end
          largest         whether the largest element is sought
          latest          the last of equal elements
          ordered         elements are met in the order of their index
@@ -23,9 +23,11 @@ Params   name            kernel name
 %>
 <%def name="walk(rows, narrow)">\
 <%
-    width = rows.vw if rows.across else 1
-    slots = range(rows.nv) if rows.across else [0]
+    width, slots = rows.vw, range(rows.nv)
     T, I = vec_type(ctype, width), vec_type("int", width)
+    folds = not rows.across and width * rows.nv > 1
+    best, which = ("lane_best", "lane_which") if folds else ("best", "which")
+    kept = 1 if folds else width
     assert width == 1 or ctype in ("float", "int", "uint"), "a lane's comparison must be as wide as an int"
 
     def takes(v, k, best, which, tie):
@@ -40,23 +42,51 @@ Params   name            kernel name
             return f"{test} || (({equal}) && ({later}))"
         return f"{test} || {equal}" if latest else test
 
+    def numbers(at):
+        """Index within the row of each lane."""
+        if rows.across or width == 1:
+            return f"({I})({at(2)})"
+        return f"({I})({at(2)}) + ({I})({', '.join(map(str, range(width)))}) * {rows.lane_pitches[2]}"
+
     def meet(slot, at, skip):
         loaded = m.load_lanes(ctype, width, "src", at(0), rows.lane_pitches[0])
-        return (f"const {T} v_ = {loaded}; const int k_ = {at(2)}; "
-                f"const {I} take_ = {takes('v_', f'({I})(k_)', f'best{slot}', f'which{slot}', not ordered)} || which{slot} < 0; "
-                f"best{slot} = take_ ? v_ : best{slot}; which{slot} = take_ ? ({I})(k_) : which{slot};")
+        return (f"const {T} v_ = {loaded}; const {I} k_ = {numbers(at)}; "
+                f"const {I} take_ = {takes('v_', 'k_', f'{best}{slot}', f'{which}{slot}', not ordered)} || {which}{slot} < 0; "
+                f"{best}{slot} = take_ ? v_ : {best}{slot}; {which}{slot} = take_ ? k_ : {which}{slot};")
+
+    def join(lanes, value, place, met, best, which):
+        """Statements that take what other lanes found; met: text of whether they, and these, found anything."""
+        t, i = vec_type(ctype, lanes), vec_type("int", lanes)
+        test = met.format(takes("v_", "k_", best, which, True))
+        return (f"{{ const {t} v_ = {value}; const {i} k_ = {place}; const {i} take_ = {test}; "
+                f"{best} = take_ ? v_ : {best}; {which} = take_ ? k_ : {which}; }}")
 
     def mark(slot, at, skip):
         one, zero = scalar(1, ctype), scalar(0, ctype)
-        value = f"({I})({at(2)}) == which{slot} ? ({T})({one}) : ({T})({zero})"
+        value = f"{numbers(at)} == ({I})(which{0 if folds else slot}) ? ({T})({one}) : ({T})({zero})"
         return f"const {T} y_ = {value}; {capture(rw.put, rows, 'y_', slot, width, 'dst', at(1), rows.lane_pitches[1], kind=ctype)}"
 %>\
     ${rw.begin(rows, [0, 1, 2], narrow)}
 % for slot in slots:
-    ${T} best${slot} = (${T})(${worst});
-    ${I} which${slot} = (${I})(-1);
+    ${T} ${best}${slot} = (${T})(${worst});
+    ${I} ${which}${slot} = (${I})(-1);
 % endfor
     ${rw.vectors(rows, [0, 2], 0, rows.run_count, meet)}
+% if folds:
+%  for slot in slots[1:]:
+    ${join(width, f"{best}{slot}", f"{which}{slot}", f"k_ >= 0 && ({which}0 < 0 || ({{}}))", f"{best}0", f"{which}0")}
+%  endfor
+<% lanes, from_best, from_which = width, f"{best}0", f"{which}0" %>\
+%  while lanes > 1:
+<% lanes //= 2 %>\
+    ${vec_type(ctype, lanes)} best_of${lanes} = ${from_best}.lo;
+    ${vec_type("int", lanes)} which_of${lanes} = ${from_which}.lo;
+    ${join(lanes, f"{from_best}.hi", f"{from_which}.hi", "{}", f"best_of{lanes}", f"which_of{lanes}")}
+<% from_best, from_which = f"best_of{lanes}", f"which_of{lanes}" %>\
+%  endwhile
+    const ${ctype} best0 = ${from_best};
+    const int which0 = ${from_which};
+% endif
 % if rows.group > 1:
     values_[member] = best0;
     places_[member] = which0;
@@ -82,9 +112,9 @@ Params   name            kernel name
 %  if rows.group > 1:
     if (member == 0) {
 %  endif
-%  for slot in slots:
-    const ${vec_type("long", width)} index${slot} = convert_${vec_type("long", width)}(which${slot});
-    ${rw.put(rows, f"index{slot}", slot, width, "dst", f"o1 + {slot * width * rows.lane_pitches[1]}" if rows.across else "o1", rows.lane_pitches[1], kind="long")}
+%  for slot in ([0] if folds else slots):
+    const ${vec_type("long", kept)} index${slot} = convert_${vec_type("long", kept)}(which${slot});
+    ${rw.put(rows, f"index{slot}", slot, kept, "dst", f"o1 + {slot * width * rows.lane_pitches[1]}" if rows.across else "o1", rows.lane_pitches[1], kind="long")}
 %  endfor
 %  if rows.group > 1:
     }

@@ -1,77 +1,137 @@
 <%doc>
 rows/topk: the first `count` elements of each line in order of value, with their indices.
 
-Way      ranks: each element counts those that come before it, which is its place
-         inserts: elements are put one after the other into the sorted output
-Launch   ranks: global (length, lines); inserts: global (lines)
+A work-item walks a line and puts aside what may be among the first, as keys and indices. When its slots
+are full, it finds the smallest key of the first `count` bit by bit and drops what is behind that; blocks
+without a larger key are passed over from then on. What is left is sorted.
+
+Launch   global (lines)
 Params   name            kernel name
          ctype           type of src and the values
-         way             ranks or inserts
          extents         of the lines
          pitches         of those: [src, values, indices]
          length          elements of a line
          count           of them that are sought
          steps           pitch along the line: (src, values, indices)
          largest         whether the largest elements are sought
+         slots           elements put aside at most, a multiple of 16 of at least 2 * count + 64
+         apart           slots are in two buffers of scratch memory, else in registers
          wg              local size
+Order    of equal elements the lower index comes first
 </%doc>
+<%! from clnn.traced import is_one %>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
+<%namespace name="ok" file="/_common/order_keys.cl.mako"/>
 <%
     lines = prod(extents)
-    real = ctype in ("float", "half", "double")
-    order = ">" if largest else "<"
-    def better(a, b):
-        """Text of: value a comes before b, whatever their indices."""
-        text = f"{a} {order} {b}"
-        if not real:
-            return f"({text})"
-        first, second = (a, b) if largest else (b, a)
-        return f"({text} || ({first} != {first} && {second} == {second}))"
+    U, size = ok.module.key_type(ctype), ok.module.bits(ctype)
+    S, lanes, block = U[1:], 16 if size == 32 else 8, 64
+    by_vectors = size == 32 and is_one(steps[0])
+    assert slots % 16 == 0 and slots >= 2 * count + block, (slots, count)
+    few = count <= 32
 %>
+${ok.functions(ctype, [1, 16] if by_vectors else [1], largest)}
 ${group_size(wg)}
 __kernel void ${name}(
     __global const ${ctype} *src_base, const int src_offset,
     __global ${ctype} *values_base, const int values_offset,
-    __global long *indices_base, const int indices_offset)
+    __global long *indices_base, const int indices_offset${"," if apart else ")"}
+% if apart:
+    __global ${U} *keys_base, const int keys_offset,
+    __global int *places_base, const int places_offset)
+% endif
 {
-    const int line = get_global_id(${1 if way == "ranks" else 0});
+    const int line = get_global_id(0);
     if (line >= ${lines}) return;
     ${lp.offsets("line", extents, pitches, ["s", "v", "i"])}
     __global const ${ctype} *src = src_base + src_offset + s;
     __global ${ctype} *values = values_base + values_offset + v;
     __global long *indices = indices_base + indices_offset + i;
-% if way == "ranks":
-    const int mine = get_global_id(0);
-    if (mine >= ${length}) return;
-    const ${ctype} a = src[mine * ${steps[0]}];
-    int place = 0;
-    for (int k = 0; k < ${length}; ++k) {
-        const ${ctype} b = src[k * ${steps[0]}];
-        place += ${better("b", "a")} || (k < mine && !${better("a", "b")});
+% if apart:
+    __global ${U} *keys = keys_base + keys_offset + line * ${slots};
+    __global int *places = places_base + places_offset + line * ${slots};
+% else:
+    ${U} keys[${slots}];
+    int places[${slots}];
+% endif
+    int filled = 0, next = 0, is_cut = 0;
+    ${U} edge = 0;
+    while (1) {
+        while (next < ${length} && filled <= ${slots - block}) {
+% if by_vectors:
+            if (is_cut && next + ${block} <= ${length}) {
+                const ${U}16 k0 = max(key16(vload16(0, src + next)), key16(vload16(0, src + next + 16)));
+                const ${U}16 k1 = max(key16(vload16(0, src + next + 32)), key16(vload16(0, src + next + 48)));
+                if (!any(max(k0, k1) > (${U}16)(edge))) {
+                    next += ${block};
+                    continue;
+                }
+            }
+% endif
+            const int stop = min(next + ${block}, (int)${length});
+            for (; next < stop; ++next) {
+                const ${U} k = key1(src[next * ${steps[0]}]);
+                if (is_cut && k <= edge) continue;
+                keys[filled] = k;
+                places[filled] = next;
+                ++filled;
+            }
+        }
+        if (filled > ${count}) {
+            for (int j = filled; j % ${lanes}; ++j) keys[j] = 0;
+            edge = 0;
+            for (int bit = ${size - 1}; bit >= 0; --bit) {
+                const ${U} trial = edge | ((${U})1 << bit);
+                ${S}${lanes} less = 0;
+                for (int j = 0; j < filled; j += ${lanes}) less += vload${lanes}(0, keys + j) >= (${U}${lanes})(trial);
+                if (-(int)(${' + '.join(f'less.s{n:x}' for n in range(lanes))}) >= ${count}) edge = trial;
+            }
+            int ties = ${count}, kept = 0;
+            for (int j = 0; j < filled; ++j) ties -= keys[j] > edge;
+            for (int j = 0; j < filled; ++j) {
+                const ${U} k = keys[j];
+                const int ties_here = k == edge;
+                if (k < edge || (ties_here && ties <= 0)) continue;
+                ties -= ties_here;
+                keys[kept] = k;
+                places[kept] = places[j];
+                ++kept;
+            }
+            filled = kept;
+            is_cut = 1;
+        }
+        if (next >= ${length}) break;
     }
-    if (place < ${count}) {
-        values[place * ${steps[1]}] = a;
-        indices[place * ${steps[2]}] = mine;
+% if few:
+    for (int j = 1; j < filled; ++j) {
+        const ${U} k = keys[j];
+        const int place = places[j];
+        int at = j;
+        for (; at > 0 && keys[at - 1] < k; --at) {
+            keys[at] = keys[at - 1];
+            places[at] = places[at - 1];
+        }
+        keys[at] = k;
+        places[at] = place;
     }
 % else:
-    int filled = 0;
-    for (int k = 0; k < ${length}; ++k) {
-        const ${ctype} a = src[k * ${steps[0]}];
-        int at = filled;
-        while (at > 0) {
-            const ${ctype} b = values[(at - 1) * ${steps[1]}];
-            if (!${better("a", "b")}) break;
-            if (at < ${count}) {
-                values[at * ${steps[1]}] = b;
-                indices[at * ${steps[2]}] = indices[(at - 1) * ${steps[2]}];
-            }
-            --at;
+    for (int shift = 0, from = 0, to = ${count}; shift < ${size}; shift += 8) {
+        int starts[257];
+        for (int j = 0; j < 257; ++j) starts[j] = 0;
+        for (int j = 0; j < filled; ++j) ++starts[256 - (int)((keys[from + j] >> shift) & 255)];
+        for (int j = 1; j < 257; ++j) starts[j] += starts[j - 1];
+        for (int j = 0; j < filled; ++j) {
+            const ${U} k = keys[from + j];
+            const int at = to + starts[255 - (int)((k >> shift) & 255)]++;
+            keys[at] = k;
+            places[at] = places[from + j];
         }
-        if (at < ${count}) {
-            values[at * ${steps[1]}] = a;
-            indices[at * ${steps[2]}] = k;
-            filled = min(filled + 1, ${count});
-        }
+        from = to;
+        to = ${count} - to;
     }
 % endif
+    for (int j = 0; j < filled; ++j) {
+        values[j * ${steps[1]}] = src[places[j] * ${steps[0]}];
+        indices[j * ${steps[2]}] = places[j];
+    }
 }

@@ -236,6 +236,13 @@ def test_thread_counts_go_to_a_driver_that_is_not_loaded(monkeypatch):
     env = {k: v for k, v in os.environ.items() if k != process.THREADS}
     out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True)
     assert out.stdout.decode().split() == ["None", "1"], out.stderr
+    code = (
+        "import os; os.cpu_count = lambda: 8; import clnn.onnxruntime as ort;"
+        "ort.SessionOptions().intra_op_num_threads = 2; ort.get_available_providers();"
+        f"print(os.environ.get({process.THREADS!r}))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True)
+    assert out.stdout.decode().split() == ["2"], out.stderr
 
 
 def test_a_profile_names_the_layers(tmp_path, any_device):

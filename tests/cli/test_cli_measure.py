@@ -393,3 +393,15 @@ def test_files_that_cannot_be_written_are_user_errors(clnn, files, any_device, t
     result = clnn("profile", files["network"], "-d", any_device, "--runs", 1, "--json", target)
     assert result.code == 2
     assert str(target) in result.err
+
+
+def test_bench_says_where_the_time_of_a_start_goes(clnn, files, any_device):
+    words = "bench", files["network"], "-d", any_device, "--start", "--runs", 1
+    told = clnn(*words, "--json").data
+    steps = [step["step"] for step in told["steps"]]
+    assert steps[:3] == ["python", "numpy", "pyopencl"] and steps[-1] == "first run"
+    assert told["wall"] == pytest.approx(sum(step["wall"] for step in told["steps"]))
+    assert told["programs"][0] > 0 and told["programs"][1] == 0
+    assert "in all" in clnn(*words).out
+    refused = clnn("bench", files["unsupported"], "-d", any_device, "--start")
+    assert refused.code != 0 and "UnsupportedOpError" in refused.err

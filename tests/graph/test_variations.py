@@ -31,5 +31,5 @@ def test_networks_that_are_refused_or_differ_are_left_out():
         return graph if extents["n"] > 2 else extra
 
     proposals = [{"n": n} for n in (1, 2, 3, 4, 5)]
-    assert alike(graph, at, proposals, 2) == [graph, graph]
-    assert alike(graph, at, proposals[:2], 2) == []
+    assert [*alike(graph, at, proposals, 2)] == [graph, graph]
+    assert [*alike(graph, at, proposals[:2], 2)] == []

@@ -13,6 +13,7 @@ from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.elementwise.logic import RULES, Logic
 from clnn.ops.movement.gather import Gather, GatherElements, GatherND
 from clnn.ops.movement.pad import Pad
+from clnn.ops.movement.scatter import ScatterElements, ScatterND
 from clnn.ops.movement.views import Concat, Copy, Expand, Reshape, Slice, Transpose
 from clnn.ops.shared.functions import PostOp
 from clnn.types import dtype_of
@@ -127,6 +128,25 @@ add("gather_columns", Gather(0), [DATA, PICKS], orders={"i0": (2, 1, 0), "o0": (
 add("gather_elements", GatherElements(1), [DATA, rng().integers(-3, 3, (3, 6, 5))])
 add("gather_tuples", GatherND(0), [DATA, rng().integers(0, 3, (2, 3, 2))])
 add("gather_tuples_batch", GatherND(1), [DATA, rng().integers(0, 3, (4, 2, 1))])
+LINES, TUPLES = rng().integers(-3, 3, (4, 2, 5)), rng().integers(-3, 3, (2, 5, 2))
+add("scatter_elements", ScatterElements(1, "add"), [DATA, LINES, normal(LINES.shape)])
+add(
+    "scatter_bool",
+    ScatterElements(1, "mul"),
+    [DATA > 0, LINES, normal(LINES.shape) > 0],
+)
+add(
+    "scatter_bytes",
+    ScatterElements(0, "add"),
+    [rng().integers(-9, 9, (5,)).astype(np.int8), np.array([1, -1]), np.array([3, 4], np.int8)],
+)
+add("scatter_tuples", ScatterND(), [DATA, TUPLES, normal((2, 5, *DATA.shape[2:]))])
+add(
+    "scatter_tuples_max",
+    ScatterND("max"),
+    [DATA, TUPLES[0], normal((5, *DATA.shape[2:]))],
+    consts=(1,),
+)
 add("gather_bytes", Gather(0), [rng().integers(0, 200, (5, 16)).astype(np.uint8), np.array([4, 1])])
 
 # Logic and casts

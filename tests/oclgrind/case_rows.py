@@ -147,6 +147,8 @@ add(
     [np.array([[1, np.nan, 3, np.nan], [2, 2, 1, 0]], np.float32)],
 )
 add("hardmax", Hardmax((1,)), [normal((3, 19))])
+add("argmax_long_row", ArgExtreme(True, 1), [normal((2, 139))], quick=("cpu",))
+add("hardmax_long_row", Hardmax((1,)), [normal((2, 75))], quick=("cpu",))
 add("hardmax_lanes", Hardmax((0,)), [normal((5, 19))])
 add("hardmax_flat", Hardmax((1, 2)), [normal((2, 3, 5))])
 
@@ -164,9 +166,20 @@ for _beta in (0.5, 1.0, 0.6):
 add("cumsum", CumSum(1), [normal((3, 7))])
 add("cumsum_columns", CumSum(0, exclusive=True), [normal((5, 19))])
 add("cumsum_back", CumSum(1, reverse=True), [rng().integers(-9, 9, (2, 6, 3))])
+add("cumsum_group", CumSum(1), [normal((2, 1100))], targets=("gpu",), quick=("gpu",))
+add(
+    "cumsum_group_exclusive",
+    CumSum(1, exclusive=True),
+    [normal((2, 1100))],
+    targets=("gpu",),
+    quick=("gpu",),
+)
 add("topk", TopK(3, 1), [normal((4, 9))])
 add("topk_columns", TopK(2, 0, False), [rng().integers(0, 4, (6, 5)).astype(np.float32)])
 add("topk_nan", TopK(4, 0), [np.array([1, np.nan, 3, np.nan, 2], np.float32)])
+add("topk_blocks", TopK(40, 1), [normal((1, 500))], quick=("cpu",))
+add("topk_many", TopK(490, 1), [normal((2, 1100))], targets=("cpu",))
+add("topk_bytes", TopK(2, 1, False), [rng().integers(0, 9, (2, 7)).astype(np.uint8)])
 add("topk_int64", TopK(5, 0), [rng().integers(-5, 5, (5,))])
 
 for _rows, _length in itertools.product((1, 3, 17), (1, 2, 7, 33)):

@@ -25,7 +25,6 @@ from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
 
 from clnn.apis.onnx_backend import Backend
-from clnn.compile import ports_of
 from clnn.errors import BuildError, UnsupportedOpError
 from clnn.graph.ir import Graph
 from clnn.graph.passes import optimise
@@ -33,6 +32,7 @@ from clnn.importers.onnx.importer import import_onnx
 from clnn.importers.onnx.stages.build import read_program
 from clnn.importers.onnx.stages.program import is_staged
 from clnn.plan.schedule import make_plan
+from clnn.ports import ports_of
 from clnn.runtime.stages.session import StagedSession
 from clnn.verification.reference import reference_values
 

@@ -61,7 +61,9 @@ def test_a_model_file_may_change_after_it_was_compiled(device, tmp_path):
     with clnn.compile_model(path, device, clnn.Options(states=2)) as session:
         want = session(x)["y"]
         path.write_bytes(b"")
-        loans = [session._states.take() for _ in range(2)]  # the second one is made now
+        loans = [
+            session._states.take(session._call_state) for _ in range(2)
+        ]  # the second one is made now
         for loan in loans:
             session._states.give(loan)
         assert len(session._call_states) == 2

@@ -290,3 +290,11 @@ def test_inline_assembly_depends_on_the_implementation(device: str) -> None:
 
 def test_unprobed_capabilities_are_false() -> None:
     assert not any(getattr(Capabilities(), name) for name in CAPABILITY_NAMES)
+
+
+def test_buffers_are_no_larger_than_seen() -> None:
+    info = replace(MACHINE[0], why_not="", max_alloc=3 << 30)
+    assert module._within(info).max_alloc == 2 << 30
+    sure = replace(info, caps=Capabilities(large_buffers=Capability(True)))
+    assert module._within(sure).max_alloc == module._within(replace(info, why_not="no")).max_alloc
+    assert module._within(sure).max_alloc == 3 << 30

@@ -19,6 +19,7 @@ from clnn.errors import DeviceLostError, DTypeError, SettingError
 from clnn.runtime.build.program import Device
 from clnn.runtime.process.background import Jobs
 from clnn.runtime.run import family, gears
+from clnn.runtime.run.kept_sets import KeptSets
 from clnn.runtime.run.open_session import wait_for_all
 
 FIRST, OTHER, SMALL = (1, 3, 96, 96), (2, 3, 64, 128), (1, 3, 12, 8)
@@ -251,6 +252,7 @@ def test_other_shapes_do_not_wait_while_kernels_for_small_images_are_chosen(devi
         return learn(self, *arguments)
 
     monkeypatch.setattr(family._KernelSet, "learn", slow)
+    monkeypatch.setattr(KeptSets, "load", lambda self: ([], False))
     with clnn.compile_model(segmentation(), device, BACKGROUND) as session:
         session(fed(FIRST))
         assert begun.wait(120)

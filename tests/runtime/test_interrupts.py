@@ -74,7 +74,7 @@ def test_at_every_place_while_the_state_is_lent_anew(session):
     right = Right(session)
 
     def work() -> None:
-        session._states.take()
+        session._states.take(session._call_state)
         session(feed())
 
     assert at_every_place(work, right) > 30

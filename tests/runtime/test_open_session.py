@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -127,6 +129,19 @@ def test_shapes_used_longest_ago_are_forgotten(any_device, monkeypatch):
             session(feeds(1, 4, width))
         assert [ready["x"][3] for ready in session.shapes] == [4, 6]
         assert sum(session.build_counts) > 0
+
+
+def test_memory_of_forgotten_shapes_is_free_at_once(device, monkeypatch):
+    """It does not wait until Python looks for cycles."""
+    monkeypatch.setattr(open_session, "MAX_SHAPES", 2)
+    options = clnn.Options(specialise="never")
+    with clnn.compile_model(model(), device, options) as session:
+        gc.disable()
+        try:
+            made = [weakref.ref(session.at({"x": (1, 3, 4, w), "b": (1,)})) for w in range(3, 9)]
+            assert sum(one() is not None for one in made) == 2
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("guard", [0, 64])

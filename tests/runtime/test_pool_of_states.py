@@ -2,40 +2,46 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from clnn.runtime.run.pool import Pool
+from clnn.runtime.run.pool import Loan, Pool
 
 
-def counted(most: int) -> Pool[int]:
-    """Return a pool of the numbers from 1."""
-    numbers = iter(range(1, most + 1))
-    return Pool(lambda: next(numbers), most)
+class Counted(Pool[int]):
+    """A pool of the numbers from 1."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self._numbers = iter(range(1, most + 1))
+
+    def next(self) -> Loan[int]:
+        return self.take(lambda: next(self._numbers))
 
 
 def test_last_given_back_comes_first():
-    pool = counted(3)
-    loans = [pool.take() for _ in range(3)]
+    pool = Counted(3)
+    loans = [pool.next() for _ in range(3)]
     for loan in loans:
         pool.give(loan)
-    assert [pool.take().thing for _ in range(2)] == [3, 2]
+    assert [pool.next().thing for _ in range(2)] == [3, 2]
 
 
 def test_more_are_made_where_none_is_left():
-    pool = counted(2)
-    first, second = pool.take(), pool.take()
+    pool = Counted(2)
+    first, second = pool.next(), pool.next()
     assert (first.thing, second.thing) == (1, 2) and pool.things == [1, 2]
 
 
 def test_who_waits_gets_what_is_given_back():
-    pool = counted(4)
-    loans = [pool.take() for _ in range(4)]
+    pool = Counted(4)
+    loans = [pool.next() for _ in range(4)]
     with ThreadPoolExecutor(4) as threads:
-        waiting = [threads.submit(pool.take) for _ in range(4)]
+        waiting = [threads.submit(pool.next) for _ in range(4)]
         while len(pool.waiting) < 4:
             time.sleep(0)
         while loans:
@@ -45,10 +51,10 @@ def test_who_waits_gets_what_is_given_back():
 
 def test_who_waits_gets_what_is_given_back_without_a_word():
     """The borrower's thread had an exception between giving back and waking the next one."""
-    pool = counted(1)
-    loan = pool.take()
+    pool = Counted(1)
+    loan = pool.next()
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(pool.take)
+        waiting = threads.submit(pool.next)
         while not pool.waiting:
             time.sleep(0)
         pool.idle.append(loan)
@@ -57,11 +63,11 @@ def test_who_waits_gets_what_is_given_back_without_a_word():
 
 def test_what_its_borrower_lost_is_lent_again():
     """Also to one who waits already."""
-    pool = counted(1)
-    pool.take()
-    loan = pool.take()
+    pool = Counted(1)
+    pool.next()
+    loan = pool.next()
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(pool.take)
+        waiting = threads.submit(pool.next)
         while not pool.waiting:
             time.sleep(0)
         del loan
@@ -69,15 +75,29 @@ def test_what_its_borrower_lost_is_lent_again():
     assert pool.things == [1]
 
 
+def test_what_only_a_cycle_holds_is_lent_again():
+    """As an exception whose traceback holds a frame that holds the exception."""
+    pool = Counted(1)
+    cycle: list[object] = [pool.next()]
+    cycle.append(cycle)
+    gc.disable()
+    try:
+        del cycle
+        with ThreadPoolExecutor(1) as threads:
+            assert threads.submit(pool.next).result(30).thing == 1
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("most", [1, 3])
 def test_nothing_is_lent_twice(most):
     """Many threads, few things, some of them lost: each has one holder at a time."""
-    pool = counted(most)
+    pool = Counted(most)
     held: set[int] = set()
 
     def work(number: int) -> None:
         for k in range(300):
-            loan = pool.take()
+            loan = pool.next()
             assert loan.thing not in held
             held.add(loan.thing)
             time.sleep(0)
@@ -100,16 +120,16 @@ def test_an_error_of_make_is_raised_and_leaves_the_pool_whole():
             raise errors.pop()
         return 1
 
-    pool: Pool[int] = Pool(make, 1)
+    pool: Pool[int] = Pool(1)
     with pytest.raises(MemoryError, match="no more"):
-        pool.take()
-    assert pool.take().thing == 1
+        pool.take(make)
+    assert pool.take(make).thing == 1
 
 
 def test_after_close_nothing_is_kept():
     """Neither what was idle nor what comes back later; who waits is told by `make`."""
-    pool = counted(2)
-    idle, lent = pool.take(), pool.take()
+    pool = Counted(2)
+    idle, lent = pool.next(), pool.next()
     pool.give(idle)
     pool.close()
     assert not pool.things and not pool.idle
@@ -125,10 +145,10 @@ def test_who_waits_hears_of_the_end():
             raise ValueError("closed")
         return 1
 
-    pool: Pool[int] = Pool(make, 1)
-    loan = pool.take()
+    pool: Pool[int] = Pool(1)
+    loan = pool.take(make)
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(pool.take)
+        waiting = threads.submit(pool.take, make)
         while not pool.waiting:
             time.sleep(0)
         closed.set()

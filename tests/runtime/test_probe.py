@@ -22,7 +22,8 @@ from clnn.runtime.device.probe import CAPABILITY_NAMES, ProbeTarget, StepResult,
 from clnn.runtime.process import child
 
 TARGET = ProbeTarget(0, "Some Platform", "OpenCL 3.0 v1", 0, "Some Device", "1.0", "-cl-std=CL3.0")
-ALL = ("saxpy", "barrier", *CAPABILITY_NAMES)
+ALL = (*probe.REQUIRED[1:], *CAPABILITY_NAMES)
+BENCH = "sys.modules['clnn.runtime.device.probe_bench']"
 BOOT = (
     "import sys; sys.path[:] = sys.argv[1].split(chr(10)); import json, os, pathlib;"
     " import clnn.runtime.device.probe_child as p; from clnn.runtime.{} import main;"
@@ -37,7 +38,7 @@ def sabotage(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
 
 def use_kernels(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Have each child take its kernels from `folder`."""
-    sabotage(monkeypatch, f"p.kernel_folder = lambda: pathlib.Path({str(folder)!r})")
+    sabotage(monkeypatch, f"{BENCH}.kernel_folder = lambda: pathlib.Path({str(folder)!r})")
 
 
 @pytest.fixture(autouse=True)
@@ -77,10 +78,19 @@ def test_a_crash_costs_one_step(device: str, monkeypatch: pytest.MonkeyPatch) ->
     assert results["local_memory"].available
 
 
+def test_a_crash_of_the_joint_build_costs_nothing(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sabotage(monkeypatch, "p.build_most = lambda bench, steps: os.abort()")
+    results = run_steps(probe_target(select(device)), ("saxpy", "fp64"))
+    assert list(results) == ["open", "saxpy", "fp64"]
+    assert all(result.available for result in results.values())
+
+
 def test_a_wrong_result_makes_a_device_unusable(
     device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from clnn.runtime.device.probe_child import kernel_folder
+    from clnn.runtime.device.probe_bench import kernel_folder
 
     for kernel in kernel_folder().glob("*.cl"):
         text = kernel.read_text("utf-8").replace("a * x[i] + y[i];", "a * x[i] + 2 * y[i];")
@@ -161,13 +171,13 @@ def test_each_crash_is_blamed_on_its_step(monkeypatch: pytest.MonkeyPatch) -> No
     crash = "the driver crashed (SIGSEGV)"
     asked = replies(
         monkeypatch,
-        (done("saxpy", "barrier") + '{"start": "local_memory"}\n', crash),
+        (done(*probe.REQUIRED[1:]) + '{"start": "local_memory"}\n', crash),
         (done("fp16", fp16="error: no half") + '{"start": "fp64"}\n{"step": "fp64", "avai', crash),
         (done("subgroups"), crash),
         (done(*ALL[ALL.index("x86_vnni") :]), "ended with status 1"),
     )
     results = run_steps(TARGET, ALL)
-    assert asked == [list(ALL), list(ALL[3:]), list(ALL[5:]), list(ALL[7:])]
+    assert asked == [list(ALL), list(ALL[5:]), list(ALL[7:]), list(ALL[9:])]
     failed = {name for name, result in results.items() if not result.available}
     assert failed == {"local_memory", "fp16", "fp64", "integer_dot"}
     assert {name for name, result in results.items() if result.doubtful} == failed - {"fp16"}
@@ -205,7 +215,7 @@ def test_hangs_cannot_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     hang = "did not answer within 120 s"
     replies(
         monkeypatch,
-        (done("saxpy", "barrier") + '{"start": "local_memory"}\n', hang),
+        (done(*probe.REQUIRED[1:]) + '{"start": "local_memory"}\n', hang),
         (done() + '{"start": "fp16"}\n', hang),
     )
     results = run_steps(TARGET, ALL)
@@ -359,3 +369,36 @@ def test_warp_instructions_are_compared_with_their_documentation(step: str) -> N
         probe_child.STEPS[step](Warp(wrong=True))
     with pytest.raises(probe_child.RefusedError, match="not an NVIDIA device"):
         probe_child.STEPS[step](Warp("GenuineIntel"))
+
+
+LIARS = {
+    "returns wrong sums": "saxpy: wrong result: element 1002 is",
+    "has no barriers": "barrier: wrong result: element",
+    "states large groups": "barrier: ",
+    "forgets long sums": "loops: wrong result: ",
+    "ends each loop": "loops: loops end after ",
+    "ends loops soon": "loops: loops end after 1000 rounds",
+    "multiplies 32 bits": "longs: wrong result: element 0 is",
+    "shifts 32 bits": "longs: wrong result: element 195 is",
+}
+
+
+@pytest.mark.parametrize("liar", LIARS)
+def test_a_device_that_lies_is_refused(
+    device: str, monkeypatch: pytest.MonkeyPatch, liar: str
+) -> None:
+    sabotage(monkeypatch, f"import liars; liars.lie({liar!r})")
+    result = probe.probe(probe_target(select(device)))
+    assert result.why_not.startswith(LIARS[liar])
+
+
+def test_what_a_device_lies_about_is_off(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = select(device)
+    lies = ("flushes denormals", "wraps at 2 GiB", "has little local memory", "ends loops")
+    sabotage(monkeypatch, "import liars; " + "; ".join(f"liars.lie({name!r})" for name in lies))
+    result = probe.probe(probe_target(info))
+    assert not result.why_not and result.max_rounds == 65535
+    assert 2000 <= result.usable_local_mem <= 4000
+    for name in ("denormals", "large_buffers"):
+        assert not getattr(result.caps, name)
+        assert not getattr(info.caps, name) or "wrong" in getattr(result.caps, name).reason

@@ -49,6 +49,17 @@ def test_logs():
         assert of_log(nothing) is None and spills_of(nothing) == ""
 
 
+def test_logs_of_intels_compiler():
+    told = "warning: kernel {}  compiled SIMD32 allocated 128 regs and spilled around {}\n"
+    assert of_log(told.format("gemm", 204) + told.format("conv", 12)) == Registers(128, 204 * 32)
+    assert spills_of(told.format("gemm", 204)).startswith(
+        "6528 bytes of registers are kept in memory"
+    )
+    assert registers.are_told("Intel(R) OpenCL Graphics", "gpu")
+    assert not registers.are_told("Intel(R) OpenCL", "cpu")
+    assert registers.are_told("NVIDIA CUDA", "gpu") and not registers.are_told("rusticl", "gpu")
+
+
 def test_only_nvidia_is_asked(device):
     info = replace(select(device), platform="Portable Computing Language")
     assert registers.VERBOSE not in options_of(info)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -125,7 +127,7 @@ def test_states_are_not_lent_twice(session):
     inside = threading.Barrier(2)
 
     def hold() -> None:
-        loan = session._states.take()
+        loan = session._states.take(session._call_state)
         seen.append(id(loan.thing))
         inside.wait(30)
         session._states.give(loan)
@@ -214,6 +216,19 @@ def test_closed_sessions_are_refused(device):
     session.close()
     with pytest.raises(DeviceLostError, match="closed"):
         session({"x": normal(SHAPE)})
+
+
+def test_what_nobody_holds_is_freed_at_once(device):
+    """Device memory does not wait until Python looks for cycles."""
+    session = clnn.compile_model(small_graph(), device)
+    session({"x": normal(SHAPE)})
+    gone = weakref.ref(session)
+    gc.disable()
+    try:
+        del session
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_two_names_of_one_output_are_two_arrays(device):

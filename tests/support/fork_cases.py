@@ -100,7 +100,7 @@ def held_by_another_thread() -> Any:
 
     def hold() -> None:
         with session._device.lock, session._states._lock:
-            session._states.take()
+            session._states.take(session._call_state)
             inside.set()
             over.wait()
 

@@ -606,12 +606,16 @@ def options_rows(folder: Path) -> list[Row]:
         (
             "intra_op_num_threads",
             3,
-            "threads of PoCL in the whole process, by the first session that says so",
+            "threads of PoCL in the whole process, by the first options that say so",
         ),
         ("log_severity_level", 3, f'{nothing}: CLNN_DEBUG and the logger "clnn"'),
         ("log_verbosity_level", 1, f"{nothing}, likewise"),
         ("logid", "me", nothing),
-        ("use_deterministic_compute", True, f"{nothing}: results are the same in each run, always"),
+        (
+            "use_deterministic_compute",
+            True,
+            f"{nothing}: results are the same in each run with the same cache",
+        ),
         ("use_per_session_threads", True, f"{nothing}: the device's driver has the threads"),
         ("profile_file_prefix", "p", "names the trace's file"),
         ("enable_profiling", False, "writes a trace, of layers where one plan runs the model"),

@@ -269,6 +269,7 @@ def installs(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str
     monkeypatch.setattr(bootstrap, "apt_install", apt)
     monkeypatch.setattr(bootstrap, "usable_platforms", platforms)
     monkeypatch.setattr(bootstrap, "intel_runtime", lambda *_: done.append("intel") or "")
+    monkeypatch.setattr(bootstrap, "rusticl", lambda *_: done.append("rusticl") or "")
     monkeypatch.setattr(bootstrap.shutil, "which", lambda _: None)
     return done
 
@@ -289,10 +290,29 @@ def test_tests_take_every_driver(
     bootstrap: ModuleType, installs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bootstrap.drivers_for_test(Path("v"), None)
-    assert installs == ["pocl-opencl-icd", "oclgrind", "intel"]
+    assert installs == ["pocl-opencl-icd", "oclgrind", "intel", "rusticl"]
     monkeypatch.setattr(bootstrap.shutil, "which", lambda name: f"/usr/bin/{name}")
     bootstrap.drivers_for_test(Path("v"), None)
-    assert installs == ["pocl-opencl-icd", "oclgrind", "intel"]
+    assert installs == ["pocl-opencl-icd", "oclgrind", "intel", "rusticl", "rusticl"]
+
+
+def test_mesa_is_unpacked_where_no_loader_looks(
+    bootstrap: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, asked = tmp_path / "cache" / "rusticl", []
+    monkeypatch.setattr(bootstrap, "RUSTICL", folder)
+    monkeypatch.setattr(bootstrap, "apt_install", lambda _, names: asked.extend(names) or "")
+    fake_apt(tmp_path, monkeypatch, '[ "$1" = download ] && : > "$2_1_amd64.deb"')
+    script(tmp_path / "bin" / "apt-cache", 'echo "  Depends: libclc-15"')
+    assert "apt knows no mesa-opencl-icd that has it" in bootstrap.rusticl(None)
+    both = 'echo "  Depends: libclc-15"; echo "  Depends: libllvmspirvlib15"'
+    script(tmp_path / "bin" / "apt-cache", both)
+    script(tmp_path / "bin" / "dpkg", 'mkdir -p "$3" && echo "$2" >> "$3/from"')
+    assert bootstrap.rusticl(None) == "" and asked == ["libclc-15"]
+    unpacked = (folder / "from").read_text("utf-8").split()
+    assert unpacked == ["mesa-opencl-icd_1_amd64.deb", "libllvmspirvlib15_1_amd64.deb"]
+    assert bootstrap.rusticl(None) == "" and len(asked) == 1
+    assert [path.name for path in folder.parent.iterdir()] == ["rusticl"]
 
 
 def test_without_any_device_the_set_up_fails_with_the_diagnosis(

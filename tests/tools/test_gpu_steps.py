@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from common import ROOT
 sys.path.insert(0, str(ROOT / "tools" / "benchmarks"))
 
 from about import About
-from gpu import drivers, packages, plan
+from gpu import drivers, pack, packages, plan
 from gpu import steps as module
 from gpu.page import page
 from gpu.steps import DONE, FAILED, LATE, SKIPPED, Runner, Step
@@ -313,3 +314,28 @@ def test_a_page_holds_what_there_is(report):
         "9 passed, 1 failed, 0 errors, 2 skipped, of 20 collected (12 ran; the time was up)" in text
     )
     assert "- `test_x`: assert 1" in text and "  - step_ns: 1e+03" in text
+
+
+def test_the_archive_for_another_machine(tmp_path, monkeypatch):
+    """The checkout and the wheels, in a folder; nothing is left where it would be too large."""
+    real, asked = pack._said, []
+
+    def said(command):
+        if command[0] == "git":
+            return real(command)
+        asked.extend(command)
+        (Path(command[command.index("--dest") + 1]) / "numpy-1.whl").write_bytes(b"wheel")
+        return ""
+
+    monkeypatch.setattr(pack, "_said", said)
+    target = tmp_path / "report.tar.gz"
+    assert pack.pack(target) == target.stat().st_size < pack.MOST_BYTES
+    with tarfile.open(target) as archive:
+        names = set(archive.getnames())
+    inside = {
+        f"{pack.FOLDER}/{n}" for n in ("tools/gpu_report.sh", "clnn/api.py", "wheels/numpy-1.whl")
+    }
+    assert names >= inside and {"pyopencl", "pytest"} <= set(asked) and "torch" not in asked
+    with pytest.raises(RuntimeError, match="more than 1000"):
+        pack.pack(tmp_path / "large.tar.gz", most=1000)
+    assert [path.name for path in tmp_path.iterdir()] == ["report.tar.gz"]

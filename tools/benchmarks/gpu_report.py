@@ -3,12 +3,15 @@
 
     tools/gpu_report.sh [--device D] [--wheels DIR] [--out DIR] [--seconds S] [--small]
                         [--steps doctor,facts,sweep,tests,tune,engines,compiled]
+    tools/gpu_report.sh --pack FILE.tar.gz
 
-Needs no network. Finds the OpenCL driver, or registers one that is installed but not registered.
-Every step has its own share of the time, and one that fails costs its own results only. Writes
-OUT/<device>_<date>.json, .md and pictures; a later run of other steps on the same day adds to them.
-On a CPU (or with --small) sizes are tiny: that checks the report, not the device. Exit status: 0 all
-is well, 1 a step or a test failed, 2 a package is missing, 3 no usable device.
+Needs no network. --pack writes an archive of below 60 MB with the checkout and the packages' wheels;
+unpacked on a machine with the same Python, its tools/gpu_report.sh uses these. Finds the OpenCL driver,
+or registers one that is installed but not registered. Every step has its own share of the time, and one
+that fails costs its own results only. Writes OUT/<device>_<date>.json, .md and pictures; a later run of
+other steps on the same day adds to them. On a CPU (or with --small) sizes are tiny: that checks the
+report, not the device. Exit status: 0 all is well, 1 a step or a test failed, 2 a package is missing, 3 no
+usable device.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ BEGUN = monotonic()
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools" / "benchmarks")]
 
-from gpu import packages
+from gpu import pack, packages
 from gpu.steps import DONE, FAILED, LATE, Outcome, Runner
 
 SECONDS = 560.0  # of a run, with all there is to do before and after the steps
@@ -40,7 +43,11 @@ STEP_NAMES = ("doctor", "facts", "sweep", "tests", "tune", "engines", "compiled"
 def main() -> int:
     args = _arguments()
     try:
-        notes = _packages(args.wheels)
+        if args.pack is not None:
+            print(f"{args.pack}: {pack.pack(args.pack.resolve()) / 1e6:.1f} MB")
+            return 0
+        brought = ROOT / pack.WHEELS
+        notes = _packages(args.wheels or (brought if brought.is_dir() else None))
     except RuntimeError as err:
         print(f"gpu_report: {err}", file=sys.stderr)
         return EXIT_PACKAGES
@@ -242,6 +249,9 @@ def _arguments() -> argparse.Namespace:
         type=Path,
         metavar="DIR",
         help="install missing packages from this folder, without a network",
+    )
+    parser.add_argument(
+        "--pack", type=Path, metavar="FILE", help="write an archive for another machine, no report"
     )
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "benchmarks", metavar="DIR")
     parser.add_argument(

@@ -22,6 +22,8 @@ from clnn.errors import ShapeError, UnsupportedOpError
 TOLERANCE = {"f32": 2e-4, "tf32": 2e-2, "f16": 2e-2, "bf16": 8e-2}
 STEPS = {"f32": 2e-6, "tf32": 1e-3, "f16": 1e-3, "bf16": 8e-3}
 MOVES = 3
+FEW_BITS = {"f16": onnx.TensorProto.FLOAT16, "bf16": onnx.TensorProto.BFLOAT16}
+NOISES = 16  # ties between neighbouring numbers change with half of them
 DECIDING = {"Unique", "NonZero", "Compress", "Range", "Loop", "If"}  # shapes, by values
 UINT8 = onnx.TensorProto.UINT8
 
@@ -204,36 +206,70 @@ def _hangs_on_rounding(
     case: Case, feeds: Feeds, name: str, want: np.ndarray, allowed: float
 ) -> bool:
     """Tell whether an output changes where every value on the way to it is rounded otherwise."""
-    model = rounded_otherwise(case.model, 2 * STEPS[case.options["dtype"]])
-    others = [evaluate(model, feeds)[name] for _ in range(MOVES)]
-    if any(other.shape != want.shape for other in others):
+    made = floats_made(case.model)
+    exact = evaluate(_with_outputs(case.model, made), feeds) if made else {}
+    chance, share = np.random.default_rng(len(feeds)), 2 * STEPS[case.options["dtype"]]
+    noise = [{f"{n}_noise": _noise(exact[n], chance, share) for n in made} for _ in range(NOISES)]
+    few = FEW_BITS.get(case.options["dtype"])
+    try:
+        others = evaluate_all(with_noise(case.model, made), [{**feeds, **one} for one in noise])
+        if few is not None:  # what is equal in few bits
+            others.append(evaluate(with_noise(case.model, made, few), feeds))
+    except Exception:  # rounding decides shapes
         return True
-    far = [np.abs(other.astype(np.float64) - want).max(initial=0) for other in others]
+    if any(other[name].shape != want.shape for other in others):
+        return True
+    far = [np.abs(other[name].astype(np.float64) - want).max(initial=0) for other in others]
     return not max(far) <= allowed / 4
 
 
-def rounded_otherwise(model: onnx.ModelProto, share: float) -> onnx.ModelProto:
-    """Return the model with noise, a share of each element, on what each of its nodes makes of floats."""
-    noisy = onnx.ModelProto()
-    noisy.CopyFrom(onnx.shape_inference.infer_shapes(model))
-    known = {v.name: v.type.tensor_type.elem_type for v in noisy.graph.value_info}
-    known |= {v.name: v.type.tensor_type.elem_type for v in noisy.graph.output}
+def floats_made(model: onnx.ModelProto) -> list[str]:
+    """Return the names of all float32 values that nodes of the main graph make."""
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    known = {v.name: v.type.tensor_type.elem_type for v in (*graph.value_info, *graph.output)}
+    made = [name for node in graph.node for name in node.output]
+    return [name for name in made if known.get(name) == onnx.TensorProto.FLOAT]
+
+
+def with_noise(model: onnx.ModelProto, names: list[str], few: int | None = None) -> onnx.ModelProto:
+    """Return the model with an input NAME_noise added to each of these values, or rounded to type `few`."""
+    noisy = onnx.ModelProto.FromString(model.SerializeToString())
     nodes = []
-    for node in noisy.graph.node:
+    for node in model.graph.node:
+        node = onnx.NodeProto.FromString(node.SerializeToString())
         nodes.append(node)
         for number, name in enumerate(node.output):
-            if known.get(name) == onnx.TensorProto.FLOAT:
-                node.output[number] = f"{name}_exact"
-                parts = [f"{name}_exact"], [f"{name}_noise"]
-                ends = {"low": 1 - share, "high": 1 + share}
-                nodes += [
-                    onnx.helper.make_node("RandomUniformLike", *parts, **ends),
-                    onnx.helper.make_node("Mul", [f"{name}_exact", f"{name}_noise"], [name]),
-                ]
-    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+            if name not in names:
+                continue
+            exact, noise = f"{name}_exact", f"{name}_noise"
+            node.output[number] = exact
+            if few is None:
+                nodes.append(onnx.helper.make_node("Add", [exact, noise], [name]))
+                continue
+            nodes.append(onnx.helper.make_node("Cast", [exact], [noise], to=few))
+            nodes.append(onnx.helper.make_node("Cast", [noise], [name], to=onnx.TensorProto.FLOAT))
     del noisy.graph.node[:]
-    noisy.graph.node.extend(kept)
+    noisy.graph.node.extend(nodes)
+    if few is None:
+        noisy.graph.input.extend(_float(f"{name}_noise") for name in names)
     return noisy
+
+
+def _noise(exact: np.ndarray, chance: np.random.Generator, share: float) -> np.ndarray:
+    noise = exact * chance.uniform(-share, share, exact.shape)
+    return np.asarray(np.where(np.isfinite(noise), noise, 0), np.float32)
+
+
+def _with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
+    """Return the model with these values as outputs alone."""
+    other = onnx.ModelProto.FromString(model.SerializeToString())
+    del other.graph.output[:]
+    other.graph.output.extend(_float(name) for name in names)
+    return other
+
+
+def _float(name: str) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
 
 
 def moved(array: np.ndarray, step: float, chance: np.random.Generator) -> np.ndarray:

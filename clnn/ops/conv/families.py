@@ -20,7 +20,7 @@ reference want `ConvProblem.fits_fast`. At equal cost, families stand in the ord
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, islice
 
 from clnn.ops.conv import (
     depthwise,
@@ -56,6 +56,15 @@ def variants(problem: ConvProblem) -> list[Variant]:
     families = FAMILIES if problem.fits_fast else ()
     choices = [variant for family in families for variant in islice(family(problem), 1)]
     return [*sorted(choices, key=lambda v: v.cost), reference(problem)]
+
+
+def named(problem: ConvProblem, name: str) -> Variant | None:
+    """Return the kernel of a name, families looked through in turn; None where there is none."""
+    families = FAMILIES if problem.fits_fast else ()
+    firsts = (variant for family in families for variant in islice(family(problem), 1))
+    rest = (variant for family in families for variant in islice(family(problem), 1, None))
+    every = chain(firsts, rest, map(reference, (problem,)))
+    return next((v for v in every if v.name == name), None)
 
 
 def candidates(problem: ConvProblem) -> list[Variant]:

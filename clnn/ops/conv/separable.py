@@ -180,11 +180,12 @@ class Separable(OpSpec):
     def _pair(self, first: Variant, second: Variant, between: Operand, target: Target) -> Variant:
         """Return the launches of both, the first's output being the second's first input."""
 
-        def again(other: Problem) -> Variant | None:
-            ways = self._problems(other)
-            one = self.filters(other.input(0).type.shape[1]).repeat(ways[0], first)
-            two = self.point.repeat(ways[1], second)
-            return one and two and self._pair(one, two, ways[0].outputs[0], other.target)
+        def again(other: SeparableProblem) -> Variant | None:
+            spec = Separable(other.window, other.first_post_ops, other.post_ops)
+            ways = spec._problems(other)
+            one = spec.filters(other.input(0).type.shape[1]).repeat(ways[0], first)
+            two = spec.point.repeat(ways[1], second)
+            return one and two and spec._pair(one, two, ways[0].outputs[0], other.target)
 
         itemsize = between.memory.itemsize
         scratch = Scratch("between", between.layout.size * itemsize, itemsize)

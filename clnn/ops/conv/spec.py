@@ -1,4 +1,4 @@
-"""Convolution over one or two spatial axes, grouped or depthwise, with fused post-ops."""
+"""Convolution over one or two spatial axes (more: volumes.py), grouped or depthwise, with fused post-ops."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from clnn.errors import DTypeError, ShapeError
 from clnn.ops.conv import families
 from clnn.ops.conv.problem import BIAS, ConvProblem, takes_any_order
 from clnn.ops.conv.row_packing import takes_rows, wide_border
+from clnn.ops.conv.volumes import IMAGE, Taps, over_images
 from clnn.ops.launch import Variant
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops.problem import Border, Problem
@@ -157,6 +158,10 @@ class Conv2d(OpSpec):
         """Return all that is worth a measurement of each family."""
         return families.candidates(self._problem(problem))
 
+    def named(self, problem: Problem, name: str) -> Variant | None:
+        """Return the kernel of a name."""
+        return families.named(self._problem(problem), name)
+
     def repeat(self, problem: Problem, variant: Variant) -> Variant | None:
         """Return a kernel of the same family and tile."""
         conv = self._problem(problem)
@@ -173,9 +178,20 @@ class Conv2d(OpSpec):
 @onnx_op("Conv")
 def _conv(node: OnnxNode) -> Source:
     x, w = node.type(0), node.type(1)
-    if x.rank not in (3, 4):
-        raise Unsupported(f"convolution of an input with {x.rank} axes; 3 and 4 are supported")
+    if x.rank < 3:
+        raise Unsupported(f"convolution of {x.rank} axes; it needs batch, channels and an image")
     kernel = node.attr("kernel_shape", w.shape[2:])
     window = window_of(node, kernel, x.shape[2:])
-    spec = Conv2d(window, int(node.attr("group", 1)))
-    return Emit(spec, [0, 1, 2 if node.has(2) else None])
+    group = int(node.attr("group", 1))
+    depths = max(0, x.rank - IMAGE)
+    spec = Conv2d(window.axes(depths), group)
+    bias = 2 if node.has(2) else None
+    if not depths:
+        return Emit(spec, [0, 1, bias])
+    return over_images(
+        node,
+        window.kernel,
+        [Taps.of(window.axes(axis, axis + 1), x.shape[2 + axis]) for axis in range(depths)],
+        group,
+        lambda image, weights: Emit(spec, [image, weights, bias]),
+    )

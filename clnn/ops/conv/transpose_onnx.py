@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 from clnn.errors import ShapeError
 from clnn.ops.conv.transpose import ConvTranspose
+from clnn.ops.conv.volumes import IMAGE, Taps, over_images
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 
 
 @onnx_op("ConvTranspose")
 def _conv_transpose(node: OnnxNode) -> Source:
     x, w = node.type(0), node.type(1)
-    if x.rank not in (3, 4):
+    if x.rank < 3:
         raise Unsupported(
-            f"transposed convolution of an input with {x.rank} axes; 3 and 4 are supported"
+            f"transposed convolution of {x.rank} axes; it needs batch, channels and an image"
         )
     rank = x.rank - 2
     kernel = _numbers(node, "kernel_shape", rank, w.shape[2:])
@@ -28,8 +29,20 @@ def _conv_transpose(node: OnnxNode) -> Source:
     same = [i * s for i, s in zip(x.shape[2:], strides, strict=True)]
     before, extents = _placed(node, natural, same)
     group = int(node.attr("group", 1))
-    spec = ConvTranspose(kernel, strides, dilations, before, extents, group)
-    return Emit(spec, [0, 1, 2 if node.has(2) else None])
+    n = max(0, x.rank - IMAGE)
+    spec = ConvTranspose(kernel[n:], strides[n:], dilations[n:], before[n:], extents[n:], group)
+    bias = 2 if node.has(2) else None
+    if not n:
+        return Emit(spec, [0, 1, bias])
+    numbers = zip(kernel, strides, dilations, before, x.shape[2:], extents, strict=True)
+    return over_images(
+        node,
+        kernel,
+        [Taps.transposed(*of_axis) for of_axis in list(numbers)[:n]],
+        group,
+        lambda image, weights: Emit(spec, [image, weights, bias]),
+        is_transposed=True,
+    )
 
 
 def _placed(

@@ -172,7 +172,7 @@ def _kernel(
         "ctype": ctype,
         "index_type": indices.type.dtype.cl,
         "picks": tuple(picks),
-        "checked": not _in_range(indices.const, picks),
+        "checked": not in_range(indices.const, picks),
         "wg": local,
         **work,
     }
@@ -180,7 +180,7 @@ def _kernel(
     return Variant(label, (Launch("movement/gather.cl.mako", params, args, global_size, local),))
 
 
-def _in_range(indices: Array | None, picks: Sequence[Pick]) -> bool:
+def in_range(indices: Array | None, picks: Sequence[Pick]) -> bool:
     """Whether indices are constant and valid as they are."""
     if indices is None:
         return False
@@ -188,7 +188,7 @@ def _in_range(indices: Array | None, picks: Sequence[Pick]) -> bool:
     return bool((indices >= 0).all() and (indices < limits).all())
 
 
-def _constant_indices(node: OnnxNode, limits: Sequence[int]) -> Array | None:
+def constant_indices(node: OnnxNode, limits: Sequence[int]) -> Array | None:
     """Return constant indices as int32, counted from the front; None where they are not constant.
 
     limits: the extent that they count in, or one extent for each place on their last axis.
@@ -210,7 +210,7 @@ def _constant_indices(node: OnnxNode, limits: Sequence[int]) -> Array | None:
 def _gather(node: OnnxNode) -> Source:
     data = node.type(0)
     axis = normalise_axis(int(node.attr("axis", 0)), data.rank)
-    indices = _constant_indices(node, [data.shape[axis]])
+    indices = constant_indices(node, [data.shape[axis]])
     if indices is None:
         return Emit(Gather(axis), [0, 1])
     step = _common_step(indices.reshape(-1))
@@ -249,7 +249,7 @@ def _as_view(data: TensorType, axis: int, indices: Array, step: int) -> Source:
 @onnx_op("GatherElements")
 def _gather_elements(node: OnnxNode) -> Source:
     axis = normalise_axis(int(node.attr("axis", 0)), node.type(0).rank)
-    indices = _constant_indices(node, [node.type(0).shape[axis]])
+    indices = constant_indices(node, [node.type(0).shape[axis]])
     return Emit(GatherElements(axis), [0, 1 if indices is None else indices])
 
 
@@ -260,5 +260,5 @@ def _gather_nd(node: OnnxNode) -> Source:
     limits = node.type(0).shape[batch : batch + depth]
     if not 0 <= batch < node.type(1).rank or len(limits) != depth or not depth:
         return Emit(GatherND(max(batch, 0)), [0, 1])
-    indices = _constant_indices(node, limits)
+    indices = constant_indices(node, limits)
     return Emit(GatherND(batch), [0, 1 if indices is None else indices])

@@ -24,10 +24,10 @@ def copy_variant(problem: Problem, source: TensorLayout, result: TensorLayout) -
     """Return the variant that copies input 0, seen as `source`, into output 0, seen as `result`."""
     if problem.outputs[0].aliased or problem.input(0).aliased:
         return Variant("view", ())
-    return Variant("copy", (_copy(problem, 0, source, result),))
+    return Variant("copy", (copy_launch(problem, 0, source, result),))
 
 
-def _copy(problem: Problem, index: int, source: TensorLayout, result: TensorLayout) -> Launch:
+def copy_launch(problem: Problem, index: int, source: TensorLayout, result: TensorLayout) -> Launch:
     """Return the launch that copies input `index`, seen as `source`, into `result` of output 0."""
     out, ctype = problem.outputs[0], move_type(problem.outputs[0].memory)
     read = In(index, source.offset - problem.input(index).layout.offset)
@@ -333,7 +333,7 @@ class Concat(ViewSpec):
                 continue
             place = view.forward(problem.outputs[0].layout)
             assert place is not None
-            launches.append(_copy(problem, index, operand.layout, place))
+            launches.append(copy_launch(problem, index, operand.layout, place))
         return [Variant("concat" if launches else "view", tuple(launches))]
 
 

@@ -160,6 +160,18 @@ class Pool(OpSpec):
         others = [_rows(self, problem, t, b) for b in bands for t in tiles]
         return by_cost([usual[0], *(replace(v, cost=1.0) for v in others)])
 
+    def repeat(self, problem: Problem, variant: Variant) -> Variant | None:
+        """Return the kernel of the same tile, with this window and these post-ops."""
+        own = PoolProblem(problem.inputs, problem.outputs, problem.target, self)
+        return super().repeat(own, variant)
+
+
+@dataclass(frozen=True)
+class PoolProblem(Problem):
+    """A pooling with its node, which may have other pads and post-ops at other extents."""
+
+    spec: Pool
+
 
 def _vector(problem: Problem) -> int:
     """Return the widest vector of channels that input 0 can be read by."""
@@ -266,9 +278,9 @@ def _rows(spec: Pool, problem: Problem, tile: int = 0, rows: int = 0) -> Variant
     )
     args: tuple[Arg, ...] = (In(0), *operand_args(problem, spec.post_ops), *_table(spec), Out(0))
 
-    def again(other: Problem) -> Variant | None:
-        fits = _fits_rows(spec, other) and _vector(other) == vw
-        return _rows(spec, other, tx, band) if fits else None
+    def again(other: PoolProblem) -> Variant | None:
+        fits = _fits_rows(other.spec, other) and _vector(other) == vw
+        return _rows(other.spec, other, tx, band) if fits else None
 
     launch = Launch("pool/pool_rows.cl.mako", params, args, global_size, local)
     return Variant(name, (launch,), again=again)

@@ -17,8 +17,10 @@ from clnn.ops.problem import Problem, required
 from clnn.ops.rows.rows import Rows, and_plain, make_rows, with_row_axes
 from clnn.ops.rows.softmax import softmax_axes
 from clnn.ops.spec import OpSpec
+from clnn.traced import other
 from clnn.types import F16, I64, Array, TensorType, normalise_axis
 
+LEAST_ALONG = 64  # elements of a row from which on CPUs gain by vectors along it
 LANES = ("float", "int", "uint")  # types whose comparisons are as wide as the index
 
 
@@ -143,10 +145,12 @@ def _variant(
 def _rows(
     problem: Problem, layouts: Sequence[TensorLayout], axes: tuple[int, ...], plain: bool
 ) -> Rows:
-    """Return rows whose vectors, if any, lie across: an index is kept for each lane."""
+    """Return rows in which an index is kept for each lane."""
     dtype, target = problem.input(0).type.dtype, problem.target
-    rows = make_rows(layouts, axes, target, dtype.itemsize, plain=plain, along=not target.is_cpu)
-    if rows.across and (rows.vw == 1 or dtype.cl in LANES):
+    row = other(prod(layouts[0].shape[a] for a in axes))
+    along = not target.is_cpu or row >= LEAST_ALONG
+    rows = make_rows(layouts, axes, target, dtype.itemsize, plain=plain, along=along)
+    if (rows.across or target.is_cpu) and (rows.vw == 1 or dtype.cl in LANES):
         return rows
     if rows.group > 1:
         return replace(rows, vw=1, nv=1)

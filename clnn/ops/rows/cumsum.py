@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +16,12 @@ from clnn.ops.problem import Problem, required
 from clnn.ops.shared.element_types import require
 from clnn.ops.shared.loops import collapse, run_work, without
 from clnn.ops.spec import OpSpec
+from clnn.traced import other
 from clnn.types import BOOL, Array, TensorType, normalise_axis
+
+GROUP = 256  # members that share a line
+LONG_LINE = 1024  # elements from which on that pays, where lines are fewer than BUSY for each unit
+BUSY = 64
 
 
 @dataclass(frozen=True)
@@ -52,25 +59,38 @@ class CumSum(OpSpec):
         return (np.flip(total, self.axis) if self.reverse else total,)
 
     def variants(self, problem: Problem) -> list[Variant]:
-        """Return the one kernel, for any layouts: a work-item adds up whole lines."""
+        """Return a kernel with lines per work-item; on GPUs with few lines one per work-group first."""
         src, dst = problem.input(0).layout, problem.outputs[0].layout
-        ctype = problem.outputs[0].type.dtype.cl
-        require(problem.target, "cumsum", ctype)
+        target, ctype = problem.target, problem.outputs[0].type.dtype.cl
+        require(target, "cumsum", ctype)
         loops = collapse([without(src, [self.axis]), without(dst, [self.axis])])
-        work, global_size, local = run_work(loops, problem.target, loops.has_inner_pitches(1, 1))
-        name = f"cumsum_{ctype}_v{work['vw']}"
-        params = {
-            "name": name,
+        params: dict[str, Any] = {
             "ctype": {"int": "uint", "long": "ulong"}.get(ctype, ctype),  # whose sums wrap
             "count": src.shape[self.axis],
             "steps": (src.pitches[self.axis], dst.pitches[self.axis]),
             "exclusive": self.exclusive,
             "reverse": self.reverse,
-            "wg": local,
-            **work,
         }
-        launch = Launch("rows/cumsum.cl.mako", params, (In(0), Out(0)), global_size, local)
-        return [Variant(name, (launch,))]
+        work, global_size, local = run_work(loops, target, loops.has_inner_pitches(1, 1))
+        name = f"cumsum_{ctype}_v{work['vw']}"
+        launch = _launch("cumsum", {**params, "name": name, **work}, global_size, local)
+        variants = [Variant(name, (launch,))]
+        lines = prod(loops.extents)
+        few = other(lines) < BUSY * target.compute_units and other(params["count"]) >= LONG_LINE
+        if few and not target.is_cpu:
+            group = 1 << (min(GROUP, target.max_work_group).bit_length() - 1)
+            name = f"cumsum_{ctype}_group"
+            params |= {"name": name, "extents": loops.extents, "pitches": loops.pitches}
+            launch = _launch("cumsum_group", params, (lines * group,), (group,))
+            variants.insert(0, Variant(name, (launch,)))
+        return variants
+
+
+def _launch(
+    template: str, params: dict[str, Any], global_size: tuple[int, ...], local: tuple[int, ...]
+) -> Launch:
+    args = (In(0), Out(0))
+    return Launch(f"rows/{template}.cl.mako", {**params, "wg": local}, args, global_size, local)
 
 
 @onnx_op("CumSum")

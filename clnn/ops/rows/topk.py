@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
+from typing import Any
 
 import numpy as np
 
 from clnn.errors import DTypeError, ShapeError
-from clnn.ops.launch import In, Launch, Out, Variant, grid
+from clnn.ops.launch import In, Launch, Out, Scratch, Variant, grid
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, onnx_op
 from clnn.ops.problem import Problem, required
 from clnn.ops.shared.element_types import require
@@ -17,7 +18,10 @@ from clnn.ops.shared.loops import collapse, without
 from clnn.ops.spec import OpSpec
 from clnn.types import BOOL, I64, Array, TensorType, normalise_axis
 
-RANKED = 2048  # the longest line whose elements are each compared with all others
+MOST_RANKED = 8192  # elements that are each compared with all others
+GROUP = 256  # members
+BLOCK, LEAST_SLOTS = 64, 192  # elements that are looked at together, and put aside at least
+MOST_NEAR = 1024  # slots in registers
 
 
 @dataclass(frozen=True)
@@ -58,34 +62,58 @@ class TopK(OpSpec):
         return np.take_along_axis(x, indices, self.axis), indices
 
     def variants(self, problem: Problem) -> list[Variant]:
-        """Return a kernel that ranks elements side by side and one that inserts them in turn."""
-        length = problem.input(0).layout.shape[self.axis]
-        ways = ("ranks", "inserts") if length <= RANKED else ("inserts",)
-        return [self._variant(problem, way) for way in ways]
-
-    def _variant(self, problem: Problem, way: str) -> Variant:
+        """Return a kernel with a line per work-group, and one with a line per work-item."""
         layouts = [problem.input(0).layout, *(o.layout for o in problem.outputs)]
         ctype = problem.outputs[0].type.dtype.cl
         require(problem.target, "topk", ctype)
         loops = collapse([without(layout, [self.axis]) for layout in layouts])
-        lines, length = math.prod(loops.extents), layouts[0].shape[self.axis]
-        sizes = (length, lines) if way == "ranks" else (lines, 1)
-        global_size, local = grid(problem.target, *sizes)
-        name = f"topk_{way}_{ctype}_{'largest' if self.largest else 'smallest'}_{self.count}"
         params = {
-            "name": name,
+            "name": f"topk_{ctype}_{'largest' if self.largest else 'smallest'}_{self.count}",
             "ctype": ctype,
-            "way": way,
             "extents": loops.extents,
             "pitches": loops.pitches,
-            "length": length,
+            "length": layouts[0].shape[self.axis],
             "count": self.count,
             "steps": tuple(layout.pitches[self.axis] for layout in layouts),
             "largest": self.largest,
-            "wg": local,
         }
-        launch = Launch("rows/topk.cl.mako", params, (In(0), Out(0), Out(1)), global_size, local)
-        return Variant(name, (launch,))
+        one = _by_item(problem, params)
+        by_group = not problem.target.is_cpu and self.count <= MOST_RANKED
+        return [_by_group(problem, params), one] if by_group else [one]
+
+
+def _by_item(problem: Problem, params: Mapping[str, Any]) -> Variant:
+    """Return the variant in which a work-item walks a line."""
+    count, lines = params["count"], prod(params["extents"])
+    slots = _slots(count)
+    apart = slots > MOST_NEAR
+    global_size, local = grid(problem.target, lines)
+    scratch = _scratch(params["ctype"], lines * slots) if apart else ()
+    more = {"slots": slots, "apart": apart, "wg": local}
+    args = (In(0), Out(0), Out(1), *scratch)
+    launch = Launch("rows/topk.cl.mako", {**params, **more}, args, global_size, local)
+    return Variant(str(params["name"]), (launch,))
+
+
+def _by_group(problem: Problem, params: Mapping[str, Any]) -> Variant:
+    """Return the variant in which a work-group walks a line."""
+    lines, name = prod(params["extents"]), f"{params['name']}_group"
+    group = 1 << (min(GROUP, problem.target.max_work_group).bit_length() - 1)
+    scratch = _scratch(params["ctype"], lines * params["count"])
+    args = (In(0), Out(0), Out(1), *scratch)
+    params = {**params, "name": name, "wg": (group,)}
+    launch = Launch("rows/topk_group.cl.mako", params, args, (lines * group,), (group,))
+    return Variant(name, (launch,))
+
+
+def _slots(count: int) -> int:
+    """Return how many elements of a line are put aside: not to be cut too often, for short ones too."""
+    return -(-max(2 * count, LEAST_SLOTS) // 16) * 16 + BLOCK
+
+
+def _scratch(ctype: str, elements: int) -> tuple[Scratch, Scratch]:
+    wide = 8 if ctype in ("long", "ulong", "double") else 4
+    return Scratch("keys", wide * elements, wide), Scratch("places", 4 * elements)
 
 
 @onnx_op("TopK")

@@ -41,6 +41,12 @@ class Window:
         """Whether each output reads the one input at its own place."""
         return {*self.kernel, *self.strides} == {1} and not any((*self.before, *self.after))
 
+    def axes(self, first: int, end: int | None = None) -> Window:
+        """Return the window along some of the spatial axes."""
+        part = slice(first, end)
+        shape = self.kernel[part], self.strides[part], self.dilations[part]
+        return Window(*shape, self.before[part], self.after[part], self.ceil)
+
     def reach(self, axis: int) -> int:
         """Extent of the dilated kernel along a spatial axis."""
         return self.dilations[axis] * (self.kernel[axis] - 1) + 1

@@ -17,7 +17,7 @@ from clnn.cache.keys import program_key
 from clnn.cache.store import Store
 from clnn.cache.templates import use_cache
 from clnn.errors import BuildError
-from clnn.runtime.build import registers
+from clnn.runtime.build import progress, registers
 from clnn.runtime.device import failures
 from clnn.runtime.device.device import DeviceInfo, open_context
 from clnn.runtime.drivers.loader import child_environment, load
@@ -32,6 +32,7 @@ use_cache()
 BUILD_ABI = "1"
 # Below so many programs, and characters of them, starting child processes costs more than it saves.
 CHILDREN_FROM, CHARACTERS_FROM = 6, 60_000
+LOOK_S = 0.1  # seconds from look to look at what children have built
 
 
 @dataclass
@@ -95,6 +96,10 @@ class Device:
         context, handle = open_context(info)
         return Device(info, context, handle)
 
+    def beside(self) -> Device:
+        """Return the same context for programs of another session."""
+        return Device(self.info, self.context, self.handle)
+
     @property
     def options(self) -> list[str]:
         """Build options of every program."""
@@ -119,9 +124,16 @@ class Device:
             missing = [s for s in wanted if not self._from_store(s)]
             long = len(missing) > 1 and sum(map(len, missing)) >= CHARACTERS_FROM
             in_children = long or len(missing) >= CHILDREN_FROM
-            binaries = self._try_children(missing) if in_children else {}
-            for source in missing:
-                self._finish(source, wanted[source], binaries.get(source))
+            if missing:
+                progress.tell(0, len(missing))
+            titles = [wanted[source] for source in missing]
+            binaries = self._try_children(missing, titles) if in_children else {}
+            done = len(binaries)
+            for source, title in zip(missing, titles, strict=True):
+                self._finish(source, title, binaries.get(source))
+                if source not in binaries:
+                    done += 1
+                    progress.tell(done, len(missing), title)
 
     def build_ahead(self, sources: Mapping[str, str], stop: threading.Event, nice: int) -> None:
         """Have children build programs, so that `build` finds them made, or waits for them.
@@ -159,6 +171,10 @@ class Device:
     def kernel(self, source: str, name: str) -> Any:
         """Return a new kernel object of a built program."""
         return load().Kernel(self.programs[source], name)
+
+    def binary(self, source: str) -> bytes | None:
+        """Return the binary of a built program, None where its driver gives none."""
+        return program_binary(self.programs[source])
 
     def _from_store(self, source: str) -> bool:
         binary = self.ahead.pop(source, None)
@@ -229,11 +245,11 @@ class Device:
                 f" {_saved(source)}",
             ) from err
 
-    def _try_children(self, sources: Sequence[str]) -> dict[str, bytes]:
+    def _try_children(self, sources: Sequence[str], titles: Sequence[str]) -> dict[str, bytes]:
         """Return source -> binary for what child processes could build, none where one would do."""
         jobs = min(int(setting("CLNN_BUILD_JOBS")) or min(os.cpu_count() or 1, 8), len(sources))
         try:
-            return self._build_in_children(sources, jobs) if jobs > 1 else {}
+            return self._build_in_children(sources, jobs, titles=titles) if jobs > 1 else {}
         except OSError as err:
             log.warning("kernels are built one after the other, without child processes: %s", err)
             return {}
@@ -244,8 +260,12 @@ class Device:
         jobs: int,
         stop: threading.Event | None = None,
         nice: int = 0,
+        titles: Sequence[str] = (),
     ) -> dict[str, bytes]:
-        """Return source -> binary for what so many child processes could build, as build_ahead says."""
+        """Return source -> binary for what so many child processes could build, as build_ahead says.
+
+        titles: of the sources, for the listener of this thread; none tell it nothing.
+        """
         with folder_for_a_while("clnn-build-") as folder:
             for number, source in enumerate(sources):
                 (folder / f"{number}.cl").write_text(source)
@@ -260,7 +280,8 @@ class Device:
             env = child_environment(self.info.driver)
             seconds = float(setting("CLNN_BUILD_TIMEOUT")) or 1e9
             run = partial(run_python, "build.build_child", argument, seconds, env, stop)
-            for end in _at_once(jobs, run):
+            seen = _Seen(folder, titles) if titles and progress.is_heard() else None
+            for end in _at_once(jobs, run, seen):
                 if end and not (stop and stop.is_set()):
                     log.warning("a kernel build process ended early: %s", end)
             binaries = {s: folder / f"{n}.bin" for n, s in enumerate(sources)}
@@ -269,8 +290,26 @@ class Device:
             return {s: path.read_bytes() for s, path in binaries.items() if path.exists()}
 
 
-def _at_once(jobs: int, run: Callable[[], tuple[str, str]]) -> list[str]:
-    """Return how so many runs ended. Their threads do not keep the process from its end."""
+class _Seen:
+    """Tells this thread's listener of the programs in a folder that children have built."""
+
+    def __init__(self, folder: Path, titles: Sequence[str]) -> None:
+        self._left = {folder / f"{number}.bin": title for number, title in enumerate(titles)}
+        self._total = len(titles)
+
+    def __call__(self) -> None:
+        for path in [path for path in self._left if path.exists()]:
+            title = self._left.pop(path)
+            progress.tell(self._total - len(self._left), self._total, title)
+
+
+def _at_once(
+    jobs: int, run: Callable[[], tuple[str, str]], look: Callable[[], None] | None = None
+) -> list[str]:
+    """Return how so many runs ended. Their threads do not keep the process from its end.
+
+    look: called every LOOK_S seconds meanwhile, and at the end.
+    """
     ends: list[str] = []
     threads = [
         threading.Thread(target=lambda: ends.append(run()[1]), daemon=True) for _ in range(jobs)
@@ -278,7 +317,12 @@ def _at_once(jobs: int, run: Callable[[], tuple[str, str]]) -> list[str]:
     for thread in threads:
         thread.start()
     for thread in threads:
+        while look is not None and thread.is_alive():
+            look()
+            thread.join(LOOK_S)
         thread.join()
+    if look is not None:
+        look()
     return ends
 
 

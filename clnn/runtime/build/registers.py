@@ -1,4 +1,4 @@
-"""What a compiler for GPUs tells of registers: NVIDIA's, in the build log, where it is asked to.
+"""What a compiler for GPUs tells of registers in the build log: NVIDIA's, where it is asked to, and Intel's.
 
 A kernel whose registers do not suffice keeps some of its values in memory, which is slow. Its build
 succeeds all the same, and only the log tells.
@@ -15,6 +15,9 @@ from clnn.runtime.drivers.loader import load
 VERBOSE = "-cl-nv-verbose"
 _USED = re.compile(r"Used (\d+) registers")
 _SPILLED = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+# Intel's, for kernels that lack registers only: "compiled SIMD32 allocated 128 regs and spilled around 204".
+_INTEL = re.compile(r"allocated (\d+) regs and spilled around (\d+)")
+_INTEL_REGISTER = 32  # bytes, at least
 
 
 @dataclass(frozen=True)
@@ -25,10 +28,18 @@ class Registers:
     spilled: int
 
 
+def are_told(platform: str, kind: str) -> bool:
+    """Whether the compiler of a platform, for devices of a type, tells of kernels that lack registers."""
+    return platform.startswith("NVIDIA") or (platform.startswith("Intel") and kind == "gpu")
+
+
 def of_log(text: str) -> Registers | None:
     """Return what a build log tells of registers, None where it tells nothing."""
     used = [int(n) for n in _USED.findall(text)]
     spilled = [int(n) for pair in _SPILLED.findall(text) for n in pair]
+    for registers, moved in _INTEL.findall(text):
+        used.append(int(registers))
+        spilled.append(int(moved) * _INTEL_REGISTER)
     if not used and not spilled:
         return None
     return Registers(max(used, default=0), max(spilled, default=0))

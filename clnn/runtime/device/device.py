@@ -36,6 +36,7 @@ KINDS = ("gpu", "cpu", "accelerator")
 _SIMULATORS = ("oclgrind",)
 _PREFERRED_CPU = "portable computing language"
 _PROBES_AT_ONCE = 4
+_SURE_BUFFER = 1 << 31  # bytes; whether places beyond are apart is the capability large_buffers
 
 
 class NothingListedError(NoDeviceError):
@@ -47,7 +48,8 @@ class DeviceInfo:
     """One OpenCL device. Sizes are bytes; `mem_base_addr_align` is bits, as OpenCL reports it.
 
     `why_not` says why the device is not `usable`. `subgroup_size` and `usable_local_mem` were
-    measured by the probe (0: none). `compute_capability` is NVIDIA's, else None. `driver` is the
+    measured by the probe (0: none), and so was `max_rounds`: after so many rounds in all, the device
+    ends a work-item's loops (0: never). `compute_capability` is NVIDIA's, else None. `driver` is the
     library of a driver that is loaded on demand, else ''. Positions are those in the
     driver's list of platforms (in the loader's, without a `driver`) and in the platform's list of
     devices.
@@ -77,6 +79,7 @@ class DeviceInfo:
     why_not: str = "not probed"
     subgroup_size: int = 0
     usable_local_mem: int = 0
+    max_rounds: int = 0
     caps: Capabilities = UNPROBED_CAPABILITIES
 
     @property
@@ -99,7 +102,15 @@ class DeviceInfo:
 
 # What is kept of a device between processes is all but these.
 _IDENTITY = ("platform", "platform_version", "name", "driver_version")
-_NOT_KEPT = ("index", "driver", "why_not", "subgroup_size", "usable_local_mem", "caps")
+_NOT_KEPT = (
+    "index",
+    "driver",
+    "why_not",
+    "subgroup_size",
+    "usable_local_mem",
+    "max_rounds",
+    "caps",
+)
 _lock = forked.renewed(threading.Lock())
 _probed: dict[int, DeviceInfo] = {}
 _listed_anew: set[str] = set()
@@ -208,7 +219,7 @@ def _as_it_is(info: DeviceInfo) -> DeviceInfo | None:
             now = _read(p, d, device)
             same = all(getattr(now, name) == getattr(info, name) for name in _IDENTITY)
             kept = {name: getattr(info, name) for name in _NOT_KEPT}
-            return replace(now, **kept) if same else None
+            return _within(replace(now, **kept)) if same else None
     return None
 
 
@@ -314,10 +325,17 @@ def _with_probe(info: DeviceInfo, refresh: bool) -> DeviceInfo:
         caps=result.caps,
         subgroup_size=result.subgroup_size,
         usable_local_mem=result.usable_local_mem,
+        max_rounds=result.max_rounds,
     )
     with _lock:
-        _probed[info.index] = probed
+        _probed[info.index] = probed = _within(probed)
     return probed
+
+
+def _within(info: DeviceInfo) -> DeviceInfo:
+    """Return a device with no larger buffers than it was seen to have."""
+    sure = info.caps.large_buffers or not info.usable
+    return info if sure else replace(info, max_alloc=min(info.max_alloc, _SURE_BUFFER))
 
 
 def probe_target(info: DeviceInfo) -> ProbeTarget:

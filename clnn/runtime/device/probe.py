@@ -24,12 +24,13 @@ from clnn.runtime.drivers.loader import child_environment, loader_library, mappe
 from clnn.runtime.drivers.vendors import Driver
 from clnn.runtime.process.child import run_python
 
-VERSION = "1"
+VERSION = "2"
 TIMEOUT_S = 120.0
 # A result with a crash or a hang in it is believed for so long, then tried again.
 DOUBTFUL_S = 3600.0
 
-REQUIRED = ("open", "saxpy", "barrier")
+REQUIRED = ("open", "saxpy", "barrier", "loops", "longs")
+JOINT = "joint"  # a child's first build; where it crashes, the next child builds one by one
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,9 @@ class Capabilities:
     s8, `ldmatrix`, `cp.async` that fills with zeros. prefetch: `__builtin_prefetch` of any address, on
     CPUs. clock: the processor's cycle counter by `__builtin_readcyclecounter`, on CPUs. host_memory:
     memory that the host lends is used in place, so that each sees what the other wrote, on CPUs.
+    denormals: numbers below the smallest normal float are kept. large_buffers: of more than 2 GiB.
+    work_groups: work-items side by side are faster than wide vectors, on CPUs whose drivers state no
+    vectors; measured, not checked.
     """
 
     local_memory: Capability = UNPROBED
@@ -72,6 +76,9 @@ class Capabilities:
     prefetch: Capability = UNPROBED
     clock: Capability = UNPROBED
     host_memory: Capability = UNPROBED
+    denormals: Capability = UNPROBED
+    large_buffers: Capability = UNPROBED
+    work_groups: Capability = UNPROBED
 
 
 UNPROBED_CAPABILITIES = Capabilities()
@@ -105,14 +112,21 @@ class StepResult:
     doubtful: bool = False
 
 
+DONE = StepResult(True)
+
+
 @dataclass(frozen=True)
 class ProbeResult:
-    """What is known of a device after its probe; `why_not` is empty when it is usable."""
+    """What is known of a device after its probe; `why_not` is empty when it is usable.
+
+    max_rounds: of a work-item's loops in all, after which the device ends them; 0: it never does.
+    """
 
     why_not: str
     caps: Capabilities
     subgroup_size: int
     usable_local_mem: int
+    max_rounds: int = 0
 
 
 def probe(
@@ -139,6 +153,7 @@ def _summary(steps: Mapping[str, StepResult]) -> ProbeResult:
         Capabilities(**caps),
         of("subgroups").value,
         of("local_memory").value,
+        of("loops").value,
     )
 
 
@@ -150,7 +165,7 @@ def run_steps(
     The rest is left out once a step of REQUIRED fails. `timeout_s` bounds each child, and twice
     as much all of them.
     """
-    waiting = list(names)
+    waiting, joint = list(names), True
     results: dict[str, StepResult] = {}
     deadline = time.monotonic() + 2 * timeout_s
     while waiting:
@@ -158,15 +173,22 @@ def run_steps(
         if left <= 0:
             late = StepResult(False, "not tried: earlier steps used up the time", doubtful=True)
             return results | dict.fromkeys(waiting, late)
-        results |= _run_child(target, waiting, min(timeout_s, left))
+        found = _run_child(target, waiting, min(timeout_s, left), joint)
+        joint = joint and found.pop(JOINT, DONE).available
+        results |= found
         if any(name in results and not results[name].available for name in REQUIRED):
             break
         waiting = [name for name in waiting if name not in results]
     return results
 
 
-def _run_child(target: ProbeTarget, names: list[str], timeout_s: float) -> dict[str, StepResult]:
-    """Run one child; return its results, with the step that it died in marked as doubtful."""
+def _run_child(
+    target: ProbeTarget, names: list[str], timeout_s: float, joint: bool
+) -> dict[str, StepResult]:
+    """Run one child; return its results, with the step that it died in marked as doubtful.
+
+    joint: whether it builds most of what it needs at once, in a step of that name.
+    """
     want = {
         "platform_index": target.platform_index,
         "platform": target.platform,
@@ -174,6 +196,7 @@ def _run_child(target: ProbeTarget, names: list[str], timeout_s: float) -> dict[
         "name": target.name,
         "options": [target.cl_std],
         "steps": names,
+        "joint": joint,
     }
     out, end = run_python("device.probe_child", want, timeout_s, child_environment(target.driver))
     results: dict[str, StepResult] = {}
@@ -188,7 +211,7 @@ def _run_child(target: ProbeTarget, names: list[str], timeout_s: float) -> dict[
     missing = [name for name in ("open", *names) if name not in results]
     refused = any(name in results and not results[name].available for name in REQUIRED)
     if missing and not refused:
-        guilty = current if current in missing else missing[0]
+        guilty = current if current in (JOINT, *missing) and current not in results else missing[0]
         results[guilty] = StepResult(False, end or "ended early", doubtful=True)
     return results
 
@@ -221,10 +244,10 @@ def _key(target: ProbeTarget) -> str:
 @functools.cache
 def _kernels_digest() -> str:
     """Return a digest of the probe's own kernels and steps."""
-    from clnn.runtime.device.probe_child import __file__ as steps
-    from clnn.runtime.device.probe_child import kernel_folder
+    from clnn.runtime.device.probe_bench import kernel_folder
 
-    paths = [Path(steps), *sorted(kernel_folder().glob("*.cl"))]
+    steps = sorted(Path(__file__).parent.glob("probe_*.py"))
+    paths = [*steps, *sorted(kernel_folder().glob("*.cl"))]
     return fields_key("clnn probe kernels", [path.read_bytes() for path in paths])
 
 

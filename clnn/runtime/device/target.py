@@ -18,7 +18,7 @@ INSTRUCTIONS = frozenset({"ptx_mma", "ptx_ldmatrix", "ptx_cp_async"})
 def target_of(info: DeviceInfo) -> Target:
     """Return what code generation needs to know of a device."""
     features = {name for name in CAPABILITY_NAMES if getattr(info.caps, name)}
-    cpu = info.type == "cpu"
+    cpu = kind_of(info) == "cpu"
     return Target(
         kind="cpu" if cpu else "gpu",
         vector=16 if cpu else 4,
@@ -27,7 +27,16 @@ def target_of(info: DeviceInfo) -> Target:
         local_bytes=info.usable_local_mem,
         features=frozenset(features),
         tensor=tensor_cores(features),
+        max_rounds=info.max_rounds,
     )
+
+
+def kind_of(info: DeviceInfo) -> str:
+    """Return Target.kind of a device, as CLNN_DEVICE_KIND allows."""
+    asked = str(setting("CLNN_DEVICE_KIND"))
+    if asked != "auto":
+        return asked
+    return "cpu" if info.type == "cpu" and not info.caps.work_groups else "gpu"
 
 
 def tensor_cores(features: Set[str]) -> str:

@@ -28,23 +28,34 @@ class Jobs:
 
     def __init__(self) -> None:
         self.stop = threading.Event()
-        self._todo: deque[Callable[[], None]] = deque()
+        self._todo: deque[tuple[Callable[[], None], float]] = deque()
+        self._hurried = False
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
         _all.add(self)
 
-    def add(self, job: Callable[[], None]) -> None:
-        """Have a job done after those before it. What it raises goes to the log."""
+    def add(self, job: Callable[[], None], after: float = 0.0) -> None:
+        """Have a job done after those before it, `after` seconds later or once there is hurry.
+
+        What it raises goes to the log.
+        """
         with self._change:
             if self.stop.is_set():
                 return
-            self._todo.append(job)
+            self._todo.append((job, after))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="clnn-ahead", daemon=True)
                 self._thread.start()
 
+    def hurry(self) -> None:
+        """Have no job wait any more before it begins."""
+        with self._change:
+            self._hurried = True
+            self._change.notify_all()
+
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until nothing is to be done; whether that came within `timeout` seconds."""
+        self.hurry()
         with self._change:
             return self._change.wait_for(lambda: self._thread is None, timeout)
 
@@ -53,6 +64,7 @@ class Jobs:
         with self._change:
             self.stop.set()
             self._todo.clear()
+            self._change.notify_all()
 
     def _work(self) -> None:
         while True:
@@ -61,7 +73,8 @@ class Jobs:
                     self._thread = None
                     self._change.notify_all()
                     return
-                job = self._todo.popleft()
+                job, after = self._todo.popleft()
+                self._change.wait_for(lambda: self._hurried or self.stop.is_set(), after)
             with _turn:
                 self._do(job)
 

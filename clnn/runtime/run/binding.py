@@ -15,8 +15,8 @@ from clnn.runtime.build.program import Device
 from clnn.runtime.device.failures import explained
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.process.forked import keep, refuse
+from clnn.runtime.run.commands import Memory
 from clnn.runtime.run.constants import allocate
-from clnn.runtime.run.state import Memory
 from clnn.runtime.run.watch import watch_of
 from clnn.types import Array
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,11 @@ class Constants:
             return self._before._buffers[self._found[key]]
         return self._buffers[key]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that were packed for it."""
+        return sum(int(buffer.size) for buffer in self._buffers.values())
+
     def place(self, arg: ConstArg | TensorArg) -> int:
         """Return the page of the whole at which a constant begins, ~page for one of `own`."""
         key = _key(arg)
@@ -177,6 +183,39 @@ class Constants:
             forget(self._files)
         if not data.ndim:
             to[...] = data
+
+
+class StoredConstants(Constants):
+    """Constants that were packed before.
+
+    data: all of them, in memory that may be mapped from a file. makers, tensors: places in it, bytes
+    from and how many, of packed constants by what stands for their makers, and of tensors by name.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        plan: Plan,
+        data: Array,
+        makers: Mapping[Uploaded, tuple[int, int]],
+        tensors: Mapping[str, tuple[int, int]],
+        together: bool,
+    ) -> None:
+        self._device, self.plan = device, plan
+        self._places = dict(chain[tuple[Key, tuple[int, int]]](makers.items(), tensors.items()))
+        self._found, self._before, self.recipes = {}, None, {}
+        self.whole = self.own = None
+        is_cpu, context = device.info.type == "cpu", device.context
+        if together and data.size and (data.size <= device.info.max_alloc or not is_cpu):
+            make = partial(host_buffer, context, data) if is_cpu else partial(self._upload, data)
+            self.whole = allocate(make, data.size, device)
+            self._buffers = {key: self.whole.get_sub_region(*p) for key, p in self._places.items()}
+            return
+        self._buffers = {}
+        for key, (at, nbytes) in self._places.items():
+            part = data[at : at + nbytes]
+            make = partial(host_buffer, context, part) if is_cpu else partial(self._upload, part)
+            self._buffers[key] = allocate(make, nbytes, device)
 
 
 def _key(arg: ConstArg | TensorArg) -> Key:

@@ -6,8 +6,9 @@ from clnn.codegen.render import text_of
 from clnn.logs import PLAN, SOURCES, TIMES, VARIANTS, log
 from clnn.plan.schedule import Plan
 from clnn.runtime.build.program import BuildCounts
+from clnn.runtime.run.commands import RunEvents
 from clnn.runtime.run.placement import Placement
-from clnn.runtime.run.state import ExecutionState, RunEvents
+from clnn.runtime.run.state import ExecutionState
 
 
 def log_compiled(plan: Plan, placement: Placement, counts: BuildCounts) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 
 from clnn.codegen.runtime_numbers import Texts
 from clnn.errors import ClnnError
@@ -14,12 +15,20 @@ from clnn.graph.ir import Graph, Node
 from clnn.ops.launch import Launch, Variant
 from clnn.plan.open_extents import opened
 from clnn.plan.repeat import Choices, Problems
-from clnn.plan.schedule import Chooser, Plan, PlannedLaunch, Repeat, ScheduledNode
+from clnn.plan.schedule import (
+    Chooser,
+    DoesNotFitError,
+    Plan,
+    PlannedLaunch,
+    Repeat,
+    ScheduledNode,
+)
 from clnn.records import changed
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.failures import require
 from clnn.runtime.run.constants import Constants
+from clnn.runtime.run.kept_sets import KeptSet, KeptSets
 from clnn.runtime.run.lent_arena import Arenas
 
 
@@ -44,6 +53,25 @@ class _KernelSet:
     texts: Texts = field(default_factory=Texts)
     constants: Constants | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # where choices were made
+
+    @staticmethod
+    def recalled(kept: KeptSet) -> _KernelSet:
+        """Return a set that another process learned."""
+        choices = Choices(names=dict(kept.names), misfits=set(kept.misfits))
+        return _KernelSet(choices, Texts(known=dict(kept.known)), shapes=kept.shapes)
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """What grows with all that is learned."""
+        return len(self.choices.all_names()), len(self.choices.misfits), self.texts.learned
+
+    def kept(self) -> KeptSet:
+        """Return what another process needs to take this set."""
+        with self.lock:
+            misfits = tuple(sorted(self.choices.misfits))
+            names, known = self.choices.all_names(), self.texts.all_known()
+            return KeptSet(self.shapes, names, misfits, known)
 
     def learn(
         self,
@@ -57,7 +85,7 @@ class _KernelSet:
 
         uneven: further ones, which kernels need not fit. Returns the graph's plan, which has no texts.
         """
-        choices = self.choices
+        choices, self.shapes = self.choices, _shapes(graph)
 
         def noted(graphs: Sequence[Graph]) -> Iterator[tuple[Problems, Plan]]:
             for other in graphs:
@@ -103,22 +131,31 @@ class Family:
     dimension, from which is learned what differs between launches. small: the same at as small
     extents as the network takes, none where that is not known; half: at half of the first ones;
     uneven: at extents that strides divide with a rest and without, from which is learned only.
+    kept: where sets are kept for later processes, and taken from, so that nothing is learned. at:
+    returns the network for inputs of other shapes.
     There are two sets of kernels: those that are best at the first session's extents, and, where
     these do not fit an image, those that are best at half of them and fit small ones, too. Any
     thread may plan once the first plan is made; others wait only for the set that they need, unless
-    their `patience` is short. small_is_made: set once nobody makes kernels for small images any more.
+    their `patience` is short. device: the one that all use; without it the first session opens one.
+    small_is_made: set once nobody makes kernels for small images any more.
     """
 
-    others: Callable[[], Sequence[Graph]]
-    small: Callable[[], Sequence[Graph]] = list
-    half: Callable[[], Sequence[Graph]] = list
-    uneven: Callable[[], Sequence[Graph]] = list
+    others: Callable[[], Iterable[Graph]]
+    small: Callable[[], Iterable[Graph]] = list
+    half: Callable[[], Iterable[Graph]] = list
+    uneven: Callable[[], Iterable[Graph]] = list
+    kept: KeptSets | None = None
+    at: Callable[[Mapping[str, tuple[int, ...]]], Graph] | None = None
+    knows_small: bool = False  # whether it is known that small images need a second set, or do not
     arenas: Arenas = field(default_factory=Arenas)
+    device: Device | None = None
     _sets: list[_KernelSet] = field(default_factory=list)
-    _others: list[Graph] = field(default_factory=list)
     _unlike: list[Graph] = field(default_factory=list)
+    _more_unlike: Iterator[Graph] = field(default_factory=lambda: iter(()))
+    _recalled: list[KeptSet] = field(default_factory=list)
+    _as_kept: object = None
+    _there: tuple[list[KeptSet], bool] = field(default_factory=lambda: ([], False))  # in the cache
     _first: Graph | None = None
-    _device: Device | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     small_is_made: threading.Event = field(default_factory=threading.Event)
     _patience: threading.local = field(default_factory=threading.local)
@@ -126,14 +163,14 @@ class Family:
 
     def open(self, info: DeviceInfo) -> Device:
         """Return the device that all sessions use."""
-        if self._device is None:
-            self._device = Device.open(info)
-        return self._device
+        if self.device is None:
+            self.device = Device.open(info)
+        return self.device
 
     def alive(self) -> None:
         """Raise DeviceLostError where that device is lost."""
-        if self._device is not None:
-            require(self._device)
+        if self.device is not None:
+            require(self.device)
 
     @contextmanager
     def patience(self, wait: bool) -> Iterator[None]:
@@ -151,15 +188,73 @@ class Family:
         """
         self.alive()
         if self._first is None:
-            self._first, self._unlike = graph, list(self.others())
-            self._others = [self._opened(other) for other in self._unlike]
+            self._first, self._more_unlike = graph, iter(self.others())
+            self._unlike = [*islice(self._more_unlike, 1)]
         asked, graph = graph, self._opened(graph)
         if not self._sets:
-            first = _KernelSet()
-            plan = first.learn(plan_by, graph, choose, self._others, self._uneven_ones())
-            self._sets.append(first)
-            self._planned.chosen = first
-            return first.with_texts(plan)
+            made = self._recall(plan_by, graph, choose) or self._learn(plan_by, graph, choose)
+        else:
+            made = self._repeated(plan_by, graph, choose, asked)
+        self.keep()
+        return made
+
+    def _learn(self, plan_by: PlanBy, graph: Graph, choose: Chooser) -> Plan:
+        """Return the first plan, made with what is learned at other extents."""
+        first = _KernelSet()
+        plan = first.learn(plan_by, graph, choose, self._others(), self._uneven_ones())
+        self._sets.append(first)
+        self._planned.chosen = first
+        return first.with_texts(plan)
+
+    def _recall(self, plan_by: PlanBy, graph: Graph, choose: Chooser) -> Plan | None:
+        """Return the first plan, made with the set of another process; None where there is none that fits."""
+        kept, small = self.kept.load() if self.kept is not None else ([], False)
+        if not kept:
+            return None
+        try:
+            first = self._recalled_set(kept[0], plan_by, choose, graph)
+            choices = first.choices
+            plan = plan_by(graph, choose=choices.chooser(choose), repeat=choices.repeat_or_raise)
+        except (DoesNotFitError, ClnnError):
+            return None
+        self._recalled, self.knows_small, self._there = kept[1:], small, (kept, small)
+        if small:
+            self.small_is_made.set()
+        self._sets.append(first)
+        self._planned.chosen = first
+        return first.with_texts(plan)
+
+    def _recalled_set(
+        self, kept: KeptSet, plan_by: PlanBy, choose: Chooser, graph: Graph
+    ) -> _KernelSet:
+        """Return a set of another process, its choices found where they were made.
+
+        Raises DoesNotFitError where they are not there, or as the network does for these shapes.
+        """
+        made = _KernelSet.recalled(kept)
+        if kept.shapes != _shapes(graph):
+            if self.at is None:
+                raise DoesNotFitError("another shape")
+            there = self._opened(self.at(kept.shapes))
+            problems, _ = Problems.of(partial(_planned, plan_by, there, choose))
+            for node, problem in problems.problems.values():
+                made.choices.repeat_or_raise(node, problem)
+        return made
+
+    def keep(self, small: bool = False) -> None:
+        """Keep what is learned, where that is more than before. small: small images were looked at."""
+        self.knows_small |= small
+        state = self.knows_small, *(one.size for one in self._sets)
+        if self.kept is not None and state != self._as_kept:
+            self._as_kept = state
+            sets = [one.kept() for one in self._sets]
+            now = [*sets, *self._recalled[len(sets) - 1 :]], self.knows_small
+            if now != self._there:
+                self._there = now
+                self.kept.save(*now)
+
+    def _repeated(self, plan_by: PlanBy, graph: Graph, choose: Chooser, asked: Graph) -> Plan:
+        """Return the plan of a graph as like those before as can be. asked: as the caller has it."""
         chosen = self._sets[0]
 
         def of_the_second_set() -> tuple[Chooser, Repeat]:
@@ -183,14 +278,23 @@ class Family:
     def _for_small(self, plan_by: PlanBy, graph: Graph, choose: Chooser) -> _KernelSet:
         """Return the second set, which is learned once."""
         with self._lock:
+            if len(self._sets) == 1 and self._recalled:
+                with suppress(DoesNotFitError, ClnnError):
+                    found = self._recalled_set(self._recalled[0], plan_by, choose, graph)
+                    self._sets.append(found)
             if len(self._sets) == 1:
                 small = [*map(self._opened, self.small())]
                 made = _KernelSet()
                 usual = next(map(self._opened, self.half()), graph)
-                others = [*self._others, *small]
+                others = [*self._others(), *small]
                 made.learn(plan_by, usual, choose, others, self._uneven_ones())
                 self._sets.append(made)
             return self._sets[1]
+
+    def _others(self) -> list[Graph]:
+        """Return the network at extents that differ from the first in every open dimension."""
+        self._unlike += self._more_unlike
+        return [*map(self._opened, self._unlike)]
 
     def _uneven_ones(self) -> list[Graph]:
         return [self._opened(graph) for graph in self.uneven()]
@@ -211,6 +315,10 @@ class Family:
         """Return a graph whose open extents are known as such."""
         assert self._first is not None
         return opened(graph, self._unlike[0], self._first) if self._unlike else graph
+
+
+def _shapes(graph: Graph) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(map(int, graph.types[name].shape)) for name in graph.inputs}
 
 
 def _key_of(node: Node, variant: Variant) -> tuple[str, str, str]:

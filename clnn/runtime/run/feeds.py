@@ -48,19 +48,23 @@ def _refuse(feeds: Mapping[str, Any], ports: Sequence[str], bound: Container[str
 
 
 def _check_array(port: Port, value: Any) -> Array:
-    array, want = value if type(value) is np.ndarray else as_array(value), port.type
-    check_dtype(port.name, array, want.dtype)
-    if array.shape != want.shape:
-        raise ShapeError(_shape_message(port.name, array.shape, want.shape))
+    array = value if type(value) is np.ndarray else as_array(value)
+    require_fit(port, array.shape, array.dtype)
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
-def check_dtype(name: str, array: Array, want: DType) -> None:
+def require_fit(port: Port, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Raise ShapeError or DTypeError where a tensor does not fit an input."""
+    check_dtype(port.name, dtype, port.type.dtype)
+    if shape != port.type.shape:
+        raise ShapeError(_shape_message(port.name, shape, port.type.shape))
+
+
+def check_dtype(name: str, dtype: np.dtype[Any], want: DType) -> None:
     """Raise DTypeError where an input has another element type than the model wants."""
-    if array.dtype != want.numpy:
+    if dtype != want.numpy:
         raise DTypeError(
-            f"input {name!r} is {array.dtype}, model wants {want.name}. "
-            f"Pass x.astype(np.{want.name})."
+            f"input {name!r} is {dtype}, model wants {want.name}. Pass x.astype(np.{want.name})."
         )
 
 

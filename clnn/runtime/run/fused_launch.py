@@ -133,7 +133,7 @@ def fuse_launches(
         numbers = Numbers() if open_ else None
         calls = [_call(plan, one, places, numbers) for one in ones]
         own = {} if numbers is None else {OWN_CONSTANTS: "__global char *"}
-        params = _params_of(plan) | own
+        params = params_of(plan) | own
         kernel = fuse(calls, plan.target.compute_units, params, timed, numbers)
         return FusedLaunch(tuple(one.launch for one in ones), kernel)
 
@@ -146,7 +146,7 @@ def fuse_launches(
     return groups
 
 
-def _params_of(plan: Plan) -> dict[str, str]:
+def params_of(plan: Plan) -> dict[str, str]:
     """Return name -> C type of the parameters that a fused kernel's arguments are made of."""
     params = {ARENA: "__global char *", CONSTANTS: "__global char *"}
     for k in range(len(plan.inputs)):

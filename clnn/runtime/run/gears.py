@@ -27,6 +27,7 @@ SOON, LATER = (
     5,
     19,
 )  # added to the priority of builds: a call may wait for the first, none for the second
+SETTLE_S = 3.0  # after the first shape: what ends by then, or meets no other, needs no small images
 ROUNDS = 7  # of both sessions in turn, to see which is faster
 FASTER = 0.98  # share of the time that kernels of a shape's own may take at most to be taken
 # Largest error, relative to the largest magnitude, of two sessions whose kernels sum in other orders.
@@ -65,8 +66,12 @@ class Gears:
         self._uses: dict[Key, _Use] = {}
 
     def make_small(self) -> None:
-        """Make the kernels for small images."""
-        self._jobs.add(self._make_small)
+        """Make the kernels for small images: a while later, or at once when there is `hurry`."""
+        self._jobs.add(self._make_small, SETTLE_S)
+
+    def hurry(self) -> None:
+        """Put off nothing any more: another shape was met."""
+        self._jobs.hurry()
 
     def is_often(self, key: Key, seconds: float) -> bool:
         """Note a call; whether the shape is due for kernels of its own."""

@@ -16,10 +16,11 @@ from clnn.runtime.device.failures import explained
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.drivers.pages import SMALL, host_buffer
 from clnn.runtime.process.forked import keep
+from clnn.runtime.run.commands import Memory
 from clnn.runtime.run.constants import Constants, allocate
 from clnn.runtime.run.feeds import arrays_of, names_message
 from clnn.runtime.run.session import Session
-from clnn.runtime.run.state import ExecutionState, Memory
+from clnn.runtime.run.state import ExecutionState
 from clnn.runtime.run.watch import watch_of
 from clnn.types import Array
 

@@ -16,9 +16,10 @@ from clnn.runtime.build.program import Device
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.drivers.pages import LARGE, host_buffer, pages
 from clnn.runtime.process.forked import keep
+from clnn.runtime.run.commands import NOT_HANDED, Handed, Memory
 from clnn.runtime.run.constants import Constants, allocate
 from clnn.runtime.run.fused_launch import FusedLaunches
-from clnn.runtime.run.state import LARGEST_ARENA, ExecutionState, Memory, one_arena
+from clnn.runtime.run.state import LARGEST_ARENA, ExecutionState, one_arena
 from clnn.types import Array
 
 SPARE = 2  # times what is needed: pages that are never written take no room
@@ -105,10 +106,15 @@ class LentState(ExecutionState):
         arenas.lends_to(self)
         self._give_back()
 
-    def run(self, feeds: Mapping[str, Array], bound: Mapping[str, Memory]) -> dict[str, Array]:
+    def run(
+        self,
+        feeds: Mapping[str, Array],
+        bound: Mapping[str, Memory],
+        handed: Handed = NOT_HANDED,
+    ) -> dict[str, Array]:
         """Do what an ExecutionState's run does, in an arena that is given back behind it."""
         self._borrow()
-        outs = super().run(feeds, bound)
+        outs = super().run(feeds, bound, handed)
         self._give_back()
         return outs
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, groupby
 from math import prod
 from time import monotonic, perf_counter
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -25,11 +25,13 @@ from clnn.runtime.process import forked
 from clnn.runtime.run.family import KernelsNotReadyError
 from clnn.runtime.run.feeds import as_array, check_dtype
 from clnn.runtime.run.gears import Gears
+from clnn.runtime.run.handed import DeviceArray, Exchange, fetched, run_handed
 from clnn.runtime.run.named import NamedSession, check_stream, given_by_name
 from clnn.runtime.run.placement import Placement
 from clnn.runtime.run.session import Session
 from clnn.types import Array
 
+T = TypeVar("T")
 MAX_SHAPES = 32  # sessions that are kept, of the shapes seen last
 MAX_BYTES = 2**30  # of the arenas that only one of them uses, but the newest
 
@@ -114,18 +116,41 @@ class OpenSession(NamedSession):
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """Return {output name: array} for {input name: array}. Raises as a Session does."""
         arrays, shapes = self._read(feeds)
+        return self._run_at(shapes, lambda session: session(arrays), lambda: arrays)
+
+    def _run_at(
+        self,
+        shapes: tuple[tuple[int, ...], ...],
+        run: Callable[[Session], dict[str, T]],
+        arrays: Callable[[], Mapping[str, Array]],
+    ) -> dict[str, T] | dict[str, Array]:
+        """Return what `run` does in the session for shapes; `arrays` are for a run on the host."""
         gears = self._gears
         if gears is None:
-            return self._session(shapes)(arrays)
+            return run(self._session(shapes))
         try:
-            session = self._session(shapes, wait=not self._is_small(shapes))
+            session = self._session(shapes, patient=False)
         except KernelsNotReadyError as err:
-            return self._on_host(err.graph, arrays)
+            return self._on_host(err.graph, arrays())
         began = perf_counter()
-        outs = session(arrays)
+        outs = run(session)
         if gears.is_often(shapes, perf_counter() - began):
             self._specialise(shapes, session)
         return outs
+
+    def run_handed(
+        self, feeds: Mapping[str, Array | DeviceArray], kept: Collection[str], exchange: Exchange
+    ) -> dict[str, Any]:
+        """Run with tensors on the device, as clnn.runtime.run.handed does.
+
+        Outputs in `kept` are arrays where kernels are still being made.
+        """
+        given = given_by_name(feeds, self._inputs)
+        return self._run_at(
+            tuple(value.shape for value in given.values()),
+            lambda session: run_handed(session, feeds, kept, exchange),
+            lambda: {name: fetched(value) for name, value in given.items()},
+        )
 
     def ready(self, timeout: float | None = None) -> bool:
         """Make kernels of its own for each shape that is there, and wait until nothing is being made.
@@ -235,11 +260,12 @@ class OpenSession(NamedSession):
     def _on_host(self, graph: Graph, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Return the outputs of a network whose kernels are still being made."""
         for name in graph.inputs:
-            check_dtype(name, arrays[name], graph.types[name].dtype)
+            check_dtype(name, arrays[name].dtype, graph.types[name].dtype)
         with host_memory("a run on the host"):
             return evaluate(graph, arrays)
 
-    def _session(self, key: tuple[tuple[int, ...], ...], wait: bool = True) -> Session:
+    def _session(self, key: tuple[tuple[int, ...], ...], patient: bool = True) -> Session:
+        """Return the session for these shapes. patient: wait for kernels for small images, too."""
         session = self._ready(key)
         if session is not None:
             return session
@@ -247,7 +273,9 @@ class OpenSession(NamedSession):
             session = self._ready(key)
             if session is None:
                 self._check(key)
-                session = self._make(key, wait)
+                if self._sessions and self._gears is not None:
+                    self._gears.hurry()
+                session = self._make(key, patient or not self._is_small(key))
                 with self._lock:
                     is_first = not self._sessions
                     self._first_elements = self._first_elements or sum(map(prod, key))

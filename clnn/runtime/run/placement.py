@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from clnn.plan.describe import describe
+from clnn.plan.schedule import Plan
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -32,3 +35,17 @@ class Placement:
             f"arena {self.arena_bytes} bytes, products in {self.products}"
         )
         return "\n".join([head, *rows])
+
+
+def placement_of(plan: Plan, device: str, seconds: Mapping[str, float], products: str) -> Placement:
+    """Return where and how a plan runs."""
+    return Placement(
+        device,
+        tuple(describe(plan)),
+        len(plan.launches),
+        plan.memory.total,
+        plan.memory.lower_bound,
+        plan.copied_bytes,
+        dict(seconds),
+        products,
+    )

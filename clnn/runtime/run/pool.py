@@ -3,16 +3,18 @@
 Python may raise an exception of another's making, such as KeyboardInterrupt, after any call: also
 when something was lent and the borrower has not noted it yet. So what is lent is a Loan, and a thing
 is free again when its Loan is back or when nobody holds it any more. Borrowers do not wait for
-word of that alone: they look by themselves.
+word of that alone: they look by themselves, and have Python look for what is held by cycles alone.
 """
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -29,15 +31,16 @@ class Loan(Generic[T]):
 
 
 class Pool(Generic[T]):
-    """Lends what was given back last; where nothing is there, what `make` returns, else waits.
+    """Lends what was given back last; where nothing is there, what the borrower makes, else waits.
 
-    make: returns a new thing, called `most` times at most, by one thread at a time. A Loan is given
-    back by `idle.append(loan)`, which is one call and so is done or not begun; then by `wake()` where
-    there is any `waiting`.
+    most: things at most. A Loan is given back by `idle.append(loan)`, which is one call and so is done
+    or not begun; then by `wake()` where there is any `waiting`. A pool does not hold what makes its
+    things: an owner that does, and that has the pool, would be a cycle, and its memory stay until
+    Python looks for cycles.
     """
 
-    def __init__(self, make: Callable[[], T], most: int) -> None:
-        self._make, self._most = make, most
+    def __init__(self, most: int) -> None:
+        self._most = most
         self.idle: deque[Loan[T]] = deque()
         self.waiting: deque[threading.Lock] = deque()
         self._made: list[tuple[T, weakref.ref[Loan[T]]]] = []
@@ -49,12 +52,15 @@ class Pool(Generic[T]):
         """All that were made."""
         return [thing for thing, _ in self._made]
 
-    def take(self) -> Loan[T]:
-        """Return the Loan of a thing that nobody else has while it is held. Raises what make does."""
+    def take(self, make: Callable[[], T]) -> Loan[T]:
+        """Return the Loan of a thing that nobody else has while it is held. Raises what `make` does.
+
+        make: returns a new thing; called by one thread at a time.
+        """
         try:
             return self.idle.pop()
         except IndexError:
-            return self._wait()
+            return self._wait(make)
 
     def give(self, loan: Loan[T]) -> None:
         """Take a thing back."""
@@ -82,18 +88,21 @@ class Pool(Generic[T]):
         bell.acquire()  # as those of who waits: another close() rings it
         self.waiting.append(bell)  # whoever gives back calls wake()
 
-    def _wait(self) -> Loan[T]:
-        while True:
+    def _wait(self, make: Callable[[], T]) -> Loan[T]:
+        for turn in count():
+            if turn & (turn - 1) == 0 < turn:  # ever more rarely
+                gc.collect()  # tracebacks and frames that hold each other may hold a Loan
             bell = threading.Lock()
             bell.acquire()
             self.waiting.append(bell)
             try:
-                self._fill()
+                self._fill(make)
                 with suppress(IndexError):
                     return self.idle.pop()
                 bell.acquire(timeout=LOOK_S)
             finally:
                 self._leave(bell)
+        raise AssertionError  # there are always more turns
 
     def _leave(self, bell: threading.Lock) -> None:
         """Forget one who waited, and pass on what word may have come meanwhile."""
@@ -102,14 +111,14 @@ class Pool(Generic[T]):
         if self.idle and self.waiting:
             self.wake()
 
-    def _fill(self) -> None:
+    def _fill(self, make: Callable[[], T]) -> None:
         """Make idle what nobody holds any more, else something new where there may be more."""
         with self._lock:
             for at, (thing, holder) in enumerate(self._made):
                 if holder() is None:
                     self._lend_anew(thing, at)
             if not self.idle and len(self._made) < self._most:
-                self._lend_anew(self._make(), len(self._made))
+                self._lend_anew(make(), len(self._made))
 
     def _lend_anew(self, thing: T, at: int) -> None:
         """Make a thing idle, with a Loan that stands for it from now on."""

@@ -15,8 +15,9 @@ import numpy as np
 
 from clnn.plan.schedule import Plan
 from clnn.runtime.measure.peak import Peaks
+from clnn.runtime.run.commands import Handed, Memory
 from clnn.runtime.run.spans import TimedRun, timed_run
-from clnn.runtime.run.state import ExecutionState, Memory
+from clnn.runtime.run.state import ExecutionState
 from clnn.runtime.run.trace import chrome_trace
 from clnn.runtime.run.work import work_of
 from clnn.types import Array
@@ -77,10 +78,14 @@ class Profile:
         self.launches = [part for ready in state.launches for part in ready.parts or (ready,)]
 
     def record(
-        self, feeds: Mapping[str, Array], outs: Mapping[str, Array], bound: Mapping[str, Memory]
+        self,
+        feeds: Mapping[str, Array],
+        outs: Mapping[str, Array],
+        bound: Mapping[str, Memory],
+        handed: Handed,
     ) -> None:
         """Run once as ExecutionState.run does, measuring each command."""
-        self.runs.append(timed_run(self.state.run_timed(feeds, outs, bound)))
+        self.runs.append(timed_run(self.state.run_timed(feeds, outs, bound, handed)))
 
     def rows(self, peaks: Peaks | None = None) -> list[Row]:
         """Return one row per layer that launches kernels, in order, with the median over runs."""

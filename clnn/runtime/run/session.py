@@ -6,26 +6,21 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
-from clnn.errors import DeviceLostError, InputNameError
+from clnn.errors import DeviceLostError, InputNameError, SettingError
 from clnn.graph.ir import Graph
 from clnn.options import Options
-from clnn.plan.describe import describe
 from clnn.plan.layouts import Hints
-from clnn.plan.schedule import (
-    Chooser,
-    Plan,
-    first_variant,
-    make_plan,
-)
+from clnn.plan.schedule import Chooser, Plan, first_variant, make_plan
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.failures import explain, explained, explains, require
@@ -34,26 +29,25 @@ from clnn.runtime.drivers.loader import load
 from clnn.runtime.drivers.trim import trim
 from clnn.runtime.process import forked
 from clnn.runtime.run.binding import Bindings, InputBinding
+from clnn.runtime.run.commands import NOT_HANDED, Handed, Memory
 from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.debug import log_compiled, log_run
 from clnn.runtime.run.family import Family
 from clnn.runtime.run.feeds import arrays_of, names_message
-from clnn.runtime.run.fused_launch import (
-    FusedLaunches,
-    fuse_plan,
-    sources_of,
-)
+from clnn.runtime.run.fused_launch import FusedLaunches, fuse_plan, sources_of
 from clnn.runtime.run.lent_arena import LentState, is_lent
 from clnn.runtime.run.named import NamedSession, check_stream
-from clnn.runtime.run.placement import Placement
+from clnn.runtime.run.parts import Parts
+from clnn.runtime.run.placement import Placement, placement_of
 from clnn.runtime.run.pool import Pool
 from clnn.runtime.run.profile import Profile
-from clnn.runtime.run.spills import replace_spilling_kernels
-from clnn.runtime.run.state import ExecutionState, Memory, one_arena
+from clnn.runtime.run.spills import replace_endless_kernels, replace_spilling_kernels
+from clnn.runtime.run.state import ExecutionState, one_arena
 from clnn.runtime.run.stream import Stream
 from clnn.runtime.run.tensor_info import TensorInfo, tensor_info
 from clnn.runtime.run.watch import make_state, timeout_of
 from clnn.settings import setting
+from clnn.timeline import mark
 from clnn.types import Array
 
 Build = Callable[[Device, Mapping[str, str]], None]  # kernel title -> source
@@ -98,42 +92,81 @@ class Session(NamedSession):
         self._family = family
         self._plan = plan_by(choose=choose)
         planned = time.perf_counter()
+        mark("plan")
         self._device = family.open(info) if family else device or Device.open(info)
         before = self._device.counts.pair
         if not any(before):
             trim()
-        self._plan = replace_spilling_kernels(
-            self._plan, lambda other: plan_by(choose=other), choose, self._device
-        )
+        for replaced in (replace_endless_kernels, replace_spilling_kernels):
+            self._plan = replaced(
+                self._plan, lambda other: plan_by(choose=other), choose, self._device
+            )
         self._bindings = Bindings(self._plan.inputs, {})
         self._local = threading.local()
         self._timed = int(setting("CLNN_DEBUG")) >= 2
         merge = options.merge and not (self._timed or options.guard) and target.is_cpu
         merge = merge and one_arena(self._plan, self._device)
-        self._constants: Constants | None = (
-            family.pack(self._device, self._plan, merge)
-            if family
-            else Constants(self._device, self._plan, merge)
-        )
+        pack = family.pack if family else Constants
+        self._constants: Constants | None = pack(self._device, self._plan, merge)
         self._plan = self._weights.plan
         packed = time.perf_counter()
+        mark("packing")
         self._fused = self._fuse() if merge else None
+        self._begin(build, before, (started, planned, packed))
+
+    @classmethod
+    def of_parts(cls, parts: Parts, options: Options) -> Session:
+        """Return the session of what another one was made of."""
+        session, now = cls.__new__(cls), time.perf_counter()
+        session._device, session._plan = parts.device, parts.plan
+        session._constants = parts.constants
+        session._family, session._products = None, parts.products
+        session._options, session._timeout = options, timeout_of(options)
+        session._bindings, session._local = Bindings(parts.plan.inputs, {}), threading.local()
+        session._timed = int(setting("CLNN_DEBUG")) >= 2
+        session._fused = None if session._timed else parts.fused
+        session._begin(Device.build, parts.device.counts.pair, (now, now, now))
+        return session
+
+    def _begin(self, build: Build, before: tuple[int, int], times: Sequence[float]) -> None:
+        """Build the programs and make the first state. times: when plan and constants were begun and there."""
         self._fused_with_stamps: FusedLaunches | None = None
-        build(self._device, sources_of(self._plan, self._fused))
+        sources = sources_of(self._plan, self._fused)
+        mark("texts")
+        build(self._device, sources)
+        mark("binaries")
         cached, built = self._device.counts.pair
         self._counts = cached - before[0], built - before[1]
         self._closed = False
-        self._states = Pool(self._call_state, options.states)
-        self._states.give(self._states.take())
-        first = {p.host: p.name for p in reversed(self._plan.outputs)}
+        self._states: Pool[ExecutionState] = Pool(self._options.states)
+        self._states.give(self._states.take(self._call_state))
+        mark("memory")
+        outputs = self._plan.outputs
+        first = {p.host: p.name for p in reversed(outputs)}
         # Names of one value get an array each.
-        self._named_outputs = [
-            (p.name, p.host, first[p.host] == p.name) for p in self._plan.outputs
-        ]
-        times = (started, planned, packed, time.perf_counter())
-        self._compiled = dict(zip(("plan", "pack", "build"), pairwise(times), strict=True))
+        self._named_outputs = [(p.name, p.host, first[p.host] == p.name) for p in outputs]
+        spans = pairwise((*times, time.perf_counter()))
+        self._compiled = dict(zip(("plan", "pack", "build"), spans, strict=True))
         self._seconds = {what: end - begin for what, (begin, end) in self._compiled.items()}
         log_compiled(self._plan, self.placement, self._device.counts)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the compiled network to a file, which `clnn.load` needs nothing else for.
+
+        A file in its place is replaced whole or not at all. Raises OSError, and SettingError for a
+        session of an OpenSession and one with guards or separate arenas.
+        """
+        from clnn.runtime.run.saved import save_network
+
+        save_network(Path(path).absolute(), self.parts)
+
+    @property
+    def parts(self) -> Parts:
+        """What this session is made of. Raises SettingError for a session of an OpenSession."""
+        self._alive()
+        if self._family is not None:
+            raise SettingError("sessions of open shapes are not saved: give compile_model shapes=.")
+        return Parts(self._device, self._plan, self._weights, self._fused, self._products)
 
     def _fuse(self, timed: bool = False) -> FusedLaunches | None:
         return fuse_plan(self._plan, self._weights, timed, self._family is not None)
@@ -194,17 +227,7 @@ class Session(NamedSession):
     @property
     def placement(self) -> Placement:
         """Device, chosen variant per node, memory and compile times."""
-        plan = self._plan
-        return Placement(
-            self._device.info.title,
-            tuple(describe(plan)),
-            len(plan.launches),
-            plan.memory.total,
-            plan.memory.lower_bound,
-            plan.copied_bytes,
-            dict(self._seconds),
-            self._products,
-        )
+        return placement_of(self._plan, self._device.info.title, self._seconds, self._products)
 
     @property
     def build_counts(self) -> tuple[int, int]:
@@ -216,28 +239,15 @@ class Session(NamedSession):
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """Return {output name: array} for {input name: array}.
 
-        Raises InputNameError, ShapeError or DTypeError where `feeds` does not fit the model,
-        DeviceLostError after close() or where the device is lost, HostMemoryError or
-        OutOfDeviceMemoryError where memory is short, and ForkError in a forked child.
+        Raises InputNameError, ShapeError or DTypeError where `feeds` does not fit, DeviceLostError after
+        close() or where the device is lost, HostMemoryError or OutOfDeviceMemoryError where memory is
+        short, and ForkError in a forked child.
         """
         if self._closed or forked.process.refusal or self._device.lost:
             self._alive()
         try:
             bindings = self._bindings
-            arrays = arrays_of(feeds, bindings.ports, bindings.bound)
-            block = self._block
-            if self._timed or block is not None:
-                outs = self._run_profiled(arrays, bindings.memory, block)
-            else:
-                states = self._states
-                loan = states.take()
-                try:
-                    outs = loan.thing.run(arrays, bindings.memory)
-                finally:
-                    states.idle.append(loan)
-                    del loan  # a traceback that someone keeps holds it no more
-                    if states.waiting:
-                        states.wake()
+            outs = self._run(arrays_of(feeds, bindings.ports, bindings.bound), NOT_HANDED, bindings)
             return {
                 name: outs[host] if first else outs[host].copy()
                 for name, host, first in self._named_outputs
@@ -245,21 +255,40 @@ class Session(NamedSession):
         except (load().Error, MemoryError) as err:
             explain(err, self._device, "a run")
 
+    def _run(
+        self, arrays: Mapping[str, Array], handed: Handed, bindings: Bindings | None = None
+    ) -> dict[str, Array]:
+        """Return the outputs by value, except those that are handed on."""
+        bound, block = (bindings or self._bindings).memory, self._block
+        if self._timed or block is not None:
+            return self._run_profiled(arrays, bound, block, handed)
+        states = self._states
+        loan = states.take(self._call_state)
+        try:
+            outs: dict[str, Array] = loan.thing.run(arrays, bound, handed)
+        finally:
+            states.idle.append(loan)
+            del loan  # a traceback that someone keeps holds it no more
+            if states.waiting:
+                states.wake()
+        return outs
+
     def _run_profiled(
         self,
         arrays: Mapping[str, Array],
         bound: Mapping[str, Memory],
         block: _ProfileBlock | None,
+        handed: Handed,
     ) -> dict[str, Array]:
         """Run once, in this thread's profile where there is one, else into the log."""
-        ports = self._plan.outputs
+        ports = [p for p in self._plan.outputs if p.host not in handed.kept]
         hosts = {p.host: np.empty(p.type.shape, p.type.dtype.numpy) for p in ports}
         if block is not None:
-            block.profile.record(arrays, hosts, bound)
+            block.profile.record(arrays, hosts, bound, handed)
             return hosts
-        loan = self._states.take()
+        loan = self._states.take(self._call_state)
         try:
-            log_run(loan.thing, loan.thing.run_timed(arrays, hosts, bound))
+            log_run(loan.thing, loan.thing.run_timed(arrays, hosts, bound, handed))
         finally:
             self._states.idle.append(loan)
             del loan

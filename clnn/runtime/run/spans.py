@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from clnn.runtime.run.state import RunEvents
+from clnn.runtime.run.commands import RunEvents
 from clnn.types import Array
 
 BEGIN, END = 0, 1  # places in the last axis of stamps

@@ -1,7 +1,8 @@
-"""Puts other kernels in the places of those that lack registers.
+"""Puts other kernels in the places of those that lack registers, or that a device does not run to their end.
 
 Only a build tells whether a kernel's values fit the registers (clnn.runtime.build.registers). Where
 they do not, the next kernel of the node is planned in its place; the program cache remembers both.
+Whether loops have more rounds than the device does is read from the source.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from clnn.codegen.render import text_of
+from clnn.codegen.rounds import most_rounds
+from clnn.errors import DeviceError
 from clnn.graph.ir import Node
 from clnn.logs import log
 from clnn.ops.launch import Variant
@@ -29,7 +32,8 @@ def replace_spilling_kernels(
     plan: as `choose` wants it. again: makes the plan of another Chooser. Builds kernels, on devices
     whose compiler tells of registers only. Raises BuildError.
     """
-    if registers.VERBOSE not in device.options:
+    asked = registers.VERBOSE in device.options
+    if not asked and not registers.are_told(device.info.platform, device.info.type):
         return plan
     lacking: set[tuple[str, str]] = set()
     for _ in range(ROUNDS):
@@ -44,6 +48,39 @@ def replace_spilling_kernels(
             "node %s: kernel %s lacks registers; `clnn tune` looks for a faster one", node, name
         )
     return plan
+
+
+def replace_endless_kernels(
+    plan: Plan, again: Callable[[Chooser], Plan], choose: Chooser, device: Device
+) -> Plan:
+    """Return a plan whose loops have no more rounds than the device does (Target.max_rounds).
+
+    Raises DeviceError for a node without such kernels.
+    """
+    if not (most := plan.target.max_rounds):
+        return plan
+    avoided: set[tuple[str, str]] = set()
+    while too_long := {(s.node.name, s.variant.name) for s in plan.scheduled if _is_long(s, most)}:
+        if again_chosen := too_long & avoided:
+            node, name = min(again_chosen)
+            raise DeviceError(
+                f"{device.info.title} ends the loops of a work-item after {most} rounds, without an error,"
+                f" and every kernel for node {node} may have more ({name}). Use another device."
+            )
+        avoided |= too_long
+        plan = again(_avoiding(choose, avoided))
+    if any(most_rounds(text_of(fill.launch).source) > most for fill in plan.first_fills):
+        raise DeviceError(
+            f"{device.info.title} ends the loops of a work-item after {most} rounds, without an error,"
+            " and filling the borders of tensors may take more. Use another device."
+        )
+    return plan
+
+
+def _is_long(step: ScheduledNode, most: int) -> bool:
+    """Whether a kernel of a step, or of what fills its borders, may do more than `most` rounds."""
+    launches = (*step.launches, *step.fills)
+    return any(most_rounds(text_of(planned.launch).source) > most for planned in launches)
 
 
 def _spills(step: ScheduledNode, device: Device) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from time import perf_counter_ns
@@ -28,6 +27,7 @@ from clnn.runtime.drivers.loader import load
 from clnn.runtime.drivers.pages import LARGE, host_buffer, pages
 from clnn.runtime.process.forked import keep
 from clnn.runtime.run.arguments import Place, in_order
+from clnn.runtime.run.commands import NOT_HANDED, Enqueue, Handed, Memory, RunEvents
 from clnn.runtime.run.constants import Constants, allocate
 from clnn.runtime.run.fused_launch import (
     ARENA,
@@ -42,48 +42,6 @@ from clnn.types import Array
 LARGEST_ARENA = 2**31 - 1  # bytes; kernels take offsets as int
 T = TypeVar("T")
 POISON = 0xFF  # NaN in floats, -1 in integers
-
-
-@dataclass(frozen=True)
-class Memory:
-    """A device buffer and where in it, in bytes, something begins."""
-
-    buffer: Any
-    start: int
-
-
-@dataclass
-class Enqueue:
-    """One launch ready to go: kernel with arguments set, its work sizes, and what it is.
-
-    cached: whether its program came from the cache. parts: the launches of a fused kernel that
-    notes their times, and stamps: the buffer with these and its shape.
-    """
-
-    kernel: Any
-    global_size: tuple[int, ...]
-    local_size: tuple[int, ...]
-    node: str
-    title: str
-    cached: bool = False
-    parts: tuple[Enqueue, ...] = ()
-    stamps: tuple[Any, tuple[int, ...]] | None = None
-
-
-@dataclass(frozen=True)
-class RunEvents:
-    """Events of one run: (value, event) of each copy, (time of the enqueue, event) of each launch.
-
-    Times are time.perf_counter_ns of the host; `began` and `ended` bound the run. stamps: for each
-    launch what its work-groups noted (see clnn.runtime.run.spans), None where they note nothing.
-    """
-
-    began: int
-    ended: int
-    uploads: list[tuple[str, Any]]
-    launches: list[tuple[int, Any]]
-    downloads: list[tuple[str, Any]]
-    stamps: list[Array | None]
 
 
 def one_arena(plan: Plan, device: Device) -> bool:
@@ -369,16 +327,32 @@ class ExecutionState:
             self.queue, plain(out), where.buffer, src_offset=start, is_blocking=wait
         )
 
+    def copy(self, value: str, other: Memory, nbytes: int, *, inwards: bool) -> Any:
+        """Copy a dense value from other device memory, or to it; return the event."""
+        where, start = self._place(value)
+        here = Memory(where.buffer, start)
+        source, target = (other, here) if inwards else (here, other)
+        offsets = {"src_offset": source.start, "dst_offset": target.start}
+        return load().enqueue_copy(
+            self.queue, target.buffer, source.buffer, byte_count=nbytes, **offsets
+        )
+
     def _place(self, value: str) -> tuple[Memory, int]:
         placed = self.plan.placed[value]
         where = self.memory[placed.storage]
         itemsize = self.plan.storages[placed.storage].dtype.itemsize
         return where, where.start + placed.layout.offset * itemsize
 
-    def run(self, feeds: Mapping[str, Array], bound: Mapping[str, Memory]) -> dict[str, Array]:
+    def run(
+        self,
+        feeds: Mapping[str, Array],
+        bound: Mapping[str, Memory],
+        handed: Handed = NOT_HANDED,
+    ) -> dict[str, Array]:
         """Copy `feeds` (host value -> array) in, run every launch, return copies of all outputs.
 
-        Nothing else may run meanwhile: what is shared with the host is written and read directly.
+        handed: inputs that are not in `feeds`, and outputs that are not returned. Nothing else may run
+        meanwhile: what is shared with the host is written and read directly.
         The device's threads have taken the nearest caches, so each line here costs microseconds.
         """
         if self._running or bound is not self._ready_for:
@@ -390,26 +364,38 @@ class ExecutionState:
                 seen[value][...] = array
             else:
                 self.upload(value, array)
+        for value, (memory, nbytes) in handed.taken.items():
+            self.copy(value, memory, nbytes, inwards=True)
         for enqueue in self._enqueues:
             enqueue()
-        outs = {value: np.empty(kind.shape, kind.dtype.numpy) for value, kind in self._fetched}
+        for value, (memory, nbytes) in handed.kept.items():
+            self.copy(value, memory, nbytes, inwards=False)
+        fetched = [pair for pair in self._fetched if pair[0] not in handed.kept]
+        outs = {value: np.empty(kind.shape, kind.dtype.numpy) for value, kind in fetched}
         for value, out in outs.items():
             self.download(value, out)
         self.queue.finish()
         self._running = False
         for value in self._shown:
-            outs[value] = seen[value].copy()
+            if value not in handed.kept:
+                outs[value] = seen[value].copy()
         return outs
 
     def run_timed(
-        self, feeds: Mapping[str, Array], outs: Mapping[str, Array], bound: Mapping[str, Memory]
+        self,
+        feeds: Mapping[str, Array],
+        outs: Mapping[str, Array],
+        bound: Mapping[str, Memory],
+        handed: Handed = NOT_HANDED,
     ) -> RunEvents:
         """Do what run does and return the events; the state must have been made for profiling."""
         self.begin(bound)
         began = perf_counter_ns()
         uploads = [(value, self.upload(value, array)) for value, array in feeds.items()]
+        uploads += [(v, self.copy(v, *m, inwards=True)) for v, m in handed.taken.items()]
         launches = [(perf_counter_ns(), self.enqueue(ready)) for ready in self.launches]
         downloads = [(value, self.download(value, out)) for value, out in outs.items()]
+        downloads += [(v, self.copy(v, *m, inwards=False)) for v, m in handed.kept.items()]
         self.finish()
         ended = perf_counter_ns()
         stamps = [self._noted(ready) for ready in self.launches]

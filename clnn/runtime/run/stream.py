@@ -15,8 +15,9 @@ from clnn.logs import log
 from clnn.plan.ports import Port
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.process.forked import keep
+from clnn.runtime.run.commands import Memory
 from clnn.runtime.run.constants import allocate
-from clnn.runtime.run.state import ExecutionState, Memory
+from clnn.runtime.run.state import ExecutionState
 from clnn.types import Array
 
 Outputs = dict[str, Array]

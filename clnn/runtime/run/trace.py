@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from clnn.runtime.run.commands import Enqueue
 from clnn.runtime.run.spans import Span, TimedRun
-from clnn.runtime.run.state import Enqueue
 from clnn.runtime.run.work import Work
 
 DEVICE, HOST, QUEUE, MAIN = 1, 2, 1, 1

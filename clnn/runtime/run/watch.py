@@ -19,9 +19,10 @@ from clnn.plan.schedule import Plan
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.failures import lose, require
 from clnn.runtime.process.deadline import Request
+from clnn.runtime.run.commands import NOT_HANDED, Handed, Memory, RunEvents
 from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.fused_launch import FusedLaunches
-from clnn.runtime.run.state import ExecutionState, Memory, RunEvents, at_once
+from clnn.runtime.run.state import ExecutionState, at_once
 from clnn.settings import setting
 from clnn.types import Array
 
@@ -86,16 +87,25 @@ class Watch:
 class WatchedState(ExecutionState):
     """An execution state whose runs have a deadline."""
 
-    def run(self, feeds: Mapping[str, Array], bound: Mapping[str, Memory]) -> dict[str, Array]:
+    def run(
+        self,
+        feeds: Mapping[str, Array],
+        bound: Mapping[str, Memory],
+        handed: Handed = NOT_HANDED,
+    ) -> dict[str, Array]:
         """Do what ExecutionState.run does. Raises DeviceLostError too."""
-        outs: dict[str, Array] = self.watch(super().run, feeds, bound)
+        outs: dict[str, Array] = self.watch(super().run, feeds, bound, handed)
         return outs
 
     def run_timed(
-        self, feeds: Mapping[str, Array], outs: Mapping[str, Array], bound: Mapping[str, Memory]
+        self,
+        feeds: Mapping[str, Array],
+        outs: Mapping[str, Array],
+        bound: Mapping[str, Memory],
+        handed: Handed = NOT_HANDED,
     ) -> RunEvents:
         """Do what ExecutionState.run_timed does. Raises DeviceLostError too."""
-        events: RunEvents = self.watch(super().run_timed, feeds, outs, bound)
+        events: RunEvents = self.watch(super().run_timed, feeds, outs, bound, handed)
         return events
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from clnn.ops.spec import ViewSpec
@@ -27,8 +28,26 @@ class Work:
     most: float = 1.0
 
 
-def work_of(plan: Plan) -> dict[str, Work]:
+@dataclass(frozen=True)
+class StoredPlan(Plan):
+    """A plan that was read from a file: without the specs of its nodes, but with what they told.
+
+    work: of each layer. copied: Plan.copied_bytes.
+    """
+
+    work: Mapping[str, Work] = field(default_factory=dict)
+    copied: int = 0
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes written by nodes that only rename elements."""
+        return self.copied
+
+
+def work_of(plan: Plan) -> Mapping[str, Work]:
     """Return layer -> what it is and does in one run."""
+    if isinstance(plan, StoredPlan):
+        return plan.work
     layers: dict[str, Work] = {}
     for step in plan.scheduled:
         work, before = _node_work(step, plan), layers.get(step.node.layer)

@@ -1,4 +1,7 @@
-"""One run of a program: its steps in order, values by name."""
+"""One run of a program: its steps in order, values by name.
+
+What only the device reads are DeviceArrays, where there is an Exchange; the host fetches what it reads.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +22,19 @@ from clnn.importers.onnx.stages.program import (
     Sweep,
 )
 from clnn.ops.host.registry import Value, compute
+from clnn.runtime.run.handed import DeviceArray, Exchange, fetched
 from clnn.types import Array
 
-Values = dict[str, Value]
-RunStage = Callable[[DeviceStage, Mapping[str, Value]], Mapping[str, Array]]
+Values = dict[str, Value]  # DeviceArrays among them
+RunStage = Callable[[DeviceStage, Mapping[str, Value]], Mapping[str, Value]]
+SHARED_FROM = 1 << 14  # bytes of an array from which on all runs of a body share one copy of it
 
 
 class Execution:
     """Runs programs. run_stage: runs one stage of the device on the values that it reads."""
 
-    def __init__(self, run_stage: RunStage) -> None:
-        self._run_stage = run_stage
+    def __init__(self, run_stage: RunStage, exchange: Exchange | None = None) -> None:
+        self._run_stage, self._exchange = run_stage, exchange
 
     def run(
         self, program: Program, inputs: Sequence[Value], around: Mapping[str, Value]
@@ -50,7 +55,8 @@ class Execution:
             outputs = self._run_stage(step, values)
             return [outputs[name] for name in step.outputs]
         if isinstance(step, HostStep):
-            return compute(step.node, [values[n] if n else None for n in step.inputs])
+            read = _shape_of if step.shape_only else fetched
+            return compute(step.node, [read(values[n]) if n else None for n in step.inputs])
         if isinstance(step, Choice):
             condition = _truth(step, values[step.inputs[0]])
             branch = step.then_branch if condition else step.else_branch
@@ -64,7 +70,8 @@ class Execution:
 
     def _repeat(self, step: Repeat, values: Values) -> list[Value]:
         given = [values[n] if n else None for n in step.inputs[: 2 + step.n_carried]]
-        count = None if given[0] is None else int(np.asarray(given[0]).reshape(-1)[0])
+        count = None if given[0] is None else int(np.asarray(fetched(given[0])).reshape(-1)[0])
+        values = self._with_shared(values, step.body)
         going = True if given[1] is None else _truth(step, given[1])
         carried = list(given[2:])
         rows: list[list[Value]] = [[] for _ in step.empty]
@@ -77,14 +84,17 @@ class Execution:
             for row, value in zip(rows, made[step.n_carried :], strict=True):
                 row.append(value)
             turn += 1
-        stacked = [_stacked(step, row, info, 0) for row, info in zip(rows, step.empty, strict=True)]
+        stacked = [
+            self._stacked(step, row, info, 0) for row, info in zip(rows, step.empty, strict=True)
+        ]
         return [*carried, *stacked]
 
     def _sweep(self, step: Sweep, values: Values) -> list[Value]:
         given: list[Value] = [values[n] if n else None for n in step.inputs[: step.n_inputs]]
+        values = self._with_shared(values, step.body)
         if not step.batched:
             return self._swept(step, given, values, None)
-        lengths, *others = given
+        lengths, *others = map(fetched, given)
         count = others[0].shape[0] if others else 0
         rows = []
         for image in range(count):
@@ -98,7 +108,7 @@ class Execution:
         n_states = len(given) - step.n_sequences
         states, sequences = list(given[:n_states]), given[n_states:]
         swept = [
-            np.flip(np.moveaxis(s, axis, 0), 0) if back else np.moveaxis(s, axis, 0)
+            _slices(s, axis, back)
             for s, axis, back in zip(sequences, step.in_axes, step.in_backwards, strict=True)
         ]
         counts = {len(s) for s in swept}
@@ -115,20 +125,61 @@ class Execution:
         outputs = []
         places = zip(rows, step.empty, step.out_axes, step.out_backwards, strict=True)
         for row, info, axis, back in places:
-            outputs.append(_stacked(step, row[::-1] if back else row, info, axis))
+            outputs.append(self._stacked(step, row[::-1] if back else row, info, axis))
         return [*states, *outputs]
 
     def _each(self, step: EachOf, values: Values) -> list[Value]:
-        first, *others = (values[n] for n in step.inputs[: step.n_inputs])
+        first, *others = (fetched(values[n]) for n in step.inputs[: step.n_inputs])
         rows = []
         for place, tensor in enumerate(first):
             beside = [v[place] if isinstance(v, list) else v for v in others]
-            rows.append(self.run(step.body, [tensor, *beside], values))
+            made = self.run(step.body, [tensor, *beside], values)
+            rows.append([fetched(value) for value in made])
         return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in step.outputs]
+
+    def _with_shared(self, values: Values, body: Program) -> Values:
+        """Return values of which large ones that a body reads from around go to the device once."""
+        if self._exchange is None:
+            return values
+        shared = {
+            name: self._exchange.shared(values[name])
+            for name in body.captures
+            if isinstance(values[name], np.ndarray) and values[name].nbytes >= SHARED_FROM
+        }
+        return {**values, **shared}
+
+    def _stacked(self, step: Step, row: Sequence[Value], info: StageInput, axis: int) -> Value:
+        """Return what a body made in all its runs as one tensor with a new axis."""
+        shapes = {value.shape for value in row}
+        if len(shapes) > 1:
+            raise ModelError(
+                f"node {step.name!r} ({step.op_type}): output {info.name!r} of its body has "
+                f"different shapes in its runs: {sorted(shapes)[:4]}."
+            )
+        if not row:
+            return _no_rows(step, info, axis)
+        if self._exchange and axis == 0 and all(isinstance(v, DeviceArray) for v in row):
+            return self._exchange.stacked(row)
+        return np.stack([fetched(value) for value in row], axis)
+
+
+def _shape_of(value: Value) -> Value:
+    """Return a value, one on the device as an array without its elements."""
+    is_far = isinstance(value, DeviceArray)
+    return np.broadcast_to(np.zeros((), value.dtype), value.shape) if is_far else value
+
+
+def _slices(sequence: Value, axis: int, backwards: bool) -> Sequence[Value]:
+    """Return the slices of a tensor along an axis."""
+    if isinstance(sequence, DeviceArray) and not axis:
+        order = range(len(sequence))
+        return [sequence.row(place) for place in (order[::-1] if backwards else order)]
+    rows: Array = np.moveaxis(fetched(sequence), axis, 0)
+    return rows[::-1] if backwards else rows  # type: ignore[return-value]
 
 
 def _truth(step: Step, value: Value) -> bool:
-    array = np.asarray(value)
+    array = np.asarray(fetched(value))
     if array.size != 1:
         raise ModelError(
             f"node {step.name!r} ({step.op_type}): its condition has shape {array.shape}, must be "
@@ -137,16 +188,8 @@ def _truth(step: Step, value: Value) -> bool:
     return bool(array.reshape(-1)[0])
 
 
-def _stacked(step: Step, row: Sequence[Value], info: StageInput, axis: int) -> Array:
-    """Return what a body made in all its runs as one tensor with a new axis."""
-    if row:
-        shapes = {value.shape for value in row}
-        if len(shapes) > 1:
-            raise ModelError(
-                f"node {step.name!r} ({step.op_type}): output {info.name!r} of its body has "
-                f"different shapes in its runs: {sorted(shapes)[:4]}."
-            )
-        return np.stack(row, axis)
+def _no_rows(step: Step, info: StageInput, axis: int) -> Array:
+    """Return what a body makes in no runs."""
     if info.dtype is None or info.shape is None:
         raise ModelError(
             f"node {step.name!r} ({step.op_type}) runs its body no time, and the model does not say "

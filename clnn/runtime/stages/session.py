@@ -18,10 +18,12 @@ from clnn.errors import (
     DTypeError,
     ShapeError,
 )
-from clnn.importers.onnx.stages.program import DeviceStage, Program, StageInput, inner_programs
+from clnn.importers.onnx.stages.program import DeviceStage, Program, StageInput
+from clnn.importers.onnx.stages.read_back import bodies_of, read_by_host
 from clnn.ops.host.registry import Value
 from clnn.runtime.process import forked
 from clnn.runtime.run.feeds import as_array
+from clnn.runtime.run.handed import DeviceArray, Exchange, fetched, run_handed
 from clnn.runtime.run.named import NamedSession, given_by_name
 from clnn.runtime.run.open_session import OpenSession, OpenTensorInfo, wait_for_all
 from clnn.runtime.run.placement import Placement
@@ -39,8 +41,9 @@ Compile = Callable[[Any], "Session | OpenSession"]
 class StageInfo:
     """What a device stage did so far. why: what it waits for.
 
-    read_back: bytes of the last run that the host reads. crossed: others, for later stages only.
-    plans: how many were compiled for values and types; each has kernels for the shapes met.
+    read_back: bytes of its last run that the host reads. crossed: others, for later stages only, which
+    stay on a device that has memory of its own. plans: how many were compiled for values and types; each
+    has kernels for the shapes met.
     """
 
     name: str
@@ -66,12 +69,17 @@ class StagedSession(NamedSession):
         outputs: Sequence[OpenTensorInfo],
         compile_stage: Compile,
         device: str,
+        exchange: Exchange | None = None,
     ) -> None:
-        """compile_stage: the model of a stage -> its session. device: the title of what runs them."""
+        """compile_stage: the model of a stage -> its session. device: the title of what runs them.
+
+        exchange: what keeps values on the device between stages; without it they are arrays.
+        """
         self._program = program
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
         self._compile, self._device = compile_stage, device
-        self._execution = Execution(self._run_stage)
+        self._exchange = exchange
+        self._execution = Execution(self._run_stage, exchange)
         self._lock, self._making = threading.Lock(), threading.Lock()
         self._plans: dict[str, OrderedDict[Hashable, Session | OpenSession]] = {}
         self._info: dict[str, StageInfo] = {}
@@ -79,7 +87,7 @@ class StagedSession(NamedSession):
         self._closed, self._lost = False, ""
         self._local = threading.local()
         self._read_by_host: dict[str, frozenset[str]] = {}
-        for stage, read in _all_stages(program):
+        for stage, read in _all_stages(program, read_by_host(program)):
             self._read_by_host[stage.name] = read
             self._plans[stage.name] = OrderedDict()
             self._info[stage.name] = StageInfo(stage.name, stage.why, stage.nodes)
@@ -222,6 +230,7 @@ class StagedSession(NamedSession):
             return
         with self._lock:
             self._closed = True
+            self._compile = _closed  # which has the context
             for kept in self._plans.values():
                 for session in kept.values():
                     session.close()
@@ -237,14 +246,18 @@ class StagedSession(NamedSession):
         extents: dict[str, int] = {}
         return {info.name: _checked(info, given[info.name], extents) for info in self._inputs}
 
-    def _run_stage(self, stage: DeviceStage, values: Mapping[str, Value]) -> Mapping[str, Array]:
-        fixed = {n: np.asarray(values[n]) for n in stage.fixed}
-        feeds = {read.name: np.asarray(values[read.name]) for read in stage.reads}
-        types = {r.name: _typed(r, feeds[r.name].dtype, feeds[r.name].ndim) for r in stage.reads}
+    def _run_stage(self, stage: DeviceStage, values: Mapping[str, Value]) -> Mapping[str, Value]:
+        fixed = {n: np.asarray(fetched(values[n])) for n in stage.fixed}
+        feeds = {read.name: _as_feed(values[read.name]) for read in stage.reads}
+        types = {
+            r.name: _typed(r, feeds[r.name].dtype, len(feeds[r.name].shape)) for r in stage.reads
+        }
         try:
             outputs = self._ran(stage, self._session(stage, types, fixed), feeds)
         except DeviceLostError as err:
             self._lost = "" if self._closed else str(err)
+            if self._lost and self._exchange is not None:
+                self._exchange.abandon("it was lost in a stage")
             raise
         with self._lock:
             info = self._info[stage.name]
@@ -255,23 +268,42 @@ class StagedSession(NamedSession):
         return outputs
 
     def _ran(
-        self, stage: DeviceStage, session: Session | OpenSession, feeds: Mapping[str, Array]
-    ) -> Mapping[str, Array]:
+        self,
+        stage: DeviceStage,
+        session: Session | OpenSession,
+        feeds: Mapping[str, Array | DeviceArray],
+    ) -> Mapping[str, Value]:
         """Run a stage, in this thread's profile where there is one."""
         whole: StagedProfile | None = getattr(self._local, "profile", None)
         if whole is None:
-            return session(feeds)
+            return self._handed(stage, session, feeds)
         if isinstance(session, OpenSession):
             session = session.at({name: array.shape for name, array in feeds.items()})
         profiles = whole.stages.setdefault(stage.name, [])
         with session.profile() as profile:
-            outputs = session(feeds)
+            outputs = self._handed(stage, session, feeds)
         known = next((p for p in profiles if p.plan is profile.plan), None)
         if known is None:
             profiles.append(profile)
         else:
             known.runs += profile.runs
         return outputs
+
+    def _handed(
+        self,
+        stage: DeviceStage,
+        session: Session | OpenSession,
+        feeds: Mapping[str, Array | DeviceArray],
+    ) -> Mapping[str, Value]:
+        """Run a session; what the host does not read stays on the device."""
+        exchange = self._exchange
+        if exchange is None:
+            return session(feeds)
+        read = self._read_by_host[stage.name]
+        kept = [name for name in stage.outputs if name not in read]
+        if isinstance(session, OpenSession):
+            return session.run_handed(feeds, kept, exchange)
+        return run_handed(session, feeds, kept, exchange)
 
     def _session(
         self, stage: DeviceStage, types: Mapping[str, StageInput], fixed: Mapping[str, Array]
@@ -310,19 +342,31 @@ class StagedSession(NamedSession):
                 self._builds = [a + b for a, b in zip(self._builds, old.build_counts, strict=True)]
 
 
-def _all_stages(program: Program) -> list[tuple[DeviceStage, frozenset[str]]]:
-    """Return the stages of a program, those of programs inside included, and what the host reads."""
+def _closed(model: Any) -> Session:
+    raise DeviceLostError("this session is closed. Compile the model again.")
+
+
+def _all_stages(program: Program, read: frozenset[str]) -> list[tuple[DeviceStage, frozenset[str]]]:
+    """Return the stages of a program, those of programs inside included, and what the host reads.
+
+    read: what it reads of this program.
+    """
     found: list[tuple[DeviceStage, frozenset[str]]] = []
     for step in program.steps:
         if isinstance(step, DeviceStage):
-            found.append((step, program.read_by_host))
-        for inner in inner_programs(step):
-            found += _all_stages(inner)
+            found.append((step, read))
+        for inner, wanted in bodies_of(step, read):
+            found += _all_stages(inner, read_by_host(inner, wanted))
     return found
+
+
+def _as_feed(value: Value) -> Array | DeviceArray:
+    return value if isinstance(value, DeviceArray) else np.asarray(value)
 
 
 def _given(value: Value) -> Value:
     """Return an output as a caller may keep and change it."""
+    value = fetched(value)
     if isinstance(value, list):
         return [np.array(v) for v in value]
     return None if value is None else np.array(value)

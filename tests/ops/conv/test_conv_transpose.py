@@ -14,7 +14,7 @@ from targets import generate_for
 
 import clnn
 from clnn.api import load_graph
-from clnn.errors import DTypeError, ShapeError, UnsupportedOpError
+from clnn.errors import DTypeError, ShapeError
 from clnn.ops.conv.transpose import ConvTranspose
 from clnn.ops.conv.transpose_phases import first_taps
 from clnn.ops.shared.functions import PostOp
@@ -312,12 +312,6 @@ def test_onnx_model(device):
 def test_onnx_refusals_name_the_values(attrs, words):
     with pytest.raises(ShapeError, match=re.escape(words)):
         clnn.compile_model(onnx_model((1, 4, 3, 4), (4, 6, 3, 3), (1, 6, 5, 6), **attrs))
-
-
-def test_three_spatial_axes_are_refused():
-    model = onnx_model((1, 4, 3, 3, 3), (4, 6, 3, 3, 3), (1, 6, 5, 5, 5))
-    with pytest.raises(UnsupportedOpError, match="5 axes; 3 and 4 are supported"):
-        clnn.compile_model(model)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,19 @@ def test_nan_is_beyond_all_numbers(device):
     check_together(device, every(1), [x])
 
 
+@pytest.mark.parametrize("length", [64, 71, 4100])
+def test_lanes_of_a_long_row(device, length):
+    """Ties, NaN and infinities in all lanes of vectors, and in what is left of a row."""
+    x = tied((3, length))
+    x[1], x[1, -2:] = -np.inf, np.nan
+    x[2, 5], x[2, -1] = np.nan, np.nan
+    check_together(device, every(1), [x])
+    check_together(device, every(1), [rng(2).integers(0, 9, (3, length)).astype(np.int32)])
+    spread = tied((2, 8, length))
+    check_op(device, Hardmax((1, 2)), [spread], orders={"i0": (0, 2, 1)})
+    check_op(device, Hardmax((2,)), [spread], border=1)
+
+
 @pytest.mark.parametrize("axes,orders", [((1,), {}), ((0,), {}), ((1, 2), {"i0": (0, 2, 1)})])
 def test_hardmax(device, axes, orders):
     check_op(device, Hardmax(axes), [tied((19, 3, 7))], orders=orders)

@@ -99,6 +99,18 @@ def test_whole_numbers(device, dtype):
         check_together(device, {fn: Reduce(fn, (axis,)) for fn in WHOLE[dtype]}, [x])
 
 
+ENDS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+
+
+@pytest.mark.parametrize("dtype", ENDS)
+def test_the_ends_of_a_type(device, dtype):
+    """Rows of one value alone: nothing lies below the greatest's start, or above the least's."""
+    ends = np.iinfo(dtype)
+    x = np.array([[ends.min] * 19, [ends.max] * 19, [ends.min + 1] * 19], dtype)
+    for array, axis in ((x, 1), (np.ascontiguousarray(x.T), 0)):
+        check_together(device, {fn: Reduce(fn, (axis,)) for fn in ("max", "min")}, [array])
+
+
 def test_double_precision(device):
     x = rng(2).standard_normal((9, 41))
     for axis in (0, 1):

@@ -12,7 +12,7 @@ from clnn.errors import DTypeError, ShapeError
 from clnn.graph.ir import Graph, Node, check
 from clnn.ops.onnx_registry import Unsupported
 from clnn.ops.rows.cumsum import CumSum
-from clnn.ops.rows.topk import RANKED, TopK
+from clnn.ops.rows.topk import TopK
 from clnn.options import Options
 from clnn.runtime.device.device import select
 from clnn.runtime.run.session import Session
@@ -35,6 +35,14 @@ def test_cumulative_sums_of_integers_wrap(device, dtype, shape):
     x = rng().integers(0, 100, shape).astype(dtype)
     check_op(device, CumSum(0), [x])
     check_op(device, CumSum(len(shape) - 1, exclusive=True), [x])
+
+
+@pytest.mark.parametrize("exclusive,reverse", [(False, True), (True, False)])
+def test_cumulative_sums_by_work_groups(as_gpu, any_device, exclusive, reverse):
+    spec = CumSum(1, exclusive, reverse)
+    ran = check_op(any_device, spec, [normal((3, 1500))], border=1)
+    assert ran[0].endswith("group")
+    check_op(any_device, spec, [rng().integers(-9, 9, (2, 1027, 2))], tolerance=0)
 
 
 @pytest.mark.parametrize(
@@ -68,22 +76,43 @@ def test_cumulative_sums_that_do_not_fit_are_named():
     ],
 )
 def test_top_elements(device, shape, axis, count, largest):
-    """Few different values, so that ties decide; NaN and infinities among them."""
+    """Few different values, so that ties decide; NaN, infinities and zeros of both signs among them."""
     x = rng().integers(-3, 4, shape).astype(np.float32)
-    x.reshape(-1)[[0, 2, -1]] = [np.nan, np.inf, np.nan]
-    ran = check_op(device, TopK(count, axis, largest), [x], tolerance=0)
-    assert len(ran) == (2 if count else 1)
+    x.reshape(-1)[[0, 1, 2, -1]] = [np.nan, -0.0, np.inf, np.nan]
+    check_op(device, TopK(count, axis, largest), [x], tolerance=0)
 
 
-@pytest.mark.parametrize("dtype", ["int64", "uint8", "float64"])
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "int8", "int32", "float64"])
 def test_top_elements_of_other_types(device, dtype):
     x = rng().integers(0, 9, (2, 30)).astype(dtype)
+    x[0, 7] = 100 if dtype == "uint8" else -100
     check_op(device, TopK(4, 1), [x], tolerance=0, orders={"i0": (1, 0)})
+    check_op(device, TopK(29, 1, False), [x], tolerance=0)
 
 
-def test_top_elements_of_a_long_line(device):
-    x = normal((1, RANKED + 100))
-    assert len(check_op(device, TopK(20, 1), [x], tolerance=0)) == 1
+LINES = {
+    "random": lambda n: normal((2, n)),
+    "rising": lambda n: np.sort(normal((2, n))),
+    "ties": lambda n: rng().integers(0, 3, (2, n)).astype(np.float32),
+    "nan": lambda n: np.full((2, n), np.nan, np.float32),
+}
+
+
+@pytest.mark.parametrize("count", [1, 40, 700])
+@pytest.mark.parametrize("kind", LINES)
+def test_top_elements_of_long_lines(device, kind, count):
+    x = LINES[kind](3000)
+    check_op(device, TopK(count, 1), [x], tolerance=0)
+    check_op(device, TopK(count, 1, False), [x], tolerance=0)
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_top_elements_by_work_groups(as_gpu, any_device, kind):
+    for count in (1, 40, 700):
+        check_op(any_device, TopK(count, 1, count != 40), [LINES[kind](1500)], tolerance=0)
+    numbers = rng().integers(-9, 9, (3, 50))
+    ran = check_op(any_device, TopK(9, 1), [numbers], tolerance=0)
+    assert [name.endswith("group") for name in ran] == [True, False]
 
 
 @pytest.mark.parametrize(

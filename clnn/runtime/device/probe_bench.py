@@ -1,0 +1,90 @@
+"""What the steps of a probe share: a context on one device, and how results are compared with NumPy's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+class RefusedError(Exception):
+    """The device cannot do what a step asks, for the reason given."""
+
+
+class ProbeBench:
+    """A context and queue on one device, with what the steps need to run a kernel."""
+
+    def __init__(self, cl: Any, device: Any, options: Sequence[str]) -> None:
+        self.cl, self.device, self.options = cl, device, list(options)
+        self.context = cl.Context([device])
+        self.queue = cl.CommandQueue(self.context)
+        self.programs: dict[str, Any] = {}
+
+    def kernel(self, file: str, name: str) -> Any:
+        """Return the kernel `name` of `kernels_cl/_probe/<file>.cl`, built before or now."""
+        return self.cl.Kernel(self.programs.get(file) or self._built([file]), name)
+
+    def build_together(self, files: Sequence[str]) -> bool:
+        """Build several files as one program, which takes a fraction of the time of one each.
+
+        Returns whether they built; nothing has changed where they did not.
+        """
+        try:
+            self.programs |= dict.fromkeys(files, self._built(files))
+        except (self.cl.Error, OSError):
+            return False
+        return True
+
+    def _built(self, files: Sequence[str]) -> Any:
+        texts = [(kernel_folder() / f"{file}.cl").read_text(encoding="utf-8") for file in files]
+        program = self.cl.Program(self.context, "\n".join(texts))
+        return program.build(options=self.options, cache_dir=False)
+
+    def lists(self, *extensions: str) -> bool:
+        """Whether the device states one of these extensions."""
+        return not set(extensions).isdisjoint(self.device.extensions.split())
+
+    def buffer(self, array: np.ndarray[Any, Any]) -> Any:
+        """Return a device buffer with a copy of `array`."""
+        flags = self.cl.mem_flags
+        return self.cl.Buffer(
+            self.context,
+            flags.READ_WRITE | flags.COPY_HOST_PTR,
+            hostbuf=np.ascontiguousarray(array),
+        )
+
+    def run(self, kernel: Any, size: int, local: int | None, args: Sequence[Any], out: Any) -> Any:
+        """Run `kernel` over `size` items; arrays become buffers; return what `out` then holds."""
+        held = [self.buffer(a) if isinstance(a, np.ndarray) else a for a in args]
+        position = next(i for i, a in enumerate(args) if a is out)
+        kernel(self.queue, (size,), None if local is None else (local,), *held)
+        result = np.empty_like(out)
+        self.cl.enqueue_copy(self.queue, result, held[position])
+        self.queue.finish()
+        return result
+
+    def group_size(self, kernel: Any, most: int = 64) -> int:
+        """Return the largest power of two, at most `most`, that `kernel` takes as group size."""
+        info = self.cl.kernel_work_group_info.WORK_GROUP_SIZE
+        limit = min(most, kernel.get_work_group_info(info, self.device))
+        return int(1 << (int(limit).bit_length() - 1))
+
+
+def kernel_folder() -> Path:
+    """Return the folder of the probe kernels: of the checkout, else of the installed package."""
+    package = Path(__file__).resolve().parents[2]
+    places = (package.parent / "kernels_cl" / "_probe", package / "_kernels_cl" / "_probe")
+    return next((p for p in places if p.is_dir()), places[-1])
+
+
+def expect(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> None:
+    """Raise RefusedError with the first difference unless both arrays are equal."""
+    wrong = np.flatnonzero(np.asarray(got).ravel() != np.asarray(want).ravel())
+    if wrong.size:
+        i = int(wrong[0])
+        raise RefusedError(
+            f"wrong result: element {i} is {got.ravel()[i]}, must be {want.ravel()[i]}"
+            f" ({wrong.size} of {got.size} wrong)"
+        )

@@ -1,0 +1,117 @@
+"""Sessions from files: a network that was compiled before, on this device or on one that has what it needs."""
+
+from __future__ import annotations
+
+import os
+
+from clnn.codegen.fused_kernel import COUNTERS, SCRATCH
+from clnn.errors import DeviceError, ModelFileError
+from clnn.options import Options
+from clnn.records import changed
+from clnn.runtime.build.program import Device
+from clnn.runtime.build.progress import Listener, heard
+from clnn.runtime.device.device import DeviceInfo
+from clnn.runtime.device.failures import explained
+from clnn.runtime.device.target import target_of
+from clnn.runtime.doctor.selection import select_device
+from clnn.runtime.process.forked import refuse
+from clnn.runtime.run.constants import StoredConstants
+from clnn.runtime.run.fused_launch import FusedLaunches, fuse_plan, params_of
+from clnn.runtime.run.parts import Parts
+from clnn.runtime.run.saved import SavedNetwork, read_network
+from clnn.runtime.run.session import Session
+from clnn.runtime.run.state import one_arena
+from clnn.timeline import mark
+
+
+def load(
+    path: str | os.PathLike[str],
+    device: str | int | None = None,
+    *,
+    states: int = 1,
+    timeout: float | None = None,
+    progress: Listener | None = None,
+) -> Session:
+    """Return the session of a network that was compiled and saved (`Session.save`, `clnn compile`).
+
+    Neither its model nor what reads models is needed. device, progress: as in compile_model. states, timeout:
+    as in Options. Programs are taken from the file where they were built for this device and driver, else
+    from the cache, else they are built. The file runs programs: load only what comes from someone you
+    trust. It stays mapped while the session lives: replace it by renaming, do not write into it.
+    Raises ModelFileError where the file is damaged, DeviceError where the network does not fit the
+    device, and what compile_model raises of devices.
+    """
+    refuse()
+    network = read_network(path)
+    mark("file")
+    info = select_device(device)
+    mark("device")
+    _require_fit(os.fspath(path), network, info)
+    with heard(progress):
+        return session_of(network, info, Options(states=states, timeout=timeout))
+
+
+def session_of(network: SavedNetwork, info: DeviceInfo, options: Options) -> Session:
+    """Return the session of a network on a device that it fits."""
+    opened = Device.open(info)
+    with explained(opened, "the start of the network"):
+        for source in _programs(network) if network.binaries else []:
+            if binary := network.binaries.get(opened.key(source)):
+                opened.ahead[source] = binary
+        together = network.fused is not None and one_arena(network.plan, opened)
+        data = network.data, network.makers, network.tensors
+        constants = StoredConstants(opened, network.plan, *data, together)
+        fused = _fused(network, info, constants) if together else None
+        mark("packing")
+        parts = Parts(opened, network.plan, constants, fused, network.products)
+        return Session.of_parts(parts, options)
+
+
+def _require_fit(path: str, network: SavedNetwork, info: DeviceInfo) -> None:
+    """Raise DeviceError where a device lacks what the kernels of a network need."""
+    target, wanted = target_of(info), network.plan.target
+    lacking = []
+    if target.kind != wanted.kind:
+        lacking.append(f"it is a {target.kind}, the network was compiled for a {wanted.kind}")
+    lacking += [f"it has no {name}" for name in sorted(network.needs - target.features)]
+    for what, has, needs in (
+        ("work-items in a group", target.max_work_group, network.group),
+        ("bytes of local memory", info.local_mem, network.local_bytes),
+        ("bytes of memory", info.global_mem, network.plan.memory.total + network.data.size),
+    ):
+        if has < needs:
+            lacking.append(f"it has {has} {what}, {needs} are needed")
+    if lacking:
+        raise DeviceError(
+            f"{path!r}, compiled for {network.made_for}, does not run on {info.title}: {'; '.join(lacking)}."
+            " Compile its model for this device: clnn compile MODEL -o FILE -d DEVICE"
+        )
+
+
+def _programs(network: SavedNetwork) -> list[str]:
+    """Return the sources of fused kernels, of all launches where none are fused."""
+    fused = network.fused
+    ones = [] if fused is None else [*fused.first, *fused.run]
+    kernels = [one.kernel.source for one in ones if one.kernel is not None]
+    alone = [launch.source for one in ones if one.kernel is None for launch in one.launches]
+    texts = [one.launch.text for one in network.plan.launches] if fused is None else []
+    return [*kernels, *alone, *(text.source for text in texts if text is not None)]
+
+
+def _fused(
+    network: SavedNetwork, info: DeviceInfo, constants: StoredConstants
+) -> FusedLaunches | None:
+    """Return the launches as few kernels: the file's, or new ones for another number of cores."""
+    made, plan = network.fused, network.plan
+    if made is None or (constants.whole is None and (network.makers or network.tensors)):
+        return None
+    if info.compute_units != plan.target.compute_units:
+        target = changed(plan.target, compute_units=info.compute_units)
+        return fuse_plan(changed(plan, target=target), constants, False, False)
+    known = {COUNTERS, SCRATCH, *params_of(plan)}
+    for one in (*made.first, *made.run):
+        if one.kernel is not None and not known >= {*one.kernel.params}:
+            raise ModelFileError(
+                "the file has a fused kernel with parameters that clnn does not know."
+            )
+    return made

@@ -1,0 +1,24 @@
+"""What a session is made of, apart from how it was come by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clnn.plan.schedule import Plan
+from clnn.runtime.build.program import Device
+from clnn.runtime.run.constants import Constants
+from clnn.runtime.run.fused_launch import FusedLaunches
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A plan on a device with its constants; its launches as few kernels, None where each is one.
+
+    products: as in Placement.
+    """
+
+    device: Device
+    plan: Plan
+    constants: Constants
+    fused: FusedLaunches | None
+    products: str

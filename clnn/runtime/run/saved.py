@@ -1,0 +1,317 @@
+"""Compiled networks in files: what a session is made of, written, and read back without its model.
+
+Sections of a file (clnn.cache.sections):
+
+    plan       JSON: the device and what its kernels need of one, the plan (clnn.runtime.run.plan_rows), places
+               of constants, which launches are fused kernels, keys of the programs
+    programs   zlib, JSON: the sources of what is built
+    kernels    zlib, JSON: the sources of the launches of fused kernels, for profiles and other devices
+    constants  packed constants, as kernels read them; sessions map them
+    binaries   built programs, one behind the other
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clnn._version import __version__
+from clnn.cache.sections import PAGE, BadSectionsError, read_sections, write_sections
+from clnn.codegen.fused_kernel import KERNEL, FusedKernel
+from clnn.codegen.render import text_of
+from clnn.errors import ModelFileError, SettingError
+from clnn.plan.schedule import ConstArg, Plan, TensorArg
+from clnn.runtime.build.program import Device
+from clnn.runtime.device.failures import explained
+from clnn.runtime.drivers.loader import load
+from clnn.runtime.run.constants import ALIGNMENT, Uploaded
+from clnn.runtime.run.fused_launch import (
+    FusedLaunch,
+    FusedLaunches,
+    NodeLaunch,
+    launches_of,
+    sources_of,
+)
+from clnn.runtime.run.parts import Parts
+from clnn.runtime.run.plan_rows import BadPlanError, Makers, read, whole, written
+from clnn.runtime.run.work import StoredPlan
+from clnn.types import Array
+
+MOST_TEXT = 1 << 28  # bytes of all sources
+MOST_PLAN = 1 << 28
+MOST_COUNTERS = 1 << 24
+# What is found in the text of kernels that need a capability of the device (Target.features).
+# Each begins with plain letters, for which texts are searched quickly.
+MARKS = {
+    "fp16": r"half(?<=\bhalf)\d*\s+\w|cl_khr_fp16",
+    "fp64": r"double(?<=\bdouble)\d*\b",
+    "subgroups": r"sub_group_(?<=\bsub_group_)",
+    "x86_vnni": r"vpdp\w+ ",
+    "ptx_dp4a": r'"dp4a\.',
+    "ptx_mma": r"mma\.sync",
+    "ptx_ldmatrix": r"ldmatrix\.",
+    "ptx_cp_async": r"cp\.async",
+    "prefetch": r"__builtin_prefetch",
+}
+Place = tuple[int, int]  # first byte, and how many
+
+
+@dataclass(frozen=True)
+class SavedNetwork:
+    """What a file holds.
+
+    made_for: platform and name of the device. needs: capabilities that its kernels use. local_bytes,
+    group: local memory and work-items of the largest work-group. makers, tensors: places of packed
+    constants, and of constant tensors by name. fused: how the launches are fused, None where they are
+    not. binaries: key of a program -> binary.
+    """
+
+    made_for: str
+    needs: frozenset[str]
+    local_bytes: int
+    group: int
+    products: str
+    plan: StoredPlan
+    data: Array
+    makers: Mapping[Uploaded, Place]
+    tensors: Mapping[str, Place]
+    fused: FusedLaunches | None
+    binaries: Mapping[str, bytes]
+
+
+def save_network(path: Path, parts: Parts) -> None:
+    """Write a network to a file. Raises as network_sections does, and OSError."""
+    write_sections(path, network_sections(parts))
+
+
+def network_sections(parts: Parts, programs: bool = True) -> dict[str, Array]:
+    """Return the sections of a network's file, with or without its built programs.
+
+    Raises SettingError for a network that cannot be kept.
+    """
+    if parts.plan.guard or parts.plan.separate:
+        raise SettingError(
+            "a session with guards or separate arenas is for checks, and is not saved. Leave out"
+            " Options(guard=..., arena=...)."
+        )
+    with explained(parts.device, "saving the network"):
+        sections = _sections(parts, programs)
+    try:
+        network_of(sections)  # what is written is read
+    except BadPlanError as err:
+        raise SettingError(f"this network cannot be kept in a file: {err}.") from err
+    return sections
+
+
+def _sections(parts: Parts, built: bool) -> dict[str, Array]:
+    device, plan, fused = parts.device, parts.plan, parts.fused
+    programs = {source: k for k, source in enumerate(sources_of(plan, fused).values())}
+    kernels = dict(programs) if fused is None else {}
+    makers: Makers = {}
+    rows = written(plan, kernels, makers)
+    data, places, tensors = _constants_of(parts, makers)
+    binaries = {
+        device.key(source): (device.binary(source) if built else None) or b"" for source in programs
+    }
+    local = max((_local_bytes(device, *one) for one in _runs(plan, fused)), default=0)
+    text = "\n".join([*programs, *kernels])
+    about = {
+        "clnn": __version__,
+        "made_for": f"{device.info.name} on {device.info.platform}",
+        "needs": sorted(name for name, mark in MARKS.items() if re.search(mark, text)),
+        "local": local,
+        "products": parts.products,
+        "plan": rows,
+        "constants": places,
+        "tensors": tensors,
+        "fused": None if fused is None else _fused_rows(fused, programs),
+        "programs": [[key, len(binary)] for key, binary in binaries.items()],
+    }
+    return {
+        "plan": _bytes(json.dumps(about, separators=(",", ":"), allow_nan=False).encode()),
+        "programs": _packed(list(programs)),
+        "kernels": _packed([] if fused is None else list(kernels)),
+        "constants": data,
+        "binaries": _bytes(b"".join(binaries.values())),
+    }
+
+
+def _bytes(data: bytes) -> Array:
+    return np.frombuffer(data, np.uint8)
+
+
+def _packed(texts: Sequence[str]) -> Array:
+    return _bytes(zlib.compress(json.dumps(texts).encode(), 6))
+
+
+def _unpacked(section: Array) -> list[str]:
+    """Return the texts of a section. Raises BadPlanError."""
+    unpacker = zlib.decompressobj()
+    try:
+        blob = unpacker.decompress(section.tobytes(), MOST_TEXT)
+        texts = json.loads(blob)
+    except (zlib.error, ValueError, RecursionError) as err:
+        raise BadPlanError(f"the sources are not as they must be ({err})") from None
+    if not unpacker.eof or not isinstance(texts, list) or {*map(type, texts)} - {str}:
+        raise BadPlanError("the sources are no list of texts")
+    return texts
+
+
+def _constants_of(parts: Parts, makers: Makers) -> tuple[Array, list[Place], dict[str, Place]]:
+    """Return the data of all constants, the places of packed ones in order, and of tensors by name."""
+    cl, plan, constants, together = load(), parts.plan, parts.constants, parts.fused is not None
+    queue, end = cl.CommandQueue(parts.device.context), 0
+    found: dict[Uploaded | str, tuple[Any, int]] = {}
+    for arg in (arg for one in plan.launches for arg in one.args):
+        is_tensor = isinstance(arg, TensorArg) and arg.storage in plan.consts
+        if not (is_tensor or isinstance(arg, ConstArg)):
+            continue
+        assert isinstance(arg, (ConstArg, TensorArg))
+        key: Any = arg.storage if isinstance(arg, TensorArg) else arg.make
+        if key not in found:
+            buffer = constants.buffer(arg)
+            at = constants.place(arg) * ALIGNMENT if together else end
+            found[key] = buffer, at
+            end = max(end, at + -(-buffer.size // PAGE) * PAGE)
+    data = np.zeros(end, np.uint8)
+    for buffer, at in found.values():
+        cl.enqueue_copy(queue, data[at : at + buffer.size], buffer)
+    places = {key: (at, int(buffer.size)) for key, (buffer, at) in found.items()}
+    packed = [places[token] for token in makers]
+    return data, packed, {key: at for key, at in places.items() if isinstance(key, str)}
+
+
+def _runs(plan: Plan, fused: FusedLaunches | None) -> Iterator[tuple[str, str]]:
+    """Yield source and name of each kernel that runs."""
+    ones = [FusedLaunch((NodeLaunch(launch, ""),)) for launch in plan.launches]
+    for one in ones if fused is None else [*fused.first, *fused.run]:
+        if one.kernel is not None:
+            yield one.kernel.source, KERNEL
+        else:
+            text = text_of(one.launches[0].launch.launch)
+            yield text.source, text.name
+
+
+def _local_bytes(device: Device, source: str, name: str) -> int:
+    """Return the local memory of a work-group."""
+    what = load().kernel_work_group_info.LOCAL_MEM_SIZE
+    return int(device.kernel(source, name).get_work_group_info(what, device.handle))
+
+
+def _fused_rows(fused: FusedLaunches, programs: Mapping[str, int]) -> list[list[Any]]:
+    def row(one: FusedLaunch) -> list[Any]:
+        k = one.kernel
+        if k is None:
+            return [1]
+        sizes = k.counters, k.scratch, k.groups
+        return [len(one.launches), programs[k.source], list(k.params), *sizes]
+
+    return [[row(one) for one in ones] for ones in (fused.first, fused.run)]
+
+
+def read_network(path: str | os.PathLike[str]) -> SavedNetwork:
+    """Return what a file holds. Raises ModelFileError where it is damaged, or none of clnn's."""
+    try:
+        sections = read_sections(path)
+        return network_of(sections)
+    except KeyError as err:
+        what = f"has no section {err}"
+    except (BadSectionsError, BadPlanError) as err:
+        what = f"{err}"
+    except FileNotFoundError:
+        raise ModelFileError(f"no file at {os.fspath(path)!r}. Check the path.") from None
+    except OSError as err:
+        what = f"cannot be read: {err}"
+    raise ModelFileError(
+        f"{os.fspath(path)!r} is no sound .clnn file: it {what}. Copy it again, or make it anew from its"
+        " model: clnn compile MODEL -o FILE"
+    )
+
+
+def network_of(sections: Mapping[str, Array]) -> SavedNetwork:
+    """Return the network of a file's sections. Raises BadPlanError, KeyError for a section."""
+    blob, data, compressed = (sections[name] for name in ("plan", "constants", "kernels"))
+    programs = _unpacked(sections["programs"])
+    if blob.size > MOST_PLAN:
+        raise BadPlanError(f"has a plan of {blob.size} bytes")
+    try:
+        about = json.loads(blob.tobytes())
+        fused, kernels = about["fused"], cache(lambda: _unpacked(compressed))
+        tokens = [Uploaded() for _ in about["constants"]]
+        places = [_place(row, data) for row in about["constants"]]
+        tensors = {str(name): _place(row, data) for name, row in about["tensors"].items()}
+        texts: Callable[[], Sequence[str]] = (lambda: programs) if fused is None else kernels
+        plan = read(about["plan"], texts, tokens, list(tensors))
+        sizes = [int(np.prod(one.launch.local_size)) for one in plan.launches]
+        return SavedNetwork(
+            str(about["made_for"]),
+            frozenset(map(str, about["needs"])),
+            whole(about["local"]),
+            max(sizes, default=1),
+            str(about["products"]),
+            plan,
+            data,
+            dict(zip(tokens, places, strict=True)),
+            tensors,
+            None if fused is None else _fused(plan, fused, programs),
+            _binaries(about["programs"], sections["binaries"]),
+        )
+    except (BadPlanError, BadSectionsError):
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as err:
+        raise BadPlanError(
+            f"has a plan that is not as it must be ({type(err).__name__}: {err})"
+        ) from None
+
+
+def _place(row: Any, data: Array) -> Place:
+    at, nbytes = (whole(n, data.size) for n in row)
+    if at % ALIGNMENT or not 0 < nbytes <= data.size - at:
+        raise BadPlanError(f"has a constant at {at}, {nbytes} of {data.size} bytes")
+    return at, nbytes
+
+
+def _fused(plan: StoredPlan, rows: Any, programs: Sequence[str]) -> FusedLaunches:
+    """Return how a plan's launches are fused."""
+
+    def ones(rows: Any, launches: Sequence[NodeLaunch]) -> Iterator[FusedLaunch]:
+        left = iter(launches)
+        for count, *row in rows:
+            taken = tuple(islice(left, whole(count, len(launches), 1)))
+            yield FusedLaunch(taken, _kernel(row, programs) if row else None)
+            if len(taken) != count or (not row and count != 1):
+                raise BadPlanError("has fused kernels of launches that are not there")
+        if next(left, None) is not None:
+            raise BadPlanError("has launches that no kernel does")
+
+    first = [NodeLaunch(fill, "border") for fill in plan.first_fills]
+    return FusedLaunches([*ones(rows[0], first)], [*ones(rows[1], launches_of(plan))])
+
+
+def _kernel(row: Any, programs: Sequence[str]) -> FusedKernel:
+    number, params, counters, scratch, groups = row
+    source = programs[whole(number, len(programs) - 1)]
+    sizes = whole(counters, MOST_COUNTERS), whole(scratch), whole(groups, 1 << 24, 1)
+    return FusedKernel(source, tuple(map(str, params)), *sizes)
+
+
+def _binaries(rows: Any, section: Array) -> dict[str, bytes]:
+    """Return key -> binary of the programs that have one."""
+    found, at = {}, 0
+    for key, nbytes in rows:
+        at, begin = at + whole(nbytes, section.size), at
+        if nbytes:
+            found[str(key)] = section[begin:at].tobytes()
+    if at != section.size:
+        raise BadPlanError("has binaries of other sizes than it says")
+    return found

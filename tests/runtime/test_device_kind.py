@@ -1,0 +1,104 @@
+"""Which kernels a device gets: by its type, by a measurement where that misleads, as CLNN_DEVICE_KIND says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from harness import normal
+from small_graphs import GRAPHS
+
+from clnn.errors import SettingError
+from clnn.options import Options
+from clnn.runtime.device import probe_core
+from clnn.runtime.device.device import select
+from clnn.runtime.device.probe import Capabilities, Capability
+from clnn.runtime.device.probe_bench import RefusedError
+from clnn.runtime.device.target import kind_of, target_of
+from clnn.runtime.run.session import Session
+
+PAYS = Capabilities(work_groups=Capability(True))
+CPU, GPU = 2, 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "type_", "caps", "kind"),
+    [
+        ("auto", "cpu", Capabilities(), "cpu"),
+        ("auto", "cpu", PAYS, "gpu"),
+        ("auto", "gpu", Capabilities(), "gpu"),
+        ("auto", "accelerator", Capabilities(), "gpu"),
+        ("cpu", "gpu", PAYS, "cpu"),
+        ("gpu", "cpu", Capabilities(), "gpu"),
+    ],
+)
+def test_the_kind_of_kernels(
+    monkeypatch: pytest.MonkeyPatch, asked: str, type_: str, caps: Capabilities, kind: str
+) -> None:
+    monkeypatch.setenv("CLNN_DEVICE_KIND", asked)
+    assert kind_of(SimpleNamespace(type=type_, caps=caps)) == kind
+
+
+def test_other_kinds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLNN_DEVICE_KIND", "npu")
+    with pytest.raises(SettingError, match="one of auto, cpu, gpu"):
+        kind_of(SimpleNamespace(type="gpu", caps=PAYS))
+
+
+def bench_with(monkeypatch: pytest.MonkeyPatch, seconds: dict, type_: int = CPU, lanes: int = 1):
+    """A device whose kernels take so many seconds of a clock of their own."""
+    clock = [0.0]
+    monkeypatch.setattr(probe_core, "perf_counter", lambda: clock[0])
+
+    def kernel(_: str, name: str):
+        return lambda *args: clock.__setitem__(0, clock[0] + seconds[name])
+
+    return SimpleNamespace(
+        device=SimpleNamespace(type=type_, native_vector_width_float=lanes),
+        cl=SimpleNamespace(device_type=SimpleNamespace(CPU=CPU)),
+        queue=SimpleNamespace(finish=lambda: None),
+        kernel=kernel,
+        buffer=lambda x: x,
+        run=lambda kernel, size, group, args, out: out + 1,
+    )
+
+
+def test_a_measurement_decides_where_a_driver_states_no_vectors(monkeypatch) -> None:
+    step = probe_core.step_work_groups
+    assert step(bench_with(monkeypatch, {"wide": 9.0, "beside": 5.0})) == 180
+    with pytest.raises(RefusedError, match=r"wide vectors take 0\.04 of the time"):
+        step(bench_with(monkeypatch, {"wide": 1.0, "beside": 25.0}))
+    with pytest.raises(RefusedError, match="states vectors of 16"):
+        step(bench_with(monkeypatch, {}, lanes=16))
+    with pytest.raises(RefusedError, match="not a CPU"):
+        step(bench_with(monkeypatch, {}, type_=GPU))
+
+
+def test_the_kernels_of_the_measurement_agree(device: str, monkeypatch) -> None:
+    """They are built and run on devices that are not measured, too."""
+    from clnn.runtime.device.device import open_context
+    from clnn.runtime.device.probe_bench import ProbeBench, expect
+    from clnn.runtime.drivers.loader import cl
+
+    info = select(device)
+    bench, x = ProbeBench(cl, open_context(info)[1], [info.cl_std]), normal((128,))
+    args = (np.int32(3), x)
+    wide = bench.run(bench.kernel("kind", "wide"), 8, 1, args, x)
+    expect(bench.run(bench.kernel("kind", "beside"), 128, 64, args, x), wide)
+
+
+def test_a_network_with_the_kernels_of_gpus(device: str, monkeypatch) -> None:
+    info = replace(select(device), max_rounds=0)
+    sessions = []
+    for kind in ("cpu", "gpu"):
+        monkeypatch.setenv("CLNN_DEVICE_KIND", kind)
+        assert target_of(info).is_cpu == (kind == "cpu")
+        sessions.append(Session(GRAPHS["classifier"](), info, Options()))
+    feeds = {i.name: normal(i.shape, 0) for i in sessions[0].inputs}
+    first, second = (session(feeds) for session in sessions)
+    for name, array in first.items():
+        np.testing.assert_allclose(second[name], array, rtol=1e-4, atol=1e-5)
+    names = {s.variant.name for s in sessions[1]._plan.scheduled}
+    assert names != {s.variant.name for s in sessions[0]._plan.scheduled}

@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Time from the start of a process to a model's first answer, by each way to start, in turns.
+
+    python tools/benchmarks/start.py MODEL... [--ways cold,warm,file,onnxruntime] [--rounds N]
+        [--device D] [--json FILE]
+
+cold: nothing is in the cache but what is known of the device. warm: the cache is as an earlier start
+left it. file: from the .clnn file of the model. onnxruntime: the same model in it, where it is installed.
+Each start is a process of its own, and imports count. Medians of wall-clock and CPU seconds, children of
+the process included; `clnn bench --start` says where they go.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).resolve().parents[2]
+WAYS = ("onnxruntime", "file", "warm", "cold")
+CLNN = """
+import sys, numpy as np, clnn
+session = {make}
+session({{port.name: np.zeros(port.shape, port.dtype) for port in session.inputs}})
+"""
+PROGRAMS = {
+    "onnxruntime": """
+import sys, numpy as np, onnxruntime as ort
+session = ort.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(uint8)": np.uint8}
+session.run(None, {port.name: np.zeros(port.shape, kinds[port.type]) for port in session.get_inputs()})
+""",
+    "file": CLNN.format(make="clnn.load(sys.argv[1], sys.argv[2])"),
+    "warm": CLNN.format(make="clnn.compile_model(sys.argv[1], sys.argv[2])"),
+    "save": "import sys, clnn\nclnn.compile_model(sys.argv[1], sys.argv[2]).save(sys.argv[3])",
+    "probe": "import sys\nfrom clnn.runtime.device.device import select\nselect(sys.argv[1])",
+}
+PROGRAMS["cold"] = PROGRAMS["warm"]
+
+
+def seconds(program: str, cache: Path, *arguments: object) -> tuple[float, float]:
+    """Return the wall-clock and CPU seconds of a process. Raises CalledProcessError."""
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, "CLNN_CACHE_DIR": str(cache), "PYTHONPATH": paths}
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    command = [sys.executable, "-c", PROGRAMS[program], *map(str, arguments)]
+    subprocess.run(command, check=True, env=env, stdin=subprocess.DEVNULL)
+    wall, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def starts(
+    model: Path, ways: list[str], rounds: int, device: str, folder: Path
+) -> dict[str, list[tuple[float, float]]]:
+    """Return the seconds of each start by its way."""
+    probed, warm, stored = folder / "probed", folder / "warm", folder / f"{model.stem}.clnn"
+    if not probed.exists():
+        seconds("probe", probed, device)
+    if "file" in ways:
+        seconds("save", warm, model, device, stored)
+    if "warm" in ways:
+        seconds("warm", warm, model, device)
+    found: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+    for _ in range(rounds):
+        for way in ways:
+            cache = warm
+            if way == "cold":
+                cache = folder / "cold"
+                shutil.rmtree(cache, ignore_errors=True)
+                shutil.copytree(probed, cache)
+            what = stored if way == "file" else model
+            found[way].append(seconds(way, cache, what, device))
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("models", nargs="+", type=Path, metavar="MODEL")
+    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    ways = [way for way in WAYS if way in args.ways.split(",")]
+    if importlib.util.find_spec("onnxruntime") is None:
+        ways = [way for way in ways if way != "onnxruntime"]
+    told = {}
+    print(f"{'model':<20} {'way':<12} {'wall s':>8} {'CPU s':>8}")
+    with tempfile.TemporaryDirectory() as folder:
+        for model in args.models:
+            found = starts(model.resolve(), ways, args.rounds, args.device, Path(folder))
+            for way, rows in found.items():
+                wall, cpu = (median(row[k] for row in rows) for k in (0, 1))
+                told.setdefault(model.stem, {})[way] = {"wall": wall, "cpu": cpu}
+                print(f"{model.stem:<20} {way:<12} {wall:8.3f} {cpu:8.3f}", flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
