@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from clnn.runtime.run import pool as module
 from clnn.runtime.run.pool import Loan, Pool
 
 
@@ -87,6 +88,46 @@ def test_what_only_a_cycle_holds_is_lent_again():
             assert threads.submit(pool.next).result(30).thing == 1
     finally:
         gc.enable()
+
+
+def test_who_waits_is_served_in_order_and_before_newcomers(monkeypatch):
+    """Who gives back and asks at once, as a thread that calls in a loop, waits behind the others."""
+    monkeypatch.setattr(module, "GONE_S", 600.0)
+    pool, served = Counted(1), []
+    loan = pool.next()
+
+    def work(number: int) -> None:
+        for _ in range(20):
+            mine = pool.next()
+            served.append(number)
+            pool.give(mine)
+            del mine
+
+    with ThreadPoolExecutor(3) as threads:
+        done = []
+        for number in range(3):
+            done.append(threads.submit(work, number))
+            while len(pool.waiting) <= number:
+                time.sleep(0)
+        pool.give(loan)
+        for one in done:
+            one.result(120)
+    assert served == [0, 1, 2] * 20
+
+
+def test_who_went_without_a_word_is_passed_by(monkeypatch):
+    """An exception ended the wait between two instructions: nobody waits behind it for long."""
+    monkeypatch.setattr(module, "GONE_S", 0.2)
+    pool = Counted(1)
+    loan = pool.next()
+    pool.waiting.append(module._Bell())
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(pool.next)
+        while len(pool.waiting) < 2:
+            time.sleep(0)
+        pool.give(loan)
+        assert waiting.result(30) is loan
+    assert not pool.waiting
 
 
 @pytest.mark.parametrize("most", [1, 3])
