@@ -262,7 +262,7 @@ class _OpenModel:
         options, info, family = self._options, select_device(self._device), self._family
         assert family is not None
         try:
-            for graph in () if family.knows_small else family.small():
+            for graph in () if family.has_small else family.small():
                 with chooser(info, options.tune) as choose:
                     Session(graph, info, options, choose, family=family, build=build).close()
             family.keep(small=True)

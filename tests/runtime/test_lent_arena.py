@@ -12,6 +12,8 @@ from interrupts import at_every_place
 from open_images import resizing, segmentation, separable
 
 import clnn
+from clnn.runtime.drivers.pages import pages
+from clnn.runtime.run import lent_arena
 
 SHAPES = [(1, 3, 64, 48), (2, 3, 40, 72), (1, 3, 96, 32), (3, 3, 36, 36)]
 
@@ -60,6 +62,33 @@ def test_a_larger_shape_frees_the_memory_of_smaller_ones(device, options):
         gc.collect()
         assert gone() is None and len(arenas_of(session).idle) == 1
         assert text(session(fed((1, 3, 32, 32)))) == text(small)
+
+
+def test_a_somewhat_larger_shape_takes_no_new_memory(device):
+    """All pages of which the system would have to find and clear."""
+    with clnn.compile_model(segmentation(), device) as session:
+        session(fed((1, 3, 64, 64)))
+        (arena,) = arenas_of(session).idle
+        if arena.host is None:
+            pytest.skip("its driver takes no memory of the host")
+        session(fed((2, 3, 96, 96)))
+        assert [*arenas_of(session).idle] == [arena]
+
+
+def test_less_is_reserved_where_the_system_has_no_more(monkeypatch):
+    asked: list[int] = []
+
+    def short(nbytes):
+        asked.append(nbytes)
+        if nbytes > 1000:
+            raise MemoryError("no more")
+        return pages(nbytes)
+
+    monkeypatch.setattr(lent_arena, "pages", short)
+    assert lent_arena._roomy(300, 3000).size >= 750 and asked == [3000, 1500, 750]
+    with pytest.raises(MemoryError):
+        lent_arena._roomy(1001, 5000)
+    assert asked[-1] == 1001
 
 
 def test_closing_frees_it(device):

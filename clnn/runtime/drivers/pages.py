@@ -25,7 +25,9 @@ def pages(nbytes: int) -> Array:
     try:
         if not hasattr(mmap, "MAP_PRIVATE"):
             return np.frombuffer(mmap.mmap(-1, size), np.uint8)
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        no_reserve = getattr(mmap, "MAP_NORESERVE", 0)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
+        memory = mmap.mmap(-1, size, flags=flags)
     except OSError as err:
         raise MemoryError(f"{size} bytes were refused ({err.strerror})") from err
     if hasattr(mmap, "MADV_HUGEPAGE") and size >= LARGE:

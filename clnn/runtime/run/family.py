@@ -161,6 +161,11 @@ class Family:
     _patience: threading.local = field(default_factory=threading.local)
     _planned: threading.local = field(default_factory=threading.local)  # with which set
 
+    @property
+    def has_small(self) -> bool:
+        """Whether nothing is left to make for small images: not even of what another process learned."""
+        return self.knows_small and (len(self._sets) > 1 or not self._recalled)
+
     def open(self, info: DeviceInfo) -> Device:
         """Return the device that all sessions use."""
         if self.device is None:

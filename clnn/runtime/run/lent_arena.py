@@ -22,7 +22,7 @@ from clnn.runtime.run.fused_launch import FusedLaunches
 from clnn.runtime.run.state import LARGEST_ARENA, ExecutionState, one_arena
 from clnn.types import Array
 
-SPARE = 2  # times what is needed: pages that are never written take no room
+SPARE = 16  # times what is needed, of addresses: pages that are never written take no room
 
 
 class Arena:
@@ -38,7 +38,7 @@ class Arena:
         self.filled_for: object = None
         if info.type == "cpu" and (nbytes >= LARGE or info.caps.host_memory):
             most = min(info.max_alloc or LARGEST_ARENA, LARGEST_ARENA)
-            host = pages(max(nbytes, min(SPARE * nbytes, most)))
+            host = _roomy(nbytes, max(nbytes, min(SPARE * nbytes, most)))
             self.buffer = allocate(lambda: host_buffer(context, host), host.nbytes, device)
             self.host, self.nbytes = host, host.nbytes
         else:
@@ -46,6 +46,19 @@ class Arena:
             self.buffer = allocate(
                 lambda: cl.Buffer(context, cl.mem_flags.READ_WRITE, self.nbytes), nbytes, device
             )
+
+
+def _roomy(least: int, best: int) -> Array:
+    """Return `best` bytes, fewer where the system has no addresses for them, `least` or more.
+
+    What outgrows its arena needs another, all of whose pages the system has to find and clear.
+    """
+    while best > least:
+        try:
+            return pages(best)
+        except MemoryError:
+            best = max(best // 2, least)
+    return pages(least)
 
 
 class Arenas:
