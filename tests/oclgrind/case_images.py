@@ -15,6 +15,7 @@ from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.transpose import ConvTranspose
 from clnn.ops.pool.roi_align import RoiAlign
 from clnn.ops.pool.spec import Pool
+from clnn.ops.resize.grid_sample import GridSample
 from clnn.ops.resize.sampling import Sampling
 from clnn.ops.resize.spec import Resize
 from clnn.ops.shared.functions import PostOp
@@ -257,6 +258,21 @@ add(
 for _p in (1.0, 2.0, 2.5):
     add(f"pool_lp{_p:g}", Pool(window((2, 2)), "lp", power=_p), [normal((1, 3, 3, 4))])
 add("pool_lines", Pool(Window((3,), (2,), (1,), (1,), (1,)), "average"), [normal((1, 3, 8))])
+
+# Samples at positions
+
+for _mode, _padding, _corners in (
+    ("linear", "zeros", False),
+    ("linear", "border", True),
+    ("nearest", "reflection", False),
+    ("cubic", "reflection", True),
+):
+    _at = rng(1).uniform(-3, 3, (2, 3, 4, 2)).astype(np.float32)
+    add(
+        f"grid_sample_{_mode}_{_padding}",
+        GridSample(_mode, _padding, _corners),
+        [normal((2, 4, 5, 6)), _at],
+    )
 
 # Transposed convolution
 

@@ -293,6 +293,9 @@ def image(d: Drawer) -> None:
     if d.of(x).shape[1] % 4 == 0 and d.chance.random() < 0.4:
         d.node("DepthToSpace", [x], blocksize=2, mode=d.one_of(("DCR", "CRD")))
         return
+    if d.chance.random() < 0.3:
+        _samples(d, x)
+        return
     scales = d.const([1, 1, d.one_of((0.5, 1, 2)), d.one_of((1, 1.5, 2, 3))], "float32")
     how = d.one_of(("asymmetric", "half_pixel", "align_corners"))
     d.node(
@@ -300,6 +303,18 @@ def image(d: Drawer) -> None:
         [x, "", scales],
         mode=d.one_of(("nearest", "linear", "cubic")),
         coordinate_transformation_mode=how,
+    )
+
+
+def _samples(d: Drawer, x: str) -> None:
+    shape = d.of(x).shape[0], d.up_to(6), d.up_to(6), 2
+    at = d.const(d.chance.integers(-12, 13, shape) / 8 + 0.03, "float32")
+    d.node(
+        "GridSample",
+        [x, at],
+        mode=d.one_of(("nearest", "linear", "cubic")),
+        padding_mode=d.one_of(("zeros", "border", "reflection")),
+        align_corners=d.up_to(1, 0),
     )
 
 
