@@ -223,6 +223,17 @@ def _hangs_on_rounding(
     return not max(far) <= allowed / 4
 
 
+def _shapes_hang_on_rounding(case: Case) -> bool:
+    """Tell whether values decide shapes, other ones where each value on the way is rounded otherwise."""
+    if not DECIDING & {node.op_type for node in case.net.nodes}:
+        return False
+    return any(
+        _hangs_on_rounding(case, feeds, name, case.net.values[name], np.inf)
+        for feeds in case.feeds[:1]
+        for name in case.outputs
+    )
+
+
 def floats_made(model: onnx.ModelProto) -> list[str]:
     """Return the names of all float32 values that nodes of the main graph make."""
     graph = onnx.shape_inference.infer_shapes(model).graph
@@ -296,6 +307,8 @@ def outcome(case: Case, device: str) -> tuple[str, bool]:
             return "", True
         return f"ShapeError: {str(err)[:300]}", False
     except Exception as err:  # any error of a valid network is a finding
+        if _shapes_hang_on_rounding(case):
+            return "", True
         return f"{type(err).__name__}: {str(err)[:300]}", False
     found = wrong_outputs(case, got)
     return "; ".join(f"{name}: {how}" for name, how in found.items()), False
