@@ -24,6 +24,12 @@ from clnn.types import F32, I32, TensorType
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 
 
+@pytest.fixture(autouse=True)
+def vectors(monkeypatch):
+    """Of which three output channels are few, whatever the processor has."""
+    monkeypatch.setenv("CLNN_CPU_VECTOR", "16")
+
+
 def case(
     n,
     ic,
@@ -98,8 +104,7 @@ def test_depthwise(device, channels, geometry):
 
 
 @pytest.mark.parametrize("ic,oc,group", [(16, 1, 1), (35, 3, 1), (22, 4, 2)])
-def test_few_output_channels(device, monkeypatch, ic, oc, group):
-    monkeypatch.setenv("CLNN_CPU_VECTOR", "16")  # of which three channels are few
+def test_few_output_channels(device, ic, oc, group):
     spec, inputs = case(2, ic, oc, (5, 11), group=group, **GEOMETRIES["k3s2p1e1"])
     check_op(device, spec, inputs, consts=(1, 2), only="dot")
 
