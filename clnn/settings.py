@@ -58,6 +58,13 @@ SETTINGS: dict[str, Setting] = {
             " by a measurement; cpu: of wide vectors; gpu: of work-groups",
         ),
         Setting(
+            "CLNN_CPU_VECTOR",
+            "auto",
+            _choice("auto", "8", "16"),
+            "floats in a vector of kernels for CPUs: auto: as the processor's registers have; 8: for 16"
+            " registers of 256 bits (AVX2); 16: for 32 of 512 bits (AVX-512)",
+        ),
+        Setting(
             "CLNN_DRIVERS",
             "needed",
             _choice("needed", "all"),

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from clnn.types import F32, STORED_BF16, STORED_F16, DType
 
+REGISTERS = {16: 32, 8: 16, 4: 20}  # by vector width
+
 
 @dataclass(frozen=True)
 class Target:
@@ -30,6 +32,11 @@ class Target:
     tensor: str = ""
     tf32: bool = False
     max_rounds: int = 0
+
+    @property
+    def registers(self) -> int:
+        """Vector registers that a tile of sums and its operands may fill."""
+        return REGISTERS.get(self.vector, 16)
 
     def tensor_kind(self, memory: DType) -> str:
         """Return the kind of product that tensor cores have for operands of a type, "" for none."""

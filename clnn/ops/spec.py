@@ -39,6 +39,10 @@ class OpSpec:
         """Return the border that the fast variants want around each input."""
         return {}
 
+    def needs_border(self, inputs: Sequence[TensorType | None]) -> tuple[int, ...]:
+        """Return the inputs whose border is worth a copy: without it no fast variant is left."""
+        return ()
+
     def accepts_nchw(self, inputs: Sequence[TensorType | None]) -> bool:
         """Whether an image op is as fast where the channels of input 0 lie plane by plane."""
         return False

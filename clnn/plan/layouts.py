@@ -65,7 +65,7 @@ def place(
             demands.setdefault(name, []).append(border)
     orders = {**memory_orders(graph), **hints.orders}
     links = find_links(graph)
-    views = _Views(children_of(links), demands, _demanding(demands, links))
+    views = _Views(children_of(links), demands, _demanding(demands, links), _worth_a_copy(graph))
     placed: dict[str, Placed] = {}
     roots = [name for name in graph.types if name not in links and name not in graph.consts]
     while roots:
@@ -88,11 +88,23 @@ def place(
 
 @dataclass(frozen=True)
 class _Views:
-    """Links by parent, the borders that are wanted, and the values that such views lie in."""
+    """Links by parent, the borders that are wanted, and the values that such views lie in.
+
+    worth_a_copy: values that do not become views where these lack a border that is wanted.
+    """
 
     children: dict[str, list[Link]]
     demands: Demands
     demanding: set[str]
+    worth_a_copy: set[str]
+
+    def refuses(self, link: Link, layout: TensorLayout) -> bool:
+        """Whether a value with this layout in its parent's storage had better be a copy."""
+        if link.backward or link.child not in self.worth_a_copy:
+            return False
+        sides = (*layout.before, *layout.after)
+        wanted = [(*b.before, *b.after) for b in self.demands.get(link.child, ())]
+        return any(w > s for want in wanted for w, s in zip(want, sides, strict=True))
 
 
 def _demanding(demands: Demands, links: Mapping[str, Link]) -> set[str]:
@@ -103,6 +115,16 @@ def _demanding(demands: Demands, links: Mapping[str, Link]) -> set[str]:
         while name is not None and name not in found:
             found.add(name)
             name = links[name].parent if name in links else None
+    return found
+
+
+def _worth_a_copy(graph: Graph) -> set[str]:
+    """Return the values whose border is worth a copy to one of their consumers."""
+    found: set[str] = set()
+    for node in graph.nodes:
+        for index in node.spec.needs_border(graph.input_types(node)):
+            name = node.inputs[index]
+            found |= {name} if name is not None else set()
     return found
 
 
@@ -220,7 +242,7 @@ def _place_views(here: Placed, views: _Views, placed: dict[str, Placed]) -> list
         parent = todo.pop()
         for link in views.children.get(parent, ()):
             derived = link.view.forward(placed[parent].layout)
-            if derived is None:
+            if derived is None or views.refuses(link, derived):
                 detached.append(link.child)
             else:
                 placed[link.child] = Placed(root, derived, placed[root].fill)

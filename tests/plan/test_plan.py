@@ -7,6 +7,7 @@ from small_graphs import Builder
 
 from clnn.graph.ir import Graph
 from clnn.graph.passes import optimise
+from clnn.ops.gemm.spec import Gemm
 from clnn.ops.movement.views import Concat, Reshape, Slice, Transpose, slice_of
 from clnn.plan.schedule import TensorArg, make_plan
 from clnn.target import Target
@@ -121,6 +122,18 @@ def test_a_border_wins_over_a_view():
     assert made.placed[v].layout.before == (0, 0, 1, 1)
     assert made.placed[flat].storage != made.placed[v].storage
     assert made.copied_bytes == 36 * 8 * 4
+
+
+@pytest.mark.parametrize("group", [16, 1])
+def test_tokens_are_copied_for_the_border_of_filters_of_one_channel(group):
+    """As pictures of transformers: (n, h * w, c), transposed and reshaped to (n, c, h, w)."""
+    b = Builder(x=(1, 30, 8))
+    tokens = b.add(Gemm(), "x", b.const(8, 16))
+    image = b.add(Reshape((1, 16, 5, 6)), b.add(Transpose((0, 2, 1)), tokens))
+    made = plan(b.graph(b.conv(image, 16, group=group)))
+    names = [s.variant.name for s in made.scheduled if s.node.spec.kind == "conv2d"]
+    apart = made.placed[image].storage != made.placed[tokens].storage
+    assert apart == (group > 1) == ("depthwise" in names[0])
 
 
 def test_reversed_slice_is_a_view():

@@ -11,13 +11,19 @@ from harness import normal
 from small_graphs import GRAPHS
 
 from clnn.errors import SettingError
+from clnn.graph.evaluate import evaluate
+from clnn.ops.conv.tiles import Extents, conv_tiles
+from clnn.ops.conv.winograd_cpu import plan
+from clnn.ops.shared.matrices import gemm_tiles
 from clnn.options import Options
 from clnn.runtime.device import probe_core
+from clnn.runtime.device import target as target_module
 from clnn.runtime.device.device import select
 from clnn.runtime.device.probe import Capabilities, Capability
 from clnn.runtime.device.probe_bench import RefusedError
-from clnn.runtime.device.target import kind_of, target_of
+from clnn.runtime.device.target import kind_of, target_of, vector_of
 from clnn.runtime.run.session import Session
+from clnn.target import Target
 
 PAYS = Capabilities(work_groups=Capability(True))
 CPU, GPU = 2, 4
@@ -102,3 +108,53 @@ def test_a_network_with_the_kernels_of_gpus(device: str, monkeypatch) -> None:
         np.testing.assert_allclose(second[name], array, rtol=1e-4, atol=1e-5)
     names = {s.variant.name for s in sessions[1]._plan.scheduled}
     assert names != {s.variant.name for s in sessions[0]._plan.scheduled}
+
+
+@pytest.mark.parametrize(
+    ("asked", "stated", "wider", "vector"),
+    [
+        ("auto", 8, False, 8),
+        ("auto", 8, True, 16),
+        ("auto", 16, True, 16),
+        ("auto", 4, False, 16),
+        ("auto", 0, False, 16),
+        ("8", 16, True, 8),
+        ("16", 8, False, 16),
+    ],
+)
+def test_the_vector_of_a_cpu(
+    monkeypatch, asked: str, stated: int, wider: bool, vector: int
+) -> None:
+    """wider: the processor has registers of 16 floats, whatever its driver states."""
+    monkeypatch.setenv("CLNN_CPU_VECTOR", asked)
+    monkeypatch.setattr(target_module, "lists", lambda feature: feature == "avx512f" and wider)
+    assert vector_of(SimpleNamespace(native_vector=stated)) == vector
+
+
+@pytest.mark.parametrize(("vector", "most"), [(8, 16), (16, 32)])
+def test_tiles_fit_the_registers(vector: int, most: int) -> None:
+    """Sums, a vector of weights for each column of them, and one of inputs."""
+    target = Target("cpu", vector)
+    assert target.registers == most
+    extents = Extents(14, 14, 256, vector, registers=target.registers)
+    tiles = [tile for _, tile in conv_tiles(extents)] + [
+        t for _, t in gemm_tiles(196, 256, 1, target)
+    ]
+    assert all(t.vw == vector and t.mr * t.nv + t.nv + 1 <= most for t in tiles)
+    chosen = plan((1, 256, 28, 28), 256, replace(target, local_bytes=1 << 19), vector)
+    assert chosen is not None and chosen.mr * chosen.nv + chosen.nv + 1 <= most
+
+
+@pytest.mark.parametrize("vector", [8, 16])
+def test_networks_with_each_vector(any_device: str, monkeypatch, vector: int) -> None:
+    monkeypatch.setenv("CLNN_DEVICE_KIND", "cpu")
+    monkeypatch.setenv("CLNN_CPU_VECTOR", str(vector))
+    info = select(any_device)
+    assert target_of(info).vector == vector
+    for make in GRAPHS.values():
+        graph = make()
+        session = Session(graph, info, Options())
+        feeds = {i.name: normal(i.shape, 0) for i in session.inputs}
+        wanted = evaluate(graph, feeds)
+        for name, array in session(feeds).items():
+            np.testing.assert_allclose(array, wanted[name], rtol=1e-3, atol=1e-4)

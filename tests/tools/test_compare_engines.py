@@ -16,7 +16,7 @@ from common import ROOT
 sys.path.insert(0, str(ROOT / "tools" / "benchmarks"))
 
 from about import NO_PLOT, About, plain, shown
-from engines import EngineError, dtype_of, name_of, options_of, refusal, worker
+from engines import EngineError, drawing, dtype_of, name_of, options_of, refusal, worker
 from engines.process import Hosts, Running
 from engines.report import markdown, table
 from engines.rounds import Options, Pace, Result, Row, compare
@@ -294,3 +294,52 @@ def test_networks_become_modules_of_torch(tmp_path):
         found = build(path).eval()(torch.from_numpy(feed))
     for got, want in zip(found, wanted, strict=True):
         np.testing.assert_allclose(got.numpy(), want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_folder_of_networks_by_kind(tmp_path):
+    """Tokens are rows of the table that they pick from, a mask is 1; means are told by kind."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    import numpy as np
+
+    of = onnx.helper.make_tensor_value_info
+    table = onnx.numpy_helper.from_array(np.eye(5, 3, dtype=np.float32), "table")
+    nodes = [
+        onnx.helper.make_node("Cast", ["tokens"], ["rows"], to=onnx.TensorProto.INT32),
+        onnx.helper.make_node("Gather", ["table", "rows"], ["picked"]),
+        onnx.helper.make_node("Cast", ["mask"], ["floats"], to=onnx.TensorProto.FLOAT),
+        onnx.helper.make_node("Mul", ["picked", "floats"], ["y"]),
+    ]
+    tokens = of("tokens", onnx.TensorProto.INT64, ["batch", 7])
+    mask = of("mask", onnx.TensorProto.INT64, [1, 7, 1])
+    y = of("y", onnx.TensorProto.FLOAT, None)
+    graph = onnx.helper.make_graph(nodes, "text", [tokens, mask], [y], [table])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    folder = tmp_path / "zoo"
+    folder.mkdir()
+    onnx.save(model, folder / "text-small.onnx")
+    onnx.save(model, folder / "other.onnx")
+    given = drawing.draws(folder / "other.onnx")
+    assert given == {"tokens": ("int64", 5), "mask": ("int64", 0)}
+    made = drawing.arrays({"tokens": (40, 7), "mask": (1, 7, 1), "x": (2,)}, given, 0)
+    assert set(made["tokens"].flat) == set(range(5)) and made["tokens"].dtype == np.int64
+    assert made["mask"].all() and made["x"].dtype == np.float32
+    assert "input s is str" in drawing.refusal({"s": ("str", 0)})
+    done = run(folder, "--engines", "clnn,onnxruntime", "--time", 0.1)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "geometric mean of 2 ratios" in done.stdout and "\ntext: " in done.stdout
+
+
+def test_networks_that_fall_short_are_told_with_their_layers():
+    layer = {"node": "fc", "seconds": 0.5, "of_peak": 0.25, "of_bandwidth": 0.125}
+    mine = Row("clnn", median=2.0, facts={"short": [layer]})
+    results = [
+        Result("plain-a", {}, [mine, Row("mnn", median=1.0)]),
+        Result("plain-b", {}, [mine, Row("mnn", median=8.0)]),
+        Result("video-a", {}, [mine, Row("mnn", median=3.0)]),
+        Result("c", {}, [mine, Row("mnn", median=3.0)]),
+    ]
+    text = table(results, summary=True)
+    assert "plain: 1.414 (2)\nvideo: 1.500 (1)\nbehind: plain-a 0.500\n" in text
+    assert "fc, 500.0 ms, 25% of the measured peak, 12% of the bandwidth" in text
+    assert text.count("behind:") == 1

@@ -5,7 +5,9 @@
                                     [--threads N] [--time S] [--shared] [--budget S] [--limit S]
                                     [--json F] [--markdown F] [--plot F]
 
-MODEL is an .onnx file or the name of a network of tools/benchmarks/make_bench_models.py; `all` is all of them.
+MODEL is an .onnx file, a folder of them (such as make_zoo.py writes; means are told by its kinds of networks), or the
+name of a network of tools/benchmarks/make_bench_models.py; `all` is all of them. Integer inputs that pick rows of a
+table are random rows of it, others are 1.
 An engine is NAME or NAME:OPTION+OPTION..., such as clnn:f16 or torch:cuda+f16+channels_last+graphs;
 one that is not installed, or that refuses a model, is left out and said so. Every engine runs in a
 process of its own on the same cores, is started cold (empty caches) and warm, and takes turns with
@@ -35,6 +37,8 @@ import make_bench_models
 import onnx
 from about import machine, now, plot_refusal, shown
 from engines import NAMES, OPTIONS, refusal
+from engines.drawing import draws
+from engines.drawing import refusal as refusal_of
 from engines.process import Hosts
 from engines.report import about_of, markdown, plot, table
 from engines.rounds import QUICK, Options, Pace, Result, compare
@@ -135,7 +139,9 @@ class Report:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("models", nargs="+", metavar="MODEL", help=".onnx file, name, or `all`")
+    parser.add_argument(
+        "models", nargs="+", metavar="MODEL", help=".onnx file, folder, name, or `all`"
+    )
     has = "; ".join(f"{name}:{'+'.join(given)}" for name, given in OPTIONS.items())
     parser.add_argument(
         "--engines",
@@ -194,7 +200,13 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _names(given: Sequence[str]) -> list[str]:
-    return [n for g in given for n in (make_bench_models.MODELS if g == "all" else [g])]
+    names: list[str] = []
+    for name in given:
+        if Path(name).is_dir():
+            names += sorted(map(str, Path(name).glob("*.onnx")))
+        else:
+            names += make_bench_models.MODELS if name == "all" else [name]
+    return names
 
 
 def _model(name: str, batch: int, work: Path) -> Path:
@@ -212,6 +224,8 @@ def _model(name: str, batch: int, work: Path) -> Path:
 
 def _shapes(path: Path, batch: int) -> dict[str, tuple[int, ...]]:
     """Return the shape of every input; a symbolic first dimension becomes `batch`, others 1."""
+    if wrong := refusal_of(draws(path)):
+        raise ValueError(wrong)
     graph = onnx.load(path, load_external_data=False).graph
     given = {t.name for t in graph.initializer}
     shapes: dict[str, tuple[int, ...]] = {}
@@ -219,8 +233,6 @@ def _shapes(path: Path, batch: int) -> dict[str, tuple[int, ...]]:
         if value.name in given:
             continue
         kind = value.type.tensor_type
-        if kind.elem_type != onnx.TensorProto.FLOAT:
-            raise ValueError(f"input {value.name} is not float32; random input needs float32")
         dims = [d.dim_value for d in kind.shape.dim]
         if batch > 1 and dims and dims[0] not in (0, batch):
             raise ValueError(f"input {value.name} has batch {dims[0]}, not {batch}")

@@ -114,6 +114,7 @@ def extents_of(problem: ConvProblem, dot: Dot) -> Extents:
         int(_moves_input(problem, dot)),
         dot.sums,
         even and problem.window.is_point,
+        problem.target.registers,
     )
 
 

@@ -115,6 +115,10 @@ class Separable(OpSpec):
         assert inputs[0] is not None
         return {0: self.window.border(inputs[0].shape, 0.0)}
 
+    def needs_border(self, inputs: Sequence[TensorType | None]) -> tuple[int, ...]:
+        """Return the input of the filters."""
+        return (0,)
+
     def split_batch(
         self, inputs: Sequence[TensorType | None], count: int
     ) -> tuple[OpSpec, tuple[int, ...]] | None:

@@ -57,8 +57,9 @@ def _plans(problem: SeparableProblem) -> list[BandPlan]:
     row = ow * pixel_pitch(problem.ic) * 4
     bands = [b for b in range(1, oh + 1) if b * row <= min(NEAR_BYTES, target.local_bytes)]
     columns = next((t for t in (7, 6, 5, 4) if ow % t == 0), min(ow, 6))
+    extents = Extents(oh, ow, problem.oc, target.vector, flat=True, registers=target.registers)
     plans: list[BandPlan] = []
-    for _, tile in conv_tiles(Extents(oh, ow, problem.oc, target.vector, flat=True)):
+    for _, tile in conv_tiles(extents):
         if tile.vw <= problem.ic:
             fits = [b for b in bands if _last(oh, b) * ow >= tile.mr]
             of_tile = [BandPlan(_cycles(problem, b, columns, tile), b, columns, tile) for b in fits]

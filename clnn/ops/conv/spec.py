@@ -133,6 +133,13 @@ class Conv2d(OpSpec):
             return {0: wide_border(self.window, x, float(self.arith.fill))}
         return {0: self.window.border(x.shape, float(self.arith.fill))}
 
+    def needs_border(self, inputs: Sequence[TensorType | None]) -> tuple[int, ...]:
+        """Return the input of filters of one channel each, which only such a border makes fast."""
+        weights = inputs[1]
+        assert weights is not None
+        alone = self.group > 1 and weights.shape[:2] == (self.group, 1)
+        return (0,) if alone else ()
+
     def accepts_nchw(self, inputs: Sequence[TensorType | None]) -> bool:
         """Whether there are so few channels that a tile's reads are the same either way."""
         assert inputs[0] is not None

@@ -49,7 +49,8 @@ class Extents:
     """What tiles depend on: output pixels, output channels of a group, elements of a vector.
 
     input_slots: instructions, besides its load, that each element of the input takes. weight_limbs:
-    accumulators of each vector of outputs. flat: all pixels of an image are evenly spaced.
+    accumulators of each vector of outputs. flat: all pixels of an image are evenly spaced. registers:
+    vectors that a tile may fill.
     """
 
     height: int
@@ -59,6 +60,7 @@ class Extents:
     input_slots: int = 0
     weight_limbs: int = 1
     flat: bool = False
+    registers: int = 32
 
     @property
     def pixels(self) -> int:
@@ -97,7 +99,6 @@ FEW_POINTERS, MANY_POINTERS = (
     0.93,
     0.75,
 )  # speed of tiles with up to so many, with more: 1 for "row"
-REGISTERS = {16: 32, 8: 32, 4: 20}  # vector registers that a tile may fill, by vector width
 
 
 def conv_tiles(extents: Extents) -> list[tuple[float, Tile]]:
@@ -119,7 +120,7 @@ def _tiles(extents: Extents) -> list[tuple[float, Tile]]:
     while vw > 4 and vw // 2 >= extents.channels:
         vw //= 2
     vectors = -(-extents.channels // vw)
-    registers = REGISTERS.get(extents.vector, 16) // extents.weight_limbs
+    registers = extents.registers // extents.weight_limbs
     scored = [
         (score, tile)
         for nv in (1, 2, 3, 4)

@@ -23,7 +23,6 @@ from clnn.ops.conv.tiles import loop_slots
 from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant, grid
 from clnn.ops.problem import Border
 from clnn.ops.shared.epilogue import heavy, operand_args
-from clnn.ops.shared.matrices import REGISTERS
 from clnn.ops.shared.window import Window
 from clnn.target import Target
 from clnn.types import Array
@@ -197,7 +196,7 @@ def phase_tile(
 
     counts: the numbers of vectors that a tile may have.
     """
-    registers = REGISTERS.get(target.vector, 16)
+    registers = target.registers
     best: tuple[float, PhaseTile] | None = None
     for nv in counts:
         most = max((registers - 1) // nv - 1, 1)  # nv vectors of weights and one pixel besides

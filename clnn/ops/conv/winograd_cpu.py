@@ -35,7 +35,6 @@ SIZES = {1: (4, 2), 2: (4, 2)}
 MEASURED_SIZES = {1: (6,), 2: (3,)}
 STRIDED_MARGIN = 1.0  # MARGINS with a stride of 2, of which the estimate is not too low
 SETS = (1, 2, 3, 4)
-REGISTERS = 32  # vectors
 LEAST_TILES = 4  # of a register tile
 CANDIDATES = 3  # plans of one kind that are worth a measurement
 CACHES = ((2**20, 24), (2**24, 7))  # bytes that a cache holds, and gives a core per cycle
@@ -131,7 +130,7 @@ def _plans(
         tiles = TileGrid(m, ic, oc, height, width, images, stride)
         for nv in (1, 2, 3, 4):
             # Registers hold the sums, a vector of weights for each, and one element of a tile.
-            for mr in range(LEAST_TILES, (REGISTERS - 1 - nv) // nv + 1):
+            for mr in range(LEAST_TILES, (target.registers - 1 - nv) // nv + 1):
                 for parts in sorted({1, target.compute_units}):
                     if (nv - 1) * vw < oc:
                         yield from _of_tile(tiles, target, mr, nv, vw, parts)

@@ -15,7 +15,6 @@ from clnn.traced import alike, is_one, is_open, other
 from clnn.types import Array
 
 Pitches = tuple[int, int]
-REGISTERS = {16: 32, 8: 16, 4: 20}  # vector registers that a tile may fill, by vector width
 MAX_VECTORS = 4  # of columns of a tile
 ITEMS_PER_UNIT = 64  # work-items that keep a compute unit of a GPU busy
 
@@ -186,7 +185,6 @@ def gemm_tiles(
     vw = target.vector
     while vw > 1 and (vw > widest or (vw > 4 and vw // 2 >= n and not is_open(n))):
         vw //= 2
-    registers = REGISTERS.get(target.vector, 16)
     shapes = [
         (int(rows), -(-int(columns) // vw), int(count))
         for rows, columns, count in ((m, n, matrices), (other(m), other(n), other(matrices)))
@@ -201,7 +199,7 @@ def gemm_tiles(
         for nv in range(1, MAX_VECTORS + 1)
         if nv <= most_vectors and (nv == 1 or nv * vw <= widest)
         # nv vectors of b and one of a besides
-        for mr in range(1, min(most_rows, max((registers - 1) // nv - 1, 1)) + 1)
+        for mr in range(1, min(most_rows, max((target.registers - 1) // nv - 1, 1)) + 1)
     ]
     tiles.sort(key=lambda pair: -pair[0])
     return [(m * -(-n // vw) / (2 * found), tile) for found, tile in tiles]

@@ -47,6 +47,8 @@ class NothingListedError(NoDeviceError):
 class DeviceInfo:
     """One OpenCL device. Sizes are bytes; `mem_base_addr_align` is bits, as OpenCL reports it.
 
+    `native_vector` is how many floats a register holds, as the driver states it (0: not stated).
+
     `why_not` says why the device is not `usable`. `subgroup_size` and `usable_local_mem` were
     measured by the probe (0: none), and so was `max_rounds`: after so many rounds in all, the device
     ends a work-item's loops (0: never). `compute_capability` is NVIDIA's, else None. `driver` is the
@@ -75,6 +77,7 @@ class DeviceInfo:
     compute_capability: tuple[int, int] | None
     platform_index: int
     device_index: int
+    native_vector: int = 0
     driver: str = ""
     why_not: str = "not probed"
     subgroup_size: int = 0
@@ -294,6 +297,7 @@ def _read(platform_index: int, device_index: int, device: Any) -> DeviceInfo:
         compute_capability=(major, minor) if major else None,
         platform_index=platform_index,
         device_index=device_index,
+        native_vector=get("NATIVE_VECTOR_WIDTH_FLOAT", 0),
     )
 
 

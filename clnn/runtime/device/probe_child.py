@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from clnn.runtime.device import probe_core, probe_ptx
 from clnn.runtime.device.probe import JOINT, REQUIRED
 from clnn.runtime.device.probe_bench import ProbeBench, RefusedError, expect
 from clnn.runtime.device.probe_dots import check_dots, four_bytes
+from clnn.runtime.device.processor import lists
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.drivers.pages import host_buffer, pages
 from clnn.runtime.process.child import reply_stream
@@ -151,11 +151,7 @@ def _expect_cpu(bench: ProbeBench) -> None:
 
 def cpu_has_vnni() -> bool:
     """Tell whether this machine's CPU lists the feature avx512_vnni."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return "avx512_vnni" in text
+    return lists("avx512_vnni")
 
 
 STEPS: dict[str, Callable[[ProbeBench], int]] = {

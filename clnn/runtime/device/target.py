@@ -9,10 +9,12 @@ from clnn.logs import log
 from clnn.options import Options
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.probe import CAPABILITY_NAMES
+from clnn.runtime.device.processor import lists
 from clnn.settings import setting
 from clnn.target import Target
 
 INSTRUCTIONS = frozenset({"ptx_mma", "ptx_ldmatrix", "ptx_cp_async"})
+NARROW, WIDE = 8, 16  # floats of a vector of kernels for CPUs
 
 
 def target_of(info: DeviceInfo) -> Target:
@@ -21,7 +23,7 @@ def target_of(info: DeviceInfo) -> Target:
     cpu = kind_of(info) == "cpu"
     return Target(
         kind="cpu" if cpu else "gpu",
-        vector=16 if cpu else 4,
+        vector=vector_of(info) if cpu else 4,
         compute_units=info.compute_units,
         max_work_group=info.max_work_group_size,
         local_bytes=info.usable_local_mem,
@@ -37,6 +39,18 @@ def kind_of(info: DeviceInfo) -> str:
     if asked != "auto":
         return asked
     return "cpu" if info.type == "cpu" and not info.caps.work_groups else "gpu"
+
+
+def vector_of(info: DeviceInfo) -> int:
+    """Return Target.vector of a CPU, as CLNN_CPU_VECTOR allows.
+
+    That is 8 where the driver states registers of 8 floats and the processor has no wider ones. A
+    register that the compiler has to make of two is one of half as many.
+    """
+    asked = str(setting("CLNN_CPU_VECTOR"))
+    if asked != "auto":
+        return int(asked)
+    return NARROW if info.native_vector == NARROW and not lists("avx512f") else WIDE
 
 
 def tensor_cores(features: Set[str]) -> str:

@@ -24,6 +24,12 @@ from clnn.types import F32, I32, TensorType
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 
 
+@pytest.fixture(autouse=True)
+def vectors(monkeypatch):
+    """Of which three output channels are few, whatever the processor has."""
+    monkeypatch.setenv("CLNN_CPU_VECTOR", "16")
+
+
 def case(
     n,
     ic,

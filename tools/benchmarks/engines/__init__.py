@@ -66,7 +66,7 @@ class Setup:
     """What to load. shapes: of every input, without symbols. outputs: names in the model's order.
 
     work: a folder for converted files and caches, empty at a cold start and kept for a warm one.
-    options: those behind the engine's name.
+    options: those behind the engine's name. draws: what drawing.draws says of the inputs.
     """
 
     model: Path
@@ -76,6 +76,7 @@ class Setup:
     device: str | None
     work: Path
     options: tuple[str, ...] = ()
+    draws: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
     @property
     def dtype(self) -> str:

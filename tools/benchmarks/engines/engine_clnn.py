@@ -1,13 +1,20 @@
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from engines import Arrays, EngineError, Loaded, Setup
+from engines.drawing import arrays
+
+if TYPE_CHECKING:
+    from clnn.runtime.measure.peak import Peaks
+    from clnn.runtime.run.profile import Row
 
 PROFILED = 10
 SAMPLES = 2
+SHOWN = 3  # layers that fall short
 
 
 def open_model(setup: Setup) -> Loaded:
@@ -46,6 +53,7 @@ def open_model(setup: Setup) -> Loaded:
             "gap_s": times.gap,
             "device_s": times.kernels + times.gap,
             "arena_bytes": session.placement.arena_bytes,
+            "short": _short(profile.rows(peaks), peaks),
         }
 
     of = "" if setup.dtype == "f32" else f" {setup.dtype}"
@@ -54,10 +62,18 @@ def open_model(setup: Setup) -> Loaded:
     return Loaded(title, call, facts, finish, session.close)
 
 
+def _short(rows: Sequence[Row], peaks: Peaks) -> list[dict[str, Any]]:
+    """Return the layers that take the most time beyond what the device's rates ask for, worst first."""
+    found = []
+    for row in rows:
+        memory = row.gbytes * 1e9 / peaks.bandwidth
+        lost = row.seconds * (1 - min(1.0, max(row.of_peak, memory)))
+        found.append((lost, row.node, row.seconds, row.of_peak, memory))
+    found.sort(reverse=True)
+    names = ("lost_s", "node", "seconds", "of_peak", "of_bandwidth")
+    return [dict(zip(names, values, strict=True)) for values in found[:SHOWN]]
+
+
 def _samples(setup: Setup) -> list[dict[str, np.ndarray]]:
     """Return random inputs, as those that are measured, to calibrate with."""
-    rng = np.random.default_rng(1000)
-    return [
-        {n: rng.standard_normal(s).astype(np.float32) for n, s in setup.shapes.items()}
-        for _ in range(SAMPLES)
-    ]
+    return [arrays(setup.shapes, setup.draws, 1000 + k) for k in range(SAMPLES)]

@@ -23,13 +23,35 @@ def table(results: Sequence[Result], *, summary: bool = False) -> str:
     """Return a block of lines per model, or with `summary` one line per model and the mean."""
     if not summary:
         return "\n".join(_block(r) for r in results)
-    lines = [f"{'model':<22} {'clnn ms':>9} {'best peer':>34} {'ratio':>7}"]
+    lines = [f"{'model':<40} {'clnn ms':>9} {'best peer':>34} {'ratio':>7}"]
     for r in results:
         mine, pair = _mine(r), r.best("f32")
         best = "-" if pair is None else f"{pair[1].engine} {_ms(pair[1].median)}"
         ratio = "-" if r.ratio is None else f"{r.ratio:.3f}"
-        lines.append(f"{named(r):<22} {_ms(mine.median) if mine else '-':>9} {best:>34} {ratio:>7}")
-    return "\n".join([*lines, *means(results)])
+        lines.append(f"{named(r):<40} {_ms(mine.median) if mine else '-':>9} {best:>34} {ratio:>7}")
+    return "\n".join([*lines, *means(results), *by_kind(results), *behind(results)])
+
+
+def by_kind(results: Sequence[Result]) -> list[str]:
+    """Return a line per kind of network with the geometric mean of its float32 ratios."""
+    kinds: dict[str, list[float]] = {}
+    for r in results:
+        if r.kind and r.ratio is not None:
+            kinds.setdefault(r.kind, []).append(r.ratio)
+    return [
+        f"{kind}: {statistics.geometric_mean(found):.3f} ({len(found)})"
+        for kind, found in sorted(kinds.items(), key=lambda x: statistics.geometric_mean(x[1]))
+    ]
+
+
+def behind(results: Sequence[Result]) -> list[str]:
+    """Return what there is to say of networks on which a peer is faster, the furthest behind first."""
+    slow = [(r.ratio, r) for r in results if r.ratio is not None and r.ratio < 1]
+    lines = []
+    for ratio, r in sorted(slow, key=lambda x: x[0]):
+        mine = _mine(r)
+        lines += [f"behind: {named(r)} {ratio:.3f}", *(_short(mine) if mine else ())]
+    return lines
 
 
 def means(results: Sequence[Result]) -> list[str]:
@@ -65,7 +87,7 @@ def _block(result: Result) -> str:
     lines = [f"\n{result.model}  {shapes}", HEAD]
     lines += [_line(row, mine) for row in result.rows]
     if mine is not None and "flops" in mine.facts:
-        lines.append(_shares(mine))
+        lines += [_shares(mine), *_short(mine)]
     for dtype in DTYPES:
         found = result.ratio_of(dtype)
         if found is not None:
@@ -100,6 +122,15 @@ def _shares(row: Row) -> str:
     )
 
 
+def _short(row: Row) -> list[str]:
+    """Return a line for each layer that takes the most time beyond what the device's rates ask for."""
+    return [
+        f"falls short: {layer['node']}, {_ms(layer['seconds'])} ms, {layer['of_peak']:.0%} of the "
+        f"measured peak, {layer['of_bandwidth']:.0%} of the bandwidth"
+        for layer in row.facts.get("short", ())
+    ]
+
+
 def _ms(seconds: float) -> str:
     value = seconds * 1e3
     return f"{value:.1f}" if value >= 100 else f"{value:.2f}" if value >= 10 else f"{value:.3f}"
@@ -117,7 +148,7 @@ def markdown(results: Sequence[Result], about: About) -> str:
     """Return a Markdown document: a table of medians in ms, and what was left out and why."""
     engines = engines_of(results)
     lines = ["# Engines compared", "", *about.lines(), "", *markdown_tables(results), ""]
-    lines += [f"{text[0].upper()}{text[1:]}.  " for text in means(results)]
+    lines += [f"{text[0].upper()}{text[1:]}.  " for text in [*means(results), *by_kind(results)]]
     wrong = [
         f"{named(r)}: {x.engine}, error {x.error:.1e}"
         for r in results

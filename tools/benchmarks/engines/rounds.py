@@ -13,10 +13,13 @@ from typing import Any
 
 import numpy as np
 import onnx
+from make_zoo import ZOO
 
 from engines import DTYPES, EngineError, dtype_of, name_of
+from engines.drawing import draws
 from engines.process import Hosts, Running
 
+KINDS = frozenset(ZOO)
 TIME_IS_UP = "the time was up"
 
 
@@ -108,6 +111,12 @@ class Result:
     reference: str = ""
 
     @property
+    def kind(self) -> str:
+        """What make_zoo.py calls the network's kind, '' where the file's name has none."""
+        kind = self.model.partition("-")[0]
+        return kind if kind in KINDS else ""
+
+    @property
     def measured(self) -> list[Row]:
         return [r for r in self.rows if not r.missing]
 
@@ -165,6 +174,7 @@ def compare(
         "outputs": outputs,
         "threads": options.threads,
         "device": options.device,
+        "draws": draws(model),
     }
     groups = [rows] if hosts is None else [[row] for row in rows]
     share = replace(options, seconds=options.seconds / len(groups))

@@ -25,6 +25,7 @@ import numpy as np
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2])]
 
 from engines import MODULES, Arrays, Loaded, Setup, name_of, options_of
+from engines.drawing import arrays
 
 LENGTH = 400  # of an error
 PAUSE, LONGEST = 0.01, 0.5  # seconds: of a look at the processor time, and of all of them
@@ -47,10 +48,11 @@ class Worker:
             setup["device"],
             Path(setup["work"]),
             options_of(engine),
+            setup.get("draws", {}),
         )
         cores = sorted(os.sched_getaffinity(0))[: made.threads]
         os.sched_setaffinity(0, cores)
-        feeds = inputs(made, seed)
+        feeds = arrays(made.shapes, made.draws, seed)
         begin = perf_counter()
         loaded = importlib.import_module(MODULES[name_of(engine)]).open_model(made)
         took = perf_counter() - begin
@@ -99,12 +101,6 @@ class Worker:
         del loaded
         gc.collect()
         return {}
-
-
-def inputs(setup: Setup, seed: int) -> dict[str, np.ndarray]:
-    """Return the same random input for every engine."""
-    rng = np.random.default_rng(seed)
-    return {n: rng.standard_normal(s).astype(np.float32) for n, s in setup.shapes.items()}
 
 
 def peak_memory() -> int:
