@@ -232,6 +232,14 @@ def test_import_touches_no_device_and_stays_light():
     assert out.stdout.strip() == "[]"
 
 
+def test_import_of_the_onnxruntime_interface_is_light():
+    """A program may import it and run nothing: what reads and compiles models comes with the first session."""
+    heavy = ("pyopencl", "onnx", "mako", "clnn.compile", "clnn.entry", "clnn.runtime.run.session")
+    code = f"import sys, clnn.onnxruntime; print([m for m in {heavy} if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
 def test_no_relaxed_arithmetic_in_templates():
     text = "".join(p.read_text() for p in (ROOT / "kernels_cl").rglob("*.mako"))
     assert "native_" not in text and "half_exp" not in text and "fast-relaxed" not in text

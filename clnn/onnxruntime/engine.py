@@ -6,28 +6,20 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from clnn.apis.sessions import SessionStore
-from clnn.compile import compile_fixed, compile_model
 from clnn.errors import UnsupportedOpError
-from clnn.importers.onnx.interface import (
-    Interface,
-    PortInfo,
-    check_operators,
-    inferred_outputs,
-    read_interface,
-    with_inputs,
-)
-from clnn.importers.onnx.load import Loaded, load_model
-from clnn.importers.onnx.report import is_final, refuse
 from clnn.onnxruntime.providers import Chosen
-from clnn.runtime.run.open_session import OpenSession
-from clnn.runtime.run.session import Session
 from clnn.types import Array
+
+# What reads and compiles models is imported with the first one: a program may import more than it uses.
+if TYPE_CHECKING:
+    from clnn.importers.onnx.interface import Interface, PortInfo
+    from clnn.runtime.run.session import Session
 
 KEPT = 8  # sessions of one model for feeds that the model as it is does not take
 _shared: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
@@ -54,6 +46,14 @@ class Engine:
         data: of initializers, in place of the file's. real: from an error to a session of
         onnxruntime, for models that clnn refuses where `chosen` says so.
         """
+        from clnn.importers.onnx.interface import (
+            check_operators,
+            inferred_outputs,
+            read_interface,
+            with_inputs,
+        )
+        from clnn.importers.onnx.load import Loaded, load_model
+
         self._real = real
         self._chosen = chosen
         proto, folder = load_model(source)
@@ -73,9 +73,10 @@ class Engine:
         self.outputs = inferred_outputs(self._loaded, dims)
         self._may_be_special = bool(self._repeats or self._scalars or self.defaults)
         try:
-            self.session = self._share(_key(source, chosen, fixed, data))
-            if isinstance(self.session, OpenSession) and self.session.doubt is not None:
-                refuse([p for p in self.session.doubt.problems if is_final(p)])
+            # A file as it is may have been compiled before, and be kept in the cache.
+            whole = source if isinstance(source, str) and not fixed and not data else self._loaded
+            self.session = self._share(whole, _key(source, chosen, fixed, data))
+            _refuse_doubtful(self.session)
         except UnsupportedOpError as err:
             self._fall_back(err)
         self._others: SessionStore[Any] = SessionStore(KEPT)
@@ -102,6 +103,8 @@ class Engine:
 
     def session_at(self, feeds: Mapping[str, Any]) -> Any:
         """Return the session of clnn that runs feeds of these shapes."""
+        from clnn.runtime.run.open_session import OpenSession
+
         special = self._may_be_special and self._is_special(feeds)
         found = self._special(feeds) if special else self.session
         if isinstance(found, OpenSession):
@@ -110,6 +113,8 @@ class Engine:
 
     def bound(self, feeds: Mapping[str, Sequence[int]]) -> Session:
         """Return the session whose inputs lie in buffers of the device; shapes of all inputs."""
+        from clnn.compile import compile_fixed
+
         shapes = {n: tuple(s) for n, s in feeds.items()}
         ports = None if self._bound is None else {p.name: p.shape for p in self._bound.inputs}
         if self._bound is None or ports != shapes:
@@ -118,11 +123,13 @@ class Engine:
             )
         return self._bound
 
-    def _share(self, key: Hashable) -> Any:
+    def _share(self, model: Any, key: Hashable) -> Any:
+        from clnn.entry import compile_model
+
         with _making:
             session = _shared.get(key)
             if session is None:
-                session = compile_model(self._loaded, self._chosen.device, self._chosen.options)
+                session = compile_model(model, self._chosen.device, self._chosen.options)
                 _shared[key] = session
             return session
 
@@ -141,6 +148,9 @@ class Engine:
         )
 
     def _special(self, feeds: Mapping[str, Any]) -> Any:
+        from clnn.compile import compile_model
+        from clnn.importers.onnx.interface import with_inputs
+
         values = {n: a for n, a in feeds.items() if n in self.defaults}
         shapes = {n: a.shape for n, a in feeds.items() if isinstance(a, np.ndarray)}
         key = (
@@ -157,6 +167,15 @@ class Engine:
 
     def _plain(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         return {n: a for n, a in feeds.items() if n not in self.defaults}
+
+
+def _refuse_doubtful(session: Any) -> None:
+    """Raise UnsupportedOpError where no shape will make a session of open shapes run."""
+    from clnn.importers.onnx.report import is_final, refuse
+    from clnn.runtime.run.open_session import OpenSession
+
+    if isinstance(session, OpenSession) and session.doubt is not None:
+        refuse([p for p in session.doubt.problems if is_final(p)])
 
 
 def _overridden(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clnn.importers.onnx.interface import PortInfo
 from clnn.onnxruntime.errors import Fail, FeedError, InvalidArgument
 from clnn.onnxruntime.nodes import type_text
 from clnn.onnxruntime.values import OrtValue
 from clnn.types import Array
+
+if TYPE_CHECKING:
+    from clnn.importers.onnx.interface import PortInfo
 
 
 def taken(port: PortInfo, value: Any) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clnn.importers.onnx.interface import PortInfo
+if TYPE_CHECKING:
+    from clnn.importers.onnx.interface import PortInfo
+
 
 _TYPES: dict[np.dtype[Any], str] = {
     np.dtype("float32"): "float",

@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from clnn.runtime.run.profile import Profile
+if TYPE_CHECKING:
+    from clnn.runtime.run.profile import Profile
 
 
 class Trace:

@@ -12,7 +12,6 @@ from clnn.onnxruntime.errors import ArgumentTypeError
 from clnn.onnxruntime.options import asked_threads
 from clnn.onnxruntime.process import use_threads
 from clnn.options import Options
-from clnn.runtime.device.device import discover
 from clnn.settings import setting
 
 OWN, CPU, CUDA = "ClnnExecutionProvider", "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -42,6 +41,8 @@ def gpus() -> list[int]:
     """Return the indices of usable OpenCL GPUs; none where there is no OpenCL at all."""
     for count in asked_threads[:1]:  # the driver is loaded here, and the session comes later
         use_threads(count)
+    from clnn.runtime.device.device import discover
+
     try:
         return [d.index for d in discover() if d.type == "gpu" and d.usable]
     except ClnnError:

@@ -32,7 +32,6 @@ from clnn.onnxruntime.options import RunOptions, SessionOptions, tell_once
 from clnn.onnxruntime.profiling import Trace
 from clnn.onnxruntime.providers import OWN, Chosen, choose, get_available_providers, listed
 from clnn.onnxruntime.values import OrtValue
-from clnn.runtime.run.session import Session
 from clnn.settings import setting
 from clnn.types import Array
 
@@ -209,6 +208,8 @@ class InferenceSession:
 
     def _traced(self, names: list[str] | None, feeds: dict[str, Any]) -> list[Any]:
         """Run with a profile of the layers, where one plan runs the model."""
+        from clnn.runtime.run.session import Session
+
         assert self._trace is not None
         with translated(), self._trace.span("model_run"):
             inner = self._engine.session_at(feeds)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clnn.importers.onnx.interface import NAMES
+from clnn.importers.onnx.type_names import NAMES
 from clnn.onnxruntime.errors import FeedError
 from clnn.onnxruntime.nodes import type_text
-from clnn.runtime.run.binding import InputBinding
 from clnn.types import Array
+
+if TYPE_CHECKING:
+    from clnn.runtime.run.binding import InputBinding
 
 CPU, CLNN = "cpu", "clnn"  # memory of the host, and of clnn's device
 _ELEMENTS = {f"tensor({name})": number for number, name in NAMES.items()}

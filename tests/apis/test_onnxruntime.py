@@ -21,6 +21,7 @@ from onnxruntime_rows import P, X, model, node_of, session, value
 
 import clnn.onnxruntime as ort
 from clnn.errors import ClnnError
+from clnn.importers.onnx.type_names import NAMES
 from clnn.onnxruntime import fallback, options, process
 
 PROGRAM = """\
@@ -286,3 +287,28 @@ def test_runs_end_when_other_threads_make_sessions():
     for thread in threads:
         thread.join()
     assert sorted(len(f[0]) for f in found) == [1, 2, 3, 4]
+
+
+STARTED = """\
+import sys
+import numpy as np
+import clnn.onnxruntime as ort
+session = ort.InferenceSession(sys.argv[1])
+print(session.run(None, {"x": np.float32([[-1, 2, 3]])})[0].tolist(), "clnn.compile" in sys.modules)
+"""
+
+
+def test_a_file_that_was_compiled_before_is_not_compiled_again(program, monkeypatch):
+    monkeypatch.setenv("CLNN_CACHE_DIR", str(program / "cache"))
+    fixed = model(inputs=[value("x", (1, 3))], outputs=[value("y", (1, 3))])
+    (program / "fixed.onnx").write_bytes(fixed)
+    said = []
+    for _ in range(2):
+        command = [sys.executable, "-c", STARTED, str(program / "fixed.onnx")]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        said.append(done.stdout.split()[-1])
+    assert said == ["True", "False"]
+
+
+def test_names_of_element_types_are_those_of_onnx():
+    assert all(TensorProto.DataType.Name(k) == name.upper() for k, name in NAMES.items())

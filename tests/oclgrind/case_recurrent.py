@@ -32,6 +32,8 @@ for _cell in ("rnn", "gru", "late_gru", "lstm"):
     case(
         f"{_cell}_fed", _cell, (16, 2, 2), consts=(), quick=BOTH_TARGETS if _cell == "gru" else CPU
     )
+    case(f"{_cell}_once", _cell, (20, 1, 3), BOTH, (1, 0, 2), quick=CPU)
+    case(f"{_cell}_once_plain", _cell, (32, 1, 1), given=False)
 case("batch_first", "lstm", (8, 2, 3), BOTH, LENGTHS, fields={"batch_first": True}, quick=("cpu",))
 case("last_cell", "lstm", (16, 2, 9), fields={"outputs": (2,), "input_forget": True})
 case("stored", "lstm", (20, 2, 2), REVERSE, (1, 2), dtype="f16", quick=("cpu",))

@@ -206,6 +206,14 @@ def test_unknown_output_is_named(session):
         session.run(["yy"], {"x": normal(SHAPE)})
 
 
+def test_runs_do_not_describe_the_outputs_anew(session, monkeypatch):
+    x = normal(SHAPE, 3)
+    want = session({"x": x})["y"]
+    monkeypatch.setattr("clnn.runtime.run.session.tensor_info", None)
+    for names in (None, ["y"]):
+        np.testing.assert_array_equal(session.run(names, {"x": x})[0], want)
+
+
 def test_feeds_may_be_strided_or_foreign(session):
     x = normal((1, 8, 8, 3)).transpose(0, 3, 1, 2)
     assert close_to(session({"x": x})["y"], x)

@@ -49,7 +49,9 @@ class Network:
             [info(n, dims is None) for n in outputs],
             [numpy_helper.from_array(self.values[n], n) for n in self.consts],
         )
+        domains = {node.domain for node in self.nodes} - {""}
         opsets = [helper.make_opsetid("", self.opset)]
+        opsets += [helper.make_opsetid(domain, 1) for domain in sorted(domains)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
     @property

@@ -16,11 +16,13 @@ from clnn.graph.passes.fuse_separable import fuse_separable
 from clnn.graph.passes.fuse_shuffle import fuse_shuffle
 from clnn.graph.passes.rational import rational_functions
 from clnn.graph.passes.split_windows import split_windows
+from clnn.graph.passes.sum_in_turn import sum_in_turn
 from clnn.graph.passes.views import merge_views
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     remove_dead,
     fuse_quantised,
+    sum_in_turn,
     merge_views,
     fuse_shuffle,
     fuse_pad,

@@ -33,6 +33,7 @@ from clnn.ops.quantised.maps import of_bytes
 from clnn.ops.resize.spec import Resize
 from clnn.ops.rows.reduce import Reduce
 from clnn.ops.rows.softmax import Softmax
+from clnn.ops.shared.functions import rational
 from clnn.ops.spec import OpSpec, ViewSpec
 from clnn.types import I8, I32, U8, Array
 
@@ -238,7 +239,8 @@ def _elementwise(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) ->
     assert isinstance(spec, Eltwise)
     if len(node.inputs) == 1:
         x = graph.bytes_of(node.inputs[0])
-        return None if x is None else (of_bytes(x[1], y, lambda v: spec.reference(v)[0]), [x[0]])
+        exact = replace(spec, post_ops=rational(spec.post_ops))
+        return None if x is None else (of_bytes(x[1], y, lambda v: exact.reference(v)[0]), [x[0]])
     a, b = (graph.bytes_of(n) for n in (*node.inputs, None)[:2])
     if len(node.inputs) != 2 or not _is_binary(spec) or a is None or b is None:
         return None

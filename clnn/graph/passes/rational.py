@@ -14,7 +14,7 @@ from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.recurrent.cells import SCALES
 from clnn.ops.recurrent.spec import Recurrent
-from clnn.ops.shared.functions import RATIONALS, PostOp
+from clnn.ops.shared.functions import rational
 
 
 def rational_functions(graph: Graph) -> Graph:
@@ -33,12 +33,8 @@ def _rounds(node: Node, graph: Graph) -> bool:
 def _changed(node: Node) -> Node:
     spec = node.spec
     if isinstance(spec, Eltwise):
-        return replace(node, spec=replace(spec, post_ops=_rational(spec.post_ops)))
+        return replace(node, spec=replace(spec, post_ops=rational(spec.post_ops)))
     if isinstance(spec, Recurrent):
-        chains = tuple(tuple(map(_rational, each)) for each in spec.functions)
+        chains = tuple(tuple(map(rational, each)) for each in spec.functions)
         return replace(node, spec=replace(spec, functions=chains))
     return node
-
-
-def _rational(steps: tuple[PostOp, ...]) -> tuple[PostOp, ...]:
-    return tuple(replace(s, fn=f"rational_{s.fn}") if s.fn in RATIONALS else s for s in steps)

@@ -13,19 +13,8 @@ from clnn.errors import ModelError, ModelNodeError
 from clnn.importers.onnx.dims import is_fixed, symbol
 from clnn.importers.onnx.limits import NEWEST_OPSET, default_domain, show
 from clnn.importers.onnx.load import Loaded
+from clnn.importers.onnx.type_names import NAMES
 
-# Element type of a tensor -> its name in type strings.
-NAMES = {
-    onnx.TensorProto.FLOAT: "float",
-    **{
-        getattr(onnx.TensorProto, name.upper()): name
-        for name in (
-            *("double", "float16", "bfloat16", "bool", "string", "complex64", "complex128"),
-            *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-            *("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "int4", "uint4"),
-        )
-    },
-}
 KEEP_BYTES = 4096  # of an initializer, up to which shape inference may read its data
 MADE_UP = "unk__"  # what names begin with that shape inference makes up
 OVERRIDABLE_IR = 4  # version since which an initializer that is an input, too, is its default

@@ -13,7 +13,7 @@ from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops.pool.spec import Pool
 from clnn.ops.quantised import build
 from clnn.ops.quantised.parameters import parameters, zero_type
-from clnn.ops.shared.functions import PostOp, apply_post_ops
+from clnn.ops.shared.functions import PostOp, apply_post_ops, rational
 from clnn.ops.shared.window import window_of
 from clnn.types import I8, U8, Array, normalise_axis
 
@@ -65,7 +65,8 @@ def _activation(node: OnnxNode) -> Source:
     step = PostOp("sigmoid")
     if node.op_type == "QLinearLeakyRelu":
         step = PostOp("leaky_relu", (float(node.attr("alpha", 0.01)),))
-    return of_bytes(x, y, lambda values: apply_post_ops(values, (step,), [values]))
+    steps = rational((step,))
+    return of_bytes(x, y, lambda values: apply_post_ops(values, steps, [values]))
 
 
 @onnx_op(f"{MICROSOFT}QLinearGlobalAveragePool")

@@ -47,8 +47,12 @@ class ByteSoftmax(OpSpec):
         return -128 if self.kind_of == "int8" else 0
 
     def exponentials(self, length: int) -> Array:
-        """Return float32 exponentials by how far an element lies above the largest less 255."""
-        shift = max(0.0, np.log(LARGEST / max(length, 2)) - RESERVED) / np.float64(
+        """Return float32 exponentials by how far an element lies above the largest less 255.
+
+        Their sum, and the largest times `scale`, stay below the largest float32.
+        """
+        reserved = max(RESERVED, np.log(max(self.scale, 1.0) / max(length, 2)) + 1)
+        shift = max(0.0, np.log(LARGEST / max(length, 2)) - reserved) / np.float64(
             np.float32(self.step)
         )
         places = np.arange(256, dtype=np.float64) - 255 + shift

@@ -7,6 +7,7 @@ from itertools import islice
 
 from clnn.ops.launch import Variant, by_cost
 from clnn.ops.recurrent.group import group_variants
+from clnn.ops.recurrent.once import once_variants
 from clnn.ops.recurrent.problem import RecurrentProblem
 from clnn.ops.recurrent.reference import reference_variant
 from clnn.ops.recurrent.steps import steps_variants
@@ -18,12 +19,15 @@ FAMILIES: tuple[Callable[[RecurrentProblem], Iterable[Variant]], ...] = (
 
 
 def variants(problem: RecurrentProblem) -> list[Variant]:
-    """Return the best kernel of each family that fits, and the reference kernel."""
+    """Return the best kernel of each family that fits, and the reference kernel.
+
+    Those for layers of one step come first: their work-items need not wait for each other.
+    """
     first = [v for family in FAMILIES for v in islice(family(problem), 1)]
-    return [*by_cost(first), reference_variant(problem)]
+    return [*islice(once_variants(problem), 1), *by_cost(first), reference_variant(problem)]
 
 
 def candidates(problem: RecurrentProblem) -> list[Variant]:
     """Return all kernels that are worth a measurement, by rising cost."""
-    found = [v for family in FAMILIES for v in family(problem)]
+    found = [v for family in (once_variants, *FAMILIES) for v in family(problem)]
     return by_cost(found) or [reference_variant(problem)]

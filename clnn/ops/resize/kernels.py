@@ -82,8 +82,9 @@ def _whole_pass(problem: Problem, taps: Mapping[int, Taps], post_ops: tuple[Post
 
 
 def _in_turn(problem: Problem, taps: Mapping[int, Taps], how: Sampling) -> bool:
-    """Whether sums must be made as Resize says of integers: rounding towards zero tells orders apart."""
-    return not (problem.outputs[0].type.dtype.is_float or how.antialias or _only_moves(taps))
+    """Whether sums must be made as Resize says of integers: rounding tells orders apart."""
+    real = problem.outputs[0].type.dtype.is_float and not how.in_turn
+    return not (real or how.antialias or _only_moves(taps))
 
 
 def _only_moves(taps: Mapping[int, Taps]) -> bool:

@@ -31,7 +31,8 @@ TIE = np.float32(1e-6)  # coordinates this close to a half are taken for it
 class Sampling:
     """How values between pixels are made; the attributes of ONNX Resize.
 
-    nearest "simple" is that of Upsample and Resize 10: up when shrinking, else down.
+    nearest "simple" is that of Upsample and Resize 10: up when shrinking, else down. in_turn: linear and
+    cubic sums of floats are made as those of integers, one tap after the other, none of them fused.
     """
 
     mode: str = "nearest"
@@ -41,6 +42,7 @@ class Sampling:
     exclude_outside: bool = False
     antialias: bool = False
     extrapolation: float = 0.0
+    in_turn: bool = False
 
     @property
     def crops(self) -> bool:

@@ -74,7 +74,11 @@ class Resize(OpSpec):
         """
         found = {axis: self._taps_along(axis, before) for axis, before in enumerate(source)}
         along = {axis: taps for axis, taps in found.items() if taps is not None}
-        if real or self.sampling.mode != "linear" or self.sampling.antialias:
+        if (
+            (real and not self.sampling.in_turn)
+            or self.sampling.mode != "linear"
+            or self.sampling.antialias
+        ):
             return along
         for axis in self._plane(source) if along else ():  # ONNX Runtime weights both axes
             along.setdefault(axis, kept_taps(source[axis]))
@@ -97,7 +101,8 @@ class Resize(OpSpec):
         """Return the weighted sums axis by axis; of integers as the class says."""
         x = required(inputs)
         exact = x.dtype.kind in "fc" or self.sampling.mode == "nearest"
-        if not exact and not self.sampling.antialias:
+        how = self.sampling
+        if (not exact or (how.in_turn and how.mode != "nearest")) and not how.antialias:
             y, outside = self._in_turn(x)
         else:
             y, outside = self._by_axis(x if exact else x.astype(np.float64))

@@ -7,7 +7,7 @@ through every function but thresholded_relu, as ONNX wants.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,15 @@ def _pow(x: Array, y: Array) -> Array:
     return np.where(y < 0, units, np.power(x, np.where(y < 0, 0, y)))
 
 
+def _polynomial(factors: Sequence[float], x: Array) -> Array:
+    """Return a polynomial in the type of x, a multiply-add rounded once."""
+    wide = x.astype(np.float64)
+    value = np.full(x.shape, factors[0], x.dtype)
+    for factor in factors[1:]:
+        value = (value * wide + float(x.dtype.type(factor))).astype(x.dtype)
+    return value
+
+
 @dataclass(frozen=True)
 class Rational:
     """x times a polynomial of x squared, over another one, plus a shift; `ends` outside of -limit to limit.
@@ -78,9 +87,9 @@ class Rational:
     shift: float = 0.0
 
     def __call__(self, x: Array) -> Array:
-        """Return the function with numpy."""
+        """Return the function with numpy; of float32 with each multiply-add rounded once, as kernels do."""
         held = np.clip(x, -self.limit, self.limit)
-        over, under = (np.polyval(part, held * held) for part in (self.above, self.below))
+        over, under = (_polynomial(part, held * held) for part in (self.above, self.below))
         inside = np.clip(held * over / under + self.shift, *self.ends)
         inside = np.where(held <= -self.limit, self.ends[0], inside)
         return np.asarray(np.where(held >= self.limit, self.ends[1], inside).astype(x.dtype))
@@ -128,6 +137,12 @@ RATIONALS = {
         ),
     ),
 }
+
+
+def rational(steps: tuple[PostOp, ...]) -> tuple[PostOp, ...]:
+    """Return functions as ONNX Runtime rounds them, where they are rational there."""
+    return tuple(replace(s, fn=f"rational_{s.fn}") if s.fn in RATIONALS else s for s in steps)
+
 
 FUNCTIONS: dict[str, Function] = {
     "relu": Function(lambda x: np.where(x < 0, 0, x)),

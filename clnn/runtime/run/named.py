@@ -22,10 +22,9 @@ class Named(Protocol):
         """Its name in the model."""
 
 
-def wanted_names(names: Sequence[str] | None, outputs: Sequence[Named]) -> list[str]:
-    """Return the outputs that a caller wants (None: all). Raises InputNameError for others."""
-    known = [info.name for info in outputs]
-    wanted = known if names is None else list(names)
+def wanted_names(names: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Return the outputs that a caller wants. Raises InputNameError for others than those known."""
+    wanted = list(names)
     unknown = [name for name in wanted if name not in known]
     if unknown:
         raise InputNameError(names_message("output", unknown, [], known))
@@ -63,6 +62,10 @@ class NamedSession(AwaitableCalls, ABC):
     def outputs(self) -> Sequence[Named]:
         """What the model gives."""
 
+    @property
+    def _output_names(self) -> Sequence[str]:
+        return [info.name for info in self.outputs]
+
     @abstractmethod
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Return {output name: array} for {input name: array}."""
@@ -76,7 +79,8 @@ class NamedSession(AwaitableCalls, ABC):
 
         Raises as a call does, and InputNameError for an output that the model has not.
         """
-        wanted = wanted_names(names, self.outputs)
+        known = self._output_names
+        wanted = known if names is None else wanted_names(names, known)
         made = self(feeds)
         return [made[name] for name in wanted]
 

@@ -145,6 +145,7 @@ class Session(NamedSession):
         first = {p.host: p.name for p in reversed(outputs)}
         # Names of one value get an array each.
         self._named_outputs = [(p.name, p.host, first[p.host] == p.name) for p in outputs]
+        self._known_outputs = [p.name for p in outputs]
         spans = pairwise((*times, time.perf_counter()))
         self._compiled = dict(zip(("plan", "pack", "build"), spans, strict=True))
         self._seconds = {what: end - begin for what, (begin, end) in self._compiled.items()}
@@ -214,6 +215,10 @@ class Session(NamedSession):
     def outputs(self) -> tuple[TensorInfo, ...]:
         """What the model gives."""
         return tuple(tensor_info(self._plan, p) for p in self._plan.outputs)
+
+    @property
+    def _output_names(self) -> list[str]:
+        return self._known_outputs
 
     @property
     def is_lent(self) -> bool:

@@ -358,3 +358,63 @@ def test_linear_resizing_of_bytes_weights_an_axis_that_is_kept(device, size, dty
     consts = {"s": np.array([1, 3, *size], np.int64)}
     how = {"mode": "linear", "coordinate_transformation_mode": mode}
     check(device, "Resize", feeds, consts, ["x", "", "", "s"], **how)
+
+
+def around(op, x, scales, inputs=(), **attrs):
+    """Return the bytes of a model of one real operator between DequantizeLinear and QuantizeLinear."""
+    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    consts = {
+        "xs": scales[0],
+        "ys": scales[1],
+        "z": np.asarray(np.iinfo(x.dtype).max // 2 + 1, x.dtype),
+    }
+    consts |= {f"c{k}": a for k, a in enumerate(inputs)}
+    names = [f"c{k}" if a.size else "" for k, a in enumerate(inputs)]
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "xs", "z"], ["real"]),
+        helper.make_node(op, ["real", *names], ["made"], **attrs),
+        helper.make_node("QuantizeLinear", ["made", "ys", "z"], ["y"]),
+    ]
+    given = {n: np.asarray(a) for n, a in consts.items() if np.asarray(a).size}
+    graph = helper.make_graph(
+        nodes,
+        "around",
+        [helper.make_tensor_value_info("x", kind, x.shape)],
+        [helper.make_empty_tensor_value_info("y")],
+        [numpy_helper.from_array(a, n) for n, a in given.items()],
+    )
+    opsets = [helper.make_opsetid("", 21)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+
+
+def check_around(device, x, made):
+    """Compare to the bit with onnxruntime's fused run."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    session = ort.InferenceSession(made, options, providers=["CPUExecutionProvider"])
+    want = session.run(None, {"x": x})[0]
+    with clnn.compile_model(made, device) as mine:
+        np.testing.assert_array_equal(mine({"x": x})["y"], want)
+
+
+@pytest.mark.parametrize("scales", [(2, 2), (2, 0.5), (1.5, 2)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_linear_resizing_of_what_bytes_were(device, dtype, scales):
+    """Between two bytes the last digit of a sum decides, so each is rounded as there."""
+    x = integers((2, 4, 9, 11), dtype, 5)
+    more = [np.zeros(0, F), np.array([1, 1, *scales], F)]
+    check_around(device, x, around("Resize", x, (F(0.0188), F(0.0188)), more, mode="linear"))
+
+
+@pytest.mark.parametrize("op", ["Tanh", "Sigmoid"])
+def test_tables_of_functions_that_onnxruntime_has_as_rational_ones(device, op):
+    """At steps of 0.0157 the tanh of -127 of them lies at a tie."""
+    x = np.arange(256, dtype=np.uint8).reshape(1, 256)
+    for step in (F(0.007556622), F(0.0039)):
+        check_around(device, x, around(op, x, (F(0.015686275), step)))
+
+
+@pytest.mark.parametrize("step", [0.0017, 1e-3, 1e-5])
+def test_softmax_in_steps_so_small_that_most_results_saturate(device, step):
+    x = np.array([[193, 120, 161], [0, 255, 7]], np.uint8)
+    check_around(device, x, around("Softmax", x, (F(0.007843137), F(step))))

@@ -22,6 +22,7 @@ from clnn.graph.passes.dead import remove_dead
 from clnn.ops.problem import Problem
 from clnn.ops.recurrent import steps as steps_module
 from clnn.ops.recurrent.cells import CELLS, in_steps
+from clnn.ops.recurrent.families import variants
 from clnn.ops.recurrent.panels import pack
 from clnn.ops.recurrent.steps import Choice, passes_of, steps_variants
 from clnn.ops.shared.functions import PostOp
@@ -244,6 +245,19 @@ def test_estimates_choose_by_size():
     assert best("gru", (64, 16, 16)).endswith("p2_s1")
 
 
+def test_estimates_take_the_kernels_of_one_step():
+    """They need no scratch memory for states, and GPUs have none of them."""
+
+    def chosen(cell, sizes, target):
+        return variants(problem_of(layer(cell), arrays(cell, *sizes, 1), target))[0]
+
+    for cell, launches in (("lstm", 1), ("late_gru", 1), ("rnn", 1), ("gru", 2)):
+        best = chosen(cell, (128, 1, 8), Target())
+        assert "_once_" in best.name and len(best.launches) == launches
+    assert "_once_" not in chosen("lstm", (128, 2, 8), Target()).name
+    assert "_once_" not in chosen("lstm", (128, 1, 8), GPU).name
+
+
 def test_outputs_that_nothing_reads_are_left_out():
     graph = single_node(layer("lstm"), arrays("lstm", 4, 3, 2), (1,))
     pruned = remove_dead(Graph(graph.nodes, graph.types, graph.consts, graph.inputs, {"o1": "o1"}))
@@ -281,3 +295,31 @@ def test_work_is_counted():
     inputs = arrays("gru", 8, 3, 2)
     types = [None if a is None else TensorType(a.shape, F32) for a in inputs]
     assert layer("gru").flops(types, ()) == 2 * 3 * 2 * 3 * 8 * 8
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize(
+    ("sizes", "backward", "lengths"),
+    [
+        ((32, 1, 1), FORWARD, None),
+        ((33, 1, 9), BOTH, None),
+        ((20, 1, 5), REVERSE, (1, 0, 3, 0, 1)),
+        ((7, 1, 25), BOTH, (1, 0) * 12 + (2,)),
+    ],
+)
+def test_one_step(device, cell, given, sizes, backward, lengths):
+    """Its work-items wait for nobody: one launch, two where a gate multiplies what others made."""
+    consts = (1,) if sizes[0] != 20 else ()
+    ran = run(device, cell, sizes, backward, lengths, given, consts=consts)
+    assert any("_once_" in name for name in ran)
+
+
+def test_one_step_of_other_forms(device):
+    run(device, "lstm", (20, 1, 3), BOTH, (1, 0, 1), fields={"batch_first": True})
+    run(device, "late_gru", (24, 1, 2), dtype="f16")
+    run(device, "gru", (24, 1, 2), BOTH, (1, 0), dtype="bf16")
+    for outputs in ((0,), (1,), (2,), (0, 2)):
+        run(device, "lstm", (24, 1, 2), fields={"outputs": outputs})
+    functions = ((SIGMOID, TANH), ((PostOp("clip", (-0.3, 0.3)),), (PostOp("relu"),)))
+    run(device, "gru", (20, 1, 2), BOTH, fields={"functions": functions})
