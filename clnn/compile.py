@@ -32,6 +32,7 @@ from clnn.runtime.run.handed import exchange_of
 from clnn.runtime.run.kept_sets import KeptSets
 from clnn.runtime.run.open_session import OpenSession, OpenTensorInfo
 from clnn.runtime.run.session import Build, Session
+from clnn.runtime.run.universal import wants_set
 from clnn.runtime.run.watch import timeout_of
 from clnn.runtime.stages.session import StagedSession
 from clnn.runtime.stages.valued import ValuedSession
@@ -408,7 +409,9 @@ def prepare(
     calibration: as in compile_model; samples run on `device`. fixed: no other shape is to share its
     kernels. Raises SettingError where calibration is missing.
     """
-    graph = optimise(graph, options.dtype == "int8", fixed) if options.fuse else graph
+    whole = fixed and wants_set(options, select_device(device))  # separable ones have no form there
+    whole = whole or options.dtype == "int8"
+    graph = optimise(graph, whole, fixed) if options.fuse else graph
     if options.dtype != "int8":
         if calibration is not None:
             raise SettingError(f"calibration is of no use with Options(dtype={options.dtype!r}).")
