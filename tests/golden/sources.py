@@ -17,6 +17,8 @@ if __name__ == "__main__":
 from small_graphs import GRAPHS
 
 from clnn.codegen.render import render
+from clnn.codegen.set_kernel import set_text
+from clnn.codegen.set_texts import set_sources
 from clnn.graph.ir import Node
 from clnn.graph.passes import optimise
 from clnn.ops.launch import Variant
@@ -49,6 +51,9 @@ def sources() -> dict[str, str]:
                 while name in found:
                     name += "'"
                 found[name] = render(launch.template, launch.params)
+    functions = set_sources(CPU)
+    found |= {f"universal cpu {k}": text for k, text in enumerate(functions)}
+    found["universal cpu rows"] = set_text(functions).source
     return found
 
 

@@ -18,7 +18,7 @@ def universal_product(whole: GemmProblem) -> Variant | None:
     node = whole.node
     if not whole.fits_fast or whole.scales or not is_plain(node, 0, 1):
         return None
-    problem = whole.for_packing().folded()
+    problem = (whole if whole.b_is_const else whole.flipped()).folded()
     if not problem.b_is_const or problem.matrices != 1 or not np.isfinite(problem.b.largest):
         return None
     product = problem.product

@@ -89,7 +89,7 @@ class Session(NamedSession):
         target = allowed(target_of(info), options)
         self._products = products(target, options)
         how = partial(make_plan, target=target, separate=separate, guard=options.guard, hints=hints)
-        plan_by = partial(planner(how, family, options, info), graph)
+        plan_by = partial(planner(how, family, options, target), graph)
         self._family, self._plan = family, plan_by(choose=choose)
         planned = time.perf_counter()
         mark("plan")
