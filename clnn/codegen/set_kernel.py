@@ -131,8 +131,8 @@ def _opening(row: int, timed: bool) -> list[str]:
         *bases,
         "    for (int row = 0; row < rows; ++row) {",
         f"        __global const int *n = numbers + {HEAD} + row * {row};",
-        "        if (n[7] >= 0 && bound[n[7]]) continue;",
-        "        const int items = n[1], size = n[2], grain = n[3];",
+        "        const int is_out = n[7] >= 0 && bound[max(n[7], 0)];",
+        "        const int items = is_out ? 0 : n[1], size = n[2], grain = n[3];",
         f"        volatile __global int *counter = next + row * (shares + 1) * {LINE};",
         "        int mine = 0, at;",
         *began,
@@ -150,8 +150,14 @@ def _ending(timed: bool) -> list[str]:
     """Return what comes behind the choice of a function."""
     noted = [
         "        __global ulong *stamp = stamps + 2 * (row * groups + get_group_id(0));",
-        "        stamp[0] = mine ? began : 0;",
-        f"        stamp[1] = mine ? {CLOCK} : 0;",
+        f"        const ulong ended = {CLOCK};",
+        "        if (mine) {",
+        "            stamp[0] = began;",
+        "            stamp[1] = ended;",
+        "        } else {",
+        "            stamp[0] = 0;",
+        "            stamp[1] = 0;",
+        "        }",
     ]
     return [
         "                }",

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from clnn.codegen.set_kernel import set_text
+from clnn.codegen.set_texts import set_sources
+from clnn.errors import SettingError
 from clnn.options import Options
 from clnn.plan.schedule import Plan
 from clnn.plan.universal import universal_kernels
+from clnn.runtime.build.program import Device
+from clnn.runtime.device.device import DeviceInfo
+from clnn.runtime.device.target import target_of
 from clnn.runtime.run.family import Family
 from clnn.settings import setting
 from clnn.target import Target
@@ -28,3 +34,16 @@ def planner(
     if not (asks_for_set(options) and target.is_cpu):
         return plan_by
     return partial(plan_by, instead=universal_kernels(target))
+
+
+def build_set(info: DeviceInfo) -> tuple[int, int]:
+    """Build the program of the universal set, unless the cache has it; return programs from there, and built.
+
+    Raises SettingError for a device that is no CPU, BuildError, DeviceError, DeviceLostError.
+    """
+    target = target_of(info)
+    if not target.is_cpu:
+        raise SettingError(f"the universal set is for CPUs, and {info.title} is none.")
+    device = Device.open(info)
+    device.build({"universal set": set_text(set_sources(target)).source})
+    return device.counts.pair
