@@ -23,6 +23,7 @@ from clnn.graph.ir import Node
 from clnn.graph.passes import optimise
 from clnn.ops.launch import Variant
 from clnn.ops.problem import Problem
+from clnn.ops.universal.functions import FUNCTIONS
 from clnn.plan.schedule import Plan, PlannedLaunch, first_variant, make_plan
 from clnn.target import Target
 
@@ -51,9 +52,10 @@ def sources() -> dict[str, str]:
                 while name in found:
                     name += "'"
                 found[name] = render(launch.template, launch.params)
-    functions = set_sources(CPU)
-    found |= {f"universal cpu {k}": text for k, text in enumerate(functions)}
-    found["universal cpu rows"] = set_text(functions).source
+    texts = set_sources(CPU)
+    for function, text in zip(FUNCTIONS, texts, strict=True):
+        found[f"set cpu function universal_{function}"] = text
+    found["set cpu rows universal_rows"] = set_text(texts).source
     return found
 
 
