@@ -13,7 +13,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "prepare",
         help="build the universal set of kernels for a CPU",
         description="Builds the universal set of kernels for a CPU device and keeps it in the cache."
-        " Models then start on it with CLNN_SPECIALISE=never, and build only what it cannot compute.",
+        ' Models then start on it with Options(specialise="never"), and build only what it cannot compute.',
     )
     parser.add_argument("-d", "--device", metavar="D", help="device (see clnn devices)")
     parser.add_argument("--json", metavar="FILE", help="write the result to FILE as JSON")

@@ -15,14 +15,16 @@ from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.target import target_of
 from clnn.runtime.run.family import Family
-from clnn.settings import setting
 from clnn.target import Target
 
 
 def asks_for_set(options: Options) -> bool:
-    """Whether a model of one shape is to run on the universal set, where its device is a CPU."""
-    chosen = options.specialise or str(setting("CLNN_SPECIALISE"))
-    return chosen == "never" and options.dtype == "f32" and options.tune not in ("quick", "full")
+    """Whether a model of one shape is to run on the universal set, where its device is a CPU.
+
+    The option alone says so: CLNN_SPECIALISE is about models with open dimensions.
+    """
+    plain = options.dtype == "f32" and options.tune not in ("quick", "full")
+    return options.specialise == "never" and plain
 
 
 def planner(
