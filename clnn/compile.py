@@ -22,6 +22,7 @@ from clnn.importers.onnx.stages.program import is_staged
 from clnn.options import Options
 from clnn.ports import ports_of
 from clnn.runtime.build.program import Device
+from clnn.runtime.device.target import kind_of
 from clnn.runtime.doctor.selection import select_device
 from clnn.runtime.process.collector import paused
 from clnn.runtime.process.forked import refuse
@@ -32,6 +33,7 @@ from clnn.runtime.run.handed import exchange_of
 from clnn.runtime.run.kept_sets import KeptSets
 from clnn.runtime.run.open_session import OpenSession, OpenTensorInfo
 from clnn.runtime.run.session import Build, Session
+from clnn.runtime.run.universal import asks_for_set
 from clnn.runtime.run.watch import timeout_of
 from clnn.runtime.stages.session import StagedSession
 from clnn.runtime.stages.valued import ValuedSession
@@ -408,7 +410,9 @@ def prepare(
     calibration: as in compile_model; samples run on `device`. fixed: no other shape is to share its
     kernels. Raises SettingError where calibration is missing.
     """
-    graph = optimise(graph, options.dtype == "int8", fixed) if options.fuse else graph
+    on_set = fixed and asks_for_set(options) and kind_of(select_device(device)) == "cpu"
+    whole = on_set or options.dtype == "int8"
+    graph = optimise(graph, whole, fixed) if options.fuse else graph
     if options.dtype != "int8":
         if calibration is not None:
             raise SettingError(f"calibration is of no use with Options(dtype={options.dtype!r}).")

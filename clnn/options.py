@@ -42,6 +42,8 @@ class Options:
     priority build those that small images will need, and kernels of their own for shapes that are met
     often; these are checked, and taken where they are faster, after which results may differ by
     rounding. "always": each shape's own, built in the call that meets it ("": as CLNN_SPECIALISE says).
+    On CPUs, "never" also runs float32 models of known shapes on the universal set (`clnn prepare`), which
+    needs no build for most of a network and is slower.
     timeout: seconds that a call waits for the device; one that takes longer is lost
     (DeviceLostError). None: as CLNN_TIMEOUT says, without which there is no end.
     Raises SettingError for a value that is not allowed.

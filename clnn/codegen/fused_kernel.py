@@ -254,6 +254,23 @@ def _function(source: str, number: int) -> tuple[str, int]:
     return _LOCAL.sub(placed, text).replace("__local ", "__global "), used
 
 
+def parts(source: str) -> tuple[list[tuple[str, str]], str]:
+    """Return (name, text) of a source's definitions, and its kernel from the first parameter on.
+
+    Raises TemplateError where the source does not follow the grammar.
+    """
+    definitions, kernel, _ = _parts(source)
+    found: list[tuple[str, str]] = []
+    for line in definitions.splitlines(keepends=True):
+        defined = None if line[:1].isspace() else _DEFINITION.match(line)
+        if defined is not None:
+            found.append((next(name for name in defined.groups() if name), line))
+        else:
+            name, text = found[-1]
+            found[-1] = name, text + line
+    return found, kernel
+
+
 def _parts(source: str) -> tuple[str, str, set[str]]:
     """Return (definitions, the kernel from its first parameter on, the defined names)."""
     start = _KERNEL.search(source)

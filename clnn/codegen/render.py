@@ -111,7 +111,17 @@ def text_of(launch: Launch) -> KernelText:
     """Return the kernel of a launch. Raises TemplateError."""
     if launch.text is not None:
         return launch.text
+    if launch.numbers:
+        params = tuple(launch.params.items())
+        source = _rendered_once(setting("CLNN_KERNEL_PATH"), launch.template, params)
+        return KernelText(source, str(launch.params["name"]), launch.numbers)
     return KernelText(render(launch.template, launch.params), str(launch.params["name"]))
+
+
+@cache
+def _rendered_once(path: str, template: str, params: tuple[tuple[str, Any], ...]) -> str:
+    """Return what render does, for the few texts that launches with numbers have."""
+    return render(template, dict(params))
 
 
 def _explain(template: str, params: Mapping[str, Any], err: Exception) -> str:

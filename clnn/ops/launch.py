@@ -65,7 +65,7 @@ class Launch:
     Each tensor argument (In, Out) is passed as a buffer and an int element offset, Const as a
     buffer, Scratch as a buffer and an int element offset. Work sizes are in work-items;
     the local one is compiled into the kernel. text: the kernel, where it is not simply what the
-    template makes of the parameters.
+    template makes of the parameters. numbers: what that kernel takes behind `args`.
     """
 
     template: str
@@ -74,6 +74,7 @@ class Launch:
     global_size: tuple[int, ...]
     local_size: tuple[int, ...]
     text: KernelText | None = None
+    numbers: tuple[int | float, ...] = ()
 
 
 @dataclass(frozen=True)

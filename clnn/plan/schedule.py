@@ -28,6 +28,14 @@ Chooser = Callable[[Node, Problem, Sequence[Variant]], Variant]
 Repeat = Callable[[Node, Problem], Variant | None]
 
 
+@dataclass(frozen=True)
+class Instead:
+    """Kernels that stand outside of what ops offer: of a node, and of a border's fill; None for none."""
+
+    variant: Callable[[Node, Problem], Variant | None]
+    fill: Callable[[Launch], Launch | None]
+
+
 class DoesNotFitError(Exception):
     """A choice cannot be repeated at the extents of a plan."""
 
@@ -170,6 +178,7 @@ def make_plan(
     repeat: Repeat | None = None,
     otherwise: Callable[[], tuple[Chooser, Repeat]] | None = None,
     doubtful: Collection[str] = (),
+    instead: Instead | None = None,
 ) -> Plan:
     """Return the plan of `graph` for `target`.
 
@@ -179,17 +188,19 @@ def make_plan(
     of the same network; the launches of such plans are then alike, whatever the extents: batches are
     not split, and every border has a launch, an idle one where it keeps its values. otherwise: asked
     for what takes the place of `choose` and `repeat` where the latter raises DoesNotFitError.
-    doubtful: names of nodes for which that is likely; they are asked first.
+    doubtful: names of nodes for which that is likely; they are asked first. instead: kernels that come
+    before all others; batches are not split then.
     Raises PlanError, ShapeError, or HostMemoryError where it wants more tables than clnn.budget allows.
     """
-    if not (separate or guard or hints or repeat):  # which speak of values as they are
+    if not (separate or guard or hints or repeat or instead):  # which speak of values as they are
         graph = split_batch(graph, target)
     cache_way = target.cache_way if target.is_cpu else 0
     placed = place(graph, hints, cache_way, lambda kind: bool(target.tensor_kind(kind)))
     graph, placed, inputs, outputs = add_ports(graph, placed)
     storages = _storages(graph, placed)
     try:
-        scheduled = _steps(graph, placed, target, choose, repeat, doubtful)
+        first = repeat if instead is None else instead.variant
+        scheduled = _steps(graph, placed, target, choose, first, doubtful)
     except DoesNotFitError:
         if otherwise is None:
             raise
@@ -197,7 +208,9 @@ def make_plan(
     blocks = _blocks(storages, scheduled, separate, guard, align)
     memory = plan_memory(blocks, base_align=align, room=ROOM)
     dirty = dirty_borders(blocks, memory)
-    scheduled, first_fills = _add_fills(scheduled, storages, dirty, target, repeat is not None)
+    scheduled, first_fills = _add_fills(
+        scheduled, storages, dirty, target, repeat is not None, instead
+    )
     sizes = {b.key: b.size for b in blocks}
     return Plan(
         graph,
@@ -394,6 +407,7 @@ def _add_fills(
     dirty: set[str],
     target: Target,
     every: bool,
+    instead: Instead | None = None,
 ) -> tuple[list[ScheduledNode], tuple[PlannedLaunch, ...]]:
     """Put border fills before the first step of dirty storages; the others are filled once.
 
@@ -405,6 +419,7 @@ def _add_fills(
         if not s.layout.has_padding or s.fill is None:
             continue
         launch = fill_launch(s.layout, s.dtype, s.fill, target)
+        launch = (instead and instead.fill(launch)) or launch
         planned = PlannedLaunch(launch, (TensorArg(s.key, 0),))
         again = s.key in dirty
         if every or not again:

@@ -17,10 +17,13 @@ if __name__ == "__main__":
 from small_graphs import GRAPHS
 
 from clnn.codegen.render import render
+from clnn.codegen.set_kernel import set_text
+from clnn.codegen.set_texts import set_sources
 from clnn.graph.ir import Node
 from clnn.graph.passes import optimise
 from clnn.ops.launch import Variant
 from clnn.ops.problem import Problem
+from clnn.ops.universal.functions import FUNCTIONS
 from clnn.plan.schedule import Plan, PlannedLaunch, first_variant, make_plan
 from clnn.target import Target
 
@@ -49,6 +52,10 @@ def sources() -> dict[str, str]:
                 while name in found:
                     name += "'"
                 found[name] = render(launch.template, launch.params)
+    texts = set_sources(CPU)
+    for function, text in zip(FUNCTIONS, texts, strict=True):
+        found[f"set cpu function universal_{function}"] = text
+    found["set cpu rows universal_rows"] = set_text(texts).source
     return found
 
 

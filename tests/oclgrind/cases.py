@@ -17,6 +17,7 @@ import case_quantised
 import case_recurrent
 import case_rows
 import case_stored
+import case_universal
 import case_workgroups
 from table import CASES, Case, jobs
 
@@ -38,5 +39,6 @@ MODULES = (
     case_recurrent,
     case_rows,
     case_stored,
+    case_universal,
     case_workgroups,
 )

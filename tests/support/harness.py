@@ -16,6 +16,7 @@ from clnn.layout import view_of
 from clnn.ops.launch import Variant
 from clnn.ops.problem import Border
 from clnn.ops.spec import OpSpec
+from clnn.ops.universal.functions import is_universal
 from clnn.options import Options
 from clnn.plan.layouts import Hints
 from clnn.plan.schedule import Storage
@@ -89,6 +90,42 @@ def check_op(
     for name in chosen:
         run_variant(graph, device, name, hints, inputs, want, max(limit, names[name]), dtype)
     return chosen
+
+
+def check_universal(
+    device: str,
+    spec: OpSpec,
+    inputs: Sequence[np.ndarray | None],
+    *,
+    consts: Sequence[int] = (),
+    border: int = 0,
+    orders: Mapping[str, tuple[int, ...]] | None = None,
+    rows: bool = True,
+) -> None:
+    """Run an op on the universal set, as check_op runs a variant, and then as rows of its one kernel.
+
+    consts, border, orders: as of check_op. rows: whether to do the latter. Fails where the set has no form for the op.
+    """
+    graph = single_node(spec, inputs, consts)
+    with np.errstate(all="ignore"):
+        want = spec.reference(*[_widen(a) for a in inputs])
+    node = next(n for n in graph.nodes if n.name == "node")
+    limit = spec.tolerance(graph.input_types(node))
+    asked = {n: order for n, order in (orders or {}).items() if n in graph.types}
+    hints = Hints(_borders(graph, border), asked)
+    feeds = {f"i{k}": a for k, a in enumerate(inputs) if f"i{k}" in graph.inputs}
+    guarded = Options(fuse=False, specialise="never", guard=GUARD, arena="separate")
+    for options in (guarded, replace(guarded, guard=0, arena=""))[: 1 + rows]:
+        with Session(graph, select(device), options, hints=hints) as session:
+            launches = [one.launch for one in session.plan.launches]
+            other = [launch.template for launch in launches if not is_universal(launch)]
+            assert not other, f"not on the set: {other}"
+            got, again = session(feeds), session(feeds)
+            for k, expected in enumerate(want):
+                compare(got[f"o{k}"], expected, limit, f"set on {device}, {options}")
+                assert got[f"o{k}"].tobytes() == again[f"o{k}"].tobytes()
+            if options.guard:
+                check_memory(session, "set")
 
 
 def check_subgroups(

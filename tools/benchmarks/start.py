@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Time from the start of a process to a model's first answer, by each way to start, in turns.
 
-    python tools/benchmarks/start.py MODEL... [--ways cold,warm,file,onnxruntime] [--rounds N]
-        [--device D] [--json FILE]
+    python tools/benchmarks/start.py MODEL... [--ways cold,set,warm,file,onnxruntime] [--rounds N]
+        [--device D] [--speed S] [--json FILE]
 
-cold: nothing is in the cache but what is known of the device. warm: the cache is as an earlier start
+cold: nothing is in the cache but what is known of the device. set: besides that, the universal set, on which
+the model runs (`clnn prepare`, Options(specialise="never")). warm: the cache is as an earlier start
 left it. file: from the .clnn file of the model. onnxruntime: the same model in it, where it is installed.
 Each start is a process of its own, and imports count. Medians of wall-clock and CPU seconds, children of
-the process included; `clnn bench --start` says where they go.
+the process included; `clnn bench --start` says where they go. --speed: seconds in which runs on the
+universal set and on the model's own kernels are timed in turns, in one process.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).resolve().parents[2]
-WAYS = ("onnxruntime", "file", "warm", "cold")
+WAYS = ("onnxruntime", "file", "warm", "set", "cold")
 CLNN = """
 import sys, numpy as np, clnn
 session = {make}
@@ -45,6 +47,26 @@ session.run(None, {port.name: np.zeros(port.shape, kinds[port.type]) for port in
     "probe": "import sys\nfrom clnn.runtime.device.device import select\nselect(sys.argv[1])",
 }
 PROGRAMS["cold"] = PROGRAMS["warm"]
+PROGRAMS["prepare"] = (
+    "import sys\nfrom clnn.cli.main import main\nmain(['prepare', '-d', sys.argv[1]])"
+)
+PROGRAMS["set"] = CLNN.format(
+    make="clnn.compile_model(sys.argv[1], sys.argv[2], clnn.Options(specialise='never'))"
+)
+# In turns: seconds of a run of a session's own kernels, and on the set.
+PROGRAMS["speed"] = """
+import json, sys, time, numpy as np, clnn
+sessions = [clnn.compile_model(sys.argv[1], sys.argv[2], clnn.Options(specialise=s)) for s in ("", "never")]
+feeds = {port.name: np.zeros(port.shape, port.dtype) for port in sessions[0].inputs}
+times, end = [[], []], time.monotonic() + float(sys.argv[3])
+for session in sessions: session(feeds)
+while time.monotonic() < end:
+    for session, found in zip(sessions, times):
+        began = time.perf_counter()
+        session(feeds)
+        found.append(time.perf_counter() - began)
+json.dump(times, open(sys.argv[4], "w"))
+"""
 
 
 def seconds(program: str, cache: Path, *arguments: object) -> tuple[float, float]:
@@ -65,6 +87,11 @@ def starts(
     probed, warm, stored = folder / "probed", folder / "warm", folder / f"{model.stem}.clnn"
     if not probed.exists():
         seconds("probe", probed, device)
+    known = folder / "known"
+    if "set" in ways and not known.exists():
+        shutil.copytree(probed, known)
+        wall, cpu = seconds("prepare", known, device)
+        print(f"{'the set itself':<20} {'prepare':<12} {wall:8.3f} {cpu:8.3f}", flush=True)
     if "file" in ways:
         seconds("save", warm, model, device, stored)
     if "warm" in ways:
@@ -73,13 +100,27 @@ def starts(
     for _ in range(rounds):
         for way in ways:
             cache = warm
-            if way == "cold":
+            if way in ("cold", "set"):
                 cache = folder / "cold"
                 shutil.rmtree(cache, ignore_errors=True)
-                shutil.copytree(probed, cache)
+                shutil.copytree(probed if way == "cold" else known, cache)
             what = stored if way == "file" else model
             found[way].append(seconds(way, cache, what, device))
     return found
+
+
+def share_of_speed(
+    model: Path, device: str, speed: float, folder: Path
+) -> tuple[float, float, float]:
+    """Return medians of a run of the model's own kernels and on the set, in s, and of what pairs' ratios are."""
+    told = folder / "times.json"
+    seconds("speed", folder / "warm", model, device, speed, told)
+    own, universal = json.loads(told.read_text())
+    return (
+        median(own),
+        median(universal),
+        median(a / b for a, b in zip(own, universal, strict=True)),
+    )
 
 
 def main() -> None:
@@ -89,6 +130,7 @@ def main() -> None:
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--speed", type=float, default=0.0)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     ways = [way for way in WAYS if way in args.ways.split(",")]
@@ -103,6 +145,11 @@ def main() -> None:
                 wall, cpu = (median(row[k] for row in rows) for k in (0, 1))
                 told.setdefault(model.stem, {})[way] = {"wall": wall, "cpu": cpu}
                 print(f"{model.stem:<20} {way:<12} {wall:8.3f} {cpu:8.3f}", flush=True)
+            if args.speed:
+                path = model.resolve()
+                own, on_set, share = share_of_speed(path, args.device, args.speed, Path(folder))
+                told[model.stem]["speed"] = {"own": own, "set": on_set, "share": share}
+                print(f"{model.stem:<20} a run: own {own:.4f}, set {on_set:.4f}, share {share:.3f}")
     if args.json:
         args.json.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
 

@@ -159,24 +159,24 @@ class Conv2d(OpSpec):
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return the choice of each family of kernels that fits, then the reference kernel."""
-        return families.variants(self._problem(problem))
+        return families.variants(self.problem(problem))
 
     def candidates(self, problem: Problem) -> list[Variant]:
         """Return all that is worth a measurement of each family."""
-        return families.candidates(self._problem(problem))
+        return families.candidates(self.problem(problem))
 
     def named(self, problem: Problem, name: str) -> Variant | None:
         """Return the kernel of a name."""
-        return families.named(self._problem(problem), name)
+        return families.named(self.problem(problem), name)
 
     def repeat(self, problem: Problem, variant: Variant) -> Variant | None:
         """Return a kernel of the same family and tile."""
-        conv = self._problem(problem)
+        conv = self.problem(problem)
         if variant.again is None or not conv.fits_fast:
             return super().repeat(problem, variant)
         return variant.again(conv)
 
-    def _problem(self, problem: Problem) -> ConvProblem:
+    def problem(self, problem: Problem) -> ConvProblem:
         """Return a node as kernels see it."""
         node = (problem.inputs, problem.outputs, problem.target)
         return ConvProblem(*node, self.window, self.group, self.post_ops, self.arith)

@@ -13,19 +13,25 @@ from itertools import groupby, islice
 
 from clnn.codegen.fused_kernel import KERNELS, FusedCall, FusedKernel, Numbers, can_fuse, fuse
 from clnn.codegen.render import text_of
+from clnn.codegen.set_kernel import (
+    ARENA_MEMORY,
+    CONSTANT_MEMORY,
+    INPUT_MEMORY,
+    MOST_INPUTS,
+    SetCall,
+    input_names,
+    set_kernel,
+)
+from clnn.codegen.set_texts import set_sources
+from clnn.ops.universal.functions import is_universal
 from clnn.plan.schedule import ConstArg, Plan, PlannedArg, PlannedLaunch, ScratchArg, TensorArg
 from clnn.runtime.run.arguments import Place, in_order
 from clnn.runtime.run.constants import ALIGNMENT, Constants
 
 MIN_LAUNCHES = 2  # that are worth a kernel of their own
 MOST_FUNCTIONS, MOST_CALLS = 32, 100  # of one kernel: compilers take longer than in proportion
-# Parameters of every fused kernel, besides those of input_params.
+# Parameters of every fused kernel, besides those of inputs.
 ARENA, CONSTANTS, OWN_CONSTANTS = "arena", "constants", "own_constants"
-
-
-def input_params(k: int) -> tuple[str, str, str]:
-    """Return the parameters of an input: its memory, the byte it begins at, whether it is bound."""
-    return f"input{k}", f"input{k}_start", f"input{k}_bound"
 
 
 @dataclass(frozen=True)
@@ -139,7 +145,19 @@ def fuse_launches(
 
     groups: list[FusedLaunch] = []
     rendered = [_Rendered(one, one.source) for one in launches]
-    for fits, neighbours in groupby(rendered, lambda one: one.fits):
+    known = set_sources(plan.target) if any(one.is_of_set for one in rendered) else ()
+    whole_set = len(plan.inputs) <= MOST_INPUTS and not open_
+
+    def kind(one: _Rendered) -> tuple[bool, bool]:
+        return whole_set and one.source in known, one.fits
+
+    for (on_set, fits), neighbours in groupby(rendered, kind):
+        if on_set:
+            ones = list(neighbours)
+            rows = [_row(plan, one, places) for one in ones]
+            kernel = set_kernel(known, rows, plan.target.compute_units, timed)
+            groups.append(FusedLaunch(tuple(one.launch for one in ones), kernel))
+            continue
         for ones in _even(list(neighbours)) if fits else [[one] for one in neighbours]:
             whole = fits and len(ones) >= MIN_LAUNCHES
             groups += [fused(ones)] if whole else [FusedLaunch((one.launch,)) for one in ones]
@@ -151,7 +169,7 @@ def params_of(plan: Plan) -> dict[str, str]:
     params = {ARENA: "__global char *", CONSTANTS: "__global char *"}
     for k in range(len(plan.inputs)):
         params |= dict(
-            zip(input_params(k), ("__global char *", "const int ", "const int "), strict=True)
+            zip(input_names(k), ("__global char *", "const int ", "const int "), strict=True)
         )
     return params
 
@@ -162,6 +180,10 @@ class _Rendered:
 
     launch: NodeLaunch
     source: str
+
+    @property
+    def is_of_set(self) -> bool:
+        return is_universal(self.launch.launch.launch)
 
     @property
     def fits(self) -> bool:
@@ -205,12 +227,37 @@ def _call(plan: Plan, one: _Rendered, places: Places, numbers: Numbers | None) -
     put = str if numbers is None else numbers.put
     args = in_order((_place(plan, arg, places, put) for arg in launch.args), put)
     args += map(put, text_of(launch.launch).numbers)
-    skipped = [
-        input_params(k)[2] for k, port in enumerate(plan.inputs) if node == f"io:{port.name}"
-    ]
+    skipped = [input_names(k)[2] for k, port in enumerate(plan.inputs) if node == f"io:{port.name}"]
     condition = " || ".join(skipped)
     extents = tuple(map(int, launch.launch.global_size))
     return FusedCall(one.source, extents, tuple(args), condition, launch.idle)
+
+
+def _row(plan: Plan, one: _Rendered, places: Places) -> SetCall:
+    """Return a launch of the universal set as its kernel reads it."""
+    launch, node = one.launch.launch, one.launch.node
+    words: list[int | float] = []
+    for arg in launch.args:
+        words += _words(plan, arg, places)
+    words += text_of(launch.launch).numbers
+    skipped = [k for k, port in enumerate(plan.inputs) if node == f"io:{port.name}"]
+    extents = (0,) if launch.idle else tuple(map(int, launch.launch.global_size))
+    return SetCall(one.source, extents, tuple(words), skipped[0] if skipped else -1)
+
+
+def _words(plan: Plan, arg: PlannedArg, places: Places) -> tuple[int, ...]:
+    """Return where an argument lies: memory, its page there, and the element unless it is the first."""
+    if isinstance(arg, ConstArg):
+        return CONSTANT_MEMORY, places.constant(arg)
+    if isinstance(arg, ScratchArg):
+        return ARENA_MEMORY, 0, places.arena(arg.key) // arg.itemsize
+    if arg.storage in plan.consts:
+        return CONSTANT_MEMORY, places.constant(arg), arg.offset
+    for k, port in enumerate(plan.inputs):
+        if plan.placed[port.value].storage == arg.storage:
+            return INPUT_MEMORY + k, 0, arg.offset
+    itemsize = plan.storages[arg.storage].dtype.itemsize
+    return ARENA_MEMORY, 0, places.arena(arg.storage) // itemsize + arg.offset
 
 
 def _place(plan: Plan, arg: PlannedArg, places: Places, put: Callable[[int], str]) -> Place:
@@ -232,7 +279,7 @@ def _place(plan: Plan, arg: PlannedArg, places: Places, put: Callable[[int], str
         return constant(arg), arg.offset
     for k, port in enumerate(plan.inputs):
         if plan.placed[port.value].storage == arg.storage:
-            memory, start, _ = input_params(k)
+            memory, start, _ = input_names(k)
             return f"(__global void *)({memory} + {start})", arg.offset
     itemsize = plan.storages[arg.storage].dtype.itemsize
     return f"(__global void *){ARENA}", places.arena(arg.storage) // itemsize + arg.offset

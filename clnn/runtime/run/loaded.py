@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from clnn.codegen.fused_kernel import COUNTERS, SCRATCH
+from clnn.codegen.fused_kernel import COUNTERS, NUMBERS, SCRATCH
+from clnn.codegen.set_kernel import INPUT_PARAMS
 from clnn.errors import DeviceError, ModelFileError
 from clnn.options import Options
 from clnn.records import changed
@@ -108,7 +109,7 @@ def _fused(
     if info.compute_units != plan.target.compute_units:
         target = changed(plan.target, compute_units=info.compute_units)
         return fuse_plan(changed(plan, target=target), constants, False, False)
-    known = {COUNTERS, SCRATCH, *params_of(plan)}
+    known = {COUNTERS, SCRATCH, NUMBERS, *params_of(plan), *INPUT_PARAMS}
     for one in (*made.first, *made.run):
         if one.kernel is not None and not known >= {*one.kernel.params}:
             raise ModelFileError(

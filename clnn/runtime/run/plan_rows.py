@@ -38,6 +38,7 @@ LARGEST = 2**31 - 1  # of an extent, a pitch or an offset in elements
 MOST_BYTES = 2**48
 MOST_ROWS = 1_000_000
 MOST_AXES = 64
+LEAST_INT = 2**31  # of the integers that kernels take as numbers, less 1 the largest
 T = TypeVar("T")
 _BY_NAME = {dtype.name: dtype for dtype in (*DTYPES, *CARRIERS)}
 _STORED = {dtype.name: dtype for dtype in (STORED_F16, STORED_BF16)}
@@ -58,8 +59,14 @@ class StoredSpec(OpSpec):
 class StoredText(KernelText):
     """A kernel whose text is unpacked when it is asked for."""
 
-    def __init__(self, texts: Callable[[], Sequence[str]], number: int, name: str) -> None:
-        self.__dict__.update(name=name, numbers=(), _texts=texts, _number=number)
+    def __init__(
+        self,
+        texts: Callable[[], Sequence[str]],
+        number: int,
+        name: str,
+        numbers: tuple[int | float, ...],
+    ) -> None:
+        self.__dict__.update(name=name, numbers=numbers, _texts=texts, _number=number)
 
     @property
     def source(self) -> str:
@@ -75,7 +82,7 @@ def written(plan: Plan, texts: dict[str, int], makers: Makers) -> dict[str, Any]
     """Return a plan as JSON data.
 
     texts: source -> number of the kernels, makers: number of what stands for each packed constant; both
-    are added to. Guards, and numbers that kernels read at run time, cannot be written.
+    are added to. Guards cannot be written.
     """
     hosts = {name for port in (*plan.inputs, *plan.outputs) for name in (port.value, port.host)}
     used = {a.storage for one in plan.launches for a in one.args if isinstance(a, TensorArg)}
@@ -87,7 +94,8 @@ def written(plan: Plan, texts: dict[str, int], makers: Makers) -> dict[str, Any]
         number = texts.setdefault(text.source, len(texts))
         args = [_arg_row(arg, makers) for arg in one.args]
         sizes = [[int(n) for n in s] for s in (one.launch.global_size, one.launch.local_size)]
-        return [number, text.name, str(one.launch.params["name"]), *sizes, args, one.idle]
+        told = [n.hex() if isinstance(n, float) else int(n) for n in text.numbers]
+        return [number, text.name, str(one.launch.params["name"]), *sizes, args, one.idle, told]
 
     return {
         "target": {**asdict(plan.target), "features": sorted(plan.target.features)},
@@ -271,11 +279,12 @@ class _Reader:
         )
 
     def _launch(self, row: Any) -> PlannedLaunch:
-        number, name, title, global_size, local_size, args, idle = row
+        number, name, title, global_size, local_size, args, idle, told = row
         items, group = _shape(global_size), _shape(local_size)
         if not 0 < len(items) == len(group) <= 3 or not all((*items, *group)):
             raise BadPlanError(f"kernel {name!r} has work sizes {items} and {group}")
-        text = StoredText(self._texts, whole(number, MOST_ROWS), str(name))
+        numbers = tuple(map(_number, _rows(told)))
+        text = StoredText(self._texts, whole(number, MOST_ROWS), str(name), numbers)
         launch = Launch("", {"name": str(title)}, (), items, group, text)
         return PlannedLaunch(launch, tuple(self._arg(arg) for arg in args), bool(idle))
 
@@ -352,6 +361,10 @@ def _layout(row: Any) -> TensorLayout:
 def _dtype(row: Any) -> DType:
     name, scale = row
     return stored_s8(float.fromhex(scale)) if name == "s8" else {**_BY_NAME, **_STORED}[name]
+
+
+def _number(told: Any) -> int | float:
+    return float.fromhex(told) if isinstance(told, str) else whole(told, LEAST_INT - 1, -LEAST_INT)
 
 
 def _float(text: Any) -> float | None:

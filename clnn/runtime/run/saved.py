@@ -29,6 +29,7 @@ from clnn._version import __version__
 from clnn.cache.sections import PAGE, BadSectionsError, read_sections, write_sections
 from clnn.codegen.fused_kernel import KERNEL, FusedKernel
 from clnn.codegen.render import text_of
+from clnn.codegen.runtime_numbers import as_ints
 from clnn.errors import ModelFileError, SettingError
 from clnn.plan.schedule import ConstArg, Plan, TensorArg
 from clnn.runtime.build.program import Device
@@ -214,7 +215,8 @@ def _fused_rows(fused: FusedLaunches, programs: Mapping[str, int]) -> list[list[
         if k is None:
             return [1]
         sizes = k.counters, k.scratch, k.groups
-        return [len(one.launches), programs[k.source], list(k.params), *sizes]
+        numbers = None if k.numbers is None else as_ints(k.numbers)
+        return [len(one.launches), programs[k.source], list(k.params), *sizes, numbers]
 
     return [[row(one) for one in ones] for ones in (fused.first, fused.run)]
 
@@ -299,10 +301,11 @@ def _fused(plan: StoredPlan, rows: Any, programs: Sequence[str]) -> FusedLaunche
 
 
 def _kernel(row: Any, programs: Sequence[str]) -> FusedKernel:
-    number, params, counters, scratch, groups = row
+    number, params, counters, scratch, groups, numbers = row
     source = programs[whole(number, len(programs) - 1)]
     sizes = whole(counters, MOST_COUNTERS), whole(scratch), whole(groups, 1 << 24, 1)
-    return FusedKernel(source, tuple(map(str, params)), *sizes)
+    read = None if numbers is None else tuple(whole(n, (1 << 31) - 1, -1 << 31) for n in numbers)
+    return FusedKernel(source, tuple(map(str, params)), *sizes, numbers=read)
 
 
 def _binaries(rows: Any, section: Array) -> dict[str, bytes]:

@@ -45,6 +45,7 @@ from clnn.runtime.run.spills import replace_endless_kernels, replace_spilling_ke
 from clnn.runtime.run.state import ExecutionState, one_arena
 from clnn.runtime.run.stream import Stream
 from clnn.runtime.run.tensor_info import TensorInfo, tensor_info
+from clnn.runtime.run.universal import planner
 from clnn.runtime.run.watch import make_state, timeout_of
 from clnn.settings import setting
 from clnn.timeline import mark
@@ -88,9 +89,8 @@ class Session(NamedSession):
         target = allowed(target_of(info), options)
         self._products = products(target, options)
         how = partial(make_plan, target=target, separate=separate, guard=options.guard, hints=hints)
-        plan_by = partial(how if family is None else partial(family.plan, how), graph)
-        self._family = family
-        self._plan = plan_by(choose=choose)
+        plan_by = partial(planner(how, family, options, target), graph)
+        self._family, self._plan = family, plan_by(choose=choose)
         planned = time.perf_counter()
         mark("plan")
         self._device = family.open(info) if family else device or Device.open(info)
@@ -118,9 +118,8 @@ class Session(NamedSession):
     def of_parts(cls, parts: Parts, options: Options) -> Session:
         """Return the session of what another one was made of."""
         session, now = cls.__new__(cls), time.perf_counter()
-        session._device, session._plan = parts.device, parts.plan
-        session._constants = parts.constants
-        session._family, session._products = None, parts.products
+        session._device, session._plan, session._products = parts.device, parts.plan, parts.products
+        session._family, session._constants = None, parts.constants
         session._options, session._timeout = options, timeout_of(options)
         session._bindings, session._local = Bindings(parts.plan.inputs, {}), threading.local()
         session._timed = int(setting("CLNN_DEBUG")) >= 2

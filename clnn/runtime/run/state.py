@@ -21,6 +21,7 @@ from clnn.codegen.fused_kernel import (
 )
 from clnn.codegen.render import text_of
 from clnn.codegen.runtime_numbers import as_ints
+from clnn.codegen.set_kernel import MOST_INPUTS, input_names
 from clnn.plan.schedule import ConstArg, Plan, PlannedArg, PlannedLaunch, ScratchArg
 from clnn.runtime.build.program import Device
 from clnn.runtime.drivers.loader import load
@@ -35,7 +36,6 @@ from clnn.runtime.run.fused_launch import (
     OWN_CONSTANTS,
     FusedLaunch,
     FusedLaunches,
-    input_params,
 )
 from clnn.types import Array
 
@@ -207,7 +207,9 @@ class ExecutionState:
         for k, port in enumerate(self.plan.inputs):
             where = self.memory[self.plan.placed[port.value].storage]
             values = where.buffer, np.int32(where.start), np.int32(port.name in self.bound)
-            args |= dict(zip(input_params(k), values, strict=True))
+            args |= dict(zip(input_names(k), values, strict=True))
+        for k in range(len(self.plan.inputs), MOST_INPUTS):  # which the universal set has anyway
+            args |= dict(zip(input_names(k), (arena, np.int32(0), np.int32(0)), strict=True))
         return args
 
     def _zeros(self, count: int, dtype: Any) -> Any:

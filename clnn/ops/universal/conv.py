@@ -1,0 +1,168 @@
+"""Convolutions as launches of the universal set."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from clnn.arith._base import FLOAT
+from clnn.ops.conv.packing import pack_filters
+from clnn.ops.conv.problem import ConvProblem
+from clnn.ops.launch import Arg, Const, In, Out, Variant
+from clnn.ops.universal.functions import (
+    COLUMNS,
+    PIXELS,
+    VECTORS,
+    banded,
+    universal_launch,
+)
+from clnn.ops.universal.post_ops import Number, encoded, is_plain, operands
+from clnn.types import Array
+
+FILTER = 0  # mode of the window function
+
+
+class Terms(NamedTuple):
+    """The terms of a pixel's sums: runs of `seg` elements at a pitch, so many in a row of runs.
+
+    order: the axes of weights (ic, ky, kx) in the order of terms.
+    """
+
+    order: tuple[int, int, int]
+    seg: int
+    step: int
+    runs: int
+    rows_pitch: int
+    runs_pitch: int
+
+
+def terms_of(problem: ConvProblem) -> Terms:
+    """Return how a window lies in memory, in as long runs as can be."""
+    _, pc, py, px = problem.src.pitches
+    (kh, kw), (dy, dx) = problem.geometry["kernel"], problem.geometry["dilations"]
+    ic = problem.ic
+    if pc == 1 and px * dx == ic:
+        return Terms((1, 2, 0), kw * ic, 1, 1, dy * py, 0)
+    if px == 1 and kw > 1 and pc != 1:
+        return Terms((0, 1, 2), kw, dx, kh, pc, dy * py)
+    return Terms((1, 2, 0), ic, pc, kw, dy * py, dx * px)
+
+
+def fits(problem: ConvProblem) -> bool:
+    """Whether functions of the set compute it: float32, constant finite weights, a border in memory."""
+    if problem.arith is not FLOAT or not problem.is_constant(1, 2):
+        return False
+    if not is_plain(problem, 0, 1, 2) or not np.isfinite(problem.input(1).largest):
+        return False
+    return problem.has_border and (problem.bias is None or problem.bias.ndim == 1)
+
+
+def universal_conv(problem: ConvProblem) -> Variant | None:
+    """Return a convolution as launches of the set, None where it has no form there."""
+    if not fits(problem):
+        return None
+    places = {k: place for k, (place, _) in problem.operands.items()}
+    codes = encoded(problem.post_ops, places)
+    extra = operands(problem, problem.post_ops, problem.operands)
+    if codes is None or extra is None:
+        return None
+    filters = problem.group > 1 and problem.ic == problem.oc == 1
+    return (_filters if filters else _tiles)(problem, extra, codes)
+
+
+def _start(problem: ConvProblem) -> In:
+    """Return the input at the first window's first element."""
+    _, _, py, px = problem.src.pitches
+    before_y, before_x = problem.geometry["pads"]
+    return In(0, -(before_y * py + before_x * px))
+
+
+def _tiles(
+    problem: ConvProblem,
+    extra: tuple[tuple[In, ...], tuple[int, ...]],
+    codes: tuple[Number, ...],
+) -> Variant:
+    target, terms = problem.target, terms_of(problem)
+    wide = VECTORS * target.vector
+    blocks = -(-problem.oc // wide)
+    pixels = problem.batch * problem.height * problem.width
+    sums = problem.taps * problem.ic
+    tiles = -(-pixels // PIXELS)
+    band = banded(tiles, blocks * problem.group, PIXELS * wide * sums, target)
+    sn, pc, py, px = problem.src.pitches
+    stride_y, stride_x = problem.geometry["strides"]
+    numbers = (
+        *(pixels, problem.height * problem.width, problem.width, band),
+        *(sn, py * stride_y, px * stride_x, problem.ic * pc),
+        *problem.dst.pitches,
+        *(sums, *terms[1:]),
+        *(blocks, problem.oc, *extra[1], *codes),
+    )
+    pack = partial(pack_tiles, problem.weights, problem.group, wide, terms.order)
+    bias = partial(pack_bias, problem.bias, problem.weights, problem.group, wide)
+    args: tuple[Arg, ...] = (_start(problem), Const(pack), Const(bias), *extra[0], Out(0))
+    sizes = (-(-tiles // band), blocks * problem.group)
+    return Variant("universal_conv", (universal_launch("conv", target, args, numbers, sizes),))
+
+
+def _filters(
+    problem: ConvProblem,
+    extra: tuple[tuple[In, ...], tuple[int, ...]],
+    codes: tuple[Number, ...],
+) -> Variant:
+    target, vector = problem.target, problem.target.vector
+    channels = problem.src.shape[1]
+    tiles = -(-problem.width // COLUMNS)
+    blocks = -(-channels // vector)
+    others = blocks * problem.batch
+    work = COLUMNS * vector * problem.taps * 4  # a tap's input is not used again
+    band = banded(problem.height * tiles, others, work, target)
+    geometry = problem.geometry
+    numbers = (
+        *(FILTER, channels, problem.height, problem.width, tiles, band),
+        *problem.src.pitches,
+        *problem.src.shape[2:],
+        *(*geometry["kernel"], *geometry["strides"], *geometry["dilations"], *geometry["pads"]),
+        *(0, 0, 0),
+        *problem.dst.pitches,
+        *extra[1],
+        *codes,
+    )
+    weights, bias = problem.weights, problem.bias
+    args: tuple[Arg, ...] = (
+        In(0),
+        Const(partial(pack_filters, weights)),
+        Const(lambda: np.zeros(channels, np.float32) if bias is None else bias),
+        *extra[0],
+        Out(0),
+    )
+    sizes = (blocks, -(-problem.height * tiles // band), problem.batch)
+    return Variant("universal_filters", (universal_launch("window", target, args, numbers, sizes),))
+
+
+def pack_tiles(weights: Array, group: int, wide: int, order: tuple[int, int, int]) -> Array:
+    """Return weights (oc, ic, kernel...) as [group][block][term][wide]; terms in the order of axes."""
+    oc, ic = weights.shape[:2]
+    kernel = (1, *weights.shape[2:])[-2:]
+    moved = weights.reshape(oc, ic, *kernel).transpose(0, *(1 + axis for axis in order))
+    return pack_columns(moved.reshape(group, oc // group, -1), wide)
+
+
+def pack_columns(rows: Array, wide: int) -> Array:
+    """Return (group, channels, terms) as [group][block][term][wide], zeros behind the last channel."""
+    group, channels, terms = rows.shape
+    blocks = -(-channels // wide)
+    full = np.zeros((group, blocks * wide, terms), np.float32)
+    full[:, :channels] = rows
+    return np.ascontiguousarray(full.reshape(group, blocks, wide, terms).transpose(0, 1, 3, 2))
+
+
+def pack_bias(bias: Array | None, weights: Array, group: int, wide: int) -> Array:
+    """Return a bias as [group][block][wide], zeros where there is none."""
+    channels = len(weights) // group
+    full = np.zeros((group, -(-channels // wide) * wide), np.float32)
+    if bias is not None:
+        full[:, :channels] = bias.reshape(group, channels)
+    return full

@@ -1,0 +1,51 @@
+"""Sessions on the universal set: which are wanted so, and how they are planned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from clnn.codegen.set_kernel import set_text
+from clnn.codegen.set_texts import set_sources
+from clnn.errors import SettingError
+from clnn.options import Options
+from clnn.plan.schedule import Plan
+from clnn.plan.universal import universal_kernels
+from clnn.runtime.build.program import Device
+from clnn.runtime.device.device import DeviceInfo
+from clnn.runtime.device.target import target_of
+from clnn.runtime.run.family import Family
+from clnn.target import Target
+
+
+def asks_for_set(options: Options) -> bool:
+    """Whether a model of one shape is to run on the universal set, where its device is a CPU.
+
+    The option alone says so: CLNN_SPECIALISE is about models with open dimensions.
+    """
+    plain = options.dtype == "f32" and options.tune not in ("quick", "full")
+    return options.specialise == "never" and plain
+
+
+def planner(
+    plan_by: Callable[..., Plan], family: Family | None, options: Options, target: Target
+) -> Callable[..., Plan]:
+    """Return make_plan for a target as a session uses it: of a family, or on the set, or as it is."""
+    if family is not None:
+        return partial(family.plan, plan_by)
+    if not (asks_for_set(options) and target.is_cpu):
+        return plan_by
+    return partial(plan_by, instead=universal_kernels(target))
+
+
+def build_set(info: DeviceInfo) -> tuple[int, int]:
+    """Build the program of the universal set, unless the cache has it; return programs from there, and built.
+
+    Raises SettingError for a device that is no CPU, BuildError, DeviceError, DeviceLostError.
+    """
+    target = target_of(info)
+    if not target.is_cpu:
+        raise SettingError(f"the universal set is for CPUs, and {info.title} is none.")
+    device = Device.open(info)
+    device.build({"universal set": set_text(set_sources(target)).source})
+    return device.counts.pair
