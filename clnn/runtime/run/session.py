@@ -70,6 +70,8 @@ class Session(NamedSession):
     the device memory.
     """
 
+    _output_names: Sequence[str] = ()
+
     @explains("the compilation of the model")
     def __init__(
         self,
@@ -80,7 +82,7 @@ class Session(NamedSession):
         hints: Hints | None = None,
         family: Family | None = None,
         device: Device | None = None,
-        build: Build = Device.build,
+        build: Build | None = None,
     ) -> None:
         """device: an opened one, for programs of this session alone. build: builds these."""
         started = time.perf_counter()
@@ -124,15 +126,15 @@ class Session(NamedSession):
         session._bindings, session._local = Bindings(parts.plan.inputs, {}), threading.local()
         session._timed = int(setting("CLNN_DEBUG")) >= 2
         session._fused = None if session._timed else parts.fused
-        session._begin(Device.build, parts.device.counts.pair, (now, now, now))
+        session._begin(None, parts.device.counts.pair, (now, now, now))
         return session
 
-    def _begin(self, build: Build, before: tuple[int, int], times: Sequence[float]) -> None:
+    def _begin(self, build: Build | None, before: tuple[int, int], times: Sequence[float]) -> None:
         """Build the programs and make the first state. times: when plan and constants were begun and there."""
         self._fused_with_stamps: FusedLaunches | None = None
         sources = sources_of(self._plan, self._fused)
         mark("texts")
-        build(self._device, sources)
+        (build or Device.build)(self._device, sources)
         mark("binaries")
         cached, built = self._device.counts.pair
         self._counts = cached - before[0], built - before[1]
@@ -144,7 +146,7 @@ class Session(NamedSession):
         first = {p.host: p.name for p in reversed(outputs)}
         # Names of one value get an array each.
         self._named_outputs = [(p.name, p.host, first[p.host] == p.name) for p in outputs]
-        self._known_outputs = [p.name for p in outputs]
+        self._output_names = [p.name for p in outputs]
         spans = pairwise((*times, time.perf_counter()))
         self._compiled = dict(zip(("plan", "pack", "build"), spans, strict=True))
         self._seconds = {what: end - begin for what, (begin, end) in self._compiled.items()}
@@ -214,10 +216,6 @@ class Session(NamedSession):
     def outputs(self) -> tuple[TensorInfo, ...]:
         """What the model gives."""
         return tuple(tensor_info(self._plan, p) for p in self._plan.outputs)
-
-    @property
-    def _output_names(self) -> list[str]:
-        return self._known_outputs
 
     @property
     def is_lent(self) -> bool:
@@ -367,10 +365,8 @@ class Session(NamedSession):
         without a cycle counter always do.
         """
         self._alive()
-        compiled = {
-            what: (round(begin * 1e9), round(end * 1e9))
-            for what, (begin, end) in self._compiled.items()
-        }
+        spans = self._compiled.items()
+        compiled = {what: (round(a * 1e9), round(b * 1e9)) for what, (a, b) in spans}
         state = self._new_state(profiling=True, separate=separate)
         profile = Profile(self._plan, state, self._device.info.title, compiled)
         block = _ProfileBlock(profile, self._block)
