@@ -1,0 +1,32 @@
+"""Kinds of nodes that random networks are drawn from: operators that clnn makes of several others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from drawing import Drawer
+
+
+def _einsum(d: Drawer) -> None:
+    x = d.pick("f", range(1, 5))
+    if x is None:
+        return
+    labels = "abcd"[: d.of(x).ndim]
+    extents = dict(zip(labels, d.of(x).shape, strict=True))
+    same = [(p, q) for p in labels for q in labels if p < q and extents[p] == extents[q]]
+    if same and d.chance.random() < 0.2:
+        labels = labels.replace(*d.one_of(same)[::-1])
+    extents |= {"x": d.up_to(5), "y": d.up_to(3)}
+    terms, inputs = [labels], [x]
+    for _ in range(d.one_of((0, 1, 1, 1, 2))):
+        letters = sorted({*labels, "x", "y"})
+        d.chance.shuffle(letters)
+        terms.append("".join(letters[: d.up_to(3)]))
+        inputs.append(d.weights(*(extents[n] for n in terms[-1])))
+    letters = sorted(set("".join(terms)))
+    d.chance.shuffle(letters)
+    out = "".join(letters[: d.up_to(min(len(letters), 4), 0)])
+    d.node("Einsum", inputs, equation=f"{','.join(terms)}->{out}")
+
+
+KINDS: tuple[Callable[[Drawer], None], ...] = (_einsum,)
