@@ -29,4 +29,17 @@ def _einsum(d: Drawer) -> None:
     d.node("Einsum", inputs, equation=f"{','.join(terms)}->{out}")
 
 
-KINDS: tuple[Callable[[Drawer], None], ...] = (_einsum,)
+def _reverse_sequence(d: Drawer) -> None:
+    x = d.pick("fiu", range(2, 5))
+    if x is None:
+        return
+    batch = d.up_to(1, 0)
+    lengths = d.chance.integers(1, d.of(x).shape[1 - batch] + 1, d.of(x).shape[batch])
+    name = d.const(lengths)
+    if d.chance.random() < 0.3:  # lengths that are known in the run only
+        d.net.consts.remove(name)
+        d.net.inputs.append(name)
+    d.node("ReverseSequence", [x, name], batch_axis=batch, time_axis=1 - batch)
+
+
+KINDS: tuple[Callable[[Drawer], None], ...] = (_einsum, _reverse_sequence)
