@@ -42,4 +42,32 @@ def _reverse_sequence(d: Drawer) -> None:
     d.node("ReverseSequence", [x, name], batch_axis=batch, time_axis=1 - batch)
 
 
-KINDS: tuple[Callable[[Drawer], None], ...] = (_einsum, _reverse_sequence)
+def _dft(d: Drawer) -> None:
+    x = d.pick("f", range(1, 4))
+    if x is None:
+        return
+    parts = d.of(x).shape[-1] if d.of(x).ndim > 1 and d.of(x).shape[-1] < 3 else 1
+    if parts == 1 and d.of(x).shape[-1] != 1:
+        x = (d.node("Unsqueeze", [x, d.const([-1])]) or [x])[0]
+    axis = d.up_to(d.of(x).ndim - 2, 0)
+    length = d.const(d.of(x).shape[axis] + d.up_to(2, -1)) if d.chance.random() < 0.3 else ""
+    inverse = d.up_to(1, 0)
+    attrs = {"inverse": inverse, "onesided": int(parts == 1 and not inverse and d.up_to(1, 0))}
+    d.node("DFT", [x, length, d.const(axis)], **attrs)
+
+
+def _stft(d: Drawer) -> None:
+    x = d.pick("f", (2, 3))
+    if x is None:
+        return
+    if d.of(x).ndim == 3:
+        x = (d.node("Reshape", [x, d.const([0, -1])]) or [x])[0]
+    flat = d.node("Unsqueeze", [x, d.const([-1])])
+    if flat and d.of(x).ndim == 2:
+        length = d.up_to(min(d.of(x).shape[1], 12))
+        window = d.weights(length) if d.chance.random() < 0.5 else ""
+        inputs = [flat[0], d.const(d.up_to(5)), window, d.const(length)]
+        d.node("STFT", inputs, onesided=d.up_to(1, 0))
+
+
+KINDS: tuple[Callable[[Drawer], None], ...] = (_einsum, _reverse_sequence, _dft, _stft)

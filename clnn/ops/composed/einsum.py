@@ -172,15 +172,16 @@ def _product(a: Piece, b: Piece, keep: Collection[str], out: Labels) -> Piece:
     extents |= dict(zip(b.labels, b.value.shape, strict=True))
     single = [[n] for n in batch] if len(batch) + 3 <= MOST_AXES else [batch]
     left, right = a.grouped(*single, rows, along), b.grouped(*single, along, columns)
-    return Piece(_matrix_product(left, right).reshape([extents[n] for n in labels]), labels)
+    return Piece(matrix_product(left, right).reshape([extents[n] for n in labels]), labels)
 
 
-def _matrix_product(left: Value, right: Value) -> Value:
-    """Return the product of (..., m, k) and (..., k, n)."""
+def matrix_product(left: Value, right: Value) -> Value:
+    """Return the product of (..., m, k) and (..., k, n); one of float64 is made of sums."""
     if left.type.dtype != F64:
         return left.apply(Gemm(), right, None)
     outer, (m, k), n = left.shape[:-2], left.shape[-2:], right.shape[-1]
-    wide = left.reshape([*outer, m, k, 1]).binary("mul", right.reshape([*outer, 1, k, n]))
+    columns = right.reshape([*right.shape[:-2], 1, k, n])
+    wide = left.reshape([*outer, m, k, 1]).binary("mul", columns)
     return wide.sum([len(outer) + 1])
 
 
