@@ -46,9 +46,12 @@ def _dft(d: Drawer) -> None:
     x = d.pick("f", range(1, 4))
     if x is None:
         return
-    parts = d.of(x).shape[-1] if d.of(x).ndim > 1 and d.of(x).shape[-1] < 3 else 1
-    if parts == 1 and d.of(x).shape[-1] != 1:
-        x = (d.node("Unsqueeze", [x, d.const([-1])]) or [x])[0]
+    if d.of(x).ndim < 2 or d.of(x).shape[-1] > 2:
+        wide = d.node("Unsqueeze", [x, d.const([-1])])
+        if not wide:
+            return
+        (x,) = wide
+    parts = d.of(x).shape[-1]
     axis = d.up_to(d.of(x).ndim - 2, 0)
     length = d.const(d.of(x).shape[axis] + d.up_to(2, -1)) if d.chance.random() < 0.3 else ""
     inverse = d.up_to(1, 0)
@@ -70,4 +73,15 @@ def _stft(d: Drawer) -> None:
         d.node("STFT", inputs, onesided=d.up_to(1, 0))
 
 
-KINDS: tuple[Callable[[Drawer], None], ...] = (_einsum, _reverse_sequence, _dft, _stft)
+def _determinant(d: Drawer) -> None:
+    x = d.pick("f", range(2, 5))
+    if x is not None:
+        size = min(d.of(x).shape[-2:])
+        part = d.node("Slice", [x, d.const([0, 0]), d.const([size, size]), d.const([-2, -1])])
+        if part:
+            d.node("Det", part)
+
+
+KINDS: tuple[Callable[[Drawer], None], ...] = (
+    *(_einsum, _reverse_sequence, _dft, _stft, _determinant),
+)

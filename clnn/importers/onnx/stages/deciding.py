@@ -14,6 +14,7 @@ DECIDING: dict[str, tuple[int, ...]] = {
     "CenterCropPad": (1,),
     "Col2Im": (1, 2),
     "ConstantOfShape": (0,),
+    "CumProd": (1,),
     "CumSum": (1,),
     "DFT": (1, 2),
     "Expand": (1,),
@@ -50,6 +51,13 @@ HOST_ONLY = {
         ("Range", "BlackmanWindow", "HammingWindow", "HannWindow"), "its length depends on values"
     ),
     "MelWeightMatrix": "its shape depends on values",
+    **dict.fromkeys(
+        (
+            *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"),
+            "RandomUniformLike",
+        ),
+        "random numbers are drawn on the host",
+    ),
     "ConstantOfShape": "its shape depends on values",
     **dict.fromkeys(
         (
