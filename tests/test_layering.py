@@ -49,7 +49,7 @@ WINGS = {
     "ops": (
         ("shared",),
         ("conv", "elementwise", "gemm", "host", "movement", "pool", "recurrent", "resize", "rows"),
-        ("espdl", "quantised", "transformer", "universal"),
+        ("composed", "espdl", "quantised", "transformer", "universal"),
     ),
     "runtime": (
         ("process",),

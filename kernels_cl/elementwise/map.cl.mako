@@ -121,6 +121,8 @@ ${truth(text, vw)}
         const ${R} r = ${text};
 % elif function in ("mod", "rest"):
 ${remainder(vw)}
+% elif function == "bits":
+        const ${R} r = as_${R}(a);
 % elif function == "pow_real":
 ${power(vw)}
 % elif types[-1] in REAL or work[0] not in REAL or to_bool:

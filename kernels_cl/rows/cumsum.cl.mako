@@ -1,5 +1,5 @@
 <%doc>
-rows/cumsum: running sums along one axis; a work-item walks whole lines, vw of them side by side.
+rows/cumsum: running sums or products along one axis; a work-item walks whole lines, vw of them side by side.
 
 Launch   global (inner / chunk, product of outer extents / band)
 Params   name            kernel name
@@ -12,12 +12,14 @@ Params   name            kernel name
          steps           pitch along the line: (src, dst)
          exclusive       the sum in front of each element
          reverse         from the end
+         product         a product instead of a sum
          wg              local size
 Tunables vw              1, 2, 4, 8 or 16; at most inner
          chunk, last, band   as in movement/gather
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%
+    none, joins = (1, "*=") if product else (0, "+=")
     rows = prod(extents)
     ps, pd = inner_pitches
 %>
@@ -26,15 +28,15 @@ Tunables vw              1, 2, 4, 8 or 16; at most inner
         const int k = ${k};
         __global const ${ctype} *src = src_base + src_offset + s + k * ${ps};
         __global ${ctype} *dst = dst_base + dst_offset + d + k * ${pd};
-        ${V} sum = 0;
+        ${V} sum = ${none};
         for (int n = 0; n < ${count}; ++n) {
             const int i = ${f"{count - 1} - n" if reverse else "n"};
             const ${V} v = ${load(ctype, width, "src", f"i * {steps[0]}")};
 % if exclusive:
             ${store(width, "sum", "dst", f"i * {steps[1]}")}
-            sum += v;
+            sum ${joins} v;
 % else:
-            sum += v;
+            sum ${joins} v;
             ${store(width, "sum", "dst", f"i * {steps[1]}")}
 % endif
         }

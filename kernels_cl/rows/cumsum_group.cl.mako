@@ -1,5 +1,5 @@
 <%doc>
-rows/cumsum_group: running sums along one axis, a line per work-group.
+rows/cumsum_group: running sums or products along one axis, a line per work-group.
 
 Each member adds up a share of the line; with the sums of the members before it, it walks its share
 again and writes.
@@ -13,10 +13,12 @@ Params   name            kernel name
          steps           pitch along the line: (src, dst)
          exclusive       the sum in front of each element
          reverse         from the end
+         product         a product instead of a sum
          wg              local size
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%
+    none, joins = (1, "*=") if product else (0, "+=")
     group = wg[0]
     place = f"({count} - 1 - n)" if reverse else "n"
 %>
@@ -32,19 +34,19 @@ __kernel void ${name}(
     __global ${ctype} *dst = dst_base + dst_offset + d;
     const int share = (${count} + ${group - 1}) / ${group};
     const int begin = min(member * share, (int)${count}), end = min(begin + share, (int)${count});
-    ${ctype} sum = 0;
-    for (int n = begin; n < end; ++n) sum += src[${place} * ${steps[0]}];
+    ${ctype} sum = ${none};
+    for (int n = begin; n < end; ++n) sum ${joins} src[${place} * ${steps[0]}];
     sums[member] = sum;
     barrier(CLK_LOCAL_MEM_FENCE);
-    sum = 0;
-    for (int k = 0; k < member; ++k) sum += sums[k];
+    sum = ${none};
+    for (int k = 0; k < member; ++k) sum ${joins} sums[k];
     for (int n = begin; n < end; ++n) {
         const ${ctype} v = src[${place} * ${steps[0]}];
 % if exclusive:
         dst[${place} * ${steps[1]}] = sum;
-        sum += v;
+        sum ${joins} v;
 % else:
-        sum += v;
+        sum ${joins} v;
         dst[${place} * ${steps[1]}] = sum;
 % endif
     }

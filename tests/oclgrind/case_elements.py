@@ -8,6 +8,7 @@ import numpy as np
 from harness import normal, rng
 from table import NHWC, add, steps_of
 
+from clnn.ops.elementwise.bitcast import BitCast
 from clnn.ops.elementwise.cast import Cast
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.elementwise.logic import RULES, Logic
@@ -16,7 +17,7 @@ from clnn.ops.movement.pad import Pad
 from clnn.ops.movement.scatter import ScatterElements, ScatterND
 from clnn.ops.movement.views import Concat, Copy, Expand, Reshape, Slice, Transpose
 from clnn.ops.shared.functions import PostOp
-from clnn.types import dtype_of
+from clnn.types import I32, dtype_of
 
 CPU = ("cpu",)  # the short form takes functions on one target: their text depends on vectors only
 CHAINS = {
@@ -170,6 +171,7 @@ for _name, _rule in RULES.items():
         list(SAMPLES[_kind][: 1 if _name in ONE_OPERAND else 2]),
         quick=("cpu", "gpu") if _name in ("equal", "xor") else CPU,
     )
+add("bitcast", BitCast(I32), [normal((3, 9))])
 add("logic_where", Logic("where"), [normal((3, 1)) > 0, normal((3, 9), 1), normal((9,), 2)])
 add(
     "logic_pow_real", Logic("pow_real"), [POSITIVE, np.array([2.0, 0.5, 1.0, 3.0, 0.0], np.float32)]

@@ -164,6 +164,8 @@ for _beta in (0.5, 1.0, 0.6):
     add(f"lrn_even_{_beta}", Lrn(4, 0.5, _beta, 2.0), [normal((2, 6, 5))], quick=("cpu",))
 
 add("cumsum", CumSum(1), [normal((3, 7))])
+add("cumprod", CumSum(1, exclusive=True, product=True), [normal((3, 7))])
+add("cumprod_group", CumSum(1, product=True), [normal((2, 1100))], targets=("gpu",), quick=("gpu",))
 add("cumsum_columns", CumSum(0, exclusive=True), [normal((5, 19))])
 add("cumsum_back", CumSum(1, reverse=True), [rng().integers(-9, 9, (2, 6, 3))])
 add("cumsum_group", CumSum(1), [normal((2, 1100))], targets=("gpu",), quick=("gpu",))

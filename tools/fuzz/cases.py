@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import composed_kinds
 import kinds
 import numpy as np
 import onnx
@@ -59,9 +60,8 @@ def draw(seed: int) -> Case:
     drawer = Drawer(seed)
     chance = drawer.chance
     staged = chance.random() < 0.3
-    drawn = drawer.draw(
-        drawer.up_to(8), (*kinds.KINDS, *staged_kinds.KINDS) if staged else kinds.KINDS
-    )
+    usual = (*kinds.KINDS, *composed_kinds.KINDS)
+    drawn = drawer.draw(drawer.up_to(8), (*usual, *staged_kinds.KINDS) if staged else usual)
     made = drawn.made
     read = {name for node in drawn.nodes for name in reads(node)}
     outputs = [n for n in made if n not in read or chance.random() < 0.15]

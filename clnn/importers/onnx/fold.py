@@ -42,7 +42,7 @@ _NO_LARGER = _names(
     """
 )
 # Evaluated element by element in Python.
-_SLOW = _names("Erf GatherElements GatherND NonZero ScatterElements ScatterND TopK")
+_SLOW = _names("Erf GatherElements GatherND MelWeightMatrix NonZero ScatterElements ScatterND TopK")
 _LARGEST_ITEM = 8
 # The evaluator lacks the older forms of these, which the newer ones include.
 _EVALUATED_AS = {"DequantizeLinear": 19}
@@ -204,6 +204,15 @@ def _one_hot(values: Sequence[Array | None], attrs: Mapping[str, Any]) -> int:
     return int(_value(values, 0).size) * max(int(_value(values, 1).reshape(-1)[0]), 1)
 
 
+def _window(values: Sequence[Array | None], attrs: Mapping[str, Any]) -> int:
+    return max(int(_value(values, 0).reshape(-1)[0]), 0)
+
+
+def _mel_weights(values: Sequence[Array | None], attrs: Mapping[str, Any]) -> int:
+    bands, length = (int(_value(values, k).reshape(-1)[0]) for k in range(2))
+    return max(bands, 1) * (max(length, 1) // 2 + 1)
+
+
 def _product(values: Sequence[Array | None], attrs: Mapping[str, Any]) -> int:
     """Return a bound of the multiplications, which take the time, and so of the elements."""
     left, right = _value(values, 0), _value(values, 1)
@@ -217,9 +226,11 @@ _GROWING: dict[str, Callable[[Sequence[Array | None], Mapping[str, Any]], int]] 
     "GatherND": _gather_nd,
     "Gemm": _product,
     "MatMul": _product,
+    "MelWeightMatrix": _mel_weights,
     "OneHot": _one_hot,
     "Pad": _pad,
     "Range": _range,
+    **dict.fromkeys(("BlackmanWindow", "HammingWindow", "HannWindow"), _window),
     "Tile": _expand,
 }
 

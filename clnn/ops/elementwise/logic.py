@@ -10,7 +10,7 @@ import numpy as np
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops.elementwise.mapped_launch import map_variant
 from clnn.ops.launch import Variant
-from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
+from clnn.ops.onnx_registry import Emit, OnnxNode, Source, onnx_op
 from clnn.ops.problem import Problem
 from clnn.ops.spec import OpSpec
 from clnn.types import BOOL, Array, TensorType, broadcast_shapes
@@ -146,22 +146,6 @@ def _is_inf(node: OnnxNode) -> Source:
         return Emit(Logic("xor"), [Emit(Logic("is_inf"), [0])] * 2)
     fn = {(True, True): "is_inf", (True, False): "is_inf_negative"}.get(wanted, "is_inf_positive")
     return Emit(Logic(fn), [0])
-
-
-@onnx_op("BitShift")
-def _bit_shift(node: OnnxNode) -> Source:
-    direction = str(node.attrs["direction"])
-    if direction not in ("LEFT", "RIGHT"):
-        raise Unsupported(f"direction {direction!r} is not LEFT or RIGHT")
-    return Emit(Logic(f"shift_{direction.lower()}"), [0, 1])
-
-
-@onnx_op("Mod")
-def _mod(node: OnnxNode) -> Source:
-    real, truncates = node.type(0).dtype.is_float, bool(node.attr("fmod", 0))
-    if real and not truncates:
-        raise Unsupported("Mod of real numbers needs fmod = 1")
-    return Emit(Logic("fmod" if real else "rest" if truncates else "mod"), [0, 1])
 
 
 @onnx_op("Where")

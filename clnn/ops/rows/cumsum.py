@@ -1,4 +1,4 @@
-"""Cumulative sums along one axis."""
+"""Cumulative sums and products along one axis."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ BUSY = 64
 class CumSum(OpSpec):
     """Each output is the sum of the inputs up to it along `axis`.
 
-    exclusive: without the input at its own place. reverse: from the end.
+    exclusive: without the input at its own place. reverse: from the end. product: multiplied instead.
     """
 
     axis: int
     exclusive: bool = False
     reverse: bool = False
+    product: bool = False
 
     kind = "cumsum"
     layout_rule = "same"
@@ -48,21 +49,24 @@ class CumSum(OpSpec):
         return (x,)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        """Return numpy's cumulative sum, turned and shifted as asked."""
+        """Return numpy's cumulative sum or product, turned and shifted as asked."""
         x = required(inputs)
         turned = np.flip(x, self.axis) if self.reverse else x
-        total = np.cumsum(turned, self.axis, dtype=x.dtype)
+        total = (np.cumprod if self.product else np.cumsum)(turned, self.axis, dtype=x.dtype)
         if self.exclusive:
-            zero = np.zeros_like(np.take(total, [0], self.axis)) if total.size else total
+            none = (
+                np.full_like(np.take(total, [0], self.axis), self.product) if total.size else total
+            )
             kept = np.take(total, np.arange(x.shape[self.axis] - 1), self.axis)
-            total = np.concatenate([zero, kept], self.axis) if total.size else total
+            total = np.concatenate([none, kept], self.axis) if total.size else total
         return (np.flip(total, self.axis) if self.reverse else total,)
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return a kernel with lines per work-item; on GPUs with few lines one per work-group first."""
         src, dst = problem.input(0).layout, problem.outputs[0].layout
         target, ctype = problem.target, problem.outputs[0].type.dtype.cl
-        require(target, "cumsum", ctype)
+        label = "cumprod" if self.product else "cumsum"
+        require(target, label, ctype)
         loops = collapse([without(src, [self.axis]), without(dst, [self.axis])])
         params: dict[str, Any] = {
             "ctype": {"int": "uint", "long": "ulong"}.get(ctype, ctype),  # whose sums wrap
@@ -70,16 +74,17 @@ class CumSum(OpSpec):
             "steps": (src.pitches[self.axis], dst.pitches[self.axis]),
             "exclusive": self.exclusive,
             "reverse": self.reverse,
+            "product": self.product,
         }
         work, global_size, local = run_work(loops, target, loops.has_inner_pitches(1, 1))
-        name = f"cumsum_{ctype}_v{work['vw']}"
+        name = f"{label}_{ctype}_v{work['vw']}"
         launch = _launch("cumsum", {**params, "name": name, **work}, global_size, local)
         variants = [Variant(name, (launch,))]
         lines = prod(loops.extents)
         few = other(lines) < BUSY * target.compute_units and other(params["count"]) >= LONG_LINE
         if few and not target.is_cpu:
             group = 1 << (min(GROUP, target.max_work_group).bit_length() - 1)
-            name = f"cumsum_{ctype}_group"
+            name = f"{label}_{ctype}_group"
             params |= {"name": name, "extents": loops.extents, "pitches": loops.pitches}
             launch = _launch("cumsum_group", params, (lines * group,), (group,))
             variants.insert(0, Variant(name, (launch,)))
@@ -93,7 +98,10 @@ def _launch(
     return Launch(f"rows/{template}.cl.mako", {**params, "wg": local}, args, global_size, local)
 
 
-@onnx_op("CumSum")
+@onnx_op("CumSum", "CumProd")
 def _cumsum(node: OnnxNode) -> Source:
+    product = node.op_type == "CumProd"
     axis = normalise_axis(int(node.const(1, "axis").item()), node.type(0).rank)
-    return Emit(CumSum(axis, bool(node.attr("exclusive", 0)), bool(node.attr("reverse", 0))), [0])
+    return Emit(
+        CumSum(axis, bool(node.attr("exclusive", 0)), bool(node.attr("reverse", 0)), product), [0]
+    )

@@ -28,6 +28,28 @@ def test_cumulative_sums(device, axis, exclusive, reverse):
     check_op(device, spec, [normal((4, 5, 19))], orders={"i0": (0, 2, 1)}, border=1)
 
 
+@pytest.mark.parametrize("axis", [0, 2])
+@pytest.mark.parametrize("exclusive,reverse", [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_cumulative_products(device, axis, exclusive, reverse):
+    spec = CumSum(axis, bool(exclusive), bool(reverse), product=True)
+    check_op(device, spec, [normal((4, 5, 19))], orders={"i0": (0, 2, 1)}, border=1)
+    check_op(device, spec, [rng().integers(-9, 9, (3, 2, 4)).astype(np.int32)])
+
+
+def test_cumulative_products_by_work_groups(as_gpu, any_device):
+    x = 1 + normal((3, 1500)) / 64
+    assert check_op(any_device, CumSum(1, product=True), [x], border=1)[0].endswith("group")
+    check_op(
+        any_device, CumSum(1, True, True, True), [rng().integers(-2, 3, (2, 1027))], tolerance=0
+    )
+
+
+def test_cumulative_products_are_numpys():
+    inputs = [normal((3, 4)), np.array(-1)]
+    got = evaluate(imported("CumProd", inputs, {"reverse": 1}, 26, consts=(1,)), inputs)
+    np.testing.assert_allclose(got, np.cumprod(inputs[0][:, ::-1], 1)[:, ::-1], rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     "dtype,shape", [("int64", (3, 20)), ("int32", (0, 4)), ("uint8", (7,)), ("int32", (5, 1))]
 )

@@ -14,6 +14,7 @@ DECIDING: dict[str, tuple[int, ...]] = {
     "CenterCropPad": (1,),
     "Col2Im": (1, 2),
     "ConstantOfShape": (0,),
+    "CumProd": (1,),
     "CumSum": (1,),
     "DFT": (1, 2),
     "Expand": (1,),
@@ -25,6 +26,7 @@ DECIDING: dict[str, tuple[int, ...]] = {
     "Resize": (1, 2, 3),
     "Slice": (1, 2, 3, 4),
     "Split": (1,),
+    "STFT": (1, 3),
     "Squeeze": (1,),
     "Tile": (1,),
     "TopK": (1,),
@@ -45,7 +47,17 @@ _SEQUENCE = "sequences are lists of tensors"
 # Operators that no plan has, or whose result only the run can shape, and why.
 HOST_ONLY = {
     **dict.fromkeys(("NonZero", "NonMaxSuppression", "Unique", "Compress"), _BY_DATA),
-    "Range": "its length depends on values",
+    **dict.fromkeys(
+        ("Range", "BlackmanWindow", "HammingWindow", "HannWindow"), "its length depends on values"
+    ),
+    "MelWeightMatrix": "its shape depends on values",
+    **dict.fromkeys(
+        (
+            *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"),
+            "RandomUniformLike",
+        ),
+        "random numbers are drawn on the host",
+    ),
     "ConstantOfShape": "its shape depends on values",
     **dict.fromkeys(
         (
