@@ -24,7 +24,7 @@ Params   name, types, rows, src, dst, groups, kernel, strides, dilations, pads, 
          arith: Arithmetic; the mode is spread unless it is float's
          ic, oc: channels of a group; oc of all if depthwise
          firsts: (y, x) first tap of each phase
-         checked {0,1}
+         checked {0,1}: zeros is a row of ic elements, read at one place where channels lie apart
          has_bias {0,1}
 Tunables mode              what the lanes of a vector are:
              spread        output channels, over which each input value is spread
@@ -35,6 +35,7 @@ Tunables mode              what the lanes of a vector are:
          vw {1,2,4,8,16}   lanes
          channels_fastest {0,1}
 </%doc>
+<%! from clnn.traced import is_one %>\
 <%namespace name="ar" file="/${context['arith'].library}"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="tl" file="/_common/tile.cl.mako"/>
@@ -62,6 +63,7 @@ Tunables mode              what the lanes of a vector are:
     assert ty <= qh and tx <= qw and (mode != "depthwise" or (nv == 1 and oc >= vw)), (ty, tx, nv, vw)
     assert mode != "dot" or (blocks == 1 and ic >= vw), (oc, nv, ic, vw)
     assert mode == "spread" or src.pitches[1] == 1 or src.shape[1] == 1, "channels must be innermost"
+    planes = checked and mode == "spread" and not is_one(src.pitches[1])  # channels lie apart
     def pixel(m):
         """Pointer to a pixel of the tile and a fixed element offset."""
         r, c = pixels[m]
@@ -150,7 +152,7 @@ Tunables mode              what the lanes of a vector are:
 % for m in range(len(pixels)):
 <% at, fixed = pixel(m) %>\
             {
-                const ${P} s = (${P})(${at}[${fixed} + c * ${src.pitches[1]}]${less});
+                const ${P} s = (${P})(${at}[${fixed} + c * ${f"step{m}" if planes else src.pitches[1]}]${less});
 %  for v in range(nv):
                 ${ar.mac(arith, vw, f"a{m}_{v}", "s", f"b{v}")}
 %  endfor
@@ -237,8 +239,11 @@ __kernel void ${name}(
         const int iy = qy0 + (py + ${pads[0]} - ky * ${dy}) / ${sy}, ix = qx0 + (px + ${pads[1]} - kx * ${dx}) / ${sx};
 % if checked:
 %  for m, (r, c) in enumerate(pixels):
-        __global const ${xt} *q${m} = iy + ${r} >= 0 && iy + ${r} < ${ih} && ix + ${c} >= 0 && ix + ${c} < ${iw}
-            ? image + (iy + ${r}) * ${src.pitches[2]} + (ix + ${c}) * ${src.pitches[3]} : zeros;
+        const int inside${m} = iy + ${r} >= 0 && iy + ${r} < ${ih} && ix + ${c} >= 0 && ix + ${c} < ${iw};
+        __global const ${xt} *q${m} = inside${m} ? image + (iy + ${r}) * ${src.pitches[2]} + (ix + ${c}) * ${src.pitches[3]} : zeros;
+%   if planes:
+        const int step${m} = inside${m} ? ${src.pitches[1]} : 0;
+%   endif
 %  endfor
 % else:
         __global const ${xt} *p = image + iy * ${src.pitches[2]} + ix * ${src.pitches[3]};

@@ -12,7 +12,8 @@ from table import MODES, put
 
 from clnn.graph.ir import Graph
 from clnn.graph.passes import optimise
-from clnn.ops.movement.views import Concat, Slice, slice_of
+from clnn.ops.conv.transpose import ConvTranspose
+from clnn.ops.movement.views import Concat, Reshape, Slice, slice_of
 from clnn.options import Options
 from clnn.runtime.device.device import select
 from clnn.runtime.run.session import Session
@@ -49,6 +50,13 @@ def cut() -> Graph:
     return b.graph(b.conv(top, 7), b.conv(front, 4), b.conv(front, 5, group=5))
 
 
+def planes() -> Graph:
+    """A transposed convolution of rows seen as planes, without a border: taps outside are checked."""
+    b = Builder(x=(1, 30))
+    spec = ConvTranspose((2, 5), (2, 1), (1, 2), (0, 3), (6, 4))
+    return b.graph(b.add(spec, b.add(Reshape((1, 5, 3, 2)), "x"), b.const(5, 2, 2, 5)))
+
+
 def reversed_() -> Graph:
     """A tensor added to itself upside down."""
     b = Builder(x=(1, 4, 5, 3))
@@ -66,7 +74,14 @@ def borders() -> Graph:
     return b.graph(v)
 
 
-MAKERS: tuple[Callable[[], Graph], ...] = (joined, cut, reversed_, borders, *GRAPHS.values())
+MAKERS: tuple[Callable[[], Graph], ...] = (
+    joined,
+    cut,
+    planes,
+    reversed_,
+    borders,
+    *GRAPHS.values(),
+)
 # In optimised kernels Oclgrind makes 255 of a comparison's 1, which other kernels then read.
 LOGICAL = (GRAPHS["rows"],)
 for _make in MAKERS:

@@ -10,6 +10,7 @@ from harness import check_op, compare, normal
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
+from small_graphs import Builder
 from targets import generate_for
 
 import clnn
@@ -17,6 +18,7 @@ from clnn.api import load_graph
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops.conv.transpose import ConvTranspose
 from clnn.ops.conv.transpose_phases import first_taps
+from clnn.ops.movement.views import Reshape
 from clnn.ops.shared.functions import PostOp
 from clnn.target import Target
 from clnn.types import F32, I32, TensorType
@@ -354,3 +356,25 @@ def test_bad_attributes_are_refused(changes):
     }
     with pytest.raises(ShapeError, match="must"):
         ConvTranspose(**{**fields, **changes})
+
+
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize("count", [2, 5, 10])
+def test_taps_outside_of_images_in_planes(device, count, group):
+    """Channels lie apart in a view of rows: what stands for a tap outside is not read with their pitch.
+
+    Behind the first layer's constants lie those of the second, which are far from 0.
+    """
+    b = Builder(x=(2, count * group * 6))
+    image = b.add(Reshape((2, count * group, 3, 2)), "x")
+    spec = ConvTranspose((2, 5), (2, 1), (1, 2), (0, 3), (6, 4), group)
+    weights = [1e3 * normal((count * group, 1, 2, 5), seed) for seed in range(2)]
+    outs = [b.add(spec, image, b.fixed(w)) for w in weights]
+    x = normal((2, count * group * 6), 2)
+    for merge in (True, False):
+        with clnn.compile_model(b.graph(*outs), device, clnn.Options(merge=merge)) as session:
+            for _ in range(2):
+                got = session({"x": x})
+                for k, w in enumerate(weights):
+                    (want,) = spec.reference(x.reshape(2, -1, 3, 2), w)
+                    compare(got[f"out{k}"], want, 1e-5, f"layer {k}")
