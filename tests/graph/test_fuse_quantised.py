@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from harness import rng
 from onnx import TensorProto, helper, numpy_helper
+from reference_engines import exact_session
 
 import clnn
 from clnn.arith.quantised import Requantised, Written
@@ -14,7 +15,7 @@ from clnn.graph.passes._quantised import function_of
 from clnn.importers.onnx.importer import import_onnx
 from clnn.ops.conv.spec import Conv2d
 
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 F = np.float32
 
 
@@ -67,9 +68,7 @@ class Net:
 def check(device, net, y, shape, fused=True, tolerance=0):
     """Compare with onnxruntime; fused: no real operator is left. Returns the graph."""
     made, x = net.model(y, shape), net.random.normal(0, 2, shape).astype(F)
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    session = ort.InferenceSession(made, options, providers=["CPUExecutionProvider"])
+    session = exact_session(made)
     (want,) = session.run(None, {"x": x})
     with clnn.compile_model(made, device) as mine:
         got = mine({"x": x})[y]

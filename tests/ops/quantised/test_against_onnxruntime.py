@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from harness import rng
 from onnx import TensorProto, helper, numpy_helper
+from reference_engines import exact_session
 
 import clnn
 
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
 F = np.float32
 MICROSOFT = "com.microsoft"
@@ -40,9 +41,7 @@ def model(op, feeds, consts, order, domain="", outputs=1, **attrs):
 def check(device, op, feeds, consts, order, exact=True, **attrs):
     """Run one node on both engines and compare to the bit (exact) or to 1e-6."""
     made = model(op, feeds, consts, order, **attrs)
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    session = ort.InferenceSession(made, options, providers=["CPUExecutionProvider"])
+    session = exact_session(made)
     want = session.run(None, feeds)
     with clnn.compile_model(made, device) as mine:
         got = mine(feeds)
@@ -308,7 +307,7 @@ def test_sums_go_on_in_the_same_kernel(device, op, kind):
     made = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10
     ).SerializeToString()
-    session = ort.InferenceSession(made, providers=["CPUExecutionProvider"])
+    session = exact_session(made)
     with clnn.compile_model(made, device) as mine:
         got = mine({"x": x})
     for name, array in zip(("y0", "y1"), session.run(None, {"x": x}), strict=True):
@@ -345,7 +344,7 @@ def test_a_border_of_another_number_is_not_the_zero_point(device, value):
     made = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10
     ).SerializeToString()
-    (want,) = ort.InferenceSession(made, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    (want,) = exact_session(made).run(None, {"x": x})
     with clnn.compile_model(made, device) as mine:
         np.testing.assert_array_equal(mine({"x": x})["y"], want)
 
@@ -389,9 +388,7 @@ def around(op, x, scales, inputs=(), **attrs):
 
 def check_around(device, x, made):
     """Compare to the bit with onnxruntime's fused run."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    session = ort.InferenceSession(made, options, providers=["CPUExecutionProvider"])
+    session = exact_session(made)
     want = session.run(None, {"x": x})[0]
     with clnn.compile_model(made, device) as mine:
         np.testing.assert_array_equal(mine({"x": x})["y"], want)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import helper
 from onnx_models import FLOAT, INT32, model, tensor, value
+from reference_engines import exact_session
 
 import clnn
 from clnn.errors import ShapeError, UnsupportedOpError
@@ -64,9 +64,7 @@ def lstm(direction="forward", unsigned=False, by_gate=False, seed=4, given=USUAL
 
 def run_onnxruntime(made, feeds):
     """With as many threads as sequences: each sequence's states have a scale of their own."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = BATCH
-    session = onnxruntime.InferenceSession(made, options, providers=["CPUExecutionProvider"])
+    session = exact_session(made, BATCH)
     return session.run(None, feeds)
 
 
