@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from clnn.errors import MissingPackageError, ModelError
+from clnn.runtime.device.processor import lists
 from clnn.types import Array
 
 
@@ -24,18 +26,9 @@ class OnnxRuntime:
         self, model: str | os.PathLike[str] | bytes, threads: int = 0, optimise: bool = True
     ) -> None:
         ort = _load()
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
-        options.intra_op_num_threads = threads
-        # Products of bytes are exact where the CPU has no instruction for them, too.
-        options.add_session_config_entry("session.x64quantprecision", "1")
-        if not optimise:
-            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         source = model if isinstance(model, bytes) else os.fspath(model)
         try:
-            self._session: Any = ort.InferenceSession(
-                source, options, providers=["CPUExecutionProvider"]
-            )
+            self._session: Any = _session(ort, source, threads, optimise)
         except Exception as err:
             raise ModelError(
                 f"onnxruntime {ort.__version__} does not load the model: {err}"
@@ -52,6 +45,29 @@ class OnnxRuntime:
         except Exception as err:
             raise ModelError(f"{self.title} does not run the model: {err}") from err
         return {name: np.asarray(array) for name, array in zip(wanted, arrays, strict=True)}
+
+
+def _session(ort: Any, source: str | bytes, threads: int, optimise: bool) -> Any:
+    """Return a session whose products of bytes are exact.
+
+    Without an instruction for them, they saturate unless that is asked for; then models are refused whose
+    products do not saturate anyhow.
+    """
+
+    def session(exact: bool) -> Any:
+        options = ort.SessionOptions()
+        options.log_severity_level = 4 if exact else 3
+        options.intra_op_num_threads = threads
+        if exact:
+            options.add_session_config_entry("session.x64quantprecision", "1")
+        if not optimise:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+    if not (lists("avx512_vnni") or lists("avx_vnni")):
+        with suppress(ort.capi.onnxruntime_pybind11_state.NotImplemented):
+            return session(exact=True)
+    return session(exact=False)
 
 
 def _load() -> Any:
