@@ -30,10 +30,15 @@ def _bit_shift(node: OnnxNode) -> Source:
     return is_negative.apply(Logic("where"), moved.apply(Logic("complement")), moved).source
 
 
+_REAL_MOD = 28  # the operator set that says what a remainder with the sign of the divisor is
+
+
 @onnx_op("Mod")
 def _mod(node: OnnxNode) -> Source:
     real, truncates = node.type(0).dtype.is_float, bool(node.attr("fmod", 0))
     if real and not truncates:
+        if node.opset < _REAL_MOD:
+            raise Unsupported(f"Mod of real numbers needs fmod = 1 before operator set {_REAL_MOD}")
         return _floored(Value(0, node.type(0)), Value(1, node.type(1)))
     return Emit(Logic("fmod" if real else "rest" if truncates else "mod"), [0, 1])
 
