@@ -120,8 +120,8 @@ def unsupported(path: Path) -> Path:
         path,
         [
             node("Relu", ["x"], ["r"], "fine"),
-            node("Bernoulli", ["r"], ["a"], "chance_1"),
-            node("Bernoulli", ["x"], ["b"], "chance_2"),
+            node("MaxRoiPool", ["r", "x"], ["a"], "roi_1", pooled_shape=[1, 1]),
+            node("MaxRoiPool", ["x", "r"], ["b"], "roi_2", pooled_shape=[1, 1]),
             node("Frobnicate", ["r"], ["c"], "frob", domain="org.example"),
         ],
         {"x": [1, 4]},

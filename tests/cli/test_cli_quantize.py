@@ -7,12 +7,13 @@ import onnx
 import pytest
 from cli_models import normal, save
 from onnx import helper
+from reference_engines import exact_session
 
 import clnn as engine
 from clnn.graph.passes import optimise
 from clnn.importers.onnx.importer import import_onnx
 
-ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
 SHAPE = (1, 3, 12, 10)
 
@@ -85,8 +86,8 @@ def test_the_file_runs_on_both_engines(clnn, any_device, network, samples, tmp_p
     assert "4 samples" in result.out
     onnx.checker.check_model(onnx.load(out), full_check=True)
     x = normal(*SHAPE, seed=2)
-    real = ort.InferenceSession(network, providers=["CPUExecutionProvider"]).run(["l"], {"x": x})[0]
-    other = ort.InferenceSession(out, providers=["CPUExecutionProvider"]).run(["l"], {"x": x})[0]
+    real = exact_session(network.read_bytes()).run(["l"], {"x": x})[0]
+    other = exact_session(out.read_bytes()).run(["l"], {"x": x})[0]
     got = engine.compile_model(out, any_device)({"x": x})["l"]
     np.testing.assert_array_equal(got, other)
     limit = 1.0 if method == "entropy" else 0.15

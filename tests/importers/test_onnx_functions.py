@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper as make
-from onnx_models import BOOL, FLOAT, model, run, tensor, value
+from onnx_models import BOOL, model, run, tensor, value
 
 from clnn.errors import ModelError, UnsupportedOpError
 from clnn.importers.onnx.importer import import_onnx
@@ -131,13 +131,14 @@ def test_operator_runs_by_its_onnx_definition(monkeypatch):
 
 
 def test_refusal_inside_a_definition_names_the_operator_of_the_model():
-    node = make.make_node("Bernoulli", ["x"], ["y"], name="coin", dtype=FLOAT)
+    heads = {"q_num_heads": 2, "kv_num_heads": 2}
+    node = make.make_node("LinearAttention", ["q", "k", "v"], ["y", "p"], name="linear", **heads)
     with pytest.raises(UnsupportedOpError) as caught:
-        import_onnx(model([node], [value("x", (3, 4))]))
+        import_onnx(model([node], [value(n, (1, 3, 8)) for n in "qkv"], opset=27))
     (problem,) = caught.value.problems
-    assert (problem.node, problem.op_type) == ("coin", "Bernoulli")
-    assert problem.reason.startswith("random numbers would make runs differ")
-    assert "and ONNX's definition of it needs RandomUniformLike" in problem.reason
+    assert (problem.node, problem.op_type) == ("linear", "LinearAttention")
+    assert problem.reason.startswith("clnn has no such operator")
+    assert "and ONNX's definition of it needs Reshape" in problem.reason
 
 
 # Branches and loops

@@ -30,14 +30,6 @@ _SEQUENCES = (
     "SplitToSequence",
 )
 _STRINGS = ("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer")
-_RANDOM = (
-    "Bernoulli",
-    "Multinomial",
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-)
 _BY_DATA = ("NonZero", "NonMaxSuppression", "Unique", "Compress")
 
 _REASONS = {
@@ -48,7 +40,6 @@ _REASONS = {
     ),
     **dict.fromkeys(_SEQUENCES, "sequences and optionals are not tensors; clnn runs tensors only"),
     **dict.fromkeys(_STRINGS, "text is not numbers; clnn runs numeric tensors only"),
-    **dict.fromkeys(_RANDOM, "random numbers would make runs differ; clnn is deterministic"),
     **dict.fromkeys(
         _BY_DATA, "the shape of its output depends on data; clnn plans memory for fixed shapes"
     ),
