@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from byte_graphs import as_stored, check_graph, convolution, dp4a_in_c, in_bytes, single
 from harness import check_memory, normal, rng, single_node, variant_names
-from quantised import as_stored, check_graph, convolution, dp4a_in_c, in_bytes, single
 
 from clnn.arith.int8 import EXACT, Int8
 from clnn.codegen import render as codegen

@@ -6,8 +6,8 @@ import json
 
 import numpy as np
 import pytest
+from byte_graphs import stored_values
 from harness import normal
-from quantised import stored_values
 from small_graphs import GRAPHS, Builder
 
 import clnn

@@ -110,7 +110,7 @@ convolve(
     (1, 16, 6, 9),
     32,
     SAME3,
-    only="f2_t4x32_p1_shared_s2",
+    only="f4_t4x16_p1_shared_s2",
     every=True,
     targets=("cpu",),
 )
@@ -213,7 +213,7 @@ separate(
     first=(PostOp("mul", operand=5),),
     extra=(2, 18, 1, 1),
 )
-separate("separable_heavy_weights", (1, 260, 1, 9), 36, SAME3, only="separable", targets=("cpu",))
+separate("separable_heavy_weights", (1, 600, 1, 9), 36, SAME3, only="separable", targets=("cpu",))
 separate("separable_strides", (2, 4, 7, 9), 5, window((3, 3), (2, 2), (1, 1), (1, 1), (1, 1)))
 
 for _k, _s, _p, _oc in itertools.product((1, 2, 3), (1, 2), (0, 1), (1, 9, 17)):

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+from byte_graphs import check_graph, convolution, dp4a_in_c, single
 from harness import normal
-from quantised import check_graph, convolution, dp4a_in_c, single
 from simulator import DEVICE
 from table import put
 

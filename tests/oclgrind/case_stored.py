@@ -9,8 +9,8 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from byte_graphs import check_graph, convolution
 from harness import check_op, normal
-from quantised import check_graph, convolution
 from simulator import DEVICE
 from table import add, orders_of, put
 

@@ -6,8 +6,8 @@ import logging
 
 import numpy as np
 import pytest
+from byte_graphs import stored_values
 from harness import check_memory, normal
-from quantised import stored_values
 from small_graphs import Builder
 
 import clnn

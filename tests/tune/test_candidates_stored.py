@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from byte_graphs import convolution
 from harness import normal
-from quantised import convolution
 from small_graphs import Builder
 from test_candidates import MAKERS
 

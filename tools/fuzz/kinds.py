@@ -293,9 +293,6 @@ def image(d: Drawer) -> None:
     if d.of(x).shape[1] % 4 == 0 and d.chance.random() < 0.4:
         d.node("DepthToSpace", [x], blocksize=2, mode=d.one_of(("DCR", "CRD")))
         return
-    if d.chance.random() < 0.3:
-        _samples(d, x)
-        return
     scales = d.const([1, 1, d.one_of((0.5, 1, 2)), d.one_of((1, 1.5, 2, 3))], "float32")
     how = d.one_of(("asymmetric", "half_pixel", "align_corners"))
     d.node(
@@ -306,7 +303,10 @@ def image(d: Drawer) -> None:
     )
 
 
-def _samples(d: Drawer, x: str) -> None:
+def _samples(d: Drawer) -> None:
+    x = d.pick("f", (4,))
+    if x is None:
+        return
     shape = d.of(x).shape[0], d.up_to(6), d.up_to(6), 2
     at = d.const(d.chance.integers(-12, 13, shape) / 8 + 0.03, "float32")
     d.node(
@@ -320,5 +320,5 @@ def _samples(d: Drawer, x: str) -> None:
 
 KINDS: tuple[Callable[[Drawer], None], ...] = (
     *(_unary, _unary, _binary, _binary, _variadic, _logic, _integers, _fold, _rows, norm),
-    *(conv, conv, pool, _product, _move, _move, _move, image),
+    *(conv, conv, pool, _product, _move, _move, _move, image, _samples),
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from byte_graphs import check_graph, convolution
 from harness import check_op, compare, normal, single_node
-from quantised import check_graph, convolution
 
 from clnn.graph.ir import Graph, Node, check
 from clnn.graph.passes.store import store_as
