@@ -8,21 +8,32 @@ input(dot, xt, pointer, where, image): expression of the input element pointer[w
 add(dot, width, acc, x, w): statement that adds packed products to `acc`
 joined(width, low, high): expression of the sum in 64 bits of what low and high limbs of weights gave
 dot  "": one product. "vnni4", "vnni2": x86's vpdpbusd and vpdpwssd through inline assembly. "dp4a4":
-     NVIDIA's dp4a. "plain4", "plain2": the same sums in C. "wide2" and "plainwide2": as these, with each
-     weight of 16 bits in two limbs, w = low + 256 * high with low of 0 to 255, one accumulator for
-     each: SPAN products of a limb fit it. "halves4" and "plainhalves4": four bytes with weights of 9 bits,
-     each the sum of two bytes whose products join one sum. Four bytes of input are taken as unsigned: signed ones are
-     moved up by 128, which the start of the sums must make good for.
+     NVIDIA's dp4a. "madd4", "madd2": x86's vpmaddwd on vectors of up to 8, which adds two products of
+     shorts: four bytes are two times two. "plain4", "plain2": the same sums in C. "wide2", "maddwide2" and
+     "plainwide2": as these, with each weight of 16 bits in two limbs, w = low + 256 * high with low of 0
+     to 255, one accumulator for each: SPAN products of a limb fit it. "halves4", "maddhalves4" and
+     "plainhalves4": four bytes with weights of 9 bits, each the sum of two bytes whose products join one sum.
+     Four bytes of input are taken as unsigned: signed ones are moved up by 128, which the start of the sums
+     must make good for.
 PACK_FACTORS, WEIGHT_LIMBS: of a dot, products that are added at once, and limbs of a weight
 </%doc>
 <%!
-PACK_FACTORS = {"": 1, "vnni4": 4, "dp4a4": 4, "plain4": 4, "vnni2": 2, "plain2": 2, "wide2": 2, "plainwide2": 2, "halves4": 4, "plainhalves4": 4}
+PACK_FACTORS = {"": 1, "vnni4": 4, "dp4a4": 4, "vnni2": 2, "wide2": 2, "halves4": 4}
+PACK_FACTORS |= {f"{how}{sums}": int(sums[-1]) for how in ("plain", "madd") for sums in ("4", "2", "wide2", "halves4")}
 WEIGHT_LIMBS = {dot: 2 if "wide" in dot or "halves" in dot else 1 for dot in PACK_FACTORS}
 SPAN = 256
 INSTRUCTIONS = {"vnni4": "vpdpbusd", "halves4": "vpdpbusd", "vnni2": "vpdpwssd", "wide2": "vpdpwssd"}
 def even(image):
     """Whether four packed bytes begin at multiples of four."""
     return not any(place % 4 for place in (image.offset, image.pitches[0], *image.pitches[2:]))
+def pairs(dot, width, x, w):
+    """Operands of vpmaddwd, shorts in vectors of ints: of four bytes those at even places, and those at odd ones."""
+    if PACK_FACTORS[dot] == 2:
+        return [(x, w)]
+    shorts, counts = (f"{kind}{2 * width}" for kind in ("short", "ushort"))
+    even = f"{x} & (int{width})(0x00ff00ff)", f"as_{shorts}({w}) << ({shorts})8 >> ({shorts})8"
+    odd = f"as_{counts}({x}) >> ({counts})8", f"as_{shorts}({w}) >> ({shorts})8"
+    return [tuple(f"as_int{width}({text})" for text in pair) for pair in (even, odd)]
 LANES = {1: [""]} | {w: [f".s{digit}" for digit in "0123456789abcdef"[:w]] for w in (2, 4, 8, 16)}
 %>
 <%def name="weights(dot, wt, product, width, pointer, where)">\
@@ -47,6 +58,10 @@ ${element(xt, pointer, where)}\
 <% I = vec_type("int", width) %>\
 % if dot in INSTRUCTIONS:
 __asm__("${INSTRUCTIONS[dot]} %2, %1, %0" : "+v"(${acc}) : "v"(${x}), "v"(${w}));\
+% elif dot.startswith("madd"):
+%  for left, right in pairs(dot, width, x, w):
+                { ${I} pair_; __asm__("vpmaddwd %2, %1, %0" : "=x"(pair_) : "x"(${left}), "x"(${right})); ${acc} += pair_; }
+%  endfor
 % elif dot == "dp4a4":
 ${" ".join(f'{{ int sum_ = {acc}{k}; __asm__("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum_) : "r"({x}{k}), "r"({w}{k})); {acc}{k} = sum_; }}' for k in LANES[width])}\
 % elif PACK_FACTORS[dot] == 4:

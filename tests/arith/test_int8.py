@@ -36,7 +36,7 @@ from clnn.types import F32, I8, S8_LARGEST, narrow, stored_s8
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 
-PACKED = ("_vnni4", "_plain4")
+PACKED = ("_vnni4", "_madd4", "_plain4")
 RELU, ADD = (PostOp("relu"),), (PostOp("add", operand=3), PostOp("relu"))
 LONG = (PostOp("mul", operand=3), PostOp("add", operand=4), PostOp("clip", (-0.5, 6.0)))
 

@@ -282,6 +282,8 @@ def test_inline_assembly_depends_on_the_implementation(device: str) -> None:
         assert info.caps.x86_vnni
     elif device == "Intel(R) OpenCL":
         assert "asm" in info.caps.x86_vnni.reason
+    if info.type == "cpu" and device == "Portable Computing Language":
+        assert bool(info.caps.x86_madd) == ("avx2" in flags.split())
     if "NVIDIA" not in info.vendor.upper():
         instructions = [name for name in CAPABILITY_NAMES if name.startswith("ptx_")]
         assert len(instructions) == 4

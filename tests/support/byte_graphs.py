@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from harness import run_variant, single_node, variant_names
+from harness import run_variants, single_node, variant_names
 
 from clnn.graph.ir import Graph, Node, check
 from clnn.graph.passes.quantise import quantise
@@ -107,8 +107,7 @@ def check_graph(
     names = [n for n in variant_names(graph, device, hints) if only in n]
     assert names, only
     limit = 1.001 * off / float(np.abs(want[np.isfinite(want)]).max())
-    for name in names:
-        run_variant(graph, device, name, hints, inputs, [want], limit)
+    run_variants(graph, device, dict.fromkeys(names, limit), hints, inputs, [want])
     return names
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from joined import JoinedDevice
 from targets import GPU, generate_for
 
 from clnn.graph.ir import Graph, Node, check
@@ -19,16 +20,20 @@ from clnn.ops.spec import OpSpec
 from clnn.ops.universal.functions import is_universal
 from clnn.options import Options
 from clnn.plan.layouts import Hints
-from clnn.plan.schedule import Storage
+from clnn.plan.schedule import Chooser, Storage, make_plan
+from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import select
+from clnn.runtime.device.target import allowed
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.run import session as session_module
+from clnn.runtime.run.fused_launch import sources_of
 from clnn.runtime.run.session import Session
 from clnn.runtime.run.state import POISON, ExecutionState
 from clnn.tune.bench import with_border
 from clnn.types import F32, STORAGE, STORED_BF16, STORED_F16, TensorType, dtype_of, narrow, widen
 
 GUARD = 128
+TOGETHER = True  # whether an op's variants are built as one program
 # Of a result that is stored, relative to itself: half a unit in the last place.
 ROUNDING = {"f32": 0.0, "tf32": 0.0, "f16": 2**-11, "bf16": 2**-8}
 
@@ -87,8 +92,9 @@ def check_op(
     names = variant_names(graph, device, hints, every, dtype)
     chosen = [n for n in names if only is None or only in n]
     assert chosen, f"no variant of {list(names)} has {only!r} in its name"
-    for name in chosen:
-        run_variant(graph, device, name, hints, inputs, want, max(limit, names[name]), dtype)
+    run_variants(
+        graph, device, {n: max(limit, names[n]) for n in chosen}, hints, inputs, want, dtype
+    )
     return chosen
 
 
@@ -186,12 +192,44 @@ def variant_names(
             seen.update((v.name, v.error) for v in offered)
         return variants[0]
 
-    from clnn.plan.schedule import make_plan
-    from clnn.runtime.device.target import allowed
-
     target = session_module.target_of(select(device))  # which tests may have replaced
     make_plan(graph, allowed(target, Options(dtype=dtype)), note, hints=hints)
     return seen
+
+
+def run_variants(
+    graph: Graph,
+    device: str,
+    limits: Mapping[str, float],
+    hints: Hints,
+    inputs: Sequence[np.ndarray | None],
+    want: Sequence[np.ndarray],
+    dtype: str = "f32",
+) -> None:
+    """Run variants, each within its limit; their kernels are built together."""
+    opened = None
+    if TOGETHER and len(limits) > 1:
+        opened = JoinedDevice.of(select(device))
+        target = allowed(session_module.target_of(opened.info), Options(dtype=dtype))
+        sources: dict[str, str] = {}
+        for name in limits:
+            plan = make_plan(graph, target, picks(name), separate=True, guard=GUARD, hints=hints)
+            sources |= dict.fromkeys(sources_of(plan).values(), name)
+        opened.build({f"{name}#{k}": source for k, (source, name) in enumerate(sources.items())})
+    for name, limit in limits.items():
+        run_variant(graph, device, name, hints, inputs, want, limit, dtype, opened)
+
+
+def picks(name: str) -> Chooser:
+    """Return what chooses the variant of a name for "node", and the first one for others."""
+
+    def pick(node: Node, problem: Any, variants: Sequence[Variant]) -> Variant:
+        if node.name != "node":
+            return variants[0]
+        same = [v for v in variants if v.name == name]
+        return next(iter(same or [v for v in node.spec.candidates(problem) if v.name == name]))
+
+    return pick
 
 
 def run_variant(
@@ -203,18 +241,15 @@ def run_variant(
     want: Sequence[np.ndarray],
     limit: float,
     dtype: str = "f32",
+    opened: Device | None = None,
 ) -> None:
-    """Run one variant in guarded, poisoned memory and check everything that can be checked."""
+    """Run one variant in guarded, poisoned memory and check everything that can be checked.
 
-    def pick(node: Node, problem: Any, variants: Sequence[Variant]) -> Variant:
-        if node.name != "node":
-            return variants[0]
-        same = [v for v in variants if v.name == name]
-        return next(iter(same or [v for v in node.spec.candidates(problem) if v.name == name]))
-
+    opened: the device, with programs that are built already.
+    """
     options = Options(guard=GUARD, arena="separate", fuse=False, dtype=dtype)
     where = f"{name} on {device}"
-    with Session(graph, select(device), options, pick, hints) as session:
+    with Session(graph, select(device), options, picks(name), hints, device=opened) as session:
         feeds = {
             f"i{k}": a for k, a in enumerate(inputs) if a is not None and f"i{k}" in graph.inputs
         }

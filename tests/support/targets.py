@@ -1,13 +1,27 @@
-"""A GPU that is only described, for the code that sessions would generate for one."""
+"""Devices that are only described, or lack something, for the code that sessions would generate for them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from clnn.runtime.device.device import DeviceInfo
+from clnn.runtime.device.target import target_of
 from clnn.runtime.run import session
 from clnn.target import Target
 
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
+
+
+def without(monkeypatch: pytest.MonkeyPatch, *features: str) -> None:
+    """Let sessions generate the code that they would for a device that lacks `features`."""
+
+    def lacking(info: DeviceInfo) -> Target:
+        target = target_of(info)
+        return replace(target, features=target.features.difference(features))
+
+    monkeypatch.setattr(session, "target_of", lacking)
 
 
 def generate_for(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:

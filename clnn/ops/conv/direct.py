@@ -27,6 +27,11 @@ SWAPPED_ORDER_COST = 1.04  # cost of the group order that the size of the weight
 TILES_BESIDE = 8  # register tiles that are worth a measurement beside work-groups' tiles
 PACKED_TYPES = {2: "short", 4: "char"}  # of weights, by how many are packed
 PLAIN_PACKING = 4  # cost of packed products in C against an instruction for them
+MADD_PACKING = {2: 1.2, 4: 3.3}  # of x86's vpmaddwd, which adds two, by how many are packed
+MADD_VECTOR, MADD_OPERANDS = (
+    8,
+    4,
+)  # elements of a vector of it, registers of operands besides those of others
 
 
 @dataclass(frozen=True)
@@ -44,8 +49,19 @@ class Dot:
     @property
     def cycles(self) -> float:
         """Cost of a product against one by one."""
-        plain = PLAIN_PACKING if "plain" in self.name else 1
-        return self.weight_limbs * plain / self.pack_factor
+        against = (
+            PLAIN_PACKING
+            if "plain" in self.name
+            else MADD_PACKING[self.pack_factor]
+            if self.madd
+            else 1
+        )
+        return self.weight_limbs * against / self.pack_factor
+
+    @property
+    def madd(self) -> bool:
+        """Whether products are added by x86's vpmaddwd."""
+        return self.name.startswith("madd")
 
 
 ONE = Dot()
@@ -86,14 +102,18 @@ def dots(problem: ConvProblem) -> tuple[Dot, ...]:
     if not fits or not pack_factor or problem.ic % pack_factor or pack_factor * weight_limbs > 4:
         return (ONE,)
     kind = "wide" if weight_limbs == 2 else ""
+    features = problem.target.features
     if halves:
-        known = "x86_vnni" in problem.target.features
-        return (Dot("halves4", 4, 2),) if known else (ONE, Dot("plainhalves4", 4, 2))
-    if "x86_vnni" in problem.target.features:
-        return (Dot(f"{kind or 'vnni'}{pack_factor}", pack_factor, weight_limbs, weight_limbs),)
-    if pack_factor == 4 and "ptx_dp4a" in problem.target.features:
+        kind, limbs, sums = "halves", 2, 1
+    else:
+        limbs = sums = weight_limbs
+    if "x86_vnni" in features:
+        return (Dot(f"{kind or 'vnni'}{pack_factor}", pack_factor, limbs, sums),)
+    if "x86_madd" in features:
+        return (Dot(f"madd{kind}{pack_factor}", pack_factor, limbs, sums),)
+    if pack_factor == 4 and not kind and "ptx_dp4a" in features:
         return ONE, Dot("dp4a4", pack_factor)
-    return ONE, Dot(f"plain{kind}{pack_factor}", pack_factor, weight_limbs, weight_limbs)
+    return ONE, Dot(f"plain{kind}{pack_factor}", pack_factor, limbs, sums)
 
 
 def _moves_input(problem: ConvProblem, dot: Dot) -> bool:
@@ -105,6 +125,7 @@ def extents_of(problem: ConvProblem, dot: Dot) -> Extents:
     """Return what the tiles of the direct kernel depend on."""
     src = problem.src
     vector = problem.lanes if dot == ONE else problem.target.vector
+    vector = min(vector, MADD_VECTOR) if dot.madd else vector
     even = src.shape[2] == 1 or src.pitches[2] == src.shape[3] * src.pitches[3]
     return Extents(
         problem.height,
@@ -114,7 +135,7 @@ def extents_of(problem: ConvProblem, dot: Dot) -> Extents:
         int(_moves_input(problem, dot)),
         dot.sums,
         even and problem.window.is_point,
-        problem.target.registers,
+        problem.target.registers - MADD_OPERANDS * dot.madd,
     )
 
 

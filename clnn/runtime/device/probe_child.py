@@ -108,6 +108,22 @@ def step_x86_vnni(bench: ProbeBench) -> int:
     return 1
 
 
+def step_x86_madd(bench: ProbeBench) -> int:
+    """The x86 instruction vpmaddwd through inline assembly."""
+    _expect_cpu(bench)
+    if not lists("avx2"):
+        raise RefusedError("the CPU has no avx2")
+    a, b = (
+        np.concatenate([four_bytes(s) for s in seeds]).view(np.int16) for seeds in ((1, 2), (2, 3))
+    )
+    acc = np.arange(128, dtype=np.int32) * 1001 - 64000
+    words = (a.view(np.int32).ravel(), b.view(np.int32).ravel(), acc)
+    got = bench.run(bench.kernel("x86_madd", "madd"), 16, None, words, acc)
+    products = a.astype(np.int32) * b.astype(np.int32)
+    expect(got, acc + products.sum(1, dtype=np.int32))
+    return 1
+
+
 def step_prefetch(bench: ProbeBench) -> int:
     """Reads ahead into the cache by the compiler's builtin, beyond the buffer's end too."""
     _expect_cpu(bench)
@@ -165,6 +181,7 @@ STEPS: dict[str, Callable[[ProbeBench], int]] = {
     "subgroups": step_subgroups,
     "integer_dot": step_integer_dot,
     "x86_vnni": step_x86_vnni,
+    "x86_madd": step_x86_madd,
     "ptx_dp4a": probe_ptx.step_ptx_dp4a,
     "ptx_mma": probe_ptx.step_ptx_mma,
     "ptx_ldmatrix": probe_ptx.step_ptx_ldmatrix,
@@ -185,7 +202,8 @@ def build_most(bench: ProbeBench, steps: Sequence[str]) -> None:
     if cpu:
         files += ["prefetch", "clock"]
     files = [file for file in files if STEP_OF.get(file, file) in steps]
-    assembly = ["x86_vnni"] if cpu and "x86_vnni" in steps and cpu_has_vnni() else []
+    listed = {"x86_vnni": cpu_has_vnni(), "x86_madd": lists("avx2")}
+    assembly = [name for name, there in listed.items() if cpu and there and name in steps]
     if len(files) > 1 and not (assembly and bench.build_together([*files, *assembly])):
         bench.build_together(files)
 

@@ -58,6 +58,7 @@ MARKS = {
     "fp64": r"double(?<=\bdouble)\d*\b",
     "subgroups": r"sub_group_(?<=\bsub_group_)",
     "x86_vnni": r"vpdp\w+ ",
+    "x86_madd": r"vpmaddwd ",
     "ptx_dp4a": r'"dp4a\.',
     "ptx_mma": r"mma\.sync",
     "ptx_ldmatrix": r"ldmatrix\.",

@@ -7,16 +7,21 @@ import pytest
 from harness import check_op, rng, single_node, variant_names
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from targets import without
 
 from clnn.arith.mli import MliAffine, MliFixed
 from clnn.errors import DTypeError, PlanError, ShapeError
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.shared.window import Window
+from clnn.runtime.device.device import select
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 
 SAME = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
-PACKED = ("_vnni4", "_plain4", "_vnni2", "_plain2", "_wide2", "_plainwide2")
+PACKED = [
+    *("_vnni4", "_vnni2", "_wide2"),
+    *(f"_{how}{sums}" for how in ("madd", "plain") for sums in ("4", "2", "wide2")),
+]
 POINT = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))
 
 
@@ -98,6 +103,22 @@ def test_affine_bytes_of_a_padded_3x3(device, up, full):
     spec, inputs = affine_case(arith, 1, 8, 5, 7, SAME)
     ran = check_op(device, spec, inputs, consts=(1, 2), border=1)
     assert any(any(way in name for way in PACKED) for name in ran)
+
+
+@pytest.mark.parametrize("lacks", [("x86_vnni",), ("x86_vnni", "x86_madd")], ids=["madd", "plain"])
+@pytest.mark.parametrize("kind", ["4", "2", "wide2"])
+def test_processors_that_lack_instructions(any_device, kind, lacks, monkeypatch):
+    """Bytes, shorts by bytes, and shorts by shorts at their ends, as other processors would add them."""
+    without(monkeypatch, *lacks)
+    if kind == "4":
+        spec, inputs = affine_case(affine(21), 1, 8, 5, 7, SAME, extreme=True)
+    else:
+        arith = MliFixed(16, 4, 26) if kind == "wide2" else MliFixed(8, 4, 9)
+        spec, inputs = fixed_case(arith, 1, 6, 21, 3, 4, SAME, extreme=True)
+        inputs[0][0, :, 0], inputs[1][:3] = -32768, np.iinfo(inputs[1].dtype).min
+    ran = check_op(any_device, spec, inputs, consts=(1, 2))
+    known = len(lacks) == 1 and select(any_device).caps.x86_madd
+    assert any(f"_{'madd' if known else 'plain'}{kind}" in name for name in ran), ran
 
 
 def test_products_of_single_bytes(device):
