@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,21 @@ def test_a_package_that_no_wheel_holds_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(packages, "environment", lambda folder: Path(sys.executable))
     with pytest.raises(RuntimeError, match="no-such-package-here cannot be installed"):
         packages.bring(tmp_path, tmp_path / "venv")
+
+
+def test_pip_comes_from_its_wheel_where_the_python_has_none(tmp_path):
+    """A wheel is a zip file that Python runs as it is."""
+    wheel = tmp_path / "pip-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("pip/__main__.py", "import sys; print('pip', *sys.argv[1:])")
+    without = tmp_path / "python"
+    without.write_text(f'#!/bin/sh\n[ "$1" != -m ] && exec {sys.executable} "$@"\nexit 1\n')
+    without.chmod(0o755)
+    command = packages.installer(without, tmp_path)
+    done = subprocess.run([*command, "install", "x"], capture_output=True, text=True)
+    assert done.stdout == "pip install x\n"
+    wheel.unlink()
+    assert packages.installer(without, tmp_path) == [str(without), "-m", "pip"]
 
 
 def outcomes(tmp_path, *options):
@@ -405,7 +421,10 @@ def test_the_archive_for_another_machine(tmp_path, monkeypatch):
     inside = {
         f"{pack.FOLDER}/{n}" for n in ("tools/gpu_report.sh", "clnn/api.py", "wheels/numpy-1.whl")
     }
-    assert names >= inside and {"pyopencl", "pytest"} <= set(asked) and "torch" not in asked
+    assert names >= inside and {"pyopencl", "pytest", "pip"} <= set(asked) and "torch" not in asked
+    assert "--python-version" not in asked
+    pack.pack(target, python="3.12")
+    assert asked[asked.index("--python-version") + 1] == "3.12"
     with pytest.raises(RuntimeError, match="more than 1000"):
         pack.pack(tmp_path / "large.tar.gz", most=1000)
     assert [path.name for path in tmp_path.iterdir()] == ["report.tar.gz"]

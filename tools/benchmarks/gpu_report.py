@@ -3,7 +3,7 @@
 
     tools/gpu_report.sh [--device D] [--wheels DIR] [--out DIR] [--seconds S] [--small]
                         [--minutes M | --stage N,N | --steps NAME,NAME]
-    tools/gpu_report.sh --pack FILE.tar.gz
+    tools/gpu_report.sh --pack FILE.tar.gz [--python VERSION]
 
 Stages of rising cost, each useful by itself: 1, half a minute: does the probe pass, what do launches
 cost, which families of ops are right; 2, to two minutes: bandwidth, rates, matrix products and
@@ -12,12 +12,12 @@ convolutions as shares of them; 3, to five minutes: two networks beside PyTorch 
 some of them, a later run on the same day the others.
 
 Needs no network. --pack writes an archive of below 60 MB with the checkout and the packages' wheels;
-unpacked on a machine with the same Python, its tools/gpu_report.sh uses these. Finds the OpenCL driver,
-or registers one that is installed but not registered. Every step has its own share of the time, and one
-that fails costs its own results only. Writes OUT/<device>_<date>.json, .md and pictures, during every step
-too: a run that is cut keeps what it has. On a CPU (or with --small) sizes are tiny: that checks the
-report, not the device. Exit status: 0 all is well, 1 a step or a test failed, 2 a package is missing, 3 no
-usable device.
+unpacked on a machine with the same version of Python, or with that of --python, its
+tools/gpu_report.sh uses these. Finds the OpenCL driver, or registers one that is installed but not
+registered. Every step has its own share of the time, and one that fails costs its own results only.
+Writes OUT/<device>_<date>.json, .md and pictures, during every step too: a run that is cut keeps what
+it has. On a CPU (or with --small) sizes are tiny: that checks the report, not the device. Exit status:
+0 all is well, 1 a step or a test failed, 2 a package is missing, 3 no usable device.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> int:
     args = _arguments()
     try:
         if args.pack is not None:
-            print(f"{args.pack}: {pack.pack(args.pack.resolve()) / 1e6:.1f} MB")
+            print(f"{args.pack}: {pack.pack(args.pack.resolve(), python=args.python) / 1e6:.1f} MB")
             return 0
         brought = ROOT / pack.WHEELS
         notes = _packages(args.wheels or (brought if brought.is_dir() else None))
@@ -281,6 +281,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--pack", type=Path, metavar="FILE", help="write an archive for another machine, no report"
+    )
+    parser.add_argument(
+        "--python", default="", metavar="VERSION", help="of --pack: the other machine's, as 3.12"
     )
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "benchmarks", metavar="DIR")
     parser.add_argument(
