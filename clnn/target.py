@@ -18,7 +18,9 @@ class Target:
     set of a core's nearest cache. tensor: how products use tensor cores, "ptx" (NVIDIA's instructions)
     or "emulated" (what does the same in plain OpenCL C), "" where there are none. tf32: whether
     products of float32 may round their operands to TF32 there. max_rounds: after so many rounds in
-    all the device ends the loops of a work-item; 0: never.
+    all the device ends the loops of a work-item; 0: never. Of a compute unit, which holds a work-group:
+    lanes: products of float32 that it adds at a time; unit_registers: of 32 bits; resident: work-items of
+    it that can be counted on.
     """
 
     kind: str = "cpu"
@@ -32,6 +34,9 @@ class Target:
     tensor: str = ""
     tf32: bool = False
     max_rounds: int = 0
+    lanes: int = 128
+    unit_registers: int = 65536
+    resident: int = 1024
 
     @property
     def registers(self) -> int:

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 from common import ROOT
 
@@ -16,6 +17,7 @@ sys.path.insert(0, str(ROOT / "tools" / "benchmarks"))
 
 import gpu_report
 from about import NO_PLOT, About
+from gpu import families
 from sweeps import measure as module
 from sweeps.cases import Conv, Gemm, cases, sampled
 from sweeps.measure import Ceilings, Row, available, ceiling_of, fill
@@ -28,6 +30,7 @@ from clnn.runtime.measure import peak_mma
 from clnn.runtime.measure.peak import PeakBench
 from clnn.runtime.measure.peak_mma import KINDS, WarpBench, product_kernels, product_rate
 from clnn.runtime.run.profile import Row as Layer
+from clnn.verification.reference import reference_values
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 
@@ -204,12 +207,90 @@ def test_a_report_of_one_step_and_then_of_another(tmp_path, any_device):
     assert str(tmp_path) not in text and str(ROOT) not in text
     pictures = sorted(p.name for p in tmp_path.glob("*.png"))
     assert (pictures and pictures[0] in text) or NO_PLOT in text
-    done, found = report(tmp_path, "--device", any_device, "--steps", "facts", "--seconds", 500)
+    done, found = report(tmp_path, "--device", any_device, "--steps", "details", "--seconds", 500)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [s["name"] for s in found["steps"]] == ["sweep", "facts"]
-    assert found["data"]["facts"]["local memory, KiB"]["declared"] >= 16
+    assert [s["name"] for s in found["steps"]] == ["sweep", "details"]
+    assert found["data"]["details"]["local memory, KiB"]["declared"] >= 16
+    assert found["data"]["details"]["grids"] == {f"dimension {k}": True for k in range(3)}
+    assert [command.split()[-3] for command in found["about"]["commands"]] == ["sweep", "details"]
+
+
+def test_the_first_stage_with_the_kernels_of_gpus(tmp_path, any_device, monkeypatch):
+    monkeypatch.setenv("CLNN_DEVICE_KIND", "gpu")
+    done, found = report(tmp_path, "--device", any_device, "--stage", 1, "--seconds", 500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [(s["name"], s["status"]) for s in found["steps"]] == [
+        ("facts", "done"),
+        ("families", "done"),
+    ]
     assert found["data"]["facts"]["launches"]["alone_us"] > 0
-    assert found["data"]["facts"]["grids"] == {f"dimension {k}": True for k in range(3)}
+    rows = {
+        row["family"]: row for row in found["data"]["families"]["rows"] if row["dtype"] == "f32"
+    }
+    assert set(rows) == {"products", "rows", "movement"} and all(r["passed"] for r in rows.values())
+    assert "gemm_workgroup" in rows["products"]["variants"][0]
+    (page,) = tmp_path.glob("*.md")
+    assert "3 of 3 families are right in f32" in page.read_text()
+    about = found["about"]
+    assert about["device"] and about["driver"] and about["date"]
+    assert "--stage 1" in about["commands"][0]
+
+
+@pytest.mark.parametrize("name", families.NETWORKS)
+def test_each_family_has_a_network_of_one_input(name):
+    made = families.model(name)
+    assert [given.name for given in made.graph.input] == ["x"]
+    onnx.checker.check_model(made, full_check=True)
+
+
+@pytest.mark.exhaustive
+def test_every_family_is_right(tmp_path, any_device, monkeypatch):
+    monkeypatch.setenv("CLNN_DEVICE_KIND", "gpu")
+    path = tmp_path / "families.json"
+    done = run("--device", any_device, "--json", path, script="gpu/families.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(json.loads(path.read_text())["rows"]) > len(families.NETWORKS)
+
+
+def test_a_family_with_wrong_values_is_named(monkeypatch, any_device):
+    info = select(any_device)
+    monkeypatch.setattr(families, "reference_values", lambda graph, feeds: wrong(graph, feeds))
+    row = families.check("movement", "f32", info)
+    assert not row.passed and "wrong values" in row.fault and row.error > row.allowed
+    monkeypatch.setattr(families, "compile_fixed", lambda *a, **k: 1 / 0)
+    assert "ZeroDivisionError" in families.check("movement", "f32", info).fault
+
+
+def wrong(graph, feeds):
+    return {name: value + 1 for name, value in reference_values(graph, feeds).items()}
+
+
+def test_families_go_on_past_one_in_which_the_process_ended(tmp_path):
+    path = tmp_path / "families.json"
+    families.save(path, [families.Row("rows", "f32", True)], [], ["products", "f32"])
+    rows = families.resumed(path)
+    assert [(r.family, r.passed, r.fault) for r in rows] == [
+        ("rows", True, ""),
+        ("products", False, families.ENDED),
+    ]
+    assert families.resumed(tmp_path / "none.json") == []
+    jobs = list(families.jobs(("products", "rows"), ("f16", "f32")))
+    assert jobs == [("products", "f32"), ("rows", "f32"), ("products", "f16")]
+
+
+def test_a_report_that_is_told_to_end_keeps_what_it_has(tmp_path, any_device):
+    command = ["sh", str(ROOT / "tools" / "gpu_report.sh"), "--device", any_device]
+    command += ["--out", str(tmp_path), "--steps", "sweep", "--seconds", "500", "--small"]
+    env = {**os.environ, "PYTHON": sys.executable}
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
+    assert child.stdout is not None
+    next(text for text in child.stdout if "layers as shares" in text)
+    child.terminate()
+    said = child.communicate(timeout=120)[0]
+    (path,) = tmp_path.glob("*.json")
+    (step,) = json.loads(path.read_text())["steps"]
+    assert child.returncode == 1 and "interrupted" in said
+    assert (step["name"], step["status"]) == ("sweep", "under way")
 
 
 @pytest.mark.exhaustive
@@ -217,11 +298,20 @@ def test_a_whole_report(tmp_path, any_device):
     done, found = report(tmp_path, "--device", any_device, "--seconds", 550)
     assert done.returncode == 0, done.stdout + done.stderr
     names = {step["name"]: step["status"] for step in found["steps"]}
-    assert names.pop("compiled") == "skipped"
-    assert set(names) == {"doctor", "facts", "sweep", "tests", "tune_digits", "engines"}
+    assert names.pop("compiled") == names.pop("engines") == "skipped"
+    assert list(names) == [
+        "facts",
+        "families",
+        "sweep",
+        "details",
+        "networks",
+        "doctor",
+        "tests",
+        "tune_digits",
+    ]
     assert set(names.values()) == {"done"}
     assert found["data"]["tests"]["passed"] > 0 and not found["data"]["tests"]["failed"]
-    assert found["data"]["engines"]["results"][0]["rows"][0]["error"] < 1e-4
+    assert found["data"]["networks"]["results"][0]["rows"][0]["error"] < 1e-4
 
 
 def test_a_device_is_chosen_by_index_type_or_name():
@@ -254,6 +344,10 @@ def test_no_device_and_wrong_use_end_at_once(tmp_path):
     assert done.returncode == 3 and "no usable OpenCL device" in done.stderr and found is None
     done, _ = report(tmp_path, "--steps", "sweep,other")
     assert done.returncode == 2 and "other is none of" in done.stderr
+    done, _ = report(tmp_path, "--stage", "1,5")
+    assert done.returncode == 2 and "5 is none of 1, 2, 3, 4" in done.stderr
+    done, _ = report(tmp_path, "--minutes", "0.3")
+    assert done.returncode == 2 and "0.3 minutes are too few" in done.stderr
 
 
 def test_a_caption_says_what_a_picture_is_of():

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from gpu import drivers, pack, packages, plan
 from gpu import steps as module
 from gpu.page import page
 from gpu.steps import DONE, FAILED, LATE, SKIPPED, Runner, Step
+from gpu.summary import summary
 
 
 def python(code):
@@ -181,6 +183,21 @@ def test_a_package_that_no_wheel_holds_is_named(tmp_path, monkeypatch):
         packages.bring(tmp_path, tmp_path / "venv")
 
 
+def test_pip_comes_from_its_wheel_where_the_python_has_none(tmp_path):
+    """A wheel is a zip file that Python runs as it is."""
+    wheel = tmp_path / "pip-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("pip/__main__.py", "import sys; print('pip', *sys.argv[1:])")
+    without = tmp_path / "python"
+    without.write_text(f'#!/bin/sh\n[ "$1" != -m ] && exec {sys.executable} "$@"\nexit 1\n')
+    without.chmod(0o755)
+    command = packages.installer(without, tmp_path)
+    done = subprocess.run([*command, "install", "x"], capture_output=True, text=True)
+    assert done.stdout == "pip install x\n"
+    wheel.unlink()
+    assert packages.installer(without, tmp_path) == [str(without), "-m", "pip"]
+
+
 def outcomes(tmp_path, *options):
     (tmp_path / "test_some.py").write_text(
         "import pytest\ndef test_a(): pass\ndef test_b(): assert 1 == 2\n"
@@ -243,9 +260,12 @@ def test_the_plan_spends_all_of_the_time_and_no_more(tmp_path):
     made = plan.steps(job(tmp_path))
     assert sum(step.budget for step in made) == pytest.approx(540)
     assert [s.name for s in made] == [
-        "doctor",
         "facts",
+        "families",
         "sweep",
+        "details",
+        "networks",
+        "doctor",
         "tests",
         "models",
         "tune_resnet50_f16",
@@ -255,12 +275,40 @@ def test_the_plan_spends_all_of_the_time_and_no_more(tmp_path):
     ]
     last = [str(word) for word in made[-2].command(100.0)]
     assert "torch:cuda+f16+channels_last+graphs" in last[last.index("--engines") + 1]
-    assert last[last.index("--batch") + 1] == "1,64,8" and last[last.index("--budget") + 1] == "87"
+    assert last[last.index("--batch") + 1] == "64,1,8" and last[last.index("--budget") + 1] == "87"
     alone = plan.steps(job(tmp_path, names=("engines",)))
     assert [(s.name, s.budget) for s in alone] == [("engines", 540)]
     assert made[-1].skip == "" and plan.steps(job(tmp_path, gpu=False))[-1].skip
     compiled = " ".join(map(str, made[-1].command(100.0)))
     assert "torch:cuda+f16+channels_last+compile" in compiled and "compiled.json" in compiled
+
+
+def test_stages_of_rising_cost():
+    """Each ends by its time; together they are all steps in order."""
+    ends = [stage.minutes for stage in plan.STAGES]
+    assert ends == [0.5, 2, 5, 10] and len(set(plan.NAMES)) == len(plan.NAMES)
+    names, seconds = plan.chosen((1,))
+    assert names == ("facts", "families") and 25 < seconds < 30
+    parts = [plan.chosen((k,)) for k in range(1, 5)]
+    assert sum((n for n, _ in parts), ()) == plan.NAMES == plan.chosen(range(1, 5))[0]
+    assert sum(s for _, s in parts) == pytest.approx(0.94 * 600)
+    assert plan.chosen(range(1, 5))[1] == pytest.approx(0.94 * 600)
+    assert plan.within(0.5) == plan.chosen((1,)) and plan.within(3)[0] == plan.chosen((1, 2))[0]
+    assert plan.within(20)[0] == plan.NAMES and plan.within(20)[1] > 1000
+    with pytest.raises(ValueError, match="too few"):
+        plan.within(0.2)
+    numbers = [plan.stage_of(n) for n in (*plan.NAMES, "models", "tune_resnet50_f16")]
+    assert numbers == [1, 1, 2, 2, 3, 3, 4, 4, 4, 4, 4, 4]
+    for k, stage in enumerate(plan.STAGES, 1):  # what a stage's steps share is what it may take
+        assert sum(plan.SHARES[n] for n in stage.steps) <= 60 * (ends[k - 1] - [0, *ends][k - 1])
+
+
+def test_a_step_under_way_is_seen(runner, monkeypatch):
+    monkeypatch.setattr(module, "SEEN_S", 0.0)
+    seen = []
+    runner.seen = lambda outcome: seen.append((outcome.name, outcome.status))
+    runner.run(Step("slow", "Slow", python("import time; time.sleep(1)"), 60))
+    assert seen and set(seen) == {("slow", "under way")}
 
 
 def test_engines_of_the_plan_can_be_named(tmp_path):
@@ -307,8 +355,8 @@ def report():
 
 def test_a_page_holds_what_there_is(report):
     text = page(About("H100", "550", "today", ("tools/gpu_report.sh",)), report)
-    assert "| layers | failed (status 1) | 3 | 9 |" in text and "it broke" in text
-    assert "| tests | skipped: no time was left | 0 | 0 |" in text
+    assert "| 2 | layers | failed (status 1) | 3 | 9 |" in text and "it broke" in text
+    assert "| 4 | tests | skipped: no time was left | 0 | 0 |" in text
     assert "- Driver: 550" in text and "matplotlib is not installed" in text
     assert "## Tests" not in text
     counts = {
@@ -326,6 +374,32 @@ def test_a_page_holds_what_there_is(report):
         "9 passed, 1 failed, 0 errors, 2 skipped, of 20 collected (12 ran; the time was up)" in text
     )
     assert "- `test_x`: assert 1" in text and "  - step_ns: 1e+03" in text
+
+
+def test_a_summary_says_what_each_stage_found():
+    right = {"family": "rows", "dtype": "f32", "passed": True}
+    layer = {"kind": "gemm", "dtype": "f32", "of_bound": 0.5, "fault": ""}
+    data = {
+        "sweep": {
+            "ceilings": {"bandwidth": 3e12, "rates": {"f32": 5e13, "f16": 8e14}},
+            "rows": [layer, {**layer, "of_bound": 0.7}, {**layer, "of_bound": None, "fault": "no"}],
+        },
+        "families": {"rows": [right, {**right, "family": "pooling", "passed": False}]},
+        "facts": {"capabilities": {"fp16": "yes", "fp64": "no"}, "launches": {"alone_us": 9.0}},
+    }
+    assert summary(data) == [
+        "## Summary",
+        "",
+        "- the probe passed; 1 of 2 capabilities",
+        "- a launch takes 9.0 us waited for",
+        "- 1 of 2 families are right in f32; not pooling",
+        "- at most: copies 3e+03 GB/s, f32 50 TFLOP/s, f16 800 TFLOP/s",
+        "- gemm, f32: 60 % of the bound (median of 2; 50 to 70 %)",
+        "- 1 layers failed",
+        "",
+    ]
+    failed = {"capabilities": {"error": "x"}, "launches": {"error": "x"}}
+    assert summary({"facts": failed}) == summary({}) == []
 
 
 def test_the_archive_for_another_machine(tmp_path, monkeypatch):
@@ -347,7 +421,10 @@ def test_the_archive_for_another_machine(tmp_path, monkeypatch):
     inside = {
         f"{pack.FOLDER}/{n}" for n in ("tools/gpu_report.sh", "clnn/api.py", "wheels/numpy-1.whl")
     }
-    assert names >= inside and {"pyopencl", "pytest"} <= set(asked) and "torch" not in asked
+    assert names >= inside and {"pyopencl", "pytest", "pip"} <= set(asked) and "torch" not in asked
+    assert "--python-version" not in asked
+    pack.pack(target, python="3.12")
+    assert asked[asked.index("--python-version") + 1] == "3.12"
     with pytest.raises(RuntimeError, match="more than 1000"):
         pack.pack(tmp_path / "large.tar.gz", most=1000)
     assert [path.name for path in tmp_path.iterdir()] == ["report.tar.gz"]

@@ -1,28 +1,37 @@
 #!/usr/bin/env python3
-"""Report on clnn on one GPU in one run of ten minutes: checks, tests, tuner, speed beside PyTorch.
+"""Report on clnn on one GPU in ten minutes at most: checks, tests, tuner, speed beside PyTorch.
 
     tools/gpu_report.sh [--device D] [--wheels DIR] [--out DIR] [--seconds S] [--small]
-                        [--steps doctor,facts,sweep,tests,tune,engines,compiled]
-    tools/gpu_report.sh --pack FILE.tar.gz
+                        [--minutes M | --stage N,N | --steps NAME,NAME]
+    tools/gpu_report.sh --pack FILE.tar.gz [--python VERSION]
+
+Stages of rising cost, each useful by itself: 1, half a minute: does the probe pass, what do launches
+cost, which families of ops are right; 2, to two minutes: bandwidth, rates, matrix products and
+convolutions as shares of them; 3, to five minutes: two networks beside PyTorch where that is installed;
+4, to ten minutes: tests, the tuner, more networks. --minutes takes the stages that end by then, --stage
+some of them, a later run on the same day the others.
 
 Needs no network. --pack writes an archive of below 60 MB with the checkout and the packages' wheels;
-unpacked on a machine with the same Python, its tools/gpu_report.sh uses these. Finds the OpenCL driver,
-or registers one that is installed but not registered. Every step has its own share of the time, and one
-that fails costs its own results only. Writes OUT/<device>_<date>.json, .md and pictures; a later run of
-other steps on the same day adds to them. On a CPU (or with --small) sizes are tiny: that checks the
-report, not the device. Exit status: 0 all is well, 1 a step or a test failed, 2 a package is missing, 3 no
-usable device.
+unpacked on a machine with the same version of Python, or with that of --python, its
+tools/gpu_report.sh uses these. Finds the OpenCL driver, or registers one that is installed but not
+registered. Every step has its own share of the time, and one that fails costs its own results only.
+Writes OUT/<device>_<date>.json, .md and pictures, during every step too: a run that is cut keeps what
+it has. On a CPU (or with --small) sizes are tiny: that checks the report, not the device. Exit status:
+0 all is well, 1 a step or a test failed, 2 a package is missing, 3 no usable device.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -31,20 +40,20 @@ BEGUN = monotonic()
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools" / "benchmarks")]
 
-from gpu import pack, packages
-from gpu.steps import DONE, FAILED, LATE, Outcome, Runner
+from gpu import pack, packages, plan
+from gpu.steps import DONE, FAILED, LATE, Outcome, Runner, Step
 
-SECONDS = 560.0  # of a run, with all there is to do before and after the steps
+RESERVE_S = 10.0  # at the end, for what is left to write; of short runs a tenth
 BROUGHT = "REPORT_PACKAGES_BROUGHT"
 EXIT_FAILED, EXIT_PACKAGES, EXIT_NO_DEVICE = 1, 2, 3
-STEP_NAMES = ("doctor", "facts", "sweep", "tests", "tune", "engines", "compiled")
+STAGE_NUMBERS = range(1, len(plan.STAGES) + 1)
 
 
 def main() -> int:
     args = _arguments()
     try:
         if args.pack is not None:
-            print(f"{args.pack}: {pack.pack(args.pack.resolve()) / 1e6:.1f} MB")
+            print(f"{args.pack}: {pack.pack(args.pack.resolve(), python=args.python) / 1e6:.1f} MB")
             return 0
         brought = ROOT / pack.WHEELS
         notes = _packages(args.wheels or (brought if brought.is_dir() else None))
@@ -73,7 +82,6 @@ def _packages(wheels: Path | None) -> list[str]:
 def run(args: argparse.Namespace, work: Path, notes: list[str]) -> int:
     """Make the report; return the exit status."""
     from gpu import drivers
-    from gpu.plan import Job, steps
 
     env = {
         **os.environ,
@@ -101,25 +109,43 @@ def run(args: argparse.Namespace, work: Path, notes: list[str]) -> int:
     small = args.small or device["type"] == "cpu"
     first = next(d for d in found.usable if d["platform"] == device["platform"])
     tests = device["platform"] if first is device else device["name"]
-    job = Job(
+    reserve = min(RESERVE_S, args.seconds / 10)
+    job = plan.Job(
         str(device["index"]),
         tests,
         device["type"] == "gpu",
         small,
-        args.seconds - (monotonic() - BEGUN) - 10,
+        args.seconds - (monotonic() - BEGUN) - reserve,
         args.out,
         "",
         work,
         args.steps,
     )
     report = Report(device, small, job.out, notes, work)
-    job = Job(**{**vars(job), "stem": report.stem})
-    runner = Runner(args.seconds, work, env, report.shown, BEGUN)
+    job = plan.Job(**{**vars(job), "stem": report.stem})
+    runner = Runner(
+        args.seconds, work, env, report.shown, BEGUN, reserve, seen=lambda o: report.add(o, work)
+    )
     runner.tell(f"{device['name']} on {device['platform']}{', small sizes' if small else ''}")
-    for step in steps(job):
-        report.add(runner.run(step), job.work)
+    interrupted = perform(plan.steps(job), runner, report)
     report.close(runner)
-    return report.status()
+    return EXIT_FAILED if interrupted else report.status()
+
+
+def perform(steps: Sequence[Step], runner: Runner, report: Report) -> bool:
+    """Run the steps; return whether it was told to end before they were done."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        for step, after in zip(steps, [*steps[1:], None], strict=True):
+            report.add(runner.run(step), report.work)
+            stage = plan.stage_of(step.name)
+            if after is None or plan.stage_of(after.name) != stage:
+                title = plan.STAGES[stage - 1].title
+                runner.tell(f"stage {stage} ({title}) is written: {report.out / report.stem}.md")
+    except KeyboardInterrupt:
+        runner.tell("interrupted; what there is, is written")
+        return True
+    return False
 
 
 def choose(devices: Sequence[dict[str, Any]], wanted: str | None) -> dict[str, Any] | None:
@@ -182,15 +208,18 @@ class Report:
             before = json.loads(path.read_text("utf-8"))
             for key in ("steps", "data", "doctor"):
                 self.report[key] = before.get(key, self.report[key])
+            commands = [*before.get("about", {}).get("commands", []), *self.about.commands]
+            self.about = replace(self.about, commands=tuple(dict.fromkeys(commands)))
 
     def add(self, outcome: Outcome, work: Path) -> None:
-        """Take a step's outcome and the data that it left."""
-        self.outcomes.append(outcome)
+        """Take a step's outcome, or what is known of it so far, and the data that it left."""
+        self.outcomes = [o for o in self.outcomes if o.name != outcome.name] + [outcome]
         steps = [s for s in self.report["steps"] if s["name"] != outcome.name]
         self.report["steps"] = [*steps, outcome.data()]
         left = work / f"{outcome.name}.json"
         if left.exists():
-            self.report["data"][outcome.name] = json.loads(left.read_text("utf-8"))
+            with contextlib.suppress(ValueError):  # it is just being written
+                self.report["data"][outcome.name] = json.loads(left.read_text("utf-8"))
         if outcome.name == "doctor" and outcome.commands:
             log = (work / "doctor.log").read_text("utf-8", errors="replace")
             self.report["doctor"] = log.splitlines()[1:]
@@ -253,26 +282,54 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--pack", type=Path, metavar="FILE", help="write an archive for another machine, no report"
     )
+    parser.add_argument(
+        "--python", default="", metavar="VERSION", help="of --pack: the other machine's, as 3.12"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "benchmarks", metavar="DIR")
     parser.add_argument(
         "--seconds",
         type=float,
-        default=SECONDS,
         metavar="S",
-        help=f"of the whole run (default {SECONDS:.0f})",
+        help="of the whole run (default: as long as its stages take)",
     )
     parser.add_argument("--small", action="store_true", help="tiny sizes, as on a CPU")
-    parser.add_argument(
-        "--steps", type=_steps, default=STEP_NAMES, metavar="LIST", help=",".join(STEP_NAMES)
+    which = parser.add_mutually_exclusive_group()
+    ends = ", ".join(f"{stage.minutes:g}" for stage in plan.STAGES)
+    which.add_argument(
+        "--minutes", type=_minutes, metavar="M", help=f"the stages that end by then ({ends})"
     )
-    return parser.parse_args()
+    which.add_argument(
+        "--stage", type=_stages, metavar="LIST", help=",".join(map(str, STAGE_NUMBERS))
+    )
+    which.add_argument("--steps", type=_steps, metavar="LIST", help=",".join(plan.NAMES))
+    args = parser.parse_args()
+    names, seconds = args.minutes or plan.chosen(args.stage or STAGE_NUMBERS)
+    args.steps = args.steps or names
+    args.seconds = seconds if args.seconds is None else args.seconds
+    return args
+
+
+def _minutes(text: str) -> tuple[tuple[str, ...], float]:
+    try:
+        return plan.within(float(text))
+    except ValueError as err:
+        raise argparse.ArgumentTypeError(str(err)) from err
+
+
+def _stages(text: str) -> tuple[int, ...]:
+    unknown = [n for n in text.split(",") if n not in map(str, STAGE_NUMBERS)]
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            f"{', '.join(unknown)} is none of {', '.join(map(str, STAGE_NUMBERS))}"
+        )
+    return tuple(int(n) for n in text.split(","))
 
 
 def _steps(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(text.split(",")))
-    unknown = [name for name in names if name not in STEP_NAMES]
+    unknown = [name for name in names if name not in plan.NAMES]
     if unknown:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)} is none of {', '.join(STEP_NAMES)}")
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)} is none of {', '.join(plan.NAMES)}")
     return names
 
 

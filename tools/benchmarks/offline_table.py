@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Compile kernels of work-groups for AMD's and Intel's GPUs without one: registers, spills, occupancy, SIMD width.
+"""Compile kernels of work-groups for NVIDIA's, AMD's and Intel's GPUs without one: registers, spills, occupancy.
 
-    python tools/benchmarks/offline_table.py --root FOLDER [--only NAME] [--write]
+    python tools/benchmarks/offline_table.py [--root FOLDER] [--for nvidia,amd,intel] [--only NAME] [--write]
 
-FOLDER is where the compilers are, / or one in which packages were unpacked (Debian: `apt-get download` and
-`dpkg -x` of intel-opencl-icd, libigc1, libigdfcl1, libigdgmm12, libopencl-clang14, libllvmspirvlib14 for ocloc;
-clang-19, libllvm19, libclang-cpp19, libclang-common-19-dev, libclc-19 for amdgcn). --write makes
-docs/benchmarks/offline.md. Exit status 2 when a compiler is missing.
+NVIDIA's are compiled by clang and ptxas, as tools/benchmarks/ptx_table.py finds them; AMD's by a clang and Intel's by
+ocloc under FOLDER: / or one in which packages were unpacked (Debian: `apt-get download` and `dpkg -x` of
+intel-opencl-icd, libigc1, libigdfcl1, libigdgmm12, libopencl-clang14, libllvmspirvlib14 for ocloc; clang-19, libllvm19,
+libclang-cpp19, libclang-common-19-dev, libclc-19 for amdgcn). --for leaves makers out. --write writes their columns
+into docs/benchmarks/offline.md, in which the others' stay as they are. Exit status 2 when a compiler is missing.
 """
 
 from __future__ import annotations
@@ -17,14 +18,25 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from ptx_table import ROOT, TIMEOUT_S, Tools, compile_for, work_groups
+from ptx_table import (
+    ROOT,
+    TIMEOUT_S,
+    Tools,
+    compile_for,
+    find_tools,
+    on_nvidia,
+    versions,
+    work_groups,
+)
 
 PAGE = ROOT / "docs" / "benchmarks" / "offline.md"
+NVIDIA = ("sm_80", "sm_90", "sm_120")
 AMD = ("gfx906", "gfx90a", "gfx1030", "gfx1100")
 WIDE = "-cl-intel-256-GRF-per-thread"
 # column -> (device, build options, subgroup size that the kernel asks for or 0)
@@ -36,12 +48,15 @@ INTEL = {
     "pvc": ("pvc", "", 0),
     "pvc, SIMD16": ("pvc", "", 16),
 }
+COLUMNS = {"nvidia": NVIDIA, "amd": AMD, "intel": tuple(INTEL)}
+NAMES = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
 HEAD = """\
-# Kernels of work-groups on AMD's and Intel's GPUs, by their compilers
+# Kernels of work-groups on NVIDIA's, AMD's and Intel's GPUs, by their compilers
 
 Written by `python tools/benchmarks/offline_table.py --write` without a GPU. The kernels are the tiles among
 the candidates for a product of 1024 x 1024 x 1024, a 3x3 convolution of 128 channels and 8 images of 56x56, and a
-separable one of 128 channels and one such image ([names](registers.md)). *AMD*: vector registers, waves per SIMD that
+separable one of 128 channels and one such image ([names](registers.md)). *NVIDIA*: registers of a work-item, bytes of
+them spilled in brackets where there are any. *AMD*: vector registers, waves per SIMD that
 they and local memory leave room for, bytes of scratch in brackets where there are any. *Intel*: the SIMD width that
 the compiler chose, spilled registers in brackets where there are any. `dg2, 256 registers` is built with
 `-cl-intel-256-GRF-per-thread`; `pvc, SIMD16` asks for `intel_reqd_sub_group_size(16)`.
@@ -51,24 +66,41 @@ the compiler chose, spilled registers in brackets where there are any. `dg2, 256
 
 @dataclass(frozen=True)
 class Compilers:
-    """Where the compilers are. environment: what they need to find their libraries."""
+    """Where the compilers are. environment: what AMD's and Intel's need to find their libraries."""
 
-    clang: Path
+    nvidia: Tools
+    clang: Path | None
     library: Path
     ocloc: Path
     environment: dict[str, str]
 
+    def lacks(self, maker: str) -> str:
+        """Return what is missing to compile for a maker's devices, or ''."""
+        if maker == "nvidia":
+            return "; ".join(self.nvidia.missing())
+        if maker == "intel":
+            return "" if self.ocloc.exists() else f"there is no {self.ocloc}"
+        if self.clang is None:
+            return "there is no clang"
+        absent = [a for a in AMD if not (self.library / f"{a}-amdgcn--.bc").exists()]
+        return f"{self.library} has no {', '.join(absent)}" if absent else ""
 
-def find(root: Path) -> Compilers | None:
-    """Return the compilers under a folder; None unless all are there."""
+    def told(self, maker: str) -> str:
+        """Return what the compilers are called on the page."""
+        if maker == "nvidia":
+            return versions(self.nvidia)
+        if maker == "intel" or self.clang is None:
+            return "ocloc"
+        return f"clang {self.clang.name.removeprefix('clang-')}"
+
+
+def find(root: Path) -> Compilers:
+    """Return the compilers: NVIDIA's wherever they are, the others' under a folder."""
     clang = next(iter(sorted(root.glob("usr/lib/llvm-*/bin/clang-[0-9]*"), reverse=True)), None)
-    library, ocloc = root / "usr/lib/clc", root / "usr/bin/ocloc"
-    if clang is None or not ocloc.exists() or not (library / f"{AMD[-1]}-amdgcn--.bc").exists():
-        return None
-    paths = [root / "usr/lib/x86_64-linux-gnu", clang.parents[1] / "lib"]
-    return Compilers(
-        clang, library, ocloc, {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(map(str, paths))}
-    )
+    paths = [root / "usr/lib/x86_64-linux-gnu", *([clang.parents[1] / "lib"] if clang else [])]
+    environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(map(str, paths))}
+    ocloc = root / "usr/bin/ocloc"
+    return Compilers(find_tools(), clang, root / "usr/lib/clc", ocloc, environment)
 
 
 def of_amd(text: str) -> str:
@@ -123,28 +155,58 @@ def on_intel(compilers: Compilers, source: str, column: str, folder: Path) -> st
     return of_intel(done.stdout, made.read_text("latin-1") if made else "")
 
 
-def row(compilers: Compilers, name: str, source: str) -> list[str]:
-    """Compile a kernel for all targets; return its row."""
-    cells = [name]
-    for column in (*AMD, *INTEL):
-        with tempfile.TemporaryDirectory(prefix="clnn-offline-") as folder:
-            compile_one = on_amd if column in AMD else on_intel
-            cells.append(compile_one(compilers, source, column, Path(folder)))
-    print(" | ".join(cells), flush=True)
-    return cells
+def for_nvidia(compilers: Compilers, source: str, arch: str, folder: Path) -> str:
+    """Compile a kernel for one of NVIDIA's architectures; return the table's cell."""
+    ((_, use),) = on_nvidia(compilers.nvidia, source, folder, (arch,))
+    spilled = f" ({use.spilled})" if use.spilled else ""
+    return "-" if use.error else f"{use.registers}{spilled}"
 
 
-def page(rows: list[list[str]], told: str, day: date) -> str:
-    """Return docs/benchmarks/offline.md."""
-    head = ["kernel", *AMD, *INTEL]
-    lines = ["| " + " | ".join(cells) + " |" for cells in (head, *rows)]
-    lines.insert(1, "| --- |" + " ---: |" * (len(head) - 1))
-    spills = [
-        f"{column} {sum('(' in cells[k] for cells in rows)}"
-        for k, column in enumerate(head[1:], start=1)
-    ]
-    count = f"Kernels, of {len(rows)}, that spill: {', '.join(spills)}.\n"
-    return f"{HEAD}## {day.isoformat()}, {told}\n\n{count}\n" + "\n".join(lines) + "\n"
+COMPILE = {"nvidia": for_nvidia, "amd": on_amd, "intel": on_intel}
+
+
+def cells_of(
+    compilers: Compilers, makers: Sequence[str], name: str, source: str
+) -> tuple[str, dict[str, str]]:
+    """Compile a kernel for all devices of some makers; return its name, and column -> cell."""
+    cells = {}
+    for maker in makers:
+        for column in COLUMNS[maker]:
+            with tempfile.TemporaryDirectory(prefix="clnn-offline-") as folder:
+                cells[column] = COMPILE[maker](compilers, source, column, Path(folder))
+    print(" | ".join([name, *cells.values()]), flush=True)
+    return name, cells
+
+
+Rows = dict[str, dict[str, str]]
+
+
+def page(rows: Rows, told: Mapping[str, str]) -> str:
+    """Return docs/benchmarks/offline.md. told: maker -> the date and the compilers of its columns."""
+    columns = [column for maker in COLUMNS for column in COLUMNS[maker]]
+    lines = [f"| {' | '.join(['kernel', *columns])} |", "| --- |" + " ---: |" * len(columns)]
+    for name, cells in rows.items():
+        lines.append(f"| {' | '.join([name, *(cells.get(c, '-') for c in columns)])} |")
+    spills = [f"{c} {sum('(' in cells.get(c, '') for cells in rows.values())}" for c in columns]
+    when = [f"- {NAMES[maker]}: {told[maker]}" for maker in COLUMNS if maker in told]
+    count = f"Kernels, of {len(rows)}, that spill: {', '.join(spills)}."
+    return HEAD + "\n".join([*when, "", count, "", *lines]) + "\n"
+
+
+def read(text: str) -> tuple[Rows, dict[str, str]]:
+    """Return what a page holds: rows, and the date and the compilers of each maker's columns."""
+    table = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    head = table[0][1:] if table else []
+    rows = {cells[0]: dict(zip(head, cells[1:], strict=True)) for cells in table[2:]}
+    makers = {name: maker for maker, name in NAMES.items()}
+    told = {makers[name]: what for name, what in re.findall(r"(?m)^- (\w+): (.+)$", text)}
+    return rows, told
+
+
+def updated(text: str, new: Rows, told: Mapping[str, str]) -> str:
+    """Return a page with new columns in place of their old ones."""
+    rows, before = read(text)
+    return page({name: {**rows.get(name, {}), **new[name]} for name in new}, {**before, **told})
 
 
 def main() -> int:
@@ -152,21 +214,35 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--root", type=Path, default=Path("/"))
-    parser.add_argument("--only", default="", help="part of the names of kernels to compile")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
+    parser.add_argument(
+        "--for", dest="makers", type=_makers, default=tuple(COLUMNS), metavar="LIST"
+    )
+    task = parser.add_mutually_exclusive_group()
+    task.add_argument("--only", default="", help="part of the names of kernels to compile")
+    task.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     asked = parser.parse_args()
     compilers = find(asked.root.resolve())
-    if compilers is None:
-        print(f"no ocloc, clang and libclc under {asked.root}: see --help", file=sys.stderr)
+    lacks = [f"{NAMES[m]}: {why}" for m in asked.makers if (why := compilers.lacks(m))]
+    if lacks:
+        print("\n".join([*lacks, "See --help, or leave makers out by --for."]), file=sys.stderr)
         return 2
-    os.environ["LD_LIBRARY_PATH"] = compilers.environment["LD_LIBRARY_PATH"]
+    if set(asked.makers) & {"amd", "intel"}:
+        os.environ["LD_LIBRARY_PATH"] = compilers.environment["LD_LIBRARY_PATH"]
     chosen = [(name, source) for name, source in work_groups() if asked.only in name]
     with ThreadPoolExecutor(2) as pool:
-        rows = list(pool.map(lambda each: row(compilers, *each), chosen))
+        new = dict(pool.map(lambda each: cells_of(compilers, asked.makers, *each), chosen))
     if asked.write:
-        told = f"clang {compilers.clang.name.removeprefix('clang-')}, ocloc"
-        PAGE.write_text(page(rows, told, date.today()), "utf-8")
+        day = date.today().isoformat()
+        told = {maker: f"{day}, {compilers.told(maker)}" for maker in asked.makers}
+        PAGE.write_text(updated(PAGE.read_text("utf-8"), new, told), "utf-8")
     return 0
+
+
+def _makers(text: str) -> tuple[str, ...]:
+    unknown = [name for name in text.split(",") if name not in COLUMNS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)} is none of {', '.join(COLUMNS)}")
+    return tuple(name for name in COLUMNS if name in text.split(","))
 
 
 if __name__ == "__main__":

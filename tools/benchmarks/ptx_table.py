@@ -183,17 +183,19 @@ def compile_for(
     return made.read_text("utf-8")
 
 
-def on_nvidia(tools: Tools, source: str, folder: Path) -> Iterator[tuple[str, Use]]:
+def on_nvidia(
+    tools: Tools, source: str, folder: Path, architectures: Sequence[str] = NVIDIA
+) -> Iterator[tuple[str, Use]]:
     """Yield (architecture, use) for each of NVIDIA."""
     assert tools.library is not None
     library = tools.library / "nvptx64--nvidiacl.bc"
     try:
         text = compile_for(tools, source, "nvptx64--nvidiacl", "sm_80", library, folder)
     except RuntimeError as err:
-        yield from ((arch, Use(error=str(err))) for arch in NVIDIA)
+        yield from ((arch, Use(error=str(err))) for arch in architectures)
         return
     (folder / "kernel.ptx").write_text(text, "utf-8")
-    for arch in NVIDIA:
+    for arch in architectures:
         command = [str(tools.ptxas), "-v", f"-arch={arch}", str(folder / "kernel.ptx")]
         yield arch, of_ptxas(_output([*command, "-o", os.devnull]))
 

@@ -21,7 +21,7 @@ from clnn.ops.problem import Border, Operand, Problem
 from clnn.ops.shared.epilogue import post_op_operands
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
-from clnn.ops.shared.workgroup_tiles import LAUNCH
+from clnn.ops.shared.workgroup_tiles import second_launch
 from clnn.ops.spec import OpSpec, batched
 from clnn.target import Target
 from clnn.types import Array, TensorType
@@ -194,7 +194,7 @@ class Separable(OpSpec):
         itemsize = between.memory.itemsize
         scratch = Scratch("between", between.layout.size * itemsize, itemsize)
         moved = 2 * between.type.size * itemsize / (CACHE_RATE * target.compute_units)
-        moved += 0 if target.is_cpu else LAUNCH
+        moved += 0 if target.is_cpu else second_launch(target)
 
         def before(arg: Arg) -> Arg:
             if isinstance(arg, In) and arg.index >= Conv2d.first_operand:

@@ -28,12 +28,12 @@ from clnn.ops.launch import Arg, Const, In, Launch, Out, Scratch, Variant, grid
 from clnn.ops.shared.epilogue import heavy, operand_args
 from clnn.ops.shared.loops import Loops
 from clnn.ops.shared.workgroup_tiles import (
-    LAUNCH,
     GemmShape,
     SplitK,
     group_tiles,
     left,
     right,
+    second_launch,
     widest,
 )
 from clnn.types import Array
@@ -89,7 +89,7 @@ def variants(problem: ConvProblem) -> Iterator[Variant]:
 def _variant(problem: ConvProblem, share: TileGrid, split: SplitK, vw: int) -> Variant:
     shares, target = problem.batch // share.images, problem.target
     lanes = 2 * target.vector * target.compute_units
-    cost = shares * (split.cost + 2 * LAUNCH)
+    cost = shares * (split.cost + 2 * second_launch(target))
     cost += shares * _transform_slots(share) * (1 if vw == 1 else WIDE_COST) / lanes
     some = f"_n{share.images}" if shares > 1 else ""
     name = f"winograd_workgroup_f{share.m}_v{vw}_{split.label}{some}"

@@ -15,8 +15,6 @@ from clnn.ops.shared.workgroup_tiles import (
     BARRIER,
     HIDING,
     LOCAL,
-    REGISTERS,
-    RESIDENT,
     START,
     GemmShape,
     few_of_each,
@@ -107,8 +105,8 @@ def _cycles(kind: str, sums: GemmShape, tile: MmaTile, target: Target) -> float:
     registers = (tile.wm * tile.wn // 32 + OVERHEAD) * tile.threads
     resident = min(
         GROUPS * target.local_bytes // tile.local_bytes(kind, target.tensor),
-        REGISTERS // registers,
-        RESIDENT // tile.threads,
+        target.unit_registers // registers,
+        target.resident // tile.threads,
     )
     rounds = -(-groups // target.compute_units)
     active = max(1, min(resident, rounds))

@@ -31,9 +31,7 @@ T = TypeVar("T")
 MAX_TILES, MAX_TILES_PER_SHAPE = 22, 4
 
 UNSHARED = 3.0  # cost of register tiles on GPUs whose work-items fetch all operands themselves
-REGISTERS = 65536  # of a compute unit
 OVERHEAD = 80  # registers of a work-item besides its sums and what it loads
-RESIDENT = 1024  # work-items of a compute unit that can be counted on
 HIDING = 256  # work-items of a compute unit that hide its latencies
 LOCAL = 4  # slots to read a vector from local memory
 GLOBAL = 6  # slots to bring an element from global to local memory
@@ -41,7 +39,7 @@ BARRIER = 24  # slots of a barrier, where no other group runs meanwhile
 START = 200  # slots before the first term
 STORE = 4  # slots to store a result
 BANKS = 0.5  # slots a term of a work-item, where rows of local memory begin in the same bank
-LAUNCH = 60_000  # cycles of a second launch: some 3 us of a unit that does 128 products at a time
+LAUNCH = 60_000 / 128  # cycles of a second launch for each lane of a unit: some 3 us
 
 CHUNKS = (8, 16, 32)  # terms
 # (stages, pad). Without padding columns share banks: that is for what else does not fit, so it is
@@ -286,6 +284,11 @@ def latency_hiding(items: float, target: Target) -> float:
     return min(1.0, items / (target.compute_units * HIDING))
 
 
+def second_launch(target: Target) -> float:
+    """Return the cycles that a further launch costs."""
+    return LAUNCH * target.lanes
+
+
 def even_slices(chunks: int, most: int) -> int:
     """Return the number of slices of equal length, none of them empty, nearest below `most`."""
     return -(-chunks // -(-chunks // most))
@@ -299,8 +302,8 @@ def _cycles(sums: GemmShape, tile: GroupTile, slices: int, target: Target) -> fl
     registers = tile.tm * tile.tn + (tile.bm + tile.bn) * tile.bk // tile.threads + OVERHEAD
     resident = min(
         target.local_bytes // tile.local_bytes,
-        RESIDENT // tile.threads,
-        REGISTERS // (registers * tile.threads),
+        target.resident // tile.threads,
+        target.unit_registers // (registers * tile.threads),
     )
     rounds = -(-groups // target.compute_units)
     active = max(1, min(resident, rounds))
@@ -313,7 +316,7 @@ def _cycles(sums: GemmShape, tile: GroupTile, slices: int, target: Target) -> fl
     cost = rounds * item * tile.threads / (2 * target.vector) / share
     if slices > 1:
         moved = sums.rows * sums.columns * sums.count * (2 * slices + 1)
-        cost += LAUNCH + STORE * moved / (2 * target.vector * target.compute_units)
+        cost += second_launch(target) + STORE * moved / (2 * target.vector * target.compute_units)
     return cost
 
 

@@ -10,6 +10,7 @@ from clnn.options import Options
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.probe import CAPABILITY_NAMES
 from clnn.runtime.device.processor import lists
+from clnn.runtime.device.units import units_of
 from clnn.settings import setting
 from clnn.target import Target
 
@@ -20,16 +21,19 @@ NARROW, WIDE = 8, 16  # floats of a vector of kernels for CPUs
 def target_of(info: DeviceInfo) -> Target:
     """Return what code generation needs to know of a device."""
     features = {name for name in CAPABILITY_NAMES if getattr(info.caps, name)}
-    cpu = kind_of(info) == "cpu"
+    cpu, units = kind_of(info) == "cpu", units_of(info)
     return Target(
         kind="cpu" if cpu else "gpu",
         vector=vector_of(info) if cpu else 4,
-        compute_units=info.compute_units,
+        compute_units=units.count,
         max_work_group=info.max_work_group_size,
         local_bytes=info.usable_local_mem,
         features=frozenset(features),
         tensor=tensor_cores(features),
         max_rounds=info.max_rounds,
+        lanes=units.lanes,
+        unit_registers=units.registers,
+        resident=units.resident,
     )
 
 

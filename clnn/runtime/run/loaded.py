@@ -14,6 +14,7 @@ from clnn.runtime.build.progress import Listener, heard
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.failures import explained
 from clnn.runtime.device.target import target_of
+from clnn.runtime.device.units import units_of
 from clnn.runtime.doctor.selection import select_device
 from clnn.runtime.process.forked import refuse
 from clnn.runtime.run.constants import StoredConstants
@@ -106,8 +107,9 @@ def _fused(
     made, plan = network.fused, network.plan
     if made is None or (constants.whole is None and (network.makers or network.tensors)):
         return None
-    if info.compute_units != plan.target.compute_units:
-        target = changed(plan.target, compute_units=info.compute_units)
+    units = units_of(info).count
+    if units != plan.target.compute_units:
+        target = changed(plan.target, compute_units=units)
         return fuse_plan(changed(plan, target=target), constants, False, False)
     known = {COUNTERS, SCRATCH, NUMBERS, *params_of(plan), *INPUT_PARAMS}
     for one in (*made.first, *made.run):

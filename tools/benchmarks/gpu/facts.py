@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the device and its driver are like: limits, compiler, launch costs, clocks; as JSON.
 
-python tools/benchmarks/gpu/facts.py [--device D] [--json F]
+python tools/benchmarks/gpu/facts.py [--device D] [--part quick|slow|all] [--json F]
 """
 
 from __future__ import annotations
@@ -70,12 +70,16 @@ SMI = (
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device")
+    parser.add_argument("--part", choices=("all", *PARTS), default="all")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     info = select_device(args.device)
     found: dict[str, Any] = {}
-    for name, look in FACTS.items():
+    asked = PARTS.get(args.part) or {
+        name: look for part in PARTS.values() for name, look in part.items()
+    }
+    for name, look in asked.items():
         try:
             found[name] = look(Opened(info))
         except Exception as err:  # a driver refuses one question: the others are asked still
@@ -308,16 +312,20 @@ def smi(at: Opened) -> dict[str, str]:
 
 
 # What may end the process comes last.
-FACTS: dict[str, Callable[[Opened], Any]] = {
-    "identity": identity,
-    "capabilities": capabilities,
-    "nvidia-smi": smi,
-    "launches": launches,
-    "timer": timer,
-    "compiler": compiler,
-    "grids": grids,
-    "local memory, KiB": local_memory,
-    "PTX trials": ptx_trials,
+PARTS: dict[str, dict[str, Callable[[Opened], Any]]] = {
+    "quick": {
+        "identity": identity,
+        "capabilities": capabilities,
+        "nvidia-smi": smi,
+        "launches": launches,
+        "timer": timer,
+    },
+    "slow": {
+        "compiler": compiler,
+        "grids": grids,
+        "local memory, KiB": local_memory,
+        "PTX trials": ptx_trials,
+    },
 }
 
 if __name__ == "__main__":

@@ -17,15 +17,17 @@ MOST_BYTES = 60 * 10**6
 LEFT_OUT = ("matplotlib", "onnxruntime", "torch")
 
 
-def pack(target: Path, most: int = MOST_BYTES) -> int:
-    """Write the archive for Pythons and machines like this one; return its size in bytes.
+def pack(target: Path, most: int = MOST_BYTES, python: str = "") -> int:
+    """Write the archive for machines like this one; return its size in bytes.
 
-    Raises RuntimeError where a part cannot be had, or where it is larger than `most`.
+    python: the version of the Python there, such as "3.12"; '': that of this one. Raises RuntimeError
+    where a part cannot be had, or where the archive is larger than `most`.
     """
-    wanted = [*REQUIRED.values(), *(p for p in OPTIONAL.values() if p not in LEFT_OUT)]
+    wanted = [*REQUIRED.values(), *(p for p in OPTIONAL.values() if p not in LEFT_OUT), "pip"]
     listed = _said(["git", "-C", str(ROOT), "ls-files", "-z"])
     with tempfile.TemporaryDirectory(prefix="gpu-pack-") as folder:
         fetch = [sys.executable, "-m", "pip", "download", "--only-binary=:all:", "--quiet"]
+        fetch += ["--python-version", python] if python else []
         _said([*fetch, "--dest", folder, *wanted])
         part = target.with_name(f".{target.name}.part")
         try:

@@ -60,12 +60,19 @@ def environment(folder: Path) -> Path:
     return python
 
 
+def installer(python: Path, wheels: Path) -> list[str]:
+    """Return the command of pip: the Python's own, else the wheel among `wheels`, which runs as it is."""
+    own = [str(python), "-m", "pip"]
+    wheel = next(iter(sorted(wheels.glob("pip-*.whl"))), None)
+    if wheel is None or not subprocess.run([*own, "--version"], capture_output=True).returncode:
+        return own
+    return [str(python), str(wheel / "pip")]
+
+
 def install(python: Path, wheels: Path, packages: Sequence[str]) -> str:
     """Install packages from a folder alone; return '' or the last line of what pip says."""
     command = [
-        str(python),
-        "-m",
-        "pip",
+        *installer(python, wheels),
         "install",
         "--no-index",
         "--no-input",

@@ -12,6 +12,9 @@ from sweeps.measure import Ceilings
 from sweeps.measure import Row as Layer
 from sweeps.report import ceiling_lines, markdown_table
 
+from gpu.plan import stage_of
+from gpu.summary import summary
+
 Data = Mapping[str, Any]
 MOST_FAILURES = 40
 
@@ -29,14 +32,18 @@ def page(about: About, report: Data) -> str:
         *about.lines(),
         "",
         *_notes(report["notes"]),
+        *summary(found),
         *_steps(report["steps"]),
     ]
     sections = {
+        "families": families_section,
+        "networks": networks_section,
         "engines": engines_section,
         "compiled": compiled_section,
         "sweep": sweep_section,
         "tests": tests_section,
         "facts": facts_section,
+        "details": details_section,
     }
     for name, section in sections.items():
         if name in found:
@@ -58,13 +65,14 @@ def _steps(steps: Sequence[Data]) -> list[str]:
     lines = [
         "## Steps",
         "",
-        "| step | result | seconds | of at most |",
-        "| --- | --- | ---: | ---: |",
+        "| stage | step | result | seconds | of at most |",
+        "| ---: | --- | --- | ---: | ---: |",
     ]
     for s in steps:
         what = s["status"] + (f": {s['note']}" if s["note"] else "")
         what += f" (status {s['code']})" if s["code"] and s["status"] == "failed" else ""
-        lines.append(f"| {s['title']} | {what} | {s['seconds']:.0f} | {s['budget']:.0f} |")
+        times = f"{s['seconds']:.0f} | {s['budget']:.0f}"
+        lines.append(f"| {stage_of(s['name'])} | {s['title']} | {what} | {times} |")
     for s in steps:
         if s["status"] in ("failed", "out of time") and s["tail"]:
             lines += ["", f"{s['title']} ended with:", "", "```text", *s["tail"], "```"]
@@ -83,6 +91,28 @@ def tests_section(data: Data) -> list[str]:
     lines += [f"- `{name}`: {text}" for name, text in failures[:MOST_FAILURES]]
     if len(failures) > MOST_FAILURES:
         lines.append(f"- and {len(failures) - MOST_FAILURES} more")
+    return lines
+
+
+def families_section(data: Data) -> list[str]:
+    """Return which families of ops are right."""
+    lines = [
+        "## Families of ops",
+        "",
+        "A small network of each, compared with numpy in double precision; seconds to compile and to run"
+        " it once.",
+        "",
+        "| family | numbers | result | error | allowed | seconds | kernels |",
+        "| --- | --- | --- | ---: | ---: | ---: | --- |",
+    ]
+    for r in data["rows"]:
+        cells = [r["family"], r["dtype"], "right" if r["passed"] else r["fault"]]
+        cells += [f"{r['error']:.1e}", f"{r['allowed']:.0e}", f"{r['seconds']:.2f}"]
+        lines.append(f"| {' | '.join([*cells, ', '.join(dict.fromkeys(r['variants']))])} |")
+    if data["current"]:
+        lines += ["", f"{', '.join(data['current'])}: the process ended in this network"]
+    if data["cut"]:
+        lines += ["", f"No time was left for {', '.join(data['cut'])}."]
     return lines
 
 
@@ -127,6 +157,11 @@ def engines_section(data: Data) -> list[str]:
     return lines
 
 
+def networks_section(data: Data) -> list[str]:
+    """Return the comparison of two networks with other engines."""
+    return ["## Two networks", *engines_section(data)[1:]]
+
+
 def compiled_section(data: Data) -> list[str]:
     """Return the comparison with what torch.compile makes."""
     return ["## Beside torch.compile", *engines_section(data)[1:]]
@@ -144,6 +179,11 @@ def facts_section(data: Data) -> list[str]:
         lines.append(f"- {name}")
         lines += [f"  - {key}: {_plain(value)}" for key, value in facts.items()]
     return lines
+
+
+def details_section(data: Data) -> list[str]:
+    """Return what takes longer to find out."""
+    return ["## More facts", *facts_section(data)[1:]]
 
 
 def _plain(value: Any) -> str:

@@ -13,17 +13,39 @@ from gpu.steps import Step
 
 ROOT = Path(__file__).resolve().parents[3]
 TOOLS = ROOT / "tools" / "benchmarks"
-NAMES = ("doctor", "facts", "sweep", "tests", "tune", "engines", "compiled")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Steps that are useful by themselves. minutes: from the beginning of all, by which it ends."""
+
+    minutes: float
+    title: str
+    steps: tuple[str, ...]
+
+
+# Of rising cost: what decides whether and how the device is used comes first.
+STAGES = (
+    Stage(0.5, "the probe, launches, families of ops", ("facts", "families")),
+    Stage(2, "bandwidth, rates, layers as shares of them", ("sweep", "details")),
+    Stage(5, "two networks beside PyTorch, drivers", ("networks", "doctor")),
+    Stage(10, "tests, the tuner, more networks", ("tests", "tune", "engines", "compiled")),
+)
+NAMES = tuple(name for stage in STAGES for name in stage.steps)
 # Shares of the time; what a step leaves over goes to the next.
 SHARES = {
-    "doctor": 40,
-    "facts": 25,
-    "sweep": 100,
-    "tests": 120,
-    "tune": 80,
-    "engines": 150,
-    "compiled": 30,
+    "facts": 8,
+    "families": 20,
+    "sweep": 75,
+    "details": 10,
+    "networks": 140,
+    "doctor": 30,
+    "tests": 110,
+    "tune": 60,
+    "engines": 85,
+    "compiled": 25,
 }
+KEPT = 0.94  # of the time, for the run itself; the rest is for what is before and behind it
 
 # The networks that say most come first; a budget cuts from the end.
 NETWORKS = (
@@ -42,7 +64,7 @@ NETWORKS = (
 FIRST = NETWORKS[:2]
 # What is tuned, at batch 1, with which kind of numbers.
 TUNED = (("resnet50", "f16"), ("mobilenet_v2", "f16"))
-BATCHES = "1,64,8"
+BATCHES = "64,1,8"
 # clnn with each kind of numbers, and PyTorch as it is quickest first.
 ON_GPU = (
     "torch:cuda",
@@ -79,6 +101,7 @@ TESTS = (
     "tests/cli",
 )
 SMALL_TESTS = ("tests/codegen/test_warp.py::test_shuffles",)
+SMALL_FAMILIES = "products,rows,movement"
 SMALL_TUNE_S = 10.0
 WORKERS = 8
 TEST_LIMIT_S = 90
@@ -110,14 +133,41 @@ class Job:
         return self.work / f"{name}.json"
 
 
+def stage_of(name: str) -> int:
+    """Return the number of the stage that a step belongs to."""
+    known = {n: k for k, stage in enumerate(STAGES, 1) for n in stage.steps}
+    return known.get(name) or known["tune"]  # whose steps are named for what they tune
+
+
+def chosen(stages: Sequence[int]) -> tuple[tuple[str, ...], float]:
+    """Return the steps of stages, by their numbers from 1 on, and the seconds that they are given."""
+    ends = [0.0, *(stage.minutes for stage in STAGES)]
+    minutes = sum(ends[k] - ends[k - 1] for k in set(stages))
+    return tuple(n for n in NAMES if stage_of(n) in stages), KEPT * 60 * minutes
+
+
+def within(minutes: float) -> tuple[tuple[str, ...], float]:
+    """Return the steps of all stages that end within so many minutes, and the seconds of the run.
+
+    Raises ValueError where not even the first does.
+    """
+    stages = [k for k, stage in enumerate(STAGES, 1) if stage.minutes <= minutes]
+    if not stages:
+        raise ValueError(f"{minutes:g} minutes are too few: the first stage takes half a minute")
+    return chosen(stages)[0], KEPT * 60 * minutes
+
+
 def steps(job: Job) -> list[Step]:
     """Return the steps in order. The time of those that are left out goes to the others."""
     shares = {name: SHARES[name] for name in NAMES if name in job.names}
     unit = job.total / sum(shares.values())
     makers = {
-        "doctor": _doctor,
         "facts": _facts,
+        "families": _families,
         "sweep": _sweep,
+        "details": _details,
+        "networks": _networks,
+        "doctor": _doctor,
         "tests": _tests,
         "tune": _tune,
         "engines": _engines,
@@ -140,8 +190,27 @@ def _doctor(job: Job, budget: float) -> list[Step]:
 
 
 def _facts(job: Job, budget: float) -> list[Step]:
-    command = _tool("gpu/facts.py", "--device", job.device, "--json", job.data("facts"))
-    return [Step("facts", "facts of the device and its driver", lambda s: command, budget)]
+    return [_asked(job, "facts", "the device, the probe, launches", "quick", budget)]
+
+
+def _details(job: Job, budget: float) -> list[Step]:
+    return [_asked(job, "details", "compiler, grids, local memory", "slow", budget)]
+
+
+def _asked(job: Job, name: str, title: str, part: str, budget: float) -> Step:
+    options = ["--device", job.device, "--part", part, "--json", job.data(name)]
+    return Step(name, title, lambda s: _tool("gpu/facts.py", *options), budget)
+
+
+def _families(job: Job, budget: float) -> list[Step]:
+    few = ["--only", SMALL_FAMILIES, "--dtypes", "f32,f16"] if job.small else []
+
+    def command(seconds: float) -> Sequence[str]:
+        options = ["--device", job.device, "--budget", f"{0.9 * seconds:.0f}"]
+        return _tool("gpu/families.py", *options, "--json", job.data("families"), *few)
+
+    title = "a network of each family of ops"
+    return [Step("families", title, command, budget, again=("--resume",))]
 
 
 def _sweep(job: Job, budget: float) -> list[Step]:
@@ -239,14 +308,21 @@ def _tune_one(job: Job, name: str, model: Sequence[object], budget: float) -> St
     return Step(f"tune_{name}", f"tuner, {name}", command, budget)
 
 
-def _engines(job: Job, budget: float) -> list[Step]:
-    title = "clnn beside other engines"
+def _networks(job: Job, budget: float) -> list[Step]:
+    title = "clnn beside other engines, batch 1"
     if job.small:
         models = (ROOT / "tools" / "examples" / "models" / "digits.onnx",)
         engines = ("onnxruntime", "clnn:f16", "clnn:int8", "torch:int8")
-        return [_compare(job, "engines", title, models, engines, "1", 0.2, budget)]
-    engines, batches = (ON_GPU, BATCHES) if job.gpu else (ON_CPU, "1,8")
-    return [_compare(job, "engines", title, NETWORKS, engines, batches, 6.0, budget)]
+        return [_compare(job, "networks", title, models, engines, "1", 0.2, budget)]
+    engines = ON_GPU if job.gpu else ON_CPU
+    return [_compare(job, "networks", title, FIRST, engines, "1", 3.0, budget)]
+
+
+def _engines(job: Job, budget: float) -> list[Step]:
+    skip = "sizes are small" if job.small else ""
+    engines, batches = (ON_GPU, BATCHES) if job.gpu else (ON_CPU, "8,1")
+    title = "clnn beside other engines, more networks and batches"
+    return [_compare(job, "engines", title, NETWORKS, engines, batches, 6.0, budget, skip)]
 
 
 def _compiled(job: Job, budget: float) -> list[Step]:

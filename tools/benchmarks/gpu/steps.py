@@ -21,7 +21,9 @@ TICK_S = 20.0
 LEAST_S = 3.0  # with less than that, a step is not begun
 MOST_AGAIN = 20  # times that a step goes on after a crash
 GRACE_S = 10.0  # beyond its budget, for a step to end by itself
+SEEN_S = 5.0  # between two looks at what a step has left so far
 DONE, FAILED, LATE, SKIPPED = "done", "failed", "out of time", "skipped"
+RUNNING = "under way"
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ class Outcome:
 class Runner:
     """Runs steps within `total` seconds from `begun` on; logs lie in `folder`.
 
-    reserve: seconds at the end that no step gets. shown: how a command is written down.
+    reserve: seconds at the end that no step gets. shown: how a command is written down. seen: gets
+    the outcome of a step while it is under way, so that a run that is cut keeps what it has.
     """
 
     def __init__(
@@ -74,21 +77,33 @@ class Runner:
         begun: float | None = None,
         reserve: float = 10.0,
         say: Callable[[str], None] = lambda text: print(text, flush=True),
+        seen: Callable[[Outcome], None] = lambda outcome: None,
     ) -> None:
         self.begun = monotonic() if begun is None else begun
         self.end = self.begun + total - reserve
         self.folder, self.env, self.shown, self.say = folder, dict(env), shown, say
+        self.seen = seen
         self.total, self.saved = total, 0.0
 
     def run(self, step: Step) -> Outcome:
-        """Run one step; never raises on its account."""
+        """Run one step; never raises on its account. Told to end, it tells what the step left."""
+        outcome = Outcome(step.name, step.title, SKIPPED)
+        try:
+            self._run(step, outcome)
+        except KeyboardInterrupt:
+            self.seen(outcome)
+            raise
+        return outcome
+
+    def _run(self, step: Step, outcome: Outcome) -> None:
         budget = min(step.budget + self.saved, self.end - monotonic())
-        outcome = Outcome(step.name, step.title, SKIPPED, budget=round(max(budget, 0.0), 1))
+        outcome.budget = round(max(budget, 0.0), 1)
         if step.skip or budget < LEAST_S:
             outcome.note = step.skip or "no time was left"
             self.saved += step.budget
             self.tell(f"{step.title}: left out, {outcome.note}")
-            return outcome
+            return
+        outcome.status = RUNNING
         self.tell(f"{step.title} ({budget:.0f} s at most)")
         begin = monotonic()
         arguments = step.command(budget)
@@ -106,7 +121,6 @@ class Runner:
         outcome.code = code
         outcome.status = LATE if code is None else DONE if code in step.allowed else FAILED
         self.tell(f"{step.title}: {outcome.status} after {outcome.seconds:.0f} s")
-        return outcome
 
     def _process(
         self, step: Step, arguments: Sequence[str], outcome: Outcome, seconds: float
@@ -129,16 +143,23 @@ class Runner:
             except OSError as err:
                 outcome.tail = [str(err)]
                 return 127
-            code = self._wait(child, path, seconds)
+            code = self._wait(child, path, seconds, outcome)
         outcome.tail = tail_of(path)
         return code
 
-    def _wait(self, child: subprocess.Popen[bytes], path: Path, seconds: float) -> int | None:
-        end, told = monotonic() + seconds, monotonic()
+    def _wait(
+        self, child: subprocess.Popen[bytes], path: Path, seconds: float, outcome: Outcome
+    ) -> int | None:
+        begin = told = seen = monotonic()
+        end = begin + seconds
         try:
             while monotonic() < end:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     return child.wait(0.2)
+                if monotonic() - seen >= SEEN_S:
+                    seen = monotonic()
+                    outcome.seconds = round(seen - begin, 1)
+                    self.seen(outcome)
                 if monotonic() - told >= TICK_S:
                     told = monotonic()
                     self.tell(f"  {(tail_of(path) or [''])[-1][:100]}")

@@ -1,0 +1,75 @@
+"""The parts of a device that hold work-groups, which estimates count in: how many, and how large.
+
+Drivers count differently what OpenCL calls compute units: NVIDIA's multiprocessors and AMD's compute units, or
+pairs of them, hold work-groups; Intel's execution units hold single threads, and 8 or 16 of them a work-group.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from clnn.runtime.device.device import DeviceInfo
+
+KIB = 1024
+# Compute capabilities of NVIDIA's multiprocessors with 64 lanes; others have 128.
+HALF = {(6, 0), (7, 0), (7, 2), (7, 5), (8, 0)}
+PAIRED = 10  # from this generation on AMD's units are pairs, four times 32 lanes
+# CDNA 2 and 3, whose units have twice the registers; digits behind "gfx".
+TWICE = ("90a", "940", "941", "942", "950")
+RESIDENT = 1024  # work-items of a unit that can be counted on, whatever more it may hold
+
+
+@dataclass(frozen=True)
+class Units:
+    """count: how many hold a work-group each. lanes: products of float32 that one adds at a time.
+
+    registers: of 32 bits, of a unit. resident: work-items of a unit that can be counted on. The defaults
+    are those of NVIDIA's newer multiprocessors, and of a device of which no more is known.
+    """
+
+    count: int
+    lanes: int = 128
+    registers: int = 65536
+    resident: int = RESIDENT
+
+
+def units_of(info: DeviceInfo) -> Units:
+    """Return a device's units, from what its driver states."""
+    vendor = info.vendor.lower()
+    if info.type != "gpu":
+        return Units(info.compute_units)
+    if info.compute_capability:
+        return Units(info.compute_units, 64 if info.compute_capability in HALF else 128)
+    if "intel" in vendor:
+        return _intel(info)
+    if "advanced micro devices" in vendor or "amd" in vendor.split():
+        return _amd(info)
+    return Units(info.compute_units)
+
+
+def _amd(info: DeviceInfo) -> Units:
+    """AMD's driver names a device by its architecture, such as gfx90a:sramecc+ or gfx1030."""
+    named = re.match(r"gfx([0-9a-f]+)", info.name)
+    if named is None:
+        return Units(info.compute_units)
+    code = named[1]
+    generation = int(code[:-2], 16) if len(code) == 3 else int(code[:-2])
+    if generation >= PAIRED:
+        return Units(info.compute_units, 128, 131072)
+    return Units(info.compute_units, 64, 131072 if code in TWICE else 65536)
+
+
+def _intel(info: DeviceInfo) -> Units:
+    """Intel's driver counts execution units; local memory and the largest work-group tell what shares one.
+
+    128 KiB: 8 of 16 lanes (Xe-HPC, Xe2). 64 KiB: 8 of 8 lanes with groups of 256 work-items (Gen9 to Gen11), 16
+    with larger ones (Xe-LP, Xe-HPG). A thread has 128 registers of 32 bytes, of 64 where there are 16 lanes; 7
+    threads of each unit are counted on.
+    """
+    wide = info.local_mem >= 128 * KIB
+    lanes = 16 if wide else 8
+    together = 8 if wide or info.max_work_group_size <= 256 else 16
+    threads = 7 * together
+    count = max(1, info.compute_units // together)
+    return Units(count, lanes * together, threads * 128 * lanes, min(RESIDENT, threads * lanes))

@@ -1,0 +1,122 @@
+"""What estimates take a GPU for, beside what its maker publishes: units, lanes, registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+
+from clnn.ops.shared.workgroup_tiles import GemmShape, group_tiles, second_launch
+from clnn.runtime.device.units import Units, units_of
+from clnn.target import Target
+
+KIB = 1024
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a driver states of a device, its clock in GHz, and the TFLOP/s of float32 that are published.
+
+    dual: products that one lane adds at a time where two instructions go together.
+    """
+
+    vendor: str
+    name: str
+    compute_units: int
+    clock: float
+    tflops: float
+    capability: tuple[int, int] | None = None
+    local: int = 64
+    work_group: int = 1024
+    dual: int = 1
+
+    @property
+    def info(self) -> SimpleNamespace:
+        return SimpleNamespace(
+            type="gpu",
+            vendor=self.vendor,
+            name=self.name,
+            compute_units=self.compute_units,
+            compute_capability=self.capability,
+            local_mem=self.local * KIB,
+            max_work_group_size=self.work_group,
+        )
+
+
+NV, AMD = "NVIDIA Corporation", "Advanced Micro Devices, Inc."
+INTEL = "Intel(R) Corporation"
+DEVICES = {
+    "H100 SXM": Published(NV, "H100", 132, 1.98, 66.9, (9, 0), 48),
+    "A100": Published(NV, "A100", 108, 1.41, 19.5, (8, 0), 48),
+    "RTX 4090": Published(NV, "RTX 4090", 128, 2.52, 82.6, (8, 9), 48),
+    "RTX 3060": Published(NV, "RTX 3060", 28, 1.777, 12.7, (8, 6), 48),
+    "T4": Published(NV, "T4", 40, 1.59, 8.1, (7, 5), 48),
+    "MI100": Published(AMD, "gfx908:sramecc+:xnack-", 120, 1.502, 23.1),
+    "MI250X, one die": Published(AMD, "gfx90a:sramecc+:xnack-", 110, 1.7, 23.95),
+    "RX Vega 64": Published(AMD, "gfx900:xnack-", 64, 1.546, 12.7),
+    "RX 6900 XT": Published(AMD, "gfx1030", 40, 2.25, 23.04),
+    "RX 7900 XTX": Published(AMD, "gfx1100", 48, 2.5, 61.4, dual=2),
+    "UHD 630": Published(INTEL, "UHD 630", 24, 1.15, 0.44, None, 64, 256),
+    "Iris Xe, 96 units": Published(INTEL, "Iris Xe", 96, 1.35, 2.07, None, 64, 512),
+    "Arc A770": Published(INTEL, "Arc A770", 512, 2.1, 17.2),
+    "Max 1550, both dies": Published(INTEL, "Max 1550", 1024, 1.6, 52.4, None, 128),
+    "Arc B580": Published(INTEL, "Arc B580", 160, 2.67, 13.7, None, 128),
+}
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_lanes_give_the_published_rate(name: str) -> None:
+    device = DEVICES[name]
+    units = units_of(device.info)
+    rate = 2 * units.count * units.lanes * device.dual * device.clock / 1e3
+    assert rate == pytest.approx(device.tflops, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "units"),
+    [
+        ("H100 SXM", Units(132)),
+        ("A100", Units(108, 64)),
+        ("RX 6900 XT", Units(40, 128, 131072)),
+        ("MI250X, one die", Units(110, 64, 131072)),
+        ("RX Vega 64", Units(64, 64)),
+        ("UHD 630", Units(3, 64, 57344, 448)),
+        ("Arc A770", Units(32, 128, 114688, 896)),
+        ("Max 1550, both dies", Units(128, 128, 114688, 896)),
+    ],
+)
+def test_units_hold_a_work_group_each(name: str, units: Units) -> None:
+    assert units_of(DEVICES[name].info) == units
+
+
+def test_of_other_devices_no_more_is_known_than_their_count() -> None:
+    other = Published("Some maker", "Some GPU", 7, 1, 1).info
+    assert units_of(other) == Units(7)
+    assert units_of(Published(AMD, "AMD Radeon RX 6600 (radeonsi)", 14, 1, 1).info) == Units(14)
+    cpu = SimpleNamespace(**{**vars(DEVICES["UHD 630"].info), "type": "cpu"})
+    assert units_of(cpu) == Units(24)
+    plain = Target()
+    assert (plain.lanes, plain.unit_registers, plain.resident) == (128, 65536, 1024)
+    assert units_of(other) == Units(7, plain.lanes, plain.unit_registers, plain.resident)
+
+
+def target(name: str) -> Target:
+    units = units_of(DEVICES[name].info)
+    known = {"lanes": units.lanes, "unit_registers": units.registers, "resident": units.resident}
+    return Target("gpu", 4, units.count, 256, 49152, **known)
+
+
+@pytest.mark.parametrize("size", [256, 1024, 2048])
+def test_products_follow_the_units_that_hold_groups(size: int) -> None:
+    """Counted as execution units, an Arc A770 would get smaller tiles, or sums in parts."""
+    sums = GemmShape(size, size, size)
+    best = group_tiles(sums, target("Arc A770"))[0]
+    counted = group_tiles(sums, Target("gpu", 4, 512, 256, 49152))[0]
+    assert best.slices == 1 < counted.slices
+    assert counted.tile.bm * counted.tile.bn <= best.tile.bm * best.tile.bn
+
+
+def test_a_launch_weighs_as_much_as_the_lanes_could_do_meanwhile() -> None:
+    assert second_launch(Target("gpu")) == 60_000
+    assert second_launch(target("A100")) == 30_000
