@@ -50,7 +50,7 @@ def units_of(info: DeviceInfo) -> Units:
 
 def _amd(info: DeviceInfo) -> Units:
     """AMD's driver names a device by its architecture, such as gfx90a:sramecc+ or gfx1030."""
-    named = re.match(r"gfx([0-9a-f]+)", info.name)
+    named = re.match(r"gfx([0-9a-f]{3}|[0-9]{4})(?![0-9a-z-])", info.name)
     if named is None:
         return Units(info.compute_units)
     code = named[1]
