@@ -31,6 +31,7 @@ ROOMS = (
     ("runtime",),
     ("ports", "tune"),
     ("compile",),
+    ("geared",),
     ("entry",),
     ("apis", "verification"),
     ("bridges",),

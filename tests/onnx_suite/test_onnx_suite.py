@@ -84,7 +84,10 @@ def test_sample_has_every_operator():
         (Outcome("test_abs", "failed", "wrong numbers"), "test_abs is in expected.txt and failed"),
         (Outcome("test_abs", "refused", "no"), "test_abs is in expected.txt and refused"),
         (Outcome("test_equal_string", "refused", "loops"), ""),
-        (Outcome("test_equal_string", "passed"), "test_equal_string passes and is not in expected.txt"),
+        (
+            Outcome("test_equal_string", "passed"),
+            "test_equal_string passes and is not in expected.txt",
+        ),
         (Outcome("test_equal_string", "failed"), "failed instead of being refused"),
         (Outcome("test_resize_downsample_scales_cubic_align_corners", "failed"), ""),
         (Outcome("test_of_tomorrow", "refused", "new"), "test_of_tomorrow is in neither list"),

@@ -23,8 +23,17 @@ def asks_for_set(options: Options) -> bool:
 
     The option alone says so: CLNN_SPECIALISE is about models with open dimensions.
     """
-    plain = options.dtype == "f32" and options.tune not in ("quick", "full")
-    return options.specialise == "never" and plain
+    return options.specialise == "never" and _is_plain(options)
+
+
+def begins_on_set(options: Options, info: DeviceInfo) -> bool:
+    """Whether a model of one shape is to run on the universal set until its own kernels are there."""
+    is_background = options.specialise == "background" and not options.guard
+    return is_background and _is_plain(options) and target_of(info).is_cpu
+
+
+def _is_plain(options: Options) -> bool:
+    return options.dtype == "f32" and options.tune not in ("quick", "full")
 
 
 def planner(
@@ -38,6 +47,11 @@ def planner(
     return partial(plan_by, instead=universal_kernels(target))
 
 
+def set_source(target: Target) -> str:
+    """Return the text of the universal set's program."""
+    return set_text(set_sources(target)).source
+
+
 def build_set(info: DeviceInfo) -> tuple[int, int]:
     """Build the program of the universal set, unless the cache has it; return programs from there, and built.
 
@@ -47,5 +61,5 @@ def build_set(info: DeviceInfo) -> tuple[int, int]:
     if not target.is_cpu:
         raise SettingError(f"the universal set is for CPUs, and {info.title} is none.")
     device = Device.open(info)
-    device.build({"universal set": set_text(set_sources(target)).source})
+    device.build({"universal set": set_source(target)})
     return device.counts.pair
