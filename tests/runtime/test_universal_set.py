@@ -102,7 +102,7 @@ def test_the_set_is_for_cpus(any_device, monkeypatch):
         build_set(select(any_device))
 
 
-@pytest.mark.parametrize("name", ("mnist_opt", "super_resolution_espcn_x3_d2s"))
+@pytest.mark.parametrize("name", ("mnist_opt", "super_resolution_espcn_x3_d2s", "mlperf_vww_float"))
 def test_shared_networks_build_nothing(any_device, tmp_path, monkeypatch, name):
     path = MODELS / name / "model.onnx"
     if not path.exists():

@@ -20,6 +20,8 @@ _TUNABLES: dict[str, tuple[str, ...]] = {
     "window": ("vw", "mx"),
     "walk": ("vw", "piece"),
     "fill": (),
+    "sample": ("vw", "piece"),
+    "rows": ("vw",),
 }
 FUNCTIONS = tuple(_TUNABLES)
 
