@@ -241,6 +241,13 @@ def test_import_of_the_onnxruntime_interface_is_light():
     assert out.stdout.strip() == "[]"
 
 
+def test_a_start_from_a_compiled_network_reads_no_ops():
+    """What knows ops comes with the first plan that is made."""
+    code = "import sys, clnn.entry; print([m for m in sys.modules if m.endswith('.spec')])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "['clnn.ops.spec']"
+
+
 def test_no_relaxed_arithmetic_in_templates():
     text = "".join(p.read_text() for p in (ROOT / "kernels_cl").rglob("*.mako"))
     assert "native_" not in text and "half_exp" not in text and "fast-relaxed" not in text

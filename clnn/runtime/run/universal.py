@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from clnn.codegen.set_kernel import set_text
-from clnn.codegen.set_texts import set_sources
 from clnn.errors import SettingError
 from clnn.options import Options
 from clnn.plan.schedule import Plan
-from clnn.plan.universal import universal_kernels
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.target import target_of
@@ -44,11 +41,18 @@ def planner(
         return partial(family.plan, plan_by)
     if not (asks_for_set(options) and target.is_cpu):
         return plan_by
+    from clnn.plan.universal import (
+        universal_kernels,
+    )  # which knows many ops: no start from a plan needs them
+
     return partial(plan_by, instead=universal_kernels(target))
 
 
 def set_source(target: Target) -> str:
     """Return the text of the universal set's program."""
+    from clnn.codegen.set_kernel import set_text
+    from clnn.codegen.set_texts import set_sources
+
     return set_text(set_sources(target)).source
 
 
