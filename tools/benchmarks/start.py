@@ -4,13 +4,14 @@
     python tools/benchmarks/start.py MODEL... [--ways cold,gears,set,warm,file,onnxruntime] [--rounds N]
         [--device D] [--speed S] [--json FILE]
 
-cold: nothing is in the cache but what is known of the device. set: besides that, the universal set, on which
-the model runs (`clnn prepare`, Options(specialise="never")). gears: the same with
-Options(specialise="background"), which would change to other kernels later. warm: the cache is as an earlier start
-left it. file: from the .clnn file of the model. onnxruntime: the same model in it, where it is installed.
-Each start is a process of its own, and imports count, of modules that were compiled before. Medians of wall-clock and CPU seconds, children of
-the process included; `clnn bench --start` says where they go. --speed: seconds in which runs on the
-universal set and on the model's own kernels are timed in turns, in one process.
+cold: nothing is in the cache but what is known of the device. set: besides that, the universal set, on
+which the model runs (`clnn prepare`, Options(specialise="never")). gears: the same with
+Options(specialise="background"), which would change to other kernels later. warm: the cache is as an
+earlier start left it. file: from the .clnn file of the model. onnxruntime: the same model in it, where
+it is installed. Each start is a process of its own, and imports count, of modules that were compiled
+before. Medians of wall-clock and CPU seconds, children of the process included; `clnn bench --start`
+says where they go. --speed: seconds in which runs on the universal set and on the model's own kernels
+are timed in turns, in one process.
 """
 
 from __future__ import annotations
