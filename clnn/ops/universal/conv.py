@@ -15,8 +15,8 @@ from clnn.ops.launch import Arg, Const, In, Out, Variant
 from clnn.ops.universal.functions import (
     COLUMNS,
     PIXELS,
-    VECTORS,
     banded,
+    tile_channels,
     universal_launch,
 )
 from clnn.ops.universal.post_ops import Number, encoded, is_plain, operands
@@ -93,7 +93,7 @@ def _tiles(
     codes: tuple[Number, ...],
 ) -> Variant:
     target, terms = problem.target, terms_of(problem)
-    wide = VECTORS * target.vector
+    wide = tile_channels(target)
     blocks = -(-problem.oc // wide)
     pixels = problem.batch * problem.height * problem.width
     sums = problem.taps * problem.ic

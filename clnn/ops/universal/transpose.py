@@ -13,7 +13,7 @@ from clnn.ops.conv.packing import by_output
 from clnn.ops.conv.transpose_phases import TransposeProblem, first_taps
 from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant
 from clnn.ops.universal.conv import fits, pack_bias, pack_tiles, terms_in
-from clnn.ops.universal.functions import PIXELS, VECTORS, banded, universal_launch
+from clnn.ops.universal.functions import PIXELS, banded, tile_channels, universal_launch
 from clnn.ops.universal.post_ops import Number, encoded, operands
 from clnn.types import Array
 
@@ -54,7 +54,7 @@ def _phase(
     codes: tuple[Number, ...],
 ) -> Launch | None:
     """Return the launch of a phase (y, x) of the output, None where the output is too small to have one."""
-    strides, wide = problem.geometry["strides"], VECTORS * problem.target.vector
+    strides, wide = problem.geometry["strides"], tile_channels(problem.target)
     height, width = (
         -(-(extent - p) // s)
         for extent, p, s in zip((problem.height, problem.width), phase, strides, strict=True)
