@@ -63,9 +63,10 @@ def compile_model(
     options: Options | None = None,
     shapes: Shapes | None = None,
     calibration: Calibration | None = None,
+    at_known: Callable[..., Session] | None = None,
 ) -> Session | OpenSession | StagedSession | ValuedSession:
     """Return a session that runs `model` on `device`: what clnn.compile_model does, without the cache of
-    compiled networks.
+    compiled networks. at_known: does what compile_fixed does, in its place.
     """
     from clnn.importers.onnx.load import Loaded, load_model, load_parts
 
@@ -75,7 +76,7 @@ def compile_model(
     mapped = calibration is None and (options or Options()).tune not in ("quick", "full")
     parts = model if isinstance(model, Graph) else load_parts(model, mapped)
     try:
-        return compile_fixed(parts, device, options, shapes, calibration)
+        return (at_known or compile_fixed)(parts, device, options, shapes, calibration)
     except (OpenShapeError, UnsupportedOpError) as err:
         is_open, doubt = isinstance(err, OpenShapeError), None
         whole = model if isinstance(model, Graph) else Loaded(*load_model(model))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from clnn import logs
@@ -94,7 +95,7 @@ def _kept_or_anew(
     session = anew(path, device, options, shapes)
     unchanged = key is not None and key == key_of(path, info, options, shapes)
     if key is not None and unchanged and isinstance(session, Session):
-        keep(key, session)
+        session.once_settled(partial(keep, key))
     return session
 
 
@@ -115,4 +116,8 @@ def _anew(
 ) -> Session | OpenSession | StagedSession | ValuedSession:
     from clnn.compile import compile_model as compile_anew
 
-    return compile_anew(model, device, options, shapes, calibration)
+    if options is None or options.specialise != "background":
+        return compile_anew(model, device, options, shapes, calibration)
+    from clnn.geared import compile_geared
+
+    return compile_anew(model, device, options, shapes, calibration, compile_geared)

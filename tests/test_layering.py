@@ -31,6 +31,7 @@ ROOMS = (
     ("runtime",),
     ("ports", "tune"),
     ("compile",),
+    ("geared",),
     ("entry",),
     ("apis", "verification"),
     ("bridges",),
@@ -238,6 +239,13 @@ def test_import_of_the_onnxruntime_interface_is_light():
     code = f"import sys, clnn.onnxruntime; print([m for m in {heavy} if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+def test_a_start_from_a_compiled_network_reads_no_ops():
+    """What knows ops comes with the first plan that is made."""
+    code = "import sys, clnn.entry; print([m for m in sys.modules if m.endswith('.spec')])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "['clnn.ops.spec']"
 
 
 def test_no_relaxed_arithmetic_in_templates():

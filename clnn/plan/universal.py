@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 from clnn.codegen.filters import image
 from clnn.graph.ir import Node
 from clnn.ops.conv.spec import Conv2d
+from clnn.ops.conv.transpose import ConvTranspose
 from clnn.ops.gemm.spec import Gemm
 from clnn.ops.launch import EMPTY, Launch, Variant
+from clnn.ops.movement.pad import Pad
 from clnn.ops.pool.spec import Pool
 from clnn.ops.problem import Problem
+from clnn.ops.resize.spec import Resize
+from clnn.ops.rows.norm import Normalise
 from clnn.ops.rows.reduce import Reduce
+from clnn.ops.rows.rows import with_row_axes
+from clnn.ops.rows.softmax import Softmax
 from clnn.ops.spec import OpSpec
 from clnn.ops.universal import fill, walk
 from clnn.ops.universal.conv import universal_conv
 from clnn.ops.universal.product import universal_product
+from clnn.ops.universal.rows import MODES as ROW_MODES
+from clnn.ops.universal.rows import universal_rows
+from clnn.ops.universal.sample import Along, universal_sample
+from clnn.ops.universal.transpose import universal_transpose
 from clnn.ops.universal.window import MODES, WindowSize, universal_window
 from clnn.plan.schedule import Instead
 from clnn.target import Target
@@ -44,14 +58,18 @@ def universal_variant(spec: OpSpec, problem: Problem) -> Variant | None:
         return universal_conv(spec.problem(problem))
     if isinstance(spec, Gemm):
         return universal_product(spec.problem(problem))
-    if isinstance(spec, Pool):
-        return _pool(spec, problem)
-    if isinstance(spec, Reduce) and (found := _image_reduction(spec, problem)):
-        return found
+    for kind, node_form in _FORMS.items():
+        if isinstance(spec, kind) and (found := node_form(spec, problem)):
+            return found
     usual = spec.variants(problem)[0]
-    launches = [universal_form(launch, problem.target) for launch in usual.launches]
-    made = tuple(launch for launch in launches if launch is not None)
-    return Variant(f"universal_{usual.name}", made) if len(made) == len(launches) else None
+    launches: list[Launch] = []
+    for launch in usual.launches:
+        is_walk = launch.template == walk.TEMPLATE
+        launch_form = walk.universal_walks if is_walk else _one_form
+        if (made := launch_form(launch, problem.target)) is None:
+            return None
+        launches += made
+    return Variant(f"universal_{usual.name}", tuple(launches))
 
 
 def universal_form(launch: Launch, target: Target) -> Launch | None:
@@ -61,6 +79,11 @@ def universal_form(launch: Launch, target: Target) -> Launch | None:
     if launch.template == fill.TEMPLATE:
         return fill.universal_fill(launch, target)
     return None
+
+
+def _one_form(launch: Launch, target: Target) -> tuple[Launch, ...] | None:
+    found = universal_form(launch, target)
+    return None if found is None else (found,)
 
 
 def _pool(spec: Pool, problem: Problem) -> Variant | None:
@@ -84,3 +107,51 @@ def _image_reduction(spec: Reduce, problem: Problem) -> Variant | None:
         return None
     height, width = image(problem.input(0).layout).shape[2:]
     return universal_window(problem, spec.fn, WindowSize((height, width)), spec.post_ops)
+
+
+def _reduction(spec: Reduce, problem: Problem) -> Variant | None:
+    """Return a reduction as the window of a whole image, or of rows."""
+    if found := _image_reduction(spec, problem):
+        return found
+    shape = problem.input(0).type.shape
+    result = partial(with_row_axes, axes=spec.axes, shape=shape)
+    if spec.fn not in ROW_MODES:
+        return None
+    return universal_rows(problem, spec.fn, spec.axes, spec.post_ops, result=result)
+
+
+def _softmax(spec: Softmax, problem: Problem) -> Variant | None:
+    mode = "log_softmax" if spec.log else "softmax"
+    return universal_rows(problem, mode, spec.axes, spec.post_ops)
+
+
+def _norm(spec: Normalise, problem: Problem) -> Variant | None:
+    mode, axes = "normalise" if spec.centre else "rms", spec.row_axes
+    return universal_rows(
+        problem, mode, axes, spec.post_ops, spec.epsilon, spec.as_rows, spec.as_rows
+    )
+
+
+def _resize(spec: Resize, problem: Problem) -> Variant | None:
+    found = spec.taps(problem.input(0).type.shape)
+    along = {axis: Along.of_taps(t.index, t.weight, t.outside) for axis, t in found.items()}
+    return universal_sample(problem, along, spec.sampling.extrapolation, spec.post_ops)
+
+
+def _pad(spec: Pad, problem: Problem) -> Variant | None:
+    along = {
+        axis: Along.of_index(index)
+        for axis, index in spec.indices_of(problem.input(0).type.shape).items()
+    }
+    return universal_sample(problem, along, spec.value, ())
+
+
+_FORMS: dict[type[OpSpec], Callable[[Any, Problem], Variant | None]] = {
+    ConvTranspose: lambda spec, problem: universal_transpose(spec.problem(problem)),
+    Pool: _pool,
+    Reduce: _reduction,
+    Softmax: _softmax,
+    Normalise: _norm,
+    Resize: _resize,
+    Pad: _pad,
+}

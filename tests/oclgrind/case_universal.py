@@ -11,16 +11,24 @@ from simulator import DEVICE
 from table import NHWC, put
 
 from clnn.ops.conv.spec import Conv2d
+from clnn.ops.conv.transpose import ConvTranspose
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.gemm.spec import Gemm
+from clnn.ops.movement.pad import Pad
 from clnn.ops.movement.views import Transpose
 from clnn.ops.pool.spec import Pool
+from clnn.ops.resize.sampling import Sampling
+from clnn.ops.resize.spec import Resize
+from clnn.ops.rows.norm import Normalise
+from clnn.ops.rows.reduce import Reduce
+from clnn.ops.rows.softmax import Softmax
 from clnn.ops.shared.functions import FUNCTIONS, PostOp
 from clnn.ops.shared.window import Window
 from clnn.ops.spec import OpSpec
 
 IMAGE = {"i0": NHWC, "o0": NHWC}
 OPEN = Window((3, 3), (2, 1), (1, 1), (1, 1), (1, 1))
+STEPS = (PostOp("mul", (0.5,)), PostOp("add", operand=1))
 OPS = (PostOp("add", operand=3), PostOp("relu"))
 
 
@@ -62,3 +70,33 @@ for _fn in ("relu", "swish", "gelu", "add", "max", "pow"):
     _step = PostOp(_fn, (1.0,) if _fn == "swish" else (), 1 if _binary else None)
     _inputs = [np.abs(normal((2, 3, 21))), normal((3, 1), 1)]
     case(f"chain_{_fn}", Eltwise((_step,)), _inputs[: 1 + _binary])
+for _name, _axes, _image in (("lanes", (2, 3), IMAGE), ("lines", (3,), {})):
+    _x = [normal((1, 19, 4, 5)), normal((19, 1, 1), 1)]
+    case(f"softmax_{_name}", Softmax(_axes, False, STEPS[:1]), _x[:1], orders=_image)
+    case(f"norm_{_name}", Normalise(_axes, post_ops=STEPS[1:]), _x, orders=_image)
+for _fn in ("sum", "prod", "min", "l1", "l2", "log_sum_exp"):
+    case(f"reduce_{_fn}", Reduce(_fn, (1, 3)), [normal((2, 3, 11, 7))])
+for _name, _how, _size in (
+    ("nearest", Sampling("nearest"), (8, 9)),
+    ("linear", Sampling("linear"), (7, 3)),
+):
+    _scales = (1.0, 1.0, _size[0] / 5, _size[1] / 6)
+    _spec = Resize((1, 19, *_size), _scales, _how, post_ops=STEPS[1:])
+    for _order in ({}, IMAGE):
+        _x = [normal((1, 19, 5, 6)), normal((19, 1, 1), 1)]
+        case(f"resize_{_name}{'_planes' * (not _order)}", _spec, _x, orders=_order)
+case("pad", Pad((0, 2, 1, 0), (0, 3, 0, 2), "constant", 1.5), [normal((1, 17, 4, 5))], orders=IMAGE)
+case("pad_planes", Pad((0, 0, 1, 2), (0, 0, 2, 1), "reflect"), [normal((1, 3, 4, 70))])
+case(
+    "transpose",
+    ConvTranspose((3, 3), (2, 2), (1, 1), (1, 1), (7, 9), 1, OPS),
+    [normal((1, 5, 4, 5)), normal((5, 18, 3, 3), 1), normal((18,), 2), normal((1, 18, 7, 9), 3)],
+    consts=(1, 2),
+    orders=IMAGE,
+)
+case(
+    "transpose_sparse",
+    ConvTranspose((1, 1), (2, 3), (1, 1), (0, 0), (7, 13)),
+    [normal((1, 5, 4, 5)), normal((5, 3, 1, 1), 1)],
+    consts=(1,),
+)

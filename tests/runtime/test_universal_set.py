@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import onnx
 import pytest
 from common import ROOT
 from harness import normal
-from onnx import TensorProto, helper, numpy_helper
+from set_networks import network
 
 import clnn
 from clnn.cli.main import main
@@ -20,45 +19,6 @@ from clnn.runtime.run.universal import build_set
 
 NEVER = clnn.Options(specialise="never")
 MODELS = ROOT.parent / "shared" / "models"
-
-
-def network(channels: int, size: int, inputs: int = 1) -> bytes:
-    """A stem, a block with a filter per channel and a residual, pooling, and a product."""
-    random = np.random.default_rng(channels)
-    weights: list[onnx.TensorProto] = []
-
-    def weight(*shape: int) -> str:
-        weights.append(
-            numpy_helper.from_array(
-                random.standard_normal(shape).astype(np.float32) / 3, f"w{len(weights)}"
-            )
-        )
-        return weights[-1].name
-
-    c, node = channels, helper.make_node
-    names = [f"x{k}" for k in range(inputs)]
-    nodes = [node("Sum", names, ["x"])] if inputs > 1 else [node("Identity", names, ["x"])]
-    nodes += [
-        node(
-            "Conv", ["x", weight(c, 3, 3, 3), weight(c)], ["a"], strides=[2, 2], pads=[1, 1, 1, 1]
-        ),
-        node("Relu", ["a"], ["b"]),
-        node("Conv", ["b", weight(c, 1, 3, 3)], ["d"], group=c, pads=[1, 1, 1, 1]),
-        node("Sigmoid", ["d"], ["e"]),
-        node("Conv", ["e", weight(c, c, 1, 1)], ["f"]),
-        node("Add", ["f", "b"], ["g"]),
-        node("MaxPool", ["g"], ["h"], kernel_shape=[3, 3], strides=[2, 2]),
-        node("GlobalAveragePool", ["h"], ["i"]),
-        node("Flatten", ["i"], ["j"]),
-        node("Gemm", ["j", weight(10, c), weight(10)], ["y"], transB=1),
-    ]
-    value = helper.make_tensor_value_info
-    images = [value(name, TensorProto.FLOAT, (1, 3, size, size)) for name in names]
-    graph = helper.make_graph(
-        nodes, "net", images, [value("y", TensorProto.FLOAT, (1, 10))], weights
-    )
-    opset = helper.make_opsetid("", 17)
-    return helper.make_model(graph, opset_imports=[opset], ir_version=8).SerializeToString()
 
 
 def feeds_of(session: clnn.Session) -> dict[str, np.ndarray]:
@@ -142,7 +102,7 @@ def test_the_set_is_for_cpus(any_device, monkeypatch):
         build_set(select(any_device))
 
 
-@pytest.mark.parametrize("name", ("mnist_opt", "super_resolution_espcn_x3_d2s"))
+@pytest.mark.parametrize("name", ("mnist_opt", "super_resolution_espcn_x3_d2s", "mlperf_vww_float"))
 def test_shared_networks_build_nothing(any_device, tmp_path, monkeypatch, name):
     path = MODELS / name / "model.onnx"
     if not path.exists():

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Time from the start of a process to a model's first answer, by each way to start, in turns.
 
-    python tools/benchmarks/start.py MODEL... [--ways cold,set,warm,file,onnxruntime] [--rounds N]
+    python tools/benchmarks/start.py MODEL... [--ways cold,gears,set,warm,file,onnxruntime] [--rounds N]
         [--device D] [--speed S] [--json FILE]
 
-cold: nothing is in the cache but what is known of the device. set: besides that, the universal set, on which
-the model runs (`clnn prepare`, Options(specialise="never")). warm: the cache is as an earlier start
-left it. file: from the .clnn file of the model. onnxruntime: the same model in it, where it is installed.
-Each start is a process of its own, and imports count. Medians of wall-clock and CPU seconds, children of
-the process included; `clnn bench --start` says where they go. --speed: seconds in which runs on the
-universal set and on the model's own kernels are timed in turns, in one process.
+cold: nothing is in the cache but what is known of the device. set: besides that, the universal set, on
+which the model runs (`clnn prepare`, Options(specialise="never")). gears: the same with
+Options(specialise="background"), which would change to other kernels later. warm: the cache is as an
+earlier start left it. file: from the .clnn file of the model. onnxruntime: the same model in it, where
+it is installed. Each start is a process of its own, and imports count, of modules that were compiled
+before. Medians of wall-clock and CPU seconds, children of the process included; `clnn bench --start`
+says where they go. --speed: seconds in which runs on the universal set and on the model's own kernels
+are timed in turns, in one process.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).resolve().parents[2]
-WAYS = ("onnxruntime", "file", "warm", "set", "cold")
+WAYS = ("onnxruntime", "file", "warm", "set", "gears", "cold")
 CLNN = """
 import sys, numpy as np, clnn
 session = {make}
@@ -53,6 +55,7 @@ PROGRAMS["prepare"] = (
 PROGRAMS["set"] = CLNN.format(
     make="clnn.compile_model(sys.argv[1], sys.argv[2], clnn.Options(specialise='never'))"
 )
+PROGRAMS["gears"] = PROGRAMS["set"].replace("never", "background")
 # In turns: seconds of a run of a session's own kernels, and on the set.
 PROGRAMS["speed"] = """
 import json, sys, time, numpy as np, clnn
@@ -73,6 +76,8 @@ def seconds(program: str, cache: Path, *arguments: object) -> tuple[float, float
     """Return the wall-clock and CPU seconds of a process. Raises CalledProcessError."""
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     env = {**os.environ, "CLNN_CACHE_DIR": str(cache), "PYTHONPATH": paths}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    env["PYTHONPYCACHEPREFIX"] = str(cache.parent / "bytecode")
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     command = [sys.executable, "-c", PROGRAMS[program], *map(str, arguments)]
     subprocess.run(command, check=True, env=env, stdin=subprocess.DEVNULL)
@@ -88,7 +93,7 @@ def starts(
     if not probed.exists():
         seconds("probe", probed, device)
     known = folder / "known"
-    if "set" in ways and not known.exists():
+    if {"set", "gears"} & {*ways} and not known.exists():
         shutil.copytree(probed, known)
         wall, cpu = seconds("prepare", known, device)
         print(f"{'the set itself':<20} {'prepare':<12} {wall:8.3f} {cpu:8.3f}", flush=True)
@@ -100,7 +105,7 @@ def starts(
     for _ in range(rounds):
         for way in ways:
             cache = warm
-            if way in ("cold", "set"):
+            if way in ("cold", "set", "gears"):
                 cache = folder / "cold"
                 shutil.rmtree(cache, ignore_errors=True)
                 shutil.copytree(probed if way == "cold" else known, cache)

@@ -161,17 +161,17 @@ class ConvTranspose(OpSpec):
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return the phase kernels where weights are constant, and the reference kernel."""
-        return variants(self._problem(problem))
+        return variants(self.problem(problem))
 
     def candidates(self, problem: Problem) -> list[Variant]:
         """Return the variants, and kernels of smaller tiles."""
-        return candidates(self._problem(problem))
+        return candidates(self.problem(problem))
 
     def repeat(self, problem: Problem, variant: Variant) -> Variant | None:
         """Return a kernel of the same tile."""
-        return super().repeat(self._problem(problem) if variant.again else problem, variant)
+        return super().repeat(self.problem(problem) if variant.again else problem, variant)
 
-    def _problem(self, problem: Problem) -> TransposeProblem:
+    def problem(self, problem: Problem) -> TransposeProblem:
         """Return a node as kernels see it."""
         node = (problem.inputs, problem.outputs, problem.target)
         return TransposeProblem(*node, self.window, self.group, self.post_ops, self.arith)

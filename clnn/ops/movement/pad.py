@@ -71,6 +71,17 @@ class Pad(OpSpec):
             return (np.pad(x[crop], grow, constant_values=x.dtype.type(self.value)),)
         return (np.pad(x[crop], grow, mode=self.mode),)  # type: ignore[call-overload]
 
+    def indices_of(self, shape: Sequence[int]) -> dict[int, Array]:
+        """Return axis -> the input's index for each of the output's, -1 for `value`, of axes that change."""
+        found = {}
+        mode = {"constant_values": -1} if self.mode == "constant" else {}
+        for axis, (low, high) in enumerate(zip(self.before, self.after, strict=True)):
+            kept = np.arange(shape[axis])[max(-low, 0) : shape[axis] - max(-high, 0)]
+            if low or high:
+                grow = (max(low, 0), max(high, 0))
+                found[axis] = np.pad(kept, grow, mode=self.mode, **mode)  # type: ignore[call-overload]
+        return found
+
     def variants(self, problem: Problem) -> list[Variant]:
         """Return a kernel that walks rows and one that finds each element, for any layouts."""
         by_rows, by_elements = _rows(self, problem), _elements(self, problem)

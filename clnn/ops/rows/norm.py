@@ -68,6 +68,16 @@ class Normalise(OpSpec):
     def _split_axes(self) -> tuple[int, ...]:
         return (2, *(a + 1 for a in self.axes)) if self.groups else self.axes
 
+    @property
+    def row_axes(self) -> tuple[int, ...]:
+        """The axes of a row, of a layout `as_rows`."""
+        return self._split_axes()
+
+    def as_rows(self, layout: TensorLayout) -> TensorLayout:
+        """Return a layout with its channels in groups, where there are groups."""
+        layout = layout.unpadded()
+        return _split_channels(layout, self.groups) if self.groups else layout
+
     def variants(self, problem: Problem) -> list[Variant]:
         """Return a vector kernel (in two launches where rows are few and long), and a plain one."""
         return and_plain(partial(_variant, self, problem))

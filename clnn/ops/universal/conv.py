@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -14,8 +15,8 @@ from clnn.ops.launch import Arg, Const, In, Out, Variant
 from clnn.ops.universal.functions import (
     COLUMNS,
     PIXELS,
-    VECTORS,
     banded,
+    tile_channels,
     universal_launch,
 )
 from clnn.ops.universal.post_ops import Number, encoded, is_plain, operands
@@ -40,9 +41,16 @@ class Terms(NamedTuple):
 
 def terms_of(problem: ConvProblem) -> Terms:
     """Return how a window lies in memory, in as long runs as can be."""
-    _, pc, py, px = problem.src.pitches
-    (kh, kw), (dy, dx) = problem.geometry["kernel"], problem.geometry["dilations"]
-    ic = problem.ic
+    geometry = problem.geometry
+    return terms_in(problem.src.pitches, problem.ic, geometry["kernel"], geometry["dilations"])
+
+
+def terms_in(
+    pitches: Sequence[int], ic: int, kernel: Sequence[int], dilations: Sequence[int]
+) -> Terms:
+    """Return how a window of `ic` channels of an image of these pitches (n, c, y, x) lies in memory."""
+    _, pc, py, px = pitches
+    (kh, kw), (dy, dx) = kernel, dilations
     if pc == 1 and px * dx == ic:
         return Terms((1, 2, 0), kw * ic, 1, 1, dy * py, 0)
     if px == 1 and kw > 1 and pc != 1:
@@ -85,7 +93,7 @@ def _tiles(
     codes: tuple[Number, ...],
 ) -> Variant:
     target, terms = problem.target, terms_of(problem)
-    wide = VECTORS * target.vector
+    wide = tile_channels(target)
     blocks = -(-problem.oc // wide)
     pixels = problem.batch * problem.height * problem.width
     sums = problem.taps * problem.ic
@@ -101,7 +109,7 @@ def _tiles(
         *(blocks, problem.oc, *extra[1], *codes),
     )
     pack = partial(pack_tiles, problem.weights, problem.group, wide, terms.order)
-    bias = partial(pack_bias, problem.bias, problem.weights, problem.group, wide)
+    bias = partial(pack_bias, problem.bias, len(problem.weights), problem.group, wide)
     args: tuple[Arg, ...] = (_start(problem), Const(pack), Const(bias), *extra[0], Out(0))
     sizes = (-(-tiles // band), blocks * problem.group)
     return Variant("universal_conv", (universal_launch("conv", target, args, numbers, sizes),))
@@ -159,9 +167,9 @@ def pack_columns(rows: Array, wide: int) -> Array:
     return np.ascontiguousarray(full.reshape(group, blocks, wide, terms).transpose(0, 1, 3, 2))
 
 
-def pack_bias(bias: Array | None, weights: Array, group: int, wide: int) -> Array:
-    """Return a bias as [group][block][wide], zeros where there is none."""
-    channels = len(weights) // group
+def pack_bias(bias: Array | None, made: int, group: int, wide: int) -> Array:
+    """Return a bias of `made` channels as [group][block][wide], zeros where there is none."""
+    channels = made // group
     full = np.zeros((group, -(-channels // wide) * wide), np.float32)
     if bias is not None:
         full[:, :channels] = bias.reshape(group, channels)

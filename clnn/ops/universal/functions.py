@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from clnn.ops.launch import Arg, Launch
 from clnn.target import Target
 
-# A register tile of so many pixels by one vector of channels takes 12 of 16 registers of 8 floats, and is long
-# enough for 32 registers of 16.
-PIXELS, VECTORS, TERMS = 6, 1, 64
+# A register tile of so many pixels by channels takes 12 of 16 registers of 8 floats, and is long enough for 32
+# registers of 16.
+PIXELS, CHANNELS, TERMS = 6, 16, 64
 COLUMNS = 4  # pixels of a tile of windows
 PIECE = 64  # elements of a tile of an elementwise chain
 ITEM_WORK = 1 << 17  # multiply-adds that are worth a work-item
@@ -20,13 +20,25 @@ _TUNABLES: dict[str, tuple[str, ...]] = {
     "window": ("vw", "mx"),
     "walk": ("vw", "piece"),
     "fill": (),
+    "sample": ("vw", "piece"),
+    "rows": ("vw",),
 }
 FUNCTIONS = tuple(_TUNABLES)
 
 
+def tile_channels(target: Target) -> int:
+    """Return the channels of a tile of a convolution: whole vectors."""
+    return max(CHANNELS, target.vector)
+
+
 def function_params(function: str, target: Target) -> dict[str, object]:
     """Return the template parameters of a function of the set on a device."""
-    values = {"vw": target.vector, "nv": VECTORS, "mr": PIXELS, "kc": TERMS}
+    values = {
+        "vw": target.vector,
+        "nv": tile_channels(target) // target.vector,
+        "mr": PIXELS,
+        "kc": TERMS,
+    }
     values |= {"mx": COLUMNS, "piece": PIECE}
     tunables = {key: values[key] for key in _TUNABLES[function]}
     return {"name": f"universal_{function}", "wg": (1, 1, 1), **tunables}

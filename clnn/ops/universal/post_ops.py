@@ -55,10 +55,19 @@ def operands(
 
     None where one does not lie as float32.
     """
+    found = ordered_operands(problem, layouts)
+    return found and (found[0], tuple(p for layout in found[1] for p in pitches_of(layout)))
+
+
+def ordered_operands(
+    problem: Problem, layouts: Mapping[int, tuple[int, TensorLayout]]
+) -> tuple[tuple[In, ...], list[TensorLayout | None]] | None:
+    """Return the arguments of the operands, input 0 where there are fewer, and their layouts.
+
+    None where one does not lie as float32.
+    """
     if len(layouts) > OPERANDS or not is_plain(problem, *layouts):
         return None
     ordered = sorted(layouts, key=lambda k: layouts[k][0])
     args = (*map(In, ordered), *[In(0)] * (OPERANDS - len(ordered)))
-    found = [layouts[k][1] for k in ordered]
-    more: list[TensorLayout | None] = [*found, *[None] * (OPERANDS - len(found))]
-    return args, tuple(p for layout in more for p in pitches_of(layout))
+    return args, [*(layouts[k][1] for k in ordered), *[None] * (OPERANDS - len(ordered))]

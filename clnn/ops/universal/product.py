@@ -8,7 +8,7 @@ from clnn.layout import TensorLayout
 from clnn.ops.gemm.problem import GemmProblem
 from clnn.ops.launch import Arg, Const, In, Out, Variant
 from clnn.ops.universal.conv import pack_columns
-from clnn.ops.universal.functions import PIXELS, VECTORS, banded, universal_launch
+from clnn.ops.universal.functions import PIXELS, banded, tile_channels, universal_launch
 from clnn.ops.universal.post_ops import encoded, is_plain, operands
 from clnn.types import Array
 
@@ -31,7 +31,7 @@ def universal_product(whole: GemmProblem) -> Variant | None:
     extra = operands(node, problem.post_ops, images)
     if codes is None or extra is None:
         return None
-    target, wide = problem.target, VECTORS * problem.target.vector
+    target, wide = problem.target, tile_channels(problem.target)
     blocks, tiles = -(-problem.n // wide), -(-problem.m // PIXELS)
     band = banded(tiles, blocks, PIXELS * wide * problem.k, target)
     (row, term), (dst_row, dst_column) = product.a, product.dst

@@ -168,6 +168,10 @@ class Device:
                 self.coming.pop(source, None)
             there.set()
 
+    def has(self, source: str) -> bool:
+        """Whether a program is there or in the cache, so that it needs no build."""
+        return source in self.programs or self.store.get(self.key(source)) is not None
+
     def kernel(self, source: str, name: str) -> Any:
         """Return a new kernel object of a built program."""
         return load().Kernel(self.programs[source], name)

@@ -6,7 +6,7 @@ processes of low priority, and taken in when it is there, right, and faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -126,12 +126,9 @@ class Gears:
 
     def _worse(self, special: Session, general: Session) -> str:
         """Return why a session is not to be taken, '' where it is."""
-        feeds = {info.name: _values(info.shape, info.dtype) for info in general.inputs}
-        runs = [session.apart(feeds) for session in (special, general)]
-        got, want = (run() for run in runs)
-        for name, array in want.items():
-            if not alike(got[name], array, self._tolerance):
-                return f"gave another {name}"
+        runs = beside(special, general)
+        if other := different(runs, self._tolerance):
+            return f"gave another {other}"
         times: list[list[float]] = [[], []]
         for turn in range(ROUNDS):
             for which in (0, 1) if turn % 2 else (1, 0):
@@ -142,6 +139,21 @@ class Gears:
                 raise ClnnError("stopped")
         share = median(a / b for a, b in zip(*times, strict=True))
         return "" if share <= FASTER else f"took {share:.2f} of their time"
+
+
+Run = Callable[[], Mapping[str, Array]]
+
+
+def beside(*sessions: Session) -> list[Run]:
+    """Return what runs each session on the same values, beside all calls."""
+    feeds = {info.name: _values(info.shape, info.dtype) for info in sessions[0].inputs}
+    return [session.apart(feeds) for session in sessions]
+
+
+def different(runs: Sequence[Run], tolerance: float) -> str:
+    """Return the first output that two runs do not agree on, '' where there is none."""
+    got, want = (run() for run in runs)
+    return next((name for name in want if not alike(got[name], want[name], tolerance)), "")
 
 
 def alike(got: Array, want: Array, tolerance: float) -> bool:

@@ -26,11 +26,13 @@ from clnn.codegen.render import template_folders
 from clnn.errors import ClnnError
 from clnn.logs import log
 from clnn.options import Options
+from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo, row_of
 from clnn.runtime.run.loaded import session_of
 from clnn.runtime.run.plan_rows import BadPlanError
 from clnn.runtime.run.saved import network_of, network_sections
 from clnn.runtime.run.session import Session
+from clnn.runtime.run.universal import asks_for_set, begins_on_set
 from clnn.settings import SETTINGS, setting
 
 KIND = "networks"
@@ -65,7 +67,8 @@ def key_of(
         return None
     if ELSEWHERE in blob:
         return None
-    settled = replace(options, states=1, timeout=None)
+    on_set = "never" if asks_for_set(options) else ""
+    settled = replace(options, states=1, timeout=None, specialise=on_set)
     names = sorted(SETTINGS.keys() - APART)
     what = (
         os.path.basename(path),
@@ -109,7 +112,10 @@ def _files(folder: str) -> Iterator[tuple[str, int, int]]:
 
 
 def find(key: str, info: DeviceInfo, options: Options) -> Session | None:
-    """Return the session of a network that is kept, None where there is none."""
+    """Return the session of a network that is kept, None where there is none.
+
+    None, too, where a program would be built first and a model is to begin without that.
+    """
     entry = Store(kind=KIND).mapped(key)
     if entry is None:
         return None
@@ -118,7 +124,21 @@ def find(key: str, info: DeviceInfo, options: Options) -> Session | None:
     except (BadSectionsError, BadPlanError, KeyError) as err:
         log.info("a compiled network in the cache was passed over: it %s", err)
         return None
-    return session_of(network, info, options)
+    try:
+        return session_of(network, info, options, _kept if begins_on_set(options, info) else None)
+    except _MissingError:
+        return None
+
+
+class _MissingError(Exception):
+    """A program is not in the cache."""
+
+
+def _kept(device: Device, sources: Mapping[str, str]) -> None:
+    """Load programs from the cache. Raises _MissingError."""
+    if not all(map(device.has, sources.values())):
+        raise _MissingError
+    device.build(sources)
 
 
 def keep(key: str, session: Session) -> None:

@@ -21,7 +21,7 @@ from clnn.runtime.run.constants import StoredConstants
 from clnn.runtime.run.fused_launch import FusedLaunches, fuse_plan, params_of
 from clnn.runtime.run.parts import Parts
 from clnn.runtime.run.saved import SavedNetwork, read_network
-from clnn.runtime.run.session import Session
+from clnn.runtime.run.session import Build, Session
 from clnn.runtime.run.state import one_arena
 from clnn.timeline import mark
 
@@ -53,8 +53,10 @@ def load(
         return session_of(network, info, Options(states=states, timeout=timeout))
 
 
-def session_of(network: SavedNetwork, info: DeviceInfo, options: Options) -> Session:
-    """Return the session of a network on a device that it fits."""
+def session_of(
+    network: SavedNetwork, info: DeviceInfo, options: Options, build: Build | None = None
+) -> Session:
+    """Return the session of a network on a device that it fits. build: builds its programs."""
     opened = Device.open(info)
     with explained(opened, "the start of the network"):
         for source in _programs(network) if network.binaries else []:
@@ -66,7 +68,7 @@ def session_of(network: SavedNetwork, info: DeviceInfo, options: Options) -> Ses
         fused = _fused(network, info, constants) if together else None
         mark("packing")
         parts = Parts(opened, network.plan, constants, fused, network.products)
-        return Session.of_parts(parts, options)
+        return Session.of_parts(parts, options, build)
 
 
 def _require_fit(path: str, network: SavedNetwork, info: DeviceInfo) -> None:

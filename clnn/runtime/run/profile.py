@@ -254,3 +254,11 @@ def _by(sizes: tuple[int, ...]) -> str:
 
 def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else f"~{text[1 - width :]}"
+
+
+@dataclass(frozen=True)
+class ProfileBlock:
+    """A `with` block of Session.profile. It holds as long as the block, however that is left."""
+
+    profile: Profile
+    outer: ProfileBlock | None

@@ -8,7 +8,6 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -40,7 +39,7 @@ from clnn.runtime.run.named import NamedSession, check_stream
 from clnn.runtime.run.parts import Parts
 from clnn.runtime.run.placement import Placement, placement_of
 from clnn.runtime.run.pool import Pool
-from clnn.runtime.run.profile import Profile
+from clnn.runtime.run.profile import Profile, ProfileBlock
 from clnn.runtime.run.spills import replace_endless_kernels, replace_spilling_kernels
 from clnn.runtime.run.state import ExecutionState, one_arena
 from clnn.runtime.run.stream import Stream
@@ -52,14 +51,6 @@ from clnn.timeline import mark
 from clnn.types import Array
 
 Build = Callable[[Device, Mapping[str, str]], None]  # kernel title -> source
-
-
-@dataclass(frozen=True)
-class _ProfileBlock:
-    """A `with` block of Session.profile. It holds as long as the block, however that is left."""
-
-    profile: Profile
-    outer: _ProfileBlock | None
 
 
 class Session(NamedSession):
@@ -117,8 +108,8 @@ class Session(NamedSession):
         self._begin(build, before, (started, planned, packed))
 
     @classmethod
-    def of_parts(cls, parts: Parts, options: Options) -> Session:
-        """Return the session of what another one was made of."""
+    def of_parts(cls, parts: Parts, options: Options, build: Build | None = None) -> Session:
+        """Return the session of what another one was made of. build: builds its programs."""
         session, now = cls.__new__(cls), time.perf_counter()
         session._device, session._plan, session._products = parts.device, parts.plan, parts.products
         session._family, session._constants = None, parts.constants
@@ -126,7 +117,7 @@ class Session(NamedSession):
         session._bindings, session._local = Bindings(parts.plan.inputs, {}), threading.local()
         session._timed = int(setting("CLNN_DEBUG")) >= 2
         session._fused = None if session._timed else parts.fused
-        session._begin(None, parts.device.counts.pair, (now, now, now))
+        session._begin(build, parts.device.counts.pair, (now, now, now))
         return session
 
     def _begin(self, build: Build | None, before: tuple[int, int], times: Sequence[float]) -> None:
@@ -279,7 +270,7 @@ class Session(NamedSession):
         self,
         arrays: Mapping[str, Array],
         bound: Mapping[str, Memory],
-        block: _ProfileBlock | None,
+        block: ProfileBlock | None,
         handed: Handed,
     ) -> dict[str, Array]:
         """Run once, in this thread's profile where there is one, else into the log."""
@@ -317,12 +308,19 @@ class Session(NamedSession):
         return Stream(self, iter(feeds), depth, pinned=self.device.type != "cpu")()
 
     def ready(self, timeout: float | None = None) -> bool:
-        """Return True: nothing is made in the background for known shapes (see OpenSession.ready)."""
+        """Wait for kernels that are made in the background, `timeout` seconds at most; return whether all are there.
+
+        For a model of known shapes they are only with Options(specialise="background"), else it is True.
+        """
         return True
 
+    def once_settled(self, then: Callable[[Session], object]) -> None:
+        """Call `then` with the session that calls run on from then on: at once where that is this one."""
+        then(self)
+
     def apart(self, feeds: Mapping[str, Any]) -> Callable[[], Mapping[str, Array]]:
-        """Return what runs these feeds and returns outputs, beside all calls, in memory of its own."""
-        state, bindings = self._stream_state(), self._bindings
+        """Return what runs these feeds, of bound inputs too, and returns outputs, beside all calls."""
+        state, bindings = self._stream_state(), Bindings(self._plan.inputs, {})
         arrays = arrays_of(feeds, bindings.ports, bindings.bound)
 
         def run() -> dict[str, Array]:
@@ -339,7 +337,7 @@ class Session(NamedSession):
         explain(err, self._device, "an item of a stream")
 
     @property
-    def _block(self) -> _ProfileBlock | None:
+    def _block(self) -> ProfileBlock | None:
         """The `with` block of a profile that this thread is in."""
         ref = getattr(self._local, "block", None)
         return None if ref is None else ref()
@@ -369,7 +367,7 @@ class Session(NamedSession):
         compiled = {what: (round(a * 1e9), round(b * 1e9)) for what, (a, b) in spans}
         state = self._new_state(profiling=True, separate=separate)
         profile = Profile(self._plan, state, self._device.info.title, compiled)
-        block = _ProfileBlock(profile, self._block)
+        block = ProfileBlock(profile, self._block)
         self._local.block = weakref.ref(block)
         try:
             yield profile

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from clnn.codegen.set_kernel import set_text
-from clnn.codegen.set_texts import set_sources
 from clnn.errors import SettingError
 from clnn.options import Options
 from clnn.plan.schedule import Plan
-from clnn.plan.universal import universal_kernels
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.target import target_of
@@ -23,8 +20,17 @@ def asks_for_set(options: Options) -> bool:
 
     The option alone says so: CLNN_SPECIALISE is about models with open dimensions.
     """
-    plain = options.dtype == "f32" and options.tune not in ("quick", "full")
-    return options.specialise == "never" and plain
+    return options.specialise == "never" and _is_plain(options)
+
+
+def begins_on_set(options: Options, info: DeviceInfo) -> bool:
+    """Whether a model of one shape is to run on the universal set until its own kernels are there."""
+    is_background = options.specialise == "background" and not options.guard
+    return is_background and _is_plain(options) and target_of(info).is_cpu
+
+
+def _is_plain(options: Options) -> bool:
+    return options.dtype == "f32" and options.tune not in ("quick", "full")
 
 
 def planner(
@@ -35,7 +41,19 @@ def planner(
         return partial(family.plan, plan_by)
     if not (asks_for_set(options) and target.is_cpu):
         return plan_by
+    from clnn.plan.universal import (
+        universal_kernels,
+    )  # which knows many ops: no start from a plan needs them
+
     return partial(plan_by, instead=universal_kernels(target))
+
+
+def set_source(target: Target) -> str:
+    """Return the text of the universal set's program."""
+    from clnn.codegen.set_kernel import set_text
+    from clnn.codegen.set_texts import set_sources
+
+    return set_text(set_sources(target)).source
 
 
 def build_set(info: DeviceInfo) -> tuple[int, int]:
@@ -47,5 +65,5 @@ def build_set(info: DeviceInfo) -> tuple[int, int]:
     if not target.is_cpu:
         raise SettingError(f"the universal set is for CPUs, and {info.title} is none.")
     device = Device.open(info)
-    device.build({"universal set": set_text(set_sources(target)).source})
+    device.build({"universal set": set_source(target)})
     return device.counts.pair

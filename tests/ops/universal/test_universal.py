@@ -112,6 +112,23 @@ def test_a_value_with_itself(device):
     check_universal(device, Eltwise((PostOp("mul", operand=0),)), [normal((5, 77))])
 
 
+@pytest.mark.parametrize("order", (NHWC, NCHW), ids=("nhwc", "nchw"))
+def test_chains_of_more_than_one_launch(device, order):
+    """More operands, and more post-ops, than a launch takes."""
+    chain = [
+        PostOp("relu"),
+        PostOp("sub", operand=1),
+        PostOp("mul", operand=2, swapped=True),
+        PostOp("add", operand=3),
+        PostOp("max", operand=4),
+    ]
+    shapes = ((2, 70, 3, 5), (1, 70, 1, 1), (2, 70, 3, 5), (3, 5), (1,))
+    inputs = [normal(shape, k) for k, shape in enumerate(shapes)]
+    check_universal(device, Eltwise(tuple(chain)), inputs, orders=orders(order))
+    longer = (PostOp("mul", operand=0), *(PostOp("add", (float(k),)) for k in range(15)))
+    check_universal(device, Eltwise(longer), inputs[:1], orders=orders(order))
+
+
 WINDOWS = {
     "halves": window((2, 2), (2, 2), ceil=True),
     "uneven": window((3, 2), (1, 3), (2, 3), (2, 0), (1, 4), True),
