@@ -17,6 +17,7 @@ from clnn.graph.mapped import forget, mapped_files, one_of_each, require_unchang
 from clnn.graph.passes import optimise
 from clnn.graph.passes.quantise import observed, quantise
 from clnn.graph.passes.store import store_as
+from clnn.graph.replayed import Graphs
 from clnn.graph.variations import alike, halves, larger, smaller, uneven
 from clnn.importers.onnx.stages.program import is_staged
 from clnn.options import Options
@@ -194,10 +195,9 @@ class _OpenModel:
         opened: Device | None,
     ) -> None:
         """dims: of each input, numbers and names; None where even their number is open."""
-        self._opened = opened
-        self._model, self._device, self._options = model, device, options
+        self._model, self._device, self._options, self._opened = model, device, options, opened
+        self._calibration, self._dims, self._graphs = calibration, dims, Graphs(self._read, dims)
         self._loaded: Loaded | None = None
-        self._calibration, self._dims = calibration, dims
         self._family: Family | None = None
 
     @property
@@ -253,10 +253,10 @@ class _OpenModel:
     def _special(self, shapes: Mapping[str, tuple[int, ...]], build: Build) -> Session:
         """Return the session for these shapes alone, on the context that all have."""
         options, info = self._options, select_device(self._device)
-        graph = self._at(shapes)
-        assert self._family is not None
-        device = self._family.open(info).beside()
+        graph, family = self._at(shapes), self._family
+        assert family is not None
         with chooser(info, options.tune) as choose:
+            device = family.open(info).beside()
             return Session(graph, info, options, choose, device=device, build=build)
 
     def _small(self, build: Build) -> None:
@@ -285,10 +285,15 @@ class _OpenModel:
 
         if self._loaded is None:
             self._loaded = load_parts(self._model, mapped=self._calibration is None)
-        graph = load_graph(self._loaded, shapes)
-        graph = prepare(graph, self._options, self._calibration, self._device, fixed=False)
+        ranges = self._options.dtype == "int8" or self._calibration is not None
+        graph = (self._read if ranges else self._graphs.at)(shapes)
         require_unchanged(one_of_each(mapped_files(graph.consts.values())))
         return graph
+
+    def _read(self, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+        """Return the network at extents, read from what is loaded."""
+        graph, options = load_graph(self._loaded, shapes), self._options
+        return prepare(graph, options, self._calibration, self._device, fixed=False)
 
 
 def compile_fixed(

@@ -22,6 +22,7 @@ EDGES = {edge for edge in imports_of(TREES) if edge[1].partition(".")[0] == "cln
 ROOMS = (
     ("_version", "errors"),
     ("budget", "records", "settings", "timeline", "traced", "types"),
+    ("recorded",),
     ("layout", "logs", "options", "target"),
     ("arith", "codegen.filters"),
     ("ops",),

@@ -39,6 +39,7 @@ def forget(session):
     """Forget all that imports, plans and kernels keep for shapes that come later."""
     problem._known.clear()
     recipes._known.clear()
+    session._compile_at._graphs.forget()
     loaded = session._compile_at._loaded
     for kept in (loaded.calls, loaded.arrays, loaded.checked) if loaded else ():
         kept.clear()
