@@ -197,6 +197,7 @@ class _OpenModel:
         """dims: of each input, numbers and names; None where even their number is open."""
         self._model, self._device, self._options, self._opened = model, device, options, opened
         self._calibration, self._dims, self._graphs = calibration, dims, Graphs(self._read, dims)
+        self._has_ranges = options.dtype == "int8" or calibration is not None
         self._loaded: Loaded | None = None
         self._family: Family | None = None
 
@@ -207,16 +208,17 @@ class _OpenModel:
     @property
     def _shares(self) -> bool:
         """Whether the sessions of all shapes share kernels."""
-        known = all(dims is not None for dims in self._dims.values())
-        return (
-            known and self._options.tune not in ("quick", "full") and self._specialise != "always"
-        )
+        alone = self._options.tune in ("quick", "full") or self._specialise == "always"
+        return not alone and None not in self._dims.values()
 
     @property
     def gears(self) -> Gears | None:
         """What makes kernels while calls go on."""
-        wanted = self._shares and self._specialise == "background"
-        return Gears(self._special, self._small, self._options.dtype) if wanted else None
+        if not self._shares or self._specialise != "background":
+            return None
+        made = Gears(self._special, self._small, self._options.dtype)
+        self._graphs.defer(made.later)
+        return made
 
     def __call__(self, shapes: Mapping[str, tuple[int, ...]], wait: bool = True) -> Session:
         """Return the session for inputs of these shapes. wait: as in Family.patience."""
@@ -229,8 +231,7 @@ class _OpenModel:
             return self._session_at(shapes)
 
     def _session_at(self, shapes: Mapping[str, tuple[int, ...]]) -> Session:
-        options, info = self._options, select_device(self._device)
-        graph = self._at(shapes)
+        options, info, graph = self._options, select_device(self._device), self._at(shapes)
         if self._family is None:
             extents = {
                 name: extent
@@ -246,6 +247,7 @@ class _OpenModel:
                 device=self._opened and self._opened.beside(),
                 kept=KeptSets.of(graph, info, options, extents, measured(info, options.tune)),
                 at=self._at,
+                graphs=None if self._has_ranges else self._graphs,
             )
         with chooser(info, options.tune) as choose:
             return Session(graph, info, options, choose, family=self._family)
@@ -270,28 +272,26 @@ class _OpenModel:
             family.keep(small=True)
         finally:
             family.small_is_made.set()
+        family.rehearse()
 
     def _with(self, extents: Mapping[str, int]) -> Graph:
         """Return the network at extents of its open dimensions."""
-        return self._at(
-            {
-                name: tuple(extents[d] if isinstance(d, str) else d for d in dims or ())
-                for name, dims in self._dims.items()
-            }
-        )
+
+        def shape(dims: tuple[int | str, ...]) -> tuple[int, ...]:
+            return tuple(extents[d] if isinstance(d, str) else d for d in dims)
+
+        return self._at({name: shape(dims or ()) for name, dims in self._dims.items()})
 
     def _at(self, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
         from clnn.importers.onnx.load import load_parts
 
         if self._loaded is None:
             self._loaded = load_parts(self._model, mapped=self._calibration is None)
-        ranges = self._options.dtype == "int8" or self._calibration is not None
-        graph = (self._read if ranges else self._graphs.at)(shapes)
+        graph = (self._read if self._has_ranges else self._graphs.at)(shapes)
         require_unchanged(one_of_each(mapped_files(graph.consts.values())))
         return graph
 
     def _read(self, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-        """Return the network at extents, read from what is loaded."""
         graph, options = load_graph(self._loaded, shapes), self._options
         return prepare(graph, options, self._calibration, self._device, fixed=False)
 

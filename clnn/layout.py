@@ -26,7 +26,7 @@ import numpy as np
 from clnn.errors import ShapeError
 from clnn.recorded import integer
 from clnn.records import changed
-from clnn.traced import Open, alike, is_one, other
+from clnn.traced import alike, is_one, opened, other
 from clnn.types import Array, normalise_axis
 
 
@@ -298,7 +298,7 @@ def _stretched(pitch: int, extent: int, target: int) -> int:
     """Return the pitch of an axis that is stretched here, or at the network's other shape, or at both."""
     here = 0 if extent == 1 else pitch
     there = 0 if other(extent) == 1 else other(pitch)
-    return here if here == there else Open(here, there)
+    return here if here == there else opened(here, there)
 
 
 def _lone_pair(

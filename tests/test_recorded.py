@@ -9,7 +9,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from clnn.recorded import MOST_RECORDINGS, MOST_WAYS, Recorded, Replays, integer, larger
+from clnn.recorded import Recorded, Tape, integer, larger
+from clnn.replays import MOST_RECORDINGS, MOST_WAYS, Replays
 
 
 @dataclass(frozen=True)
@@ -142,3 +143,16 @@ def test_integer_keeps_what_is_noted():
     assert replays((3,)) == [3, 2]
     assert replays((4,)) == [4, 2]
     assert len(replays._ways) == 1
+
+
+def test_numbers_of_notes_that_are_done_are_plain_ones():
+    """Tables of other functions may hold them as keys."""
+    done, tape = Tape(), Tape()
+    old, new = done.input(3), tape.input(4)
+    done.close()
+    assert old != new
+    assert new > old
+    assert [number.value for number in (new - old, old - new, old * new)] == [1, -1, 12]
+    assert not done.statements
+    noted = " ".join(tape.statements)
+    assert all(text in noted for text in ("v0 != 3", "v0 > 3", "v0 - 3", "3 - v0", "3 * v0"))

@@ -40,6 +40,8 @@ def forget(session):
     problem._known.clear()
     recipes._known.clear()
     session._compile_at._graphs.forget()
+    if family := session._compile_at._family:
+        family.forget()
     loaded = session._compile_at._loaded
     for kept in (loaded.calls, loaded.arrays, loaded.checked) if loaded else ():
         kept.clear()
