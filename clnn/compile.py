@@ -17,6 +17,7 @@ from clnn.graph.mapped import forget, mapped_files, one_of_each, require_unchang
 from clnn.graph.passes import optimise
 from clnn.graph.passes.quantise import observed, quantise
 from clnn.graph.passes.store import store_as
+from clnn.graph.replayed import Graphs
 from clnn.graph.variations import alike, halves, larger, smaller, uneven
 from clnn.importers.onnx.stages.program import is_staged
 from clnn.options import Options
@@ -195,10 +196,10 @@ class _OpenModel:
         opened: Device | None,
     ) -> None:
         """dims: of each input, numbers and names; None where even their number is open."""
-        self._opened = opened
-        self._model, self._device, self._options = model, device, options
+        self._model, self._device, self._options, self._opened = model, device, options, opened
+        self._calibration, self._dims, self._graphs = calibration, dims, Graphs(self._read, dims)
+        self._has_ranges = options.dtype == "int8" or calibration is not None
         self._loaded: Loaded | None = None
-        self._calibration, self._dims = calibration, dims
         self._family: Family | None = None
 
     @property
@@ -208,16 +209,17 @@ class _OpenModel:
     @property
     def _shares(self) -> bool:
         """Whether the sessions of all shapes share kernels."""
-        known = all(dims is not None for dims in self._dims.values())
-        return (
-            known and self._options.tune not in ("quick", "full") and self._specialise != "always"
-        )
+        alone = self._options.tune in ("quick", "full") or self._specialise == "always"
+        return not alone and None not in self._dims.values()
 
     @property
     def gears(self) -> Gears | None:
         """What makes kernels while calls go on."""
-        wanted = self._shares and self._specialise == "background"
-        return Gears(self._special, self._small, self._options.dtype) if wanted else None
+        if not self._shares or self._specialise != "background":
+            return None
+        made = Gears(self._special, self._small, self._options.dtype)
+        self._graphs.defer(made.later)
+        return made
 
     def __call__(self, shapes: Mapping[str, tuple[int, ...]], wait: bool = True) -> Session:
         """Return the session for inputs of these shapes. wait: as in Family.patience."""
@@ -230,8 +232,7 @@ class _OpenModel:
             return self._session_at(shapes)
 
     def _session_at(self, shapes: Mapping[str, tuple[int, ...]]) -> Session:
-        options, info = self._options, select_device(self._device)
-        graph = self._at(shapes)
+        options, info, graph = self._options, select_device(self._device), self._at(shapes)
         if self._family is None:
             extents = {
                 name: extent
@@ -247,6 +248,7 @@ class _OpenModel:
                 device=self._opened and self._opened.beside(),
                 kept=KeptSets.of(graph, info, options, extents, measured(info, options.tune)),
                 at=self._at,
+                graphs=None if self._has_ranges else self._graphs,
             )
         with chooser(info, options.tune) as choose:
             return Session(graph, info, options, choose, family=self._family)
@@ -254,10 +256,10 @@ class _OpenModel:
     def _special(self, shapes: Mapping[str, tuple[int, ...]], build: Build) -> Session:
         """Return the session for these shapes alone, on the context that all have."""
         options, info = self._options, select_device(self._device)
-        graph = self._at(shapes)
-        assert self._family is not None
-        device = self._family.open(info).beside()
+        graph, family = self._at(shapes), self._family
+        assert family is not None
         with chooser(info, options.tune) as choose:
+            device = family.open(info).beside()
             return Session(graph, info, options, choose, device=device, build=build)
 
     def _small(self, build: Build) -> None:
@@ -271,25 +273,28 @@ class _OpenModel:
             family.keep(small=True)
         finally:
             family.small_is_made.set()
+        family.rehearse()
 
     def _with(self, extents: Mapping[str, int]) -> Graph:
         """Return the network at extents of its open dimensions."""
-        return self._at(
-            {
-                name: tuple(extents[d] if isinstance(d, str) else d for d in dims or ())
-                for name, dims in self._dims.items()
-            }
-        )
+
+        def shape(dims: tuple[int | str, ...]) -> tuple[int, ...]:
+            return tuple(extents[d] if isinstance(d, str) else d for d in dims)
+
+        return self._at({name: shape(dims or ()) for name, dims in self._dims.items()})
 
     def _at(self, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
         from clnn.importers.onnx.load import load_parts
 
         if self._loaded is None:
             self._loaded = load_parts(self._model, mapped=self._calibration is None)
-        graph = load_graph(self._loaded, shapes)
-        graph = prepare(graph, self._options, self._calibration, self._device, fixed=False)
+        graph = (self._read if self._has_ranges else self._graphs.at)(shapes)
         require_unchanged(one_of_each(mapped_files(graph.consts.values())))
         return graph
+
+    def _read(self, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+        graph, options = load_graph(self._loaded, shapes), self._options
+        return prepare(graph, options, self._calibration, self._device, fixed=False)
 
 
 def compile_fixed(

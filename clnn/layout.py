@@ -24,8 +24,9 @@ from itertools import pairwise
 import numpy as np
 
 from clnn.errors import ShapeError
+from clnn.recorded import integer
 from clnn.records import changed
-from clnn.traced import Open, alike, is_one, other
+from clnn.traced import alike, is_one, opened, other
 from clnn.types import Array, normalise_axis
 
 
@@ -297,7 +298,7 @@ def _stretched(pitch: int, extent: int, target: int) -> int:
     """Return the pitch of an axis that is stretched here, or at the network's other shape, or at both."""
     here = 0 if extent == 1 else pitch
     there = 0 if other(extent) == 1 else other(pitch)
-    return here if here == there else Open(here, there)
+    return here if here == there else opened(here, there)
 
 
 def _lone_pair(
@@ -314,7 +315,7 @@ def _lone_pair(
 def _per_axis(name: str, values: Sequence[int] | None, rank: int) -> tuple[int, ...]:
     if values is None:
         return (0,) * rank
-    out = tuple(int(v) for v in values)
+    out = tuple(map(integer, values))
     if len(out) != rank or min(out, default=0) < 0:
         raise ShapeError(f"padding {name} is {out}: must be {rank} numbers >= 0.")
     return out

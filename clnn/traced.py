@@ -258,7 +258,15 @@ def greatest(*numbers: int) -> int:
 def _chosen(choose: Callable[[Sequence[int]], int], numbers: Sequence[int]) -> int:
     if not any(isinstance(n, Open) for n in numbers):
         return choose(numbers)
-    return Open(int(choose(numbers)), choose([other(n) for n in numbers]))
+    return opened(choose(numbers), choose([other(n) for n in numbers]))
+
+
+def opened(number: int, there: int) -> int:
+    """Return a number that is another one at the network's other shape."""
+    if type(number) in (int, Open):
+        return Open(int(number), int(there))
+    found: int = number.opened(there)  # type: ignore[attr-defined]  # of clnn.recorded
+    return found
 
 
 def divides(divisor: Number | Traced, number: Number | Traced) -> bool:

@@ -22,6 +22,8 @@ EDGES = {edge for edge in imports_of(TREES) if edge[1].partition(".")[0] == "cln
 ROOMS = (
     ("_version", "errors"),
     ("budget", "records", "settings", "timeline", "traced", "types"),
+    ("recorded",),
+    ("replays",),
     ("layout", "logs", "options", "target"),
     ("arith", "codegen.filters"),
     ("ops",),

@@ -8,7 +8,7 @@ from typing import Any
 
 from clnn.graph.ir import Graph, Node
 from clnn.records import changed
-from clnn.traced import Open
+from clnn.traced import opened as open_number
 from clnn.types import TensorType
 
 
@@ -27,7 +27,7 @@ def opened(graph: Graph, other: Graph, first: Graph) -> Graph:
 
     def node_of(node: Node) -> Node:
         found = there.get(node.name, node).spec, before.get(node.name, node).spec
-        if node.spec == found[0] == found[1]:
+        if found[0] == found[1] == node.spec:
             return node
         if all(type(spec) is type(node.spec) for spec in found):
             return changed(node, spec=_opened(node.spec, *found))
@@ -45,7 +45,7 @@ def _opened(value: Any, other: Any, first: Any) -> Any:
     if value is other is first or type(value) is bool:
         return value
     if isinstance(value, int) and isinstance(other, int) and isinstance(first, int):
-        return value if value == other == first else Open(value, other)
+        return value if other == first == value else open_number(value, other)
     if type(value) is tuple and len(value) == len(other) == len(first):
         items = tuple(map(_opened, value, other, first))
         return items if any(map(is_not, items, value)) else value

@@ -150,6 +150,31 @@ class Plan:
         )
 
 
+@dataclass(frozen=True)
+class LaidOut:
+    """A graph with its tensors placed, and the problems of its nodes."""
+
+    graph: Graph
+    placed: dict[str, Placed]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    storages: dict[str, Storage]
+    problems: tuple[Problem, ...]
+
+
+def lay_out(graph: Graph, target: Target, hints: Hints | None = None) -> LaidOut:
+    """Return a graph with its tensors placed. Raises PlanError, ShapeError."""
+    cache_way = target.cache_way if target.is_cpu else 0
+    placed = place(graph, hints, cache_way, lambda kind: bool(target.tensor_kind(kind)))
+    graph, placed, inputs, outputs = add_ports(graph, placed)
+    storages = _storages(graph, placed)
+    problems = tuple(make_problem(node, graph, placed, target) for node in graph.nodes)
+    return LaidOut(graph, placed, inputs, outputs, storages, problems)
+
+
+LayOut = Callable[[Graph, Target], LaidOut]
+
+
 def launch_bytes(step: ScheduledNode) -> int:
     """Return the bytes that a copying view node writes."""
     if not step.launches:
@@ -179,6 +204,7 @@ def make_plan(
     otherwise: Callable[[], tuple[Chooser, Repeat]] | None = None,
     doubtful: Collection[str] = (),
     instead: Instead | None = None,
+    lay: LayOut | None = None,
 ) -> Plan:
     """Return the plan of `graph` for `target`.
 
@@ -189,22 +215,20 @@ def make_plan(
     not split, and every border has a launch, an idle one where it keeps its values. otherwise: asked
     for what takes the place of `choose` and `repeat` where the latter raises DoesNotFitError.
     doubtful: names of nodes for which that is likely; they are asked first. instead: kernels that come
-    before all others; batches are not split then.
+    before all others; batches are not split then. lay: does what lay_out does, where there are no hints.
     Raises PlanError, ShapeError, or HostMemoryError where it wants more tables than clnn.budget allows.
     """
     if not (separate or guard or hints or repeat or instead):  # which speak of values as they are
         graph = split_batch(graph, target)
-    cache_way = target.cache_way if target.is_cpu else 0
-    placed = place(graph, hints, cache_way, lambda kind: bool(target.tensor_kind(kind)))
-    graph, placed, inputs, outputs = add_ports(graph, placed)
-    storages = _storages(graph, placed)
+    laid = lay(graph, target) if lay and not hints else lay_out(graph, target, hints)
+    graph, placed, storages = laid.graph, laid.placed, laid.storages
     try:
         first = repeat if instead is None else instead.variant
-        scheduled = _steps(graph, placed, target, choose, first, doubtful)
+        scheduled = _steps(laid, choose, first, doubtful)
     except DoesNotFitError:
         if otherwise is None:
             raise
-        scheduled = _steps(graph, placed, target, *otherwise())
+        scheduled = _steps(laid, *otherwise())
     blocks = _blocks(storages, scheduled, separate, guard, align)
     memory = plan_memory(blocks, base_align=align, room=ROOM)
     dirty = dirty_borders(blocks, memory)
@@ -220,8 +244,8 @@ def make_plan(
         storages,
         memory,
         first_fills,
-        inputs,
-        outputs,
+        laid.inputs,
+        laid.outputs,
         guard,
         separate,
         sizes,
@@ -263,32 +287,26 @@ def _storage(key: str, graph: Graph, placed: Mapping[str, Placed], span: Sequenc
 
 
 def _steps(
-    graph: Graph,
-    placed: Mapping[str, Placed],
-    target: Target,
-    choose: Chooser,
-    repeat: Repeat | None,
-    doubtful: Collection[str] = (),
+    laid: LaidOut, choose: Chooser, repeat: Repeat | None, doubtful: Collection[str] = ()
 ) -> list[ScheduledNode]:
     """Return the steps of all nodes. Raises DoesNotFitError where `repeat` does."""
     alike: dict[object, Variant] = {}
-    for node in graph.nodes if doubtful else ():
+    rows = [*zip(laid.graph.nodes, laid.problems, strict=True)]
+    for node, problem in rows if doubtful else ():
         if node.name in doubtful:
-            _step(node, graph, placed, target, choose, alike, repeat)
-    return [_step(node, graph, placed, target, choose, alike, repeat) for node in graph.nodes]
+            _step(node, problem, laid.placed, choose, alike, repeat)
+    return [_step(*row, laid.placed, choose, alike, repeat) for row in rows]
 
 
 def _step(
     node: Node,
-    graph: Graph,
+    problem: Problem,
     placed: Mapping[str, Placed],
-    target: Target,
     choose: Chooser,
     alike: dict[object, Variant],
     repeat: Repeat | None,
 ) -> ScheduledNode:
     """Return the step of a node; nodes for parts of one layer share a variant and its constants."""
-    problem = make_problem(node, graph, placed, target)
     key = _key(node, problem) if node.whole else None
     variant = alike.get(key) or (repeat and repeat(node, problem))
     if variant is None:

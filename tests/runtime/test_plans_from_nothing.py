@@ -39,6 +39,9 @@ def forget(session):
     """Forget all that imports, plans and kernels keep for shapes that come later."""
     problem._known.clear()
     recipes._known.clear()
+    session._compile_at._graphs.forget()
+    if family := session._compile_at._family:
+        family.forget()
     loaded = session._compile_at._loaded
     for kept in (loaded.calls, loaded.arrays, loaded.checked) if loaded else ():
         kept.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import numpy as np
 
@@ -196,10 +197,14 @@ def _check_borders(spec: OpSpec, kinds: Sequence[TensorType | None]) -> None:
     """Refuse padding that would make a tensor too large to index."""
     for index, border in spec.padding_needs(kinds).items():
         kind = kinds[index]
-        if kind is not None and (any(border.before) or any(border.after)):
-            padded = TensorLayout.make(kind.shape, None, border.before, border.after)
-            if padded.size > MAX_EXTENT:
-                raise Unsupported(
-                    f"its window wants input {index} with padding {border.before}, {border.after}: "
-                    f"{padded.size} elements, over the limit of {MAX_EXTENT}"
-                )
+        if kind is None:
+            continue
+        sides = (*border.before, *border.after)
+        if any(side < 0 for side in sides) or len(sides) != 2 * kind.rank:
+            TensorLayout.make(kind.shape, None, border.before, border.after)  # says what is wrong
+        size = prod(map(sum, zip(kind.shape, border.before, border.after, strict=True)))
+        if size > MAX_EXTENT:
+            raise Unsupported(
+                f"its window wants input {index} with padding {border.before}, {border.after}: "
+                f"{size} elements, over the limit of {MAX_EXTENT}"
+            )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -14,6 +13,7 @@ from clnn.errors import ModelError, OpenShapeError, ShapeError
 from clnn.importers.onnx.dims import is_fixed, symbol
 from clnn.importers.onnx.info import Dims, ValueInfo
 from clnn.importers.onnx.limits import MAX_EXTENT, check_dims, show
+from clnn.recorded import index, integer
 
 Shapes = Mapping[str, "Sequence[int] | int"]
 
@@ -70,7 +70,7 @@ def with_shapes(values: Sequence[ValueInfo], shapes: Shapes) -> list[ValueInfo]:
 def _wanted(name: str, value: Any) -> tuple[int, ...] | int:
     try:
         whole = isinstance(value, Iterable)
-        shape = tuple(operator.index(d) for d in (value if whole else [value]))
+        shape = tuple(map(index, value if whole else [value]))
         check_dims("it", shape)
         return shape if whole else shape[0]
     except (TypeError, ModelError) as err:
@@ -147,7 +147,7 @@ def _resolved(
         extent = dim.dim_value if is_fixed(dim) else extents.get(symbol(dim))
         if extent is None:
             missing.append(f"axis {axis} ({symbol(dim) or 'unnamed'})")
-        dims.append(int(extent or 0))
+        dims.append(integer(extent or 0))
     if missing:
         open_rows.append(f"{show(value.name)} is {_text(value)}: {', '.join(missing)}")
     else:

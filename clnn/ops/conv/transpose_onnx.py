@@ -64,7 +64,7 @@ def _placed(
         _numbers(node, "pads", 2 * rank, (0,) * 2 * rank) if auto == "NOTSET" else (0,) * 2 * rank
     )
     extents = tuple(n - pads[a] - pads[a + rank] for a, n in enumerate(natural))
-    if min(pads) < 0 or min(extents) < 1:
+    if min(pads) < 0 or any(extent < 1 for extent in extents):
         raise ShapeError(
             f"{node.op_type}: pads {list(pads)} of an output of {list(natural)} leave {extents}."
         )

@@ -29,6 +29,7 @@ from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.spec import OpSpec, batched
 from clnn.types import BOOL, Array, TensorType, normalise_axis
 
+EXACT = 2**24  # up to which whole numbers are exact in single precision
 NEAREST_PIXEL = Sampling()
 
 
@@ -165,8 +166,14 @@ class Resize(OpSpec):
 
 def _scaled(shape: Sequence[int], scales: Sequence[float]) -> tuple[int, ...]:
     """Return floor(extent * scale), the product in single precision."""
-    rows = zip(shape, scales, strict=True)
-    return tuple(int(np.floor(np.float32(d) * np.float32(s))) for d, s in rows)
+    return tuple(map(_scaled_extent, shape, scales))
+
+
+def _scaled_extent(extent: int, scale: float) -> int:
+    factor = int(scale)
+    if factor == scale and extent * factor <= EXACT:
+        return extent * factor
+    return int(np.floor(np.float32(extent) * np.float32(scale)))
 
 
 def _single(value: float) -> float:

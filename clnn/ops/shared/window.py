@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from clnn.errors import ShapeError
 from clnn.ops.onnx_registry import OnnxNode, Unsupported
 from clnn.ops.problem import Border
+from clnn.recorded import larger
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Window:
         outs = self.output(spatial)
         counts = zip(outs, self.strides, spatial, strict=True)
         return tuple(
-            max(0, (count - 1) * stride + (self.reach(a) - self.before[a]) - extent)
+            larger(0, (count - 1) * stride + (self.reach(a) - self.before[a]) - extent)
             for a, (count, stride, extent) in enumerate(counts)
         )
 

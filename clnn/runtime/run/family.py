@@ -12,16 +12,19 @@ from itertools import islice
 from clnn.codegen.runtime_numbers import Texts
 from clnn.errors import ClnnError
 from clnn.graph.ir import Graph, Node
+from clnn.graph.replayed import Graphs, OfShapes
 from clnn.ops.launch import Launch, Variant
 from clnn.plan.open_extents import opened
 from clnn.plan.repeat import Choices, Problems
 from clnn.plan.schedule import (
     Chooser,
     DoesNotFitError,
+    LaidOut,
     Plan,
     PlannedLaunch,
     Repeat,
     ScheduledNode,
+    lay_out,
 )
 from clnn.records import changed
 from clnn.runtime.build.program import Device
@@ -30,6 +33,7 @@ from clnn.runtime.device.failures import require
 from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.kept_sets import KeptSet, KeptSets
 from clnn.runtime.run.lent_arena import Arenas
+from clnn.target import Target
 
 
 class KernelsNotReadyError(Exception):
@@ -132,7 +136,7 @@ class Family:
     extents as the network takes, none where that is not known; half: at half of the first ones;
     uneven: at extents that strides divide with a rest and without, from which is learned only.
     kept: where sets are kept for later processes, and taken from, so that nothing is learned. at:
-    returns the network for inputs of other shapes.
+    returns the network for inputs of other shapes; graphs: the same, of extents that are noted.
     There are two sets of kernels: those that are best at the first session's extents, and, where
     these do not fit an image, those that are best at half of them and fit small ones, too. Any
     thread may plan once the first plan is made; others wait only for the set that they need, unless
@@ -146,6 +150,7 @@ class Family:
     uneven: Callable[[], Iterable[Graph]] = list
     kept: KeptSets | None = None
     at: Callable[[Mapping[str, tuple[int, ...]]], Graph] | None = None
+    graphs: Graphs | None = None
     knows_small: bool = False  # whether it is known that small images need a second set, or do not
     arenas: Arenas = field(default_factory=Arenas)
     device: Device | None = None
@@ -156,6 +161,8 @@ class Family:
     _as_kept: object = None
     _there: tuple[list[KeptSet], bool] = field(default_factory=lambda: ([], False))  # in the cache
     _first: Graph | None = None
+    _laid_out: tuple[Target, OfShapes[LaidOut]] | None = None
+    _target: Target | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     small_is_made: threading.Event = field(default_factory=threading.Event)
     _patience: threading.local = field(default_factory=threading.local)
@@ -195,12 +202,13 @@ class Family:
         if self._first is None:
             self._first, self._more_unlike = graph, iter(self.others())
             self._unlike = [*islice(self._more_unlike, 1)]
-        asked, graph = graph, self._opened(graph)
-        if not self._sets:
-            made = self._recall(plan_by, graph, choose) or self._learn(plan_by, graph, choose)
+        if self._sets:
+            made = self._repeated(plan_by, graph, choose)
         else:
-            made = self._repeated(plan_by, graph, choose, asked)
+            graph = self._opened(graph)
+            made = self._recall(plan_by, graph, choose) or self._learn(plan_by, graph, choose)
         self.keep()
+        self._target = made.target
         return made
 
     def _learn(self, plan_by: PlanBy, graph: Graph, choose: Chooser) -> Plan:
@@ -258,14 +266,14 @@ class Family:
                 self._there = now
                 self.kept.save(*now)
 
-    def _repeated(self, plan_by: PlanBy, graph: Graph, choose: Chooser, asked: Graph) -> Plan:
-        """Return the plan of a graph as like those before as can be. asked: as the caller has it."""
+    def _repeated(self, plan_by: PlanBy, graph: Graph, choose: Chooser) -> Plan:
+        """Return the plan of a graph as like those before as can be."""
         chosen = self._sets[0]
 
         def of_the_second_set() -> tuple[Chooser, Repeat]:
             nonlocal chosen
             if getattr(self._patience, "is_short", False) and not self.small_is_made.is_set():
-                raise KernelsNotReadyError(asked)
+                raise KernelsNotReadyError(graph)
             chosen = self._for_small(plan_by, graph, choose)
             return chosen.choices.chooser(choose), chosen.choices.repeat
 
@@ -276,9 +284,43 @@ class Family:
             repeat=choices.repeat_or_raise,
             otherwise=of_the_second_set,
             doubtful=frozenset(choices.misfits),
+            lay=self._lay_out,
         )
         self._planned.chosen = chosen
         return chosen.with_texts(plan)
+
+    def _lay_out(self, graph: Graph, target: Target) -> LaidOut:
+        """Return a graph laid out, with open extents that are known as such."""
+        known, shapes = self._noted(target), _shapes(graph)
+        if known is None or self.graphs is None or shapes.keys() != self.graphs.dims.keys():
+            return lay_out(self._opened(graph), target)
+        return known(shapes)
+
+    def _noted(self, target: Target) -> OfShapes[LaidOut] | None:
+        """Return what lays out the network at shapes, by notes."""
+        graphs = self.graphs
+        if graphs is not None and (self._laid_out is None or self._laid_out[0] != target):
+            at = graphs.at
+            made = OfShapes(
+                lambda s: lay_out(self._opened(at(s)), target), graphs.dims, graphs.later
+            )
+            self._laid_out = target, made
+        return None if graphs is None or self._laid_out is None else self._laid_out[1]
+
+    def rehearse(self) -> None:
+        """Take notes of shapes that are known, before a call asks for another."""
+        if self._first is None or self._target is None or self.graphs is None:
+            return
+        known = self._noted(self._target)
+        for graph in (self._first, *self._unlike):
+            shapes = _shapes(graph)
+            if known is not None and shapes.keys() == self.graphs.dims.keys():
+                self.graphs.note(shapes)
+                known.note(shapes)
+
+    def forget(self) -> None:
+        """Forget what is kept of shapes that were planned."""
+        self._laid_out = None
 
     def _for_small(self, plan_by: PlanBy, graph: Graph, choose: Chooser) -> _KernelSet:
         """Return the second set, which is learned once."""
@@ -290,7 +332,7 @@ class Family:
             if len(self._sets) == 1:
                 small = [*map(self._opened, self.small())]
                 made = _KernelSet()
-                usual = next(map(self._opened, self.half()), graph)
+                usual = self._opened(next(iter(self.half()), graph))
                 others = [*self._others(), *small]
                 made.learn(plan_by, usual, choose, others, self._uneven_ones())
                 self._sets.append(made)
@@ -333,12 +375,20 @@ def _key_of(node: Node, variant: Variant) -> tuple[str, str, str]:
 
 def _with_texts(plan: Plan, change: Callable[[object, Launch], Launch]) -> Plan:
     """Return a plan with changed launches; each is told by what it is."""
+    borders: dict[int, Launch] = {}  # those that stand at both places are changed once
 
     def with_change(key: object, planned: PlannedLaunch) -> PlannedLaunch:
         return changed(planned, launch=change(key, planned.launch))
 
+    def filled(planned: PlannedLaunch) -> PlannedLaunch:
+        launch = borders.get(id(planned.launch))
+        if launch is None:
+            launch = change(("border", planned.args), planned.launch)
+            borders[id(planned.launch)] = launch
+        return changed(planned, launch=launch)
+
     def fills(planned: Sequence[PlannedLaunch]) -> tuple[PlannedLaunch, ...]:
-        return tuple(with_change(("border", p.args), p) for p in planned)
+        return tuple(map(filled, planned))
 
     def step(one: ScheduledNode) -> ScheduledNode:
         key = _key_of(one.node, one.variant)

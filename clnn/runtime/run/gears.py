@@ -64,10 +64,16 @@ class Gears:
         self._tolerance = TOLERANCE[dtype]
         self._jobs = Jobs()
         self._uses: dict[Key, _Use] = {}
+        self._is_settled = False
 
     def make_small(self) -> None:
         """Make the kernels for small images: a while later, or at once when there is `hurry`."""
         self._jobs.add(self._make_small, SETTLE_S)
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Have work done that nothing waits for, once kernels for small images were looked at."""
+        if self._is_settled:
+            self._jobs.add(work)
 
     def hurry(self) -> None:
         """Put off nothing any more: another shape was met."""
@@ -108,7 +114,10 @@ class Gears:
         self._jobs.close()
 
     def _make_small(self) -> None:
-        self._small(partial(self._build, SOON))
+        try:
+            self._small(partial(self._build, SOON))
+        finally:
+            self._is_settled = True
 
     def _build(self, nice: int, device: Device, sources: Mapping[str, str]) -> None:
         device.build_ahead(sources, self._jobs.stop, nice)
