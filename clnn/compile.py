@@ -66,9 +66,7 @@ def compile_model(
     calibration: Calibration | None = None,
     at_known: Callable[..., Session] | None = None,
 ) -> Session | OpenSession | StagedSession | ValuedSession:
-    """Return a session that runs `model` on `device`: what clnn.compile_model does, without the cache of
-    compiled networks. at_known: does what compile_fixed does, in its place.
-    """
+    """Do what clnn.compile_model does, without its cache. at_known: does what compile_fixed does, in its place."""
     from clnn.importers.onnx.load import Loaded, load_model, load_parts
 
     refuse()
