@@ -26,14 +26,11 @@ INSTRUCTIONS = {"vnni4": "vpdpbusd", "halves4": "vpdpbusd", "vnni2": "vpdpwssd",
 def even(image):
     """Whether four packed bytes begin at multiples of four."""
     return not any(place % 4 for place in (image.offset, image.pitches[0], *image.pitches[2:]))
-def pairs(dot, width, x, w):
-    """Operands of vpmaddwd, shorts in vectors of ints: of four bytes those at even places, and those at odd ones."""
-    if PACK_FACTORS[dot] == 2:
-        return [(x, w)]
-    shorts, counts = (f"{kind}{2 * width}" for kind in ("short", "ushort"))
-    even = f"{x} & (int{width})(0x00ff00ff)", f"as_{shorts}({w}) << ({shorts})8 >> ({shorts})8"
-    odd = f"as_{counts}({x}) >> ({counts})8", f"as_{shorts}({w}) >> ({shorts})8"
-    return [tuple(f"as_int{width}({text})" for text in pair) for pair in (even, odd)]
+# Operands of vpmaddwd, shorts in vectors of ints: of four bytes those at even places, and those at odd ones.
+EVEN = "{x} & (int{n})(0x00ff00ff)", "as_int{n}(as_short{m}({w}) << (short{m})8 >> (short{m})8)"
+ODD = "as_int{n}(as_ushort{m}({x}) >> (ushort{m})8)", "as_int{n}(as_short{m}({w}) >> (short{m})8)"
+ADDED = '{{{{ int{{n}} pair_; {{asm}}("vpmaddwd %2, %1, %0" : "=x"(pair_) : "x"({}), "x"({})); {{acc}} += pair_; }}}}'
+MADD = {4: f"{ADDED.format(*EVEN)} {ADDED.format(*ODD)}", 2: ADDED.format("{x}", "{w}")}
 LANES = {1: [""]} | {w: [f".s{digit}" for digit in "0123456789abcdef"[:w]] for w in (2, 4, 8, 16)}
 %>
 <%def name="weights(dot, wt, product, width, pointer, where)">\
@@ -59,9 +56,7 @@ ${element(xt, pointer, where)}\
 % if dot in INSTRUCTIONS:
 __asm__("${INSTRUCTIONS[dot]} %2, %1, %0" : "+v"(${acc}) : "v"(${x}), "v"(${w}));\
 % elif dot.startswith("madd"):
-%  for left, right in pairs(dot, width, x, w):
-                { ${I} pair_; __asm__("vpmaddwd %2, %1, %0" : "=x"(pair_) : "x"(${left}), "x"(${right})); ${acc} += pair_; }
-%  endfor
+${MADD[PACK_FACTORS[dot]].format(asm="__asm__", n=width, m=2 * width, acc=acc, x=x, w=w)}
 % elif dot == "dp4a4":
 ${" ".join(f'{{ int sum_ = {acc}{k}; __asm__("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum_) : "r"({x}{k}), "r"({w}{k})); {acc}{k} = sum_; }}' for k in LANES[width])}\
 % elif PACK_FACTORS[dot] == 4:
