@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from clnn.cache.claims import taken, waited_for
 from clnn.cache.keys import program_key
 from clnn.cache.store import Store
 from clnn.cache.templates import use_cache
@@ -121,19 +122,33 @@ class Device:
         with self.lock:
             failures.require(self)
             wanted = {s: title for title, s in sources.items() if s not in self.programs}
-            missing = [s for s in wanted if not self._from_store(s)]
-            long = len(missing) > 1 and sum(map(len, missing)) >= CHARACTERS_FROM
-            in_children = long or len(missing) >= CHILDREN_FROM
-            if missing:
-                progress.tell(0, len(missing))
-            titles = [wanted[source] for source in missing]
-            binaries = self._try_children(missing, titles) if in_children else {}
-            done = len(binaries)
-            for source, title in zip(missing, titles, strict=True):
-                self._finish(source, title, binaries.get(source))
-                if source not in binaries:
-                    done += 1
-                    progress.tell(done, len(missing), title)
+            missing = {s: wanted[s] for s in wanted if not self._from_store(s)}
+            if not missing:
+                return
+            progress.tell(0, len(missing))
+            keys = {source: self.key(source) for source in missing}
+            with taken(self.store, keys.values()) as mine:
+                here = {s: title for s, title in missing.items() if keys[s] in mine}
+                self._build_these(here, len(missing))
+            done = len(here)
+            for source in [s for s in missing if s not in here]:  # another process is at them
+                with waited_for(self.store, keys[source], _deadline()):
+                    if not self._from_store(source):
+                        self._finish(source, missing[source], None)
+                done += 1
+                progress.tell(done, len(missing), missing[source])
+
+    def _build_these(self, missing: Mapping[str, str], total: int) -> None:
+        """Build programs, source -> title, the first ones of `total` that progress is told of."""
+        long = len(missing) > 1 and sum(map(len, missing)) >= CHARACTERS_FROM
+        in_children = long or len(missing) >= CHILDREN_FROM
+        binaries = self._try_children([*missing], [*missing.values()]) if in_children else {}
+        done = len(binaries)
+        for source, title in missing.items():
+            self._finish(source, title, binaries.get(source))
+            if source not in binaries:
+                done += 1
+                progress.tell(done, total, title)
 
     def build_ahead(self, sources: Mapping[str, str], stop: threading.Event, nice: int) -> None:
         """Have children build programs, so that `build` finds them made, or waits for them.
@@ -149,16 +164,16 @@ class Device:
         there = threading.Event()
         self.coming |= dict.fromkeys(missing, there)
         try:
-            jobs = min(max(1, (os.cpu_count() or 1) // 2), len(missing))
-            made = self._build_in_children(missing, jobs, stop, nice)
-            for (
-                source,
-                binary,
-            ) in made.items():  # also where it was stopped: the next process has them
-                self._keep(source, titles[source], binary)
-            self.ahead |= made
+            keys = {source: self.key(source) for source in missing}
+            with taken(self.store, keys.values()) as mine:
+                self._keep_ahead([s for s in missing if keys[s] in mine], titles, stop, nice)
             for source in missing:
-                if source not in made:
+                if keys[source] not in mine and not stop.is_set():  # another process is at it
+                    with waited_for(self.store, keys[source], _deadline(), stop):
+                        if self.store.get(keys[source]) is None:
+                            self._keep_ahead([source], titles, stop, nice)
+            for source in missing:
+                if source not in self.ahead and self.store.get(keys[source]) is None:
                     raise BuildError(
                         f"kernel {titles[source]} was not built ahead: its child process ended early."
                         " Calls go on with the kernels that they have."
@@ -171,6 +186,16 @@ class Device:
     def has(self, source: str) -> bool:
         """Whether a program is there or in the cache, so that it needs no build."""
         return source in self.programs or self.store.get(self.key(source)) is not None
+
+    def _keep_ahead(
+        self, missing: Sequence[str], titles: Mapping[str, str], stop: threading.Event, nice: int
+    ) -> None:
+        """Have children build programs, and keep what they made, also where they were stopped."""
+        jobs = min(max(1, (os.cpu_count() or 1) // 2), len(missing))
+        made = self._build_in_children(missing, jobs, stop, nice) if missing else {}
+        for source, binary in made.items():
+            self._keep(source, titles[source], binary)
+        self.ahead |= made
 
     def kernel(self, source: str, name: str) -> Any:
         """Return a new kernel object of a built program."""
@@ -282,8 +307,7 @@ class Device:
                 "nice": nice,
             }
             env = child_environment(self.info.driver)
-            seconds = float(setting("CLNN_BUILD_TIMEOUT")) or 1e9
-            run = partial(run_python, "build.build_child", argument, seconds, env, stop)
+            run = partial(run_python, "build.build_child", argument, _deadline(), env, stop)
             seen = _Seen(folder, titles) if titles and progress.is_heard() else None
             for end in _at_once(jobs, run, seen):
                 if end and not (stop and stop.is_set()):
@@ -328,6 +352,11 @@ def _at_once(
     if look is not None:
         look()
     return ends
+
+
+def _deadline() -> float:
+    """Return the seconds that a build may take."""
+    return float(setting("CLNN_BUILD_TIMEOUT")) or 1e9
 
 
 def program_binary(program: Any) -> bytes | None:
