@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from common import ROOT
@@ -71,7 +72,7 @@ def test_a_lock_goes_with_its_process(store, holder):
     child, came = holder(KEYS[0]), []
 
     def wait():
-        with waited_for(store, KEYS[0], 600.0):
+        with waited_for(store, KEYS[0], time.monotonic() + 600):
             came.append(child.poll())
 
     waiting = threading.Thread(target=wait)
@@ -83,13 +84,20 @@ def test_a_lock_goes_with_its_process(store, holder):
     assert not waiting.is_alive() and len(came) == 1
 
 
+def test_work_ahead_has_locks_of_its_own(store):
+    with taken(store, KEYS, claims.AHEAD) as ahead, taken(store, KEYS) as now:
+        assert ahead == now == {*KEYS}
+        with taken(store, KEYS, claims.AHEAD) as others:
+            assert others == set()
+
+
 def test_waiting_ends_after_a_while_and_when_it_is_stopped(store, holder):
     holder(KEYS[0])
-    with waited_for(store, KEYS[0], 0.1):
+    with waited_for(store, KEYS[0], time.monotonic() + 0.1):
         pass
     stop = threading.Event()
     stop.set()
-    with waited_for(store, KEYS[0], 600.0, stop):
+    with waited_for(store, KEYS[0], time.monotonic() + 600, stop):
         pass
 
 
@@ -98,7 +106,7 @@ def test_stores_that_keep_nothing_claim_nothing(tmp_path, mode):
     store = Store(tmp_path / "cache", mode)
     with taken(store, KEYS) as mine, taken(store, KEYS) as others:
         assert mine == others == {*KEYS}
-    with waited_for(store, KEYS[0], 600.0):
+    with waited_for(store, KEYS[0], time.monotonic() + 600):
         assert not store.folder.exists()
 
 
@@ -107,7 +115,7 @@ def test_file_systems_without_locks_hinder_nothing(store, monkeypatch):
         raise OSError("no locks available")
 
     monkeypatch.setattr(claims.files, "make_folder", refused)
-    with taken(store, KEYS) as mine, waited_for(store, KEYS[0], 600.0):
+    with taken(store, KEYS) as mine, waited_for(store, KEYS[0], time.monotonic() + 600):
         assert mine == {*KEYS}
 
 

@@ -28,10 +28,8 @@ TILES_BESIDE = 8  # register tiles that are worth a measurement beside work-grou
 PACKED_TYPES = {2: "short", 4: "char"}  # of weights, by how many are packed
 PLAIN_PACKING = 4  # cost of packed products in C against an instruction for them
 MADD_PACKING = {2: 1.2, 4: 3.3}  # of x86's vpmaddwd, which adds two, by how many are packed
-MADD_VECTOR, MADD_OPERANDS = (
-    8,
-    4,
-)  # elements of a vector of it, registers of operands besides those of others
+MADD_VECTOR = 8  # elements of a vector of it
+MADD_OPERANDS = 4  # registers of its operands besides those of other products
 
 
 @dataclass(frozen=True)
@@ -49,14 +47,10 @@ class Dot:
     @property
     def cycles(self) -> float:
         """Cost of a product against one by one."""
-        against = (
-            PLAIN_PACKING
-            if "plain" in self.name
-            else MADD_PACKING[self.pack_factor]
-            if self.madd
-            else 1
-        )
-        return self.weight_limbs * against / self.pack_factor
+        cost = PLAIN_PACKING if "plain" in self.name else 1.0
+        if self.madd:
+            cost = MADD_PACKING[self.pack_factor]
+        return self.weight_limbs * cost / self.pack_factor
 
     @property
     def madd(self) -> bool:

@@ -7,13 +7,14 @@ import logging
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from clnn.cache.claims import taken, waited_for
+from clnn.cache.claims import AHEAD, taken, waited_for
 from clnn.cache.keys import program_key
 from clnn.cache.store import Store
 from clnn.cache.templates import use_cache
@@ -130,9 +131,9 @@ class Device:
             with taken(self.store, keys.values()) as mine:
                 here = {s: title for s, title in missing.items() if keys[s] in mine}
                 self._build_these(here, len(missing))
-            done = len(here)
+            done, end = len(here), time.monotonic() + _deadline()
             for source in [s for s in missing if s not in here]:  # another process is at them
-                with waited_for(self.store, keys[source], _deadline()):
+                with waited_for(self.store, keys[source], end):
                     if not self._from_store(source):
                         self._finish(source, missing[source], None)
                 done += 1
@@ -165,11 +166,12 @@ class Device:
         self.coming |= dict.fromkeys(missing, there)
         try:
             keys = {source: self.key(source) for source in missing}
-            with taken(self.store, keys.values()) as mine:
+            with taken(self.store, keys.values(), AHEAD) as mine:
                 self._keep_ahead([s for s in missing if keys[s] in mine], titles, stop, nice)
+            end = time.monotonic() + _deadline()
             for source in missing:
                 if keys[source] not in mine and not stop.is_set():  # another process is at it
-                    with waited_for(self.store, keys[source], _deadline(), stop):
+                    with waited_for(self.store, keys[source], end, stop, AHEAD):
                         if self.store.get(keys[source]) is None:
                             self._keep_ahead([source], titles, stop, nice)
             for source in missing:
