@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 from clnn.cache.store import CacheWarning, Store
+from clnn.runtime.device import device as device_module
 from clnn.runtime.device import probe, probe_child
 from clnn.runtime.device.device import probe_target, select
 from clnn.runtime.device.probe import CAPABILITY_NAMES, ProbeTarget, StepResult, run_steps
@@ -229,6 +231,25 @@ def test_results_are_kept(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = replies(monkeypatch)
     assert probe.probe(target) == first
     assert asked == []
+
+
+def test_threads_that_ask_at_once_share_a_probe(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, known = [], select(device)
+    result = probe.probe(probe_target(known))
+
+    def slow(target: ProbeTarget, refresh: bool) -> probe.ProbeResult:
+        asked.append(target)
+        time.sleep(0.05)
+        return result
+
+    monkeypatch.setattr(device_module, "probe", slow)
+    monkeypatch.setattr(device_module, "_probed", {})
+    with ThreadPoolExecutor(8) as pool:
+        got = list(pool.map(lambda _: select(device), range(8)))
+    assert len(asked) == 1
+    assert got == [known] * 8
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,64 @@
-"""A device that builds many kernels as one program: a program costs a driver more than a small kernel of it."""
+"""Many kernels built as one program: a program costs a driver more than a small kernel of it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from clnn.codegen.fused_kernel import parts
-from clnn.errors import BuildError, TemplateError
+from clnn.errors import BuildError
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.drivers.loader import load
 
-_KERNEL = re.compile(r"__attribute__\(\(reqd_work_group_size\([^)]*\)\)\)\s*__kernel void (\w+)\(")
-_WHOLE = re.compile(r"^#pragma", re.M)  # what holds for the sources behind it too
+_KERNEL = re.compile(r"__kernel void (\w+)\(")
+_PRAGMA = re.compile(r"^#pragma.*\n", re.M)  # what holds for the sources behind it too
+_DEFINED = re.compile(
+    r"^#define (\w+)|^__constant [\w ]+ (\w+)\[|^(?!__)\w[\w \t]*?[ \t*]+(\w+)\s*\(|^typedef .*?(\w+);"
+    r"|^}\s*(\w+);|^struct (\w+)|\b__kernel void (\w+)\(",
+    re.M,
+)
+Names = dict[tuple[str, str], str]  # (source, kernel) -> its name in a program of many
+
+
+def build_joined(device: Device, sources: Mapping[str, str]) -> Names:
+    """Build sources (title -> source) as few programs, and put these into `device.programs`.
+
+    Returns the names of their kernels. Those of a program that does not build are left out.
+    """
+    groups: dict[frozenset[str], list[str]] = defaultdict(list)
+    for source in dict.fromkeys(sources.values()):
+        groups[frozenset(_PRAGMA.findall(source))].append(source)
+    names: Names = {}
+    for pragmas, group in groups.items():
+        texts = [_renamed(source, number) for number, source in enumerate(group)]
+        whole = "".join([*sorted(pragmas), *(text for text, _ in texts)])
+        try:
+            Device.build(device, {"joined": whole})
+        except BuildError:  # that of one alone says which it is
+            continue
+        program = device.programs.pop(whole)
+        for source, (_, kernels) in zip(group, texts, strict=True):
+            device.programs[source] = program
+            names |= {(source, kernel): name for kernel, name in kernels.items()}
+    return names
+
+
+def _renamed(source: str, number: int) -> tuple[str, dict[str, str]]:
+    """Return a source whose names end with a number, and its kernels' names before and after."""
+    text = _PRAGMA.sub("", source)
+    kernels = _KERNEL.findall(text)
+    names = {name for found in _DEFINED.findall(text) for name in found if name} | {*kernels}
+    words = re.compile(rf"\b({'|'.join(sorted(names))})\b")
+    text = words.sub(rf"\1_{number}", text)
+    return text, {kernel: f"{kernel}_{number}" for kernel in kernels}
 
 
 class JoinedDevice(Device):
     """Builds the sources that are asked for together as one program, each with names of its own."""
+
+    names: Names
 
     @staticmethod
     def of(info: DeviceInfo) -> JoinedDevice:
@@ -27,22 +68,11 @@ class JoinedDevice(Device):
         made.names = {}
         return made
 
-    names: dict[tuple[str, str], str]  # (source, kernel) -> its name in the program
-
     def build(self, sources: Mapping[str, str]) -> None:
         """Build what is not there yet."""
-        missing = {s: title for title, s in sources.items() if s not in self.programs}
-        fit = [source for source in missing if _can_join(source)]
-        if len(fit) > 1:
-            texts = [_renamed(source, number) for number, source in enumerate(fit)]
-            whole = "\n".join(text for text, _ in texts)
-            try:
-                super().build({"joined": whole})
-            except BuildError:  # that of one alone says which it is
-                fit = []
-            for source, (_, kernel) in zip(fit, texts, strict=False):
-                self.programs[source] = self.programs[whole]
-                self.names[source, kernel[0]] = kernel[1]
+        missing = missing_of(self, sources.items())
+        if len(missing) > 1:
+            self.names |= build_joined(self, missing)
         super().build(sources)
 
     def kernel(self, source: str, name: str) -> Any:
@@ -50,19 +80,6 @@ class JoinedDevice(Device):
         return load().Kernel(self.programs[source], self.names.get((source, name), name))
 
 
-def _can_join(source: str) -> bool:
-    if _WHOLE.search(source) or len(_KERNEL.findall(source)) != 1:
-        return False
-    try:
-        parts(source)
-    except TemplateError:
-        return False
-    return True
-
-
-def _renamed(source: str, number: int) -> tuple[str, tuple[str, str]]:
-    """Return a source whose names end with a number, and its kernel's name before and after."""
-    (kernel,) = _KERNEL.findall(source)
-    for name in (kernel, *(name for name, _ in parts(source)[0])):
-        source = re.sub(rf"\b{name}\b", f"{name}_{number}", source)
-    return source, (kernel, f"{kernel}_{number}")
+def missing_of(device: Device, sources: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return those of (title, source) that a device has to build."""
+    return {title: source for title, source in sources if not device.has(source)}

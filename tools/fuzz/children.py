@@ -16,30 +16,41 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of a child: seeds in a row, seconds for one, bytes of memory."""
+    """Of a child: seeds in a row, and of these side by side, seconds for such a group, bytes of memory."""
 
     batch: int = 100
+    group: int = 1
     seconds: float = 600.0
     memory: int = 12 * 2**30
 
 
-def rows(
-    first: int, count: int, command: Callable[[int, int], Sequence[str]], limits: Limits
-) -> Iterator[dict[str, Any]]:
-    """Yield a row for each of `count` seeds; `command(first, count)` starts a child for some."""
+# Returns the command of a child for so many seeds from one on, so many of them side by side.
+Command = Callable[[int, int, int], Sequence[str]]
+
+
+def rows(first: int, count: int, command: Command, limits: Limits) -> Iterator[dict[str, Any]]:
+    """Yield a row for each of `count` seeds, checked in children.
+
+    A group in which a child ends early is checked again, one seed after the other.
+    """
     end = first + count
     while first < end:
         batch = min(limits.batch, end - first)
-        for row in _batch(command(first, batch), first, batch, limits):
-            first = row["seed"] + 1
-            yield row
+        for row in _batch(command(first, batch, limits.group), first, batch, limits):
+            if row.pop("ended", False) and limits.group > 1:
+                again = min(limits.group, end - row["seed"])
+                yield from rows(row["seed"], again, command, replace(limits, group=1))
+                first = row["seed"] + again
+            else:
+                first = row["seed"] + 1
+                yield row
 
 
 def _batch(
@@ -73,7 +84,8 @@ def _batch(
                 child.kill()
             child.wait()
         if at < first + count:
-            yield {"seed": at, "wrong": why or f"the process ended with status {child.returncode}"}
+            why = why or f"the process ended with status {child.returncode}"
+            yield {"seed": at, "wrong": why, "ended": True}
 
 
 # Programs build in the process itself, and none are kept: no other would find them.

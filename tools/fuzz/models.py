@@ -215,7 +215,7 @@ def _peak() -> int:
 def run(first: int, count: int, folder: Path, limits: Limits = LIMITS) -> Iterator[dict[str, Any]]:
     """Yield a row for each model, tried in children."""
 
-    def command(first: int, count: int) -> list[str]:
+    def command(first: int, count: int, _group: int) -> list[str]:
         return [sys.executable, __file__, "--worker", str(first), str(count), "--keep", str(folder)]
 
     return rows(first, count, command, limits)

@@ -19,7 +19,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +26,24 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools" / "fuzz")]
 
 import onnx
-from cases import check, draw, keep, minimise, outcome, replay
+from cases import Case, check, draw, keep, minimise, outcome, replay
 from children import Limits, Progress, end_with_children, rows
+from side_by_side import work_on
 
-COUNT, LONG = 300, 20_000
+COUNT, LONG, GROUP = 300, 20_000, 16  # networks: at most, and of a group
 
 
-def worker(first: int, count: int, device: str, folder: Path) -> None:
-    """Check networks and say of each what became of it, a line of JSON each."""
-    for seed in range(first, first + count):
-        print(json.dumps({"seed": seed}), flush=True)
-        began = sum(os.times()[:4])
+def worker(first: int, count: int, device: str, folder: Path, at_once: int) -> None:
+    """Check networks and say of each what became of it, a line of JSON each.
+
+    at_once: how many are checked side by side, so that their programs are built together.
+    """
+
+    def one(seed: int) -> tuple[Case, str, bool]:
         case = draw(seed)
-        wrong, refused = outcome(case, device)
+        return case, *outcome(case, device)
+
+    for seed, (case, wrong, refused), cpu in work_on(first, count, one, at_once, device):
         text = ""
         if wrong:
             keep(case, folder / f"{seed}-whole")
@@ -50,7 +54,7 @@ def worker(first: int, count: int, device: str, folder: Path) -> None:
             "seed": seed,
             "wrong": wrong,
             "refused": refused,
-            "cpu": round(sum(os.times()[:4]) - began, 3),
+            "cpu": cpu,
             "ops": [node.op_type for node in case.net.nodes],
             "options": case.options,
             "text": text,
@@ -61,19 +65,20 @@ def worker(first: int, count: int, device: str, folder: Path) -> None:
 def run(
     first: int, count: int, device: str, folder: Path, limits: Limits | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row for each network, checked in children."""
+    """Yield a row for each network, checked in children, in groups whose programs are built together."""
 
-    def command(first: int, count: int) -> list[str]:
-        worker = [sys.executable, __file__, "--worker", str(first), str(count)]
+    def command(first: int, count: int, at_once: int) -> list[str]:
+        worker = [sys.executable, __file__, "--worker", str(first), str(count), str(at_once)]
         return [*worker, "--device", device, "--keep", str(folder)]
 
-    return rows(first, count, command, limits or Limits())
+    return rows(first, count, command, limits or Limits(group=GROUP))
 
 
 def main() -> int:
     args = _arguments()
     if args.worker:
-        worker(*args.worker, args.device, args.keep)
+        first, count, at_once = args.worker
+        worker(first, count, args.device, args.keep, at_once)
         return 0
     end_with_children()
     if args.replay:
@@ -90,7 +95,7 @@ def main() -> int:
 def _span(seed: int, count: int, state: Path | None, args: argparse.Namespace) -> int:
     """Check networks from a seed on; return how many are wrong."""
     so_far = Progress.of(state, seed)
-    first, limits = so_far.first + so_far.done, replace(Limits(), batch=args.batch)
+    first, limits = so_far.first + so_far.done, Limits(args.batch, args.group)
     print(f"networks {first} to {so_far.first + count - 1}", flush=True)
     for row in run(first, count - so_far.done, args.device, args.keep, limits):
         so_far.take(row)
@@ -116,11 +121,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", "--from", type=int, default=1, help="the first network")
     parser.add_argument("--state", type=Path, help="file of what was done; goes on from it")
     parser.add_argument("--batch", type=int, default=Limits.batch, help="networks of one child")
+    parser.add_argument("--group", type=int, default=GROUP, help="networks that are built together")
     parser.add_argument("--fresh", type=int, default=0, help="networks from a new seed besides")
     parser.add_argument("--device", default=os.environ.get("CLNN_DEVICE", "auto"))
     parser.add_argument("--keep", type=Path, default=Path("fuzz-findings"))
     parser.add_argument("--replay", type=Path, help="folder of a finding")
-    parser.add_argument("--worker", nargs=2, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", nargs=3, type=int, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

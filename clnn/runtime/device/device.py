@@ -116,6 +116,7 @@ _NOT_KEPT = (
 )
 _lock = forked.renewed(threading.Lock())
 _probed: dict[int, DeviceInfo] = {}
+_probing = [forked.renewed(threading.Lock()) for _ in range(16)]  # by index: one probe at a time
 _listed_anew: set[str] = set()
 
 
@@ -318,6 +319,16 @@ def _preference(info: DeviceInfo) -> tuple[Any, ...]:
 
 
 def _with_probe(info: DeviceInfo, refresh: bool) -> DeviceInfo:
+    """Return a device with what its probe found; threads that ask at once share one probe."""
+    with _lock:
+        known = _probed.get(info.index)
+    if known is not None and not refresh:
+        return known
+    with _probing[info.index % len(_probing)]:
+        return _probed_now(info, refresh)
+
+
+def _probed_now(info: DeviceInfo, refresh: bool) -> DeviceInfo:
     with _lock:
         known = _probed.get(info.index)
     if known is not None and not refresh:
