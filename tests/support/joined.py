@@ -63,6 +63,5 @@ def _can_join(source: str) -> bool:
 def _renamed(source: str, number: int) -> tuple[str, tuple[str, str]]:
     """Return a source whose names end with a number, and its kernel's name before and after."""
     (kernel,) = _KERNEL.findall(source)
-    for name in (kernel, *(name for name, _ in parts(source)[0])):
-        source = re.sub(rf"\b{name}\b", f"{name}_{number}", source)
-    return source, (kernel, f"{kernel}_{number}")
+    names = "|".join({kernel, *(re.escape(name) for name, _ in parts(source)[0])})
+    return re.sub(rf"\b({names})\b", rf"\g<1>_{number}", source), (kernel, f"{kernel}_{number}")
