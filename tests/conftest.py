@@ -96,6 +96,17 @@ def _held(device: str) -> Any:
 
 
 @pytest.fixture
+def joined_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each session build its kernels as one program, as check_op does; not where builds are what is tested."""
+    from joined import JoinedDevice
+
+    from clnn.runtime.build.program import Device
+
+    opened = Device.open
+    monkeypatch.setattr(Device, "open", staticmethod(lambda info: JoinedDevice.like(opened(info))))
+
+
+@pytest.fixture
 def as_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let sessions generate the code that they would for a GPU."""
     from targets import GPU, generate_for

@@ -39,7 +39,7 @@ def close(got, want):
 @pytest.mark.parametrize("net", [segmentation, resizing])
 @pytest.mark.parametrize("options", [{}, {"merge": False}, {"guard": 64}], ids=str)
 @pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.exhaustive)])
-def test_shapes_give_what_networks_of_their_own_give(device, net, options, count):
+def test_shapes_give_what_networks_of_their_own_give(device, joined_programs, net, options, count):
     """To the bit what the same kernels give whose texts hold for one shape alone."""
     dice = random.Random(
         f"{net.__name__} {options}"

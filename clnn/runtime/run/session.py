@@ -125,7 +125,7 @@ class Session(NamedSession):
         self._fused_with_stamps: FusedLaunches | None = None
         sources = sources_of(self._plan, self._fused)
         mark("texts")
-        (build or Device.build)(self._device, sources)
+        build(self._device, sources) if build else self._device.build(sources)
         mark("binaries")
         cached, built = self._device.counts.pair
         self._counts = cached - before[0], built - before[1]
