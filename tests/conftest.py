@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from common import ROOT, usable_devices
@@ -77,6 +79,31 @@ def any_device(request: pytest.FixtureRequest) -> str:
     if not names:
         pytest.skip("no usable OpenCL device")
     return request.config.getoption("--device") or names[-1]
+
+
+@pytest.fixture(autouse=True)
+def _one_context_stays_open(request: pytest.FixtureRequest) -> None:
+    """PoCL lets go of its compiler's library with the last context, and reads it anew for the next build."""
+    for name in {"device", "any_device"}.intersection(request.fixturenames):
+        _held(request.getfixturevalue(name))
+
+
+@cache
+def _held(device: str) -> Any:
+    from clnn.runtime.device.device import open_context, select
+
+    return open_context(select(device))
+
+
+@pytest.fixture
+def joined_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each session build its kernels as one program, as check_op does; not where builds are what is tested."""
+    from joined import JoinedDevice
+
+    from clnn.runtime.build.program import Device
+
+    opened = Device.open
+    monkeypatch.setattr(Device, "open", staticmethod(lambda info: JoinedDevice.like(opened(info))))
 
 
 @pytest.fixture

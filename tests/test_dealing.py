@@ -60,3 +60,15 @@ def test_a_single_case_runs_on_all_devices_or_on_one_if_it_is_marked():
     for test in map(str, range(20)):
         assert len(dealt(test, DEVICES, {})) == 3
         assert len(dealt(test, DEVICES, {}, ("dealt",))) == 1
+
+
+def test_cases_of_the_long_form_take_no_value_from_the_short_one():
+    items = [
+        Item("t", ["count", "net"], {"device": device, "count": count, "net": net}, keywords)
+        for device, (count, keywords), net in itertools.product(
+            DEVICES[:2], [(8, ("exhaustive",)), (2, ())], "ab"
+        )
+    ]
+    deal(items)
+    left = [i.callspec.params for i in items if not i.skipped and not i.keywords]
+    assert sorted(p["net"] for p in left) == ["a", "b"]

@@ -38,9 +38,13 @@ def close(got, want):
 
 @pytest.mark.parametrize("net", [segmentation, resizing])
 @pytest.mark.parametrize("options", [{}, {"merge": False}, {"guard": 64}], ids=str)
-def test_shapes_give_what_networks_of_their_own_give(device, net, options):
+@pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.exhaustive)])
+def test_shapes_give_what_networks_of_their_own_give(device, joined_programs, net, options, count):
     """To the bit what the same kernels give whose texts hold for one shape alone."""
-    shapes = [(1, 3, 64, 48), *images(random.Random(1), 5)]
+    dice = random.Random(
+        f"{net.__name__} {options}"
+    )  # few shapes each, of which no two cases have the same
+    shapes = [(1, 3, 64, 48), *images(dice, count)]
     model, options = net(), clnn.Options(**options)
     with clnn.compile_model(model, device, options) as session:
         got = [session(fed(shape)) for shape in shapes]

@@ -152,7 +152,8 @@ def quietly(work, *arguments) -> None:
         work(*arguments)
 
 
-def test_at_every_place_of_a_stream(session, monkeypatch):
+@pytest.mark.parametrize("share", [2, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_at_every_place_of_a_stream(session, monkeypatch, share):
     right, states, make = Right(session), [], session._stream_state
 
     def noted():
@@ -170,7 +171,7 @@ def test_at_every_place_of_a_stream(session, monkeypatch):
         assert not any(state() is not None for state in states), where
         states.clear()
 
-    step = 7 if session._fused else 61  # each launch of each state has places
+    step = share * (7 if session._fused else 61) | 1  # each launch of each state has places
     assert at_every_place(lambda: list(session.stream(map(feed, range(3)))), check, step) > 100
 
 
@@ -213,7 +214,8 @@ def test_at_every_place_of_a_profile(session, separate):
         right(where)
         assert len(profile.runs) == 2, where
 
-    at_every_place(work, check, 25 if session._fused else 101)
+    few = session._fused and not separate  # launches, each of which has places
+    at_every_place(work, check, 25 if few else 101)
     assert not session._is_profiled
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clnn.runtime.drivers.trim import MappedLibrary, libraries, trim
+from clnn.runtime.drivers import trim as trimming
+from clnn.runtime.drivers.trim import MappedLibrary, libraries, trim, trim_opened
 
 
 def mapping(permissions: str, path: str, resident: int = 8, anonymous: int = 0) -> list[str]:
@@ -50,6 +51,15 @@ def test_memory_gets_less_and_all_still_works():
     assert trim() > 0
     assert file_bytes() < before
     np.testing.assert_array_equal(np.linalg.inv(a), want)
+
+
+def test_once_for_each_driver_that_is_opened(monkeypatch):
+    looks: list[int] = []
+    monkeypatch.setattr(trimming, "_unchanged", lambda: looks.append(1) or [])
+    monkeypatch.setattr(trimming, "_opened", set())
+    for driver, times in (("a.so", 1), ("a.so", 1), ("b.so", 2), ("a.so", 2)):
+        trim_opened(driver)
+        assert len(looks) == times
 
 
 def file_bytes() -> int:

@@ -32,7 +32,7 @@ def deal(items: list[pytest.Item]) -> None:
     tests: dict[str, dict[str, list[pytest.Item]]] = {}
     for item in items:
         device = getattr(item, "callspec", None) and item.callspec.params.get("device")
-        if isinstance(device, str):
+        if isinstance(device, str) and "exhaustive" not in item.keywords:
             test = item.nodeid.partition("[")[0]
             tests.setdefault(test, {}).setdefault(device, []).append(item)
     skip = pytest.mark.skip(reason="runs on another device or with other values: pass --long")

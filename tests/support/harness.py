@@ -208,7 +208,7 @@ def run_variants(
 ) -> None:
     """Run variants, each within its limit; their kernels are built together."""
     opened = None
-    if TOGETHER and len(limits) > 1:
+    if TOGETHER:
         opened = JoinedDevice.of(select(device))
         target = allowed(session_module.target_of(opened.info), Options(dtype=dtype))
         sources: dict[str, str] = {}

@@ -63,10 +63,18 @@ class JoinedDevice(Device):
     @staticmethod
     def of(info: DeviceInfo) -> JoinedDevice:
         """Open a context on `info`."""
-        opened = Device.open(info)
-        made = JoinedDevice(info, opened.context, opened.handle)
+        return JoinedDevice.like(Device.open(info))
+
+    @staticmethod
+    def like(opened: Device) -> JoinedDevice:
+        """Return a device with the context of `opened`."""
+        made = JoinedDevice(opened.info, opened.context, opened.handle)
         made.names = {}
         return made
+
+    def beside(self) -> JoinedDevice:
+        """Return the same context for programs of another session."""
+        return JoinedDevice.like(self)
 
     def build(self, sources: Mapping[str, str]) -> None:
         """Build what is not there yet."""

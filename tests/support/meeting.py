@@ -52,7 +52,9 @@ class Meeting:
         coming = iter(enumerate(items))
         self._working = self._at_once
         with ThreadPoolExecutor(self._at_once) as pool:
-            for runner in [pool.submit(self._run, work, coming, done) for _ in range(self._at_once)]:
+            for runner in [
+                pool.submit(self._run, work, coming, done) for _ in range(self._at_once)
+            ]:
                 runner.result()
         return [done[number].result() for number in sorted(done)]
 

@@ -16,6 +16,7 @@ from functools import cache
 
 _DONTNEED = 4  # MADV_DONTNEED of Linux
 LARGE_BYTES = 2**19  # of a library that is worth it; compiled kernels are smaller
+_opened: set[str] = set()  # drivers, by library, whose device was open when memory was trimmed
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,16 @@ def trim() -> int:
             refused = system.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _DONTNEED)
             freed += 0 if refused else library.resident
     return freed
+
+
+def trim_opened(driver: str) -> None:
+    """As `trim`, once for each driver, by its library: when the first device of it is open.
+
+    Later ones bring little. What its compiler read meanwhile would be read again by the next build.
+    """
+    if driver not in _opened:
+        _opened.add(driver)
+        trim()
 
 
 @cache

@@ -25,7 +25,7 @@ from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.failures import explain, explained, explains, require
 from clnn.runtime.device.target import allowed, products, target_of
 from clnn.runtime.drivers.loader import load
-from clnn.runtime.drivers.trim import trim
+from clnn.runtime.drivers.trim import trim_opened
 from clnn.runtime.process import forked
 from clnn.runtime.run.binding import Bindings, InputBinding
 from clnn.runtime.run.commands import NOT_HANDED, Handed, Memory
@@ -89,7 +89,7 @@ class Session(NamedSession):
         self._device = family.open(info) if family else device or Device.open(info)
         before = self._device.counts.pair
         if not any(before):
-            trim()
+            trim_opened(info.driver)
         for replaced in (replace_endless_kernels, replace_spilling_kernels):
             self._plan = replaced(
                 self._plan, lambda other: plan_by(choose=other), choose, self._device
@@ -125,7 +125,7 @@ class Session(NamedSession):
         self._fused_with_stamps: FusedLaunches | None = None
         sources = sources_of(self._plan, self._fused)
         mark("texts")
-        (build or Device.build)(self._device, sources)
+        build(self._device, sources) if build else self._device.build(sources)
         mark("binaries")
         cached, built = self._device.counts.pair
         self._counts = cached - before[0], built - before[1]
