@@ -184,7 +184,7 @@ CHILD = "import json, os, time; print(json.dumps({'seed': 50}), flush=True); "
 def test_the_end_of_a_child_is_a_finding_and_the_rest_goes_on(tool, fate, words):
     children, begun = sys.modules["children"], []
 
-    def command(first, count):
+    def command(first, count, _):
         begun.append((first, count))
         rows = "[print(json.dumps({'seed': s, 'wrong': ''})) for s in range(%d, %d)]"
         code = CHILD + (fate if first == 50 else rows % (first, first + count))
@@ -200,25 +200,27 @@ def test_the_end_of_a_child_is_a_finding_and_the_rest_goes_on(tool, fate, words)
     ]
 
 
-def test_a_run_goes_on_where_it_was_left(tool, tmp_path):
-    progress, file = sys.modules["children"].Progress, tmp_path / "state.json"
-    so_far = progress.of(file, 7)
-    so_far.take({"seed": 7, "wrong": "", "cpu": 0.5, "ops": ["Relu"]})
-    so_far.take({"seed": 8, "wrong": "bad", "refused": False})
-    again = progress.of(file, 1)
-    assert (again.first, again.done, again.wrong, again.met) == (7, 2, {"8": "bad"}, ["Relu"])
+CHILD_OF_GROUPS = """
+import json, os, sys
+first, count, at_once = map(int, sys.argv[1:])
+for start in range(first, first + count, at_once):
+    group = range(start, min(start + at_once, first + count))
+    print(json.dumps({"seed": start}), flush=True)
+    if 6 in group:
+        os.abort()
+    for seed in group:
+        print(json.dumps({"seed": seed, "wrong": ""}), flush=True)
+"""
 
 
-def test_what_hangs_on_rounding_between_nodes_is_no_difference(cases):
-    """Squares of hyperbolic tangents that are 1 but for their last bits: moved inputs do not move these."""
-    drawer = cases.Drawer(1)
-    x = drawer.array((5, 7))
-    drawer.net.values[x] = np.linspace(8.5, 9, 35, dtype=np.float32).reshape(5, 7)
-    drawer.net.inputs.append(x)
-    (y,) = drawer.node("Tanh", [x])
-    (most,) = drawer.node("ArgMax", [y], axis=0)
-    case = cases.Case(drawer.net, (y, most), {"dtype": "f32"})
-    good = {y: drawer.of(y), most: drawer.of(most)}
-    other = {**good, most: (good[most] + 1) % 5}
-    assert not cases.differences(case, case.net.feeds, other)
-    assert y in cases.differences(case, case.net.feeds, {**good, y: good[y] * np.float32(0.999)})
+def test_a_group_in_which_a_child_dies_is_checked_again_one_by_one(tool):
+    children, begun = sys.modules["children"], []
+
+    def command(*of):
+        begun.append(of)
+        return [sys.executable, "-c", CHILD_OF_GROUPS, *map(str, of)]
+
+    rows = list(children.rows(0, 12, command, children.Limits(batch=12, group=4)))
+    assert [row["seed"] for row in rows] == list(range(12))
+    assert [row["seed"] for row in rows if row["wrong"]] == [6]
+    assert begun == [(0, 12, 4), (4, 4, 1), (7, 1, 1), (8, 4, 4)]
