@@ -38,7 +38,8 @@ SIZES = {1: (4, 2), 2: (4, 2)}
 MEASURED_SIZES = {1: (6,), 2: (3,)}
 STRIDED_MARGIN = 1.0  # MARGINS with a stride of 2, of which the estimate is not too low
 SETS = (1, 2, 3, 4)
-MOST_OPEN_SETS = 8  # where their number follows from open extents
+# Where their number follows from open extents: tiles transformed in place, and in a launch before.
+MOST_OPEN_SETS, MOST_OPEN_SHARED_SETS = 8, 32
 LEAST_TILES = 4  # of a register tile
 CANDIDATES = 3  # plans of one kind that are worth a measurement
 CACHES = ((2**20, 24), (2**24, 7))  # bytes that a cache holds, and gives a core per cycle
@@ -211,8 +212,11 @@ def _variant(problem: ConvProblem, chosen: WinogradPlan, name: str = "") -> Vari
     tiles = tile_grid(problem, chosen.m)
     sets, parts, most_sets = chosen.sets, chosen.parts, chosen.sets
     if is_open(tiles.tiles):
+        most_sets = _most_open_sets(chosen, problem.target)
+        if sets > most_sets:
+            fitting = _resized(problem, chosen)
+            sets, parts = fitting.sets, fitting.parts
         sets, parts = opened(sets, sets), opened(parts, parts)
-        most_sets = max(chosen.sets, *_open_sets(chosen, tiles, problem.target))
     groups = -(-tiles.tiles // (chosen.mr * sets))
     size, local = grid(problem.target, groups, parts)
     source: In | Scratch = In(0)
@@ -290,10 +294,18 @@ def _with_cycles(tiles: TileGrid, target: Target, chosen: WinogradPlan) -> Winog
 
 
 def _open_sets(chosen: WinogradPlan, tiles: TileGrid, target: Target) -> list[int]:
-    """Return the numbers of sets that a plan's kernel for all extents may take, which fit local memory."""
-    places, inputs = tiles.places * chosen.mr * 4, 0 if chosen.shared else chosen.pitch
-    a_set = places * (chosen.nv * chosen.vw + inputs)
-    return [s for s in range(1, MOST_OPEN_SETS + 1) if s == 1 or s * a_set <= target.local_bytes]
+    """Return the numbers of sets that are worth it for some extents, of those a plan's kernel may take."""
+    whole, most = -(-tiles.tiles // chosen.mr), _most_open_sets(chosen, target)
+    found = {*range(1, MOST_OPEN_SETS + 1), *((whole, -(-whole // 2)) if chosen.shared else ())}
+    return sorted(sets for sets in found if sets <= most)
+
+
+def _most_open_sets(chosen: WinogradPlan, target: Target) -> int:
+    """Return the most sets that a plan's kernel for all extents has local memory for."""
+    inputs = 0 if chosen.shared else chosen.pitch
+    a_set = chosen.extent**2 * chosen.mr * 4 * (chosen.nv * chosen.vw + inputs)
+    most = MOST_OPEN_SHARED_SETS if chosen.shared else MOST_OPEN_SETS
+    return max(1, min(most, target.local_bytes // a_set))
 
 
 def _name(problem: ConvProblem, chosen: WinogradPlan) -> str:
