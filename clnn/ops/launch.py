@@ -47,6 +47,7 @@ class Scratch:
 
 
 Arg = In | Out | Const | Scratch
+RANKED = "ranked"  # why a variant was chosen: by cost
 
 
 @dataclass(frozen=True)
@@ -86,14 +87,16 @@ class Variant:
     cost, "tuned" on this device, or "default" (measured on devices of its kind). again: the same way
     for the family's problem at other extents, None where it does not fit; left out by families whose
     kernels are quickly listed. It takes all from that problem: pads and post-ops may be others there.
+    cost_at: the cost of the same way there, infinite where it does not fit, None where nothing tells.
     """
 
     name: str
     launches: tuple[Launch, ...]
     cost: float = 0.0
     error: float = 0.0
-    why: str = "ranked"
+    why: str = RANKED
     again: Callable[[Any], Variant | None] | None = field(default=None, compare=False, repr=False)
+    cost_at: Callable[[Any], float] | None = field(default=None, compare=False, repr=False)
 
 
 EMPTY = Variant("empty", ())

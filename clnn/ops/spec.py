@@ -67,6 +67,10 @@ class OpSpec:
             return variant.again(problem)
         return self.named(problem, variant.name)
 
+    def costs(self, problem: Problem, variants: Sequence[Variant]) -> list[float | None]:
+        """Return what `repeat` of variants would cost; None where nothing tells."""
+        return [v.cost_at and v.cost_at(problem) for v in variants]
+
     def named(self, problem: Problem, name: str) -> Variant | None:
         """Return the variant or candidate of a name, None where there is none for this problem."""
         lists = (self.variants, self.candidates)

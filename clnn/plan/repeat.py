@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from clnn.errors import ClnnError
 from clnn.graph.ir import Node
-from clnn.ops.launch import EMPTY, Variant
+from clnn.ops.launch import EMPTY, RANKED, Variant
 from clnn.ops.problem import Problem
 from clnn.plan.schedule import Chooser, DoesNotFitError, Plan, Repeat
 from clnn.records import changed
 
 Key = tuple[str, str]
+NEAR = 1.1  # times the lowest cost at the first extents, that a choice may take for better ones elsewhere
+MISFIT = 2.0  # cost, of the lowest, that counts where a choice does not fit
 
 
 @dataclass
@@ -48,6 +51,17 @@ class Problems:
             before = self.tried[key] = variant, node.spec.repeat(problem, variant)
         return before[1]
 
+    def costs(self, key: Key, variants: Sequence[Variant]) -> list[float] | None:
+        """Return what choices cost a node here, infinite where one does not fit; None where nothing tells."""
+        node, problem = self.problems.get(key, (None, None))
+        if node is None or problem is None or not problem.outputs[0].type.size:
+            return None
+        try:
+            found = node.spec.costs(problem, variants)
+        except ClnnError:
+            return None
+        return [math.inf if cost is None else cost for cost in found]
+
     def fits(self, key: Key, variant: Variant) -> bool:
         """Whether a choice computes a node's problem here; True where nothing has to or can be computed."""
         _, problem = self.problems.get(key, (None, None))
@@ -63,12 +77,14 @@ class Problems:
 class Choices:
     """Which variant each node of a network was given first.
 
-    others: problems of the same nodes at other extents, where a choice should fit, too. misfits: names
-    of the nodes whose choice did not fit some extents. names: of choices that another process made, each
-    with why; they are taken by name at the first problem that they fit.
+    others: problems of the same nodes at other extents, where a choice should fit, too. weighed: such
+    at which its cost counts as much as at the first ones. misfits: names of the nodes whose choice did
+    not fit some extents. names: of choices that another process made, each with why; they are taken by
+    name at the first problem that they fit.
     """
 
     others: list[Problems] = field(default_factory=list)
+    weighed: list[Problems] = field(default_factory=list)
     misfits: set[str] = field(default_factory=set)
     names: dict[Key, tuple[str, str]] = field(default_factory=dict)
     _made: dict[Key, Variant] = field(default_factory=dict)
@@ -117,10 +133,15 @@ class Choices:
         return variant
 
     def chooser(self, choose: Chooser) -> Chooser:
-        """Return what chooses as `choose`, but for a choice that fits other extents where one does."""
+        """Return what chooses as `choose`, but for a choice that fits other extents where one does.
+
+        What was not measured may give way to what costs little more, and less at the others.
+        """
 
         def chosen(node: Node, problem: Problem, variants: Sequence[Variant]) -> Variant:
             best = choose(node, problem, variants)
+            if best.why == RANKED:
+                best = self._balanced(node, problem, best)
             if not self._fits(node, best):
                 # The last variant takes anything, and is slow; candidates are not.
                 others = (*variants[:-1], *node.spec.candidates(problem), variants[-1])
@@ -131,8 +152,35 @@ class Choices:
 
         return chosen
 
+    def _balanced(self, node: Node, problem: Problem, best: Variant) -> Variant:
+        """Return what costs least at all extents that are weighed, of what costs little more than the best."""
+        if best.cost_at is None or not self.weighed:
+            return best
+        near = [
+            v
+            for v in node.spec.candidates(problem)
+            if v.cost_at is not None and v.cost <= NEAR * best.cost
+        ]
+        elsewhere = [p.costs(_key(node), near) for p in self.others]
+        fitting = [
+            k
+            for k in range(len(near))
+            if all(row is None or row[k] < math.inf for row in elsewhere)
+        ]
+        rows = [p.costs(_key(node), near) for p in self.weighed]
+        shares = [_shares(row) for row in ([v.cost for v in near], *rows) if row]
+        if not fitting:
+            return best
+        return near[min(fitting, key=lambda k: sum(row[k] for row in shares))]
+
     def _fits(self, node: Node, variant: Variant) -> bool:
         return all(other.fits(_key(node), variant) for other in self.others)
+
+
+def _shares(costs: Sequence[float]) -> list[float]:
+    """Return costs of the lowest one, MISFIT for infinite ones."""
+    least = min(costs)
+    return [c / least if math.isfinite(c) and least > 0 else MISFIT for c in costs]
 
 
 def _key(node: Node) -> Key:

@@ -24,7 +24,7 @@ Tunables m {2,3,4,6}      outputs of a tile along an axis
          mr {1..28}       tiles of a register tile
          nv {1,2,3,4}     vectors of output channels
          vw {4,8,16}      channels of a vector, divides ic and oc
-         sets             of mr tiles that a work-item takes
+         sets             of mr tiles that a work-item takes, up to most_sets
          parts            shares of the blocks
          shared {0,1}
          tile_pitch       of a tile's channels when transformed, at least ic
@@ -55,7 +55,7 @@ LINE = 16  # floats of a cache line
     assert src.pitches[1] == 1 and dst.pitches[1] == 1, "channels must be innermost"
     next_inputs = -(-mr * tile_pitch // ic)
     # Lines of the next place's weights that a step of the inner loop reads ahead, with several sets.
-    next_lines = -(-ocb // LINE // sets)
+    next_lines = -(-ocb // LINE // (2 if is_traced(sets) else sets))
     V = vec_type("float", vw)
 %>
 ${group_size(wg)}
@@ -71,9 +71,9 @@ __kernel void ${name}(
 {
     typedef ${V} V;
 % if not shared:
-    __local float spread[${places * held * tile_pitch}];
+    __local float spread[${room(places * held * tile_pitch, places * most_sets * mr * tile_pitch)}];
 % endif
-    __local float products[${places * held * ocb}];
+    __local float products[${room(places * held * ocb, places * most_sets * mr * ocb)}];
     const int group = get_global_id(0), part = get_global_id(1);
     if (group >= ${groups} || part >= ${parts}) return;
 % if shared:
@@ -135,7 +135,7 @@ __kernel void ${name}(
 %  endfor
             }
 % endfor
-% if prefetch and sets == 1:
+% if prefetch and is_one(sets):
 %  for v in range(0, ocb, LINE):
             ${pf.fetch(f"w + {READ_AHEAD * ocb + v}")}
 %  endfor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -105,11 +106,17 @@ def _variant(problem: ConvProblem, tile: BandTile) -> Variant:
     args += last_args(problem, problem.post_ops)
     launch = Launch("conv/depthwise.cl.mako", params, tuple(args), global_size, local)
 
-    def again(other: ConvProblem) -> Variant | None:
-        fits = other.fits_depthwise and (target.is_cpu or tx <= other.width)
-        return _variant(other, tile) if fits else None
+    def fits(other: ConvProblem) -> bool:
+        return other.fits_depthwise and (target.is_cpu or tx <= other.width)
 
-    return Variant(params["name"], (launch,), _cycles(problem, tile), again=again)
+    def again(other: ConvProblem) -> Variant | None:
+        return _variant(other, tile) if fits(other) else None
+
+    def cost_at(other: ConvProblem) -> float:
+        return _cycles(other, tile) if fits(other) else math.inf
+
+    cost = _cycles(problem, tile)
+    return Variant(params["name"], (launch,), cost, again=again, cost_at=cost_at)
 
 
 def _is_aligned(problem: ConvProblem, vw: int) -> bool:

@@ -7,6 +7,7 @@ cycles, comparable between variants of one problem.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 from clnn.arith._base import FLOAT
 from clnn.ops.conv.packing import moved_start, pack_table, pack_weights
 from clnn.ops.conv.problem import WEIGHTS, ConvProblem, innermost
-from clnn.ops.conv.tiles import Extents, Tile, Tiles, cold_cycles, conv_tiles
+from clnn.ops.conv.tiles import Extents, Tile, Tiles, cold_cycles, conv_tiles, tile_cycles
 from clnn.ops.launch import Arg, Const, In, Launch, Variant, grid
 from clnn.ops.shared.byte_scales import last_args
 from clnn.ops.shared.epilogue import heavy
@@ -75,14 +76,17 @@ def packed_variants(problem: ConvProblem) -> Iterator[Variant]:
 
 
 def _of_dot(problem: ConvProblem, dot: Dot) -> Iterator[Variant]:
-    swapped = {problem.weights_stay: 1.0, not problem.weights_stay: SWAPPED_ORDER_COST}
     choices = [
-        (cost * swapped[channels_fastest], tile, channels_fastest)
+        (cost * _order_cost(problem, channels_fastest), tile, channels_fastest)
         for cost, tile in direct_tiles(problem, dot)
         for channels_fastest in (True, False)
     ]
     for cost, tile, channels_fastest in sorted(choices, key=lambda choice: choice[0]):
         yield _variant(problem, dot, tile, cost, channels_fastest)
+
+
+def _order_cost(problem: ConvProblem, channels_fastest: bool) -> float:
+    return 1.0 if channels_fastest == problem.weights_stay else SWAPPED_ORDER_COST
 
 
 def dots(problem: ConvProblem) -> tuple[Dot, ...]:
@@ -135,8 +139,7 @@ def extents_of(problem: ConvProblem, dot: Dot) -> Extents:
 
 def direct_tiles(problem: ConvProblem, dot: Dot) -> list[tuple[float, Tile]]:
     """Return (estimated cycles, tile) of the tiles that are worth a measurement, best first."""
-    products, target = problem.taps * problem.ic, problem.target
-    times = products * problem.group * problem.batch * dot.cycles / target.compute_units
+    times, target = _products(problem, dot), problem.target
     tiles = conv_tiles(extents_of(problem, dot))
     if target.is_cpu:
         cold = cold_cycles(problem.input(WEIGHTS).type.nbytes, target)
@@ -150,6 +153,20 @@ def direct_tiles(problem: ConvProblem, dot: Dot) -> list[tuple[float, Tile]]:
 
     costs = [(alone(cycles, tile), tile) for cycles, tile in tiles]
     return sorted(costs, key=lambda pair: pair[0])[:TILES_BESIDE]
+
+
+def tile_cost(problem: ConvProblem, dot: Dot, tile: Tile) -> float:
+    """Return a tile's estimated cycles on a CPU, infinite where it does not fit the problem."""
+    if not fits_tile(problem, dot, tile):
+        return math.inf
+    cold = cold_cycles(problem.input(WEIGHTS).type.nbytes, problem.target)
+    return tile_cycles(extents_of(problem, dot), tile) * _products(problem, dot) + cold
+
+
+def _products(problem: ConvProblem, dot: Dot) -> float:
+    """Return the steps that each output element takes a core, for all images and groups."""
+    steps = problem.taps * problem.ic * problem.group * problem.batch
+    return steps * dot.cycles / problem.target.compute_units
 
 
 def _variant(
@@ -180,7 +197,11 @@ def _variant(
         fits = dot in dots(other) and fits_tile(other, dot, tile)
         return _variant(other, dot, tile, cost, channels_fastest) if fits else None
 
-    return Variant(params["name"], (launch,), cost, again=again)
+    def cost_at(other: ConvProblem) -> float:
+        return tile_cost(other, dot, tile) * _order_cost(other, channels_fastest)
+
+    told = cost_at if problem.target.is_cpu else None
+    return Variant(params["name"], (launch,), cost, again=again, cost_at=told)
 
 
 def fits_tile(problem: ConvProblem, dot: Dot, tile: Tile) -> bool:

@@ -145,6 +145,10 @@ class Separable(OpSpec):
         """Return a single kernel of the same tile, or the pair of the same name."""
         return super().repeat(self._problem(problem), variant)
 
+    def costs(self, problem: Problem, variants: Sequence[Variant]) -> list[float | None]:
+        """Return what single kernels of the same tiles would cost."""
+        return super().costs(self._problem(problem), variants)
+
     def _problem(self, problem: Problem) -> SeparableProblem:
         """Return a node as single kernels see it."""
         node = (problem.inputs, problem.outputs, problem.target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
@@ -126,4 +127,8 @@ def _variant(problem: SeparableProblem, plan: BandPlan) -> Variant:
     def again(other: SeparableProblem) -> Variant | None:
         return _variant(other, plan) if _fits(other, plan) else None
 
-    return Variant(params["name"], (launch,), plan.cycles, again=again)
+    def cost_at(other: SeparableProblem) -> float:
+        fits = _fits(other, plan)
+        return _cycles(other, plan.band, plan.tx, tile) if fits else math.inf
+
+    return Variant(params["name"], (launch,), plan.cycles, again=again, cost_at=cost_at)

@@ -176,6 +176,11 @@ class Conv2d(OpSpec):
             return super().repeat(problem, variant)
         return variant.again(conv)
 
+    def costs(self, problem: Problem, variants: Sequence[Variant]) -> list[float | None]:
+        """Return what kernels of the same families and tiles would cost."""
+        conv = self.problem(problem)
+        return [v.cost_at and v.cost_at(conv) for v in variants]
+
     def problem(self, problem: Problem) -> ConvProblem:
         """Return a node as kernels see it."""
         node = (problem.inputs, problem.outputs, problem.target)

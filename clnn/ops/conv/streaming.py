@@ -6,8 +6,10 @@ memory once, and the next chunk is read ahead meanwhile. Sums wait in local memo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
 from clnn.arith._base import FLOAT
 from clnn.ops.conv.direct import (
@@ -17,13 +19,16 @@ from clnn.ops.conv.direct import (
     fits_tile,
     kernel_name,
     tile_args,
+    tile_cost,
     tile_params,
     work_sizes,
 )
 from clnn.ops.conv.problem import ConvProblem, innermost
 from clnn.ops.conv.tiles import Extents, Tile
 from clnn.ops.launch import Launch, Variant, grid
+from clnn.traced import is_open, opened
 
+BANDS = (1, 2, 4)
 STREAMS = 3  # of a tile that are worth a measurement
 NEAR_BYTES = 32 * 1024  # of a chunk
 SUMS_BYTES = 16 * 1024  # that wait close to a core; more of them cost what streaming gains
@@ -58,14 +63,20 @@ def variants(problem: ConvProblem) -> Iterator[Variant]:
             yield _variant(problem, tile, stream, cost * stream.factor)
 
 
-def _variant(problem: ConvProblem, tile: Tile, stream: Stream, cost: float) -> Variant:
-    """Return the kernel of a tile and a stream."""
-    _, blocks = work_sizes(problem, tile)
-    global_size, local = grid(problem.target, blocks, stream.bands, problem.batch)
+def _variant(
+    problem: ConvProblem, tile: Tile, stream: Stream, cost: float, name: str = ""
+) -> Variant:
+    """Return the kernel of a tile and a stream. name: that of the kernel which it repeats elsewhere.
+
+    Bands are open where extents are: kernels for all shapes read them at run time.
+    """
+    count, blocks = work_sizes(problem, tile)
+    bands = opened(stream.bands, stream.bands) if is_open(count) else stream.bands
+    global_size, local = grid(problem.target, blocks, bands, problem.batch)
     params = tile_params(problem, tile) | {
-        "name": kernel_name(problem, tile, f"c{stream.chunk}_b{stream.bands}"),
+        "name": name or kernel_name(problem, tile, f"c{stream.chunk}_b{stream.bands}"),
         "chunk": stream.chunk,
-        "bands": stream.bands,
+        "bands": bands,
         "most_sums": min(MOST_SUMS_BYTES, problem.target.local_bytes // 2) // 4,
         "wg": local,
     }
@@ -74,24 +85,53 @@ def _variant(problem: ConvProblem, tile: Tile, stream: Stream, cost: float) -> V
 
     def again(other: ConvProblem) -> Variant | None:
         fits = innermost(other.src) and fits_tile(other, ONE, tile)
-        fits = fits and stream.bands <= other.height * other.width // tile.mr
-        return _variant(other, tile, stream, cost) if fits and _near(other, tile, stream) else None
+        there = _resized(other, tile, stream) if fits else None
+        return None if there is None else _variant(other, tile, there, cost, params["name"])
 
-    return Variant(params["name"], (launch,), cost, again=again)
+    def cost_at(other: ConvProblem) -> float:
+        there = _resized(other, tile, stream)
+        return tile_cost(other, ONE, tile) * there.factor if there else math.inf
+
+    return Variant(params["name"], (launch,), cost, again=again, cost_at=cost_at)
 
 
-def _near(problem: ConvProblem, tile: Tile, stream: Stream) -> bool:
-    """Whether a stream's sums fit the memory that is there for them."""
-    sums = _sums_bytes(
-        problem.height * problem.width, problem.ic, problem.taps, tile, stream.chunk, stream.bands
-    )
-    return sums <= min(MOST_SUMS_BYTES, problem.target.local_bytes // 2)
+def _resized(problem: ConvProblem, tile: Tile, stream: Stream) -> Stream | None:
+    """Return a stream of the same chunk, with the bands that are best for a problem; None where none fit."""
+    pixels, local_bytes = int(problem.height * problem.width), problem.target.local_bytes
+    bands = BANDS if is_open(problem.height * problem.width) else (stream.bands,)
+    found = _of_chunk(pixels, problem.ic, problem.taps, tile, stream.chunk, local_bytes, bands)
+    return min(found, key=attrgetter("factor"), default=None)
 
 
 def _sums_bytes(pixels: int, ic: int, taps: int, tile: Tile, chunk: int, bands: int) -> int:
     """Return the bytes of the sums that a band keeps between chunks."""
     whole = chunk == ic and taps == 1
     return 0 if whole else -(-pixels // bands) * tile.channels * 4
+
+
+def _of_chunk(
+    pixels: int,
+    ic: int,
+    taps: int,
+    tile: Tile,
+    chunk: int,
+    local_bytes: int,
+    bands: tuple[int, ...] = BANDS,
+) -> list[Stream]:
+    """Return the streams of a chunk whose sums fit local memory."""
+    most = min(MOST_SUMS_BYTES, local_bytes // 2)
+    return [
+        Stream(chunk, b, _factor(pixels, ic, taps, tile, chunk, b))
+        for b in bands
+        if b <= pixels // tile.mr and _sums_bytes(pixels, ic, taps, tile, chunk, b) <= most
+    ]
+
+
+def _factor(pixels: int, ic: int, taps: int, tile: Tile, chunk: int, bands: int) -> float:
+    """Return the time of a stream against that of a work-item a tile."""
+    near = bands * _sums_bytes(pixels, ic, taps, tile, chunk, bands) <= SUMS_BYTES
+    factor = ONE_CHUNK if chunk == ic and taps == 1 else NEAR_SUMS if near else FAR_SUMS
+    return factor * (1 + 0.01 * (bands - 1))
 
 
 def streams(extents: Extents, tile: Tile, ic: int, taps: int, local_bytes: int) -> list[Stream]:
@@ -105,14 +145,7 @@ def streams(extents: Extents, tile: Tile, ic: int, taps: int, local_bytes: int) 
     choices = []
     most = NEAR_BYTES // (4 * tile.channels)
     for chunk in (c for c in range(ALIGN, most + 1, ALIGN) if ic % c == 0):
-        whole = chunk == ic and taps == 1
-        for bands in (1, 2, 4):
-            sums = _sums_bytes(extents.pixels, ic, taps, tile, chunk, bands)
-            if sums > min(MOST_SUMS_BYTES, local_bytes // 2) or bands > extents.pixels // tile.mr:
-                continue
-            near = bands * sums <= SUMS_BYTES
-            factor = ONE_CHUNK if whole else NEAR_SUMS if near else FAR_SUMS
-            choices.append(Stream(chunk, bands, factor * (1 + 0.01 * (bands - 1))))
+        choices += _of_chunk(extents.pixels, ic, taps, tile, chunk, local_bytes)
     return sorted(
         choices, key=lambda s: (s.factor, max(s.chunk / BEST_CHUNK, BEST_CHUNK / s.chunk))
     )

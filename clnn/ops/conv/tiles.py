@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clnn.target import Target
-from clnn.traced import divides
+from clnn.traced import divides, is_open
 
 LOOP_SLOTS = 3  # of a step of the inner loop, besides its loads and multiply-adds
 MEMORY_RATE = 3  # bytes per cycle and core
@@ -108,10 +108,18 @@ def conv_tiles(extents: Extents) -> list[tuple[float, Tile]]:
     """
     alike: dict[tuple[int, str], list[tuple[float, Tile]]] = {}
     for score, tile in _tiles(extents):
-        cycles = extents.pixels * -(-extents.channels // tile.vw) / (2 * score)
-        alike.setdefault((tile.nv, tile.mode), []).append((cycles, tile))
+        alike.setdefault((tile.nv, tile.mode), []).append((_cycles(extents, tile, score), tile))
     best = [pair for (_, mode), same in alike.items() for pair in same[: CANDIDATES[mode]]]
     return sorted(best, key=lambda pair: pair[0])
+
+
+def tile_cycles(extents: Extents, tile: Tile) -> float:
+    """Return the estimated cycles per product and output element of a tile that fits."""
+    return _cycles(extents, tile, _score(extents, -(-extents.channels // tile.vw), tile))
+
+
+def _cycles(extents: Extents, tile: Tile, score: float) -> float:
+    return extents.pixels * -(-extents.channels // tile.vw) / (2 * score)
 
 
 def _tiles(extents: Extents) -> list[tuple[float, Tile]]:
@@ -135,7 +143,10 @@ def _shapes(extents: Extents, nv: int, vw: int, most: int) -> list[Tile]:
     """Return the tiles of up to `most` pixels: evenly spaced ones, and such at any place."""
     most = min(most, extents.pixels)
     if extents.flat:
-        return [Tile(mr, nv, vw, "flat") for mr in range(1, most + 1)]
+        # Images of other shapes may be smaller than a flat tile.
+        least = min(4, extents.pixels) if is_open(extents.pixels) else most + 1
+        anywhere = (Tile(mr, nv, vw, "pointer") for mr in range(least, most + 1))
+        return [*(Tile(mr, nv, vw, "flat") for mr in range(1, most + 1)), *anywhere]
     one = [Tile(mr, nv, vw, "row") for mr in range(1, min(most, extents.width) + 1)]
     tall = most // extents.width
     rows = [

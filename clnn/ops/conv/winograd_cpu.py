@@ -6,8 +6,10 @@ each weight is read once for all of them and no core transforms what another one
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -27,6 +29,7 @@ from clnn.ops.conv.winograd import (
 from clnn.ops.launch import Arg, Const, In, Launch, Out, Scratch, Variant, grid
 from clnn.ops.shared.epilogue import operand_args
 from clnn.target import Target
+from clnn.traced import is_open, opened
 from clnn.types import Array
 
 # Outputs of a tile along an axis, by the convolution's stride: what the estimate chooses from, and
@@ -35,6 +38,8 @@ SIZES = {1: (4, 2), 2: (4, 2)}
 MEASURED_SIZES = {1: (6,), 2: (3,)}
 STRIDED_MARGIN = 1.0  # MARGINS with a stride of 2, of which the estimate is not too low
 SETS = (1, 2, 3, 4)
+# Where their number follows from open extents: tiles transformed in place, and in a launch before.
+MOST_OPEN_SETS, MOST_OPEN_SHARED_SETS = 8, 32
 LEAST_TILES = 4  # of a register tile
 CANDIDATES = 3  # plans of one kind that are worth a measurement
 CACHES = ((2**20, 24), (2**24, 7))  # bytes that a cache holds, and gives a core per cycle
@@ -199,18 +204,29 @@ def _rate(nbytes: int) -> int:
     return next((rate for size, rate in CACHES if nbytes < size), MEMORY_RATE)
 
 
-def _variant(problem: ConvProblem, chosen: WinogradPlan) -> Variant:
+def _variant(problem: ConvProblem, chosen: WinogradPlan, name: str = "") -> Variant:
+    """Return the kernel of a plan. name: that of the kernel which it repeats at other extents.
+
+    Sets and parts are open where extents are: kernels for all shapes read them at run time.
+    """
     tiles = tile_grid(problem, chosen.m)
-    groups = -(-tiles.tiles // (chosen.mr * chosen.sets))
-    size, local = grid(problem.target, groups, chosen.parts)
+    sets, parts, most_sets = chosen.sets, chosen.parts, chosen.sets
+    if is_open(tiles.tiles):
+        most_sets = _most_open_sets(chosen, problem.target)
+        if sets > most_sets:
+            fitting = _resized(problem, chosen)
+            sets, parts = fitting.sets, fitting.parts
+        sets, parts = opened(sets, sets), opened(parts, parts)
+    groups = -(-tiles.tiles // (chosen.mr * sets))
+    size, local = grid(problem.target, groups, parts)
     source: In | Scratch = In(0)
     launches = []
     if chosen.shared:
-        held, run = groups * chosen.mr * chosen.sets, tiles.ic // chosen.vw
+        held, run = groups * chosen.mr * sets, tiles.ic // chosen.vw
         source = Scratch("transformed", 4 * tiles.places * held * chosen.pitch)
         args: tuple[Arg, ...] = (In(0), source)
         launches.append(input_launch(problem, tiles, chosen.vw, args, run, held, chosen.pitch))
-    name, bias = _name(problem, chosen), problem.bias
+    name, bias = name or _name(problem, chosen), problem.bias
     kernel = matrices(chosen.m, chosen.stride)
     params = problem.params | {
         "name": name,
@@ -226,9 +242,10 @@ def _variant(problem: ConvProblem, chosen: WinogradPlan) -> Variant:
         "mr": chosen.mr,
         "nv": chosen.nv,
         "vw": chosen.vw,
-        "parts": chosen.parts,
+        "parts": parts,
         "tile_pitch": chosen.pitch,
-        "sets": chosen.sets,
+        "sets": sets,
+        "most_sets": most_sets,
         "prefetch": "prefetch" in problem.target.features,
     }
     weights = problem.weights
@@ -239,9 +256,56 @@ def _variant(problem: ConvProblem, chosen: WinogradPlan) -> Variant:
     launches.append(Launch("conv/winograd_cpu.cl.mako", params, args, size, local))
 
     def again(other: ConvProblem) -> Variant | None:
-        return _variant(other, chosen) if _takes(other) else None
+        return _variant(other, _resized(other, chosen), name) if _takes(other) else None
 
-    return Variant(name, tuple(launches), chosen.cost, ERRORS[chosen.m], again=again)
+    def cost_at(other: ConvProblem) -> float:
+        return _resized(other, chosen).cost if _takes(other) else math.inf
+
+    error = ERRORS[chosen.m]
+    return Variant(name, tuple(launches), chosen.cost, error, again=again, cost_at=cost_at)
+
+
+def _resized(problem: ConvProblem, chosen: WinogradPlan) -> WinogradPlan:
+    """Return a plan with the sets and parts that are best for a problem, and its cycles there."""
+    tiles = tile_grid(problem, chosen.m)
+    sizes = tuple(int(n) for n in astuple(tiles))
+    if not is_open(tiles.tiles):
+        return _with_cycles(TileGrid(*sizes), problem.target, chosen)
+    return _best_size(sizes, problem.target, chosen)
+
+
+@lru_cache(1024)
+def _best_size(sizes: tuple[int, ...], target: Target, chosen: WinogradPlan) -> WinogradPlan:
+    tiles = TileGrid(*sizes)
+    blocks = -(-tiles.oc // (chosen.nv * chosen.vw))
+    plans = (
+        replace(chosen, sets=sets, parts=parts)
+        for sets in _open_sets(chosen, tiles, target)
+        for parts in {1, target.compute_units}
+        if parts <= blocks
+    )
+    return min((_with_cycles(tiles, target, p) for p in plans), key=lambda p: (p.rank, p.parts))
+
+
+def _with_cycles(tiles: TileGrid, target: Target, chosen: WinogradPlan) -> WinogradPlan:
+    tile = chosen.mr, chosen.nv, chosen.vw
+    cycles = _cycles(tiles, target, tile, chosen.parts, chosen.sets, chosen.shared)
+    return replace(chosen, cycles=cycles)
+
+
+def _open_sets(chosen: WinogradPlan, tiles: TileGrid, target: Target) -> list[int]:
+    """Return the numbers of sets that are worth it for some extents, of those a plan's kernel may take."""
+    whole, most = -(-tiles.tiles // chosen.mr), _most_open_sets(chosen, target)
+    found = {*range(1, MOST_OPEN_SETS + 1), *((whole, -(-whole // 2)) if chosen.shared else ())}
+    return sorted(sets for sets in found if sets <= most)
+
+
+def _most_open_sets(chosen: WinogradPlan, target: Target) -> int:
+    """Return the most sets that a plan's kernel for all extents has local memory for."""
+    inputs = 0 if chosen.shared else chosen.pitch
+    a_set = chosen.extent**2 * chosen.mr * 4 * (chosen.nv * chosen.vw + inputs)
+    most = MOST_OPEN_SHARED_SETS if chosen.shared else MOST_OPEN_SETS
+    return max(1, min(most, target.local_bytes // a_set))
 
 
 def _name(problem: ConvProblem, chosen: WinogradPlan) -> str:

@@ -84,10 +84,12 @@ class _KernelSet:
         choose: Chooser,
         others: Sequence[Graph],
         uneven: Sequence[Graph],
+        beside: Sequence[Graph] = (),
     ) -> Plan:
         """Choose kernels for a graph that fit others, too, and note in which numbers they differ.
 
-        uneven: further ones, which kernels need not fit. Returns the graph's plan, which has no texts.
+        uneven: further ones, which kernels need not fit. beside: where they should be fast, as at the
+        first of the others. Returns the graph's plan, which has no texts.
         """
         choices, self.shapes = self.choices, _shapes(graph)
 
@@ -99,6 +101,7 @@ class _KernelSet:
 
         there = [*noted(others)]
         choices.others += [problems for problems, _ in there]
+        choices.weighed += [*choices.others[:1], *(problems for problems, _ in noted(beside))]
         plan = plan_by(graph, choose=choices.chooser(choose), repeat=choices.repeat)
         _with_texts(plan, self._see)
         for problems, empty in (*there, *noted(uneven)):
@@ -214,7 +217,8 @@ class Family:
     def _learn(self, plan_by: PlanBy, graph: Graph, choose: Chooser) -> Plan:
         """Return the first plan, made with what is learned at other extents."""
         first = _KernelSet()
-        plan = first.learn(plan_by, graph, choose, self._others(), self._uneven_ones())
+        half = [*map(self._opened, self.half())]
+        plan = first.learn(plan_by, graph, choose, self._others(), self._uneven_ones(), half)
         self._sets.append(first)
         self._planned.chosen = first
         return first.with_texts(plan)
@@ -334,7 +338,8 @@ class Family:
                 made = _KernelSet()
                 usual = self._opened(next(iter(self.half()), graph))
                 others = [*self._others(), *small]
-                made.learn(plan_by, usual, choose, others, self._uneven_ones())
+                beside = [] if self._first is None else [self._opened(self._first)]
+                made.learn(plan_by, usual, choose, others, self._uneven_ones(), beside)
                 self._sets.append(made)
             return self._sets[1]
 

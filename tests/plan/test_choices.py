@@ -1,0 +1,107 @@
+"""Choices that serve several extents: what they cost there, and which of them is taken."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from clnn.graph.builder import GraphBuilder
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.shared.window import Window
+from clnn.plan.open_extents import opened
+from clnn.plan.repeat import NEAR, Choices, Problems
+from clnn.plan.schedule import first_variant, lay_out, make_plan
+from clnn.target import Target
+from clnn.types import F32, TensorType
+
+CPU = Target("cpu", 8, 2, 256, 2**19)
+
+
+def network(size, channels=64, kernel=3, stride=1):
+    """One convolution over an image of size x size."""
+    pads = (kernel // 2,) * 2
+    net = GraphBuilder()
+    x = net.input("x", TensorType((1, channels, size, size), F32))
+    weights = net.const(np.ones((channels, channels, kernel, kernel), np.float32))
+    bias = net.const(np.zeros(channels, np.float32))
+    window = Window((kernel, kernel), (stride, stride), (1, 1), pads, pads)
+    return net.graph({"y": net.add(Conv2d(window), x, weights, bias)})
+
+
+def of(size, like=None, **how):
+    """Return the node and its problem; extents are open where there is another network beside it."""
+    graph = network(size, **how)
+    if like is not None:
+        graph = opened(graph, network(like, **how), graph)
+    laid = lay_out(graph, CPU)
+    found = [*zip(laid.graph.nodes, laid.problems, strict=True)]
+    return next((node, problem) for node, problem in found if node.spec.kind == "conv2d")
+
+
+@pytest.mark.parametrize("how", [{}, {"stride": 2}, {"kernel": 1}, {"channels": 256}], ids=str)
+def test_a_kernel_costs_elsewhere_what_the_equal_one_costs_there(how):
+    (node, here), (_, there) = of(28, **how), of(20, **how)
+    known = {v.name: v.cost for v in node.spec.candidates(there)}
+    variants = [v for v in node.spec.candidates(here) if v.cost_at is not None]
+    costs = dict(zip([v.name for v in variants], node.spec.costs(there, variants), strict=True))
+    assert len(costs) > 10
+    both = costs.keys() & known.keys()
+    assert both and all(math.isclose(costs[name], known[name], rel_tol=1e-9) for name in both)
+    again = node.spec.costs(here, variants)
+    assert again == pytest.approx([v.cost for v in variants])
+
+
+def test_what_does_not_fit_costs_more_than_anything():
+    (node, here), (_, there) = of(28, kernel=1, stride=2), of(4, kernel=1, stride=2)
+    variants = [v for v in node.spec.candidates(here) if v.cost_at is not None]
+    for variant, cost in zip(variants, node.spec.costs(there, variants), strict=True):
+        assert math.isinf(cost) == (node.spec.repeat(there, variant) is None)
+
+
+def test_sets_of_tiles_follow_extents_where_these_are_open():
+    node, here = of(28, like=40)
+    _, there = of(40, like=56)
+    found = [v for v in node.spec.candidates(here) if "winograd" in v.name and "_s3" in v.name]
+    assert found
+    for variant in found:
+        other = node.spec.repeat(there, variant)
+        assert other is not None and other.name == variant.name
+        before, after = (v.launches[-1].params for v in (variant, other))
+        assert before["most_sets"] == after["most_sets"] >= after["sets"]
+        assert {k: before[k] for k in ("mr", "nv", "m")} == {k: after[k] for k in ("mr", "nv", "m")}
+
+
+def problems(size, like):
+    graph = opened(network(size), network(like), network(size))
+
+    def plan(repeat):
+        return make_plan(graph, CPU, repeat=repeat)
+
+    return Problems.of(plan)[0]
+
+
+@pytest.mark.parametrize("size", [20, 28, 36])
+def test_little_is_given_up_for_less_cost_elsewhere(size):
+    node, here = of(size, like=50)
+    variants, weighed = node.spec.variants(here), problems(17, 50)
+    key = next(key for key in weighed.problems if key[1] == "conv2d")
+    node = replace(node, name=key[0])
+    best = first_variant(node, here, variants)
+    made = Choices(weighed=[weighed]).chooser(first_variant)(node, here, variants)
+    costs = weighed.costs(key, [best, made])
+    assert made.cost <= NEAR * best.cost and costs is not None
+    assert made.cost / best.cost + costs[1] / costs[0] <= 2 + 1e-9
+
+
+def test_what_was_measured_is_not_weighed():
+    node, here = of(28, like=50)
+    variants, weighed = node.spec.variants(here), problems(17, 50)
+
+    def measured(node, problem, variants):
+        return replace(variants[-1], why="tuned")
+
+    made = Choices(weighed=[weighed]).chooser(measured)(node, here, variants)
+    assert made.name == variants[-1].name
