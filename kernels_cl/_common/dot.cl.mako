@@ -6,21 +6,26 @@ weights(dot, wt, product, width, pointer, where): expression of `width` weights 
 input(dot, xt, pointer, where, image): expression of the input element pointer[where], or of as many
      as are packed, whose pixels lie as `image` says
 add(dot, width, acc, x, w): statement that adds packed products to `acc`
+of_limb(dot, x, limb): what add takes as the input for a limb of weights
 joined(width, low, high): expression of the sum in 64 bits of what low and high limbs of weights gave
 dot  "": one product. "vnni4", "vnni2": x86's vpdpbusd and vpdpwssd through inline assembly. "dp4a4":
      NVIDIA's dp4a. "madd4", "madd2": x86's vpmaddwd on vectors of up to 8, which adds two products of
      shorts: four bytes are two times two. "plain4", "plain2": the same sums in C. "wide2", "maddwide2" and
      "plainwide2": as these, with each weight of 16 bits in two limbs, w = low + 256 * high with low of 0
-     to 255, one accumulator for each: SPAN products of a limb fit it. "halves4", "maddhalves4" and
-     "plainhalves4": four bytes with weights of 9 bits, each the sum of two bytes whose products join one sum.
+     to 255, one accumulator for each: SPAN products of a limb fit it. "halves4" and "plainhalves4": four
+     bytes with weights of 9 bits, each the sum of two bytes whose products join one sum. "maddpairs4": the
+     same, with the four weights as two pairs of shorts, those at even places and those at odd ones.
      Four bytes of input are taken as unsigned: signed ones are moved up by 128, which the start of the sums
      must make good for.
 PACK_FACTORS, WEIGHT_LIMBS: of a dot, products that are added at once, and limbs of a weight
+ONE_SUM: dots whose limbs have one accumulator
 </%doc>
 <%!
 PACK_FACTORS = {"": 1, "vnni4": 4, "dp4a4": 4, "vnni2": 2, "wide2": 2, "halves4": 4}
-PACK_FACTORS |= {f"{how}{sums}": int(sums[-1]) for how in ("plain", "madd") for sums in ("4", "2", "wide2", "halves4")}
-WEIGHT_LIMBS = {dot: 2 if "wide" in dot or "halves" in dot else 1 for dot in PACK_FACTORS}
+PACK_FACTORS |= {f"{how}{sums}": int(sums[-1]) for how in ("plain", "madd") for sums in ("4", "2", "wide2")}
+PACK_FACTORS |= {"plainhalves4": 4, "maddpairs4": 4}
+ONE_SUM = {"halves4", "plainhalves4", "maddpairs4"}  # of both limbs
+WEIGHT_LIMBS = {dot: 2 if "wide" in dot or dot in ONE_SUM else 1 for dot in PACK_FACTORS}
 SPAN = 256
 INSTRUCTIONS = {"vnni4": "vpdpbusd", "halves4": "vpdpbusd", "vnni2": "vpdpwssd", "wide2": "vpdpwssd"}
 def even(image):
@@ -30,7 +35,10 @@ def even(image):
 EVEN = "{x} & (int{n})(0x00ff00ff)", "as_int{n}(as_short{m}({w}) << (short{m})8 >> (short{m})8)"
 ODD = "as_int{n}(as_ushort{m}({x}) >> (ushort{m})8)", "as_int{n}(as_short{m}({w}) >> (short{m})8)"
 ADDED = '{{{{ int{{n}} pair_; {{asm}}("vpmaddwd %2, %1, %0" : "=x"(pair_) : "x"({}), "x"({})); {{acc}} += pair_; }}}}'
-MADD = {4: f"{ADDED.format(*EVEN)} {ADDED.format(*ODD)}", 2: ADDED.format("{x}", "{w}")}
+MADD = {"pairs": ADDED.format(EVEN[0], "{w}"), 4: f"{ADDED.format(*EVEN)} {ADDED.format(*ODD)}", 2: ADDED.format("{x}", "{w}")}
+def of_limb(dot, x, limb):
+    """The input that a limb of the weights is multiplied with."""
+    return f"({x} >> 8)" if dot == "maddpairs4" and limb else x
 LANES = {1: [""]} | {w: [f".s{digit}" for digit in "0123456789abcdef"[:w]] for w in (2, 4, 8, 16)}
 %>
 <%def name="weights(dot, wt, product, width, pointer, where)">\
@@ -56,7 +64,7 @@ ${element(xt, pointer, where)}\
 % if dot in INSTRUCTIONS:
 __asm__("${INSTRUCTIONS[dot]} %2, %1, %0" : "+v"(${acc}) : "v"(${x}), "v"(${w}));\
 % elif dot.startswith("madd"):
-${MADD[PACK_FACTORS[dot]].format(asm="__asm__", n=width, m=2 * width, acc=acc, x=x, w=w)}
+${MADD["pairs" if "pairs" in dot else PACK_FACTORS[dot]].format(asm="__asm__", n=width, m=2 * width, acc=acc, x=x, w=w)}
 % elif dot == "dp4a4":
 ${" ".join(f'{{ int sum_ = {acc}{k}; __asm__("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum_) : "r"({x}{k}), "r"({w}{k})); {acc}{k} = sum_; }}' for k in LANES[width])}\
 % elif PACK_FACTORS[dot] == 4:

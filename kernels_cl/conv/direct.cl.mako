@@ -67,7 +67,7 @@ LINE = 64  # bytes of a cache line
     xt, wt, tt, yt = types
     P, V = vec_type(arith.product, vw), vec_type(arith.acc, vw)
     pack_factor, limbs = dt.module.PACK_FACTORS[dot], dt.module.WEIGHT_LIMBS[dot]
-    sums = 1 if "halves" in dot else limbs  # of each vector of outputs
+    sums = 1 if dot in dt.module.ONE_SUM else limbs  # of each vector of outputs
     step = ocb * pack_factor * limbs  # weights of a step of the inner loop
     assert ic % pack_factor == 0 and (not dot or (arith.wraps and not arith.channelwise)), "packed products need plain sums"
     ids = ("get_global_id(1)", "get_global_id(0)") if channels_fastest else ("get_global_id(0)", "get_global_id(1)")
@@ -107,7 +107,7 @@ LINE = 64  # bytes of a cache line
                 const ${P} s = (${P})(${dt.input(dot, xt, *at(m), src)});
 %  for v in range(nv * limbs):
 %   if dot:
-                ${dt.add(dot, vw, f"a{m}_{v * sums // limbs}", "s", f"b{v}")}
+                ${dt.add(dot, vw, f"a{m}_{v * sums // limbs}", dt.module.of_limb(dot, "s", v % limbs), f"b{v}")}
 %   else:
                 ${ar.mac(arith, vw, f"a{m}_{v}", "s", f"b{v}")}
 %   endif

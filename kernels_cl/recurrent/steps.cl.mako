@@ -34,6 +34,8 @@ Tunables vw {1,2,4,8,16}   lanes: neighbouring hidden units
          parts             chains of a direction
          shares            of a chain
          helpers           work-items for each share
+         patience          looks at what others have done before a work-item takes over what is not claimed;
+                           each time that it does, it waits half as long from then on
 </%doc>
 <%namespace name="gt" file="/_common/cells.cl.mako"/>
 <%
@@ -43,7 +45,7 @@ Tunables vw {1,2,4,8,16}   lanes: neighbouring hidden units
     summed = [[g for group in phase for g in group] for phase in passes]
     panel = hidden * unit * sum(map(len, summed))
     plane = turns * batch * row
-    LINE, PATIENCE = 16, 2000
+    LINE = 16
     same = all(f == functions[0] for f in functions)
     peeps, late, rounds = "peepholes" in extras, "late_bias" in extras, "scales" in extras
     assert row % vw == 0 and row >= slices * unit and tiles[-1] >= 1, (row, slices, unit, tiles)
@@ -260,7 +262,7 @@ __kernel void ${name}(
     volatile __global int *tickets = ${spread("tickets")} + chain * ${2 * shares * LINE};
     volatile __global int *done = tickets + ${shares * LINE};
     const int own = member / ${helpers} % ${shares};
-    int turn = ${steps * phases};
+    int turn = ${steps * phases}, patience = ${patience};
     for (int k = 0; k < ${shares}; ++k) turn = min(turn, atomic_add(done + k * ${LINE}, 0));
     for (; turn < ${steps * phases}; ++turn) {
     const int t = ${"turn" if phases == 1 else f"turn / {phases}"};
@@ -284,8 +286,9 @@ ${slices_of(phase, "first", "end", "share")}
 %  endfor
             mem_fence(CLK_GLOBAL_MEM_FENCE);
             atomic_xchg(done + share * ${LINE}, turn + 1);
+            patience = share == own ? patience : max(patience / 2, 4);
         }
-        for (int idle = 0; met < ${shares} && idle < ${PATIENCE}; ++idle)
+        for (int idle = 0; met < ${shares} && idle < patience; ++idle)
             while (met < ${shares} && atomic_add(done + (own + met) % ${shares} * ${LINE}, 0) > turn) ++met;
     }
     atomic_add(tickets + own * ${LINE}, 0);

@@ -29,6 +29,7 @@ TILES_BESIDE = 8  # register tiles that are worth a measurement beside work-grou
 PACKED_TYPES = {2: "short", 4: "char"}  # of weights, by how many are packed
 PLAIN_PACKING = 4  # cost of packed products in C against an instruction for them
 MADD_PACKING = {2: 1.2, 4: 3.3}  # of x86's vpmaddwd, which adds two, by how many are packed
+PAIRS_PACKING = 1.4  # of it where weights are packed as its pairs
 MADD_VECTOR = 8  # elements of a vector of it
 MADD_OPERANDS = 4  # registers of its operands besides those of other products
 
@@ -50,8 +51,13 @@ class Dot:
         """Cost of a product against one by one."""
         cost = PLAIN_PACKING if "plain" in self.name else 1.0
         if self.madd:
-            cost = MADD_PACKING[self.pack_factor]
+            cost = PAIRS_PACKING if self.pairs else MADD_PACKING[self.pack_factor]
         return self.weight_limbs * cost / self.pack_factor
+
+    @property
+    def pairs(self) -> bool:
+        """Whether four weights are packed as two pairs of shorts."""
+        return "pairs" in self.name
 
     @property
     def madd(self) -> bool:
@@ -108,6 +114,7 @@ def dots(problem: ConvProblem) -> tuple[Dot, ...]:
     if "x86_vnni" in features:
         return (Dot(f"{kind or 'vnni'}{pack_factor}", pack_factor, limbs, sums),)
     if "x86_madd" in features:
+        kind = "pairs" if halves else kind
         return (Dot(f"madd{kind}{pack_factor}", pack_factor, limbs, sums),)
     if pack_factor == 4 and not kind and "ptx_dp4a" in features:
         return ONE, Dot("dp4a4", pack_factor)
@@ -247,7 +254,8 @@ def tile_args(problem: ConvProblem, dot: Dot, tile: Tile) -> tuple[Arg, ...]:
     """Return the input, packed weights, the arithmetic's table, a row of padding, and the rest."""
     x, weights, table, arith = problem.input(0), problem.weights, problem.table, problem.arith
     blocks, limb_width = (problem.group, tile.channels), tile.vw if dot.weight_limbs > 1 else 0
-    how = (*blocks, dot.pack_factor, arith.channelwise, limb_width, dot.sums < dot.weight_limbs)
+    split = "pairs" if dot.pairs else "halves" if dot.sums < dot.weight_limbs else "limbs"
+    how = (*blocks, dot.pack_factor, arith.channelwise, limb_width, split)
     pack = functools.partial(pack_weights, weights, *how)
     args: list[Arg] = [In(0), problem.input(WEIGHTS).packed(pack)]
     if table is not None:

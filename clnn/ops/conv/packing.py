@@ -27,15 +27,15 @@ def pack_weights(
     pack_factor: int = 1,
     channelwise: bool = False,
     limb_width: int = 0,
-    halves: bool = False,
+    split_as: str = "limbs",
 ) -> Array:
     """Return weights (oc, ic, kernel...) as [group][blocks][kernel][ic][width].
 
     A view of them where nothing has to be added: blocks are filled with zeros. pack_factor: so many
     input channels of one output channel are neighbours, [ic / factor][width][factor]: 4 bytes, or 2
     shorts. channelwise: input channels come before the kernel. limb_width: each vector of so many
-    channels is split in w = low + 256 * high, [width / limb_width][2][limb_width]. halves: in w = low
-    + high instead, bytes of weights of 9 bits.
+    channels is split in w = low + 256 * high, [width / limb_width][2][limb_width]. split_as: "limbs", or
+    "halves", w = low + high, bytes of weights of 9 bits; "pairs": in shorts at even and at odd places.
     """
     oc, ic = weights.shape[:2]
     per, taps = oc // group, int(np.prod(weights.shape[2:], dtype=np.int64))
@@ -50,12 +50,15 @@ def pack_weights(
     if pack_factor == 1:
         return split.transpose(0, 1, 4, 3, 2)
     parts = split.reshape(group, blocks, width, ic // pack_factor, pack_factor, taps)
-    small = np.int8 if pack_factor == 4 and not halves else np.int16
+    small = np.int8 if pack_factor == 4 and split_as == "limbs" else np.int16
     packed = parts.transpose(0, 1, 5, 3, 2, 4).astype(small)
     if not limb_width:
         return np.ascontiguousarray(packed)
     vectors: Array = packed.reshape(*packed.shape[:-2], -1, limb_width, pack_factor)
-    if halves:
+    if split_as == "pairs":
+        pairs = np.stack([vectors[..., 0::2], vectors[..., 1::2]], axis=-3)
+        return pairs.view(np.int8)
+    if split_as == "halves":
         return np.stack([vectors >> 1, vectors - (vectors >> 1)], axis=-3).astype(np.int8)
     return np.stack([vectors & 255, vectors >> 8], axis=-3)
 

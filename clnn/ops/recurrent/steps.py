@@ -14,14 +14,18 @@ from clnn.ops.recurrent.reference import scratch_args
 from clnn.traced import is_open
 from clnn.types import F32
 
-SUMS = 24  # vectors of sums that stay in registers
+CHAINS = 12  # vectors of sums of one sequence, at most
 WIDEST = 8  # sequences taken together
 OPEN_TILES = (8, 4, 1)  # where the batch is read at run time
 HELPERS = 4  # work-items for each share: runtimes hand several to the first thread that asks
 LINE = 16  # ints from ticket to ticket, a cache line
 NEAR = 1 << 19  # bytes of weights that stay in the cache of a core's own between two steps
-NEAR_BYTES, FAR_BYTES = 40.0, 14.0  # that a core reads in a cycle, from there and from behind
+NEAR_BYTES = 2.5  # that a core reads from there in a cycle, for each lane of its vectors
+FAR_BYTES = 14.0  # that it reads from behind that
+START = 60000.0  # cycles that sharing costs once: a launch before it, and a thread that comes late
 TURN = 3500.0  # cycles that sharing a turn costs, waiting for a core with other load included
+LOOK = 40  # cycles of a look at what the others have done
+LOOKS = 50, 2000  # the least and the most that a work-item waits before it takes over a share
 UNIT = 9.0  # cycles of a hidden unit's functions, for each gate
 
 
@@ -57,18 +61,18 @@ def _choices(problem: RecurrentProblem) -> Iterator[Choice]:
     for nv, part, share in product((1, 2, 4), sorted(parts), sorted({1, units})):
         slices = -(-hidden // (vw * nv))
         most = max(len(gates) for gates in problem.kind.phases)
-        fits = nv == 1 or (slices >= units and nv * most <= SUMS // 2)
+        fits = nv == 1 or (slices >= units and nv * most <= CHAINS)
         if fits and share <= slices and (part == 1 or share == 1):
             yield Choice(vw, nv, part, share)
 
 
 def passes_of(problem: RecurrentProblem, choice: Choice) -> tuple[tuple[tuple[int, ...], ...], ...]:
     """Return for each phase its gates in groups whose sums fit the registers."""
-    rows = max(tiles_of(problem, choice))
+    sums = problem.node.target.registers * 3 // 4
+    fitting = max(sums // (choice.nv * max(tiles_of(problem, choice))), 1)
 
     def groups(gates: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-        count = -(-len(gates) * choice.nv * rows // SUMS)
-        size = -(-len(gates) // min(count, len(gates)))
+        size = -(-len(gates) // -(-len(gates) // fitting))
         return tuple(gates[k : k + size] for k in range(0, len(gates), size))
 
     return tuple(groups(gates) for gates in problem.kind.phases)
@@ -91,21 +95,32 @@ def tiles_of(problem: RecurrentProblem, choice: Choice) -> tuple[int, ...]:
 
 def _cost(problem: RecurrentProblem, choice: Choice) -> float:
     """Return the estimated cycles of a compute unit."""
-    target, hidden = problem.node.target, problem.hidden
-    gates, phases = problem.kind.gates, len(problem.kind.phases)
-    padded = -(-hidden // choice.unit) * choice.unit
     busy = problem.directions * choice.parts * choice.shares
-    rounds = -(-busy // target.compute_units)
-    slices = -(-(padded // choice.unit) // choice.shares)
-    units, rows = slices * choice.unit, -(-int(problem.batch) // choice.parts)
+    rounds = -(-busy // problem.node.target.compute_units)
+    step, start = _share_cycles(problem, choice), 0.0
+    if choice.shares > 1:
+        step, start = step + len(problem.kind.phases) * TURN, START
+    return float(int(problem.steps) * step * rounds + start)
+
+
+def _share_cycles(problem: RecurrentProblem, choice: Choice) -> float:
+    """Return the estimated cycles of one share's part of a step."""
+    target, hidden, gates = problem.node.target, problem.hidden, problem.kind.gates
+    slices = -(-hidden // choice.unit)
+    units = -(-slices // choice.shares) * choice.unit
+    rows = -(-int(problem.batch) // choice.parts)
     weights = gates * hidden * units * F32.itemsize
     near = min(weights, NEAR)
-    read = near / NEAR_BYTES + (weights - near) / FAR_BYTES
+    read = near / (NEAR_BYTES * min(target.vector, 16)) + (weights - near) / FAR_BYTES
     multiply = rows * gates * hidden * units / (2 * target.vector)
     chains = min(choice.nv * max(map(len, problem.kind.phases)) * min(rows, WIDEST), 8)
-    step = max(read, multiply * 8 / chains) + rows * gates * units * UNIT / target.vector
-    step += phases * TURN if choice.shares > 1 else 0.0
-    return float(int(problem.steps) * step * rounds)
+    return max(read, multiply * 8 / chains) + rows * gates * units * UNIT / target.vector
+
+
+def _patience(problem: RecurrentProblem, choice: Choice) -> int:
+    """Return how many looks a work-item waits for others: about as long as a share takes."""
+    turn = _share_cycles(problem, choice) / len(problem.kind.phases)
+    return int(min(max(turn / LOOK, LOOKS[0]), LOOKS[1]))
 
 
 def _variant(problem: RecurrentProblem, choice: Choice) -> Variant:
@@ -138,6 +153,7 @@ def _variant(problem: RecurrentProblem, choice: Choice) -> Variant:
         "parts": choice.parts,
         "shares": choice.shares,
         "helpers": HELPERS if shared else 1,
+        "patience": _patience(problem, choice) if shared else 0,
         "wg": (1,),
     }
     args = (

@@ -366,20 +366,24 @@ class ExecutionState:
                 seen[value][...] = array
             else:
                 self.upload(value, array)
-        for value, (memory, nbytes) in handed.taken.items():
-            self.copy(value, memory, nbytes, inwards=True)
+        taken, kept = handed.taken, handed.kept
+        if taken:
+            for value, (memory, nbytes) in taken.items():
+                self.copy(value, memory, nbytes, inwards=True)
         for enqueue in self._enqueues:
             enqueue()
-        for value, (memory, nbytes) in handed.kept.items():
-            self.copy(value, memory, nbytes, inwards=False)
-        fetched = [pair for pair in self._fetched if pair[0] not in handed.kept]
-        outs = {value: np.empty(kind.shape, kind.dtype.numpy) for value, kind in fetched}
-        for value, out in outs.items():
-            self.download(value, out)
+        outs: dict[str, Array] = {}
+        if kept or self._fetched:
+            for value, (memory, nbytes) in kept.items():
+                self.copy(value, memory, nbytes, inwards=False)
+            fetched = [pair for pair in self._fetched if pair[0] not in kept]
+            outs = {value: np.empty(kind.shape, kind.dtype.numpy) for value, kind in fetched}
+            for value, out in outs.items():
+                self.download(value, out)
         self.queue.finish()
         self._running = False
         for value in self._shown:
-            if value not in handed.kept:
+            if value not in kept:
                 outs[value] = seen[value].copy()
         return outs
 

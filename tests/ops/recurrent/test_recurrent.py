@@ -245,6 +245,32 @@ def test_estimates_choose_by_size():
     assert best("gru", (64, 16, 16)).endswith("p2_s1")
 
 
+def test_few_steps_of_small_layers_are_not_shared():
+    """Sharing begins with a launch, and with a thread that may come late."""
+    avx2 = Target(vector=8)
+
+    def best(cell, sizes):
+        return next(steps_variants(problem_of(layer(cell), arrays(cell, *sizes, 1), avx2))).name
+
+    assert best("lstm", (128, 16, 1)).endswith("p1_s1")
+    assert best("lstm", (128, 274, 1)).endswith("p1_s2")
+    assert best("lstm", (256, 16, 1)).endswith("p1_s2")
+    assert best("gru", (64, 16, 1)).endswith("p1_s1")
+
+
+@pytest.mark.parametrize("vector", [4, 8, 16])
+def test_sums_fit_the_registers(vector):
+    target = Target(vector=vector)
+    for cell in CELLS:
+        problem = problem_of(layer(cell), arrays(cell, 64, 2, 8, 1), target)
+        for choice in steps_module._choices(problem):
+            rows = max(steps_module.tiles_of(problem, choice))
+            for phase, gates in zip(passes_of(problem, choice), problem.kind.phases, strict=True):
+                assert sorted(g for group in phase for g in group) == sorted(gates)
+                sums = max(map(len, phase)) * rows * choice.nv
+                assert sums <= target.registers * 3 // 4 or max(map(len, phase)) == 1
+
+
 def test_estimates_take_the_kernels_of_one_step():
     """They need no scratch memory for states, and GPUs have none of them."""
 
