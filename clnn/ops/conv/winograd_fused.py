@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product, starmap
 
 import numpy as np
 
@@ -25,21 +26,23 @@ from clnn.ops.shared.workgroup_tiles import (
     START,
     STORE,
     GroupTile,
+    has_room,
     left,
     right,
 )
-from clnn.target import Target
+from clnn.target import UNASKED, RegisterMode, Target
 from clnn.types import Array
 
 M, PLACES = 2, 16  # outputs of a tile along an axis, and products of a tile and a pair of channels
 TILES, CHANNELS = 32, 32  # of a group
 CHUNKS = (8, 4)  # input channels
 TRANSFORM_SLOTS = 48  # of the sums of a tile
+VALUES = 100  # of a work-item: sums, operands, and a tile that it transforms
 
 
-def fused_tile(bk: int) -> GroupTile:
-    """Return how the work-items of a place divide its sums."""
-    return GroupTile(TILES, CHANNELS, 8, 8, bk, 1, 4)
+def fused_tile(bk: int, mode: RegisterMode = UNASKED) -> GroupTile:
+    """Return how the work-items of a place divide its sums; mode: what the kernel asks of registers."""
+    return GroupTile(TILES, CHANNELS, 8, 8, bk, 1, 4, mode)
 
 
 def local_bytes(tile: GroupTile) -> int:
@@ -54,8 +57,9 @@ def variants(problem: ConvProblem) -> Iterator[Variant]:
         return
     tiles = [
         tile
-        for tile in map(fused_tile, CHUNKS)
-        if local_bytes(tile) <= target.local_bytes
+        for tile in starmap(fused_tile, product(CHUNKS, target.register_modes))
+        if has_room(tile.mode, VALUES)
+        and local_bytes(tile) <= target.local_bytes
         and PLACES * tile.threads <= target.max_work_group
     ]
     yield from sorted((_variant(problem, tile) for tile in tiles), key=lambda v: v.cost)
@@ -68,7 +72,8 @@ def _variant(problem: ConvProblem, tile: GroupTile) -> Variant:
     channels_fastest = oc <= images.tiles
     wg = (PLACES * tile.threads, 1, 1)
     counts = (blocks, groups) if channels_fastest else (groups, blocks)
-    name = f"winograd_fused_f{M}_k{tile.bk}_{'blocks' if channels_fastest else 'tiles'}"
+    order = "blocks" if channels_fastest else "tiles"
+    name = f"winograd_fused_f{M}_k{tile.bk}{tile.mode.label}_{order}"
     kernel, weights = matrices(M), problem.weights
     params = {
         "name": name,

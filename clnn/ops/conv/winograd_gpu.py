@@ -31,12 +31,13 @@ from clnn.ops.shared.workgroup_tiles import (
     GemmShape,
     SplitK,
     group_tiles,
+    has_room,
     left,
     right,
     second_launch,
     widest,
 )
-from clnn.types import Array
+from clnn.types import F32, Array
 
 SIZES = (4, 2)  # outputs of a tile along an axis
 CACHED_SLOTS, UNCACHED_SLOTS = 12, 30  # of an element that a transform moves
@@ -81,7 +82,8 @@ def variants(problem: ConvProblem) -> Iterator[Variant]:
         splits = [s for s in splits if s.slices * part <= MOST_IMAGE_BYTES]
         for number, split in enumerate(splits[:CANDIDATES]):
             for vw in WIDTHS[share.m] if number == 0 else (1,):
-                if share.ic % vw == 0 and share.oc % vw == 0:
+                room = has_room(problem.target.register_modes[0], share.places * vw)
+                if room and share.ic % vw == 0 and share.oc % vw == 0:
                     every.append(_variant(problem, share, split, vw))
     yield from sorted(every, key=lambda v: v.cost)
 
@@ -137,6 +139,7 @@ def _products(
         "extras": {},
         "scales": {},
         "post_ops": (),
+        "types": (F32.cl,) * 3,
         "batch": Loops((share.places,), ((m * k,), (size,), (m * n,))),
         "matrices": share.places,
         "aligned": () if n % tile.vc else (-1,),

@@ -60,6 +60,9 @@ class Capabilities:
     CPUs. clock: the processor's cycle counter by `__builtin_readcyclecounter`, on CPUs. host_memory:
     memory that the host lends is used in place, so that each sees what the other wrote, on CPUs.
     denormals: numbers below the smallest normal float are kept. large_buffers: of more than 2 GiB.
+    required_subgroups: kernels run in subgroups of the 16 that they ask for by `intel_reqd_sub_group_size`.
+    large_registers: -cl-intel-256-GRF-per-thread gives work-items more registers. wave64: kernels run in
+    waves of 64 where they ask for them by `target("wavefrontsize64")`, in others unasked, on AMD.
     work_groups: work-items side by side are faster than wide vectors, on CPUs whose drivers state no
     vectors; measured, not checked.
     """
@@ -81,6 +84,9 @@ class Capabilities:
     denormals: Capability = UNPROBED
     large_buffers: Capability = UNPROBED
     work_groups: Capability = UNPROBED
+    required_subgroups: Capability = UNPROBED
+    large_registers: Capability = UNPROBED
+    wave64: Capability = UNPROBED
 
 
 UNPROBED_CAPABILITIES = Capabilities()

@@ -34,6 +34,7 @@ def target_of(info: DeviceInfo) -> Target:
         lanes=units.lanes,
         unit_registers=units.registers,
         resident=units.resident,
+        item_registers=units.item_registers,
     )
 
 
