@@ -45,7 +45,9 @@ class Target:
     all the device ends the loops of a work-item; 0: never. Of a compute unit, which holds a work-group:
     lanes: products of float32 that it adds at a time; unit_registers: of 32 bits; resident: work-items of
     it that can be counted on. item_registers: of 32 bits, of a work-item in the narrowest subgroups that
-    the compiler takes by itself; 0: enough for all kernels.
+    the compiler takes by itself; 0: enough for all kernels. Where they were measured, 0 where not:
+    launch_products: that a unit adds while a further launch begins; element_products: that a lane adds
+    while its share of memory's rate brings a float.
     """
 
     kind: str = "cpu"
@@ -63,6 +65,8 @@ class Target:
     unit_registers: int = 65536
     resident: int = 1024
     item_registers: int = 0
+    launch_products: int = 0
+    element_products: int = 0
 
     @property
     def registers(self) -> int:

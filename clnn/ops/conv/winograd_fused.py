@@ -21,11 +21,11 @@ from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant
 from clnn.ops.shared.epilogue import operand_args
 from clnn.ops.shared.workgroup_tiles import (
     BARRIER,
-    GLOBAL,
     LOCAL,
     START,
     STORE,
     GroupTile,
+    fetch_slots,
     has_room,
     left,
     right,
@@ -109,7 +109,7 @@ def _cycles(groups: int, ic: int, tile: GroupTile, target: Target) -> float:
     sums = tile.tm * tile.tn
     term = sums + LOCAL * (tile.tm + tile.tn) / 4
     pairs = tile.bm * tile.bk / threads
-    brought = GLOBAL * (PLACES * pairs + PLACES * tile.bk * tile.bn / threads)
+    brought = fetch_slots(target) * (PLACES * pairs + PLACES * tile.bk * tile.bn / threads)
     chunk = tile.bk * term + brought + TRANSFORM_SLOTS * pairs + 2 * BARRIER
     rounds = -(-groups // target.compute_units)
     item = chunks * chunk + START + (LOCAL + STORE) * sums

@@ -34,7 +34,10 @@ UNSHARED = 3.0  # cost of register tiles on GPUs whose work-items fetch all oper
 OVERHEAD = 80  # registers of a work-item besides its sums and what it loads
 HIDING = 256  # work-items of a compute unit that hide its latencies
 LOCAL = 4  # slots to read a vector from local memory
-GLOBAL = 6  # slots to bring an element from global to local memory
+# Slots to bring an element from global to local memory: what it takes to move it, and its share of what memory
+# and caches deliver, which goes by the slots that a float from memory takes: ELEMENT where they were not measured.
+MOVE, DELIVER = 3, 3
+ELEMENT, LEAST_ELEMENT, MOST_ELEMENT = 30, 8, 240
 BARRIER = 24  # slots of a barrier, where no other group runs meanwhile
 START = 200  # slots before the first term
 STORE = 4  # slots to store a result
@@ -332,7 +335,19 @@ def latency_hiding(items: float, target: Target) -> float:
 
 def second_launch(target: Target) -> float:
     """Return the cycles that a further launch costs."""
+    if target.launch_products:
+        return target.launch_products / (2 * target.vector)
     return LAUNCH * target.lanes
+
+
+def element_slots(target: Target) -> float:
+    """Return the slots that a float from memory takes, were all lanes to wait for theirs."""
+    return min(max(target.element_products or ELEMENT, LEAST_ELEMENT), MOST_ELEMENT)
+
+
+def fetch_slots(target: Target) -> float:
+    """Return the slots to bring an element from global to local memory."""
+    return MOVE + DELIVER * element_slots(target) / ELEMENT
 
 
 def even_slices(chunks: int, most: int) -> int:
@@ -354,7 +369,7 @@ def _cycles(sums: GemmShape, tile: GroupTile, slices: int, target: Target) -> fl
     rounds = -(-groups // target.compute_units)
     active = max(1, min(resident, rounds))
     term = tile.tm * tile.tn + LOCAL * (tile.tm / tile.vr + tile.tn / tile.vc)
-    term += GLOBAL * (tile.bm + tile.bn) / tile.threads + BANKS * (tile.pad == 0)
+    term += fetch_slots(target) * (tile.bm + tile.bn) / tile.threads + BANKS * (tile.pad == 0)
     term += sums.computed * tile.bm / tile.threads
     waits = BARRIER * (2 if tile.stages == 1 else 1) / active
     item = per_slice * (tile.bk * term + waits) + START + STORE * tile.tm * tile.tn

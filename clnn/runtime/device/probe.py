@@ -30,6 +30,8 @@ TIMEOUT_S = 120.0
 DOUBTFUL_S = 3600.0
 
 REQUIRED = ("open", "saxpy", "barrier", "loops", "longs")
+# What is measured of GPUs, for estimates: not what a device can do.
+MEASURED = ("multiply_rate", "copy_rate", "launch_time")
 JOINT = "joint"  # a child's first build; where it crashes, the next child builds one by one
 
 
@@ -128,6 +130,7 @@ class ProbeResult:
     """What is known of a device after its probe; `why_not` is empty when it is usable.
 
     max_rounds: of a work-item's loops in all, after which the device ends them; 0: it never does.
+    rates: as MEASURED names them, 0 where they are not known; see DeviceInfo.
     """
 
     why_not: str
@@ -135,6 +138,7 @@ class ProbeResult:
     subgroup_size: int
     usable_local_mem: int
     max_rounds: int = 0
+    rates: tuple[int, int, int] = (0, 0, 0)
 
 
 def probe(
@@ -145,7 +149,7 @@ def probe(
     key = _key(target)
     steps = None if refresh else _stored(store, key)
     if steps is None:
-        steps = run_steps(target, (*REQUIRED[1:], *CAPABILITY_NAMES), timeout_s)
+        steps = run_steps(target, (*REQUIRED[1:], *CAPABILITY_NAMES, *MEASURED), timeout_s)
         _keep(store, key, steps)
     return _summary(steps)
 
@@ -162,6 +166,7 @@ def _summary(steps: Mapping[str, StepResult]) -> ProbeResult:
         of("subgroups").value,
         of("local_memory").value,
         of("loops").value,
+        (of("multiply_rate").value, of("copy_rate").value, of("launch_time").value),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from clnn.runtime.device import probe_core, probe_ptx, probe_registers
+from clnn.runtime.device import probe_core, probe_ptx, probe_rates, probe_registers
 from clnn.runtime.device.probe import JOINT, REQUIRED
 from clnn.runtime.device.probe_bench import ProbeBench, RefusedError, expect
 from clnn.runtime.device.probe_dots import check_dots, four_bytes
@@ -195,6 +195,9 @@ STEPS: dict[str, Callable[[ProbeBench], int]] = {
     "required_subgroups": probe_registers.step_required_subgroups,
     "large_registers": probe_registers.step_large_registers,
     "wave64": probe_registers.step_wave64,
+    "multiply_rate": probe_rates.step_multiply_rate,
+    "copy_rate": probe_rates.step_copy_rate,
+    "launch_time": probe_rates.step_launch_time,
 }
 
 
