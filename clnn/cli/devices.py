@@ -79,7 +79,7 @@ def _block(info: DeviceInfo) -> list[str]:
         )
     if info.multiply_rate and info.copy_rate:
         rows["estimates"] = (
-            f"take {2 * info.multiply_rate / 1e3:.3g} GFLOP/s, {info.copy_rate / 1e3:.3g} GB/s and"
+            f"take {2 * info.multiply_rate / 1e3:.0f} GFLOP/s, {info.copy_rate / 1e3:.0f} GB/s and"
             f" {info.launch_ns / 1e3:.3g} us a launch, from the probe"
         )
     head = f"[{info.index}] {info.name} ({info.type})"

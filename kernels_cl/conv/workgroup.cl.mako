@@ -29,11 +29,12 @@ Params   name, wg
          has_bias {0,1}
          outs: pitches of dst and operands on the pixels, and of their channels
          extras: input -> number
+         types: of src, weights, table and dst; extra_types: of operands by number
          aligned: operands by number, and -1 for dst, whose vectors are aligned
          post_ops
          loop_epilogue {0,1}: sums are finished in a loop
          fetches: {"a", "b"}: Fetch
-Tunables tile: GroupTile
+Tunables tile: GroupTile, with what is asked of registers
          k_slices: shares of the chunks of terms
          channels_fastest {0,1}
 </%doc>

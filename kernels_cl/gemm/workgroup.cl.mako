@@ -32,7 +32,8 @@ Params   name, wg
          extras            node input -> (number, pitches), of operands of the post-ops
          scales            node input -> factor of such an operand
          post_ops          what is applied to the sums
-Tunables tile      GroupTile    bm, bn, bk, tm, tn as drawn; stages {1,2}: chunks in local memory
+Tunables tile      GroupTile    bm, bn, bk, tm, tn as drawn; stages {1,2}: chunks in local memory;
+                                 mode: what is asked of registers
          k_slices  {1..64}      shares of the chunks, equal but for the last
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>

@@ -9,6 +9,7 @@ import pytest
 from harness import single_node
 from targets import GPU
 
+from clnn.cli.devices import table
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.shared.window import Window
 from clnn.ops.shared.workgroup_tiles import (
@@ -90,6 +91,13 @@ def test_a_target_has_two_digits_of_them() -> None:
     assert (found.launch_products, found.element_products) == measured(info, found.compute_units)
     assert measured(replace(info, multiply_rate=0), 132) == (0, 0)
     assert measured(replace(info, copy_rate=0), 132) == (310_000, 0)
+
+
+def test_the_list_of_devices_has_them() -> None:
+    info = select("Portable")
+    gpu = replace(info, multiply_rate=33_500_000, copy_rate=2_700_000, launch_ns=1500)
+    want = "take 67000 GFLOP/s, 2700 GB/s and 1.5 us a launch, from the probe"
+    assert want in table([gpu]) and "estimates" not in table([info])
 
 
 def test_what_was_not_measured_is_as_of_a_large_gpu() -> None:

@@ -66,8 +66,9 @@ them spilled in brackets where there are any. *AMD*: vector registers, waves per
 they and local memory leave room for, bytes of scratch in brackets where there are any. *Intel*: the SIMD width that
 the compiler chose, spilled registers in brackets where there are any. `dg2, 256 registers` is built with
 `-cl-intel-256-GRF-per-thread`; `pvc, SIMD16` asks for `intel_reqd_sub_group_size(16)`. Kernels in italics
-are not offered to such a device: their values exceed what clnn/ops/shared/workgroup_tiles.py says that the registers
-hold (`ROOM`), or Winograd's transforms, which ask for nothing.
+are not offered so: their values exceed what clnn/ops/shared/workgroup_tiles.py says that the registers hold (`ROOM`),
+or they are Winograd's transforms, which ask for nothing. The first count is of all kernels, as they were offered before
+that rule; the second is of those that are offered by it.
 
 """
 # Kernels that ask for nothing, or for what a column says: of whose devices clnn knows the registers of a work-item.
