@@ -210,7 +210,7 @@ def left_out() -> Left:
     def is_offered(launch: Launch, mode: RegisterMode) -> bool:
         params = launch.params
         if "fused" in launch.template:
-            return has_room(mode, VALUES)
+            return has_room(mode, VALUES[params["tile"].bk])
         if "tile" in params:
             return holds(mode, params["tile"], "separable" in launch.template)
         values = (params["m"] + 2) ** 2 * params["vw"]

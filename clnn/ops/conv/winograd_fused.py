@@ -37,7 +37,8 @@ M, PLACES = 2, 16  # outputs of a tile along an axis, and products of a tile and
 TILES, CHANNELS = 32, 32  # of a group
 CHUNKS = (8, 4)  # input channels
 TRANSFORM_SLOTS = 48  # of the sums of a tile
-VALUES = 100  # of a work-item: sums, operands, and a tile that it transforms
+# Of a work-item, by chunk: sums, operands, and what it transforms.
+VALUES = {4: 100, 8: 116}
 
 
 def fused_tile(bk: int, mode: RegisterMode = UNASKED) -> GroupTile:
@@ -58,7 +59,7 @@ def variants(problem: ConvProblem) -> Iterator[Variant]:
     tiles = [
         tile
         for tile in starmap(fused_tile, product(CHUNKS, target.register_modes))
-        if has_room(tile.mode, VALUES)
+        if has_room(tile.mode, VALUES[tile.bk])
         and local_bytes(tile) <= target.local_bytes
         and PLACES * tile.threads <= target.max_work_group
     ]

@@ -14,6 +14,7 @@ from clnn.graph.ir import Graph, Node, check
 from clnn.graph.passes.store import store_as
 from clnn.ops.conv import workgroup as conv_workgroup
 from clnn.ops.conv.spec import Conv2d
+from clnn.ops.conv.winograd_fused import VALUES
 from clnn.ops.gemm import workgroup as _gemm_groups
 from clnn.ops.gemm.spec import Gemm
 from clnn.ops.movement.views import Slice
@@ -27,6 +28,7 @@ from clnn.ops.shared.workgroup_tiles import (
     even_slices,
     fits,
     group_tiles,
+    has_room,
     holds,
     widest,
 )
@@ -494,3 +496,15 @@ def test_stored_products_take_groups(dtype):
 
         make_plan(graph, target, note)
         assert ("workgroup" in found[0].name) == (problem != "row"), found[0].name
+
+
+@pytest.mark.parametrize("device_has", REGISTERS)
+def test_winograd_has_the_registers_that_it_needs(device_has):
+    """Of the fused kernel, chunks of 8 channels need more than those of 4."""
+    has, features, _ = REGISTERS[device_has]
+    target = Target("gpu", 4, 32, 256, 65536, features, item_registers=has)
+    _, candidates = offered(*PROBLEMS["image"], target)
+    fused = [v.launches[0].params["tile"] for v in candidates if "winograd_fused" in v.name]
+    most = max(mode.registers or 256 for mode in target.register_modes)
+    assert {tile.bk for tile in fused} == {64: set(), 128: {4}, 256: {4, 8}}[most]
+    assert all(has_room(tile.mode, VALUES[tile.bk]) for tile in fused)
