@@ -7,6 +7,30 @@ from dataclasses import dataclass
 from clnn.types import F32, STORED_BF16, STORED_F16, DType
 
 REGISTERS = {16: 32, 8: 16, 4: 20}  # by vector width
+# Registers of a work-item in subgroups of 32 and of 8, the narrowest that Intel's compilers take by themselves.
+OF_THIRTY_TWO, OF_EIGHT = 64, 128
+
+
+@dataclass(frozen=True)
+class RegisterMode:
+    """A way in which a compiler divides registers between work-items, as a kernel asks for it.
+
+    registers: of 32 bits that a work-item has; 0: enough for all kernels. lanes: of a subgroup, which the
+    kernel has to say (16: Intel's, 64: AMD's attribute), 0 where the compiler chooses. large: half as many
+    threads with twice the registers (an option of Intel's compiler).
+    """
+
+    registers: int = 0
+    lanes: int = 0
+    large: bool = False
+
+    @property
+    def label(self) -> str:
+        """What a kernel's name says of it."""
+        return f"_w{self.lanes}" * bool(self.lanes) + "_large" * self.large
+
+
+UNASKED = RegisterMode()
 
 
 @dataclass(frozen=True)
@@ -20,7 +44,10 @@ class Target:
     products of float32 may round their operands to TF32 there. max_rounds: after so many rounds in
     all the device ends the loops of a work-item; 0: never. Of a compute unit, which holds a work-group:
     lanes: products of float32 that it adds at a time; unit_registers: of 32 bits; resident: work-items of
-    it that can be counted on.
+    it that can be counted on. item_registers: of 32 bits, of a work-item in the narrowest subgroups that
+    the compiler takes by itself; 0: enough for all kernels. Where they were measured, 0 where not:
+    launch_products: that a unit adds while a further launch begins; element_products: that a lane adds
+    while its share of memory's rate brings a float.
     """
 
     kind: str = "cpu"
@@ -37,11 +64,28 @@ class Target:
     lanes: int = 128
     unit_registers: int = 65536
     resident: int = 1024
+    item_registers: int = 0
+    launch_products: int = 0
+    element_products: int = 0
 
     @property
     def registers(self) -> int:
         """Vector registers that a tile of sums and its operands may fill."""
         return REGISTERS.get(self.vector, 16)
+
+    @property
+    def register_modes(self) -> tuple[RegisterMode, ...]:
+        """What kernels may ask of registers: nothing, then what gives a work-item more of them."""
+        has, asks = self.item_registers, "required_subgroups" in self.features
+        large = "large_registers" in self.features
+        modes = [RegisterMode(has)]
+        if "wave64" in self.features:
+            modes.append(RegisterMode(has, 64))
+        if has == OF_THIRTY_TWO and asks:
+            modes += [RegisterMode(2 * has, 16), RegisterMode(4 * has, 16, True)][: 1 + large]
+        if has == OF_EIGHT and large:
+            modes.append(RegisterMode(2 * has, 0, True))
+        return tuple(modes)
 
     def tensor_kind(self, memory: DType) -> str:
         """Return the kind of product that tensor cores have for operands of a type, "" for none."""

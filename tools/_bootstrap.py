@@ -29,7 +29,9 @@ from typing import NoReturn
 
 VERSION = "1"
 ROOT = Path(__file__).resolve().parent.parent
-RUSTICL, MESA = ROOT / ".cache" / "rusticl", "mesa-opencl-icd"
+RUSTICL, OFFLINE, MESA = ROOT / ".cache/rusticl", ROOT / ".cache/offline", "mesa-opencl-icd"
+COMPILERS = ("intel-opencl-icd", "clang-19", "libclc-19")  # for Intel's and AMD's GPUs, without one
+COMPILERS_NEED = r"^(lib(?:igc|igdfcl|igdgmm|opencl-clang|llvmspirvlib|llvm|clang-c)[\w.+-]*)$"
 MIN_PYTHON = (3, 10)
 EXTRAS = {"demo": "demo", "test": "dev", "quick": "dev"}
 # A set-up whose stamp serves as well.
@@ -297,7 +299,7 @@ def driver_for_demo(venv: Path, progress: Progress) -> list[str]:
 
 
 def drivers_for_test(venv: Path, progress: Progress) -> list[str]:
-    """See to PoCL, Intel's runtime, Oclgrind and Rusticl as far as they can be had; return notes."""
+    """See to all drivers and compilers that tests use, as far as they can be had; return notes."""
     there = usable_platforms(venv)
     notes = []
     missing = [] if POCL in there else ["pocl-opencl-icd"]
@@ -306,7 +308,7 @@ def drivers_for_test(venv: Path, progress: Progress) -> list[str]:
         notes.append(apt_install(progress, [package]))
     if INTEL not in there:
         notes.append(intel_runtime(venv, progress))
-    return [*notes, rusticl(progress)]
+    return [*notes, rusticl(progress), offline_compilers(progress)]
 
 
 def rusticl(progress: Progress | None) -> str:
@@ -325,15 +327,37 @@ def rusticl(progress: Progress | None) -> str:
         return f"Rusticl not unpacked: apt knows no {MESA} that has it"
     if refused := apt_install(progress, [name for name in needed if name not in apart]):
         return f"Rusticl not unpacked: {refused}"
-    RUSTICL.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=RUSTICL.parent) as name:
-        folder = Path(name)
-        for package in apart:
+    refused = unpack(RUSTICL, apart, run)
+    return f"Rusticl not unpacked: {refused}" if refused else ""
+
+
+def offline_compilers(progress: Progress | None) -> str:
+    """Unpack compilers for Intel's and AMD's GPUs; return '' or why that failed."""
+    if OFFLINE.exists():
+        return ""
+    said = "compilers for Intel's and AMD's GPUs not unpacked"
+    if shutil.which("apt-get") is None:
+        return f"{said}: this system has no apt-get"
+    run = progress.run if progress else plain_run
+    status, listed = run(["apt-cache", "depends", "--recurse", "-i", *COMPILERS])
+    if status:
+        return f"{said}: apt does not know {', '.join(COMPILERS)}"
+    refused = unpack(OFFLINE, [*COMPILERS, *re.findall(COMPILERS_NEED, listed, re.M)], run)
+    return f"{said}: {refused}" if refused else ""
+
+
+def unpack(
+    place: Path, packages: Sequence[str], run: Callable[[Sequence[str]], tuple[int, str]]
+) -> str:
+    """Unpack Debian packages into a folder of their own; return '' or why that failed."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent) as name:
+        for package in packages:
             fetch = f'cd "$1" && apt-get download {package} && dpkg -x {package}_*.deb unpacked'
-            status, output = run(["sh", "-c", fetch, "sh", name])
+            status, output = run(["sh", "-c", f"{fetch} && rm {package}_*.deb", "sh", name])
             if status:
-                return f"Rusticl not unpacked: {(output.strip().splitlines() or [''])[-1]}"
-        (folder / "unpacked").rename(RUSTICL)
+                return (output.strip().splitlines() or [""])[-1]
+        (Path(name) / "unpacked").rename(place)
     return ""
 
 

@@ -77,6 +77,11 @@ def _block(info: DeviceInfo) -> list[str]:
             f"{peaks.flops / 1e9:.4g} GFLOP/s (float32), copies {peaks.bandwidth / 1e9:.4g} GB/s,"
             f" empty kernel {peaks.launch * 1e6:.3g} us"
         )
+    if info.multiply_rate and info.copy_rate:
+        rows["estimates"] = (
+            f"take {2 * info.multiply_rate / 1e3:.0f} GFLOP/s, {info.copy_rate / 1e3:.0f} GB/s and"
+            f" {info.launch_ns / 1e3:.3g} us a launch, from the probe"
+        )
     head = f"[{info.index}] {info.name} ({info.type})"
     return [head, *(f"    {name:<9} {text}" for name, text in rows.items())]
 

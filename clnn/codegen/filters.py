@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from clnn.layout import TensorLayout
+from clnn.target import RegisterMode
 from clnn.traced import Traced, divides, is_one, is_open, is_traced, is_zero, room, times, today
 from clnn.types import S8_LARGEST, Stored
 
+LARGE_REGISTERS = "// Built with twice the registers."  # which the build of a program looks for
 SMALL = ("char", "uchar", "short", "ushort")
 WIDE = 8  # halves of a vector whose address has to be aligned for some compilers
 S8_ZERO = 3 << 22  # 1.5 * 2**23: float32 numbers around it are integers
@@ -282,10 +284,21 @@ def wrapped(a: str, operator: str, b: str, ctype: str, width: int) -> str:
     return f"({own})({a} {operator} {b})" if ctype in ("uchar", "ushort") else f"{a} {operator} {b}"
 
 
-def group_size(local: Sequence[int]) -> str:
-    """Return the attribute that fixes a kernel's work-group size."""
+def group_size(local: Sequence[int], mode: RegisterMode | None = None) -> str:
+    """Return the attributes that fix a kernel's work-group size, and what it asks of registers."""
     sizes = [*local, 1, 1, 1][:3]
-    return f"__attribute__((reqd_work_group_size({sizes[0]}, {sizes[1]}, {sizes[2]})))"
+    fixed = f"__attribute__((reqd_work_group_size({sizes[0]}, {sizes[1]}, {sizes[2]})))"
+    return (asked_of_registers(mode) if mode else "") + fixed
+
+
+def asked_of_registers(mode: RegisterMode) -> str:
+    """Return the lines in front of a kernel that ask for a mode, "" for what the compiler does unasked."""
+    lines = [LARGE_REGISTERS] if mode.large else []
+    if mode.lanes == 64:
+        lines.append('__attribute__((target("wavefrontsize64")))')
+    elif mode.lanes:
+        lines.append(f"__attribute__((intel_reqd_sub_group_size({mode.lanes})))")
+    return "".join(f"{line}\n" for line in lines)
 
 
 HELPERS: dict[str, Any] = {

@@ -118,6 +118,7 @@ class Bench:
             "platform": info.platform_index,
             "device": info.device_index,
             "options": options_of(info),
+            "large": bool(info.caps.large_registers),
         }
         jobs = self.limits.jobs or int(setting("CLNN_BUILD_JOBS")) or min(os.cpu_count() or 1, 8)
         env = child_environment(info.driver)

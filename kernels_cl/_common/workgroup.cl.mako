@@ -11,25 +11,32 @@ begin(t, fetches, start)
     local memory, sums that begin with start(column) or 0, and which elements a work-item reads: for
     vector i of NAME term NAME_k{i} and row NAME_o{i} of a chunk, and the register NAME_v{i} that
     fetch, or a kernel that computes its operand, fills before it is kept
-fetch(name, f, at, there)
+fetch(name, f, at, there, ctype)
     reads a chunk into registers; at(i): pointer expression of vector i's first element; there(i):
-    condition without which it is zeros, "" for none
+    condition without which it is zeros, "" for none; ctype: "float", or a clnn.types.Stored
 sum_chunks(t, fetches, chunk)
     adds the chunks from..to - 1; chunk(s): statements that fetch chunk number s. With two stages a
     chunk is kept while the sums of the one before are added
-finish(t, ends, extents, operands, post_ops, scales, loop_epilogue)
+finish(t, ends, extents, operands, post_ops, scales, loop_epilogue, stored)
     post_ops and stores of the sums. operands: (pointer, pitches on `extents`, pitch of columns,
     whether vectors are aligned, input), dst first; rows count through `extents`. ends: conditions
-    of rows and columns, see Ends
-aligned(width, pointer)
-    expression of a vector at an aligned pointer
+    of rows and columns, see Ends. stored: pointer -> type of what lies in memory otherwise than as float
+aligned(width, pointer, space, ctype)
+    expression of a vector of floats at an aligned pointer
 </%doc>
 <%namespace name="lp" file="loops.cl.mako"/>
 <%namespace name="st" file="epilogue.cl.mako"/>
 <%!
-from clnn.codegen.filters import load, scalar, store, vec_type
+from clnn.codegen.filters import element, load, scalar, store, stored_as, vec_type
 
-def aligned(width, pointer, space="__global"):
+def aligned(width, pointer, space="__global", ctype="float"):
+    if stored_as(ctype) and width == 1:
+        return element(ctype, f"({pointer})", "0")
+    if stored_as(ctype) == "half":
+        return f"vloada_half{width}(0, {pointer})"
+    if stored_as(ctype):
+        words = f"*({space} const {vec_type(ctype.cell, width)} *)({pointer})"
+        return f"as_float{width}(convert_uint{width}({words}) << 16)"
     return f"*({space} const {vec_type('float', width)} *)({pointer})"
 
 class Ends:
@@ -94,12 +101,12 @@ def lane(value, width, k):
 %  endfor
 % endfor
 </%def>
-<%def name="fetch(name, f, at, there)">\
+<%def name="fetch(name, f, at, there, ctype='float')">\
 % for i in range(f.loads):
 <%
     guards = [there(i)] if there(i) else []
     guards += [f"item < {f.vectors - i * f.threads}"] if (i + 1) * f.threads > f.vectors else []
-    value = aligned(f.vw, at(i))
+    value = aligned(f.vw, at(i), ctype=ctype)
 %>\
         ${name}_v${i} = ${f"{' && '.join(guards)} ? {value} : ({vec_type('float', f.vw)})(0)" if guards else value};
 % endfor
@@ -175,30 +182,36 @@ def lane(value, width, k):
     }
 % endif
 </%def>
-<%def name="operand_lanes(width, pointer, pitch, safe, lanes)">\
+<%def name="operand_lanes(width, pointer, pitch, safe, lanes, ctype)">\
 <% V = vec_type("float", width) %>\
 % if pitch == 0:
-(${V})(${pointer}[0])\
+(${V})(${element(ctype, pointer, "0")})\
 % elif lanes:
-(${V})(${", ".join(f"{pointer}[{where} * {pitch}]" for where in lanes)})\
+(${V})(${", ".join(element(ctype, pointer, f"{where} * {pitch}") for where in lanes)})\
 % elif pitch == 1:
-${aligned(width, pointer) if safe else load("float", width, pointer, "0")}\
+${aligned(width, pointer, ctype=ctype) if safe else load(ctype, width, pointer, "0")}\
 % else:
-(${V})(${", ".join(f"{pointer}[{k * pitch}]" for k in range(width))})\
+(${V})(${", ".join(element(ctype, pointer, f"{k * pitch}") for k in range(width))})\
 % endif
 </%def>
-<%def name="finish_vector(t, v, value, columns, operands, post_ops, scales)">\
+<%def name="finish_vector(t, v, value, columns, operands, post_ops, scales, stored)">\
 <%
+    yt = stored.get("dst", "float")
     vc, by_input = t.vc, {which: (name, pitch, safe) for name, _, pitch, safe, which in operands}
     _, _, step, safe, _ = operands[0]
     def operand(which):
         name, pitch, safe = by_input[which]
         here = f"({name} + {name}_row + column * {pitch})" if pitch else f"({name} + {name}_row)"
-        text = capture(operand_lanes, vc, here, pitch, safe, ()).strip()
+        ctype = stored.get(name, "float")
+        text = capture(operand_lanes, vc, here, pitch, safe, (), ctype).strip()
         if columns.split and pitch:
             lanes = [f"clamp({k}, {'first_n - column' if columns.shift else 0}, {vc - 1 if columns.shift else f'{columns.extent - 1} - column'})" for k in range(vc)]
-            text = f"(whole ? {text} : {capture(operand_lanes, vc, here, pitch, safe, lanes).strip()})"
+            text = f"(whole ? {text} : {capture(operand_lanes, vc, here, pitch, safe, lanes, ctype).strip()})"
         return f"({scalar(scales[which])} * {text})" if which in scales else text
+    def one(k):
+        if stored_as(yt):
+            return store(1, lane(value, vc, k), "to", f"{k * step}", yt)
+        return f"to[{k * step}] = {lane(value, vc, k)};"
 %>\
         {
             const int column = n0 + ${place(v * vc, t.across, vc, "across")};
@@ -210,29 +223,31 @@ ${aligned(width, pointer) if safe else load("float", width, pointer, "0")}\
 % endif
             {
             ${st.apply(post_ops, value, "float", vc, operand)}
-            __global float *to = dst + dst_row + column * ${step};
+            __global ${cell(yt)} *to = dst + dst_row + column * ${step};
 % if columns.split:
             if (!whole) {
 %  for k in range(vc):
-                if (${columns.stored(f"column + {k}", "first_n")}) to[${k * step}] = ${lane(value, vc, k)};
+                if (${columns.stored(f"column + {k}", "first_n")}) ${one(k)}
 %  endfor
             } else
 % endif
             {
-% if step == 1 and safe:
+% if step == 1 and safe and stored_as(yt) == "half" and vc > 1:
+                vstorea_half${vc}_rte(${value}, 0, to);
+% elif step == 1 and safe and not stored_as(yt):
                 *(__global ${vec_type("float", vc)} *)to = ${value};
 % elif step == 1:
-                ${store(vc, value, "to", "0")}
+                ${store(vc, value, "to", "0", yt)}
 % else:
 %  for k in range(vc):
-                to[${k * step}] = ${lane(value, vc, k)};
+                ${one(k)}
 %  endfor
 % endif
             }
             }
         }
 </%def>
-<%def name="finish_row(t, r, value, ends, extents, operands, post_ops, scales)">\
+<%def name="finish_row(t, r, value, ends, extents, operands, post_ops, scales, stored)">\
 <% rows, columns = ends %>\
         const int row = m0 + ${place(r, t.down, t.vr, "down")};
 % if not rows.even:
@@ -241,11 +256,11 @@ ${aligned(width, pointer) if safe else load("float", width, pointer, "0")}\
         {
         ${lp.offsets("row", extents, [p for _, p, *_ in operands], [f"{name}_row" for name, *_ in operands])}
 % for v in range(t.nv):
-        ${finish_vector(t, v, value(v), columns, operands, post_ops, scales)}
+        ${finish_vector(t, v, value(v), columns, operands, post_ops, scales, stored)}
 % endfor
         }
 </%def>
-<%def name="finish(t, ends, extents, operands, post_ops, scales, loop_epilogue)">\
+<%def name="finish(t, ends, extents, operands, post_ops, scales, loop_epilogue, stored={})">\
 % if loop_epilogue:
     ${vec_type("float", t.vc)} sums[${t.tm * t.nv}];
 %  for r in range(t.tm):
@@ -257,12 +272,12 @@ ${aligned(width, pointer) if safe else load("float", width, pointer, "0")}\
 %  for v in range(t.nv):
         ${vec_type("float", t.vc)} sum${v} = sums[r * ${t.nv} + ${v}];
 %  endfor
-        ${finish_row(t, "r", lambda v: f"sum{v}", ends, extents, operands, post_ops, scales)}
+        ${finish_row(t, "r", lambda v: f"sum{v}", ends, extents, operands, post_ops, scales, stored)}
     }
 % else:
 %  for r in range(t.tm):
     {
-        ${finish_row(t, r, lambda v: f"c{r}_{v}", ends, extents, operands, post_ops, scales)}
+        ${finish_row(t, r, lambda v: f"c{r}_{v}", ends, extents, operands, post_ops, scales, stored)}
     }
 %  endfor
 % endif

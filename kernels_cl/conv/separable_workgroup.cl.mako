@@ -89,7 +89,7 @@ Tunables tile: GroupTile
 % endif
         ${wk.fetch("b", fetches["b"], lambda i: f"w + (b_at{i} + {s} * {t.bk * t.bn})", lambda i: "")}
 </%def>
-${group_size(wg)}
+${group_size(wg, tile.mode)}
 __kernel void ${name}(
     __global const float *src_base, const int src_offset, __global const float *taps,
 % if has_shift:

@@ -102,7 +102,7 @@ Tunables tile: GroupTile of a place; of these, bk {4,8}: input channels of a chu
                 dst[${index(dst, "image", "channel", f"(top + {y})", f"(left + {x})")}] = ${value};
             }
 </%def>
-${group_size(wg)}
+${group_size(wg, tile.mode)}
 __kernel void ${name}(
     __global const float *src_base, const int src_offset, __global const float *weights,
 % if has_bias:

@@ -29,11 +29,12 @@ Params   name, wg
          has_bias {0,1}
          outs: pitches of dst and operands on the pixels, and of their channels
          extras: input -> number
+         types: of src, weights, table and dst; extra_types: of operands by number
          aligned: operands by number, and -1 for dst, whose vectors are aligned
          post_ops
          loop_epilogue {0,1}: sums are finished in a loop
          fetches: {"a", "b"}: Fetch
-Tunables tile: GroupTile
+Tunables tile: GroupTile, with what is asked of registers
          k_slices: shares of the chunks of terms
          channels_fastest {0,1}
 </%doc>
@@ -62,6 +63,7 @@ Tunables tile: GroupTile
         (pointer, on, step, which in aligned, source)
         for pointer, (on, step), which, source in zip(names, outs, aligned_one, inputs)
     ]
+    (xt, wt, _, yt), stored = types, {"dst": types[3]} | {f"extra{k}": extra_types[k] for k in extras.values()}
     def offset(tap, rest):
         terms_ = [f"{tap} / {right} * {pitches[0]} + {tap} % {right} * {pitches[1]}" if right > 1 else f"{tap} * {pitches[0]}"] if down * right > 1 else []
         return " + ".join([*terms_, rest])
@@ -72,26 +74,26 @@ Tunables tile: GroupTile
 %>
 <%def name="one_chunk(s)">\
 % if run_chunks:
-        __global const float *q = a + (${offset(f"({s} / {run_chunks})", f"{s} % {run_chunks} * {t.bk}")});
-        ${wk.fetch("a", fetches["a"], lambda i: f"q + a_at{i}", lambda i: "")}
+        __global const ${cell(xt)} *q = a + (${offset(f"({s} / {run_chunks})", f"{s} % {run_chunks} * {t.bk}")});
+        ${wk.fetch("a", fetches["a"], lambda i: f"q + a_at{i}", lambda i: "", xt)}
 % else:
 %  for i in range(fetches["a"].loads):
         const int k${i} = ${s} * ${t.bk} + a_k${i}, f${i} = a_at${i} + ${offset(f"(k{i} / {run})", f"k{i} % {run} * {channel}")};
 %  endfor
-        ${wk.fetch("a", fetches["a"], lambda i: f"a + f{i}", lambda i: f"k{i} < {terms}" if terms % t.bk else "")}
+        ${wk.fetch("a", fetches["a"], lambda i: f"a + f{i}", lambda i: f"k{i} < {terms}" if terms % t.bk else "", xt)}
 % endif
-        ${wk.fetch("b", fetches["b"], lambda i: f"w + (b_at{i} + {s} * {t.bk * t.bn})", lambda i: "")}
+        ${wk.fetch("b", fetches["b"], lambda i: f"w + (b_at{i} + {s} * {t.bk * t.bn})", lambda i: "", wt)}
 </%def>
-${group_size(wg)}
+${group_size(wg, tile.mode)}
 __kernel void ${name}(
-    __global const float *src_base, const int src_offset, __global const float *weights,
+    __global const ${cell(xt)} *src_base, const int src_offset, __global const ${cell(wt)} *weights,
 % if has_bias:
     __global const float *bias,
 % endif
 % for k in extras.values():
-    __global const float *extra${k}_base, const int extra${k}_offset,
+    __global const ${cell(extra_types[k])} *extra${k}_base, const int extra${k}_offset,
 % endfor
-    __global float *dst_base, const int dst_offset)
+    __global ${cell(yt)} *dst_base, const int dst_offset)
 {
     const int tile = ${ids[0]}, block = ${ids[1]}, group = block / ${blocks};
     const int first_m = tile * ${t.bm}, m0 = ${rows.start("tile")}, n0 = block % ${blocks} * ${t.bn};
@@ -101,11 +103,11 @@ __kernel void ${name}(
 % else:
     const int from = 0, to = ${chunks};
 % endif
-    __global const float *a = src_base + src_offset + group * ${ic * channel} + ${base};
-    __global const float *w = weights + block * ${chunks * t.bk * t.bn};
-    __global float *dst = dst_base + dst_offset + group * ${oc * outs[0][1]}${f" + part * {m * oc * groups}" if k_slices > 1 else ""};
+    __global const ${cell(xt)} *a = src_base + src_offset + group * ${ic * channel} + ${base};
+    __global const ${cell(wt)} *w = weights + block * ${chunks * t.bk * t.bn};
+    __global ${cell(yt)} *dst = dst_base + dst_offset + group * ${oc * outs[0][1]}${f" + part * {m * oc * groups}" if k_slices > 1 else ""};
 % for k in extras.values():
-    __global const float *extra${k} = extra${k}_base + extra${k}_offset + group * ${oc * outs[k + 1][1]};
+    __global const ${cell(extra_types[k])} *extra${k} = extra${k}_base + extra${k}_offset + group * ${oc * outs[k + 1][1]};
 % endfor
     ${wk.begin(t, fetches, bias if has_bias else None)}
 % for i in range(fetches["a"].loads):
@@ -120,5 +122,5 @@ __kernel void ${name}(
     const int b_at${i} = b_k${i} * ${t.bn} + b_o${i};
 % endfor
     ${wk.sum_chunks(t, fetches, chunk)}
-    ${wk.finish(t, (rows, columns), pixels, operands, post_ops, {}, loop_epilogue)}
+    ${wk.finish(t, (rows, columns), pixels, operands, post_ops, {}, loop_epilogue, stored)}
 }

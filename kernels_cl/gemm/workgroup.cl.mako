@@ -27,17 +27,19 @@ Params   name, wg
          fetches           {"a": Fetch, "b": Fetch}: how chunks are read
          channels_fastest  neighbouring groups take neighbouring blocks of columns, not tiles of rows
          loop_epilogue     sums are finished in a loop
+         types             of a, of b, and of dst and extras
          batch             extents and pitches of the outer loops, in the order a, b, dst, extras
          extras            node input -> (number, pitches), of operands of the post-ops
          scales            node input -> factor of such an operand
          post_ops          what is applied to the sums
-Tunables tile      GroupTile    bm, bn, bk, tm, tn as drawn; stages {1,2}: chunks in local memory
+Tunables tile      GroupTile    bm, bn, bk, tm, tn as drawn; stages {1,2}: chunks in local memory;
+                                 mode: what is asked of registers
          k_slices  {1..64}      shares of the chunks, equal but for the last
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%namespace name="wk" file="/_common/workgroup.cl.mako"/>
 <%
-    t = tile
+    t, (at_, bt, yt) = tile, types
     chunks = -(-k // t.bk)
     share = -(-chunks // k_slices)
     packed = b is None
@@ -48,6 +50,7 @@ Tunables tile      GroupTile    bm, bn, bk, tm, tn as drawn; stages {1,2}: chunk
     names = ["at_a", "at_b", "at_dst"] + [f"at_extra{place}" for place, _ in extras.values()]
     operands = [("dst", (dst[0],), dst[1], -1 in aligned, None)]
     operands += [(f"extra{place}", (p[0],), p[1], place in aligned, which) for which, (place, p) in extras.items()]
+    stored = dict.fromkeys([pointer for pointer, *_ in operands], yt)
     def limited(name, ends, i):
         return f"min({name}_o{i}, {ends.extent - 1})" if not ends.shift and not ends.even else f"{name}_o{i}"
     def chunk(s):
@@ -58,23 +61,23 @@ Tunables tile      GroupTile    bm, bn, bk, tm, tn as drawn; stages {1,2}: chunk
     def there(name):
         return lambda i: f"{s} * {t.bk} + {name}_k{i} < {k}" if k % t.bk else ""
 %>\
-        ${wk.fetch("a", fetches["a"], lambda i: f"a + (a_at{i} + {s} * {t.bk * a[1]})", there("a"))}
+        ${wk.fetch("a", fetches["a"], lambda i: f"a + (a_at{i} + {s} * {t.bk * a[1]})", there("a"), at_)}
 % if packed:
-        ${wk.fetch("b", fetches["b"], lambda i: f"b + (b_at{i} + {s} * {t.bk * t.bn})", lambda i: "")}
+        ${wk.fetch("b", fetches["b"], lambda i: f"b + (b_at{i} + {s} * {t.bk * t.bn})", lambda i: "", bt)}
 % else:
-        ${wk.fetch("b", fetches["b"], lambda i: f"b + (b_at{i} + {s} * {t.bk * b[0]})", there("b"))}
+        ${wk.fetch("b", fetches["b"], lambda i: f"b + (b_at{i} + {s} * {t.bk * b[0]})", there("b"), bt)}
 % endif
 </%def>
-${group_size(wg)}
+${group_size(wg, tile.mode)}
 __kernel void ${name}(
-    __global const float *a_base, const int a_offset, __global const float *b_base,
+    __global const ${cell(at_)} *a_base, const int a_offset, __global const ${cell(bt)} *b_base,
 % if b_moves:
     const int b_offset,
 % endif
 % for place, _ in extras.values():
-    __global const float *extra${place}_base, const int extra${place}_offset,
+    __global const ${cell(yt)} *extra${place}_base, const int extra${place}_offset,
 % endfor
-    __global float *dst_base, const int dst_offset)
+    __global ${cell(yt)} *dst_base, const int dst_offset)
 {
     const int tile = ${ids[0]}, block = ${ids[1]}, z = get_group_id(2)${f" / {k_slices}" if k_slices > 1 else ""};
     const int first_m = tile * ${t.bm}, first_n = block * ${t.bn};
@@ -86,15 +89,15 @@ __kernel void ${name}(
     const int from = 0, to = ${chunks};
 % endif
     ${lp.offsets("z", batch.extents, batch.pitches, names)}
-    __global const float *a = a_base + a_offset + at_a;
-    __global const float *b = b_base + at_b${" + b_offset" if b_moves else ""};
+    __global const ${cell(at_)} *a = a_base + a_offset + at_a;
+    __global const ${cell(bt)} *b = b_base + at_b${" + b_offset" if b_moves else ""};
 % if k_slices > 1:
-    __global float *dst = dst_base + dst_offset + (part * ${matrices} + z) * ${m * n};
+    __global ${cell(yt)} *dst = dst_base + dst_offset + (part * ${matrices} + z) * ${m * n};
 % else:
-    __global float *dst = dst_base + dst_offset + at_dst;
+    __global ${cell(yt)} *dst = dst_base + dst_offset + at_dst;
 % endif
 % for place, _ in extras.values():
-    __global const float *extra${place} = extra${place}_base + extra${place}_offset + at_extra${place};
+    __global const ${cell(yt)} *extra${place} = extra${place}_base + extra${place}_offset + at_extra${place};
 % endfor
     ${wk.begin(t, fetches)}
 % for i in range(fetches["a"].loads):
@@ -108,5 +111,5 @@ __kernel void ${name}(
 %  endif
 % endfor
     ${wk.sum_chunks(t, fetches, chunk)}
-    ${wk.finish(t, (rows, columns), (m,), operands, post_ops, scales, loop_epilogue)}
+    ${wk.finish(t, (rows, columns), (m,), operands, post_ops, scales, loop_epilogue, stored)}
 }

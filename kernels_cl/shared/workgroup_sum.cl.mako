@@ -15,6 +15,7 @@ Params   name, wg
          scales            node input -> factor of such an operand
          has_bias          sums begin with it
          post_ops          what is applied to the sums
+         types             of dst, and of extras by number
 Tunables vw  {1,2,4}, divides columns
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
@@ -26,11 +27,12 @@ Tunables vw  {1,2,4}, divides columns
     for extent in extents:
         rows *= extent
     V, vectors = vec_type("float", vw), columns // vw
+    yt, extra_types = types
     names = ["at_dst"] + [f"at_extra{k}" for k in extras.values()]
     assert columns % vw == 0, (columns, vw)
     def operand(which):
         k, pitch = extras[which], operands[extras[which] + 1][1]
-        text = capture(tl.load_lanes, vw, f"extra{k}", f"at_extra{k} + column * {pitch}", pitch, vw).strip()
+        text = capture(tl.load_lanes, vw, f"extra{k}", f"at_extra{k} + column * {pitch}", pitch, vw, extra_types[k]).strip()
         return f"({scalar(scales[which])} * {text})" if which in scales else text
 %>
 ${group_size(wg)}
@@ -40,20 +42,20 @@ __kernel void ${name}(
     __global const float *bias,
 % endif
 % for k in extras.values():
-    __global const float *extra${k}_base, const int extra${k}_offset,
+    __global const ${cell(extra_types[k])} *extra${k}_base, const int extra${k}_offset,
 % endfor
-    __global float *dst_base, const int dst_offset)
+    __global ${cell(yt)} *dst_base, const int dst_offset)
 {
     const int vector = get_global_id(0), row = get_global_id(1), column = vector * ${vw};
     if (vector >= ${vectors}) return;
     ${lp.offsets("row", extents, [p for p, _ in operands], names)}
     __global const float *src = src_base + src_offset + row * ${columns} + column;
-    __global float *dst = dst_base + dst_offset;
+    __global ${cell(yt)} *dst = dst_base + dst_offset;
 % for k in extras.values():
-    __global const float *extra${k} = extra${k}_base + extra${k}_offset;
+    __global const ${cell(extra_types[k])} *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
     ${V} sum = ${wk.module.aligned(vw, "bias + column") if has_bias else f"({V})(0)"};
     for (int part = 0; part < ${k_slices}; ++part) sum += ${wk.module.aligned(vw, f"src + part * {rows * columns}")};
     ${st.apply(post_ops, "sum", "float", vw, operand)}
-    ${tl.store_lanes(vw, "sum", "dst", f"at_dst + column * {operands[0][1]}", operands[0][1], 0, vw)}
+    ${tl.store_lanes(vw, "sum", "dst", f"at_dst + column * {operands[0][1]}", operands[0][1], 0, vw, yt)}
 }

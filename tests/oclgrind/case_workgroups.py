@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -22,6 +23,7 @@ from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.ops.shared.workgroup_tiles import GroupTile, SplitK
 from clnn.ops.spec import OpSpec
+from clnn.target import RegisterMode
 
 TWO, ONE = GroupTile(8, 8, 2, 2, 8, 2, 4), GroupTile(8, 16, 4, 4, 8, 1, 0)
 FLAT = GroupTile(16, 8, 1, 1, 8, 1, 4)
@@ -138,6 +140,48 @@ multiply(
     extra=[normal((2, 11, 9), 4)],
 )
 multiply("group_parts_scaled", 5, 30, 8, ONE, 4, spec=Gemm(beta=2.0))
+for stored in ("f16", "bf16"):
+    multiply(
+        f"group_{stored}",
+        11,
+        12,
+        20,
+        TWO,
+        consts=(1, 2),
+        dtype=stored,
+        spec=Gemm(post_ops=RESIDUAL),
+        extra=[normal((11, 20), 4)],
+    )
+    multiply(
+        f"group_{stored}_direct",
+        11,
+        9,
+        13,
+        TWO,
+        dtype=stored,
+        spec=Gemm(post_ops=RESIDUAL),
+        extra=[normal((11, 13), 4)],
+    )
+    multiply(f"group_{stored}_parts", 11, 26, 9, TWO, 2, consts=(1, 2), dtype=stored)
+    convolve(
+        f"group_conv_{stored}",
+        (1, 8, 4, 5),
+        9,
+        SAME,
+        TWO,
+        border=1,
+        dtype=stored,
+        post_ops=RESIDUAL,
+        extra=[normal((1, 9, 4, 5), 4)],
+    )
+multiply(
+    "group_asks_for_registers",
+    11,
+    12,
+    9,
+    replace(TWO, mode=RegisterMode(256, 16, True)),
+    consts=(1, 2),
+)
 convolve("group_conv", (1, 8, 4, 5), 9, SAME, TWO, border=1)
 convolve(
     "group_conv_terms",

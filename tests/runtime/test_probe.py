@@ -20,11 +20,17 @@ from clnn.cache.store import CacheWarning, Store
 from clnn.runtime.device import device as device_module
 from clnn.runtime.device import probe, probe_child
 from clnn.runtime.device.device import probe_target, select
-from clnn.runtime.device.probe import CAPABILITY_NAMES, ProbeTarget, StepResult, run_steps
+from clnn.runtime.device.probe import (
+    CAPABILITY_NAMES,
+    MEASURED,
+    ProbeTarget,
+    StepResult,
+    run_steps,
+)
 from clnn.runtime.process import child
 
 TARGET = ProbeTarget(0, "Some Platform", "OpenCL 3.0 v1", 0, "Some Device", "1.0", "-cl-std=CL3.0")
-ALL = (*probe.REQUIRED[1:], *CAPABILITY_NAMES)
+ALL = (*probe.REQUIRED[1:], *CAPABILITY_NAMES, *MEASURED)
 BENCH = "sys.modules['clnn.runtime.device.probe_bench']"
 BOOT = (
     "import sys; sys.path[:] = sys.argv[1].split(chr(10)); import json, os, pathlib;"

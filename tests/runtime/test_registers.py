@@ -10,12 +10,13 @@ import pytest
 from small_graphs import Builder
 
 from clnn.cache.store import Store
+from clnn.codegen.filters import LARGE_REGISTERS
 from clnn.plan.schedule import first_variant, make_plan
 from clnn.runtime.build import program as module
 from clnn.runtime.build import registers
-from clnn.runtime.build.program import Device, child_build, options_of
+from clnn.runtime.build.program import Device, child_build, key_of, options_of
 from clnn.runtime.build.registers import Registers, of_log, spills_of
-from clnn.runtime.device.device import select
+from clnn.runtime.device.device import Capability, select
 from clnn.runtime.device.target import target_of
 from clnn.runtime.run import trial_child
 from clnn.runtime.run.spills import replace_spilling_kernels
@@ -114,6 +115,17 @@ def test_the_tuners_child_keeps_no_such_binary(device, monkeypatch, tmp_path, lo
     reply = bench.answer({"build": str(source), "binary": str(binary)})
     assert reply["fault"] == "" and bool(reply.get("spills")) == (not kept)
     assert binary.exists() == kept
+
+
+def test_a_program_is_built_with_the_registers_that_it_asks_for():
+    asks, plain = f"{LARGE_REGISTERS}\n__kernel void k() {{}}", "__kernel void k() {}"
+    assert registers.options_with(["-x"], asks, True) == ["-x", registers.LARGE]
+    for source, takes in ((asks, False), (plain, True), ("", True)):
+        assert registers.options_with(["-x"], source, takes) == ["-x"]
+    info = select("Portable")
+    takes = replace(info, caps=replace(info.caps, large_registers=Capability(True)))
+    assert options_of(takes, asks) == [*options_of(info, asks), registers.LARGE]
+    assert key_of(takes, asks) != key_of(info, asks) and key_of(takes, plain) == key_of(info, plain)
 
 
 def test_the_log_of_a_build_is_read(opened):

@@ -81,9 +81,9 @@ def test_lanes_give_the_published_rate(name: str) -> None:
         ("RX 6900 XT", Units(40, 128, 131072)),
         ("MI250X, one die", Units(110, 64, 131072)),
         ("RX Vega 64", Units(64, 64)),
-        ("UHD 630", Units(3, 64, 57344, 448)),
-        ("Arc A770", Units(32, 128, 114688, 896)),
-        ("Max 1550, both dies", Units(128, 128, 114688, 896)),
+        ("UHD 630", Units(3, 64, 57344, 448, 128)),
+        ("Arc A770", Units(32, 128, 114688, 896, 128)),
+        ("Max 1550, both dies", Units(128, 128, 114688, 896, 64)),
     ],
 )
 def test_units_hold_a_work_group_each(name: str, units: Units) -> None:

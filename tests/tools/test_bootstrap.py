@@ -270,6 +270,7 @@ def installs(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str
     monkeypatch.setattr(bootstrap, "usable_platforms", platforms)
     monkeypatch.setattr(bootstrap, "intel_runtime", lambda *_: done.append("intel") or "")
     monkeypatch.setattr(bootstrap, "rusticl", lambda *_: done.append("rusticl") or "")
+    monkeypatch.setattr(bootstrap, "offline_compilers", lambda *_: done.append("compilers") or "")
     monkeypatch.setattr(bootstrap.shutil, "which", lambda _: None)
     return done
 
@@ -290,10 +291,10 @@ def test_tests_take_every_driver(
     bootstrap: ModuleType, installs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bootstrap.drivers_for_test(Path("v"), None)
-    assert installs == ["pocl-opencl-icd", "oclgrind", "intel", "rusticl"]
+    assert installs == ["pocl-opencl-icd", "oclgrind", "intel", "rusticl", "compilers"]
     monkeypatch.setattr(bootstrap.shutil, "which", lambda name: f"/usr/bin/{name}")
     bootstrap.drivers_for_test(Path("v"), None)
-    assert installs == ["pocl-opencl-icd", "oclgrind", "intel", "rusticl", "rusticl"]
+    assert installs[5:] == ["rusticl", "compilers"]
 
 
 def test_mesa_is_unpacked_where_no_loader_looks(
@@ -313,6 +314,27 @@ def test_mesa_is_unpacked_where_no_loader_looks(
     assert unpacked == ["mesa-opencl-icd_1_amd64.deb", "libllvmspirvlib15_1_amd64.deb"]
     assert bootstrap.rusticl(None) == "" and len(asked) == 1
     assert [path.name for path in folder.parent.iterdir()] == ["rusticl"]
+
+
+def test_compilers_for_other_gpus_are_unpacked_with_what_they_need(
+    bootstrap: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "cache" / "offline"
+    monkeypatch.setattr(bootstrap, "OFFLINE", folder)
+    fake_apt(tmp_path, monkeypatch, '[ "$1" = download ] && : > "$2_1_amd64.deb"')
+    script(tmp_path / "bin" / "apt-cache", "exit 100")
+    assert "apt does not know intel-opencl-icd" in bootstrap.offline_compilers(None)
+    needs = (
+        "printf '%s\\n' intel-opencl-icd '  Depends: libc6' libc6 libigc1 libllvm19 libclang-cpp19"
+    )
+    script(tmp_path / "bin" / "apt-cache", needs)
+    script(tmp_path / "bin" / "dpkg", "echo broken; exit 1")
+    assert bootstrap.offline_compilers(None).endswith("not unpacked: broken")
+    script(tmp_path / "bin" / "dpkg", 'mkdir -p "$3" && echo "$2" >> "$3/from"')
+    assert bootstrap.offline_compilers(None) == "" and bootstrap.offline_compilers(None) == ""
+    names = [line.split("_")[0] for line in (folder / "from").read_text("utf-8").split()]
+    assert names == [*bootstrap.COMPILERS, "libigc1", "libllvm19", "libclang-cpp19"]
+    assert [path.name for path in folder.parent.iterdir()] == ["offline"]
 
 
 def test_without_any_device_the_set_up_fails_with_the_diagnosis(

@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ptx_table import (
     ROOT,
@@ -32,8 +33,12 @@ from ptx_table import (
     find_tools,
     on_nvidia,
     versions,
+    work_group_launches,
     work_groups,
 )
+
+if TYPE_CHECKING:
+    from clnn.ops.launch import Launch
 
 PAGE = ROOT / "docs" / "benchmarks" / "offline.md"
 NVIDIA = ("sm_80", "sm_90", "sm_120")
@@ -47,6 +52,7 @@ INTEL = {
     "dg2, 256 registers": ("dg2", WIDE, 0),
     "pvc": ("pvc", "", 0),
     "pvc, SIMD16": ("pvc", "", 16),
+    "pvc, SIMD16, 256 registers": ("pvc", WIDE, 16),
 }
 COLUMNS = {"nvidia": NVIDIA, "amd": AMD, "intel": tuple(INTEL)}
 NAMES = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
@@ -59,9 +65,22 @@ separable one of 128 channels and one such image ([names](registers.md)). *NVIDI
 them spilled in brackets where there are any. *AMD*: vector registers, waves per SIMD that
 they and local memory leave room for, bytes of scratch in brackets where there are any. *Intel*: the SIMD width that
 the compiler chose, spilled registers in brackets where there are any. `dg2, 256 registers` is built with
-`-cl-intel-256-GRF-per-thread`; `pvc, SIMD16` asks for `intel_reqd_sub_group_size(16)`.
+`-cl-intel-256-GRF-per-thread`; `pvc, SIMD16` asks for `intel_reqd_sub_group_size(16)`. Kernels in italics
+are not offered so: their values exceed what clnn/ops/shared/workgroup_tiles.py says that the registers hold (`ROOM`),
+or they are Winograd's transforms, which ask for nothing. The first count is of all kernels, as they were offered before
+that rule; the second is of those that are offered by it.
 
 """
+# Kernels that ask for nothing, or for what a column says: of whose devices clnn knows the registers of a work-item.
+MODES = {
+    "skl": (128, 0, False),
+    "tgllp": (128, 0, False),
+    "dg2": (128, 0, False),
+    "dg2, 256 registers": (256, 0, True),
+    "pvc": (64, 0, False),
+    "pvc, SIMD16": (128, 16, False),
+    "pvc, SIMD16, 256 registers": (256, 16, True),
+}
 
 
 @dataclass(frozen=True)
@@ -179,34 +198,74 @@ def cells_of(
 
 
 Rows = dict[str, dict[str, str]]
+Left = Mapping[str, Sequence[str]]
 
 
-def page(rows: Rows, told: Mapping[str, str]) -> str:
-    """Return docs/benchmarks/offline.md. told: maker -> the date and the compilers of its columns."""
+def left_out() -> Left:
+    """Return kernel -> the columns of devices that are not offered it so."""
+    from clnn.ops.conv.winograd_fused import VALUES
+    from clnn.ops.shared.workgroup_tiles import has_room, holds
+    from clnn.target import RegisterMode
+
+    def is_offered(launch: Launch, mode: RegisterMode) -> bool:
+        params = launch.params
+        if "fused" in launch.template:
+            return has_room(mode, VALUES[params["tile"].bk])
+        if "tile" in params:
+            return holds(mode, params["tile"], "separable" in launch.template)
+        values = (params["m"] + 2) ** 2 * params["vw"]
+        return not (mode.lanes or mode.large) and has_room(mode, values)
+
+    modes = {column: RegisterMode(*mode) for column, mode in MODES.items()}
+    return {
+        str(launch.params["name"]): [c for c in modes if not is_offered(launch, modes[c])]
+        for launch in work_group_launches()
+    }
+
+
+def page(rows: Rows, told: Mapping[str, str], left: Left) -> str:
+    """Return docs/benchmarks/offline.md.
+
+    told: maker -> the date and the compilers of its columns. left: kernel -> columns that it is not offered in.
+    """
+
+    def shown(name: str, column: str) -> str:
+        cell = rows[name].get(column, "-")
+        return f"*{cell}*" if column in left.get(name, ()) else cell
+
     columns = [column for maker in COLUMNS for column in COLUMNS[maker]]
     lines = [f"| {' | '.join(['kernel', *columns])} |", "| --- |" + " ---: |" * len(columns)]
-    for name, cells in rows.items():
-        lines.append(f"| {' | '.join([name, *(cells.get(c, '-') for c in columns)])} |")
-    spills = [f"{c} {sum('(' in cells.get(c, '') for cells in rows.values())}" for c in columns]
+    for name in rows:
+        lines.append(f"| {' | '.join([name, *(shown(name, c) for c in columns)])} |")
+    spills, offered = [], []
+    for c in columns:
+        there = [name for name in rows if c not in left.get(name, ())]
+        spills.append(f"{c} {sum('(' in cells.get(c, '') for cells in rows.values())}")
+        offered.append(f"{c} {sum('(' in rows[n].get(c, '') for n in there)} of {len(there)}")
     when = [f"- {NAMES[maker]}: {told[maker]}" for maker in COLUMNS if maker in told]
-    count = f"Kernels, of {len(rows)}, that spill: {', '.join(spills)}."
-    return HEAD + "\n".join([*when, "", count, "", *lines]) + "\n"
+    count = f"Kernels, of {len(rows)}, that spill: {'; '.join(spills)}."
+    after = f"Of those that are offered: {'; '.join(offered)}."
+    return HEAD + "\n".join([*when, "", count, "", after, "", *lines]) + "\n"
 
 
 def read(text: str) -> tuple[Rows, dict[str, str]]:
     """Return what a page holds: rows, and the date and the compilers of each maker's columns."""
     table = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
     head = table[0][1:] if table else []
-    rows = {cells[0]: dict(zip(head, cells[1:], strict=True)) for cells in table[2:]}
+    rows = {
+        cells[0]: dict(zip(head, (cell.strip("*") for cell in cells[1:]), strict=True))
+        for cells in table[2:]
+    }
     makers = {name: maker for maker, name in NAMES.items()}
     told = {makers[name]: what for name, what in re.findall(r"(?m)^- (\w+): (.+)$", text)}
     return rows, told
 
 
-def updated(text: str, new: Rows, told: Mapping[str, str]) -> str:
+def updated(text: str, new: Rows, told: Mapping[str, str], left: Left) -> str:
     """Return a page with new columns in place of their old ones."""
     rows, before = read(text)
-    return page({name: {**rows.get(name, {}), **new[name]} for name in new}, {**before, **told})
+    made = {name: {**rows.get(name, {}), **new[name]} for name in new}
+    return page(made, {**before, **told}, left)
 
 
 def main() -> int:
@@ -234,7 +293,7 @@ def main() -> int:
     if asked.write:
         day = date.today().isoformat()
         told = {maker: f"{day}, {compilers.told(maker)}" for maker in asked.makers}
-        PAGE.write_text(updated(PAGE.read_text("utf-8"), new, told), "utf-8")
+        PAGE.write_text(updated(PAGE.read_text("utf-8"), new, told, left_out()), "utf-8")
     return 0
 
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from clnn.graph.ir import Node
-    from clnn.ops.launch import Variant
+    from clnn.ops.launch import Launch, Variant
     from clnn.ops.problem import Problem
     from clnn.ops.spec import OpSpec
     from clnn.types import Array
@@ -269,14 +269,21 @@ def convolutions() -> Iterator[tuple[str, str]]:
 
 
 def work_groups() -> Iterator[tuple[str, str]]:
-    """Yield (kernel, source) of kernels of work-groups and of Winograd's transforms, for a GPU.
+    """Yield (kernel, source) of kernels of work-groups and of Winograd's transforms, for a GPU."""
+    from clnn.codegen.render import render
+
+    for launch in work_group_launches():
+        yield str(launch.params["name"]), render(launch.template, launch.params)
+
+
+def work_group_launches() -> Iterator[Launch]:
+    """Yield launches of kernels of work-groups and of Winograd's transforms, for a GPU.
 
     Products of 1024 x 1024 x 1024, convolutions 3x3 of 128 channels, 8 images of 56x56, and
     separable convolutions of one such image: each shape of tile among the candidates.
     """
     import numpy as np
 
-    from clnn.codegen.render import render
     from clnn.ops.conv.separable import Separable
     from clnn.ops.conv.spec import Conv2d
     from clnn.ops.gemm.spec import Gemm
@@ -302,7 +309,7 @@ def work_groups() -> Iterator[tuple[str, str]]:
         key = (launch.template, shown or launch.params["name"])
         if key not in seen:
             seen.add(key)
-            yield str(launch.params["name"]), render(launch.template, launch.params)
+            yield launch
 
 
 def candidates(spec: OpSpec, shape: tuple[int, ...], *constants: Array | None) -> list[Variant]:

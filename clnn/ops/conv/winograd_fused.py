@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product, starmap
 
 import numpy as np
 
@@ -20,26 +21,29 @@ from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant
 from clnn.ops.shared.epilogue import operand_args
 from clnn.ops.shared.workgroup_tiles import (
     BARRIER,
-    GLOBAL,
     LOCAL,
     START,
     STORE,
     GroupTile,
+    fetch_slots,
+    has_room,
     left,
     right,
 )
-from clnn.target import Target
+from clnn.target import UNASKED, RegisterMode, Target
 from clnn.types import Array
 
 M, PLACES = 2, 16  # outputs of a tile along an axis, and products of a tile and a pair of channels
 TILES, CHANNELS = 32, 32  # of a group
 CHUNKS = (8, 4)  # input channels
 TRANSFORM_SLOTS = 48  # of the sums of a tile
+# Of a work-item, by chunk: sums, operands, and what it transforms.
+VALUES = {4: 100, 8: 116}
 
 
-def fused_tile(bk: int) -> GroupTile:
-    """Return how the work-items of a place divide its sums."""
-    return GroupTile(TILES, CHANNELS, 8, 8, bk, 1, 4)
+def fused_tile(bk: int, mode: RegisterMode = UNASKED) -> GroupTile:
+    """Return how the work-items of a place divide its sums; mode: what the kernel asks of registers."""
+    return GroupTile(TILES, CHANNELS, 8, 8, bk, 1, 4, mode)
 
 
 def local_bytes(tile: GroupTile) -> int:
@@ -54,8 +58,9 @@ def variants(problem: ConvProblem) -> Iterator[Variant]:
         return
     tiles = [
         tile
-        for tile in map(fused_tile, CHUNKS)
-        if local_bytes(tile) <= target.local_bytes
+        for tile in starmap(fused_tile, product(CHUNKS, target.register_modes))
+        if has_room(tile.mode, VALUES[tile.bk])
+        and local_bytes(tile) <= target.local_bytes
         and PLACES * tile.threads <= target.max_work_group
     ]
     yield from sorted((_variant(problem, tile) for tile in tiles), key=lambda v: v.cost)
@@ -68,7 +73,8 @@ def _variant(problem: ConvProblem, tile: GroupTile) -> Variant:
     channels_fastest = oc <= images.tiles
     wg = (PLACES * tile.threads, 1, 1)
     counts = (blocks, groups) if channels_fastest else (groups, blocks)
-    name = f"winograd_fused_f{M}_k{tile.bk}_{'blocks' if channels_fastest else 'tiles'}"
+    order = "blocks" if channels_fastest else "tiles"
+    name = f"winograd_fused_f{M}_k{tile.bk}{tile.mode.label}_{order}"
     kernel, weights = matrices(M), problem.weights
     params = {
         "name": name,
@@ -104,7 +110,7 @@ def _cycles(groups: int, ic: int, tile: GroupTile, target: Target) -> float:
     sums = tile.tm * tile.tn
     term = sums + LOCAL * (tile.tm + tile.tn) / 4
     pairs = tile.bm * tile.bk / threads
-    brought = GLOBAL * (PLACES * pairs + PLACES * tile.bk * tile.bn / threads)
+    brought = fetch_slots(target) * (PLACES * pairs + PLACES * tile.bk * tile.bn / threads)
     chunk = tile.bk * term + brought + TRANSFORM_SLOTS * pairs + 2 * BARRIER
     rounds = -(-groups // target.compute_units)
     item = chunks * chunk + START + (LOCAL + STORE) * sums

@@ -30,16 +30,19 @@ from clnn.ops.shared.loops import Loops
 from clnn.ops.shared.workgroup_tiles import (
     GemmShape,
     SplitK,
+    element_slots,
     group_tiles,
+    has_room,
     left,
     right,
     second_launch,
     widest,
 )
-from clnn.types import Array
+from clnn.target import Target
+from clnn.types import F32, Array
 
 SIZES = (4, 2)  # outputs of a tile along an axis
-CACHED_SLOTS, UNCACHED_SLOTS = 12, 30  # of an element that a transform moves
+CACHED = 0.4  # slots of an element that a transform moves, of those that one from memory takes
 CACHE_BYTES = 16 * 2**20  # of scratch memory that a device's cache holds
 PLACE_SLOTS = 8  # of the sums of a place
 WIDE_COST = 1.05  # of wider vectors than one element, which take registers
@@ -59,10 +62,11 @@ def share_of(batch: TileGrid) -> TileGrid | None:
     return replace(batch, images=images)
 
 
-def _transform_slots(share: TileGrid) -> int:
+def _transform_slots(share: TileGrid, target: Target) -> float:
     """Return the slots of both transforms of a share."""
     channels = share.ic + share.oc
-    moved = CACHED_SLOTS if 4 * share.elements(channels) <= CACHE_BYTES else UNCACHED_SLOTS
+    is_cached = 4 * share.elements(channels) <= CACHE_BYTES
+    moved = element_slots(target) * (CACHED if is_cached else 1)
     slots = moved * (share.m**2 + share.places) + PLACE_SLOTS * share.places
     return share.tiles * channels * slots
 
@@ -81,7 +85,8 @@ def variants(problem: ConvProblem) -> Iterator[Variant]:
         splits = [s for s in splits if s.slices * part <= MOST_IMAGE_BYTES]
         for number, split in enumerate(splits[:CANDIDATES]):
             for vw in WIDTHS[share.m] if number == 0 else (1,):
-                if share.ic % vw == 0 and share.oc % vw == 0:
+                room = has_room(problem.target.register_modes[0], share.places * vw)
+                if room and share.ic % vw == 0 and share.oc % vw == 0:
                     every.append(_variant(problem, share, split, vw))
     yield from sorted(every, key=lambda v: v.cost)
 
@@ -90,7 +95,7 @@ def _variant(problem: ConvProblem, share: TileGrid, split: SplitK, vw: int) -> V
     shares, target = problem.batch // share.images, problem.target
     lanes = 2 * target.vector * target.compute_units
     cost = shares * (split.cost + 2 * second_launch(target))
-    cost += shares * _transform_slots(share) * (1 if vw == 1 else WIDE_COST) / lanes
+    cost += shares * _transform_slots(share, target) * (1 if vw == 1 else WIDE_COST) / lanes
     some = f"_n{share.images}" if shares > 1 else ""
     name = f"winograd_workgroup_f{share.m}_v{vw}_{split.label}{some}"
     inputs = Scratch("inputs", 4 * share.elements(share.ic))
@@ -137,6 +142,7 @@ def _products(
         "extras": {},
         "scales": {},
         "post_ops": (),
+        "types": (F32.cl,) * 3,
         "batch": Loops((share.places,), ((m * k,), (size,), (m * n,))),
         "matrices": share.places,
         "aligned": () if n % tile.vc else (-1,),

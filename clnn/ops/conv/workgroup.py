@@ -28,7 +28,7 @@ from clnn.ops.shared.workgroup_tiles import (
     sum_slices,
     widest,
 )
-from clnn.types import Array
+from clnn.types import F32, Array
 
 SWAPPED_ORDER_COST = 1.02  # cost of walking first along the shorter side of the result
 SWAPPED_TILES = 2  # best tiles of which the other order is worth a measurement
@@ -54,7 +54,7 @@ def variants(problem: ConvProblem) -> Iterator[Variant]:
     if (
         problem.target.is_cpu
         or problem.arith is not FLOAT
-        or problem.uses_narrow_storage
+        or problem.uses_bytes
         or problem.fits_depthwise
         or not problem.has_border
     ):
@@ -95,6 +95,8 @@ def _variant(problem: ConvProblem, terms: Terms, split: SplitK, channels_fastest
         "tile": tile,
         "k_slices": slices,
         "has_bias": problem.bias is not None,
+        "types": problem.params["types"],
+        "extra_types": problem.params["extra_types"],
         "post_ops": problem.post_ops,
         "loop_epilogue": heavy(problem.post_ops),
         "fetches": fetches,
@@ -146,6 +148,7 @@ def _in_slices(
     dense = tuple(columns * prod(extents[k + 1 :]) for k in range(len(extents)))
     plain = params | {
         "outs": ((dense, 1),),
+        "types": (*params["types"][:3], F32.cl),
         "extras": {},
         "post_ops": (),
         "has_bias": False,
@@ -162,6 +165,7 @@ def _in_slices(
         "extras": params["extras"],
         "post_ops": problem.post_ops,
         "scales": {},
+        "types": (params["types"][3], params["extra_types"]),
     }
     args = (*operand_args(problem, problem.post_ops), Out(0))
     if bias is not None:
@@ -170,7 +174,9 @@ def _in_slices(
 
 
 def _weights(problem: ConvProblem, params: dict[str, Any]) -> Const:
-    return Const(functools.partial(pack_terms, problem.weights, problem.group, params["tile"]))
+    """Return the packed weights, stored as the operand is."""
+    pack = functools.partial(pack_terms, problem.weights, problem.group, params["tile"])
+    return problem.input(problem.weights_input).packed(pack)
 
 
 def pack_terms(weights: Array, group: int, tile: GroupTile) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from clnn.ops.gemm.problem import GemmProblem
-from clnn.ops.launch import Arg, Const, In, Launch, Out, Scratch, Variant
+from clnn.ops.launch import Arg, In, Launch, Out, Scratch, Variant
 from clnn.ops.shared.epilogue import heavy
 from clnn.ops.shared.loops import Loops
 from clnn.ops.shared.matrices import Panels, Pitches
@@ -28,8 +28,8 @@ SWAPPED_ORDER_COST = 1.02  # cost of walking first along the shorter side of the
 
 
 def workgroup_variants(problem: GemmProblem) -> Iterator[Variant]:
-    """Yield the kernels that are worth a measurement, best first: none on CPUs and of 16 bits."""
-    if problem.target.is_cpu or problem.node.uses_narrow_storage:
+    """Yield the kernels that are worth a measurement, best first: none on CPUs and of bytes."""
+    if problem.target.is_cpu or problem.node.uses_bytes:
         return
     problem = problem.for_packing()
     splits = group_tiles(problem.shape, problem.target)
@@ -47,7 +47,7 @@ def _variant(problem: GemmProblem, split: SplitK, channels_fastest: bool, cost: 
     b: Arg = problem.b_arg
     if packed:
         matrices = problem.b_matrices()
-        b = Const(lambda: pack(matrices(), tile))
+        b = problem.b.packed(lambda: pack(matrices(), tile))
     fetches = _fetches(problem, tile)
     order, how = "blocks" if channels_fastest else "rows", "packed" if packed else "direct"
     marks = "".join(f"{f.along[0]}{f.vw}" for f in fetches.values())
@@ -59,6 +59,7 @@ def _variant(problem: GemmProblem, split: SplitK, channels_fastest: bool, cost: 
         "tile": tile,
         "b": None if packed else problem.product.b,
         "b_moves": not packed,
+        "types": problem.types(b),
         "fetches": fetches,
         "matrices": problem.matrices,
         "aligned": _aligned(problem, tile.vc),
@@ -103,6 +104,7 @@ def _in_slices(
         "extras": {},
         "post_ops": (),
         "scales": {},
+        "types": (*params["types"][:2], F32.cl),
         "dst": (product.n, 1),
         "loop_epilogue": False,
         "batch": Loops(outer, pitches),
@@ -122,6 +124,7 @@ def _in_slices(
         "extras": {which: place for which, (place, _) in product.extras.items()},
         "post_ops": problem.post_ops,
         "scales": problem.scales,
+        "types": (problem.dst.ctype, dict.fromkeys(range(len(product.extras)), problem.dst.ctype)),
     }
     args = (*(In(k) for k in problem.views.extras), Out(0))
     return first, sum_slices(problem.target, scratch, args, (*outer, product.m), product.n, rest)

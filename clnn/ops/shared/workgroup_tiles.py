@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import Any, TypeVar
 
 from clnn.ops.launch import Arg, Launch, Scratch, grid
-from clnn.target import Target
+from clnn.target import UNASKED, RegisterMode, Target
 
 T = TypeVar("T")
 
@@ -34,10 +34,22 @@ UNSHARED = 3.0  # cost of register tiles on GPUs whose work-items fetch all oper
 OVERHEAD = 80  # registers of a work-item besides its sums and what it loads
 HIDING = 256  # work-items of a compute unit that hide its latencies
 LOCAL = 4  # slots to read a vector from local memory
-GLOBAL = 6  # slots to bring an element from global to local memory
+# Slots to bring an element from global to local memory: what it takes to move it, and its share of what memory
+# and caches deliver, which goes by the slots that a float from memory takes: ELEMENT where they were not measured.
+MOVE, DELIVER = 3, 3
+ELEMENT, LEAST_ELEMENT, MOST_ELEMENT = 30, 8, 240
 BARRIER = 24  # slots of a barrier, where no other group runs meanwhile
 START = 200  # slots before the first term
 STORE = 4  # slots to store a result
+# Registers of a work-item, of how many it has, that a tile's sums and operands may fill before Intel's
+# compilers move some to memory (docs/benchmarks/offline.md); those of two stages, and those of operands that
+# are computed, need more for addresses.
+ROOM = {64: 34, 128: 104, 256: 120}
+TWO_STAGES, COMPUTED = 16, 24
+OTHER_MODES, OTHER_MODE_COST = (
+    2,
+    1.02,
+)  # best tiles of which other ways to have registers are measured
 BANKS = 0.5  # slots a term of a work-item, where rows of local memory begin in the same bank
 LAUNCH = 60_000 / 128  # cycles of a second launch for each lane of a unit: some 3 us
 
@@ -89,7 +101,7 @@ class GroupTile:
     """bm x bn results of a work-group, tm x tn of each work-item, from chunks of bk terms.
 
     stages: chunks that local memory holds. pad: elements behind each row of local memory, so that
-    columns of it lie in different banks.
+    columns of it lie in different banks. mode: what the kernel asks of registers.
     """
 
     bm: int
@@ -99,6 +111,7 @@ class GroupTile:
     bk: int
     stages: int = 1
     pad: int = 4
+    mode: RegisterMode = UNASKED
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -144,7 +157,12 @@ class GroupTile:
     def label(self) -> str:
         """What a kernel's name says of this tile."""
         pad = f"_l{self.pad}" if self.pad else ""
-        return f"t{self.bm}x{self.bn}x{self.bk}_i{self.tm}x{self.tn}_s{self.stages}{pad}"
+        return f"t{self.bm}x{self.bn}x{self.bk}_i{self.tm}x{self.tn}_s{self.stages}{pad}{self.mode.label}"
+
+    @property
+    def loaded(self) -> int:
+        """Elements of a chunk that a work-item holds until it stores them in local memory."""
+        return (self.bm + self.bn) * self.bk // self.threads
 
 
 @dataclass(frozen=True)
@@ -232,10 +250,38 @@ def fits(tile: GroupTile, target: Target) -> bool:
     return tile.threads <= target.max_work_group and tile.local_bytes <= target.local_bytes
 
 
+def holds(mode: RegisterMode, tile: GroupTile, computed: bool = False) -> bool:
+    """Whether registers suffice for a tile; computed: of an operand that the kernel computes."""
+    values = tile.tm * tile.tn + tile.tm + tile.tn + tile.loaded
+    values += TWO_STAGES * (tile.stages == 2) + COMPUTED * computed
+    return has_room(mode, values)
+
+
+def has_room(mode: RegisterMode, values: int) -> bool:
+    """Whether a work-item has registers for so many values, besides addresses."""
+    return mode.registers == 0 or values <= ROOM[mode.registers]
+
+
+def modes_for(tile: GroupTile, target: Target, computed: bool = False) -> list[RegisterMode]:
+    """Return what a kernel of a tile may ask of registers on a device, the one to take first."""
+    return [mode for mode in target.register_modes if holds(mode, tile, computed)]
+
+
 def group_tiles(sums: GemmShape, target: Target) -> list[SplitK]:
     """Return the tiles that are worth a measurement, best first."""
     ranked = sorted(_tiles_with_slices(sums, target), key=lambda split: split.cost)
-    return few_of_each(ranked, lambda split: split.tile.shape, MAX_TILES_PER_SHAPE, MAX_TILES)
+    chosen = few_of_each(ranked, lambda split: split.tile.shape, MAX_TILES_PER_SHAPE, MAX_TILES)
+    others = [s for split in chosen[:OTHER_MODES] for s in _other_modes(sums, split, target)]
+    return sorted([*chosen, *others], key=lambda split: split.cost)
+
+
+def _other_modes(sums: GemmShape, split: SplitK, target: Target) -> Iterator[SplitK]:
+    """Yield a tile as it is with all else that may be asked of registers."""
+    for mode in modes_for(split.tile, target, bool(sums.computed)):
+        if mode != split.tile.mode:
+            tile = replace(split.tile, mode=mode)
+            cost = OTHER_MODE_COST * _cycles(sums, tile, split.slices, target)
+            yield SplitK(cost, tile, split.slices)
 
 
 def few_of_each(
@@ -263,6 +309,9 @@ def _tiles_with_slices(sums: GemmShape, target: Target) -> Iterator[SplitK]:
             loaded = max(bm, bn) * bk / tile.threads
             if half_empty or loaded > MAX_LOADED or not fits(tile, target):
                 continue
+            if not (modes := modes_for(tile, target, bool(sums.computed))):
+                continue
+            tile = replace(tile, mode=modes[0])
             for slices in _slices(sums, tile, target):
                 yield SplitK(_cycles(sums, tile, slices, target), tile, slices)
 
@@ -286,7 +335,19 @@ def latency_hiding(items: float, target: Target) -> float:
 
 def second_launch(target: Target) -> float:
     """Return the cycles that a further launch costs."""
+    if target.launch_products:
+        return target.launch_products / (2 * target.vector)
     return LAUNCH * target.lanes
+
+
+def element_slots(target: Target) -> float:
+    """Return the slots that a float from memory takes, were all lanes to wait for theirs."""
+    return min(max(target.element_products or ELEMENT, LEAST_ELEMENT), MOST_ELEMENT)
+
+
+def fetch_slots(target: Target) -> float:
+    """Return the slots to bring an element from global to local memory."""
+    return MOVE + DELIVER * element_slots(target) / ELEMENT
 
 
 def even_slices(chunks: int, most: int) -> int:
@@ -299,7 +360,7 @@ def _cycles(sums: GemmShape, tile: GroupTile, slices: int, target: Target) -> fl
     groups = _groups(sums, tile) * slices
     chunks = -(-sums.terms // tile.bk)
     per_slice = -(-chunks // slices)
-    registers = tile.tm * tile.tn + (tile.bm + tile.bn) * tile.bk // tile.threads + OVERHEAD
+    registers = tile.mode.registers or tile.tm * tile.tn + tile.loaded + OVERHEAD
     resident = min(
         target.local_bytes // tile.local_bytes,
         target.resident // tile.threads,
@@ -308,7 +369,7 @@ def _cycles(sums: GemmShape, tile: GroupTile, slices: int, target: Target) -> fl
     rounds = -(-groups // target.compute_units)
     active = max(1, min(resident, rounds))
     term = tile.tm * tile.tn + LOCAL * (tile.tm / tile.vr + tile.tn / tile.vc)
-    term += GLOBAL * (tile.bm + tile.bn) / tile.threads + BANKS * (tile.pad == 0)
+    term += fetch_slots(target) * (tile.bm + tile.bn) / tile.threads + BANKS * (tile.pad == 0)
     term += sums.computed * tile.bm / tile.threads
     waits = BARRIER * (2 if tile.stages == 1 else 1) / active
     item = per_slice * (tile.bk * term + waits) + START + STORE * tile.tm * tile.tn

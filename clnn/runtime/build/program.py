@@ -50,17 +50,17 @@ class BuildCounts:
         return self.cached, self.built
 
 
-def options_of(info: DeviceInfo) -> list[str]:
-    """Return the build options of every program on a device."""
+def options_of(info: DeviceInfo, source: str = "") -> list[str]:
+    """Return the build options of a program on a device; without a source, those that all have."""
     told = [registers.VERBOSE] if info.platform.startswith("NVIDIA") else []
-    return [info.cl_std, *told]
+    return registers.options_with([info.cl_std, *told], source, bool(info.caps.large_registers))
 
 
 def key_of(info: DeviceInfo, source: str) -> str:
     """Return the cache key of `source` on a device."""
     return program_key(
         source,
-        options_of(info),
+        options_of(info, source),
         info.name,
         info.driver_version,
         f"{info.platform} {info.platform_version}",
@@ -104,7 +104,7 @@ class Device:
 
     @property
     def options(self) -> list[str]:
-        """Build options of every program."""
+        """Build options that all programs have."""
         return options_of(self.info)
 
     def key(self, source: str) -> str:
@@ -225,7 +225,8 @@ class Device:
         cl = load()
         try:
             program = cl.Program(self.context, [self.handle], [binary])
-            self.programs[source] = self._in_time(source, _build, program, self.options)
+            options = options_of(self.info, source)
+            self.programs[source] = self._in_time(source, _build, program, options)
         except cl.Error as err:
             log.info("a program binary was refused, building from source: %s", err)
             return False
@@ -252,7 +253,7 @@ class Device:
         cl = load()
         try:
             program = cl.Program(self.context, source)
-            program = self._in_time(source, _build, program, self.options)
+            program = self._in_time(source, _build, program, options_of(self.info, source))
         except cl.Error as err:
             if not failures.is_of_program(err):
                 failures.explain(err, self, f"the build of kernel {title}")
@@ -303,6 +304,7 @@ class Device:
             argument = {
                 "folder": str(folder),
                 "options": self.options,
+                "large": bool(self.info.caps.large_registers),
                 "count": len(sources),
                 "platform": self.info.platform_index,
                 "device": self.info.device_index,
@@ -412,8 +414,12 @@ def child_build(argument: Mapping[str, Any]) -> None:
         except FileNotFoundError:
             continue
         try:
-            program = cl.Program(context, claimed.read_text())
-            program.build(list(argument["options"]), cache_dir=False)
+            source = claimed.read_text()
+            options = registers.options_with(
+                argument["options"], source, bool(argument.get("large"))
+            )
+            program = cl.Program(context, source)
+            program.build(options, cache_dir=False)
             binary = program_binary(program)
             told = registers.spills_of(registers.build_log(program, device))
         except cl.Error as err:

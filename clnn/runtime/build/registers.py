@@ -1,18 +1,21 @@
-"""What a compiler for GPUs tells of registers in the build log: NVIDIA's, where it is asked to, and Intel's.
+"""What a compiler for GPUs is asked of registers, and what it tells of them in the build log.
 
-A kernel whose registers do not suffice keeps some of its values in memory, which is slow. Its build
-succeeds all the same, and only the log tells.
+NVIDIA's tells where it is asked to, Intel's by itself. A kernel whose registers do not suffice keeps
+some of its values in memory, which is slow. Its build succeeds all the same, and only the log tells.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from clnn.codegen.filters import LARGE_REGISTERS
 from clnn.runtime.drivers.loader import load
 
 VERBOSE = "-cl-nv-verbose"
+LARGE = "-cl-intel-256-GRF-per-thread"  # half as many threads with twice the registers
 _USED = re.compile(r"Used (\d+) registers")
 _SPILLED = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 # Intel's, for kernels that lack registers only: "compiled SIMD32 allocated 128 regs and spilled around 204".
@@ -26,6 +29,14 @@ class Registers:
 
     used: int
     spilled: int
+
+
+def options_with(options: Sequence[str], source: str, takes_large: bool) -> list[str]:
+    """Return the build options of a program: a device's own, and what the source asks of registers.
+
+    takes_large: whether the device's compiler takes LARGE.
+    """
+    return [*options, *([LARGE] if takes_large and LARGE_REGISTERS in source else [])]
 
 
 def are_told(platform: str, kind: str) -> bool:

@@ -30,6 +30,8 @@ TIMEOUT_S = 120.0
 DOUBTFUL_S = 3600.0
 
 REQUIRED = ("open", "saxpy", "barrier", "loops", "longs")
+# What is measured of GPUs, for estimates: not what a device can do.
+MEASURED = ("multiply_rate", "copy_rate", "launch_time")
 JOINT = "joint"  # a child's first build; where it crashes, the next child builds one by one
 
 
@@ -60,6 +62,9 @@ class Capabilities:
     CPUs. clock: the processor's cycle counter by `__builtin_readcyclecounter`, on CPUs. host_memory:
     memory that the host lends is used in place, so that each sees what the other wrote, on CPUs.
     denormals: numbers below the smallest normal float are kept. large_buffers: of more than 2 GiB.
+    required_subgroups: kernels run in subgroups of the 16 that they ask for by `intel_reqd_sub_group_size`.
+    large_registers: -cl-intel-256-GRF-per-thread gives work-items more registers. wave64: kernels run in
+    waves of 64 where they ask for them by `target("wavefrontsize64")`, in others unasked, on AMD.
     work_groups: work-items side by side are faster than wide vectors, on CPUs whose drivers state no
     vectors; measured, not checked.
     """
@@ -81,6 +86,9 @@ class Capabilities:
     denormals: Capability = UNPROBED
     large_buffers: Capability = UNPROBED
     work_groups: Capability = UNPROBED
+    required_subgroups: Capability = UNPROBED
+    large_registers: Capability = UNPROBED
+    wave64: Capability = UNPROBED
 
 
 UNPROBED_CAPABILITIES = Capabilities()
@@ -122,6 +130,7 @@ class ProbeResult:
     """What is known of a device after its probe; `why_not` is empty when it is usable.
 
     max_rounds: of a work-item's loops in all, after which the device ends them; 0: it never does.
+    rates: as MEASURED names them, 0 where they are not known; see DeviceInfo.
     """
 
     why_not: str
@@ -129,6 +138,7 @@ class ProbeResult:
     subgroup_size: int
     usable_local_mem: int
     max_rounds: int = 0
+    rates: tuple[int, int, int] = (0, 0, 0)
 
 
 def probe(
@@ -139,7 +149,7 @@ def probe(
     key = _key(target)
     steps = None if refresh else _stored(store, key)
     if steps is None:
-        steps = run_steps(target, (*REQUIRED[1:], *CAPABILITY_NAMES), timeout_s)
+        steps = run_steps(target, (*REQUIRED[1:], *CAPABILITY_NAMES, *MEASURED), timeout_s)
         _keep(store, key, steps)
     return _summary(steps)
 
@@ -156,6 +166,7 @@ def _summary(steps: Mapping[str, StepResult]) -> ProbeResult:
         of("subgroups").value,
         of("local_memory").value,
         of("loops").value,
+        (of("multiply_rate").value, of("copy_rate").value, of("launch_time").value),
     )
 
 

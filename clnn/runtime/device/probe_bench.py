@@ -24,7 +24,7 @@ class ProbeBench:
 
     def kernel(self, file: str, name: str) -> Any:
         """Return the kernel `name` of `kernels_cl/_probe/<file>.cl`, built before or now."""
-        return self.cl.Kernel(self.programs.get(file) or self._built([file]), name)
+        return self.cl.Kernel(self.programs.get(file) or self.build([file]), name)
 
     def build_together(self, files: Sequence[str]) -> bool:
         """Build several files as one program, which takes a fraction of the time of one each.
@@ -32,15 +32,16 @@ class ProbeBench:
         Returns whether they built; nothing has changed where they did not.
         """
         try:
-            self.programs |= dict.fromkeys(files, self._built(files))
+            self.programs |= dict.fromkeys(files, self.build(files))
         except (self.cl.Error, OSError):
             return False
         return True
 
-    def _built(self, files: Sequence[str]) -> Any:
+    def build(self, files: Sequence[str], more: Sequence[str] = ()) -> Any:
+        """Return the program of some files; more: build options besides its own."""
         texts = [(kernel_folder() / f"{file}.cl").read_text(encoding="utf-8") for file in files]
         program = self.cl.Program(self.context, "\n".join(texts))
-        return program.build(options=self.options, cache_dir=False)
+        return program.build(options=[*self.options, *more], cache_dir=False)
 
     def lists(self, *extensions: str) -> bool:
         """Whether the device states one of these extensions."""

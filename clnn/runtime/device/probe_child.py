@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from clnn.runtime.device import probe_core, probe_ptx
+from clnn.runtime.device import probe_core, probe_ptx, probe_rates, probe_registers
 from clnn.runtime.device.probe import JOINT, REQUIRED
 from clnn.runtime.device.probe_bench import ProbeBench, RefusedError, expect
 from clnn.runtime.device.probe_dots import check_dots, four_bytes
@@ -192,6 +192,12 @@ STEPS: dict[str, Callable[[ProbeBench], int]] = {
     "denormals": probe_core.step_denormals,
     "large_buffers": probe_core.step_large_buffers,
     "work_groups": probe_core.step_work_groups,
+    "required_subgroups": probe_registers.step_required_subgroups,
+    "large_registers": probe_registers.step_large_registers,
+    "wave64": probe_registers.step_wave64,
+    "multiply_rate": probe_rates.step_multiply_rate,
+    "copy_rate": probe_rates.step_copy_rate,
+    "launch_time": probe_rates.step_launch_time,
 }
 
 

@@ -15,6 +15,7 @@ from clnn.settings import setting
 from clnn.target import Target
 
 INSTRUCTIONS = frozenset({"ptx_mma", "ptx_ldmatrix", "ptx_cp_async"})
+FLOAT_BYTES = 4
 NARROW, WIDE = 8, 16  # floats of a vector of kernels for CPUs
 
 
@@ -22,6 +23,7 @@ def target_of(info: DeviceInfo) -> Target:
     """Return what code generation needs to know of a device."""
     features = {name for name in CAPABILITY_NAMES if getattr(info.caps, name)}
     cpu, units = kind_of(info) == "cpu", units_of(info)
+    launch_products, element_products = measured(info, units.count)
     return Target(
         kind="cpu" if cpu else "gpu",
         vector=vector_of(info) if cpu else 4,
@@ -34,7 +36,21 @@ def target_of(info: DeviceInfo) -> Target:
         lanes=units.lanes,
         unit_registers=units.registers,
         resident=units.resident,
+        item_registers=units.item_registers,
+        launch_products=launch_products,
+        element_products=element_products,
     )
+
+
+def measured(info: DeviceInfo, units: int) -> tuple[int, int]:
+    """Return Target's launch_products and element_products, of two digits, 0 where they are not known."""
+    launch = info.multiply_rate * info.launch_ns / (1000 * units) if units else 0
+    element = FLOAT_BYTES * info.multiply_rate / info.copy_rate if info.copy_rate else 0
+    return _two_digits(launch), _two_digits(element)
+
+
+def _two_digits(value: float) -> int:
+    return max(1, int(float(f"{value:.1e}"))) if value else 0
 
 
 def kind_of(info: DeviceInfo) -> str:

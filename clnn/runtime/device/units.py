@@ -24,7 +24,8 @@ RESIDENT = 1024  # work-items of a unit that can be counted on, whatever more it
 class Units:
     """count: how many hold a work-group each. lanes: products of float32 that one adds at a time.
 
-    registers: of 32 bits, of a unit. resident: work-items of a unit that can be counted on. The defaults
+    registers: of 32 bits, of a unit. resident: work-items of a unit that can be counted on.
+    item_registers: of a work-item, 0 where all kernels have enough (NVIDIA 255, AMD 256). The defaults
     are those of NVIDIA's newer multiprocessors, and of a device of which no more is known.
     """
 
@@ -32,6 +33,7 @@ class Units:
     lanes: int = 128
     registers: int = 65536
     resident: int = RESIDENT
+    item_registers: int = 0
 
 
 def units_of(info: DeviceInfo) -> Units:
@@ -65,11 +67,13 @@ def _intel(info: DeviceInfo) -> Units:
 
     128 KiB: 8 of 16 lanes (Xe-HPC, Xe2). 64 KiB: 8 of 8 lanes with groups of 256 work-items (Gen9 to Gen11), 16
     with larger ones (Xe-LP, Xe-HPG). A thread has 128 registers of 32 bytes, of 64 where there are 16 lanes; 7
-    threads of each unit are counted on.
+    threads of each unit are counted on. The compiler takes subgroups as narrow as 8 of 8 lanes, 32 of 16.
     """
     wide = info.local_mem >= 128 * KIB
     lanes = 16 if wide else 8
     together = 8 if wide or info.max_work_group_size <= 256 else 16
     threads = 7 * together
     count = max(1, info.compute_units // together)
-    return Units(count, lanes * together, threads * 128 * lanes, min(RESIDENT, threads * lanes))
+    resident = min(RESIDENT, threads * lanes)
+    registers = 64 if wide else 128
+    return Units(count, lanes * together, threads * 128 * lanes, resident, registers)

@@ -27,6 +27,7 @@ import numpy as np
 
 from clnn._version import __version__
 from clnn.cache.sections import PAGE, BadSectionsError, read_sections, write_sections
+from clnn.codegen.filters import LARGE_REGISTERS
 from clnn.codegen.fused_kernel import KERNEL, FusedKernel
 from clnn.codegen.render import text_of
 from clnn.codegen.runtime_numbers import as_ints
@@ -64,6 +65,9 @@ MARKS = {
     "ptx_ldmatrix": r"ldmatrix\.",
     "ptx_cp_async": r"cp\.async",
     "prefetch": r"__builtin_prefetch",
+    "required_subgroups": r"intel_reqd_sub_group_size",
+    "large_registers": re.escape(LARGE_REGISTERS.lstrip("/ ")),
+    "wave64": r"wavefrontsize64",
 }
 Place = tuple[int, int]  # first byte, and how many
 

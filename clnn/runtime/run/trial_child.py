@@ -46,7 +46,7 @@ class _TrialBench:
         cl = load()
         device = cl.get_platforms()[argument["platform"]].get_devices()[argument["device"]]
         self.cl, self.device = cl, device
-        self.options = list(argument["options"])
+        self.options, self.large = list(argument["options"]), bool(argument.get("large"))
         self.context = cl.Context([device])
         self.queue = cl.CommandQueue(self.context)
         self.memory: _Tensors | None = None
@@ -60,7 +60,8 @@ class _TrialBench:
 
     def build(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         source = Path(request["build"]).read_text(encoding="utf-8")
-        program = self.cl.Program(self.context, source).build(self.options, cache_dir=False)
+        options = registers.options_with(self.options, source, self.large)
+        program = self.cl.Program(self.context, source).build(options, cache_dir=False)
         if told := registers.spills_of(registers.build_log(program, self.device)):
             return {"fault": "", "spills": told}
         target = Path(request["binary"])
@@ -101,11 +102,13 @@ class _TrialBench:
     def program(self, binary: str, source: str) -> Any:
         """Return the program of a binary, built from source where the driver gave none."""
         data = Path(binary).read_bytes()
+        text = Path(source).read_text(encoding="utf-8")
         if data:
             program = self.cl.Program(self.context, [self.device], [data])
         else:
-            program = self.cl.Program(self.context, Path(source).read_text(encoding="utf-8"))
-        return program.build(self.options, cache_dir=False)
+            program = self.cl.Program(self.context, text)
+        options = registers.options_with(self.options, text, self.large)
+        return program.build(options, cache_dir=False)
 
     def buffer(self, data: np.ndarray[Any, Any]) -> Any:
         flags = self.cl.mem_flags

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from harness import check_op, compare, normal, single_node
 
+from clnn.codegen.filters import LARGE_REGISTERS, group_size
 from clnn.graph.ir import Graph, Node, check
+from clnn.graph.passes.store import store_as
 from clnn.ops.conv import workgroup as conv_workgroup
 from clnn.ops.conv.spec import Conv2d
+from clnn.ops.conv.winograd_fused import VALUES
 from clnn.ops.gemm import workgroup as _gemm_groups
 from clnn.ops.gemm.spec import Gemm
 from clnn.ops.movement.views import Slice
@@ -24,14 +28,16 @@ from clnn.ops.shared.workgroup_tiles import (
     even_slices,
     fits,
     group_tiles,
+    has_room,
+    holds,
     widest,
 )
 from clnn.options import Options
 from clnn.plan.schedule import make_plan
 from clnn.runtime.device.device import select
 from clnn.runtime.run.session import Session
-from clnn.target import Target
-from clnn.types import TensorType
+from clnn.target import UNASKED, RegisterMode, Target
+from clnn.types import STORAGE, TensorType
 
 pytestmark = [
     pytest.mark.dealt,  # kernels that are slow to build
@@ -61,16 +67,15 @@ def with_tile(monkeypatch):
     return use
 
 
-def multiply(device, m, k, n, how="packed", batch=(), post_ops=(), extra=(), **spec):
+def multiply(device, m, k, n, how="packed", batch=(), post_ops=(), extra=(), dtype="f32", **spec):
     """Check products of work-groups; how: where the operands lie."""
     turned_a, turned_b = "a" in how, "b" in how
     a = normal((*batch, k, m) if turned_a else (*batch, m, k))
     b = normal((*batch, n, k) if turned_b else (*batch, k, n), 1)
     inputs = [a, b, normal((n,), 2), *extra]
     op = Gemm(trans_a=turned_a, trans_b=turned_b, post_ops=post_ops, **spec)
-    names = check_op(
-        device, op, inputs, consts=(1, 2) if how == "packed" else (), only="gemm_workgroup"
-    )
+    consts = (1, 2) if how == "packed" else ()
+    names = check_op(device, op, inputs, consts=consts, only="gemm_workgroup", dtype=dtype)
     assert all(("packed" in name) == (how == "packed") for name in names)
     return names
 
@@ -392,3 +397,114 @@ def test_every_small_convolution(device, kernel, stride, dilation, pad):
     ):
         win = window((kernel,) * 2, (stride,) * 2, (dilation,) * 2, (pad,) * 2, (pad,) * 2)
         convolve(device, (2, ic, size, size), oc, win, group, only=None, every=True)
+
+
+MODES = {"_w16": RegisterMode(128, 16), "_w16_large": RegisterMode(256, 16, True)}
+
+
+@pytest.mark.parametrize("label", MODES)
+def test_kernels_ask_for_registers(device, with_tile, label):
+    """Devices that know nothing of it build and run them all the same; one that does may refuse."""
+    info = select(device)
+    lists = "cl_intel_required_subgroup_size" in info.extensions
+    if lists and not info.caps.required_subgroups:
+        pytest.skip(info.caps.required_subgroups.reason)
+    with_tile(replace(SMALL, mode=MODES[label]))
+    (name,) = multiply(device, 7, 33, 21)
+    assert f"{label}_" in name
+    (name,) = convolve(device, (1, 8, 3, 3), 6, SAME)
+    assert f"{label}_" in name
+
+
+def test_what_kernels_ask_for_is_in_their_text():
+    fixed = "__attribute__((reqd_work_group_size(64, 1, 1)))"
+    assert group_size((64,)) == group_size((64,), UNASKED) == fixed
+    wave = '__attribute__((target("wavefrontsize64")))'
+    assert group_size((64,), RegisterMode(0, 64)) == f"{wave}\n{fixed}"
+    lines = group_size((64,), RegisterMode(256, 16, True)).splitlines()
+    assert lines == [LARGE_REGISTERS, "__attribute__((intel_reqd_sub_group_size(16)))", fixed]
+
+
+INTEL = frozenset({"required_subgroups", "large_registers"})
+REGISTERS = {  # of a work-item and capabilities -> the modes of products of 1024 rows, the best first
+    "all": (0, frozenset(), {UNASKED}),
+    "amd": (0, frozenset({"wave64"}), {UNASKED, RegisterMode(0, 64)}),
+    "of 8": (128, frozenset({"required_subgroups"}), {RegisterMode(128)}),
+    "of 8, large": (128, INTEL, {RegisterMode(128), RegisterMode(256, 0, True)}),
+    "of 32": (64, frozenset(), {RegisterMode(64)}),
+    "of 32 or 16": (
+        64,
+        frozenset({"required_subgroups"}),
+        {RegisterMode(128, 16)},
+    ),
+    "of 32 or 16, large": (
+        64,
+        INTEL,
+        {RegisterMode(n, *m) for n, *m in ((128, 16), (256, 16, True))},
+    ),
+}
+
+
+@pytest.mark.parametrize("device_has", REGISTERS)
+def test_tiles_have_the_registers_that_they_need(device_has):
+    has, features, modes = REGISTERS[device_has]
+    target = Target("gpu", 4, 32, 256, 65536, features, item_registers=has)
+    for computed in (0, 3):
+        splits = group_tiles(GemmShape(1024, 1024, 1024, computed=computed), target)
+        assert all(holds(s.tile.mode, s.tile, bool(computed)) for s in splits)
+        assert [s.cost for s in splits] == sorted(s.cost for s in splits)
+        found = {s.tile.mode for s in splits}
+        assert found <= set(target.register_modes) and (computed or found >= modes)
+        assert len({s.label for s in splits}) == len(splits) >= (0 if computed else 4)
+
+
+STORED = ("f16", "bf16")
+
+
+@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize("how,slices", [("packed", 1), ("packed", 2), ("", 1), ("ab", 1)])
+def test_products_of_stored_operands(device, with_tile, dtype, how, slices):
+    """Rows of 12 and 20 elements are read as vectors, those of 13 one by one; sums are float32."""
+    with_tile(SMALL, slices)
+    extra, post_ops = [normal((2, 17, 21), 7)], (PostOp("add", operand=3), PostOp("relu"))
+    multiply(device, 17, 12, 20, how, dtype=dtype)
+    multiply(device, 17, 13, 21, how, (2,), post_ops, extra, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize("slices,group", [(1, 1), (2, 1), (1, 2)])
+def test_convolutions_of_stored_operands(device, with_tile, dtype, slices, group):
+    with_tile(SMALL, slices)
+    post_ops, extra = (PostOp("add", operand=3), PostOp("relu")), [normal((2, 22, 5, 6), 5)]
+    orders = {"i3": (0, 2, 3, 1)}
+    how = {"orders": orders, "dtype": dtype}
+    convolve(device, (2, 16, 5, 6), 22, SAME, group, post_ops, extra, **how)
+    convolve(device, (1, 6, 3, 3), 6, SAME, group, bias=False, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", STORED)
+def test_stored_products_take_groups(dtype):
+    """On GPUs without tensor cores, as products of float32 do."""
+    target = Target("gpu", 4, 32, 256, 49152, winograd=False)
+    for problem, (spec, inputs, consts) in PROBLEMS.items():
+        graph = store_as(single_node(spec, inputs, consts), STORAGE[dtype])
+        found = []
+
+        def note(node, problem, variants, found=found):
+            found.extend(variants if node.name == "node" else ())
+            return variants[0]
+
+        make_plan(graph, target, note)
+        assert ("workgroup" in found[0].name) == (problem != "row"), found[0].name
+
+
+@pytest.mark.parametrize("device_has", REGISTERS)
+def test_winograd_has_the_registers_that_it_needs(device_has):
+    """Of the fused kernel, chunks of 8 channels need more than those of 4."""
+    has, features, _ = REGISTERS[device_has]
+    target = Target("gpu", 4, 32, 256, 65536, features, item_registers=has)
+    _, candidates = offered(*PROBLEMS["image"], target)
+    fused = [v.launches[0].params["tile"] for v in candidates if "winograd_fused" in v.name]
+    most = max(mode.registers or 256 for mode in target.register_modes)
+    assert {tile.bk for tile in fused} == {64: set(), 128: {4}, 256: {4, 8}}[most]
+    assert all(has_room(tile.mode, VALUES[tile.bk]) for tile in fused)
