@@ -31,11 +31,9 @@ Params   name | wg | kind, functions, backward, input_forget: as clnn/ops/recurr
 Tunables vw {1,2,4,8,16}   lanes: neighbouring hidden units
          nv {1,2,4}        vectors of a slice
          tiles             sequences taken together, widest first: the first that is not more than are left
-         parts             chains of a direction
-         shares            of a chain
+         parts, shares     chains of a direction, and shares of a chain
          helpers           work-items for each share
-         patience          looks at what others have done before a work-item takes over what is not claimed;
-                           each time that it does, it waits half as long from then on
+         patience          looks at what others did before what is not claimed is taken over; halved each time
 </%doc>
 <%namespace name="gt" file="/_common/cells.cl.mako"/>
 <%
