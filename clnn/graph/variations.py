@@ -77,6 +77,8 @@ def smaller(extents: Extents) -> Iterator[dict[str, int]]:
         for part in (32, 16, 8, 4, 2)
         for block in (1, BLOCK)
     ]
+    for least in (1, 2, 4, 8, 16):  # what networks that halve images a few times take
+        found.append({n: 1 if e < SMALL else min(e, least) for n, e in extents.items()})
     yield from sorted(found, key=lambda one: sum(one.values()))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from small_graphs import classifier
 
 from clnn.errors import ShapeError
@@ -19,6 +20,14 @@ def test_proposals_differ_in_every_dimension():
     for other in smaller(extents):
         assert other["batch"] == 1
         assert all(1 <= other[name] <= extent for name, extent in extents.items())
+
+
+@pytest.mark.parametrize("least", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("extent", [96, 100, 224, 640])
+def test_the_smallest_image_of_networks_that_halve_is_among_the_proposals(least, extent):
+    sizes = smaller({"batch": 2, "height": extent, "width": extent})
+    first = next(s for s in sizes if s["height"] % least == 0 and s["width"] % least == 0)
+    assert first == {"batch": 1, "height": least, "width": least}
 
 
 def test_networks_that_are_refused_or_differ_are_left_out():
