@@ -224,3 +224,30 @@ def test_a_group_in_which_a_child_dies_is_checked_again_one_by_one(tool):
     assert [row["seed"] for row in rows] == list(range(12))
     assert [row["seed"] for row in rows if row["wrong"]] == [6]
     assert begun == [(0, 12, 4), (4, 4, 1), (7, 1, 1), (8, 4, 4)]
+
+
+def test_the_end_of_the_other_engine_is_no_finding(tool):
+    children = sys.modules["children"]
+    code = CHILD + "print(json.dumps({'now': 'other'}), flush=True); os.abort()"
+    limits = children.Limits(batch=1)
+    (row,) = children.rows(50, 1, lambda *_: [sys.executable, "-c", code], limits)
+    assert not row["wrong"] and row["peer"] == "in other, the process ended with status -6"
+    progress = children.Progress.of(None, 50)
+    progress.take(row)
+    assert progress.done == 1 and list(progress.peer) == ["50"] and not progress.wrong
+
+
+def test_a_call_of_the_other_engine_that_returns_leaves_crashes_findings(tool):
+    children = sys.modules["children"]
+    now = "print(json.dumps({'now': %r}), flush=True); "
+    code = CHILD + now % "other" + now % "" + "os.abort()"
+    limits = children.Limits(batch=1)
+    (row,) = children.rows(50, 1, lambda *_: [sys.executable, "-c", code], limits)
+    assert "ended with status -6" in row["wrong"] and "peer" not in row
+
+
+def test_noise_of_sums_is_a_share_of_the_largest(cases):
+    """Terms that cancel leave a zero off by a share of the others, before a step up or down."""
+    exact, chance = np.array([0.0, 9.0], np.float32), np.random.default_rng(1)
+    assert 0 < abs(cases._noise(exact, chance, 1e-3, True)[0]) <= 9e-3
+    assert cases._noise(exact, chance, 1e-3, False)[0] == 0

@@ -26,6 +26,7 @@ MOVES = 3
 FEW_BITS = {"f16": onnx.TensorProto.FLOAT16, "bf16": onnx.TensorProto.BFLOAT16}
 NOISES = 16  # ties between neighbouring numbers change with half of them
 DECIDING = {"Unique", "NonZero", "Compress", "Range", "Loop", "If"}  # shapes, by values
+SUMS = {"DFT", "STFT"}  # of terms that cancel
 UINT8 = onnx.TensorProto.UINT8
 
 
@@ -209,7 +210,11 @@ def _hangs_on_rounding(
     made = floats_made(case.model)
     exact = evaluate(_with_outputs(case.model, made), feeds) if made else {}
     chance, share = np.random.default_rng(len(feeds)), 2 * STEPS[case.options["dtype"]]
-    noise = [{f"{n}_noise": _noise(exact[n], chance, share) for n in made} for _ in range(NOISES)]
+    sums = {name for node in case.model.graph.node if node.op_type in SUMS for name in node.output}
+    noise = [
+        {f"{n}_noise": _noise(exact[n], chance, share, n in sums) for n in made}
+        for _ in range(NOISES)
+    ]
     few = FEW_BITS.get(case.options["dtype"])
     try:
         others = evaluate_all(with_noise(case.model, made), [{**feeds, **one} for one in noise])
@@ -266,8 +271,12 @@ def with_noise(model: onnx.ModelProto, names: list[str], few: int | None = None)
     return noisy
 
 
-def _noise(exact: np.ndarray, chance: np.random.Generator, share: float) -> np.ndarray:
-    noise = exact * chance.uniform(-share, share, exact.shape)
+def _noise(
+    exact: np.ndarray, chance: np.random.Generator, share: float, is_sum: bool
+) -> np.ndarray:
+    """Return noise of a share of each value; of sums, in which terms cancel, of the largest."""
+    scale = np.abs(exact).max(initial=0) if is_sum else exact
+    noise = scale * chance.uniform(-share, share, exact.shape)
     return np.asarray(np.where(np.isfinite(noise), noise, 0), np.float32)
 
 

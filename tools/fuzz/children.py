@@ -1,7 +1,8 @@
 """Work on seeds in child processes, batch by batch: one that dies, hangs or fills memory is a finding.
 
 A child is this program's own: it prints {"seed": S} as a line of JSON before it begins with S, and a row
-{"seed": S, "wrong": ...} when it is done.
+{"seed": S, "wrong": ...} when it is done. {"now": NAME} says that it calls another engine, {"now": ""} that
+this is over: where it ends in between, that is the other engine's fault, and no finding.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -69,11 +71,14 @@ def _batch(
         )
         lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=_read, args=(child.stdout, lines), daemon=True).start()
-        at, why = first, ""
+        at, why, now = first, "", ""
         try:
             while (line := lines.get(timeout=limits.seconds)) is not None:
                 if line.startswith("{"):
                     row = json.loads(line)
+                    if "now" in row:
+                        now = row["now"]
+                        continue
                     at = row["seed"] + ("wrong" in row)
                     if "wrong" in row:
                         yield row
@@ -85,7 +90,18 @@ def _batch(
             child.wait()
         if at < first + count:
             why = why or f"the process ended with status {child.returncode}"
-            yield {"seed": at, "wrong": why, "ended": True}
+            told = {"wrong": "", "peer": f"in {now}, {why}"} if now else {"wrong": why}
+            yield {"seed": at, "ended": True, **told}
+
+
+@contextmanager
+def calls_of(engine: str) -> Iterator[None]:
+    """Say that what happens inside of the context happens in another engine."""
+    print(json.dumps({"now": engine}), flush=True)
+    try:
+        yield
+    finally:
+        print(json.dumps({"now": ""}), flush=True)
 
 
 # Programs build in the process itself, and none are kept: no other would find them.
@@ -112,7 +128,10 @@ def end_with_children() -> None:
 
 @dataclass
 class Progress:
-    """What became of a range of seeds so far, in a file that is replaced after each batch of rows."""
+    """What became of a range of seeds so far, in a file that is replaced after each batch of rows.
+
+    peer: where the engine that results are compared with ended the process.
+    """
 
     path: Path | None
     first: int
@@ -120,6 +139,7 @@ class Progress:
     cpu: float = 0.0
     refused: int = 0
     wrong: dict[str, str] | None = None
+    peer: dict[str, str] | None = None
     met: list[str] | None = None
 
     @staticmethod
@@ -137,6 +157,8 @@ class Progress:
         self.met = sorted({*(self.met or []), *row.get("ops", [])})
         if row["wrong"]:
             self.wrong = {**(self.wrong or {}), str(row["seed"]): row["wrong"][:300]}
+        if row.get("peer"):
+            self.peer = {**(self.peer or {}), str(row["seed"]): row["peer"]}
         if self.path is not None and (row["wrong"] or self.done % 20 == 0):
             self.save()
 

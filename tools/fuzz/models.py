@@ -34,7 +34,7 @@ os.environ.setdefault("CLNN_MAX_BYTES", str(64 * 2**20))
 
 import numpy as np
 import onnx
-from children import Limits, Progress, end_with_children, rows
+from children import Limits, Progress, calls_of, end_with_children, rows
 from drawing import evaluate_all, moderate
 from model_seeds import seeds
 from mutations import Mutator
@@ -122,8 +122,8 @@ def _compared(data: bytes, graph: Graph, optimised: Graph) -> str:
             return ""
         names = {v.name for v in model.graph.input}
         fed = [{n: row[n] for n in row if n in names} for row in (feeds, moved)]
-        print(json.dumps({"seed": -1, "now": "onnxruntime"}), flush=True)
-        want, other = evaluate_all(model, fed)
+        with calls_of("onnxruntime"):
+            want, other = evaluate_all(model, fed)
     except LateError:
         return ""
     except Exception:  # whatever onnxruntime does not take

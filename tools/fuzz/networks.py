@@ -19,6 +19,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools" / "fuzz")]
 
 import onnx
 from cases import Case, check, draw, keep, minimise, outcome, replay
-from children import Limits, Progress, end_with_children, rows
+from children import Limits, Progress, calls_of, end_with_children, rows
+from drawing import around
 from side_by_side import work_on
 
 COUNT, LONG, GROUP = 300, 20_000, 16  # networks: at most, and of a group
@@ -38,6 +40,9 @@ def worker(first: int, count: int, device: str, folder: Path, at_once: int) -> N
 
     at_once: how many are checked side by side, so that their programs are built together.
     """
+
+    if at_once == 1:
+        around[:] = [partial(calls_of, "onnxruntime")]
 
     def one(seed: int) -> tuple[Case, str, bool]:
         case = draw(seed)
@@ -105,6 +110,8 @@ def _span(seed: int, count: int, state: Path | None, args: argparse.Namespace) -
             print(f"  python tools/fuzz/networks.py --replay {folder}", flush=True)
     so_far.save()
     bad = len(so_far.wrong or {})
+    for seed, how in (so_far.peer or {}).items():
+        print(f"{seed}: not compared: {how}")
     print(
         f"{so_far.done} networks of {len(so_far.met or [])} operators, {bad} wrong,"
         f" {so_far.refused} refused, {so_far.cpu / max(so_far.done, 1):.2f} CPU seconds each"
