@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 import suite
+from meeting import Meeting
 from suite import Outcome
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
@@ -23,23 +24,27 @@ def chunks(names):
     return [pytest.param(p, id=f"{LISTED[p[0]]}..{LISTED[p[-1]]}".replace(" ", "")) for p in parts]
 
 
-def run_on_device(names, device, monkeypatch):
-    monkeypatch.setenv("CLNN_DEVICE", device)
-    cases = [suite.all_cases()[name] for name in names]
-    suite.build_ahead(cases, device)
-    wrong = [o for o in (suite.judge(c, suite.on_backend) for c in cases) if o.verdict != "passed"]
+def no_failures(outcomes):
+    wrong = [o for o in outcomes if o.verdict != "passed"]
     assert not wrong, "\n".join(f"{o.name} {o.verdict}: {o.why}" for o in wrong)
 
 
 @pytest.mark.parametrize("names", chunks(suite.sample(LISTED)))
 def test_some_of_each_operator(names, device, monkeypatch):
-    run_on_device(names, device, monkeypatch)
+    """The cases run side by side, and their programs are built together."""
+    monkeypatch.setenv("CLNN_DEVICE", device)
+    cases = [suite.all_cases()[name] for name in names]
+    with Meeting(len(cases)) as meeting:
+        no_failures(meeting.map(lambda case: suite.judge(case, suite.on_backend), cases))
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("names", chunks(LISTED))
 def test_all_on_every_device(names, device, monkeypatch):
-    run_on_device(names, device, monkeypatch)
+    monkeypatch.setenv("CLNN_DEVICE", device)
+    cases = [suite.all_cases()[name] for name in names]
+    suite.build_ahead(cases, device)
+    no_failures([suite.judge(case, suite.on_backend) for case in cases])
 
 
 def test_every_case_is_as_listed_by_the_references_of_the_ops():

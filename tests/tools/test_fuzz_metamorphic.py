@@ -33,8 +33,8 @@ def agree(tool, first, count, device):
 
 
 @pytest.mark.parametrize("first", [1, 17])
-def test_pairs_of_networks_agree(tool, any_device, first):
-    rows = agree(tool, first, 16, any_device)
+def test_pairs_of_networks_agree(tool, device, first):
+    rows = agree(tool, first, 16, device)
     assert {row["ops"][0] for row in rows} == RELATIONS
     assert sum(row["refused"] for row in rows) < 4
 

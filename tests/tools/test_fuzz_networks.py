@@ -40,8 +40,8 @@ def findings(tool, first, count, device, folder):
 
 
 @pytest.mark.parametrize("first", range(1, 241, 40))
-def test_random_networks_agree_with_onnxruntime(tool, any_device, tmp_path, first):
-    assert not findings(tool, first, 40, any_device, tmp_path)
+def test_random_networks_agree_with_onnxruntime(tool, device, tmp_path, first):
+    assert not findings(tool, first, 40, device, tmp_path)
 
 
 def test_networks_of_a_new_seed_agree(tool, any_device, tmp_path):

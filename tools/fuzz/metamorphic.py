@@ -36,11 +36,12 @@ import onnx
 from children import Limits, Progress, end_with_children, rows
 from drawing import Drawer, Feeds, Network, evaluate_all
 from onnx import helper
+from side_by_side import work_on
 
 import clnn
 from clnn.errors import UnsupportedOpError
 
-COUNT, LONG = 100, 5_000
+COUNT, LONG, GROUP = 100, 5_000, 16  # pairs: at most, and of a group
 Run = Callable[[onnx.ModelProto, Sequence[Feeds], dict[str, Any]], list[list[np.ndarray]]]
 
 
@@ -216,14 +217,18 @@ def _unsteady(pair: Pair, number: int, allowed: float) -> bool:
     return not max(far) <= allowed / 4
 
 
-def worker(first: int, count: int, device: str) -> None:
-    """Check pairs and say of each what became of it, a line of JSON each."""
-    for seed in range(first, first + count):
-        print(json.dumps({"seed": seed}), flush=True)
-        began, pair = sum(os.times()[:4]), draw(seed)
-        wrong = check(pair, on_clnn(device))
+def worker(first: int, count: int, device: str, at_once: int) -> None:
+    """Check pairs and say of each what became of it, a line of JSON each.
+
+    at_once: how many are checked side by side, so that their programs are built together.
+    """
+
+    def one(seed: int) -> tuple[Pair, str]:
+        pair = draw(seed)
+        return pair, check(pair, on_clnn(device))
+
+    for seed, (pair, wrong), cpu in work_on(first, count, one, at_once, device):
         refused = UnsupportedOpError.__name__ in wrong
-        cpu = round(sum(os.times()[:4]) - began, 3)
         row = {"seed": seed, "wrong": "" if refused else wrong, "refused": refused, "cpu": cpu}
         print(json.dumps({**row, "ops": pair.ops, "options": pair.left.options}), flush=True)
 
@@ -231,18 +236,20 @@ def worker(first: int, count: int, device: str) -> None:
 def run(
     first: int, count: int, device: str, limits: Limits | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row for each pair, checked in children."""
+    """Yield a row for each pair, checked in children, in groups whose programs are built together."""
 
-    def command(first: int, count: int) -> list[str]:
-        return [sys.executable, __file__, "--worker", str(first), str(count), "--device", device]
+    def command(first: int, count: int, at_once: int) -> list[str]:
+        worker = [sys.executable, __file__, "--worker", str(first), str(count), str(at_once)]
+        return [*worker, "--device", device]
 
-    return rows(first, count, command, limits or Limits())
+    return rows(first, count, command, limits or Limits(group=GROUP))
 
 
 def main() -> int:
     args = _arguments()
     if args.worker:
-        worker(*args.worker, args.device)
+        first, count, at_once = args.worker
+        worker(first, count, args.device, at_once)
         return 0
     if args.only is not None:
         pair = draw(args.only)
@@ -279,7 +286,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--state", type=Path, help="file of what was done; goes on from it")
     parser.add_argument("--device", default=os.environ.get("CLNN_DEVICE", "auto"))
     parser.add_argument("--only", type=int, help="show and check one pair")
-    parser.add_argument("--worker", nargs=2, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", nargs=3, type=int, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

@@ -29,6 +29,7 @@ import onnx
 from children import Limits, end_with_children, rows
 from drawing import Feeds, Network, reads
 from quantised_kinds import KINDS, QuantisedDrawer
+from side_by_side import work_on
 
 import clnn
 from clnn.compile import load_graph, prepare
@@ -37,7 +38,7 @@ from clnn.graph.evaluate import evaluate
 from clnn.verification.onnxruntime import OnnxRuntime
 from clnn.verification.quantised import Shares, compare
 
-COUNT, HOST = 300, "host"
+COUNT, GROUP, HOST = 300, 16, "host"
 
 
 def draw(seed: int) -> tuple[Network, tuple[str, ...]]:
@@ -107,14 +108,20 @@ def _up_to(net: Network, name: str) -> Network:
     return Network(net.values, inputs, consts, nodes, net.opset)
 
 
-def worker(first: int, count: int, device: str, folder: Path) -> None:
-    """Check networks and say of each what became of it, a line of JSON each."""
-    for seed in range(first, first + count):
-        print(json.dumps({"seed": seed}), flush=True)
+def worker(first: int, count: int, device: str, folder: Path, at_once: int) -> None:
+    """Check networks and say of each what became of it, a line of JSON each.
+
+    at_once: how many are checked side by side, so that their programs are built together.
+    """
+
+    def one(seed: int) -> tuple[Network, tuple[str, ...], str]:
         net, outputs = draw(seed)
-        said, text = "", ""
-        if outputs:
-            said, _ = check(net.model(outputs).SerializeToString(), net.feeds, device)
+        model = net.model(outputs).SerializeToString() if outputs else b""
+        return net, outputs, check(model, net.feeds, device)[0] if outputs else ""
+
+    opened = None if device == HOST else device
+    for seed, (net, outputs, said), _ in work_on(first, count, one, at_once, opened):
+        text = ""
         if said:
             model, feeds = smallest(net, outputs, device)
             kept = folder / str(seed)
@@ -127,13 +134,13 @@ def worker(first: int, count: int, device: str, folder: Path) -> None:
 
 
 def run(first: int, count: int, device: str, folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield a row for each network, checked in children."""
+    """Yield a row for each network, checked in children, in groups whose programs are built together."""
 
-    def command(first: int, count: int) -> list[str]:
-        worker = [sys.executable, __file__, "--worker", str(first), str(count)]
+    def command(first: int, count: int, at_once: int) -> list[str]:
+        worker = [sys.executable, __file__, "--worker", str(first), str(count), str(at_once)]
         return [*worker, "--device", device, "--keep", str(folder)]
 
-    return rows(first, count, command, Limits())
+    return rows(first, count, command, Limits(group=1 if device == HOST else GROUP))
 
 
 def main() -> int:
@@ -145,10 +152,11 @@ def main() -> int:
     parser.add_argument("--device", default=os.environ.get("CLNN_DEVICE", "auto"))
     parser.add_argument("--host", dest="device", action="store_const", const=HOST)
     parser.add_argument("--keep", type=Path, default=Path("fuzz-findings"))
-    parser.add_argument("--worker", nargs=2, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", nargs=3, type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
-        worker(*args.worker, args.device, args.keep)
+        first, count, at_once = args.worker
+        worker(first, count, args.device, args.keep, at_once)
         return 0
     end_with_children()
     done, bad, met = 0, 0, set()

@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 
 def work_on(
-    first: int, count: int, one: Callable[[int], T], at_once: int, device: str
+    first: int, count: int, one: Callable[[int], T], at_once: int, device: str | None
 ) -> Iterator[tuple[int, T, float]]:
     """Yield each seed, what `one` makes of it, and the CPU seconds that it took, a share of its group's.
 
-    Says of each group that it begins, as `children` asks for. One context on `device` stays open: drivers
-    let go of their compilers with the last one.
+    Says of each group that it begins, as `children` asks for. One context on `device`, if any, stays open:
+    drivers let go of their compilers with the last one.
     """
-    held = open_context(select(device))
+    held = device and open_context(select(device))
     for start in range(first, first + count, at_once):
         seeds = range(start, min(start + at_once, first + count))
         print(json.dumps({"seed": start}), flush=True)
