@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from common import ROOT, usable_devices
-from dealing import NOT_QUICK, deal, needs_device
+from dealing import NOT_QUICK, ON_QUICK, deal, needs_device, quick_one
 
 _CACHE = ROOT / ".cache" / "tests"
 os.environ.setdefault("CLNN_BUILD_JOBS", "1")  # the test workers are the parallelism
@@ -72,13 +72,16 @@ def _short(name: object) -> str:
     return text.replace(" ", "-")[:16]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def any_device(request: pytest.FixtureRequest) -> str:
     """One usable device, the one named by --device if any."""
     names = usable_devices()
     if not names:
         pytest.skip("no usable OpenCL device")
-    return request.config.getoption("--device") or names[-1]
+    if wanted := request.config.getoption("--device"):
+        return str(wanted)
+    quick = request.path.name in ON_QUICK and not request.config.getoption("--long")
+    return quick_one(names) if quick else names[-1]
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,8 @@ import itertools
 from types import SimpleNamespace
 
 import pytest
-from dealing import deal
+from common import ROOT
+from dealing import ON_QUICK, deal, quick_one
 
 DEVICES = ("Intel(R) OpenCL", "Portable Computing Language", "Other")
 
@@ -72,3 +73,13 @@ def test_cases_of_the_long_form_take_no_value_from_the_short_one():
     deal(items)
     left = [i.callspec.params for i in items if not i.skipped and not i.keywords]
     assert sorted(p["net"] for p in left) == ["a", "b"]
+
+
+def test_the_quick_device_is_one_that_is_not_slow_to_build_if_there_is_one():
+    assert quick_one(DEVICES) == DEVICES[0] and quick_one(DEVICES[1:]) == DEVICES[2]
+    assert quick_one(DEVICES[1:2]) == DEVICES[1]
+
+
+def test_files_on_the_quick_device_are_there():
+    tests = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    assert set(ON_QUICK) <= tests

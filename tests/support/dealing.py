@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 
 import pytest
 
@@ -16,6 +17,16 @@ NOT_QUICK = (
     "tools",
     "verification",
 )
+# Files whose tests of any one device take a driver that builds faster; the long form has them on the slow one.
+ON_QUICK = (
+    "test_compare_engines.py",
+    "test_gpu_report.py",
+)
+
+
+def quick_one(devices: Sequence[str]) -> str:
+    """Return a device whose driver is not slow to build, the last one where there is none."""
+    return next((device for device in devices if SLOW not in device), devices[-1])
 
 
 def needs_device(item: pytest.Item) -> bool:
