@@ -57,7 +57,7 @@ def pack_weights(
     vectors: Array = packed.reshape(*packed.shape[:-2], -1, limb_width, pack_factor)
     if split_as == "pairs":
         pairs = np.stack([vectors[..., 0::2], vectors[..., 1::2]], axis=-3)
-        return pairs.view(np.int8)
+        return np.ascontiguousarray(pairs).view(np.int8)
     if split_as == "halves":
         return np.stack([vectors >> 1, vectors - (vectors >> 1)], axis=-3).astype(np.int8)
     return np.stack([vectors & 255, vectors >> 8], axis=-3)
