@@ -1,14 +1,18 @@
 """Work with a deadline: a thread that may hang does it, the caller does not.
 
 A driver's call cannot be ended from outside. What takes too long is left to its thread, which is a
-daemon: the end of the process does not wait for it.
+daemon: the end of the process does not wait for it. Nor does it let drivers clean up then, which may wait
+for the same work, or abort because of it.
 """
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -76,6 +80,20 @@ def within(seconds: float, work: Callable[..., T], *args: Any) -> T:
             request.done.acquire(timeout=max(0.0, until - time.monotonic()))
         raise
     if not ended:
+        leave_behind()
         raise LateError(f"nothing came within {seconds:g} s")
     result: T = request.result()
     return result
+
+
+@cache
+def leave_behind() -> None:
+    """Have the process end, when it does, without the destructors of libraries, with the status that it has.
+
+    For work that a driver may never end: its library's own threads are still busy then. Python's own
+    functions at exit run before. Without effect where the C library has no on_exit.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "on_exit"):
+        atexit.register(libc.fflush, None)
+        libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)

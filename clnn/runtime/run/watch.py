@@ -18,7 +18,7 @@ from clnn.options import Options
 from clnn.plan.schedule import Plan
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.failures import lose, require
-from clnn.runtime.process.deadline import Request
+from clnn.runtime.process.deadline import Request, leave_behind
 from clnn.runtime.run.commands import NOT_HANDED, Handed, Memory, RunEvents
 from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.fused_launch import FusedLaunches
@@ -77,6 +77,7 @@ class Watch:
 
     def _give_up(self) -> None:
         """Raise DeviceLostError."""
+        leave_behind()
         raise lose(
             self._device,
             f"it did not answer within {self._seconds:g} s (Options.timeout), so a kernel hangs or"
