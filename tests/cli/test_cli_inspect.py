@@ -22,12 +22,14 @@ def test_operators_of_a_model_that_runs(clnn, files):
 def test_operators_of_a_model_that_does_not_run(clnn, files):
     result = clnn("inspect", files["unsupported"])
     assert result.code == 1
-    assert re.search(r"^MaxRoiPool +2  NO  2 of them: clnn has no", result.out, re.MULTILINE)
+    assert re.search(
+        r"^TfIdfVectorizer +2  NO  2 of them: text is not numbers", result.out, re.MULTILINE
+    )
     assert re.search(r"^org\.example::Frobnicate +1  NO  1 of them: ", result.out, re.MULTILINE)
     assert re.search(r"^Relu +1  yes$", result.out, re.MULTILINE)
-    assert "3 nodes cannot run: roi_1, roi_2, frob" in result.out
+    assert "3 nodes cannot run: text_1, text_2, frob" in result.out
     data = clnn("inspect", files["unsupported"], "--json").data
-    assert [p["node"] for p in data["unsupported"]] == ["roi_1", "roi_2", "frob"]
+    assert [p["node"] for p in data["unsupported"]] == ["text_1", "text_2", "frob"]
     refused = clnn("inspect", files["unsupported"], "--plan")
     assert refused.code == 2
     assert refused.err.startswith("UnsupportedOpError: 3 node(s)")

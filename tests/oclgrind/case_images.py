@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from clnn.ops.conv.separable import Separable
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.transpose import ConvTranspose
 from clnn.ops.pool.roi_align import RoiAlign
+from clnn.ops.pool.roi_max import RoiMax
 from clnn.ops.pool.spec import Pool
+from clnn.ops.resize.deform_sample import DeformSample
 from clnn.ops.resize.grid_sample import GridSample
 from clnn.ops.resize.sampling import Sampling
 from clnn.ops.resize.spec import Resize
@@ -273,6 +276,22 @@ for _mode, _padding, _corners in (
         GridSample(_mode, _padding, _corners),
         [normal((2, 4, 5, 6)), _at],
     )
+
+for _window, _groups, _masked in (
+    (window((3, 2), before=(1, 0), after=(1, 1)), (1, 1), False),
+    (window((2, 2), (2, 1), (1, 2), (0, 1)), (2, 4), True),
+):
+    _outs = _window.output((5, 6))
+    _places = _groups[1] * prod(_window.kernel)
+    _moves = rng(1).uniform(-3, 3, (2, _places * 2, *_outs)).astype(np.float32)
+    add(
+        f"deform_sample_{_groups[0]}_{_groups[1]}",
+        DeformSample(_window, *_groups),
+        [normal((2, 8, 5, 6)), _moves, normal((2, _places, *_outs)) if _masked else None],
+    )
+
+_regions = np.array([[0, 0, 0, 3, 2], [1, -3, 1, 9, 9], [1, 8, 8, 9, 9]], np.float32)
+add("roi_max", RoiMax((2, 3), 0.75), [normal((2, 4, 5, 6)), _regions])
 
 # Transposed convolution
 

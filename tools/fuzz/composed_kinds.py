@@ -86,6 +86,23 @@ def _determinant(d: Drawer) -> None:
             d.node("Det", part)
 
 
+def _deformed(d: Drawer) -> None:
+    x = d.pick("f", (4,))
+    if x is None:
+        return
+    count, channels, *size = d.of(x).shape
+    group, alike = (d.one_of([g for g in (1, 2, channels) if channels % g == 0]) for _ in range(2))
+    kernel = [d.up_to(min(3, extent)) for extent in size]
+    outs = [extent - k + 1 for extent, k in zip(size, kernel, strict=True)]
+    places, out = alike * kernel[0] * kernel[1], group * d.one_of((1, 3, 8))
+    moves = d.chance.integers(-12, 13, (count, 2 * places, *outs)) / 8 + 0.03
+    inputs = [x, d.weights(out, channels // group, *kernel), d.const(moves, "float32")]
+    inputs.append(d.weights(out) if d.up_to(1, 0) else "")
+    if d.up_to(1, 0):
+        inputs.append(d.weights(count, places, *outs))
+    d.node("DeformConv", inputs, group=group, offset_group=alike)
+
+
 KINDS: tuple[Callable[[Drawer], None], ...] = (
-    *(_einsum, _reverse_sequence, _dft, _stft, _determinant),
+    *(_einsum, _reverse_sequence, _dft, _stft, _determinant, _deformed),
 )
