@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -248,8 +248,9 @@ def _variant(problem: ConvProblem, chosen: WinogradPlan, name: str = "") -> Vari
         "most_sets": most_sets,
         "prefetch": "prefetch" in problem.target.features,
     }
-    weights = problem.weights
-    constants = [Const(lambda: pack(weights, chosen))]
+    # Of the plan, no more than decides: equal constants of other shapes are told by what makes them.
+    how = (problem.weights, chosen.m, chosen.stride, chosen.nv * chosen.vw)
+    constants = [Const(partial(pack, *how))]
     if bias is not None:
         constants.append(Const(lambda: bias))
     args = (source, *constants, *operand_args(problem, problem.post_ops), Out(0))
@@ -314,11 +315,10 @@ def _name(problem: ConvProblem, chosen: WinogradPlan) -> str:
     return problem.label("winograd", f"{tile}{sets}")
 
 
-def pack(weights: Array, chosen: WinogradPlan) -> Array:
+def pack(weights: Array, m: int, stride: int, channels: int) -> Array:
     """Return weights (oc, ic, 3, 3) transformed, as [blocks][places][ic][channels of a block]."""
     oc, ic = weights.shape[:2]
-    ocb = chosen.nv * chosen.vw
-    packed = np.zeros((-(-oc // ocb), chosen.extent**2, ic, ocb), np.float32)
-    for block, part in transformed_blocks(weights, chosen.m, ocb, chosen.stride):
+    packed = np.zeros((-(-oc // channels), extent(m, stride) ** 2, ic, channels), np.float32)
+    for block, part in transformed_blocks(weights, m, channels, stride):
         packed[block, :, :, : part.shape[2]] = part
     return packed
