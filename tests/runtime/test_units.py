@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import pytest
 
-from clnn.ops.shared.workgroup_tiles import GemmShape, group_tiles, second_launch
+from clnn.ops.shared.workgroup_tiles import GemmShape, group_tiles, holds, second_launch
 from clnn.runtime.device.units import Units, units_of
 from clnn.target import Target
 
@@ -88,6 +88,23 @@ def test_lanes_give_the_published_rate(name: str) -> None:
 )
 def test_units_hold_a_work_group_each(name: str, units: Units) -> None:
     assert units_of(DEVICES[name].info) == units
+
+
+@pytest.mark.parametrize(
+    ("vendor", "name"), [("ARM", "Mali-G78 r0p0"), ("Mesa", "Mali-G610 (Panfrost)")]
+)
+def test_cores_of_arm_have_few_registers(vendor: str, name: str) -> None:
+    """64 of a work-item: tiles that need more are not offered."""
+    units = units_of(Published(vendor, name, 10, 0.8, 0.5, None, 32, 1024).info)
+    assert units == Units(10, 32, 16384, 512, 64)
+    offered = Target("gpu", 4, 10, 256, 32768, item_registers=units.item_registers)
+    sums = GemmShape(512, 512, 512)
+    tiles = [choice.tile for choice in group_tiles(sums, offered)]
+    assert tiles and max(tile.tm * tile.tn for tile in tiles) <= 32
+    assert any(
+        c.tile.tm * c.tile.tn > 32 for c in group_tiles(sums, replace(offered, item_registers=0))
+    )
+    assert all(holds(offered.register_modes[0], tile) for tile in tiles)
 
 
 def test_of_other_devices_no_more_is_known_than_their_count() -> None:

@@ -17,6 +17,9 @@ HALF = {(6, 0), (7, 0), (7, 2), (7, 5), (8, 0)}
 PAIRED = 10  # from this generation on AMD's units are pairs, four times 32 lanes
 # CDNA 2 and 3, whose units have twice the registers; digits behind "gfx".
 TWICE = ("90a", "940", "941", "942", "950")
+# Bifrost and Valhall: a core adds 32 products at a time, and holds 512 work-items of up to 32 registers of the 64
+# that one may have (Arm's guide to the Valhall shader core).
+ARM = "mali", "immortalis"
 RESIDENT = 1024  # work-items of a unit that can be counted on, whatever more it may hold
 
 
@@ -47,6 +50,8 @@ def units_of(info: DeviceInfo) -> Units:
         return _intel(info)
     if "advanced micro devices" in vendor or "amd" in vendor.split():
         return _amd(info)
+    if vendor == "arm" or info.name.lower().startswith(ARM):
+        return Units(info.compute_units, 32, 16384, 512, 64)
     return Units(info.compute_units)
 
 
