@@ -159,6 +159,26 @@ def test_shapes_types_and_nan_count_as_differences_and_unsteady_results_do_not(c
     assert not differences(**{f: good[f] - 1})
 
 
+def test_numbers_of_unique_values_hang_on_tiny_ones(cases):
+    """Of sigmoids of large negative numbers one engine has zeros, another has different tiny ones."""
+    drawer = cases.Drawer(1)
+    x = drawer.array((4,))
+    drawer.net.values[x] = np.array([-90, -95, 0, 1], np.float32)
+    drawer.net.inputs.append(x)
+    (s,) = drawer.node("Sigmoid", [x])
+    (u,) = drawer.node("Unique", [s], sorted=1)
+    case = cases.Case(drawer.net, (u,), {"dtype": "f32"})
+    want = drawer.of(u)
+    assert not cases.differences(case, case.net.feeds, {u: np.append(want, want[:1])})
+    assert cases.differences(case, case.net.feeds, {u: want.astype(np.float64)})
+    exact = cases.Drawer(1)
+    exact.net.values[y := exact.array((4,))] = np.array([1, 2, 2, 3])
+    exact.net.inputs.append(y)
+    (v,) = exact.node("Unique", [y], sorted=1)
+    case = cases.Case(exact.net, (v,), {"dtype": "f32"})
+    assert "for int64(3,)" in cases.differences(case, case.net.feeds, {v: exact.of(y)})[v]
+
+
 def test_what_subgraphs_read_belongs_to_their_node(cases):
     inner = onnx.helper.make_node("Add", ["a", "outer"], ["b"])
     made = onnx.helper.make_tensor_value_info("b", 1, None)
