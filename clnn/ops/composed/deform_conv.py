@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from clnn.errors import ShapeError
 from clnn.ops.composed.values import Value
 from clnn.ops.conv.spec import Conv2d
@@ -29,7 +31,7 @@ def _deform_conv(node: OnnxNode) -> Source:
     taps = w.reshape((out_channels, in_group, sample.taps)).transpose((0, 2, 1))
     outs, axes = samples.shape[2:], min(rank, 2)
     if rank > 2:  # a product has images
-        samples = samples.reshape((*samples.shape[:2], outs[0], _product(outs[1:])))
+        samples = samples.reshape((*samples.shape[:2], outs[0], prod(outs[1:])))
     weights = taps.reshape((out_channels, in_group * sample.taps, *[1] * axes))
     ones, none = (1,) * axes, (0,) * axes
     product = Conv2d(Window(ones, ones, ones, none, none), group)
@@ -37,10 +39,3 @@ def _deform_conv(node: OnnxNode) -> Source:
     if rank > 2:
         made = made.reshape((*made.shape[:2], *outs))
     return made.source
-
-
-def _product(extents: tuple[int, ...]) -> int:
-    size = 1
-    for extent in extents:
-        size = size * extent
-    return size

@@ -109,11 +109,7 @@ class DeformSample(OpSpec):
     def _variant(self, problem: Problem, ctype: str, vw: int) -> Variant:
         src, dst, win = problem.input(0).layout, problem.outputs[0].layout, self.window
         mask = problem.inputs[2] if len(problem.inputs) > 2 else None
-        count, _, *extents = dst.shape
-        positions = 1
-        for extent in extents:
-            positions = positions * extent
-        channels = src.shape[1]
+        count, channels, positions = dst.shape[0], src.shape[1], prod(dst.shape[2:])
         global_size, local = grid(problem.target, channels // vw, positions, count * self.taps)
         sizes = "x".join(map(str, win.kernel))
         masked = "_masked" if mask is not None else ""

@@ -46,10 +46,8 @@ STORE = 4  # slots to store a result
 # are computed, need more for addresses.
 ROOM = {64: 34, 128: 104, 256: 120}
 TWO_STAGES, COMPUTED = 16, 24
-OTHER_MODES, OTHER_MODE_COST = (
-    2,
-    1.02,
-)  # best tiles of which other ways to have registers are measured
+# Best tiles of which other ways to have registers are worth a measurement, and their cost.
+OTHER_MODES, OTHER_MODE_COST = 2, 1.02
 BANKS = 0.5  # slots a term of a work-item, where rows of local memory begin in the same bank
 LAUNCH = 60_000 / 128  # cycles of a second launch for each lane of a unit: some 3 us
 

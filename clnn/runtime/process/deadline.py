@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -93,7 +94,7 @@ def leave_behind() -> None:
     For work that a driver may never end: its library's own threads are still busy then. Python's own
     functions at exit run before. Without effect where the C library has no on_exit.
     """
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "on_exit"):
+    libc = ctypes.CDLL(None) if os.name == "posix" else None
+    if libc is not None and hasattr(libc, "on_exit"):
         atexit.register(libc.fflush, None)
         libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
