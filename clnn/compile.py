@@ -17,30 +17,25 @@ from clnn.graph.mapped import forget, mapped_files, one_of_each, require_unchang
 from clnn.graph.passes import optimise
 from clnn.graph.passes.quantise import observed, quantise
 from clnn.graph.passes.store import store_as
-from clnn.graph.replayed import Graphs
-from clnn.graph.variations import alike, halves, larger, smaller, uneven
 from clnn.importers.onnx.stages.program import is_staged
+from clnn.open_model import OpenModel
 from clnn.options import Options
 from clnn.ports import ports_of
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.target import kind_of
 from clnn.runtime.doctor.selection import select_device
-from clnn.runtime.process.collector import paused
 from clnn.runtime.process.forked import refuse
 from clnn.runtime.run.compiled import is_compiled, load_as, refuse_compiled
-from clnn.runtime.run.family import Family
-from clnn.runtime.run.gears import Gears
 from clnn.runtime.run.handed import exchange_of
-from clnn.runtime.run.kept_sets import KeptSets
 from clnn.runtime.run.open_session import OpenSession, OpenTensorInfo
-from clnn.runtime.run.session import Build, Session
+from clnn.runtime.run.session import Session
 from clnn.runtime.run.universal import asks_for_set
 from clnn.runtime.run.watch import timeout_of
 from clnn.runtime.stages.session import StagedSession
 from clnn.runtime.stages.valued import ValuedSession
-from clnn.settings import setting, warn_unknown
+from clnn.settings import warn_unknown
 from clnn.timeline import mark
-from clnn.tune.choose import chooser, measured
+from clnn.tune.choose import chooser
 from clnn.tune.report import Report
 from clnn.tune.tuner import Progress, TuneRequest, tune_graph
 from clnn.types import STORAGE, Array
@@ -52,7 +47,6 @@ if TYPE_CHECKING:
 Model = str | os.PathLike[str] | bytes | Graph | Any
 # Input name -> shape, or name of a symbolic dimension -> extent.
 Shapes = Mapping[str, Sequence[int] | int]
-OTHERS = 2  # extents besides the first ones, from which is learned what differs between kernels
 # Samples as feeds, ranges by value name, or the file of such ranges.
 Calibration = Iterable[Mapping[str, Any]] | Mapping[str, float] | str | os.PathLike[str]
 
@@ -177,122 +171,17 @@ def _compile_open(
     select_device(device)
     inputs, outputs = ports
     dims = {value.name: value.shape for value in inputs}
-    compile_at = _OpenModel(model, device, options or Options(), calibration, dims, opened)
+    options = options or Options()
+
+    def read(loaded: Loaded, shapes: Shapes) -> Graph:
+        return prepare(load_graph(loaded, shapes), options, calibration, device, fixed=False)
+
+    def alone(shapes: Shapes) -> Session:
+        return compile_fixed(model, device, options, shapes, calibration, opened)
+
+    has_samples = calibration is not None
+    compile_at = OpenModel(model, device, options, dims, opened, read, alone, has_samples)
     return OpenSession(inputs, outputs, compile_at, compile_at.gears, doubt)
-
-
-class _OpenModel:
-    """A model with open dimensions: makes sessions at extents, which share what they can."""
-
-    def __init__(
-        self,
-        model: Model,
-        device: str | int | None,
-        options: Options,
-        calibration: Calibration | None,
-        dims: Mapping[str, tuple[int | str, ...] | None],
-        opened: Device | None,
-    ) -> None:
-        """dims: of each input, numbers and names; None where even their number is open."""
-        self._model, self._device, self._options, self._opened = model, device, options, opened
-        self._calibration, self._dims, self._graphs = calibration, dims, Graphs(self._read, dims)
-        self._has_ranges = options.dtype == "int8" or calibration is not None
-        self._loaded: Loaded | None = None
-        self._family: Family | None = None
-
-    @property
-    def _specialise(self) -> str:
-        return self._options.specialise or str(setting("CLNN_SPECIALISE"))
-
-    @property
-    def _shares(self) -> bool:
-        """Whether the sessions of all shapes share kernels."""
-        alone = self._options.tune in ("quick", "full") or self._specialise == "always"
-        return not alone and None not in self._dims.values()
-
-    @property
-    def gears(self) -> Gears | None:
-        """What makes kernels while calls go on."""
-        if not self._shares or self._specialise != "background":
-            return None
-        made = Gears(self._special, self._small, self._options.dtype)
-        self._graphs.defer(made.later)
-        return made
-
-    def __call__(self, shapes: Mapping[str, tuple[int, ...]], wait: bool = True) -> Session:
-        """Return the session for inputs of these shapes. wait: as in Family.patience."""
-        if not self._shares:
-            parts = self._model, self._device, self._options
-            return compile_fixed(*parts, shapes, self._calibration, self._opened)
-        if self._family is None:
-            return self._session_at(shapes)
-        with paused, self._family.patience(wait):
-            return self._session_at(shapes)
-
-    def _session_at(self, shapes: Mapping[str, tuple[int, ...]]) -> Session:
-        options, info, graph = self._options, select_device(self._device), self._at(shapes)
-        if self._family is None:
-            extents = {
-                name: extent
-                for key, dims in self._dims.items()
-                for name, extent in zip(dims or (), shapes[key], strict=True)
-                if isinstance(name, str)
-            }
-            self._family = Family(
-                lambda: alike(graph, self._with, larger(extents), OTHERS),
-                lambda: alike(graph, self._with, smaller(extents), 1),
-                lambda: alike(graph, self._with, halves(extents), 1),
-                lambda: alike(graph, self._with, uneven(extents), OTHERS),
-                device=self._opened and self._opened.beside(),
-                kept=KeptSets.of(graph, info, options, extents, measured(info, options.tune)),
-                at=self._at,
-                graphs=None if self._has_ranges else self._graphs,
-            )
-        with chooser(info, options.tune) as choose:
-            return Session(graph, info, options, choose, family=self._family)
-
-    def _special(self, shapes: Mapping[str, tuple[int, ...]], build: Build) -> Session:
-        """Return the session for these shapes alone, on the context that all have."""
-        options, info = self._options, select_device(self._device)
-        graph, family = self._at(shapes), self._family
-        assert family is not None
-        with chooser(info, options.tune) as choose:
-            device = family.open(info).beside()
-            return Session(graph, info, options, choose, device=device, build=build)
-
-    def _small(self, build: Build) -> None:
-        """Make the kernels that small images need, where there are such images."""
-        options, info, family = self._options, select_device(self._device), self._family
-        assert family is not None
-        try:
-            for graph in () if family.has_small else family.small():
-                with chooser(info, options.tune) as choose:
-                    Session(graph, info, options, choose, family=family, build=build).close()
-            family.keep(small=True)
-        finally:
-            family.small_is_made.set()
-        family.rehearse()
-
-    def _with(self, extents: Mapping[str, int]) -> Graph:
-        """Return the network at extents of its open dimensions."""
-
-        def shape(dims: tuple[int | str, ...]) -> tuple[int, ...]:
-            return tuple(extents[d] if isinstance(d, str) else d for d in dims)
-
-        return self._at({name: shape(dims or ()) for name, dims in self._dims.items()})
-
-    def _at(self, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-        from clnn.importers.onnx.load import load_parts
-
-        if self._loaded is None:
-            self._loaded = load_parts(self._model, mapped=self._calibration is None)
-        graph = (self._read if self._has_ranges else self._graphs.at)(shapes)
-        require_unchanged(one_of_each(mapped_files(graph.consts.values())))
-        return graph
-
-    def _read(self, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-        graph, options = load_graph(self._loaded, shapes), self._options
-        return prepare(graph, options, self._calibration, self._device, fixed=False)
 
 
 def compile_fixed(

@@ -32,6 +32,7 @@ ROOMS = (
     ("cache",),
     ("runtime",),
     ("ports", "tune"),
+    ("open_model",),
     ("compile",),
     ("geared",),
     ("entry",),

@@ -40,6 +40,7 @@ from clnn.errors import TemplateError
 
 KERNEL = "network"
 GROUPS = 4  # work-groups per compute unit: runtimes hand several to the first thread that asks
+IDS = ("id0", "id1", "id2")  # what functions take of an item
 PIECES = 8  # parts of a call's items per compute unit that groups claim at once
 MOST_SHARES = 16  # of a call's items, one for each compute unit up to so many
 REMEMBERED = (
@@ -300,6 +301,16 @@ def _refuse(head: str, why: str) -> NoReturn:
     )
 
 
+def each_item(call: str, x: str, y: str, xy: str) -> str:
+    """Return statements that do `call` for items from `item` to before `end`, with IDS of each.
+
+    x, y, xy: the first two extents and their product. Only the first item's ids are divided out.
+    """
+    ids = f"item % {x}, id1 = item / {x} % {y}, id2 = item / {xy}"
+    following = f"if (++id0 == {x}) {{ id0 = 0; if (++id1 == {y}) {{ id1 = 0; ++id2; }} }}"
+    return f"for (int id0 = {ids}; item < end; ++item) {{ {call} {following} }}"
+
+
 def _call_text(
     number: int,
     call: _Written,
@@ -330,7 +341,6 @@ def _call_text(
     declared = "" if reals is None else f"\n{_declared(dict.fromkeys(read), reals)}"
     first = number * (shares + 1) * LINE
     done = first + shares * LINE
-    ids = f"item % {x}, item / {x} % {y}, item / {xy}"
     text = f"""    {{{declared}
         const int items = {items};
         int mine = 0, at;{begin}
@@ -339,8 +349,8 @@ def _call_text(
             const int left = min({share}, items - from);
             while ((at = atomic_add(next + {first} + share * {LINE}, {grain})) < left) {{
                 const int end = from + min(at + {grain}, left);
-                for (int item = from + at; item < end; ++item)
-                    {function}(scratch, {", ".join([ids, *args])});
+                int item = from + at;
+                {each_item(f"{function}(scratch, {', '.join([*IDS, *args])});", x, y, xy)}
                 mine += end - from - at;
             }}
         }}{end}

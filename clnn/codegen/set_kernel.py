@@ -21,11 +21,13 @@ from functools import lru_cache
 from clnn.codegen.fused_kernel import (
     CLOCK,
     GROUPS,
+    IDS,
     KERNEL,
     LINE,
     MOST_SHARES,
     PIECES,
     FusedKernel,
+    each_item,
     parts,
 )
 from clnn.errors import TemplateError
@@ -190,19 +192,22 @@ def _function(source: str, number: int, known: dict[str, str]) -> tuple[str, str
     head = kernel[: kernel.index(")\n{")]
     ids = "const int id0, const int id1, const int id2"
     body = re.sub(r"\bget_global_id\(([012])\)", r"id\1", kernel)
-    arguments, at = [], ROW_HEAD
-    for param in head.split(","):
+    read, at = ["int item = from + at", "const int x = n[4], y = n[5]"], ROW_HEAD
+    for k, param in enumerate(head.split(",")):
         kind = param.strip()
         if "*" in kind:
-            cast = f"({kind[: kind.index('*')].strip()} *)"
-            arguments.append(f"{cast}(bases[n[{at}]] + n[{at + 1}] * {PAGE}L)")
+            pointer = f"{kind[: kind.index('*')].strip()} *"
+            read.append(f"{pointer}a{k} = ({pointer})(bases[n[{at}]] + n[{at + 1}] * {PAGE}L)")
             at += 2
         else:
-            arguments.append(f"as_float(n[{at}])" if "float " in kind else f"n[{at}]")
+            real = "float " in kind
+            read.append(
+                f"const float a{k} = as_float(n[{at}])" if real else f"const int a{k} = n[{at}]"
+            )
             at += 1
-    items = "item % n[4], item / n[4] % n[5], item / n[6]"
-    loop = "for (int item = from + at; item < end; ++item)"
-    call = f"{loop} call_{number}({items}, {', '.join(arguments)});"
+    arguments = ", ".join([*IDS, *(f"a{k}" for k in range(len(read) - 2))])
+    loop = each_item(f"call_{number}({arguments});", "x", "y", "n[6]")
+    call = f"{{ {'; '.join(read)}; {loop} }}"
     text = "".join(new) + f"void call_{number}({ids}, " + body
     return text, call, at - ROW_HEAD
 

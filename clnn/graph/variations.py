@@ -10,6 +10,7 @@ from clnn.graph.ir import Graph
 Extents = Mapping[str, int]  # dimension -> extent
 SMALL = 8  # extents below which any number is as likely: batches, counts
 BLOCK = 32  # what networks that halve images want extents to be multiples of
+FEW = 4  # of a batch: from so many on kernels are others than for one
 STEPS = (3, 5, 7, 11, 13, 17, 19, 23)  # added in turn, so that no two dimensions stay in proportion
 
 
@@ -86,6 +87,14 @@ def halves(extents: Extents) -> Iterator[dict[str, int]]:
     """Yield about half of these extents; counts stay."""
     for block in (BLOCK, 1):
         yield {n: e if e < SMALL else _less(e, 2, block) for n, e in extents.items()}
+
+
+def other_counts(extents: Extents) -> Iterator[dict[str, int]]:
+    """Yield these extents with larger batches and counts, or with 1 where there are some already."""
+    counts = {name: extent for name, extent in extents.items() if extent < SMALL}
+    if counts:
+        to = FEW if min(counts.values()) < FEW else 1
+        yield {**extents, **dict.fromkeys(counts, to)}
 
 
 def _less(extent: int, part: int, block: int) -> int:

@@ -16,6 +16,7 @@ from clnn.records import changed
 Key = tuple[str, str]
 NEAR = 1.1  # times the lowest cost at the first extents, that a choice may take for better ones elsewhere
 MISFIT = 2.0  # cost, of the lowest, that counts where a choice does not fit
+LESS = 0.97  # share of what one set of choices costs at some extents, below which another is taken
 
 
 @dataclass
@@ -152,6 +153,29 @@ class Choices:
 
         return chosen
 
+    def over_best(self, there: Problems) -> float:
+        """Return what these choices cost at other extents, of what the best ones there do; 1 at least."""
+        costs = least = 0.0
+        for key, (node, problem) in there.problems.items():
+            made = self._made.get(key)
+            found = None if made is None else there.costs(key, [made])
+            if made is None or made.cost_at is None or found is None:
+                continue
+            best = min(v.cost for v in node.spec.candidates(problem))
+            cost = found[0] if math.isfinite(found[0]) else MISFIT * best
+            costs, least = costs + cost, least + best
+        return costs / least if least else 1.0
+
+    def unlike(self, other: Choices) -> frozenset[Key]:
+        """Return the nodes that are computed otherwise by another set, where costs tell which is better."""
+        return frozenset(
+            key
+            for key, made in self._made.items()
+            if (there := other._made.get(key)) is not None
+            and there.name != made.name
+            and None not in (made.cost_at, there.cost_at)
+        )
+
     def _balanced(self, node: Node, problem: Problem, best: Variant) -> Variant:
         """Return what costs least at all extents that are weighed, of what costs little more than the best."""
         if best.cost_at is None or not self.weighed:
@@ -175,6 +199,37 @@ class Choices:
 
     def _fits(self, node: Node, variant: Variant) -> bool:
         return all(other.fits(_key(node), variant) for other in self.others)
+
+
+@dataclass
+class Rivals:
+    """Two sets of choices in one plan: the first is repeated, unless the other is estimated to cost less.
+
+    nodes: those that they compute otherwise; a plan has to ask for these first. is_other: whether
+    DoesNotFitError was raised since the other costs less.
+    """
+
+    first: Choices
+    other: Choices
+    nodes: frozenset[Key]
+    is_other: bool = False
+    _costs: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    _asked: set[Key] = field(default_factory=set)
+
+    def repeat(self, node: Node, problem: Problem) -> Variant | None:
+        """Return as Choices.repeat_or_raise of the first set. Raises DoesNotFitError as is said above."""
+        key = _key(node)
+        if key in self.nodes and key not in self._asked:
+            self._asked.add(key)
+            both = [choices._made[key] for choices in (self.first, self.other)]
+            found = node.spec.costs(problem, both)
+            self._costs = [
+                a + (math.inf if b is None else b) for a, b in zip(self._costs, found, strict=True)
+            ]
+            if len(self._asked) == len(self.nodes) and self._costs[1] < LESS * self._costs[0]:
+                self.is_other = True
+                raise DoesNotFitError(node.name)
+        return self.first.repeat_or_raise(node, problem)
 
 
 def _shares(costs: Sequence[float]) -> list[float]:

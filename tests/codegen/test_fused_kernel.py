@@ -37,7 +37,8 @@ def test_a_kernel_becomes_a_function_with_names_of_its_own():
     assert "dst[at + id0 + id2]" in made.source
     assert "__global float *held = (__global float *)(scratch + 0);" in made.source
     assert "__global float *more" in made.source and "__local" not in made.source
-    assert made.source.count("call_0(scratch, item % 4, item / 4 % 1, item / 4, arena, 7)") == 2
+    assert made.source.count("int id0 = item % 4, id1 = item / 4 % 1, id2 = item / 4;") == 2
+    assert made.source.count("call_0(scratch, id0, id1, id2, arena, 7)") == 2
     assert (made.scratch, made.groups) == (448, 2 * GROUPS)
     assert made.counters == (2 * (2 + 1) + 1) * LINE + 1  # shares and what is done, began, ended
 

@@ -12,8 +12,8 @@ from clnn.graph.builder import GraphBuilder
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.shared.window import Window
 from clnn.plan.open_extents import opened
-from clnn.plan.repeat import NEAR, Choices, Problems
-from clnn.plan.schedule import first_variant, lay_out, make_plan
+from clnn.plan.repeat import LESS, NEAR, Choices, Problems, Rivals
+from clnn.plan.schedule import DoesNotFitError, first_variant, lay_out, make_plan
 from clnn.target import Target
 from clnn.types import F32, TensorType
 
@@ -105,3 +105,45 @@ def test_what_was_measured_is_not_weighed():
 
     made = Choices(weighed=[weighed]).chooser(measured)(node, here, variants)
     assert made.name == variants[-1].name
+
+
+def chosen_at(size, name):
+    """Return choices of the first candidate with `name` in its name at an extent, and the node's key."""
+    there = problems(size, 50)
+    key = next(key for key in there.problems if key[1] == "conv2d")
+    node, problem = there.problems[key]
+    variant = next(v for v in node.spec.candidates(problem) if name in v.name)
+    made = Choices()
+    made.chooser(lambda *asked: variant)(node, problem, [variant])
+    return made, key
+
+
+@pytest.mark.parametrize("size", [8, 12, 20, 28, 44])
+@pytest.mark.parametrize("names", [("direct", "winograd"), ("winograd", "direct")])
+def test_of_two_sets_the_one_that_costs_less_is_taken(size, names):
+    (first, key), (other, _) = (chosen_at(28, name) for name in names)
+    there, both = problems(size, 50), [one._made[key] for one in (first, other)]
+    costs = there.costs(key, both)
+    assert costs is not None and first.unlike(other) == {key} and not first.unlike(first)
+    rivals = Rivals(first, other, first.unlike(other))
+    node, problem = there.problems[key]
+    if math.isinf(costs[0]):
+        with pytest.raises(DoesNotFitError):
+            rivals.repeat(node, problem)
+    elif costs[1] < LESS * costs[0]:
+        with pytest.raises(DoesNotFitError):
+            rivals.repeat(node, problem)
+        assert rivals.is_other
+    else:
+        assert rivals.repeat(node, problem).name == both[0].name
+        assert not rivals.is_other
+
+
+def test_what_a_set_loses_elsewhere_is_told():
+    there = problems(28, 50)
+    best, key = chosen_at(28, "")  # candidates come by rising cost
+    assert best.over_best(there) == pytest.approx(1)
+    worse, _ = chosen_at(28, "k3x3_s1x1_t4x16_row")
+    costs = there.costs(key, [worse._made[key], best._made[key]])
+    assert costs is not None and worse.over_best(there) == pytest.approx(costs[0] / costs[1])
+    assert costs[0] > costs[1] and Choices().over_best(there) == 1

@@ -18,8 +18,8 @@ import clnn
 from clnn.errors import DeviceLostError, DTypeError, SettingError
 from clnn.runtime.build.program import Device
 from clnn.runtime.process.background import Jobs
-from clnn.runtime.run import family, gears
-from clnn.runtime.run.kept_sets import KeptSets
+from clnn.runtime.run import gears, kernel_set
+from clnn.runtime.run.kept_sets import Kept, KeptSets
 from clnn.runtime.run.open_session import wait_for_all
 
 FIRST, OTHER, SMALL = (1, 3, 96, 96), (2, 3, 64, 128), (1, 3, 12, 8)
@@ -243,7 +243,7 @@ class Never:
 
 
 def test_other_shapes_do_not_wait_while_kernels_for_small_images_are_chosen(device, monkeypatch):
-    begun, go, learn = threading.Event(), threading.Event(), family._KernelSet.learn
+    begun, go, learn = threading.Event(), threading.Event(), kernel_set.KernelSet.learn
 
     def slow(self, *arguments):
         if threading.current_thread() is not threading.main_thread():
@@ -251,8 +251,8 @@ def test_other_shapes_do_not_wait_while_kernels_for_small_images_are_chosen(devi
             go.wait(120)
         return learn(self, *arguments)
 
-    monkeypatch.setattr(family._KernelSet, "learn", slow)
-    monkeypatch.setattr(KeptSets, "load", lambda self: ([], False))
+    monkeypatch.setattr(kernel_set.KernelSet, "learn", slow)
+    monkeypatch.setattr(KeptSets, "load", lambda self: Kept())
     with clnn.compile_model(segmentation(), device, BACKGROUND) as session:
         session(fed(FIRST))
         assert begun.wait(120)

@@ -10,7 +10,7 @@ from open_images import segmentation
 
 import clnn
 from clnn.cache.store import Store
-from clnn.runtime.run import family
+from clnn.runtime.run import kernel_set
 from clnn.runtime.run.kept_sets import KIND
 
 FIRST, NEAR, SMALL, FAR = (1, 3, 96, 96), (1, 3, 80, 104), (1, 3, 12, 8), (1, 3, 40, 32)
@@ -21,13 +21,13 @@ OPTIONS = clnn.Options(specialise="background")
 def learned(monkeypatch, tmp_path):
     """How often kernels were chosen for all shapes; the cache folder is empty."""
     monkeypatch.setenv("CLNN_CACHE_DIR", str(tmp_path))
-    calls, learn = [], family._KernelSet.learn
+    calls, learn = [], kernel_set.KernelSet.learn
 
     def counted(self, *arguments):
         calls.append(self)
         return learn(self, *arguments)
 
-    monkeypatch.setattr(family._KernelSet, "learn", counted)
+    monkeypatch.setattr(kernel_set.KernelSet, "learn", counted)
     return calls
 
 
@@ -81,6 +81,8 @@ def test_small_images_are_left_to_sessions_that_live_or_meet_other_shapes(device
         lambda kept: kept["sets"][0].update(shapes={"x": [1, 3, -5, 8]}),
         lambda kept: kept["sets"][0].update(shapes={"x": [1, 3, 1000000, 1000000]}),
         lambda kept: kept["sets"][0].update(shapes={"y": [1, 3, 96, 96]}),
+        lambda kept: kept.update(many=[{}]),
+        lambda kept: kept.pop("many"),
     ],
 )
 def test_what_is_kept_may_be_anything(device, learned, change):

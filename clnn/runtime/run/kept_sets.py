@@ -37,6 +37,20 @@ class KeptSet:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """What is kept of one network: its sets, and what was looked at to make them.
+
+    sets: the first, and that for small images. small: whether those were looked at. many: the set for
+    other batches; looked_at_many: whether that was looked at.
+    """
+
+    sets: Sequence[KeptSet] = ()
+    small: bool = False
+    many: KeptSet | None = None
+    looked_at_many: bool = False
+
+
+@dataclass(frozen=True)
 class KeptSets:
     """Where the sets of one network on one device are kept, for first extents of one size."""
 
@@ -62,21 +76,28 @@ class KeptSets:
         parts = (__version__, driver, about, options, sizes, measured, nodes_of(graph), consts)
         return KeptSets(fields_key("clnn family", map(repr, parts)))
 
-    def load(self) -> tuple[list[KeptSet], bool]:
-        """Return the sets that are kept, and whether small images were looked at; none: nothing kept."""
+    def load(self) -> Kept:
+        """Return what is kept; without sets: nothing is."""
         entry = Store(kind=KIND).get(self.key)
         if entry is None:
-            return [], False
+            return Kept()
         try:
             found = json.loads(entry.payload)
             sets = [_read(one) for one in found["sets"]][:MOST_SETS]
-            return sets, bool(sets) and found["small"] is True
+            many = [_read(one) for one in found["many"] or ()][:1]
+            small, looked = found["small"] is True, isinstance(found["many"], list)
+            return Kept(sets, small, next(iter(many), None), looked) if sets else Kept()
         except (ValueError, TypeError, KeyError, AttributeError):  # of another clnn
-            return [], False
+            return Kept()
 
-    def save(self, sets: Sequence[KeptSet], small: bool) -> None:
-        """Keep sets. small: whether small images were looked at. Never fails."""
-        rows = {"small": small, "sets": [*map(_written, sets)]}
+    def save(self, kept: Kept) -> None:
+        """Keep sets. Never fails."""
+        many = [_written(kept.many)] if kept.many else []
+        rows = {
+            "small": kept.small,
+            "sets": [*map(_written, kept.sets)],
+            "many": many if kept.looked_at_many else None,
+        }
         payload = json.dumps(rows, separators=(",", ":")).encode()
         Store(kind=KIND).put(self.key, payload, {})
 
