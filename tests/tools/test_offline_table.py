@@ -34,41 +34,51 @@ def test_cells() -> None:
 
 MADE = "\n    execution_env:\n      grf_count:       {}\n      simd_size:       {}\n"
 BYTES = "      slm_size:        32768\n      spill_size:      {}\n"
+MEMORY = "    per_thread_memory_buffers:\n      - type:            scratch\n"
 
 
 @pytest.mark.parametrize(
-    ("spilled", "made", "asked", "cell"),
+    ("spilled", "made", "how", "cell"),
     [
-        (204, MADE.format(128, 32), 128, "32 (204)"),  # IGC 1: the log alone
-        (319, MADE.format(128, 32) + BYTES.format(319 * 64), 128, "32 (319)"),
-        (16, MADE.format(128, 8) + BYTES.format(16 * 32), 128, "8 (16)"),
-        (None, MADE.format(128, 16), 128, "16"),
-        (None, MADE.format(256, 16), 256, "16"),
-        (None, MADE.format(192, 16), 128, "16, 192"),  # a compiler that chooses
-        (2, MADE.format(160, 32) + BYTES.format(2 * 64), 128, "32, 160 (2)"),
-        (None, MADE.format(128, 8), 256, "8, 128"),  # an option that changes nothing
+        (204, MADE.format(128, 32) + MEMORY, (128, 0), "32 (204)"),  # IGC 1
+        (319, MADE.format(128, 32) + BYTES.format(319 * 64) + MEMORY, (128, 64), "32 (319)"),
+        (16, MADE.format(128, 8) + BYTES.format(16 * 32) + MEMORY, (128, 32), "8 (16)"),
+        (None, MADE.format(128, 16) + BYTES.format(256) + MEMORY, (128, 64), "16 (4)"),
+        (None, MADE.format(128, 16), (128, 64), "16"),
+        (None, MADE.format(128, 16), (128, 0), "16"),
+        (None, MADE.format(256, 16), (256, 64), "16"),
+        (None, MADE.format(192, 16), (128, 64), "16, 192"),  # a compiler that chooses
+        (2, MADE.format(160, 32) + BYTES.format(2 * 64) + MEMORY, (128, 64), "32, 160 (2)"),
+        (None, MADE.format(128, 8), (256, 32), "8, 128"),  # an option that changes nothing
     ],
 )
-def test_cells_of_intel(spilled: int | None, made: str, asked: int, cell: str) -> None:
+def test_cells_of_intel(spilled: int | None, made: str, how: tuple[int, int], cell: str) -> None:
     log = "warning: in kernel 'k': [RetryManager] Start recompilation of the kernel\n"
     if spilled:
         log += f"warning: in kernel 'k': compiled SIMD8 allocated 128 regs and spilled around {spilled}\n"
-    assert tool.of_intel(log, made, asked) == cell
+    assert tool.of_intel(log, made, *how) == cell
 
 
 def test_what_cannot_be_read_is_no_kernel_without_spills() -> None:
     fine, told = MADE.format(128, 16), "compiled SIMD16 allocated 128 regs and spilled around 7"
-    for log, made in (
-        ("", ""),
-        ("", fine.replace("simd_size", "width")),
-        ("", fine.replace("grf_count", "registers")),
-        ("", fine + fine),
-        ("", fine + BYTES.format(640)),
-        (told, fine + BYTES.format(640)),
-        (told.replace("around", "some"), fine),
+    some = fine + BYTES.format(448) + MEMORY
+    assert tool.of_intel(told, some, 128, 64) == "16 (7)"
+    for log, made, wide in (
+        ("", "", 64),
+        ("", fine.replace("simd_size", "width"), 64),
+        ("", fine.replace("grf_count", "registers"), 64),
+        ("", fine + fine, 64),
+        ("", fine + MEMORY, 64),  # memory for what nobody tells of
+        ("", fine + MEMORY, 0),
+        ("", fine + BYTES.format(448), 64),
+        ("", fine + BYTES.format(449) + MEMORY, 64),
+        (told, fine + MEMORY, 64),  # bytes under another name
+        (told, fine + BYTES.format(640) + MEMORY, 64),
+        (told, fine, 0),
+        (told.replace("around", "some"), fine, 0),
     ):
         with pytest.raises(tool.UnreadableError):
-            tool.of_intel(log, made)
+            tool.of_intel(log, made, 128, wide)
 
 
 def test_a_compiler_that_tells_of_no_spills_is_noticed(monkeypatch) -> None:

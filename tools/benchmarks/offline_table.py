@@ -72,6 +72,7 @@ IGC2 = {
     "bmg, SIMD16, 256 registers": ("bmg", WIDE, 16),
     "ptl": ("ptl", "", 0),
 }
+WIDE_REGISTERS = {"pvc": 64, "bmg": 64, "ptl": 64}  # bytes, where they are not 32
 COLUMNS = {"nvidia": NVIDIA, "amd": AMD, "intel": tuple(INTEL), "igc2": tuple(IGC2)}
 NAMES = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel", "igc2": "Intel, IGC 2"}
 CROWD = 80  # vectors of four values, for which no work-item has registers, whatever is asked
@@ -113,7 +114,7 @@ MODES = {
     "pvc, SIMD16, 256 registers, IGC 2": (256, 16, True, 0),
     "bmg": (128, 0, False, 100),
     "bmg, SIMD16, 256 registers": (256, 16, True, 0),
-    "ptl": (128, 0, False, 116),
+    "ptl": (128, 0, False, 112),
 }
 
 
@@ -211,10 +212,11 @@ def of_amd(text: str) -> str:
     return f"{registers}, {waves}" + (f" ({scratch})" if scratch else "")
 
 
-def of_intel(log: str, binary: str, asked: int = 128) -> str:
-    """Return the table's cell for what ocloc printed and made; asked: registers of a thread.
+def of_intel(log: str, binary: str, asked: int = 128, wide: int = 0) -> str:
+    """Return the table's cell for what ocloc printed and made.
 
-    The log tells of spilled registers, the binary of their bytes, too, where IGC 2 made it. Raises UnreadableError.
+    asked: registers of a thread. wide: bytes of one, 0 of IGC 1: its log tells of spilled registers, and its binary of
+    memory for them. IGC 2's binary has their bytes; its log is silent of some. Raises UnreadableError.
     """
     width, registers = (
         re.findall(rf"^ +{name}: +(\d+)", binary, re.MULTILINE)
@@ -223,10 +225,16 @@ def of_intel(log: str, binary: str, asked: int = 128) -> str:
     if len(width) != 1 or len(registers) != 1:
         raise UnreadableError("the binary lacks simd_size or grf_count of the kernel")
     told = re.findall(r"spilled around (\d+)", log)
+    kept = re.findall(r"^ +spill_size: +(\d+)", binary, re.MULTILINE)
     spilled = max(map(int, told), default=0)
-    kept = max(map(int, re.findall(r"^ +spill_size: +(\d+)", binary, re.MULTILINE)), default=0)
-    if ("spill" in log and not told) or (kept and kept not in (32 * spilled, 64 * spilled)):
-        raise UnreadableError(f"{kept} bytes spilled by the binary, {spilled} registers by the log")
+    nbytes = max(map(int, kept), default=0)
+    has_memory = re.search(r"^ +- type: +scratch", binary, re.MULTILINE) is not None
+    silent = bool(nbytes and not told)
+    fits = nbytes == wide * spilled or (silent and wide and nbytes % wide == 0)
+    if ("spill" in log and not told) or not fits or has_memory != bool(spilled or nbytes):
+        said = f"{nbytes} bytes spilled by the binary, {spilled} registers by the log"
+        raise UnreadableError(f"{said}, {'some' if has_memory else 'no'} memory for them")
+    spilled = nbytes // wide if silent else spilled
     chosen = f", {registers[0]}" if int(registers[0]) != asked else ""
     return width[0] + chosen + (f" ({spilled})" if spilled else "")
 
@@ -256,7 +264,8 @@ def on_intel(compilers: Compilers, source: str, column: str, folder: Path) -> st
     made = next(iter((folder / "made").glob("*.bin")), None)
     if made is None:
         return "-"
-    return of_intel(said, made.read_text("latin-1"), 256 if options else 128)
+    wide = 0 if column in INTEL else WIDE_REGISTERS.get(device, 32)
+    return of_intel(said, made.read_text("latin-1"), 256 if options else 128, wide)
 
 
 def for_nvidia(compilers: Compilers, source: str, arch: str, folder: Path) -> str:

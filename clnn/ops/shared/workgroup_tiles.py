@@ -44,7 +44,7 @@ STORE = 4  # slots to store a result
 # Registers of a work-item, of how many it has, that a tile's sums and operands may fill before one of Intel's
 # compilers moves some to memory (docs/benchmarks/offline.md; of some devices it is known that more fit); those of
 # two stages, and those of operands that are computed, need more for addresses.
-ROOM = {64: 34, 128: 90, 256: 120}
+ROOM = {64: 34, 128: 88, 256: 120}
 TWO_STAGES, COMPUTED = 16, 24
 # Best tiles of which other ways to have registers are worth a measurement, and their cost.
 OTHER_MODES, OTHER_MODE_COST = 2, 1.02

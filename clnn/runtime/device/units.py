@@ -23,7 +23,7 @@ ARM = "mali", "immortalis"
 # Architectures as Intel's drivers number them. Of some it is known that a work-item of 128 registers holds more values
 # than ROOM of clnn/ops/shared/workgroup_tiles.py says: of Xe2, and of Xe3, to whose threads the compiler gives as
 # many of 256 registers as they need; of Gen9 to Gen11, too, by their compiler, which is an older one.
-XE2, ROOM_XE2, ROOM_OF = (20, 0), 100, {30: 116}
+XE2, ROOM_XE2, ROOM_OF = (20, 0), 100, {30: 112}
 ROOM_GEN9 = 104
 RESIDENT = 1024  # work-items of a unit that can be counted on, whatever more it may hold
 
