@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from clnn.types import F32, STORED_BF16, STORED_F16, DType
 
 REGISTERS = {16: 32, 8: 16, 4: 20}  # by vector width
-# Registers of a work-item in subgroups of 32 and of 8, the narrowest that Intel's compilers take by themselves.
-OF_THIRTY_TWO, OF_EIGHT = 64, 128
+# Registers of a work-item in subgroups of 32, which Intel's compilers take for its Xe-HPC, and where they take
+# narrower ones by themselves; lanes of those that a kernel asks for there.
+OF_THIRTY_TWO, OF_FEWER, ASKED = 64, 128, 16
 
 
 @dataclass(frozen=True)
@@ -17,12 +18,14 @@ class RegisterMode:
 
     registers: of 32 bits that a work-item has; 0: enough for all kernels. lanes: of a subgroup, which the
     kernel has to say (16: Intel's, 64: AMD's attribute), 0 where the compiler chooses. large: half as many
-    threads with twice the registers (an option of Intel's compiler).
+    threads with twice the registers (an option of Intel's compiler). room: values that were seen to fit,
+    0: as many as into others of so many registers.
     """
 
     registers: int = 0
     lanes: int = 0
     large: bool = False
+    room: int = 0
 
     @property
     def label(self) -> str:
@@ -45,7 +48,9 @@ class Target:
     all the device ends the loops of a work-item; 0: never. Of a compute unit, which holds a work-group:
     lanes: products of float32 that it adds at a time; unit_registers: of 32 bits; resident: work-items of
     it that can be counted on. item_registers: of 32 bits, of a work-item in the narrowest subgroups that
-    the compiler takes by itself; 0: enough for all kernels. Where they were measured, 0 where not:
+    the compiler takes by itself; 0: enough for all kernels. item_room: RegisterMode.room of kernels that ask
+    for nothing. asks_for: lanes of the subgroups that kernels with large registers have to ask for, too, since
+    the compiler would take wider ones; 0: it would not. Where they were measured, 0 where not:
     launch_products: that a unit adds while a further launch begins; element_products: that a lane adds
     while its share of memory's rate brings a float.
     """
@@ -65,6 +70,8 @@ class Target:
     unit_registers: int = 65536
     resident: int = 1024
     item_registers: int = 0
+    item_room: int = 0
+    asks_for: int = 0
     launch_products: int = 0
     element_products: int = 0
 
@@ -78,13 +85,13 @@ class Target:
         """What kernels may ask of registers: nothing, then what gives a work-item more of them."""
         has, asks = self.item_registers, "required_subgroups" in self.features
         large = "large_registers" in self.features
-        modes = [RegisterMode(has)]
+        modes = [RegisterMode(has, room=self.item_room)]
         if "wave64" in self.features:
             modes.append(RegisterMode(has, 64))
         if has == OF_THIRTY_TWO and asks:
-            modes += [RegisterMode(2 * has, 16), RegisterMode(4 * has, 16, True)][: 1 + large]
-        if has == OF_EIGHT and large:
-            modes.append(RegisterMode(2 * has, 0, True))
+            modes += [RegisterMode(2 * has, ASKED), RegisterMode(4 * has, ASKED, True)][: 1 + large]
+        if has == OF_FEWER and large and (asks or not self.asks_for):
+            modes.append(RegisterMode(2 * has, self.asks_for, True))
         return tuple(modes)
 
     def tensor_kind(self, memory: DType) -> str:

@@ -18,7 +18,8 @@ KIB = 1024
 class Published:
     """What a driver states of a device, its clock in GHz, and the TFLOP/s of float32 that are published.
 
-    dual: products that one lane adds at a time where two instructions go together.
+    dual: products that one lane adds at a time where two instructions go together. ip: Intel's number of
+    the architecture, and the release of it.
     """
 
     vendor: str
@@ -30,6 +31,7 @@ class Published:
     local: int = 64
     work_group: int = 1024
     dual: int = 1
+    ip: tuple[int, int] = (0, 0)
 
     @property
     def info(self) -> SimpleNamespace:
@@ -41,6 +43,7 @@ class Published:
             compute_capability=self.capability,
             local_mem=self.local * KIB,
             max_work_group_size=self.work_group,
+            ip_version=self.ip[0] << 22 | self.ip[1] << 14 | 7,
         )
 
 
@@ -59,9 +62,9 @@ DEVICES = {
     "RX 7900 XTX": Published(AMD, "gfx1100", 48, 2.5, 61.4, dual=2),
     "UHD 630": Published(INTEL, "UHD 630", 24, 1.15, 0.44, None, 64, 256),
     "Iris Xe, 96 units": Published(INTEL, "Iris Xe", 96, 1.35, 2.07, None, 64, 512),
-    "Arc A770": Published(INTEL, "Arc A770", 512, 2.1, 17.2),
-    "Max 1550, both dies": Published(INTEL, "Max 1550", 1024, 1.6, 52.4, None, 128),
-    "Arc B580": Published(INTEL, "Arc B580", 160, 2.67, 13.7, None, 128),
+    "Arc A770": Published(INTEL, "Arc A770", 512, 2.1, 17.2, ip=(12, 55)),
+    "Max 1550, both dies": Published(INTEL, "Max 1550", 1024, 1.6, 52.4, None, 128, ip=(12, 60)),
+    "Arc B580": Published(INTEL, "Arc B580", 160, 2.67, 13.7, None, 128, ip=(20, 1)),
 }
 
 
@@ -81,13 +84,53 @@ def test_lanes_give_the_published_rate(name: str) -> None:
         ("RX 6900 XT", Units(40, 128, 131072)),
         ("MI250X, one die", Units(110, 64, 131072)),
         ("RX Vega 64", Units(64, 64)),
-        ("UHD 630", Units(3, 64, 57344, 448, 128)),
+        ("UHD 630", Units(3, 64, 57344, 448, 128, 104)),
         ("Arc A770", Units(32, 128, 114688, 896, 128)),
         ("Max 1550, both dies", Units(128, 128, 114688, 896, 64)),
+        ("Arc B580", Units(20, 128, 114688, 896, 128, 100, 16)),
     ],
 )
 def test_units_hold_a_work_group_each(name: str, units: Units) -> None:
     assert units_of(DEVICES[name].info) == units
+
+
+@pytest.mark.parametrize(
+    ("ip", "has"),
+    [
+        ((0, 0), (64, 0, 0)),  # a driver that does not number architectures
+        ((12, 60), (64, 0, 0)),
+        ((12, 61), (64, 0, 0)),
+        ((20, 1), (128, 100, 16)),
+        ((20, 4), (128, 100, 16)),
+        ((30, 0), (128, 112, 16)),
+        ((35, 0), (128, 100, 16)),  # newer than what was compiled for
+    ],
+)
+def test_the_architecture_tells_of_narrow_subgroups(ip: tuple[int, int], has: tuple) -> None:
+    """Where registers are of 64 bytes. Without a number, as of Xe-HPC, whose subgroups are wider."""
+    units = units_of(replace(DEVICES["Arc B580"], ip=ip).info)
+    assert (units.item_registers, units.item_room, units.asks_for) == has
+    assert units_of(replace(DEVICES["Arc B580"], ip=ip, local=64).info).lanes == 128
+
+
+def test_without_a_number_registers_are_as_of_their_kind() -> None:
+    for name, ip in (("UHD 630", (9, 0)), ("Iris Xe, 96 units", (12, 0)), ("Arc A770", (0, 0))):
+        assert units_of(replace(DEVICES[name], ip=ip).info) == units_of(DEVICES[name].info)
+
+
+def test_xe2_is_offered_tiles_without_asking() -> None:
+    """Its compiler takes subgroups of 16 by itself, that of Xe-HPC does not: few tiles fit there."""
+    sums, offered = GemmShape(512, 512, 512), {}
+    for name in ("Arc B580", "Max 1550, both dies"):
+        has = units_of(DEVICES[name].info)
+        asked = {
+            "item_registers": has.item_registers,
+            "item_room": has.item_room,
+            "asks_for": has.asks_for,
+        }
+        offered[name] = group_tiles(sums, Target("gpu", 4, 20, 1024, 131072, **asked))
+    most = {n: max(s.tile.tm * s.tile.tn for s in splits) for n, splits in offered.items()}
+    assert most == {"Arc B580": 64, "Max 1550, both dies": 16}
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from clnn.ops.shared.workgroup_tiles import (
     second_launch,
     widest,
 )
-from clnn.target import Target
+from clnn.target import RegisterMode, Target
 from clnn.types import F32, Array
 
 SIZES = (4, 2)  # outputs of a tile along an axis
@@ -50,6 +50,9 @@ SHARE_BYTES = 64 * 2**20  # of scratch memory that a share of the images may tak
 MOST_IMAGE_BYTES = 256 * 2**20  # and that one image may
 CANDIDATES = 4  # tiles of products, for each size of outputs, that are worth a measurement
 WIDTHS = {2: (1, 2, 4), 4: (1, 2)}  # vectors of transforms, by the size of outputs
+# Values of a transform, where registers are few: with more of them, Intel's compilers take subgroups for some
+# that are too wide for these.
+MOST_TRANSFORMED = 64
 
 
 def share_of(batch: TileGrid) -> TileGrid | None:
@@ -85,10 +88,16 @@ def variants(problem: ConvProblem) -> Iterator[Variant]:
         splits = [s for s in splits if s.slices * part <= MOST_IMAGE_BYTES]
         for number, split in enumerate(splits[:CANDIDATES]):
             for vw in WIDTHS[share.m] if number == 0 else (1,):
-                room = has_room(problem.target.register_modes[0], share.places * vw)
+                mode = problem.target.register_modes[0]
+                room = has_room_to_transform(mode, share.places * vw)
                 if room and share.ic % vw == 0 and share.oc % vw == 0:
                     every.append(_variant(problem, share, split, vw))
     yield from sorted(every, key=lambda v: v.cost)
+
+
+def has_room_to_transform(mode: RegisterMode, values: int) -> bool:
+    """Whether a work-item has registers for a transform of so many values."""
+    return mode.registers == 0 or (values <= MOST_TRANSFORMED and has_room(mode, values))
 
 
 def _variant(problem: ConvProblem, share: TileGrid, split: SplitK, vw: int) -> Variant:

@@ -41,10 +41,10 @@ ELEMENT, LEAST_ELEMENT, MOST_ELEMENT = 30, 8, 240
 BARRIER = 24  # slots of a barrier, where no other group runs meanwhile
 START = 200  # slots before the first term
 STORE = 4  # slots to store a result
-# Registers of a work-item, of how many it has, that a tile's sums and operands may fill before Intel's
-# compilers move some to memory (docs/benchmarks/offline.md); those of two stages, and those of operands that
-# are computed, need more for addresses.
-ROOM = {64: 34, 128: 104, 256: 120}
+# Registers of a work-item, of how many it has, that a tile's sums and operands may fill before one of Intel's
+# compilers moves some to memory (docs/benchmarks/offline.md; of some devices it is known that more fit); those of
+# two stages, and those of operands that are computed, need more for addresses.
+ROOM = {64: 34, 128: 88, 256: 120}
 TWO_STAGES, COMPUTED = 16, 24
 # Best tiles of which other ways to have registers are worth a measurement, and their cost.
 OTHER_MODES, OTHER_MODE_COST = 2, 1.02
@@ -257,7 +257,7 @@ def holds(mode: RegisterMode, tile: GroupTile, computed: bool = False) -> bool:
 
 def has_room(mode: RegisterMode, values: int) -> bool:
     """Whether a work-item has registers for so many values, besides addresses."""
-    return mode.registers == 0 or values <= ROOM[mode.registers]
+    return mode.registers == 0 or values <= (mode.room or ROOM[mode.registers])
 
 
 def modes_for(tile: GroupTile, target: Target, computed: bool = False) -> list[RegisterMode]:

@@ -27,6 +27,7 @@ from clnn.runtime.drivers import driver_listing
 from clnn.runtime.drivers.driver_loading import platforms_of
 from clnn.runtime.drivers.loader import load, setup, warn_if_hidden
 from clnn.runtime.drivers.pinning import pin, threads
+from clnn.runtime.drivers.queries import IP_VERSION, stated_number
 from clnn.runtime.process import forked
 from clnn.settings import setting
 
@@ -36,6 +37,7 @@ KINDS = ("gpu", "cpu", "accelerator")
 _SIMULATORS = ("oclgrind",)
 _PREFERRED_CPU = "portable computing language"
 _PROBES_AT_ONCE = 4
+_NUMBERED = "cl_intel_device_attribute_query"  # states IP_VERSION
 _SURE_BUFFER = 1 << 31  # bytes; whether places beyond are apart is the capability large_buffers
 
 
@@ -53,7 +55,8 @@ class DeviceInfo:
     measured by the probe (0: none), and so was `max_rounds`: after so many rounds in all, the device
     ends a work-item's loops (0: never). Of GPUs it measured `multiply_rate`, millions of float32 products
     added in a second, `copy_rate`, millions of bytes read or written in a second, and `launch_ns`, from the
-    end of a launch to that of the next (0: not measured). `compute_capability` is NVIDIA's, else None. `driver` is the
+    end of a launch to that of the next (0: not measured). `compute_capability` is NVIDIA's, else None.
+    `ip_version` numbers the architecture of Intel's GPUs, as drivers/queries.py has it (0: not stated). `driver` is the
     library of a driver that is loaded on demand, else ''. Positions are those in the
     driver's list of platforms (in the loader's, without a `driver`) and in the platform's list of
     devices.
@@ -80,6 +83,7 @@ class DeviceInfo:
     platform_index: int
     device_index: int
     native_vector: int = 0
+    ip_version: int = 0
     driver: str = ""
     why_not: str = "not probed"
     subgroup_size: int = 0
@@ -283,7 +287,9 @@ def _read(platform_index: int, device_index: int, device: Any) -> DeviceInfo:
             return default
         return value.strip("\0 \t\n") if isinstance(value, str) else value
 
-    platform = device.platform
+    platform, kind = device.platform, _kind(cl, get("TYPE", 0))
+    extensions = tuple(sorted(get("EXTENSIONS", "").split()))
+    numbered = kind == "gpu" and _NUMBERED in extensions
     major, minor = get("COMPUTE_CAPABILITY_MAJOR_NV", 0), get("COMPUTE_CAPABILITY_MINOR_NV", 0)
     return DeviceInfo(
         index=-1,
@@ -291,7 +297,7 @@ def _read(platform_index: int, device_index: int, device: Any) -> DeviceInfo:
         platform_version=platform.version.strip(),
         name=get("NAME", "unnamed"),
         vendor=get("VENDOR", ""),
-        type=_kind(cl, get("TYPE", 0)),
+        type=kind,
         driver_version=get("DRIVER_VERSION", ""),
         version=get("VERSION", ""),
         opencl_c_version=get("OPENCL_C_VERSION", ""),
@@ -302,11 +308,12 @@ def _read(platform_index: int, device_index: int, device: Any) -> DeviceInfo:
         max_work_group_size=get("MAX_WORK_GROUP_SIZE", 0),
         mem_base_addr_align=get("MEM_BASE_ADDR_ALIGN", 0),
         unified_memory=bool(get("HOST_UNIFIED_MEMORY", False)),
-        extensions=tuple(sorted(get("EXTENSIONS", "").split())),
+        extensions=extensions,
         compute_capability=(major, minor) if major else None,
         platform_index=platform_index,
         device_index=device_index,
         native_vector=get("NATIVE_VECTOR_WIDTH_FLOAT", 0),
+        ip_version=stated_number(device, IP_VERSION) if numbered else 0,
     )
 
 

@@ -37,6 +37,8 @@ def target_of(info: DeviceInfo) -> Target:
         unit_registers=units.registers,
         resident=units.resident,
         item_registers=units.item_registers,
+        item_room=units.item_room,
+        asks_for=units.asks_for,
         launch_products=launch_products,
         element_products=element_products,
     )

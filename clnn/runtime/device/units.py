@@ -7,7 +7,7 @@ pairs of them, hold work-groups; Intel's execution units hold single threads, an
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clnn.runtime.device.device import DeviceInfo
 
@@ -20,6 +20,11 @@ TWICE = ("90a", "940", "941", "942", "950")
 # Bifrost and Valhall: a core adds 32 products at a time, and holds 512 work-items of up to 32 registers of the 64
 # that one may have (Arm's guide to the Valhall shader core).
 ARM = "mali", "immortalis"
+# Architectures as Intel's drivers number them. Of some it is known that a work-item of 128 registers holds more values
+# than ROOM of clnn/ops/shared/workgroup_tiles.py says: of Xe2, and of Xe3, to whose threads the compiler gives as
+# many of 256 registers as they need; of Gen9 to Gen11, too, by their compiler, which is an older one.
+XE2, ROOM_XE2, ROOM_OF = (20, 0), 100, {30: 112}
+ROOM_GEN9 = 104
 RESIDENT = 1024  # work-items of a unit that can be counted on, whatever more it may hold
 
 
@@ -28,8 +33,9 @@ class Units:
     """count: how many hold a work-group each. lanes: products of float32 that one adds at a time.
 
     registers: of 32 bits, of a unit. resident: work-items of a unit that can be counted on.
-    item_registers: of a work-item, 0 where all kernels have enough (NVIDIA 255, AMD 256). The defaults
-    are those of NVIDIA's newer multiprocessors, and of a device of which no more is known.
+    item_registers: of a work-item, 0 where all kernels have enough (NVIDIA 255, AMD 256). item_room, asks_for:
+    as clnn.target.Target has them. The defaults are those of NVIDIA's newer multiprocessors, and of a device of
+    which no more is known.
     """
 
     count: int
@@ -37,6 +43,8 @@ class Units:
     registers: int = 65536
     resident: int = RESIDENT
     item_registers: int = 0
+    item_room: int = 0
+    asks_for: int = 0
 
 
 def units_of(info: DeviceInfo) -> Units:
@@ -70,15 +78,21 @@ def _amd(info: DeviceInfo) -> Units:
 def _intel(info: DeviceInfo) -> Units:
     """Intel's driver counts execution units; local memory and the largest work-group tell what shares one.
 
-    128 KiB: 8 of 16 lanes (Xe-HPC, Xe2). 64 KiB: 8 of 8 lanes with groups of 256 work-items (Gen9 to Gen11), 16
-    with larger ones (Xe-LP, Xe-HPG). A thread has 128 registers of 32 bytes, of 64 where there are 16 lanes; 7
-    threads of each unit are counted on. The compiler takes subgroups as narrow as 8 of 8 lanes, 32 of 16.
+    128 KiB: 8 of 16 lanes (Xe-HPC, Xe2, Xe3). 64 KiB: 8 of 8 lanes with groups of 256 work-items (Gen9 to Gen11),
+    16 with larger ones (Xe-LP, Xe-LPG, Xe-HPG). A thread has 128 registers of 32 bytes, of 64 where there are 16
+    lanes; 7 threads of each unit are counted on. The compiler takes subgroups as narrow as 8 of 8 lanes. Of 16 lanes
+    it takes 32, unless the driver numbers the architecture, which is Xe2 or a later one: 16.
     """
-    wide = info.local_mem >= 128 * KIB
+    version = info.ip_version >> 22, info.ip_version >> 14 & 0xFF
+    newer, old = version >= XE2, info.max_work_group_size <= 256
+    wide = newer or info.local_mem >= 128 * KIB
     lanes = 16 if wide else 8
-    together = 8 if wide or info.max_work_group_size <= 256 else 16
+    together = 8 if wide or old else 16
     threads = 7 * together
     count = max(1, info.compute_units // together)
     resident = min(RESIDENT, threads * lanes)
-    registers = 64 if wide else 128
-    return Units(count, lanes * together, threads * 128 * lanes, resident, registers)
+    units = Units(count, lanes * together, threads * 128 * lanes, resident, 64 if wide else 128)
+    if newer:
+        room = ROOM_OF.get(version[0], ROOM_XE2)
+        return replace(units, item_registers=128, item_room=room, asks_for=16)
+    return replace(units, item_room=ROOM_GEN9) if old and not wide else units

@@ -506,5 +506,27 @@ def test_winograd_has_the_registers_that_it_needs(device_has):
     _, candidates = offered(*PROBLEMS["image"], target)
     fused = [v.launches[0].params["tile"] for v in candidates if "winograd_fused" in v.name]
     most = max(mode.registers or 256 for mode in target.register_modes)
-    assert {tile.bk for tile in fused} == {64: set(), 128: {4}, 256: {4, 8}}[most]
+    assert {tile.bk for tile in fused} == {64: set(), 128: set(), 256: {4, 8}}[most]
     assert all(has_room(tile.mode, VALUES[tile.bk]) for tile in fused)
+    named = [launch.params["name"] for v in candidates for launch in v.launches]
+    assert ("winograd_output_f4_v2" in named) == (has == 0)
+    assert ("winograd_output_f4_v1" in named) == (has != 64)
+
+
+XE2 = Target("gpu", 4, 32, 256, 65536, INTEL, item_registers=128, item_room=100, asks_for=16)
+
+
+def test_what_is_known_of_a_device_counts():
+    """More values of a kernel that asks for nothing; with large registers it asks for subgroups, too."""
+    plain, large = XE2.register_modes
+    assert plain == RegisterMode(128, room=100) and large == RegisterMode(256, 16, True)
+    for features in (frozenset({"large_registers"}), frozenset({"required_subgroups"})):
+        assert replace(XE2, features=features).register_modes == (plain,)
+    assert (
+        has_room(plain, 100) and not has_room(plain, 101) and not has_room(RegisterMode(128), 100)
+    )
+    splits = group_tiles(GemmShape(1024, 1024, 1024), XE2)
+    assert {s.tile.mode for s in splits} == {plain, large}
+    fused = [v for v in offered(*PROBLEMS["image"], XE2)[1] if "winograd_fused" in v.name]
+    tiles = [v.launches[0].params["tile"] for v in fused]
+    assert {(t.bk, t.mode) for t in tiles} == {(4, plain), (4, large), (8, large)}
