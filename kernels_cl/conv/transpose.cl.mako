@@ -15,6 +15,7 @@ Tensors  src, dst: images in any layout, seen as (n, c, h, w); src has channels 
          depthwise [kh][kw][c]; dot [groups][kh][kw][oc][ic]
          table: constants of the arithmetic, of float the bias: spread [rows][groups][blocks][nv * vw],
          else [c]
+         stands_for: [256], real numbers that bytes of src are, where products of a tap are summed apart
 Index    src[n, group * ic + c, qy + ey, qx + ex]; with `checked`, zeros where that is outside of src,
          else src has the border. The last tile of an axis (of channels, if depthwise) starts early
          enough to be whole and stores only what no other tile stores.
@@ -56,10 +57,11 @@ Tunables mode              what the lanes of a vector are:
     xt, wt, tt, yt = types
     V, P = vec_type(arith.acc, vw), vec_type(arith.product, vw)
     less = f" - ({arith.fill})" if arith.fill else ""
-    floats = arith.acc == "float"
+    real, apart = arith.plain_bias, arith.apart  # float's arithmetic; sums of each tap by themselves
     ids = ("get_global_id(1)", "get_global_id(0)") if channels_fastest else ("get_global_id(0)", "get_global_id(1)")
     pixels = [(r, c) for r in range(ty) for c in range(tx)]
-    assert mode in ("spread", "depthwise", "dot") and (floats or mode == "spread"), mode
+    assert mode in ("spread", "depthwise", "dot") and (real or mode == "spread"), mode
+    sums = [f"{m}_{v}" for m in range(len(pixels)) for v in range(nv)]
     assert ty <= qh and tx <= qw and (mode != "depthwise" or (nv == 1 and oc >= vw)), (ty, tx, nv, vw)
     assert mode != "dot" or (blocks == 1 and ic >= vw), (oc, nv, ic, vw)
     assert mode == "spread" or src.pitches[1] == 1 or src.shape[1] == 1, "channels must be innermost"
@@ -103,7 +105,7 @@ Tunables mode              what the lanes of a vector are:
         sum += table[oc + ${v}];
 %  endif
 % endif
-% if not floats:
+% if not real:
         ${ar.finish(arith, unit, name_, "result", row_of(v))}
 % endif
         ${st.apply(post_ops, held, yt, unit, operand)}
@@ -143,22 +145,84 @@ Tunables mode              what the lanes of a vector are:
         ${finish_pixel("r", "c", channels, [f"value{v}" for v in range(nv)])}
     }
 </%def>
-<%def name="spread()">\
-        __global const ${wt} *w = weights + ((block * ${kh} + ky) * ${kw} + kx) * ${ic * ocb};
-        for (int c = 0; c < ${ic}; ++c, w += ${ocb}) {
+<%def name="element(m)">\
+<%
+    at, fixed = pixel(m)
+    found = f"{at}[{fixed} + c * {f'step{m}' if planes else src.pitches[1]}]"
+%>\
+(${P})(${f"stands_for[(uchar){found}]" if apart else found + less})\
+</%def>
+<%def name="quad(count)">\
+        {
+            ${V} ${", ".join("u" + s for s in sums)};
+% for j in range(count):
+            {
+%  for v in range(nv):
+            const ${P} b${v} = ${load(wt, vw, "w", str(v * vw))};
+%  endfor
+%  for m in range(len(pixels)):
+            {
+                const ${P} s = ${element(m)};
+%   for v in range(nv):
+                u${m}_${v} = ${f"u{m}_{v} + " if j else ""}s * b${v};
+%   endfor
+            }
+%  endfor
+            }
+            ++c, w += ${ocb};
+% endfor
+% for s in sums:
+            t${s} += u${s};
+% endfor
+        }
+</%def>
+<%def name="spread_over(first, stop, into)">\
+        for (int c = ${first}; c < ${stop}; ++c, w += ${ocb}) {
 % for v in range(nv):
-            const ${P} b${v} = ${load(wt, vw, "w", str(v * vw)) if floats else f"convert_{P}({load(wt, vw, 'w', str(v * vw))})"};
+            const ${P} b${v} = ${load(wt, vw, "w", str(v * vw)) if arith.acc == "float" else f"convert_{P}({load(wt, vw, 'w', str(v * vw))})"};
 % endfor
 % for m in range(len(pixels)):
-<% at, fixed = pixel(m) %>\
             {
-                const ${P} s = (${P})(${at}[${fixed} + c * ${f"step{m}" if planes else src.pitches[1]}]${less});
+                const ${P} s = ${element(m)};
 %  for v in range(nv):
-                ${ar.mac(arith, vw, f"a{m}_{v}", "s", f"b{v}")}
+                ${ar.mac(arith, vw, f"{into}{m}_{v}", "s", f"b{v}")}
 %  endfor
             }
 % endfor
         }
+</%def>
+<%def name="spread()">\
+        __global const ${wt} *w = weights + ((block * ${kh} + ky) * ${kw} + kx) * ${ic * ocb};
+% if not apart:
+${spread_over(0, ic, "a")}
+% else:
+%  for s in sums:
+        ${V} t${s} = (${V})(0);
+%  endfor
+%  if arith.quads:
+        int c = 0;
+        for (int quads = 0; quads < ${ic // 4}; ++quads)
+        ${quad(4)}
+%   for count in [n for n in (2, 1) if ic & n]:
+        ${quad(count)}
+%   endfor
+%  elif ic > apart:
+        for (int first = 0; first < ${ic}; first += ${apart}) {
+%   for s in sums:
+        ${V} u${s} = (${V})(0);
+%   endfor
+${spread_over("first", f"min(first + {apart}, {ic})", "u")}
+%   for s in sums:
+        t${s} += u${s};
+%   endfor
+        }
+%  else:
+${spread_over(0, ic, "t")}
+%  endif
+%  for s in sums:
+        a${s} += t${s};
+%  endfor
+% endif
 </%def>
 <%def name="depthwise()">\
         const ${V} b = ${load("float", vw, "weights", f"(ky * {kw} + kx) * {oc} + oc")};
@@ -202,6 +266,9 @@ __kernel void ${name}(
     __global const ${xt} *src_base, const int src_offset, __global const ${wt} *weights,
 % if rows:
     __global const ${tt} *table,
+% endif
+% if apart:
+    __global const float *stands_for,
 % endif
 % if checked:
     __global const ${xt} *zeros,
