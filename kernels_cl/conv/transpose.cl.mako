@@ -40,6 +40,7 @@ Tunables mode              what the lanes of a vector are:
 <%namespace name="ar" file="/${context['arith'].library}"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="tl" file="/_common/tile.cl.mako"/>
+<%namespace name="ts" file="/_common/tap_sums.cl.mako"/>
 <%
     from math import gcd
     kh, kw = kernel
@@ -57,11 +58,10 @@ Tunables mode              what the lanes of a vector are:
     xt, wt, tt, yt = types
     V, P = vec_type(arith.acc, vw), vec_type(arith.product, vw)
     less = f" - ({arith.fill})" if arith.fill else ""
-    real, apart = arith.plain_bias, arith.apart  # float's arithmetic; sums of each tap by themselves
+    real = arith.plain_bias  # float's arithmetic
     ids = ("get_global_id(1)", "get_global_id(0)") if channels_fastest else ("get_global_id(0)", "get_global_id(1)")
     pixels = [(r, c) for r in range(ty) for c in range(tx)]
     assert mode in ("spread", "depthwise", "dot") and (real or mode == "spread"), mode
-    sums = [f"{m}_{v}" for m in range(len(pixels)) for v in range(nv)]
     assert ty <= qh and tx <= qw and (mode != "depthwise" or (nv == 1 and oc >= vw)), (ty, tx, nv, vw)
     assert mode != "dot" or (blocks == 1 and ic >= vw), (oc, nv, ic, vw)
     assert mode == "spread" or src.pitches[1] == 1 or src.shape[1] == 1, "channels must be innermost"
@@ -145,83 +145,32 @@ Tunables mode              what the lanes of a vector are:
         ${finish_pixel("r", "c", channels, [f"value{v}" for v in range(nv)])}
     }
 </%def>
-<%def name="element(m)">\
+<%def name="spread()">\
 <%
-    at, fixed = pixel(m)
-    found = f"{at}[{fixed} + c * {f'step{m}' if planes else src.pitches[1]}]"
+    loads = [load(wt, vw, "w", str(v * vw)) for v in range(nv)]
+    loads = loads if arith.acc == "float" else [f"convert_{P}({b})" for b in loads]
+    elements = [
+        f"{at}[{fixed} + c * {f'step{m}' if planes else src.pitches[1]}]"
+        for m, (at, fixed) in enumerate(map(pixel, range(len(pixels))))
+    ]
 %>\
-(${P})(${f"stands_for[(uchar){found}]" if apart else found + less})\
-</%def>
-<%def name="quad(count)">\
-        {
-            ${V} ${", ".join("u" + s for s in sums)};
-% for j in range(count):
-            {
+        __global const ${wt} *w = weights + ((block * ${kh} + ky) * ${kw} + kx) * ${ic * ocb};
+% if arith.apart:
+        ${ts.taps(arith, ic, vw, loads, [f"stands_for[(uchar){e}]" for e in elements], ocb)}
+% else:
+        for (int c = 0; c < ${ic}; ++c, w += ${ocb}) {
 %  for v in range(nv):
-            const ${P} b${v} = ${load(wt, vw, "w", str(v * vw))};
+            const ${P} b${v} = ${loads[v]};
 %  endfor
 %  for m in range(len(pixels)):
             {
-                const ${P} s = ${element(m)};
+                const ${P} s = (${P})(${elements[m]}${less});
 %   for v in range(nv):
-                u${m}_${v} = ${f"u{m}_{v} + " if j else ""}s * b${v};
+                ${ar.mac(arith, vw, f"a{m}_{v}", "s", f"b{v}")}
 %   endfor
             }
 %  endfor
-            }
-            ++c, w += ${ocb};
-% endfor
-% for s in sums:
-            t${s} += u${s};
-% endfor
         }
-</%def>
-<%def name="spread_over(first, stop, into)">\
-        for (int c = ${first}; c < ${stop}; ++c, w += ${ocb}) {
-% for v in range(nv):
-            const ${P} b${v} = ${load(wt, vw, "w", str(v * vw)) if arith.acc == "float" else f"convert_{P}({load(wt, vw, 'w', str(v * vw))})"};
-% endfor
-% for m in range(len(pixels)):
-            {
-                const ${P} s = ${element(m)};
-%  for v in range(nv):
-                ${ar.mac(arith, vw, f"{into}{m}_{v}", "s", f"b{v}")}
-%  endfor
-            }
-% endfor
-        }
-</%def>
-<%def name="spread()">\
-        __global const ${wt} *w = weights + ((block * ${kh} + ky) * ${kw} + kx) * ${ic * ocb};
-% if not apart:
-${spread_over(0, ic, "a")}
-% else:
-%  for s in sums:
-        ${V} t${s} = (${V})(0);
-%  endfor
-%  if arith.quads:
-        int c = 0;
-        for (int quads = 0; quads < ${ic // 4}; ++quads)
-        ${quad(4)}
-%   for count in [n for n in (2, 1) if ic & n]:
-        ${quad(count)}
-%   endfor
-%  elif ic > apart:
-        for (int first = 0; first < ${ic}; first += ${apart}) {
-%   for s in sums:
-        ${V} u${s} = (${V})(0);
-%   endfor
-${spread_over("first", f"min(first + {apart}, {ic})", "u")}
-%   for s in sums:
-        t${s} += u${s};
-%   endfor
-        }
-%  else:
-${spread_over(0, ic, "t")}
-%  endif
-%  for s in sums:
-        a${s} += t${s};
-%  endfor
 % endif
 </%def>
 <%def name="depthwise()">\
@@ -267,7 +216,7 @@ __kernel void ${name}(
 % if rows:
     __global const ${tt} *table,
 % endif
-% if apart:
+% if arith.apart:
     __global const float *stands_for,
 % endif
 % if checked:

@@ -112,10 +112,16 @@ class _Fusing(IntegerGraph):
         return kinds == {U8} or len(seen) == 1
 
     def readers(self, integers: str) -> int:
-        """Return how many operators read a value through dequantisation; it counts as read as output."""
-        readers = self.consumers.get(integers, [])
+        """Return how many operators read a value through dequantisation; it counts as read as output.
+
+        Inputs and what operators of bytes make count as read twice: only what a QuantizeLinear makes
+        changes its type.
+        """
+        readers, maker = self.consumers.get(integers, []), self.producers.get(integers)
         if integers not in self.consumers:  # a view of integers, made here
             return 1
+        if maker is None or function_of(maker) != "quantise":
+            return 2
         count = sum(
             self.uses.get(r.outputs[0], 0) for r in readers if function_of(r) == "dequantise"
         )
