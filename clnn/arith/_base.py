@@ -29,7 +29,8 @@ class Arithmetic:
     accumulation is plain wrapping addition of integer products, in any order, and row 0 of the
     table is what it begins with. product: OpenCL type that operands are widened to. plain_bias:
     the table is the bias as it is, so that it may also be computed by another node. strict: no
-    product and sum of floats are to be contracted.
+    product and sum of floats are to be contracted. apart: of transposed convolutions, products of a tap
+    are summed by themselves, so many channels at a time, before they are added; 0: all in one sum.
     """
 
     library: ClassVar[str] = ""
@@ -39,6 +40,7 @@ class Arithmetic:
     wraps: ClassVar[bool] = False
     plain_bias: ClassVar[bool] = False
     strict: ClassVar[bool] = False
+    apart: ClassVar[int] = 0
 
     @property
     def halves(self) -> bool:

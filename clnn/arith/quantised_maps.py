@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from clnn.arith._base import Array, Elementwise
-from clnn.arith.quantised import Numbers, quantised
+from clnn.arith.quantised import fused, quantised
 from clnn.errors import DTypeError
 from clnn.types import F32, I8, I16, I32, U8, U16, DType
 
@@ -110,23 +110,6 @@ class QuantisedSum(QuantisedMap):
         (a, b), (ra, rb) = (o.astype(np.float32) for o in operands), map(np.float32, self.ratios)
         total = fused(a, ra, fused(b, rb, np.float32(self.offset)))
         return quantised(total, np.float32(1), np.int64(0), self.kind)
-
-
-def fused(a: Numbers, b: Numbers, c: Numbers) -> Array:
-    """Return a * b + c rounded once to float32, where a has at most 9 bits.
-
-    The product is exact in float64. Its sum with c is rounded to odd there, so that rounding it
-    again to float32 is rounding it once.
-    """
-    product, more = np.asarray(a, np.float64) * np.float64(b), np.asarray(c, np.float64)
-    total = product + more
-    virtual = total - product
-    error = (product - (total - virtual)) + (more - virtual)
-    bits = np.asarray(total).view(np.int64) if total.ndim else np.array([total]).view(np.int64)
-    even = (bits & 1) == 0
-    away = np.where((error > 0) == (total > 0), 1, -1)
-    odd = np.where((error != 0) & even, bits + away, bits).view(np.float64)
-    return odd.reshape(total.shape).astype(np.float32)
 
 
 @dataclass(frozen=True)

@@ -18,17 +18,21 @@ class OnnxRuntime:
     """A model in ONNX Runtime's CPU provider.
 
     threads: of its pool (0: its own choice). optimise: run its graph optimisations; without them
-    every node's result is what that node computes. Raises MissingPackageError where onnxruntime
-    is not installed, ModelError where it refuses the model.
+    every node's result is what that node computes. but: names of those that are left out. Raises
+    MissingPackageError where onnxruntime is not installed, ModelError where it refuses the model.
     """
 
     def __init__(
-        self, model: str | os.PathLike[str] | bytes, threads: int = 0, optimise: bool = True
+        self,
+        model: str | os.PathLike[str] | bytes,
+        threads: int = 0,
+        optimise: bool = True,
+        but: Sequence[str] = (),
     ) -> None:
         ort = _load()
         source = model if isinstance(model, bytes) else os.fspath(model)
         try:
-            self._session: Any = _session(ort, source, threads, optimise)
+            self._session: Any = _session(ort, source, threads, optimise, but)
         except Exception as err:
             raise ModelError(
                 f"onnxruntime {ort.__version__} does not load the model: {err}"
@@ -47,7 +51,9 @@ class OnnxRuntime:
         return {name: np.asarray(array) for name, array in zip(wanted, arrays, strict=True)}
 
 
-def _session(ort: Any, source: str | bytes, threads: int, optimise: bool) -> Any:
+def _session(
+    ort: Any, source: str | bytes, threads: int, optimise: bool, but: Sequence[str]
+) -> Any:
     """Return a session whose products of bytes are exact.
 
     Without an instruction for them, they saturate unless that is asked for; then models are refused whose
@@ -62,7 +68,9 @@ def _session(ort: Any, source: str | bytes, threads: int, optimise: bool) -> Any
             options.add_session_config_entry("session.x64quantprecision", "1")
         if not optimise:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        return ort.InferenceSession(
+            source, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(but)
+        )
 
     if not (lists("avx512_vnni") or lists("avx_vnni")):
         with suppress(ort.capi.onnxruntime_pybind11_state.NotImplemented):

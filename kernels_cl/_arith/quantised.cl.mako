@@ -1,23 +1,29 @@
 <%doc>
 quantised: sums of products of integers in 32 bits, or in float32 where that holds them exactly
 (clnn/arith/quantised.py). Requantised ones are scaled in float32, rounded to nearest, ties to even, and
-saturated; others are results as they are.
+saturated; others are results as they are. Those of real taps are of what inputs stand for.
 
-Table rows  start; bits of the factor of each output channel where sums are requantised
+Table rows  start; bits of the factor of each output channel where sums are requantised, of real taps the bias
 </%doc>
 <%!
 from clnn.codegen.filters import S8_BITS, S8_ZERO
 %>
-<%def name="functions(arith, width)"></%def>
+<%def name="functions(arith, width)">\
+% if arith.apart:
+#pragma OPENCL FP_CONTRACT OFF
+% endif
+</%def>
 <%def name="start(arith, width, rows, row)">\
-% if arith.floats:
+% if arith.apart:
+(${vec_type("float", width)})(0)\
+% elif arith.floats:
 convert_${vec_type("float", width)}(${row(0)})\
 % else:
 ${row(0)}\
 % endif
 </%def>
 <%def name="mac(arith, width, acc, x, w)">\
-% if arith.floats:
+% if arith.apart or arith.floats:
 ${acc} = fma(${x}, ${w}, ${acc});\
 % else:
 ${acc} += ${x} * ${w};\
@@ -33,7 +39,9 @@ ${acc} += ${x} * ${w};\
 % if not arith.requantises:
     ${I} ${result} = ${f"convert_{I}({acc})" if arith.floats else acc};
 % else:
-% if arith.written:
+% if arith.apart:
+    ${F} steps_ = (${acc} + ${row(1)}) / (${F})(${scalar(arith.step_out, "float")});
+% elif arith.written:
     ${F} steps_ = ${acc if arith.floats else f"convert_{F}({acc})"};
     steps_ = fma(steps_, as_${F}(${row(1)}), steps_ * as_${F}(${row(2)})) + as_${F}(${row(3)});
     steps_ = steps_ / (${F})(${scalar(arith.step_out, "float")});

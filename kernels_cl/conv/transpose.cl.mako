@@ -15,6 +15,7 @@ Tensors  src, dst: images in any layout, seen as (n, c, h, w); src has channels 
          depthwise [kh][kw][c]; dot [groups][kh][kw][oc][ic]
          table: constants of the arithmetic, of float the bias: spread [rows][groups][blocks][nv * vw],
          else [c]
+         stands_for: [256], real numbers that bytes of src are, where products of a tap are summed apart
 Index    src[n, group * ic + c, qy + ey, qx + ex]; with `checked`, zeros where that is outside of src,
          else src has the border. The last tile of an axis (of channels, if depthwise) starts early
          enough to be whole and stores only what no other tile stores.
@@ -39,6 +40,7 @@ Tunables mode              what the lanes of a vector are:
 <%namespace name="ar" file="/${context['arith'].library}"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="tl" file="/_common/tile.cl.mako"/>
+<%namespace name="ts" file="/_common/tap_sums.cl.mako"/>
 <%
     from math import gcd
     kh, kw = kernel
@@ -56,10 +58,10 @@ Tunables mode              what the lanes of a vector are:
     xt, wt, tt, yt = types
     V, P = vec_type(arith.acc, vw), vec_type(arith.product, vw)
     less = f" - ({arith.fill})" if arith.fill else ""
-    floats = arith.acc == "float"
+    real = arith.plain_bias  # float's arithmetic
     ids = ("get_global_id(1)", "get_global_id(0)") if channels_fastest else ("get_global_id(0)", "get_global_id(1)")
     pixels = [(r, c) for r in range(ty) for c in range(tx)]
-    assert mode in ("spread", "depthwise", "dot") and (floats or mode == "spread"), mode
+    assert mode in ("spread", "depthwise", "dot") and (real or mode == "spread"), mode
     assert ty <= qh and tx <= qw and (mode != "depthwise" or (nv == 1 and oc >= vw)), (ty, tx, nv, vw)
     assert mode != "dot" or (blocks == 1 and ic >= vw), (oc, nv, ic, vw)
     assert mode == "spread" or src.pitches[1] == 1 or src.shape[1] == 1, "channels must be innermost"
@@ -103,7 +105,7 @@ Tunables mode              what the lanes of a vector are:
         sum += table[oc + ${v}];
 %  endif
 % endif
-% if not floats:
+% if not real:
         ${ar.finish(arith, unit, name_, "result", row_of(v))}
 % endif
         ${st.apply(post_ops, held, yt, unit, operand)}
@@ -144,21 +146,32 @@ Tunables mode              what the lanes of a vector are:
     }
 </%def>
 <%def name="spread()">\
+<%
+    loads = [load(wt, vw, "w", str(v * vw)) for v in range(nv)]
+    loads = loads if arith.acc == "float" else [f"convert_{P}({b})" for b in loads]
+    elements = [
+        f"{at}[{fixed} + c * {f'step{m}' if planes else src.pitches[1]}]"
+        for m, (at, fixed) in enumerate(map(pixel, range(len(pixels))))
+    ]
+%>\
         __global const ${wt} *w = weights + ((block * ${kh} + ky) * ${kw} + kx) * ${ic * ocb};
+% if arith.apart:
+        ${ts.taps(arith, ic, vw, loads, [f"stands_for[(uchar){e}]" for e in elements], ocb)}
+% else:
         for (int c = 0; c < ${ic}; ++c, w += ${ocb}) {
-% for v in range(nv):
-            const ${P} b${v} = ${load(wt, vw, "w", str(v * vw)) if floats else f"convert_{P}({load(wt, vw, 'w', str(v * vw))})"};
-% endfor
-% for m in range(len(pixels)):
-<% at, fixed = pixel(m) %>\
-            {
-                const ${P} s = (${P})(${at}[${fixed} + c * ${f"step{m}" if planes else src.pitches[1]}]${less});
 %  for v in range(nv):
-                ${ar.mac(arith, vw, f"a{m}_{v}", "s", f"b{v}")}
+            const ${P} b${v} = ${loads[v]};
 %  endfor
+%  for m in range(len(pixels)):
+            {
+                const ${P} s = (${P})(${elements[m]}${less});
+%   for v in range(nv):
+                ${ar.mac(arith, vw, f"a{m}_{v}", "s", f"b{v}")}
+%   endfor
             }
-% endfor
+%  endfor
         }
+% endif
 </%def>
 <%def name="depthwise()">\
         const ${V} b = ${load("float", vw, "weights", f"(ky * {kw} + kx) * {oc} + oc")};
@@ -202,6 +215,9 @@ __kernel void ${name}(
     __global const ${xt} *src_base, const int src_offset, __global const ${wt} *weights,
 % if rows:
     __global const ${tt} *table,
+% endif
+% if arith.apart:
+    __global const float *stands_for,
 % endif
 % if checked:
     __global const ${xt} *zeros,

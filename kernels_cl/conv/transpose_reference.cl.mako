@@ -17,6 +17,8 @@ Params   as of conv/reference
     xt, wt, tt, yt = types
     P = arith.product
     less = f" - ({arith.fill})" if arith.fill else ""
+    at_once = 4 if arith.apart and arith.quads else arith.apart
+    step = f" * {scalar(arith.step_in, 'float')}" if arith.apart else ""
     def row(k):
         return f"bias[bias_offset + oc * {bias.pitches[0]}]" if bias is not None else f"table[{k * oc_} + oc]"
     def operand(which):
@@ -54,11 +56,28 @@ __kernel void ${name}(
         for (int kx = 0; kx < ${kw}; ++kx) {
             const int fx = x + ${pads[1]} - kx * ${dilations[1]}, ix = fx / ${strides[1]};
             if (fx < 0 || fx % ${strides[1]} || ix >= ${src.shape[3]}) continue;
+% if arith.apart:
+            float tap = 0.0f, part = 0.0f;
+% endif
             for (int c = 0; c < ${ic}; ++c) {
-                const ${P} s = src[${index(src, "n", f"group * {ic} + c", "iy", "ix")}]${less};
+<% element = f"src[{index(src, 'n', f'group * {ic} + c', 'iy', 'ix')}]{less}" %>\
+                const ${P} s = ${f"({P})({element}){step}" if arith.apart else element};
                 const ${P} t = w[${index(weights, f"group * {ic} + c", "column", "ky", "kx")}];
-                ${ar.mac(arith, 1, "v", "s", "t")}
+% if arith.apart and arith.quads:
+                part += s * t;
+% else:
+                ${ar.mac(arith, 1, "part" if arith.apart else "v", "s", "t")}
+% endif
+% if arith.apart:
+                if (c % ${at_once} == ${at_once - 1} || c == ${ic - 1}${f" || c == {ic - 2}" if arith.quads and ic % 4 == 3 else ""}) {
+                    tap += part;
+                    part = 0.0f;
+                }
+% endif
             }
+% if arith.apart:
+            v += tap;
+% endif
         }
     }
     ${ar.finish(arith, 1, "v", "result", row)}

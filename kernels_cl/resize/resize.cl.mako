@@ -84,6 +84,9 @@ ${cv.read(extra_types[k], value, width, f"extra{k}", where, inner_pitches[k])}\
             }
 %  endfor
 % endif
+% if shift:
+            v /= ${1 << shift};
+% endif
 % if flags_at:
             if (outside) v = (${V})(${scalar(fill, acc)});
 % endif

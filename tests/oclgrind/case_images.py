@@ -417,6 +417,11 @@ add(
     [rng().integers(0, 255, (1, 3, 3, 5)).astype(np.uint8)],
 )
 add(
+    "resize_bytes_channels_last",
+    Resize((1, 5, 9, 3), (1, 1.67, 1.8, 1), Sampling("linear", bits=10)),
+    [rng().integers(0, 255, (1, 3, 5, 3)).astype(np.uint8)],
+)
+add(
     "resize_bytes_many_taps",
     Resize((1, 3, 4, 5), (1, 1.5, 1.34, 1.67), CUBIC),
     [rng().integers(0, 255, (1, 2, 3, 3)).astype(np.uint8)],

@@ -9,9 +9,10 @@ from harness import rng
 from table import add
 
 from clnn.arith.elements import Narrow, Widen
-from clnn.arith.quantised import Quantisation, Requantised, Sums, Written
+from clnn.arith.quantised import Quantisation, RealTaps, Requantised, Sums, Written
 from clnn.arith.quantised_maps import Dequantise, Quantise
 from clnn.ops.conv.spec import Conv2d
+from clnn.ops.conv.transpose import ConvTranspose
 from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.quantised import build
 from clnn.ops.quantised.softmax import byte_softmax
@@ -62,6 +63,21 @@ add(
 )
 LARGE = inputs("u1", 6, 9, 1, 2**30)
 add("quantised_integers", Conv2d(SAME3, 1, (), BYTES), LARGE, consts=(1, 2))
+
+
+def transposed(name: str, ic: int, size: tuple[int, int], quads: bool) -> None:
+    """Add a transposed convolution of real weights."""
+    arith = RealTaps(77, 0.013, U8, 9, 0.4, 9, 250, quads, (0.5,))
+    spec = ConvTranspose(
+        (3, 2), (2, 1), (1, 1), (1, 0), (2 * size[0] - 1, size[1] + 1), 1, (), arith
+    )
+    x, w = integers((1, ic, *size), "u1"), rng(1).normal(0, 0.1, (ic, 5, 3, 2)).astype(F)
+    add(name, spec, [x, w, None], consts=(1,))
+
+
+transposed("quantised_transposed", 6, (3, 5), False)
+transposed("quantised_transposed_many", 130, (2, 2), False)
+transposed("quantised_transposed_pixel", 7, (1, 1), True)
 
 A, B = integers((2, 6, 3, 5), "i1"), integers((2, 6, 3, 5), "i1", 1)
 X, Y = Quantisation(I8, (0.3,), (5,)), Quantisation(I8, (0.21,), (-3,))

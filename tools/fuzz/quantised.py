@@ -17,7 +17,8 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,15 @@ from clnn.graph.evaluate import evaluate
 from clnn.verification.onnxruntime import OnnxRuntime
 from clnn.verification.quantised import Shares, compare
 
+PROPAGATION = ("QDQPropagationTransformer",)
 COUNT, GROUP, HOST = 300, 16, "host"
 
 
 def draw(seed: int) -> tuple[Network, tuple[str, ...]]:
-    """Return the network of a seed, and its outputs."""
+    """Return the network of a seed, and its outputs.
+
+    Nodes that nothing needs are left out: onnxruntime keeps them, and fuses less around what they read.
+    """
     drawer = QuantisedDrawer(seed)
     drawer.begin()
     wanted, tries = drawer.up_to(5), 0
@@ -52,19 +57,20 @@ def draw(seed: int) -> tuple[Network, tuple[str, ...]]:
     read = {name for node in drawer.net.nodes for name in reads(node)}
     ends = [b for b in drawer.kept if b.name not in read]
     outputs = [drawer.real(b) if drawer.chance.random() < 0.4 else b.name for b in ends]
-    return drawer.net, tuple(outputs)
+    return _up_to(drawer.net, outputs), tuple(outputs)
 
 
 def shares(model: bytes, feeds: Feeds, device: str) -> dict[str, Shares]:
     """Return output -> what clnn's run has in common with onnxruntime's. Raises what clnn raises.
 
-    Where onnxruntime's passes make something that it does not run, its unfused run stands for both.
+    Where onnxruntime's passes make something that it does not run, the run without the one that moves
+    quantisation stands for the fused one, or else the unfused one does.
     """
-    unfused = OnnxRuntime(model, 1, optimise=False)(feeds)
-    try:
-        fused = OnnxRuntime(model, 1)(feeds)
-    except ModelError:
-        fused = unfused
+    unfused = fused = OnnxRuntime(model, 1, optimise=False)(feeds)
+    for but in ((), PROPAGATION):
+        with suppress(ModelError):
+            fused = OnnxRuntime(model, 1, but=but)(feeds)
+            break
     if device == HOST:
         got = evaluate(prepare(load_graph(model), clnn.Options()), feeds)
     else:
@@ -92,14 +98,15 @@ def check(model: bytes, feeds: Feeds, device: str) -> tuple[str, bool]:
 def smallest(net: Network, outputs: tuple[str, ...], device: str) -> tuple[onnx.ModelProto, Feeds]:
     """Return the part of a network up to the first value that is wrong by itself."""
     for name in (*net.made, *outputs):
-        small = _up_to(net, name)
+        small = _up_to(net, [name])
         if check(small.model([name]).SerializeToString(), small.feeds, device)[0]:
             return small.model([name]), small.feeds
     return net.model(outputs), net.feeds
 
 
-def _up_to(net: Network, name: str) -> Network:
-    needed, nodes = {name}, []
+def _up_to(net: Network, names: Iterable[str]) -> Network:
+    """Return the part of a network that makes values."""
+    needed, nodes = set(names), []
     for node in reversed(net.nodes):
         if needed & set(node.output):
             nodes.insert(0, node)

@@ -8,6 +8,7 @@ have it. What cannot be fused stays as it is written. Dequantised constants that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -111,10 +112,16 @@ class _Fusing(IntegerGraph):
         return kinds == {U8} or len(seen) == 1
 
     def readers(self, integers: str) -> int:
-        """Return how many operators read a value through dequantisation; it counts as read as output."""
-        readers = self.consumers.get(integers, [])
+        """Return how many operators read a value through dequantisation; it counts as read as output.
+
+        Inputs and what operators of bytes make count as read twice: only what a QuantizeLinear makes
+        changes its type.
+        """
+        readers, maker = self.consumers.get(integers, []), self.producers.get(integers)
         if integers not in self.consumers:  # a view of integers, made here
             return 1
+        if maker is None or function_of(maker) != "quantise":
+            return 2
         count = sum(
             self.uses.get(r.outputs[0], 0) for r in readers if function_of(r) == "dequantise"
         )
@@ -164,7 +171,7 @@ def _convolution(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) ->
     ends, integers = build.clipped(y, *limits), build.signed(raw, zero)
     arith, start = build.requantised(x[1], w, y, limits=ends), steps[1]
     if not graph.alike(node, y):
-        real = None if bias is None else graph.real(bias)
+        real = None if bias is None else _stepped(graph, bias, x[1], weights, 0)
         arith, start = build.written_product(x[1], w, y, real, ends), None
     return build.convolution(0, spec.window, spec.group, integers, start, arith), [x[0]]
 
@@ -173,18 +180,33 @@ def _transposed(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> 
     """Transposed convolution, of which ONNX Runtime has real numbers only."""
     spec, x = node.spec, graph.bytes_of(node.inputs[0])
     assert isinstance(spec, ConvTranspose)
-    weights = graph.weights(node.inputs[1] or "")
+    weights, bias = graph.real_constant(node.inputs[1] or ""), None
     if spec.arith is not FLOAT or spec.post_ops or x is None or weights is None:
         return None
-    raw, w = weights
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
-    real = None if bias is None else graph.real_constant(bias)
-    if (w.axis not in (None, 1) or (w.axis and spec.group > 1)) or (bias and real is None):
-        return None
-    zero = np.array(w.zero, np.int64).reshape(1, -1, *(1,) * (raw.ndim - 2))
-    arith = build.written_product(x[1], w, y, real, build.clipped(y, *limits))
-    made = replace(spec, arith=arith)
-    return Emit(made, [0, build.signed(raw, zero), None]), [x[0]]
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        bias = _stepped(graph, node.inputs[2], x[1], graph.weights(node.inputs[1] or ""), 1)
+        if bias is None:
+            return None
+    point = math.prod(graph.types[x[0]].shape[2:]) == 1
+    arith = build.real_taps(x[1], y, bias, build.clipped(y, *limits), point)
+    return Emit(replace(spec, arith=arith), [0, weights.astype(np.float32), None]), [x[0]]
+
+
+def _stepped(
+    graph: _Fusing, name: str, x: Quantisation, w: tuple[Array, Quantisation] | None, axis: int
+) -> Array | None:
+    """Return a bias as real numbers, None where it is computed.
+
+    ONNX Runtime rounds a real one of products of integers to steps of the sums. axis: of weights, that of
+    output channels.
+    """
+    real = graph.real_constant(name)
+    if real is None or w is None or name not in graph.consts or w[1].axis not in (None, axis):
+        return real
+    steps = np.asarray(x.step * np.array(w[1].scale, np.float32), np.float32)
+    if steps.size not in (1, real.size):
+        return real
+    return np.asarray(np.rint(real / steps).astype(np.float32) * steps, np.float32)
 
 
 def _bias(
@@ -228,7 +250,8 @@ def _product(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Mad
     ends = build.clipped(y, *limits)
     arith = build.requantised(a[1], w, y, spec.alpha, ends)
     if not graph.alike(node, y) and spec.alpha == 1:
-        real = None if addend is None else graph.real(addend)
+        axis = 0 if spec.trans_b else 1
+        real = None if addend is None else _stepped(graph, addend, a[1], weights, axis)
         arith, bias = build.written_product(a[1], w, y, real, ends), None
     columns = build.signed(raw, np.array(w.zero, np.int64))
     return build.rows_product(0, shape, columns, bias, arith), [a[0]]

@@ -14,6 +14,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from clnn.arith._base import FLOAT, Arithmetic
+from clnn.arith.quantised import RealTaps
 from clnn.budget import MAX_PHASES
 from clnn.codegen.filters import image
 from clnn.errors import PlanError
@@ -272,6 +273,10 @@ def _phase_args(problem: TransposeProblem, tile: PhaseTile, mode: str) -> tuple[
     table, x = problem.table, problem.input(0).type.dtype.numpy
     if table is not None:
         args.append(Const(lambda: pack_table(table, group, width)))
+    if isinstance(problem.arith, RealTaps):
+        args.append(
+            Const(partial(problem.arith.stands_for, np.arange(256, dtype=np.uint8).view(x)))
+        )
     if not problem.has_border:
         count, fill = max(problem.ic, tile.vw), problem.arith.fill
         args.append(Const(lambda: np.full(count, fill, x)))

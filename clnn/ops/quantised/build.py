@@ -14,6 +14,7 @@ import numpy as np
 from clnn.arith.quantised import (
     Quantisation,
     QuantisedAverage,
+    RealTaps,
     Requantised,
     Sums,
     Written,
@@ -98,6 +99,18 @@ def written_product(
         offsets,
         float(y.step),
     )
+
+
+def real_taps(
+    x: Quantisation, y: Quantisation, bias: Array | None, limits: tuple[int, int], point: bool
+) -> RealTaps:
+    """Return the arithmetic of transposed convolutions of real weights; bias: real numbers, or None.
+
+    point: the input's images are one pixel.
+    """
+    offsets = () if bias is None else tuple(map(float, bias.astype(F)))
+    steps = (float(x.step), float(y.step))
+    return RealTaps(x.zero[0], steps[0], y.dtype, y.zero[0], steps[1], *limits, point, offsets)
 
 
 def convolution(

@@ -15,8 +15,9 @@ from clnn.ops.problem import Problem, required
 from clnn.ops.spec import OpSpec
 from clnn.types import I8, U8, Array, TensorType
 
-LARGEST = float(np.finfo(np.float32).max)
+LARGEST = np.finfo(np.float32).max
 RESERVED = 5.0  # of the logarithm of float32's range, that sums have left
+SHRINK = 2.0**-30  # what kernels multiply sums and steps with: products stay finite
 
 
 @dataclass(frozen=True)
@@ -49,23 +50,22 @@ class ByteSoftmax(OpSpec):
     def exponentials(self, length: int) -> Array:
         """Return float32 exponentials by how far an element lies above the largest less 255.
 
-        Their sum, and the largest times `scale`, stay below the largest float32.
+        They are as large as float32 holds their sums; how large is told by a logarithm in float32.
         """
-        reserved = max(RESERVED, np.log(max(self.scale, 1.0) / max(length, 2)) + 1)
-        shift = max(0.0, np.log(LARGEST / max(length, 2)) - reserved) / np.float64(
-            np.float32(self.step)
-        )
-        places = np.arange(256, dtype=np.float64) - 255 + shift
-        return np.asarray(np.exp(places * np.float64(np.float32(self.step))), np.float32)
+        room = np.float32(np.log(np.float64(LARGEST / np.float32(length))))
+        step = np.float64(np.float32(self.step))
+        shift = max(0.0, float(room) - RESERVED) / step
+        return np.asarray(np.exp((np.arange(256) - 255.0 + shift) * step), np.float32)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        """Return the softmax with numpy; sums are taken one by one in float32."""
+        """Return the softmax with numpy: float32 sums from the first on, quotients in float64."""
         x = required(inputs).astype(np.int64)
         if not x.size:
             return (required(inputs),)
         terms = self.exponentials(x.shape[1])[x - x.max(axis=1, keepdims=True) + 255]
         total = np.cumsum(terms, axis=1, dtype=np.float32)[:, -1:]
-        steps = np.rint(terms * np.float32(self.scale) / total).astype(np.int64) + self.zero
+        parts = np.rint(terms.astype(np.float64) * np.float64(self.scale) / total)
+        steps = np.clip(parts, 0, 511).astype(np.int64) + self.zero
         return (np.clip(steps, self._low, self._low + 255).astype(required(inputs).dtype),)
 
     def variants(self, problem: Problem) -> list[Variant]:
@@ -78,7 +78,8 @@ class ByteSoftmax(OpSpec):
             "ctype": x.type.dtype.cl,
             "src": x.layout,
             "dst": out.layout,
-            "scale": self.scale,
+            "scale": self.scale * SHRINK,
+            "shrink": SHRINK,
             "zero": self.zero,
             "low": self._low,
             "wg": local,

@@ -23,6 +23,7 @@ from clnn.types import F32, F64, Array, Stored
 
 WIDTHS = (16, 8, 4, 2, 1)
 ITEMS_PER_UNIT = 8  # work-items that keep one compute unit of a CPU busy
+FAR = 2**20  # beyond what bytes hold
 MOST_COPIES = 16  # stores that resize_repeat unrolls
 SOURCE: Arg = In(0)
 RESULT: Arg = Out(0)
@@ -82,7 +83,7 @@ def _whole_pass(problem: Problem, taps: Mapping[int, Taps], post_ops: tuple[Post
 
 
 def _in_turn(problem: Problem, taps: Mapping[int, Taps], how: Sampling) -> bool:
-    """Whether sums must be made as Resize says of integers: rounding tells orders apart."""
+    """Whether sums must be made as Resize says of integers, whose taps a pass must have all at once."""
     real = problem.outputs[0].type.dtype.is_float and not how.in_turn
     return not (real or how.antialias or _only_moves(taps))
 
@@ -148,6 +149,8 @@ def _by_tables(
         walk, dst.shape[last], problem.target, math.prod(loops["extents"]), walk.inner
     )
     acc, value = _arithmetic(way.types, weighted)
+    shift = how.bits * len(along) if weighted else 0
+    acc = "int" if shift else acc
     out = problem.outputs[0]
     result_type = out.type.dtype if isinstance(way.types[0], Stored) else out.memory
     shown = "_".join(f"{t.count}tap" for t in along.values()) if weighted else "nearest"
@@ -160,23 +163,29 @@ def _by_tables(
         "value": value,
         "weighted": weighted,
         "in_turn": _in_turn(problem, taps, how),
+        "shift": shift,
         "last": (dst.shape[last], *(la.pitches[last] for la in (*extras, dst))),
         "taps": tuple(t.count for t in along.values()),
-        "fill": how.extrapolation if weighted else move_value(how.extrapolation, result_type),
+        "fill": _fill(how) if weighted else move_value(how.extrapolation, result_type),
         "wg": local,
         **loops,
         **places,
         **work,
         **_epilogue(way, walk),
     }
-    real = np.float64 if acc == "double" else np.float32
+    kind = {"double": np.float64, "int": np.int32}.get(acc, np.float32)
     tables = [Const(lambda: index)]
     if weighted:
-        tables.append(Const(lambda: weight.astype(real)))
+        tables.append(Const(lambda: np.ldexp(weight, how.bits).astype(kind)))
     args: tuple[Arg, ...] = (source, *tables, *operand_args(problem, way.post_ops), result)
     launch = Launch("resize/resize.cl.mako", params, args, global_size, local)
     cost = math.prod(dst.shape) * math.prod(t.count for t in along.values())
     return Variant(name, (launch,), float(cost) / min(walk.inner, work["vw"]))
+
+
+def _fill(how: Sampling) -> float:
+    """Return what lies outside, in the type of the sums."""
+    return int(np.clip(how.extrapolation, -FAR, FAR)) if how.bits else how.extrapolation
 
 
 def _with_rows(

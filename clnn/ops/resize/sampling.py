@@ -33,6 +33,8 @@ class Sampling:
 
     nearest "simple" is that of Upsample and Resize 10: up when shrinking, else down. in_turn: linear and
     cubic sums of floats are made as those of integers, one tap after the other, none of them fused.
+    bits: linear weights of integers are cut off to so many bits behind the point along each axis, and
+    sums of them are exact; 0: weights are real numbers.
     """
 
     mode: str = "nearest"
@@ -43,6 +45,7 @@ class Sampling:
     antialias: bool = False
     extrapolation: float = 0.0
     in_turn: bool = False
+    bits: int = 0
 
     @property
     def crops(self) -> bool:
@@ -135,7 +138,7 @@ def _axis_taps(axis: AxisMap, how: Sampling) -> Taps:
     elif how.antialias:
         index, weight = _filtered(at.astype(np.float64), axis, how)
     elif how.mode == "linear":
-        index, weight = _linear(at, axis)
+        index, weight = _linear(at, axis, how.bits)
     else:
         index, weight = _cubic(at.astype(np.float64), axis, how)
     index = np.clip(index, 0, max(axis.source - 1, 0))
@@ -186,9 +189,11 @@ def _nearest(at: Array, axis: AxisMap, how: str) -> Array:
     return index.astype(np.int64)[:, None]
 
 
-def _linear(at: Array, axis: AxisMap) -> tuple[Array, Array]:
+def _linear(at: Array, axis: AxisMap, bits: int) -> tuple[Array, Array]:
     inside = np.clip(at, 0, np.float32(axis.source - 1)).astype(np.float64)
     low = np.floor(inside).astype(np.int64)
+    if bits:
+        inside = np.ldexp(np.trunc(np.ldexp(inside, bits)), -bits)
     share = inside - low
     return np.stack([low, low + 1], 1), np.stack([1 - share, share], 1)
 

@@ -27,8 +27,9 @@ from clnn.ops.resize.sampling import (
 )
 from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.spec import OpSpec, batched
-from clnn.types import BOOL, Array, TensorType, normalise_axis
+from clnn.types import BOOL, I8, U8, Array, TensorType, normalise_axis
 
+WEIGHT_BITS = 10  # of ONNX Runtime's weights of bytes, where channels are the last axis
 EXACT = 2**24  # up to which whole numbers are exact in single precision
 NEAREST_PIXEL = Sampling()
 
@@ -39,7 +40,8 @@ class Resize(OpSpec):
 
     `post_ops` are applied to each result. Integers are sampled as ONNX Runtime does: linear and cubic
     sums are made in float32, one tap after the other, none of them fused, and rounded towards zero;
-    antialiased ones to the nearest. Both saturate.
+    antialiased ones to the nearest. Both saturate. Sums of weights of few bits are exact, and rounded
+    towards zero.
     """
 
     shape: tuple[int, ...]
@@ -75,11 +77,8 @@ class Resize(OpSpec):
         """
         found = {axis: self._taps_along(axis, before) for axis, before in enumerate(source)}
         along = {axis: taps for axis, taps in found.items() if taps is not None}
-        if (
-            (real and not self.sampling.in_turn)
-            or self.sampling.mode != "linear"
-            or self.sampling.antialias
-        ):
+        how = self.sampling
+        if (real and not how.in_turn) or how.mode != "linear" or how.antialias or how.bits:
             return along
         for axis in self._plane(source) if along else ():  # ONNX Runtime weights both axes
             along.setdefault(axis, kept_taps(source[axis]))
@@ -103,7 +102,8 @@ class Resize(OpSpec):
         x = required(inputs)
         exact = x.dtype.kind in "fc" or self.sampling.mode == "nearest"
         how = self.sampling
-        if (not exact or (how.in_turn and how.mode != "nearest")) and not how.antialias:
+        ordered = not exact or (how.in_turn and how.mode != "nearest")
+        if ordered and not how.antialias and not how.bits:
             y, outside = self._in_turn(x)
         else:
             y, outside = self._by_axis(x if exact else x.astype(np.float64))
@@ -216,9 +216,17 @@ def _emit(
 ) -> Source:
     if how.mode not in MODES:
         raise Unsupported(f"mode {how.mode!r} is not one of {', '.join(MODES)}")
+    if _weighs_in_integers(node, scales, how):
+        how = replace(how, bits=WEIGHT_BITS)
     spec = Resize(tuple(shape), tuple(scales), how, roi)
     idle = tuple(shape) == node.type(0).shape and not spec.taps(tuple(shape))
     return 0 if idle else Emit(spec, [0])
+
+
+def _weighs_in_integers(node: OnnxNode, scales: Sequence[float], how: Sampling) -> bool:
+    """Whether ONNX Runtime takes images of bytes for channels last, whose weights it has as integers."""
+    plain = how.mode == "linear" and not how.antialias and node.type(0).dtype in (I8, U8)
+    return plain and len(scales) == 4 and scales[1] != 1 and scales[0] == scales[3] == 1
 
 
 def _sampling(node: OnnxNode) -> Sampling:

@@ -204,6 +204,20 @@ def test_softmax(device, dtype, axis):
         check(device, "QLinearSoftmax", feeds, consts, order, domain=MICROSOFT, axis=axis, opset=13)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("length", [1, 2, 6, 10, 33, 300])
+def test_softmax_at_ties_and_where_products_leave_float32(device, dtype, length):
+    """Rows of few values: their shares, times an odd number of steps, lie between two bytes."""
+    low = np.iinfo(dtype).min
+    for odd, step in ((1, 0.0151), (3, 0.0018), (29, 0.2)):
+        steps = max(length * odd // 2, 1)
+        consts = {"xs": np.array(step, F), "xz": np.array(3, dtype), "yz": np.array(low, dtype)}
+        consts["ys"] = np.array(1 / (steps + 0.25), F)
+        feeds = {"x": rng(odd).integers(low + 90, low + 94, (60, length)).astype(dtype)}
+        order = ["x", "xs", "xz", "ys", "yz"]
+        check(device, "QLinearSoftmax", feeds, consts, order, domain=MICROSOFT, axis=-1, opset=13)
+
+
 @pytest.mark.parametrize("case", [1, 2, 3])
 def test_dynamic_quantisation(device, case):
     x = rng(case).normal(0, 3, (6, 40)).astype(F)
@@ -359,59 +373,21 @@ def test_linear_resizing_of_bytes_weights_an_axis_that_is_kept(device, size, dty
     check(device, "Resize", feeds, consts, ["x", "", "", "s"], **how)
 
 
-def around(op, x, scales, inputs=(), **attrs):
-    """Return the bytes of a model of one real operator between DequantizeLinear and QuantizeLinear."""
-    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
-    consts = {
-        "xs": scales[0],
-        "ys": scales[1],
-        "z": np.asarray(np.iinfo(x.dtype).max // 2 + 1, x.dtype),
-    }
-    consts |= {f"c{k}": a for k, a in enumerate(inputs)}
-    names = [f"c{k}" if a.size else "" for k, a in enumerate(inputs)]
-    nodes = [
-        helper.make_node("DequantizeLinear", ["x", "xs", "z"], ["real"]),
-        helper.make_node(op, ["real", *names], ["made"], **attrs),
-        helper.make_node("QuantizeLinear", ["made", "ys", "z"], ["y"]),
-    ]
-    given = {n: np.asarray(a) for n, a in consts.items() if np.asarray(a).size}
-    graph = helper.make_graph(
-        nodes,
-        "around",
-        [helper.make_tensor_value_info("x", kind, x.shape)],
-        [helper.make_empty_tensor_value_info("y")],
-        [numpy_helper.from_array(a, n) for n, a in given.items()],
-    )
-    opsets = [helper.make_opsetid("", 21)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
-
-
-def check_around(device, x, made):
-    """Compare to the bit with onnxruntime's fused run."""
-    session = exact_session(made)
-    want = session.run(None, {"x": x})[0]
-    with clnn.compile_model(made, device) as mine:
-        np.testing.assert_array_equal(mine({"x": x})["y"], want)
-
-
-@pytest.mark.parametrize("scales", [(2, 2), (2, 0.5), (1.5, 2)])
+@pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
-def test_linear_resizing_of_what_bytes_were(device, dtype, scales):
-    """Between two bytes the last digit of a sum decides, so each is rounded as there."""
-    x = integers((2, 4, 9, 11), dtype, 5)
-    more = [np.zeros(0, F), np.array([1, 1, *scales], F)]
-    check_around(device, x, around("Resize", x, (F(0.0188), F(0.0188)), more, mode="linear"))
-
-
-@pytest.mark.parametrize("op", ["Tanh", "Sigmoid"])
-def test_tables_of_functions_that_onnxruntime_has_as_rational_ones(device, op):
-    """At steps of 0.0157 the tanh of -127 of them lies at a tie."""
-    x = np.arange(256, dtype=np.uint8).reshape(1, 256)
-    for step in (F(0.007556622), F(0.0039)):
-        check_around(device, x, around(op, x, (F(0.015686275), step)))
-
-
-@pytest.mark.parametrize("step", [0.0017, 1e-3, 1e-5])
-def test_softmax_in_steps_so_small_that_most_results_saturate(device, step):
-    x = np.array([[193, 120, 161], [0, 255, 7]], np.uint8)
-    check_around(device, x, around("Softmax", x, (F(0.007843137), F(step))))
+def test_linear_resizing_of_bytes_whose_channels_are_last(device, dtype, seed):
+    """Weights are integers there: scales and sizes, up and down, along one axis or two, with crops."""
+    g = rng(seed)
+    feeds = {"x": integers((2, *g.integers(1, 12, 2), int(g.integers(1, 20))), dtype, seed)}
+    shape, order = feeds["x"].shape, ["x", "", "", "s"]
+    how = {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}
+    consts = {"s": np.array([2, shape[1] + 1, *g.integers(1, 30, 1), shape[3]], np.int64)}
+    if seed % 3 == 1:
+        how["coordinate_transformation_mode"] = "align_corners"
+    if seed % 3 == 2:
+        consts["s"] = np.array([1, g.choice([0.6, 1.5, 2.7]), g.choice([0.5, 2.1]), 1], F)
+        consts["r"] = np.array([0, -0.1, 0.2, 0, 1, 1.2, 0.9, 1], F)
+        order = ["x", "r", "s"]
+        how["coordinate_transformation_mode"] = "tf_crop_and_resize"
+        how["extrapolation_value"] = 7.0
+    check(device, "Resize", feeds, consts, order, **how)

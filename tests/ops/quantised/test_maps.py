@@ -131,6 +131,25 @@ def test_softmax(device, kind, length):
         check_op(device, spec, [integers((3, length), kind)])
 
 
+@pytest.mark.parametrize("kind", [I8, U8], ids=repr)
+@pytest.mark.parametrize("length", [1, 2, 3, 6, 10, 14, 40])
+def test_softmax_between_two_bytes(device, kind, length):
+    """Shares of one half, a third and so on of steps whose number makes them ties, or all but ties."""
+    low = int(np.iinfo(kind.numpy).min)
+    for odd, step in ((1, 0.0151), (3, 0.002), (35, 0.3), (1001, 0.0078)):
+        spec = ByteSoftmax(kind.name, step, float(max(length * odd // 2, 1)), low + odd % 7)
+        few = rng(odd).integers(low + 90, low + 93, (40, length))
+        rows = np.concatenate([np.full((1, length), low + 5), few]).astype(kind.numpy)
+        check_op(device, spec, [rows])
+
+
+def test_softmax_rounds_quotients_once():
+    """Half of 401 steps is a tie; one of them, and of the double, lies between whole numbers of steps."""
+    x = np.array([[7, 7]], np.uint8)
+    for scale, want in ((401.0, 200), (403.0, 202), (301.0, 150)):
+        assert ByteSoftmax("uint8", 0.01, scale).reference(x)[0].tolist() == [[want, want]]
+
+
 def test_softmax_saturates_where_one_element_is_all():
     x = np.array([[127, -128, -128]], np.int8)
     spec = byte_softmax(Quantisation(I8, (0.5,), (0,)), Quantisation(I8, (1 / 256,), (-128,)))

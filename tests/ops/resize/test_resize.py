@@ -134,6 +134,30 @@ def test_interpolated_integers_round_and_saturate(device, dtype, mode):
     check_op(device, resize(x.shape, (1, 17, 8, 10), Sampling(mode)), [x], orders=NHWC, tolerance=0)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("size", [(9, 4), (3, 17), (5, 5)])
+def test_weights_of_few_bits(device, dtype, size):
+    """Sums of integers, whatever is last in memory, and what lies outside."""
+    info = np.iinfo(dtype)
+    x = rng().integers(info.min, info.max, (2, 5, 6, 19), endpoint=True).astype(dtype)
+    for coordinates in ("half_pixel", "tf_crop_and_resize"):
+        roi = ((0.0, 1.0), (-0.1, 0.9), (0.2, 1.3), (0.0, 1.0)) if "crop" in coordinates else ()
+        how = Sampling("linear", coordinates, extrapolation=77.6, bits=10)
+        spec = resize(x.shape, (2, *size, 19), how, roi)
+        check_op(device, spec, [x], tolerance=0)
+        check_op(device, spec, [x], orders=NHWC, tolerance=0)
+
+
+def test_weights_of_few_bits_are_cut_off():
+    """A third is 341 of 1024: of 255 and 0 the sums are 84.9 and 170.1, of -255 and 0 alike."""
+    how = Sampling("linear", "align_corners", bits=10)
+    spec = Resize((1, 4, 1, 1), (1.0, 2.0, 1.0, 1.0), how)
+    for dtype, most in ((np.uint8, 255), (np.int8, -128)):
+        x = np.array([0, most], dtype).reshape(1, 2, 1, 1)
+        want = [0, int(most * 341 / 1024), int(most * 682 / 1024), most]
+        assert spec.reference(x)[0].reshape(-1).tolist() == want
+
+
 @pytest.mark.parametrize("dtype,tolerance", [("float16", 2e-3), ("float64", 1e-7)])
 def test_other_real_types(device, dtype, tolerance):
     x = normal((1, 5, 4, 6)).astype(dtype)
