@@ -237,12 +237,19 @@ def _shape(value: Any, numbers: list[Number]) -> Hashable:
     if kind is int or kind is Open:
         numbers.append(value)
         return int
+    if kind is float:
+        numbers.append(value)
+        return float
     if kind in _PLAIN:
         return kind, value
     if kind is tuple or kind is list:
-        if _INTEGERS.issuperset(map(type, value)):
+        kinds = set(map(type, value))
+        if kinds <= _INTEGERS:
             numbers += value
             return kind, len(value)
+        if kinds == _FLOATS:
+            numbers += value
+            return kind, float, len(value)
         return kind, *[_shape(v, numbers) for v in value]
     names = _fields_of(kind)  # type: ignore[arg-type]
     if names is not None:
@@ -252,6 +259,7 @@ def _shape(value: Any, numbers: list[Number]) -> Hashable:
 
 _PLAIN = frozenset({str, bool, type(None)})
 _INTEGERS = frozenset({int, Open})
+_FLOATS = frozenset({float})
 
 
 def _rare_shape(value: Any, numbers: list[Number]) -> Hashable:

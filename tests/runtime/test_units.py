@@ -150,6 +150,20 @@ def test_cores_of_arm_have_few_registers(vendor: str, name: str) -> None:
     assert all(holds(offered.register_modes[0], tile) for tile in tiles)
 
 
+@pytest.mark.parametrize("name", ["QUALCOMM Adreno(TM)", "FD618", "Adreno (TM) 740"])
+def test_tiles_for_adreno_are_small(name: str) -> None:
+    units = units_of(Published("some maker", name, 3, 0.8, 1).info)
+    assert units == Units(3, item_registers=128)
+    few = Target("gpu", 4, 3, 1024, 32768, item_registers=units.item_registers)
+    offered, all_of_them = (
+        {choice.tile for choice in group_tiles(GemmShape(512, 512, 512), target)}
+        for target in (few, replace(few, item_registers=0))
+    )
+    mode = few.register_modes[0]
+    assert offered and all(holds(mode, tile) for tile in offered)
+    assert not all(holds(mode, tile) for tile in all_of_them)
+
+
 def test_of_other_devices_no_more_is_known_than_their_count() -> None:
     other = Published("Some maker", "Some GPU", 7, 1, 1).info
     assert units_of(other) == Units(7)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
+from operator import attrgetter
 
 import numpy as np
 
@@ -48,6 +49,7 @@ FEW_WEIGHT_BYTES = 2**22  # transformed, that cores get from the last cache fast
 SHARED_COST = 1.15  # of tiles transformed in a launch before, where weights are few
 NARROW_COST = 1.15  # of F(2, 3)'s products in tiles of one vector against what is counted
 INPUT_SLOTS, OUTPUT_SLOTS = 5, 4  # of a vector at a place, to transform it there and back
+SIZES_OF = attrgetter(*(f.name for f in fields(TileGrid)))
 
 
 @dataclass(frozen=True)
@@ -269,9 +271,11 @@ def _variant(problem: ConvProblem, chosen: WinogradPlan, name: str = "") -> Vari
 def _resized(problem: ConvProblem, chosen: WinogradPlan) -> WinogradPlan:
     """Return a plan with the sets and parts that are best for a problem, and its cycles there."""
     tiles = tile_grid(problem, chosen.m)
-    sizes = tuple(int(n) for n in astuple(tiles))
+    sizes = tuple(map(int, SIZES_OF(tiles)))
     if not is_open(tiles.tiles):
-        return _with_cycles(TileGrid(*sizes), problem.target, chosen)
+        tile = chosen.mr, chosen.nv, chosen.vw
+        sizing = tile, chosen.parts, chosen.sets, chosen.shared
+        return replace(chosen, cycles=_cycles(TileGrid(*sizes), problem.target, *sizing))
     return _best_size(sizes, problem.target, chosen)
 
 
@@ -279,19 +283,14 @@ def _resized(problem: ConvProblem, chosen: WinogradPlan) -> WinogradPlan:
 def _best_size(sizes: tuple[int, ...], target: Target, chosen: WinogradPlan) -> WinogradPlan:
     tiles = TileGrid(*sizes)
     blocks = -(-tiles.oc // (chosen.nv * chosen.vw))
-    plans = (
-        replace(chosen, sets=sets, parts=parts)
+    tile = chosen.mr, chosen.nv, chosen.vw
+    cycles, sets, parts = min(
+        (_cycles(tiles, target, tile, parts, sets, chosen.shared), sets, parts)
         for sets in _open_sets(chosen, tiles, target)
         for parts in {1, target.compute_units}
         if parts <= blocks
     )
-    return min((_with_cycles(tiles, target, p) for p in plans), key=lambda p: (p.rank, p.parts))
-
-
-def _with_cycles(tiles: TileGrid, target: Target, chosen: WinogradPlan) -> WinogradPlan:
-    tile = chosen.mr, chosen.nv, chosen.vw
-    cycles = _cycles(tiles, target, tile, chosen.parts, chosen.sets, chosen.shared)
-    return replace(chosen, cycles=cycles)
+    return replace(chosen, sets=sets, parts=parts, cycles=cycles)
 
 
 def _open_sets(chosen: WinogradPlan, tiles: TileGrid, target: Target) -> list[int]:

@@ -20,6 +20,12 @@ TWICE = ("90a", "940", "941", "942", "950")
 # Bifrost and Valhall: a core adds 32 products at a time, and holds 512 work-items of up to 32 registers of the 64
 # that one may have (Arm's guide to the Valhall shader core).
 ARM = "mali", "immortalis"
+# Qualcomm publishes no registers. Mesa's compiler for Adreno gives a work-item up to 48 vectors of four of them, and
+# files that hold 64 or 96 such vectors of each; so tiles are kept as small as for 128.
+ADRENO, ADRENO_REGISTERS = (
+    re.compile(r"adreno|^fd\d{3}\b", re.IGNORECASE),
+    128,
+)  # Mesa names it FD618
 # Architectures as Intel's drivers number them. Of some it is known that a work-item of 128 registers holds more values
 # than ROOM of clnn/ops/shared/workgroup_tiles.py says: of Xe2, and of Xe3, to whose threads the compiler gives as
 # many of 256 registers as they need; of Gen9 to Gen11, too, by their compiler, which is an older one.
@@ -60,6 +66,8 @@ def units_of(info: DeviceInfo) -> Units:
         return _amd(info)
     if vendor == "arm" or info.name.lower().startswith(ARM):
         return Units(info.compute_units, 32, 16384, 512, 64)
+    if ADRENO.search(info.name):
+        return Units(info.compute_units, item_registers=ADRENO_REGISTERS)
     return Units(info.compute_units)
 
 

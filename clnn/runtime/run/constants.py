@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -13,6 +13,7 @@ from clnn.errors import DeviceLostError, OutOfDeviceMemoryError, PlanError
 from clnn.graph.mapped import forget, mapped_files, one_of_each, require_unchanged
 from clnn.layout import TensorLayout, lay_out
 from clnn.ops.launch import Const, Launch
+from clnn.ops.problem import Problem
 from clnn.plan.schedule import ConstArg, Plan, PlannedLaunch, ScheduledNode, TensorArg
 from clnn.records import changed
 from clnn.runtime.build.program import Device
@@ -244,39 +245,48 @@ def _laid_out(values: Array, stored: DType | None, layout: TensorLayout) -> Arra
 def without_data(plan: Plan, tokens: Mapping[Maker, Maker]) -> Plan:
     """Return a plan without constants, in which `tokens` stand for what makes packed ones."""
 
+    gone: Any = Uploaded()
+
+    def is_gone(arg: Any) -> bool:
+        return isinstance(arg, (Const, ConstArg)) and arg.make in tokens
+
     def token(arg: Any) -> Any:
-        is_gone = isinstance(arg, (Const, ConstArg)) and arg.make in tokens
-        return changed(arg, make=tokens[arg.make]) if is_gone else arg
+        return changed(arg, make=tokens[arg.make]) if is_gone(arg) else arg
 
     def bare(launch: Launch) -> Launch:
+        if not any(map(is_gone, launch.args)):
+            return launch
         return changed(launch, args=tuple(map(token, launch.args)))
 
-    def bare_planned(launches: Sequence[PlannedLaunch]) -> tuple[PlannedLaunch, ...]:
-        return tuple(
-            changed(p, launch=bare(p.launch), args=tuple(map(token, p.args))) for p in launches
+    def bare_planned(planned: PlannedLaunch) -> PlannedLaunch:
+        launch = bare(planned.launch)
+        if launch is planned.launch and not any(map(is_gone, planned.args)):
+            return planned
+        return changed(planned, launch=launch, args=tuple(map(token, planned.args)))
+
+    def bare_problem(problem: Problem) -> Problem:
+        if all(o is None or o.const is None for o in problem.inputs):
+            return problem
+        inputs = tuple(
+            o if o is None or o.const is None else changed(o, const=gone) for o in problem.inputs
         )
+        return changed(problem, inputs=inputs)
 
     def bare_node(step: ScheduledNode) -> ScheduledNode:
-        gone: Any = Uploaded()
-        inputs = tuple(
-            o if o is None or o.const is None else changed(o, const=gone)
-            for o in step.problem.inputs
-        )
         launches = tuple(map(bare, step.variant.launches))
-        variant = changed(step.variant, launches=launches, again=None)
         return changed(
             step,
-            problem=changed(step.problem, inputs=inputs),
-            variant=variant,
-            launches=bare_planned(step.launches),
-            fills=bare_planned(step.fills),
+            problem=bare_problem(step.problem),
+            variant=changed(step.variant, launches=launches, again=None, cost_at=None),
+            launches=tuple(map(bare_planned, step.launches)),
+            fills=tuple(map(bare_planned, step.fills)),
         )
 
     return changed(
         plan,
         graph=changed(plan.graph, consts=NamesOnly(plan.graph.consts)),
         scheduled=tuple(map(bare_node, plan.scheduled)),
-        first_fills=bare_planned(plan.first_fills),
+        first_fills=tuple(map(bare_planned, plan.first_fills)),
     )
 
 
