@@ -24,6 +24,7 @@ from clnn.types import F32, F64, Array, Stored
 WIDTHS = (16, 8, 4, 2, 1)
 ITEMS_PER_UNIT = 8  # work-items that keep one compute unit of a CPU busy
 FAR = 2**20  # beyond what bytes hold
+WAYS = ("repeat", "direct", "axes", "any")  # as kernels are named
 MOST_COPIES = 16  # stores that resize_repeat unrolls
 SOURCE: Arg = In(0)
 RESULT: Arg = Out(0)
@@ -54,17 +55,46 @@ def resize_variants(
     problem: Problem, taps: Mapping[int, Taps], post_ops: tuple[PostOp, ...], how: Sampling
 ) -> list[Variant]:
     """Return the ways to resize, best first; the last takes any layout."""
-    whole = _whole_pass(problem, taps, post_ops)
-    if _in_turn(problem, taps, how):
+    made = {way: _one(way, problem, taps, post_ops, how) for way in WAYS}
+    last = made["any"]
+    assert last is not None
+    fast = [v for way in ("direct", "axes") if (v := made[way]) is not None and v.cost < last.cost]
+    repeated = [v for v in (made["repeat"],) if v is not None]
+    return [*repeated, *sorted(fast, key=lambda v: v.cost), last]
+
+
+def resize_variant(
+    problem: Problem,
+    taps: Mapping[int, Taps],
+    post_ops: tuple[PostOp, ...],
+    how: Sampling,
+    name: str,
+) -> Variant | None:
+    """Return the way to resize that has a name, None where there is none for this problem."""
+    way = next((way for way in WAYS if name.startswith(f"resize_{way}_")), None)
+    found = None if way is None else _one(way, problem, taps, post_ops, how)
+    return found if found is not None and found.name == name else None
+
+
+def _one(
+    way: str,
+    problem: Problem,
+    taps: Mapping[int, Taps],
+    post_ops: tuple[PostOp, ...],
+    how: Sampling,
+) -> Variant | None:
+    """Return one of WAYS to resize, None where it does not fit."""
+    whole, in_turn = _whole_pass(problem, taps, post_ops), _in_turn(problem, taps, how)
+    if in_turn:
         whole = replace(whole, axes=tuple(sorted(whole.axes)))
-    any_layout = _by_tables("any", problem, whole, taps, how, merge=False)
-    fast = []
-    if not is_one(frame(whole.layouts, whole.axes, merge=True).inner):
-        fast.append(_by_tables("direct", problem, whole, taps, how))
-    if _separable(problem, taps) and not _in_turn(problem, taps, how):
-        fast.append(_axis_by_axis(problem, whole, taps, how))
-    fast = [v for v in fast if v.cost < any_layout.cost]
-    return [*_repeated(problem, whole, taps), *sorted(fast, key=lambda v: v.cost), any_layout]
+    if way == "repeat":
+        return _repeated(problem, whole, taps)
+    if way == "axes":
+        fits = _separable(problem, taps) and not in_turn
+        return _axis_by_axis(problem, whole, taps, how) if fits else None
+    if way == "direct" and is_one(frame(whole.layouts, whole.axes, merge=True).inner):
+        return None
+    return _by_tables(way, problem, whole, taps, how, merge=way == "direct")
 
 
 def _whole_pass(problem: Problem, taps: Mapping[int, Taps], post_ops: tuple[PostOp, ...]) -> Pass:
@@ -295,12 +325,12 @@ def _axis_by_axis(
     return Variant(name, tuple(launches), cost)
 
 
-def _repeated(problem: Problem, way: Pass, taps: Mapping[int, Taps]) -> list[Variant]:
+def _repeated(problem: Problem, way: Pass, taps: Mapping[int, Taps]) -> Variant | None:
     """Return the variant of whole factors along one or two axes, if that is what is asked."""
     src, *extras, dst = way.layouts
     factors = [taps[a].repeats(src.shape[a]) if a in taps else 1 for a in way.axes]
     if not taps or len(factors) > 2 or min(factors) < 1 or math.prod(factors) > MOST_COPIES:
-        return []
+        return None
     walk = frame(way.layouts, way.axes, merge=True)
     fy, fx = factors if len(factors) == 2 else (1, factors[0])
     rows, last = way.axes[:-1], way.axes[-1]
@@ -330,4 +360,4 @@ def _repeated(problem: Problem, way: Pass, taps: Mapping[int, Taps]) -> list[Var
     }
     args: tuple[Arg, ...] = (In(0), *operand_args(problem, way.post_ops), Out(0))
     launch = Launch("resize/resize_repeat.cl.mako", params, args, global_size, local)
-    return [Variant(name, (launch,))]
+    return Variant(name, (launch,))

@@ -13,7 +13,7 @@ from clnn.errors import DTypeError, ShapeError
 from clnn.ops.launch import Variant
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops.problem import Problem, required
-from clnn.ops.resize.kernels import resize_variants
+from clnn.ops.resize.kernels import resize_variant, resize_variants
 from clnn.ops.resize.sampling import (
     COORDINATES,
     MODES,
@@ -148,6 +148,12 @@ class Resize(OpSpec):
         x = problem.input(0).type
         taps = self.taps(x.shape, x.dtype.is_float)
         return resize_variants(problem, taps, self.post_ops, self.sampling)
+
+    def repeat(self, problem: Problem, variant: Variant) -> Variant | None:
+        """Return the kernel of the variant's name for this problem, without making the others."""
+        x = problem.input(0).type
+        taps = self.taps(x.shape, x.dtype.is_float)
+        return resize_variant(problem, taps, self.post_ops, self.sampling, variant.name)
 
     def split_batch(
         self, inputs: Sequence[TensorType | None], count: int
