@@ -14,6 +14,10 @@ from common import ROOT, usable_devices
 from harness import normal
 from small_graphs import GRAPHS
 
+sys.path.insert(0, str(ROOT / "tools" / "benchmarks"))
+
+from gpu import families
+
 from clnn.options import Options
 from clnn.runtime.device.device import select
 from clnn.runtime.run.session import Session
@@ -29,6 +33,11 @@ SIX = (
     "mediapipe_blazeface_128",
     "ultraface_rfb_320",
 )
+# Families of tools/benchmarks/gpu/families.py; those whose kernels take its compiler longest have the long form.
+QUICK_FAMILIES = (
+    "rows,few rows,elementwise,pooling,attention,movement,resizing,recurrent,choices,products"
+)
+SLOW_FAMILIES = "convolution,strided convolution,separable convolution,transposed convolution"
 # Tests of kernels for GPUs alone; others want kernels that only CPUs get.
 FILES = (
     "tests/ops/shared/test_workgroups.py",
@@ -83,6 +92,21 @@ def test_its_known_faults_are_there(env: dict[str, str], name: str) -> None:
 def test_networks_are_right(env: dict[str, str], name: str) -> None:
     done = run(env, "tools/check_models.py", str(MODELS), "--only", name)
     assert done.returncode == 0 and "passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_no_family_is_left_out() -> None:
+    names = {*QUICK_FAMILIES.split(","), *SLOW_FAMILIES.split(",")}
+    assert names == set(families.NETWORKS)
+
+
+@pytest.mark.parametrize("names", [QUICK_FAMILIES, pytest.param(SLOW_FAMILIES, marks=LONG)])
+def test_every_family_is_right(env: dict[str, str], names: str, tmp_path: Path) -> None:
+    told = tmp_path / "families.json"
+    where = ["--only", names, "--dtypes", "f32", "--json", str(told)]
+    done = run(env, "tools/benchmarks/gpu/families.py", *where)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    rows = json.loads(told.read_text("utf-8"))["rows"]
+    assert [row["family"] for row in rows if row["passed"]] == names.split(",")
 
 
 SMALL = """
