@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from common import ROOT, usable_devices
-from dealing import NOT_QUICK, ON_QUICK, deal, needs_device, quick_one
+from dealing import NOT_QUICK, ON_QUICK, deal, has_no_device, needs_device, quick_one
 
 _CACHE = ROOT / ".cache" / "tests"
 os.environ.setdefault("CLNN_BUILD_JOBS", "1")  # the test workers are the parallelism
@@ -25,9 +25,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--quick"):  # a test that asks for a device all the same finds none
-        nothing = _CACHE / "no-drivers"
-        nothing.mkdir(parents=True, exist_ok=True)
-        os.environ["OCL_ICD_VENDORS"] = str(nothing)
+        os.environ["OCL_ICD_VENDORS"] = _no_drivers()
+
+
+def _no_drivers() -> str:
+    """Return a folder that registers no driver."""
+    nothing = _CACHE / "no-drivers"
+    nothing.mkdir(parents=True, exist_ok=True)
+    return str(nothing)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -82,6 +87,20 @@ def any_device(request: pytest.FixtureRequest) -> str:
         return str(wanted)
     quick = request.path.name in ON_QUICK and not request.config.getoption("--long")
     return quick_one(names) if quick else names[-1]
+
+
+@pytest.fixture(autouse=True)
+def _no_device_unless_asked_for(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test of the quick form, and its children, find no device in the whole form either."""
+    if has_no_device(request.node):
+        from clnn.runtime.device import device
+        from clnn.runtime.drivers.loader import setup
+
+        setup()  # as this process has its drivers for all tests
+        monkeypatch.setattr(device, "list_unprobed", lambda: ())
+        monkeypatch.setenv("OCL_ICD_VENDORS", _no_drivers())
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -83,3 +86,15 @@ def test_the_quick_device_is_one_that_is_not_slow_to_build_if_there_is_one():
 def test_files_on_the_quick_device_are_there():
     tests = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
     assert set(ON_QUICK) <= tests
+
+
+def test_a_test_of_the_quick_form_finds_no_device_in_any_form():
+    from clnn.errors import NoDeviceError
+    from clnn.runtime.device.device import discover, select
+
+    assert discover() == []
+    with pytest.raises(NoDeviceError):
+        select()
+    listed = [sys.executable, "-m", "clnn", "devices", "--json"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    assert subprocess.run(listed, env=env, capture_output=True, text=True).stdout == "[]\n"

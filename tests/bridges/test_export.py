@@ -155,25 +155,25 @@ def test_an_espdl_file_of_branches_tables_and_views(device, bits, tmp_path):
                     np.testing.assert_array_equal(real.transpose(0, 3, 1, 2), want)
 
 
-def test_a_network_that_espdl_lacks_is_refused(tmp_path):
+def test_a_network_that_espdl_lacks_is_refused(any_device, tmp_path):
     build = GraphBuilder()
     x = build.input("x", TensorType((1, 4), F32))
     graph = build.graph({"y": build.add(Eltwise((PostOp("exp"),)), x)})
     feed = {"x": np.ones((1, 4), np.float32)}
     with (
-        clnn.quantize(graph, [feed], "espdl-int8") as network,
+        clnn.quantize(graph, [feed], "espdl-int8", any_device) as network,
         pytest.raises(UnsupportedOpError, match="eltwise"),
     ):
         network.export(tmp_path)
 
 
-def test_a_graph_of_layers_that_openvx_lacks_is_refused(tmp_path):
+def test_a_graph_of_layers_that_openvx_lacks_is_refused(any_device, tmp_path):
     build = GraphBuilder()
     x = build.input("x", TensorType((1, 4), F32))
     graph = build.graph({"y": build.add(Eltwise((PostOp("exp"),)), x)})
     feed = {"x": np.ones((1, 4), np.float32)}
     with (
-        clnn.quantize(graph, [feed], "openvx-q78") as network,
+        clnn.quantize(graph, [feed], "openvx-q78", any_device) as network,
         pytest.raises(UnsupportedOpError, match="eltwise"),
     ):
         network.export(tmp_path)
@@ -192,7 +192,8 @@ def test_a_descriptor_names_the_integers_of_the_simulation(device, tmp_path):
         assert y.dtype == np.float32 and y.width == 5  # softmax is none of TIDL's integers
 
 
-def test_the_command_writes_a_report_and_exports(tmp_path, capsys):
+def test_the_command_writes_a_report_and_exports(any_device, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("CLNN_DEVICE", any_device)
     digits = clnn.__file__.replace("clnn/__init__.py", "tools/examples/models/digits.onnx")
     samples = tmp_path / "samples"
     samples.mkdir()

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Sequence
 
 import pytest
+from common import ROOT
 
 SLOW = "Portable"  # this driver builds slowly: it gets half as many cases as another
 # What the quick form does not look into: drivers, simulators, suites and tools take their time.
@@ -32,6 +33,12 @@ def quick_one(devices: Sequence[str]) -> str:
 def needs_device(item: pytest.Item) -> bool:
     """Whether a test runs kernels: it then takes the fixture `device` or `any_device`."""
     return not {"device", "any_device"}.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+def has_no_device(item: pytest.Item) -> bool:
+    """Whether a test is one of the quick form, which a machine without any driver passes too."""
+    here = item.path.relative_to(ROOT / "tests").parts[0]
+    return here not in NOT_QUICK and not needs_device(item)
 
 
 def deal(items: list[pytest.Item]) -> None:
