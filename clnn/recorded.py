@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from clnn.traced import Open
+from clnn.traced import Open, greatest
 
 
 class Tape:
@@ -46,10 +46,12 @@ class Tape:
         return self._noted((sign, left, right, other), f"{left} {sign} {right}", value, other)
 
     def most(self, a: Any, b: Any) -> Recorded:
-        """Return the larger one of two numbers, noted as computed; it is not open."""
-        values = [n.value if type(n) is Recorded else n for n in (a, b)]
-        texts = [n.text if type(n) is Recorded else _text(n) for n in (a, b)]
-        return self._noted(("max", texts[0], texts[1]), f"max({', '.join(texts)})", max(values))
+        """Return the larger one of two numbers, noted as computed; open where one of them is."""
+        (left, x, p), (right, y, q) = map(_parts, (a, b))
+        other = None if p is None and q is None else max(_there(a), _there(b))
+        return self._noted(
+            ("max", left, right, other), f"max({left}, {right})", max(x, y), other
+        )
 
     def _noted(
         self, key: tuple[object, ...], expression: str, value: int, other: int | None = None
@@ -276,12 +278,12 @@ def integer(number: Any) -> int:
 
 
 def larger(a: int, b: int) -> int:
-    """Return what max() does, which is a computation where it is noted, and no decision."""
-    some: Any = [n for n in (a, b) if is_recorded(n)]
-    is_open = any(isinstance(n, Open) for n in (a, b))
-    known = some[0] if some and not is_open else None
-    found: Any = max(a, b) if known is None else known.tape.most(a, b)
-    return found  # type: ignore[no-any-return]
+    """Return what max() does, open where a number is; it is a computation where it is noted, and no decision."""
+    for number in (a, b):
+        if is_recorded(number) and not number.tape.closed:  # type: ignore[attr-defined]
+            found: int = number.tape.most(a, b)  # type: ignore[attr-defined]
+            return found
+    return greatest(a, b)
 
 
 def index(number: Any) -> int:

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from clnn.recorded import Recorded, Tape
+from clnn.recorded_arrays import RecordedArray
 from clnn.records import changed
 from clnn.traced import Open
 
@@ -82,6 +83,9 @@ class _Builder:
             if not all(type(key) is str for key in value):
                 raise NotRecordedError("a table of other keys than names")
             return f"{{**{self._constant(value)}, {', '.join(new)}}}"
+        if kind is RecordedArray:
+            given = ", ".join(map(self.expression, value.given))
+            return self._shared(f"{self._constant(value.make)}({given})")
         if is_dataclass(kind):
             names = [f.name for f in fields(kind)]
             found = {n: t for n in names if (t := self.text(getattr(value, n)))}

@@ -23,6 +23,7 @@ ROOMS = (
     ("_version", "errors"),
     ("budget", "records", "settings", "timeline", "traced", "types"),
     ("recorded",),
+    ("recorded_arrays",),
     ("replays",),
     ("layout", "logs", "options", "target"),
     ("arith", "codegen.filters"),

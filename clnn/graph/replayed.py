@@ -10,6 +10,7 @@ import numpy as np
 
 from clnn.graph.ir import Graph
 from clnn.recorded import is_recorded
+from clnn.recorded_arrays import is_made
 from clnn.records import changed
 from clnn.replays import Later, Replays, at_once
 from clnn.settings import setting
@@ -115,7 +116,7 @@ def _is_noted(shapes: Shapes) -> bool:
 
 def _same(array: Array, known: Array | None) -> Array:
     """Return the array that is known where it has the same bytes."""
-    if known is None or known is array:
+    if known is None or known is array or is_made(array):
         return array
     is_alike = known.dtype == array.dtype and known.shape == array.shape
     return known if is_alike and np.array_equal(_bytes(known), _bytes(array)) else array

@@ -20,6 +20,7 @@ from clnn.ops.elementwise.eltwise import Eltwise, links
 from clnn.ops.onnx_registry import Emit, EmitOutput, Source, Unsupported
 from clnn.ops.shared.functions import MOST_STEPS
 from clnn.ops.spec import OpSpec
+from clnn.recorded_arrays import is_made
 from clnn.types import CARRIERS, Array, DType, TensorType, dtype_of
 
 _MOST_CHARACTERS = 200  # of a name
@@ -63,7 +64,12 @@ class OnnxBuilder(GraphBuilder):
         return self.types[value]
 
     def const(self, array: Array, name: str = "const") -> str:
-        """Add a constant of any element type."""
+        """Add a constant of any element type; one that follows from noted extents stays so."""
+        if is_made(array):
+            value = self.fresh(name)
+            self.types[value] = TensorType(array.shape, dtype_of(array.dtype))
+            self.consts[value] = array
+            return value
         try:
             kind = dtype_of(array.dtype)
             if kind not in CARRIERS:
@@ -171,8 +177,8 @@ class _Placer:
             return None
         if isinstance(source, int):
             return self.inputs[source] if source < len(self.inputs) else None
-        if isinstance(source, np.ndarray):
-            self.build.budget.folded += source.nbytes
+        if isinstance(source, np.ndarray) or is_made(source):
+            self.build.budget.folded += 0 if is_made(source) else source.nbytes
             return self.build.const(source, f"{self.name}:const")
         emit = source.emit if isinstance(source, EmitOutput) else source
         index = source.index if isinstance(source, EmitOutput) else 0

@@ -17,6 +17,7 @@ from clnn.budget import SLOW_WORK
 from clnn.errors import ModelError
 from clnn.importers.onnx.limits import MAX_EXTENT, Budget, show
 from clnn.ops.onnx_registry import Unsupported
+from clnn.recorded_arrays import items_of, whole_numbers
 from clnn.types import Array, TensorType, broadcast_shapes, normalise_axis
 
 
@@ -62,7 +63,9 @@ def fold_shape(
 ) -> Array | None:
     """Return the output of Shape, Size or EyeLike for an input of known type, None for others."""
     if op_type == "Shape":
-        return np.array(kind.shape, np.int64)[attrs.get("start", 0) : attrs.get("end")]
+        extents = kind.shape[attrs.get("start", 0) : attrs.get("end")]
+        found: Array = whole_numbers(items_of(extents), np.int64)
+        return found
     if op_type == "EyeLike" and kind.rank == 2 and kind.size * _LARGEST_ITEM <= budget.fold_room:
         rows, columns = kind.shape
         element: np.dtype[Any] = kind.dtype.numpy
@@ -70,7 +73,7 @@ def fold_shape(
             element = onnx.helper.tensor_dtype_to_np_dtype(attrs["dtype"])
         budget.folded += kind.size * element.itemsize
         return np.eye(rows, columns, attrs.get("k", 0), dtype=element)
-    return np.array(kind.size, np.int64) if op_type == "Size" else None
+    return whole_numbers(items_of([kind.size], ()), np.int64) if op_type == "Size" else None
 
 
 def constant(attrs: Mapping[str, Any]) -> Array:
@@ -125,7 +128,7 @@ def fold(
             f"{budget.work_room} are left"
         )
     budget.worked += work
-    outputs = _evaluate(op_type, opset, attributes, values, n_outputs)
+    outputs = evaluator(op_type, opset, attributes, values, n_outputs)(values)
     budget.folded += sum(array.nbytes for array in outputs)
     return outputs
 
@@ -235,39 +238,50 @@ _GROWING: dict[str, Callable[[Sequence[Array | None], Mapping[str, Any]], int]] 
 }
 
 
-def _evaluate(
+def evaluator(
     op_type: str,
     opset: int,
     attributes: Sequence[onnx.AttributeProto],
     values: Sequence[Array | None],
     n_outputs: int,
-) -> list[Array]:
+) -> Callable[[Sequence[Array | None]], list[Array]]:
+    """Return what evaluates a node for data of the same types as `values`, in as many calls as wanted.
+
+    It raises NotEvaluated.
+    """
     from onnx.reference import ReferenceEvaluator
 
-    feeds = {f"i{k}": v for k, v in enumerate(values) if v is not None}
-    names = [f"i{k}" if f"i{k}" in feeds else "" for k in range(len(values))]
+    given = {f"i{k}": v for k, v in enumerate(values) if v is not None}
+    names = [f"i{k}" if f"i{k}" in given else "" for k in range(len(values))]
     outputs = [f"o{k}" for k in range(n_outputs)]
     node = onnx.helper.make_node(op_type, names, outputs)
     node.attribute.extend(attributes)
     inputs = [
         onnx.helper.make_tensor_value_info(
-            name, onnx.helper.np_dtype_to_tensor_dtype(v.dtype), v.shape
+            name, onnx.helper.np_dtype_to_tensor_dtype(v.dtype), [None] * v.ndim
         )
-        for name, v in feeds.items()
+        for name, v in given.items()
     ]
     version = max(opset, _EVALUATED_AS.get(op_type, opset))
     graph = onnx.helper.make_graph(
         [node], "fold", inputs, [onnx.ValueInfoProto(name=n) for n in outputs]
     )
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", version)])
-    try:
-        with np.errstate(all="ignore"):
-            results = ReferenceEvaluator(model).run(None, feeds)
-    except MemoryError:
-        raise
-    except Exception as err:  # whatever numpy or the evaluator says of a wrong node
-        raise NotEvaluated(f"it cannot be evaluated: {_first_line(err)}.") from err
-    return [np.asarray(array) for array in results]
+    made: list[ReferenceEvaluator] = []
+
+    def evaluate(values: Sequence[Array | None]) -> list[Array]:
+        feeds = {f"i{k}": v for k, v in enumerate(values) if v is not None}
+        try:
+            with np.errstate(all="ignore"):
+                made.extend([] if made else [ReferenceEvaluator(model)])
+                results = made[0].run(None, feeds)
+        except MemoryError:
+            raise
+        except Exception as err:  # whatever numpy or the evaluator says of a wrong node
+            raise NotEvaluated(f"it cannot be evaluated: {_first_line(err)}.") from err
+        return [np.asarray(array) for array in results]
+
+    return evaluate
 
 
 def _first_line(err: Exception) -> str:

@@ -9,6 +9,7 @@ from itertools import accumulate
 from clnn.errors import ShapeError
 from clnn.ops.movement.views import Concat, Expand, Reshape, Slice, Transpose, slice_of
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, onnx_op
+from clnn.recorded import integer, is_recorded, larger
 from clnn.types import broadcast_shapes, normalise_axis
 
 
@@ -22,12 +23,12 @@ def _transpose(node: OnnxNode) -> Source:
 @onnx_op("Reshape")
 def _reshape(node: OnnxNode) -> Source:
     source = node.type(0).shape
-    wanted = [int(d) for d in node.const(1, "shape")]
+    wanted = [integer(d) for d in node.const(1, "shape")]
     if not node.attr("allowzero", 0):
         if any(d == 0 for d in wanted[len(source) :]):
             raise ShapeError(f"Reshape of {source}: shape {wanted} copies one too many.")
         wanted = [source[a] if d == 0 else d for a, d in enumerate(wanted)]
-    if wanted.count(-1) > 1 or min(wanted, default=0) < -1:
+    if wanted.count(-1) > 1 or any(d < -1 for d in wanted):
         raise ShapeError(f"Reshape of {source}: shape {wanted} leaves more than one extent open.")
     if -1 in wanted:
         known = math.prod(d for d in wanted if d != -1)
@@ -80,7 +81,7 @@ def _unsqueeze(node: OnnxNode) -> Source:
 
 @onnx_op("Expand")
 def _expand(node: OnnxNode) -> Source:
-    wanted = tuple(int(d) for d in node.const(1, "shape"))
+    wanted = tuple(integer(d) for d in node.const(1, "shape"))
     return Emit(Expand(broadcast_shapes(node.type(0).shape, wanted)), [0])
 
 
@@ -101,7 +102,7 @@ def _split(node: OnnxNode) -> list[Source]:
         count = int(node.attr("num_outputs", node.n_outputs))
         size = -(-shape[axis] // count)
         parts = [max(0, min(size, shape[axis] - k * size)) for k in range(count)]
-    sizes = [int(p) for p in parts]
+    sizes = [integer(p) for p in parts]
     if sum(sizes) != shape[axis]:
         raise ShapeError(f"split {sizes} does not add up to {shape[axis]} on axis {axis}.")
     starts = accumulate(sizes, initial=0)
@@ -122,10 +123,25 @@ def _slice(node: OnnxNode) -> Source:
     paces = [1] * len(low) if steps is None else [int(s) for s in steps]
     starts, extents, strides = [0] * len(shape), list(shape), [1] * len(shape)
     for axis, begin, end, step in zip(where, low, high, paces, strict=True):
-        kept = range(shape[axis])[int(begin) : int(end) : step]
-        starts[axis], extents[axis], strides[axis] = kept.start, len(kept), step
+        starts[axis], extents[axis] = _kept(shape[axis], integer(begin), integer(end), step)
+        strides[axis] = step
     starts = [s if e else 0 for s, e in zip(starts, extents, strict=True)]
     return Emit(Slice(tuple(starts), tuple(extents), tuple(strides)), [0])
+
+
+def _kept(extent: int, begin: int, end: int, step: int) -> tuple[int, int]:
+    """Return the first index and the number of those that a slice keeps, as of a range."""
+    if step < 0 or not any(map(is_recorded, (extent, begin, end))):
+        kept = range(extent)[begin:end:step]
+        return kept.start, len(kept)
+    first, last = (_clamped(n, extent) for n in (begin, end))
+    return first, (last - first + step - 1) // step if first < last else 0
+
+
+def _clamped(index: int, extent: int) -> int:
+    """Return an index of a slice, which may count from the end, within 0 to the extent."""
+    from_start = larger(0, index + extent) if index < 0 else index
+    return from_start if from_start <= extent else extent
 
 
 def _shuffle(
@@ -160,8 +176,8 @@ def _space_to_depth(node: OnnxNode) -> Source:
 @onnx_op("Tile")
 def _tile(node: OnnxNode) -> Source:
     shape = node.type(0).shape
-    repeats = [int(r) for r in node.const(1, "repeats").reshape(-1)]
-    if len(repeats) != len(shape) or min(repeats, default=0) < 0:
+    repeats = [integer(r) for r in node.const(1, "repeats").reshape(-1)]
+    if len(repeats) != len(shape) or any(r < 0 for r in repeats):
         raise ShapeError(f"Tile of {shape}: repeats {repeats} must be {len(shape)} numbers >= 0.")
     return tiled(shape, repeats)
 

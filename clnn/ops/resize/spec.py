@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from clnn.ops.resize.sampling import (
 )
 from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.spec import OpSpec, batched
+from clnn.recorded import integer
 from clnn.types import BOOL, I8, U8, Array, TensorType, normalise_axis
 
 WEIGHT_BITS = 10  # of ONNX Runtime's weights of bytes, where channels are the last axis
@@ -182,6 +184,15 @@ def _scaled_extent(extent: int, scale: float) -> int:
     return int(np.floor(np.float32(extent) * np.float32(scale)))
 
 
+def _ratio(size: int, extent: int) -> float:
+    """Return how much larger an extent becomes, in single precision; that of whole ones is noted."""
+    if not extent:
+        return 1.0
+    if size % extent == 0 and size <= EXACT:
+        return float(size // extent)
+    return float(np.float32(int(size)) / np.float32(int(extent)))
+
+
 def _single(value: float) -> float:
     return float(np.float32(value))
 
@@ -264,11 +275,13 @@ def _resized_axes(node: OnnxNode) -> list[int]:
     return axes
 
 
-def _numbers(node: OnnxNode, index: int, what: str, count: int) -> list[float] | None:
+def _numbers(
+    node: OnnxNode, index: int, what: str, count: int, number: Callable[[Any], float] = float
+) -> list[Any] | None:
     """Return constant input `index` as `count` numbers, None where it is left out or empty."""
     if not node.has(index) or node.type(index).size == 0:
         return None
-    values = [float(v) for v in node.const(index, what).reshape(-1)]
+    values = [number(v) for v in node.const(index, what).reshape(-1)]
     if len(values) != count:
         raise ShapeError(f"Resize {what} {values} must be {count} numbers, one per axis.")
     return values
@@ -278,7 +291,7 @@ def _geometry(node: OnnxNode, axes: Sequence[int]) -> tuple[list[int], list[floa
     """Return output extents and scales of all axes."""
     shape = node.type(0).shape
     factors = _numbers(node, 2, "scales", len(axes))
-    sizes = _numbers(node, 3, "sizes", len(axes))
+    sizes = _numbers(node, 3, "sizes", len(axes), integer)
     if (factors is None) == (sizes is None):
         raise ShapeError("Resize needs either scales or sizes, not both and not neither.")
     scales = [1.0] * len(shape)
@@ -289,8 +302,8 @@ def _geometry(node: OnnxNode, axes: Sequence[int]) -> tuple[list[int], list[floa
         return list(_scaled(shape, scales)), scales
     assert sizes is not None
     for axis, size in zip(axes, sizes, strict=True):
-        result[axis] = int(size)
-        scales[axis] = float(np.float32(size) / np.float32(shape[axis])) if shape[axis] else 1.0
+        result[axis] = integer(size)
+        scales[axis] = _ratio(integer(size), shape[axis])
     policy = str(node.attr("keep_aspect_ratio_policy", "stretch"))
     if policy not in ("stretch", "not_larger", "not_smaller"):
         raise Unsupported(f"keep_aspect_ratio_policy {policy!r} is not defined")

@@ -74,7 +74,9 @@ class Window:
         outs = self.output(spatial)
         counts = zip(outs, self.strides, spatial, strict=True)
         return tuple(
-            larger(0, (count - 1) * stride + (self.reach(a) - self.before[a]) - extent)
+            self.after[a]  # a number, where behind others is what the extent makes of it
+            if stride == 1
+            else larger(0, (count - 1) * stride + (self.reach(a) - self.before[a]) - extent)
             for a, (count, stride, extent) in enumerate(counts)
         )
 
