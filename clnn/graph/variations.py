@@ -51,6 +51,10 @@ def larger(extents: Extents) -> Iterator[dict[str, int]]:
     for factor in (2, 3):  # where dimensions must stay in proportion
         yield {name: extent * factor for name, extent in extents.items()}
     yield from ({n: e + more for n, e in extents.items()} for more in (BLOCK, 1))
+    # Networks that have other nodes for a batch of two than for one.
+    yield from (
+        _with_counts(extents, {n: _more(e, step) for n, e in extents.items()}) for step in (5, 13)
+    )
 
 
 def uneven(extents: Extents) -> Iterator[dict[str, int]]:
@@ -58,11 +62,20 @@ def uneven(extents: Extents) -> Iterator[dict[str, int]]:
 
     What lies behind the last window of a stride differs between them.
     """
-    for rest in (1, 0):
-        yield {
+    found = [
+        {
             name: extent + 1 if extent < SMALL else (extent // BLOCK + 2) * BLOCK + rest
             for name, extent in extents.items()
         }
+        for rest in (1, 0)
+    ]
+    yield from found
+    yield from (_with_counts(extents, one) for one in found)
+
+
+def _with_counts(extents: Extents, others: Extents) -> dict[str, int]:
+    """Return other extents with counts as they are."""
+    return {n: e if e < SMALL else others[n] for n, e in extents.items()}
 
 
 def _more(extent: int, step: int) -> int:

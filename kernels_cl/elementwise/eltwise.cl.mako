@@ -42,6 +42,8 @@ Tunables vec             1, 2, 4, 8 or 16; divides chunk
     stop = f"min(first + {chunk}, {inner})" if uneven else f"first + {chunk}"
     last_row = f"min(from + {rows}, {middle})" if uneven_rows else f"from + {rows}"
     out_type = ctypes[-1]
+    # A function has a text of one width alone, which leaves nothing over where a remainder may come.
+    width = 1 if function and uneven else vec
     strict = any(stored_as(t) == "char" for t in ctypes)
     names = [f"s{k}" for k in range(n)] + ["d"]
     def at(k):
@@ -57,7 +59,7 @@ Tunables vec             1, 2, 4, 8 or 16; divides chunk
         ${store(width, "v", "dst", at(n), out_type)}
 </%def>
 % if function:
-${fx.functions(function, vec)}
+${fx.functions(function, width)}
 % endif
 ${group_size(wg)}
 __kernel void ${name}(
@@ -78,7 +80,7 @@ ${sc.declare(0, strict)}\
     __global const ${cell(ctypes[k])} *src${k} = src${k}_base + src${k}_offset;
 % endfor
     __global ${cell(out_type)} *dst = dst_base + dst_offset;
-% if uneven and vec > 1:
+% if uneven and width > 1:
     for (int j = from; j < ${last_row}; ++j) {
         int i = first;
         for (; i + ${vec} <= ${stop}; i += ${vec}) {
@@ -90,15 +92,15 @@ ${one(1)}
     }
 % else:
     for (int j = from; j < ${last_row}; ++j)
-    for (int i = first; i < ${stop}; i += ${vec}) {
+    for (int i = first; i < ${stop}; i += ${width}) {
 % if function:
 %  for k in range(n):
-        const ${vec_type(ctypes[k], vec)} v${k} = ${read(k, vec)};
+        const ${vec_type(ctypes[k], width)} v${k} = ${read(k, width)};
 %  endfor
-        ${getattr(fx, function.name)(function, vec, [f"v{k}" for k in range(n)], "result")}
-        ${store(vec, "result", "dst", at(n), out_type)}
+        ${getattr(fx, function.name)(function, width, [f"v{k}" for k in range(n)], "result")}
+        ${store(width, "result", "dst", at(n), out_type)}
 % else:
-${one(vec)}
+${one(width)}
 % endif
     }
 % endif

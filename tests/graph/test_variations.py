@@ -8,12 +8,14 @@ import pytest
 from small_graphs import classifier
 
 from clnn.errors import ShapeError
-from clnn.graph.variations import alike, larger, smaller
+from clnn.graph.variations import SMALL, alike, larger, smaller, uneven
 
 
 def test_proposals_differ_in_every_dimension():
     extents = {"batch": 1, "height": 224, "width": 224, "length": 37}
-    for other in larger(extents):
+    others = [one for one in larger(extents) if one["batch"] > 1]
+    assert others[:3] == [*larger(extents)][:3]
+    for other in others:
         assert all(other[name] > extent for name, extent in extents.items())
     first = next(larger(extents))
     assert first["height"] != first["width"] and first["height"] % 32 == first["width"] % 32 == 0
@@ -42,3 +44,13 @@ def test_networks_that_are_refused_or_differ_are_left_out():
     proposals = [{"n": n} for n in (1, 2, 3, 4, 5)]
     assert [*alike(graph, at, proposals, 2)] == [graph, graph]
     assert [*alike(graph, at, proposals[:2], 2)] == []
+
+
+@pytest.mark.parametrize("proposals", [larger, uneven])
+def test_counts_stay_in_some_proposals(proposals):
+    """A network may have other nodes for a batch of two than for one: then its lengths alone differ."""
+    extents = {"batch": 1, "length": 30, "width": 64}
+    kept = [one for one in proposals(extents) if one["batch"] == 1]
+    assert len(kept) >= 2
+    for one in kept:
+        assert all(one[name] > extent for name, extent in extents.items() if extent >= SMALL)

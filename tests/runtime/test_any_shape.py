@@ -7,16 +7,21 @@ import threading
 
 import numpy as np
 import pytest
+from launch import run_source
 from onnx_models import run
 from open_images import Net, resizing, segmentation, separable
 
 import clnn
+from clnn.arith.quantised_maps import Dequantise
 from clnn.codegen.render import render
 from clnn.codegen.runtime_numbers import Texts
 from clnn.compile import load_graph
 from clnn.errors import PlanError, TemplateError
-from clnn.ops.launch import KernelText
+from clnn.layout import TensorLayout
+from clnn.ops.launch import In, KernelText, Out
+from clnn.ops.shared.elementwise_launch import Walked, walk_launch
 from clnn.plan import schedule
+from clnn.target import Target
 
 
 def images(rng, count):
@@ -184,3 +189,32 @@ def test_images_may_be_smaller_than_a_tile(device, guard):
                 assert close(session(fed(shape)), alone(fed(shape))), shape
             names = [s.variant.name for s in session.at({"x": shape}).plan.scheduled]
             assert any(name.startswith("separable_") for name in names), names
+
+
+@pytest.mark.parametrize("count", [7804, 5])
+def test_functions_walk_extents_of_which_nothing_was_known(device, count):
+    """Vectors were chosen for an extent that only a later shape showed to be open."""
+    rng = np.random.default_rng(count)
+    scale, zero, texts = np.float32([0.37]), np.uint8([113]), Texts()
+    one, target = TensorLayout.make((1,)), Target(vector=16)
+
+    def launch_of(size):
+        layout = TensorLayout.make((size,))
+        kinds = [(layout, "uchar"), (one, "float"), (one, "uchar")]
+        sources = [Walked(In(k), a.broadcast((size,)), t) for k, (a, t) in enumerate(kinds)]
+        result = Walked(Out(0), layout, "float")
+        launch = walk_launch("map_open", sources, result, target, function=Dequantise())
+        texts.see("node", launch.template, launch.params)
+        return launch
+
+    assert launch_of(3840).params["vec"] == 16
+    for size in (3840, count):
+        q = rng.integers(0, 255, size).astype(np.uint8)
+        launch = launch_of(count) if size == count else launch_of(3840)
+        params = {**launch.params, "vec": 16, "chunk": 1920, "rows": 1}
+        kernel = texts.kernel("node", launch.template, params)
+        args = [q, 0, scale, 0, zero, 0, np.full(size + 8, np.nan, np.float32), 0, *kernel.numbers]
+        items = (-(-size // 1920), 1)
+        got = run_source(device, kernel.name, kernel.source, args, items, (1, 1))[3]
+        np.testing.assert_array_equal(got[:size], (q - np.float32(113)) * scale)
+        assert np.isnan(got[size:]).all(), "behind the last element"
