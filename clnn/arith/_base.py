@@ -29,8 +29,9 @@ class Arithmetic:
     accumulation is plain wrapping addition of integer products, in any order, and row 0 of the
     table is what it begins with. product: OpenCL type that operands are widened to. plain_bias:
     the table is the bias as it is, so that it may also be computed by another node. strict: no
-    product and sum of floats are to be contracted. pairs: operands are pairs of bfloat16 in an int. apart: of transposed convolutions, products of a tap
-    are summed by themselves, so many channels at a time, before they are added; 0: all in one sum.
+    product and sum of floats are to be contracted. pairs: operands are pairs of bfloat16 in an int.
+    apart: of transposed convolutions, products of a tap are summed by themselves, so many channels
+    at a time, before they are added; 0: all in one sum.
     """
 
     library: ClassVar[str] = ""

@@ -85,6 +85,9 @@ LINE = 64  # bytes of a cache line
     far = kh * kw * ic * ocb * size_of(wt) > NEAR_BYTES
     weight_lines = step * size_of(wt) // LINE if prefetch and far else 0
     once = constant and kh * kw * sy * sx == 1 and (not dot or arith.pairs) and not planes
+    wide = dot == "spreadbf16x2"  # inputs are made floats first, for all sums of the tile
+    wide_pitch = ic + dt.module.WIDE_GAP
+    assert not wide or (kh * kw == 1 and mode != "checked" and ic % vw == 0), (kernel, mode, ic)
     next_inputs = -(-mr * move // max(ic, 1)) if prefetch and once else 0
 %>
 <%def name="join_limbs(after)">\
@@ -101,7 +104,10 @@ LINE = 64  # bytes of a cache line
 % for v in range(nv * limbs):
             const ${P} b${v} = ${dt.weights(dot, wt, arith.product, vw, "w", v * vw * pack_factor)};
 % endfor
-% for m in range(mr):
+% if wide:
+${dt.apart(vw, mr, nv, lambda m, v: f"a{m}_{v}", wide_pitch, "c")}\
+% endif
+% for m in range(0 if wide else mr):
             {
                 const ${P} s = (${P})(${dt.input(dot, xt, *at(m), src)});
 %  for v in range(nv * limbs):
@@ -136,6 +142,13 @@ LINE = 64  # bytes of a cache line
     for (int ky = 0; ky < ${kh}; ++ky)${" {" if join_after == "row" else ""}
     for (int kx = 0; kx < ${kw}; ++kx) {
         ${tap_pointers()}
+% if wide:
+        for (int c = 0; c < ${ic}; c += ${vw}) {
+%  for m in range(mr):
+            ${store(vw, load(xt, vw, *at(m)), "wide", f"{m * wide_pitch} + c", "float", "__local")}
+%  endfor
+        }
+% endif
 % if join_after == "span":
         for (int from = 0; from < ${ic}; from += ${dt.module.SPAN}) {
         for (int c = from; c < min(from + ${dt.module.SPAN}, ${ic}); c += ${pack_factor}) {
@@ -191,6 +204,9 @@ ${sc.parameters(scales, extra_types)}\
     __global ${cell(yt)} *dst_base, const int dst_offset)
 {
 ${sc.declare(scales, arith.strict)}\
+% if wide:
+    __local float wide[${mr * wide_pitch}];
+% endif
     const int tile = ${ids[0]}, block = ${ids[1]}, n = get_global_id(2);
     if (tile >= ${at_pixels.count} || block >= ${blocks * groups}) return;
     __global const ${cell(xt)} *src = src_base + src_offset;

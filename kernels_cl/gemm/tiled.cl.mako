@@ -57,6 +57,8 @@ FEW = 4  # rows of a tile where there are too few for a whole one, as is told at
     V = vec_type("float", vw)
     at_, bt, yt = types
     P = vec_type("int", vw)
+    wide = dot == "spreadbf16x2"  # rows of a are made floats first
+    wide_pitch = k + dt.module.WIDE_GAP
     assert not dot or (k_slices == 1 and not shift and a[1] == 1), (dot, k_slices, shift, a)
     assert (has_few or m >= mr) and (not shift or n >= width), (m, n, mr, nv, vw)
     assert k_slices == 1 or (channels_fastest and wg[1] == k_slices), (k_slices, wg)
@@ -147,7 +149,10 @@ FEW = 4  # rows of a tile where there are too few for a whole one, as is told at
 % for v in range(nv):
         const ${P} b${v} = ${dt.weights(dot, bt, "int", vw, "w", 2 * v * vw)};
 % endfor
-% for r in range(mr):
+% if wide:
+${dt.apart(vw, mr, nv, lambda r, v: f"c{r}_{v}", wide_pitch, "2 * i")}\
+% endif
+% for r in range(0 if wide else mr):
         {
             const ${P} s = (${P})(${element(f"o{r}" if few else str(times(r, a[0])))});
 %  for v in range(nv):
@@ -171,6 +176,13 @@ FEW = 4  # rows of a tile where there are too few for a whole one, as is told at
 % endfor
 % if aligned:
 #pragma unroll 4
+% endif
+% if wide:
+    for (int i = 0; i < ${k}; i += ${vw}) {
+%  for r in range(mr):
+        ${store(vw, load(at_, vw, "p", (f"o{r}" if few else str(times(r, a[0]))) + " + i"), "wide", f"{r * wide_pitch} + i", "float", "__local")}
+%  endfor
+    }
 % endif
 % if dot:
     for (int i = 0; i < ${k // 2}; ++i) {
@@ -226,6 +238,9 @@ __kernel void ${name}(
 % endfor
     __global ${cell(yt)} *dst_base, const int dst_offset)
 {
+% if wide:
+    __local float wide[${mr * wide_pitch}];
+% endif
     const int tile = ${ids[0]};
 % if k_slices > 1:
     const int live = ${ids[1]} < ${blocks}, block = min((int)${ids[1]}, ${blocks - 1});

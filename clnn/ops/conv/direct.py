@@ -21,8 +21,8 @@ from clnn.ops.conv.tiles import Extents, Tile, Tiles, cold_cycles, conv_tiles, t
 from clnn.ops.launch import Arg, Const, In, Launch, Variant, grid
 from clnn.ops.shared.byte_scales import last_args
 from clnn.ops.shared.epilogue import heavy
+from clnn.ops.shared.pairs import operands_of, pairs_of
 from clnn.ops.shared.workgroup_tiles import UNSHARED, latency_hiding
-from clnn.ops.shared.pairs import PLAIN_OPERANDS, pairs_of
 from clnn.types import I8, I16, STORED_BF16, U8
 
 SWAPPED_ORDER_COST = 1.04  # cost of the group order that the size of the weights speaks against
@@ -57,7 +57,7 @@ class Dot:
     def cycles(self) -> float:
         """Cost of a product against one by one."""
         if self.floats:
-            return 1.0 if self.plain_pairs else 1.0 / self.pack_factor
+            return 1.0 / self.pack_factor if self.name == "bf16x2" else 1.0
         cost = PLAIN_PACKING if "plain" in self.name else 1.0
         if self.madd:
             cost = PAIRS_PACKING if self.pairs else MADD_PACKING[self.pack_factor]
@@ -132,13 +132,16 @@ def dots(problem: ConvProblem) -> tuple[Dot, ...]:
     return ONE, Dot(f"plain{kind}{pack_factor}", pack_factor, limbs, sums)
 
 
-def of_pairs(problem: ConvProblem) -> Dot | None:
-    """Return how pairs of bfloat16 are multiplied, None where they are not read as pairs."""
+def of_pairs(problem: ConvProblem, streamed: bool = False) -> Dot | None:
+    """Return how pairs of bfloat16 are multiplied, None where they are not read as pairs.
+
+    streamed: with few channels of a tile at a time.
+    """
     stored = problem.input(0).memory, problem.input(WEIGHTS).memory
     fits = stored == (STORED_BF16, STORED_BF16) and problem.arith is FLOAT
     if not fits or not innermost(problem.src) or not problem.ic or problem.ic % 2:
         return None
-    how = pairs_of(problem.target)
+    how = pairs_of(problem.target, problem.ic * (problem.window.is_point and not streamed))
     return Dot(how, 2, floats=True) if how else None
 
 
@@ -152,7 +155,7 @@ def extents_of(problem: ConvProblem, dot: Dot) -> Extents:
     src = problem.src
     vector = problem.lanes if dot == ONE else problem.target.vector
     vector = min(vector, MADD_VECTOR) if dot.madd else vector
-    taken = MADD_OPERANDS if dot.madd else PLAIN_OPERANDS if dot.plain_pairs else 0
+    taken = MADD_OPERANDS if dot.madd else operands_of(dot.name)
     even = src.shape[2] == 1 or src.pitches[2] == src.shape[3] * src.pitches[3]
     return Extents(
         problem.height,

@@ -26,12 +26,13 @@ from clnn.ops.shared.matrices import (
     packed_view,
     product,
 )
-from clnn.ops.shared.pairs import PLAIN_OPERANDS, pairs_of
+from clnn.ops.shared.pairs import operands_of, pairs_of
 from clnn.ops.shared.workgroup_tiles import GemmShape
 from clnn.target import Target
 from clnn.traced import alike, is_one, is_open
 from clnn.types import F32, STORED_BF16, Array
 
+FEW_ROWS = 4  # which are not worth making floats of first
 L2_BYTES = 256 * 1024  # what stays close to a core while a product walks over it
 
 
@@ -115,8 +116,9 @@ class GemmProblem:
 
     def register_tiles(self, widest: float = inf) -> list[tuple[float, Tile]]:
         """Return (estimated cycles for each term, tile of at most `widest` columns), best first."""
-        taken = PLAIN_OPERANDS if self.pairs.startswith("plain") else 0
-        return gemm_tiles(self.m, self.n, self.matrices, self.target, widest, taken)
+        return gemm_tiles(
+            self.m, self.n, self.matrices, self.target, widest, operands_of(self.pairs)
+        )
 
     @cached_property
     def pairs(self) -> str:
@@ -124,7 +126,7 @@ class GemmProblem:
         stored = self.a.memory == self.b.memory == STORED_BF16
         if not stored or is_open(self.k) or self.k < 2 or not is_one(self.product.a[1]):
             return ""
-        return pairs_of(self.target)
+        return pairs_of(self.target, self.k if self.m > FEW_ROWS else 0)
 
     @property
     def fits_fast(self) -> bool:

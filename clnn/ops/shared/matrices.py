@@ -179,8 +179,8 @@ def gemm_tiles(
 ) -> list[tuple[float, Tile]]:
     """Return (estimated cycles for each term of the sums, tile) of all tiles, best first.
 
-    widest: columns that a tile may have at most. taken: registers of other operands. Of open extents: tiles for the larger shape, by
-    their mean score for both.
+    widest: columns that a tile may have at most. taken: registers of other operands. Of open extents:
+    tiles for the larger shape, by their mean score for both.
     """
     vw = target.vector
     while vw > 1 and (vw > widest or (vw > 4 and vw // 2 >= n and not is_open(n))):
