@@ -29,8 +29,9 @@ class Arithmetic:
     accumulation is plain wrapping addition of integer products, in any order, and row 0 of the
     table is what it begins with. product: OpenCL type that operands are widened to. plain_bias:
     the table is the bias as it is, so that it may also be computed by another node. strict: no
-    product and sum of floats are to be contracted. apart: of transposed convolutions, products of a tap
-    are summed by themselves, so many channels at a time, before they are added; 0: all in one sum.
+    product and sum of floats are to be contracted. pairs: operands are pairs of bfloat16 in an int.
+    apart: of transposed convolutions, products of a tap are summed by themselves, so many channels
+    at a time, before they are added; 0: all in one sum.
     """
 
     library: ClassVar[str] = ""
@@ -40,6 +41,7 @@ class Arithmetic:
     wraps: ClassVar[bool] = False
     plain_bias: ClassVar[bool] = False
     strict: ClassVar[bool] = False
+    pairs: ClassVar[bool] = False
     apart: ClassVar[int] = 0
 
     @property
@@ -133,8 +135,19 @@ class Float32(Arithmetic):
         """Return the accumulator: sums need no finish."""
         return acc
 
+    def packed_products(self) -> Arithmetic:
+        """Return the arithmetic of pairs."""
+        return PAIRS
 
-FLOAT = Float32()
+
+class Bf16Pairs(Float32):
+    """Single precision, of operands that are pairs of bfloat16 in an int: two products at a time."""
+
+    product = "int"
+    pairs = True
+
+
+FLOAT, PAIRS = Float32(), Bf16Pairs()
 
 
 class Elementwise:

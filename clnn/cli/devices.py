@@ -77,6 +77,8 @@ def _block(info: DeviceInfo) -> list[str]:
             f"{peaks.flops / 1e9:.4g} GFLOP/s (float32), copies {peaks.bandwidth / 1e9:.4g} GB/s,"
             f" empty kernel {peaks.launch * 1e6:.3g} us"
         )
+    if info.usable and info.type == "cpu":
+        rows["bfloat16"] = _pairs(info)
     if info.multiply_rate and info.copy_rate:
         rows["estimates"] = (
             f"take {2 * info.multiply_rate / 1e3:.0f} GFLOP/s, {info.copy_rate / 1e3:.0f} GB/s and"
@@ -84,6 +86,13 @@ def _block(info: DeviceInfo) -> list[str]:
         )
     head = f"[{info.index}] {info.name} ({info.type})"
     return [head, *(f"    {name:<9} {text}" for name, text in rows.items())]
+
+
+def _pairs(info: DeviceInfo) -> str:
+    """Return how products of bfloat16 are computed on a CPU, and why not by its instruction."""
+    lacks = next((c for c in (info.caps.x86_bf16, info.caps.fast_bf16) if not c), None)
+    how = "multiplied in pairs by vdpbf16ps"
+    return how if lacks is None else f"multiplied as float32: {lacks.reason}"
 
 
 def _yes(info: DeviceInfo, name: str) -> str:

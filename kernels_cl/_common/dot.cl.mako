@@ -6,9 +6,14 @@ weights(dot, wt, product, width, pointer, where): expression of `width` weights 
 input(dot, xt, pointer, where, image): expression of the input element pointer[where], or of as many
      as are packed, whose pixels lie as `image` says
 add(dot, width, acc, x, w): statement that adds packed products to `acc`
+apart(width, rows, vectors, sums, pitch, where): statements that add two products each to sums(row, vector), of
+     floats wide[row * pitch + where] and the next ones with pairs of weights b{vector}
 of_limb(dot, x, limb): what add takes as the input for a limb of weights
 joined(width, low, high): expression of the sum in 64 bits of what low and high limbs of weights gave
-dot  "": one product. "vnni4", "vnni2": x86's vpdpbusd and vpdpwssd through inline assembly. "dp4a4":
+dot  "bf16x2": two products of bfloat16 pairs by x86's vdpbf16ps, added to float32 sums: the one of the odd
+     elements, then that of the even ones, each rounded once to nearest, numbers below the smallest normal one
+     counting as 0 throughout. "plainbf16x2": the same pairs by float32's multiply-adds, even ones first. "spreadbf16x2": so, too, of
+     inputs that lie as floats already (apart). Of integers: "": one product. "vnni4", "vnni2": x86's vpdpbusd and vpdpwssd through inline assembly. "dp4a4":
      NVIDIA's dp4a. "madd4", "madd2": x86's vpmaddwd on vectors of up to 8, which adds two products of
      shorts: four bytes are two times two. "plain4", "plain2": the same sums in C. "wide2", "maddwide2" and
      "plainwide2": as these, with each weight of 16 bits in two limbs, w = low + 256 * high with low of 0
@@ -23,11 +28,12 @@ ONE_SUM: dots whose limbs have one accumulator
 <%!
 PACK_FACTORS = {"": 1, "vnni4": 4, "dp4a4": 4, "vnni2": 2, "wide2": 2, "halves4": 4}
 PACK_FACTORS |= {f"{how}{sums}": int(sums[-1]) for how in ("plain", "madd") for sums in ("4", "2", "wide2")}
-PACK_FACTORS |= {"plainhalves4": 4, "maddpairs4": 4}
+PACK_FACTORS |= {"plainhalves4": 4, "maddpairs4": 4, "bf16x2": 2, "plainbf16x2": 2, "spreadbf16x2": 2}
+WIDE_GAP = 16  # floats between rows that lie as floats, which keep them in other sets of a cache
 ONE_SUM = {"halves4", "plainhalves4", "maddpairs4"}  # of both limbs
 WEIGHT_LIMBS = {dot: 2 if "wide" in dot or dot in ONE_SUM else 1 for dot in PACK_FACTORS}
 SPAN = 256
-INSTRUCTIONS = {"vnni4": "vpdpbusd", "halves4": "vpdpbusd", "vnni2": "vpdpwssd", "wide2": "vpdpwssd"}
+INSTRUCTIONS = {"vnni4": "vpdpbusd", "halves4": "vpdpbusd", "vnni2": "vpdpwssd", "wide2": "vpdpwssd", "bf16x2": "vdpbf16ps"}
 def even(image):
     """Whether four packed bytes begin at multiples of four."""
     return not any(place % 4 for place in (image.offset, image.pitches[0], *image.pitches[2:]))
@@ -67,6 +73,9 @@ __asm__("${INSTRUCTIONS[dot]} %2, %1, %0" : "+v"(${acc}) : "v"(${x}), "v"(${w}))
 ${MADD["pairs" if "pairs" in dot else PACK_FACTORS[dot]].format(asm="__asm__", n=width, m=2 * width, acc=acc, x=x, w=w)}
 % elif dot == "dp4a4":
 ${" ".join(f'{{ int sum_ = {acc}{k}; __asm__("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum_) : "r"({x}{k}), "r"({w}{k})); {acc}{k} = sum_; }}' for k in LANES[width])}\
+% elif dot == "plainbf16x2":
+<% F, high = vec_type("float", width), f"({I})(-65536)" %>\
+${acc} = fma(as_${F}(${x} << 16), as_${F}(${w} << 16), ${acc}); ${acc} = fma(as_${F}(${x} & ${high}), as_${F}(${w} & ${high}), ${acc});\
 % elif PACK_FACTORS[dot] == 4:
 ${acc} += (${x} & (${I})(255)) * (${w} << 24 >> 24) + (${x} >> 8 & (${I})(255)) * (${w} << 16 >> 24)
                     + (${x} >> 16 & (${I})(255)) * (${w} << 8 >> 24) + (${x} >> 24 & (${I})(255)) * (${w} >> 24);\
@@ -77,4 +86,20 @@ ${acc} += (${x} << 16 >> 16) * (${w} << 16 >> 16) + (${x} >> 16) * (${w} >> 16);
 <%def name="joined(width, low, high)">\
 <% L = vec_type("long", width) %>\
 convert_${L}(${low}) + (convert_${L}(${high}) << (${L})(8))\
+</%def>
+<%def name="apart(width, rows, vectors, sums, pitch, where)">\
+<% F, I = vec_type("float", width), vec_type("int", width) %>\
+% for v in range(vectors):
+            const ${F} e${v} = as_${F}(b${v} << 16), o${v} = as_${F}(b${v} & (${I})(-65536));
+% endfor
+% for side, name in enumerate("eo"):
+%  for r in range(rows):
+            {
+                const ${F} s = (${F})(wide[${r * pitch + side} + ${where}]);
+%   for v in range(vectors):
+                ${sums(r, v)} = fma(s, ${name}${v}, ${sums(r, v)});
+%   endfor
+            }
+%  endfor
+% endfor
 </%def>

@@ -38,8 +38,7 @@ Tunables mr {1..30}      pixels of a tile
              flat        the same, the whole image being one row
              pointer     pixels are counted through rows, each has its address
              checked     the same, and taps outside of src read from `zeros` instead
-         dot             how products of integers are added several at a time (_common/dot.cl.mako), "" for
-                         one by one
+         dot             how products are added several at a time (_common/dot.cl.mako), "" for one by one
          channels_fastest {0,1}
 </%doc>
 <%namespace name="ar" file="/${context['arith'].library}"/>
@@ -69,7 +68,7 @@ LINE = 64  # bytes of a cache line
     pack_factor, limbs = dt.module.PACK_FACTORS[dot], dt.module.WEIGHT_LIMBS[dot]
     sums = 1 if dot in dt.module.ONE_SUM else limbs  # of each vector of outputs
     step = ocb * pack_factor * limbs  # weights of a step of the inner loop
-    assert ic % pack_factor == 0 and (not dot or (arith.wraps and not arith.channelwise)), "packed products need plain sums"
+    assert ic % pack_factor == 0 and (not dot or arith.wraps or arith.pairs) and not (dot and arith.channelwise), "packed products need plain sums"
     ids = ("get_global_id(1)", "get_global_id(0)") if channels_fastest else ("get_global_id(0)", "get_global_id(1)")
     # Sums of limbs hold SPAN products: they join sums of 64 bits behind the longest loop with no more.
     loops = {"window": kh * kw * ic, "row": kw * ic, "tap": ic, "span": dt.module.SPAN}
@@ -85,7 +84,10 @@ LINE = 64  # bytes of a cache line
     # that each step of a tile also reads ahead its part of the next one's inputs.
     far = kh * kw * ic * ocb * size_of(wt) > NEAR_BYTES
     weight_lines = step * size_of(wt) // LINE if prefetch and far else 0
-    once = constant and kh * kw * sy * sx == 1 and not dot and not planes
+    once = constant and kh * kw * sy * sx == 1 and (not dot or arith.pairs) and not planes
+    wide = dot == "spreadbf16x2"  # inputs are made floats first, for all sums of the tile
+    wide_pitch = ic + dt.module.WIDE_GAP
+    assert not wide or (kh * kw == 1 and mode != "checked" and ic % vw == 0), (kernel, mode, ic)
     next_inputs = -(-mr * move // max(ic, 1)) if prefetch and once else 0
 %>
 <%def name="join_limbs(after)">\
@@ -102,7 +104,10 @@ LINE = 64  # bytes of a cache line
 % for v in range(nv * limbs):
             const ${P} b${v} = ${dt.weights(dot, wt, arith.product, vw, "w", v * vw * pack_factor)};
 % endfor
-% for m in range(mr):
+% if wide:
+${dt.apart(vw, mr, nv, lambda m, v: f"a{m}_{v}", wide_pitch, "c")}\
+% endif
+% for m in range(0 if wide else mr):
             {
                 const ${P} s = (${P})(${dt.input(dot, xt, *at(m), src)});
 %  for v in range(nv * limbs):
@@ -117,7 +122,7 @@ LINE = 64  # bytes of a cache line
 % for k in range(weight_lines):
             ${pf.fetch(f"w + {READ_AHEAD * step + k * LINE // size_of(wt)}")}
 % endfor
-% for k in range(0, next_inputs, LINE // size_of(xt)):
+% for k in range(0, next_inputs * pack_factor, LINE // size_of(xt)):
             ${pf.fetch(f"next + c * {next_inputs} + {k}")}
 % endfor
             w += ${step};
@@ -137,6 +142,13 @@ LINE = 64  # bytes of a cache line
     for (int ky = 0; ky < ${kh}; ++ky)${" {" if join_after == "row" else ""}
     for (int kx = 0; kx < ${kw}; ++kx) {
         ${tap_pointers()}
+% if wide:
+        for (int c = 0; c < ${ic}; c += ${vw}) {
+%  for m in range(mr):
+            ${store(vw, load(xt, vw, *at(m)), "wide", f"{m * wide_pitch} + c", "float", "__local")}
+%  endfor
+        }
+% endif
 % if join_after == "span":
         for (int from = 0; from < ${ic}; from += ${dt.module.SPAN}) {
         for (int c = from; c < min(from + ${dt.module.SPAN}, ${ic}); c += ${pack_factor}) {
@@ -192,6 +204,9 @@ ${sc.parameters(scales, extra_types)}\
     __global ${cell(yt)} *dst_base, const int dst_offset)
 {
 ${sc.declare(scales, arith.strict)}\
+% if wide:
+    __local float wide[${mr * wide_pitch}];
+% endif
     const int tile = ${ids[0]}, block = ${ids[1]}, n = get_global_id(2);
     if (tile >= ${at_pixels.count} || block >= ${blocks * groups}) return;
     __global const ${cell(xt)} *src = src_base + src_offset;

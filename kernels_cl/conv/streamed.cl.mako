@@ -12,13 +12,14 @@ weight comes from memory once for every band. Sums wait in local memory from chu
 
 Tensors  as of conv/direct
 Launch   global (channel blocks, bands of tiles, batch)
-Params   as of conv/direct, without channels_fastest
+Params   as of conv/direct, without channels_fastest; dot: "" or pairs of bfloat16
 Tunables mr, th, nv, vw   as of conv/direct
          mode {row,flat}
          chunk            input channels of a pass, a divisor of ic
          bands            of tiles
 </%doc>
 <%namespace name="ar" file="/${context['arith'].library}"/>
+<%namespace name="dt" file="/_common/dot.cl.mako"/>
 <%namespace name="fi" file="/_common/conv_finish.cl.mako"/>
 <%namespace name="pf" file="/_common/prefetch.cl.mako"/>
 <%namespace name="px" file="/_common/pixels.cl.mako"/>
@@ -43,23 +44,29 @@ UNSHARED = 16  # elements of local memory where no sums wait: there must be some
     # While a chunk goes through the tiles of a band, each tile asks for its share of the next chunk: every
     # `unroll` steps of the inner loop for `lines` cache lines of it. Few tiles ask for several lines in
     # each step, many tiles for one in several steps.
-    line = LINE // size_of(wt)
-    lines = max(1, -(-ocb // line // today(share)))
-    unroll = next(u for u in (8, 4, 2, 1) if chunk % u == 0 and (u == 1 or u * ocb <= line * today(share)))
+    line, at_once = LINE // size_of(wt), dt.module.PACK_FACTORS[dot]
+    step, steps = ocb * at_once, chunk // at_once
+    lines = max(1, -(-step // line // today(share)))
+    unroll = next(u for u in (8, 4, 2, 1) if steps % u == 0 and (u == 1 or u * step <= line * today(share)))
+    assert chunk % at_once == 0 and (not dot or arith.pairs), (dot, chunk)
 %>
 <%def name="multiply()">\
 % for v in range(nv):
-            const ${P} b${v} = ${load(wt, vw, "w", str(v * vw))};
+            const ${P} b${v} = ${dt.weights(dot, wt, arith.product, vw, "w", v * vw * at_once)};
 % endfor
 % for m in range(mr):
             {
-                const ${P} s = (${P})(${element(xt, "p", f"{m // t.tw * sy * row + m % t.tw * sx * column} + c")});
+                const ${P} s = (${P})(${dt.input(dot, xt, "p", f"{m // t.tw * sy * row + m % t.tw * sx * column} + c", src)});
 %  for v in range(nv):
+%   if dot:
+                ${dt.add(dot, vw, f"a{m}_{v}", "s", f"b{v}")}
+%   else:
                 ${ar.mac(arith, vw, f"a{m}_{v}", "s", f"b{v}")}
+%   endif
 %  endfor
             }
 % endfor
-            w += ${ocb};
+            w += ${step};
 </%def>
 ${ar.functions(arith, vw)}
 ${group_size(wg)}
@@ -110,8 +117,8 @@ ${sc.declare(scales, arith.strict)}\
             ${fi.expect_operands(t)}
         }
         __global const ${cell(xt)} *p = corner + ky * ${dy * row} + kx * ${dx * column} + from;
-        __global const ${cell(wt)} *w = chunk, *next_chunk = chunk + ${chunk * ocb} + (tile - first_tile) * ${chunk // unroll * line * lines};
-        for (int k = 0; k < ${chunk}; k += ${unroll}) {
+        __global const ${cell(wt)} *w = chunk, *next_chunk = chunk + ${chunk * ocb} + (tile - first_tile) * ${steps // unroll * line * lines};
+        for (int k = 0; k < ${steps}; k += ${unroll}) {
 % if prefetch:
 %  for k in range(lines):
             ${pf.fetch_far(f"next_chunk + {line * k}")}
@@ -120,7 +127,7 @@ ${sc.declare(scales, arith.strict)}\
 % endif
 % for u in range(unroll):
             {
-            const int c = k + ${u};
+            const int c = ${f"k + {u}" if at_once == 1 else f"{at_once} * (k + {u})"};
             ${multiply()}
             }
 % endfor

@@ -14,7 +14,8 @@ Tensors  src, dst: images with channels innermost; src has a border as wide as t
 Index    inputs beyond the border, which only outputs beyond dst depend on, read the border's last
          row or column instead
 Launch   global (groups of tiles, parts of the blocks)
-Params   name, src, dst, pads, post_ops, operands, prefetch, wg: as of conv/direct
+Params   name, src, dst, pads, post_ops, operands, extra_types, prefetch, wg: as of conv/direct
+         types: of src, of dst the last
          ic, oc
          strides: (y, x), equal, and 1 where shared
          reach: last row and column of src, border included, counted from src's first
@@ -57,17 +58,18 @@ LINE = 16  # floats of a cache line
     # Lines of the next place's weights that a step of the inner loop reads ahead, with several sets.
     next_lines = -(-ocb // LINE // (2 if is_traced(sets) else sets))
     V = vec_type("float", vw)
+    xt, yt = "float" if shared else types[0], types[3]
 %>
 ${group_size(wg)}
 __kernel void ${name}(
-    __global const float *src_base, const int src_offset, __global const float *weights,
+    __global const ${cell(xt)} *src_base, const int src_offset, __global const float *weights,
 % if has_bias:
     __global const float *bias,
 % endif
 % for k, _ in operands.values():
-    __global const float *extra${k}_base, const int extra${k}_offset,
+    __global const ${cell(extra_types[k])} *extra${k}_base, const int extra${k}_offset,
 % endfor
-    __global float *dst_base, const int dst_offset)
+    __global ${cell(yt)} *dst_base, const int dst_offset)
 {
     typedef ${V} V;
 % if not shared:
@@ -79,11 +81,11 @@ __kernel void ${name}(
 % if shared:
     __global const float *spread = src_base + src_offset;
 % else:
-    __global const float *src = src_base + src_offset;
+    __global const ${cell(xt)} *src = src_base + src_offset;
 % endif
-    __global float *dst = dst_base + dst_offset;
+    __global ${cell(yt)} *dst = dst_base + dst_offset;
 % for k, _ in operands.values():
-    __global const float *extra${k} = extra${k}_base + extra${k}_offset;
+    __global const ${cell(extra_types[k])} *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
 % if not shared:
     for (int t = 0; t < ${held}; ++t) {
@@ -94,12 +96,12 @@ __kernel void ${name}(
             y[i] = min(top + i - ${pads[0]}, ${reach[0]}) * ${src.pitches[2]};
             x[i] = min(left + i - ${pads[1]}, ${reach[1]}) * ${src.pitches[3]};
         }
-        __global const float *from = src + image * ${src.pitches[0]};
+        __global const ${cell(xt)} *from = src + image * ${src.pitches[0]};
         for (int c = 0; c < ${ic}; c += ${vw}) {
             V half_way[${places}];
             for (int j = 0; j < ${n}; ++j) {
 % for i in range(n):
-                const V d${i} = ${load("float", vw, "from", f"y[{i}] + x[j] + c")};
+                const V d${i} = ${load(xt, vw, "from", f"y[{i}] + x[j] + c")};
 % endfor
                 ${wg_.by_rows(bt, lambda i: f"half_way[{i * n} + j]", lambda k: f"d{k}")}
             }
@@ -190,10 +192,10 @@ __kernel void ${name}(
     def operand(which):
         k, layout = operands[which]
         pitch = layout.pitches[1] if layout.shape[1] != 1 else 0
-        return load("float", vw, f"extra{k}", index(layout, "n", "oc", "y", f"(left + {b})"), pitch)
+        return load(extra_types[k], vw, f"extra{k}", index(layout, "n", "oc", "y", f"(left + {b})"), pitch)
 %>\
                     ${st.apply(post_ops, f"r{b}", "float", vw, operand)}
-                    ${store(vw, f"r{b}", "dst", index(dst, "n", "oc", "y", f"(left + {b})"), "float")}
+                    ${store(vw, f"r{b}", "dst", index(dst, "n", "oc", "y", f"(left + {b})"), yt)}
                 }
 % endfor
             }

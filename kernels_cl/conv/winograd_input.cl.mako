@@ -17,6 +17,7 @@ Params   name, src, wg
          reach: last row and column of src, border included, counted from src's first
          m: outputs of a tile along an axis
          bt: matrix of the input
+         ctype: of src
          aligned {0,1}: vectors of src are
          held: tiles, and copies of the last one
          tile_pitch: of a tile's channels in dst, at least ic
@@ -41,7 +42,7 @@ Tunables vw {1,2,4}, {4,8,16} on CPUs: divides the channels
         where = f"y{i} + x{j} + c"
         if aligned:
             return wk.module.aligned(vw, f"src + ({where})")
-        return capture(tl.load_lanes, vw, "src", where, pitch, vw).strip()
+        return capture(tl.load_lanes, vw, "src", where, pitch, vw, ctype).strip()
     def put(value, at):
         if vw > 4:
             return store(vw, value, "dst", f"channel + {at}", "float")
@@ -49,14 +50,14 @@ Tunables vw {1,2,4}, {4,8,16} on CPUs: divides the channels
 %>
 ${group_size(wg)}
 __kernel void ${name}(
-    __global const float *src_base, const int src_offset, __global float *dst_base, const int dst_offset)
+    __global const ${cell(ctype)} *src_base, const int src_offset, __global float *dst_base, const int dst_offset)
 {
     typedef ${V} V;
     const int item = get_global_id(0);
     if (item >= ${held * runs}) return;
     const int place = item / ${runs}, tile = ${"place" if not is_traced(held) and not is_traced(tiles) and held == tiles else f"min(place, {tiles - 1})"};
     const int image = tile / ${high * wide}, top = tile / ${wide} % ${high} * ${m}, left = tile % ${wide} * ${m};
-    __global const float *src = src_base + src_offset + image * ${src.pitches[0]};
+    __global const ${cell(ctype)} *src = src_base + src_offset + image * ${src.pitches[0]};
     __global float *dst = dst_base + dst_offset + place * ${tile_pitch};
 % for i in range(n):
     const int y${i} = (${place(0, "top", i)}) * ${src.pitches[2]}, x${i} = (${place(1, "left", i)}) * ${src.pitches[3]};

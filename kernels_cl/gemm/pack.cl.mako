@@ -8,9 +8,12 @@ side by side squares of vw x vw elements are transposed in registers.
 Tensors  src: matrices k x n of any pitches
          dst: panels of float, see Index
 Index    src[i * PK + j * PN]   dst[j / (nv * vw) * panel + i * row + j % (nv * vw)]
-Launch   global (strips, chunks of k, batch); one work-item packs `chunk` rows of a strip
+         pairs: rows 2 i and 2 i + 1 of bfloat16 as one of 32 bits, 0 behind the last row where k is odd;
+         dst is of bfloat16
+Launch   global (strips, chunks of k, batch); one work-item packs `chunk` rows, or pairs, of a strip
 Params   name, wg
          ctype             type of src
+         pairs {0,1}
          k, n              extents
          src               pitches (row, column)
          batch             extents and pitches of the outer loops, in the order src, dst
@@ -27,6 +30,27 @@ Tunables nv     {1,2,3,4}             vectors of columns of a panel
     copies, squares = is_one(src[1]), is_one(src[0]) and vw > 1
     whole = n - n % vw if not is_open(n) else f"({n} & ~{vw - 1})"
     assert chunk % vw == 0, (chunk, vw)
+    of_dst, unit = ("ushort", 2) if pairs else ("float", 1)
+    items, odd = -(-k // unit), pairs and not divides(2, k)
+    def put(value, where):
+        """Statement that stores a vector of dst, of pairs as floats of the same bits."""
+        return f"{small_vector(V, 'w', where, '')} = {value};" if pairs else store(vw, value, "w", where)
+    def one(where, last=False):
+        """Expression of an element, or of the pair that begins with it."""
+        if not pairs:
+            return element(ctype, "p", where)
+        return f"as_float((uint)p[{where}]" + ("" if last else f" | (uint)p[{where} + {src[0]}] << 16") + ")"
+    def dense(last=False):
+        """Expression of a vector of neighbouring columns, or of their pairs."""
+        if not pairs:
+            return load(ctype, vw, "p", "0")
+        low, high = (f"convert_{vec_type('uint', vw)}({small_vector(vec_type('ushort', vw), 'p', at)})" for at in ("0", str(src[0])))
+        return f"as_{V}({low}" + ("" if last else f" | {high} << 16") + ")"
+    def some(there, last=False):
+        """The same, of as many columns as there are."""
+        if not pairs:
+            return capture(tl.load_lanes, vw, "p", "0", 1, there, ctype).strip()
+        return f"({V})(" + ", ".join([one(str(c), last) for c in range(there)] + ["0"] * (vw - there)) + ")"
     def sides(block):
         """Swizzles of the lanes in the lower and in the upper half of each 2 * block lanes."""
         digits = "0123456789abcdef"[:vw]
@@ -34,13 +58,18 @@ Tunables nv     {1,2,3,4}             vectors of columns of a panel
         return "s" + low, "s" + "".join(d for d in digits if d not in low)
 %>
 <%def name="copy(text)">\
-        for (; i < end; ++i, p += ${src[0]}, w += ${row}) {
-            ${store(vw, text, "w", "0")}
+        for (; i < ${"whole_end" if odd else "end"}; ++i, p += ${times(unit, src[0])}, w += ${row}) {
+            ${put(text(False), "0")}
         }
+% if odd:
+        if (i < end) {
+            ${put(text(True), "0")}
+        }
+% endif
 </%def>
 <%def name="transpose()">\
 % for c in range(vw):
-        ${V} t${c} = ${load(ctype, vw, "p", f"o{c}")};
+        ${V} t${c} = ${small_vector(V, "p", f"o{c}") if pairs else load(ctype, vw, "p", f"o{c}")};
 % endfor
 <% block = vw // 2 %>\
 % while block:
@@ -56,47 +85,50 @@ Tunables nv     {1,2,3,4}             vectors of columns of a panel
 <% block //= 2 %>\
 % endwhile
 % for c in range(vw):
-        ${store(vw, f"t{c}", "w", times(c, row))}
+        ${put(f"t{c}", times(c, row))}
 % endfor
 </%def>
 ${group_size(wg)}
 __kernel void ${name}(
-    __global const ${cell(ctype)} *src_base, const int src_offset, __global float *dst_base, const int dst_offset)
+    __global const ${cell(ctype)} *src_base, const int src_offset, __global ${of_dst} *dst_base, const int dst_offset)
 {
     const int strip = get_global_id(0), column = strip * ${vw};
     if (strip >= ${strips}) return;
     int i = get_global_id(1) * ${chunk};
-    const int end = min(i + ${chunk}, ${k});
+    const int end = min(i + ${chunk}, ${items});
+% if odd:
+    const int whole_end = min(end, ${items - 1});
+% endif
     ${lp.offsets("get_global_id(2)", batch.extents, batch.pitches, ["at_src", "at_dst"])}
-    __global const ${cell(ctype)} *p = src_base + src_offset + at_src + i * ${src[0]};
-    __global float *w = dst_base + dst_offset + at_dst + strip / ${nv} * ${panel} + strip % ${nv} * ${vw} + i * ${row};
+    __global const ${cell(ctype)} *p = src_base + src_offset + at_src + i * ${times(unit, src[0])};
+    __global ${of_dst} *w = dst_base + dst_offset + at_dst + strip / ${nv} * ${panel} + strip % ${nv} * ${vw * unit} + i * ${row};
 % if copies:
     p += column;
     if (column < ${whole}) {
-        ${copy(load(ctype, vw, "p", "0"))}
+        ${copy(dense)}
     }
 %  if is_open(n):
     if (column >= ${whole} && column < ${n}) {
         const int there = ${n} - column;
-        ${copy(f"({V})(" + ", ".join(f"{c} < there ? {element(ctype, 'p', str(c))} : 0.0f" for c in range(vw)) + ")")}
+        ${copy(lambda last: f"({V})(" + ", ".join(f"{c} < there ? {one(str(c), last)} : 0.0f" for c in range(vw)) + ")")}
     }
 %  elif n > whole:
     if (column == ${whole}) {
-        ${copy(capture(tl.load_lanes, vw, "p", "0", 1, n - whole, ctype).strip())}
+        ${copy(lambda last: some(n - whole, last))}
     }
 %  endif
     if (column >= ${n}) {
-        ${copy(f"({V})(0)")}
+        ${copy(lambda last: f"({V})(0)")}
     }
 % else:
 %  for c in range(vw):
     const int o${c} = min(column + ${c}, ${n - 1}) * ${src[1]};
 %  endfor
 %  if squares:
-    for (; i + ${vw} <= end; i += ${vw}, p += ${vw}, w += ${times(vw, row)}) {
+    for (; i + ${vw} <= ${"whole_end" if odd else "end"}; i += ${vw}, p += ${vw * unit}, w += ${times(vw, row)}) {
         ${transpose()}
     }
 %  endif
-    ${copy(f"({V})(" + ", ".join(element(ctype, "p", f"o{c}") for c in range(vw)) + ")")}
+    ${copy(lambda last: f"({V})(" + ", ".join(one(f"o{c}", last) for c in range(vw)) + ")")}
 % endif
 }

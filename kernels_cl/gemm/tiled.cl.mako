@@ -10,6 +10,8 @@ Tensors  a: rows of any pitches
          b: panels of nv * vw columns, packed, or columns of pitch 1 where they lie
          dst, extras: any pitches
 Index    a[i * PM + k * PK]   b[block * panel + k * row + column]   dst[i * PM + j * PN]
+         with `dot` pairs of bfloat16: a[i * PM + k], b[block * panel + k / 2 * row + column * 2 + k % 2],
+         b zero behind the last row where k is odd
          The last tile of rows starts early enough to be whole and stores only the rows that no
          other tile stores. Columns: with `shift` the last panel does the same, else lanes beyond n
          are read from b (packed zeros) and never stored.
@@ -27,6 +29,7 @@ Params   name, wg
          channels_fastest  neighbouring work-items take neighbouring panels, not tiles of rows
          shift             the last panel starts early enough to be whole
          aligned           vectors of b are
+         dot               how pairs of bfloat16 are multiplied (_common/dot.cl.mako), "" for one by one
          batch             extents and pitches of the outer loops, in the order a, b, dst, extras
          extras            node input -> (number, pitches), of operands of the post-ops
          scales            node input -> factor of such an operand
@@ -36,6 +39,7 @@ Tunables mr        {1..30}        rows of a tile
          vw        {1,4,8,16}     lanes of a vector
          k_slices  {1,2,4..64}    shares of k; 1 unless channels_fastest
 </%doc>
+<%namespace name="dt" file="/_common/dot.cl.mako"/>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="tl" file="/_common/tile.cl.mako"/>
@@ -52,6 +56,10 @@ FEW = 4  # rows of a tile where there are too few for a whole one, as is told at
     lanes = wg[0]
     V = vec_type("float", vw)
     at_, bt, yt = types
+    P = vec_type("int", vw)
+    wide = dot == "spreadbf16x2"  # rows of a are made floats first
+    wide_pitch = k + dt.module.WIDE_GAP
+    assert not dot or (k_slices == 1 and not shift and a[1] == 1), (dot, k_slices, shift, a)
     assert (has_few or m >= mr) and (not shift or n >= width), (m, n, mr, nv, vw)
     assert k_slices == 1 or (channels_fastest and wg[1] == k_slices), (k_slices, wg)
     if k_slices > 1:
@@ -137,6 +145,22 @@ FEW = 4  # rows of a tile where there are too few for a whole one, as is told at
 % endfor
     }
 </%def>
+<%def name="pairs_of(mr, few, element)">\
+% for v in range(nv):
+        const ${P} b${v} = ${dt.weights(dot, bt, "int", vw, "w", 2 * v * vw)};
+% endfor
+% if wide:
+${dt.apart(vw, mr, nv, lambda r, v: f"c{r}_{v}", wide_pitch, "2 * i")}\
+% endif
+% for r in range(0 if wide else mr):
+        {
+            const ${P} s = (${P})(${element(f"o{r}" if few else str(times(r, a[0])))});
+%  for v in range(nv):
+            ${dt.add(dot, vw, f"c{r}_{v}", "s", f"b{v}")}
+%  endfor
+        }
+% endfor
+</%def>
 <%def name="sums(mr, few)">\
     __global const ${cell(at_)} *p = a_base + a_offset + at_a + ${'' if few else f'm0 * {a[0]} + '}from * ${a[1]};
     __global const ${cell(bt)} *w = b_base + at_b + from * ${row} + ${"n0" if shift else f"block * {panel}"}${" + b_offset" if b_moves else ""};
@@ -153,6 +177,25 @@ FEW = 4  # rows of a tile where there are too few for a whole one, as is told at
 % if aligned:
 #pragma unroll 4
 % endif
+% if wide:
+    for (int i = 0; i < ${k}; i += ${vw}) {
+%  for r in range(mr):
+        ${store(vw, load(at_, vw, "p", (f"o{r}" if few else str(times(r, a[0]))) + " + i"), "wide", f"{r * wide_pitch} + i", "float", "__local")}
+%  endfor
+    }
+% endif
+% if dot:
+    for (int i = 0; i < ${k // 2}; ++i) {
+        ${pairs_of(mr, few, lambda where: small_vector("int", "p", where))}
+        p += 2;
+        w += ${row};
+    }
+%  if not divides(2, k):
+    {
+        ${pairs_of(mr, few, lambda where: f"p[{where}]")}
+    }
+%  endif
+% else:
     for (int i = from; i < to; ++i) {
 % for v in range(nv):
         const ${V} b${v} = ${f"*(__global const {V} *)(w + {v * vw})" if aligned else load(bt, vw, "w", str(v * vw))};
@@ -168,6 +211,7 @@ FEW = 4  # rows of a tile where there are too few for a whole one, as is told at
         p += ${a[1]};
         w += ${row};
     }
+% endif
 % if k_slices > 1:
     ${add_slices()}
 % endif
@@ -194,6 +238,9 @@ __kernel void ${name}(
 % endfor
     __global ${cell(yt)} *dst_base, const int dst_offset)
 {
+% if wide:
+    __local float wide[${mr * wide_pitch}];
+% endif
     const int tile = ${ids[0]};
 % if k_slices > 1:
     const int live = ${ids[1]} < ${blocks}, block = min((int)${ids[1]}, ${blocks - 1});

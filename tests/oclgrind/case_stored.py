@@ -91,6 +91,46 @@ for _dtype in ("f16", "bf16"):
     add(f"stored_convert_{_dtype}", Convert(), inputs_of((3, 19)), dtype=_dtype)
 
 
+# Pairs of bfloat16 taken apart, as what lies in pairs and as floats first.
+_pairs = inputs_of((1, 6, 3, 4), (9, 6, 3, 3), (9,), (1, 9, 3, 4))
+add(
+    "pairs_conv",
+    Conv2d(SAME, post_ops=RESIDUAL),
+    _pairs,
+    consts=(1, 2),
+    dtype="bf16",
+    orders=orders_of(_pairs, (3,)),
+    targets=CPU,
+)
+_wide = inputs_of((1, 16, 3, 4), (9, 16, 1, 1), (9,))
+add("pairs_wide_conv", Conv2d(POINT), _wide, consts=(1, 2), dtype="bf16", targets=CPU)
+add("pairs_wide_gemm", Gemm(), inputs_of((9, 16), (16, 18)), consts=(1,), dtype="bf16", targets=CPU)
+add("pairs_gemm", Gemm(), inputs_of((2, 5, 7), (2, 7, 18)), dtype="bf16", targets=CPU)
+add("pairs_turned", Gemm(trans_b=True), inputs_of((5, 37), (18, 37)), dtype="bf16", targets=CPU)
+add("pairs_even", Gemm(trans_b=True), inputs_of((5, 34), (3, 34)), dtype="bf16", targets=CPU)
+_streams = inputs_of((1, 512, 1, 3), (130, 512, 1, 1), (130,))
+add(
+    "pairs_streamed",
+    Conv2d(POINT),
+    _streams,
+    consts=(1, 2),
+    dtype="bf16",
+    only="direct",
+    targets=CPU,
+)
+_winograd = inputs_of((1, 16, 4, 5), (16, 16, 3, 3), (16,), (1, 16, 4, 5))
+add(
+    "stored_winograd",
+    Conv2d(SAME, post_ops=RESIDUAL),
+    _winograd,
+    consts=(1, 2),
+    dtype="bf16",
+    only="winograd",
+    orders=orders_of(_winograd, (3,)),
+    targets=CPU,
+)
+
+
 @contextmanager
 def emulated(tile: MmaTile) -> Iterator[None]:
     """Give the device emulated tensor cores, and one tile to use them with."""

@@ -284,6 +284,8 @@ def test_inline_assembly_depends_on_the_implementation(device: str) -> None:
         assert "asm" in info.caps.x86_vnni.reason
     if info.type == "cpu" and device == "Portable Computing Language":
         assert bool(info.caps.x86_madd) == ("avx2" in flags.split())
+        assert bool(info.caps.x86_bf16) == ("avx512_bf16" in flags.split())
+    assert info.caps.x86_bf16 or not info.caps.fast_bf16
     if "NVIDIA" not in info.vendor.upper():
         instructions = [name for name in CAPABILITY_NAMES if name.startswith("ptx_")]
         assert len(instructions) == 4

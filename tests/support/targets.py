@@ -27,3 +27,13 @@ def without(monkeypatch: pytest.MonkeyPatch, *features: str) -> None:
 def generate_for(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
     """Let sessions generate the code for `target`, whatever device they run on."""
     monkeypatch.setattr(session, "target_of", lambda info: target)
+
+
+def having(monkeypatch: pytest.MonkeyPatch, *features: str) -> None:
+    """Let sessions generate the code that they would for a device that has `features` besides."""
+
+    def gaining(info: DeviceInfo) -> Target:
+        target = target_of(info)
+        return replace(target, features=target.features.union(features))
+
+    monkeypatch.setattr(session, "target_of", gaining)

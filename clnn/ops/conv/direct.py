@@ -1,6 +1,6 @@
 """The direct convolution as variants: a register tile of pixels by output channels per work-item.
 
-There are two families: one adds products one by one, one several of small integers at a time. Costs are
+There are two families: one adds products one by one, one several of small numbers at a time. Costs are
 cycles, comparable between variants of one problem.
 """
 
@@ -21,8 +21,9 @@ from clnn.ops.conv.tiles import Extents, Tile, Tiles, cold_cycles, conv_tiles, t
 from clnn.ops.launch import Arg, Const, In, Launch, Variant, grid
 from clnn.ops.shared.byte_scales import last_args
 from clnn.ops.shared.epilogue import heavy
+from clnn.ops.shared.pairs import operands_of, pairs_of
 from clnn.ops.shared.workgroup_tiles import UNSHARED, latency_hiding
-from clnn.types import I8, I16, U8
+from clnn.types import I8, I16, STORED_BF16, U8
 
 SWAPPED_ORDER_COST = 1.04  # cost of the group order that the size of the weights speaks against
 TILES_BESIDE = 8  # register tiles that are worth a measurement beside work-groups' tiles
@@ -38,17 +39,25 @@ MADD_OPERANDS = 4  # registers of its operands besides those of other products
 class Dot:
     """How products are added (_common/dot.cl.mako): `pack_factor` at a time, `weight_limbs` of each.
 
-    sums: accumulators of each vector of outputs.
+    sums: accumulators of each vector of outputs. floats: operands are pairs of bfloat16.
     """
 
     name: str = ""
     pack_factor: int = 1
     weight_limbs: int = 1
     sums: int = 1
+    floats: bool = False
+
+    @property
+    def plain_pairs(self) -> bool:
+        """Whether pairs are taken apart, and their products added one by one."""
+        return self.floats and self.name.startswith("plain")
 
     @property
     def cycles(self) -> float:
         """Cost of a product against one by one."""
+        if self.floats:
+            return 1.0 / self.pack_factor if self.name == "bf16x2" else 1.0
         cost = PLAIN_PACKING if "plain" in self.name else 1.0
         if self.madd:
             cost = PAIRS_PACKING if self.pairs else MADD_PACKING[self.pack_factor]
@@ -75,7 +84,7 @@ def variants(problem: ConvProblem) -> Iterator[Variant]:
 
 
 def packed_variants(problem: ConvProblem) -> Iterator[Variant]:
-    """Yield kernels that add products of small integers several at a time, by rising cost."""
+    """Yield kernels that add products of small numbers several at a time, by rising cost."""
     for dot in dots(problem):
         if dot != ONE:
             yield from _of_dot(problem, dot)
@@ -97,6 +106,8 @@ def _order_cost(problem: ConvProblem, channels_fastest: bool) -> float:
 
 def dots(problem: ConvProblem) -> tuple[Dot, ...]:
     """Return the ways to multiply that are worth a measurement: one by one, or packed, or both."""
+    if problem.input(0).memory == STORED_BF16:
+        return (of_pairs(problem) or ONE,)
     x, weights, arith = problem.input(0).plain, problem.input(WEIGHTS).type.dtype, problem.arith
     bytes_, shorts = x in (I8, U8) and weights == I8, x == I16 and weights in (I8, I16)
     halves = x in (I8, U8) and weights == I16 and arith.halves
@@ -121,6 +132,19 @@ def dots(problem: ConvProblem) -> tuple[Dot, ...]:
     return ONE, Dot(f"plain{kind}{pack_factor}", pack_factor, limbs, sums)
 
 
+def of_pairs(problem: ConvProblem, streamed: bool = False) -> Dot | None:
+    """Return how pairs of bfloat16 are multiplied, None where they are not read as pairs.
+
+    streamed: with few channels of a tile at a time.
+    """
+    stored = problem.input(0).memory, problem.input(WEIGHTS).memory
+    fits = stored == (STORED_BF16, STORED_BF16) and problem.arith is FLOAT
+    if not fits or not innermost(problem.src) or not problem.ic or problem.ic % 2:
+        return None
+    how = pairs_of(problem.target, problem.ic * (problem.window.is_point and not streamed))
+    return Dot(how, 2, floats=True) if how else None
+
+
 def _moves_input(problem: ConvProblem, dot: Dot) -> bool:
     """Whether signed bytes are moved up by 128, since products of four take them as unsigned."""
     return dot.pack_factor == 4 and problem.input(0).plain == I8
@@ -131,16 +155,17 @@ def extents_of(problem: ConvProblem, dot: Dot) -> Extents:
     src = problem.src
     vector = problem.lanes if dot == ONE else problem.target.vector
     vector = min(vector, MADD_VECTOR) if dot.madd else vector
+    taken = MADD_OPERANDS if dot.madd else operands_of(dot.name)
     even = src.shape[2] == 1 or src.pitches[2] == src.shape[3] * src.pitches[3]
     return Extents(
         problem.height,
         problem.width,
         problem.oc,
         vector,
-        int(_moves_input(problem, dot)),
+        int(_moves_input(problem, dot) or dot.plain_pairs),
         dot.sums,
         even and problem.window.is_point,
-        problem.target.registers - MADD_OPERANDS * dot.madd,
+        problem.target.registers - taken,
     )
 
 
@@ -189,10 +214,11 @@ def _variant(
     sizes = (blocks, tiles) if channels_fastest else (tiles, blocks)
     global_size, local = grid(problem.target, *sizes, problem.batch)
     types, arith = problem.params["types"], problem.refined
+    packed = PACKED_TYPES.get(dot.pack_factor, types[1])
     params = tile_params(problem, tile) | {
         "name": kernel_name(problem, tile, dot.name, "blocks" if channels_fastest else "pixels"),
         "arith": arith if dot == ONE else arith.packed_products(),
-        "types": (types[0], PACKED_TYPES.get(dot.pack_factor, types[1]), *types[2:]),
+        "types": (types[0], types[1] if dot.floats else packed, *types[2:]),
         "dot": dot.name,
         "channels_fastest": channels_fastest,
         "wg": local,

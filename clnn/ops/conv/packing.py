@@ -32,8 +32,8 @@ def pack_weights(
     """Return weights (oc, ic, kernel...) as [group][blocks][kernel][ic][width].
 
     A view of them where nothing has to be added: blocks are filled with zeros. pack_factor: so many
-    input channels of one output channel are neighbours, [ic / factor][width][factor]: 4 bytes, or 2
-    shorts. channelwise: input channels come before the kernel. limb_width: each vector of so many
+    input channels of one output channel are neighbours, [ic / factor][width][factor]: 4 bytes, 2
+    shorts, or 2 floats. channelwise: input channels come before the kernel. limb_width: each vector of so many
     channels is split in w = low + 256 * high, [width / limb_width][2][limb_width]. split_as: "limbs", or
     "halves", w = low + high, bytes of weights of 9 bits; "pairs": in shorts at even and at odd places.
     """
@@ -50,8 +50,10 @@ def pack_weights(
     if pack_factor == 1:
         return split.transpose(0, 1, 4, 3, 2)
     parts = split.reshape(group, blocks, width, ic // pack_factor, pack_factor, taps)
-    small = np.int8 if pack_factor == 4 and split_as == "limbs" else np.int16
-    packed = parts.transpose(0, 1, 5, 3, 2, 4).astype(small)
+    packed = parts.transpose(0, 1, 5, 3, 2, 4)
+    if weights.dtype.kind == "f":
+        return packed
+    packed = packed.astype(np.int8 if pack_factor == 4 and split_as == "limbs" else np.int16)
     if not limb_width:
         return np.ascontiguousarray(packed)
     vectors: Array = packed.reshape(*packed.shape[:-2], -1, limb_width, pack_factor)

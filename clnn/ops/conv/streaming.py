@@ -14,10 +14,12 @@ from operator import attrgetter
 from clnn.arith._base import FLOAT
 from clnn.ops.conv.direct import (
     ONE,
+    Dot,
     direct_tiles,
     extents_of,
     fits_tile,
     kernel_name,
+    of_pairs,
     tile_args,
     tile_cost,
     tile_params,
@@ -57,10 +59,15 @@ def variants(problem: ConvProblem) -> Iterator[Variant]:
     fits = problem.arith is FLOAT and problem.target.is_cpu and problem.has_border
     if not fits or not innermost(problem.src) or problem.weights_stay:
         return
-    extents, local_bytes = extents_of(problem, ONE), problem.target.local_bytes
-    for cost, tile in direct_tiles(problem, ONE):
+    dot = _dot(problem)
+    extents, local_bytes = extents_of(problem, dot), problem.target.local_bytes
+    for cost, tile in direct_tiles(problem, dot):
         for stream in streams(extents, tile, problem.ic, problem.taps, local_bytes)[:STREAMS]:
             yield _variant(problem, tile, stream, cost * stream.factor)
+
+
+def _dot(problem: ConvProblem) -> Dot:
+    return of_pairs(problem, streamed=True) or ONE
 
 
 def _variant(
@@ -73,24 +80,27 @@ def _variant(
     count, blocks = work_sizes(problem, tile)
     bands = opened(stream.bands, stream.bands) if is_open(count) else stream.bands
     global_size, local = grid(problem.target, blocks, bands, problem.batch)
+    dot, arith = _dot(problem), problem.params["arith"]
     params = tile_params(problem, tile) | {
-        "name": name or kernel_name(problem, tile, f"c{stream.chunk}_b{stream.bands}"),
+        "name": name or kernel_name(problem, tile, dot.name, f"c{stream.chunk}_b{stream.bands}"),
+        "arith": arith if dot == ONE else arith.packed_products(),
+        "dot": dot.name,
         "chunk": stream.chunk,
         "bands": bands,
         "most_sums": min(MOST_SUMS_BYTES, problem.target.local_bytes // 2) // 4,
         "wg": local,
     }
-    args = tile_args(problem, ONE, tile)
+    args = tile_args(problem, dot, tile)
     launch = Launch("conv/streamed.cl.mako", params, args, global_size, local)
 
     def again(other: ConvProblem) -> Variant | None:
-        fits = innermost(other.src) and fits_tile(other, ONE, tile)
+        fits = innermost(other.src) and fits_tile(other, dot, tile) and _dot(other) == dot
         there = _resized(other, tile, stream) if fits else None
         return None if there is None else _variant(other, tile, there, cost, params["name"])
 
     def cost_at(other: ConvProblem) -> float:
         there = _resized(other, tile, stream)
-        return tile_cost(other, ONE, tile) * there.factor if there else math.inf
+        return tile_cost(other, _dot(other), tile) * there.factor if there else math.inf
 
     return Variant(params["name"], (launch,), cost, again=again, cost_at=cost_at)
 

@@ -42,8 +42,11 @@ def fits_transforms(largest: float) -> bool:
     return largest == 0 or SMALLEST_WEIGHT <= largest <= LARGEST_WEIGHT
 
 
-def fits(problem: ConvProblem, *strides: int) -> bool:
-    """Whether this is a convolution of 3 x 3 in float32, with one of these strides along both axes."""
+def fits(problem: ConvProblem, *strides: int, narrow: bool = False) -> bool:
+    """Whether this is a convolution of 3 x 3 in float32, with one of these strides along both axes.
+
+    narrow: whether operands may lie in 16 bits.
+    """
     window = problem.window
     return (
         problem.arith is FLOAT
@@ -52,7 +55,7 @@ def fits(problem: ConvProblem, *strides: int) -> bool:
         and problem.group == 1
         and problem.target.winograd
         and fits_transforms(problem.input(problem.weights_input).largest)
-        and not problem.uses_narrow_storage
+        and not (problem.uses_bytes if narrow else problem.uses_narrow_storage)
         and problem.has_border
     )
 
@@ -203,11 +206,13 @@ def input_launch(
     size, local = grid(problem.target, held * tiles.ic // (vw * run))
     starts = [src.offset, src.pitches[0], *src.pitches[2:]]
     near = (src.pitches[1] == 1 or tiles.ic == 1) and vw <= WIDEST_ALIGNED
+    near = near and not problem.input(0).stored
     params = tiles.params | {
         "name": f"winograd_input_f{tiles.m}_v{vw}",
         "src": src,
         "pads": problem.geometry["pads"],
         "reach": problem.reach,
+        "ctype": problem.input(0).ctype,
         "vw": vw,
         "run": run,
         "held": held,

@@ -105,7 +105,7 @@ def variants(problem: ConvProblem) -> Iterator[Variant]:
 def _takes(problem: ConvProblem) -> bool:
     """Whether these kernels compute a problem, whatever its extents."""
     target, vectors = problem.target, problem.reads_vectors and innermost(problem.dst)
-    if not (target.is_cpu and fits(problem, 1, 2) and vectors):
+    if not (target.is_cpu and fits(problem, 1, 2, narrow=True) and vectors):
         return False
     return not (problem.ic % target.vector or problem.oc % target.vector)
 

@@ -26,11 +26,13 @@ from clnn.ops.shared.matrices import (
     packed_view,
     product,
 )
+from clnn.ops.shared.pairs import operands_of, pairs_of
 from clnn.ops.shared.workgroup_tiles import GemmShape
 from clnn.target import Target
 from clnn.traced import alike, is_one, is_open
-from clnn.types import F32, Array
+from clnn.types import F32, STORED_BF16, Array
 
+FEW_ROWS = 4  # which are not worth making floats of first
 L2_BYTES = 256 * 1024  # what stays close to a core while a product walks over it
 
 
@@ -114,7 +116,17 @@ class GemmProblem:
 
     def register_tiles(self, widest: float = inf) -> list[tuple[float, Tile]]:
         """Return (estimated cycles for each term, tile of at most `widest` columns), best first."""
-        return gemm_tiles(self.m, self.n, self.matrices, self.target, widest)
+        return gemm_tiles(
+            self.m, self.n, self.matrices, self.target, widest, operands_of(self.pairs)
+        )
+
+    @cached_property
+    def pairs(self) -> str:
+        """The `dot` of _common/dot.cl.mako for packed panels of pairs of bfloat16, "" for other products."""
+        stored = self.a.memory == self.b.memory == STORED_BF16
+        if not stored or is_open(self.k) or self.k < 2 or not is_one(self.product.a[1]):
+            return ""
+        return pairs_of(self.target, self.k if self.m > FEW_ROWS else 0)
 
     @property
     def fits_fast(self) -> bool:
@@ -192,8 +204,9 @@ class GemmProblem:
         }
 
     def types(self, b: Arg) -> tuple[str, str, str]:
-        """Return the types of a, b and dst in memory; a b in scratch memory is packed as float."""
-        return self.a.ctype, F32.cl if isinstance(b, Scratch) else self.b.ctype, self.dst.ctype
+        """Return the types of a, b and dst in memory; a b in scratch memory is packed as float, or in pairs."""
+        packed = isinstance(b, Scratch) and not self.pairs
+        return self.a.ctype, F32.cl if packed else self.b.ctype, self.dst.ctype
 
     def args(self, b: Arg) -> tuple[Arg, ...]:
         """Return the kernel arguments: a, b as given, operands of the post-ops, dst."""

@@ -18,6 +18,7 @@ from clnn.ops.shared.matrices import (
     ITEMS_PER_UNIT,
     Panels,
     Tile,
+    pack_pairs,
     pack_panels,
     packing,
     panels_for,
@@ -68,7 +69,8 @@ def _packed(problem: GemmProblem, choice: _Choice) -> Variant:
 def direct_variants(problem: GemmProblem) -> Iterator[Variant]:
     """Yield the kernels that read the columns of b where they lie, side by side."""
     problem = problem.oriented()
-    if problem.b_is_dense and not problem.b_is_const and not is_open(problem.n):
+    fits = problem.b_is_dense and not problem.b_is_const and not problem.pairs
+    if fits and not is_open(problem.n):
         for choice in _choices(problem, problem.n):
             yield _direct(problem, choice)
 
@@ -158,20 +160,24 @@ def split_k(problem: GemmProblem, tile: Tile) -> tuple[int, int]:
 
 def _packed_on_host(problem: GemmProblem, choice: _Choice) -> Variant:
     """B is a constant: packed once."""
-    panels = panels_for(problem.k, problem.n, choice.tile, problem.target)
+    panels, pack = _panels(problem, choice.tile), pack_pairs if problem.pairs else pack_panels
     matrices = problem.b_matrices()
-    b = problem.b.packed(lambda: pack_panels(matrices(), panels))
+    b = problem.b.packed(lambda: pack(matrices(), panels))
     launch = _launch(problem.with_packed_b(panels), choice, panels, "packed", b)
     return Variant(str(launch.params["name"]), (launch,), choice.cost)
+
+
+def _panels(problem: GemmProblem, tile: Tile) -> Panels:
+    return panels_for(problem.k, problem.n, tile, problem.target, bool(problem.pairs))
 
 
 def _packed_on_device(problem: GemmProblem, choice: _Choice) -> Variant:
     """B is packed in each run, each of its matrices once."""
     target = problem.target
-    panels = panels_for(problem.k, problem.n, choice.tile, target)
+    panels = _panels(problem, choice.tile)
     packed = problem.with_packed_b(panels)
-    size = packed.views.b.size
-    scratch = Scratch("panels", max(size, 1) * F32.itemsize)
+    size, item = packed.views.b.size, 2 if problem.pairs else F32.itemsize
+    scratch = Scratch("panels", max(size, 1) * item, item)
     first = _pack(problem, choice.tile, panels, packed.views.b, scratch)
     launch = _launch(packed, choice, panels, "scratch", scratch)
     cost = choice.cost + PACK_SLOTS * size / (2 * target.vector * target.compute_units)
@@ -182,7 +188,7 @@ def _pack(
     problem: GemmProblem, tile: Tile, panels: Panels, packed: TensorLayout, scratch: Scratch
 ) -> Launch:
     """Return the launch that packs b; its batch loops run over b's own matrices."""
-    target, k = problem.target, problem.k
+    target, k = problem.target, -(-problem.k // 2) if problem.pairs else problem.k
     src, batch = packing(problem.views.b, packed)
     strips = problem.tiles(1, panels.width)[1] * tile.nv
     most = PACK_ELEMENTS // tile.vw
@@ -191,9 +197,10 @@ def _pack(
     size, local = grid(target, strips, -(-k // chunk), prod(batch.extents))
     how = "columns" if is_one(src[1]) else "rows" if is_one(src[0]) else "any"
     params = {
-        "name": f"gemm_pack_f32_{how}_w{panels.width}",
+        "name": f"gemm_pack_{'pairs' if problem.pairs else 'f32'}_{how}_w{panels.width}",
         "ctype": problem.b.ctype,
-        "k": k,
+        "pairs": bool(problem.pairs),
+        "k": problem.k,
         "n": problem.n,
         "src": src,
         "batch": batch,
@@ -222,7 +229,8 @@ def _launch(problem: GemmProblem, choice: _Choice, panels: Panels, how: str, b: 
         sizes = (blocks, rows) if choice.channels_fastest else (rows, blocks)
         size, local = grid(target, *sizes, problem.matrices)
     order = "blocks" if choice.channels_fastest else "rows"
-    name = f"gemm_tiled_f32_{how}_t{tile.mr}x{tile.width}_{order}" + f"_p{slices}" * (slices > 1)
+    kind = problem.pairs or "f32"
+    name = f"gemm_tiled_{kind}_{how}_t{tile.mr}x{tile.width}_{order}" + f"_p{slices}" * (slices > 1)
     params = problem.params() | {
         "name": name,
         "row": panels.row,
@@ -237,6 +245,7 @@ def _launch(problem: GemmProblem, choice: _Choice, panels: Panels, how: str, b: 
         "wg": local,
         "types": problem.types(b),
         "aligned": _reads_aligned(problem, tile, how),
+        "dot": problem.pairs,
     }
     return Launch("gemm/tiled.cl.mako", params, problem.args(b), size, local)
 

@@ -175,12 +175,12 @@ def _only_batch(layout: TensorLayout) -> TensorLayout:
 
 
 def gemm_tiles(
-    m: int, n: int, matrices: int, target: Target, widest: float = inf
+    m: int, n: int, matrices: int, target: Target, widest: float = inf, taken: int = 0
 ) -> list[tuple[float, Tile]]:
     """Return (estimated cycles for each term of the sums, tile) of all tiles, best first.
 
-    widest: columns that a tile may have at most. Of open extents: tiles for the larger shape, by
-    their mean score for both.
+    widest: columns that a tile may have at most. taken: registers of other operands. Of open extents:
+    tiles for the larger shape, by their mean score for both.
     """
     vw = target.vector
     while vw > 1 and (vw > widest or (vw > 4 and vw // 2 >= n and not is_open(n))):
@@ -199,7 +199,7 @@ def gemm_tiles(
         for nv in range(1, MAX_VECTORS + 1)
         if nv <= most_vectors and (nv == 1 or nv * vw <= widest)
         # nv vectors of b and one of a besides
-        for mr in range(1, min(most_rows, max((target.registers - 1) // nv - 1, 1)) + 1)
+        for mr in range(1, min(most_rows, max((target.registers - taken - 1) // nv - 1, 1)) + 1)
     ]
     tiles.sort(key=lambda pair: -pair[0])
     return [(m * -(-n // vw) / (2 * found), tile) for found, tile in tiles]
@@ -232,10 +232,13 @@ class Panels:
     size: int
 
 
-def panels_for(k: int, n: int, tile: Tile, target: Target) -> Panels:
-    """Return the packed form of a k x n matrix for `tile`."""
+def panels_for(k: int, n: int, tile: Tile, target: Target, pairs: bool = False) -> Panels:
+    """Return the packed form of a k x n matrix for `tile`; pairs: its rows two by two, on CPUs."""
     width = tile.width
     blocks = -(-n // width)
+    if pairs:
+        row, rows = 2 * width, -(-k // 2)
+        return Panels(width, row, rows * row, blocks * rows * row)
     if target.is_cpu:
         return Panels(width, width, k * width, blocks * k * width)
     return Panels(width, blocks * width, width, blocks * k * width)
@@ -253,6 +256,16 @@ def pack_panels(b: Array, panels: Panels) -> Array:
         return full
     split = full.reshape(*outer, k, blocks, panels.width)
     return np.moveaxis(split, -2, -3)
+
+
+def pack_pairs(b: Array, panels: Panels) -> Array:
+    """Return matrices (..., k, n) packed as (..., blocks, pairs of rows, columns of a panel, 2)."""
+    *outer, k, n = b.shape
+    blocks, rows = -(-n // panels.width), -(-k // 2)
+    full = np.zeros((*outer, 2 * rows, blocks * panels.width), np.float32)
+    full[..., :k, :n] = b
+    split = full.reshape(*outer, rows, 2, blocks, panels.width)
+    return np.moveaxis(split, (-2, -3), (-4, -1))
 
 
 def packed_view(b: TensorLayout, panels: Panels) -> TensorLayout:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from clnn.runtime.device import probe_core, probe_ptx, probe_rates, probe_registers
+from clnn.runtime.device import probe_core, probe_pairs, probe_ptx, probe_rates, probe_registers
 from clnn.runtime.device.probe import JOINT, REQUIRED
 from clnn.runtime.device.probe_bench import ProbeBench, RefusedError, expect
 from clnn.runtime.device.probe_dots import check_dots, four_bytes
@@ -182,6 +182,8 @@ STEPS: dict[str, Callable[[ProbeBench], int]] = {
     "integer_dot": step_integer_dot,
     "x86_vnni": step_x86_vnni,
     "x86_madd": step_x86_madd,
+    "x86_bf16": probe_pairs.step_x86_bf16,
+    "fast_bf16": probe_pairs.step_fast_bf16,
     "ptx_dp4a": probe_ptx.step_ptx_dp4a,
     "ptx_mma": probe_ptx.step_ptx_mma,
     "ptx_ldmatrix": probe_ptx.step_ptx_ldmatrix,
@@ -209,6 +211,7 @@ def build_most(bench: ProbeBench, steps: Sequence[str]) -> None:
         files += ["prefetch", "clock"]
     files = [file for file in files if STEP_OF.get(file, file) in steps]
     listed = {"x86_vnni": cpu_has_vnni(), "x86_madd": lists("avx2")}
+    listed["x86_bf16"] = lists(probe_pairs.FEATURE)
     assembly = [name for name, there in listed.items() if cpu and there and name in steps]
     if len(files) > 1 and not (assembly and bench.build_together([*files, *assembly])):
         bench.build_together(files)

@@ -60,6 +60,7 @@ MARKS = {
     "subgroups": r"sub_group_(?<=\bsub_group_)",
     "x86_vnni": r"vpdp\w+ ",
     "x86_madd": r"vpmaddwd ",
+    "x86_bf16": r"vdpbf16ps ",
     "ptx_dp4a": r'"dp4a\.',
     "ptx_mma": r"mma\.sync",
     "ptx_ldmatrix": r"ldmatrix\.",

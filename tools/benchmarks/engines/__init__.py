@@ -22,6 +22,7 @@ MODULES = {name: f"engines.engine_{name}" for name in NAMES}
 DTYPES = {"f32": 1e-3, "tf32": 1e-2, "f16": 2e-2, "bf16": 1e-1, "int8": 2e-1}
 OPTIONS: dict[str, tuple[str, ...]] = {
     "clnn": tuple(DTYPES),
+    "openvino": ("f32", "bf16", "f16"),
     "torch": (*DTYPES, "cuda", "channels_last", "eager", "graphs", "compile"),
 }
 Arrays = Mapping[str, np.ndarray]

@@ -14,7 +14,7 @@ def open_model(setup: Setup) -> Loaded:
     config = {
         "INFERENCE_NUM_THREADS": setup.threads,
         "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": setup.dtype,
     }
     request = core.compile_model(model, "CPU", config).create_infer_request()
 
@@ -22,4 +22,5 @@ def open_model(setup: Setup) -> Loaded:
         found = request.infer(dict(feeds), share_inputs=True)
         return [np.array(found[k]) for k in range(len(setup.outputs))]
 
-    return Loaded(f"openvino {ov.__version__.split('-')[0]}", call)
+    of = "" if setup.dtype == "f32" else f" {setup.dtype}"
+    return Loaded(f"openvino {ov.__version__.split('-')[0]}{of}", call)
