@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -47,11 +47,20 @@ def encode(key: str, meta: Mapping[str, JSON], payload: bytes) -> bytes:
 
     Raises TypeError or ValueError when `meta` is not JSON (NaN and infinities included).
     """
+    return b"".join(pieces_of(key, meta, [payload]))
+
+
+def pieces_of(
+    key: str, meta: Mapping[str, JSON], payload: Sequence[bytes | memoryview]
+) -> list[bytes | memoryview]:
+    """Return the file content of an entry whose payload is in pieces, in pieces. Raises what encode does."""
     text = json.dumps(dict(meta), sort_keys=True, allow_nan=False, separators=(",", ":"))
-    head = text.encode("ascii")
-    header = _HEADER.pack(MAGIC, FORMAT_VERSION, len(head), len(payload), bytes.fromhex(key))
-    body = b"".join((header, head, payload))
-    return body + hashlib.sha256(body).digest()
+    head, size = text.encode("ascii"), sum(map(len, payload))
+    header = _HEADER.pack(MAGIC, FORMAT_VERSION, len(head), size, bytes.fromhex(key))
+    pieces, digest = [header, head, *payload], hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return [*pieces, digest.digest()]
 
 
 def decode(blob: bytes, key: str) -> Entry:

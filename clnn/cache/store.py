@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -28,8 +28,8 @@ from clnn.cache.envelope import (
     BadEntry,
     Entry,
     decode,
-    encode,
     parts_of,
+    pieces_of,
 )
 from clnn.cache.keys import is_key
 from clnn.cache.privacy import CacheWarning, is_private, tell
@@ -193,25 +193,30 @@ class Store:
     def _read(self, path: Path) -> bytes:
         return files.read_file(path, MAX_ENTRY_BYTES, touch=self.mode == "rw")
 
-    def put(self, key: str, payload: bytes, meta: Mapping[str, JSON]) -> bool:
+    def put(
+        self, key: str, payload: bytes | Sequence[bytes | memoryview], meta: Mapping[str, JSON]
+    ) -> bool:
         """Store an entry in place of any older one; tell whether it is stored for good.
 
-        Raises TypeError or ValueError when `meta` is not JSON or `key` is no key.
+        payload: bytes, or pieces of them in order. Raises TypeError or ValueError when `meta` is not JSON or
+        `key` is no key.
         """
-        path, blob = self.path(key), encode(key, meta, payload)
-        if self.mode != "rw" or len(blob) > min(self._max_bytes, MAX_ENTRY_BYTES):
+        path = self.path(key)
+        pieces = pieces_of(key, meta, [payload] if isinstance(payload, bytes) else payload)
+        size = sum(map(len, pieces))
+        if self.mode != "rw" or size > min(self._max_bytes, MAX_ENTRY_BYTES):
             return False
         try:
-            stored = self._write(path, blob)
+            stored = self._write(path, pieces)
         except OSError as err:
             self._stop_writing(err)
             return False
         if stored:
             self.written += 1
-            self._limit(path, len(blob))
+            self._limit(path, size)
         return stored
 
-    def _write(self, path: Path, blob: bytes) -> bool:
+    def _write(self, path: Path, pieces: Sequence[bytes | memoryview]) -> bool:
         """Write a file, clearing away what is in its place.
 
         Returns False when others keep removing its folder.
@@ -219,7 +224,8 @@ class Store:
         for _ in range(_WRITE_ATTEMPTS):
             try:
                 with files.replacing(path) as fd:
-                    files.write_all(fd, blob)
+                    for piece in pieces:
+                        files.write_all(fd, piece)
                 return True
             except FileNotFoundError:
                 files.make_folder(path.parent)

@@ -7,54 +7,87 @@ Tensors  src: at an element begins a window; its terms k are runs of `seg` eleme
          run r lies at (r / runs) * rows_pitch + r % runs * runs_pitch
          weights: [group][block][k][nv * vw], bias: [group][block][nv * vw], zeros behind the last channel
          e0, e1: operands of post-ops, dst: any pitches over (n, c, y, x)
-Launch   global (tiles of pixels / band, blocks of channels of all groups): a work-item copies the terms of `mr`
-         pixels to registers' reach, kc at a time, so that all its addresses are constant, and multiplies them
+Launch   global (tiles of pixels / band, blocks of channels / span of all groups): a work-item copies the terms of
+         `mr` pixels to a panel, kc at a time, so that all its addresses are constant, and multiplies them with
+         `span` blocks
 Params   name     kernel name
          wg       local size
 Tunables vw, nv   vectors of channels of a tile, and their elements
-         mr       pixels of a tile
+         mr       pixels of a tile; tiles of fewer are computed as mr / 2 or one
          kc       terms that are copied at once
+         most     blocks that share a panel
 </%doc>
 <%namespace name="cd" file="/_common/codes.cl.mako"/>
 <%
     V, wide = vec_type("float", vw), nv * vw
+    heights = sorted({1, mr // 2, mr})
     def gather(k):
         return f"""\
-            for (int m = 0; m < rows; ++m) {{
-                const int p = p0 + m, q = p % image;
-                __global const float *e = e{k}_base + e{k}_offset + channel * e{k}c;
-                e += p / image * e{k}n + q / width * e{k}y + q % width * e{k}x;
-                for (int j = 0; j < lanes; ++j) other[m * {wide} + j] = e[j * e{k}c];
-            }}"""
+                for (int m = 0; m < rows; ++m) {{
+                    __global const float *e = e{k}_base + e{k}_offset + channel * e{k}c;
+                    e += image_of[m] * e{k}n + y_of[m] * e{k}y + x_of[m] * e{k}x;
+                    read_lanes(other + m * {wide}, e, e{k}c, lanes, {wide});
+                }}"""
 %>
 #define VW ${vw}
 ${cd.define(vw)}
-void copy_terms(float *panel, __global const float *src, const int *pixel, const int from, const int terms, const int seg, const int step, const int runs, const int rows_pitch, const int runs_pitch)
+${cd.lanes(vw)}
+void copy_terms(float *panel, __global const float *src, const int *pixel, const int rows, const int from, const int terms, const int seg, const int step, const int runs, const int rows_pitch, const int runs_pitch)
 {
-    int run = from / seg, c = from % seg, at = 0;
-    while (at < terms) {
+    int row = from / seg / runs, run = from / seg % runs, c = from % seg;
+    for (int at = 0; at < terms;) {
         const int len = min(seg - c, terms - at);
-        __global const float *first = src + run / runs * rows_pitch + run % runs * runs_pitch + c * step;
-        for (int m = 0; m < ${mr}; ++m) {
-            __global const float *s = first + pixel[m];
-            float *d = panel + m * ${kc} + at;
-            int j = 0;
-            if (step == 1) {
-                for (; j + 16 <= len; j += 16) vstore16(vload16(0, s + j), 0, d + j);
-% for width in (8, 4):
-                if (j + ${width} <= len) {
-                    vstore${width}(vload${width}(0, s + j), 0, d + j);
-                    j += ${width};
-                }
-% endfor
+        __global const float *first = src + row * rows_pitch + run * runs_pitch + c * step;
+        float *d = panel + at;
+        if (step != 1 || len == 1)
+            for (int m = 0; m < rows; ++m)
+                for (int j = 0; j < len; ++j) d[m * ${kc} + j] = first[pixel[m] + j * step];
+% for width in (4, 2):
+%  if width < vw:
+        else if (len <= ${width * 2} && len >= ${width})
+            for (int m = 0; m < rows; ++m) {
+                vstore${width}(vload${width}(0, first + pixel[m]), 0, d + m * ${kc});
+                vstore${width}(vload${width}(0, first + pixel[m] + len - ${width}), 0, d + m * ${kc} + len - ${width});
             }
-            for (; j < len; ++j) d[j] = s[j * step];
-        }
+%  endif
+% endfor
+        else
+            for (int m = 0; m < rows; ++m) read_lanes(d + m * ${kc}, first + pixel[m], 1, len, 0);
         at += len;
         c = 0;
-        ++run;
+        if (++run == runs) {
+            run = 0;
+            ++row;
+        }
     }
 }
+% for height in heights:
+% for vectors in sorted({1, nv} if height == mr else {nv}):
+void sums_${height}_${vectors}(float *tile, const float *begin, const int pitch, const float *panel, __global const float *w, const int terms)
+{
+% for m in range(height):
+% for v in range(vectors):
+    ${V} a${m}_${v} = vload${vw}(${v}, begin + ${m} * pitch);
+% endfor
+% endfor
+    for (int k = 0; k < terms; ++k, w += ${wide}) {
+% for v in range(vectors):
+        const ${V} b${v} = vload${vw}(${v}, w);
+% endfor
+% for m in range(height):
+% for v in range(vectors):
+        a${m}_${v} = fma((${V})(panel[${m * kc} + k]), b${v}, a${m}_${v});
+% endfor
+% endfor
+    }
+% for m in range(height):
+% for v in range(vectors):
+    vstore${vw}(a${m}_${v}, ${m * nv + v}, tile);
+% endfor
+% endfor
+}
+% endfor
+% endfor
 ${group_size(wg)}
 __kernel void ${name}(
     __global const float *src_base, const int src_offset,
@@ -63,66 +96,69 @@ __kernel void ${name}(
     __global const float *e0_base, const int e0_offset,
     __global const float *e1_base, const int e1_offset,
     __global float *dst_base, const int dst_offset,
-    const int pixels, const int image, const int width, const int band,
+    const int pixels, const int height, const int width, const int band,
     const int sn, const int sy, const int sx, const int group_pitch,
     const int dn, const int dc, const int dy, const int dx,
     const int terms, const int seg, const int step, const int runs, const int rows_pitch, const int runs_pitch,
-    const int blocks, const int channels,
+    const int blocks, const int span, const int channels,
     const int e0n, const int e0c, const int e0y, const int e0x,
     const int e1n, const int e1c, const int e1y, const int e1x,
 ${cd.params()})
 {
-    const int block = get_global_id(1), group = block / blocks, c0 = block % blocks * ${wide};
-    const int lanes = min(${wide}, channels - c0), channel = group * channels + c0;
+${cd.decode()}\
+    const int spans = (blocks + span - 1) / span, group = get_global_id(1) / spans;
+    const int first = get_global_id(1) % spans * span, here = min(span, blocks - first);
     __global const float *src = src_base + src_offset + group * group_pitch;
-    float panel[${mr * kc}], tile[${mr * wide}], other[${mr * wide}];
+    float panel[${mr * kc}], tiles[${most * mr * wide}], other[${mr * wide}];
+    int pixel[${mr}], image_of[${mr}], y_of[${mr}], x_of[${mr}];
     const int last = min(((int)get_global_id(0) + 1) * band * ${mr}, pixels);
     for (int p0 = get_global_id(0) * band * ${mr}; p0 < last; p0 += ${mr}) {
-        int pixel[${mr}], out[${mr}];
-        const int rows = min(${mr}, pixels - p0);
-        for (int m = 0; m < ${mr}; ++m) {
-            const int p = min(p0 + m, pixels - 1), q = p % image;
-            pixel[m] = p / image * sn + q / width * sy + q % width * sx;
-        }
-% for v in range(nv):
-        const ${V} begin${v} = vload${vw}(block * ${nv} + ${v}, bias);
-% for m in range(mr):
-        ${V} a${m}_${v} = begin${v};
-% endfor
-% endfor
-        __global const float *w = weights + (long)block * terms * ${wide};
-        for (int from = 0; from < terms; from += ${kc}) {
-            const int here = min(${kc}, terms - from);
-            copy_terms(panel, src, pixel, from, here, seg, step, runs, rows_pitch, runs_pitch);
-            for (int k = 0; k < here; ++k, w += ${wide}) {
-% for v in range(nv):
-                const ${V} b${v} = vload${vw}(${v}, w);
-% endfor
-% for m in range(mr):
-% for v in range(nv):
-                a${m}_${v} = fma((${V})(panel[${m * kc} + k]), b${v}, a${m}_${v});
-% endfor
-% endfor
+        const int rows = min(${mr}, pixels - p0), held = rows > ${mr // 2} ? ${mr} : rows > 1 ? ${mr // 2} : 1;
+        int n = p0 / width / height, y = p0 / width % height, x = p0 % width;
+        for (int m = 0; m < held; ++m) {
+            image_of[m] = n;
+            y_of[m] = y;
+            x_of[m] = x;
+            pixel[m] = n * sn + y * sy + x * sx;
+            if (p0 + m + 1 < pixels && ++x == width) {
+                x = 0;
+                if (++y == height) {
+                    y = 0;
+                    ++n;
+                }
             }
         }
-% for m in range(mr):
+        for (int from = 0; from < terms || from == 0; from += ${kc}) {
+            const int count = min(${kc}, terms - from);
+            copy_terms(panel, src, pixel, held, from, count, seg, step, runs, rows_pitch, runs_pitch);
+            for (int b = 0; b < here; ++b) {
+                const int block = group * blocks + first + b, lanes = channels - (first + b) * ${wide};
+                __global const float *w = weights + ((long)block * terms + from) * ${wide};
+                float *tile = tiles + b * ${mr * wide};
+                float shift[${wide}];
 % for v in range(nv):
-        vstore${vw}(a${m}_${v}, ${m * nv + v}, tile);
+                vstore${vw}(vload${vw}(block * ${nv} + ${v}, bias), ${v}, shift);
 % endfor
-% endfor
-        if (post_ops > 0) {
-            for (int j = 0; j < ${mr * wide}; ++j) other[j] = 0;
+                const float *begin = from == 0 ? shift : tile;
+                const int pitch = from == 0 ? 0 : ${wide};
+                if (held == 1) sums_1_${nv}(tile, begin, pitch, panel, w, count);
+% if mr // 2 > 1:
+                else if (held == ${mr // 2}) sums_${mr // 2}_${nv}(tile, begin, pitch, panel, w, count);
+% endif
+% if nv > 1:
+                else if (lanes <= ${vw}) sums_${mr}_1(tile, begin, pitch, panel, w, count);
+% endif
+                else sums_${mr}_${nv}(tile, begin, pitch, panel, w, count);
+            }
         }
-${cd.apply("tile", "other", mr * wide, gather)}
-        for (int m = 0; m < rows; ++m) {
-            const int p = p0 + m, q = p % image;
-            __global float *d = dst_base + dst_offset + p / image * dn + q / width * dy + q % width * dx + channel * dc;
-            if (dc == 1 && lanes == ${wide}) {
-% for v in range(nv):
-                vstore${vw}(vload${vw}(m * ${nv} + ${v}, tile), ${v}, d);
-% endfor
-            } else
-                for (int j = 0; j < lanes; ++j) d[j * dc] = tile[m * ${wide} + j];
+        for (int b = 0; b < here; ++b) {
+            const int c0 = (first + b) * ${wide}, lanes = min(${wide}, channels - c0), channel = group * channels + c0;
+            float *tile = tiles + b * ${mr * wide};
+${cd.apply("tile", "other", f"rows * {wide}", gather)}
+            for (int m = 0; m < rows; ++m) {
+                __global float *d = dst_base + dst_offset + image_of[m] * dn + y_of[m] * dy + x_of[m] * dx;
+                write_lanes(d + channel * dc, tile + m * ${wide}, dc, lanes);
+            }
         }
     }
 }

@@ -65,6 +65,7 @@ __kernel void ${name}(
 % endfor
 ${cd.params()})
 {
+${cd.decode()}\
     const int l0 = get_global_id(0) * ${vw}, lanes = min(${vw}, extent3 - l0);
     int rest = get_global_id(1);
     const int a2 = rest % extent2, a1 = rest / extent2 % extent1, a0 = rest / extent2 / extent1;

@@ -35,6 +35,7 @@ __kernel void ${name}(
 % endfor
 ${cd.params()})
 {
+${cd.decode()}\
     int rest = get_global_id(1);
     const int a2 = rest % extent2, a1 = rest / extent2 % extent1, a0 = rest / extent2 / extent1;
 % for k in range(3):

@@ -18,10 +18,11 @@ NAMES = ("s", "e0", "e1", "d")
 <%
     def gather(k):
         return f"""\
-                for (int at = 0; at < count; ++at) other[at] = e{k}[(i + at) * e{k}i];"""
+                read_lanes(other, e{k} + i * e{k}i, e{k}i, count, {piece});"""
 %>
 #define VW ${vw}
 ${cd.define(vw)}
+${cd.lanes(vw)}
 ${group_size(wg)}
 __kernel void ${name}(
     __global const float *src_base, const int src_offset,
@@ -37,6 +38,7 @@ __kernel void ${name}(
 % endfor
 ${cd.params()})
 {
+${cd.decode()}\
     const int parts = (inner + chunk - 1) / chunk, part = get_global_id(0);
     const int first = part % parts * chunk, from = part / parts * rows;
     const int stop = min(first + chunk, inner), to = min(from + rows, middle);
@@ -62,11 +64,9 @@ ${cd.params()})
         } else
             for (int i = first; i < stop; i += ${piece}) {
                 const int count = min(${piece}, stop - i);
-                for (int at = 0; at < count; ++at) tile[at] = s[(i + at) * si];
-                for (int at = count; at < ${piece}; ++at) tile[at] = 0.0f;
-                for (int at = 0; at < ${piece}; ++at) other[at] = 0.0f;
+                read_lanes(tile, s + i * si, si, count, ${piece});
 ${cd.apply("tile", "other", "(count + VW - 1) / VW * VW", gather)}
-                for (int at = 0; at < count; ++at) d[(i + at) * di] = tile[at];
+                write_lanes(d + i * di, tile, di, count);
             }
     }
 }

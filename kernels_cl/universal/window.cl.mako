@@ -20,11 +20,14 @@ Tunables vw       channels of a block
         return f"""\
             for (int m = 0; m < pixels; ++m) {{
                 __global const float *e = e{k}_base + e{k}_offset + n * e{k}n + y * e{k}y + (x0 + m) * e{k}x + first * e{k}c;
-                for (int j = skipped; j < lanes; ++j) other[m * {vw} + j] = e[j * e{k}c];
+                float *line = other + m * {vw};
+                read_lanes(line, e, 0, 0, {vw});
+                read_lanes(line + skipped, e + skipped * e{k}c, e{k}c, lanes - skipped, {vw} - skipped);
             }}"""
 %>
 #define VW ${vw}
 ${cd.define(vw)}
+${cd.lanes(vw)}
 ${V} lanes_of(__global const float *s, const int pitch, const int lanes)
 {
     float t[${vw}];
@@ -49,6 +52,7 @@ __kernel void ${name}(
     const int e1n, const int e1c, const int e1y, const int e1x,
 ${cd.params()})
 {
+${cd.decode()}\
     const int n = get_global_id(2), c0 = get_global_id(0) * ${vw};
     const int whole = sc == 1 && channels >= ${vw};
     const int first = whole ? min(c0, channels - ${vw}) : c0;
@@ -105,15 +109,13 @@ ${cd.params()})
                 vstore${vw}(mode == 1 ? v : v / (float)(high * wide), m, tile);
             }
         }
-        if (post_ops > 0)
-            for (int j = 0; j < ${mx * vw}; ++j) other[j] = 0.0f;
-${cd.apply("tile", "other", mx * vw, gather)}
+${cd.apply("tile", "other", f"pixels * {vw}", gather)}
         __global float *d = dst_base + dst_offset + n * dn + y * dy + x0 * dx + first * dc;
         for (int m = 0; m < pixels; ++m) {
             if (dc == 1 && lanes == ${vw} && skipped == 0)
                 vstore${vw}(vload${vw}(m, tile), 0, d + m * dx);
             else
-                for (int j = skipped; j < lanes; ++j) d[m * dx + j * dc] = tile[m * ${vw} + j];
+                write_lanes(d + m * dx + skipped * dc, tile + m * ${vw} + skipped, dc, lanes - skipped);
         }
     }
 }

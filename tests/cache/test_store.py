@@ -44,6 +44,18 @@ def test_meta_that_is_not_json_is_refused_and_nothing_is_written(store, key, met
     assert not store.folder.exists()
 
 
+def test_an_entry_in_pieces_is_that_of_all_its_bytes(tmp_path, key):
+    """What is large is written as it lies, without a copy that joins it."""
+    whole, pieces = Store(tmp_path / "whole", "rw"), Store(tmp_path / "pieces", "rw")
+    payload = bytes(range(256)) * 40
+    assert whole.put(key(1), payload, {"n": 1})
+    assert pieces.put(
+        key(1), [payload[:7], memoryview(payload)[7:9000], b"", payload[9000:]], {"n": 1}
+    )
+    assert whole.path(key(1)).read_bytes() == pieces.path(key(1)).read_bytes()
+    assert pieces.get(key(1)).payload == payload
+
+
 def test_put_get_and_replace(store, key):
     assert store.get(key(1)) is None
     assert store.put(key(1), b"one", {"a": [1, None, "é"]})

@@ -61,6 +61,19 @@ for _name, _group, _channels, _made, _orders in (
         consts=(1, 2),
         orders=_orders,
     )
+SAME = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
+case(
+    "winograd",
+    Conv2d(SAME, 1, OPS),
+    [
+        normal((1, 32, 11, 13)),
+        normal((32, 32, 3, 3), 1),
+        normal((32,), 2),
+        normal((1, 32, 11, 13), 3),
+    ],
+    consts=(1, 2),
+    orders=IMAGE,
+)
 case("product", Gemm(trans_b=True), [normal((7, 21)), normal((18, 21), 1)], consts=(1,))
 case("max", Pool(OPEN, "max"), [normal((1, 18, 5, 6))], orders=IMAGE)
 case("mean", Pool(OPEN, "average", True), [normal((1, 5, 5, 6))], orders=IMAGE)

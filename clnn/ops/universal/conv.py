@@ -14,13 +14,14 @@ from clnn.ops.conv.problem import ConvProblem
 from clnn.ops.launch import Arg, Const, In, Out, Variant
 from clnn.ops.universal.functions import (
     COLUMNS,
-    PIXELS,
     banded,
     tile_channels,
+    tiling,
     universal_launch,
 )
+from clnn.ops.universal.packing import pack_bias, pack_tiles
 from clnn.ops.universal.post_ops import Number, encoded, is_plain, operands
-from clnn.types import Array
+from clnn.ops.universal.winograd import is_faster, universal_winograd
 
 FILTER = 0  # mode of the window function
 
@@ -76,8 +77,9 @@ def universal_conv(problem: ConvProblem) -> Variant | None:
     extra = operands(problem, problem.post_ops, problem.operands)
     if codes is None or extra is None:
         return None
-    filters = problem.group > 1 and problem.ic == problem.oc == 1
-    return (_filters if filters else _tiles)(problem, extra, codes)
+    if problem.group > 1 and problem.ic == problem.oc == 1:
+        return _filters(problem, extra, codes)
+    return (universal_winograd if is_faster(problem) else _tiles)(problem, extra, codes)
 
 
 def _start(problem: ConvProblem) -> In:
@@ -94,25 +96,23 @@ def _tiles(
 ) -> Variant:
     target, terms = problem.target, terms_of(problem)
     wide = tile_channels(target)
-    blocks = -(-problem.oc // wide)
     pixels = problem.batch * problem.height * problem.width
     sums = problem.taps * problem.ic
-    tiles = -(-pixels // PIXELS)
-    band = banded(tiles, blocks * problem.group, PIXELS * wide * sums, target)
+    tiles = tiling(pixels, problem.oc, problem.group, sums, target)
     sn, pc, py, px = problem.src.pitches
     stride_y, stride_x = problem.geometry["strides"]
     numbers = (
-        *(pixels, problem.height * problem.width, problem.width, band),
+        *(pixels, problem.height, problem.width, tiles.band),
         *(sn, py * stride_y, px * stride_x, problem.ic * pc),
         *problem.dst.pitches,
         *(sums, *terms[1:]),
-        *(blocks, problem.oc, *extra[1], *codes),
+        *(tiles.blocks, tiles.span, problem.oc, *extra[1], *codes),
     )
     pack = partial(pack_tiles, problem.weights, problem.group, wide, terms.order)
     bias = partial(pack_bias, problem.bias, len(problem.weights), problem.group, wide)
     args: tuple[Arg, ...] = (_start(problem), Const(pack), Const(bias), *extra[0], Out(0))
-    sizes = (-(-tiles // band), blocks * problem.group)
-    return Variant("universal_conv", (universal_launch("conv", target, args, numbers, sizes),))
+    launch = universal_launch("conv", target, args, numbers, tiles.sizes)
+    return Variant("universal_conv", (launch,))
 
 
 def _filters(
@@ -148,29 +148,3 @@ def _filters(
     )
     sizes = (blocks, -(-problem.height * tiles // band), problem.batch)
     return Variant("universal_filters", (universal_launch("window", target, args, numbers, sizes),))
-
-
-def pack_tiles(weights: Array, group: int, wide: int, order: tuple[int, int, int]) -> Array:
-    """Return weights (oc, ic, kernel...) as [group][block][term][wide]; terms in the order of axes."""
-    oc, ic = weights.shape[:2]
-    kernel = (1, *weights.shape[2:])[-2:]
-    moved = weights.reshape(oc, ic, *kernel).transpose(0, *(1 + axis for axis in order))
-    return pack_columns(moved.reshape(group, oc // group, -1), wide)
-
-
-def pack_columns(rows: Array, wide: int) -> Array:
-    """Return (group, channels, terms) as [group][block][term][wide], zeros behind the last channel."""
-    group, channels, terms = rows.shape
-    blocks = -(-channels // wide)
-    full = np.zeros((group, blocks * wide, terms), np.float32)
-    full[:, :channels] = rows
-    return np.ascontiguousarray(full.reshape(group, blocks, wide, terms).transpose(0, 1, 3, 2))
-
-
-def pack_bias(bias: Array | None, made: int, group: int, wide: int) -> Array:
-    """Return a bias of `made` channels as [group][block][wide], zeros where there is none."""
-    channels = made // group
-    full = np.zeros((group, -(-channels // wide) * wide), np.float32)
-    if bias is not None:
-        full[:, :channels] = bias.reshape(group, channels)
-    return full

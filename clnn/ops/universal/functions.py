@@ -3,43 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from clnn.ops.launch import Arg, Launch
 from clnn.target import Target
 
-# A register tile of so many pixels by channels takes 12 of 16 registers of 8 floats, and is long enough for 32
-# registers of 16.
-PIXELS, CHANNELS, TERMS = 6, 16, 64
-COLUMNS = 4  # pixels of a tile of windows
-PIECE = 64  # elements of a tile of an elementwise chain
+# A register tile of convolutions by the elements of a vector: pixels, and vectors of channels. Its sums, a pixel and
+# a row of weights fit in the registers.
+TILES = {16: (14, 2), 8: (6, 2)}
+OTHERS = (6, 16)  # pixels and channels with narrower vectors
+TERMS = 592  # copied at once: a window of 3 x 3 with 64 channels, and no power of two
+SPAN = 8  # blocks of channels that share the copies
+NEAR_WEIGHTS = 1 << 19  # bytes of weights that stay close to a core while pixels move over them
+COLUMNS = 7  # pixels of a tile of windows
+SIDE = 4  # outputs of a tile of Winograd's convolutions, along an axis
+PIECES = {"walk": 256, "sample": 64}  # elements of a tile
 ITEM_WORK = 1 << 17  # multiply-adds that are worth a work-item
 ITEMS_PER_UNIT = 8  # that share a launch evenly
 
 _TUNABLES: dict[str, tuple[str, ...]] = {
-    "conv": ("vw", "nv", "mr", "kc"),
+    "conv": ("vw", "nv", "mr", "kc", "most"),
     "window": ("vw", "mx"),
     "walk": ("vw", "piece"),
     "fill": (),
     "sample": ("vw", "piece"),
     "rows": ("vw",),
+    "winograd_input": ("vw", "m"),
+    "winograd_output": ("vw", "m"),
 }
 FUNCTIONS = tuple(_TUNABLES)
 
 
+def tile_of(target: Target) -> tuple[int, int]:
+    """Return the pixels of a tile of a convolution, and its vectors of channels."""
+    return TILES.get(target.vector, (OTHERS[0], max(1, OTHERS[1] // target.vector)))
+
+
 def tile_channels(target: Target) -> int:
     """Return the channels of a tile of a convolution: whole vectors."""
-    return max(CHANNELS, target.vector)
+    return tile_of(target)[1] * target.vector
 
 
 def function_params(function: str, target: Target) -> dict[str, object]:
     """Return the template parameters of a function of the set on a device."""
-    values = {
-        "vw": target.vector,
-        "nv": tile_channels(target) // target.vector,
-        "mr": PIXELS,
-        "kc": TERMS,
-    }
-    values |= {"mx": COLUMNS, "piece": PIECE}
+    pixels, vectors = tile_of(target)
+    values = {"vw": target.vector, "nv": vectors, "mr": pixels, "kc": TERMS, "most": SPAN}
+    values |= {"mx": COLUMNS, "piece": PIECES.get(function, 0), "m": SIDE}
     tunables = {key: values[key] for key in _TUNABLES[function]}
     return {"name": f"universal_{function}", "wg": (1, 1, 1), **tunables}
 
@@ -61,6 +70,32 @@ def universal_launch(
     params = function_params(function, target)
     plain = tuple(n if isinstance(n, float) else int(n) for n in numbers)
     return Launch(template_of(function), params, args, sizes, (1, 1, 1), numbers=plain)
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How the tiles of a convolution are divided between work-items.
+
+    band: tiles of pixels of a work-item. span: blocks of channels that it does of each. blocks: of a group.
+    """
+
+    band: int
+    span: int
+    blocks: int
+    sizes: tuple[int, int]
+
+
+def tiling(pixels: int, channels: int, groups: int, terms: int, target: Target) -> Tiling:
+    """Return how sums of `terms` products, at so many pixels for the channels of each group, are divided."""
+    high, wide = tile_of(target)[0], tile_channels(target)
+    tiles, blocks = -(-pixels // high), -(-channels // wide)
+    near = NEAR_WEIGHTS // (4 * wide * max(terms, 1))
+    even = tiles * blocks * groups // (ITEMS_PER_UNIT * target.compute_units)
+    most = max(1, min(SPAN, near, even, blocks))
+    span = -(-blocks // -(-blocks // most))
+    spans = -(-blocks // span) * groups
+    band = banded(tiles, spans, high * wide * span * terms, target)
+    return Tiling(band, span, blocks, (-(-tiles // band), spans))
 
 
 def banded(tiles: int, others: int, work: int, target: Target) -> int:

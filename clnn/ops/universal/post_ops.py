@@ -15,6 +15,9 @@ CODES = tuple(fn for fn in FUNCTIONS if fn not in ("sin", "cos", "tan"))
 MOST, OPERANDS = 6, 2  # post-ops, and tensors that they read, of one launch
 
 Number = int | float
+_NONE: tuple[Number, ...] = (0, -2, 0, 0.0, 0.0)  # a post-op that is not applied
+PLAIN: tuple[Number, ...] = (0, *_NONE * MOST)
+"""The numbers that tell no post-ops."""
 
 
 def encoded(post_ops: Sequence[PostOp], places: Mapping[int, int]) -> tuple[Number, ...] | None:
@@ -33,7 +36,7 @@ def encoded(post_ops: Sequence[PostOp], places: Mapping[int, int]) -> tuple[Numb
         operand = -2 if not binary else -1 if post_op.operand is None else places[post_op.operand]
         swapped = int(post_op.swapped and binary)
         numbers += [CODES.index(post_op.fn), operand, swapped, first, second]
-    numbers += [0, -2, 0, 0.0, 0.0] * (MOST - len(post_ops))
+    numbers += [*_NONE] * (MOST - len(post_ops))
     return tuple(numbers)
 
 

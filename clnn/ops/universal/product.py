@@ -7,8 +7,8 @@ import numpy as np
 from clnn.layout import TensorLayout
 from clnn.ops.gemm.problem import GemmProblem
 from clnn.ops.launch import Arg, Const, In, Out, Variant
-from clnn.ops.universal.conv import pack_columns
-from clnn.ops.universal.functions import PIXELS, banded, tile_channels, universal_launch
+from clnn.ops.universal.functions import tile_channels, tiling, universal_launch
+from clnn.ops.universal.packing import pack_columns
 from clnn.ops.universal.post_ops import encoded, is_plain, operands
 from clnn.types import Array
 
@@ -32,17 +32,16 @@ def universal_product(whole: GemmProblem) -> Variant | None:
     if codes is None or extra is None:
         return None
     target, wide = problem.target, tile_channels(problem.target)
-    blocks, tiles = -(-problem.n // wide), -(-problem.m // PIXELS)
-    band = banded(tiles, blocks, PIXELS * wide * problem.k, target)
+    tiles = tiling(problem.m, problem.n, 1, problem.k, target)
     (row, term), (dst_row, dst_column) = product.a, product.dst
     numbers = (
-        *(problem.m, problem.m, problem.m, band),
+        *(problem.m, 1, problem.m, tiles.band),
         *(0, 0, row, 0),
         *(0, dst_column, 0, dst_row),
         *(problem.k, problem.k, term, 1, 0, 0),
-        *(blocks, problem.n, *extra[1], *codes),
+        *(tiles.blocks, tiles.span, problem.n, *extra[1], *codes),
     )
-    matrices, columns = problem.b_matrices(), blocks * wide
+    matrices, columns = problem.b_matrices(), tiles.blocks * wide
 
     def pack() -> Array:
         return pack_columns(matrices().reshape(1, problem.k, problem.n).transpose(0, 2, 1), wide)
@@ -54,7 +53,7 @@ def universal_product(whole: GemmProblem) -> Variant | None:
         *extra[0],
         Out(0),
     )
-    launch = universal_launch("conv", target, args, numbers, (-(-tiles // band), blocks))
+    launch = universal_launch("conv", target, args, numbers, tiles.sizes)
     return Variant("universal_product", (launch,))
 
 

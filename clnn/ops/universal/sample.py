@@ -13,7 +13,7 @@ from clnn.ops.launch import Arg, Const, In, Out, Variant
 from clnn.ops.problem import Problem
 from clnn.ops.shared.epilogue import operand_layouts
 from clnn.ops.shared.functions import PostOp
-from clnn.ops.universal.functions import PIECE, banded, universal_launch
+from clnn.ops.universal.functions import PIECES, banded, universal_launch
 from clnn.ops.universal.post_ops import encoded, is_plain, ordered_operands
 from clnn.types import Array
 
@@ -69,8 +69,8 @@ def universal_sample(
         start += table.index.size
     extents = [len(table.index) for table in tables]
     taps = prod(table.index.shape[1] for table in tables)
-    lines, pieces = prod(extents[:-1]), -(-extents[-1] // PIECE)
-    band = banded(pieces, lines, PIECE * taps * 4, problem.target)
+    lines, pieces = prod(extents[:-1]), -(-extents[-1] // PIECES["sample"])
+    band = banded(pieces, lines, PIECES["sample"] * taps * 4, problem.target)
     args: tuple[Arg, ...] = (
         In(0),
         Const(partial(_joined, [table.index for table in tables])),

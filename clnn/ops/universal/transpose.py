@@ -12,8 +12,9 @@ from clnn.budget import MAX_PHASES
 from clnn.ops.conv.packing import by_output
 from clnn.ops.conv.transpose_phases import TransposeProblem, first_taps
 from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant
-from clnn.ops.universal.conv import fits, pack_bias, pack_tiles, terms_in
-from clnn.ops.universal.functions import PIXELS, banded, tile_channels, universal_launch
+from clnn.ops.universal.conv import fits, terms_in
+from clnn.ops.universal.functions import tile_channels, tiling, universal_launch
+from clnn.ops.universal.packing import pack_bias, pack_tiles
 from clnn.ops.universal.post_ops import Number, encoded, operands
 from clnn.types import Array
 
@@ -65,19 +66,17 @@ def _phase(
     sn, pc, py, px = problem.src.pitches
     steps = [d // gcd(s, d) for s, d in zip(strides, problem.geometry["dilations"], strict=True)]
     terms = terms_in(problem.src.pitches, problem.ic, (max(len(ys), 1), max(len(xs), 1)), steps)
-    sums, blocks = len(ys) * len(xs) * problem.ic, -(-problem.oc // wide)
-    pixels = problem.batch * height * width
-    tiles = -(-pixels // PIXELS)
-    band = banded(tiles, blocks * problem.group, PIXELS * wide * sums, problem.target)
+    sums, pixels = len(ys) * len(xs) * problem.ic, problem.batch * height * width
+    tiles = tiling(pixels, problem.oc, problem.group, sums, problem.target)
     pitches = [_spread(problem.dst.pitches, strides)]
     pitches += [_spread(extra[1][k : k + 4], strides) for k in (0, 4)]
     shifts = [phase[0] * p[2] // strides[0] + phase[1] * p[3] // strides[1] for p in pitches]
     numbers = (
-        *(pixels, height * width, width, band),
+        *(pixels, height, width, tiles.band),
         *(sn, py, px, problem.ic * pc),
         *pitches[0],
         *(sums, *terms[1:]),
-        *(blocks, problem.oc, *pitches[1], *pitches[2], *codes),
+        *(tiles.blocks, tiles.span, problem.oc, *pitches[1], *pitches[2], *codes),
     )
     weights, bias, group = problem.weights, problem.bias, problem.group
     pack = partial(_packed, weights, group, wide, terms.order, ys, xs)
@@ -85,8 +84,7 @@ def _phase(
     read = [In(one.index, shift) for one, shift in zip(extra[0], shifts[1:], strict=True)]
     first = In(0, first_y * py + first_x * px)
     args: tuple[Arg, ...] = (first, Const(pack), Const(made), *read, Out(0, shifts[0]))
-    sizes = (-(-tiles // band), blocks * group)
-    return universal_launch("conv", problem.target, args, numbers, sizes)
+    return universal_launch("conv", problem.target, args, numbers, tiles.sizes)
 
 
 def _spread(pitches: tuple[int, ...], strides: tuple[int, int]) -> tuple[int, int, int, int]:

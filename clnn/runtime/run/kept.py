@@ -151,4 +151,4 @@ def keep(key: str, session: Session) -> None:
     except ClnnError as err:
         log.info("the compiled network is not kept: %s", err)
         return
-    store.put(key, b"".join(encoded(sections)), page_meta())
+    store.put(key, encoded(sections), page_meta())

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -31,7 +31,6 @@ from clnn.runtime.run.binding import Bindings, InputBinding
 from clnn.runtime.run.commands import NOT_HANDED, Handed, Memory
 from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.debug import log_compiled, log_run
-from clnn.runtime.run.family import Family
 from clnn.runtime.run.feeds import arrays_of, names_message
 from clnn.runtime.run.fused_launch import FusedLaunches, fuse_plan, sources_of
 from clnn.runtime.run.lent_arena import LentState, is_lent
@@ -39,7 +38,6 @@ from clnn.runtime.run.named import NamedSession, check_stream
 from clnn.runtime.run.parts import Parts
 from clnn.runtime.run.placement import Placement, placement_of
 from clnn.runtime.run.pool import Pool
-from clnn.runtime.run.profile import Profile, ProfileBlock
 from clnn.runtime.run.spills import replace_endless_kernels, replace_spilling_kernels
 from clnn.runtime.run.state import ExecutionState, one_arena
 from clnn.runtime.run.stream import Stream
@@ -49,6 +47,10 @@ from clnn.runtime.run.watch import make_state, timeout_of
 from clnn.settings import setting
 from clnn.timeline import mark
 from clnn.types import Array
+
+if TYPE_CHECKING:
+    from clnn.runtime.run.family import Family
+    from clnn.runtime.run.profile import Profile, ProfileBlock
 
 Build = Callable[[Device, Mapping[str, str]], None]  # kernel title -> source
 
@@ -362,9 +364,10 @@ class Session(NamedSession):
         separate: launch by launch, where runs otherwise fuse launches into few kernels; devices
         without a cycle counter always do.
         """
+        from clnn.runtime.run.profile import Profile, ProfileBlock
+
         self._alive()
-        spans = self._compiled.items()
-        compiled = {what: (round(a * 1e9), round(b * 1e9)) for what, (a, b) in spans}
+        compiled = {w: (round(a * 1e9), round(b * 1e9)) for w, (a, b) in self._compiled.items()}
         state = self._new_state(profiling=True, separate=separate)
         profile = Profile(self._plan, state, self._device.info.title, compiled)
         block = ProfileBlock(profile, self._block)
@@ -389,9 +392,8 @@ class Session(NamedSession):
             raise InputNameError(names_message("input", [name], [], list(ports)))
         with self._device.lock:
             if name not in self._bindings.bound:
-                binding = InputBinding(self._device, self._plan, ports[name], self._timeout)
-                bound = {**self._bindings.bound, name: binding}
-                self._bindings = Bindings(self._plan.inputs, bound)
+                made = InputBinding(self._device, self._plan, ports[name], self._timeout)
+                self._bindings = Bindings(self._plan.inputs, {**self._bindings.bound, name: made})
             return self._bindings.bound[name]
 
     def unbind_input(self, name: str) -> None:

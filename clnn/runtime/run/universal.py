@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from clnn.errors import SettingError
 from clnn.options import Options
@@ -11,8 +12,10 @@ from clnn.plan.schedule import Plan
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.target import target_of
-from clnn.runtime.run.family import Family
 from clnn.target import Target
+
+if TYPE_CHECKING:
+    from clnn.runtime.run.family import Family
 
 
 def asks_for_set(options: Options) -> bool:

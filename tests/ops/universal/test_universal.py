@@ -58,6 +58,30 @@ def test_convolutions(device, case, order):
     check_universal(device, spec, inputs, consts=(1, 2), orders=orders(order))
 
 
+@pytest.mark.parametrize("order", (NHWC, NCHW), ids=("nhwc", "nchw"))
+@pytest.mark.parametrize("height, width", ((13, 27), (24, 14)))
+def test_transformed_convolutions(device, height, width, order):
+    """Winograd's products: tiles that end behind the image, operands and results in other orders."""
+    spec = Conv2d(
+        window((3, 3), before=(1, 0), after=(1, 2)),
+        1,
+        (PostOp("add", operand=3), PostOp("leaky_relu", (0.1,))),
+    )
+    x, weights = normal((2, 48, height, width)), normal((64, 48, 3, 3), 1)
+    inputs = [x, weights, normal((64,), 2), normal((2, 64, height, width), 3)]
+    placed = {"i0": NHWC, "i3": order, "o0": order}
+    name = check_universal(device, spec, inputs, consts=(1, 2), orders=placed)
+    assert name == "universal_winograd"
+
+
+@pytest.mark.parametrize("pixels", (1, 3, 7, 8, 29))
+@pytest.mark.parametrize("terms, made", ((7, 9), (70, 40), (1300, 330)))
+def test_products_of_few_rows(device, pixels, terms, made):
+    """Tiles that are whole, halves, and of one row; sums in pieces; more channels than share a panel."""
+    inputs = [normal((pixels, terms)), normal((made, terms), 1), normal((made,), 2)]
+    check_universal(device, Gemm(trans_b=True), inputs, consts=(1,))
+
+
 def test_convolution_of_a_line_without_bias(device):
     spec = Conv2d(Window((4,), (2,), (1,), (2,), (1,)))
     check_universal(device, spec, [normal((3, 6, 17)), normal((7, 6, 4), 1), None], consts=(1,))
