@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from time import perf_counter
 
 import numpy as np
@@ -28,15 +29,15 @@ def step_x86_bf16(bench: ProbeBench) -> int:
 def step_fast_bf16(bench: ProbeBench) -> int:
     """Whether vdpbf16ps adds products faster than float's multiply-adds do; percent of their rate."""
     _need(bench)
-    x, out, best = np.zeros(16, np.float32), np.zeros(16, np.float32), {}
-    held = bench.buffer(x), bench.buffer(out)
+    held = [bench.buffer(np.zeros(16, np.float32)) for _ in "ab"]
+    best: dict[str, float] = {}
     kernels = {name: bench.kernel("x86_bf16", f"{name}_rounds") for name in ("pair", "float")}
     for _ in range(RUNS):
         for name, kernel in kernels.items():
             begun = perf_counter()
             kernel(bench.queue, (1,), (1,), np.int32(ROUNDS), *held)
             bench.queue.finish()
-            best[name] = min(best.get(name, np.inf), perf_counter() - begun)
+            best[name] = min(best.get(name, math.inf), perf_counter() - begun)
     ratio = 2 * best["float"] / best["pair"]
     if ratio < PAYS:
         raise RefusedError(f"vdpbf16ps adds products at {ratio:.2f} of the rate of float's")

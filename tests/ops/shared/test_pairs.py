@@ -115,6 +115,14 @@ def test_winograd_reads_and_writes_16_bits(device, stride, dtype):
     assert ran
 
 
+def test_tiles_transformed_before_are_read_from_16_bits(any_device):
+    arrays = [normal((1, 16, 6, 9)), normal((32, 16, 3, 3), 1)]
+    only = "f4_t4x16_p1_shared_s2"
+    check_op(
+        any_device, Conv2d(window(3)), arrays, consts=(1,), dtype="bf16", only=only, every=True
+    )
+
+
 def test_streamed_weights_in_pairs(device, way):
     arrays = [normal((1, 512, 7, 7)), normal((600, 512, 1, 1), 1) / 16, normal((600,), 2)]
     ran = check_op(device, Conv2d(window(1)), arrays, consts=(1, 2), dtype="bf16", only="_c")
