@@ -27,6 +27,7 @@ Params   name, wg
          channels_fastest  neighbouring work-items take neighbouring panels, not tiles of rows
          shift             the last panel starts early enough to be whole
          aligned           vectors of b are
+         ahead             rows of b by which its panels are read ahead into the cache; 0: none
          batch             extents and pitches of the outer loops, in the order a, b, dst, extras
          extras            node input -> (number, pitches), of operands of the post-ops
          scales            node input -> factor of such an operand
@@ -37,9 +38,11 @@ Tunables mr        {1..30}        rows of a tile
          k_slices  {1,2,4..64}    shares of k; 1 unless channels_fastest
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
+<%namespace name="pf" file="/_common/prefetch.cl.mako"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="tl" file="/_common/tile.cl.mako"/>
 <%!
+LINE = 64  # bytes of a cache line
 FEW = 4  # rows of a tile where there are too few for a whole one, as is told at run time
 %>\
 <%
@@ -164,6 +167,9 @@ FEW = 4  # rows of a tile where there are too few for a whole one, as is told at
             c${r}_${v} = fma(s, b${v}, c${r}_${v});
 %  endfor
         }
+% endfor
+% for lane in range(0, width, LINE // size_of(bt)) if ahead else ():
+        ${pf.fetch(f"w + {times(ahead, row)} + {lane}")}
 % endfor
         p += ${a[1]};
         w += ${row};
