@@ -15,6 +15,7 @@ from clnn.graph.calibration import Observer, check_ranges, read_ranges
 from clnn.graph.ir import Graph
 from clnn.graph.mapped import forget, mapped_files, one_of_each, require_unchanged
 from clnn.graph.passes import optimise
+from clnn.graph.passes.fuse_attention import fuse_attention
 from clnn.graph.passes.quantise import observed, quantise
 from clnn.graph.passes.store import store_as
 from clnn.importers.onnx.stages.program import is_staged
@@ -306,6 +307,8 @@ def prepare(
     on_set = fixed and asks_for_set(options) and kind_of(select_device(device)) == "cpu"
     whole = on_set or options.dtype == "int8"
     graph = optimise(graph, whole, fixed) if options.fuse else graph
+    if options.fuse and fixed and not whole and options.dtype == "f32":
+        graph = fuse_attention(graph)
     if options.dtype != "int8":
         if calibration is not None:
             raise SettingError(f"calibration is of no use with Options(dtype={options.dtype!r}).")

@@ -30,6 +30,7 @@ Params   name, wg
          shift             the last panel starts early enough to be whole
          aligned           vectors of b are
          dot               how pairs of bfloat16 are multiplied (_common/dot.cl.mako), "" for one by one
+         ahead             rows of b by which its panels are read ahead into the cache; 0: none
          batch             extents and pitches of the outer loops, in the order a, b, dst, extras
          extras            node input -> (number, pitches), of operands of the post-ops
          scales            node input -> factor of such an operand
@@ -41,9 +42,11 @@ Tunables mr        {1..30}        rows of a tile
 </%doc>
 <%namespace name="dt" file="/_common/dot.cl.mako"/>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
+<%namespace name="pf" file="/_common/prefetch.cl.mako"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="tl" file="/_common/tile.cl.mako"/>
 <%!
+LINE = 64  # bytes of a cache line
 FEW = 4  # rows of a tile where there are too few for a whole one, as is told at run time
 %>\
 <%
@@ -207,6 +210,9 @@ ${dt.apart(vw, mr, nv, lambda r, v: f"c{r}_{v}", wide_pitch, "2 * i")}\
             c${r}_${v} = fma(s, b${v}, c${r}_${v});
 %  endfor
         }
+% endfor
+% for lane in range(0, width, LINE // size_of(bt)) if ahead else ():
+        ${pf.fetch(f"w + {times(ahead, row)} + {lane}")}
 % endfor
         p += ${a[1]};
         w += ${row};

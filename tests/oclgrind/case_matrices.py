@@ -12,6 +12,7 @@ from table import add
 
 from clnn.ops.gemm.spec import Gemm
 from clnn.ops.shared.functions import PostOp
+from clnn.ops.transformer.attend import Attention
 
 
 def multiply(
@@ -63,3 +64,14 @@ for _m, _k, _n in itertools.product((1, 3, 8), (1, 7, 33), (1, 4, 17)):
     multiply(f"gemm_{_m}x{_k}x{_n}", (_m, _k), (_k, _n), long=True)
     multiply(f"gemm_fixed_{_m}x{_k}x{_n}", (_m, _k), (_k, _n), fixed=True, long=True)
     multiply(f"gemm_turned_{_m}x{_k}x{_n}", (_m, _k), (_n, _k), spec=Gemm(trans_b=True), long=True)
+
+MASK = np.where(np.arange(37) > 30, -np.inf, 0).astype(np.float32)
+MASKED = Gemm(0.3, trans_b=True, post_ops=(PostOp("add", operand=3),))
+for _name, _spec, _keys, _columns in (
+    ("attention", Attention(MASKED, turned=True), 37, 20),
+    ("attention_zeros", Attention(MASKED, zeros_for_nan=True), 37, 3),
+):
+    _q, _k, _v = (normal((1, 2, n, d), d) for n, d in ((9, 5), (_keys, 5), (_keys, _columns)))
+    add(_name, _spec, [_q, _k, None, MASK, _v], only="attention_f32", targets=("cpu",))
+_q, _k, _v = (normal((1, 2, n, 16), n) for n in (8, 32, 32))
+add("attention_even", Attention(Gemm(trans_b=True)), [_q, _k, None, _v], targets=("cpu",))

@@ -2,7 +2,7 @@
 """Compare clnn with other inference engines on the same models, in one run, in turns.
 
     python tools/benchmarks/compare_engines.py MODEL... [--engines LIST] [--device D] [--batch N,N...]
-                                    [--threads N] [--time S] [--shared] [--budget S] [--limit S]
+                                    [--threads N] [--time S] [--shared | --warm] [--budget S] [--limit S]
                                     [--json F] [--markdown F] [--plot F]
 
 MODEL is an .onnx file, a folder of them (such as make_zoo.py writes; means are told by its kinds of networks), or the
@@ -12,7 +12,9 @@ An engine is NAME or NAME:OPTION+OPTION..., such as clnn:f16 or torch:cuda+f16+c
 one that is not installed, or that refuses a model, is left out and said so. Every engine runs in a
 process of its own on the same cores, is started cold (empty caches) and warm, and takes turns with
 the others round by round; with --shared, variants of an engine share a process, and nothing is
-started cold. Outputs are compared with onnxruntime's, or another engine's where that is left out.
+started cold; with --warm, nothing is started cold, and clnn finds kernels in the cache that
+CLNN_CACHE_DIR names. Outputs are compared with onnxruntime's, or another engine's where that is left
+out.
 The ratio of a model is the best peer's latency over clnn's, of the medians of their turns in a round,
 and the median over the rounds; above 1, clnn is faster.
 """
@@ -54,6 +56,7 @@ def main() -> int:
         args.seed,
         QUICK if args.shared else Pace(),
         perf_counter() + args.budget,
+        not args.warm,
     )
     report = Report(args)
     with (
@@ -154,10 +157,16 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=_numbers, default=(1,), metavar="N,N...")
     parser.add_argument("--threads", type=int, default=2, help="threads, and cores, of each engine")
     parser.add_argument("--time", type=float, default=20.0, help="seconds of turns per model")
-    parser.add_argument(
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument(
         "--shared",
         action="store_true",
         help="one process for all variants of an engine, no cold starts",
+    )
+    ways.add_argument(
+        "--warm",
+        action="store_true",
+        help="no cold starts, and clnn's cache is that of the environment",
     )
     parser.add_argument(
         "--budget",

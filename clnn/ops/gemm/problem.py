@@ -34,6 +34,10 @@ from clnn.types import F32, STORED_BF16, Array
 
 FEW_ROWS = 4  # which are not worth making floats of first
 L2_BYTES = 256 * 1024  # what stays close to a core while a product walks over it
+# The same of a packed b where a core has AVX-512: such have a second cache of 1 MB or more, and a core that
+# takes all columns of its rows finds these rows in its own cache again in the next product.
+WIDE_L2_BYTES = 640 * 1024
+WIDEST = 16  # floats of a vector with AVX-512
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,12 @@ class GemmProblem:
     def b_is_near(self) -> bool:
         """Whether a matrix b stays in a core's cache from one row of tiles to the next."""
         return self.k * self.n * F32.itemsize <= L2_BYTES
+
+    @property
+    def b_stays(self) -> bool:
+        """Whether a core may take all columns for each tile of rows: b stays in a cache of its own."""
+        most = WIDE_L2_BYTES if self.target.is_cpu and self.target.vector >= WIDEST else L2_BYTES
+        return self.k * self.n * F32.itemsize <= most
 
     @property
     def b_is_dense(self) -> bool:

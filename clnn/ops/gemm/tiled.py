@@ -31,6 +31,8 @@ CPU_TILES, GPU_TILES = 10, 4  # worth a measurement in each order; GPUs have wor
 SWAPPED_ORDER_COST = 1.04  # cost of the group order that the size of b speaks against
 PACK_ELEMENTS = 8192  # elements that one CPU work-item packs
 PACK_SLOTS = 4  # slots of a vector that is packed on the device
+AHEAD = 16  # rows of a panel that are on their way
+NEAR_PANEL = 16384  # bytes of one that stays in the nearest cache
 LANES = (32, 16, 8)  # work-items side by side in a group that splits the sums
 SPLIT_ITEMS = 256  # work-items that a compute unit should have, where sums are split
 MIN_SLICE_TERMS = 32  # terms of a sum that are worth a work-item
@@ -116,7 +118,7 @@ def _choices(problem: GemmProblem, columns: float = inf) -> Iterator[_Choice]:
 
     First in the order that suits the size of b, then in the other one.
     """
-    target, suited = problem.target, problem.b_is_near or not problem.target.is_cpu
+    target, suited = problem.target, problem.b_stays or not problem.target.is_cpu
     tiles = problem.register_tiles(columns)[: CPU_TILES if target.is_cpu else GPU_TILES]
     for channels_fastest in (suited, not suited):
         speed = problem.k * problem.matrices / target.compute_units
@@ -178,13 +180,13 @@ def _packed_on_device(problem: GemmProblem, choice: _Choice) -> Variant:
     packed = problem.with_packed_b(panels)
     size, item = packed.views.b.size, 2 if problem.pairs else F32.itemsize
     scratch = Scratch("panels", max(size, 1) * item, item)
-    first = _pack(problem, choice.tile, panels, packed.views.b, scratch)
+    first = pack_launch(problem, choice.tile, panels, packed.views.b, scratch)
     launch = _launch(packed, choice, panels, "scratch", scratch)
     cost = choice.cost + PACK_SLOTS * size / (2 * target.vector * target.compute_units)
     return Variant(str(launch.params["name"]), (first, launch), cost)
 
 
-def _pack(
+def pack_launch(
     problem: GemmProblem, tile: Tile, panels: Panels, packed: TensorLayout, scratch: Scratch
 ) -> Launch:
     """Return the launch that packs b; its batch loops run over b's own matrices."""
@@ -246,8 +248,15 @@ def _launch(problem: GemmProblem, choice: _Choice, panels: Panels, how: str, b: 
         "types": problem.types(b),
         "aligned": _reads_aligned(problem, tile, how),
         "dot": problem.pairs,
+        "ahead": _ahead(problem, panels),
     }
     return Launch("gemm/tiled.cl.mako", params, problem.args(b), size, local)
+
+
+def _ahead(problem: GemmProblem, panels: Panels) -> int:
+    """Return the rows of b by which a panel is read ahead: it does not stay in the nearest cache."""
+    far = is_open(problem.k) or problem.k * panels.width * F32.itemsize > NEAR_PANEL
+    return AHEAD if far and "prefetch" in problem.target.features else 0
 
 
 def _reads_aligned(problem: GemmProblem, tile: Tile, how: str) -> bool:

@@ -101,13 +101,18 @@ class Process:
 
 
 class Running:
-    """One model in one engine, loaded in a process of its own or beside others."""
+    """One model in one engine, loaded in a process of its own (`own`: it ends with this) or beside others."""
 
     def __init__(
-        self, engine: str, setup: Mapping[str, Any], seed: int, host: Process | None = None
+        self,
+        engine: str,
+        setup: Mapping[str, Any],
+        seed: int,
+        host: Process | None = None,
+        own: bool = True,
     ) -> None:
         self.key = engine
-        self._own = host is None
+        self._own = own
         self._process = host or Process(setup, cache=True)
         try:
             self.start = self.ask("load", engine=engine, setup=dict(setup), seed=seed)

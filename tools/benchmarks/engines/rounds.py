@@ -17,7 +17,7 @@ from make_zoo import ZOO
 
 from engines import DTYPES, EngineError, dtype_of, name_of
 from engines.drawing import draws
-from engines.process import Hosts, Running
+from engines.process import Hosts, Process, Running
 
 KINDS = frozenset(ZOO)
 TIME_IS_UP = "the time was up"
@@ -39,7 +39,8 @@ QUICK = Pace(0.1, 0.1, 3)
 class Options:
     """What to compare; seconds: of turns per model, for all engines together.
 
-    deadline: on perf_counter's clock, when nothing more is begun.
+    deadline: on perf_counter's clock, when nothing more is begun. cold: engines that have a process of
+    their own are started with empty caches first.
     """
 
     engines: tuple[str, ...]
@@ -49,6 +50,7 @@ class Options:
     seed: int
     pace: Pace = Pace()
     deadline: float = float("inf")
+    cold: bool = True
 
 
 @dataclass
@@ -190,7 +192,7 @@ def compare(
                 folder.mkdir(parents=True)
                 setup = {**common, "work": str(folder)}
                 try:
-                    started = _start(row, setup, options.seed, hosts)
+                    started = _start(row, setup, options, hosts)
                     running[row.engine] = stack.enter_context(started)
                 except EngineError as err:
                     row.missing = str(err)
@@ -201,13 +203,17 @@ def compare(
     return Result(model.stem, dict(shapes), rows, reference=reference)
 
 
-def _start(row: Row, setup: Mapping[str, Any], seed: int, hosts: Hosts | None) -> Running:
+def _start(row: Row, setup: Mapping[str, Any], options: Options, hosts: Hosts | None) -> Running:
     """Load the model, in a process of its own cold before warm. Raises EngineError."""
-    if hosts is None:
-        with Running(row.engine, setup, seed) as cold:
+    if hosts is not None:
+        host: Process | None = hosts.of(row.engine, setup)
+    elif options.cold:
+        with Running(row.engine, setup, options.seed) as cold:
             row.cold_load, row.cold_first = cold.start["load_s"], cold.start["first_s"]
-    host = None if hosts is None else hosts.of(row.engine, setup)
-    made = Running(row.engine, setup, seed, host)
+        host = None
+    else:
+        host = Process(setup, cache=False)
+    made = Running(row.engine, setup, options.seed, host, own=hosts is None)
     row.title = made.start.pop("title")
     row.warm_load, row.warm_first = made.start.pop("load_s"), made.start.pop("first_s")
     row.facts = made.start

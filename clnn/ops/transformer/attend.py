@@ -1,0 +1,154 @@
+"""Attention as one op: softmax(scores of queries and keys) times values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from clnn.errors import ShapeError
+from clnn.layout import TensorLayout
+from clnn.ops.gemm.spec import Gemm
+from clnn.ops.launch import Arg, In, Launch, Out, Scratch, Variant, by_cost
+from clnn.ops.problem import Operand, Problem, required
+from clnn.ops.rows.softmax import Softmax
+from clnn.ops.shared.functions import PostOp
+from clnn.ops.spec import OpSpec
+from clnn.ops.transformer.tiles import Form, attention_variants
+from clnn.types import F32, Array, TensorType
+
+NO_NAN = PostOp("thresholded_relu", (-1.0,))
+
+
+@dataclass(frozen=True)
+class Attention(OpSpec):
+    """softmax(scores) v: inputs of `scores` (queries, keys, an addend or None, operands), then the values.
+
+    scores: the product that makes them, with all that is applied to them. trans_v: values come as
+    transposed matrices. turned: the result has its heads behind its queries, (..., m, heads, e).
+    zeros_for_nan: a query whose softmax is NaN, as where all its keys are masked by -infinity, gives zeros.
+    """
+
+    scores: Gemm = field(default_factory=Gemm)
+    trans_v: bool = False
+    turned: bool = False
+    zeros_for_nan: bool = False
+
+    kind = "attention"
+
+    @property
+    def mixing(self) -> Gemm:
+        """The product of the softmax and the values."""
+        return Gemm(trans_b=self.trans_v)
+
+    def softmax(self, rank: int) -> Softmax:
+        """Return what is between the products. No weight is below 0, so a threshold tells NaN alone."""
+        return Softmax((rank - 1,), post_ops=(NO_NAN,) if self.zeros_for_nan else ())
+
+    def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        """Return the output type. Raises ShapeError or DTypeError where inputs do not fit."""
+        (scores,) = self.scores.infer(inputs[:-1])
+        (made,) = self.mixing.infer([scores, inputs[-1], None])
+        if made.shape[:-2] != scores.shape[:-2] or min(scores.rank, required(inputs, -1).rank) < 2:
+            raise ShapeError(f"attention of scores {scores.shape} that gives {made.shape}.")
+        if self.turned and made.rank < 3:
+            raise ShapeError(f"attention that gives {made.shape} has no heads to turn.")
+        return (replace(made, shape=_turned(made.shape)) if self.turned else made,)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        """Return numpy's products with exponentials over their sums between them."""
+        (scores,) = self.scores.reference(*inputs[:-1])
+        (weights,) = self.softmax(scores.ndim).reference(scores)
+        (made,) = self.mixing.reference(weights, inputs[-1])
+        return (np.swapaxes(made, -2, -3) if self.turned else made,)
+
+    def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
+        """Two operations per multiply-add of both products."""
+        scores = self.scores.infer(inputs[:-1])
+        mixed = self.mixing.flops([scores[0], inputs[-1]], outputs)
+        return self.scores.flops(inputs[:-1], scores) + mixed
+
+    def variants(self, problem: Problem) -> list[Variant]:
+        """Return the best kernel that keeps scores in local memory, and three steps through scratch memory."""
+        return [*self._fused(problem)[:1], self._in_steps(problem, 0), self._in_steps(problem, -1)]
+
+    def candidates(self, problem: Problem) -> list[Variant]:
+        """Return the kernels that are worth a measurement, by rising cost."""
+        return by_cost([*self._fused(problem), self._in_steps(problem, 0)])
+
+    def _fused(self, problem: Problem) -> list[Variant]:
+        operand = Operand(self._scores(problem), TensorLayout.make(self._scores(problem).shape))
+        scores = self.scores.problem(Problem(problem.inputs[:-1], (operand,), problem.target))
+        out = problem.outputs[0].layout.unpadded()
+        out = _turned_layout(out) if self.turned else out
+        values = problem.input(len(problem.inputs) - 1)
+        return attention_variants(scores, values, Form(out, self.trans_v, self.zeros_for_nan))
+
+    def _scores(self, problem: Problem) -> TensorType:
+        types = [None if o is None else o.type for o in problem.inputs]
+        return self.scores.infer(types[:-1])[0]
+
+    def _in_steps(self, problem: Problem, which: int) -> Variant:
+        """Return both products and the softmax as launches of their own; which: of each one's variants."""
+        kind, target = self._scores(problem), problem.target
+        between = Operand(kind, TensorLayout.make(kind.shape))
+        out = problem.outputs[0]
+        if self.turned:
+            shape = _turned(out.type.shape)
+            out = replace(
+                out, type=replace(out.type, shape=shape), layout=_turned_layout(out.layout)
+            )
+        last = len(problem.inputs) - 1
+        scores, weights = (
+            Scratch(name, max(kind.size, 1) * F32.itemsize) for name in ("scores", "weights")
+        )
+        steps = (
+            (self.scores, Problem(problem.inputs[:-1], (between,), target), {}, scores),
+            (
+                self.softmax(kind.rank),
+                Problem((between,), (between,), target),
+                {0: scores},
+                weights,
+            ),
+            (
+                self.mixing,
+                Problem((between, problem.input(last), None), (out,), target),
+                {0: weights, 1: In(last)},
+                Out(0),
+            ),
+        )
+        made = [spec.variants(part)[which] for spec, part, _, _ in steps]
+        launches = [
+            _rerouted(launch, f"{place}_", sources, result)
+            for place, (variant, (_, _, sources, result)) in enumerate(
+                zip(made, steps, strict=True)
+            )
+            for launch in variant.launches
+        ]
+        name = "attention_in_steps_" + "__".join(v.name for v in made)
+        return Variant(name, tuple(launches), sum(v.cost for v in made), max(v.error for v in made))
+
+
+def _turned(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (*shape[:-3], shape[-2], shape[-3], shape[-1])
+
+
+def _turned_layout(layout: TensorLayout) -> TensorLayout:
+    rank = layout.rank
+    return layout.transpose((*range(rank - 3), rank - 2, rank - 3, rank - 1))
+
+
+def _rerouted(launch: Launch, mark: str, sources: dict[int, Arg], result: Arg) -> Launch:
+    """Return a launch of a step with its inputs and its output where the whole op has them."""
+
+    def there(arg: Arg) -> Arg:
+        if isinstance(arg, In) and arg.index in sources:
+            assert not arg.shift
+            return sources[arg.index]
+        if isinstance(arg, Out):
+            assert not arg.shift
+            return result
+        return replace(arg, name=mark + arg.name) if isinstance(arg, Scratch) else arg
+
+    return replace(launch, args=tuple(map(there, launch.args)))

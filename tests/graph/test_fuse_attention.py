@@ -1,0 +1,222 @@
+"""The pass that makes one op of two products and the softmax between them: spellings of exporters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from harness import normal
+from onnx import helper, numpy_helper
+from reference_engines import exact_session
+
+import clnn
+from clnn.compile import load_graph, prepare
+from clnn.ops.transformer.attend import Attention
+from clnn.options import Options
+
+HEADS, LENGTH, SIZE = 3, 18, 8
+WIDTH = HEADS * SIZE
+
+
+@dataclass
+class Spelling:
+    """The nodes of a model as they are written, and its constants; `x` is the input, `y` the output."""
+
+    nodes: list = field(default_factory=list)
+    consts: dict = field(default_factory=dict)
+    feeds: dict = field(default_factory=lambda: {"x": normal((1, LENGTH, WIDTH))})
+    outputs: tuple = ("y",)
+
+    def add(self, op, inputs, out, **attrs):
+        self.nodes.append(helper.make_node(op, inputs, [out], **attrs))
+        return out
+
+    def const(self, name, array):
+        self.consts[name] = np.asarray(array)
+        return name
+
+    def heads(self, name, order=(0, 2, 1, 3), source="x"):
+        """A projection of the input as heads: views of it in another order."""
+        weight = self.const(f"w_{name}", normal((WIDTH, WIDTH), len(self.consts)) / 4)
+        self.add("MatMul", [source, weight], f"p_{name}")
+        self.const(f"s_{name}", np.array([0, -1, HEADS, SIZE]))
+        self.add("Reshape", [f"p_{name}", f"s_{name}"], f"r_{name}")
+        return self.add("Transpose", [f"r_{name}"], name, perm=order)
+
+    def joined(self, heads):
+        """The result as tokens again."""
+        self.add("Transpose", [heads], "turned", perm=(0, 2, 1, 3))
+        self.const("s_out", np.array([0, -1, WIDTH]))
+        self.add("Reshape", ["turned", "s_out"], "y")
+        return self
+
+    def bytes(self):
+        kind = helper.np_dtype_to_tensor_dtype
+        ins = [
+            helper.make_tensor_value_info(n, kind(a.dtype), a.shape) for n, a in self.feeds.items()
+        ]
+        outs = [helper.make_empty_tensor_value_info(n) for n in self.outputs]
+        held = [numpy_helper.from_array(a, n) for n, a in self.consts.items()]
+        graph = helper.make_graph(self.nodes, "net", ins, outs, held)
+        opsets = [helper.make_opsetid("", 17)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+
+
+def bert():
+    """Scores divided, a mask of keys added, as older exporters write it."""
+    s = Spelling()
+    s.feeds["mask"] = (
+        np.where(np.arange(LENGTH) > 11, -10000, 0).astype(np.float32).reshape(1, 1, 1, -1)
+    )
+    q, k, v = s.heads("q"), s.heads("k", (0, 2, 3, 1)), s.heads("v")
+    s.add("MatMul", [q, k], "raw")
+    s.add("Div", ["raw", s.const("root", np.float32(SIZE**0.5))], "scaled")
+    s.add("Add", ["scaled", "mask"], "scores")
+    s.add("Softmax", ["scores"], "weights", axis=-1)
+    return s.joined(s.add("MatMul", ["weights", v], "mixed"))
+
+
+def sdpa():
+    """Queries and keys scaled, a mask of -infinity, NaN made 0: scaled_dot_product_attention."""
+    s = Spelling()
+    s.feeds["mask"] = np.where(np.arange(LENGTH) % 5 == 4, -np.inf, 0).astype(np.float32)[
+        None, None, None
+    ]
+    q, k, v = s.heads("q"), s.heads("k", (0, 2, 3, 1)), s.heads("v")
+    root = s.const("root", np.float32(SIZE**-0.25))
+    s.add("MatMul", [s.add("Mul", [q, root], "qs"), s.add("Mul", [k, root], "ks")], "raw")
+    s.add("Add", ["raw", "mask"], "scores")
+    s.add("Softmax", ["scores"], "soft", axis=-1)
+    s.add("IsNaN", ["soft"], "nan")
+    s.add("Where", ["nan", s.const("zero", np.float32(0)), "soft"], "weights")
+    return s.joined(s.add("MatMul", ["weights", v], "mixed"))
+
+
+def causal():
+    """A constant mask of what stands behind a query."""
+    s = Spelling()
+    behind = np.where(np.arange(LENGTH) > np.arange(LENGTH)[:, None], -np.inf, 0).astype(np.float32)
+    q, k, v = s.heads("q"), s.heads("k", (0, 2, 3, 1)), s.heads("v")
+    s.add("MatMul", [s.add("Mul", [q, s.const("root", np.float32(0.3))], "qs"), k], "raw")
+    s.add("Add", ["raw", s.const("mask", behind)], "scores")
+    s.add("Softmax", ["scores"], "weights", axis=3)
+    return s.joined(s.add("MatMul", ["weights", v], "mixed"))
+
+
+def swin():
+    """A bias of positions, then a mask of windows between two reshapes."""
+    s = Spelling(feeds={"x": normal((4, LENGTH, WIDTH))})
+    q, k, v = s.heads("q"), s.heads("k", (0, 2, 3, 1)), s.heads("v")
+    s.add("MatMul", [q, k], "raw")
+    s.add("Add", ["raw", s.const("bias", normal((1, HEADS, LENGTH, LENGTH), 7))], "biased")
+    s.const("wide", np.array([1, 4, HEADS, LENGTH, LENGTH]))
+    s.const("narrow", np.array([4, HEADS, LENGTH, LENGTH]))
+    mask = np.where(normal((1, 4, 1, LENGTH, LENGTH), 8) > 1, -100, 0).astype(np.float32)
+    s.add("Reshape", ["biased", "wide"], "windows")
+    s.add("Add", ["windows", s.const("mask", mask)], "masked")
+    s.add("Softmax", [s.add("Reshape", ["masked", "narrow"], "scores")], "weights", axis=-1)
+    return s.joined(s.add("MatMul", ["weights", v], "mixed"))
+
+
+def coatnet():
+    """Values times weights, both transposed: channels before pixels."""
+    s = Spelling()
+    q, k, v = s.heads("q"), s.heads("k", (0, 2, 3, 1)), s.heads("v", (0, 2, 3, 1))
+    s.add("MatMul", [q, k], "scores")
+    s.add("Softmax", ["scores"], "weights", axis=-1)
+    s.add("Transpose", ["weights"], "columns", perm=(0, 1, 3, 2))
+    s.add("MatMul", [v, "columns"], "mixed")
+    s.add("Reshape", ["mixed", s.const("s_out", np.array([1, WIDTH, LENGTH]))], "y")
+    return s
+
+
+def shared_keys():
+    """Keys and values of one head for all queries."""
+    s = Spelling()
+    q, k, v = s.heads("q"), s.heads("k", (0, 2, 3, 1)), s.heads("v")
+    for name in (k, v):
+        ends = [
+            s.const(f"{name}_{at}", np.array([number]))
+            for at, number in (("a", 0), ("b", 1), ("c", 1))
+        ]
+        s.add("Slice", [name, *ends], f"{name}_one")
+    s.add("MatMul", [q, "k_one"], "scores")
+    s.add("Softmax", ["scores"], "weights", axis=-1)
+    return s.joined(s.add("MatMul", ["weights", "v_one"], "mixed"))
+
+
+def prepared(spelling, **options):
+    return prepare(load_graph(spelling.bytes()), Options(**options))
+
+
+def found(graph):
+    return [n.spec for n in graph.nodes if isinstance(n.spec, Attention)]
+
+
+@pytest.mark.parametrize("spell", [bert, sdpa, causal, swin, coatnet, shared_keys])
+def test_spellings_are_one_op_and_give_onnxruntimes_numbers(device, spell):
+    spelling = spell()
+    graph = prepared(spelling)
+    (spec,) = found(graph)
+    assert spec.turned and not [n for n in graph.nodes if n.spec.kind in ("softmax", "logic")]
+    assert spec.zeros_for_nan == (spell is sdpa)
+    (want,) = exact_session(spelling.bytes()).run(None, spelling.feeds)
+    with clnn.compile_model(spelling.bytes(), device) as session:
+        np.testing.assert_allclose(session(spelling.feeds)["y"], want, rtol=1e-5, atol=1e-5)
+
+
+def test_factors_of_queries_and_keys_are_the_scale():
+    (spec,) = found(prepared(sdpa()))
+    assert spec.scores.alpha == pytest.approx(SIZE**-0.5)
+    (spec,) = found(prepared(bert()))
+    assert [step.fn for step in spec.scores.post_ops] == ["div", "add"] or spec.scores.alpha != 1
+
+
+def test_a_query_without_keys_is_zero(device):
+    spelling = sdpa()
+    spelling.feeds["mask"] = np.full((1, 1, 1, LENGTH), -np.inf, np.float32)
+    with clnn.compile_model(spelling.bytes(), device) as session:
+        np.testing.assert_array_equal(session(spelling.feeds)["y"], np.zeros((1, LENGTH, WIDTH)))
+
+
+def public(s, name):
+    s.outputs = ("y", name)
+
+
+def read_twice(s, name):
+    public(s, s.add("Neg", [name], "besides"))
+
+
+def other_axis(s, _):
+    softmax = next(n for n in s.nodes if n.op_type == "Softmax")
+    softmax.attribute[0].i = 2
+
+
+def other_number(s, _):
+    s.consts["zero"] = np.float32(1)
+
+
+@pytest.mark.parametrize(
+    "spell, change, name",
+    [
+        (bert, public, "weights"),
+        (bert, public, "scores"),
+        (bert, read_twice, "weights"),
+        (bert, other_axis, ""),
+        (sdpa, public, "soft"),
+        (sdpa, other_number, ""),
+        (coatnet, public, "columns"),
+    ],
+)
+def test_what_others_read_or_something_else_stays(spell, change, name):
+    spelling = spell()
+    change(spelling, name)
+    graph = prepared(spelling)
+    assert not found(graph)
+    assert [n.spec.kind for n in graph.nodes].count("softmax") == 1
+
+
+@pytest.mark.parametrize("options", [{"dtype": "f16"}, {"dtype": "tf32"}, {"fuse": False}])
+def test_other_numbers_keep_their_products(options):
+    assert not found(prepared(bert(), **options))
