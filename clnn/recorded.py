@@ -49,9 +49,7 @@ class Tape:
         """Return the larger one of two numbers, noted as computed; open where one of them is."""
         (left, x, p), (right, y, q) = map(_parts, (a, b))
         other = None if p is None and q is None else max(_there(a), _there(b))
-        return self._noted(
-            ("max", left, right, other), f"max({left}, {right})", max(x, y), other
-        )
+        return self._noted(("max", left, right, other), f"max({left}, {right})", max(x, y), other)
 
     def _noted(
         self, key: tuple[object, ...], expression: str, value: int, other: int | None = None
