@@ -17,12 +17,16 @@ import numpy as np
 
 from clnn.traced import Open, greatest
 
+NOTES_AT_ONCE = 16  # between two pauses
+
 
 class Tape:
-    """Notes of what was computed: Python statements in their order, which return None elsewhere."""
+    """Notes of what was computed: Python statements in their order, which raise Other elsewhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, pause: Callable[[], None] | None = None) -> None:
+        """pause: called now and then while notes are taken."""
         self.statements: list[str] = []
+        self._pause = pause
         self.inputs = 0
         self._known: dict[tuple[object, ...], Recorded] = {}
         self._decided: set[tuple[str, str, str]] = set()
@@ -57,7 +61,7 @@ class Tape:
         if key not in self._known:
             name = f"w{len(self._known)}"
             self._known[key] = Recorded(self, name, value, other)
-            self.statements.append(f"{name} = {expression}")
+            self._add(f"{name} = {expression}")
         return self._known[key]
 
     def decided(self, sign: str, left: str, right: str, outcome: bool) -> bool:
@@ -66,8 +70,13 @@ class Tape:
         if not self.closed and key not in self._decided:
             self._decided.add(key)
             test = f"{left} {sign} {right}"
-            self.statements.append(f"if {f'not {test}' if outcome else test}: return None")
+            self._add(f"if {f'not {test}' if outcome else test}: raise Other")
         return outcome
+
+    def _add(self, statement: str) -> None:
+        self.statements.append(statement)
+        if self._pause is not None and len(self.statements) % NOTES_AT_ONCE == 0:
+            self._pause()
 
 
 class Recorded:
