@@ -17,12 +17,16 @@ import numpy as np
 
 from clnn.traced import Open, greatest
 
+NOTES_AT_ONCE = 16  # between two pauses
+
 
 class Tape:
-    """Notes of what was computed: Python statements in their order, which return None elsewhere."""
+    """Notes of what was computed: Python statements in their order, which raise Other elsewhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, pause: Callable[[], None] | None = None) -> None:
+        """pause: called now and then while notes are taken."""
         self.statements: list[str] = []
+        self._pause = pause
         self.inputs = 0
         self._known: dict[tuple[object, ...], Recorded] = {}
         self._decided: set[tuple[str, str, str]] = set()
@@ -49,9 +53,7 @@ class Tape:
         """Return the larger one of two numbers, noted as computed; open where one of them is."""
         (left, x, p), (right, y, q) = map(_parts, (a, b))
         other = None if p is None and q is None else max(_there(a), _there(b))
-        return self._noted(
-            ("max", left, right, other), f"max({left}, {right})", max(x, y), other
-        )
+        return self._noted(("max", left, right, other), f"max({left}, {right})", max(x, y), other)
 
     def _noted(
         self, key: tuple[object, ...], expression: str, value: int, other: int | None = None
@@ -59,7 +61,7 @@ class Tape:
         if key not in self._known:
             name = f"w{len(self._known)}"
             self._known[key] = Recorded(self, name, value, other)
-            self.statements.append(f"{name} = {expression}")
+            self._add(f"{name} = {expression}")
         return self._known[key]
 
     def decided(self, sign: str, left: str, right: str, outcome: bool) -> bool:
@@ -68,8 +70,13 @@ class Tape:
         if not self.closed and key not in self._decided:
             self._decided.add(key)
             test = f"{left} {sign} {right}"
-            self.statements.append(f"if {f'not {test}' if outcome else test}: return None")
+            self._add(f"if {f'not {test}' if outcome else test}: raise Other")
         return outcome
+
+    def _add(self, statement: str) -> None:
+        self.statements.append(statement)
+        if self._pause is not None and len(self.statements) % NOTES_AT_ONCE == 0:
+            self._pause()
 
 
 class Recorded:

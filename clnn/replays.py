@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import partial
@@ -20,7 +23,12 @@ T = TypeVar("T")
 Later = Callable[[Callable[[], None]], None]
 MOST_WAYS = 16  # that a function took, of which notes are kept
 MOST_RECORDINGS = 8  # in a row, of a function that goes another way each time
+LINES_AT_ONCE = 64  # of notes, that are compiled while other threads wait
+PAUSE_S = 1e-4
 USES = 4  # of notes, after which one more may be taken
+
+
+_here = threading.local()
 
 
 class NotRecordedError(Exception):
@@ -132,17 +140,52 @@ def _holds_numbers(value: Any, kind: Any, text: Callable[[Any], str | None]) -> 
     raise NotRecordedError(f"{kind.__name__} is unknown")
 
 
-def _function(tape: Tape, result: Any) -> Callable[..., Any]:
+class _OtherWayError(Exception):
+    """A decision is another one for these numbers."""
+
+
+def _function(
+    tape: Tape, result: Any, pause: Callable[[], None] | None = None
+) -> Callable[..., Any]:
     """Return what builds a result for other numbers, or returns None. Raises NotRecordedError."""
     builder = _Builder(tape)
     answer = builder.expression(result)
-    names = ", ".join(f"v{k}" for k in range(tape.inputs))
-    lines = [*tape.statements, *builder.statements, f"return {answer}"]
-    source = "".join([f"def replay({names}):\n", *(f"    {line}\n" for line in lines)])
-    found: dict[str, Any] = {}
-    exec(source, builder.constants, found)
-    made: Callable[..., Any] = found["replay"]
-    return made
+    lines = [*tape.statements, *builder.statements, f"answer = {answer}"]
+    parts = []
+    for at in range(0, len(lines), LINES_AT_ONCE):
+        parts.append(compile("\n".join(lines[at : at + LINES_AT_ONCE]), "<notes>", "exec"))
+        if pause is not None:
+            pause()
+    constants = {**builder.constants, "Other": _OtherWayError}
+
+    def replay(*numbers: int) -> Any:
+        scope = {**constants, **{f"v{k}": number for k, number in enumerate(numbers)}}
+        try:
+            for part in parts:
+                exec(part, scope)
+        except _OtherWayError:
+            return None
+        return scope["answer"]
+
+    return replay
+
+
+@contextmanager
+def behind_calls() -> Iterator[None]:
+    """Have this thread take notes in small pieces, so that others need not wait for it.
+
+    Python's lock is given to another thread after milliseconds, if nobody gives it up before; a call
+    takes it several times.
+    """
+    _here.is_behind = True
+    try:
+        yield
+    finally:
+        _here.is_behind = False
+
+
+def _give_way() -> None:
+    time.sleep(PAUSE_S)
 
 
 def at_once(work: Callable[[], None]) -> None:
@@ -190,10 +233,11 @@ class Replays(Generic[T]):
         if self._replayed(numbers) is not None:
             return
         self._left -= USES
-        tape = Tape()
+        pause = _give_way if getattr(_here, "is_behind", False) else None
+        tape = Tape(pause)
         try:
             result = self._make([tape.input(n) for n in numbers])  # type: ignore[misc]
-            self._ways = (_function(tape, result), *self._ways)[:MOST_WAYS]
+            self._ways = (_function(tape, result, pause), *self._ways)[:MOST_WAYS]
         except Exception:  # which the function raises for plain numbers, too, or there are no notes
             return
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from clnn.recorded import Recorded, Tape, integer, larger
-from clnn.replays import MOST_RECORDINGS, MOST_WAYS, Replays
+from clnn.replays import MOST_RECORDINGS, MOST_WAYS, Replays, behind_calls
 
 
 @dataclass(frozen=True)
@@ -156,3 +157,22 @@ def test_numbers_of_notes_that_are_done_are_plain_ones():
     assert not done.statements
     noted = " ".join(tape.statements)
     assert all(text in noted for text in ("v0 != 3", "v0 > 3", "v0 - 3", "3 - v0", "3 * v0"))
+
+
+def long_sum(numbers):
+    a, total = numbers[0], 0
+    for k in range(3000):
+        total = total + (a + k) * (k + 1)
+    return total
+
+
+@pytest.mark.parametrize("is_behind", [True, False])
+def test_notes_behind_calls_are_taken_in_small_pieces(is_behind, monkeypatch):
+    """A pause is made between few notes, and between few lines that are compiled; in calls none is."""
+    pauses = []
+    monkeypatch.setattr("clnn.replays.time.sleep", pauses.append)
+    made = Replays(long_sum)
+    with behind_calls() if is_behind else nullcontext():
+        made.record([5])
+    assert made([7]) == long_sum([7])
+    assert len(pauses) > 500 if is_behind else not pauses

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import cast
 
 import numpy as np
 
@@ -177,8 +178,10 @@ class _Placer:
             return None
         if isinstance(source, int):
             return self.inputs[source] if source < len(self.inputs) else None
-        if isinstance(source, np.ndarray) or is_made(source):
-            self.build.budget.folded += 0 if is_made(source) else source.nbytes
+        if is_made(source):
+            return self.build.const(cast("Array", source), f"{self.name}:const")
+        if isinstance(source, np.ndarray):
+            self.build.budget.folded += source.nbytes
             return self.build.const(source, f"{self.name}:const")
         emit = source.emit if isinstance(source, EmitOutput) else source
         index = source.index if isinstance(source, EmitOutput) else 0

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-import numpy as np
 import onnx
 
 from clnn.budget import counted_tables, host_memory
@@ -36,11 +35,10 @@ from clnn.importers.onnx.nodes import Consts, blamed, check_node, complete, find
 from clnn.importers.onnx.order import ordered
 from clnn.importers.onnx.report import Problem, missing_reason, refuse
 from clnn.importers.onnx.scope import Call, Scope, read_call, read_inputs
-from clnn.importers.onnx.shape_arithmetic import Room, fold_noted
+from clnn.importers.onnx.shape_arithmetic import Room, fold_call
 from clnn.importers.onnx.shapes import Shapes, input_shapes
 from clnn.importers.onnx.tensors import TensorReader, dtype_name, numpy_dtype
 from clnn.ops.onnx_registry import OnnxImporter, OnnxNode, Source, Unsupported
-from clnn.recorded_arrays import is_made
 from clnn.records import changed
 from clnn.types import Array, TensorType, dtype_of
 
@@ -327,26 +325,12 @@ class _Import:
             return None
         values = [None if n is None else self.build.consts[n] for n in call.inputs]
         try:
-            arrays = self._fold(call, call.opset, values, kinds)
+            arrays = fold_call(call, values, kinds, self.tensors.budget, self.room)
         except (Unsupported, onnx_fold.NotEvaluated):
             if find_importer(call) is None:
                 raise
             return None
         return [self.build.const(array, f"{call.name}/{k}") for k, array in enumerate(arrays)]
-
-    def _fold(
-        self, call: Call, opset: int, values: list[Array | None], kinds: Sequence[TensorType | None]
-    ) -> list[Array]:
-        """Return the outputs of a node of known inputs. Raises as clnn.importers.onnx.fold does."""
-        about = call.op_type, opset, call.attributes
-        count = len(call.node.output)
-        if any(map(is_made, values)):
-            evaluate = onnx_fold.evaluator(*about, values, count)
-            found = fold_noted(call, values, kinds, evaluate, self.room)
-            if found is not None:
-                return found
-            values = [np.asarray(v) if is_made(v) else v for v in values]
-        return onnx_fold.fold(*about, call.attrs, values, count, self.tensors.budget)
 
     def _import(self, importer: OnnxImporter, call: Call) -> Sequence[str | None]:
         """Run an op file's importer function and add what it asks for."""

@@ -16,12 +16,15 @@ from typing import Any
 import numpy as np
 import onnx
 
+from clnn.importers.onnx import fold
+from clnn.importers.onnx.limits import Budget
 from clnn.importers.onnx.nodes import Consts, find_importer
 from clnn.importers.onnx.scope import Call
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported
 from clnn.ops.spec import ViewSpec
 from clnn.recorded import integer, is_recorded, larger
 from clnn.recorded_arrays import RecordedArray, is_made, items_of, whole_numbers
+from clnn.records import changed
 from clnn.types import Array, TensorType, broadcast_shapes, dtype_of, normalise_axis
 
 MOST_ITEMS = 64  # of an array that is computed number by number
@@ -48,13 +51,30 @@ class Room:
             raise _UnknownError
 
 
-def fold_noted(
+def fold_call(
+    call: Call,
+    values: Sequence[Any],
+    kinds: Sequence[TensorType | None],
+    budget: Budget,
+    room: Room,
+) -> list[Any]:
+    """Return the outputs of a node of known inputs. Raises as clnn.importers.onnx.fold does.
+
+    values: data of all inputs, None where one is left out. kinds: their types.
+    """
+    about, count = (call.op_type, call.opset or 0, call.attributes), len(call.node.output)
+    if any(map(is_made, values)):
+        found = _fold_noted(call, values, kinds, fold.evaluator(*about, values, count), room)
+        if found is not None:
+            return found
+        values = [np.asarray(v) if is_made(v) else v for v in values]
+    return fold.fold(*about, call.attrs, values, count, budget)
+
+
+def _fold_noted(
     call: Call, values: Sequence[Any], kinds: Sequence[Any], evaluate: Evaluate, room: Room
 ) -> list[Any] | None:
-    """Return the outputs of a node of which some inputs follow from noted extents; None where unknown.
-
-    values: data of all inputs. kinds: their types. evaluate: is asked for today's arrays.
-    """
+    """Return the outputs of a node of which some inputs follow from noted extents; None where unknown."""
     try:
         found = _numbers(call, values, evaluate)
         if found is None:
@@ -99,7 +119,8 @@ def _moved(data: Sequence[Any], others: Sequence[Any], evaluate: Evaluate) -> li
     """Return what a node that moves elements makes, told by how it moves their positions."""
     if any(map(is_made, others)):
         return None
-    every, positions = items_of([n for v in data for n in _items(v).reshape(-1).tolist()]), []
+    every = items_of([n for v in data for n in _items(v).reshape(-1).tolist()])
+    positions: list[Array] = []
     for value in data:
         begin = sum(p.size for p in positions)
         count = math.prod(_items(value).shape)
@@ -107,9 +128,7 @@ def _moved(data: Sequence[Any], others: Sequence[Any], evaluate: Evaluate) -> li
     moved = evaluate([*positions, *others])
     if sum(m.size for m in moved) > MOST_ITEMS:
         return None
-    return [
-        whole_numbers(every[m.reshape(-1)].reshape(m.shape), data[0].dtype) for m in moved
-    ]
+    return [whole_numbers(every[m.reshape(-1)].reshape(m.shape), data[0].dtype) for m in moved]
 
 
 def _each(compute: Callable[..., Any]) -> Callable[..., Any]:
@@ -193,9 +212,7 @@ def _arrays(
         made = _evaluated(_SHAPES[call.op_type](call.attrs, values), evaluate, values)
     else:
         raise _UnknownError
-    if made.array.dtype == object or made.array.shape != tuple(
-        n.value if is_recorded(n) else n for n in made.shape
-    ):
+    if made.array.dtype == object or made.array.shape != _plain(made.shape):
         raise _UnknownError
     room.take(made.nbytes)
     return [made]
@@ -205,9 +222,7 @@ def _today(value: Any) -> Any:
     return value.array if is_made(value) else value
 
 
-def _evaluated(
-    shape: Sequence[int], evaluate: Evaluate, values: Sequence[Any]
-) -> RecordedArray:
+def _evaluated(shape: Sequence[int], evaluate: Evaluate, values: Sequence[Any]) -> RecordedArray:
     """Return what the evaluator makes."""
     if math.prod(shape) > ROOM:
         raise _UnknownError
@@ -219,7 +234,9 @@ def _evaluate_one(evaluate: Evaluate, *values: Array | None) -> Array:
     return evaluate(values)[0]
 
 
-_VIEWS = frozenset(("Reshape", "Slice", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Expand", "Flatten"))
+_VIEWS = frozenset(
+    ("Reshape", "Slice", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Expand", "Flatten")
+)
 
 
 def _viewed(call: Call, values: Sequence[Any], kinds: Sequence[TensorType | None]) -> RecordedArray:
@@ -241,7 +258,8 @@ def _viewed(call: Call, values: Sequence[Any], kinds: Sequence[TensorType | None
         shape = spec.infer(given)[0].shape
         if math.prod(shape) > ROOM:
             raise _UnknownError
-        today = _plain(spec).reference(*map(_today, inputs))[0]
+        now = changed(spec, **{name: _plain(value) for name, value in vars(spec).items()})
+        today = now.reference(*map(_today, inputs))[0]
         return RecordedArray(today, shape, _referred, (spec, *inputs))
 
     found = made(source)  # type: ignore[arg-type]
@@ -255,16 +273,11 @@ def _referred(spec: ViewSpec, *inputs: Array) -> Array:
     return found
 
 
-def _plain(spec: Any) -> Any:
-    """Return a spec with today's numbers."""
-    from clnn.records import changed
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(plain, value))
-        return value.value if is_recorded(value) else value
-
-    return changed(spec, **{name: plain(value) for name, value in vars(spec).items()})
+def _plain(value: Any) -> Any:
+    """Return a number, or numbers, as they are today."""
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    return value.value if is_recorded(value) else value
 
 
 def _broadcast(attrs: Mapping[str, Any], values: Sequence[Any]) -> tuple[int, ...]:
@@ -299,18 +312,17 @@ def _same(attrs: Mapping[str, Any], values: Sequence[Any]) -> tuple[int, ...]:
     return tuple(values[0].shape)
 
 
+_ELEMENTWISE = """
+    Add Sub Mul Div Mod Pow Min Max Where And Or Xor Equal Less LessOrEqual Greater GreaterOrEqual
+"""
+_ONE_BY_ONE = """
+    Abs Cast Ceil Cos CumSum Exp Floor Identity Log Neg Not Reciprocal Relu Round Sigmoid Sign Sin
+    Sqrt Tanh Trilu
+"""
 # Shapes of what the evaluator makes.
 _SHAPES: Mapping[str, Callable[[Mapping[str, Any], Sequence[Any]], tuple[int, ...]]] = {
-    **dict.fromkeys(
-        ("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Min", "Max", "Where", "And", "Or", "Xor")
-        + ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
-        _broadcast,
-    ),
-    **dict.fromkeys(
-        ("Abs", "Cast", "Ceil", "Cos", "CumSum", "Exp", "Floor", "Identity", "Log", "Neg", "Not")
-        + ("Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin", "Sqrt", "Tanh", "Trilu"),
-        _same,
-    ),
+    **dict.fromkeys(_ELEMENTWISE.split(), _broadcast),
+    **dict.fromkeys(_ONE_BY_ONE.split(), _same),
     "ConstantOfShape": _filled,
     "Gather": _gathered,
     "Range": _range,

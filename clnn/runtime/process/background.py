@@ -10,6 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
+from clnn.replays import behind_calls
 from clnn.runtime.process.forked import renewed
 
 log = logging.getLogger("clnn")
@@ -82,7 +83,8 @@ class Jobs:
         if self.stop.is_set():
             return
         try:
-            job()
+            with behind_calls():
+                job()
         except Exception as err:
             if not self.stop.is_set():
                 log.warning("nothing was made ahead of a call: %s", err)
