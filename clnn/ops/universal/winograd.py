@@ -11,8 +11,8 @@ from clnn.ops.conv.winograd import (
     ERRORS,
     TileGrid,
     fits,
+    matrices,
     tile_grid,
-    transformed,
 )
 from clnn.ops.launch import Arg, Const, In, Launch, Out, Scratch, Variant
 from clnn.ops.universal.functions import (
@@ -109,7 +109,11 @@ def _products(problem: ConvProblem, tiles: TileGrid, inputs: Scratch, products: 
 
 def _packed(weights: Array, wide: int) -> Array:
     """Return weights transformed, as pack_tiles does it with places as groups."""
-    return pack_columns(transformed(weights, SIDE).astype(np.float32), wide)
+    oc, ic = weights.shape[:2]
+    taps = pack_columns(weights.reshape(oc, ic, -1).transpose(2, 0, 1), wide)
+    g = matrices(SIDE).g
+    places: Array = np.kron(g, g).astype(np.float32) @ taps.reshape(len(taps), -1)
+    return places.reshape(-1, *taps.shape[1:])
 
 
 def _output(
