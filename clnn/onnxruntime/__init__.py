@@ -43,6 +43,7 @@ from clnn.onnxruntime.version import __version__, get_build_info, get_version_st
 SessionIOBinding = IOBinding
 version = __version__
 package_name = "onnxruntime"
+cuda_version = ""
 
 __all__ = [
     "ExecutionMode",
@@ -61,6 +62,7 @@ __all__ = [
     "SessionOptions",
     "__version__",
     "capi",
+    "cuda_version",
     "disable_telemetry_events",
     "enable_telemetry_events",
     "get_all_providers",

@@ -110,6 +110,10 @@ class IOBinding:
         """Return the outputs of the last run."""
         return list(self._made)
 
+    def get_outputs_as_ortvaluevector(self) -> list[OrtValue]:
+        """Return the outputs of the last run."""
+        return self.get_outputs()
+
     def copy_outputs_to_cpu(self) -> list[Any]:
         """Return the outputs of the last run as arrays."""
         return [value.numpy() for value in self._made]

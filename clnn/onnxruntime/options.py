@@ -9,6 +9,7 @@ from clnn.logs import log
 from clnn.onnxruntime.enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
 from clnn.onnxruntime.errors import ArgumentTypeError, FeedError
 
+LONGEST_KEY = 1024  # characters of a configuration entry's key, as in onnxruntime
 _told: set[str] = set()
 asked_threads: list[int] = []  # numbers of threads that options were given, as they came
 
@@ -80,6 +81,10 @@ class _Record:
         if not isinstance(key, str) or not isinstance(value, str):
             raise ArgumentTypeError(
                 f"a configuration entry has two texts; {key!r}, {value!r} were given."
+            )
+        if not 0 < len(key) <= LONGEST_KEY:
+            raise FeedError(
+                f"a configuration entry's key has {len(key)} characters; it has 1 to {LONGEST_KEY}."
             )
         self._entries[key] = value
 

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from clnn.logs import log
-from clnn.onnxruntime.errors import FeedError
+from clnn.onnxruntime.errors import ArgumentTypeError, FeedError
 from clnn.onnxruntime.options import tell_once
 
 THREADS = "POCL_MAX_PTHREAD_COUNT"
@@ -50,6 +50,8 @@ def submit(work: Callable[[], None]) -> None:
 
 def set_default_logger_severity(severity: int) -> None:
     """Log what is at least so severe: 0 all, 1 information, 2 warnings, 3 errors, 4 the worst."""
+    if not isinstance(severity, int):
+        raise ArgumentTypeError(f"a severity is a number from 0 to 4, not {severity!r}.")
     if severity not in range(len(_SEVERITIES)):
         raise FeedError(f"a severity is from 0 (all) to 4 (the worst); {severity} was given.")
     log.setLevel(_SEVERITIES[severity])

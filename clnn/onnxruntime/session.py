@@ -85,6 +85,8 @@ class InferenceSession:
         self._needed = {p.name for p in self._engine.interface.inputs if p.kind != "optional"}
         self._output_names = [p.name for p in self._engine.interface.outputs]
         self._ports = {**self._engine.ports, **self._engine.defaults}
+        self._inputs_meta = [NodeArg(p) for p in self._engine.interface.inputs]
+        self._outputs_meta = [NodeArg(p) for p in self._engine.outputs]
 
     def _real(self, why: Exception) -> Any:
         """Return onnxruntime's session of the model."""
@@ -105,11 +107,11 @@ class InferenceSession:
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs."""
-        return [NodeArg(p) for p in self._engine.interface.inputs]
+        return list(self._inputs_meta)
 
     def get_outputs(self) -> list[NodeArg]:
         """Return the outputs, with shapes as far as they follow from the model."""
-        return [NodeArg(p) for p in self._engine.outputs]
+        return list(self._outputs_meta)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """Return the inputs that have a default in the model."""
@@ -309,6 +311,22 @@ class InferenceSession:
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         """Do nothing: no option of a device changes while a session lives."""
+
+    @property
+    def _model_path(self) -> str | None:
+        """The model's path, under the name by which programs find files beside it."""
+        return self._source if isinstance(self._source, str) else None
+
+    def __copy__(self) -> InferenceSession:
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        return made
+
+    def __reduce__(self) -> Any:
+        raise ArgumentTypeError(
+            "cannot pickle an InferenceSession: its memory and kernels are of this process. Make one "
+            "from the model's path where it is wanted."
+        )
 
     @property
     def clnn_session(self) -> Any:

@@ -31,9 +31,14 @@ class OrtDevice:
         """Return a place of memory by name."""
         return OrtDevice(checked_device(ort_device_name), device_id)
 
-    def device_type(self) -> str:
-        """Return the kind, such as "cpu"."""
-        return self._kind
+    @staticmethod
+    def cpu() -> int:
+        """Return the number of the kind that is memory of the host."""
+        return 0
+
+    def device_type(self) -> int:
+        """Return the number of the kind: 0 for memory of the host, 1 for a device's."""
+        return int(self._kind != CPU)
 
     def device_id(self) -> int:
         """Return the number of the device."""
@@ -87,6 +92,8 @@ class OrtValue:
     ) -> OrtValue:
         """Return a tensor of zeros. element_type: a numpy type, or the number of an ONNX type."""
         checked_device(device_type)
+        if any(extent < 0 for extent in shape):
+            raise FeedError(f"a value of shape {tuple(shape)}: extents are 0 and more.")
         return OrtValue(np.zeros(tuple(shape), numpy_type(element_type)))
 
     @staticmethod
@@ -179,6 +186,10 @@ class OrtValue:
         array = self.numpy()
         plain: Array = array if dtype is None else array.astype(dtype)
         return plain
+
+    def to_dlpack(self) -> Any:
+        """Return a capsule that shares the value's memory."""
+        return self.__dlpack__()
 
     def __dlpack__(self, **keywords: Any) -> Any:
         return self.numpy().__dlpack__(**keywords)

@@ -5,6 +5,8 @@ A trial takes a module, onnxruntime or clnn.onnxruntime, and returns what it fou
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -663,6 +665,13 @@ def options_rows(folder: Path) -> list[Row]:
             ],
         ),
         Row(
+            "keys of entries: 1 to 1024 characters, else RuntimeError",
+            lambda o: [
+                raised(o.SessionOptions().add_session_config_entry, key, "b")
+                for key in ("", "k" * 1024, "k" * 1025)
+            ],
+        ),
+        Row(
             "options and run options of other types: TypeError",
             lambda o: (
                 raised(o.InferenceSession, model(), 3),
@@ -706,6 +715,27 @@ def values() -> list[Row]:
             ],
         ),
         Row(
+            "`update_inplace` of another type",
+            lambda o: (
+                v := o.OrtValue.ortvalue_from_numpy(X.copy()),
+                v.update_inplace(np.full(X.shape, 2.0)),
+                v.numpy(),
+            )[2],
+            "converted; onnxruntime takes the bytes as they are",
+        ),
+        Row(
+            "values of negative extents: RuntimeError",
+            lambda o: raised(o.OrtValue.ortvalue_from_shape_and_type, [-2, 3], np.float32),
+        ),
+        Row(
+            "`OrtDevice`: kinds and numbers",
+            lambda o: (
+                (d := o.OrtDevice.make("cpu", 0)).device_type(),
+                d.device_id(),
+                o.capi.onnxruntime_pybind11_state.OrtDevice.cpu(),
+            ),
+        ),
+        Row(
             "DLPack, both ways",
             lambda o: (
                 np.from_dlpack(o.OrtValue.ortvalue_from_numpy(X.copy())),
@@ -715,8 +745,27 @@ def values() -> list[Row]:
     ]
 
 
+def kept(o: Any) -> Any:
+    """Copies, pickles, and what programs read besides the documented names."""
+    made = session(o)
+    again = copy.copy(made).run(None, {"x": X})
+    return (
+        again,
+        raised(copy.deepcopy, made),
+        raised(pickle.dumps, made),
+        made.get_inputs()[0] is made.get_inputs()[0],
+        [a.name for a in (*made._inputs_meta, *made._outputs_meta)],
+        made._model_path,
+    )
+
+
 def whole() -> list[Row]:
     return [
+        Row("sessions: `copy.copy`; `deepcopy` and pickle: TypeError; `_model_path`", kept),
+        Row(
+            "a severity that is no number: TypeError, above 4: RuntimeError",
+            lambda o: [raised(o.set_default_logger_severity, k) for k in ("a", 9)],
+        ),
         Row("`GraphOptimizationLevel`, `ExecutionMode`, `ExecutionOrder`", levels),
         Row("`set_default_logger_severity`, `set_default_logger_verbosity`", severities),
         Row(
