@@ -190,6 +190,9 @@ ${dt.apart(vw, mr, nv, lambda r, v: f"c{r}_{v}", wide_pitch, "2 * i")}\
 % if dot:
     for (int i = 0; i < ${k // 2}; ++i) {
         ${pairs_of(mr, few, lambda where: small_vector("int", "p", where))}
+%  for lane in range(0, 2 * width, LINE // size_of(bt)) if ahead else ():
+        ${pf.fetch(f"w + {times(ahead // 2, row)} + {lane}")}
+%  endfor
         p += 2;
         w += ${row};
     }
