@@ -72,6 +72,6 @@ for _name, _spec, _keys, _columns in (
     ("attention_zeros", Attention(MASKED, zeros_for_nan=True), 37, 3),
 ):
     _q, _k, _v = (normal((1, 2, n, d), d) for n, d in ((9, 5), (_keys, 5), (_keys, _columns)))
-    add(_name, _spec, [_q, _k, None, MASK, _v], only="attention_f32", targets=("cpu",))
+    add(_name, _spec, [_q, _k, None, MASK, _v])
 _q, _k, _v = (normal((1, 2, n, 16), n) for n in (8, 32, 32))
-add("attention_even", Attention(Gemm(trans_b=True)), [_q, _k, None, _v], targets=("cpu",))
+add("attention_even", Attention(Gemm(trans_b=True)), [_q, _k, None, _v])

@@ -55,13 +55,14 @@ class _Fusing:
                 nodes.append(node)
                 continue
             nodes += self.views
-            turn = self.turns(node)
-            if fused.spec.turned:
+            turn, spec = self.turns(node), fused.spec
+            assert isinstance(spec, Attention)
+            if spec.turned:
                 nodes += self.turned_back(fused)
             elif turn is None:
                 nodes.append(fused)
             else:
-                spec = replace(fused.spec, turned=True)
+                spec = replace(spec, turned=True)
                 origin = f"{fused.origin} + {turn.origin}"
                 behind[turn.name] = replace(fused, spec=spec, outputs=turn.outputs, origin=origin)
         return self.graph.with_nodes(nodes, types=self.types, consts=self.consts)

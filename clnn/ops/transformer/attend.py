@@ -103,7 +103,8 @@ class Attention(OpSpec):
         scores, weights = (
             Scratch(name, max(kind.size, 1) * F32.itemsize) for name in ("scores", "weights")
         )
-        steps = (
+        mixed = Problem((between, problem.input(last), None), (out,), target)
+        steps: list[tuple[OpSpec, Problem, dict[int, Arg], Arg]] = [
             (self.scores, Problem(problem.inputs[:-1], (between,), target), {}, scores),
             (
                 self.softmax(kind.rank),
@@ -111,13 +112,8 @@ class Attention(OpSpec):
                 {0: scores},
                 weights,
             ),
-            (
-                self.mixing,
-                Problem((between, problem.input(last), None), (out,), target),
-                {0: weights, 1: In(last)},
-                Out(0),
-            ),
-        )
+            (self.mixing, mixed, {0: weights, 1: In(last)}, Out(0)),
+        ]
         made = [spec.variants(part)[which] for spec, part, _, _ in steps]
         launches = [
             _rerouted(launch, f"{place}_", sources, result)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from clnn.layout import TensorLayout
 from clnn.ops.gemm.problem import GemmProblem
 from clnn.ops.gemm.tiled import pack_launch
-from clnn.ops.launch import In, Launch, Out, Scratch, Variant, grid
+from clnn.ops.launch import Arg, In, Launch, Out, Scratch, Variant, grid
 from clnn.ops.problem import Operand
 from clnn.ops.shared.matrices import Tile, Views, flip, gemm_tiles, packed_view, panels_for, product
 from clnn.target import Target
@@ -148,7 +148,13 @@ def _variant(scores: GemmProblem, values: TensorLayout, form: Form, tiles: _Tile
         "wg": local,
     }
     last = len(scores.node.inputs)
-    args = (In(scores.views.inputs[0]), scratch, *(In(k) for k in own), In(last), Out(0))
+    args: tuple[Arg, ...] = (
+        In(scores.views.inputs[0]),
+        scratch,
+        *(In(k) for k in own),
+        In(last),
+        Out(0),
+    )
     first = pack_launch(scores, tile, panels, packed, scratch)
     launch = Launch("transformer/attention.cl.mako", params, args, size, local)
     return Variant(name, (first, launch), tiles.cost)
