@@ -36,6 +36,9 @@ Tunables vec             1, 2, 4, 8 or 16; divides chunk
     assert chunk % vec == 0, (chunk, vec)
     # What an extent that is read at run time leaves of a chunk, or of the rows, is less.
     uneven, uneven_rows = not divides(chunk, inner), not divides(rows, middle)
+    if function and vec > 1:  # of one width alone: the text holds where nothing is left of a chunk
+        uneven = inner % chunk != 0
+        assert not uneven, (inner, chunk)
     assert not uneven or is_open(inner), (inner, chunk)
     assert not uneven_rows or is_open(middle) or is_open(rows), (middle, rows)
     parts, shares = -(-inner // chunk), -(-middle // rows)

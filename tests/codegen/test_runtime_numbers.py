@@ -7,11 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from clnn.arith.quantised_maps import Quantise, QuantisedSum
 from clnn.codegen import render as renderer
 from clnn.codegen import runtime_numbers
 from clnn.codegen.runtime_numbers import Texts, as_ints
 from clnn.errors import TemplateError
 from clnn.layout import TensorLayout
+from clnn.ops.launch import In, Out
+from clnn.ops.shared.elementwise_launch import Walked, walk_launch
+from clnn.target import Target
+from clnn.types import I8
 
 KERNEL = """
 ${group_size((1, 1, 1))}
@@ -177,3 +182,25 @@ def test_vectors_are_loaded_by_the_pitch_that_is_there(template):
     assert again.source == spread.source
     with pytest.raises(TemplateError, match="cannot load 4 elements of pitch 2"):
         texts_of(name, {"p": 0}, {"p": 2})
+
+
+@pytest.mark.parametrize(
+    "function,ctypes",
+    [
+        (QuantisedSum(I8, (0.5, 0.25), 1.0), ("char", "char", "char")),
+        (Quantise(I8), ("float", "float", "char", "char")),
+    ],
+)
+def test_functions_of_elements_stay_functions_at_other_shapes(function, ctypes):
+    """A text with extents of run time walks vectors alone, of which no element is left over."""
+
+    def launch(rows, extent):
+        layout = TensorLayout.make((rows, extent))
+        sources = [Walked(In(k), layout, ctype) for k, ctype in enumerate(ctypes[:-1])]
+        result = Walked(Out(0), layout, ctypes[-1])
+        return walk_launch("map", sources, result, Target(), function=function)
+
+    texts, launches = Texts(), [launch(2, 256), launch(2, 320), launch(2, 4096), launch(4, 8000)]
+    sources = [texts.kernel("node", one.template, one.params).source for one in launches]
+    assert any("x0_" in source for source in sources)
+    assert all("steps_ > " in source and "->v = result;" in source for source in sources)

@@ -8,6 +8,7 @@ from clnn.errors import ShapeError
 from clnn.ops.conv.transpose import ConvTranspose
 from clnn.ops.conv.volumes import IMAGE, Taps, over_images
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
+from clnn.traced import least
 
 
 @onnx_op("ConvTranspose")
@@ -54,7 +55,8 @@ def _placed(
         raise Unsupported(f"auto_pad {auto!r} is not one of NOTSET, VALID, SAME_UPPER, SAME_LOWER")
     shape = node.attr("output_shape")
     if shape is not None or auto.startswith("SAME"):
-        wanted = same if shape is None else [int(e) for e in shape][-rank:]
+        fits = list(map(least, natural, same))  # without pads no result grows
+        wanted = fits if shape is None else [int(e) for e in shape][-rank:]
         if len(wanted) != rank:
             raise ShapeError(f"{node.op_type}: output_shape {shape} must be {rank} numbers.")
         totals = [max(0, n - e) for n, e in zip(natural, wanted, strict=True)]

@@ -281,6 +281,8 @@ ATTRIBUTES = [
     ((5, 7), {"strides": [2, 2], "output_shape": [5, 7], "auto_pad": "SAME_LOWER"}),
     ((6, 8), {"strides": [2, 2], "auto_pad": "SAME_UPPER"}),
     ((6, 8), {"strides": [2, 2], "auto_pad": "SAME_LOWER"}),
+    ((11, 12), {"strides": [4, 3], "auto_pad": "SAME_UPPER"}),
+    ((11, 12), {"strides": [4, 3], "auto_pad": "SAME_LOWER"}),
     ((7, 9), {"strides": [2, 2], "auto_pad": "VALID"}),
     ((7, 10), {"dilations": [2, 3]}),
     ((5, 6), {"group": 2}),
