@@ -23,6 +23,7 @@ from clnn.types import F32, I8, I16, I32, U8, DType
 
 INPUTS, WEIGHTS = (I8, U8, I16), (I8, I16)
 LARGEST_I16 = 2**15
+LARGEST_I32 = 2**30  # well below what 32 bits hold, so that no rounding leaves them
 Numbers = Array | np.generic  # arrays and numbers
 
 
@@ -178,9 +179,12 @@ class Sums(Arithmetic):
             raise PlanError(
                 f"weights of {weights.min()} up to {weights.max()} in {self.name}: it takes -255 to 254."
             )
+        return replace(self, floats=bool((self.largest(weights, bias) <= EXACT).all()))
+
+    def largest(self, weights: Array, bias: Array | None) -> Array:
+        """Return what magnitude the sums of each output channel cannot exceed, int64."""
         flat = np.abs(weights.reshape(len(weights), -1).astype(np.int64)).sum(1)
-        sums = self.most * flat + np.abs(self.start(weights, bias))
-        return replace(self, floats=bool((sums <= EXACT).all()))
+        return np.asarray(self.most * flat + np.abs(self.start(weights, bias)))
 
     def packed_products(self) -> Arithmetic:
         """Return the arithmetic with sums of integers."""
@@ -207,7 +211,8 @@ class Requantised(Sums):
     """Sums of products in steps of the result, rounded once.
 
     factors: what a step of the sum is worth in steps of the result, one for all or one per output
-    channel. kind, zero_out: of results. low, high: what they are clipped to.
+    channel. kind, zero_out: of results. low, high: what they are clipped to. bounded: results fit 32
+    bits before they are clipped.
     """
 
     factors: tuple[float, ...] = field(default=(), metadata={"data": True})
@@ -215,6 +220,7 @@ class Requantised(Sums):
     zero_out: int = 0
     low: int = -128
     high: int = 127
+    bounded: bool = field(default=False, kw_only=True)
 
     requantises = True
 
@@ -227,6 +233,17 @@ class Requantised(Sums):
         """Return the type of results. Raises DTypeError for other operands."""
         self._check(x, w)
         return self.kind
+
+    def refine(self, weights: Array, bias: Array | None) -> Arithmetic:
+        """Return the arithmetic with what is known of its sums and results. Raises PlanError."""
+        known = super().refine(weights, bias)
+        assert isinstance(known, Requantised)
+        steps = self.steps_of(self.largest(weights, bias))
+        return replace(known, bounded=bool((steps < LARGEST_I32).all()))
+
+    def steps_of(self, sums: Array) -> Array:
+        """Return what magnitude, in steps of the result, sums of each channel come to at most."""
+        return np.asarray(sums * np.abs(self.scaling(len(sums)).astype(np.float64)))
 
     def scaling(self, count: int) -> Array:
         """Return the factor of each of `count` output channels, float32."""
@@ -263,6 +280,12 @@ class Written(Requantised):
     def name(self) -> str:
         """Name in kernels."""
         return f"w_{'u' if self.kind == U8 else 's'}8"
+
+    def steps_of(self, sums: Array) -> Array:
+        """Return what magnitude, in steps of the result, sums of each channel come to at most."""
+        whole = sums * np.abs(np.broadcast_to(np.array(self.factors, np.float64), (len(sums),)))
+        offsets = np.abs(np.array(self.offsets or (0.0,), np.float64))
+        return np.asarray((whole + offsets) / self.step_out)
 
     def _halves(self, count: int) -> tuple[Array, Array]:
         """Return factors as sums of two float32 numbers."""

@@ -11,6 +11,7 @@ from clnn.cache.keys import fields_key
 from clnn.codegen.render import template_hash
 from clnn.ops.launch import Variant
 from clnn.ops.problem import Operand, Problem
+from clnn.ops.shared.functions import FUNCTIONS, PostOp
 from clnn.ops.spec import OpSpec
 from clnn.types import DType
 
@@ -60,10 +61,12 @@ def canonical(value: Any) -> Any:
     """Return `value` as JSON data.
 
     Left out are fields of dataclasses that hold their default, and those that are data, on which no
-    time depends.
+    time depends; so are parameters of functions of bytes.
     """
     if isinstance(value, DType):
         return value.name
+    if isinstance(value, PostOp) and FUNCTIONS[value.fn].of_bytes:
+        value = replace(value, params=())
     if is_dataclass(value) and not isinstance(value, type):
         shown = {
             f.name: getattr(value, f.name)

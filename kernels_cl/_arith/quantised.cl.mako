@@ -3,6 +3,8 @@ quantised: sums of products of integers in 32 bits, or in float32 where that hol
 (clnn/arith/quantised.py). Requantised ones are scaled in float32, rounded to nearest, ties to even, and
 saturated; others are results as they are. Those of real taps are of what inputs stand for.
 
+scaled(arith, width, acc, row)   declares steps_, the sums in steps of the result, as floats that are not rounded
+
 Table rows  start; bits of the factor of each output channel where sums are requantised, of real taps the bias
 </%doc>
 <%!
@@ -30,15 +32,8 @@ ${acc} += ${x} * ${w};\
 % endif
 </%def>
 <%def name="channel(arith, width, acc)"></%def>
-<%def name="finish(arith, width, acc, result, row)">\
-<%
-    F, I = vec_type("float", width), vec_type("int", width)
-    low, high = ((f"({F})({scalar(float(v - arith.zero_out), 'float')})" for v in (arith.low, arith.high))
-                 if arith.requantises else ("", ""))
-%>\
-% if not arith.requantises:
-    ${I} ${result} = ${f"convert_{I}({acc})" if arith.floats else acc};
-% else:
+<%def name="scaled(arith, width, acc, row)">\
+<% F = vec_type("float", width) %>\
 % if arith.apart:
     ${F} steps_ = (${acc} + ${row(1)}) / (${F})(${scalar(arith.step_out, "float")});
 % elif arith.written:
@@ -48,6 +43,17 @@ ${acc} += ${x} * ${w};\
 % else:
     ${F} steps_ = ${acc if arith.floats else f"convert_{F}({acc})"} * as_${F}(${row(1)});
 % endif
+</%def>
+<%def name="finish(arith, width, acc, result, row)">\
+<%
+    F, I = vec_type("float", width), vec_type("int", width)
+    low, high = ((f"({F})({scalar(float(v - arith.zero_out), 'float')})" for v in (arith.low, arith.high))
+                 if arith.requantises else ("", ""))
+%>\
+% if not arith.requantises:
+    ${I} ${result} = ${f"convert_{I}({acc})" if arith.floats else acc};
+% else:
+${scaled(arith, width, acc, row)}\
     steps_ = steps_ > ${low} ? steps_ : ${low};
     steps_ = steps_ < ${high} ? steps_ : ${high};
     ${vec_type(arith.kind.cl, width)} ${result} = convert_${vec_type(arith.kind.cl, width)}(

@@ -4,10 +4,11 @@ Results of conv/direct's tiles: arithmetic, fused post_ops and stores. Reads the
 table_row(k, v)         vector v of row k of the arithmetic's constants
 expect_operands(t)      reads ahead what post_ops will read, for tiles at fixed addresses
 finish_all(t, joined)   statements that finish and store the tile's results, of sums a{pixel}_{vector}; of
-                        t[] where limbs are `joined` in it
+                        t[] where limbs are `joined` in it. narrow: as of conv/direct
 t: Tiles of the image (_common/pixels.cl.mako)
 </%doc>
 <%namespace name="ar" file="/${context['arith'].library}"/>
+<%namespace name="by" file="conv_bytes.cl.mako"/>
 <%namespace name="pf" file="prefetch.cl.mako"/>
 <%namespace name="px" file="pixels.cl.mako"/>
 <%namespace name="st" file="epilogue.cl.mako"/>
@@ -92,11 +93,13 @@ ${load(types[2], vw, "table", where)}\
 % endfor
     }
 </%def>
-<%def name="finish_all(t, joined=False)">\
+<%def name="finish_all(t, joined=False, narrow='')">\
 <%
     ocb = nv * vw
     blocks, tail = blocks_of(oc, ocb)
-    do_finish = (lambda n: finish_in_loop(t, joined, n)) if loop_epilogue else (lambda n: finish_tile(t, n))
+    def row(k, v):
+        return capture(table_row, k, v).strip()
+    do_finish = (lambda n: by.finish(t, row, n)) if narrow else (lambda n: finish_in_loop(t, joined, n) if loop_epilogue else finish_tile(t, n))
 %>\
 % if tail == ocb:
     ${do_finish(ocb)}

@@ -14,12 +14,15 @@ polynomial of what is left, within 3e-7 of itself. It is infinite from x = 88.4 
 relu(x) - a 2^p(a), a = |x|, where the polynomial p is log2 of the normal distribution's upper tail, within
 1.2e-7 of x; from a = 6 on the tail is 0. Sine, cosine and tangent
 of floats are functions of _common/trigonometry: some drivers let one element of a vector spoil the others.
+byte_steps(step, v, width, load): a sum of bytes (of_bytes in functions.py), whose parameters are the
+kernel's scale0, inverse0, scale1, ... (_common/scales), of the float variable v; it becomes steps of the result
+within its limits, not rounded yet but to whole ones where zero points are added behind rounding.
 Rational functions (RATIONALS of functions.py) round as ONNX Runtime does on processors with fma.
 </%doc>
 <%namespace name="tr" file="/_common/trigonometry.cl.mako"/>
 <%!
-from clnn.codegen.filters import scalar
-from clnn.ops.shared.functions import RATIONALS
+from clnn.codegen.filters import S8_BITS, S8_ZERO, scalar
+from clnn.ops.shared.functions import FUNCTIONS, RATIONALS
 FLOAT = {
     "relu": "{v} = {v} < {T}(0) ? {T}(0) : {v};",
     "leaky_relu": "{v} = {v} < {T}(0) ? {p0} * {v} : {v};",
@@ -152,6 +155,32 @@ SIGNED_TYPES = ("char", "short", "int", "long")
 BITS = {"char": 7, "uchar": 8, "short": 15, "ushort": 16, "int": 31, "uint": 32, "long": 63, "ulong": 64}
 REAL_TYPES = ("float", "half", "double")
 %>
+<%def name="byte_steps(step, v, width, load)">\
+<%
+    F = vec_type("float", width)
+    other = f"convert_{F}({load(step.operand)})"
+    a, b = (other, v) if step.swapped else (v, other)
+    given = [f"({F})({('scale', 'inverse')[k % 2]}{k // 2})" for k in range(len(step.params))]
+    low, high = given[-2:]
+%>\
+% if step.fn == "byte_sum":
+        ${v} = fma(${a}, ${given[0]}, fma(${b}, ${given[1]}, ${given[2]}));
+        ${v} = ${v} > ${low} ? ${v} : ${low};
+        ${v} = ${v} < ${high} ? ${v} : ${high};
+% else:
+        ${v} = ((${a} - ${given[0]}) * ${given[1]} + (${b} - ${given[2]}) * ${given[3]}) / ${given[5]};
+        ${v} = ${v} > ${low} - ${given[4]} ? ${v} : ${low} - ${given[4]};
+        ${v} = ${v} < ${high} - ${given[4]} ? ${v} : ${high} - ${given[4]};
+        ${v} = ${v} + (${F})(${scalar(S8_ZERO, "float")}) - (${F})(${scalar(S8_ZERO, "float")}) + ${given[4]};
+% endif
+</%def>
+<%def name="of_bytes(step, v, ctype, width, load)">\
+        {
+        ${vec_type("float", width)} steps_ = convert_${vec_type("float", width)}(${v});
+${byte_steps(step, "steps_", width, load)}\
+        ${v} = convert_${vec_type(ctype, width)}(as_${vec_type("int", width)}(steps_ + (${vec_type("float", width)})(${scalar(S8_ZERO, "float")})) - (${vec_type("int", width)})(${S8_BITS}));
+        }
+</%def>
 <%def name="one(step, v, ctype, width, load)">\
 <%
     table = FLOAT if ctype in REAL_TYPES else SIGNED if ctype in SIGNED_TYPES else UNSIGNED
@@ -175,6 +204,6 @@ REAL_TYPES = ("float", "half", "double")
 </%def>
 <%def name="apply(post_ops, v, ctype, width, load)">\
 % for step in post_ops:
-    ${one(step, v, ctype, width, load)}
+    ${of_bytes(step, v, ctype, width, load) if FUNCTIONS[step.fn].of_bytes else one(step, v, ctype, width, load)}
 % endfor
 </%def>

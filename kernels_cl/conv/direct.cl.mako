@@ -28,6 +28,7 @@ Params   name, wg
          extra_types, scales: how operands and dst are stored (_common/scales.cl.mako)
          prefetch {0,1}: what comes next is read ahead into the cache
          loop_epilogue {0,1}: results are finished in a loop over pixels, not in unrolled code
+         narrow: how four vectors of results become bytes at a time (_common/narrow.cl.mako), "" where they do not
 Tunables mr {1..30}      pixels of a tile
          th              rows of a tile, divides mr; 1 unless the mode is row
          nv {1,2,3,4}    vectors of output channels
@@ -251,5 +252,5 @@ ${sc.declare(scales, arith.strict)}\
 % endif
     ${fi.expect_operands(at_pixels)}
     ${sum_by_channels() if arith.channelwise else sum_by_taps()}
-    ${fi.finish_all(at_pixels, sums > 1)}
+    ${fi.finish_all(at_pixels, sums > 1, narrow)}
 }

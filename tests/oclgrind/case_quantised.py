@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import functools
+from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
+from unittest import mock
 
 import numpy as np
-from harness import rng
-from table import add
+from harness import check_op, normal, rng
+from simulator import DEVICE
+from table import add, put
+from x86_in_c import x86_in_c
 
 from clnn.arith.elements import Narrow, Widen
 from clnn.arith.quantised import Quantisation, RealTaps, Requantised, Sums, Written
 from clnn.arith.quantised_maps import Dequantise, Quantise
+from clnn.codegen import render as codegen
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.transpose import ConvTranspose
 from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.quantised import build
 from clnn.ops.quantised.softmax import byte_softmax
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
+from clnn.runtime.run import session
 from clnn.types import BF16, F4, I4, I8, U8
 
 SAME3 = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
@@ -50,6 +59,16 @@ for name, arith, x, ic, oc, group in (
         f"quantised_{name}",
         Conv2d(SAME3, group, (), arith),
         inputs(x, ic, oc, group),
+        consts=(1, 2),
+    )
+for name, step in (
+    ("fused", PostOp("byte_sum", (0.6, 0.8, -41.5, 0, 255), 3)),
+    ("written", PostOp("written_sum", (11, 0.02, 133, 0.03, 120, 0.04, 5, 250), 3)),
+):
+    add(
+        f"quantised_sum_behind_{name}",
+        Conv2d(SAME3, 1, (step,), BYTES),
+        [*inputs("u1", 8, 33, 1), integers((1, 33, 3, 5), "u1", 7)],
         consts=(1, 2),
     )
 WIDE = inputs("u1", 8, 9, 1)
@@ -88,6 +107,14 @@ add("quantise_late", FixedMap(Quantise(I8, True)), [REAL, ALONG, ZERO])
 add("quantise_whole", FixedMap(Quantise(I8, whole=True)), [REAL.astype(np.int32), ALONG, ZERO])
 add("dequantise", FixedMap(Dequantise()), [integers((3, 5, 8), "i1"), ALONG, ZERO])
 add("dequantise_no_zero", FixedMap(Dequantise()), [integers((3, 5, 8), "i4"), ALONG])
+for channels in (1, 2, 3, 4):
+    add(
+        f"quantised_planes_{channels}",
+        FixedMap(Quantise(U8)),
+        [normal((2, channels, 5, 19)), np.array(0.05, F), np.array(9, np.uint8)],
+        consts=(1, 2),
+        orders={"i0": (0, 1, 2, 3), "o0": (0, 2, 3, 1)},
+    )
 add("quantised_sum", build.total(X, Y, Y), [A, B])
 add("quantised_product", build.product(X, Y, Y), [A, B])
 add("quantised_quotient", build.written("div", X, Y, Y, (-3, 100)), [A, B])
@@ -103,3 +130,29 @@ for kind in (BF16, I4, F4):
     wide = integers((3, 37), "i1", 6) if kind == I4 else wide
     add(f"widen_{kind.name}", FixedMap(Widen(kind)), [small.view(kind.numpy)])
     add(f"narrow_{kind.name}", FixedMap(Narrow(kind)), [wide])
+
+
+def by_x86(group: int, width: int) -> None:
+    """Check kernels with x86's instructions, functions of what they do in their place."""
+    target, render, channels = session.target_of(None), codegen.render, 36
+    target = replace(target, vector=width, features=target.features | {"x86_vnni", "x86_madd"})
+    counts = []
+
+    def in_c(template: str, params: Any) -> str:
+        text, count = x86_in_c(render(template, params), params.get("vw", width))
+        counts.append(count)
+        return text
+
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(codegen, "render", in_c))
+        stack.enter_context(mock.patch.object(session, "target_of", lambda info: target))
+        given = inputs("i1", channels, channels, group)
+        for arith in (SIGNED_MANY, replace(BYTES, zero=-5)):
+            only = "depthwise_bytes" if group > 1 else "vnni4"
+            check_op(DEVICE, Conv2d(SAME3, group, (), arith), given, consts=(1, 2), only=only)
+    assert any(counts)
+
+
+SIGNED_MANY = replace(SIGNED, factors=(0.0031,))
+for group in (1, 36):
+    put(f"quantised_x86_{group}", functools.partial(by_x86, group, 8), targets=("cpu",))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from clnn.budget import host_memory
 from clnn.graph.ir import Graph, check
 from clnn.graph.passes.dead import remove_dead
+from clnn.graph.passes.fuse_byte_sums import fuse_byte_sums
 from clnn.graph.passes.fuse_functions import fuse_functions
 from clnn.graph.passes.fuse_norm import fuse_scale_shift
 from clnn.graph.passes.fuse_pad import fuse_pad
@@ -22,6 +23,7 @@ from clnn.graph.passes.views import merge_views
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     remove_dead,
     fuse_quantised,
+    fuse_byte_sums,
     sum_in_turn,
     merge_views,
     fuse_shuffle,

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 
 from clnn.arith._base import FLOAT
+from clnn.arith.quantised import Requantised
 from clnn.ops.conv.packing import moved_start, pack_table, pack_weights
 from clnn.ops.conv.problem import WEIGHTS, ConvProblem, innermost
 from clnn.ops.conv.tiles import Extents, Tile, Tiles, cold_cycles, conv_tiles, tile_cycles
 from clnn.ops.launch import Arg, Const, In, Launch, Variant, grid
 from clnn.ops.shared.byte_scales import last_args
 from clnn.ops.shared.epilogue import heavy
+from clnn.ops.shared.functions import FUNCTIONS
 from clnn.ops.shared.pairs import operands_of, pairs_of
 from clnn.ops.shared.workgroup_tiles import UNSHARED, latency_hiding
 from clnn.types import I8, I16, STORED_BF16, U8
@@ -31,6 +33,7 @@ PACKED_TYPES = {2: "short", 4: "char"}  # of weights, by how many are packed
 PLAIN_PACKING = 4  # cost of packed products in C against an instruction for them
 MADD_PACKING = {2: 1.2, 4: 3.3}  # of x86's vpmaddwd, which adds two, by how many are packed
 PAIRS_PACKING = 1.4  # of it where weights are packed as its pairs
+LEAST_NARROWED = 4  # elements of vectors that become bytes together
 MADD_VECTOR = 8  # elements of a vector of it
 MADD_OPERANDS = 4  # registers of its operands besides those of other products
 
@@ -221,6 +224,7 @@ def _variant(
         "types": (types[0], types[1] if dot.floats else packed, *types[2:]),
         "dot": dot.name,
         "channels_fastest": channels_fastest,
+        "narrow": narrowing(problem, tile),
         "wg": local,
     }
     args = tile_args(problem, dot, tile)
@@ -274,6 +278,20 @@ def tile_params(problem: ConvProblem, tile: Tile) -> dict[str, Any]:
         "prefetch": "prefetch" in problem.target.features,
         "loop_epilogue": heavy(problem.post_ops) or problem.arith is not FLOAT,
     }
+
+
+def narrowing(problem: ConvProblem, tile: Tile) -> str:
+    """Return how four vectors of results become bytes at a time (_common/narrow.cl.mako), or ""."""
+    arith, target = problem.refined, problem.target
+    if not (isinstance(arith, Requantised) and arith.bounded and target.is_cpu):
+        return ""
+    steps = problem.post_ops
+    if len(steps) > 1 or not all(FUNCTIONS[step.fn].of_bytes for step in steps):
+        return ""
+    if tile.vw < LEAST_NARROWED or not innermost(problem.dst):
+        return ""
+    instructions = {16: "x86_vnni", 8: "x86_madd"}.get(tile.vw, "")
+    return "x86" if instructions in target.features else "plain"
 
 
 def tile_args(problem: ConvProblem, dot: Dot, tile: Tile) -> tuple[Arg, ...]:

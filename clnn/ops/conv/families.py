@@ -1,6 +1,7 @@
 """The families of convolution kernels: the table of contents of this folder.
 
     depthwise       one filter per channel: a row of output pixels stays in registers
+    depthwise_bytes   the same of bytes, four rows of a window at a time
     direct            register tiles of pixels by output channels, one product at a time
     direct, packed    the same, two or four products of small integers at a time
     row_packing       packed ones of few input channels: a row of the window as channels
@@ -24,6 +25,7 @@ from itertools import chain, islice
 
 from clnn.ops.conv import (
     depthwise,
+    depthwise_bytes,
     direct,
     mma,
     row_packing,
@@ -39,6 +41,7 @@ from clnn.ops.launch import Variant, by_cost
 
 FAMILIES: tuple[Callable[[ConvProblem], Iterator[Variant]], ...] = (
     depthwise.variants,
+    depthwise_bytes.variants,
     direct.variants,
     direct.packed_variants,
     row_packing.variants,

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from clnn.arith.quantised import fused
 from clnn.types import Array
 
 MOST_STEPS = 24  # of one kernel: each may bring an operand, and devices take few arguments
@@ -19,11 +20,15 @@ MOST_STEPS = 24  # of one kernel: each may bring an operand, and devices take fe
 
 @dataclass(frozen=True)
 class Function:
-    """An elementwise function: `binary` ones take a second value (an operand or params[0])."""
+    """An elementwise function: `binary` ones take a second value (an operand or params[0]).
+
+    of_bytes: operands are bytes of any signs, parameters float32 numbers that are data: kernels read them.
+    """
 
     numpy: Callable[..., Any]
     binary: bool = False
     floats_only: bool = False
+    of_bytes: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,23 @@ def _pow(x: Array, y: Array) -> Array:
         return np.asarray(np.power(x, y))
     units = np.where(x == 1, 1, np.where(x == -1, 1 - 2 * (y % 2), 0))
     return np.where(y < 0, units, np.power(x, np.where(y < 0, 0, y)))
+
+
+def _byte_sum(a: Array, b: Array, *params: np.float32) -> Array:
+    """Return quantised_maps.QuantisedSum of its ratios, its offset, and the ends of the type."""
+    ratio_a, ratio_b, offset, low, high = params
+    steps = fused(a, ratio_a, fused(b, ratio_b, offset))
+    return np.rint(np.where(steps > low, np.minimum(steps, high), low))
+
+
+def _written_sum(a: Array, b: Array, *params: np.float32) -> Array:
+    """Return quantised_maps.WrittenBinary of a sum: zero and step of a, b and the result, and its limits."""
+    zero_a, step_a, zero_b, step_b, zero, step, low, high = params
+    real = [
+        (v.astype(np.float32) - z) * s for v, z, s in ((a, zero_a, step_a), (b, zero_b, step_b))
+    ]
+    steps = (real[0] + real[1]) / step
+    return np.rint(np.where(steps > low - zero, np.minimum(steps, high - zero), low - zero)) + zero
 
 
 def _polynomial(factors: Sequence[float], x: Array) -> Array:
@@ -210,6 +232,8 @@ FUNCTIONS: dict[str, Function] = {
     "min": Function(np.minimum, binary=True),
     "max": Function(np.maximum, binary=True),
     "prelu": Function(lambda x, s: np.where(x < 0, s * x, x), binary=True),
+    "byte_sum": Function(_byte_sum, binary=True, of_bytes=True),
+    "written_sum": Function(_written_sum, binary=True, of_bytes=True),
 }
 
 
@@ -221,7 +245,8 @@ def apply_post_ops(
     with np.errstate(all="ignore"):
         for post_op in post_ops:
             function = FUNCTIONS[post_op.fn]
-            params = [kind.type(p) for p in post_op.params]
+            scalar = np.float32 if function.of_bytes else kind.type
+            params = [scalar(p) for p in post_op.params]
             args: list[Any] = [value]
             if function.binary:
                 operand = post_op.operand

@@ -11,7 +11,9 @@ from clnn.ops.problem import Problem
 from clnn.ops.shared.functions import FUNCTIONS, PostOp
 
 # A function's code is its place. Sine, cosine and tangent have texts of their own and are left out.
-CODES = tuple(fn for fn in FUNCTIONS if fn not in ("sin", "cos", "tan"))
+CODES = tuple(
+    fn for fn, about in FUNCTIONS.items() if fn not in ("sin", "cos", "tan") and not about.of_bytes
+)
 MOST, OPERANDS = 6, 2  # post-ops, and tensors that they read, of one launch
 
 Number = int | float

@@ -24,7 +24,7 @@ from clnn.runtime.drivers.loader import child_environment, loader_library, mappe
 from clnn.runtime.drivers.vendors import Driver
 from clnn.runtime.process.child import run_python
 
-VERSION = "2"
+VERSION = "3"
 TIMEOUT_S = 120.0
 # A result with a crash or a hang in it is believed for so long, then tried again.
 DOUBTFUL_S = 3600.0
@@ -55,11 +55,11 @@ class Capabilities:
 
     fp16, fp64: half and double arithmetic. subgroups: reduce and broadcast. local_memory: the
     amount that DeviceInfo.usable_local_mem states. integer_dot: dot_4x8packed_* of
-    cl_khr_integer_dot_product. x86_vnni: inline assembly `vpdpbusd` on int16 vectors. x86_madd:
-    inline assembly `vpmaddwd` on int8 vectors. x86_bf16: inline assembly `vdpbf16ps`. fast_bf16: it adds
-    products faster than float's multiply-adds; measured. ptx_dp4a: inline PTX `dp4a`. ptx_mma, ptx_ldmatrix,
-    ptx_cp_async: inline PTX `mma.sync` of f16, bf16, tf32 and s8, `ldmatrix`, `cp.async` that fills with
-    zeros. prefetch: `__builtin_prefetch` of any address, on
+    cl_khr_integer_dot_product. x86_vnni: inline assembly `vpdpbusd` on int16 vectors, and packs of
+    them. x86_madd: inline assembly `vpmaddwd` on int8 vectors, and packs of them. x86_bf16: inline
+    assembly `vdpbf16ps`. fast_bf16: it adds products faster than float's multiply-adds; measured.
+    ptx_dp4a: inline PTX `dp4a`. ptx_mma, ptx_ldmatrix, ptx_cp_async: inline PTX `mma.sync` of f16,
+    bf16, tf32 and s8, `ldmatrix`, `cp.async` that fills with zeros. prefetch: `__builtin_prefetch` of any address, on
     CPUs. clock: the processor's cycle counter by `__builtin_readcyclecounter`, on CPUs. host_memory:
     memory that the host lends is used in place, so that each sees what the other wrote, on CPUs.
     denormals: numbers below the smallest normal float are kept. large_buffers: of more than 2 GiB.

@@ -94,7 +94,7 @@ def step_integer_dot(bench: ProbeBench) -> int:
 
 
 def step_x86_vnni(bench: ProbeBench) -> int:
-    """The x86 instruction vpdpbusd through inline assembly."""
+    """The x86 instruction vpdpbusd through inline assembly, and packs of vectors of 16."""
     _expect_cpu(bench)
     if not cpu_has_vnni():
         raise RefusedError("the CPU has no avx512_vnni")
@@ -105,11 +105,11 @@ def step_x86_vnni(bench: ProbeBench) -> int:
     got = bench.run(bench.kernel("x86_vnni", "vnni"), 8, None, words, acc)
     products = u.astype(np.int32) * s.view(np.int8).astype(np.int32)
     expect(got, acc + products.sum(1, dtype=np.int32))
-    return 1
+    return check_packs(bench, "x86_vnni", 16)
 
 
 def step_x86_madd(bench: ProbeBench) -> int:
-    """The x86 instruction vpmaddwd through inline assembly."""
+    """The x86 instruction vpmaddwd through inline assembly, and packs of vectors of 8."""
     _expect_cpu(bench)
     if not lists("avx2"):
         raise RefusedError("the CPU has no avx2")
@@ -121,6 +121,21 @@ def step_x86_madd(bench: ProbeBench) -> int:
     got = bench.run(bench.kernel("x86_madd", "madd"), 16, None, words, acc)
     products = a.astype(np.int32) * b.astype(np.int32)
     expect(got, acc + products.sum(1, dtype=np.int32))
+    return check_packs(bench, "x86_madd", 8)
+
+
+def check_packs(bench: ProbeBench, file: str, width: int) -> int:
+    """Floats rounded and packed as saturated bytes, four vectors together, within parts of 128 bits."""
+    places = np.arange(8 * width)
+    values = ((places * 37 % 701 - 200) / 2).astype(np.float32)
+    values[::13] *= np.float32(1e6)
+    words = np.zeros(4 * width, np.int32)
+    got = bench.run(bench.kernel(file, f"pack{width}"), 2, None, (values, words), words)
+    # Word k of part p of the packed vector is word p of the k-th vector's parts.
+    whole = np.rint(values.astype(np.float64)).reshape(2, 4, width // 4, 4).swapaxes(1, 2)
+    moved = np.clip(whole, -(2**15), 2**15 - 1) - 77
+    both = np.stack([np.clip(moved, 0, 255), np.clip(moved, -128, 127)], 1)
+    expect(got.view(np.uint8), both.astype(np.int64).astype(np.uint8).ravel())
     return 1
 
 

@@ -12,7 +12,9 @@ from clnn.arith.quantised import Requantised, Sums, Written
 from clnn.errors import DTypeError, PlanError
 from clnn.ops.conv.row_packing import reach_beyond, takes_rows
 from clnn.ops.conv.spec import Conv2d
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
+from clnn.runtime.device.device import select
 from clnn.types import F32, I8, I16, U8, TensorType
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
@@ -68,6 +70,52 @@ def test_zero_points_of_a_padded_3x3(device, x, weights):
         assert of_nine_bits(ran)
 
 
+@pytest.mark.parametrize("oc", [16, 40, 48, 64, 100])
+@pytest.mark.parametrize("kind", [U8, I8], ids=lambda k: k.name)
+def test_results_of_whole_and_broken_blocks(device, kind, oc):
+    """Four vectors become bytes together, which are parts of one to four pixels."""
+    arith = requantised(oc, 77, kind, -3 if kind == I8 else 131, products=32)
+    case = inputs(np.uint8, np.int8, 32, oc, POINT, size=(3, 11))
+    assert arith.refine(*case[1:]).bounded
+    check_op(device, Conv2d(POINT, 1, (), arith), case, consts=(1, 2), border=1)
+    arith = replace(arith, low=arith.low + 7, high=arith.high - 9)
+    check_op(device, Conv2d(POINT, 1, (), arith), case, consts=(1, 2))
+
+
+SUMS = {
+    "fused": PostOp("byte_sum", (0.61, 0.83, -41.5, 0, 255), 3),
+    "fused_second": PostOp("byte_sum", (0.61, 1.37, -41.5, 0, 255), 3, swapped=True),
+    "written": PostOp("written_sum", (11, 0.02, 133, 0.03, 120, 0.04, 5, 250), 3),
+    "written_second": PostOp(
+        "written_sum", (133, 0.03, 11, 0.02, 120, 0.04, 0, 255), 3, swapped=True
+    ),
+    "far": PostOp("byte_sum", (3e38, -3e38, 0.0, 0, 255), 3),
+}
+
+
+@pytest.mark.parametrize("step", SUMS.values(), ids=SUMS)
+@pytest.mark.parametrize(
+    ("ic", "oc", "group", "win"),
+    [(16, 40, 1, POINT), (8, 64, 1, SAME), (18, 18, 18, DOWN), (6, 5, 1, SAME)],
+    ids=["point", "same", "depthwise", "plain"],
+)
+def test_sum_of_bytes_behind(device, ic, oc, group, win, step):
+    """The other operand's bytes are added to the rounded, clipped result, which is rounded again."""
+    arith = requantised(oc, 77, U8, 11, products=ic, low=3, high=240)
+    case = inputs(np.uint8, np.int8, ic, oc, win, group, size=(7, 10), batch=2)
+    case.append(integers((2, oc, *win.output((7, 10))), np.uint8, 8))
+    check_op(device, Conv2d(win, group, (step,), arith), case, consts=(1, 2))
+
+
+@pytest.mark.parametrize("factor", [3e7, 1e30], ids=["int32", "float32"])
+def test_results_beyond_32_bits(device, factor):
+    """Sums that leave 32 bits in steps of the result saturate on their own side."""
+    arith = Requantised(0, False, 255, False, (factor,), U8, 3, 0, 255)
+    case = inputs(np.uint8, np.int8, 16, 32, POINT)
+    assert not arith.refine(*case[1:]).bounded
+    check_op(device, Conv2d(POINT, 1, (), arith), case, consts=(1, 2))
+
+
 @pytest.mark.parametrize("x", [np.uint8, np.int8])
 def test_weights_of_nine_bits_at_their_ends(device, x):
     """-255 to 254 are sums of two bytes; 255 is not, and takes products one by one."""
@@ -108,6 +156,25 @@ def test_one_factor_and_clipped_results(device):
         inputs(np.uint8, np.int8, 3, 16, DOWN, batch=2),
         consts=(1, 2),
     )
+
+
+LARGE = Window((5, 5), (1, 2), (1, 1), (2, 2), (2, 2))
+SPREAD = Window((3, 2), (1, 1), (2, 2), (2, 1), (2, 1))
+
+
+@pytest.mark.parametrize("x", [np.uint8, np.int8])
+@pytest.mark.parametrize("channels", [32, 44, 64, 100, 192])
+@pytest.mark.parametrize(
+    "win", [SAME, DOWN, LARGE, SPREAD], ids=["same", "down", "large", "spread"]
+)
+def test_depthwise_of_many_channels(device, win, channels, x):
+    """Four rows of a window at a time, where the processor adds four products; blocks that overlap."""
+    zero, kind = (77, U8) if x == np.uint8 else (-43, I8)
+    arith = requantised(channels, zero, kind, 11, 9, low=3 - 128 * (kind == I8), high=120)
+    case = inputs(x, np.int8, channels, channels, win, group=channels, size=(8, 15), batch=2)
+    ran = check_op(device, Conv2d(win, channels, (), arith), case, consts=(1, 2))
+    known = select(device).caps.x86_vnni
+    assert any("depthwise_bytes" in name for name in ran) == bool(known)
 
 
 @pytest.mark.parametrize("weights", [np.int8, np.int16])

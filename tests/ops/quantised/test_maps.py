@@ -56,6 +56,20 @@ def test_quantise_ties_ends_and_special_values(device, kind, late):
     check_op(device, FixedMap(Quantise(kind)), [x, along, integers((3, 1), kind, 5)])
 
 
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("kind", [I8, U8], ids=repr)
+@pytest.mark.parametrize("border", [0, 2])
+def test_pixels_of_planes(device, kind, channels, border):
+    """Images as they are fed become bytes whose channels are neighbours, within borders."""
+    step, zero = np.array(0.05, F), np.array(9, kind.numpy)
+    for width in (3, 16, 37):
+        x = normal((2, channels, 6, width)) * F(5)
+        x[0, 0, 0, :3] = [np.nan, np.inf, -np.inf]
+        spec, orders = FixedMap(Quantise(kind)), {"i0": (0, 1, 2, 3), "o0": (0, 2, 3, 1)}
+        ran = check_op(device, spec, [x, step, zero], consts=(1, 2), border=border, orders=orders)
+        assert ran[0] == "map_quantise_planes" or channels == 1
+
+
 def test_quantise_sums_of_int32(device):
     x = rng(0).integers(-(2**30), 2**30, (4, 24), np.int32)
     ratios, zero = rng(1).uniform(1e-9, 1e-6, 24).astype(F), np.array(9, np.uint8)

@@ -1,0 +1,78 @@
+<%doc>
+Floats as integers of 8 bits: rounded to nearest, ties to even, saturated; four vectors at a time.
+
+rounded(how, width, steps, result)
+    statements that declare `result`, ints of the floats `steps`, whose magnitudes are below 2^31; far ones
+    may be others on the same side
+limited(width, value, low, high, zero, ctype)
+    statements that clip ints which stand for `zero` less, where low..high is less than all of ctype
+quarters(how, width, values, zero, ctype, result, whole)
+    statements that declare what `quarter` gives: the ints `values` (four names) plus zero, saturated. Not
+    `whole`: x86's in the order of its packs
+quarter(how, width, result, k, count)
+    expression of `count` vectors of bytes from the k-th of them on, as ints
+how  "x86": AVX-512's or AVX2's instructions through inline assembly, vectors of 16 or 8. "plain": in C.
+
+x86's packs work within 128 bits: of vectors a, b, c, d they make a0-3 b0-3 c0-3 d0-3 | a4-7 b4-7 ..., and one
+permutation of words brings vectors together again.
+</%doc>
+<%!
+from clnn.codegen.filters import S8_BITS, S8_ZERO
+FAR = 65536  # beyond all bytes, in either direction, whatever their zero point
+LIMITS = {"char": (-128, 127), "uchar": (0, 255)}
+TOGETHER = {16: "048c159d26ae37bf", 8: "04152637"}
+DIGITS = "0123456789abcdef"
+PACK = {"char": "vpacksswb", "uchar": "vpackuswb"}
+REGISTER = {16: "v", 8: "x"}
+%>
+<%def name="rounded(how, width, steps, result)">\
+<% I, r = vec_type("int", width), REGISTER.get(width) %>\
+% if how == "x86":
+    ${I} ${result};
+    __asm__("vcvtps2dq %1, %0" : "=${r}"(${result}) : "${r}"(${steps}));
+% else:
+<% F = vec_type("float", width) %>\
+    ${F} ${result}_ = ${steps} > (${F})(${scalar(-FAR, "float")}) ? ${steps} : (${F})(${scalar(-FAR, "float")});
+    ${result}_ = ${result}_ < (${F})(${scalar(FAR, "float")}) ? ${result}_ : (${F})(${scalar(FAR, "float")});
+    ${I} ${result} = as_${I}(${result}_ + (${F})(${scalar(S8_ZERO, "float")})) - (${I})(${S8_BITS});
+% endif
+</%def>
+<%def name="limited(width, value, low, high, zero, ctype)">\
+<% I, (least, most) = vec_type("int", width), LIMITS[ctype] %>\
+% if low > least:
+    ${value} = max(${value}, (${I})(${low - zero}));
+% endif
+% if high < most:
+    ${value} = min(${value}, (${I})(${high - zero}));
+% endif
+</%def>
+<%def name="quarters(how, width, values, zero, ctype, result, whole=True)">\
+<% I, r = vec_type("int", width), REGISTER.get(width) %>\
+% if how == "x86":
+    ${I} ${result}, ${result}_;
+    __asm__("vpackssdw %2, %1, %0" : "=${r}"(${result}) : "${r}"(${values[0]}), "${r}"(${values[1]}));
+    __asm__("vpackssdw %2, %1, %0" : "=${r}"(${result}_) : "${r}"(${values[2]}), "${r}"(${values[3]}));
+%  if zero:
+    __asm__("vpaddsw %2, %1, %0" : "=${r}"(${result}) : "${r}"(${result}), "${r}"((${I})(${(zero & 0xffff) * 0x10001 - (1 << 32) * (zero < 0)})));
+    __asm__("vpaddsw %2, %1, %0" : "=${r}"(${result}_) : "${r}"(${result}_), "${r}"((${I})(${(zero & 0xffff) * 0x10001 - (1 << 32) * (zero < 0)})));
+%  endif
+    __asm__("${PACK[ctype]} %2, %1, %0" : "=${r}"(${result}) : "${r}"(${result}), "${r}"(${result}_));
+%  if whole:
+    ${result} = ${result}.s${TOGETHER[width]};
+%  endif
+% else:
+<% low, high = LIMITS[ctype] %>\
+%  for k, value in enumerate(values):
+    const ${vec_type("int", width // 4)} ${result}${k} = as_${vec_type("int", width // 4)}(convert_${vec_type(ctype, width)}(
+        clamp(${value} + (${I})(${zero}), (${I})(${low}), (${I})(${high}))));
+%  endfor
+% endif
+</%def>
+<%def name="quarter(how, width, result, k, count)">\
+<% words = width // 4 %>\
+% if how == "x86":
+${result}${f".s{DIGITS[k * words:(k + count) * words]}" if count < 4 else ""}\
+% else:
+${f"{result}{k}" if count == 1 else f"(int{count * words})({', '.join(f'{result}{k + i}' for i in range(count))})"}\
+% endif
+</%def>
