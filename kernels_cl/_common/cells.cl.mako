@@ -9,8 +9,9 @@ rounding(low, high)
     DynamicQuantizeLinear finds them
 rounded(value)
     module function: an element of that state as an integer, counted from `zero`
-rounded_state(state, kept, hidden, row, width)
-    writes the `hidden` elements of a float state so to `kept`, up to `row` elements, and `worth` behind them
+rounded_state(state, kept, hidden, row, width, as_bytes)
+    writes the `hidden` elements of a float state so to `kept`, up to `row` elements, and `worth` behind them;
+    as_bytes: as bytes from 0 on, whole fours of them, and `zero` behind `worth`
 first_lanes(ctypes, width)
     functions first_NAME(from, count): a vector of the first elements, of which those from `count` on are 0
 apply(functions, which, v, width)
@@ -30,17 +31,21 @@ def place(backward, masked, steps):
     parts = ([] if all(backward) else [f"d == {backward.index(True)}"]) + (["live"] if masked else [])
     turned = f"{'length' if masked else steps} - 1 - t"
     return f"{' && '.join(parts)} ? {turned} : t" if parts else turned
+def byte(value):
+    return f"clamp(rint({value} / worth) + zero, 0.0f, 255.0f)"
 def rounded(value):
-    return f"clamp(rint({value} / worth) + zero, 0.0f, 255.0f) - zero"
+    return f"{byte(value)} - zero"
 %>
 <%def name="rounding(low, high)">\
                 const float worth = ${high} > ${low} ? (${high} - ${low}) / 255.0f : 1.0f;
                 const float zero = rint(clamp(-${low} / worth, 0.0f, 255.0f));
 </%def>
-<%def name="rounded_state(state, kept, hidden, row, width)">\
+<%def name="rounded_state(state, kept, hidden, row, width, as_bytes=False)">\
+<% kind = "uchar" if as_bytes else "float" %>\
+<% made = (lambda v: f"convert_{vec_type('uchar', width)}({byte(v)})") if as_bytes else rounded %>\
 <% V, near, whole = vec_type("float", width), load("float", width, "h_", "k"), hidden // width * width %>\
                 __global const float *h_ = ${state};
-                __global float *q_ = ${kept};
+                __global ${kind} *q_ = ${f"(__global uchar *)({kept})" if as_bytes else kept};
                 float low = 0.0f, high = 0.0f;
 % if whole and width > 1:
                 ${V} lows = 0.0f, highs = 0.0f;
@@ -62,10 +67,14 @@ def rounded(value):
                 }
 ${rounding("low", "high")}
 % if whole and width > 1:
-                for (int k = 0; k < ${whole}; k += ${width}) ${store(width, rounded(near), "q_", "k", "float")};
+                for (int k = 0; k < ${whole}; k += ${width}) ${store(width, made(near), "q_", "k", kind)};
 % endif
-                for (int k = ${whole if width > 1 else 0}; k < ${hidden}; ++k) q_[k] = ${rounded("h_[k]")};
-                q_[${row}] = worth;
+                for (int k = ${whole if width > 1 else 0}; k < ${hidden}; ++k) q_[k] = ${byte("h_[k]") if as_bytes else rounded("h_[k]")};
+% if as_bytes:
+                for (int k = ${hidden}; k < ${-(-hidden // 4) * 4}; ++k) q_[k] = 0;
+                (${kept})[${row} + 1] = zero;
+% endif
+                (${kept})[${row}] = worth;
 </%def>
 <%def name="first_lanes(ctypes, width)">\
 % for name, ctype in ctypes.items():

@@ -15,7 +15,8 @@ Tensors  products: pitches (step, sequence, element), elements [direction][gate]
          q (scales): scratch, [direction][share][sequence][row + LINE], rounded states, each with its worth
          h, c: scratch, [step parity][direction][sequence][row]; rh, z (gru): [direction][sequence][row]
          extras: late_bias (direction, hidden), lengths (sequence), peepholes (direction, gate * hidden),
-                 scales (direction, gate * hidden): states are rounded to bytes, weights are integers
+                 scales (direction, gate * hidden): states are rounded to bytes, weights are integers.
+                With a dot, panels hold four elements in an int and, last in a pass, the weights' sums
          outputs: every, last_state, last_cell: pitches (step, direction, sequence, element)
 Index    sequence b at step t reads products[backward ? length[b] - 1 - t : t, b], and writes every there;
          behind its length every is 0 and the state stays; of length 0, last_state and last_cell are 0
@@ -28,6 +29,7 @@ Params   name | wg | kind, functions, backward, input_forget: as clnn/ops/recurr
          extras    name -> (type, pitches); outputs  name -> (type, pitches)
          passes    for each phase: tuples of gates that are summed together; gates: of the cell
          slices    of nv * vw hidden units
+         dot       how bytes of states and of weights are multiplied (_common/dot.cl.mako), "" as floats
 Tunables vw {1,2,4,8,16}   lanes: neighbouring hidden units
          nv {1,2,4}        vectors of a slice
          tiles             sequences taken together, widest first: the first that is not more than are left
@@ -36,12 +38,15 @@ Tunables vw {1,2,4,8,16}   lanes: neighbouring hidden units
          patience          looks at what others did before what is not claimed is taken over; halved each time
 </%doc>
 <%namespace name="gt" file="/_common/cells.cl.mako"/>
+<%namespace name="ss" file="/_common/state_sums.cl.mako"/>
 <%
     xt, (x_t, x_b, _) = products
     wt, V, unit = weights_type, vec_type("float", vw), nv * vw
     turns, phases, has_cell, masked = len(backward), len(passes), kind == "lstm", "lengths" in extras
     summed = [[g for group in phase for g in group] for phase in passes]
-    panel = hidden * unit * sum(map(len, summed))
+    terms = -(-hidden // 4) if dot else hidden
+    deep = terms + bool(dot)
+    panel = deep * unit * sum(map(len, summed))
     plane = turns * batch * row
     LINE = 16
     same = all(f == functions[0] for f in functions)
@@ -65,34 +70,14 @@ Tunables vw {1,2,4,8,16}   lanes: neighbouring hidden units
         return f"{name}_base + {name}_offset"
 %>
 <%def name="products_of(phase, mr)">\
-<% at = hidden * unit * sum(map(len, summed[:phase])) %>\
+<% at = deep * unit * sum(map(len, summed[:phase])) %>\
 %  for group in passes[phase]:
-<% columns = len(group) * unit %>\
                 {
 %   for r in range(mr):
                 __global const float *from${r} = ${f"q_kept + (b + {r}) * {row + LINE}" if rounds else f"{'rh_kept' if phase else 'h_from'} + (at_d + b + {r}) * {row}"};
-%    for g in group:
-%     for v in range(nv):
-                ${V} s${g}_${v}_${r} = (${V})(0.0f);
-%     endfor
-%    endfor
 %   endfor
                 __global const ${cell(wt)} *w = panel + ${at};
-                for (int k = 0; k < ${hidden}; ++k, w += ${columns}) {
-%   for place, g in enumerate(group):
-%    for v in range(nv):
-                    const ${V} w${g}_${v} = ${load(wt, vw, "w", str((place * nv + v) * vw))};
-%    endfor
-%   endfor
-%   for r in range(mr):
-                    const ${V} e${r} = (${V})(from${r}[k]);
-%    for g in group:
-%     for v in range(nv):
-                    s${g}_${v}_${r} = fma(e${r}, w${g}_${v}, s${g}_${v}_${r});
-%     endfor
-%    endfor
-%   endfor
-                }
+${ss.byte_sums(dot, group, nv, vw, mr, terms, row) if dot else ss.float_sums(wt, group, nv, vw, mr, terms)}
 %   for r in range(mr):
 %    for g in group:
 %     for v in range(nv):
@@ -101,7 +86,7 @@ Tunables vw {1,2,4,8,16}   lanes: neighbouring hidden units
 %    endfor
 %   endfor
                 }
-<% at += hidden * columns %>\
+<% at += deep * len(group) * unit %>\
 %  endfor
 </%def>
 <%def name="finished(phase)">\
@@ -188,7 +173,7 @@ ${stored("h", "c")}
 %  if rounds:
                 __global float *q_kept = q_base + q_offset + (d * ${shares} + ${share}) * ${batch * (row + LINE)};
                 for (int b = b_first; b < b_end; ++b) {
-${gt.rounded_state(f"h_from + (at_d + b) * {row}", f"q_kept + b * {row + LINE}", hidden, row, vw)}
+${gt.rounded_state(f"h_from + (at_d + b) * {row}", f"q_kept + b * {row + LINE}", hidden, row, vw, bool(dot))}
                 }
 %  endif
                 for (int n = ${first}; n < ${end}; ++n) {

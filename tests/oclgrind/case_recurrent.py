@@ -47,11 +47,12 @@ case(
 )
 
 
-for _name, _sizes, _backward, _lengths in (
-    ("rounded", (20, 3, 3), BOTH, LENGTHS),
-    ("rounded_plain", (32, 2, 1), REVERSE, None),
+for _name, _sizes, _backward, _lengths, _reach in (
+    ("rounded", (20, 3, 3), BOTH, LENGTHS, 255),
+    ("rounded_plain", (32, 2, 1), REVERSE, None, 255),
+    ("rounded_bytes", (19, 3, 3), BOTH, LENGTHS, 127),
 ):
-    _inputs = rounded_arrays(*_sizes, _backward, _lengths, given=_lengths is not None)
+    _inputs = rounded_arrays(*_sizes, _backward, _lengths, given=_lengths is not None, reach=_reach)
     add(f"recurrent_{_name}", layer("lstm", _backward), _inputs, consts=(1,), every=True)
 
 

@@ -55,10 +55,13 @@ def arrays(cell, hidden, steps, batch, turns=1, lengths=None, given=True, batch_
     ]
 
 
-def rounded_arrays(hidden, steps, batch, backward=FORWARD, lengths=None, given=True, **fields):
+def rounded_arrays(
+    hidden, steps, batch, backward=FORWARD, lengths=None, given=True, reach=255, **fields
+):
     """Inputs of an lstm with integer weights, whose states are rounded to bytes: none near a tie.
 
-    What is nearer to one may be rounded to either side by a device's last digit.
+    What is nearer to one may be rounded to either side by a device's last digit. reach: of weights; up
+    to 127 they are bytes.
     """
     spec = layer("lstm", backward, **fields)
     first = fields.get("batch_first", False)
@@ -68,8 +71,8 @@ def rounded_arrays(hidden, steps, batch, backward=FORWARD, lengths=None, given=T
         made[0] = rng.standard_normal(made[0].shape).astype(np.float32)
         if made[4] is not None:
             made[4] = rng.uniform(-1, 1, made[4].shape).astype(np.float32)
-        made[1] = rng.integers(-255, 256, made[1].shape).astype(np.float32)
-        worth = rng.uniform(0.5, 1.5, made[1].shape[:2]) / 128 / hidden**0.5
+        made[1] = rng.integers(-reach, reach + 1, made[1].shape).astype(np.float32)
+        worth = rng.uniform(0.5, 1.5, made[1].shape[:2]) / (reach / 2) / hidden**0.5
         inputs = [*made, worth.astype(np.float32)]
         if nearest_tie(spec, inputs) > 3e-4:
             return inputs

