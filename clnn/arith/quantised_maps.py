@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from clnn.arith._base import Array, Elementwise
-from clnn.arith.quantised import fused, quantised
+from clnn.arith.quantised import Quantisation, fused, quantised
 from clnn.errors import DTypeError
 from clnn.types import F32, I8, I16, I32, U8, U16, DType
 
@@ -199,6 +199,55 @@ class ByteTable(QuantisedMap):
     def reference(self, *operands: Array) -> Array:
         """Return the entries that bytes stand for."""
         return self.tables()[0][operands[0].view(np.uint8)]
+
+
+@dataclass(frozen=True)
+class ByteLine(QuantisedMap):
+    """ratio * q + offset of bytes in one rounding, rounded to nearest, ties to even, plus zero, saturated."""
+
+    kind: DType
+    result: DType
+    zero: int
+    ratio: float = field(metadata={"data": True})
+    offset: float = field(metadata={"data": True})
+
+    name = "byte_line"
+
+    def output(self, types: Sequence[DType]) -> DType:
+        """Return the type of results. Raises DTypeError where the operand is of another type."""
+        if list(types) != [self.kind] or self.kind not in (I8, U8) or self.result not in (I8, U8):
+            raise self.refused(types)
+        return self.result
+
+    def reference(self, *operands: Array) -> Array:
+        """Return the integers."""
+        steps = fused(
+            operands[0].astype(np.float32), np.float32(self.ratio), np.float32(self.offset)
+        )
+        return quantised(steps, np.float32(1), np.int64(self.zero), self.result)
+
+
+def line_through(given: Quantisation, wanted: Quantisation, entries: Array) -> ByteLine | None:
+    """Return the line that makes bytes of one quantisation those of another, None where there is none.
+
+    It gives all entries of a table, in the order of every_byte, and is looked for among the float32 numbers
+    next to the ratio of the scales and to its offset.
+    """
+    ratio = np.float64(given.step) / np.float64(wanted.step)
+    for first in _near(ratio):
+        for second in _near(-given.zero[0] * ratio):
+            numbers = float(first), float(second)
+            line = ByteLine(given.dtype, wanted.dtype, wanted.zero[0], *numbers)
+            if (line.reference(every_byte(given.dtype)) == entries).all():
+                return line
+    return None
+
+
+def _near(value: float) -> list[np.float32]:
+    """Return a float32 number and its neighbours, the nearest first."""
+    middle = np.float32(value)
+    ends = [np.nextafter(middle, np.float32(end)) for end in (-np.inf, np.inf)]
+    return [middle, *ends]
 
 
 def every_byte(kind: DType) -> Array:

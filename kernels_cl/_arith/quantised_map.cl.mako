@@ -74,6 +74,12 @@ def real(value, width):
         const ${vec_type(fn.kinds[2].cl, width)} ${result} = convert_${vec_type(fn.kinds[2].cl, width)}(
             as_${I}(steps_ + ${real(S8_ZERO, width)}) - (${I})(${S8_BITS - fn.zeros[2]}));
 </%def>
+<%def name="byte_line(fn, width, operands, result)">\
+<% F, I = vec_type("float", width), vec_type("int", width) %>\
+        ${F} steps_ = fma(convert_${F}(${operands[0]}), ${real(fn.ratio, width)}, ${real(fn.offset, width)});
+        const ${I} zero_ = ${fn.zero};
+        ${round_off("steps_", fn.result.cl, width, result, "zero_")}\
+</%def>
 <%def name="byte_table(fn, width, operands, result)">\
 <% R = vec_type(fn.result.cl, width) %>\
 % if width == 1:

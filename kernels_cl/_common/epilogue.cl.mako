@@ -14,7 +14,7 @@ polynomial of what is left, within 3e-7 of itself. It is infinite from x = 88.4 
 relu(x) - a 2^p(a), a = |x|, where the polynomial p is log2 of the normal distribution's upper tail, within
 1.2e-7 of x; from a = 6 on the tail is 0. Sine, cosine and tangent
 of floats are functions of _common/trigonometry: some drivers let one element of a vector spoil the others.
-byte_steps(step, v, width, load): a sum of bytes (of_bytes in functions.py), whose parameters are the
+byte_steps(step, v, width, load): a function of bytes (of_bytes in functions.py), whose parameters are the
 kernel's scale0, inverse0, scale1, ... (_common/scales), of the float variable v; it becomes steps of the result
 within its limits, not rounded yet but to whole ones where zero points are added behind rounding.
 Rational functions (RATIONALS of functions.py) round as ONNX Runtime does on processors with fma.
@@ -158,20 +158,25 @@ REAL_TYPES = ("float", "half", "double")
 <%def name="byte_steps(step, v, width, load)">\
 <%
     F = vec_type("float", width)
-    other = f"convert_{F}({load(step.operand)})"
+    other = "" if step.operand is None else f"convert_{F}({load(step.operand)})"
     a, b = (other, v) if step.swapped else (v, other)
     given = [f"({F})({('scale', 'inverse')[k % 2]}{k // 2})" for k in range(len(step.params))]
     low, high = given[-2:]
+    zero = given[2 if step.fn == "byte_line" else 4 % len(given)]
 %>\
 % if step.fn == "byte_sum":
         ${v} = fma(${a}, ${given[0]}, fma(${b}, ${given[1]}, ${given[2]}));
         ${v} = ${v} > ${low} ? ${v} : ${low};
         ${v} = ${v} < ${high} ? ${v} : ${high};
 % else:
+%  if step.fn == "byte_line":
+        ${v} = fma(${v}, ${given[0]}, ${given[1]});
+%  else:
         ${v} = ((${a} - ${given[0]}) * ${given[1]} + (${b} - ${given[2]}) * ${given[3]}) / ${given[5]};
-        ${v} = ${v} > ${low} - ${given[4]} ? ${v} : ${low} - ${given[4]};
-        ${v} = ${v} < ${high} - ${given[4]} ? ${v} : ${high} - ${given[4]};
-        ${v} = ${v} + (${F})(${scalar(S8_ZERO, "float")}) - (${F})(${scalar(S8_ZERO, "float")}) + ${given[4]};
+%  endif
+        ${v} = ${v} > ${low} - ${zero} ? ${v} : ${low} - ${zero};
+        ${v} = ${v} < ${high} - ${zero} ? ${v} : ${high} - ${zero};
+        ${v} = ${v} + (${F})(${scalar(S8_ZERO, "float")}) - (${F})(${scalar(S8_ZERO, "float")}) + ${zero};
 % endif
 </%def>
 <%def name="of_bytes(step, v, ctype, width, load)">\

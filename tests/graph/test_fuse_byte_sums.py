@@ -73,6 +73,14 @@ def test_a_residual_of_either_side(net, place, way):
         assert step.swapped == (place == 1) and graph.nodes[0].inputs[3] == "x"
 
 
+def test_another_scale(net):
+    line = build.moved(0, A, Quantisation(U8, (0.037,), (7,))).spec
+    assert line.function.name == "byte_line"
+    assert fused(net, net.add(line, net.conv("x", 8)))[1] == ["conv2d"]
+    read = net.conv("x", 8)
+    assert fused(net, net.add(line, read), read)[1][-2:] == ["conv2d", "sum"]
+
+
 def test_of_two_convolutions_the_last_one(net):
     first, second = net.conv("x", 16), net.conv("x", 16)
     graph, kinds = fused(net, net.conv(net.sum(first, second), 4))

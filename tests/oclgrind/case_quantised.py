@@ -64,11 +64,12 @@ for name, arith, x, ic, oc, group in (
 for name, step in (
     ("fused", PostOp("byte_sum", (0.6, 0.8, -41.5, 0, 255), 3)),
     ("written", PostOp("written_sum", (11, 0.02, 133, 0.03, 120, 0.04, 5, 250), 3)),
+    ("line", PostOp("byte_line", (0.4375, -12.5, 33, 0, 255))),
 ):
     add(
         f"quantised_sum_behind_{name}",
         Conv2d(SAME3, 1, (step,), BYTES),
-        [*inputs("u1", 8, 33, 1), integers((1, 33, 3, 5), "u1", 7)],
+        [*inputs("u1", 8, 33, 1), *[integers((1, 33, 3, 5), "u1", 7)] * (step.operand == 3)],
         consts=(1, 2),
     )
 WIDE = inputs("u1", 8, 9, 1)
@@ -115,6 +116,7 @@ for channels in (1, 2, 3, 4):
         consts=(1, 2),
         orders={"i0": (0, 1, 2, 3), "o0": (0, 2, 3, 1)},
     )
+add("quantised_line", build.moved(0, X, Y).spec, [A])
 add("quantised_sum", build.total(X, Y, Y), [A, B])
 add("quantised_product", build.product(X, Y, Y), [A, B])
 add("quantised_quotient", build.written("div", X, Y, Y, (-3, 100)), [A, B])

@@ -1,11 +1,11 @@
-"""Sums of bytes, such as residuals, fused into the convolution of bytes that makes one of the operands."""
+"""Sums of bytes, such as residuals, and other scales, fused into the convolution of bytes before them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from clnn.arith.quantised import Requantised, limits_of
-from clnn.arith.quantised_maps import QuantisedSum, WrittenBinary
+from clnn.arith.quantised_maps import ByteLine, QuantisedSum, WrittenBinary
 from clnn.graph.ir import Graph, Node
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.elementwise.fixed_map import FixedMap
@@ -14,7 +14,7 @@ from clnn.records import changed
 
 
 def fuse_byte_sums(graph: Graph) -> Graph:
-    """Return `graph` with sums of two tensors of bytes computed where one of them is made.
+    """Return `graph` with sums of two tensors of bytes computed where one of them is made; so are other scales.
 
     That is the convolution that comes last; nothing else reads its result. The other operand is made before it.
     """
@@ -25,7 +25,9 @@ def fuse_byte_sums(graph: Graph) -> Graph:
     for place, node in enumerate(graph.nodes):
         step = _step(node)
         if step is not None:
-            found = [k for k in (0, 1) if _takes(node, k, nodes, places, graph, uses)]
+            found = [
+                k for k in range(len(node.inputs)) if _takes(node, k, nodes, places, graph, uses)
+            ]
             last = max(found, key=lambda k: places[node.inputs[k] or ""], default=None)
             if last is not None:
                 producer = nodes.pop(places[node.inputs[last] or ""])
@@ -37,8 +39,11 @@ def fuse_byte_sums(graph: Graph) -> Graph:
 
 
 def _step(node: Node) -> PostOp | None:
-    """Return a sum of two tensors of bytes as a step, None for another node."""
+    """Return a function of one or two tensors of bytes as a step, None for another node."""
     function = node.spec.function if isinstance(node.spec, FixedMap) else None
+    if isinstance(function, ByteLine):
+        numbers = (function.ratio, function.offset, function.zero)
+        return PostOp("byte_line", (*numbers, *limits_of(function.result)))
     if isinstance(function, QuantisedSum):
         return PostOp("byte_sum", (*function.ratios, function.offset, *limits_of(function.kind)))
     if isinstance(function, WrittenBinary) and function.fn == "add":
@@ -55,24 +60,25 @@ def _takes(
     graph: Graph,
     uses: Mapping[str, int],
 ) -> bool:
-    """Whether input `which` is made by a convolution that can compute the sum."""
-    name, other = node.inputs[which] or "", node.inputs[1 - which] or ""
-    if name not in places or uses[name] != 1 or name == other:
+    """Whether input `which` is made by a convolution that can compute the step."""
+    name, out = node.inputs[which] or "", graph.types[node.outputs[0]]
+    others = [other or "" for k, other in enumerate(node.inputs) if k != which]
+    if name not in places or uses[name] != 1 or name in others or graph.types[name] != out:
         return False
-    out, types = graph.types[node.outputs[0]], (graph.types[name], graph.types[other])
-    if types[0] != out or types[1].shape != out.shape or other in graph.consts:
+    if any(graph.types[n].shape != out.shape or n in graph.consts for n in others):
         return False
     spec = nodes[places[name]].spec
     return isinstance(spec, Conv2d) and isinstance(spec.arith, Requantised) and not spec.post_ops
 
 
 def _merged(producer: Node, node: Node, step: PostOp, which: int) -> Node:
-    """Return the convolution with the sum behind it."""
+    """Return the convolution with the step behind it."""
     spec, inputs = producer.spec, list(producer.inputs)
     assert isinstance(spec, Conv2d)
     while len(inputs) < spec.first_operand:
         inputs.append(None)
-    step = changed(step, operand=len(inputs), swapped=which == 1)
-    inputs.append(node.inputs[1 - which])
+    if len(node.inputs) > 1:
+        step = changed(step, operand=len(inputs), swapped=which == 1)
+        inputs.append(node.inputs[1 - which])
     origin = f"{producer.origin} + {node.origin}"
     return Node(producer.name, changed(spec, post_ops=(step,)), tuple(inputs), node.outputs, origin)

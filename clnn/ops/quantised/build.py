@@ -27,6 +27,7 @@ from clnn.arith.quantised_maps import (
     QuantisedSum,
     WrittenBinary,
     every_byte,
+    line_through,
 )
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.elementwise.fixed_map import FixedMap
@@ -199,7 +200,8 @@ def moved(x: Source, given: Quantisation, wanted: Quantisation) -> Source:
     if given == wanted:
         return x
     values = wanted.quantise(given.dequantise(every_byte(given.dtype)))
-    return Emit(table(values, given.dtype, wanted.dtype), [x])
+    line = line_through(given, wanted, values)
+    return Emit(table(values, given.dtype, wanted.dtype) if line is None else FixedMap(line), [x])
 
 
 def joined(members: Sequence[tuple[Source, Quantisation]], y: Quantisation, axis: int) -> Emit:

@@ -76,6 +76,13 @@ def _byte_sum(a: Array, b: Array, *params: np.float32) -> Array:
     return np.rint(np.where(steps > low, np.minimum(steps, high), low))
 
 
+def _byte_line(x: Array, *params: np.float32) -> Array:
+    """Return quantised_maps.ByteLine of its ratio, its offset, its zero point, and the ends of the type."""
+    ratio, offset, zero, low, high = params
+    steps = fused(x.astype(np.float32), ratio, offset)
+    return np.rint(np.where(steps > low - zero, np.minimum(steps, high - zero), low - zero)) + zero
+
+
 def _written_sum(a: Array, b: Array, *params: np.float32) -> Array:
     """Return quantised_maps.WrittenBinary of a sum: zero and step of a, b and the result, and its limits."""
     zero_a, step_a, zero_b, step_b, zero, step, low, high = params
@@ -233,6 +240,7 @@ FUNCTIONS: dict[str, Function] = {
     "max": Function(np.maximum, binary=True),
     "prelu": Function(lambda x, s: np.where(x < 0, s * x, x), binary=True),
     "byte_sum": Function(_byte_sum, binary=True, of_bytes=True),
+    "byte_line": Function(_byte_line, of_bytes=True),
     "written_sum": Function(_written_sum, binary=True, of_bytes=True),
 }
 

@@ -89,6 +89,7 @@ SUMS = {
     "written_second": PostOp(
         "written_sum", (133, 0.03, 11, 0.02, 120, 0.04, 0, 255), 3, swapped=True
     ),
+    "line": PostOp("byte_line", (0.4375, -12.5, 33, 0, 255)),
     "far": PostOp("byte_sum", (3e38, -3e38, 0.0, 0, 255), 3),
 }
 

@@ -8,12 +8,14 @@ from harness import check_op, normal, rng
 
 from clnn.arith.quantised import Quantisation, QuantisedAverage, quantised
 from clnn.arith.quantised_maps import (
+    ByteLine,
     ByteTable,
     Dequantise,
     Quantise,
     QuantisedProduct,
     QuantisedSum,
     fused,
+    line_through,
 )
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops.elementwise.fixed_map import FixedMap
@@ -113,6 +115,34 @@ def test_tables(device, kind, result):
     spec = FixedMap(ByteTable(kind, result, tuple(entries.tolist())))
     check_op(device, spec, [np.arange(256, dtype=np.uint8).view(kind.numpy).reshape(16, 16)])
     check_op(device, spec, [integers((3, 5, 7), kind)])
+
+
+@pytest.mark.parametrize(("kind", "result"), [(I8, I8), (U8, I8), (I8, U8), (U8, U8)])
+def test_other_scales(device, kind, result):
+    """A line gives what dequantising and quantising all bytes gives; where none does, a table."""
+    lines, x = 0, np.arange(256, dtype=np.uint8).view(kind.numpy).reshape(16, 16)
+    for seed in range(40):
+        steps, zeros = rng(seed).uniform(0.01, 0.1, 2), integers((2,), kind, seed)
+        given = Quantisation(kind, (float(F(steps[0])),), (int(zeros[0]),))
+        begin = int(integers((), result, seed + 100))
+        wanted = Quantisation(result, (float(F(steps[seed % 2])),), (begin,))
+        if given == wanted:
+            continue
+        spec = build.moved(0, given, wanted).spec
+        lines += isinstance(spec.function, ByteLine)
+        want = wanted.quantise(given.dequantise(x))
+        np.testing.assert_array_equal(spec.reference(x)[0], want)
+        if seed < 2:
+            check_op(device, spec, [x])
+    assert lines > 30
+
+
+def test_entries_that_no_line_gives():
+    given, wanted = Quantisation(U8, (0.5,), (1,)), Quantisation(U8, (1.0,), (3,))
+    entries = wanted.quantise(given.dequantise(np.arange(256, dtype=np.uint8)))
+    assert line_through(given, wanted, entries) is not None
+    entries[7] += 2
+    assert line_through(given, wanted, entries) is None
 
 
 @pytest.mark.parametrize("kind", [I8, U8], ids=repr)
