@@ -20,12 +20,12 @@ from clnn.types import F32, TensorType
 CPU = Target("cpu", 8, 2, 256, 2**19)
 
 
-def network(size, channels=64, kernel=3, stride=1):
+def network(size, channels=64, kernel=3, stride=1, weight=1.0):
     """One convolution over an image of size x size."""
     pads = (kernel // 2,) * 2
     net = GraphBuilder()
     x = net.input("x", TensorType((1, channels, size, size), F32))
-    weights = net.const(np.ones((channels, channels, kernel, kernel), np.float32))
+    weights = net.const(np.full((channels, channels, kernel, kernel), weight, np.float32))
     bias = net.const(np.zeros(channels, np.float32))
     window = Window((kernel, kernel), (stride, stride), (1, 1), pads, pads)
     return net.graph({"y": net.add(Conv2d(window), x, weights, bias)})
@@ -59,6 +59,15 @@ def test_what_does_not_fit_costs_more_than_anything():
     variants = [v for v in node.spec.candidates(here) if v.cost_at is not None]
     for variant, cost in zip(variants, node.spec.costs(there, variants), strict=True):
         assert math.isinf(cost) == (node.spec.repeat(there, variant) is None)
+
+
+def test_fast_kernels_do_not_fit_where_the_reference_alone_does():
+    (node, here), (_, there) = of(28), of(28, weight=np.inf)
+    assert len(node.spec.variants(there)) == 1
+    variants = [v for v in node.spec.candidates(here) if v.again is not None]
+    assert variants
+    assert all(node.spec.repeat(there, variant) is None for variant in variants)
+    assert all(math.isinf(cost) for cost in node.spec.costs(there, variants) if cost is not None)
 
 
 def test_sets_of_tiles_follow_extents_where_these_are_open():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -172,13 +173,15 @@ class Conv2d(OpSpec):
     def repeat(self, problem: Problem, variant: Variant) -> Variant | None:
         """Return a kernel of the same family and tile."""
         conv = self.problem(problem)
-        if variant.again is None or not conv.fits_fast:
+        if variant.again is None:
             return super().repeat(problem, variant)
-        return variant.again(conv)
+        return variant.again(conv) if conv.fits_fast else None
 
     def costs(self, problem: Problem, variants: Sequence[Variant]) -> list[float | None]:
         """Return what kernels of the same families and tiles would cost."""
         conv = self.problem(problem)
+        if not conv.fits_fast:
+            return [v.cost_at and math.inf for v in variants]
         return [v.cost_at and v.cost_at(conv) for v in variants]
 
     def problem(self, problem: Problem) -> ConvProblem:

@@ -103,9 +103,9 @@ class Gemm(OpSpec):
     def repeat(self, problem: Problem, variant: Variant) -> Variant | None:
         """Return a kernel of the same family and tile."""
         product = self.problem(problem)
-        if variant.again is None or not product.fits_fast:
+        if variant.again is None:
             return super().repeat(problem, variant)
-        return variant.again(product.folded())
+        return variant.again(product.folded()) if product.fits_fast else None
 
     def problem(self, node: Problem) -> GemmProblem:
         """Return a node of this op as the kernels see it: alpha and the addend become post-ops."""
