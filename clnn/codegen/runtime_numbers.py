@@ -136,7 +136,11 @@ def _told(key: tuple[Hashable, str, Hashable], count: int) -> str:
 def _make(
     template: str, params: Mapping[str, Any], varying: Sequence[int], values: Sequence[Number]
 ) -> _Text:
-    """Return the text in which the numbers at `varying` are arguments, as far as it can be."""
+    """Return the text in which the numbers at `varying` are arguments, as far as it can be.
+
+    One for these numbers alone where the template refuses what is read at run time. Raises TemplateError where it
+    refuses the numbers.
+    """
     pinned: set[int] = set()
     while True:
         trace = Trace()
@@ -144,7 +148,13 @@ def _make(
             k: value if n in pinned else trace.number(n, value)
             for n, (k, value) in enumerate(zip(varying, values, strict=True))
         }
-        source = render(template, _rebuilt(params, leaves))
+        try:
+            source = render(template, _rebuilt(params, leaves))
+        except TemplateError:
+            if len(pinned) == len(varying):
+                raise
+            pinned = {*range(len(varying))}
+            continue
         bad = _unfit(source, trace)
         if not bad:
             break

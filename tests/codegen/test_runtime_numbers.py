@@ -184,6 +184,16 @@ def test_vectors_are_loaded_by_the_pitch_that_is_there(template):
         texts_of(name, {"p": 0}, {"p": 2})
 
 
+def test_a_template_that_refuses_arguments_gets_a_text_of_these_numbers(template):
+    name = template("${p + n}", "<% assert is_one(p) or is_zero(p) %>")
+    rows = {"p": 1, "n": 2}, {"p": 0, "n": 5}, {"p": 1, "n": 2}
+    _, (first, second, again) = texts_of(name, *rows)
+    assert first.numbers == second.numbers == ()
+    assert first.numbers == second.numbers == () and first.source == again.source != second.source
+    with pytest.raises(TemplateError, match="was refused"):
+        texts_of(name, {"p": 0, "n": 2}, {"p": 2, "n": 2})
+
+
 @pytest.mark.parametrize(
     "function,ctypes",
     [

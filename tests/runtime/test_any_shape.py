@@ -6,6 +6,7 @@ import random
 import threading
 
 import numpy as np
+import onnx.parser
 import pytest
 from launch import run_source
 from onnx_models import run
@@ -218,3 +219,13 @@ def test_functions_walk_extents_of_which_nothing_was_known(device, count):
         got = run_source(device, kernel.name, kernel.source, args, items, (1, 1))[3]
         np.testing.assert_array_equal(got[:size], (q - np.float32(113)) * scale)
         assert np.isnan(got[size:]).all(), "behind the last element"
+
+
+def test_products_may_have_no_terms_at_a_later_shape(device):
+    text = "(float[rows, terms] x, float[terms, 6] w) => (float[rows, 6] y) { y = MatMul(x, w) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> net {text}')
+    rng = np.random.default_rng(0)
+    with clnn.compile_model(model, device) as session:
+        for rows, terms in ((3, 5), (2, 0), (4, 9), (0, 3)):
+            x, w = (rng.random(s, np.float32) for s in ((rows, terms), (terms, 6)))
+            np.testing.assert_allclose(session({"x": x, "w": w})["y"], x @ w, rtol=1e-5)
