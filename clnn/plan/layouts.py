@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 from clnn.graph.ir import Graph
 from clnn.layout import TensorLayout, channels_last
 from clnn.ops.problem import Border
 from clnn.plan.alias import Link, children_of, find_links
+from clnn.recorded import larger
+from clnn.traced import is_open
 from clnn.types import DType, TensorType
 
 Demands = dict[str, list[Border]]
@@ -304,12 +307,11 @@ def _to_root(border: Border, maps: dict[int, AxisMap], rank: int) -> Border | No
     """Return a member's border in axes of the root, or None where a view cannot carry it."""
     before, after = [0] * rank, [0] * rank
     for axis, (low, high) in enumerate(zip(border.before, border.after, strict=True)):
-        if not (low or high):
-            continue
         root_axis, keeps_low, keeps_high = maps.get(axis, (-1, False, False))
-        if root_axis < 0 or (low and not keeps_low) or (high and not keeps_high):
+        if (low and not keeps_low) or (high and not keeps_high):
             return None
-        before[root_axis], after[root_axis] = low, high
+        if low or high or (keeps_high and is_open(high)):
+            before[root_axis], after[root_axis] = low, high
     return Border(tuple(before), tuple(after), border.fill)
 
 
@@ -318,6 +320,6 @@ def _merge(borders: list[Border], rank: int) -> Border:
     fills = [b.fill for b in borders if b.fill is not None]
     fill = 0.0 if 0.0 in fills or not fills else fills[0]
     chosen = [b for b in borders if b.fill in (None, fill)]
-    before = tuple(max((b.before[a] for b in chosen), default=0) for a in range(rank))
-    after = tuple(max((b.after[a] for b in chosen), default=0) for a in range(rank))
+    before = tuple(reduce(larger, (b.before[a] for b in chosen), 0) for a in range(rank))
+    after = tuple(reduce(larger, (b.after[a] for b in chosen), 0) for a in range(rank))
     return Border(before, after, fill)

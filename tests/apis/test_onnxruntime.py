@@ -85,8 +85,17 @@ def test_the_command_says_what_it_wants(arguments, status):
     assert "gone.py" in done.stdout if arguments == ["gone.py"] else "MODULE" in done.stdout
 
 
-def test_installed_and_removed_again():
+@pytest.fixture
+def real_modules():
+    """Every module of onnxruntime is afterwards the one that it was: classes are pickled by these names."""
     before = {n: m for n, m in sys.modules.items() if n.partition(".")[0] == "onnxruntime"}
+    yield before
+    for name in [n for n in sys.modules if n.partition(".")[0] == "onnxruntime"]:
+        del sys.modules[name]
+    sys.modules.update(before)
+
+
+def test_installed_and_removed_again(real_modules):
     ort.install()
     try:
         import onnxruntime
@@ -96,7 +105,6 @@ def test_installed_and_removed_again():
             __import__("onnxruntime.transformers")
     finally:
         ort.uninstall()
-        sys.modules.update(before)
     assert "onnxruntime" not in sys.modules or sys.modules["onnxruntime"] is not ort
 
 
@@ -136,8 +144,8 @@ def test_onnxruntime_runs_what_is_refused_where_it_was_asked_for(way, monkeypatc
     assert "onnxruntime runs it" in caplog.text and "StringNormalizer" in caplog.text
 
 
-def test_the_real_module_is_found_behind_an_installed_one():
-    real = pytest.importorskip("onnxruntime")
+def test_the_real_module_is_found_behind_an_installed_one(real_modules):
+    pytest.importorskip("onnxruntime")
     ort.install()
     try:
         module = fallback.real_module()
@@ -145,7 +153,6 @@ def test_the_real_module_is_found_behind_an_installed_one():
         assert sys.modules["onnxruntime"] is ort
     finally:
         ort.uninstall()
-        sys.modules["onnxruntime"] = real
 
 
 def test_wrong_options_of_clnns_own_provider_are_errors():
