@@ -24,7 +24,6 @@ from itertools import pairwise
 import numpy as np
 
 from clnn.errors import ShapeError
-from clnn.recorded import integer
 from clnn.records import changed
 from clnn.traced import alike, is_one, opened, other
 from clnn.types import Array, normalise_axis
@@ -315,7 +314,7 @@ def _lone_pair(
 def _per_axis(name: str, values: Sequence[int] | None, rank: int) -> tuple[int, ...]:
     if values is None:
         return (0,) * rank
-    out = tuple(map(integer, values))
+    out = tuple(v if isinstance(v, int) else int(v) for v in values)
     if len(out) != rank or min(out, default=0) < 0:
         raise ShapeError(f"padding {name} is {out}: must be {rank} numbers >= 0.")
     return out

@@ -15,6 +15,7 @@ from clnn.plan.open_extents import opened
 from clnn.plan.repeat import LESS, NEAR, Choices, Problems, Rivals
 from clnn.plan.schedule import DoesNotFitError, first_variant, lay_out, make_plan
 from clnn.target import Target
+from clnn.traced import is_open
 from clnn.types import F32, TensorType
 
 CPU = Target("cpu", 8, 2, 256, 2**19)
@@ -68,6 +69,15 @@ def test_fast_kernels_do_not_fit_where_the_reference_alone_does():
     assert variants
     assert all(node.spec.repeat(there, variant) is None for variant in variants)
     assert all(math.isinf(cost) for cost in node.spec.costs(there, variants) if cost is not None)
+
+
+def test_what_lies_behind_the_last_window_is_open_though_it_is_nothing_at_both_shapes():
+    """Of even sizes a stride of 2 leaves nothing; an odd one would be a text of its own otherwise."""
+    _, problem = of(28, like=40, stride=2)
+    after = problem.input(0).layout.after
+    assert after == (0, 0, 0, 0) and [*map(is_open, after)] == [False, False, True, True]
+    _, odd = of(29, like=40, stride=2)
+    assert odd.input(0).layout.after == (0, 0, 1, 1)
 
 
 def test_sets_of_tiles_follow_extents_where_these_are_open():
