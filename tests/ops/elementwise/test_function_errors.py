@@ -44,7 +44,7 @@ def test_functions_keep_their_bounds_almost_everywhere(device, tool):
 
 
 def test_every_function_has_a_bound(tool):
-    assert set(tool.CASES) == set(FUNCTIONS)
+    assert set(tool.CASES) == {fn for fn, rule in FUNCTIONS.items() if not rule.of_bytes}
 
 
 EXTREME = (np.inf, -np.inf, np.nan, 3e38, -3e38, 1e20, 131072.0)
@@ -56,7 +56,7 @@ def test_extreme_neighbours_do_not_matter(device, count):
     small = np.tile(np.array([0.0, -0.0, 1e-45, -1e-40, 2e-38, -1e-7, 0.5, -1.25], np.float32), 13)
     mixed = small.copy()
     mixed[1::2] = np.resize(np.array(EXTREME, np.float32), mixed[1::2].size)
-    fns = [fn for fn, rule in FUNCTIONS.items() if not rule.binary]
+    fns = [fn for fn, rule in FUNCTIONS.items() if not (rule.binary or rule.of_bytes)]
     params = {"selu": (1.67, 1.05), "shrink": (0.5, 0.25), "clip": (-1.0, 1.0)}
     specs = {fn: Eltwise((PostOp(fn, params.get(fn, (0.5, 0.25))),)) for fn in fns}
     quiet = run_together(device, specs, [small[:count]])

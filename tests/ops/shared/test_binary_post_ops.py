@@ -267,7 +267,10 @@ def test_both_orders_of_operands_behind_every_producer(device, monkeypatch, name
 
 def test_the_chain_has_every_binary_function_both_ways():
     wanted = {
-        (fn, swapped) for fn, rule in FUNCTIONS.items() if rule.binary for swapped in (False, True)
+        (fn, swapped)
+        for fn, rule in FUNCTIONS.items()
+        if rule.binary and not rule.of_bytes
+        for swapped in (False, True)
     }
     assert {(fn, swapped) for fn, swapped, _ in CHAIN} == wanted
     assert set(MEANING) == {fn for fn, _ in wanted}
