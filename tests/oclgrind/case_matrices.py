@@ -75,3 +75,9 @@ for _name, _spec, _keys, _columns in (
     add(_name, _spec, [_q, _k, None, MASK, _v])
 _q, _k, _v = (normal((1, 2, n, 16), n) for n in (8, 32, 32))
 add("attention_even", Attention(Gemm(trans_b=True)), [_q, _k, None, _v])
+# Several blocks of keys, the last one narrower, and tiles of rows of which the last two overlap; then
+# a single block that is not full, whatever vectors hold.
+for _name, _rows in (("blocks", 37), ("block", 9)):
+    _q, _k, _v = (normal((n, 3), n) for n in (_rows, 19, 19))
+    _spec = Attention(Gemm(0.3, trans_b=True))
+    add(f"attention_{_name}", _spec, [_q, _k, None, _v], targets=("cpu",))

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import functools
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+import harness
 import numpy as np
-from harness import check_op, normal, rng
+from harness import check_op, normal, rng, run_variants, single_node, variant_names
+from onnx import TensorProto
+from onnx import helper as make
+from onnx_models import model, tensor, value
 from simulator import DEVICE
 from table import add, put
 from x86_in_c import x86_in_c
 
+import clnn
 from clnn.arith.elements import Narrow, Widen
 from clnn.arith.quantised import Quantisation, RealTaps, Requantised, Sums, Written
 from clnn.arith.quantised_maps import Dequantise, Quantise
 from clnn.codegen import render as codegen
+from clnn.codegen import runtime_numbers
+from clnn.compile import load_graph
+from clnn.layout import TensorLayout
+from clnn.ops.conv import depthwise_bytes
+from clnn.ops.conv.depthwise import BandTile
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.transpose import ConvTranspose
 from clnn.ops.elementwise.fixed_map import FixedMap
@@ -25,8 +36,11 @@ from clnn.ops.quantised import build
 from clnn.ops.quantised.softmax import byte_softmax
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
+from clnn.options import Options
+from clnn.plan.layouts import Hints
 from clnn.runtime.run import session
 from clnn.types import BF16, F4, I4, I8, U8
+from clnn.verification.reference import reference_values
 
 SAME3 = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
 F = np.float32
@@ -116,6 +130,20 @@ for channels in (1, 2, 3, 4):
         consts=(1, 2),
         orders={"i0": (0, 1, 2, 3), "o0": (0, 2, 3, 1)},
     )
+
+
+def planes_apart() -> None:
+    """Quantise planes into pixels that lie further apart than their bytes."""
+    inputs = [normal((2, 3, 5, 19)), np.array(0.05, F), np.array(9, np.uint8)]
+    spec, order = FixedMap(Quantise(U8)), (0, 2, 3, 1)
+    graph, want = single_node(spec, inputs, (1, 2)), spec.reference(*inputs)
+    apart = TensorLayout.make((2, 3, 5, 19), order, align={1: 5})
+    hints = Hints({}, {"i0": (0, 1, 2, 3)}, {"o0": apart})
+    names = variant_names(graph, DEVICE, hints)
+    run_variants(graph, DEVICE, dict.fromkeys(names, 0.0), hints, inputs, want)
+
+
+put("quantised_planes_apart", planes_apart, targets=("cpu",))
 add("quantised_line", build.moved(0, X, Y).spec, [A])
 add("quantised_sum", build.total(X, Y, Y), [A, B])
 add("quantised_product", build.product(X, Y, Y), [A, B])
@@ -134,27 +162,82 @@ for kind in (BF16, I4, F4):
     add(f"narrow_{kind.name}", FixedMap(Narrow(kind)), [wide])
 
 
-def by_x86(group: int, width: int) -> None:
-    """Check kernels with x86's instructions, functions of what they do in their place."""
-    target, render, channels = session.target_of(None), codegen.render, 36
+@contextmanager
+def in_c(width: int) -> Iterator[None]:
+    """Plan for x86's instructions with vectors of a width, functions of what they do in their place."""
+    target, render = session.target_of(None), codegen.render
     target = replace(target, vector=width, features=target.features | {"x86_vnni", "x86_madd"})
     counts = []
 
-    def in_c(template: str, params: Any) -> str:
+    def rendered(template: str, params: Any) -> str:
         text, count = x86_in_c(render(template, params), params.get("vw", width))
         counts.append(count)
         return text
 
-    with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(codegen, "render", in_c))
-        stack.enter_context(mock.patch.object(session, "target_of", lambda info: target))
-        given = inputs("i1", channels, channels, group)
-        for arith in (SIGNED_MANY, replace(BYTES, zero=-5)):
-            only = "depthwise_bytes" if group > 1 else "vnni4"
-            check_op(DEVICE, Conv2d(SAME3, group, (), arith), given, consts=(1, 2), only=only)
+    with (
+        mock.patch.object(codegen, "render", rendered),
+        mock.patch.object(runtime_numbers, "render", rendered),
+        mock.patch.object(session, "target_of", lambda info: target),
+    ):
+        yield
     assert any(counts)
 
 
 SIGNED_MANY = replace(SIGNED, factors=(0.0031,))
-for group in (1, 36):
+
+
+def by_x86(group: int, width: int) -> None:
+    """Check products of bytes, or one filter per channel where there are as many groups."""
+    with in_c(width):
+        given = inputs("i1", CHANNELS, CHANNELS, group)
+        for arith in (SIGNED_MANY, replace(BYTES, zero=-5)):
+            only = "depthwise_bytes" if group > 1 else "vnni4"
+            check_op(DEVICE, Conv2d(SAME3, group, (), arith), given, consts=(1, 2), only=only)
+
+
+def columns_left(width: int) -> None:
+    """Check one filter per channel where the columns are no multiple of those of a step."""
+    with in_c(width):
+        given = inputs("i1", CHANNELS, CHANNELS, CHANNELS)
+        given[0] = integers((1, CHANNELS, 1, 9), "i1")
+        spec = Conv2d(SAME3, CHANNELS, (), SIGNED_MANY)
+        check_op(DEVICE, spec, given, consts=(1, 2), only="depthwise_bytes")
+
+
+def any_width(width: int) -> None:
+    """Run one filter per channel for images of any size: results wider than a step, and narrower ones."""
+    consts = {
+        "xs": F(0.02),
+        "xz": np.uint8(77),
+        "w": integers((CHANNELS, 1, 3, 3), "i1", 1),
+        "ws": F(0.01),
+        "wz": np.int8(0),
+        "ys": F(0.07),
+        "yz": np.uint8(131),
+    }
+    nodes = [
+        make.make_node(
+            "QLinearConv", ["x", *consts], [name], pads=[1] * 4, strides=strides, group=CHANNELS
+        )
+        for name, strides in (("wide", (1, 1)), ("narrow", (1, 3)))
+    ]
+    x = value("x", ("batch", CHANNELS, "height", "width"), TensorProto.UINT8)
+    weights = [tensor(name, array) for name, array in consts.items()]
+    whole = model(nodes, [x], ("wide", "narrow"), weights).SerializeToString()
+    feeds = {"x": integers((1, CHANNELS, 2, 9), "u1")}
+    graph = load_graph(whole, {"x": feeds["x"].shape})
+    want = reference_values(graph, feeds)
+    options = Options(guard=harness.GUARD, arena="separate")
+    # One step for both, as a network has it whose later images are narrower than its first.
+    step = mock.patch.object(depthwise_bytes, "_tiles", lambda problem: [BandTile(width, 6, 1)])
+    with in_c(width), step, clnn.compile_model(whole, DEVICE, options) as opened:
+        got = opened(feeds)
+        for public, name in graph.outputs.items():
+            harness.compare(got[public], want[name], 0.0, public)
+
+
+CHANNELS = 36
+for group in (1, CHANNELS):
     put(f"quantised_x86_{group}", functools.partial(by_x86, group, 8), targets=("cpu",))
+put("quantised_x86_columns_left", functools.partial(columns_left, 8), targets=("cpu",))
+put("quantised_x86_any_width", functools.partial(any_width, 8), targets=("cpu",))

@@ -108,6 +108,8 @@ add("pairs_wide_gemm", Gemm(), inputs_of((9, 16), (16, 18)), consts=(1,), dtype=
 add("pairs_gemm", Gemm(), inputs_of((2, 5, 7), (2, 7, 18)), dtype="bf16", targets=CPU)
 add("pairs_turned", Gemm(trans_b=True), inputs_of((5, 37), (18, 37)), dtype="bf16", targets=CPU)
 add("pairs_even", Gemm(trans_b=True), inputs_of((5, 34), (3, 34)), dtype="bf16", targets=CPU)
+# A panel that does not stay in the nearest cache is read ahead.
+add("pairs_ahead", Gemm(), inputs_of((5, 174), (174, 18)), consts=(1,), dtype="bf16", targets=CPU)
 _streams = inputs_of((1, 512, 1, 3), (130, 512, 1, 1), (130,))
 add(
     "pairs_streamed",
