@@ -36,17 +36,14 @@ Tunables vec             1, 2, 4, 8 or 16; divides chunk
     assert chunk % vec == 0, (chunk, vec)
     # What an extent that is read at run time leaves of a chunk, or of the rows, is less.
     uneven, uneven_rows = not divides(chunk, inner), not divides(rows, middle)
-    if function and vec > 1:  # of one width alone: the text holds where nothing is left of a chunk
-        uneven = inner % chunk != 0
-        assert not uneven, (inner, chunk)
     assert not uneven or is_open(inner), (inner, chunk)
     assert not uneven_rows or is_open(middle) or is_open(rows), (middle, rows)
     parts, shares = -(-inner // chunk), -(-middle // rows)
     stop = f"min(first + {chunk}, {inner})" if uneven else f"first + {chunk}"
     last_row = f"min(from + {rows}, {middle})" if uneven_rows else f"from + {rows}"
     out_type = ctypes[-1]
-    # A function has a text of one width alone, which leaves nothing over where a remainder may come.
-    width = 1 if function and uneven else vec
+    # A function has a text of one width alone, so that nothing may be left of a vector.
+    width = 1 if function and uneven and inner % vec != 0 else vec
     strict = any(stored_as(t) == "char" for t in ctypes)
     names = [f"s{k}" for k in range(n)] + ["d"]
     def at(k):
@@ -83,7 +80,7 @@ ${sc.declare(0, strict)}\
     __global const ${cell(ctypes[k])} *src${k} = src${k}_base + src${k}_offset;
 % endfor
     __global ${cell(out_type)} *dst = dst_base + dst_offset;
-% if uneven and width > 1:
+% if uneven and width > 1 and not function:
     for (int j = from; j < ${last_row}; ++j) {
         int i = first;
         for (; i + ${vec} <= ${stop}; i += ${vec}) {
