@@ -109,10 +109,10 @@ class Running:
         setup: Mapping[str, Any],
         seed: int,
         host: Process | None = None,
-        own: bool = True,
+        own: bool = False,
     ) -> None:
         self.key = engine
-        self._own = own
+        self._own = own or host is None
         self._process = host or Process(setup, cache=True)
         try:
             self.start = self.ask("load", engine=engine, setup=dict(setup), seed=seed)
