@@ -69,10 +69,15 @@ REGISTER = {16: "v", 8: "x"}
 % endif
 </%def>
 <%def name="quarter(how, width, result, k, count)">\
-<% words = width // 4 %>\
+<%
+    words = width // 4
+    lanes = [""] if words == 1 else [f".s{DIGITS[lane]}" for lane in range(words)]
+    # Element by element: Oclgrind crashes where vectors of several elements are joined.
+    elements = [f"{result}{k + i}{lane}" for i in range(count) for lane in lanes]
+%>\
 % if how == "x86":
 ${result}${f".s{DIGITS[k * words:(k + count) * words]}" if count < 4 else ""}\
 % else:
-${f"{result}{k}" if count == 1 else f"(int{count * words})({', '.join(f'{result}{k + i}' for i in range(count))})"}\
+${f"{result}{k}" if count == 1 else f"(int{count * words})({', '.join(elements)})"}\
 % endif
 </%def>

@@ -45,6 +45,7 @@ def main() -> int:
         machine.target = targets[job["target"]]
         machine.place = job["target"] if tracked else ""
         os.environ["CLNN_KERNEL_PATH"] = job.get("kernels", "")
+        print(f"{job['case']} on {job['target']}", flush=True)  # the last one, should it crash
         rows.append({**job, **_run(cases.CASES[job["case"]])})
     report = {
         "rows": rows,
