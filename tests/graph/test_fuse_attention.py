@@ -77,14 +77,14 @@ def bert():
     return s.joined(s.add("MatMul", ["weights", v], "mixed"))
 
 
-def sdpa():
+def sdpa(root=SIZE**-0.25):
     """Queries and keys scaled, a mask of -infinity, NaN made 0: scaled_dot_product_attention."""
     s = Spelling()
     s.feeds["mask"] = np.where(np.arange(LENGTH) % 5 == 4, -np.inf, 0).astype(np.float32)[
         None, None, None
     ]
     q, k, v = s.heads("q"), s.heads("k", (0, 2, 3, 1)), s.heads("v")
-    root = s.const("root", np.float32(SIZE**-0.25))
+    root = s.const("root", np.float32(root))
     s.add("MatMul", [s.add("Mul", [q, root], "qs"), s.add("Mul", [k, root], "ks")], "raw")
     s.add("Add", ["raw", "mask"], "scores")
     s.add("Softmax", ["scores"], "soft", axis=-1)
@@ -171,6 +171,11 @@ def test_factors_of_queries_and_keys_are_the_scale():
     assert spec.scores.alpha == pytest.approx(SIZE**-0.5)
     (spec,) = found(prepared(bert()))
     assert [step.fn for step in spec.scores.post_ops] == ["div", "add"] or spec.scores.alpha != 1
+
+
+def test_factors_whose_product_float32_lacks_stay_apart():
+    (spec,) = found(prepared(sdpa(1e25)))
+    assert spec.scores.alpha == pytest.approx(1e25)
 
 
 def test_a_query_without_keys_is_zero(device):

@@ -26,6 +26,9 @@ from clnn.ops.shared.functions import PostOp
 from clnn.ops.transformer.attend import Attention
 from clnn.types import F32, Array, TensorType
 
+# Of a scale of scores; beyond it and its reciprocal factors stay apart, since float32 may lack their product.
+LEAST = 2.0**-100
+
 
 def fuse_attention(graph: Graph) -> Graph:
     """Return `graph` with attention as single nodes, for kernels of float32 and extents that are known."""
@@ -159,7 +162,8 @@ class _Fusing:
             return None
         for which in (0, 1):
             source, factor = self.scaled(inputs[which])
-            inputs[which], spec = source, replace(spec, alpha=spec.alpha * factor)
+            if LEAST <= abs(spec.alpha * factor) <= 1 / LEAST:
+                inputs[which], spec = source, replace(spec, alpha=spec.alpha * factor)
         return spec, tuple(inputs)
 
     def between_reshapes(self, last: Node) -> Node | None:
