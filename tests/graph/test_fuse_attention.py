@@ -12,6 +12,7 @@ from reference_engines import exact_session
 
 import clnn
 from clnn.compile import load_graph, prepare
+from clnn.graph.passes import fuse_attention
 from clnn.ops.transformer.attend import Attention
 from clnn.options import Options
 
@@ -104,8 +105,8 @@ def causal():
     return s.joined(s.add("MatMul", ["weights", v], "mixed"))
 
 
-def swin():
-    """A bias of positions, then a mask of windows between two reshapes."""
+def swin(fed=False):
+    """A bias of positions, then a mask of windows between two reshapes; fed: as an input."""
     s = Spelling(feeds={"x": normal((4, LENGTH, WIDTH))})
     q, k, v = s.heads("q"), s.heads("k", (0, 2, 3, 1)), s.heads("v")
     s.add("MatMul", [q, k], "raw")
@@ -114,7 +115,8 @@ def swin():
     s.const("narrow", np.array([4, HEADS, LENGTH, LENGTH]))
     mask = np.where(normal((1, 4, 1, LENGTH, LENGTH), 8) > 1, -100, 0).astype(np.float32)
     s.add("Reshape", ["biased", "wide"], "windows")
-    s.add("Add", ["windows", s.const("mask", mask)], "masked")
+    (s.feeds if fed else s.consts)["mask"] = mask
+    s.add("Add", ["windows", "mask"], "masked")
     s.add("Softmax", [s.add("Reshape", ["masked", "narrow"], "scores")], "weights", axis=-1)
     return s.joined(s.add("MatMul", ["weights", v], "mixed"))
 
@@ -171,6 +173,19 @@ def test_factors_of_queries_and_keys_are_the_scale():
     assert spec.scores.alpha == pytest.approx(SIZE**-0.5)
     (spec,) = found(prepared(bert()))
     assert [step.fn for step in spec.scores.post_ops] == ["div", "add"] or spec.scores.alpha != 1
+
+
+def test_views_made_for_what_is_no_attention_are_forgotten(monkeypatch):
+    """Another attention that shares the mask makes them again."""
+    seen = []
+    monkeypatch.setattr("clnn.compile.fuse_attention", lambda graph: seen.append(graph) or graph)
+    prepared(swin(fed=True))
+    passing = fuse_attention._Fusing(seen[0])
+    assert any(":narrow" in node.name for node in passing.run().nodes)
+    monkeypatch.setattr(fuse_attention._Fusing, "checked", lambda *_: None)
+    refused = fuse_attention._Fusing(seen[0])
+    refused.run()
+    assert not any(":narrow" in name for name in refused.types)
 
 
 def test_factors_whose_product_float32_lacks_stay_apart():

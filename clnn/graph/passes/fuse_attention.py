@@ -55,6 +55,8 @@ class _Fusing:
             self.views = []
             fused = self.attention(node)
             if fused is None:
+                for view in self.views:  # made for what turned out to be no attention
+                    del self.types[view.name]
                 nodes.append(node)
                 continue
             nodes += self.views
