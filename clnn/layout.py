@@ -314,7 +314,8 @@ def _lone_pair(
 def _per_axis(name: str, values: Sequence[int] | None, rank: int) -> tuple[int, ...]:
     if values is None:
         return (0,) * rank
-    out = tuple(v if isinstance(v, int) else int(v) for v in values)
+    # Recorded numbers stay what they are; bool is an int that templates refuse to print.
+    out = tuple(v if isinstance(v, int) and not isinstance(v, bool) else int(v) for v in values)
     if len(out) != rank or min(out, default=0) < 0:
         raise ShapeError(f"padding {name} is {out}: must be {rank} numbers >= 0.")
     return out
