@@ -191,6 +191,30 @@ def test_key_given_twice_is_refused(tmp_path):
         import_onnx(save(tmp_path, weights))
 
 
+@pytest.mark.parametrize("key", ["location", "offset", "length"])
+def test_text_that_is_not_utf_8_is_refused(key, tmp_path):
+    """Protobuf hands it over as bytes."""
+    _file(tmp_path / "w.bin")
+    path = save(tmp_path, external(**{"location": "w.bin", key: "x" * 100}))
+    path.write_bytes(path.read_bytes().replace(b"x" * 100, b"\xff" * 100))
+    with pytest.raises(ModelError, match="not UTF-8"):
+        import_onnx(path)
+
+
+def test_the_name_of_a_tensor_that_is_not_utf_8_is_shown_escaped(tmp_path):
+    """No name of a tensor in an attribute is needed, so that such a one is found in messages alone."""
+    node = onnx.NodeProto(op_type="Constant", output=["c"])
+    weights = external(location="../w")
+    weights.name = "x" * 100
+    node.attribute.add(name="value", type=onnx.AttributeProto.TENSOR, t=weights)
+    made = make.make_tensor_value_info("c", 1, None)
+    model = make.make_model(make.make_graph([node], "g", [], [made]))
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model.SerializeToString().replace(b"x" * 100, b"\xff" * 100))
+    with pytest.raises(ModelError, match="not a plain path"):
+        import_onnx(path)
+
+
 def test_unknown_keys_change_nothing(tmp_path):
     """Keys become no attributes of any object, whatever they are called."""
     (tmp_path / "w.bin").write_bytes(WEIGHTS.tobytes())

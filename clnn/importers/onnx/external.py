@@ -39,6 +39,8 @@ def read_external(
         )
     entries = [(e.key, e.value) for e in tensor.external_data if e.key in _KEYS]
     info = dict(entries)
+    if any(isinstance(value, bytes) for value in info.values()):
+        raise ModelError(f"{what} is given in text that is not UTF-8. The file is not valid.")
     if len(info) != len(entries):
         raise ModelError(f"{what} gives a key twice: {entries}. The file is not valid.")
     offset = _number(info.get("offset", "0"), f"{what}: offset")

@@ -18,8 +18,12 @@ NEWEST_OPSET = 28
 _SHOWN = 80
 
 
-def show(name: str) -> str:
-    """Return a name of the model for a message: quoted, escaped, not too long."""
+def show(name: str | bytes) -> str:
+    """Return a name of the model for a message: quoted, escaped, not too long.
+
+    Protobuf hands over as bytes what is not UTF-8.
+    """
+    name = name.decode("utf-8", "replace") if isinstance(name, bytes) else name
     return repr(name if len(name) <= _SHOWN else name[: _SHOWN - 3] + "...")
 
 
