@@ -14,8 +14,9 @@ from clnn.runtime.build.progress import Listener, heard
 from clnn.runtime.doctor.selection import select_device
 from clnn.runtime.process.forked import refuse
 from clnn.runtime.run.compiled import is_compiled, load_as
-from clnn.runtime.run.kept import find, keep, key_of
+from clnn.runtime.run.kept import find, keep, keep_behind, key_of
 from clnn.runtime.run.session import Session
+from clnn.runtime.run.universal import asks_for_set
 from clnn.settings import warn_unknown
 from clnn.timeline import mark
 
@@ -95,7 +96,8 @@ def _kept_or_anew(
     session = anew(path, device, options, shapes)
     unchanged = key is not None and key == key_of(path, info, options, shapes)
     if key is not None and unchanged and isinstance(session, Session):
-        session.once_settled(partial(keep, key))
+        how = keep_behind if asks_for_set(options) else keep
+        session.once_settled(partial(how, key))
     return session
 
 

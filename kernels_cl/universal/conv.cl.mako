@@ -1,15 +1,16 @@
 <%doc>
 universal/conv: convolutions and products with constant weights; window, channels, strides and post-ops are arguments.
 
-    dst[pixel][o] = post_ops(bias[o] + sum over k of src[pixel + place(k)] * weights[o][k])
+    dst[pixel][o] = post_ops(clip(bias[o] + sum over k of src[pixel + place(k)] * weights[o][k], low, high))
 
 Tensors  src: at an element begins a window; its terms k are runs of `seg` elements at pitch `step`, of which
          run r lies at (r / runs) * rows_pitch + r % runs * runs_pitch
          weights: [group][block][k][nv * vw], bias: [group][block][nv * vw], zeros behind the last channel
          e0, e1: operands of post-ops, dst: any pitches over (n, c, y, x)
-Launch   global (tiles of pixels / band, blocks of channels / span of all groups): a work-item copies the terms of
-         `mr` pixels to a panel, kc at a time, so that all its addresses are constant, and multiplies them with
-         `span` blocks
+Launch   global (tiles of pixels / band, blocks of channels / span of all groups), across: the other way round. A
+         work-item copies the terms of `mr` pixels to a panel, kc at a time, so that all its addresses are constant,
+         and multiplies them with `span` blocks. Results that lie as vectors and have no post-ops leave the registers
+         for their places; others, and sums of several pieces, go through an array
 Params   name     kernel name
          wg       local size
 Tunables vw, nv   vectors of channels of a tile, and their elements
@@ -20,7 +21,17 @@ Tunables vw, nv   vectors of channels of a tile, and their elements
 <%namespace name="cd" file="/_common/codes.cl.mako"/>
 <%
     V, wide = vec_type("float", vw), nv * vw
-    heights = sorted({1, mr // 2, mr})
+    half = max(1, mr // 2)
+    shapes = sorted({(1, nv), (half, nv), (mr, 1), (mr, nv)})
+    tall = [shape for shape in shapes if shape[0] > 1]
+    forms = [(*shape, "sums") for shape in shapes] + [(*shape, "results") for shape in tall]
+    def is_for(height, vectors):
+        if height < mr:
+            return f"if (held == {height}) "
+        return f"if (lanes <= {vw}) " if vectors < nv else ""
+    def chosen(kind, among, arguments):
+        lines = (f"{is_for(*shape)}{kind}_{shape[0]}_{shape[1]}({arguments});" for shape in among)
+        return ("\n" + " " * 20 + "else ").join(lines)
     def gather(k):
         return f"""\
                 for (int m = 0; m < rows; ++m) {{
@@ -61,9 +72,14 @@ void copy_terms(float *panel, __global const float *src, const int *pixel, const
         }
     }
 }
-% for height in heights:
-% for vectors in sorted({1, nv} if height == mr else {nv}):
-void sums_${height}_${vectors}(float *tile, const float *begin, const int pitch, const float *panel, __global const float *w, const int terms)
+% for height, vectors, kind in forms:
+void ${kind}_${height}_${vectors}(\
+% if kind == "sums":
+float *d, \
+% else:
+__global float *d, const int *at, \
+% endif
+const float *begin, const int pitch, const float *panel, __global const float *w, const int terms, const float low, const float high)
 {
 % for m in range(height):
 % for v in range(vectors):
@@ -82,11 +98,16 @@ void sums_${height}_${vectors}(float *tile, const float *begin, const int pitch,
     }
 % for m in range(height):
 % for v in range(vectors):
-    vstore${vw}(a${m}_${v}, ${m * nv + v}, tile);
+    a${m}_${v} = a${m}_${v} < low ? (${V})(low) : a${m}_${v};
+    a${m}_${v} = a${m}_${v} > high ? (${V})(high) : a${m}_${v};
+% if kind == "sums":
+    vstore${vw}(a${m}_${v}, ${m * nv + v}, d);
+% else:
+    vstore${vw}(a${m}_${v}, ${v}, d + at[${m}]);
+% endif
 % endfor
 % endfor
 }
-% endfor
 % endfor
 ${group_size(wg)}
 __kernel void ${name}(
@@ -96,30 +117,32 @@ __kernel void ${name}(
     __global const float *e0_base, const int e0_offset,
     __global const float *e1_base, const int e1_offset,
     __global float *dst_base, const int dst_offset,
-    const int pixels, const int height, const int width, const int band,
+    const int pixels, const int height, const int width, const int band, const int across,
     const int sn, const int sy, const int sx, const int group_pitch,
     const int dn, const int dc, const int dy, const int dx,
     const int terms, const int seg, const int step, const int runs, const int rows_pitch, const int runs_pitch,
-    const int blocks, const int span, const int channels,
+    const int blocks, const int span, const int channels, const float low, const float high,
     const int e0n, const int e0c, const int e0y, const int e0x,
     const int e1n, const int e1c, const int e1y, const int e1x,
 ${cd.params()})
 {
 ${cd.decode()}\
-    const int spans = (blocks + span - 1) / span, group = get_global_id(1) / spans;
-    const int first = get_global_id(1) % spans * span, here = min(span, blocks - first);
+    const int along = across ? get_global_id(1) : get_global_id(0), over = across ? get_global_id(0) : get_global_id(1);
+    const int spans = (blocks + span - 1) / span, group = over / spans;
+    const int first = over % spans * span, here = min(span, blocks - first);
     __global const float *src = src_base + src_offset + group * group_pitch;
     float panel[${mr * kc}], tiles[${most * mr * wide}], other[${mr * wide}];
-    int pixel[${mr}], image_of[${mr}], y_of[${mr}], x_of[${mr}];
-    const int last = min(((int)get_global_id(0) + 1) * band * ${mr}, pixels);
-    for (int p0 = get_global_id(0) * band * ${mr}; p0 < last; p0 += ${mr}) {
-        const int rows = min(${mr}, pixels - p0), held = rows > ${mr // 2} ? ${mr} : rows > 1 ? ${mr // 2} : 1;
+    int pixel[${mr}], image_of[${mr}], y_of[${mr}], x_of[${mr}], made[${mr}];
+    const int last = min((along + 1) * band * ${mr}, pixels), straight = post_ops == 0 && dc == 1;
+    for (int p0 = along * band * ${mr}; p0 < last; p0 += ${mr}) {
+        const int rows = min(${mr}, pixels - p0), held = rows > ${half} ? ${mr} : rows > 1 ? ${half} : 1;
         int n = p0 / width / height, y = p0 / width % height, x = p0 % width;
         for (int m = 0; m < held; ++m) {
             image_of[m] = n;
             y_of[m] = y;
             x_of[m] = x;
             pixel[m] = n * sn + y * sy + x * sx;
+            made[m] = n * dn + y * dy + x * dx;
             if (p0 + m + 1 < pixels && ++x == width) {
                 x = 0;
                 if (++y == height) {
@@ -129,7 +152,8 @@ ${cd.decode()}\
             }
         }
         for (int from = 0; from < terms || from == 0; from += ${kc}) {
-            const int count = min(${kc}, terms - from);
+            const int count = min(${kc}, terms - from), whole = from + count >= terms;
+            const float lo = whole ? low : -INFINITY, hi = whole ? high : INFINITY;
             copy_terms(panel, src, pixel, held, from, count, seg, step, runs, rows_pitch, runs_pitch);
             for (int b = 0; b < here; ++b) {
                 const int block = group * blocks + first + b, lanes = channels - (first + b) * ${wide};
@@ -141,24 +165,20 @@ ${cd.decode()}\
 % endfor
                 const float *begin = from == 0 ? shift : tile;
                 const int pitch = from == 0 ? 0 : ${wide};
-                if (held == 1) sums_1_${nv}(tile, begin, pitch, panel, w, count);
-% if mr // 2 > 1:
-                else if (held == ${mr // 2}) sums_${mr // 2}_${nv}(tile, begin, pitch, panel, w, count);
-% endif
-% if nv > 1:
-                else if (lanes <= ${vw}) sums_${mr}_1(tile, begin, pitch, panel, w, count);
-% endif
-                else sums_${mr}_${nv}(tile, begin, pitch, panel, w, count);
+                __global float *d = dst_base + dst_offset + group * channels + (first + b) * ${wide};
+                if (straight && whole && held > 1 && (lanes >= ${wide} || lanes == ${vw})) {
+                    ${chosen("results", tall, "d, made, begin, pitch, panel, w, count, lo, hi")}
+                } else {
+                    ${chosen("sums", shapes, "tile, begin, pitch, panel, w, count, lo, hi")}
+                }
             }
         }
         for (int b = 0; b < here; ++b) {
             const int c0 = (first + b) * ${wide}, lanes = min(${wide}, channels - c0), channel = group * channels + c0;
+            if (straight && held > 1 && (lanes == ${wide} || lanes == ${vw})) continue;
             float *tile = tiles + b * ${mr * wide};
 ${cd.apply("tile", "other", f"rows * {wide}", gather)}
-            for (int m = 0; m < rows; ++m) {
-                __global float *d = dst_base + dst_offset + image_of[m] * dn + y_of[m] * dy + x_of[m] * dx;
-                write_lanes(d + channel * dc, tile + m * ${wide}, dc, lanes);
-            }
+            for (int m = 0; m < rows; ++m) write_lanes(dst_base + dst_offset + made[m] + channel * dc, tile + m * ${wide}, dc, lanes);
         }
     }
 }

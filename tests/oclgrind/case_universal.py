@@ -61,6 +61,14 @@ for _name, _group, _channels, _made, _orders in (
         consts=(1, 2),
         orders=_orders,
     )
+for _made in (16, 41):
+    case(
+        f"conv_straight_{_made}",
+        Conv2d(OPEN, 1, (PostOp("clip", (-0.5, 0.5)),)),
+        [normal((2, 5, 5, 6)), normal((_made, 5, 3, 3), 1), normal((_made,), 2)],
+        consts=(1, 2),
+        orders=IMAGE,
+    )
 SAME = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
 case(
     "winograd",

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -11,10 +14,13 @@ from harness import normal
 from set_networks import network
 
 import clnn
+from clnn.cache.store import Store
 from clnn.cli.main import main
 from clnn.errors import SettingError
 from clnn.ops.universal.functions import is_universal
 from clnn.runtime.device.device import select
+from clnn.runtime.run import kept
+from clnn.runtime.run.kept import KIND
 from clnn.runtime.run.universal import build_set
 
 NEVER = clnn.Options(specialise="never")
@@ -84,16 +90,54 @@ def test_a_saved_network_keeps_its_rows(any_device, tmp_path):
         assert (loaded(feeds)["y"] == want).all()
 
 
-def test_the_second_start_is_kept(any_device, tmp_path, monkeypatch):
+FIRST_ANSWER = """
+import sys, numpy as np, clnn
+from clnn.cache.store import Store
+from clnn.runtime.run.kept import KIND
+path, device, then = sys.argv[1:]
+session = clnn.compile_model(path, device, clnn.Options(specialise="never"))
+answer = session({p.name: np.ones(p.shape, np.float32) for p in session.inputs})
+print(len(Store(kind=KIND).entries()), session.placement.seconds["plan"] > 0, session.build_counts[1])
+print(sum(float(a.sum()) for a in answer.values()))
+sys.stdout.flush()
+exec(then)
+"""
+
+
+def first_answer(path, device: str, then: str = "") -> tuple[int, list[str]]:
+    """Return the status of a process that starts a network and then does more, and what it says of that."""
+    command = [sys.executable, "-c", FIRST_ANSWER, str(path), device, then]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_a_network_is_kept_behind_its_first_answer(any_device, tmp_path, monkeypatch):
     monkeypatch.setenv("CLNN_CACHE_DIR", str(tmp_path / "cache"))
     path = tmp_path / "net.onnx"
     path.write_bytes(network(20, 33))
-    found = []
-    for _ in range(2):
-        with clnn.compile_model(path, any_device, NEVER) as session:
-            found.append(session(feeds_of(session))["y"])
-            counts = session.build_counts
-    assert counts == (1, 0) and (found[0] == found[1]).all()
+    entries = Store(kind=KIND).entries
+    killed = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
+    status, (before, was_killed) = first_answer(path, any_device, killed)
+    assert status == -9 and before == "0 True 1" and not entries()
+    assert first_answer(path, any_device) == (0, ["0 True 0", was_killed])
+    assert len(entries()) == 1
+    assert first_answer(path, any_device) == (0, ["1 False 0", was_killed])
+
+
+def test_a_network_is_kept_while_calls_go_on(any_device, tmp_path, monkeypatch):
+    monkeypatch.setenv("CLNN_CACHE_DIR", str(tmp_path / "cache"))
+    path = tmp_path / "net.onnx"
+    path.write_bytes(network(20, 33))
+    monkeypatch.setattr(kept, "BEHIND_S", 0.0)
+    store = Store(kind=KIND)
+    with clnn.compile_model(path, any_device, NEVER) as session:
+        feeds = feeds_of(session)
+        want = session(feeds)["y"]
+        monkeypatch.setenv("CLNN_CACHE_DIR", str(tmp_path / "another"))  # asked for too late
+        end = time.monotonic() + 60
+        while not store.entries() and time.monotonic() < end:
+            assert (session(feeds)["y"] == want).all()
+    assert len(store.entries()) == 1
 
 
 def test_the_set_is_for_cpus(any_device, monkeypatch):

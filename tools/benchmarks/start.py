@@ -26,23 +26,32 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).resolve().parents[2]
 WAYS = ("onnxruntime", "file", "warm", "set", "gears", "cold")
-CLNN = """
+TOLD = """
+import time
+print(time.time())
+"""
+CLNN = (
+    """
 import sys, numpy as np, clnn
 session = {make}
 session({{port.name: np.zeros(port.shape, port.dtype) for port in session.inputs}})
 """
+    + TOLD
+)
 PROGRAMS = {
     "onnxruntime": """
 import sys, numpy as np, onnxruntime as ort
 session = ort.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
 kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(uint8)": np.uint8}
 session.run(None, {port.name: np.zeros(port.shape, kinds[port.type]) for port in session.get_inputs()})
-""",
+"""
+    + TOLD,
     "file": CLNN.format(make="clnn.load(sys.argv[1], sys.argv[2])"),
     "warm": CLNN.format(make="clnn.compile_model(sys.argv[1], sys.argv[2])"),
     "save": "import sys, clnn\nclnn.compile_model(sys.argv[1], sys.argv[2]).save(sys.argv[3])",
@@ -72,22 +81,35 @@ json.dump(times, open(sys.argv[4], "w"))
 """
 
 
-def seconds(program: str, cache: Path, *arguments: object) -> tuple[float, float]:
-    """Return the wall-clock and CPU seconds of a process. Raises CalledProcessError."""
+def seconds(program: str, cache: Path, *arguments: object) -> tuple[float, float, float]:
+    """Return the seconds until a process's first answer, until its end, and of CPU. Raises CalledProcessError.
+
+    Where it tells no answer, that is its end.
+    """
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     env = {**os.environ, "CLNN_CACHE_DIR": str(cache), "PYTHONPATH": paths}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     env["PYTHONPYCACHEPREFIX"] = str(cache.parent / "bytecode")
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.time()
     command = [sys.executable, "-c", PROGRAMS[program], *map(str, arguments)]
-    subprocess.run(command, check=True, env=env, stdin=subprocess.DEVNULL)
-    wall, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    done = subprocess.run(
+        command, check=True, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    )
+    ended, after = time.time(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    told = [float(line) for line in done.stdout.splitlines() if program in WAYS]
+    answered = told[-1] if told else ended
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return answered - began, ended - began, cpu
+
+
+def show(title: str, way: str, times: Sequence[float]) -> None:
+    """Print a row."""
+    print(f"{title:<20} {way:<12} {' '.join(f'{t:8.3f}' for t in times)}", flush=True)
 
 
 def starts(
     model: Path, ways: list[str], rounds: int, device: str, folder: Path
-) -> dict[str, list[tuple[float, float]]]:
+) -> dict[str, list[tuple[float, float, float]]]:
     """Return the seconds of each start by its way."""
     probed, warm, stored = folder / "probed", folder / "warm", folder / f"{model.stem}.clnn"
     if not probed.exists():
@@ -95,13 +117,12 @@ def starts(
     known = folder / "known"
     if {"set", "gears"} & {*ways} and not known.exists():
         shutil.copytree(probed, known)
-        wall, cpu = seconds("prepare", known, device)
-        print(f"{'the set itself':<20} {'prepare':<12} {wall:8.3f} {cpu:8.3f}", flush=True)
+        show("the set itself", "prepare", seconds("prepare", known, device))
     if "file" in ways:
         seconds("save", warm, model, device, stored)
     if "warm" in ways:
         seconds("warm", warm, model, device)
-    found: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+    found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in ways}
     for _ in range(rounds):
         for way in ways:
             cache = warm
@@ -142,14 +163,16 @@ def main() -> None:
     if importlib.util.find_spec("onnxruntime") is None:
         ways = [way for way in ways if way != "onnxruntime"]
     told = {}
-    print(f"{'model':<20} {'way':<12} {'wall s':>8} {'CPU s':>8}")
+    print(f"{'model':<20} {'way':<12} {'answer s':>8} {'end s':>8} {'CPU s':>8}")
     with tempfile.TemporaryDirectory() as folder:
         for model in args.models:
             found = starts(model.resolve(), ways, args.rounds, args.device, Path(folder))
             for way, rows in found.items():
-                wall, cpu = (median(row[k] for row in rows) for k in (0, 1))
-                told.setdefault(model.stem, {})[way] = {"wall": wall, "cpu": cpu}
-                print(f"{model.stem:<20} {way:<12} {wall:8.3f} {cpu:8.3f}", flush=True)
+                times = [median(row[k] for row in rows) for k in range(3)]
+                told.setdefault(model.stem, {})[way] = dict(
+                    zip(("answer", "end", "cpu"), times, strict=True)
+                )
+                show(model.stem, way, times)
             if args.speed:
                 path = model.resolve()
                 own, on_set, share = share_of_speed(path, args.device, args.speed, Path(folder))

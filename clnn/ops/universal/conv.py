@@ -20,7 +20,7 @@ from clnn.ops.universal.functions import (
     universal_launch,
 )
 from clnn.ops.universal.packing import pack_bias, pack_tiles
-from clnn.ops.universal.post_ops import Number, encoded, is_plain, operands
+from clnn.ops.universal.post_ops import Number, encoded, is_plain, limited, operands
 from clnn.ops.universal.winograd import is_faster, universal_winograd
 
 FILTER = 0  # mode of the window function
@@ -95,6 +95,7 @@ def _tiles(
     codes: tuple[Number, ...],
 ) -> Variant:
     target, terms = problem.target, terms_of(problem)
+    low, high, codes = limited(codes)
     wide = tile_channels(target)
     pixels = problem.batch * problem.height * problem.width
     sums = problem.taps * problem.ic
@@ -102,11 +103,11 @@ def _tiles(
     sn, pc, py, px = problem.src.pitches
     stride_y, stride_x = problem.geometry["strides"]
     numbers = (
-        *(pixels, problem.height, problem.width, tiles.band),
+        *(pixels, problem.height, problem.width, tiles.band, tiles.across),
         *(sn, py * stride_y, px * stride_x, problem.ic * pc),
         *problem.dst.pitches,
         *(sums, *terms[1:]),
-        *(tiles.blocks, tiles.span, problem.oc, *extra[1], *codes),
+        *(tiles.blocks, tiles.span, problem.oc, low, high, *extra[1], *codes),
     )
     pack = partial(pack_tiles, problem.weights, problem.group, wide, terms.order)
     bias = partial(pack_bias, problem.bias, len(problem.weights), problem.group, wide)

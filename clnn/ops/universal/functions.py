@@ -15,6 +15,7 @@ OTHERS = (6, 16)  # pixels and channels with narrower vectors
 TERMS = 592  # copied at once: a window of 3 x 3 with 64 channels, and no power of two
 SPAN = 8  # blocks of channels that share the copies
 NEAR_WEIGHTS = 1 << 19  # bytes of weights that stay close to a core while pixels move over them
+MOST_NEAR_WEIGHTS = 640 * 1024  # that stay in a core's own cache beside pixels
 COLUMNS = 7  # pixels of a tile of windows
 SIDE = 4  # outputs of a tile of Winograd's convolutions, along an axis
 PIECES = {"walk": 256, "sample": 64}  # elements of a tile
@@ -77,12 +78,15 @@ class Tiling:
     """How the tiles of a convolution are divided between work-items.
 
     band: tiles of pixels of a work-item. span: blocks of channels that it does of each. blocks: of a group.
+    across: neighbouring work-items have the same pixels, not the same channels, so that a core goes on with the
+    pixels that it made before.
     """
 
     band: int
     span: int
     blocks: int
     sizes: tuple[int, int]
+    across: bool
 
 
 def tiling(pixels: int, channels: int, groups: int, terms: int, target: Target) -> Tiling:
@@ -95,7 +99,9 @@ def tiling(pixels: int, channels: int, groups: int, terms: int, target: Target) 
     span = -(-blocks // -(-blocks // most))
     spans = -(-blocks // span) * groups
     band = banded(tiles, spans, high * wide * span * terms, target)
-    return Tiling(band, span, blocks, (-(-tiles // band), spans))
+    across = 4 * wide * terms * blocks * groups <= MOST_NEAR_WEIGHTS
+    sizes = -(-tiles // band), spans
+    return Tiling(band, span, blocks, sizes[::-1] if across else sizes, across)
 
 
 def banded(tiles: int, others: int, work: int, target: Target) -> int:

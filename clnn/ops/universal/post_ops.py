@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 from clnn.codegen.filters import image
 from clnn.layout import TensorLayout
@@ -40,6 +41,17 @@ def encoded(post_ops: Sequence[PostOp], places: Mapping[int, int]) -> tuple[Numb
         numbers += [CODES.index(post_op.fn), operand, swapped, first, second]
     numbers += [*_NONE] * (MOST - len(post_ops))
     return tuple(numbers)
+
+
+def limited(codes: tuple[Number, ...]) -> tuple[float, float, tuple[Number, ...]]:
+    """Return what a first post-op limits results to, and the numbers of the others; infinities where it does not."""
+    count, code, _, _, *limits = codes[:6]
+    rest = (int(count) - 1, *codes[6:], *_NONE)
+    if count and CODES[int(code)] == "relu":
+        return 0.0, inf, rest
+    if count and CODES[int(code)] == "clip":
+        return float(limits[0]), float(limits[1]), rest
+    return -inf, inf, codes
 
 
 def is_plain(problem: Problem, *inputs: int) -> bool:

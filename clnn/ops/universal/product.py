@@ -9,7 +9,7 @@ from clnn.ops.gemm.problem import GemmProblem
 from clnn.ops.launch import Arg, Const, In, Out, Variant
 from clnn.ops.universal.functions import tile_channels, tiling, universal_launch
 from clnn.ops.universal.packing import pack_columns
-from clnn.ops.universal.post_ops import encoded, is_plain, operands
+from clnn.ops.universal.post_ops import encoded, is_plain, limited, operands
 from clnn.types import Array
 
 
@@ -31,15 +31,16 @@ def universal_product(whole: GemmProblem) -> Variant | None:
     extra = operands(node, problem.post_ops, images)
     if codes is None or extra is None:
         return None
+    low, high, codes = limited(codes)
     target, wide = problem.target, tile_channels(problem.target)
     tiles = tiling(problem.m, problem.n, 1, problem.k, target)
     (row, term), (dst_row, dst_column) = product.a, product.dst
     numbers = (
-        *(problem.m, 1, problem.m, tiles.band),
+        *(problem.m, 1, problem.m, tiles.band, tiles.across),
         *(0, 0, row, 0),
         *(0, dst_column, 0, dst_row),
         *(problem.k, problem.k, term, 1, 0, 0),
-        *(tiles.blocks, tiles.span, problem.n, *extra[1], *codes),
+        *(tiles.blocks, tiles.span, problem.n, low, high, *extra[1], *codes),
     )
     matrices, columns = problem.b_matrices(), tiles.blocks * wide
 

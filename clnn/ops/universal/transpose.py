@@ -15,7 +15,7 @@ from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant
 from clnn.ops.universal.conv import fits, terms_in
 from clnn.ops.universal.functions import tile_channels, tiling, universal_launch
 from clnn.ops.universal.packing import pack_bias, pack_tiles
-from clnn.ops.universal.post_ops import Number, encoded, operands
+from clnn.ops.universal.post_ops import Number, encoded, limited, operands
 from clnn.types import Array
 
 
@@ -72,11 +72,12 @@ def _phase(
     pitches += [_spread(extra[1][k : k + 4], strides) for k in (0, 4)]
     shifts = [phase[0] * p[2] // strides[0] + phase[1] * p[3] // strides[1] for p in pitches]
     numbers = (
-        *(pixels, height, width, tiles.band),
+        *(pixels, height, width, tiles.band, tiles.across),
         *(sn, py, px, problem.ic * pc),
         *pitches[0],
         *(sums, *terms[1:]),
-        *(tiles.blocks, tiles.span, problem.oc, *pitches[1], *pitches[2], *codes),
+        *(tiles.blocks, tiles.span, problem.oc, *limited(codes)[:2], *pitches[1], *pitches[2]),
+        *limited(codes)[2],
     )
     weights, bias, group = problem.weights, problem.bias, problem.group
     pack = partial(_packed, weights, group, wide, terms.order, ys, xs)

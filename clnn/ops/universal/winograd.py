@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from math import inf
 
 import numpy as np
 
@@ -47,7 +48,6 @@ def is_faster(problem: ConvProblem) -> bool:
     products = (_filled(tiles.tiles, target) + FAR) * tiles.places * pairs
     moved = tiles.places * tiles.tiles * (problem.ic + problem.oc) * TRANSFORMS
     return 4 * held <= MOST_BYTES and products + moved < sums
-    return 4 * held <= MOST_BYTES and products + moved < sums * problem.ic * problem.oc
 
 
 def _filled(pixels: int, target: Target) -> int:
@@ -90,11 +90,11 @@ def _products(problem: ConvProblem, tiles: TileGrid, inputs: Scratch, products: 
     wide = tile_channels(target)
     split = tiling(tiles.tiles, oc, places, ic, target)
     numbers = (
-        *(tiles.tiles, 1, tiles.tiles, split.band),
+        *(tiles.tiles, 1, tiles.tiles, split.band, split.across),
         *(0, 0, places * ic, ic),
         *(0, 1, 0, places * oc),
         *(ic, ic, 1, 1, 0, 0),
-        *(split.blocks, split.span, oc, *[0] * 8),
+        *(split.blocks, split.span, oc, -inf, inf, *[0] * 8),
         *PLAIN,
     )
     columns = places * split.blocks * wide

@@ -11,24 +11,26 @@ from collections import deque
 from collections.abc import Callable
 
 from clnn.replays import behind_calls
-from clnn.runtime.process.forked import renewed
+from clnn.runtime.process import forked
 
 log = logging.getLogger("clnn")
 
 END_S = 5.0  # that the end of the process waits for a job, which was told to stop
+NEEDED_S = 60.0  # and for one that is to be done
 
-_turn = renewed(threading.Lock())
+_turn = forked.renewed(threading.Lock())
 _all: weakref.WeakSet[Jobs] = weakref.WeakSet()
 
 
 class Jobs:
     """Jobs in the order in which they were added; their thread is there while there are any.
 
-    stop: set when no job is wanted any more. A job looks at it, and returns early.
+    stop: set when no job is wanted any more. A job looks at it, and returns early. needed: the end of the
+    process has them done at once, in place of dropping them.
     """
 
-    def __init__(self) -> None:
-        self.stop = threading.Event()
+    def __init__(self, needed: bool = False) -> None:
+        self.stop, self._needed = threading.Event(), needed
         self._todo: deque[tuple[Callable[[], None], float]] = deque()
         self._hurried = False
         self._change = threading.Condition()
@@ -91,12 +93,18 @@ class Jobs:
 
 
 def _end() -> None:
-    """Stop all jobs: a thread that is in a driver at the end of Python may crash it."""
+    """Stop all jobs but the needed ones: a thread that is in a driver at the end of Python may crash it."""
+    if forked.process.refusal:  # their threads are another process's
+        return
     running = [jobs for jobs in _all if jobs._thread is not None]
     for jobs in running:
-        jobs.close()
-    deadline = time.monotonic() + END_S
+        if jobs._needed:
+            jobs.hurry()
+        else:
+            jobs.close()
+    now = time.monotonic()
     for jobs in running:
+        deadline = now + (NEEDED_S if jobs._needed else END_S)
         jobs.wait(max(0.0, deadline - time.monotonic()))
 
 

@@ -226,11 +226,16 @@ def _call(plan: Plan, one: _Rendered, places: Places, numbers: Numbers | None) -
     launch, node = one.launch.launch, one.launch.node
     put = str if numbers is None else numbers.put
     args = in_order((_place(plan, arg, places, put) for arg in launch.args), put)
-    args += map(put, text_of(launch.launch).numbers)
+    args += map(_literal if numbers is None else numbers.put, text_of(launch.launch).numbers)
     skipped = [input_names(k)[2] for k, port in enumerate(plan.inputs) if node == f"io:{port.name}"]
     condition = " || ".join(skipped)
     extents = tuple(map(int, launch.launch.global_size))
     return FusedCall(one.source, extents, tuple(args), condition, launch.idle)
+
+
+def _literal(number: int | float) -> str:
+    """Return a number in C."""
+    return str(number).replace("inf", "INFINITY").replace("nan", "NAN")
 
 
 def _row(plan: Plan, one: _Rendered, places: Places) -> SetCall:

@@ -11,7 +11,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, astuple, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,9 @@ from clnn.logs import log
 from clnn.options import Options
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo, row_of
+from clnn.runtime.process.background import Jobs
 from clnn.runtime.run.loaded import session_of
+from clnn.runtime.run.parts import Parts
 from clnn.runtime.run.plan_rows import BadPlanError
 from clnn.runtime.run.saved import network_of, network_sections
 from clnn.runtime.run.session import Session
@@ -37,6 +39,7 @@ from clnn.settings import SETTINGS, setting
 
 KIND = "networks"
 LARGEST = 1 << 27  # bytes of constants of a network that is kept
+BEHIND_S = 1.0  # that a first call has for itself before its network is written
 ELSEWHERE = b"location"  # in a model's bytes, where tensors may lie in other files
 # Settings on which no plan depends.
 APART = {
@@ -143,7 +146,10 @@ def _kept(device: Device, sources: Mapping[str, str]) -> None:
 
 def keep(key: str, session: Session) -> None:
     """Keep the network of a session that was just compiled, where it can be."""
-    parts, store = session.parts, Store(kind=KIND)
+    _keep(Store(kind=KIND), key, session.parts)
+
+
+def _keep(store: Store, key: str, parts: Parts) -> None:
     if parts.constants.nbytes > LARGEST or store.mode != "rw":
         return
     try:
@@ -152,3 +158,11 @@ def keep(key: str, session: Session) -> None:
         log.info("the compiled network is not kept: %s", err)
         return
     store.put(key, encoded(sections), page_meta())
+
+
+def keep_behind(key: str, session: Session) -> None:
+    """Do what keep does while calls go on, at the latest at the end of the process.
+
+    Writing takes longer than planning does on the universal set: a first answer is not to wait for it.
+    """
+    Jobs(needed=True).add(partial(_keep, Store(kind=KIND), key, session.parts), BEHIND_S)

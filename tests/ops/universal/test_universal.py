@@ -58,6 +58,28 @@ def test_convolutions(device, case, order):
     check_universal(device, spec, inputs, consts=(1, 2), orders=orders(order))
 
 
+LIMITS = {
+    "none": (),
+    "relu": (PostOp("relu"),),
+    "clip": (PostOp("clip", (-0.5, 0.75)),),
+    "below": (PostOp("clip", (-np.inf, 0.75)), PostOp("neg")),
+    "behind": (PostOp("tanh"), PostOp("relu")),
+}
+
+
+@pytest.mark.parametrize("order", (NHWC, NCHW), ids=("nhwc", "nchw"))
+@pytest.mark.parametrize("made", (16, 32, 51))
+@pytest.mark.parametrize("limit", LIMITS)
+def test_limits_of_results(device, limit, made, order):
+    """Results that leave the registers for their places, and those that do not; NaN and infinity pass limits."""
+    channels = 70 if limit == "none" else 9  # sums of several pieces, and of one
+    spec = Conv2d(window((3, 3), before=(1, 1), after=(1, 1)), 1, LIMITS[limit])
+    x = normal((2, channels, 7, 9))
+    x[0, 0, 0, 0], x[1, 3, 5, 6] = np.nan, np.inf
+    inputs = [x, normal((made, channels, 3, 3), 1), normal((made,), 2)]
+    check_universal(device, spec, inputs, consts=(1, 2), orders=orders(order))
+
+
 @pytest.mark.parametrize("order", (NHWC, NCHW), ids=("nhwc", "nchw"))
 @pytest.mark.parametrize("height, width", ((13, 27), (24, 14)))
 def test_transformed_convolutions(device, height, width, order):
