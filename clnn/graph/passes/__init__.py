@@ -9,6 +9,7 @@ from clnn.graph.ir import Graph, check
 from clnn.graph.passes.dead import remove_dead
 from clnn.graph.passes.fuse_byte_sums import fuse_byte_sums
 from clnn.graph.passes.fuse_functions import fuse_functions
+from clnn.graph.passes.fuse_groups import fuse_groups
 from clnn.graph.passes.fuse_norm import fuse_scale_shift
 from clnn.graph.passes.fuse_pad import fuse_pad
 from clnn.graph.passes.fuse_post_ops import fuse_post_ops
@@ -26,6 +27,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     fuse_byte_sums,
     sum_in_turn,
     merge_views,
+    fuse_groups,
     fuse_shuffle,
     fuse_pad,
     fuse_scale_shift,
