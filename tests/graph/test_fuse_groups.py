@@ -102,3 +102,15 @@ def test_rows_that_are_read_elsewhere_stay(device):
     assert any(isinstance(n.spec, Reshape) for n in optimise(graph).nodes)
     got, want = results(graph, device)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_a_reshape_ends_one_normalisation_and_begins_none(device):
+    """Of two normalisations in a row with a reshape between them, one is joined."""
+    b = Builder(x=(2, 6, 5, 7))
+    rows = b.add(Reshape((2, 6, 35)), "x")
+    image = b.add(Reshape((2, 6, 5, 7)), b.add(Normalise((2,), 1e-3), rows))
+    out = b.add(Reshape((2, 6, 35)), b.add(Normalise((2, 3), 0.5), image))
+    graph = b.graph(b.post_ops("relu", out))
+    assert sum(isinstance(n.spec, Reshape) for n in optimise(graph).nodes) == 1
+    got, want = results(graph, device)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)

@@ -38,7 +38,8 @@ def fuse_groups(graph: Graph) -> Graph:
         )
         if norm and split and isinstance(split.spec, Reshape):
             inner = (norm.outputs[0], split.outputs[0])
-            if all(len(uses[name]) == 1 and name not in public for name in inner):
+            unjoined = split.name in nodes  # not the end of another such normalisation
+            if unjoined and all(len(uses[name]) == 1 and name not in public for name in inner):
                 joined = _joined(node, norm, split, graph, consts, types)
                 if joined is not None:
                     del nodes[norm.name], nodes[split.name]
