@@ -22,6 +22,7 @@ from clnn.errors import BuildError
 from clnn.runtime.build import progress, registers
 from clnn.runtime.device import failures
 from clnn.runtime.device.device import DeviceInfo, open_context
+from clnn.runtime.drivers.assembly import taken_by
 from clnn.runtime.drivers.loader import child_environment, load
 from clnn.runtime.process.child import run_python
 from clnn.runtime.process.deadline import LateError, within
@@ -252,7 +253,7 @@ class Device:
     def _build_here(self, source: str, title: str) -> Any:
         cl = load()
         try:
-            program = cl.Program(self.context, source)
+            program = cl.Program(self.context, taken_by(self.handle, source))
             program = self._in_time(source, _build, program, options_of(self.info, source))
         except cl.Error as err:
             if not failures.is_of_program(err):
@@ -418,7 +419,7 @@ def child_build(argument: Mapping[str, Any]) -> None:
             options = registers.options_with(
                 argument["options"], source, bool(argument.get("large"))
             )
-            program = cl.Program(context, source)
+            program = cl.Program(context, taken_by(device, source))
             program.build(options, cache_dir=False)
             binary = program_binary(program)
             told = registers.spills_of(registers.build_log(program, device))

@@ -21,6 +21,7 @@ import numpy as np
 from clnn.layout import TensorLayout, view_of
 from clnn.runtime.build import registers
 from clnn.runtime.build.program import program_binary
+from clnn.runtime.drivers.assembly import taken_by
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.process.worker import serve
 from clnn.runtime.run.arguments import Place, in_order
@@ -61,7 +62,8 @@ class _TrialBench:
     def build(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         source = Path(request["build"]).read_text(encoding="utf-8")
         options = registers.options_with(self.options, source, self.large)
-        program = self.cl.Program(self.context, source).build(options, cache_dir=False)
+        taken = taken_by(self.device, source)
+        program = self.cl.Program(self.context, taken).build(options, cache_dir=False)
         if told := registers.spills_of(registers.build_log(program, self.device)):
             return {"fault": "", "spills": told}
         target = Path(request["binary"])
@@ -106,7 +108,7 @@ class _TrialBench:
         if data:
             program = self.cl.Program(self.context, [self.device], [data])
         else:
-            program = self.cl.Program(self.context, text)
+            program = self.cl.Program(self.context, taken_by(self.device, text))
         options = registers.options_with(self.options, text, self.large)
         return program.build(options, cache_dir=False)
 
