@@ -12,6 +12,7 @@ from clnn.layout import TensorLayout
 from clnn.ops.launch import EMPTY, Const, In, Launch, Out, Scratch, Variant
 from clnn.ops.problem import Operand, Problem
 from clnn.ops.spec import ViewSpec
+from clnn.plan.batch_split import split_batch
 from clnn.plan.border import fill_launch
 from clnn.plan.layouts import Hints, Placed, place
 from clnn.plan.memory import Block, MemoryPlan, dirty_borders, plan_memory
@@ -218,8 +219,6 @@ def make_plan(
     Raises PlanError, ShapeError, or HostMemoryError where it wants more tables than clnn.budget allows.
     """
     if not (separate or guard or hints or repeat or instead):  # which speak of values as they are
-        from clnn.plan.batch_split import split_batch  # which knows ops: stored plans need none
-
         graph = split_batch(graph, target)
     laid = lay(graph, target) if lay and not hints else lay_out(graph, target, hints)
     graph, placed, storages = laid.graph, laid.placed, laid.storages

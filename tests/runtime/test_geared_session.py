@@ -64,7 +64,7 @@ def gate(monkeypatch):
     go, begun, ahead = threading.Event(), threading.Event(), Device.build_ahead
 
     def slow(self, sources, stop, nice, share):
-        assert share == 1  # a child for each processor, so that all is there as soon as without gears
+        assert share == 1  # a child for each processor
         begun.set()
         while not go.wait(0.05) and not stop.is_set():
             pass
