@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 from onnx import helper as make
-from onnx_models import model, tensor, value
+from onnx_models import ints, model, tensor, value
 
+import clnn
 from clnn.errors import ModelError, ShapeError, UnsupportedOpError
 from clnn.importers.onnx.importer import import_onnx
+from clnn.runtime.run.open_session import OpenSession
 
 
 def two_inputs(left, right):
@@ -168,3 +170,25 @@ def test_sequences_and_optionals_are_refused_by_name():
         node = make.make_node("Identity", ["x"], ["y"])
         with pytest.raises(UnsupportedOpError, match=f"model::input.*it is {words}.*'x'"):
             import_onnx(model([node], [make.make_value_info("x", kind)]))
+
+
+def test_shapes_of_constants_part_no_model(device):
+    """Weights as exporters of TensorFlow flatten them, by arithmetic on their own shape."""
+    rng = np.random.default_rng(2)
+    weights = rng.normal(0, 1, (3, 2, 4)).astype(np.float32)
+    node = make.make_node
+    nodes = [
+        node("Shape", ["w"], ["extents"]),
+        node("Gather", ["extents", "tail"], ["kept"]),
+        node("ReduceProd", ["kept"], ["width"], keepdims=1),
+        node("Concat", ["rows", "width"], ["flat"], axis=0),
+        node("Reshape", ["w", "flat"], ["w2"]),
+        node("MatMul", ["x", "w2"], ["y"]),
+    ]
+    stored = [tensor("w", weights), ints("tail", 1, 2), ints("rows", 3)]
+    proto = model(nodes, [value("x", ("n", 3))], ["y"], stored)
+    with clnn.compile_model(proto, device) as session:
+        assert isinstance(session, OpenSession), "one plan for each shape, no stages"
+        for n in (1, 4):
+            x = rng.normal(0, 1, (n, 3)).astype(np.float32)
+            np.testing.assert_allclose(session({"x": x})["y"], x @ weights.reshape(3, 8), 0, 1e-5)

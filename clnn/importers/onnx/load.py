@@ -20,6 +20,7 @@ from clnn.graph.mapped import map_file
 from clnn.importers.espdl.model import is_espdl
 from clnn.importers.onnx.checks import check_model
 from clnn.importers.onnx.from_espdl import proto_of
+from clnn.importers.onnx.loops import with_layers
 from clnn.importers.onnx.wire import separate
 from clnn.settings import setting
 from clnn.types import Array
@@ -121,7 +122,7 @@ def _loaded(model: Any, mapped: bool, split: Split) -> Loaded:
             "bytes or an onnx.ModelProto."
         )
     check_model(loaded.proto)
-    return loaded
+    return replace(loaded, proto=with_layers(loaded.proto))
 
 
 def _read(path: Path, mapped: bool) -> memoryview:

@@ -13,10 +13,12 @@ from clnn.errors import DTypeError, ShapeError
 from clnn.ops.launch import Const, In, Launch, Out, Variant, grid
 from clnn.ops.problem import Problem, required
 from clnn.ops.spec import OpSpec
+from clnn.traced import is_open
 from clnn.types import I8, U8, Array, TensorType
 
 LARGEST = np.finfo(np.float32).max
 RESERVED = 5.0  # of the logarithm of float32's range, that sums have left
+LONG = 32  # elements of a row from which on results are computed for all distances, on CPUs
 SHRINK = 2.0**-30  # what kernels multiply sums and steps with: products stay finite
 
 
@@ -72,7 +74,14 @@ class ByteSoftmax(OpSpec):
         """Return the one kernel: a work-item for each row."""
         x, out = problem.input(0), problem.outputs[0]
         global_size, local = grid(problem.target, x.type.shape[0])
-        name = f"byte_softmax_{x.type.dtype.cl}"
+        length, target = x.type.shape[1], problem.target
+        vw = (
+            min(target.vector, 16)
+            if target.is_cpu and not is_open(length) and length >= LONG
+            else 0
+        )
+        vw = vw if vw > 1 else 0
+        name = f"byte_softmax_{x.type.dtype.cl}{f'_v{vw}' * bool(vw)}"
         params = {
             "name": name,
             "ctype": x.type.dtype.cl,
@@ -82,9 +91,9 @@ class ByteSoftmax(OpSpec):
             "shrink": SHRINK,
             "zero": self.zero,
             "low": self._low,
+            "vw": vw,
             "wg": local,
         }
-        length = x.type.shape[1]
         args = (In(0), Const(lambda: self.exponentials(length)), Out(0))
         launch = Launch("quantised/softmax.cl.mako", params, args, global_size, local)
         return [Variant(name, (launch,))]

@@ -167,7 +167,7 @@ def test_sums_of_windows_in_order(device):
 
 
 @pytest.mark.parametrize("kind", [I8, U8], ids=repr)
-@pytest.mark.parametrize("length", [1, 12, 1001])
+@pytest.mark.parametrize("length", [1, 12, 31, 32, 1001])
 def test_softmax(device, kind, length):
     y = Quantisation(kind, (1 / 256,), (int(np.iinfo(kind.numpy).min),))
     for step in (0.05, 0.2):

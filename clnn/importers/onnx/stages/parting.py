@@ -32,6 +32,7 @@ from clnn.importers.onnx.stages.deciding import (
 )
 from clnn.importers.onnx.stages.program import StageInput
 from clnn.importers.onnx.stages.values import SMALL, Constants, Known, leaves_of
+from clnn.ops.host.registry import HostNode, compute
 
 ROUNDS = 4  # of placing nodes, each with what the one before reads back
 
@@ -102,11 +103,20 @@ class Parting:
             if node.op_type == "Constant" and is_standard(node):
                 attrs = {a.name: attribute_value(a, self.consts.reader) for a in node.attribute}
                 self.consts.arrays[node.output[0]] = onnx_fold.constant(attrs)
+            elif node.op_type in SHAPE_OPS and is_standard(node) and self._is_stored(node.input):
+                attrs = {a.name: attribute_value(a, self.consts.reader) for a in node.attribute}
+                like = HostNode(node.op_type, self.opset, attrs, name=node.name)
+                (found,) = compute(like, [self.consts.array(n) for n in node.input])
+                self.consts.arrays[node.output[0]] = found
         if self.survey:
             made = {name for node in nodes for name in node.output}
             self.consts.arrays.update(
                 {n: a for n, a in self.survey.consts.items() if n in made and n not in self.inputs}
             )
+
+    def _is_stored(self, names: Iterable[str]) -> bool:
+        """Whether these are constants of this graph, or of those around it."""
+        return all(n not in self.inputs and self.consts.knows(n) for n in names)
 
     def _needed(self, nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
         """Return the nodes that outputs come from, constants apart."""

@@ -1,0 +1,176 @@
+"""Loops that are LSTM layers: they become such, and give the same; all others stay loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper, parser
+
+import clnn
+from clnn.importers.onnx.load import load_model
+
+HIDDEN, WIDTH = 5, 3
+OUTER = """
+<ir_version: 8, opset_import: ["" : {opset}]>
+layer (float[B, T, 3] sound, float[B, 5] h0, float[B, 5] c0)
+      => (float[T, B, 5] every, float[B, 5] last, float[B, 5] cell, int32 count, float[3, 20] kept)
+<int64[1] zero = {{0}}, int64[1] one = {{1}}, int32 first = {{0}}, float nought = {{0}}>
+{{
+    x = Transpose <perm = [1, 0, 2]> (sound)
+    shape = Shape (x)
+    extents = Cast <to = 6> (shape)
+    row = Slice (extents, zero, one, zero)
+    turns = Squeeze {axes} (row{given})
+    limit = Cast <to = 1> (turns)
+    begins = Less (nought, limit)
+    {reversed}
+}}
+"""
+BODY = """
+<ir_version: 8, opset_import: ["" : {opset}]>
+body (int64 turn, bool going, int32 at, float[B, 5] h, float[B, 5] c, int32 limit, float[3, 20] w, float[20] b,
+      float[5, 20] r) => (bool more, int32 next, float[B, 5] h2, float[B, 5] c2, int32 limit, float[3, 20] w,
+      float[20] b, float[5, 20] r, float[B, 5] shown)
+<int32 one = {{1}}>
+{{
+    w0, w1, w2, w3 = Split <axis = 1> (w)
+    b0, b1, b2, b3 = Split <axis = 0> (b)
+    next = Add (at, one)
+    xt = Gather <axis = 0> (x, at)
+    {gates}
+    fc = Mul (forget, c)
+    ic = Mul (candidate, take)
+    c2 = Add (ic, fc)
+    seen = {shown} (c2)
+    shown = Mul (output, seen)
+    h2 = Identity (shown)
+    limits = Cast <to = 1> (limit)
+    nexts = Cast <to = 1> (next)
+    more = Less (nexts, limits)
+}}
+"""
+GATE = """
+    begin{k} = Constant <value_ints = [0, {begin}]> ()
+    end{k} = Constant <value_ints = [9, {end}]> ()
+    axes{k} = Constant <value_ints = [0, 1]> ()
+    r{k} = Slice (r, begin{k}, end{k}, axes{k})
+    xw{k} = MatMul (xt, w{k})
+    xb{k} = Add (xw{k}, b{k})
+    size{k} = Shape (h)
+    ones{k} = ConstantOfShape <value = float[1] {{1}}> (size{k})
+    hs{k} = Mul (ones{k}, h)
+    hr{k} = MatMul (hs{k}, r{k})
+    all{k} = Add (hr{k}, xb{k})
+    {name} = {function} (all{k})
+"""
+
+
+def loop(
+    *,
+    opset: int = 13,
+    backwards: bool = False,
+    candidate: str = "Tanh",
+    shown: str = "Tanh",
+    swap: str = "",
+) -> onnx.ModelProto:
+    """Return a layer as exporters of TensorFlow write it; swap: text of the body, and what is in its place."""
+    names = [
+        ("take", "Sigmoid"),
+        ("forget", "Sigmoid"),
+        ("candidate", candidate),
+        ("output", "Sigmoid"),
+    ]
+    gates = "".join(
+        GATE.format(k=k, begin=5 * k, end=5 * k + 5, name=name, function=function)
+        for k, (name, function) in enumerate(names)
+    )
+    text = BODY.format(opset=opset, gates=gates, shown=shown)
+    old, _, new = swap.partition(" -> ")
+    assert old in text
+    body = parser.parse_model(text.replace(old, new) if swap else text).graph
+    squeeze = (
+        {"axes": "<axes = [0]>", "given": ""} if opset < 13 else {"axes": "", "given": ", zero"}
+    )
+    turned = ""
+    if backwards:
+        turned = (
+            "lengths = Constant <value_ints = [4, 4]> ()"
+            " back = ReverseSequence <time_axis = 0, batch_axis = 1> (x, lengths)"
+        )
+    text = OUTER.format(opset=opset, reversed=turned, **squeeze)
+    model = parser.parse_model(text)
+    if backwards:
+        for node in body.node:
+            node.input[:] = ["back" if n == "x" else n for n in node.input]
+    given = ["", "begins", "first", "h0", "c0", "turns", "W", "B", "R"]
+    made = ["count", "last", "cell", "limits", "kept", "biases", "states", "every"]
+    model.graph.node.append(helper.make_node("Loop", given, made, "walk", body=body))
+    rng = np.random.default_rng(3)
+    shapes = {"W": (WIDTH, 4 * HIDDEN), "B": (4 * HIDDEN,), "R": (HIDDEN, 4 * HIDDEN)}
+    for name, shape in shapes.items():
+        data = rng.normal(0, 0.5, shape).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(data, name))
+    onnx.checker.check_model(model)
+    return model
+
+
+def feeds(batch: int, steps: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(batch + steps)
+    shapes = {"sound": (batch, steps, WIDTH), "h0": (batch, HIDDEN), "c0": (batch, HIDDEN)}
+    return {name: rng.normal(0, 1, shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def kinds(model: onnx.ModelProto) -> list[str]:
+    proto, _ = load_model(model)
+    return [node.op_type for node in proto.graph.node if node.op_type in ("Loop", "LSTM")]
+
+
+WAYS = [
+    {},
+    {"opset": 12},
+    {"backwards": True},
+    {"candidate": "Relu", "shown": "Sigmoid"},
+    {"candidate": "Sigmoid", "shown": "Relu"},
+    {"swap": "hs0 = Mul (ones0, h) -> hs0 = Identity (h)"},
+    {"swap": "xt = Gather <axis = 0> (x, at) -> xt = Gather <axis = 0> (x, turn)"},
+    {"swap": "ic = Mul (candidate, take) -> ic = Mul (candidate, forget)"},
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_a_layer_written_as_a_loop_is_one_and_gives_what_the_loop_gives(device, way):
+    model = loop(**way)
+    assert kinds(model) == ["LSTM"]
+    assert [n.op_type for n in model.graph.node].count("Loop") == 1, (
+        "the model itself is left as it is"
+    )
+    other = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    names = [value.name for value in model.graph.output]
+    with clnn.compile_model(model, device=device) as session:
+        for batch, steps in ((2, 4), (2, 7)) if way.get("backwards") else ((1, 1), (2, 4), (3, 7)):
+            given = feeds(batch, steps)
+            for name, want in zip(names, other.run(names, given), strict=True):
+                got = session(given)[name]
+                assert got.dtype == want.dtype and got.shape == want.shape, name
+                np.testing.assert_allclose(got, want, 0, 1e-5, err_msg=name)
+
+
+LEFT = [
+    "next = Add (at, one) -> two = Add (one, one) next = Add (at, two)",
+    "nexts = Cast <to = 1> (next) -> nexts = Cast <to = 1> (at)",
+    "hs0 = Mul (ones0, h) -> hs0 = Mul (h, h)",
+    "<value = float[1] {1}> (size0) -> <value = float[1] {2}> (size0)",
+    "fc = Mul (forget, c) -> fc = Mul (forget, h)",
+    "shown = Mul (output, seen) -> late = Mul (output, seen) shown = Mul (late, seen)",
+    "xw1 = MatMul (xt, w1) -> xw1 = MatMul (h, r1)",
+    "h2 = Identity (shown) -> h2 = Neg (shown)",
+]
+
+
+@pytest.mark.parametrize("swap", LEFT)
+def test_a_loop_that_computes_something_else_stays_one(swap):
+    assert kinds(loop(swap=swap)) == ["Loop"]
