@@ -118,7 +118,7 @@ def test_nvidias_instruction(device, name, monkeypatch):
 
     def target(info):
         found = target_of(info)
-        return replace(found, features=found.features - {"x86_vnni"} | {"ptx_dp4a"})
+        return replace(found, features=found.features - {"x86_vnni", "x86_madd"} | {"ptx_dp4a"})
 
     monkeypatch.setattr(codegen, "render", without_ptx)
     monkeypatch.setattr(session, "target_of", target)
