@@ -66,7 +66,12 @@ def test_drawn_networks_reach_most_operators(tool):
     met = {node.op_type for case in drawn for node in case.net.nodes}
     assert len(met) > 120, sorted(met)
     assert {"LSTM", "GRU", "RNN", "If", "Loop", "Scan", "NonZero", "Unique"} <= met
-    assert sum(bool(case.dims) for case in drawn) > 20
+    opened = [case for case in drawn if case.dims]
+    assert len(opened) > 20
+    for least in (0, 1):  # an extent that shrinks to it
+        fed = [{min(a.shape, default=9) for a in case.feeds[-1].values()} for case in opened]
+        fed += [{min(a.shape, default=9) for a in case.feeds[-2].values()} for case in opened]
+        assert sum(least in extents for extents in fed) > 5
     assert sum(bool(case.more) for case in drawn) > 200
 
 

@@ -26,10 +26,8 @@ def tool():
 
 def wrong(tool, seed, device):
     """Return what is wrong with the network of a seed."""
-    net, outputs = tool.draw(seed)
-    if not outputs:
-        return ""
-    return tool.check(net.model(outputs).SerializeToString(), net.feeds, device)[0]
+    case = tool.Case(*tool.draw(seed))
+    return tool.check(case, device)[0] if case.outputs else ""
 
 
 @pytest.mark.parametrize("first", range(2000, 2100, 25))
@@ -70,11 +68,53 @@ def test_a_seed_always_draws_the_same_network(tool):
 
 
 def test_a_byte_that_is_off_is_found(tool, monkeypatch):
-    net, outputs = tool.draw(2001)
+    case = tool.Case(*tool.draw(2001))
 
     def off(graph, feeds):
         return {n: a + np.ones((), a.dtype) for n, a in evaluate(graph, feeds).items()}
 
     evaluate = tool.evaluate
     monkeypatch.setattr(tool, "evaluate", off)
-    assert tool.check(net.model(outputs).SerializeToString(), net.feeds, tool.HOST)[0]
+    assert tool.check(case, tool.HOST)[0]
+
+
+@pytest.mark.parametrize("first", range(100, 160, 20))
+def test_networks_of_open_axes_as_the_passes_leave_them(tool, first):
+    pytest.importorskip("onnxruntime")
+    said = {s: tool.check(tool.draw_open(s), tool.HOST)[0] for s in range(first, first + 20)}
+    assert not any(said.values()), said
+
+
+def test_sessions_give_the_bytes_of_onnxruntime_shape_after_shape(tool, any_device, tmp_path):
+    pytest.importorskip("onnxruntime")
+    rows = list(tool.run(500, 16, any_device, tmp_path, shapes=True))
+    assert not [row for row in rows if row["wrong"]]
+
+
+def test_extents_grow_shrink_to_one_and_vanish(tool):
+    pytest.importorskip("onnxruntime")
+    drawn = [case for case in map(tool.draw_open, range(40)) if case.more]
+    assert len(drawn) > 25
+    extents = [[max(a.shape[0] for a in f.values()) for f in case.feeds] for case in drawn]
+    assert sum(rows[0] < max(rows) and 0 in rows and 1 in rows for rows in extents) > 10
+    names = [list(case.dims.values()) for case in drawn]
+    assert sum(len(set(row)) < len(row) for row in names) > 3
+    for case in drawn:
+        assert all(case.feeds[-1][name] is array for name, array in case.feeds[0].items())
+        dims = [d for v in case.model.graph.input for d in v.type.tensor_type.shape.dim]
+        assert {d.dim_param for d in dims} - {""} == set(case.dims.values())
+
+
+def test_a_later_shape_that_is_off_is_found(tool, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    case = next(case for case in map(tool.draw_open, range(40)) if len(case.more) == 4)
+    calls, right = [], tool.evaluate
+
+    def off(graph, feeds):
+        calls.append(1)
+        wrong = len(calls) == 2
+        return {n: a + np.full((), wrong, a.dtype) for n, a in right(graph, feeds).items()}
+
+    monkeypatch.setattr(tool, "evaluate", off)
+    said = tool.check(case, tool.HOST)[0]
+    assert "in call 1" in said and "in call 2" not in said

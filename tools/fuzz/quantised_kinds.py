@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from drawing import Drawer
+from drawing import Drawer, moderate
 
 MICROSOFT = "com.microsoft"
 F32 = "float32"
@@ -82,15 +82,21 @@ class QuantisedDrawer(Drawer):
         return self.const(np.float32(scale), F32), self.const(zero, self.kind)
 
     def quantised(self, real: str) -> Bytes | None:
-        """Quantise real numbers; keep and return the tensor."""
+        """Quantise real numbers, where there are any; keep and return the tensor."""
+        if not self.of(real).size:
+            return None
         scale, zero = self.steps(self.of(real))
         return self.keep(self.node("QuantizeLinear", [real, scale, zero]), scale, zero)
 
     def keep(self, made: list[str], scale: str, zero: str) -> Bytes | None:
-        """Keep what a node made of bytes."""
-        if made:
-            self.kept.append(Bytes(made[0], scale, zero))
-        return self.kept[-1] if made else None
+        """Keep what a node made of bytes, where the real numbers are moderate."""
+        if not made:
+            return None
+        whole = self.of(made[0]).astype(np.float64) - self.of(zero)
+        if not moderate(whole * self.of(scale)):
+            return None
+        self.kept.append(Bytes(made[0], scale, zero))
+        return self.kept[-1]
 
     def filters(self, shape: tuple[int, ...], axis: int) -> Bytes:
         """Return constant weights with a scale for each index of an axis, or one."""
@@ -121,8 +127,10 @@ def _around(
 ) -> None:
     """A product in QDQ form, at times with a bias and an activation behind it."""
     per = {"axis": axis} if d.of(w.scale).ndim else {}
-    weights = d.node("DequantizeLinear", w.parts, **per)[0]
-    inputs = [d.real(x), weights]
+    weights = d.node("DequantizeLinear", w.parts, **per)
+    if not weights:  # too many
+        return
+    inputs = [d.real(x), *weights]
     if op != "MatMul" and d.chance.random() < 0.6:
         data, steps = d.bias(x, w, rows)
         zero = d.const(np.zeros(d.of(steps).shape), "int32")

@@ -122,7 +122,7 @@ class ConvTranspose(OpSpec):
             outs, ins = zip(*hits, strict=True)
             taken = x[(slice(None), slice(None), *np.ix_(*ins))]
             columns[place][(slice(None), slice(None), *np.ix_(*outs))] = taken
-        grouped = columns.reshape(len(taps), n, self.group, -1, *self.extents)
+        grouped = columns.reshape(len(taps), n, self.group, x.shape[1] // self.group, *self.extents)
         weights = by_output(w, self.group).reshape(self.group, per, -1, len(taps))
         y = self.arith.reference(np.moveaxis(grouped, 0, 3), weights, bias)
         return y.reshape(n, self.group * per, *self.extents)

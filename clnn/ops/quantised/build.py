@@ -129,11 +129,13 @@ def rows_product(
 ) -> Source:
     """Return the product of x (..., k), of `shape`, with weights (k, n), as a convolution of points.
 
-    A row of k numbers is a pixel of k channels, so that views launch nothing.
+    A row of k numbers is a pixel of k channels, so that views launch nothing. No rows are no images,
+    for a point does not fit an image of no pixels.
     """
     k, n = weights.shape
     rows = math.prod(shape[:-1])
-    seen = Emit(Transpose((0, 2, 1)), [Emit(Reshape((1, rows, k)), [x])])
+    images = (1, rows, k) if rows else (0, 1, k)
+    seen = Emit(Transpose((0, 2, 1)), [Emit(Reshape(images), [x])])
     point = Window((1,), (1,), (1,), (0,), (0,))
     image = convolution(seen, point, 1, np.ascontiguousarray(weights.T)[..., None], bias, arith)
     return Emit(Reshape((*shape[:-1], n)), [Emit(Transpose((0, 2, 1)), [image])])

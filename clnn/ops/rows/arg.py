@@ -40,10 +40,11 @@ class ArgExtreme(OpSpec):
     layout_rule = "same"
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
-        """Return the type of the indices. Raises ShapeError for an empty axis."""
+        """Return the type of the indices. Raises ShapeError for an empty axis of which one is asked for."""
         x = _checked(inputs)
         axis = normalise_axis(self.axis, x.rank)
-        if x.shape[axis] == 0:
+        others = (d for a, d in enumerate(x.shape) if a != axis)
+        if x.shape[axis] == 0 and 0 not in others:
             raise ShapeError(f"axis {axis} of {x.shape} has no elements: none is the largest.")
         if self.keepdims:
             return (TensorType(tuple(1 if a == axis else d for a, d in enumerate(x.shape)), I64),)

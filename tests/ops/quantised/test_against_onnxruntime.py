@@ -132,6 +132,18 @@ def test_matrix_products(device, a, b, shape, constant):
     )
 
 
+@pytest.mark.parametrize("shape", [(0, 33), (0, 3, 33), (2, 0, 33)])
+def test_products_of_no_rows(device, shape):
+    consts = {"b": integers((33, 18), "i1", 2)}
+    for name, dtype in (("a", "u1"), ("b", "i1"), ("y", "u1")):
+        consts[f"{name}s"], consts[f"{name}z"] = pair(dtype, ord(name))
+    feeds = {"a": integers(shape, "u1", 1)}
+    check(device, "QLinearMatMul", feeds, consts, ["a", "as", "az", "b", "bs", "bz", "ys", "yz"])
+    order = ["a", "b", "as", "bs", "az", "bz"]
+    few = {name: consts[name] for name in order[1:]}
+    check(device, "MatMulIntegerToFloat", feeds, few, order, domain=MICROSOFT)
+
+
 @pytest.mark.parametrize("turned", [0, 1])
 @pytest.mark.parametrize("real", [False, True])
 def test_gemm(device, turned, real):

@@ -7,9 +7,11 @@ import pytest
 from harness import check_op, normal, rng
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import helper
 from reference_engines import onnx_result
 from together import check_together, evaluate, imported
 
+import clnn
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops.rows.arg import ArgExtreme, Hardmax
 from clnn.types import BOOL, F16, TensorType
@@ -129,6 +131,25 @@ def test_bad_inputs_name_the_values(spec, given, error, words):
 def test_nothing_to_point_at(device):
     empty = np.zeros((0, 3), np.float32)
     check_together(device, {"y": ArgExtreme(True, 1), "h": Hardmax((1,))}, [empty])
+
+
+def test_an_empty_axis_of_which_nothing_is_asked(device):
+    """No rows, each of no elements: there is no row whose largest is wanted."""
+    assert ArgExtreme(True, 1).infer([TensorType((0, 0))])[0].shape == (0, 1)
+    model = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("ArgMin", ["x"], ["y"], axis=0, keepdims=0)],
+            "g",
+            [helper.make_tensor_value_info("x", 1, ["n", "n", 3])],
+            [helper.make_tensor_value_info("y", 7, None)],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    with clnn.compile_model(model, device) as session:
+        for extent in (2, 0, 1):
+            y = session({"x": np.zeros((extent, extent, 3), np.float32)})["y"]
+            assert y.shape == (extent, 3) and not y.any()
 
 
 @pytest.mark.exhaustive
