@@ -176,7 +176,8 @@ def _compile_open(
     options = options or Options()
 
     def read(loaded: Loaded, shapes: Shapes) -> Graph:
-        return prepare(load_graph(loaded, shapes), options, calibration, device, fixed=False)
+        graph = load_graph(loaded, shapes, is_open=True)
+        return prepare(graph, options, calibration, device, fixed=False)
 
     def alone(shapes: Shapes) -> Session:
         return compile_fixed(model, device, options, shapes, calibration, opened)
@@ -329,15 +330,17 @@ def prepare(
     return quantise(graph, _ranges(graph, ranges, device, options))
 
 
-def load_graph(model: Model, shapes: Shapes | None = None, *, mapped: bool = False) -> Graph:
+def load_graph(
+    model: Model, shapes: Shapes | None = None, *, mapped: bool = False, is_open: bool = False
+) -> Graph:
     """Return the Graph of a model, before any pass.
 
     mapped: large constants are mapped from the model's files, which must stay as they are while
-    the Graph is used.
+    the Graph is used. is_open: as in import_onnx.
     """
     if isinstance(model, Graph):
         return model
     refuse_compiled(model)
     from clnn.importers.onnx.importer import import_onnx
 
-    return import_onnx(model, shapes, mapped=mapped)
+    return import_onnx(model, shapes, mapped=mapped, is_open=is_open)

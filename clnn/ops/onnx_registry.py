@@ -48,7 +48,8 @@ class OnnxNode:
 
     attrs: attribute values (ints, floats, str, lists, numpy arrays). inputs: type of each input,
     None where it is left out. consts: data of the inputs that are constant. narrow: of inputs whose
-    element type is carried by another (clnn.types.CARRIERS), which it is.
+    element type is carried by another (clnn.types.CARRIERS), which it is. varying: constant inputs that are
+    others where the network has other extents, which it may.
     """
 
     op_type: str
@@ -58,6 +59,7 @@ class OnnxNode:
     consts: Mapping[int, Array]
     n_outputs: int = 1
     narrow: Mapping[int, DType] = field(default_factory=dict)
+    varying: frozenset[int] = frozenset()
 
     def attr(self, name: str, default: Any = None) -> Any:
         """Return attribute `name`, or `default` where the node has none."""

@@ -12,6 +12,7 @@ from test_graphs_of_shapes import graphs_of
 from test_plans_from_nothing import whole
 
 import clnn
+from clnn.compile import load_graph
 from clnn.importers.onnx import shape_arithmetic
 from clnn.recorded import Recorded, Tape
 from clnn.recorded_arrays import RecordedArray, items_of, whole_numbers
@@ -88,6 +89,24 @@ def joined():
     return net.model(net.add("Concat", first, up, axis=1))
 
 
+def positions(mode="linear"):
+    """A table of positions is resized to the image, of which the first one here has the table's size."""
+    net = Shaped()
+    y = net.conv("x", 3, 8, stride=4)
+    table = net.weight(1, 8, 8, 6)
+    size = net.row(net.ints(1, 8), net.extent(y, 2), net.extent(y, 3))
+    y = net.add("Add", y, net.add("Resize", table, "", "", size, mode=mode))
+    return net.model(net.conv(y, 8, 4))
+
+
+def positions_smoothly():
+    return positions("cubic")
+
+
+def positions_nearest():
+    return positions("nearest")
+
+
 def recurrent():
     """A recurrent layer whose first state is made for the batch."""
     net = Shaped()
@@ -134,7 +153,29 @@ def test_graphs_are_those_of_an_import(net, pytestconfig):
     assert anew <= (16 if net is arithmetic else 5)
 
 
-@pytest.mark.parametrize("net", [attention, grids, joined, recurrent, arithmetic])
+RESIZED = [positions, positions_smoothly, positions_nearest]
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("net", RESIZED)
+def test_what_does_nothing_at_one_shape_stays_where_there_are_others(net, is_open):
+    same, other = (
+        load_graph(net(), {"x": shape}, is_open=is_open)
+        for shape in ((1, 3, 32, 24), (1, 3, 40, 24))
+    )
+    assert [node.spec.kind for node in same.nodes].count("resize") == is_open
+    assert [node.spec.kind for node in other.nodes].count("resize") == 1
+
+
+def test_what_no_extent_changes_does_nothing_at_any_shape():
+    net = Shaped()
+    same = net.add("Concat", net.scales(1, 1), net.scales(1, 1), axis=0)
+    model = net.model(net.add("Relu", net.add("Resize", "x", "", same, mode="linear")))
+    graph = load_graph(model, {"x": (1, 3, 8, 8)}, is_open=True)
+    assert [node.spec.kind for node in graph.nodes] == ["eltwise"]
+
+
+@pytest.mark.parametrize("net", [attention, grids, joined, recurrent, arithmetic, *RESIZED])
 def test_outputs_are_onnxruntimes(device, net):
     onnxruntime = pytest.importorskip("onnxruntime")
     engine = onnxruntime.InferenceSession(net(), providers=["CPUExecutionProvider"])

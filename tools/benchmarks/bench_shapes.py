@@ -66,14 +66,14 @@ def _arguments() -> argparse.Namespace:
 
 
 def _measure(path: Path, args: argparse.Namespace) -> None:
-    model, name, first = _opened(path)
+    model, name, first = opened(path)
     rng = np.random.default_rng(args.seed)
     feed = {name: rng.standard_normal(first).astype(np.float32)}
     with clnn.compile_model(model, args.device, BACKGROUND) as session:
         session(feed)
         with clnn.compile_model(path, args.device) as alone:
             ratio = _in_turns(alone, session, feed, args.rounds)
-        _wait_for_small_images(session)
+        wait_for_small_images(session)
         built = session.build_counts[1]
         engine = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
         over, made, errors = [], [], []
@@ -85,7 +85,7 @@ def _measure(path: Path, args: argparse.Namespace) -> None:
             outs = session(other)
             whole = perf_counter() - whole
             over.append(1e3 * (whole - median(_time(session, other) for _ in range(5))))
-            errors += map(_error, outs.values(), engine.run(list(outs), other))
+            errors += map(error, outs.values(), engine.run(list(outs), other))
         more = session.build_counts[1] - built
         with clnn.compile_model(model, args.device, shapes={name: shape}) as alone:
             there = _in_turns(alone, session.at({name: shape}), other, args.rounds)
@@ -129,14 +129,14 @@ def _shapes(rng: np.random.Generator, first: tuple[int, ...], count: int) -> lis
     return list(found)
 
 
-def _error(got: Any, want: Any) -> float:
+def error(got: Any, want: Any) -> float:
     """Return the largest error relative to the largest magnitude that is wanted."""
     if got.shape != want.shape:
         return float("inf")
     return float(np.abs(got - want).max() / np.abs(want).max())
 
 
-def _opened(path: Path) -> tuple[bytes, str, tuple[int, ...]]:
+def opened(path: Path) -> tuple[bytes, str, tuple[int, ...]]:
     """Return the model with batch, height and width open, its input, and the shape that it had."""
     model = onnx.load(path)
     value = model.graph.input[0]
@@ -152,7 +152,7 @@ def _opened(path: Path) -> tuple[bytes, str, tuple[int, ...]]:
     return model.SerializeToString(), value.name, shape
 
 
-def _wait_for_small_images(session: Any) -> None:
+def wait_for_small_images(session: Any) -> None:
     """Wait for kernels that are made by themselves, without asking for others."""
     gears: Any = session._gears
     gears.wait(None)

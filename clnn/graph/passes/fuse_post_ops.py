@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 from clnn.graph.ir import Graph, Node
 from clnn.ops.elementwise.eltwise import Eltwise
@@ -16,15 +17,18 @@ def fuse_post_ops(graph: Graph) -> Graph:
 
     An elementwise node fuses into a producer whose output has the same shape, is read by nothing
     else and is no output of the graph; further operands become operands of the fused node. All
-    operands must be made before the producer, or the producer moves behind them.
+    operands must be made before the producer, or the producer moves behind them. What is made of
+    constants alone has no batch: it takes in no operand that is made of inputs, whose batch may be 1
+    at these extents and another at others.
     """
+    of_inputs = _of_inputs(graph)
     uses = {name: len(found) for name, found in graph.consumers().items()}
     for public in graph.outputs.values():
         uses[public] = uses.get(public, 0) + 1
     nodes: dict[int, Node] = {}
     places: dict[str, int] = {}
     for place, node in enumerate(graph.nodes):
-        while (which := _fusing_input(node, nodes, places, graph, uses)) is not None:
+        while (which := _fusing_input(node, nodes, places, graph, uses, of_inputs)) is not None:
             producer = nodes.pop(places.pop(node.inputs[which] or ""))
             node = _merge(producer, node, which)
         nodes[place] = node
@@ -33,16 +37,27 @@ def fuse_post_ops(graph: Graph) -> Graph:
     return graph.with_nodes(nodes.values())
 
 
+def _of_inputs(graph: Graph) -> set[str | None]:
+    """Return the values that depend on what the graph is fed."""
+    found: set[str | None] = set(graph.inputs)
+    for node in graph.nodes:
+        if not found.isdisjoint(node.inputs):
+            found.update(node.outputs)
+    return found
+
+
 def _fusing_input(
     node: Node,
     nodes: Mapping[int, Node],
     places: Mapping[str, int],
     graph: Graph,
     uses: Mapping[str, int],
+    of_inputs: AbstractSet[str | None],
 ) -> int | None:
     """Return the input of `node` whose producer it fuses into, None where there is none.
 
-    nodes: those before it, by place. places: of the producers with one output.
+    nodes: those before it, by place. places: of the producers with one output. of_inputs: values
+    that depend on inputs.
     """
     if not isinstance(node.spec, Eltwise):
         return None
@@ -50,6 +65,8 @@ def _fusing_input(
     choices = []
     for which, name in enumerate(node.inputs):
         if name is None or name not in places or uses[name] != 1 or graph.types[name] != out:
+            continue
+        if name not in of_inputs and not of_inputs.isdisjoint(node.inputs):
             continue
         producer = nodes[places[name]]
         length = len(getattr(producer.spec, "post_ops", ())) + len(node.spec.post_ops)

@@ -51,13 +51,15 @@ def import_onnx(
     values: Mapping[str, Array] | None = None,
     *,
     mapped: bool = False,
+    is_open: bool = False,
 ) -> Graph:
     """Return the Graph of an ONNX model.
 
     shapes: input name -> shape, or name of a symbolic dimension -> extent. values: data of inputs
     that may be taken as constants where an op needs one (a shape, axes, pads); inputs that are so
     taken are no inputs of the Graph. At least one input stays one. mapped: large constants are
-    mapped from the model's files, which must stay as they are while the Graph is used.
+    mapped from the model's files, which must stay as they are while the Graph is used. is_open: there are
+    graphs at other shapes, too, and nodes stay that do nothing at these alone.
     Raises ModelError for a file that is not a safe and valid model, ShapeError for dimensions that
     stay open, UnsupportedOpError with every node that clnn cannot run, HostMemoryError where the
     model wants more of the host than clnn.budget allows, or than is there.
@@ -66,7 +68,7 @@ def import_onnx(
     fixed: dict[str, Array] = {}
     while True:
         tensors = TensorReader(loaded.folder, Budget(), loaded.mapped)
-        run = _Import(loaded, tensors, dict(shapes or {}), fixed, values or {})
+        run = _Import(loaded, tensors, dict(shapes or {}), fixed, values or {}, is_open)
         run.walk_all()
         more = run.wanted - set(fixed)
         if not more or len(run.inputs) <= len(more):
@@ -105,7 +107,7 @@ class _Import:
     """One import: the model, what came with it, and what became of it so far.
 
     fixed: data of inputs that are constants. wanted: inputs that must be constants for some node.
-    inputs: value name -> name in the model.
+    inputs: value name -> name in the model. stated: constants that no extent can change.
     """
 
     loaded: Loaded
@@ -113,6 +115,8 @@ class _Import:
     shapes: Shapes
     fixed: Mapping[str, Array]
     values: Mapping[str, Array]
+    is_open: bool = False
+    stated: set[str | None] = field(default_factory=lambda: {None})
     problems: list[Problem] = field(default_factory=list)
     wanted: set[str] = field(default_factory=set)
     inputs: dict[str, str] = field(default_factory=dict)
@@ -167,6 +171,8 @@ class _Import:
         for sparse in graph.sparse_initializer:
             name = sparse.values.name
             scope.names[name] = self.build.const(self.tensors.dense(sparse), name)
+        tensors = (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer))
+        self.stated |= {scope.names[tensor.name] for tensor in tensors}
 
     def _input(self, value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> str:
         """Add one graph input; one that is no tensor of a known type is a problem."""
@@ -310,7 +316,9 @@ class _Import:
         if not call.is_standard or call.opset is None:
             return None
         if call.op_type == "Constant":
-            return [self.build.const(onnx_fold.constant(call.attrs), call.name)]
+            value = self.build.const(onnx_fold.constant(call.attrs), call.name)
+            self.stated.add(value)
+            return [value]
         kinds = self._kinds(call)
         if kinds and kinds[0] is not None:
             array = onnx_fold.fold_shape(call.op_type, kinds[0], call.attrs, self.tensors.budget)
@@ -330,7 +338,9 @@ class _Import:
             if find_importer(call) is None:
                 raise
             return None
-        return [self.build.const(array, f"{call.name}/{k}") for k, array in enumerate(arrays)]
+        made = [self.build.const(array, f"{call.name}/{k}") for k, array in enumerate(arrays)]
+        self.stated.update(made if self.stated.issuperset(call.inputs) else ())
+        return made
 
     def _import(self, importer: OnnxImporter, call: Call) -> Sequence[str | None]:
         """Run an op file's importer function and add what it asks for."""
@@ -349,7 +359,9 @@ class _Import:
         )
         kinds = tuple(self._kind(n, k) for k, n in enumerate(inputs))
         narrow = {k: self.build.narrow[n] for k, n in enumerate(inputs) if n in self.build.narrow}
-        node = OnnxNode(call.op_type, opset, attrs, kinds, consts, len(call.node.output), narrow)
+        varying = frozenset(k for k in consts if self.is_open and inputs[k] not in self.stated)
+        count = len(call.node.output)
+        node = OnnxNode(call.op_type, opset, attrs, kinds, consts, count, narrow, varying)
         mark = self.build.mark()
         try:
             sources = importer(node)

@@ -63,7 +63,8 @@ def variants(problem: ConvProblem) -> Iterator[Variant]:
     extents, local_bytes = extents_of(problem, dot), problem.target.local_bytes
     for cost, tile in direct_tiles(problem, dot):
         for stream in streams(extents, tile, problem.ic, problem.taps, local_bytes)[:STREAMS]:
-            yield _variant(problem, tile, stream, cost * stream.factor)
+            if not is_open(extents.pixels) or _resized(problem, tile, stream) is not None:
+                yield _variant(problem, tile, stream, cost * stream.factor)
 
 
 def _dot(problem: ConvProblem) -> Dot:
@@ -107,9 +108,11 @@ def _variant(
 
 def _resized(problem: ConvProblem, tile: Tile, stream: Stream) -> Stream | None:
     """Return a stream of the same chunk, with the bands that are best for a problem; None where none fit."""
-    pixels, local_bytes = int(problem.height * problem.width), problem.target.local_bytes
-    bands = BANDS if is_open(problem.height * problem.width) else (stream.bands,)
-    found = _of_chunk(pixels, problem.ic, problem.taps, tile, stream.chunk, local_bytes, bands)
+    pixels, local_bytes = problem.height * problem.width, problem.target.local_bytes
+    bands: tuple[int, ...] = (stream.bands,)
+    if is_open(pixels):  # a text for all shapes has room for whole tiles
+        bands, pixels = BANDS, work_sizes(problem, tile)[0] * tile.mr
+    found = _of_chunk(int(pixels), problem.ic, problem.taps, tile, stream.chunk, local_bytes, bands)
     return min(found, key=attrgetter("factor"), default=None)
 
 

@@ -23,7 +23,8 @@ COORDINATES = (
     "tf_crop_and_resize",
 )
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "simple")
-MODES = ("nearest", "linear", "cubic")
+TAPS = {"nearest": 1, "linear": 2, "cubic": 4}  # of each output, but for antialiased ones
+MODES = tuple(TAPS)
 TIE = np.float32(1e-6)  # coordinates this close to a half are taken for it
 
 
@@ -99,7 +100,7 @@ def axis_taps(axis: AxisMap, how: Sampling) -> Taps:
 
     Raises HostMemoryError where they are more than the tables of a plan may be.
     """
-    taps = {"nearest": 1, "linear": 2, "cubic": 4}[how.mode]
+    taps = TAPS[how.mode]
     if how.antialias:
         taps = 2 * _support(axis, how)[0] + 1
     nbytes = axis.result * taps * 2 * np.dtype(np.int64).itemsize
@@ -126,6 +127,19 @@ def kept_taps(extent: int) -> Taps:
     index = np.stack([at, np.minimum(at + 1, extent - 1)], axis=1)
     weight = np.broadcast_to(np.array([1.0, 0.0]), index.shape)
     return Taps(index, weight, np.zeros(extent, bool))
+
+
+def all_taps(taps: Taps, how: Sampling) -> Taps:
+    """Return taps of an axis as many as there are where it gets any other extent; sums are the same."""
+    most = TAPS[how.mode]
+    if taps.count >= most or how.antialias:
+        return taps
+    if taps.count == 1:  # no weight is 0, which would make NaN of what is infinite
+        index = np.repeat(taps.index, most, axis=1)
+        return Taps(index, np.repeat(taps.weight / most, most, axis=1), taps.outside)
+    more = most - taps.count
+    index = np.concatenate([taps.index, np.repeat(taps.index[:, :1], more, axis=1)], axis=1)
+    return Taps(index, np.pad(taps.weight, ((0, 0), (0, more))), taps.outside)
 
 
 def _axis_taps(axis: AxisMap, how: Sampling) -> Taps:

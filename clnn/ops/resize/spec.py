@@ -22,6 +22,7 @@ from clnn.ops.resize.sampling import (
     AxisMap,
     Sampling,
     Taps,
+    all_taps,
     axis_taps,
     kept_taps,
     last_halved,
@@ -29,6 +30,7 @@ from clnn.ops.resize.sampling import (
 from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.spec import OpSpec, batched
 from clnn.recorded import integer
+from clnn.traced import is_open, other
 from clnn.types import BOOL, I8, U8, Array, TensorType, normalise_axis
 
 WEIGHT_BITS = 10  # of ONNX Runtime's weights of bytes, where channels are the last axis
@@ -94,10 +96,13 @@ class Resize(OpSpec):
         return plane if rank in (2, 4) and kept else ()
 
     def _taps_along(self, axis: int, before: int) -> Taps | None:
-        """Return the taps of an axis of extent `before`, None where it stays as it is."""
+        """Return the taps of an axis of extent `before`, None where it stays as it is at all shapes."""
         roi = self.roi[axis] if self.roi else (0.0, 1.0)
         taps = axis_taps(AxisMap(before, self.shape[axis], self.scales[axis], roi), self.sampling)
-        return None if taps.repeats(before) == 1 else taps
+        after = self.shape[axis]
+        if other(before) == other(after):
+            return None if taps.repeats(before) == 1 else taps
+        return all_taps(taps, self.sampling) if is_open(before) or is_open(after) else taps
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return the weighted sums axis by axis; of integers as the class says."""
@@ -236,6 +241,8 @@ def _emit(
     if _weighs_in_integers(node, scales, how):
         how = replace(how, bits=WEIGHT_BITS)
     spec = Resize(tuple(shape), tuple(scales), how, roi)
+    if node.varying:  # at other extents there may be something to do
+        return Emit(spec, [0])
     idle = tuple(shape) == node.type(0).shape and not spec.taps(tuple(shape))
     return 0 if idle else Emit(spec, [0])
 

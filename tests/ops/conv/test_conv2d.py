@@ -19,6 +19,7 @@ from clnn.ops.conv.winograd import extent, matrices
 from clnn.ops.conv.winograd_cpu import WinogradPlan
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
+from clnn.plan.open_extents import opened
 from clnn.plan.schedule import make_plan
 from clnn.target import Target
 from clnn.types import STORAGE, TensorType
@@ -220,6 +221,32 @@ def test_streams_read_ahead_by_whole_lines(monkeypatch, dtype, line):
     assert asked == list(range(0, step, line))
     tiles = 7  # of the band
     assert 1 <= tiles * chunk // by * step / (chunk * tile.channels) < 2
+
+
+@pytest.mark.parametrize("size", [(41, 49), (64, 31), (9, 200), (7, 9)])
+def test_room_for_sums_of_any_shape_is_for_whole_tiles(monkeypatch, size):
+    """Tiles of two rows and three columns reach over the edge of an image, and their sums wait, too."""
+    tile, chunk = Tile(6, 4, 16, "row", 2), 64
+    monkeypatch.setattr(ConvProblem, "weights_stay", False)
+    monkeypatch.setattr(streaming, "direct_tiles", lambda *_: [(0.0, tile)])
+    monkeypatch.setattr(
+        streaming, "streams", lambda *_: [Stream(chunk, bands, 0.9) for bands in (1, 4)]
+    )
+    at = [
+        single_node(*case(1, 64, 64, *extents, SAME), (1, 2)) for extents in (size, (8, 12), (5, 6))
+    ]
+
+    def streamed(node, problem, variants):
+        return next((v for v in variants if "bands" in v.launches[0].params), variants[0])
+
+    plan = make_plan(opened(*at), Target("cpu"), streamed)
+    launch = next(s for s in plan.scheduled if s.node.name == "node").launches[0].launch
+    tiles = -(-size[0] // 2) * -(-size[1] // 3)
+    if "bands" in launch.params:
+        share = -(-tiles // launch.params["bands"])
+        assert share * tile.mr * tile.channels <= launch.params["most_sums"]
+    fits = -(-tiles // 4) * tile.mr * tile.channels * 4 <= streaming.MOST_SUMS_BYTES
+    assert ("bands" in launch.params) == fits
 
 
 def test_weights_stream_where_they_do_not_stay_near():

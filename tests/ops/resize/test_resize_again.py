@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 
 from clnn.graph.builder import GraphBuilder
 from clnn.ops.resize.kernels import WAYS
-from clnn.ops.resize.sampling import Sampling
+from clnn.ops.resize.sampling import TAPS, AxisMap, Sampling, all_taps, axis_taps
 from clnn.ops.resize.spec import Resize
 from clnn.plan.schedule import lay_out
 from clnn.records import changed
@@ -53,3 +54,22 @@ def test_each_way_is_found_by_its_name(kind, dtype):
         for name in ("resize_any_9tap_float_v1", "resize_unknown", "copy"):
             assert spec.repeat(there, changed(variant, name=name)) is None
     assert seen <= set(WAYS) and "any" in seen
+
+
+@pytest.mark.parametrize("size", [3, 6, 9, 12])
+@pytest.mark.parametrize("coordinates", ["half_pixel", "asymmetric", "align_corners"])
+@pytest.mark.parametrize("mode", TAPS)
+def test_as_many_taps_as_at_any_extent_make_the_same_sums(mode, coordinates, size):
+    how = Sampling(mode, coordinates)
+    taps = axis_taps(AxisMap(6, size, size / 6), how)
+    more = all_taps(taps, how)
+    assert more.count == TAPS[mode]
+    values = np.array([1.5, -np.inf, 3.0, np.inf, 0.0, 7.25])
+    if taps.copies:  # nothing is made of what is not finite
+        np.testing.assert_array_equal(sums(more, values), sums(taps, values))
+    finite = np.where(np.isfinite(values), values, 2.0)
+    np.testing.assert_array_equal(sums(more, finite), sums(taps, finite))
+
+
+def sums(taps, values):
+    return (values[taps.index] * taps.weight).sum(1)
