@@ -309,7 +309,8 @@ def prepare(
     """
     on_set = fixed and asks_for_set(options) and kind_of(select_device(device)) == "cpu"
     whole = on_set or options.dtype == "int8"
-    graph = optimise(graph, whole, fixed) if options.fuse else graph
+    single = options.dtype == "f32"
+    graph = optimise(graph, whole, fixed, single) if options.fuse else graph
     if options.fuse and fixed and not whole and options.dtype == "f32":
         graph = fuse_attention(graph)
     if options.dtype != "int8":

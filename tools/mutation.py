@@ -49,6 +49,7 @@ COVERED = {
     "clnn/graph/passes/fuse_functions.py": ("tests/graph/test_fuse_functions.py", GOLDEN),
     "clnn/graph/passes/split_windows.py": ("tests/graph/test_split_windows.py",),
     "clnn/graph/passes/fuse_shuffle.py": ("tests/graph/test_fuse_shuffle.py", GOLDEN),
+    "clnn/graph/passes/fuse_branches.py": ("tests/graph/test_fuse_branches.py", GOLDEN),
     "clnn/graph/passes/fuse_groups.py": ("tests/graph/test_fuse_groups.py", GOLDEN),
     "clnn/graph/passes/fuse_norm.py": (GOLDEN, "tests/ops/elementwise/test_batchnorm.py"),
     "clnn/graph/passes/fuse_pad.py": (GOLDEN, "tests/ops/movement/test_pad.py"),

@@ -230,7 +230,8 @@ def _bisect(
     request: Request, graph: Graph, session: Session, feeds: Mapping[str, Array]
 ) -> Bisection | None:
     quantised = request.options.dtype == "int8"
-    fused = optimise(graph, quantised, True) if request.options.fuse else graph
+    single = request.options.dtype == "f32"
+    fused = optimise(graph, quantised, True, single) if request.options.fuse else graph
     options, ranges = replace(request.options, fuse=False), request.calibration
     if isinstance(ranges, list):
         ranges = calibrate(fused, ranges, request.device, options)

@@ -1,5 +1,6 @@
 <%doc>
-conv/depthwise: convolution with one filter per channel, `tx` output columns at a time in registers.
+conv/depthwise: convolution with one filter per channel, `tx` output columns at a time in registers; or
+with `each` filters per channel, whose outputs lie side by side in a vector that spreads fewer inputs.
 
 A work-item takes a vector of channels. Taps of neighbouring outputs share the inputs they read; with up
 to 9 taps the filter stays in registers too:
@@ -19,6 +20,7 @@ Launch   global (channel vectors, row bands, batch): a work-item walks all colum
          a few times only, and a barrier would cost more
 Params   name, arith, types, rows, src, dst, kernel, strides, dilations, pads, post_ops, operands,
          extra_types, scales, wg: as of conv/direct
+         each {1,2,4}: filters of an input channel; more than one divide vw, which divides the channels
          tile_per_item {0,1}
          aligned {0,1}: vectors of src and of weights are
 Tunables vw {1,2,4,8,16}  channels of a vector, at most c
@@ -47,6 +49,7 @@ Tunables vw {1,2,4,8,16}  channels of a vector, at most c
     tiles, vectors = -(-ow // tx), -(-channels // vw)
     shared = tile_per_item and ow % tx != 0
     assert not tile_per_item or tx <= ow, (tx, ow)
+    assert each == 1 or (vw > each and vw % each == over == 0 and not tile_per_item), (vw, each, channels)
     assert not aligned or (xt == wt == arith.product and not over), (xt, wt, over)
     def weight(ky, kx):
         return f"w{ky}_{kx}" if in_registers else loaded(wt, "w", (ky * kw + kx) * channels)
@@ -54,6 +57,11 @@ Tunables vw {1,2,4,8,16}  channels of a vector, at most c
         if aligned:
             return f"*(__global const {P} *)({pointer} + {where})"
         return capture(dt.weights, "", ctype, arith.product, vw, pointer, where).strip()
+    def inputs(where):
+        if each == 1:
+            return loaded(xt, "p", where)
+        spread = "".join(f"{k // each:x}" for k in range(vw))
+        return f"({load(xt, vw // each, 'p', where)}).s{spread}"
     def row(k):
         return load(tt, vw, "table", f"{k * channels} + c" if k else "c")
     def operand(which):
@@ -74,7 +82,7 @@ Tunables vw {1,2,4,8,16}  channels of a vector, at most c
 %  endfor
 %  for column in sorted(taps):
         {
-            const ${P} s = ${loaded(xt, "p", ky * dy * src.pitches[2] + column * src.pitches[3])};
+            const ${P} s = ${inputs(ky * dy * src.pitches[2] + column * src.pitches[3])};
 %   for t, kx in taps[column]:
             ${ar.mac(arith, vw, f"a{t}", "s", weight(ky, kx))}
 %   endfor
@@ -139,7 +147,7 @@ ${sc.declare(scales, arith.strict)}\
 %  endfor
 % endif
     const ${V} first = ${ar.start(arith, vw, rows, row)};
-    __global const ${cell(xt)} *image = src_base + src_offset + ${index(src, "n", "c", 0, 0)} - ${pads[0] * src.pitches[2] + pads[1] * src.pitches[3]};
+    __global const ${cell(xt)} *image = src_base + src_offset + ${index(src, "n", f"c / {each}" if each > 1 else "c", 0, 0)} - ${pads[0] * src.pitches[2] + pads[1] * src.pitches[3]};
     for (int y = from; y < to; ++y) {
     __global const ${cell(xt)} *row = image + y * ${sy * src.pitches[2]};
 % if tile_per_item:

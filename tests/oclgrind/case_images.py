@@ -158,6 +158,14 @@ convolve(
     only="depthwise",
 )
 convolve(
+    "depthwise_several",
+    (1, 8, 5, 6),
+    16,
+    window((5, 3), (2, 1), (1, 1), (2, 1), (2, 1)),
+    group=8,
+    targets=("cpu",),
+)
+convolve(
     "depthwise_dilated",
     (1, 4, 7, 7),
     4,

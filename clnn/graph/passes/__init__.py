@@ -7,6 +7,7 @@ from collections.abc import Callable
 from clnn.budget import host_memory
 from clnn.graph.ir import Graph, check
 from clnn.graph.passes.dead import remove_dead
+from clnn.graph.passes.fuse_branches import fuse_branches
 from clnn.graph.passes.fuse_byte_sums import fuse_byte_sums
 from clnn.graph.passes.fuse_functions import fuse_functions
 from clnn.graph.passes.fuse_groups import fuse_groups
@@ -31,6 +32,9 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     fuse_shuffle,
     fuse_pad,
     fuse_scale_shift,
+    fuse_branches,
+    remove_dead,
+    fuse_scale_shift,
     rational_functions,
     fuse_functions,
     fuse_post_ops,
@@ -40,13 +44,15 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
 
 
 @host_memory("the passes over the network")
-def optimise(graph: Graph, apart: bool = False, fixed: bool = False) -> Graph:
+def optimise(graph: Graph, apart: bool = False, fixed: bool = False, single: bool = False) -> Graph:
     """Return `graph` after all passes. Raises PlanError where a pass left it malformed, HostMemoryError.
 
     apart: separable convolutions stay two nodes each, of which quantisation wants to know; and
     convolutions whole. fixed: the network has no other shapes, so that nodes may depend on extents.
+    single: weights stay float32, so that those of branches may be added.
     """
     for run in PASSES:
-        if not (apart and run is fuse_separable):
-            graph = run(graph)
+        if (run is fuse_separable and apart) or (run is fuse_branches and not single):
+            continue
+        graph = run(graph)
     return check(split_windows(graph) if fixed and not apart else graph)

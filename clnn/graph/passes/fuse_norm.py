@@ -32,7 +32,7 @@ def fuse_scale_shift(graph: Graph) -> Graph:
         if conv is None or not isinstance(node.spec, Eltwise) or source is None:
             continue
         conv = nodes.get(conv.name, conv)
-        if not _is_plain_conv(conv, consts) or uses[source] != 1 or source in public:
+        if not is_plain_conv(conv, consts) or uses[source] != 1 or source in public:
             continue
         found = scale_shift(node, consts, types)
         if found is None:
@@ -48,7 +48,7 @@ def fuse_scale_shift(graph: Graph) -> Graph:
     )
 
 
-def _is_plain_conv(node: Node, consts: dict[str, Array]) -> bool:
+def is_plain_conv(node: Node, consts: Mapping[str, Array]) -> bool:
     """Whether a convolution has constants that may be multiplied out."""
     if not isinstance(node.spec, Conv2d) or node.spec.post_ops:
         return False

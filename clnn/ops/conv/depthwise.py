@@ -1,4 +1,4 @@
-"""Convolutions of one filter per channel as variants, with tiles of columns by rows of a band."""
+"""Convolutions of one channel per group as variants, with tiles of columns by rows of a band."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from clnn.ops.shared.byte_scales import last_args
 from clnn.ops.shared.workgroup_tiles import latency_hiding
 
 UNIT_ITEMS = 512  # work-items that a GPU's compute unit should have
+FILTERS = (2, 4)  # outputs of an input channel, besides one
 OTHER_TILE_COST = 1.05  # of tiles other than the estimated best
 
 
@@ -27,7 +28,7 @@ class BandTile(NamedTuple):
 
 def variants(problem: ConvProblem) -> Iterator[Variant]:
     """Yield the kernel of the estimated best tile, then those of others."""
-    if not problem.fits_depthwise:
+    if not _fits(problem):
         return
     best = best_tile(problem)
     yield _variant(problem, best)
@@ -36,11 +37,26 @@ def variants(problem: ConvProblem) -> Iterator[Variant]:
             yield _variant(problem, tile)
 
 
+def _fits(problem: ConvProblem) -> bool:
+    """Whether there is one filter per channel; or, of floats on CPUs, a few, whose outputs fill vectors."""
+    if problem.fits_depthwise:
+        return True
+    several = problem.group > 1 and problem.ic == 1 and problem.oc in FILTERS
+    plain = several and problem.arith is FLOAT and problem.target.is_cpu
+    return plain and problem.reads_vectors and problem.has_border and bool(_widths(problem))
+
+
+def _widths(problem: ConvProblem) -> list[int]:
+    """Return the channels that a vector may have: all filters of an input, where there are several."""
+    channels, each = problem.group * problem.oc, problem.oc
+    widths = [w for w in (16, 8, 4, 2, 1) if w <= min(channels, problem.lanes)]
+    return [w for w in widths if each == 1 or (w > each and channels % w == w % each == 0)]
+
+
 def best_tile(problem: ConvProblem) -> BandTile:
     """Return the tile that is estimated best."""
-    channels, oh, ow = problem.group, problem.height, problem.width
-    most = min(channels, problem.lanes)
-    vw = min((w for w in (16, 8, 4, 2, 1) if w <= most), key=lambda w: (-(-channels // w), -w))
+    channels, oh, ow = problem.group * problem.oc, problem.height, problem.width
+    vw = min(_widths(problem), key=lambda w: (-(-channels // w), -w))
     if not problem.target.is_cpu:
         rows, items = problem.batch * oh * -(-channels // vw), UNIT_ITEMS
         enough = (t for t in (4, 2) if rows * -(-ow // t) >= items * problem.target.compute_units)
@@ -59,6 +75,7 @@ def _tiles(problem: ConvProblem, best: BandTile) -> list[BandTile]:
     return [
         BandTile(vw, tx, band)
         for vw in sorted({best.vw, max(best.vw // 2, 1)})
+        if vw in _widths(problem)
         for tx in columns
         if tx <= ow
         for band in bands
@@ -72,7 +89,7 @@ def _cycles(problem: ConvProblem, tile: BandTile) -> float:
     (kh, kw), (_, sx), (_, dx) = (problem.geometry[k] for k in ("kernel", "strides", "dilations"))
     columns = (tx - 1) * sx + (kw - 1) * dx
     slots = max(2 * kh * (columns + 1) + tx, tx * kh * kw)
-    vectors, across = -(-problem.group // vw), -(-problem.width // tx)
+    vectors, across = -(-problem.group * problem.oc // vw), -(-problem.width // tx)
     cost = rows * across * vectors * slots / 2
     cost *= (1 if tile == best_tile(problem) else OTHER_TILE_COST) / target.compute_units
     items = -(-problem.height // band) * problem.batch * vectors
@@ -86,16 +103,19 @@ def _variant(problem: ConvProblem, tile: BandTile) -> Variant:
     A CPU's work-items take all columns of a band; of GPUs, where there must be many, `tx` of them.
     """
     (vw, tx, band), target = tile, problem.target
-    vectors, bands = -(-problem.group // vw), -(-problem.height // band)
+    each, vectors = problem.oc, -(-problem.group * problem.oc // vw)
+    bands = -(-problem.height // band)
     sizes = (vectors, bands) if target.is_cpu else (vectors * -(-problem.width // tx) * bands, 1)
     global_size, local = grid(target, *sizes, problem.batch)
+    tile_name = f"v{vw}x{tx}_b{band}" + f"_m{each}" * (each > 1)
     params = problem.params | {
-        "name": problem.label("depthwise", f"v{vw}x{tx}_b{band}" + "_spread" * (not target.is_cpu)),
+        "name": problem.label("depthwise", tile_name + "_spread" * (not target.is_cpu)),
         "rows": problem.rows,
         "wg": local,
         "vw": vw,
         "tx": tx,
         "band": band,
+        "each": each,
         "tile_per_item": not target.is_cpu,
         "aligned": not target.is_cpu and _is_aligned(problem, vw),
     }
@@ -107,7 +127,7 @@ def _variant(problem: ConvProblem, tile: BandTile) -> Variant:
     launch = Launch("conv/depthwise.cl.mako", params, tuple(args), global_size, local)
 
     def fits(other: ConvProblem) -> bool:
-        return other.fits_depthwise and (target.is_cpu or tx <= other.width)
+        return _fits(other) and (target.is_cpu or tx <= other.width)
 
     def again(other: ConvProblem) -> Variant | None:
         return _variant(other, tile) if fits(other) else None

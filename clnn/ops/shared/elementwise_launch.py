@@ -19,6 +19,7 @@ from clnn.traced import greatest, is_one, is_open, other
 from clnn.types import dtype_of
 
 CHUNK = 2048  # elements that one CPU work-item walks
+LEAST_TURNED, TURNED_ROWS = 4, 32  # rows that a CPU work-item walks where a source lies along them
 SHORT = 16  # extent below which an innermost loop without vectors gives way to a longer one
 
 
@@ -86,9 +87,20 @@ def _shares(loops: Loops, vec: int) -> tuple[int, int]:
     They divide the loops where these are not open.
     """
     inner, middle = loops.inner, loops.extents[-2]
+    turned = even_chunk(middle, TURNED_ROWS) if _turns(loops) else 1
+    if LEAST_TURNED <= turned <= TURNED_ROWS:
+        return even_chunk(inner, CHUNK // turned, vec), turned
     chunk = CHUNK if is_open(inner) else even_chunk(inner, CHUNK, vec)
     most = greatest(1, CHUNK // (inner if is_open(inner) else chunk))
     return chunk, most if is_open(middle) or is_open(most) else even_chunk(middle, most)
+
+
+def _turns(loops: Loops) -> bool:
+    """Whether a source lies along the middle loop, so that parts of few rows would each read all of it."""
+    pitches = [p[-2:] for p in loops.pitches]
+    if any(map(is_open, [*loops.extents[-2:], *(p for pair in pitches for p in pair)])):
+        return False
+    return pitches[-1][1] == 1 and any(down == 1 < along for down, along in pitches[:-1])
 
 
 def _loops(layouts: Sequence[TensorLayout], target: Target) -> tuple[Loops, int]:

@@ -77,6 +77,22 @@ def test_depthwise(device, geometry, channels):
     check_op(device, spec, inputs, consts=(1, 2), border=2, only="depthwise")
 
 
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize("channels,each", [(8, 2), (24, 2), (12, 4), (2, 2), (6, 4)])
+def test_several_filters_per_channel(device, geometry, channels, each):
+    win = window(*geometry)
+    spec, inputs = case(2, channels, channels * each, 11, 13, win, channels, (PostOp("relu"),))
+    check_op(device, spec, inputs, consts=(1, 2), border=2, only="depthwise")
+
+
+@pytest.mark.parametrize("channels,each", [(3, 2), (8, 3)])
+def test_filters_that_fill_no_vectors(device, channels, each):
+    win = window((3, 3), before=(1, 1), after=(1, 1))
+    spec, inputs = case(2, channels, channels * each, 5, 6, win, channels)
+    ran = check_op(device, spec, inputs, consts=(1, 2), border=2)
+    assert not any("depthwise" in name for name in ran)
+
+
 @pytest.mark.parametrize(
     "size,pads",
     [
