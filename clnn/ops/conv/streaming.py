@@ -63,7 +63,7 @@ def variants(problem: ConvProblem) -> Iterator[Variant]:
     extents, local_bytes = extents_of(problem, dot), problem.target.local_bytes
     for cost, tile in direct_tiles(problem, dot):
         for stream in streams(extents, tile, problem.ic, problem.taps, local_bytes)[:STREAMS]:
-            if not is_open(extents.pixels) or _resized(problem, tile, stream) is not None:
+            if not is_open(extents.pixels) or _resized(problem, tile, stream, (stream.bands,)):
                 yield _variant(problem, tile, stream, cost * stream.factor)
 
 
@@ -106,12 +106,17 @@ def _variant(
     return Variant(params["name"], (launch,), cost, again=again, cost_at=cost_at)
 
 
-def _resized(problem: ConvProblem, tile: Tile, stream: Stream) -> Stream | None:
-    """Return a stream of the same chunk, with the bands that are best for a problem; None where none fit."""
+def _resized(
+    problem: ConvProblem, tile: Tile, stream: Stream, open_bands: tuple[int, ...] = BANDS
+) -> Stream | None:
+    """Return a stream of the same chunk, with the bands that are best for a problem; None where none fit.
+
+    open_bands: those that it may have where extents are open.
+    """
     pixels, local_bytes = problem.height * problem.width, problem.target.local_bytes
     bands: tuple[int, ...] = (stream.bands,)
     if is_open(pixels):  # a text for all shapes has room for whole tiles
-        bands, pixels = BANDS, work_sizes(problem, tile)[0] * tile.mr
+        bands, pixels = open_bands, work_sizes(problem, tile)[0] * tile.mr
     found = _of_chunk(int(pixels), problem.ic, problem.taps, tile, stream.chunk, local_bytes, bands)
     return min(found, key=attrgetter("factor"), default=None)
 

@@ -255,13 +255,14 @@ def test_room_for_sums_of_any_shape_is_for_whole_tiles(monkeypatch, size):
     def streamed(node, problem, variants):
         return next((v for v in variants if "bands" in v.launches[0].params), variants[0])
 
-    plan = make_plan(opened(*at), Target("cpu"), streamed)
+    target = Target("cpu", local_bytes=2 * streaming.MOST_SUMS_BYTES)
+    plan = make_plan(opened(*at), target, streamed)
     launch = next(s for s in plan.scheduled if s.node.name == "node").launches[0].launch
     tiles = -(-size[0] // 2) * -(-size[1] // 3)
     if "bands" in launch.params:
         share = -(-tiles // launch.params["bands"])
         assert share * tile.mr * tile.channels <= launch.params["most_sums"]
-    fits = -(-tiles // 4) * tile.mr * tile.channels * 4 <= streaming.MOST_SUMS_BYTES
+    fits = -(-tiles // 4) * tile.mr * tile.channels * 4 <= target.local_bytes // 2
     assert ("bands" in launch.params) == fits
 
 
