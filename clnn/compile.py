@@ -25,6 +25,7 @@ from clnn.ports import ports_of
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.target import kind_of
 from clnn.runtime.doctor.selection import select_device
+from clnn.runtime.drivers.trim import trim_loaded
 from clnn.runtime.process.forked import refuse
 from clnn.runtime.run.compiled import is_compiled, load_as, refuse_compiled
 from clnn.runtime.run.handed import exchange_of
@@ -206,6 +207,7 @@ def compile_fixed(
     graph = load_graph(model, shapes, mapped=not tuned and calibration is None)
     mark("model")
     info = select_device(device)
+    trim_loaded(info.driver)
     mark("device")
     sources = one_of_each(mapped_files(graph.consts.values()))
     require_unchanged(sources)

@@ -12,6 +12,7 @@ from clnn.errors import DeviceError
 from clnn.options import Options
 from clnn.runtime.build.progress import Listener, heard
 from clnn.runtime.doctor.selection import select_device
+from clnn.runtime.drivers.trim import trim_loaded
 from clnn.runtime.process.forked import refuse
 from clnn.runtime.run.compiled import is_compiled, load_as
 from clnn.runtime.run.kept import find, keep, keep_behind, key_of
@@ -93,6 +94,7 @@ def _kept_or_anew(
     mark("key")
     if key is not None and (kept := find(key, info, options)) is not None:
         return kept
+    trim_loaded(info.driver)
     session = anew(path, device, options, shapes)
     unchanged = key is not None and key == key_of(path, info, options, shapes)
     if key is not None and unchanged and isinstance(session, Session):

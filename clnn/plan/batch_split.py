@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from clnn.graph.ir import Graph, Node
-from clnn.ops.movement.views import Concat, slice_of
 from clnn.ops.spec import ViewSpec
 from clnn.target import Target
 
@@ -141,6 +140,8 @@ class _Open:
 
         A slice of it could not, and would be copied.
         """
+        from clnn.ops.movement.views import Concat  # here, for stored plans need no ops
+
         graph, uses = self.graph, self.uses
         begin, end = (self.large[0], self.large[-1] + 1) if self.large else (0, 0)
         change = [0] * (end - begin + 2)
@@ -203,6 +204,8 @@ class _Repeating:
 
     def nodes_of(self, run: LayerRun) -> Sequence[Node]:
         """Return the nodes of a run for each part, between slices and concatenations."""
+        from clnn.ops.movement.views import Concat, slice_of
+
         graph = self.graph
         nodes, made = graph.nodes[run.begin : run.end], list[Node]()
         entering, leaving = self._crossing(run)

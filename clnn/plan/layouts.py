@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from typing import TYPE_CHECKING
 
 from clnn.graph.ir import Graph
 from clnn.layout import TensorLayout, channels_last
 from clnn.ops.problem import Border
-from clnn.plan.alias import Link, children_of, find_links
 from clnn.recorded import larger
 from clnn.traced import is_open
 from clnn.types import DType, TensorType
+
+if TYPE_CHECKING:
+    from clnn.plan.alias import Link
 
 Demands = dict[str, list[Border]]
 
@@ -61,6 +64,8 @@ def place(
     cache_way: bytes after which addresses share a set of the nearest cache (0: it has no sets).
     in_pieces: whether pixels of elements of a type are to begin at multiples of 16 bytes.
     """
+    from clnn.plan.alias import children_of, find_links  # stored plans have places, and need no ops
+
     hints = hints or Hints()
     demands = border_demands(graph)
     for name, border in hints.borders.items():

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from clnn.graph.ir import Graph, Node
 from clnn.layout import TensorLayout
-from clnn.ops.movement.views import Copy
 from clnn.plan.layouts import Placed
 from clnn.types import TensorType
 
@@ -29,6 +28,8 @@ def add_ports(
     graph: Graph, placed: dict[str, Placed]
 ) -> tuple[Graph, dict[str, Placed], tuple[Port, ...], tuple[Port, ...]]:
     """Add copies between dense host values and the network's own layouts where they differ."""
+    from clnn.ops.movement.views import Copy  # stored plans have ports, and need no ops
+
     placed, types = dict(placed), dict(graph.types)
     head, tail, inputs, outputs = [], [], [], []
     given = {*graph.inputs, *graph.consts}

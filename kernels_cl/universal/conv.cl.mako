@@ -166,7 +166,7 @@ ${cd.decode()}\
                 const float *begin = from == 0 ? shift : tile;
                 const int pitch = from == 0 ? 0 : ${wide};
                 __global float *d = dst_base + dst_offset + group * channels + (first + b) * ${wide};
-                if (straight && whole && held > 1 && (lanes >= ${wide} || lanes == ${vw})) {
+                if (straight && whole && (held > 1 && lanes >= ${wide} || held == ${mr} && lanes == ${vw})) {
                     ${chosen("results", tall, "d, made, begin, pitch, panel, w, count, lo, hi")}
                 } else {
                     ${chosen("sums", shapes, "tile, begin, pitch, panel, w, count, lo, hi")}
@@ -175,7 +175,7 @@ ${cd.decode()}\
         }
         for (int b = 0; b < here; ++b) {
             const int c0 = (first + b) * ${wide}, lanes = min(${wide}, channels - c0), channel = group * channels + c0;
-            if (straight && held > 1 && (lanes == ${wide} || lanes == ${vw})) continue;
+            if (straight && (held > 1 && lanes == ${wide} || held == ${mr} && lanes == ${vw})) continue;
             float *tile = tiles + b * ${mr * wide};
 ${cd.apply("tile", "other", f"rows * {wide}", gather)}
             for (int m = 0; m < rows; ++m) write_lanes(dst_base + dst_offset + made[m] + channel * dc, tile + m * ${wide}, dc, lanes);

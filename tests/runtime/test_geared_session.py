@@ -63,11 +63,12 @@ def gate(monkeypatch):
     """Holds builds ahead of calls until it is set; begun: set when one waits."""
     go, begun, ahead = threading.Event(), threading.Event(), Device.build_ahead
 
-    def slow(self, sources, stop, nice):
+    def slow(self, sources, stop, nice, share):
+        assert share == 1  # a child for each processor
         begun.set()
         while not go.wait(0.05) and not stop.is_set():
             pass
-        return ahead(self, sources, stop, nice)
+        return ahead(self, sources, stop, nice, share)
 
     monkeypatch.setattr(Device, "build_ahead", slow)
     go.begun = begun
@@ -158,7 +159,7 @@ def test_wrong_kernels_are_not_taken(device, monkeypatch, caplog):
 
 
 def test_builds_that_fail_leave_the_set_in_use(device, monkeypatch, caplog):
-    def fails(self, sources, stop, nice):
+    def fails(self, sources, stop, nice, share):
         raise BuildError("no compiler today")
 
     monkeypatch.setattr(Device, "build_ahead", fails)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,17 @@ def test_once_for_each_driver_that_is_opened(monkeypatch):
     for driver, times in (("a.so", 1), ("a.so", 1), ("b.so", 2), ("a.so", 2)):
         trim_opened(driver)
         assert len(looks) == times
+
+
+def test_behind_the_start_of_a_stored_network(monkeypatch):
+    done = threading.Event()
+    monkeypatch.setattr(trimming, "_opened", {"b.so"})
+    monkeypatch.setattr(trimming, "BEHIND_S", 0.2)
+    monkeypatch.setattr(trimming, "trim", lambda: done.set() or 0)
+    trimming.trim_behind("b.so")
+    assert not done.wait(0.5)
+    trimming.trim_behind("a.so")
+    assert not done.is_set() and done.wait(60)
 
 
 def file_bytes() -> int:

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 """Time from the start of a process to a model's first answer, by each way to start, in turns.
 
-    python tools/benchmarks/start.py MODEL... [--ways cold,gears,set,warm,file,onnxruntime] [--rounds N]
-        [--device D] [--speed S] [--json FILE]
+    python tools/benchmarks/start.py MODEL... [--ways cold,ready,gears,set,warm,file,floor,onnxruntime]
+        [--rounds N] [--device D] [--speed S] [--json FILE]
 
 cold: nothing is in the cache but what is known of the device. set: besides that, the universal set, on
 which the model runs (`clnn prepare`, Options(specialise="never")). gears: the same with
-Options(specialise="background"), which would change to other kernels later. warm: the cache is as an
-earlier start left it. file: from the .clnn file of the model. onnxruntime: the same model in it, where
-it is installed. Each start is a process of its own, and imports count, of modules that were compiled
-before. Medians of wall-clock and CPU seconds, children of the process included; `clnn bench --start`
-says where they go. --speed: seconds in which runs on the universal set and on the model's own kernels
-are timed in turns, in one process.
+Options(specialise="background"), which would change to other kernels later; ready: until it has, which is to
+be compared with cold. warm: the cache is as an earlier start left it. file: from the .clnn file of the model.
+floor: the least that numpy and pyopencl take without clnn to load that file's programs, map it as a buffer
+and copy an input of that size. onnxruntime: the same model in it, where it is installed. Each start is a
+process of its own, and imports count, of modules that were compiled before. Medians of wall-clock seconds until
+the first answer (ready: all kernels) and until the process's end, and of CPU seconds, children of the process
+included; `clnn bench --start` says where they go. --speed: seconds in which runs on the universal set and on
+the model's own kernels are timed in turns, in one process.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).resolve().parents[2]
-WAYS = ("onnxruntime", "file", "warm", "set", "gears", "cold")
+WAYS = ("onnxruntime", "floor", "file", "warm", "set", "gears", "ready", "cold")
 TOLD = """
 import time
 print(time.time())
@@ -54,6 +56,36 @@ session.run(None, {port.name: np.zeros(port.shape, kinds[port.type]) for port in
     + TOLD,
     "file": CLNN.format(make="clnn.load(sys.argv[1], sys.argv[2])"),
     "warm": CLNN.format(make="clnn.compile_model(sys.argv[1], sys.argv[2])"),
+    "floor": """
+import os, sys, tempfile, numpy as np
+folder = tempfile.TemporaryDirectory()
+os.environ["POCL_CACHE_DIR"] = folder.name  # as in clnn, which has the binaries elsewhere
+import pyopencl as cl
+platform, size, *binaries = sys.argv[2].split(",")
+(device,) = (d for p in cl.get_platforms() for d in p.get_devices() if p.name + d.name == platform)
+context = cl.Context([device])
+for path in binaries:
+    program = cl.Program(context, [device], [open(path, "rb").read()])
+    program.build(cache_dir=False).all_kernels()
+whole, flags = np.memmap(sys.argv[1], np.uint8, "c"), cl.mem_flags
+constants = cl.Buffer(context, flags.READ_ONLY | flags.USE_HOST_PTR, hostbuf=whole)
+queue, given = cl.CommandQueue(context), np.zeros(int(size), np.uint8)
+cl.enqueue_copy(queue, cl.Buffer(context, flags.READ_WRITE, given.nbytes), given)
+queue.finish()
+"""
+    + TOLD,
+    "binaries": """
+import sys
+from clnn.runtime.device.device import select
+from clnn.runtime.run.saved import read_network
+path, device, folder, told = sys.argv[1:]
+network, info = read_network(path), select(device)
+paths = [f"{folder}/binary{k}" for k in range(len(network.binaries))]
+for name, binary in zip(paths, network.binaries.values()):
+    open(name, "wb").write(binary)
+size = sum(port.type.nbytes for port in network.plan.inputs)
+open(told, "w").write(",".join([info.platform + info.name, str(size), *paths]))
+""",
     "save": "import sys, clnn\nclnn.compile_model(sys.argv[1], sys.argv[2]).save(sys.argv[3])",
     "probe": "import sys\nfrom clnn.runtime.device.device import select\nselect(sys.argv[1])",
 }
@@ -65,6 +97,7 @@ PROGRAMS["set"] = CLNN.format(
     make="clnn.compile_model(sys.argv[1], sys.argv[2], clnn.Options(specialise='never'))"
 )
 PROGRAMS["gears"] = PROGRAMS["set"].replace("never", "background")
+PROGRAMS["ready"] = PROGRAMS["gears"].replace(TOLD, "assert session.ready()" + TOLD)
 # In turns: seconds of a run of a session's own kernels, and on the set.
 PROGRAMS["speed"] = """
 import json, sys, time, numpy as np, clnn
@@ -115,23 +148,25 @@ def starts(
     if not probed.exists():
         seconds("probe", probed, device)
     known = folder / "known"
-    if {"set", "gears"} & {*ways} and not known.exists():
+    if {"set", "gears", "ready"} & {*ways} and not known.exists():
         shutil.copytree(probed, known)
         show("the set itself", "prepare", seconds("prepare", known, device))
-    if "file" in ways:
+    if {"file", "floor"} & {*ways}:
         seconds("save", warm, model, device, stored)
+        seconds("binaries", warm, stored, device, folder, folder / "told")
     if "warm" in ways:
         seconds("warm", warm, model, device)
     found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in ways}
     for _ in range(rounds):
         for way in ways:
             cache = warm
-            if way in ("cold", "set", "gears"):
+            if way in ("cold", "set", "gears", "ready"):
                 cache = folder / "cold"
                 shutil.rmtree(cache, ignore_errors=True)
                 shutil.copytree(probed if way == "cold" else known, cache)
-            what = stored if way == "file" else model
-            found[way].append(seconds(way, cache, what, device))
+            what = stored if way in ("file", "floor") else model
+            how = (folder / "told").read_text() if way == "floor" else device
+            found[way].append(seconds(way, cache, what, how))
     return found
 
 

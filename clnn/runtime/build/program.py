@@ -151,10 +151,13 @@ class Device:
                 done += 1
                 progress.tell(done, total, title)
 
-    def build_ahead(self, sources: Mapping[str, str], stop: threading.Event, nice: int) -> None:
+    def build_ahead(
+        self, sources: Mapping[str, str], stop: threading.Event, nice: int, share: int = 2
+    ) -> None:
         """Have children build programs, so that `build` finds them made, or waits for them.
 
-        stop: set it to end the children. nice: what is added to their priority, as by `nice`.
+        stop: set it to end the children. nice: what is added to their priority, as by `nice`. share: there
+        is one child at once for so many processors.
         Raises BuildError where one was not built.
         """
         titles = {source: title for title, source in sources.items()}
@@ -167,13 +170,13 @@ class Device:
         try:
             keys = {source: self.key(source) for source in missing}
             with taken(self.store, keys.values(), AHEAD) as mine:
-                self._keep_ahead([s for s in missing if keys[s] in mine], titles, stop, nice)
+                self._keep_ahead([s for s in missing if keys[s] in mine], titles, stop, nice, share)
             end = time.monotonic() + _deadline()
             for source in missing:
                 if keys[source] not in mine and not stop.is_set():  # another process is at it
                     with waited_for(self.store, keys[source], end, stop, AHEAD):
                         if self.store.get(keys[source]) is None:
-                            self._keep_ahead([source], titles, stop, nice)
+                            self._keep_ahead([source], titles, stop, nice, share)
             for source in missing:
                 if source not in self.ahead and self.store.get(keys[source]) is None:
                     raise BuildError(
@@ -190,10 +193,15 @@ class Device:
         return source in self.programs or self.store.get(self.key(source)) is not None
 
     def _keep_ahead(
-        self, missing: Sequence[str], titles: Mapping[str, str], stop: threading.Event, nice: int
+        self,
+        missing: Sequence[str],
+        titles: Mapping[str, str],
+        stop: threading.Event,
+        nice: int,
+        share: int,
     ) -> None:
         """Have children build programs, and keep what they made, also where they were stopped."""
-        jobs = min(max(1, (os.cpu_count() or 1) // 2), len(missing))
+        jobs = min(max(1, (os.cpu_count() or 1) // share), len(missing))
         made = self._build_in_children(missing, jobs, stop, nice) if missing else {}
         for source, binary in made.items():
             self._keep(source, titles[source], binary)

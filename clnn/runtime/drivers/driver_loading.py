@@ -18,7 +18,6 @@ from typing import Any
 from clnn.errors import DeviceError
 from clnn.runtime.drivers import icd
 from clnn.runtime.drivers.loader import load, preload_companions, setup
-from clnn.runtime.drivers.trim import trim
 from clnn.runtime.drivers.vendors import Driver, vendors_folder
 from clnn.runtime.process.forked import renewed
 
@@ -43,9 +42,7 @@ def platforms_of(driver: str) -> list[Any]:
         if driver not in _loaded:
             if driver == str(icd.intel_library()):
                 preload_companions()
-            trim()
             _loaded[driver] = _attached(driver) if _begun else _first(_registered(driver))
-            trim()
         return _loaded[driver]
 
 

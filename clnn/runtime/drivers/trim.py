@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ from functools import cache
 
 _DONTNEED = 4  # MADV_DONTNEED of Linux
 LARGE_BYTES = 2**19  # of a library that is worth it; compiled kernels are smaller
-_opened: set[str] = set()  # drivers, by library, whose device was open when memory was trimmed
+BEHIND_S = 1.0  # after a start that a trim would hold up
+_loaded: set[str] = set()  # drivers, by library, that were loaded when memory was trimmed
+_opened: set[str] = set()  # those whose device was open then
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,13 @@ def trim() -> int:
     return freed
 
 
+def trim_loaded(driver: str) -> None:
+    """As `trim`, once for each driver, by its library: when it is loaded, before a model is."""
+    if driver not in _loaded:
+        _loaded.add(driver)
+        trim()
+
+
 def trim_opened(driver: str) -> None:
     """As `trim`, once for each driver, by its library: when the first device of it is open.
 
@@ -58,6 +68,15 @@ def trim_opened(driver: str) -> None:
     if driver not in _opened:
         _opened.add(driver)
         trim()
+
+
+def trim_behind(driver: str) -> None:
+    """Do what trim_opened does a while later, in a thread: a stored network starts in less time than that takes."""
+    if driver not in _opened:
+        _opened.add(driver)
+        later = threading.Timer(BEHIND_S, trim)
+        later.daemon = True
+        later.start()
 
 
 @cache

@@ -209,7 +209,7 @@ def _make(
     """Make a model's own kernels while calls go on, and give them to the session where they are right."""
 
     def build(device: Device, sources: Mapping[str, str]) -> None:
-        device.build_ahead(sources, jobs.stop, SOON)
+        device.build_ahead(sources, jobs.stop, SOON, share=1)
         if jobs.stop.is_set():
             raise DeviceLostError("this session is closed.")
         device.build(sources)

@@ -16,6 +16,7 @@ from clnn.runtime.device.failures import explained
 from clnn.runtime.device.target import target_of
 from clnn.runtime.device.units import units_of
 from clnn.runtime.doctor.selection import select_device
+from clnn.runtime.drivers.trim import trim_behind
 from clnn.runtime.process.forked import refuse
 from clnn.runtime.run.constants import StoredConstants
 from clnn.runtime.run.fused_launch import FusedLaunches, fuse_plan, params_of
@@ -68,7 +69,9 @@ def session_of(
         fused = _fused(network, info, constants) if together else None
         mark("packing")
         parts = Parts(opened, network.plan, constants, fused, network.products)
-        return Session.of_parts(parts, options, build)
+        session = Session.of_parts(parts, options, build)
+    trim_behind(info.driver)
+    return session
 
 
 def _require_fit(path: str, network: SavedNetwork, info: DeviceInfo) -> None:

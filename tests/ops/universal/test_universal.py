@@ -68,14 +68,15 @@ LIMITS = {
 
 
 @pytest.mark.parametrize("order", (NHWC, NCHW), ids=("nhwc", "nchw"))
-@pytest.mark.parametrize("made", (16, 32, 51))
+@pytest.mark.parametrize("width", (9, 11))
+@pytest.mark.parametrize("made", (8, 16, 32, 51))
 @pytest.mark.parametrize("limit", LIMITS)
-def test_limits_of_results(device, limit, made, order):
+def test_limits_of_results(device, limit, made, width, order):
     """Results that leave the registers for their places, and those that do not; NaN and infinity pass limits."""
     channels = 70 if limit == "none" else 9  # sums of several pieces, and of one
     spec = Conv2d(window((3, 3), before=(1, 1), after=(1, 1)), 1, LIMITS[limit])
-    x = normal((2, channels, 7, 9))
-    x[0, 0, 0, 0], x[1, 3, 5, 6] = np.nan, np.inf
+    x = normal((2, channels, 5, width))  # the last tile of pixels is half a one, of 14 or of 6
+    x[0, 0, 0, 0], x[1, 3, 4, 6] = np.nan, np.inf
     inputs = [x, normal((made, channels, 3, 3), 1), normal((made,), 2)]
     check_universal(device, spec, inputs, consts=(1, 2), orders=orders(order))
 
