@@ -151,11 +151,17 @@ def test_a_layer_written_as_a_loop_is_one_and_gives_what_the_loop_gives(device, 
     )
     names = [value.name for value in model.graph.output]
     with clnn.compile_model(model, device=device) as session:
-        for batch, steps in ((2, 4), (2, 7)) if way.get("backwards") else ((1, 1), (2, 4), (3, 7)):
+        for batch, steps in (
+            ((2, 4), (2, 7)) if way.get("backwards") else ((1, 1), (2, 4), (3, 7), (3, 0))
+        ):
             given = feeds(batch, steps)
             for name, want in zip(names, other.run(names, given), strict=True):
                 got = session(given)[name]
-                assert got.dtype == want.dtype and got.shape == want.shape, name
+                assert got.dtype == want.dtype, name
+                if not want.size:  # onnxruntime knows no batch of states that were never made
+                    assert got.shape == (steps, batch, HIDDEN), name
+                    continue
+                assert got.shape == want.shape, name
                 np.testing.assert_allclose(got, want, 0, 1e-5, err_msg=name)
 
 

@@ -58,8 +58,10 @@ def layer(
     cell = "late_gru" if late else node.op_type.lower()
     _check(node, len(backward))
     is_lstm = node.op_type == "LSTM"
-    products, late_bias = _products(node, cell, products)
     outputs = (STATES, LAST_STATE, LAST_CELL) if is_lstm else (STATES, LAST_STATE)
+    if not _steps(node):
+        return _first_states(node, len(backward), len(outputs))
+    products, late_bias = _products(node, cell, products)
     spec = Recurrent(
         cell,
         _functions(node, len(backward)),
@@ -72,6 +74,27 @@ def layer(
     given = [k if node.has(cast(int, k)) else None for k in rest]
     emit = Emit(spec, [products, weights, late_bias, *given, *([] if scales is None else [scales])])
     return [emit.out(k) for k in range(len(outputs))]
+
+
+def _steps(node: OnnxNode) -> int:
+    return node.type(X).shape[1 if node.attr("layout", 0) else 0]
+
+
+def _first_states(node: OnnxNode, turns: int, count: int) -> list[Source]:
+    """Return the outputs of no steps: no states, and the first as the last; zeros where lengths are given.
+
+    That is what steps leave of sequences of length 0. ONNX does not say it.
+    """
+    outer, inner = node.type(X).shape[:2]
+    hidden, by_batch = int(node.attr("hidden_size", node.type(R).shape[2])), node.attr("layout", 0)
+    every = (outer, inner, turns, hidden) if by_batch else (outer, turns, inner, hidden)
+    last = (outer, turns, hidden) if by_batch else (turns, inner, hidden)
+    found: list[Source] = [np.zeros(every, np.float32)]
+    for k in (STATE, CELL)[: count - 1]:
+        if node.has(k) and node.type(k).shape != last:
+            raise ShapeError(f"{node.op_type}: {NAMES[k]} is {node.type(k).shape}, must be {last}.")
+        found.append(k if node.has(k) and not node.has(LENGTHS) else np.zeros(last, np.float32))
+    return found
 
 
 def _check(node: OnnxNode, turns: int) -> None:
@@ -92,7 +115,7 @@ def _check(node: OnnxNode, turns: int) -> None:
                 f"{node.op_type}: {NAMES[k]} is {node.type(k).shape}, must be {wanted} for "
                 f"X {x}, {hidden} hidden units and {turns} direction{'s' * (turns > 1)}."
             )
-    steps = x[1 if node.attr("layout", 0) else 0]
+    steps = _steps(node)
     lengths = node.consts[LENGTHS] if LENGTHS in node.consts else np.zeros(0)
     if lengths.size and not 0 <= lengths.min() <= lengths.max() <= steps:
         raise ShapeError(

@@ -141,6 +141,31 @@ def test_open_steps_and_batch(device, op):
                 np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-5, strict=True)
 
 
+@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("given", [(), PLAIN, ("lengths", *PLAIN)])
+@pytest.mark.parametrize("layout", [0, 1])
+def test_no_steps_leave_the_first_states(any_device, op, given, layout):
+    """ONNX does not say what they leave; onnxruntime gives what lay in memory."""
+    dims = (2, "steps", 4) if layout else ("steps", 2, 4)
+    proto, feeds = onnx_layer(
+        op, 3, 2, given=given, fed=PLAIN, dims=dims, direction="bidirectional", layout=layout
+    )
+    empty = {n: np.zeros_like(a) if n == "lengths" else a for n, a in feeds.items()}
+    empty["X"] = feeds["X"][:, :0] if layout else feeds["X"][:0]
+    with clnn.compile_model(proto, any_device) as session:
+        before = session.run(None, feeds)
+        every, *last = session.run(None, empty)
+        again = session.run(None, feeds)
+    assert every.shape == tuple(0 if n == 3 else n for n in before[0].shape)
+    states = [
+        feeds[n] if n in feeds and "lengths" not in given else np.float32(0) for n in ("h0", "c0")
+    ]
+    for state, found, full in zip(states, last, before[1:], strict=False):
+        np.testing.assert_array_equal(found, np.broadcast_to(state, full.shape), strict=True)
+    for a, b in zip(before, again, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 @pytest.mark.parametrize("merge", [True, False])
 def test_many_steps(device, merge):
     compared(device, *onnx_layer("LSTM", 2100, 1, hidden=48, given=("B",)), merge=merge)
