@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Any shape: kernels that read extents against those made for one shape, and what a new shape costs.
 
-    python tools/benchmarks/bench_shapes.py MODEL... [--device D] [--shapes N] [--seed S] [--rounds R]
+    python tools/benchmarks/bench_shapes.py MODEL... [--device D] [--shapes N] [--seed S] [--rounds R] [--touched MB]
 
 MODEL is an .onnx file with one image as input (n, c, h, w), the name of a network of
 tools/benchmarks/make_bench_models.py, or "recogniser", of lines of text 48 pixels high; batch, height and width are
@@ -10,7 +10,8 @@ of those that serve all, median of rounds in turns; the same for the last of N r
 the largest time of the first call beyond that of the next ones, and the median and the largest CPU time in which a
 shape is made ready, by the calling thread; programs built in these calls; and the largest error against onnxruntime's
 outputs, relative to the largest magnitude of each. Kernels for small images are made before they begin, as by
-OpenSession.ready.
+OpenSession.ready. A virtual machine takes long for memory that it never had: TOUCHED MB of it are written and given
+back before, 0 for none.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ SIDES = (96, 128, 160, 192, 224, 256, 288, 320)
 
 def main() -> int:
     args = _arguments()
+    np.ones(args.touched << 20, np.uint8)
     with tempfile.TemporaryDirectory(prefix="bench-shapes-") as folder:
         print(
             "model, one shape / any shape: at the first, at another, new shape ms over its run (median,"
@@ -62,6 +64,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--shapes", type=int, default=20, help="new shapes (default 20)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=11, help="rounds in turns (default 11)")
+    parser.add_argument("--touched", type=int, default=2048, help="MB of memory (default 2048)")
     return parser.parse_args()
 
 

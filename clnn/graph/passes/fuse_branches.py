@@ -51,7 +51,7 @@ class _Branches:
         self.graph = graph
         self.consts, self.types = dict(graph.consts), dict(graph.types)
         self.uses = {name: len(found) for name, found in graph.consumers().items()}
-        self.public = set(graph.outputs.values())
+        self.public, self.made = set(graph.outputs.values()), graph.producers()
         self.forms: dict[str, Linear] = {}
 
     def fused(self) -> Graph:
@@ -72,7 +72,8 @@ class _Branches:
             if made is not None and form is not None:
                 self.forms[out] = form
                 return made
-            form = self._scaled(node, node.inputs[0])
+            before = self._own(node.inputs[0])
+            form = None if before is None else self._scaled(node, before)
         if form is not None:
             self.forms[out] = form
         return node
@@ -89,14 +90,24 @@ class _Branches:
             return None
         return Linear(node.inputs[0], spec.window, spec.group, *wide, True)
 
-    def _scaled(self, node: Node, source: str) -> Linear | None:
-        """Return the form of a constant scale and shift, None of other elementwise nodes."""
-        rank = len(self.types[source].shape)
-        found = scale_shift(node, self.graph.consts, self.types) if rank > 2 else None
-        if found is None:
+    def _scaled(self, node: Node, before: Linear) -> Linear | None:
+        """Return a form behind a constant scale and shift, None of other elementwise nodes."""
+        found = scale_shift(node, self.graph.consts, self.types)
+        return None if found is None else before.scaled(*found)
+
+    def _scaled_alone(self, name: str, conv: Linear) -> Linear | None:
+        """Return a value as what `conv` reads, scaled and shifted; None where it is not that.
+
+        Asked for beside a convolution only: channels of other values may be extents that vary.
+        """
+        node = self.made.get(name)
+        alone = self.uses[name] == 1 and name not in self.public
+        if not alone or node is None or not isinstance(node.spec, Eltwise):
             return None
-        form = self._own(source)
-        return (form or _itself(source, len(found[0]), rank - 2)).scaled(*found)
+        if node.inputs[0] != conv.source or self.types[name].dtype != F32:
+            return None
+        itself = _itself(conv.source, len(conv.weights), len(conv.window.kernel))
+        return self._scaled(node, itself)
 
     def _own(self, name: str) -> Linear | None:
         """Return what makes a value, unless others read it, too."""
@@ -111,13 +122,18 @@ class _Branches:
         step, (left, right) = node.spec.post_ops[0], node.inputs
         if step.fn not in ("add", "sub") or step.operand != 1 or left is None or right is None:
             return None
-        if len({self.types[name].shape for name in (left, right, node.outputs[0])}) != 1:
+        shape = self.types[node.outputs[0]].shape
+        if self.types[left].shape != shape or self.types[right].shape != shape:
             return None
         signs = (1, 1) if step.fn == "add" else (-1, 1) if step.swapped else (1, -1)
         forms = [self._own(name) for name in (left, right)]
         conv = next((form for form in forms if form is not None and form.convs), None)
         if conv is None:
             return None
+        forms = [
+            form or self._scaled_alone(name, conv)
+            for form, name in zip(forms, (left, right), strict=True)
+        ]
         rank = len(conv.window.kernel)
         own = [_itself(name, len(conv.weights), rank) for name in (left, right)]
         readings = [

@@ -100,7 +100,7 @@ def _variant(
         return None if there is None else _variant(other, tile, there, cost, params["name"])
 
     def cost_at(other: ConvProblem) -> float:
-        there = _resized(other, tile, stream)
+        there = _resized(other, tile, stream) if fits_tile(other, dot, tile) else None
         return tile_cost(other, _dot(other), tile) * there.factor if there else math.inf
 
     return Variant(params["name"], (launch,), cost, again=again, cost_at=cost_at)
