@@ -170,3 +170,14 @@ def test_only_weights_that_stay_float32_are_added(dtype):
     made = prepare(graph, clnn.Options(dtype=dtype))
     (spec,) = (n.spec for n in made.nodes if isinstance(n.spec, Conv2d))
     assert [step.fn for step in spec.post_ops] == ([] if dtype == "f32" else ["add"])
+
+
+def test_scales_one_behind_the_other_are_added(device):
+    b = Branches()
+    total = b.post_ops("add", b.times(b.norm(b.norm())), b.branch(3))
+    convs = agreed(b, device, total)
+    assert [spec.window.kernel for spec, _ in convs] == [(3, 3)]
+    assert not any(
+        len(n.inputs) == 2 and isinstance(n.spec, Eltwise)
+        for n in optimise(b.graph(total), False, True, True).nodes
+    )

@@ -20,6 +20,8 @@ from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.shared.window import Window
 from clnn.types import F32, Array, TensorType
 
+MOST_SCALES = 8  # one behind the other, of a value that is added to a convolution
+
 
 @dataclass(frozen=True)
 class Linear:
@@ -100,14 +102,20 @@ class _Branches:
 
         Asked for beside a convolution only: channels of other values may be extents that vary.
         """
-        node = self.made.get(name)
-        alone = self.uses[name] == 1 and name not in self.public
-        if not alone or node is None or not isinstance(node.spec, Eltwise):
-            return None
-        if node.inputs[0] != conv.source or self.types[name].dtype != F32:
-            return None
-        itself = _itself(conv.source, len(conv.weights), len(conv.window.kernel))
-        return self._scaled(node, itself)
+        nodes: list[Node] = []
+        while name != conv.source:
+            node, alone = self.made.get(name), self.uses[name] == 1 and name not in self.public
+            if not alone or node is None or not isinstance(node.spec, Eltwise):
+                return None
+            first = node.inputs[0]
+            if first is None or self.types[name].dtype != F32 or len(nodes) == MOST_SCALES:
+                return None
+            nodes.insert(0, node)
+            name = first
+        form: Linear | None = _itself(name, len(conv.weights), len(conv.window.kernel))
+        for node in nodes:
+            form = self._scaled(node, form) if form is not None else None
+        return form
 
     def _own(self, name: str) -> Linear | None:
         """Return what makes a value, unless others read it, too."""
