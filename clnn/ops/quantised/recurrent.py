@@ -37,8 +37,9 @@ def _lstm(node: OnnxNode) -> list[Source]:
 
     As onnxruntime computes it: X is rounded to uint8 over the range of all its steps and sequences
     (those up to the longest sequence's length), each state over its own before every step, products
-    are sums of integers. onnxruntime rounds states of several sequences at one scale where it has
-    fewer threads than sequences.
+    are sums of integers. onnxruntime rounds states of several sequences at one scale, and differs
+    from this, where it has fewer threads than sequences, and with any threads where two to four
+    sequences have more than 256 units.
     """
     w, r = _weights(node, W, "W"), _weights(node, R, "R")
     consts, inputs = dict(node.consts), list(node.inputs[:OWN_INPUTS])
