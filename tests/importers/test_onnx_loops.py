@@ -180,3 +180,22 @@ LEFT = [
 @pytest.mark.parametrize("swap", LEFT)
 def test_a_loop_that_computes_something_else_stays_one(swap):
     assert kinds(loop(swap=swap)) == ["Loop"]
+
+
+def test_rows_that_have_no_sequences_stay_in_a_loop(device):
+    """A row of one axis meets all sequences by broadcasting, which LSTM does not know."""
+    model = loop()
+    sound = model.graph.input[0].type.tensor_type.shape
+    del sound.dim[0]
+    model.graph.node[0].CopyFrom(helper.make_node("Identity", ["sound"], ["x"]))
+    onnx.checker.check_model(model)
+    assert kinds(model) == ["Loop"]
+    given = feeds(2, 4)
+    given["sound"] = given["sound"][0]
+    other = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    with clnn.compile_model(model, device=device) as session:
+        got = session(given)
+    for value, want in zip(model.graph.output, other.run(None, given), strict=True):
+        np.testing.assert_allclose(got[value.name], want, 0, 1e-5, err_msg=value.name)

@@ -82,6 +82,16 @@ class Names:
         found: Array = numpy_helper.to_array(tensor)
         return found
 
+    def rank(self, name: str) -> int:
+        """Return the axes of a value, -1 where the graph does not say how many."""
+        name = self.source(name, ("Identity", "ReverseSequence"))
+        node = self.makers.get(name)
+        if node is not None and node.op_type == "Transpose":
+            return next((len(a.ints) for a in node.attribute if a.name == "perm"), -1)
+        stated = (v for v in (*self.graph.input, *self.graph.value_info) if v.name == name)
+        kind = next(stated, onnx.ValueInfoProto()).type.tensor_type
+        return len(kind.shape.dim) if kind.HasField("shape") else -1
+
     def is_number(self, name: str, wanted: float) -> bool:
         """Whether a value is a constant of one element, of this value."""
         found = self.small(self.source(name, ("Identity", "Cast")))
@@ -157,6 +167,8 @@ class _Loop:
         if len(rows) != 1 or None in gates.values() or len(state.shape.dim) != 2:
             return None
         sequence, hidden = rows.pop(), state.shape.dim[1].dim_value
+        if self.outer.rank(sequence) != 3:
+            return None
         fits = state.elem_type == TensorProto.FLOAT and hidden > 0
         if not fits or not self._walks(sequence, counter):
             return None
@@ -228,7 +240,8 @@ class _Loop:
         """Return the outer value of which a product reads a row in each turn, "" of other values."""
         product = self.body.made_by(leaf, "MatMul")
         node = self.body.made_by(product.input[0], "Gather") if product is not None else None
-        counted = {self.graph.input[0].name} | {self.carried[k] for k in [self._counter() or 0]}
+        counter = self._counter()
+        counted = {self.graph.input[0].name, "" if counter is None else self.carried[counter]}
         if node is None or any(a.name == "axis" and a.i for a in node.attribute):
             return ""
         return self._outside(node.input[0]) if self.body.source(node.input[1]) in counted else ""
