@@ -1,6 +1,10 @@
 <%doc>
 conv/depthwise: convolution with one filter per channel, `tx` output columns at a time in registers; or
-with `each` filters per channel, whose outputs lie side by side in a vector that spreads fewer inputs.
+with `each` filters per channel, whose outputs lie side by side in a vector that spreads fewer inputs; or
+of groups of `taken` input channels, one of which at a time is spread over its group's outputs:
+
+    inputs of a vector, groups of 2   a b | c d | e f | g h
+    spread, first inputs              a a | c c | e e | g g     then b b | d d | f f | h h
 
 A work-item takes a vector of channels. Taps of neighbouring outputs share the inputs they read; with up
 to 9 taps the filter stays in registers too:
@@ -10,7 +14,7 @@ to 9 taps the filter stays in registers too:
 
 Tensors  src: image with channels innermost, seen as (n, c, h, w), with the border that the taps reach
          dst: image of any pitches
-         weights: [kh][kw][c]
+         weights: [kh][kw][taken][c], c those of the output
          table: [rows][c], constants of the arithmetic
 Index    where vw does not divide c, the last vector begins earlier and stores what others do not
 Launch   global (channel vectors, row bands, batch): a work-item walks all columns of a band; or, where
@@ -20,7 +24,8 @@ Launch   global (channel vectors, row bands, batch): a work-item walks all colum
          a few times only, and a barrier would cost more
 Params   name, arith, types, rows, src, dst, kernel, strides, dilations, pads, post_ops, operands,
          extra_types, scales, wg: as of conv/direct
-         each {1,2,4}: filters of an input channel; more than one divide vw, which divides the channels
+         each {1,2,4,8}: outputs of a group; more than one divide vw, which divides the channels
+         taken {1,2,4,8}: inputs of a group, 1 or `each`
          tile_per_item {0,1}
          aligned {0,1}: vectors of src and of weights are
 Tunables vw {1,2,4,8,16}  channels of a vector, at most c
@@ -44,12 +49,13 @@ Tunables vw {1,2,4,8,16}  channels of a vector, at most c
     over = -channels % vw
     pitch = dst.pitches[1] if channels > 1 else 1
     assert src.pitches[1] == 1 or channels == 1, "channels of src must be innermost"
-    in_registers = kh * kw <= 9
+    in_registers = kh * kw <= 9 and taken == 1
     whole = ow - ow % tx
     tiles, vectors = -(-ow // tx), -(-channels // vw)
     shared = tile_per_item and ow % tx != 0
     assert not tile_per_item or tx <= ow, (tx, ow)
     assert each == 1 or (vw > each and vw % each == over == 0 and not tile_per_item), (vw, each, channels)
+    assert taken in (1, each), (taken, each)
     assert not aligned or (xt == wt == arith.product and not over), (xt, wt, over)
     def weight(ky, kx):
         return f"w{ky}_{kx}" if in_registers else loaded(wt, "w", (ky * kw + kx) * channels)
@@ -57,11 +63,11 @@ Tunables vw {1,2,4,8,16}  channels of a vector, at most c
         if aligned:
             return f"*(__global const {P} *)({pointer} + {where})"
         return capture(dt.weights, "", ctype, arith.product, vw, pointer, where).strip()
-    def inputs(where):
+    def inputs(where, pointer="p", i=0):
         if each == 1:
-            return loaded(xt, "p", where)
-        spread = "".join(f"{k // each:x}" for k in range(vw))
-        return f"({load(xt, vw // each, 'p', where)}).s{spread}"
+            return loaded(xt, pointer, where)
+        spread = "".join(f"{k // each * taken + i:x}" for k in range(vw))
+        return f"({load(xt, vw // each * taken, pointer, where)}).s{spread}"
     def row(k):
         return load(tt, vw, "table", f"{k * channels} + c" if k else "c")
     def operand(which):
@@ -69,17 +75,41 @@ Tunables vw {1,2,4,8,16}  channels of a vector, at most c
         pitch = layout.pitches[1] if layout.shape[1] != 1 else 0
         return load(extra_types[k], vw, f"extra{k}", index(layout, "n", "c", "y", "xo"), pitch)
 %>
+<%def name="row_by_inputs(taps)">\
+        for (int ky = 0; ky < ${kh}; ++ky) {
+        __global const ${cell(xt)} *q = p + ky * ${dy * src.pitches[2]};
+        __global const ${cell(wt)} *f = w + ky * ${kw * taken * channels};
+% for i in range(taken):
+        {
+%  for kx in range(kw):
+            const ${P} w${kx} = ${loaded(wt, "f", (kx * taken + i) * channels)};
+%  endfor
+%  for column in sorted(taps):
+            {
+                const ${P} s = ${inputs(column * src.pitches[3], "q", i)};
+%   for t, kx in taps[column]:
+                ${ar.mac(arith, vw, f"a{t}", "s", f"w{kx}")}
+%   endfor
+            }
+%  endfor
+        }
+% endfor
+        }
+</%def>
 <%def name="columns(count)">\
 % for t in range(count):
         ${V} a${t} = first;
 % endfor
-% for ky in range(kh):
 <% taps = {} %>\
-%  for t in range(count):
-%   for kx in range(kw):
+% for t in range(count):
+%  for kx in range(kw):
 <% taps.setdefault(t * sx + kx * dx, []).append((t, kx)) %>\
-%   endfor
 %  endfor
+% endfor
+% if taken > 1:
+        ${row_by_inputs(taps)}
+% endif
+% for ky in range(kh if taken == 1 else 0):
 %  for column in sorted(taps):
         {
             const ${P} s = ${inputs(ky * dy * src.pitches[2] + column * src.pitches[3])};
@@ -147,7 +177,7 @@ ${sc.declare(scales, arith.strict)}\
 %  endfor
 % endif
     const ${V} first = ${ar.start(arith, vw, rows, row)};
-    __global const ${cell(xt)} *image = src_base + src_offset + ${index(src, "n", f"c / {each}" if each > 1 else "c", 0, 0)} - ${pads[0] * src.pitches[2] + pads[1] * src.pitches[3]};
+    __global const ${cell(xt)} *image = src_base + src_offset + ${index(src, "n", f"c / {each // taken}" if each > taken else "c", 0, 0)} - ${pads[0] * src.pitches[2] + pads[1] * src.pitches[3]};
     for (int y = from; y < to; ++y) {
     __global const ${cell(xt)} *row = image + y * ${sy * src.pitches[2]};
 % if tile_per_item:

@@ -166,6 +166,15 @@ convolve(
     targets=("cpu",),
 )
 convolve(
+    "depthwise_groups",
+    (1, 16, 5, 7),
+    16,
+    window((3, 3), (2, 1), (1, 1), (1, 1), (1, 1)),
+    group=4,
+    only="depthwise",
+    targets=("cpu",),
+)
+convolve(
     "depthwise_dilated",
     (1, 4, 7, 7),
     4,

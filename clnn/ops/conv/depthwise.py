@@ -1,4 +1,4 @@
-"""Convolutions of one channel per group as variants, with tiles of columns by rows of a band."""
+"""Convolutions of few channels per group as variants, with tiles of columns by rows of a band."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from clnn.ops.shared.workgroup_tiles import latency_hiding
 
 UNIT_ITEMS = 512  # work-items that a GPU's compute unit should have
 FILTERS = (2, 4)  # outputs of an input channel, besides one
+GROUPS = (2, 4, 8)  # channels of a group, inputs and outputs alike, besides one
+MOST_COLUMNS = 14  # output columns at a time, of groups of several channels
+OTHER_REGISTERS = 3  # besides sums and the weights of a row of taps
 OTHER_TILE_COST = 1.05  # of tiles other than the estimated best
 
 
@@ -38,16 +41,20 @@ def variants(problem: ConvProblem) -> Iterator[Variant]:
 
 
 def _fits(problem: ConvProblem) -> bool:
-    """Whether there is one filter per channel; or, of floats on CPUs, a few, whose outputs fill vectors."""
+    """Whether there is one filter per channel; or, of floats on CPUs, groups that fill vectors.
+
+    These have one input channel and a few outputs, or as many of both.
+    """
     if problem.fits_depthwise:
         return True
-    several = problem.group > 1 and problem.ic == 1 and problem.oc in FILTERS
+    several = problem.oc in FILTERS if problem.ic == 1 else problem.ic == problem.oc in GROUPS
+    several = several and problem.group > 1
     plain = several and problem.arith is FLOAT and problem.target.is_cpu
     return plain and problem.reads_vectors and problem.has_border and bool(_widths(problem))
 
 
 def _widths(problem: ConvProblem) -> list[int]:
-    """Return the channels that a vector may have: all filters of an input, where there are several."""
+    """Return the channels that a vector may have: all of a group, where it has several outputs."""
     channels, each = problem.group * problem.oc, problem.oc
     widths = [w for w in (16, 8, 4, 2, 1) if w <= min(channels, problem.lanes)]
     return [w for w in widths if each == 1 or (w > each and channels % w == w % each == 0)]
@@ -62,7 +69,26 @@ def best_tile(problem: ConvProblem) -> BandTile:
         enough = (t for t in (4, 2) if rows * -(-ow // t) >= items * problem.target.compute_units)
         return BandTile(vw, min(ow, next(enough, 1)), 1)
     tx = next((t for t in (7, 6, 5, 4) if ow % t == 0), min(ow, 6))
+    if problem.ic > 1:
+        most = _most_columns(problem)
+        tx = next((t for t in range(most, most // 2, -1) if ow % t == 0), min(ow, most))
     return BandTile(vw, tx, max(1, min(oh, 4 * oh * channels // vw // 256)))
+
+
+def _most_columns(problem: ConvProblem) -> int:
+    """Return the output columns whose sums fit the registers beside the weights of a row of taps."""
+    taken = problem.geometry["kernel"][1] + OTHER_REGISTERS
+    return max(1, min(MOST_COLUMNS, problem.target.registers - taken))
+
+
+def _row_slots(problem: ConvProblem, tx: int) -> int:
+    """Return the instructions of a row of outputs and a vector, `tx` columns at a time."""
+    (kh, kw), (_, sx), (_, dx) = (problem.geometry[k] for k in ("kernel", "strides", "dilations"))
+    columns = (tx - 1) * sx + (kw - 1) * dx + 1
+    slots = max(2 * kh * columns + tx, tx * kh * kw)
+    if problem.ic > 1:  # an input is spread over its group's outputs once for a row of taps
+        slots = problem.ic * kh * (columns + kw + tx * kw) + tx
+    return -(-problem.width // tx) * slots
 
 
 def _tiles(problem: ConvProblem, best: BandTile) -> list[BandTile]:
@@ -70,6 +96,8 @@ def _tiles(problem: ConvProblem, best: BandTile) -> list[BandTile]:
     oh, ow = problem.height, problem.width
     bands = sorted({best.band, 1, 2, 4, 8, -(-oh // problem.target.compute_units), oh})
     columns = sorted({best.tx, 2, 4, 6, 7, 8})
+    if problem.ic > 1:
+        columns = [t for t in sorted({best.tx, 7, 8, 10, 14}) if t <= _most_columns(problem)]
     if not problem.target.is_cpu:
         bands, columns = [1, 2, 4], sorted({best.tx, 1, 2, 4})
     return [
@@ -86,11 +114,8 @@ def _tiles(problem: ConvProblem, best: BandTile) -> list[BandTile]:
 def _cycles(problem: ConvProblem, tile: BandTile) -> float:
     """Return the estimated cycles; reads of a column of inputs are shared by its outputs."""
     (vw, tx, band), target, rows = tile, problem.target, problem.batch * problem.height
-    (kh, kw), (_, sx), (_, dx) = (problem.geometry[k] for k in ("kernel", "strides", "dilations"))
-    columns = (tx - 1) * sx + (kw - 1) * dx
-    slots = max(2 * kh * (columns + 1) + tx, tx * kh * kw)
     vectors, across = -(-problem.group * problem.oc // vw), -(-problem.width // tx)
-    cost = rows * across * vectors * slots / 2
+    cost = rows * vectors * _row_slots(problem, tx) / 2
     cost *= (1 if tile == best_tile(problem) else OTHER_TILE_COST) / target.compute_units
     items = -(-problem.height // band) * problem.batch * vectors
     cost *= -(-items // target.compute_units) * target.compute_units / items
@@ -107,7 +132,9 @@ def _variant(problem: ConvProblem, tile: BandTile) -> Variant:
     bands = -(-problem.height // band)
     sizes = (vectors, bands) if target.is_cpu else (vectors * -(-problem.width // tx) * bands, 1)
     global_size, local = grid(target, *sizes, problem.batch)
-    tile_name = f"v{vw}x{tx}_b{band}" + f"_m{each}" * (each > 1)
+    tile_name = (
+        f"v{vw}x{tx}_b{band}" + f"_m{each}" * (each > 1) + f"_g{problem.ic}" * (problem.ic > 1)
+    )
     params = problem.params | {
         "name": problem.label("depthwise", tile_name + "_spread" * (not target.is_cpu)),
         "rows": problem.rows,
@@ -116,6 +143,7 @@ def _variant(problem: ConvProblem, tile: BandTile) -> Variant:
         "tx": tx,
         "band": band,
         "each": each,
+        "taken": problem.ic,
         "tile_per_item": not target.is_cpu,
         "aligned": not target.is_cpu and _is_aligned(problem, vw),
     }

@@ -16,8 +16,8 @@ def by_output(weights: Array, group: int) -> Array:
 
 
 def pack_filters(weights: Array) -> Array:
-    """Return weights (c, 1, kernel...) as [kernel...][c]."""
-    return np.ascontiguousarray(weights.reshape(len(weights), -1).T)
+    """Return weights (c, ic, kernel...) as [kernel...][ic][c]."""
+    return np.ascontiguousarray(weights.reshape(*weights.shape[:2], -1).transpose(2, 1, 0))
 
 
 def pack_weights(

@@ -93,6 +93,22 @@ def test_filters_that_fill_no_vectors(device, channels, each):
     assert not any("depthwise" in name for name in ran)
 
 
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize("channels,each", [(8, 2), (16, 4), (24, 4), (16, 8), (48, 8)])
+def test_groups_of_few_channels(device, geometry, channels, each):
+    win, group = window(*geometry), channels // each
+    spec, inputs = case(2, channels, channels, 11, 19, win, group, (PostOp("relu"),))
+    check_op(device, spec, inputs, consts=(1, 2), border=2, only="depthwise")
+
+
+@pytest.mark.parametrize("channels,outputs,group", [(12, 12, 3), (24, 24, 8), (16, 32, 4)])
+def test_groups_that_fill_no_vectors(device, channels, outputs, group):
+    win = window((3, 3), before=(1, 1), after=(1, 1))
+    spec, inputs = case(2, channels, outputs, 5, 6, win, group)
+    ran = check_op(device, spec, inputs, consts=(1, 2), border=2)
+    assert not any("depthwise" in name for name in ran)
+
+
 @pytest.mark.parametrize(
     "size,pads",
     [
