@@ -5,6 +5,7 @@ functions(fn, width)  what the functions need
 NAME(fn, width, operands, result)
                       statements that declare `result`, of the result's type, from variables
 </%doc>
+<%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%!
 from clnn.codegen.filters import S8_BITS, S8_ZERO, vec_type
 
@@ -73,6 +74,14 @@ def real(value, width):
         steps_ = steps_ < ${high} ? steps_ : ${high};
         const ${vec_type(fn.kinds[2].cl, width)} ${result} = convert_${vec_type(fn.kinds[2].cl, width)}(
             as_${I}(steps_ + ${real(S8_ZERO, width)}) - (${I})(${S8_BITS - fn.zeros[2]}));
+</%def>
+<%def name="written_steps(fn, width, operands, result)">\
+<% F, I, (zero, begin), (step, last) = vec_type("float", width), vec_type("int", width), fn.zeros, fn.steps %>\
+        ${F} steps_ = convert_${F}(convert_${I}(${operands[0]}) - (${I})(${zero})) * ${real(step, width)};
+        ${st.apply(fn.post_ops, "steps_", "float", width, lambda which: operands[which])}
+        steps_ = steps_ / ${real(last, width)};
+        const ${I} zero_ = ${begin};
+        ${round_off("steps_", fn.kinds[1].cl, width, result, "zero_")}\
 </%def>
 <%def name="byte_line(fn, width, operands, result)">\
 <% F, I = vec_type("float", width), vec_type("int", width) %>\

@@ -18,6 +18,7 @@ from clnn.graph.passes.fuse_post_ops import fuse_post_ops
 from clnn.graph.passes.fuse_quantised import fuse_quantised
 from clnn.graph.passes.fuse_separable import fuse_separable
 from clnn.graph.passes.fuse_shuffle import fuse_shuffle
+from clnn.graph.passes.fuse_written_steps import fuse_written_steps
 from clnn.graph.passes.rational import rational_functions
 from clnn.graph.passes.split_windows import split_windows
 from clnn.graph.passes.sum_in_turn import sum_in_turn
@@ -41,6 +42,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     rational_functions,
     fuse_functions,
     fuse_post_ops,
+    fuse_written_steps,
     fuse_separable,
     remove_dead,
 )

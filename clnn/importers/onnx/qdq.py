@@ -75,6 +75,7 @@ class QdqModel:
         for node in graph.node:
             for name in node.input:
                 self.readers.setdefault(name, []).append(node)
+        self.producers = {name: node for node in graph.node for name in node.output}
         self.outputs = {v.name for v in graph.output}
 
     def wanted(self) -> list[str]:
@@ -111,6 +112,7 @@ class QdqModel:
     def _steps(self, ranges: Mapping[str, Range]) -> dict[str, tuple[np.float32, int]]:
         """Return value -> (scale, zero point); results of operators that keep elements share them."""
         found: dict[str, tuple[np.float32, int]] = {}
+        ranges = self._joined(ranges)
         keeping = {n.output[0]: n.input[0] for n in self.model.graph.node if n.op_type in KEEPING}
         for name in self.wanted():
             source = keeping.get(name, "")
@@ -122,6 +124,34 @@ class QdqModel:
             step = max(step, np.finfo(np.float32).tiny)
             found[name] = step, int(np.clip(np.rint(-low / step), 0, 255))
         return found
+
+    def _joined(self, ranges: Mapping[str, Range]) -> dict[str, Range]:
+        """Return the ranges, with one for all that Concat joins and nothing else reads, and for what it makes.
+
+        Its elements are rounded once then, where they would be again to the steps of the whole.
+        """
+        group = {name: name for name in ranges}
+
+        def first(name: str) -> str:
+            while group[name] != name:
+                name = group[name]
+            return name
+
+        for node in self.model.graph.node:
+            if node.op_type != "Concat" or node.output[0] not in ranges:
+                continue
+            for name in node.input:
+                if name in ranges and self._only_joined(name):
+                    group[first(name)] = first(node.output[0])
+        found = dict(ranges)
+        for name in ranges:
+            (low, high), (least, most) = ranges[name], found[first(name)]
+            found[first(name)] = min(low, least), max(high, most)
+        return {name: found[first(name)] for name in ranges}
+
+    def _only_joined(self, name: str) -> bool:
+        """Whether Concat alone reads a value."""
+        return name not in self.outputs and all(n.op_type == "Concat" for n in self.readers[name])
 
     def _takes(self, node: onnx.NodeProto) -> bool:
         """Whether a node is to compute in integers."""
@@ -151,14 +181,13 @@ class QdqModel:
         return array if fits and plain and matrix and known else None
 
     def _inside(self, name: str) -> bool:
-        """Whether a value goes from a product or a sum to the clipping behind it, and nowhere else."""
-        readers = self.readers.get(name, [])
+        """Whether a value goes to the clipping behind it alone, from a product, a sum, or what stays float32."""
+        readers, maker = self.readers.get(name, []), self.producers.get(name)
         if len(readers) != 1 or name in self.outputs or readers[0].op_type not in CLIPPING:
             return False
-        return any(
-            name in n.output and n.op_type in (*PRODUCTS, "Add") and self._takes(n)
-            for n in self.model.graph.node
-        )
+        if maker is None:
+            return False
+        return maker.op_type in (*PRODUCTS, "Add") or not self._takes(maker)
 
 
 class _Writer:
