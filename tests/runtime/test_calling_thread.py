@@ -198,6 +198,26 @@ print(json.dumps([{{profiled, *streamed, *threaded}} == {{want}}, len(threaded),
     assert answer(code) == [True, 200, True, True]
 
 
+def test_the_plan_that_is_shown_and_the_peaks_are_those_of_its_way(tmp_path: Path) -> None:
+    code = f"""
+import contextlib, io, onnx
+from clnn.cli.main import main
+from clnn.runtime.device.device import select
+from clnn.runtime.measure import peak
+session, feeds = compiled()
+onnx.save(onnx_layer("LSTM")[0], {str(tmp_path / "net.onnx")!r})
+def said(*words):
+    with contextlib.redirect_stdout(io.StringIO()) as out: assert main([*words, "-d", {POCL!r}, "--json"]) == 0
+    return json.loads(out.getvalue())
+steps = [step["variant"] for step in said("inspect", {str(tmp_path / "net.onnx")!r}, "--plan")["steps"]]
+peak.REPEATS = 1
+said("profile", {str(tmp_path / "net.onnx")!r}, "--measure", "--runs", "1")
+known = [peak.known_peaks(info) is not None for info in (session.device, select({POCL!r}))]
+print(json.dumps([steps == [row["variant"] for row in session.placement.nodes], known]))
+"""
+    assert answer(code, CLNN_CACHE_DIR=str(tmp_path / "cache")) == [True, [True, False]]
+
+
 def test_a_device_that_has_no_such_way_is_refused() -> None:
     info = replace(select(POCL), in_caller=True)  # this process has never asked for it
     with pytest.raises(DeviceError, match="in the thread that calls is gone"):
