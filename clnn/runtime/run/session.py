@@ -38,6 +38,7 @@ from clnn.runtime.run.named import NamedSession, check_stream
 from clnn.runtime.run.parts import Parts
 from clnn.runtime.run.placement import Placement, placement_of
 from clnn.runtime.run.pool import Pool
+from clnn.runtime.run.small import placed_on
 from clnn.runtime.run.spills import replace_endless_kernels, replace_spilling_kernels
 from clnn.runtime.run.state import ExecutionState, one_arena
 from clnn.runtime.run.stream import Stream
@@ -58,9 +59,8 @@ Build = Callable[[Device, Mapping[str, str]], None]  # kernel title -> source
 class Session(NamedSession):
     """A model compiled for one device. Safe to call from several threads.
 
-    Made by clnn.compile_model. Call it with {input: array} for {output: array}, or run() in the
-    form of onnxruntime. `inputs`, `outputs`: TensorInfo of each. A context manager; close() frees
-    the device memory.
+    Made by clnn.compile_model. Call it with {input: array} for {output: array}, or run() in the form of
+    onnxruntime. `inputs`, `outputs`: TensorInfo of each. A context manager; close() frees the device memory.
     """
 
     _output_names: Sequence[str] = ()
@@ -81,6 +81,7 @@ class Session(NamedSession):
         started = time.perf_counter()
         self._options, self._timeout = options, timeout_of(options)
         separate = (options.arena or setting("CLNN_ARENA")) == "separate"
+        info = info if family or device else placed_on(graph, info, options)
         target = allowed(target_of(info), options)
         self._products = products(target, options)
         how = partial(make_plan, target=target, separate=separate, guard=options.guard, hints=hints)
@@ -96,8 +97,7 @@ class Session(NamedSession):
             self._plan = replaced(
                 self._plan, lambda other: plan_by(choose=other), choose, self._device
             )
-        self._bindings = Bindings(self._plan.inputs, {})
-        self._local = threading.local()
+        self._bindings, self._local = Bindings(self._plan.inputs, {}), threading.local()
         self._timed = int(setting("CLNN_DEBUG")) >= 2
         merge = options.merge and not (self._timed or options.guard) and target.is_cpu
         merge = merge and one_arena(self._plan, self._device)

@@ -43,7 +43,7 @@ def open_model(setup: Setup) -> Loaded:
             for _ in range(PROFILED):
                 session(feeds)
         times = profile.summary()
-        peaks = known_peaks(info) or measure_peaks(info)
+        peaks = known_peaks(session.device) or measure_peaks(session.device)
         return {
             "flops": profile.flops,
             "bytes": profile.nbytes,
