@@ -33,6 +33,7 @@ from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.debug import log_compiled, log_run
 from clnn.runtime.run.feeds import arrays_of, names_message
 from clnn.runtime.run.fused_launch import FusedLaunches, fuse_plan, sources_of
+from clnn.runtime.run.keeping import Cost
 from clnn.runtime.run.lent_arena import LentState, is_lent
 from clnn.runtime.run.named import NamedSession, check_stream
 from clnn.runtime.run.parts import Parts
@@ -130,16 +131,15 @@ class Session(NamedSession):
         build(self._device, sources) if build else self._device.build(sources)
         mark("binaries")
         cached, built = self._device.counts.pair
-        self._counts = cached - before[0], built - before[1]
-        self._closed = False
+        self._counts, self._closed = (cached - before[0], built - before[1]), False
+        self.cost = Cost.of_plan(self._plan, self.is_lent, is_shared=self._family is not None)
         self._states: Pool[ExecutionState] = Pool(self._options.states)
         self._states.give(self._states.take(self._call_state))
         mark("memory")
-        outputs = self._plan.outputs
-        first = {p.host: p.name for p in reversed(outputs)}
+        first = {p.host: p.name for p in reversed(self._plan.outputs)}
         # Names of one value get an array each.
-        self._named_outputs = [(p.name, p.host, first[p.host] == p.name) for p in outputs]
-        self._output_names = [p.name for p in outputs]
+        self._named_outputs = [(p.name, p.host, first[p.host] == p.name) for p in self.plan.outputs]
+        self._output_names = [p.name for p in self._plan.outputs]
         spans = pairwise((*times, time.perf_counter()))
         self._compiled = dict(zip(("plan", "pack", "build"), spans, strict=True))
         self._seconds = {what: end - begin for what, (begin, end) in self._compiled.items()}
