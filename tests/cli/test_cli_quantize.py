@@ -104,6 +104,35 @@ def test_what_is_written_is_fused(clnn, any_device, network, samples, tmp_path):
     assert kinds.count("conv2d") == 4 and "gemm" not in kinds and "eltwise" not in kinds
 
 
+def test_joined_values_share_steps_and_normalisations_stay_real(
+    clnn, any_device, samples, tmp_path
+):
+    """As in DenseNet: what Concat alone reads is rounded once; a normalisation and its clipping are one step."""
+    weights = {f"w{k}": normal(4, ic, 1, 1, seed=k) for k, ic in enumerate((3, 4, 11))}
+    weights |= {k: normal(11, seed=9) for k in ("gamma", "beta", "mean")}
+    weights["var"] = np.abs(normal(11, seed=8)) + np.float32(0.5)
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "w0"], ["a"]),
+        node("Conv", ["a", "w1"], ["b"]),
+        node("Concat", ["x", "a", "b"], ["c"], axis=1),
+        node("BatchNormalization", ["c", "gamma", "beta", "mean", "var"], ["n"]),
+        node("Relu", ["n"], ["r"]),
+        node("Conv", ["r", "w2"], ["y"]),
+    ]
+    path = save(tmp_path / "net.onnx", nodes, {"x": list(SHAPE)}, {"y": [1, 4, 12, 10]}, weights)
+    out, x = tmp_path / "q.onnx", normal(*SHAPE, seed=2)
+    assert clnn("quantize", path, "-d", any_device, "--samples", samples, "--out", out).code == 0
+    made = onnx.load(out)
+    scales = {t.name: onnx.numpy_helper.to_array(t) for t in made.graph.initializer}
+    assert scales["b:scale"] == scales["c:scale"] != scales["a:scale"]
+    assert "n:scale" not in scales and "r:scale" in scales
+    functions = [getattr(n.spec, "function", None) for n in optimise(import_onnx(out)).nodes]
+    assert "written_steps" in [f.name for f in functions if f is not None]
+    want = exact_session(out.read_bytes()).run(["y"], {"x": x})[0]
+    np.testing.assert_array_equal(engine.compile_model(out, any_device)({"x": x})["y"], want)
+
+
 def test_averages_run_on_both_engines(clnn, any_device, samples, tmp_path):
     """ONNX Runtime's average pooling takes scales of no axes alone."""
     nodes = [helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[2, 2])]

@@ -30,11 +30,17 @@ class Net(GraphBuilder):
     def real(self, x: str, step=0.031, zero=7) -> str:
         kind = self.type(x).dtype.numpy
         return self.add(
-            FixedMap(Dequantise()), x, self.const(np.float32(step)), self.const(np.asarray(zero, kind))
+            FixedMap(Dequantise()),
+            x,
+            self.const(np.float32(step)),
+            self.const(np.asarray(zero, kind)),
         )
 
     def integers(self, value: str, kind=U8, step=0.04, zero=99) -> str:
-        step, zero = self.const(np.asarray(step, np.float32)), self.const(np.asarray(zero, kind.numpy))
+        step, zero = (
+            self.const(np.asarray(step, np.float32)),
+            self.const(np.asarray(zero, kind.numpy)),
+        )
         return self.add(FixedMap(Quantise(kind)), value, step, zero)
 
     def channels(self, seed: int) -> str:

@@ -34,6 +34,7 @@ from clnn.ops.conv.transpose import ConvTranspose
 from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.quantised import build
 from clnn.ops.quantised.softmax import byte_softmax
+from clnn.ops.quantised.steps import WrittenSteps
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.options import Options
@@ -148,6 +149,10 @@ add("quantised_line", build.moved(0, X, Y).spec, [A])
 add("quantised_sum", build.total(X, Y, Y), [A, B])
 add("quantised_product", build.product(X, Y, Y), [A, B])
 add("quantised_quotient", build.written("div", X, Y, Y, (-3, 100)), [A, B])
+NORM = (PostOp("mul", operand=1), PostOp("add", operand=2), PostOp("relu"))
+STEPS = WrittenSteps((I8, U8), (5, 9), (0.3, 0.21), NORM)
+ALONG_CHANNELS = rng(6).normal(0, 1, (2, 6, 1, 1)).astype(F)
+add("written_steps", FixedMap(STEPS), [A, *ALONG_CHANNELS], consts=(1, 2))
 TABLE = build.table(integers((256,), "i1", 7), I8, I8)
 add("byte_table", TABLE, [A])
 add("byte_table_one", TABLE, [A[0, 0, :, :1]])

@@ -36,7 +36,9 @@ def _fused(graph: IntegerGraph, node: Node) -> Node | None:
     x, steps = graph.integers(first or ""), middle.spec.post_ops
     if x is None or not x[1].per_tensor or graph.uses[middle.outputs[0]] != 1:
         return None
-    if any(s.fn not in EXACT or s.operand == 0 for s in steps) or {x[1].dtype, y.dtype} - set(NARROW):
+    if any(s.fn not in EXACT or s.operand == 0 for s in steps) or {x[1].dtype, y.dtype} - set(
+        NARROW
+    ):
         return None
     kinds = graph.types
     if kinds[x[0]].shape != kinds[node.outputs[0]].shape:

@@ -27,11 +27,10 @@ class Cost(NamedTuple):
         return Cost(sum(cost.launches for cost in every), sum(cost.nbytes for cost in every))
 
     @staticmethod
-    def of_plan(plan: Plan, is_lent: bool, is_shared: bool) -> Cost:
-        """Return the cost of a plan. is_lent, is_shared: others have its arena, its constants, too."""
+    def of_plan(plan: Plan, is_lent: bool, constants: int) -> Cost:
+        """Return the cost of a plan. is_lent: others have its arena, too. constants: bytes that it alone has."""
         launches = sum(len(step.fills) + len(step.launches) for step in plan.scheduled)
         arena = 0 if is_lent else plan.memory.total
-        constants = 0 if is_shared else constant_bytes(plan)
         return Cost(launches + len(plan.first_fills), arena + constants)
 
 

@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -132,7 +132,6 @@ class Session(NamedSession):
         mark("binaries")
         cached, built = self._device.counts.pair
         self._counts, self._closed = (cached - before[0], built - before[1]), False
-        self.cost = Cost.of_plan(self._plan, self.is_lent, is_shared=self._family is not None)
         self._states: Pool[ExecutionState] = Pool(self._options.states)
         self._states.give(self._states.take(self._call_state))
         mark("memory")
@@ -144,6 +143,12 @@ class Session(NamedSession):
         self._compiled = dict(zip(("plan", "pack", "build"), spans, strict=True))
         self._seconds = {what: end - begin for what, (begin, end) in self._compiled.items()}
         log_compiled(self._plan, self.placement, self._device.counts)
+
+    @cached_property
+    def cost(self) -> Cost:
+        """What keeping this session costs beside others of its network."""
+        alone = self._family is None and self._constants is not None
+        return Cost.of_plan(self._plan, self.is_lent, self._weights.nbytes if alone else 0)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the compiled network to a file, which `clnn.load` needs nothing else for.

@@ -34,6 +34,21 @@ def test_constant_parameters_become_two_steps(shape):
     np.testing.assert_allclose(evaluate(made, inputs), want, rtol=1e-4, atol=1e-5)
 
 
+def test_constant_parameters_are_rounded_as_onnxruntime_does():
+    ort = pytest.importorskip("onnxruntime")
+    inputs = [normal((1, 997, 2, 3)), *parameters(997)]
+    names = ["x", "scale", "shift", "mean", "variance"]
+    consts = [numpy_helper.from_array(a, n) for n, a in zip(names[1:], inputs[1:], strict=True)]
+    real = onnx.TensorProto.FLOAT
+    ports = [helper.make_tensor_value_info(n, real, inputs[0].shape) for n in ("x", "y")]
+    node = helper.make_node("BatchNormalization", names, ["y"])
+    graph = helper.make_graph([node], "norm", ports[:1], ports[1:], consts)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
+    (want,) = ort.InferenceSession(model.SerializeToString()).run(None, {"x": inputs[0]})
+    made = imported("BatchNormalization", inputs, {}, 15, (1, 2, 3, 4))
+    np.testing.assert_array_equal(evaluate(made, inputs), want)
+
+
 @pytest.mark.parametrize("consts", [(), (1, 2), (3, 4)])
 def test_parameters_that_are_inputs(consts):
     inputs = [normal((2, 5, 4, 3)), *parameters(5)]

@@ -22,6 +22,8 @@ from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.pool.spec import Pool
 from clnn.ops.quantised import build
 from clnn.ops.quantised.softmax import ByteSoftmax, byte_softmax
+from clnn.ops.quantised.steps import WrittenSteps
+from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.types import F32, I8, I16, I32, U8, U16
 
@@ -94,6 +96,20 @@ def test_functions_as_they_are_written(device, fn):
     x, other = Quantisation(I8, (0.3,), (5,)), Quantisation(U8, (0.7,), (131,))
     y = Quantisation(I8, (0.2,), (-3,))
     check_op(device, build.written(fn, x, other, y, (-3, 100)), [a, b])
+
+
+@pytest.mark.parametrize("kind", [I8, U8, U16], ids=repr)
+@pytest.mark.parametrize("channels", [1, 6, 32])
+def test_steps_as_they_are_written(device, kind, channels):
+    """A scale and a shift of each channel, then a clip, with ends that results reach."""
+    steps = (PostOp("mul", operand=1), PostOp("add", operand=2), PostOp("clip", (-3.0, 4.0)))
+    x = integers((2, channels, 5, 7), kind, 1)
+    factor, shift = (rng(k).normal(0, 1, (channels, 1, 1)).astype(F) for k in (2, 3))
+    for result, zero, last in ((I8, -3, 0.05), (U8, 131, 0.01), (U16, 30000, 0.0002)):
+        step = 0.03 if kind != U16 else 0.0001
+        function = WrittenSteps((kind, result), (9, zero), (step, last), steps)
+        check_op(device, FixedMap(function), [x, factor, shift], consts=(1, 2))
+        check_op(device, FixedMap(function), [x, factor, normal((2, channels, 5, 7))], consts=(1,))
 
 
 def test_a_fused_sum_is_rounded_once():
