@@ -59,6 +59,7 @@ MARKS = {
     "fp64": r"double(?<=\bdouble)\d*\b",
     "subgroups": r"sub_group_(?<=\bsub_group_)",
     "x86_vnni": r"vpdp\w+ |vpack\w+ (?=%2, %1, %0\" : \"=v)",
+    "x86_vbmi": r"vpermi2b ",
     "x86_madd": r"vpmaddwd |vpack\w+ (?=%2, %1, %0\" : \"=x)",
     "x86_bf16": r"vdpbf16ps ",
     "ptx_dp4a": r'"dp4a\.',
