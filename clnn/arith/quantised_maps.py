@@ -18,6 +18,7 @@ from clnn.errors import DTypeError
 from clnn.types import F32, I8, I16, I32, U8, U16, DType
 
 NARROW = (I8, U8, I16, U16)
+SHIFT = 128  # of int8 as uint8
 
 
 class QuantisedMap(Elementwise):
@@ -29,6 +30,14 @@ class QuantisedMap(Elementwise):
     def refused(self, types: Sequence[DType]) -> DTypeError:
         """Return the error for operands of other types."""
         return DTypeError(f"{self.name} of {', '.join(t.name for t in types)}: not its operands.")
+
+
+def _of_uint8(steps: Array, kind: DType, limits: tuple[int, int] | None, shifted: bool) -> Array:
+    """Return steps rounded and saturated; shifted: they are 128 more than what is returned, int8."""
+    if not shifted:
+        return quantised(steps, np.float32(1), np.int64(0), kind, limits)
+    whole = quantised(steps, np.float32(1), np.int64(0), U8)
+    return np.asarray(whole.astype(np.int16) - SHIFT).astype(np.int8)
 
 
 @dataclass(frozen=True)
@@ -56,13 +65,15 @@ class Quantise(QuantisedMap):
     """x / scale rounded to nearest, ties to even, plus zero, saturated; operands x, scale, zero.
 
     late: zero is added before rounding, as ONNX Runtime's average pooling of bytes does. whole: x is
-    int32, and is multiplied with the scale instead. limits: of results, None: those of the type.
+    int32, and is multiplied with the scale instead. limits: of results, None: those of the type. shifted:
+    of late ones, the zero point is that of int8 as uint8, 128 more, and 128 is taken off the result.
     """
 
     kind: DType
     late: bool = False
     whole: bool = False
     limits: tuple[int, int] | None = None
+    shifted: bool = False
 
     name = "quantise"
 
@@ -82,20 +93,22 @@ class Quantise(QuantisedMap):
         if not self.late:
             return quantised(x, scale, zero, self.kind, self.limits)
         with np.errstate(all="ignore"):
-            moved = x / scale + zero.astype(np.float32)
-        return quantised(moved, np.float32(1), np.int64(0), self.kind, self.limits)
+            moved = x / scale + (zero + SHIFT * self.shifted).astype(np.float32)
+        return _of_uint8(moved, self.kind, self.limits, self.shifted)
 
 
 @dataclass(frozen=True)
 class QuantisedSum(QuantisedMap):
     """a * ratios[0] + b * ratios[1] + offset rounded to nearest, ties to even, and saturated.
 
-    Each product is added in one rounding, the second one first: what ONNX Runtime does on x86.
+    Each product is added in one rounding, the second one first: what ONNX Runtime does on x86. shifted:
+    operands and the result are int8 as uint8, 128 more, of which the offset is.
     """
 
     kind: DType
     ratios: tuple[float, float] = field(metadata={"data": True})
     offset: float = field(metadata={"data": True})
+    shifted: bool = False
 
     name = "quantised_sum"
 
@@ -107,18 +120,24 @@ class QuantisedSum(QuantisedMap):
 
     def reference(self, *operands: Array) -> Array:
         """Return the integers."""
-        (a, b), (ra, rb) = (o.astype(np.float32) for o in operands), map(np.float32, self.ratios)
+        shift = np.float32(SHIFT * self.shifted)
+        a, b = (o.astype(np.float32) + shift for o in operands)
+        ra, rb = map(np.float32, self.ratios)
         total = fused(a, ra, fused(b, rb, np.float32(self.offset)))
-        return quantised(total, np.float32(1), np.int64(0), self.kind)
+        return _of_uint8(total, self.kind, None, self.shifted)
 
 
 @dataclass(frozen=True)
 class QuantisedProduct(QuantisedMap):
-    """(a - zeros[0]) * (b - zeros[1]) * ratio + zeros[2], rounded and saturated."""
+    """(a - zeros[0]) * (b - zeros[1]) * ratio + zeros[2], rounded and saturated.
+
+    shifted: zeros[2] is 128 more, as of int8 as uint8, and 128 is taken off the result.
+    """
 
     kind: DType
     zeros: tuple[int, int, int]
     ratio: float = field(metadata={"data": True})
+    shifted: bool = False
 
     name = "quantised_product"
 
@@ -131,8 +150,9 @@ class QuantisedProduct(QuantisedMap):
     def reference(self, *operands: Array) -> Array:
         """Return the integers."""
         a, b = (o.astype(np.int64) - z for o, z in zip(operands, self.zeros, strict=False))
-        moved = (a * b).astype(np.float32) * np.float32(self.ratio) + np.float32(self.zeros[2])
-        return quantised(moved, np.float32(1), np.int64(0), self.kind)
+        zero = np.float32(self.zeros[2] + SHIFT * self.shifted)
+        moved = (a * b).astype(np.float32) * np.float32(self.ratio) + zero
+        return _of_uint8(moved, self.kind, None, self.shifted)
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,8 @@ class OnnxNode:
     attrs: attribute values (ints, floats, str, lists, numpy arrays). inputs: type of each input,
     None where it is left out. consts: data of the inputs that are constant. narrow: of inputs whose
     element type is carried by another (clnn.types.CARRIERS), which it is. varying: constant inputs that are
-    others where the network has other extents, which it may.
+    others where the network has other extents, which it may. computed: data of an input that quantisation of
+    constants makes, None for others; of such inputs only that which must be a constant is asked for.
     """
 
     op_type: str
@@ -60,6 +61,7 @@ class OnnxNode:
     n_outputs: int = 1
     narrow: Mapping[int, DType] = field(default_factory=dict)
     varying: frozenset[int] = frozenset()
+    computed: Callable[[int], Array | None] = field(default=lambda index: None)
 
     def attr(self, name: str, default: Any = None) -> Any:
         """Return attribute `name`, or `default` where the node has none."""
@@ -79,9 +81,12 @@ class OnnxNode:
 
     def const(self, index: int, what: str) -> Array:
         """Return input `index`, which must be a constant; `what` names it in the reason."""
-        if index not in self.consts:
+        if index in self.consts:
+            return self.consts[index]
+        found = self.computed(index)
+        if found is None:
             raise Unsupported(f"{what} (input {index}) is not a constant")
-        return self.consts[index]
+        return found
 
 
 OnnxImporter = Callable[[OnnxNode], "Source | Sequence[Source]"]

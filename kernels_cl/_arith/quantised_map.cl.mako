@@ -11,6 +11,7 @@ from clnn.codegen.filters import S8_BITS, S8_ZERO, vec_type
 
 LIMITS = {"char": (-128, 127), "uchar": (0, 255), "short": (-32768, 32767), "ushort": (0, 65535)}
 DIGITS = "0123456789abcdef"
+SHIFT = "128.0f"  # of int8 as uint8
 
 def real(value, width):
     from clnn.codegen.filters import scalar
@@ -19,14 +20,16 @@ def real(value, width):
 <%def name="functions(fn, width)">\
 #pragma OPENCL FP_CONTRACT OFF
 </%def>
-<%def name="round_off(value, ctype, width, result, zero, limits=None)">\
+<%def name="round_off(value, ctype, width, result, zero, limits=None, shifted=False)">\
 <%
+    """shifted: value is 128 more, and rounded so, as int8 that is uint8"""
+    limits = LIMITS["uchar"] if shifted else limits
     I, R, (low, high) = vec_type("int", width), vec_type(ctype, width), limits or LIMITS[ctype]
     low, high = (real(v, width) if zero is None else f"convert_{vec_type('float', width)}(({I})({v}) - {zero})" for v in (low, high))
 %>\
         ${value} = ${value} > ${low} ? ${value} : ${low};
         ${value} = ${value} < ${high} ? ${value} : ${high};
-        const ${R} ${result} = convert_${R}(as_${I}(${value} + ${real(S8_ZERO, width)}) - (${I})(${S8_BITS})${f" + {zero}" if zero else ""});
+        const ${R} ${result} = convert_${R}(as_${I}(${value} + ${real(S8_ZERO, width)}) - (${I})(${S8_BITS + 128 * shifted})${f" + {zero}" if zero else ""});
 </%def>
 <%def name="dequantise(fn, width, operands, result)">\
 <% F, I = vec_type("float", width), vec_type("int", width) %>\
@@ -39,8 +42,8 @@ def real(value, width):
 <%def name="quantise(fn, width, operands, result)">\
 <% F, I = vec_type("float", width), vec_type("int", width) %>\
 % if fn.late:
-        ${F} steps_ = ${operands[0]} / ${operands[1]} + convert_${F}(${operands[2]});
-        ${round_off("steps_", fn.kind.cl, width, result, None, fn.limits)}\
+        ${F} steps_ = ${operands[0]} / ${operands[1]} + ${f"(convert_{F}({operands[2]}) + {SHIFT})" if fn.shifted else f"convert_{F}({operands[2]})"};
+        ${round_off("steps_", fn.kind.cl, width, result, None, fn.limits, fn.shifted)}\
 % else:
         ${F} steps_ = ${f"convert_{F}({operands[0]}) * {operands[1]}" if fn.whole else f"{operands[0]} / {operands[1]}"};
         const ${I} zero_ = convert_${I}(${operands[2]});
@@ -49,17 +52,18 @@ def real(value, width):
 </%def>
 <%def name="quantised_sum(fn, width, operands, result)">\
 <% F = vec_type("float", width) %>\
-        ${F} steps_ = fma(convert_${F}(${operands[1]}), ${real(fn.ratios[1], width)}, ${real(fn.offset, width)});
-        steps_ = fma(convert_${F}(${operands[0]}), ${real(fn.ratios[0], width)}, steps_);
-        ${round_off("steps_", fn.kind.cl, width, result, None)}\
+<% a, b = (f"convert_{F}({o})" + (f" + {SHIFT}" if fn.shifted else "") for o in operands) %>\
+        ${F} steps_ = fma(${b}, ${real(fn.ratios[1], width)}, ${real(fn.offset, width)});
+        steps_ = fma(${a}, ${real(fn.ratios[0], width)}, steps_);
+        ${round_off("steps_", fn.kind.cl, width, result, None, None, fn.shifted)}\
 </%def>
 <%def name="quantised_product(fn, width, operands, result)">\
 <%
     F, I = vec_type("float", width), vec_type("int", width)
     a, b = (f"(convert_{I}({o}) - ({I})({z}))" for o, z in zip(operands, fn.zeros))
 %>\
-        ${F} steps_ = convert_${F}(${a} * ${b}) * ${real(fn.ratio, width)} + ${real(fn.zeros[2], width)};
-        ${round_off("steps_", fn.kind.cl, width, result, None)}\
+        ${F} steps_ = convert_${F}(${a} * ${b}) * ${real(fn.ratio, width)} + ${real(fn.zeros[2] + 128 * fn.shifted, width)};
+        ${round_off("steps_", fn.kind.cl, width, result, None, None, fn.shifted)}\
 </%def>
 <%def name="written_binary(fn, width, operands, result)">\
 <%

@@ -163,11 +163,17 @@ REAL_TYPES = ("float", "half", "double")
     given = [f"({F})({('scale', 'inverse')[k % 2]}{k // 2})" for k in range(len(step.params))]
     low, high = given[-2:]
     zero = given[2 if step.fn == "byte_line" else 4 % len(given)]
+    shift = f"({F})(128.0f)"  # of int8 as uint8
 %>\
 % if step.fn == "byte_sum":
         ${v} = fma(${a}, ${given[0]}, fma(${b}, ${given[1]}, ${given[2]}));
         ${v} = ${v} > ${low} ? ${v} : ${low};
         ${v} = ${v} < ${high} ? ${v} : ${high};
+% elif step.fn == "shifted_byte_sum":
+        ${v} = fma(${a} + ${shift}, ${given[0]}, fma(${b} + ${shift}, ${given[1]}, ${given[2]}));
+        ${v} = ${v} > ${low} + ${shift} ? ${v} : ${low} + ${shift};
+        ${v} = ${v} < ${high} + ${shift} ? ${v} : ${high} + ${shift};
+        ${v} = ${v} + (${F})(${scalar(S8_ZERO, "float")}) - (${F})(${scalar(S8_ZERO, "float")}) - ${shift};
 % else:
 %  if step.fn == "byte_line":
         ${v} = fma(${v}, ${given[0]}, ${given[1]});

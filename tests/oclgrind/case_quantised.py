@@ -78,6 +78,7 @@ for name, arith, x, ic, oc, group in (
     )
 for name, step in (
     ("fused", PostOp("byte_sum", (0.6, 0.8, -41.5, 0, 255), 3)),
+    ("shifted", PostOp("shifted_byte_sum", (0.6, 0.8, -41.5, 0, 255), 3)),
     ("written", PostOp("written_sum", (11, 0.02, 133, 0.03, 120, 0.04, 5, 250), 3)),
     ("line", PostOp("byte_line", (0.4375, -12.5, 33, 0, 255))),
 ):
@@ -148,6 +149,8 @@ put("quantised_planes_apart", planes_apart, targets=("cpu",))
 add("quantised_line", build.moved(0, X, Y).spec, [A])
 add("quantised_sum", build.total(X, Y, Y), [A, B])
 add("quantised_product", build.product(X, Y, Y), [A, B])
+add("quantised_sum_shifted", build.total(X, Y, Y, shifted=True), [A, B])
+add("quantised_product_shifted", build.product(X, Y, Y, shifted=True), [A, B])
 add("quantised_quotient", build.written("div", X, Y, Y, (-3, 100)), [A, B])
 NORM = (PostOp("mul", operand=1), PostOp("add", operand=2), PostOp("relu"))
 STEPS = WrittenSteps((I8, U8), (5, 9), (0.3, 0.21), NORM)

@@ -46,6 +46,32 @@ def limits_of(node: Node) -> tuple[float | None, float | None] | None:
     return known.get(step.fn)
 
 
+def without_repeats(graph: Graph) -> Graph:
+    """Return `graph` with one quantisation of a value for all whose parameters are one tensor of the model.
+
+    ONNX Runtime merges these, too, and so counts what reads one of them as readers of the same integers;
+    those of other tensors that hold the same numbers it leaves.
+    """
+    first, renamed = dict[object, str](), dict[str, str]()
+    public, nodes = set(graph.outputs.values()), list[Node]()
+    for node in graph.nodes:
+        inputs = tuple(renamed.get(n, n) if n else n for n in node.inputs)
+        nodes.append(node if inputs == node.inputs else replace(node, inputs=inputs))
+        if function_of(node) != "quantise" or node.outputs[0] in public:
+            continue
+        tensors = (_tensor_of(graph, name) for name in inputs[1:])
+        same = first.setdefault((node.spec, inputs[0], *tensors), node.outputs[0])
+        if same != node.outputs[0]:
+            renamed[node.outputs[0]] = same
+    return graph.with_nodes(nodes) if renamed else graph
+
+
+def _tensor_of(graph: Graph, name: str | None) -> object:
+    """Return what is the same for constants that are views of one array."""
+    array = graph.consts.get(name or "")
+    return name if array is None else array.__array_interface__["data"]
+
+
 class IntegerGraph:
     """A graph being rewritten: `put` adds nodes, the integers behind values are looked up."""
 

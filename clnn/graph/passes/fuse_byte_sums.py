@@ -45,7 +45,8 @@ def _step(node: Node) -> PostOp | None:
         numbers = (function.ratio, function.offset, function.zero)
         return PostOp("byte_line", (*numbers, *limits_of(function.result)))
     if isinstance(function, QuantisedSum):
-        return PostOp("byte_sum", (*function.ratios, function.offset, *limits_of(function.kind)))
+        fn = "shifted_byte_sum" if function.shifted else "byte_sum"
+        return PostOp(fn, (*function.ratios, function.offset, *limits_of(function.kind)))
     if isinstance(function, WrittenBinary) and function.fn == "add":
         pairs = zip(function.zeros, function.steps, strict=True)
         return PostOp("written_sum", (*(n for p in pairs for n in p), function.low, function.high))

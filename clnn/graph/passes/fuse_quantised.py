@@ -18,11 +18,17 @@ from clnn.arith._base import FLOAT
 from clnn.arith.quantised import Quantisation
 from clnn.arith.quantised_maps import WRITTEN
 from clnn.graph.ir import Graph, Node
-from clnn.graph.passes._quantised import IntegerGraph, function_of, limits_of
+from clnn.graph.passes._quantised import (
+    IntegerGraph,
+    function_of,
+    limits_of,
+    without_repeats,
+)
 from clnn.graph.passes.dead import remove_dead
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.transpose import ConvTranspose
 from clnn.ops.elementwise.eltwise import Eltwise
+from clnn.ops.elementwise.logic import Logic
 from clnn.ops.gemm.spec import ADDEND, Gemm
 from clnn.ops.movement.gather import Gather
 from clnn.ops.movement.pad import Pad
@@ -36,9 +42,10 @@ from clnn.ops.rows.reduce import Reduce
 from clnn.ops.rows.softmax import Softmax
 from clnn.ops.shared.functions import rational
 from clnn.ops.spec import OpSpec, ViewSpec
-from clnn.types import I8, I32, U8, Array
+from clnn.types import I8, I32, U8, Array, DType
 
 BYTES = (I8, U8)
+WHERE = 3  # operands
 NEAR = 1e-4  # how far the scale of a bias may lie from that of the sums
 Limits = tuple[float | None, float | None]
 Made = tuple[Source, list[str]] | None
@@ -48,7 +55,7 @@ def fuse_quantised(graph: Graph) -> Graph:
     """Return `graph` with operators of integers, and no dequantised constants."""
     if not any(function_of(node) == "dequantise" for node in graph.nodes):
         return graph
-    return _Fusing(remove_dead(graph)).run()
+    return _Fusing(remove_dead(without_repeats(graph))).run()
 
 
 class _Fusing(IntegerGraph):
@@ -95,21 +102,32 @@ class _Fusing(IntegerGraph):
         return build.moved(0, x, y), [name]
 
     def alike(self, node: Node, y: Quantisation) -> bool:
-        """Whether ONNX Runtime on x86 has an operator of bytes here: where all types are one.
+        """Whether ONNX Runtime on x86 has an operator of bytes here."""
+        return self.computed_in(node, y) is not None
+
+    def shifted(self, node: Node, y: Quantisation) -> bool:
+        """Whether ONNX Runtime on x86 has an operator of uint8 where the model has int8."""
+        return y.dtype == I8 and self.computed_in(node, y) == U8
+
+    def computed_in(self, node: Node, y: Quantisation) -> DType | None:
+        """Return the type of ONNX Runtime's operator of bytes on x86, None where types are not one.
 
         It makes int8 that is read once uint8, so that types differ around what is read twice.
         """
-        whole = node.inputs[:1] if isinstance(node.spec, (Conv2d, Gemm)) else node.inputs
+        is_product = isinstance(node.spec, (Conv2d, Gemm))
+        whole = node.inputs[:1] if is_product else node.inputs
         found = [self.bytes_of(n) for n in whole]
         kinds = {y.dtype, *(f[1].dtype for f in found if f is not None)}
         if len(kinds) > 1 or None in found:
-            return False
+            return None
+        if kinds == {U8}:
+            return U8
         read = [self.readers(f[0]) for f in found if f is not None and f[0] not in self.consts]
         made = self.readers(self.quantised_by(node))
         seen = {count == 1 for count in (*read, made)}
-        if whole != node.inputs:
-            return kinds == {U8} or seen == {True}
-        return kinds == {U8} or len(seen) == 1
+        if seen == {True}:
+            return U8
+        return None if is_product or len(seen) > 1 else I8
 
     def readers(self, integers: str) -> int:
         """Return how many operators read a value through dequantisation; it counts as read as output.
@@ -216,18 +234,25 @@ def _bias(
     if name is None:
         return True, None
     steps = x.step * np.array(w.scale, np.float32)
+    shape = graph.types[name].shape
+    if shape[-1:] not in ((), (1,), (count,)) or math.prod(shape[:-1]) != 1:  # not one row
+        return False, None
     if name in graph.consts:
-        real = graph.consts[name].reshape(-1).astype(np.float64)
-        whole = np.rint(real / steps)
-        if real.size != count or not (np.abs(whole) < 2**31).all():
+        whole = np.rint(graph.consts[name].reshape(-1).astype(np.float64) / steps)
+        if not (np.abs(whole) < 2**31).all():
             return False, None
-        return True, whole.astype(np.int32)
+        return True, _row(whole.astype(np.int32), count)
     given = graph.weights(name)
-    if given is None or given[1].dtype != I32 or any(given[1].zero) or given[0].size != count:
+    if given is None or given[1].dtype != I32 or any(given[1].zero):
         return False, None
     scale = np.array(given[1].scale, np.float32)
     near = bool(np.allclose(scale, np.broadcast_to(steps, (count,)), rtol=NEAR, atol=0))
-    return near, np.ascontiguousarray(given[0].reshape(-1))
+    return near, _row(given[0], count)
+
+
+def _row(bias: Array, count: int) -> Array:
+    """Return a bias as one number for each of `count` columns."""
+    return np.ascontiguousarray(np.broadcast_to(bias.reshape(-1), (count,)))
 
 
 def _product(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:
@@ -271,7 +296,7 @@ def _elementwise(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) ->
     fn, sources = step.fn, [a[0], b[0]]
     function = build.written(fn, a[1], b[1], y, ends)
     if fn in _FUSED and ends == y.limits and graph.alike(node, y):
-        function = _FUSED[fn](a[1], b[1], y)
+        function = _FUSED[fn](a[1], b[1], y, graph.shifted(node, y))
     order = [1, 0] if step.swapped else [0, 1]
     return Emit(function, order), sources
 
@@ -302,7 +327,8 @@ def _pool(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:
         return None
     rank = graph.types[x[0]].rank
     real = Emit(replace(spec, ordered=True), [build.dequantise(0, x[1], rank)])
-    return build.quantise(real, y, rank, late=True), [x[0]]
+    shifted = graph.shifted(node, y)
+    return build.quantise(real, y, rank, late=True, shifted=shifted), [x[0]]
 
 
 def _joined(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:
@@ -313,6 +339,25 @@ def _joined(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made
         return None
     parts = [build.moved(k, m[1], y) for k, m in enumerate(known)]
     return Emit(spec, parts), [m[0] for m in known]
+
+
+def _chosen(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:
+    """Where, of bytes or of numbers that are known."""
+    spec, sources = node.spec, [node.inputs[0] or ""]
+    assert isinstance(spec, Logic)
+    if spec.fn != "where" or len(node.inputs) != WHERE:
+        return None
+    sides: list[Source] = [0]
+    for name in node.inputs[1:]:
+        real, found = graph.real_constant(name or ""), graph.bytes_of(name)
+        if real is not None:
+            sides.append(y.quantise(real))
+        elif found is not None:
+            sides.append(build.moved(len(sources), found[1], y))
+            sources.append(found[0])
+        else:
+            return None
+    return Emit(spec, sides), sources
 
 
 def _softmax(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:
@@ -331,9 +376,8 @@ def _moving(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made
     if x is None or not _only_moves(spec):
         return None
     if isinstance(spec, Pad) and spec.mode == "constant":
-        if spec.value and x[1] != y:
-            return None
-        spec = replace(spec, value=float(x[1].quantise(np.array(spec.value, np.float32))))
+        value = float(y.quantise(np.array(spec.value, np.float32)))
+        return Emit(replace(spec, value=value), [build.moved(0, x[1], y)]), [x[0]]
     others = [n for n in node.inputs[1:] if n is not None]
     made = Emit(spec, list(range(1 + len(others))))
     return build.moved(made, x[1], y), [x[0], *others]
@@ -354,6 +398,7 @@ _RULES: Sequence[tuple[tuple[type[OpSpec], ...], _Rule]] = (
     ((Reduce,), _average),
     ((Pool,), _pool),
     ((Concat,), _joined),
+    ((Logic,), _chosen),
     ((Softmax,), _softmax),
     ((ViewSpec, Gather, Pad, Resize), _moving),
 )

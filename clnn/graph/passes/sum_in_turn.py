@@ -20,7 +20,10 @@ def sum_in_turn(graph: Graph) -> Graph:
         spec, source = node.spec, made.get(node.inputs[0] or "")
         if not isinstance(spec, Resize) or source is None or spec.sampling.mode != "linear":
             return node
-        if function_of(source) != "dequantise":
+        small = source.origin.startswith(
+            "DequantizeLinear "
+        )  # floats of 8 or 4 bits, times a scale
+        if function_of(source) != "dequantise" and not small:
             return node
         return replace(node, spec=replace(spec, sampling=replace(spec.sampling, in_turn=True)))
 

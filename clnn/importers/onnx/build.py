@@ -16,14 +16,17 @@ from clnn.graph.ir import Node
 from clnn.importers.onnx.limits import MAX_EXTENT, Budget, check_type
 from clnn.importers.onnx.tensors import dtype_name
 from clnn.layout import TensorLayout
-from clnn.ops.elementwise.cast import narrow_spec, widen_spec
+from clnn.ops.elementwise.cast import Cast, narrow_spec, widen_spec
 from clnn.ops.elementwise.eltwise import Eltwise, links
+from clnn.ops.elementwise.fixed_map import FixedMap
+from clnn.ops.movement.views import Reshape
 from clnn.ops.onnx_registry import Emit, EmitOutput, Source, Unsupported
 from clnn.ops.shared.functions import MOST_STEPS
 from clnn.ops.spec import OpSpec
 from clnn.recorded_arrays import is_made
 from clnn.types import CARRIERS, Array, DType, TensorType, dtype_of
 
+_QUANTISING = (FixedMap, Eltwise, Cast, Reshape)  # what quantisation and its inverse are made of
 _MOST_CHARACTERS = 200  # of a name
 
 
@@ -100,6 +103,34 @@ class OnnxBuilder(GraphBuilder):
         """Return a constant in the element type that the model has it in."""
         kind, array = self.narrow.get(value), self.consts[value]
         return array if kind is None else array.astype(kind.numpy)
+
+    def known(self, inputs: Sequence[str | None]) -> dict[int, Array]:
+        """Return place -> data of the inputs of a node that are constants."""
+        return {
+            k: self.consts[n] for k, n in enumerate(inputs) if n is not None and n in self.consts
+        }
+
+    def computed_at(self, inputs: Sequence[str | None], index: int) -> Array | None:
+        """Return the data of an input that quantisation, or its inverse, makes of constants, else None."""
+        return self._computed(inputs[index] if index < len(inputs) else None)
+
+    def rounded(self, values: Sequence[str | None]) -> list[str | None]:
+        """Return quantised values, constants in place of those that constants make."""
+        found = [(value, self._computed(value)) for value in values]
+        return [v if a is None else self.const(a, f"{v}:constant") for v, a in found]
+
+    def _computed(self, value: str | None) -> Array | None:
+        if value is None or value in self.consts:
+            return self.consts.get(value or "")
+        maker = next((n for n in reversed(self.nodes) if value in n.outputs), None)
+        if maker is None or not isinstance(maker.spec, _QUANTISING):
+            return None
+        given = {n: self._computed(n) for n in maker.inputs}
+        nbytes = self.types[value].size * self.types[value].dtype.numpy.itemsize
+        if any(v is None for n, v in given.items() if n) or nbytes > self.budget.fold_room:
+            return None
+        self.budget.folded += nbytes
+        return maker.spec.reference(*(given[n] for n in maker.inputs))[0]
 
     def narrowed(self, value: str, name: str) -> str:
         """Return a value in the element type that the model has it in."""

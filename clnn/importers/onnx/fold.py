@@ -32,7 +32,7 @@ _ELEMENTWISE = _names(
     Abs Add And BatchNormalization BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike
     Ceil Clip Cos DequantizeLinear Div Equal Erf Exp Floor Greater GreaterOrEqual HardSigmoid
     Identity IsInf IsNaN LeakyRelu Less LessOrEqual Log Max Mean Min Mod Mul Neg Not Or PRelu Pow
-    QuantizeLinear Reciprocal Relu Round Sigmoid Sign Sin Softmax Sqrt Sub Sum Tan Tanh Where Xor
+    Reciprocal Relu Round Sigmoid Sign Sin Softmax Sqrt Sub Sum Tan Tanh Where Xor
     """
 )
 _NO_LARGER = _names(
@@ -154,9 +154,7 @@ def _elements(op_type: str, values: Sequence[Array | None], attrs: Mapping[str, 
 
 
 # Elementwise in their first input; the others are parameters of other shapes.
-_ONE_SHAPED = frozenset(
-    ("BatchNormalization", "DequantizeLinear", "QuantizeLinear", "Clip", "CastLike")
-)
+_ONE_SHAPED = frozenset(("BatchNormalization", "DequantizeLinear", "Clip", "CastLike"))
 
 
 def _value(values: Sequence[Array | None], index: int) -> Array:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -350,24 +351,23 @@ class _Import:
             opset = OLDEST_OPSET
             if shape is not None and inputs[1] is not None:
                 inputs[1] = self.build.reshape(inputs[1], shape, f"{call.name}:input1")
-        consts = Consts(
-            {
-                k: self.build.consts[n]
-                for k, n in enumerate(inputs)
-                if n is not None and n in self.build.consts
-            }
-        )
+        consts = Consts(self.build.known(inputs))
         kinds = tuple(self._kind(n, k) for k, n in enumerate(inputs))
         narrow = {k: self.build.narrow[n] for k, n in enumerate(inputs) if n in self.build.narrow}
         varying = frozenset(k for k in consts if self.is_open and inputs[k] not in self.stated)
         count = len(call.node.output)
-        node = OnnxNode(call.op_type, opset, attrs, kinds, consts, count, narrow, varying)
+        computed = partial(self.build.computed_at, inputs)
+        node = OnnxNode(call.op_type, opset, attrs, kinds, consts, count, narrow, varying, computed)
         mark = self.build.mark()
         try:
             sources = importer(node)
             if not isinstance(sources, (list, tuple)):
                 sources = [cast("Source", sources)]
-            return complete(self.build.place(sources, inputs, call.name, call.op_type), call)
+            made = complete(self.build.place(sources, inputs, call.name, call.op_type), call)
+            if call.op_type == "QuantizeLinear":
+                made = self.build.rounded(made)
+                self.stated.update(made if self.stated.issuperset(inputs) else ())
+            return made
         except (Unsupported, DTypeError):
             self.build.rollback(mark)
             self._want(inputs, consts)

@@ -20,6 +20,7 @@ from clnn.arith.quantised import (
     Written,
 )
 from clnn.arith.quantised_maps import (
+    SHIFT,
     ByteTable,
     Dequantise,
     Quantise,
@@ -87,7 +88,7 @@ def written_product(
 ) -> Written:
     """Return the arithmetic of real products as they are written; bias: real numbers, or None."""
     factors_ = np.float64(x.step) * np.array(w.scale, F).astype(np.float64)
-    offsets = () if bias is None else tuple(map(float, bias.astype(F)))
+    offsets = () if bias is None else tuple(map(float, bias.astype(F).reshape(-1)))
     return Written(
         x.zero[0],
         False,
@@ -109,7 +110,7 @@ def real_taps(
 
     point: the input's images are one pixel.
     """
-    offsets = () if bias is None else tuple(map(float, bias.astype(F)))
+    offsets = () if bias is None else tuple(map(float, bias.astype(F).reshape(-1)))
     steps = (float(x.step), float(y.step))
     return RealTaps(x.zero[0], steps[0], y.dtype, y.zero[0], steps[1], *limits, point, offsets)
 
@@ -147,10 +148,12 @@ def dequantise(x: Source, given: Quantisation, rank: int) -> Emit:
     return Emit(FixedMap(Dequantise()), [x, scale, zero])
 
 
-def quantise(x: Source, wanted: Quantisation, rank: int, late: bool = False) -> Emit:
+def quantise(
+    x: Source, wanted: Quantisation, rank: int, late: bool = False, shifted: bool = False
+) -> Emit:
     """Return real numbers as integers."""
     scale, zero = spread(wanted, rank)
-    return Emit(FixedMap(Quantise(wanted.dtype, late)), [x, scale, zero])
+    return Emit(FixedMap(Quantise(wanted.dtype, late, shifted=shifted)), [x, scale, zero])
 
 
 def spread(given: Quantisation, rank: int) -> tuple[Array, Array]:
@@ -167,19 +170,21 @@ def requantise_sums(sums: Source, ratios: Array, y: Quantisation) -> Emit:
     return Emit(FixedMap(Quantise(y.dtype, whole=True)), [sums, ratios, zero])
 
 
-def total(a: Quantisation, b: Quantisation, y: Quantisation) -> FixedMap:
-    """Return the sum of two tensors of bytes of one type."""
+def total(a: Quantisation, b: Quantisation, y: Quantisation, shifted: bool = False) -> FixedMap:
+    """Return the sum of two tensors of bytes of one type; shifted: of int8, summed as uint8."""
+    shift = SHIFT * shifted
     ra, rb = a.step / y.step, b.step / y.step
     # One product of the offset is exact until it is added to the other, which is rounded.
-    both = F(np.float64(ra) * a.zero[0] + np.float64(rb * F(b.zero[0])))
-    offset = F(y.zero[0]) - both
-    return FixedMap(QuantisedSum(y.dtype, (float(ra), float(rb)), float(offset)))
+    first = np.float64(ra) * (a.zero[0] + shift)
+    both = F(first + np.float64(rb * F(b.zero[0] + shift)))
+    offset = F(y.zero[0] + shift) - both
+    return FixedMap(QuantisedSum(y.dtype, (float(ra), float(rb)), float(offset), shifted))
 
 
-def product(a: Quantisation, b: Quantisation, y: Quantisation) -> FixedMap:
-    """Return the product of two tensors of bytes of one type."""
-    ratio = a.step * b.step / y.step
-    return FixedMap(QuantisedProduct(y.dtype, (a.zero[0], b.zero[0], y.zero[0]), float(ratio)))
+def product(a: Quantisation, b: Quantisation, y: Quantisation, shifted: bool = False) -> FixedMap:
+    """Return the product of two tensors of bytes of one type; shifted: of int8, scaled as uint8."""
+    ratio, zeros = a.step * b.step / y.step, (a.zero[0], b.zero[0], y.zero[0])
+    return FixedMap(QuantisedProduct(y.dtype, zeros, float(ratio), shifted))
 
 
 def written(

@@ -77,12 +77,24 @@ def _spread(node: OnnxNode, index: int, what: str) -> Source:
         return _shaped(node, index, ())
     axis = normalise_axis(int(node.attr("axis", 1)), x.rank)
     if not block:
+        axis = _axis_of(node, given, axis)
         if given.rank != 1 or given.shape[0] != x.shape[axis]:
             raise ShapeError(
                 f"{what} has shape {given.shape}; axis {axis} of {x.shape} wants one for each index."
             )
         return _shaped(node, index, (given.shape[0], *(1,) * (x.rank - 1 - axis)))
     return _blocks(node, index, axis, block, what)
+
+
+def _axis_of(node: OnnxNode, given: TensorType, axis: int) -> int:
+    """Return the axis that a parameter goes along: of constants the only one that fits it.
+
+    ONNX Runtime's quantiser says 0 of the biases of Gemm that have two axes, and means the columns.
+    """
+    if 0 not in node.consts or given.rank != 1 or given.shape[0] == node.type(0).shape[axis]:
+        return axis
+    fitting = [a for a, extent in enumerate(node.type(0).shape) if extent == given.shape[0]]
+    return fitting[0] if len(fitting) == 1 else axis
 
 
 def _shaped(node: OnnxNode, index: int, shape: tuple[int, ...]) -> Source:

@@ -9,6 +9,7 @@ import numpy as np
 from clnn.arith.quantised import Quantisation
 from clnn.arith.quantised_maps import every_byte
 from clnn.errors import ShapeError
+from clnn.ops.elementwise.logic import Logic
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops.pool.spec import Pool
 from clnn.ops.quantised import build
@@ -121,3 +122,12 @@ def _softmax(node: OnnxNode) -> Source:
     axis = normalise_axis(int(node.attr("axis", 1 if opset < 13 else -1)), len(shape))
     axes = tuple(range(axis, len(shape))) if opset < 13 else (axis,)
     return build.softmax(0, shape, axes, x, y)
+
+
+@onnx_op(f"{MICROSOFT}QLinearWhere")
+def _where(node: OnnxNode) -> Source:
+    """Inputs condition, x, scale, zero, y, scale, zero, z scale, zero."""
+    x, y = _given(node, 1, "x"), _given(node, 4, "y")
+    z = _wanted(node, 7, x)
+    _same_type(x, y, z)
+    return Emit(Logic("where"), [0, build.moved(1, x, z), build.moved(4, y, z)])

@@ -176,11 +176,11 @@ def _sums(
 @onnx_op("MatMulInteger")
 def _integers(node: OnnxNode) -> Source:
     """Inputs a, b, a zero, b zero."""
-    return _zeroed(node, 0, 1, 2, 3)
+    return integer_product(node, 0, 1, 2, 3)
 
 
-def _zeroed(node: OnnxNode, a: int, b: int, a_zero: int, b_zero: int) -> Source:
-    """Return the product of two inputs as int32; zero points may be computed by the run."""
+def integer_product(node: OnnxNode, a: int, b: int, a_zero: int, b_zero: int) -> Source:
+    """Return the product of inputs a and b as int32; their zero points may be computed by the run."""
     kinds = _bytes(node, a), _bytes(node, b)
     fixed = [not node.has(k) or k in node.consts for k in (a_zero, b_zero)]
     if all(fixed) and (not node.has(a_zero) or node.type(a_zero).size == 1):
@@ -225,10 +225,13 @@ def _moving_zero(node: OnnxNode, a: int, b: int, a_zero: int, b_zero: int) -> So
 @onnx_op("com.microsoft::MatMulIntegerToFloat")
 def _real_product(node: OnnxNode) -> Source:
     """Inputs a, b, a scale, b scale, a zero, b zero, bias."""
-    return _with_bias(node, _in_steps(_zeroed(node, 0, 1, 4, 5), _ratio(node, 2, 3)), 6)
+    return _with_bias(
+        node, _in_steps(integer_product(node, 0, 1, 4, 5), scales_product(node, 2, 3)), 6
+    )
 
 
-def _ratio(node: OnnxNode, a: int, b: int) -> Source:
+def scales_product(node: OnnxNode, a: int, b: int) -> Source:
+    """Return the product of two inputs that are scales."""
     if a in node.consts and b in node.consts:
         return numbers(node, a, "a's scale", F32) * numbers(node, b, "b's scale", F32)
     return Emit(Eltwise((PostOp("mul", operand=1),)), [b, a])
@@ -266,37 +269,3 @@ def dynamic_product(
     taken = Emit(Eltwise((PostOp("mul", operand=1),)), [above, Emit(Cast(I32), [zero])])
     sums = Emit(Eltwise((PostOp("sub", operand=1),)), [raw, taken])
     return _in_steps(sums, Emit(Eltwise((PostOp("mul", operand=1),)), [steps, scale]))
-
-
-@onnx_op("com.microsoft::MatMulNBits")
-def _few_bits(node: OnnxNode) -> Source:
-    """Inputs a, b (n, blocks, bytes), scales, zero points, indices of groups, bias."""
-    bits, block = int(node.attrs["bits"]), int(node.attrs["block_size"])
-    k, n = int(node.attrs["K"]), int(node.attrs["N"])
-    if bits not in (2, 4, 8) or node.has(4):
-        raise Unsupported(f"{bits} bits in groups that are listed; 2, 4 or 8 bits, in blocks")
-    if node.type(0).dtype != F32:
-        raise Unsupported(f"a of type {node.type(0).dtype.name}; it must be float32")
-    blocks = -(-k // block)
-    steps = node.const(2, "the scales").astype(np.float32).reshape(n, blocks, 1)
-    weights = _unpacked(node.const(1, "b"), bits).reshape(n, blocks, block)
-    zero = np.full((n, blocks, 1), 1 << (bits - 1), np.float32)
-    if node.has(3):
-        zero = _zeros_of_blocks(node.const(3, "the zero points"), bits, (n, blocks))[..., None]
-    real = ((weights - zero) * steps).reshape(n, blocks * block)[:, :k]
-    return Emit(Gemm(), [0, np.ascontiguousarray(real.T), 5 if node.has(5) else None])
-
-
-def _zeros_of_blocks(given: Array, bits: int, shape: tuple[int, int]) -> Array:
-    """Return zero points (n, blocks) as float32, of numbers or of packed bits."""
-    if given.dtype.kind == "f":
-        return given.astype(np.float32).reshape(shape)
-    unpacked = _unpacked(given.reshape(shape[0], -1), bits)
-    return unpacked[:, : shape[1]]
-
-
-def _unpacked(packed: Array, bits: int) -> Array:
-    """Return numbers of so many bits, low ones first, as float32."""
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    parts = packed.view(np.uint8)[..., None] >> shifts & ((1 << bits) - 1)
-    return parts.reshape(*packed.shape[:-1], -1).astype(np.float32)

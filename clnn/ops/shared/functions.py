@@ -76,6 +76,16 @@ def _byte_sum(a: Array, b: Array, *params: np.float32) -> Array:
     return np.rint(np.where(steps > low, np.minimum(steps, high), low))
 
 
+def _shifted_byte_sum(a: Array, b: Array, *params: np.float32) -> Array:
+    """Return quantised_maps.QuantisedSum of int8 as uint8, of the same parameters."""
+    ratio_a, ratio_b, offset, low, high = params
+    shift = np.float32(128)
+    a, b = (v.astype(np.float32) + shift for v in (a, b))
+    steps = fused(a, ratio_a, fused(b, ratio_b, offset))
+    low, high = low + shift, high + shift
+    return np.rint(np.where(steps > low, np.minimum(steps, high), low)) - shift
+
+
 def _byte_line(x: Array, *params: np.float32) -> Array:
     """Return quantised_maps.ByteLine of its ratio, its offset, its zero point, and the ends of the type."""
     ratio, offset, zero, low, high = params
@@ -240,6 +250,7 @@ FUNCTIONS: dict[str, Function] = {
     "max": Function(np.maximum, binary=True),
     "prelu": Function(lambda x, s: np.where(x < 0, s * x, x), binary=True),
     "byte_sum": Function(_byte_sum, binary=True, of_bytes=True),
+    "shifted_byte_sum": Function(_shifted_byte_sum, binary=True, of_bytes=True),
     "byte_line": Function(_byte_line, of_bytes=True),
     "written_sum": Function(_written_sum, binary=True, of_bytes=True),
 }

@@ -9,16 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from clnn.errors import ShapeError
-from clnn.ops.elementwise.cast import cast_to
+from clnn.ops.elementwise.cast import Cast, cast_to
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.elementwise.logic import Logic
 from clnn.ops.gemm.spec import Gemm
 from clnn.ops.movement.views import Concat, Reshape, Transpose, slice_of
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
+from clnn.ops.quantised.products import integer_product, scales_product
 from clnn.ops.rows.softmax import Softmax
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.transformer import MICROSOFT
-from clnn.types import I32, Array, TensorType
+from clnn.types import F32, I32, Array, TensorType
 
 ONE, ZERO = np.ones((), np.float32), np.zeros((), np.float32)
 MASKED = -10000.0  # mask_filter_value's default: what is added to the scores of masked keys
@@ -38,30 +39,52 @@ def _attention(node: OnnxNode) -> list[Source]:
     """Inputs: x (b, s, d), weights (d, q + k + v), bias, mask, past, attention bias."""
     if node.has(6) or int(node.attr("do_rotary", 0)):
         raise Unsupported("rotary positions, or a past that shares memory with what comes out")
-    heads, (batch, length, _) = int(node.attrs["num_heads"]), _axes(node, 0, 3)
-    width = node.type(1).shape[-1]
-    sizes = [int(s) for s in node.attr("qkv_hidden_sizes", [width // 3] * 3)]
-    if sum(sizes) != width or any(s % heads for s in sizes) or sizes[0] != sizes[1]:
-        raise ShapeError(
-            f"{node.op_type}: {width} columns of weights for {heads} heads of {sizes}."
-        )
     bias = (PostOp("add", operand=3),) if node.has(2) else ()
     inputs: list[Source] = [0, 1, None, 2] if bias else [0, 1, None]
-    projected = Emit(Gemm(post_ops=bias), inputs)
+    width = node.type(1).shape[-1]
+    sizes = [int(s) for s in node.attr("qkv_hidden_sizes", [width // 3] * 3)]
+    return _of_projected(node, Emit(Gemm(post_ops=bias), inputs), sizes, mask=3, past=4, added=5)
+
+
+@onnx_op(MICROSOFT + "QAttention")
+def _quantised_attention(node: OnnxNode) -> list[Source]:
+    """Inputs: x, weights, bias, scales of x and weights, mask, zero points of x and weights, past.
+
+    Queries, keys and values are sums of integers times the scales, and all behind them is float32.
+    """
+    if node.type(3).dtype != F32 or int(node.attr("do_rotary", 0)):
+        raise Unsupported("rotary positions, or scales that are not float32")
+    sums = integer_product(node, 0, 1, 6, 7)
+    inputs: list[Source] = [Emit(Cast(F32), [sums]), scales_product(node, 3, 4), 2]
+    steps = (PostOp("mul", operand=1), PostOp("add", operand=2))
+    sizes = [node.type(1).shape[-1] // 3] * 3
+    return _of_projected(node, Emit(Eltwise(steps), inputs), sizes, mask=5, past=8, added=9)
+
+
+def _of_projected(
+    node: OnnxNode, projected: Emit, sizes: Sequence[int], mask: int, past: int, added: int
+) -> list[Source]:
+    """Return attention of queries, keys and values side by side; mask, past, added: inputs of these."""
+    heads, (batch, length, _) = int(node.attrs["num_heads"]), _axes(node, 0, 3)
+    width = node.type(1).shape[-1]
+    if sum(sizes) != width or any(s % heads for s in sizes) or sizes[0] != sizes[1]:
+        raise ShapeError(
+            f"{node.op_type}: {width} columns of weights for {heads} heads of {list(sizes)}."
+        )
     parts, start = [], 0
     for size in sizes:
         part = Emit(slice_of((batch, length, width), 2, start, size), [projected])
         parts.append(_heads(part, (batch, length, size), heads))
         start += size
     query, key, value = parts
-    if node.has(4):
-        past = node.type(4).shape
+    if node.has(past):
+        before = node.type(past).shape
         key, value = (
-            _behind(Emit(slice_of(past, 0, k, 1), [4]), past[1:], new, batch, heads)
+            _behind(Emit(slice_of(before, 0, k, 1), [past]), before[1:], new, batch, heads)
             for k, new in ((0, key), (1, value))
         )
-    masks = [_mask(node, 3, query.length, key.length), _causal(node, query.length, key.length)]
-    result = _attend(node, query, key, value, [*masks, 5 if node.has(5) else None])
+    masks = [_mask(node, mask, query.length, key.length), _causal(node, query.length, key.length)]
+    result = _attend(node, query, key, value, [*masks, added if node.has(added) else None])
     if node.n_outputs == 1:
         return [result]
     five = (1, batch, heads, key.length, key.size)

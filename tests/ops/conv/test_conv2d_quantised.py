@@ -90,6 +90,7 @@ SUMS = {
         "written_sum", (133, 0.03, 11, 0.02, 120, 0.04, 0, 255), 3, swapped=True
     ),
     "line": PostOp("byte_line", (0.4375, -12.5, 33, 0, 255)),
+    "shifted": PostOp("shifted_byte_sum", (0.61, 0.83, -41.5, 0, 255), 3),
     "far": PostOp("byte_sum", (3e38, -3e38, 0.0, 0, 255), 3),
 }
 

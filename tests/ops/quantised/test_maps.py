@@ -90,6 +90,32 @@ def test_sums_and_products(device, kind):
         check_op(device, build.product(x, other, y), [a, b[:, :, :1, :1]])
 
 
+def test_int8_as_uint8(device):
+    """Sums and products are those of bytes 128 more, less 128, near ties as well, and so are averages."""
+    kinds = [[Quantisation(k, (s,), (z + 128 * (k == U8),)) for k in (I8, U8)] for s, z in SHIFTED]
+    every = np.arange(-128, 128, dtype=np.int8)
+    a, b = (np.ascontiguousarray(v) for v in np.broadcast_arrays(every[:, None], every))
+    over = [(v.astype(np.int16) + 128).astype(np.uint8) for v in (a, b)]
+    different = 0
+    for make in (build.total, build.product):
+        (signed, unsigned) = (make(*(k[i] for k in kinds), shifted=not i) for i in (0, 1))
+        want = unsigned.function.reference(*over).astype(np.int16) - 128
+        np.testing.assert_array_equal(signed.function.reference(a, b), want)
+        check_op(device, signed, [a, b])
+        plain = make(*(k[0] for k in kinds))
+        different += int((plain.function.reference(a, b) != want).sum())
+    assert different
+    x = (np.arange(-3000, 3000) / 9).astype(F).reshape(60, 100) * F(0.7)
+    spec = FixedMap(Quantise(I8, late=True, shifted=True))
+    case = [x, np.array(0.7, F), np.array(5, np.int8)]
+    late = FixedMap(Quantise(U8, late=True)).reference(x, case[1], np.array(133, np.uint8))[0]
+    np.testing.assert_array_equal(spec.reference(*case)[0], late.astype(np.int16) - 128)
+    check_op(device, spec, case, consts=(1, 2))
+
+
+SHIFTED = [(0.9, 3), (0.15, -20), (0.7, -3)]  # scales and zero points of a, b and the result
+
+
 @pytest.mark.parametrize("fn", ["add", "sub", "mul", "div"])
 def test_functions_as_they_are_written(device, fn):
     a, b = integers((2, 6, 9), I8, 1), integers((2, 6, 9), U8, 2)
