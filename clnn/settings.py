@@ -127,6 +127,13 @@ SETTINGS: dict[str, Setting] = {
             " as the process may use; off: where the system puts it",
         ),
         Setting(
+            "CLNN_CALLING_THREAD",
+            "auto",
+            _choice("auto", "never", "always"),
+            "models of known shapes whose kernels run in the thread that calls, on PoCL: auto: small ones, which"
+            " run sooner than PoCL's threads wake; always: all; never: none",
+        ),
+        Setting(
             "CLNN_TENSOR_CORES",
             "auto",
             _choice("auto", "off", "emulated"),

@@ -14,6 +14,7 @@ from dealing import NOT_QUICK, ON_QUICK, deal, has_no_device, needs_device, quic
 _CACHE = ROOT / ".cache" / "tests"
 os.environ.setdefault("CLNN_BUILD_JOBS", "1")  # the test workers are the parallelism
 os.environ.setdefault("CLNN_SPECIALISE", "never")  # but where a test is about it
+os.environ.setdefault("CLNN_CALLING_THREAD", "never")  # the same
 os.environ.setdefault("CLNN_CACHE_DIR", str(_CACHE / "clnn"))
 
 

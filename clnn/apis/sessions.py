@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
 from clnn.runtime.process.forked import refuse
+from clnn.runtime.run.keeping import MAX_LAUNCHES, Cost, Recent
 
 
 class Closable(Protocol):
@@ -28,12 +28,12 @@ class SessionStore(Generic[Kept]):
     """Sessions by a key of all that they are made of. Safe to use from several threads.
 
     limit: sessions that are kept; beyond it the one that was used longest ago is closed, which
-    lets a run in progress end and then frees its device memory.
+    lets a run in progress end and then frees its device memory. cost: what one costs to keep; with it
+    more stay, as long as they cost little (clnn.runtime.run.keeping).
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._sessions: OrderedDict[Hashable, Kept] = OrderedDict()
+    def __init__(self, limit: int, cost: Callable[[Kept], Cost] | None = None) -> None:
+        self._sessions: Recent[Hashable, Kept] = Recent(cost or _as_much_as_all, limit, limit)
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -45,17 +45,14 @@ class SessionStore(Generic[Kept]):
         with self._lock:
             if key in self._sessions and self._sessions[key].lost:
                 self._sessions.pop(key).close()
-            if key in self._sessions:
-                self._sessions.move_to_end(key)
-            return self._sessions.get(key)
+            return self._sessions.use(key)
 
     def put(self, key: Hashable, session: Kept) -> Kept:
         """Keep a session and return it; where another thread was first, return that one's."""
         with self._lock:
             kept = self._sessions.setdefault(key, session)
             dropped = [] if kept is session else [session]
-            while len(self._sessions) > self._limit:
-                dropped.append(self._sessions.popitem(last=False)[1])
+            dropped += [old for _, old in self._sessions.shrink()]
         for other in dropped:
             other.close()
         return kept
@@ -67,3 +64,8 @@ class SessionStore(Generic[Kept]):
             self._sessions.clear()
         for session in sessions:
             session.close()
+
+
+def _as_much_as_all(session: Closable) -> Cost:
+    """Return the cost of what may not go beyond a limit."""
+    return Cost(MAX_LAUNCHES, 0)

@@ -8,7 +8,7 @@ the op and its template; the template calls the defs of the library.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, ClassVar
 
 import numpy as np
@@ -166,6 +166,10 @@ class Elementwise:
     def tables(self) -> tuple[Array, ...]:
         """Return look-up tables that the function reads, each of one axis."""
         return ()
+
+    def on(self, features: Set[str]) -> Elementwise:
+        """Return the same function as kernels of a device with such features compute it."""
+        return self
 
     def reference(self, *operands: Array) -> Array:
         """Return the result for operands of equal shape, computed with numpy."""

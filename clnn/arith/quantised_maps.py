@@ -6,8 +6,8 @@ parameters where they are one number known beforehand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -178,11 +178,15 @@ WRITTEN: dict[str, Callable[[Array, Array], Array]] = {
 
 @dataclass(frozen=True)
 class ByteTable(QuantisedMap):
-    """Any function of bytes: entry q & 255 of a table holds the result for q."""
+    """Any function of bytes: entry q & 255 of a table holds the result for q.
+
+    permuted: x86's permutations of bytes look entries up, which are bytes.
+    """
 
     kind: DType
     result: DType
     entries: tuple[float, ...] = field(metadata={"data": True})
+    permuted: bool = False
 
     name = "byte_table"
 
@@ -195,6 +199,10 @@ class ByteTable(QuantisedMap):
     def tables(self) -> tuple[Array, ...]:
         """Return the entries."""
         return (np.array(self.entries, self.result.numpy),)
+
+    def on(self, features: Set[str]) -> ByteTable:
+        """Return the function by x86's permutations where the device has them."""
+        return replace(self, permuted="x86_vbmi" in features and self.result in (I8, U8))
 
     def reference(self, *operands: Array) -> Array:
         """Return the entries that bytes stand for."""

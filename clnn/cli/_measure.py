@@ -100,8 +100,7 @@ def measure(
 
     Raises as compile_fixed does, MissingPackageError where the other engine is not installed.
     """
-    info = select_device(device)
-    peaks = measure_peaks(info) if plan.peaks else known_peaks(info)
+    select_device(device)  # whose errors come first, and whose probe counts in nothing
     begin = perf_counter()
     graph = model if is_compiled(model) else load_graph(model, shapes)
     load = perf_counter() - begin
@@ -109,6 +108,8 @@ def measure(
         options = replace(options, states=max(options.states, plan.streams))
     fixed = shapes if graph is model else None
     with compile_fixed(graph, device, options, fixed) as session:
+        info = session.device
+        peaks = measure_peaks(info) if plan.peaks else known_peaks(info)
         feeds = make_feeds(session.inputs)
         first = _timed(session, feeds)
         other = None

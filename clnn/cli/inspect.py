@@ -153,6 +153,7 @@ def _parts(args: argparse.Namespace, graph: Graph, report: dict[str, Any]) -> li
 def _plan(args: argparse.Namespace, graph: Graph) -> Plan:
     from clnn.plan.schedule import make_plan
     from clnn.runtime.device.target import allowed, target_of
+    from clnn.runtime.run.small import placed_on
     from clnn.settings import setting
     from clnn.target import Target
     from clnn.tune.choose import Ranked, chooser
@@ -160,6 +161,7 @@ def _plan(args: argparse.Namespace, graph: Graph) -> Plan:
     options = _common.options_of(args)
     separate = (options.arena or setting("CLNN_ARENA")) == "separate"
     info = _device(args)
+    info = info and placed_on(graph, info, options)
     target = allowed(target_of(info) if info else Target(), options)
     with chooser(info, options.tune) if info else Ranked() as choose:
         return make_plan(graph, target, choose, separate=separate, guard=options.guard)

@@ -6,6 +6,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from clnn.importers.onnx.interface import Interface, PortInfo
     from clnn.runtime.run.session import Session
 
-KEPT = 8  # sessions of one model for feeds that the model as it is does not take
+FEW_KEPT = 8  # sessions for feeds that the model as it is does not take, whatever they cost
 _shared: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
 _making = threading.Lock()
 
@@ -79,7 +80,7 @@ class Engine:
             _refuse_doubtful(self.session)
         except UnsupportedOpError as err:
             self._fall_back(err)
-        self._others: SessionStore[Any] = SessionStore(KEPT)
+        self._others: SessionStore[Any] = SessionStore(FEW_KEPT, attrgetter("cost"))
         self._bound: Session | None = None
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:

@@ -84,6 +84,14 @@ def real(value, width):
 <% R = vec_type(fn.result.cl, width) %>\
 % if width == 1:
         const ${R} ${result} = table0[${operands[0]} & 255];
+% elif fn.permuted and width == 16:
+## Entries of two registers at a time, by the lower 7 bits.
+        int16 low_ = (int16)(as_int4(${operands[0]}), (int4)(0), (int8)(0)), high_ = low_;
+% for k, half in enumerate(("low_", "high_")):
+        const int16 ${half}a = vload16(${2 * k}, (__global const int *)table0), ${half}b = vload16(${2 * k + 1}, (__global const int *)table0);
+        __asm__("vpermi2b %2, %1, %0" : "+v"(${half}) : "v"(${half}a), "v"(${half}b));
+% endfor
+        const ${R} ${result} = select(as_${R}(low_.s0123), as_${R}(high_.s0123), as_char16(${operands[0]}));
 % else:
         const ${R} ${result} = (${R})(${", ".join(f"table0[{operands[0]}.s{d} & 255]" for d in DIGITS[:width])});
 % endif

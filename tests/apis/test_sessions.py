@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from clnn.apis.sessions import SessionStore
+from clnn.runtime.run import keeping
+from clnn.runtime.run.keeping import Cost
 
 
 class Closable:
@@ -33,3 +35,10 @@ def test_of_two_sessions_of_one_key_the_first_stays():
     store.put("a", first)
     assert store.put("a", second) is first
     assert second.closed and not first.closed
+
+
+def test_with_costs_more_than_the_limit_stay(monkeypatch):
+    monkeypatch.setattr(keeping, "MAX_LAUNCHES", 3)
+    store = SessionStore(1, lambda session: Cost(1, 0))
+    sessions = [store.put(key, Closable()) for key in "abcd"]
+    assert [s.closed for s in sessions] == [True, False, False, False] and len(store) == 3

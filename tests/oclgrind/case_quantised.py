@@ -168,7 +168,9 @@ for kind in (BF16, I4, F4):
 def in_c(width: int) -> Iterator[None]:
     """Plan for x86's instructions with vectors of a width, functions of what they do in their place."""
     target, render = session.target_of(None), codegen.render
-    target = replace(target, vector=width, features=target.features | {"x86_vnni", "x86_madd"})
+    target = replace(
+        target, vector=width, features=target.features | {"x86_vnni", "x86_vbmi", "x86_madd"}
+    )
     counts = []
 
     def rendered(template: str, params: Any) -> str:
@@ -238,6 +240,16 @@ def any_width(width: int) -> None:
             harness.compare(got[public], want[name], 0.0, public)
 
 
+def looked_up() -> None:
+    """Check tables of bytes that permutations read, of all bytes and of what no vectors fit."""
+    with in_c(16):
+        for result in (I8, U8):
+            spec = build.table(integers((256,), result.name[0] + "1", 7), I8, result)
+            check_op(DEVICE, spec, [np.arange(-128, 128, dtype=np.int8).reshape(4, 64)])
+        check_op(DEVICE, spec, [integers((2, 5, 3, 16), "i1")])
+
+
+put("byte_table_x86", looked_up, targets=("cpu",))
 CHANNELS = 36
 for group in (1, CHANNELS):
     put(f"quantised_x86_{group}", functools.partial(by_x86, group, 8), targets=("cpu",))

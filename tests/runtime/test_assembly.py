@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from x86_in_c import BODIES, x86_in_c
+from x86_in_c import BODIES, CHANGING, x86_in_c
 
 from clnn.runtime.device.device import open_context, select
 from clnn.runtime.drivers.assembly import FUNCTIONS, INTEL, for_intel, taken_by
@@ -16,11 +16,11 @@ from clnn.runtime.drivers.loader import load
 PROBES = Path(__file__).resolve().parents[2] / "kernels_cl" / "_probe"
 
 
-@pytest.mark.parametrize("name", ["x86_vnni", "x86_madd"])
+@pytest.mark.parametrize("name", ["x86_vnni", "x86_vbmi", "x86_madd"])
 def test_every_statement_of_the_probes_is_made_another(name):
     source = (PROBES / f"{name}.cl").read_text()
     made = for_intel(source)
-    assert source.count("__asm__") > 4
+    assert source.count("__asm__") > 1
     assert not re.search(r'"[+=]?[vx]"', made)
     calls = made.replace(FUNCTIONS, "").count("= clnn_vpdpbusd(")
     assert made.replace(FUNCTIONS, "").count("__asm__") == source.count("__asm__") - calls
@@ -57,13 +57,15 @@ def test_other_devices_get_what_was_written(device):
 
 
 WAYS = [(name, width) for name in (*BODIES, "vcvtps2dq") for width in (16, 8)]
+WAYS.remove(("vpermi2b", 8))
 
 
 @pytest.mark.parametrize(("name", "width"), [*WAYS, ("vpdpbusd", 4)])
 def test_instructions_do_what_c_does(device, name, width):
     """Each instruction of kernels on all sorts of bytes, beside its function in C on the same device."""
     info = select(device)
-    if not (info.caps.x86_vnni if width != 8 or name == "vpdpbusd" else info.caps.x86_madd):
+    wide = info.caps.x86_vbmi if name == "vpermi2b" else info.caps.x86_vnni
+    if not (wide if width != 8 or name == "vpdpbusd" else info.caps.x86_madd):
         pytest.skip("the device does not build the instruction")
     source = _kernel(name, width)
     want = _run(info, x86_in_c(source, width)[0], width)
@@ -77,7 +79,7 @@ def _kernel(name: str, width: int) -> str:
     if name == "vcvtps2dq":
         line = f'__asm__("vcvtps2dq %1, %0" : "={r}"(sum) : "{r}"(real));'
     else:
-        change = "+" if name == "vpdpbusd" else "="
+        change = "+" if name in CHANGING else "="
         line = f'__asm__("{name} %2, %1, %0" : "{change}{r}"(sum) : "{r}"(left), "{r}"(right));'
     return (
         f"__kernel void one(__global const int{width} *a, __global const int{width} *b,"

@@ -10,10 +10,13 @@ import numpy as np
 import onnx
 import pytest
 from small_graphs import GRAPHS
+from test_shape_arithmetic import Shaped
 
 import clnn
 from clnn.errors import PlanError
 from clnn.plan.schedule import ConstArg
+from clnn.runtime.drivers.pages import pages
+from clnn.runtime.run import constants
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 
@@ -69,3 +72,20 @@ def test_a_model_file_may_change_after_it_was_compiled(device, tmp_path):
         assert len(session._call_states) == 2
         with ThreadPoolExecutor(2) as pool:
             assert all(np.array_equal(y["y"], want) for y in pool.map(session, [x] * 4))
+
+
+def test_a_later_shape_takes_room_for_what_is_new_alone(device, monkeypatch):
+    """The model's weights, which it shares, count for nothing; its own is a column of numbers."""
+    net, taken = Shaped(), []
+    y = net.add("MatMul", "x", net.weight(48, 4096))
+    numbers = net.add("Cast", net.range("x", 2), to=onnx.TensorProto.FLOAT)
+    y = net.add("Add", y, net.add("Unsqueeze", numbers, net.ints(1)))
+    monkeypatch.setattr(constants, "pages", lambda nbytes: taken.append(nbytes) or pages(nbytes))
+    model, options = net.model(y, dims=("n", 3, "h", 48)), clnn.Options(specialise="never")
+    with clnn.compile_model(model, device, options) as session:
+        session.prepare({"x": (1, 3, 8, 48)})
+        assert max(taken) > 4 * 48 * 4096
+        taken.clear()
+        (got,) = session({"x": np.zeros((1, 3, 12, 48), np.float32)}).values()
+    assert taken and max(taken) < 2**16
+    np.testing.assert_array_equal(got, np.broadcast_to(np.arange(12)[:, None], (1, 3, 12, 4096)))

@@ -282,6 +282,7 @@ def test_inline_assembly_depends_on_the_implementation(device: str) -> None:
         assert info.caps.x86_vnni
     if device in ("Portable Computing Language", "Intel(R) OpenCL"):
         assert bool(info.caps.x86_madd) == ("avx2" in flags.split())
+        assert bool(info.caps.x86_vbmi) == ("avx512vbmi" in flags.split())
     if info.type == "cpu" and device == "Portable Computing Language":
         assert bool(info.caps.x86_bf16) == ("avx512_bf16" in flags.split())
     assert info.caps.x86_bf16 or not info.caps.fast_bf16

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import clnn
 from clnn.errors import DeviceLostError, InputNameError, ShapeError
-from clnn.runtime.run import open_session
+from clnn.runtime.run import keeping, open_session
 from clnn.runtime.run.open_session import OpenSession
 
 RNG = np.random.default_rng(3)
@@ -123,7 +123,8 @@ def test_a_stream_of_several_shapes_keeps_its_order(any_device):
 
 
 def test_shapes_used_longest_ago_are_forgotten(any_device, monkeypatch):
-    monkeypatch.setattr(open_session, "MAX_SHAPES", 2)
+    monkeypatch.setattr(open_session, "FEW_SHAPES", 2)
+    monkeypatch.setattr(keeping, "MAX_LAUNCHES", 0)
     with clnn.compile_model(model(), any_device) as session:
         for width in (4, 5, 4, 6):
             session(feeds(1, 4, width))
@@ -131,9 +132,24 @@ def test_shapes_used_longest_ago_are_forgotten(any_device, monkeypatch):
         assert sum(session.build_counts) > 0
 
 
+def test_small_plans_are_kept_for_more_shapes(device, monkeypatch):
+    """As for the decoder of a language model, whose states grow by a row with each call."""
+    monkeypatch.setattr(open_session, "FEW_SHAPES", 2)
+    with clnn.compile_model(model(), device) as session:
+        shapes = [{"x": (1, 3, 4, width), "b": (1,)} for width in range(3, 9)]
+        made = [session.at(shape) for shape in shapes]
+        assert [session.at(shape) for shape in shapes] == made
+        launches = [one.cost.launches for one in made]
+        assert min(launches) > 0 and session.cost.launches == sum(launches)
+        monkeypatch.setattr(keeping, "MAX_LAUNCHES", 4 * max(launches))
+        session.prepare({"x": (1, 3, 4, 9), "b": (1,)})
+        assert [ready["x"][3] for ready in session.shapes] == [6, 7, 8, 9]
+
+
 def test_memory_of_forgotten_shapes_is_free_at_once(device, monkeypatch):
     """It does not wait until Python looks for cycles."""
-    monkeypatch.setattr(open_session, "MAX_SHAPES", 2)
+    monkeypatch.setattr(open_session, "FEW_SHAPES", 2)
+    monkeypatch.setattr(keeping, "MAX_LAUNCHES", 0)
     options = clnn.Options(specialise="never")
     with clnn.compile_model(model(), device, options) as session:
         gc.disable()
@@ -148,7 +164,7 @@ def test_memory_of_forgotten_shapes_is_free_at_once(device, monkeypatch):
 def test_shapes_with_memory_of_their_own_are_forgotten_for_their_size(
     any_device, monkeypatch, guard
 ):
-    monkeypatch.setattr(open_session, "MAX_BYTES", 0)
+    monkeypatch.setattr(keeping, "MAX_BYTES", 0)
     with clnn.compile_model(model(), any_device, clnn.Options(guard=guard)) as session:
         for width in (4, 5):
             session(feeds(1, 4, width))

@@ -9,6 +9,7 @@ import pytest
 
 from clnn.runtime.device import device as device_module
 from clnn.runtime.device.device import list_unprobed
+from clnn.runtime.device.handles import Handle
 from clnn.runtime.drivers import queries
 from clnn.runtime.drivers.loader import load, loader_library
 from clnn.runtime.drivers.queries import IP_VERSION, stated_number
@@ -55,13 +56,13 @@ def test_gpus_that_list_the_query_are_asked(
         return 20 << 22
 
     monkeypatch.setattr(device_module, "stated_number", answer)
-    listed = [device_module._read(0, 0, handle) for handle in handles]
+    listed = [device_module._read(Handle(0, 0, handle)) for handle in handles]
     gpus = [info for info in listed if info.type == "gpu" and _lists(info)]
     assert asked == [IP_VERSION] * len(gpus)
     assert {info.ip_version for info in listed if info not in gpus} <= {0}
     monkeypatch.setattr(device_module, "_kind", lambda *_: "gpu")
     for handle in handles:
-        info = device_module._read(0, 0, handle)
+        info = device_module._read(Handle(0, 0, handle))
         assert info.ip_version == (20 << 22 if _lists(info) else 0)
 
 

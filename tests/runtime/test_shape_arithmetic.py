@@ -138,7 +138,23 @@ def arithmetic():
     return net.model(net.add("Tile", y, net.row(net.extent("x", 0), net.ints(2))))
 
 
-@pytest.mark.parametrize("net", [attention, grids, joined, recurrent, arithmetic])
+def picked():
+    """The last steps of a sequence are taken, and elements at places that follow from extents."""
+    net = Shaped()
+    tokens = net.add("Transpose", net.add("Reshape", "x", net.ints(0, 3, -1)), perm=[0, 2, 1])
+    y = net.add("MatMul", tokens, net.weight(3, 16))
+    last = net.add("Gather", y, net.const(np.int64(-1)), axis=1)
+    turned = net.add("Gather", y, net.ints(-1, -3), axis=1)
+    behind = net.add("Sub", net.extent(y, 1), net.ints(2))
+    counted = net.add("Gather", y, behind, axis=1)
+    twice = net.add("Concat", "x", "x", axis=3)
+    across = net.range("x", 3)
+    places = net.add("Add", across, net.add("Unsqueeze", across, net.ints(1)))
+    diagonals = net.add("Relu", net.add("Gather", twice, places, axis=3))
+    return net.model(last, turned, counted, diagonals)
+
+
+@pytest.mark.parametrize("net", [attention, grids, joined, recurrent, arithmetic, picked])
 def test_graphs_are_those_of_an_import(net, pytestconfig):
     graphs, make, made = graphs_of(net, {"x": ("n", 3, "h", "w")})
     rng = random.Random(pytestconfig.getoption("--long"))
@@ -175,7 +191,7 @@ def test_what_no_extent_changes_does_nothing_at_any_shape():
     assert [node.spec.kind for node in graph.nodes] == ["eltwise"]
 
 
-@pytest.mark.parametrize("net", [attention, grids, joined, recurrent, arithmetic, *RESIZED])
+@pytest.mark.parametrize("net", [attention, grids, joined, recurrent, arithmetic, picked, *RESIZED])
 def test_outputs_are_onnxruntimes(device, net):
     onnxruntime = pytest.importorskip("onnxruntime")
     engine = onnxruntime.InferenceSession(net(), providers=["CPUExecutionProvider"])

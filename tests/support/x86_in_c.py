@@ -9,6 +9,7 @@ TWO = re.compile(
     rf'__asm__\("(\w+) %2, %1, %0" : "([+=])\w"\((\w+)\) : "\w"\({OPERAND}\), "\w"\({OPERAND}\)\);'
 )
 ONE = re.compile(r'__asm__\("vcvtps2dq %1, %0" : "=\w"\((\w+)\) : "\w"\((\w+)\)\);')
+CHANGING = ("vpdpbusd", "vpermi2b")  # what their result held before
 # What each instruction makes of parts of 128 bits, byte by byte or as shorts.
 BODIES = {
     "vpdpbusd": "for (int k = 0; k < 4; ++k) for (int e = 0; e < 4; ++e)"
@@ -19,6 +20,9 @@ BODIES = {
     " d.u[16 * p + 8 + k] = convert_uchar_sat(y.h[8 * p + k]); }",
     "vpacksswb": "for (int k = 0; k < 8; ++k) { d.s[16 * p + k] = convert_char_sat(x.h[8 * p + k]);"
     " d.s[16 * p + 8 + k] = convert_char_sat(y.h[8 * p + k]); }",
+    # Of whole registers of 64 bytes alone.
+    "vpermi2b": "for (int k = 16 * p; k < 16 * p + 16; ++k) { const int at = d.u[k] & 127;"
+    " d.u[k] = at < 64 ? x.u[at] : y.u[at - 64]; }",
     "vpaddsw": "for (int k = 0; k < 8; ++k)"
     " d.h[8 * p + k] = convert_short_sat((int)x.h[8 * p + k] + (int)y.h[8 * p + k]);",
 }
@@ -50,7 +54,7 @@ def _function(name: str, width: int) -> str:
     )
     return (
         f"int{width} x86_{name}(const int{width} held, const int{width} a, const int{width} b)\n{{\n"
-        f"    {union} d, x, y;\n    d.v = {'held' if name == 'vpdpbusd' else f'(int{width})(0)'};\n"
+        f"    {union} d, x, y;\n    d.v = {'held' if name in CHANGING else f'(int{width})(0)'};\n"
         f"    x.v = a;\n    y.v = b;\n"
         f"    for (int p = 0; p < {width // 4}; ++p) {BODIES[name]}\n    return d.v;\n}}\n"
     )

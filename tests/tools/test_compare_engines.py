@@ -10,13 +10,27 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
+import numpy as np
+import onnx
 import pytest
 from common import ROOT
+from onnx import helper
+from onnx_models import model, value
 
 sys.path.insert(0, str(ROOT / "tools" / "benchmarks"))
 
 from about import NO_PLOT, About, plain, shown
-from engines import EngineError, drawing, dtype_of, name_of, options_of, refusal, worker
+from engines import (
+    EngineError,
+    Setup,
+    drawing,
+    dtype_of,
+    engine_clnn,
+    name_of,
+    options_of,
+    refusal,
+    worker,
+)
 from engines.process import Hosts, Running
 from engines.report import markdown, table
 from engines.rounds import Options, Pace, Result, Row, compare
@@ -73,6 +87,20 @@ def test_clnn_beside_onnxruntime(tmp_path):
         assert row["error"] < 1e-4 and row["missing"] == ""
         assert row["median"] >= row["best"] > 0 and row["runs"] >= 5
         assert row["memory"] > 2**20 and min(row["cold_first"], row["warm_first"]) > 0
+
+
+def test_networks_of_stages_are_timed(any_device, tmp_path):
+    """Those whose values decide shapes have no one plan, but a time of their launches."""
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("NonZero", ["r"], ["y"])]
+    path = tmp_path / "staged.onnx"
+    onnx.save(model(nodes, [value("x", (3, 4))]), path)
+    given = Setup(path, {"x": (3, 4)}, ("y",), 1, any_device, tmp_path)
+    loaded = engine_clnn.open_model(given)
+    x = np.float32(np.arange(12) % 3 - 1).reshape(3, 4)
+    (places,) = loaded.call({"x": x})
+    np.testing.assert_array_equal(places, np.nonzero(np.maximum(x, 0)))
+    assert loaded.finish({"x": x})["device_s"] >= 0
+    loaded.close()
 
 
 def _has(name):

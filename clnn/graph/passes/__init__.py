@@ -9,6 +9,7 @@ from clnn.graph.ir import Graph, check
 from clnn.graph.passes.dead import remove_dead
 from clnn.graph.passes.fuse_branches import fuse_branches
 from clnn.graph.passes.fuse_byte_sums import fuse_byte_sums
+from clnn.graph.passes.fuse_byte_tables import fuse_byte_tables
 from clnn.graph.passes.fuse_functions import fuse_functions
 from clnn.graph.passes.fuse_groups import fuse_groups
 from clnn.graph.passes.fuse_norm import fuse_scale_shift
@@ -25,6 +26,8 @@ from clnn.graph.passes.views import merge_views
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     remove_dead,
     fuse_quantised,
+    fuse_byte_tables,
+    remove_dead,
     fuse_byte_sums,
     sum_in_turn,
     merge_views,

@@ -273,7 +273,7 @@ class _Writer:
         )
 
     def _const(self, name: str, array: Array) -> str:
-        self.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        self.graph.initializer.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
         return name
 
 

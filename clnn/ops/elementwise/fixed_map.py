@@ -67,7 +67,8 @@ class FixedMap(OpSpec):
             if operand is not None
         ]
         result = Walked(Out(0), out.layout, out.type.dtype.cl)
-        launch = walk_launch(name, sources, result, problem.target, function=self.function)
+        function = self.function.on(problem.target.features)
+        launch = walk_launch(name, sources, result, problem.target, function=function)
         return Variant(name, (launch,))
 
 

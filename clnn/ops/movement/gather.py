@@ -5,8 +5,10 @@ Constant indices at even distances become views; others are looked up on the dev
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +21,8 @@ from clnn.ops.problem import Problem, required
 from clnn.ops.shared.element_types import move_type
 from clnn.ops.shared.loops import collapse, run_work
 from clnn.ops.spec import OpSpec
+from clnn.recorded import is_recorded
+from clnn.recorded_arrays import RecordedArray, is_made
 from clnn.types import Array, TensorType, normalise_axis
 
 Pick = tuple[int, int, int]  # place of an index value, extent that it counts in, pitch in the data
@@ -191,30 +195,51 @@ def in_range(indices: Array | None, picks: Sequence[Pick]) -> bool:
 def constant_indices(node: OnnxNode, limits: Sequence[int]) -> Array | None:
     """Return constant indices as int32, counted from the front; None where they are not constant.
 
-    limits: the extent that they count in, or one extent for each place on their last axis.
+    limits: the extent that they count in, or one extent for each place on their last axis. Indices that
+    follow from noted extents stay so. Raises ShapeError for an index outside of them.
     """
     if 1 not in node.consts:
         return None
-    indices = node.consts[1].astype(np.int64)
+    indices: Any = node.consts[1]
+    given = node.op_type, indices, *limits
+    if not is_made(indices):
+        return _counted(*given)
+    made: Any = RecordedArray(_counted(*map(_today, given)), indices.shape, _counted, given)
+    return made  # type: ignore[no-any-return]
+
+
+def _today(value: Any) -> Any:
+    """Return an array or a number as it is, without notes of its use."""
+    if is_made(value):
+        return value.array
+    return value.value if is_recorded(value) else value
+
+
+def _counted(op: str, indices: Array, *limits: int) -> Array:
+    """Return indices of an op counted from the front."""
+    wide = indices.astype(np.int64)
     bound = np.array(limits if len(limits) > 1 else limits[0])
-    wrong = (indices < -bound) | (indices >= bound)
+    wrong = (wide < -bound) | (wide >= bound)
     if wrong.any():
-        raise ShapeError(
-            f"{node.op_type} of {node.type(0).shape}: index {int(indices[wrong].reshape(-1)[0])} is "
-            f"outside of extent {list(limits)}."
-        )
-    return np.where(indices < 0, indices + bound, indices).astype(np.int32)
+        index = int(wide[wrong].reshape(-1)[0])
+        raise ShapeError(f"{op}: index {index} is outside of extent {[int(n) for n in limits]}.")
+    return np.where(wide < 0, wide + bound, wide).astype(np.int32)
 
 
 @onnx_op("Gather")
 def _gather(node: OnnxNode) -> Source:
     data = node.type(0)
     axis = normalise_axis(int(node.attr("axis", 0)), data.rank)
+    view = _as_view(data, axis, node.consts[1]) if 1 in node.consts else None
+    if view is not None:
+        return view
     indices = constant_indices(node, [data.shape[axis]])
     if indices is None:
         return Emit(Gather(axis), [0, 1])
-    step = _common_step(indices.reshape(-1))
-    return Emit(Gather(axis), [0, indices]) if step is None else _as_view(data, axis, indices, step)
+    step = _common_step(_today(indices).reshape(-1))
+    if step is None:
+        return Emit(Gather(axis), [0, indices])
+    return _strided(data, axis, int(indices.reshape(-1)[0]), step, indices.shape)
 
 
 def _common_step(indices: Array) -> int | None:
@@ -225,24 +250,41 @@ def _common_step(indices: Array) -> int | None:
     return int(steps[0]) if (steps == steps[0]).all() else None
 
 
-def _as_view(data: TensorType, axis: int, indices: Array, step: int) -> Source:
-    """Return evenly spaced indices along an axis as a slice, stretched and reshaped as needed."""
+def _as_view(data: TensorType, axis: int, indices: Any) -> Source | None:
+    """Return evenly spaced indices of one sign as a view that holds for other extents, too, else None."""
+    extent, step, first = data.shape[axis], 1, 0
+    if is_made(indices):
+        if indices.items is None or indices.items.size != 1:
+            return None
+        first = lowest = highest = indices.items.item()
+    elif indices.size:
+        flat = indices.astype(np.int64).reshape(-1)
+        first, lowest, highest = int(flat[0]), int(flat.min()), int(flat.max())
+        even = _common_step(flat)
+        if even is None or lowest < 0 <= highest:
+            return None
+        step = even
+    if indices.size and not (-extent <= lowest and highest < extent):
+        return None
+    return _strided(data, axis, first + extent if first < 0 else first, step, indices.shape)
+
+
+def _strided(data: TensorType, axis: int, start: int, step: int, shape: tuple[int, ...]) -> Source:
+    """Return evenly spaced indices of some shape along an axis as a slice, stretched and reshaped as needed."""
 
     def along(value: int, others: Sequence[int]) -> tuple[int, ...]:
         return (*others[:axis], value, *others[axis + 1 :])
 
-    count = indices.size
+    count = math.prod(shape)
     taken = 1 if step == 0 else count
-    start = int(indices.reshape(-1)[0]) if count else 0
     part = Slice(
         along(start, (0,) * data.rank), along(taken, data.shape), along(step or 1, (1,) * data.rank)
     )
     view = Emit(part, [0])
     if taken != count:
         view = Emit(Expand(along(count, data.shape)), [view])
-    if indices.ndim != 1:
-        shape = (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
-        view = Emit(Reshape(shape), [view])
+    if len(shape) != 1:
+        view = Emit(Reshape((*data.shape[:axis], *shape, *data.shape[axis + 1 :])), [view])
     return view
 
 

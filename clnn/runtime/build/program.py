@@ -62,7 +62,7 @@ def key_of(info: DeviceInfo, source: str) -> str:
     return program_key(
         source,
         options_of(info, source),
-        info.name,
+        info.driver_name,
         info.driver_version,
         f"{info.platform} {info.platform_version}",
         BUILD_ABI,
@@ -319,7 +319,7 @@ class Device:
                 "device": self.info.device_index,
                 "nice": nice,
             }
-            env = child_environment(self.info.driver)
+            env = child_environment(self.info.driver, self.info.in_caller)
             run = partial(run_python, "build.build_child", argument, _deadline(), env, stop)
             seen = _Seen(folder, titles) if titles and progress.is_heard() else None
             for end in _at_once(jobs, run, seen):

@@ -7,26 +7,24 @@ accelerators, simulators. "auto" takes the first usable one.
 
 from __future__ import annotations
 
-import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from clnn.errors import DeviceError, NoDeviceError
+from clnn.runtime.device.handles import Handle, handles
+from clnn.runtime.device.info import NOT_KEPT, DeviceInfo, kept
 from clnn.runtime.device.probe import (
-    UNPROBED_CAPABILITIES,
     Capabilities,
     Capability,
     ProbeTarget,
     probe,
 )
 from clnn.runtime.drivers import driver_listing
-from clnn.runtime.drivers.driver_loading import platforms_of
 from clnn.runtime.drivers.loader import load, setup, warn_if_hidden
-from clnn.runtime.drivers.pinning import pin, threads
 from clnn.runtime.drivers.queries import IP_VERSION, stated_number
 from clnn.runtime.process import forked
 from clnn.settings import setting
@@ -45,87 +43,7 @@ class NothingListedError(NoDeviceError):
     """OpenCL lists no device at all; `clnn.runtime.doctor` finds out why."""
 
 
-@dataclass(frozen=True)
-class DeviceInfo:
-    """One OpenCL device. Sizes are bytes; `mem_base_addr_align` is bits, as OpenCL reports it.
-
-    `native_vector` is how many floats a register holds, as the driver states it (0: not stated).
-
-    `why_not` says why the device is not `usable`. `subgroup_size` and `usable_local_mem` were
-    measured by the probe (0: none), and so was `max_rounds`: after so many rounds in all, the device
-    ends a work-item's loops (0: never). Of GPUs it measured `multiply_rate`, millions of float32 products
-    added in a second, `copy_rate`, millions of bytes read or written in a second, and `launch_ns`, from the
-    end of a launch to that of the next (0: not measured). `compute_capability` is NVIDIA's, else None.
-    `ip_version` numbers the architecture of Intel's GPUs, as drivers/queries.py has it (0: not stated). `driver` is the
-    library of a driver that is loaded on demand, else ''. Positions are those in the
-    driver's list of platforms (in the loader's, without a `driver`) and in the platform's list of
-    devices.
-    """
-
-    index: int
-    platform: str
-    platform_version: str
-    name: str
-    vendor: str
-    type: str
-    driver_version: str
-    version: str
-    opencl_c_version: str
-    compute_units: int
-    global_mem: int
-    local_mem: int
-    max_alloc: int
-    max_work_group_size: int
-    mem_base_addr_align: int
-    unified_memory: bool
-    extensions: tuple[str, ...]
-    compute_capability: tuple[int, int] | None
-    platform_index: int
-    device_index: int
-    native_vector: int = 0
-    ip_version: int = 0
-    driver: str = ""
-    why_not: str = "not probed"
-    subgroup_size: int = 0
-    usable_local_mem: int = 0
-    max_rounds: int = 0
-    multiply_rate: int = 0
-    copy_rate: int = 0
-    launch_ns: int = 0
-    caps: Capabilities = UNPROBED_CAPABILITIES
-
-    @property
-    def usable(self) -> bool:
-        """Whether kernels were built, run and checked on the device."""
-        return not self.why_not
-
-    @property
-    def cl_std(self) -> str:
-        """The build option under which `caps` hold, such as "-cl-std=CL3.0"."""
-        version = re.match(r"OpenCL C (\d+)\.", self.opencl_c_version)
-        major = int(version.group(1)) if version else 1
-        return "-cl-std=CL3.0" if major >= 3 else f"-cl-std=CL{'2.0' if major == 2 else '1.2'}"
-
-    @property
-    def title(self) -> str:
-        """Index, device and platform on one line."""
-        return f"[{self.index}] {self.name} on {self.platform}"
-
-
-# What is kept of a device between processes is all but these.
 _IDENTITY = ("platform", "platform_version", "name", "driver_version")
-_NOT_KEPT = (
-    "index",
-    "driver",
-    "why_not",
-    "subgroup_size",
-    "usable_local_mem",
-    "max_rounds",
-    "multiply_rate",
-    "copy_rate",
-    "launch_ns",
-    "caps",
-)
 _lock = forked.renewed(threading.Lock())
 _probed: dict[int, DeviceInfo] = {}
 _probing = [forked.renewed(threading.Lock()) for _ in range(16)]  # by index: one probe at a time
@@ -171,10 +89,11 @@ def open_context(info: DeviceInfo) -> tuple[Any, Any]:
     if not info.usable:
         raise DeviceError(f"{info.title} cannot be used: {info.why_not}. Run: clnn doctor")
     cl = load()
-    for platform_index, device_index, device in _handles(info.driver):
-        if (platform_index, device_index) != (info.platform_index, info.device_index):
+    for found in _handles(info.driver):
+        if found.place != info.place or found.device.name.strip() != info.name:
             continue
-        if device.name.strip() == info.name:
+        device = found.in_caller if info.in_caller else found.device
+        if device is not None:
             try:
                 return cl.Context([device]), device
             except cl.Error as err:
@@ -204,38 +123,25 @@ def list_unprobed() -> tuple[DeviceInfo, ...]:
     if on_demand:
         load()
         listings = driver_listing.list_each(on_demand)
-        listed = [_kept(one.driver.library, row) for one in listings for row in one.devices]
+        listed = [
+            kept(one.driver.library, row, one.can_call) for one in listings for row in one.devices
+        ]
     else:
-        listed = [_read(p, d, device) for p, d, device in _handles()]
+        listed = [_read(found) for found in _handles()]
         warn_if_hidden()
     return tuple(replace(info, index=i) for i, info in enumerate(sorted(listed, key=_preference)))
-
-
-def row_of(info: DeviceInfo) -> dict[str, Any]:
-    """Return what is kept of a device between processes, as JSON has it."""
-    return {f.name: getattr(info, f.name) for f in fields(info) if f.name not in _NOT_KEPT}
-
-
-def _kept(driver: str, row: Mapping[str, Any]) -> DeviceInfo:
-    """Return a device from what row_of gave."""
-    version = row["compute_capability"]
-    lists = {
-        "extensions": tuple(row["extensions"]),
-        "compute_capability": tuple(version) if version else None,
-    }
-    return DeviceInfo(index=-1, driver=driver, **{**row, **lists})
 
 
 def _as_it_is(info: DeviceInfo) -> DeviceInfo | None:
     """Return a usable device as this process sees it, None where another is in its place."""
     if not info.driver:
         return info
-    for p, d, device in _handles(info.driver):
-        if (p, d) == (info.platform_index, info.device_index):
-            now = _read(p, d, device)
+    for found in _handles(info.driver):
+        if found.place == info.place:
+            now = _read(found)
             same = all(getattr(now, name) == getattr(info, name) for name in _IDENTITY)
-            kept = {name: getattr(info, name) for name in _NOT_KEPT}
-            return _within(replace(now, **kept)) if same else None
+            known = {name: getattr(info, name) for name in NOT_KEPT}
+            return _within(replace(now, **known)) if same else None
     return None
 
 
@@ -253,32 +159,22 @@ def _list_anew(driver: str) -> None:
         _probed.clear()
 
 
-def _handles(driver: str = "") -> list[tuple[int, int, Any]]:
-    """Return (position of the platform, position in it, `cl.Device`) of every device of a driver.
-
-    Without a driver: of all.
-    """
-    forked.use_driver()
-    cl, before = load(), threads()
-    try:
-        platforms = platforms_of(driver)
-    except cl.Error as err:
-        if err.code == cl.status_code.PLATFORM_NOT_FOUND_KHR:
-            return []
-        raise DeviceError(f"OpenCL cannot list its platforms: {err}. Run: clnn doctor") from err
-    handles = []
-    for p, platform in enumerate(platforms):
-        try:
-            devices = platform.get_devices()
-        except cl.Error:  # a platform without a device, such as a driver without its hardware
-            continue
-        handles += [(p, d, device) for d, device in enumerate(devices)]
-    pin(threads() - before, [platform.name.strip() for platform in platforms])
-    return handles
+def _handles(driver: str = "") -> list[Handle]:
+    """Return every device of a driver, of all without a driver."""
+    both = bool(driver) and any(d.can_call for d in list_unprobed() if d.driver == driver)
+    return handles(driver, both)
 
 
-def _read(platform_index: int, device_index: int, device: Any) -> DeviceInfo:
-    cl = load()
+def has_caller(info: DeviceInfo) -> bool:
+    """Whether a device's kernels can run in the thread that calls, in this process."""
+    if not info.can_call:
+        return False
+    own = (found for found in _handles(info.driver) if found.place == info.place)
+    return any(found.in_caller is not None for found in own)
+
+
+def _read(found: Handle) -> DeviceInfo:
+    cl, device = load(), found.device
 
     def get(name: str, default: Any) -> Any:
         try:
@@ -310,8 +206,8 @@ def _read(platform_index: int, device_index: int, device: Any) -> DeviceInfo:
         unified_memory=bool(get("HOST_UNIFIED_MEMORY", False)),
         extensions=extensions,
         compute_capability=(major, minor) if major else None,
-        platform_index=platform_index,
-        device_index=device_index,
+        platform_index=found.platform_index,
+        device_index=found.device_index,
         native_vector=get("NATIVE_VECTOR_WIDTH_FLOAT", 0),
         ip_version=stated_number(device, IP_VERSION) if numbered else 0,
     )

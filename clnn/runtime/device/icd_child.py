@@ -6,7 +6,8 @@ import ctypes
 import json
 from typing import Any
 
-from clnn.runtime.device.device import list_unprobed, row_of
+from clnn.runtime.device.device import list_unprobed
+from clnn.runtime.device.info import row_of
 from clnn.runtime.drivers.driver_loading import loads_alone, platforms_of
 from clnn.runtime.process.child import reply_stream
 

@@ -56,7 +56,8 @@ class Capabilities:
     fp16, fp64: half and double arithmetic. subgroups: reduce and broadcast. local_memory: the
     amount that DeviceInfo.usable_local_mem states. integer_dot: dot_4x8packed_* of
     cl_khr_integer_dot_product. x86_vnni: inline assembly `vpdpbusd` on int16 vectors, and packs of
-    them, as `drivers/assembly.py` gives it to the compiler. x86_madd: `vpmaddwd` on int8 vectors, and
+    them, as `drivers/assembly.py` gives it to the compiler. x86_vbmi: `vpermi2b` on such vectors, likewise.
+    x86_madd: `vpmaddwd` on int8 vectors, and
     packs of them, likewise. x86_bf16: inline
     assembly `vdpbf16ps`. fast_bf16: it adds products faster than float's multiply-adds; measured.
     ptx_dp4a: inline PTX `dp4a`. ptx_mma, ptx_ldmatrix, ptx_cp_async: inline PTX `mma.sync` of f16,
@@ -77,6 +78,7 @@ class Capabilities:
     subgroups: Capability = UNPROBED
     integer_dot: Capability = UNPROBED
     x86_vnni: Capability = UNPROBED
+    x86_vbmi: Capability = UNPROBED
     x86_madd: Capability = UNPROBED
     x86_bf16: Capability = UNPROBED
     fast_bf16: Capability = UNPROBED

@@ -108,6 +108,18 @@ def step_x86_vnni(bench: ProbeBench) -> int:
     return check_packs(bench, "x86_vnni", 16)
 
 
+def step_x86_vbmi(bench: ProbeBench) -> int:
+    """The x86 instruction vpermi2b through inline assembly: bytes looked up in a table."""
+    _expect_cpu(bench)
+    if not lists("avx512vbmi"):
+        raise RefusedError("the CPU has no avx512vbmi")
+    src, table = np.arange(256, dtype=np.uint8) * np.uint8(37), four_bytes(1).ravel()
+    words = [array.view(np.int32) for array in (src, table, np.zeros_like(src))]
+    got = bench.run(bench.kernel("x86_vbmi", "lookup"), src.size // 64, None, words, words[2])
+    expect(got.view(np.uint8), table[src])
+    return 1
+
+
 def step_x86_madd(bench: ProbeBench) -> int:
     """The x86 instruction vpmaddwd through inline assembly, and packs of vectors of 8."""
     _expect_cpu(bench)
@@ -196,6 +208,7 @@ STEPS: dict[str, Callable[[ProbeBench], int]] = {
     "subgroups": step_subgroups,
     "integer_dot": step_integer_dot,
     "x86_vnni": step_x86_vnni,
+    "x86_vbmi": step_x86_vbmi,
     "x86_madd": step_x86_madd,
     "x86_bf16": probe_pairs.step_x86_bf16,
     "fast_bf16": probe_pairs.step_fast_bf16,
@@ -226,6 +239,7 @@ def build_most(bench: ProbeBench, steps: Sequence[str]) -> None:
         files += ["prefetch", "clock"]
     files = [file for file in files if STEP_OF.get(file, file) in steps]
     listed = {"x86_vnni": cpu_has_vnni(), "x86_madd": lists("avx2")}
+    listed["x86_vbmi"] = lists("avx512vbmi")
     listed["x86_bf16"] = lists(probe_pairs.FEATURE)
     assembly = [name for name, there in listed.items() if cpu and there and name in steps]
     if len(files) > 1 and not (assembly and bench.build_together([*files, *assembly])):

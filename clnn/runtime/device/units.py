@@ -57,7 +57,7 @@ def units_of(info: DeviceInfo) -> Units:
     """Return a device's units, from what its driver states."""
     vendor = info.vendor.lower()
     if info.type != "gpu":
-        return Units(info.compute_units)
+        return Units(1 if info.in_caller else info.compute_units)
     if info.compute_capability:
         return Units(info.compute_units, 64 if info.compute_capability in HALF else 128)
     if "intel" in vendor:

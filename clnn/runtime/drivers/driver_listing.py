@@ -18,12 +18,13 @@ from typing import Any
 from clnn.cache.keys import fields_key
 from clnn.cache.store import Store
 from clnn.runtime.drivers import icd
+from clnn.runtime.drivers.calling_thread import BOTH, lists_both, may_list_both
 from clnn.runtime.drivers.vendors import Driver, write_drivers
 from clnn.runtime.process.child import run_python
 from clnn.runtime.process.temporary import folder_for_a_while
 from clnn.settings import GIVEN
 
-VERSION = "5"
+VERSION = "6"
 TIMEOUT_S = 60.0
 # A crash, a hang or an error is believed for so long, then tried again.
 BAD_NEWS_S = 3600.0
@@ -51,14 +52,15 @@ _VARIABLES = (
 class DriverListing:
     """What came of listing a driver's devices: how the process ended ('': well), and the devices.
 
-    devices: fields of clnn.runtime.device.device.DeviceInfo. loads_alone: whether the driver can be
-    loaded without the loader.
+    devices: fields of clnn.runtime.device.info.DeviceInfo. loads_alone: whether the driver can be
+    loaded without the loader. can_call: whether its devices can run kernels in the thread that calls, too.
     """
 
     driver: Driver
     end: str = ""
     devices: tuple[Mapping[str, Any], ...] = ()
     loads_alone: bool = False
+    can_call: bool = False
 
 
 def list_each(
@@ -81,14 +83,21 @@ def _listing(store: Store, driver: Driver, timeout_s: float, refresh: bool) -> D
     answer = _list_in_child(driver, timeout_s)
     if answer is None:
         return DriverListing(driver)
-    record = {"time": time.time(), **answer}
+    both = answer["end"] == "" and may_list_both(answer["listed"])
+    other = _list_in_child(driver, timeout_s, BOTH) if both else None
+    can_call = other is not None and lists_both(answer["listed"], other.get("listed", ()))
+    record = {"time": time.time(), **answer, "can_call": can_call}
     store.put(key, json.dumps(record).encode(), {"kind": "driver"})
     return _read(driver, record)
 
 
 def _read(driver: Driver, record: Mapping[str, Any]) -> DriverListing:
     return DriverListing(
-        driver, str(record["end"]), tuple(record.get("listed", ())), bool(record.get("alone"))
+        driver,
+        str(record["end"]),
+        tuple(record.get("listed", ())),
+        bool(record.get("alone")),
+        bool(record.get("can_call")),
     )
 
 
@@ -119,8 +128,10 @@ def state_of(driver: Driver) -> str:
     return f"{real}:{info.st_size}:{info.st_mtime_ns}"
 
 
-def _list_in_child(driver: Driver, timeout_s: float) -> dict[str, Any] | None:
-    """List the devices of one driver in a child process.
+def _list_in_child(
+    driver: Driver, timeout_s: float, more: Mapping[str, str] | None = None
+) -> dict[str, Any] | None:
+    """List the devices of one driver in a child process. more: variables for it.
 
     Returns its answer, with how the process ended as "end" when it ended in the driver, else ''.
     None where the child did not get so far: that says nothing of the driver.
@@ -129,7 +140,7 @@ def _list_in_child(driver: Driver, timeout_s: float) -> dict[str, Any] | None:
         vendors = folder / "vendors"
         vendors.mkdir()
         write_drivers(vendors, [driver])
-        env = {**os.environ, "OCL_ICD_VENDORS": str(vendors)}
+        env = {**os.environ, "OCL_ICD_VENDORS": str(vendors), **(more or {})}
         want = {"task": "devices", "path": driver.library}
         out, end = run_python("device.icd_child", want, timeout_s, env)
     lines = out.splitlines()

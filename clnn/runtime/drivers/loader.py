@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from clnn.errors import NoDeviceError
 from clnn.logs import log
-from clnn.runtime.drivers import icd
+from clnn.runtime.drivers import calling_thread, icd
 from clnn.runtime.drivers.driver_listing import list_each
 from clnn.runtime.drivers.vendors import Driver, list_drivers, vendors_folder
 from clnn.runtime.process.temporary import own_folder
@@ -161,11 +161,12 @@ def _has_own_drivers() -> bool:
     return origin is not None and any(Path(origin).parent.glob(".libs/*.icd"))
 
 
-def child_environment(driver: str = "") -> dict[str, str]:
+def child_environment(driver: str = "", in_caller: bool = False) -> dict[str, str]:
     """Return the environment for a child process that shall see the same drivers.
 
-    driver: the library of one of Setup.on_demand, which the child then sees alone. The vendors folder
-    is written again if someone removed it; Oclgrind's own checks are left out.
+    driver: the library of one of Setup.on_demand, which the child then sees alone. in_caller: PoCL's device for
+    the thread that calls takes the place of the one with threads. The vendors folder is written again if
+    someone removed it; Oclgrind's own checks are left out.
     """
     arranged = setup()
     env = {name: text for name, text in os.environ.items() if not name.startswith("OCLGRIND_")}
@@ -177,7 +178,7 @@ def child_environment(driver: str = "") -> dict[str, str]:
     alone = [d for d in arranged.on_demand if driver and d.library == driver]
     if alone:
         env["OCL_ICD_VENDORS"] = str(vendors_folder(alone))
-    return env
+    return env | (calling_thread.ALONE if in_caller else {})
 
 
 def warn_if_hidden() -> None:

@@ -83,7 +83,7 @@ def measure_peaks(info: DeviceInfo) -> Peaks:
 
 def _key(info: DeviceInfo) -> str:
     sources = [k.source for k in (*_fma_kernels(info), *_copy_kernels(info), _empty_kernel())]
-    parts = [info.platform, info.platform_version, info.name, info.driver_version]
+    parts = [info.platform, info.platform_version, info.driver_name, info.driver_version]
     return fields_key("clnn peaks", [*parts, *sources])
 
 

@@ -85,9 +85,11 @@ class Constants:
         self._files = mapped_files(plan.consts.values())
         self._sources = one_of_each(self._files)
         makers, tokens = _makers(plan)
-        nbytes = sum(array.nbytes for array in plan.consts.values())
         if shared:
             makers = self._take(makers, before)
+        alone = [key for key in makers if isinstance(key, str)]
+        unpacked = alone if len(alone) == len(makers) else plan.consts
+        nbytes = sum(plan.consts[name].nbytes for name in unpacked)
         self.whole: Any = self._upload_together(makers, nbytes) if together and makers else None
         if before is not None:
             self.whole, self.own = before.whole, self.whole

@@ -47,7 +47,7 @@ class GearedSession(Session):
 
         own takes a device for its programs, and what builds them.
         """
-        self._now = first
+        self._now, self.cost = first, first.cost
         self._next: Session | None = None  # taken, when nothing holds what is there
         self._own: Session | None = None
         self._lock = threading.RLock()
@@ -75,7 +75,7 @@ class GearedSession(Session):
         """Take what is there to be taken; the lock is held."""
         if self._next is not None and not self._profiles and not self._now._is_bound:
             self._before = self._now.build_counts
-            self._now, self._next = self._next, None
+            self._now, self.cost, self._next = self._next, self._next.cost, None
 
     def once_settled(self, then: Callable[[Session], object]) -> None:
         """Call `then` with the session of the model's own kernels, once and if that is taken."""

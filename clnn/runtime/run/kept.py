@@ -27,13 +27,15 @@ from clnn.errors import ClnnError
 from clnn.logs import log
 from clnn.options import Options
 from clnn.runtime.build.program import Device
-from clnn.runtime.device.device import DeviceInfo, row_of
+from clnn.runtime.device.device import DeviceInfo
+from clnn.runtime.device.info import row_of
 from clnn.runtime.process.background import Jobs
 from clnn.runtime.run.loaded import session_of
 from clnn.runtime.run.parts import Parts
 from clnn.runtime.run.plan_rows import BadPlanError
 from clnn.runtime.run.saved import network_of, network_sections
 from clnn.runtime.run.session import Session
+from clnn.runtime.run.small import may_call
 from clnn.runtime.run.universal import asks_for_set, begins_on_set
 from clnn.settings import SETTINGS, setting
 
@@ -81,6 +83,7 @@ def key_of(
         sorted(row_of(info).items()),
         asdict(info.caps),
         (info.subgroup_size, info.usable_local_mem),
+        options.specialise != "background" and may_call(info, options),
         _measured() if options.tune == "cached" else (),
         _own_files(str(setting("CLNN_KERNEL_PATH"))),
     )

@@ -23,6 +23,7 @@ from clnn.runtime.run.fused_launch import FusedLaunches, fuse_plan, params_of
 from clnn.runtime.run.parts import Parts
 from clnn.runtime.run.saved import SavedNetwork, read_network
 from clnn.runtime.run.session import Build, Session
+from clnn.runtime.run.small import stored_on
 from clnn.runtime.run.state import one_arena
 from clnn.timeline import mark
 
@@ -58,6 +59,7 @@ def session_of(
     network: SavedNetwork, info: DeviceInfo, options: Options, build: Build | None = None
 ) -> Session:
     """Return the session of a network on a device that it fits. build: builds its programs."""
+    info = stored_on(network.in_caller, info, options)
     opened = Device.open(info)
     with explained(opened, "the start of the network"):
         for source in _programs(network) if network.binaries else []:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, groupby
+from operator import attrgetter
 from time import monotonic, perf_counter
 from typing import Any, NoReturn, TypeVar
 
@@ -25,14 +25,14 @@ from clnn.runtime.run.family import KernelsNotReadyError
 from clnn.runtime.run.feeds import as_array, check_dtype
 from clnn.runtime.run.gears import Gears
 from clnn.runtime.run.handed import DeviceArray, Exchange, fetched, run_handed
+from clnn.runtime.run.keeping import Cost, Recent, constant_bytes
 from clnn.runtime.run.named import NamedSession, check_stream, given_by_name
 from clnn.runtime.run.placement import Placement
 from clnn.runtime.run.session import Session
 from clnn.types import Array
 
 T = TypeVar("T")
-MAX_SHAPES = 32  # sessions that are kept, of the shapes seen last
-MAX_BYTES = 2**30  # of the arenas that only one of them uses, but the newest
+FEW_SHAPES = 32  # those used last, which stay whatever their plans cost
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,8 @@ class OpenSession(NamedSession):
         self.doubt = doubt
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
         self._compile_at = compile_at
-        self._sessions: OrderedDict[tuple[tuple[int, ...], ...], Session] = OrderedDict()
+        self._sessions: Recent[tuple[tuple[int, ...], ...], Session]
+        self._sessions = Recent(attrgetter("cost"), few=FEW_SHAPES, large=1)
         self._lock, self._making = threading.RLock(), threading.Lock()
         self._builds = [0, 0]
         self._closed, self._lost = False, ""
@@ -230,6 +231,17 @@ class OpenSession(NamedSession):
             cached, built = (sum(column) for column in zip(*live, self._builds, strict=True))
             return cached, built
 
+    @property
+    def cost(self) -> Cost:
+        """What keeping this session costs, with all shapes that are there."""
+        with self._lock:
+            sessions = list(self._sessions.values())
+        if not sessions:
+            return Cost(0, 0)
+        own = Cost.of_all(session.cost for session in sessions)
+        arena = max(session.plan.memory.total for session in sessions)
+        return Cost(own.launches, own.nbytes + arena + constant_bytes(sessions[-1].plan))
+
     def close(self) -> None:
         """Free the device memory; later calls raise DeviceLostError. A forked child frees nothing."""
         if forked.process.refusal:
@@ -298,18 +310,11 @@ class OpenSession(NamedSession):
         with self._lock:
             if self._closed:
                 _closed({})
-            if key in self._sessions:
-                self._sessions.move_to_end(key)
-            return self._sessions.get(key)
+            return self._sessions.use(key)
 
     def _forget_old(self) -> None:
         """Drop what was used longest ago; memory goes with the last call that is in it."""
-        while len(self._sessions) > 1:
-            older = list(self._sessions.values())[:-1]
-            total = sum(s.placement.arena_bytes for s in older if not s.is_lent)
-            if len(self._sessions) <= MAX_SHAPES and total <= MAX_BYTES:
-                return
-            key, old = self._sessions.popitem(last=False)
+        for key, old in self._sessions.shrink():
             if self._gears is not None:
                 self._gears.forget(key)
             self._builds = [a + b for a, b in zip(self._builds, old.build_counts, strict=True)]

@@ -59,6 +59,7 @@ MARKS = {
     "fp64": r"double(?<=\bdouble)\d*\b",
     "subgroups": r"sub_group_(?<=\bsub_group_)",
     "x86_vnni": r"vpdp\w+ |vpack\w+ (?=%2, %1, %0\" : \"=v)",
+    "x86_vbmi": r"vpermi2b ",
     "x86_madd": r"vpmaddwd |vpack\w+ (?=%2, %1, %0\" : \"=x)",
     "x86_bf16": r"vdpbf16ps ",
     "ptx_dp4a": r'"dp4a\.',
@@ -80,7 +81,7 @@ class SavedNetwork:
     made_for: platform and name of the device. needs: capabilities that its kernels use. local_bytes,
     group: local memory and work-items of the largest work-group. makers, tensors: places of packed
     constants, and of constant tensors by name. fused: how the launches are fused, None where they are
-    not. binaries: key of a program -> binary.
+    not. binaries: key of a program -> binary. in_caller: it was compiled to run in the thread that calls.
     """
 
     made_for: str
@@ -94,6 +95,7 @@ class SavedNetwork:
     tensors: Mapping[str, Place]
     fused: FusedLaunches | None
     binaries: Mapping[str, bytes]
+    in_caller: bool = False
 
 
 def save_network(path: Path, parts: Parts) -> None:
@@ -138,6 +140,7 @@ def _sections(parts: Parts, built: bool) -> dict[str, Array]:
         "needs": sorted(name for name, mark in MARKS.items() if re.search(mark, text)),
         "local": local,
         "products": parts.products,
+        "in_caller": device.info.in_caller,
         "plan": rows,
         "constants": places,
         "tensors": tensors,
@@ -273,6 +276,7 @@ def network_of(sections: Mapping[str, Array]) -> SavedNetwork:
             tensors,
             None if fused is None else _fused(plan, fused, programs),
             _binaries(about["programs"], sections["binaries"]),
+            about.get("in_caller", False) is True,
         )
     except (BadPlanError, BadSectionsError):
         raise

@@ -33,11 +33,13 @@ from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.debug import log_compiled, log_run
 from clnn.runtime.run.feeds import arrays_of, names_message
 from clnn.runtime.run.fused_launch import FusedLaunches, fuse_plan, sources_of
+from clnn.runtime.run.keeping import Cost
 from clnn.runtime.run.lent_arena import LentState, is_lent
 from clnn.runtime.run.named import NamedSession, check_stream
 from clnn.runtime.run.parts import Parts
 from clnn.runtime.run.placement import Placement, placement_of
 from clnn.runtime.run.pool import Pool
+from clnn.runtime.run.small import placed_on
 from clnn.runtime.run.spills import replace_endless_kernels, replace_spilling_kernels
 from clnn.runtime.run.state import ExecutionState, one_arena
 from clnn.runtime.run.stream import Stream
@@ -58,9 +60,8 @@ Build = Callable[[Device, Mapping[str, str]], None]  # kernel title -> source
 class Session(NamedSession):
     """A model compiled for one device. Safe to call from several threads.
 
-    Made by clnn.compile_model. Call it with {input: array} for {output: array}, or run() in the
-    form of onnxruntime. `inputs`, `outputs`: TensorInfo of each. A context manager; close() frees
-    the device memory.
+    Made by clnn.compile_model. Call it with {input: array} for {output: array}, or run() in the form of
+    onnxruntime. `inputs`, `outputs`: TensorInfo of each. A context manager; close() frees the device memory.
     """
 
     _output_names: Sequence[str] = ()
@@ -81,6 +82,7 @@ class Session(NamedSession):
         started = time.perf_counter()
         self._options, self._timeout = options, timeout_of(options)
         separate = (options.arena or setting("CLNN_ARENA")) == "separate"
+        info = info if family or device else placed_on(graph, info, options)
         target = allowed(target_of(info), options)
         self._products = products(target, options)
         how = partial(make_plan, target=target, separate=separate, guard=options.guard, hints=hints)
@@ -96,8 +98,7 @@ class Session(NamedSession):
             self._plan = replaced(
                 self._plan, lambda other: plan_by(choose=other), choose, self._device
             )
-        self._bindings = Bindings(self._plan.inputs, {})
-        self._local = threading.local()
+        self._bindings, self._local = Bindings(self._plan.inputs, {}), threading.local()
         self._timed = int(setting("CLNN_DEBUG")) >= 2
         merge = options.merge and not (self._timed or options.guard) and target.is_cpu
         merge = merge and one_arena(self._plan, self._device)
@@ -130,16 +131,15 @@ class Session(NamedSession):
         build(self._device, sources) if build else self._device.build(sources)
         mark("binaries")
         cached, built = self._device.counts.pair
-        self._counts = cached - before[0], built - before[1]
-        self._closed = False
+        self._counts, self._closed = (cached - before[0], built - before[1]), False
+        self.cost = Cost.of_plan(self._plan, self.is_lent, is_shared=self._family is not None)
         self._states: Pool[ExecutionState] = Pool(self._options.states)
         self._states.give(self._states.take(self._call_state))
         mark("memory")
-        outputs = self._plan.outputs
-        first = {p.host: p.name for p in reversed(outputs)}
+        first = {p.host: p.name for p in reversed(self._plan.outputs)}
         # Names of one value get an array each.
-        self._named_outputs = [(p.name, p.host, first[p.host] == p.name) for p in outputs]
-        self._output_names = [p.name for p in outputs]
+        self._named_outputs = [(p.name, p.host, first[p.host] == p.name) for p in self.plan.outputs]
+        self._output_names = [p.name for p in self._plan.outputs]
         spans = pairwise((*times, time.perf_counter()))
         self._compiled = dict(zip(("plan", "pack", "build"), spans, strict=True))
         self._seconds = {what: end - begin for what, (begin, end) in self._compiled.items()}

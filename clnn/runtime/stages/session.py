@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from time import perf_counter
 from typing import Any
 
@@ -24,6 +24,7 @@ from clnn.ops.host.registry import Value
 from clnn.runtime.process import forked
 from clnn.runtime.run.feeds import as_array
 from clnn.runtime.run.handed import DeviceArray, Exchange, fetched, run_handed
+from clnn.runtime.run.keeping import Cost, Recent
 from clnn.runtime.run.named import NamedSession, given_by_name
 from clnn.runtime.run.open_session import OpenSession, OpenTensorInfo, wait_for_all
 from clnn.runtime.run.placement import Placement
@@ -32,7 +33,7 @@ from clnn.runtime.stages.execute import Execution
 from clnn.runtime.stages.profile import StagedProfile
 from clnn.types import Array
 
-MAX_PLANS = 16  # of one stage, for the values seen last that decide its shapes
+FEW_PLANS = 16  # of one stage, for the values seen last that decide its shapes, which stay whatever they cost
 
 Compile = Callable[[Any], "Session | OpenSession"]
 
@@ -81,7 +82,7 @@ class StagedSession(NamedSession):
         self._exchange = exchange
         self._execution = Execution(self._run_stage, exchange)
         self._lock, self._making = threading.Lock(), threading.Lock()
-        self._plans: dict[str, OrderedDict[Hashable, Session | OpenSession]] = {}
+        self._plans: dict[str, Recent[Hashable, Session | OpenSession]] = {}
         self._info: dict[str, StageInfo] = {}
         self._builds = [0, 0]
         self._closed, self._lost = False, ""
@@ -89,7 +90,7 @@ class StagedSession(NamedSession):
         self._read_by_host: dict[str, frozenset[str]] = {}
         for stage, read in _all_stages(program, read_by_host(program)):
             self._read_by_host[stage.name] = read
-            self._plans[stage.name] = OrderedDict()
+            self._plans[stage.name] = Recent(attrgetter("cost"), FEW_PLANS, FEW_PLANS)
             self._info[stage.name] = StageInfo(stage.name, stage.why, stage.nodes)
             if not stage.fixed and all(read.is_static for read in stage.reads):
                 self._session(stage, {read.name: read for read in stage.reads}, {})
@@ -224,6 +225,12 @@ class StagedSession(NamedSession):
             cached, built = (sum(column) for column in zip(*live, self._builds, strict=True))
             return cached, built
 
+    @property
+    def cost(self) -> Cost:
+        """What keeping this session costs, with all plans that are there."""
+        with self._lock:
+            return Cost.of_all([p.cost for kept in self._plans.values() for p in kept.values()])
+
     def close(self) -> None:
         """Free the device memory; later calls raise DeviceLostError. A forked child frees nothing."""
         if forked.process.refusal:
@@ -326,10 +333,7 @@ class StagedSession(NamedSession):
         with self._lock:
             if self._closed:
                 raise DeviceLostError("this session is closed. Compile the model again.")
-            kept = self._plans[stage.name]
-            if key in kept:
-                kept.move_to_end(key)
-            return kept.get(key)
+            return self._plans[stage.name].use(key)
 
     def _keep(self, stage: DeviceStage, key: Hashable, session: Session | OpenSession) -> None:
         """Keep a plan; drop what was used longest ago, whose memory goes with its last run."""
@@ -337,8 +341,7 @@ class StagedSession(NamedSession):
             kept = self._plans[stage.name]
             kept[key] = session
             self._info[stage.name].plans += 1
-            while len(kept) > MAX_PLANS:
-                _, old = kept.popitem(last=False)
+            for _, old in kept.shrink():
                 self._builds = [a + b for a, b in zip(self._builds, old.build_counts, strict=True)]
 
 

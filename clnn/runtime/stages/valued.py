@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from clnn.errors import (
@@ -14,12 +14,13 @@ from clnn.errors import (
 )
 from clnn.runtime.process import forked
 from clnn.runtime.run.feeds import as_array
+from clnn.runtime.run.keeping import Cost, Recent
 from clnn.runtime.run.named import NamedSession, given_by_name
 from clnn.runtime.run.open_session import OpenTensorInfo, wait_for_all
 from clnn.runtime.run.placement import Placement
 from clnn.types import Array
 
-MAX_SESSIONS = 8  # that are kept, of the values and shapes seen last
+FEW_SESSIONS = 8  # of the values and shapes seen last, which stay whatever they cost
 
 CompileAt = Callable[[Mapping[str, Array], Mapping[str, tuple[int, ...]]], Any]
 
@@ -42,7 +43,8 @@ class ValuedSession(NamedSession):
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
         self.deciding = tuple(deciding)
         self._compile_at = compile_at
-        self._sessions: OrderedDict[Hashable, Any] = OrderedDict()
+        self._sessions: Recent[Hashable, Any]
+        self._sessions = Recent(attrgetter("cost"), FEW_SESSIONS, FEW_SESSIONS)
         self._lock, self._making = threading.Lock(), threading.Lock()
         self._builds = [0, 0]
         self._closed = False
@@ -97,6 +99,11 @@ class ValuedSession(NamedSession):
         """Wait for what is being made in the background, as an OpenSession does."""
         return wait_for_all(self.sessions, timeout)
 
+    @property
+    def cost(self) -> Cost:
+        """What keeping this session costs, with all values that are there."""
+        return Cost.of_all([session.cost for session in self.sessions])
+
     def close(self) -> None:
         """Free the device memory; later calls raise DeviceLostError. A forked child frees nothing."""
         if forked.process.refusal:
@@ -150,14 +157,11 @@ class ValuedSession(NamedSession):
         with self._lock:
             if self._closed:
                 raise DeviceLostError("this session is closed. Compile the model again.")
-            if key in self._sessions:
-                self._sessions.move_to_end(key)
-            return self._sessions.get(key)
+            return self._sessions.use(key)
 
     def _keep(self, key: Hashable, session: Any) -> None:
         """Keep a session; drop what was used longest ago, whose memory goes with its last run."""
         with self._lock:
             self._sessions[key] = session
-            while len(self._sessions) > MAX_SESSIONS:
-                _, old = self._sessions.popitem(last=False)
+            for _, old in self._sessions.shrink():
                 self._builds = [a + b for a, b in zip(self._builds, old.build_counts, strict=True)]

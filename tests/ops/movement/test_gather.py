@@ -214,6 +214,8 @@ def test_imports_agree_with_onnxruntime(op, shape, index, attrs, fed):
     "op,index,attrs",
     [
         ("Gather", [0, 5], {"axis": 1}),
+        ("Gather", 5, {"axis": 1}),
+        ("Gather", [-1, 5], {"axis": 1}),
         ("Gather", [-6], {"axis": 1}),
         ("GatherND", [[0, 5]], {}),
         ("GatherElements", [[5]], {"axis": 1}),

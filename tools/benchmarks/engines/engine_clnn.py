@@ -23,6 +23,7 @@ def open_model(setup: Setup) -> Loaded:
     from clnn.options import Options
     from clnn.runtime.doctor.selection import select_device
     from clnn.runtime.measure.peak import known_peaks, measure_peaks
+    from clnn.runtime.stages.profile import StagedProfile
 
     info = select_device(setup.device)
     try:
@@ -42,8 +43,10 @@ def open_model(setup: Setup) -> Loaded:
         with session.profile() as profile:
             for _ in range(PROFILED):
                 session(feeds)
+        if isinstance(profile, StagedProfile):  # steps on the host between stages
+            return {"device_s": profile.device_s / PROFILED}
         times = profile.summary()
-        peaks = known_peaks(info) or measure_peaks(info)
+        peaks = known_peaks(session.device) or measure_peaks(session.device)
         return {
             "flops": profile.flops,
             "bytes": profile.nbytes,
