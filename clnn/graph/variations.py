@@ -85,7 +85,7 @@ def _more(extent: int, step: int) -> int:
 
 
 def smaller(extents: Extents) -> Iterator[dict[str, int]]:
-    """Yield small extents, the smallest first; those below SMALL become 1."""
+    """Yield small extents, the smallest first; those below SMALL become 1 in most."""
     found = [
         {name: _less(extent, part, block) for name, extent in extents.items()}
         for part in (32, 16, 8, 4, 2)
@@ -93,6 +93,7 @@ def smaller(extents: Extents) -> Iterator[dict[str, int]]:
     ]
     for least in (1, 2, 4, 8, 16):  # what networks that halve images a few times take
         found.append({n: 1 if e < SMALL else min(e, least) for n, e in extents.items()})
+        found.append({n: min(e, least) for n, e in extents.items()})  # where 1 is too few
     yield from sorted(found, key=lambda one: sum(one.values()))
 
 

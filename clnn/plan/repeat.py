@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from clnn.errors import ClnnError
 from clnn.graph.ir import Node
@@ -14,7 +15,9 @@ from clnn.plan.schedule import Chooser, DoesNotFitError, Plan, Repeat
 from clnn.records import changed
 
 Key = tuple[str, str]
-NEAR = 1.1  # times the lowest cost at the first extents, that a choice may take for better ones elsewhere
+# Times the lowest cost at the first extents, that a choice may take for better ones elsewhere, and to
+# fit all extents that count.
+NEAR, FITTING = 1.04, 1.15
 MISFIT = 2.0  # cost, of the lowest, that counts where a choice does not fit
 LESS = 0.97  # share of what one set of choices costs at some extents, below which another is taken
 
@@ -136,17 +139,16 @@ class Choices:
     def chooser(self, choose: Chooser) -> Chooser:
         """Return what chooses as `choose`, but for a choice that fits other extents where one does.
 
-        What was not measured may give way to what costs little more, and less at the others.
+        What was not measured, or does not fit all that is weighed, may give way to what costs little
+        more, and less at the others.
         """
 
         def chosen(node: Node, problem: Problem, variants: Sequence[Variant]) -> Variant:
             best = choose(node, problem, variants)
-            if best.why == RANKED:
+            if best.why == RANKED or not _fits_all(self.weighed, node, best):
                 best = self._balanced(node, problem, best)
-            if not self._fits(node, best):
-                # The last variant takes anything, and is slow; candidates are not.
-                others = (*variants[:-1], *node.spec.candidates(problem), variants[-1])
-                best = next((v for v in others if self._fits(node, v)), best)
+            if not _fits_all(self.others, node, best):
+                best = self._fitting(node, problem, variants) or best
             if variants[0] is not EMPTY:
                 self._made.setdefault(_key(node), best)
             return best
@@ -176,29 +178,45 @@ class Choices:
             and None not in (made.cost_at, there.cost_at)
         )
 
+    def _fitting(self, node: Node, problem: Problem, variants: Sequence[Variant]) -> Variant | None:
+        """Return what fits other extents, None where nothing does: the cheapest where costs tell it.
+
+        The last of `variants` takes anything, and is slow; candidates are not.
+        """
+        candidates = node.spec.candidates(problem)
+        every = (*variants[:-1], *candidates, variants[-1])
+        found = next((v for v in every if _fits_all(self.others, node, v)), None)
+        if found is None or found.cost_at is None:
+            return found
+        cheaper = [v for v in candidates if v.cost_at is not None and v.cost < found.cost]
+        ranked = sorted(cheaper, key=attrgetter("cost"))
+        return self._balanced(
+            node, problem, next((v for v in ranked if _fits_all(self.others, node, v)), found)
+        )
+
     def _balanced(self, node: Node, problem: Problem, best: Variant) -> Variant:
-        """Return what costs least at all extents that are weighed, of what costs little more than the best."""
+        """Return what costs least at all extents that are weighed, of what costs little more than the best.
+
+        What fits all of these may cost more than what does not: a network goes over to other kernels
+        where one of its own does not fit.
+        """
         if best.cost_at is None or not self.weighed:
             return best
         near = [
             v
             for v in node.spec.candidates(problem)
-            if v.cost_at is not None and v.cost <= NEAR * best.cost
+            if v.cost_at is not None and v.cost <= FITTING * best.cost
         ]
-        elsewhere = [p.costs(_key(node), near) for p in self.others]
-        fitting = [
-            k
-            for k in range(len(near))
-            if all(row is None or row[k] < math.inf for row in elsewhere)
-        ]
-        rows = [p.costs(_key(node), near) for p in self.weighed]
-        shares = [_shares(row) for row in ([v.cost for v in near], *rows) if row]
+        every = [p.costs(_key(node), near) for p in (*self.others, *self.weighed)]
+        there, weighed = every[: len(self.others)], every[len(self.others) :]
+        fitting = [k for k in _finite(there, range(len(near))) if near[k].cost <= NEAR * best.cost]
+        if more := _finite(every, range(len(near))):
+            least = min(near[k].cost for k in more)
+            fitting = [k for k in more if near[k].cost <= NEAR * least]
         if not fitting:
             return best
+        shares = [_shares(row) for row in ([v.cost for v in near], *weighed) if row]
         return near[min(fitting, key=lambda k: sum(row[k] for row in shares))]
-
-    def _fits(self, node: Node, variant: Variant) -> bool:
-        return all(other.fits(_key(node), variant) for other in self.others)
 
 
 @dataclass
@@ -230,6 +248,15 @@ class Rivals:
                 self.is_other = True
                 raise DoesNotFitError(node.name)
         return self.first.repeat_or_raise(node, problem)
+
+
+def _fits_all(there: Iterable[Problems], node: Node, variant: Variant) -> bool:
+    return all(problems.fits(_key(node), variant) for problems in there)
+
+
+def _finite(rows: Sequence[Sequence[float] | None], columns: Iterable[int]) -> list[int]:
+    """Return the columns in which no row that tells something is infinite."""
+    return [k for k in columns if all(row is None or row[k] < math.inf for row in rows)]
 
 
 def _shares(costs: Sequence[float]) -> list[float]:

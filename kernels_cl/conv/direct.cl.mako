@@ -62,8 +62,9 @@ LINE = 64  # bytes of a cache line
     tw, constant = at_pixels.tw, at_pixels.even
     assert mode in ("row", "flat", "pointer", "checked"), mode
     assert mode != "flat" or (kh * kw == sy * sx == 1 and pad_y == pad_x == 0 and (ih == 1 or src.pitches[2] == iw * src.pitches[3]))
-    planes = src.pitches[1] != 1 and src.shape[1] != 1
-    assert not planes or (ic <= 4 and groups == 1 and not dot and mode != "checked"), "channels of src must be innermost"
+    any_order = ic <= 4 and groups == 1 and not dot and mode != "checked"
+    planes = src.shape[1] != 1 and not (is_one(src.pitches[1]) if any_order else src.pitches[1] == 1)
+    assert any_order or not planes, "channels of src must be innermost"
     xt, wt, tt, yt = types
     P, V = vec_type(arith.product, vw), vec_type(arith.acc, vw)
     pack_factor, limbs = dt.module.PACK_FACTORS[dot], dt.module.WEIGHT_LIMBS[dot]

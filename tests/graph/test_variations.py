@@ -32,6 +32,14 @@ def test_the_smallest_image_of_networks_that_halve_is_among_the_proposals(least,
     assert first == {"batch": 1, "height": least, "width": least}
 
 
+@pytest.mark.parametrize("least", [2, 4, 8])
+def test_few_columns_need_not_become_one(least):
+    """Of a narrow first image, what a network takes at least is among the proposals."""
+    sizes = smaller({"batch": 1, "height": 140, "width": 3})
+    found = next(s for s in sizes if s["height"] >= least and s["width"] >= min(least, 3))
+    assert found == {"batch": 1, "height": least, "width": min(least, 3)}
+
+
 def test_networks_that_are_refused_or_differ_are_left_out():
     graph = classifier()
     extra = replace(graph, nodes=graph.nodes[:-1])

@@ -12,7 +12,7 @@ from clnn.graph.builder import GraphBuilder
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.shared.window import Window
 from clnn.plan.open_extents import opened
-from clnn.plan.repeat import LESS, NEAR, Choices, Problems, Rivals
+from clnn.plan.repeat import FITTING, LESS, NEAR, Choices, Problems, Rivals
 from clnn.plan.schedule import DoesNotFitError, first_variant, lay_out, make_plan
 from clnn.target import Target
 from clnn.traced import is_open
@@ -124,6 +124,39 @@ def test_what_was_measured_is_not_weighed():
 
     made = Choices(weighed=[weighed]).chooser(measured)(node, here, variants)
     assert made.name == variants[-1].name
+
+
+def at_sizes(*sizes):
+    """Return the node at the first size and its problem, as they are in a network, and problems at the others."""
+    first, *there = [problems(size, 50) for size in sizes]
+    key = next(key for key in first.problems if key[1] == "conv2d")
+    return key, *first.problems[key], there
+
+
+@pytest.mark.parametrize("why", ["ranked", "default"])
+def test_what_fits_extents_that_count_may_cost_more(why):
+    """Measured or not: an image for which one node has no kernel would take another set for all nodes."""
+    key, node, here, (smaller,) = at_sizes(28, 4)
+    rows = [v for v in node.spec.candidates(here) if "_row_" in v.name and not smaller.fits(key, v)]
+    best = replace(rows[0], why=why)
+    made = Choices(weighed=[smaller]).chooser(lambda *asked: best)(node, here, [best])
+    assert smaller.fits(key, made) and made.cost <= NEAR * FITTING * best.cost
+    cheapest = min(
+        v.cost for v in node.spec.candidates(here) if v.cost_at is not None and smaller.fits(key, v)
+    )
+    assert made.cost <= NEAR * max(cheapest, best.cost)
+
+
+def test_of_what_fits_the_cheapest_is_taken():
+    """Not the first family that fits, nor what fits the others alone where it costs much more."""
+    key, node, here, (smaller,) = at_sizes(28, 4)
+    variants = node.spec.variants(here)
+    wide = [v for v in node.spec.candidates(here) if not smaller.fits(key, v)]
+    asked = [wide[0], *reversed(variants[:-1]), variants[-1]]
+    made = Choices(others=[smaller]).chooser(first_variant)(node, here, asked)
+    fitting = [v for v in node.spec.candidates(here) if smaller.fits(key, v)]
+    assert wide and smaller.fits(key, made)
+    assert made.cost == min(v.cost for v in fitting)
 
 
 def chosen_at(size, name):

@@ -192,6 +192,25 @@ def test_images_may_be_smaller_than_a_tile(device, guard):
             assert any(name.startswith("separable_") for name in names), names
 
 
+def of_planes():
+    """A convolution that reads the channels of the network's input plane by plane, and one with wide tiles."""
+    net = Net()
+    x = net.conv(net.conv("x", 3, 16, 1), 16, 64)
+    return net.model(x)
+
+
+def test_one_pixel_is_an_image_like_others(device):
+    """Planes of one pixel lie as the channels of a pixel do."""
+    with clnn.compile_model(of_planes(), device, clnn.Options(specialise="never")) as session:
+        session(fed((1, 3, 40, 64)))
+        session(fed((1, 3, 1, 1)))
+        built = session.build_counts
+        for shape in ((1, 3, 4, 5), (2, 3, 30, 1), (1, 3, 1, 50), (1, 3, 7, 2), (3, 3, 70, 90)):
+            with clnn.compile_model(of_planes(), device, shapes={"x": shape}) as alone:
+                assert close(session(fed(shape)), alone(fed(shape))), shape
+        assert session.build_counts[1] == built[1]
+
+
 @pytest.mark.parametrize("count", [7804, 5])
 def test_functions_walk_extents_of_which_nothing_was_known(device, count):
     """Vectors were chosen for an extent that only a later shape showed to be open."""

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, groupby
-from math import prod
 from operator import attrgetter
 from time import monotonic, perf_counter
 from typing import Any, NoReturn, TypeVar
@@ -89,7 +88,6 @@ class OpenSession(NamedSession):
         self._sessions = Recent(attrgetter("cost"), few=FEW_SHAPES, large=1)
         self._lock, self._making = threading.RLock(), threading.Lock()
         self._builds = [0, 0]
-        self._first_elements = 0
         self._closed, self._lost = False, ""
         self._gears = gears
 
@@ -265,10 +263,6 @@ class OpenSession(NamedSession):
     def _by_name(self, key: tuple[tuple[int, ...], ...]) -> dict[str, tuple[int, ...]]:
         return {info.name: shape for info, shape in zip(self._inputs, key, strict=True)}
 
-    def _is_small(self, key: tuple[tuple[int, ...], ...]) -> bool:
-        """Whether inputs have less elements than those of the first call."""
-        return sum(map(prod, key)) < self._first_elements
-
     def _on_host(self, graph: Graph, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Return the outputs of a network whose kernels are still being made."""
         for name in graph.inputs:
@@ -277,7 +271,10 @@ class OpenSession(NamedSession):
             return evaluate(graph, arrays)
 
     def _session(self, key: tuple[tuple[int, ...], ...], patient: bool = True) -> Session:
-        """Return the session for these shapes. patient: wait for kernels for small images, too."""
+        """Return the session for these shapes. patient: wait for kernels for small images, too.
+
+        Raises KernelsNotReadyError where it does not.
+        """
         session = self._ready(key)
         if session is not None:
             return session
@@ -287,10 +284,9 @@ class OpenSession(NamedSession):
                 self._check(key)
                 if self._sessions and self._gears is not None:
                     self._gears.hurry()
-                session = self._make(key, patient or not self._is_small(key))
+                session = self._make(key, patient)
                 with self._lock:
                     is_first = not self._sessions
-                    self._first_elements = self._first_elements or sum(map(prod, key))
                     self._sessions[key] = session
                     self._forget_old()
                 if is_first and (gears := self._gears) is not None:
