@@ -6,10 +6,10 @@ import difflib
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from clnn.errors import SettingError
+from clnn.records import dataclass
 
 
 @dataclass(frozen=True)

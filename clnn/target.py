@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from clnn.records import dataclass
 from clnn.types import F32, STORED_BF16, STORED_F16, DType
 
 REGISTERS = {16: 32, 8: 16, 4: 20}  # by vector width

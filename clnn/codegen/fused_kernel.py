@@ -32,11 +32,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NoReturn
 
 from clnn.errors import TemplateError
+from clnn.records import dataclass
 
 KERNEL = "network"
 GROUPS = 4  # work-groups per compute unit: runtimes hand several to the first thread that asks

@@ -12,7 +12,7 @@ import copy
 import re
 import struct
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from functools import cache
 from hashlib import blake2b
 from typing import Any
@@ -22,7 +22,7 @@ import numpy as np
 from clnn.codegen.render import render
 from clnn.errors import TemplateError
 from clnn.ops.launch import KernelText
-from clnn.records import field_names
+from clnn.records import dataclass, field_names
 from clnn.traced import Number, Open, Trace, compiled
 from clnn.types import Stored
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from clnn.codegen.fused_kernel import (
@@ -31,6 +30,7 @@ from clnn.codegen.fused_kernel import (
     parts,
 )
 from clnn.errors import TemplateError
+from clnn.records import dataclass
 
 HEAD, ROW_HEAD = 4, 8  # words in front of the rows, and of a row's arguments
 MOST_INPUTS = 8  # of a network

@@ -8,7 +8,7 @@ that would compete for few sets of a cache are kept further apart.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from clnn.graph.ir import Graph
 from clnn.layout import TensorLayout, channels_last
 from clnn.ops.problem import Border
 from clnn.recorded import larger
+from clnn.records import dataclass
 from clnn.traced import is_open
 from clnn.types import DType, TensorType
 

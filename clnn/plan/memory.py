@@ -8,7 +8,6 @@ other tensor writes to their borders, so that these need not be filled again bef
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from math import gcd, lcm
 
 from clnn.errors import PlanError
@@ -22,6 +21,7 @@ from clnn.plan.placement import (
     solve,
 )
 from clnn.plan.slots import dirty, reserve
+from clnn.records import dataclass
 
 # Visits of neighbours that a search may make, for each block and in all.
 WORK_PER_BLOCK, MOST_WORK = 1200, 8_000_000

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clnn.graph.ir import Graph, Node
 from clnn.layout import TensorLayout
 from clnn.plan.layouts import Placed
+from clnn.records import dataclass
 from clnn.types import TensorType
 
 

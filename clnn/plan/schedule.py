@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from clnn.budget import counted_tables, host_memory
 from clnn.errors import PlanError
@@ -17,7 +17,7 @@ from clnn.plan.border import fill_launch
 from clnn.plan.layouts import Hints, Placed, place
 from clnn.plan.memory import Block, MemoryPlan, dirty_borders, plan_memory
 from clnn.plan.ports import Port, add_ports
-from clnn.records import changed
+from clnn.records import changed, dataclass
 from clnn.target import Target
 from clnn.types import Array, DType
 

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +28,7 @@ from clnn.ops.launch import Const, In, Out, Scratch, Variant
 from clnn.ops.problem import Operand, Problem
 from clnn.ops.shared.epilogue import heavy
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.runtime.build.program import key_of, options_of
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.drivers.loader import child_environment

@@ -6,7 +6,6 @@ Constant indices at even distances become views; others are looked up on the dev
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from clnn.ops.problem import Problem, required
 from clnn.ops.shared.element_types import move_type
 from clnn.ops.shared.loops import collapse, run_work
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.types import Array, TensorType, normalise_axis
 
 Pick = tuple[int, int, int]  # place of an index value, extent that it counts in, pitch in the data

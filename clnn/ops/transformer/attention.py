@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops.rows.softmax import Softmax
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.transformer import MICROSOFT
+from clnn.records import dataclass
 from clnn.types import I32, Array, TensorType
 
 ONE, ZERO = np.ones((), np.float32), np.zeros((), np.float32)

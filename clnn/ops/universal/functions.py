@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from clnn.ops.launch import Arg, Launch
+from clnn.records import dataclass
 from clnn.target import Target
 
 # A register tile of convolutions by the elements of a vector: pixels, and vectors of channels. Its sums, a pixel and

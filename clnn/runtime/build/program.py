@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from clnn.cache.keys import program_key
 from clnn.cache.store import Store
 from clnn.cache.templates import use_cache
 from clnn.errors import BuildError
+from clnn.records import dataclass
 from clnn.runtime.build import progress, registers
 from clnn.runtime.device import failures
 from clnn.runtime.device.device import DeviceInfo, open_context

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from clnn.codegen.filters import LARGE_REGISTERS
+from clnn.records import dataclass
 from clnn.runtime.drivers.loader import load
 
 VERBOSE = "-cl-nv-verbose"

@@ -11,11 +11,12 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
 from clnn.errors import DeviceError, NoDeviceError
+from clnn.records import dataclass
 from clnn.runtime.device.probe import (
     UNPROBED_CAPABILITIES,
     Capabilities,

@@ -7,7 +7,6 @@ where its storage is, which may be a buffer that the caller bound.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, islice
 
@@ -25,6 +24,7 @@ from clnn.codegen.set_kernel import (
 from clnn.codegen.set_texts import set_sources
 from clnn.ops.universal.functions import is_universal
 from clnn.plan.schedule import ConstArg, Plan, PlannedArg, PlannedLaunch, ScratchArg, TensorArg
+from clnn.records import dataclass
 from clnn.runtime.run.arguments import Place, in_order
 from clnn.runtime.run.constants import ALIGNMENT, Constants
 

@@ -17,7 +17,6 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -33,6 +32,7 @@ from clnn.codegen.render import text_of
 from clnn.codegen.runtime_numbers import as_ints
 from clnn.errors import ModelFileError, SettingError
 from clnn.plan.schedule import ConstArg, Plan, TensorArg
+from clnn.records import dataclass
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.failures import explained
 from clnn.runtime.drivers.loader import load

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from clnn.layout import TensorLayout
 from clnn.plan.ports import Port
 from clnn.plan.schedule import Plan
+from clnn.records import dataclass
 
 
 @dataclass(frozen=True)
