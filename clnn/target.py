@@ -10,6 +10,8 @@ REGISTERS = {16: 32, 8: 16, 4: 20}  # by vector width
 # narrower ones by themselves; lanes of those that a kernel asks for there.
 OF_THIRTY_TWO, OF_FEWER, ASKED = 64, 128, 16
 
+LARGE_REGISTERS = "// Built with twice the registers."  # which the build of a program looks for
+
 
 @dataclass(frozen=True)
 class RegisterMode:

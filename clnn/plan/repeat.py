@@ -10,7 +10,8 @@ from clnn.errors import ClnnError
 from clnn.graph.ir import Node
 from clnn.ops.launch import EMPTY, RANKED, Variant
 from clnn.ops.problem import Problem
-from clnn.plan.schedule import Chooser, DoesNotFitError, Plan, Repeat
+from clnn.plan.plan import Plan
+from clnn.plan.schedule import Chooser, DoesNotFitError, Repeat
 from clnn.records import changed, dataclass
 
 Key = tuple[str, str]

@@ -21,6 +21,7 @@ import numpy as np
 from clnn.arith._base import FLOAT
 from clnn.cache.keys import fields_key
 from clnn.cache.store import Store
+from clnn.cache.templates import use_cache
 from clnn.codegen.render import render
 from clnn.errors import TemplateError
 from clnn.layout import TensorLayout, view_of
@@ -39,6 +40,7 @@ from clnn.runtime.run.trial_child import GUARD, values
 from clnn.settings import setting
 from clnn.types import Array, narrow, widen
 
+use_cache()
 # Of an element stored in 16 bits, relative to it; a bias may be rounded to that besides.
 ROUNDING = {"f16": 2.0**-11, "bf16": 2.0**-8}
 ROUNDED = 2

@@ -13,7 +13,7 @@ from small_graphs import GRAPHS
 
 import clnn
 from clnn.errors import PlanError
-from clnn.plan.schedule import ConstArg
+from clnn.plan.plan import ConstArg
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 

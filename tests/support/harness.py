@@ -20,7 +20,8 @@ from clnn.ops.spec import OpSpec
 from clnn.ops.universal.functions import is_universal
 from clnn.options import Options
 from clnn.plan.layouts import Hints
-from clnn.plan.schedule import Chooser, Storage, make_plan
+from clnn.plan.plan import Storage
+from clnn.plan.schedule import Chooser, make_plan
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import select
 from clnn.runtime.device.target import allowed

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from functools import cache
 from typing import Any
@@ -139,6 +138,8 @@ def discover(*, refresh: bool = False) -> list[DeviceInfo]:
     The first call probes what the cache does not know; `refresh` probes all anew. Raises
     NoDeviceError when pyopencl cannot be imported, DeviceError when OpenCL itself fails.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     listed = list_unprobed()
     with ThreadPoolExecutor(_PROBES_AT_ONCE, thread_name_prefix="clnn-probe") as pool:
         return list(pool.map(lambda info: _with_probe(info, refresh), listed))

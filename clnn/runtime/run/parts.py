@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clnn.plan.schedule import Plan
+from clnn.plan.plan import Plan
 from clnn.records import dataclass
 from clnn.runtime.build.program import Device
 from clnn.runtime.run.constants import Constants

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clnn.plan.describe import describe
-from clnn.plan.schedule import Plan
+from clnn.plan.plan import Plan
 from clnn.records import dataclass
 
 

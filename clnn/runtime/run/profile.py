@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from clnn.plan.schedule import Plan
+from clnn.plan.plan import Plan
 from clnn.records import dataclass
 from clnn.runtime.measure.peak import Peaks
 from clnn.runtime.run.commands import Handed, Memory

@@ -11,7 +11,7 @@ import numpy as np
 
 from clnn.errors import ClnnError, DeviceLostError, InputNameError, OutOfDeviceMemoryError
 from clnn.logs import log
-from clnn.plan.ports import Port
+from clnn.plan.plan import Port
 from clnn.records import dataclass
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.process.forked import keep
