@@ -109,6 +109,7 @@ class ViewSpec(OpSpec):
     """
 
     supports_narrow_storage = True
+    is_view = True
 
     def forward(self, source: TensorLayout) -> TensorLayout | None:
         """Return the layout of output 0 as a view of input 0."""
