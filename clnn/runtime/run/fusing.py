@@ -85,7 +85,7 @@ def fuse_launches(
 
     groups: list[FusedLaunch] = []
     rendered = [_Rendered(one, one.source) for one in launches]
-    known = set_sources(plan.target) if any(one.is_of_set for one in rendered) else ()
+    known = _set_sources(plan) if any(one.is_of_set for one in rendered) else ()
     whole_set = len(plan.inputs) <= MOST_INPUTS and not open_
 
     def kind(one: _Rendered) -> tuple[bool, bool]:
@@ -102,6 +102,17 @@ def fuse_launches(
             whole = fits and len(ones) >= MIN_LAUNCHES
             groups += [fused(ones)] if whole else [FusedLaunch((one.launch,)) for one in ones]
     return groups
+
+
+def _set_sources(plan: Plan) -> tuple[str, ...]:
+    """Return the texts of the universal set; none for a stored plan where mako is not installed.
+
+    Its launches are fused as others are there.
+    """
+    try:
+        return set_sources(plan.target)
+    except ModuleNotFoundError:
+        return ()
 
 
 @dataclass(frozen=True)
