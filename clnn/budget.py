@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
 from clnn.errors import ClnnError, HostMemoryError
+from clnn.records import dataclass
 
 MAX_NODES = 100_000
 """Nodes of a model with its functions inlined, and of the graph made of it."""

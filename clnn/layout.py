@@ -18,13 +18,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from clnn.errors import ShapeError
-from clnn.records import changed
+from clnn.records import changed, dataclass
 from clnn.traced import alike, is_one, opened, other
 from clnn.types import Array, normalise_axis
 

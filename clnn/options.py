@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from clnn.errors import SettingError
+from clnn.records import dataclass
 
 DTYPES = ("f32", "tf32", "f16", "bf16", "int8")
 LONGEST_TIMEOUT = 1_000_000

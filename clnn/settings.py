@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from clnn.errors import SettingError
+from clnn.records import dataclass
 
 
 @dataclass(frozen=True)
@@ -213,7 +212,9 @@ def warn_unknown(env: Mapping[str, str] | None = None) -> list[str]:
     names = [n for n in (os.environ if env is None else env) if n.startswith("CLNN_")]
     unknown = [n for n in names if n not in SETTINGS]
     for name in unknown:
-        close = difflib.get_close_matches(name, SETTINGS, n=1)
+        from difflib import get_close_matches
+
+        close = get_close_matches(name, SETTINGS, n=1)
         hint = f" Did you mean {close[0]}?" if close else " See docs/environment.md."
         warnings.warn(f"environment variable {name} is not one of clnn's.{hint}", stacklevel=2)
     return unknown

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from clnn.records import dataclass
 from clnn.types import F32, STORED_BF16, STORED_F16, DType
 
 REGISTERS = {16: 32, 8: 16, 4: 20}  # by vector width
 # Registers of a work-item in subgroups of 32, which Intel's compilers take for its Xe-HPC, and where they take
 # narrower ones by themselves; lanes of those that a kernel asks for there.
 OF_THIRTY_TWO, OF_FEWER, ASKED = 64, 128, 16
+
+LARGE_REGISTERS = "// Built with twice the registers."  # which the build of a program looks for
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NoReturn
+
+from clnn.records import dataclass
 
 Number = int | float
 

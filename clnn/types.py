@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clnn.errors import DTypeError, ShapeError
+from clnn.records import dataclass
 
 Array = npt.NDArray[Any]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -11,6 +10,7 @@ import numpy as np
 
 from clnn.arith._base import Array, Elementwise
 from clnn.errors import DTypeError
+from clnn.records import dataclass
 from clnn.types import BF16, CARRIERS, F16, F32, DType
 
 

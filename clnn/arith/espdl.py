@@ -8,7 +8,7 @@ Sources: the documents and headers of ESP-DL 1.x, the C kernels of ESP-DL 3.x, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from clnn.arith._base import Arithmetic, Array
 from clnn.arith.mli import dot, per_channel
 from clnn.arith.mli_primitives import limits, saturate, wrap
 from clnn.errors import DTypeError
+from clnn.records import dataclass
 from clnn.types import I8, I16, I32, I64, DType
 
 FLOOR, HALF_UP, HALF_EVEN = "floor", "half_up", "half_even"

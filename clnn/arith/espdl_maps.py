@@ -7,7 +7,7 @@ clnn.arith.espdl.ROUNDINGS; shifts are the exponent of the result less that of w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from clnn.arith.espdl import BY_BITS, FLOOR, HALF_EVEN, HALF_UP, clamped, moved,
 from clnn.arith.mli_primitives import saturate
 from clnn.arith.quantised_maps import ByteTable, every_byte
 from clnn.errors import DTypeError
+from clnn.records import dataclass
 from clnn.types import F32, I8, I16, DType
 
 MOST_APART = 31  # bits by which exponents of the operands of a sum, or of an average, may differ

@@ -7,13 +7,14 @@ their own steps; one multiplication makes a result of float32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
 from clnn.arith._base import Arithmetic, Array
 from clnn.arith.mli import dot, per_channel
 from clnn.errors import DTypeError
+from clnn.records import dataclass
 from clnn.types import F32, I8, S8_LARGEST, DType, narrow, stored_s8
 
 EXACT = 2**24  # up to here float32 holds every integer

@@ -6,7 +6,7 @@ has two round modes (ties up, or to even) and a switch for full accumulation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -23,6 +23,7 @@ from clnn.arith.mli_primitives import (
     wrap,
 )
 from clnn.errors import DTypeError
+from clnn.records import dataclass
 from clnn.types import I8, I16, I32, DType
 
 

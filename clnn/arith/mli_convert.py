@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from clnn.arith._base import Array
 from clnn.arith.mli_maps import BY_BITS, MliMap
 from clnn.arith.mli_primitives import add, redundant_sign_bits, round_shift, saturate
 from clnn.arith.mli_quant import Quant, rescale
+from clnn.records import dataclass
 from clnn.types import F32, I32, DType
 
 

@@ -6,8 +6,6 @@ added. The bias goes with the first input.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clnn.arith._base import Arithmetic, Array
@@ -23,6 +21,7 @@ from clnn.arith.mli_primitives import (
 )
 from clnn.arith.mli_quant import Quant
 from clnn.errors import DTypeError
+from clnn.records import dataclass
 from clnn.types import I32, I64, DType
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clnn.arith._base import Array
@@ -18,6 +16,7 @@ from clnn.arith.mli_maps import (
 from clnn.arith.mli_primitives import add, saturate
 from clnn.arith.mli_quant import Quant
 from clnn.arith.mli_tables import SIGMOID, TANH, activation, activation_quant
+from clnn.records import dataclass
 from clnn.types import I32, I64, DType
 
 NO_ACTIVATION, TANH_ACTIVATION, SIGMOID_ACTIVATION = 0, 1, 2

@@ -7,7 +7,6 @@ them from the operands' quantisation. `up` is the rounding mode: ties up, else t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -26,6 +25,7 @@ from clnn.arith.mli_primitives import (
     wrap,
 )
 from clnn.arith.mli_quant import Quant, narrowed, rescale
+from clnn.records import dataclass
 from clnn.types import I8, I16, I32, DType
 
 BY_BITS = {8: I8, 16: I16, 32: I32}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clnn.arith._base import Array, Averaging
@@ -16,6 +14,7 @@ from clnn.arith.mli_primitives import (
     wrap,
 )
 from clnn.arith.mli_quant import Quant, requant
+from clnn.records import dataclass
 from clnn.types import DType
 
 

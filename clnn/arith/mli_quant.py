@@ -5,8 +5,6 @@ A real value is (integer - zero) * scale * 2**-frac; fx tensors have scale 1 and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from clnn.arith.mli_primitives import (
     cast,
     divide,
@@ -16,6 +14,7 @@ from clnn.arith.mli_primitives import (
     round_shift,
     saturate,
 )
+from clnn.records import dataclass
 
 RELU_NONE, RELU_GEN, RELU_1, RELU_6 = 0, 1, 2, 3
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clnn.arith._base import Array
@@ -12,6 +10,7 @@ from clnn.arith.mli_maps import BY_BITS, MliMap
 from clnn.arith.mli_primitives import cast, round_shift, saturate
 from clnn.arith.mli_quant import Quant
 from clnn.arith.mli_tables import EXP, INVERSE_ROOT, Lookup, byte_fraction, lookup
+from clnn.records import dataclass
 from clnn.types import I32, I64, DType
 
 ROOT_FRAC = 8  # fraction bits that sums of squares are normalised to

@@ -7,7 +7,6 @@ saturated to 16 bits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -16,6 +15,7 @@ from clnn.arith._base import Array
 from clnn.arith.mli_maps import BY_BITS, MliMap
 from clnn.arith.mli_primitives import cast, limits, round_shift, saturate, shift_left
 from clnn.arith.mli_quant import Quant
+from clnn.records import dataclass
 from clnn.types import I8, DType
 
 Real = Callable[[Array], Array]

@@ -6,13 +6,14 @@ The numpy references are the formulas of clnn/arith/openvx.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from clnn.arith._base import Arithmetic, Array, Elementwise
 from clnn.arith.openvx import Format, Scale, add, divide, lookup, multiply, shifted
 from clnn.errors import DTypeError
+from clnn.records import dataclass
 from clnn.types import I8, I16, I32, U8, DType
 
 LIBRARY = "_arith/openvx.cl.mako"

@@ -8,7 +8,7 @@ nearest, ties to even, of the sum in float32 times one float32 factor; results s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import ml_dtypes
@@ -19,6 +19,7 @@ from clnn.arith.int8 import EXACT
 from clnn.arith.mli import dot, per_channel
 from clnn.arith.mli_primitives import wrap
 from clnn.errors import DTypeError, PlanError
+from clnn.records import dataclass
 from clnn.types import F32, I8, I16, I32, U8, DType
 
 INPUTS, WEIGHTS = (I8, U8, I16), (I8, I16)

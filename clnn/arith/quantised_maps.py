@@ -7,7 +7,7 @@ parameters where they are one number known beforehand.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from clnn.arith._base import Array, Elementwise
 from clnn.arith.quantised import Quantisation, fused, quantised
 from clnn.errors import DTypeError
+from clnn.records import dataclass
 from clnn.types import F32, I8, I16, I32, U8, U16, DType
 
 NARROW = (I8, U8, I16, U16)

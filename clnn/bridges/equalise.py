@@ -10,7 +10,7 @@ Source: Nagel and others, Data-Free Quantization Through Weight Equalization and
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from clnn.graph.passes.dead import remove_dead
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.pool.spec import Pool
 from clnn.ops.rows.reduce import Reduce
+from clnn.records import dataclass
 from clnn.types import Array
 
 SWEEPS = 40

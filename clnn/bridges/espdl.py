@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.pool.spec import Pool
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
+from clnn.records import dataclass
 from clnn.types import F32, Array
 
 LEAST = 2.0**-20  # the smallest range that an exponent is made for

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.pool.spec import Pool
 from clnn.ops.rows.reduce import Reduce
 from clnn.ops.shared.window import Window
+from clnn.records import dataclass
 from clnn.types import Array
 
 Constants = tuple[Arithmetic, Array, Array, dict[str, Any]]  # what a product is computed from

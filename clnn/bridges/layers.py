@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from clnn.bridges.bias import average_error
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.shared.window import Window
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.types import Array, DType
 
 RELU, RELU6 = "relu", "relu6"

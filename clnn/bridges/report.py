@@ -5,12 +5,12 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from clnn.bridges.layers import Layer
+from clnn.records import dataclass
 from clnn.types import Array
 
 COLUMNS = ("layer", "op", "integers", "SNR, dB", "saturated", "share", "worst channel")

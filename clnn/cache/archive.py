@@ -12,13 +12,13 @@ import os
 import re
 import zipfile
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 
 from clnn.cache import files, lines
 from clnn.cache.envelope import MAX_ENTRY_BYTES, BadEntry, decode
 from clnn.cache.store import Store, stored_kinds
 from clnn.errors import CacheError
+from clnn.records import dataclass
 from clnn.settings import setting
 
 MAX_MEMBERS = 100_000

@@ -16,8 +16,9 @@ import hashlib
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from clnn.records import dataclass
 
 FORMAT_VERSION = 1
 MAX_ENTRY_BYTES = 1 << 28

@@ -14,11 +14,11 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from clnn.cache.envelope import BadEntry
 from clnn.cache.privacy import is_own
+from clnn.records import dataclass
 
 TEMP_PREFIX = ".new-"
 STALE_SECONDS = 3600.0

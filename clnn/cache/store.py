@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,6 +33,7 @@ from clnn.cache.envelope import (
 from clnn.cache.keys import is_key
 from clnn.cache.privacy import CacheWarning, is_private, tell
 from clnn.errors import CacheError
+from clnn.records import dataclass
 from clnn.settings import setting
 
 SUFFIX = ".clbin"

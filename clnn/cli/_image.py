@@ -7,7 +7,7 @@ tensor's axes: NCHW, NHWC, CHW or HWC.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clnn.errors import MissingPackageError, SettingError
+from clnn.records import dataclass
 
 if TYPE_CHECKING:
     from clnn.importers.onnx.info import ValueInfo

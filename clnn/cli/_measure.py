@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from clnn.compile import compile_fixed, load_graph
 from clnn.options import Options
+from clnn.records import dataclass
 from clnn.runtime.doctor.selection import select_device
 from clnn.runtime.measure.peak import Peaks, known_peaks, measure_peaks
 from clnn.runtime.run.compiled import is_compiled

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from statistics import median
 from typing import Any
 
 from clnn.errors import ClnnError
 from clnn.options import Options
+from clnn.records import dataclass
 from clnn.timeline import Mark, begin, mark
 
 CHILD = (

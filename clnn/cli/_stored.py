@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from clnn.cli import _common
 from clnn.errors import SettingError
+from clnn.records import dataclass
 
 if TYPE_CHECKING:
     import argparse

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from clnn.importers.onnx.info import ModelInfo, ValueInfo
     from clnn.importers.onnx.stages.program import Program
     from clnn.layout import TensorLayout
-    from clnn.plan.schedule import Plan
+    from clnn.plan.plan import Plan
     from clnn.runtime.device.device import DeviceInfo
 
 EXIT_UNSUPPORTED = 1
@@ -280,7 +280,7 @@ def sources(plan: Plan, pattern: str) -> list[dict[str, Any]]:
 
     Raises InputNameError where nothing has such a name.
     """
-    from clnn.codegen.render import text_of
+    from clnn.codegen.kernels import text_of
 
     found: dict[str, dict[str, Any]] = {}
     for step in plan.scheduled:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ import numpy as np
 from clnn.cli import _common
 from clnn.cli import _image as image
 from clnn.errors import InputNameError, SettingError, ShapeError
+from clnn.records import dataclass
 
 if TYPE_CHECKING:
     from clnn.importers.onnx.info import ModelInfo

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from clnn.layout import TensorLayout
-from clnn.target import RegisterMode
+from clnn.target import LARGE_REGISTERS, RegisterMode
 from clnn.traced import Traced, divides, is_one, is_open, is_traced, is_zero, room, times, today
 from clnn.types import S8_LARGEST, Stored
 
-LARGE_REGISTERS = "// Built with twice the registers."  # which the build of a program looks for
 SMALL = ("char", "uchar", "short", "ushort")
 WIDE = 8  # halves of a vector whose address has to be aligned for some compilers
 S8_ZERO = 3 << 22  # 1.5 * 2**23: float32 numbers around it are integers

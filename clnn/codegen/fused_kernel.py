@@ -32,13 +32,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NoReturn
 
+from clnn.codegen.kernels import COUNTERS, KERNEL, NUMBERS, SCRATCH, STAMPS, FusedKernel
 from clnn.errors import TemplateError
+from clnn.records import dataclass
 
-KERNEL = "network"
 GROUPS = 4  # work-groups per compute unit: runtimes hand several to the first thread that asks
 IDS = ("id0", "id1", "id2")  # what functions take of an item
 PIECES = 8  # parts of a call's items per compute unit that groups claim at once
@@ -50,8 +50,6 @@ KERNELS = 16  # texts of fused kernels that are kept, for the same network at ot
 LINE = 16  # ints from counter to counter, a cache line
 FLOAT_BYTES = 4
 CLOCK = "__builtin_readcyclecounter()"  # of compilers that derive from clang
-# Parameters of the fused kernel that it has for itself.
-COUNTERS, SCRATCH, STAMPS, NUMBERS = "next", "scratch_base", "stamps", "numbers"
 # What tells of other work-items, or holds for the sources behind it too.
 _UNFIT = re.compile(
     r"\bbarrier\b|\bget_(local|group|num|global_(size|offset))\w*\b|^#pragma\b", re.M
@@ -110,25 +108,6 @@ def _declared(names: Iterable[str], reals: frozenset[int]) -> str:
         value = f"as_float({NUMBERS}[{at}])" if real else f"{NUMBERS}[{at}]"
         lines.append(f"        const {'float' if real else 'int'} {name} = {value};")
     return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class FusedKernel:
-    """A kernel of many calls: its source, the names of its parameters in order, and what it needs.
-
-    counters: ints, zero before the first run; the kernel leaves zeros. scratch: bytes for each of
-    `groups` work-groups. stamps: ulongs that it writes, [calls][groups][begin, end] in cycles, zeros
-    where a group had no share; 0 for a kernel that notes no times. numbers: what it reads from its
-    buffer of numbers, None for a kernel that has none.
-    """
-
-    source: str
-    params: tuple[str, ...]
-    counters: int
-    scratch: int
-    groups: int
-    stamps: int = 0
-    numbers: tuple[int | float, ...] | None = None
 
 
 def can_fuse(source: str, local_size: Sequence[int], global_size: Sequence[int]) -> bool:

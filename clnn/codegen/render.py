@@ -107,10 +107,8 @@ def _again(folders: tuple[str, ...], template: str, params: Mapping[str, Any]) -
         raise TemplateError(_explain(template, params, err)) from err
 
 
-def text_of(launch: Launch) -> KernelText:
-    """Return the kernel of a launch. Raises TemplateError."""
-    if launch.text is not None:
-        return launch.text
+def rendered(launch: Launch) -> KernelText:
+    """Return the kernel that the template of a launch makes. Raises TemplateError."""
     if launch.numbers:
         params = tuple(launch.params.items())
         source = _rendered_once(setting("CLNN_KERNEL_PATH"), launch.template, params)

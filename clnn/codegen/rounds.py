@@ -10,8 +10,9 @@ import ast
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
+
+from clnn.records import dataclass
 
 Interval = tuple[float, float]
 ANY: Interval = (-math.inf, math.inf)

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import copy
 import re
-import struct
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from functools import cache
 from hashlib import blake2b
 from typing import Any
@@ -22,7 +21,7 @@ import numpy as np
 from clnn.codegen.render import render
 from clnn.errors import TemplateError
 from clnn.ops.launch import KernelText
-from clnn.records import field_names
+from clnn.records import dataclass, field_names
 from clnn.traced import Number, Open, Trace, compiled
 from clnn.types import Stored
 
@@ -30,7 +29,6 @@ _KERNEL = re.compile(r"^__kernel void \w+\(", re.M)
 _ARRAY = re.compile(r"^\s*(?:__local |__private |const )*\w+ \w+\[[^\]]*\bx\d+_[^\]]*\]", re.M)
 _ARGUMENT = re.compile(r"\bx\d+_")
 _WIDTH = re.compile(r"(?:float|double|half|char|short|int|long|vload|vstore)(x\d+_)")
-INT_LIMIT = 2**31
 
 
 @dataclass(frozen=True)
@@ -195,23 +193,6 @@ def _with_arguments(source: str, trace: Trace) -> str:
     end = source.index(")\n{", start.end())
     more = "".join(f",\n    const {ctype} {name}" for name, ctype in trace.arguments.values())
     return source[:end] + more + source[end:]
-
-
-def as_ints(numbers: Sequence[Number]) -> list[int]:
-    """Return numbers as the 32 bits that kernels read: integers, and floats by their bits.
-
-    Raises TemplateError for an integer of more bits.
-    """
-    found = []
-    for number in numbers:
-        if isinstance(number, float):
-            number = struct.unpack("i", struct.pack("f", np.float32(number)))[0]
-        if not -INT_LIMIT <= number < INT_LIMIT:
-            raise TemplateError(
-                f"a kernel's number is {number}: more than 32 bits hold. Use a smaller batch or image."
-            )
-        found.append(number)
-    return found
 
 
 def _same(a: Number, b: Number) -> bool:

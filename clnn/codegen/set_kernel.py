@@ -15,25 +15,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from clnn.codegen.fused_kernel import (
     CLOCK,
     GROUPS,
     IDS,
-    KERNEL,
     LINE,
     MOST_SHARES,
     PIECES,
-    FusedKernel,
     each_item,
     parts,
 )
+from clnn.codegen.kernels import (
+    KERNEL,
+    MOST_INPUTS,
+    FusedKernel,
+    input_names,
+)
 from clnn.errors import TemplateError
+from clnn.records import dataclass
 
 HEAD, ROW_HEAD = 4, 8  # words in front of the rows, and of a row's arguments
-MOST_INPUTS = 8  # of a network
 ARENA_MEMORY, CONSTANT_MEMORY, INPUT_MEMORY = (
     0,
     1,
@@ -64,15 +67,6 @@ class SetText:
     source: str
     params: tuple[str, ...]
     row: int
-
-
-def input_names(k: int) -> tuple[str, str, str]:
-    """Return the parameters of an input: its memory, the byte it begins at, whether it is bound."""
-    return f"input{k}", f"input{k}_start", f"input{k}_bound"
-
-
-# Names of the parameters that say where inputs lie.
-INPUT_PARAMS = tuple(name for k in range(MOST_INPUTS) for name in input_names(k))
 
 
 @lru_cache

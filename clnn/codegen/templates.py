@@ -9,7 +9,6 @@ import hashlib
 import importlib.util
 import marshal
 import os
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -19,6 +18,8 @@ import mako
 from mako.exceptions import TopLevelLookupException
 from mako.lookup import TemplateLookup
 from mako.template import ModuleTemplate, Template
+
+from clnn.records import dataclass
 
 SETTINGS: dict[str, Any] = {
     "strict_undefined": True,

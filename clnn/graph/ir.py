@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from clnn.errors import PlanError
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.types import Array, DType, TensorType
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 from clnn.errors import ClnnError, SettingError
@@ -12,6 +12,7 @@ from clnn.onnxruntime.errors import ArgumentTypeError
 from clnn.onnxruntime.options import asked_threads
 from clnn.onnxruntime.process import use_threads
 from clnn.options import Options
+from clnn.records import dataclass
 from clnn.settings import setting
 
 OWN, CPU, CUDA = "ClnnExecutionProvider", "CPUExecutionProvider", "CUDAExecutionProvider"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any
 
 from clnn.errors import ClnnError
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.types import Array, DType, TensorType
 
 

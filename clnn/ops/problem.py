@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ import numpy as np
 from clnn.errors import ShapeError
 from clnn.layout import TensorLayout
 from clnn.ops.launch import Const
+from clnn.records import dataclass
 from clnn.target import Target
 from clnn.types import Array, DType, TensorType, dtype_of, narrow
 

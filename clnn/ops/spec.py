@@ -18,7 +18,8 @@ class OpSpec:
     layout_rule: "image" (channels innermost on axis 1), "same" (inputs and output alike) or "free".
     fuses_post_ops: whether post-ops may be fused behind it; such a spec has a field `post_ops`,
     whose operands are inputs from `first_operand` on. supports_narrow_storage: whether all kernels
-    take operands whose float32 values are stored in fewer bits (Operand.stored).
+    take operands whose float32 values are stored in fewer bits (Operand.stored). is_view: whether it is a
+    ViewSpec, which only renames elements.
     """
 
     kind: ClassVar[str] = "op"  # name in listings
@@ -26,6 +27,7 @@ class OpSpec:
     fuses_post_ops: ClassVar[bool] = False
     first_operand: ClassVar[int] = 1
     supports_narrow_storage: ClassVar[bool] = False
+    is_view: ClassVar[bool] = False
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the output types. Raises ShapeError or DTypeError with the offending values."""
@@ -107,6 +109,7 @@ class ViewSpec(OpSpec):
     """
 
     supports_narrow_storage = True
+    is_view = True
 
     def forward(self, source: TensorLayout) -> TensorLayout | None:
         """Return the layout of output 0 as a view of input 0."""

@@ -7,12 +7,11 @@ of a tree owns the storage. A backward link places a producer's output inside it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from clnn.graph.ir import Graph, Node
 from clnn.layout import TensorLayout
 from clnn.ops.movement.views import Concat, Slice, slice_of
 from clnn.ops.spec import ViewSpec
+from clnn.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ memory planning gives the values between them the same memory in every part.
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import accumulate
 
 from clnn.graph.ir import Graph, Node
 from clnn.ops.spec import ViewSpec
+from clnn.records import dataclass
 from clnn.target import Target
 
 LARGE_BYTES = 4 * 2**20  # per compute unit, that a layer moves and that leave the caches

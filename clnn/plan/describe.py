@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from clnn.ops.problem import Operand
-from clnn.plan.schedule import Plan
+from clnn.plan.plan import Plan
 
 
 def shown(operand: Operand) -> str:

@@ -8,14 +8,16 @@ that would compete for few sets of a cache are kept further apart.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 from typing import TYPE_CHECKING
 
 from clnn.graph.ir import Graph
 from clnn.layout import TensorLayout, channels_last
 from clnn.ops.problem import Border
+from clnn.plan.plan import Placed
 from clnn.recorded import larger
+from clnn.records import dataclass
 from clnn.traced import is_open
 from clnn.types import DType, TensorType
 
@@ -29,15 +31,6 @@ PIECE_BYTES = 16  # that tensor cores are fed with at once
 MIN_CHANNELS = 3  # of whole pieces: with fewer the rest of a piece would cost too much
 CROWDED = 2  # sets of a cache that all pixels share where they are kept further apart
 MOST_VIEWS = 64  # between a storage and a view whose border it has
-
-
-@dataclass(frozen=True)
-class Placed:
-    """A value's storage (named after the root value), its layout there and its border's value."""
-
-    storage: str
-    layout: TensorLayout
-    fill: float | None = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ other tensor writes to their borders, so that these need not be filled again bef
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from math import gcd, lcm
 
 from clnn.errors import PlanError
@@ -21,7 +20,9 @@ from clnn.plan.placement import (
     peak_of,
     solve,
 )
+from clnn.plan.plan import MemoryPlan
 from clnn.plan.slots import dirty, reserve
+from clnn.records import dataclass
 
 # Visits of neighbours that a search may make, for each block and in all.
 WORK_PER_BLOCK, MOST_WORK = 1200, 8_000_000
@@ -43,19 +44,6 @@ class Block:
     last: int
     align: int = 1
     geometry: Hashable = None
-
-
-@dataclass(frozen=True)
-class MemoryPlan:
-    """Offset of each block and size of the arena, in bytes.
-
-    `lower_bound` is the largest sum of sizes in use at one step, each rounded up to the unit that
-    all offsets are multiples of; no plan can have a smaller `total`, which is rounded alike.
-    """
-
-    offsets: dict[str, int]
-    total: int
-    lower_bound: int
 
 
 def plan_memory(

@@ -11,9 +11,11 @@ from __future__ import annotations
 import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import heappop, heappush
 from itertools import accumulate
+
+from clnn.records import dataclass
 
 Span = tuple[int, int]
 Start = tuple[list[int], list[Span]]

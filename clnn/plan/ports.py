@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clnn.graph.ir import Graph, Node
 from clnn.layout import TensorLayout
-from clnn.plan.layouts import Placed
-from clnn.types import TensorType
-
-
-@dataclass(frozen=True)
-class Port:
-    """A graph input or output: public name, type, and the value whose storage the host touches.
-
-    value: the value of the network; host: the dense value that is uploaded or downloaded (the
-    same one where the network's own layout is dense).
-    """
-
-    name: str
-    type: TensorType
-    value: str
-    host: str
+from clnn.plan.plan import Placed, Port
 
 
 def add_ports(

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import attrgetter
 
 from clnn.errors import ClnnError
 from clnn.graph.ir import Node
 from clnn.ops.launch import EMPTY, RANKED, Variant
 from clnn.ops.problem import Problem
-from clnn.plan.schedule import Chooser, DoesNotFitError, Plan, Repeat
-from clnn.records import changed
+from clnn.plan.plan import Plan
+from clnn.plan.schedule import Chooser, DoesNotFitError, Repeat
+from clnn.records import changed, dataclass
 
 Key = tuple[str, str]
 # Times the lowest cost at the first extents, that a choice may take for better ones elsewhere, and to

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from clnn.budget import counted_tables, host_memory
 from clnn.errors import PlanError
@@ -14,12 +13,23 @@ from clnn.ops.problem import Operand, Problem
 from clnn.ops.spec import ViewSpec
 from clnn.plan.batch_split import split_batch
 from clnn.plan.border import fill_launch
-from clnn.plan.layouts import Hints, Placed, place
-from clnn.plan.memory import Block, MemoryPlan, dirty_borders, plan_memory
-from clnn.plan.ports import Port, add_ports
-from clnn.records import changed
+from clnn.plan.layouts import Hints, place
+from clnn.plan.memory import Block, dirty_borders, plan_memory
+from clnn.plan.plan import (
+    ConstArg,
+    Placed,
+    Plan,
+    PlannedArg,
+    PlannedLaunch,
+    Port,
+    ScheduledNode,
+    ScratchArg,
+    Storage,
+    TensorArg,
+)
+from clnn.plan.ports import add_ports
+from clnn.records import changed, dataclass
 from clnn.target import Target
-from clnn.types import Array, DType
 
 MAX_ELEMENTS = 2**31 - 1
 ALIGNED = 16  # elements that kernels may read at once from an address that is a multiple of them
@@ -38,116 +48,6 @@ class Instead:
 
 class DoesNotFitError(Exception):
     """A choice cannot be repeated at the extents of a plan."""
-
-
-@dataclass(frozen=True)
-class Storage:
-    """Memory of one alias tree: layout and border value of its root, and the steps it lives."""
-
-    key: str
-    dtype: DType
-    layout: TensorLayout
-    fill: float | None
-    first: int
-    last: int
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes, borders included."""
-        return max(self.layout.size, 1) * self.dtype.itemsize
-
-    @property
-    def geometry(self) -> tuple[object, ...] | None:
-        """What must be equal for another storage to leave this border intact; None: no border."""
-        if not self.layout.has_padding:
-            return None
-        return (self.layout, self.fill, self.dtype)
-
-
-@dataclass(frozen=True)
-class TensorArg:
-    """Kernel argument: a storage and an offset in elements."""
-
-    storage: str
-    offset: int
-
-
-@dataclass(frozen=True)
-class ConstArg:
-    """Kernel argument: constant data, made when the session is built."""
-
-    make: Callable[[], Array]
-
-
-@dataclass(frozen=True)
-class ScratchArg:
-    """Kernel argument: scratch memory, planned like a storage, of elements of `itemsize` bytes."""
-
-    key: str
-    itemsize: int = 4
-
-
-PlannedArg = TensorArg | ConstArg | ScratchArg
-
-
-@dataclass(frozen=True)
-class PlannedLaunch:
-    """A launch with its arguments resolved to storages. idle: in this plan there is nothing to do."""
-
-    launch: Launch
-    args: tuple[PlannedArg, ...]
-    idle: bool = False
-
-
-@dataclass(frozen=True)
-class ScheduledNode:
-    """One node of the schedule: its problem, the chosen variant and its launches."""
-
-    node: Node
-    problem: Problem
-    variant: Variant
-    launches: tuple[PlannedLaunch, ...]
-    fills: tuple[PlannedLaunch, ...] = ()
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Everything that a session needs, immutable and shared between execution states."""
-
-    graph: Graph
-    target: Target
-    scheduled: tuple[ScheduledNode, ...]
-    placed: Mapping[str, Placed]
-    storages: Mapping[str, Storage]
-    memory: MemoryPlan
-    first_fills: tuple[PlannedLaunch, ...]
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    guard: int = 0
-    separate: bool = False
-    block_bytes: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def consts(self) -> Mapping[str, Array]:
-        """Constant values by name."""
-        return self.graph.consts
-
-    @property
-    def launches(self) -> list[PlannedLaunch]:
-        """Every launch, in order, border fills included."""
-        every = list(self.first_fills)
-        for step in self.scheduled:
-            every += [*step.fills, *step.launches]
-        return every
-
-    @property
-    def copied_bytes(self) -> int:
-        """Bytes written by nodes that only rename elements (concat, slice, reshape...)."""
-        return sum(
-            launch_bytes(step)
-            for step in self.scheduled
-            if isinstance(step.node.spec, ViewSpec) and not step.node.name.startswith("io:")
-        )
 
 
 @dataclass(frozen=True)
@@ -173,15 +73,6 @@ def lay_out(graph: Graph, target: Target, hints: Hints | None = None) -> LaidOut
 
 
 LayOut = Callable[[Graph, Target], LaidOut]
-
-
-def launch_bytes(step: ScheduledNode) -> int:
-    """Return the bytes that a copying view node writes."""
-    if not step.launches:
-        return 0
-    moved = [o for o in step.problem.inputs if o is not None and not o.aliased]
-    written = sum(o.type.nbytes for o in moved)
-    return min(written, step.problem.outputs[0].type.nbytes)
 
 
 def first_variant(node: Node, problem: Problem, variants: Sequence[Variant]) -> Variant:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from math import lcm
 
 from clnn.plan.placement import Budget, PlacementProblem, Span, orders, place
+from clnn.records import dataclass
 
 Geometries = Sequence[Hashable]
 

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ import numpy as np
 from clnn.arith._base import FLOAT
 from clnn.cache.keys import fields_key
 from clnn.cache.store import Store
+from clnn.cache.templates import use_cache
 from clnn.codegen.render import render
 from clnn.errors import TemplateError
 from clnn.layout import TensorLayout, view_of
@@ -28,6 +29,7 @@ from clnn.ops.launch import Const, In, Out, Scratch, Variant
 from clnn.ops.problem import Operand, Problem
 from clnn.ops.shared.epilogue import heavy
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.runtime.build.program import key_of, options_of
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.drivers.loader import child_environment
@@ -38,6 +40,7 @@ from clnn.runtime.run.trial_child import GUARD, values
 from clnn.settings import setting
 from clnn.types import Array, narrow, widen
 
+use_cache()
 # Of an element stored in 16 bits, relative to it; a bias may be rounded to that besides.
 ROUNDING = {"f16": 2.0**-11, "bf16": 2.0**-8}
 ROUNDED = 2

@@ -6,12 +6,13 @@ Nothing here knows a device or a clock: `Measurer` builds and runs, `clock` tell
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import zip_longest
 
 import numpy as np
 
 from clnn.ops.launch import Variant
+from clnn.records import dataclass
 from clnn.tune.bench import Measurer, Trial
 
 GAIN = 1.02  # by which another variant must beat the ranked one

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any
 
 from clnn.cache.keys import fields_key
@@ -13,6 +13,7 @@ from clnn.ops.launch import Variant
 from clnn.ops.problem import Operand, Problem
 from clnn.ops.shared.functions import FUNCTIONS, PostOp
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.types import DType
 
 SCHEMA = 1

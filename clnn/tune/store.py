@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from clnn.cache.archive import TUNING
 from clnn.cache.keys import fields_key
 from clnn.cache.lines import SUFFIX, LineFile, Record
 from clnn.cache.store import cache_dir
+from clnn.records import dataclass
 from clnn.runtime.device.device import DeviceInfo
 from clnn.settings import setting
 from clnn.tune.signature import SCHEMA, Signature

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from clnn.ops.launch import Variant
-from clnn.plan.schedule import Plan, ScheduledNode
+from clnn.plan.plan import Plan, ScheduledNode
+from clnn.records import dataclass
 from clnn.tune.bench import Trial, measurable
 from clnn.tune.contest import Outcome
 from clnn.tune.report import TunedLayer

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clnn.errors import SettingError
 from clnn.graph.ir import Graph
@@ -14,6 +14,7 @@ from clnn.ops.launch import Variant
 from clnn.ops.shared.tensor_core_tiles import RATES
 from clnn.options import Options
 from clnn.plan.schedule import make_plan
+from clnn.records import dataclass
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.target import allowed, target_of
 from clnn.runtime.measure.peak import Peaks, known_peaks

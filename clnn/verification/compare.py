@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from clnn.records import dataclass
 from clnn.types import Array
 
 ULP_FLOOR = 1e-3  # smaller elements, relative to the largest, do not count in ulp

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from clnn.errors import ShapeError
 from clnn.graph.ir import Graph
+from clnn.records import dataclass
 from clnn.runtime.run.open_session import OpenTensorInfo
 from clnn.types import Array
 

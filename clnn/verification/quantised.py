@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from clnn.importers.onnx.info import read_info
+from clnn.records import dataclass
 from clnn.types import Array
 from clnn.verification.onnxruntime import OnnxRuntime
 

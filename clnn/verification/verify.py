@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from clnn.errors import SettingError, UnsupportedOpError
 from clnn.graph.ir import Graph
 from clnn.graph.passes import optimise
 from clnn.options import Options
+from clnn.records import dataclass
 from clnn.runtime.run.session import Session
 from clnn.types import Array
 from clnn.verification.bisect import bisect_graph

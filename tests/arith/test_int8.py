@@ -30,7 +30,7 @@ from clnn.options import Options
 from clnn.plan.layouts import Hints
 from clnn.runtime.device.device import select
 from clnn.runtime.device.target import target_of
-from clnn.runtime.run import session
+from clnn.runtime.run import planning
 from clnn.runtime.run.session import Session
 from clnn.types import F32, I8, S8_LARGEST, narrow, stored_s8
 
@@ -121,7 +121,7 @@ def test_nvidias_instruction(device, name, monkeypatch):
         return replace(found, features=found.features - {"x86_vnni", "x86_madd"} | {"ptx_dp4a"})
 
     monkeypatch.setattr(codegen, "render", without_ptx)
-    monkeypatch.setattr(session, "target_of", target)
+    monkeypatch.setattr(planning, "target_of", target)
     spec, _, stored, result = CASES[name]
     arrays = arrays_of(name)
     ran = check_graph(

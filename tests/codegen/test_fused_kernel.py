@@ -9,7 +9,8 @@ import pytest
 from launch import run_source
 from small_graphs import GRAPHS
 
-from clnn.codegen.fused_kernel import CLOCK, GROUPS, KERNEL, LINE, FusedCall, can_fuse, fuse
+from clnn.codegen.fused_kernel import CLOCK, GROUPS, LINE, FusedCall, can_fuse, fuse
+from clnn.codegen.kernels import KERNEL
 from clnn.codegen.render import render
 from clnn.errors import TemplateError
 from clnn.graph.passes import optimise

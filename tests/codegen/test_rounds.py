@@ -10,7 +10,7 @@ import pytest
 from small_graphs import GRAPHS
 from targets import GPU
 
-from clnn.codegen.render import text_of
+from clnn.codegen.kernels import text_of
 from clnn.codegen.rounds import most_rounds
 from clnn.compile import prepare
 from clnn.errors import DeviceError

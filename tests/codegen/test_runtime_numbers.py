@@ -10,7 +10,8 @@ import pytest
 from clnn.arith.quantised_maps import Quantise, QuantisedSum
 from clnn.codegen import render as renderer
 from clnn.codegen import runtime_numbers
-from clnn.codegen.runtime_numbers import Texts, as_ints
+from clnn.codegen.kernels import as_ints
+from clnn.codegen.runtime_numbers import Texts
 from clnn.errors import TemplateError
 from clnn.layout import TensorLayout
 from clnn.ops.launch import In, Out

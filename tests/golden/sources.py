@@ -24,7 +24,8 @@ from clnn.graph.passes import optimise
 from clnn.ops.launch import Variant
 from clnn.ops.problem import Problem
 from clnn.ops.universal.functions import FUNCTIONS
-from clnn.plan.schedule import Plan, PlannedLaunch, first_variant, make_plan
+from clnn.plan.plan import Plan, PlannedLaunch
+from clnn.plan.schedule import first_variant, make_plan
 from clnn.target import Target
 
 KERNELS = HERE / "kernels.txt"

@@ -20,7 +20,7 @@ from clnn.ops.pool.spec import Pool
 from clnn.ops.rows.reduce import Reduce
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
-from clnn.runtime.run import session
+from clnn.runtime.run import planning
 
 NHWC = (0, 2, 3, 1)
 SAME3 = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
@@ -47,7 +47,7 @@ def convolve(
 
 def by_dp4a() -> None:
     """Check the kernel with NVIDIA's instruction, a function of what it does in its place."""
-    target, render = session.target_of(None), codegen.render
+    target, render = planning.target_of(None), codegen.render
     target = replace(target, features=target.features | {"ptx_dp4a"})
 
     def in_c(template: str, params: Any) -> str:
@@ -55,7 +55,7 @@ def by_dp4a() -> None:
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(codegen, "render", in_c))
-        stack.enter_context(mock.patch.object(session, "target_of", lambda info: target))
+        stack.enter_context(mock.patch.object(planning, "target_of", lambda info: target))
         convolve((8, 9), 1, 0.2, only="_dp4a4_")
 
 

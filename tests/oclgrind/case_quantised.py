@@ -39,7 +39,7 @@ from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.options import Options
 from clnn.plan.layouts import Hints
-from clnn.runtime.run import session
+from clnn.runtime.run import planning
 from clnn.types import BF16, F4, I4, I8, U8
 from clnn.verification.reference import reference_values
 
@@ -175,7 +175,7 @@ for kind in (BF16, I4, F4):
 @contextmanager
 def in_c(width: int) -> Iterator[None]:
     """Plan for x86's instructions with vectors of a width, functions of what they do in their place."""
-    target, render = session.target_of(None), codegen.render
+    target, render = planning.target_of(None), codegen.render
     target = replace(
         target, vector=width, features=target.features | {"x86_vnni", "x86_vbmi", "x86_madd"}
     )
@@ -189,7 +189,7 @@ def in_c(width: int) -> Iterator[None]:
     with (
         mock.patch.object(codegen, "render", rendered),
         mock.patch.object(runtime_numbers, "render", rendered),
-        mock.patch.object(session, "target_of", lambda info: target),
+        mock.patch.object(planning, "target_of", lambda info: target),
     ):
         yield
     assert any(counts)

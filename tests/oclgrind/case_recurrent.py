@@ -11,7 +11,7 @@ from simulator import DEVICE
 from table import add, put
 
 from clnn.ops.shared.functions import PostOp
-from clnn.runtime.run import session
+from clnn.runtime.run import planning
 
 LENGTHS = (2, 0, 3)
 CPU, BOTH_TARGETS = ("cpu",), ("cpu", "gpu")
@@ -58,13 +58,13 @@ for _name, _sizes, _backward, _lengths, _reach in (
 
 def shared(cell, sizes, units, backward=FORWARD, lengths=None, given=True):
     """A layer whose hidden units are divided among `units` shares: one work-item has to do them all."""
-    plain = session.target_of
+    plain = planning.target_of
 
     def target(info):
         return replace(plain(info), compute_units=units)
 
     inputs = arrays(cell, *sizes, len(backward), lengths, given)
-    with mock.patch.object(session, "target_of", target):
+    with mock.patch.object(planning, "target_of", target):
         only = f"_s{units}"
         check_op(DEVICE, layer(cell, backward), inputs, consts=(1,), every=True, only=only)
 

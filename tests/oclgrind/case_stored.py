@@ -31,7 +31,7 @@ from clnn.ops.shared.tensor_cores import MmaTile
 from clnn.ops.shared.window import Window
 from clnn.ops.spec import OpSpec
 from clnn.plan.layouts import Hints
-from clnn.runtime.run import session
+from clnn.runtime.run import planning
 from clnn.target import Target
 
 CPU, GPU = ("cpu",), ("gpu",)
@@ -136,13 +136,13 @@ add(
 @contextmanager
 def emulated(tile: MmaTile) -> Iterator[None]:
     """Give the device emulated tensor cores, and one tile to use them with."""
-    plain = session.target_of
+    plain = planning.target_of
 
     def target(info: Any) -> Target:
         return replace(plain(info), tensor="emulated")
 
     with (
-        mock.patch.object(session, "target_of", target),
+        mock.patch.object(planning, "target_of", target),
         mock.patch.object(conv_mma, "mma_tiles", lambda *_: [(0.0, tile)]),
         mock.patch.object(_gemm_mma, "mma_tiles", lambda *_: [(0.0, tile)]),
     ):

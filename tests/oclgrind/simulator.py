@@ -89,9 +89,9 @@ def install(fill: bool) -> Simulator:
     _poison(fill)
     _keep_buffers()
     from clnn.runtime.build import program
-    from clnn.runtime.run import session
+    from clnn.runtime.run import planning
 
-    session.target_of = lambda info: simulator.target
+    planning.target_of = lambda info: simulator.target
     # Sessions share one context, and so the programs that are built already.
     program.Device.open = staticmethod(functools.cache(program.Device.open))  # type: ignore[method-assign]
     program.Device.build = functools.partialmethod(  # type: ignore[assignment, method-assign]

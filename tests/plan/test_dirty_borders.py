@@ -13,7 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from liveness import NETS, Net
 from memory_cases import dirty_by_pairs, proven_plan, some_blocks
 
-from clnn.plan.memory import Block, MemoryPlan, dirty_borders, plan_memory
+from clnn.plan.memory import Block, dirty_borders, plan_memory
+from clnn.plan.plan import MemoryPlan
 
 
 @given(some_blocks(12), st.lists(st.sampled_from([0, 0, 30, 60, 64, 300, 310]), min_size=12))

@@ -20,8 +20,9 @@ from liveness import NETS, cells, inception, pyramid, random_blocks, unet, with_
 from memory_cases import check_plan, dirty_by_pairs, live_bound, proven_plan, some_blocks
 
 from clnn.errors import PlanError
-from clnn.plan.memory import Block, MemoryPlan, dirty_borders, plan_memory
+from clnn.plan.memory import Block, dirty_borders, plan_memory
 from clnn.plan.placement import Budget, PlacementProblem, first_fit, place, solve
+from clnn.plan.plan import MemoryPlan
 
 # The checker itself
 

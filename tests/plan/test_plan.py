@@ -9,7 +9,8 @@ from clnn.graph.ir import Graph
 from clnn.graph.passes import optimise
 from clnn.ops.gemm.spec import Gemm
 from clnn.ops.movement.views import Concat, Reshape, Slice, Transpose, slice_of
-from clnn.plan.schedule import TensorArg, make_plan
+from clnn.plan.plan import TensorArg
+from clnn.plan.schedule import make_plan
 from clnn.target import Target
 
 

@@ -14,7 +14,7 @@ from test_shape_arithmetic import Shaped
 
 import clnn
 from clnn.errors import PlanError
-from clnn.plan.schedule import ConstArg
+from clnn.plan.plan import ConstArg
 from clnn.runtime.drivers.pages import pages
 from clnn.runtime.run import constants
 

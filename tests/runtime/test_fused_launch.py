@@ -14,8 +14,9 @@ from small_graphs import Builder
 
 import clnn
 from clnn.graph.ir import Graph
-from clnn.runtime.run.fused_launch import MOST_CALLS, MOST_FUNCTIONS, launches_of
-from clnn.runtime.run.fused_launch import _even as even
+from clnn.runtime.run.fused_launch import launches_of
+from clnn.runtime.run.fusing import MOST_CALLS, MOST_FUNCTIONS
+from clnn.runtime.run.fusing import _even as even
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 

@@ -62,7 +62,7 @@ def _all_bytes(session):
 
 
 def _args(session):
-    from clnn.plan.schedule import ConstArg
+    from clnn.plan.plan import ConstArg
 
     return [a for launch in session.plan.launches for a in launch.args if isinstance(a, ConstArg)]
 

@@ -10,7 +10,6 @@ import pytest
 from small_graphs import Builder
 
 from clnn.cache.store import Store
-from clnn.codegen.filters import LARGE_REGISTERS
 from clnn.plan.schedule import first_variant, make_plan
 from clnn.runtime.build import program as module
 from clnn.runtime.build import registers
@@ -20,6 +19,7 @@ from clnn.runtime.device.device import Capability, select
 from clnn.runtime.device.target import target_of
 from clnn.runtime.run import trial_child
 from clnn.runtime.run.spills import replace_spilling_kernels
+from clnn.target import LARGE_REGISTERS
 
 ROOM = """
 ptxas info    : 0 bytes gmem

@@ -38,6 +38,30 @@ np.savez(sys.argv[4], **outputs)
 print([m for m in ("onnx", "mako") if sys.modules.get(m)])
 """
 BLOCKED = "sys.modules.update(onnx=None, mako=None)"
+# What makes plans and kernels, and what few runs need.
+HEAVY = (
+    *("onnx", "mako", "filelock", "difflib", "clnn.compile", "clnn.cache.claims", "clnn.recorded"),
+    *(
+        "clnn.arith",
+        "clnn.graph.passes",
+        "clnn.importers",
+        "clnn.tune",
+        "clnn.runtime.drivers.assembly",
+    ),
+    *(f"clnn.runtime.run.{m}" for m in ("planning", "fusing", "spills", "stream", "lent_arena")),
+)
+RECORDS = {
+    *("clnn.codegen", "clnn.codegen.kernels", "clnn.graph", "clnn.graph.ir", "clnn.graph.mapped"),
+    *("clnn.ops", "clnn.ops.launch", "clnn.ops.problem", "clnn.ops.spec"),
+    *("clnn.plan", "clnn.plan.plan", "clnn.plan.describe"),
+}
+START = """
+import sys
+import numpy as np, clnn
+with clnn.load(sys.argv[1], sys.argv[2]) as session:
+    session({p.name: np.zeros(p.shape, p.dtype) for p in session.inputs})
+    print(*sorted(sys.modules))
+"""
 
 
 def feeds_of(session: clnn.Session) -> dict[str, np.ndarray]:
@@ -92,6 +116,18 @@ def test_a_loaded_session_does_what_the_saved_one_did(kind, merge, device, tmp_p
         again(feeds)
     with clnn.load(tmp_path / "copy.clnn", device) as copy:
         assert all((copy(feeds)[n] == a).all() for n, a in want.items())
+
+
+def test_a_first_run_imports_nothing_that_makes_plans_and_kernels(saved, any_device):
+    """Of the rooms that do, only records; each other module would cost every start from a file."""
+    command = [sys.executable, "-c", START, os.fspath(saved), any_device]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    modules = done.stdout.split()
+    rooms = {
+        m for m in modules if m.startswith(("clnn.codegen", "clnn.graph", "clnn.ops", "clnn.plan"))
+    }
+    assert rooms == RECORDS
+    assert not [m for m in modules if m in HEAVY or m.startswith(tuple(f"{h}." for h in HEAVY))]
 
 
 def test_models_are_named_by_their_files_wherever_one_is_taken(saved, any_device):

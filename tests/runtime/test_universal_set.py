@@ -84,6 +84,46 @@ def test_bound_inputs_streams_and_profiles(any_device):
         assert (session(feeds)["y"] == want).all()
 
 
+BLOCKED = """
+import sys
+sys.modules.update(onnx=None, mako=None)
+import numpy as np, clnn
+with clnn.load(sys.argv[1], sys.argv[2]) as session:
+    feeds = {p.name: np.zeros(p.shape, p.dtype) for p in session.inputs}
+    with session.profile() as profile:
+        session(feeds)
+    print(len(profile.rows()))
+"""
+
+
+def test_a_profile_of_a_stored_network_runs_on_the_set(any_device, tmp_path, monkeypatch):
+    """The set's program that notes times is built once; networks from files and the cache take it, too."""
+    monkeypatch.setenv("CLNN_CACHE_DIR", str(tmp_path / "cache"))
+    model, path = tmp_path / "net.onnx", tmp_path / "net.clnn"
+    model.write_bytes(network(20, 33))
+
+    def rows(session: clnn.Session) -> list[str]:
+        with session.profile() as profile:
+            session(feeds_of(session))
+        return [row.node for row in profile.rows()]
+
+    with clnn.compile_model(model, any_device, NEVER) as session:
+        want = rows(session)
+        session.save(path)
+    while not Store(kind=KIND).entries():  # it is written behind the first answer
+        time.sleep(0.01)
+    for start in (
+        lambda: clnn.compile_model(model, any_device, NEVER),
+        lambda: clnn.load(path, any_device),
+    ):
+        with start() as session:
+            assert rows(session) == want
+            assert session.build_counts[1] == 0
+    command = [sys.executable, "-c", BLOCKED, str(path), any_device]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout) == len(want)
+
+
 def test_a_saved_network_keeps_its_rows(any_device, tmp_path):
     path = tmp_path / "net.clnn"
     with clnn.compile_model(network(20, 33), any_device, NEVER) as session:

@@ -20,12 +20,13 @@ from clnn.ops.spec import OpSpec
 from clnn.ops.universal.functions import is_universal
 from clnn.options import Options
 from clnn.plan.layouts import Hints
-from clnn.plan.schedule import Chooser, Storage, make_plan
+from clnn.plan.plan import Storage
+from clnn.plan.schedule import Chooser, make_plan
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import select
 from clnn.runtime.device.target import allowed
 from clnn.runtime.drivers.loader import load
-from clnn.runtime.run import session as session_module
+from clnn.runtime.run import planning
 from clnn.runtime.run.fused_launch import sources_of
 from clnn.runtime.run.session import Session
 from clnn.runtime.run.state import POISON, ExecutionState
@@ -196,7 +197,7 @@ def variant_names(
             seen.update((v.name, v.error) for v in offered)
         return variants[0]
 
-    target = session_module.target_of(select(device))  # which tests may have replaced
+    target = planning.target_of(select(device))  # which tests may have replaced
     make_plan(graph, allowed(target, Options(dtype=dtype)), note, hints=hints)
     return seen
 
@@ -214,7 +215,7 @@ def run_variants(
     opened = None
     if TOGETHER:
         opened = JoinedDevice.of(select(device))
-        target = allowed(session_module.target_of(opened.info), Options(dtype=dtype))
+        target = allowed(planning.target_of(opened.info), Options(dtype=dtype))
         sources: dict[str, str] = {}
         for name in limits:
             plan = make_plan(graph, target, picks(name), separate=True, guard=GUARD, hints=hints)

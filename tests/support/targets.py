@@ -8,7 +8,7 @@ import pytest
 
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.target import target_of
-from clnn.runtime.run import session
+from clnn.runtime.run import planning
 from clnn.target import Target
 
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
@@ -21,12 +21,12 @@ def without(monkeypatch: pytest.MonkeyPatch, *features: str) -> None:
         target = target_of(info)
         return replace(target, features=target.features.difference(features))
 
-    monkeypatch.setattr(session, "target_of", lacking)
+    monkeypatch.setattr(planning, "target_of", lacking)
 
 
 def generate_for(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
     """Let sessions generate the code for `target`, whatever device they run on."""
-    monkeypatch.setattr(session, "target_of", lambda info: target)
+    monkeypatch.setattr(planning, "target_of", lambda info: target)
 
 
 def having(monkeypatch: pytest.MonkeyPatch, *features: str) -> None:
@@ -36,4 +36,4 @@ def having(monkeypatch: pytest.MonkeyPatch, *features: str) -> None:
         target = target_of(info)
         return replace(target, features=target.features.union(features))
 
-    monkeypatch.setattr(session, "target_of", gaining)
+    monkeypatch.setattr(planning, "target_of", gaining)

@@ -17,7 +17,8 @@ from clnn.ops.conv.spec import Conv2d
 from clnn.ops.launch import Const
 from clnn.ops.shared.window import Window
 from clnn.options import Options
-from clnn.plan.schedule import Plan, make_plan
+from clnn.plan.plan import Plan
+from clnn.plan.schedule import make_plan
 from clnn.runtime.device.device import DeviceInfo, select
 from clnn.runtime.device.target import allowed, target_of
 from clnn.target import Target

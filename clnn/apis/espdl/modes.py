@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from clnn.apis.scoped import Scoped
 from clnn.arith.espdl import CHIPS, FLOOR
 from clnn.errors import SettingError
 from clnn.ops.espdl.build import Way
+from clnn.records import dataclass
 
 GENERATIONS = ("1.x", "3.x")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from clnn.apis.mli.enums import (
     MliReluType,
@@ -11,6 +11,7 @@ from clnn.apis.mli.enums import (
     MliRnnDirection,
     MliRnnResults,
 )
+from clnn.records import dataclass
 
 MAX_RANK = 4
 MAX_INPUTS = 4

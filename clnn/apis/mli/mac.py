@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from clnn.graph.builder import GraphBuilder
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.shared.window import Window
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.types import Array
 
 

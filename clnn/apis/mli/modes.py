@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from clnn.apis.scoped import Scoped
 from clnn.errors import SettingError
+from clnn.records import dataclass
 
 CONVERGENT, UP = "convergent", "up"
 

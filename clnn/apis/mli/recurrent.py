@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from clnn.ops.conv.spec import Conv2d
 from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.movement.views import slice_of
 from clnn.ops.shared.window import Window
+from clnn.records import dataclass
 from clnn.types import I8, I16, Array, DType, TensorType
 
 POINT = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))

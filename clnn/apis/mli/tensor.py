@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from clnn.apis.mli.config import MAX_RANK
 from clnn.apis.mli.enums import MliElementType, MliStatus
 from clnn.arith.mli_quant import Quant
+from clnn.records import dataclass
 from clnn.types import Array
 
 NUMPY: dict[MliElementType, np.dtype[Any]] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from clnn.apis.openvx.enums import (
@@ -17,6 +16,7 @@ from clnn.apis.openvx.enums import (
 from clnn.apis.openvx.objects import Lut, number
 from clnn.apis.openvx.reference import require
 from clnn.apis.openvx.status import member, parameters, whole
+from clnn.records import dataclass
 
 LARGEST_PAD = 65535
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from clnn.apis.openvx.builder import TensorBuilder
@@ -14,6 +13,7 @@ from clnn.apis.openvx.shapes import Meta
 from clnn.apis.openvx.tensor import NUMPY, Tensor
 from clnn.apis.openvx.verify import Verified
 from clnn.arith.openvx import Format
+from clnn.records import dataclass
 from clnn.types import dtype_of
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from clnn.apis.openvx.tensor import Box, Store, Tensor
 from clnn.graph.ir import Graph as Network
 from clnn.graph.passes import optimise
 from clnn.options import Options
+from clnn.records import dataclass
 from clnn.runtime.doctor.selection import select_device
 from clnn.runtime.run.session import Session
 

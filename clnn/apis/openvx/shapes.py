@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from clnn.apis.openvx.enums import SizeRounding, Status, Type
 from clnn.apis.openvx.status import VxError
 from clnn.apis.openvx.tensor import LARGEST
+from clnn.records import dataclass
 
 BITS = {Type.VX_TYPE_INT8: 8, Type.VX_TYPE_UINT8: 8, Type.VX_TYPE_INT16: 16}
 LARGEST_WINDOW = 2**22  # elements of a pooling window

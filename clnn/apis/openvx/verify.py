@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from clnn.apis.openvx.enums import Status
 from clnn.apis.openvx.kernels import KERNELS, output_of
 from clnn.apis.openvx.model import Graph, Node
@@ -11,6 +9,7 @@ from clnn.apis.openvx.shapes import CHECKS, Call, Meta
 from clnn.apis.openvx.status import VxError
 from clnn.apis.openvx.tensor import Store, Tensor
 from clnn.apis.openvx.topology import Writer, ordered, uncovered, writers
+from clnn.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from clnn.apis.tidl.tensors import IOTensor
 from clnn.errors import DTypeError, HostMemoryError, ModelError, ShapeError
 from clnn.layout import view_of
+from clnn.records import dataclass
 from clnn.runtime.drivers.pages import pages
 from clnn.types import Array
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from clnn.ops.shared.functions import PostOp
 from clnn.ops.spec import OpSpec
 from clnn.plan.alias import find_links
 from clnn.plan.layouts import border_demands, memory_orders
+from clnn.records import dataclass
 from clnn.types import BOOL, F32, F64, DType, TensorType, dtype_of
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from clnn.apis.tidl.structure import (
 )
 from clnn.apis.tidl.tensors import IOTensor
 from clnn.errors import ModelError, ShapeError
+from clnn.records import dataclass
 
 _LARGEST = max(version.nbytes for version in VERSIONS)
 _NEWEST = version_of("11_01")

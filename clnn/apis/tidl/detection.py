@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 
 import numpy as np
 
 from clnn.apis.tidl.enums import ObjectType
 from clnn.errors import ModelError, ShapeError
+from clnn.records import dataclass
 from clnn.types import Array
 
 HEADER_BYTES = 20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from clnn.apis.tidl.buffers import TIDLRT_isSharedMem, allocate, sTIDLRT_Tensor_t
@@ -17,6 +17,7 @@ from clnn.errors import InputNameError, ShapeError
 from clnn.graph.ir import Graph
 from clnn.options import Options
 from clnn.plan.layouts import Hints, place
+from clnn.records import dataclass
 from clnn.types import Array, DType
 
 if TYPE_CHECKING:

@@ -8,8 +8,6 @@ The corners of box k, from its prior (x, y, w, h: centre and size) and what the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clnn.apis.tidl.buffers import sTIDLRT_Tensor_t
@@ -26,6 +24,7 @@ from clnn.ops.rows.suppress import Suppress
 from clnn.ops.rows.topk import TopK
 from clnn.ops.shared.functions import PostOp
 from clnn.options import Options
+from clnn.records import dataclass
 from clnn.types import F32, Array, TensorType
 
 

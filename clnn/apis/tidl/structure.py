@@ -16,10 +16,10 @@ lengths of the arrays; each size stands for one version.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 from clnn.errors import ModelError
+from clnn.records import dataclass
 
 NAME_BYTES = 512  # of a tensor's name, TIDL_STRING_SIZE
 _WORD = 4

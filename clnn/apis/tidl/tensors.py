@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ import numpy as np
 from clnn.apis.tidl.enums import NUMPY_TYPES, ElementType, TensorOrder
 from clnn.errors import ModelError, SettingError, ShapeError
 from clnn.layout import TensorLayout
+from clnn.records import dataclass
 
 MOST_ELEMENTS = 2**31 - 1  # TIDL counts in 32 bits
 STARTS = ("rows", "document")

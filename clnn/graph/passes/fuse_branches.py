@@ -6,7 +6,7 @@ extents, a scale and shift of each channel (a batch normalisation beside them), 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from clnn.ops.conv.problem import BIAS
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.shared.window import Window
+from clnn.records import dataclass
 from clnn.types import F32, Array, TensorType
 
 MOST_SCALES = 8  # one behind the other, of a value that is added to a convolution

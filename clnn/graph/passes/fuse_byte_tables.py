@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clnn.arith.quantised_maps import (
     ByteLine,
@@ -15,6 +15,7 @@ from clnn.arith.quantised_maps import (
 )
 from clnn.graph.ir import Graph, Node
 from clnn.ops.elementwise.fixed_map import FixedMap
+from clnn.records import dataclass
 from clnn.types import I8, U8, Array, TensorType
 
 FUNCTIONS = (ByteLine, ByteTable, QuantisedProduct, QuantisedSum, WrittenBinary)

@@ -7,7 +7,6 @@ alone are compared by what they compute, not by how: on numbers of all magnitude
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache, lru_cache
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy as np
 from clnn.graph.ir import Graph, Node
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.shared.functions import FUNCTIONS, PostOp, apply_post_ops
-from clnn.records import changed
+from clnn.records import changed, dataclass
 from clnn.types import F32, Array
 
 MOST_NODES = 12

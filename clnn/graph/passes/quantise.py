@@ -10,7 +10,7 @@ other op reads and writes float32, with conversions around it, one for each valu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from clnn.ops.pool.spec import Pool
 from clnn.ops.resize.spec import Resize
 from clnn.ops.rows.reduce import Reduce
 from clnn.ops.spec import ViewSpec
+from clnn.records import dataclass
 from clnn.types import F32, I8, S8_LARGEST, Array, DType, TensorType, stored_s8
 
 MOST_PRODUCTS = 2**16  # of a sum, so that it and its bias fit 32 bits

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -19,6 +19,7 @@ from clnn.graph.ir import Graph, Node
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.movement.views import Concat, Slice
 from clnn.ops.shared.window import Window
+from clnn.records import dataclass
 from clnn.types import Array, TensorType
 
 MOST_SHARE = 0.9

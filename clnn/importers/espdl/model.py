@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from clnn.errors import ModelError
 from clnn.importers.espdl.wire import Buffer, Table, bad
+from clnn.records import dataclass
 from clnn.types import Array
 
 HEADERS = {b"EDL1": 12, b"EDL2": 16}

@@ -9,11 +9,12 @@ Source: the description of the FlatBuffers format, "FlatBuffers internals".
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from clnn.errors import ModelError
+from clnn.records import dataclass
 from clnn.types import Array
 
 READS = (

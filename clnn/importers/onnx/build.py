@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from typing import cast
 
@@ -24,6 +24,7 @@ from clnn.ops.onnx_registry import Emit, EmitOutput, Source, Unsupported
 from clnn.ops.shared.functions import MOST_STEPS
 from clnn.ops.spec import OpSpec
 from clnn.recorded_arrays import is_made
+from clnn.records import dataclass
 from clnn.types import CARRIERS, Array, DType, TensorType, dtype_of
 
 _QUANTISING = (FixedMap, Eltwise, Cast, Reshape)  # what quantisation and its inverse are made of

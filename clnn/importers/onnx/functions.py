@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 import onnx
@@ -12,6 +11,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from clnn.errors import ModelError
 from clnn.importers.onnx.limits import NEWEST_OPSET, default_domain
 from clnn.importers.onnx.scope import Call
+from clnn.records import dataclass
 from clnn.types import TensorType
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -40,7 +40,7 @@ from clnn.importers.onnx.shape_arithmetic import Room, fold_call
 from clnn.importers.onnx.shapes import Shapes, input_shapes
 from clnn.importers.onnx.tensors import TensorReader, dtype_name, numpy_dtype
 from clnn.ops.onnx_registry import OnnxImporter, OnnxNode, Source, Unsupported
-from clnn.records import changed
+from clnn.records import changed, dataclass
 from clnn.types import Array, TensorType, dtype_of
 
 

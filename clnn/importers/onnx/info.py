@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
 import onnx
 
 from clnn.importers.onnx.dims import symbol
 from clnn.importers.onnx.load import Loaded, load_model
+from clnn.records import dataclass
 
 Dims = tuple["int | str", ...]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from clnn.importers.onnx.dims import is_fixed, symbol
 from clnn.importers.onnx.limits import NEWEST_OPSET, default_domain, show
 from clnn.importers.onnx.load import Loaded
 from clnn.importers.onnx.type_names import NAMES
+from clnn.records import dataclass
 
 KEEP_BYTES = 4096  # of an initializer, up to which shape inference may read its data
 MADE_UP = "unk__"  # what names begin with that shape inference makes up

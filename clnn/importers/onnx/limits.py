@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from clnn.budget import FOLD_WORK, GROWTH, MAX_NODES, TABLE_BYTES, WORK_GROWTH
 from clnn.errors import ModelError, ShapeError
+from clnn.records import dataclass
 from clnn.settings import setting
 from clnn.types import TensorType
 

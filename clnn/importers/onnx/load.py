@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from clnn.importers.onnx.checks import check_model
 from clnn.importers.onnx.from_espdl import proto_of
 from clnn.importers.onnx.loops import with_layers
 from clnn.importers.onnx.wire import separate
+from clnn.records import dataclass
 from clnn.settings import setting
 from clnn.types import Array
 

@@ -7,7 +7,7 @@ once for each row of what it reads, its weights are constants, and it hands noth
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import permutations
 
 import numpy as np
@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from clnn.importers.onnx.limits import default_domain
 from clnn.importers.onnx.order import reads, subgraphs
+from clnn.records import dataclass
 from clnn.types import Array
 
 FUNCTIONS = ("Sigmoid", "Tanh", "Relu")

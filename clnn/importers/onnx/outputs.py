@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import onnx
 from onnx import numpy_helper
@@ -13,6 +12,7 @@ from clnn.errors import ModelError
 from clnn.importers.onnx.limits import Budget
 from clnn.importers.onnx.load import load_model
 from clnn.importers.onnx.tensors import TensorReader
+from clnn.records import dataclass
 
 LARGEST_MODEL = 2**31 - 1
 

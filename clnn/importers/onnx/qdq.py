@@ -8,7 +8,7 @@ convolutions are taken into their weights first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import onnx
@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 
 from clnn.errors import ModelError
 from clnn.importers.onnx.batchnorm import without_batchnorm
+from clnn.records import dataclass
 from clnn.types import Array
 
 PRODUCTS = ("Conv", "Gemm", "MatMul")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import onnx
 
 from clnn.errors import UnsupportedOpError
 from clnn.importers.onnx.fold import foldable
 from clnn.importers.onnx.limits import NEWEST_OPSET, show
+from clnn.records import dataclass
 
 _MOST_ROWS = 50
 _MOST_NAMES = 3

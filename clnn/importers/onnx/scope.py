@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ import onnx
 from clnn.errors import ModelError
 from clnn.importers.onnx.limits import default_domain, show
 from clnn.importers.onnx.tensors import TensorReader
+from clnn.records import dataclass
 
 Kind = onnx.AttributeProto
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,7 +23,7 @@ from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported
 from clnn.ops.spec import ViewSpec
 from clnn.recorded import integer, is_recorded, larger
 from clnn.recorded_arrays import RecordedArray, is_made, items_of, whole_numbers
-from clnn.records import changed
+from clnn.records import changed, dataclass
 from clnn.types import Array, TensorType, broadcast_shapes, dtype_of, normalise_axis
 
 MOST_ITEMS = 64  # of an array that is computed number by number

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from onnx import TensorProto, numpy_helper
 from clnn.errors import ModelError
 from clnn.importers.onnx.external import read_external
 from clnn.importers.onnx.limits import Budget, check_dims, show
+from clnn.records import dataclass
 from clnn.types import Array
 
 # Bits of the element types that raw data packs; fields pack those below 6 bits only.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 
@@ -17,6 +16,7 @@ from clnn.errors import DTypeError, ShapeError
 from clnn.ops.composed.values import Value
 from clnn.ops.gemm.spec import Gemm
 from clnn.ops.onnx_registry import OnnxNode, Source, Unsupported, onnx_op
+from clnn.records import dataclass
 from clnn.types import F64, I32, U32
 
 Labels = tuple[str, ...]

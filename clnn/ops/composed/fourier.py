@@ -12,7 +12,6 @@ rounded once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import isqrt, prod
 
 import numpy as np
@@ -23,6 +22,7 @@ from clnn.ops.composed.einsum import matrix_product
 from clnn.ops.composed.values import Value
 from clnn.ops.movement.gather import Gather
 from clnn.ops.onnx_registry import OnnxNode, Source, onnx_op
+from clnn.records import dataclass
 from clnn.types import Array, normalise_axis
 
 LONG = 512  # places from which on two steps are considered

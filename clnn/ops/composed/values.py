@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from clnn.ops.onnx_registry import Emit, OnnxNode, Source
 from clnn.ops.rows.reduce import Reduce
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.types import Array, DType, TensorType, broadcast_shapes
 
 _FOLDS = (Cast, Reduce, Reshape, Slice, Transpose)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from clnn.ops.shared.epilogue import heavy
 from clnn.ops.shared.functions import FUNCTIONS
 from clnn.ops.shared.pairs import operands_of, pairs_of
 from clnn.ops.shared.workgroup_tiles import UNSHARED, latency_hiding
+from clnn.records import dataclass
 from clnn.types import I8, I16, STORED_BF16, U8
 
 SWAPPED_ORDER_COST = 1.04  # cost of the group order that the size of the weights speaks against

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -17,6 +16,7 @@ from clnn.ops.shared.byte_scales import stored_types
 from clnn.ops.shared.epilogue import operand_images
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
+from clnn.records import dataclass
 from clnn.types import Array
 
 WEIGHTS, BIAS = 1, 2  # inputs

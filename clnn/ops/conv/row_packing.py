@@ -10,7 +10,7 @@ products are added four at a time as those of many channels are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -20,6 +20,7 @@ from clnn.ops.conv.problem import FEW_CHANNELS, ConvProblem, innermost
 from clnn.ops.launch import Variant
 from clnn.ops.problem import Border
 from clnn.ops.shared.window import Window
+from clnn.records import dataclass
 from clnn.types import I8, U8, Array, TensorType
 
 STEP = 4  # bytes

@@ -6,7 +6,7 @@ F. Chollet, Xception: Deep Learning with Depthwise Separable Convolutions, 2017 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
@@ -23,6 +23,7 @@ from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.ops.shared.workgroup_tiles import second_launch
 from clnn.ops.spec import OpSpec, batched
+from clnn.records import dataclass
 from clnn.target import Target
 from clnn.types import Array, TensorType
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from operator import attrgetter
 
 from clnn.ops.conv.packing import pack_table, pack_weights
@@ -14,6 +13,7 @@ from clnn.ops.conv.tiles import EXPOSED, Extents, Tile, conv_tiles, loop_slots
 from clnn.ops.launch import In, Launch, Variant, grid
 from clnn.ops.shared.byte_scales import last_args
 from clnn.ops.shared.epilogue import heavy
+from clnn.records import dataclass
 
 CACHE_RATE = 7  # bytes per cycle and core, of what one launch or band leaves to the next
 NEAR_BYTES = 400 * 1024  # of a band, so that it stays in a core's second cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
@@ -14,6 +13,7 @@ from clnn.ops.conv.problem import ConvProblem, innermost
 from clnn.ops.launch import Arg, Const
 from clnn.ops.shared.epilogue import post_op_operands
 from clnn.ops.shared.functions import PostOp
+from clnn.records import dataclass
 from clnn.types import Array
 
 TAPS, SHIFT, WEIGHTS, BIAS = 1, 2, 3, 4  # inputs

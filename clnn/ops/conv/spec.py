@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from clnn.ops.problem import Border, Problem
 from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.shared.window import Window, window_of
 from clnn.ops.spec import OpSpec, batched
+from clnn.records import dataclass
 from clnn.types import Array, TensorType
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from operator import attrgetter
 
 from clnn.arith._base import FLOAT
@@ -28,6 +27,7 @@ from clnn.ops.conv.direct import (
 from clnn.ops.conv.problem import ConvProblem, innermost
 from clnn.ops.conv.tiles import Extents, Tile
 from clnn.ops.launch import Launch, Variant, grid
+from clnn.records import dataclass
 from clnn.traced import is_open, opened
 
 BANDS = (1, 2, 4)

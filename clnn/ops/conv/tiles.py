@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from clnn.records import dataclass
 from clnn.target import Target
 from clnn.traced import divides, is_open
 

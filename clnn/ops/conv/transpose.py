@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from clnn.ops.problem import Border, Problem
 from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.shared.window import Window
 from clnn.ops.spec import OpSpec, batched
+from clnn.records import dataclass
 from clnn.types import Array, TensorType
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
@@ -25,6 +24,7 @@ from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant, grid
 from clnn.ops.problem import Border
 from clnn.ops.shared.epilogue import heavy, operand_args
 from clnn.ops.shared.window import Window
+from clnn.records import dataclass
 from clnn.target import Target
 from clnn.types import Array
 

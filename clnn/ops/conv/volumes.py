@@ -8,7 +8,6 @@ the weights. What is left has an axis less.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from clnn.ops.onnx_registry import Emit, OnnxNode, Source
 from clnn.ops.problem import Problem, required
 from clnn.ops.shared.window import Window
 from clnn.ops.spec import ViewSpec
+from clnn.records import dataclass
 from clnn.types import Array, TensorType
 
 IMAGE = 4  # axes of an image: batch, channels, height, width

@@ -10,7 +10,6 @@ Convolutional Neural Networks, 2015 (arXiv:1509.09308).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 
@@ -20,6 +19,7 @@ from clnn.arith._base import FLOAT
 from clnn.ops.conv.problem import ConvProblem
 from clnn.ops.launch import Arg, Launch, grid
 from clnn.ops.shared.workgroup_tiles import widest
+from clnn.records import dataclass
 from clnn.types import Array
 
 TAPS = 3  # of the window along an axis

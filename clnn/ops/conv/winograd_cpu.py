@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import lru_cache, partial
 from operator import attrgetter
 
@@ -29,6 +29,7 @@ from clnn.ops.conv.winograd import (
 )
 from clnn.ops.launch import Arg, Const, In, Launch, Out, Scratch, Variant, grid
 from clnn.ops.shared.epilogue import operand_args
+from clnn.records import dataclass
 from clnn.target import Target
 from clnn.traced import is_open, opened
 from clnn.types import Array

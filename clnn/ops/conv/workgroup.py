@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -28,6 +28,7 @@ from clnn.ops.shared.workgroup_tiles import (
     sum_slices,
     widest,
 )
+from clnn.records import dataclass
 from clnn.types import F32, Array
 
 SWAPPED_ORDER_COST = 1.02  # cost of walking first along the shorter side of the result

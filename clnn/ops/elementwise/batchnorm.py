@@ -50,12 +50,13 @@ def _parameter_shape(node: OnnxNode, shape: tuple[int, ...]) -> tuple[int, ...]:
 def _constant(node: OnnxNode, shape: tuple[int, ...], epsilon: float) -> Source:
     """Return one node with constant factor and shift, in steps that are rounded as ONNX Runtime's are."""
     kind = node.type(0).dtype.numpy
-    wide = np.float64 if kind == np.float64 else np.float32
+    wide = np.dtype(np.float64 if kind == np.float64 else np.float32)
     scale, shift, mean, variance = (
         node.consts[index].astype(wide).reshape(shape) for index in (SCALE, SHIFT, MEAN, VARIANCE)
     )
+    one, least = np.ones((), wide), np.array(epsilon, wide)
     with np.errstate(all="ignore"):
-        factor = scale * (wide(1) / np.sqrt(variance + wide(epsilon)))
+        factor = scale * (one / np.sqrt(variance + least))
         summand = shift - mean * factor
     arrays: list[Array] = [factor.astype(kind), summand.astype(kind)]
     return Emit(Eltwise((PostOp("mul", operand=1), PostOp("add", operand=2))), [0, *arrays])

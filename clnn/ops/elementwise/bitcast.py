@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from clnn.ops.launch import Variant
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops.problem import Problem, required
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.types import CARRIERS, Array, DType, TensorType
 
 

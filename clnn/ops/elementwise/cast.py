@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from clnn.ops.movement.views import Reshape
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops.problem import Problem, required
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.types import BF16, BOOL, CARRIERS, DTYPES, F16, F32, I32, Array, DType, TensorType
 
 # Numbers of TensorProto.DataType that clnn has no element type for.

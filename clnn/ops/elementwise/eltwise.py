@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from clnn.ops.shared.element_types import move_type, require
 from clnn.ops.shared.elementwise_launch import Walked, walk_launch
 from clnn.ops.shared.functions import FUNCTIONS, MOST_STEPS, PostOp, apply_post_ops
 from clnn.ops.spec import OpSpec, batched
+from clnn.records import dataclass
 from clnn.types import Array, TensorType, broadcast_shapes
 
 

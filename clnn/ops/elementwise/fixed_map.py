@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from clnn.ops.launch import Arg, In, Launch, Out, Variant, grid
 from clnn.ops.problem import Problem
 from clnn.ops.shared.elementwise_launch import Walked, walk_launch
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.traced import is_one
 from clnn.types import I8, U8, Array, TensorType, broadcast_shapes
 

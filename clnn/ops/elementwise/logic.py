@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from clnn.ops.launch import Variant
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, onnx_op
 from clnn.ops.problem import Problem
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.types import BOOL, Array, TensorType, broadcast_shapes
 
 

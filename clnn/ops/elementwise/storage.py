@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from clnn.ops.launch import In, Out, Variant
 from clnn.ops.problem import Problem, required
 from clnn.ops.shared.elementwise_launch import Walked, walk_launch
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.types import Array, TensorType
 
 

@@ -6,7 +6,6 @@ Images are (..., height, width, channels) and sources those of an ONNX node, or 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from clnn.ops.movement.views import Reshape, Transpose
 from clnn.ops.onnx_registry import Emit, Source
 from clnn.ops.shared.window import Window
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.types import Array
 
 MOST_SHIFT = 62  # of a bias to the exponent of the sums

@@ -8,7 +8,7 @@ transpose may: b transposed times a transposed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from clnn.ops.launch import Arg, Launch, Variant
 from clnn.ops.shared.matrices import Panels, packed_view
 from clnn.ops.shared.tensor_core_tiles import kind_of, mma_tiles, rounding
 from clnn.ops.shared.tensor_cores import BYTES, DST_TYPES, MmaProduct, MmaTile, mma_grid, mma_params
+from clnn.records import dataclass
 from clnn.types import Array
 
 BY_COLUMNS_COST = 1.1  # cost of results that are stored by columns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from math import inf
 from typing import Any
@@ -28,6 +28,7 @@ from clnn.ops.shared.matrices import (
 )
 from clnn.ops.shared.pairs import operands_of, pairs_of
 from clnn.ops.shared.workgroup_tiles import GemmShape
+from clnn.records import dataclass
 from clnn.target import Target
 from clnn.traced import alike, is_one, is_open
 from clnn.types import F32, STORED_BF16, Array

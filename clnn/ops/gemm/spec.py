@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from clnn.ops.launch import Variant
 from clnn.ops.problem import Problem
 from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.types import F32, I32, I64, U32, U64, Array, TensorType, broadcast_shapes
 
 ADDEND = 2  # the input c

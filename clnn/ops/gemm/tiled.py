@@ -8,7 +8,7 @@ columns, those of a work-group divide the terms of the sums between them (split-
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, prod
 
 from clnn.layout import TensorLayout
@@ -24,6 +24,7 @@ from clnn.ops.shared.matrices import (
     panels_for,
 )
 from clnn.ops.shared.workgroup_tiles import UNSHARED, widest
+from clnn.records import dataclass
 from clnn.traced import is_one, is_open
 from clnn.types import F32
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any
 
 from clnn.errors import ModelError
+from clnn.records import dataclass
 
 Value = Any
 """An array, a list of arrays (a sequence), or None for an optional value that is not there."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from clnn.ops.shared.loops import collapse, run_work
 from clnn.ops.spec import OpSpec
 from clnn.recorded import is_recorded
 from clnn.recorded_arrays import RecordedArray, is_made
+from clnn.records import dataclass
 from clnn.types import Array, TensorType, normalise_axis
 
 Pick = tuple[int, int, int]  # place of an index value, extent that it counts in, pitch in the data

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from clnn.ops.problem import Problem, required
 from clnn.ops.shared.element_types import move_type, move_value
 from clnn.ops.shared.loops import GRAIN, run_width
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.traced import alike, divides, greatest, is_one, least
 from clnn.types import Array, TensorType, normalise_axis
 

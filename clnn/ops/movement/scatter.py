@@ -7,7 +7,6 @@ the last one wins, and sums are the same in each run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -23,6 +22,7 @@ from clnn.ops.problem import Problem, required
 from clnn.ops.shared.element_types import move_type, require
 from clnn.ops.shared.loops import GRAIN, Loops, collapse, run_work
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.target import Target
 from clnn.traced import greatest, is_one, least
 from clnn.types import BOOL, Array, TensorType, normalise_axis

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -16,6 +16,7 @@ from clnn.ops.problem import Problem, required
 from clnn.ops.shared.element_types import move_type
 from clnn.ops.shared.elementwise_launch import Walked, walk_launch
 from clnn.ops.spec import OpSpec, ViewSpec
+from clnn.records import dataclass
 from clnn.traced import alike, is_open, other
 from clnn.types import Array, TensorType, broadcast_shapes
 

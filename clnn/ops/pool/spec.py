@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -21,6 +21,7 @@ from clnn.ops.shared.epilogue import operand_args, operand_images, operand_layou
 from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.shared.window import Window, window_of
 from clnn.ops.spec import OpSpec, batched
+from clnn.records import dataclass
 from clnn.types import F16, F32, F64, I64, Array, DType, TensorType
 
 COLUMNS = 20  # vectors of columns that fit the registers of a CPU

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from clnn.ops.quantised import build
 from clnn.ops.quantised.products import BYTES, dynamic_product
 from clnn.ops.recurrent.onnx import LENGTHS, R, W, X, layer
 from clnn.ops.rows.reduce import Reduce
+from clnn.records import dataclass
 from clnn.types import F32, I32, Array, TensorType
 
 STEPS = {W: 8, R: 10}  # input with the scales of each, before that with the zero points

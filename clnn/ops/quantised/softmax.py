@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 import numpy as np
@@ -13,6 +13,7 @@ from clnn.errors import DTypeError, ShapeError
 from clnn.ops.launch import Const, In, Launch, Out, Variant, grid
 from clnn.ops.problem import Problem, required
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.traced import is_open
 from clnn.types import I8, U8, Array, TensorType
 

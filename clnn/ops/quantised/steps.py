@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from clnn.arith.quantised import quantised
 from clnn.arith.quantised_maps import NARROW, QuantisedMap
 from clnn.ops.shared.functions import PostOp, apply_post_ops
+from clnn.records import dataclass
 from clnn.types import F32, Array, DType
 
 # What is rounded once, so that every device computes the same.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from clnn.ops.shared.functions import PostOp, apply_post_ops
+from clnn.records import dataclass
 from clnn.types import Array
 
 # Inputs and outputs of a layer.

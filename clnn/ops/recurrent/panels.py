@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 
 import numpy as np
 
 from clnn.ops.launch import Arg, Const, In, Launch, Scratch, grid
 from clnn.ops.recurrent.cells import WEIGHTS
 from clnn.ops.recurrent.problem import RecurrentProblem
+from clnn.records import dataclass
 from clnn.types import F32, I32, Array
 
 Passes = tuple[tuple[int, ...], ...]

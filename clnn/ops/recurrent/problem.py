@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +21,7 @@ from clnn.ops.recurrent.cells import (
     CellKind,
     Chain,
 )
+from clnn.records import dataclass
 
 EXTRAS = {LATE_BIAS: "late_bias", LENGTHS: "lengths", PEEPHOLES: "peepholes", SCALES: "scales"}
 FIRST = {STATE: "state", CELL: "cell"}

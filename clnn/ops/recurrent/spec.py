@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from clnn.ops.recurrent.cells import (
 )
 from clnn.ops.recurrent.problem import RecurrentProblem
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.types import F32, I32, Array, TensorType
 
 

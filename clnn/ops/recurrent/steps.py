@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 
 from clnn.ops.launch import Arg, In, Launch, Scratch, Variant
@@ -11,6 +10,7 @@ from clnn.ops.recurrent.cells import PRODUCTS
 from clnn.ops.recurrent.panels import are_bytes, packed, packed_bytes
 from clnn.ops.recurrent.problem import RecurrentProblem
 from clnn.ops.recurrent.reference import scratch_args
+from clnn.records import dataclass
 from clnn.traced import is_open
 from clnn.types import F32
 

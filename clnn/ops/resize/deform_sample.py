@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import gcd, prod
 
@@ -15,6 +14,7 @@ from clnn.ops.problem import Problem, required
 from clnn.ops.shared.element_types import require
 from clnn.ops.shared.window import Window
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.types import F32, F64, Array, TensorType
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -14,6 +13,7 @@ from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops.problem import Problem, required
 from clnn.ops.shared.element_types import require
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.types import F32, F64, Array, TensorType
 
 MODES = {"nearest": 1, "linear": 2, "cubic": 4}  # samples along an axis

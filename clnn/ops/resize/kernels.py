@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from clnn.ops.shared.element_types import move_type, move_value
 from clnn.ops.shared.epilogue import operand_args, operand_layouts
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.loops import GRAIN, collapse, run_width, without
+from clnn.records import dataclass
 from clnn.target import Target
 from clnn.traced import greatest, is_one, is_open, least, other
 from clnn.types import F32, F64, Array, Stored

@@ -6,11 +6,10 @@ rounding to the nearest pixel falls on the same side.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clnn.budget import table_once
+from clnn.records import dataclass
 from clnn.types import Array
 
 COORDINATES = (

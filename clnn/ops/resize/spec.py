@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any
@@ -30,6 +30,7 @@ from clnn.ops.resize.sampling import (
 from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.spec import OpSpec, batched
 from clnn.recorded import integer
+from clnn.records import dataclass
 from clnn.traced import is_open, other
 from clnn.types import BOOL, I8, U8, Array, TensorType, normalise_axis
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import prod
 
@@ -17,6 +17,7 @@ from clnn.ops.problem import Problem, required
 from clnn.ops.rows.rows import Rows, and_plain, make_rows, with_row_axes
 from clnn.ops.rows.softmax import softmax_axes
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.traced import other
 from clnn.types import F16, I64, Array, TensorType, normalise_axis
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -16,6 +15,7 @@ from clnn.ops.rows.rows import and_plain, make_rows, operands_of, real_rows
 from clnn.ops.shared.epilogue import operand_args
 from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.types import Array, TensorType
 
 

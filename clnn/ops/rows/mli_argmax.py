@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from clnn.errors import DTypeError, ShapeError
 from clnn.ops.launch import In, Launch, Out, Variant, grid
 from clnn.ops.problem import Problem, required
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.types import I8, I16, I32, Array, TensorType
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -22,6 +22,7 @@ from clnn.ops.rows.rows import Rows, and_plain, make_rows, operands_of, real_row
 from clnn.ops.shared.epilogue import operand_args
 from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.traced import is_open
 from clnn.types import Array, TensorType, normalise_axis
 

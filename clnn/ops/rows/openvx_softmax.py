@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from clnn.arith.openvx import Format, exponentials, softmax
 from clnn.errors import DTypeError, ShapeError
@@ -13,6 +12,7 @@ from clnn.ops.launch import Const, In, Launch, Out, Variant, grid
 from clnn.ops.problem import Problem, required
 from clnn.ops.shared.loops import collapse, without
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.types import Array, TensorType
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 
@@ -18,6 +17,7 @@ from clnn.ops.rows.rows import Rows, and_plain, make_rows, operands_of, repeated
 from clnn.ops.shared.epilogue import operand_args
 from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.spec import OpSpec, batched
+from clnn.records import dataclass
 from clnn.traced import is_open
 from clnn.types import F32, F64, Array, TensorType, normalise_axis
 

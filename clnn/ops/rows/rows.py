@@ -14,7 +14,7 @@ be too few work-items else; they fold what each found in local memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from clnn.errors import DTypeError, ShapeError
@@ -24,6 +24,7 @@ from clnn.ops.problem import Problem
 from clnn.ops.shared.epilogue import operand_layouts
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.loops import Loops, collapse
+from clnn.records import dataclass
 from clnn.target import Target
 from clnn.traced import greatest, is_one, is_open, least, other
 from clnn.types import F32, F64, TensorType

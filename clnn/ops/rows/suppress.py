@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from clnn.errors import DTypeError, ShapeError
 from clnn.ops.launch import In, Launch, Out, Variant, grid
 from clnn.ops.problem import Problem
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.types import F32, I64, Array, TensorType
 
 

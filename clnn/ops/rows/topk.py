@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -16,6 +15,7 @@ from clnn.ops.problem import Problem, required
 from clnn.ops.shared.element_types import require
 from clnn.ops.shared.loops import collapse, without
 from clnn.ops.spec import OpSpec
+from clnn.records import dataclass
 from clnn.types import BOOL, I64, Array, TensorType, normalise_axis
 
 MOST_RANKED = 8192  # elements that are each compared with all others

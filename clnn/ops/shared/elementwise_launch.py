@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from clnn.layout import TensorLayout
 from clnn.ops.launch import Const, In, Launch, Out, grid, vector_width
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.loops import Loops, collapse, even_chunk
+from clnn.records import dataclass
 from clnn.target import Target
 from clnn.traced import greatest, is_one, is_open, other
 from clnn.types import dtype_of

@@ -7,12 +7,13 @@ through every function but thresholded_relu, as ONNX wants.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from clnn.arith.quantised import fused
+from clnn.records import dataclass
 from clnn.types import Array
 
 MOST_STEPS = 24  # of one kernel: each may bring an operand, and devices take few arguments

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from clnn.layout import TensorLayout
 from clnn.ops.launch import grid
+from clnn.records import dataclass
 from clnn.target import Target
 from clnn.traced import alike, greatest, is_one, is_open, least
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, prod
 
 import numpy as np
 
 from clnn.layout import TensorLayout
 from clnn.ops.shared.loops import Loops, collapse
+from clnn.records import dataclass
 from clnn.target import Target
 from clnn.traced import alike, is_one, is_open, other
 from clnn.types import Array

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from clnn.arith.int8 import Int8
@@ -13,6 +13,7 @@ from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.loops import Loops
 from clnn.ops.shared.matrices import Pitches
 from clnn.ops.shared.window import Window
+from clnn.records import dataclass
 
 BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1}
 # What results are stored as where they lie as operands do.

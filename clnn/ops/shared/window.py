@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from clnn.errors import ShapeError
 from clnn.ops.onnx_registry import OnnxNode, Unsupported
 from clnn.ops.problem import Border
 from clnn.recorded import larger
+from clnn.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any, TypeVar
 
 from clnn.ops.launch import Arg, Launch, Scratch, grid
+from clnn.records import dataclass
 from clnn.target import UNASKED, RegisterMode, Target
 
 T = TypeVar("T")

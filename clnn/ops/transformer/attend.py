@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from clnn.ops.rows.softmax import Softmax
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.spec import OpSpec
 from clnn.ops.transformer.tiles import Form, attention_variants
+from clnn.records import dataclass
 from clnn.types import F32, Array, TensorType
 
 NO_NAN = PostOp("thresholded_relu", (-1.0,))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from clnn.ops.quantised.products import integer_product, scales_product
 from clnn.ops.rows.softmax import Softmax
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.transformer import MICROSOFT
+from clnn.records import dataclass
 from clnn.types import F32, I32, Array, TensorType
 
 ONE, ZERO = np.ones((), np.float32), np.zeros((), np.float32)

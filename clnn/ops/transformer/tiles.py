@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clnn.layout import TensorLayout
 from clnn.ops.gemm.problem import GemmProblem
@@ -11,6 +11,7 @@ from clnn.ops.gemm.tiled import pack_launch
 from clnn.ops.launch import Arg, In, Launch, Out, Scratch, Variant, grid
 from clnn.ops.problem import Operand
 from clnn.ops.shared.matrices import Tile, Views, flip, gemm_tiles, packed_view, panels_for, product
+from clnn.records import dataclass
 from clnn.target import Target
 from clnn.traced import is_open
 from clnn.types import F32

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from clnn.ops.launch import Arg, Launch
+from clnn.records import dataclass
 from clnn.target import Target
 
 # A register tile of convolutions by the elements of a vector: pixels, and vectors of channels. Its sums, a pixel and
@@ -51,7 +51,12 @@ def function_params(function: str, target: Target) -> dict[str, object]:
     values = {"vw": target.vector, "nv": vectors, "mr": pixels, "kc": TERMS, "most": SPAN}
     values |= {"mx": COLUMNS, "piece": PIECES.get(function, 0), "m": SIDE}
     tunables = {key: values[key] for key in _TUNABLES[function]}
-    return {"name": f"universal_{function}", "wg": (1, 1, 1), **tunables}
+    return {"name": kernel_name(function), "wg": (1, 1, 1), **tunables}
+
+
+def kernel_name(function: str) -> str:
+    """Return the name of the kernel of a function of the set."""
+    return f"universal_{function}"
 
 
 def template_of(function: str) -> str:
@@ -112,5 +117,7 @@ def banded(tiles: int, others: int, work: int, target: Target) -> int:
 
 
 def is_universal(launch: Launch) -> bool:
-    """Whether a launch is one of the set."""
-    return launch.template in map(template_of, FUNCTIONS)
+    """Whether a launch is one of the set; stored ones, which have no template, say so by their kernel's name."""
+    if launch.template:
+        return launch.template in map(template_of, FUNCTIONS)
+    return launch.params["name"] in map(kernel_name, FUNCTIONS)

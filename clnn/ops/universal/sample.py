@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 
@@ -15,6 +14,7 @@ from clnn.ops.shared.epilogue import operand_layouts
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.universal.functions import PIECES, banded, universal_launch
 from clnn.ops.universal.post_ops import encoded, is_plain, ordered_operands
+from clnn.records import dataclass
 from clnn.types import Array
 
 AXES = 4  # of a tensor

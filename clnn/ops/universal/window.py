@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -16,6 +15,7 @@ from clnn.ops.shared.epilogue import operand_images
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.universal.functions import COLUMNS, banded, universal_launch
 from clnn.ops.universal.post_ops import encoded, is_plain, operands
+from clnn.records import dataclass
 
 MODES = {"max": 1, "average": 2, "mean": 2}  # of the window function
 

@@ -1,4 +1,7 @@
-"""From source text to built kernels: our cache first, then parallel builds in child processes."""
+"""From source text to built kernels: our cache first, then parallel builds in child processes.
+
+What only builds need is imported where they are made: most starts find all programs in the cache.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,18 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from clnn.cache.claims import AHEAD, taken, waited_for
 from clnn.cache.keys import program_key
 from clnn.cache.store import Store
-from clnn.cache.templates import use_cache
 from clnn.errors import BuildError
+from clnn.records import dataclass
 from clnn.runtime.build import progress, registers
 from clnn.runtime.device import failures
 from clnn.runtime.device.device import DeviceInfo, open_context
-from clnn.runtime.drivers.assembly import taken_by
 from clnn.runtime.drivers.loader import child_environment, load
 from clnn.runtime.process.child import run_python
 from clnn.runtime.process.deadline import LateError, within
@@ -30,7 +31,6 @@ from clnn.runtime.process.temporary import folder_for_a_while
 from clnn.settings import setting
 
 log = logging.getLogger("clnn")
-use_cache()
 
 BUILD_ABI = "1"
 # Below so many programs, and characters of them, starting child processes costs more than it saves.
@@ -127,6 +127,8 @@ class Device:
             missing = {s: wanted[s] for s in wanted if not self._from_store(s)}
             if not missing:
                 return
+            from clnn.cache.claims import taken, waited_for
+
             progress.tell(0, len(missing))
             keys = {source: self.key(source) for source in missing}
             with taken(self.store, keys.values()) as mine:
@@ -166,6 +168,8 @@ class Device:
         missing = [s for s in missing if self.store.get(self.key(s)) is None]
         if not missing:
             return
+        from clnn.cache.claims import AHEAD, taken, waited_for
+
         there = threading.Event()
         self.coming |= dict.fromkeys(missing, there)
         try:
@@ -259,6 +263,8 @@ class Device:
             self.store.put(self.key(source), binary, dict(about))
 
     def _build_here(self, source: str, title: str) -> Any:
+        from clnn.runtime.drivers.assembly import taken_by
+
         cl = load()
         try:
             program = cl.Program(self.context, taken_by(self.handle, source))
@@ -411,6 +417,8 @@ def child_build(argument: Mapping[str, Any]) -> None:
     """Build the sources of a folder that no other process has claimed (runs in a child)."""
     if argument["nice"] and hasattr(os, "nice"):
         os.nice(argument["nice"])
+    from clnn.runtime.drivers.assembly import taken_by
+
     cl = load()
     platform = cl.get_platforms()[argument["platform"]]
     device = platform.get_devices()[argument["device"]]

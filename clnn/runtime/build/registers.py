@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from clnn.codegen.filters import LARGE_REGISTERS
+from clnn.records import dataclass
 from clnn.runtime.drivers.loader import load
+from clnn.target import LARGE_REGISTERS
 
 VERBOSE = "-cl-nv-verbose"
 LARGE = "-cl-intel-256-GRF-per-thread"  # half as many threads with twice the registers

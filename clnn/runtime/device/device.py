@@ -56,6 +56,7 @@ def discover(*, refresh: bool = False) -> list[DeviceInfo]:
     The first call probes what the cache does not know; `refresh` probes all anew. Raises
     NoDeviceError when pyopencl cannot be imported, DeviceError when OpenCL itself fails.
     """
+
     listed = list_unprobed()
     with ThreadPoolExecutor(_PROBES_AT_ONCE, thread_name_prefix="clnn-probe") as pool:
         return list(pool.map(lambda info: _with_probe(info, refresh), listed))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from clnn.errors import DeviceError
+from clnn.records import dataclass
 from clnn.runtime.drivers import calling_thread
 from clnn.runtime.drivers.driver_loading import platforms_of
 from clnn.runtime.drivers.loader import load

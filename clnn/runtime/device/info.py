@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
+from clnn.records import dataclass
 from clnn.runtime.device.probe import UNPROBED_CAPABILITIES, Capabilities
 from clnn.runtime.drivers.calling_thread import name_in_caller
 

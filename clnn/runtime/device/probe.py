@@ -12,12 +12,13 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from clnn.cache.keys import fields_key
 from clnn.cache.store import Store
+from clnn.records import dataclass
 from clnn.runtime.drivers import icd
 from clnn.runtime.drivers.driver_listing import state_of
 from clnn.runtime.drivers.loader import child_environment, loader_library, mapped_files

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from clnn.runtime.drivers.assembly import taken_by
-
 
 class RefusedError(Exception):
     """The device cannot do what a step asks, for the reason given."""
@@ -41,6 +39,8 @@ class ProbeBench:
 
     def build(self, files: Sequence[str], more: Sequence[str] = ()) -> Any:
         """Return the program of some files; more: build options besides its own."""
+        from clnn.runtime.drivers.assembly import taken_by
+
         texts = [(kernel_folder() / f"{file}.cl").read_text(encoding="utf-8") for file in files]
         program = self.cl.Program(self.context, taken_by(self.device, "\n".join(texts)))
         return program.build(options=[*self.options, *more], cache_dir=False)

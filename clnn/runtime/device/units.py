@@ -7,8 +7,9 @@ pairs of them, hold work-groups; Intel's execution units hold single threads, an
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from clnn.records import dataclass
 from clnn.runtime.device.device import DeviceInfo
 
 KIB = 1024

@@ -11,12 +11,12 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from clnn.cache.keys import fields_key
 from clnn.cache.store import Store
+from clnn.records import dataclass
 from clnn.runtime.drivers import icd
 from clnn.runtime.drivers.calling_thread import BOTH, lists_both, may_list_both
 from clnn.runtime.drivers.vendors import Driver, write_drivers

@@ -12,8 +12,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from clnn.records import dataclass
 
 SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 # Variables that choose the drivers. The first two are read by ocl-icd, the first and the last by

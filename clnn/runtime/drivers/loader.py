@@ -15,13 +15,13 @@ import importlib.util
 import os
 import sys
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from clnn.errors import NoDeviceError
 from clnn.logs import log
+from clnn.records import dataclass
 from clnn.runtime.drivers import calling_thread, icd
 from clnn.runtime.drivers.driver_listing import list_each
 from clnn.runtime.drivers.vendors import Driver, list_drivers, vendors_folder

@@ -12,8 +12,9 @@ import os
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
+
+from clnn.records import dataclass
 
 _DONTNEED = 4  # MADV_DONTNEED of Linux
 LARGE_BYTES = 2**19  # of a library that is worth it; compiled kernels are smaller

@@ -9,12 +9,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from clnn.cache.files import STALE_SECONDS, make_folder
 from clnn.cache.privacy import is_private
 from clnn.cache.store import cache_dir
+from clnn.records import dataclass
 from clnn.runtime.drivers import icd
 from clnn.runtime.process.temporary import own_folder
 from clnn.settings import setting

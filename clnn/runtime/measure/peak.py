@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from clnn.cache.keys import fields_key
 from clnn.cache.store import Store
 from clnn.codegen.render import render
 from clnn.errors import DeviceError
+from clnn.records import dataclass
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.drivers.loader import load

@@ -9,8 +9,7 @@ import numpy as np
 
 from clnn.errors import DTypeError, ShapeError
 from clnn.layout import TensorLayout, lay_out, view_of
-from clnn.plan.ports import Port
-from clnn.plan.schedule import Plan
+from clnn.plan.plan import Plan, Port
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.failures import explained
 from clnn.runtime.drivers.loader import load

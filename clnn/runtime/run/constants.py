@@ -14,7 +14,7 @@ from clnn.graph.mapped import forget, mapped_files, one_of_each, require_unchang
 from clnn.layout import TensorLayout, lay_out
 from clnn.ops.launch import Const, Launch
 from clnn.ops.problem import Problem
-from clnn.plan.schedule import ConstArg, Plan, PlannedLaunch, ScheduledNode, TensorArg
+from clnn.plan.plan import ConstArg, Plan, PlannedLaunch, ScheduledNode, TensorArg
 from clnn.records import changed
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.failures import meaning

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from clnn.codegen.render import text_of
+from clnn.codegen.kernels import text_of
 from clnn.logs import PLAN, SOURCES, TIMES, VARIANTS, log
-from clnn.plan.schedule import Plan
+from clnn.plan.plan import Plan
 from clnn.runtime.build.program import BuildCounts
 from clnn.runtime.run.commands import RunEvents
 from clnn.runtime.run.placement import Placement

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from itertools import islice
 
@@ -13,8 +13,10 @@ from clnn.errors import ClnnError
 from clnn.graph.ir import Graph
 from clnn.graph.replayed import Graphs, OfShapes
 from clnn.plan.open_extents import opened
+from clnn.plan.plan import Plan
 from clnn.plan.repeat import Problems, Rivals
-from clnn.plan.schedule import Chooser, DoesNotFitError, LaidOut, Plan, Repeat, lay_out
+from clnn.plan.schedule import Chooser, DoesNotFitError, LaidOut, Repeat, lay_out
+from clnn.records import dataclass
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.failures import require

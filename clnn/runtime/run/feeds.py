@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
 from clnn.errors import DTypeError, InputNameError, ShapeError
-from clnn.plan.ports import Port
+from clnn.plan.plan import Port
 from clnn.types import Array, DType
 
 
@@ -101,6 +100,8 @@ def names_message(
         parts.append(f"{what} {', '.join(map(repr, missing))} is missing")
     text = f"{'; '.join(parts)}. The model's {what}s are: {', '.join(map(repr, known))}."
     for name in unknown:
-        close = difflib.get_close_matches(name, known, n=1)
+        from difflib import get_close_matches
+
+        close = get_close_matches(name, known, n=1)
         text += f" Did you mean {close[0]!r} for {name!r}?" if close else ""
     return text

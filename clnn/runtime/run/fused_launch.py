@@ -1,4 +1,4 @@
-"""The launches of a plan as few kernels: which of them are fused, and their arguments in C.
+"""Launches that run as few kernels: which of a plan's launches each of them has, and what it is called with.
 
 Memory of a fused kernel: the arena, all constants in one buffer, and for each input of the network
 where its storage is, which may be a buffer that the caller bound.
@@ -6,30 +6,12 @@ where its storage is, which may be a buffer that the caller bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import groupby, islice
+from collections.abc import Sequence
 
-from clnn.codegen.fused_kernel import KERNELS, FusedCall, FusedKernel, Numbers, can_fuse, fuse
-from clnn.codegen.render import text_of
-from clnn.codegen.set_kernel import (
-    ARENA_MEMORY,
-    CONSTANT_MEMORY,
-    INPUT_MEMORY,
-    MOST_INPUTS,
-    SetCall,
-    input_names,
-    set_kernel,
-)
-from clnn.codegen.set_texts import set_sources
-from clnn.ops.universal.functions import is_universal
-from clnn.plan.schedule import ConstArg, Plan, PlannedArg, PlannedLaunch, ScratchArg, TensorArg
-from clnn.runtime.run.arguments import Place, in_order
-from clnn.runtime.run.constants import ALIGNMENT, Constants
+from clnn.codegen.kernels import FusedKernel, input_names, text_of
+from clnn.plan.plan import Plan, PlannedLaunch
+from clnn.records import dataclass
 
-MIN_LAUNCHES = 2  # that are worth a kernel of their own
-MOST_FUNCTIONS, MOST_CALLS = 32, 100  # of one kernel: compilers take longer than in proportion
 # Parameters of every fused kernel, besides those of inputs.
 ARENA, CONSTANTS, OWN_CONSTANTS = "arena", "constants", "own_constants"
 
@@ -45,14 +27,6 @@ class NodeLaunch:
     def source(self) -> str:
         """The kernel's source."""
         return text_of(self.launch.launch).source
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where a fused kernel finds its data: bytes in the arena, pages among the constants."""
-
-    arena: Callable[[str], int]
-    constant: Callable[[ConstArg | TensorArg], int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,64 +80,6 @@ def sources_of(plan: Plan, fused: FusedLaunches | None = None) -> dict[str, str]
     return {f"{title}#{number}": source for number, (source, title) in enumerate(titles.items())}
 
 
-def fuse_plan(plan: Plan, constants: Constants, timed: bool, open_: bool) -> FusedLaunches | None:
-    """Return the launches of a plan as few kernels, None where the device takes no buffer for that.
-
-    timed, open_: as in fuse_launches.
-    """
-    places = Places(lambda key: plan.memory.offsets[key] + plan.guard, constants.place)
-    run, fills = launches_of(plan), [NodeLaunch(f, "border") for f in plan.first_fills]
-    args = (arg for one in run for arg in one.launch.args)
-    if constants.whole is None and any(isinstance(arg, ConstArg) for arg in args):
-        return None
-    return FusedLaunches(
-        fuse_launches(plan, fills, places, open_=open_),
-        fuse_launches(plan, run, places, timed, open_),
-    )
-
-
-def fuse_launches(
-    plan: Plan,
-    launches: Sequence[NodeLaunch],
-    places: Places,
-    timed: bool = False,
-    open_: bool = False,
-) -> list[FusedLaunch]:
-    """Return launches in groups of neighbours, those that can be fused as few kernels.
-
-    timed: these kernels note when each launch's part began and ended. open_: they read their numbers
-    from a buffer, and so serve other extents. Raises TemplateError.
-    """
-
-    def fused(ones: Sequence[_Rendered]) -> FusedLaunch:
-        numbers = Numbers() if open_ else None
-        calls = [_call(plan, one, places, numbers) for one in ones]
-        own = {} if numbers is None else {OWN_CONSTANTS: "__global char *"}
-        params = params_of(plan) | own
-        kernel = fuse(calls, plan.target.compute_units, params, timed, numbers)
-        return FusedLaunch(tuple(one.launch for one in ones), kernel)
-
-    groups: list[FusedLaunch] = []
-    rendered = [_Rendered(one, one.source) for one in launches]
-    known = set_sources(plan.target) if any(one.is_of_set for one in rendered) else ()
-    whole_set = len(plan.inputs) <= MOST_INPUTS and not open_
-
-    def kind(one: _Rendered) -> tuple[bool, bool]:
-        return whole_set and one.source in known, one.fits
-
-    for (on_set, fits), neighbours in groupby(rendered, kind):
-        if on_set:
-            ones = list(neighbours)
-            rows = [_row(plan, one, places) for one in ones]
-            kernel = set_kernel(known, rows, plan.target.compute_units, timed)
-            groups.append(FusedLaunch(tuple(one.launch for one in ones), kernel))
-            continue
-        for ones in _even(list(neighbours)) if fits else [[one] for one in neighbours]:
-            whole = fits and len(ones) >= MIN_LAUNCHES
-            groups += [fused(ones)] if whole else [FusedLaunch((one.launch,)) for one in ones]
-    return groups
-
-
 def params_of(plan: Plan) -> dict[str, str]:
     """Return name -> C type of the parameters that a fused kernel's arguments are made of."""
     params = {ARENA: "__global char *", CONSTANTS: "__global char *"}
@@ -172,119 +88,3 @@ def params_of(plan: Plan) -> dict[str, str]:
             zip(input_names(k), ("__global char *", "const int ", "const int "), strict=True)
         )
     return params
-
-
-@dataclass(frozen=True)
-class _Rendered:
-    """A launch and its kernel's source."""
-
-    launch: NodeLaunch
-    source: str
-
-    @property
-    def is_of_set(self) -> bool:
-        return is_universal(self.launch.launch.launch)
-
-    @property
-    def fits(self) -> bool:
-        launch = self.launch.launch.launch
-        return can_fuse(self.source, launch.local_size, tuple(map(int, launch.global_size)))
-
-
-def _even(ones: Sequence[_Rendered]) -> list[list[_Rendered]]:
-    """Return launches in as few groups as they fit in, of about as many functions each.
-
-    Each group is a kernel that builds on its own; from one to the next, threads sleep and wake.
-    """
-    left = iter(ones)
-    return [list(islice(left, count)) for count in _even_counts(tuple(one.source for one in ones))]
-
-
-@lru_cache(KERNELS)
-def _even_counts(sources: tuple[str, ...]) -> list[int]:
-    """Return how many neighbours each group has, of launches with these sources."""
-    fewest = len(_counts(sources, MOST_FUNCTIONS))
-    split = (_counts(sources, most) for most in range(1, MOST_FUNCTIONS + 1))
-    return next(counts for counts in split if len(counts) == fewest)
-
-
-def _counts(sources: Sequence[str], most: int) -> list[int]:
-    """Return how many neighbours each group has, with at most so many functions in each."""
-    counts: list[int] = []
-    known: set[str] = set()
-    for source in sources:
-        is_more = source not in known and len(known) >= most
-        if not counts or is_more or counts[-1] >= MOST_CALLS:
-            counts.append(0)
-            known = set()
-        counts[-1] += 1
-        known.add(source)
-    return counts
-
-
-def _call(plan: Plan, one: _Rendered, places: Places, numbers: Numbers | None) -> FusedCall:
-    launch, node = one.launch.launch, one.launch.node
-    put = str if numbers is None else numbers.put
-    args = in_order((_place(plan, arg, places, put) for arg in launch.args), put)
-    args += map(_literal if numbers is None else numbers.put, text_of(launch.launch).numbers)
-    skipped = [input_names(k)[2] for k, port in enumerate(plan.inputs) if node == f"io:{port.name}"]
-    condition = " || ".join(skipped)
-    extents = tuple(map(int, launch.launch.global_size))
-    return FusedCall(one.source, extents, tuple(args), condition, launch.idle)
-
-
-def _literal(number: int | float) -> str:
-    """Return a number in C."""
-    return str(number).replace("inf", "INFINITY").replace("nan", "NAN")
-
-
-def _row(plan: Plan, one: _Rendered, places: Places) -> SetCall:
-    """Return a launch of the universal set as its kernel reads it."""
-    launch, node = one.launch.launch, one.launch.node
-    words: list[int | float] = []
-    for arg in launch.args:
-        words += _words(plan, arg, places)
-    words += text_of(launch.launch).numbers
-    skipped = [k for k, port in enumerate(plan.inputs) if node == f"io:{port.name}"]
-    extents = (0,) if launch.idle else tuple(map(int, launch.launch.global_size))
-    return SetCall(one.source, extents, tuple(words), skipped[0] if skipped else -1)
-
-
-def _words(plan: Plan, arg: PlannedArg, places: Places) -> tuple[int, ...]:
-    """Return where an argument lies: memory, its page there, and the element unless it is the first."""
-    if isinstance(arg, ConstArg):
-        return CONSTANT_MEMORY, places.constant(arg)
-    if isinstance(arg, ScratchArg):
-        return ARENA_MEMORY, 0, places.arena(arg.key) // arg.itemsize
-    if arg.storage in plan.consts:
-        return CONSTANT_MEMORY, places.constant(arg), arg.offset
-    for k, port in enumerate(plan.inputs):
-        if plan.placed[port.value].storage == arg.storage:
-            return INPUT_MEMORY + k, 0, arg.offset
-    itemsize = plan.storages[arg.storage].dtype.itemsize
-    return ARENA_MEMORY, 0, places.arena(arg.storage) // itemsize + arg.offset
-
-
-def _place(plan: Plan, arg: PlannedArg, places: Places, put: Callable[[int], str]) -> Place:
-    """Return where an argument lies: C expressions of a fused kernel; `put` makes one of a number."""
-
-    def constant(arg: ConstArg | TensorArg) -> str:
-        page = places.constant(arg)
-        if put is str:
-            return f"(__global void *)({CONSTANTS} + {page * ALIGNMENT}L)"
-        name = put(page)
-        own = f"{OWN_CONSTANTS} + ~{name} * {ALIGNMENT}L"
-        return f"(__global void *)({name} < 0 ? {own} : {CONSTANTS} + {name} * {ALIGNMENT}L)"
-
-    if isinstance(arg, ConstArg):
-        return constant(arg), None
-    if isinstance(arg, ScratchArg):
-        return f"(__global void *){ARENA}", places.arena(arg.key) // arg.itemsize
-    if arg.storage in plan.consts:
-        return constant(arg), arg.offset
-    for k, port in enumerate(plan.inputs):
-        if plan.placed[port.value].storage == arg.storage:
-            memory, start, _ = input_names(k)
-            return f"(__global void *)({memory} + {start})", arg.offset
-    itemsize = plan.storages[arg.storage].dtype.itemsize
-    return f"(__global void *){ARENA}", places.arena(arg.storage) // itemsize + arg.offset

@@ -17,7 +17,7 @@ from typing import Any
 
 from clnn.errors import DeviceLostError
 from clnn.logs import log
-from clnn.plan.schedule import Plan
+from clnn.plan.plan import Plan
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.process import forked

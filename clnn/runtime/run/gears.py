@@ -7,7 +7,6 @@ processes of low priority, and taken in when it is there, right, and faster.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from time import perf_counter
@@ -16,6 +15,7 @@ import numpy as np
 
 from clnn.errors import ClnnError
 from clnn.logs import log
+from clnn.records import dataclass
 from clnn.runtime.build.program import Device
 from clnn.runtime.process.background import Jobs
 from clnn.runtime.run.session import Build, Session

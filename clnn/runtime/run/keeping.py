@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple, TypeVar
 
-from clnn.plan.schedule import Plan
+from clnn.plan.plan import Plan
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

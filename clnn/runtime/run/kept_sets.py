@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from clnn._version import __version__
@@ -18,6 +17,7 @@ from clnn.graph.ir import Graph
 from clnn.graph.variations import nodes_of
 from clnn.options import Options
 from clnn.plan.repeat import Key
+from clnn.records import dataclass
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.target import allowed, target_of
 

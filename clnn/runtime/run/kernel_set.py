@@ -5,16 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from clnn.codegen.runtime_numbers import Texts
 from clnn.errors import ClnnError
 from clnn.graph.ir import Graph, Node
 from clnn.ops.launch import Launch, Variant
+from clnn.plan.plan import Plan, PlannedLaunch, ScheduledNode
 from clnn.plan.repeat import Choices, Problems
-from clnn.plan.schedule import Chooser, Plan, PlannedLaunch, Repeat, ScheduledNode
-from clnn.records import changed
+from clnn.plan.schedule import Chooser, Repeat
+from clnn.records import changed, dataclass
 from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.kept_sets import KeptSet
 

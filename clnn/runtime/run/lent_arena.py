@@ -11,7 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Mapping
 
-from clnn.plan.schedule import Plan
+from clnn.plan.plan import Plan
 from clnn.runtime.build.program import Device
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.drivers.pages import LARGE, host_buffer, pages

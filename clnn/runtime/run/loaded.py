@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-from clnn.codegen.fused_kernel import COUNTERS, NUMBERS, SCRATCH
-from clnn.codegen.set_kernel import INPUT_PARAMS
+from clnn.codegen.kernels import COUNTERS, INPUT_PARAMS, NUMBERS, SCRATCH
 from clnn.errors import DeviceError, ModelFileError
 from clnn.options import Options
 from clnn.records import changed
@@ -19,7 +18,7 @@ from clnn.runtime.doctor.selection import select_device
 from clnn.runtime.drivers.trim import trim_behind
 from clnn.runtime.process.forked import refuse
 from clnn.runtime.run.constants import StoredConstants
-from clnn.runtime.run.fused_launch import FusedLaunches, fuse_plan, params_of
+from clnn.runtime.run.fused_launch import FusedLaunches, params_of
 from clnn.runtime.run.parts import Parts
 from clnn.runtime.run.saved import SavedNetwork, read_network
 from clnn.runtime.run.session import Build, Session
@@ -116,6 +115,8 @@ def _fused(
         return None
     units = units_of(info).count
     if units != plan.target.compute_units:
+        from clnn.runtime.run.fusing import fuse_plan  # the file's kernels are for its own number
+
         target = changed(plan.target, compute_units=units)
         return fuse_plan(changed(plan, target=target), constants, False, False)
     known = {COUNTERS, SCRATCH, NUMBERS, *params_of(plan), *INPUT_PARAMS}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count, groupby
 from operator import attrgetter
 from time import monotonic, perf_counter
@@ -20,6 +19,7 @@ from clnn.errors import (
 )
 from clnn.graph.evaluate import evaluate
 from clnn.graph.ir import Graph
+from clnn.records import dataclass
 from clnn.runtime.process import forked
 from clnn.runtime.run.family import KernelsNotReadyError
 from clnn.runtime.run.feeds import as_array, check_dtype

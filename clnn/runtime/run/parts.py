@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from clnn.plan.schedule import Plan
+from clnn.plan.plan import Plan
+from clnn.records import dataclass
 from clnn.runtime.build.program import Device
 from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.fused_launch import FusedLaunches

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from clnn.plan.describe import describe
-from clnn.plan.schedule import Plan
+from clnn.plan.plan import Plan
+from clnn.records import dataclass
 
 
 @dataclass(frozen=True)

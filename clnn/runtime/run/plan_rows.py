@@ -10,20 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, fields
 from typing import Any, TypeVar
 
-from clnn.codegen.render import text_of
+from clnn.codegen.kernels import text_of
 from clnn.graph.ir import Graph, Node
 from clnn.layout import TensorLayout
 from clnn.ops.launch import KernelText, Launch, Variant
 from clnn.ops.problem import Operand, Problem
 from clnn.ops.spec import OpSpec
-from clnn.plan.layouts import Placed
-from clnn.plan.memory import MemoryPlan
-from clnn.plan.ports import Port
-from clnn.plan.schedule import (
+from clnn.plan.plan import (
     ConstArg,
+    MemoryPlan,
+    Placed,
     Plan,
     PlannedArg,
     PlannedLaunch,
+    Port,
     ScheduledNode,
     ScratchArg,
     Storage,

@@ -7,13 +7,14 @@ import io
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from clnn.plan.schedule import Plan
+from clnn.plan.plan import Plan
+from clnn.records import dataclass
 from clnn.runtime.measure.peak import Peaks
 from clnn.runtime.run.commands import Handed, Memory
 from clnn.runtime.run.spans import TimedRun, timed_run

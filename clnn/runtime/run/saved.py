@@ -17,7 +17,6 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -27,12 +26,10 @@ import numpy as np
 
 from clnn._version import __version__
 from clnn.cache.sections import PAGE, BadSectionsError, read_sections, write_sections
-from clnn.codegen.filters import LARGE_REGISTERS
-from clnn.codegen.fused_kernel import KERNEL, FusedKernel
-from clnn.codegen.render import text_of
-from clnn.codegen.runtime_numbers import as_ints
+from clnn.codegen.kernels import KERNEL, FusedKernel, as_ints, text_of
 from clnn.errors import ModelFileError, SettingError
-from clnn.plan.schedule import ConstArg, Plan, TensorArg
+from clnn.plan.plan import ConstArg, Plan, TensorArg
+from clnn.records import dataclass
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.failures import explained
 from clnn.runtime.drivers.loader import load
@@ -47,6 +44,7 @@ from clnn.runtime.run.fused_launch import (
 from clnn.runtime.run.parts import Parts
 from clnn.runtime.run.plan_rows import BadPlanError, Makers, read, whole, written
 from clnn.runtime.run.work import StoredPlan
+from clnn.target import LARGE_REGISTERS
 from clnn.types import Array
 
 MOST_TEXT = 1 << 28  # bytes of all sources

@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -16,41 +16,35 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from clnn.errors import DeviceLostError, InputNameError, SettingError
-from clnn.graph.ir import Graph
 from clnn.options import Options
-from clnn.plan.layouts import Hints
-from clnn.plan.schedule import Chooser, Plan, first_variant, make_plan
+from clnn.plan.plan import Plan
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.failures import explain, explained, explains, require
-from clnn.runtime.device.target import allowed, products, target_of
 from clnn.runtime.drivers.loader import load
-from clnn.runtime.drivers.trim import trim_opened
 from clnn.runtime.process import forked
 from clnn.runtime.run.binding import Bindings, InputBinding
 from clnn.runtime.run.commands import NOT_HANDED, Handed, Memory
 from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.debug import log_compiled, log_run
 from clnn.runtime.run.feeds import arrays_of, names_message
-from clnn.runtime.run.fused_launch import FusedLaunches, fuse_plan, sources_of
+from clnn.runtime.run.fused_launch import FusedLaunches, sources_of
 from clnn.runtime.run.keeping import Cost
-from clnn.runtime.run.lent_arena import LentState, is_lent
 from clnn.runtime.run.named import NamedSession, check_stream
 from clnn.runtime.run.parts import Parts
 from clnn.runtime.run.placement import Placement, placement_of
 from clnn.runtime.run.pool import Pool
-from clnn.runtime.run.small import placed_on
-from clnn.runtime.run.spills import replace_endless_kernels, replace_spilling_kernels
-from clnn.runtime.run.state import ExecutionState, one_arena
-from clnn.runtime.run.stream import Stream
+from clnn.runtime.run.state import ExecutionState
 from clnn.runtime.run.tensor_info import TensorInfo, tensor_info
-from clnn.runtime.run.universal import planner
 from clnn.runtime.run.watch import make_state, timeout_of
 from clnn.settings import setting
 from clnn.timeline import mark
 from clnn.types import Array
 
 if TYPE_CHECKING:
+    from clnn.graph.ir import Graph
+    from clnn.plan.layouts import Hints
+    from clnn.plan.schedule import Chooser
     from clnn.runtime.run.family import Family
     from clnn.runtime.run.profile import Profile, ProfileBlock
 
@@ -72,56 +66,36 @@ class Session(NamedSession):
         graph: Graph,
         info: DeviceInfo,
         options: Options,
-        choose: Chooser = first_variant,
+        choose: Chooser | None = None,
         hints: Hints | None = None,
         family: Family | None = None,
         device: Device | None = None,
         build: Build | None = None,
     ) -> None:
-        """device: an opened one, for programs of this session alone. build: builds these."""
-        started = time.perf_counter()
-        self._options, self._timeout = options, timeout_of(options)
-        separate = (options.arena or setting("CLNN_ARENA")) == "separate"
-        info = info if family or device else placed_on(graph, info, options)
-        target = allowed(target_of(info), options)
-        self._products = products(target, options)
-        how = partial(make_plan, target=target, separate=separate, guard=options.guard, hints=hints)
-        plan_by = partial(planner(how, family, options, target), graph)
-        self._family, self._plan = family, plan_by(choose=choose)
-        planned = time.perf_counter()
-        mark("plan")
-        self._device = family.open(info) if family else device or Device.open(info)
-        before = self._device.counts.pair
-        if not any(before):
-            trim_opened(info.driver)
-        for replaced in (replace_endless_kernels, replace_spilling_kernels):
-            self._plan = replaced(
-                self._plan, lambda other: plan_by(choose=other), choose, self._device
-            )
-        self._bindings, self._local = Bindings(self._plan.inputs, {}), threading.local()
-        self._timed = int(setting("CLNN_DEBUG")) >= 2
-        merge = options.merge and not (self._timed or options.guard) and target.is_cpu
-        merge = merge and one_arena(self._plan, self._device)
-        pack = family.pack if family else Constants
-        self._constants: Constants | None = pack(self._device, self._plan, merge)
-        self._plan = self._weights.plan
-        packed = time.perf_counter()
-        mark("packing")
-        self._fused = self._fuse() if merge else None
-        self._begin(build, before, (started, planned, packed))
+        """choose: picks variants, as in make_plan. device: an opened one, for programs of this session
+        alone. build: builds these.
+        """
+        from clnn.runtime.run.planning import planned  # stored networks need nothing that plans
+
+        made = planned(graph, info, options, choose, hints, family, device)
+        self._hold(made.parts, options, family)
+        self._begin(build, made.before, made.times)
 
     @classmethod
     def of_parts(cls, parts: Parts, options: Options, build: Build | None = None) -> Session:
         """Return the session of what another one was made of. build: builds its programs."""
         session, now = cls.__new__(cls), time.perf_counter()
-        session._device, session._plan, session._products = parts.device, parts.plan, parts.products
-        session._family, session._constants = None, parts.constants
-        session._options, session._timeout = options, timeout_of(options)
-        session._bindings, session._local = Bindings(parts.plan.inputs, {}), threading.local()
-        session._timed = int(setting("CLNN_DEBUG")) >= 2
-        session._fused = None if session._timed else parts.fused
+        session._hold(parts, options)
         session._begin(build, parts.device.counts.pair, (now, now, now))
         return session
+
+    def _hold(self, parts: Parts, options: Options, family: Family | None = None) -> None:
+        self._device, self._plan, self._products = parts.device, parts.plan, parts.products
+        self._family, self._options, self._timeout = family, options, timeout_of(options)
+        self._constants: Constants | None = parts.constants
+        self._bindings, self._local = Bindings(parts.plan.inputs, {}), threading.local()
+        self._timed = int(setting("CLNN_DEBUG")) >= 2
+        self._fused = None if self._timed else parts.fused
 
     def _begin(self, build: Build | None, before: tuple[int, int], times: Sequence[float]) -> None:
         """Build the programs and make the first state. times: when plan and constants were begun and there."""
@@ -168,15 +142,15 @@ class Session(NamedSession):
             raise SettingError("sessions of open shapes are not saved: give compile_model shapes=.")
         return Parts(self._device, self._plan, self._weights, self._fused, self._products)
 
-    def _fuse(self, timed: bool = False) -> FusedLaunches | None:
-        return fuse_plan(self._plan, self._weights, timed, self._family is not None)
-
     def _fused_timed(self) -> FusedLaunches | None:
         """Return fused launches that note their times, None where nothing is fused or no clock."""
         if self._fused is None or not self.device.caps.clock:
             return None
         if self._fused_with_stamps is None:
-            self._fused_with_stamps = self._fuse(timed=True)
+            from clnn.runtime.run.fusing import fuse_plan
+
+            is_open = self._family is not None
+            self._fused_with_stamps = fuse_plan(self._plan, self._weights, True, is_open)
         return self._fused_with_stamps
 
     def _new_state(self, profiling: bool = False, separate: bool = False) -> ExecutionState:
@@ -222,7 +196,11 @@ class Session(NamedSession):
         With a timeout they do not: what a hanging device writes to is of no more use to anyone.
         """
         alone = self._family is None or self._timed or self._timeout is not None
-        return not alone and is_lent(self._plan, self._device)
+        if alone:
+            return False
+        from clnn.runtime.run.lent_arena import is_lent
+
+        return is_lent(self._plan, self._device)
 
     @property
     def placement(self) -> Placement:
@@ -312,6 +290,8 @@ class Session(NamedSession):
         """
         self._alive()
         check_stream(feeds, depth)
+        from clnn.runtime.run.stream import Stream
+
         return Stream(self, iter(feeds), depth, pinned=self.device.type != "cpu")()
 
     def ready(self, timeout: float | None = None) -> bool:
@@ -437,6 +417,8 @@ class Session(NamedSession):
         with self._device.lock:
             if self._family is None or not self.is_lent:
                 return self._new_state()
+            from clnn.runtime.run.lent_arena import LentState
+
             parts = self._device, self._plan, self._weights, self._bindings.memory, self._fused
             with explained(self._device, "the memory of a run"):
                 return LentState(self._family.arenas, *parts)

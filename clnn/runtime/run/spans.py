@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from clnn.records import dataclass
 from clnn.runtime.run.commands import RunEvents
 from clnn.types import Array
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from clnn.codegen.render import text_of
+from clnn.codegen.kernels import text_of
 from clnn.codegen.rounds import most_rounds
 from clnn.errors import DeviceError
 from clnn.graph.ir import Node
 from clnn.logs import log
 from clnn.ops.launch import Variant
 from clnn.ops.problem import Problem
-from clnn.plan.schedule import Chooser, Plan, ScheduledNode
+from clnn.plan.plan import Plan, ScheduledNode
+from clnn.plan.schedule import Chooser
 from clnn.runtime.build import registers
 from clnn.runtime.build.program import Device
 from clnn.runtime.run.fused_launch import sources_of

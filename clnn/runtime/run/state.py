@@ -11,18 +11,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from clnn.codegen.fused_kernel import (
+from clnn.codegen.kernels import (
     COUNTERS,
     KERNEL,
+    MOST_INPUTS,
     NUMBERS,
     SCRATCH,
     STAMPS,
     FusedKernel,
+    as_ints,
+    input_names,
+    text_of,
 )
-from clnn.codegen.render import text_of
-from clnn.codegen.runtime_numbers import as_ints
-from clnn.codegen.set_kernel import MOST_INPUTS, input_names
-from clnn.plan.schedule import ConstArg, Plan, PlannedArg, PlannedLaunch, ScratchArg
+from clnn.plan.plan import ConstArg, Plan, PlannedArg, PlannedLaunch, ScratchArg
 from clnn.runtime.build.program import Device
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.drivers.pages import LARGE, host_buffer, pages

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
 from clnn.errors import ClnnError, DeviceLostError, InputNameError, OutOfDeviceMemoryError
 from clnn.logs import log
-from clnn.plan.ports import Port
+from clnn.plan.plan import Port
+from clnn.records import dataclass
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.process.forked import keep
 from clnn.runtime.run.commands import Memory

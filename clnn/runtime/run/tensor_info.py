@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from clnn.layout import TensorLayout
-from clnn.plan.ports import Port
-from clnn.plan.schedule import Plan
+from clnn.plan.plan import Plan, Port
+from clnn.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from clnn.errors import SettingError
 from clnn.options import Options
-from clnn.plan.schedule import Plan
+from clnn.plan.plan import Plan
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.target import target_of
@@ -53,9 +53,11 @@ def planner(
 
 def set_source(target: Target) -> str:
     """Return the text of the universal set's program."""
+    from clnn.cache.templates import use_cache
     from clnn.codegen.set_kernel import set_text
     from clnn.codegen.set_texts import set_sources
 
+    use_cache()
     return set_text(set_sources(target)).source
 
 

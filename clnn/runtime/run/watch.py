@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from clnn.options import Options
-from clnn.plan.schedule import Plan
+from clnn.plan.plan import Plan
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.failures import lose, require
 from clnn.runtime.process.deadline import Request, leave_behind

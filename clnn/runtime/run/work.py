@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import inf
 
 from clnn.ops.spec import ViewSpec
-from clnn.plan.schedule import Plan, ScheduledNode, launch_bytes
+from clnn.plan.plan import Plan, ScheduledNode, launch_bytes
+from clnn.records import dataclass
 
 WINOGRAD = 4.0  # products of the direct sum for one of F(4x4, 3x3), its largest tiles
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from clnn.records import dataclass
 from clnn.runtime.run.profile import Profile
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from time import perf_counter
 from typing import Any
@@ -21,6 +21,7 @@ from clnn.errors import (
 from clnn.importers.onnx.stages.program import DeviceStage, Program, StageInput
 from clnn.importers.onnx.stages.read_back import bodies_of, read_by_host
 from clnn.ops.host.registry import Value
+from clnn.records import dataclass
 from clnn.runtime.process import forked
 from clnn.runtime.run.feeds import as_array
 from clnn.runtime.run.handed import DeviceArray, Exchange, fetched, run_handed

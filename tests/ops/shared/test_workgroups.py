@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from harness import check_op, compare, normal, single_node
 
-from clnn.codegen.filters import LARGE_REGISTERS, group_size
+from clnn.codegen.filters import group_size
 from clnn.graph.ir import Graph, Node, check
 from clnn.graph.passes.store import store_as
 from clnn.ops.conv import workgroup as conv_workgroup
@@ -36,7 +36,7 @@ from clnn.options import Options
 from clnn.plan.schedule import make_plan
 from clnn.runtime.device.device import select
 from clnn.runtime.run.session import Session
-from clnn.target import UNASKED, RegisterMode, Target
+from clnn.target import LARGE_REGISTERS, UNASKED, RegisterMode, Target
 from clnn.types import STORAGE, TensorType
 
 pytestmark = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import onnx
@@ -24,6 +23,7 @@ from clnn.importers.onnx.stages.program import (
 )
 from clnn.importers.onnx.stages.values import Constants, Known
 from clnn.importers.onnx.tensors import numpy_dtype
+from clnn.records import dataclass
 
 HOST, FED = Known("host"), Known("fed")
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from clnn.importers.onnx.order import reads
 from clnn.importers.onnx.stages.deciding import deciding_inputs
 from clnn.importers.onnx.stages.parting import Parting, Placed
+from clnn.records import dataclass
 
 
 @dataclass

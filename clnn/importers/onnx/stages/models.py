@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import onnx
@@ -12,6 +11,7 @@ from onnx import numpy_helper
 from clnn.importers.onnx.order import reads
 from clnn.importers.onnx.stages.program import StageInput
 from clnn.importers.onnx.stages.values import Constants
+from clnn.records import dataclass
 from clnn.types import Array
 
 

@@ -12,7 +12,7 @@ know what it says stand on the next level. Arithmetic on shapes belongs to no le
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import onnx
 
@@ -33,6 +33,7 @@ from clnn.importers.onnx.stages.deciding import (
 from clnn.importers.onnx.stages.program import StageInput
 from clnn.importers.onnx.stages.values import SMALL, Constants, Known, leaves_of
 from clnn.ops.host.registry import HostNode, compute
+from clnn.records import dataclass
 
 ROUNDS = 4  # of placing nodes, each with what the one before reads back
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from clnn.ops.host.registry import HostNode
+from clnn.records import dataclass
 from clnn.types import Array
 
 ON_SHAPES = "arithmetic on shapes"  # why a step is on the host

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import onnx
 from onnx import numpy_helper
 
 from clnn.importers.onnx.stages.program import StageInput
 from clnn.importers.onnx.tensors import TensorReader
+from clnn.records import dataclass
 from clnn.types import Array
 
 LARGE = 2**22  # bytes
