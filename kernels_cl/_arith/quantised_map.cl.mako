@@ -99,7 +99,8 @@ def real(value, width):
         const ${R} ${result} = table0[${operands[0]} & 255];
 % elif fn.permuted and width == 16:
 ## Entries of two registers at a time, by the lower 7 bits.
-        int16 low_ = (int16)(as_int4(${operands[0]}), (int4)(0), (int8)(0)), high_ = low_;
+        const int4 words_ = as_int4(${operands[0]});
+        int16 low_ = (int16)(words_.s0, words_.s1, words_.s2, words_.s3${", 0" * 12}), high_ = low_;
 % for k, half in enumerate(("low_", "high_")):
         const int16 ${half}a = vload16(${2 * k}, (__global const int *)table0), ${half}b = vload16(${2 * k + 1}, (__global const int *)table0);
         __asm__("vpermi2b %2, %1, %0" : "+v"(${half}) : "v"(${half}a), "v"(${half}b));

@@ -1,6 +1,6 @@
 <%doc>
 Results of conv/direct's tiles as bytes, four vectors at a time. Reads the parameters of that template;
-`narrow` says how (_common/narrow.cl.mako). A sum of bytes may be fused behind (post_ops of one step).
+`narrow` says how (_common/narrow.cl.mako). A sum of bytes or a table may be fused behind (post_ops of one step).
 
 finish(t, row, channels)   statements that finish and store a tile's results in a loop over pixels, of sums
                            a{pixel}_{vector}, where a block has so many channels
@@ -13,6 +13,7 @@ t: Tiles of the image (_common/pixels.cl.mako). row(k, v): vector v of row k of 
 <%namespace name="tl" file="tile.cl.mako"/>
 <%!
 from clnn.codegen.filters import S8_ZERO
+from clnn.ops.shared.functions import FUNCTIONS
 def runs_of(vectors, first):
     """Split the vectors of a pixel into (vector, group, place in it, count); first: number of the pixel's first one."""
     found, v = [], 0
@@ -23,7 +24,7 @@ def runs_of(vectors, first):
         v += count
     return found
 %>
-<%def name="steps(j, v, count)">\
+<%def name="steps(j, v, count, step)">\
 <%
     F, name = vec_type("float", vw), f"i{j}_{v}"
     def operand(which):
@@ -37,11 +38,11 @@ def runs_of(vectors, first):
         {
         const ${vec_type(arith.acc, vw)} sum_ = t[(m + ${j}) * ${nv} + ${v}];
         ${ar.scaled(arith, vw, "sum_", lambda k: f"r{k}_{v}")}
-% if post_ops:
+% if step:
         steps_ = steps_ > (${F})(${scalar(low, "float")}) ? steps_ : (${F})(${scalar(low, "float")});
         steps_ = steps_ < (${F})(${scalar(high, "float")}) ? steps_ : (${F})(${scalar(high, "float")});
         steps_ = steps_ + (${F})(${scalar(S8_ZERO, "float")}) - (${F})(${scalar(S8_ZERO - arith.zero_out, "float")});
-        ${st.byte_steps(post_ops[0], "steps_", vw, operand)}
+        ${st.byte_steps(step, "steps_", vw, operand)}
 % endif
         ${na.rounded(narrow, vw, "steps_", "whole_")}\
         ${name} = whole_;
@@ -74,7 +75,12 @@ def runs_of(vectors, first):
     room = -(-mr // pixels) * pixels
     names = [f"i{j}_{v}" for j in range(pixels) for v in range(used)]
     place = (lambda j: f"(m + {j})" if mr % pixels == 0 else f"min(m + {j}, {mr - 1})")
+    tables = [step for step in post_ops if FUNCTIONS[step.fn].looks_up]
+    step = post_ops[0] if post_ops and not tables else None  # of floats, before they are rounded
 %>\
+% if tables:
+${na.entries("entries", f"extra{operands[tables[0].operand][0]}")}\
+% endif
 %  for v in range(used):
 %   for k in range(rows):
     const ${vec_type(types[2], vw)} r${k}_${v} = ${row(k, v)};
@@ -92,12 +98,13 @@ def runs_of(vectors, first):
 % endfor
 % for j in range(pixels):
 %  for v in range(used):
-${steps(j, v, min(channels - v * vw, vw))}\
-        ${na.limited(vw, f"i{j}_{v}", arith.low, arith.high, arith.zero_out, types[3]) if not post_ops else ""}
+${steps(j, v, min(channels - v * vw, vw), step)}\
+        ${na.limited(vw, f"i{j}_{v}", arith.low, arith.high, arith.zero_out, types[3]) if not step else ""}
 %  endfor
 % endfor
 % for g in range(0, len(names), 4):
-        ${na.quarters(narrow, vw, names[g:g + 4], 0 if post_ops else arith.zero_out, types[3], f"q{g // 4}")}
+        ${na.quarters(narrow, vw, names[g:g + 4], 0 if step else arith.zero_out, types[3], f"q{g // 4}")}
+        ${na.looked_up(vw, f"q{g // 4}", "entries") if tables else ""}
 % endfor
 % for j in range(pixels):
 <% conditions = [f"m + {j} < {mr}"] * (mr % pixels != 0) + [capture(px.stored, mode, t, f"(m + {j})", str(j)).strip()] * (not t.exact) %>\

@@ -185,6 +185,13 @@ REAL_TYPES = ("float", "half", "double")
         ${v} = ${v} + (${F})(${scalar(S8_ZERO, "float")}) - (${F})(${scalar(S8_ZERO, "float")}) + ${zero};
 % endif
 </%def>
+<%def name="looked_up(step, v, ctype, width)">\
+<%
+    table = f"extra{operands[step.operand][0]}"
+    entries = [f"{table}[as_uchar{'' if width == 1 else width}({v}){lane}]" for lane in ([""] if width == 1 else [f".s{d:x}" for d in range(width)])]
+%>\
+        ${v} = (${vec_type(ctype, width)})(${", ".join(entries)});
+</%def>
 <%def name="of_bytes(step, v, ctype, width, load)">\
         {
         ${vec_type("float", width)} steps_ = convert_${vec_type("float", width)}(${v});
@@ -215,6 +222,10 @@ ${byte_steps(step, "steps_", width, load)}\
 </%def>
 <%def name="apply(post_ops, v, ctype, width, load)">\
 % for step in post_ops:
+%  if FUNCTIONS[step.fn].looks_up:
+    ${looked_up(step, v, ctype, width)}
+%  else:
     ${of_bytes(step, v, ctype, width, load) if FUNCTIONS[step.fn].of_bytes else one(step, v, ctype, width, load)}
+%  endif
 % endfor
 </%def>

@@ -9,6 +9,9 @@ limited(width, value, low, high, zero, ctype)
 quarters(how, width, values, zero, ctype, result, whole)
     statements that declare what `quarter` gives: the ints `values` (four names) plus zero, saturated. Not
     `whole`: x86's in the order of its packs
+looked_up(width, value, entries)
+    statements that look the bytes of `value`, x86's ints of four vectors, up in a table: `entries`0 to 3 are
+    its 256 bytes, in registers
 quarter(how, width, result, k, count)
     expression of `count` vectors of bytes from the k-th of them on, as ints
 how  "x86": AVX-512's or AVX2's instructions through inline assembly, vectors of 16 or 8. "plain": in C.
@@ -67,6 +70,28 @@ REGISTER = {16: "v", 8: "x"}
         clamp(${value} + (${I})(${zero}), (${I})(${low}), (${I})(${high}))));
 %  endfor
 % endif
+</%def>
+<%def name="entries(name, pointer)">\
+% for k in range(4):
+    const int16 ${name}${k} = vload16(${k}, (__global const int *)${pointer});
+% endfor
+</%def>
+## Two registers hold the entries of 7 bits; the highest one chooses between what both pairs give.
+<%def name="looked_up(width, value, entries)">\
+<%
+    # Element by element, as in `quarter`.
+    words = ", ".join(f"{value}.s{DIGITS[k]}" if k < width else "0" for k in range(16))
+    whole = value if width == 16 else f"(int16)({words})"
+%>\
+    {
+        const int16 bytes_ = ${whole};
+        int16 low_ = bytes_, high_ = bytes_;
+        __asm__("vpermi2b %2, %1, %0" : "+v"(low_) : "v"(${entries}0), "v"(${entries}1));
+        __asm__("vpermi2b %2, %1, %0" : "+v"(high_) : "v"(${entries}2), "v"(${entries}3));
+        const int16 upper_ = (bytes_ >> 7 & 0x01010101) * 255;
+        const int16 found_ = low_ & ~upper_ | high_ & upper_;
+        ${value} = found_${"" if width == 16 else ".s01234567"};
+    }
 </%def>
 <%def name="quarter(how, width, result, k, count)">\
 <%

@@ -13,6 +13,7 @@ Tensors  src: image of bytes with channels innermost, seen as (n, c, h, w), with
          dst: image of bytes, channels innermost
          weights: [blocks][kw][ceil(kh / 4)][4][vw][4 rows], in that order of channels, 0 beyond the window
          table: [rows][blocks][4][vw], constants of the arithmetic, likewise
+         extra0: 256 bytes that results are looked up in, where post_ops is such a step
 Index    where 4 vw does not divide c, the last block begins earlier and stores what others do not
 Launch   global (blocks of channels, row bands, batch): a work-item walks all columns of a band
 Params   name, arith, types, rows, src, dst, kernel, strides, dilations, pads, wg: as of conv/direct
@@ -22,6 +23,7 @@ Tunables vw {8,16}  channels of a vector; 4 vw are at most c
 </%doc>
 <%namespace name="ar" file="/${context['arith'].library}"/>
 <%namespace name="na" file="/_common/narrow.cl.mako"/>
+<%namespace name="sc" file="/_common/scales.cl.mako"/>
 <%!
 GROUP = 4  # rows of a window
 REGISTER = {16: "v", 8: "x"}
@@ -81,6 +83,7 @@ ${unpack("hwd", "q3", "high01", "high23")}\
             ${na.limited(vw, f"i{v}", arith.low, arith.high, arith.zero_out, yt)}
 % endfor
             ${na.quarters("x86", vw, ["i0", "i1", "i2", "i3"], arith.zero_out, yt, "q", False)}
+            ${na.looked_up(vw, "q", "entries") if post_ops else ""}
             __global ${yt} *to = dst + ${index(dst, "n", "c", "y", f"(x + {t})")};
 % if over:
             if (c != lane) {
@@ -115,6 +118,7 @@ ${ar.functions(arith, vw)}
 ${group_size(wg)}
 __kernel void ${name}(
     __global const ${xt} *src_base, const int src_offset, __global const char *weights, __global const int *table,
+${sc.parameters(0, extra_types)}\
     __global ${yt} *dst_base, const int dst_offset)
 {
     #pragma OPENCL FP_CONTRACT OFF
@@ -136,6 +140,9 @@ __kernel void ${name}(
     const ${I} r${k}_${v} = vload${vw}(0, table + ${k * blocks * block} + number * ${block} + ${v * vw});
 %  endfor
 % endfor
+% if post_ops:
+${na.entries("entries", "(extra0_base + extra0_offset)")}\
+% endif
     __global const ${xt} *image = src_base + src_offset + ${index(src, "n", "c", 0, 0)} - ${pads[0] * src.pitches[2] + pads[1] * src.pitches[3]};
     for (int y = from; y < to_row; ++y) {
     __global const ${xt} *row = image + y * ${sy * src.pitches[2]};

@@ -15,7 +15,7 @@ from clnn.ops.conv.spec import Conv2d
 from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.quantised import build
 from clnn.ops.shared.window import Window
-from clnn.types import U8, TensorType
+from clnn.types import I8, U8, TensorType
 
 POINT = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))
 A, B, Y = (
@@ -79,6 +79,23 @@ def test_another_scale(net):
     assert fused(net, net.add(line, net.conv("x", 8)))[1] == ["conv2d"]
     read = net.conv("x", 8)
     assert fused(net, net.add(line, read), read)[1][-2:] == ["conv2d", "sum"]
+
+
+def test_a_table(net):
+    """A function of bytes joins the convolution whose type it keeps; its entries are a constant of their own."""
+    table = build.table(rng(3).integers(0, 256, 256), U8, U8)
+    graph, kinds = fused(net, net.add(table, net.conv("x", 8)))
+    assert kinds == ["conv2d"]
+    (step,) = graph.nodes[0].spec.post_ops
+    np.testing.assert_array_equal(
+        graph.consts[graph.nodes[0].inputs[step.operand]], table.function.entries
+    )
+    signed = build.table(rng(3).integers(-128, 128, 256), U8, I8)
+    assert fused(net, net.add(signed, net.conv("x", 8)))[1][-2:] == ["conv2d", "sum"]
+    twice = net.conv("x", 8)
+    assert fused(net, net.add(table, twice), twice)[1][-2:] == ["conv2d", "sum"]
+    behind = net.add(table, net.sum(net.conv("x", 8), "x"))
+    assert fused(net, behind)[1][-2:] == ["conv2d", "sum"]
 
 
 def test_of_two_convolutions_the_last_one(net):

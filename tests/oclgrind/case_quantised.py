@@ -88,6 +88,13 @@ for name, step in (
         [*inputs("u1", 8, 33, 1), *[integers((1, 33, 3, 5), "u1", 7)] * (step.operand == 3)],
         consts=(1, 2),
     )
+for group in (1, 33):
+    add(
+        f"quantised_table_behind_{group}",
+        Conv2d(SAME3, group, (PostOp("byte_table", operand=3),), BYTES),
+        [*inputs("u1", 33, 33, group), integers((256,), "u1", 7)],
+        consts=(1, 2, 3),
+    )
 WIDE = inputs("u1", 8, 9, 1)
 WIDE[1] = rng(8).integers(-255, 255, WIDE[1].shape, np.int16)
 add(
@@ -207,6 +214,15 @@ def by_x86(group: int, width: int) -> None:
             check_op(DEVICE, Conv2d(SAME3, group, (), arith), given, consts=(1, 2), only=only)
 
 
+def tables_by_x86(group: int, width: int) -> None:
+    """Check products of bytes whose results are looked up, or one filter per channel."""
+    with in_c(width):
+        given = [*inputs("i1", CHANNELS, CHANNELS, group), integers((256,), "i1", 7)]
+        spec = Conv2d(SAME3, group, (PostOp("byte_table", operand=3),), SIGNED_MANY)
+        only = "depthwise_bytes" if group > 1 else "vnni4"
+        check_op(DEVICE, spec, given, consts=(1, 2, 3), only=only)
+
+
 def columns_left(width: int) -> None:
     """Check one filter per channel where the columns are no multiple of those of a step."""
     with in_c(width):
@@ -261,5 +277,7 @@ put("byte_table_x86", looked_up, targets=("cpu",))
 CHANNELS = 36
 for group in (1, CHANNELS):
     put(f"quantised_x86_{group}", functools.partial(by_x86, group, 8), targets=("cpu",))
+put("quantised_x86_table_1", functools.partial(tables_by_x86, 1, 16), targets=("cpu",))
+put("quantised_x86_table_36", functools.partial(tables_by_x86, 36, 8), targets=("cpu",))
 put("quantised_x86_columns_left", functools.partial(columns_left, 8), targets=("cpu",))
 put("quantised_x86_any_width", functools.partial(any_width, 8), targets=("cpu",))

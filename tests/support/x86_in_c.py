@@ -42,7 +42,9 @@ def x86_in_c(source: str, width: int) -> tuple[str, int]:
     used = {found[0] for found in TWO.findall(source)}
     text, count = TWO.subn(r"\3 = x86_\1(\3, \4, \5);", source)
     text, more = ONE.subn(rf"\1 = convert_int{width}_rte(\2);", text)
-    functions = "".join(_function(name, width) for name in sorted(used))
+    functions = "".join(
+        _function(name, 16 if name == "vpermi2b" else width) for name in sorted(used)
+    )
     return functions + text, count + more
 
 

@@ -1,20 +1,21 @@
-"""Sums of bytes, such as residuals, and other scales, fused into the convolution of bytes before them."""
+"""Sums of bytes, such as residuals, other scales and tables, fused into the convolution of bytes before them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from clnn.arith.quantised import Requantised, limits_of
-from clnn.arith.quantised_maps import ByteLine, QuantisedSum, WrittenBinary
+from clnn.arith.quantised_maps import ByteLine, ByteTable, QuantisedSum, WrittenBinary
 from clnn.graph.ir import Graph, Node
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.shared.functions import PostOp
 from clnn.records import changed
+from clnn.types import Array, TensorType
 
 
 def fuse_byte_sums(graph: Graph) -> Graph:
-    """Return `graph` with sums of two tensors of bytes computed where one of them is made; so are other scales.
+    """Return `graph` with sums of two tensors of bytes computed where one of them is made; so are functions of one.
 
     That is the convolution that comes last; nothing else reads its result. The other operand is made before it.
     """
@@ -22,6 +23,7 @@ def fuse_byte_sums(graph: Graph) -> Graph:
     for public in graph.outputs.values():
         uses[public] = uses.get(public, 0) + 1
     nodes, places = dict(enumerate(graph.nodes)), dict[str, int]()
+    consts, types = dict(graph.consts), dict(graph.types)
     for place, node in enumerate(graph.nodes):
         step = _step(node)
         if step is not None:
@@ -31,11 +33,15 @@ def fuse_byte_sums(graph: Graph) -> Graph:
             last = max(found, key=lambda k: places[node.inputs[k] or ""], default=None)
             if last is not None:
                 producer = nodes.pop(places[node.inputs[last] or ""])
+                if (entries := _entries(node)) is not None:
+                    name = f"{node.outputs[0]}:entries"
+                    consts[name], types[name] = entries, TensorType.of(entries)
+                    node = changed(node, inputs=(*node.inputs, name))
                 nodes[place] = _merged(producer, node, step, last)
         places[node.outputs[0]] = place
     if len(nodes) == len(graph.nodes):
         return graph
-    return graph.with_nodes([nodes[place] for place in sorted(nodes)])
+    return graph.with_nodes([nodes[place] for place in sorted(nodes)], types=types, consts=consts)
 
 
 def _step(node: Node) -> PostOp | None:
@@ -44,6 +50,8 @@ def _step(node: Node) -> PostOp | None:
     if isinstance(function, ByteLine):
         numbers = (function.ratio, function.offset, function.zero)
         return PostOp("byte_line", (*numbers, *limits_of(function.result)))
+    if isinstance(function, ByteTable):
+        return PostOp("byte_table")
     if isinstance(function, QuantisedSum):
         fn = "shifted_byte_sum" if function.shifted else "byte_sum"
         return PostOp(fn, (*function.ratios, function.offset, *limits_of(function.kind)))
@@ -51,6 +59,12 @@ def _step(node: Node) -> PostOp | None:
         pairs = zip(function.zeros, function.steps, strict=True)
         return PostOp("written_sum", (*(n for p in pairs for n in p), function.low, function.high))
     return None
+
+
+def _entries(node: Node) -> Array | None:
+    """Return the table of a function that has one."""
+    function = node.spec.function if isinstance(node.spec, FixedMap) else None
+    return function.tables()[0] if isinstance(function, ByteTable) else None
 
 
 def _takes(

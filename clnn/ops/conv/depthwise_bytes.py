@@ -13,6 +13,7 @@ from clnn.ops.conv.depthwise import BandTile
 from clnn.ops.conv.packing import moved_start
 from clnn.ops.conv.problem import WEIGHTS, ConvProblem, innermost
 from clnn.ops.launch import Const, In, Launch, Out, Variant, grid
+from clnn.ops.shared.epilogue import operand_args, table_operands
 from clnn.types import I8, U8, Array
 
 GROUP = 4  # rows of a window whose products are added at once
@@ -34,8 +35,11 @@ def variants(problem: ConvProblem) -> Iterator[Variant]:
 def _fits(problem: ConvProblem) -> bool:
     """Whether the kernel takes a problem."""
     x, arith, channels = problem.input(0).plain, problem.arith, problem.group
-    plain = problem.fits_depthwise and not problem.post_ops and innermost(problem.dst)
-    if not plain or "x86_vnni" not in problem.target.features or not isinstance(arith, Requantised):
+    steps, features = problem.post_ops, problem.target.features
+    plain = problem.fits_depthwise and innermost(problem.dst)
+    if not plain or "x86_vnni" not in features or not isinstance(arith, Requantised):
+        return False
+    if steps and not ("x86_vbmi" in features and len(steps) == len(table_operands(steps)) == 1):
         return False
     of_bytes = x in (I8, U8) and problem.input(WEIGHTS).type.dtype == I8
     refined = problem.refined
@@ -85,7 +89,8 @@ def _variant(problem: ConvProblem, tile: BandTile) -> Variant:
     if problem.input(0).plain == I8:
         table = moved_start(table, weights)
     packed = problem.input(WEIGHTS).packed(functools.partial(pack_rows, weights, vw))
-    args = (In(0), packed, Const(functools.partial(_pack_table, table, vw)), Out(0))
+    constants = packed, Const(functools.partial(_pack_table, table, vw))
+    args = (In(0), *constants, *operand_args(problem, problem.post_ops), Out(0))
     launch = Launch("conv/depthwise_bytes.cl.mako", params, args, global_size, local)
 
     def fits(other: ConvProblem) -> bool:

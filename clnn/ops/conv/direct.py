@@ -21,7 +21,7 @@ from clnn.ops.conv.problem import WEIGHTS, ConvProblem, innermost
 from clnn.ops.conv.tiles import Extents, Tile, Tiles, cold_cycles, conv_tiles, tile_cycles
 from clnn.ops.launch import Arg, Const, In, Launch, Variant, grid
 from clnn.ops.shared.byte_scales import last_args
-from clnn.ops.shared.epilogue import heavy
+from clnn.ops.shared.epilogue import heavy, table_operands
 from clnn.ops.shared.functions import FUNCTIONS
 from clnn.ops.shared.pairs import operands_of, pairs_of
 from clnn.ops.shared.workgroup_tiles import UNSHARED, latency_hiding
@@ -292,6 +292,8 @@ def narrowing(problem: ConvProblem, tile: Tile) -> str:
     if tile.vw < LEAST_NARROWED or not innermost(problem.dst):
         return ""
     instructions = {16: "x86_vnni", 8: "x86_madd"}.get(tile.vw, "")
+    if table_operands(steps):
+        return "x86" if target.features >= {instructions, "x86_vbmi"} else ""
     return "x86" if instructions in target.features else "plain"
 
 

@@ -8,8 +8,9 @@ from clnn.codegen.filters import image
 from clnn.layout import TensorLayout
 from clnn.ops.launch import In
 from clnn.ops.problem import Problem
-from clnn.ops.shared.functions import PostOp
+from clnn.ops.shared.functions import FUNCTIONS, PostOp
 
+ONE = TensorLayout.make((1,))
 _HEAVY = {
     "elu",
     "celu",
@@ -52,13 +53,21 @@ def post_op_operands(post_ops: Sequence[PostOp]) -> list[int]:
     return list(dict.fromkeys(p.operand for p in post_ops if p.operand is not None))
 
 
+def table_operands(post_ops: Sequence[PostOp]) -> set[int | None]:
+    """Return the node inputs that post-ops look their results up in."""
+    return {p.operand for p in post_ops if FUNCTIONS[p.fn].looks_up}
+
+
 def operand_layouts(
     problem: Problem, post_ops: Sequence[PostOp]
 ) -> dict[int, tuple[int, TensorLayout]]:
-    """Return node input -> (number among the operands, layout broadcast to the output)."""
-    shape = problem.outputs[0].type.shape
+    """Return node input -> (number among the operands, layout broadcast to the output).
+
+    Of a table, that of its first element.
+    """
+    shape, tables = problem.outputs[0].type.shape, table_operands(post_ops)
     return {
-        k: (place, problem.input(k).layout.unpadded().broadcast(shape))
+        k: (place, (ONE if k in tables else problem.input(k).layout.unpadded()).broadcast(shape))
         for place, k in enumerate(post_op_operands(post_ops))
     }
 

@@ -24,12 +24,14 @@ class Function:
     """An elementwise function: `binary` ones take a second value (an operand or params[0]).
 
     of_bytes: operands are bytes of any signs, parameters float32 numbers that are data: kernels read them.
+    looks_up: the operand is a table of 256 results, of all bytes in the order of their bits.
     """
 
     numpy: Callable[..., Any]
     binary: bool = False
     floats_only: bool = False
     of_bytes: bool = False
+    looks_up: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,11 @@ def _shifted_byte_sum(a: Array, b: Array, *params: np.float32) -> Array:
     steps = fused(a, ratio_a, fused(b, ratio_b, offset))
     low, high = low + shift, high + shift
     return np.rint(np.where(steps > low, np.minimum(steps, high), low)) - shift
+
+
+def _byte_table(x: Array, table: Array) -> Array:
+    """Return quantised_maps.ByteTable of these entries."""
+    return np.asarray(table[x.view(np.uint8)])
 
 
 def _byte_line(x: Array, *params: np.float32) -> Array:
@@ -253,6 +260,7 @@ FUNCTIONS: dict[str, Function] = {
     "byte_sum": Function(_byte_sum, binary=True, of_bytes=True),
     "shifted_byte_sum": Function(_shifted_byte_sum, binary=True, of_bytes=True),
     "byte_line": Function(_byte_line, of_bytes=True),
+    "byte_table": Function(_byte_table, binary=True, of_bytes=True, looks_up=True),
     "written_sum": Function(_written_sum, binary=True, of_bytes=True),
 }
 

@@ -109,6 +109,31 @@ def test_sum_of_bytes_behind(device, ic, oc, group, win, step):
     check_op(device, Conv2d(win, group, (step,), arith), case, consts=(1, 2))
 
 
+@pytest.mark.parametrize("kind", [I8, U8], ids=repr)
+@pytest.mark.parametrize(
+    ("ic", "oc", "group", "win"),
+    [
+        (16, 40, 1, POINT),
+        (8, 64, 1, SAME),
+        (3, 33, 1, SAME),
+        (18, 18, 18, DOWN),
+        (72, 72, 72, SAME),
+        (36, 36, 36, DOWN),
+        (6, 5, 1, SAME),
+    ],
+    ids=["point", "same", "rows", "few", "bytes", "narrow", "plain"],
+)
+def test_table_behind(device, ic, oc, group, win, kind):
+    """The rounded, clipped result is looked up, whatever kernel makes it."""
+    low, high = (-120, 110) if kind == I8 else (3, 240)
+    arith = requantised(oc, 77, kind, 11, products=ic, low=low, high=high)
+    case = inputs(np.uint8, np.int8, ic, oc, win, group, size=(7, 10), batch=2)
+    case.append(integers((256,), kind.numpy, 8))
+    spec = Conv2d(win, group, (PostOp("byte_table", operand=3),), arith)
+    check_op(device, spec, case, consts=(1, 2, 3))
+    check_op(device, spec, case, consts=(1, 2))
+
+
 @pytest.mark.parametrize("factor", [3e7, 1e30], ids=["int32", "float32"])
 def test_results_beyond_32_bits(device, factor):
     """Sums that leave 32 bits in steps of the result saturate on their own side."""
