@@ -103,8 +103,7 @@ ${steps(j, v, min(channels - v * vw, vw), step)}\
 %  endfor
 % endfor
 % for g in range(0, len(names), 4):
-        ${na.quarters(narrow, vw, names[g:g + 4], 0 if step else arith.zero_out, types[3], f"q{g // 4}")}
-        ${na.looked_up(vw, f"q{g // 4}", "entries") if tables else ""}
+        ${na.quarters(narrow, vw, names[g:g + 4], 0 if step else arith.zero_out, types[3], f"q{g // 4}", True, "entries" * len(tables))}
 % endfor
 % for j in range(pixels):
 <% conditions = [f"m + {j} < {mr}"] * (mr % pixels != 0) + [capture(px.stored, mode, t, f"(m + {j})", str(j)).strip()] * (not t.exact) %>\

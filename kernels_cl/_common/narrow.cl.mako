@@ -6,12 +6,11 @@ rounded(how, width, steps, result)
     may be others on the same side
 limited(width, value, low, high, zero, ctype)
     statements that clip ints which stand for `zero` less, where low..high is less than all of ctype
-quarters(how, width, values, zero, ctype, result, whole)
+quarters(how, width, values, zero, ctype, result, whole, entries)
     statements that declare what `quarter` gives: the ints `values` (four names) plus zero, saturated. Not
-    `whole`: x86's in the order of its packs
-looked_up(width, value, entries)
-    statements that look the bytes of `value`, x86's ints of four vectors, up in a table: `entries`0 to 3 are
-    its 256 bytes, in registers
+    `whole`: x86's in the order of its packs. entries: x86's are looked up in this table
+entries(name, pointer)
+    statements that declare the table `name`, 256 bytes in registers
 quarter(how, width, result, k, count)
     expression of `count` vectors of bytes from the k-th of them on, as ints
 how  "x86": AVX-512's or AVX2's instructions through inline assembly, vectors of 16 or 8. "plain": in C.
@@ -49,7 +48,7 @@ REGISTER = {16: "v", 8: "x"}
     ${value} = min(${value}, (${I})(${high - zero}));
 % endif
 </%def>
-<%def name="quarters(how, width, values, zero, ctype, result, whole=True)">\
+<%def name="quarters(how, width, values, zero, ctype, result, whole=True, entries='')">\
 <% I, r = vec_type("int", width), REGISTER.get(width) %>\
 % if how == "x86":
     ${I} ${result}, ${result}_;
@@ -60,6 +59,9 @@ REGISTER = {16: "v", 8: "x"}
     __asm__("vpaddsw %2, %1, %0" : "=${r}"(${result}_) : "${r}"(${result}_), "${r}"((${I})(${(zero & 0xffff) * 0x10001 - (1 << 32) * (zero < 0)})));
 %  endif
     __asm__("${PACK[ctype]} %2, %1, %0" : "=${r}"(${result}) : "${r}"(${result}), "${r}"(${result}_));
+%  if entries:
+${looked_up(width, result, entries)}\
+%  endif
 %  if whole:
     ${result} = ${result}.s${TOGETHER[width]};
 %  endif

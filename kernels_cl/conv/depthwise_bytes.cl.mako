@@ -82,8 +82,7 @@ ${unpack("hwd", "q3", "high01", "high23")}\
             }
             ${na.limited(vw, f"i{v}", arith.low, arith.high, arith.zero_out, yt)}
 % endfor
-            ${na.quarters("x86", vw, ["i0", "i1", "i2", "i3"], arith.zero_out, yt, "q", False)}
-            ${na.looked_up(vw, "q", "entries") if post_ops else ""}
+            ${na.quarters("x86", vw, ["i0", "i1", "i2", "i3"], arith.zero_out, yt, "q", False, "entries" * len(post_ops))}
             __global ${yt} *to = dst + ${index(dst, "n", "c", "y", f"(x + {t})")};
 % if over:
             if (c != lane) {

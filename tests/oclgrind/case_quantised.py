@@ -277,7 +277,7 @@ put("byte_table_x86", looked_up, targets=("cpu",))
 CHANNELS = 36
 for group in (1, CHANNELS):
     put(f"quantised_x86_{group}", functools.partial(by_x86, group, 8), targets=("cpu",))
-put("quantised_x86_table_1", functools.partial(tables_by_x86, 1, 16), targets=("cpu",))
+put("quantised_x86_table_1", functools.partial(tables_by_x86, 1, 8), targets=("cpu",))
 put("quantised_x86_table_36", functools.partial(tables_by_x86, 36, 8), targets=("cpu",))
 put("quantised_x86_columns_left", functools.partial(columns_left, 8), targets=("cpu",))
 put("quantised_x86_any_width", functools.partial(any_width, 8), targets=("cpu",))
