@@ -12,7 +12,7 @@ from clnn.arith.quantised import Requantised
 from clnn.ops.conv.depthwise import BandTile
 from clnn.ops.conv.packing import moved_start
 from clnn.ops.conv.problem import WEIGHTS, ConvProblem, innermost
-from clnn.ops.launch import Const, In, Launch, Out, Variant, grid
+from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant, grid
 from clnn.ops.shared.epilogue import operand_args, table_operands
 from clnn.types import I8, U8, Array
 
@@ -89,8 +89,8 @@ def _variant(problem: ConvProblem, tile: BandTile) -> Variant:
     if problem.input(0).plain == I8:
         table = moved_start(table, weights)
     packed = problem.input(WEIGHTS).packed(functools.partial(pack_rows, weights, vw))
-    constants = packed, Const(functools.partial(_pack_table, table, vw))
-    args = (In(0), *constants, *operand_args(problem, problem.post_ops), Out(0))
+    constants: tuple[Arg, ...] = packed, Const(functools.partial(_pack_table, table, vw))
+    args: tuple[Arg, ...] = (In(0), *constants, *operand_args(problem, problem.post_ops), Out(0))
     launch = Launch("conv/depthwise_bytes.cl.mako", params, args, global_size, local)
 
     def fits(other: ConvProblem) -> bool:
