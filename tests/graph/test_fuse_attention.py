@@ -78,13 +78,20 @@ def bert():
     return s.joined(s.add("MatMul", ["weights", v], "mixed"))
 
 
-def sdpa(root=SIZE**-0.25):
-    """Queries and keys scaled, a mask of -infinity, NaN made 0: scaled_dot_product_attention."""
+def sdpa(root=SIZE**-0.25, fed=False):
+    """Queries and keys scaled, a mask of -infinity, NaN made 0: scaled_dot_product_attention.
+
+    fed: queries and keys as inputs.
+    """
     s = Spelling()
     s.feeds["mask"] = np.where(np.arange(LENGTH) % 5 == 4, -np.inf, 0).astype(np.float32)[
         None, None, None
     ]
-    q, k, v = s.heads("q"), s.heads("k", (0, 2, 3, 1)), s.heads("v")
+    if fed:
+        s.feeds["q"] = normal((1, HEADS, LENGTH, SIZE), 1)
+        s.feeds["k"] = normal((1, HEADS, SIZE, LENGTH), 2)
+    q, k = ("q", "k") if fed else (s.heads("q"), s.heads("k", (0, 2, 3, 1)))
+    v = s.heads("v")
     root = s.const("root", np.float32(root))
     s.add("MatMul", [s.add("Mul", [q, root], "qs"), s.add("Mul", [k, root], "ks")], "raw")
     s.add("Add", ["raw", "mask"], "scores")
@@ -169,10 +176,18 @@ def test_spellings_are_one_op_and_give_onnxruntimes_numbers(device, spell):
 
 
 def test_factors_of_queries_and_keys_are_the_scale():
-    (spec,) = found(prepared(sdpa()))
+    (spec,) = found(prepared(sdpa(fed=True)))
     assert spec.scores.alpha == pytest.approx(SIZE**-0.5)
     (spec,) = found(prepared(bert()))
     assert [step.fn for step in spec.scores.post_ops] == ["div", "add"] or spec.scores.alpha != 1
+
+
+def test_factors_behind_views_of_products_join_these():
+    graph = prepared(sdpa())
+    (spec,) = found(graph)
+    assert spec.scores.alpha == 1
+    products = [n.spec.post_ops for n in graph.nodes if n.spec.kind == "gemm"]
+    assert [[s.fn for s in steps] for steps in products] == [["mul"], ["mul"], []]
 
 
 def test_views_made_for_what_is_no_attention_are_forgotten(monkeypatch):
@@ -189,7 +204,7 @@ def test_views_made_for_what_is_no_attention_are_forgotten(monkeypatch):
 
 
 def test_factors_whose_product_float32_lacks_stay_apart():
-    (spec,) = found(prepared(sdpa(1e25)))
+    (spec,) = found(prepared(sdpa(1e25, fed=True)))
     assert spec.scores.alpha == pytest.approx(1e25)
 
 

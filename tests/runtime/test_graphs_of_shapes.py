@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 
 import numpy as np
 import pytest
-from open_images import resizing, segmentation, separable
+from open_images import resizing, segmentation, separable, tokens
 from test_plans_from_nothing import recogniser, whole
 
 import clnn
@@ -31,7 +31,7 @@ def graphs_of(net, dims):
     return Graphs(make, dims), make, made
 
 
-@pytest.mark.parametrize("net", [segmentation, resizing, separable, recogniser])
+@pytest.mark.parametrize("net", [segmentation, resizing, separable, recogniser, tokens])
 def test_graphs_are_those_of_an_import(net, pytestconfig):
     channels = 16 if net is separable else 3
     graphs, make, _ = graphs_of(net, {"x": ("n", channels, "h", "w")})
@@ -55,6 +55,15 @@ def test_a_network_is_read_for_few_shapes():
     assert len(made) <= 3  # the first, those of one image, those of more
 
 
+def test_functions_in_front_of_views_are_found_for_few_shapes():
+    graphs, _, made = graphs_of(tokens, DIMS)
+    for height in range(32, 320, 32):
+        for width in range(32, 320, 32):
+            graph = graphs.at({"x": (1 + height // 64, 3, height, width)})
+            assert [n for n in graph.nodes if n.spec.kind == "eltwise"] == []
+    assert len(made) <= 3
+
+
 def test_constants_of_two_ways_are_kept_once():
     graphs, _, made = graphs_of(segmentation, DIMS)
     one, two, three = (graphs.at({"x": (n, 3, 64, 64)}) for n in (1, 1, 2))
@@ -73,7 +82,7 @@ def test_another_limit_is_kept(monkeypatch):
         graphs.at({"x": (1, 3, 128, 128)})
 
 
-@pytest.mark.parametrize("net", [segmentation, resizing, recogniser])
+@pytest.mark.parametrize("net", [segmentation, resizing, recogniser, tokens])
 def test_tensors_lie_as_they_do_without_notes(device, net, pytestconfig):
     """Notes of the second shape on, against a graph that is read and laid out anew."""
     long, rng = pytestconfig.getoption("--long"), random.Random(3)

@@ -95,3 +95,19 @@ def separable():
     net = Net()
     y = net.conv(net.conv("x", 16, 16, group=16), 16, 32, kernel=1)
     return net.model(y, dims=("batch", 16, "height", "width"))
+
+
+@cache
+def tokens():
+    """Functions and a normalisation of rows behind views of convolutions and products, as transformers have them."""
+    net = Net()
+    y = net.conv("x", 3, 16, stride=2, relu=False)
+    rows = net.add("Reshape", y, net.const(np.array([0, 16, -1])))
+    rows = net.add("Sigmoid", net.add("Transpose", rows, perm=[0, 2, 1]))
+    flat = net.add("MatMul", rows, net.weight(16, 8))
+    flat = net.add("Reshape", flat, net.const(np.array([-1, 8])))
+    scale, shift = net.weight(8), net.weight(8)
+    mean, spread = net.weight(8), net.const(np.linspace(0.5, 2, 8, dtype=np.float32))
+    flat = net.add("BatchNormalization", flat, scale, shift, mean, spread)
+    back = net.add("Reshape", flat, net.add("Shape", net.add("MatMul", rows, net.weight(16, 8))))
+    return net.model(net.add("Tanh", back))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from clnn.budget import host_memory
 from clnn.graph.ir import Graph, check
 from clnn.graph.passes.dead import remove_dead
+from clnn.graph.passes.functions_before_views import functions_before_views
 from clnn.graph.passes.fuse_branches import fuse_branches
 from clnn.graph.passes.fuse_byte_sums import fuse_byte_sums
 from clnn.graph.passes.fuse_byte_tables import fuse_byte_tables
@@ -38,9 +39,12 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     fuse_scale_shift,
     fuse_branches,
     remove_dead,
-    fuse_scale_shift,
     rational_functions,
     fuse_functions,
+    functions_before_views,
+    merge_views,
+    remove_dead,
+    fuse_scale_shift,
     fuse_post_ops,
     fuse_written_steps,
     fuse_separable,

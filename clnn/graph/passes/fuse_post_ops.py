@@ -69,12 +69,17 @@ def _fusing_input(
         if name not in of_inputs and not of_inputs.isdisjoint(node.inputs):
             continue
         producer = nodes[places[name]]
-        length = len(getattr(producer.spec, "post_ops", ())) + len(node.spec.post_ops)
-        if not producer.spec.fuses_post_ops or length > MOST_STEPS:
+        if not takes_steps(producer, node.spec):
             continue
         if post_ops_from(node.spec.post_ops, which) is not None:
             choices.append((isinstance(producer.spec, Eltwise), -places[name], which))
     return min(choices)[-1] if choices else None
+
+
+def takes_steps(producer: Node, spec: Eltwise) -> bool:
+    """Whether a node's kernels compute the steps of an elementwise op behind its own."""
+    length = len(getattr(producer.spec, "post_ops", ())) + len(spec.post_ops)
+    return producer.spec.fuses_post_ops and length <= MOST_STEPS
 
 
 def post_ops_from(post_ops: tuple[PostOp, ...], which: int) -> tuple[PostOp, ...] | None:
@@ -93,6 +98,18 @@ def post_ops_from(post_ops: tuple[PostOp, ...], which: int) -> tuple[PostOp, ...
     return (changed(first, operand=0, swapped=not first.swapped), *post_ops[1:])
 
 
+def operands_from(
+    post_ops: tuple[PostOp, ...], first: int
+) -> tuple[tuple[PostOp, ...], tuple[int, ...]]:
+    """Return `post_ops` with their operands as inputs from `first` on, and which inputs these were."""
+    taken = tuple(dict.fromkeys(s.operand for s in post_ops if s.operand is not None))
+    places = {operand: place for place, operand in enumerate(taken, first)}
+    renamed = tuple(
+        s if s.operand is None else changed(s, operand=places[s.operand]) for s in post_ops
+    )
+    return renamed, taken
+
+
 def _merge(producer: Node, node: Node, which: int) -> Node:
     """Return the producer with the node's steps behind its own."""
     assert isinstance(node.spec, Eltwise)
@@ -101,14 +118,8 @@ def _merge(producer: Node, node: Node, which: int) -> Node:
     inputs = list(producer.inputs)
     while len(inputs) < getattr(producer.spec, "first_operand", 1):
         inputs.append(None)
-    moved: dict[int, int] = {}
-    for step in post_ops:
-        if step.operand is not None and step.operand not in moved:
-            moved[step.operand] = len(inputs)
-            inputs.append(node.inputs[step.operand])
-    renamed = tuple(
-        s if s.operand is None else changed(s, operand=moved[s.operand]) for s in post_ops
-    )
+    renamed, taken = operands_from(post_ops, len(inputs))
+    inputs += (node.inputs[operand] for operand in taken)
     own: tuple[PostOp, ...] = getattr(producer.spec, "post_ops", ())
     spec = with_fields(producer.spec, post_ops=own + renamed)
     origin = f"{producer.origin} + {node.origin}"
