@@ -169,8 +169,9 @@ def test_of_other_devices_no_more_is_known_than_their_count() -> None:
     assert units_of(other) == Units(7)
     for name in ("AMD Radeon RX 6600 (radeonsi)", "gfx9-generic", "gfx10-3-generic"):
         assert units_of(Published(AMD, name, 14, 1, 1).info) == Units(14)
-    cpu = SimpleNamespace(**{**vars(DEVICES["UHD 630"].info), "type": "cpu"})
-    assert units_of(cpu) == Units(24)
+    cpu = {**vars(DEVICES["UHD 630"].info), "type": "cpu"}
+    assert units_of(SimpleNamespace(**cpu, in_caller=False)) == Units(24)
+    assert units_of(SimpleNamespace(**cpu, in_caller=True)) == Units(1)
     plain = Target()
     assert (plain.lanes, plain.unit_registers, plain.resident) == (128, 65536, 1024)
     assert units_of(other) == Units(7, plain.lanes, plain.unit_registers, plain.resident)
