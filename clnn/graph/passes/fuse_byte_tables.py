@@ -32,24 +32,32 @@ class _OfBytes:
 def fuse_byte_tables(graph: Graph) -> Graph:
     """Return `graph` with functions of functions of one tensor of bytes looked up in one table each.
 
-    x times the sigmoid of x is such a one, whose steps are rounded as they were.
+    x times the sigmoid of x is such a one, whose steps are rounded as they were. What others read, too, stays
+    a tensor of its own, and functions of it are of that: so what makes it may take its table.
     """
     known, nodes = dict[str, _OfBytes](), list[Node]()
+    consumers, public = graph.consumers(), set(graph.outputs.values())
     for node in graph.nodes:
         found = _function(node, known, graph.types)
         if found is not None:
-            known[node.outputs[0]] = found
+            (made,) = node.outputs
+            if made not in public and all(map(_is_function, consumers.get(made, ()))):
+                known[made] = found
             if found.source != node.inputs[0] or len(node.inputs) > 1:
                 node = _looked_up(node, found, graph.types)
         nodes.append(node)
     return graph.with_nodes(nodes)
 
 
+def _is_function(node: Node) -> bool:
+    return isinstance(node.spec, FixedMap) and isinstance(node.spec.function, FUNCTIONS)
+
+
 def _function(
     node: Node, known: Mapping[str, _OfBytes], types: Mapping[str, TensorType]
 ) -> _OfBytes | None:
     """Return what a node computes of one tensor of bytes, None where that is something else."""
-    if not isinstance(node.spec, FixedMap) or not isinstance(node.spec.function, FUNCTIONS):
+    if not _is_function(node):
         return None
     out = types[node.outputs[0]]
     operands = [name for name in node.inputs if name is not None]
@@ -59,7 +67,9 @@ def _function(
     sources = {of.source for of in made if of is not None}
     if None in made or len(sources) != 1:
         return None
-    entries = node.spec.function.reference(*(of.entries for of in made if of is not None))
+    spec = node.spec
+    assert isinstance(spec, FixedMap)
+    entries = spec.function.reference(*(of.entries for of in made if of is not None))
     return _OfBytes(sources.pop(), entries)
 
 
