@@ -98,7 +98,7 @@ def real(value, width):
 % if width == 1:
         const ${R} ${result} = table0[${operands[0]} & 255];
 % elif fn.permuted and width == 16:
-## Entries of two registers at a time, by the lower 7 bits.
+## As looked_up in _common/narrow, for 16 bytes, between which `select` chooses faster than the bits of a whole register.
         const int4 words_ = as_int4(${operands[0]});
         int16 low_ = (int16)(words_.s0, words_.s1, words_.s2, words_.s3${", 0" * 12}), high_ = low_;
 % for k, half in enumerate(("low_", "high_")):
