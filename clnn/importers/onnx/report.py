@@ -29,7 +29,6 @@ _SEQUENCES = (
     "SequenceMap",
     "SplitToSequence",
 )
-_STRINGS = ("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer")
 _BY_DATA = ("NonZero", "NonMaxSuppression", "Unique", "Compress")
 
 _REASONS = {
@@ -39,7 +38,7 @@ _REASONS = {
         "plans every launch before the run",
     ),
     **dict.fromkeys(_SEQUENCES, "sequences and optionals are not tensors; clnn runs tensors only"),
-    **dict.fromkeys(_STRINGS, "text is not numbers; clnn runs numeric tensors only"),
+    "RegexFullMatch": "its expressions are those of RE2, which clnn does not have",
     **dict.fromkeys(
         _BY_DATA, "the shape of its output depends on data; clnn plans memory for fixed shapes"
     ),
