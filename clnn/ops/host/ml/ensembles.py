@@ -17,7 +17,7 @@ from clnn.ops.host.ml.scores import (
     transformed,
     two_columns,
 )
-from clnn.ops.host.ml.trees import LEAF, MEMBER, MODES, Trees, leaves, made, nodes_by_id
+from clnn.ops.host.ml.trees import BLOCK, LEAF, MEMBER, MODES, Trees, leaves, made, nodes_by_id
 from clnn.ops.host.registry import HostNode, host_op
 from clnn.records import dataclass
 from clnn.types import Array
@@ -69,19 +69,35 @@ def _folded(ensemble: Ensemble, x: Array, how: str) -> tuple[Array, Array]:
 
 
 def _summed(ensemble: Ensemble, x: Array) -> tuple[Array, Array]:
+    """Return the sums (n, columns) of rows, and which of them any leaf has a weight for."""
+    trees, columns = ensemble.trees, ensemble.columns
+    if int(np.diff(trees.starts).max(initial=0)) <= 1:
+        return _counted(trees, leaves(trees, x), columns)
     if ensemble.sums is None or ensemble.has is None:
         return _folded(ensemble, x, "SUM")
-    found = leaves(ensemble.trees, x)
-    if ensemble.columns == 1:
-        return ensemble.sums[found, 0].sum(1, keepdims=True), ensemble.has[found, 0].any(
-            1, keepdims=True
-        )
-    out = np.zeros((len(x), ensemble.columns), ensemble.sums.dtype)
-    seen = np.zeros(out.shape, bool)
-    for tree in range(found.shape[1]):
-        out += ensemble.sums[found[:, tree]]
-        seen |= ensemble.has[found[:, tree]]
+    found = leaves(trees, x)
+    out, seen = np.empty((len(x), columns), ensemble.sums.dtype), np.empty((len(x), columns), bool)
+    rows = max(1, BLOCK // max(1, found.shape[1] * columns))
+    for start in range(0, len(x), rows):
+        part = slice(start, start + rows)
+        out[part] = ensemble.sums.take(found[part], 0).sum(1)
+        seen[part] = ensemble.has.take(found[part], 0).any(1)
     return out, seen
+
+
+def _counted(trees: Trees, found: Array, columns: int) -> tuple[Array, Array]:
+    """Return the sums where no leaf has more than one weight."""
+    rows, size = np.repeat(np.arange(len(found)), found.shape[1]), len(found) * columns
+    nodes = found.reshape(-1)
+    entries = trees.starts.take(nodes)
+    weighs = trees.starts.take(nodes + 1) > entries
+    if not weighs.all():
+        rows, entries = rows[weighs], entries[weighs]
+    places = rows * columns + trees.columns.take(entries)
+    sums = np.bincount(places, trees.weights.take(entries), size)
+    seen = np.bincount(places, minlength=size) > 0
+    shape = (len(found), columns)
+    return sums.astype(trees.weights.dtype).reshape(shape), seen.reshape(shape)
 
 
 def _leaf_rows(ensemble: Ensemble, nodes: Array) -> tuple[Array, Array]:

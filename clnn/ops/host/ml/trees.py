@@ -21,31 +21,34 @@ MODES: tuple[tuple[str, Callable[[Any, Any], Any]], ...] = (
 )
 MEMBER, LEAF = len(MODES), len(MODES) + 1
 NUMBERS = {**{name: k for k, (name, _) in enumerate(MODES)}, "BRANCH_MEMBER": MEMBER, "LEAF": LEAF}
-BLOCK = 1 << 16  # pairs of rows and trees that are walked at a time
+BLOCK = (
+    1 << 14
+)  # pairs of rows and trees that are walked at a time, for what they need to stay close
+SPAN = 4  # steps between looks for pairs that are at a leaf
+FEWER = 0.75  # of the pairs, which go on alone
 
 
 @dataclass(frozen=True)
 class Trees:
     """All nodes of an ensemble, and what its leaves add to which column.
 
-    roots: the first node of each tree. modes, features, splits, yes, no, missing: of each node; yes and
-    no are nodes, a leaf's are itself; missing: whether NaN goes the way of yes. members: of a node that
-    asks for membership, its values. starts: entries of node k are starts[k] to starts[k + 1] of
-    columns and weights. depth: of the deepest leaf.
+    roots: the first node of each tree. modes, features, splits, missing: of each node; missing: whether
+    NaN goes the way of yes. ways: the nodes that no and yes lead to, by turns; a leaf's are itself.
+    members: of a node that asks for membership, its values. starts: entries of node k are starts[k] to
+    starts[k + 1] of columns and weights. kinds: the modes of all branches.
     """
 
     roots: Array
     modes: Array
     features: Array
     splits: Array
-    yes: Array
-    no: Array
+    ways: Array
     missing: Array
     members: dict[int, Array]
     starts: Array
     columns: Array
     weights: Array
-    depth: int
+    kinds: tuple[int, ...]
 
 
 def made(
@@ -70,33 +73,30 @@ def made(
         raise ValueError("a branch asks for a feature below 0")
     own = np.arange(count)
     yes, no = np.where(leaf, own, yes), np.where(leaf, own, no)
+    _refuse_cycles(roots, yes, no, leaf)
     places, columns, weights = entries
     order = np.argsort(places, kind="stable")
     starts = np.searchsorted(places[order], np.arange(count + 1))
-    depth = _depth(roots, yes, no, leaf)
     return Trees(
         roots,
         modes,
-        features,
+        np.where(leaf, 0, features),
         splits,
-        yes,
-        no,
+        np.stack([no, yes], 1).reshape(-1),
         missing,
         members,
         starts,
         columns[order],
         weights[order],
-        depth,
+        tuple(np.unique(modes[inner]).tolist()),
     )
 
 
-def _depth(roots: Array, yes: Array, no: Array, leaf: Array) -> int:
-    """Return how many steps reach every leaf. Raises ValueError for a cycle."""
+def _refuse_cycles(roots: Array, yes: Array, no: Array, leaf: Array) -> None:
+    """Raise ValueError where a walk would not come to an end."""
     front, depth = np.unique(roots), 0
-    while True:
+    while front.size:
         front = front[~leaf[front]]
-        if not front.size:
-            return depth
         front = np.unique(np.concatenate([yes[front], no[front]]))
         depth += 1
         if depth > len(leaf):
@@ -105,39 +105,46 @@ def _depth(roots: Array, yes: Array, no: Array, leaf: Array) -> int:
 
 def leaves(trees: Trees, x: Array) -> Array:
     """Return the leaf (n, trees) that each row of x (n, features) reaches. Raises IndexError."""
-    branches = trees.modes != LEAF
-    most = int(trees.features[branches].max(initial=-1))
+    most = int(trees.features.max(initial=-1)) if trees.kinds else -1
     if most >= x.shape[1]:
         raise IndexError(f"a tree asks for feature {most} of {x.shape[1]}")
     found = np.empty((len(x), len(trees.roots)), np.int64)
     rows = max(1, BLOCK // max(1, len(trees.roots)))
     for start in range(0, len(x), rows):
-        found[start : start + rows] = _walked(trees, x[start : start + rows])
+        part = x[start : start + rows]
+        found[start : start + rows] = _walked(trees, part).reshape(len(part), -1)
     return found
 
 
 def _walked(trees: Trees, x: Array) -> Array:
-    at = np.broadcast_to(trees.roots, (len(x), len(trees.roots))).copy()
-    row = np.arange(len(x))[:, None]
-    kinds = [k for k in np.unique(trees.modes).tolist() if k != LEAF]
-    has_missing = bool(trees.missing.any())
-    for _ in range(trees.depth):
-        values = x[row, np.maximum(trees.features[at], 0)]
-        if len(kinds) == 1 and kinds[0] != MEMBER:
-            taken = MODES[kinds[0]][1](values, trees.splits[at])
-        else:
-            taken = _asked(trees, kinds, at, values)
-        if has_missing:
-            taken = taken | (np.isnan(values) & trees.missing[at])
-        at = np.where(taken, trees.yes[at], trees.no[at])
-    return at
+    """Return the leaves of all pairs of rows and trees. Pairs at a leaf stand still until they are dropped."""
+    at = np.tile(trees.roots, len(x))
+    if not trees.kinds:
+        return at
+    starts = np.repeat(np.arange(len(x)) * x.shape[1], len(trees.roots))
+    found, pairs = at.copy(), np.arange(len(at))
+    cells, has_missing = x.reshape(-1), bool(trees.missing.any() and np.isnan(x).any())
+    while at.size:
+        for _ in range(SPAN):
+            values = cells.take(starts + trees.features.take(at))
+            taken = _answers(trees, at, values)
+            if has_missing:
+                taken |= np.isnan(values) & trees.missing.take(at)
+            at = trees.ways.take(2 * at + taken)
+        going = trees.modes.take(at) != LEAF
+        if going.mean() < FEWER:
+            found[pairs] = at
+            at, starts, pairs = at[going], starts[going], pairs[going]
+    return found
 
 
-def _asked(trees: Trees, kinds: Sequence[int], at: Array, values: Array) -> Array:
-    """Return the answers of nodes of several kinds."""
-    modes, splits = trees.modes[at], trees.splits[at]
+def _answers(trees: Trees, at: Array, values: Array) -> Array:
+    """Return which pairs go the way of yes."""
+    if len(trees.kinds) == 1 and trees.kinds[0] != MEMBER:
+        return np.asarray(MODES[trees.kinds[0]][1](values, trees.splits.take(at)))
+    modes, splits = trees.modes.take(at), trees.splits.take(at)
     taken = np.zeros(at.shape, bool)
-    for kind in kinds:
+    for kind in trees.kinds:
         here = modes == kind
         if kind != MEMBER:
             taken[here] = MODES[kind][1](values[here], splits[here])
