@@ -120,8 +120,8 @@ def unsupported(path: Path) -> Path:
         path,
         [
             node("Relu", ["x"], ["r"], "fine"),
-            node("RegexFullMatch", ["r"], ["a"], "text_1", pattern="a"),
-            node("RegexFullMatch", ["x"], ["b"], "text_2", pattern="b"),
+            node("ImageDecoder", ["r"], ["a"], "text_1"),
+            node("ImageDecoder", ["x"], ["b"], "text_2"),
             node("Frobnicate", ["r"], ["c"], "frob", domain="org.example"),
         ],
         {"x": [1, 4]},

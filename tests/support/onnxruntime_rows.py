@@ -59,11 +59,13 @@ def model(
     return bytes(made.SerializeToString())
 
 
-def learned(op: str, inputs: Any, outputs: Any, **attrs: Any) -> bytes:
-    """Return a model of one node of domain ai.onnx.ml, from x to y."""
-    node = helper.make_node(op, ["x"], ["y"], domain="ai.onnx.ml", **attrs)
+def foreign(
+    op: str, inputs: Any, outputs: Any, domain: str = "ai.onnx.ml", version: int = 2, **attrs: Any
+) -> bytes:
+    """Return a model of one node of another domain than ONNX's, from x to y."""
+    node = helper.make_node(op, ["x"], ["y"], domain=domain, **attrs)
     graph = helper.make_graph([node], "g", [inputs], [outputs])
-    sets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 2)]
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid(domain, version)]
     return bytes(helper.make_model(graph, opset_imports=sets, ir_version=8).SerializeToString())
 
 
@@ -74,14 +76,14 @@ def session(ort: Any, data: bytes | None = None, options: Any = None, **more: An
 SCORES = helper.make_map_type_proto(
     TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, None)
 )
-LABELS = learned(
+LABELS = foreign(
     "LabelEncoder",
     value("x", ("N",), TensorProto.STRING),
     value("y", ("N",), TensorProto.INT64),
     keys_strings=["a", "z"],
     values_int64s=[5, 7],
 )
-ZIPPED = learned(
+ZIPPED = foreign(
     "ZipMap",
     value("x", ("N", 3)),
     helper.make_value_info("y", helper.make_sequence_type_proto(SCORES)),

@@ -8,6 +8,7 @@ from learned import assert_alike, by_onnxruntime, model_of, on_host
 from onnx import TensorProto, helper
 
 from clnn.errors import ModelError
+from clnn.ops.host.expressions import HAS_RE2
 from clnn.ops.host.registry import HostNode, compute
 
 
@@ -19,6 +20,7 @@ def texts(*values):
 
 WORDS = texts("Ab", "ab", "CD", "Straße", "éÉ", "İ", "ŉ")
 LINES = texts("a b  c", "", " a,b ", "x\ty z", ",,a")
+needs_re2 = pytest.mark.skipif(not HAS_RE2, reason="google-re2 is not installed (extra: text)")
 UTF8 = {"locale": "C.UTF-8"}
 GRAMS = {
     "min_gram_length": 1,
@@ -88,6 +90,59 @@ def test_as_onnxruntime_has_it(op, inputs, attrs, outputs):
             raise
         pytest.skip("this machine has no locale C.UTF-8, which onnxruntime asks for")
     assert_alike(on_host(model, inputs), want)
+
+
+EXPRESSIONS = ("[a-z]+", "\\w", "a*", "(?i)[A-Z]+", "a|ab", ".", "é|Straße")
+
+
+@needs_re2
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+@pytest.mark.parametrize("x", [WORDS, LINES, LINES[:4].reshape(2, 2), LINES[1:2], LINES[:0]])
+def test_expressions_as_onnxruntime_has_them(expression, x):
+    model = model_of("RegexFullMatch", [x], {"pattern": expression}, domain="", opset=20)
+    assert_alike(on_host(model, [x]), by_onnxruntime(model, [x]))
+    for mark in (0, 1):
+        for least in (1,) if expression == "." else (1, 2):
+            common = {"mark": mark, "mincharnum": least, "pad_value": "#"}
+            for way in ({"tokenexp": expression}, {"separators": [expression, ","]}):
+                made = model_of("Tokenizer", [x], common | way, domain="com.microsoft", opset=1)
+                assert_alike(on_host(made, [x]), by_onnxruntime(made, [x]))
+
+
+@needs_re2
+def test_characters_are_tokens():
+    for x in (WORDS, LINES):
+        attrs = {"separators": [""], "mark": 1, "mincharnum": 1, "pad_value": ""}
+        model = model_of("Tokenizer", [x], attrs, domain="com.microsoft", opset=1)
+        assert_alike(on_host(model, [x]), by_onnxruntime(model, [x]))
+
+
+@needs_re2
+@pytest.mark.parametrize(
+    "op,attrs,words",
+    [
+        ("RegexFullMatch", {"pattern": "[a"}, "no expression of RE2"),
+        ("com.microsoft::Tokenizer", {"mark": 0}, "both separators and tokenexp, or neither"),
+        ("com.microsoft::Tokenizer", {"tokenexp": "(a"}, "no expression of RE2"),
+        ("com.microsoft::Tokenizer", {"tokenexp": "a", "mincharnum": 0}, "at least 0 characters"),
+        (
+            "com.microsoft::Tokenizer",
+            {"tokenexp": ".", "mincharnum": 2},
+            "characters are not tokens",
+        ),
+    ],
+)
+def test_expressions_that_make_no_sense_are_one_clear_error(op, attrs, words):
+    with pytest.raises(ModelError, match=words):
+        compute(HostNode(op, 20, attrs, 1, "n"), [WORDS])
+
+
+@needs_re2
+def test_no_expression_takes_long():
+    """One of which a search with retries takes 2^40 steps."""
+    node = HostNode("RegexFullMatch", 20, {"pattern": "(a+)+b"})
+    (got,) = compute(node, [texts("a" * 40)])
+    assert not got[0]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "bool"])
