@@ -60,8 +60,9 @@ def text() -> str:
     defined = {op for op in passed if _has_schema(op)} - own
     names = sorted(own | {n for n in defined | _import_only(own) if _has_schema(n)})
     rows = [_row(name, name in own, passed[name], run[name], cases) for name in names]
-    others = sorted(name for name in onnx_importers() if "::" in name)
-    rows += [f"| `{name}` | own | | | | |" for name in others]
+    others = {name: "own" for name in onnx_importers() if "::" in name}
+    others |= {name: "host" for name in host_ops() if "::" in name}
+    rows += [f"| `{name}` | {how} | | | | |" for name, how in sorted(others.items())]
     return HEAD.format(newest=NEWEST_OPSET) + "\n".join(rows) + "\n"
 
 

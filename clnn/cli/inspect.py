@@ -195,7 +195,8 @@ def _head(args: argparse.Namespace, info: ModelInfo) -> str:
 
 def _value(value: ValueInfo) -> str:
     dims = "?" if value.dims is None else ", ".join(str(d or "?") for d in value.dims)
-    return f"{value.name} {value.dtype or 'not a tensor'} [{dims}]"
+    kind = "text" if value.dtype == "object" else value.dtype or "not a tensor"
+    return f"{value.name} {kind} [{dims}]"
 
 
 def _operators(report: dict[str, Any], known: bool = True) -> str:

@@ -26,6 +26,8 @@ def taken(port: PortInfo, value: Any) -> Any:
         value = value.numpy()
     if port.kind in ("sequence", "optional") and not isinstance(value, np.ndarray):
         return _sequence(port, value)
+    if port.kind == "map":
+        return _map(port, value)
     if isinstance(value, np.ndarray):
         array = np.asarray(value)
     elif isinstance(value, list):
@@ -96,6 +98,33 @@ def _from_list(port: PortInfo, value: list[Any]) -> Array:
 
 def _texts(value: Any) -> Any:
     return [_texts(v) for v in value] if isinstance(value, list) else str(value)
+
+
+_OF_MAPS: dict[str, type] = {"string": str, "int64": int, "float": float, "double": float}
+
+
+def _map(port: PortInfo, value: Any) -> dict[Any, Any]:
+    """Return a map with keys and values of the model's types."""
+    if not isinstance(value, dict):
+        raise FeedError(
+            f"input {port.name!r} is of type {type(value).__name__}, the model wants {port.type}. "
+            "Pass a dict."
+        )
+    if not value:
+        raise FeedError(
+            f"input {port.name!r}: Size of dictionary is empty, the model wants {port.type}."
+        )
+    key, item = port.type.removeprefix("map(").removesuffix("))").split(",tensor(")
+    wrong = next((k for k in value if not isinstance(k, _OF_MAPS[key])), None)
+    if wrong is not None:
+        raise InvalidArgument(
+            f"Unexpected input data type of {port.name!r}: key {wrong!r}, the model wants {port.type}."
+        )
+    wanted = _OF_MAPS[item]
+    for found in value.values():
+        if isinstance(found, str) != (wanted is str):
+            raise FeedError(f"input {port.name!r} holds {found!r}, the model wants {port.type}.")
+    return {k: wanted(v) for k, v in value.items()}
 
 
 def _sequence(port: PortInfo, value: Any) -> Any:

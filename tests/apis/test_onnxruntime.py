@@ -17,7 +17,7 @@ import onnx
 import pytest
 from common import ROOT
 from onnx import TensorProto, helper
-from onnxruntime_rows import P, X, model, node_of, session, value
+from onnxruntime_rows import P, X, foreign, model, node_of, session, value
 
 import clnn.onnxruntime as ort
 from clnn.errors import ClnnError
@@ -42,11 +42,16 @@ try:
 except ImportError as err:
     print(err.name)
 """
-REFUSED = model(
-    [helper.make_node("StringNormalizer", ["x"], ["y"])],
-    [value("x", (2,), TensorProto.STRING)],
-    [value("y", (2,), TensorProto.STRING)],
-)
+
+
+def unfold(dims, unfolded):
+    """An operator of onnxruntime that clnn does not have."""
+    domain = {"domain": "com.microsoft", "version": 1}
+    attrs = {"dim": 0, "size": 1, "step": 1}
+    return foreign("UnfoldTensor", value("x", dims), value("y", unfolded), **domain, **attrs)
+
+
+REFUSED = unfold((2,), (2, 1))
 
 
 @pytest.fixture(autouse=True)
@@ -111,18 +116,13 @@ def test_installed_and_removed_again(real_modules):
 def test_a_refused_model_is_not_implemented():
     with pytest.raises(ort.capi.onnxruntime_pybind11_state.NotImplemented) as caught:
         session(ort, REFUSED)
-    assert "StringNormalizer" in str(caught.value)
+    assert "UnfoldTensor" in str(caught.value)
     assert str(caught.value).startswith("[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : ")
     assert isinstance(caught.value, ClnnError)
 
 
 def test_an_open_model_with_an_operator_that_is_not_there_is_refused_at_once():
-    nodes = [helper.make_node("StringNormalizer", ["t"], ["y"])]
-    data = model(
-        nodes,
-        [value("t", ("N",), TensorProto.STRING)],
-        [value("y", None, TensorProto.STRING)],
-    )
+    data = unfold(("N",), None)
     with pytest.raises(ort.capi.onnxruntime_pybind11_state.NotImplemented):
         session(ort, data)
 
@@ -139,9 +139,9 @@ def test_onnxruntime_runs_what_is_refused_where_it_was_asked_for(way, monkeypatc
         providers = [("ClnnExecutionProvider", {"fallback": "onnxruntime"})]
     with caplog.at_level(logging.WARNING, "clnn"):
         made = ort.InferenceSession(REFUSED, wanted, providers=providers)
-    assert made.run(None, {"x": np.array(["a", "b"], object)})[0].tolist() == ["a", "b"]
-    assert [p.type for p in made.get_inputs()] == ["tensor(string)"]
-    assert "onnxruntime runs it" in caplog.text and "StringNormalizer" in caplog.text
+    assert made.run(None, {"x": X[0, :2]})[0].tolist() == X[0, :2, None].tolist()
+    assert [p.type for p in made.get_inputs()] == ["tensor(float)"]
+    assert "onnxruntime runs it" in caplog.text and "UnfoldTensor" in caplog.text
 
 
 def test_the_real_module_is_found_behind_an_installed_one(real_modules):

@@ -116,18 +116,17 @@ def two_inputs(path: Path) -> Path:
 def unsupported(path: Path) -> Path:
     """Two kinds of operators that clnn does not have, three nodes, behind one that it has."""
     node = helper.make_node
-    counted = {"mode": "TF", "pool_int64s": [1], "ngram_counts": [0], "ngram_indexes": [0]}
-    counted |= {"min_gram_length": 1, "max_gram_length": 1, "max_skip_count": 0}
     return save(
         path,
         [
             node("Relu", ["x"], ["r"], "fine"),
-            node("TfIdfVectorizer", ["r"], ["a"], "text_1", **counted),
-            node("TfIdfVectorizer", ["x"], ["b"], "text_2", **counted),
+            node("ImageDecoder", ["r"], ["a"], "text_1"),
+            node("ImageDecoder", ["x"], ["b"], "text_2"),
             node("Frobnicate", ["r"], ["c"], "frob", domain="org.example"),
         ],
         {"x": [1, 4]},
         {"a": [1, 4], "b": [1, 4], "c": [1, 4]},
+        opset=20,
     )
 
 

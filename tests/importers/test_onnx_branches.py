@@ -132,7 +132,7 @@ def test_wrong_shapes_of_values_do_not_stop_a_model(any_device, dims):
 
 def test_nodes_behind_a_refused_one_are_listed_too():
     nodes = [
-        helper.make_node("StringNormalizer", ["x"], ["t"], "first"),
+        helper.make_node("ImageDecoder", ["x"], ["t"], "first"),
         helper.make_node("Relu", ["t"], ["u"], "fine"),
         helper.make_node("Foo", ["u"], ["v"], "second", domain="com.example"),
         helper.make_node("RandomNormalLike", ["v"], ["y"], "third"),

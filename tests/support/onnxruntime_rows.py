@@ -59,8 +59,36 @@ def model(
     return bytes(made.SerializeToString())
 
 
+def foreign(
+    op: str, inputs: Any, outputs: Any, domain: str = "ai.onnx.ml", version: int = 2, **attrs: Any
+) -> bytes:
+    """Return a model of one node of another domain than ONNX's, from x to y."""
+    node = helper.make_node(op, ["x"], ["y"], domain=domain, **attrs)
+    graph = helper.make_graph([node], "g", [inputs], [outputs])
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid(domain, version)]
+    return bytes(helper.make_model(graph, opset_imports=sets, ir_version=8).SerializeToString())
+
+
 def session(ort: Any, data: bytes | None = None, options: Any = None, **more: Any) -> Any:
     return ort.InferenceSession(data or model(), options, providers=P, **more)
+
+
+SCORES = helper.make_map_type_proto(
+    TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, None)
+)
+LABELS = foreign(
+    "LabelEncoder",
+    value("x", ("N",), TensorProto.STRING),
+    value("y", ("N",), TensorProto.INT64),
+    keys_strings=["a", "z"],
+    values_int64s=[5, 7],
+)
+ZIPPED = foreign(
+    "ZipMap",
+    value("x", ("N", 3)),
+    helper.make_value_info("y", helper.make_sequence_type_proto(SCORES)),
+    classlabels_int64s=[4, 5, 6],
+)
 
 
 def run(ort: Any, feeds: Any, names: Any = None, data: bytes | None = None) -> Any:
@@ -561,6 +589,14 @@ def feeds() -> list[Row]:
         ),
         Row("`OrtValue` as a feed", lambda o: run(o, {"x": o.OrtValue.ortvalue_from_numpy(X)})),
         Row("sequences: lists of arrays; optionals: None", sequence),
+        Row(
+            "text: arrays of objects or of text, lists",
+            lambda o: [
+                run(o, {"x": v}, None, LABELS).tolist()
+                for v in (np.array(["a", "z"], object), np.array(["a", "z"]), ["z", "a", 1])
+            ],
+        ),
+        Row("maps: lists of dicts from `ZipMap`", lambda o: run(o, {"x": X}, None, ZIPPED)),
         Row(
             "`run_with_ort_values`",
             lambda o: [

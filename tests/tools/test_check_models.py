@@ -47,7 +47,7 @@ def models(tmp_path):
     add(tmp_path, "a_right")
     add(tmp_path, "b_suspect", right=1.0005)
     add(tmp_path, "c_wrong", right=1.01)
-    add(tmp_path, "d_unsupported", op="StringNormalizer")
+    add(tmp_path, "d_unsupported", op="ImageDecoder")
     add(tmp_path, "e_keys", x=X)
     add(tmp_path, "f_no_outputs", **{"in:x": X})
     add(tmp_path, "g_lost_output", **{"in:x": X, "out:z": X})
@@ -86,7 +86,7 @@ def test_every_model_gets_its_line_and_the_count_closes(check, models):
     assert state["a_right"] == "passed"
     assert state["b_suspect"] == "passed  LOOK: over 1e-4"
     assert state["c_wrong"].startswith("failed  output y:0 ")
-    assert state["d_unsupported"] == "unsupported  1 StringNormalizer"
+    assert state["d_unsupported"] == "unsupported  1 ImageDecoder"
     assert "keys must be in:NAME or out:NAME" in state["e_keys"]
     assert state["f_no_outputs"].startswith("skipped")
     assert "outputs ['z'] are missing" in state["g_lost_output"]

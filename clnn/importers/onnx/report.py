@@ -29,9 +29,9 @@ _SEQUENCES = (
     "SequenceMap",
     "SplitToSequence",
 )
-_STRINGS = ("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer")
 _BY_DATA = ("NonZero", "NonMaxSuppression", "Unique", "Compress")
 
+_NO_RE2 = "its expressions are those of RE2: pip install clnn[text]"
 _REASONS = {
     **dict.fromkeys(
         ("Loop", "Scan"),
@@ -39,7 +39,7 @@ _REASONS = {
         "plans every launch before the run",
     ),
     **dict.fromkeys(_SEQUENCES, "sequences and optionals are not tensors; clnn runs tensors only"),
-    **dict.fromkeys(_STRINGS, "text is not numbers; clnn runs numeric tensors only"),
+    "RegexFullMatch": _NO_RE2,
     **dict.fromkeys(
         _BY_DATA, "the shape of its output depends on data; clnn plans memory for fixed shapes"
     ),
@@ -63,6 +63,8 @@ def missing_reason(domain: str, op_type: str, opset: int | None) -> str:
     """Return why there is no importer for an operator."""
     if opset is None:
         return f"the model imports no operator set of domain {show(domain)}"
+    if (domain, op_type) == ("com.microsoft", "Tokenizer"):
+        return _NO_RE2
     if domain != "ai.onnx":
         return f"clnn has no operator of this name in domain {show(domain)}"
     try:

@@ -132,7 +132,9 @@ def _from_fields(tensor: onnx.TensorProto, dtype: np.dtype[Any], count: int, wha
             "The file is not valid."
         )
     if dtype.kind == "O":
-        return np.array(list(stored), object).reshape(tuple(tensor.dims))
+        texts = np.empty(count, object)
+        texts[:] = [text.decode("utf-8", "replace") for text in stored]
+        return texts.reshape(tuple(tensor.dims))
     plain = TensorProto()
     plain.CopyFrom(tensor)
     plain.name = ""

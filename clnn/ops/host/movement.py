@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from clnn.ops.host.registry import HostNode, Value, host_op
+from clnn.ops.host.text import cast_text
 from clnn.types import Array
 
 
@@ -219,5 +220,8 @@ def _one_hot(node: HostNode, indices: Array, depth: Array, values: Array) -> Arr
 
 @host_op("Cast", "CastLike")
 def _cast(node: HostNode, x: Array, like: Array | None = None) -> Array:
+    dtype = np.dtype(node.attrs["to"] if like is None else like.dtype)
+    if x.dtype.kind == "O" or dtype.kind == "O":
+        return cast_text(x, dtype)
     with np.errstate(all="ignore"):
-        return np.asarray(x.astype(node.attrs["to"] if like is None else like.dtype))
+        return np.asarray(x.astype(dtype))

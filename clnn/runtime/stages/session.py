@@ -372,7 +372,7 @@ def _given(value: Value) -> Value:
     """Return an output as a caller may keep and change it."""
     value = fetched(value)
     if isinstance(value, list):
-        return [np.array(v) for v in value]
+        return [dict(v) if isinstance(v, dict) else np.array(v) for v in value]
     return None if value is None else np.array(value)
 
 
@@ -386,9 +386,11 @@ def _checked(info: OpenTensorInfo, value: Any, extents: dict[str, int]) -> Value
     """Return an input. Raises ShapeError or DTypeError where it does not fit the model."""
     if isinstance(value, (list, tuple)) and info.dtype is None:
         return [as_array(v) for v in value]
-    if value is None and info.dtype is None:
-        return None
+    if info.dtype is None and (value is None or isinstance(value, dict)):
+        return value
     array = as_array(value)
+    if info.dtype is not None and info.dtype.kind == "O":
+        array = _as_text(info.name, array)
     if info.dtype is not None and array.dtype != info.dtype:
         raise DTypeError(
             f"input {info.name!r} is {array.dtype}, model wants {info.dtype}. "
@@ -396,6 +398,18 @@ def _checked(info: OpenTensorInfo, value: Any, extents: dict[str, int]) -> Value
         )
     _check_shape(info, array.shape, extents)
     return array
+
+
+def _as_text(name: str, array: Array) -> Array:
+    """Return text as Python strings. Raises DTypeError for what is none."""
+    if array.dtype.kind == "U":
+        return array.astype(object)
+    wrong = next((v for v in array.reshape(-1).tolist() if not isinstance(v, str)), None)
+    if wrong is not None:
+        raise DTypeError(
+            f"input {name!r} holds {wrong!r:.40}, model wants text. Pass an array or a list of str."
+        )
+    return array.astype(object)
 
 
 def _check_shape(info: OpenTensorInfo, shape: tuple[int, ...], extents: dict[str, int]) -> None:

@@ -12,7 +12,7 @@ import onnx
 from clnn.importers.onnx.order import reads
 from clnn.importers.onnx.scope import attribute_value
 from clnn.importers.onnx.stages.control import Controls
-from clnn.importers.onnx.stages.deciding import HOST_ONLY, SHAPE_OPS, deciding_inputs
+from clnn.importers.onnx.stages.deciding import SHAPE_OPS, deciding_inputs, host_key, why_on_host
 from clnn.importers.onnx.stages.group import Group, groups_of
 from clnn.importers.onnx.stages.models import StageModel
 from clnn.importers.onnx.stages.parting import Parting, Placed, names_of
@@ -160,7 +160,7 @@ class _Assembly:
         if row.place == "control":
             inner = Controls(self.parting, self._inner, self.name)
             return inner.step(node)
-        why = HOST_ONLY.get(node.op_type, "")
+        why = why_on_host(node)
         if not why:
             why = ON_SHAPES if row.place == "shape" else "its inputs are on the host"
         return HostStep(
@@ -181,7 +181,7 @@ class _Assembly:
         kind = _TYPE_ATTRIBUTES.get(node.op_type)
         if kind in attrs:
             attrs[kind] = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(attrs[kind]))
-        return HostNode(node.op_type, self.parting.opset, attrs, len(node.output), node.name)
+        return HostNode(host_key(node), self.parting.opset, attrs, len(node.output), node.name)
 
 
 def decided_by_values(parting: Parting) -> list[str]:

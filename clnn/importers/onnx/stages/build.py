@@ -130,6 +130,8 @@ def _known(value: onnx.ValueInfoProto, survey: Survey | None) -> Known:
     if not tensor.elem_type:
         raise ModelError(f"input {value.name!r} has no element type. The file is not valid.")
     dtype = numpy_dtype(tensor.elem_type, f"input {value.name!r}")
+    if dtype.kind == "O":
+        return Known("host")  # text
     return Known("fed", type=StageInput(value.name, dtype))
 
 

@@ -44,6 +44,9 @@ DECIDING: dict[str, tuple[int, ...]] = {
 CONTROL = ("If", "Loop", "Scan", "SequenceMap")
 _BY_DATA = "its output's shape depends on data"
 _SEQUENCE = "sequences are lists of tensors"
+LEARNED = "ai.onnx.ml"
+_OF_LEARNED = "trees, labels and maps are walked on the host"
+_TEXT = "text is kept on the host"
 # Operators that no plan has, or whose result only the run can shape, and why.
 HOST_ONLY = {
     **dict.fromkeys(("NonZero", "NonMaxSuppression", "Unique", "Compress"), _BY_DATA),
@@ -75,6 +78,7 @@ HOST_ONLY = {
         ),
         _SEQUENCE,
     ),
+    **dict.fromkeys(("StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer"), _TEXT),
 }
 SHAPE_OPS = ("Shape", "Size")
 
@@ -84,9 +88,21 @@ def is_standard(node: onnx.NodeProto) -> bool:
     return node.domain in ("", "ai.onnx")
 
 
+def host_key(node: onnx.NodeProto) -> str:
+    """Return the name of a node's operator among those of the host."""
+    return node.op_type if is_standard(node) else f"{node.domain}::{node.op_type}"
+
+
+def why_on_host(node: onnx.NodeProto) -> str:
+    """Return why no plan has the operator, or why only the run can shape its result; else ""."""
+    if node.domain == LEARNED:
+        return _OF_LEARNED
+    return HOST_ONLY.get(node.op_type, "") if is_standard(node) else ""
+
+
 def has_host_form(node: onnx.NodeProto, opset: int) -> bool:
     """Whether the host computes the operator."""
-    return is_standard(node) and node.op_type in host_ops() and _known(node, opset)
+    return host_key(node) in host_ops() and (not is_standard(node) or _known(node, opset))
 
 
 def has_device_form(node: onnx.NodeProto, opset: int) -> bool:

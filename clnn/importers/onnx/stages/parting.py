@@ -23,12 +23,12 @@ from clnn.importers.onnx.order import ordered, reads, subgraphs
 from clnn.importers.onnx.scope import attribute_value
 from clnn.importers.onnx.stages.deciding import (
     CONTROL,
-    HOST_ONLY,
     SHAPE_OPS,
     deciding_inputs,
     has_device_form,
     has_host_form,
     is_standard,
+    why_on_host,
 )
 from clnn.importers.onnx.stages.program import StageInput
 from clnn.importers.onnx.stages.values import SMALL, Constants, Known, leaves_of
@@ -162,10 +162,15 @@ class Parting:
             return "shape"
         if host and places <= {"const", "shape"} and (foldable(node.op_type) or not device):
             return "shape" if foldable(node.op_type) else "host"
-        if host and (node.op_type in HOST_ONLY or not device):
+        if host and (why_on_host(node) or not device or self._reads_text(node)):
             return "host"
         here = all(k.is_here or n in back or not k.is_large for n, k in known.items())
         return "host" if host and here and "host" in places else "device"
+
+    def _reads_text(self, node: onnx.NodeProto) -> bool:
+        """Whether a constant of text is among what a node reads."""
+        stored = (n for n in node.input if n and n not in self.inputs and self.consts.knows(n))
+        return any(self.consts.is_text(n) for n in stored)
 
     def _is_plain(self, node: onnx.NodeProto, known: Mapping[str, Known]) -> bool:
         """Whether an If is decided by shapes, and its branches are nothing but plain nodes."""
@@ -179,7 +184,7 @@ class Parting:
             if node.op_type == "Constant":
                 inside.update(node.output)
             decided = all(n in inside or self.consts.knows(n) for n in deciding_inputs(node))
-            if not decided or node.op_type in CONTROL or node.op_type in HOST_ONLY:
+            if not decided or node.op_type in CONTROL or why_on_host(node):
                 return False
             if not has_device_form(node, self.opset) and node.op_type not in SHAPE_OPS:
                 return False

@@ -86,6 +86,15 @@ class Constants:
             return self.parent.tensor(name)
         return numpy_helper.from_array(self.array(name), name)
 
+    def is_text(self, name: str) -> bool:
+        """Whether a constant is text."""
+        tensor = self.tensors.get(name)
+        if tensor is not None:
+            return bool(tensor.data_type == onnx.TensorProto.STRING)
+        if name not in self.arrays and self.parent is not None:
+            return self.parent.is_text(name)
+        return self.array(name).dtype.kind == "O"
+
     def size(self, name: str) -> int:
         """Return how many elements a constant has."""
         return int(self.array(name).size)
