@@ -12,7 +12,8 @@ Tensors  src, dst: images with channels innermost; src has a border as wide as t
          along an axis, (m - 1) * strides[0] + 3
          bias: [blocks][nv * vw]
 Index    inputs beyond the border, which only outputs beyond dst depend on, read the border's last
-         row or column instead
+         row or column instead. Where vw does not divide the channels, the last vector begins earlier, and
+         stores what others do not: its weights of other channels are zeros
 Launch   global (groups of tiles, parts of the blocks)
 Params   name, src, dst, pads, post_ops, operands, extra_types, prefetch, wg: as of conv/direct
          types: of src, of dst the last
@@ -24,7 +25,7 @@ Params   name, src, dst, pads, post_ops, operands, extra_types, prefetch, wg: as
 Tunables m {2,3,4,6}      outputs of a tile along an axis
          mr {1..28}       tiles of a register tile
          nv {1,2,3,4}     vectors of output channels
-         vw {4,8,16}      channels of a vector, divides ic and oc
+         vw {4,8,16}      channels of a vector, at most ic and oc; divides ic where shared
          sets             of mr tiles that a work-item takes, up to most_sets
          parts            shares of the blocks
          shared {0,1}
@@ -32,6 +33,7 @@ Tunables m {2,3,4,6}      outputs of a tile along an axis
 </%doc>
 <%namespace name="pf" file="/_common/prefetch.cl.mako"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
+<%namespace name="tl" file="/_common/tile.cl.mako"/>
 <%namespace name="wg_" file="/_common/winograd.cl.mako"/>
 <%!
 READ_AHEAD = 32  # steps of the inner loop by which weights are read ahead
@@ -44,14 +46,15 @@ LINE = 16  # floats of a cache line
     ocb = nv * vw
     blocks = -(-oc // ocb)
     share = -(-blocks // parts)
-    tail = (oc - (blocks - 1) * ocb) // vw
+    tail = -(-(oc - (blocks - 1) * ocb) // vw)
+    over = -oc % vw
     batch, _, oh, ow = dst.shape
     high, wide = -(-oh // m), -(-ow // m)
     tiles = batch * high * wide
     held = sets * mr
     groups = -(-tiles // held)
     space, rows = ("__global", f"place * {groups * held} + group * {held}") if shared else ("__local", f"place * {held}")
-    assert ic % vw == 0 and oc % vw == 0, (ic, oc, vw)
+    assert min(ic, oc) >= vw and not (shared and ic % vw), (ic, oc, vw)
     assert strides[1] == stride and (stride == 1 or not shared), strides
     assert src.pitches[1] == 1 and dst.pitches[1] == 1, "channels must be innermost"
     next_inputs = -(-mr * tile_pitch // ic)
@@ -97,7 +100,12 @@ __kernel void ${name}(
             x[i] = min(left + i - ${pads[1]}, ${reach[1]}) * ${src.pitches[3]};
         }
         __global const ${cell(xt)} *from = src + image * ${src.pitches[0]};
+% if ic % vw:
+        for (int k = 0; k < ${ic}; k += ${vw}) {
+            const int c = min(k, ${ic - vw});
+% else:
         for (int c = 0; c < ${ic}; c += ${vw}) {
+% endif
             V half_way[${places}];
             for (int j = 0; j < ${n}; ++j) {
 % for i in range(n):
@@ -167,7 +175,11 @@ __kernel void ${name}(
         const int n = tile / ${high * wide}, top = tile / ${wide} % ${high} * ${m}, left = tile % ${wide} * ${m};
         const int vectors = ${nv if tail == nv else f"block == {blocks - 1} ? {tail} : {nv}"};
         for (int v = 0; v < vectors; ++v) {
+% if over:
+            const int lane = block * ${ocb} + v * ${vw}, oc = min(lane, ${oc - vw});
+% else:
             const int oc = block * ${ocb} + v * ${vw};
+% endif
             __local const float *from = products + t * ${ocb} + v * ${vw};
             V half_way[${m * n}];
             for (int j = 0; j < ${n}; ++j) {
@@ -195,7 +207,16 @@ __kernel void ${name}(
         return load(extra_types[k], vw, f"extra{k}", index(layout, "n", "oc", "y", f"(left + {b})"), pitch)
 %>\
                     ${st.apply(post_ops, f"r{b}", "float", vw, operand)}
-                    ${store(vw, f"r{b}", "dst", index(dst, "n", "oc", "y", f"(left + {b})"), yt)}
+<% where = index(dst, "n", "oc", "y", f"(left + {b})") %>\
+% if over:
+                    if (oc != lane) {
+                        ${tl.store_lanes(vw, f"r{b}", "dst", where, 1, over, vw, yt)}
+                    } else {
+                        ${store(vw, f"r{b}", "dst", where, yt)}
+                    }
+% else:
+                    ${store(vw, f"r{b}", "dst", where, yt)}
+% endif
                 }
 % endfor
             }

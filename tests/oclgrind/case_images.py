@@ -107,6 +107,16 @@ convolve(
     only="winograd",
     targets=("cpu",),
 )
+convolve(
+    "winograd_parts_of_vectors",
+    (1, 17, 4, 5),
+    37,
+    SAME3,
+    post_ops=RESIDUAL,
+    extra=(1, 37, 4, 5),
+    only="winograd",
+    targets=("cpu",),
+)
 convolve("winograd_sets", (1, 16, 6, 9), 32, SAME3, only="_p1_s2", every=True, targets=("cpu",))
 convolve(
     "winograd_shared",

@@ -14,8 +14,9 @@ from small_graphs import Builder
 
 import clnn
 from clnn.graph.ir import Graph
+from clnn.runtime.run import fusing
 from clnn.runtime.run.fused_launch import launches_of
-from clnn.runtime.run.fusing import MOST_CALLS, MOST_FUNCTIONS
+from clnn.runtime.run.fusing import MOST_CALLS, MOST_FUNCTIONS, SMALL_CALLS, SMALL_FUNCTIONS
 from clnn.runtime.run.fusing import _even as even
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
@@ -137,3 +138,28 @@ def test_groups_are_few_and_of_about_as_many_functions(sources, sizes):
     groups = even([SimpleNamespace(source=str(s)) for s in sources])
     assert [len(g) for g in groups] == sizes
     assert [one.source for g in groups for one in g] == [str(s) for s in sources]
+
+
+@pytest.mark.parametrize(
+    ("sources", "sizes"),
+    [
+        (range(SMALL_FUNCTIONS), [SMALL_FUNCTIONS]),
+        (range(SMALL_FUNCTIONS + 2), [SMALL_FUNCTIONS // 2 + 1] * 2),
+        ([0] * (SMALL_CALLS + 1), [SMALL_CALLS, 1]),
+    ],
+)
+def test_small_networks_are_fewer_groups(sources, sizes):
+    groups = even([SimpleNamespace(source=str(s)) for s in sources], small=True)
+    assert [len(g) for g in groups] == sizes
+
+
+def test_a_network_of_few_operations_is_one_kernel(device, monkeypatch, request):
+    request.addfinalizer(fusing._even_counts.cache_clear)
+    monkeypatch.setattr(fusing, "MOST_FUNCTIONS", 2)
+    fusing._even_counts.cache_clear()
+    with clnn.compile_model(wide(), device) as session:
+        assert kernels(session) == 1
+    monkeypatch.setattr(fusing, "SMALL_WORK", 0)
+    fusing._even_counts.cache_clear()
+    with clnn.compile_model(wide(), device) as session:
+        assert kernels(session) > 1

@@ -23,6 +23,7 @@ from clnn.graph.passes.fuse_written_steps import fuse_written_steps
 from clnn.graph.passes.rational import rational_functions
 from clnn.graph.passes.split_windows import split_windows
 from clnn.graph.passes.sum_in_turn import sum_in_turn
+from clnn.graph.passes.sum_parts import sum_parts
 from clnn.graph.passes.views import merge_views
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
@@ -35,6 +36,8 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     merge_views,
     fuse_groups,
     fuse_shuffle,
+    sum_parts,
+    remove_dead,
     fuse_pad,
     fuse_scale_shift,
     fuse_branches,

@@ -108,7 +108,7 @@ def _takes(problem: ConvProblem) -> bool:
     target, vectors = problem.target, problem.reads_vectors and innermost(problem.dst)
     if not (target.is_cpu and fits(problem, 1, 2, narrow=True) and vectors):
         return False
-    return not (problem.ic % target.vector or problem.oc % target.vector)
+    return min(problem.ic, problem.oc) >= target.vector
 
 
 def plan(
@@ -145,8 +145,9 @@ def _plans(
 
 
 def _pitch(ic: int, vw: int) -> int:
-    """Return the pitch of transformed tiles: one that spreads them over a cache."""
-    return ic + vw if ic % 64 == 0 else ic
+    """Return the pitch of transformed tiles: whole vectors, and one that spreads them over a cache."""
+    whole = -(-ic // vw) * vw
+    return whole + vw if whole % 64 == 0 else whole
 
 
 def _weight_bytes(tiles: TileGrid) -> int:
@@ -164,7 +165,7 @@ def _of_tile(
     whole, pitch = -(-tiles.tiles // mr), _pitch(tiles.ic, vw)
     inputs = tiles.places * mr * pitch * 4
     choices = [(sets, False) for sets in SETS if sets == 1 or sets <= whole]
-    if whole * inputs <= MOST_SHARED_BYTES and tiles.stride == 1:
+    if whole * inputs <= MOST_SHARED_BYTES and tiles.stride == 1 and tiles.ic % vw == 0:
         choices += [(sets, True) for sets in sorted({whole, -(-whole // 2)})]
     for sets, shared in choices:
         if sets * (sums + (0 if shared else inputs)) <= target.local_bytes:
@@ -193,7 +194,7 @@ def _cycles(
         fetched += mr * sets * 4 / _rate(inputs)
     multiply = places * ic * max(sets * loop_slots(mr, nv) / 2, fetched) * share
     multiply *= NARROW_COST if (tiles.m, nv) == (2, 1) else 1
-    before = sets * mr * (ic // vw) * INPUT_SLOTS * places
+    before = sets * mr * -(-ic // vw) * INPUT_SLOTS * places
     after = sets * mr * share * nv * OUTPUT_SLOTS * places
     rounds, cold = -(-groups * parts // units), cold_cycles(weights, target)
     if shared:
@@ -252,7 +253,7 @@ def _variant(problem: ConvProblem, chosen: WinogradPlan, name: str = "") -> Vari
         "prefetch": "prefetch" in problem.target.features,
     }
     # Of the plan, no more than decides: equal constants of other shapes are told by what makes them.
-    how = (problem.weights, chosen.m, chosen.stride, chosen.nv * chosen.vw)
+    how = (problem.weights, chosen.m, chosen.stride, chosen.nv * chosen.vw, chosen.vw)
     constants = [Const(partial(pack, *how))]
     if bias is not None:
         constants.append(Const(lambda: bias))
@@ -315,10 +316,17 @@ def _name(problem: ConvProblem, chosen: WinogradPlan) -> str:
     return problem.label("winograd", f"{tile}{sets}")
 
 
-def pack(weights: Array, m: int, stride: int, channels: int) -> Array:
-    """Return weights (oc, ic, 3, 3) transformed, as [blocks][places][ic][channels of a block]."""
+def pack(weights: Array, m: int, stride: int, channels: int, vw: int) -> Array:
+    """Return weights (oc, ic, 3, 3) transformed, as [blocks][places][ic][channels of a block].
+
+    Where vectors of `vw` do not divide the channels, those that are left lie at the end of the last one.
+    """
     oc, ic = weights.shape[:2]
     packed = np.zeros((-(-oc // channels), extent(m, stride) ** 2, ic, channels), np.float32)
     for block, part in transformed_blocks(weights, m, channels, stride):
-        packed[block, :, :, : part.shape[2]] = part
+        count, left = part.shape[2], part.shape[2] % vw
+        packed[block, :, :, : count - left] = part[:, :, : count - left]
+        if left:
+            end = count - left + vw
+            packed[block, :, :, end - left : end] = part[:, :, count - left :]
     return packed

@@ -32,10 +32,13 @@ from clnn.runtime.run.fused_launch import (
     launches_of,
     params_of,
 )
+from clnn.runtime.run.work import work_of
 
 use_cache()
 MIN_LAUNCHES = 2  # that are worth a kernel of their own
-MOST_FUNCTIONS, MOST_CALLS = 32, 100  # of one kernel: compilers take longer than in proportion
+MOST_FUNCTIONS, MOST_CALLS = 32, 100  # of one kernel: several build side by side
+# The same for networks of so few operations that what lies between two kernels is a share of their time.
+SMALL_FUNCTIONS, SMALL_CALLS, SMALL_WORK = 96, 200, 2_500_000_000
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ def fuse_launches(
     groups: list[FusedLaunch] = []
     rendered = [_Rendered(one, one.source) for one in launches]
     known = _set_sources(plan) if any(one.is_of_set for one in rendered) else ()
+    small = not open_ and sum(work.flops for work in work_of(plan).values()) <= SMALL_WORK
     whole_set = len(plan.inputs) <= MOST_INPUTS and not open_
 
     def kind(one: _Rendered) -> tuple[bool, bool]:
@@ -98,7 +102,7 @@ def fuse_launches(
             kernel = set_kernel(known, rows, plan.target.compute_units, timed)
             groups.append(FusedLaunch(tuple(one.launch for one in ones), kernel))
             continue
-        for ones in _even(list(neighbours)) if fits else [[one] for one in neighbours]:
+        for ones in _even(list(neighbours), small) if fits else [[one] for one in neighbours]:
             whole = fits and len(ones) >= MIN_LAUNCHES
             groups += [fused(ones)] if whole else [FusedLaunch((one.launch,)) for one in ones]
     return groups
@@ -132,30 +136,33 @@ class _Rendered:
         return can_fuse(self.source, launch.local_size, tuple(map(int, launch.global_size)))
 
 
-def _even(ones: Sequence[_Rendered]) -> list[list[_Rendered]]:
+def _even(ones: Sequence[_Rendered], small: bool = False) -> list[list[_Rendered]]:
     """Return launches in as few groups as they fit in, of about as many functions each.
 
-    Each group is a kernel that builds on its own; from one to the next, threads sleep and wake.
+    Each group is a kernel that builds on its own; from one to the next, threads sleep and wake. small: of
+    a network whose time that is a share of.
     """
     left = iter(ones)
-    return [list(islice(left, count)) for count in _even_counts(tuple(one.source for one in ones))]
+    counts = _even_counts(tuple(one.source for one in ones), small)
+    return [list(islice(left, count)) for count in counts]
 
 
 @lru_cache(KERNELS)
-def _even_counts(sources: tuple[str, ...]) -> list[int]:
-    """Return how many neighbours each group has, of launches with these sources."""
-    fewest = len(_counts(sources, MOST_FUNCTIONS))
-    split = (_counts(sources, most) for most in range(1, MOST_FUNCTIONS + 1))
+def _even_counts(sources: tuple[str, ...], small: bool = False) -> list[int]:
+    """Return how many neighbours each group has, of launches with these sources; small: as of _even."""
+    functions, calls = (SMALL_FUNCTIONS, SMALL_CALLS) if small else (MOST_FUNCTIONS, MOST_CALLS)
+    fewest = len(_counts(sources, functions, calls))
+    split = (_counts(sources, most, calls) for most in range(1, functions + 1))
     return next(counts for counts in split if len(counts) == fewest)
 
 
-def _counts(sources: Sequence[str], most: int) -> list[int]:
-    """Return how many neighbours each group has, with at most so many functions in each."""
+def _counts(sources: Sequence[str], most: int, calls: int) -> list[int]:
+    """Return how many neighbours each group has, with at most so many functions and calls in each."""
     counts: list[int] = []
     known: set[str] = set()
     for source in sources:
         is_more = source not in known and len(known) >= most
-        if not counts or is_more or counts[-1] >= MOST_CALLS:
+        if not counts or is_more or counts[-1] >= calls:
             counts.append(0)
             known = set()
         counts[-1] += 1

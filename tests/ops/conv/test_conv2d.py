@@ -166,6 +166,31 @@ def test_tiles_of_winograd(device, monkeypatch, m, mr, nv, sets, shared, stride)
     assert f"_s{stride}x{stride}_f{m}_t{mr}x{16 * nv}" in name and ("_shared" in name) == shared
 
 
+@pytest.mark.parametrize(
+    ("m", "mr", "nv", "sets", "stride", "ic", "oc"),
+    [
+        (4, 4, 2, 1, 1, 26, 52),  # the last block has a whole vector and a part of one
+        (2, 5, 2, 2, 1, 17, 67),  # a part of one alone
+        (4, 6, 1, 1, 1, 18, 18),
+        (4, 4, 3, 1, 1, 30, 33),
+        (2, 5, 2, 2, 2, 26, 40),
+    ],
+)
+def test_winograd_of_channels_that_are_no_whole_vectors(
+    device, monkeypatch, m, mr, nv, sets, stride, ic, oc
+):
+    monkeypatch.setenv("CLNN_CPU_VECTOR", "16")
+    plan = WinogradPlan(m, mr, nv, 16, min(2, -(-oc // (16 * nv))), ic, 0.0, sets, False, stride)
+    monkeypatch.setattr(winograd_cpu, "plan", lambda *_: plan)
+    post_ops = (PostOp("add", operand=3), PostOp("relu"), PostOp("mul", operand=4))
+    win, size = (SAME, (7, 10)) if stride == 1 else (HALVED, (13, 20))
+    spec, inputs = case(2, ic, oc, *size, win, post_ops=post_ops)
+    inputs += [normal((2, oc, 7, 10), 7), normal((oc, 1, 1), 8)]
+    orders = {"i3": (0, 2, 3, 1)}
+    (name,) = check_op(device, spec, inputs, consts=(1, 2), orders=orders, only="winograd")
+    assert f"_f{m}_t{mr}x{16 * nv}" in name
+
+
 STEPS = {
     "relu": (PostOp("relu"),),
     "residual": (PostOp("add", operand=3), PostOp("relu")),

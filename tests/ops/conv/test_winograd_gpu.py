@@ -183,7 +183,7 @@ def test_fused_kernels_fit_the_device():
     [
         lambda w, m: winograd_gpu._packed(w, m, SplitK(0.0, SMALL)),
         lambda w, m: winograd_fused.pack(w, winograd_fused.fused_tile(8)),
-        lambda w, m: winograd_cpu.pack(w, m, 1, 16),
+        lambda w, m: winograd_cpu.pack(w, m, 1, 32, 16),
     ],
     ids=["groups", "fused", "cpu"],
 )
