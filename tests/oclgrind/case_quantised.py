@@ -27,7 +27,7 @@ from clnn.codegen import render as codegen
 from clnn.codegen import runtime_numbers
 from clnn.compile import load_graph
 from clnn.layout import TensorLayout
-from clnn.ops.conv import depthwise_bytes
+from clnn.ops.conv import depthwise_bytes, winograd_bytes
 from clnn.ops.conv.depthwise import BandTile
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.transpose import ConvTranspose
@@ -264,6 +264,24 @@ def any_width(width: int) -> None:
             harness.compare(got[public], want[name], 0.0, public)
 
 
+def winograd(sets: int, width: int) -> None:
+    """Check Winograd's products of bytes, plain ones and with what is fused behind; sets: of tiles."""
+    oc = 3 * width
+    arith = replace(BYTES, factors=tuple(rng(3).uniform(0, 0.001, oc).tolist()))
+    given = [integers((2, 16, 5, 9), "u1"), integers((oc, 16, 3, 3), "i1", 1)]
+    given.append(rng(2).integers(-999, 999, oc, np.int32))
+    plan = winograd_bytes.BytesPlan(4, 2, width, 2, sets, 0.0)
+    steps = PostOp("byte_sum", (0.6, 0.8, -41.5, 0, 255), 3), PostOp("byte_table", operand=3)
+    others = integers((2, oc, 5, 9), "u1", 7), integers((256,), "u1", 7)
+    chosen = mock.patch.object(winograd_bytes, "plans", lambda tiles, target: iter((plan,)))
+    with in_c(width), chosen:
+        kernel = {"only": "winograd_bytes"}
+        check_op(DEVICE, Conv2d(SAME3, 1, (), arith), given, consts=(1, 2), **kernel)
+        for step, other in zip(steps, others, strict=True):
+            spec = Conv2d(SAME3, 1, (step,), arith)
+            check_op(DEVICE, spec, [*given, other], consts=(1, 2), **kernel)
+
+
 def looked_up() -> None:
     """Check tables of bytes that permutations read, of all bytes and of what no vectors fit."""
     with in_c(16):
@@ -273,6 +291,8 @@ def looked_up() -> None:
         check_op(DEVICE, spec, [integers((2, 5, 3, 16), "i1")])
 
 
+for sets in (1, 2):
+    put(f"winograd_bytes_{sets}", functools.partial(winograd, sets, 8), targets=("cpu",))
 put("byte_table_x86", looked_up, targets=("cpu",))
 CHANNELS = 36
 for group in (1, CHANNELS):
