@@ -67,6 +67,16 @@ def test_linear_resizing_of_what_bytes_were(device, dtype, scales):
     check_around(device, x, around("Resize", x, (F(0.0188), F(0.0188)), more, mode="linear"))
 
 
+@pytest.mark.parametrize("size", [(1, 11), (11, 1)], ids=str)
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_linear_resizing_of_one_row(device, dtype, size):
+    """Its only element counts twice at half weight, which decides at ties of the other axis."""
+    x = integers((1, 8, *size), dtype, 5)
+    scales = [2, 0.5] if size[0] == 1 else [0.5, 2]
+    more = [np.zeros(0, F), np.array([1, 1, *scales], F)]
+    check_around(device, x, around("Resize", x, (F(0.015686275),) * 2, more, mode="linear"))
+
+
 @pytest.mark.parametrize("op", ["Tanh", "Sigmoid"])
 def test_tables_of_functions_that_onnxruntime_has_as_rational_ones(device, op):
     """At steps of 0.0157 the tanh of -127 of them lies at a tie."""
