@@ -13,7 +13,8 @@ def total(terms):
     terms = sorted(((c, n) for c, n in terms if c), key=lambda t: (t[0] != 1, t[0] != -1))
     text = ""
     for c, name in terms:
-        size = name if abs(c) == 1 else f"{abs(c)!r}{'f' * isinstance(c, float)} * {name}"
+        number = f"{abs(c)!r}f" if isinstance(c, float) else f"(V)({abs(c)})"
+        size = name if abs(c) == 1 else f"{number} * {name}"
         sign = ("-" if c < 0 else "") if not text else (" - " if c < 0 else " + ")
         text += sign + size
     return text

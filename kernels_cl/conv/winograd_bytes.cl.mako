@@ -43,8 +43,7 @@ LINE = 16  # words of a cache line
 M, N = 4, 6  # outputs and inputs of a tile along an axis
 NINTH = 954437177  # times 9 it is 1, in 32 bits
 SHIFTS = (3, 2, 1, 1)  # the power of 2 that each output along an axis is multiplied by
-LOW = "0x00ff00ff"  # bytes of a word that are pairs
-MIDDLE = 128 * 6 * 0x10001  # what inputs of 128 are in the second row, in both halves
+MIDDLE = 128 * 6  # what inputs of 128 are in the second row, with the other sign
 %>
 <%
     places, pairs = N * N, ic // 2
@@ -62,7 +61,10 @@ MIDDLE = 128 * 6 * 0x10001  # what inputs of 128 are in the second row, in both 
     assert len(post_ops) <= 1 and narrow, (post_ops, narrow)
     next_inputs = -(-mr * tile_pitch // pairs)
     next_lines = -(-ocb // LINE // sets)  # of the next place's weights, that a step reads ahead with several sets
-    I, U = vec_type("int", vw), vec_type("uint", lanes)
+    beside = 2 if 2 * lanes <= vw else 1  # tiles that are transformed at once
+    I, U, S = vec_type("int", vw), vec_type("uint", beside * lanes), vec_type("int", beside * lanes)
+    def words(u, i):
+        return small_vector(vec_type("uint", lanes), f"from{u}", f"y{u}[{i}] + x{u}[j] + 4 * c")
     xt, tt, yt = types[0], types[2], types[3]
     tables = [step for step in post_ops if FUNCTIONS[step.fn].looks_up]
     step = post_ops[0] if post_ops and not tables else None
@@ -92,22 +94,32 @@ ${sc.declare(scales, arith.strict)}\
 ${na.entries("entries", f"extra{operands[tables[0].operand][0]}")}\
 % endif
     {
-    typedef ${U} V;
-    for (int t = 0; t < ${held}; ++t) {
-        const int tile = min(group * ${held} + t, ${tiles - 1});
-        const int image = tile / ${high * wide}, top = tile / ${wide} % ${high} * ${M}, left = tile % ${wide} * ${M};
-        int y[${N}], x[${N}];
+    typedef short V __attribute__((ext_vector_type(${2 * beside * lanes})));
+    for (int t = 0; t < ${held}; t += ${beside}) {
+% for u in range(beside):
+        const int slot${u} = ${f"min(t + {u}, {held - 1})" if u else "t"}, tile${u} = min(group * ${held} + slot${u}, ${tiles - 1});
+        const int top${u} = tile${u} / ${wide} % ${high} * ${M}, left${u} = tile${u} % ${wide} * ${M};
+        int y${u}[${N}], x${u}[${N}];
         for (int i = 0; i < ${N}; ++i) {
-            y[i] = min(top + i - ${pads[0]}, ${reach[0]}) * ${src.pitches[2]};
-            x[i] = min(left + i - ${pads[1]}, ${reach[1]}) * ${src.pitches[3]};
+            y${u}[i] = min(top${u} + i - ${pads[0]}, ${reach[0]}) * ${src.pitches[2]};
+            x${u}[i] = min(left${u} + i - ${pads[1]}, ${reach[1]}) * ${src.pitches[3]};
         }
-        __global const ${cell(xt)} *from = src + image * ${src.pitches[0]};
+        __global const ${cell(xt)} *from${u} = src + tile${u} / ${high * wide} * ${src.pitches[0]};
+% endfor
         for (int c = 0; c < ${ic // 4}; c += ${lanes}) {
             V even[${places}], odd[${places}];
             for (int j = 0; j < ${N}; ++j) {
 % for i in range(N):
-                const V d${i} = ${small_vector(U, "from", f"y[{i}] + x[j] + 4 * c")}${" ^ (V)(0x80808080)" if xt == "char" else ""};
-                const V e${i} = d${i} & (V)(${LOW}), o${i} = d${i} >> (V)(8) & (V)(${LOW});
+                ${U} d${i}${" = " + words(0, i) if beside == 1 else ""};
+%  for u, part in enumerate(("lo", "hi")[:beside] if beside > 1 else ()):
+                d${i}.${part} = ${words(u, i)};
+%  endfor
+% endfor
+% for i in range(N if xt == "char" else 0):
+                d${i} ^= (${U})(0x80808080);
+% endfor
+% for i in range(N):
+                const V e${i} = __builtin_astype(d${i}, V) & (V)(255), o${i} = __builtin_astype(d${i}, V) >> (V)(8) & (V)(255);
 % endfor
 ${transform("even", "e{}")}\
 ${transform("odd", "o{}")}\
@@ -119,7 +131,12 @@ ${transform("odd", "o{}")}\
                 ${wg_.by_rows(bt, lambda j: f"r{j}", lambda k: f"{of}[i * {N} + {k}]")}
                 __local int *to = spread + (i * ${N * held} + t) * ${tile_pitch} + 2 * c + ${side * lanes};
 %  for j in range(N):
-                ${store(lanes, f"as_{vec_type('int', lanes)}(r{j} + ((r{j} & (V)(0x8000)) << (V)(1)))", "to", str(j * held * tile_pitch), "int", "__local")}
+                {
+                const ${S} whole = __builtin_astype(r${j}, ${S});
+%   for u, part in enumerate((".lo", ".hi")[:beside] if beside > 1 else ("",)):
+                ${store(lanes, f"whole{part}", "to", f"{j * held * tile_pitch} + (slot{u} - t) * {tile_pitch}", "int", "__local")}
+%   endfor
+                }
 %  endfor
                 }
 % endfor
@@ -184,30 +201,33 @@ ${transform("odd", "o{}")}\
             const ${vec_type(tt, vw)} r${k}_0 = ${load(tt, vw, "table", f"{k * blocks * ocb} + oc")};
 % endfor
             __local const int *from = products + t * ${ocb} + v * ${vw};
-            V half_way[${M * N}];
-            for (int j = 0; j < ${N}; ++j) {
-% for i in range(N):
-                const V d${i} = as_${vec_type("uint", vw)}(${load("int", vw, "from", f"({i * N} + j) * {held * ocb}")});
-% endfor
-                ${wg_.by_columns(at, lambda i: f"half_way[{i * N} + j]", lambda k: f"d{k}")}
+            V ${", ".join(f"h{k}" for k in range(M * N))};
+% for j in range(N):
+            {
+%  for i in range(N):
+                const V d${i} = as_${vec_type("uint", vw)}(${load("int", vw, "from", f"{(i * N + j) * held * ocb}")});
+%  endfor
+                ${wg_.by_columns(at, lambda i: f"h{i * N + j}", lambda k: f"d{k}")}
             }
-            for (int y = top; y < min(top + ${M}, ${oh}); ++y) {
-                const int down = max(3 - (y - top), 1);
+% endfor
+% for i in range(M):
+            ${f"if (top + {i} < {oh})" if oh % M and i > (oh - 1) % M else ""} {
                 V ${", ".join(f"r{b}" for b in range(M))};
-                ${wg_.by_columns(at, lambda b: f"r{b}", lambda k: f"half_way[(y - top) * {N} + {k}]")}
-% for b in range(M):
-                const int y${b} = y, x${b} = min(left + ${b}, ${ow - 1});
-                const ${I} sum${b} = (as_${I}(r${b} * (V)(${NINTH}u)) >> (${I})(down + ${SHIFTS[b]})) + r0_0;
+                ${wg_.by_columns(at, lambda b: f"r{b}", lambda k: f"h{i * N + k}")}
+%  for b in range(M):
+                const int y${b} = top + ${i}, x${b} = ${f"min(left + {b}, {ow - 1})" if ow % M else f"left + {b}"};
+                const ${I} sum${b} = (as_${I}(r${b} * (V)(${NINTH}u)) >> (${I})(${SHIFTS[i] + SHIFTS[b]})) + r0_0;
 ${by.steps(b, 0, vw, step, f"sum{b}")}\
                 ${na.limited(vw, f"i{b}_0", arith.low, arith.high, arith.zero_out, yt) if not step else ""}
-% endfor
+%  endfor
                 ${na.quarters(narrow, vw, [f"i{b}_0" for b in range(M)], 0 if step else arith.zero_out, yt, "q0", True, "entries" * len(tables))}
-% for b in range(M):
+%  for b in range(M):
                 ${f"if (left + {b} < {ow})" if ow % M and b > (ow - 1) % M else ""} {
 ${by.store_run(b, 0, 0, b, 1, vw)}\
                 }
-% endfor
+%  endfor
             }
+% endfor
         }
     }
     }

@@ -47,7 +47,10 @@ LARGEST_WEIGHT = 2**15 - 1  # transformed
 LEAST_TILES = 4  # of a register tile
 SETS = (1, 2, 3, 4)
 CANDIDATES = 4  # plans that are worth a measurement
-INPUT_CYCLES, OUTPUT_CYCLES = 380, 150  # of a tile: of a vector of words, and of a vector of results
+INPUT_CYCLES, OUTPUT_CYCLES = (
+    380,
+    150,
+)  # of a tile: of a vector of words, and of a vector of results
 CACHES = ((2**20, 24), (2**24, 12))  # bytes that a cache holds, and gives a core per cycle
 
 

@@ -56,7 +56,9 @@ def _of_part(ints: str, zeros: str, kept: str, name: str) -> str:
 
 FUNCTIONS = "".join(map(_of_width, (16, 8, 4)))
 for _name in SUMS:
-    FUNCTIONS += _of_part("int2", ", 0, 0", "s01", _name) + _of_part("int", ", 0, 0, 0", "s0", _name)
+    FUNCTIONS += _of_part("int2", ", 0, 0", "s01", _name) + _of_part(
+        "int", ", 0, 0, 0", "s0", _name
+    )
 
 
 def taken_by(device: Any, source: str) -> str:

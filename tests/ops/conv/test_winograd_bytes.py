@@ -47,7 +47,8 @@ def inputs(x, ic, oc, size=(9, 14), batch=1):
 def check(device, case, arith, win=SAME, steps=()):
     """Check all kernels; those of this family are among them where the processor has the instruction."""
     spec = Conv2d(win, 1, steps, arith)
-    ran = check_op(device, spec, case, consts=tuple({1, 2} & {k for k, a in enumerate(case) if a is not None}))
+    given = [k for k in (1, 2) if case[k] is not None]
+    ran = check_op(device, spec, case, consts=given)
     info = select(device)
     wanted = bool(info.caps.x86_vnni)
     assert any("winograd_bytes" in name for name in ran) == wanted, ran
@@ -61,7 +62,7 @@ def test_channels(device, x, ic, oc):
 
 
 @pytest.mark.parametrize("kind", [U8, I8], ids=lambda kind: kind.name)
-@pytest.mark.parametrize("size", [(1, 1), (4, 4), (7, 23), (8, 8)], ids=str)
+@pytest.mark.parametrize("size", [(2, 1), (4, 4), (7, 23), (8, 8)], ids=str)
 def test_sizes_and_batches(device, size, kind):
     check(device, inputs(np.uint8, 32, 32, size, 3), arithmetic(32, 201, kind), UNEVEN)
 
