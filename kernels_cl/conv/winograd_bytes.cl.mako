@@ -63,6 +63,9 @@ MIDDLE = 128 * 6  # what inputs of 128 are in the second row, with the other sig
     next_lines = -(-ocb // LINE // sets)  # of the next place's weights, that a step reads ahead with several sets
     beside = 2 if 2 * lanes <= vw else 1  # tiles that are transformed at once
     I, U, S = vec_type("int", vw), vec_type("uint", beside * lanes), vec_type("int", beside * lanes)
+    def beyond(extent, k):
+        """Whether output k of a tile may lie behind the last one."""
+        return is_traced(extent) or (extent % M and k > (extent - 1) % M)
     def words(u, i):
         return small_vector(vec_type("uint", lanes), f"from{u}", f"y{u}[{i}] + x{u}[j] + 4 * c")
     xt, tt, yt = types[0], types[2], types[3]
@@ -211,18 +214,18 @@ ${transform("odd", "o{}")}\
             }
 % endfor
 % for i in range(M):
-            ${f"if (top + {i} < {oh})" if oh % M and i > (oh - 1) % M else ""} {
+            ${f"if (top + {i} < {oh})" if beyond(oh, i) else ""} {
                 V ${", ".join(f"r{b}" for b in range(M))};
                 ${wg_.by_columns(at, lambda b: f"r{b}", lambda k: f"h{i * N + k}")}
 %  for b in range(M):
-                const int y${b} = top + ${i}, x${b} = ${f"min(left + {b}, {ow - 1})" if ow % M else f"left + {b}"};
+                const int y${b} = top + ${i}, x${b} = ${f"min(left + {b}, {ow - 1})" if beyond(ow, b) else f"left + {b}"};
                 const ${I} sum${b} = (as_${I}(r${b} * (V)(${NINTH}u)) >> (${I})(${SHIFTS[i] + SHIFTS[b]})) + r0_0;
 ${by.steps(b, 0, vw, step, f"sum{b}")}\
                 ${na.limited(vw, f"i{b}_0", arith.low, arith.high, arith.zero_out, yt) if not step else ""}
 %  endfor
                 ${na.quarters(narrow, vw, [f"i{b}_0" for b in range(M)], 0 if step else arith.zero_out, yt, "q0", True, "entries" * len(tables))}
 %  for b in range(M):
-                ${f"if (left + {b} < {ow})" if ow % M and b > (ow - 1) % M else ""} {
+                ${f"if (left + {b} < {ow})" if beyond(ow, b) else ""} {
 ${by.store_run(b, 0, 0, b, 1, vw)}\
                 }
 %  endfor

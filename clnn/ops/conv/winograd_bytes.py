@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 
 from clnn.arith.quantised import Requantised
-from clnn.ops.conv.direct import Dot, narrowing
+from clnn.ops.conv.direct import MADD_OPERANDS, MADD_PACKING, MADD_VECTOR, Dot, narrowing
 from clnn.ops.conv.packing import pack_table
 from clnn.ops.conv.problem import WEIGHTS, ConvProblem, innermost
 from clnn.ops.conv.tiles import MEMORY_RATE, Tile, cold_cycles, loop_slots
@@ -25,7 +25,6 @@ from clnn.ops.launch import Arg, Const, In, Launch, Variant, grid
 from clnn.ops.shared.byte_scales import last_args
 from clnn.records import dataclass
 from clnn.target import Target
-from clnn.traced import is_open
 from clnn.types import I8, U8, Array
 
 M, PLACES = 4, 36  # outputs of a tile along an axis, and products of a tile and a pair of channels
@@ -54,6 +53,9 @@ INPUT_CYCLES, OUTPUT_CYCLES = (
 CACHES = ((2**20, 24), (2**24, 12))  # bytes that a cache holds, and gives a core per cycle
 
 
+VNNI, MADD = Dot("vnni2", 2), Dot("madd2", 2)
+
+
 @dataclass(frozen=True)
 class BytesPlan:
     """mr tiles by nv vectors of vw channels at once, `sets` times, blocks of channels in `parts` shares."""
@@ -74,7 +76,7 @@ class BytesPlan:
 def variants(problem: ConvProblem) -> Iterator[Variant]:
     """Yield the kernels that are worth a measurement, the estimate's choice first."""
     if fits(problem):
-        found = sorted(plans(tile_grid(problem, M), problem.target), key=lambda p: p.rank)
+        found = sorted(plans(_sizes(problem), problem.target), key=lambda p: p.rank)
         for chosen in found[:CANDIDATES]:
             yield _variant(problem, chosen)
 
@@ -89,11 +91,28 @@ def fits(problem: ConvProblem) -> bool:
     if not (target.is_cpu and target.winograd):
         return False
     of_bytes = problem.input(0).plain in (I8, U8) and problem.input(WEIGHTS).type.dtype == I8
-    if not of_bytes or "x86_vnni" not in target.features or is_open(tile_grid(problem, M).tiles):
+    if not of_bytes or dot_of(target) is None:
         return False
-    whole = problem.ic > 0 and problem.ic % (4 * WORD) == problem.oc % target.vector == 0
+    whole = problem.ic > 0 and problem.ic % (4 * WORD) == problem.oc % width_of(target) == 0
     near = innermost(problem.src) and innermost(problem.dst) and problem.has_border
     return whole and near and bool(_narrow(problem)) and holds(problem.weights)
+
+
+def _sizes(problem: ConvProblem) -> TileGrid:
+    """Return the tiles of a problem in today's numbers, also where they are open."""
+    shape = problem.oc, problem.height, problem.width, problem.batch
+    return TileGrid(M, int(problem.ic), *map(int, shape))
+
+
+def dot_of(target: Target) -> Dot | None:
+    """Return how products of shorts are added, None where the processor has no instruction for it."""
+    known = {"x86_vnni": VNNI, "x86_madd": MADD}
+    return next((dot for feature, dot in known.items() if feature in target.features), None)
+
+
+def width_of(target: Target) -> int:
+    """Return the channels of a vector."""
+    return min(target.vector, MADD_VECTOR) if dot_of(target) == MADD else target.vector
 
 
 def holds(weights: Array) -> bool:
@@ -103,15 +122,16 @@ def holds(weights: Array) -> bool:
 
 
 def _narrow(problem: ConvProblem) -> str:
-    return narrowing(problem, Tile(1, 1, problem.target.vector, "row"))
+    return narrowing(problem, Tile(1, 1, width_of(problem.target), "row"))
 
 
 def plans(tiles: TileGrid, target: Target) -> Iterator[BytesPlan]:
     """Yield the plans that fit local memory."""
-    vw = target.vector
+    vw, registers = width_of(target), target.registers
+    registers -= MADD_OPERANDS if dot_of(target) == MADD else 0
     for nv in (1, 2, 3, 4):
         # Registers hold the sums, a vector of weights for each, and one pair of a tile.
-        for mr in range(LEAST_TILES, (target.registers - 1 - nv) // nv + 1):
+        for mr in range(LEAST_TILES, (registers - 1 - nv) // nv + 1):
             whole, blocks = -(-tiles.tiles // mr), -(-tiles.oc // (nv * vw))
             for parts in sorted({1, target.compute_units}):
                 for sets in (s for s in SETS if s == 1 or s <= whole):
@@ -140,7 +160,8 @@ def _cycles(tiles: TileGrid, target: Target, plan: BytesPlan) -> float:
     weights = 2 * PLACES * tiles.ic * tiles.oc
     size = weights // parts + _local_bytes(tiles, plan)
     rate = next((rate for held, rate in CACHES if size < held), MEMORY_RATE)
-    steps = max(sets * loop_slots(mr, nv) / 2, nv * plan.vw * 4 / rate)
+    times = MADD_PACKING[2] if dot_of(target) == MADD else 1.0
+    steps = max(sets * loop_slots(mr, nv) * times / 2, nv * plan.vw * 4 / rate)
     multiply = PLACES * tiles.ic // 2 * steps * share
     before = sets * mr * tiles.ic / (WORD * plan.vw) * INPUT_CYCLES
     after = sets * mr * share * nv * OUTPUT_CYCLES
@@ -153,7 +174,8 @@ def _variant(problem: ConvProblem, chosen: BytesPlan) -> Variant:
     tiles, target, vw = tile_grid(problem, M), problem.target, chosen.vw
     groups, width = -(-tiles.tiles // (chosen.mr * chosen.sets)), chosen.nv * chosen.vw
     size, local = grid(target, groups, chosen.parts)
-    types, lanes = problem.params["types"], lanes_of(problem.ic)
+    types, lanes, dot = problem.params["types"], lanes_of(problem.ic, vw), dot_of(target)
+    assert dot is not None
     sets = f"_s{chosen.sets}" * (chosen.sets > 1)
     params = problem.params | {
         "name": problem.label("winograd_bytes", f"t{chosen.mr}x{width}_p{chosen.parts}{sets}"),
@@ -165,7 +187,7 @@ def _variant(problem: ConvProblem, chosen: BytesPlan) -> Variant:
         "reach": problem.reach,
         "bt": BT,
         "at": AT,
-        "dot": DOT.name,
+        "dot": dot.name,
         "narrow": _narrow(problem),
         "prefetch": "prefetch" in target.features,
         "wg": local,
@@ -193,15 +215,12 @@ def _variant(problem: ConvProblem, chosen: BytesPlan) -> Variant:
         return _variant(other, _resized(other)) if fits(other) else None
 
     def _resized(other: ConvProblem) -> BytesPlan:
-        return replace(chosen, cycles=_cycles(tile_grid(other, M), target, chosen))
+        return replace(chosen, cycles=_cycles(_sizes(other), target, chosen))
 
     def cost_at(other: ConvProblem) -> float:
         return _resized(other).cycles if fits(other) else math.inf
 
     return Variant(params["name"], (launch,), chosen.cycles, again=again, cost_at=cost_at)
-
-
-DOT = Dot("vnni2", 2)
 
 
 def moved_start(table: Array, weights: Array) -> Array:
@@ -212,9 +231,9 @@ def moved_start(table: Array, weights: Array) -> Array:
     return moved
 
 
-def lanes_of(ic: int) -> int:
-    """Return how many words of four channels are transformed at once."""
-    return next(lanes for lanes in (16, 8, 4) if ic % (WORD * lanes) == 0)
+def lanes_of(ic: int, most: int) -> int:
+    """Return how many words of four channels are transformed at once, up to `most`."""
+    return next(lanes for lanes in (16, 8, 4) if lanes <= most and ic % (WORD * lanes) == 0)
 
 
 def pairs_of(ic: int, lanes: int) -> Array:

@@ -7,7 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from harness import check_op, rng
+from onnx import TensorProto
+from onnx import helper as make
+from onnx_models import model, tensor, value
+from targets import without
 
+import clnn
 from clnn.arith.quantised import Requantised, Written
 from clnn.ops.conv import winograd_bytes
 from clnn.ops.conv.spec import Conv2d
@@ -49,8 +54,8 @@ def check(device, case, arith, win=SAME, steps=()):
     spec = Conv2d(win, 1, steps, arith)
     given = [k for k in (1, 2) if case[k] is not None]
     ran = check_op(device, spec, case, consts=given)
-    info = select(device)
-    wanted = bool(info.caps.x86_vnni)
+    caps = select(device).caps
+    wanted = bool(caps.x86_vnni or caps.x86_madd)
     assert any("winograd_bytes" in name for name in ran) == wanted, ran
 
 
@@ -81,12 +86,10 @@ def test_what_is_fused_behind(device, step):
     shape = {"byte_table": (256,), "byte_line": None}.get(step.fn, (2, 48, 6, 11))
     if shape:
         case.append(rng(8).integers(0, 256, shape).astype(np.uint8))
-    info = select(device)
-    spec = Conv2d(SAME, 1, (step,), arithmetic(48, 3))
+    spec, caps = Conv2d(SAME, 1, (step,), arithmetic(48, 3)), select(device).caps
     ran = check_op(device, spec, case, consts=(1, 2))
-    looks_up = step.fn == "byte_table"
-    wanted = bool(info.caps.x86_vbmi if looks_up else info.caps.x86_vnni)
-    assert any("winograd_bytes" in name for name in ran) == wanted, ran
+    wanted = caps.x86_vbmi if step.fn == "byte_table" else caps.x86_vnni or caps.x86_madd
+    assert any("winograd_bytes" in name for name in ran) == bool(wanted), ran
 
 
 def test_products_as_they_are_written(device):
@@ -95,6 +98,16 @@ def test_products_as_they_are_written(device):
     arith = Written(-128, False, 255, False, steps, I8, -7, -128, 127, offsets, 0.0371)
     case = [*inputs(np.int8, 32, 32)[:2], None]
     check(device, case, arith)
+
+
+@pytest.mark.parametrize(("ic", "oc"), [(64, 40), (32, 24)])
+def test_processors_without_vnni(device, monkeypatch, ic, oc):
+    """Products of shorts are added by vpmaddwd, vectors of 8 of them."""
+    without(monkeypatch, "x86_vnni")
+    arith = arithmetic(oc, 77)
+    ran = check_op(device, Conv2d(SAME, 1, (), arith), inputs(np.uint8, ic, oc), consts=(1, 2))
+    known = select(device).caps.x86_madd
+    assert any("winograd_bytes" in name for name in ran) == bool(known), ran
 
 
 @pytest.mark.parametrize("x", [np.uint8, np.int8])
@@ -132,7 +145,7 @@ def test_matrices_are_those_of_floats_undivided():
 
 
 def test_plans_fit_local_memory():
-    target = Target("cpu", 16, 2, 256, 2**18)
+    target = Target("cpu", 16, 2, 256, 2**18, frozenset({"x86_vnni"}))
     tiles = TileGrid(4, 256, 256, 28, 28, 1)
     found = list(winograd_bytes.plans(tiles, target))
     assert found
@@ -146,3 +159,34 @@ def test_each_channel_is_in_one_pair(lanes):
     pairs = winograd_bytes.pairs_of(16 * lanes, lanes)
     assert sorted(pairs.ravel()) == list(range(16 * lanes))
     assert (pairs[:, 1] == pairs[:, 0] + 2).all()
+
+
+def quantised_convolution(ic, oc):
+    """Return a model of one convolution of bytes whose batch, height and width are open."""
+    consts = {
+        "xs": np.float32(0.02),
+        "xz": np.uint8(77),
+        "w": rng(3).integers(-128, 128, (oc, ic, 3, 3)).astype(np.int8),
+        "ws": rng(4).uniform(0.001, 0.01, oc).astype(np.float32),
+        "wz": np.zeros(oc, np.int8),
+        "ys": np.float32(0.9),
+        "yz": np.uint8(131),
+    }
+    nodes = [make.make_node("QLinearConv", ["x", *consts], ["y"], pads=[1] * 4)]
+    x = value("x", ("batch", ic, "height", "width"), TensorProto.UINT8)
+    weights = [tensor(name, array) for name, array in consts.items()]
+    return model(nodes, [x], ("y",), weights).SerializeToString()
+
+
+def test_one_session_at_other_extents(device):
+    """One text serves images that tiles fill or do not, and fewer tiles than a work-item takes."""
+    made = quantised_convolution(32, 48)
+    plain = clnn.Options(winograd=False)
+    with clnn.compile_model(made, device) as mine, clnn.compile_model(made, device, plain) as other:
+        for shape in [(1, 32, 56, 56), (2, 32, 31, 45), (1, 32, 3, 1), (1, 32, 54, 53)]:
+            x = rng(9).integers(0, 256, shape).astype(np.uint8)
+            assert np.array_equal(mine({"x": x})["y"], other({"x": x})["y"]), shape
+        caps = select(device).caps
+        wanted = bool(caps.x86_vnni or caps.x86_madd)
+        assert ("winograd_bytes" in str(mine.placement)) == wanted
+        assert "winograd_bytes" not in str(other.placement)
