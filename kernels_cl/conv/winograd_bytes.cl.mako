@@ -93,9 +93,6 @@ ${sc.declare(scales, arith.strict)}\
 % for k, _ in operands.values():
     __global const ${cell(extra_types[k])} *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
-% if tables:
-${na.entries("entries", f"extra{operands[tables[0].operand][0]}")}\
-% endif
     {
     typedef short V __attribute__((ext_vector_type(${2 * beside * lanes})));
     for (int t = 0; t < ${held}; t += ${beside}) {
@@ -193,6 +190,9 @@ ${transform("odd", "o{}")}\
     }
     }
     typedef ${vec_type("uint", vw)} V;
+% if tables:
+${na.entries("entries", f"extra{operands[tables[0].operand][0]}")}\
+% endif
     for (int t = 0; t < ${held}; ++t) {
         const int tile = group * ${held} + t;
         if (tile >= ${tiles}) break;
