@@ -8,6 +8,7 @@ nearest, ties to even, of the sum in float32 times one float32 factor; results s
 
 from __future__ import annotations
 
+import math
 from dataclasses import field, replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from clnn.types import F32, I8, I16, I32, U8, DType
 
 INPUTS, WEIGHTS = (I8, U8, I16), (I8, I16)
 LARGEST_I16 = 2**15
+AT_ONCE = 2**18  # weights that are widened at once
 LARGEST_I32 = 2**30  # well below what 32 bits hold, so that no rounding leaves them
 Numbers = Array | np.generic  # arrays and numbers
 
@@ -106,6 +108,14 @@ def fused(a: Numbers, b: Numbers, c: Numbers) -> Array:
     return odd.reshape(total.shape).astype(np.float32)
 
 
+def magnitudes(weights: Array) -> Array:
+    """Return what the magnitudes of each output channel's weights come to, int64. Few are widened at once."""
+    each = math.prod(weights.shape[1:])
+    flat, rows = weights.reshape(len(weights), each), max(1, AT_ONCE // max(each, 1))
+    parts = (flat[k : k + rows].astype(np.int64) for k in range(0, len(flat), rows))
+    return np.concatenate([np.zeros(0, np.int64), *(np.abs(part).sum(1) for part in parts)])
+
+
 @dataclass(frozen=True)
 class Sums(Arithmetic):
     """Sums of products of integers, as int32; inputs count from `zero`.
@@ -184,8 +194,7 @@ class Sums(Arithmetic):
 
     def largest(self, weights: Array, bias: Array | None) -> Array:
         """Return what magnitude the sums of each output channel cannot exceed, int64."""
-        flat = np.abs(weights.reshape(len(weights), -1).astype(np.int64)).sum(1)
-        return np.asarray(self.most * flat + np.abs(self.start(weights, bias)))
+        return np.asarray(self.most * magnitudes(weights) + np.abs(self.start(weights, bias)))
 
     def packed_products(self) -> Arithmetic:
         """Return the arithmetic with sums of integers."""

@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from clnn.arith.quantised import Requantised
+from clnn.arith.quantised import Requantised, magnitudes
 from clnn.ops.conv.direct import MADD_OPERANDS, MADD_PACKING, MADD_VECTOR, Dot, narrowing
 from clnn.ops.conv.packing import pack_table
 from clnn.ops.conv.problem import WEIGHTS, ConvProblem, innermost
@@ -117,8 +117,7 @@ def width_of(target: Target) -> int:
 
 def holds(weights: Array) -> bool:
     """Whether sums of bytes that count from 128 fit 26 bits, in every output channel."""
-    flat = np.abs(weights.reshape(len(weights), -1).astype(np.int64)).sum(1)
-    return bool(flat.max(initial=0) * FARTHEST < LARGEST_SUM)
+    return bool(magnitudes(weights).max(initial=0) * FARTHEST < LARGEST_SUM)
 
 
 def _narrow(problem: ConvProblem) -> str:
