@@ -8,7 +8,6 @@ nearest, ties to even, of the sum in float32 times one float32 factor; results s
 
 from __future__ import annotations
 
-import math
 from dataclasses import field, replace
 from typing import Any
 
@@ -16,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from clnn.arith._base import Arithmetic, Array, Averaging
-from clnn.arith.int8 import EXACT
+from clnn.arith.int8 import EXACT, magnitudes
 from clnn.arith.mli import dot, per_channel
 from clnn.arith.mli_primitives import wrap
 from clnn.errors import DTypeError, PlanError
@@ -25,7 +24,6 @@ from clnn.types import F32, I8, I16, I32, U8, DType
 
 INPUTS, WEIGHTS = (I8, U8, I16), (I8, I16)
 LARGEST_I16 = 2**15
-AT_ONCE = 2**18  # weights that are widened at once
 LARGEST_I32 = 2**30  # well below what 32 bits hold, so that no rounding leaves them
 Numbers = Array | np.generic  # arrays and numbers
 
@@ -106,14 +104,6 @@ def fused(a: Numbers, b: Numbers, c: Numbers) -> Array:
     away = np.where((error > 0) == (total > 0), 1, -1)
     odd = np.where((error != 0) & even, bits + away, bits).view(np.float64)
     return odd.reshape(total.shape).astype(np.float32)
-
-
-def magnitudes(weights: Array) -> Array:
-    """Return what the magnitudes of each output channel's weights come to, int64. Few are widened at once."""
-    each = math.prod(weights.shape[1:])
-    flat, rows = weights.reshape(len(weights), each), max(1, AT_ONCE // max(each, 1))
-    parts = (flat[k : k + rows].astype(np.int64) for k in range(0, len(flat), rows))
-    return np.concatenate([np.zeros(0, np.int64), *(np.abs(part).sum(1) for part in parts)])
 
 
 @dataclass(frozen=True)
