@@ -180,10 +180,10 @@ def quantised_convolution(ic, oc):
 
 def test_one_session_at_other_extents(device):
     """One text serves images that tiles fill or do not, and fewer tiles than a work-item takes."""
-    made = quantised_convolution(32, 48)
+    made = quantised_convolution(64, 64)
     plain = clnn.Options(winograd=False)
     with clnn.compile_model(made, device) as mine, clnn.compile_model(made, device, plain) as other:
-        for shape in [(1, 32, 56, 56), (2, 32, 31, 45), (1, 32, 3, 1), (1, 32, 54, 53)]:
+        for shape in [(1, 64, 56, 56), (2, 64, 31, 45), (1, 64, 3, 1), (1, 64, 54, 53)]:
             x = rng(9).integers(0, 256, shape).astype(np.uint8)
             assert np.array_equal(mine({"x": x})["y"], other({"x": x})["y"]), shape
         caps = select(device).caps
