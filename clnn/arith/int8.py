@@ -7,6 +7,7 @@ their own steps; one multiplication makes a result of float32.
 
 from __future__ import annotations
 
+import math
 from dataclasses import field, replace
 
 import numpy as np
@@ -19,6 +20,15 @@ from clnn.types import F32, I8, S8_LARGEST, DType, narrow, stored_s8
 
 EXACT = 2**24  # up to here float32 holds every integer
 LARGEST_SUM = 2**31 - 1
+AT_ONCE = 2**18  # weights that are widened at once
+
+
+def magnitudes(weights: Array) -> Array:
+    """Return what the magnitudes of each output channel's weights come to, int64. Few are widened at once."""
+    each = math.prod(weights.shape[1:])
+    flat, rows = weights.reshape(len(weights), each), max(1, AT_ONCE // max(each, 1))
+    parts = (flat[k : k + rows].astype(np.int64) for k in range(0, len(flat), rows))
+    return np.concatenate([np.zeros(0, np.int64), *(np.abs(part).sum(1) for part in parts)])
 
 
 @dataclass(frozen=True)

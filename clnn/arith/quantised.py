@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from clnn.arith._base import Arithmetic, Array, Averaging
-from clnn.arith.int8 import EXACT
+from clnn.arith.int8 import EXACT, magnitudes
 from clnn.arith.mli import dot, per_channel
 from clnn.arith.mli_primitives import wrap
 from clnn.errors import DTypeError, PlanError
@@ -184,8 +184,7 @@ class Sums(Arithmetic):
 
     def largest(self, weights: Array, bias: Array | None) -> Array:
         """Return what magnitude the sums of each output channel cannot exceed, int64."""
-        flat = np.abs(weights.reshape(len(weights), -1).astype(np.int64)).sum(1)
-        return np.asarray(self.most * flat + np.abs(self.start(weights, bias)))
+        return np.asarray(self.most * magnitudes(weights) + np.abs(self.start(weights, bias)))
 
     def packed_products(self) -> Arithmetic:
         """Return the arithmetic with sums of integers."""

@@ -24,7 +24,7 @@ def runs_of(vectors, first):
         v += count
     return found
 %>
-<%def name="steps(j, v, count, step)">\
+<%def name="steps(j, v, count, step, total)">\
 <%
     F, name = vec_type("float", vw), f"i{j}_{v}"
     def operand(which):
@@ -36,7 +36,7 @@ def runs_of(vectors, first):
 %>\
         ${vec_type("int", vw)} ${name};
         {
-        const ${vec_type(arith.acc, vw)} sum_ = t[(m + ${j}) * ${nv} + ${v}];
+        const ${vec_type(arith.acc, vw)} sum_ = ${total};
         ${ar.scaled(arith, vw, "sum_", lambda k: f"r{k}_{v}")}
 % if step:
         steps_ = steps_ > (${F})(${scalar(low, "float")}) ? steps_ : (${F})(${scalar(low, "float")});
@@ -98,7 +98,7 @@ ${na.entries("entries", f"extra{operands[tables[0].operand][0]}")}\
 % endfor
 % for j in range(pixels):
 %  for v in range(used):
-${steps(j, v, min(channels - v * vw, vw), step)}\
+${steps(j, v, min(channels - v * vw, vw), step, f"t[(m + {j}) * {nv} + {v}]")}\
         ${na.limited(vw, f"i{j}_{v}", arith.low, arith.high, arith.zero_out, types[3]) if not step else ""}
 %  endfor
 % endfor

@@ -5,7 +5,7 @@ by_rows(matrix, into, source)
     into(i) = sum of matrix[i][k] * source(k). Two rows that differ in some signs only share sums.
 by_columns(matrix, into, source)
     The same; two columns that differ in some signs only are added and subtracted first.
-into and source return the text of a place; numbers are exact in single precision.
+into and source return the text of a place; numbers are integers, or floats that are exact in single precision.
 </%doc>
 <%!
 def total(terms):
@@ -13,7 +13,8 @@ def total(terms):
     terms = sorted(((c, n) for c, n in terms if c), key=lambda t: (t[0] != 1, t[0] != -1))
     text = ""
     for c, name in terms:
-        size = name if abs(c) == 1 else f"{abs(c)!r}f * {name}"
+        number = f"{abs(c)!r}f" if isinstance(c, float) else f"(V)({abs(c)})"
+        size = name if abs(c) == 1 else f"{number} * {name}"
         sign = ("-" if c < 0 else "") if not text else (" - " if c < 0 else " + ")
         text += sign + size
     return text

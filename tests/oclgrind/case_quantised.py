@@ -27,7 +27,7 @@ from clnn.codegen import render as codegen
 from clnn.codegen import runtime_numbers
 from clnn.compile import load_graph
 from clnn.layout import TensorLayout
-from clnn.ops.conv import depthwise_bytes
+from clnn.ops.conv import depthwise_bytes, winograd_bytes
 from clnn.ops.conv.depthwise import BandTile
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.transpose import ConvTranspose
@@ -180,12 +180,11 @@ for kind in (BF16, I4, F4):
 
 
 @contextmanager
-def in_c(width: int) -> Iterator[None]:
+def in_c(width: int, *without: str) -> Iterator[None]:
     """Plan for x86's instructions with vectors of a width, functions of what they do in their place."""
     target, render = planning.target_of(None), codegen.render
-    target = replace(
-        target, vector=width, features=target.features | {"x86_vnni", "x86_vbmi", "x86_madd"}
-    )
+    features = (target.features | {"x86_vnni", "x86_vbmi", "x86_madd"}) - {*without}
+    target = replace(target, vector=width, features=features)
     counts = []
 
     def rendered(template: str, params: Any) -> str:
@@ -264,6 +263,27 @@ def any_width(width: int) -> None:
             harness.compare(got[public], want[name], 0.0, public)
 
 
+def winograd(sets: int, width: int, *without: str) -> None:
+    """Check Winograd's products of bytes, plain ones and with what is fused behind; sets: of tiles.
+
+    without: instructions that the processor does not have.
+    """
+    oc = 3 * width
+    arith = replace(BYTES, factors=tuple(rng(3).uniform(0, 0.001, oc).tolist()))
+    given = [integers((2, 16, 5, 9), "i1" if without else "u1"), integers((oc, 16, 3, 3), "i1", 1)]
+    given.append(rng(2).integers(-999, 999, oc, np.int32))
+    plan = winograd_bytes.BytesPlan(4, 2, width, 2, sets, 0.0)
+    steps = PostOp("byte_sum", (0.6, 0.8, -41.5, 0, 255), 3), PostOp("byte_table", operand=3)
+    others = integers((2, oc, 5, 9), "u1", 7), integers((256,), "u1", 7)
+    chosen = mock.patch.object(winograd_bytes, "plans", lambda tiles, target: iter((plan,)))
+    with in_c(width, *without), chosen:
+        kernel = {"only": "winograd_bytes"}
+        check_op(DEVICE, Conv2d(SAME3, 1, (), arith), given, consts=(1, 2), **kernel)
+        for step, other in zip(steps, others, strict=True) if not without else ():
+            spec = Conv2d(SAME3, 1, (step,), arith)
+            check_op(DEVICE, spec, [*given, other], consts=(1, 2), **kernel)
+
+
 def looked_up() -> None:
     """Check tables of bytes that permutations read, of all bytes and of what no vectors fit."""
     with in_c(16):
@@ -273,6 +293,9 @@ def looked_up() -> None:
         check_op(DEVICE, spec, [integers((2, 5, 3, 16), "i1")])
 
 
+for sets in (1, 2):
+    put(f"winograd_bytes_{sets}", functools.partial(winograd, sets, 8), targets=("cpu",))
+put("winograd_bytes_madd", functools.partial(winograd, 1, 8, "x86_vnni"), targets=("cpu",))
 put("byte_table_x86", looked_up, targets=("cpu",))
 CHANNELS = 36
 for group in (1, CHANNELS):

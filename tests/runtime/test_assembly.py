@@ -40,7 +40,7 @@ def test_operands_may_hold_brackets():
 
 
 def test_sums_of_other_instructions_begin_with_what_they_hold():
-    made = for_intel('__asm__("vpdpwssd %2, %1, %0" : "+v"(a0) : "v"(s), "v"(b0));')
+    made = for_intel('__asm__("vdpbf16ps %2, %1, %0" : "+v"(a0) : "v"(s), "v"(b0));')
     assert "held_ = clnn_floats(a0);" in made
     assert '"+X"(held_)' in made
 
@@ -60,12 +60,12 @@ WAYS = [(name, width) for name in (*BODIES, "vcvtps2dq") for width in (16, 8)]
 WAYS.remove(("vpermi2b", 8))
 
 
-@pytest.mark.parametrize(("name", "width"), [*WAYS, ("vpdpbusd", 4)])
+@pytest.mark.parametrize(("name", "width"), [*WAYS, ("vpdpbusd", 4), ("vpdpwssd", 4)])
 def test_instructions_do_what_c_does(device, name, width):
     """Each instruction of kernels on all sorts of bytes, beside its function in C on the same device."""
     info = select(device)
     wide = info.caps.x86_vbmi if name == "vpermi2b" else info.caps.x86_vnni
-    if not (wide if width != 8 or name == "vpdpbusd" else info.caps.x86_madd):
+    if not (wide if width != 8 or name.startswith("vpdp") else info.caps.x86_madd):
         pytest.skip("the device does not build the instruction")
     source = _kernel(name, width)
     want = _run(info, x86_in_c(source, width)[0], width)

@@ -9,11 +9,16 @@ TWO = re.compile(
     rf'__asm__\("(\w+) %2, %1, %0" : "([+=])\w"\((\w+)\) : "\w"\({OPERAND}\), "\w"\({OPERAND}\)\);'
 )
 ONE = re.compile(r'__asm__\("vcvtps2dq %1, %0" : "=\w"\((\w+)\) : "\w"\((\w+)\)\);')
-CHANGING = ("vpdpbusd", "vpermi2b")  # what their result held before
+CHANGING = ("vpdpbusd", "vpdpwssd", "vpermi2b")  # what their result held before
 # What each instruction makes of parts of 128 bits, byte by byte or as shorts.
 BODIES = {
     "vpdpbusd": "for (int k = 0; k < 4; ++k) for (int e = 0; e < 4; ++e)"
     " d.i[4 * p + k] += (int)x.u[16 * p + 4 * k + e] * (int)y.s[16 * p + 4 * k + e];",
+    "vpdpwssd": "for (int k = 0; k < 4; ++k) for (int e = 0; e < 2; ++e)"
+    " d.i[4 * p + k] += (int)x.h[8 * p + 2 * k + e] * (int)y.h[8 * p + 2 * k + e];",
+    "vpmaddwd": "for (int k = 0; k < 4; ++k)"
+    " d.i[4 * p + k] = (int)x.h[8 * p + 2 * k] * (int)y.h[8 * p + 2 * k]"
+    " + (int)x.h[8 * p + 2 * k + 1] * (int)y.h[8 * p + 2 * k + 1];",
     "vpackssdw": "for (int k = 0; k < 4; ++k) { d.h[8 * p + k] = convert_short_sat(x.i[4 * p + k]);"
     " d.h[8 * p + 4 + k] = convert_short_sat(y.i[4 * p + k]); }",
     "vpackuswb": "for (int k = 0; k < 8; ++k) { d.u[16 * p + k] = convert_uchar_sat(x.h[8 * p + k]);"

@@ -45,6 +45,7 @@ from clnn.ops.spec import OpSpec, ViewSpec
 from clnn.types import I8, I32, U8, Array, DType
 
 BYTES = (I8, U8)
+MOVING = (ViewSpec, Gather, Pad, Resize)
 WHERE = 3  # operands
 NEAR = 1e-4  # how far the scale of a bias may lie from that of the sums
 Limits = tuple[float | None, float | None]
@@ -132,8 +133,8 @@ class _Fusing(IntegerGraph):
     def readers(self, integers: str) -> int:
         """Return how many operators read a value through dequantisation; it counts as read as output.
 
-        Inputs and what operators of bytes make count as read twice: only what a QuantizeLinear makes
-        changes its type.
+        Inputs, what operators of bytes make, and what they read count as read twice: only what lies between
+        QuantizeLinear and DequantizeLinear changes its type.
         """
         readers, maker = self.consumers.get(integers, []), self.producers.get(integers)
         if integers not in self.consumers:  # a view of integers, made here
@@ -145,7 +146,9 @@ class _Fusing(IntegerGraph):
         )
         return (
             count
-            + sum(function_of(r) != "dequantise" for r in readers)
+            + sum(
+                1 if _moves_bytes(r.spec) else 2 for r in readers if function_of(r) != "dequantise"
+            )
             + (2 * (integers in self.graph.outputs.values()))
         )
 
@@ -383,6 +386,11 @@ def _moving(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made
     return build.moved(made, x[1], y), [x[0], *others]
 
 
+def _moves_bytes(spec: OpSpec) -> bool:
+    """Whether an operator of bytes gives some of those that it reads: DequantizeLinear may change places with it."""
+    return isinstance(spec, MOVING) or (isinstance(spec, Pool) and spec.mode == "max")
+
+
 def _only_moves(spec: OpSpec) -> bool:
     if isinstance(spec, Resize):
         return spec.sampling.mode == "nearest" and not spec.post_ops
@@ -400,5 +408,5 @@ _RULES: Sequence[tuple[tuple[type[OpSpec], ...], _Rule]] = (
     ((Concat,), _joined),
     ((Logic,), _chosen),
     ((Softmax,), _softmax),
-    ((ViewSpec, Gather, Pad, Resize), _moving),
+    (MOVING, _moving),
 )

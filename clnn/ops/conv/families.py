@@ -7,6 +7,7 @@
     row_packing       packed ones of few input channels: a row of the window as channels
     streaming         the same for weights that exceed a CPU's caches: each is read once
     winograd_cpu      3 x 3 with fewer products, transforms in the kernel or in a launch before
+    winograd_bytes    the same of bytes, exact, in sums of 32 bits that wrap
     winograd_fused    the same on GPUs, all in one kernel
     winograd_gpu      the same in three launches, around a product of matrices
     workgroup         a product of pixels with weights, by a GPU's work-groups that share chunks of them
@@ -30,6 +31,7 @@ from clnn.ops.conv import (
     mma,
     row_packing,
     streaming,
+    winograd_bytes,
     winograd_cpu,
     winograd_fused,
     winograd_gpu,
@@ -47,6 +49,7 @@ FAMILIES: tuple[Callable[[ConvProblem], Iterator[Variant]], ...] = (
     row_packing.variants,
     streaming.variants,
     winograd_cpu.variants,
+    winograd_bytes.variants,
     winograd_fused.variants,
     winograd_gpu.variants,
     workgroup.variants,

@@ -85,7 +85,9 @@ class Resize(OpSpec):
         how = self.sampling
         if (real and not how.in_turn) or how.mode != "linear" or how.antialias or how.bits:
             return along
-        for axis in self._plane(source) if along else ():  # ONNX Runtime weights both axes
+        if all(taps.count == 1 for taps in along.values()):
+            return along
+        for axis in self._plane(source):  # ONNX Runtime weights both axes
             along.setdefault(axis, kept_taps(source[axis]))
         return {axis: last_halved(taps, source[axis]) for axis, taps in sorted(along.items())}
 

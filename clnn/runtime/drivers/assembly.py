@@ -18,33 +18,47 @@ from typing import Any
 INTEL = "Intel(R) OpenCL"  # name of the platform of its CPUs
 _HEAD = re.compile(r'__asm__\("(\w+) ((?:%2, )?%1, %0)" : "([+=])[vx]"\(')
 _ENDS = re.compile(r'\) : "[vx]"\(|\), "[vx]"\(|\)\);')
+# Instructions that are called by name, and what their operands are.
+SUMS = {"vpdpbusd": "bytes{}_", "vpdpwssd": "shorts{}_"}
 _SAID = "__attribute__((overloadable, always_inline))"
 
 
 def _of_width(n: int) -> str:
-    """Return the functions of vectors of n ints: as floats, and the instruction that sums are made by."""
-    named = f'int{n} clnn_sums{n}(int{n}, bytes{n}_, bytes{n}_) __asm__("llvm.x86.avx512.vpdpbusd.{32 * n}");'
-    left, right = (f"__builtin_astype({name}, bytes{n}_)" for name in "ab")
+    """Return the functions of vectors of n ints: as floats, and the instructions that sums are made by."""
+    summed = "".join(_sums(n, name, operand) for name, operand in SUMS.items())
     return (
-        f"typedef char bytes{n}_ __attribute__((ext_vector_type({4 * n})));\n{named}\n"
-        f"{_SAID} int{n} clnn_vpdpbusd(int{n} sum, int{n} a, int{n} b)"
-        f" {{ return clnn_sums{n}(sum, {left}, {right}); }}\n"
+        f"typedef char bytes{n}_ __attribute__((ext_vector_type({4 * n})));\n"
+        f"typedef short shorts{n}_ __attribute__((ext_vector_type({2 * n})));\n{summed}"
         f"{_SAID} float{n} clnn_floats(int{n} a) {{ return as_float{n}(a); }}\n"
         f"{_SAID} float{n} clnn_floats(float{n} a) {{ return a; }}\n"
     )
 
 
-def _of_part(ints: str, zeros: str, kept: str) -> str:
+def _sums(n: int, name: str, operand: str) -> str:
+    """Return the function of an instruction that adds products to n ints."""
+    given, inner = operand.format(n), f"clnn_sums_{name}_{n}"
+    left, right = (f"__builtin_astype({operand}, {given})" for operand in "ab")
+    return (
+        f'int{n} {inner}(int{n}, {given}, {given}) __asm__("llvm.x86.avx512.{name}.{32 * n}");\n'
+        f"{_SAID} int{n} clnn_{name}(int{n} sum, int{n} a, int{n} b)"
+        f" {{ return {inner}(sum, {left}, {right}); }}\n"
+    )
+
+
+def _of_part(ints: str, zeros: str, kept: str, name: str) -> str:
     """Return the instruction for less than a register."""
     sums, left, right = (f"(int4)({name}{zeros})" for name in ("sum", "a", "b"))
     return (
-        f"{_SAID} {ints} clnn_vpdpbusd({ints} sum, {ints} a, {ints} b)"
-        f" {{ return clnn_vpdpbusd({sums}, {left}, {right}).{kept}; }}\n"
+        f"{_SAID} {ints} clnn_{name}({ints} sum, {ints} a, {ints} b)"
+        f" {{ return clnn_{name}({sums}, {left}, {right}).{kept}; }}\n"
     )
 
 
 FUNCTIONS = "".join(map(_of_width, (16, 8, 4)))
-FUNCTIONS += _of_part("int2", ", 0, 0", "s01") + _of_part("int", ", 0, 0, 0", "s0")
+for _name in SUMS:
+    FUNCTIONS += _of_part("int2", ", 0, 0", "s01", _name) + _of_part(
+        "int", ", 0, 0, 0", "s0", _name
+    )
 
 
 def taken_by(device: Any, source: str) -> str:
@@ -81,8 +95,8 @@ def _statement(head: re.Match[str], operands: list[str]) -> str:
     """Return a statement for the instruction of `head`; operands: the result first."""
     name, places, change = head.groups()
     result, *given = operands
-    if name == "vpdpbusd":
-        return f"{result} = clnn_vpdpbusd({', '.join(operands)});"
+    if name in SUMS:
+        return f"{result} = clnn_{name}({', '.join(operands)});"
     start = f" = clnn_floats({result})" if change == "+" else ""
     read = ", ".join(f'"X"(clnn_floats({operand}))' for operand in given)
     return (

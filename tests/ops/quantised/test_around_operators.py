@@ -46,7 +46,7 @@ def network(x, nodes, consts):
         [helper.make_empty_tensor_value_info("y")],
         [numpy_helper.from_array(np.asarray(a), n) for n, a in consts.items()],
     )
-    opsets = [helper.make_opsetid("", 21)]
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
 
 
@@ -65,6 +65,16 @@ def test_linear_resizing_of_what_bytes_were(device, dtype, scales):
     x = integers((2, 4, 9, 11), dtype, 5)
     more = [np.zeros(0, F), np.array([1, 1, *scales], F)]
     check_around(device, x, around("Resize", x, (F(0.0188), F(0.0188)), more, mode="linear"))
+
+
+@pytest.mark.parametrize("size", [(1, 11), (11, 1)], ids=str)
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_linear_resizing_of_one_row(device, dtype, size):
+    """Its only element counts twice at half weight, which decides at ties of the other axis."""
+    x = integers((1, 8, *size), dtype, 5)
+    scales = [2, 0.5] if size[0] == 1 else [0.5, 2]
+    more = [np.zeros(0, F), np.array([1, 1, *scales], F)]
+    check_around(device, x, around("Resize", x, (F(0.015686275),) * 2, more, mode="linear"))
 
 
 @pytest.mark.parametrize("op", ["Tanh", "Sigmoid"])
@@ -126,3 +136,24 @@ def transposed(seed, dtype):
 def test_transposed_convolutions_sum_in_the_same_order(device, seed, dtype):
     """Channels, at most 128 at a time, then taps, then the bias; of one pixel four products at a time."""
     check_around(device, *transposed(seed, dtype))
+
+
+def test_softmax_in_front_of_an_operator_of_bytes(device):
+    """Its result stays int8, for no DequantizeLinear reads it, and so onnxruntime computes in float32."""
+    x = rng(3).uniform(0, 2, (8, 16, 4, 7)).astype(F)
+    consts = {"xs": F(0.007843138), "xz": np.int8(-128), "ps": F(0.003234963), "pz": np.int8(0)}
+    consts |= {"ys": F(0.0016111383), "yz": np.int8(-128)}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "xs", "xz"], ["real"]),
+        helper.make_node("Softmax", ["real"], ["made"]),
+        helper.make_node("QuantizeLinear", ["made", "ps", "pz"], ["p"]),
+        helper.make_node(
+            "QLinearGlobalAveragePool",
+            ["p", "ps", "pz", "ys", "yz"],
+            ["y"],
+            domain="com.microsoft",
+            channels_last=0,
+        ),
+    ]
+    check_around(device, x, network(x, nodes, consts))
