@@ -31,12 +31,19 @@ NaN      a row with a NaN, an infinity, or nothing but -infinity among its score
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="tl" file="/_common/tile.cl.mako"/>
+<%!
+ABREAST = 4  # rows whose exponentials are made side by side
+%>\
 <%
     width, out_width = nv * vw, out_nv * out_vw
     blocks, tiles = -(-n // width), -(-m // rows)
     tail = n - (blocks - 1) * width
     pitch = -(-n // vw) * vw  # of the scores of a row
     uneven = m % rows != 0
+    groups = -(-rows // ABREAST)
+    least, larger = divmod(rows, groups)
+    row_groups = [(0, larger, least + 1), (larger * (least + 1), groups - larger, least)]  # first row, how many, of rows
+    row_groups = [group for group in row_groups if group[1]]
     assert rows <= m and rows % mr == 0 == rows % out_mr and out_width <= e, (m, e, rows, mr, out_mr, out_width)
     assert e == 1 or v[1] == 1, v
     V, W = vec_type("float", vw), vec_type("float", out_vw)
@@ -85,7 +92,33 @@ NaN      a row with a NaN, an infinity, or nothing but -infinity among its score
 % endwhile
         const float ${name} = ${partial};
 </%def>
-${ex.define([vw])}
+<%def name="weights(count)">\
+% for r in range(count):
+        __local float *s${r} = scores + (r0 + ${r}) * ${pitch};
+        ${V} top${r} = ${load("float", vw, f"s{r}", "0")}, sum${r} = 0;
+% endfor
+        for (int j = ${vw}; j < ${pitch}; j += ${vw}) {
+% for r in range(count):
+            const ${V} x${r} = ${load("float", vw, f"s{r}", "j")};
+            top${r} = x${r} > top${r} ? x${r} : top${r};
+% endfor
+        }
+% for r in range(count):
+        ${fold(f"largest{r}", f"top{r}", "max")}
+% endfor
+        for (int j = 0; j < ${pitch}; j += ${vw}) {
+% for r in range(count):
+            const ${V} x${r} = ${ex.module.up_to_zero(f"{load('float', vw, f's{r}', 'j')} - largest{r}", vw)};
+            ${store(vw, f"x{r}", f"s{r}", "j", "float", "__local")}
+            sum${r} += x${r};
+% endfor
+        }
+% for r in range(count):
+        ${fold(f"total{r}", f"sum{r}", "sum")}
+        scores[${rows * pitch} + r0 + ${r}] = 1.0f / total${r};
+% endfor
+</%def>
+${ex.define_up_to_zero([vw])}
 ${group_size(wg)}
 __kernel void ${name}(
     __global const float *q_base, const int q_offset, __global const float *panels_base, const int panels_offset,
@@ -145,22 +178,11 @@ __kernel void ${name}(
         }
 % endif
     }
-    for (int r = 0; r < ${rows}; ++r) {
-        __local float *s = scores + r * ${pitch};
-        ${V} top = ${load("float", vw, "s", "0")}, sum = 0;
-        for (int j = ${vw}; j < ${pitch}; j += ${vw}) {
-            const ${V} x = ${load("float", vw, "s", "j")};
-            top = x > top ? x : top;
-        }
-        ${fold("largest", "top", "max")}
-        for (int j = 0; j < ${pitch}; j += ${vw}) {
-            const ${V} x = ${ex.module.call(f"{load('float', vw, 's', 'j')} - largest", vw, True)};
-            ${store(vw, "x", "s", "j", "float", "__local")}
-            sum += x;
-        }
-        ${fold("total", "sum", "sum")}
-        scores[${rows * pitch} + r] = total;
+% for first, count, of in row_groups:
+    for (int r0 = ${first}; r0 < ${first + count * of}; r0 += ${of}) {
+        ${weights(of)}
     }
+% endfor
     for (int n0 = 0; n0 < ${e}; n0 += ${out_width})
     for (int r0 = 0; r0 < ${rows}; r0 += ${out_mr}) {
         const int column = ${f"min(n0, {e - out_width})" if e % out_width else "n0"};
@@ -193,10 +215,10 @@ __kernel void ${name}(
 % if uneven:
             if (m0 + r0 + r < first) continue;
 % endif
-            const float total = scores[${rows * pitch} + r0 + r];
+            const float share = scores[${rows * pitch} + r0 + r];
 % for k in range(out_nv):
             {
-                const ${W} value = ${"total != total ? (" + W + ")(0) : " if zeros_for_nan else ""}t[r * ${out_nv} + ${k}] / total;
+                const ${W} value = ${"share != share ? (" + W + ")(0) : " if zeros_for_nan else ""}t[r * ${out_nv} + ${k}] * share;
                 ${tl.store_lanes(out_vw, "value", "dst", f"(m0 + r0 + r) * {dst[0]} + (column + {k * out_vw}) * {dst[1]}", dst[1], 0, out_vw)}
             }
 % endfor

@@ -71,6 +71,22 @@ def test_causal(device):
     check_op(device, spec, masked(heads(1, 2, 37, 37, 32, 32), behind))
 
 
+@pytest.mark.parametrize("keys", [3, 16, 49])
+def test_distances_of_scores(device, keys):
+    """Masks of the least number, weights below the least normal number, and rows whose keys are all masked alike."""
+    mask = np.zeros((1, 1, 14, keys), np.float32)
+    mask[..., 1, :] = mask[..., 2, 1:] = np.finfo(np.float32).min
+    mask[..., 3, :] = np.linspace(-87.0, 0.0, keys)
+    mask[..., 4, :] = np.linspace(0.0, -300.0, keys)
+    mask[..., 5, 1:], mask[..., 6, :] = -10000.0, 3e38
+    mask[..., 7, :-1] = -np.inf
+    spec = Attention(Gemm(0.2, trans_b=True, post_ops=(PostOp("add", operand=3),)))
+    inputs = heads(1, 3, 14, keys, 8, 16)
+    check_op(device, spec, masked(inputs, mask))
+    inputs[0] *= 40  # of both signs
+    check_op(device, spec, masked(inputs, mask))
+
+
 @pytest.mark.parametrize("zeros", [False, True])
 def test_queries_without_keys(device, zeros):
     mask = np.zeros((1, 1, 10, 35))
