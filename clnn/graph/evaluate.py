@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -10,16 +10,24 @@ from clnn.graph.ir import Graph, Node
 from clnn.types import Array, TensorType
 
 
-def evaluate(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
+class GivenUpError(Exception):
+    """The network is not computed on the host any more."""
+
+
+def evaluate(
+    graph: Graph, feeds: Mapping[str, Array], gives_up: Callable[[], bool] = lambda: False
+) -> dict[str, Array]:
     """Return public output name -> array, in the types of the graph.
 
     feeds: input name -> array of the type that the graph says. Values that nothing reads any more
-    are dropped on the way.
+    are dropped on the way. Raises GivenUpError where `gives_up`, asked before each node, says so.
     """
     last = {name: at for at, node in enumerate(graph.nodes) for name in node.inputs if name}
     kept = set(graph.outputs.values())
     values: dict[str, Array] = {**graph.consts, **{name: feeds[name] for name in graph.inputs}}
     for at, node in enumerate(graph.nodes):
+        if gives_up():
+            raise GivenUpError
         values.update(node_outputs(graph, node, values))
         for name in {*node.inputs, *node.outputs} - kept:
             if name is not None and last.get(name, -1) <= at:

@@ -60,17 +60,22 @@ def larger(extents: Extents) -> Iterator[dict[str, int]]:
 def uneven(extents: Extents) -> Iterator[dict[str, int]]:
     """Yield larger extents that halve with a rest each time, and such that halve without one.
 
-    What lies behind the last window of a stride differs between them.
+    What lies behind the last window of a stride differs between them. Small ones but the first, which
+    may be sides of an image, become large, so that they are more than one behind some strides.
     """
-    found = [
-        {
-            name: extent + 1 if extent < SMALL else (extent // BLOCK + 2) * BLOCK + rest
+    batch = next(iter(extents), "")
+
+    def one(rest: int, few: int) -> dict[str, int]:
+        return {
+            name: extent + 1
+            if extent < (SMALL if name == batch else few)
+            else (extent // BLOCK + 2) * BLOCK + rest
             for name, extent in extents.items()
         }
-        for rest in (1, 0)
-    ]
+
+    found = [one(rest, few) for few in (0, SMALL) for rest in (1, 0)]
     yield from found
-    yield from (_with_counts(extents, one) for one in found)
+    yield from (_with_counts(extents, one) for one in found[-2:])
 
 
 def _with_counts(extents: Extents, others: Extents) -> dict[str, int]:

@@ -50,8 +50,9 @@ class OnnxNode:
     attrs: attribute values (ints, floats, str, lists, numpy arrays). inputs: type of each input,
     None where it is left out. consts: data of the inputs that are constant. narrow: of inputs whose
     element type is carried by another (clnn.types.CARRIERS), which it is. varying: constant inputs that are
-    others where the network has other extents, which it may. computed: data of an input that quantisation of
-    constants makes, None for others; of such inputs only that which must be a constant is asked for.
+    others where the network has other extents, which it may. open_images: its images may have other extents,
+    too. computed: data of an input that quantisation of constants makes, None for others; of such inputs
+    only that which must be a constant is asked for.
     """
 
     op_type: str
@@ -62,6 +63,7 @@ class OnnxNode:
     n_outputs: int = 1
     narrow: Mapping[int, DType] = field(default_factory=dict)
     varying: frozenset[int] = frozenset()
+    open_images: bool = False
     computed: Callable[[int], Array | None] = field(default=lambda index: None)
 
     def attr(self, name: str, default: Any = None) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 
 from clnn.budget import counted_tables, host_memory
 from clnn.errors import PlanError
@@ -104,7 +105,8 @@ def make_plan(
     memory orders that a caller wants. repeat: asked before `choose`, for the choices of another plan
     of the same network; the launches of such plans are then alike, whatever the extents: batches are
     not split, and every border has a launch, an idle one where it keeps its values. otherwise: asked
-    for what takes the place of `choose` and `repeat` where the latter raises DoesNotFitError.
+    for what takes the place of `choose` and `repeat` where the latter raises DoesNotFitError, and again
+    where that raises it, too.
     doubtful: names of nodes for which that is likely; they are asked first. instead: kernels that come
     before all others; batches are not split then. lay: does what lay_out does, where there are no hints.
     Raises PlanError, ShapeError, or HostMemoryError where it wants more tables than clnn.budget allows.
@@ -119,7 +121,7 @@ def make_plan(
     except DoesNotFitError:
         if otherwise is None:
             raise
-        scheduled = _steps(laid, *otherwise())
+        scheduled = _steps_of_first_fit(laid, otherwise)
     blocks = _blocks(storages, scheduled, separate, guard, align)
     memory = plan_memory(blocks, base_align=align, room=ROOM)
     dirty = dirty_borders(blocks, memory)
@@ -187,6 +189,15 @@ def _steps(
         if node.name in doubtful:
             _step(node, problem, laid.placed, choose, alike, repeat)
     return [_step(*row, laid.placed, choose, alike, repeat) for row in rows]
+
+
+def _steps_of_first_fit(
+    laid: LaidOut, otherwise: Callable[[], tuple[Chooser, Repeat]]
+) -> list[ScheduledNode]:
+    """Return the steps of all nodes, by the first choices of `otherwise` that fit."""
+    while True:
+        with suppress(DoesNotFitError):
+            return _steps(laid, *otherwise())
 
 
 def _step(

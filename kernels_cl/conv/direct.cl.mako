@@ -77,11 +77,13 @@ LINE = 64  # bytes of a cache line
     join_after = next(k for k, n in loops.items() if n <= dt.module.SPAN) if sums > 1 else ""
     tap = (dy * src.pitches[2], dx * src.pitches[3])
     move, down = sx * src.pitches[3], sy * src.pitches[2]
+    # Where the distance of planes is read at run time, each plane has an address: compilers would add it to each pixel's.
+    addressed = planes and is_traced(src.pitches[1])
     def at(m):
-        c = f"c * {src.pitches[1]}" if planes else "c"
+        base, c = ("plane", "") if addressed else ("p", f" + c * {src.pitches[1]}" if planes else " + c")
         if constant:
-            return "p", f"{m // tw * down + m % tw * move} + {c}"
-        return ("p", f"f{m} + {c}") if mode == "pointer" else (f"q{m}", "c")
+            return base, f"{m // tw * down + m % tw * move}{c}"
+        return (base, f"f{m}{c}") if mode == "pointer" else (f"q{m}", "c")
     # Weights that do not stay near are read ahead by lines; windows of one pixel read each input once, so
     # that each step of a tile also reads ahead its part of the next one's inputs.
     far = kh * kw * ic * ocb * size_of(wt) > NEAR_BYTES
@@ -103,6 +105,9 @@ LINE = 64  # bytes of a cache line
 % endif
 </%def>
 <%def name="multiply()">\
+% if addressed:
+            __global const ${cell(xt)} *plane = p + c * ${src.pitches[1]};
+% endif
 % for v in range(nv * limbs):
             const ${P} b${v} = ${dt.weights(dot, wt, arith.product, vw, "w", v * vw * pack_factor)};
 % endfor

@@ -145,7 +145,7 @@ __kernel void ${name}(
 %  endfor
             }
 % endfor
-% if prefetch and is_one(sets):
+% if prefetch and today(sets) == 1:
 %  for v in range(0, ocb, LINE):
             ${pf.fetch(f"w + {READ_AHEAD * ocb + v}")}
 %  endfor

@@ -40,6 +40,8 @@ Tunables vw              1, 2, 4, 8 or 16 channels
     if not is_traced(oh) and not is_traced(ih):
         taps = [[k for k in range(kh) if 0 <= y * sy - py + k * dy < ih] for y in range(oh)]
         clipped, always = any(len(t) < kh for t in taps), all(taps)
+    elif dy == 1:  # a window without gaps that begins before the image's end has a row of it
+        always = bool(py < kh) and bool((oh - 1) * sy - py < ih)
     whole = stop - first - (stop - first) % tx
 
     v_ = "result" if rule else "v"

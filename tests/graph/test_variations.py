@@ -40,6 +40,14 @@ def test_few_columns_need_not_become_one(least):
     assert found == {"batch": 1, "height": least, "width": min(least, 3)}
 
 
+def test_small_sides_become_large_ones_in_uneven_proposals():
+    """Strides make one of a few columns, whatever their number; counts of images stay few."""
+    first, second, *others = uneven({"batch": 1, "height": 25, "width": 1})
+    assert first == {"batch": 2, "height": 65, "width": 65}
+    assert second == {"batch": 2, "height": 64, "width": 64}
+    assert {"batch": 2, "height": 65, "width": 2} in others
+
+
 def test_networks_that_are_refused_or_differ_are_left_out():
     graph = classifier()
     extra = replace(graph, nodes=graph.nodes[:-1])

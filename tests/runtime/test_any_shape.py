@@ -109,6 +109,27 @@ def test_sizes_that_strides_do_not_divide_build_nothing(device):
             ]
 
 
+@pytest.mark.parametrize(
+    ("first", "others"),
+    [
+        ((2, 3, 96, 128), [(1, 3, 16, 16), (3, 3, 18, 96), (2, 3, 64, 16), (1, 3, 16, 31)]),
+        ((1, 3, 40, 17), [(2, 3, 16, 200), (4, 3, 121, 73), (1, 3, 95, 18), (1, 3, 16, 16)]),
+    ],
+    ids=str,
+)
+def test_narrow_images_build_nothing(device, first, others):
+    """A last window that takes all of an image is a window still, and few columns may become many."""
+    model = strided()
+    with clnn.compile_model(model, device, clnn.Options(specialise="background")) as session:
+        session(fed(first))
+        assert session._gears.wait(600)
+        built = session.build_counts[1]
+        for shape in others:
+            got = session(fed(shape))
+            assert session.build_counts[1] == built, shape
+            assert close(got, run(load_graph(model, {"x": shape}), **fed(shape)))
+
+
 LARGE = (1, 3, 64, 64), (2, 3, 96, 80), (1, 3, 192, 160), (3, 3, 128, 96)
 SMALL = (1, 3, 8, 8), (2, 3, 8, 12), (3, 3, 12, 8)
 

@@ -16,9 +16,11 @@ from open_images import segmentation
 
 import clnn
 from clnn.errors import DeviceLostError, DTypeError, SettingError
+from clnn.graph.evaluate import evaluate
 from clnn.runtime.build.program import Device
 from clnn.runtime.process.background import Jobs
 from clnn.runtime.run import gears, kernel_set
+from clnn.runtime.run import open_session as open_session_module
 from clnn.runtime.run.kept_sets import Kept, KeptSets
 from clnn.runtime.run.open_session import wait_for_all
 
@@ -120,6 +122,7 @@ def test_no_call_waits_for_what_is_being_built(device, monkeypatch):
         session(fed(OTHER))
         built, got = session.build_counts[1], []
         early = [session(fed(shape)) for shape in (SMALL, (2, 3, 8, 8), SMALL, NARROW)]
+        early += session.stream(map(fed, (OTHER, SMALL, SMALL, NARROW)))
         assert session.build_counts[1] == built
         assert not [shape for shape in (SMALL, NARROW) if {"x": shape} in session.shapes]
         with pytest.raises(DTypeError, match="'x' is float64"):
@@ -132,7 +135,34 @@ def test_no_call_waits_for_what_is_being_built(device, monkeypatch):
         caller.join(120)
         assert got and close(session(fed(SMALL)), early[0]) and close(early[2], early[0])
         assert close(session(fed((2, 3, 8, 8))), early[1]) and close(session(fed(NARROW)), early[3])
+        assert close(early[4], session(fed(OTHER)))
+        assert close(early[6], early[0]) and close(early[7], early[3])
         assert {"x": SMALL} in session.shapes and session.build_counts[1] == built
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_run_on_the_host_ends_where_its_kernels_are_made(device, monkeypatch, is_stream):
+    begun, goes_on, small = threading.Event(), threading.Event(), gears.Gears._make_small
+
+    def held(self):
+        goes_on.wait(120)
+        small(self)
+
+    def on_host(graph, given, gives_up):
+        begun.set()
+        goes_on.set()
+        while not gives_up():
+            time.sleep(0.01)
+        return evaluate(graph, given, gives_up)
+
+    monkeypatch.setenv("CLNN_CACHE", "off")  # where it may be known which kernels small images take
+    monkeypatch.setattr(gears.Gears, "_make_small", held)
+    monkeypatch.setattr(open_session_module, "evaluate", on_host)
+    with clnn.compile_model(segmentation(), device, BACKGROUND) as session:
+        session(fed(FIRST))
+        got = [*session.stream([fed(SMALL)] * 2)] if is_stream else [session(fed(SMALL))]
+        assert begun.is_set() and {"x": SMALL} in session.shapes
+        assert all(close(one, session(fed(SMALL))) for one in got)
 
 
 @pytest.mark.parametrize("calls", [400, pytest.param(10_000, marks=pytest.mark.exhaustive)])

@@ -37,7 +37,7 @@ from clnn.importers.onnx.order import ordered
 from clnn.importers.onnx.report import Problem, missing_reason, refuse
 from clnn.importers.onnx.scope import Call, Scope, read_call, read_inputs
 from clnn.importers.onnx.shape_arithmetic import Room, fold_call
-from clnn.importers.onnx.shapes import Shapes, input_shapes
+from clnn.importers.onnx.shapes import Shapes, has_open_image, input_shapes
 from clnn.importers.onnx.tensors import TensorReader, dtype_name, numpy_dtype
 from clnn.ops.onnx_registry import OnnxImporter, OnnxNode, Source, Unsupported
 from clnn.records import changed, dataclass
@@ -126,6 +126,7 @@ class _Import:
         self.proto = self.loaded.proto
         self.build = OnnxBuilder(self.tensors.budget)
         self.functions, self.room = model_functions(self.proto), Room()
+        self.open_images = self.is_open and any(map(has_open_image, self.proto.graph.input))
 
     def walk_all(self) -> None:
         """Read initializers and inputs, then every node."""
@@ -356,8 +357,8 @@ class _Import:
         narrow = {k: self.build.narrow[n] for k, n in enumerate(inputs) if n in self.build.narrow}
         varying = frozenset(k for k in consts if self.is_open and inputs[k] not in self.stated)
         count = len(call.node.output)
-        computed = partial(self.build.computed_at, inputs)
-        node = OnnxNode(call.op_type, opset, attrs, kinds, consts, count, narrow, varying, computed)
+        told = varying, self.open_images, partial(self.build.computed_at, inputs)
+        node = OnnxNode(call.op_type, opset, attrs, kinds, consts, count, narrow, *told)
         mark = self.build.mark()
         try:
             sources = importer(node)

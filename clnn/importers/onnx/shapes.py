@@ -174,3 +174,9 @@ def _open_message(values: Sequence[onnx.ValueInfoProto], rows: Sequence[str]) ->
         f"the model leaves dimensions open: {'; '.join(rows)}. clnn plans memory for fixed shapes. "
         f"Pass them, by dimension or by input: shapes={{{example}}}."
     )
+
+
+def has_open_image(value: onnx.ValueInfoProto) -> bool:
+    """Whether a model leaves an extent of an input's image open, beside batch and channels."""
+    dims = value.type.tensor_type.shape.dim
+    return not all(dim.HasField("dim_value") for dim in list(dims)[2:])

@@ -339,7 +339,7 @@ def _pool(node: OnnxNode) -> Source | list[Source]:
         order = "column" if node.attr("storage_order", 0) else "row"
         pool = Emit(Pool(window, mode, indices=order), [0])
         return [pool, pool.out(1)]
-    if _takes_all(window, x.shape[2:]):
+    if _takes_all(window, x.shape[2:]) and not node.open_images:  # where others follow, it may not
         return over_image(fn, x.rank, power)
     return Emit(Pool(window, mode, bool(node.attr("count_include_pad", 0)), power), [0])
 

@@ -30,11 +30,14 @@ WORTH = 1.05  # what the first set must cost for other batches, of the best ther
 
 
 class KernelsNotReadyError(Exception):
-    """The kernels for small images are still being made. graph: the network at the extents asked for."""
+    """The kernels for small images are still being made.
 
-    def __init__(self, graph: Graph) -> None:
+    graph: the network at the extents asked for. made: set once they are there, or nobody makes them.
+    """
+
+    def __init__(self, graph: Graph, made: threading.Event) -> None:
         super().__init__("kernels for small images are not ready")
-        self.graph = graph
+        self.graph, self.made = graph, made
 
 
 class NothingToGainError(Exception):
@@ -243,15 +246,16 @@ class Family:
         """Return the plan of a graph as like those before as can be."""
         chosen = self._sets[0]
         rivals, many = self._rivals(chosen)
+        left = [many, chosen]  # in place of the two at once; where these do not fit, small ones do
 
         def of_another_set() -> tuple[Chooser, Repeat]:
             nonlocal chosen
-            if rivals.is_other:
-                chosen = many
-            elif getattr(self._patience, "is_short", False) and not self.small_is_made.is_set():
-                raise KernelsNotReadyError(graph)
-            else:
-                chosen = self._for_small(plan_by, graph, choose)
+            if rivals.is_other and left:
+                chosen = left.pop(0)
+                return chosen.choices.chooser(choose), chosen.choices.repeat_or_raise
+            if getattr(self._patience, "is_short", False) and not self.small_is_made.is_set():
+                raise KernelsNotReadyError(graph, self.small_is_made)
+            chosen = self._for_small(plan_by, graph, choose)
             return chosen.choices.chooser(choose), chosen.choices.repeat
 
         plan = plan_by(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from itertools import count, groupby
+from functools import partial
+from itertools import chain, count, groupby
 from operator import attrgetter
 from time import monotonic, perf_counter
 from typing import Any, NoReturn, TypeVar
@@ -17,8 +18,7 @@ from clnn.errors import (
     ShapeError,
     UnsupportedOpError,
 )
-from clnn.graph.evaluate import evaluate
-from clnn.graph.ir import Graph
+from clnn.graph.evaluate import GivenUpError, evaluate
 from clnn.records import dataclass
 from clnn.runtime.process import forked
 from clnn.runtime.run.family import KernelsNotReadyError
@@ -127,14 +127,13 @@ class OpenSession(NamedSession):
         gears = self._gears
         if gears is None:
             return run(self._session(shapes))
-        try:
-            session = self._session(shapes, patient=False)
-        except KernelsNotReadyError as err:
-            return self._on_host(err.graph, arrays())
+        found = self._session_or_outputs(shapes, arrays)
+        if isinstance(found, dict):
+            return found
         began = perf_counter()
-        outs = run(session)
+        outs = run(found)
         if gears.is_often(shapes, perf_counter() - began):
-            self._specialise(shapes, session)
+            self._specialise(shapes, found)
         return outs
 
     def run_handed(
@@ -198,7 +197,21 @@ class OpenSession(NamedSession):
             self._read, feeds
         )
         for shapes, group in groupby(read, key=lambda pair: pair[1]):
-            yield from self._session(shapes).stream((arrays for arrays, _ in group), depth)
+            yield from self._streamed_alike(shapes, (arrays for arrays, _ in group), depth)
+
+    def _streamed_alike(
+        self,
+        shapes: tuple[tuple[int, ...], ...],
+        group: Iterator[Mapping[str, Array]],
+        depth: int,
+    ) -> Iterator[dict[str, Array]]:
+        """Yield outputs for feeds of one shape: those of the host until its kernels are made."""
+        for arrays in group:
+            found = self._session_or_outputs(shapes, partial(dict, arrays))
+            if isinstance(found, dict):
+                yield found
+            else:
+                yield from found.stream(chain([arrays], group), depth)
 
     @property
     def shapes(self) -> list[dict[str, tuple[int, ...]]]:
@@ -263,12 +276,21 @@ class OpenSession(NamedSession):
     def _by_name(self, key: tuple[tuple[int, ...], ...]) -> dict[str, tuple[int, ...]]:
         return {info.name: shape for info, shape in zip(self._inputs, key, strict=True)}
 
-    def _on_host(self, graph: Graph, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the outputs of a network whose kernels are still being made."""
+    def _session_or_outputs(
+        self, shapes: tuple[tuple[int, ...], ...], arrays: Callable[[], Mapping[str, Array]]
+    ) -> Session | dict[str, Array]:
+        """Return the session for these shapes, or outputs where the host has them before its kernels are made."""
+        try:
+            return self._session(shapes, patient=self._gears is None)
+        except KernelsNotReadyError as err:
+            graph, made, given = err.graph, err.made, arrays()
         for name in graph.inputs:
-            check_dtype(name, arrays[name].dtype, graph.types[name].dtype)
-        with host_memory("a run on the host"):
-            return evaluate(graph, arrays)
+            check_dtype(name, given[name].dtype, graph.types[name].dtype)
+        try:
+            with host_memory("a run on the host"):
+                return evaluate(graph, given, made.is_set)
+        except GivenUpError:
+            return self._session(shapes)
 
     def _session(self, key: tuple[tuple[int, ...], ...], patient: bool = True) -> Session:
         """Return the session for these shapes. patient: wait for kernels for small images, too.
