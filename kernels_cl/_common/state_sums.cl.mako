@@ -1,15 +1,19 @@
 <%doc>
 Sums of states' products with a panel of recurrent weights, of several gates, vectors of units and sequences.
 
-float_sums(wt, group, nv, width, rows, terms)
+float_sums(wt, group, nv, width, rows, terms, ahead)
     declares sG_V_R: the sum of gate G, vector V and sequence R over elements fromR[k], with weights of type
-    wt at w: [element][gate][vector][lane]
+    wt at w: [element][gate][vector][lane]; these are read ahead into the cache by `ahead` elements, 0: not
 byte_sums(dot, group, nv, width, rows, terms, row)
     the same as floats, of states that lie at fromR as bytes, whose zero point is fromR[row + 1]; with
     weights as ints of four bytes, and behind `terms` of them the sums of each unit's weights
 </%doc>
 <%namespace name="dt" file="/_common/dot.cl.mako"/>
-<%def name="float_sums(wt, group, nv, width, rows, terms)">\
+<%namespace name="pf" file="/_common/prefetch.cl.mako"/>
+<%!
+LINE = 64  # bytes of a cache line
+%>\
+<%def name="float_sums(wt, group, nv, width, rows, terms, ahead)">\
 <% V, columns = vec_type("float", width), len(group) * nv * width %>\
 %   for r in range(rows):
 %    for g in group:
@@ -31,6 +35,9 @@ byte_sums(dot, group, nv, width, rows, terms, row)
                     s${g}_${v}_${r} = fma(e${r}, w${g}_${v}, s${g}_${v}_${r});
 %     endfor
 %    endfor
+%   endfor
+%   for lane in range(0, columns, LINE // size_of(wt)) if ahead else ():
+                    ${pf.fetch(f"w + {ahead + lane}")}
 %   endfor
                 }
 </%def>

@@ -18,11 +18,16 @@ Params   name | wg | kind, functions, input_forget: as clnn/ops/recurrent has th
          phases    tuples of gates whose sums are made together; phase: which one this is
          row       elements of a state in scratch; slices: of vw hidden units
          panels_move  whether panels lie in scratch memory
+         ahead     elements by which panels are read ahead into the cache; 0: none
 Tunables vw {1,2,4,8,16}   lanes: neighbouring hidden units
          rows              sequences of a tile
          chains {1,2}      sums of each gate, of every other element
 </%doc>
 <%namespace name="gt" file="/_common/cells.cl.mako"/>
+<%namespace name="pf" file="/_common/prefetch.cl.mako"/>
+<%!
+LINE = 64  # bytes of a cache line
+%>\
 <%
     xt, (_, x_b, _) = products
     wt, V = weights_type, vec_type("float", vw)
@@ -81,6 +86,9 @@ Tunables vw {1,2,4,8,16}   lanes: neighbouring hidden units
         s${g}_${r}_${c} = fma(e${r}_${c}, w${g}_${c}, s${g}_${r}_${c});
 %     endfor
 %    endfor
+%   endfor
+%   for lane in range(0, chains * len(own) * vw, LINE // size_of(wt)) if ahead else ():
+        ${pf.fetch(f"w + {ahead + lane}")}
 %   endfor
     }
 %  endif

@@ -29,6 +29,7 @@ Params   name | wg | kind, functions, backward, input_forget: as clnn/ops/recurr
          extras    name -> (type, pitches); outputs  name -> (type, pitches)
          passes    for each phase: tuples of gates that are summed together; gates: of the cell
          slices    of nv * vw hidden units
+         ahead     elements by which panels of floats are read ahead into the cache; 0: none
          dot       how bytes of states and of weights are multiplied (_common/dot.cl.mako), "" as floats
 Tunables vw {1,2,4,8,16}   lanes: neighbouring hidden units
          nv {1,2,4}        vectors of a slice
@@ -77,7 +78,7 @@ Tunables vw {1,2,4,8,16}   lanes: neighbouring hidden units
                 __global const float *from${r} = ${f"q_kept + (b + {r}) * {row + LINE}" if rounds else f"{'rh_kept' if phase else 'h_from'} + (at_d + b + {r}) * {row}"};
 %   endfor
                 __global const ${cell(wt)} *w = panel + ${at};
-${ss.byte_sums(dot, group, nv, vw, mr, terms, row) if dot else ss.float_sums(wt, group, nv, vw, mr, terms)}
+${ss.byte_sums(dot, group, nv, vw, mr, terms, row) if dot else ss.float_sums(wt, group, nv, vw, mr, terms, ahead)}
 %   for r in range(mr):
 %    for g in group:
 %     for v in range(nv):

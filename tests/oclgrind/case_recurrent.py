@@ -10,6 +10,7 @@ from recurrent_layers import BOTH, FORWARD, REVERSE, arrays, layer, rounded_arra
 from simulator import DEVICE
 from table import add, put
 
+from clnn.ops.recurrent import panels
 from clnn.ops.shared.functions import PostOp
 from clnn.runtime.run import planning
 
@@ -78,5 +79,20 @@ for _cell, _sizes, _about in (
     put(
         f"recurrent_{_cell}_shared",
         lambda cell=_cell, sizes=_sizes, about=_about: shared(cell, sizes, 2, *about),
+        targets=CPU,
+    )
+
+
+def far(cell, steps):
+    """A layer whose weights are read ahead, as those are that exceed a core's own cache."""
+    inputs = arrays(cell, 20, steps, 2, 2, None, True)
+    with mock.patch.object(panels, "NEAR", 0):
+        check_op(DEVICE, layer(cell, BOTH), inputs, consts=(1,), every=True)
+
+
+for _cell, _steps in (("lstm", 1), ("gru", 1), ("lstm", 2)):
+    put(
+        f"recurrent_{_cell}_far_{_steps}",
+        lambda cell=_cell, steps=_steps: far(cell, steps),
         targets=CPU,
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from clnn.ops.launch import In, Launch, Scratch, Variant
 from clnn.ops.recurrent.cells import PRODUCTS, STATE
-from clnn.ops.recurrent.panels import packed
+from clnn.ops.recurrent.panels import ahead, packed
 from clnn.ops.recurrent.problem import FIRST, RecurrentProblem
 from clnn.traced import is_open
 from clnn.types import F32
@@ -82,6 +82,7 @@ def _variant(problem: RecurrentProblem, rows: int) -> Variant:
         "row": row,
         "weights_type": panels.ctype if panels else "float",
         "panels_move": panels is not None and panels.moves,
+        "ahead": ahead(problem, node.target.compute_units),
         "first": problem.first(),
         "phases": phases,
         "slices": slices,

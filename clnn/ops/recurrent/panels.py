@@ -13,6 +13,8 @@ from clnn.records import dataclass
 from clnn.types import F32, I32, Array
 
 Passes = tuple[tuple[int, ...], ...]
+AHEAD = 2048  # bytes of a panel that are on their way
+NEAR = 1 << 19  # bytes of weights that stay in the cache of a core's own between two steps
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,17 @@ def pack_bytes(weights: Array, vw: int, nv: int, passes: Passes) -> Array:
         for gates in passes
     ]
     return np.ascontiguousarray(np.concatenate(panels, axis=2)).reshape(-1)
+
+
+def ahead(problem: RecurrentProblem, units: int, of_bytes: bool = False) -> int:
+    """Return the elements by which panels are read ahead; 0 where they stay in the caches of cores' own.
+
+    units: compute units that divide the hidden units between them. of_bytes: panels hold bytes.
+    """
+    weights = problem.weights
+    itemsize = F32.itemsize if weights.const is None else weights.memory.itemsize
+    far = not of_bytes and weights.type.size * itemsize > NEAR * units
+    return AHEAD // itemsize if far and "prefetch" in problem.node.target.features else 0
 
 
 def are_bytes(problem: RecurrentProblem) -> bool:

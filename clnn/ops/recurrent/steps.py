@@ -7,7 +7,7 @@ from itertools import product
 
 from clnn.ops.launch import Arg, In, Launch, Scratch, Variant
 from clnn.ops.recurrent.cells import PRODUCTS
-from clnn.ops.recurrent.panels import are_bytes, packed, packed_bytes
+from clnn.ops.recurrent.panels import NEAR, ahead, are_bytes, packed, packed_bytes
 from clnn.ops.recurrent.problem import RecurrentProblem
 from clnn.ops.recurrent.reference import scratch_args
 from clnn.records import dataclass
@@ -19,7 +19,6 @@ WIDEST = 8  # sequences taken together
 OPEN_TILES = (8, 4, 1)  # where the batch is read at run time
 HELPERS = 4  # work-items for each share: runtimes hand several to the first thread that asks
 LINE = 16  # ints from ticket to ticket, a cache line
-NEAR = 1 << 19  # bytes of weights that stay in the cache of a core's own between two steps
 NEAR_BYTES = 2.5  # that a core reads from there in a cycle, for each lane of its vectors
 FAR_BYTES = 14.0  # that it reads from behind that
 START = 60000.0  # cycles that sharing costs once: a launch before it, and a thread that comes late
@@ -160,6 +159,7 @@ def _variant(problem: RecurrentProblem, choice: Choice) -> Variant:
         "panels_move": panels.moves,
         "first": {} if shared else problem.first(),
         "passes": passes,
+        "ahead": ahead(problem, choice.shares, bool(choice.dot)),
         "slices": slices,
         "dot": choice.dot,
         "vw": choice.vw,

@@ -20,6 +20,7 @@ from clnn.errors import DTypeError, ShapeError
 from clnn.graph.ir import Graph
 from clnn.graph.passes.dead import remove_dead
 from clnn.ops.problem import Problem
+from clnn.ops.recurrent import panels
 from clnn.ops.recurrent import steps as steps_module
 from clnn.ops.recurrent.cells import CELLS, in_steps
 from clnn.ops.recurrent.families import variants
@@ -355,6 +356,39 @@ def test_one_step(device, cell, given, sizes, backward, lengths):
     consts = (1,) if sizes[0] != 20 else ()
     ran = run(device, cell, sizes, backward, lengths, given, consts=consts)
     assert any("_once_" in name for name in ran)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("steps", [1, 3])
+def test_weights_read_ahead(device, cell, steps, monkeypatch):
+    """Where they do not stay in a core's own cache; what lies ahead of the last ones is not there to be read."""
+    monkeypatch.setattr(panels, "NEAR", 0)
+    run(device, cell, (33, steps, 2), BOTH)
+    run(device, cell, (24, steps, 2), consts=())
+    run(device, cell, (32, steps, 1), dtype="f16", given=False)
+
+
+def test_far_weights_are_read_ahead():
+    """Those of two cores' caches are not; nor where the compiler has no such builtin."""
+
+    def ahead(hidden, features, units=2):
+        inputs = arrays("lstm", hidden, 1, 1, 1)
+        return panels.ahead(problem_of(layer("lstm"), inputs, Target(features=features)), units)
+
+    fetching = frozenset({"prefetch"})
+    assert ahead(512, fetching) * F32.itemsize == panels.AHEAD
+    assert ahead(512, frozenset()) == ahead(128, fetching) == 0
+    assert ahead(256, fetching) == 0 < ahead(256, fetching, 1)
+
+
+@pytest.mark.parametrize("cell", ["rnn", "lstm"])
+def test_states_are_held_to_one(device, cell):
+    """tanh of wide vectors is a quotient of polynomials: its ends, NaN and infinities are tanh's."""
+    inputs = arrays(cell, 32, 1, 2, 1, given=False)
+    inputs[0] *= 1000
+    inputs[0][0, 0, :2] = np.inf, -np.inf
+    inputs[0][0, 1, ::7] = np.nan
+    check_op(device, layer(cell), inputs, consts=(1,), every=True)
 
 
 def test_one_step_of_other_forms(device):
