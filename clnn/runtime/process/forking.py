@@ -30,7 +30,7 @@ from clnn.runtime.process.forked import renewed
 MODULES = ("clnn.runtime.device.icd_child", "clnn.runtime.device.probe_child", "pyopencl")
 QUIET = {"OPENBLAS_NUM_THREADS": "1", "PYOPENCL_NO_CACHE": "1"}
 _AT_START = ("LD_", "PYTHON")  # variables that are read when a process starts
-_END_S = 1.0
+_BEGIN_S, _END_S = 30.0, 1.0  # until a child begins, and until the process ends
 _lock = renewed(threading.Lock())
 
 
@@ -112,16 +112,17 @@ def _run(origin: _Origin, request: Mapping[str, Any], timeout_s: float) -> tuple
                 socket.send_fds(origin.socket, [b"f"], files)
             finally:
                 os.close(tell)
-            end = _end(told_file, timeout_s)
+            number = _line(told_file, time.monotonic() + min(timeout_s, _BEGIN_S))
+            if not number:  # it has ended, or hangs
+                origin.process.kill()
+                raise NoneForkedError
+            end = _end(told_file, number, timeout_s)
         return child.answer(out, err, end)
 
 
-def _end(told: IO[bytes], timeout_s: float) -> str:
-    """Return how a child ended; it tells its process's number first, then its status. Kills it after the time."""
+def _end(told: IO[bytes], number: bytes, timeout_s: float) -> str:
+    """Return how the child with that number ended, which it tells. Kills it after the time."""
     deadline = time.monotonic() + timeout_s
-    number = _line(told, deadline)
-    if not number:
-        raise NoneForkedError
     try:
         status = _line(told, deadline)
     except BaseException:
