@@ -23,7 +23,7 @@ from clnn.runtime.drivers import icd
 from clnn.runtime.drivers.driver_listing import state_of
 from clnn.runtime.drivers.loader import child_environment, loader_library, mapped_files
 from clnn.runtime.drivers.vendors import Driver
-from clnn.runtime.process.child import run_python
+from clnn.runtime.process.forking import run_python
 
 VERSION = "3"
 TIMEOUT_S = 120.0

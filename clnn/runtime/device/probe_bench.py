@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from clnn.runtime.device import probe_merged
+
 
 class RefusedError(Exception):
     """The device cannot do what a step asks, for the reason given."""
+
+
+class SlowError(RefusedError):
+    """The device can do it right, but not fast enough to use it."""
 
 
 class ProbeBench:
@@ -21,28 +28,45 @@ class ProbeBench:
         self.context = cl.Context([device])
         self.queue = cl.CommandQueue(self.context)
         self.programs: dict[str, Any] = {}
+        self.merged: probe_merged.Merged | None = None
+        self.merged_asked = 0
 
     def kernel(self, file: str, name: str) -> Any:
         """Return the kernel `name` of `kernels_cl/_probe/<file>.cl`, built before or now."""
+        if self.merged is not None and name in self.merged.numbers:
+            self.merged_asked += 1
+            return partial(self.merged.launch, self.merged.numbers[name])
         return self.cl.Kernel(self.programs.get(file) or self.build([file]), name)
 
-    def build_together(self, files: Sequence[str]) -> bool:
+    def build_together(self, files: Sequence[str], merge: bool = False) -> bool:
         """Build several files as one program, which takes a fraction of the time of one each.
 
-        Returns whether they built; nothing has changed where they did not.
+        merge: and have one kernel call those of `probe_merged`. Returns whether they built; nothing has
+        changed where they did not.
         """
         try:
-            self.programs |= dict.fromkeys(files, self.build(files))
+            program = self.build(files, text=probe_merged.text(files) if merge else "")
+            merged = self._merged(program, files) if merge else None
         except (self.cl.Error, OSError):
             return False
+        self.programs |= dict.fromkeys(files, program)
+        self.merged = merged
         return True
 
-    def build(self, files: Sequence[str], more: Sequence[str] = ()) -> Any:
-        """Return the program of some files; more: build options besides its own."""
+    def _merged(self, program: Any, files: Sequence[str]) -> probe_merged.Merged:
+        """Return the kernel that calls others, compiled: drivers do that when it is launched."""
+        kernel, nothing = self.cl.Kernel(program, probe_merged.NAME), self.buffer(np.zeros(16))
+        merged = probe_merged.Merged(kernel, files, nothing)
+        merged.launch(probe_merged.NONE, self.queue, (1,), None)
+        self.queue.finish()
+        return merged
+
+    def build(self, files: Sequence[str], more: Sequence[str] = (), text: str = "") -> Any:
+        """Return the program of some files, with a text behind them; more: build options besides its own."""
         from clnn.runtime.drivers.assembly import taken_by
 
         texts = [(kernel_folder() / f"{file}.cl").read_text(encoding="utf-8") for file in files]
-        program = self.cl.Program(self.context, taken_by(self.device, "\n".join(texts)))
+        program = self.cl.Program(self.context, taken_by(self.device, "\n".join([*texts, text])))
         return program.build(options=[*self.options, *more], cache_dir=False)
 
     def lists(self, *extensions: str) -> bool:

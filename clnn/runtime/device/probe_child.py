@@ -16,7 +16,7 @@ import numpy as np
 
 from clnn.runtime.device import probe_core, probe_pairs, probe_ptx, probe_rates, probe_registers
 from clnn.runtime.device.probe import JOINT, REQUIRED
-from clnn.runtime.device.probe_bench import ProbeBench, RefusedError, expect
+from clnn.runtime.device.probe_bench import ProbeBench, RefusedError, SlowError, expect
 from clnn.runtime.device.probe_dots import check_dots, four_bytes
 from clnn.runtime.device.processor import lists
 from clnn.runtime.drivers.loader import load
@@ -242,7 +242,7 @@ def build_most(bench: ProbeBench, steps: Sequence[str]) -> None:
     listed["x86_vbmi"] = lists("avx512vbmi")
     listed["x86_bf16"] = lists(probe_pairs.FEATURE)
     assembly = [name for name, there in listed.items() if cpu and there and name in steps]
-    if len(files) > 1 and not (assembly and bench.build_together([*files, *assembly])):
+    if len(files) > 1 and not (assembly and bench.build_together([*files, *assembly], merge=True)):
         bench.build_together(files)
 
 
@@ -269,11 +269,18 @@ def reason_of(err: Exception) -> str:
 
 
 def outcome(step: str, bench: ProbeBench) -> dict[str, Any]:
-    """Run one step; return its JSON outcome."""
+    """Run one step; return its JSON outcome. What fails in the merged kernel is tried with its own, too."""
+    merged, bench.merged_asked = bench.merged, 0
     try:
         value = STEPS[step](bench)
     except Exception as err:
-        return {"step": step, "available": False, "reason": reason_of(err), "value": 0}
+        if not bench.merged_asked or isinstance(err, SlowError):
+            return {"step": step, "available": False, "reason": reason_of(err), "value": 0}
+        bench.merged = None
+        try:
+            return outcome(step, bench)
+        finally:
+            bench.merged = merged
     return {"step": step, "available": True, "reason": "", "value": value}
 
 

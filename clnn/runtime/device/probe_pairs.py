@@ -7,7 +7,7 @@ from time import perf_counter
 
 import numpy as np
 
-from clnn.runtime.device.probe_bench import ProbeBench, RefusedError, expect
+from clnn.runtime.device.probe_bench import ProbeBench, RefusedError, SlowError, expect
 from clnn.runtime.device.processor import lists
 
 FEATURE = "avx512_bf16"
@@ -40,7 +40,7 @@ def step_fast_bf16(bench: ProbeBench) -> int:
             best[name] = min(best.get(name, math.inf), perf_counter() - begun)
     ratio = 2 * best["float"] / best["pair"]
     if ratio < PAYS:
-        raise RefusedError(f"vdpbf16ps adds products at {ratio:.2f} of the rate of float's")
+        raise SlowError(f"vdpbf16ps adds products at {ratio:.2f} of the rate of float's")
     return round(100 * ratio)
 
 

@@ -20,7 +20,7 @@ from clnn.records import dataclass
 from clnn.runtime.drivers import icd
 from clnn.runtime.drivers.calling_thread import BOTH, lists_both, may_list_both
 from clnn.runtime.drivers.vendors import Driver, write_drivers
-from clnn.runtime.process.child import run_python
+from clnn.runtime.process.forking import run_python
 from clnn.runtime.process.temporary import folder_for_a_while
 from clnn.settings import GIVEN
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 BOOT = (
     "import sys; sys.path[:] = sys.argv[1].split(chr(10)); import json;"
@@ -72,12 +72,17 @@ def run_command(
         except OSError as error:
             return "", f"cannot start a child process: {error}"
         end = _wait(child, timeout_s) if stop is None else _wait_or_stop(child, timeout_s, stop)
-        out.seek(0)
-        err.seek(0)
-        text = err.read().decode(errors="replace").strip()
-        if end and text:
-            end += f" ({text[-_STDERR_CHARACTERS:].splitlines()[-1].strip()})"
-        return out.read().decode(errors="replace"), end
+        return answer(out, err, end)
+
+
+def answer(out: IO[bytes], err: IO[bytes], end: str) -> tuple[str, str]:
+    """Return what run_python does, of the files of a child that ended so."""
+    out.seek(0)
+    err.seek(0)
+    text = err.read().decode(errors="replace").strip()
+    if end and text:
+        end += f" ({text[-_STDERR_CHARACTERS:].splitlines()[-1].strip()})"
+    return out.read().decode(errors="replace"), end
 
 
 def _wait(child: subprocess.Popen[bytes], timeout_s: float) -> str:
