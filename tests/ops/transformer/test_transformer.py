@@ -34,9 +34,17 @@ def model(op, feeds, consts, order, outputs, domain, attrs):
 
 
 def check(
-    device, op, feeds, consts=None, outputs=("y",), domain="com.microsoft", order=None, **attrs
+    device,
+    op,
+    feeds,
+    consts=None,
+    outputs=("y",),
+    domain="com.microsoft",
+    order=None,
+    tolerance=1e-5,
+    **attrs,
 ):
-    """Run one node on both engines and compare to 1e-5."""
+    """Run one node on both engines and compare."""
     consts = consts or {}
     order = order or [*feeds, *consts]
     made = model(op, feeds, consts, order, list(outputs), domain, attrs)
@@ -47,7 +55,8 @@ def check(
         got = mine(feeds)
     for name, want in zip([o for o in outputs if o], session.run(None, feeds), strict=True):
         assert got[name].shape == want.shape and got[name].dtype == want.dtype, name
-        np.testing.assert_allclose(got[name], want, rtol=1e-5, atol=1e-5, err_msg=f"{name} {attrs}")
+        about = {"rtol": tolerance, "atol": tolerance, "err_msg": f"{name} {attrs}"}
+        np.testing.assert_allclose(got[name], want, **about)
 
 
 @pytest.mark.parametrize(
