@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from test_transformer import check, model, normal, ort
+from onnxruntime_nodes import check, model, normal, ort
 
 import clnn
 from clnn.errors import ClnnError

@@ -6,7 +6,8 @@ from itertools import product
 
 import numpy as np
 import pytest
-from test_transformer import check, normal
+from harness import rng
+from onnxruntime_nodes import check, normal
 
 from clnn.errors import ClnnError
 
@@ -54,3 +55,21 @@ def test_transposed_products(device):
         left = normal(2, *((4, 3) if a else (3, 4)))
         right = normal(2, *((5, 4) if b else (4, 5)), seed=1)
         check(device, "TransposeMatMul", {"a": left, "b": right}, transA=a, transB=b, alpha=0.5)
+
+
+@pytest.mark.parametrize("given", ["", "mask", "places", "mask places"])
+@pytest.mark.parametrize("segments", [False, True])
+def test_embeddings(device, given, segments):
+    feeds = {"words": rng(0).integers(0, 5, (2, 3))}
+    feeds |= {"segments": rng(1).integers(0, 2, (2, 3))} if segments else {}
+    feeds |= {"mask": np.array([[1, 0, 1], [2, 1, 1]])} if "mask" in given else {}
+    feeds |= {"places": np.array([[4, 0, 2]])} if "places" in given else {}
+    feeds = {name: a.astype(np.int32) for name, a in feeds.items()}
+    tables = {"w": normal(5, 8), "p": normal(6, 8, seed=1), "s": normal(2, 8, seed=2)}
+    tables |= {"g": normal(8, seed=3), "b": normal(8, seed=4)}
+    order = ["words", "segments", "w", "p", "s", "g", "b", "mask", "places"]
+    if not segments:
+        del tables["s"]
+    order = [n if n in feeds or n in tables else "" for n in order]
+    op, outputs = "EmbedLayerNormalization", ("y", "counts", "sum")
+    check(device, op, feeds, tables, outputs, order=order, epsilon=1e-4)

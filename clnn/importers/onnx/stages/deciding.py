@@ -40,8 +40,10 @@ DECIDING: dict[str, tuple[int, ...]] = {
             "SumSquare",
         )
     },
+    "com.microsoft::ExpandDims": (1,),
     "com.microsoft::GroupQueryAttention": (6,),
     "com.microsoft::Pad": (1,),
+    "com.microsoft::Trilu": (1,),
 }
 CONTROL = ("If", "Loop", "Scan", "SequenceMap")
 _BY_DATA = "its output's shape depends on data"
