@@ -87,6 +87,5 @@ def _distances(node: OnnxNode) -> Source:
     own, other = (v.binary("mul", v).sum([1]) for v in (a, b))
     sums = own.reshape((a.shape[0], 1)).binary("add", other.reshape((1, b.shape[0])))
     twice = matrix_product(a, b.transpose((1, 0))).unary("mul", 2.0)
-    steps = (PostOp("sub", operand=1), PostOp("at_least", (0.0,)))
-    steps += (PostOp("sqrt"),) if metric == "euclidean" else ()
-    return sums.apply(Eltwise(steps), twice).source
+    squares = sums.apply(Eltwise((PostOp("sub", operand=1), PostOp("at_least", (0.0,)))), twice)
+    return (squares.unary("sqrt") if metric == "euclidean" else squares).source
