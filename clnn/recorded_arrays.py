@@ -147,6 +147,17 @@ def whole_numbers(items: Array, dtype: Any) -> Any:
     return RecordedArray(today, items.shape, _of_items, (today.dtype, items.shape, *found), items)
 
 
+def counted(count: int) -> Any:
+    """Return 0, 1, ... as int32, made anew for other counts."""
+    if not is_recorded(count):
+        return _counted(count)
+    return RecordedArray(_counted(count.value), (count,), _counted, (count,))  # type: ignore[attr-defined]
+
+
+def _counted(count: int) -> Array:
+    return np.arange(count, dtype=np.int32)
+
+
 def items_of(numbers: Sequence[Any], shape: Sequence[int] | None = None) -> Array:
     """Return numbers as an array of objects."""
     found = np.empty(len(numbers), object)

@@ -78,6 +78,7 @@ BETWEEN_FAMILIES = {
     ("recurrent", "clnn.ops.elementwise.eltwise"),
     ("recurrent", "clnn.ops.gemm.spec"),
     ("recurrent", "clnn.ops.movement.views"),
+    ("transformer", "clnn.ops.composed.values"),
     ("transformer", "clnn.ops.quantised.products"),
 }
 # Where a package of others may be imported at run time.

@@ -148,10 +148,10 @@ def test_unsupported_operators_are_all_listed(tmp_path, capsys):
     path = model(
         tmp_path / "net.onnx",
         [
-            make_node("StringNormalizer", ["x"], ["a"], "words"),
+            make_node("ImageDecoder", ["x"], ["a"], "words"),
             make_node("Relu", ["x"], ["r"], "fine"),
             make_node("GlobalLpPool", ["r"], ["b"], "search", domain="org.example"),
-            make_node("StringNormalizer", ["r"], ["c"], "names"),
+            make_node("ImageDecoder", ["r"], ["c"], "names"),
         ],
         {"x": [1, 4]},
         {"a": [1, 4], "b": [1, 4], "c": [1, 4]},
@@ -163,7 +163,7 @@ def test_unsupported_operators_are_all_listed(tmp_path, capsys):
         "words",
         "names",
         "search",
-        "StringNormalizer",
+        "ImageDecoder",
         "GlobalLpPool",
         "opset 17",
         "float32[1x4]",

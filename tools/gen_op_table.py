@@ -44,8 +44,8 @@ and those of opset 6 that changed only their broadcasting. An operator runs as
 All of these are computed at import where their inputs are constants. `If` is taken apart where its
 condition is constant, functions of a model are inlined. *Versions*: the operator sets in which the
 operator took a form that clnn knows. *Element types*: of its main inputs; float64 needs a device
-that has it. *Tests*: how many of ONNX's own backend tests pass, of how many; the rest is refused,
-for reasons that the notes give.
+that has it. Operators without versions are no part of ONNX. *Tests*: how many of ONNX's own
+backend tests pass, of how many; the rest is refused, for reasons that the notes give.
 
 | operator | runs as | versions | element types | tests | notes |
 | --- | --- | --- | --- | --- | --- |
@@ -56,11 +56,11 @@ def text() -> str:
     cases = suite.all_cases().values()
     passed = Counter(suite.expected_passes().values())
     run = Counter(case.op for case in cases)
-    own = {name for name in onnx_importers() if "::" not in name}
+    own = {name for name in onnx_importers() if _has_schema(name)}
     defined = {op for op in passed if _has_schema(op)} - own
     names = sorted(own | {n for n in defined | _import_only(own) if _has_schema(n)})
     rows = [_row(name, name in own, passed[name], run[name], cases) for name in names]
-    others = {name: "own" for name in onnx_importers() if "::" in name}
+    others = {name: "own" for name in onnx_importers() if not _has_schema(name)}
     others |= {name: "host" for name in host_ops() if "::" in name}
     rows += [f"| `{name}` | {how} | | | | |" for name, how in sorted(others.items())]
     return HEAD.format(newest=NEWEST_OPSET) + "\n".join(rows) + "\n"

@@ -11,6 +11,13 @@ from clnn.types import CARRIERS, DType, TensorType
 
 # Operators whose attributes or parameters decide on the element type of the result.
 DECIDING = ("Cast", "CastLike", "QuantizeLinear", "DequantizeLinear")
+# Outputs that are float32, whatever the inputs are: means, and factors of normalisations.
+_MOMENTS = {
+    "LayerNormalization": (1, 2),
+    "SimplifiedLayerNormalization": (1,),
+    "SkipLayerNormalization": (1, 2),
+    "SkipSimplifiedLayerNormalization": (1, 2),
+}
 
 
 def element_of(
@@ -19,12 +26,16 @@ def element_of(
     given: Sequence[DType | None],
     kinds: Sequence[TensorType | None],
     result: DType,
+    place: int = 0,
 ) -> DType | None:
     """Return the element type of a result that is computed as `result`, None where it is that.
 
     given: of each input, its element type where that is carried by another; kinds: what inputs are
-    computed as. Unless an operator decides otherwise, results are what the first input of their kind is.
+    computed as; place: which result it is. Unless an operator decides otherwise, results are what
+    the first input of their kind is.
     """
+    if place in _MOMENTS.get(op_type, ()):
+        return None
     named = {"Cast": "to", "QuantizeLinear": "output_dtype", "DequantizeLinear": "output_dtype"}
     number = int(attrs.get(named.get(op_type, ""), 0) or 0)
     if number:

@@ -258,11 +258,12 @@ class _Import:
         """Note which outputs the model has in a narrower element type than they are computed in."""
         build = self.build
         given = [None if n is None else build.narrow.get(n) for n in call.inputs]
-        for value in outputs:
+        for place, value in enumerate(outputs):
             kind = None if value is None else build.types.get(value)
             if value is None or kind is None or value in build.narrow:
                 continue
-            element = element_of(call.op_type, call.attrs, given, self._kinds(call), kind.dtype)
+            kinds = self._kinds(call)
+            element = element_of(call.op_type, call.attrs, given, kinds, kind.dtype, place)
             if element is not None:
                 build.narrow[value] = element
 

@@ -49,10 +49,15 @@ def complete(values: Sequence[str | None], call: Call) -> Sequence[str | None]:
 
 def find_importer(call: Call) -> OnnxImporter | None:
     """Return the op file's function for a node, None where clnn has none of its form."""
-    if call.opset is None or (call.is_standard and not _known(call.op_type, call.opset)):
+    if call.opset is None or (call.is_standard and not has_form(call.op_type, call.opset)):
         return None
     key = call.op_type if call.domain == "ai.onnx" else f"{call.domain}::{call.op_type}"
     return onnx_importers().get(key)
+
+
+def has_form(op_type: str, opset: int) -> bool:
+    """Whether an operator of ONNX's domain may have a form here: one of ONNX, or of onnxruntime alone."""
+    return _known(op_type, opset) or (not onnx.defs.has(op_type) and op_type in onnx_importers())
 
 
 @lru_cache(maxsize=4096)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from clnn.errors import ShapeError
+from clnn.ops.elementwise.cast import cast_to
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.gemm.spec import Gemm
-from clnn.ops.movement.views import Transpose
+from clnn.ops.movement.views import Expand, Transpose
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, onnx_op
 from clnn.ops.rows.norm import Normalise
+from clnn.ops.rows.reduce import Reduce
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.transformer import MICROSOFT
+from clnn.types import F32, TensorType, normalise_axis
 
 
 def _with_bias(node: OnnxNode, *post_ops: PostOp) -> Source:
@@ -37,6 +42,22 @@ def _quick_gelu(node: OnnxNode) -> Source:
     return Emit(Eltwise((PostOp("swish", (float(node.attr("alpha", 1.702)),)),)), [0])
 
 
+@onnx_op("SimplifiedLayerNormalization")
+def _simplified_layer_norm(node: OnnxNode) -> list[Source]:
+    """RMSNormalization as onnxruntime had it before ONNX; its second output is the factor of all values."""
+    x = node.type(0)
+    axes = tuple(range(normalise_axis(int(node.attr("axis", -1)), x.rank), x.rank))
+    epsilon = float(node.attr("epsilon", 1e-5))
+    return [_scaled(0, axes, epsilon, False, 1, None), _factor(cast_to(F32, x), axes, epsilon)]
+
+
+def _factor(source: Source, axes: tuple[int, ...], epsilon: float) -> Emit:
+    """Return 1 / sqrt(mean of squares + epsilon) of a value over `axes`, which stay."""
+    square = Emit(Eltwise((PostOp("square"),)), [source])
+    steps = (PostOp("add", (epsilon,)), PostOp("sqrt"), PostOp("reciprocal"))
+    return Emit(Reduce("mean", axes, post_ops=steps), [square])
+
+
 @onnx_op(MICROSOFT + "SkipLayerNormalization")
 def _skip_layer_norm(node: OnnxNode) -> list[Source]:
     return _skip_norm(node, True, shift=3, bias=4)
@@ -57,17 +78,41 @@ def _skip_norm(node: OnnxNode, centre: bool, shift: int | None, bias: int) -> li
         sums.append(PostOp("add", operand=2))
         inputs.append(bias)
     total = Emit(Eltwise(tuple(sums)), inputs)
-    scaled: list[Source] = [total, 2]
-    post_ops = [PostOp("mul", operand=1)]
-    if shift is not None and node.has(shift):
+    axes, epsilon = (x.rank - 1,), float(node.attr("epsilon", 1e-12))
+    made = _scaled(total, axes, epsilon, centre, 2, shift if shift and node.has(shift) else None)
+    return [made, *_moments(total, x, axes, epsilon, centre), total]
+
+
+def _scaled(
+    total: Source, axes: tuple[int, ...], epsilon: float, centre: bool, scale: Source, shift: Source
+) -> Emit:
+    """Return the normalisation of a value, times a scale, plus a shift where there is one."""
+    post_ops, inputs = [PostOp("mul", operand=1)], [total, scale]
+    if shift is not None:
         post_ops.append(PostOp("add", operand=2))
-        scaled.append(shift)
-    epsilon = float(node.attr("epsilon", 1e-12))
-    spec = Normalise((x.rank - 1,), epsilon, centre=centre, post_ops=tuple(post_ops))
-    return [Emit(spec, scaled), None, None, total]
+        inputs.append(shift)
+    return Emit(Normalise(axes, epsilon, centre=centre, post_ops=tuple(post_ops)), inputs)
 
 
-@onnx_op(MICROSOFT + "FusedMatMul")
+def _moments(
+    total: Source, kind: TensorType, axes: tuple[int, ...], epsilon: float, centre: bool
+) -> list[Source]:
+    """Return the mean and the factor of a normalisation, as float32; without a centre the mean is 0."""
+    wide = cast_to(F32, kind, total)
+    if not centre:
+        shape = (*kind.shape[:-1], 1)
+        return [
+            Emit(Expand(shape), [np.zeros((1,) * kind.rank, np.float32)]),
+            _factor(wide, axes, epsilon),
+        ]
+    mean = Emit(Reduce("mean", axes), [wide])
+    return [
+        mean,
+        _factor(Emit(Eltwise((PostOp("sub", operand=1),)), [wide, mean]), axes, epsilon),
+    ]
+
+
+@onnx_op(MICROSOFT + "FusedMatMul", MICROSOFT + "TransposeMatMul")
 def _fused_matmul(node: OnnxNode) -> Source:
     operands: list[Source] = []
     for index, side in enumerate("AB"):

@@ -24,6 +24,7 @@ from clnn.importers.onnx.stages.deciding import (
     deciding_inputs,
     has_device_form,
     has_host_form,
+    is_standard,
 )
 from clnn.importers.onnx.stages.parting import Parting
 from clnn.importers.onnx.stages.program import Program, StageInput
@@ -156,7 +157,7 @@ def _problems(parting: Parting, survey: Survey | None) -> list[Problem]:
 def _folds(parting: Parting, node: onnx.NodeProto) -> bool:
     """Whether plans compute the node once, from constants and shapes."""
     places = {parting.values[n].place for n in node.input if n}
-    return foldable(node.op_type) and places <= {"const", "shape"}
+    return is_standard(node) and foldable(node.op_type) and places <= {"const", "shape"}
 
 
 def _waits(parting: Parting, node: onnx.NodeProto) -> bool:

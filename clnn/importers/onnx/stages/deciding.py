@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import onnx
 
-from clnn.importers.onnx.limits import NEWEST_OPSET
+from clnn.importers.onnx.nodes import has_form
 from clnn.ops.host.registry import host_ops
 from clnn.ops.onnx_registry import onnx_importers
 
-# Inputs whose values a plan must know: shapes, sizes, axes, counts.
+# Inputs whose values a plan must know: shapes, sizes, axes, counts. Names are those of host_key.
 DECIDING: dict[str, tuple[int, ...]] = {
     "AffineGrid": (1,),
     "CenterCropPad": (1,),
@@ -40,6 +40,10 @@ DECIDING: dict[str, tuple[int, ...]] = {
             "SumSquare",
         )
     },
+    "com.microsoft::ExpandDims": (1,),
+    "com.microsoft::GroupQueryAttention": (6,),
+    "com.microsoft::Pad": (1,),
+    "com.microsoft::Trilu": (1,),
 }
 CONTROL = ("If", "Loop", "Scan", "SequenceMap")
 _BY_DATA = "its output's shape depends on data"
@@ -102,14 +106,14 @@ def why_on_host(node: onnx.NodeProto) -> str:
 
 def has_host_form(node: onnx.NodeProto, opset: int) -> bool:
     """Whether the host computes the operator."""
-    return host_key(node) in host_ops() and (not is_standard(node) or _known(node, opset))
+    return host_key(node) in host_ops() and (not is_standard(node) or has_form(node.op_type, opset))
 
 
 def has_device_form(node: onnx.NodeProto, opset: int) -> bool:
     """Whether the importer may know the operator; forms of it are told apart at the import."""
     if not is_standard(node):
         return f"{node.domain}::{node.op_type}" in onnx_importers()
-    if not _known(node, opset):
+    if not has_form(node.op_type, opset):
         return False
     if node.op_type in onnx_importers() or node.op_type in ("Constant", "If"):
         return True
@@ -117,15 +121,7 @@ def has_device_form(node: onnx.NodeProto, opset: int) -> bool:
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
-def _known(node: onnx.NodeProto, opset: int) -> bool:
-    try:
-        since: int = onnx.defs.get_schema(node.op_type, opset, "").since_version
-    except onnx.defs.SchemaError:
-        return False
-    return since <= NEWEST_OPSET
-
-
 def deciding_inputs(node: onnx.NodeProto) -> list[str]:
     """Return the names of the inputs whose values a plan must know."""
-    places = DECIDING.get(node.op_type, ()) if is_standard(node) else ()
+    places = DECIDING.get(host_key(node), ())
     return [node.input[k] for k in places if k < len(node.input) and node.input[k]]

@@ -160,8 +160,9 @@ class Parting:
             return "device" if self._is_plain(node, known) else "control"
         if is_standard(node) and node.op_type in SHAPE_OPS and places != {"const"}:
             return "shape"
-        if host and places <= {"const", "shape"} and (foldable(node.op_type) or not device):
-            return "shape" if foldable(node.op_type) else "host"
+        folds = is_standard(node) and foldable(node.op_type)
+        if host and places <= {"const", "shape"} and (folds or not device):
+            return "shape" if folds else "host"
         if host and (why_on_host(node) or not device or self._reads_text(node)):
             return "host"
         here = all(k.is_here or n in back or not k.is_large for n, k in known.items())
