@@ -257,14 +257,13 @@ class _Import:
     def _note_elements(self, call: Call, outputs: Sequence[str | None]) -> None:
         """Note which outputs the model has in a narrower element type than they are computed in."""
         build = self.build
-        given = [None if n is None else build.narrow.get(n) for n in call.inputs]
+        given = [build.narrow.get(n or "") for n in call.inputs]
         for place, value in enumerate(outputs):
-            kind = None if value is None else build.types.get(value)
+            kind = build.types.get(value or "")
             if value is None or kind is None or value in build.narrow:
                 continue
-            kinds = self._kinds(call)
-            element = element_of(call.op_type, call.attrs, given, kinds, kind.dtype, place)
-            if element is not None:
+            types = self._kinds(call), kind.dtype
+            if element := element_of(call.op_type, call.attrs, given, *types, place):
                 build.narrow[value] = element
 
     def _kinds(self, call: Call) -> tuple[TensorType | None, ...]:

@@ -49,7 +49,7 @@ class _Origin:
         self.socket, self.environment = own, {**os.environ, **QUIET}
         with theirs:
             self.process = subprocess.Popen(
-                command, stdin=theirs, stdout=nowhere, stderr=nowhere, env=self.environment
+                command, stdin=theirs.fileno(), stdout=nowhere, stderr=nowhere, env=self.environment
             )
 
     def begins_as(self, env: Mapping[str, str]) -> bool:
