@@ -48,10 +48,7 @@ LEAST_TILES = 4  # of a register tile
 SETS = (1, 2, 3, 4)
 CANDIDATES = 4  # plans that are worth a measurement
 MARGIN = 1.25  # by which the estimate must beat the direct kernel's: in networks caches hold other things, too
-INPUT_CYCLES, OUTPUT_CYCLES = (
-    380,
-    150,
-)  # of a tile: of a vector of words, and of a vector of results
+INPUT_CYCLES, OUTPUT_CYCLES = 380, 150  # of a tile: for a vector of words, and of results
 CACHES = ((2**20, 24), (2**24, 12))  # bytes that a cache holds, and gives a core per cycle
 
 

@@ -30,9 +30,7 @@ from clnn.traced import is_one
 from clnn.types import I32
 
 LENGTHS, TOTAL, COS, PLACES, BIAS, SINK, VALID = 5, 6, 7, 9, 10, 11, 16
-HIDDEN = np.array(
-    np.finfo(np.float32).min
-)  # is added to the scores of keys that a query does not see
+HIDDEN = np.array(np.finfo(np.float32).min)  # added to scores of keys that a query does not see
 _REFUSED = {
     12: "keys in few bits",
     13: "values in few bits",
