@@ -108,3 +108,14 @@ def ended(pid: int) -> bool:
             return True
         time.sleep(0.05)
     return False
+
+
+def test_what_a_child_runs_first_is_not_what_the_others_are_forked_from(monkeypatch):
+    """A child that changes a module changes it for itself, also where it is the first."""
+    with monkeypatch.context() as patched:
+        patched.setattr(child, "BOOT", f"import json; json.changed = True; {child.BOOT}")
+        forking.run_python("x", None, 20.0, dict(os.environ))
+    code = "print(hasattr(json, 'changed'))"
+    monkeypatch.setattr(child, "BOOT", BOOT.replace("{}", code) + "  # {}")
+    out, end = forking.run_python("x", None, 20.0, dict(os.environ))
+    assert (out.strip(), end) == ("False", "")

@@ -29,6 +29,7 @@ from clnn.runtime.process.forked import renewed
 # What children of this kind run. They have no use for threads of numpy's.
 MODULES = ("clnn.runtime.device.icd_child", "clnn.runtime.device.probe_child", "pyopencl")
 QUIET = {"OPENBLAS_NUM_THREADS": "1", "PYOPENCL_NO_CACHE": "1"}
+ORIGIN = child.BOOT  # what begins the process that all children are forked from
 _AT_START = ("LD_", "PYTHON")  # variables that are read when a process starts
 _BEGIN_S, _END_S = 30.0, 1.0  # until a child begins, and until the process ends
 _lock = renewed(threading.Lock())
@@ -43,7 +44,7 @@ class _Origin:
 
     def __init__(self) -> None:
         own, theirs = socket.socketpair()
-        code = child.BOOT.format("process.forking_child")
+        code = ORIGIN.format("process.forking_child")
         command = [sys.executable, "-c", code, "\n".join(sys.path), json.dumps(MODULES)]
         nowhere = subprocess.DEVNULL
         self.socket, self.environment = own, {**os.environ, **QUIET}
