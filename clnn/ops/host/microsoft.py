@@ -19,11 +19,8 @@ def _range(node: HostNode, start: Array, stop: Array, step: Array | None = None)
 @host_op(MICROSOFT + "Unique")
 def _unique(node: HostNode, x: Array) -> tuple[Array, Array, Array]:
     """Return what differs in the order of its first places, which of it each is, and how often it is there."""
-    found = np.unique(x.reshape(-1), return_index=True, return_inverse=True, return_counts=True)
-    values, first, which, counts = found
-    order = np.argsort(first, kind="stable")
-    places = np.argsort(order, kind="stable")[which.reshape(-1)]
-    return values[order], places.astype(np.int64), counts[order].astype(np.int64)
+    values, _, places, counts = host_ops()["Unique"](HostNode("Unique", 11, {"sorted": 0}), x)
+    return values, places, counts
 
 
 @host_op(MICROSOFT + "Inverse")

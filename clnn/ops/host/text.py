@@ -98,6 +98,8 @@ def _tf_idf(node: HostNode, x: Array) -> Array:
     places = np.array(node.attrs["ngram_indexes"], np.int64)
     if x.ndim not in (1, 2):
         raise ValueError(f"words are of shape (n) or (batch, n), not {x.shape}")
+    if places.min(initial=0) < 0:
+        raise ValueError(f"ngram_indexes go down to {places.min()}, must be 0 or more")
     width = int(places.max(initial=-1)) + 1
     rows = x.reshape(-1, x.shape[-1]) if x.size else np.empty((x.shape[0] if x.ndim == 2 else 1, 0))
     counts = np.zeros((len(rows), width), np.float32)
@@ -113,16 +115,22 @@ def _pool(node: HostNode) -> dict[tuple[object, ...], int]:
     items = node.attr("pool_strings") or node.attr("pool_int64s") or []
     starts = [*node.attrs["ngram_counts"], len(items)]
     found: dict[tuple[object, ...], int] = {}
+    number = 0
     for length, (start, stop) in enumerate(pairwise(starts), 1):
         for at in range(start, stop, length):
-            found.setdefault(tuple(items[at : at + length]), len(found))
+            found.setdefault(tuple(items[at : at + length]), number)
+            number += 1
     return found
 
 
 def _grams(node: HostNode, words: Sequence[object]) -> Iterator[tuple[object, ...]]:
     """Yield all n-grams, their words up to `max_skip_count` others apart."""
     shortest, longest = int(node.attrs["min_gram_length"]), int(node.attrs["max_gram_length"])
-    for step in range(1, int(node.attrs["max_skip_count"]) + 2):
+    if shortest < 1:
+        raise ValueError(f"min_gram_length is {shortest}, must be at least 1")
+    # No run of words is longer than these, and none of several has them further apart.
+    longest = min(longest, len(words))
+    for step in range(1, min(int(node.attrs["max_skip_count"]) + 1, max(len(words), 1)) + 1):
         for length in range(shortest, longest + 1):
             if length == 1 and step > 1:
                 continue  # a word alone is no further apart

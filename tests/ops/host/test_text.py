@@ -29,6 +29,16 @@ GRAMS = {
     "ngram_indexes": [1, 0, 2, 3],
 }
 
+# Runs of any length, as far apart as can be, which no text has.
+FAR = {
+    "mode": "TF",
+    "min_gram_length": 1,
+    "max_gram_length": 2**60,
+    "max_skip_count": 2**60,
+    "ngram_counts": [0],
+    "ngram_indexes": [0],
+    "pool_strings": ["ab"],
+}
 # (operator, inputs, attributes, number of outputs)
 CASES = [
     ("StringConcat", [WORDS, texts("-")], {}, 1),
@@ -137,6 +147,13 @@ def test_expressions_that_make_no_sense_are_one_clear_error(op, attrs, words):
         compute(HostNode(op, 20, attrs, 1, "n"), [WORDS])
 
 
+def test_counts_of_runs_end_with_the_words():
+    (got,) = compute(HostNode("TfIdfVectorizer", 20, FAR), [WORDS])
+    np.testing.assert_array_equal(got, [1])
+    (none,) = compute(HostNode("TfIdfVectorizer", 20, FAR), [WORDS[:0]])
+    np.testing.assert_array_equal(none, [0])
+
+
 @needs_re2
 def test_no_expression_takes_long():
     """One of which a search with retries takes 2^40 steps."""
@@ -164,6 +181,8 @@ def test_numbers_as_text_and_back(dtype):
     "op,inputs,attrs,words",
     [
         ("Cast", [texts("one")], {"to": np.dtype(np.float32)}, "could not convert"),
+        ("TfIdfVectorizer", [WORDS], FAR | {"ngram_indexes": [-1]}, "go down to -1"),
+        ("TfIdfVectorizer", [WORDS], FAR | {"min_gram_length": 0}, "min_gram_length is 0"),
         ("StringNormalizer", [WORDS.reshape(7, 1)], {}, "texts are of shape"),
         ("StringNormalizer", [WORDS], {"case_change_action": "TITLE"}, "no change of case"),
     ],

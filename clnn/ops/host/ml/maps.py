@@ -10,6 +10,8 @@ import numpy as np
 from clnn.ops.host.registry import HostNode, host_op
 from clnn.types import Array
 
+LONGEST = 2**24  # elements of a map made a tensor
+_ITEMS = ((str, object), (int, np.int64))  # values of other types are reals
 _CASTS: dict[str, Any] = {"TO_FLOAT": np.float32, "TO_INT64": np.int64, "TO_STRING": object}
 
 
@@ -26,12 +28,7 @@ def _zip_map(node: HostNode, x: Array) -> list[dict[Any, float]]:
 def _dict_vectorizer(node: HostNode, x: Mapping[Any, Any]) -> Array:
     words = node.attr("string_vocabulary") or node.attr("int64_vocabulary") or []
     first = next(iter(x.values()), 0.0)
-    kind: Any = object if isinstance(first, str) else np.asarray(first).dtype
-    kind = (
-        {"f": np.float32, "i": np.int64}.get(np.dtype(kind).kind, kind)
-        if kind is not object
-        else kind
-    )
+    kind: Any = next((k for of, k in _ITEMS if isinstance(first, of)), np.float32)
     nothing: Any = "" if kind is object else 0
     return np.array([[x.get(word, nothing) for word in words]], kind)
 
@@ -46,8 +43,8 @@ def _cast_map(node: HostNode, x: Mapping[int, Any]) -> Array:
     if node.attr("map_form", "DENSE") == "DENSE":
         return np.array([[_cast(x[k], dtype) for k in keys]], dtype)
     width = int(node.attr("max_map", 1))
-    if keys and (keys[0] < 0 or width < 1):
-        raise ValueError(f"key {keys[0]} has no place in a map of {width}")
+    if width > LONGEST or (keys and (keys[0] < 0 or width < 1)):
+        raise ValueError(f"keys {keys[:1]} ... have no place in a map of {width}")
     return np.array([[_cast(x[k], dtype) if k in x else nothing for k in range(width)]], dtype)
 
 
