@@ -4,8 +4,10 @@
     python tools/benchmarks/make_detectors.py OUT [NAME ...] [--size PIXELS]
 
 Wants torch, torchvision and onnx in the environment that runs it; clnn itself wants none of the
-first two. Class scores are spread, so that their order does not hang on the last bit, and
-thresholds are lowered, so that boxes come out. tools/benchmarks/check_detectors.py runs them.
+first two. Normalisations hold the statistics of a random image, so that values stay of one size as
+in trained networks (with torchvision's constants they grow to 1,000, where gates hang on the last
+bits). Weights of class scores make these vary by 1, so that their order does not hang on the last
+bit either, and thresholds are lowered, so that boxes come out. check_detectors.py runs them.
 """
 
 from __future__ import annotations
@@ -18,10 +20,7 @@ from pathlib import Path
 from typing import Any
 
 OPSET = 17
-SCORES = re.compile(r".*((cls_score|cls_logits)|classification_head\.module_list\.\d\.1)\.weight")
-# Standard deviation of the weights that make class scores: neither all alike nor all 1.
-SPREAD = {"ssdlite": 0.3, "retinanet": 0.003, "faster_rcnn": 0.02, "keypoint_rcnn": 0.002}
-UNSCALED = ("ssdlite", "faster_rcnn_mobile")  # their activations vanish as they are made
+SCORES = re.compile(r".*((cls_score|cls_logits)|classification_head\.module_list\.\d\.1)")
 
 
 def builders(size: int) -> dict[str, Callable[[], Any]]:
@@ -43,18 +42,36 @@ def builders(size: int) -> dict[str, Callable[[], Any]]:
     }
 
 
+def settle(model: Any, image: Any) -> None:
+    """Give normalisations the mean and variance of what the image brings to each, class scores 1."""
+
+    def normalise(layer: Any, values: tuple[Any, ...]) -> None:
+        layer.running_mean.copy_(values[0].mean((0, 2, 3)))
+        layer.running_var.copy_(values[0].var((0, 2, 3)).clamp(min=1e-3))
+
+    def spread(layer: Any, _: tuple[Any, ...], scores: Any) -> Any:
+        layer.weight.div_(scores.std())
+        hooks.pop(layer).remove()  # the first level of a pyramid tells for all
+        return scores / scores.std()
+
+    hooks = {}
+    for name, layer in model.named_modules():
+        if hasattr(layer, "running_var"):
+            hooks[layer] = layer.register_forward_pre_hook(normalise)
+        elif SCORES.fullmatch(name):
+            hooks[layer] = layer.register_forward_hook(spread)
+    model([image])
+    for hook in hooks.values():
+        hook.remove()
+
+
 def export(model: Any, path: Path, size: int) -> None:
     """Write a detector that takes one image of size x size."""
     import torch
 
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "backbone" in name and parameter.ndim == 4 and path.stem in UNSCALED:
-                torch.nn.init.kaiming_normal_(parameter)
-            if SCORES.fullmatch(name):
-                parameter.normal_(0, SPREAD.get(path.stem, 0.05))
     image = torch.rand(3, size, size)
     with torch.no_grad():
+        settle(model, image)
         outputs = list(model([image])[0])
     torch.onnx.export(
         model,

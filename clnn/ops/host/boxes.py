@@ -11,6 +11,7 @@ CHUNK = 256  # candidates that are compared with each other at once
 
 
 @host_op("NonMaxSuppression")
+@np.errstate(all="ignore")  # coordinates may be infinite, or none
 def _non_max_suppression(
     node: HostNode,
     boxes: Array,
@@ -58,7 +59,8 @@ def _kept(boxes: Array, limit: np.float32, count: int) -> Array:
     clusters = max((_clusters(boxes, axis) for axis in (0, 1)), key=lambda c: c.max(initial=0))
     order = np.argsort(clusters, kind="stable")  # within a cluster by score
     parts = np.split(order, np.flatnonzero(np.diff(clusters[order])) + 1)
-    kept = [p if len(p) < 2 else p[_keep(boxes[p], limit, count)] for p in parts]
+    overlaps = Overlaps(boxes, limit)
+    kept = [p if len(p) < 2 else _keep(p, overlaps, count) for p in parts]
     return np.sort(np.concatenate(kept))[:count]
 
 
@@ -72,34 +74,49 @@ def _clusters(boxes: Array, axis: int) -> Array:
     return numbers
 
 
-def _keep(boxes: Array, limit: np.float32, count: int) -> Array:
+def _keep(boxes: Array, overlaps: Overlaps, count: int) -> Array:
     """Return which boxes, by falling score, overlap none that is kept before."""
     kept = np.zeros(0, np.int64)
     for start in range(0, len(boxes), CHUNK):
-        places = np.arange(start, min(start + CHUNK, len(boxes)))
-        if len(kept):
-            places = places[~_overlaps(boxes[places], boxes[kept], limit).any(1)]
-        hides = _overlaps(boxes[places], boxes[places], limit)
-        alive = np.ones(len(places), bool)
-        for k in range(len(places)):
-            if alive[k]:
-                alive[k + 1 :] &= ~hides[k, k + 1 :]
-        kept = np.concatenate([kept, places[alive]])
+        places = boxes[start : start + CHUNK]
+        for others in range(0, len(kept), CHUNK):
+            if len(places):
+                hidden = overlaps(kept[others : others + CHUNK], places).any(0)
+                places = places[~hidden]
+        hides = np.packbits(overlaps(places, places), axis=1, bitorder="little")
+        alive = (1 << len(places)) - 1  # a bit for each place
+        for k, row in enumerate(hides):
+            if alive >> k & 1:
+                alive &= ~(int.from_bytes(row.tobytes(), "little") >> k + 1 << k + 1)
+        kept = np.concatenate([kept, places[[alive >> k & 1 == 1 for k in range(len(places))]]])
         if len(kept) >= count:
             break
     return kept[:count]
 
 
-def _overlaps(left: Array, right: Array, limit: np.float32) -> Array:
-    """Return for each pair of boxes whether they share more than `limit` of their union."""
-    extents = []
-    for axis in (0, 1):
-        low = np.maximum(left[:, None, axis], right[None, :, axis])
-        high = np.minimum(left[:, None, axis + 2], right[None, :, axis + 2])
-        extents.append(np.where(high > low, high - low, np.float32(0)))
-    shared = extents[0] * extents[1]
-    areas = [(b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1]) for b in (left, right)]
-    union = areas[0][:, None] + areas[1][None, :] - shared
-    real = (shared > 0) & (areas[0][:, None] > 0) & (areas[1][None, :] > 0) & (union > 0)
-    ratio = np.divide(shared, union, out=np.zeros_like(shared), where=real)
-    return np.asarray(real & (ratio > limit))
+class Overlaps:
+    """Which of the boxes share more than `limit` of their union, up to CHUNK with up to CHUNK.
+
+    boxes: (boxes, 4) as _corners returns. An empty box overlaps none, nor does one of NaN: it shares
+    0 or NaN. Steps are written into the same few arrays, which the nearest caches hold.
+    """
+
+    def __init__(self, boxes: Array, limit: np.float32) -> None:
+        self._limit = limit
+        extents = boxes[:, 2:] - boxes[:, :2]
+        self._rows = np.stack([*boxes.T, extents[:, 0] * extents[:, 1]])
+        self._scratch = [np.empty((CHUNK, CHUNK), boxes.dtype) for _ in range(3)]
+
+    def __call__(self, left: Array, right: Array) -> Array:
+        """Return (left, right) for places of boxes, true where two overlap."""
+        shared, low, high = (a[: len(left), : len(right)] for a in self._scratch)
+        rows, columns = self._rows[:, left, None], self._rows[:, None, right]
+        for axis, extent in ((0, shared), (1, high)):
+            np.maximum(rows[axis], columns[axis], out=low)
+            np.minimum(rows[axis + 2], columns[axis + 2], out=extent)
+            np.subtract(extent, low, out=extent)
+            np.maximum(extent, np.float32(0), out=extent)
+        np.multiply(shared, high, out=shared)
+        union = np.add(rows[4], columns[4], out=low)
+        np.subtract(union, shared, out=union)
+        return np.asarray(np.divide(shared, union, out=high) > self._limit)

@@ -132,13 +132,23 @@ def _gather(node: HostNode, data: Array, indices: Array) -> Array:
 @host_op("GatherElements")
 def _gather_elements(node: HostNode, data: Array, indices: Array) -> Array:
     axis = int(node.attr("axis", 0))
-    return np.asarray(data[_along(indices, in_range(indices, data.shape[axis]), axis)])
+    return np.asarray(data[_along(indices, data.shape[axis], axis)])
 
 
-def _along(shape_of: Array, indices: Array, axis: int) -> tuple[Any, ...]:
-    """Return index arrays that are `indices` along an axis and each place itself along others."""
-    places: list[Any] = list(np.ogrid[tuple(slice(d) for d in shape_of.shape)])
-    places[axis] = indices
+def _along(indices: Array, extent: int, axis: int) -> tuple[Any, ...]:
+    """Return what picks `indices` along an axis of that extent, and each place itself along others.
+
+    Indices that Expand made of a line pick slices. Raises IndexError for one outside of the extent.
+    """
+    axis %= indices.ndim
+    others = [a for a in range(indices.ndim) if a != axis]
+    if indices.size and all(not indices.strides[a] for a in others if indices.shape[a] > 1):
+        line = np.moveaxis(indices, axis, -1)[(0,) * len(others)]
+        slices: list[Any] = [slice(d) for d in indices.shape]
+        slices[axis] = in_range(line, extent)
+        return tuple(slices)
+    places: list[Any] = list(np.ogrid[tuple(slice(d) for d in indices.shape)])
+    places[axis] = in_range(indices, extent)
     return tuple(places)
 
 
@@ -169,7 +179,7 @@ def _write(out: Array, place: Any, updates: Array, reduction: str) -> Array:
 @host_op("ScatterElements", "Scatter")
 def _scatter_elements(node: HostNode, data: Array, indices: Array, updates: Array) -> Array:
     axis = int(node.attr("axis", 0))
-    place = _along(indices, in_range(indices, data.shape[axis]), axis)
+    place = _along(indices, data.shape[axis], axis)
     return _write(data.copy(), place, updates, node.attr("reduction", "none"))
 
 

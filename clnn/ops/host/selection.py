@@ -10,6 +10,7 @@ from clnn.ops.host.registry import HostNode, host_op
 from clnn.types import Array
 
 MAX_ELEMENTS = 2**31 - 1
+LONG_LINE = 1024  # elements from which on a few are looked for before they are sorted
 
 
 @host_op("NonZero")
@@ -50,10 +51,31 @@ def _topk(node: HostNode, x: Array, count: Array | None = None) -> tuple[Array, 
     wanted = int(node.attrs["k"] if count is None else count.reshape(-1)[0])
     if not 0 <= wanted <= x.shape[axis]:
         raise ValueError(f"the top {wanted} of {x.shape[axis]} elements do not exist")
-    ranks = np.unique(x, return_inverse=True)[1].reshape(x.shape)  # NaN ranks above all numbers
-    order = np.argsort(-ranks if node.attr("largest", 1) else ranks, axis=axis, kind="stable")
-    indices = np.take(order, np.arange(wanted), axis).astype(np.int64)
-    return np.take_along_axis(x, indices, axis), indices
+    lines = np.moveaxis(x, axis, -1)
+    places = _best(lines, wanted, bool(node.attr("largest", 1)))
+    best = np.take_along_axis(lines, places, -1)
+    return np.moveaxis(best, -1, axis).copy(), np.moveaxis(places, -1, axis).copy()
+
+
+def _best(lines: Array, wanted: int, largest: bool) -> Array:
+    """Return the places of the first of each line in order; of equal values the lower comes first.
+
+    NaN ranks above all numbers. Of a long line only what reaches the last wanted value is sorted.
+    """
+    extent = lines.shape[-1]
+    if extent < LONG_LINE or wanted * 4 > extent or not wanted:
+        ranks = np.unique(lines, return_inverse=True)[1].reshape(lines.shape)
+        order = np.argsort(-ranks if largest else ranks, axis=-1, kind="stable")
+        return order[..., :wanted].astype(np.int64)
+    last = extent - wanted if largest else wanted - 1
+    ends = np.partition(lines, last, -1)[..., last : last + 1]
+    near = ~(lines < ends) if largest else ~(lines > ends)
+    result = np.empty((*lines.shape[:-1], wanted), np.int64)
+    for index in np.ndindex(lines.shape[:-1]):
+        places = np.flatnonzero(near[index])
+        ranks = np.unique(lines[index][places], return_inverse=True)[1]
+        result[index] = places[np.argsort(-ranks if largest else ranks, kind="stable")[:wanted]]
+    return result
 
 
 @host_op("Range")

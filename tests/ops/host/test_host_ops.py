@@ -167,6 +167,39 @@ def test_boxes_that_are_kept(center, count, spread, overlap, lowest):
     np.testing.assert_array_equal(got, want, strict=True)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("center", [0, 1])
+def test_boxes_of_infinities_and_nan_hide_none(center):
+    found, scores = boxes(300, 9, 5)
+    found[:, ::5, 2:], found[:, 1::9, :2] = np.inf, -np.inf
+    found[:, ::13, 3], found[:, 7::31] = np.nan, 3e38
+    inputs = [found, scores, scalar(200), scalar(0.4, np.float32)]
+    attrs = {"center_point_box": center}
+    (want,) = onnxruntime_result("NonMaxSuppression", inputs, attrs, 18, out_types=(WHOLES,))
+    (got,) = compute(HostNode("NonMaxSuppression", 18, attrs), inputs)
+    np.testing.assert_array_equal(got, want, strict=True)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("reduction", ["none", "add"])
+def test_lines_of_places_that_were_expanded(axis, reduction):
+    """Expand makes views without strides, whose slices are read and written at once."""
+    line = np.array([2, -1, 1], np.int64).reshape([3 if a == axis % 3 else 1 for a in range(3)])
+    shape = [3 if a == axis % 3 else 2 for a in range(3)]
+    places = np.broadcast_to(line, shape)
+    updates = RNG.standard_normal(shape).astype(np.float32)
+    attrs = {"axis": axis, "reduction": reduction}
+    for op, inputs in (
+        ("ScatterElements", [X, places, updates]),
+        ("GatherElements", [X, places]),
+    ):
+        kept = attrs if op == "ScatterElements" else {"axis": axis}
+        whole = [np.ascontiguousarray(a) for a in inputs]
+        (want,) = onnxruntime_result(op, whole, kept, 18, out_types=(F,))
+        (got,) = compute(HostNode(op, 18, kept), inputs)
+        np.testing.assert_array_equal(got, want, strict=True)
+
+
 @pytest.mark.parametrize("number,count", [(3, 1), (0, 0)])
 def test_places_of_a_scalar_have_no_coordinates_folded_or_not(number, count):
     """As ONNX says it; onnxruntime gives them one."""
@@ -186,6 +219,33 @@ def test_no_boxes_and_no_places():
         (got,) = compute(HostNode("NonMaxSuppression", 18), inputs)
         assert got.shape == (0, 3)
         assert got.dtype == np.int64
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("wanted", [1, 100, 300, 2900])
+@pytest.mark.parametrize("kind", ["apart", "equal", "nan", "whole"])
+def test_the_best_of_long_lines_are_the_first_of_a_stable_sort(kind, wanted, largest, axis):
+    rng = np.random.default_rng(wanted)
+    x = rng.standard_normal((3, 3000)).astype(np.float32)
+    if kind == "equal":
+        x = np.round(x)
+    elif kind == "nan":
+        x[rng.random(x.shape) < 0.1] = np.nan
+        x[rng.random(x.shape) < 0.1] = -np.inf
+    elif kind == "whole":
+        x = rng.integers(-400, 400, x.shape)
+    want = []
+    for line in x:  # pairs in Python: NaN above all numbers, then values, then places
+        keys = [(v == v, -v, k) if largest else (v != v, v, k) for k, v in enumerate(line)]
+        keys = [(n, 0 if line[k] != line[k] else v, k) for n, v, k in keys]
+        want.append([k for _, _, k in sorted(keys)][:wanted])
+    node = HostNode("TopK", 18, {"axis": axis, "largest": largest}, 2)
+    values, places = compute(node, [x if axis else x.T.copy(), ints(wanted)])
+    np.testing.assert_array_equal(places if axis else places.T, want)
+    np.testing.assert_array_equal(
+        values if axis else values.T, np.take_along_axis(x, np.array(want), 1)
+    )
 
 
 @pytest.mark.parametrize(
