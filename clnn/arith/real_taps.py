@@ -73,14 +73,14 @@ class RealTaps(Arithmetic):
         return np.asarray(steps * np.float32(self.step_in))
 
     def integers(self, weights: Array) -> Array | None:
-        """Return weights (oc, ...) as the int8 that they were dequantised from, None where they are others."""
+        """Return weights (oc, ...) as the integers that they were dequantised from, None where they are others."""
         if not self.weight_steps or not weights.size:
             return None
         beside = (1,) * (weights.ndim - 1)
         steps = np.array(self.weight_steps, np.float32).reshape(-1, *beside)
         whole = np.rint(weights / steps)
-        fits = whole.min() >= -128 and whole.max() <= 127 and np.array_equal(whole * steps, weights)
-        return whole.astype(np.int8) if fits else None
+        fits = np.abs(whole).max() <= 255 and np.array_equal(whole * steps, weights)
+        return whole.astype(np.int16) if fits else None
 
     def table(self, weights: Array, bias: Array | None) -> Array | None:
         """Return rows: nothing, which sums begin with; the bias."""

@@ -9,11 +9,15 @@ in that order.
 
 Tensors  src: image with channels innermost, with the border that phases read; seen as (n, c, h, w)
          dst: one phase of the result with channels innermost: every sy-th row, every sx-th column
-         weights: [groups][blocks][kh][kw][ic / 4][nv][vw][4], output channels padded with zeros
+         weights: [groups][blocks][kh][kw][ic / 4][nv][vw][4], output channels padded with zeros; bytes, which the
+         rest of some is added to
+         rest_firsts: [groups * blocks * kh * kw + 1], the first rest of each; rest_channels: input channel of a rest;
+         rests: [][nv * vw], ints
          starts: [sy][sx][groups][blocks][nv * vw], what sums of a phase begin with
          table: [5][groups][blocks][nv * vw]: what a step of the sum is worth in steps of the result; the bias in
          these; the distance from a whole number above which a result is near a tie, where it is 0; the bias; what a
          step of the weights is worth
+         whole: weights as shorts, [groups][blocks][kh][kw][ic][nv * vw]
          stands_for: [256], real numbers that bytes of src are
 Launch   global (tiles, phases * blocks, batch), or phases first where `channels_fastest`
 Params   name, types, src, dst, groups, kernel, strides, dilations, pads, wg: as of conv/transpose
@@ -23,6 +27,7 @@ Params   name, types, src, dst, groups, kernel, strides, dilations, pads, wg: as
          extents: rows and columns of the result
          steps: from row to row and from column to column of the result
          dot, narrow: as of conv/direct
+         has_rests {0,1}
          near: by how much of the result that distance is less
 Tunables mr, th, nv, vw: as of conv/direct in mode row
          channels_fastest {0,1}
@@ -51,19 +56,18 @@ Tunables mr, th, nv, vw: as of conv/direct in mode row
     shift = lambda m: m // tw * src.pitches[2] + m % tw * src.pitches[3]
     def weight_of(v):
         """Vector v of the weights of channel c as float32."""
-        words = capture(dt.weights, dot, "char", "int", vw, "w", f"(c >> 2) * {4 * ocb} + {v * vw * 4}").strip()
-        return f"convert_{F}({words} << (24 - ((c & 3) << 3)) >> 24) * r4_{v}"
+        return f"convert_{F}({load('short', vw, 'w', str(v * vw))}) * r4_{v}"
 %>
 <%def name="all_taps()">\
     for (int ky = first_ky[py]; ky < ${kh}; ky += ${sy // gcd(sy, dy)})
     for (int kx = first_kx[px]; kx < ${kw}; kx += ${sx // gcd(sx, dx)}) {
         const int iy = top + (py + ${pads[0]} - ky * ${dy}) / ${sy}, ix = left + (px + ${pads[1]} - kx * ${dx}) / ${sx};
-        const int at_tap = ((block * ${kh} + ky) * ${kw} + kx) * ${ic * ocb};
+        const int place = (block * ${kh} + ky) * ${kw} + kx;
         __global const ${xt} *p = image + iy * ${src.pitches[2]} + ix * ${src.pitches[3]};
 </%def>
 <%def name="exact()">\
     ${all_taps()}
-        __global const char *w = weights + at_tap;
+        __global const char *w = weights + place * ${ic * ocb};
         for (int c = 0; c < ${ic}; c += 4, w += ${4 * ocb}) {
 % for v in range(nv):
             const ${I} b${v} = ${dt.weights(dot, "char", "int", vw, "w", v * vw * 4)};
@@ -77,17 +81,33 @@ Tunables mr, th, nv, vw: as of conv/direct in mode row
             }
 % endfor
         }
+% if has_rests:
+        for (int k = rest_firsts[place]; k < rest_firsts[place + 1]; ++k) {
+            const int c = rest_channels[k];
+%  for v in range(nv):
+            const ${I} b${v} = ${load("int", vw, "rests", f"k * {ocb} + {v * vw}")};
+%  endfor
+%  for m in range(mr):
+            {
+                const ${I} s = (${I})(p[${shift(m)} + c]${" + 128" if xt == "char" else ""});
+%   for v in range(nv):
+                a${m}_${v} += s * b${v};
+%   endfor
+            }
+%  endfor
+        }
+% endif
     }
 </%def>
 <%def name="in_order(pixels, used)">\
             ${F} ${", ".join(f"a{j}_{v} = 0" for j in range(pixels) for v in range(used))};
     ${all_taps()}
-        __global const char *w = weights + at_tap;
+        __global const short *w = whole + place * ${ic * ocb};
 % for j in range(pixels):
 <% at = f"min(m + {j}, {mr - 1})" if mr % pixels else f"(m + {j})" %>\
         __global const ${xt} *p${j} = p + ${at} / ${tw} * ${src.pitches[2]} + ${at} % ${tw} * ${src.pitches[3]};
 % endfor
-        ${ts.taps(arith, ic, vw, [weight_of(v) for v in range(used)], [f"stands_for[(uchar)p{j}[c]]" for j in range(pixels)], 0)}
+        ${ts.taps(arith, ic, vw, [weight_of(v) for v in range(used)], [f"stands_for[(uchar)p{j}[c]]" for j in range(pixels)], ocb)}
     }
 % for j in range(pixels):
 %  for v in range(used):
@@ -158,7 +178,11 @@ ${ar.functions(arith, vw)}
 ${group_size(wg)}
 __kernel void ${name}(
     __global const ${xt} *src_base, const int src_offset, __global const char *weights,
-    __global const int *starts, __global const float *table, __global const float *stands_for,
+    __global const int *starts, __global const float *table, __global const short *whole,
+    __global const float *stands_for,
+% if has_rests:
+    __global const int *rest_firsts, __global const int *rest_channels, __global const int *rests,
+% endif
     __global ${yt} *dst_base, const int dst_offset)
 {
     const int tile = ${ids[0]}, which = ${ids[1]}, n = get_global_id(2);

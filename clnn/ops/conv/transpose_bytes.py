@@ -16,17 +16,36 @@ from clnn.layout import TensorLayout
 from clnn.ops.conv.packing import by_output, pack_table, pack_weights
 from clnn.ops.conv.problem import ConvProblem, innermost
 from clnn.ops.conv.tiles import Tile, Tiles
-from clnn.ops.launch import Const, In, Launch, Out, Variant, grid
+from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant, grid
 from clnn.target import Target
 from clnn.types import I8, Array
 
 Firsts = tuple[tuple[int, ...], ...]  # the first tap of each phase along both axes
+MOST_RESTS = 1 / 256  # share of weights that may leave 8 bits
 PACKED = 4  # channels whose products are added at once
 # How far float32 sums are taken to lie from exact ones, in halves of the last place: of the largest sum that the
 # weights allow, and of the sum itself.
 OF_LARGEST, OF_RESULT = 1, 16
 HALF_PLACE = 2.0**-24
 DOTS = {"x86_vnni": ("vnni4", "x86", 16), "x86_madd": ("madd4", "x86", 8)}
+
+
+def in_bytes(whole: Array) -> Array:
+    """Return integers clipped to int8."""
+    return np.clip(whole, -128, 127).astype(np.int8)
+
+
+def rests_of(whole: Array, group: int, width: int) -> tuple[Array, Array, Array]:
+    """Return what weights (oc, ic, kernel...) have beyond 8 bits, by blocks and taps.
+
+    That is the first rest of each block and tap, and the input channel and the row of each rest.
+    """
+    rest = pack_weights(whole - in_bytes(whole), group, width)  # [group][blocks][taps][ic][width]
+    rows = rest.reshape(-1, *rest.shape[3:])
+    places, channels = np.nonzero(rows.any(axis=2))
+    firsts = np.searchsorted(places, np.arange(len(rows) + 1))
+    found = rows[places, channels]
+    return firsts.astype(np.int32), channels.astype(np.int32), found.astype(np.int32)
 
 
 def way_of(target: Target) -> tuple[str, str, int]:
@@ -41,7 +60,10 @@ def is_fast(target: Target) -> bool:
 
 
 def integers_of(problem: ConvProblem) -> Array | None:
-    """Return weights (oc, ic / group, kernel...) as bytes, None where the kernel does not take the problem."""
+    """Return weights (oc, ic / group, kernel...) as integers, None where the kernel does not take the problem.
+
+    Few may leave 8 bits, as where a zero point is not in the middle.
+    """
     arith, target = problem.arith, problem.target
     if not isinstance(arith, RealTaps) or arith.quads or problem.post_ops or not problem.has_border:
         return None
@@ -49,7 +71,7 @@ def integers_of(problem: ConvProblem) -> Array | None:
     if not ordered or problem.ic % PACKED or not target.is_cpu:
         return None
     whole = arith.integers(by_output(problem.weights, problem.group))
-    if whole is None:
+    if whole is None or (whole != in_bytes(whole)).mean() > MOST_RESTS:
         return None
     most = 2 * 255 * np.abs(whole.astype(np.int64)).reshape(len(whole), -1).sum(1)
     reached = most * np.abs(_factors(problem)) + np.abs(_offsets(problem)) / arith.step_out
@@ -109,9 +131,10 @@ def variant(problem: ConvProblem, whole: Array, tile: Tile, firsts: Firsts, labe
     sizes = (-(-problem.oc // width) * group * math.prod(problem.geometry["strides"]), tiles)
     near, types = problem.weights_stay, problem.params["types"]
     global_size, local = grid(target, *(sizes if near else sizes[::-1]), problem.batch)
+    has_rests = bool((whole != in_bytes(whole)).any())
     shared = (*problem.geometry, "src", "arith", "post_ops", "operands", "extra_types")
     params = {k: problem.params[k] for k in shared} | {
-        "name": f"{label}t{tile.rows}x{tile.mr // tile.rows}x{width}_{dot}",
+        "name": f"{label}t{tile.rows}x{tile.mr // tile.rows}x{width}_{dot}{'_rests' * has_rests}",
         "types": (types[0], "char", "float", types[3]),
         "dst": dst,
         "extents": (problem.height, problem.width),
@@ -122,6 +145,7 @@ def variant(problem: ConvProblem, whole: Array, tile: Tile, firsts: Firsts, labe
         "firsts": firsts,
         "dot": dot,
         "narrow": narrow,
+        "has_rests": has_rests,
         "near": OF_RESULT * HALF_PLACE,
         "wg": local,
         "channels_fastest": near,
@@ -132,13 +156,19 @@ def variant(problem: ConvProblem, whole: Array, tile: Tile, firsts: Firsts, labe
     }
     arith = problem.arith
     assert isinstance(arith, RealTaps)
+
+    def _rests(which: int) -> Array:
+        return rests_of(whole, group, width)[which]
+
     given = np.arange(256, dtype=np.uint8).view(problem.input(0).type.dtype.numpy)
-    args = (
+    args: tuple[Arg, ...] = (
         In(0),
-        Const(partial(pack_weights, whole, group, width, PACKED)),
+        Const(lambda: pack_weights(in_bytes(whole), group, width, PACKED)),
         Const(lambda: pack_table(starts_of(problem, whole, firsts), group, width)),
         Const(lambda: pack_table(table_of(problem, whole), group, width)),
+        Const(partial(pack_weights, whole, group, width)),
         Const(partial(arith.stands_for, given)),
+        *([Const(partial(_rests, k)) for k in range(3)] if has_rests else []),
         Out(0),
     )
     launch = Launch("conv/transpose_bytes.cl.mako", params, args, global_size, local)

@@ -109,8 +109,22 @@ def test_weights_of_bytes_clipped(device):
     assert any("_bytes_" in name for name in ran) == fast, ran
 
 
+@pytest.mark.parametrize("kind", [U8, I8], ids=repr)
+def test_some_weights_beyond_bytes(device, kind):
+    """Products with what they have more are added apart; not where they are many."""
+    spec, inputs = of_bytes(kind, 32, 40, (5, 7), PADDED, 2)
+    step = F(spec.arith.weight_steps[0])
+    for at in ((0, 0, 0, 0), (0, 1, 0, 0), (33, 39, 3, 2), (63, 17, 2, 1)):
+        inputs[1][at] = step * F(-255 if at[0] else 133)
+    ran = check_op(device, spec, inputs, consts=(1,), every=True)
+    assert any("_rests" in name for name in ran), ran
+    inputs[1][:] = step * F(200)
+    ran = check_op(device, spec, inputs, consts=(1,), every=True)
+    assert not any("_bytes_" in name for name in ran), ran
+
+
 def test_weights_that_are_no_bytes(device):
-    """Integers beyond 8 bits, and numbers between them: the kernel of floats alone."""
+    """Integers beyond 9 bits, and numbers between them: the kernel of floats alone."""
     for change in (F(0.004) * 256, F(0.001)):
         spec, inputs = of_bytes(U8, 8, 16, (3, 4), DOUBLED)
         inputs[1][0, 0, 0, 0] = change
