@@ -42,7 +42,7 @@ def runs_of(vectors, first):
         steps_ = steps_ > (${F})(${scalar(low, "float")}) ? steps_ : (${F})(${scalar(low, "float")});
         steps_ = steps_ < (${F})(${scalar(high, "float")}) ? steps_ : (${F})(${scalar(high, "float")});
         steps_ = steps_ + (${F})(${scalar(S8_ZERO, "float")}) - (${F})(${scalar(S8_ZERO - arith.zero_out, "float")});
-        ${st.byte_steps(step, "steps_", vw, operand)}
+        ${st.byte_steps(step, "steps_", vw, operand, True)}
 % endif
         ${na.rounded(narrow, vw, "steps_", "whole_")}\
         ${name} = whole_;

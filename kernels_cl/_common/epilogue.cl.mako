@@ -14,9 +14,10 @@ polynomial of what is left, within 3e-7 of itself. It is infinite from x = 88.4 
 relu(x) - a 2^p(a), a = |x|, where the polynomial p is log2 of the normal distribution's upper tail, within
 1.2e-7 of x; from a = 6 on the tail is 0. Sine, cosine and tangent
 of floats are functions of _common/trigonometry: some drivers let one element of a vector spoil the others.
-byte_steps(step, v, width, load): a function of bytes (of_bytes in functions.py), whose parameters are the
+byte_steps(step, v, width, load, saturated): a function of bytes (of_bytes in functions.py), whose parameters are the
 kernel's scale0, inverse0, scale1, ... (_common/scales), of the float variable v; it becomes steps of the result
-within its limits, not rounded yet but to whole ones where zero points are added behind rounding.
+within its limits, not rounded yet but to whole ones where zero points are added behind rounding; saturated: a
+byte_sum is left to what makes bytes of it, whose limits are its own.
 Rational functions (RATIONALS of functions.py) round as ONNX Runtime does on processors with fma.
 </%doc>
 <%namespace name="tr" file="/_common/trigonometry.cl.mako"/>
@@ -155,7 +156,7 @@ SIGNED_TYPES = ("char", "short", "int", "long")
 BITS = {"char": 7, "uchar": 8, "short": 15, "ushort": 16, "int": 31, "uint": 32, "long": 63, "ulong": 64}
 REAL_TYPES = ("float", "half", "double")
 %>
-<%def name="byte_steps(step, v, width, load)">\
+<%def name="byte_steps(step, v, width, load, saturated=False)">\
 <%
     F = vec_type("float", width)
     other = "" if step.operand is None else f"convert_{F}({load(step.operand)})"
@@ -167,8 +168,10 @@ REAL_TYPES = ("float", "half", "double")
 %>\
 % if step.fn == "byte_sum":
         ${v} = fma(${a}, ${given[0]}, fma(${b}, ${given[1]}, ${given[2]}));
+%  if not saturated:
         ${v} = ${v} > ${low} ? ${v} : ${low};
         ${v} = ${v} < ${high} ? ${v} : ${high};
+%  endif
 % elif step.fn == "shifted_byte_sum":
         ${v} = fma(${a} + ${shift}, ${given[0]}, fma(${b} + ${shift}, ${given[1]}, ${given[2]}));
         ${v} = ${v} > ${low} + ${shift} ? ${v} : ${low} + ${shift};

@@ -9,6 +9,8 @@ limited(width, value, low, high, zero, ctype)
 quarters(how, width, values, zero, ctype, result, whole, entries)
     statements that declare what `quarter` gives: the ints `values` (four names) plus zero, saturated. Not
     `whole`: x86's in the order of its packs. entries: x86's are looked up in this table
+together(width, value, result)
+    statements that declare `result`, the bitwise or of all of `width` ints
 entries(name, pointer)
     statements that declare the table `name`, 256 bytes in registers
 quarter(how, width, result, k, count)
@@ -47,6 +49,12 @@ REGISTER = {16: "v", 8: "x"}
 % if high < most:
     ${value} = min(${value}, (${I})(${high - zero}));
 % endif
+</%def>
+<%def name="together(width, value, result)">\
+% for half in (h for h in (8, 4, 2) if h < width):
+        const int${half} ${result}${half} = ${value if half * 2 == width else f"{result}{2 * half}"}.lo | ${value if half * 2 == width else f"{result}{2 * half}"}.hi;
+% endfor
+        const int ${result} = ${result}2.x | ${result}2.y;
 </%def>
 <%def name="quarters(how, width, values, zero, ctype, result, whole=True, entries='')">\
 <% I, r = vec_type("int", width), REGISTER.get(width) %>\

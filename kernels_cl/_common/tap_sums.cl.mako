@@ -1,6 +1,6 @@
 <%doc>
 tap_sums: the products of a tap summed by themselves, then added to a tile's sums (RealTaps of
-clnn/arith/quantised.py).
+clnn/arith/real_taps.py).
 
 taps(arith, ic, vw, loads, elements, step)
     statements that add one tap to a0_0, a0_1, ...: sum m_v takes input m times weights v. loads:

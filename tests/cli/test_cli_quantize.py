@@ -143,6 +143,28 @@ def test_averages_run_on_both_engines(clnn, any_device, samples, tmp_path):
     np.testing.assert_array_equal(engine.compile_model(out, any_device)({"x": x})["y"], want)
 
 
+def test_transposed_convolutions_have_weights_of_bytes(clnn, any_device, samples, tmp_path):
+    """A scale per output channel; groups share one, and the bias is in steps of the sums."""
+    weights = {"w": normal(3, 8, 2, 2, seed=1), "b": normal(8, seed=2)}
+    weights |= {"v": normal(8, 3, 3, 3, seed=3), "c": normal(6, seed=4)}
+    nodes = [
+        helper.make_node("ConvTranspose", ["x", "w", "b"], ["m"], strides=[2, 2]),
+        helper.make_node("Relu", ["m"], ["r"]),
+        helper.make_node("ConvTranspose", ["r", "v", "c"], ["y"], strides=[2, 1], group=2),
+    ]
+    path = save(tmp_path / "net.onnx", nodes, {"x": list(SHAPE)}, {"y": [1, 6, 49, 22]}, weights)
+    out, x = tmp_path / "q.onnx", normal(*SHAPE, seed=2)
+    assert clnn("quantize", path, "-d", any_device, "--samples", samples, "--out", out).code == 0
+    made = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(out).graph.initializer}
+    shapes = {n: made[f"{n}:weights:scale"].shape for n in "my"}
+    assert shapes == {"m": (8,), "y": ()} and made["y:bias:integers"].shape == (6,)
+    real = exact_session(path.read_bytes()).run(["y"], {"x": x})[0]
+    want = exact_session(out.read_bytes()).run(["y"], {"x": x})[0]
+    got = engine.compile_model(out, any_device)({"x": x})["y"]
+    np.testing.assert_array_equal(got, want)
+    assert np.abs(got - real).max() <= 0.05 * np.abs(real).max()
+
+
 def test_a_folder_without_samples(clnn, any_device, network, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()

@@ -21,8 +21,9 @@ from x86_in_c import x86_in_c
 
 import clnn
 from clnn.arith.elements import Narrow, Widen
-from clnn.arith.quantised import Quantisation, RealTaps, Requantised, Sums, Written
+from clnn.arith.quantised import Quantisation, Requantised, Sums, Written
 from clnn.arith.quantised_maps import Dequantise, Quantise
+from clnn.arith.real_taps import RealTaps
 from clnn.codegen import render as codegen
 from clnn.codegen import runtime_numbers
 from clnn.compile import load_graph
@@ -121,6 +122,40 @@ def transposed(name: str, ic: int, size: tuple[int, int], quads: bool) -> None:
 transposed("quantised_transposed", 6, (3, 5), False)
 transposed("quantised_transposed_many", 130, (2, 2), False)
 transposed("quantised_transposed_pixel", 7, (1, 1), True)
+
+
+def few_beyond_bytes(any_: bool) -> np.ndarray:
+    """Return weights that are bytes times a quarter, two of them more than a byte if `any_`."""
+    whole = integers((8, 19, 3, 2), "i1", 1).astype(F)
+    if any_:
+        whole[0, 0, 0, 0], whole[7, 18, 2, 1] = 140, -200
+    return whole * F(0.25)
+
+
+for kind, strides in (("u1", (2, 2)), ("i1", (2, 1))):
+    low = int(np.iinfo(kind).min)
+    arith = RealTaps(
+        low + 77,
+        0.0125,
+        U8 if kind == "u1" else I8,
+        low + 9,
+        0.05,
+        low + 9,
+        low + 250,
+        False,
+        (0.5,),
+        (0.25,),
+    )
+    around = (5, 5 * strides[1])
+    add(
+        f"quantised_transposed_bytes_{kind}",
+        ConvTranspose((3, 2), strides, (1, 1), (1, 0), around, 1, (), arith),
+        [integers((1, 8, 3, 5), kind), few_beyond_bytes(strides[1] == 1), None],
+        consts=(1,),
+        only="_bytes_",
+        every=True,
+        targets=("cpu",),
+    )
 
 A, B = integers((2, 6, 3, 5), "i1"), integers((2, 6, 3, 5), "i1", 1)
 X, Y = Quantisation(I8, (0.3,), (5,)), Quantisation(I8, (0.21,), (-3,))

@@ -159,6 +159,19 @@ class _Fusing(IntegerGraph):
             (reader,) = self.consumers[reader.outputs[0]]
         return reader.outputs[0]
 
+    def weights_of(self, node: Node) -> tuple[Array, Quantisation] | None:
+        """Return the constant integers of a product's weights.
+
+        Float32 weights between bytes ONNX Runtime makes int8, unless they are a MatMul's, or the bias is computed.
+        """
+        known, bias = self.weights(node.inputs[1] or ""), (*node.inputs, None, None)[2]
+        real = self.consts.get(node.inputs[1] or "")
+        if known is not None or real is None or not node.origin.startswith(("Conv", "Gemm")):
+            return known
+        row = bias is None or (bias in self.consts and self.consts[bias].ndim == 1)
+        fits = row and real.dtype == np.float32 and real.size and np.isfinite(real).all()
+        return build.in_bytes(real) if fits else None
+
     def bytes_of(self, value: str | None) -> tuple[str, Quantisation] | None:
         """Return the bytes with one scale that a value is made of."""
         found = self.seen_as(value or "")
@@ -181,7 +194,7 @@ def _is_binary(spec: Eltwise) -> bool:
 def _convolution(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:
     spec, x = node.spec, graph.bytes_of(node.inputs[0])
     assert isinstance(spec, Conv2d)
-    weights = graph.weights(node.inputs[1] or "")
+    weights = graph.weights_of(node)
     if spec.arith is not FLOAT or spec.post_ops or x is None or weights is None:
         return None
     raw, w = weights
@@ -202,14 +215,20 @@ def _transposed(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> 
     spec, x = node.spec, graph.bytes_of(node.inputs[0])
     assert isinstance(spec, ConvTranspose)
     weights, bias = graph.real_constant(node.inputs[1] or ""), None
+    whole = graph.weights_of(node)
     if spec.arith is not FLOAT or spec.post_ops or x is None or weights is None:
         return None
     if len(node.inputs) > 2 and node.inputs[2] is not None:
-        bias = _stepped(graph, node.inputs[2], x[1], graph.weights(node.inputs[1] or ""), 1)
+        bias = _stepped(graph, node.inputs[2], x[1], whole, 1)
         if bias is None:
             return None
     point = math.prod(graph.types[x[0]].shape[2:]) == 1
-    arith = build.real_taps(x[1], y, bias, build.clipped(y, *limits), point)
+    steps = tuple[float, ...]()
+    if whole is not None and whole[1].axis in (None, 1):
+        steps = whole[1].scale * (spec.group if whole[1].axis else 1)
+    if whole is not None and whole[1].per_tensor:
+        weights = whole[1].dequantise(whole[0])
+    arith = build.real_taps(x[1], y, bias, build.clipped(y, *limits), point, steps)
     return Emit(replace(spec, arith=arith), [0, weights.astype(np.float32), None]), [x[0]]
 
 
@@ -261,7 +280,7 @@ def _row(bias: Array, count: int) -> Array:
 def _product(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:
     spec, a = node.spec, graph.bytes_of(node.inputs[0])
     assert isinstance(spec, Gemm)
-    weights = graph.weights(node.inputs[1] or "")
+    weights = graph.weights_of(node)
     addend = node.inputs[ADDEND] if len(node.inputs) > ADDEND else None
     if a is None or weights is None or spec.post_ops or spec.trans_a or weights[0].ndim != 2:
         return None

@@ -19,7 +19,7 @@ from clnn.importers.onnx.batchnorm import without_batchnorm
 from clnn.records import dataclass
 from clnn.types import Array
 
-PRODUCTS = ("Conv", "Gemm", "MatMul")
+PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 # Operators whose results are elements of their first input, or lie between them.
 KEEPING = [
     "MaxPool",
@@ -175,7 +175,7 @@ class QdqModel:
         array = numpy_helper.to_array(self.consts[node.input[1]])
         attrs = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         plain = not attrs.get("transA") and attrs.get("alpha", 1.0) == attrs.get("beta", 1.0) == 1.0
-        matrix = node.op_type == "Conv" or array.ndim == 2
+        matrix = node.op_type in ("Conv", "ConvTranspose") or array.ndim == 2
         bias = node.input[2] if len(node.input) > 2 else ""
         known = not bias or bias in self.consts
         fits = array.dtype == np.float32 and np.isfinite(array).all() and array.size
@@ -237,13 +237,15 @@ class _Writer:
                 node.input[place] = self._constant(name)
 
     def _product(self, node: onnx.NodeProto, weights: Array) -> None:
-        turned = any(a.name == "transB" and a.i for a in node.attribute)
-        axis = 0 if node.op_type == "Conv" or turned else 1
+        attrs = {a.name: a.i for a in node.attribute}
+        axis = 0 if node.op_type == "Conv" or attrs.get("transB") else 1
+        groups = attrs.get("group", 1) if node.op_type == "ConvTranspose" else 1
         step = np.float64(self.steps[node.input[0]][0])
         biased = len(node.input) > 2 and node.input[2]
         name = node.input[2] if biased else ""
         bias = numpy_helper.to_array(self.source.consts[name]).reshape(-1) if biased else None
-        scale = _scales(weights, axis, bias, step, self.source.per_channel)
+        # One scale for all groups of a transposed convolution, whose weights have no axis of output channels.
+        scale = _scales(weights, axis, bias, step, self.source.per_channel and groups == 1)
         wide = scale.reshape(
             [-1 if a == axis and scale.size > 1 else 1 for a in range(weights.ndim)]
         )
@@ -253,7 +255,7 @@ class _Writer:
         if bias is not None:
             steps = (np.float32(step) * scale).astype(np.float32)
             whole = np.rint(bias.astype(np.float64) / steps).astype(np.int32)
-            whole = np.ascontiguousarray(np.broadcast_to(whole, (weights.shape[axis],)))
+            whole = np.ascontiguousarray(np.broadcast_to(whole, (weights.shape[axis] * groups,)))
             node.input[2] = self._dequantised(f"{node.output[0]}:bias", whole, steps, np.int32, 0)
 
     def _constant(self, name: str) -> str:
@@ -314,6 +316,7 @@ def _scales(
     rows = np.moveaxis(weights, axis, 0).reshape(weights.shape[axis], -1).astype(np.float64)
     most = np.abs(rows).max(axis=1)
     least = np.zeros(1) if bias is None else np.abs(bias.astype(np.float64)) / (BIAS_STEPS * step)
+    least = least if per_channel else least.max(keepdims=True)
     scale = np.maximum(np.maximum(most / 127, least), float(np.finfo(np.float32).tiny))
     scale = np.where(most > 0, scale, np.maximum(scale, 1 / 127))
     return np.asarray(scale if per_channel else scale.max(keepdims=True), np.float32)

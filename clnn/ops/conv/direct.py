@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 
 from clnn.arith._base import FLOAT
-from clnn.arith.quantised import Requantised
+from clnn.arith.quantised import LARGEST_I32, Requantised, limits_of
 from clnn.ops.conv.packing import moved_start, pack_table, pack_weights
 from clnn.ops.conv.problem import WEIGHTS, ConvProblem, innermost
 from clnn.ops.conv.tiles import Extents, Tile, Tiles, cold_cycles, conv_tiles, tile_cycles
 from clnn.ops.launch import Arg, Const, In, Launch, Variant, grid
 from clnn.ops.shared.byte_scales import last_args
 from clnn.ops.shared.epilogue import heavy, table_operands
-from clnn.ops.shared.functions import FUNCTIONS
+from clnn.ops.shared.functions import FUNCTIONS, PostOp
 from clnn.ops.shared.pairs import operands_of, pairs_of
 from clnn.ops.shared.workgroup_tiles import UNSHARED, latency_hiding
 from clnn.records import dataclass
-from clnn.types import I8, I16, STORED_BF16, U8
+from clnn.types import I8, I16, STORED_BF16, U8, DType
 
 SWAPPED_ORDER_COST = 1.04  # cost of the group order that the size of the weights speaks against
 TILES_BESIDE = 8  # register tiles that are worth a measurement beside work-groups' tiles
@@ -34,6 +34,7 @@ PACKED_TYPES = {2: "short", 4: "char"}  # of weights, by how many are packed
 PLAIN_PACKING = 4  # cost of packed products in C against an instruction for them
 MADD_PACKING = {2: 1.2, 4: 3.3}  # of x86's vpmaddwd, which adds two, by how many are packed
 PAIRS_PACKING = 1.4  # of it where weights are packed as its pairs
+BYTE = 256.0  # above the largest magnitude of a byte
 LEAST_NARROWED = 4  # elements of vectors that become bytes together
 MADD_VECTOR = 8  # elements of a vector of it
 MADD_OPERANDS = 4  # registers of its operands besides those of other products
@@ -289,12 +290,23 @@ def narrowing(problem: ConvProblem, tile: Tile) -> str:
     steps = problem.post_ops
     if len(steps) > 1 or not all(FUNCTIONS[step.fn].of_bytes for step in steps):
         return ""
+    if any(step.fn == "byte_sum" and not _saturates(step, arith.kind) for step in steps):
+        return ""
     if tile.vw < LEAST_NARROWED or not innermost(problem.dst):
         return ""
     instructions = {16: "x86_vnni", 8: "x86_madd"}.get(tile.vw, "")
     if table_operands(steps):
         return "x86" if target.features >= {instructions, "x86_vbmi"} else ""
     return "x86" if instructions in target.features else "plain"
+
+
+def _saturates(step: PostOp, kind: DType) -> bool:
+    """Whether a sum of bytes is clipped to its type, and fits 32 bits before."""
+    first, second, offset, *ends = step.params
+    return (
+        tuple(ends) == limits_of(kind)
+        and BYTE * (abs(first) + abs(second)) + abs(offset) < LARGEST_I32
+    )
 
 
 def tile_args(problem: ConvProblem, dot: Dot, tile: Tile) -> tuple[Arg, ...]:

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 
 import numpy as np
 
 from clnn.arith._base import FLOAT, Arithmetic
-from clnn.arith.quantised import RealTaps
+from clnn.arith.real_taps import RealTaps
 from clnn.budget import MAX_PHASES
 from clnn.codegen.filters import image
 from clnn.errors import PlanError
+from clnn.ops.conv import transpose_bytes
 from clnn.ops.conv.packing import by_output, pack_filters, pack_table, pack_weights
 from clnn.ops.conv.problem import BIAS, NEAR_WEIGHTS, WEIGHTS, ConvProblem
-from clnn.ops.conv.tiles import loop_slots
+from clnn.ops.conv.tiles import Tile, loop_slots
 from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant, grid
 from clnn.ops.problem import Border
 from clnn.ops.shared.epilogue import heavy, operand_args
@@ -129,20 +131,52 @@ def variants(problem: TransposeProblem) -> list[Variant]:
     many = max(problem.window.strides) > MAX_PHASES
     if many or not (constant and finite) or problem.input(0).type.size == 0:
         return [_reference(problem)]
-    return [*(_phases(problem, mode) for mode in _modes(problem)), _reference(problem)]
+    plain = [*(_phases(problem, mode) for mode in _modes(problem)), _reference(problem)]
+    fast = _of_bytes(problem) if transpose_bytes.is_fast(problem.target) else []
+    return [*fast, *plain]
 
 
 def candidates(problem: TransposeProblem) -> list[Variant]:
     """Return the variants, and before the reference those of tiles for images where the best does not fit."""
     *best, reference = variants(problem)
     more = _low_and_narrow(problem, _modes(problem)[-1]) if best else []
+    more += _of_bytes(problem) if best else []
     return list({v.name: v for v in (*best, *more, reference)}.values())
+
+
+def _of_bytes(problem: TransposeProblem, given: Tile | None = None) -> list[Variant]:
+    """Return the kernel of products of bytes where it takes the problem; given: its tile, if not the best one."""
+    whole = transpose_bytes.integers_of(problem)
+    if whole is None:
+        return []
+    qh, qw = _phase_extents(problem)
+    *_, vw = transpose_bytes.way_of(problem.target)
+    vectors = -(-problem.oc // vw)
+    best = phase_tile(qh, qw, vectors, range(1, min(4, vectors) + 1), vw, problem.target)
+    tile = given or Tile(best.ty * best.tx, best.nv, vw, "row", best.ty)
+    made = transpose_bytes.variant(problem, whole, tile, _firsts(problem), problem.name("bytes_"))
+
+    def again(other: TransposeProblem) -> Variant | None:
+        return next(iter(_of_bytes(other, tile) if tile.fits(*_phase_extents(other)) else ()), None)
+
+    return [replace(made, again=again)]
+
+
+def _phase_extents(problem: TransposeProblem) -> tuple[int, int]:
+    """Return the rows and columns of the first phase."""
+    sy, sx = problem.geometry["strides"]
+    return -(-problem.height // sy), -(-problem.width // sx)
+
+
+def _firsts(problem: TransposeProblem) -> tuple[tuple[int, ...], ...]:
+    """Return the first tap of each phase along both axes."""
+    rank = len(problem.window.kernel)
+    return ((0,),) * (2 - rank) + tuple(first_taps(problem.window, a) for a in range(rank))
 
 
 def _low_and_narrow(problem: TransposeProblem, mode: str) -> list[Variant]:
     """Return kernels of lower and narrower tiles, for images into which the best tile does not fit."""
-    sy, sx = problem.geometry["strides"]
-    qh, qw = -(-problem.height // sy), -(-problem.width // sx)
+    qh, qw = _phase_extents(problem)
     high, wide = (min(extent, SMALL_TILE) for extent in (qh, qw))
     sizes = dict.fromkeys([(1, wide), (high, 1), (1, 1)])
     tiles = [(size, _tile(problem, *size, mode)) for size in sizes]
@@ -221,7 +255,7 @@ def _phases(
     in a loop.
     """
     sy, sx = problem.geometry["strides"]
-    qh, qw = -(-problem.height // sy), -(-problem.width // sx)
+    qh, qw = _phase_extents(problem)
     tile, checked = given or _tile(problem, qh, qw, mode), not problem.has_border
     groups = 1 if mode == "depthwise" else problem.group
     oc = problem.oc * problem.group // groups
@@ -235,15 +269,13 @@ def _phases(
     ends = (qh % tile.ty, qw % tile.tx, problem.height % sy, problem.width % sx, oc % width)
     heavy_ends = heavy(problem.post_ops) or any(ends) or problem.arith is not FLOAT
     finishes_in_loop = heavy_ends if loop is None else loop
-    rank = len(problem.window.kernel)
-    firsts = ((0,),) * (2 - rank) + tuple(first_taps(problem.window, a) for a in range(rank))
     params = problem.params | {
         "name": problem.name(f"{mode}_{shape}_{'checked' if checked else 'bordered'}"),
         "mode": mode,
         "ic": problem.ic,
         "oc": oc,
         "groups": problem.group,
-        "firsts": firsts,
+        "firsts": _firsts(problem),
         "checked": checked,
         "has_bias": problem.has(BIAS),
         "wg": local,

@@ -14,7 +14,6 @@ import numpy as np
 from clnn.arith.quantised import (
     Quantisation,
     QuantisedAverage,
-    RealTaps,
     Requantised,
     Sums,
     Written,
@@ -30,6 +29,7 @@ from clnn.arith.quantised_maps import (
     every_byte,
     line_through,
 )
+from clnn.arith.real_taps import RealTaps
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.movement.views import Concat, Reshape, Transpose
@@ -48,6 +48,15 @@ def signed(integers: Array, zero: Array) -> Array:
     moved = integers.astype(np.int64) - zero
     fits = not moved.size or (moved.min() >= -128 and moved.max() <= 127)
     return np.ascontiguousarray(moved, np.int8 if fits else np.int16)
+
+
+def in_bytes(real: Array) -> tuple[Array, Quantisation]:
+    """Return float32 numbers as int8 over their range, which holds 0, as ONNX Runtime quantises weights."""
+    low, high = min(real.min(), F(0)), max(real.max(), F(0))
+    step = F((high - low) / F(BYTE)) if high > low else F(1)
+    zero = int(np.clip(np.rint(F(-128) - low / step), -128, 127))
+    made = Quantisation(I8, (float(step),), (zero,))
+    return made.quantise(real), made
 
 
 def factors(x: Quantisation, w: Quantisation, y: Quantisation, alpha: float = 1.0) -> Array:
@@ -104,15 +113,21 @@ def written_product(
 
 
 def real_taps(
-    x: Quantisation, y: Quantisation, bias: Array | None, limits: tuple[int, int], point: bool
+    x: Quantisation,
+    y: Quantisation,
+    bias: Array | None,
+    limits: tuple[int, int],
+    point: bool,
+    weight_steps: tuple[float, ...] = (),
 ) -> RealTaps:
     """Return the arithmetic of transposed convolutions of real weights; bias: real numbers, or None.
 
-    point: the input's images are one pixel.
+    point: the input's images are one pixel. weight_steps: of RealTaps.
     """
     offsets = () if bias is None else tuple(map(float, bias.astype(F).reshape(-1)))
     steps = (float(x.step), float(y.step))
-    return RealTaps(x.zero[0], steps[0], y.dtype, y.zero[0], steps[1], *limits, point, offsets)
+    ends = (y.dtype, y.zero[0], steps[1], *limits)
+    return RealTaps(x.zero[0], steps[0], *ends, point, offsets, weight_steps)
 
 
 def convolution(

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from harness import check_op, rng
 
-from clnn.arith.quantised import RealTaps
+from clnn.arith.real_taps import RealTaps
 from clnn.errors import DTypeError
 from clnn.ops.conv.transpose import ConvTranspose
+from clnn.runtime.device.device import select
 from clnn.types import F32, I8, I16, U8
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
@@ -49,6 +50,86 @@ def test_images_of_one_pixel(device, ic):
 def test_holes_between_taps(device):
     spec, inputs = problem(I8, 6, 9, (3, 6), strides=(3, 2), dilations=(2, 3))
     check_op(device, spec, inputs, consts=(1,))
+
+
+def of_bytes(kind, ic, per, size, window, group=1, limits=None, steps=1):
+    """Return an op with weights of bytes times steps, one for all or one per channel, and its inputs.
+
+    A product is a thousandth of a step of the result, so that many sums are ties but for rounding.
+    """
+    low = int(np.iinfo(kind.numpy).min)
+    kernel, strides, dilations, before, more = window
+    scales = (F(0.004) * (F(2) ** -rng(5).integers(0, 2, steps).astype(F))).tolist()
+    offsets = (rng(3).integers(-9, 9, per * group) * 0.025).tolist()
+    ends = limits or (low, low + 255)
+    arith = RealTaps(
+        low + 100, 0.0125, kind, low + 9, 0.05, *ends, False, tuple(offsets), tuple(scales)
+    )
+    extents = tuple(
+        (s - 1) * t + (k - 1) * d + 1 - b + m
+        for s, t, k, d, b, m in zip(size, strides, kernel, dilations, before, more, strict=True)
+    )
+    spec = ConvTranspose(kernel, strides, dilations, before, extents, group, (), arith)
+    x = rng(1).integers(low, low + 255, (2, ic * group, *size), endpoint=True).astype(kind.numpy)
+    whole = rng(2).integers(-128, 127, (group, ic, per, *kernel), endpoint=True)
+    of_channels = np.broadcast_to(np.array(scales, F).reshape(-1, 1, 1), (per * group, 1, 1))
+    w = whole.astype(F) * of_channels.reshape(group, 1, per, 1, 1)
+    return spec, [x, w.reshape(ic * group, per, *kernel), None]
+
+
+DOUBLED = ((2, 2), (2, 2), (1, 1), (0, 0), (0, 0))
+OVERLAPPING = ((3, 3), (2, 2), (1, 1), (1, 1), (0, 0))  # extents that the stride does not divide
+PADDED = ((4, 3), (2, 1), (1, 1), (1, 0), (-1, 0))
+HOLES = ((3, 2), (3, 2), (2, 3), (1, 0), (-1, 0))
+
+
+@pytest.mark.parametrize("kind", [U8, I8], ids=repr)
+@pytest.mark.parametrize(
+    "ic,per,group,window",
+    [
+        (8, 16, 1, DOUBLED),
+        (132, 40, 1, DOUBLED),
+        (256, 7, 1, DOUBLED),
+        (12, 20, 1, OVERLAPPING),
+        (4, 33, 2, PADDED),
+        (16, 64, 1, HOLES),
+    ],
+)
+def test_weights_of_bytes(device, kind, ic, per, group, window):
+    steps = per * group if ic != 8 else 1
+    spec, inputs = of_bytes(kind, ic, per, (5, 7), window, group, None, steps)
+    ran = check_op(device, spec, inputs, consts=(1,), border=int(window is DOUBLED), every=True)
+    assert any("_bytes_" in name for name in ran), ran
+
+
+def test_weights_of_bytes_clipped(device):
+    spec, inputs = of_bytes(U8, 20, 24, (3, 30), DOUBLED, limits=(9, 200))
+    ran = check_op(device, spec, inputs, consts=(1,))
+    fast = bool(select(device).caps.x86_vnni)
+    assert any("_bytes_" in name for name in ran) == fast, ran
+
+
+@pytest.mark.parametrize("kind", [U8, I8], ids=repr)
+def test_some_weights_beyond_bytes(device, kind):
+    """Products with what they have more are added apart; not where they are many."""
+    spec, inputs = of_bytes(kind, 32, 40, (5, 7), PADDED, 2)
+    step = F(spec.arith.weight_steps[0])
+    for at in ((0, 0, 0, 0), (0, 1, 0, 0), (33, 39, 3, 2), (63, 17, 2, 1)):
+        inputs[1][at] = step * F(-255 if at[0] else 133)
+    ran = check_op(device, spec, inputs, consts=(1,), every=True)
+    assert any("_rests" in name for name in ran), ran
+    inputs[1][:] = step * F(200)
+    ran = check_op(device, spec, inputs, consts=(1,), every=True)
+    assert not any("_bytes_" in name for name in ran), ran
+
+
+def test_weights_that_are_no_bytes(device):
+    """Integers beyond 9 bits, and numbers between them: the kernel of floats alone."""
+    for change in (F(0.004) * 256, F(0.001)):
+        spec, inputs = of_bytes(U8, 8, 16, (3, 4), DOUBLED)
+        inputs[1][0, 0, 0, 0] = change
+        ran = check_op(device, spec, inputs, consts=(1,), every=True)
+        assert not any("_bytes_" in name for name in ran), ran
 
 
 def one_result(channels):

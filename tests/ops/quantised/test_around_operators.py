@@ -157,3 +157,32 @@ def test_softmax_in_front_of_an_operator_of_bytes(device):
         ),
     ]
     check_around(device, x, network(x, nodes, consts))
+
+
+def of_real_weights(op, seed):
+    """Return the input and a model of a product of bytes with float32 weights."""
+    g = rng(seed)
+    shape = {"Conv": (12, 8, 3, 3), "ConvTranspose": (8, 12, 2, 2), "Gemm": (12, 8)}[op]
+    x = integers((2, 8) if op == "Gemm" else (1, 8, 5, 6), np.uint8, seed)
+    consts = {
+        "w": (g.normal(0.01, 0.1, shape) + 0.3 * (seed == 1)).astype(F),
+        "xs": F(0.031),
+        "xz": np.uint8(g.integers(0, 255)),
+        "ys": F(0.05),
+        "yz": np.uint8(120),
+        "b": g.normal(0, 1, 12).astype(F),
+    }
+    attrs = {"transB": 1} if op == "Gemm" else {"strides": [2, 2]}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["real"]),
+        helper.make_node(op, ["real", "w", *(["b"] if seed else [])], ["made"], **attrs),
+        helper.make_node("QuantizeLinear", ["made", "ys", "yz"], ["y"]),
+    ]
+    return x, network(x, nodes, consts)
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "Gemm"])
+@pytest.mark.parametrize("seed", range(3))
+def test_float32_weights_between_bytes_become_bytes(device, op, seed):
+    """One scale and zero point for all of them, and the bias in steps of the sums."""
+    check_around(device, *of_real_weights(op, seed))

@@ -73,3 +73,30 @@ def test_embeddings(device, given, segments):
     order = [n if n in feeds or n in tables else "" for n in order]
     op, outputs = "EmbedLayerNormalization", ("y", "counts", "sum")
     check(device, op, feeds, tables, outputs, order=order, epsilon=1e-4)
+
+
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+@pytest.mark.parametrize("segments", [False, True])
+def test_quantised_embeddings(device, kind, segments, mask):
+    feeds = {"words": rng(0).integers(0, 5, (2, 3))}
+    feeds |= {"segments": rng(1).integers(0, 2, (2, 3))} if segments else {}
+    feeds |= {"mask": np.array([[1, 0, 1], [2, 1, 1]])} if mask else {}
+    feeds = {name: a.astype(np.int32) for name, a in feeds.items()}
+    low = int(np.iinfo(kind).min)
+    shapes = {"w": (5, 8), "p": (6, 8), "s": (2, 8), "g": (8,), "b": (8,)}
+    order, steps, zeros = ["words", "segments", *shapes, "mask"], {}, {}
+    tables = {
+        n: rng(k).integers(low, low + 256, shape).astype(kind)
+        for k, (n, shape) in enumerate(shapes.items())
+    }
+    for k, n in enumerate(shapes):
+        steps[f"{n}s"] = np.array([0.01 * (k + 1)] if k % 2 else 0.01 * (k + 1), np.float32)
+        zeros[f"{n}z"] = np.array(low + 90 + k, kind)
+    tables |= steps | zeros
+    order += [*steps, *zeros]
+    if not segments:
+        tables = {n: a for n, a in tables.items() if not n.startswith("s")}
+    order = [n if n in feeds or n in tables else "" for n in order]
+    op, outputs = "QEmbedLayerNormalization", ("y", "counts")
+    check(device, op, feeds, tables, outputs, order=order, epsilon=1e-4)
