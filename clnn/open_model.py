@@ -70,7 +70,7 @@ class OpenModel:
         """What makes kernels while calls go on."""
         if not self._shares or self._specialise != "background":
             return None
-        made = Gears(self._special, self._ahead, self._options.dtype)
+        made = Gears(self._special, self._ahead, self._lacking, self._room, self._options.dtype)
         self._graphs.defer(made.later)
         return made
 
@@ -130,6 +130,17 @@ class OpenModel:
             with suppress(NothingToGainError), family.with_many():
                 self._made_ahead(family.first, family, build)
             family.keep(many=True)
+
+    def _room(self, stop: Callable[[], bool]) -> None:
+        """Make room in memory for larger shapes, in the thread of Gears."""
+        if self._family is not None:
+            self._family.arenas.make_room(stop)
+
+    def _lacking(self, shapes: Shapes, build: Build) -> None:
+        """Make the kernels for all shapes that these lack."""
+        assert self._family is not None
+        with paused:
+            self._made_ahead(self._at(shapes), self._family, build)
 
     def _made_ahead(self, graph: Graph, family: Family, build: Build) -> None:
         """Make a session, whose kernels and constants stay."""

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import field
 from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from clnn.errors import ClnnError
 from clnn.graph.ir import Graph
@@ -26,17 +27,21 @@ from clnn.runtime.run.kernel_set import KernelSet, PlanBy, planned, shapes_of
 from clnn.runtime.run.lent_arena import Arenas
 from clnn.target import Target
 
+if TYPE_CHECKING:
+    from clnn.runtime.run.session import Build
+
 WORTH = 1.05  # what the first set must cost for other batches, of the best there, for a set of their own
 
 
 class KernelsNotReadyError(Exception):
-    """The kernels for small images are still being made.
+    """Kernels are not there that a call should not wait for.
 
-    graph: the network at the extents asked for. made: set once they are there, or nobody makes them.
+    graph: the network at the extents asked for. made: set once they are there, or nobody makes them; None
+    where they are not being made.
     """
 
-    def __init__(self, graph: Graph, made: threading.Event) -> None:
-        super().__init__("kernels for small images are not ready")
+    def __init__(self, graph: Graph, made: threading.Event | None = None) -> None:
+        super().__init__("kernels for these extents are not ready")
         self.graph, self.made = graph, made
 
 
@@ -118,12 +123,24 @@ class Family:
 
     @contextmanager
     def patience(self, wait: bool) -> Iterator[None]:
-        """Have this thread's plans `wait` for the second set, or raise KernelsNotReadyError instead."""
+        """Have this thread's sessions `wait` for kernels, or raise KernelsNotReadyError instead."""
         self._patience.is_short = not wait
         try:
             yield
         finally:
             self._patience.is_short = False
+
+    def builder(self, graph: Graph) -> Build | None:
+        """Return what builds a session's programs in this thread as `patience` says, None in the usual way."""
+        if not getattr(self._patience, "is_short", False):
+            return None
+
+        def build(device: Device, sources: Mapping[str, str]) -> None:
+            if not all(map(device.has, sources.values())):
+                raise KernelsNotReadyError(graph)
+            device.build(sources)
+
+        return build
 
     def plan(self, plan_by: PlanBy, graph: Graph, choose: Chooser) -> Plan:
         """Return the plan of the network at some extents, as like the plans before as can be.

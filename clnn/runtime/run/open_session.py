@@ -284,11 +284,13 @@ class OpenSession(NamedSession):
             return self._session(shapes, patient=self._gears is None)
         except KernelsNotReadyError as err:
             graph, made, given = err.graph, err.made, arrays()
+        if made is None and (gears := self._gears) is not None:
+            made = gears.make_lacking(shapes, self._by_name(shapes))
         for name in graph.inputs:
             check_dtype(name, given[name].dtype, graph.types[name].dtype)
         try:
             with host_memory("a run on the host"):
-                return evaluate(graph, given, made.is_set)
+                return evaluate(graph, given, made.is_set if made else bool)
         except GivenUpError:
             return self._session(shapes)
 

@@ -79,6 +79,7 @@ class Session(NamedSession):
 
         made = planned(graph, info, options, choose, hints, family, device)
         self._hold(made.parts, options, family)
+        build = build or (family and family.builder(graph))
         self._begin(build, made.before, made.times)
 
     @classmethod
