@@ -74,6 +74,11 @@ class OpenModel:
         self._graphs.defer(made.later)
         return made
 
+    def close(self) -> None:
+        """Free the memory of runs at once, whoever else still refers to the model."""
+        if self._family is not None:
+            self._family.arenas.idle.clear()
+
     def __call__(self, shapes: Shapes, wait: bool = True) -> Session:
         """Return the session for inputs of these shapes. wait: as in Family.patience."""
         if not self._shares:

@@ -30,6 +30,7 @@ from clnn.target import Target
 if TYPE_CHECKING:
     from clnn.runtime.run.session import Build
 
+MOST_ONES = 4  # open dimensions that are looked at where they are 1
 WORTH = 1.05  # what the first set must cost for other batches, of the best there, for a set of their own
 
 
@@ -313,12 +314,12 @@ class Family:
         """Take notes of shapes that are known, before a call asks for another."""
         if self._first is None or self._target is None or self.graphs is None:
             return
-        known = self._noted(self._target)
-        for graph in (self._first, *self._unlike):
-            shapes = shapes_of(graph)
-            if known is not None and shapes.keys() == self.graphs.dims.keys():
-                self.graphs.note(shapes)
-                known.note(shapes)
+        known, first = self._noted(self._target), shapes_of(self._first)
+        if known is None or first.keys() != self.graphs.dims.keys():
+            return
+        for shapes in (first, *map(shapes_of, self._unlike), *_with_ones(first, self.graphs.dims)):
+            self.graphs.note(shapes)
+            known.note(shapes)
 
     def forget(self) -> None:
         """Forget what is kept of shapes that were planned."""
@@ -365,3 +366,17 @@ class Family:
         """Return a graph whose open extents are known as such."""
         assert self._first is not None
         return opened(graph, self._unlike[0], self._first) if self._unlike else graph
+
+
+def _with_ones(
+    shapes: Mapping[str, tuple[int, ...]], dims: Mapping[str, tuple[int | str, ...] | None]
+) -> Iterator[dict[str, tuple[int, ...]]]:
+    """Yield shapes of which one open extent is 1, where networks decide otherwise than elsewhere."""
+    names = {dim: None for row in dims.values() for dim in row or () if isinstance(dim, str)}
+    for name in [*names][:MOST_ONES]:
+        yield {
+            key: tuple(
+                1 if dim == name else n for dim, n in zip(dims[key] or (), shape, strict=True)
+            )
+            for key, shape in shapes.items()
+        }
