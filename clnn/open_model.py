@@ -17,7 +17,8 @@ from clnn.runtime.process.collector import paused
 from clnn.runtime.run.family import Family, NothingToGainError
 from clnn.runtime.run.gears import Gears
 from clnn.runtime.run.kept_sets import KeptSets
-from clnn.runtime.run.session import Build, Session
+from clnn.runtime.run.parts import Build
+from clnn.runtime.run.session import Session
 from clnn.settings import setting
 from clnn.tune.choose import chooser, measured
 

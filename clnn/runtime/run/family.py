@@ -8,7 +8,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import field
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from clnn.errors import ClnnError
 from clnn.graph.ir import Graph
@@ -25,10 +24,8 @@ from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.kept_sets import Kept, KeptSet, KeptSets
 from clnn.runtime.run.kernel_set import KernelSet, PlanBy, planned, shapes_of
 from clnn.runtime.run.lent_arena import Arenas
+from clnn.runtime.run.parts import Build
 from clnn.target import Target
-
-if TYPE_CHECKING:
-    from clnn.runtime.run.session import Build
 
 MOST_ONES = 4  # open dimensions that are looked at where they are 1
 WORTH = 1.05  # what the first set must cost for other batches, of the best there, for a set of their own

@@ -19,7 +19,8 @@ from clnn.logs import log
 from clnn.records import dataclass
 from clnn.runtime.build.program import Device
 from clnn.runtime.process.background import Jobs
-from clnn.runtime.run.session import Build, Session
+from clnn.runtime.run.parts import Build
+from clnn.runtime.run.session import Session
 from clnn.types import Array
 
 OFTEN_CALLS, OFTEN_S = 32, 5.0  # calls, and seconds in them, after which a shape is met often
