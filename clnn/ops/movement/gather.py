@@ -240,7 +240,8 @@ def _gather(node: OnnxNode) -> Source:
     even = row.asked(_evenly) if is_made(indices) else _evenly(indices)
     if even is None:
         return Emit(Gather(axis), [0, indices])
-    return _strided(data, axis, *even, indices.shape)
+    start, step = even
+    return _strided(data, axis, start, step, indices.shape)
 
 
 def _evenly(indices: Array) -> tuple[int, int] | None:

@@ -77,7 +77,8 @@ class Session(NamedSession):
 
         made = planned(graph, info, options, choose, hints, family, device)
         self._hold(made.parts, options, family)
-        build = build or (family and family.builder(graph))
+        if build is None and family is not None:
+            build = family.builder(graph)
         self._begin(build, made.before, made.times)
 
     @classmethod
