@@ -81,7 +81,7 @@ def _fusing_input(
     for which, name in enumerate(node.inputs):
         if name is None or name not in places or uses[name] != 1 or graph.types[name] != out:
             continue
-        others = of_inputs.intersection(node.inputs)
+        others = of_inputs & set(node.inputs)
         if (name not in of_inputs and others) or (name in reduced and not others <= reduced):
             continue
         producer = nodes[places[name]]
