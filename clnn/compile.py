@@ -184,7 +184,7 @@ def _compile_open(
 
     has_samples = calibration is not None
     compile_at = OpenModel(model, device, options, dims, opened, read, alone, has_samples)
-    return OpenSession(inputs, outputs, compile_at, compile_at.gears, doubt)
+    return OpenSession(inputs, outputs, compile_at, compile_at.gears, doubt, compile_at.close)
 
 
 def compile_fixed(

@@ -13,7 +13,8 @@ from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.target import target_of
 from clnn.runtime.doctor.selection import select_device
 from clnn.runtime.run.geared_session import GearedSession
-from clnn.runtime.run.session import Build, Session
+from clnn.runtime.run.parts import Build
+from clnn.runtime.run.session import Session
 from clnn.runtime.run.universal import begins_on_set, set_source
 from clnn.timeline import mark
 from clnn.tune.choose import chooser

@@ -17,7 +17,8 @@ from clnn.runtime.process.collector import paused
 from clnn.runtime.run.family import Family, NothingToGainError
 from clnn.runtime.run.gears import Gears
 from clnn.runtime.run.kept_sets import KeptSets
-from clnn.runtime.run.session import Build, Session
+from clnn.runtime.run.parts import Build
+from clnn.runtime.run.session import Session
 from clnn.settings import setting
 from clnn.tune.choose import chooser, measured
 
@@ -70,9 +71,14 @@ class OpenModel:
         """What makes kernels while calls go on."""
         if not self._shares or self._specialise != "background":
             return None
-        made = Gears(self._special, self._ahead, self._options.dtype)
+        made = Gears(self._special, self._ahead, self._lacking, self._room, self._options.dtype)
         self._graphs.defer(made.later)
         return made
+
+    def close(self) -> None:
+        """Free the memory of runs at once, whoever else still refers to the model."""
+        if self._family is not None:
+            self._family.arenas.idle.clear()
 
     def __call__(self, shapes: Shapes, wait: bool = True) -> Session:
         """Return the session for inputs of these shapes. wait: as in Family.patience."""
@@ -130,6 +136,17 @@ class OpenModel:
             with suppress(NothingToGainError), family.with_many():
                 self._made_ahead(family.first, family, build)
             family.keep(many=True)
+
+    def _room(self, stop: Callable[[], bool]) -> None:
+        """Make room in memory for larger shapes, in the thread of Gears."""
+        if self._family is not None:
+            self._family.arenas.make_room(stop)
+
+    def _lacking(self, shapes: Shapes, build: Build) -> None:
+        """Make the kernels for all shapes that these lack."""
+        assert self._family is not None
+        with paused:
+            self._made_ahead(self._at(shapes), self._family, build)
 
     def _made_ahead(self, graph: Graph, family: Family, build: Build) -> None:
         """Make a session, whose kernels and constants stay."""

@@ -26,6 +26,7 @@ class Tape:
     def __init__(self, pause: Callable[[], None] | None = None) -> None:
         """pause: called now and then while notes are taken."""
         self.statements: list[str] = []
+        self.told: list[tuple[Callable[[Any], Any], Any, Any]] = []
         self._pause = pause
         self.inputs = 0
         self._known: dict[tuple[object, ...], Recorded] = {}
@@ -72,6 +73,11 @@ class Tape:
             test = f"{left} {sign} {right}"
             self._add(f"if {f'not {test}' if outcome else test}: raise Other")
         return outcome
+
+    def asked(self, question: Callable[[Any], Any], array: Any, answer: Any) -> None:
+        """Note what a question about an array that is made anew was answered with, as a decision."""
+        if not self.closed:
+            self.told.append((question, array, answer))
 
     def _add(self, statement: str) -> None:
         self.statements.append(statement)

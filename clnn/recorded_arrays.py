@@ -70,6 +70,13 @@ class RecordedArray:
             number.pinned()
         return self.array
 
+    def asked(self, question: Callable[[Array], Any]) -> Any:
+        """Return what a question about the data is answered with; only the answer is noted as a decision."""
+        answer = question(self.array)
+        if (number := next(_numbers_in(self.given), None)) is not None:
+            number.tape.asked(question, self, answer)
+        return answer
+
     def reshape(self, *shape: Any) -> Any:
         """Return the elements under another shape, as numpy does."""
         if self.items is None:

@@ -68,6 +68,11 @@ class _Builder:
         """Return the expression of a value."""
         return self.text(value) or self._constant(value)
 
+    def check(self, question: Callable[[Any], Any], array: Any, told: Any) -> None:
+        """Have the notes hold only where a question about an array is answered as it was told."""
+        asked = f"{self._constant(question)}({self.expression(array)})"
+        self.statements.append(f"if {asked} != {self._constant(told)}: raise Other")
+
     def _constant(self, value: Any) -> str:
         name = f"c{len(self.constants)}"
         self.constants[name] = value
@@ -149,6 +154,8 @@ def _function(
 ) -> Callable[..., Any]:
     """Return what builds a result for other numbers, or returns None. Raises NotRecordedError."""
     builder = _Builder(tape)
+    for question, array, told in tape.told:
+        builder.check(question, array, told)
     answer = builder.expression(result)
     lines = [*tape.statements, *builder.statements, f"answer = {answer}"]
     parts = []

@@ -44,3 +44,19 @@ def test_what_is_made_of_constants_takes_in_no_batch(batch):
     want, got = reference_values(graph, {"x": x}), reference_values(fused, {"x": x})
     for public, name in graph.outputs.items():
         np.testing.assert_allclose(got[fused.outputs[public]], want[name], rtol=1e-12)
+
+
+@pytest.mark.parametrize("side", [1, 5])
+def test_gates_of_one_pixel_stay_gates(side):
+    """An image of one pixel has the nodes that larger ones have."""
+    net = Net()
+    x = net.conv("x", 3, 8)
+    gate = net.conv(net.add("GlobalAveragePool", x), 8, 8, relu=False)
+    model = net.model(net.add("Mul", x, net.add("Sigmoid", gate)))
+    graph = load_graph(model, {"x": (2, 3, side, side)})
+    fused = check(optimise(graph))
+    assert [n.spec.kind for n in fused.nodes] == ["conv2d", "reduce", "conv2d", "eltwise"]
+    values = np.linspace(-2, 2, 6 * side * side).reshape(2, 3, side, side)
+    want, got = (reference_values(one, {"x": values}) for one in (graph, fused))
+    for public, name in graph.outputs.items():
+        np.testing.assert_allclose(got[fused.outputs[public]], want[name], rtol=1e-12)

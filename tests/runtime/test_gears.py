@@ -165,6 +165,41 @@ def test_a_run_on_the_host_ends_where_its_kernels_are_made(device, monkeypatch, 
         assert all(close(one, session(fed(SMALL))) for one in got)
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_call_builds_nothing_whatever_its_shape_lacks(device, monkeypatch, is_stream):
+    """The host computes it, and the kernels are built meanwhile for those that come later."""
+    builds, build, in_thread = [], Device.build_ahead, threading.current_thread()
+
+    def here(self, missing, total):
+        builds.append(threading.current_thread())
+        return build_here(self, missing, total)
+
+    build_here = Device._build_these
+    with clnn.compile_model(segmentation(), device, BACKGROUND) as session:
+        session(fed(FIRST))
+        assert session._gears.wait(600)
+        want = session(fed(OTHER))
+        session._sessions.clear()
+        lacking = session._compile_at._family.device
+        lacking.programs.clear()
+        monkeypatch.setattr(Device, "_build_these", here)
+        monkeypatch.setattr(Device, "has", lambda self, source: source in self.programs)
+        began = threading.Event()
+
+        def slow(self, *arguments):
+            began.wait(60)
+            return build(self, *arguments)
+
+        monkeypatch.setattr(Device, "build_ahead", slow)
+        feeds = [fed(OTHER)] * 2
+        outs = [*session.stream(feeds)] if is_stream else [session(one) for one in feeds]
+        assert not session._sessions and all(close(out, want) for out in outs)
+        began.set()
+        assert session._gears.wait(600)
+        assert close(session(fed(OTHER)), want)
+        assert len(session._sessions) == 1 and in_thread not in builds
+
+
 @pytest.mark.parametrize("calls", [400, pytest.param(10_000, marks=pytest.mark.exhaustive)])
 def test_calls_of_four_threads_go_on(device, monkeypatch, calls):
     """Every result is right, before, while and after kernels change."""

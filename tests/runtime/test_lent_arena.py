@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import types
 import weakref
 
 import numpy as np
@@ -12,9 +13,10 @@ from interrupts import at_every_place
 from open_images import resizing, segmentation, separable
 
 import clnn
-from clnn.runtime.drivers.pages import pages
+from clnn.runtime.drivers.pages import LARGE, fill_in, pages
 from clnn.runtime.run import lent_arena
 
+BACKGROUND = clnn.Options(specialise="background")
 SHAPES = [(1, 3, 64, 48), (2, 3, 40, 72), (1, 3, 96, 32), (3, 3, 36, 36)]
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -22,6 +24,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 def fed(shape, seed=0):
     return {"x": np.random.default_rng(seed).standard_normal(shape).astype(np.float32)}
+
+
+def faults():
+    """How often the system had to find a page for this process."""
+    resource = pytest.importorskip("resource")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def text(outs):
@@ -91,13 +99,59 @@ def test_less_is_reserved_where_the_system_has_no_more(monkeypatch):
     assert asked[-1] == 1001
 
 
+def test_memory_for_larger_shapes_is_there_before_they_come(device):
+    """Once another shape was met, and no more than is allowed."""
+    with clnn.compile_model(segmentation(), device, BACKGROUND) as session:
+        session(fed((1, 3, 64, 64)))
+        (arena,) = arenas_of(session).idle
+        if arena.host is None or not fill_in(pages(LARGE), 0, LARGE):
+            pytest.skip("its driver takes no memory of the host, or the system finds none ahead")
+        assert arena.there == 0
+        assert session._gears.wait(600)
+        want = min(lent_arena.AHEAD * arena.used, arena.host.nbytes)
+        assert want <= arena.there < want + LARGE
+        before = faults()
+        arena.host[arena.used : arena.there] = 1
+        assert faults() - before < 16
+        session(fed((2, 3, 96, 96)))
+        assert session._gears.wait(600)
+        assert arena.there >= min(lent_arena.AHEAD * arena.used, arena.host.nbytes)
+
+
+def test_room_is_bounded(monkeypatch):
+    """By what was used, by all arenas of the process, by what the system has, and by who stops it."""
+    asked: list[tuple[int, int]] = []
+
+    def filled(memory, begin, end):
+        asked.append((begin, end))
+        return True
+
+    def made(used, **more):
+        arena = types.SimpleNamespace(host=np.empty(64 * LARGE, np.uint8), used=used, there=0)
+        vars(arena).update(more)
+        lent_arena.make_room(arena, lambda: len(asked) > 40)
+        return arena.there // LARGE
+
+    monkeypatch.setattr(lent_arena, "fill_in", filled)
+    monkeypatch.setattr(lent_arena, "_every", [types.SimpleNamespace(there=5 * LARGE, used=LARGE)])
+    monkeypatch.setattr(lent_arena, "free_bytes", lambda: 2**40)
+    monkeypatch.setattr(lent_arena, "MOST_AHEAD", 30 * LARGE)
+    assert made(2 * LARGE) == 16 and asked[:2] == [(0, LARGE), (LARGE, 2 * LARGE)]
+    assert made(20 * LARGE) == 25  # of 46: it was stopped
+    asked.clear()
+    assert made(20 * LARGE, there=40 * LARGE) == 46
+    monkeypatch.setattr(lent_arena, "free_bytes", lambda: 3 * lent_arena.SHARE * LARGE)
+    assert made(2 * LARGE) == 5
+    monkeypatch.setattr(lent_arena, "fill_in", lambda *where: False)
+    assert made(2 * LARGE) == 0
+
+
 def test_closing_frees_it(device):
     session = clnn.compile_model(segmentation(), device)
     session(fed(SHAPES[0]))
     session(fed(SHAPES[1]))
     gone = weakref.ref(arenas_of(session).idle[0])
     session.close()
-    gc.collect()
     assert gone() is None
 
 

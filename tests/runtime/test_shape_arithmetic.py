@@ -154,7 +154,24 @@ def picked():
     return net.model(last, turned, counted, diagonals)
 
 
-@pytest.mark.parametrize("net", [attention, grids, joined, recurrent, arithmetic, picked])
+def embedded():
+    """Rows of tables at evenly spaced places that were picked themselves, as a language model's types and positions."""
+    net = Shaped()
+    tokens = net.add("Transpose", net.add("Reshape", "x", net.ints(0, 3, -1)), perm=[0, 2, 1])
+    y = net.add("MatMul", tokens, net.weight(3, 16))
+    count = net.extent(y, 1)
+    at = net.add("Slice", net.const(np.arange(4000)[None]), net.ints(0), count, net.ints(1))
+    kinds = net.add("GatherElements", net.const(np.zeros((1, 4000), np.int64)), at, axis=1)
+    types = net.add("Expand", kinds, net.row(net.extent(y, 0), count))
+    y = net.add("Add", y, net.add("Gather", net.weight(2, 16), types, axis=0))
+    y = net.add("Add", y, net.add("Gather", net.weight(4000, 16), at, axis=0))
+    points = [net.add("Unsqueeze", one, net.ints(2)) for one in (kinds, at)]
+    seen = net.add("GatherND", types, net.add("Concat", *points, axis=2))
+    shift = net.add("Cast", net.add("Unsqueeze", seen, net.ints(2)), to=1)
+    return net.model(net.add("Add", y, shift))
+
+
+@pytest.mark.parametrize("net", [attention, grids, joined, recurrent, arithmetic, picked, embedded])
 def test_graphs_are_those_of_an_import(net, pytestconfig):
     graphs, make, made = graphs_of(net, {"x": ("n", 3, "h", "w")})
     rng = random.Random(pytestconfig.getoption("--long"))
@@ -191,7 +208,10 @@ def test_what_no_extent_changes_does_nothing_at_any_shape():
     assert [node.spec.kind for node in graph.nodes] == ["eltwise"]
 
 
-@pytest.mark.parametrize("net", [attention, grids, joined, recurrent, arithmetic, picked, *RESIZED])
+NETWORKS = [attention, grids, joined, recurrent, arithmetic, picked, embedded, *RESIZED]
+
+
+@pytest.mark.parametrize("net", NETWORKS)
 def test_outputs_are_onnxruntimes(device, net):
     onnxruntime = pytest.importorskip("onnxruntime")
     engine = onnxruntime.InferenceSession(net(), providers=["CPUExecutionProvider"])
@@ -258,6 +278,28 @@ def int_of(number):
 
 def from_on(number):
     return np.arange(2) + number
+
+
+def is_large(array):
+    return bool(array.sum() > 20)
+
+
+def test_a_question_about_data_is_a_decision_by_its_answer():
+    calls = []
+
+    def make(numbers):
+        calls.append(numbers)
+        array = RecordedArray(np.arange(2) + int_of(numbers[0]), (2,), from_on, (numbers[0],))
+        is_noted = type(numbers[0]) is Recorded
+        return (
+            "large"
+            if (array.asked if is_noted else lambda q: q(array.array))(is_large)
+            else "small",
+        )
+
+    replays = Replays(make)
+    found = [replays([number]) for number in (3, 5, 30, 4, 31)]
+    assert found == [("small",), ("small",), ("large",), ("small",), ("large",)] and len(calls) == 2
 
 
 def test_elements_are_noted_one_by_one():

@@ -19,16 +19,19 @@ def fuse_post_ops(graph: Graph) -> Graph:
     else and is no output of the graph; further operands become operands of the fused node. All
     operands must be made before the producer, or the producer moves behind them. What is made of
     constants alone has no batch: it takes in no operand that is made of inputs, whose batch may be 1
-    at these extents and another at others.
+    at these extents and another at others. So it is with what is made of a reduction alone, such as the
+    gates of an image, whose extents an image of one pixel has, too.
     """
-    of_inputs = _of_inputs(graph)
+    of_inputs, reduced = _of_inputs(graph), _reduced(graph)
     uses = {name: len(found) for name, found in graph.consumers().items()}
     for public in graph.outputs.values():
         uses[public] = uses.get(public, 0) + 1
     nodes: dict[int, Node] = {}
     places: dict[str, int] = {}
     for place, node in enumerate(graph.nodes):
-        while (which := _fusing_input(node, nodes, places, graph, uses, of_inputs)) is not None:
+        while (
+            which := _fusing_input(node, nodes, places, graph, uses, (of_inputs, reduced))
+        ) is not None:
             producer = nodes.pop(places.pop(node.inputs[which] or ""))
             node = _merge(producer, node, which)
         nodes[place] = node
@@ -46,19 +49,31 @@ def _of_inputs(graph: Graph) -> set[str | None]:
     return found
 
 
+def _reduced(graph: Graph) -> set[str | None]:
+    """Return the values that are made of nothing but results of reductions, and constants."""
+    found: set[str | None] = set()
+    consts: set[str | None] = {None, *graph.consts}
+    for node in graph.nodes:
+        given = set(node.inputs) - consts
+        if node.spec.kind == "reduce" or (given and given <= found):
+            found.update(node.outputs)
+    return found
+
+
 def _fusing_input(
     node: Node,
     nodes: Mapping[int, Node],
     places: Mapping[str, int],
     graph: Graph,
     uses: Mapping[str, int],
-    of_inputs: AbstractSet[str | None],
+    kinds: tuple[AbstractSet[str | None], AbstractSet[str | None]],
 ) -> int | None:
     """Return the input of `node` whose producer it fuses into, None where there is none.
 
-    nodes: those before it, by place. places: of the producers with one output. of_inputs: values
-    that depend on inputs.
+    nodes: those before it, by place. places: of the producers with one output. kinds: values that
+    depend on inputs, and those that are made of reductions alone.
     """
+    of_inputs, reduced = kinds
     if not isinstance(node.spec, Eltwise):
         return None
     out = graph.types[node.outputs[0]]
@@ -66,7 +81,8 @@ def _fusing_input(
     for which, name in enumerate(node.inputs):
         if name is None or name not in places or uses[name] != 1 or graph.types[name] != out:
             continue
-        if name not in of_inputs and not of_inputs.isdisjoint(node.inputs):
+        others = of_inputs & set(node.inputs)
+        if (name not in of_inputs and others) or (name in reduced and not others <= reduced):
             continue
         producer = nodes[places[name]]
         if not takes_steps(producer, node.spec):

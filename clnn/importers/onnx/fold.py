@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -236,6 +237,33 @@ _GROWING: dict[str, Callable[[Sequence[Array | None], Mapping[str, Any]], int]] 
 }
 
 
+def _of_places(data: Array, indices: Array, axis: int = 0) -> Array:
+    cut = [slice(extent) for extent in indices.shape]
+    cut[axis] = slice(None)
+    return np.take_along_axis(data[tuple(cut)], indices, axis)
+
+
+def _of_points(data: Array, indices: Array, batch_dims: int = 0) -> Array:
+    shape = (*indices.shape[:-1], *data.shape[batch_dims + indices.shape[-1] :])
+    found = np.empty(shape, data.dtype)
+    for at in np.ndindex(*indices.shape[:batch_dims]):
+        found[at] = data[at][tuple(np.moveaxis(indices[at], -1, 0))]
+    return found
+
+
+# What onnx's evaluator refuses, or computes element by element.
+_OWN: Mapping[str, Callable[..., Array]] = {"GatherElements": _of_places, "GatherND": _of_points}
+
+
+def _evaluate_own(
+    compute: Callable[..., Array], attrs: Mapping[str, int], values: Sequence[Array | None]
+) -> list[Array]:
+    try:
+        return [compute(*values, **attrs)]
+    except (IndexError, TypeError, ValueError) as err:
+        raise NotEvaluated(f"it cannot be evaluated: {_first_line(err)}.") from err
+
+
 def evaluator(
     op_type: str,
     opset: int,
@@ -247,6 +275,8 @@ def evaluator(
 
     It raises NotEvaluated.
     """
+    if own := _OWN.get(op_type):
+        return partial(_evaluate_own, own, {a.name: int(a.i) for a in attributes})
     from onnx.reference import ReferenceEvaluator
 
     given = {f"i{k}": v for k, v in enumerate(values) if v is not None}

@@ -307,6 +307,15 @@ def _gathered(attrs: Mapping[str, Any], values: Sequence[Any]) -> tuple[int, ...
     return *data[:axis], *indices, *data[axis + 1 :]
 
 
+def _of_indices(attrs: Mapping[str, Any], values: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(values[1].shape)
+
+
+def _of_points(attrs: Mapping[str, Any], values: Sequence[Any]) -> tuple[int, ...]:
+    data, (*outer, depth) = (tuple(v.shape) for v in values)
+    return *outer, *data[int(attrs.get("batch_dims", 0)) + int(depth) :]
+
+
 def _same(attrs: Mapping[str, Any], values: Sequence[Any]) -> tuple[int, ...]:
     return tuple(values[0].shape)
 
@@ -324,5 +333,7 @@ _SHAPES: Mapping[str, Callable[[Mapping[str, Any], Sequence[Any]], tuple[int, ..
     **dict.fromkeys(_ONE_BY_ONE.split(), _same),
     "ConstantOfShape": _filled,
     "Gather": _gathered,
+    "GatherElements": _of_indices,
+    "GatherND": _of_points,
     "Range": _range,
 }

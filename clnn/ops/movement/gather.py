@@ -236,10 +236,19 @@ def _gather(node: OnnxNode) -> Source:
     indices = constant_indices(node, [data.shape[axis]])
     if indices is None:
         return Emit(Gather(axis), [0, 1])
-    step = _common_step(_today(indices).reshape(-1))
-    if step is None:
+    row: Any = indices
+    even = row.asked(_evenly) if is_made(indices) else _evenly(indices)
+    if even is None:
         return Emit(Gather(axis), [0, indices])
-    return _strided(data, axis, int(indices.reshape(-1)[0]), step, indices.shape)
+    start, step = even
+    return _strided(data, axis, start, step, indices.shape)
+
+
+def _evenly(indices: Array) -> tuple[int, int] | None:
+    """Return the first of evenly spaced indices and their distance, None of others."""
+    flat = indices.reshape(-1)
+    step = _common_step(flat)
+    return None if step is None else (int(flat[0]) if flat.size else 0, step)
 
 
 def _common_step(indices: Array) -> int | None:

@@ -50,6 +50,11 @@ class Jobs:
                 self._thread = threading.Thread(target=self._work, name="clnn-ahead", daemon=True)
                 self._thread.start()
 
+    @property
+    def is_hurried(self) -> bool:
+        """Whether no job waits before it begins."""
+        return self._hurried
+
     def hurry(self) -> None:
         """Have no job wait any more before it begins."""
         with self._change:

@@ -24,19 +24,22 @@ from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.kept_sets import Kept, KeptSet, KeptSets
 from clnn.runtime.run.kernel_set import KernelSet, PlanBy, planned, shapes_of
 from clnn.runtime.run.lent_arena import Arenas
+from clnn.runtime.run.parts import Build
 from clnn.target import Target
 
+MOST_ONES = 4  # open dimensions that are looked at where they are 1
 WORTH = 1.05  # what the first set must cost for other batches, of the best there, for a set of their own
 
 
 class KernelsNotReadyError(Exception):
-    """The kernels for small images are still being made.
+    """Kernels are not there that a call should not wait for.
 
-    graph: the network at the extents asked for. made: set once they are there, or nobody makes them.
+    graph: the network at the extents asked for. made: set once they are there, or nobody makes them; None
+    where they are not being made.
     """
 
-    def __init__(self, graph: Graph, made: threading.Event) -> None:
-        super().__init__("kernels for small images are not ready")
+    def __init__(self, graph: Graph, made: threading.Event | None = None) -> None:
+        super().__init__("kernels for these extents are not ready")
         self.graph, self.made = graph, made
 
 
@@ -118,12 +121,24 @@ class Family:
 
     @contextmanager
     def patience(self, wait: bool) -> Iterator[None]:
-        """Have this thread's plans `wait` for the second set, or raise KernelsNotReadyError instead."""
+        """Have this thread's sessions `wait` for kernels, or raise KernelsNotReadyError instead."""
         self._patience.is_short = not wait
         try:
             yield
         finally:
             self._patience.is_short = False
+
+    def builder(self, graph: Graph) -> Build | None:
+        """Return what builds a session's programs in this thread as `patience` says, None in the usual way."""
+        if not getattr(self._patience, "is_short", False):
+            return None
+
+        def build(device: Device, sources: Mapping[str, str]) -> None:
+            if not all(map(device.has, sources.values())):
+                raise KernelsNotReadyError(graph)
+            device.build(sources)
+
+        return build
 
     def plan(self, plan_by: PlanBy, graph: Graph, choose: Chooser) -> Plan:
         """Return the plan of the network at some extents, as like the plans before as can be.
@@ -296,12 +311,12 @@ class Family:
         """Take notes of shapes that are known, before a call asks for another."""
         if self._first is None or self._target is None or self.graphs is None:
             return
-        known = self._noted(self._target)
-        for graph in (self._first, *self._unlike):
-            shapes = shapes_of(graph)
-            if known is not None and shapes.keys() == self.graphs.dims.keys():
-                self.graphs.note(shapes)
-                known.note(shapes)
+        known, first = self._noted(self._target), shapes_of(self._first)
+        if known is None or first.keys() != self.graphs.dims.keys():
+            return
+        for shapes in (first, *map(shapes_of, self._unlike), *_with_ones(first, self.graphs.dims)):
+            self.graphs.note(shapes)
+            known.note(shapes)
 
     def forget(self) -> None:
         """Forget what is kept of shapes that were planned."""
@@ -348,3 +363,17 @@ class Family:
         """Return a graph whose open extents are known as such."""
         assert self._first is not None
         return opened(graph, self._unlike[0], self._first) if self._unlike else graph
+
+
+def _with_ones(
+    shapes: Mapping[str, tuple[int, ...]], dims: Mapping[str, tuple[int | str, ...] | None]
+) -> Iterator[dict[str, tuple[int, ...]]]:
+    """Yield shapes of which one open extent is 1, where networks decide otherwise than elsewhere."""
+    names = {dim: None for row in dims.values() for dim in row or () if isinstance(dim, str)}
+    for name in [*names][:MOST_ONES]:
+        yield {
+            key: tuple(
+                1 if dim == name else n for dim, n in zip(dims[key] or (), shape, strict=True)
+            )
+            for key, shape in shapes.items()
+        }

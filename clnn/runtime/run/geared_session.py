@@ -24,10 +24,10 @@ from clnn.runtime.process import forked
 from clnn.runtime.process.background import Jobs
 from clnn.runtime.run.binding import InputBinding
 from clnn.runtime.run.gears import SOON, TOLERANCE, beside, different
-from clnn.runtime.run.parts import Parts
+from clnn.runtime.run.parts import Build, Parts
 from clnn.runtime.run.placement import Placement
 from clnn.runtime.run.profile import Profile
-from clnn.runtime.run.session import Build, Session
+from clnn.runtime.run.session import Session
 from clnn.runtime.run.tensor_info import TensorInfo
 from clnn.types import Array
 

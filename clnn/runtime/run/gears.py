@@ -6,6 +6,7 @@ processes of low priority, and taken in when it is there, right, and faster.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import median
@@ -18,7 +19,8 @@ from clnn.logs import log
 from clnn.records import dataclass
 from clnn.runtime.build.program import Device
 from clnn.runtime.process.background import Jobs
-from clnn.runtime.run.session import Build, Session
+from clnn.runtime.run.parts import Build
+from clnn.runtime.run.session import Session
 from clnn.types import Array
 
 OFTEN_CALLS, OFTEN_S = 32, 5.0  # calls, and seconds in them, after which a shape is met often
@@ -51,16 +53,21 @@ class Gears:
     """Makes kernels ahead of calls for one OpenSession.
 
     special: returns the session made for one shape alone, its programs built as it is told. small:
-    makes the kernels for small images so.
+    makes the kernels for small images so. lacking: makes those that a shape lacks of the kernels for all.
+    room: makes room in memory for larger shapes until it is told to stop.
     """
 
     def __init__(
         self,
         special: Callable[[Shapes, Build], Session],
         small: Callable[[Build], None],
+        lacking: Callable[[Shapes, Build], None],
+        room: Callable[[Callable[[], bool]], None],
         dtype: str,
     ) -> None:
-        self._special, self._small = special, small
+        self._special, self._small, self._lacking = special, small, lacking
+        self._room = room
+        self._lacked: dict[Key, threading.Event] = {}
         self._tolerance = TOLERANCE[dtype]
         self._jobs = Jobs()
         self._uses: dict[Key, _Use] = {}
@@ -70,14 +77,31 @@ class Gears:
         """Make the kernels for small images: a while later, or at once when there is `hurry`."""
         self._jobs.add(self._make_small, SETTLE_S)
 
+    def make_lacking(self, key: Key, shapes: Shapes) -> threading.Event:
+        """Make the kernels that a shape lacks; return what is set once they are there, or nobody makes them."""
+        made = self._lacked.get(key)
+        if made is None:
+            made = self._lacked[key] = threading.Event()
+            self._jobs.add(partial(self._make_lacking, key, shapes, made))
+        return made
+
+    def _make_lacking(self, key: Key, shapes: Shapes, made: threading.Event) -> None:
+        try:
+            self._lacking(shapes, partial(self._build, SOON))
+        finally:
+            self._lacked.pop(key, None)
+            made.set()
+
     def later(self, work: Callable[[], None]) -> None:
         """Have work done that nothing waits for, once kernels for small images were looked at."""
         if self._is_settled:
             self._jobs.add(work)
 
     def hurry(self) -> None:
-        """Put off nothing any more: another shape was met."""
+        """Put off nothing any more: another shape was met, which larger ones may follow."""
         self._jobs.hurry()
+        if self._is_settled:
+            self._jobs.add(self._make_room)
 
     def is_often(self, key: Key, seconds: float) -> bool:
         """Note a call; whether the shape is due for kernels of its own."""
@@ -107,6 +131,7 @@ class Gears:
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until nothing is being made; whether that came within `timeout` seconds."""
+        self.hurry()
         return self._jobs.wait(timeout)
 
     def close(self) -> None:
@@ -118,6 +143,11 @@ class Gears:
             self._small(partial(self._build, SOON))
         finally:
             self._is_settled = True
+        if self._jobs.is_hurried:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        self._room(self._jobs.stop.is_set)
 
     def _build(self, nice: int, device: Device, sources: Mapping[str, str]) -> None:
         device.build_ahead(sources, self._jobs.stop, nice)

@@ -9,12 +9,15 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from time import sleep
 
 from clnn.plan.plan import Plan
+from clnn.replays import PAUSE_S
 from clnn.runtime.build.program import Device
 from clnn.runtime.drivers.loader import load
-from clnn.runtime.drivers.pages import LARGE, host_buffer, pages
+from clnn.runtime.drivers.pages import LARGE, fill_in, free_bytes, host_buffer, pages
+from clnn.runtime.process import forked
 from clnn.runtime.process.forked import keep
 from clnn.runtime.run.commands import NOT_HANDED, Handed, Memory
 from clnn.runtime.run.constants import Constants, allocate
@@ -23,12 +26,18 @@ from clnn.runtime.run.state import LARGEST_ARENA, ExecutionState, one_arena
 from clnn.types import Array
 
 SPARE = 16  # times what is needed, of addresses: pages that are never written take no room
+# Memory that is found before a larger shape needs it: so many times what was used, so many bytes more
+# than that in all arenas of the process, and such a share of what the system has.
+AHEAD, MOST_AHEAD, SHARE = 8, 2**28, 4
+_every: weakref.WeakSet[Arena] = weakref.WeakSet()
+_every_lock = forked.renewed(threading.Lock())
 
 
 class Arena:
     """Device memory for one run at a time. host: the same memory where it is the host's, else None.
 
-    filled_for: the state whose borders it has.
+    filled_for: the state whose borders it has. used: bytes that runs wrote to, from the first one on;
+    there: bytes whose pages the system has found.
     """
 
     def __init__(self, device: Device, nbytes: int) -> None:
@@ -36,16 +45,38 @@ class Arena:
         info, context = device.info, device.context
         self.host: Array | None = None
         self.filled_for: object = None
+        self.used = self.there = 0
         if info.type == "cpu" and (nbytes >= LARGE or info.caps.host_memory):
             most = min(info.max_alloc or LARGEST_ARENA, LARGEST_ARENA)
             host = _roomy(nbytes, max(nbytes, min(SPARE * nbytes, most)))
             self.buffer = allocate(lambda: host_buffer(context, host), host.nbytes, device)
             self.host, self.nbytes = host, host.nbytes
+            with _every_lock:
+                _every.add(self)
         else:
             cl, self.nbytes = load(), max(nbytes, 4)
             self.buffer = allocate(
                 lambda: cl.Buffer(context, cl.mem_flags.READ_WRITE, self.nbytes), nbytes, device
             )
+
+
+def make_room(arena: Arena, stop: Callable[[], bool]) -> None:
+    """Have the system find memory for larger shapes, a page after the other, until it is there or `stop` says so.
+
+    A page that no one had before takes a virtual machine milliseconds, in which a call would wait.
+    """
+    if arena.host is None or arena.host.nbytes < LARGE:
+        return
+    with _every_lock:
+        others = sum(max(0, other.there - other.used) for other in _every if other is not arena)
+    more = max(0, min(MOST_AHEAD - others, free_bytes() // SHARE))
+    end = min(AHEAD * arena.used, arena.used + more, arena.host.nbytes)
+    while arena.there < end and not stop():
+        piece = arena.there + LARGE - arena.there % LARGE
+        if not fill_in(arena.host, arena.there, min(piece, arena.host.nbytes)):
+            return
+        arena.there = piece
+        sleep(PAUSE_S)
 
 
 def _roomy(least: int, best: int) -> Array:
@@ -71,6 +102,7 @@ class Arenas:
         self.idle: deque[Arena] = deque()
         self.lock = threading.RLock()
         self._borrowers: weakref.WeakSet[LentState] = weakref.WeakSet()
+        self._last: Callable[[], Arena | None] = lambda: None
 
     def take(self, device: Device, nbytes: int) -> Arena:
         """Return an arena of at least so many bytes that nobody uses. Raises OutOfDeviceMemoryError.
@@ -80,14 +112,26 @@ class Arenas:
         try:
             arena = self.idle.pop()
         except IndexError:
-            return Arena(device, nbytes)
+            return self._made(device, nbytes)
         if arena.nbytes >= nbytes:
+            arena.used = max(arena.used, nbytes)
             return arena
         with self.lock:
             for state in list(self._borrowers):
                 state.forget(arena)
         del arena
-        return Arena(device, nbytes)
+        return self._made(device, nbytes)
+
+    def make_room(self, stop: Callable[[], bool]) -> None:
+        """Have the system find memory for larger shapes in the arena that was made last."""
+        arena = self._last()
+        if arena is not None:
+            make_room(arena, stop)
+
+    def _made(self, device: Device, nbytes: int) -> Arena:
+        arena = Arena(device, nbytes)
+        arena.used, self._last = nbytes, weakref.ref(arena)
+        return arena
 
     def lends_to(self, state: LentState) -> None:
         """Have a state forget what it remembers of arenas that go."""

@@ -19,9 +19,9 @@ from clnn.runtime.drivers.trim import trim_behind
 from clnn.runtime.process.forked import refuse
 from clnn.runtime.run.constants import StoredConstants
 from clnn.runtime.run.fused_launch import FusedLaunches, params_of
-from clnn.runtime.run.parts import Parts
+from clnn.runtime.run.parts import Build, Parts
 from clnn.runtime.run.saved import SavedNetwork, read_network
-from clnn.runtime.run.session import Build, Session
+from clnn.runtime.run.session import Session
 from clnn.runtime.run.small import stored_on
 from clnn.runtime.run.state import one_arena
 from clnn.timeline import mark

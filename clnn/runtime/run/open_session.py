@@ -74,13 +74,16 @@ class OpenSession(NamedSession):
         compile_at: Callable[..., Session],
         gears: Gears | None = None,
         doubt: UnsupportedOpError | None = None,
+        free: Callable[[], object] = bool,
     ) -> None:
         """`compile_at`: input name -> shape -> session for these shapes.
 
         Where there are gears, it takes wait=False (see Family.patience).
         gears: what makes kernels while calls go on.
         doubt: which nodes may not run, unless shapes decide that they need not.
+        free: frees memory that all sessions share, once they are closed.
         """
+        self._free = free
         self.doubt = doubt
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
         self._compile_at = compile_at
@@ -267,7 +270,8 @@ class OpenSession(NamedSession):
             for session in self._sessions.values():
                 session.close()
             self._sessions.clear()
-            self._compile_at = _closed  # which has the memory that sessions share
+            self._free()
+            self._free, self._compile_at = bool, _closed  # which has the memory that sessions share
 
     def __repr__(self) -> str:
         ins = ", ".join(f"{info.name}: {info.shape}" for info in self._inputs)
@@ -284,11 +288,13 @@ class OpenSession(NamedSession):
             return self._session(shapes, patient=self._gears is None)
         except KernelsNotReadyError as err:
             graph, made, given = err.graph, err.made, arrays()
+        if made is None and (gears := self._gears) is not None:
+            made = gears.make_lacking(shapes, self._by_name(shapes))
         for name in graph.inputs:
             check_dtype(name, given[name].dtype, graph.types[name].dtype)
         try:
             with host_memory("a run on the host"):
-                return evaluate(graph, given, made.is_set)
+                return evaluate(graph, given, made.is_set if made else bool)
         except GivenUpError:
             return self._session(shapes)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from clnn.plan.plan import Plan
 from clnn.records import dataclass
 from clnn.runtime.build.program import Device
 from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.fused_launch import FusedLaunches
+
+Build = Callable[[Device, Mapping[str, str]], None]  # kernel title -> source
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from clnn.runtime.run.feeds import arrays_of, names_message
 from clnn.runtime.run.fused_launch import FusedLaunches, sources_of
 from clnn.runtime.run.keeping import Cost
 from clnn.runtime.run.named import NamedSession, check_stream
-from clnn.runtime.run.parts import Parts
+from clnn.runtime.run.parts import Build, Parts
 from clnn.runtime.run.placement import Placement, placement_of
 from clnn.runtime.run.pool import Pool
 from clnn.runtime.run.state import ExecutionState
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from clnn.plan.schedule import Chooser
     from clnn.runtime.run.family import Family
     from clnn.runtime.run.profile import Profile, ProfileBlock
-
-Build = Callable[[Device, Mapping[str, str]], None]  # kernel title -> source
 
 
 class Session(NamedSession):
@@ -79,6 +77,8 @@ class Session(NamedSession):
 
         made = planned(graph, info, options, choose, hints, family, device)
         self._hold(made.parts, options, family)
+        if build is None and family is not None:
+            build = family.builder(graph)
         self._begin(build, made.before, made.times)
 
     @classmethod
