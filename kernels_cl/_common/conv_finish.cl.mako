@@ -2,6 +2,8 @@
 Results of conv/direct's tiles: arithmetic, fused post_ops and stores. Reads the parameters of that template.
 
 table_row(k, v)         vector v of row k of the arithmetic's constants
+last_vectors(oc, nv, vw)   vectors of the last block of channels that hold any
+each_block(last, add)   statements that do add(vectors) for all vectors of a block, or for the `last` ones of the last block
 expect_operands(t)      reads ahead what post_ops will read, for tiles at fixed addresses
 finish_all(t, joined)   statements that finish and store the tile's results, of sums a{pixel}_{vector}; of
                         t[] where limbs are `joined` in it. narrow: as of conv/direct
@@ -18,6 +20,9 @@ def blocks_of(oc, ocb):
     """Return the blocks of a group's channels, and the channels of the last one."""
     blocks = -(-oc // ocb)
     return blocks, oc - (blocks - 1) * ocb
+def last_vectors(oc, nv, vw):
+    """Return the vectors of a group's last block of channels that hold any."""
+    return -(-blocks_of(oc, nv * vw)[1] // vw)
 %>
 <%def name="table_row(k, v)">\
 <%
@@ -26,6 +31,17 @@ def blocks_of(oc, ocb):
     where = f"{k * rows_of} + block * {ocb} + {v * vw}" if k else f"block * {ocb} + {v * vw}"
 %>\
 ${load(types[2], vw, "table", where)}\
+</%def>
+<%def name="each_block(last, add)">\
+% if last == nv:
+    ${add(nv)}
+% else:
+    if (part < ${blocks_of(oc, nv * vw)[0] - 1}) {
+    ${add(nv)}
+    } else {
+    ${add(last)}
+    }
+% endif
 </%def>
 <%def name="finish(m, v, count, value)">\
 <%

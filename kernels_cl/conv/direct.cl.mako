@@ -57,6 +57,7 @@ LINE = 64  # bytes of a cache line
     (kh, kw), (sy, sx), (dy, dx), (pad_y, pad_x) = kernel, strides, dilations, pads
     ocb = nv * vw
     blocks = -(-oc // ocb)
+    last_nv = fi.module.last_vectors(oc, nv, vw)
     (oh, ow), (ih, iw) = dst.shape[2:], src.shape[2:]
     at_pixels = px.module.Tiles(mode, oh, ow, mr, th)
     tw, constant = at_pixels.tw, at_pixels.even
@@ -104,7 +105,7 @@ LINE = 64  # bytes of a cache line
 %  endfor
 % endif
 </%def>
-<%def name="multiply()">\
+<%def name="multiply(nv)">\
 % if addressed:
             __global const ${cell(xt)} *plane = p + c * ${src.pitches[1]};
 % endif
@@ -145,7 +146,7 @@ ${dt.apart(vw, mr, nv, lambda m, v: f"a{m}_{v}", wide_pitch, "c")}\
         __global const ${cell(xt)} *p = corner + ky * ${tap[0]} + kx * ${tap[1]};
 % endif
 </%def>
-<%def name="sum_by_taps()">\
+<%def name="sum_by_taps(nv)">\
     for (int ky = 0; ky < ${kh}; ++ky)${" {" if join_after == "row" else ""}
     for (int kx = 0; kx < ${kw}; ++kx) {
         ${tap_pointers()}
@@ -159,7 +160,7 @@ ${dt.apart(vw, mr, nv, lambda m, v: f"a{m}_{v}", wide_pitch, "c")}\
 % if join_after == "span":
         for (int from = 0; from < ${ic}; from += ${dt.module.SPAN}) {
         for (int c = from; c < min(from + ${dt.module.SPAN}, ${ic}); c += ${pack_factor}) {
-            ${multiply()}
+            ${multiply(nv)}
         }
         ${join_limbs("span")}
         }
@@ -167,12 +168,12 @@ ${dt.apart(vw, mr, nv, lambda m, v: f"a{m}_{v}", wide_pitch, "c")}\
 %  for c in range(0, ic, pack_factor):
         {
             const int c = ${c};
-            ${multiply()}
+            ${multiply(nv)}
         }
 %  endfor
 % else:
         for (int c = 0; c < ${ic}; ${"++c" if pack_factor == 1 else f"c += {pack_factor}"}) {
-            ${multiply()}
+            ${multiply(nv)}
         }
 % endif
         ${join_limbs("tap")}
@@ -181,13 +182,13 @@ ${dt.apart(vw, mr, nv, lambda m, v: f"a{m}_{v}", wide_pitch, "c")}\
     ${"}" if join_after == "row" else ""}
     ${join_limbs("window")}
 </%def>
-<%def name="sum_by_channels()">\
+<%def name="sum_by_channels(nv)">\
     for (int c = 0; c < ${ic}; ++c) {
     for (int ky = 0; ky < ${kh}; ++ky)
     for (int kx = 0; kx < ${kw}; ++kx) {
         ${tap_pointers()}
         {
-            ${multiply()}
+            ${multiply(nv)}
         }
     }
 % for m in range(mr):
@@ -257,6 +258,6 @@ ${sc.declare(scales, arith.strict)}\
     __global const ${cell(xt)} *next = corner + ${f"(left < {ow - tw} ? {tw * move} : {th * down} - left * {move})" if mode == "row" else mr * move};
 % endif
     ${fi.expect_operands(at_pixels)}
-    ${sum_by_channels() if arith.channelwise else sum_by_taps()}
+    ${fi.each_block(last_nv, sum_by_channels if arith.channelwise else sum_by_taps)}
     ${fi.finish_all(at_pixels, sums > 1, narrow)}
 }

@@ -49,6 +49,7 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
     oh, ow = dst.shape[2:]
     ocb = nv * vw
     blocks = -(-oc // ocb)
+    last_nv = fi.module.last_vectors(oc, nv, vw)
     bands = -(-oh // band)
     pixels, last = band * ow, (oh - (bands - 1) * band) * ow
     xt, wt, tt, yt = types
@@ -94,12 +95,7 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
                 }
 % endfor
 </%def>
-<%def name="multiplied()">\
-% for m in range(mr):
-%  for v in range(nv):
-        ${V} a${m}_${v} = ${ar.start(arith, vw, rows, lambda k: capture(fi.table_row, k, v).strip())};
-%  endfor
-% endfor
+<%def name="multiplied(nv)">\
         for (int c = 0; c < ${ic}; ++c) {
 % for v in range(nv):
             const ${V} b${v} = ${load(wt, vw, "w", str(v * vw))};
@@ -176,7 +172,12 @@ ${sc.declare(scales, arith.strict)}\
         ${fi.expect_operands(at_pixels)}
         __local const float *p = between + (first - begin) * ${pitch};
         __global const ${cell(wt)} *w = weights + part * ${ic * ocb};
-        ${multiplied()}
+% for m in range(mr):
+%  for v in range(nv):
+        ${V} a${m}_${v} = ${ar.start(arith, vw, rows, lambda k: capture(fi.table_row, k, v).strip())};
+%  endfor
+% endfor
+        ${fi.each_block(last_nv, multiplied)}
         ${fi.finish_all(at_pixels)}
     }
     }

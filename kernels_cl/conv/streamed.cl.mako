@@ -32,6 +32,7 @@ UNSHARED = 16  # elements of local memory where no sums wait: there must be some
     (kh, kw), (sy, sx), (dy, dx), (pad_y, pad_x) = kernel, strides, dilations, pads
     ocb = nv * vw
     blocks = -(-oc // ocb)
+    last_nv = fi.module.last_vectors(oc, nv, vw)
     t = px.module.Tiles(mode, *dst.shape[2:], mr, th)
     xt, wt, tt, yt = types
     P, V = vec_type(arith.product, vw), vec_type(arith.acc, vw)
@@ -50,7 +51,7 @@ UNSHARED = 16  # elements of local memory where no sums wait: there must be some
     unroll = next(u for u in (8, 4, 2, 1) if steps % u == 0 and (u == 1 or u * step <= line * today(share)))
     assert chunk % at_once == 0 and (not dot or arith.pairs), (dot, chunk)
 %>
-<%def name="multiply()">\
+<%def name="multiply(nv)">\
 % for v in range(nv):
             const ${P} b${v} = ${dt.weights(dot, wt, arith.product, vw, "w", v * vw * at_once)};
 % endfor
@@ -67,6 +68,22 @@ UNSHARED = 16  # elements of local memory where no sums wait: there must be some
             }
 % endfor
             w += ${step};
+</%def>
+<%def name="add_chunk(nv)">\
+        for (int k = 0; k < ${steps}; k += ${unroll}) {
+% if prefetch:
+%  for k in range(lines):
+            ${pf.fetch_far(f"next_chunk + {line * k}")}
+%  endfor
+            next_chunk += ${line * lines};
+% endif
+% for u in range(unroll):
+            {
+            const int c = ${f"k + {u}" if at_once == 1 else f"{at_once} * (k + {u})"};
+            ${multiply(nv)}
+            }
+% endfor
+        }
 </%def>
 ${ar.functions(arith, vw)}
 ${group_size(wg)}
@@ -118,20 +135,7 @@ ${sc.declare(scales, arith.strict)}\
         }
         __global const ${cell(xt)} *p = corner + ky * ${dy * row} + kx * ${dx * column} + from;
         __global const ${cell(wt)} *w = chunk, *next_chunk = chunk + ${chunk * ocb} + (tile - first_tile) * ${steps // unroll * line * lines};
-        for (int k = 0; k < ${steps}; k += ${unroll}) {
-% if prefetch:
-%  for k in range(lines):
-            ${pf.fetch_far(f"next_chunk + {line * k}")}
-%  endfor
-            next_chunk += ${line * lines};
-% endif
-% for u in range(unroll):
-            {
-            const int c = ${f"k + {u}" if at_once == 1 else f"{at_once} * (k + {u})"};
-            ${multiply()}
-            }
-% endfor
-        }
+        ${fi.each_block(last_nv, add_chunk)}
         if (pass < ${passes - 1}) {
 % for m in range(mr):
 %  for v in range(nv):

@@ -69,6 +69,7 @@ convolve("conv_border", (2, 3, 4, 5), 9, SAME3, border=1)
 convolve("conv_row", (1, 3, 2, 6), 8, window((1, 1)), post_ops=RESIDUAL, extra=(1, 8, 2, 6))
 convolve("conv_blocks", (1, 3, 2, 3), 35, window((1, 1)), post_ops=RESIDUAL, extra=(1, 35, 1, 1))
 convolve("conv_partial", (1, 3, 2, 3), 35, window((1, 1)), post_ops=RESIDUAL, extra=(1, 35, 2, 3))
+convolve("conv_last_block", (1, 3, 2, 7), 70, window((1, 1)), only="direct", targets=("cpu",))
 convolve("conv_across_rows", (1, 3, 2, 31), 35, window((1, 1)))
 convolve("conv_staged", (1, 3, 3, 5), 19, window((1, 1)), post_ops=HEAVY, extra=(1, 19, 3, 5))
 convolve("conv_staged_row", (1, 3, 2, 4), 4, window((1, 1)), post_ops=(PostOp("exp"),))
@@ -231,6 +232,9 @@ separate(
     targets=("cpu",),
     post_ops=(PostOp("add", operand=5),),
     extra=(1, 20, 5, 9),
+)
+separate(
+    "separable_last_block", (1, 18, 3, 9), 70, SAME3, only="separable", border=1, targets=("cpu",)
 )
 separate("separable_point", (1, 18, 3, 9), 20, window((1, 1)), only="separable")
 separate(

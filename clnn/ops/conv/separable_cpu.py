@@ -9,7 +9,7 @@ from operator import attrgetter
 from clnn.ops.conv.packing import pack_table, pack_weights
 from clnn.ops.conv.problem import NEAR_WEIGHTS
 from clnn.ops.conv.separable_problem import WEIGHTS, SeparableProblem, pixel_pitch
-from clnn.ops.conv.tiles import EXPOSED, Extents, Tile, conv_tiles, loop_slots
+from clnn.ops.conv.tiles import EXPOSED, Extents, Tile, block_slots, conv_tiles
 from clnn.ops.launch import In, Launch, Variant, grid
 from clnn.ops.shared.byte_scales import last_args
 from clnn.ops.shared.epilogue import heavy
@@ -80,8 +80,8 @@ def _cycles(problem: SeparableProblem, band: int, tx: int, tile: Tile) -> float:
     filters = max(kh * (columns + kw) + tx, tx * kh * kw) / 2 + tx
     width = int(problem.width)
     filters *= band * -(-width // tx) * -(-problem.ic // tile.vw)
-    slots = loop_slots(tile.mr, tile.nv)
-    products = -(-band * width // tile.mr) * -(-problem.oc // tile.channels)
+    slots = block_slots(tile.mr, tile.nv, -(-problem.oc // tile.vw))
+    products = -(-band * width // tile.mr)
     # Every band reads all weights, which stay close to a core from band to band if they are few.
     nbytes = problem.input(WEIGHTS).type.nbytes
     far = EXPOSED * nbytes / CACHE_RATE if nbytes > NEAR_WEIGHTS else 0.0

@@ -16,6 +16,13 @@ def loop_slots(mr: int, nv: int, more: int = 0) -> int:
     return max(mr * nv + more, mr + nv + 1) + LOOP_SLOTS
 
 
+def block_slots(mr: int, nv: int, vectors: int, more: int = 0) -> int:
+    """Return the slots of a step of all blocks of channels, of which the last has the vectors that are left."""
+    left = vectors % nv
+    last = loop_slots(mr, left, more) if left else 0
+    return vectors // nv * loop_slots(mr, nv, more) + last
+
+
 def cold_cycles(nbytes: int, target: Target) -> float:
     """Return the cycles that weights cost because they come from memory."""
     return EXPOSED * nbytes / (MEMORY_RATE * target.compute_units)
@@ -159,7 +166,7 @@ def _score(extents: Extents, vectors: int, tile: Tile) -> float:
     """Return useful multiply-adds per load slot."""
     mr, nv = tile.mr, tile.nv
     tiles = Tiles(tile.mode, extents.height, extents.width, mr, tile.rows).count
-    used = extents.pixels / (tiles * mr) * vectors / (-(-vectors // nv) * nv)
+    used = extents.pixels / tiles * vectors
     if tile.mode == "pointer":
         used *= FEW_POINTERS if mr <= POINTERS else MANY_POINTERS
-    return used * mr * nv / loop_slots(mr, nv, extents.input_slots * mr)
+    return used / block_slots(mr, nv, vectors, extents.input_slots * mr)

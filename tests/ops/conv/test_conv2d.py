@@ -14,7 +14,7 @@ from clnn.ops.conv import direct, streaming, winograd_cpu
 from clnn.ops.conv.problem import ConvProblem
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.streaming import Stream, streams
-from clnn.ops.conv.tiles import Extents, Tile
+from clnn.ops.conv.tiles import Extents, Tile, block_slots, loop_slots
 from clnn.ops.conv.winograd import extent, matrices
 from clnn.ops.conv.winograd_cpu import WinogradPlan
 from clnn.ops.shared.functions import PostOp
@@ -210,19 +210,24 @@ TILES = [  # tile, height and width of the output
 
 
 @pytest.mark.parametrize("tile,size", TILES, ids=[f"{t.mode}{t.mr}x{t.rows}" for t, _ in TILES])
-@pytest.mark.parametrize("post_ops", ["residual", "heavy"])
-def test_tiles(device, monkeypatch, tile, size, post_ops):
+@pytest.mark.parametrize("post_ops,oc", [("residual", 55), ("heavy", 55), ("residual", 70)])
+def test_tiles(device, monkeypatch, tile, size, post_ops, oc):
     monkeypatch.setattr(direct, "direct_tiles", lambda *_: [(0.0, tile)])
     win = window((1, 1)) if tile.mode == "flat" else window((3, 2), (1, 2), before=(1, 0))
     size = [
         (e - 1) * s + k - b
         for e, s, k, b in zip(size, win.strides, win.kernel, win.before, strict=True)
     ]
-    spec, inputs = case(2, 9, 55, *size, win, post_ops=STEPS[post_ops])
-    inputs.append(normal((2, 55, *win.output(size)), 7))
+    spec, inputs = case(2, 9, oc, *size, win, post_ops=STEPS[post_ops])
+    inputs.append(normal((2, oc, *win.output(size)), 7))
     orders = {"i3": (0, 2, 3, 1)}
     (name,) = check_op(device, spec, inputs, consts=(1, 2), orders=orders, only="direct")
     assert tile.mode in name
+
+
+def test_a_last_block_of_fewer_vectors_costs_less():
+    whole, five = loop_slots(9, 3), block_slots(9, 3, 5)
+    assert block_slots(9, 3, 6) == 2 * whole and whole < five < 2 * whole
 
 
 STREAMS = [  # tile, height and width of the output, window, input channels, chunk, bands
@@ -235,8 +240,8 @@ STREAMS = [  # tile, height and width of the output, window, input channels, chu
 
 
 @pytest.mark.parametrize("made", STREAMS, ids=[f"{s[0].mode}_c{s[4]}_b{s[5]}" for s in STREAMS])
-@pytest.mark.parametrize("post_ops", ["relu", "residual", "heavy"])
-def test_streamed_weights(device, monkeypatch, made, post_ops):
+@pytest.mark.parametrize("post_ops,oc", [("relu", 55), ("residual", 70), ("heavy", 55)])
+def test_streamed_weights(device, monkeypatch, made, post_ops, oc):
     """Sums wait from chunk to chunk; a band may be short of tiles, or have none."""
     tile, size, win, ic, chunk, bands = made
     monkeypatch.setattr(ConvProblem, "weights_stay", False)
@@ -249,8 +254,8 @@ def test_streamed_weights(device, monkeypatch, made, post_ops):
             size, win.strides, win.dilations, win.kernel, win.before, win.after, strict=True
         )
     ]
-    spec, inputs = case(2, ic, 55, *size, win, post_ops=STEPS[post_ops], bias=post_ops != "relu")
-    inputs += [normal((2, 55, *win.output(size)), 7)] if post_ops != "relu" else []
+    spec, inputs = case(2, ic, oc, *size, win, post_ops=STEPS[post_ops], bias=post_ops != "relu")
+    inputs += [normal((2, oc, *win.output(size)), 7)] if post_ops != "relu" else []
     orders = {"i3": (0, 2, 3, 1)}
     names = check_op(device, spec, inputs, consts=(1, 2), orders=orders, only="direct")
     assert any(f"_{tile.mode}_c{chunk}_b{bands}" in name for name in names)

@@ -67,7 +67,9 @@ def test_geometries(device, name):
     check_op(device, spec, inputs, consts=CONSTS, orders=NHWC)
 
 
-@pytest.mark.parametrize("channels,out", [(2, 3), (3, 17), (16, 16), (33, 64), (40, 7), (512, 8)])
+@pytest.mark.parametrize(
+    "channels,out", [(2, 3), (3, 17), (16, 16), (33, 64), (40, 7), (512, 8), (18, 80)]
+)
 def test_channel_tails(device, channels, out):
     spec, inputs = case(1, channels, out, 5, 9, biases=(True, False))
     check_op(device, spec, inputs, consts=CONSTS)
