@@ -22,6 +22,7 @@ from clnn.cache.store import Store
 from clnn.errors import BuildError
 from clnn.records import dataclass
 from clnn.runtime.build import progress, registers
+from clnn.runtime.build.pocl_binary import quick_to_load
 from clnn.runtime.device import failures
 from clnn.runtime.device.device import DeviceInfo, open_context
 from clnn.runtime.drivers.loader import child_environment, load
@@ -76,7 +77,7 @@ class Device:
     Programs stay referenced here for as long as kernels of them may be used. `from_cache`: sources
     whose binary was in the cache. `spills`: sources that lack registers, and what their build told.
     `ahead`: binaries of sources that were built before they are asked for, and `coming`: what is set
-    when one that is being built so is there.
+    when one that is being built so is there. `whole`: binaries of which only a part was loaded.
     `lost`: why it cannot be used any more, empty while it can (see clnn.runtime.device.failures).
     """
 
@@ -91,6 +92,7 @@ class Device:
     spills: dict[str, str] = field(default_factory=dict)
     ahead: dict[str, bytes] = field(default_factory=dict)
     coming: dict[str, threading.Event] = field(default_factory=dict)
+    whole: dict[str, bytes] = field(default_factory=dict)
     lost: str = ""
 
     @staticmethod
@@ -218,7 +220,7 @@ class Device:
 
     def binary(self, source: str) -> bytes | None:
         """Return the binary of a built program, None where its driver gives none."""
-        return program_binary(self.programs[source])
+        return self.whole.get(source) or program_binary(self.programs[source])
 
     def _from_store(self, source: str) -> bool:
         binary = self.ahead.pop(source, None)
@@ -235,14 +237,16 @@ class Device:
         return True
 
     def _load(self, source: str, binary: bytes) -> bool:
-        cl = load()
+        cl, short = load(), quick_to_load(binary)
         try:
-            program = cl.Program(self.context, [self.handle], [binary])
+            program = cl.Program(self.context, [self.handle], [short])
             options = options_of(self.info, source)
             self.programs[source] = self._in_time(source, _build, program, options)
         except cl.Error as err:
             log.info("a program binary was refused, building from source: %s", err)
             return False
+        if short is not binary:
+            self.whole[source] = binary
         return True
 
     def _finish(self, source: str, title: str, binary: bytes | None) -> None:

@@ -10,7 +10,7 @@ from clnn.options import Options
 from clnn.records import changed
 from clnn.runtime.build.program import Device
 from clnn.runtime.build.progress import Listener, heard
-from clnn.runtime.device.device import DeviceInfo
+from clnn.runtime.device.device import DeviceInfo, open_ahead
 from clnn.runtime.device.failures import explained
 from clnn.runtime.device.target import target_of
 from clnn.runtime.device.units import units_of
@@ -45,6 +45,7 @@ def load(
     device, and what compile_model raises of devices.
     """
     refuse()
+    open_ahead(device)
     network = read_network(path)
     mark("file")
     info = select_device(device)
