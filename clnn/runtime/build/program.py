@@ -5,7 +5,6 @@ What only builds need is imported where they are made: most starts find all prog
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import tempfile
@@ -415,40 +414,3 @@ def _build_message(info: DeviceInfo, title: str, source: str, log_text: str) -> 
         f"kernel {title} does not build on {info.title} (driver {info.driver_version}): {first} "
         f"This is a defect of clnn or of the driver. The source is in {_saved(source)}; please report both."
     )
-
-
-def child_build(argument: Mapping[str, Any]) -> None:
-    """Build the sources of a folder that no other process has claimed (runs in a child)."""
-    if argument["nice"] and hasattr(os, "nice"):
-        os.nice(argument["nice"])
-    from clnn.runtime.drivers.assembly import taken_by
-
-    cl = load()
-    platform = cl.get_platforms()[argument["platform"]]
-    device = platform.get_devices()[argument["device"]]
-    context = cl.Context([device])
-    for number in range(argument["count"]):
-        job = Path(argument["folder"], f"{number}.cl")
-        claimed = job.with_suffix(".taken")
-        try:
-            os.rename(job, claimed)
-        except FileNotFoundError:
-            continue
-        try:
-            source = claimed.read_text()
-            options = registers.options_with(
-                argument["options"], source, bool(argument.get("large"))
-            )
-            program = cl.Program(context, taken_by(device, source))
-            program.build(options, cache_dir=False)
-            binary = program_binary(program)
-            told = registers.spills_of(registers.build_log(program, device))
-        except cl.Error as err:
-            print(json.dumps({"job": number, "error": str(err)[:2000]}))
-            continue
-        if told:
-            job.with_suffix(".spills").write_text(told)
-        if binary:
-            part = job.with_suffix(".part")
-            part.write_bytes(binary)
-            os.replace(part, job.with_suffix(".bin"))

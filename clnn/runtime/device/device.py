@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -57,6 +56,8 @@ def discover(*, refresh: bool = False) -> list[DeviceInfo]:
     The first call probes what the cache does not know; `refresh` probes all anew. Raises
     NoDeviceError when pyopencl cannot be imported, DeviceError when OpenCL itself fails.
     """
+
+    from concurrent.futures import ThreadPoolExecutor  # few starts ask for all devices
 
     listed = list_unprobed()
     with ThreadPoolExecutor(_PROBES_AT_ONCE, thread_name_prefix="clnn-probe") as pool:

@@ -45,7 +45,9 @@ def open_ahead(driver: str) -> None:
     with _lock:
         if driver in _loaded or driver in _opening:
             return
-        _opening[driver] = threading.Thread(target=_open_quietly, args=(driver,), name="clnn-driver")
+        _opening[driver] = threading.Thread(
+            target=_open_quietly, args=(driver,), name="clnn-driver"
+        )
         _opening[driver].start()
 
 
