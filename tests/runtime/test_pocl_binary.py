@@ -15,7 +15,15 @@ from clnn.runtime.device.device import select
 CODE = b"BC\xc0\xde" + bytes(range(200))
 SOURCE = """__kernel void first(__global float *x) { x[get_global_id(0)] += 1; }
 __kernel void second(__global float *x) { x[get_global_id(0)] *= 3; }
+__kernel void third(__global float *x) {
+  __local float kept[8];
+  const size_t last = get_local_size(0) - 1;
+  kept[get_local_id(0)] = x[get_global_id(0)];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  x[get_global_id(0)] = kept[last - get_local_id(0)];
+}
 """
+NAMES = ("first", "second", "third")
 
 
 FOLDER = b"AG/" + b"HEOPC" * 7 + b"AB\0"
@@ -83,15 +91,21 @@ def test_what_was_loaded_in_part_computes_and_is_kept_whole(any_device):
     anew.programs[SOURCE] = anew._build_here(SOURCE, "both")
     import pyopencl as cl
 
-    assert [anew.kernel(SOURCE, name).num_args for name in ("first", "second")] == [1, 1]
+    assert [anew.kernel(SOURCE, name).num_args for name in NAMES] == [1, 1, 1]
+    local = cl.kernel_work_group_info.LOCAL_MEM_SIZE
+    sizes = [
+        opened.kernel(SOURCE, "third").get_work_group_info(local, opened.handle)
+        for opened in (built, again)
+    ]
+    assert sizes[0] == sizes[1] >= 32
     for size in (1, 4):
         x = np.arange(8, dtype=np.float32)
         buffer = cl.Buffer(again.context, cl.mem_flags.COPY_HOST_PTR, hostbuf=x)
         queue = cl.CommandQueue(again.context)
-        for name in ("first", "second"):
+        for name in NAMES:
             kernel = again.kernel(SOURCE, name)
             kernel.set_arg(0, buffer)
             cl.enqueue_nd_range_kernel(queue, kernel, (8,), (size,))
         out = np.empty_like(x)
         cl.enqueue_copy(queue, out, buffer)
-        assert np.array_equal(out, (x + 1) * 3)
+        assert np.array_equal(out, ((x + 1) * 3).reshape(-1, size)[:, ::-1].ravel())
