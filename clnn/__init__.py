@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from clnn.api import calibrate, compile_model, devices, doctor, tune_model, verify
     from clnn.apis import espdl, mli, openvx, tidl
     from clnn.bridges.quantize import Quantized, quantize
-    from clnn.runtime.run.loaded import load
+    from clnn.runtime.run.loading import load
     from clnn.runtime.run.open_session import OpenSession
     from clnn.runtime.run.session import Session
     from clnn.runtime.stages.session import StagedSession
@@ -37,7 +37,7 @@ _LAZY = {
     "doctor": "clnn.api",
     "Quantized": "clnn.bridges.quantize",
     "quantize": "clnn.bridges.quantize",
-    "load": "clnn.runtime.run.loaded",
+    "load": "clnn.runtime.run.loading",
     "tune_model": "clnn.api",
     "verify": "clnn.api",
     "OpenSession": "clnn.runtime.run.open_session",

@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-import platformdirs
-
 from clnn.cache import files
 from clnn.cache.envelope import (
     FORMAT_VERSION,
@@ -101,10 +99,16 @@ def cache_dir() -> Path:
     The folder need not exist. Raises FileNotFoundError when the user has no home folder.
     """
     try:
-        text = setting("CLNN_CACHE_DIR") or platformdirs.user_cache_dir("clnn", appauthor=False)
+        text = setting("CLNN_CACHE_DIR") or _own_place()
         return Path(text).expanduser().absolute()
     except RuntimeError as err:
         raise FileNotFoundError(f"the user has no home folder ({err})") from err
+
+
+def _own_place() -> str:
+    import platformdirs  # which processes that are told a folder have no use for
+
+    return platformdirs.user_cache_dir("clnn", appauthor=False)
 
 
 def stored_kinds(root: Path) -> list[str]:

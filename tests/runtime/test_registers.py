@@ -13,7 +13,8 @@ from clnn.cache.store import Store
 from clnn.plan.schedule import first_variant, make_plan
 from clnn.runtime.build import program as module
 from clnn.runtime.build import registers
-from clnn.runtime.build.program import Device, child_build, key_of, options_of
+from clnn.runtime.build.build_child import main as child_build
+from clnn.runtime.build.program import Device, key_of, options_of
 from clnn.runtime.build.registers import Registers, of_log, spills_of
 from clnn.runtime.device.device import Capability, select
 from clnn.runtime.device.target import target_of

@@ -20,7 +20,8 @@ from common import ROOT, usable_devices
 import clnn
 from clnn.cache.sections import PAGE, VERSION, read_sections, write_sections
 from clnn.errors import DeviceError, ModelError, ModelFileError, SettingError
-from clnn.runtime.run import loaded
+from clnn.runtime.doctor import selection
+from clnn.runtime.run import saved as saved_networks
 
 KINDS = ("classifier", "decoder", "rows", "sequence")
 NEEDED = ("numpy", "pyopencl", "ml_dtypes", "platformdirs", "filelock")
@@ -212,7 +213,7 @@ def test_it_runs_where_neither_is_installed(saved, any_device, tmp_path):
 def refused(path: Path) -> str:
     """Return why a file is refused, which nothing else may come of."""
     with pytest.raises(ModelFileError) as told:
-        loaded.read_network(path)
+        saved_networks.read_network(path)
     assert "Copy it again" in str(told.value)
     return str(told.value)
 
@@ -323,8 +324,8 @@ def test_another_device_builds_from_the_sources(saved, any_device, tmp_path):
 
 
 def test_another_number_of_cores_gets_kernels_for_it(saved, any_device, monkeypatch):
-    info = replace(loaded.select_device(any_device), compute_units=3)
-    monkeypatch.setattr(loaded, "select_device", lambda device: info)
+    info = replace(selection.select_device(any_device), compute_units=3)
+    monkeypatch.setattr(selection, "select_device", lambda device: info)
     with clnn.load(saved) as session:
         outputs = session({"x": np.load(saved.with_suffix(".npy"))})
         for name, want in np.load(saved.with_suffix(".npz")).items():
@@ -332,8 +333,8 @@ def test_another_number_of_cores_gets_kernels_for_it(saved, any_device, monkeypa
 
 
 def test_a_device_that_lacks_something_is_told_what(saved, any_device, monkeypatch):
-    network = loaded.read_network(saved)
-    monkeypatch.setattr(loaded, "read_network", lambda path: network)
+    network = saved_networks.read_network(saved)
+    monkeypatch.setattr(saved_networks, "read_network", lambda path: network)
     network = replace(network, needs=frozenset({"holograms"}), local_bytes=1 << 40)
     with pytest.raises(DeviceError, match=r"no holograms; .*bytes of local memory.*clnn compile"):
         clnn.load(saved, any_device)

@@ -276,8 +276,9 @@ def _kernel(faults: Faults) -> Any:
             faults.point("kernel")
             super().__init__(*args, **kwargs)
 
-        def set_args(self, *args: Any) -> None:
-            faults.point("argument")
-            super().set_args(*args)
+        def set_arg(self, number: int, arg: Any) -> None:
+            if not number:  # once for all of a kernel
+                faults.point("argument")
+            super().set_arg(number, arg)
 
     return Kernel

@@ -5,7 +5,6 @@ What only builds need is imported where they are made: most starts find all prog
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import tempfile
@@ -22,6 +21,7 @@ from clnn.cache.store import Store
 from clnn.errors import BuildError
 from clnn.records import dataclass
 from clnn.runtime.build import progress, registers
+from clnn.runtime.build.pocl_binary import quick_to_load
 from clnn.runtime.device import failures
 from clnn.runtime.device.device import DeviceInfo, open_context
 from clnn.runtime.drivers.loader import child_environment, load
@@ -76,7 +76,7 @@ class Device:
     Programs stay referenced here for as long as kernels of them may be used. `from_cache`: sources
     whose binary was in the cache. `spills`: sources that lack registers, and what their build told.
     `ahead`: binaries of sources that were built before they are asked for, and `coming`: what is set
-    when one that is being built so is there.
+    when one that is being built so is there. `whole`: binaries of which only a part was loaded.
     `lost`: why it cannot be used any more, empty while it can (see clnn.runtime.device.failures).
     """
 
@@ -91,6 +91,7 @@ class Device:
     spills: dict[str, str] = field(default_factory=dict)
     ahead: dict[str, bytes] = field(default_factory=dict)
     coming: dict[str, threading.Event] = field(default_factory=dict)
+    whole: dict[str, bytes] = field(default_factory=dict)
     lost: str = ""
 
     @staticmethod
@@ -218,7 +219,7 @@ class Device:
 
     def binary(self, source: str) -> bytes | None:
         """Return the binary of a built program, None where its driver gives none."""
-        return program_binary(self.programs[source])
+        return self.whole.get(source) or program_binary(self.programs[source])
 
     def _from_store(self, source: str) -> bool:
         binary = self.ahead.pop(source, None)
@@ -235,14 +236,16 @@ class Device:
         return True
 
     def _load(self, source: str, binary: bytes) -> bool:
-        cl = load()
+        cl, short = load(), quick_to_load(binary)
         try:
-            program = cl.Program(self.context, [self.handle], [binary])
+            program = cl.Program(self.context, [self.handle], [short])
             options = options_of(self.info, source)
             self.programs[source] = self._in_time(source, _build, program, options)
         except cl.Error as err:
             log.info("a program binary was refused, building from source: %s", err)
             return False
+        if short is not binary:
+            self.whole[source] = binary
         return True
 
     def _finish(self, source: str, title: str, binary: bytes | None) -> None:
@@ -411,40 +414,3 @@ def _build_message(info: DeviceInfo, title: str, source: str, log_text: str) -> 
         f"kernel {title} does not build on {info.title} (driver {info.driver_version}): {first} "
         f"This is a defect of clnn or of the driver. The source is in {_saved(source)}; please report both."
     )
-
-
-def child_build(argument: Mapping[str, Any]) -> None:
-    """Build the sources of a folder that no other process has claimed (runs in a child)."""
-    if argument["nice"] and hasattr(os, "nice"):
-        os.nice(argument["nice"])
-    from clnn.runtime.drivers.assembly import taken_by
-
-    cl = load()
-    platform = cl.get_platforms()[argument["platform"]]
-    device = platform.get_devices()[argument["device"]]
-    context = cl.Context([device])
-    for number in range(argument["count"]):
-        job = Path(argument["folder"], f"{number}.cl")
-        claimed = job.with_suffix(".taken")
-        try:
-            os.rename(job, claimed)
-        except FileNotFoundError:
-            continue
-        try:
-            source = claimed.read_text()
-            options = registers.options_with(
-                argument["options"], source, bool(argument.get("large"))
-            )
-            program = cl.Program(context, taken_by(device, source))
-            program.build(options, cache_dir=False)
-            binary = program_binary(program)
-            told = registers.spills_of(registers.build_log(program, device))
-        except cl.Error as err:
-            print(json.dumps({"job": number, "error": str(err)[:2000]}))
-            continue
-        if told:
-            job.with_suffix(".spills").write_text(told)
-        if binary:
-            part = job.with_suffix(".part")
-            part.write_bytes(binary)
-            os.replace(part, job.with_suffix(".bin"))

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from clnn.errors import DeviceError, NoDeviceError
+from clnn.errors import ClnnError, DeviceError, NoDeviceError
 from clnn.runtime.device.handles import Handle, handles
 from clnn.runtime.device.info import NOT_KEPT, DeviceInfo, kept
 from clnn.runtime.device.probe import (
@@ -23,7 +23,7 @@ from clnn.runtime.device.probe import (
     ProbeTarget,
     probe,
 )
-from clnn.runtime.drivers import driver_listing
+from clnn.runtime.drivers import driver_listing, driver_loading
 from clnn.runtime.drivers.loader import load, setup, warn_if_hidden
 from clnn.runtime.drivers.queries import IP_VERSION, stated_number
 from clnn.runtime.process import forked
@@ -57,6 +57,8 @@ def discover(*, refresh: bool = False) -> list[DeviceInfo]:
     NoDeviceError when pyopencl cannot be imported, DeviceError when OpenCL itself fails.
     """
 
+    from concurrent.futures import ThreadPoolExecutor  # few starts ask for all devices
+
     listed = list_unprobed()
     with ThreadPoolExecutor(_PROBES_AT_ONCE, thread_name_prefix="clnn-probe") as pool:
         return list(pool.map(lambda info: _with_probe(info, refresh), listed))
@@ -71,7 +73,8 @@ def select(spec: str | int | None = None) -> DeviceInfo:
     Of several matches the first usable one is taken. Raises NoDeviceError when nothing matches,
     DeviceError when what matches cannot be used.
     """
-    wanted: str | int = setting("CLNN_DEVICE") if spec is None else spec
+    wanted = _wanted(spec)
+    open_ahead(wanted)
     broken = []
     for candidate in _matching(list_unprobed(), wanted):
         info = _with_probe(candidate, refresh=False)
@@ -83,6 +86,20 @@ def select(spec: str | int | None = None) -> DeviceInfo:
             return select(spec)
         broken.append(info)
     raise _refusal(f"{wanted!r} (from CLNN_DEVICE)" if spec is None else repr(wanted), broken)
+
+
+def open_ahead(spec: str | int | None = None) -> None:
+    """Begin to open the driver of what `select` looks at first, where that is known without it."""
+    if not setup().on_demand:
+        return
+    with suppress(ClnnError):
+        for info in _matching(_kept(), _wanted(spec))[:1]:
+            driver_loading.open_ahead(info.driver)
+
+
+def _wanted(spec: str | int | None) -> str | int:
+    given: str | int = setting("CLNN_DEVICE") if spec is None else spec
+    return given
 
 
 def open_context(info: DeviceInfo) -> tuple[Any, Any]:
@@ -120,16 +137,24 @@ def list_unprobed() -> tuple[DeviceInfo, ...]:
 
     Those of drivers that are loaded one by one are as they were when the driver was last listed.
     """
-    on_demand = setup().on_demand
-    if on_demand:
+    if setup().on_demand:
         load()
-        listings = driver_listing.list_each(on_demand)
-        listed = [
-            kept(one.driver.library, row, one.can_call) for one in listings for row in one.devices
-        ]
-    else:
-        listed = [_read(found) for found in _handles()]
-        warn_if_hidden()
+        return _kept()
+    listed = [_read(found) for found in _handles()]
+    warn_if_hidden()
+    return _numbered(listed)
+
+
+@cache
+def _kept() -> tuple[DeviceInfo, ...]:
+    """Return the devices of drivers that are loaded one by one."""
+    listings = driver_listing.list_each(setup().on_demand)
+    return _numbered(
+        [kept(one.driver.library, row, one.can_call) for one in listings for row in one.devices]
+    )
+
+
+def _numbered(listed: Sequence[DeviceInfo]) -> tuple[DeviceInfo, ...]:
     return tuple(replace(info, index=i) for i, info in enumerate(sorted(listed, key=_preference)))
 
 
@@ -155,6 +180,7 @@ def _list_anew(driver: str) -> None:
         )
     _listed_anew.add(driver)
     driver_listing.list_each([d for d in setup().on_demand if d.library == driver], refresh=True)
+    _kept.cache_clear()
     list_unprobed.cache_clear()
     with _lock:
         _probed.clear()

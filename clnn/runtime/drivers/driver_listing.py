@@ -10,7 +10,6 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -68,18 +67,38 @@ def list_each(
 ) -> list[DriverListing]:
     """Return what is known of each driver; `refresh`: from children, whatever the cache holds."""
     store = Store(kind="drivers")
+    found = [None if refresh else _known(store, driver) for driver in drivers]
+    if all(found):
+        return [one for one in found if one is not None]
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(_CHILDREN_AT_ONCE, thread_name_prefix="clnn-driver_listing") as pool:
-        return list(pool.map(lambda driver: _listing(store, driver, timeout_s, refresh), drivers))
+        new = [
+            one or pool.submit(_listing, store, driver, timeout_s)
+            for one, driver in zip(found, drivers, strict=True)
+        ]
+        return [one if isinstance(one, DriverListing) else one.result() for one in new]
 
 
-def _listing(store: Store, driver: Driver, timeout_s: float, refresh: bool) -> DriverListing:
-    key = fields_key("clnn driver", [VERSION, driver.library, state_of(driver), *_surroundings()])
-    entry = None if refresh else store.get(key)
-    if entry is not None:
-        record = json.loads(entry.payload)
-        good = not (record["end"] or record.get("error"))
-        if good or 0 <= time.time() - record["time"] < BAD_NEWS_S:
-            return _read(driver, record)
+def _key(driver: Driver) -> str:
+    fields = [VERSION, driver.library, state_of(driver), *_surroundings()]
+    return fields_key("clnn driver", fields)
+
+
+def _known(store: Store, driver: Driver) -> DriverListing | None:
+    """Return what the cache knows of a driver and is believed, else None."""
+    entry = store.get(_key(driver))
+    if entry is None:
+        return None
+    record = json.loads(entry.payload)
+    good = not (record["end"] or record.get("error"))
+    is_believed = good or 0 <= time.time() - record["time"] < BAD_NEWS_S
+    return _read(driver, record) if is_believed else None
+
+
+def _listing(store: Store, driver: Driver, timeout_s: float) -> DriverListing:
+    """List a driver, and keep what came of it."""
+    key = _key(driver)
     answer = _list_in_child(driver, timeout_s)
     if answer is None:
         return DriverListing(driver)

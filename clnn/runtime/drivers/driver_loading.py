@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from clnn.errors import DeviceError
 from clnn.runtime.drivers import icd
-from clnn.runtime.drivers.loader import load, preload_companions, setup
+from clnn.runtime.drivers.loader import load, preload_companions, prepare, setup
 from clnn.runtime.drivers.vendors import Driver, vendors_folder
-from clnn.runtime.process.forked import renewed
+from clnn.runtime.process.forked import renewed, use_driver
 
 _SUCCESS = 0
 # A driver that offers these wants to be told by its loader where its functions are.
@@ -27,6 +29,31 @@ _TOLD_BY_LOADER = (b"clIcdSetPlatformDispatchDataKHR", b"clIcdGetFunctionAddress
 _lock = renewed(threading.RLock())
 _loaded: dict[str, list[Any]] = {}
 _begun: set[str] = set()  # the driver that the loader has, or had, alone
+_opening: dict[str, threading.Thread] = {}
+
+
+def open_ahead(driver: str) -> None:
+    """Open the library of one of Setup.on_demand in a thread, while Python imports what will use it.
+
+    Nothing of the driver is called, and what fails is told by who calls it. Does nothing where pyopencl has
+    been imported, and for Intel's runtime, which needs others before it.
+    """
+    if "pyopencl" in sys.modules or driver == str(icd.intel_library()):
+        return
+    use_driver()
+    prepare()
+    with _lock:
+        if driver in _loaded or driver in _opening:
+            return
+        _opening[driver] = threading.Thread(
+            target=_open_quietly, args=(driver,), name="clnn-driver"
+        )
+        _opening[driver].start()
+
+
+def _open_quietly(library: str) -> None:
+    with suppress(OSError):
+        _opened(library)
 
 
 def platforms_of(driver: str) -> list[Any]:
@@ -40,6 +67,8 @@ def platforms_of(driver: str) -> list[Any]:
         return platforms
     with _lock:
         if driver not in _loaded:
+            if opening := _opening.pop(driver, None):
+                opening.join()
             if driver == str(icd.intel_library()):
                 preload_companions()
             _loaded[driver] = _attached(driver) if _begun else _first(_registered(driver))

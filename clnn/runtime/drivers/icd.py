@@ -7,7 +7,6 @@ PyPI, whose wheel ships a placeholder path, and NVIDIA's in containers.
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import subprocess
 import sys
@@ -129,12 +128,30 @@ def intel_companions(library: Path) -> tuple[list[Path], list[str]]:
 
 def _package_files(package: str, names: tuple[str, ...]) -> list[Path]:
     """Return those of an installed package's files that have one of `names` and exist."""
+    if not _is_installed(package):  # mostly so, and found out sooner than by the import
+        return []
+    import importlib.metadata
+
     try:
         files = importlib.metadata.files(package) or []
     except importlib.metadata.PackageNotFoundError:
         return []
     paths = [Path(os.path.abspath(str(file.locate()))) for file in files if file.name in names]
     return [path for path in paths if path.exists()]
+
+
+def _is_installed(package: str) -> bool:
+    """Whether a folder of modules has a note of a package of that name."""
+    begin = package.replace("-", "_")
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder or ".")
+        except OSError:
+            continue
+        notes = (n for n in names if n.endswith((".dist-info", ".egg-info")))
+        if any(n.lower().replace("-", "_").startswith(begin) for n in notes):
+            return True
+    return False
 
 
 def nvidia_library() -> Path | None:

@@ -38,6 +38,7 @@ __all__ = [
     "load",
     "loader_library",
     "mapped_files",
+    "prepare",
     "setup",
     "warn_if_hidden",
 ]
@@ -77,11 +78,7 @@ def load() -> ModuleType:
     pyopencl's own binary cache is switched off (clnn keeps its own) and its warnings about
     compiler output are silenced. Raises NoDeviceError when pyopencl cannot be imported.
     """
-    setup()
-    for name, (value, _) in GIVEN.items():
-        if value:
-            os.environ.setdefault(name, value)
-    _use_private_pocl_cache()
+    prepare()
     try:
         import pyopencl
     except ImportError as err:
@@ -92,6 +89,16 @@ def load() -> ModuleType:
     warnings.filterwarnings("ignore", category=pyopencl.CompilerWarning)
     module: ModuleType = pyopencl
     return module
+
+
+@functools.cache
+def prepare() -> None:
+    """Set what drivers read of the environment, before any is opened."""
+    setup()
+    for name, (value, _) in GIVEN.items():
+        if value:
+            os.environ.setdefault(name, value)
+    _use_private_pocl_cache()
 
 
 _POCL_CACHE = "POCL_CACHE_DIR"
@@ -118,6 +125,7 @@ def _begin_child() -> None:
     """Have a forked child, which may use drivers of its own, make its own folder for PoCL."""
     if os.environ.get(_POCL_CACHE) in _private:
         del os.environ[_POCL_CACHE]
+        prepare.cache_clear()
         load.cache_clear()
 
 

@@ -18,3 +18,9 @@ def in_order(places: Iterable[Place], number: Callable[[int], Any]) -> list[Any]
     for memory, start in places:
         args += [memory] if start is None else [memory, number(start)]
     return args
+
+
+def set_arguments(kernel: Any, args: Iterable[Any]) -> None:
+    """Set all arguments of a kernel, one by one: a function for them together is made anew in each process."""
+    for number, arg in enumerate(args):
+        kernel.set_arg(number, arg)

@@ -31,7 +31,7 @@ def load_as(
 
     Raises SettingError for what was settled when it was made, and what `load` raises.
     """
-    from clnn.runtime.run.loaded import load
+    from clnn.runtime.run.loading import load
 
     options = options or Options()
     plain = Options(states=options.states, timeout=options.timeout)

@@ -2,56 +2,24 @@
 
 from __future__ import annotations
 
-import os
-
 from clnn.codegen.kernels import COUNTERS, INPUT_PARAMS, NUMBERS, SCRATCH
 from clnn.errors import DeviceError, ModelFileError
 from clnn.options import Options
 from clnn.records import changed
 from clnn.runtime.build.program import Device
-from clnn.runtime.build.progress import Listener, heard
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.failures import explained
 from clnn.runtime.device.target import target_of
 from clnn.runtime.device.units import units_of
-from clnn.runtime.doctor.selection import select_device
 from clnn.runtime.drivers.trim import trim_behind
-from clnn.runtime.process.forked import refuse
 from clnn.runtime.run.constants import StoredConstants
 from clnn.runtime.run.fused_launch import FusedLaunches, params_of
 from clnn.runtime.run.parts import Build, Parts
-from clnn.runtime.run.saved import SavedNetwork, read_network
+from clnn.runtime.run.saved import SavedNetwork
 from clnn.runtime.run.session import Session
 from clnn.runtime.run.small import stored_on
 from clnn.runtime.run.state import one_arena
 from clnn.timeline import mark
-
-
-def load(
-    path: str | os.PathLike[str],
-    device: str | int | None = None,
-    *,
-    states: int = 1,
-    timeout: float | None = None,
-    progress: Listener | None = None,
-) -> Session:
-    """Return the session of a network that was compiled and saved (`Session.save`, `clnn compile`).
-
-    Neither its model nor what reads models is needed. device, progress: as in compile_model. states, timeout:
-    as in Options. Programs are taken from the file where they were built for this device and driver, else
-    from the cache, else they are built. The file runs programs: load only what comes from someone you
-    trust. It stays mapped while the session lives: replace it by renaming, do not write into it.
-    Raises ModelFileError where the file is damaged, DeviceError where the network does not fit the
-    device, and what compile_model raises of devices.
-    """
-    refuse()
-    network = read_network(path)
-    mark("file")
-    info = select_device(device)
-    mark("device")
-    _require_fit(os.fspath(path), network, info)
-    with heard(progress):
-        return session_of(network, info, Options(states=states, timeout=timeout))
 
 
 def session_of(
@@ -75,7 +43,7 @@ def session_of(
     return session
 
 
-def _require_fit(path: str, network: SavedNetwork, info: DeviceInfo) -> None:
+def require_fit(path: str, network: SavedNetwork, info: DeviceInfo) -> None:
     """Raise DeviceError where a device lacks what the kernels of a network need."""
     target, wanted = target_of(info), network.plan.target
     lacking = []

@@ -28,7 +28,7 @@ from clnn.runtime.build.program import Device
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.drivers.pages import LARGE, host_buffer, pages
 from clnn.runtime.process.forked import keep
-from clnn.runtime.run.arguments import Place, in_order
+from clnn.runtime.run.arguments import Place, in_order, set_arguments
 from clnn.runtime.run.commands import NOT_HANDED, Enqueue, Handed, Memory, RunEvents
 from clnn.runtime.run.constants import Constants, allocate
 from clnn.runtime.run.fused_launch import (
@@ -169,7 +169,7 @@ class ExecutionState:
             return self._ready(fused.launches[0].launch, fused.launches[0].node)
         kernel = self._kernel(fused, whole.source, KERNEL)
         args = self._fused_arguments(fused, whole)
-        kernel.set_args(*(args[name] for name in whole.params))
+        set_arguments(kernel, (args[name] for name in whole.params))
         cached = whole.source in self.device.from_cache
         ready = Enqueue(kernel, (whole.groups,), (1,), fused.launches[0].node, fused.title, cached)
         if not whole.stamps:
@@ -258,7 +258,7 @@ class ExecutionState:
         text = text_of(launch)
         kernel = self._kernel(planned, text.source, text.name)
         more = [_scalar(number) for number in text.numbers]
-        kernel.set_args(*in_order(map(self._place_of, planned.args), np.int32), *more)
+        set_arguments(kernel, [*in_order(map(self._place_of, planned.args), np.int32), *more])
         return Enqueue(
             kernel,
             launch.global_size,
