@@ -284,20 +284,19 @@ def _parts(source: str) -> tuple[str, str, set[str]]:
 
 def _contained(source: str) -> str:
     """Return a source in which EACH_ROUNDED holds for the bodies behind it, and for nothing else."""
-    before, pragma, behind = source.partition(f"{EACH_ROUNDED}\n")
-    if not pragma:
-        return source
-    lines, awaited = [], False
-    for line in behind.splitlines(keepends=True):
-        if line == pragma:
+    lines, holds, awaited = list[str](), False, False
+    for line in source.splitlines(keepends=True):
+        if line.rstrip() == EACH_ROUNDED:  # at the margin: one within a body holds for that
+            holds = True
             continue
         if not line[:1].isspace() and not line.startswith(("{", "}", "#", "__constant")):
-            awaited = True
+            awaited = holds
         if awaited and "{" in line:
             head, _, rest = line.partition("{")
-            line, awaited = f"{head}{{\n    {pragma}{rest if rest.strip() else ''}", False
+            line = f"{head}{{\n    {EACH_ROUNDED}\n{rest if rest.strip() else ''}"
+            awaited = False
         lines.append(line)
-    return before + "".join(lines)
+    return "".join(lines)
 
 
 def _refuse(head: str, why: str) -> NoReturn:

@@ -111,6 +111,19 @@ def test_products_that_are_rounded_stay_so_in_their_own_source_alone():
     assert "early_1(float x)\n{\n    return" in made and "twice_0(float x)\n{\n    return" in made
 
 
+def test_what_is_rounded_within_a_body_stays_so():
+    inner = PLAIN.replace("    return", "    #pragma OPENCL FP_CONTRACT OFF\n    return")
+    assert can_fuse(inner, (1,), (1,))
+    for source in (
+        inner,
+        ROUNDED.replace("    return x * x + 1", "    #pragma OPENCL FP_CONTRACT OFF\n    return x"),
+    ):
+        made = fuse([FusedCall(source, (1,), ())], 1, {}).source
+        assert re.search(
+            r"float \w+_0\(float x\)\n{\n    #pragma OPENCL FP_CONTRACT OFF\n    return", made
+        )
+
+
 def test_rounded_products_come_out_as_alone(device):
     """x * x - 1 near 1, whose rounding shows in the difference."""
     x = (1 + np.arange(1, 65) * 2.0**-20).astype(np.float32)
