@@ -15,16 +15,18 @@ done its share.
 The kernels' texts are taken apart line by line. All templates keep to this grammar, in which lines
 inside of braces and of lists of parameters are indented, and others are not:
 
-    source      definition* kernel
+    source      ( definition | rounding )* kernel
+    rounding    "#pragma OPENCL FP_CONTRACT OFF"
     definition  "#define" NAME ...
                 "__constant" TYPE NAME "[" ... ";"
                 TYPE NAME "(" ... ")" body
     kernel      "__attribute__((reqd_work_group_size(...)))" "__kernel void" NAME "(" ... ")" body
     body        "{" lines "}"
 
-The number of its source goes behind each defined name. In the kernel, which becomes a function,
-get_global_id(0), (1) and (2) become the parameters id0, id1 and id2, and "__local float NAME[SIZE];"
-becomes a place in the parameter `scratch`. Definitions use none of the four.
+The line of `rounding` becomes the first of each body behind it, so that it holds for its own source
+alone. The number of its source goes behind each defined name. In the kernel, which becomes a
+function, get_global_id(0), (1) and (2) become the parameters id0, id1 and id2, and "__local float
+NAME[SIZE];" becomes a place in the parameter `scratch`. Definitions use none of the four.
 """
 
 from __future__ import annotations
@@ -50,9 +52,12 @@ KERNELS = 16  # texts of fused kernels that are kept, for the same network at ot
 LINE = 16  # ints from counter to counter, a cache line
 FLOAT_BYTES = 4
 CLOCK = "__builtin_readcyclecounter()"  # of compilers that derive from clang
-# What tells of other work-items, or holds for the sources behind it too.
+EACH_ROUNDED = "#pragma OPENCL FP_CONTRACT OFF"  # products and sums behind it, one by one
+# What tells of other work-items, or holds for the sources behind it too and has no form for one function.
 _UNFIT = re.compile(
-    r"\bbarrier\b|\bget_(local|group|num|global_(size|offset))\w*\b|^#pragma\b", re.M
+    r"\bbarrier\b|\bget_(local|group|num|global_(size|offset))\w*\b"
+    rf"|^#pragma\b(?!{EACH_ROUNDED.removeprefix('#pragma')}$)",
+    re.M,
 )
 _LOCAL_ARRAY = re.compile(r"__local [^*;()]*\[")
 _LOCAL = re.compile(r"__local float (\w+)\[(\d+)\];")
@@ -120,6 +125,9 @@ def can_fuse(source: str, local_size: Sequence[int], global_size: Sequence[int])
 def _stands_alone(source: str) -> bool:
     """Whether a kernel's work-items know nothing of each other, as far as its text tells."""
     if _UNFIT.search(source) or len(_KERNEL.findall(source)) != 1:
+        return False
+    before, _, _ = source.partition(f"\n{EACH_ROUNDED}")
+    if before.count("{") != before.count("}") and before != source:
         return False
     return not _LOCAL_ARRAY.search(_LOCAL.sub("", source))
 
@@ -253,6 +261,7 @@ def parts(source: str) -> tuple[list[tuple[str, str]], str]:
 
 def _parts(source: str) -> tuple[str, str, set[str]]:
     """Return (definitions, the kernel from its first parameter on, the defined names)."""
+    source = _contained(source)
     start = _KERNEL.search(source)
     assert start is not None, "can_fuse finds one"
     definitions, kernel = source[: start.start()], source[start.end() :]
@@ -271,6 +280,23 @@ def _parts(source: str) -> tuple[str, str, set[str]]:
     if word := _RESERVED.search(f"{definitions} {_GLOBAL_ID.sub('', kernel)}"):
         _refuse(start[0], f"it uses {word[0]!r} where fused kernels do")
     return definitions, kernel, names
+
+
+def _contained(source: str) -> str:
+    """Return a source in which EACH_ROUNDED holds for the bodies behind it, and for nothing else."""
+    lines, holds, awaited = list[str](), False, False
+    for line in source.splitlines(keepends=True):
+        if line.rstrip() == EACH_ROUNDED:  # at the margin: one within a body holds for that
+            holds = True
+            continue
+        if not line[:1].isspace() and not line.startswith(("{", "}", "#", "__constant")):
+            awaited = holds
+        if awaited and "{" in line:
+            head, _, rest = line.partition("{")
+            line = f"{head}{{\n    {EACH_ROUNDED}\n{rest if rest.strip() else ''}"
+            awaited = False
+        lines.append(line)
+    return "".join(lines)
 
 
 def _refuse(head: str, why: str) -> NoReturn:

@@ -71,11 +71,75 @@ def test_a_timed_kernel_notes_every_share():
         "__local float16 sums[8];",
         "__local float4 a[2];",
         "\n#pragma OPENCL FP_CONTRACT OFF\n",
+        "\n#pragma OPENCL FP_CONTRACT ON\n",
     ],
 )
 def test_items_that_know_of_each_other_stay_alone(text):
     source = PLAIN.replace("    dst[", f"    {text}\n    dst[")
     assert can_fuse(PLAIN, (1, 1), (8, 9)) and not can_fuse(source, (1, 1), (8, 9))
+
+
+ROUNDED = """float early(float x)
+{
+    return x * x + 1;
+}
+#define LATE(x) ((x) * (x) - 1)
+#pragma OPENCL FP_CONTRACT OFF
+float late(
+    float x)
+{
+    return x * x - 1;
+}
+#pragma OPENCL FP_CONTRACT OFF
+__attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel void rounded(__global const float *src, __global float *dst)
+{
+    if (get_global_id(0) >= 0) {
+        dst[get_global_id(0)] = late(src[get_global_id(0)]) + LATE(src[0]);
+    }
+}
+"""
+
+
+def test_products_that_are_rounded_stay_so_in_their_own_source_alone():
+    args = "src", "dst"
+    assert can_fuse(ROUNDED, (1,), (4,))
+    off = "{\n    #pragma OPENCL FP_CONTRACT OFF\n"
+    made = fuse([FusedCall(s, (4,), args) for s in (PLAIN, ROUNDED, PLAIN)], 1, {}).source
+    assert made.count("#pragma") == 2
+    assert f"float x)\n{off}" in made and f"__global float *dst)\n{off}    if (" in made
+    assert "early_1(float x)\n{\n    return" in made and "twice_0(float x)\n{\n    return" in made
+
+
+def test_what_is_rounded_within_a_body_stays_so():
+    inner = PLAIN.replace("    return", "    #pragma OPENCL FP_CONTRACT OFF\n    return")
+    assert can_fuse(inner, (1,), (1,))
+    for source in (
+        inner,
+        ROUNDED.replace("    return x * x + 1", "    #pragma OPENCL FP_CONTRACT OFF\n    return x"),
+    ):
+        made = fuse([FusedCall(source, (1,), ())], 1, {}).source
+        assert re.search(
+            r"float \w+_0\(float x\)\n{\n    #pragma OPENCL FP_CONTRACT OFF\n    return", made
+        )
+
+
+def test_rounded_products_come_out_as_alone(device):
+    """x * x - 1 near 1, whose rounding shows in the difference."""
+    x = (1 + np.arange(1, 65) * 2.0**-20).astype(np.float32)
+    made = fuse(
+        [FusedCall(ROUNDED, (64,), ("src", "dst"))],
+        2,
+        {"src": "__global const float *", "dst": "__global float *"},
+    )
+    counters = np.zeros(made.counters, np.int32)
+    scratch, dst = np.zeros(made.scratch * made.groups, np.uint8), np.zeros(64, np.float32)
+    args = [counters, scratch, x, dst]
+    *_, got = run_source(device, KERNEL, made.source, args, (made.groups,), (1,))
+    one = np.float32(1)
+    np.testing.assert_array_equal(got, (x * x - one) + (x[0] * x[0] - one))
+    *_, alone = run_source(device, "rounded", ROUNDED, [x, dst], (64,), (1,))
+    np.testing.assert_array_equal(got, alone)
 
 
 def test_other_work_sizes_stay_alone():

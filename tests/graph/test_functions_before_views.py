@@ -190,6 +190,24 @@ def test_what_others_want_stays(where, how):
     require_equal(graph, made)
 
 
+@pytest.mark.parametrize("behind", [(), (Reshape((2, 4, 30)),)], ids=["alone", "reshaped"])
+def test_a_slice_of_all_is_none(behind):
+    """As exporters write the ends of a convolution without pads; a constant of each channel goes along."""
+    views = (Slice((0, 0, 0, 0), (2, 4, 5, 6), (1, 1, 1, 1)), *behind)
+    steps = (PostOp("add", operand=1), PostOp("gelu"))
+    channels = np.random.default_rng(1).standard_normal((4, *(1,) * (1 if behind else 2)))
+    graph = graph_of("conv", views, steps, channels)
+    made = optimise(graph)
+    assert kinds(made) == ["conv2d", *(view.kind for view in behind)]
+    require_equal(graph, made)
+
+
+def test_a_slice_of_all_backwards_stays():
+    graph = graph_of("conv", (Slice((1, 0, 0, 0), (2, 4, 5, 6), (-1, 1, 1, 1)),), (PostOp("abs"),))
+    assert kinds(optimise(graph)) == ["conv2d", "slice", "eltwise"]
+    require_equal(graph, optimise(graph))
+
+
 @pytest.mark.parametrize(
     "view",
     [Slice((0, 0, 0, 0), (2, 4, 5, 3), (1, 1, 1, 2)), Expand((3, 2, 4, 5, 6))],

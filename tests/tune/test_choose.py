@@ -68,6 +68,21 @@ def pick(info, defaults=NONE, check=None, given=PROBLEM):
     return chosen.name, chosen.why
 
 
+def test_a_kernel_is_found_by_its_name_without_making_families_of_other_names(monkeypatch):
+    small = problem(5, 3, 1, Target("gpu", 4, 16, 256, 32768))
+    for given in (PROBLEM, problem(7, 48, 0), small):
+        for variant in (*SPEC.candidates(given), *SPEC.variants(given)):
+            found = SPEC.named(given, variant.name)
+            assert found is not None and found.name == variant.name
+            assert [one.params for one in found.launches] == [
+                one.params for one in variant.launches
+            ]
+    assert SPEC.named(PROBLEM, "winograd_of_none") is None
+    name = next(v.name for v in SPEC.candidates(PROBLEM) if v.name.startswith("conv2d_direct"))
+    monkeypatch.setattr("clnn.ops.conv.winograd_cpu.plan", None)
+    assert SPEC.named(PROBLEM, name) is not None
+
+
 def test_candidates_tell_their_tunables_and_hold_the_ranked_one():
     for given in (PROBLEM, problem(7, 48, 0), problem(5, 3, 1, Target("gpu", 4, 16, 256, 32768))):
         names = [v.name for v in SPEC.candidates(given)]

@@ -7,7 +7,8 @@
 A step reads all recurrent weights once, and multiplies them by each sequence's state: its least time is the
 longer of both, at the rate at which all units read as many bytes again and again, and at the rate of
 multiply-adds, both measured just before. The inputs' product adds its multiply-adds. Widths of input and
-state are equal, states are given, results are compared before anything is timed. `empty` is the least time
+state are equal, states are given, results are compared before anything is timed. Engines rest in between,
+since threads of onnxruntime keep cores busy for a while after its runs. `empty` is the least time
 of a kernel that does nothing and the wait for it, in the same turns; `reached` is what the layer needs at
 least of what it took, `with a launch` that and `empty`.
 """
@@ -36,6 +37,7 @@ from clnn.runtime.measure.peak import PeakBench
 
 GATES = {"GRU": 3, "LSTM": 4}
 VECTOR, ITEM = 16, 4  # floats of a vector, bytes of one
+REST = 0.05  # seconds: onnxruntime's threads look for work for 32 ms after a run, and take cores for it
 READ = """\
 __attribute__((reqd_work_group_size(1, 1, 1)))
 __kernel void read_again(__global const float16 *src, __global float16 *dst, const int count, const int rounds)
@@ -128,10 +130,12 @@ def layer(sizes: Sizes) -> tuple[bytes, dict[str, np.ndarray]]:
 
 
 def in_turns(calls: list[Callable[[], object]], rounds: int) -> list[list[float]]:
-    """Return the seconds of each call, a few of one after a few of the other."""
+    """Return the seconds of each call, a few of one after a few of the other, and a rest before each."""
     taken: list[list[float]] = [[] for _ in calls]
     for _ in range(rounds):
         for call, seconds in zip(calls, taken, strict=True):
+            time.sleep(REST)
+            call()  # after a rest threads and caches are cold
             for _ in range(4):
                 begin = time.perf_counter()
                 call()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clnn.graph.ir import Graph, Node
-from clnn.ops.movement.views import Reshape, Transpose
+from clnn.ops.movement.views import Reshape, Slice, Transpose
 from clnn.records import changed
 
 
@@ -41,6 +41,9 @@ def _merged(node: Node, made: dict[str, Node]) -> Node:
 
 
 def _idle(node: Node, graph: Graph) -> bool:
+    if isinstance(node.spec, Slice):
+        steps = set(node.spec.steps) <= {1}
+        return steps and node.spec.extents == graph.types[node.inputs[0] or ""].shape
     if isinstance(node.spec, Reshape):
         return node.spec.shape == graph.types[node.inputs[0] or ""].shape
     return isinstance(node.spec, Transpose) and node.spec.perm == tuple(range(len(node.spec.perm)))

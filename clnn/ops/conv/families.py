@@ -41,7 +41,9 @@ from clnn.ops.conv.problem import ConvProblem
 from clnn.ops.conv.reference import reference
 from clnn.ops.launch import Variant, by_cost
 
-FAMILIES: tuple[Callable[[ConvProblem], Iterator[Variant]], ...] = (
+Family = Callable[[ConvProblem], Iterator[Variant]]
+NAMED_SO = ("depthwise", "winograd")  # what names of kernels begin with as their file's does
+FAMILIES: tuple[Family, ...] = (
     depthwise.variants,
     depthwise_bytes.variants,
     direct.variants,
@@ -65,12 +67,29 @@ def variants(problem: ConvProblem) -> list[Variant]:
 
 
 def named(problem: ConvProblem, name: str) -> Variant | None:
-    """Return the kernel of a name, families looked through in turn; None where there is none."""
+    """Return the kernel of a name; None where there is none.
+
+    Families whose kernels have such names are looked through first: others need not be made for it.
+    """
     families = FAMILIES if problem.fits_fast else ()
-    firsts = (variant for family in families for variant in islice(family(problem), 1))
-    rest = (variant for family in families for variant in islice(family(problem), 1, None))
-    every = chain(firsts, rest, map(reference, (problem,)))
+    near = [family for family in families if _may_have(family, name)]
+    far = [family for family in families if family not in near]
+    every = chain(_each(problem, near), _each(problem, far), map(reference, (problem,)))
     return next((v for v in every if v.name == name), None)
+
+
+def _each(problem: ConvProblem, families: list[Family]) -> Iterator[Variant]:
+    """Yield the choices of families, then their other kernels."""
+    for family in families:
+        yield from islice(family(problem), 1)
+    for family in families:
+        yield from islice(family(problem), 1, None)
+
+
+def _may_have(family: Family, name: str) -> bool:
+    """Whether a kernel's name begins as those of a family do."""
+    own, begin = (text.partition("_")[0] for text in (family.__module__.split(".")[-1], name))
+    return own == begin if begin in NAMED_SO else own not in NAMED_SO
 
 
 def candidates(problem: ConvProblem) -> list[Variant]:
