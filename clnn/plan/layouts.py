@@ -58,6 +58,7 @@ def place(
     in_pieces: whether pixels of elements of a type are to begin at multiples of 16 bytes.
     """
     from clnn.plan.alias import children_of, find_links  # stored plans have places, and need no ops
+    from clnn.plan.followers import followed, order_of
 
     hints = hints or Hints()
     demands = border_demands(graph)
@@ -68,9 +69,13 @@ def place(
     links = find_links(graph)
     views = _Views(children_of(links), demands, _demanding(demands, links), _worth_a_copy(graph))
     placed: dict[str, Placed] = {}
-    roots = [name for name in graph.types if name not in links and name not in graph.consts]
-    while roots:
-        root = roots.pop()
+    sources = {} if hints.orders or hints.layouts else followed(graph, links, orders)
+    roots = [name for name in graph.types if name not in {**links, **graph.consts, **sources}]
+    late = [*reversed(sources)]
+    while roots or late:
+        root = roots.pop() if roots else late.pop()
+        if root in sources:
+            orders[root] = order_of(placed[sources[root]].layout)
         if root in hints.layouts:
             layout = hints.layouts[root]
             here = Placed(root, layout, 0.0 if layout.has_padding else None)

@@ -12,7 +12,7 @@ Wide vectors of floats are those of CPUs; there 1 + exp(x), of which the logisti
 written out: 2^(x log2 e) as a power of two, from the bits of a sum that rounds to whole numbers, times a
 polynomial of what is left, within 3e-7 of itself. It is infinite from x = 88.4 on. gelu(x) is there
 relu(x) - a 2^p(a), a = |x|, where the polynomial p is log2 of the normal distribution's upper tail, within
-1.2e-7 of x; from a = 6 on the tail is 0. Sine, cosine and tangent
+1.2e-7 of x; from a = 6 on the tail is 0. Of 16 floats AVX-512 has tables (_common/gelu). Sine, cosine and tangent
 of floats are functions of _common/trigonometry: some drivers let one element of a vector spoil the others.
 byte_steps(step, v, width, load, saturated): a function of bytes (of_bytes in functions.py), whose parameters are the
 kernel's scale0, inverse0, scale1, ... (_common/scales), of the float variable v; it becomes steps of the result
@@ -20,6 +20,7 @@ within its limits, not rounded yet but to whole ones where zero points are added
 byte_sum is left to what makes bytes of it, whose limits are its own.
 Rational functions (RATIONALS of functions.py) round as ONNX Runtime does on processors with fma.
 </%doc>
+<%namespace name="ge" file="/_common/gelu.cl.mako"/>
 <%namespace name="tr" file="/_common/trigonometry.cl.mako"/>
 <%!
 from clnn.codegen.filters import S8_BITS, S8_ZERO, scalar
@@ -214,12 +215,14 @@ ${byte_steps(step, "steps_", width, load)}\
     names = {f"p{i}": p for i, p in enumerate(params)}
     own = ctype == "float" and step.fn in tr.module.FUNCTIONS
     written = WRITTEN if ctype == "float" and width >= WIDE else {}
+    own_gelu = ctype == "float" and width == 16
     if ctype not in REAL_TYPES:
         operations = {"SUM": (a, "+", b), "DIFFERENCE": (a, "-", b), "PRODUCT": (a, "*", b), "SQUARE": (v, "*", v),
                       "TT": ("t", "*", "t"), "RT": ("r", "*", "t"), "MINUS": (f"{cast}(0)", "-", v),
                       "MINUS_Q": (f"{cast}(0)", "-", "q"), "MINUS_S": (f"{cast}(0)", "-", "s")}
         names |= {key: wrapped(*parts, ctype, width) for key, parts in operations.items()}
-    text = written.get(step.fn, table[step.fn]).format(
+    made = written.get(step.fn, table[step.fn])
+    text = (ge.module.text(made) if step.fn == "gelu" and own_gelu else made).format(
         v=v, a=a, b=b, T=cast, D=vector, I=f"int{width}", BITS=BITS.get(ctype, 0), **names)
 %>${tr.apply(step.fn, v, width) if own else text}\
 </%def>

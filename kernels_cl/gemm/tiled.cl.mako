@@ -31,6 +31,7 @@ Params   name, wg
          aligned           vectors of b are
          dot               how pairs of bfloat16 are multiplied (_common/dot.cl.mako), "" for one by one
          ahead             rows of b by which its panels are read ahead into the cache; 0: none
+         next_panel        tiles of rows share in reading the panel behind theirs into a core's second cache
          batch             extents and pitches of the outer loops, in the order a, b, dst, extras
          extras            node input -> (number, pitches), of operands of the post-ops
          scales            node input -> factor of such an operand
@@ -60,6 +61,7 @@ FEW = 4  # rows of a tile where there are too few for a whole one, as is told at
     V = vec_type("float", vw)
     at_, bt, yt = types
     P = vec_type("int", vw)
+    stride = -(-row * size_of(bt) // tiles)  # bytes of the next panel that a tile reads ahead with each row of b
     wide = dot == "spreadbf16x2"  # rows of a are made floats first
     wide_pitch = k + dt.module.WIDE_GAP
     assert not dot or (k_slices == 1 and not shift and a[1] == 1), (dot, k_slices, shift, a)
@@ -172,6 +174,9 @@ ${dt.apart(vw, mr, nv, lambda r, v: f"c{r}_{v}", wide_pitch, "2 * i")}\
     const int o${r} = min(m0 + ${r}, ${m - 1}) * ${a[0]};
 %  endfor
 % endif
+% if next_panel and not few:
+    __global const char *beyond = (__global const char *)(w + ${panel}) + tile * ${times(k, stride)};
+% endif
 % for r in range(mr):
 %  for v in range(nv):
     ${V} c${r}_${v} = (${V})(0);
@@ -217,6 +222,10 @@ ${dt.apart(vw, mr, nv, lambda r, v: f"c{r}_{v}", wide_pitch, "2 * i")}\
 % for lane in range(0, width, LINE // size_of(bt)) if ahead else ():
         ${pf.fetch(f"w + {times(ahead, row)} + {lane}")}
 % endfor
+% if next_panel and not few:
+        ${pf.fetch_far("beyond")}
+        beyond += ${stride};
+% endif
         p += ${a[1]};
         w += ${row};
     }

@@ -9,6 +9,7 @@ from clnn.graph.ir import Graph
 from clnn.graph.passes import optimise
 from clnn.ops.gemm.spec import Gemm
 from clnn.ops.movement.views import Concat, Reshape, Slice, Transpose, slice_of
+from clnn.ops.rows.softmax import Softmax
 from clnn.plan.plan import TensorArg
 from clnn.plan.schedule import make_plan
 from clnn.target import Target
@@ -135,6 +136,21 @@ def test_tokens_are_copied_for_the_border_of_filters_of_one_channel(group):
     names = [s.variant.name for s in made.scheduled if s.node.spec.kind == "conv2d"]
     apart = made.placed[image].storage != made.placed[tokens].storage
     assert apart == (group > 1) == ("depthwise" in names[0])
+
+
+@pytest.mark.parametrize("reader", ["product", "softmax", "output"])
+def test_elementwise_results_keep_the_order_of_heads_where_products_read_them(reader):
+    """As XCiT's queries: (n, tokens, heads, d) seen as (n, heads, d, tokens), divided along the tokens."""
+    b = Builder(x=(1, 20, 8))
+    heads = b.add(Reshape((1, 20, 2, 16)), b.add(Gemm(), "x", b.const(8, 32)))
+    seen = b.add(Transpose((0, 2, 3, 1)), heads)
+    made = b.post_ops("mul", seen, b.const(2, 1, 1))
+    turned = b.add(Transpose((0, 1, 3, 2)), made)
+    last = b.add(Softmax((3,)), made) if reader == "softmax" else made
+    products = [b.add(Gemm(), made, turned)] if reader == "product" else []
+    found = plan(b.graph(*products, *([last] if reader != "product" else [])))
+    pitches = found.placed[made].layout.pitches
+    assert pitches[1:] == ((16, 1, 32) if reader == "product" else (320, 20, 1))
 
 
 def test_reversed_slice_is_a_view():

@@ -17,6 +17,7 @@ from clnn.records import dataclass
 
 CACHE_RATE = 7  # bytes per cycle and core, of what one launch or band leaves to the next
 NEAR_BYTES = 400 * 1024  # of a band, so that it stays in a core's second cache
+HELD = 4  # registers in which compilers keep numbers of functions that stand before and behind the products
 TILES, BANDS = 4, 5  # that are worth a measurement: register tiles, and bands of each
 
 
@@ -58,7 +59,10 @@ def _plans(problem: SeparableProblem) -> list[BandPlan]:
     row = ow * pixel_pitch(problem.ic) * 4
     bands = [b for b in range(1, oh + 1) if b * row <= min(NEAR_BYTES, target.local_bytes)]
     columns = next((t for t in (7, 6, 5, 4) if ow % t == 0), min(ow, 6))
-    extents = Extents(oh, ow, problem.oc, target.vector, flat=True, registers=target.registers)
+    held = HELD if heavy(problem.post_ops) and heavy(problem.first_post_ops) else 0
+    extents = Extents(
+        oh, ow, problem.oc, target.vector, flat=True, registers=target.registers - held
+    )
     plans: list[BandPlan] = []
     for _, tile in conv_tiles(extents):
         if tile.vw <= problem.ic:

@@ -38,6 +38,9 @@ L2_BYTES = 256 * 1024  # what stays close to a core while a product walks over i
 # The same of a packed b where a core has AVX-512: such have a second cache of 1 MB or more, and a core that
 # takes all columns of its rows finds these rows in its own cache again in the next product.
 WIDE_L2_BYTES = 640 * 1024
+# The same of constants whose panels are read ahead while tiles of rows walk the panel before, where all rows of a
+# stay in that cache.
+AHEAD_BYTES = 100 * 1024
 WIDEST = 16  # floats of a vector with AVX-512
 
 
@@ -146,8 +149,17 @@ class GemmProblem:
     @property
     def b_stays(self) -> bool:
         """Whether a core may take all columns for each tile of rows: b stays in a cache of its own."""
-        most = WIDE_L2_BYTES if self.target.is_cpu and self.target.vector >= WIDEST else L2_BYTES
+        wide = self.target.is_cpu and self.target.vector >= WIDEST
+        most = WIDE_L2_BYTES if wide else L2_BYTES
+        if wide and self._reads_ahead and self.m * self.k * F32.itemsize <= WIDE_L2_BYTES:
+            most = AHEAD_BYTES
         return self.k * self.n * F32.itemsize <= most
+
+    @property
+    def _reads_ahead(self) -> bool:
+        """Whether panels of a constant b may be read ahead, and the rows of a are told."""
+        fits = self.b_is_const and not self.pairs and not is_open(self.m)
+        return fits and "prefetch" in self.target.features
 
     @property
     def b_is_dense(self) -> bool:

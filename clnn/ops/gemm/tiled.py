@@ -250,6 +250,7 @@ def _launch(problem: GemmProblem, choice: _Choice, panels: Panels, how: str, b: 
         "aligned": _reads_aligned(problem, tile, how),
         "dot": problem.pairs,
         "ahead": _ahead(problem, panels),
+        "next_panel": how == "packed" and not is_one(rows) and _reads_next(problem, panels, choice),
     }
     return Launch("gemm/tiled.cl.mako", params, problem.args(b), size, local)
 
@@ -258,6 +259,12 @@ def _ahead(problem: GemmProblem, panels: Panels) -> int:
     """Return the rows of b by which a panel is read ahead: it does not stay in the nearest cache."""
     far = is_open(problem.k) or problem.k * panels.width * F32.itemsize > NEAR_PANEL
     return AHEAD if far and "prefetch" in problem.target.features else 0
+
+
+def _reads_next(problem: GemmProblem, panels: Panels, choice: _Choice) -> bool:
+    """Whether tiles of rows that walk a panel read the next one ahead: it comes from beyond the second cache."""
+    near = choice.channels_fastest or bool(problem.pairs)
+    return not near and _ahead(problem, panels) > 0
 
 
 def _reads_aligned(problem: GemmProblem, tile: Tile, how: str) -> bool:

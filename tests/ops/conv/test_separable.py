@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from harness import check_op, normal, single_node
@@ -164,6 +166,25 @@ def test_cpus_keep_what_is_between_in_the_cache():
     found = names(Target("cpu", 16, 2, 256, 2**20))
     assert is_fused(found[0]) and sum(map(is_fused, found[3:])) > 4
     assert any("+" in name for name in found)
+
+
+@pytest.mark.parametrize("before,behind,most", [(True, True, 28), (True, False, 32)])
+def test_functions_before_and_behind_leave_registers_for_their_numbers(before, behind, most):
+    """Else sums are spilled within the products."""
+    swish = (PostOp("swish", (1.0,)),)
+    first, post_ops = (swish if given else RELU for given in (before, behind))
+    spec, inputs = case(1, 192, 256, 28, 28, first=first, post_ops=post_ops)
+    found = []
+
+    def note(node, problem, variants):
+        if node.name == "node":
+            found.extend(v.name for v in node.spec.candidates(problem) if is_fused(v.name))
+        return variants[0]
+
+    make_plan(single_node(spec, inputs, CONSTS), Target("cpu", 16, 2, 256, 2**20), note)
+    tiles = [re.search(r"_t(\d+)x(\d+)", name) for name in found]
+    held = [int(t[1]) * int(t[2]) // 16 + int(t[2]) // 16 + 1 for t in tiles if t]
+    assert held and max(held) <= most and (most < 32 or max(held) > 28)
 
 
 def test_a_band_that_does_not_fit_near_is_not_offered():

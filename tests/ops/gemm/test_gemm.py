@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 from targets import GPU
 
 import clnn
+from clnn.codegen.render import render
 from clnn.errors import DTypeError, ShapeError, UnsupportedOpError
 from clnn.graph.ir import Graph, Node, check
 from clnn.layout import TensorLayout, lay_out, view_of
@@ -186,6 +187,18 @@ def test_fused_steps(device, post_ops, shape):
 def test_fused_steps_of_other_kernels(device, only):
     inputs = [normal((2, 17, 8)), normal((2, 8, 35), 1), normal((35,), 2), normal((2, 17, 35), 3)]
     check_op(device, Gemm(post_ops=STEPS["heavy"]), inputs, only=only)
+
+
+@pytest.mark.parametrize("rows", [1, 60])
+def test_the_next_panel_is_read_ahead(device, rows):
+    """Where the weights do not stay in a core's own cache, and tiles of rows share in it."""
+    inputs = [normal((rows, 700)), normal((700, 300), 1), None]
+    ran = check_op(device, Gemm(), inputs, consts=(1,), only="packed")
+    assert rows == 1 or ran[0].endswith("_rows")
+    target = Target("cpu", features=frozenset({"prefetch"}), vector=16)
+    plan = make_plan(single_node(Gemm(), inputs, consts=(1,)), target)
+    (launch,) = (found.launch for step in plan.scheduled for found in step.launches)
+    assert ("beyond += " in render(launch.template, launch.params)) == (rows > 1)
 
 
 def test_nan_and_infinity_reach_the_output(device):
