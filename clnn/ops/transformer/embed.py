@@ -18,10 +18,8 @@ from clnn.ops.transformer import MICROSOFT
 from clnn.types import I32
 
 WORDS, SEGMENTS, WORD_TABLE, PLACE_TABLE, SEGMENT_TABLE, SCALE, SHIFT, MASK, PLACES = range(9)
-STEPS, ZEROS = (
-    8,
-    13,
-)  # of QEmbedLayerNormalization: first of the scales and zero points of inputs WORD_TABLE to SHIFT
+# Of QEmbedLayerNormalization: the first of the scales and of the zero points of WORD_TABLE to SHIFT.
+STEPS, ZEROS = 8, 13
 
 
 @onnx_op(MICROSOFT + "EmbedLayerNormalization")
