@@ -215,14 +215,14 @@ ${byte_steps(step, "steps_", width, load)}\
     names = {f"p{i}": p for i, p in enumerate(params)}
     own = ctype == "float" and step.fn in tr.module.FUNCTIONS
     written = WRITTEN if ctype == "float" and width >= WIDE else {}
-    own_gelu = ctype == "float" and width == 16
+    own_gelu = ctype == "float" and step.fn == "gelu"
     if ctype not in REAL_TYPES:
         operations = {"SUM": (a, "+", b), "DIFFERENCE": (a, "-", b), "PRODUCT": (a, "*", b), "SQUARE": (v, "*", v),
                       "TT": ("t", "*", "t"), "RT": ("r", "*", "t"), "MINUS": (f"{cast}(0)", "-", v),
                       "MINUS_Q": (f"{cast}(0)", "-", "q"), "MINUS_S": (f"{cast}(0)", "-", "s")}
         names |= {key: wrapped(*parts, ctype, width) for key, parts in operations.items()}
     made = written.get(step.fn, table[step.fn])
-    text = (ge.module.text(made) if step.fn == "gelu" and own_gelu else made).format(
+    text = (ge.module.text(made, width) if own_gelu else made).format(
         v=v, a=a, b=b, T=cast, D=vector, I=f"int{width}", BITS=BITS.get(ctype, 0), **names)
 %>${tr.apply(step.fn, v, width) if own else text}\
 </%def>

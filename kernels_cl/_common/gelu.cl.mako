@@ -4,7 +4,8 @@ distribution's upper tail, a polynomial of 5th degree around each multiple of 0.
 5.8 on it is 0. Two and a fifth times as fast as a polynomial of the tail's logarithm, which is there for other
 compilers, and for vectors of other widths.
 
-text(other)     what becomes of the variable v, for str.format; other: the text without the instruction
+text(other, width)    what becomes of the variable v of so many floats, for str.format; other: the text
+                      without the instruction
 </%doc>
 <%!
 STEP = 0.4
@@ -29,15 +30,19 @@ TAIL = (  # coefficients of the powers 5 to 0 of a / STEP - k, for k = 0 to 15
      1.07182654e-08, 0.0),
 )
 
-def text(other):
-    looked_up = [f"__builtin_ia32_permvarsf512(({{D}})({', '.join(f'{c!r}f' for c in row)}), as_{{I}}(place))" for row in TAIL]
-    lines = [
-        "const {D} a = fabs({v}) > {T}(6.0f) ? {T}(6.0f) : fabs({v});",
-        f"const {{D}} place = fma(a, {{T}}({1 / STEP!r}f), {{T}}(12582912.0f));",
-        f"const {{D}} rest = fma(a, {{T}}({1 / STEP!r}f), {{T}}(12582912.0f) - place);",
-        f"{{D}} tail = {looked_up[0]};",
-        *(f"tail = fma(tail, rest, {row});" for row in looked_up[1:]),
-        "{v} = fma({v} < -a ? {v} : -a, tail, {v} < {T}(0) ? {T}(0) : {v});",
-    ]
-    return "\n".join(["", "    #ifdef __AVX512F__", "    {{", *(f"    {line}" for line in lines), "    }}", "    #else", f"    {other}", "    #endif", "    "])
+WIDTH = 16
+LOOKED_UP = [f"__builtin_ia32_permvarsf512(({{D}})({', '.join(f'{c!r}f' for c in row)}), as_{{I}}(place))" for row in TAIL]
+BY_TABLES = [
+    "const {D} a = fabs({v}) > {T}(6.0f) ? {T}(6.0f) : fabs({v});",
+    f"const {{D}} place = fma(a, {{T}}({1 / STEP!r}f), {{T}}(12582912.0f));",
+    f"const {{D}} rest = fma(a, {{T}}({1 / STEP!r}f), {{T}}(12582912.0f) - place);",
+    f"{{D}} tail = {LOOKED_UP[0]};",
+    *(f"tail = fma(tail, rest, {row});" for row in LOOKED_UP[1:]),
+    "{v} = fma({v} < -a ? {v} : -a, tail, {v} < {T}(0) ? {T}(0) : {v});",
+]
+BEFORE = ["", "    #ifdef __AVX512F__", "    {{", *(f"    {line}" for line in BY_TABLES), "    }}", "    #else", "    "]
+AFTER = ["", "    #endif", "    "]
+
+def text(other, width):
+    return "\n".join(BEFORE) + other + "\n".join(AFTER) if width == WIDTH else other
 %>

@@ -198,6 +198,8 @@ def full(root, limit):
 
 def homeless(_root):
     """Use the default folder as a user without a home."""
+    import platformdirs  # noqa: F401  (such a user may not read the interpreter's files)
+
     for name in ("HOME", "XDG_CACHE_HOME", "CLNN_CACHE_DIR"):
         os.environ.pop(name, None)
     os.setgid(54321)

@@ -55,6 +55,8 @@ CHAINS = {
 for _name, _chain in CHAINS.items():
     add(f"steps_{_name}", Eltwise(steps_of(_chain)), [normal((2, 5))], tolerance=1e-4, quick=CPU)
 
+add("steps_gelu_wide", Eltwise(steps_of(("gelu",))), [normal((2, 40))], tolerance=1e-4, targets=CPU)
+
 SMALL = rng().integers(-9, 9, (3, 5)).astype(np.int32)
 POSITIVE = rng(1).integers(1, 5, (3, 5)).astype(np.int32)
 INTEGERS = tuple(PostOp(fn, operand=1) for fn in ("add", "mul", "sub", "min", "max", "div"))

@@ -32,6 +32,7 @@ def multiply(
 
 TANH = (PostOp("tanh"),)
 multiply("gemm_fixed", (5, 9), (9, 21), fixed=True, c=(21,))
+multiply("gemm_ahead", (20, 410), (410, 40), fixed=True, every=True, targets=("cpu",))
 multiply("gemm_moving", (5, 9), (9, 20))
 multiply("gemm_uneven", (19, 3), (3, 21))
 multiply("gemm_row", (1, 40), (40, 37), c=(1, 37), spec=Gemm(0.5, 2.0))

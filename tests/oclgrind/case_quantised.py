@@ -124,15 +124,20 @@ transposed("quantised_transposed_many", 130, (2, 2), False)
 transposed("quantised_transposed_pixel", 7, (1, 1), True)
 
 
-def few_beyond_bytes(any_: bool) -> np.ndarray:
+def few_beyond_bytes(any_: bool, channels: int) -> np.ndarray:
     """Return weights that are bytes times a quarter, two of them more than a byte if `any_`."""
-    whole = integers((8, 19, 3, 2), "i1", 1).astype(F)
+    whole = integers((8, channels, 3, 2), "i1", 1).astype(F)
     if any_:
-        whole[0, 0, 0, 0], whole[7, 18, 2, 1] = 140, -200
+        whole[0, 0, 0, 0], whole[7, channels - 1, 2, 1] = 140, -200
     return whole * F(0.25)
 
 
-for kind, strides in (("u1", (2, 2)), ("i1", (2, 1))):
+for kind, strides, channels in (
+    ("u1", (2, 2), 19),
+    ("i1", (2, 1), 19),
+    ("i1", (2, 2), 32),
+    ("u1", (2, 2), 70),
+):
     low = int(np.iinfo(kind).min)
     arith = RealTaps(
         low + 77,
@@ -148,9 +153,9 @@ for kind, strides in (("u1", (2, 2)), ("i1", (2, 1))):
     )
     around = (5, 5 * strides[1])
     add(
-        f"quantised_transposed_bytes_{kind}",
+        f"quantised_transposed_bytes_{kind}_{channels}",
         ConvTranspose((3, 2), strides, (1, 1), (1, 0), around, 1, (), arith),
-        [integers((1, 8, 3, 5), kind), few_beyond_bytes(strides[1] == 1), None],
+        [integers((1, 8, 3, 5), kind), few_beyond_bytes(strides[1] == 1, channels), None],
         consts=(1,),
         only="_bytes_",
         every=True,
