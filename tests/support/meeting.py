@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -100,20 +100,25 @@ class Meeting:
         requests, self._waiting = self._waiting, []
         self._own.here, here = False, getattr(self._own, "here", False)
         try:
-            wanted = [r.missing() for r in requests]
-            sources = {source: source for each in wanted for source in each}
-            first = requests[0].device
-            names = build_joined(first, sources) if len(sources) > 1 else {}
-            for (source, kernel), name in names.items():
-                self._names[first.programs[source], source, kernel] = name
-            for request, each in zip(requests, wanted, strict=True):
-                built = {s: first.programs[s] for s in each if s in first.programs}
-                request.device.programs |= built
+            for info in dict.fromkeys(r.device.info for r in requests):
+                self._build_on([r for r in requests if r.device.info == info])
         finally:
             self._own.here = here
             for request in requests:
                 request.over = True
             self._changed.notify_all()
+
+    def _build_on(self, requests: Sequence[_Request]) -> None:
+        """Build what was asked for of one device, whose programs others with its context may use."""
+        wanted = [r.missing() for r in requests]
+        sources = {source: source for each in wanted for source in each}
+        first = requests[0].device
+        names = build_joined(first, sources) if len(sources) > 1 else {}
+        for (source, kernel), name in names.items():
+            self._names[first.programs[source], source, kernel] = name
+        for request, each in zip(requests, wanted, strict=True):
+            built = {s: first.programs[s] for s in each if s in first.programs}
+            request.device.programs |= built
 
     def _open(self, info: DeviceInfo) -> Device:
         """Return a device on a context that all share, as programs of others can be used there alone."""

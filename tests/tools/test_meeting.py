@@ -11,6 +11,7 @@ from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import select
 from clnn.runtime.drivers.loader import load
 
+pytestmark = pytest.mark.usefixtures("no_cache")
 SOURCE = """{pragma}#define ADDEND {number}
 __constant int table[1] = {{ {number} }};
 static int twice(int x) {{ return 2 * x; }}
@@ -19,6 +20,12 @@ __kernel void f(__global int *y)
     y[0] = {statement} + table[0] + ADDEND;
 }}
 """
+
+
+@pytest.fixture
+def no_cache(monkeypatch):
+    """Programs that an earlier run kept are not built together."""
+    monkeypatch.setenv("CLNN_CACHE", "off")
 
 
 def run(device, number, statement="twice(1)"):
