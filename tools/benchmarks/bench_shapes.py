@@ -21,7 +21,7 @@ import sys
 import tempfile
 from pathlib import Path
 from statistics import median
-from time import perf_counter, thread_time
+from time import perf_counter, sleep, thread_time
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ import clnn
 
 BACKGROUND = clnn.Options(specialise="background")
 TEXT_HEIGHT = 48
+REST_S = 0.05  # for which onnxruntime's threads look for work after a run, on processors of the next call
 SIDES = (96, 128, 160, 192, 224, 256, 288, 320)
 
 
@@ -89,6 +90,7 @@ def _measure(path: Path, args: argparse.Namespace) -> None:
             whole = perf_counter() - whole
             over.append(1e3 * (whole - median(_time(session, other) for _ in range(5))))
             errors += map(error, outs.values(), engine.run(list(outs), other))
+            sleep(REST_S)
         more = session.build_counts[1] - built
         with clnn.compile_model(model, args.device, shapes={name: shape}) as alone:
             there = _in_turns(alone, session.at({name: shape}), other, args.rounds)

@@ -240,6 +240,9 @@ _GROWING: dict[str, Callable[[Sequence[Array | None], Mapping[str, Any]], int]] 
 def _of_places(data: Array, indices: Array, axis: int = 0) -> Array:
     cut = [slice(extent) for extent in indices.shape]
     cut[axis] = slice(None)
+    beside = [k for k in range(data.ndim) if k != axis % data.ndim]
+    if data.ndim != indices.ndim or any(indices.shape[k] > data.shape[k] for k in beside):
+        raise ValueError(f"indices {indices.shape} do not lie within data {data.shape}")
     return np.take_along_axis(data[tuple(cut)], indices, axis)
 
 
