@@ -50,13 +50,6 @@ def test_networks_of_a_new_seed_agree(tool, any_device, tmp_path):
     assert not findings(tool, first, 20, any_device, tmp_path)
 
 
-def test_small_networks_run_in_the_thread_that_calls_beside_larger_ones(
-    tool, device, tmp_path, monkeypatch
-):
-    monkeypatch.delenv("CLNN_CALLING_THREAD")  # which the tests set
-    assert not findings(tool, 884_000, 16, device, tmp_path)
-
-
 @pytest.mark.exhaustive
 @pytest.mark.timeout(12 * 3600)
 def test_twenty_thousand_networks_agree(tool, any_device, tmp_path):

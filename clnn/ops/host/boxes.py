@@ -11,7 +11,6 @@ CHUNK = 256  # candidates that are compared with each other at once
 
 
 @host_op("NonMaxSuppression")
-@np.errstate(all="ignore")  # coordinates may be infinite, or none
 def _non_max_suppression(
     node: HostNode,
     boxes: Array,
@@ -28,16 +27,19 @@ def _non_max_suppression(
     rows = [np.zeros((0, 3), np.int64)]
     if count <= 0:
         return rows[0]
-    for image in range(scores.shape[0]):
-        corners = _corners(boxes[image], bool(node.attr("center_point_box", 0)))
-        for kind in range(scores.shape[1]):
-            line = scores[image, kind]
-            places = np.arange(len(line))
-            if lowest is not None:
-                places = places[line > np.float32(lowest.reshape(-1)[0])]
-            places = places[np.argsort(-line[places], kind="stable")]
-            kept = places[_kept(corners[places], limit, count)]
-            rows.append(np.stack([np.full_like(kept, image), np.full_like(kept, kind), kept], 1))
+    with np.errstate(all="ignore"):  # coordinates may be infinite, or none
+        for image in range(scores.shape[0]):
+            corners = _corners(boxes[image], bool(node.attr("center_point_box", 0)))
+            for kind in range(scores.shape[1]):
+                line = scores[image, kind]
+                places = np.arange(len(line))
+                if lowest is not None:
+                    places = places[line > np.float32(lowest.reshape(-1)[0])]
+                places = places[np.argsort(-line[places], kind="stable")]
+                kept = places[_kept(corners[places], limit, count)]
+                rows.append(
+                    np.stack([np.full_like(kept, image), np.full_like(kept, kind), kept], 1)
+                )
     return np.concatenate(rows).astype(np.int64)
 
 

@@ -140,7 +140,7 @@ def _along(indices: Array, extent: int, axis: int) -> tuple[Any, ...]:
 
     Indices that Expand made of a line pick slices. Raises IndexError for one outside of the extent.
     """
-    axis %= indices.ndim
+    axis %= max(indices.ndim, 1)
     others = [a for a in range(indices.ndim) if a != axis]
     if indices.size and all(not indices.strides[a] for a in others if indices.shape[a] > 1):
         line = np.moveaxis(indices, axis, -1)[(0,) * len(others)]
