@@ -93,7 +93,8 @@ def _pool(spec: Pool, problem: Problem) -> Variant | None:
         return None
     counted = None
     if spec.count_pad and spec.mode == "average":
-        extents, after = (1, *x.shape[2:])[-2:], (0, *spec.window.after)[-2:]
+        after = (0, *spec.window.counted_after(x.shape[2:]))[-2:]
+        extents = (1, *x.shape[2:])[-2:]
         counted = (extents[0] + after[0], extents[1] + after[1])
     window = WindowSize(**spec.window.pairs(), counted=counted)
     return universal_window(problem, spec.mode, window, spec.post_ops)

@@ -118,14 +118,14 @@ class Pool(OpSpec):
     def _taps(self, x: Array) -> Iterator[tuple[Array, Array, Array]]:
         """Yield for each tap: whether it lies inside x, its elements, whether padding holds it."""
         win = self.window
-        outs = win.output(x.shape[2:])
+        outs, after = win.output(x.shape[2:]), win.counted_after(x.shape[2:])
         for tap in np.ndindex(*win.kernel):
             inside, counted, cut = np.ones(outs, bool), np.ones(outs, bool), x
             for a, t in enumerate(tap):
                 at = np.arange(outs[a]) * win.strides[a] - win.before[a] + t * win.dilations[a]
                 line = tuple(-1 if b == a else 1 for b in range(len(tap)))
                 inside = inside & ((at >= 0) & (at < x.shape[2 + a])).reshape(line)
-                counted = counted & (at < x.shape[2 + a] + win.after[a]).reshape(line)
+                counted = counted & (at < x.shape[2 + a] + after[a]).reshape(line)
                 cut = np.take(cut, np.clip(at, 0, x.shape[2 + a] - 1), axis=2 + a)
             yield inside, cut, counted
 
@@ -259,7 +259,8 @@ def _rows(spec: Pool, problem: Problem, tile: int = 0, rows: int = 0) -> Variant
     band = rows or max(1, min(oh, max(most, least)))
     global_size, local = grid(problem.target, vectors, -(-oh // band), n)
     name = _label(spec, problem, f"nhwc_v{vw}x{tx}_b{band}")
-    after = (0,) * (2 - len(spec.window.after)) + spec.window.after
+    after = spec.window.counted_after(problem.input(0).layout.shape[2:])
+    after = (0,) * (2 - len(after)) + after
     params = (
         _common(spec, problem)
         | spec.window.pairs()
@@ -308,7 +309,7 @@ def _any(spec: Pool, problem: Problem, vw: int) -> Variant:
         "strides": win.strides,
         "dilations": win.dilations,
         "before": win.before,
-        "after": win.after,
+        "after": win.counted_after(src.shape[2:]),
         "vw": vw,
         "band": band,
         "operands": operand_layouts(problem, spec.post_ops),
@@ -319,6 +320,7 @@ def _any(spec: Pool, problem: Problem, vw: int) -> Variant:
     return Variant(name, (Launch("pool/pool.cl.mako", params, tuple(args), global_size, local),))
 
 
+DILATED = 19  # the first operator set whose averages have dilations
 _MODES = {"MaxPool": ("max", "max"), "AveragePool": ("average", "mean"), "LpPool": ("lp", "lp")}
 
 
@@ -327,12 +329,10 @@ def _pool(node: OnnxNode) -> Source | list[Source]:
     x = node.type(0)
     if x.rank < 3:
         raise Unsupported(f"pooling of {x.rank} axes; it needs batch, channels and an image")
-    window = window_of(
-        node,
-        [int(k) for k in node.attrs["kernel_shape"]],
-        x.shape[2:],
-        bool(node.attr("ceil_mode", 0)),
-    )
+    kernel, ceil = [int(k) for k in node.attrs["kernel_shape"]], bool(node.attr("ceil_mode", 0))
+    # ONNX Runtime divides by all of the window before dilations came in.
+    partial = "whole" if node.opset < DILATED and not ceil else "cut"
+    window = window_of(node, kernel, x.shape[2:], ceil, partial)
     mode, fn = _MODES[node.op_type]
     power = float(node.attr("p", 2))
     if node.n_outputs > 1:

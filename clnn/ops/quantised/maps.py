@@ -90,7 +90,7 @@ def _average(node: OnnxNode) -> Source:
     y = _wanted(node, 3, x)
     kernel = [int(k) for k in node.attrs["kernel_shape"]]
     ceil = bool(node.attr("ceil_mode", 0))
-    window = window_of(node, kernel, node.type(0).shape[2:], ceil)
+    window = window_of(node, kernel, node.type(0).shape[2:], ceil, "whole")
     pool = Pool(window, "average", bool(node.attr("count_include_pad", 0)), ordered=True)
     return build.quantise(Emit(pool, [build.dequantise(0, x, rank)]), y, rank, late=True)
 

@@ -13,7 +13,12 @@ from clnn.records import dataclass
 
 @dataclass(frozen=True)
 class Window:
-    """Geometry of a sliding window over the spatial axes, outermost first."""
+    """Geometry of a sliding window over the spatial axes, outermost first.
+
+    ceil: a last window may begin inside and end outside. partial: "cut" or "whole" where there is one window,
+    too, if the image and its pads lack less than a stride to hold it, as ONNX's division towards zero has it for
+    poolings; averages that count pads count all of a whole one, and what is inside of others.
+    """
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -21,6 +26,7 @@ class Window:
     before: tuple[int, ...]
     after: tuple[int, ...]
     ceil: bool = False
+    partial: str = ""
 
     def __post_init__(self) -> None:
         ranks = {
@@ -46,7 +52,7 @@ class Window:
         """Return the window along some of the spatial axes."""
         part = slice(first, end)
         shape = self.kernel[part], self.strides[part], self.dilations[part]
-        return Window(*shape, self.before[part], self.after[part], self.ceil)
+        return Window(*shape, self.before[part], self.after[part], self.ceil, self.partial)
 
     def reach(self, axis: int) -> int:
         """Extent of the dilated kernel along a spatial axis."""
@@ -56,7 +62,10 @@ class Window:
         """Return the output's spatial extents. Raises ShapeError where the kernel does not fit."""
         counts = []
         for a, extent in enumerate(spatial):
-            room = extent + (self.before[a] + self.after[a] - self.reach(a))
+            room = self._room(a, extent)
+            if self._lacks(a, room):
+                counts.append(1)
+                continue
             if room < 0:
                 raise ShapeError(
                     f"kernel of extent {self.reach(a)} does not fit spatial axis {a} of extent "
@@ -68,6 +77,20 @@ class Window:
                 count += int(starts_inside)
             counts.append(count)
         return tuple(counts)
+
+    def _room(self, axis: int, extent: int) -> int:
+        """How far a window may move over an axis and its pads; negative where it does not fit."""
+        return extent + (self.before[axis] + self.after[axis] - self.reach(axis))
+
+    def _lacks(self, axis: int, room: int) -> bool:
+        """Whether the one window along an axis is larger than the image and its pads."""
+        return bool(self.partial) and -self.strides[axis] < room < 0
+
+    def counted_after(self, spatial: Sequence[int]) -> tuple[int, ...]:
+        """Return the elements behind each axis that averages count where they count pads."""
+        if self.partial != "whole":
+            return self.after
+        return tuple(map(larger, self.after, self.needed_after(spatial)))
 
     def needed_after(self, spatial: Sequence[int]) -> tuple[int, ...]:
         """Return the elements behind each spatial axis that windows really reach."""
@@ -99,7 +122,11 @@ class Window:
 
 
 def window_of(
-    node: OnnxNode, kernel: Sequence[int], spatial: Sequence[int], ceil: bool = False
+    node: OnnxNode,
+    kernel: Sequence[int],
+    spatial: Sequence[int],
+    ceil: bool = False,
+    partial: str = "",
 ) -> Window:
     """Return the window of an ONNX node: kernel_shape is given, the rest are its attributes."""
     rank = len(kernel)
@@ -127,6 +154,7 @@ def window_of(
         tuple(pads[:rank]),
         tuple(pads[rank:]),
         ceil,
+        partial,
     )
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -35,6 +36,8 @@ WINDOWS = {
     "same": window((5, 5), before=(2, 2), after=(2, 2)),
     "behind": window((4, 7), (3, 3), before=(3, 0), after=(3, 6), ceil=True),
 }
+# Two rows and four columns are more than SHAPE and its pads have; of columns the last window ends outside.
+PARTIAL = Window((11, 19), (3, 5), (1, 1), (0, 1), (0, 1))
 MAX, AVERAGE = Pool(WINDOWS["padded"], "max"), Pool(WINDOWS["padded"], "average")
 
 
@@ -54,6 +57,33 @@ def test_padding_that_does_not_count(device, name):
 def test_padding_that_counts_before_a_window_cut_short(device):
     spec = Pool(WINDOWS["behind"], "average", count_pad=True)
     check_op(device, spec, [normal(SHAPE)])
+
+
+@pytest.mark.parametrize("mode", ["max", "average"])
+@pytest.mark.parametrize("partial", ["cut", "whole"])
+def test_one_window_that_exceeds_the_image(device, mode, partial):
+    spec = Pool(dataclasses.replace(PARTIAL, partial=partial), mode, count_pad=True)
+    check_op(device, spec, [normal(SHAPE)])
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize("kernel,stride", [(3, 2), (4, 2), (4, 3), (5, 3), (5, 4)])
+@pytest.mark.parametrize("ceil,counts", [(0, 0), (0, 1), (1, 0), (1, 1)])
+@pytest.mark.parametrize("opset", [17, 21])
+def test_windows_that_exceed_the_image_are_onnxruntimes(op, kernel, stride, ceil, counts, opset):
+    attrs = {"kernel_shape": [kernel, kernel], "strides": [stride, stride]}
+    attrs |= {} if op == "LpPool" else {"ceil_mode": ceil}
+    attrs |= {"count_include_pad": counts} if op == "AveragePool" else {}
+    for extents, pads in itertools.product([(2, 3), (3, 2), (1, 4), (2, 2)], [(0, 0), (1, 0)]):
+        x, given = normal((1, 2, *extents)), attrs | {"pads": [*pads, *pads]}
+        padded = [extent + 2 * pad for extent, pad in zip(extents, pads, strict=True)]
+        if min(padded) <= kernel - stride:
+            with pytest.raises(ShapeError, match="does not fit"):
+                evaluate(imported(op, [x], given, opset), [x])
+        else:
+            (want,) = onnxruntime_result(op, [x], given, opset)
+            found = evaluate(imported(op, [x], given, opset), [x])
+            np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("power", [1, 2, 3, 2.5])

@@ -191,6 +191,19 @@ def test_pooling(device, dtype, size):
             )
 
 
+@pytest.mark.parametrize("size", [(9, 8), (3, 2)])
+def test_averages_that_count_pads_divide_by_all_of_a_window(device, size):
+    """Of one that ends outside (ceil_mode), or exceeds the image, too."""
+    feeds, consts = {"x": integers((1, 3, *size), np.uint8, 1)}, {}
+    consts["xs"], consts["xz"] = pair(np.uint8, 3)
+    consts["ys"], consts["yz"] = pair(np.uint8, 53)
+    order, counted = ["x", "xs", "xz", "ys", "yz"], {"count_include_pad": 1, "domain": MICROSOFT}
+    for kernel, stride, ceil in [(4, 3, 1), (5, 2, 1), (4, 3, 0), (5, 4, 0)]:
+        if min(size) > kernel - stride:
+            window = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "ceil_mode": ceil}
+            check(device, "QLinearAveragePool", feeds, consts, order, **window, **counted)
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 def test_activations_and_concatenation(device, dtype):
     feeds, consts = {"x": np.arange(256, dtype=np.uint8).view(dtype).reshape(4, 64)}, {}
