@@ -182,6 +182,10 @@ class QdqModel:
         key = next(iter(node.output), "")
         return key in self._fitting and key not in self._left
 
+    def is_excluded(self, node: onnx.NodeProto) -> bool:
+        """Whether a node that could compute in integers is to stay float32."""
+        return next(iter(node.output), "") in self._left
+
     def products(self) -> list[onnx.NodeProto]:
         """Return the products that are to compute in integers."""
         return [n for n in self.model.graph.node if n.op_type in PRODUCTS and self.takes(n)]

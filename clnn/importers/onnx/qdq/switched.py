@@ -76,6 +76,10 @@ class _SwitchWriter(Writer):
         )
         self._choose(("value", value), parts[3], given, made)
 
+    def apart(self, value: str, name: str) -> str:
+        """Return the value: nothing here is taken for an integer."""
+        return name
+
     def product(self, node: onnx.NodeProto, made: onnx.NodeProto) -> None:
         """Add a product with its weights and with rounded ones."""
         stem, result = node.output[0], made.output[0]

@@ -12,6 +12,7 @@ from clnn.importers.onnx.qdq.model import PRODUCTS, QdqModel, Range, Step
 from clnn.importers.onnx.qdq.weights import array_of
 from clnn.types import Array
 
+UNASKED = ("Conv", "ConvTranspose", "Gemm")  # whose float32 weights behind bytes onnxruntime rounds
 WITH_BYTES = ("Add", "Mul", "Concat")  # whose constant operands become bytes
 
 
@@ -57,6 +58,8 @@ class Writer:
             if self.source.takes(node):
                 self._operands(node, made)
             else:
+                if self.source.is_excluded(node) and node.op_type in UNASKED:
+                    made.input[0] = self.apart(node.input[0], made.input[0])
                 self.graph.node.append(made)
             for name in results:
                 self.pair(f"{name}:real", name, name)
@@ -64,6 +67,25 @@ class Writer:
         for tensor in self.source.model.graph.initializer:
             if tensor.name in read:
                 self.graph.initializer.append(tensor)
+
+    def apart(self, value: str, name: str) -> str:
+        """Return a rounded value behind a Clip over its whole range, which changes nothing.
+
+        Engines that find DequantizeLinear in front of float32 weights may round them, too, all by one scale.
+        """
+        if value not in self.steps:
+            return name
+        made = f"{value}:apart"
+        if made not in self.added.values():
+            step, zero = self.steps[value]
+            ends = [np.float32(whole) * step for whole in (-zero, 255 - zero)]
+            limits = [
+                self.const(f"{made}:{what}", np.array(end, np.float32))
+                for what, end in zip(("least", "most"), ends, strict=True)
+            ]
+            self.graph.node.append(helper.make_node("Clip", [name, *limits], [made], made))
+            self.added[(made, "")] = made
+        return made
 
     def product(self, node: onnx.NodeProto, made: onnx.NodeProto) -> None:
         """Add a product `node`, of which `made` has the right inputs and outputs, with integers."""
