@@ -208,6 +208,9 @@ def deep() -> onnx.ModelProto:
     return model_of(nodes, shapes, {"y": [1, 4, 8, 8], "z": [1, 8, 8, 8]}, weights)
 
 
+NODES = ["first", "bad", "squash", "Conv_4", "skip", "head", "join"]
+
+
 def both_feeds(count: int):
     pairs = zip(feeds(count, 1, 3, 8, 8), feeds(count, 1, 4, 8, 8, name="other"), strict=True)
     return [one | two for one, two in pairs]
@@ -271,15 +274,7 @@ def test_the_worst_is_excluded_and_reported(any_device):
     assert report is not None and report.excluded == ["bad"]
     assert products_in_float(made.model) == {"bad"}
     rows = {n.name: n for n in report.nodes}
-    assert [n.name for n in report.nodes] == [
-        "first",
-        "bad",
-        "squash",
-        "Conv_4",
-        "skip",
-        "head",
-        "join",
-    ]
+    assert [n.name for n in report.nodes] == NODES
     assert rows["first"].op == "Conv+Relu" and rows["skip"].op == "Add+Relu"
     assert rows["bad"].alone == min(n.alone for n in report.nodes)
     assert rows["bad"].without == max(n.without for n in report.nodes)
@@ -423,6 +418,7 @@ def test_settings_that_are_none(any_device):
         ({"exclude_worst": -1}, "exclude_worst is -1"),
         ({"least_sqnr": float("nan")}, "least_sqnr is nan"),
         ({"exclude_worst": 7}, "nothing is quantised"),
+        ({"exclude": NODES}, "with 7 nodes in float32 nothing is quantised"),
     ):
         with pytest.raises(SettingError, match=said):
             clnn.quantize_onnx(model, samples, any_device, **options)
@@ -430,3 +426,43 @@ def test_settings_that_are_none(any_device):
         clnn.quantize_onnx(model, [], any_device)
     with pytest.raises(InputNameError, match="a sample has inputs x, the model x, other"):
         clnn.quantize_onnx(model, feeds(1, 1, 3, 8, 8), any_device)
+
+
+def test_data_beside_the_model_goes_into_the_file(any_device, tmp_path):
+    model, samples = deep(), both_feeds(2)
+    path = tmp_path / "net.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="net.bin", size_threshold=64)
+    assert (tmp_path / "net.bin").stat().st_size > 1000
+    made = clnn.quantize_onnx(path, samples, any_device, exclude=["bad"])
+    want = clnn.quantize_onnx(deep(), samples, any_device, exclude=["bad"])
+    made.save(tmp_path / "q.onnx")
+    assert (tmp_path / "q.onnx").read_bytes() == want.model.SerializeToString()
+
+
+def test_outputs_that_cannot_be_compared_are_noise():
+    from clnn.bridges.qdq.signals import Signals, powers
+
+    found = Signals(["a", "b", "c"])
+    ones = np.ones(4, np.float32)
+    odd = np.array([1, np.inf, np.nan, 1], np.float32)
+    found.see({"a": ones, "b": odd, "c": ones}, {"a": ones * 2, "b": odd, "c": ones[:3]})
+    assert found.each == {"a": 0.0, "b": float("inf"), "c": 0.0}
+    assert found.whole == pytest.approx(-10 * np.log10(2 / 3))
+    assert powers(np.array(["x"], object), np.array(["y"], object)) == (0.0, 0.0)
+    lost = Signals(["a"])
+    lost.see({"a": ones}, {"a": odd})
+    assert lost.each == {"a": -float("inf")} and lost.whole == -float("inf")
+
+
+def test_many_samples_are_compared_in_part(any_device, monkeypatch):
+    """As many outputs as are compared are kept; samples may be one object."""
+    from clnn.bridges.qdq import bench
+
+    monkeypatch.setattr(bench, "COMPARED", 3)
+    samples = both_feeds(5)
+    runs = bench.Bench([*samples, samples[0], samples[0]], any_device, None, None, None)
+    assert [id(f) for f in runs.compared] == [id(samples[k]) for k in (0, 3, 0)]
+    measured = runs.measure(QdqModel(deep()), "minmax")
+    want = run(deep(), runs.compared)
+    for got, right in zip(measured.outputs, want, strict=True):
+        np.testing.assert_allclose(got["y"], right, atol=1e-4)

@@ -19,6 +19,7 @@ from clnn.options import Options
 from clnn.records import dataclass
 from clnn.types import Array
 
+COMPARED = 32  # samples of which outputs are kept and compared
 MOST_ROWS = 256  # whose average errors are kept
 OnProgress = Callable[[str, int, int], None]  # what is done, how many of how many
 Feed = Mapping[str, Array]
@@ -30,7 +31,7 @@ class Measured:
 
     ranges: of the values that are wanted. peaks: the largest magnitude of each channel of other values.
     errors: of products, by their results, (rows, channels): what rounding of weights adds on the average.
-    outputs: of each sample.
+    outputs: of each sample that is compared.
     """
 
     ranges: dict[str, Range]
@@ -40,7 +41,10 @@ class Measured:
 
 
 class Bench:
-    """Runs variants of one model over the same samples on a device."""
+    """Runs variants of one model over the same samples on a device.
+
+    compared: those whose outputs are. tell: is told how far a run is.
+    """
 
     def __init__(
         self,
@@ -51,25 +55,26 @@ class Bench:
         on_progress: OnProgress | None,
     ) -> None:
         self.samples, self._how = samples, (device, options, shapes)
-        self._tell = on_progress or (lambda what, done, total: None)
+        self.compared = spread(samples, COMPARED)
+        self.tell = on_progress or (lambda what, done, total: None)
 
     def run(
         self, model: Any, what: str, samples: Sequence[Feed] = ()
     ) -> Iterator[dict[str, Array]]:
         """Yield the outputs of a model for each sample; `samples`: others than the bench's."""
         samples = samples or self.samples
-        self._tell(what, 0, len(samples))
+        self.tell(what, 0, len(samples))
         with closing(compile_model(model, *self._how)) as session:
             for place, feed in enumerate(samples, 1):
                 yield dict(session(feed))
-                self._tell(what, place, len(samples))
+                self.tell(what, place, len(samples))
 
     def counted(self, what: str, names: Sequence[Any]) -> Iterator[Any]:
         """Yield these, and tell how many are done."""
-        self._tell(what, 0, len(names))
+        self.tell(what, 0, len(names))
         for place, name in enumerate(names, 1):
             yield name
-            self._tell(what, place, len(names))
+            self.tell(what, place, len(names))
 
     def session(self, model: Any) -> Any:
         """Return a session of a model, to be closed."""
@@ -80,14 +85,16 @@ class Bench:
     ) -> Measured:
         """Return what a float32 model shows over the samples; peaks: values of which these are wanted."""
         observer = RangeObserver(model.wanted(), method)
-        public = [v.name for v in model.model.graph.output]
+        public = [v.name for v in model.model.graph.output if v.type.HasField("tensor_type")]
         proto, places = observed(model, [*peaks, *public], errors)
         found = Measured({}, {}, {}, [])
         rows: dict[str, list[Array]] = {key: [] for key in places}
         what = "measuring values"
-        for values in self.run(proto, what):
+        kept = places_of(len(self.samples), COMPARED)
+        for place, values in enumerate(self.run(proto, what)):
             observer.see(values)
-            found.outputs.append({name: values[name] for name in public})
+            if place in kept:
+                found.outputs.append({name: values[name] for name in public})
             for name in peaks:
                 top = _tops(values[name])
                 found.peaks[name] = np.maximum(found.peaks.get(name, top), top)
@@ -103,7 +110,18 @@ class Bench:
 
     def cost(self, model: QdqModel, ranges: Mapping[str, Range], wanted: Sequence[Feed]) -> Signals:
         """Return what the quantised file of a model keeps of the outputs that are wanted."""
-        return compared(wanted, self.run(quantised(model, ranges), "comparing"))
+        made = self.run(quantised(model, ranges), "comparing", self.compared)
+        return compared(wanted, made)
+
+
+def spread(samples: Sequence[Feed], count: int) -> list[Feed]:
+    """Return so many of the samples at most, evenly spread."""
+    return [samples[k] for k in places_of(len(samples), count)]
+
+
+def places_of(total: int, count: int) -> list[int]:
+    """Return so many places of a row at most, evenly spread."""
+    return [int(x) for x in np.linspace(0, total - 1, min(count, total)).round()]
 
 
 def corrections(model: QdqModel, measured: Measured) -> dict[str, Array]:

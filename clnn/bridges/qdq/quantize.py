@@ -21,6 +21,7 @@ from clnn.graph.histograms import METHODS
 from clnn.importers.onnx.info import read_info
 from clnn.importers.onnx.load import load_model
 from clnn.importers.onnx.qdq.model import QdqModel, Range
+from clnn.importers.onnx.qdq.whole import whole
 from clnn.importers.onnx.qdq.write import quantised
 from clnn.options import Options
 from clnn.records import dataclass
@@ -73,13 +74,13 @@ def quantize_onnx(
     more, those that cost most; least_sqnr: and as many as it takes for this signal to noise in dB of the
     outputs over the samples. report: measure what each node costs. on_progress: is called with what is
     done, and how many of how many.
-    Raises SettingError for settings or samples that are none, for names of no node, and where least_sqnr is
-    not reached with anything quantised; InputNameError for feeds of other inputs; ModelError for models that
-    are not valid or have nothing to quantise; else what compile_model raises.
+    Raises SettingError for settings or samples that are none, for names of no node, where there is nothing to
+    quantise or nothing is left, and where least_sqnr is not reached with anything quantised; InputNameError
+    for feeds of other inputs; ModelError for models that are not valid; else what compile_model raises.
     """
     feeds = list(samples) if not isinstance(samples, Mapping) else []
     _check(feeds, method, exclude_worst, least_sqnr)
-    proto, _ = load_model(model)
+    proto = whole(*load_model(model))
     _check_inputs(feeds, [v.name for v in read_info(proto).inputs])
     source = QdqModel(proto, per_channel)
     if not source.wanted():
@@ -90,7 +91,8 @@ def quantize_onnx(
     named = dict.fromkeys(_units(source, exclude), "by name")
     bench = Bench(feeds, device, options, shapes, on_progress)
     asks = report or exclude_worst > 0 or least_sqnr is not None
-    choice = choose(bench, source.excluding(named), method, equalise, correct_bias, asks)
+    kept = _left(source, list(named))
+    choice = choose(bench, kept, method, equalise, correct_bias, asks)
     if not asks:
         made = quantised(choice.model, choice.measured.ranges)
         return QuantizedOnnx(made, choice.measured.ranges, len(feeds))
@@ -136,6 +138,16 @@ def _units(source: QdqModel, names: Sequence[str]) -> list[str]:
     return [key for name in names for key in known[name]]
 
 
+def _left(model: QdqModel, units: Sequence[str]) -> QdqModel:
+    """Return the model without these units. Raises SettingError where nothing is left."""
+    made = model.excluding(units)
+    if not made.wanted():
+        raise SettingError(
+            f"with {len(units)} nodes in float32 nothing is quantised. Exclude fewer."
+        )
+    return made
+
+
 def _with_report(
     bench: Bench,
     source: QdqModel,
@@ -148,7 +160,7 @@ def _with_report(
     """Return the model with further nodes excluded, and what each costs."""
     with closing(Question(bench, choice)) as question:
         costs = sensitivity(bench, choice, question)
-        worst = picked(costs.without, [], question.without, exclude_worst)
+        worst = picked(costs.without, [], question.picking, exclude_worst)
         reasons = {**named, **dict.fromkeys(worst, f"one of {exclude_worst} that cost most")}
         final, signals = _final(bench, choice, worst)
         if least_sqnr is not None:
@@ -168,11 +180,7 @@ def _final(bench: Bench, choice: Choice, units: Sequence[str]) -> tuple[QdqModel
     assert choice.signals is not None
     if not units:
         return choice.model, choice.signals
-    final = choice.model.excluding(units)
-    if not final.wanted():
-        raise SettingError(
-            f"with {len(units)} nodes left in float32 nothing is quantised. Exclude fewer."
-        )
+    final = _left(choice.model, units)
     return final, bench.cost(final, choice.measured.ranges, choice.measured.outputs)
 
 
@@ -197,7 +205,7 @@ def _enough(
                 f"{least:g} dB are not reached with anything quantised: with {total - 1} of {total} nodes in"
                 f" float32 the outputs keep {signals.whole:.1f} dB."
             )
-        more = picked(costs.without, worst, question.without, least=asked)
+        more = picked(costs.without, worst, question.picking, least=asked)
         final, signals = _final(bench, choice, [*worst, *more])
         asked += max(least - signals.whole, 0.1)
     return more, final, signals

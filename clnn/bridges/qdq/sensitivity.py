@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from clnn.bridges.qdq.bench import Bench, Feed
+from clnn.bridges.qdq.bench import Bench, spread
 from clnn.bridges.qdq.search import Choice
 from clnn.bridges.qdq.signals import Signals, powers
 from clnn.bridges.report import decibels
@@ -24,7 +24,7 @@ from clnn.types import Array
 
 SAMPLES = 4  # that tell what a node costs
 TRIED = 8
-Ask = Callable[[Iterable[str]], float]  # signal to noise with these units excluded
+Ask = Callable[[Sequence[str]], float]  # signal to noise with these units excluded
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,15 @@ class Sensitivity:
     values: dict[str, float]
 
 
-def spread(samples: Sequence[Feed], count: int = SAMPLES) -> list[Feed]:
-    """Return so many of the samples at most, evenly spread."""
-    at = np.linspace(0, len(samples) - 1, min(count, len(samples))).round().astype(int)
-    return [samples[k] for k in at]
-
-
 class Question:
     """A session that tells what a network keeps with any choice of units left float32; to be closed."""
 
     def __init__(self, bench: Bench, choice: Choice) -> None:
-        self._model, self._samples = choice.model, spread(bench.samples)
+        self._model, self._samples, self._bench = (
+            choice.model,
+            spread(bench.samples, SAMPLES),
+            bench,
+        )
         self._switched = Switched(choice.model, choice.measured.ranges)
         self._session = bench.session(self._switched.proto)
         everything = [u.key for u in choice.model.units()]
@@ -64,6 +62,12 @@ class Question:
         for wanted, got in zip(self._wanted, made, strict=True):
             found.see(wanted, got)
         return found.whole
+
+    def picking(self, units: Sequence[str]) -> float:
+        """Do what `without` does, and tell how many are picked."""
+        found = self.without(units)
+        self._bench.tell("picking nodes", len(units), len(self._model.units()))
+        return found
 
     def close(self) -> None:
         """Free the device memory."""
@@ -132,7 +136,7 @@ def _values(
     results = {u.result: u.key for u in units if u.result in steps}
     sums = {name: np.zeros(2) for name in results}
     proto, _ = observed(model)
-    for values in bench.run(proto, "measuring rounding", spread(bench.samples)):
+    for values in bench.run(proto, "measuring rounding", spread(bench.samples, SAMPLES)):
         for name, total in sums.items():
             total += powers(values[name], rounded_values(values[name], steps[name]))
     return {key: decibels(*map(float, sums[name])) for name, key in results.items()}

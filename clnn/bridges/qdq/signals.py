@@ -10,6 +10,7 @@ import numpy as np
 from clnn.bridges.report import decibels
 from clnn.types import Array
 
+NUMBERS = "biuf"
 Outputs = Mapping[str, Array]
 
 
@@ -39,7 +40,9 @@ class Signals:
 
 
 def powers(wanted: Array, made: Array) -> tuple[float, float]:
-    """Return signal and noise of an array, of where the wanted one is finite."""
+    """Return signal and noise of an array, of where the wanted one is finite; texts have neither."""
+    if wanted.dtype.kind not in NUMBERS:
+        return 0.0, 0.0
     real = wanted.astype(np.float64)
     finite = np.isfinite(real)
     signal = float((real[finite] ** 2).sum())

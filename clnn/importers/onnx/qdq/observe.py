@@ -17,7 +17,7 @@ NO_BIAS = float(2**60)  # a step of the input so large that no bias asks for lar
 def observed(
     model: QdqModel, more: Sequence[str] = (), errors: bool = False
 ) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Return the float32 model whose outputs are the values that are wanted, and more of them.
+    """Return the float32 model whose outputs are the values that are wanted, and more: outputs or float32 values.
 
     errors: also what rounding of a product's weights adds to each output channel, averaged over the places
     of each row: (rows, channels). The dictionary says which output holds it, by the product's result.
@@ -26,9 +26,10 @@ def observed(
     made.CopyFrom(model.model)
     graph = made.graph
     del graph.output[:]
+    own = {v.name: v for v in model.model.graph.output}
     for name in dict.fromkeys([*model.wanted(), *more]):
-        kind = model.types[name].elem_type if name in model.types else onnx.TensorProto.FLOAT
-        graph.output.append(helper.make_tensor_value_info(name, kind, None))
+        real = helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+        graph.output.append(own.get(name, real))
     found = {}
     for node in model.products() if errors else ():
         name = _average_error(model, graph, node) if model.biased(node) else ""
