@@ -247,6 +247,25 @@ def test_excluded_nodes_stay_float32(any_device):
             assert (got[name] == want).mean() > 0.98
 
 
+def test_engines_that_round_unasked_leave_excluded_weights(any_device):
+    """onnxruntime's fused run and clnn make float32 weights behind DequantizeLinear int8, but not behind a Clip."""
+    made = clnn.quantize_onnx(deep(), both_feeds(4), any_device, exclude=["bad"]).model
+    (clip,) = [n for n in made.graph.node if n.name.endswith(":apart")]
+    (bad,) = [n for n in made.graph.node if n.name == "bad"]
+    assert list(clip.output) == list(bad.input[:1])
+    step, feed = constants(made)["z:scale"], both_feeds(5)[4]
+    want = plain(made).run(["z"], feed)[0]
+
+    def furthest() -> list[float]:
+        engines = exact_session(made.SerializeToString()), clnn.compile_model(made, any_device)
+        runs = engines[0].run(["z"], feed)[0], engines[1](feed)["z"]
+        return [float(np.abs(got - want).max() / step) for got in runs]
+
+    assert max(furthest()) < 3
+    bad.input[0] = clip.input[0]
+    assert min(furthest()) > 10
+
+
 def test_names_of_no_node_are_told(any_device):
     with pytest.raises(SettingError, match=r"'skp' is no node .* Did you mean 'skip'"):
         clnn.quantize_onnx(deep(), both_feeds(1), any_device, exclude=["skp"])

@@ -197,13 +197,16 @@ def _enough(
     Switches count few samples, and sums of float32: where the file falls short, more is asked of them.
     Raises SettingError where the file does not reach it with anything quantised.
     """
-    more, asked, total = list[str](), least, len(costs.alone)
+    more, asked = list[str](), least
     final, signals = _final(bench, choice, worst)
+    rounded = {key: snr for key, snr in costs.alone.items() if math.isfinite(snr)}
+    best = max(rounded, key=lambda key: rounded[key], default="")
     while signals.whole < least:
-        if len(worst) + len(more) >= total - 1:
+        if not best or rounded[best] < asked or len(more) + len(worst) >= len(costs.alone) - 1:
+            name = choice.model.producers[best].name if best else "nothing"
             raise SettingError(
-                f"{least:g} dB are not reached with anything quantised: with {total - 1} of {total} nodes in"
-                f" float32 the outputs keep {signals.whole:.1f} dB."
+                f"{least:g} dB are not reached with anything quantised: with {name} alone the outputs keep"
+                f" {rounded.get(best, math.inf):.1f} dB."
             )
         more = picked(costs.without, worst, question.picking, least=asked)
         final, signals = _final(bench, choice, [*worst, *more])
