@@ -17,6 +17,7 @@ from clnn.options import Options
 if TYPE_CHECKING:
     from clnn.api import calibrate, compile_model, devices, doctor, tune_model, verify
     from clnn.apis import espdl, mli, openvx, tidl
+    from clnn.bridges.qdq.quantize import QuantizedOnnx, quantize_onnx
     from clnn.bridges.quantize import Quantized, quantize
     from clnn.runtime.run.loading import load
     from clnn.runtime.run.open_session import OpenSession
@@ -36,7 +37,9 @@ _LAZY = {
     "devices": "clnn.api",
     "doctor": "clnn.api",
     "Quantized": "clnn.bridges.quantize",
+    "QuantizedOnnx": "clnn.bridges.qdq.quantize",
     "quantize": "clnn.bridges.quantize",
+    "quantize_onnx": "clnn.bridges.qdq.quantize",
     "load": "clnn.runtime.run.loading",
     "tune_model": "clnn.api",
     "verify": "clnn.api",
@@ -51,6 +54,7 @@ __all__ = [
     "OpenSession",
     "Options",
     "Quantized",
+    "QuantizedOnnx",
     "Session",
     "StagedSession",
     "ValuedSession",
@@ -64,6 +68,7 @@ __all__ = [
     "mli",
     "openvx",
     "quantize",
+    "quantize_onnx",
     "tidl",
     "tune_model",
     "verify",

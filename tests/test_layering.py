@@ -48,6 +48,7 @@ ROOMS = (
 # The folders of a room, in the same way; the room's own modules are below all of them.
 WINGS = {
     "apis": (("espdl", "mli", "openvx", "tidl"),),
+    "bridges": (("qdq",),),
     "graph": (("passes",),),
     "importers": (("espdl",), ("onnx",)),
     "onnxruntime": (("capi",),),

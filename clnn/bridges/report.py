@@ -20,7 +20,8 @@ def decibels(signal: float, noise: float) -> float:
     """Return the ratio of two powers in dB; infinity where there is no noise."""
     if noise == 0:
         return math.inf
-    return 10 * math.log10(signal / noise) if signal > 0 else -math.inf
+    ratio = signal / noise
+    return 10 * math.log10(ratio) if ratio > 0 else -math.inf
 
 
 class LayerErrors:

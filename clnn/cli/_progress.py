@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from clnn.runtime.build.progress import BuildProgress
     from clnn.tune.tuner import Progress
 
-EVERY_S = 10.0
+EVERY_S, BAR = 10.0, 30
 
 
 class PlainProgress:
@@ -96,3 +96,27 @@ def building(where: BuildProgress) -> None:
     text = f"building kernels: {where.done} of {where.total}  {where.title}"[:100]
     shown = text if where.done < where.total else ""
     print(f"\r{shown}\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+class Counting:
+    """How many of how many are done of one thing after another: a bar on a terminal, else a line every ten seconds."""
+
+    def __init__(self) -> None:
+        self._is_live, self._told = sys.stderr.isatty(), time.monotonic()
+
+    def __enter__(self) -> Counting:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._is_live:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Show how far a thing is."""
+        if self._is_live:
+            filled = BAR * done // max(total, 1)
+            bar = "#" * filled + "-" * (BAR - filled)
+            print(f"\r{what} [{bar}] {done}/{total}\x1b[K", end="", file=sys.stderr, flush=True)
+        elif time.monotonic() - self._told >= EVERY_S:
+            self._told = time.monotonic()
+            print(f"{what}: {done}/{total}", file=sys.stderr, flush=True)

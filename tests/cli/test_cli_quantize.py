@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import onnx
 import pytest
@@ -194,3 +196,83 @@ def test_models_that_cannot_be_quantised(clnn, any_device, samples, tmp_path):
     )
     result = clnn("quantize", old, "-d", any_device, "--samples", samples, "--out", tmp_path / "q")
     assert result.code == 2 and "operator set is 9" in result.err
+
+
+@pytest.mark.parametrize("suffix", [".html", ".md", ".json"])
+def test_a_report_is_written(clnn, any_device, network, samples, tmp_path, suffix):
+    out, report = tmp_path / "q.onnx", tmp_path / f"report{suffix}"
+    words = ["quantize", network, "-d", any_device, "--samples", samples, "--out", out]
+    result = clnn(*words, "--report", report, "--exclude", "l", "--no-equalise")
+    assert result.code == 0, result.err
+    assert "report of 9 nodes in" in result.out and "Left in float32: MatMul_11" in result.out
+    text = report.read_text("utf-8")
+    assert "MatMul_11" in text and "by name" in text and "Conv+Relu" in text
+    if suffix == ".json":
+        nodes = json.loads(text)["nodes"]
+        assert [n["excluded"] for n in nodes if n["name"] == "MatMul_11"] == ["by name"]
+
+
+def test_nodes_are_left_out_by_what_they_cost(clnn, any_device, network, samples, tmp_path):
+    """The table is printed where no file is named, and is part of what --json gives."""
+    out = tmp_path / "q.onnx"
+    words = ["quantize", network, "-d", any_device, "--samples", samples, "--out", out]
+    result = clnn(*words, "--exclude-worst", 2)
+    assert result.code == 0 and "float32: one of 2 that cost most" in result.out, result.err
+    x = normal(*SHAPE, seed=2)
+    before = clnn(*words, "--report", "-", "--json").data["report"]["after"]
+    assert clnn(*words, "--exclude-worst", 2, "--json").data["report"]["after"] > before
+    least = before + 2
+    result = clnn(*words, "--least-sqnr", least, "--json")
+    assert result.data["report"]["after"] >= least
+    assert any(n["excluded"] == f"for {least:g} dB" for n in result.data["report"]["nodes"])
+    want = exact_session(out.read_bytes()).run(["l"], {"x": x})[0]
+    got = engine.compile_model(out, any_device)({"x": x})["l"]
+    np.testing.assert_allclose(got, want, atol=0.02 * np.abs(want).max())
+
+
+def test_without_equalisation_and_correction_weights_are_rounded_to_nearest(
+    clnn, any_device, network, samples, tmp_path
+):
+    out = tmp_path / "q.onnx"
+    words = ["quantize", network, "-d", any_device, "--samples", samples, "--out", out]
+    assert clnn(*words, "--no-equalise", "--no-bias-correction").code == 0
+    made = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(out).graph.initializer}
+    weights = onnx.numpy_helper.to_array(
+        next(t for t in onnx.load(network).graph.initializer if t.name == "w1")
+    )
+    bias = normal(8, seed=7) / 5
+    scale = np.abs(weights).max((1, 2, 3)) / 127
+    np.testing.assert_allclose(made["d:weights:scale"], scale, rtol=1e-6)
+    nearest = np.rint(weights / made["d:weights:scale"].reshape(-1, 1, 1, 1))
+    np.testing.assert_array_equal(made["d:weights:integers"], nearest)
+    np.testing.assert_array_equal(
+        made["d:bias:integers"], np.rint(bias.astype(np.float64) / made["d:bias:scale"])
+    )
+
+
+def test_options_that_do_not_fit(clnn, any_device, network, samples, tmp_path):
+    words = ["quantize", network, "-d", any_device, "--samples", samples]
+    out = ["--out", tmp_path / "q.onnx"]
+    for more, said in (
+        ([], "give --out"),
+        ([*out, "--per-channel"], "give --out"),
+        ([*out, "--report", "r.txt"], "must end with .html, .md or .json"),
+        ([*out, "--exclude", "Cnv_0"], "'Cnv_0' is no node that is quantised. Did you mean"),
+        ([*out, "--least-sqnr", 300], "300 dB are not reached"),
+        (["--target", "mli-sa8", "--exclude-worst", 1], "of no use with --target"),
+        (["--target", "mli-sa8", "--report", "r.json"], "must end with .html or .md"),
+    ):
+        result = clnn(*words, *more)
+        assert result.code == 2 and said in result.err, more
+    assert not (tmp_path / "q.onnx").exists()
+
+
+def test_progress_is_a_bar_on_a_terminal(monkeypatch, capsys):
+    from clnn.cli._progress import Counting
+
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with Counting() as tell:
+        tell("measuring values", 1, 2)
+    shown = capsys.readouterr().err
+    assert "measuring values [###############---------------] 1/2" in shown
+    assert shown.endswith("\r\x1b[K")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `clnn quantize` costs networks in accuracy by calibration method, beside onnxruntime's quantiser.
+"""What `clnn quantize` costs networks in accuracy by method and options, beside onnxruntime's quantiser.
 
     python tools/benchmarks/quantised_accuracy.py [FOLDER...] [--engine clnn|onnxruntime] [--count N]
 
@@ -7,6 +7,7 @@ The example networks are measured by what they are for: digits by the share of h
 right, super-resolution by PSNR in dB of a held-out photograph. FOLDER holds model.onnx and expected.npz,
 of which one input is varied (moved, mirrored, dimmed): signal to noise in dB against float32, and the share of
 inputs whose largest element stays where it was. Calibration takes other samples than the measurement.
+Weights have a scale for each output channel, then one; "rounded": without equalisation and correction of biases.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,13 @@ Run = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 Score = Callable[[Run], str]
 PEER_METHODS = ("MinMax", "Percentile", "Entropy")
 SAMPLES = 16
+# What `clnn quantize` is told besides: nothing, or what it is to leave out.
+OPTIONS = {
+    "": (),
+    "rounded": ("--no-equalise", "--no-bias-correction"),
+    "corrected": ("--no-equalise",),
+    "equalised": ("--equalise", "--no-bias-correction"),
+}
 
 
 @dataclass(frozen=True)
@@ -128,22 +137,22 @@ def opened(model: Path, feed: Mapping[str, np.ndarray], engine: str) -> Iterator
         yield session
 
 
-def quantised(subject: Subject, method: str, work: Path) -> Path:
-    """Return the file that `clnn quantize` makes."""
-    made, folder = work / f"{subject.name}-{method}.onnx", work / f"{subject.name}-samples"
+def quantised(subject: Subject, method: str, work: Path, *more: str) -> Path:
+    """Return the file that `clnn quantize` makes with these options."""
+    made, folder = work / f"{subject.name}.onnx", work / f"{subject.name}-samples"
     folder.mkdir(exist_ok=True)
     for number, sample in enumerate(subject.samples):
         np.savez(folder / f"{number}.npz", **sample)
     shapes = [f"{n}:{','.join(map(str, a.shape))}" for n, a in subject.samples[0].items()]
     words = ["quantize", str(subject.model), "--samples", str(folder), "--method", method]
-    words += ["--out", str(made), *(w for s in shapes for w in ("--shape", s))]
+    words += ["--out", str(made), *(w for s in shapes for w in ("--shape", s)), *more]
     with contextlib.redirect_stdout(io.StringIO()):
         if command(words):
             raise SystemExit(f"clnn {' '.join(words)} failed")
     return made
 
 
-def by_peer(subject: Subject, method: str, work: Path) -> Path:
+def by_peer(subject: Subject, method: str, work: Path, per_channel: bool) -> Path:
     """Return the file that onnxruntime's quantiser makes, with the same types."""
     from onnxruntime import quantization as peer
 
@@ -164,18 +173,31 @@ def by_peer(subject: Subject, method: str, work: Path) -> Path:
             quant_format=peer.QuantFormat.QDQ,
             activation_type=peer.QuantType.QUInt8,
             weight_type=peer.QuantType.QInt8,
-            per_channel=True,
+            per_channel=per_channel,
             calibrate_method=getattr(peer.CalibrationMethod, method),
         )
     return made
 
 
+def ways(subject: Subject, work: Path) -> Iterator[tuple[str, Callable[[], Path]]]:
+    """Yield (what it is, what makes its file) of float32 and of every way to quantise."""
+    yield "float32", lambda: subject.model
+    for per_channel, methods in ((True, METHODS), (False, METHODS[:2])):
+        scales = "per channel" if per_channel else "per tensor"
+        words = () if per_channel else ("--per-tensor",)
+        for method in methods:
+            for title, more in OPTIONS.items():
+                if method == methods[0] or title in ("", "rounded"):
+                    name = " ".join(filter(None, (scales, "clnn", method, title)))
+                    yield name, partial(quantised, subject, method, work, *words, *more)
+        for method in PEER_METHODS:
+            make = partial(by_peer, subject, method, work, per_channel)
+            yield f"{scales} onnxruntime {method}", make
+
+
 def rows(subject: Subject, engine: str, work: Path) -> Iterator[tuple[str, str]]:
     """Yield (how, score) of float32 and of every way to quantise."""
-    ways: list[tuple[str, Callable[[], Path]]] = [("float32", lambda: subject.model)]
-    ways += [(f"clnn {m}", lambda m=m: quantised(subject, m, work)) for m in METHODS]  # type: ignore[misc]
-    ways += [(f"onnxruntime {m}", lambda m=m: by_peer(subject, m, work)) for m in PEER_METHODS]  # type: ignore[misc]
-    for name, make in ways:
+    for name, make in ways(subject, work):
         try:
             with opened(make(), subject.samples[0], engine) as run:
                 yield name, subject.score(run)

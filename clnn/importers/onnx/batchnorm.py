@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from clnn.importers.onnx.order import reads
 from clnn.types import Array
 
 
@@ -17,7 +18,7 @@ def without_batchnorm(model: onnx.ModelProto) -> onnx.ModelProto:
     consts = {t.name: t for t in graph.initializer}
     uses: dict[str, int] = {v.name: 1 for v in graph.output}
     for node in graph.node:
-        for name in node.input:
+        for name in reads(node):
             uses[name] = uses.get(name, 0) + 1
     makers = {name: node for node in graph.node for name in node.output}
     for node in list(graph.node):

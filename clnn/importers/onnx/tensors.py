@@ -55,7 +55,7 @@ class TensorReader:
         if tensor.HasField("segment"):
             raise ModelError(f"{what} is stored in segments, which ONNX no longer has.")
         dtype = numpy_dtype(tensor.data_type, what)
-        nbytes = _stored_bytes(tensor.data_type, dtype, count)
+        nbytes = stored_bytes(tensor.data_type, dtype, count)
         self.budget.take_stored(max(nbytes, count * dtype.itemsize), what)
         if tensor.data_location == TensorProto.EXTERNAL:
             data = read_external(tensor, nbytes, self.folder, self.mapped)
@@ -101,7 +101,8 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     return "text" if dtype.kind == "O" else dtype.name
 
 
-def _stored_bytes(data_type: int, dtype: np.dtype[Any], count: int) -> int:
+def stored_bytes(data_type: int, dtype: np.dtype[Any], count: int) -> int:
+    """Return the bytes that so many elements of a type take in a file."""
     bits = _PACKED.get(data_type)
     return count * dtype.itemsize if bits is None else -(-count * bits // 8)
 
@@ -125,7 +126,7 @@ def _from_fields(tensor: onnx.TensorProto, dtype: np.dtype[Any], count: int, wha
     if tensor.data_type in _COMPLEX:
         want = 2 * count
     elif _PACKED.get(tensor.data_type, _WHOLE_FIELDS) < _WHOLE_FIELDS:
-        want = _stored_bytes(tensor.data_type, dtype, count)
+        want = stored_bytes(tensor.data_type, dtype, count)
     if len(stored) != want:
         raise ModelError(
             f"{what} holds {len(stored)} numbers; shape {list(tensor.dims)} wants {want}. "
