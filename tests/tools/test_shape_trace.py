@@ -12,7 +12,7 @@ from shape_trace import Moment, between
 
 
 def moment(**counts):
-    nothing = Moment({}, (0.0, 0.0), {}, (0, 0), (0, 0), 0, 0.0, 0.0)
+    nothing = Moment({}, (0.0, 0.0), {}, (0, 0), 0, (0, 0), 0, 0.0, 0.0)
     return replace(nothing, **counts)
 
 
@@ -24,6 +24,7 @@ def test_what_happened_is_told(monkeypatch):
         machine=(50.0, 10.0),
         pages={"compact_stall": 5},
         faults=(80, 1),
+        all_faults=500,
         switches=(3, 4),
         collections=1,
         cpu=0.01,
@@ -33,7 +34,7 @@ def test_what_happened_is_told(monkeypatch):
     assert told.startswith("30.0 ms, 10.0 of processor, waited 3.0 for one,")
     assert "other threads ran and waited 20.0+0.5 6.0+2.0," in told
     assert "other processes about 14, host took 10" in told
-    assert "faults 80+1, switches 3+4, compactions 3, 1 collections" in told
+    assert "faults 80+1 of 500, switches 3+4, compactions 3, 1 collections" in told
 
 
 def test_moments_count_up():

@@ -8,10 +8,11 @@ MODEL is an .onnx file with one image as input (n, c, h, w), the name of a netwo
 tools/benchmarks/make_bench_models.py, or "recogniser", of lines of text 48 pixels high; batch, height and width are
 taken as open, but for that height, and with --batch-alone the batch only.
 
-Printed for each: the time of the kernels made for the first shape alone over that
-of those that serve all, median of rounds in turns; the same for the last of N random shapes; of all N, the median and
-the largest time of the first call beyond that of the next ones, and the median and the largest CPU time in which a
-shape is made ready, by the calling thread; programs built in these calls; and the largest error against onnxruntime's
+Printed for each: the time of the kernels made for the first shape alone over that of those that serve all, median of
+rounds in turns; the same for the last of N random shapes; of all N, the median and the largest time of the first call
+beyond that of the next ones, and the median and the largest CPU time in which a
+shape is made ready, by the calling thread; what the first shape, which is ready, takes more in its first call after
+the same rest, which is the machine's; programs built in these calls; and the largest error against onnxruntime's
 outputs, relative to the largest magnitude of each. Kernels for small images are made before they begin, as by
 OpenSession.ready. A virtual machine takes long for memory that it never had: TOUCHED MB of it are written and given
 back before, 0 for none. With --trace, each new shape that costs more than MS is printed with what its thread, the
@@ -54,7 +55,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="bench-shapes-") as folder:
         print(
             "model, one shape / any shape: at the first, at another, new shape ms over its run (median,"
-            " largest), CPU ms to make it ready (median, largest), programs built for these, error"
+            " largest), CPU ms to make it ready (median, largest), the first shape over its run after the same"
+            " rest (median, largest), programs built for these, error"
         )
         for model in args.models:
             path = Path(model)
@@ -91,7 +93,7 @@ def _measure(path: Path, args: argparse.Namespace) -> None:
         wait_for_small_images(session)
         built = session.build_counts[1]
         engine = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-        over, made, errors = [], [], []
+        over, made, known, errors = [], [], [], []
         sleep(REST_S)
         for shape in _shapes(rng, first, args.shapes, args.batch_alone):
             other = {name: rng.standard_normal(shape).astype(np.float32)}
@@ -111,13 +113,16 @@ def _measure(path: Path, args: argparse.Namespace) -> None:
                 _tell(shape, over[-1], (before, between_them, after), later, (loop, loop_ms()))
             errors += map(error, outs.values(), engine.run(list(outs), other))
             sleep(REST_S)
+            began, *later = (_time(session, feed) for _ in range(4))
+            known.append(1e3 * (began - median(later)))
+            sleep(REST_S)
         more = session.build_counts[1] - built
         if args.rounds:
             with clnn.compile_model(model, args.device, shapes={name: shape}) as alone:
                 there = _in_turns(alone, session.at({name: shape}), other, args.rounds)
     print(
         f"{path.stem}, {ratio:.3f}, {there:.3f}, {median(over):.0f}, {max(over):.0f}, "
-        f"{median(made):.0f}, {max(made):.0f}, {more}, {max(errors):.1e}",
+        f"{median(made):.0f}, {max(made):.0f}, {median(known):.0f}, {max(known):.0f}, {more}, {max(errors):.1e}",
         flush=True,
     )
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter, thread_time
-from typing import Any
 
 LOOP = 20_000  # rounds of a loop that tells how fast this processor is now
 PAGES = {  # of /proc/vmstat, pages that somebody found or wanted
@@ -27,13 +26,15 @@ class Moment:
     """Counts at one time: seconds on the clock and of this thread, and what Linux has besides.
 
     threads: of this process, by number: ms that each ran, and that it waited for a processor. machine: ms of all
-    processors that anybody used, and that the host took. collections: of Python's collector of cycles.
+    processors that anybody used, and that the host took. faults: of this thread, small and from a file; all_faults: of
+    the process. collections: of Python's collector of cycles.
     """
 
     threads: dict[str, tuple[float, float]]
     machine: tuple[float, float]
     pages: dict[str, int]
     faults: tuple[int, int]
+    all_faults: int
     switches: tuple[int, int]
     collections: int
     cpu: float = field(default_factory=thread_time)
@@ -42,10 +43,11 @@ class Moment:
     @staticmethod
     def now() -> Moment:
         """Return the counts of this moment."""
-        counts = [getattr(_usage(), name, 0) for name in _USED]
-        faults, switches = (counts[0], counts[1]), (counts[2], counts[3])
+        used = [_usage("RUSAGE_THREAD", name) for name in _USED]
+        faults, switches = (used[0], used[1]), (used[2], used[3])
+        every = _usage("RUSAGE_SELF", _USED[0])
         collected = sum(one["collections"] for one in gc.get_stats())
-        return Moment(dict(_threads()), _machine(), _pages(), faults, switches, collected)
+        return Moment(dict(_threads()), _machine(), _pages(), faults, every, switches, collected)
 
 
 def between(before: Moment, after: Moment) -> str:
@@ -65,9 +67,12 @@ def between(before: Moment, after: Moment) -> str:
         + (" ".join(f"{a:.1f}+{b:.1f}" for a, b in others.values() if a + b > 0.5) or "0"),
         f"other processes about {max(0.0, used - ours):.0f}, host took {stolen:.0f}",
     ]
-    for name, pair in (("faults", "faults"), ("switches", "switches")):
-        change = [b - a for a, b in zip(getattr(before, pair), getattr(after, pair), strict=True)]
-        told.append(f"{name} {change[0]}+{change[1]}")
+    faults, switches = (
+        [b - a for a, b in zip(*pair, strict=True)]
+        for pair in ((before.faults, after.faults), (before.switches, after.switches))
+    )
+    told.append(f"faults {faults[0]}+{faults[1]} of {after.all_faults - before.all_faults}")
+    told.append(f"switches {switches[0]}+{switches[1]}")
     told += [f"{text} {more}" for key, text in PAGES.items() if (more := _more(key, before, after))]
     collected = after.collections - before.collections
     return ", ".join([*told, *([f"{collected} collections"] if collected else [])])
@@ -84,12 +89,12 @@ def loop_ms() -> float:
 _USED = "ru_minflt", "ru_majflt", "ru_nvcsw", "ru_nivcsw"
 
 
-def _usage() -> Any:
+def _usage(whose: str, name: str) -> int:
     try:
         import resource
     except ImportError:
-        return None
-    return resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF))
+        return 0
+    return int(getattr(resource.getrusage(getattr(resource, whose, resource.RUSAGE_SELF)), name))
 
 
 def _thread() -> str:
