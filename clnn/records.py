@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import MISSING, Field, FrozenInstanceError, fields, replace
+from dataclasses import MISSING, Field, FrozenInstanceError, fields, is_dataclass, replace
 from dataclasses import dataclass as _plain
 from functools import cache
 from operator import attrgetter
@@ -141,6 +141,27 @@ def _refusals(cls: type, names: set[str]) -> dict[str, Callable[..., Any] | None
 def field_names(kind: Hashable) -> tuple[str, ...]:
     """Return the names of a dataclass's fields, in order."""
     return tuple(f.name for f in fields(kind))  # type: ignore[arg-type]
+
+
+@cache
+def dataclass_fields(kind: Hashable) -> tuple[str, ...] | None:
+    """Return the names of a dataclass's fields, None for another class."""
+    return field_names(kind) if isinstance(kind, type) and is_dataclass(kind) else None
+
+
+class HashedOnce:
+    """A key that is looked up several times, and takes long to hash. Raises TypeError where it has no hash."""
+
+    __slots__ = ("_hash", "key")
+
+    def __init__(self, key: Hashable) -> None:
+        self.key, self._hash = key, hash(key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is HashedOnce and self._hash == other._hash and self.key == other.key
 
 
 @cache

@@ -12,7 +12,6 @@ import copy
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, is_dataclass
-from functools import cache
 from hashlib import blake2b
 from typing import Any
 
@@ -20,8 +19,9 @@ import numpy as np
 
 from clnn.codegen.render import render
 from clnn.errors import TemplateError
+from clnn.layout import TensorLayout
 from clnn.ops.launch import KernelText
-from clnn.records import dataclass, field_names
+from clnn.records import HashedOnce, dataclass, dataclass_fields
 from clnn.traced import Number, Open, Trace, compiled
 from clnn.types import Stored
 
@@ -207,17 +207,16 @@ def _exactly(numbers: Sequence[Number]) -> tuple[Hashable, ...]:
     return tuple((repr(n),) if isinstance(n, float) else n for n in numbers)
 
 
-def _form(params: Mapping[str, Any]) -> tuple[Hashable, tuple[Number, ...]]:
+def _form(params: Mapping[str, Any]) -> tuple[HashedOnce | None, tuple[Number, ...]]:
     """Return what parameters are besides their numbers, and these; None where that cannot be told.
 
     The kernel's name is not part of it.
     """
     numbers: list[Number] = []
     try:
-        form = tuple(
-            [(key, _shape(value, numbers)) for key, value in params.items() if key != "name"]
+        form = HashedOnce(
+            tuple([(key, _shape(value, numbers)) for key, value in params.items() if key != "name"])
         )
-        hash(form)
     except TypeError:
         return None, ()
     return form, tuple(numbers)
@@ -233,6 +232,18 @@ def _shape(value: Any, numbers: list[Number]) -> Hashable:
         return float
     if kind in _PLAIN:
         return kind, value
+    if kind is TensorLayout:
+        parts = (
+            *value.shape,
+            *value.pitches,
+            *value.before,
+            *value.after,
+            value.offset,
+            value.size,
+        )
+        if set(map(type, parts)) <= _INTEGERS:
+            numbers += parts
+            return kind, len(value.shape)
     if kind is tuple or kind is list:
         kinds = set(map(type, value))
         if kinds <= _INTEGERS:
@@ -242,7 +253,7 @@ def _shape(value: Any, numbers: list[Number]) -> Hashable:
             numbers += value
             return kind, float, len(value)
         return kind, *[_shape(v, numbers) for v in value]
-    names = _fields_of(kind)  # type: ignore[arg-type]
+    names = dataclass_fields(kind)  # type: ignore[arg-type]
     if names is not None:
         return kind, *[_shape(getattr(value, name), numbers) for name in names]
     return _rare_shape(value, numbers)
@@ -264,14 +275,6 @@ def _rare_shape(value: Any, numbers: list[Number]) -> Hashable:
     if isinstance(value, Stored):
         return Stored, str(value), value.cell, value.scale, value.inverse
     return type(value), value
-
-
-@cache
-def _fields_of(kind: Hashable) -> tuple[str, ...] | None:
-    """Return the names of a dataclass's fields, None for another class."""
-    if not (isinstance(kind, type) and is_dataclass(kind)):
-        return None
-    return field_names(kind)
 
 
 def _rebuilt(params: Mapping[str, Any], leaves: Mapping[int, Any]) -> dict[str, Any]:

@@ -114,7 +114,8 @@ class Choices:
         if made is None:
             return self._recalled(node, problem)
         variant = node.spec.repeat(problem, made)
-        return None if variant is None else changed(variant, why=made.why)
+        is_same = variant is None or variant.why == made.why
+        return variant if is_same else changed(variant, why=made.why)
 
     def _recalled(self, node: Node, problem: Problem) -> Variant | None:
         name, why = self.names.get(_key(node), ("", ""))

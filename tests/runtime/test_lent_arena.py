@@ -146,6 +146,36 @@ def test_room_is_bounded(monkeypatch):
     assert made(2 * LARGE) == 0
 
 
+def test_runs_pass_before_memory_is_found(monkeypatch):
+    """But not without end."""
+    asked: list[object] = []
+    monkeypatch.setattr(lent_arena, "fill_in", lambda *where: asked.append(where) is None)
+    monkeypatch.setattr(lent_arena, "_every", [])
+    monkeypatch.setattr(lent_arena, "free_bytes", lambda: 2**40)
+    monkeypatch.setattr(lent_arena, "AHEAD", 2)
+
+    def is_lent():
+        asked.append("run")
+        return asked.count("run") % 4 != 0
+
+    def arena():
+        return types.SimpleNamespace(host=np.empty(8 * LARGE, np.uint8), used=LARGE, there=0)
+
+    lent_arena.make_room(arena(), bool, is_lent)
+    pages_found = [(0, LARGE), (LARGE, 2 * LARGE)]
+    runs = ["run"] * 4
+    assert [a if a == "run" else a[1:] for a in asked] == [
+        *runs,
+        pages_found[0],
+        *runs,
+        pages_found[1],
+    ]
+    asked.clear()
+    monkeypatch.setattr(lent_arena, "PATIENCE_S", 0.01)
+    lent_arena.make_room(arena(), bool, lambda: True)
+    assert [a[1:] for a in asked] == pages_found
+
+
 def test_closing_frees_it(device):
     session = clnn.compile_model(segmentation(), device)
     session(fed(SHAPES[0]))

@@ -2,16 +2,22 @@
 """Any shape: kernels that read extents against those made for one shape, and what a new shape costs.
 
     python tools/benchmarks/bench_shapes.py MODEL... [--device D] [--shapes N] [--seed S] [--rounds R] [--touched MB]
+        [--trace MS] [--batch-alone]
 
 MODEL is an .onnx file with one image as input (n, c, h, w), the name of a network of
 tools/benchmarks/make_bench_models.py, or "recogniser", of lines of text 48 pixels high; batch, height and width are
-taken as open, but for that height. Printed for each: the time of the kernels made for the first shape alone over that
-of those that serve all, median of rounds in turns; the same for the last of N random shapes; of all N, the median and
-the largest time of the first call beyond that of the next ones, and the median and the largest CPU time in which a
-shape is made ready, by the calling thread; programs built in these calls; and the largest error against onnxruntime's
+taken as open, but for that height, and with --batch-alone the batch only.
+
+Printed for each: the time of the kernels made for the first shape alone over that of those that serve all, median of
+rounds in turns; the same for the last of N random shapes; of all N, the median and the largest time of the first call
+beyond that of the next ones, and the median and the largest CPU time in which a
+shape is made ready, by the calling thread; what the first shape, which is ready, takes more in its first call after
+the same rest, which is the machine's; programs built in these calls; and the largest error against onnxruntime's
 outputs, relative to the largest magnitude of each. Kernels for small images are made before they begin, as by
 OpenSession.ready. A virtual machine takes long for memory that it never had: TOUCHED MB of it are written and given
-back before, 0 for none.
+back before, 0 for none. With --trace, each new shape that costs more than MS is printed with what its thread, the
+process's other threads and other processes did meanwhile, as the system counts it. With --rounds 0 networks are not
+compared with those made for one shape.
 """
 
 from __future__ import annotations
@@ -32,12 +38,14 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools" / "benchmarks")]
 
 import make_bench_models
+from shape_trace import Moment, between, loop_ms
 
 import clnn
 
 BACKGROUND = clnn.Options(specialise="background")
 TEXT_HEIGHT = 48
-REST_S = 0.05  # for which onnxruntime's threads look for work after a run, on processors of the next call
+# For which onnxruntime's threads look for work, once they are there and after each run, on processors of a call.
+REST_S = 0.05
 SIDES = (96, 128, 160, 192, 224, 256, 288, 320)
 
 
@@ -47,7 +55,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="bench-shapes-") as folder:
         print(
             "model, one shape / any shape: at the first, at another, new shape ms over its run (median,"
-            " largest), CPU ms to make it ready (median, largest), programs built for these, error"
+            " largest), CPU ms to make it ready (median, largest), the first shape over its run after the same"
+            " rest (median, largest), programs built for these, error"
         )
         for model in args.models:
             path = Path(model)
@@ -66,39 +75,72 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=11, help="rounds in turns (default 11)")
     parser.add_argument("--touched", type=int, default=2048, help="MB of memory (default 2048)")
+    parser.add_argument("--batch-alone", action="store_true", help="sides are not open")
+    parser.add_argument("--trace", type=float, metavar="MS", help="print shapes that cost more")
     return parser.parse_args()
 
 
 def _measure(path: Path, args: argparse.Namespace) -> None:
-    model, name, first = opened(path)
+    model, name, first = opened(path, args.batch_alone)
     rng = np.random.default_rng(args.seed)
     feed = {name: rng.standard_normal(first).astype(np.float32)}
     with clnn.compile_model(model, args.device, BACKGROUND) as session:
         session(feed)
-        with clnn.compile_model(path, args.device) as alone:
-            ratio = _in_turns(alone, session, feed, args.rounds)
+        ratio = there = float("nan")
+        if args.rounds:
+            with clnn.compile_model(path, args.device) as alone:
+                ratio = _in_turns(alone, session, feed, args.rounds)
         wait_for_small_images(session)
         built = session.build_counts[1]
         engine = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-        over, made, errors = [], [], []
-        for shape in _shapes(rng, first, args.shapes):
+        over, made, known, errors = [], [], [], []
+        sleep(REST_S)
+        for shape in _shapes(rng, first, args.shapes, args.batch_alone):
             other = {name: rng.standard_normal(shape).astype(np.float32)}
+            loop, before = loop_ms(), Moment.now()
             began, whole = thread_time(), perf_counter()
             session.prepare({name: shape})
             made.append(1e3 * (thread_time() - began))
+            ready = perf_counter() - whole
+            between_them = Moment.now()
+            called = perf_counter()
             outs = session(other)
-            whole = perf_counter() - whole
-            over.append(1e3 * (whole - median(_time(session, other) for _ in range(5))))
+            whole = ready + perf_counter() - called
+            after = Moment.now()
+            later = [_time(session, other) for _ in range(5)]
+            over.append(1e3 * (whole - median(later)))
+            if args.trace is not None and over[-1] > args.trace:
+                _tell(shape, over[-1], (before, between_them, after), later, (loop, loop_ms()))
             errors += map(error, outs.values(), engine.run(list(outs), other))
             sleep(REST_S)
+            began, *later = (_time(session, feed) for _ in range(4))
+            known.append(1e3 * (began - median(later)))
+            sleep(REST_S)
         more = session.build_counts[1] - built
-        with clnn.compile_model(model, args.device, shapes={name: shape}) as alone:
-            there = _in_turns(alone, session.at({name: shape}), other, args.rounds)
+        if args.rounds:
+            with clnn.compile_model(model, args.device, shapes={name: shape}) as alone:
+                there = _in_turns(alone, session.at({name: shape}), other, args.rounds)
     print(
         f"{path.stem}, {ratio:.3f}, {there:.3f}, {median(over):.0f}, {max(over):.0f}, "
-        f"{median(made):.0f}, {max(made):.0f}, {more}, {max(errors):.1e}",
+        f"{median(made):.0f}, {max(made):.0f}, {median(known):.0f}, {max(known):.0f}, {more}, {max(errors):.1e}",
         flush=True,
     )
+
+
+def _tell(
+    shape: tuple[int, ...],
+    cost: float,
+    moments: tuple[Moment, Moment, Moment],
+    later: list[float],
+    loops: tuple[float, float],
+) -> None:
+    """Print where the time of a shape went: before and after it was ready, beside its later runs."""
+    before, ready, after = moments
+    runs = " ".join(f"{1e3 * run:.1f}" for run in later)
+    print(f"  {shape}: {cost:.1f} ms over its run; later runs {runs}")
+    print(f"    a loop took {loops[0]:.2f} before, {loops[1]:.2f} after")
+    print(f"    made ready: {between(before, ready)}")
+    print(f"    first call: {between(ready, after)}", flush=True)
 
 
 def recogniser(n: int) -> onnx.ModelProto:
@@ -121,8 +163,12 @@ def recogniser(n: int) -> onnx.ModelProto:
 MODELS = {**make_bench_models.MODELS, "recogniser": recogniser}
 
 
-def _shapes(rng: np.random.Generator, first: tuple[int, ...], count: int) -> list[tuple[int, ...]]:
-    """Return random shapes, each another one than those before and the first."""
+def _shapes(
+    rng: np.random.Generator, first: tuple[int, ...], count: int, batch_alone: bool = False
+) -> list[tuple[int, ...]]:
+    """Return random shapes, each another one than those before and the first; batches in turn."""
+    if batch_alone:
+        return [(first[0] + 1 + k, *first[1:]) for k in range(count)]
     found: dict[tuple[int, ...], None] = {}
     while len(found) < count:
         height, width = (int(rng.choice(SIDES)) for _ in range(2))
@@ -141,14 +187,18 @@ def error(got: Any, want: Any) -> float:
     return float(np.abs(got - want).max() / np.abs(want).max())
 
 
-def opened(path: Path) -> tuple[bytes, str, tuple[int, ...]]:
-    """Return the model with batch, height and width open, its input, and the shape that it had."""
+def opened(path: Path, batch_alone: bool = False) -> tuple[bytes, str, tuple[int, ...]]:
+    """Return the model with batch, height and width open, its input, and the shape that it had.
+
+    batch_alone: height and width are not.
+    """
     model = onnx.load(path)
     value = model.graph.input[0]
     dims = value.type.tensor_type.shape.dim
     shape = tuple(int(d.dim_value) or 1 for d in dims)
-    is_text = path.stem == "recogniser"
-    for axis, symbol in ((0, "batch"), *(() if is_text else ((2, "height"),)), (3, "width")):
+    axes = (0,) if batch_alone else (0, 3) if path.stem == "recogniser" else (0, 2, 3)
+    for axis in axes:
+        symbol = {0: "batch", 2: "height", 3: "width"}[axis]
         dims[axis].Clear()
         dims[axis].dim_param = symbol
     for output in model.graph.output:

@@ -327,6 +327,8 @@ class Concat(ViewSpec):
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return one copy for each input that does not lie inside the output already."""
+        if all(o is None or o.aliased for o in problem.inputs):
+            return [Variant("view", ())]
         places = self.inside([None if o is None else o.type for o in problem.inputs])
         launches = []
         for index, (operand, view) in enumerate(zip(problem.inputs, places, strict=True)):

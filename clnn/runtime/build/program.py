@@ -24,6 +24,7 @@ from clnn.runtime.build import progress, registers
 from clnn.runtime.build.pocl_binary import quick_to_load
 from clnn.runtime.device import failures
 from clnn.runtime.device.device import DeviceInfo, open_context
+from clnn.runtime.drivers.invokers import keep_invokers
 from clnn.runtime.drivers.loader import child_environment, load
 from clnn.runtime.process.child import run_python
 from clnn.runtime.process.deadline import LateError, within
@@ -215,6 +216,7 @@ class Device:
 
     def kernel(self, source: str, name: str) -> Any:
         """Return a new kernel object of a built program."""
+        keep_invokers()
         return load().Kernel(self.programs[source], name)
 
     def binary(self, source: str) -> bytes | None:

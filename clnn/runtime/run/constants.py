@@ -111,10 +111,11 @@ class Constants:
                 missing[key] = make
                 continue
             self.recipes[known] = key
-            if before is not None and known in before.recipes:
-                self._found[key] = before.recipes[known]
-            else:
+            place = None if before is None else before.recipes.get(known)
+            if place is None:
                 missing[key] = make
+            else:
+                self._found[key] = place
         return missing
 
     def buffer(self, arg: ConstArg | TensorArg) -> Any:
@@ -253,18 +254,28 @@ def without_data(plan: Plan, tokens: Mapping[Maker, Maker]) -> Plan:
         return isinstance(arg, (Const, ConstArg)) and arg.make in tokens
 
     def token(arg: Any) -> Any:
-        return changed(arg, make=tokens[arg.make]) if is_gone(arg) else arg
+        return type(arg)(tokens[arg.make]) if is_gone(arg) else arg
+
+    known: dict[
+        int, tuple[Any, ...]
+    ] = {}  # by id: a variant's launch and its planned one have the same
+
+    def bare_args(args: tuple[Any, ...]) -> tuple[Any, ...]:
+        found = known.get(id(args))
+        if found is None:
+            is_bare = not any(map(is_gone, args))
+            found = known[id(args)] = args if is_bare else tuple(map(token, args))
+        return found
 
     def bare(launch: Launch) -> Launch:
-        if not any(map(is_gone, launch.args)):
-            return launch
-        return changed(launch, args=tuple(map(token, launch.args)))
+        args = bare_args(launch.args)
+        return launch if args is launch.args else changed(launch, args=args)
 
     def bare_planned(planned: PlannedLaunch) -> PlannedLaunch:
-        launch = bare(planned.launch)
-        if launch is planned.launch and not any(map(is_gone, planned.args)):
+        launch, args = bare(planned.launch), bare_args(planned.args)
+        if launch is planned.launch and args is planned.args:
             return planned
-        return changed(planned, launch=launch, args=tuple(map(token, planned.args)))
+        return changed(planned, launch=launch, args=args)
 
     def bare_problem(problem: Problem) -> Problem:
         if all(o is None or o.const is None for o in problem.inputs):

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from time import sleep
+from time import monotonic, sleep
 
 from clnn.plan.plan import Plan
 from clnn.replays import PAUSE_S
@@ -29,6 +29,7 @@ SPARE = 16  # times what is needed, of addresses: pages that are never written t
 # Memory that is found before a larger shape needs it: so many times what was used, so many bytes more
 # than that in all arenas of the process, and such a share of what the system has.
 AHEAD, MOST_AHEAD, SHARE = 8, 2**28, 4
+LOOK_S, PATIENCE_S = 5e-3, 0.2  # how often is looked whether a run has ended, and how long
 _every: weakref.WeakSet[Arena] = weakref.WeakSet()
 _every_lock = forked.renewed(threading.Lock())
 
@@ -60,10 +61,11 @@ class Arena:
             )
 
 
-def make_room(arena: Arena, stop: Callable[[], bool]) -> None:
+def make_room(arena: Arena, stop: Callable[[], bool], is_lent: Callable[[], bool] = bool) -> None:
     """Have the system find memory for larger shapes, a page after the other, until it is there or `stop` says so.
 
-    A page that no one had before takes a virtual machine milliseconds, in which a call would wait.
+    A page that no one had before takes a virtual machine milliseconds, in which a call would wait, for the page
+    or for the processor that finds it: while memory `is_lent` to one, a page is only found where PATIENCE_S passed.
     """
     if arena.host is None or arena.host.nbytes < LARGE:
         return
@@ -72,11 +74,19 @@ def make_room(arena: Arena, stop: Callable[[], bool]) -> None:
     more = max(0, min(MOST_AHEAD - others, free_bytes() // SHARE))
     end = min(AHEAD * arena.used, arena.used + more, arena.host.nbytes)
     while arena.there < end and not stop():
+        _let_pass(is_lent, stop)
         piece = arena.there + LARGE - arena.there % LARGE
         if not fill_in(arena.host, arena.there, min(piece, arena.host.nbytes)):
             return
         arena.there = piece
         sleep(PAUSE_S)
+
+
+def _let_pass(is_lent: Callable[[], bool], stop: Callable[[], bool]) -> None:
+    """Wait for the end of a run, but not for ever: they may follow each other."""
+    end = monotonic() + PATIENCE_S
+    while is_lent() and monotonic() < end and not stop():
+        sleep(LOOK_S)
 
 
 def _roomy(least: int, best: int) -> Array:
@@ -126,7 +136,7 @@ class Arenas:
         """Have the system find memory for larger shapes in the arena that was made last."""
         arena = self._last()
         if arena is not None:
-            make_room(arena, stop)
+            make_room(arena, stop, lambda: not self.idle)
 
     def _made(self, device: Device, nbytes: int) -> Arena:
         arena = Arena(device, nbytes)

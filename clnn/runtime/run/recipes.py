@@ -5,25 +5,22 @@ from __future__ import annotations
 import hashlib
 import weakref
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import is_dataclass
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
 
-from clnn.records import field_names
+from clnn.records import HashedOnce, dataclass_fields
 from clnn.types import Array
 
 
 def recipe(make: Callable[[], Array]) -> Hashable | None:
     """Return the key of what `make` makes: its code with all that it was given; None where unknown."""
     try:
-        key = _key(make, 0)
-        hash(key)
+        return HashedOnce(_key(make, 0))
     except (TypeError, ValueError, RecursionError):
         return None
-    return key
 
 
 # id -> array and what its data comes to: weights stay the same from one import to the next.
@@ -52,22 +49,23 @@ def _key(value: Any, depth: int) -> Hashable:
         return kind, value
     if kind is tuple:
         return kind, *[_key(v, deeper) for v in value]
+    if kind is FunctionType:
+        cells = [_key(cell.cell_contents, deeper) for cell in value.__closure__ or ()]
+        defaults = value.__defaults__, value.__kwdefaults__
+        return value.__code__, *cells, _key(defaults, deeper)
+    names = dataclass_fields(kind)  # type: ignore[arg-type]
+    if names is not None:
+        return kind, *[_key(getattr(value, name), deeper) for name in names]
     if isinstance(value, np.ndarray):
-        return "array", value.shape, value.dtype.name, _digest(value)
+        return "array", value.shape, value.dtype, _digest(value)
     if isinstance(value, partial):
         return partial, _key((value.func, value.args, value.keywords), deeper)
     if isinstance(value, MethodType):
         return MethodType, _key((value.__func__, value.__self__), deeper)
-    if isinstance(value, FunctionType):
-        cells = tuple(cell.cell_contents for cell in value.__closure__ or ())
-        defaults = value.__defaults__, value.__kwdefaults__
-        return value.__code__, _key((cells, defaults), deeper)
     if isinstance(value, (tuple, list)):
         return type(value), *(_key(v, deeper) for v in value)
     if isinstance(value, Mapping):
         return type(value), *((k, _key(v, deeper)) for k, v in value.items())
-    if is_dataclass(value) and not isinstance(value, type):
-        return kind, *[_key(getattr(value, name), deeper) for name in field_names(kind)]  # type: ignore[arg-type]
     if isinstance(
         value,
         (type, str, bytes, bool, int, float, np.generic, np.dtype, BuiltinFunctionType, np.ufunc),
