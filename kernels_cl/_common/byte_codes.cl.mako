@@ -24,7 +24,7 @@ def kept(low, high, behind):
     """v within limits, rounded, and what is added behind that."""
     return f"{HELD.format(low=low, high=high)} v = {ROUND} + {behind};"
 def written(sign):
-    return f"v = ((a - p0) * p1 {sign} (b - p2) * p3) / p5; " + kept("p6 - p4", "p7 - p4", "p4")
+    return f"v = (((a - p0) * p1) {sign} ((b - p2) * p3)) / p5; " + kept("p6 - p4", "p7 - p4", "p4")
 TEXTS = {
     "add_moved": "v = a + (b + p0);",
     "round_off": kept("p0 - b", "p1 - b", "b"),

@@ -179,9 +179,9 @@ def test_windows(device, kind, channels):
 def test_there_and_back(device, kind):
     x = np.concatenate([np.arange(-600, 600) / 4, [np.inf, -np.inf, np.nan, 3e38, -0.0, 1e-45]])
     x = x.astype(F).reshape(2, 3, -1)
-    for late in (False, True):
-        step, zero = np.array(0.1, F), np.array(3, kind.numpy)
-        check_universal(device, FixedMap(Quantise(kind, late)), [x, step, zero], consts=(1, 2))
+    for late, step, zero in ((False, 0.1, 3), (False, 0.5, 3), (True, 0.5, 3), (True, 0.1, 0)):
+        given = [x, np.array(step, F), np.array(zero, kind.numpy)]
+        check_universal(device, FixedMap(Quantise(kind, late)), given, consts=(1, 2))
     along, zeros = rng(4).uniform(0.01, 1, (3, 1)).astype(F), integers((3, 1), kind.numpy, 5)
     check_universal(device, FixedMap(Quantise(kind)), [x, along, zeros])
     check_universal(device, FixedMap(Quantise(kind, limits=(2, 100))), [x, along, zeros])
