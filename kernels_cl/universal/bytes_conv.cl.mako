@@ -115,9 +115,11 @@ void byte_sums_${height}_${vectors}(int *d, const int *begin, const int pitch, c
 }
 % endfor
 #pragma OPENCL FP_CONTRACT OFF
-void bytes_of_sums(float *t, const int *sums, __global const float *rows, const int mode, const float step_out, const float low, const float high, const float zero, const int count)
+void bytes_of_sums(float *t, const int *sums, __global const float *rows, const int mode, const float step_out, const float low, const float high, const float zero, const int count, const int vectors)
 {
-    for (int v = 0; v < ${nv}; ++v) {
+    for (int v = vectors; v < ${nv}; ++v)
+        for (int m = 0; m < count; ++m) vstore${vw}((${F})(0.0f), m * ${nv} + v, t);
+    for (int v = 0; v < vectors; ++v) {
         const ${F} factor = vload${vw}(v + ${nv}, rows), rest = vload${vw}(v + ${2 * nv}, rows), offset = vload${vw}(v + ${3 * nv}, rows);
         for (int m = 0; m < count; ++m) {
             ${F} x = convert_${F}(vload${vw}(m * ${nv} + v, sums));
@@ -204,7 +206,7 @@ ${bc.decode(FEW)}\
                 }
                 continue;
             }
-            bytes_of_sums(tile, found, (__global const float *)constants + (group * blocks + first + b) * ${4 * wide}, mode, step_out, low, high, zero, rows);
+            bytes_of_sums(tile, found, (__global const float *)constants + (group * blocks + first + b) * ${4 * wide}, mode, step_out, low, high, zero, rows, (lanes + VW - 1) / VW);
 ${bc.apply("tile", "other", f"rows * {wide}", gather, FEW)}
             for (int m = 0; m < rows; ++m) write_typed(dst_base + dst_offset + made[m] + channel * dc, tile + m * ${wide}, dst_type, dc, lanes);
         }

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from common import ROOT
 from harness import normal
-from set_networks import network
+from set_networks import network, quantised_network
 
 import clnn
 from clnn.cache.store import Store
@@ -56,6 +56,18 @@ def test_networks_share_one_program(device, tmp_path, monkeypatch, capsys):
             assert session.build_counts == (1, 0)
             assert all(is_universal(one.launch) for one in session.plan.launches)
             same(session, model, device)
+
+
+@pytest.mark.parametrize("merge", (True, False))
+def test_quantised_networks_share_another_program(any_device, merge):
+    options = clnn.Options(specialise="never", merge=merge)
+    for model in (quantised_network(20, 33), quantised_network(7, 18)):
+        with clnn.compile_model(model, any_device) as own:
+            feeds = feeds_of(own)
+            want = own(feeds)["y"]
+        with clnn.compile_model(model, any_device, options) as session:
+            assert all(is_universal(one.launch) for one in session.plan.launches)
+            assert np.array_equal(session(feeds)["y"], want)
 
 
 def test_each_launch_on_its_own(any_device):

@@ -162,10 +162,12 @@ def set_of(launch: Launch) -> str:
 
     Stored launches, which have no template, say so by their kernel's name.
     """
-    named, said = (
-        (template_of, launch.template) if launch.template else (kernel_name, launch.params["name"])
-    )
-    for name, functions in SETS.items():
-        if said in map(named, functions):
-            return name
-    return ""
+    return _PROGRAMS.get(launch.template or launch.params["name"], "")
+
+
+_PROGRAMS = {
+    said: name
+    for name, functions in SETS.items()
+    for function in functions
+    for said in (template_of(function), kernel_name(function))
+}
