@@ -20,6 +20,7 @@ from clnn.records import dataclass
 from clnn.types import I8, Array
 
 ROWS = 4  # of constants of a channel: start; bits of the factor, of what it lacks, of the bias
+BYTES = ("char", "uchar")
 MOVED = 128  # of signed bytes as unsigned ones
 SUMS, REQUANTISED, WRITTEN = 0, 1, 2  # modes
 _NOTHING = Const(lambda: np.zeros(256, np.float32))
@@ -110,8 +111,8 @@ def takes(problem: ConvProblem) -> bool:
         return False
     if problem.bias is not None and problem.bias.ndim > 1:
         return False
-    kinds = x.type.dtype.cl, w.type.dtype.cl
-    if kinds[0] not in ("char", "uchar") or kinds[1] not in ("char", "short"):
+    if x.type.dtype.cl not in BYTES or w.type.dtype.cl not in ("char", "short"):
         return False
+    made = BYTES if isinstance(problem.arith, Requantised) else ("int",)
     plain = not any(o.stored for o in (x, out))
-    return plain and problem.has_border and out.type.dtype.cl in TYPES
+    return plain and problem.has_border and out.type.dtype.cl in made

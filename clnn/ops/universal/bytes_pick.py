@@ -14,6 +14,8 @@ from clnn.ops.universal.functions import PIECES, universal_launch
 from clnn.ops.universal.sample import AXES, Along
 from clnn.types import Array
 
+LARGEST = 2**31  # that a number of a launch holds
+
 
 def universal_pick(problem: Problem, along: Mapping[int, Along], fill: float) -> Variant | None:
     """Return copies of elements of input 0 as a launch of the set, None where it has no form there.
@@ -24,7 +26,7 @@ def universal_pick(problem: Problem, along: Mapping[int, Along], fill: float) ->
     src, dst = x.layout.unpadded(), out.layout.unpadded()
     single = all(one.index.shape[1] == 1 and (one.weight == 1).all() for one in along.values())
     fits = src.rank == dst.rank <= AXES and x.type.dtype.numpy.kind in "iu" and x.type.size
-    if not fits or not single or x.stored or out.stored:
+    if not fits or not single or x.stored or out.stored or not abs(fill) < LARGEST:
         return None
     axes = [*[None] * (AXES - dst.rank), *dst.order]
     numbers: list[int] = []

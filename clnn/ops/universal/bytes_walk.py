@@ -15,6 +15,7 @@ from clnn.arith.quantised_maps import (
     ByteTable,
     Dequantise,
     Quantise,
+    QuantisedMap,
     QuantisedProduct,
     QuantisedSum,
     WrittenBinary,
@@ -174,7 +175,7 @@ def _launch(
 
 def _steps(function: Any, sources: int) -> tuple[Step, ...] | None:
     """Return an elementwise function as steps, None where the set has no form for it."""
-    of = _FORMS.get(function.name)
+    of = _FORMS.get(function.name) if isinstance(function, QuantisedMap) else None
     return None if of is None else of(function, sources)
 
 

@@ -32,7 +32,7 @@ def universal_byte_window(
     """
     x, out = problem.input(0), problem.outputs[0]
     after = behind(problem, post_ops, operand_images(problem, post_ops))
-    fits = x.type.dtype in (I8, U8) and prod(window.kernel) <= MOST_TAPS
+    fits = {x.type.dtype, out.type.dtype} <= {I8, U8} and prod(window.kernel) <= MOST_TAPS
     if after is None or not fits or x.stored or out.stored:
         return None
     target = of_bytes(problem.target)
