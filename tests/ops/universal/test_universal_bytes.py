@@ -86,6 +86,7 @@ CONVOLUTIONS = {
     "groups": (window((3, 3), before=(1, 1), after=(1, 1)), 3, 12, 51),
     "filters": (window((3, 3), (2, 2), before=(0, 1), after=(1, 1)), 37, 37, 37),
     "few_filters": (window((5, 3), (1, 1), (1, 2), (2, 2), (2, 2)), 5, 5, 5),
+    "far_filters": (window((1, 9), (1, 1), (1, 5), (0, 20), (0, 20)), 18, 18, 18),
     "stem": (window((7, 7), (2, 2), before=(3, 3), after=(3, 3)), 1, 3, 16),
 }
 
