@@ -41,8 +41,8 @@ class Options:
     priority build those that small images will need, and kernels of their own for shapes that are met
     often; these are checked, and taken where they are faster, after which results may differ by
     rounding. "always": each shape's own, built in the call that meets it ("": as CLNN_SPECIALISE says).
-    On CPUs the option, not the variable, is about float32 models of known shapes, too. "never": they run
-    on the universal set (`clnn prepare`), which needs no build for most of a network and is slower.
+    On CPUs the option, not the variable, is about float32 and quantised models of known shapes, too. "never": they
+    run on the universal set (`clnn prepare`), which needs no build for most of a network and is slower.
     "background": they begin on it, unless the cache has what they need or the set lacks much of them, and
     change to kernels of their own when child processes have built these and both give the same.
     timeout: seconds that a call waits for the device; one that takes longer is lost

@@ -6,15 +6,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from clnn.arith.quantised import QuantisedAverage
 from clnn.codegen.filters import image
 from clnn.graph.ir import Node
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.transpose import ConvTranspose
+from clnn.ops.elementwise.cast import Cast
+from clnn.ops.elementwise.fixed_map import FixedMap
+from clnn.ops.elementwise.logic import Logic
 from clnn.ops.gemm.spec import Gemm
 from clnn.ops.launch import EMPTY, Launch, Variant
 from clnn.ops.movement.pad import Pad
 from clnn.ops.pool.spec import Pool
 from clnn.ops.problem import Problem
+from clnn.ops.quantised.softmax import SHRINK, ByteSoftmax
 from clnn.ops.resize.spec import Resize
 from clnn.ops.rows.norm import Normalise
 from clnn.ops.rows.reduce import Reduce
@@ -22,6 +27,11 @@ from clnn.ops.rows.rows import with_row_axes
 from clnn.ops.rows.softmax import Softmax
 from clnn.ops.spec import OpSpec
 from clnn.ops.universal import fill, walk
+from clnn.ops.universal.bytes_conv import universal_byte_conv
+from clnn.ops.universal.bytes_pick import universal_pick
+from clnn.ops.universal.bytes_softmax import universal_byte_softmax
+from clnn.ops.universal.bytes_walk import universal_byte_walk, universal_cast, universal_logic
+from clnn.ops.universal.bytes_window import universal_byte_window
 from clnn.ops.universal.conv import universal_conv
 from clnn.ops.universal.product import universal_product
 from clnn.ops.universal.rows import MODES as ROW_MODES
@@ -31,6 +41,7 @@ from clnn.ops.universal.transpose import universal_transpose
 from clnn.ops.universal.window import MODES, WindowSize, universal_window
 from clnn.plan.schedule import Instead
 from clnn.target import Target
+from clnn.types import I8, U8
 
 IMAGES = (3, 4)  # axes of an image
 
@@ -55,18 +66,20 @@ def universal_variant(spec: OpSpec, problem: Problem) -> Variant | None:
     The first output has elements.
     """
     if isinstance(spec, Conv2d):
-        return universal_conv(spec.problem(problem))
+        sums = spec.problem(problem)
+        return universal_conv(sums) or universal_byte_conv(sums)
     if isinstance(spec, Gemm):
         return universal_product(spec.problem(problem))
     for kind, node_form in _FORMS.items():
         if isinstance(spec, kind) and (found := node_form(spec, problem)):
             return found
-    usual = spec.variants(problem)[0]
+    usual = spec.variants(problem)[-1 if isinstance(spec, FixedMap) else 0]  # which walks
     launches: list[Launch] = []
     for launch in usual.launches:
-        is_walk = launch.template == walk.TEMPLATE
-        launch_form = walk.universal_walks if is_walk else _one_form
-        if (made := launch_form(launch, problem.target)) is None:
+        made = _one_form(launch, problem.target)
+        if made is None and launch.template == walk.TEMPLATE:
+            made = walk.universal_walks(launch, problem.target)
+        if made is None:
             return None
         launches += made
     return Variant(f"universal_{usual.name}", tuple(launches))
@@ -75,7 +88,7 @@ def universal_variant(spec: OpSpec, problem: Problem) -> Variant | None:
 def universal_form(launch: Launch, target: Target) -> Launch | None:
     """Return a launch as one of the universal set, None where it has no form there."""
     if launch.template == walk.TEMPLATE:
-        return walk.universal_walk(launch, target)
+        return walk.universal_walk(launch, target) or universal_byte_walk(launch, target)
     if launch.template == fill.TEMPLATE:
         return fill.universal_fill(launch, target)
     return None
@@ -88,8 +101,9 @@ def _one_form(launch: Launch, target: Target) -> tuple[Launch, ...] | None:
 
 def _pool(spec: Pool, problem: Problem) -> Variant | None:
     x = problem.input(0).type
-    special = spec.indices or spec.rule is not None or spec.ordered
-    if spec.mode not in MODES or special or x.rank not in IMAGES:
+    if spec.mode not in MODES or spec.indices or x.rank not in IMAGES:
+        return None
+    if not isinstance(spec.rule, QuantisedAverage | None):
         return None
     counted = None
     if spec.count_pad and spec.mode == "average":
@@ -97,6 +111,8 @@ def _pool(spec: Pool, problem: Problem) -> Variant | None:
         extents = (1, *x.shape[2:])[-2:]
         counted = (extents[0] + after[0], extents[1] + after[1])
     window = WindowSize(**spec.window.pairs(), counted=counted)
+    if x.dtype in (I8, U8):
+        return universal_byte_window(problem, window, spec.rule, spec.post_ops)
     return universal_window(problem, spec.mode, window, spec.post_ops)
 
 
@@ -138,6 +154,10 @@ def _resize(spec: Resize, problem: Problem) -> Variant | None:
         return None
     found = spec.taps(problem.input(0).type.shape)
     along = {axis: Along.of_taps(t.index, t.weight, t.outside) for axis, t in found.items()}
+    if not spec.post_ops and (
+        picked := universal_pick(problem, along, spec.sampling.extrapolation)
+    ):
+        return picked
     return universal_sample(problem, along, spec.sampling.extrapolation, spec.post_ops)
 
 
@@ -146,7 +166,14 @@ def _pad(spec: Pad, problem: Problem) -> Variant | None:
         axis: Along.of_index(index)
         for axis, index in spec.indices_of(problem.input(0).type.shape).items()
     }
-    return universal_sample(problem, along, spec.value, ())
+    return universal_pick(problem, along, spec.value) or universal_sample(
+        problem, along, spec.value, ()
+    )
+
+
+def _byte_softmax(spec: ByteSoftmax, problem: Problem) -> Variant:
+    terms = partial(spec.exponentials, problem.input(0).type.shape[1])
+    return universal_byte_softmax(problem, terms, spec.scale * SHRINK, SHRINK, spec.zero)
 
 
 _FORMS: dict[type[OpSpec], Callable[[Any, Problem], Variant | None]] = {
@@ -157,4 +184,7 @@ _FORMS: dict[type[OpSpec], Callable[[Any, Problem], Variant | None]] = {
     Normalise: _norm,
     Resize: _resize,
     Pad: _pad,
+    ByteSoftmax: _byte_softmax,
+    Cast: lambda spec, problem: universal_cast(problem, spec.dtype),
+    Logic: lambda spec, problem: universal_logic(problem, spec.fn),
 }

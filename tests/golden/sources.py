@@ -23,7 +23,7 @@ from clnn.graph.ir import Node
 from clnn.graph.passes import optimise
 from clnn.ops.launch import Variant
 from clnn.ops.problem import Problem
-from clnn.ops.universal.functions import FUNCTIONS
+from clnn.ops.universal.functions import SETS
 from clnn.plan.plan import Plan, PlannedLaunch
 from clnn.plan.schedule import first_variant, make_plan
 from clnn.target import Target
@@ -53,10 +53,12 @@ def sources() -> dict[str, str]:
                 while name in found:
                     name += "'"
                 found[name] = render(launch.template, launch.params)
-    texts = set_sources(CPU)
-    for function, text in zip(FUNCTIONS, texts, strict=True):
-        found[f"set cpu function universal_{function}"] = text
-    found["set cpu rows universal_rows"] = set_text(texts).source
+    for program, functions in SETS.items():
+        texts = set_sources(CPU, program)
+        for function, text in zip(functions, texts, strict=True):
+            found[f"set cpu function universal_{function}"] = text
+        rows = "universal_rows" if program == "floats" else f"universal_{program}"
+        found[f"set cpu rows {rows}"] = set_text(texts).source
     return found
 
 

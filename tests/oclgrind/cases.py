@@ -18,6 +18,7 @@ import case_recurrent
 import case_rows
 import case_stored
 import case_universal
+import case_universal_bytes
 import case_workgroups
 from table import CASES, Case, jobs
 
@@ -40,5 +41,6 @@ MODULES = (
     case_rows,
     case_stored,
     case_universal,
+    case_universal_bytes,
     case_workgroups,
 )

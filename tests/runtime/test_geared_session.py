@@ -16,7 +16,7 @@ import pytest
 from common import ROOT
 from harness import normal
 from onnx import TensorProto, helper
-from set_networks import network
+from set_networks import network, quantised_network
 
 import clnn
 from clnn import geared
@@ -102,6 +102,19 @@ def test_the_first_answer_builds_nothing_and_the_last_is_the_models_own(cold, de
         assert session.build_counts[1] == 0 and session.build_counts[0] > 1
     want = own_result(device)
     assert same(first, want) and np.array_equal(last["y"], want["y"])
+
+
+def test_a_quantised_network_begins_on_the_set(cold, device, gate):
+    """And all its answers are those of its own kernels, to the bit."""
+    model = quantised_network(20, 33)
+    with clnn.compile_model(model, device) as own:
+        want = own(FEEDS)["y"]
+    with clnn.compile_model(model, device, BACKGROUND) as session:
+        first = session(FEEDS)["y"]
+        assert session.build_counts[1] == 0 and is_on_set(session)
+        gate.set()
+        assert session.ready(600) and not is_on_set(session)
+        assert np.array_equal(first, want) and np.array_equal(session(FEEDS)["y"], want)
 
 
 def test_calls_of_four_threads_while_kernels_change(device):
@@ -239,7 +252,7 @@ def test_other_options_build_first(device, options):
 CHILD = """
 import sys, numpy as np
 sys.path[:0] = [sys.argv[1], sys.argv[1] + "/tests/support"]
-from set_networks import network
+from set_networks import network, quantised_network
 import clnn
 session = clnn.compile_model(network(20, 33), sys.argv[2], clnn.Options(specialise="background"))
 session({"x0": np.zeros((1, 3, 33, 33), np.float32)})

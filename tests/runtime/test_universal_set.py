@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from common import ROOT
 from harness import normal
-from set_networks import network
+from set_networks import network, quantised_network
 
 import clnn
 from clnn.cache.store import Store
 from clnn.cli.main import main
 from clnn.errors import SettingError
-from clnn.ops.universal.functions import is_universal
+from clnn.ops.universal.functions import SETS, is_universal
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import select
 from clnn.runtime.device.target import target_of
@@ -48,7 +48,7 @@ def same(session: clnn.Session, model: object, device: str) -> None:
 def test_networks_share_one_program(device, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("CLNN_CACHE_DIR", str(tmp_path))
     report = tmp_path / "report.json"
-    for built in (1, 0):
+    for built in (2, 0):
         assert main(["prepare", "-d", device, "--json", str(report)]) == 0
         assert json.loads(report.read_text())["built"] == built
     for model in (network(20, 33), network(7, 18)):
@@ -56,6 +56,18 @@ def test_networks_share_one_program(device, tmp_path, monkeypatch, capsys):
             assert session.build_counts == (1, 0)
             assert all(is_universal(one.launch) for one in session.plan.launches)
             same(session, model, device)
+
+
+@pytest.mark.parametrize("merge", (True, False))
+def test_quantised_networks_share_another_program(any_device, merge):
+    options = clnn.Options(specialise="never", merge=merge)
+    for model in (quantised_network(20, 33), quantised_network(7, 18)):
+        with clnn.compile_model(model, any_device) as own:
+            feeds = feeds_of(own)
+            want = own(feeds)["y"]
+        with clnn.compile_model(model, any_device, options) as session:
+            assert all(is_universal(one.launch) for one in session.plan.launches)
+            assert np.array_equal(session(feeds)["y"], want)
 
 
 def test_each_launch_on_its_own(any_device):
@@ -205,16 +217,28 @@ FLOAT = (
 )
 
 
+QUANTISED = (
+    "mlperf_kws_dscnn_qdq",
+    "mlperf_resnet8_qdq",
+    "mlperf_resnet8_qoperator",
+    "mobilenet_v1_025_128_qdq",
+    "mobilenet_v1_025_128_qoperator",
+    "mobilenet_v2_100_224_ptq_perchannel_qdq",
+    "tflm_person_detect_qdq",
+)
+
+
 def only_the_set(device: str, folder: Path) -> Path:
-    """Return a cache with the set's program, which another one has, and nothing else but what is known of devices."""
+    """Return a cache with the set's programs, which another one has, and nothing else but what is known of devices."""
     opened = Device.open(select(device))
-    key = opened.key(set_source(target_of(opened.info)))
-    entry = Store().get(key)
-    assert entry is not None
+    keys = [opened.key(set_source(target_of(opened.info), program)) for program in SETS]
+    entries = {key: Store().get(key) for key in keys}
     for kind in ("probes", "drivers"):
         shutil.copytree(Store(kind=kind).folder, folder / "v1" / kind)
     folder.chmod(0o700)
-    assert Store(folder).put(key, entry.payload, entry.meta)
+    for key, entry in entries.items():
+        assert entry is not None
+        assert Store(folder).put(key, entry.payload, entry.meta)
     return folder
 
 
@@ -235,3 +259,21 @@ def test_shared_networks_build_nothing(any_device, tmp_path, monkeypatch, name):
     names = [port.name for port in other.get_outputs()]
     for name, want in zip(names, other.run(names, feeds), strict=True):
         np.testing.assert_allclose(found[name], want, rtol=0, atol=1e-4 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("name", QUANTISED)
+def test_shared_quantised_networks_build_nothing(any_device, tmp_path, monkeypatch, name):
+    """All quantised networks of the folder: what the set gives is what their own kernels give, to the bit."""
+    path = MODELS / name / "model.onnx"
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    assert main(["prepare", "-d", any_device]) == 0
+    with clnn.compile_model(path, any_device, clnn.Options(specialise="always")) as own:
+        feeds = feeds_of(own)
+        want = own(feeds)
+    monkeypatch.setenv("CLNN_CACHE_DIR", str(only_the_set(any_device, tmp_path)))
+    with clnn.compile_model(path, any_device, NEVER) as session:
+        assert session.build_counts[1] == 0
+        assert all(is_universal(one.launch) for one in session.plan.launches)
+        for output, array in session(feeds).items():
+            np.testing.assert_array_equal(array, want[output])

@@ -1,4 +1,4 @@
-"""Networks that the universal set computes alone."""
+"""Networks that the universal set computes alone, of floats and quantised ones."""
 
 from __future__ import annotations
 
@@ -42,5 +42,50 @@ def network(channels: int, size: int, inputs: int = 1) -> bytes:
     graph = helper.make_graph(
         nodes, "net", images, [value("y", TensorProto.FLOAT, (1, 10))], weights
     )
+    opset = helper.make_opsetid("", 17)
+    return helper.make_model(graph, opset_imports=[opset], ir_version=8).SerializeToString()
+
+
+def quantised_network(channels: int, size: int) -> bytes:
+    """The same in QDQ form, but for a filter per channel of the block; the result is float32."""
+    random = np.random.default_rng(channels)
+    consts: list[onnx.TensorProto] = []
+    nodes: list[onnx.NodeProto] = []
+
+    def const(array: np.ndarray) -> str:
+        consts.append(numpy_helper.from_array(array, f"c{len(consts)}"))
+        return consts[-1].name
+
+    def add(op: str, *inputs: str, **about: object) -> str:
+        nodes.append(helper.make_node(op, inputs, [f"v{len(nodes)}"], **about))
+        return nodes[-1].output[0]
+
+    def bytes_of(x: str, scale: float, zero: int) -> str:
+        numbers = const(np.float32(scale)), const(np.uint8(zero))
+        return add("DequantizeLinear", add("QuantizeLinear", x, *numbers), *numbers)
+
+    def weight(*shape: int) -> str:
+        values = const(random.integers(-127, 128, shape).astype(np.int8))
+        scales = (0.01 * random.uniform(0.5, 1.5, shape[0])).astype(np.float32)
+        zeros = np.zeros(shape[0], np.int8)
+        return add("DequantizeLinear", values, const(scales), const(zeros), axis=0)
+
+    c = channels
+    x = bytes_of("x0", 0.03, 120)
+    b = add("Conv", x, weight(c, 3, 3, 3), strides=[2, 2], pads=[1, 1, 1, 1])
+    b = bytes_of(add("Relu", b), 0.02, 0)
+    d = bytes_of(add("Conv", b, weight(c, 1, 3, 3), group=c, pads=[1, 1, 1, 1]), 0.05, 128)
+    e = bytes_of(add("Sigmoid", d), 1 / 256, 0)
+    f = bytes_of(add("Conv", e, weight(c, c, 1, 1)), 0.05, 110)
+    g = bytes_of(add("Add", f, b), 0.06, 90)
+    h = add("MaxPool", g, kernel_shape=[3, 3], strides=[2, 2])
+    i = bytes_of(add("GlobalAveragePool", bytes_of(h, 0.06, 90)), 0.05, 80)
+    j = bytes_of(add("Flatten", i), 0.05, 80)
+    bytes_of(add("Gemm", j, weight(10, c), transB=1), 0.1, 128)
+    nodes[-1].output[0] = "y"
+    value = helper.make_tensor_value_info
+    image = value("x0", TensorProto.FLOAT, (1, 3, size, size))
+    made = value("y", TensorProto.FLOAT, (1, 10))
+    graph = helper.make_graph(nodes, "net", [image], [made], consts)
     opset = helper.make_opsetid("", 17)
     return helper.make_model(graph, opset_imports=[opset], ir_version=8).SerializeToString()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from clnn.ops.launch import Arg, Launch
 from clnn.records import dataclass
@@ -18,7 +20,9 @@ NEAR_WEIGHTS = 1 << 19  # bytes of weights that stay close to a core while pixel
 MOST_NEAR_WEIGHTS = 640 * 1024  # that stay in a core's own cache beside pixels
 COLUMNS = 7  # pixels of a tile of windows
 SIDE = 4  # outputs of a tile of Winograd's convolutions, along an axis
-PIECES = {"walk": 256, "sample": 64}  # elements of a tile
+PIECES = {"walk": 256, "sample": 64, "bytes_walk": 256, "bytes_pick": 4096}  # elements of a tile
+BYTE_TERMS = 1168  # bytes that are copied at once: whole words, and no power of two
+MADD_VECTOR = 8  # ints of a vector that x86's vpmaddwd makes
 ITEM_WORK = 1 << 17  # multiply-adds that are worth a work-item
 ITEMS_PER_UNIT = 8  # that share a launch evenly
 
@@ -31,8 +35,32 @@ _TUNABLES: dict[str, tuple[str, ...]] = {
     "rows": ("vw",),
     "winograd_input": ("vw", "m"),
     "winograd_output": ("vw", "m"),
+    "bytes_conv": ("vw", "nv", "mr", "kc", "most", "dot"),
+    "bytes_window": ("vw", "mx"),
+    "bytes_walk": ("vw", "piece"),
+    "bytes_fill": (),
+    "bytes_pick": ("piece",),
+    "bytes_softmax": ("vw",),
 }
 FUNCTIONS = tuple(_TUNABLES)
+# The programs of the set: most networks need the first one alone.
+SETS = {
+    "floats": tuple(f for f in FUNCTIONS if not f.startswith("bytes_")),
+    "bytes": tuple(f for f in FUNCTIONS if f.startswith("bytes_")),
+}
+
+
+def dot_of(target: Target) -> str:
+    """Return how four products of bytes are added (kernels_cl/_common/dot.cl.mako)."""
+    if "x86_vnni" in target.features:
+        return "vnni4"
+    return "madd4" if "x86_madd" in target.features else "plain4"
+
+
+def of_bytes(target: Target) -> Target:
+    """Return the target with vectors as products of bytes take them."""
+    narrow = dot_of(target) == "madd4" and target.vector > MADD_VECTOR
+    return replace(target, vector=MADD_VECTOR) if narrow else target
 
 
 def tile_of(target: Target) -> tuple[int, int]:
@@ -47,9 +75,17 @@ def tile_channels(target: Target) -> int:
 
 def function_params(function: str, target: Target) -> dict[str, object]:
     """Return the template parameters of a function of the set on a device."""
+    target = of_bytes(target) if function in SETS["bytes"] else target
     pixels, vectors = tile_of(target)
-    values = {"vw": target.vector, "nv": vectors, "mr": pixels, "kc": TERMS, "most": SPAN}
-    values |= {"mx": COLUMNS, "piece": PIECES.get(function, 0), "m": SIDE}
+    terms = TERMS if function in SETS["floats"] else BYTE_TERMS
+    values: dict[str, Any] = {
+        "vw": target.vector,
+        "nv": vectors,
+        "mr": pixels,
+        "kc": terms,
+        "most": SPAN,
+    }
+    values |= {"mx": COLUMNS, "piece": PIECES.get(function, 0), "m": SIDE, "dot": dot_of(target)}
     tunables = {key: values[key] for key in _TUNABLES[function]}
     return {"name": kernel_name(function), "wg": (1, 1, 1), **tunables}
 
@@ -117,7 +153,21 @@ def banded(tiles: int, others: int, work: int, target: Target) -> int:
 
 
 def is_universal(launch: Launch) -> bool:
-    """Whether a launch is one of the set; stored ones, which have no template, say so by their kernel's name."""
-    if launch.template:
-        return launch.template in map(template_of, FUNCTIONS)
-    return launch.params["name"] in map(kernel_name, FUNCTIONS)
+    """Whether a launch is one of the set."""
+    return bool(set_of(launch))
+
+
+def set_of(launch: Launch) -> str:
+    """Return the program of the set (SETS) that a launch is of, "" for none.
+
+    Stored launches, which have no template, say so by their kernel's name.
+    """
+    return _PROGRAMS.get(launch.template or launch.params["name"], "")
+
+
+_PROGRAMS = {
+    said: name
+    for name, functions in SETS.items()
+    for function in functions
+    for said in (template_of(function), kernel_name(function))
+}

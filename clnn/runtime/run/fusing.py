@@ -17,7 +17,7 @@ from clnn.codegen.set_kernel import (
     set_kernel,
 )
 from clnn.codegen.set_texts import set_sources
-from clnn.ops.universal.functions import is_universal
+from clnn.ops.universal.functions import set_of
 from clnn.plan.plan import ConstArg, Plan, PlannedArg, ScratchArg, TensorArg
 from clnn.records import dataclass
 from clnn.runtime.run.arguments import Place, in_order
@@ -88,18 +88,19 @@ def fuse_launches(
 
     groups: list[FusedLaunch] = []
     rendered = [_Rendered(one, one.source) for one in launches]
-    known = _set_sources(plan) if any(one.is_of_set for one in rendered) else ()
+    known = {name: _set_sources(plan, name) for name in {one.set_ for one in rendered} if name}
     small = not open_ and sum(work.flops for work in work_of(plan).values()) <= SMALL_WORK
     whole_set = len(plan.inputs) <= MOST_INPUTS and not open_
 
-    def kind(one: _Rendered) -> tuple[bool, bool]:
-        return whole_set and one.source in known, one.fits
+    def kind(one: _Rendered) -> tuple[str, bool]:
+        on_set = whole_set and one.source in known.get(one.set_, ())
+        return one.set_ if on_set else "", one.fits
 
-    for (on_set, fits), neighbours in groupby(rendered, kind):
-        if on_set:
+    for (program, fits), neighbours in groupby(rendered, kind):
+        if program:
             ones = list(neighbours)
             rows = [_row(plan, one, places) for one in ones]
-            kernel = set_kernel(known, rows, plan.target.compute_units, timed)
+            kernel = set_kernel(known[program], rows, plan.target.compute_units, timed)
             groups.append(FusedLaunch(tuple(one.launch for one in ones), kernel))
             continue
         for ones in _even(list(neighbours), small) if fits else [[one] for one in neighbours]:
@@ -108,13 +109,13 @@ def fuse_launches(
     return groups
 
 
-def _set_sources(plan: Plan) -> tuple[str, ...]:
-    """Return the texts of the universal set; none for a stored plan where mako is not installed.
+def _set_sources(plan: Plan, program: str) -> tuple[str, ...]:
+    """Return the texts of a program of the universal set; none for a stored plan where mako is not installed.
 
     Its launches are fused as others are there.
     """
     try:
-        return set_sources(plan.target)
+        return set_sources(plan.target, program)
     except ModuleNotFoundError:
         return ()
 
@@ -127,8 +128,8 @@ class _Rendered:
     source: str
 
     @property
-    def is_of_set(self) -> bool:
-        return is_universal(self.launch.launch.launch)
+    def set_(self) -> str:
+        return set_of(self.launch.launch.launch)
 
     @property
     def fits(self) -> bool:

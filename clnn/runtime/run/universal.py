@@ -51,24 +51,26 @@ def planner(
     return partial(plan_by, instead=universal_kernels(target))
 
 
-def set_source(target: Target) -> str:
-    """Return the text of the universal set's program."""
+def set_source(target: Target, program: str = "floats") -> str:
+    """Return the text of a program of the universal set (clnn.ops.universal.functions.SETS)."""
     from clnn.cache.templates import use_cache
     from clnn.codegen.set_kernel import set_text
     from clnn.codegen.set_texts import set_sources
 
     use_cache()
-    return set_text(set_sources(target)).source
+    return set_text(set_sources(target, program)).source
 
 
 def build_set(info: DeviceInfo) -> tuple[int, int]:
-    """Build the program of the universal set, unless the cache has it; return programs from there, and built.
+    """Build the programs of the universal set, unless the cache has them; return programs from there, and built.
 
     Raises SettingError for a device that is no CPU, BuildError, DeviceError, DeviceLostError.
     """
     target = target_of(info)
     if not target.is_cpu:
         raise SettingError(f"the universal set is for CPUs, and {info.title} is none.")
+    from clnn.ops.universal.functions import SETS
+
     device = Device.open(info)
-    device.build({"universal set": set_source(target)})
+    device.build({f"universal set, {name}": set_source(target, name) for name in SETS})
     return device.counts.pair

@@ -1,0 +1,153 @@
+"""Convolutions and products of bytes as launches of the universal set."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from clnn.ops.conv.problem import ConvProblem
+from clnn.ops.launch import Arg, Const, In, Out, Variant
+from clnn.ops.universal.byte_steps import TYPES
+from clnn.ops.universal.byte_sums import (
+    ROWS,
+    SUMS,
+    Behind,
+    behind,
+    constants,
+    finish,
+    moved,
+    takes,
+)
+from clnn.ops.universal.conv import terms_of
+from clnn.ops.universal.functions import (
+    COLUMNS,
+    banded,
+    of_bytes,
+    tile_channels,
+    tiling,
+    universal_launch,
+)
+from clnn.types import Array
+
+WORD = 4  # terms
+MOST_TAPS = 256  # of which floats hold sums of bytes exactly
+
+
+def universal_byte_conv(problem: ConvProblem) -> Variant | None:
+    """Return a convolution of bytes as a launch of the set, None where it has no form there."""
+    if not takes(problem):
+        return None
+    after = behind(problem, problem.post_ops, problem.operands)
+    mode, _ = finish(problem.arith)
+    if after is None or (mode == SUMS and problem.post_ops):
+        return None
+    if problem.group > 1 and problem.ic == problem.oc == 1:
+        return None if mode == SUMS or problem.taps > MOST_TAPS else _filters(problem, after)
+    halves = problem.weights.dtype.itemsize > 1
+    if halves and not _in_two_bytes(problem.weights):
+        return None
+    return _tiles(problem, after, 1 + halves)
+
+
+def _in_two_bytes(weights: Array) -> bool:
+    return not weights.size or (weights.min() >= -256 and weights.max() <= 254)
+
+
+def _tiles(problem: ConvProblem, after: Behind, limbs: int) -> Variant:
+    target, terms = of_bytes(problem.target), terms_of(problem)
+    wide, flip = tile_channels(target), moved(problem.input(0).type.dtype)
+    pixels = problem.batch * problem.height * problem.width
+    sums = problem.taps * problem.ic
+    words = -(-sums // WORD)
+    tiles = tiling(pixels, problem.oc, problem.group, words * limbs, target)
+    sn, pc, py, px = problem.src.pitches
+    stride_y, stride_x = problem.geometry["strides"]
+    before_y, before_x = problem.geometry["pads"]
+    mode, scales = finish(problem.arith)
+    numbers = (
+        *(pixels, problem.height, problem.width, tiles.band, tiles.across, flip),
+        *(sn, py * stride_y, px * stride_x, problem.ic * pc),
+        *problem.dst.pitches,
+        *(sums, *terms[1:]),
+        *(tiles.blocks, tiles.span, problem.oc, limbs, words),
+        *(mode, TYPES.index(problem.outputs[0].type.dtype.cl), *scales),
+        *after.operand,
+        *after.steps,
+    )
+    args: tuple[Arg, ...] = (
+        In(0, -(before_y * py + before_x * px)),
+        Const(partial(pack_words, problem.weights, problem.group, wide, terms.order, limbs)),
+        Const(partial(_blocks, problem, wide, flip)),
+        *after.args,
+        Out(0),
+    )
+    launch = universal_launch("bytes_conv", problem.target, args, numbers, tiles.sizes)
+    return Variant("universal_bytes_conv", (launch,))
+
+
+def _blocks(problem: ConvProblem, wide: int, flip: int) -> Array:
+    """Return constants as [group][block][ROWS][wide], zeros behind the last channel."""
+    rows, group = constants(problem, flip), problem.group
+    blocks = -(-problem.oc // wide)
+    full = np.zeros((ROWS, group, blocks * wide), np.int32)
+    full[:, :, : problem.oc] = rows.reshape(ROWS, group, problem.oc)
+    return np.ascontiguousarray(full.reshape(ROWS, group, blocks, wide).transpose(1, 2, 0, 3))
+
+
+def pack_words(
+    weights: Array, group: int, wide: int, order: tuple[int, int, int], limbs: int
+) -> Array:
+    """Return weights (oc, ic, kernel...) as [group][block][limb][word][wide]; terms in the order of axes.
+
+    A word has four terms, zeros behind the last one. Two limbs add up to a weight.
+    """
+    oc, ic = weights.shape[:2]
+    kernel = (1, *weights.shape[2:])[-2:]
+    rows = weights.reshape(oc, ic, *kernel).transpose(0, *(1 + axis for axis in order))
+    rows = rows.reshape(group, oc // group, -1)
+    channels, terms = rows.shape[1:]
+    blocks, words = -(-channels // wide), -(-terms // WORD)
+    full = np.zeros((limbs, group, blocks * wide, words * WORD), np.int8)
+    part = rows if limbs == 1 else np.clip(rows, -128, 127)
+    full[0, :, :channels, :terms] = part
+    if limbs > 1:
+        full[1, :, :channels, :terms] = rows - part
+    packed = full.view(np.int32).reshape(limbs, group, blocks, wide, words)
+    return np.ascontiguousarray(packed.transpose(1, 2, 0, 4, 3))
+
+
+def _filters(problem: ConvProblem, after: Behind) -> Variant:
+    target = of_bytes(problem.target)
+    vector, flip = target.vector, moved(problem.input(0).type.dtype)
+    channels = problem.src.shape[1]
+    tiles, blocks = -(-problem.width // COLUMNS), -(-channels // vector)
+    work = COLUMNS * vector * problem.taps * 4
+    band = banded(problem.height * tiles, blocks * problem.batch, work, target)
+    geometry, (mode, scales) = problem.geometry, finish(problem.arith)
+    numbers = (
+        *(mode, channels, problem.height, problem.width, tiles, band, flip),
+        *problem.src.pitches,
+        *problem.src.shape[2:],
+        *(*geometry["kernel"], *geometry["strides"], *geometry["dilations"], *geometry["pads"]),
+        *(0, 0, 0),
+        *problem.dst.pitches,
+        *(TYPES.index(problem.outputs[0].type.dtype.cl), 0.0, 0.0, *scales),
+        *after.operand,
+        *after.steps,
+    )
+    weights = problem.weights
+
+    def taps() -> Array:
+        return np.ascontiguousarray(weights.reshape(channels, -1).T.astype(np.float32))
+
+    args: tuple[Arg, ...] = (
+        In(0),
+        Const(taps),
+        Const(partial(constants, problem, flip)),
+        *after.args,
+        Out(0),
+    )
+    sizes = (blocks, -(-problem.height * tiles // band), problem.batch)
+    launch = universal_launch("bytes_window", problem.target, args, numbers, sizes)
+    return Variant("universal_bytes_filters", (launch,))

@@ -1,0 +1,112 @@
+<%doc>
+universal/bytes_walk: elementwise functions of quantised tensors, copies and choices of elements of any size, and sums,
+differences and products of integers that wrap; all else is arguments.
+
+    dst[...] = steps(src[...])    src[...]    src[...] ? e0[...] : e1[...]    src[...] + e0[...]
+
+Tensors  src, e0, e1 (operands of steps), dst: types, and pitches of some outer loops, a middle and an inner one
+         table: results of bytes, floats
+Launch   global (inner / chunk * middle / rows, product of outer extents), as elementwise/eltwise has it
+Params   name     kernel name
+         wg       local size
+         size     bytes of an element, 0: types say them, and steps are taken
+         how      0: a copy, 1: a choice by bytes, 2: + of integers, 3: -, 4: *
+Tunables vw       elements of a vector
+         piece    elements of a tile, a multiple of vw
+</%doc>
+<%namespace name="bc" file="/_common/byte_codes.cl.mako"/>
+<%!
+from clnn.ops.universal.byte_steps import MANY, OPERANDS
+from clnn.ops.universal.walk import OUTER
+NAMES = ("s", "e0", "e1", "d")
+COPIED = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
+%>
+<%
+    def gather(k):
+        return f"""\
+                read_typed(other, e{k} + i * e{k}i * e{k}_size, e{k}_type, e{k}i, count, {piece});"""
+%>
+#define VW ${vw}
+${bc.define(vw)}
+% for size, ctype in COPIED.items():
+void copy_${ctype}(__global uchar *to, __global const uchar *from, const int di, const int si, const int first, const int stop)
+{
+    __global ${ctype} *d = (__global ${ctype} *)to;
+    __global const ${ctype} *s = (__global const ${ctype} *)from;
+    int i = first;
+% if size < 8:
+    if (si == 1 && di == 1)
+        for (; i + ${vw} <= stop; i += ${vw}) {
+            const ${vec_type(ctype, vw)} v = ${load(ctype, vw, "s", "i")};
+            ${store(vw, "v", "d", "i", ctype)}
+        }
+% endif
+    for (; i < stop; ++i) d[i * di] = s[i * si];
+}
+void choose_${ctype}(__global uchar *to, __global const uchar *s, __global const uchar *a, __global const uchar *b, const int di, const int si, const int ai, const int bi, const int first, const int stop)
+{
+    for (int i = first; i < stop; ++i)
+        ((__global ${ctype} *)to)[i * di] = s[i * si] ? ((__global const ${ctype} *)a)[i * ai] : ((__global const ${ctype} *)b)[i * bi];
+}
+% endfor
+void add_words(__global uchar *to, __global const uchar *from, __global const uchar *by, const int how, const int di, const int si, const int bi, const int first, const int stop)
+{
+    __global uint *d = (__global uint *)to;
+    __global const uint *s = (__global const uint *)from, *b = (__global const uint *)by;
+    for (int i = first; i < stop; ++i) {
+        const uint x = s[i * si], y = b[i * bi];
+        d[i * di] = how == 2 ? x + y : how == 3 ? x - y : x * y;
+    }
+}
+${group_size(wg)}
+__kernel void ${name}(
+    __global const uchar *src_base, const int src_offset,
+    __global const uchar *e0_base, const int e0_offset,
+    __global const uchar *e1_base, const int e1_offset,
+    __global const float *table,
+    __global uchar *dst_base, const int dst_offset,
+    const int size, const int how, const int s_type, const int e0_type, const int e1_type, const int d_type,
+    const int inner, const int chunk, const int middle, const int rows,
+% for k in range(OUTER):
+    const int extent${k},
+% endfor
+% for name_ in NAMES:
+    ${" ".join(f"const int {name_}{k}," for k in range(OUTER))} const int ${name_}m, const int ${name_}i,
+% endfor
+${bc.params(MANY)})
+{
+${bc.decode(MANY)}\
+    const int parts = (inner + chunk - 1) / chunk, part = get_global_id(0);
+    const int first = part % parts * chunk, from = part / parts * rows;
+    const int stop = min(first + chunk, inner), to = min(from + rows, middle);
+    int rest = get_global_id(1), ${", ".join(f"{n}_at = 0" for n in NAMES)};
+% for n in NAMES:
+    const int ${n}_size = ${"how == 1 ? 1 : " if n == "s" else ""}size ? size : size_of_type(${n}_type);
+% endfor
+% for k in reversed(range(OUTER)):
+    {
+        const int at = rest % extent${k};
+        rest /= extent${k};
+        ${" ".join(f"{n}_at += at * {n}{k};" for n in NAMES)}
+    }
+% endfor
+    float tile[${piece}], other[${piece}];
+    for (int j = from; j < to; ++j) {
+        __global const uchar *s = src_base + (long)(src_offset + s_at + j * sm) * s_size;
+        __global const uchar *e0 = e0_base + (long)(e0_offset + e0_at + j * e0m) * e0_size;
+        __global const uchar *e1 = e1_base + (long)(e1_offset + e1_at + j * e1m) * e1_size;
+        __global uchar *d = dst_base + (long)(dst_offset + d_at + j * dm) * d_size;
+        if (how > 1) add_words(d, s, e0, how, di, si, e0i, first, stop);
+% for size, ctype in COPIED.items():
+        else if (size == ${size} && how == 1) choose_${ctype}(d, s, e0, e1, di, si, e0i, e1i, first, stop);
+        else if (size == ${size}) copy_${ctype}(d, s, di, si, first, stop);
+% endfor
+        else
+            for (int i = first; i < stop; i += ${piece}) {
+                const int count = min(${piece}, stop - i);
+                read_typed(tile, s + i * si * s_size, s_type, si, count, ${piece});
+${bc.apply("tile", "other", "(count + VW - 1) / VW * VW", gather, MANY, OPERANDS)}
+                write_typed(d + i * di * d_size, tile, d_type, di, count);
+            }
+    }
+}
