@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -18,10 +20,12 @@ from clnn.ops.shared.matrices import gemm_tiles
 from clnn.options import Options
 from clnn.runtime.device import probe_core
 from clnn.runtime.device import target as target_module
-from clnn.runtime.device.device import select
+from clnn.runtime.device.device import discover, select
 from clnn.runtime.device.probe import Capabilities, Capability
 from clnn.runtime.device.probe_bench import RefusedError
+from clnn.runtime.device.processor import compiled_for
 from clnn.runtime.device.target import kind_of, target_of, vector_of
+from clnn.runtime.drivers.loader import child_environment
 from clnn.runtime.run.session import Session
 from clnn.target import Target
 
@@ -128,7 +132,59 @@ def test_the_vector_of_a_cpu(
     """wider: the processor has registers of 16 floats, whatever its driver states."""
     monkeypatch.setenv("CLNN_CPU_VECTOR", asked)
     monkeypatch.setattr(target_module, "lists", lambda feature: feature == "avx512f" and wider)
-    assert vector_of(SimpleNamespace(native_vector=stated)) == vector
+    assert vector_of(SimpleNamespace(native_vector=stated, compiled_for="")) == vector
+
+
+@pytest.mark.parametrize(
+    ("platform", "env", "processor", "vector"),
+    [
+        ("Intel(R) OpenCL", {"CL_CONFIG_CPU_TARGET_ARCH": "core-avx2"}, "core-avx2", 8),
+        ("Intel(R) OpenCL", {"CL_CONFIG_CPU_TARGET_ARCH": "skylake-avx512"}, "skylake-avx512", 16),
+        ("Intel(R) OpenCL", {"CL_CONFIG_CPU_TARGET_ARCH": "unheard-of"}, "unheard-of", 16),
+        ("Intel(R) OpenCL", {"POCL_LLVM_CPU_NAME": "haswell"}, "", 16),
+        ("Portable Computing Language", {"POCL_LLVM_CPU_NAME": "skylake"}, "skylake", 8),
+        ("Portable Computing Language", {"POCL_LLVM_CPU_NAME": "znver3"}, "znver3", 8),
+        ("Portable Computing Language", {"POCL_LLVM_CPU_NAME": "znver4"}, "znver4", 16),
+        ("Portable Computing Language", {}, "", 16),
+    ],
+)
+def test_the_vector_of_another_processor(
+    monkeypatch, platform: str, env: dict[str, str], processor: str, vector: int
+) -> None:
+    """Drivers state the host's registers, whatever processor they were told to compile for."""
+    monkeypatch.setattr(target_module, "lists", lambda feature: feature == "avx512f")
+    assert compiled_for(platform, env) == processor
+    told = SimpleNamespace(native_vector=16, compiled_for=processor)
+    assert vector_of(told) == vector
+
+
+@pytest.mark.parametrize(
+    ("platform", "variable", "processor"),
+    [
+        ("Intel(R) OpenCL", "CL_CONFIG_CPU_TARGET_ARCH", "core-avx2"),
+        ("Portable Computing Language", "POCL_LLVM_CPU_NAME", "haswell"),
+    ],
+)
+def test_programs_for_another_processor(platform: str, variable: str, processor: str) -> None:
+    """A driver that was told a processor is another device to the cache: no program is taken for the other's."""
+    info = next((info for info in discover() if info.platform == platform), None)
+    if info is None:
+        pytest.skip(f"no device of {platform}")
+    code = (
+        "import sys; from clnn.runtime.build.program import key_of\n"
+        "from clnn.runtime.device.device import select\n"
+        "from clnn.runtime.device.target import target_of\n"
+        "info = select(sys.argv[1]); print(key_of(info, ''), target_of(info).vector)"
+    )
+    command, base = [sys.executable, "-c", code, platform], child_environment(info.driver)
+    plain, told = (
+        subprocess.run(
+            command, env=env, stdout=subprocess.PIPE, text=True, check=True
+        ).stdout.split()
+        for env in (base, {**base, variable: processor})
+    )
+    assert plain[0] != told[0]
+    assert told[1] == "8"
 
 
 @pytest.mark.parametrize(("vector", "most"), [(8, 16), (16, 32)])

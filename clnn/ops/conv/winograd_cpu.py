@@ -189,7 +189,8 @@ def _cycles(
     blocks = -(-tiles.oc // (nv * vw))
     groups, share = -(-tiles.tiles // (mr * sets)), -(-blocks // parts)
     inputs = places * mr * sets * _pitch(ic, vw) * 4 * (groups if shared else 1)
-    fetched = nv * vw * 4 / _rate(weights + inputs + places * mr * sets * nv * vw * 4)
+    rate = _rate(weights + inputs + places * mr * sets * nv * vw * 4)
+    fetched = nv * vw * 4 / rate
     if shared:
         fetched += mr * sets * 4 / _rate(inputs)
     multiply = places * ic * max(sets * loop_slots(mr, nv) / 2, fetched) * share
@@ -198,6 +199,9 @@ def _cycles(
     after = sets * mr * share * nv * OUTPUT_SLOTS * places
     rounds, cold = -(-groups * parts // units), cold_cycles(weights, target)
     if shared:
+        cold = (
+            0 if rate == MEMORY_RATE else cold
+        )  # what is fetched so comes from memory as it is used
         cost = -(-groups * before // units) + rounds * (multiply + after)
         return cost * (SHARED_COST if weights <= FEW_WEIGHT_BYTES else 1) + cold
     return rounds * (multiply + before + after) + cold

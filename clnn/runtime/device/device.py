@@ -23,6 +23,7 @@ from clnn.runtime.device.probe import (
     ProbeTarget,
     probe,
 )
+from clnn.runtime.device.processor import compiled_for
 from clnn.runtime.drivers import driver_listing, driver_loading
 from clnn.runtime.drivers.loader import load, setup, warn_if_hidden
 from clnn.runtime.drivers.queries import IP_VERSION, stated_number
@@ -211,6 +212,7 @@ def _read(found: Handle) -> DeviceInfo:
         return value.strip("\0 \t\n") if isinstance(value, str) else value
 
     platform, kind = device.platform, _kind(cl, get("TYPE", 0))
+    told = compiled_for(platform.name.strip()) if kind == "cpu" else ""
     extensions = tuple(sorted(get("EXTENSIONS", "").split()))
     numbered = kind == "gpu" and _NUMBERED in extensions
     major, minor = get("COMPUTE_CAPABILITY_MAJOR_NV", 0), get("COMPUTE_CAPABILITY_MINOR_NV", 0)
@@ -221,7 +223,7 @@ def _read(found: Handle) -> DeviceInfo:
         name=get("NAME", "unnamed"),
         vendor=get("VENDOR", ""),
         type=kind,
-        driver_version=get("DRIVER_VERSION", ""),
+        driver_version=get("DRIVER_VERSION", "") + f" for {told}" * bool(told),
         version=get("VERSION", ""),
         opencl_c_version=get("OPENCL_C_VERSION", ""),
         compute_units=get("MAX_COMPUTE_UNITS", 0),
@@ -236,6 +238,7 @@ def _read(found: Handle) -> DeviceInfo:
         platform_index=found.platform_index,
         device_index=found.device_index,
         native_vector=get("NATIVE_VECTOR_WIDTH_FLOAT", 0),
+        compiled_for=told,
         ip_version=stated_number(device, IP_VERSION) if numbered else 0,
     )
 

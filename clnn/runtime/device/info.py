@@ -17,6 +17,8 @@ class DeviceInfo:
     """One OpenCL device. Sizes are bytes; `mem_base_addr_align` is bits, as OpenCL reports it.
 
     `native_vector` is how many floats a register holds, as the driver states it (0: not stated).
+    `compiled_for` names the processor that its driver was told to compile for by a variable ('': the host's, as drivers
+    do by themselves); `driver_version` ends with it, since programs and measurements hold for it alone.
 
     `why_not` says why the device is not `usable`. `subgroup_size` and `usable_local_mem` were
     measured by the probe (0: none), and so was `max_rounds`: after so many rounds in all, the device
@@ -51,6 +53,7 @@ class DeviceInfo:
     platform_index: int
     device_index: int
     native_vector: int = 0
+    compiled_for: str = ""
     ip_version: int = 0
     driver: str = ""
     why_not: str = "not probed"

@@ -1,8 +1,23 @@
-"""What the host's processor says of itself."""
+"""What the host's processor says of itself, and which other one a driver was told to compile for."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
+
+# Variables that name the processor that a driver compiles for, by the name of its platform. Drivers read them when they
+# are loaded, and state the host's vectors all the same.
+_NAMED_BY = {
+    "Intel(R) OpenCL": "CL_CONFIG_CPU_TARGET_ARCH",
+    "Portable Computing Language": "POCL_LLVM_CPU_NAME",
+}
+# Names, as LLVM has them, of processors whose registers hold eight floats at most; those that begin so, too.
+_NARROW = (
+    *("corei7", "core-avx-i", "core-avx2", "nehalem", "westmere", "sandybridge", "ivybridge"),
+    *("haswell", "broadwell", "alderlake", "raptorlake", "meteorlake", "arrowlake", "lunarlake"),
+    *("bdver", "btver", "znver1", "znver2", "znver3", "x86-64-v2", "x86-64-v3"),
+)
 
 
 def lists(feature: str) -> bool:
@@ -12,3 +27,13 @@ def lists(feature: str) -> bool:
     except OSError:
         return False
     return feature in text.split()
+
+
+def compiled_for(platform: str, env: Mapping[str, str] = os.environ) -> str:
+    """Return the processor that a platform's driver was told to compile for; "": it was told none."""
+    return env.get(_NAMED_BY.get(platform, ""), "")
+
+
+def is_narrow(processor: str) -> bool:
+    """Tell whether registers of a processor, by its name, hold eight floats at most; False: not known."""
+    return processor == "skylake" or processor.startswith(_NARROW)

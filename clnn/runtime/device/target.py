@@ -9,7 +9,7 @@ from clnn.logs import log
 from clnn.options import Options
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.probe import CAPABILITY_NAMES
-from clnn.runtime.device.processor import lists
+from clnn.runtime.device.processor import is_narrow, lists
 from clnn.runtime.device.units import units_of
 from clnn.settings import setting
 from clnn.target import Target
@@ -66,13 +66,15 @@ def kind_of(info: DeviceInfo) -> str:
 def vector_of(info: DeviceInfo) -> int:
     """Return Target.vector of a CPU, as CLNN_CPU_VECTOR allows.
 
-    That is 8 where the driver states registers of 8 floats and the processor has no wider ones. A
-    register that the compiler has to make of two is one of half as many.
+    That is 8 where the driver states registers of 8 floats and the processor has no wider ones, and
+    where the driver was told to compile for a processor without. A register that the compiler has to
+    make of two is one of half as many.
     """
     asked = str(setting("CLNN_CPU_VECTOR"))
     if asked != "auto":
         return int(asked)
-    return NARROW if info.native_vector == NARROW and not lists("avx512f") else WIDE
+    stated = info.native_vector == NARROW and not lists("avx512f")
+    return NARROW if stated or is_narrow(info.compiled_for) else WIDE
 
 
 def tensor_cores(features: Set[str]) -> str:

@@ -23,7 +23,7 @@ from clnn.runtime.process.forking import run_python
 from clnn.runtime.process.temporary import folder_for_a_while
 from clnn.settings import GIVEN
 
-VERSION = "6"
+VERSION = "7"
 TIMEOUT_S = 60.0
 # A crash, a hang or an error is believed for so long, then tried again.
 BAD_NEWS_S = 3600.0
