@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from clnn.codegen.helped_kernel import ROLE
 from clnn.errors import TemplateError
 from clnn.ops.launch import KernelText, Launch
 from clnn.records import dataclass
@@ -38,6 +39,11 @@ class FusedKernel:
     groups: int
     stamps: int = 0
     numbers: tuple[int | float, ...] | None = None
+
+    @property
+    def is_helped(self) -> bool:
+        """Whether it can run in the thread that calls, with helpers (see clnn.codegen.helped_kernel)."""
+        return ROLE in self.params
 
 
 def input_names(k: int) -> tuple[str, str, str]:
