@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from clnn.codegen.helped_kernel import ALL, CALLS, HELPS, INSIDE, OPENED, PRESEN
 from clnn.codegen.kernels import KERNEL
 from clnn.runtime.build.pocl_binary import MAGIC, with_id_of
 from clnn.runtime.device.device import select
+from clnn.runtime.run import helped
 from clnn.runtime.run.small import can_be_helped
 
 __all__ = ["_pocl"]  # a fixture
@@ -170,6 +172,21 @@ with clnn.load({path!r}, {POCL!r}) as session:
 """
     found = answer(code, BEGIN_HELPED, CLNN_CALLING_THREAD="never")
     assert found[1] == ["pthread", False]
+
+
+@pytest.mark.parametrize(
+    ("text", "processors"),
+    [("max 100000\n", inf), ("150000 100000\n", 1.5), ("", inf), ("many 0\n", inf)],
+)
+def test_a_group_of_processes_with_less_time_counts(
+    text: str, processors: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(helped, "GROUP", tmp_path / "cpu.max")
+    assert helped.allowance() == inf
+    helped.GROUP.write_text(text)
+    assert helped.allowance() == processors
+    device = opened(POCL)
+    assert helped._few_processors(device) or processors >= device.info.compute_units
 
 
 def test_a_binary_of_another_form_is_not_moved() -> None:

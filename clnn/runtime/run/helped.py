@@ -13,8 +13,11 @@ import ctypes
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from math import inf
 from operator import attrgetter
+from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
@@ -37,8 +40,9 @@ CLOSE_NS = 100_000  # from a call's end to the next, where they follow each othe
 STAYS = 2**18  # ticks of the processor's clock that helpers stay for behind a call: about as long
 MOST_HELPERS = 3
 MOST_ATTEMPTS = 3  # to make helpers ready
-MOST_SKIPPED = 1000  # calls for which nobody is sent, after some in vain
+MOST_SKIPPED = 100  # calls for which nobody is sent, after some in vain
 AFTER = 16  # calls that follow each other closely before threads are woken, which takes as long as they gain
+GROUP = Path("/sys/fs/cgroup/cpu.max")
 _sent: list[weakref.ref[Helpers]] = []  # those of the process that were sent for last
 
 
@@ -204,7 +208,16 @@ def processor() -> int:
 def _few_processors(device: Device) -> bool:
     """Whether this process may use fewer processors than PoCL has threads, or that is not known."""
     known = hasattr(os, "sched_getaffinity") and processor() >= 0
-    return not known or len(os.sched_getaffinity(0)) < device.info.compute_units
+    units = device.info.compute_units
+    return not known or len(os.sched_getaffinity(0)) < units or allowance() < units
+
+
+def allowance() -> float:
+    """Return how many processors' time a group of processes may take, as Linux has it for this process's."""
+    with suppress(OSError, ValueError):
+        quota, period = GROUP.read_text().split()
+        return int(quota) / int(period) if quota != "max" else inf
+    return inf
 
 
 def _between(launch: Launch, other: Device) -> Helpers:
