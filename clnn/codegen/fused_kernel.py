@@ -38,7 +38,17 @@ from functools import lru_cache
 from typing import NoReturn
 
 from clnn.codegen import helped_kernel
-from clnn.codegen.kernels import COUNTERS, KERNEL, NUMBERS, SCRATCH, STAMPS, FusedKernel
+from clnn.codegen.kernels import (
+    COUNTERS,
+    DESK,
+    HELPED_PARAMS,
+    KERNEL,
+    NUMBERS,
+    ROLE,
+    SCRATCH,
+    STAMPS,
+    FusedKernel,
+)
 from clnn.errors import TemplateError
 from clnn.records import dataclass
 
@@ -157,14 +167,14 @@ def fuse(
     if numbers is not None:
         whole[NUMBERS] = "__global const int *"
     if helpers:
-        whole |= helped_kernel.PARAMS
+        whole |= HELPED_PARAMS
     reals = None if numbers is None else numbers.reals
     source, scratch = _kernel(written, units, tuple(whole.items()), timed, reals)
     groups = GROUPS * units
     stamps = 2 * len(calls) * groups if timed else 0
     read = None if numbers is None else tuple(numbers.values)
     last = _last_counter(len(calls), units)
-    counters = last + LINE + helped_kernel.DESK if helpers else last + 1
+    counters = last + LINE + DESK if helpers else last + 1
     return FusedKernel(source, tuple(whole), counters, max(scratch, 64), groups, stamps, read)
 
 
@@ -212,7 +222,7 @@ def _kernel(
         _call_text(k, call, functions[call[0]], shares, stamped, reals)
         for k, call in enumerate(calls)
     ]
-    around = helped_kernel.around if (helped_kernel.ROLE, "const int ") in params else _around
+    around = helped_kernel.around if (ROLE, "const int ") in params else _around
     source = "\n".join(
         [
             *texts,

@@ -21,15 +21,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-ROLE, TICKS = "role", "ticks"  # parameters
-ALL, CALLS, HELPS = range(3)
-LINE = 16  # ints of a cache line
-OPENED, CALLER, RUNS, INSIDE, WAITS, PRESENT = 0, 1, 2, LINE, LINE + 1, 2 * LINE
-DESK = 3 * LINE  # ints behind the counters
+from clnn.codegen.kernels import (
+    CALLER,
+    CALLS,
+    CLOCK,
+    HELPS,
+    INSIDE,
+    OPENED,
+    PRESENT,
+    ROLE,
+    RUNS,
+    TICKS,
+    WAITS,
+)
+
 WAKING = 2  # times `ticks` in which a thread that sleeps should have come
-PARAMS = {ROLE: "const int ", TICKS: "const uint "}
-# The clock's lower half and the processor's number, of x86.
-CLOCK = '__asm__ volatile("rdtscp" : "=a"({}), "=c"(here) : : "edx");'
 _PAUSE = '__asm__ volatile("pause");'
 
 

@@ -12,10 +12,8 @@ import pytest
 from launch import opened, run_source
 from test_calling_thread import BEGIN, POCL, _pocl, answer
 
-from clnn.codegen import helped_kernel
 from clnn.codegen.fused_kernel import FusedCall, fuse
-from clnn.codegen.helped_kernel import ALL, CALLS, HELPS, INSIDE, OPENED, PRESENT
-from clnn.codegen.kernels import KERNEL
+from clnn.codegen.kernels import ALL, CALLS, DESK, HELPS, INSIDE, KERNEL, OPENED, PRESENT
 from clnn.runtime.build.pocl_binary import MAGIC, with_id_of
 from clnn.runtime.device.device import select
 from clnn.runtime.run import helped
@@ -76,8 +74,8 @@ def test_every_item_runs_once_whoever_runs_it(units: int) -> None:
     for role, groups, total in ((ALL, made.groups, 1), (CALLS, 1, 2), (HELPS, 2, 2), (CALLS, 1, 3)):
         args = [counters, scratch, counts, role, 1000]
         counters, _, counts = run_source(POCL, KERNEL, made.source, args, (groups,), (1,))
-        desk = counters[made.counters - helped_kernel.DESK :]
-        assert not counters[: made.counters - helped_kernel.DESK].any()
+        desk = counters[made.counters - DESK :]
+        assert not counters[: made.counters - DESK].any()
         assert not desk[[OPENED, INSIDE, PRESENT]].any()
         assert (counts == total).all()  # helpers that nobody calls leave, and do nothing
 

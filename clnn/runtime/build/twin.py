@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from clnn.codegen.helped_kernel import CLOCK
+from clnn.codegen.kernels import CLOCK
 from clnn.runtime.build.pocl_binary import with_id_of
 from clnn.runtime.build.program import Device
 from clnn.runtime.drivers.loader import load

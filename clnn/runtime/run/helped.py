@@ -23,13 +23,24 @@ from typing import Any
 
 import numpy as np
 
-from clnn.codegen.helped_kernel import ALL, CALLER, CALLS, DESK, HELPS, PRESENT, ROLE, TICKS, WAITS
-from clnn.codegen.kernels import COUNTERS, KERNEL, FusedKernel
+from clnn.codegen.kernels import (
+    ALL,
+    CALLER,
+    CALLS,
+    COUNTERS,
+    DESK,
+    HELPS,
+    KERNEL,
+    PRESENT,
+    ROLE,
+    TICKS,
+    WAITS,
+    FusedKernel,
+)
 from clnn.errors import ClnnError
 from clnn.logs import log
 from clnn.records import dataclass
 from clnn.runtime.build.program import Device
-from clnn.runtime.build.twin import sampled, twin_of
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.drivers.pages import host_buffer
 from clnn.runtime.process.forked import keep
@@ -189,6 +200,8 @@ def _made(launch: Launch) -> Helpers | None:
     # Where they differ, this thread has moved since its last run, or kernels do not see where they run.
     if in_caller and int(launch.desk[CALLER]) != processor():
         return None
+    from clnn.runtime.build.twin import sampled, twin_of  # few programs call so closely
+
     try:
         other = twin_of(launch.device, launch.whole.source)
         if other is None or not (in_caller or sampled(other) == processor()):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from clnn.codegen import helped_kernel
-from clnn.codegen.kernels import COUNTERS, INPUT_PARAMS, NUMBERS, SCRATCH
+from clnn.codegen.kernels import COUNTERS, HELPED_PARAMS, INPUT_PARAMS, NUMBERS, SCRATCH
 from clnn.errors import DeviceError, ModelFileError
 from clnn.options import Options
 from clnn.records import changed
@@ -89,7 +88,7 @@ def _fused(
 
         target = changed(plan.target, compute_units=units)
         return fuse_plan(changed(plan, target=target), constants, False, False)
-    known = {COUNTERS, SCRATCH, NUMBERS, *helped_kernel.PARAMS, *params_of(plan), *INPUT_PARAMS}
+    known = {COUNTERS, SCRATCH, NUMBERS, *HELPED_PARAMS, *params_of(plan), *INPUT_PARAMS}
     for one in (*made.first, *made.run):
         if one.kernel is not None and not known >= {*one.kernel.params}:
             raise ModelFileError(

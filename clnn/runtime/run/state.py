@@ -11,14 +11,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from clnn.codegen.helped_kernel import ALL, ROLE, TICKS
 from clnn.codegen.kernels import (
+    ALL,
     COUNTERS,
     KERNEL,
     MOST_INPUTS,
     NUMBERS,
+    ROLE,
     SCRATCH,
     STAMPS,
+    TICKS,
     FusedKernel,
     as_ints,
     input_names,
