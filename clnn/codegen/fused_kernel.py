@@ -37,7 +37,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NoReturn
 
-from clnn.codegen.kernels import COUNTERS, KERNEL, NUMBERS, SCRATCH, STAMPS, FusedKernel
+from clnn.codegen import helped_kernel
+from clnn.codegen.kernels import (
+    COUNTERS,
+    DESK,
+    HELPED_PARAMS,
+    KERNEL,
+    NUMBERS,
+    ROLE,
+    SCRATCH,
+    STAMPS,
+    FusedKernel,
+)
 from clnn.errors import TemplateError
 from clnn.records import dataclass
 
@@ -138,27 +149,33 @@ def fuse(
     params: Mapping[str, str],
     timed: bool = False,
     numbers: Numbers | None = None,
+    helpers: int = 0,
 ) -> FusedKernel:
     """Return the kernel of `calls`.
 
     params: name -> C type of what the calls' arguments are made of; they stand behind the kernel's
     own. timed: it notes times. units: the device's compute units. numbers: those that the calls'
-    arguments are made of, where they are not part of the text. Raises TemplateError for a source
-    that does not follow the grammar.
+    arguments are made of, where they are not part of the text. helpers: work-groups beside that of the
+    thread that calls, where it can run so (see clnn.codegen.helped_kernel). Raises TemplateError for a
+    source that does not follow the grammar.
     """
+    units = max(units, helpers + 1)
     put = str if numbers is None else numbers.put
     written = tuple((c.source, c.args, c.unless, _counts(c, units, put)) for c in calls)
     own = {COUNTERS: "volatile __global int *", SCRATCH: "__global char *"}
     whole = {**own, **({STAMPS: "__global ulong *"} if timed else {}), **params}
     if numbers is not None:
         whole[NUMBERS] = "__global const int *"
+    if helpers:
+        whole |= HELPED_PARAMS
     reals = None if numbers is None else numbers.reals
     source, scratch = _kernel(written, units, tuple(whole.items()), timed, reals)
     groups = GROUPS * units
     stamps = 2 * len(calls) * groups if timed else 0
     read = None if numbers is None else tuple(numbers.values)
     last = _last_counter(len(calls), units)
-    return FusedKernel(source, tuple(whole), last + 1, max(scratch, 64), groups, stamps, read)
+    counters = last + LINE + DESK if helpers else last + 1
+    return FusedKernel(source, tuple(whole), counters, max(scratch, 64), groups, stamps, read)
 
 
 # A call as the text needs it: source, arguments, condition, and its counts of items.
@@ -205,21 +222,31 @@ def _kernel(
         _call_text(k, call, functions[call[0]], shares, stamped, reals)
         for k, call in enumerate(calls)
     ]
+    around = helped_kernel.around if (ROLE, "const int ") in params else _around
     source = "\n".join(
         [
             *texts,
             "__attribute__((reqd_work_group_size(1, 1, 1)))",
             f"__kernel void {KERNEL}({', '.join(f'{kind}{name}' for name, kind in params)})",
             "{",
-            f"    const int own = atomic_inc(next + {last - LINE}) % {shares};",
-            f"    __global char *scratch = scratch_base + get_group_id(0) * {scratch};",
-            *body,
-            f"    if (atomic_inc(next + {last}) == {groups - 1})",
-            f"        for (int k = 0; k <= {last}; k += {LINE}) atomic_xchg(next + k, 0);",
+            *around(body, last, LINE, shares, groups, scratch),
             "}",
         ]
     )
     return source + "\n", scratch
+
+
+def _around(
+    body: Sequence[str], last: int, line: int, shares: int, groups: int, scratch: int
+) -> list[str]:
+    """Return the statements of a kernel whose calls are `body`, as helped_kernel.around does."""
+    return [
+        f"    const int own = atomic_inc(next + {last - line}) % {shares};",
+        f"    __global char *scratch = scratch_base + get_group_id(0) * {scratch};",
+        *body,
+        f"    if (atomic_inc(next + {last}) == {groups - 1})",
+        f"        for (int k = 0; k <= {last}; k += {line}) atomic_xchg(next + k, 0);",
+    ]
 
 
 @lru_cache(REMEMBERED)

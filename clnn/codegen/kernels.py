@@ -19,6 +19,14 @@ KERNEL = "network"
 COUNTERS, SCRATCH, STAMPS, NUMBERS = "next", "scratch_base", "stamps", "numbers"
 MOST_INPUTS = 8  # of a network on the universal set
 INT_LIMIT = 2**31
+# Of a fused kernel that can be helped (clnn.codegen.helped_kernel): its parameters, and its ways.
+ROLE, TICKS = "role", "ticks"
+HELPED_PARAMS = {ROLE: "const int ", TICKS: "const uint "}
+ALL, CALLS, HELPS = range(3)
+# Where behind its counters caller and helpers tell each other what: ints, and how many in all.
+OPENED, CALLER, RUNS, INSIDE, WAITS, PRESENT, DESK = 0, 1, 2, 16, 17, 32, 48
+# The lower half of the clock and the processor's number, of x86.
+CLOCK = '__asm__ volatile("rdtscp" : "=a"({}), "=c"(here) : : "edx");'
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,11 @@ class FusedKernel:
     groups: int
     stamps: int = 0
     numbers: tuple[int | float, ...] | None = None
+
+    @property
+    def is_helped(self) -> bool:
+        """Whether it can run in the thread that calls, with helpers (see clnn.codegen.helped_kernel)."""
+        return ROLE in self.params
 
 
 def input_names(k: int) -> tuple[str, str, str]:

@@ -2,13 +2,14 @@
 """LSTM and GRU layers beside onnxruntime's, in turns, and how near they are to what the device reaches.
 
     python tools/benchmarks/bench_recurrent.py [--device D] [--hidden N ...] [--steps N ...] [--batch N ...]
-        [--ops LSTM GRU] [--rounds N]
+        [--ops LSTM GRU] [--rounds N] [--pause MS]
 
 A step reads all recurrent weights once, and multiplies them by each sequence's state: its least time is the
 longer of both, at the rate at which all units read as many bytes again and again, and at the rate of
 multiply-adds, both measured just before. The inputs' product adds its multiply-adds. Widths of input and
-state are equal, states are given, results are compared before anything is timed. Engines rest in between,
-since threads of onnxruntime keep cores busy for a while after its runs. `empty` is the least time
+state are equal, states are given, results are compared before anything is timed. Each engine's calls are timed
+as in a loop, behind others of its own, or with a pause before each. Engines rest in between, since threads
+of onnxruntime keep cores busy for a while after its runs. `empty` is the least time
 of a kernel that does nothing and the wait for it, in the same turns; `reached` is what the layer needs at
 least of what it took, `with a launch` that and `empty`.
 """
@@ -38,6 +39,11 @@ from clnn.runtime.measure.peak import PeakBench
 GATES = {"GRU": 3, "LSTM": 4}
 VECTOR, ITEM = 16, 4  # floats of a vector, bytes of one
 REST = 0.05  # seconds: onnxruntime's threads look for work for 32 ms after a run, and take cores for it
+AHEAD, AHEAD_S, TIMED = (
+    40,
+    0.02,
+    8,
+)  # calls ahead, and the seconds they may take; calls that are timed
 READ = """\
 __attribute__((reqd_work_group_size(1, 1, 1)))
 __kernel void read_again(__global const float16 *src, __global float16 *dst, const int count, const int rounds)
@@ -129,21 +135,32 @@ def layer(sizes: Sizes) -> tuple[bytes, dict[str, np.ndarray]]:
     return model.SerializeToString(), feeds
 
 
-def in_turns(calls: list[Callable[[], object]], rounds: int) -> list[list[float]]:
-    """Return the seconds of each call, a few of one after a few of the other, and a rest before each."""
+def in_turns(
+    calls: list[Callable[[], object]], rounds: int, pause: float = 0.0
+) -> list[list[float]]:
+    """Return the seconds of each call, some of one after some of the other, and a rest before each.
+
+    pause: seconds before each call; without, some go ahead that are not timed.
+    """
     taken: list[list[float]] = [[] for _ in calls]
     for _ in range(rounds):
         for call, seconds in zip(calls, taken, strict=True):
             time.sleep(REST)
-            call()  # after a rest threads and caches are cold
-            for _ in range(4):
+            end = time.perf_counter() + AHEAD_S
+            call()
+            for _ in range(0 if pause else AHEAD):
+                if time.perf_counter() < end:
+                    call()
+            for _ in range(TIMED):
+                if pause:
+                    time.sleep(pause)
                 begin = time.perf_counter()
                 call()
                 seconds.append(time.perf_counter() - begin)
     return taken
 
 
-def measured(sizes: Sizes, device: str, limits: Limits, rounds: int) -> str:
+def measured(sizes: Sizes, device: str, limits: Limits, rounds: int, pause: float) -> str:
     """Return one line of the table."""
     model, feeds = layer(sizes)
     options = onnxruntime.SessionOptions()
@@ -153,7 +170,7 @@ def measured(sizes: Sizes, device: str, limits: Limits, rounds: int) -> str:
         pairs = zip(other.run(None, feeds), session.run(None, feeds), strict=True)
         error = max(float(np.abs(a - b).max()) for a, b in pairs)
         calls = [lambda: other.run(None, feeds), lambda: session.run(None, feeds), limits.empty()]
-        theirs, ours, empty = in_turns(calls, rounds)
+        theirs, ours, empty = in_turns(calls, rounds, pause)
     least, (op, hidden, steps, batch) = limits.least(sizes), sizes
     figures = [median(theirs), median(ours), min(theirs), min(ours), least, min(empty)]
     cells = [op, hidden, steps, batch, *(f"{1e6 * f:.0f}" for f in figures)]
@@ -171,6 +188,7 @@ def main() -> int:
     parser.add_argument("--steps", nargs="+", type=int, default=[1, 16, 274])
     parser.add_argument("--batch", nargs="+", type=int, default=[1, 8])
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--pause", type=float, default=0.0, help="milliseconds before each call")
     args = parser.parse_args()
     limits = Limits(args.device)
     print(f"{limits.info.title}: {limits.flops / 1e9:.0f} GFLOP/s; times in us\n")
@@ -181,7 +199,7 @@ def main() -> int:
     print("| " + " | ".join(h.replace("_", " ") for h in heads.split()) + " |")
     print("| --- " + "| ---: " * (len(heads.split()) - 1) + "|")
     for sizes in product(args.ops, args.hidden, args.steps, args.batch):
-        print(measured(sizes, args.device, limits, args.rounds), flush=True)
+        print(measured(sizes, args.device, limits, args.rounds, args.pause / 1e3), flush=True)
     return 0
 
 

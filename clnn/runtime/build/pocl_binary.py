@@ -58,6 +58,15 @@ def quick_to_load(binary: bytes) -> bytes:
     return head + struct.pack("<Q", len(files)) + files + binary[end:]
 
 
+def with_id_of(sample: bytes, binary: bytes) -> bytes | None:
+    """Return a binary for the device of another one, None where either is not of this form."""
+    if not all(one.startswith(MAGIC) and len(one) > _FILES_AT for one in (sample, binary)):
+        return None
+    if sample[_VERSION_AT : _VERSION_AT + 4] != struct.pack("<I", VERSION):
+        return None
+    return MAGIC + sample[len(MAGIC) : _VERSION_AT] + binary[_VERSION_AT:]
+
+
 def _another(folder: bytes) -> bytes:
     """Return a folder's name of the same form that follows from one."""
     digest = hashlib.sha1(folder, usedforsecurity=False).digest()

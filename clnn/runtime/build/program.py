@@ -195,6 +195,11 @@ class Device:
                 self.coming.pop(source, None)
             there.set()
 
+    def take(self, source: str, binary: bytes) -> bool:
+        """Load a program from its binary; return whether the driver takes it."""
+        with self.lock:
+            return source in self.programs or self._load(source, binary)
+
     def has(self, source: str) -> bool:
         """Whether a program is there or in the cache, so that it needs no build."""
         return source in self.programs or self.store.get(self.key(source)) is not None

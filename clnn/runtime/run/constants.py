@@ -63,8 +63,9 @@ class Constants:
 
     plan: the given one without the data of its constants; its arguments are those that are found
     here. together: in one buffer, where the device has one of that size. whole: that buffer, else
-    None. before: those of a session at other extents, of which equal ones are taken; `whole` is
-    theirs then, and `own` has what they lack. shared: others may do so with these.
+    None, and `host` the host's memory that it is. before: those of a session at other extents, of
+    which equal ones are taken; `whole` is theirs then, and `own` has what they lack. shared: others
+    may do so with these.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Constants:
         self._before = before
         self.recipes: dict[Hashable, Key] = {}
         self.own: Any = None
+        self.host: Array | None = None
         self._files = mapped_files(plan.consts.values())
         self._sources = one_of_each(self._files)
         makers, tokens = _makers(plan)
@@ -170,7 +172,8 @@ class Constants:
             self._buffers = {k: self._upload(host[at : at + n]) for k, (at, n) in places.items()}
             return None
         self._places = places
-        context, used = self._device.context, host[: max(end, ALIGNMENT)]
+        context = self._device.context
+        self.host = used = host[: max(end, ALIGNMENT)]
         whole = allocate(lambda: host_buffer(context, used), end, self._device)
         self._buffers = {key: whole.get_sub_region(*place) for key, place in places.items()}
         return whole
@@ -208,11 +211,12 @@ class StoredConstants(Constants):
         self._device, self.plan = device, plan
         self._places = dict(chain[tuple[Key, tuple[int, int]]](makers.items(), tensors.items()))
         self._found, self._before, self.recipes = {}, None, {}
-        self.whole = self.own = None
+        self.whole = self.own = self.host = None
         is_cpu, context = device.info.type == "cpu", device.context
         if together and data.size and (data.size <= device.info.max_alloc or not is_cpu):
             make = partial(host_buffer, context, data) if is_cpu else partial(self._upload, data)
             self.whole = allocate(make, data.size, device)
+            self.host = data if is_cpu else None
             self._buffers = {key: self.whole.get_sub_region(*p) for key, p in self._places.items()}
             return
         self._buffers = {}

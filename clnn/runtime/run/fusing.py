@@ -49,10 +49,12 @@ class Places:
     constant: Callable[[ConstArg | TensorArg], int]
 
 
-def fuse_plan(plan: Plan, constants: Constants, timed: bool, open_: bool) -> FusedLaunches | None:
+def fuse_plan(
+    plan: Plan, constants: Constants, timed: bool, open_: bool, helpers: int = 0
+) -> FusedLaunches | None:
     """Return the launches of a plan as few kernels, None where the device takes no buffer for that.
 
-    timed, open_: as in fuse_launches.
+    timed, open_, helpers: as in fuse_launches.
     """
     places = Places(lambda key: plan.memory.offsets[key] + plan.guard, constants.place)
     run, fills = launches_of(plan), [NodeLaunch(f, "border") for f in plan.first_fills]
@@ -61,7 +63,7 @@ def fuse_plan(plan: Plan, constants: Constants, timed: bool, open_: bool) -> Fus
         return None
     return FusedLaunches(
         fuse_launches(plan, fills, places, open_=open_),
-        fuse_launches(plan, run, places, timed, open_),
+        fuse_launches(plan, run, places, timed, open_, helpers),
     )
 
 
@@ -71,11 +73,13 @@ def fuse_launches(
     places: Places,
     timed: bool = False,
     open_: bool = False,
+    helpers: int = 0,
 ) -> list[FusedLaunch]:
     """Return launches in groups of neighbours, those that can be fused as few kernels.
 
     timed: these kernels note when each launch's part began and ended. open_: they read their numbers
-    from a buffer, and so serve other extents. Raises TemplateError.
+    from a buffer, and so serve other extents. helpers: of a kernel that has all launches, as
+    clnn.codegen.fused_kernel.fuse takes them. Raises TemplateError.
     """
 
     def fused(ones: Sequence[_Rendered]) -> FusedLaunch:
@@ -83,7 +87,8 @@ def fuse_launches(
         calls = [_call(plan, one, places, numbers) for one in ones]
         own = {} if numbers is None else {OWN_CONSTANTS: "__global char *"}
         params = params_of(plan) | own
-        kernel = fuse(calls, plan.target.compute_units, params, timed, numbers)
+        more = helpers if len(ones) == len(launches) else 0
+        kernel = fuse(calls, plan.target.compute_units, params, timed, numbers, more)
         return FusedLaunch(tuple(one.launch for one in ones), kernel)
 
     groups: list[FusedLaunch] = []

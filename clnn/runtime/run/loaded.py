@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clnn.codegen.kernels import COUNTERS, INPUT_PARAMS, NUMBERS, SCRATCH
+from clnn.codegen.kernels import COUNTERS, HELPED_PARAMS, INPUT_PARAMS, NUMBERS, SCRATCH
 from clnn.errors import DeviceError, ModelFileError
 from clnn.options import Options
 from clnn.records import changed
@@ -17,7 +17,7 @@ from clnn.runtime.run.fused_launch import FusedLaunches, params_of
 from clnn.runtime.run.parts import Build, Parts
 from clnn.runtime.run.saved import SavedNetwork
 from clnn.runtime.run.session import Session
-from clnn.runtime.run.small import stored_on
+from clnn.runtime.run.small import can_be_helped, stored_on
 from clnn.runtime.run.state import one_arena
 from clnn.timeline import mark
 
@@ -82,12 +82,13 @@ def _fused(
     if made is None or (constants.whole is None and (network.makers or network.tensors)):
         return None
     units = units_of(info).count
-    if units != plan.target.compute_units:
-        from clnn.runtime.run.fusing import fuse_plan  # the file's kernels are for its own number
+    helped = any(one.kernel is not None and one.kernel.is_helped for one in made.run)
+    if units != plan.target.compute_units or (helped and not can_be_helped(info)):
+        from clnn.runtime.run.fusing import fuse_plan  # the file's kernels are for its own device
 
         target = changed(plan.target, compute_units=units)
         return fuse_plan(changed(plan, target=target), constants, False, False)
-    known = {COUNTERS, SCRATCH, NUMBERS, *params_of(plan), *INPUT_PARAMS}
+    known = {COUNTERS, SCRATCH, NUMBERS, *HELPED_PARAMS, *params_of(plan), *INPUT_PARAMS}
     for one in (*made.first, *made.run):
         if one.kernel is not None and not known >= {*one.kernel.params}:
             raise ModelFileError(

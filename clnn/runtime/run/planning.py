@@ -22,7 +22,7 @@ from clnn.runtime.drivers.trim import trim_opened
 from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.fusing import fuse_plan
 from clnn.runtime.run.parts import Parts
-from clnn.runtime.run.small import placed_on
+from clnn.runtime.run.small import helpers_of, placed_on
 from clnn.runtime.run.spills import replace_endless_kernels, replace_spilling_kernels
 from clnn.runtime.run.state import one_arena
 from clnn.runtime.run.universal import planner
@@ -81,6 +81,8 @@ def planned(
         packed_at = time.perf_counter()
         mark("packing")
         plan = constants.plan
-        fused = fuse_plan(plan, constants, False, family is not None) if merge else None
+        helpers = 0 if family or device else helpers_of(graph, info, options)
+        is_open = family is not None
+        fused = fuse_plan(plan, constants, False, is_open, helpers) if merge else None
     parts = Parts(opened, plan, constants, fused, products(target, options))
     return Planned(parts, before, (started, planned_at, packed_at))

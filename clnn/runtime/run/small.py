@@ -1,5 +1,8 @@
 """Models that run sooner in the thread that calls than PoCL's threads wake: which these are, and where they run.
 
+Somewhat larger ones run there, too, where calls follow each other so closely that threads of PoCL's are awake to
+help (clnn.runtime.run.helped).
+
 It follows from the network's work, from options and settings, never from a measurement: a model runs the same way
 each time. Python's other threads stand still while a kernel runs in the thread that calls, and no deadline holds
 there, so the work that is allowed is bounded.
@@ -8,10 +11,13 @@ there, so the work that is allowed is bounded.
 from __future__ import annotations
 
 from dataclasses import replace
+from platform import machine
 
 from clnn.graph.ir import Graph, Node
 from clnn.options import Options
 from clnn.runtime.device.device import DeviceInfo, has_caller
+from clnn.runtime.drivers.pinning import PINNED
+from clnn.runtime.run.helped import MOST_HELPERS
 from clnn.runtime.run.universal import asks_for_set
 from clnn.runtime.run.watch import timeout_of
 from clnn.settings import setting
@@ -22,6 +28,10 @@ FLOPS, BYTES, NODE_NS = 200, 100, 500
 BYTE_PRODUCTS = 2  # as many of bytes as of float32
 # Of the largest model that runs so: beyond it a second core gains more than waking it costs.
 MOST_NS = 80_000
+# Of models for which helpers are worth what they cost: the least has some calls to share, the largest holds up
+# Python's other threads for no longer than half of that.
+LEAST_HELPED_NS, MOST_HELPED_NS = 12_000, 400_000
+HELPED_ON = ("x86_64", "AMD64")  # processors that say which of them runs a kernel
 
 
 def placed_on(graph: Graph, info: DeviceInfo, options: Options) -> DeviceInfo:
@@ -45,6 +55,19 @@ def may_call(info: DeviceInfo, options: Options) -> bool:
     if checked or asks_for_set(options) or timeout_of(options) is not None:
         return False
     return setting("CLNN_CALLING_THREAD") != "never" and has_caller(info)
+
+
+def helpers_of(graph: Graph, info: DeviceInfo, options: Options) -> int:
+    """Return how many threads may help the one that calls a session, 0 where it runs without help."""
+    fits = LEAST_HELPED_NS <= estimate_ns(graph) <= MOST_HELPED_NS
+    if not fits or info.compute_units < 2 or not may_call(info, options):
+        return 0
+    return min(info.compute_units - 1, MOST_HELPERS) if can_be_helped(info) else 0
+
+
+def can_be_helped(info: DeviceInfo) -> bool:
+    """Whether a device's compiler takes kernels that can be helped: they ask x86 where and when they run."""
+    return info.platform == PINNED and machine() in HELPED_ON
 
 
 def estimate_ns(graph: Graph) -> float:

@@ -12,12 +12,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from clnn.codegen.kernels import (
+    ALL,
     COUNTERS,
     KERNEL,
     MOST_INPUTS,
     NUMBERS,
+    ROLE,
     SCRATCH,
     STAMPS,
+    TICKS,
     FusedKernel,
     as_ints,
     input_names,
@@ -38,6 +41,7 @@ from clnn.runtime.run.fused_launch import (
     FusedLaunch,
     FusedLaunches,
 )
+from clnn.runtime.run.helped import Helped, Launch
 from clnn.types import Array
 
 LARGEST_ARENA = 2**31 - 1  # bytes; kernels take offsets as int
@@ -76,6 +80,7 @@ class ExecutionState:
     elsewhere: Mapping[str, Memory] = MappingProxyType({})
     left_out: frozenset[str] = frozenset()
     watch: Any = staticmethod(at_once)
+    may_be_helped = True
     # Memory that a device works on must not go with the state. No line of Python is run for this,
     # which another exception could come before.
     __del__ = property(attrgetter("queue.finish"))
@@ -192,8 +197,7 @@ class ExecutionState:
     def _fused_arguments(self, fused: FusedLaunch, whole: FusedKernel) -> dict[str, Any]:
         """Return the arguments of a fused kernel by the names of its parameters."""
         if fused not in self._extra:
-            counters = self._zeros(whole.counters, np.int32)
-            self._extra[fused] = counters, self._buffer(whole.scratch * whole.groups)
+            self._extra[fused] = self._extra_of(whole)
         counters, scratch = self._extra[fused]
         arena = next((memory.buffer for memory in self._own.values()), None)
         args = {COUNTERS: counters, SCRATCH: scratch, ARENA: arena, CONSTANTS: self.constants.whole}
@@ -203,6 +207,8 @@ class ExecutionState:
                 ints = np.array(as_ints(whole.numbers) or [0], np.int32)
                 self._numbers[fused] = self._holding(ints)
             args[NUMBERS] = self._numbers[fused]
+        if whole.is_helped:
+            args |= {ROLE: np.int32(ALL), TICKS: np.uint32(0)}
         if whole.stamps:
             args[STAMPS] = self._zeros(whole.stamps, np.uint64)
         for k, port in enumerate(self.plan.inputs):
@@ -212,6 +218,15 @@ class ExecutionState:
         for k in range(len(self.plan.inputs), MOST_INPUTS):  # which the universal set has anyway
             args |= dict(zip(input_names(k), (arena, np.int32(0), np.int32(0)), strict=True))
         return args
+
+    def _extra_of(self, whole: FusedKernel) -> tuple[Any, Any]:
+        """Return a fused kernel's counters and scratch memory, the host's where helpers are to see them."""
+        sizes = 4 * whole.counters, whole.scratch * whole.groups
+        if whole.is_helped and self.device.info.caps.host_memory:
+            made = [allocate(partial(self._host_buffer, n), n, self.device) for n in sizes]
+            self._host_buffers += made
+            return made[0][0], made[1][0]
+        return self._zeros(whole.counters, np.int32), self._buffer(sizes[1])
 
     def _zeros(self, count: int, dtype: Any) -> Any:
         """Return a buffer of zeros."""
@@ -229,10 +244,21 @@ class ExecutionState:
         """Set the launches of a run, and calls that enqueue them."""
         enqueue = load().enqueue_nd_range_kernel
         self.launches = self._launches()
-        self._enqueues = [
+        self._enqueues: list[Callable[[], object]] = [
             partial(enqueue, self.queue, ready.kernel, ready.global_size, ready.local_size)
             for ready in self.launches
         ]
+        self._help()
+
+    def _help(self) -> None:
+        """Have the one kernel of a run be helped, where it can be."""
+        if self._fused is None or len(self.launches) != 1 or self.bound or not self.may_be_helped:
+            return
+        one = next(one for one in self._fused.run if not one.idle)
+        if one.kernel is not None and one.kernel.is_helped:
+            args = self._fused_arguments(one, one.kernel)
+            hosts = [*self._host_buffers, (self.constants.whole, self.constants.host)]
+            self._enqueues = [Helped(Launch(self.device, self.queue, one.kernel, args, hosts))]
 
     def _launches(self) -> list[Enqueue]:
         if self._fused is not None:

@@ -88,6 +88,8 @@ class Watch:
 class WatchedState(ExecutionState):
     """An execution state whose runs have a deadline."""
 
+    may_be_helped = False  # a kernel in the thread that calls has none
+
     def run(
         self,
         feeds: Mapping[str, Array],
