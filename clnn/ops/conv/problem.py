@@ -13,7 +13,7 @@ from clnn.errors import PlanError
 from clnn.layout import TensorLayout
 from clnn.ops.problem import Problem
 from clnn.ops.shared.byte_scales import stored_types
-from clnn.ops.shared.epilogue import operand_images
+from clnn.ops.shared.epilogue import heavy, operand_images
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.records import dataclass
@@ -28,6 +28,15 @@ MOST_NEAR_WEIGHTS = 640 * 1024  # the same where there are more bytes of pixels 
 def innermost(layout: TensorLayout) -> bool:
     """Whether the channels of a pixel are neighbours."""
     return layout.pitches[1] == 1 or layout.shape[1] == 1
+
+
+def long_finish(problem: ConvProblem) -> bool:
+    """Whether a tile's results take so much code that it should stand once, in a loop over pixels.
+
+    Post-ops may, and so do channels with those of a few other tensors between them.
+    """
+    pitch = problem.dst.pitches[1]
+    return heavy(problem.post_ops) or (type(pitch) is int and 2 <= pitch <= FEW_CHANNELS)
 
 
 def takes_any_order(channels: int, group: int, arith: Arithmetic) -> bool:

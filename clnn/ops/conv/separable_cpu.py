@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from clnn.ops.conv.packing import pack_table, pack_weights
-from clnn.ops.conv.problem import NEAR_WEIGHTS
+from clnn.ops.conv.problem import NEAR_WEIGHTS, long_finish
 from clnn.ops.conv.separable_problem import WEIGHTS, SeparableProblem, pixel_pitch
 from clnn.ops.conv.tiles import EXPOSED, Extents, Tile, block_slots, conv_tiles
 from clnn.ops.launch import In, Launch, Variant, grid
@@ -110,7 +110,7 @@ def _variant(problem: SeparableProblem, plan: BandPlan) -> Variant:
         "gates": problem.gates,
         "groups": 1,
         "mode": tile.mode,
-        "loop_epilogue": heavy(problem.post_ops),
+        "loop_epilogue": long_finish(problem),
         "prefetch": "prefetch" in problem.target.features,
         "wg": local,
         "band": plan.band,
