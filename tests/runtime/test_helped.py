@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from platform import machine
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ from test_calling_thread import BEGIN, POCL, _pocl, answer
 from clnn.codegen.fused_kernel import FusedCall, fuse
 from clnn.codegen.kernels import ALL, CALLS, DESK, HELPS, INSIDE, KERNEL, OPENED, PRESENT
 from clnn.runtime.build.pocl_binary import MAGIC, with_id_of
+from clnn.runtime.device import processor
 from clnn.runtime.device.device import select
-from clnn.runtime.run import helped
+from clnn.runtime.run import helped, small
 from clnn.runtime.run.small import can_be_helped
 
 __all__ = ["_pocl"]  # a fixture
@@ -32,6 +34,8 @@ BEGIN_HELPED = (
     BEGIN
     + """
 import gc, time
+from clnn.runtime.run import helped as runs
+runs.CLOSE_NS, runs.STAYS = 10**9, 2**24  # so that a busy machine changes nothing
 SMALL, WIDE = dict(steps=1, batch=1, width=256, hidden=256), dict(steps=1, batch=1, width=512, hidden=512)
 def helped(session):
     return session._states.things[0]._enqueues[0]
@@ -57,6 +61,10 @@ needs_x86 = pytest.mark.skipif(
     not can_be_helped(replace(select(), platform="Portable Computing Language")),
     reason="kernels ask x86 which processor they run on",
 )
+needs_spare = pytest.mark.skipif(
+    not 2 <= (os.cpu_count() or 1) <= min(len(os.sched_getaffinity(0)), helped.allowance()),
+    reason="this process may use fewer processors than PoCL has threads, or one",
+)
 
 
 @needs_x86
@@ -80,6 +88,7 @@ def test_every_item_runs_once_whoever_runs_it(units: int) -> None:
         assert (counts == total).all()  # helpers that nobody calls leave, and do nothing
 
 
+@needs_spare
 @needs_x86
 @pytest.mark.parametrize("sizes", ["SMALL", "WIDE"])
 def test_results_are_the_same_with_helpers_and_without(sizes: str) -> None:
@@ -150,6 +159,7 @@ print(json.dumps([helped(session)._helpers is None]))
     assert answer(code, BEGIN_HELPED) == [True]
 
 
+@needs_spare
 @needs_x86
 def test_a_saved_network_is_helped_and_runs_without_help_elsewhere(tmp_path: Path) -> None:
     path = str(tmp_path / "net.clnn")
@@ -170,6 +180,16 @@ with clnn.load({path!r}, {POCL!r}) as session:
 """
     found = answer(code, BEGIN_HELPED, CLNN_CALLING_THREAD="never")
     assert found[1] == ["pthread", False]
+
+
+@pytest.mark.parametrize("feature", ["rdtscp", "no-such-feature"])
+def test_processors_are_asked_only_where_they_know_the_instruction(
+    feature: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small, "ASKED_BY", feature)
+    info = replace(select(), platform="Portable Computing Language")
+    assert can_be_helped(info) == (processor.lists(feature) and machine() in small.HELPED_ON)
+    assert not processor.lists("no-such-feature")
 
 
 @pytest.mark.parametrize(

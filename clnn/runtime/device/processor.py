@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 # Variables that name the processor that a driver compiles for, by the name of its platform. Drivers read them when they
@@ -20,6 +21,7 @@ _NARROW = (
 )
 
 
+@lru_cache
 def lists(feature: str) -> bool:
     """Tell whether this machine's processor lists a feature, such as avx512f; False where none is told."""
     try:

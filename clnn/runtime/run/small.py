@@ -16,6 +16,7 @@ from platform import machine
 from clnn.graph.ir import Graph, Node
 from clnn.options import Options
 from clnn.runtime.device.device import DeviceInfo, has_caller
+from clnn.runtime.device.processor import lists
 from clnn.runtime.drivers.pinning import PINNED
 from clnn.runtime.run.helped import MOST_HELPERS
 from clnn.runtime.run.universal import asks_for_set
@@ -31,7 +32,8 @@ MOST_NS = 80_000
 # Of models for which helpers are worth what they cost: the least has some calls to share, the largest holds up
 # Python's other threads for no longer than half of that.
 LEAST_HELPED_NS, MOST_HELPED_NS = 12_000, 400_000
-HELPED_ON = ("x86_64", "AMD64")  # processors that say which of them runs a kernel
+HELPED_ON = ("x86_64", "AMD64")
+ASKED_BY = "rdtscp"  # the instruction that tells a kernel which processor runs it
 
 
 def placed_on(graph: Graph, info: DeviceInfo, options: Options) -> DeviceInfo:
@@ -67,7 +69,7 @@ def helpers_of(graph: Graph, info: DeviceInfo, options: Options) -> int:
 
 def can_be_helped(info: DeviceInfo) -> bool:
     """Whether a device's compiler takes kernels that can be helped: they ask x86 where and when they run."""
-    return info.platform == PINNED and machine() in HELPED_ON
+    return info.platform == PINNED and machine() in HELPED_ON and lists(ASKED_BY)
 
 
 def estimate_ns(graph: Graph) -> float:
