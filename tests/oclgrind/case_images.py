@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
+from unittest import mock
 
 import numpy as np
-from harness import normal, rng
-from table import NHWC, add, orders_of, steps_of
+from harness import check_op, normal, rng
+from simulator import DEVICE
+from table import NHWC, add, orders_of, put, steps_of
 
+from clnn.codegen import render as codegen
+from clnn.codegen import runtime_numbers
 from clnn.ops.conv.separable import Separable
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.transpose import ConvTranspose
@@ -23,6 +29,7 @@ from clnn.ops.resize.sampling import Sampling
 from clnn.ops.resize.spec import Resize
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
+from clnn.runtime.run import planning
 
 
 def window(
@@ -508,3 +515,34 @@ for mode, channels, half in (("avg", 4, True), ("max", 3, False)):
         RoiAlign((2, 2), mode, half_pixel=half),
         [normal((2, channels, 4, 5)), REGIONS, np.array([0, 1, 0])],
     )
+
+
+def store_between(pitch: int) -> None:
+    """Check convolutions by vectors of 16 whose channels lie between those of other tensors.
+
+    Vectors made of another's elements are arrays here: Oclgrind takes the upper half of one of 16 for uninitialised.
+    """
+    target, render = replace(planning.target_of(None), vector=16), codegen.render
+
+    def rendered(template: str, params: Any) -> str:
+        return re.sub(
+            r"const float16 lanes_ = (\w+)\.s(\w{16});", in_array, render(template, params)
+        )
+
+    def in_array(found: re.Match[str]) -> str:
+        return (
+            f"const float lanes_[16] = {{{', '.join(f'{found[1]}.s{lane}' for lane in found[2])}}};"
+        )
+
+    given = normal((1, 3, 4, pitch)), normal((21, 3, 1, 1), 1), normal((21,), 2)
+    with (
+        mock.patch.object(codegen, "render", rendered),
+        mock.patch.object(runtime_numbers, "render", rendered),
+        mock.patch.object(planning, "target_of", lambda info: target),
+    ):
+        point, orders = Conv2d(window((1, 1))), {"o0": (0, 2, 1, 3)}
+        check_op(DEVICE, point, given, consts=(1, 2), orders=orders, only="direct")
+
+
+for _pitch in (2, 3):
+    put(f"stored_between_{_pitch}", lambda pitch=_pitch: store_between(pitch), targets=("cpu",))
