@@ -74,7 +74,8 @@ def best_tile(problem: ConvProblem) -> BandTile:
         rows, items = problem.batch * oh * -(-channels // vw), UNIT_ITEMS
         enough = (t for t in (4, 2) if rows * -(-ow // t) >= items * problem.target.compute_units)
         return BandTile(vw, min(ow, next(enough, 1)), 1)
-    wide = [t for t in WIDE if _is_large(problem) and t <= _most_columns(problem)]
+    large = _is_large(problem) and problem.geometry["strides"][1] == 1
+    wide = [t for t in WIDE if large and t <= _most_columns(problem)]
     tx = next((t for t in (*wide, 7, 6, 5, 4) if ow % t == 0), min(ow, 6))
     if problem.ic > 1:
         most = _most_columns(problem)
