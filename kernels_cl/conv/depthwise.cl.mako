@@ -31,6 +31,9 @@ Params   name, arith, types, rows, src, dst, kernel, strides, dilations, pads, p
 Tunables vw {1,2,4,8,16}  channels of a vector, at most c
          tx               output columns at a time
          band             output rows of a work-item
+        near             0, or vectors of the input: rows that taps reach are copied to private memory of so
+                         many at most, each once, and read there, since pixels lie in many pages. With one
+                         filter per channel, not with tile_per_item
 </%doc>
 <%namespace name="ar" file="/${context['arith'].library}"/>
 <%namespace name="dt" file="/_common/dot.cl.mako"/>
@@ -56,6 +59,8 @@ Tunables vw {1,2,4,8,16}  channels of a vector, at most c
     assert not tile_per_item or tx <= ow, (tx, ow)
     assert each == 1 or (vw > each and vw % each == over == 0 and not tile_per_item), (vw, each, channels)
     assert taken in (1, each), (taken, each)
+    assert not near or each == taken == 1 and not tile_per_item, (each, taken, tile_per_item)
+    reach, columns_read = (kh - 1) * dy + 1, (ow - 1) * sx + (kw - 1) * dx + 1
     assert not aligned or (xt == wt == arith.product and not over), (xt, wt, over)
     def weight(ky, kx):
         return f"w{ky}_{kx}" if in_registers else loaded(wt, "w", (ky * kw + kx) * channels)
@@ -68,6 +73,10 @@ Tunables vw {1,2,4,8,16}  channels of a vector, at most c
             return loaded(xt, pointer, where)
         spread = "".join(f"{k // each * taken + i:x}" for k in range(vw))
         return f"({load(xt, vw // each * taken, pointer, where)}).s{spread}"
+    def tap(ky, column):
+        if near:
+            return f"r{ky}[{column}]"
+        return inputs(ky * dy * src.pitches[2] + column * src.pitches[3])
     def row(k):
         return load(tt, vw, "table", f"{k * channels} + c" if k else "c")
     def operand(which):
@@ -96,6 +105,15 @@ Tunables vw {1,2,4,8,16}  channels of a vector, at most c
 % endfor
         }
 </%def>
+<%def name="pixels()">\
+% if near:
+%  for ky in range(kh):
+        const ${P} *r${ky} = lines + (y * ${sy} + ${ky * dy}) % ${reach} * ${columns_read} + x * ${sx};
+%  endfor
+% else:
+        __global const ${cell(xt)} *p = row + x * ${sx * src.pitches[3]};
+% endif
+</%def>
 <%def name="columns(count)">\
 % for t in range(count):
         ${V} a${t} = first;
@@ -112,7 +130,7 @@ Tunables vw {1,2,4,8,16}  channels of a vector, at most c
 % for ky in range(kh if taken == 1 else 0):
 %  for column in sorted(taps):
         {
-            const ${P} s = ${inputs(ky * dy * src.pitches[2] + column * src.pitches[3])};
+            const ${P} s = ${tap(ky, column)};
 %   for t, kx in taps[column]:
             ${ar.mac(arith, vw, f"a{t}", "s", weight(ky, kx))}
 %   endfor
@@ -178,8 +196,19 @@ ${sc.declare(scales, arith.strict)}\
 % endif
     const ${V} first = ${ar.start(arith, vw, rows, row)};
     __global const ${cell(xt)} *image = src_base + src_offset + ${index(src, "n", f"c / {each // taken}" if each > taken else "c", 0, 0)} - ${pads[0] * src.pitches[2] + pads[1] * src.pitches[3]};
+% if near:
+    ${P} lines[${room(reach * columns_read, near)}];
+% endif
     for (int y = from; y < to; ++y) {
+% if near:
+    for (int r = y == from ? y * ${sy} : max(y * ${sy}, (y - 1) * ${sy} + ${reach}); r < y * ${sy} + ${reach}; ++r) {
+        __global const ${cell(xt)} *q = image + r * ${src.pitches[2]};
+        ${P} *line = lines + r % ${reach} * ${columns_read};
+        for (int x = 0; x < ${columns_read}; ++x) line[x] = ${inputs(f"x * {src.pitches[3]}", "q")};
+    }
+% else:
     __global const ${cell(xt)} *row = image + y * ${sy * src.pitches[2]};
+% endif
 % if tile_per_item:
     {
         const int first_x = tile * ${tx}, x = ${f"min(first_x, {ow - tx})" if shared else "first_x"};
@@ -190,25 +219,25 @@ ${sc.declare(scales, arith.strict)}\
     if (${ow} >= ${tx}) {
         for (int start_x = 0; start_x < ${ow}; start_x += ${tx}) {
             const int x = min(start_x, ${ow - tx});
-            __global const ${cell(xt)} *p = row + x * ${sx * src.pitches[3]};
+            ${pixels()}
             ${columns(tx)}
         }
     } else {
         for (int x = 0; x < ${ow}; ++x) {
-            __global const ${cell(xt)} *p = row + x * ${sx * src.pitches[3]};
+            ${pixels()}
             ${columns(1)}
         }
     }
 % elif whole:
     for (int x = 0; x < ${whole}; x += ${tx}) {
-        __global const ${cell(xt)} *p = row + x * ${sx * src.pitches[3]};
+        ${pixels()}
         ${columns(tx)}
     }
 % endif
 % if not is_traced(ow) and ow % tx and not tile_per_item:
     {
         const int x = ${whole};
-        __global const ${cell(xt)} *p = row + x * ${sx * src.pitches[3]};
+        ${pixels()}
         ${columns(ow % tx)}
     }
 % endif

@@ -166,6 +166,17 @@ convolve(
     only="depthwise",
 )
 convolve(
+    "depthwise_near",
+    (1, 5, 6, 17),
+    5,
+    window((5, 3), (2, 1), (1, 1), (2, 1), (2, 1)),
+    group=5,
+    border=1,
+    only="_near",
+    every=True,
+    targets=("cpu",),
+)
+convolve(
     "depthwise_steps",
     (1, 8, 4, 9),
     8,

@@ -12,6 +12,7 @@ from clnn.ops.conv.problem import WEIGHTS, ConvProblem
 from clnn.ops.launch import Arg, Const, In, Launch, Variant, grid
 from clnn.ops.shared.byte_scales import last_args
 from clnn.ops.shared.workgroup_tiles import latency_hiding
+from clnn.traced import is_open, other
 
 UNIT_ITEMS = 512  # work-items that a GPU's compute unit should have
 FILTERS = (2, 4)  # outputs of an input channel, besides one
@@ -19,14 +20,19 @@ GROUPS = (2, 4, 8)  # channels of a group, inputs and outputs alike, besides one
 MOST_COLUMNS = 14  # output columns at a time, of groups of several channels
 OTHER_REGISTERS = 3  # besides sums and the weights of a row of taps
 OTHER_TILE_COST = 1.05  # of tiles other than the estimated best
+MOST_IN_REGISTERS = 9  # taps of a filter that stays there
+WIDE = (14, 8)  # output columns at a time of larger filters, where registers are enough
+PAGE, PAGES = 4096, 128  # bytes of a page, and pages whose addresses a core finds quickly, at most
+NEAR_BYTES = 24 << 10  # that rows in private memory take of the nearest cache at most
 
 
 class BandTile(NamedTuple):
-    """Channels of a vector, output columns at a time, output rows of a work-item."""
+    """Channels of a vector, output columns at a time, output rows of a work-item; near: rows are copied first."""
 
     vw: int
     tx: int
     band: int
+    near: bool = False
 
 
 def variants(problem: ConvProblem) -> Iterator[Variant]:
@@ -68,11 +74,42 @@ def best_tile(problem: ConvProblem) -> BandTile:
         rows, items = problem.batch * oh * -(-channels // vw), UNIT_ITEMS
         enough = (t for t in (4, 2) if rows * -(-ow // t) >= items * problem.target.compute_units)
         return BandTile(vw, min(ow, next(enough, 1)), 1)
-    tx = next((t for t in (7, 6, 5, 4) if ow % t == 0), min(ow, 6))
+    large = _is_large(problem) and problem.geometry["strides"][1] == 1
+    wide = [t for t in WIDE if large and t <= _most_columns(problem)]
+    tx = next((t for t in (*wide, 7, 6, 5, 4) if ow % t == 0), min(ow, 6))
     if problem.ic > 1:
         most = _most_columns(problem)
         tx = next((t for t in range(most, most // 2, -1) if ow % t == 0), min(ow, most))
-    return BandTile(vw, tx, max(1, min(oh, 4 * oh * channels // vw // 256)))
+    tile = BandTile(vw, tx, max(1, min(oh, 4 * oh * channels // vw // 256)))
+    return tile._replace(near=_takes_near(problem, vw) and _is_spread(problem))
+
+
+def _is_large(problem: ConvProblem) -> bool:
+    """Whether a CPU's kernel of one filter per channel reads its taps from memory."""
+    alone = problem.ic == problem.oc == 1 and problem.arith is FLOAT and problem.target.is_cpu
+    return alone and math.prod(problem.window.kernel) > MOST_IN_REGISTERS
+
+
+def _takes_near(problem: ConvProblem, vw: int) -> bool:
+    """Whether rows that taps reach may be copied to private memory."""
+    held, most = _pixels_reached(problem), _near_vectors(vw)
+    return _is_large(problem) and held <= most and other(held) <= most
+
+
+def _near_vectors(vw: int) -> int:
+    return NEAR_BYTES // (4 * vw)
+
+
+def _pixels_reached(problem: ConvProblem) -> int:
+    """Return the pixels of all rows that the taps of a row of outputs reach."""
+    (_, sx), (kh, kw), (dy, dx) = (problem.geometry[k] for k in ("strides", "kernel", "dilations"))
+    return ((kh - 1) * dy + 1) * ((problem.width - 1) * sx + (kw - 1) * dx + 1)
+
+
+def _is_spread(problem: ConvProblem) -> bool:
+    """Whether the rows that taps reach lie in more pages than a core finds addresses of quickly."""
+    pitch = 4 * problem.src.pitches[3]
+    return not is_open(pitch) and _pixels_reached(problem) * pitch > PAGES * PAGE
 
 
 def _most_columns(problem: ConvProblem) -> int:
@@ -100,8 +137,9 @@ def _tiles(problem: ConvProblem, best: BandTile) -> list[BandTile]:
         columns = [t for t in sorted({best.tx, 7, 8, 10, 14}) if t <= _most_columns(problem)]
     if not problem.target.is_cpu:
         bands, columns = [1, 2, 4], sorted({best.tx, 1, 2, 4})
-    return [
-        BandTile(vw, tx, band)
+    near = [best._replace(near=not best.near)] if _takes_near(problem, best.vw) else []
+    return near + [
+        BandTile(vw, tx, band, best.near and _takes_near(problem, vw))
         for vw in sorted({best.vw, max(best.vw // 2, 1)})
         if vw in _widths(problem)
         for tx in columns
@@ -113,7 +151,7 @@ def _tiles(problem: ConvProblem, best: BandTile) -> list[BandTile]:
 
 def _cycles(problem: ConvProblem, tile: BandTile) -> float:
     """Return the estimated cycles; reads of a column of inputs are shared by its outputs."""
-    (vw, tx, band), target, rows = tile, problem.target, problem.batch * problem.height
+    (vw, tx, band, _), target, rows = tile, problem.target, problem.batch * problem.height
     vectors, across = -(-problem.group * problem.oc // vw), -(-problem.width // tx)
     cost = rows * vectors * _row_slots(problem, tx) / 2
     cost *= (1 if tile == best_tile(problem) else OTHER_TILE_COST) / target.compute_units
@@ -127,13 +165,16 @@ def _variant(problem: ConvProblem, tile: BandTile) -> Variant:
 
     A CPU's work-items take all columns of a band; of GPUs, where there must be many, `tx` of them.
     """
-    (vw, tx, band), target = tile, problem.target
+    (vw, tx, band, near), target = tile, problem.target
     each, vectors = problem.oc, -(-problem.group * problem.oc // vw)
     bands = -(-problem.height // band)
     sizes = (vectors, bands) if target.is_cpu else (vectors * -(-problem.width // tx) * bands, 1)
     global_size, local = grid(target, *sizes, problem.batch)
     tile_name = (
-        f"v{vw}x{tx}_b{band}" + f"_m{each}" * (each > 1) + f"_g{problem.ic}" * (problem.ic > 1)
+        f"v{vw}x{tx}_b{band}"
+        + f"_m{each}" * (each > 1)
+        + f"_g{problem.ic}" * (problem.ic > 1)
+        + "_near" * near
     )
     params = problem.params | {
         "name": problem.label("depthwise", tile_name + "_spread" * (not target.is_cpu)),
@@ -144,6 +185,7 @@ def _variant(problem: ConvProblem, tile: BandTile) -> Variant:
         "band": band,
         "each": each,
         "taken": problem.ic,
+        "near": _near_vectors(vw) if near else 0,
         "tile_per_item": not target.is_cpu,
         "aligned": not target.is_cpu and _is_aligned(problem, vw),
     }
@@ -155,7 +197,11 @@ def _variant(problem: ConvProblem, tile: BandTile) -> Variant:
     launch = Launch("conv/depthwise.cl.mako", params, tuple(args), global_size, local)
 
     def fits(other: ConvProblem) -> bool:
-        return _fits(other) and (target.is_cpu or tx <= other.width)
+        return (
+            _fits(other)
+            and (target.is_cpu or tx <= other.width)
+            and (not near or _takes_near(other, vw))
+        )
 
     def again(other: ConvProblem) -> Variant | None:
         return _variant(other, tile) if fits(other) else None

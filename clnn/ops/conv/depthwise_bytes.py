@@ -61,7 +61,7 @@ def _tiles(problem: ConvProblem) -> list[BandTile]:
 
 def _cycles(problem: ConvProblem, tile: BandTile) -> float:
     """Return the estimated cycles: of a column, eight unpacks of a group of rows for all windows that meet it."""
-    vw, tx, _ = tile
+    vw, tx = tile[:2]
     (kh, kw), (_, sx), (_, dx) = (problem.geometry[k] for k in ("kernel", "strides", "dilations"))
     groups, columns = -(-kh // GROUP), len({t * sx + k * dx for t in range(tx) for k in range(kw)})
     slots = groups * (2 * VECTORS * columns + VECTORS * kw * tx)
@@ -72,7 +72,7 @@ def _cycles(problem: ConvProblem, tile: BandTile) -> float:
 
 def _variant(problem: ConvProblem, tile: BandTile) -> Variant:
     """Return the kernel of a tile."""
-    (vw, tx, band), target = tile, problem.target
+    (vw, tx, band, _), target = tile, problem.target
     blocks, bands = -(-problem.group // (VECTORS * vw)), -(-problem.height // band)
     global_size, local = grid(target, blocks, bands, problem.batch)
     params = problem.params | {

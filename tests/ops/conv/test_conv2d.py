@@ -77,6 +77,44 @@ def test_depthwise(device, geometry, channels):
     check_op(device, spec, inputs, consts=(1, 2), border=2, only="depthwise")
 
 
+NEAR = [
+    window((7, 7), before=(3, 3), after=(3, 3)),
+    window((5, 3), (2, 1), (1, 2), (2, 2), (1, 2)),
+    window((4, 5), (3, 4), (1, 1), (0, 2), (2, 2)),
+    window(
+        (2, 5), (4, 2), (1, 1), (1, 2), (0, 2)
+    ),  # rows that no tap reads between those that are read
+]
+
+
+@pytest.mark.parametrize("win", NEAR)
+@pytest.mark.parametrize("channels,width", [(16, 29), (19, 32), (32, 14), (3, 5)])
+def test_rows_of_depthwise_in_private_memory(device, win, channels, width):
+    spec, inputs = case(2, channels, channels, 12, width, win, channels, (PostOp("relu"),))
+    ran = check_op(device, spec, inputs, consts=(1, 2), border=1, only="_near", every=True)
+    assert ran
+
+
+@pytest.mark.parametrize(
+    "channels,width,near", [(768, 32, 1), (1024, 28, 1), (768, 14, 0), (96, 56, 0)]
+)
+def test_rows_are_copied_where_pixels_lie_in_many_pages(channels, width, near):
+    """7 rows of 38 pixels of 3 KB lie in 199 pages, of 20 pixels in 105."""
+    win = window((7, 7), before=(3, 3), after=(3, 3))
+    spec, inputs = case(1, channels, channels, 14, width, win, channels)
+    plan = make_plan(single_node(spec, inputs, consts=(1, 2)), Target("cpu"))
+    names = [str(launch.launch.params["name"]) for launch in plan.launches]
+    (name,) = [name for name in names if "depthwise" in name]
+    assert name.endswith("_near") == bool(near)
+
+
+@pytest.mark.parametrize("width,tile", [(28, "v16x14"), (32, "v16x8"), (21, "v16x7"), (9, "v16x6")])
+def test_large_filters_have_tiles_of_many_columns(width, tile):
+    spec, inputs = case(1, 32, 32, 7, width, window((5, 5), before=(2, 2), after=(2, 2)), 32)
+    plan = make_plan(single_node(spec, inputs, consts=(1, 2)), Target("cpu"))
+    assert any(tile in str(launch.launch.params["name"]) for launch in plan.launches)
+
+
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 @pytest.mark.parametrize("channels,each", [(8, 2), (24, 2), (12, 4), (2, 2), (6, 4)])
 def test_several_filters_per_channel(device, geometry, channels, each):
