@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import clnn
+from clnn.ops.conv import depthwise
 
 RNG = np.random.default_rng(11)
 SHAPES = [(1, 8, 8), (1, 7, 7), (2, 9, 8), (1, 13, 16), (3, 16, 11), (1, 8, 8)]
@@ -34,6 +35,13 @@ def random(*shape):
 
 def pooling(op, pad, **more):
     size = {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": pad, **more}
+    return network([helper.make_node(op, ["r"], ["y"], **size)])
+
+
+def larger(op):
+    """A window that exceeds images of 7 and 8 by less than a stride."""
+    counts = {"count_include_pad": 1} if op == "AveragePool" else {}
+    size = {"kernel_shape": [9, 9], "strides": [4, 4], **counts}
     return network([helper.make_node(op, ["r"], ["y"], **size)])
 
 
@@ -71,19 +79,34 @@ NETWORKS = {
         for pad in ("SAME_UPPER", "SAME_LOWER")
         if (op, pad) != ("LpPool", "SAME_LOWER")
     },
+    **{f"{op} larger than some": larger(op) for op in ("MaxPool", "AveragePool", "LpPool")},
     "conv": convolution("SAME_UPPER", (24, CHANNELS, 3, 3), strides=[2, 2]),
     "conv 5x5 lower": convolution("SAME_LOWER", (24, CHANNELS, 5, 5), strides=[3, 2]),
     "depthwise": convolution("SAME_UPPER", (CHANNELS, 1, 3, 3), strides=[2, 2], group=CHANNELS),
+    "depthwise 7x7": convolution("SAME_UPPER", (CHANNELS, 1, 7, 7), group=CHANNELS),
     "separable": separable("SAME_UPPER"),
     "separable lower": separable("SAME_LOWER"),
     **{f"broadcast {op}": broadcast(op) for op in ("MaxPool", "AveragePool", "Conv")},
 }
 
 
+def test_rows_copied_once_are_right_at_every_shape(device, monkeypatch):
+    monkeypatch.setattr(depthwise, "PAGES", 0)
+    monkeypatch.setenv("CLNN_CPU_VECTOR", "16")
+    seen, variant = [], depthwise._variant
+    monkeypatch.setattr(depthwise, "_variant", lambda *at: seen.append(at[1].near) or variant(*at))
+    check("depthwise 7x7", device)
+    assert any(seen)
+
+
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_shape_is_right(name, kind, device, monkeypatch):
     monkeypatch.setenv("CLNN_DEVICE_KIND", kind)
+    check(name, device)
+
+
+def check(name, device):
     peer = onnxruntime.InferenceSession(NETWORKS[name], providers=["CPUExecutionProvider"])
     options = clnn.Options(specialise="never")
     with clnn.compile_model(NETWORKS[name], device, options) as session:
