@@ -12,34 +12,65 @@ byte_sums(dot, group, nv, width, rows, terms, row)
 <%namespace name="pf" file="/_common/prefetch.cl.mako"/>
 <%!
 LINE = 64  # bytes of a cache line
+BUSY, MOST = 8, 12  # sums side by side that keep a core's multiply-adds busy, and that leave registers for the rest
+
+def chains_of(sums, terms):
+    """Into how many sums, of every so many terms, each of `sums` is parted."""
+    chains = 1
+    while chains * sums < BUSY and 2 * chains * sums <= MOST and 2 * chains <= terms:
+        chains *= 2
+    return chains
+
+def of(chain):
+    return f"_{chain}" if chain else ""
+
+def paired(terms):
+    """A sum of all terms, by halves."""
+    half = len(terms) // 2
+    return f"({paired(terms[:half])} + {paired(terms[half:])})" if half else terms[0]
 %>\
 <%def name="float_sums(wt, group, nv, width, rows, terms, ahead)">\
-<% V, columns = vec_type("float", width), len(group) * nv * width %>\
-%   for r in range(rows):
-%    for g in group:
-%     for v in range(nv):
-                ${V} s${g}_${v}_${r} = (${V})(0.0f);
-%     endfor
-%    endfor
+<%
+    V, columns, chains = vec_type("float", width), len(group) * nv * width, chains_of(len(group) * nv * rows, terms)
+    each = [(g, v, r) for r in range(rows) for g in group for v in range(nv)]
+%>\
+%   for g, v, r in each:
+                ${V} ${", ".join(f"s{g}_{v}_{r}{of(c)} = ({V})(0.0f)" for c in range(chains))};
 %   endfor
-                for (int k = 0; k < ${terms}; ++k, w += ${columns}) {
-%   for place, g in enumerate(group):
-%    for v in range(nv):
-                    const ${V} w${g}_${v} = ${load(wt, width, "w", str((place * nv + v) * width))};
-%    endfor
+                for (int k = 0; k < ${terms // chains * chains}; k += ${chains}, w += ${chains * columns}) {
+%   for c in range(chains):
+${added(wt, group, nv, width, rows, c)}
 %   endfor
-%   for r in range(rows):
-                    const ${V} e${r} = (${V})(from${r}[k]);
-%    for g in group:
-%     for v in range(nv):
-                    s${g}_${v}_${r} = fma(e${r}, w${g}_${v}, s${g}_${v}_${r});
-%     endfor
-%    endfor
-%   endfor
-%   for lane in range(0, columns, LINE // size_of(wt)) if ahead else ():
+%   for lane in range(0, chains * columns, LINE // size_of(wt)) if ahead else ():
                     ${pf.fetch(f"w + {ahead + lane}")}
 %   endfor
                 }
+%   if terms % chains:
+                for (int k = ${terms // chains * chains}; k < ${terms}; ++k, w += ${columns}) {
+${added(wt, group, nv, width, rows, 0)}
+                }
+%   endif
+%   for g, v, r in each if chains > 1 else ():
+                s${g}_${v}_${r} = ${paired([f"s{g}_{v}_{r}{of(c)}" for c in range(chains)])};
+%   endfor
+</%def>
+<%def name="added(wt, group, nv, width, rows, c)">\
+<% V = vec_type("float", width) %>\
+                    {
+%   for place, g in enumerate(group):
+%    for v in range(nv):
+                    const ${V} w${g}_${v} = ${load(wt, width, "w", str(((c * len(group) + place) * nv + v) * width))};
+%    endfor
+%   endfor
+%   for r in range(rows):
+                    const ${V} e${r} = (${V})(from${r}[k${f" + {c}" if c else ""}]);
+%    for g in group:
+%     for v in range(nv):
+                    s${g}_${v}_${r}${of(c)} = fma(e${r}, w${g}_${v}, s${g}_${v}_${r}${of(c)});
+%     endfor
+%    endfor
+%   endfor
+                    }
 </%def>
 <%def name="byte_sums(dot, group, nv, width, rows, terms, row)">\
 <% I, V, columns = vec_type("int", width), vec_type("float", width), len(group) * nv * width %>\
