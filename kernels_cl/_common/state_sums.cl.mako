@@ -32,12 +32,13 @@ def paired(terms):
 <%def name="float_sums(wt, group, nv, width, rows, terms, ahead)">\
 <%
     V, columns, chains = vec_type("float", width), len(group) * nv * width, chains_of(len(group) * nv * rows, terms)
+    whole = terms // chains * chains
     each = [(g, v, r) for r in range(rows) for g in group for v in range(nv)]
 %>\
 %   for g, v, r in each:
                 ${V} ${", ".join(f"s{g}_{v}_{r}{of(c)} = ({V})(0.0f)" for c in range(chains))};
 %   endfor
-                for (int k = 0; k < ${terms // chains * chains}; k += ${chains}, w += ${chains * columns}) {
+                for (int k = 0; k < ${whole}; k += ${chains}, w += ${chains * columns}) {
 %   for c in range(chains):
 ${added(wt, group, nv, width, rows, c)}
 %   endfor
@@ -45,8 +46,8 @@ ${added(wt, group, nv, width, rows, c)}
                     ${pf.fetch(f"w + {ahead + lane}")}
 %   endfor
                 }
-%   if terms % chains:
-                for (int k = ${terms // chains * chains}; k < ${terms}; ++k, w += ${columns}) {
+%   if terms > whole:
+                for (int k = ${whole}; k < ${terms}; ++k, w += ${columns}) {
 ${added(wt, group, nv, width, rows, 0)}
                 }
 %   endif

@@ -236,7 +236,7 @@ def test_panels_hold_each_weight_once():
     choice = Choice(8, 2, 1, 1)
     (passes,) = passes_of(problem, choice)
     assert sorted(g for gates in passes for g in gates) == [0, 1, 2, 3]
-    panels = pack(inputs[1], 8, 2, passes)
+    panels = pack(inputs[1], 8, 2, (passes,))
     weights = inputs[1].reshape(4, 20, 20)
     at = 0
     for part in range(2):
@@ -248,6 +248,17 @@ def test_panels_hold_each_weight_once():
                         assert panels[at] == want
                         at += 1
     assert at == panels.size
+
+
+def test_panels_of_a_phase_lie_side_by_side():
+    """Whoever walks some slices of a phase reads one block: [phase][slice][pass][element][gate][lane]."""
+    weights = arrays("gru", 24, 2, 1)[1]
+    panels = pack(weights, 8, 1, (((1,), (0,)), ((2,),)))
+    of_gates = weights.reshape(3, 3, 8, 24).transpose(0, 1, 3, 2)  # gate, slice, element, lane
+    first, second = panels[: 2 * 24 * 24].reshape(3, 2, 24, 8), panels[2 * 24 * 24 :]
+    np.testing.assert_array_equal(first[:, 0], of_gates[1])
+    np.testing.assert_array_equal(first[:, 1], of_gates[0])
+    np.testing.assert_array_equal(second.reshape(3, 24, 8), of_gates[2])
 
 
 def test_estimates_choose_by_size():
