@@ -14,10 +14,12 @@ byte_sums(dot, group, nv, width, rows, terms, row)
 LINE = 64  # bytes of a cache line
 BUSY, MOST = 8, 12  # sums side by side that keep a core's multiply-adds busy, and that leave registers for the rest
 
-def chains_of(sums, terms):
-    """Into how many sums, of every so many terms, each of `sums` is parted."""
-    chains = 1
-    while chains * sums < BUSY and 2 * chains * sums <= MOST and 2 * chains <= terms:
+FEW = 2  # gates whose sums are parted
+
+def chains_of(gates, lines, terms):
+    """Into how many sums, of every so many terms, each sum of some gates is parted."""
+    chains, sums = 1, gates * lines
+    while gates <= FEW and chains * sums < BUSY and 2 * chains * sums <= MOST and 2 * chains <= terms:
         chains *= 2
     return chains
 
@@ -31,7 +33,7 @@ def paired(terms):
 %>\
 <%def name="float_sums(wt, group, nv, width, rows, terms, ahead)">\
 <%
-    V, columns, chains = vec_type("float", width), len(group) * nv * width, chains_of(len(group) * nv * rows, terms)
+    V, columns, chains = vec_type("float", width), len(group) * nv * width, chains_of(len(group), nv * rows, terms)
     whole = terms // chains * chains
     each = [(g, v, r) for r in range(rows) for g in group for v in range(nv)]
 %>\
