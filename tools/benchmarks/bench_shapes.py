@@ -10,14 +10,14 @@ taken as open, but for that height, and with --batch-alone the batch only.
 
 Printed for each: the time of the kernels made for the first shape alone over that of those that serve all, median of
 rounds in turns; the same for the last of N random shapes; of all N, the median and the largest time of the first call
-beyond that of the next ones, and how many took more than 40 ms; the median and the largest CPU time in which a
-shape is made ready, by the calling thread; what the same shapes, ready now, take more in a call after the same rest,
-and how many more than 40 ms, which is the machine's; programs built in these calls; and the largest error against
+beyond that of the next ones, and how many took more than 40 ms; the median and the largest CPU time in which a shape
+is made ready, by the calling thread; what the same shapes, ready now, take more in a call after the same rest, and
+how many more than 40 ms, which is the machine's; programs built in these calls; and the largest error against
 onnxruntime's outputs, relative to the largest magnitude of each. Kernels for small images are made before they begin,
-as by OpenSession.ready. A virtual machine takes long for memory that it never had: TOUCHED MB of it are written and given
-back before, 0 for none. With --trace, each new shape that costs more than MS is printed with what its thread, the
-process's other threads and other processes did meanwhile, as the system counts it. With --rounds 0 networks are not
-compared with those made for one shape.
+as by OpenSession.ready. A virtual machine takes long for memory that it never had: TOUCHED MB of it are written and
+given back before, 0 for none. With --trace, each new shape that costs more than MS is printed with what its thread,
+the process's other threads and other processes did meanwhile, as the system counts it. With --rounds 0 networks are
+not compared with those made for one shape.
 """
 
 from __future__ import annotations
