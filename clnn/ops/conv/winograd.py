@@ -55,7 +55,7 @@ def fits(problem: ConvProblem, *strides: int, narrow: bool = False) -> bool:
         and problem.group == 1
         and problem.target.winograd
         and fits_transforms(problem.input(problem.weights_input).largest)
-        and not (problem.uses_bytes if narrow else problem.uses_narrow_storage)
+        and (narrow or not problem.uses_narrow_storage)
         and problem.has_border
     )
 
