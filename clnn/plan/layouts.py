@@ -170,7 +170,8 @@ def memory_orders(graph: Graph) -> dict[str, tuple[int, ...]]:
 
 def _put_together(graph: Graph) -> set[str]:
     """Return the reshaped transposes whose axis 1 is the last one, innermost, of what is transposed."""
-    from clnn.ops.movement.views import Reshape, Transpose  # stored plans have places, and need no ops
+    # Stored plans have places, and need no ops.
+    from clnn.ops.movement.views import Reshape, Transpose
 
     turned: set[str] = set()
     found: set[str] = set()

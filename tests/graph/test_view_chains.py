@@ -93,10 +93,11 @@ def patches(b, image):
 
 
 def windows(b, image):
-    """Windows of 3 x 3 as rows; a product; the image; a grid of 3 x 3 as rows; a product; the image."""
+    """Windows of 3 x 3 as rows; a product; the image; the same of a grid of 3 x 3."""
     n, c, h, w = b.types[image].shape
     for cut in ((h // 3, 3, w // 3, 3), (3, h // 3, 3, w // 3)):
-        rows = chain(b, image, (n, c, *cut), [0, 2, 4, 3, 5, 1], (n, h * w // 9, 9, c))
+        joined = (n, cut[0] * cut[2], cut[1] * cut[3], c)
+        rows = chain(b, image, (n, c, *cut), [0, 2, 4, 3, 5, 1], joined)
         made = b.add(Gemm(), rows, b.const(c, c))
         parts = chain(b, made, (n, cut[0], cut[2], cut[1], cut[3], c), [0, 5, 1, 3, 2, 4])
         image = chain(b, parts, (n, c, h, w))

@@ -17,7 +17,7 @@ from clnn.traced import is_open
 from clnn.types import TensorType
 
 VIEWS = (Reshape, Transpose)
-Factor = tuple[int, int]  # extent, and how far apart its indices are in row-major order of the source
+Factor = tuple[int, int]  # extent, and pitch in row-major order of the source
 Axes = tuple[tuple[Factor, ...], ...]
 
 
@@ -45,7 +45,8 @@ def shorten_chains(graph: Graph) -> Graph:
         chains[out] = chain
         ends = out in public or any(not isinstance(n.spec, VIEWS) for n in consumers[out])
         views = _views(chain, types[out].shape) if ends else []
-        nodes += _written(node, chain.source, views, types) if 0 < len(views) < chain.length else [node]
+        shorter = 0 < len(views) < chain.length
+        nodes += _written(node, chain.source, views, types) if shorter else [node]
     return graph.with_nodes(nodes, types=types)
 
 
