@@ -59,8 +59,8 @@ def _followed(node: Node, chains: dict[str, _Chain], graph: Graph) -> _Chain | N
     if any(map(is_open, (*before.shape, *after.shape))):
         return None
     for chain in (chains.get(name), _source(name, before.shape)):
-        axes = chain and _seen(chain.axes, node.spec)
-        if chain and axes is not None:
+        axes = None if chain is None else _seen(chain.axes, node.spec)
+        if chain is not None and axes is not None:
             return _Chain(chain.source, axes, chain.length + 1)
     return None
 
