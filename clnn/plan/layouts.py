@@ -30,6 +30,7 @@ CACHE_LINE_BYTES = 64
 PIECE_BYTES = 16  # that tensor cores are fed with at once
 MIN_CHANNELS = 3  # of whole pieces: with fewer the rest of a piece would cost too much
 CROWDED = 2  # sets of a cache that all pixels share where they are kept further apart
+IMAGE_AXES = 3  # at least: images, channels and places
 MOST_VIEWS = 64  # between a storage and a view whose border it has
 
 
@@ -148,10 +149,11 @@ def border_demands(graph: Graph) -> Demands:
 def memory_orders(graph: Graph) -> dict[str, tuple[int, ...]]:
     """Return value name -> axes from outermost to innermost.
 
-    Inputs and outputs of image ops have their channels innermost; ops of rule "same" carry that on
-    to values of the same rank; everything else is row-major.
+    Inputs and outputs of image ops have their channels innermost, and so have images that are put
+    together from tokens; ops of rule "same" carry that on to values of the same rank; everything else
+    is row-major.
     """
-    images: set[str] = set()
+    images = _put_together(graph)
     for node in graph.nodes:
         if node.spec.layout_rule == "image":
             images |= {n for n in (*node.inputs[:1], *node.outputs) if n is not None}
@@ -164,6 +166,23 @@ def memory_orders(graph: Graph) -> dict[str, tuple[int, ...]]:
         name: channels_last(t.rank) if name in images else tuple(range(t.rank))
         for name, t in graph.types.items()
     }
+
+
+def _put_together(graph: Graph) -> set[str]:
+    """Return the reshaped transposes whose axis 1 is the last one, innermost, of what is transposed."""
+    # Stored plans have places, and need no ops.
+    from clnn.ops.movement.views import Reshape, Transpose
+
+    turned: set[str] = set()
+    found: set[str] = set()
+    for node in graph.nodes:
+        if isinstance(node.spec, Transpose) and node.spec.perm[1:2] == (len(node.spec.perm) - 1,):
+            turned.update(node.outputs)
+        elif isinstance(node.spec, Reshape) and node.inputs[0] in turned:
+            before, after = (graph.types[n].shape for n in (node.inputs[0], node.outputs[0]))
+            if len(after) >= IMAGE_AXES and before[:2] == after[:2]:
+                found.update(node.outputs)
+    return found
 
 
 def _follow(images: set[str], graph: Graph) -> None:

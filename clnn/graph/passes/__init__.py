@@ -24,6 +24,7 @@ from clnn.graph.passes.rational import rational_functions
 from clnn.graph.passes.split_windows import split_windows
 from clnn.graph.passes.sum_in_turn import sum_in_turn
 from clnn.graph.passes.sum_parts import sum_parts
+from clnn.graph.passes.view_chains import shorten_chains
 from clnn.graph.passes.views import merge_views
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
@@ -46,6 +47,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     fuse_functions,
     functions_before_views,
     merge_views,
+    shorten_chains,
     remove_dead,
     fuse_scale_shift,
     fuse_post_ops,
