@@ -231,7 +231,7 @@ def _variant(problem: ConvProblem, chosen: WinogradPlan, name: str = "") -> Vari
 
     Sets and parts are open where extents are: kernels for all shapes read them at run time.
     """
-    tiles = tile_grid(problem, chosen.m)
+    tiles, kernel = tile_grid(problem, chosen.m), matrices(chosen.m, chosen.stride)
     sets, parts, most_sets = chosen.sets, chosen.parts, chosen.sets
     if is_open(tiles.tiles):
         most_sets = _most_open_sets(chosen, problem.target)
@@ -249,7 +249,6 @@ def _variant(problem: ConvProblem, chosen: WinogradPlan, name: str = "") -> Vari
         args: tuple[Arg, ...] = (In(0), source)
         launches.append(input_launch(problem, tiles, chosen.vw, args, run, held, chosen.pitch))
     name, bias = name or _name(problem, chosen), problem.bias
-    kernel = matrices(chosen.m, chosen.stride)
     params = problem.params | {
         "name": name,
         "shared": chosen.shared,
