@@ -162,10 +162,26 @@ def memory_orders(graph: Graph) -> dict[str, tuple[int, ...]]:
     for node in graph.nodes:  # constants lie as the tensors that they are combined with
         if any(n in images for n in node.outputs):
             images |= {n for n in node.inputs if n is not None and n in graph.consts}
-    return {
+    orders = {
         name: channels_last(t.rank) if name in images else tuple(range(t.rank))
         for name, t in graph.types.items()
     }
+    return orders | _depths_beside(graph)
+
+
+def _depths_beside(graph: Graph) -> dict[str, tuple[int, ...]]:
+    """Return the orders of volumes of which windows of depth are read: the depths of a pixel side by side."""
+    producers, found = graph.producers(), dict[str, tuple[int, ...]]()
+    for node in graph.nodes:
+        if node.spec.kind != "depth_windows":
+            continue
+        volume = node.inputs[0] or ""
+        found[volume] = (0, *range(3, graph.types[volume].rank), 2, 1)
+        maker = producers.get(volume)
+        if maker is not None and maker.spec.kind == "split_depth":
+            images = maker.inputs[0] or ""
+            found[images] = (*range(2, graph.types[images].rank), 0, 1)
+    return found
 
 
 def _put_together(graph: Graph) -> set[str]:
@@ -213,7 +229,7 @@ def _apart(
     Where the channels of a pixel fill a whole way, or half of one, equal channels of neighbouring
     pixels lie in one or two sets, and no cache holds a tile of them.
     """
-    if not cache_way or order == tuple(range(len(order))):
+    if not cache_way or order != channels_last(len(order)):
         return {}
     channels = order[-1]
     if given.size <= given.shape[0] * given.shape[channels]:
@@ -266,8 +282,10 @@ def _place_views(here: Placed, views: _Views, placed: dict[str, Placed]) -> list
     while todo:
         parent = todo.pop()
         for link in views.children.get(parent, ()):
-            derived = link.view.forward(placed[parent].layout)
-            if derived is None or views.refuses(link, derived):
+            lies, fill = placed[parent].layout, placed[parent].fill
+            derived = link.view.forward(lies)
+            border_fits = link.backward or link.view.takes(lies, fill)
+            if derived is None or not border_fits or views.refuses(link, derived):
                 detached.append(link.child)
             else:
                 placed[link.child] = Placed(root, derived, placed[root].fill)
