@@ -134,7 +134,7 @@ class StagedSession(NamedSession):
             raise DeviceLostError("this session is closed. Compile the model again.")
         if self._lost:
             raise DeviceLostError(self._lost)
-        with host_memory("a run"):
+        with host_memory("a run"), np.errstate(all="ignore"):
             read = [values[n] for n in self._program.inputs]
             began = perf_counter()
             made = self._execution.run(self._program, read, {})
