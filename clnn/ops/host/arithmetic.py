@@ -120,7 +120,7 @@ def _clip(node: HostNode, x: Array, low: Array | None = None, high: Array | None
     return np.asarray(x if high is None else np.minimum(x, np.asarray(high, x.dtype)))
 
 
-REDUCTIONS: dict[str, Callable[..., Any]] = {
+_REDUCTIONS: dict[str, Callable[..., Any]] = {
     "ReduceMax": np.max,
     "ReduceMean": np.mean,
     "ReduceMin": np.min,
@@ -129,14 +129,14 @@ REDUCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-@host_op(*REDUCTIONS)
+@host_op(*_REDUCTIONS)
 def _reduce(node: HostNode, x: Array, axes: Array | None = None) -> Array:
     given = node.attr("axes") if axes is None else axes.reshape(-1).tolist()
     if not given and node.attr("noop_with_empty_axes", 0):
         return x
     over = tuple(int(a) for a in given) if given else None
     keep = bool(node.attr("keepdims", 1))
-    function = REDUCTIONS[node.op_type]
+    function = _REDUCTIONS[node.op_type]
     if node.op_type in ("ReduceMax", "ReduceMin"):
         start = worst(x.dtype, lowest=node.op_type == "ReduceMax")
         return np.asarray(function(x, axis=over, keepdims=keep, initial=start))

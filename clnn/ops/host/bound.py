@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from clnn.ops.host.arithmetic import BINARY, MANY, REDUCTIONS, UNARY, worst
+from clnn.ops.host.arithmetic import BINARY, MANY, UNARY, worst
 from clnn.ops.host.registry import HostNode, Value, host_ops
 from clnn.ops.host.selection import MAX_ELEMENTS
 from clnn.types import Array
@@ -147,8 +147,8 @@ def _reduce(node: HostNode, known: Known) -> Bound | None:
     if not listed:
         return None
     axes, keep = tuple(listed), bool(node.attr("keepdims", 1))
-    function: Any = REDUCTIONS[node.op_type]
     lowest = node.op_type == "ReduceMax"
+    function: Any = (np.maximum if lowest else np.minimum).reduce
     starts = {
         np.dtype(t): worst(np.dtype(t), lowest) for t in (np.int32, np.int64, np.float32, bool)
     }
@@ -185,3 +185,26 @@ def _tile(node: HostNode, known: Known) -> Bound:
         return made.reshape([times * d for times, d in pairs])
 
     return tile
+
+
+@_maker("ScatterElements")
+def _scatter(node: HostNode, known: Known) -> Bound | None:
+    """One row or column, written where all indices say the same."""
+    axis = int(node.attr("axis", 0))
+    if axis < 0 or node.attr("reduction", "none") != "none":
+        return None
+
+    def scatter(data: Array, indices: Array, updates: Array) -> Array:
+        shape, extent = indices.shape, data.shape[axis]
+        first = indices.item(0)
+        fits = shape[axis] == 1 and updates.shape == shape and -extent <= first < extent
+        others = all(a == axis or i <= d for a, (i, d) in enumerate(zip(shape, data.shape)))
+        if not fits or not others or not (indices.size == 1 or (indices == first).all()):
+            raise ValueError("more than one row")
+        first += extent if first < 0 else 0
+        out = data.copy()
+        rows = slice(first, first + 1)
+        out[tuple(rows if a == axis else slice(d) for a, d in enumerate(shape))] = updates
+        return out
+
+    return scatter

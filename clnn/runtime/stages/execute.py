@@ -220,7 +220,10 @@ def _slices(sequence: Value, axis: int, backwards: bool) -> Sequence[Value]:
 
 
 def _truth(step: Step, value: Value) -> bool:
-    array = np.asarray(fetched(value))
+    array = fetched(value)
+    if type(array) is np.ndarray and array.size == 1:
+        return bool(array.item())
+    array = np.asarray(array)
     if array.size != 1:
         raise ModelError(
             f"node {step.name!r} ({step.op_type}): its condition has shape {array.shape}, must be "

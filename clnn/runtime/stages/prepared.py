@@ -108,7 +108,7 @@ def _host(step: HostStep, consts: Mapping[str, Array], is_far: bool) -> Act:
         names.pop()
     function = bound(step.node, [consts.get(name) for name in names])
     if step.why == ON_SHAPES:
-        return _remembering(step, function, names)
+        return _remembering(step, function, names, consts)
     if is_far or len(step.outputs) != 1 or not 0 < len(names) < 3:
         return _general(step, function, names)
     return _of_one(step, function, *names) if len(names) == 1 else _of_two(step, function, *names)
@@ -141,16 +141,38 @@ class _Extents:
             self.size *= extent
 
 
-def _remembering(step: HostStep, function: Callable[..., Value], names: Sequence[str]) -> Act:
+def _remembering(
+    step: HostStep, function: Callable[..., Value], names: Sequence[str], consts: Mapping[str, Array]
+) -> Act:
     """Small arrays that nobody changes: the same ones give the same ones."""
+    changing = [name for name in names if name not in consts]
+    if len(changing) == 1 and len(step.outputs) == 1:
+        return _remembering_one(step, function, names, changing[0])
     last: tuple[Sequence[Value], Sequence[Value]] | None = None
 
     def act(values: Values) -> None:
         nonlocal last
-        given, seen = [values[name] for name in names], last
+        given, seen = [values[name] for name in changing], last
         if seen is None or any(a is not b for a, b in zip(given, seen[0], strict=True)):
-            last = seen = given, _made(step, function, [fetched(value) for value in given])
+            last = seen = given, _made(step, function, [fetched(values[n]) for n in names])
         values.update((n, v) for n, v in zip(step.outputs, seen[1], strict=False) if n)
+
+    return act
+
+
+def _remembering_one(
+    step: HostStep, function: Callable[..., Value], names: Sequence[str], read: str
+) -> Act:
+    (name,) = step.outputs
+    last: tuple[Value, Value] | None = None
+
+    def act(values: Values) -> None:
+        nonlocal last
+        given, seen = values[read], last
+        if seen is None or given is not seen[0]:
+            made = _made(step, function, [fetched(values[n]) for n in names])
+            last = seen = given, made[0]
+        values[name] = seen[1]
 
     return act
 
