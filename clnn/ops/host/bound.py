@@ -73,9 +73,11 @@ def _cast(node: HostNode, known: Known) -> Bound | None:
     dtype = np.dtype(node.attrs["to"])
 
     def cast(x: Array) -> Array:
+        if x.dtype is dtype:
+            return x
         if x.dtype.char == "O":
             raise TypeError("text")
-        return x.astype(dtype, copy=False)
+        return x.astype(dtype)
 
     return None if dtype.kind == "O" else cast
 
@@ -167,6 +169,8 @@ def _range(node: HostNode, known: Known) -> Bound:
         if start.dtype.kind != "i" or start.size * stop.size * step.size != 1:
             raise TypeError(start.dtype)
         begin, end, pace = start.item(), stop.item(), step.item()
+        if begin + pace == end:
+            return start.reshape(1)
         if abs(end - begin) > MAX_ELEMENTS:
             raise ValueError(end)
         made: Array = np.arange(int(begin), int(end), int(pace))
@@ -179,6 +183,8 @@ def _range(node: HostNode, known: Known) -> Bound:
 def _tile(node: HostNode, known: Known) -> Bound:
     def tile(x: Array, repeats: Array) -> Array:
         listed = repeats.reshape(-1).tolist()
+        if x.size == 1 and x.dtype.char != "O" and len(listed) == x.ndim and min(listed) > 0:
+            return np.ndarray(listed, x.dtype, x, 0, (0,) * x.ndim)
         pairs = list(zip(listed, x.shape, strict=True))
         made = np.empty([extent for pair in pairs for extent in pair], x.dtype)
         made[...] = x.reshape([extent for _, d in pairs for extent in (1, d)])
@@ -199,7 +205,7 @@ def _scatter(node: HostNode, known: Known) -> Bound | None:
         first = indices.item(0)
         fits = shape[axis] == 1 and updates.shape == shape and -extent <= first < extent
         others = all(a == axis or i <= d for a, (i, d) in enumerate(zip(shape, data.shape)))
-        if not fits or not others or not (indices.size == 1 or (indices == first).all()):
+        if not fits or not others or (any(indices.strides) and not (indices == first).all()):
             raise ValueError("more than one row")
         first += extent if first < 0 else 0
         out = data.copy()

@@ -50,10 +50,14 @@ class FusedLaunch:
 
 @dataclass(frozen=True)
 class FusedLaunches:
-    """A plan's launches as few kernels: those that run once for borders, and those of each run."""
+    """A plan's launches as few kernels: those that run once for borders, and those of each run.
+
+    is_long: whether a run holds up Python's other threads for too long in the thread that calls.
+    """
 
     first: Sequence[FusedLaunch]
     run: Sequence[FusedLaunch]
+    is_long: bool = False
 
 
 def launches_of(plan: Plan) -> list[NodeLaunch]:

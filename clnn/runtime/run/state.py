@@ -101,6 +101,7 @@ class ExecutionState:
         self.queue = cl.CommandQueue(device.context, properties=flags)
         self._running = True
         self._host_buffers: list[tuple[Any, Array]] = []
+        self._shared: list[tuple[Any, Array]] = []  # that helpers see besides
         self.memory = self._own = self._allocate()
         self._seen = dict(self._views())
         self._kernels: dict[int, Any] = {}
@@ -205,7 +206,7 @@ class ExecutionState:
             args[OWN_CONSTANTS] = self.constants.own
             if fused not in self._numbers:
                 ints = np.array(as_ints(whole.numbers) or [0], np.int32)
-                self._numbers[fused] = self._holding(ints)
+                self._numbers[fused] = self._numbers_of(whole, ints)
             args[NUMBERS] = self._numbers[fused]
         if whole.is_helped:
             args |= {ROLE: np.int32(ALL), TICKS: np.uint32(0)}
@@ -223,10 +224,23 @@ class ExecutionState:
         """Return a fused kernel's counters and scratch memory, the host's where helpers are to see them."""
         sizes = 4 * whole.counters, whole.scratch * whole.groups
         if whole.is_helped and self.device.info.caps.host_memory:
-            made = [allocate(partial(self._host_buffer, n), n, self.device) for n in sizes]
-            self._host_buffers += made
+            made = [self._seen_by_helpers(n) for n in sizes]
             return made[0][0], made[1][0]
         return self._zeros(whole.counters, np.int32), self._buffer(sizes[1])
+
+    def _seen_by_helpers(self, nbytes: int) -> tuple[Any, Array]:
+        """Return a buffer of zeros that helpers see, and the host's memory that it is."""
+        made = allocate(partial(self._host_buffer, nbytes), nbytes, self.device)
+        self._shared.append(made)
+        return made
+
+    def _numbers_of(self, whole: FusedKernel, ints: Array) -> Any:
+        """Return a buffer of the numbers that a fused kernel reads."""
+        if not (whole.is_helped and self.device.info.caps.host_memory):
+            return self._holding(ints)
+        buffer, host = self._seen_by_helpers(ints.nbytes)
+        host[: ints.nbytes].view(np.int32)[:] = ints
+        return buffer
 
     def _zeros(self, count: int, dtype: Any) -> Any:
         """Return a buffer of zeros."""
@@ -254,10 +268,12 @@ class ExecutionState:
         """Have the one kernel of a run be helped, where it can be."""
         if self._fused is None or len(self.launches) != 1 or self.bound or not self.may_be_helped:
             return
+        if self._fused.is_long:
+            return
         one = next(one for one in self._fused.run if not one.idle)
         if one.kernel is not None and one.kernel.is_helped:
             args = self._fused_arguments(one, one.kernel)
-            hosts = [*self._host_buffers, (self.constants.whole, self.constants.host)]
+            hosts = [*self._host_buffers, *self._shared, *self.constants.hosts]
             self._enqueues = [Helped(Launch(self.device, self.queue, one.kernel, args, hosts))]
 
     def _launches(self) -> list[Enqueue]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import is_
 from typing import Any
 
 from clnn.importers.onnx.stages.program import ON_SHAPES, HostStep, Program, Step
@@ -46,7 +47,9 @@ def prepared(program: Program, others: Callable[[Step], Act], is_far: bool) -> P
         else:
             calls.append((step, _host(step, program.consts, is_far), step.inputs))
     rows = []
-    kept = {*program.outputs, ""}  # "": None, what a node leaves out
+    # Others hold what is not made here, or stays. "" is None: what a node leaves out.
+    kept = {*program.outputs, *program.captures, *program.consts, ""}
+    kept.update(name for step in program.steps if step.once for name in step.outputs)
     for step, act, names in reversed(calls):
         ended = {*names, *step.outputs} - kept
         kept |= ended
@@ -153,7 +156,7 @@ def _remembering(
     def act(values: Values) -> None:
         nonlocal last
         given, seen = [values[name] for name in changing], last
-        if seen is None or any(a is not b for a, b in zip(given, seen[0], strict=True)):
+        if seen is None or not all(map(is_, given, seen[0])):
             last = seen = given, _made(step, function, [fetched(values[n]) for n in names])
         values.update((n, v) for n, v in zip(step.outputs, seen[1], strict=False) if n)
 
