@@ -85,8 +85,8 @@ def planned(
         helpers = _helpers(graph, info, options, family, device)
         is_open = family is not None
         fused = fuse_plan(plan, constants, False, is_open, helpers) if merge else None
-        if fused is not None and is_open and helpers:
-            fused = replace(fused, is_long=is_long(graph))
+        if fused is not None and family is not None and helpers:
+            fused = replace(fused, is_long=is_long(graph), in_turns=family.close)
     parts = Parts(opened, plan, constants, fused, products(target, options))
     return Planned(parts, before, (started, planned_at, packed_at))
 

@@ -41,7 +41,7 @@ from clnn.runtime.run.fused_launch import (
     FusedLaunch,
     FusedLaunches,
 )
-from clnn.runtime.run.helped import Helped, Launch
+from clnn.runtime.run.helped import TURN, Helped, Launch
 from clnn.types import Array
 
 LARGEST_ARENA = 2**31 - 1  # bytes; kernels take offsets as int
@@ -274,7 +274,9 @@ class ExecutionState:
         if one.kernel is not None and one.kernel.is_helped:
             args = self._fused_arguments(one, one.kernel)
             hosts = [*self._host_buffers, *self._shared, *self.constants.hosts]
-            self._enqueues = [Helped(Launch(self.device, self.queue, one.kernel, args, hosts))]
+            times = TURN if self._fused.in_turns else 1
+            launch = Launch(self.device, self.queue, one.kernel, args, hosts, times)
+            self._enqueues = [Helped(launch)]
 
     def _launches(self) -> list[Enqueue]:
         if self._fused is not None:
