@@ -204,7 +204,9 @@ def _scatter(node: HostNode, known: Known) -> Bound | None:
         shape, extent = indices.shape, data.shape[axis]
         first = indices.item(0)
         fits = shape[axis] == 1 and updates.shape == shape and -extent <= first < extent
-        others = all(a == axis or i <= d for a, (i, d) in enumerate(zip(shape, data.shape)))
+        others = all(
+            a == axis or i <= d for a, (i, d) in enumerate(zip(shape, data.shape, strict=True))
+        )
         if not fits or not others or (any(indices.strides) and not (indices == first).all()):
             raise ValueError("more than one row")
         first += extent if first < 0 else 0

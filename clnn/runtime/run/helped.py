@@ -251,6 +251,9 @@ def _between(launch: Launch, other: Device) -> Helpers:
         enqueue(at, calls, (1,), (1,))
         at.finish()
 
-    own, helps = cl.CommandQueue(threads[0].context), launch.kernel(*threads, HELPS, launch.times * STAYS)
+    own, helps = (
+        cl.CommandQueue(threads[0].context),
+        launch.kernel(*threads, HELPS, launch.times * STAYS),
+    )
     come = partial(enqueue, own, helps, (count,), (1,))
     return Helpers(share, come, own, launch.desk, (launch, args, other))

@@ -145,7 +145,10 @@ class _Extents:
 
 
 def _remembering(
-    step: HostStep, function: Callable[..., Value], names: Sequence[str], consts: Mapping[str, Array]
+    step: HostStep,
+    function: Callable[..., Value],
+    names: Sequence[str],
+    consts: Mapping[str, Array],
 ) -> Act:
     """Small arrays that nobody changes: the same ones give the same ones."""
     changing = [name for name in names if name not in consts]

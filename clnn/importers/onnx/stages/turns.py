@@ -120,7 +120,7 @@ def between(nodes: Sequence[onnx.NodeProto], places: Sequence[str], wanted: set[
     """
     behind: set[str] = set()
     for node, place in zip(nodes, places, strict=True):
-        if place == "device" or (place == "host" and behind & reads(node)):
+        if place == "device" or (place in ("host", "shape") and behind & reads(node)):
             behind.update(node.output)
     ahead: set[str] = set()
     found: set[str] = set()
