@@ -15,8 +15,6 @@ import numpy as np
 from clnn.budget import host_memory
 from clnn.errors import (
     DeviceLostError,
-    DTypeError,
-    ShapeError,
 )
 from clnn.importers.onnx.stages.program import (
     DeviceStage,
@@ -29,13 +27,13 @@ from clnn.importers.onnx.stages.read_back import bodies_of, read_by_host
 from clnn.ops.host.registry import Value
 from clnn.records import dataclass
 from clnn.runtime.process import forked
-from clnn.runtime.run.feeds import as_array
 from clnn.runtime.run.handed import DeviceArray, Exchange, fetched, run_handed
 from clnn.runtime.run.keeping import Cost, Recent
 from clnn.runtime.run.named import NamedSession, given_by_name
 from clnn.runtime.run.open_session import OpenSession, OpenTensorInfo, wait_for_all
 from clnn.runtime.run.placement import Placement
 from clnn.runtime.run.session import Session
+from clnn.runtime.stages.checks import check_shape, checked
 from clnn.runtime.stages.execute import Execution
 from clnn.runtime.stages.profile import StagedProfile
 from clnn.types import Array
@@ -175,7 +173,7 @@ class StagedSession(NamedSession):
         given_by_name(shapes, self._inputs)
         extents: dict[str, int] = {}
         for name, shape in shapes.items():
-            _check_shape(known[name], tuple(shape), extents)
+            check_shape(known[name], tuple(shape), extents)
         for step in self._program.steps:
             if not isinstance(step, DeviceStage) or step.fixed:
                 continue
@@ -272,7 +270,7 @@ class StagedSession(NamedSession):
         """Return the values of a call. Raises where they do not fit the model."""
         given = given_by_name(feeds, self._inputs)
         extents: dict[str, int] = {}
-        return {info.name: _checked(info, given[info.name], extents) for info in self._inputs}
+        return {info.name: checked(info, given[info.name], extents) for info in self._inputs}
 
     def _run_stage(self, stage: DeviceStage, values: Mapping[str, Value]) -> Mapping[str, Value]:
         feeds = {read.name: _as_feed(values[read.name]) for read in stage.reads}
@@ -382,7 +380,7 @@ class StagedSession(NamedSession):
                 self._builds = [a + b for a, b in zip(self._builds, old.build_counts, strict=True)]
 
 
-def _closed(model: Any) -> Session:
+def _closed(model: Any, close: bool) -> Session:
     raise DeviceLostError("this session is closed. Compile the model again.")
 
 
@@ -420,46 +418,3 @@ def _typed(read: StageInput, dtype: Any, rank: int) -> StageInput:
     """Return what a plan is compiled for: extents that the model fixes, others open."""
     shape = ("",) * rank if read.shape is None else read.shape
     return replace(read, dtype=dtype, shape=shape)
-
-
-def _checked(info: OpenTensorInfo, value: Any, extents: dict[str, int]) -> Value:
-    """Return an input. Raises ShapeError or DTypeError where it does not fit the model."""
-    if isinstance(value, (list, tuple)) and info.dtype is None:
-        return [as_array(v) for v in value]
-    if info.dtype is None and (value is None or isinstance(value, dict)):
-        return value
-    array = as_array(value)
-    if info.dtype is not None and info.dtype.kind == "O":
-        array = _as_text(info.name, array)
-    if info.dtype is not None and array.dtype != info.dtype:
-        raise DTypeError(
-            f"input {info.name!r} is {array.dtype}, model wants {info.dtype}. "
-            f"Pass x.astype(np.{info.dtype})."
-        )
-    _check_shape(info, array.shape, extents)
-    return array
-
-
-def _as_text(name: str, array: Array) -> Array:
-    """Return text as Python strings. Raises DTypeError for what is none."""
-    if array.dtype.kind == "U":
-        return array.astype(object)
-    wrong = next((v for v in array.reshape(-1).tolist() if not isinstance(v, str)), None)
-    if wrong is not None:
-        raise DTypeError(
-            f"input {name!r} holds {wrong!r:.40}, model wants text. Pass an array or a list of str."
-        )
-    return array.astype(object)
-
-
-def _check_shape(info: OpenTensorInfo, shape: tuple[int, ...], extents: dict[str, int]) -> None:
-    """Raise ShapeError where a shape does not fit an input. extents: of named dimensions so far."""
-    fits = info.shape is None or (
-        len(shape) == len(info.shape)
-        and all(
-            got == (want if isinstance(want, int) else extents.setdefault(want, got))
-            for got, want in zip(shape, info.shape, strict=True)
-        )
-    )
-    if not fits:
-        raise ShapeError(f"input {info.name!r} is {shape}, model wants {info.shape}.")
