@@ -138,13 +138,16 @@ def compile_staged(
         return None
     opened = Device.open(select_device(device))
 
-    def stage(part: Model) -> Session | OpenSession:
-        try:
-            return compile_fixed(part, device, options, opened=opened)
-        except OpenShapeError:
-            return _compile_open(part, device, options, ports_of(part, None), opened=opened)
-
     exchange = exchange_of(opened, timeout_of(options))
+
+    def stage(part: Model, close: bool) -> Session | OpenSession:
+        close = close and exchange is None  # other ones hand tensors on, in one context
+        try:
+            return compile_fixed(part, device, options, opened=None if close else opened)
+        except OpenShapeError:
+            ports = ports_of(part, None)
+            return _compile_open(part, device, options, ports, opened=opened, close=close)
+
     return StagedSession(program, *ports_of(model, shapes), stage, opened.info.title, exchange)
 
 
@@ -155,10 +158,11 @@ def _compile_open(
     ports: tuple[list[OpenTensorInfo], list[OpenTensorInfo]],
     doubt: UnsupportedOpError | None = None,
     opened: Device | None = None,
+    close: bool = False,
 ) -> OpenSession:
     """Return the session of a model with open dimensions; nothing is compiled yet. ports: ports_of.
 
-    opened: as in compile_fixed.
+    opened: as in compile_fixed. close: whether its calls follow each other closely.
     """
     select_device(device)
     inputs, outputs = ports
@@ -172,7 +176,7 @@ def _compile_open(
     def alone(shapes: Shapes) -> Session:
         return compile_fixed(model, device, options, shapes, opened=opened)
 
-    compile_at = OpenModel(model, device, options, dims, opened, read, alone)
+    compile_at = OpenModel(model, device, options, dims, opened, read, alone, close)
     return OpenSession(inputs, outputs, compile_at, compile_at.gears, doubt, compile_at.close)
 
 

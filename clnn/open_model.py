@@ -42,15 +42,18 @@ class OpenModel:
         opened: Device | None,
         read: Callable[[Loaded, Shapes], Graph],
         alone: Callable[[Shapes], Session],
+        close: bool = False,
     ) -> None:
         """dims: of each input, numbers and names; None where even their number is open.
 
         opened: has the context to use. read: returns the graph to plan. alone: compiles for one shape,
-        which shares nothing.
+        which shares nothing. close: whether calls follow each other closely, so that threads may help the
+        one that calls.
         """
         self._model, self._device, self._options, self._opened = model, device, options, opened
         self._read_loaded, self._alone = read, alone
         self._dims, self._graphs = dims, Graphs(self._read, dims)
+        self._close = close
         self._loaded: Loaded | None = None
         self._family: Family | None = None
 
@@ -106,6 +109,7 @@ class OpenModel:
                 kept=KeptSets.of(graph, info, options, extents, measured(info, options.tune)),
                 at=self._at,
                 graphs=self._graphs,
+                close=self._close,
             )
         with chooser(info, options.tune) as choose:
             return Session(graph, info, options, choose, family=self._family)
