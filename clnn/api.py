@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from clnn.compile import (
-    Calibration,
     Model,
     Shapes,
     calibrate,
     load_graph,
     prepare,
+    settled,
     tune_model,
 )
 from clnn.entry import compile_model
+from clnn.qdq.option import Calibration
 from clnn.runtime.device.device import discover as devices
 from clnn.runtime.doctor.doctor import doctor_report as doctor
 from clnn.verification.verify import verify
@@ -26,6 +27,7 @@ __all__ = [
     "doctor",
     "load_graph",
     "prepare",
+    "settled",
     "tune_model",
     "verify",
 ]

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from clnn import logs
 from clnn.budget import host_memory
 from clnn.errors import OpenShapeError, SettingError, UnsupportedOpError
-from clnn.graph.calibration import Observer, check_ranges, read_ranges
+from clnn.graph.histograms import METHODS, RangeObserver
 from clnn.graph.ir import Graph
 from clnn.graph.mapped import forget, mapped_files, one_of_each, require_unchanged
 from clnn.graph.passes import optimise
 from clnn.graph.passes.fuse_attention import fuse_attention
-from clnn.graph.passes.quantise import observed, quantise
+from clnn.graph.passes.quantise import in_steps, observed, quantise
 from clnn.graph.passes.store import store_as
+from clnn.graph.rounding import Range
 from clnn.importers.onnx.stages.program import is_staged
 from clnn.open_model import OpenModel
 from clnn.options import Options
@@ -44,13 +45,12 @@ from clnn.types import STORAGE, Array
 
 if TYPE_CHECKING:
     from clnn.importers.onnx.load import Loaded
+    from clnn.qdq.option import Calibration
 
 # The path of an .onnx file, its bytes, an onnx.ModelProto, or a Graph.
 Model = str | os.PathLike[str] | bytes | Graph | Any
 # Input name -> shape, or name of a symbolic dimension -> extent.
 Shapes = Mapping[str, Sequence[int] | int]
-# Samples as feeds, ranges by value name, or the file of such ranges.
-Calibration = Iterable[Mapping[str, Any]] | Mapping[str, float] | str | os.PathLike[str]
 
 
 @host_memory("the compilation of the model")
@@ -68,42 +68,35 @@ def compile_model(
     refuse()
     if is_compiled(model):
         return load_as(model, device, options, shapes, calibration)
-    mapped = calibration is None and (options or Options()).tune not in ("quick", "full")
+    model, options = settled(model, device, options, shapes, calibration)
+    mapped = options.tune not in ("quick", "full")
     parts = model if isinstance(model, Graph) else load_parts(model, mapped)
     try:
-        return (at_known or compile_fixed)(parts, device, options, shapes, calibration)
+        return (at_known or compile_fixed)(parts, device, options, shapes)
     except (OpenShapeError, UnsupportedOpError) as err:
         is_open, doubt = isinstance(err, OpenShapeError), None
         whole = model if isinstance(model, Graph) else Loaded(*load_model(model))
-        made: Any = _compile_valued(whole, device, options, shapes, calibration)
+        made: Any = _compile_valued(whole, device, options, shapes)
         try:
-            made = made or compile_staged(whole, device, options, shapes, calibration)
+            made = made or compile_staged(whole, device, options, shapes)
         except UnsupportedOpError as unsupported:  # shapes that come later may fold what is
             doubt = unsupported
         if made is not None:
             return made  # type: ignore[no-any-return]
         if not is_open:
             raise doubt or err from None
-        return _compile_open(parts, device, options, ports_of(whole, shapes), calibration, doubt)
+        return _compile_open(parts, device, options, ports_of(whole, shapes), doubt)
 
 
 def _compile_valued(
-    model: Model,
-    device: str | int | None,
-    options: Options | None,
-    shapes: Shapes | None,
-    calibration: Calibration | None,
+    model: Model, device: str | int | None, options: Options | None, shapes: Shapes | None
 ) -> ValuedSession | None:
     """Return the session of a model of which values of small inputs decide what runs, else None."""
     from clnn.importers.onnx.interface import with_inputs
     from clnn.importers.onnx.load import Loaded, load_model
     from clnn.importers.onnx.stages.branches import deciding_values
 
-    if (
-        isinstance(model, Graph)
-        or calibration is not None
-        or (options or Options()).dtype == "int8"
-    ):
+    if isinstance(model, Graph):
         return None
     loaded = Loaded(*load_model(model))
     names = deciding_values(loaded.proto.graph)
@@ -137,21 +130,24 @@ def compile_staged(
     """
     from clnn.importers.onnx.stages.build import read_program
 
-    options = options or Options()
-    if isinstance(model, Graph) or calibration is not None or options.dtype == "int8":
+    model, options = settled(model, device, options, shapes, calibration)
+    if isinstance(model, Graph):
         return None
     program = read_program(model, shapes)
     if not is_staged(program):
         return None
     opened = Device.open(select_device(device))
 
-    def stage(part: Model) -> Session | OpenSession:
-        try:
-            return compile_fixed(part, device, options, opened=opened)
-        except OpenShapeError:
-            return _compile_open(part, device, options, ports_of(part, None), opened=opened)
-
     exchange = exchange_of(opened, timeout_of(options))
+
+    def stage(part: Model, close: bool) -> Session | OpenSession:
+        close = close and exchange is None  # other ones hand tensors on, in one context
+        try:
+            return compile_fixed(part, device, options, opened=None if close else opened)
+        except OpenShapeError:
+            ports = ports_of(part, None)
+            return _compile_open(part, device, options, ports, opened=opened, close=close)
+
     return StagedSession(program, *ports_of(model, shapes), stage, opened.info.title, exchange)
 
 
@@ -160,16 +156,14 @@ def _compile_open(
     device: str | int | None,
     options: Options | None,
     ports: tuple[list[OpenTensorInfo], list[OpenTensorInfo]],
-    calibration: Calibration | None = None,
     doubt: UnsupportedOpError | None = None,
     opened: Device | None = None,
+    close: bool = False,
 ) -> OpenSession:
     """Return the session of a model with open dimensions; nothing is compiled yet. ports: ports_of.
 
-    opened: as in compile_fixed.
+    opened: as in compile_fixed. close: whether its calls follow each other closely.
     """
-    if calibration is not None and not isinstance(calibration, (Mapping, str, os.PathLike)):
-        calibration = list(calibration)  # each shape is calibrated with it
     select_device(device)
     inputs, outputs = ports
     dims = {value.name: value.shape for value in inputs}
@@ -177,13 +171,12 @@ def _compile_open(
 
     def read(loaded: Loaded, shapes: Shapes) -> Graph:
         graph = load_graph(loaded, shapes, is_open=True)
-        return prepare(graph, options, calibration, device, fixed=False)
+        return prepare(graph, options, device=device, fixed=False)
 
     def alone(shapes: Shapes) -> Session:
-        return compile_fixed(model, device, options, shapes, calibration, opened)
+        return compile_fixed(model, device, options, shapes, opened=opened)
 
-    has_samples = calibration is not None
-    compile_at = OpenModel(model, device, options, dims, opened, read, alone, has_samples)
+    compile_at = OpenModel(model, device, options, dims, opened, read, alone, close)
     return OpenSession(inputs, outputs, compile_at, compile_at.gears, doubt, compile_at.close)
 
 
@@ -203,16 +196,16 @@ def compile_fixed(
     warn_unknown()
     if is_compiled(model):
         return load_as(model, device, options, shapes, calibration)
-    options = options or Options()
+    model, options = settled(model, device, options, shapes, calibration)
     tuned = options.tune in ("quick", "full")
-    graph = load_graph(model, shapes, mapped=not tuned and calibration is None)
+    graph = load_graph(model, shapes, mapped=not tuned)
     mark("model")
     info = select_device(device)
     trim_loaded(info.driver)
     mark("device")
     sources = one_of_each(mapped_files(graph.consts.values()))
     require_unchanged(sources)
-    graph = prepare(graph, options, calibration, device)
+    graph = prepare(graph, options, device=device)
     require_unchanged(sources)
     forget(mapped_files(graph.consts.values()))
     mark("passes")
@@ -247,6 +240,7 @@ def tune_model(
     began = time.monotonic()
     options = options or Options()
     request = TuneRequest(level, budget, resume, retry)
+    model, options = settled(model, device, options, shapes)
     graph = prepare(load_graph(model, shapes), options)
     show = progress or (lambda where: None)
     return tune_graph(graph, select_device(device), options, request, show, began=began)
@@ -260,38 +254,83 @@ def calibrate(
     options: Options | None = None,
     shapes: Shapes | None = None,
     *,
-    method: str = "max",
-) -> dict[str, float]:
-    """Return the ranges of a network's values, for Options(dtype="int8"): value name -> magnitude.
+    method: str = "minmax",
+) -> dict[str, Range]:
+    """Return the ranges of a network's values, for Options(dtype="int8"): value name -> (least, largest).
 
-    The float32 network runs on `device` over `samples`, an iterable of feeds. method: "max" takes the
-    largest magnitude of each value, "percentile" lets 0.01 % of the elements of a sample lie beyond.
-    The result may be kept as JSON; it belongs to this network under the same Options.fuse.
-    Raises SettingError for samples that are none, and what compile_model and a session raise.
+    The float32 network runs on `device` over `samples`, an iterable of feeds. method: of
+    clnn.graph.histograms.METHODS, how ranges follow from values. The result may be kept as JSON; it belongs
+    to this network. Raises SettingError for samples that are none, and what compile_model and a session raise.
     """
-    graph, options = load_graph(model, shapes), options or Options()
-    return _ranges(
-        optimise(graph, True) if options.fuse else graph, samples, device, options, method
+    from clnn.qdq.option import observed_ranges
+
+    if isinstance(samples, Mapping):
+        raise SettingError("samples are an iterable of feeds. For one feed give [feed].")
+    if method not in METHODS:
+        raise SettingError(f"method is {method!r}. Use one of {', '.join(METHODS)}.")
+    feeds, plain = list(samples), _measuring(options or Options())
+    if isinstance(model, Graph):
+        return _ranges(model, feeds, device, plain, method)
+    refuse_compiled(model)
+    return observed_ranges(
+        model, feeds, lambda variant: compile_model(variant, device, plain, shapes), method
     )
+
+
+def settled(
+    model: Model,
+    device: str | int | None = None,
+    options: Options | None = None,
+    shapes: Shapes | None = None,
+    calibration: Calibration | None = None,
+) -> tuple[Model, Options]:
+    """Return a model and options without dtype "int8": for that, the quantised model that it stands for.
+
+    A model of which nothing can be bytes stays as it is. Arguments are compile_model's; samples run on `device`.
+    Raises SettingError where calibration is missing, or of no use, and what compile_model raises.
+    """
+    options = options or Options()
+    if options.dtype != "int8":
+        if calibration is not None:
+            raise SettingError(f"calibration is of no use with Options(dtype={options.dtype!r}).")
+        return model, options
+    from clnn.qdq.option import quantised_model, ranges_or_samples
+
+    given = options.calibration if calibration is None else calibration
+    plain = replace(options, dtype="f32", calibration="")
+    measuring = _measuring(options)
+    if isinstance(model, Graph):
+        known = ranges_or_samples(given)
+        if not isinstance(known, dict):
+            known = _ranges(model, known, device, measuring)
+        return quantise(model, known), plain
+    refuse_compiled(model)
+    made = quantised_model(
+        model, given, lambda variant: compile_model(variant, device, measuring, shapes)
+    )
+    return (model if made is None else made), plain
+
+
+def _measuring(options: Options) -> Options:
+    """Return the options with which a float32 network is measured for others."""
+    return replace(options, dtype="f32", calibration="", tune="cached", states=1, guard=0)
 
 
 def _ranges(
     graph: Graph,
-    samples: Iterable[Mapping[str, Any]],
+    samples: Sequence[Mapping[str, Any]],
     device: str | int | None,
     options: Options,
-    method: str = "max",
-) -> dict[str, float]:
-    """Return the ranges of the values of a graph, after its passes, over samples."""
-    if isinstance(samples, Mapping):
-        raise SettingError("samples are an iterable of feeds. For one feed give [feed].")
+    method: str = "minmax",
+) -> dict[str, Range]:
+    """Return the ranges of the values of a graph that become bytes, over samples."""
     names = observed(graph)
-    observer = Observer(names, method)
-    plain = replace(options, dtype="f32", fuse=False, calibration="", tune="cached", guard=0)
-    watched = replace(graph, outputs={name: name for name in names} or graph.outputs)
-    with compile_fixed(watched, device, plain) as session:
-        for feed in samples:
-            observer.see(session({name: feed[name] for name in graph.inputs if name in feed}))
+    observer = RangeObserver(names, method)
+    watched = replace(in_steps(graph), outputs={name: name for name in names} or graph.outputs)
+    with compile_fixed(watched, device, options) as session:
+        for see in (observer.see, observer.count)[: 1 + observer.counts]:
+            for feed in samples:
+                see(session({name: feed[name] for name in graph.inputs if name in feed}))
     return observer.ranges()
 
 
@@ -307,28 +346,14 @@ def prepare(
     calibration: as in compile_model; samples run on `device`. fixed: no other shape is to share its
     kernels. Raises SettingError where calibration is missing.
     """
-    on_set = fixed and asks_for_set(options) and kind_of(select_device(device)) == "cpu"
-    whole = on_set or options.dtype == "int8"
+    seen, options = settled(graph, device, options, calibration=calibration)
+    assert isinstance(seen, Graph)
+    graph, whole = seen, fixed and asks_for_set(options) and kind_of(select_device(device)) == "cpu"
     single = options.dtype == "f32"
     graph = optimise(graph, whole, fixed, single) if options.fuse else graph
-    if options.fuse and fixed and not whole and options.dtype == "f32":
+    if options.fuse and fixed and not whole and single:
         graph = fuse_attention(graph)
-    if options.dtype != "int8":
-        if calibration is not None:
-            raise SettingError(f"calibration is of no use with Options(dtype={options.dtype!r}).")
-        return store_as(graph, STORAGE[options.dtype])
-    ranges = options.calibration if calibration is None else calibration
-    if isinstance(ranges, str) and not ranges:
-        raise SettingError(
-            "Options(dtype='int8') needs to know the ranges of values. Give compile_model"
-            " calibration=SAMPLES, an iterable of typical feeds, or what clnn.calibrate returned for"
-            " them, or its JSON file as Options(calibration=FILE)."
-        )
-    if isinstance(ranges, (str, os.PathLike)):
-        return quantise(graph, read_ranges(ranges))
-    if isinstance(ranges, Mapping):
-        return quantise(graph, check_ranges(ranges))
-    return quantise(graph, _ranges(graph, ranges, device, options))
+    return store_as(graph, STORAGE[options.dtype])
 
 
 def load_graph(

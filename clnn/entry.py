@@ -22,7 +22,8 @@ from clnn.settings import warn_unknown
 from clnn.timeline import mark
 
 if TYPE_CHECKING:
-    from clnn.compile import Calibration, Model, Shapes
+    from clnn.compile import Model, Shapes
+    from clnn.qdq.option import Calibration
     from clnn.runtime.run.open_session import OpenSession
     from clnn.runtime.stages.session import StagedSession
     from clnn.runtime.stages.valued import ValuedSession
@@ -48,7 +49,8 @@ def compile_model(
     made of an .onnx file is kept in the cache. device: "auto", "cpu", "gpu", an index, or part of a
     platform's or device's name (default: CLNN_DEVICE). shapes: fixes symbolic dimensions, by input
     name -> shape or dimension name -> extent. calibration: for Options(dtype="int8"), samples of inputs
-    as an iterable of feeds, or ranges as `calibrate` returns them. progress: is
+    as an iterable of feeds, by which the model is quantised as `quantize_onnx` does it, or ranges as `calibrate`
+    returns them. progress: is
     called with a BuildProgress (done, total, title) as kernels are built for known shapes.
     Raises ModelError, UnsupportedOpError, NoDeviceError, DeviceError, BuildError,
     OutOfDeviceMemoryError, HostMemoryError where the host has not the memory, or ForkError in a

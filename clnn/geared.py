@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from clnn.compile import Calibration, Model, Shapes, compile_fixed, load_graph, prepare
+from clnn.compile import Model, Shapes, compile_fixed, load_graph, prepare
 from clnn.graph.ir import Graph
 from clnn.ops.universal.functions import SETS
 from clnn.options import Options
@@ -33,15 +33,14 @@ def compile_geared(
     device: str | int | None = None,
     options: Options | None = None,
     shapes: Shapes | None = None,
-    calibration: Calibration | None = None,
 ) -> Session:
     """Return what compile_fixed does, from the universal set at first where options ask for that.
 
     A model of which the set lacks so much that kernels are built for seconds runs on its own at once.
     """
     options, info = options or Options(), select_device(device)
-    if calibration is not None or not begins_on_set(options, info):
-        return compile_fixed(model, device, options, shapes, calibration)
+    if not begins_on_set(options, info):
+        return compile_fixed(model, device, options, shapes)
     graph = load_graph(model, shapes)  # in memory: its file may change when this has returned
     mark("model")
     on_set, at_once = (replace(options, specialise=choice) for choice in ("never", "always"))

@@ -42,17 +42,18 @@ class OpenModel:
         opened: Device | None,
         read: Callable[[Loaded, Shapes], Graph],
         alone: Callable[[Shapes], Session],
-        has_samples: bool,
+        close: bool = False,
     ) -> None:
         """dims: of each input, numbers and names; None where even their number is open.
 
         opened: has the context to use. read: returns the graph to plan. alone: compiles for one shape,
-        which shares nothing. has_samples: ranges of values are measured on samples.
+        which shares nothing. close: whether calls follow each other closely, so that threads may help the
+        one that calls.
         """
         self._model, self._device, self._options, self._opened = model, device, options, opened
-        self._read_loaded, self._alone, self._has_samples = read, alone, has_samples
+        self._read_loaded, self._alone = read, alone
         self._dims, self._graphs = dims, Graphs(self._read, dims)
-        self._has_ranges = options.dtype == "int8" or has_samples
+        self._close = close
         self._loaded: Loaded | None = None
         self._family: Family | None = None
 
@@ -107,7 +108,8 @@ class OpenModel:
                 device=self._opened and self._opened.beside(),
                 kept=KeptSets.of(graph, info, options, extents, measured(info, options.tune)),
                 at=self._at,
-                graphs=None if self._has_ranges else self._graphs,
+                graphs=self._graphs,
+                close=self._close,
             )
         with chooser(info, options.tune) as choose:
             return Session(graph, info, options, choose, family=self._family)
@@ -166,8 +168,8 @@ class OpenModel:
         from clnn.importers.onnx.load import load_parts
 
         if self._loaded is None:
-            self._loaded = load_parts(self._model, mapped=not self._has_samples)
-        graph = (self._read if self._has_ranges else self._graphs.at)(shapes)
+            self._loaded = load_parts(self._model, mapped=True)
+        graph = self._graphs.at(shapes)
         require_unchanged(one_of_each(mapped_files(graph.consts.values())))
         return graph
 

@@ -24,12 +24,11 @@ class Options:
     Products of 16 bits run on tensor cores where the device has them that clnn uses, else in float32.
     "tf32" stores float32, and products and convolutions may round their operands to TF32 (10 bits of
     fraction) on tensor cores; a device without computes in float32 and says so (Session.placement,
-    log). "int8": convolutions and products of constant weights multiply bytes, and values between
-    them are stored so, at scales from calibration (see compile_model). Ops that cannot, and those
-    with a constant beyond the type's range, keep float32 storage with conversions around them (see
-    Session.placement). calibration: file of ranges for "int8", as JSON. tune: how kernels are chosen;
-    "off" ranks them by estimates, "cached" takes measurements of this device, else shipped ones, else
-    ranks, "quick" and "full" measure what is missing first (half a minute, some minutes). arena:
+    log). Of 16 bits, ops that cannot, and those with a constant beyond the type's range, keep float32 storage
+    with conversions around them (see Session.placement). "int8": the network is quantised first, as `clnn quantize`
+    does it, by samples or ranges (see compile_model). calibration: file of ranges for "int8", as JSON. tune:
+    how kernels are chosen; "off" ranks them by estimates, "cached" takes measurements of this device, else shipped
+    ones, else ranks, "quick" and "full" measure what is missing first (half a minute, some minutes). arena:
     "shared" reuses memory between tensors, "separate" gives each its own buffer ("": as
     CLNN_ARENA says). fuse: run the fusing passes. states: how many callers may run at once, each
     with its own buffers. guard: bytes kept free and poisoned around every tensor (for checks).

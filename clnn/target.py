@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clnn.records import dataclass
-from clnn.types import F32, STORED_BF16, STORED_F16, DType
+from clnn.types import F32, I8, STORED_BF16, STORED_F16, U8, DType
 
 REGISTERS = {16: 32, 8: 16, 4: 20}  # by vector width
 # Registers of a work-item in subgroups of 32, which Intel's compilers take for its Xe-HPC, and where they take
@@ -98,8 +98,8 @@ class Target:
     def tensor_kind(self, memory: DType) -> str:
         """Return the kind of product that tensor cores have for operands of a type, "" for none."""
         kinds = {STORED_F16: "f16", STORED_BF16: "bf16", F32: "tf32" if self.tf32 else ""}
-        kind = "s8" if memory.scale else kinds.get(memory, "")
-        return kind if self.tensor else ""
+        kinds |= {I8: "s8", U8: "u8"}
+        return kinds.get(memory, "") if self.tensor else ""
 
     @property
     def is_cpu(self) -> bool:

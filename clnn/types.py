@@ -24,36 +24,26 @@ class Stored(str):
         cell     a value in memory is
         half     the float16 nearest to it
         ushort   the upper half of its float32 (bfloat16)
-        char     a number of steps of `scale`
 
-    scale, inverse: of "char", a number or the name of a variable; inverse is what values are
-    multiplied by before they are rounded. To compare two of these is to compare texts.
+    To compare two of these is to compare texts.
     """
 
     cell: str
-    scale: float | str  # of a step of "char": a number, or the name of a variable
-    inverse: float | str  # what values are multiplied by before they are rounded to steps
 
-    def __new__(
-        cls, text: str, cell: str, scale: float | str = 1.0, inverse: float | str = 1.0
-    ) -> Stored:
-        """Return `text` with `cell`: "half", "ushort" for the upper half of a float, or "char"."""
+    def __new__(cls, text: str, cell: str) -> Stored:
+        """Return `text` with `cell`: "half", or "ushort" for the upper half of a float."""
         ctype = super().__new__(cls, text)
-        ctype.cell, ctype.scale, ctype.inverse = cell, scale, inverse
+        ctype.cell = cell
         return ctype
 
 
 @dataclass(frozen=True)
 class DType:
-    """One element type: its name, its numpy dtype and its OpenCL C type.
-
-    scale: of real numbers stored in 8 bits, what a step of the element is worth; else 0.
-    """
+    """One element type: its name, its numpy dtype and its OpenCL C type."""
 
     name: str
     numpy: np.dtype[np.generic]
     cl: str
-    scale: float = 0.0
 
     @property
     def itemsize(self) -> int:
@@ -103,7 +93,6 @@ F4 = _small("float4e2m1", "float4_e2m1fn", "uchar")
 STORED_F16 = DType("f16", np.dtype("float16"), Stored("float", "half"))
 STORED_BF16 = DType("bf16", np.dtype("uint16"), Stored("float", "ushort"))
 STORAGE = {"f32": F32, "tf32": F32, "f16": STORED_F16, "bf16": STORED_BF16}
-S8_LARGEST = 127  # symmetric: the least byte, -128, is never stored
 
 DTYPES = (F32, F16, F64, I8, U8, I16, U16, I32, U32, I64, U64, BOOL)
 # Element types of inputs, outputs and constants -> the type that a network computes them in. A value
@@ -127,32 +116,12 @@ def dtype_of(numpy_dtype: object) -> DType:
         raise DTypeError(f"element type {numpy_dtype} is not one of clnn's: {names}.") from None
 
 
-def stored_s8(scale: float) -> DType:
-    """Return the storage of float32 values as bytes of -127 to 127, each a multiple of `scale`."""
-    step = np.float32(scale)
-    with np.errstate(all="ignore"):
-        inverse = np.float32(1) / step
-    if not (0 < inverse < np.inf):
-        raise DTypeError(f"scale {scale} of bytes has no inverse among float32 numbers.")
-    text = Stored("float", "char", float(step), float(inverse))
-    return DType("s8", np.dtype("int8"), text, float(step))
-
-
-def _bytes(values: np.ndarray[Any, Any], scale: float) -> np.ndarray[Any, Any]:
-    """Return the product with the inverse scale, rounded once; NaN counts as the least."""
-    inverse = np.float64(np.float32(1) / np.float32(scale))
-    steps = np.rint(values.astype(np.float64) * inverse)
-    return np.fmin(np.fmax(steps, -S8_LARGEST), S8_LARGEST).astype(np.int8)
-
-
 def narrow(array: np.ndarray[Any, Any], stored: DType) -> np.ndarray[Any, Any]:
     """Return float32 values as elements of a storage type, rounded to nearest, ties to even.
 
-    What is too large becomes infinity, of bytes the largest; NaN stays NaN where there is one.
+    What is too large becomes infinity; NaN stays NaN.
     """
     values = np.asarray(array, np.float32)
-    if stored.scale:
-        return _bytes(values, stored.scale)
     if stored == STORED_F16:
         with np.errstate(over="ignore"):
             return values.astype(np.float16)
@@ -167,8 +136,6 @@ def narrow(array: np.ndarray[Any, Any], stored: DType) -> np.ndarray[Any, Any]:
 
 def widen(array: np.ndarray[Any, Any], stored: DType) -> np.ndarray[Any, Any]:
     """Return elements of a storage type as float32."""
-    if stored.scale:
-        return np.asarray(array).astype(np.float32) * np.float32(stored.scale)
     if stored != STORED_BF16:
         return np.asarray(array).astype(np.float32)
     bits = np.atleast_1d(np.asarray(array)).astype(np.uint32) << np.uint32(16)

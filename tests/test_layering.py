@@ -33,7 +33,7 @@ ROOMS = (
     ("cache",),
     ("runtime",),
     ("ports", "tune"),
-    ("open_model",),
+    ("open_model", "qdq"),
     ("compile",),
     ("geared",),
     ("entry",),

@@ -50,11 +50,6 @@ class Arithmetic:
         return False
 
     @property
-    def step(self) -> float:
-        """What a step of an input is worth that is stored in bytes; 0: it is a number by itself."""
-        return 0.0
-
-    @property
     def name(self) -> str:
         """Name in kernels."""
         raise NotImplementedError

@@ -8,6 +8,7 @@ nearest, ties to even, of the sum in float32 times one float32 factor; results s
 
 from __future__ import annotations
 
+import math
 from dataclasses import field, replace
 from typing import Any
 
@@ -15,7 +16,6 @@ import ml_dtypes
 import numpy as np
 
 from clnn.arith._base import Arithmetic, Array, Averaging
-from clnn.arith.int8 import EXACT, magnitudes
 from clnn.arith.mli import dot, per_channel
 from clnn.arith.mli_primitives import wrap
 from clnn.errors import DTypeError, PlanError
@@ -23,6 +23,8 @@ from clnn.records import dataclass
 from clnn.types import I8, I16, I32, U8, DType
 
 INPUTS, WEIGHTS = (I8, U8, I16), (I8, I16)
+EXACT = 2**24  # up to here float32 holds every integer
+AT_ONCE = 2**18  # weights that are widened at once
 LARGEST_I16 = 2**15
 LARGEST_I32 = 2**30  # well below what 32 bits hold, so that no rounding leaves them
 Numbers = Array | np.generic  # arrays and numbers
@@ -32,6 +34,14 @@ def limits_of(dtype: DType) -> tuple[int, int]:
     """Return the least and the largest integer of a type."""
     info: Any = ml_dtypes.iinfo(dtype.numpy)  # type: ignore[no-untyped-call]
     return int(info.min), int(info.max)
+
+
+def magnitudes(weights: Array) -> Array:
+    """Return what the magnitudes of each output channel's weights come to, int64. Few are widened at once."""
+    each = math.prod(weights.shape[1:])
+    flat, rows = weights.reshape(len(weights), each), max(1, AT_ONCE // max(each, 1))
+    parts = (flat[k : k + rows].astype(np.int64) for k in range(0, len(flat), rows))
+    return np.concatenate([np.zeros(0, np.int64), *(np.abs(part).sum(1) for part in parts)])
 
 
 @dataclass(frozen=True)

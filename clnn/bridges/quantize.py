@@ -15,7 +15,7 @@ from clnn.bridges.espdl import ESPDL_INT8, ESPDL_INT16
 from clnn.bridges.fixed import MLI_FX16, MLI_FX16_FX8, MLI_SA8, TIDL_8, TIDL_16
 from clnn.bridges.layers import RELU6, Layer
 from clnn.bridges.q78 import OPENVX_Q78
-from clnn.bridges.report import LayerErrors, Report, decibels
+from clnn.bridges.report import LayerErrors, Report
 from clnn.bridges.simulate import Simulation, float_layers, watched
 from clnn.bridges.target import Target
 from clnn.compile import Model, Shapes, compile_fixed, load_graph
@@ -23,6 +23,7 @@ from clnn.errors import InputNameError, SettingError
 from clnn.graph.histograms import METHODS, RangeObserver
 from clnn.graph.ir import Graph
 from clnn.options import Options
+from clnn.qdq.signals import decibels
 from clnn.types import F32, Array
 
 _MLI, _TIDL = (MLI_SA8, MLI_FX16, MLI_FX16_FX8), (TIDL_8, TIDL_16)

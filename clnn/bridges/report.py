@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from clnn.bridges.layers import Layer
+from clnn.qdq.signals import decibels
 from clnn.records import dataclass
 from clnn.types import Array
 
 COLUMNS = ("layer", "op", "integers", "SNR, dB", "saturated", "share", "worst channel")
-
-
-def decibels(signal: float, noise: float) -> float:
-    """Return the ratio of two powers in dB; infinity where there is no noise."""
-    if noise == 0:
-        return math.inf
-    ratio = signal / noise
-    return 10 * math.log10(ratio) if ratio > 0 else -math.inf
 
 
 class LayerErrors:

@@ -29,7 +29,7 @@ from clnn.cache import files
 from clnn.types import Array
 
 MAGIC = b"\x89CLNN\r\n\x1a"
-VERSION = 2
+VERSION = 3
 PAGE = 4096
 MAX_INDEX = 1 << 16  # bytes
 _HEADER = struct.Struct("<8sIIQ")

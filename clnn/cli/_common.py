@@ -49,7 +49,7 @@ def add_model(parser: argparse.ArgumentParser, *option: str) -> None:
         "--dtype",
         choices=DTYPES,
         help="storage and products: f32; tf32: products may round operands; 16 bits: f16 or bf16;"
-        " int8: bytes, with -o calibration=FILE of `clnn calibrate`",
+        " int8: quantised, with -o calibration=FILE of `clnn calibrate`",
     )
     parser.add_argument(
         *(option or ("-o", "--option")),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clnn.compile import compile_fixed, load_graph
+from clnn.compile import compile_fixed, load_graph, settled
 from clnn.options import Options
 from clnn.records import dataclass
 from clnn.runtime.doctor.selection import select_device
@@ -103,12 +103,15 @@ def measure(
     """
     select_device(device)  # whose errors come first, and whose probe counts in nothing
     begin = perf_counter()
-    graph = model if is_compiled(model) else load_graph(model, shapes)
+    source, plain = (
+        (model, options) if is_compiled(model) else settled(model, device, options, shapes)
+    )
+    graph = source if is_compiled(source) else load_graph(source, shapes)
     load = perf_counter() - begin
     if plan.streams > 1:
-        options = replace(options, states=max(options.states, plan.streams))
+        plain = replace(plain, states=max(plain.states, plan.streams))
     fixed = shapes if graph is model else None
-    with compile_fixed(graph, device, options, fixed) as session:
+    with compile_fixed(graph, device, plain, fixed) as session:
         info = session.device
         peaks = measure_peaks(info) if plan.peaks else known_peaks(info)
         feeds = make_feeds(session.inputs)

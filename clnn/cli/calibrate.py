@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from clnn.cli import _calibration, _common
-from clnn.graph.calibration import METHODS
+from clnn.graph.histograms import METHODS
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -15,7 +15,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "calibrate",
         help="measure the ranges that dtype int8 needs",
-        description="Runs the float32 network over samples and writes the largest magnitude of its"
+        description="Runs the float32 network over samples and writes the least and the largest of its"
         " values to a file, for -o dtype=int8 -o calibration=FILE of the other commands.",
     )
     _common.add_model(parser)
@@ -25,7 +25,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         required=True,
         help="arrays by input name, with samples along their first axis",
     )
-    parser.add_argument("--method", choices=METHODS, default="max", help="default: max")
+    parser.add_argument("--method", choices=METHODS, default="minmax", help="default: minmax")
     parser.add_argument("--out", metavar="FILE.json", required=True, help="file to write")
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from clnn.importers.onnx.info import ModelInfo, ValueInfo
     from clnn.importers.onnx.stages.program import Program
     from clnn.layout import TensorLayout
+    from clnn.options import Options
     from clnn.plan.plan import Plan
     from clnn.runtime.device.device import DeviceInfo
 
@@ -98,10 +99,8 @@ def _program(
     from clnn.importers.onnx.stages.build import read_program
     from clnn.importers.onnx.stages.program import is_staged
 
-    if _common.options_of(args).dtype == "int8":
-        return None, refused
     try:
-        program = read_program(args.model, _common.shapes_of(args))
+        program = read_program(_settled(args)[0], _common.shapes_of(args))
     except UnsupportedOpError as err:
         return None, err
     return (program if is_staged(program) else None), refused
@@ -127,8 +126,16 @@ def _show_stages(
 def _graph(args: argparse.Namespace) -> Graph:
     from clnn.api import load_graph, prepare
 
-    graph = load_graph(args.model, _common.shapes_of(args))
-    return prepare(graph, _common.options_of(args))
+    model, options = _settled(args)
+    return prepare(load_graph(model, _common.shapes_of(args)), options)
+
+
+def _settled(args: argparse.Namespace) -> tuple[Any, Options]:
+    """Return the model that runs, and the options that it runs with."""
+    from clnn.api import settled
+
+    options = _common.options_of(args)
+    return settled(args.model, args.device, options, _common.shapes_of(args))
 
 
 def _parts(args: argparse.Namespace, graph: Graph, report: dict[str, Any]) -> list[str]:

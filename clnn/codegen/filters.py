@@ -12,7 +12,7 @@ import numpy as np
 from clnn.layout import TensorLayout
 from clnn.target import LARGE_REGISTERS, RegisterMode
 from clnn.traced import Traced, divides, is_one, is_open, is_traced, is_zero, room, times, today
-from clnn.types import S8_LARGEST, Stored
+from clnn.types import Stored
 
 SMALL = ("char", "uchar", "short", "ushort")
 WIDE = 8  # halves of a vector whose address has to be aligned for some compilers
@@ -151,8 +151,6 @@ def load(ctype: str, width: int, pointer: str, where: str, pitch: int = 1) -> st
         text = small_vector(vec_type(cell(ctype), width), pointer, where)
     if not isinstance(ctype, Stored):
         return text
-    if ctype.cell == "char":
-        return f"(convert_{ctype}{width}({text}) * {_number(ctype.scale)})"
     return f"as_{ctype}{width}(convert_uint{width}({text}) << 16)"
 
 
@@ -163,8 +161,6 @@ def element(ctype: str, pointer: str, where: str) -> str:
     text = f"{pointer}[{where}]"
     if not isinstance(ctype, Stored):
         return text
-    if ctype.cell == "char":
-        return f"(convert_{ctype}({text}) * {_number(ctype.scale)})"
     return f"as_{ctype}((uint){text} << 16)"
 
 
@@ -181,8 +177,6 @@ def store(
     if isinstance(ctype, Stored):
         if ctype.cell == "half":
             return store_half(width, value, pointer, where)
-        if ctype.cell == "char":
-            return _store_bytes(width, value, pointer, where, ctype)
         plain = store(width, f"convert_ushort{n}(b_ >> 16)", pointer, where, "ushort")
         return (
             f"{{ const {ctype}{n} f_ = {value}; uint{n} b_ = as_uint{n}(f_); "
@@ -230,28 +224,6 @@ def small_vector(
     """
     packed = f"{const}struct {{ {vector} v; }} __attribute__((packed))"
     return f"(({space} {packed} *)({pointer} + ({where})))->v"
-
-
-def _store_bytes(width: int, value: str, pointer: str, where: str, ctype: Stored) -> str:
-    """Return a statement that stores values as bytes of -127 to 127, each in steps of a scale.
-
-    The sum with 1.5 * 2**23 rounds the product once, to an integer in the low bits; comparisons are
-    such that a NaN becomes the least.
-    """
-    n = "" if width == 1 else str(width)
-    real, whole = f"({ctype}{n})", f"(int{n})"
-    low, high = f"{real}({S8_ZERO - S8_LARGEST}.0f)", f"{real}({S8_ZERO + S8_LARGEST}.0f)"
-    plain = store(
-        width, f"convert_char{n}(as_int{n}(u_) - {whole}({S8_BITS}))", pointer, where, "char"
-    )
-    return (
-        f"{{ {ctype}{n} u_ = fma({value}, {real}({_number(ctype.inverse)}), {real}({S8_ZERO}.0f)); "
-        f"u_ = u_ > {low} ? u_ : {low}; u_ = u_ < {high} ? u_ : {high}; {plain} }}"
-    )
-
-
-def _number(value: float | str) -> str:
-    return value if isinstance(value, str) else scalar(value)
 
 
 def stored_as(ctype: str) -> str:

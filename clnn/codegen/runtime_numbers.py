@@ -273,7 +273,7 @@ def _rare_shape(value: Any, numbers: list[Number]) -> Hashable:
     if isinstance(value, Mapping):
         return type(value), *((k, _shape(v, numbers)) for k, v in value.items())
     if isinstance(value, Stored):
-        return Stored, str(value), value.cell, value.scale, value.inverse
+        return Stored, str(value), value.cell
     return type(value), value
 
 

@@ -1,4 +1,4 @@
-"""Ranges of values: what quantisation must know of a network's activations, measured over samples."""
+"""Ranges of values: what quantisation must know of a network's activations, as plain data."""
 
 from __future__ import annotations
 
@@ -12,65 +12,17 @@ from typing import Any
 import numpy as np
 
 from clnn.errors import SettingError
-from clnn.types import Array
+from clnn.graph.rounding import Range
 
-METHODS = ("max", "percentile")
-PERCENTILE = 99.99  # of the magnitudes within one sample
-
-
-class Observer:
-    """Notes the largest magnitude of values over samples.
-
-    method: "max", or "percentile": of each sample the magnitude that 99.99 % of a value's elements do
-    not exceed, so that a few outliers are clipped.
-    """
-
-    def __init__(self, names: Sequence[str], method: str) -> None:
-        if method not in METHODS:
-            raise SettingError(f"method is {method!r}. Use one of {', '.join(METHODS)}.")
-        self._method, self._samples = method, 0
-        self._most = dict.fromkeys(names, 0.0)
-
-    def see(self, values: Mapping[str, Array]) -> None:
-        """Take note of one sample. Raises SettingError for a value with NaN or infinity."""
-        self._samples += 1
-        for name in self._most:
-            found = self._magnitude(np.abs(values[name]))
-            if not math.isfinite(found):
-                raise SettingError(
-                    f"calibration: value {name!r} has NaN or infinity with sample {self._samples}."
-                    " Leave that sample out, or check its preprocessing."
-                )
-            self._most[name] = max(self._most[name], found)
-
-    def _magnitude(self, values: Array) -> float:
-        largest = float(values.max(initial=0.0))
-        if self._method == "max" or not values.size or not math.isfinite(largest):
-            return largest
-        return float(np.percentile(values, PERCENTILE))
-
-    def ranges(self) -> dict[str, float]:
-        """Return value -> largest magnitude. Raises SettingError where there was no sample."""
-        if not self._samples:
-            raise SettingError("calibration got no samples. Give at least one feed of all inputs.")
-        return dict(self._most)
+ENDS = 2
 
 
-def check_ranges(given: Mapping[str, Any]) -> dict[str, float]:
-    """Return ranges as plain floats. Raises SettingError for what is none."""
-    found = {}
-    for name, value in given.items():
-        number = value if isinstance(value, (int, float, np.number)) else math.nan
-        if isinstance(value, bool) or not (0 <= float(number) < math.inf):
-            raise SettingError(
-                f"calibration: range of {name!r} is {_short(value)}, must be a number of 0 or more."
-                " Give ranges as clnn.calibrate returns them, or a list of feeds."
-            )
-        found[str(name)] = float(number)
-    return found
+def check_ranges(given: Mapping[str, Any]) -> dict[str, Range]:
+    """Return ranges as pairs of plain floats. Raises SettingError for what is none."""
+    return {str(name): _ends(str(name), value) for name, value in given.items()}
 
 
-def read_ranges(path: str | os.PathLike[str]) -> dict[str, float]:
+def read_ranges(path: str | os.PathLike[str]) -> dict[str, Range]:
     """Return the ranges of a JSON file. Raises SettingError for a file that holds none."""
     try:
         given = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -81,6 +33,27 @@ def read_ranges(path: str | os.PathLike[str]) -> dict[str, float]:
     if not isinstance(given, dict):
         raise SettingError(f"{os.fspath(path)} is no JSON object of ranges by value name.")
     return check_ranges(given)
+
+
+def missing_range(missing: Sequence[str]) -> SettingError:
+    """Return the error for values whose ranges are not known."""
+    return SettingError(
+        f"calibration says nothing of value {missing[0]!r} ({len(missing)} such): it was made of"
+        " another network. Calibrate this one."
+    )
+
+
+def _ends(name: str, value: Any) -> Range:
+    """Return the least and the largest element. Raises SettingError."""
+    pair = value if isinstance(value, (list, tuple)) and len(value) == ENDS else ()
+    plain = [isinstance(v, (int, float, np.number)) and not isinstance(v, bool) for v in pair]
+    low, high = map(float, pair) if plain and all(plain) else (math.nan, math.nan)
+    if not -math.inf < low <= high < math.inf:
+        raise SettingError(
+            f"calibration: range of {name!r} is {_short(value)}, must be two numbers, the least and the"
+            " largest element. Give ranges as clnn.calibrate returns them, or a list of feeds."
+        )
+    return low, high
 
 
 def _short(value: Any) -> str:

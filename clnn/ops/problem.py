@@ -138,11 +138,6 @@ class Problem:
         return index < len(self.inputs) and self.inputs[index] is not None
 
     @property
-    def uses_bytes(self) -> bool:
-        """Whether any operand lies in memory as steps of a scale."""
-        return any(o is not None and o.memory.scale for o in (*self.inputs, *self.outputs))
-
-    @property
     def uses_narrow_storage(self) -> bool:
         """Whether any operand lies in memory in another type."""
         return any(o is not None and o.stored for o in (*self.inputs, *self.outputs))

@@ -115,6 +115,10 @@ class ViewSpec(OpSpec):
         """Return the layout of output 0 as a view of input 0."""
         return None
 
+    def takes(self, source: TensorLayout, fill: float | None) -> bool:
+        """Whether the border of input 0, filled so, is what the view reads of it."""
+        return True
+
     def inside(self, inputs: Sequence[TensorType | None]) -> Sequence[ViewSpec | None]:
         """Return for each input the view of output 0 that it can be, None where there is none."""
         return (None,) * len(inputs)

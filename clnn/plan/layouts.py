@@ -30,6 +30,7 @@ CACHE_LINE_BYTES = 64
 PIECE_BYTES = 16  # that tensor cores are fed with at once
 MIN_CHANNELS = 3  # of whole pieces: with fewer the rest of a piece would cost too much
 CROWDED = 2  # sets of a cache that all pixels share where they are kept further apart
+IMAGE_AXES = 3  # at least: images, channels and places
 MOST_VIEWS = 64  # between a storage and a view whose border it has
 
 
@@ -148,10 +149,11 @@ def border_demands(graph: Graph) -> Demands:
 def memory_orders(graph: Graph) -> dict[str, tuple[int, ...]]:
     """Return value name -> axes from outermost to innermost.
 
-    Inputs and outputs of image ops have their channels innermost; ops of rule "same" carry that on
-    to values of the same rank; everything else is row-major.
+    Inputs and outputs of image ops have their channels innermost, and so have images that are put
+    together from tokens; ops of rule "same" carry that on to values of the same rank; everything else
+    is row-major.
     """
-    images: set[str] = set()
+    images = _put_together(graph)
     for node in graph.nodes:
         if node.spec.layout_rule == "image":
             images |= {n for n in (*node.inputs[:1], *node.outputs) if n is not None}
@@ -160,10 +162,43 @@ def memory_orders(graph: Graph) -> dict[str, tuple[int, ...]]:
     for node in graph.nodes:  # constants lie as the tensors that they are combined with
         if any(n in images for n in node.outputs):
             images |= {n for n in node.inputs if n is not None and n in graph.consts}
-    return {
+    orders = {
         name: channels_last(t.rank) if name in images else tuple(range(t.rank))
         for name, t in graph.types.items()
     }
+    return orders | _depths_beside(graph)
+
+
+def _depths_beside(graph: Graph) -> dict[str, tuple[int, ...]]:
+    """Return the orders of volumes of which windows of depth are read: the depths of a pixel side by side."""
+    producers, found = graph.producers(), dict[str, tuple[int, ...]]()
+    for node in graph.nodes:
+        if node.spec.kind != "depth_windows":
+            continue
+        volume = node.inputs[0] or ""
+        found[volume] = (0, *range(3, graph.types[volume].rank), 2, 1)
+        maker = producers.get(volume)
+        if maker is not None and maker.spec.kind == "split_depth":
+            images = maker.inputs[0] or ""
+            found[images] = (*range(2, graph.types[images].rank), 0, 1)
+    return found
+
+
+def _put_together(graph: Graph) -> set[str]:
+    """Return the reshaped transposes whose axis 1 is the last one, innermost, of what is transposed."""
+    # Stored plans have places, and need no ops.
+    from clnn.ops.movement.views import Reshape, Transpose
+
+    turned: set[str] = set()
+    found: set[str] = set()
+    for node in graph.nodes:
+        if isinstance(node.spec, Transpose) and node.spec.perm[1:2] == (len(node.spec.perm) - 1,):
+            turned.update(node.outputs)
+        elif isinstance(node.spec, Reshape) and node.inputs[0] in turned:
+            before, after = (graph.types[n].shape for n in (node.inputs[0], node.outputs[0]))
+            if len(after) >= IMAGE_AXES and before[:2] == after[:2]:
+                found.update(node.outputs)
+    return found
 
 
 def _follow(images: set[str], graph: Graph) -> None:
@@ -194,7 +229,7 @@ def _apart(
     Where the channels of a pixel fill a whole way, or half of one, equal channels of neighbouring
     pixels lie in one or two sets, and no cache holds a tile of them.
     """
-    if not cache_way or order == tuple(range(len(order))):
+    if not cache_way or order != channels_last(len(order)):
         return {}
     channels = order[-1]
     if given.size <= given.shape[0] * given.shape[channels]:
@@ -247,8 +282,10 @@ def _place_views(here: Placed, views: _Views, placed: dict[str, Placed]) -> list
     while todo:
         parent = todo.pop()
         for link in views.children.get(parent, ()):
-            derived = link.view.forward(placed[parent].layout)
-            if derived is None or views.refuses(link, derived):
+            lies, fill = placed[parent].layout, placed[parent].fill
+            derived = link.view.forward(lies)
+            border_fits = link.backward or link.view.takes(lies, fill)
+            if derived is None or not border_fits or views.refuses(link, derived):
                 detached.append(link.child)
             else:
                 placed[link.child] = Placed(root, derived, placed[root].fill)

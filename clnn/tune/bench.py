@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from clnn.arith._base import FLOAT
+from clnn.arith.quantised import limits_of
 from clnn.cache.keys import fields_key
 from clnn.cache.store import Store
 from clnn.cache.templates import use_cache
@@ -27,7 +28,6 @@ from clnn.errors import TemplateError
 from clnn.layout import TensorLayout, view_of
 from clnn.ops.launch import Const, In, Out, Scratch, Variant
 from clnn.ops.problem import Operand, Problem
-from clnn.ops.shared.epilogue import heavy
 from clnn.ops.spec import OpSpec
 from clnn.records import dataclass
 from clnn.runtime.build.program import key_of, options_of
@@ -38,14 +38,13 @@ from clnn.runtime.process.worker import Worker, WorkerError
 from clnn.runtime.run.state import POISON
 from clnn.runtime.run.trial_child import GUARD, values
 from clnn.settings import setting
-from clnn.types import Array, narrow, widen
+from clnn.types import I8, U8, Array, narrow, widen
 
 use_cache()
 # Of an element stored in 16 bits, relative to it; a bias may be rounded to that besides.
 ROUNDING = {"f16": 2.0**-11, "bf16": 2.0**-8}
 ROUNDED = 2
-ONE_STEP = 1.01  # and a little, for the error is a quotient
-DEVIATION = 40  # of random numbers in bytes, in steps
+BYTES = (I8, U8)
 
 SPILLS = "lacks registers"
 
@@ -237,10 +236,8 @@ class Bench:
             wanted = self._spec.reference(*[_wide(a) for a in data])
         for k, (operand, want) in enumerate(zip(problem.outputs, wanted, strict=False)):
             np.save(self._folder / f"out{k}.npy", guarded(operand, None))
-            in_bytes = operand.memory.scale > 0
-            kept = widen(narrow(want, operand.memory), operand.memory) if in_bytes else want
-            np.save(self._folder / f"out{k}.want.npy", kept)
-            self._rounding = max(self._rounding, rounding_of(self._spec, operand, kept))
+            np.save(self._folder / f"out{k}.want.npy", want)
+            self._rounding = max(self._rounding, rounding_of(operand))
         self._prepared = str(self._folder)
 
     def _request(self, variant: Variant) -> dict[str, Any]:
@@ -301,23 +298,17 @@ class Bench:
         self.close()
 
 
-def measurable(problem: Problem) -> bool:
-    """Whether random data suits a problem: what is not constant holds floating-point numbers."""
+def measurable(spec: OpSpec, problem: Problem) -> bool:
+    """Whether random data suits a problem: what is not constant holds floats, or bytes of products."""
     moving = [o for o in problem.inputs if o is not None and o.const is None]
-    return all(o.type.dtype.is_float for o in moving) and all(o.type.size for o in problem.outputs)
+    products = getattr(spec, "arith", FLOAT) is not FLOAT
+    fit = all(o.type.dtype.is_float or (products and o.type.dtype in BYTES) for o in moving)
+    return fit and all(o.type.size for o in problem.outputs)
 
 
-def rounding_of(spec: OpSpec, operand: Operand, want: Array) -> float:
-    """Return the error that storing an output adds, relative to the largest of the values `want`.
-
-    In bytes a sum that is not exact may round to the next step; exact ones round as `want` did.
-    """
-    scale, name = operand.memory.scale, operand.stored.name if operand.stored else ""
-    if not scale:
-        return ROUNDED * ROUNDING.get(name, 0.0)
-    if getattr(spec, "arith", FLOAT) is not FLOAT and not heavy(getattr(spec, "post_ops", ())):
-        return 0.0
-    return ONE_STEP * scale / max(float(np.abs(want).max(initial=0.0)), scale)
+def rounding_of(operand: Operand) -> float:
+    """Return the error that storing an output adds, relative to its largest value."""
+    return ROUNDED * ROUNDING.get(operand.stored.name if operand.stored else "", 0.0)
 
 
 def _ask(worker: Worker, request: dict[str, Any], timeout_s: float) -> Trial:
@@ -347,16 +338,17 @@ def _tensor(name: str, operand: Operand, written: bool) -> dict[str, Any]:
         "written": written,
         "dtype": operand.memory.numpy.name,
         "stored": operand.stored.name if operand.stored else "",
-        "scale": operand.memory.scale,
         "layout": astuple(operand.layout),
     }
 
 
 def _random(operand: Operand, seed: int) -> Array:
-    """Return normally distributed numbers; of those stored in bytes, few are too large for them."""
-    wide = operand.memory.scale * DEVIATION or 1.0
-    numbers = np.random.default_rng(seed).standard_normal(operand.type.shape) * wide
-    return numbers.astype(operand.type.dtype.numpy)
+    """Return normally distributed numbers, or any bytes."""
+    random, kind = np.random.default_rng(seed), operand.type.dtype
+    if kind in BYTES:
+        low, high = limits_of(kind)
+        return random.integers(low, high, operand.type.shape, kind.numpy, endpoint=True)
+    return random.standard_normal(operand.type.shape).astype(kind.numpy)
 
 
 def _as_stored(operand: Operand) -> Array | None:

@@ -71,7 +71,7 @@ class Chosen:
     ) -> Variant | None:
         """Return the best variant of another driver's result, once it is right under this one."""
         prior = self.store.prior(sig.key) if self.store.writable else None
-        if prior is None or not measurable(problem):
+        if prior is None or not measurable(spec, problem):
             return None
         failed = self.store.failures(sig.key)
         for top in prior.tops:

@@ -39,7 +39,7 @@ def tasks_of(plan: Plan) -> list[Task]:
     """Return the problems of a plan that have several candidates, each once."""
     tasks: dict[str, Task] = {}
     for step in plan.scheduled:
-        if not step.launches or not measurable(step.problem):
+        if not step.launches or not measurable(step.node.spec, step.problem):
             continue
         sig = signature(step.node.spec, step.problem)
         if sig.key in tasks:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from clnn.compile import compile_fixed
 from clnn.graph.ir import Graph, Node
@@ -43,13 +42,15 @@ def bisect_graph(
     options: Options,
     feeds: Mapping[str, Array],
     tolerance: float,
-    calibration: Any = None,
+    right: Mapping[str, Array] | None = None,
 ) -> Bisection | None:
     """Return the first wrong node of `graph`, or None when the whole network is right.
 
-    Wrong is what differs from the reference by more than `tolerance`, relative to the largest.
+    Wrong is what differs from the reference by more than `tolerance`, relative to the largest. right: what
+    values are, where that is not this graph's reference.
     """
-    search = _Search(graph, device, options, feeds, tolerance, calibration)
+    right = reference_values(graph, feeds) if right is None else right
+    search = _Search(graph, device, options, feeds, tolerance, right)
     low, high = 0, len(graph.nodes)
     if search.wrong(high) is None:
         return None
@@ -70,11 +71,11 @@ class _Search:
         options: Options,
         feeds: Mapping[str, Array],
         tolerance: float,
-        calibration: Any,
+        right: Mapping[str, Array],
     ) -> None:
         self.graph, self.device, self.options = graph, device, options
-        self.feeds, self.tolerance, self.calibration = feeds, tolerance, calibration
-        self.right = reference_values(graph, feeds)
+        self.feeds, self.tolerance = feeds, tolerance
+        self.right = right
         self.compiled = 0
         self.variants: dict[str, str] = {}
 
@@ -88,7 +89,7 @@ class _Search:
         self, graph: Graph, feeds: Mapping[str, Array], options: Options, every: bool = False
     ) -> Difference | None:
         self.compiled += 1
-        with compile_fixed(graph, self.device, options, None, self.calibration) as session:
+        with compile_fixed(graph, self.device, options) as session:
             got = session(feeds)
             self.variants |= {step.node.layer: step.variant.name for step in session.plan.scheduled}
         differences = [difference(n, got[n], self.right[n], self.tolerance) for n in graph.outputs]

@@ -27,51 +27,57 @@ def with_values(graph: Graph, names: Sequence[str]) -> Graph:
 
 def reference_layers(
     graph: Graph,
+    computed: Graph,
     device: str | int | None,
     options: Options,
     feeds: Mapping[str, Array],
-    calibration: Any = None,
+    rounding: float,
 ) -> tuple[Layer, ...]:
-    """Compare every value of `graph` with the reference in double precision.
+    """Compare every value of `graph` that `computed` has, too, with the reference in double precision.
 
-    Each node's own difference is to its reference fed with what the device gave that node.
+    Each node's own difference is to its reference fed with what the device gave that node. rounding: of
+    a result, besides that of its op.
     """
-    names = [name for node in graph.nodes for name in node.outputs]
-    with compile_fixed(with_values(graph, names), device, options, None, calibration) as session:
+    names = [n for node in graph.nodes for n in node.outputs if n in computed.types]
+    with compile_fixed(with_values(computed, names), device, options) as session:
         got = session(feeds)
-        variants = {step.node.layer: step.variant for step in session.plan.scheduled}
+        chosen = {step.node.layer: step.variant for step in session.plan.scheduled}
+    producers = computed.producers()
     right = reference_values(graph, feeds)
     device_values = {name: widen(array) for name, array in {**graph.consts, **feeds, **got}.items()}
     layers = []
     for number, node in enumerate(graph.nodes):
-        chosen = variants[node.name]
-        limit = max(node.spec.tolerance(graph.input_types(node)), chosen.error)
-        limit += LAYER_ROUNDING[options.dtype]
+        known = [n for n in node.inputs if n is not None]
+        if not all(n in device_values for n in (*known, *node.outputs)):
+            continue
         alone = reference_node(graph, node, device_values)
         for name in node.outputs:
+            variant = chosen[producers[name].name]
+            limit = max(node.spec.tolerance(graph.input_types(node)), variant.error) + rounding
             total = difference(name, got[name], right[name], limit)
             own = difference(name, got[name], alone[name], limit)
-            layers.append(Layer(number, node.name, node.spec.kind, chosen.name, total, own))
+            layers.append(Layer(number, node.name, node.spec.kind, variant.name, total, own))
     return tuple(layers)
 
 
 def onnxruntime_layers(
     model: str | os.PathLike[str] | bytes,
+    computed: Any,
     shapes: Shapes,
     device: str | int | None,
     options: Options,
     feeds: Mapping[str, Array],
     tolerance: float,
-    calibration: Any = None,
 ) -> tuple[Layer, ...]:
-    """Compare the results of all nodes of an ONNX file with ONNX Runtime's, unoptimised."""
+    """Compare the results of all nodes of an ONNX file, as `computed` has them, with ONNX Runtime's, unoptimised."""
     from clnn.importers.onnx.outputs import with_all_outputs
 
     opened = with_all_outputs(model)
-    graph = load_graph(opened.data, shapes)
+    data = opened.data if computed is model else with_all_outputs(computed.SerializeToString()).data
+    graph = load_graph(data, shapes)
     outputs = {n: v for n, v in graph.outputs.items() if v not in graph.consts}
     graph = replace(graph, outputs=outputs)
-    with compile_fixed(graph, device, options, None, calibration) as session:
+    with compile_fixed(graph, device, options) as session:
         got = session(feeds)
         variants = {step.node.layer: step.variant.name for step in session.plan.scheduled}
     wanted = [name for name in opened.makers if name in outputs]

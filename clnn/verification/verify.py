@@ -10,19 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from clnn.compile import (
-    Calibration,
-    Model,
-    Shapes,
-    calibrate,
-    compile_fixed,
-    compile_staged,
-    load_graph,
-)
+from clnn.compile import Model, Shapes, compile_fixed, compile_staged, load_graph, settled
 from clnn.errors import SettingError, UnsupportedOpError
 from clnn.graph.ir import Graph
 from clnn.graph.passes import optimise
 from clnn.options import Options
+from clnn.qdq.option import Calibration
 from clnn.records import dataclass
 from clnn.runtime.run.session import Session
 from clnn.types import Array
@@ -30,9 +23,9 @@ from clnn.verification.bisect import bisect_graph
 from clnn.verification.compare import Difference, difference
 from clnn.verification.feeds import closed_inputs, inputs_of, random_feeds
 from clnn.verification.golden import engine_for, with_golden
-from clnn.verification.layers import onnxruntime_layers, reference_layers
+from clnn.verification.layers import LAYER_ROUNDING, onnxruntime_layers, reference_layers
 from clnn.verification.onnxruntime import OnnxRuntime
-from clnn.verification.reference import reference_values
+from clnn.verification.reference import reference_values, unrounded_values
 from clnn.verification.report import Bisection, Layer, VerifyReport
 
 # Of a whole network, by Options.dtype.
@@ -113,9 +106,10 @@ def _compared(asked: Request) -> VerifyReport:
             raise
         return staged
     request = replace(asked, calibration=_calibration(asked, graph))
-    with compile_fixed(
-        graph, request.device, request.options, calibration=request.calibration
-    ) as session:
+    how = request.device, request.options, request.shapes, request.calibration
+    model, options = settled(request.model, *how)
+    computed = graph if model is request.model else load_graph(model, request.shapes)
+    with compile_fixed(computed, request.device, options) as session:
         given = request.feeds
         if request.against == "golden":
             given = with_golden(request.model).golden_inputs
@@ -124,8 +118,8 @@ def _compared(asked: Request) -> VerifyReport:
         outputs, engine = _outputs(request, graph, session, feeds, got)
         layers: tuple[Layer, ...] = ()
         if request.per_layer:
-            layers = _layers(request, graph, feeds)
-        bisection = _bisect(request, graph, session, feeds) if request.bisect else None
+            layers = _layers(request, model, graph, computed, feeds)
+        bisection = _bisect(request, graph, computed, session, feeds) if request.bisect else None
         device = session.device.title
     return VerifyReport(
         _title(request.model),
@@ -211,32 +205,43 @@ def _outputs(
     return tuple(difference(n, got[n], want[n], request.tolerance) for n in names), title
 
 
-def _layers(request: Request, graph: Graph, feeds: Mapping[str, Array]) -> tuple[Layer, ...]:
-    options = replace(request.options, fuse=False)
+def _layers(
+    request: Request, model: Model, graph: Graph, computed: Graph, feeds: Mapping[str, Array]
+) -> tuple[Layer, ...]:
+    """Compare values of `graph` as `computed`, of `model`, has them."""
+    rounding = LAYER_ROUNDING[request.options.dtype]
+    options = _unfused(request)
     if request.against in ("reference", "golden"):
-        return reference_layers(graph, request.device, options, feeds, request.calibration)
+        return reference_layers(graph, computed, request.device, options, feeds, rounding)
     assert not isinstance(request.model, Graph)
     return onnxruntime_layers(
-        request.model,
-        request.shapes,
-        request.device,
-        options,
-        feeds,
-        request.tolerance,
-        request.calibration,
+        request.model, model, request.shapes, request.device, options, feeds, request.tolerance
     )
 
 
-def _bisect(
-    request: Request, graph: Graph, session: Session, feeds: Mapping[str, Array]
-) -> Bisection | None:
+def _unfused(request: Request) -> Options:
+    """Return the options of a network whose values are looked at."""
     quantised = request.options.dtype == "int8"
-    single = request.options.dtype == "f32"
-    fused = optimise(graph, quantised, True, single) if request.options.fuse else graph
-    options, ranges = replace(request.options, fuse=False), request.calibration
-    if isinstance(ranges, list):
-        ranges = calibrate(fused, ranges, request.device, options)
-    return bisect_graph(fused, session.device.index, options, feeds, request.tolerance, ranges)
+    options = replace(request.options, fuse=False)
+    return replace(options, dtype="f32", calibration="") if quantised else options
+
+
+def _bisect(
+    request: Request,
+    graph: Graph,
+    computed: Graph,
+    session: Session,
+    feeds: Mapping[str, Array],
+) -> Bisection | None:
+    """Search in the network as it is compiled; in a quantised one as it is written, against the float32 one."""
+    options, right = _unfused(request), None
+    single = options.dtype == "f32"
+    if computed is not graph:
+        right = unrounded_values(computed, graph, feeds)
+    elif request.options.fuse:
+        computed = optimise(graph, False, True, single)
+    device = session.device.index
+    return bisect_graph(computed, device, options, feeds, request.tolerance, right)
 
 
 def _title(model: Any) -> str:

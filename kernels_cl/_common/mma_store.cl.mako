@@ -3,9 +3,9 @@ What becomes of the results of _common/mma_tile.cl.mako: post_ops, rounding, and
 
 results(t, body, m, n, dst_type, post_ops, operand, where, before, pairs, scaled)
     Results of the tile at row m0 and column n0 of m x n. dst_type: "float", "half" or "bf16" as bits
-    in ushort, a type that is stored in bytes, or "int" (kind "s8" alone, without post_ops). post_ops: on the
-    float value, see epilogue.cl.mako. scaled(sum, column): statement that declares the float `value` of a
-    sum of kind "s8", as vector where `pairs`; None where that is the sum itself.
+    in ushort, "int" (sums of bytes without post_ops), or "char" and "uchar" of sums that are `scaled`. post_ops:
+    on the value, see epilogue.cl.mako. scaled(sum, column): statement that declares the `value` of dst_type of
+    a sum of bytes, as vector where `pairs`; None where that is the sum itself.
     operand(which, column): expression of an operand of the post_ops at the row at hand, as vector where
     `pairs`. where(column): expression of the element of dst. before(row): statements for each row.
     pairs: n is even, and columns lie one behind the other in dst and in operands: two go together.
@@ -13,6 +13,7 @@ results(t, body, m, n, dst_type, post_ops, operand, where, before, pairs, scaled
 <%namespace name="pt" file="ptx.cl.mako"/>
 <%namespace name="st" file="epilogue.cl.mako"/>
 <%!
+from clnn.ops.shared.tensor_cores import OF_BYTES
 SHORT = ("half", "bf16")
 %>
 <%def name="put(body, dst_type, width, where)">\
@@ -30,12 +31,13 @@ SHORT = ("half", "bf16")
 </%def>
 <%def name="results(t, body, m, n, dst_type, post_ops, operand, where, before, pairs, scaled=None)">\
 <%
-    assert dst_type != "int" or (t.kind == "s8" and not post_ops), (t.kind, dst_type, post_ops)
+    assert dst_type != "int" or (t.kind in OF_BYTES and not post_ops), (t.kind, dst_type, post_ops)
     assert not pairs or n % 2 == 0, n
-    ctype = "int" if dst_type == "int" else "float"
+    ctype = dst_type if dst_type in ("int", "char", "uchar") else "float"
+    assert ctype in ("int", "float") or scaled, dst_type
     width = 2 if pairs else 1
-    V, C = vec_type(ctype, width), vec_type("int" if t.kind == "s8" else "float", width)
-    convert = f"convert_{V}" if t.kind == "s8" and ctype == "float" else ""
+    V, C = vec_type(ctype, width), vec_type("int" if t.kind in OF_BYTES else "float", width)
+    convert = f"convert_{V}" if t.kind in OF_BYTES and ctype == "float" else ""
     total = f"({C})(c[from], c[from + 1])" if pairs else "c[from]"
 %>\
 % for i in pt.module.over(body, "i", t.mi):

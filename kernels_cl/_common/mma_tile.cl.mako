@@ -27,9 +27,9 @@ rounded: kind "tf32" with operands that are floats of any precision; they are ro
 from math import gcd
 from types import SimpleNamespace
 
-from clnn.ops.shared.tensor_cores import BYTES
+from clnn.ops.shared.tensor_cores import BYTES, OF_BYTES
 
-TYPES = {"f16": "ushort", "bf16": "ushort", "tf32": "float", "s8": "char"}
+TYPES = {"f16": "ushort", "bf16": "ushort", "tf32": "float", "s8": "char", "u8": "char"}  # of bytes: as they lie, whatever their sign
 
 def plane(rows, pieces, threads, by_words=False):
     """A matrix of `rows` rows of `pieces` pieces of 16 bytes in local memory, copied by `threads`."""
@@ -64,7 +64,7 @@ ${pt.declare(body, [t.kind], t.stages * (t.a.passes + t.b.passes))}\
     const int id = get_local_id(0), lane = id & 31, warp = id >> 5;
     const int warp_m = warp % ${t.bm // t.wm} * ${t.wm}, warp_n = warp / ${t.bm // t.wm} * ${t.wn};
     ${pt.prepare(body, pt.module.exchange_words(t.mi, t.ni), t.warps, "memory", t.stages * t.stage)}
-    ${"int" if t.kind == "s8" else "float"} c[${t.mi * t.ni * 4}] = {0};
+    ${"int" if t.kind in OF_BYTES else "float"} c[${t.mi * t.ni * 4}] = {0};
 </%def>
 <%def name="copies(t, body, p, pointer, start, kt, into)">\
 <% whole = p.rows % p.step == 0 %>\

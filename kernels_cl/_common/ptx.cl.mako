@@ -41,7 +41,8 @@ shuffle(body, d, value, mode, by)
 BODIES = ("ptx", "emulated")
 MODES = {"idx": (0, 31), "up": (1, 0), "down": (2, 31), "bfly": (3, 31)}
 SHAPES = {"f16": "m16n8k16.row.col.f32.f16.f16.f32", "bf16": "m16n8k16.row.col.f32.bf16.bf16.f32",
-          "tf32": "m16n8k8.row.col.f32.tf32.tf32.f32", "s8": "m16n8k32.row.col.s32.s8.s8.s32"}
+          "tf32": "m16n8k8.row.col.f32.tf32.tf32.f32", "s8": "m16n8k32.row.col.s32.s8.s8.s32",
+          "u8": "m16n8k32.row.col.s32.u8.s8.s32"}
 PACKS = {"half": ("cvt.rn.f16x2.f32", "half_bits"), "bf16": ("cvt.rn.bf16x2.f32", "bf16_bits")}
 
 def over(body, name, count):
@@ -111,7 +112,7 @@ copied(&copies_, ${at})\
 </%def>
 <%def name="mma(body, kind, mi, ni, a, b, c)">\
 % if body == "ptx":
-<% letter = "+r" if kind == "s8" else "+f" %>\
+<% letter = "+r" if kind in ("s8", "u8") else "+f" %>\
 %  for i in range(mi):
 %   for j in range(ni):
     asm("mma.sync.aligned.${SHAPES[kind]} {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"

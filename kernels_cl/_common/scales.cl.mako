@@ -1,8 +1,8 @@
 <%doc>
-Scales of operands that are stored in bytes (clnn/ops/shared/byte_scales.py), as an argument of the kernel.
+Parameters of functions of bytes (clnn/ops/shared/byte_scales.py), as an argument of the kernel.
 
-parameters(count, extra_types)   parameters for `count` scales, and for operands of these types
-declare(count, strict)           statements in front of all others: the names that types refer to.
+parameters(count, extra_types)   kernel parameters for `count` pairs of them, and for operands of these types
+declare(count, strict)           statements in front of all others: the names that functions refer to.
                                  strict: products and sums stay apart
 </%doc>
 <%def name="parameters(count, extra_types)">\

@@ -26,7 +26,7 @@ struct copies, copy_start, copy_commit, copy_wait, copied
 </%doc>
 <%!
 # Instruction -> type of its sums, and of a product of two words of operands.
-KINDS = {"f16": "float", "bf16": "float", "tf32": "float", "s8": "int"}
+KINDS = {"f16": "float", "bf16": "float", "tf32": "float", "s8": "int", "u8": "int"}
 %>
 <%def name="functions(kinds)">\
 <% assert set(kinds) <= set(KINDS), kinds %>\
@@ -122,9 +122,9 @@ float products_tf32(const uint x, const uint y)
     return (x | y) & 0x1fff ? NAN : as_float(x) * as_float(y);
 }
 % else:
-int products_s8(const uint x, const uint y)
+int products_${kind}(const uint x, const uint y)
 {
-    const int4 left = convert_int4(as_char4(x)), right = convert_int4(as_char4(y));
+    const int4 left = convert_int4(as_${"uchar4" if kind == "u8" else "char4"}(x)), right = convert_int4(as_char4(y));
     return left.x * right.x + left.y * right.y + left.z * right.z + left.w * right.w;
 }
 % endif

@@ -11,19 +11,19 @@ Index    row p of the product is output pixel p in (n, y, x); place k of it is t
 Launch   global (row tiles * column tiles * 32 * warps, 1), local (32 * warps, 1)
 Params   name, src, dst, kernel, strides, dilations, pads, post_ops, operands, extra_types, scales, wg:
          as of conv/direct
-         kind {"f16","bf16","tf32","s8"}
-         dst_type {"float","half","bf16","int", a type that is stored in bytes}
+         kind {"f16","bf16","tf32","s8","u8"}: of pixels; weights are the same, or int8
+         dst_type {"float","half","bf16","int","char","uchar"}
          ic, oc
          b: pitch of rows of weights
          b_rows: "k": rows of oc; "n": rows of [kh][kw][ic]
          b_moves {0,1}: weights have an offset
-         arith: Int8, kind "s8" with a table of what sums begin with and are worth, or None
+         arith: Sums or one of its kinds, of bytes, with a table of what sums begin with and are worth; or None
          bias: the input of post_ops that is one float per channel, without an offset, or -1
          rounded {0,1}: tf32 operands are rounded here
          body {"ptx","emulated"}
 Tunables bm, bn, bk, wm, wn, stages, raster: as of gemm/mma
 </%doc>
-<%namespace name="ar" file="/_arith/int8.cl.mako"/>
+<%namespace name="ar" file="/_arith/quantised.cl.mako"/>
 <%namespace name="ms" file="/_common/mma_store.cl.mako"/>
 <%namespace name="mt" file="/_common/mma_tile.cl.mako"/>
 <%namespace name="sc" file="/_common/scales.cl.mako"/>
@@ -35,7 +35,7 @@ Tunables bm, bn, bk, wm, wn, stages, raster: as of gemm/mma
     icp = -(-ic // t.per) * t.per
     m, n, k = batch * oh * ow, oc, kh * kw * icp
     line, pixel = src.pitches[2:]
-    assert arith is None or (kind == "s8" and bias < 0), (kind, bias)
+    assert arith is None or (kind in mt.module.OF_BYTES and bias < 0), (kind, bias)
     assert wg[0] == 32 * t.warps and b % t.per == 0 and ic == src.shape[1], (wg, b, ic)
     assert all(p % t.per == 0 for p in (src.pitches[0], line, pixel)) and src.pitches[1] == 1, src.pitches
     assert src.before[2] >= pad_y and src.before[3] >= pad_x, (src.before, pads)
@@ -53,7 +53,7 @@ Tunables bm, bn, bk, wm, wn, stages, raster: as of gemm/mma
     def scaled(total, column):
         width = 2 if flat else 1
         row = lambda r: load("int", width, "table", f"{r * oc} + {column}")
-        return capture(ar.finish, arith.packed_products(), width, f"({total} + {row(0)})", "value", row)
+        return capture(ar.finish, arith, width, f"({total} + {row(0)})", "value", row)
     def row_at(row):
         """The first tap of an output pixel, from the corner of the border that taps reach."""
         return (f"{row} / {oh * ow} * {src.pitches[0]} + {row} / {ow} % {oh} * {sy * line}"

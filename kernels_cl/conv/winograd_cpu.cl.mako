@@ -7,17 +7,18 @@ back. With several sets the weights of a place stay in the nearest cache from se
 `shared` the inputs of all tiles have been transformed before, by conv/winograd_input.
 
 Tensors  src, dst: images with channels innermost; src has a border as wide as the pads
-         spread, if shared and in place of src: [places][groups of tiles][tile_pitch]
-         weights: [blocks][places][ic][nv * vw], transformed; places: the square of the inputs of a tile
+         spread, if shared and in place of src: [places][groups of tiles][tile_pitch], channels of all convs
+         weights: [convs][blocks][places][ic][nv * vw], transformed; places: the square of the inputs of a tile
          along an axis, (m - 1) * strides[0] + 3
          bias: [blocks][nv * vw]
 Index    inputs beyond the border, which only outputs beyond dst depend on, read the border's last
          row or column instead. Where vw does not divide the channels, the last vector begins earlier, and
          stores what others do not: its weights of other channels are zeros
-Launch   global (groups of tiles, parts of the blocks)
+Launch   global (groups of tiles, parts of the blocks, convs)
 Params   name, src, dst, pads, post_ops, operands, extra_types, prefetch, wg: as of conv/direct
          types: of src, of dst the last
-         ic, oc
+         ic, oc: channels of a group
+         convs: groups of channels
          strides: (y, x), equal, and 1 where shared
          reach: last row and column of src, border included, counted from src's first
          bt, at: matrices of input and output
@@ -62,6 +63,7 @@ LINE = 16  # floats of a cache line
     next_lines = -(-ocb // LINE // (2 if is_traced(sets) else sets))
     V = vec_type("float", vw)
     xt, yt = "float" if shared else types[0], types[3]
+    first = f"conv * {oc} + " if convs > 1 else ""  # channel of the output
 %>
 ${group_size(wg)}
 __kernel void ${name}(
@@ -81,6 +83,12 @@ __kernel void ${name}(
     __local float products[${room(places * held * ocb, places * most_sets * mr * ocb)}];
     const int group = get_global_id(0), part = get_global_id(1);
     if (group >= ${groups} || part >= ${parts}) return;
+% if convs > 1:
+    const int conv = get_global_id(2);
+    if (conv >= ${convs}) return;
+    weights += conv * ${blocks * places * ic * ocb};
+    src_base += conv * ${ic};
+% endif
 % if shared:
     __global const float *spread = src_base + src_offset;
 % else:
@@ -176,9 +184,9 @@ __kernel void ${name}(
         const int vectors = ${nv if tail == nv else f"block == {blocks - 1} ? {tail} : {nv}"};
         for (int v = 0; v < vectors; ++v) {
 % if over:
-            const int lane = block * ${ocb} + v * ${vw}, oc = min(lane, ${oc - vw});
+            const int lane = ${first}block * ${ocb} + v * ${vw}, oc = min(lane, ${first}${oc - vw});
 % else:
-            const int oc = block * ${ocb} + v * ${vw};
+            const int oc = ${first}block * ${ocb} + v * ${vw};
 % endif
             __local const float *from = products + t * ${ocb} + v * ${vw};
             V half_way[${m * n}];

@@ -29,7 +29,6 @@ Tunables vec             1, 2, 4, 8 or 16; divides chunk
 </%doc>
 <%namespace name="fx" file="/${context['function'].library if context['function'] else '_arith/float.cl.mako'}"/>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
-<%namespace name="sc" file="/_common/scales.cl.mako"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%
     n = len(ctypes) - 1
@@ -44,7 +43,6 @@ Tunables vec             1, 2, 4, 8 or 16; divides chunk
     out_type = ctypes[-1]
     # A function has a text of one width alone, so that nothing may be left of a vector.
     width = 1 if function and uneven and inner % vec != 0 else vec
-    strict = any(stored_as(t) == "char" for t in ctypes)
     names = [f"s{k}" for k in range(n)] + ["d"]
     def at(k):
         step = inner_pitches[k]
@@ -71,7 +69,6 @@ __kernel void ${name}(
 % endfor
     __global ${cell(out_type)} *dst_base, const int dst_offset)
 {
-${sc.declare(0, strict)}\
     const int part = get_global_id(0), row = get_global_id(1);
     if (part >= ${parts * shares}) return;
     const int first = part % ${parts} * ${chunk}, from = part / ${parts} * ${rows};

@@ -10,12 +10,12 @@ from onnx_networks import feeds, model_of, normal, scaled_badly, sqnr
 from reference_engines import exact_session
 
 import clnn
-from clnn.bridges.qdq.bench import Bench
 from clnn.bridges.qdq.sensitivity import picked
 from clnn.errors import InputNameError, SettingError
 from clnn.importers.onnx.qdq.model import QdqModel
 from clnn.importers.onnx.qdq.switched import SWITCHES, Switched
 from clnn.importers.onnx.qdq.write import quantised
+from clnn.qdq.bench import Bench
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -27,6 +27,11 @@ def constants(model: onnx.ModelProto) -> dict[str, np.ndarray]:
 def run(model: onnx.ModelProto, samples, name="y"):
     session = exact_session(model.SerializeToString())
     return [session.run([name], feed)[0] for feed in samples]
+
+
+def sessions_on(device):
+    """What makes sessions of models for a bench."""
+    return lambda model: clnn.compile_model(model, device)
 
 
 def plain(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -390,7 +395,7 @@ def test_switches_give_the_float_model_and_the_file(any_device, opset):
     model = deep()
     model.opset_import[0].version, model.ir_version = opset, 8 if opset < 21 else 10
     samples = both_feeds(3)
-    bench, source = Bench(samples, any_device, None, None, None), QdqModel(model)
+    bench, source = Bench(samples, sessions_on(any_device)), QdqModel(model)
     measured = bench.measure(source, "minmax", errors=True)
     switched = Switched(source, measured.ranges)
     both = plain(switched.proto)
@@ -459,7 +464,7 @@ def test_data_beside_the_model_goes_into_the_file(any_device, tmp_path):
 
 
 def test_outputs_that_cannot_be_compared_are_noise():
-    from clnn.bridges.qdq.signals import Signals, powers
+    from clnn.qdq.signals import Signals, powers
 
     found = Signals(["a", "b", "c"])
     ones = np.ones(4, np.float32)
@@ -475,11 +480,11 @@ def test_outputs_that_cannot_be_compared_are_noise():
 
 def test_many_samples_are_compared_in_part(any_device, monkeypatch):
     """As many outputs as are compared are kept; samples may be one object."""
-    from clnn.bridges.qdq import bench
+    from clnn.qdq import bench
 
     monkeypatch.setattr(bench, "COMPARED", 3)
     samples = both_feeds(5)
-    runs = bench.Bench([*samples, samples[0], samples[0]], any_device, None, None, None)
+    runs = bench.Bench([*samples, samples[0], samples[0]], sessions_on(any_device))
     assert [id(f) for f in runs.compared] == [id(samples[k]) for k in (0, 3, 0)]
     measured = runs.measure(QdqModel(deep()), "minmax")
     want = run(deep(), runs.compared)

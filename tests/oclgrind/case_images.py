@@ -125,6 +125,19 @@ convolve(
     only="winograd",
     targets=("cpu",),
 )
+for _channels, _kind in ((16, "f4"), (17, "f2"), (16, "shared")):
+    convolve(
+        f"winograd_groups_of_{_channels}_{_kind}",
+        (1, 2 * _channels, 4, 5),
+        2 * _channels + 2,
+        SAME3,
+        group=2,
+        post_ops=RESIDUAL,
+        extra=(1, 2 * _channels + 2, 4, 5),
+        only=f"_{_kind}",
+        every=True,
+        targets=("cpu",),
+    )
 convolve("winograd_sets", (1, 16, 6, 9), 32, SAME3, only="_p1_s2", every=True, targets=("cpu",))
 convolve(
     "winograd_shared",

@@ -11,6 +11,7 @@ from unittest import mock
 
 import harness
 import numpy as np
+from dp4a import dp4a_in_c
 from harness import check_op, normal, rng, run_variants, single_node, variant_names
 from onnx import TensorProto
 from onnx import helper as make
@@ -192,6 +193,26 @@ def planes_apart() -> None:
     run_variants(graph, DEVICE, dict.fromkeys(names, 0.0), hints, inputs, want)
 
 
+def by_dp4a() -> None:
+    """Check the kernel with NVIDIA's instruction, a function of what it does in its place."""
+    plain, render = planning.target_of, codegen.render
+
+    def target(info: Any) -> Any:
+        found = plain(info)
+        return replace(found, features=found.features | {"ptx_dp4a"})
+
+    def made_in_c(template: str, params: Any) -> str:
+        return dp4a_in_c(render(template, params))[0]
+
+    with (
+        mock.patch.object(codegen, "render", made_in_c),
+        mock.patch.object(planning, "target_of", target),
+    ):
+        spec = Conv2d(SAME3, 1, (), BYTES)
+        check_op(DEVICE, spec, inputs("u1", 8, 9, 1), consts=(1, 2), only="_dp4a4_")
+
+
+put("quantised_dp4a", by_dp4a, targets=("gpu",))
 put("quantised_planes_apart", planes_apart, targets=("cpu",))
 add("quantised_line", build.moved(0, X, Y).spec, [A])
 add("quantised_sum", build.total(X, Y, Y), [A, B])

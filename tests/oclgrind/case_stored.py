@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest import mock
 
 import numpy as np
-from byte_graphs import check_graph, convolution
-from harness import check_op, normal
+from harness import check_op, normal, rng
 from simulator import DEVICE
 from table import add, orders_of, put
 
+from clnn.arith.quantised import Requantised
 from clnn.ops.conv import mma as conv_mma
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.elementwise.eltwise import Eltwise
@@ -30,9 +31,9 @@ from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.tensor_cores import MmaTile
 from clnn.ops.shared.window import Window
 from clnn.ops.spec import OpSpec
-from clnn.plan.layouts import Hints
 from clnn.runtime.run import planning
 from clnn.target import Target
+from clnn.types import I8, U8
 
 CPU, GPU = ("cpu",), ("gpu",)
 RESIDUAL = (PostOp("add", operand=3), PostOp("relu"))
@@ -161,16 +162,24 @@ def on_tensor_cores(
     put(f"tensor_{name}", run, targets=GPU)
 
 
-def bytes_on_tensor_cores() -> None:
-    """Check a convolution of bytes with a residual in bytes, 20 of 32 channels of a pixel being real."""
-    arrays = inputs_of((1, 20, 3, 4), (9, 20, 3, 3), (9,), (1, 9, 3, 4))
-    graph = convolution(Conv2d(SAME, post_ops=RESIDUAL), arrays, (1, 2), {3: 0.03}, 0.2)
+def bytes_on_tensor_cores(kind: str) -> None:
+    """Check a convolution of bytes with a residual sum, 20 of 32 channels of a pixel being real."""
+    ends = np.iinfo(kind)
+    random = rng(1)
+    shapes = {"x": (1, 20, 3, 4), "w": (9, 20, 3, 3), "y": (1, 9, 3, 4)}
+    x, y = (random.integers(ends.min, ends.max, shapes[n], kind, endpoint=True) for n in "xy")
+    w = random.integers(-128, 127, shapes["w"], "i1", endpoint=True)
+    out = (I8 if kind == "i1" else U8, 3, int(ends.min), int(ends.max))
+    arith = Requantised(-5 if kind == "i1" else 77, False, 255, False, (0.0123,), *out)
+    step = PostOp("byte_sum", (0.61, 0.83, -41.5, 0, 255), 3)
+    inputs = [x, w, random.integers(-999, 999, 9, np.int32), y]
     with emulated(MmaTile(32, 32, 32, 32, 16, 2, 1)):
-        hints = Hints({}, {"i3:bytes": (0, 2, 3, 1)})
-        check_graph(DEVICE, graph, arrays, only="_mma_", hints=hints)
+        spec = Conv2d(SAME, post_ops=(step,), arith=arith)
+        check_op(DEVICE, spec, inputs, consts=(1, 2), only="_mma_", orders=orders_of(inputs, (3,)))
 
 
-put("tensor_conv_bytes", bytes_on_tensor_cores, targets=GPU)
+for _kind in ("i1", "u1"):
+    put(f"tensor_conv_{_kind}", partial(bytes_on_tensor_cores, _kind), targets=GPU)
 _odd = inputs_of((2, 5, 3, 4), (9, 5, 3, 3), (9,), (2, 9, 3, 4))
 on_tensor_cores(
     "conv_odd",

@@ -8,7 +8,6 @@ import case_espdl
 import case_fixed
 import case_graphs
 import case_images
-import case_int8
 import case_matrices
 import case_mli
 import case_mma
@@ -31,7 +30,6 @@ MODULES = (
     case_fixed,
     case_graphs,
     case_images,
-    case_int8,
     case_matrices,
     case_mli,
     case_mma,

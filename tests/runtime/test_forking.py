@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+from clnn.runtime.drivers.loader import mapped_files
 from clnn.runtime.process import child, forking
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere none is forked")
@@ -119,3 +121,34 @@ def test_what_a_child_runs_first_is_not_what_the_others_are_forked_from(monkeypa
     monkeypatch.setattr(child, "BOOT", BOOT.replace("{}", code) + "  # {}")
     out, end = forking.run_python("x", None, 20.0, dict(os.environ))
     assert (out.strip(), end) == ("False", "")
+
+
+def test_libraries_are_open_in_children_and_broken_ones_are_left(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = tmp_path / "libbroken.so"
+    broken.write_text("no library")
+    library = next(path for path in mapped_files() if "/libc." in path or "/libc-" in path)
+    copy = tmp_path / "libcopy.so"
+    copy.write_bytes(Path(library).read_bytes())
+    monkeypatch.setattr(forking, "_libraries", [])
+    forking.open_first([str(broken), str(copy)])
+    out, end = run(monkeypatch, "print(open('/proc/self/maps').read(), os.getppid())")
+    assert not end and str(copy) in out and str(broken) not in out
+    assert int(out.split()[-1]) != os.getpid()
+
+
+def test_a_library_that_ends_the_process_costs_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forking, "ORIGIN", "import os; os.abort()")
+    assert run(monkeypatch, "print(os.getppid())") == (f"{os.getpid()}\n", "")
+
+
+def test_packages_have_their_versions_behind_the_imports() -> None:
+    code = (
+        "from clnn.runtime.process import forking_child as f; import sys\n"
+        "with f._no_versions(): import pyopencl\n"
+        "assert 'importlib.metadata' not in sys.modules\n"
+        "import importlib.metadata as m; print(m.version('pyopencl'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == version("pyopencl")

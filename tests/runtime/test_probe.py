@@ -374,10 +374,10 @@ class Warp:
 
     def product(self, kernel: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
         kind = kernel.removeprefix("mma_")
-        stored = fragments.STORED[kind]
+        other = "s8" if kind == "u8" else kind
         left, right = np.zeros((16, fragments.DEPTH[kind])), np.zeros((fragments.DEPTH[kind], 8))
-        left[fragments.a_places(kind)] = fragments.decode(kind, a.view(stored))
-        right[fragments.b_places(kind)] = fragments.decode(kind, b.view(stored))
+        left[fragments.a_places(kind)] = fragments.decode(kind, a.view(fragments.STORED[kind]))
+        right[fragments.b_places(kind)] = fragments.decode(other, b.view(fragments.STORED[other]))
         return (left @ right)[fragments.c_places()] + c
 
     def matrices(self, _: str, src: np.ndarray, at: np.ndarray, out: np.ndarray) -> np.ndarray:

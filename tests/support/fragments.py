@@ -11,17 +11,19 @@ import numpy as np
 
 LANES = np.arange(32)
 GROUP, PLACE = LANES >> 2, LANES % 4
-DEPTH = {"f16": 16, "bf16": 16, "tf32": 8, "s8": 32}
-STORED = {"f16": np.uint16, "bf16": np.uint16, "tf32": np.uint32, "s8": np.int8}
-SUM = {"f16": np.float32, "bf16": np.float32, "tf32": np.float32, "s8": np.int32}
+DEPTH = {"f16": 16, "bf16": 16, "tf32": 8, "s8": 32, "u8": 32}
+STORED = {"f16": np.uint16, "bf16": np.uint16, "tf32": np.uint32, "s8": np.int8, "u8": np.uint8}
+SUM = {"f16": np.float32, "bf16": np.float32, "tf32": np.float32, "s8": np.int32, "u8": np.int32}
 
 
 def encode(kind: str, values: np.ndarray) -> np.ndarray:
-    """Return float32 values rounded to `kind`, as its bits (s8: the values, clipped)."""
+    """Return float32 values rounded to `kind`, as its bits (s8, u8: the values, clipped)."""
     if kind == "f16":
         return values.astype(np.float16).view(np.uint16)
     if kind == "s8":
         return np.clip(values, -128, 127).astype(np.int8)
+    if kind == "u8":
+        return np.clip(values, 0, 255).astype(np.uint8)
     bits = values.astype(np.float32).view(np.uint32)
     if kind == "tf32":
         return (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
@@ -31,10 +33,10 @@ def encode(kind: str, values: np.ndarray) -> np.ndarray:
 
 
 def decode(kind: str, bits: np.ndarray) -> np.ndarray:
-    """Return the numbers that `bits` are, as float64 (s8: int64)."""
+    """Return the numbers that `bits` are, as float64 (s8, u8: int64)."""
     if kind == "f16":
         return bits.view(np.float16).astype(np.float64)
-    if kind == "s8":
+    if kind in ("s8", "u8"):
         return bits.astype(np.int64)
     if kind == "bf16":
         bits = bits.astype(np.uint32) << np.uint32(16)

@@ -91,9 +91,9 @@ def test_a_sweep_has_every_layer_once():
 
 def test_kernels_are_held_to_the_ceiling_of_their_units():
     assert ceiling_of("gemm_mma_tf32_nk_float_t64", "tf32") == "tf32"
-    assert ceiling_of("conv2d_mma_s8_nk_float_k3x3", "int8") == "s8"
+    assert ceiling_of("conv2d_mma_u8_nk_uchar_k3x3", "int8") == "s8"
     assert ceiling_of("gemm_tiled_f32_packed", "f16") == "f32"
-    assert ceiling_of("conv2d_direct_s8", "int8") == ""
+    assert ceiling_of("conv2d_direct_q_u8", "int8") == ""
     most = Ceilings(100e9, 1e-6, {"f32": 1e12, "f16": 4e12})
     row = Row("x", "f16")
     layer = Layer(

@@ -10,14 +10,14 @@ taken as open, but for that height, and with --batch-alone the batch only.
 
 Printed for each: the time of the kernels made for the first shape alone over that of those that serve all, median of
 rounds in turns; the same for the last of N random shapes; of all N, the median and the largest time of the first call
-beyond that of the next ones, and the median and the largest CPU time in which a
-shape is made ready, by the calling thread; what the first shape, which is ready, takes more in its first call after
-the same rest, which is the machine's; programs built in these calls; and the largest error against onnxruntime's
-outputs, relative to the largest magnitude of each. Kernels for small images are made before they begin, as by
-OpenSession.ready. A virtual machine takes long for memory that it never had: TOUCHED MB of it are written and given
-back before, 0 for none. With --trace, each new shape that costs more than MS is printed with what its thread, the
-process's other threads and other processes did meanwhile, as the system counts it. With --rounds 0 networks are not
-compared with those made for one shape.
+beyond that of the next ones, and how many took more than 40 ms; the median and the largest CPU time in which a shape
+is made ready, by the calling thread; what the same shapes, ready now, take more in a call after the same rest, and
+how many more than 40 ms, which is the machine's; programs built in these calls; and the largest error against
+onnxruntime's outputs, relative to the largest magnitude of each. Kernels for small images are made before they begin,
+as by OpenSession.ready. A virtual machine takes long for memory that it never had: TOUCHED MB of it are written and
+given back before, 0 for none. With --trace, each new shape that costs more than MS is printed with what its thread,
+the process's other threads and other processes did meanwhile, as the system counts it. With --rounds 0 networks are
+not compared with those made for one shape.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ BACKGROUND = clnn.Options(specialise="background")
 TEXT_HEIGHT = 48
 # For which onnxruntime's threads look for work, once they are there and after each run, on processors of a call.
 REST_S = 0.05
+MOST_MS = 40  # that a new shape is to take over its run
 SIDES = (96, 128, 160, 192, 224, 256, 288, 320)
 
 
@@ -55,8 +56,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="bench-shapes-") as folder:
         print(
             "model, one shape / any shape: at the first, at another, new shape ms over its run (median,"
-            " largest), CPU ms to make it ready (median, largest), the first shape over its run after the same"
-            " rest (median, largest), programs built for these, error"
+            f" largest, over {MOST_MS}), CPU ms to make it ready (median, largest), the same shape, ready, over its"
+            f" run after the same rest (median, largest, over {MOST_MS}), programs built for these, error"
         )
         for model in args.models:
             path = Path(model)
@@ -113,18 +114,22 @@ def _measure(path: Path, args: argparse.Namespace) -> None:
                 _tell(shape, over[-1], (before, between_them, after), later, (loop, loop_ms()))
             errors += map(error, outs.values(), engine.run(list(outs), other))
             sleep(REST_S)
-            began, *later = (_time(session, feed) for _ in range(4))
-            known.append(1e3 * (began - median(later)))
+            known.append(1e3 * (_time(session, other) - median(later)))
+            session(feed)
             sleep(REST_S)
         more = session.build_counts[1] - built
         if args.rounds:
             with clnn.compile_model(model, args.device, shapes={name: shape}) as alone:
                 there = _in_turns(alone, session.at({name: shape}), other, args.rounds)
     print(
-        f"{path.stem}, {ratio:.3f}, {there:.3f}, {median(over):.0f}, {max(over):.0f}, "
-        f"{median(made):.0f}, {max(made):.0f}, {median(known):.0f}, {max(known):.0f}, {more}, {max(errors):.1e}",
+        f"{path.stem}, {ratio:.3f}, {there:.3f}, {_spread(over)}, {median(made):.0f}, {max(made):.0f}, "
+        f"{_spread(known)}, {more}, {max(errors):.1e}",
         flush=True,
     )
+
+
+def _spread(times: list[float]) -> str:
+    return f"{median(times):.0f}, {max(times):.0f}, {sum(t > MOST_MS for t in times)}"
 
 
 def _tell(

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 import clnn
+from clnn.graph.histograms import METHODS
 
 Feed = dict[str, np.ndarray]
 ROOM = 6  # of an extent, by which pictures are moved
@@ -76,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("model", type=Path)
     parser.add_argument("input", type=Path, help=".npz with the model's inputs, as NAME or in:NAME")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--method", default="max", choices=("max", "percentile"))
+    parser.add_argument("--method", default="minmax", choices=METHODS)
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--tests", type=int, default=15)
     parser.add_argument("--rounds", type=int, default=15)
@@ -86,10 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     plain = clnn.compile_model(args.model, args.device)
     feed = {port.name: arrays[port.name] for port in plain.inputs}
     samples = variations(feed, args.samples, 0)
-    ranges = clnn.calibrate(args.model, samples, args.device, method=args.method)
-    small = clnn.compile_model(
-        args.model, args.device, clnn.Options(dtype="int8"), calibration=ranges
-    )
+    made = clnn.quantize_onnx(args.model, samples, args.device, method=args.method)
+    small = clnn.compile_model(made.model, args.device)
     outputs = compare(plain, small, [feed, *variations(feed, args.tests, 1)])
     taken = times({"float32": plain, "int8": small}, feed, args.rounds)
     memory = {"float32": plain.placement.arena_bytes, "int8": small.placement.arena_bytes}

@@ -244,25 +244,23 @@ def with_ptx() -> Iterator[tuple[str, str]]:
 
 def convolutions() -> Iterator[tuple[str, str]]:
     """Yield (kernel, source) of convolutions with inline PTX: 3x3, 128 channels, 56x56, batch 8."""
-    from clnn.arith.int8 import Int8
+    from clnn.arith.quantised import Requantised
     from clnn.codegen.render import render
     from clnn.layout import TensorLayout, channels_last
-    from clnn.ops.shared.functions import PostOp
     from clnn.ops.shared.tensor_cores import MmaConv, MmaTile, mma_conv_params
     from clnn.ops.shared.window import Window
-    from clnn.types import Stored
+    from clnn.types import U8
 
     window = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
     edge = (0, 0, 1, 1)
     image = TensorLayout.make((8, 128, 56, 56), channels_last(4), edge, edge)
-    in_bytes = Stored("float", "char", "scale0", "inverse0")
-    quantised = {"arith": Int8(1.0, (1.0,) * 128), "scales": 1, "post_ops": (PostOp("relu"),)}
-    for kind, bk, dst_type in (("f16", 32, "half"), ("tf32", 16, "float"), ("s8", 64, in_bytes)):
-        how = quantised if kind == "s8" else {}
+    arith = Requantised(77, False, 255, False, (1.0,) * 128, U8, 3, 0, 255)
+    for kind, bk, dst_type in (("f16", 32, "half"), ("tf32", 16, "float"), ("u8", 64, "uchar")):
+        how = {"arith": arith} if kind == "u8" else {}
         made = MmaConv(
             kind, image, image, 128, 128, 9 * 128, window, dst_type, "n", kind == "tf32", **how
         )  # type: ignore[arg-type]
-        large = [(128, 256, bk, 64, 64)] if kind != "s8" else []
+        large = [(128, 256, bk, 64, 64)] if kind != "u8" else []
         for sizes in (*large, (128, 128, bk, 64, 64), (64, 64, bk, 32, 32)):
             params = mma_conv_params(made, MmaTile(*sizes))
             yield params["name"], render("conv/mma.cl.mako", params)

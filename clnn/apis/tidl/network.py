@@ -12,7 +12,7 @@ from clnn.apis.tidl.descriptor import sTIDL_IOBufDesc_t
 from clnn.apis.tidl.enums import ELEMENT_TYPES, ElementType, TensorOrder
 from clnn.apis.tidl.structure import version_of
 from clnn.apis.tidl.tensors import IOTensor
-from clnn.compile import Model, Shapes, load_graph, prepare
+from clnn.compile import Model, Shapes, load_graph, prepare, settled
 from clnn.errors import InputNameError, ShapeError
 from clnn.graph.ir import Graph
 from clnn.options import Options
@@ -68,6 +68,7 @@ class Network:
         from clnn.tune.choose import chooser
 
         options = replace(options or Options(), merge=False)
+        model, options = settled(model, device, options, shapes)
         graph = prepare(load_graph(model, shapes), options)
         self.descriptor = _described(graph) if descriptor is None else descriptor
         self.descriptor.check()
@@ -288,4 +289,5 @@ def describe(
     Orders and pads are those in which the compiled network reads and writes, so that nothing is
     copied. Raises what compile_model raises for the model, ModelError for an SDK that is not known.
     """
-    return _described(prepare(load_graph(model, shapes), options or Options()), sdk, cores)
+    model, options = settled(model, None, options, shapes)
+    return _described(prepare(load_graph(model, shapes), options), sdk, cores)

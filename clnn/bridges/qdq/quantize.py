@@ -10,20 +10,20 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from clnn.bridges.qdq.bench import Bench, Feed, OnProgress
 from clnn.bridges.qdq.report import NodeCost, QdqReport
-from clnn.bridges.qdq.search import Choice, choose
 from clnn.bridges.qdq.sensitivity import Question, Sensitivity, picked, sensitivity
-from clnn.bridges.qdq.signals import Signals
 from clnn.compile import Model, Shapes
-from clnn.errors import InputNameError, SettingError
+from clnn.entry import compile_model
+from clnn.errors import SettingError
 from clnn.graph.histograms import METHODS
-from clnn.importers.onnx.info import read_info
-from clnn.importers.onnx.load import load_model
-from clnn.importers.onnx.qdq.model import QdqModel, Range
-from clnn.importers.onnx.qdq.whole import whole
+from clnn.graph.rounding import Range
+from clnn.importers.onnx.qdq.model import QdqModel
 from clnn.importers.onnx.qdq.write import quantised
 from clnn.options import Options
+from clnn.qdq.bench import Bench, OnProgress
+from clnn.qdq.option import check_samples, source_of
+from clnn.qdq.search import Choice, choose
+from clnn.qdq.signals import Signals
 from clnn.records import dataclass
 from clnn.types import Array
 
@@ -79,17 +79,16 @@ def quantize_onnx(
     for feeds of other inputs; ModelError for models that are not valid; else what compile_model raises.
     """
     feeds = list(samples) if not isinstance(samples, Mapping) else []
-    _check(feeds, method, exclude_worst, least_sqnr)
-    proto = whole(*load_model(model))
-    _check_inputs(feeds, [v.name for v in read_info(proto).inputs])
-    source = QdqModel(proto, per_channel)
+    _check(method, exclude_worst, least_sqnr)
+    source = source_of(model, per_channel)
+    check_samples(source.model, feeds)
     if not source.wanted():
         raise SettingError(
             "the model has no operator that is quantised: no convolution or product of constant weights in "
             "float32. It is quantised already, or needs none."
         )
     named = dict.fromkeys(_units(source, exclude), "by name")
-    bench = Bench(feeds, device, options, shapes, on_progress)
+    bench = Bench(feeds, lambda m: compile_model(m, device, options, shapes), on_progress)
     asks = report or exclude_worst > 0 or least_sqnr is not None
     kept = _left(source, list(named))
     choice = choose(bench, kept, method, equalise, correct_bias, asks)
@@ -99,27 +98,13 @@ def quantize_onnx(
     return _with_report(bench, source, choice, named, method, exclude_worst, least_sqnr)
 
 
-def _check(
-    feeds: Sequence[Feed], method: str, exclude_worst: int, least_sqnr: float | None
-) -> None:
+def _check(method: str, exclude_worst: int, least_sqnr: float | None) -> None:
     if method not in METHODS:
         raise SettingError(f"method is {method!r}. Use one of {', '.join(METHODS)}.")
-    if not feeds:
-        raise SettingError(
-            "there are no samples. Give a list of feeds, {input name: array}; for one feed [feed]."
-        )
     if exclude_worst < 0:
         raise SettingError(f"exclude_worst is {exclude_worst}. It is a number of nodes, from 0 on.")
     if least_sqnr is not None and not math.isfinite(least_sqnr):
         raise SettingError(f"least_sqnr is {least_sqnr}. It is a number of dB.")
-
-
-def _check_inputs(feeds: Sequence[Feed], names: Sequence[str]) -> None:
-    for feed in feeds:
-        if set(feed) != set(names):
-            raise InputNameError(
-                f"a sample has inputs {', '.join(feed)}, the model {', '.join(names)}."
-            )
 
 
 def _units(source: QdqModel, names: Sequence[str]) -> list[str]:

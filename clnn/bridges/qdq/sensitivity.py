@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from clnn.bridges.qdq.bench import Bench, spread
-from clnn.bridges.qdq.search import Choice
-from clnn.bridges.qdq.signals import Signals, powers
-from clnn.bridges.report import decibels
-from clnn.importers.onnx.qdq.model import QdqModel, Step, Unit
+from clnn.graph.rounding import Step
+from clnn.importers.onnx.qdq.model import QdqModel, Unit
 from clnn.importers.onnx.qdq.observe import observed
 from clnn.importers.onnx.qdq.switched import SWITCHES, Switched
+from clnn.qdq.bench import Bench, spread
+from clnn.qdq.search import Choice
+from clnn.qdq.signals import Signals, decibels, powers
 from clnn.records import dataclass
 from clnn.types import Array
 

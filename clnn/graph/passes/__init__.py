@@ -8,6 +8,7 @@ from clnn.budget import host_memory
 from clnn.graph.ir import Graph, check
 from clnn.graph.passes.dead import remove_dead
 from clnn.graph.passes.functions_before_views import functions_before_views
+from clnn.graph.passes.functions_of_images import functions_of_images
 from clnn.graph.passes.fuse_branches import fuse_branches
 from clnn.graph.passes.fuse_byte_sums import fuse_byte_sums
 from clnn.graph.passes.fuse_byte_tables import fuse_byte_tables
@@ -24,7 +25,9 @@ from clnn.graph.passes.rational import rational_functions
 from clnn.graph.passes.split_windows import split_windows
 from clnn.graph.passes.sum_in_turn import sum_in_turn
 from clnn.graph.passes.sum_parts import sum_parts
+from clnn.graph.passes.view_chains import shorten_chains
 from clnn.graph.passes.views import merge_views
+from clnn.graph.passes.windows_of_depth import windows_of_depth
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     remove_dead,
@@ -44,8 +47,10 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     remove_dead,
     rational_functions,
     fuse_functions,
+    functions_of_images,
     functions_before_views,
     merge_views,
+    shorten_chains,
     remove_dead,
     fuse_scale_shift,
     fuse_post_ops,
@@ -67,4 +72,6 @@ def optimise(graph: Graph, apart: bool = False, fixed: bool = False, single: boo
         if (run is fuse_separable and apart) or (run is fuse_branches and not single):
             continue
         graph = run(graph)
-    return check(split_windows(graph) if fixed and not apart else graph)
+    if fixed and not apart:
+        graph = remove_dead(windows_of_depth(split_windows(graph)))
+    return check(graph)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clnn.graph.ir import Graph, Node
-from clnn.ops.movement.views import Reshape, Slice, Transpose
+from clnn.ops.movement.views import Reshape, Slice, Transpose, refine
 from clnn.records import changed
 
 
@@ -16,7 +16,7 @@ def merge_views(graph: Graph) -> Graph:
         inputs = tuple(None if n is None else renamed.get(n, n) for n in node.inputs)
         if inputs != node.inputs:
             node = changed(node, inputs=inputs)
-        node = _merged(node, made)
+        node = _merged(node, made, graph)
         source = node.inputs[0] if node.inputs else None
         if source is not None and _idle(node, graph):
             renamed[node.outputs[0]] = source
@@ -27,17 +27,30 @@ def merge_views(graph: Graph) -> Graph:
     return graph.with_nodes(nodes, outputs=outputs)
 
 
-def _merged(node: Node, made: dict[str, Node]) -> Node:
+def _merged(node: Node, made: dict[str, Node], graph: Graph) -> Node:
     """Read past a producer of the same kind (which dead code removal drops when unused)."""
     before = made.get(node.inputs[0] or "") if node.inputs else None
     if before is None:
         return node
     if isinstance(node.spec, Reshape) and isinstance(before.spec, Reshape):
-        return changed(node, inputs=before.inputs)
+        joins = _joins(graph.types[before.inputs[0] or ""].shape, before.spec, node.spec)
+        return changed(node, inputs=before.inputs) if joins else node
     if isinstance(node.spec, Transpose) and isinstance(before.spec, Transpose):
         perm = tuple(before.spec.perm[a] for a in node.spec.perm)
         return changed(node, spec=Transpose(perm), inputs=before.inputs)
     return node
+
+
+def _joins(source: tuple[int, ...], first: Reshape, second: Reshape) -> bool:
+    """Whether two reshapes are no worse as one: elements of each alone may be evenly spaced, of both not.
+
+    So it is with an image put together from windows and cut into others.
+    """
+    return (
+        refine(source, second.shape) is not None
+        or refine(source, first.shape) is None
+        or refine(first.shape, second.shape) is None
+    )
 
 
 def _idle(node: Node, graph: Graph) -> bool:

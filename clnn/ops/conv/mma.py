@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from clnn.arith._base import FLOAT
-from clnn.arith.int8 import Int8
+from clnn.arith.quantised import Sums
 from clnn.ops.conv.problem import BIAS, WEIGHTS, ConvProblem
 from clnn.ops.launch import Arg, Const, In, Launch, Variant
 from clnn.ops.shared.byte_scales import last_args
@@ -25,7 +25,7 @@ from clnn.ops.shared.tensor_cores import (
 )
 from clnn.ops.shared.window import Window
 from clnn.ops.shared.workgroup_tiles import GemmShape
-from clnn.types import Array
+from clnn.types import I8, Array
 
 
 def variants(problem: ConvProblem) -> Iterator[Variant]:
@@ -50,7 +50,7 @@ def _kind(problem: ConvProblem) -> str:
     x, kind, src = problem.input(0), "", problem.src
     if problem.arith is FLOAT:
         kind = kind_of(problem.target, (x, problem.input(WEIGHTS), problem.outputs[0]))
-    elif isinstance(problem.arith, Int8) and x.memory.scale:
+    elif isinstance(problem.arith, Sums) and problem.input(WEIGHTS).type.dtype == I8:
         kind = problem.target.tensor_kind(x.memory)
     if not (kind and problem.group == 1 and problem.has_border):
         return ""
@@ -61,7 +61,8 @@ def _kind(problem: ConvProblem) -> str:
 
 def _conv(problem: ConvProblem, kind: str) -> MmaConv:
     """Return the problem as the kernel takes it; the bias of floats becomes the first post-op."""
-    arith = problem.arith if isinstance(problem.arith, Int8) else None
+    known = problem.refined.packed_products() if problem.arith is not FLOAT else None
+    arith = known if isinstance(known, Sums) else None
     bias = BIAS if problem.has(BIAS) and arith is None else -1
     first = (PostOp("add", operand=BIAS),) if bias >= 0 else ()
     at, (result, stored) = problem.geometry, problem.storage

@@ -166,10 +166,6 @@ class ConvProblem(Problem):
     def params(self) -> dict[str, Any]:
         """Template parameters that most kernels of the problem have. Raises PlanError."""
         x, weights = self.input(0), self.input(self.weights_input)
-        if x.memory.scale != self.arith.step and self.arith is not FLOAT:
-            name = self.arith.name
-            raise PlanError(f"convolution in {name} of a value stored as {x.memory.name}.")
-        source = x.ctype if self.arith is FLOAT else x.plain.cl
         table = "float" if self.arith.acc == "float" else "int"
         result, stored = self.storage
         return {
@@ -179,7 +175,7 @@ class ConvProblem(Problem):
             "post_ops": self.post_ops,
             "operands": self.operands,
             "arith": self.refined,
-            "types": (source, weights.ctype, table, result),
+            "types": (x.ctype, weights.ctype, table, result),
             **stored,
         }
 

@@ -8,6 +8,7 @@ the weights. What is left has an axis less.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from clnn.ops.problem import Problem, required
 from clnn.ops.shared.window import Window
 from clnn.ops.spec import ViewSpec
 from clnn.records import dataclass
+from clnn.traced import is_open
 from clnn.types import Array, TensorType
 
 IMAGE = 4  # axes of an image: batch, channels, height, width
@@ -146,6 +148,29 @@ class Taps:
         starts = tuple(reach - k * dilation for k in range(kernel))
         return cls(count, 1, low, count + reach - low - spread, starts, stride)
 
+    def met(self, extent: int, weights: Array) -> tuple[Taps, Array]:
+        """Return the taps that meet data for any output, with their weights; of open extents, all."""
+        if is_open(extent) or is_open(self.count) or self.apart > 1:
+            return self, weights
+        ends = [
+            (s - self.before, s - self.before + (self.count - 1) * self.stride) for s in self.starts
+        ]
+        kept = [k for k, (low, high) in enumerate(ends) if _meets(low, high, self.stride, extent)]
+        if len(kept) in (0, len(ends)):
+            return self, weights
+        starts = [self.starts[k] for k in kept]
+        dropped = max(0, min(*starts, self.before))
+        starts = [start - dropped for start in starts]
+        before = self.before - dropped
+        after = max(starts) + (self.count - 1) * self.stride + 1 - before - extent
+        fewer = replace(self, before=before, after=max(0, after), starts=tuple(starts))
+        return fewer, np.ascontiguousarray(weights[:, :, kept])
+
+
+def _meets(low: int, high: int, stride: int, extent: int) -> bool:
+    """Whether any depth from `low` to `high`, a stride apart, lies within the extent."""
+    return any(0 <= at < extent for at in range(low, high + 1, stride))
+
 
 def over_images(
     node: OnnxNode,
@@ -183,6 +208,9 @@ def _fold(
     if len(x) == IMAGE:
         return image(source, weights)
     tap = taps[0]
+    if isinstance(weights, np.ndarray):
+        tap, weights = tap.met(x[2], weights)
+        w = weights.shape
     source, x = _depths_as_channels(source, x, tap, group)
     weights, w = _taps_as_channels(weights, w, group, is_transposed)
     made = _fold(source, x, weights, w, taps[1:], group, image, is_transposed)

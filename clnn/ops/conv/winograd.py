@@ -42,20 +42,20 @@ def fits_transforms(largest: float) -> bool:
     return largest == 0 or SMALLEST_WEIGHT <= largest <= LARGEST_WEIGHT
 
 
-def fits(problem: ConvProblem, *strides: int, narrow: bool = False) -> bool:
+def fits(problem: ConvProblem, *strides: int, narrow: bool = False, grouped: bool = False) -> bool:
     """Whether this is a convolution of 3 x 3 in float32, with one of these strides along both axes.
 
-    narrow: whether operands may lie in 16 bits.
+    narrow: whether operands may lie in 16 bits. grouped: whether channels may be in several groups.
     """
     window = problem.window
     return (
         problem.arith is FLOAT
         and (window.kernel, window.dilations) == ((3, 3), (1, 1))
         and window.strides in [(s, s) for s in strides]
-        and problem.group == 1
+        and (problem.group == 1 or grouped)
         and problem.target.winograd
         and fits_transforms(problem.input(problem.weights_input).largest)
-        and not (problem.uses_bytes if narrow else problem.uses_narrow_storage)
+        and (narrow or not problem.uses_narrow_storage)
         and problem.has_border
     )
 
@@ -119,7 +119,10 @@ def _floats(rows: list[list[Fraction]]) -> Matrix:
 
 @dataclass(frozen=True)
 class TileGrid:
-    """Outputs of `images` images in tiles of m x m; m and the stride say how many products each takes."""
+    """Outputs of `images` images in tiles of m x m; m and the stride say how many products each takes.
+
+    ic, oc: channels of each of `convs` groups.
+    """
 
     m: int
     ic: int
@@ -128,6 +131,7 @@ class TileGrid:
     width: int
     images: int
     stride: int = 1
+    convs: int = 1
 
     @property
     def high(self) -> int:
@@ -162,7 +166,7 @@ class TileGrid:
 def tile_grid(problem: ConvProblem, m: int) -> TileGrid:
     """Return the tiles of all images of a problem."""
     sizes = (problem.ic, problem.oc, problem.height, problem.width, problem.batch)
-    return TileGrid(m, *sizes, problem.window.strides[0])
+    return TileGrid(m, *sizes, problem.window.strides[0], problem.group)
 
 
 def transformed(weights: Array, m: int, stride: int = 1) -> Array:
@@ -203,7 +207,7 @@ def input_launch(
     next. As many as there are, without gaps, where they are 0.
     """
     src, held = problem.src, held or tiles.tiles
-    size, local = grid(problem.target, held * tiles.ic // (vw * run))
+    size, local = grid(problem.target, held * tiles.ic * tiles.convs // (vw * run))
     starts = [src.offset, src.pitches[0], *src.pitches[2:]]
     near = (src.pitches[1] == 1 or tiles.ic == 1) and vw <= WIDEST_ALIGNED
     near = near and not problem.input(0).stored

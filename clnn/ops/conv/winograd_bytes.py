@@ -15,8 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from clnn.arith.int8 import magnitudes
-from clnn.arith.quantised import Requantised
+from clnn.arith.quantised import Requantised, magnitudes
 from clnn.ops.conv.direct import MADD_OPERANDS, MADD_PACKING, MADD_VECTOR, Dot, narrowing
 from clnn.ops.conv.packing import pack_table
 from clnn.ops.conv.problem import WEIGHTS, ConvProblem, innermost

@@ -91,10 +91,12 @@ class WinogradPlan:
 
 def variants(problem: ConvProblem) -> Iterator[Variant]:
     """Yield the kernels of the estimate's choice, then of other plans that are worth a measurement."""
-    target, shape = problem.target, tuple(map(int, problem.dst.shape))
+    target = problem.target
     if not _takes(problem):
         return
-    how = (shape, problem.ic, target, target.vector, problem.window.strides[0])
+    sizes = problem.batch, problem.oc, problem.height, problem.width
+    shape, stride = tuple(map(int, sizes)), problem.window.strides[0]
+    how = (shape, problem.ic, target, target.vector, stride, problem.group)
     best = plan(*how)
     if best:
         yield _variant(problem, best)
@@ -106,36 +108,45 @@ def variants(problem: ConvProblem) -> Iterator[Variant]:
 def _takes(problem: ConvProblem) -> bool:
     """Whether these kernels compute a problem, whatever its extents."""
     target, vectors = problem.target, problem.reads_vectors and innermost(problem.dst)
-    if not (target.is_cpu and fits(problem, 1, 2, narrow=True) and vectors):
+    if not (target.is_cpu and fits(problem, 1, 2, narrow=True, grouped=True) and vectors):
         return False
     return min(problem.ic, problem.oc) >= target.vector
 
 
 def plan(
-    shape: tuple[int, ...], ic: int, target: Target, vw: int, stride: int = 1
+    shape: tuple[int, ...], ic: int, target: Target, vw: int, stride: int = 1, convs: int = 1
 ) -> WinogradPlan | None:
-    """Return the cheapest plan for an output of shape (n, oc, h, w), None where none fits."""
-    every = _plans(shape, ic, target, vw, stride, SIZES[stride])
+    """Return the cheapest plan for an output of shape (n, oc, h, w), None where none fits.
+
+    ic, oc: channels of each of `convs` groups.
+    """
+    every = _plans(shape, ic, target, vw, stride, convs, SIZES[stride])
     return min(every, key=lambda p: p.rank, default=None)
 
 
 def plans(
-    shape: tuple[int, ...], ic: int, target: Target, vw: int, stride: int = 1
+    shape: tuple[int, ...], ic: int, target: Target, vw: int, stride: int = 1, convs: int = 1
 ) -> list[WinogradPlan]:
     """Return the cheapest plans of each tile size, number of parts and of sets, shared or not."""
     alike: dict[tuple[int, int, int, bool], list[WinogradPlan]] = {}
-    every = _plans(shape, ic, target, vw, stride, SIZES[stride] + MEASURED_SIZES[stride])
+    every = _plans(shape, ic, target, vw, stride, convs, SIZES[stride] + MEASURED_SIZES[stride])
     for one in sorted(every, key=lambda p: p.rank):
         alike.setdefault((one.m, one.parts, one.sets, one.shared), []).append(one)
     return [one for same in alike.values() for one in same[:CANDIDATES]]
 
 
 def _plans(
-    shape: tuple[int, ...], ic: int, target: Target, vw: int, stride: int, sizes: tuple[int, ...]
+    shape: tuple[int, ...],
+    ic: int,
+    target: Target,
+    vw: int,
+    stride: int,
+    convs: int,
+    sizes: tuple[int, ...],
 ) -> Iterator[WinogradPlan]:
     images, oc, height, width = shape
     for m in sizes:
-        tiles = TileGrid(m, ic, oc, height, width, images, stride)
+        tiles = TileGrid(m, ic, oc, height, width, images, stride, convs)
         for nv in (1, 2, 3, 4):
             # Registers hold the sums, a vector of weights for each, and one element of a tile.
             for mr in range(LEAST_TILES, (target.registers - 1 - nv) // nv + 1):
@@ -165,13 +176,15 @@ def _of_tile(
     whole, pitch = -(-tiles.tiles // mr), _pitch(tiles.ic, vw)
     inputs = tiles.places * mr * pitch * 4
     choices = [(sets, False) for sets in SETS if sets == 1 or sets <= whole]
-    if whole * inputs <= MOST_SHARED_BYTES and tiles.stride == 1 and tiles.ic % vw == 0:
+    shared_bytes = whole * inputs * tiles.convs
+    if shared_bytes <= MOST_SHARED_BYTES and tiles.stride == 1 and tiles.ic % vw == 0:
         choices += [(sets, True) for sets in sorted({whole, -(-whole // 2)})]
     for sets, shared in choices:
         if sets * (sums + (0 if shared else inputs)) <= target.local_bytes:
             cycles = _cycles(tiles, target, (mr, nv, vw), parts, sets, shared)
+            apart = _pitch(tiles.ic * tiles.convs, vw) if shared else pitch
             yield WinogradPlan(
-                tiles.m, mr, nv, vw, parts, pitch, cycles, sets, shared, tiles.stride
+                tiles.m, mr, nv, vw, parts, apart, cycles, sets, shared, tiles.stride
             )
 
 
@@ -197,12 +210,13 @@ def _cycles(
     multiply *= NARROW_COST if (tiles.m, nv) == (2, 1) else 1
     before = sets * mr * -(-ic // vw) * INPUT_SLOTS * places
     after = sets * mr * share * nv * OUTPUT_SLOTS * places
-    rounds, cold = -(-groups * parts // units), cold_cycles(weights, target)
+    rounds = -(-groups * parts * tiles.convs // units)
+    cold = cold_cycles(weights * tiles.convs, target)
     if shared:
         cold = (
             0 if rate == MEMORY_RATE else cold
         )  # what is fetched so comes from memory as it is used
-        cost = -(-groups * before // units) + rounds * (multiply + after)
+        cost = -(-groups * before * tiles.convs // units) + rounds * (multiply + after)
         return cost * (SHARED_COST if weights <= FEW_WEIGHT_BYTES else 1) + cold
     return rounds * (multiply + before + after) + cold
 
@@ -217,7 +231,7 @@ def _variant(problem: ConvProblem, chosen: WinogradPlan, name: str = "") -> Vari
 
     Sets and parts are open where extents are: kernels for all shapes read them at run time.
     """
-    tiles = tile_grid(problem, chosen.m)
+    tiles, kernel = tile_grid(problem, chosen.m), matrices(chosen.m, chosen.stride)
     sets, parts, most_sets = chosen.sets, chosen.parts, chosen.sets
     if is_open(tiles.tiles):
         most_sets = _most_open_sets(chosen, problem.target)
@@ -226,21 +240,21 @@ def _variant(problem: ConvProblem, chosen: WinogradPlan, name: str = "") -> Vari
             sets, parts = fitting.sets, fitting.parts
         sets, parts = opened(sets, sets), opened(parts, parts)
     groups = -(-tiles.tiles // (chosen.mr * sets))
-    size, local = grid(problem.target, groups, parts)
+    size, local = grid(problem.target, groups, parts, tiles.convs)
     source: In | Scratch = In(0)
     launches = []
     if chosen.shared:
-        held, run = groups * chosen.mr * sets, tiles.ic // chosen.vw
+        held, run = groups * chosen.mr * sets, tiles.ic * tiles.convs // chosen.vw
         source = Scratch("transformed", 4 * tiles.places * held * chosen.pitch)
         args: tuple[Arg, ...] = (In(0), source)
         launches.append(input_launch(problem, tiles, chosen.vw, args, run, held, chosen.pitch))
     name, bias = name or _name(problem, chosen), problem.bias
-    kernel = matrices(chosen.m, chosen.stride)
     params = problem.params | {
         "name": name,
         "shared": chosen.shared,
         "ic": tiles.ic,
         "oc": tiles.oc,
+        "convs": tiles.convs,
         "reach": problem.reach,
         "m": chosen.m,
         "bt": kernel.bt,
@@ -257,8 +271,8 @@ def _variant(problem: ConvProblem, chosen: WinogradPlan, name: str = "") -> Vari
         "prefetch": "prefetch" in problem.target.features,
     }
     # Of the plan, no more than decides: equal constants of other shapes are told by what makes them.
-    how = (problem.weights, chosen.m, chosen.stride, chosen.nv * chosen.vw, chosen.vw)
-    constants = [Const(partial(pack, *how))]
+    how = (chosen.m, chosen.stride, chosen.nv * chosen.vw, chosen.vw)
+    constants = [Const(partial(pack, problem.weights, *how, problem.group))]
     if bias is not None:
         constants.append(Const(lambda: bias))
     args = (source, *constants, *operand_args(problem, problem.post_ops), Out(0))
@@ -320,11 +334,14 @@ def _name(problem: ConvProblem, chosen: WinogradPlan) -> str:
     return problem.label("winograd", f"{tile}{sets}")
 
 
-def pack(weights: Array, m: int, stride: int, channels: int, vw: int) -> Array:
-    """Return weights (oc, ic, 3, 3) transformed, as [blocks][places][ic][channels of a block].
+def pack(weights: Array, m: int, stride: int, channels: int, vw: int, convs: int = 1) -> Array:
+    """Return weights (convs * oc, ic, 3, 3) transformed, as [convs][blocks][places][ic][channels of a block].
 
     Where vectors of `vw` do not divide the channels, those that are left lie at the end of the last one.
     """
+    if convs > 1:
+        each = np.split(weights, convs)
+        return np.concatenate([pack(one, m, stride, channels, vw) for one in each])
     oc, ic = weights.shape[:2]
     packed = np.zeros((-(-oc // channels), extent(m, stride) ** 2, ic, channels), np.float32)
     for block, part in transformed_blocks(weights, m, channels, stride):

@@ -55,7 +55,6 @@ def variants(problem: ConvProblem) -> Iterator[Variant]:
     if (
         problem.target.is_cpu
         or problem.arith is not FLOAT
-        or problem.uses_bytes
         or problem.fits_depthwise
         or not problem.has_border
     ):

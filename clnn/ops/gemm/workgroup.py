@@ -28,8 +28,8 @@ SWAPPED_ORDER_COST = 1.02  # cost of walking first along the shorter side of the
 
 
 def workgroup_variants(problem: GemmProblem) -> Iterator[Variant]:
-    """Yield the kernels that are worth a measurement, best first: none on CPUs and of bytes."""
-    if problem.target.is_cpu or problem.node.uses_bytes:
+    """Yield the kernels that are worth a measurement, best first: none on CPUs."""
+    if problem.target.is_cpu:
         return
     problem = problem.for_packing()
     splits = group_tiles(problem.shape, problem.target)

@@ -10,7 +10,7 @@ import numpy as np
 from clnn.ops.host.registry import HostNode, host_op
 from clnn.types import Array
 
-_UNARY: dict[str, Callable[[Any], Any]] = {
+UNARY: dict[str, Callable[[Any], Any]] = {
     "Abs": np.abs,
     "Ceil": np.ceil,
     "Exp": np.exp,
@@ -25,7 +25,7 @@ _UNARY: dict[str, Callable[[Any], Any]] = {
     "Sign": np.sign,
     "Sqrt": np.sqrt,
 }
-_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "Add": np.add,
     "And": np.logical_and,
     "BitwiseAnd": np.bitwise_and,
@@ -41,31 +41,31 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "Sub": np.subtract,
     "Xor": np.logical_xor,
 }
-_MANY: dict[str, Callable[[Any, Any], Any]] = {
+MANY: dict[str, Callable[[Any, Any], Any]] = {
     "Max": np.maximum,
     "Min": np.minimum,
     "Sum": np.add,
 }
 
 
-@host_op(*_UNARY)
+@host_op(*UNARY)
 def _unary(node: HostNode, x: Array) -> Array:
     with np.errstate(all="ignore"):
-        return np.asarray(_UNARY[node.op_type](x))
+        return np.asarray(UNARY[node.op_type](x))
 
 
-@host_op(*_BINARY)
+@host_op(*BINARY)
 def _binary(node: HostNode, left: Array, right: Array) -> Array:
     with np.errstate(all="ignore"):
-        return np.asarray(_BINARY[node.op_type](left, right))
+        return np.asarray(BINARY[node.op_type](left, right))
 
 
-@host_op(*_MANY)
+@host_op(*MANY)
 def _many(node: HostNode, first: Array, *others: Array) -> Array:
     result = first
     with np.errstate(all="ignore"):
         for other in others:
-            result = _MANY[node.op_type](result, other)
+            result = MANY[node.op_type](result, other)
     return np.asarray(result)
 
 
@@ -138,12 +138,12 @@ def _reduce(node: HostNode, x: Array, axes: Array | None = None) -> Array:
     keep = bool(node.attr("keepdims", 1))
     function = _REDUCTIONS[node.op_type]
     if node.op_type in ("ReduceMax", "ReduceMin"):
-        start = _worst(x.dtype, lowest=node.op_type == "ReduceMax")
+        start = worst(x.dtype, lowest=node.op_type == "ReduceMax")
         return np.asarray(function(x, axis=over, keepdims=keep, initial=start))
     return np.asarray(function(x, axis=over, keepdims=keep, dtype=x.dtype))
 
 
-def _worst(dtype: np.dtype[Any], lowest: bool) -> Any:
+def worst(dtype: np.dtype[Any], lowest: bool) -> Any:
     """Return the maximum (or minimum) of no elements."""
     if dtype.kind == "f":
         return -np.inf if lowest else np.inf

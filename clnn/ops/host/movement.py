@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -117,10 +118,13 @@ def _slice(node: HostNode, x: Array, *bounds: Array | None) -> Array:
 
 def in_range(indices: Array, extent: int) -> Array:
     """Return indices counted from the front. Raises IndexError for one outside of the extent."""
-    if indices.size and (indices.min() < -extent or indices.max() >= extent):
+    if not indices.size:
+        return np.asarray(indices)
+    least = indices.min()
+    if least < -extent or indices.max() >= extent:
         wrong = indices[(indices < -extent) | (indices >= extent)].reshape(-1)[0]
         raise IndexError(f"index {wrong} is outside of extent {extent}")
-    return np.asarray(np.where(indices < 0, indices + extent, indices))
+    return np.asarray(indices if least >= 0 else np.where(indices < 0, indices + extent, indices))
 
 
 @host_op("Gather")
@@ -147,9 +151,17 @@ def _along(indices: Array, extent: int, axis: int) -> tuple[Any, ...]:
         slices: list[Any] = [slice(d) for d in indices.shape]
         slices[axis] = in_range(line, extent)
         return tuple(slices)
-    places: list[Any] = list(np.ogrid[tuple(slice(d) for d in indices.shape)])
-    places[axis] = in_range(indices, extent)
-    return tuple(places)
+    found = in_range(indices, extent)
+    rank = indices.ndim
+    return tuple(found if a == axis else _counted(indices.shape[a], a, rank) for a in range(rank))
+
+
+@lru_cache(64)
+def _counted(extent: int, axis: int, rank: int) -> Array:
+    """Return the numbers below an extent, along an axis."""
+    made = np.arange(extent).reshape([-1 if a == axis else 1 for a in range(rank)])
+    made.flags.writeable = False
+    return made
 
 
 @host_op("GatherND")

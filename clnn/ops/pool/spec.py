@@ -224,9 +224,8 @@ def _tile(spec: Pool, outs: int) -> int:
 
 def _common(spec: Pool, problem: Problem) -> dict[str, Any]:
     x = problem.input(0)
-    moved = spec.mode == "max" and not spec.post_ops and x.memory.scale
     return {
-        "ctype": x.plain.cl if moved else x.ctype,
+        "ctype": x.ctype,
         "mode": spec.mode,
         "power": spec.power,
         "count_pad": spec.count_pad,

@@ -17,15 +17,14 @@ _FEATURE = {"half": "fp16", "double": "fp64"}
 def move_type(dtype: DType) -> str:
     """Return the OpenCL type in which any device moves elements of `dtype` without change."""
     if isinstance(dtype.cl, Stored):
-        return "char" if dtype.scale else "ushort"
+        return "ushort"
     return _BITS[dtype.cl][0] if dtype.cl in _BITS else dtype.cl
 
 
 def move_value(value: float, dtype: DType) -> Any:
     """Return `value` as a number to be printed as a literal of move_type(dtype)."""
     if isinstance(dtype.cl, Stored):
-        cell = narrow(np.asarray(value), dtype)
-        return int(cell if dtype.scale else cell.view(np.uint16))
+        return int(narrow(np.asarray(value), dtype).view(np.uint16))
     if dtype.cl in _BITS:
         return int(np.asarray(value, dtype.numpy).view(_BITS[dtype.cl][1]))
     if dtype.numpy.kind == "b":

@@ -21,7 +21,13 @@ from clnn.ops.shared.workgroup_tiles import (
 )
 from clnn.target import Target
 
-RATES = {"f16": 8, "bf16": 8, "tf32": 4, "s8": 16}  # products in the time of one of float32
+RATES = {
+    "f16": 8,
+    "bf16": 8,
+    "tf32": 4,
+    "s8": 16,
+    "u8": 16,
+}  # products in the time of one of float32
 PIECE = 24  # slots that 16 bytes from global to local memory cost
 HIDDEN = 0.5  # of them, where copies run beside products
 STORE = 2  # slots of a result

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from clnn.arith.int8 import Int8
+from clnn.arith.quantised import Sums
 from clnn.codegen.filters import cell
 from clnn.layout import TensorLayout
 from clnn.ops.shared.functions import PostOp
@@ -15,7 +15,8 @@ from clnn.ops.shared.matrices import Pitches
 from clnn.ops.shared.window import Window
 from clnn.records import dataclass
 
-BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1}
+BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1, "u8": 1}
+OF_BYTES = ("s8", "u8")  # kinds whose sums are integers: of a, with int8
 # What results are stored as where they lie as operands do.
 DST_TYPES = {"f16": "half", "bf16": "bf16", "tf32": "float"}
 
@@ -106,8 +107,8 @@ class MmaConv:
 
     src, dst: (n, c, h, w). ic, oc: channels; b, b_rows: how weights lie, see the template. operands:
     node input -> (number, layout broadcast to dst), of `post_ops`. extra_types: of operands in memory,
-    float32 where none are given; scales: how many of these, and of dst_type, are bytes. arith: of sums
-    of bytes that begin with, and are scaled by, constants of each channel. bias: input of a post-op
+    float32 where none are given; scales: pairs of parameters of functions of bytes among `post_ops`. arith: of
+    sums of bytes that begin with, and are scaled by, constants of each channel. bias: input of a post-op
     that is one float per channel, -1 for none; it and weights without b_moves are given without an
     offset.
     """
@@ -126,7 +127,7 @@ class MmaConv:
     post_ops: Sequence[PostOp] = ()
     extra_types: Sequence[str] = ()
     scales: int = 0
-    arith: Int8 | None = None
+    arith: Sums | None = None
     bias: int = -1
     b_moves: bool = True
 

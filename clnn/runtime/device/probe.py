@@ -25,7 +25,7 @@ from clnn.runtime.drivers.loader import child_environment, loader_library, mappe
 from clnn.runtime.drivers.vendors import Driver
 from clnn.runtime.process.forking import run_python
 
-VERSION = "3"
+VERSION = "4"
 TIMEOUT_S = 120.0
 # A result with a crash or a hang in it is believed for so long, then tried again.
 DOUBTFUL_S = 3600.0
@@ -33,6 +33,8 @@ DOUBTFUL_S = 3600.0
 REQUIRED = ("open", "saxpy", "barrier", "loops", "longs")
 # What is measured of GPUs, for estimates: not what a device can do.
 MEASURED = ("multiply_rate", "copy_rate", "launch_time")
+# PoCL compiles kernels for the sizes of their groups: with barriers, in half the time that it takes for any size.
+FOR_SIZES = {"POCL_WORK_GROUP_SPECIALIZATION": "1"}
 JOINT = "joint"  # a child's first build; where it crashes, the next child builds one by one
 
 
@@ -218,7 +220,8 @@ def _run_child(
         "steps": names,
         "joint": joint,
     }
-    out, end = run_python("device.probe_child", want, timeout_s, child_environment(target.driver))
+    env = child_environment(target.driver) | FOR_SIZES
+    out, end = run_python("device.probe_child", want, timeout_s, env)
     results: dict[str, StepResult] = {}
     current = "open"
     for line in out.splitlines():

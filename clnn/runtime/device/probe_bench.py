@@ -11,6 +11,9 @@ import numpy as np
 
 from clnn.runtime.device import probe_merged
 
+# PoCL compiles a kernel for each size of its groups, in a probe's child: one for all that are merged.
+POCL = "Portable Computing Language"
+
 
 class RefusedError(Exception):
     """The device cannot do what a step asks, for the reason given."""
@@ -56,7 +59,8 @@ class ProbeBench:
     def _merged(self, program: Any, files: Sequence[str]) -> probe_merged.Merged:
         """Return the kernel that calls others, compiled: drivers do that when it is launched."""
         kernel, nothing = self.cl.Kernel(program, probe_merged.NAME), self.buffer(np.zeros(16))
-        merged = probe_merged.Merged(kernel, files, nothing)
+        group = (1,) if self.device.platform.name.strip() == POCL else None
+        merged = probe_merged.Merged(kernel, files, nothing, group)
         merged.launch(probe_merged.NONE, self.queue, (1,), None)
         self.queue.finish()
         return merged

@@ -181,7 +181,7 @@ def step_host_memory(bench: ProbeBench) -> int:
     for turn in range(4):
         hosts[0][:] = np.arange(n) + turn
         hosts[1][:] = turn
-        kernel(bench.queue, (n,), None, np.int32(n), np.float32(3), *buffers)
+        kernel(bench.queue, (n,), None, np.int32(3), *buffers)
         bench.queue.finish()
         expect(hosts[1], 3 * (np.arange(n) + turn) + turn)
     return 1

@@ -31,7 +31,7 @@ def step_saxpy(bench: ProbeBench) -> int:
     x = np.arange(n, dtype=np.float32) - 500
     y = np.arange(n, dtype=np.float32)[::-1].copy()
     kernel = bench.kernel("saxpy", "saxpy")
-    got = bench.run(kernel, n, None, (np.int32(n), np.float32(3), x, y), y)
+    got = bench.run(kernel, n, None, (np.int32(3), x, y), y)
     expect(got, 3 * x + y)
     return 1
 
@@ -131,8 +131,8 @@ def step_denormals(bench: ProbeBench) -> int:
         raise RefusedError("the device states that it takes them for 0")
     x = np.arange(1, 65, dtype=np.uint32).view(np.float32)
     y = x[::-1].copy()
-    args = (np.int32(x.size), np.float32(2), x, y)
-    expect(bench.run(bench.kernel("saxpy", "saxpy"), x.size, None, args, y), 2 * x + y)
+    got = bench.run(bench.kernel("saxpy", "saxpy"), x.size, None, (np.int32(2), x, y), y)
+    expect(got, 2 * x + y)
     return 1
 
 

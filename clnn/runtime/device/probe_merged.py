@@ -13,6 +13,7 @@ import numpy as np
 
 # File -> kernels, each with its arguments in order: n, a number, and pointers.
 KERNELS = {
+    "saxpy": {"saxpy": "npq"},
     "loops": {"loops": "pqr"},
     "longs": {"longs": "pqr"},
     "far": {"far": "npqr"},
@@ -48,10 +49,16 @@ def text(files: Sequence[str]) -> str:
 
 
 class Merged:
-    """The kernel of a program; `nothing`: a buffer in place of pointers that a call does not have."""
+    """The kernel of a program.
 
-    def __init__(self, kernel: Any, files: Sequence[str], nothing: Any) -> None:
-        self.kernel, self.nothing = kernel, nothing
+    nothing: a buffer in place of pointers that a call does not have. group: the size of groups where a call
+    leaves it to the driver.
+    """
+
+    def __init__(
+        self, kernel: Any, files: Sequence[str], nothing: Any, group: tuple[int, ...] | None
+    ) -> None:
+        self.kernel, self.nothing, self.group = kernel, nothing, group
         self.numbers = {name: k for k, (name, _) in enumerate(_named(files))}
 
     def launch(self, which: int, queue: Any, size: Any, local: Any, *args: Any) -> Any:
@@ -60,4 +67,4 @@ class Merged:
         pointers = [arg for arg in args if not isinstance(arg, np.int32)]
         pointers += [self.nothing] * (len(POINTERS) - len(pointers))
         given = np.int32(which), *(numbers or [np.int32(0)]), *pointers
-        return self.kernel(queue, size, local, *given)
+        return self.kernel(queue, size, local or self.group, *given)

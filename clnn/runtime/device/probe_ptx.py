@@ -24,9 +24,9 @@ def _need_ptx(bench: ProbeBench) -> None:
 
 
 def step_ptx_mma(bench: ProbeBench) -> int:
-    """NVIDIA's mma.sync of four kinds of numbers; exact, for the operands are small integers."""
+    """NVIDIA's mma.sync of five kinds of numbers; exact, for the operands are small integers."""
     _need_ptx(bench)
-    for kind in ("f16", "bf16", "tf32", "s8"):
+    for kind in ("f16", "bf16", "tf32", "s8", "u8"):
         a, b, c, want = mma_fragments(kind)
         kernel = bench.kernel("ptx_mma", f"mma_{kind}")
         expect(bench.run(kernel, 32, 32, (a, b, c), c), want)
@@ -35,21 +35,22 @@ def step_ptx_mma(bench: ProbeBench) -> int:
 
 def mma_fragments(kind: str) -> tuple[np.ndarray[Any, Any], ...]:
     """Return fragments (a, b, c, a * b + c) of a product 16x8, words or sums by lane and register."""
-    depth = {"f16": 16, "bf16": 16, "tf32": 8, "s8": 32}[kind]
+    depth = {"f16": 16, "bf16": 16, "tf32": 8, "s8": 32, "u8": 32}[kind]
     rng = np.random.default_rng(depth)
-    a, b = rng.integers(-99, 100, (16, depth)), rng.integers(-99, 100, (depth, 8))
+    low, high = (0, 256) if kind == "u8" else (-99, 100)
+    a, b = rng.integers(low, high, (16, depth)), rng.integers(-99, 100, (depth, 8))
     c = rng.integers(-999, 1000, (16, 8))
     lane, register = np.arange(32)[:, None], np.arange(4)
     of_a = _words(kind, a)[lane // 4 + 8 * (register % 2), lane % 4 + 4 * (register // 2)]
-    of_b = _words(kind, b.T)[lane // 4, lane % 4 + 4 * register[:2]]
+    of_b = _words("s8" if kind == "u8" else kind, b.T)[lane // 4, lane % 4 + 4 * register[:2]]
     place = (lane // 4 + 8 * (register // 2), 2 * (lane % 4) + register % 2)
-    sums = np.int32 if kind == "s8" else np.float32
+    sums = np.int32 if kind in ("s8", "u8") else np.float32
     return of_a, of_b, c[place].astype(sums), (c + a @ b)[place].astype(sums)
 
 
 def _words(kind: str, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return rows of numbers of `kind`, packed into words."""
-    dtype = {"f16": np.float16, "s8": np.int8}.get(kind, np.float32)
+    dtype = {"f16": np.float16, "s8": np.int8, "u8": np.uint8}.get(kind, np.float32)
     packed = np.ascontiguousarray(rows, dtype)
     if kind == "bf16":
         packed = (packed.view(np.uint32) >> np.uint32(16)).astype(np.uint16)

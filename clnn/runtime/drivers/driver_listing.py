@@ -19,7 +19,7 @@ from clnn.records import dataclass
 from clnn.runtime.drivers import icd
 from clnn.runtime.drivers.calling_thread import BOTH, lists_both, may_list_both
 from clnn.runtime.drivers.vendors import Driver, write_drivers
-from clnn.runtime.process.forking import run_python
+from clnn.runtime.process.forking import open_first, run_python
 from clnn.runtime.process.temporary import folder_for_a_while
 from clnn.settings import GIVEN
 
@@ -28,6 +28,9 @@ TIMEOUT_S = 60.0
 # A crash, a hang or an error is believed for so long, then tried again.
 BAD_NEWS_S = 3600.0
 _CHILDREN_AT_ONCE = 4
+# Drivers that begin nothing, no thread either, before they are asked for platforms: PoCL. The compiler that it
+# brings takes most of the time of its listing to open.
+_INERT = "libpocl."
 # What decides which devices a driver lists: files of devices, and variables by their beginnings.
 _DEVICE_FOLDERS = {"/dev": ("nvidia", "dxg", "kfd", "mali"), "/dev/dri": ("",)}
 _VARIABLES = (
@@ -72,6 +75,7 @@ def list_each(
         return [one for one in found if one is not None]
     from concurrent.futures import ThreadPoolExecutor
 
+    open_first([d.library for d in drivers if os.path.basename(d.library).startswith(_INERT)])
     with ThreadPoolExecutor(_CHILDREN_AT_ONCE, thread_name_prefix="clnn-driver_listing") as pool:
         new = [
             one or pool.submit(_listing, store, driver, timeout_s)

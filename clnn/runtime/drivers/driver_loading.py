@@ -22,6 +22,7 @@ from clnn.runtime.drivers import icd
 from clnn.runtime.drivers.loader import load, preload_companions, prepare, setup
 from clnn.runtime.drivers.vendors import Driver, vendors_folder
 from clnn.runtime.process.forked import renewed, use_driver
+from clnn.runtime.process.opening import opened
 
 _SUCCESS = 0
 # A driver that offers these wants to be told by its loader where its functions are.
@@ -53,7 +54,7 @@ def open_ahead(driver: str) -> None:
 
 def _open_quietly(library: str) -> None:
     with suppress(OSError):
-        _opened(library)
+        opened(library)
 
 
 def platforms_of(driver: str) -> list[Any]:
@@ -116,7 +117,7 @@ def platform_pointers(library: str) -> list[int]:
 
     Raises OSError for a library that is no driver, or a driver that only its loader may start.
     """
-    handle = _opened(library)
+    handle = opened(library)
     lookup = getattr(handle, "clGetExtensionFunctionAddress", None)
     if lookup is None:
         raise OSError(f"{library} lacks clGetExtensionFunctionAddress")
@@ -134,17 +135,6 @@ def platform_pointers(library: str) -> list[int]:
     if kind(address)(count.value, platforms, None) != _SUCCESS:
         return []
     return [pointer for pointer in platforms if pointer]
-
-
-def _opened(library: str) -> ctypes.CDLL:
-    """Open a library with its functions bound when they are called, which ctypes does not offer."""
-    process = ctypes.CDLL(None)
-    process.dlopen.restype = ctypes.c_void_p
-    process.dlerror.restype = ctypes.c_char_p
-    handle = process.dlopen(os.fsencode(library), os.RTLD_LAZY | os.RTLD_LOCAL)
-    if not handle:
-        raise OSError((process.dlerror() or b"unknown error").decode(errors="replace"))
-    return ctypes.CDLL(library, handle=handle)
 
 
 def loads_alone(library: str, listed: Sequence[Any]) -> bool:

@@ -25,6 +25,7 @@ from clnn.records import dataclass
 from clnn.runtime.drivers import calling_thread, icd
 from clnn.runtime.drivers.driver_listing import list_each
 from clnn.runtime.drivers.vendors import Driver, list_drivers, vendors_folder
+from clnn.runtime.process import collector
 from clnn.runtime.process.temporary import own_folder
 from clnn.settings import GIVEN, setting
 
@@ -80,7 +81,8 @@ def load() -> ModuleType:
     """
     prepare()
     try:
-        import pyopencl
+        with collector.paused:  # it would look through all of it several times
+            import pyopencl
     except ImportError as err:
         raise NoDeviceError(
             f"pyopencl cannot be imported: {err}. clnn reaches OpenCL through it."

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
@@ -29,7 +29,8 @@ from clnn.runtime.process.forked import renewed
 # What children of this kind run. They have no use for threads of numpy's.
 MODULES = ("clnn.runtime.device.icd_child", "clnn.runtime.device.probe_child", "pyopencl")
 QUIET = {"OPENBLAS_NUM_THREADS": "1", "PYOPENCL_NO_CACHE": "1"}
-ORIGIN = child.BOOT  # what begins the process that all children are forked from
+# What begins the process that all children are forked from; none lives long enough to need a collector.
+ORIGIN = "import gc; gc.disable(); " + child.BOOT
 _AT_START = ("LD_", "PYTHON")  # variables that are read when a process starts
 _BEGIN_S, _END_S = 30.0, 1.0  # until a child begins, and until the process ends
 _lock = renewed(threading.Lock())
@@ -42,10 +43,16 @@ class NoneForkedError(Exception):
 class _Origin:
     """The process that children are forked from."""
 
-    def __init__(self) -> None:
+    def __init__(self, libraries: Sequence[str]) -> None:
         own, theirs = socket.socketpair()
         code = ORIGIN.format("process.forking_child")
-        command = [sys.executable, "-c", code, "\n".join(sys.path), json.dumps(MODULES)]
+        command = [
+            sys.executable,
+            "-c",
+            code,
+            "\n".join(sys.path),
+            json.dumps([MODULES, libraries]),
+        ]
         nowhere = subprocess.DEVNULL
         self.socket, self.environment = own, {**os.environ, **QUIET}
         with theirs:
@@ -69,6 +76,16 @@ class _Origin:
 
 
 _origins: list[_Origin] = []  # one, or none
+_libraries: list[str] = []
+
+
+def open_first(libraries: Sequence[str]) -> None:
+    """Have the process open libraries that children will need, where opening them begins nothing.
+
+    It is another matter where one cannot be opened, or ends the process: children open it themselves.
+    """
+    with _lock:
+        _libraries[:] = libraries
 
 
 def run_python(
@@ -92,7 +109,7 @@ def _origin(env: Mapping[str, str]) -> _Origin:
         if _origins and _origins[0].process.poll() is not None:
             _origins.pop().close()
         if not _origins:
-            _origins.append(_Origin())
+            _origins.append(_Origin(_libraries))
         if not _origins[0].begins_as(env):
             raise NoneForkedError
         return _origins[0]

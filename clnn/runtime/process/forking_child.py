@@ -9,36 +9,63 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from types import ModuleType
+
+from clnn.runtime.process.opening import opened
 
 IDLE_S = 5.0
 _FILES = 4  # of a request: what is asked, the child's output and errors, and where its end is told
 
 
-def main(modules: Sequence[str]) -> None:
-    """Import modules, then fork a child for each byte on the standard input, which is a socket."""
+def main(argument: Sequence[Sequence[str]]) -> None:
+    """Import modules and open libraries, then fork a child for each byte on the standard input, which is a socket."""
+    modules, libraries = argument
     before = dict(os.environ)
     for name in modules:
-        with suppress(Exception):  # a child says it better
+        with suppress(Exception), _no_versions():  # a child says it better
             importlib.import_module(name)
+    for name in libraries:
+        with suppress(Exception):
+            opened(name)
     set_by_modules = {name: os.environ[name] for name in os.environ.keys() - before}
     asked = socket.socket(fileno=os.dup(0))
     asked.settimeout(IDLE_S)
     signal.signal(signal.SIGCHLD, _reap)
-    while True:
-        try:
-            data, files, _, _ = socket.recv_fds(asked, 1, _FILES)
-        except OSError:
-            return
-        if not data or len(files) != _FILES:
-            return
+    while files := _request(asked):
         if os.fork() == 0:
             asked.close()
             _child(set_by_modules, *files)
             return
         for file in files:
             os.close(file)
+    os._exit(0)  # without Python's own end, which takes apart all that was imported
+
+
+@contextmanager
+def _no_versions() -> Iterator[None]:
+    """Have packages take a version for theirs: looking one up, by a parser of e-mails, is half of pyopencl's import."""
+    name = "importlib.metadata"
+    if name in sys.modules:
+        yield
+        return
+    stand_in = ModuleType(name)
+    vars(stand_in)["version"] = lambda package: "1.0"
+    sys.modules[name] = importlib.metadata = stand_in
+    try:
+        yield
+    finally:
+        del sys.modules[name], importlib.metadata
+
+
+def _request(asked: socket.socket) -> list[int]:
+    """Return the files of the next request, none where nobody asks any more."""
+    try:
+        data, files, _, _ = socket.recv_fds(asked, 1, _FILES)
+    except OSError:
+        return []
+    return list(files) if data and len(files) == _FILES else []
 
 
 def _reap(number: int, frame: object) -> None:

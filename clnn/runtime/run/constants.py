@@ -84,6 +84,8 @@ class Constants:
         self.recipes: dict[Hashable, Key] = {}
         self.own: Any = None
         self.host: Array | None = None
+        # What is in one buffer, and the host's memory that it is; that of all sessions first.
+        self.hosts: list[tuple[Any, Array | None]]
         self._files = mapped_files(plan.consts.values())
         self._sources = one_of_each(self._files)
         makers, tokens = _makers(plan)
@@ -95,6 +97,8 @@ class Constants:
         self.whole: Any = self._upload_together(makers, nbytes) if together and makers else None
         if before is not None:
             self.whole, self.own = before.whole, self.whole
+        earlier = [] if before is None else before.hosts[:1]
+        self.hosts = [*earlier, (self.whole if before is None else self.own, self.host)]
         for key, make in makers.items():
             if key not in self._buffers:
                 self._buffers[key] = self._upload(np.ascontiguousarray(self._data(make)))
@@ -212,12 +216,14 @@ class StoredConstants(Constants):
         self._places = dict(chain[tuple[Key, tuple[int, int]]](makers.items(), tensors.items()))
         self._found, self._before, self.recipes = {}, None, {}
         self.whole = self.own = self.host = None
+        self.hosts = []
         is_cpu, context = device.info.type == "cpu", device.context
         if together and data.size and (data.size <= device.info.max_alloc or not is_cpu):
             make = partial(host_buffer, context, data) if is_cpu else partial(self._upload, data)
             self.whole = allocate(make, data.size, device)
             self.host = data if is_cpu else None
             self._buffers = {key: self.whole.get_sub_region(*p) for key, p in self._places.items()}
+            self.hosts = [(self.whole, self.host)]
             return
         self._buffers = {}
         for key, (at, nbytes) in self._places.items():

@@ -63,7 +63,8 @@ class Family:
     that are best for other batches, once `with_many` made them, where they are estimated to be. Any
     thread may plan once the first plan is made; others wait only for the set that they need, unless
     their `patience` is short. device: the one that all use; without it the first session opens one.
-    small_is_made: set once nobody makes kernels for small images any more.
+    small_is_made: set once nobody makes kernels for small images any more. close: whether calls follow
+    each other closely, so that threads may help the one that calls.
     """
 
     others: Callable[[], Iterable[Graph]]
@@ -78,6 +79,8 @@ class Family:
     arenas: Arenas = field(default_factory=Arenas)
     device: Device | None = None
     knows_many: bool = False  # the same of other batches, and a third set
+    close: bool = False
+    helpers: int | None = None  # how many threads may help: of all sessions as of the first
     _sets: list[KernelSet] = field(default_factory=list)
     _many: KernelSet | None = None
     _unlike: list[Graph] = field(default_factory=list)

@@ -50,10 +50,16 @@ class FusedLaunch:
 
 @dataclass(frozen=True)
 class FusedLaunches:
-    """A plan's launches as few kernels: those that run once for borders, and those of each run."""
+    """A plan's launches as few kernels: those that run once for borders, and those of each run.
+
+    is_long: whether a run holds up Python's other threads for too long in the thread that calls. in_turns:
+    whether runs are turns of a loop.
+    """
 
     first: Sequence[FusedLaunch]
     run: Sequence[FusedLaunch]
+    is_long: bool = False
+    in_turns: bool = False
 
 
 def launches_of(plan: Plan) -> list[NodeLaunch]:

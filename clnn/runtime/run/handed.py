@@ -14,11 +14,11 @@ from clnn.runtime.build.program import Device
 from clnn.runtime.device.failures import explain, explained, lose
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.process.forked import keep
+from clnn.runtime.run.arguments import plain
 from clnn.runtime.run.commands import Handed, Memory
 from clnn.runtime.run.constants import allocate
 from clnn.runtime.run.feeds import arrays_of, require_fit
 from clnn.runtime.run.session import Session
-from clnn.runtime.run.state import plain
 from clnn.runtime.run.watch import watch_of
 from clnn.types import Array
 

@@ -49,6 +49,7 @@ from clnn.types import Array
 
 CLOSE_NS = 100_000  # from a call's end to the next, where they follow each other closely
 STAYS = 2**18  # ticks of the processor's clock that helpers stay for behind a call: about as long
+TURN = 2  # times as long from a loop's turn to the next, of which the host has a part, and which come by the dozen
 MOST_HELPERS = 3
 MOST_ATTEMPTS = 3  # to make helpers ready
 MOST_SKIPPED = 100  # calls for which nobody is sent, after some in vain
@@ -61,7 +62,7 @@ _sent: list[weakref.ref[Helpers]] = []  # those of the process that were sent fo
 class Launch:
     """A network's one kernel as a state has it: its arguments by name, for all, and the queue.
 
-    hosts: buffers, and the host's memory that they are.
+    hosts: buffers, and the host's memory that they are. times: as long as elsewhere calls may be apart.
     """
 
     device: Device
@@ -69,6 +70,7 @@ class Launch:
     whole: FusedKernel
     args: Mapping[str, Any]
     hosts: Sequence[tuple[Any, Array | None]]
+    times: int = 1
 
     def kernel(self, device: Device, args: Mapping[str, Any], role: int, ticks: int = 0) -> Any:
         """Return the kernel on a device, in one of its ways."""
@@ -107,7 +109,7 @@ class Helped:
         self._launch, self._queue = launch, launch.queue
         self._helpers: Helpers | None = None
         self._ended = self._close = 0
-        self._attempts = 0
+        self._attempts, self._near = 0, launch.times * CLOSE_NS
         enqueue, device, whole = load().enqueue_nd_range_kernel, launch.device, launch.whole
         in_caller = device.info.in_caller
         kernel = launch.kernel(device, launch.args, CALLS if in_caller else ALL)
@@ -116,7 +118,7 @@ class Helped:
 
     def __call__(self) -> None:
         """Run the kernel, and wait for it."""
-        is_close = perf_counter_ns() - self._ended < CLOSE_NS
+        is_close = perf_counter_ns() - self._ended < self._near
         helpers = self._helpers
         self._close = self._close + 1 if is_close else 0
         if helpers is not None and helpers.present:
@@ -249,6 +251,9 @@ def _between(launch: Launch, other: Device) -> Helpers:
         enqueue(at, calls, (1,), (1,))
         at.finish()
 
-    own, helps = cl.CommandQueue(threads[0].context), launch.kernel(*threads, HELPS, STAYS)
+    own, helps = (
+        cl.CommandQueue(threads[0].context),
+        launch.kernel(*threads, HELPS, launch.times * STAYS),
+    )
     come = partial(enqueue, own, helps, (count,), (1,))
     return Helpers(share, come, own, launch.desk, (launch, args, other))

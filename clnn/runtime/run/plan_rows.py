@@ -32,7 +32,7 @@ from clnn.plan.plan import (
 from clnn.runtime.run.constants import NamesOnly, Uploaded
 from clnn.runtime.run.work import StoredPlan, Work, work_of
 from clnn.target import Target
-from clnn.types import CARRIERS, DTYPES, STORED_BF16, STORED_F16, DType, TensorType, stored_s8
+from clnn.types import CARRIERS, DTYPES, STORED_BF16, STORED_F16, DType, TensorType
 
 LARGEST = 2**31 - 1  # of an extent, a pitch or an offset in elements
 MOST_BYTES = 2**48
@@ -161,8 +161,8 @@ def _layout_row(layout: TensorLayout) -> list[Any]:
     return [*([int(n) for n in row] for row in axes), int(layout.offset), int(layout.size)]
 
 
-def _dtype_row(dtype: DType) -> list[Any]:
-    return [dtype.name, float(dtype.scale).hex()]
+def _dtype_row(dtype: DType) -> str:
+    return dtype.name
 
 
 def _float_row(value: float | None) -> str | None:
@@ -359,8 +359,7 @@ def _layout(row: Any) -> TensorLayout:
 
 
 def _dtype(row: Any) -> DType:
-    name, scale = row
-    return stored_s8(float.fromhex(scale)) if name == "s8" else {**_BY_NAME, **_STORED}[name]
+    return {**_BY_NAME, **_STORED}[row]
 
 
 def _number(told: Any) -> int | float:

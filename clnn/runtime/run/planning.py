@@ -6,6 +6,7 @@ Sessions of stored networks take none of it (clnn.runtime.run.loaded), and impor
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from clnn.runtime.drivers.trim import trim_opened
 from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.fusing import fuse_plan
 from clnn.runtime.run.parts import Parts
-from clnn.runtime.run.small import helpers_of, placed_on
+from clnn.runtime.run.small import helpers_of, is_long, placed_on
 from clnn.runtime.run.spills import replace_endless_kernels, replace_spilling_kernels
 from clnn.runtime.run.state import one_arena
 from clnn.runtime.run.universal import planner
@@ -81,8 +82,21 @@ def planned(
         packed_at = time.perf_counter()
         mark("packing")
         plan = constants.plan
-        helpers = 0 if family or device else helpers_of(graph, info, options)
+        helpers = _helpers(graph, info, options, family, device)
         is_open = family is not None
         fused = fuse_plan(plan, constants, False, is_open, helpers) if merge else None
+        if fused is not None and family is not None and helpers:
+            fused = replace(fused, is_long=is_long(graph), in_turns=family.close)
     parts = Parts(opened, plan, constants, fused, products(target, options))
     return Planned(parts, before, (started, planned_at, packed_at))
+
+
+def _helpers(
+    graph: Graph, info: DeviceInfo, options: Options, family: Family | None, device: Device | None
+) -> int:
+    """Return how many threads may help the one that calls. Sessions of a family share their kernels' texts."""
+    if family is None:
+        return 0 if device else helpers_of(graph, info, options)
+    if family.helpers is None:
+        family.helpers = helpers_of(graph, info, options) if family.close else 0
+    return family.helpers

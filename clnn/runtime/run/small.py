@@ -67,6 +67,11 @@ def helpers_of(graph: Graph, info: DeviceInfo, options: Options) -> int:
     return min(info.compute_units - 1, MOST_HELPERS) if can_be_helped(info) else 0
 
 
+def is_long(graph: Graph) -> bool:
+    """Whether a graph holds up Python's other threads for too long in the thread that calls, helped or not."""
+    return estimate_ns(graph) > MOST_HELPED_NS
+
+
 def can_be_helped(info: DeviceInfo) -> bool:
     """Whether a device's compiler takes kernels that can be helped: they ask x86 where and when they run."""
     return info.platform == PINNED and machine() in HELPED_ON and lists(ASKED_BY)

@@ -7,7 +7,7 @@ from functools import partial
 from operator import attrgetter
 from time import perf_counter_ns
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from clnn.runtime.build.program import Device
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.drivers.pages import LARGE, host_buffer, pages
 from clnn.runtime.process.forked import keep
-from clnn.runtime.run.arguments import Place, in_order, set_arguments
+from clnn.runtime.run.arguments import Place, at_once, in_order, plain, scalar, set_arguments
 from clnn.runtime.run.commands import NOT_HANDED, Enqueue, Handed, Memory, RunEvents
 from clnn.runtime.run.constants import Constants, allocate
 from clnn.runtime.run.fused_launch import (
@@ -41,11 +41,10 @@ from clnn.runtime.run.fused_launch import (
     FusedLaunch,
     FusedLaunches,
 )
-from clnn.runtime.run.helped import Helped, Launch
+from clnn.runtime.run.helped import TURN, Helped, Launch
 from clnn.types import Array
 
 LARGEST_ARENA = 2**31 - 1  # bytes; kernels take offsets as int
-T = TypeVar("T")
 POISON = 0xFF  # NaN in floats, -1 in integers
 
 
@@ -53,16 +52,6 @@ def one_arena(plan: Plan, device: Device) -> bool:
     """Whether all tensors of a state lie in one buffer."""
     largest = min(device.info.max_alloc, LARGEST_ARENA)
     return not plan.separate and plan.memory.total <= largest
-
-
-def _scalar(number: int | float) -> np.generic:
-    """Return a number as the argument of a kernel: a float or an int of 32 bits."""
-    return np.float32(number) if isinstance(number, float) else np.int32(number)
-
-
-def at_once(work: Callable[..., T], *args: Any) -> T:
-    """Do work that waits for a device, without a deadline."""
-    return work(*args)
 
 
 class ExecutionState:
@@ -101,6 +90,7 @@ class ExecutionState:
         self.queue = cl.CommandQueue(device.context, properties=flags)
         self._running = True
         self._host_buffers: list[tuple[Any, Array]] = []
+        self._shared: list[tuple[Any, Array]] = []  # that helpers see besides
         self.memory = self._own = self._allocate()
         self._seen = dict(self._views())
         self._kernels: dict[int, Any] = {}
@@ -205,7 +195,7 @@ class ExecutionState:
             args[OWN_CONSTANTS] = self.constants.own
             if fused not in self._numbers:
                 ints = np.array(as_ints(whole.numbers) or [0], np.int32)
-                self._numbers[fused] = self._holding(ints)
+                self._numbers[fused] = self._holding(ints, whole.is_helped)
             args[NUMBERS] = self._numbers[fused]
         if whole.is_helped:
             args |= {ROLE: np.int32(ALL), TICKS: np.uint32(0)}
@@ -223,17 +213,25 @@ class ExecutionState:
         """Return a fused kernel's counters and scratch memory, the host's where helpers are to see them."""
         sizes = 4 * whole.counters, whole.scratch * whole.groups
         if whole.is_helped and self.device.info.caps.host_memory:
-            made = [allocate(partial(self._host_buffer, n), n, self.device) for n in sizes]
-            self._host_buffers += made
+            made = [self._seen_by_helpers(n) for n in sizes]
             return made[0][0], made[1][0]
         return self._zeros(whole.counters, np.int32), self._buffer(sizes[1])
+
+    def _seen_by_helpers(self, nbytes: int) -> tuple[Any, Array]:
+        """Return a buffer of zeros that helpers see, and the host's memory that it is."""
+        self._shared.append(allocate(partial(self._host_buffer, nbytes), nbytes, self.device))
+        return self._shared[-1]
 
     def _zeros(self, count: int, dtype: Any) -> Any:
         """Return a buffer of zeros."""
         return self._holding(np.zeros(count, dtype))
 
-    def _holding(self, data: Array) -> Any:
-        """Return a buffer that begins with this data."""
+    def _holding(self, data: Array, is_helped: bool = False) -> Any:
+        """Return a buffer that begins with this data. is_helped: helpers are to see it, too."""
+        if is_helped and self.device.info.caps.host_memory:
+            buffer, host = self._seen_by_helpers(data.nbytes)
+            host[: data.nbytes].view(data.dtype)[:] = data
+            return buffer
         cl = load()
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
         return allocate(
@@ -252,13 +250,19 @@ class ExecutionState:
 
     def _help(self) -> None:
         """Have the one kernel of a run be helped, where it can be."""
-        if self._fused is None or len(self.launches) != 1 or self.bound or not self.may_be_helped:
+        fused, alone = (
+            self._fused,
+            len(self.launches) == 1 and not self.bound and self.may_be_helped,
+        )
+        if fused is None or fused.is_long or not alone:
             return
-        one = next(one for one in self._fused.run if not one.idle)
+        one = next(one for one in fused.run if not one.idle)
         if one.kernel is not None and one.kernel.is_helped:
             args = self._fused_arguments(one, one.kernel)
-            hosts = [*self._host_buffers, (self.constants.whole, self.constants.host)]
-            self._enqueues = [Helped(Launch(self.device, self.queue, one.kernel, args, hosts))]
+            hosts = [*self._host_buffers, *self._shared, *self.constants.hosts]
+            times = TURN if fused.in_turns else 1
+            launch = Launch(self.device, self.queue, one.kernel, args, hosts, times)
+            self._enqueues = [Helped(launch)]
 
     def _launches(self) -> list[Enqueue]:
         if self._fused is not None:
@@ -283,7 +287,7 @@ class ExecutionState:
         launch = planned.launch
         text = text_of(launch)
         kernel = self._kernel(planned, text.source, text.name)
-        more = [_scalar(number) for number in text.numbers]
+        more = [scalar(number) for number in text.numbers]
         set_arguments(kernel, [*in_order(map(self._place_of, planned.args), np.int32), *more])
         return Enqueue(
             kernel,
@@ -442,8 +446,3 @@ class ExecutionState:
         noted = np.empty(shape, np.uint64)
         load().enqueue_copy(self.queue, noted, buffer)
         return noted
-
-
-def plain(array: Array) -> Array:
-    """Return an array's memory as a type that numpy itself has, which can be copied."""
-    return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.itemsize}")

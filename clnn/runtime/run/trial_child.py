@@ -26,7 +26,7 @@ from clnn.runtime.drivers.loader import load
 from clnn.runtime.process.worker import serve
 from clnn.runtime.run.arguments import Place, in_order
 from clnn.runtime.run.state import POISON
-from clnn.types import STORAGE, stored_s8, widen
+from clnn.types import STORAGE, widen
 
 GUARD = 256  # bytes of poison on both sides of every tensor
 BATCH_S = 1e-3  # what one time is taken over
@@ -247,10 +247,8 @@ def elements(raw: np.ndarray[Any, Any], tensor: Mapping[str, Any]) -> np.ndarray
 
 
 def values(raw: np.ndarray[Any, Any], tensor: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-    """Return the real elements of a tensor as numbers: of 16-bit storage and of bytes as float32."""
-    stored, scale = elements(raw, tensor), float(tensor.get("scale", 0.0))
-    if scale:
-        return widen(stored, stored_s8(scale))
+    """Return the real elements of a tensor as numbers: of 16-bit storage as float32."""
+    stored = elements(raw, tensor)
     return widen(stored, STORAGE[tensor["stored"]]) if tensor["stored"] else stored
 
 

@@ -19,10 +19,11 @@ from clnn.plan.plan import Plan
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.failures import lose, require
 from clnn.runtime.process.deadline import Request, leave_behind
+from clnn.runtime.run.arguments import at_once
 from clnn.runtime.run.commands import NOT_HANDED, Handed, Memory, RunEvents
 from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.fused_launch import FusedLaunches
-from clnn.runtime.run.state import ExecutionState, at_once
+from clnn.runtime.run.state import ExecutionState
 from clnn.settings import setting
 from clnn.types import Array
 

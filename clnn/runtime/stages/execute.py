@@ -14,18 +14,18 @@ from clnn.importers.onnx.stages.program import (
     Choice,
     DeviceStage,
     EachOf,
-    HostStep,
     Program,
     Repeat,
     StageInput,
     Step,
     Sweep,
 )
-from clnn.ops.host.registry import Value, compute
+from clnn.ops.host.registry import Value
 from clnn.runtime.run.handed import DeviceArray, Exchange, fetched
+from clnn.runtime.stages.prepared import Act, Prepared, Values, prepared
 from clnn.types import Array
 
-Values = dict[str, Value]  # DeviceArrays among them
+RunTurn = Callable[[Sequence[Value]], list[Value]]
 RunStage = Callable[[DeviceStage, Mapping[str, Value]], Mapping[str, Value]]
 SHARED_FROM = 1 << 14  # bytes of an array from which on all runs of a body share one copy of it
 
@@ -35,28 +35,75 @@ class Execution:
 
     def __init__(self, run_stage: RunStage, exchange: Exchange | None = None) -> None:
         self._run_stage, self._exchange = run_stage, exchange
+        self._prepared: dict[
+            int, tuple[Program, Prepared]
+        ] = {}  # by identity; programs stay as they are
 
     def run(
         self, program: Program, inputs: Sequence[Value], around: Mapping[str, Value]
     ) -> list[Value]:
         """Return the outputs of a program. around: values of the program that it stands in."""
+        ready = self._ready(program)
         values: Values = {name: around[name] for name in program.captures}
-        values.update(program.consts)
+        values.update(ready.consts)
         values.update(zip(program.inputs, inputs, strict=True))
-        for step, dropped in zip(program.steps, program.drops, strict=True):
-            made = self._step(step, values)
-            values.update((n, v) for n, v in zip(step.outputs, made, strict=False) if n)
-            for name in dropped:
+        for act, ended, _ in ready.steps:
+            act(values)
+            for name in ended:
                 values.pop(name, None)
         return [values[name] for name in program.outputs]
+
+    def _turns(self, body: Program, around: Mapping[str, Value]) -> RunTurn:
+        """Return what runs a loop's body on its inputs, turn by turn.
+
+        What is the same in all turns is made in the first.
+        """
+        ready = self._ready(body)
+        begin: Values = {name: around[name] for name in body.captures}
+        begin.update(ready.consts)
+        is_first = True
+
+        def run(inputs: Sequence[Value]) -> list[Value]:
+            nonlocal is_first
+            values = begin.copy()
+            values.update(zip(body.inputs, inputs, strict=True))
+            if is_first:
+                is_first = False
+                for act, ended, stay in ready.steps:
+                    act(values)
+                    for name in stay:
+                        begin[name] = values[name]
+                    for name in ended:
+                        values.pop(name, None)
+            else:
+                for act, ended in ready.later:
+                    act(values)
+                    for name in ended:
+                        values.pop(name, None)
+            return [values[name] for name in body.outputs]
+
+        return run
+
+    def _ready(self, program: Program) -> Prepared:
+        found = self._prepared.get(id(program))
+        if found is None:
+            made = prepared(program, self._act, self._exchange is not None)
+            found = self._prepared[id(program)] = (program, made)
+        return found[1]
+
+    def _act(self, step: Step) -> Act:
+        """Return the call of a step that is none of the host's."""
+
+        def act(values: Values) -> None:
+            made = self._step(step, values)
+            values.update((n, v) for n, v in zip(step.outputs, made, strict=False) if n)
+
+        return act
 
     def _step(self, step: Step, values: Values) -> Sequence[Value]:
         if isinstance(step, DeviceStage):
             outputs = self._run_stage(step, values)
             return [outputs[name] for name in step.outputs]
-        if isinstance(step, HostStep):
-            read = _shape_of if step.shape_only else fetched
-            return compute(step.node, [read(values[n]) if n else None for n in step.inputs])
         if isinstance(step, Choice):
             condition = _truth(step, values[step.inputs[0]])
             branch = step.then_branch if condition else step.else_branch
@@ -75,10 +122,9 @@ class Execution:
         going = True if given[1] is None else _truth(step, given[1])
         carried = list(given[2:])
         rows: list[list[Value]] = [[] for _ in step.empty]
-        turn = 0
+        turn, run = 0, self._turns(step.body, values)
         while going and (count is None or turn < count):
-            inputs = [np.array(turn, np.int64), np.array(True), *carried]
-            condition, *made = self.run(step.body, inputs, values)
+            condition, *made = run([np.array(turn, np.int64), np.array(True), *carried])
             going = _truth(step, condition)
             carried = made[: step.n_carried]
             for row, value in zip(rows, made[step.n_carried :], strict=True):
@@ -117,8 +163,9 @@ class Execution:
                 f"node {step.name!r} (Scan) sweeps sequences of different lengths: {sorted(counts)}."
             )
         rows: list[list[Value]] = [[] for _ in step.empty]
+        run = self._turns(step.body, values)
         for turn in range(max(counts) if length is None else length):
-            made = self.run(step.body, [*states, *(s[turn] for s in swept)], values)
+            made = run([*states, *(s[turn] for s in swept)])
             states = made[:n_states]
             for row, value in zip(rows, made[n_states:], strict=True):
                 row.append(value)
@@ -163,12 +210,6 @@ class Execution:
         return np.stack([fetched(value) for value in row], axis)
 
 
-def _shape_of(value: Value) -> Value:
-    """Return a value, one on the device as an array without its elements."""
-    is_far = isinstance(value, DeviceArray)
-    return np.broadcast_to(np.zeros((), value.dtype), value.shape) if is_far else value
-
-
 def _slices(sequence: Value, axis: int, backwards: bool) -> Sequence[Value]:
     """Return the slices of a tensor along an axis."""
     if isinstance(sequence, DeviceArray) and not axis:
@@ -179,7 +220,10 @@ def _slices(sequence: Value, axis: int, backwards: bool) -> Sequence[Value]:
 
 
 def _truth(step: Step, value: Value) -> bool:
-    array = np.asarray(fetched(value))
+    array = fetched(value)
+    if type(array) is np.ndarray and array.size == 1:
+        return bool(array.item())
+    array = np.asarray(array)
     if array.size != 1:
         raise ModelError(
             f"node {step.name!r} ({step.op_type}): its condition has shape {array.shape}, must be "

@@ -8,35 +8,39 @@ from contextlib import contextmanager
 from dataclasses import replace
 from operator import attrgetter
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from clnn.budget import host_memory
 from clnn.errors import (
     DeviceLostError,
-    DTypeError,
-    ShapeError,
 )
-from clnn.importers.onnx.stages.program import DeviceStage, Program, StageInput
+from clnn.importers.onnx.stages.program import (
+    DeviceStage,
+    Program,
+    Repeat,
+    StageInput,
+    Sweep,
+)
 from clnn.importers.onnx.stages.read_back import bodies_of, read_by_host
 from clnn.ops.host.registry import Value
 from clnn.records import dataclass
 from clnn.runtime.process import forked
-from clnn.runtime.run.feeds import as_array
 from clnn.runtime.run.handed import DeviceArray, Exchange, fetched, run_handed
 from clnn.runtime.run.keeping import Cost, Recent
 from clnn.runtime.run.named import NamedSession, given_by_name
 from clnn.runtime.run.open_session import OpenSession, OpenTensorInfo, wait_for_all
 from clnn.runtime.run.placement import Placement
 from clnn.runtime.run.session import Session
+from clnn.runtime.stages.checks import check_shape, checked
 from clnn.runtime.stages.execute import Execution
 from clnn.runtime.stages.profile import StagedProfile
 from clnn.types import Array
 
 FEW_PLANS = 16  # of one stage, for the values seen last that decide its shapes, which stay whatever they cost
 
-Compile = Callable[[Any], "Session | OpenSession"]
+Compile = Callable[[Any, bool], "Session | OpenSession"]
 
 
 @dataclass
@@ -57,6 +61,14 @@ class StageInfo:
     plans: int = 0
 
 
+class _Last(NamedTuple):
+    """What a stage ran with last: types and ranks of what it reads, values that are constants of its plan."""
+
+    kinds: list[tuple[Any, int]]
+    fixed: list[tuple[Any, ...]]
+    session: Session | OpenSession
+
+
 class StagedSession(NamedSession):
     """A model compiled for one device, of which values decide shapes, or what runs.
 
@@ -73,7 +85,8 @@ class StagedSession(NamedSession):
         device: str,
         exchange: Exchange | None = None,
     ) -> None:
-        """compile_stage: the model of a stage -> its session. device: the title of what runs them.
+        """compile_stage: the model of a stage, and whether its runs follow each other closely, as turns of
+        a loop do -> its session. device: the title of what runs them.
 
         exchange: what keeps values on the device between stages; without it they are arrays.
         """
@@ -89,8 +102,12 @@ class StagedSession(NamedSession):
         self._closed, self._lost = False, ""
         self._local = threading.local()
         self._read_by_host: dict[str, frozenset[str]] = {}
-        for stage, read in _all_stages(program, read_by_host(program)):
+        self._last: dict[str, _Last] = {}
+        self._close: set[str] = set()
+        for stage, read, is_close in _all_stages(program, read_by_host(program)):
             self._read_by_host[stage.name] = read
+            if is_close:
+                self._close.add(stage.name)
             self._plans[stage.name] = Recent(attrgetter("cost"), FEW_PLANS, FEW_PLANS)
             self._info[stage.name] = StageInfo(stage.name, stage.why, stage.nodes)
             if not stage.fixed and all(read.is_static for read in stage.reads):
@@ -134,7 +151,7 @@ class StagedSession(NamedSession):
             raise DeviceLostError("this session is closed. Compile the model again.")
         if self._lost:
             raise DeviceLostError(self._lost)
-        with host_memory("a run"):
+        with host_memory("a run"), np.errstate(all="ignore"):
             read = [values[n] for n in self._program.inputs]
             began = perf_counter()
             made = self._execution.run(self._program, read, {})
@@ -156,7 +173,7 @@ class StagedSession(NamedSession):
         given_by_name(shapes, self._inputs)
         extents: dict[str, int] = {}
         for name, shape in shapes.items():
-            _check_shape(known[name], tuple(shape), extents)
+            check_shape(known[name], tuple(shape), extents)
         for step in self._program.steps:
             if not isinstance(step, DeviceStage) or step.fixed:
                 continue
@@ -239,6 +256,7 @@ class StagedSession(NamedSession):
         with self._lock:
             self._closed = True
             self._compile = _closed  # which has the context
+            self._last.clear()
             for kept in self._plans.values():
                 for session in kept.values():
                     session.close()
@@ -252,16 +270,12 @@ class StagedSession(NamedSession):
         """Return the values of a call. Raises where they do not fit the model."""
         given = given_by_name(feeds, self._inputs)
         extents: dict[str, int] = {}
-        return {info.name: _checked(info, given[info.name], extents) for info in self._inputs}
+        return {info.name: checked(info, given[info.name], extents) for info in self._inputs}
 
     def _run_stage(self, stage: DeviceStage, values: Mapping[str, Value]) -> Mapping[str, Value]:
-        fixed = {n: np.asarray(fetched(values[n])) for n in stage.fixed}
         feeds = {read.name: _as_feed(values[read.name]) for read in stage.reads}
-        types = {
-            r.name: _typed(r, feeds[r.name].dtype, len(feeds[r.name].shape)) for r in stage.reads
-        }
         try:
-            outputs = self._ran(stage, self._session(stage, types, fixed), feeds)
+            outputs = self._ran(stage, self._session_for(stage, feeds, values), feeds)
         except DeviceLostError as err:
             self._lost = "" if self._closed else str(err)
             if self._lost and self._exchange is not None:
@@ -313,6 +327,24 @@ class StagedSession(NamedSession):
             return session.run_handed(feeds, kept, exchange)
         return run_handed(session, feeds, kept, exchange)
 
+    def _session_for(
+        self,
+        stage: DeviceStage,
+        feeds: Mapping[str, Array | DeviceArray],
+        values: Mapping[str, Value],
+    ) -> Session | OpenSession:
+        """Return the session of a stage for what it reads: in turns of a loop, the one of the turn before."""
+        fixed = {n: np.asarray(fetched(values[n])) for n in stage.fixed}
+        seen = [(a.dtype, a.shape, a.tobytes()) for a in fixed.values()]
+        kinds = [(feed.dtype, len(feed.shape)) for feed in feeds.values()]
+        last = self._last.get(stage.name)
+        if last is not None and kinds == last.kinds and seen == last.fixed:
+            return last.session
+        types = {r.name: _typed(r, *kind) for r, kind in zip(stage.reads, kinds, strict=True)}
+        session = self._session(stage, types, fixed)
+        self._last[stage.name] = _Last(kinds, seen, session)
+        return session
+
     def _session(
         self, stage: DeviceStage, types: Mapping[str, StageInput], fixed: Mapping[str, Array]
     ) -> Session | OpenSession:
@@ -326,7 +358,8 @@ class StagedSession(NamedSession):
         with self._making:  # one at a time; runs whose plans are ready go on
             ready = self._ready(stage, key)
             if ready is None:
-                ready = self._compile(stage.make_model(types, fixed))
+                model = stage.make_model(types, fixed)
+                ready = self._compile(model, stage.name in self._close)
                 self._keep(stage, key, ready)
         return ready
 
@@ -342,25 +375,30 @@ class StagedSession(NamedSession):
             kept = self._plans[stage.name]
             kept[key] = session
             self._info[stage.name].plans += 1
+            self._last.pop(stage.name, None)
             for _, old in kept.shrink():
                 self._builds = [a + b for a, b in zip(self._builds, old.build_counts, strict=True)]
 
 
-def _closed(model: Any) -> Session:
+def _closed(model: Any, close: bool) -> Session:
     raise DeviceLostError("this session is closed. Compile the model again.")
 
 
-def _all_stages(program: Program, read: frozenset[str]) -> list[tuple[DeviceStage, frozenset[str]]]:
-    """Return the stages of a program, those of programs inside included, and what the host reads.
+def _all_stages(
+    program: Program, read: frozenset[str], in_turn: bool = False
+) -> list[tuple[DeviceStage, frozenset[str], bool]]:
+    """Return the stages of a program, those of programs inside included, what the host reads, and
+    whether they run in each turn of a loop.
 
-    read: what it reads of this program.
+    read: what it reads of this program. in_turn: whether a loop around it runs it in each turn.
     """
-    found: list[tuple[DeviceStage, frozenset[str]]] = []
+    found: list[tuple[DeviceStage, frozenset[str], bool]] = []
     for step in program.steps:
         if isinstance(step, DeviceStage):
-            found.append((step, read))
+            found.append((step, read, in_turn and not step.once))
+        is_loop = isinstance(step, (Repeat, Sweep))
         for inner, wanted in bodies_of(step, read):
-            found += _all_stages(inner, read_by_host(inner, wanted))
+            found += _all_stages(inner, read_by_host(inner, wanted), is_loop or in_turn)
     return found
 
 
@@ -380,46 +418,3 @@ def _typed(read: StageInput, dtype: Any, rank: int) -> StageInput:
     """Return what a plan is compiled for: extents that the model fixes, others open."""
     shape = ("",) * rank if read.shape is None else read.shape
     return replace(read, dtype=dtype, shape=shape)
-
-
-def _checked(info: OpenTensorInfo, value: Any, extents: dict[str, int]) -> Value:
-    """Return an input. Raises ShapeError or DTypeError where it does not fit the model."""
-    if isinstance(value, (list, tuple)) and info.dtype is None:
-        return [as_array(v) for v in value]
-    if info.dtype is None and (value is None or isinstance(value, dict)):
-        return value
-    array = as_array(value)
-    if info.dtype is not None and info.dtype.kind == "O":
-        array = _as_text(info.name, array)
-    if info.dtype is not None and array.dtype != info.dtype:
-        raise DTypeError(
-            f"input {info.name!r} is {array.dtype}, model wants {info.dtype}. "
-            f"Pass x.astype(np.{info.dtype})."
-        )
-    _check_shape(info, array.shape, extents)
-    return array
-
-
-def _as_text(name: str, array: Array) -> Array:
-    """Return text as Python strings. Raises DTypeError for what is none."""
-    if array.dtype.kind == "U":
-        return array.astype(object)
-    wrong = next((v for v in array.reshape(-1).tolist() if not isinstance(v, str)), None)
-    if wrong is not None:
-        raise DTypeError(
-            f"input {name!r} holds {wrong!r:.40}, model wants text. Pass an array or a list of str."
-        )
-    return array.astype(object)
-
-
-def _check_shape(info: OpenTensorInfo, shape: tuple[int, ...], extents: dict[str, int]) -> None:
-    """Raise ShapeError where a shape does not fit an input. extents: of named dimensions so far."""
-    fits = info.shape is None or (
-        len(shape) == len(info.shape)
-        and all(
-            got == (want if isinstance(want, int) else extents.setdefault(want, got))
-            for got, want in zip(shape, info.shape, strict=True)
-        )
-    )
-    if not fits:
-        raise ShapeError(f"input {info.name!r} is {shape}, model wants {info.shape}.")

@@ -192,7 +192,7 @@ def test_tiles_of_winograd(device, monkeypatch, m, mr, nv, sets, shared, stride)
     monkeypatch.setattr(
         winograd_cpu,
         "plan",
-        lambda shape, ic, target, vw, step: WinogradPlan(
+        lambda shape, ic, target, vw, step, _: WinogradPlan(
             m, mr, nv, vw, parts, ic + gap, 0.0, sets, shared, step
         ),
     )
@@ -229,6 +229,34 @@ def test_winograd_of_channels_that_are_no_whole_vectors(
     orders = {"i3": (0, 2, 3, 1)}
     (name,) = check_op(device, spec, inputs, consts=(1, 2), orders=orders, only="winograd")
     assert f"_f{m}_t{mr}x{16 * nv}" in name
+
+
+@pytest.mark.parametrize(
+    ("m", "mr", "nv", "sets", "shared", "stride", "ic", "oc", "group"),
+    [
+        (4, 5, 1, 1, False, 1, 16, 16, 3),
+        (2, 6, 2, 2, False, 1, 32, 48, 2),
+        (4, 4, 2, 1, False, 1, 24, 24, 4),  # parts of vectors
+        (2, 5, 1, 1, False, 1, 17, 19, 2),
+        (4, 4, 2, 2, True, 1, 16, 64, 2),
+        (2, 6, 1, 2, True, 1, 32, 16, 3),
+        (2, 5, 2, 2, False, 2, 16, 40, 2),
+        (4, 3, 1, 1, False, 2, 24, 16, 3),
+    ],
+)
+def test_winograd_of_groups(device, monkeypatch, m, mr, nv, sets, shared, stride, ic, oc, group):
+    monkeypatch.setenv("CLNN_CPU_VECTOR", "16")
+    pitch, parts = (group * ic + 16) if shared else ic, min(2, -(-oc // (16 * nv)))
+    plan = WinogradPlan(m, mr, nv, 16, parts, pitch, 0.0, sets, shared, stride)
+    monkeypatch.setattr(winograd_cpu, "plan", lambda *_: plan)
+    channels = group * oc
+    post_ops = (PostOp("add", operand=3), PostOp("relu"), PostOp("mul", operand=4))
+    win, size = (SAME, (7, 10)) if stride == 1 else (HALVED, (13, 20))
+    spec, inputs = case(2, group * ic, channels, *size, win, group=group, post_ops=post_ops)
+    inputs += [normal((2, channels, 7, 10), 7), normal((channels, 1, 1), 8)]
+    orders = {"i3": (0, 2, 3, 1)}
+    (name,) = check_op(device, spec, inputs, consts=(1, 2), orders=orders, only="winograd")
+    assert f"_f{m}_t{mr}x{16 * nv}" in name and ("_shared" in name) == shared
 
 
 STEPS = {

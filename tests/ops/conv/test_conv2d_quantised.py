@@ -6,15 +6,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from dp4a import dp4a_in_c
 from harness import check_op, rng
 
 from clnn.arith.quantised import Requantised, Sums, Written
+from clnn.codegen import render as codegen
+from clnn.codegen.render import render
 from clnn.errors import DTypeError, PlanError
 from clnn.ops.conv.row_packing import reach_beyond, takes_rows
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.runtime.device.device import select
+from clnn.runtime.device.target import target_of
+from clnn.runtime.run import planning
 from clnn.types import F32, I8, I16, U8, TensorType
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
@@ -283,3 +288,29 @@ def test_rows_that_are_not_packed():
     assert not takes_rows(TensorType((1, 4, 9, 9), U8), SAME, 1)
     assert not takes_rows(TensorType((1, 3, 9, 9)), SAME, 1)
     assert reach_beyond(SAME, 3) == 1 and reach_beyond(POINT, 1) == 3 and reach_beyond(SAME, 4) == 0
+
+
+@pytest.mark.parametrize("kind", [U8, I8], ids=repr)
+@pytest.mark.parametrize("win", [SAME, POINT], ids=["same", "point"])
+def test_nvidias_instruction(device, kind, win, monkeypatch):
+    """The kernels with dp4a, a function of what the instruction does in its place."""
+    met, whole = [], []
+
+    def without_ptx(template, params):
+        text, count = dp4a_in_c(render(template, params))
+        met.append(count)
+        if count:
+            whole.append("int v; } __attribute__((packed))" not in text)
+            whole.append(("0x80808080" in text) == (kind == I8))
+        return text
+
+    def target(info):
+        found = target_of(info)
+        return replace(found, features=found.features - {"x86_vnni", "x86_madd"} | {"ptx_dp4a"})
+
+    monkeypatch.setattr(codegen, "render", without_ptx)
+    monkeypatch.setattr(planning, "target_of", target)
+    arith = requantised(21, 77 if kind == U8 else -5, kind)
+    case = inputs(KINDS[kind], np.int8, 8, 21, win)
+    ran = check_op(device, Conv2d(win, 1, (), arith), case, consts=(1, 2), only="_dp4a4_")
+    assert ran and any(met) and all(whole)

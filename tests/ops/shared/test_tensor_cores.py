@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from byte_graphs import check_graph, convolution
-from harness import check_op, compare, normal, single_node
+from harness import check_op, compare, normal, rng, single_node
 
+from clnn.arith.quantised import Requantised, Sums, Written
 from clnn.graph.ir import Graph, Node, check
 from clnn.graph.passes.store import store_as
 from clnn.ops.conv import mma as conv_mma
@@ -21,16 +23,15 @@ from clnn.ops.shared.tensor_cores import MmaTile
 from clnn.ops.shared.window import Window
 from clnn.ops.shared.workgroup_tiles import GemmShape
 from clnn.options import Options
-from clnn.plan.layouts import Hints
 from clnn.plan.schedule import make_plan
 from clnn.runtime.device.device import select
 from clnn.runtime.run.session import Session
 from clnn.target import Target
-from clnn.types import STORAGE, TensorType
+from clnn.types import I8, STORAGE, U8, TensorType
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 
-BK = {"f16": 32, "bf16": 32, "tf32": 16, "s8": 64}
+BK = {"f16": 32, "bf16": 32, "tf32": 16, "s8": 64, "u8": 64}
 NHWC = (0, 2, 3, 1)
 RELU, ADD = (PostOp("relu"),), (PostOp("add", operand=3), PostOp("relu"))
 ALIKE = {"f16": "half", "bf16": "bf16", "tf32": "float"}
@@ -94,51 +95,73 @@ def test_convolutions(device, name):
     assert [n.split("_k")[0] for n in names] == [f"conv2d_mma_{dtype}_nk_{ALIKE[dtype]}"]
 
 
-# spec, shapes (those of operands from 3 on), operands in bytes, scale of the result in bytes
+BYTE_SUM = PostOp("byte_sum", (0.61, 0.83, -41.5, 0, 255), 3)
+LINE_STEP = PostOp("byte_line", (0.4375, -12.5, 33, 0, 255))
+# spec, input, weights, input's type, what follows
 BYTES = {
-    "bytes": (Conv2d(window(3), post_ops=RELU), [(1, 16, 7, 9), (20, 16, 3, 3), (20,)], {}, 0.11),
-    "residual": (
-        Conv2d(window(1), post_ops=ADD),
-        [(2, 40, 6, 5), (35, 40, 1, 1), (35,), (2, 35, 6, 5)],
-        {3: 0.021},
-        0.06,
-    ),
-    "float_operands": (
-        Conv2d(window(3, 2), post_ops=(*ADD, PostOp("mul", operand=4))),
-        [(2, 21, 9, 8), (18, 21, 3, 3), None, (1, 18, 5, 4), (1, 18, 1, 1)],
-        {},
-        0.05,
-    ),
-    "float_result": (Conv2d(window(5, 2)), [(1, 6, 9, 8), (33, 6, 5, 5), (33,)], {}, 0.0),
-    "line": (
-        Conv2d(Window((3,), (1,), (2,), (2,), (2,))),
-        [(2, 24, 11), (17, 24, 3), (17,)],
-        {},
-        0.05,
-    ),
+    "same": (window(3), (1, 16, 7, 9), 20, np.uint8, ()),
+    "signed": (window(3), (2, 24, 5, 4), 35, np.int8, ()),
+    "odd": (window(3, 2), (2, 21, 9, 8), 18, np.uint8, (BYTE_SUM,)),
+    "swapped": (window(1), (2, 40, 6, 5), 35, np.uint8, (replace(BYTE_SUM, swapped=True),)),
+    "line_step": (window(5, 2), (1, 6, 9, 8), 33, np.int8, (LINE_STEP,)),
+    "wide": (Window((2, 3), (2, 1), (1, 2), (1, 2), (0, 2)), (1, 20, 9, 8), 18, np.uint8, ()),
+    "line": (Window((3,), (1,), (2,), (2,), (2,)), (2, 24, 11), 17, np.uint8, ()),
 }
 
 
+def any_bytes(shape, kind, seed):
+    """Return random integers over all of a type."""
+    ends = np.iinfo(kind)
+    return rng(seed).integers(ends.min, ends.max, shape, kind, endpoint=True)
+
+
+def factors_of(oc: int, products: int) -> tuple[float, ...]:
+    """Return factors by which results fill a byte, many of them ties."""
+    ratios = rng(5).choice([0.5, 0.25, 0.0123, 0.0071], oc) / products**0.5 / 4
+    return tuple(map(float, ratios))
+
+
+@pytest.mark.parametrize("arithmetic", [Requantised, Written])
 @pytest.mark.parametrize("name", BYTES)
-def test_products_of_bytes_are_exact(device, name):
-    spec, shapes, stored, result = BYTES[name]
-    arrays = [None if s is None else normal(s, k) for k, s in enumerate(shapes)]
-    consts = [k for k, a in enumerate(arrays) if k in (1, 2) and a is not None]
-    graph = convolution(spec, arrays, consts, stored, result)
-    hints = Hints({}, {"i3": NHWC, "i3:bytes": NHWC})
-    ran = check_graph(device, graph, arrays, only="_mma_", hints=hints)
-    kind = "char" if result else "float"
-    assert [n.split("_k")[0] for n in ran] == [f"conv2d_mma_s8_nk_{kind}"]
+def test_products_of_bytes_are_exact(device, name, arithmetic):
+    """Zero points anywhere, unsigned and signed pixels, a residual sum behind: equal to the bit."""
+    at, shape, oc, kind, steps = BYTES[name]
+    signed = kind == np.int8
+    ends = np.iinfo(kind)
+    fields = factors_of(oc, 9 * shape[1]), I8 if signed else U8, 3, int(ends.min), int(ends.max)
+    more = () if arithmetic is Requantised else (tuple(normal((oc,), 4).tolist()), 0.5)
+    arith = arithmetic(-43 if signed else 77, False, 255, False, *fields, *more)
+    inputs = [any_bytes(shape, kind, 1), any_bytes((oc, shape[1], *at.kernel), np.int8, 2)]
+    inputs.append(rng(3).integers(-(2**12), 2**12, oc, np.int32))
+    consts: tuple[int, ...] = (1, 2)
+    if arithmetic is Written:
+        inputs[2], consts = None, (1,)
+    if any(s.operand for s in steps):
+        inputs.append(any_bytes((shape[0], oc, *at.output(shape[2:])), kind, 8))
+    spec = Conv2d(at, 1, steps, arith)
+    names = check_op(device, spec, inputs, consts=consts, only="_mma_", orders={"i3": NHWC})
+    kinds = "s8_nk_char" if signed else "u8_nk_uchar"
+    assert [n.split("_k")[0] for n in names] == [f"conv2d_mma_{kinds}"]
 
 
 def test_sums_of_bytes_that_no_float_holds(device):
-    """All bytes at their ends, and a bias of 2^28 steps: 1300 products need more than 24 bits."""
-    x = np.full((1, 1300, 2, 3), 3.0, np.float32)
-    w = np.full((17, 1300, 1, 1), 0.7, np.float32)
-    w[1::2] *= -1
-    bias = np.full(17, 2.0**28 * (3 / 127) * (0.7 / 127), np.float32)
-    graph = convolution(Conv2d(window(1)), [x, w, bias], (1, 2), {})
-    assert check_graph(device, graph, [x, w, bias], only="_mma_")
+    """All bytes at their ends: sums of 1300 products need more than 24 bits, and come as they are."""
+    x = np.full((1, 1300, 2, 3), 255, np.uint8)
+    w = np.full((17, 1300, 1, 1), 127, np.int8)
+    w[1::2] = -128
+    bias = np.full(17, 2**28, np.int32)
+    spec = Conv2d(window(1), 1, (), Sums(0))
+    assert check_op(device, spec, [x, w, bias], consts=(1, 2), only="_mma_")
+
+
+def test_weights_of_nine_bits_and_groups_run_elsewhere(device):
+    x = any_bytes((1, 8, 5, 5), np.uint8, 1)
+    for weights, group in (((20, 8, 3, 3), 1), ((20, 4, 3, 3), 2)):
+        kind = np.int16 if group == 1 else np.int8
+        w = rng(2).integers(-100, 100, weights, kind)
+        graph = single_node(Conv2d(window(3), group, (), Sums(3)), [x, w], (1,))
+        plan = make_plan(graph, Target("gpu", 4, 4, tensor="ptx"))
+        assert not any("_mma_" in s.variant.name for s in plan.scheduled)
 
 
 def test_convolutions_along_one_axis_and_without_a_bias(device):

@@ -152,9 +152,9 @@ def ceiling_of(names: str, dtype: str) -> str:
 
     names: of its variant and its kernels, of which the slowest may only add up parts.
     """
-    found = re.search(r"_mma_(f16|bf16|tf32|s8)_", names)
+    found = re.search(r"_mma_(f16|bf16|tf32|s8|u8)_", names)
     if found:
-        return found[1]
+        return "s8" if found[1] == "u8" else found[1]  # one rate for bytes of either sign
     return "" if dtype == "int8" else F32
 
 

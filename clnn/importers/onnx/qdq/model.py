@@ -15,10 +15,11 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from clnn.errors import ModelError
+from clnn.graph.rounding import Range, Rounded, Step, step_of
 from clnn.importers.onnx.batchnorm import without_batchnorm
 from clnn.importers.onnx.order import reads, subgraphs
-from clnn.importers.onnx.qdq.weights import Rounded, array_of, channels_of, rounded
+from clnn.importers.onnx.qdq.newer import newer, opset_of
+from clnn.importers.onnx.qdq.weights import array_of, channels_of, rounded
 from clnn.records import dataclass
 from clnn.types import Array
 
@@ -47,9 +48,6 @@ OTHERS = [
     "Resize",
 ]
 CLIPPING = ("Relu", "Clip")
-OLDEST_OPSET = 13  # per-axis scales
-Range = tuple[float, float]
-Step = tuple[np.float32, int]
 
 
 @dataclass(frozen=True)
@@ -83,14 +81,9 @@ class QdqModel:
     corrections: dict[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Prepare the model. Raises ModelError where its operator set is too old."""
-        opset = max(o.version for o in self.model.opset_import if o.domain in ("", "ai.onnx"))
-        self.opset = opset
-        if opset < OLDEST_OPSET:
-            raise ModelError(
-                f"the model's operator set is {opset}; quantised models need {OLDEST_OPSET}. "
-                "Convert it: onnx.version_converter.convert_version(model, 17)."
-            )
+        """Prepare the model. Raises ModelError where its operator set is too old and cannot be converted."""
+        self.model = newer(self.model)
+        self.opset = opset_of(self.model)
         self.model = onnx.shape_inference.infer_shapes(without_batchnorm(_named(self.model)))
         graph = self.model.graph
         self.consts = {t.name: t for t in graph.initializer}
@@ -171,10 +164,7 @@ class QdqModel:
             if source in found:
                 found[name] = found[source]
                 continue
-            low, high = min(ranges[name][0], 0.0), max(ranges[name][1], 0.0)
-            step = np.float32((high - low) / 255) if high > low else np.float32(1)
-            step = max(step, np.finfo(np.float32).tiny)
-            found[name] = step, int(np.clip(np.rint(-low / step), 0, 255))
+            found[name] = step_of(ranges[name])
         return found
 
     def takes(self, node: onnx.NodeProto) -> bool:
@@ -331,9 +321,16 @@ class QdqModel:
 
 
 def _named(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model whose nodes have names: what has none is named by its operator and place."""
+    """Return a model whose nodes have names: what has none is named by its operator and place.
+
+    Inputs that constants are the defaults of, as old models have them, are none.
+    """
     made = onnx.ModelProto()
     made.CopyFrom(model)
+    known = {t.name for t in made.graph.initializer}
+    given = [v for v in made.graph.input if v.name not in known]
+    del made.graph.input[:]
+    made.graph.input.extend(given)
     for place, node in enumerate(made.graph.node):
         node.name = node.name or f"{node.op_type}_{place}"
     return made

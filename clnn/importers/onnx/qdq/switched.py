@@ -12,7 +12,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from clnn.importers.onnx.qdq.model import QdqModel, Range
+from clnn.graph.rounding import Range, bytes_of
+from clnn.importers.onnx.qdq.model import QdqModel
 from clnn.importers.onnx.qdq.write import Writer, emptied
 from clnn.types import Array
 
@@ -104,7 +105,7 @@ class _SwitchWriter(Writer):
             return name
         made = f"{node.output[0]}:{name}:operand"
         if (made, "") not in self.added:
-            integers, step, zero = self.bytes_of(array)
+            integers, step, zero = bytes_of(array)
             near = self.const(f"{made}:near", (integers.astype(np.float32) - zero) * step)
             self._choose(("node", node.output[0]), near, name, made)
             self.added[(made, "")] = made

@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from clnn.importers.onnx.qdq.model import PRODUCTS, QdqModel, Range, Step
+from clnn.graph.rounding import Range, Step, bytes_of
+from clnn.importers.onnx.qdq.model import PRODUCTS, QdqModel
 from clnn.importers.onnx.qdq.weights import array_of
 from clnn.types import Array
 
@@ -106,7 +107,7 @@ class Writer:
         if array.dtype != np.float32:
             return name
         if key not in self.added:
-            integers, step, zero = self.bytes_of(array)
+            integers, step, zero = bytes_of(array)
             stem = f"{key[1]}:{name}:bytes" if key[1] else f"{name}:bytes"
             self.added[key] = self._dequantised(stem, integers, np.array([step]), 0, zero)
         return self.added[key]
@@ -118,13 +119,6 @@ class Writer:
         if more is None:
             return array, (name, "")
         return array + more.astype(np.float32).reshape(array.shape), (name, node.output[0])
-
-    def bytes_of(self, array: Array) -> tuple[Array, np.float32, int]:
-        """Return (integers, scale, zero point) of a constant operand."""
-        low, high = float(array.min(initial=0.0)), float(array.max(initial=0.0))
-        step = np.float32((high - low) / 255) if high > low else np.float32(1)
-        zero = int(np.clip(np.rint(-low / step), 0, 255))
-        return np.clip(np.rint(array / step) + zero, 0, 255).astype(np.uint8), step, zero
 
     def pair(self, given: str, value: str, made: str) -> None:
         """Add quantisation of `given` by the steps of a value, and dequantisation as `made`."""

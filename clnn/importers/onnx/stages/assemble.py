@@ -40,7 +40,7 @@ def assemble(parting: Parting, name: str, opsets: Sequence[Any], ir_version: int
     consts = {n: parting.consts.array(n) for n in sorted(read) if _is_const(parting, n)}
     known = {*inputs, *consts, *(n for step in steps for n in step.outputs)}
     captures = tuple(sorted(n for n in read if n and n not in known))
-    return Program(name, inputs, outputs, captures, consts, steps, _drops(steps, outputs))
+    return Program(name, inputs, outputs, captures, consts, steps)
 
 
 def _is_const(parting: Parting, name: str) -> bool:
@@ -51,15 +51,6 @@ def _is_const(parting: Parting, name: str) -> bool:
 def _all_reads(step: Step) -> tuple[str, ...]:
     """Return what a step reads, with what programs inside of it capture."""
     return tuple(n for n in step.inputs if n)
-
-
-def _drops(steps: Sequence[Step], outputs: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-    kept, rows = set(outputs), []
-    for step in reversed(steps):
-        names = {*_all_reads(step), *step.outputs}
-        rows.append(tuple(sorted(n for n in names if n and n not in kept)))
-        kept |= names
-    return tuple(rows[::-1])
 
 
 class _Assembly:
@@ -132,6 +123,7 @@ class _Assembly:
             inputs=tuple(group.reads),
             outputs=outputs,
             why=self._why(group),
+            once=group.once,
             nodes=names,
             reads=inputs,
             fixed=tuple(group.fixed),
@@ -157,9 +149,10 @@ class _Assembly:
 
     def _on_host(self, row: Placed) -> Step:
         node = row.node
+        once = self.parting.lasting.issuperset(n for n in node.output if n)
         if row.place == "control":
             inner = Controls(self.parting, self._inner, self.name)
-            return inner.step(node)
+            return replace(inner.step(node), once=once)
         why = why_on_host(node)
         if not why:
             why = ON_SHAPES if row.place == "shape" else "its inputs are on the host"
@@ -169,6 +162,7 @@ class _Assembly:
             inputs=tuple(node.input),
             outputs=tuple(node.output),
             why=why,
+            once=once,
             node=self._host_node(node),
             shape_only=node.op_type in SHAPE_OPS,
         )

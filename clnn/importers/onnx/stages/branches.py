@@ -102,7 +102,7 @@ def _spliced(
     for inner in branch.node:
         copy = onnx.NodeProto()
         copy.CopyFrom(inner)
-        _rename(copy, names)
+        rename(copy, names)
         made.append(copy)
     for place, (value, name) in enumerate(zip(branch.output, node.output, strict=True)):
         if name:
@@ -112,7 +112,7 @@ def _spliced(
     return made
 
 
-def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
+def rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
     """Give values other names, in a node and in graphs inside of it that do not hide them."""
     for row in (node.input, node.output):
         row[:] = [names.get(name, name) for name in row]
@@ -121,6 +121,6 @@ def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
         hidden |= {name for inner in graph.node for name in inner.output}
         seen = {old: new for old, new in names.items() if old not in hidden}
         for inner in graph.node:
-            _rename(inner, seen)
+            rename(inner, seen)
         for value in graph.output:
             value.name = seen.get(value.name, value.name)

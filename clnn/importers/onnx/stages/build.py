@@ -28,6 +28,7 @@ from clnn.importers.onnx.stages.deciding import (
 )
 from clnn.importers.onnx.stages.parting import Parting
 from clnn.importers.onnx.stages.program import Program, StageInput
+from clnn.importers.onnx.stages.unchanged import read_from_around
 from clnn.importers.onnx.stages.values import Constants, Known
 from clnn.importers.onnx.tensors import TensorReader, numpy_dtype
 
@@ -70,6 +71,7 @@ def _program(
     consts.tensors.update({t.name: t for t in graph.initializer})
     known = {v.name: _known(v, survey) for v in inputs}
     opset = {default_domain(o.domain): o.version for o in proto.opset_import}.get("ai.onnx", 0)
+    read_from_around(graph, opset)
     parting = Parting(graph, known, consts, opset, survey=survey)
     refuse(_problems(parting, survey))
     return assemble(parting, "", list(proto.opset_import), proto.ir_version)

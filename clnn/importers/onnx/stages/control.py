@@ -21,6 +21,7 @@ from clnn.importers.onnx.stages.program import (
     Step,
     Sweep,
 )
+from clnn.importers.onnx.stages.turns import Turns
 from clnn.importers.onnx.stages.values import Constants, Known
 from clnn.importers.onnx.tensors import numpy_dtype
 from clnn.records import dataclass
@@ -132,8 +133,7 @@ class Controls:
         """
         states = list(carried)
         while True:
-            inputs = [*first, *states, *last]
-            parting = self._part(body, inputs)
+            parting = self._part(body, [*first, *states, *last], (len(first), skipped, len(states)))
             made = [parting.known(v.name) for v in list(body.output)[skipped:]]
             after = [
                 FED if state.place == "host" and out.place in ("device", "fed") else state
@@ -151,7 +151,17 @@ class Controls:
     def _named(self, node: onnx.NodeProto, parting: Parting, what: str) -> Program:
         return self.assemble(parting, f"{self.prefix}{node.name}.{what}/")
 
-    def _part(self, graph: onnx.GraphProto, inputs: Sequence[Known]) -> Parting:
+    def _part(
+        self,
+        graph: onnx.GraphProto,
+        inputs: Sequence[Known],
+        carried: tuple[int, int, int] | None = None,
+    ) -> Parting:
+        """Return a graph inside of this one, parted.
+
+        carried: of a loop's body, the places of the first carried value among inputs and outputs, and how
+        many there are.
+        """
         outer = self.parting
         names = names_of(graph.input)
         if len(names) != len(inputs):
@@ -169,7 +179,17 @@ class Controls:
             outer.consts,
             frozenset(own | set(names)),
         )
-        return Parting(graph, known, consts, outer.opset, outer)
+        turns = None if carried is None else _turns(graph, names, carried, consts)
+        return Parting(graph, known, consts, outer.opset, outer, turns=turns)
+
+
+def _turns(
+    body: onnx.GraphProto, inputs: Sequence[str], carried: tuple[int, int, int], consts: Constants
+) -> Turns:
+    taken, made, count = carried
+    before, after = inputs[taken : taken + count], names_of(body.output)[made : made + count]
+    others = [*inputs[:taken], *inputs[taken + count :]]
+    return Turns(before, after, others, consts.knows)
 
 
 def _declared(value: onnx.ValueInfoProto) -> StageInput:

@@ -15,7 +15,7 @@ from clnn.records import dataclass
 class Group:
     """Nodes of one plan. clones: arithmetic on shapes that is folded into it. reads: what crosses
     into it, of which `fixed` must be known for the plan, and `from_host` is arithmetic on shapes
-    that the host does."""
+    that the host does. once: in a loop's body, whether all turns make the same."""
 
     level: int
     rows: list[Placed]
@@ -23,10 +23,14 @@ class Group:
     reads: list[str] = field(default_factory=list)
     fixed: list[str] = field(default_factory=list)
     from_host: list[str] = field(default_factory=list)
+    once: bool = False
 
 
 def groups_of(parting: Parting) -> list[Group]:
-    """Return the groups of all levels in order. Those without open shapes are one."""
+    """Return the groups of all levels in order. Those without open shapes are one.
+
+    Of a loop's body, those that run once stand before others of their level.
+    """
     shape_makers = {
         n: (place, row)
         for place, row in enumerate(parting.placed)
@@ -35,15 +39,40 @@ def groups_of(parting: Parting) -> list[Group]:
         if n
     }
     found = []
-    for level in sorted({row.level for row in parting.placed if row.place == "device"}):
-        rows = [r for r in parting.placed if r.place == "device" and r.level == level]
-        parts = _parts(parting, rows)
-        found += [_filled(parting, Group(level, part), shape_makers) for part in parts]
+    device = [row for row in parting.placed if row.place == "device"]
+    lasting = _lasting(parting, device)
+    for level in sorted({row.level for row in device}):
+        for once in (True, False):
+            rows = [r for r in device if r.level == level and (r.node.name in lasting) == once]
+            groups = [Group(level, part, once=once) for part in _parts(parting, rows)]
+            found += [_filled(parting, group, shape_makers) for group in groups]
+    return found
+
+
+def _lasting(parting: Parting, rows: Sequence[Placed]) -> set[str]:
+    """Return the names of nodes that run once in all turns of a loop.
+
+    What reads constants only goes with what reads it, so that a plan makes it once.
+    """
+    alone = {n for n, known in parting.values.items() if known.place == "const"}
+    for row in rows:
+        if reads(row.node) - {""} <= alone:
+            alone.update(row.node.output)
+    found: set[str] = set()
+    wanted: set[str] = set()
+    for row in reversed(rows):
+        made = {n for n in row.node.output if n}
+        if made <= parting.lasting and (not made <= alone or made & wanted):
+            found.add(row.node.name)
+            wanted |= reads(row.node)
     return found
 
 
 def _parts(parting: Parting, rows: Sequence[Placed]) -> list[list[Placed]]:
-    """Return rows in parts that share no value made in them."""
+    """Return rows in parts that share no value made in them.
+
+    Of a loop's body, those of steady extents are one: each launch costs its time in every turn.
+    """
     roots = list(range(len(rows)))
 
     def root(k: int) -> int:
@@ -59,7 +88,7 @@ def _parts(parting: Parting, rows: Sequence[Placed]) -> list[list[Placed]]:
         for name in names & set(makers):
             roots[root(k)] = root(makers[name])
         outputs = [n for n in row.node.output if n]
-        if all(parting.values[n].type is not None for n in outputs):
+        if all(parting.values[n].type is not None or n in parting.steady for n in outputs):
             static.append(k)
     for k in static[1:]:
         roots[root(k)] = root(static[0])

@@ -31,6 +31,7 @@ from clnn.importers.onnx.stages.deciding import (
     why_on_host,
 )
 from clnn.importers.onnx.stages.program import StageInput
+from clnn.importers.onnx.stages.turns import Turns, between
 from clnn.importers.onnx.stages.values import SMALL, Constants, Known, leaves_of
 from clnn.ops.host.registry import HostNode, compute
 from clnn.records import dataclass
@@ -51,7 +52,8 @@ class Placed:
 class Parting:
     """One graph: its nodes, what is known of its inputs, and the graph around it.
 
-    survey: what the plain import found, of the main graph where all its shapes are known.
+    survey: what the plain import found, of the main graph where all its shapes are known. turns: of a
+    loop's body. lasting: values that are the same in all of its turns.
     """
 
     graph: onnx.GraphProto
@@ -60,7 +62,9 @@ class Parting:
     opset: int
     parent: Parting | None = None
     survey: Survey | None = None
+    turns: Turns | None = None
     captures: list[str] = field(default_factory=list)
+    lasting: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         nodes = ordered(self.graph.node, self.is_visible)
@@ -68,13 +72,17 @@ class Parting:
         self.nodes = self._needed(nodes)
         self.values: dict[str, Known] = {}
         self.placed: list[Placed] = []
+        self._joined: set[str] = set()
+        self.steady = self.turns.steady(self.nodes) if self.turns else set[str]()
+        self.lasting = self.turns.lasting(self.nodes) if self.turns else set()
         back: set[str] = set()
         for _ in range(ROUNDS):
             self._place(back)
-            more = self._read_back()
-            if more <= back:
+            more, joined = self._read_back(), self._between()
+            if more <= back and joined <= self._joined:
                 break
             back |= more
+            self._joined |= joined
 
     def is_visible(self, name: str) -> bool:
         """Whether a name stands for a value before the first node."""
@@ -165,6 +173,8 @@ class Parting:
             return "shape" if folds else "host"
         if host and (why_on_host(node) or not device or self._reads_text(node)):
             return "host"
+        if node.name in self._joined:
+            return "device"
         here = all(k.is_here or n in back or not k.is_large for n, k in known.items())
         return "host" if host and here and "host" in places else "device"
 
@@ -209,6 +219,21 @@ class Parting:
     def _ready(value: Known) -> int:
         """Return the first device level that may read a value."""
         return value.level if value.place == "device" else value.level + 1
+
+    def _between(self) -> set[str]:
+        """Return nodes on the host that would join stages of a loop's body before and behind them.
+
+        A launch for each stage of a turn takes longer than most of what the host does in it.
+        """
+        places = [row.place for row in self.placed]
+        names = between(self.nodes, places, self.steady)
+        return {n.name for n in self.nodes if n.name in names and self._may_join(n)}
+
+    def _may_join(self, node: onnx.NodeProto) -> bool:
+        """Whether a device may have a node's operator. Not every device has doubles."""
+        to = next((a.i for a in node.attribute if a.name == "to"), 0)
+        here = why_on_host(node) or self._reads_text(node) or to == onnx.TensorProto.DOUBLE
+        return not here and has_device_form(node, self.opset)
 
     def _read_back(self) -> set[str]:
         """Return the values that the device makes and the host reads."""

@@ -35,13 +35,17 @@ class StageInput:
 
 @dataclass(frozen=True)
 class Step:
-    """One step: the names that it reads ("" for none) and makes, and those of no use after it."""
+    """One step: the names that it reads ("" for none) and makes.
+
+    once: in a loop's body, that it makes the same in each turn.
+    """
 
     name: str
     op_type: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     why: str = ""
+    once: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,10 +121,7 @@ class EachOf(Step):
 
 @dataclass(frozen=True)
 class Program:
-    """Steps in order. captures: names that it reads of the program around it.
-
-    drops: for each step, the names that nothing reads behind it.
-    """
+    """Steps in order. captures: names that it reads of the program around it."""
 
     name: str = ""
     inputs: tuple[str, ...] = ()
@@ -128,7 +129,6 @@ class Program:
     captures: tuple[str, ...] = ()
     consts: Mapping[str, Array] = field(default_factory=dict)
     steps: tuple[Step, ...] = ()
-    drops: tuple[tuple[str, ...], ...] = ()
 
 
 def is_staged(program: Program) -> bool:

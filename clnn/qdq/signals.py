@@ -7,11 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from clnn.bridges.report import decibels
 from clnn.types import Array
 
 NUMBERS = "biuf"
 Outputs = Mapping[str, Array]
+
+
+def decibels(signal: float, noise: float) -> float:
+    """Return the ratio of two powers in dB; infinity where there is no noise."""
+    if noise == 0:
+        return math.inf
+    ratio = signal / noise
+    return 10 * math.log10(ratio) if ratio > 0 else -math.inf
 
 
 class Signals:

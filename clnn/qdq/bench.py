@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from clnn.bridges.qdq.signals import Signals, compared
-from clnn.compile import Shapes
-from clnn.entry import compile_model
 from clnn.graph.histograms import RangeObserver
-from clnn.importers.onnx.qdq.model import QdqModel, Range
+from clnn.graph.rounding import Range
+from clnn.importers.onnx.qdq.model import QdqModel
 from clnn.importers.onnx.qdq.observe import observed, scales_as_observed
 from clnn.importers.onnx.qdq.write import quantised
-from clnn.options import Options
+from clnn.qdq.signals import Signals, compared
 from clnn.records import dataclass
 from clnn.types import Array
 
@@ -23,6 +21,7 @@ COMPARED = 32  # samples of which outputs are kept and compared
 MOST_ROWS = 256  # whose average errors are kept
 OnProgress = Callable[[str, int, int], None]  # what is done, how many of how many
 Feed = Mapping[str, Array]
+SessionOf = Callable[[Any], Any]  # of a model
 
 
 @dataclass
@@ -41,20 +40,16 @@ class Measured:
 
 
 class Bench:
-    """Runs variants of one model over the same samples on a device.
+    """Runs variants of one model over the same samples.
 
-    compared: those whose outputs are. tell: is told how far a run is.
+    session: returns a session of a model, to be closed. compared: samples whose outputs are. tell: is told
+    how far a run is.
     """
 
     def __init__(
-        self,
-        samples: Sequence[Feed],
-        device: str | int | None,
-        options: Options | None,
-        shapes: Shapes | None,
-        on_progress: OnProgress | None,
+        self, samples: Sequence[Feed], session: SessionOf, on_progress: OnProgress | None = None
     ) -> None:
-        self.samples, self._how = samples, (device, options, shapes)
+        self.samples, self.session = samples, session
         self.compared = spread(samples, COMPARED)
         self.tell = on_progress or (lambda what, done, total: None)
 
@@ -64,7 +59,7 @@ class Bench:
         """Yield the outputs of a model for each sample; `samples`: others than the bench's."""
         samples = samples or self.samples
         self.tell(what, 0, len(samples))
-        with closing(compile_model(model, *self._how)) as session:
+        with closing(self.session(model)) as session:
             for place, feed in enumerate(samples, 1):
                 yield dict(session(feed))
                 self.tell(what, place, len(samples))
@@ -75,10 +70,6 @@ class Bench:
         for place, name in enumerate(names, 1):
             yield name
             self.tell(what, place, len(names))
-
-    def session(self, model: Any) -> Any:
-        """Return a session of a model, to be closed."""
-        return compile_model(model, *self._how)
 
     def measure(
         self, model: QdqModel, method: str, peaks: Sequence[str] = (), errors: bool = False

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from clnn.bridges.qdq.bench import Bench, Measured, corrections
-from clnn.bridges.qdq.signals import Signals
 from clnn.importers.onnx.qdq.equalise import WAYS, Pair, equalised, factors, pairs
 from clnn.importers.onnx.qdq.model import QdqModel
+from clnn.qdq.bench import Bench, Measured, corrections
+from clnn.qdq.signals import Signals
 from clnn.records import dataclass
 from clnn.types import Array
 
