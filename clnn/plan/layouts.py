@@ -229,7 +229,7 @@ def _apart(
     Where the channels of a pixel fill a whole way, or half of one, equal channels of neighbouring
     pixels lie in one or two sets, and no cache holds a tile of them.
     """
-    if not cache_way or order != channels_last(len(order)):
+    if not cache_way or not order or order != channels_last(len(order)):
         return {}
     channels = order[-1]
     if given.size <= given.shape[0] * given.shape[channels]:
