@@ -82,7 +82,7 @@ Tunables vw {1,2,4,8,16}   lanes: neighbouring hidden units
                 __global const float *from${r} = ${f"q_kept + (b + {r}) * {row + LINE}" if rounds else f"{'rh_kept' if phase else 'h_from'} + (at_d + b + {r}) * {row}"};
 %   endfor
                 __global const ${cell(wt)} *w = panel + ${at};
-${ss.byte_sums(dot, group, nv, vw, mr, terms, row) if dot else ss.float_sums(wt, group, nv, vw, mr, terms, ahead)}
+${ss.byte_sums(dot, group, nv, vw, mr, terms, row) if dot else ss.float_sums(wt, group, nv, vw, mr, terms, ahead, len(summed[phase]))}
 %   for r in range(mr):
 %    for g in group:
 %     for v in range(nv):

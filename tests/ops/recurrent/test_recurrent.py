@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import check_op, single_node
+from harness import check_op, picks, single_node, variant_names
 from recurrent_layers import (
     BOTH,
     FORWARD,
@@ -27,7 +27,10 @@ from clnn.ops.recurrent.families import variants
 from clnn.ops.recurrent.panels import pack
 from clnn.ops.recurrent.steps import Choice, passes_of, steps_variants
 from clnn.ops.shared.functions import PostOp
+from clnn.options import Options
 from clnn.plan.schedule import make_plan
+from clnn.runtime.device.device import select
+from clnn.runtime.run.session import Session
 from clnn.target import Target
 from clnn.types import F32, TensorType
 
@@ -172,6 +175,25 @@ def test_not_a_number_stays_in_its_sequence(device):
     inputs = arrays("lstm", 20, 4, 3)
     inputs[0][2, 1, 5] = np.nan
     check_op(device, layer("lstm"), inputs, consts=(1,))
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_tiles_round_alike(device, monkeypatch, cell):
+    """Slices, sequences taken together and shares do not say in which order a sum is made."""
+    choices = [
+        Choice(*c) for c in ((4, 1, 1, 1), (4, 4, 1, 1), (4, 2, 1, 1), (4, 1, 3, 1), (4, 1, 1, 2))
+    ]
+    monkeypatch.setattr(steps_module, "_choices", lambda problem: iter(choices))
+    inputs = arrays(cell, 27, 6, 11)
+    graph = single_node(layer(cell), inputs, (1,))
+    names = [n for n in variant_names(graph, device, every=True) if "_steps_" in n]
+    feeds = {f"i{k}": a for k, a in enumerate(inputs) if f"i{k}" in graph.inputs}
+    found = set()
+    for name in names:
+        with Session(graph, select(device), Options(), picks(name)) as session:
+            got = session(feeds)
+        found.add(b"".join(got[n].tobytes() for n in sorted(got)))
+    assert len(names) == len(choices) and len(found) == 1
 
 
 def test_shares_take_turns_in_any_order(device, monkeypatch):
