@@ -26,9 +26,9 @@ Tunables rows {1,2,4,8}   sequences of a group
     given = {"products": xt, **{n: t for n, (t, _) in {**first, **extras}.items()}}
 %>
 <%def name="phase_of(phase)">\
-<% own = phases[phase] ; at = hidden * lanes * sum(len(p) for p in phases[:phase]) %>\
+<% own = phases[phase] ; at = slices * hidden * lanes * sum(len(p) for p in phases[:phase]) %>\
         for (int j = get_local_id(0); j < ${hidden}; j += ${members}) {
-            __global const ${cell(wt)} *w = panels + (d * ${slices} + j / ${lanes}) * ${panel} + ${at} + j % ${lanes};
+            __global const ${cell(wt)} *w = panels + d * ${slices * panel} + ${at} + j / ${lanes} * ${hidden * lanes * len(own)} + j % ${lanes};
             float sums[${rows * len(own)}];
             for (int n = 0; n < ${rows * len(own)}; ++n) sums[n] = 0.0f;
             for (int k = 0; k < ${hidden}; ++k) {

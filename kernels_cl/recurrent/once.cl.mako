@@ -32,7 +32,7 @@ LINE = 64  # bytes of a cache line
     xt, (_, x_b, _) = products
     wt, V = weights_type, vec_type("float", vw)
     own, gates, last, has_cell = phases[phase], sum(map(len, phases)), phase + 1 == len(phases), kind == "lstm"
-    panel, before = hidden * vw * gates, hidden * vw * sum(map(len, phases[:phase]))
+    panel, before = hidden * vw * len(own), slices * hidden * vw * sum(map(len, phases[:phase]))
     masked, peeps, late = "lengths" in extras, "peepholes" in extras, "late_bias" in extras
     multiplied = "state" in first
     assert 0 < rows <= batch and hidden % chains == 0 and len(own) * rows * chains <= 32, (rows, hidden, chains)
@@ -74,7 +74,7 @@ LINE = 64  # bytes of a cache line
 %   endfor
 %  endfor
 %  if multiplied:
-    __global const ${cell(wt)} *w = panels + (d * ${slices} + slice) * ${panel} + ${before};
+    __global const ${cell(wt)} *w = panels + d * ${slices * hidden * vw * gates} + ${before} + slice * ${panel};
     for (int k = 0; k < ${hidden}; k += ${chains}, w += ${chains * len(own) * vw}) {
 %   for c in range(chains):
 %    for n, g in enumerate(own):

@@ -29,7 +29,9 @@ Params   name | wg | kind, functions, backward, input_forget: as clnn/ops/recurr
          extras    name -> (type, pitches); outputs  name -> (type, pitches)
          passes    for each phase: tuples of gates that are summed together; gates: of the cell
          slices    of nv * vw hidden units
-         ahead     elements by which panels of floats are read ahead into the cache; 0: none
+         ahead     elements by which panels of floats are read ahead into the cache, the first of a next phase
+                   before it is waited for; 0: none
+         fetches   whether a turn begins with reading ahead what others made of its states
          dot       how bytes of states and of weights are multiplied (_common/dot.cl.mako), "" as floats
 Tunables vw {1,2,4,8,16}   lanes: neighbouring hidden units
          nv {1,2,4}        vectors of a slice
@@ -39,6 +41,7 @@ Tunables vw {1,2,4,8,16}   lanes: neighbouring hidden units
          patience          looks at what others did before what is not claimed is taken over; halved each time
 </%doc>
 <%namespace name="gt" file="/_common/cells.cl.mako"/>
+<%namespace name="pf" file="/_common/prefetch.cl.mako"/>
 <%namespace name="ss" file="/_common/state_sums.cl.mako"/>
 <%
     xt, (x_t, x_b, _) = products
@@ -47,7 +50,8 @@ Tunables vw {1,2,4,8,16}   lanes: neighbouring hidden units
     summed = [[g for group in phase for g in group] for phase in passes]
     terms = -(-hidden // 4) if dot else hidden
     deep = terms + bool(dot)
-    panel = deep * unit * sum(map(len, summed))
+    panels_of = [deep * unit * len(gates_) for gates_ in summed]
+    starts_of = [slices * sum(panels_of[:phase]) for phase in range(phases)]
     plane = turns * batch * row
     LINE = 16
     same = all(f == functions[0] for f in functions)
@@ -71,14 +75,14 @@ Tunables vw {1,2,4,8,16}   lanes: neighbouring hidden units
         return f"{name}_base + {name}_offset"
 %>
 <%def name="products_of(phase, mr)">\
-<% at = deep * unit * sum(map(len, summed[:phase])) %>\
+<% at = 0 %>\
 %  for group in passes[phase]:
                 {
 %   for r in range(mr):
                 __global const float *from${r} = ${f"q_kept + (b + {r}) * {row + LINE}" if rounds else f"{'rh_kept' if phase else 'h_from'} + (at_d + b + {r}) * {row}"};
 %   endfor
                 __global const ${cell(wt)} *w = panel + ${at};
-${ss.byte_sums(dot, group, nv, vw, mr, terms, row) if dot else ss.float_sums(wt, group, nv, vw, mr, terms, ahead)}
+${ss.byte_sums(dot, group, nv, vw, mr, terms, row) if dot else ss.float_sums(wt, group, nv, vw, mr, terms, ahead, len(summed[phase]))}
 %   for r in range(mr):
 %    for g in group:
 %     for v in range(nv):
@@ -179,7 +183,7 @@ ${gt.rounded_state(f"h_from + (at_d + b) * {row}", f"q_kept + b * {row + LINE}",
 %  endif
                 for (int n = ${first}; n < ${end}; ++n) {
                 const int slice = t & 1 ? ${end} - 1 - (n - ${first}) : n;
-                __global const ${cell(wt)} *panel = panels + (d * ${slices} + slice) * ${panel};
+                __global const ${cell(wt)} *panel = panels + d * ${slices * sum(panels_of)} + ${starts_of[phase]} + slice * ${panels_of[phase]};
                 ${V} sums[${tiles[0] * nv * len(summed[phase])}];
                 for (int b = b_first, rows; b < b_end; b += rows) {
 %  for k, mr in enumerate(tiles):
@@ -260,6 +264,10 @@ __kernel void ${name}(
     __global float *c_to = ${spread("c")} + (~t & 1) * ${plane};
 % endif
 % if shares > 1:
+%  if fetches:
+    for (int line = (at_d + b_first) * ${row}; line < (at_d + b_end) * ${row}; line += ${LINE})
+        ${pf.fetch(f"{'(turn % 2 ? rh_kept : h_from)' if phases > 1 else 'h_from'} + line")}
+%  endif
     for (int share = own, met = 0; met < ${shares}; share = (share + 1) % ${shares}) {
         if (atomic_cmpxchg(tickets + share * ${LINE}, turn, turn + 1) == turn) {
             const int first = share * ${slices} / ${shares}, end = (share + 1) * ${slices} / ${shares};
@@ -271,6 +279,12 @@ ${slices_of(phase, "first", "end", "share")}
             mem_fence(CLK_GLOBAL_MEM_FENCE);
             atomic_xchg(done + share * ${LINE}, turn + 1);
             patience = share == own ? patience : max(patience / 2, 4);
+%  if ahead and phases > 1:
+            const int place = (turn + 1) / 2 % 2 ? end - 1 : first;
+            __global const ${cell(wt)} *next = panels + d * ${slices * sum(panels_of)}
+                + (turn % 2 ? place * ${panels_of[0]} : ${starts_of[1]} + place * ${panels_of[1]});
+            for (int n = 0; n < ${ahead}; n += ${64 // size_of(wt)}) ${pf.fetch("next + n")}
+%  endif
         }
         for (int idle = 0; met < ${shares} && idle < patience; ++idle)
             while (met < ${shares} && atomic_add(done + (own + met) % ${shares} * ${LINE}, 0) > turn) ++met;

@@ -96,3 +96,12 @@ for _cell, _steps in (("lstm", 1), ("gru", 1), ("lstm", 2)):
         lambda cell=_cell, steps=_steps: far(cell, steps),
         targets=CPU,
     )
+
+
+def far_shared(cell):
+    """Shares that ask for the first weights of a next phase before they wait for it."""
+    with mock.patch.object(panels, "NEAR", 0):
+        shared(cell, (32, 3, 2), 2, BOTH)
+
+
+put("recurrent_gru_far_shared", lambda: far_shared("gru"), targets=CPU)

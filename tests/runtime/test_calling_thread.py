@@ -79,7 +79,10 @@ def _pocl() -> None:
 def test_results_names_and_devices_are_the_same() -> None:
     code = """
 found = []
-for op, sizes in (("LSTM", {}), ("GRU", {}), ("RNN", dict(direction="bidirectional")), ("LSTM", LARGE)):
+for op, sizes in (
+    ("LSTM", {}), ("GRU", {}), ("RNN", dict(direction="bidirectional")),
+    ("GRU", dict(steps=16, batch=1, hidden=256)), ("RNN", dict(batch=8, hidden=100)), ("LSTM", LARGE),
+):
     session, feeds = compiled(op, **sizes)
     found += [digest(session(feeds)), session.device.name, session.device.index]
 last, _ = compiled()

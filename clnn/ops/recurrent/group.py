@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from clnn.ops.launch import In, Launch, Variant
 from clnn.ops.recurrent.cells import PRODUCTS
-from clnn.ops.recurrent.panels import packed
+from clnn.ops.recurrent.panels import one_pass, packed
 from clnn.ops.recurrent.problem import RecurrentProblem
 from clnn.traced import greatest, is_open
 from clnn.types import F32
@@ -44,7 +44,7 @@ def _members(problem: RecurrentProblem) -> int:
 
 
 def _variant(problem: RecurrentProblem, rows: int) -> Variant:
-    panels = packed(problem, LANES, 1, problem.kind.phases)
+    panels = packed(problem, LANES, 1, one_pass(problem.kind.phases))
     members = _members(problem)
     name = f"{problem.label}_group_r{rows}_m{members}"
     params = problem.params() | {

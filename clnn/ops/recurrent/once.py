@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from clnn.ops.launch import In, Launch, Scratch, Variant
 from clnn.ops.recurrent.cells import PRODUCTS, STATE
-from clnn.ops.recurrent.panels import ahead, packed
+from clnn.ops.recurrent.panels import ahead, one_pass, packed
 from clnn.ops.recurrent.problem import FIRST, RecurrentProblem
 from clnn.traced import is_open
 from clnn.types import F32
@@ -73,7 +73,7 @@ def _variant(problem: RecurrentProblem, rows: int) -> Variant:
     slices, has_state = -(-problem.hidden // vw), node.has(STATE)
     row, tiles = slices * vw, -(-int(problem.batch) // rows)
     name = f"{problem.label}_once_r{rows}_v{vw}"
-    panels = packed(problem, vw, 1, phases) if has_state else None
+    panels = packed(problem, vw, 1, one_pass(phases)) if has_state else None
     lines = problem.directions * problem.batch * row * F32.itemsize
     kept = (Scratch("reset", lines), Scratch("update", lines)) if len(phases) > 1 else ()
     params = problem.params() | {

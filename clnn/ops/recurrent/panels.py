@@ -12,7 +12,9 @@ from clnn.ops.recurrent.problem import RecurrentProblem
 from clnn.records import dataclass
 from clnn.types import F32, I32, Array
 
-Passes = tuple[tuple[int, ...], ...]
+Passes = tuple[tuple[tuple[int, ...], ...], ...]
+"""For each phase, tuples of gates that are summed together."""
+
 AHEAD = 2048  # bytes of a panel that are on their way
 NEAR = 1 << 19  # bytes of weights that stay in the cache of a core's own between two steps
 
@@ -31,10 +33,15 @@ class Panels:
         return isinstance(self.arg, Scratch)
 
 
+def one_pass(phases: tuple[tuple[int, ...], ...]) -> Passes:
+    """Return the passes of phases whose gates are all summed together."""
+    return tuple((gates,) for gates in phases)
+
+
 def pack(weights: Array, vw: int, nv: int, passes: Passes) -> Array:
     """Return recurrent weights (directions, gates * hidden, hidden) in panels of nv * vw units.
 
-    As recurrent/pack.cl.mako makes them: [direction][slice][pass][element][gate][vector][lane].
+    As recurrent/pack.cl.mako makes them: [direction][phase][slice][pass][element][gate][vector][lane].
     """
     turns, rows, hidden = weights.shape
     unit = vw * nv
@@ -42,11 +49,7 @@ def pack(weights: Array, vw: int, nv: int, passes: Passes) -> Array:
     blocks = weights.reshape(turns, rows // hidden, hidden, hidden)
     wide = np.zeros((turns, rows // hidden, slices * unit, hidden), np.float32)
     wide[:, :, :hidden] = blocks
-    wide = wide.reshape(turns, rows // hidden, slices, unit, hidden)
-    panels = [
-        wide[:, list(gates)].transpose(0, 2, 4, 1, 3).reshape(turns, slices, -1) for gates in passes
-    ]
-    return np.ascontiguousarray(np.concatenate(panels, axis=2)).reshape(-1)
+    return _joined(wide.reshape(turns, rows // hidden, slices, unit, hidden), passes)
 
 
 def pack_bytes(weights: Array, vw: int, nv: int, passes: Passes) -> Array:
@@ -62,12 +65,18 @@ def pack_bytes(weights: Array, vw: int, nv: int, passes: Passes) -> Array:
     words = np.concatenate(
         [wide.view(np.int32), wide.sum(axis=3, keepdims=True)], 3, dtype=np.int32
     )
-    words = words.reshape(turns, rows // hidden, slices, unit, fours + 1)
-    panels = [
-        words[:, list(gates)].transpose(0, 2, 4, 1, 3).reshape(turns, slices, -1)
-        for gates in passes
-    ]
-    return np.ascontiguousarray(np.concatenate(panels, axis=2)).reshape(-1)
+    return _joined(words.reshape(turns, rows // hidden, slices, unit, fours + 1), passes)
+
+
+def _joined(blocks: Array, passes: Passes) -> Array:
+    """Return blocks (directions, gates, slices, units, elements) one behind the other, as `pack` does."""
+    turns, _, slices = blocks.shape[:3]
+    found = []
+    for phase in passes:
+        parts = [blocks[:, list(gates)].transpose(0, 2, 4, 1, 3) for gates in phase]
+        lines = [part.reshape(turns, slices, -1) for part in parts]
+        found.append(np.concatenate(lines, axis=2).reshape(turns, -1))
+    return np.ascontiguousarray(np.concatenate(found, axis=1)).reshape(-1)
 
 
 def ahead(problem: RecurrentProblem, units: int, of_bytes: bool = False) -> int:

@@ -136,16 +136,15 @@ def _patience(problem: RecurrentProblem, choice: Choice) -> int:
 
 
 def _variant(problem: RecurrentProblem, choice: Choice) -> Variant:
-    hidden, _target = problem.hidden, problem.node.target
+    hidden, target = problem.hidden, problem.node.target
     tiles, passes = tiles_of(problem, choice), passes_of(problem, choice)
     slices = -(-hidden // choice.unit)
     row = slices * choice.unit
     across = "open" if is_open(problem.batch) else "x".join(map(str, tiles))
     tile = f"r{across}_v{choice.vw}x{choice.nv}_p{choice.parts}_s{choice.shares}"
     name = f"{problem.label}_steps_{tile}{'_' * bool(choice.dot)}{choice.dot}"
-    flat = tuple(gates for phase in passes for gates in phase)
     pack = packed_bytes if choice.dot else packed
-    panels = pack(problem, choice.vw, choice.nv, flat)
+    panels = pack(problem, choice.vw, choice.nv, passes)
     tickets = problem.directions * choice.parts * 2 * choice.shares * LINE
     shared = choice.shares > 1
     claims = (Scratch("tickets", tickets * F32.itemsize),) if shared else ()
@@ -160,6 +159,7 @@ def _variant(problem: RecurrentProblem, choice: Choice) -> Variant:
         "first": {} if shared else problem.first(),
         "passes": passes,
         "ahead": ahead(problem, choice.shares, bool(choice.dot)),
+        "fetches": shared and "prefetch" in target.features,
         "slices": slices,
         "dot": choice.dot,
         "vw": choice.vw,

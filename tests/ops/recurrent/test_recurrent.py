@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import check_op, single_node
+from harness import check_op, picks, single_node, variant_names
 from recurrent_layers import (
     BOTH,
     FORWARD,
@@ -27,7 +27,10 @@ from clnn.ops.recurrent.families import variants
 from clnn.ops.recurrent.panels import pack
 from clnn.ops.recurrent.steps import Choice, passes_of, steps_variants
 from clnn.ops.shared.functions import PostOp
+from clnn.options import Options
 from clnn.plan.schedule import make_plan
+from clnn.runtime.device.device import select
+from clnn.runtime.run.session import Session
 from clnn.target import Target
 from clnn.types import F32, TensorType
 
@@ -174,6 +177,25 @@ def test_not_a_number_stays_in_its_sequence(device):
     check_op(device, layer("lstm"), inputs, consts=(1,))
 
 
+@pytest.mark.parametrize("cell", CELLS)
+def test_tiles_round_alike(device, monkeypatch, cell):
+    """Slices, sequences taken together and shares do not say in which order a sum is made."""
+    choices = [
+        Choice(*c) for c in ((4, 1, 1, 1), (4, 4, 1, 1), (4, 2, 1, 1), (4, 1, 3, 1), (4, 1, 1, 2))
+    ]
+    monkeypatch.setattr(steps_module, "_choices", lambda problem: iter(choices))
+    inputs = arrays(cell, 27, 6, 11)
+    graph = single_node(layer(cell), inputs, (1,))
+    names = [n for n in variant_names(graph, device, every=True) if "_steps_" in n]
+    feeds = {f"i{k}": a for k, a in enumerate(inputs) if f"i{k}" in graph.inputs}
+    found = set()
+    for name in names:
+        with Session(graph, select(device), Options(), picks(name)) as session:
+            got = session(feeds)
+        found.add(b"".join(got[n].tobytes() for n in sorted(got)))
+    assert len(names) == len(choices) and len(found) == 1
+
+
 def test_shares_take_turns_in_any_order(device, monkeypatch):
     """More shares than the device has threads: each work-item gets through alone."""
     rounded = rounded_arrays(20, 12, 2, BOTH)
@@ -236,7 +258,7 @@ def test_panels_hold_each_weight_once():
     choice = Choice(8, 2, 1, 1)
     (passes,) = passes_of(problem, choice)
     assert sorted(g for gates in passes for g in gates) == [0, 1, 2, 3]
-    panels = pack(inputs[1], 8, 2, passes)
+    panels = pack(inputs[1], 8, 2, (passes,))
     weights = inputs[1].reshape(4, 20, 20)
     at = 0
     for part in range(2):
@@ -248,6 +270,17 @@ def test_panels_hold_each_weight_once():
                         assert panels[at] == want
                         at += 1
     assert at == panels.size
+
+
+def test_panels_of_a_phase_lie_side_by_side():
+    """Whoever walks some slices of a phase reads one block: [phase][slice][pass][element][gate][lane]."""
+    weights = arrays("gru", 24, 2, 1)[1]
+    panels = pack(weights, 8, 1, (((1,), (0,)), ((2,),)))
+    of_gates = weights.reshape(3, 3, 8, 24).transpose(0, 1, 3, 2)  # gate, slice, element, lane
+    first, second = panels[: 2 * 24 * 24].reshape(3, 2, 24, 8), panels[2 * 24 * 24 :]
+    np.testing.assert_array_equal(first[:, 0], of_gates[1])
+    np.testing.assert_array_equal(first[:, 1], of_gates[0])
+    np.testing.assert_array_equal(second.reshape(3, 24, 8), of_gates[2])
 
 
 def test_estimates_choose_by_size():
