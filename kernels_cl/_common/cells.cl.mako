@@ -26,13 +26,6 @@ finish(kind, functions, width, phase, input_forget, peepholes, late_bias)
 </%doc>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%!
-from clnn.records import changed
-
-WIDE = 8  # elements of vectors from which on a built-in tanh takes several times as long as a rational one
-
-def quick(functions):
-    return [changed(step, fn="rational_tanh") if step.fn == "tanh" else step for step in functions]
-
 def place(backward, masked, steps):
     if not any(backward):
         return "t"
@@ -96,7 +89,7 @@ ${vec_type("float", width)} first_${name}(__global const ${cell(ctype)} *from, c
 % endfor
 </%def>
 <%def name="apply(functions, which, v, width)">\
-${st.apply(quick(functions[which]) if width >= WIDE else functions[which], v, "float", width, None)}\
+${st.apply(functions[which], v, "float", width, None)}\
 </%def>
 <%def name="finish(kind, functions, width, phase, input_forget, peepholes, late_bias)">\
 <% V = vec_type("float", width) %>\

@@ -136,7 +136,6 @@ GELU = (
     "power *= as_{D}((as_{I}(whole) + 127) << 23); power = a < {T}(6.0f) ? power : {T}(0); "
     "{v} = fma({v} < {T}(0) ? {v} : -a, power, {v} < {T}(0) ? {T}(0) : {v}); }}"
 )
-WRITTEN = LOGISTIC | {"gelu": GELU}
 def rational(function, over):
     """The text of a quotient of polynomials; over: what becomes of it, `made`."""
     def polynomial(name, coefficients):
@@ -152,6 +151,9 @@ SHIFTED = ("made = made + {T}(0.5f); made = made < {T}(0) ? {T}(0) : made; "
 FLOAT["rational_sigmoid"] = rational(RATIONALS["sigmoid"], SHIFTED + "{v} = made;")
 FLOAT["rational_swish"] = rational(RATIONALS["sigmoid"], SHIFTED + "{v} = {v} * made;")
 FLOAT["rational_tanh"] = rational(RATIONALS["tanh"], "{v} = made;")
+# where x is tiny, the product above underflows
+TANH = rational(RATIONALS["tanh"], "{v} = fabs({v}) < {T}(0.0002f) ? {v} : made;")
+WRITTEN = LOGISTIC | {"gelu": GELU, "tanh": TANH}
 WIDE = 8  # elements of vectors from which on WRITTEN is used
 SIGNED_TYPES = ("char", "short", "int", "long")
 BITS = {"char": 7, "uchar": 8, "short": 15, "ushort": 16, "int": 31, "uint": 32, "long": 63, "ulong": 64}

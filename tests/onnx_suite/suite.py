@@ -180,8 +180,8 @@ def _staged_on_numpy(case: Case, inputs: Arrays) -> Sequence[Any]:
 class NumpyStage:
     """A stage of a program, computed by the numpy references of its ops."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self.model = model
+    def __init__(self, model: onnx.ModelProto, close: bool) -> None:
+        self.model = model  # `close` says nothing to numpy
 
     def __call__(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         graph = import_onnx(self.model, {n: a.shape for n, a in feeds.items()})

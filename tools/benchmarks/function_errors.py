@@ -73,7 +73,7 @@ CASES: dict[str, Case] = {
     "atan": Case(np.arctan, 5),
     "sinh": Case(np.sinh, 4),
     "cosh": Case(np.cosh, 4),
-    "tanh": Case(np.tanh, 5),
+    "tanh": Case(np.tanh, 6),
     "asinh": Case(np.arcsinh, 4),
     "acosh": Case(np.arccosh, 4),
     "atanh": Case(np.arctanh, 5),

@@ -103,7 +103,7 @@ def test_every_unary_function_on_special_values(device, count):
         check_values(found[fn][keep], want[keep], f"{fn} on {device}")
 
 
-@pytest.mark.parametrize("fn", ["sigmoid", "swish", "gelu_tanh"])
+@pytest.mark.parametrize("fn", ["sigmoid", "swish", "gelu_tanh", "tanh"])
 def test_logistic_functions_of_vectors_over_all_magnitudes(device, fn):
     """The result's own size bounds the error, not the largest's, down to where floats are subnormal."""
     ends = 60.0 if fn != "gelu_tanh" else 4.5
