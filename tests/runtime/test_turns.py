@@ -226,6 +226,26 @@ def test_a_turn_has_one_stage_and_what_lasts_runs_once():
     assert "MatMul" in {n.op_type for n in stages[1].make_model.nodes}
 
 
+def test_doubles_on_the_host_stay_there():
+    """Not every device has them, and nothing of theirs joins a stage."""
+    body = Body(np.random.default_rng(0))
+    body.rng = iter_of([0.9, 0.0, 0.9, 0.9, 0.9, 0.9])
+    proto = body.proto(True, 2)
+    (loop,) = [n for n in proto.graph.node if n.op_type == "Loop"]
+    (inner,) = [a.g for a in loop.attribute if a.name == "body"]
+    (number,) = [n for n in inner.node if "number" in n.output]
+    (small,) = [n for n in inner.node if "small" in n.output]
+    number.attribute[0].i = TensorProto.DOUBLE
+    small.input[1], small.output[0] = "exact", "precise"
+    place = list(inner.node).index(small) + 1
+    inner.node.insert(place, node("Cast", ["precise"], ["small"], to=TensorProto.FLOAT))
+    proto.graph.initializer.append(tensor("exact", np.float64(0.1)))
+    (loop,) = [s for s in read_program(proto).steps if isinstance(s, Repeat)]
+    stages = [step for step in loop.body.steps if isinstance(step, DeviceStage)]
+    made = {name for stage in stages for n in stage.make_model.nodes for name in n.output}
+    assert stages and not made & {"number", "precise", "small"}
+
+
 def iter_of(numbers):
     """What gives these numbers in place of random ones."""
     left = iter(numbers)

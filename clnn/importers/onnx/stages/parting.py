@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
+import numpy as np
 import onnx
 
 from clnn.importers.onnx import fold as onnx_fold
@@ -227,13 +228,32 @@ class Parting:
         """
         places = [row.place for row in self.placed]
         names = between(self.nodes, places, self.steady)
-        return {n.name for n in self.nodes if n.name in names and self._may_join(n)}
+        doubles = self._of_doubles() if names else set()
+        return {n.name for n in self.nodes if n.name in names - doubles and self._may_join(n)}
 
     def _may_join(self, node: onnx.NodeProto) -> bool:
-        """Whether a device may have a node's operator. Not every device has doubles."""
-        to = next((a.i for a in node.attribute if a.name == "to"), 0)
-        here = why_on_host(node) or self._reads_text(node) or to == onnx.TensorProto.DOUBLE
+        """Whether a device may have a node's operator."""
+        here = why_on_host(node) or self._reads_text(node)
         return not here and has_device_form(node, self.opset)
+
+    def _of_doubles(self) -> set[str]:
+        """Return the nodes that may read or make doubles, which not every device has."""
+        doubles: set[str] = set()
+        found: set[str] = set()
+        for node in self.nodes:
+            to = next((a.i for a in node.attribute if a.name == "to"), None)
+            given = any(n in doubles or self._is_double(n) for n in reads(node) if n)
+            if given or to == onnx.TensorProto.DOUBLE:
+                found.add(node.name)
+            if to == onnx.TensorProto.DOUBLE or (given and to is None):
+                doubles.update(node.output)
+        return found
+
+    def _is_double(self, name: str) -> bool:
+        known = self.values[name]
+        if known.place == "const":
+            return self.consts.array(name).dtype == np.float64
+        return known.type is not None and known.type.dtype == np.float64
 
     def _read_back(self) -> set[str]:
         """Return the values that the device makes and the host reads."""
