@@ -68,10 +68,16 @@ def optimise(graph: Graph, apart: bool = False, fixed: bool = False, single: boo
     convolutions whole. fixed: the network has no other shapes, so that nodes may depend on extents.
     single: weights stay float32, so that those of branches may be added.
     """
+    left = {
+        *([fuse_separable] if apart else []),
+        *([] if single else [fuse_branches]),
+        *([] if fixed else [shorten_chains]),
+    }
     for run in PASSES:
-        if (run is fuse_separable and apart) or (run is fuse_branches and not single):
-            continue
-        graph = run(graph)
+        if run is merge_views:
+            graph = merge_views(graph, fixed)
+        elif run not in left:
+            graph = run(graph)
     if fixed and not apart:
         graph = remove_dead(windows_of_depth(split_windows(graph)))
     return check(graph)

@@ -2,7 +2,8 @@
 
 Exporters cut images into windows or patches, and put them together, by chains that join axes too early,
 as channels with rows: each such reshape would be a copy. What a chain does to an index is told by
-factors of the axes alone, so one copy at most does all of it.
+factors of the axes alone, so one copy at most does all of it. Which factors there are depends on
+extents, so graphs that other shapes share are left as they are.
 """
 
 from __future__ import annotations

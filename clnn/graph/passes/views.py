@@ -7,8 +7,11 @@ from clnn.ops.movement.views import Reshape, Slice, Transpose, refine
 from clnn.records import changed
 
 
-def merge_views(graph: Graph) -> Graph:
-    """Return `graph` with adjacent reshapes and transposes merged and idle ones dropped."""
+def merge_views(graph: Graph, fixed: bool = True) -> Graph:
+    """Return `graph` with adjacent reshapes and transposes merged and idle ones dropped.
+
+    fixed: as in optimise.
+    """
     made: dict[str, Node] = {}
     renamed: dict[str, str] = {}
     nodes = []
@@ -16,7 +19,7 @@ def merge_views(graph: Graph) -> Graph:
         inputs = tuple(None if n is None else renamed.get(n, n) for n in node.inputs)
         if inputs != node.inputs:
             node = changed(node, inputs=inputs)
-        node = _merged(node, made, graph)
+        node = _merged(node, made, graph, fixed)
         source = node.inputs[0] if node.inputs else None
         if source is not None and _idle(node, graph):
             renamed[node.outputs[0]] = source
@@ -27,13 +30,14 @@ def merge_views(graph: Graph) -> Graph:
     return graph.with_nodes(nodes, outputs=outputs)
 
 
-def _merged(node: Node, made: dict[str, Node], graph: Graph) -> Node:
+def _merged(node: Node, made: dict[str, Node], graph: Graph, fixed: bool) -> Node:
     """Read past a producer of the same kind (which dead code removal drops when unused)."""
     before = made.get(node.inputs[0] or "") if node.inputs else None
     if before is None:
         return node
     if isinstance(node.spec, Reshape) and isinstance(before.spec, Reshape):
-        joins = _joins(graph.types[before.inputs[0] or ""].shape, before.spec, node.spec)
+        source = graph.types[before.inputs[0] or ""].shape
+        joins = not fixed or _joins(source, before.spec, node.spec)
         return changed(node, inputs=before.inputs) if joins else node
     if isinstance(node.spec, Transpose) and isinstance(before.spec, Transpose):
         perm = tuple(before.spec.perm[a] for a in node.spec.perm)
