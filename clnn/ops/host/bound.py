@@ -94,7 +94,7 @@ def _reshape(node: HostNode, known: Known) -> Bound | None:
 @_maker("Squeeze")
 def _squeeze(node: HostNode, known: Known) -> Bound | None:
     listed = _listed(node, known, 1, "axes")
-    if listed is None:
+    if not listed:
         return None
     axes = tuple(listed)
     return lambda x, _=None: x.squeeze(axes)
