@@ -16,7 +16,8 @@ from clnn.runtime.process import forked
 from clnn.runtime.run.feeds import as_array
 from clnn.runtime.run.keeping import Cost, Recent
 from clnn.runtime.run.named import NamedSession, given_by_name
-from clnn.runtime.run.open_session import OpenTensorInfo, wait_for_all
+from clnn.runtime.run.open_ports import OpenTensorInfo
+from clnn.runtime.run.open_session import wait_for_all
 from clnn.runtime.run.placement import Placement
 from clnn.types import Array
 
