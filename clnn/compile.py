@@ -93,7 +93,6 @@ def _compile_valued(
     model: Model, device: str | int | None, options: Options | None, shapes: Shapes | None
 ) -> ValuedSession | None:
     """Return the session of a model of which values of small inputs decide what runs, else None."""
-    from clnn.importers.onnx.interface import with_inputs
     from clnn.importers.onnx.load import Loaded, load_model
     from clnn.importers.onnx.stages.branches import deciding_values
 
@@ -104,6 +103,17 @@ def _compile_valued(
     if not names:
         return None
     select_device(device)
+    return ValuedSession(*ports_of(model, shapes), names, valued_model(loaded, device, options))
+
+
+def valued_model(
+    model: Model, device: str | int | None, options: Options | None
+) -> Callable[[Mapping[str, Array], Mapping[str, tuple[int, ...]]], Any]:
+    """Return what compiles a model for values of inputs, which become constants, and shapes of the others."""
+    from clnn.importers.onnx.interface import with_inputs
+    from clnn.importers.onnx.load import Loaded, load_model
+
+    loaded = Loaded(*load_model(model))
 
     def at(values: Mapping[str, Array], extents: Mapping[str, tuple[int, ...]]) -> Any:
         part = with_inputs(loaded, {}, values)
@@ -115,7 +125,7 @@ def _compile_valued(
                 raise
             return staged
 
-    return ValuedSession(*ports_of(model, shapes), names, at)
+    return at
 
 
 def compile_staged(

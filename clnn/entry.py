@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clnn import logs
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from clnn.qdq.option import Calibration
     from clnn.runtime.device.device import DeviceInfo
     from clnn.runtime.run.kept_shapes import KeptShapes
+    from clnn.runtime.run.open_ports import KnownPorts
     from clnn.runtime.run.open_session import OpenSession
     from clnn.runtime.stages.session import StagedSession
     from clnn.runtime.stages.valued import ValuedSession
@@ -64,7 +65,7 @@ def compile_model(
     with heard(progress):
         if is_compiled(model):
             return load_as(model, device, options, shapes, calibration)
-        if calibration is not None or not isinstance(model, (str, os.PathLike, bytes)):
+        if calibration is not None or not isinstance(model, (str, os.PathLike)):
             return _anew(model, device, options, shapes, calibration)
         held = HeldModel(model)
         return _kept_or_anew(held, device, options, shapes, _anew, held.readable)
@@ -106,7 +107,7 @@ def _kept_or_anew(
     shapes: Shapes | None,
     anew: Callable[..., Made],
     read: Callable[[], Model] | None = None,
-) -> Session | OpenSession | Made:
+) -> Session | OpenSession | ValuedSession | Made:
     """read: returns the model for shapes that come later, None where all are known."""
     logs.configure()
     warn_unknown()
@@ -140,25 +141,29 @@ def _kept_shapes(key: str, info: DeviceInfo, options: Options) -> KeptShapes:
     return KeptShapes(key, info, options)
 
 
-def _keep(key: str, kept: KeptShapes | None, session: object, options: Options) -> None:
+def _keep(key: str, kept: KeptShapes | None, session: Any, options: Options) -> None:
     """Keep what was made of a model."""
     if isinstance(session, Session):
         how = keep_behind if asks_for_set(options) else keep
         session.once_settled(partial(how, key))
         return
     from clnn.runtime.run.open_session import OpenSession
+    from clnn.runtime.stages.valued import ValuedSession
 
-    if kept is not None and isinstance(session, OpenSession) and session.doubt is None:
+    is_known = isinstance(session, OpenSession) and session.doubt is None
+    if kept is not None and (is_known or isinstance(session, ValuedSession)):
         session.keep_in(kept)
 
 
 def _open(
     kept: KeptShapes, device: str | int | None, options: Options, read: Callable[[], Model]
-) -> OpenSession | None:
-    """Return the session of a model that ran at open shapes before, None for others."""
+) -> OpenSession | ValuedSession | None:
+    """Return the session of a model that ran at open shapes before, or for values, None for others."""
     ports = kept.ports()
     if ports is None:
         return None
+    if ports.deciding:
+        return _valued(kept, ports, device, options, read)
     from clnn.runtime.run.later_model import LaterModel
     from clnn.runtime.run.open_session import OpenSession
 
@@ -170,6 +175,30 @@ def _open(
     later = LaterModel(made, ports.first, options.dtype)
     gears = later.gears if kept.specialise == "background" else None
     session = OpenSession(ports.inputs, ports.outputs, later, gears, free=later.close)
+    session.keep_in(kept)
+    return session
+
+
+def _valued(
+    kept: KeptShapes,
+    ports: KnownPorts,
+    device: str | int | None,
+    options: Options,
+    read: Callable[[], Model],
+) -> ValuedSession:
+    """Return the session of a model of which values of inputs decide what runs."""
+    from clnn.runtime.stages.valued import ValuedSession
+
+    @cache
+    def model() -> Callable[..., Any]:
+        from clnn.compile import valued_model
+
+        return valued_model(read(), device, options)
+
+    def at(*given: Any) -> Any:
+        return model()(*given)
+
+    session = ValuedSession(ports.inputs, ports.outputs, ports.deciding, at)
     session.keep_in(kept)
     return session
 

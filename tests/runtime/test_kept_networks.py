@@ -113,19 +113,12 @@ def test_what_cannot_be_kept_is_not(cache, any_device, tmp_path, monkeypatch):
     run(far, any_device)
     open_ = write(tmp_path / "open.onnx", shape=("batch", 2, 6, 6))
     run(open_, any_device)
+    run(write(tmp_path / "net.onnx").read_bytes(), any_device)
     run(write(tmp_path / "net.onnx"), any_device, options=clnn.Options(guard=64))
     assert not cache()
     monkeypatch.setenv("CLNN_CACHE", "off")
     run(write(tmp_path / "net.onnx"), any_device)
     assert not cache()
-
-
-def test_a_model_in_memory_is_kept_too(cache, anew, any_device, tmp_path):
-    blob = write(tmp_path / "net.onnx").read_bytes()
-    first = run(blob, any_device)
-    assert (run(blob, any_device) == first).all() and len(anew) == len(cache()) == 1
-    run(write(tmp_path / "net.onnx", 2.0).read_bytes(), any_device)
-    assert len(anew) == 2
 
 
 def test_a_model_without_a_device_is_told_what_is_wrong_with_it(tmp_path):

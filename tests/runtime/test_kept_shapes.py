@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 import clnn
 from clnn import compile as compiling
 from clnn.cache.store import Store
+from clnn.errors import ModelError
 from clnn.runtime.run import kept_shapes
 from clnn.runtime.run.kept_shapes import MODELS, PIECES, SHAPES
 from clnn.runtime.run.open_ports import KnownPorts
@@ -57,6 +58,12 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def net(tmp_path):
+    (tmp_path / "net.onnx").write_bytes(model())
+    return tmp_path / "net.onnx"
+
+
+@pytest.fixture
 def models(monkeypatch):
     """The models that were made to plan a shape."""
     made: list[object] = []
@@ -70,7 +77,8 @@ def run(source, device, feeds=FEEDS, options=None):
     with clnn.compile_model(source, device, options) as session:
         outs = [session(fed) for fed in feeds]
         counts = session.build_counts
-        session._kept._jobs.wait()
+        if session._kept is not None:
+            session._kept._jobs.wait()
     return outs, counts[1]
 
 
@@ -78,10 +86,8 @@ def same(got, want):
     return all((a[n] == b[n]).all() for a, b in zip(got, want, strict=True) for n in b)
 
 
-@pytest.mark.parametrize("as_bytes", [True, False])
-def test_a_second_start_plans_and_builds_nothing(cache, models, device, tmp_path, as_bytes):
-    (tmp_path / "net.onnx").write_bytes(model())
-    source = model() if as_bytes else str(tmp_path / "net.onnx")
+def test_a_second_start_plans_and_builds_nothing(cache, models, device, net):
+    source = str(net)
     first, _ = run(source, device)
     assert len(models) == 1 and len(cache(SHAPES)) == len(FEEDS) and len(cache(MODELS)) == 1
     again, built = run(source, device)
@@ -98,64 +104,66 @@ def test_a_second_start_plans_and_builds_nothing(cache, models, device, tmp_path
         assert profile.runs
 
 
-def test_shapes_alike_are_written_once(cache, device):
-    run(model(), device)
+def test_shapes_alike_are_written_once(cache, device, net):
+    run(net, device)
     assert len(cache(SHAPES)) == 3
     # Constants of all shapes, and texts: kernels are the same for shapes that one set serves.
     assert len(cache(PIECES)) <= 6
     assert sum(e.bytes for e in cache(SHAPES)) < 3 * 200_000
 
 
-def test_a_new_shape_takes_the_kernels_that_there_are(cache, models, device):
-    first, _ = run(model(), device)
+def test_a_new_shape_takes_the_kernels_that_there_are(cache, models, device, net):
+    first, _ = run(net, device)
     other = {"x": RNG.standard_normal((1, 3, 18, 24)).astype(np.float32)}
-    with clnn.compile_model(model(), device, shapes={"x": other["x"].shape}) as alone:
+    with clnn.compile_model(net, device, shapes={"x": other["x"].shape}) as alone:
         want = alone(other)
-    outs, built = run(model(), device, [FEEDS[0], other, FEEDS[1]])
+    outs, built = run(net, device, [FEEDS[0], other, FEEDS[1]])
     assert len(models) == 2 and not built
     assert same([outs[0], outs[2]], first[:2])
     for name, array in want.items():
         np.testing.assert_allclose(outs[1][name], array, rtol=1e-5, atol=1e-5)
-    again, built = run(model(), device, [other])
+    again, built = run(net, device, [other])
     assert same(again, outs[1:2]) and not built and len(models) == 2
 
 
-def test_whatever_differs_makes_it_anew(cache, models, any_device):
-    run(model(), any_device, FEEDS[:1])
-    run(model(2.0), any_device, FEEDS[:1])
-    run(model(), any_device, FEEDS[:1], clnn.Options(fuse=False))
+def test_whatever_differs_makes_it_anew(cache, models, any_device, net):
+    run(net, any_device, FEEDS[:1])
+    run(net, any_device, FEEDS[:1], clnn.Options(fuse=False))
+    net.write_bytes(model(2.0))
+    run(net, any_device, FEEDS[:1])
     assert len(models) == 3
-    run(model(), any_device, FEEDS[:1])
+    net.write_bytes(model())
+    run(net, any_device, FEEDS[:1])
     assert len(models) == 3
 
 
 @pytest.mark.parametrize("kind", [PIECES, SHAPES, MODELS])
-def test_what_is_damaged_is_made_anew(cache, models, any_device, kind, recwarn):
-    first, _ = run(model(), any_device, FEEDS[:2])
+def test_what_is_damaged_is_made_anew(cache, models, any_device, kind, recwarn, net):
+    first, _ = run(net, any_device, FEEDS[:2])
     for entry in cache(kind):
         path = Store(kind=kind).path(entry.key)
         path.write_bytes(path.read_bytes()[:-40])
-    assert same(run(model(), any_device, FEEDS[:2])[0], first) and len(models) == 2
-    assert same(run(model(), any_device, FEEDS[:2])[0], first) and len(models) == 2
+    assert same(run(net, any_device, FEEDS[:2])[0], first) and len(models) == 2
+    assert same(run(net, any_device, FEEDS[:2])[0], first) and len(models) == 2
 
 
-def test_kernels_of_a_shape_of_its_own_are_kept_too(cache, models, any_device, monkeypatch):
+def test_kernels_of_a_shape_of_its_own_are_kept_too(cache, models, any_device, monkeypatch, net):
     monkeypatch.setattr("clnn.runtime.run.gears.FASTER", 1e9)
-    with clnn.compile_model(model(), any_device, GEARS) as session:
+    with clnn.compile_model(net, any_device, GEARS) as session:
         session(FEEDS[0])
         assert session.ready()
         special = session(FEEDS[0])
         assert not session.at({"x": FEEDS[0]["x"].shape}).is_of_many
         session._kept._jobs.wait()
-    with clnn.compile_model(model(), any_device, GEARS) as session:
+    with clnn.compile_model(net, any_device, GEARS) as session:
         assert same([session(FEEDS[0])], [special])
         assert not session.at({"x": FEEDS[0]["x"].shape}).is_of_many and len(models) == 1
 
 
-def test_kept_shapes_may_get_kernels_of_their_own(cache, models, any_device, monkeypatch):
-    first, _ = run(model(), any_device, FEEDS[:1], GEARS)
+def test_kept_shapes_may_get_kernels_of_their_own(cache, models, any_device, monkeypatch, net):
+    first, _ = run(net, any_device, FEEDS[:1], GEARS)
     monkeypatch.setattr("clnn.runtime.run.gears.FASTER", 1e9)
-    with clnn.compile_model(model(), any_device, GEARS) as session:
+    with clnn.compile_model(net, any_device, GEARS) as session:
         assert same([session(FEEDS[0])], first) and len(models) == 1
         assert session.ready() and len(models) == 2
         for name, array in session(FEEDS[0]).items():
@@ -163,14 +171,33 @@ def test_kept_shapes_may_get_kernels_of_their_own(cache, models, any_device, mon
         assert not session.at({"x": FEEDS[0]["x"].shape}).is_of_many
 
 
-def test_calls_and_streams_share_memory_between_kept_shapes(cache, any_device):
-    want, _ = run(model(), any_device)
-    with clnn.compile_model(model(), any_device) as session:
+def test_calls_and_streams_share_memory_between_kept_shapes(cache, any_device, net):
+    want, _ = run(net, any_device)
+    with clnn.compile_model(net, any_device) as session:
         for _ in range(2):
             assert same(list(session.stream([*FEEDS, FEEDS[0]])), [*want, want[0]])
             assert same([session(fed) for fed in FEEDS], want)
         if session.at({"x": FEEDS[0]["x"].shape}).is_lent:
             assert len(session._kept._arenas.idle) == 1
+
+
+@pytest.mark.parametrize("how", ["gone", "another", "overwritten"])
+def test_a_file_may_go_once_there_is_a_session(cache, any_device, tmp_path, how):
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model())
+    run(path, any_device, FEEDS[:1])
+    want, _ = run(model(), any_device, FEEDS[:2])
+    with clnn.compile_model(path, any_device) as session:
+        if how != "overwritten":
+            path.unlink()
+        if how != "gone":
+            path.write_bytes(model(2.0))
+        session(FEEDS[0])
+        if how == "overwritten":
+            with pytest.raises(ModelError, match="has changed"):
+                session(FEEDS[1])
+        else:
+            assert same([session(FEEDS[1])], want[1:])
 
 
 def test_ports_that_are_none():

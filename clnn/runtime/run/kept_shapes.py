@@ -1,4 +1,4 @@
-"""Sessions of one model at several shapes, kept in the cache: a shape that a process before met needs no plan.
+"""Sessions of one model at several shapes, or values, kept in the cache: what a process before met needs no plan.
 
 An entry of a shape has the sections of a network's file (clnn.runtime.run.saved) but for those that many
 shapes have alike, texts and packed constants. These are entries of their own, keyed by their content. The
@@ -91,19 +91,33 @@ class KeptShapes:
     def keep(self, ports: Ports, shapes: Shapes, session: Session) -> None:
         """Keep the session for inputs of these shapes, while calls go on. The first shapes are kept as such."""
         key = self._of("shape" if session.is_of_many else "alone", shapes)
+        self._add(key, KnownPorts(*ports, shapes), session)
+
+    def _add(self, key: str, known: KnownPorts, session: Session) -> None:
         if key in self._kept or len(self._kept) >= MOST_SHAPES or Store(kind=SHAPES).mode != "rw":
             return
         self._kept.add(key)
-        known = KnownPorts(*ports, shapes)
-        job = partial(self._write, key, known) if session.is_of_many else partial(keep_parts, key)
-        self._jobs.add(partial(job, session.all_parts), BEHIND_S)
+        write = self._write if session.is_of_many else self._write_alone
+        self._jobs.add(partial(write, key, known, session.all_parts), BEHIND_S)
+
+    def find_for(self, values: Mapping[str, Array], shapes: Shapes) -> Session | None:
+        """Return the session for values of deciding inputs, and shapes of the others, as find does."""
+        key = self._of("values", shapes, values)
+        return find(key, self._info, self._options, programs_kept) if self._is_known else None
+
+    def keep_for(
+        self, known: KnownPorts, values: Mapping[str, Array], shapes: Shapes, session: Session
+    ) -> None:
+        """Keep the session for values of deciding inputs, and shapes of the others, as keep does."""
+        self._add(self._of("values", shapes, values), known, session)
 
     def close(self) -> None:
         """Free the memory of runs at once."""
         self._arenas.idle.clear()
 
-    def _of(self, what: str, shapes: Shapes) -> str:
-        return fields_key(f"clnn {what}", [self._key, repr(sorted(shapes.items()))])
+    def _of(self, what: str, shapes: Shapes, values: Mapping[str, Array] | None = None) -> str:
+        given = [(n, a.dtype.str, a.shape, a.tobytes()) for n, a in sorted((values or {}).items())]
+        return fields_key(f"clnn {what}", [self._key, repr(sorted(shapes.items())), repr(given)])
 
     def _general(self, key: str) -> Session | None:
         entry = Store(kind=SHAPES).mapped(key)
@@ -160,9 +174,18 @@ class KeptShapes:
         lasting = parts.constants.first[1]
         common = {name: self._put(sections.pop(name), lasting) for name in COMMON}
         sections["common"] = np.frombuffer(json.dumps(common).encode(), np.uint8)
+        if Store(kind=SHAPES).put(key, encoded(sections), page_meta()):
+            self._know(known)
+
+    def _write_alone(self, key: str, known: KnownPorts, parts: Parts) -> None:
+        """Keep a network that shares nothing."""
+        keep_parts(key, parts)
+        self._know(known)
+
+    def _know(self, known: KnownPorts) -> None:
+        """Keep what the model is, unless it is there."""
         models = Store(kind=MODELS)
-        is_kept = Store(kind=SHAPES).put(key, encoded(sections), page_meta())
-        if is_kept and models.get(self._key) is None:
+        if models.get(self._key) is None:
             models.put(self._key, known.written(), {})
 
     def _put(self, data: Array, lasting: Array | None) -> str:

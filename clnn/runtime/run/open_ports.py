@@ -51,25 +51,30 @@ def check_shapes(inputs: Sequence[OpenTensorInfo], shapes: Sequence[tuple[int, .
 
 @dataclass(frozen=True)
 class KnownPorts:
-    """Inputs and outputs of a model, and the shapes of inputs at which its kernels were chosen."""
+    """Inputs and outputs of a model, and the shapes of inputs at which its kernels were chosen.
+
+    deciding: inputs whose values decide what runs.
+    """
 
     inputs: Sequence[OpenTensorInfo]
     outputs: Sequence[OpenTensorInfo]
     first: Mapping[str, tuple[int, ...]]
+    deciding: Sequence[str] = ()
 
     def written(self) -> bytes:
         """Return them as bytes."""
         sides = self.inputs, self.outputs
         rows = [[[p.name, p.shape, p.dtype and p.dtype.name] for p in side] for side in sides]
-        return json.dumps([*rows, self.first]).encode()
+        return json.dumps([*rows, self.first, self.deciding]).encode()
 
     @staticmethod
     def read(data: bytes) -> KnownPorts | None:
         """Return what `written` wrote, None for anything else."""
         try:
-            *sides, first = json.loads(data)
+            *sides, first, deciding = json.loads(data)
             inputs, outputs = ([_port(*row) for row in side] for side in sides)
-            return KnownPorts(inputs, outputs, {n: tuple(map(int, s)) for n, s in first.items()})
+            shapes = {n: tuple(map(int, s)) for n, s in first.items()}
+            return KnownPorts(inputs, outputs, shapes, [*map(str, deciding)])
         except (ValueError, TypeError, AttributeError):
             return None
 
