@@ -139,7 +139,8 @@ def _sections(parts: Parts, built: bool) -> dict[str, Array]:
     binaries = {
         device.key(source): (device.binary(source) if built else None) or b"" for source in programs
     }
-    local = max((_local_bytes(device, *one) for one in _runs(plan, fused)), default=0)
+    runs = _runs(plan, fused) if built else ()  # what stays on its device fits that
+    local = max((_local_bytes(device, *one) for one in runs), default=0)
     text = "\n".join([*programs, *kernels])
     about = {
         "clnn": __version__,
@@ -192,7 +193,7 @@ def _constants_of(parts: Parts, makers: Makers) -> tuple[Array, list[Row], dict[
     of what they have begin with its place in `first`, and end with 1.
     """
     cl, plan, constants, together = load(), parts.plan, parts.constants, parts.fused is not None
-    queue, end = cl.CommandQueue(parts.device.context), 0
+    end = 0
     found: dict[Uploaded | str, tuple[Any, int]] = {}
     rows: dict[Uploaded | str, Row] = {}
     for arg in (arg for one in plan.launches for arg in one.args):
@@ -211,9 +212,12 @@ def _constants_of(parts: Parts, makers: Makers) -> tuple[Array, list[Row], dict[
                 continue
             found[key] = buffer, at
             end = max(end, at + -(-buffer.size // PAGE) * PAGE)
-    data = np.zeros(end, np.uint8)
-    for buffer, at in found.values():
-        cl.enqueue_copy(queue, data[at : at + buffer.size], buffer)
+    if constants.is_shared and constants.host is not None:
+        data = constants.host if constants.own is not None else np.zeros(0, np.uint8)
+    else:
+        queue, data = cl.CommandQueue(parts.device.context), np.zeros(end, np.uint8)
+        for buffer, at in found.values():
+            cl.enqueue_copy(queue, data[at : at + buffer.size], buffer)
     packed = [rows[token] for token in makers]
     return data, packed, {key: row for key, row in rows.items() if isinstance(key, str)}
 
