@@ -43,7 +43,7 @@ from clnn.types import Array
 
 SHAPES, PIECES, MODELS = "shapes", "pieces", "open"  # kinds of entries
 COMMON = ("programs", "kernels", "first")  # sections that many shapes have alike
-MOST_SHAPES = 64  # that one process keeps of a model
+MOST_SHAPES = 32  # that one process keeps of a model
 Shapes = Mapping[str, tuple[int, ...]]
 Ports = tuple[Sequence[OpenTensorInfo], Sequence[OpenTensorInfo]]
 
@@ -167,7 +167,7 @@ class KeptShapes:
         if parts.constants.nbytes > LARGEST:
             return
         try:
-            sections = network_sections(parts, programs=False)
+            sections = network_sections(parts, programs=False, check=False)
         except ClnnError as err:
             log.info("a shape is not kept: %s", err)
             return

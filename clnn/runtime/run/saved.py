@@ -18,7 +18,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ from clnn.types import Array
 MOST_TEXT = 1 << 28  # bytes of all sources
 MOST_PLAN = 1 << 28
 MOST_COUNTERS = 1 << 24
+ALIKE = 4  # networks whose texts are remembered: those of one at several shapes are the same
 # What is found in the text of kernels that need a capability of the device (Target.features).
 # Each begins with plain letters, for which texts are searched quickly.
 MARKS = {
@@ -107,8 +108,8 @@ def save_network(path: Path, parts: Parts) -> None:
     write_sections(path, network_sections(parts))
 
 
-def network_sections(parts: Parts, programs: bool = True) -> dict[str, Array]:
-    """Return the sections of a network's file, with or without its built programs.
+def network_sections(parts: Parts, programs: bool = True, check: bool = True) -> dict[str, Array]:
+    """Return the sections of a network's file, with or without its built programs. check: that they can be read.
 
     Raises SettingError for a network that cannot be kept.
     """
@@ -122,7 +123,8 @@ def network_sections(parts: Parts, programs: bool = True) -> dict[str, Array]:
     with explained(parts.device, "saving the network"):
         sections = _sections(parts, programs)
     try:
-        network_of(sections)  # what is written is read
+        if check:
+            network_of(sections)
     except BadPlanError as err:
         raise SettingError(f"this network cannot be kept in a file: {err}.") from err
     return sections
@@ -141,11 +143,10 @@ def _sections(parts: Parts, built: bool) -> dict[str, Array]:
     }
     runs = _runs(plan, fused) if built else ()  # what stays on its device fits that
     local = max((_local_bytes(device, *one) for one in runs), default=0)
-    text = "\n".join([*programs, *kernels])
     about = {
         "clnn": __version__,
         "made_for": f"{device.info.name} on {device.info.platform}",
-        "needs": sorted(name for name, mark in MARKS.items() if re.search(mark, text)),
+        "needs": _needs((*programs, *kernels)),
         "local": local,
         "products": parts.products,
         "in_caller": device.info.in_caller,
@@ -157,8 +158,8 @@ def _sections(parts: Parts, built: bool) -> dict[str, Array]:
     }
     return {
         "plan": _bytes(json.dumps(about, separators=(",", ":"), allow_nan=False).encode()),
-        "programs": _packed(list(programs)),
-        "kernels": _packed([] if fused is None else list(kernels)),
+        "programs": _packed(tuple(programs)),
+        "kernels": _packed(() if fused is None else tuple(kernels)),
         "constants": data,
         "binaries": _bytes(b"".join(binaries.values())),
         **first,
@@ -169,7 +170,15 @@ def _bytes(data: bytes) -> Array:
     return np.frombuffer(data, np.uint8)
 
 
-def _packed(texts: Sequence[str]) -> Array:
+@lru_cache(ALIKE)
+def _needs(texts: tuple[str, ...]) -> list[str]:
+    """Return the capabilities that kernels use."""
+    text = "\n".join(texts)
+    return sorted(name for name, mark in MARKS.items() if re.search(mark, text))
+
+
+@lru_cache(ALIKE)
+def _packed(texts: tuple[str, ...]) -> Array:
     return _bytes(zlib.compress(json.dumps(texts).encode(), 6))
 
 
