@@ -26,7 +26,7 @@ from clnn.options import Options
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.drivers.loader import load
-from clnn.runtime.drivers.pages import host_buffer
+from clnn.runtime.drivers.pages import LARGE, host_buffer, pages
 from clnn.runtime.drivers.trim import trim_behind
 from clnn.runtime.process.background import Jobs
 from clnn.runtime.run.constants import allocate
@@ -145,7 +145,7 @@ class KeptShapes:
             entry = Store(kind=PIECES).mapped(key)
             if entry is None:
                 raise MissingError
-            self._pieces[key] = np.frombuffer(entry, np.uint8)
+            self._pieces[key] = _in_large_pages(np.frombuffer(entry, np.uint8))
         return self._pieces[key]
 
     def _first(self, key: str, data: Array) -> tuple[Any, Array | None]:
@@ -200,6 +200,15 @@ class KeptShapes:
         if data is lasting:
             self._written[id(data)] = data, key
         return key
+
+
+def _in_large_pages(data: Array) -> Array:
+    """Return data where large pages hold it, which files cannot have: kernels read constants in each call."""
+    if data.size < LARGE:
+        return data
+    copy = pages(data.size)[: data.size]
+    np.copyto(copy, data)
+    return copy
 
 
 def _copied(device: Device, data: Array) -> Any:
