@@ -112,8 +112,10 @@ class KeptShapes:
         self._add(self._of("values", shapes, values), known, session)
 
     def close(self) -> None:
-        """Free the memory of runs at once."""
+        """Free the memory of runs, and of constants that no session has, at once."""
         self._arenas.idle.clear()
+        self._firsts.clear()
+        self._pieces.clear()
 
     def _of(self, what: str, shapes: Shapes, values: Mapping[str, Array] | None = None) -> str:
         given = [(n, a.dtype.str, a.shape, a.tobytes()) for n, a in sorted((values or {}).items())]
