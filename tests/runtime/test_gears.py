@@ -327,3 +327,15 @@ def test_other_shapes_do_not_wait_while_kernels_for_small_images_are_chosen(devi
         go.set()
         assert session._gears.wait(600)
         session(fed(SMALL))
+
+
+def test_what_a_job_held_is_gone_when_it_is_done():
+    class Held:
+        """Stands for memory of a device."""
+
+    for _ in range(20):
+        held, jobs = Held(), Jobs(needed=True)
+        ref = weakref.ref(held)
+        jobs.add(lambda held=held: None)
+        del held
+        assert jobs.wait(60) and ref() is None
