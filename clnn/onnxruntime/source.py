@@ -12,7 +12,6 @@ from clnn.cache.keys import fields_key
 from clnn.cache.store import Store
 from clnn.importers.onnx.port_info import Known
 from clnn.runtime.run.held_model import HeldModel
-from clnn.runtime.run.kept import own_files
 from clnn.settings import setting
 
 if TYPE_CHECKING:
@@ -29,6 +28,8 @@ class Source:
         self._loaded: Loaded | None = None
         self._key: str | None = None
         if self.held.is_whole:
+            from clnn.runtime.run.kept import own_files  # which the first session needs, no sooner
+
             about = own_files(str(setting("CLNN_KERNEL_PATH"))), _inference(), self.held.digest
             self._key = fields_key("clnn interface", about)
 
