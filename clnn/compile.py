@@ -30,7 +30,8 @@ from clnn.runtime.drivers.trim import trim_loaded
 from clnn.runtime.process.forked import refuse
 from clnn.runtime.run.compiled import is_compiled, load_as, refuse_compiled
 from clnn.runtime.run.handed import exchange_of
-from clnn.runtime.run.open_session import OpenSession, OpenTensorInfo
+from clnn.runtime.run.open_ports import OpenTensorInfo
+from clnn.runtime.run.open_session import OpenSession
 from clnn.runtime.run.session import Session
 from clnn.runtime.run.universal import asks_for_set
 from clnn.runtime.run.watch import timeout_of
@@ -92,7 +93,6 @@ def _compile_valued(
     model: Model, device: str | int | None, options: Options | None, shapes: Shapes | None
 ) -> ValuedSession | None:
     """Return the session of a model of which values of small inputs decide what runs, else None."""
-    from clnn.importers.onnx.interface import with_inputs
     from clnn.importers.onnx.load import Loaded, load_model
     from clnn.importers.onnx.stages.branches import deciding_values
 
@@ -103,6 +103,17 @@ def _compile_valued(
     if not names:
         return None
     select_device(device)
+    return ValuedSession(*ports_of(model, shapes), names, valued_model(loaded, device, options))
+
+
+def valued_model(
+    model: Model, device: str | int | None, options: Options | None
+) -> Callable[[Mapping[str, Array], Mapping[str, tuple[int, ...]]], Any]:
+    """Return what compiles a model for values of inputs, which become constants, and shapes of the others."""
+    from clnn.importers.onnx.interface import with_inputs
+    from clnn.importers.onnx.load import Loaded, load_model
+
+    loaded = Loaded(*load_model(model))
 
     def at(values: Mapping[str, Array], extents: Mapping[str, tuple[int, ...]]) -> Any:
         part = with_inputs(loaded, {}, values)
@@ -114,7 +125,7 @@ def _compile_valued(
                 raise
             return staged
 
-    return ValuedSession(*ports_of(model, shapes), names, at)
+    return at
 
 
 def compile_staged(
@@ -166,8 +177,20 @@ def _compile_open(
     """
     select_device(device)
     inputs, outputs = ports
+    made = open_model(model, device, options or Options(), inputs, opened, close)
+    return OpenSession(inputs, outputs, made, made.gears(), doubt, made.close)
+
+
+def open_model(
+    model: Model,
+    device: str | int | None,
+    options: Options,
+    inputs: Sequence[OpenTensorInfo],
+    opened: Device | None = None,
+    close: bool = False,
+) -> OpenModel:
+    """Return what makes sessions of a model with open dimensions. opened, close: as in OpenModel."""
     dims = {value.name: value.shape for value in inputs}
-    options = options or Options()
 
     def read(loaded: Loaded, shapes: Shapes) -> Graph:
         graph = load_graph(loaded, shapes, is_open=True)
@@ -176,8 +199,7 @@ def _compile_open(
     def alone(shapes: Shapes) -> Session:
         return compile_fixed(model, device, options, shapes, opened=opened)
 
-    compile_at = OpenModel(model, device, options, dims, opened, read, alone, close)
-    return OpenSession(inputs, outputs, compile_at, compile_at.gears, doubt, compile_at.close)
+    return OpenModel(model, device, options, dims, opened, read, alone, close)
 
 
 def compile_fixed(

@@ -62,19 +62,22 @@ class OpenModel:
         return self._options.specialise or str(setting("CLNN_SPECIALISE"))
 
     @property
-    def _shares(self) -> bool:
+    def shares(self) -> bool:
         """Whether the sessions of all shapes share kernels."""
         alone = self._options.tune in ("quick", "full") or self._specialise == "always"
         return not alone and None not in self._dims.values()
 
-    @property
     def gears(self) -> Gears | None:
-        """What makes kernels while calls go on."""
-        if not self._shares or self._specialise != "background":
+        """Return what makes kernels while calls go on, if anything is to."""
+        if not self.shares or self._specialise != "background":
             return None
-        made = Gears(self._special, self._ahead, self._lacking, self._room, self._options.dtype)
-        self._graphs.defer(made.later)
+        made = Gears(self.special, self.ahead, self.lacking, self.room, self._options.dtype)
+        self.defer_to(made)
         return made
+
+    def defer_to(self, gears: Gears) -> None:
+        """Have what calls do not wait for done there."""
+        self._graphs.defer(gears.later)
 
     def close(self) -> None:
         """Free the memory of runs at once, whoever else still refers to the model."""
@@ -83,7 +86,7 @@ class OpenModel:
 
     def __call__(self, shapes: Shapes, wait: bool = True) -> Session:
         """Return the session for inputs of these shapes. wait: as in Family.patience."""
-        if not self._shares:
+        if not self.shares:
             return self._alone(shapes)
         if self._family is None:
             return self._session_at(shapes)
@@ -114,16 +117,16 @@ class OpenModel:
         with chooser(info, options.tune) as choose:
             return Session(graph, info, options, choose, family=self._family)
 
-    def _special(self, shapes: Shapes, build: Build) -> Session:
+    def special(self, shapes: Shapes, build: Build) -> Session:
         """Return the session for these shapes alone, on the context that all have."""
         options, info = self._options, select_device(self._device)
         graph, family = self._at(shapes), self._family
-        assert family is not None
+        opened = self._opened if family is None else family.open(info)
         with chooser(info, options.tune) as choose:
-            device = family.open(info).beside()
+            device = opened.beside() if opened else Device.open(info)
             return Session(graph, info, options, choose, device=device, build=build)
 
-    def _ahead(self, build: Build) -> None:
+    def ahead(self, build: Build) -> None:
         """Make the kernels that small images and other batches need, where there are such."""
         family = self._family
         assert family is not None
@@ -139,12 +142,12 @@ class OpenModel:
                 self._made_ahead(family.first, family, build)
             family.keep(many=True)
 
-    def _room(self, stop: Callable[[], bool]) -> None:
+    def room(self, stop: Callable[[], bool]) -> None:
         """Make room in memory for larger shapes, in the thread of Gears."""
         if self._family is not None:
             self._family.arenas.make_room(stop)
 
-    def _lacking(self, shapes: Shapes, build: Build) -> None:
+    def lacking(self, shapes: Shapes, build: Build) -> None:
         """Make the kernels for all shapes that these lack."""
         assert self._family is not None
         with paused:

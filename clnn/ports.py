@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from clnn.runtime.run.open_session import OpenTensorInfo
+from clnn.runtime.run.open_ports import OpenTensorInfo
 
 
 def ports_of(

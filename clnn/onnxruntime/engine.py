@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from operator import attrgetter
@@ -14,12 +12,15 @@ import numpy as np
 
 from clnn.apis.sessions import SessionStore
 from clnn.errors import UnsupportedOpError
+from clnn.importers.onnx.port_info import Known
 from clnn.onnxruntime.providers import Chosen
+from clnn.onnxruntime.source import Source
 from clnn.types import Array
 
 # What reads and compiles models is imported with the first one: a program may import more than it uses.
 if TYPE_CHECKING:
-    from clnn.importers.onnx.interface import Interface, PortInfo
+    from clnn.importers.onnx.load import Loaded
+    from clnn.importers.onnx.port_info import PortInfo
     from clnn.runtime.run.session import Session
 
 FEW_KEPT = 8  # sessions for feeds that the model as it is does not take, whatever they cost
@@ -47,41 +48,52 @@ class Engine:
         data: of initializers, in place of the file's. real: from an error to a session of
         onnxruntime, for models that clnn refuses where `chosen` says so.
         """
+        self._real, self._chosen = real, chosen
+        self._source = Source(source)
+        self._changed: Loaded | None = (
+            None  # the model with what was asked for in place of what it says
+        )
+        known = None if overrides or data else self._source.known()
+        known = known or self._checked(overrides, data)
+        self.interface, self.outputs = known.interface, known.outputs
+        self.ports = {p.name: p for p in self.interface.inputs}
+        self.defaults = {p.name: p for p in self.interface.overridable}
+        names = [d for p in self.ports.values() for d in p.dims or () if isinstance(d, str)]
+        self._repeats = len(set(names)) < len(names)
+        self._scalars = [p.name for p in self.ports.values() if p.kind == "tensor" and p.dims == ()]
+        self._may_be_special = bool(self._repeats or self._scalars or self.defaults)
+        try:
+            self.session = self._share(_key(self._source, chosen, overrides, data))
+            _refuse_doubtful(self.session)
+        except UnsupportedOpError as err:
+            self._fall_back(err)
+        self._others: SessionStore[Any] = SessionStore(FEW_KEPT, attrgetter("cost"))
+        self._bound: Session | None = None
+
+    @property
+    def _loaded(self) -> Loaded:
+        return self._changed or self._source.loaded()
+
+    def _checked(self, overrides: Mapping[str, int], data: Mapping[str, Array]) -> Known:
+        """Return the interface of the model, which is checked."""
         from clnn.importers.onnx.interface import (
             check_operators,
             inferred_outputs,
             read_interface,
             with_inputs,
         )
-        from clnn.importers.onnx.load import Loaded, load_model
 
-        self._real = real
-        self._chosen = chosen
-        proto, folder = load_model(source)
-        self._loaded = Loaded(proto, folder)
-        self.interface: Interface = read_interface(self._loaded)
-        fixed = _overridden(self.interface.inputs, overrides)
+        interface = read_interface(self._loaded)
+        fixed = _overridden(interface.inputs, overrides)
         if fixed or data:
-            self._loaded = with_inputs(self._loaded, fixed, data)
-            self.interface = read_interface(self._loaded)
-        self.ports = {p.name: p for p in self.interface.inputs}
-        self.defaults = {p.name: p for p in self.interface.overridable}
-        names = [d for p in self.ports.values() for d in p.dims or () if isinstance(d, str)]
-        self._repeats = len(set(names)) < len(names)
-        self._scalars = [p.name for p in self.ports.values() if p.kind == "tensor" and p.dims == ()]
+            self._changed = with_inputs(self._loaded, fixed, data)
+            interface = read_interface(self._loaded)
         check_operators(self._loaded)
-        dims = {p.name: p.dims for p in self.interface.inputs if p.dims is not None}
-        self.outputs = inferred_outputs(self._loaded, dims)
-        self._may_be_special = bool(self._repeats or self._scalars or self.defaults)
-        try:
-            # A file as it is may have been compiled before, and be kept in the cache.
-            whole = source if isinstance(source, str) and not fixed and not data else self._loaded
-            self.session = self._share(whole, _key(source, chosen, fixed, data))
-            _refuse_doubtful(self.session)
-        except UnsupportedOpError as err:
-            self._fall_back(err)
-        self._others: SessionStore[Any] = SessionStore(FEW_KEPT, attrgetter("cost"))
-        self._bound: Session | None = None
+        dims = {p.name: p.dims for p in interface.inputs if p.dims is not None}
+        known = Known(interface, inferred_outputs(self._loaded, dims))
+        if self._changed is None:
+            self._source.keep(known)
+        return known
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
         """Return the outputs `names` (None: all). Raises what a session of clnn raises."""
@@ -124,15 +136,23 @@ class Engine:
             )
         return self._bound
 
-    def _share(self, model: Any, key: Hashable) -> Any:
-        from clnn.entry import compile_model
+    def _share(self, key: Hashable) -> Any:
+        from clnn.entry import compile_model, compile_read
 
+        how = self._chosen.device, self._chosen.options
         with _making:
             session = _shared.get(key)
-            if session is None:
-                session = compile_model(model, self._chosen.device, self._chosen.options)
-                _shared[key] = session
+            if session is None and self._changed is not None:
+                session = compile_model(self._changed, *how)
+            elif session is None:
+                session = compile_read(self._source.held, *how, self._readable)
+            _shared[key] = session
             return session
+
+    def _readable(self) -> Any:
+        """Return the model as compilers take it: a file is mapped, bytes are parsed once."""
+        found = self._source.held.readable()
+        return found if isinstance(found, str) else self._loaded
 
     def _is_special(self, feeds: Mapping[str, Any]) -> bool:
         """Whether feeds are such as onnxruntime takes and the model as it is does not."""
@@ -172,10 +192,11 @@ class Engine:
 
 def _refuse_doubtful(session: Any) -> None:
     """Raise UnsupportedOpError where no shape will make a session of open shapes run."""
-    from clnn.importers.onnx.report import is_final, refuse
     from clnn.runtime.run.open_session import OpenSession
 
     if isinstance(session, OpenSession) and session.doubt is not None:
+        from clnn.importers.onnx.report import is_final, refuse
+
         refuse([p for p in session.doubt.problems if is_final(p)])
 
 
@@ -198,14 +219,8 @@ def _overridden(
 
 
 def _key(
-    source: str | bytes, chosen: Chosen, fixed: Mapping[str, Any], data: Mapping[str, Array]
+    source: Source, chosen: Chosen, overrides: Mapping[str, int], data: Mapping[str, Array]
 ) -> Hashable:
     """Return what a session is made of."""
-    if isinstance(source, bytes):
-        which: Hashable = hashlib.sha256(source).digest()
-    else:
-        status = os.stat(source)
-        which = os.path.realpath(source), status.st_mtime_ns, status.st_size
-    dims = tuple((name, tuple(row)) for name, row in sorted(fixed.items()))
     given = tuple((name, a.dtype.str, a.tobytes()) for name, a in sorted(data.items()))
-    return which, chosen.device, chosen.options, dims, given
+    return source.told(), chosen.device, chosen.options, tuple(sorted(overrides.items())), given

@@ -13,7 +13,7 @@ from clnn.onnxruntime.values import OrtValue
 from clnn.types import Array
 
 if TYPE_CHECKING:
-    from clnn.importers.onnx.interface import PortInfo
+    from clnn.importers.onnx.port_info import PortInfo
 
 
 def taken(port: PortInfo, value: Any) -> Any:

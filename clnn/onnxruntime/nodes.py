@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from clnn.importers.onnx.interface import PortInfo
+    from clnn.importers.onnx.port_info import PortInfo
 
 
 _TYPES: dict[np.dtype[Any], str] = {

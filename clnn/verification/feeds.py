@@ -10,7 +10,7 @@ import numpy as np
 from clnn.errors import ShapeError
 from clnn.graph.ir import Graph
 from clnn.records import dataclass
-from clnn.runtime.run.open_session import OpenTensorInfo
+from clnn.runtime.run.open_ports import OpenTensorInfo
 from clnn.types import Array
 
 

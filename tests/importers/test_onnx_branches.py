@@ -9,9 +9,11 @@ from onnx import TensorProto, helper
 from onnx_models import INT64
 
 import clnn
+from clnn import compile as compiling
 from clnn.errors import DTypeError, ShapeError, UnsupportedOpError
 from clnn.importers.onnx.importer import import_onnx
 from clnn.importers.onnx.stages.branches import deciding_values
+from clnn.runtime.run import kept_shapes
 from clnn.runtime.stages.valued import ValuedSession
 
 FLOAT = TensorProto.FLOAT
@@ -65,6 +67,29 @@ def test_values_decide_an_if(rate):
     graph = import_onnx(rate_model((2, 4)), values={"rate": np.array(rate)})
     assert list(graph.inputs) == ["x"]
     assert len(graph.nodes) == (2 if rate == 16000 else 1)
+
+
+def test_a_second_start_finds_the_session_of_each_value(any_device, tmp_path, monkeypatch):
+    monkeypatch.setenv("CLNN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(kept_shapes, "BEHIND_S", 0.0)
+    read: list[object] = []
+    whole = compiling.valued_model
+    monkeypatch.setattr(compiling, "valued_model", lambda *a: read.append(a) or whole(*a))
+    model = tmp_path / "net.onnx"
+    onnx.save(rate_model(), model)
+    for start in range(2):
+        with clnn.compile_model(model, any_device) as session:
+            assert isinstance(session, ValuedSession) and session.deciding == ("rate",)
+            for rows, rate in ((2, 16000), (2, 8000), (5, 16000)):
+                x = np.random.default_rng(rows).standard_normal((rows, 4)).astype(np.float32)
+                (got,) = session.run(["y"], {"x": x, "rate": np.array(rate)})
+                np.testing.assert_array_equal(got, expected(x, rate))
+            assert len(read) == 1 and (not start or session.build_counts[1] == 0)
+            session._kept._jobs.wait()
+    with clnn.compile_model(model, any_device) as session:
+        x = np.ones((3, 4), np.float32)
+        np.testing.assert_array_equal(session({"x": x, "rate": np.array(1)})["y"], x)
+    assert len(read) == 2
 
 
 def test_a_session_for_each_value(any_device):

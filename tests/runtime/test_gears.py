@@ -16,11 +16,11 @@ from open_images import segmentation
 
 import clnn
 from clnn.errors import DeviceLostError, DTypeError, SettingError
+from clnn.graph import evaluate as evaluation
 from clnn.graph.evaluate import evaluate
 from clnn.runtime.build.program import Device
 from clnn.runtime.process.background import Jobs
 from clnn.runtime.run import gears, kernel_set
-from clnn.runtime.run import open_session as open_session_module
 from clnn.runtime.run.kept_sets import Kept, KeptSets
 from clnn.runtime.run.open_session import wait_for_all
 
@@ -44,7 +44,7 @@ def open_session(device):
 
 
 def is_special(session, shape):
-    return session.at({"x": shape})._family is None
+    return not session.at({"x": shape}).is_of_many
 
 
 def test_kernels_of_its_own_are_taken_where_they_are_faster(open_session, monkeypatch):
@@ -157,7 +157,7 @@ def test_a_run_on_the_host_ends_where_its_kernels_are_made(device, monkeypatch, 
 
     monkeypatch.setenv("CLNN_CACHE", "off")  # where it may be known which kernels small images take
     monkeypatch.setattr(gears.Gears, "_make_small", held)
-    monkeypatch.setattr(open_session_module, "evaluate", on_host)
+    monkeypatch.setattr(evaluation, "evaluate", on_host)
     with clnn.compile_model(segmentation(), device, BACKGROUND) as session:
         session(fed(FIRST))
         got = [*session.stream([fed(SMALL)] * 2)] if is_stream else [session(fed(SMALL))]
@@ -327,3 +327,15 @@ def test_other_shapes_do_not_wait_while_kernels_for_small_images_are_chosen(devi
         go.set()
         assert session._gears.wait(600)
         session(fed(SMALL))
+
+
+def test_what_a_job_held_is_gone_when_it_is_done():
+    class Held:
+        """Stands for memory of a device."""
+
+    for _ in range(20):
+        held, jobs = Held(), Jobs(needed=True)
+        ref = weakref.ref(held)
+        jobs.add(lambda held=held: None)
+        del held
+        assert jobs.wait(60) and ref() is None

@@ -86,7 +86,7 @@ def test_whatever_differs_makes_it_anew(cache, anew, any_device, tmp_path, monke
         way()
         assert len(anew) == number
     monkeypatch.delenv("CLNN_ARENA")
-    monkeypatch.setattr(kept, "_own_files", lambda extra: "those of another version")
+    monkeypatch.setattr(kept, "own_files", lambda extra: "those of another version")
     assert (run(path, any_device) == 2 * first).all() and len(anew) == len(ways) + 2
 
 

@@ -12,41 +12,12 @@ from clnn.errors import ModelError, ModelNodeError
 from clnn.importers.onnx.dims import is_fixed, symbol
 from clnn.importers.onnx.limits import NEWEST_OPSET, default_domain, show
 from clnn.importers.onnx.load import Loaded
+from clnn.importers.onnx.port_info import Dims, Interface, PortInfo
 from clnn.importers.onnx.type_names import NAMES
-from clnn.records import dataclass
 
 KEEP_BYTES = 4096  # of an initializer, up to which shape inference may read its data
 MADE_UP = "unk__"  # what names begin with that shape inference makes up
 OVERRIDABLE_IR = 4  # version since which an initializer that is an input, too, is its default
-Dims = tuple["int | str | None", ...]
-
-
-@dataclass(frozen=True)
-class PortInfo:
-    """An input or output. kind: "tensor", "sequence", "optional", "map" or "sparse_tensor".
-
-    type: such as "tensor(float)". dims: numbers, names, None for unknown; None where no shape is
-    given. dtype: of a tensor, or of the tensors in a sequence; None where numpy has no such type.
-    """
-
-    name: str
-    kind: str
-    type: str
-    dims: Dims | None
-    dtype: np.dtype[Any] | None
-    elem_type: int = 0
-    denotations: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Interface:
-    """A model's ports and head data. overridable: inputs that have a default in the file."""
-
-    inputs: tuple[PortInfo, ...]
-    outputs: tuple[PortInfo, ...]
-    overridable: tuple[PortInfo, ...]
-    metadata: Mapping[str, str]
-    head: Mapping[str, Any]
 
 
 def read_interface(loaded: Loaded) -> Interface:

@@ -85,6 +85,7 @@ class Jobs:
                 self._change.wait_for(lambda: self._hurried or self.stop.is_set(), after)
             with _turn:
                 self._do(job)
+            del job  # what it holds of a device goes before the end of the process may come
 
     def _do(self, job: Callable[[], None]) -> None:
         if self.stop.is_set():

@@ -64,8 +64,8 @@ class Constants:
     plan: the given one without the data of its constants; its arguments are those that are found
     here. together: in one buffer, where the device has one of that size. whole: that buffer, else
     None, and `host` the host's memory that it is. before: those of a session at other extents, of
-    which equal ones are taken; `whole` is theirs then, and `own` has what they lack. shared: others
-    may do so with these.
+    which equal ones are taken; `whole` is theirs then, and `own` has what they lack. shared, `is_shared`:
+    others may do so with these.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Constants:
         before: Constants | None = None,
         shared: bool = False,
     ) -> None:
-        self._device = device
+        self._device, self.is_shared = device, shared
         self._buffers: dict[Key, Any] = {}
         self._places: dict[Key, tuple[int, int]] = {}
         self._found: dict[Key, Key] = {}
@@ -130,6 +130,11 @@ class Constants:
         if key in self._found and self._before is not None:
             return self._before._buffers[self._found[key]]
         return self._buffers[key]
+
+    @property
+    def first(self) -> tuple[Any, Array | None]:
+        """What all sessions have, in one buffer, and the host's memory that it is."""
+        return self.hosts[0]
 
     @property
     def nbytes(self) -> int:
@@ -201,6 +206,7 @@ class StoredConstants(Constants):
 
     data: all of them, in memory that may be mapped from a file. makers, tensors: places in it, bytes
     from and how many, of packed constants by what stands for their makers, and of tensors by name.
+    first: what sessions of other shapes have, too, in which `in_first` lie; all lie together then.
     """
 
     def __init__(
@@ -211,13 +217,19 @@ class StoredConstants(Constants):
         makers: Mapping[Uploaded, tuple[int, int]],
         tensors: Mapping[str, tuple[int, int]],
         together: bool,
+        first: tuple[Any, Array | None] | None = None,
+        in_first: frozenset[Key] = frozenset(),
     ) -> None:
-        self._device, self.plan = device, plan
+        self._device, self.plan, self.is_shared = device, plan, first is not None
+        self._in_first = in_first
         self._places = dict(chain[tuple[Key, tuple[int, int]]](makers.items(), tensors.items()))
         self._found, self._before, self.recipes = {}, None, {}
         self.whole = self.own = self.host = None
         self.hosts = []
         is_cpu, context = device.info.type == "cpu", device.context
+        if first is not None:
+            self._lie_behind(first, data)
+            return
         if together and data.size and (data.size <= device.info.max_alloc or not is_cpu):
             make = partial(host_buffer, context, data) if is_cpu else partial(self._upload, data)
             self.whole = allocate(make, data.size, device)
@@ -230,6 +242,26 @@ class StoredConstants(Constants):
             part = data[at : at + nbytes]
             make = partial(host_buffer, context, part) if is_cpu else partial(self._upload, part)
             self._buffers[key] = allocate(make, nbytes, device)
+
+    def _lie_behind(self, first: tuple[Any, Array | None], data: Array) -> None:
+        """Lie in `first`, and what it lacks in a buffer of its own."""
+        device = self._device
+        self.whole, is_cpu = first[0], device.info.type == "cpu"
+        if data.size:
+            make = partial(host_buffer, device.context, data)
+            make = make if is_cpu else partial(self._upload, data)
+            self.own, self.host = allocate(make, data.size, device), data if is_cpu else None
+        self.hosts = [first, (self.own, self.host)]
+        self._buffers = {
+            key: (self.whole if key in self._in_first else self.own).get_sub_region(*place)
+            for key, place in self._places.items()
+        }
+
+    def place(self, arg: ConstArg | TensorArg) -> int:
+        """Return the page of the whole at which a constant begins, ~page for one of `own`."""
+        key = _key(arg)
+        page = self._places[key][0] // ALIGNMENT
+        return ~page if self.is_shared and key not in self._in_first else page
 
 
 def _key(arg: ConstArg | TensorArg) -> Key:

@@ -24,23 +24,12 @@ from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.kept_sets import Kept, KeptSet, KeptSets
 from clnn.runtime.run.kernel_set import KernelSet, PlanBy, planned, shapes_of
 from clnn.runtime.run.lent_arena import Arenas
+from clnn.runtime.run.not_ready import KernelsNotReadyError
 from clnn.runtime.run.parts import Build
 from clnn.target import Target
 
 MOST_ONES = 4  # open dimensions that are looked at where they are 1
 WORTH = 1.05  # what the first set must cost for other batches, of the best there, for a set of their own
-
-
-class KernelsNotReadyError(Exception):
-    """Kernels are not there that a call should not wait for.
-
-    graph: the network at the extents asked for. made: set once they are there, or nobody makes them; None
-    where they are not being made.
-    """
-
-    def __init__(self, graph: Graph, made: threading.Event | None = None) -> None:
-        super().__init__("kernels for these extents are not ready")
-        self.graph, self.made = graph, made
 
 
 class NothingToGainError(Exception):

@@ -30,8 +30,9 @@ from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.info import row_of
 from clnn.runtime.process.background import Jobs
+from clnn.runtime.run.held_model import HeldModel
 from clnn.runtime.run.loaded import session_of
-from clnn.runtime.run.parts import Parts
+from clnn.runtime.run.parts import Build, Parts
 from clnn.runtime.run.plan_rows import BadPlanError
 from clnn.runtime.run.saved import network_of, network_sections
 from clnn.runtime.run.session import Session
@@ -42,7 +43,6 @@ from clnn.settings import SETTINGS, setting
 KIND = "networks"
 LARGEST = 1 << 27  # bytes of constants of a network that is kept
 BEHIND_S = 1.0  # that a first call has for itself before its network is written
-ELSEWHERE = b"location"  # in a model's bytes, where tensors may lie in other files
 # Settings on which no plan depends.
 APART = {
     *("CLNN_DEVICE", "CLNN_DRIVERS", "CLNN_CACHE_DIR", "CLNN_CACHE", "CLNN_CACHE_MAX_BYTES"),
@@ -58,25 +58,21 @@ APART = {
 
 
 def key_of(
-    path: str | os.PathLike[str],
+    held: HeldModel,
     info: DeviceInfo,
     options: Options,
     shapes: Mapping[str, Any] | None,
 ) -> str | None:
-    """Return the key of a model's file, None where its networks are not kept or it cannot be read."""
+    """Return the key of a model, None where its networks are not kept or it cannot be read."""
     if options.tune not in ("off", "cached") or options.calibration or options.guard:
         return None
-    try:
-        blob = Path(path).read_bytes()
-    except OSError:
-        return None
-    if ELSEWHERE in blob:
+    if not held.is_whole:
         return None
     on_set = "never" if asks_for_set(options) else ""
     settled = replace(options, states=1, timeout=None, specialise=on_set)
     names = sorted(SETTINGS.keys() - APART)
     what = (
-        os.path.basename(path),
+        held.name,
         sorted((name, repr(shape)) for name, shape in (shapes or {}).items()),
         astuple(settled),
         [(name, setting(name)) for name in names],
@@ -85,9 +81,9 @@ def key_of(
         (info.subgroup_size, info.usable_local_mem),
         options.specialise != "background" and may_call(info, options),
         _measured() if options.tune == "cached" else (),
-        _own_files(str(setting("CLNN_KERNEL_PATH"))),
+        own_files(str(setting("CLNN_KERNEL_PATH"))),
     )
-    return fields_key("clnn network", [repr(what), hashlib.sha256(blob).digest()])
+    return fields_key("clnn network", [repr(what), held.digest])
 
 
 def _measured() -> tuple[Any, ...]:
@@ -97,7 +93,7 @@ def _measured() -> tuple[Any, ...]:
 
 
 @cache
-def _own_files(extra: str) -> str:
+def own_files(extra: str) -> str:
     """Return what tells clnn's own files, and its templates, from others: names, sizes and times."""
     package = Path(__file__).resolve().parents[2]
     digest = hashlib.sha256()
@@ -117,11 +113,15 @@ def _files(folder: str) -> Iterator[tuple[str, int, int]]:
                 yield item.path, status.st_size, status.st_mtime_ns
 
 
-def find(key: str, info: DeviceInfo, options: Options) -> Session | None:
-    """Return the session of a network that is kept, None where there is none.
+def find(
+    key: str, info: DeviceInfo, options: Options, build: Build | None = None
+) -> Session | None:
+    """Return the session of a network that is kept, None where there is none, or `build` raises MissingError.
 
     None, too, where a program would be built first and a model is to begin without that.
     """
+    if build is None and begins_on_set(options, info):
+        build = programs_kept
     entry = Store(kind=KIND).mapped(key)
     if entry is None:
         return None
@@ -131,25 +131,30 @@ def find(key: str, info: DeviceInfo, options: Options) -> Session | None:
         log.info("a compiled network in the cache was passed over: it %s", err)
         return None
     try:
-        return session_of(network, info, options, _kept if begins_on_set(options, info) else None)
-    except _MissingError:
+        return session_of(network, info, options, build)
+    except MissingError:
         return None
 
 
-class _MissingError(Exception):
-    """A program is not in the cache."""
+class MissingError(Exception):
+    """A program, or what else is wanted, is not in the cache."""
 
 
-def _kept(device: Device, sources: Mapping[str, str]) -> None:
-    """Load programs from the cache. Raises _MissingError."""
+def programs_kept(device: Device, sources: Mapping[str, str]) -> None:
+    """Load programs from the cache. Raises MissingError where one is not there."""
     if not all(map(device.has, sources.values())):
-        raise _MissingError
+        raise MissingError
     device.build(sources)
 
 
 def keep(key: str, session: Session) -> None:
     """Keep the network of a session that was just compiled, where it can be."""
-    _keep(Store(kind=KIND), key, session.parts)
+    keep_parts(key, session.parts)
+
+
+def keep_parts(key: str, parts: Parts) -> None:
+    """Keep a network by what a session of it is made of."""
+    _keep(Store(kind=KIND), key, parts)
 
 
 def _keep(store: Store, key: str, parts: Parts) -> None:

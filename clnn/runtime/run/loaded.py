@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from clnn.codegen.kernels import COUNTERS, HELPED_PARAMS, INPUT_PARAMS, NUMBERS, SCRATCH
 from clnn.errors import DeviceError, ModelFileError
 from clnn.options import Options
@@ -13,13 +15,17 @@ from clnn.runtime.device.target import target_of
 from clnn.runtime.device.units import units_of
 from clnn.runtime.drivers.trim import trim_behind
 from clnn.runtime.run.constants import StoredConstants
-from clnn.runtime.run.fused_launch import FusedLaunches, params_of
+from clnn.runtime.run.fused_launch import OWN_CONSTANTS, FusedLaunches, params_of
 from clnn.runtime.run.parts import Build, Parts
 from clnn.runtime.run.saved import SavedNetwork
 from clnn.runtime.run.session import Session
 from clnn.runtime.run.small import can_be_helped, stored_on
 from clnn.runtime.run.state import one_arena
 from clnn.timeline import mark
+from clnn.types import Array
+
+if TYPE_CHECKING:
+    from clnn.runtime.run.lent_arena import Arenas
 
 
 def session_of(
@@ -41,6 +47,36 @@ def session_of(
         session = Session.of_parts(parts, options, build)
     trim_behind(info.driver)
     return session
+
+
+class OtherCoresError(Exception):
+    """A network's fused kernels are for another number of cores."""
+
+
+def session_among(
+    network: SavedNetwork,
+    first: tuple[Any, Array | None],
+    device: Device,
+    arenas: Arenas,
+    options: Options,
+    build: Build,
+) -> Session:
+    """Return the session of a network at one of several shapes.
+
+    first: what the network has at all shapes, on the device that all sessions use, whose arenas they
+    lend each other. Raises OtherCoresError, and what `build` does.
+    """
+    with explained(device, "the start of the network"):
+        if (
+            network.fused is None
+            or units_of(device.info).count != network.plan.target.compute_units
+        ):
+            raise OtherCoresError
+        data = network.data, network.makers, network.tensors
+        constants = StoredConstants(device, network.plan, *data, True, first, network.in_first)
+        fused = _fused(network, device.info, constants)
+        parts = Parts(device, network.plan, constants, fused, network.products)
+        return Session.of_parts(parts, options, build, arenas)
 
 
 def require_fit(path: str, network: SavedNetwork, info: DeviceInfo) -> None:
@@ -88,7 +124,15 @@ def _fused(
 
         target = changed(plan.target, compute_units=units)
         return fuse_plan(changed(plan, target=target), constants, False, False)
-    known = {COUNTERS, SCRATCH, NUMBERS, *HELPED_PARAMS, *params_of(plan), *INPUT_PARAMS}
+    known = {
+        COUNTERS,
+        SCRATCH,
+        NUMBERS,
+        OWN_CONSTANTS,
+        *HELPED_PARAMS,
+        *params_of(plan),
+        *INPUT_PARAMS,
+    }
     for one in (*made.first, *made.run):
         if one.kernel is not None and not known >= {*one.kernel.params}:
             raise ModelFileError(

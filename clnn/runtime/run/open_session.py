@@ -8,9 +8,7 @@ from functools import partial
 from itertools import chain, count, groupby
 from operator import attrgetter
 from time import monotonic, perf_counter
-from typing import Any, NoReturn, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from clnn.budget import host_memory
 from clnn.errors import (
@@ -18,33 +16,23 @@ from clnn.errors import (
     ShapeError,
     UnsupportedOpError,
 )
-from clnn.graph.evaluate import GivenUpError, evaluate
-from clnn.records import dataclass
 from clnn.runtime.process import forked
-from clnn.runtime.run.family import KernelsNotReadyError
 from clnn.runtime.run.feeds import as_array, check_dtype
 from clnn.runtime.run.gears import Gears
 from clnn.runtime.run.handed import DeviceArray, Exchange, fetched, run_handed
 from clnn.runtime.run.keeping import Cost, Recent, constant_bytes
 from clnn.runtime.run.named import NamedSession, check_stream, given_by_name
+from clnn.runtime.run.not_ready import KernelsNotReadyError
+from clnn.runtime.run.open_ports import OpenTensorInfo, check_shapes
 from clnn.runtime.run.placement import Placement
 from clnn.runtime.run.session import Session
 from clnn.types import Array
 
+if TYPE_CHECKING:
+    from clnn.runtime.run.kept_shapes import KeptShapes
+
 T = TypeVar("T")
 FEW_SHAPES = 32  # those used last, which stay whatever their plans cost
-
-
-@dataclass(frozen=True)
-class OpenTensorInfo:
-    """An input or output of a model with open dimensions: numbers, and names of open ones.
-
-    shape, dtype: None where the model does not say it.
-    """
-
-    name: str
-    shape: tuple[int | str, ...] | None
-    dtype: np.dtype[Any] | None
 
 
 def _closed(shapes: Mapping[str, tuple[int, ...]], wait: bool = True) -> NoReturn:
@@ -92,7 +80,12 @@ class OpenSession(NamedSession):
         self._lock, self._making = threading.RLock(), threading.Lock()
         self._builds = [0, 0]
         self._closed, self._lost = False, ""
-        self._gears = gears
+        self._gears, self._compiled = gears, False
+        self._kept: KeptShapes | None = None
+
+    def keep_in(self, kept: KeptShapes) -> None:
+        """Take sessions for shapes from the cache where they are there, and keep those that are made."""
+        self._kept = kept
 
     @property
     def inputs(self) -> tuple[OpenTensorInfo, ...]:
@@ -135,7 +128,7 @@ class OpenSession(NamedSession):
             return found
         began = perf_counter()
         outs = run(found)
-        if gears.is_often(shapes, perf_counter() - began):
+        if found.is_of_many and gears.is_often(shapes, perf_counter() - began):
             self._specialise(shapes, found)
         return outs
 
@@ -166,7 +159,8 @@ class OpenSession(NamedSession):
         with self._lock:
             there = list(self._sessions.items())
         for key, session in reversed(there):
-            self._specialise(key, session)
+            if session.is_of_many:
+                self._specialise(key, session)
         return gears.wait(timeout)
 
     def _specialise(self, key: tuple[tuple[int, ...], ...], general: Session) -> None:
@@ -179,6 +173,7 @@ class OpenSession(NamedSession):
                     self._builds = [
                         a + b for a, b in zip(self._builds, general.build_counts, strict=True)
                     ]
+            self._keep(key, special, is_special=True)
 
         if (gears := self._gears) is not None:
             gears.specialise(key, self._by_name(key), general, take)
@@ -270,6 +265,8 @@ class OpenSession(NamedSession):
             for session in self._sessions.values():
                 session.close()
             self._sessions.clear()
+            if self._kept is not None:
+                self._kept.close()
             self._free()
             self._free, self._compile_at = bool, _closed  # which has the memory that sessions share
 
@@ -287,6 +284,8 @@ class OpenSession(NamedSession):
         try:
             return self._session(shapes, patient=self._gears is None)
         except KernelsNotReadyError as err:
+            from clnn.graph.evaluate import GivenUpError, evaluate
+
             graph, made, given = err.graph, err.made, arrays()
         if made is None and (gears := self._gears) is not None:
             made = gears.make_lacking(shapes, self._by_name(shapes))
@@ -309,28 +308,48 @@ class OpenSession(NamedSession):
         with self._making:  # one shape at a time; calls with shapes that are ready go on
             session = self._ready(key)
             if session is None:
-                self._check(key)
-                if self._sessions and self._gears is not None:
-                    self._gears.hurry()
-                session = self._make(key, patient)
+                check_shapes(self._inputs, key)
+                session = self._made_by(partial(self._recalled, key))
+                session = session or self._compile(key, patient)
                 with self._lock:
-                    is_first = not self._sessions
                     self._sessions[key] = session
                     self._forget_old()
-                if is_first and (gears := self._gears) is not None:
-                    gears.make_small()
             return session
 
-    def _make(self, key: tuple[tuple[int, ...], ...], wait: bool) -> Session:
-        more = {} if wait else {"wait": False}
+    def _recalled(self, key: tuple[tuple[int, ...], ...]) -> Session | None:
+        """Return the session for these shapes that a process before made."""
+        return None if self._kept is None else self._kept.find(self._by_name(key))
+
+    def _compile(self, key: tuple[tuple[int, ...], ...], patient: bool) -> Session:
+        """Return the session for these shapes, made of the model."""
+        is_first, gears = not self._compiled, self._gears
+        if not is_first and gears is not None:
+            gears.hurry()
+        more = {} if patient else {"wait": False}
+        session = self._made_by(partial(self._compile_at, self._by_name(key), **more))
+        self._compiled = True
+        self._keep(key, session)
+        if is_first and gears is not None:
+            gears.make_small()
+        return session
+
+    def _keep(
+        self, key: tuple[tuple[int, ...], ...], session: Session, is_special: bool = False
+    ) -> None:
+        """Keep what was made for later processes."""
+        if self._kept is not None and (session.is_of_many or is_special):
+            self._kept.keep((self._inputs, self._outputs), self._by_name(key), session)
+
+    def _made_by(self, make: Callable[[], T]) -> T:
+        """Return what `make` does, and note whether the device is lost."""
         try:
             with host_memory("the compilation of the model"):
-                session = self._compile_at(self._by_name(key), **more)
+                made = make()
         except DeviceLostError as err:
             self._lost = str(err)
             raise
         self._lost = ""
-        return session
+        return made
 
     def _ready(self, key: tuple[tuple[int, ...], ...]) -> Session | None:
         """Return the session that is there for these shapes, and note that it was used last."""
@@ -375,27 +394,3 @@ class OpenSession(NamedSession):
                 )
             found.append(given)
         return tuple(found)
-
-    def _check(self, key: tuple[tuple[int, ...], ...]) -> None:
-        """Raise ShapeError where shapes do not fit the model or each other."""
-        extents: dict[str, tuple[int, str]] = {}
-        for info, shape in zip(self._inputs, key, strict=True):
-            if info.shape is None:
-                continue
-            if len(shape) != len(info.shape):
-                raise ShapeError(
-                    f"input {info.name!r} is {shape}, model wants {info.shape}: it has {len(shape)} "
-                    f"axes, must have {len(info.shape)}."
-                )
-            for axis, (got, want) in enumerate(zip(shape, info.shape, strict=True)):
-                if isinstance(want, int) and got != want:
-                    raise ShapeError(
-                        f"input {info.name!r} is {shape}, model wants {info.shape}: axis {axis} is "
-                        f"{got}, must be {want}."
-                    )
-                if isinstance(want, str) and extents.setdefault(want, (got, info.name))[0] != got:
-                    other, where = extents[want]
-                    raise ShapeError(
-                        f"dimension {want!r} is {got} in input {info.name!r} and {other} in input "
-                        f"{where!r}. One dimension has one extent."
-                    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, astuple, fields
+from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
 from clnn.codegen.kernels import text_of
@@ -113,7 +113,8 @@ def written(plan: Plan, texts: dict[str, int], makers: Makers) -> dict[str, Any]
         "fills": [launch(one) for one in plan.first_fills],
         "steps": [_step_row(step, launch) for step in plan.scheduled],
         "work": {
-            layer: [*astuple(w)[:-1], _float_row(w.most)] for layer, w in work_of(plan).items()
+            layer: [w.op, w.variant, w.flops, w.nbytes, w.shape, _float_row(w.most)]
+            for layer, w in work_of(plan).items()
         },
     }
 

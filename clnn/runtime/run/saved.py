@@ -7,6 +7,7 @@ Sections of a file (clnn.cache.sections):
     programs   zlib, JSON: the sources of what is built
     kernels    zlib, JSON: the sources of the launches of fused kernels, for profiles and other devices
     constants  packed constants, as kernels read them; sessions map them
+    first      of a network at one of several shapes: packed constants that all of them have
     binaries   built programs, one behind the other
 """
 
@@ -17,7 +18,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ from clnn.types import Array
 MOST_TEXT = 1 << 28  # bytes of all sources
 MOST_PLAN = 1 << 28
 MOST_COUNTERS = 1 << 24
+ALIKE = 4  # networks whose texts are remembered: those of one at several shapes are the same
 # What is found in the text of kernels that need a capability of the device (Target.features).
 # Each begins with plain letters, for which texts are searched quickly.
 MARKS = {
@@ -70,6 +72,7 @@ MARKS = {
     "wave64": r"wavefrontsize64",
 }
 Place = tuple[int, int]  # first byte, and how many
+Row = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,8 @@ class SavedNetwork:
     group: local memory and work-items of the largest work-group. makers, tensors: places of packed
     constants, and of constant tensors by name. fused: how the launches are fused, None where they are
     not. binaries: key of a program -> binary. in_caller: it was compiled to run in the thread that calls.
+    first: constants that the network at other shapes has, too, None where it is one of known shapes;
+    in_first: which of makers and tensors lie there.
     """
 
     made_for: str
@@ -94,6 +99,8 @@ class SavedNetwork:
     fused: FusedLaunches | None
     binaries: Mapping[str, bytes]
     in_caller: bool = False
+    first: Array | None = None
+    in_first: frozenset[Uploaded | str] = frozenset()
 
 
 def save_network(path: Path, parts: Parts) -> None:
@@ -101,11 +108,13 @@ def save_network(path: Path, parts: Parts) -> None:
     write_sections(path, network_sections(parts))
 
 
-def network_sections(parts: Parts, programs: bool = True) -> dict[str, Array]:
-    """Return the sections of a network's file, with or without its built programs.
+def network_sections(parts: Parts, programs: bool = True, check: bool = True) -> dict[str, Array]:
+    """Return the sections of a network's file, with or without its built programs. check: that they can be read.
 
     Raises SettingError for a network that cannot be kept.
     """
+    if parts.constants.is_shared and parts.fused is None:
+        raise SettingError("a session of open shapes is kept where its kernels are fused.")
     if parts.plan.guard or parts.plan.separate:
         raise SettingError(
             "a session with guards or separate arenas is for checks, and is not saved. Leave out"
@@ -114,7 +123,8 @@ def network_sections(parts: Parts, programs: bool = True) -> dict[str, Array]:
     with explained(parts.device, "saving the network"):
         sections = _sections(parts, programs)
     try:
-        network_of(sections)  # what is written is read
+        if check:
+            network_of(sections)
     except BadPlanError as err:
         raise SettingError(f"this network cannot be kept in a file: {err}.") from err
     return sections
@@ -127,15 +137,16 @@ def _sections(parts: Parts, built: bool) -> dict[str, Array]:
     makers: Makers = {}
     rows = written(plan, kernels, makers)
     data, places, tensors = _constants_of(parts, makers)
+    first = {"first": _first_of(parts)} if parts.constants.is_shared else {}
     binaries = {
         device.key(source): (device.binary(source) if built else None) or b"" for source in programs
     }
-    local = max((_local_bytes(device, *one) for one in _runs(plan, fused)), default=0)
-    text = "\n".join([*programs, *kernels])
+    runs = _runs(plan, fused) if built else ()  # what stays on its device fits that
+    local = max((_local_bytes(device, *one) for one in runs), default=0)
     about = {
         "clnn": __version__,
         "made_for": f"{device.info.name} on {device.info.platform}",
-        "needs": sorted(name for name, mark in MARKS.items() if re.search(mark, text)),
+        "needs": _needs((*programs, *kernels)),
         "local": local,
         "products": parts.products,
         "in_caller": device.info.in_caller,
@@ -147,10 +158,11 @@ def _sections(parts: Parts, built: bool) -> dict[str, Array]:
     }
     return {
         "plan": _bytes(json.dumps(about, separators=(",", ":"), allow_nan=False).encode()),
-        "programs": _packed(list(programs)),
-        "kernels": _packed([] if fused is None else list(kernels)),
+        "programs": _packed(tuple(programs)),
+        "kernels": _packed(() if fused is None else tuple(kernels)),
         "constants": data,
         "binaries": _bytes(b"".join(binaries.values())),
+        **first,
     }
 
 
@@ -158,7 +170,15 @@ def _bytes(data: bytes) -> Array:
     return np.frombuffer(data, np.uint8)
 
 
-def _packed(texts: Sequence[str]) -> Array:
+@lru_cache(ALIKE)
+def _needs(texts: tuple[str, ...]) -> list[str]:
+    """Return the capabilities that kernels use."""
+    text = "\n".join(texts)
+    return sorted(name for name, mark in MARKS.items() if re.search(mark, text))
+
+
+@lru_cache(ALIKE)
+def _packed(texts: tuple[str, ...]) -> Array:
     return _bytes(zlib.compress(json.dumps(texts).encode(), 6))
 
 
@@ -175,28 +195,50 @@ def _unpacked(section: Array) -> list[str]:
     return texts
 
 
-def _constants_of(parts: Parts, makers: Makers) -> tuple[Array, list[Place], dict[str, Place]]:
-    """Return the data of all constants, the places of packed ones in order, and of tensors by name."""
+def _constants_of(parts: Parts, makers: Makers) -> tuple[Array, list[Row], dict[str, Row]]:
+    """Return the data of all constants, rows of packed ones in order, and of tensors by name.
+
+    A row is a place. Of a network at one of several shapes the data is what others lack, and rows
+    of what they have begin with its place in `first`, and end with 1.
+    """
     cl, plan, constants, together = load(), parts.plan, parts.constants, parts.fused is not None
-    queue, end = cl.CommandQueue(parts.device.context), 0
+    end = 0
     found: dict[Uploaded | str, tuple[Any, int]] = {}
+    rows: dict[Uploaded | str, Row] = {}
     for arg in (arg for one in plan.launches for arg in one.args):
         is_tensor = isinstance(arg, TensorArg) and arg.storage in plan.consts
         if not (is_tensor or isinstance(arg, ConstArg)):
             continue
         assert isinstance(arg, (ConstArg, TensorArg))
         key: Any = arg.storage if isinstance(arg, TensorArg) else arg.make
-        if key not in found:
+        if key not in rows:
             buffer = constants.buffer(arg)
-            at = constants.place(arg) * ALIGNMENT if together else end
+            page = constants.place(arg) if together else end // ALIGNMENT
+            nbytes, is_own = int(buffer.size), page < 0 or not constants.is_shared
+            at = (~page if page < 0 else page) * ALIGNMENT
+            rows[key] = (at, nbytes) if is_own else (at, nbytes, 1)
+            if not is_own:
+                continue
             found[key] = buffer, at
             end = max(end, at + -(-buffer.size // PAGE) * PAGE)
-    data = np.zeros(end, np.uint8)
-    for buffer, at in found.values():
-        cl.enqueue_copy(queue, data[at : at + buffer.size], buffer)
-    places = {key: (at, int(buffer.size)) for key, (buffer, at) in found.items()}
-    packed = [places[token] for token in makers]
-    return data, packed, {key: at for key, at in places.items() if isinstance(key, str)}
+    if constants.is_shared and constants.host is not None:
+        data = constants.host if constants.own is not None else np.zeros(0, np.uint8)
+    else:
+        queue, data = cl.CommandQueue(parts.device.context), np.zeros(end, np.uint8)
+        for buffer, at in found.values():
+            cl.enqueue_copy(queue, data[at : at + buffer.size], buffer)
+    packed = [rows[token] for token in makers]
+    return data, packed, {key: row for key, row in rows.items() if isinstance(key, str)}
+
+
+def _first_of(parts: Parts) -> Array:
+    """Return the constants that a network has at all shapes."""
+    buffer, host = parts.constants.first
+    if host is not None or buffer is None:
+        return np.zeros(0, np.uint8) if host is None else host
+    cl, data = load(), np.empty(buffer.size, np.uint8)
+    cl.enqueue_copy(cl.CommandQueue(parts.device.context), data, buffer)
+    return data
 
 
 def _runs(plan: Plan, fused: FusedLaunches | None) -> Iterator[tuple[str, str]]:
@@ -256,9 +298,10 @@ def network_of(sections: Mapping[str, Array]) -> SavedNetwork:
     try:
         about = json.loads(blob.tobytes())
         fused, kernels = about["fused"], cache(lambda: _unpacked(compressed))
-        tokens = [Uploaded() for _ in about["constants"]]
-        places = [_place(row, data) for row in about["constants"]]
-        tensors = {str(name): _place(row, data) for name, row in about["tensors"].items()}
+        tokens, first = [Uploaded() for _ in about["constants"]], sections.get("first")
+        rows = [*zip(tokens, about["constants"], strict=True), *about["tensors"].items()]
+        there = {key: _place(row, data, first) for key, row in rows}
+        tensors = {str(name): there[name] for name in about["tensors"]}
         texts: Callable[[], Sequence[str]] = (lambda: programs) if fused is None else kernels
         plan = read(about["plan"], texts, tokens, list(tensors))
         sizes = [int(np.prod(one.launch.local_size)) for one in plan.launches]
@@ -270,11 +313,13 @@ def network_of(sections: Mapping[str, Array]) -> SavedNetwork:
             str(about["products"]),
             plan,
             data,
-            dict(zip(tokens, places, strict=True)),
+            {token: there[token] for token in tokens},
             tensors,
             None if fused is None else _fused(plan, fused, programs),
             _binaries(about["programs"], sections["binaries"]),
             about.get("in_caller", False) is True,
+            first,
+            frozenset(key for key, row in rows if len(row) == 3),
         )
     except (BadPlanError, BadSectionsError):
         raise
@@ -284,8 +329,13 @@ def network_of(sections: Mapping[str, Array]) -> SavedNetwork:
         ) from None
 
 
-def _place(row: Any, data: Array) -> Place:
-    at, nbytes = (whole(n, data.size) for n in row)
+def _place(row: Any, data: Array, first: Array | None) -> Place:
+    at, nbytes, *is_first = row
+    if is_first:
+        if is_first != [1] or first is None:
+            raise BadPlanError("has a constant in memory that is not there")
+        data = first
+    at, nbytes = whole(at, data.size), whole(nbytes, data.size)
     if at % ALIGNMENT or not 0 < nbytes <= data.size - at:
         raise BadPlanError(f"has a constant at {at}, {nbytes} of {data.size} bytes")
     return at, nbytes

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from clnn.plan.layouts import Hints
     from clnn.plan.schedule import Chooser
     from clnn.runtime.run.family import Family
+    from clnn.runtime.run.lent_arena import Arenas
     from clnn.runtime.run.profile import Profile, ProfileBlock
 
 
@@ -76,22 +77,23 @@ class Session(NamedSession):
         from clnn.runtime.run.planning import planned  # stored networks need nothing that plans
 
         made = planned(graph, info, options, choose, hints, family, device)
-        self._hold(made.parts, options, family)
-        if build is None and family is not None:
-            build = family.builder(graph)
+        self._hold(made.parts, options, family.arenas if family else None)
+        build = family.builder(graph) if build is None and family is not None else build
         self._begin(build, made.before, made.times)
 
     @classmethod
-    def of_parts(cls, parts: Parts, options: Options, build: Build | None = None) -> Session:
-        """Return the session of what another one was made of. build: builds its programs."""
-        session, now = cls.__new__(cls), time.perf_counter()
-        session._hold(parts, options)
-        session._begin(build, parts.device.counts.pair, (now, now, now))
+    def of_parts(
+        cls, parts: Parts, options: Options, build: Build | None, arenas: Arenas | None = None
+    ) -> Session:
+        """Return the session of what another one was made of. arenas: of sessions of other shapes, too."""
+        session, now = cls.__new__(cls), [time.perf_counter()]
+        session._hold(parts, options, arenas)
+        session._begin(build, parts.device.counts.pair, 3 * now)
         return session
 
-    def _hold(self, parts: Parts, options: Options, family: Family | None = None) -> None:
+    def _hold(self, parts: Parts, options: Options, arenas: Arenas | None) -> None:
         self._device, self._plan, self._products = parts.device, parts.plan, parts.products
-        self._family, self._options, self._timeout = family, options, timeout_of(options)
+        self._arenas, self._options, self._timeout = arenas, options, timeout_of(options)
         self._constants: Constants | None = parts.constants
         self._bindings, self._local = Bindings(parts.plan.inputs, {}), threading.local()
         self._timed = int(setting("CLNN_DEBUG")) >= 2
@@ -121,14 +123,13 @@ class Session(NamedSession):
     @cached_property
     def cost(self) -> Cost:
         """What keeping this session costs beside others of its network."""
-        alone = self._family is None and self._constants is not None
+        alone = not self.is_of_many and self._constants is not None
         return Cost.of_plan(self._plan, self.is_lent, self._weights.nbytes if alone else 0)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the compiled network to a file, which `clnn.load` needs nothing else for.
 
-        A file in its place is replaced whole or not at all. Raises OSError, and SettingError for a
-        session of an OpenSession and one with guards or separate arenas.
+        One in its place is replaced whole or not at all. Raises OSError, SettingError as `parts` or with guards.
         """
         from clnn.runtime.run.saved import save_network
 
@@ -137,10 +138,21 @@ class Session(NamedSession):
     @property
     def parts(self) -> Parts:
         """What this session is made of. Raises SettingError for a session of an OpenSession."""
-        self._alive()
-        if self._family is not None:
+        parts = self.all_parts
+        if self.is_of_many:
             raise SettingError("sessions of open shapes are not saved: give compile_model shapes=.")
+        return parts
+
+    @property
+    def all_parts(self) -> Parts:
+        """What this session is made of, whoever else has it."""
+        self._alive()
         return Parts(self._device, self._plan, self._weights, self._fused, self._products)
+
+    @property
+    def is_of_many(self) -> bool:
+        """Whether it shares kernels, constants and memory with sessions of other shapes."""
+        return self._arenas is not None
 
     def _fused_timed(self) -> FusedLaunches | None:
         """Return fused launches that note their times, None where nothing is fused or no clock."""
@@ -149,8 +161,7 @@ class Session(NamedSession):
         if self._fused_with_stamps is None:
             from clnn.runtime.run.fusing import fuse_plan
 
-            is_open = self._family is not None
-            self._fused_with_stamps = fuse_plan(self._plan, self._weights, True, is_open)
+            self._fused_with_stamps = fuse_plan(self._plan, self._weights, True, self.is_of_many)
         return self._fused_with_stamps
 
     def _new_state(self, profiling: bool = False, separate: bool = False) -> ExecutionState:
@@ -171,7 +182,7 @@ class Session(NamedSession):
 
     @property
     def device(self) -> DeviceInfo:
-        """The device this session runs on."""
+        """The device it runs on."""
         return self._device.info
 
     @property
@@ -195,7 +206,7 @@ class Session(NamedSession):
 
         With a timeout they do not: what a hanging device writes to is of no more use to anyone.
         """
-        alone = self._family is None or self._timed or self._timeout is not None
+        alone = not self.is_of_many or self._timed or self._timeout is not None
         if alone:
             return False
         from clnn.runtime.run.lent_arena import is_lent
@@ -210,7 +221,7 @@ class Session(NamedSession):
     @property
     def build_counts(self) -> tuple[int, int]:
         """Programs taken from the cache, and programs built."""
-        if self._family is not None:  # whose sessions share a device
+        if self.is_of_many:  # which share a device
             return self._counts
         return self._device.counts.pair
 
@@ -415,13 +426,13 @@ class Session(NamedSession):
     def _call_state(self) -> ExecutionState:
         self._alive()
         with self._device.lock:
-            if self._family is None or not self.is_lent:
+            if self._arenas is None or not self.is_lent:
                 return self._new_state()
             from clnn.runtime.run.lent_arena import LentState
 
             parts = self._device, self._plan, self._weights, self._bindings.memory, self._fused
             with explained(self._device, "the memory of a run"):
-                return LentState(self._family.arenas, *parts)
+                return LentState(self._arenas, *parts)
 
     def close(self) -> None:
         """Free the device memory; later calls raise DeviceLostError. A forked child frees nothing."""

@@ -7,7 +7,7 @@ from typing import Any
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops.host.registry import Value
 from clnn.runtime.run.feeds import as_array
-from clnn.runtime.run.open_session import OpenTensorInfo
+from clnn.runtime.run.open_ports import OpenTensorInfo
 from clnn.types import Array
 
 

@@ -30,7 +30,8 @@ from clnn.runtime.process import forked
 from clnn.runtime.run.handed import DeviceArray, Exchange, fetched, run_handed
 from clnn.runtime.run.keeping import Cost, Recent
 from clnn.runtime.run.named import NamedSession, given_by_name
-from clnn.runtime.run.open_session import OpenSession, OpenTensorInfo, wait_for_all
+from clnn.runtime.run.open_ports import OpenTensorInfo
+from clnn.runtime.run.open_session import OpenSession, wait_for_all
 from clnn.runtime.run.placement import Placement
 from clnn.runtime.run.session import Session
 from clnn.runtime.stages.checks import check_shape, checked

@@ -15,9 +15,12 @@ from clnn.errors import (
 from clnn.runtime.process import forked
 from clnn.runtime.run.feeds import as_array
 from clnn.runtime.run.keeping import Cost, Recent
+from clnn.runtime.run.kept_shapes import KeptShapes, Shapes
 from clnn.runtime.run.named import NamedSession, given_by_name
-from clnn.runtime.run.open_session import OpenTensorInfo, wait_for_all
+from clnn.runtime.run.open_ports import KnownPorts, OpenTensorInfo
+from clnn.runtime.run.open_session import wait_for_all
 from clnn.runtime.run.placement import Placement
+from clnn.runtime.run.session import Session
 from clnn.types import Array
 
 FEW_SESSIONS = 8  # of the values and shapes seen last, which stay whatever they cost
@@ -48,6 +51,11 @@ class ValuedSession(NamedSession):
         self._lock, self._making = threading.Lock(), threading.Lock()
         self._builds = [0, 0]
         self._closed = False
+        self._kept: KeptShapes | None = None
+
+    def keep_in(self, kept: KeptShapes) -> None:
+        """Take sessions from the cache where they are there, and keep those that are made."""
+        self._kept = kept
 
     @property
     def inputs(self) -> tuple[OpenTensorInfo, ...]:
@@ -131,8 +139,19 @@ class ValuedSession(NamedSession):
             if session is None:
                 self._check({**values, **arrays})
                 shapes = {name: array.shape for name, array in arrays.items()}
-                session = self._compile_at(values, shapes)
+                session = self._recalled(values, shapes) or self._compiled(values, shapes)
                 self._keep(key, session)
+        return session
+
+    def _recalled(self, values: Mapping[str, Array], shapes: Shapes) -> Any:
+        """Return the session for values and shapes that a process before made, None where there is none."""
+        return None if self._kept is None else self._kept.find_for(values, shapes)
+
+    def _compiled(self, values: Mapping[str, Array], shapes: Shapes) -> Any:
+        session = self._compile_at(values, shapes)
+        if self._kept is not None and isinstance(session, Session):
+            known = KnownPorts(self._inputs, self._outputs, {}, self.deciding)
+            self._kept.keep_for(known, values, shapes, session)
         return session
 
     def _check(self, arrays: Mapping[str, Array]) -> None:
