@@ -150,8 +150,6 @@ def _norm(spec: Normalise, problem: Problem) -> Variant | None:
 
 
 def _resize(spec: Resize, problem: Problem) -> Variant | None:
-    if spec.sampling.in_turn:
-        return None
     found = spec.taps(problem.input(0).type.shape)
     along = {axis: Along.of_taps(t.index, t.weight, t.outside) for axis, t in found.items()}
     if not spec.post_ops and (

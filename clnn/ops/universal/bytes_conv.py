@@ -7,7 +7,8 @@ from functools import partial
 import numpy as np
 
 from clnn.ops.conv.problem import ConvProblem
-from clnn.ops.launch import Arg, Const, In, Out, Variant
+from clnn.ops.launch import Arg, Const, Out, Variant
+from clnn.ops.universal.bordered import with_border
 from clnn.ops.universal.byte_steps import TYPES
 from clnn.ops.universal.byte_sums import (
     ROWS,
@@ -19,7 +20,7 @@ from clnn.ops.universal.byte_sums import (
     moved,
     takes,
 )
-from clnn.ops.universal.conv import terms_of
+from clnn.ops.universal.conv import first_of, terms_of
 from clnn.ops.universal.functions import (
     COLUMNS,
     banded,
@@ -43,19 +44,19 @@ def universal_byte_conv(problem: ConvProblem) -> Variant | None:
     if after is None or (mode == SUMS and problem.post_ops):
         return None
     if problem.group > 1 and problem.ic == problem.oc == 1:
-        return None if mode == SUMS or problem.taps > MOST_TAPS else _filters(problem, after)
-    halves = problem.weights.dtype.itemsize > 1
-    if halves and not _in_two_bytes(problem.weights):
-        return None
-    return _tiles(problem, after, 1 + halves)
+        if mode != SUMS and problem.taps <= MOST_TAPS:
+            return with_border(problem, partial(_filters, after=after))
+    return with_border(problem, partial(_tiles, after=after))
 
 
-def _in_two_bytes(weights: Array) -> bool:
-    return not weights.size or (weights.min() >= -256 and weights.max() <= 254)
+def limbs_of(weights: Array) -> int:
+    """Return the bytes that add up to a weight."""
+    low, high = (int(weights.min()), int(weights.max())) if weights.size else (0, 0)
+    return max(-(low // 128), -(-high // 127), 1)
 
 
-def _tiles(problem: ConvProblem, after: Behind, limbs: int) -> Variant:
-    target, terms = of_bytes(problem.target), terms_of(problem)
+def _tiles(problem: ConvProblem, after: Behind) -> Variant:
+    target, limbs, terms = of_bytes(problem.target), limbs_of(problem.weights), terms_of(problem)
     wide, flip = tile_channels(target), moved(problem.input(0).type.dtype)
     pixels = problem.batch * problem.height * problem.width
     sums = problem.taps * problem.ic
@@ -63,7 +64,6 @@ def _tiles(problem: ConvProblem, after: Behind, limbs: int) -> Variant:
     tiles = tiling(pixels, problem.oc, problem.group, words * limbs, target)
     sn, pc, py, px = problem.src.pitches
     stride_y, stride_x = problem.geometry["strides"]
-    before_y, before_x = problem.geometry["pads"]
     mode, scales = finish(problem.arith)
     numbers = (
         *(pixels, problem.height, problem.width, tiles.band, tiles.across, flip),
@@ -76,7 +76,7 @@ def _tiles(problem: ConvProblem, after: Behind, limbs: int) -> Variant:
         *after.steps,
     )
     args: tuple[Arg, ...] = (
-        In(0, -(before_y * py + before_x * px)),
+        first_of(problem),
         Const(partial(pack_words, problem.weights, problem.group, wide, terms.order, limbs)),
         Const(partial(_blocks, problem, wide, flip)),
         *after.args,
@@ -100,7 +100,7 @@ def pack_words(
 ) -> Array:
     """Return weights (oc, ic, kernel...) as [group][block][limb][word][wide]; terms in the order of axes.
 
-    A word has four terms, zeros behind the last one. Two limbs add up to a weight.
+    A word has four terms, zeros behind the last one. Limbs add up to a weight.
     """
     oc, ic = weights.shape[:2]
     kernel = (1, *weights.shape[2:])[-2:]
@@ -109,10 +109,11 @@ def pack_words(
     channels, terms = rows.shape[1:]
     blocks, words = -(-channels // wide), -(-terms // WORD)
     full = np.zeros((limbs, group, blocks * wide, words * WORD), np.int8)
-    part = rows if limbs == 1 else np.clip(rows, -128, 127)
-    full[0, :, :channels, :terms] = part
-    if limbs > 1:
-        full[1, :, :channels, :terms] = rows - part
+    rest = rows.astype(np.int32)
+    for limb in full:
+        part = np.clip(rest, -128, 127)
+        limb[:, :channels, :terms] = part
+        rest -= part
     packed = full.view(np.int32).reshape(limbs, group, blocks, wide, words)
     return np.ascontiguousarray(packed.transpose(1, 2, 0, 4, 3))
 
@@ -129,7 +130,7 @@ def _filters(problem: ConvProblem, after: Behind) -> Variant:
         *(mode, channels, problem.height, problem.width, tiles, band, flip),
         *problem.src.pitches,
         *problem.src.shape[2:],
-        *(*geometry["kernel"], *geometry["strides"], *geometry["dilations"], *geometry["pads"]),
+        *(*geometry["kernel"], *geometry["strides"], *geometry["dilations"], 0, 0),
         *(0, 0, 0),
         *problem.dst.pitches,
         *(TYPES.index(problem.outputs[0].type.dtype.cl), 0.0, 0.0, *scales),
@@ -142,7 +143,7 @@ def _filters(problem: ConvProblem, after: Behind) -> Variant:
         return np.ascontiguousarray(weights.reshape(channels, -1).T.astype(np.float32))
 
     args: tuple[Arg, ...] = (
-        In(0),
+        first_of(problem),
         Const(taps),
         Const(partial(constants, problem, flip)),
         *after.args,

@@ -28,6 +28,7 @@ ITEMS_PER_UNIT = 8  # that share a launch evenly
 
 _TUNABLES: dict[str, tuple[str, ...]] = {
     "conv": ("vw", "nv", "mr", "kc", "most"),
+    "pack": ("vw", "nv"),
     "window": ("vw", "mx"),
     "walk": ("vw", "piece"),
     "fill": (),

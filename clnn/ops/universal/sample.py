@@ -48,7 +48,8 @@ def universal_sample(
 ) -> Variant | None:
     """Return weighted sums of elements of input 0 as a launch of the set, None where it has no form there.
 
-    along: of the axes that do not stay as they are. fill: what lies outside.
+    along: of the axes that do not stay as they are. fill: what lies outside. Products of weights, the last axis' first,
+    and sums are rounded one by one, as a Resize in turn wants it.
     """
     src, dst = (o.layout.unpadded() for o in (problem.input(0), problem.outputs[0]))
     images = operand_layouts(problem, post_ops)
@@ -57,7 +58,7 @@ def universal_sample(
     fits = src.rank == dst.rank <= AXES and is_plain(problem, 0) and problem.input(0).type.size
     if not fits or codes is None or extra is None:
         return None
-    axes = [*[None] * (AXES - dst.rank), *dst.order]
+    axes = [*[None] * (AXES - dst.rank), *ordered(dst.order, along)]
     tables = [_table(along, axis, 1 if axis is None else dst.shape[axis]) for axis in axes]
     direct = axes[-1] not in along
     numbers: list[int | float] = []
@@ -82,6 +83,12 @@ def universal_sample(
     heads = [band, int(direct), float(fill)]
     launch = universal_launch("sample", problem.target, args, [*heads, *numbers, *codes], sizes)
     return Variant("universal_sample", (launch,))
+
+
+def ordered(order: Sequence[int], along: Mapping[int, Along]) -> tuple[int, ...]:
+    """Return axes in the order in which they lie, or in their own where sums would be made in another order."""
+    summed = [axis for axis in order if axis in along and along[axis].index.shape[1] > 1]
+    return tuple(order) if summed == sorted(summed) else tuple(sorted(order))
 
 
 def _table(along: Mapping[int, Along], axis: int | None, extent: int) -> Along:

@@ -12,7 +12,7 @@ from clnn.budget import MAX_PHASES
 from clnn.ops.conv.packing import by_output
 from clnn.ops.conv.transpose_phases import TransposeProblem, first_taps
 from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant
-from clnn.ops.universal.conv import fits, terms_in
+from clnn.ops.universal.conv import fits, groups_of, terms_in
 from clnn.ops.universal.functions import tile_channels, tiling, universal_launch
 from clnn.ops.universal.packing import pack_bias, pack_tiles
 from clnn.ops.universal.post_ops import Number, encoded, limited, operands
@@ -21,7 +21,7 @@ from clnn.types import Array
 
 def universal_transpose(problem: TransposeProblem) -> Variant | None:
     """Return a transposed convolution as launches of the set, None where it has no form there."""
-    if not fits(problem) or max(problem.window.strides) > MAX_PHASES:
+    if not fits(problem) or not problem.has_border or max(problem.window.strides) > MAX_PHASES:
         return None
     codes = encoded(problem.post_ops, {k: place for k, (place, _) in problem.operands.items()})
     extra = operands(problem, problem.post_ops, problem.operands)
@@ -77,6 +77,7 @@ def _phase(
         *pitches[0],
         *(sums, *terms[1:]),
         *(tiles.blocks, tiles.span, problem.oc, *limited(codes)[:2], *pitches[1], *pitches[2]),
+        *groups_of(problem, tiles.blocks * sums * wide, pitches[0], (*pitches[1], *pitches[2])),
         *limited(codes)[2],
     )
     weights, bias, group = problem.weights, problem.bias, problem.group
@@ -84,7 +85,7 @@ def _phase(
     made = partial(pack_bias, bias, problem.oc * group, group, wide)
     read = [In(one.index, shift) for one, shift in zip(extra[0], shifts[1:], strict=True)]
     first = In(0, first_y * py + first_x * px)
-    args: tuple[Arg, ...] = (first, Const(pack), Const(made), *read, Out(0, shifts[0]))
+    args: tuple[Arg, ...] = (first, Const(pack), In(0), Const(made), *read, Out(0, shifts[0]))
     return universal_launch("conv", problem.target, args, numbers, tiles.sizes)
 
 

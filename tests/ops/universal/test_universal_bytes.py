@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from harness import check_universal, normal, rng
+from harness import check_universal, normal, rng, single_node
 
 from clnn.arith.quantised import Quantisation, QuantisedAverage, Requantised, Sums, Written
 from clnn.arith.quantised_maps import (
@@ -33,9 +33,13 @@ from clnn.ops.resize.spec import Resize
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.ops.universal.byte_steps import BINARY, CODES
+from clnn.ops.universal.functions import is_universal
+from clnn.options import Options
+from clnn.plan.layouts import Hints
 from clnn.runtime.device.device import select
 from clnn.runtime.device.target import target_of
 from clnn.runtime.run import planning
+from clnn.runtime.run.session import Session
 from clnn.types import F32, I8, I16, I32, U8, U16
 
 NHWC, NCHW = (0, 2, 3, 1), (0, 1, 2, 3)
@@ -273,3 +277,28 @@ def test_softmax(device, kind, length):
 
 def test_codes():
     assert len(set(CODES)) == len(CODES) and set(CODES) > BINARY
+
+
+@pytest.mark.parametrize("arith", (requantised, written), ids=("requantised", "written"))
+@pytest.mark.parametrize("case", ("stride", "groups", "filters", "dilated"))
+def test_inputs_without_a_border_are_copied(device, monkeypatch, case, arith):
+    monkeypatch.setattr(Conv2d, "padding_needs", lambda self, inputs: {})
+    win, group, _, made = CONVOLUTIONS[case]
+    for x, order in ((np.uint8, NHWC), (np.int8, NCHW)):
+        spec = Conv2d(win, group, (), arith(U8, made, 9))
+        given = conv_inputs(case, x)
+        name = check_universal(device, spec, given, consts=(1, 2), orders=orders(order))
+        assert name.endswith("_bordered")
+
+
+@pytest.mark.parametrize("how", ("linear", "cubic"))
+def test_floats_resized_in_turn(device, how):
+    """Products and sums are rounded one by one: to the bit, whichever axis is walked."""
+    x = normal((2, 19, 5, 7))
+    for order in (NHWC, NCHW, (0, 3, 2, 1)):
+        spec = Resize((2, 19, 10, 11), (1.0, 1.0, 2.0, 1.6), Sampling(how, in_turn=True))
+        options = Options(fuse=False, specialise="never")
+        hints = Hints(orders={n: order for n in ("i0", "o0")})
+        with Session(single_node(spec, [x]), select(device), options, hints=hints) as session:
+            assert all(is_universal(one.launch) for one in session.plan.launches)
+            np.testing.assert_array_equal(session({"i0": x})["o0"], *spec.reference(x))

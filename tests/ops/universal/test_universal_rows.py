@@ -93,6 +93,7 @@ SAMPLES = {
     "nearest": (Sampling("nearest"), (8, 5)),
     "linear": (Sampling("linear"), (11, 4)),
     "corners": (Sampling("linear", "align_corners"), (70, 9)),
+    "in_turn": (Sampling("linear", in_turn=True), (11, 17)),
     "cubic": (Sampling("cubic", cubic_a=-0.5), (8, 13)),
     "antialias": (Sampling("linear", antialias=True), (3, 2)),
     "crops": (Sampling("linear", "tf_crop_and_resize", extrapolation=-7.5), (9, 12)),
