@@ -27,6 +27,7 @@ from clnn.ops.rows.rows import with_row_axes
 from clnn.ops.rows.softmax import Softmax
 from clnn.ops.spec import OpSpec
 from clnn.ops.universal import fill, walk
+from clnn.ops.universal.byte_taps import universal_byte_taps
 from clnn.ops.universal.bytes_conv import universal_byte_conv
 from clnn.ops.universal.bytes_pick import universal_pick
 from clnn.ops.universal.bytes_softmax import universal_byte_softmax
@@ -169,13 +170,18 @@ def _pad(spec: Pad, problem: Problem) -> Variant | None:
     )
 
 
+def _transpose(spec: ConvTranspose, problem: Problem) -> Variant | None:
+    sums = spec.problem(problem)
+    return universal_transpose(sums) or universal_byte_taps(sums)
+
+
 def _byte_softmax(spec: ByteSoftmax, problem: Problem) -> Variant:
     terms = partial(spec.exponentials, problem.input(0).type.shape[1])
     return universal_byte_softmax(problem, terms, spec.scale * SHRINK, SHRINK, spec.zero)
 
 
 _FORMS: dict[type[OpSpec], Callable[[Any, Problem], Variant | None]] = {
-    ConvTranspose: lambda spec, problem: universal_transpose(spec.problem(problem)),
+    ConvTranspose: _transpose,
     Pool: _pool,
     Reduce: _reduction,
     Softmax: _softmax,

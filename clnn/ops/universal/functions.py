@@ -38,6 +38,7 @@ _TUNABLES: dict[str, tuple[str, ...]] = {
     "winograd_output": ("vw", "m"),
     "bytes_conv": ("vw", "nv", "mr", "kc", "most", "dot"),
     "bytes_window": ("vw", "mx"),
+    "bytes_taps": ("vw", "nv", "mr"),
     "bytes_walk": ("vw", "piece"),
     "bytes_fill": (),
     "bytes_pick": ("piece",),

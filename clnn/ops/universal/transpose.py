@@ -68,8 +68,8 @@ def _phase(
     terms = terms_in(problem.src.pitches, problem.ic, (max(len(ys), 1), max(len(xs), 1)), steps)
     sums, pixels = len(ys) * len(xs) * problem.ic, problem.batch * height * width
     tiles = tiling(pixels, problem.oc, problem.group, sums, problem.target)
-    pitches = [_spread(problem.dst.pitches, strides)]
-    pitches += [_spread(extra[1][k : k + 4], strides) for k in (0, 4)]
+    pitches = [spread(problem.dst.pitches, strides)]
+    pitches += [spread(extra[1][k : k + 4], strides) for k in (0, 4)]
     shifts = [phase[0] * p[2] // strides[0] + phase[1] * p[3] // strides[1] for p in pitches]
     numbers = (
         *(pixels, height, width, tiles.band, tiles.across),
@@ -81,7 +81,7 @@ def _phase(
         *limited(codes)[2],
     )
     weights, bias, group = problem.weights, problem.bias, problem.group
-    pack = partial(_packed, weights, group, wide, terms.order, ys, xs)
+    pack = partial(packed_taps, weights, group, wide, terms.order, ys, xs)
     made = partial(pack_bias, bias, problem.oc * group, group, wide)
     read = [In(one.index, shift) for one, shift in zip(extra[0], shifts[1:], strict=True)]
     first = In(0, first_y * py + first_x * px)
@@ -89,13 +89,13 @@ def _phase(
     return universal_launch("conv", problem.target, args, numbers, tiles.sizes)
 
 
-def _spread(pitches: tuple[int, ...], strides: tuple[int, int]) -> tuple[int, int, int, int]:
+def spread(pitches: tuple[int, ...], strides: tuple[int, int]) -> tuple[int, int, int, int]:
     """Return the pitches (n, c, y, x) of an image's pixels that are a stride apart."""
     n, c, y, x = pitches
     return n, c, y * strides[0], x * strides[1]
 
 
-def _packed(
+def packed_taps(
     weights: Array,
     group: int,
     wide: int,
