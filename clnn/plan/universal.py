@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,8 +29,10 @@ from clnn.ops.rows.softmax import Softmax
 from clnn.ops.spec import OpSpec
 from clnn.ops.universal import fill, walk
 from clnn.ops.universal.byte_taps import universal_byte_taps
+from clnn.ops.universal.behind import with_walks
 from clnn.ops.universal.bytes_conv import universal_byte_conv
 from clnn.ops.universal.bytes_pick import universal_pick
+from clnn.ops.universal.bytes_product import universal_byte_product
 from clnn.ops.universal.bytes_softmax import universal_byte_softmax
 from clnn.ops.universal.bytes_walk import universal_byte_walk, universal_cast, universal_logic
 from clnn.ops.universal.bytes_window import universal_byte_window
@@ -66,14 +69,10 @@ def universal_variant(spec: OpSpec, problem: Problem) -> Variant | None:
 
     The first output has elements.
     """
-    if isinstance(spec, Conv2d):
-        sums = spec.problem(problem)
-        return universal_conv(sums) or universal_byte_conv(sums)
-    if isinstance(spec, Gemm):
-        return universal_product(spec.problem(problem))
-    for kind, node_form in _FORMS.items():
-        if isinstance(spec, kind) and (found := node_form(spec, problem)):
-            return found
+    if found := _alone(spec, problem):
+        return found
+    if type(spec) in _FORMS and (found := _with_walks(spec, problem)):
+        return found
     usual = spec.variants(problem)[-1 if isinstance(spec, FixedMap) else 0]  # which walks
     launches: list[Launch] = []
     for launch in usual.launches:
@@ -84,6 +83,20 @@ def universal_variant(spec: OpSpec, problem: Problem) -> Variant | None:
             return None
         launches += made
     return Variant(f"universal_{usual.name}", tuple(launches))
+
+
+def _alone(spec: OpSpec, problem: Problem) -> Variant | None:
+    """Return a node in its own form of the set, None where there is none."""
+    for kind, node_form in _FORMS.items():
+        if isinstance(spec, kind) and (found := node_form(spec, problem)):
+            return found
+    return None
+
+
+def _with_walks(spec: Any, problem: Problem) -> Variant | None:
+    """Return a node in its own form for as many of its post-ops as that takes, None where there is none."""
+    ops = getattr(spec, "post_ops", ())
+    return with_walks(problem, ops, lambda some: _alone(replace(spec, post_ops=some), problem))
 
 
 def universal_form(launch: Launch, target: Target) -> Launch | None:
@@ -180,7 +193,19 @@ def _byte_softmax(spec: ByteSoftmax, problem: Problem) -> Variant:
     return universal_byte_softmax(problem, terms, spec.scale * SHRINK, SHRINK, spec.zero)
 
 
+def _product(spec: Gemm, problem: Problem) -> Variant | None:
+    sums = spec.problem(problem)
+    return universal_product(sums) or universal_byte_product(sums)
+
+
+def _conv(spec: Conv2d, problem: Problem) -> Variant | None:
+    sums = spec.problem(problem)
+    return universal_conv(sums) or universal_byte_conv(sums)
+
+
 _FORMS: dict[type[OpSpec], Callable[[Any, Problem], Variant | None]] = {
+    Conv2d: _conv,
+    Gemm: _product,
     ConvTranspose: _transpose,
     Pool: _pool,
     Reduce: _reduction,

@@ -6,8 +6,9 @@ universal/bytes_conv: convolutions and products of bytes with constant weights; 
 
 Tensors  src: at an element begins a window; its terms k are runs of `seg` bytes at pitch `step`, of which
          run r lies at (r / runs) * rows_pitch + r % runs * runs_pitch. flip: 128 of signed bytes, which are
-         multiplied as unsigned ones, moved up by that
-         weights: [group][block][limb][word][nv * vw] words of four terms each; weights of nine bits have two limbs
+         multiplied as unsigned ones, moved up by that. size, at: of elements of so many bytes this one is read; all other
+         places are counted in bytes
+         weights: [group][block][limb][word][nv * vw] words of four terms each; wider weights are sums of limbs
          constants: [group][block][4][nv * vw], what sums begin with, and bits of floats: the factor, what it lacks, the
          bias. Zeros behind the last channel
          table: results of bytes, floats. e0, dst: any pitches over (n, c, y, x)
@@ -140,7 +141,7 @@ __kernel void ${name}(
     __global const float *table,
     __global const uchar *e0_base, const int e0_offset,
     __global uchar *dst_base, const int dst_offset,
-    const int pixels, const int height, const int width, const int band, const int across, const int flip,
+    const int pixels, const int height, const int width, const int band, const int across, const int flip, const int size, const int at,
     const int sn, const int sy, const int sx, const int group_pitch,
     const int dn, const int dc, const int dy, const int dx,
     const int terms, const int seg, const int step, const int runs, const int rows_pitch, const int runs_pitch,
@@ -153,7 +154,7 @@ ${bc.decode(FEW)}\
     const int along = across ? get_global_id(1) : get_global_id(0), over = across ? get_global_id(0) : get_global_id(1);
     const int spans = (blocks + span - 1) / span, group = over / spans;
     const int first = over % spans * span, here = min(span, blocks - first);
-    __global const uchar *src = src_base + src_offset + group * group_pitch;
+    __global const uchar *src = src_base + (long)src_offset * size + at + group * group_pitch;
     int panel[${mr * words}], sums[${most * mr * wide}];
     float tile[${mr * wide}], other[${mr * wide}];
     int pixel[${mr}], image_of[${mr}], y_of[${mr}], x_of[${mr}], made[${mr}];

@@ -1,6 +1,6 @@
 <%doc>
-universal/bytes_walk: elementwise functions of quantised tensors, copies and choices of elements of any size, and sums,
-differences and products of integers that wrap; all else is arguments.
+universal/bytes_walk: elementwise functions of quantised tensors, copies and choices of elements of any size, sums,
+differences and products of integers that wrap, and integers made smaller; all else is arguments.
 
     dst[...] = steps(src[...])    src[...]    src[...] ? e0[...] : e1[...]    src[...] + e0[...]
 
@@ -10,7 +10,7 @@ Launch   global (inner / chunk * middle / rows, product of outer extents), as el
 Params   name     kernel name
          wg       local size
          size     bytes of an element, 0: types say them, and steps are taken
-         how      0: a copy, 1: a choice by bytes, 2: + of integers, 3: -, 4: *
+         how      0: a copy, 1: a choice by bytes, 2: + of integers, 3: -, 4: *, 5: src + 256 * e0, 6: int to d_type
 Tunables vw       elements of a vector
          piece    elements of a tile, a multiple of vw
 </%doc>
@@ -55,8 +55,16 @@ void add_words(__global uchar *to, __global const uchar *from, __global const uc
     __global const uint *s = (__global const uint *)from, *b = (__global const uint *)by;
     for (int i = first; i < stop; ++i) {
         const uint x = s[i * si], y = b[i * bi];
-        d[i * di] = how == 2 ? x + y : how == 3 ? x - y : x * y;
+        d[i * di] = how == 2 ? x + y : how == 3 ? x - y : how == 4 ? x * y : x + (y << 8);
     }
+}
+void narrow_words(__global uchar *to, __global const uchar *from, const int bytes, const int di, const int si, const int first, const int stop)
+{
+    __global const int *s = (__global const int *)from;
+    if (bytes == 1)
+        for (int i = first; i < stop; ++i) to[i * di] = (uchar)s[i * si];
+    else
+        for (int i = first; i < stop; ++i) ((__global ushort *)to)[i * di] = (ushort)s[i * si];
 }
 ${group_size(wg)}
 __kernel void ${name}(
@@ -81,7 +89,7 @@ ${bc.decode(MANY)}\
     const int stop = min(first + chunk, inner), to = min(from + rows, middle);
     int rest = get_global_id(1), ${", ".join(f"{n}_at = 0" for n in NAMES)};
 % for n in NAMES:
-    const int ${n}_size = ${"how == 1 ? 1 : " if n == "s" else ""}size ? size : size_of_type(${n}_type);
+    const int ${n}_size = ${{"s": "how == 1 ? 1 : ", "d": "how == 6 ? size_of_type(d_type) : "}.get(n, "")}size ? size : size_of_type(${n}_type);
 % endfor
 % for k in reversed(range(OUTER)):
     {
@@ -96,7 +104,8 @@ ${bc.decode(MANY)}\
         __global const uchar *e0 = e0_base + (long)(e0_offset + e0_at + j * e0m) * e0_size;
         __global const uchar *e1 = e1_base + (long)(e1_offset + e1_at + j * e1m) * e1_size;
         __global uchar *d = dst_base + (long)(dst_offset + d_at + j * dm) * d_size;
-        if (how > 1) add_words(d, s, e0, how, di, si, e0i, first, stop);
+        if (how == 6) narrow_words(d, s, d_size, di, si, first, stop);
+        else if (how > 1) add_words(d, s, e0, how, di, si, e0i, first, stop);
 % for size, ctype in COPIED.items():
         else if (size == ${size} && how == 1) choose_${ctype}(d, s, e0, e1, di, si, e0i, e1i, first, stop);
         else if (size == ${size}) copy_${ctype}(d, s, di, si, first, stop);

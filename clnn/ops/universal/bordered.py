@@ -10,7 +10,7 @@ import numpy as np
 
 from clnn.layout import TensorLayout
 from clnn.ops.conv.problem import ConvProblem
-from clnn.ops.launch import Launch, Scratch, Variant
+from clnn.ops.launch import In, Launch, Scratch, Variant
 from clnn.ops.problem import Border, Operand, Problem
 from clnn.ops.universal.bytes_pick import universal_pick
 from clnn.ops.universal.sample import Along, universal_sample
@@ -22,7 +22,7 @@ def with_border(
 ) -> Variant | None:
     """Return make(problem), of a copy of the input where that lacks the border.
 
-    The first argument of the first launch of `make` is that input, at the first element of the first window.
+    The first argument of launches of `make` that read that input is it, at the first element of the first window.
     """
     if problem.has_border:
         return make(problem)
@@ -35,9 +35,11 @@ def with_border(
     made = make(replace(problem, inputs=(copied, *problem.inputs[1:])))
     if copy is None or made is None:
         return None
-    (launch,) = made.launches
-    reading = replace(launch, args=(scratch, *launch.args[1:]))
-    return Variant(f"{made.name}_bordered", (copy, reading), error=made.error)
+    reading = [
+        replace(one, args=(scratch, *one.args[1:])) if isinstance(one.args[0], In) else one
+        for one in made.launches
+    ]
+    return Variant(f"{made.name}_bordered", (copy, *reading), error=made.error)
 
 
 def _layouts(shape: tuple[int, ...], border: Border) -> tuple[TensorLayout, TensorLayout]:

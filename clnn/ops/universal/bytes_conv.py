@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
+from clnn.codegen.filters import image
+from clnn.layout import TensorLayout
 from clnn.ops.conv.problem import ConvProblem
-from clnn.ops.launch import Arg, Const, Out, Variant
+from clnn.ops.launch import Arg, Const, Launch, Out, Scratch, Variant
+from clnn.ops.shared.elementwise_launch import Walked
 from clnn.ops.universal.bordered import with_border
 from clnn.ops.universal.byte_steps import TYPES
 from clnn.ops.universal.byte_sums import (
+    MOVED,
     ROWS,
     SUMS,
     Behind,
@@ -20,6 +27,7 @@ from clnn.ops.universal.byte_sums import (
     moved,
     takes,
 )
+from clnn.ops.universal.bytes_walk import JOINED, byte_walked
 from clnn.ops.universal.conv import first_of, terms_of
 from clnn.ops.universal.functions import (
     COLUMNS,
@@ -29,7 +37,7 @@ from clnn.ops.universal.functions import (
     tiling,
     universal_launch,
 )
-from clnn.types import Array
+from clnn.types import I16, Array
 
 WORD = 4  # terms
 MOST_TAPS = 256  # of which floats hold sums of bytes exactly
@@ -46,7 +54,8 @@ def universal_byte_conv(problem: ConvProblem) -> Variant | None:
     if problem.group > 1 and problem.ic == problem.oc == 1:
         if mode != SUMS and problem.taps <= MOST_TAPS:
             return with_border(problem, partial(_filters, after=after))
-    return with_border(problem, partial(_tiles, after=after))
+    form = _of_shorts if problem.input(0).type.dtype == I16 else _tiles
+    return with_border(problem, partial(form, after=after))
 
 
 def limbs_of(weights: Array) -> int:
@@ -56,8 +65,43 @@ def limbs_of(weights: Array) -> int:
 
 
 def _tiles(problem: ConvProblem, after: Behind) -> Variant:
-    target, limbs, terms = of_bytes(problem.target), limbs_of(problem.weights), terms_of(problem)
-    wide, flip = tile_channels(target), moved(problem.input(0).type.dtype)
+    read = Read(moved(problem.input(0).type.dtype))
+    launch = _launch(problem, after, read, problem.dst.pitches, Out(0))
+    return Variant("universal_bytes_conv", (launch,))
+
+
+def _of_shorts(problem: ConvProblem, after: Behind) -> Variant | None:
+    """Return sums of 16-bit inputs: those of their low bytes, and 256 times those of their high ones."""
+    dst = problem.outputs[0].layout
+    dense, kind = TensorLayout.make(dst.shape), problem.outputs[0].type.dtype.cl
+    count = prod(dst.shape)
+    sums = [Scratch(name, 4 * count) for name in ("low", "high")]
+    pitches = image(dense).pitches
+    launches = [
+        _launch(problem, after, Read(0, 2, 0), pitches, sums[0]),
+        _launch(problem, after, Read(MOVED, 2, 1), pitches, sums[1]),
+    ]
+    walked = [Walked(one, dense, kind) for one in sums]
+    rest = byte_walked("sums", walked, Walked(Out(0), dst.unpadded(), kind), problem.target, 4, JOINED)
+    if rest is None:
+        return None
+    return Variant("universal_bytes_conv_shorts", (*launches, rest))
+
+
+class Read(NamedTuple):
+    """Which byte of elements of so many is read, and by how much it is moved up."""
+
+    flip: int
+    size: int = 1
+    at: int = 0
+
+
+def _launch(
+    problem: ConvProblem, after: Behind, read: Read, pitches: Sequence[int], to: Out | Scratch
+) -> Launch:
+    """Return the launch that writes to an image of these pitches (n, c, y, x)."""
+    target, limbs = of_bytes(problem.target), limbs_of(problem.weights)
+    wide, terms = tile_channels(target), terms_of(problem)
     pixels = problem.batch * problem.height * problem.width
     sums = problem.taps * problem.ic
     words = -(-sums // WORD)
@@ -66,10 +110,11 @@ def _tiles(problem: ConvProblem, after: Behind) -> Variant:
     stride_y, stride_x = problem.geometry["strides"]
     mode, scales = finish(problem.arith)
     numbers = (
-        *(pixels, problem.height, problem.width, tiles.band, tiles.across, flip),
-        *(sn, py * stride_y, px * stride_x, problem.ic * pc),
-        *problem.dst.pitches,
-        *(sums, *terms[1:]),
+        *(pixels, problem.height, problem.width, tiles.band, tiles.across, *read),
+        *(read.size * p for p in (sn, py * stride_y, px * stride_x, problem.ic * pc)),
+        *pitches,
+        *(sums, terms.seg, read.size * terms.step, terms.runs),
+        *(read.size * p for p in (terms.rows_pitch, terms.runs_pitch)),
         *(tiles.blocks, tiles.span, problem.oc, limbs, words),
         *(mode, TYPES.index(problem.outputs[0].type.dtype.cl), *scales),
         *after.operand,
@@ -78,17 +123,16 @@ def _tiles(problem: ConvProblem, after: Behind) -> Variant:
     args: tuple[Arg, ...] = (
         first_of(problem),
         Const(partial(pack_words, problem.weights, problem.group, wide, terms.order, limbs)),
-        Const(partial(_blocks, problem, wide, flip)),
+        Const(partial(_blocks, problem, wide, read)),
         *after.args,
-        Out(0),
+        to,
     )
-    launch = universal_launch("bytes_conv", problem.target, args, numbers, tiles.sizes)
-    return Variant("universal_bytes_conv", (launch,))
+    return universal_launch("bytes_conv", problem.target, args, numbers, tiles.sizes)
 
 
-def _blocks(problem: ConvProblem, wide: int, flip: int) -> Array:
+def _blocks(problem: ConvProblem, wide: int, read: Read) -> Array:
     """Return constants as [group][block][ROWS][wide], zeros behind the last channel."""
-    rows, group = constants(problem, flip), problem.group
+    rows, group = constants(problem, read.flip, bool(read.at)), problem.group
     blocks = -(-problem.oc // wide)
     full = np.zeros((ROWS, group, blocks * wide), np.int32)
     full[:, :, : problem.oc] = rows.reshape(ROWS, group, problem.oc)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -50,6 +50,7 @@ WITHIN = (
     "at_most",
 )  # that give no new numbers but parameters
 CHOICE, WRAPPING = 1, {"add": 2, "sub": 3, "mul": 4}  # what is done beside copies and steps
+JOINED, NARROW = 5, 6
 ROUNDED = 3  # types of a dequantisation that counts from 0
 _NOTHING = Const(lambda: np.zeros(256, np.float32))
 
@@ -89,9 +90,11 @@ def universal_cast(problem: Problem, to: DType) -> Variant | None:
     """Return a cast as a launch of the set, None where it has no form there."""
     x = problem.input(0).type.dtype
     kinds = x.cl, to.cl
-    whole = x.cl == "int" and to.cl != "float"
-    if to == BOOL or whole or not {*kinds} <= {*TYPES}:
+    if to == BOOL or not {*kinds} <= {*TYPES}:
         return None
+    if x.cl == "int" and to.cl != "float":
+        how = (SIZES["int"], 0) if to == x else (0, NARROW)
+        return _walked(problem, "cast", (), *how)
     steps = (Step("as_int"),) if x.cl == "float" and to.cl != "float" else ()
     return _walked(problem, "cast", steps)
 
@@ -117,11 +120,24 @@ def _walked(
         for k, x in enumerate(inputs)
     ]
     result = Walked(Out(0), out.layout.unpadded(), out.type.dtype.cl)
-    launch = walk_launch(name, sources, result, problem.target)
+    found = byte_walked(name, sources, result, problem.target, size, how, steps)
+    return None if found is None else Variant(f"universal_bytes_{name}", (found,))
+
+
+def byte_walked(
+    name: str,
+    sources: Sequence[Walked],
+    result: Walked,
+    target: Target,
+    size: int = 0,
+    how: int = 0,
+    steps: tuple[Step, ...] = (),
+) -> Launch | None:
+    """Return the launch of a walk of elements of `size` bytes, or of types, None where it has no form there."""
+    launch = walk_launch(name, sources, result, target)
     if len(launch.params["outer"]) > OUTER:
         return None
-    found = _launch(launch, problem.target, steps, _NOTHING, size, how)
-    return None if found is None else Variant(f"universal_bytes_{name}", (found,))
+    return _launch(launch, target, steps, _NOTHING, size, how)
 
 
 def _held(types: tuple[str, ...], function: Any) -> bool:

@@ -39,6 +39,7 @@ _TUNABLES: dict[str, tuple[str, ...]] = {
     "bytes_conv": ("vw", "nv", "mr", "kc", "most", "dot"),
     "bytes_window": ("vw", "mx"),
     "bytes_taps": ("vw", "nv", "mr"),
+    "bytes_product": ("vw", "mr"),
     "bytes_walk": ("vw", "piece"),
     "bytes_fill": (),
     "bytes_pick": ("piece",),

@@ -267,3 +267,22 @@ def test_inputs_without_a_border_are_copied(device, monkeypatch, case):
     for order in (NHWC, NCHW):
         name = check_universal(device, spec, inputs, consts=(1, 2), orders=orders(order))
         assert name.endswith("_bordered")
+
+
+def test_more_post_ops_than_a_function_takes(device):
+    """The first ones are applied to its tile, the others by walks over the result."""
+    made, ops = (2, 19, 5, 7), []
+    for k, fn in enumerate(("add", "mul", "sub", "max", "add")):
+        ops += [PostOp(fn, operand=3 + k), PostOp("tanh")]
+    shapes = (made, (1, 19, 1, 1), (5, 7), made, (2, 1, 1, 1))
+    more = [normal(shape, 4 + k) for k, shape in enumerate(shapes)]
+    x, weights = normal((2, 9, 5, 7)), normal((19, 9, 1, 1), 1)
+    spec = Conv2d(window((1, 1)), 1, tuple(ops))
+    name = check_universal(device, spec, [x, weights, None, *more], consts=(1,))
+    assert name.endswith("_walked")
+    rows = Gemm(post_ops=tuple(ops))
+    check_universal(device, rows, [normal((2, 19, 5, 3)), normal((3, 7), 1), None, *more])
+    (add, *_), e = ops, normal(made, 9)
+    spec = Pool(window((3, 3), before=(1, 1), after=(1, 1)), "average", post_ops=(
+        PostOp("sub", operand=1), PostOp("mul", operand=2), PostOp("add", operand=3)))
+    check_universal(device, spec, [e, e * 2, normal((19, 1, 1)), more[0]])

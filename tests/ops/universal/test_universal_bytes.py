@@ -23,6 +23,7 @@ from clnn.ops.elementwise.cast import Cast
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.elementwise.logic import Logic
+from clnn.ops.gemm.spec import Gemm
 from clnn.ops.movement.pad import Pad
 from clnn.ops.movement.views import Concat, Transpose
 from clnn.ops.pool.spec import Pool
@@ -302,3 +303,45 @@ def test_floats_resized_in_turn(device, how):
         with Session(single_node(spec, [x]), select(device), options, hints=hints) as session:
             assert all(is_universal(one.launch) for one in session.plan.launches)
             np.testing.assert_array_equal(session({"i0": x})["o0"], *spec.reference(x))
+
+
+@pytest.mark.parametrize("order", (NHWC, NCHW), ids=("nhwc", "nchw"))
+@pytest.mark.parametrize("case", ("stride", "groups", "few_filters"))
+def test_sums_of_shorts(device, monkeypatch, case, order):
+    """Inputs of 16 bits, to their ends, as two bytes; with the border in memory, and without."""
+    win, group, channels, made = CONVOLUTIONS[case]
+    given = conv_inputs(case, np.uint8)
+    given[0] = rng(8).choice(np.array([-32768, -256, -1, 0, 255, 32767], np.int16), given[0].shape)
+    for _ in range(2):
+        spec = Conv2d(win, group, (), Sums(most=32768))
+        check_universal(device, spec, given, consts=(1, 2), orders=orders(order))
+        monkeypatch.setattr(Conv2d, "padding_needs", lambda self, inputs: {})
+
+
+def test_integers_made_smaller(device):
+    wide = rng(2).integers(-(2**31), 2**31 - 1, (3, 37), np.int32)
+    for kind in (U8, I8, U16, I16, I32):
+        check_universal(device, Cast(kind), [wide])
+
+
+def test_weights_beyond_two_bytes(device):
+    win, _, _, made = CONVOLUTIONS["stride"]
+    given = conv_inputs("stride", np.int8, extreme=True)
+    given[1] = rng(4).choice(np.array([-300, -256, 255, 300], np.int16), given[1].shape)
+    check_universal(device, Conv2d(win, 1, (), requantised(I8, made, 3)), given, consts=(1, 2))
+
+
+PRODUCTS = {
+    "plain": ((7, 70), (70, 33), {}),
+    "turned": ((29, 9), (40, 9), {"trans_b": True}),
+    "heads": ((2, 3, 15, 20), (2, 3, 20, 37), {}),
+    "shared": ((4, 3, 15, 8), (1, 3, 8, 16), {"trans_a": False}),
+    "column": ((2, 30, 65), (2, 65, 1), {}),
+}
+
+
+@pytest.mark.parametrize("case", PRODUCTS)
+def test_products_of_integers(device, case):
+    left, right, about = PRODUCTS[case]
+    a, b = (rng(k).integers(-(2**31), 2**31 - 1, s, np.int32) for k, s in enumerate((left, right)))
+    check_universal(device, Gemm(**about), [a, b])
