@@ -5,7 +5,7 @@ differences and products of integers that wrap, and integers made smaller; all e
     dst[...] = steps(src[...])    src[...]    src[...] ? e0[...] : e1[...]    src[...] + e0[...]
 
 Tensors  src, e0, e1 (operands of steps), dst: types, and pitches of some outer loops, a middle and an inner one
-         table: results of bytes, floats
+         table: results of bytes, floats, then as bytes
 Launch   global (inner / chunk * middle / rows, product of outer extents), as elementwise/eltwise has it
 Params   name     kernel name
          wg       local size
@@ -13,10 +13,12 @@ Params   name     kernel name
          how      0: a copy, 1: a choice by bytes, 2: + of integers, 3: -, 4: *, 5: src + 256 * e0, 6: int to d_type
 Tunables vw       elements of a vector
          piece    elements of a tile, a multiple of vw
+         vbmi     {0,1}: of _common/byte_results
 </%doc>
 <%namespace name="bc" file="/_common/byte_codes.cl.mako"/>
+<%namespace name="br" file="/_common/byte_results.cl.mako"/>
 <%!
-from clnn.ops.universal.byte_steps import MANY, OPERANDS
+from clnn.ops.universal.byte_steps import CODES, MANY, OPERANDS
 from clnn.ops.universal.walk import OUTER
 NAMES = ("s", "e0", "e1", "d")
 COPIED = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
@@ -24,10 +26,12 @@ COPIED = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
 <%
     def gather(k):
         return f"""\
-                read_typed(other, e{k} + i * e{k}i * e{k}_size, e{k}_type, e{k}i, count, {piece});"""
+                for (int r = 0; r < held; ++r)
+                    read_typed(other + r * count, e{k} + (i * e{k}i + r * e{k}m) * e{k}_size, e{k}_type, e{k}i, count, r + 1 < held ? count : all - r * count);"""
 %>
 #define VW ${vw}
 ${bc.define(vw)}
+${br.define(vw, vbmi)}
 % for size, ctype in COPIED.items():
 void copy_${ctype}(__global uchar *to, __global const uchar *from, const int di, const int si, const int first, const int stop)
 {
@@ -49,6 +53,15 @@ void choose_${ctype}(__global uchar *to, __global const uchar *s, __global const
         ((__global ${ctype} *)to)[i * di] = s[i * si] ? ((__global const ${ctype} *)a)[i * ai] : ((__global const ${ctype} *)b)[i * bi];
 }
 % endfor
+void look_row(__global uchar *d, __global const uchar *s, __global const float *table, const int count)
+{
+    int i = 0;
+    for (; i + ${vw} <= count; i += ${vw}) {
+        const ${vec_type("uchar", vw)} y = look_bytes(${load("uchar", vw, "s", "i")}, table);
+        ${store(vw, "y", "d", "i", "uchar")}
+    }
+    for (; i < count; ++i) d[i] = ((__global const uchar *)(table + 256))[s[i]];
+}
 void add_words(__global uchar *to, __global const uchar *from, __global const uchar *by, const int how, const int di, const int si, const int bi, const int first, const int stop)
 {
     __global uint *d = (__global uint *)to;
@@ -99,7 +112,10 @@ ${bc.decode(MANY)}\
     }
 % endfor
     float tile[${piece}], other[${piece}];
-    for (int j = from; j < to; ++j) {
+    const int looks = !size && how == 0 && steps == 1 && code0 == ${CODES.index("byte_table")} && s_type < 2 && d_type < 2 && si == 1 && di == 1;
+    const int together = size || how || looks ? 1 : max(1, ${piece} / max(stop - first, 1));  // rows of a tile
+    for (int j = from; j < to; j += together) {
+        const int held = min(together, to - j);
         __global const uchar *s = src_base + (long)(src_offset + s_at + j * sm) * s_size;
         __global const uchar *e0 = e0_base + (long)(e0_offset + e0_at + j * e0m) * e0_size;
         __global const uchar *e1 = e1_base + (long)(e1_offset + e1_at + j * e1m) * e1_size;
@@ -110,12 +126,15 @@ ${bc.decode(MANY)}\
         else if (size == ${size} && how == 1) choose_${ctype}(d, s, e0, e1, di, si, e0i, e1i, first, stop);
         else if (size == ${size}) copy_${ctype}(d, s, di, si, first, stop);
 % endfor
+        else if (looks)
+            look_row(d + first * di, s + first * si, table, stop - first);
         else
             for (int i = first; i < stop; i += ${piece}) {
-                const int count = min(${piece}, stop - i);
-                read_typed(tile, s + i * si * s_size, s_type, si, count, ${piece});
-${bc.apply("tile", "other", "(count + VW - 1) / VW * VW", gather, MANY, OPERANDS)}
-                write_typed(d + i * di * d_size, tile, d_type, di, count);
+                const int count = min(${piece}, stop - i), all = (held * count + VW - 1) / VW * VW;
+                for (int r = 0; r < held; ++r)
+                    read_typed(tile + r * count, s + (i * si + r * sm) * s_size, s_type, si, count, r + 1 < held ? count : all - r * count);
+${bc.apply("tile", "other", "all", gather, MANY, OPERANDS)}
+                for (int r = 0; r < held; ++r) write_typed(d + (i * di + r * dm) * d_size, tile + r * count, d_type, di, count);
             }
     }
 }

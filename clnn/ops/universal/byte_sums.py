@@ -23,7 +23,8 @@ ROWS = 4  # of constants of a channel: start; bits of the factor, of what it lac
 BYTES = ("char", "uchar")
 MOVED = 128  # of signed bytes as unsigned ones
 SUMS, REQUANTISED, WRITTEN = 0, 1, 2  # modes
-_NOTHING = Const(lambda: np.zeros(256, np.float32))
+TABLE = 256 + 64  # floats of a table: its entries, and these as bytes
+_NOTHING = Const(lambda: np.zeros(TABLE, np.float32))
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,18 @@ def behind(
         entries = problem.input(tables[0]).const
         if entries is None:
             return None
-        table = Const(partial(np.asarray, entries.reshape(-1), np.float32))
+        table = Const(partial(entries_of, entries.reshape(-1)))
     if codes is None:
         return None
     pitches = image(images[read[0]][1]).pitches if read else (0, 0, 0, 0)
     number = TYPES.index(kinds[0]) if read else 0
     return Behind((table, In(read[0] if read else 0)), (number, *pitches), codes)
+
+
+def entries_of(entries: Array) -> Array:
+    """Return a table of 256 bytes as kernels read it: floats, then as bytes."""
+    low = np.asarray(entries, np.int32).astype(np.uint8)
+    return np.concatenate([np.asarray(entries, np.float32), low.view(np.float32)])
 
 
 def moved(dtype: object) -> int:

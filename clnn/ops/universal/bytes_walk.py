@@ -34,6 +34,7 @@ from clnn.ops.universal.byte_steps import (
     encoded,
     steps_of,
 )
+from clnn.ops.universal.byte_sums import TABLE, entries_of
 from clnn.ops.universal.functions import universal_launch
 from clnn.ops.universal.walk import OUTER
 from clnn.target import Target
@@ -52,7 +53,7 @@ WITHIN = (
 CHOICE, WRAPPING = 1, {"add": 2, "sub": 3, "mul": 4}  # what is done beside copies and steps
 JOINED, NARROW = 5, 6
 ROUNDED = 3  # types of a dequantisation that counts from 0
-_NOTHING = Const(lambda: np.zeros(256, np.float32))
+_NOTHING = Const(lambda: np.zeros(TABLE, np.float32))
 
 
 def universal_byte_walk(launch: Launch, target: Target) -> Launch | None:
@@ -72,7 +73,7 @@ def universal_byte_walk(launch: Launch, target: Target) -> Launch | None:
     if steps is None or sources > 1 + OPERANDS or not _held(types, function):
         return None
     if isinstance(function, ByteTable):
-        table = Const(partial(np.array, function.entries, np.float32))
+        table = Const(partial(entries_of, np.array(function.entries)))
     return _launch(launch, target, steps, table)
 
 

@@ -36,11 +36,11 @@ _TUNABLES: dict[str, tuple[str, ...]] = {
     "rows": ("vw",),
     "winograd_input": ("vw", "m"),
     "winograd_output": ("vw", "m"),
-    "bytes_conv": ("vw", "nv", "mr", "kc", "most", "dot"),
-    "bytes_window": ("vw", "mx"),
+    "bytes_conv": ("vw", "nv", "mr", "kc", "most", "dot", "vbmi"),
+    "bytes_window": ("vw", "mx", "vbmi"),
     "bytes_taps": ("vw", "nv", "mr"),
     "bytes_product": ("vw", "mr"),
-    "bytes_walk": ("vw", "piece"),
+    "bytes_walk": ("vw", "piece", "vbmi"),
     "bytes_fill": (),
     "bytes_pick": ("piece",),
     "bytes_softmax": ("vw",),
@@ -89,6 +89,7 @@ def function_params(function: str, target: Target) -> dict[str, object]:
         "most": SPAN,
     }
     values |= {"mx": COLUMNS, "piece": PIECES.get(function, 0), "m": SIDE, "dot": dot_of(target)}
+    values["vbmi"] = int("x86_vbmi" in target.features)
     tunables = {key: values[key] for key in _TUNABLES[function]}
     return {"name": kernel_name(function), "wg": (1, 1, 1), **tunables}
 
