@@ -2,10 +2,12 @@
 Sums as bytes: what functions of the universal set do with vectors of sums whose results go straight to their places.
 
 define(width, vbmi)  functions of a source, of vectors of `width`:
-                     whole_steps  sums as whole numbers of steps, within limits (mode 1: requantised, 2: as written,
-                                  as arith/quantised.py has it); products and sums are rounded one by one
+                     moved_steps  sums as steps within limits, rounded to whole numbers by a number whose bits below
+                                  are zeros, which is added (mode 1: requantised, 2: as written, as arith/quantised.py
+                                  has it); limits count from the zero point. Products and sums are rounded one by one
+                     whole_steps  the same as whole numbers
                      look_bytes   bytes looked up in the bytes of a table, which lie behind its 256 floats
-                     put_bytes    `lanes` of whole numbers as bytes, looked up first where `looks`
+                     put_bytes    `lanes` of moved steps as bytes, looked up first where `looks`
 way                  expression of a kernel: 0 where results need steps or lie apart, 1: they are bytes, 2: looked up
 vbmi {0,1}           x86's vpermi2b looks up bytes of a register
 </%doc>
@@ -20,13 +22,17 @@ DIGITS = "0123456789abcdef"
     s8 = f"({F})({scalar(float(S8_ZERO), 'float')})"
 %>\
 #pragma OPENCL FP_CONTRACT OFF
-${F} whole_steps(${F} x, const ${F} factor, const ${F} rest, const ${F} offset, const int mode, const float step_out, const float low, const float high, const float zero)
+${F} moved_steps(${F} x, const ${F} factor, const ${F} rest, const ${F} offset, const int mode, const float step_out, const float low, const float high)
 {
     if (mode == 2) x = (fma(x, factor, x * rest) + offset) / (${F})(step_out);
     else x = x * factor;
-    x = x > (${F})(low - zero) ? x : (${F})(low - zero);
-    x = x < (${F})(high - zero) ? x : (${F})(high - zero);
-    return (x + ${s8}) - ${s8} + (${F})(zero);
+    x = x > (${F})(low) ? x : (${F})(low);
+    x = x < (${F})(high) ? x : (${F})(high);
+    return x + ${s8};
+}
+${F} whole_steps(const ${F} x, const ${F} factor, const ${F} rest, const ${F} offset, const int mode, const float step_out, const float low, const float high, const float zero)
+{
+    return moved_steps(x, factor, rest, offset, mode, step_out, low - zero, high - zero) - ${s8} + (${F})(zero);
 }
 ${U} look_bytes(const ${U} y, __global const float *table)
 {
@@ -44,9 +50,9 @@ ${U} look_bytes(const ${U} y, __global const float *table)
     return (${U})(${", ".join(f"entries[y.s{d}]" for d in DIGITS[:width]) if width > 1 else "entries[y]"});
 % endif
 }
-void put_bytes(__global uchar *d, const ${F} x, const int looks, __global const float *table, const int lanes)
+void put_bytes(__global uchar *d, const ${F} x, const int zero, const int looks, __global const float *table, const int lanes)
 {
-    ${U} y = convert_${U}(convert_${I}(x));
+    ${U} y = convert_${U}(as_${I}(x) + zero);
     if (looks) y = look_bytes(y, table);
     if (lanes >= ${width}) {
         ${store(width, "y", "d", "0", "uchar")}

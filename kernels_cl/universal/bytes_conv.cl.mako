@@ -134,8 +134,8 @@ void put_sums(__global uchar *d, const int *at, const int *sums, __global const 
     for (int v = 0; v * ${vw} < lanes; ++v) {
         const ${F} factor = vload${vw}(v + ${nv}, rows), rest = vload${vw}(v + ${2 * nv}, rows), offset = vload${vw}(v + ${3 * nv}, rows);
         for (int m = 0; m < count; ++m) {
-            const ${F} x = whole_steps(convert_${F}(vload${vw}(m * ${nv} + v, sums)), factor, rest, offset, mode, step_out, low, high, zero);
-            put_bytes(d + at[m] + v * ${vw}, x, looks, table, lanes - v * ${vw});
+            const ${F} x = moved_steps(convert_${F}(vload${vw}(m * ${nv} + v, sums)), factor, rest, offset, mode, step_out, low - zero, high - zero);
+            put_bytes(d + at[m] + v * ${vw}, x, (int)zero, looks, table, lanes - v * ${vw});
         }
     }
 }

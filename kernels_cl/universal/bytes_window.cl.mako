@@ -60,9 +60,9 @@ void bytes_of_windows(float *t, __global uchar *d, const int dx, const int pixel
     const ${I} start = as_${I}(floats_at(rows, lanes));
     const ${F} factor = floats_at(rows + channels, lanes), rest = floats_at(rows + 2 * channels, lanes), offset = floats_at(rows + 3 * channels, lanes);
     for (int m = 0; m < pixels; ++m) {
-        const ${F} x = whole_steps(convert_${F}(convert_${I}(vload${vw}(m, t)) + start), factor, rest, offset, mode, step_out, low, high, zero);
-        if (way) put_bytes(d + m * dx, x, way == 2, table, lanes);
-        else vstore${vw}(x, m, t);
+        const ${F} x = moved_steps(convert_${F}(convert_${I}(vload${vw}(m, t)) + start), factor, rest, offset, mode, step_out, low - zero, high - zero);
+        if (way) put_bytes(d + m * dx, x, (int)zero, way == 2, table, lanes);
+        else vstore${vw}(x - (${F})(${scalar(float(S8_ZERO), "float")}) + (${F})(zero), m, t);
     }
 }
 void mean_of_bytes(float *t, const int inside, const int held, const int flip, const float step_in, const float zero_in, const float step_out, const float low, const float high, const float zero)
