@@ -17,6 +17,7 @@ from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.elementwise.logic import Logic
 from clnn.ops.gemm.spec import Gemm
 from clnn.ops.launch import EMPTY, Launch, Variant
+from clnn.ops.movement.gather import Gather
 from clnn.ops.movement.pad import Pad
 from clnn.ops.pool.spec import Pool
 from clnn.ops.problem import Problem
@@ -28,13 +29,18 @@ from clnn.ops.rows.rows import with_row_axes
 from clnn.ops.rows.softmax import Softmax
 from clnn.ops.spec import OpSpec
 from clnn.ops.universal import fill, walk
-from clnn.ops.universal.byte_taps import universal_byte_taps
 from clnn.ops.universal.behind import with_walks
+from clnn.ops.universal.byte_taps import universal_byte_taps
 from clnn.ops.universal.bytes_conv import universal_byte_conv
 from clnn.ops.universal.bytes_pick import universal_pick
 from clnn.ops.universal.bytes_product import universal_byte_product
 from clnn.ops.universal.bytes_softmax import universal_byte_softmax
-from clnn.ops.universal.bytes_walk import universal_byte_walk, universal_cast, universal_logic
+from clnn.ops.universal.bytes_walk import (
+    universal_byte_walk,
+    universal_cast,
+    universal_gather,
+    universal_logic,
+)
 from clnn.ops.universal.bytes_window import universal_byte_window
 from clnn.ops.universal.conv import universal_conv
 from clnn.ops.universal.product import universal_product
@@ -216,4 +222,5 @@ _FORMS: dict[type[OpSpec], Callable[[Any, Problem], Variant | None]] = {
     ByteSoftmax: _byte_softmax,
     Cast: lambda spec, problem: universal_cast(problem, spec.dtype),
     Logic: lambda spec, problem: universal_logic(problem, spec.fn),
+    Gather: lambda spec, problem: universal_gather(problem, spec.axis),
 }

@@ -10,7 +10,9 @@ Launch   global (inner / chunk * middle / rows, product of outer extents), as el
 Params   name     kernel name
          wg       local size
          size     bytes of an element, 0: types say them, and steps are taken
-         how      0: a copy, 1: a choice by bytes, 2: + of integers, 3: -, 4: *, 5: src + 256 * e0, 6: int to d_type
+         how      0: a copy, 1: a choice by bytes, 2: + of integers, 3: -, 4: *, 5: src + 256 * e0, 6: int to d_type,
+                  7: & of bytes, 8: |, 9: ^, 10: 1 for bytes that are 0; 11: elements at the places that e0, integers of e0_type
+                  bytes, says along an axis of `extent`, `along` apart; 12: whether elements of s_type bytes are not 0
 Tunables vw       elements of a vector
          piece    elements of a tile, a multiple of vw
          vbmi     {0,1}: of _common/byte_results
@@ -71,6 +73,39 @@ void add_words(__global uchar *to, __global const uchar *from, __global const uc
         d[i * di] = how == 2 ? x + y : how == 3 ? x - y : how == 4 ? x * y : x + (y << 8);
     }
 }
+void logic_bytes(__global uchar *d, __global const uchar *s, __global const uchar *by, const int how, const int di, const int si, const int bi, const int first, const int stop)
+{
+    for (int i = first; i < stop; ++i) {
+        const int x = s[i * si], y = by[i * bi];
+        d[i * di] = how == 7 ? x & y : how == 8 ? x | y : how == 9 ? x ^ y : x == 0;
+    }
+}
+void are_true(__global uchar *d, __global const uchar *s, const int bytes, const int di, const int si, const int first, const int stop)
+{
+    for (int i = first; i < stop; ++i) {
+        int any = 0;
+        for (int k = 0; k < bytes; ++k) any |= s[(long)i * si * bytes + k];
+        d[i * di] = any != 0;
+    }
+}
+long place_of(__global const uchar *index, const int bytes, const int at, const int extent)
+{
+    long k = bytes == 8 ? ((__global const long *)index)[at] : ((__global const int *)index)[at];
+    k = k < 0 ? k + extent : k;
+    return k < 0 ? 0 : k >= extent ? extent - 1 : k;
+}
+% for size, ctype in COPIED.items():
+void gather_${ctype}(__global uchar *to, __global const uchar *from, __global const uchar *index, const int bytes, const int extent, const int along, const int di, const int si, const int ii, const int first, const int stop)
+{
+    __global ${ctype} *d = (__global ${ctype} *)to;
+    __global const ${ctype} *s = (__global const ${ctype} *)from;
+    if (ii == 0) {
+        s += place_of(index, bytes, 0, extent) * along;
+        for (int i = first; i < stop; ++i) d[i * di] = s[i * si];
+    } else
+        for (int i = first; i < stop; ++i) d[i * di] = s[i * si + place_of(index, bytes, i * ii, extent) * along];
+}
+% endfor
 void narrow_words(__global uchar *to, __global const uchar *from, const int bytes, const int di, const int si, const int first, const int stop)
 {
     __global const int *s = (__global const int *)from;
@@ -86,7 +121,8 @@ __kernel void ${name}(
     __global const uchar *e1_base, const int e1_offset,
     __global const float *table,
     __global uchar *dst_base, const int dst_offset,
-    const int size, const int how, const int s_type, const int e0_type, const int e1_type, const int d_type,
+    const int size, const int how, const int extent, const int along,
+    const int s_type, const int e0_type, const int e1_type, const int d_type,
     const int inner, const int chunk, const int middle, const int rows,
 % for k in range(OUTER):
     const int extent${k},
@@ -102,7 +138,7 @@ ${bc.decode(MANY)}\
     const int stop = min(first + chunk, inner), to = min(from + rows, middle);
     int rest = get_global_id(1), ${", ".join(f"{n}_at = 0" for n in NAMES)};
 % for n in NAMES:
-    const int ${n}_size = ${{"s": "how == 1 ? 1 : ", "d": "how == 6 ? size_of_type(d_type) : "}.get(n, "")}size ? size : size_of_type(${n}_type);
+    const int ${n}_size = ${{"s": "how == 1 ? 1 : how == 12 ? s_type : ", "e0": "how == 11 ? e0_type : ", "d": "how == 6 ? size_of_type(d_type) : "}.get(n, "")}size ? size : size_of_type(${n}_type);
 % endfor
 % for k in reversed(range(OUTER)):
     {
@@ -120,10 +156,13 @@ ${bc.decode(MANY)}\
         __global const uchar *e0 = e0_base + (long)(e0_offset + e0_at + j * e0m) * e0_size;
         __global const uchar *e1 = e1_base + (long)(e1_offset + e1_at + j * e1m) * e1_size;
         __global uchar *d = dst_base + (long)(dst_offset + d_at + j * dm) * d_size;
-        if (how == 6) narrow_words(d, s, d_size, di, si, first, stop);
-        else if (how > 1) add_words(d, s, e0, how, di, si, e0i, first, stop);
+        if (how == 12) are_true(d, s, s_type, di, si, first, stop);
+        else if (how > 6 && how < 11) logic_bytes(d, s, e0, how, di, si, e0i, first, stop);
+        else if (how == 6) narrow_words(d, s, d_size, di, si, first, stop);
+        else if (how > 1 && how < 6) add_words(d, s, e0, how, di, si, e0i, first, stop);
 % for size, ctype in COPIED.items():
         else if (size == ${size} && how == 1) choose_${ctype}(d, s, e0, e1, di, si, e0i, e1i, first, stop);
+        else if (size == ${size} && how == 11) gather_${ctype}(d, s, e0, e0_type, extent, along, di, si, e0i, first, stop);
         else if (size == ${size}) copy_${ctype}(d, s, di, si, first, stop);
 % endfor
         else if (looks)

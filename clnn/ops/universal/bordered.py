@@ -47,7 +47,9 @@ def _layouts(shape: tuple[int, ...], border: Border) -> tuple[TensorLayout, Tens
     pairs = zip(border.before, shape, border.after, strict=True)
     extents = tuple(low + extent + high for low, extent, high in pairs)
     order = (0, *range(2, len(shape)), 1)
-    pitches = [prod(extents[a] for a in order[order.index(axis) + 1 :]) for axis in range(len(shape))]
+    pitches = [
+        prod(extents[a] for a in order[order.index(axis) + 1 :]) for axis in range(len(shape))
+    ]
     size = prod(extents)
     first = sum(low * pitch for low, pitch in zip(border.before, pitches, strict=True))
     whole = TensorLayout.of_pitches(extents, pitches, 0, size)
@@ -55,9 +57,7 @@ def _layouts(shape: tuple[int, ...], border: Border) -> tuple[TensorLayout, Tens
     return whole, inner
 
 
-def _copy(
-    problem: ConvProblem, border: Border, whole: TensorLayout, to: Scratch
-) -> Launch | None:
+def _copy(problem: ConvProblem, border: Border, whole: TensorLayout, to: Scratch) -> Launch | None:
     x = problem.input(0)
     out = Operand(TensorType(whole.shape, x.type.dtype), whole)
     along = {

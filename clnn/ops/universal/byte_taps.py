@@ -48,15 +48,16 @@ def _phase(problem: TransposeProblem, arith: RealTaps, phase: tuple[int, int]) -
         return None
     # Those of the first inputs come first: the last ones of the kernel.
     (ys, first_y), (xs, first_x) = (taps_of(problem, axis, phase[axis]) for axis in (0, 1))
-    steps = [
-        d // gcd(s, d) for s, d in zip(strides, problem.geometry["dilations"], strict=True)
-    ]
+    steps = [d // gcd(s, d) for s, d in zip(strides, problem.geometry["dilations"], strict=True)]
     pixels, taps = problem.batch * height * width, len(ys) * len(xs)
     blocks, high = -(-problem.oc // wide), tile_of(target)[0]
     work = high * wide * max(taps * problem.ic, 1)
     band = banded(-(-pixels // high), blocks * problem.group, work, target)
     pitches = spread(problem.dst.pitches, strides)
-    begin = [first + step * max(len(t) - 1, 0) for first, step, t in ((first_y, steps[0], ys), (first_x, steps[1], xs))]
+    begin = [
+        first + step * max(len(t) - 1, 0)
+        for first, step, t in ((first_y, steps[0], ys), (first_x, steps[1], xs))
+    ]
     numbers = (
         *(pixels, height, width, band, moved(problem.input(0).type.dtype)),
         *(sn, py, px, problem.ic * pc, *pitches),

@@ -82,7 +82,9 @@ def _of_shorts(problem: ConvProblem, after: Behind) -> Variant | None:
         _launch(problem, after, Read(MOVED, 2, 1), pitches, sums[1]),
     ]
     walked = [Walked(one, dense, kind) for one in sums]
-    rest = byte_walked("sums", walked, Walked(Out(0), dst.unpadded(), kind), problem.target, 4, JOINED)
+    rest = byte_walked(
+        "sums", walked, Walked(Out(0), dst.unpadded(), kind), problem.target, 4, JOINED
+    )
     if rest is None:
         return None
     return Variant("universal_bytes_conv_shorts", (*launches, rest))

@@ -139,7 +139,11 @@ def _pack(
 
 
 def _launch(
-    problem: GemmProblem, batch: Batch, moved: Sequence[int], weights: Const | Scratch, after: _Behind
+    problem: GemmProblem,
+    batch: Batch,
+    moved: Sequence[int],
+    weights: Const | Scratch,
+    after: _Behind,
 ) -> Launch:
     """Return the products of the matrices of a batch. moved: by how much a, b, dst and operands are."""
     target, wide, product = problem.target, tile_channels(problem.target), problem.product

@@ -283,6 +283,9 @@ def test_more_post_ops_than_a_function_takes(device):
     rows = Gemm(post_ops=tuple(ops))
     check_universal(device, rows, [normal((2, 19, 5, 3)), normal((3, 7), 1), None, *more])
     (add, *_), e = ops, normal(made, 9)
-    spec = Pool(window((3, 3), before=(1, 1), after=(1, 1)), "average", post_ops=(
-        PostOp("sub", operand=1), PostOp("mul", operand=2), PostOp("add", operand=3)))
+    spec = Pool(
+        window((3, 3), before=(1, 1), after=(1, 1)),
+        "average",
+        post_ops=(PostOp("sub", operand=1), PostOp("mul", operand=2), PostOp("add", operand=3)),
+    )
     check_universal(device, spec, [e, e * 2, normal((19, 1, 1)), more[0]])

@@ -24,6 +24,7 @@ from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.elementwise.logic import Logic
 from clnn.ops.gemm.spec import Gemm
+from clnn.ops.movement.gather import Gather
 from clnn.ops.movement.pad import Pad
 from clnn.ops.movement.views import Concat, Transpose
 from clnn.ops.pool.spec import Pool
@@ -41,7 +42,7 @@ from clnn.runtime.device.device import select
 from clnn.runtime.device.target import target_of
 from clnn.runtime.run import planning
 from clnn.runtime.run.session import Session
-from clnn.types import F32, I8, I16, I32, U8, U16
+from clnn.types import BOOL, F32, I8, I16, I32, U8, U16
 
 NHWC, NCHW = (0, 2, 3, 1), (0, 1, 2, 3)
 F = np.float32
@@ -299,7 +300,7 @@ def test_floats_resized_in_turn(device, how):
     for order in (NHWC, NCHW, (0, 3, 2, 1)):
         spec = Resize((2, 19, 10, 11), (1.0, 1.0, 2.0, 1.6), Sampling(how, in_turn=True))
         options = Options(fuse=False, specialise="never")
-        hints = Hints(orders={n: order for n in ("i0", "o0")})
+        hints = Hints(orders=dict.fromkeys(("i0", "o0"), order))
         with Session(single_node(spec, [x]), select(device), options, hints=hints) as session:
             assert all(is_universal(one.launch) for one in session.plan.launches)
             np.testing.assert_array_equal(session({"i0": x})["o0"], *spec.reference(x))
@@ -309,7 +310,7 @@ def test_floats_resized_in_turn(device, how):
 @pytest.mark.parametrize("case", ("stride", "groups", "few_filters"))
 def test_sums_of_shorts(device, monkeypatch, case, order):
     """Inputs of 16 bits, to their ends, as two bytes; with the border in memory, and without."""
-    win, group, channels, made = CONVOLUTIONS[case]
+    win, group, *_ = CONVOLUTIONS[case]
     given = conv_inputs(case, np.uint8)
     given[0] = rng(8).choice(np.array([-32768, -256, -1, 0, 255, 32767], np.int16), given[0].shape)
     for _ in range(2):
@@ -345,3 +346,26 @@ def test_products_of_integers(device, case):
     left, right, about = PRODUCTS[case]
     a, b = (rng(k).integers(-(2**31), 2**31 - 1, s, np.int32) for k, s in enumerate((left, right)))
     check_universal(device, Gemm(**about), [a, b])
+
+
+def test_truth_values(device):
+    a, b = (rng(k).integers(0, 2, (3, 37)).astype(bool) for k in (1, 2))
+    for fn in ("and", "or", "xor"):
+        check_universal(device, Logic(fn), [a, b[:1]])
+    check_universal(device, Logic("not"), [a])
+    check_universal(device, Logic("is_nan"), [np.where(a, F("nan"), normal((3, 37)))])
+    for kind in (np.int64, np.int32, np.uint8):
+        check_universal(device, Cast(BOOL), [rng(3).choice(np.array([0, 1, 64], kind), (3, 37))])
+    for kind in (F32, I32, U8):
+        check_universal(device, Cast(kind), [a])
+
+
+@pytest.mark.parametrize("axis", (0, 1, 2))
+@pytest.mark.parametrize("kind", (np.float32, np.int8, np.int64))
+def test_elements_picked_along_an_axis(device, kind, axis):
+    """Places count from the end where they are negative."""
+    x = rng(1).integers(-99, 99, (4, 5, 19)).astype(kind)
+    index = rng(2).integers(-x.shape[axis], x.shape[axis], (2, 3))
+    for at in (index.astype(np.int64), index.astype(np.int32)):
+        check_universal(device, Gather(axis), [x, at])
+        check_universal(device, Gather(axis), [x, at[:1, :1]])
