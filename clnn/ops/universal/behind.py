@@ -30,8 +30,9 @@ def with_walks(
         if first is None:
             continue
         walks = _walks(problem, post_ops[count:])
-        launches = (*first.launches, *(walks or ()))
-        return walks and Variant(f"{first.name}_walked", launches, error=first.error)
+        if walks is None:
+            return None
+        return Variant(f"{first.name}_walked", (*first.launches, *walks), error=first.error)
     return None
 
 

@@ -32,7 +32,7 @@ def universal_byte_taps(problem: TransposeProblem) -> Variant | None:
     if x.stored or out.stored or {x.type.dtype.cl, out.type.dtype.cl} - {*BYTES}:
         return None
     phases = product(*map(range, problem.geometry["strides"]))
-    launches = [_phase(problem, problem.arith, phase) for phase in phases]
+    launches = [_phase(problem, problem.arith, (y, x)) for y, x in phases]
     return Variant("universal_byte_taps", tuple(one for one in launches if one is not None))
 
 

@@ -51,9 +51,9 @@ def universal_byte_conv(problem: ConvProblem) -> Variant | None:
     mode, _ = finish(problem.arith)
     if after is None or (mode == SUMS and problem.post_ops):
         return None
-    if problem.group > 1 and problem.ic == problem.oc == 1:
-        if mode != SUMS and problem.taps <= MOST_TAPS:
-            return with_border(problem, partial(_filters, after=after))
+    alone = problem.group > 1 and problem.ic == problem.oc == 1
+    if alone and mode != SUMS and problem.taps <= MOST_TAPS:
+        return with_border(problem, partial(_filters, after=after))
     form = _of_shorts if problem.input(0).type.dtype == I16 else _tiles
     return with_border(problem, partial(form, after=after))
 

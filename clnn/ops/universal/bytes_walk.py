@@ -195,7 +195,7 @@ def byte_walked(
     launch = walk_launch(name, sources, result, target)
     if len(launch.params["outer"]) > OUTER:
         return None
-    return _launch(launch, target, steps, _NOTHING, size, how, sizes or Sizes())
+    return _launch(launch, target, steps, _NOTHING, size, how, sizes)
 
 
 def _held(types: tuple[str, ...], function: Any) -> bool:
@@ -227,8 +227,9 @@ def _launch(
     table: Const,
     size: int = 0,
     how: int = 0,
-    sizes: Sizes = Sizes(),
+    sizes: Sizes | None = None,
 ) -> Launch | None:
+    sizes = sizes or Sizes()
     params = launch.params
     codes = encoded(steps, MANY)
     if codes is None:
