@@ -128,14 +128,20 @@ __kernel void ${name}(
     const int extent${k},
 % endfor
 % for name_ in NAMES:
-    ${" ".join(f"const int {name_}{k}," for k in range(OUTER))} const int ${name_}m, const int ${name_}i,
+    ${" ".join(f"const int {name_}{k}," for k in range(OUTER))} const int ${name_}_middle, const int ${name_}_inner,
 % endfor
 ${bc.params(MANY)})
 {
 ${bc.decode(MANY)}\
     const int parts = (inner + chunk - 1) / chunk, part = get_global_id(0);
-    const int first = part % parts * chunk, from = part / parts * rows;
-    const int stop = min(first + chunk, inner), to = min(from + rows, middle);
+    const int begin = part % parts * chunk, end = min(begin + chunk, inner);
+    const int top = part / parts * rows, bottom = min(top + rows, middle);
+    const int turned = end - begin < VW && bottom - top > end - begin;  // along the longer of both
+    const int first = turned ? top : begin, stop = turned ? bottom : end;
+    const int from = turned ? begin : top, to = turned ? end : bottom;
+% for n in NAMES:
+    const int ${n}m = turned ? ${n}_inner : ${n}_middle, ${n}i = turned ? ${n}_middle : ${n}_inner;
+% endfor
     int rest = get_global_id(1), ${", ".join(f"{n}_at = 0" for n in NAMES)};
 % for n in NAMES:
     const int ${n}_size = ${{"s": "how == 1 ? 1 : how == 12 ? s_type : ", "e0": "how == 11 ? e0_type : ", "d": "how == 6 ? size_of_type(d_type) : "}.get(n, "")}size ? size : size_of_type(${n}_type);
