@@ -34,6 +34,7 @@ from clnn.ops.universal.byte_taps import universal_byte_taps
 from clnn.ops.universal.bytes_conv import universal_byte_conv
 from clnn.ops.universal.bytes_pick import universal_pick
 from clnn.ops.universal.bytes_product import universal_byte_product
+from clnn.ops.universal.bytes_sample import universal_byte_sample
 from clnn.ops.universal.bytes_softmax import universal_byte_softmax
 from clnn.ops.universal.bytes_walk import (
     universal_byte_walk,
@@ -170,13 +171,18 @@ def _norm(spec: Normalise, problem: Problem) -> Variant | None:
 
 
 def _resize(spec: Resize, problem: Problem) -> Variant | None:
-    found = spec.taps(problem.input(0).type.shape)
+    how, kind = spec.sampling, problem.input(0).type
+    found = spec.taps(kind.shape, kind.dtype.is_float)
     along = {axis: Along.of_taps(t.index, t.weight, t.outside) for axis, t in found.items()}
-    if not spec.post_ops and (
-        picked := universal_pick(problem, along, spec.sampling.extrapolation)
-    ):
-        return picked
-    return universal_sample(problem, along, spec.sampling.extrapolation, spec.post_ops)
+    if not kind.dtype.is_float:
+        if spec.post_ops:
+            return None
+        picked = universal_pick(problem, along, how.extrapolation)
+        summed = not picked and not how.antialias
+        return (
+            universal_byte_sample(problem, along, how.extrapolation, how.bits) if summed else picked
+        )
+    return universal_sample(problem, along, how.extrapolation, spec.post_ops)
 
 
 def _pad(spec: Pad, problem: Problem) -> Variant | None:

@@ -29,6 +29,8 @@ from clnn.ops.movement.views import Transpose
 from clnn.ops.pool.spec import Pool
 from clnn.ops.quantised.softmax import byte_softmax
 from clnn.ops.quantised.steps import WrittenSteps
+from clnn.ops.resize.sampling import Sampling
+from clnn.ops.resize.spec import Resize
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.ops.spec import OpSpec
@@ -158,3 +160,6 @@ for _name, _ic, _size, _quads in (
     _spec = ConvTranspose((3, 2), (2, 1), (1, 1), (1, 0), _made, 1, (), _real)
     _w = rng(1).normal(0, 0.1, (_ic, 5, 3, 2)).astype(F)
     case(_name, _spec, [integers((1, _ic, *_size), "u1"), _w, None], consts=(1,))
+for _name, _bits, _orders in (("sample", 0, IMAGE), ("sample_whole", 10, {})):
+    _spec = Resize((1, 17, 7, 9), (1.0, 1.0, 1.4, 1.5), Sampling("linear", bits=_bits))
+    case(_name, _spec, [integers((1, 17, 5, 6), "i1")], orders=_orders)

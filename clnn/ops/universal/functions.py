@@ -20,7 +20,13 @@ NEAR_WEIGHTS = 1 << 19  # bytes of weights that stay close to a core while pixel
 MOST_NEAR_WEIGHTS = 640 * 1024  # that stay in a core's own cache beside pixels
 COLUMNS = 7  # pixels of a tile of windows
 SIDE = 4  # outputs of a tile of Winograd's convolutions, along an axis
-PIECES = {"walk": 256, "sample": 64, "bytes_walk": 256, "bytes_pick": 4096}  # elements of a tile
+PIECES = {
+    "walk": 256,
+    "sample": 64,
+    "bytes_walk": 256,
+    "bytes_pick": 4096,
+    "bytes_sample": 128,
+}  # elements of a tile
 BYTE_TERMS = 1168  # bytes that are copied at once: whole words, and no power of two
 MADD_VECTOR = 8  # ints of a vector that x86's vpmaddwd makes
 ITEM_WORK = 1 << 17  # multiply-adds that are worth a work-item
@@ -43,6 +49,7 @@ _TUNABLES: dict[str, tuple[str, ...]] = {
     "bytes_walk": ("vw", "piece", "vbmi"),
     "bytes_fill": (),
     "bytes_pick": ("piece",),
+    "bytes_sample": ("vw", "piece"),
     "bytes_softmax": ("vw",),
 }
 FUNCTIONS = tuple(_TUNABLES)

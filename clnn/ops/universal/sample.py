@@ -59,7 +59,7 @@ def universal_sample(
     if not fits or codes is None or extra is None:
         return None
     axes = [*[None] * (AXES - dst.rank), *ordered(dst.order, along)]
-    tables = [_table(along, axis, 1 if axis is None else dst.shape[axis]) for axis in axes]
+    tables = [table_of(along, axis, 1 if axis is None else dst.shape[axis]) for axis in axes]
     direct = axes[-1] not in along
     numbers: list[int | float] = []
     start = 0
@@ -74,8 +74,8 @@ def universal_sample(
     band = banded(pieces, lines, PIECES["sample"] * taps * 4, problem.target)
     args: tuple[Arg, ...] = (
         In(0),
-        Const(partial(_joined, [table.index for table in tables])),
-        Const(partial(_joined, [table.weight for table in tables])),
+        Const(partial(joined, [table.index for table in tables])),
+        Const(partial(joined, [table.weight for table in tables])),
         *extra[0],
         Out(0),
     )
@@ -91,9 +91,11 @@ def ordered(order: Sequence[int], along: Mapping[int, Along]) -> tuple[int, ...]
     return tuple(order) if summed == sorted(summed) else tuple(sorted(order))
 
 
-def _table(along: Mapping[int, Along], axis: int | None, extent: int) -> Along:
+def table_of(along: Mapping[int, Along], axis: int | None, extent: int) -> Along:
+    """Return the table of an axis, of its own elements where it stays as it is."""
     return along[axis] if axis in along and axis is not None else Along.of_index(np.arange(extent))
 
 
-def _joined(tables: Sequence[Array]) -> Array:
+def joined(tables: Sequence[Array]) -> Array:
+    """Return the tables of all axes, one behind the other."""
     return np.concatenate([table.reshape(-1) for table in tables])

@@ -369,3 +369,25 @@ def test_elements_picked_along_an_axis(device, kind, axis):
     for at in (index.astype(np.int64), index.astype(np.int32)):
         check_universal(device, Gather(axis), [x, at])
         check_universal(device, Gather(axis), [x, at[:1, :1]])
+
+
+@pytest.mark.parametrize(
+    "how, kind",
+    [
+        *((how, kind) for how in ("linear", "cubic", "outside") for kind in (np.uint8, np.int16)),
+        *(("bits", kind) for kind in (np.uint8, np.int8)),
+    ],
+)
+def test_integers_resized_by_weights(device, kind, how):
+    """Sums rounded one by one, or exact ones of weights of ten bits, towards zero, and within the type."""
+    x = integers((2, 19, 5, 7), kind, extreme=True)
+    about = {
+        "cubic": {"mode": "cubic"},
+        "outside": {"coordinates": "tf_crop_and_resize", "extrapolation": -7.5},
+        "bits": {"bits": 10},
+    }.get(how, {})
+    spec = Resize((2, 19, 10, 11), (1.0, 1.0, 2.0, 1.6), Sampling(**{"mode": "linear", **about}))
+    if how == "outside":
+        spec = replace(spec, roi=((0, 1), (0, 1), (-0.2, 1.1), (0.1, 1.3)))
+    for order in (NHWC, NCHW):
+        check_universal(device, spec, [x], orders=orders(order))
