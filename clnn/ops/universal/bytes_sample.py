@@ -53,7 +53,7 @@ def universal_byte_sample(
         Const(partial(joined, weights)),
         Out(0),
     )
-    heads = [band, int(axes[-1] not in along), int(bits > 0), bits * len(along)]
+    heads: list[int | float] = [band, int(axes[-1] not in along), int(bits > 0), bits * len(along)]
     heads += [TYPES.index(kind.cl), float(fill), *map(float, limits_of(kind))]
     sizes = (-(-pieces // band), lines)
     launch = universal_launch("bytes_sample", problem.target, args, [*heads, *numbers], sizes)
