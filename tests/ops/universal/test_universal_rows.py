@@ -158,3 +158,14 @@ def test_a_transposed_convolution_of_a_line(device):
     spec = ConvTranspose((5,), (3,), (1,), (1,), (31,))
     inputs = [normal((2, 6, 10)), normal((6, 9, 5), 1), None]
     check_universal(device, spec, inputs, consts=(1,))
+
+
+@pytest.mark.parametrize("axis", (2, 3))
+def test_pads_of_volumes(device, axis):
+    """Axes that stay are joined, so that no more than four are walked."""
+    before, after = [0] * 5, [0] * 5
+    before[axis], after[axis] = 1, 2
+    x = normal((2, 5, 3, 4, 6))
+    check_universal(device, Pad(tuple(before), tuple(after), "constant", -7.0), [x])
+    whole = (x * 99).astype(np.int32)
+    check_universal(device, Pad(tuple(before), tuple(after), "constant", -7.0), [whole])
