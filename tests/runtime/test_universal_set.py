@@ -67,6 +67,7 @@ def test_quantised_networks_share_another_program(any_device, merge):
             want = own(feeds)["y"]
         with clnn.compile_model(model, any_device, options) as session:
             assert all(is_universal(one.launch) for one in session.plan.launches)
+            assert not merge or sum(session.build_counts) == 1
             assert np.array_equal(session(feeds)["y"], want)
 
 
