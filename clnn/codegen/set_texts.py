@@ -9,7 +9,7 @@ from clnn.ops.universal.functions import SETS, function_params, template_of
 from clnn.settings import setting
 from clnn.target import Target
 
-READ = frozenset(("x86_vnni", "x86_madd"))  # features that texts depend on
+READ = frozenset(("x86_vnni", "x86_madd", "x86_vbmi"))  # features that texts depend on
 
 
 def set_sources(target: Target, program: str = "floats") -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.elementwise.logic import Logic
 from clnn.ops.gemm.spec import Gemm
 from clnn.ops.launch import EMPTY, Launch, Variant
+from clnn.ops.movement.gather import Gather
 from clnn.ops.movement.pad import Pad
 from clnn.ops.pool.spec import Pool
 from clnn.ops.problem import Problem
@@ -27,10 +29,19 @@ from clnn.ops.rows.rows import with_row_axes
 from clnn.ops.rows.softmax import Softmax
 from clnn.ops.spec import OpSpec
 from clnn.ops.universal import fill, walk
+from clnn.ops.universal.behind import with_walks
+from clnn.ops.universal.byte_taps import universal_byte_taps
 from clnn.ops.universal.bytes_conv import universal_byte_conv
 from clnn.ops.universal.bytes_pick import universal_pick
+from clnn.ops.universal.bytes_product import universal_byte_product
+from clnn.ops.universal.bytes_sample import universal_byte_sample
 from clnn.ops.universal.bytes_softmax import universal_byte_softmax
-from clnn.ops.universal.bytes_walk import universal_byte_walk, universal_cast, universal_logic
+from clnn.ops.universal.bytes_walk import (
+    universal_byte_walk,
+    universal_cast,
+    universal_gather,
+    universal_logic,
+)
 from clnn.ops.universal.bytes_window import universal_byte_window
 from clnn.ops.universal.conv import universal_conv
 from clnn.ops.universal.product import universal_product
@@ -65,14 +76,10 @@ def universal_variant(spec: OpSpec, problem: Problem) -> Variant | None:
 
     The first output has elements.
     """
-    if isinstance(spec, Conv2d):
-        sums = spec.problem(problem)
-        return universal_conv(sums) or universal_byte_conv(sums)
-    if isinstance(spec, Gemm):
-        return universal_product(spec.problem(problem))
-    for kind, node_form in _FORMS.items():
-        if isinstance(spec, kind) and (found := node_form(spec, problem)):
-            return found
+    if found := _alone(spec, problem):
+        return found
+    if type(spec) in _FORMS and (found := _with_walks(spec, problem)):
+        return found
     usual = spec.variants(problem)[-1 if isinstance(spec, FixedMap) else 0]  # which walks
     launches: list[Launch] = []
     for launch in usual.launches:
@@ -83,6 +90,20 @@ def universal_variant(spec: OpSpec, problem: Problem) -> Variant | None:
             return None
         launches += made
     return Variant(f"universal_{usual.name}", tuple(launches))
+
+
+def _alone(spec: OpSpec, problem: Problem) -> Variant | None:
+    """Return a node in its own form of the set, None where there is none."""
+    for kind, node_form in _FORMS.items():
+        if isinstance(spec, kind) and (found := node_form(spec, problem)):
+            return found
+    return None
+
+
+def _with_walks(spec: Any, problem: Problem) -> Variant | None:
+    """Return a node in its own form for as many of its post-ops as that takes, None where there is none."""
+    ops = getattr(spec, "post_ops", ())
+    return with_walks(problem, ops, lambda some: _alone(replace(spec, post_ops=some), problem))
 
 
 def universal_form(launch: Launch, target: Target) -> Launch | None:
@@ -150,15 +171,18 @@ def _norm(spec: Normalise, problem: Problem) -> Variant | None:
 
 
 def _resize(spec: Resize, problem: Problem) -> Variant | None:
-    if spec.sampling.in_turn:
-        return None
-    found = spec.taps(problem.input(0).type.shape)
+    how, kind = spec.sampling, problem.input(0).type
+    found = spec.taps(kind.shape, kind.dtype.is_float)
     along = {axis: Along.of_taps(t.index, t.weight, t.outside) for axis, t in found.items()}
-    if not spec.post_ops and (
-        picked := universal_pick(problem, along, spec.sampling.extrapolation)
-    ):
-        return picked
-    return universal_sample(problem, along, spec.sampling.extrapolation, spec.post_ops)
+    if not kind.dtype.is_float:
+        if spec.post_ops:
+            return None
+        picked = universal_pick(problem, along, how.extrapolation)
+        summed = not picked and not how.antialias
+        return (
+            universal_byte_sample(problem, along, how.extrapolation, how.bits) if summed else picked
+        )
+    return universal_sample(problem, along, how.extrapolation, spec.post_ops)
 
 
 def _pad(spec: Pad, problem: Problem) -> Variant | None:
@@ -171,13 +195,30 @@ def _pad(spec: Pad, problem: Problem) -> Variant | None:
     )
 
 
+def _transpose(spec: ConvTranspose, problem: Problem) -> Variant | None:
+    sums = spec.problem(problem)
+    return universal_transpose(sums) or universal_byte_taps(sums)
+
+
 def _byte_softmax(spec: ByteSoftmax, problem: Problem) -> Variant:
     terms = partial(spec.exponentials, problem.input(0).type.shape[1])
     return universal_byte_softmax(problem, terms, spec.scale * SHRINK, SHRINK, spec.zero)
 
 
+def _product(spec: Gemm, problem: Problem) -> Variant | None:
+    sums = spec.problem(problem)
+    return universal_product(sums) or universal_byte_product(sums)
+
+
+def _conv(spec: Conv2d, problem: Problem) -> Variant | None:
+    sums = spec.problem(problem)
+    return universal_conv(sums) or universal_byte_conv(sums)
+
+
 _FORMS: dict[type[OpSpec], Callable[[Any, Problem], Variant | None]] = {
-    ConvTranspose: lambda spec, problem: universal_transpose(spec.problem(problem)),
+    Conv2d: _conv,
+    Gemm: _product,
+    ConvTranspose: _transpose,
     Pool: _pool,
     Reduce: _reduction,
     Softmax: _softmax,
@@ -187,4 +228,5 @@ _FORMS: dict[type[OpSpec], Callable[[Any, Problem], Variant | None]] = {
     ByteSoftmax: _byte_softmax,
     Cast: lambda spec, problem: universal_cast(problem, spec.dtype),
     Logic: lambda spec, problem: universal_logic(problem, spec.fn),
+    Gather: lambda spec, problem: universal_gather(problem, spec.axis),
 }

@@ -33,6 +33,7 @@ TEXTS = {
     "shifted_byte_sum": "v = fma(a + 128.0f, p0, fma(b + 128.0f, p1, p2)); " + kept("(p3 + 128.0f)", "(p4 + 128.0f)", "-128.0f"),
     "byte_line": "v = fma(v, p0, p1); " + kept("p3 - p2", "p4 - p2", "p2"),
     "byte_product": "v = ((a - p0) * (b - p1)) * p2 + p3;",
+    "not_a_number": "v = v != v ? ONE : ZERO;",
     "as_int": "v = v >= -2147483648.0f && v < 2147483648.0f ? v : -2147483648.0f;",
 } | {name: f"v = a {sign} b ? ONE : ZERO;" for name, sign in zip(COMPARED, ("==", ">", ">=", "<", "<="))} | {f"written_{name}": written(sign) for name, sign in (("add", "+"), ("sub", "-"), ("mul", "*"), ("div", "/"))}
 %>

@@ -6,11 +6,12 @@ universal/bytes_conv: convolutions and products of bytes with constant weights; 
 
 Tensors  src: at an element begins a window; its terms k are runs of `seg` bytes at pitch `step`, of which
          run r lies at (r / runs) * rows_pitch + r % runs * runs_pitch. flip: 128 of signed bytes, which are
-         multiplied as unsigned ones, moved up by that
-         weights: [group][block][limb][word][nv * vw] words of four terms each; weights of nine bits have two limbs
+         multiplied as unsigned ones, moved up by that. size, at: of elements of so many bytes this one is read; all other
+         places are counted in bytes
+         weights: [group][block][limb][word][nv * vw] words of four terms each; wider weights are sums of limbs
          constants: [group][block][4][nv * vw], what sums begin with, and bits of floats: the factor, what it lacks, the
          bias. Zeros behind the last channel
-         table: results of bytes, floats. e0, dst: any pitches over (n, c, y, x)
+         table: results of bytes, floats, then as bytes. e0, dst: any pitches over (n, c, y, x)
 Launch   as universal/conv has it
 Params   name     kernel name
          wg       local size
@@ -21,11 +22,13 @@ Tunables vw, nv   vectors of channels of a tile, and their elements
          kc       terms that are copied at once, whole words
          most     blocks that share a panel
          dot      how four products are added (_common/dot.cl.mako)
+         vbmi     {0,1}: of _common/byte_results
 </%doc>
 <%namespace name="bc" file="/_common/byte_codes.cl.mako"/>
+<%namespace name="br" file="/_common/byte_results.cl.mako"/>
 <%namespace name="dt" file="/_common/dot.cl.mako"/>
 <%!
-from clnn.codegen.filters import S8_ZERO, small_vector
+from clnn.codegen.filters import small_vector
 from clnn.ops.universal.byte_steps import FEW
 %>
 <%
@@ -52,6 +55,7 @@ from clnn.ops.universal.byte_steps import FEW
 %>
 #define VW ${vw}
 ${bc.define(vw)}
+${br.define(vw, vbmi)}
 void copy_bytes(uchar *to, __global const uchar *s, const int count)
 {
     int j = 0;
@@ -121,14 +125,17 @@ void bytes_of_sums(float *t, const int *sums, __global const float *rows, const 
         for (int m = 0; m < count; ++m) vstore${vw}((${F})(0.0f), m * ${nv} + v, t);
     for (int v = 0; v < vectors; ++v) {
         const ${F} factor = vload${vw}(v + ${nv}, rows), rest = vload${vw}(v + ${2 * nv}, rows), offset = vload${vw}(v + ${3 * nv}, rows);
+        for (int m = 0; m < count; ++m)
+            vstore${vw}(whole_steps(convert_${F}(vload${vw}(m * ${nv} + v, sums)), factor, rest, offset, mode, step_out, low, high, zero), m * ${nv} + v, t);
+    }
+}
+void put_sums(__global uchar *d, const int *at, const int *sums, __global const float *rows, const int mode, const float step_out, const float low, const float high, const float zero, const int count, const int lanes, const int looks, __global const float *table)
+{
+    for (int v = 0; v * ${vw} < lanes; ++v) {
+        const ${F} factor = vload${vw}(v + ${nv}, rows), rest = vload${vw}(v + ${2 * nv}, rows), offset = vload${vw}(v + ${3 * nv}, rows);
         for (int m = 0; m < count; ++m) {
-            ${F} x = convert_${F}(vload${vw}(m * ${nv} + v, sums));
-            if (mode == 2) x = (fma(x, factor, x * rest) + offset) / (${F})(step_out);
-            else x = x * factor;
-            x = x > (${F})(low - zero) ? x : (${F})(low - zero);
-            x = x < (${F})(high - zero) ? x : (${F})(high - zero);
-            x = (x + (${F})(${scalar(float(S8_ZERO), "float")})) - (${F})(${scalar(float(S8_ZERO), "float")}) + (${F})(zero);
-            vstore${vw}(x, m * ${nv} + v, t);
+            const ${F} x = moved_steps(convert_${F}(vload${vw}(m * ${nv} + v, sums)), factor, rest, offset, mode, step_out, low - zero, high - zero);
+            put_bytes(d + at[m] + v * ${vw}, x, (int)zero, looks, table, lanes - v * ${vw});
         }
     }
 }
@@ -140,7 +147,7 @@ __kernel void ${name}(
     __global const float *table,
     __global const uchar *e0_base, const int e0_offset,
     __global uchar *dst_base, const int dst_offset,
-    const int pixels, const int height, const int width, const int band, const int across, const int flip,
+    const int pixels, const int height, const int width, const int band, const int across, const int flip, const int size, const int at,
     const int sn, const int sy, const int sx, const int group_pitch,
     const int dn, const int dc, const int dy, const int dx,
     const int terms, const int seg, const int step, const int runs, const int rows_pitch, const int runs_pitch,
@@ -150,10 +157,11 @@ __kernel void ${name}(
 ${bc.params(FEW)})
 {
 ${bc.decode(FEW)}\
+    const int way = ${br.way()};
     const int along = across ? get_global_id(1) : get_global_id(0), over = across ? get_global_id(0) : get_global_id(1);
     const int spans = (blocks + span - 1) / span, group = over / spans;
     const int first = over % spans * span, here = min(span, blocks - first);
-    __global const uchar *src = src_base + src_offset + group * group_pitch;
+    __global const uchar *src = src_base + (long)src_offset * size + at + group * group_pitch;
     int panel[${mr * words}], sums[${most * mr * wide}];
     float tile[${mr * wide}], other[${mr * wide}];
     int pixel[${mr}], image_of[${mr}], y_of[${mr}], x_of[${mr}], made[${mr}];
@@ -206,7 +214,12 @@ ${bc.decode(FEW)}\
                 }
                 continue;
             }
-            bytes_of_sums(tile, found, (__global const float *)constants + (group * blocks + first + b) * ${4 * wide}, mode, step_out, low, high, zero, rows, (lanes + VW - 1) / VW);
+            __global const float *rules = (__global const float *)constants + (group * blocks + first + b) * ${4 * wide};
+            if (way) {
+                put_sums(dst_base + dst_offset + channel, made, found, rules, mode, step_out, low, high, zero, rows, lanes, way == 2, table);
+                continue;
+            }
+            bytes_of_sums(tile, found, rules, mode, step_out, low, high, zero, rows, (lanes + VW - 1) / VW);
 ${bc.apply("tile", "other", f"rows * {wide}", gather, FEW)}
             for (int m = 0; m < rows; ++m) write_typed(dst_base + dst_offset + made[m] + channel * dc, tile + m * ${wide}, dst_type, dc, lanes);
         }

@@ -15,8 +15,10 @@ Params   name     kernel name
          step_out, low, high, zero    scale of the result, its limits, its zero point
 Tunables vw       channels of a block
          mx       pixels of a tile
+         vbmi     {0,1}: of _common/byte_results
 </%doc>
 <%namespace name="bc" file="/_common/byte_codes.cl.mako"/>
+<%namespace name="br" file="/_common/byte_results.cl.mako"/>
 <%!
 from clnn.codegen.filters import S8_ZERO
 from clnn.ops.universal.byte_steps import FEW
@@ -32,9 +34,14 @@ from clnn.ops.universal.byte_steps import FEW
 %>
 #define VW ${vw}
 ${bc.define(vw)}
+${br.define(vw, vbmi)}
+${F} whole_at(__global const uchar *s, const int flip)
+{
+    return convert_${F}(${load("uchar", vw, "s", "0")} ^ (${U})(flip));
+}
 ${F} bytes_at(__global const uchar *s, const int pitch, const int lanes, const int flip)
 {
-    if (pitch == 1 && lanes == ${vw}) return convert_${F}(${load("uchar", vw, "s", "0")} ^ (${U})(flip));
+    if (pitch == 1 && lanes == ${vw}) return whole_at(s, flip);
     float t[${vw}];
     for (int j = 0; j < ${vw}; ++j) t[j] = j < lanes ? s[j * pitch] ^ flip : 0;
     return vload${vw}(0, t);
@@ -47,19 +54,15 @@ ${F} floats_at(__global const float *s, const int lanes)
     return vload${vw}(0, t);
 }
 #pragma OPENCL FP_CONTRACT OFF
-void bytes_of_windows(float *t, __global const int *constants, const int channels, const int lanes, const int mode, const float step_out, const float low, const float high, const float zero)
+void bytes_of_windows(float *t, __global uchar *d, const int dx, const int pixels, const int way, __global const float *table, __global const int *constants, const int channels, const int lanes, const int mode, const float step_out, const float low, const float high, const float zero)
 {
     __global const float *rows = (__global const float *)constants;
     const ${I} start = as_${I}(floats_at(rows, lanes));
     const ${F} factor = floats_at(rows + channels, lanes), rest = floats_at(rows + 2 * channels, lanes), offset = floats_at(rows + 3 * channels, lanes);
-    for (int m = 0; m < ${mx}; ++m) {
-        ${F} x = convert_${F}(convert_${I}(vload${vw}(m, t)) + start);
-        if (mode == 2) x = (fma(x, factor, x * rest) + offset) / (${F})(step_out);
-        else x = x * factor;
-        x = x > (${F})(low - zero) ? x : (${F})(low - zero);
-        x = x < (${F})(high - zero) ? x : (${F})(high - zero);
-        x = (x + (${F})(${scalar(float(S8_ZERO), "float")})) - (${F})(${scalar(float(S8_ZERO), "float")}) + (${F})(zero);
-        vstore${vw}(x, m, t);
+    for (int m = 0; m < pixels; ++m) {
+        const ${F} x = moved_steps(convert_${F}(convert_${I}(vload${vw}(m, t)) + start), factor, rest, offset, mode, step_out, low - zero, high - zero);
+        if (way) put_bytes(d + m * dx, x, (int)zero, way == 2, table, lanes);
+        else vstore${vw}(x - (${F})(${scalar(float(S8_ZERO), "float")}) + (${F})(zero), m, t);
     }
 }
 void mean_of_bytes(float *t, const int inside, const int held, const int flip, const float step_in, const float zero_in, const float step_out, const float low, const float high, const float zero)
@@ -90,6 +93,7 @@ __kernel void ${name}(
 ${bc.params(FEW)})
 {
 ${bc.decode(FEW)}\
+    const int way = ${br.way()};
     const int n = get_global_id(2), first = get_global_id(0) * ${vw}, lanes = min(${vw}, channels - first);
     __global const uchar *image = src_base + src_offset + n * sn + first * sc;
     float tile[${mx * vw}], other[${mx * vw}];
@@ -97,31 +101,37 @@ ${bc.decode(FEW)}\
     for (int at_tile = get_global_id(1) * band; at_tile < stop; ++at_tile) {
         const int y = at_tile / tiles, x0 = at_tile % tiles * ${mx}, pixels = min(${mx}, width - x0);
         const int top = y * stride_y - pad_y;
+        __global uchar *d = dst_base + dst_offset + n * dn + y * dy + x0 * dx + first * dc;
         if (mode < 3) {
 % for m in range(mx):
             ${F} a${m} = (${F})(0.0f);
             const int x${m + 1}_ = (min(x0 + ${m}, width - 1) * stride_x - pad_x) * sx;
 % endfor
-            for (int ky = 0; ky < kernel_y; ++ky) {
-                __global const uchar *line = image + (top + ky * dilation_y) * sy;
-                __global const float *w = weights + ky * kernel_x * channels + first;
-                for (int kx = 0; kx < kernel_x; ++kx, w += channels) {
-                    __global const uchar *s = line + kx * dilation_x * sx;
-                    const ${F} tap = floats_at(w, lanes);
+            const int full = sc == 1 && lanes == ${vw};
+% for test, tap, element in (("full", f"vload{vw}(0, w)", "whole_at({}, flip)"), ("!full", "floats_at(w, lanes)", "bytes_at({}, sc, lanes, flip)")):
+            if (${test})
+                for (int ky = 0; ky < kernel_y; ++ky) {
+                    __global const uchar *line = image + (top + ky * dilation_y) * sy;
+                    __global const float *w = weights + ky * kernel_x * channels + first;
+                    for (int kx = 0; kx < kernel_x; ++kx, w += channels) {
+                        __global const uchar *s = line + kx * dilation_x * sx;
+                        const ${F} tap = ${tap};
 % for m in range(mx):
-                    a${m} = fma(bytes_at(s + x${m + 1}_, sc, lanes, flip), tap, a${m});
+                        a${m} = fma(${element.format(f"s + x{m + 1}_")}, tap, a${m});
 % endfor
+                    }
                 }
-            }
+% endfor
 % for m in range(mx):
             vstore${vw}(a${m}, ${m}, tile);
 % endfor
-            bytes_of_windows(tile, constants + first, channels, lanes, mode, step_out, low, high, zero);
+            bytes_of_windows(tile, d, dx, pixels, way, table, constants + first, channels, lanes, mode, step_out, low, high, zero);
+            if (way) continue;
         } else {
             const int from_y = max(0, (dilation_y - 1 - top) / dilation_y);
             const int to_y = min(kernel_y, (src_height - top + dilation_y - 1) / dilation_y);
             const int tall = counted ? min(kernel_y, (counted_y - top + dilation_y - 1) / dilation_y) : to_y - from_y;
-            for (int m = 0; m < ${mx}; ++m) {
+            for (int m = 0; m < pixels; ++m) {
                 const int left = min(x0 + m, width - 1) * stride_x - pad_x;
                 const int from_x = max(0, (dilation_x - 1 - left) / dilation_x);
                 const int to_x = min(kernel_x, (src_width - left + dilation_x - 1) / dilation_x);
@@ -138,7 +148,6 @@ ${bc.decode(FEW)}\
             }
         }
 ${bc.apply("tile", "other", f"pixels * {vw}", gather, FEW)}
-        __global uchar *d = dst_base + dst_offset + n * dn + y * dy + x0 * dx + first * dc;
         for (int m = 0; m < pixels; ++m) write_typed(d + m * dx, tile + m * ${vw}, dst_type, dc, lanes);
     }
 }

@@ -1,13 +1,16 @@
 <%doc>
-universal/conv: convolutions and products with constant weights; window, channels, strides and post-ops are arguments.
+universal/conv: convolutions and products; window, channels, strides and post-ops are arguments.
 
     dst[pixel][o] = post_ops(clip(bias[o] + sum over k of src[pixel + place(k)] * weights[o][k], low, high))
 
 Tensors  src: at an element begins a window; its terms k are runs of `seg` elements at pitch `step`, of which
          run r lies at (r / runs) * rows_pitch + r % runs * runs_pitch
-         weights: [group][block][k][nv * vw], bias: [group][block][nv * vw], zeros behind the last channel
-         e0, e1: operands of post-ops, dst: any pitches over (n, c, y, x)
-Launch   global (tiles of pixels / band, blocks of channels / span of all groups), across: the other way round. A
+         weights: [block][k][nv * vw] of each group, bias: [group][block][nv * vw]; what lies behind the last channel
+         reaches no result. packed: the same where a run makes them (universal/pack), is_packed then
+         e0, e1: operands of post-ops, dst: any pitches over (n, c, y, x) and groups
+         of the matrices of a batch, all move on by another pitch: src2, weights2, ...
+Launch   global (tiles of pixels / band, blocks of channels / span of all groups, matrices of a batch), across: the first
+         two the other way round. A
          work-item copies the terms of `mr` pixels to a panel, kc at a time, so that all its addresses are constant,
          and multiplies them with `span` blocks. Results that lie as vectors and have no post-ops leave the registers
          for their places; others, and sums of several pieces, go through an array
@@ -35,7 +38,7 @@ Tunables vw, nv   vectors of channels of a tile, and their elements
     def gather(k):
         return f"""\
                 for (int m = 0; m < rows; ++m) {{
-                    __global const float *e = e{k}_base + e{k}_offset + channel * e{k}c;
+                    __global const float *e = e{k}_base + e{k}_offset + group * e{k}g + matrix * e{k}2 + c0 * e{k}c;
                     e += image_of[m] * e{k}n + y_of[m] * e{k}y + x_of[m] * e{k}x;
                     read_lanes(other + m * {wide}, e, e{k}c, lanes, {wide});
                 }}"""
@@ -113,6 +116,7 @@ ${group_size(wg)}
 __kernel void ${name}(
     __global const float *src_base, const int src_offset,
     __global const float *weights,
+    __global const float *packed_base, const int packed_offset,
     __global const float *bias,
     __global const float *e0_base, const int e0_offset,
     __global const float *e1_base, const int e1_offset,
@@ -124,13 +128,17 @@ __kernel void ${name}(
     const int blocks, const int span, const int channels, const float low, const float high,
     const int e0n, const int e0c, const int e0y, const int e0x,
     const int e1n, const int e1c, const int e1y, const int e1x,
+    const int is_packed, const int weights_pitch, const int dst_pitch, const int e0g, const int e1g,
+    const int src2, const int weights2, const int dst2, const int e02, const int e12,
 ${cd.params()})
 {
 ${cd.decode()}\
     const int along = across ? get_global_id(1) : get_global_id(0), over = across ? get_global_id(0) : get_global_id(1);
     const int spans = (blocks + span - 1) / span, group = over / spans;
-    const int first = over % spans * span, here = min(span, blocks - first);
-    __global const float *src = src_base + src_offset + group * group_pitch;
+    const int first = over % spans * span, here = min(span, blocks - first), matrix = get_global_id(2);
+    __global const float *src = src_base + src_offset + group * group_pitch + matrix * src2;
+    __global const float *own = (is_packed ? packed_base + packed_offset : weights) + (long)group * weights_pitch + (long)matrix * weights2;
+    __global float *to = dst_base + dst_offset + group * dst_pitch + matrix * dst2;
     float panel[${mr * kc}], tiles[${most * mr * wide}], other[${mr * wide}];
     int pixel[${mr}], image_of[${mr}], y_of[${mr}], x_of[${mr}], made[${mr}];
     const int last = min((along + 1) * band * ${mr}, pixels), straight = post_ops == 0 && dc == 1;
@@ -157,7 +165,7 @@ ${cd.decode()}\
             copy_terms(panel, src, pixel, held, from, count, seg, step, runs, rows_pitch, runs_pitch);
             for (int b = 0; b < here; ++b) {
                 const int block = group * blocks + first + b, lanes = channels - (first + b) * ${wide};
-                __global const float *w = weights + ((long)block * terms + from) * ${wide};
+                __global const float *w = own + ((long)(first + b) * terms + from) * ${wide};
                 float *tile = tiles + b * ${mr * wide};
                 float shift[${wide}];
 % for v in range(nv):
@@ -165,7 +173,7 @@ ${cd.decode()}\
 % endfor
                 const float *begin = from == 0 ? shift : tile;
                 const int pitch = from == 0 ? 0 : ${wide};
-                __global float *d = dst_base + dst_offset + group * channels + (first + b) * ${wide};
+                __global float *d = to + (first + b) * ${wide};
                 if (straight && whole && (held > 1 && lanes >= ${wide} || held == ${mr} && lanes == ${vw})) {
                     ${chosen("results", tall, "d, made, begin, pitch, panel, w, count, lo, hi")}
                 } else {
@@ -174,11 +182,11 @@ ${cd.decode()}\
             }
         }
         for (int b = 0; b < here; ++b) {
-            const int c0 = (first + b) * ${wide}, lanes = min(${wide}, channels - c0), channel = group * channels + c0;
+            const int c0 = (first + b) * ${wide}, lanes = min(${wide}, channels - c0);
             if (straight && (held > 1 && lanes == ${wide} || held == ${mr} && lanes == ${vw})) continue;
             float *tile = tiles + b * ${mr * wide};
 ${cd.apply("tile", "other", f"rows * {wide}", gather)}
-            for (int m = 0; m < rows; ++m) write_lanes(dst_base + dst_offset + made[m] + channel * dc, tile + m * ${wide}, dc, lanes);
+            for (int m = 0; m < rows; ++m) write_lanes(to + made[m] + c0 * dc, tile + m * ${wide}, dc, lanes);
         }
     }
 }

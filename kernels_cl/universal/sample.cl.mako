@@ -4,7 +4,8 @@ universal/sample: sums of a few weighted elements along each axis, found in tabl
     dst[a0 a1 a2 a3] = post_ops(sum over taps t of weight * src[index0[a0][t0] index1[a1][t1] ...])
 
 Tensors  src, e0, e1 (operands of post-ops), dst: any pitches over four axes, the innermost of dst last
-         index, weight: for axis k, from `start`k on, [position][tap]; a first index below 0 is `fill`
+         index, weight: for axis k, from `start`k on, [position][tap]; a first index below 0 is `fill`. Products of
+         weights, the last axis' first, and sums are rounded one by one
 Launch   global (pieces of axis 3 / band, positions of the other axes)
 Params   name     kernel name
          wg       local size
@@ -35,6 +36,7 @@ __kernel void ${name}(
 % endfor
 ${cd.params()})
 {
+#pragma OPENCL FP_CONTRACT OFF
 ${cd.decode()}\
     int rest = get_global_id(1);
     const int a2 = rest % extent2, a1 = rest / extent2 % extent1, a0 = rest / extent2 / extent1;
@@ -55,9 +57,9 @@ ${cd.decode()}\
         const int all = outside ? 0 : taps0 * taps1 * taps2;
         for (int t = 0; t < all; ++t) {
             const int t2 = t % taps2, t1 = t / taps2 % taps1, t0 = t / taps2 / taps1;
-            const float w = w0[t0] * w1[t1] * w2[t2];
             __global const float *s = src_base + src_offset + i0[t0] * s_0 + i1[t1] * s_1 + i2[t2] * s_2;
             if (direct) {
+                const float w = w2[t2] * w1[t1] * w0[t0];
                 int at = 0;
                 if (s_3 == 1)
                     for (; at + ${vw} <= count; at += ${vw}) {
@@ -72,11 +74,11 @@ ${cd.decode()}\
                 for (int at = 0; at < count; ++at) {
                     __global const int *i3 = index + start3 + (i + at) * taps3;
                     __global const float *w3 = weight + start3 + (i + at) * taps3;
-                    if (i3[0] >= 0) {
-                        float v = w3[0] * s[i3[0] * s_3];
-                        for (int t3 = 1; t3 < taps3; ++t3) v += w3[t3] * s[i3[t3] * s_3];
-                        tile[at] = t ? tile[at] + w * v : w * v;
-                    }
+                    if (i3[0] >= 0)
+                        for (int t3 = 0; t3 < taps3; ++t3) {
+                            const float v = s[i3[t3] * s_3] * (w3[t3] * w2[t2] * w1[t1] * w0[t0]);
+                            tile[at] = t + t3 ? tile[at] + v : v;
+                        }
                 }
         }
         if (post_ops > 0)

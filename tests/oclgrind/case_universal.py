@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -119,5 +120,36 @@ case(
     "transpose_sparse",
     ConvTranspose((1, 1), (2, 3), (1, 1), (0, 0), (7, 13)),
     [normal((1, 5, 4, 5)), normal((5, 3, 1, 1), 1)],
+    consts=(1,),
+)
+
+
+class Unbordered(Conv2d):
+    """A convolution whose input gets no border."""
+
+    def padding_needs(self, inputs: Sequence[Any]) -> dict[int, Any]:
+        """Return none."""
+        return {}
+
+
+_WEIGHTS = [normal((9, 5, 3, 3), 1), normal((9,), 2)]
+case("unbordered", Unbordered(OPEN), [normal((1, 5, 5, 6)), *_WEIGHTS], consts=(1, 2), orders=IMAGE)
+for _name, _a, _b, _spec in (
+    ("product_computed", (9, 17), (17, 33), Gemm()),
+    ("product_turned", (5, 7), (18, 7), Gemm(trans_b=True)),
+    ("product_batch", (2, 3, 5, 7), (2, 3, 7, 16), Gemm(alpha=0.5)),
+    ("product_shared", (3, 2, 5, 4), (1, 2, 4, 3), Gemm()),
+):
+    case(_name, _spec, [normal(_a), normal(_b, 1)])
+for _name, _orders in (("in_turn", IMAGE), ("in_turn_planes", {})):
+    _how = Sampling("linear", in_turn=True)
+    _spec = Resize((1, 17, 7, 9), (1.0, 1.0, 1.4, 1.5), _how)
+    case(_name, _spec, [normal((1, 17, 5, 6))], orders=_orders)
+_MANY = tuple(PostOp(fn, operand=2 + k) for k, fn in enumerate(("add", "mul", "sub")))
+_MORE = [normal((3, 18), 2), normal((18,), 3), normal((3, 1), 4)]
+case(
+    "walked",
+    Gemm(post_ops=tuple(replace(p, operand=p.operand + 1) for p in _MANY)),
+    [normal((3, 7)), normal((7, 18), 1), None, *_MORE],
     consts=(1,),
 )

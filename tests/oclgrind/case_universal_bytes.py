@@ -15,20 +15,26 @@ from table import NHWC, put
 
 from clnn.arith.quantised import Quantisation, QuantisedAverage, Sums
 from clnn.arith.quantised_maps import ByteTable, Dequantise, Quantise, QuantisedSum
+from clnn.arith.real_taps import RealTaps
 from clnn.ops.conv.spec import Conv2d
+from clnn.ops.conv.transpose import ConvTranspose
 from clnn.ops.elementwise.cast import Cast
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.elementwise.logic import Logic
+from clnn.ops.gemm.spec import Gemm
+from clnn.ops.movement.gather import Gather
 from clnn.ops.movement.pad import Pad
 from clnn.ops.movement.views import Transpose
 from clnn.ops.pool.spec import Pool
 from clnn.ops.quantised.softmax import byte_softmax
 from clnn.ops.quantised.steps import WrittenSteps
+from clnn.ops.resize.sampling import Sampling
+from clnn.ops.resize.spec import Resize
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.ops.spec import OpSpec
-from clnn.types import I8, U8
+from clnn.types import BOOL, I8, U8
 
 IMAGE = {"i0": NHWC, "o0": NHWC}
 SAME = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
@@ -115,3 +121,45 @@ case(
 case("pad_planes", Pad((0, 0, 1, 2), (0, 0, 2, 1), "reflect"), [integers((1, 3, 4, 7), "i1")])
 _SOFTMAX = byte_softmax(Quantisation(I8, (0.3,), (5,)), Quantisation(I8, (1 / 256,), (-128,)))
 case("softmax", _SOFTMAX, [integers((3, 21), "i1")])
+
+
+class Unbordered(Conv2d):
+    """A convolution whose input gets no border."""
+
+    def padding_needs(self, inputs: Sequence[Any]) -> dict[int, Any]:
+        """Return none."""
+        return {}
+
+
+case(
+    "unbordered",
+    Unbordered(SAME, 1, (), SIGNED),
+    inputs("i1", 5, 9, 1),
+    consts=(1, 2),
+    orders=IMAGE,
+)
+_SHORTS = inputs("u1", 3, 9, 1)
+_SHORTS[0] = integers(_SHORTS[0].shape, "i2")
+case("shorts", Conv2d(SAME, 1, (), Sums(most=32768)), _SHORTS, consts=(1, 2))
+case("narrow", Cast(U8), [_Q.astype(np.int32) * 999])
+case("and", Logic("and"), [_Q[0] > 0, _Q[1] > 0])
+case("not", Logic("not"), [_Q[0] > 0])
+case("is_nan", Logic("is_nan"), [normal((3, 21))])
+case("cast_bool", Cast(BOOL), [_Q.astype(np.int64)])
+case("gather", Gather(1), [_Q, np.array([[0, 2, -1]])])
+case("gather_last", Gather(2), [_Q, np.array([20, -21], np.int32)])
+_INTS = [integers((2, 3, 5, 7), "i4"), integers((1, 3, 7, 18), "i4", 1)]
+case("product", Gemm(), _INTS)
+for _name, _ic, _size, _quads in (
+    ("taps", 6, (3, 5), False),
+    ("taps_many", 130, (2, 2), False),
+    ("taps_pixel", 7, (1, 1), True),
+):
+    _real = RealTaps(77, 0.013, U8, 9, 0.4, 9, 250, _quads, (0.5,))
+    _made = (2 * _size[0] - 1, _size[1] + 1)
+    _spec = ConvTranspose((3, 2), (2, 1), (1, 1), (1, 0), _made, 1, (), _real)
+    _w = rng(1).normal(0, 0.1, (_ic, 5, 3, 2)).astype(F)
+    case(_name, _spec, [integers((1, _ic, *_size), "u1"), _w, None], consts=(1,))
+for _name, _bits, _orders in (("sample", 0, IMAGE), ("sample_whole", 10, {})):
+    _spec = Resize((1, 17, 7, 9), (1.0, 1.0, 1.4, 1.5), Sampling("linear", bits=_bits))
+    case(_name, _spec, [integers((1, 17, 5, 6), "i1")], orders=_orders)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from common import ROOT
 from harness import normal
-from set_networks import network, quantised_network
+from set_networks import attention_network, network, quantised_network
 
 import clnn
 from clnn.cache.store import Store
@@ -67,7 +67,24 @@ def test_quantised_networks_share_another_program(any_device, merge):
             want = own(feeds)["y"]
         with clnn.compile_model(model, any_device, options) as session:
             assert all(is_universal(one.launch) for one in session.plan.launches)
+            assert not merge or sum(session.build_counts) == 1
             assert np.array_equal(session(feeds)["y"], want)
+
+
+@pytest.mark.parametrize("merge", (True, False))
+def test_transformers_run_on_the_set(any_device, merge):
+    model = attention_network(19, 3)
+    feeds = {
+        "ids": np.arange(19).reshape(1, 19) * 2,
+        "mask": (np.arange(19) < 13).astype(np.int64).reshape(1, 1, 1, 19),
+    }
+    options = clnn.Options(specialise="never", merge=merge)
+    with clnn.compile_model(model, any_device) as own:
+        want = own(feeds)["y"]
+    with clnn.compile_model(model, any_device, options) as session:
+        assert all(is_universal(one.launch) for one in session.plan.launches)
+        got = session(feeds)["y"]
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
 
 
 def test_each_launch_on_its_own(any_device):

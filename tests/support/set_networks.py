@@ -89,3 +89,44 @@ def quantised_network(channels: int, size: int) -> bytes:
     graph = helper.make_graph(nodes, "net", [image], [made], consts)
     opset = helper.make_opsetid("", 17)
     return helper.make_model(graph, opset_imports=[opset], ir_version=8).SerializeToString()
+
+
+def attention_network(tokens: int, heads: int) -> bytes:
+    """Attention over embeddings of tokens, with a mask, between products with constant matrices."""
+    random, size = np.random.default_rng(tokens), 8
+    width = heads * size
+    consts: list[onnx.TensorProto] = []
+    nodes: list[onnx.NodeProto] = []
+
+    def const(array: np.ndarray) -> str:
+        consts.append(numpy_helper.from_array(array, f"c{len(consts)}"))
+        return consts[-1].name
+
+    def add(op: str, *inputs: str, **about: object) -> str:
+        nodes.append(helper.make_node(op, inputs, [f"v{len(nodes)}"], **about))
+        return nodes[-1].output[0]
+
+    def weight(*shape: int) -> str:
+        return const(random.standard_normal(shape).astype(np.float32) / 3)
+
+    def split(x: str, perm: list[int]) -> str:
+        parts = add("Reshape", x, const(np.array([1, tokens, heads, size])))
+        return add("Transpose", parts, perm=perm)
+
+    x = add("Gather", weight(50, width), "ids", axis=0)
+    q, k, v = (add("MatMul", x, weight(width, width)) for _ in range(3))
+    scores = add("MatMul", split(q, [0, 2, 1, 3]), split(k, [0, 2, 3, 1]))
+    scores = add("Mul", scores, const(np.float32(size**-0.5)))
+    shown = add("Cast", "mask", to=TensorProto.BOOL)
+    scores = add("Where", shown, scores, const(np.float32(-1e9)))
+    parts = add("MatMul", add("Softmax", scores, axis=-1), split(v, [0, 2, 1, 3]))
+    joined = add("Transpose", parts, perm=[0, 2, 1, 3])
+    flat = add("Reshape", joined, const(np.array([1, tokens, width])))
+    nodes.append(helper.make_node("MatMul", [flat, weight(width, width)], ["y"]))
+    value = helper.make_tensor_value_info
+    ids = value("ids", TensorProto.INT64, (1, tokens))
+    mask = value("mask", TensorProto.INT64, (1, 1, 1, tokens))
+    made = value("y", TensorProto.FLOAT, (1, tokens, width))
+    graph = helper.make_graph(nodes, "net", [ids, mask], [made], consts)
+    opset = helper.make_opsetid("", 17)
+    return helper.make_model(graph, opset_imports=[opset], ir_version=8).SerializeToString()

@@ -10,7 +10,7 @@ import numpy as np
 
 from clnn.arith._base import Elementwise
 from clnn.layout import TensorLayout
-from clnn.ops.launch import Const, In, Launch, Out, grid, vector_width
+from clnn.ops.launch import Arg, Const, Launch, grid, vector_width
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.loops import Loops, collapse, even_chunk
 from clnn.records import dataclass
@@ -27,7 +27,7 @@ SHORT = 16  # extent below which an innermost loop without vectors gives way to 
 class Walked:
     """A tensor that a kernel walks: its argument, its layout in the result's shape, its type."""
 
-    arg: In | Out
+    arg: Arg
     layout: TensorLayout
     ctype: str
 

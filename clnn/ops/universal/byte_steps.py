@@ -19,7 +19,7 @@ _WRITTEN = ("written_add", "written_sub", "written_mul", "written_div")
 COMPARED = ("equal", "greater", "greater_or_equal", "less", "less_or_equal")
 CODES = (
     *(*_REAL, *_LIMITS, *_BYTES, *_WRITTEN, *COMPARED),
-    *("byte_product", "add_moved", "round_off", "round_late", "as_int"),
+    *("byte_product", "add_moved", "round_off", "round_late", "as_int", "not_a_number"),
 )
 BINARY = frozenset(
     (*("add", "sub", "mul", "div", "min", "max"), *_WRITTEN, *COMPARED),

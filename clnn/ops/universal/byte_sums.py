@@ -17,13 +17,14 @@ from clnn.ops.problem import Problem
 from clnn.ops.shared.functions import FUNCTIONS, PostOp
 from clnn.ops.universal.byte_steps import FEW, TYPES, Number, encoded, steps_of
 from clnn.records import dataclass
-from clnn.types import I8, Array
+from clnn.types import I8, I16, Array
 
 ROWS = 4  # of constants of a channel: start; bits of the factor, of what it lacks, of the bias
 BYTES = ("char", "uchar")
 MOVED = 128  # of signed bytes as unsigned ones
 SUMS, REQUANTISED, WRITTEN = 0, 1, 2  # modes
-_NOTHING = Const(lambda: np.zeros(256, np.float32))
+TABLE = 256 + 64  # floats of a table: its entries, and these as bytes
+_NOTHING = Const(lambda: np.zeros(TABLE, np.float32))
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,18 @@ def behind(
         entries = problem.input(tables[0]).const
         if entries is None:
             return None
-        table = Const(partial(np.asarray, entries.reshape(-1), np.float32))
+        table = Const(partial(entries_of, entries.reshape(-1)))
     if codes is None:
         return None
     pitches = image(images[read[0]][1]).pitches if read else (0, 0, 0, 0)
     number = TYPES.index(kinds[0]) if read else 0
     return Behind((table, In(read[0] if read else 0)), (number, *pitches), codes)
+
+
+def entries_of(entries: Array) -> Array:
+    """Return a table of 256 bytes as kernels read it: floats, then as bytes."""
+    low = np.asarray(entries, np.int32).astype(np.uint8)
+    return np.concatenate([np.asarray(entries, np.float32), low.view(np.float32)])
 
 
 def moved(dtype: object) -> int:
@@ -87,12 +94,14 @@ def finish(arith: Arithmetic) -> tuple[int, tuple[float, ...]]:
     return mode, (step, float(arith.low), float(arith.high), float(arith.zero_out))
 
 
-def constants(problem: ConvProblem, flip: int) -> Array:
-    """Return ROWS of constants of each output channel, int32."""
+def constants(problem: ConvProblem, flip: int, alone: bool = False) -> Array:
+    """Return ROWS of constants of each output channel, int32. alone: sums begin with what `flip` takes alone."""
     weights, found = problem.weights, problem.table
     assert found is not None, "sums of integers have constants"
     rows = np.zeros((ROWS, len(weights)), np.int32)
     rows[: len(found)] = found
+    if alone:
+        rows[0] = 0
     above = weights.reshape(len(weights), -1).sum(1, dtype=np.int64)
     rows[0] = (rows[0].astype(np.int64) - flip * above).astype(np.int32)
     return rows
@@ -111,8 +120,9 @@ def takes(problem: ConvProblem) -> bool:
         return False
     if problem.bias is not None and problem.bias.ndim > 1:
         return False
-    if x.type.dtype.cl not in BYTES or w.type.dtype.cl not in ("char", "short"):
+    shorts = x.type.dtype == I16 and type(problem.arith) is Sums
+    if not (shorts or x.type.dtype.cl in BYTES) or w.type.dtype.cl not in ("char", "short"):
         return False
     made = BYTES if isinstance(problem.arith, Requantised) else ("int",)
     plain = not any(o.stored for o in (x, out))
-    return plain and problem.has_border and out.type.dtype.cl in made
+    return plain and out.type.dtype.cl in made

@@ -11,7 +11,7 @@ import numpy as np
 from clnn.ops.launch import Arg, Const, In, Out, Variant
 from clnn.ops.problem import Problem
 from clnn.ops.universal.functions import PIECES, universal_launch
-from clnn.ops.universal.sample import AXES, Along
+from clnn.ops.universal.sample import Along, walked_axes
 from clnn.types import Array
 
 LARGEST = 2**31  # that a number of a launch holds
@@ -25,24 +25,20 @@ def universal_pick(problem: Problem, along: Mapping[int, Along], fill: float) ->
     x, out = problem.input(0), problem.outputs[0]
     src, dst = x.layout.unpadded(), out.layout.unpadded()
     single = all(one.index.shape[1] == 1 and (one.weight == 1).all() for one in along.values())
-    fits = src.rank == dst.rank <= AXES and x.type.dtype.numpy.kind in "iu" and x.type.size
+    fits = src.rank == dst.rank and x.type.dtype.numpy.kind in "iu" and x.type.size
     if not fits or not single or x.stored or out.stored or not abs(fill) < LARGEST:
         return None
-    axes = [*[None] * (AXES - dst.rank), *dst.order]
+    axes = walked_axes(along, (src, dst))
+    if axes is None:
+        return None
     numbers: list[int] = []
     tables: list[Array] = []
     for axis in axes:
-        if axis is None:
-            extent, pitches, one = 1, (0, 0), None
-        else:
-            extent, one = dst.shape[axis], along.get(axis)
-            pitches = src.pitches[axis], dst.pitches[axis]
-        index = np.arange(extent) if one is None else one.index.reshape(-1)
-        numbers += [extent, sum(map(len, tables)), *pitches]
-        tables.append(index.astype(np.int32))
-    extents = [len(table) for table in tables]
+        numbers += [axis.extent, sum(map(len, tables)), *axis.pitches]
+        tables.append(axis.table.index.reshape(-1))
+    extents = [axis.extent for axis in axes]
     args: tuple[Arg, ...] = (In(0), Const(partial(np.concatenate, tables)), Out(0))
     sizes = (-(-extents[-1] // PIECES["bytes_pick"]), prod(extents[:-1]))
-    heads = [x.type.dtype.itemsize, int(axes[-1] not in along), int(fill)]
+    heads = [x.type.dtype.itemsize, int(axes[-1].stays), int(fill)]
     launch = universal_launch("bytes_pick", problem.target, args, [*heads, *numbers], sizes)
     return Variant("universal_bytes_pick", (launch,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from clnn.arith.quantised_maps import (
     QuantisedSum,
     WrittenBinary,
 )
+from clnn.layout import TensorLayout
 from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant
 from clnn.ops.problem import Problem
 from clnn.ops.shared.elementwise_launch import Walked, walk_launch
@@ -34,8 +35,10 @@ from clnn.ops.universal.byte_steps import (
     encoded,
     steps_of,
 )
+from clnn.ops.universal.byte_sums import TABLE, entries_of
 from clnn.ops.universal.functions import universal_launch
 from clnn.ops.universal.walk import OUTER
+from clnn.records import dataclass
 from clnn.target import Target
 from clnn.types import BOOL, F32, U8, DType
 
@@ -50,8 +53,11 @@ WITHIN = (
     "at_most",
 )  # that give no new numbers but parameters
 CHOICE, WRAPPING = 1, {"add": 2, "sub": 3, "mul": 4}  # what is done beside copies and steps
+JOINED, NARROW, GATHERED, TRUE = 5, 6, 11, 12
+TRUTHS = {"and": 7, "or": 8, "xor": 9, "not": 10}
+INDICES = (4, 8)  # bytes of places
 ROUNDED = 3  # types of a dequantisation that counts from 0
-_NOTHING = Const(lambda: np.zeros(256, np.float32))
+_NOTHING = Const(lambda: np.zeros(TABLE, np.float32))
 
 
 def universal_byte_walk(launch: Launch, target: Target) -> Launch | None:
@@ -71,7 +77,7 @@ def universal_byte_walk(launch: Launch, target: Target) -> Launch | None:
     if steps is None or sources > 1 + OPERANDS or not _held(types, function):
         return None
     if isinstance(function, ByteTable):
-        table = Const(partial(np.array, function.entries, np.float32))
+        table = Const(partial(entries_of, np.array(function.entries)))
     return _launch(launch, target, steps, table)
 
 
@@ -89,9 +95,17 @@ def universal_cast(problem: Problem, to: DType) -> Variant | None:
     """Return a cast as a launch of the set, None where it has no form there."""
     x = problem.input(0).type.dtype
     kinds = x.cl, to.cl
-    whole = x.cl == "int" and to.cl != "float"
-    if to == BOOL or whole or not {*kinds} <= {*TYPES}:
+    if to == BOOL:
+        size = x.itemsize
+        whole = x.numpy.kind in "biu" and size in SIZES.values()
+        return _walked(problem, "cast", (), 1, TRUE, Sizes(size)) if whole else None
+    if x == BOOL:
+        kinds = U8.cl, to.cl
+    if not {*kinds} <= {*TYPES}:
         return None
+    if x.cl == "int" and to.cl != "float":
+        how = (SIZES["int"], 0) if to == x else (0, NARROW)
+        return _walked(problem, "cast", (), *how)
     steps = (Step("as_int"),) if x.cl == "float" and to.cl != "float" else ()
     return _walked(problem, "cast", steps)
 
@@ -101,13 +115,59 @@ def universal_logic(problem: Problem, fn: str) -> Variant | None:
     types = [o.type.dtype for o in map(problem.input, range(len(problem.inputs)))]
     if fn == "where" and types[0] == BOOL:
         return _walked(problem, fn, (), types[1].itemsize, CHOICE)
+    if fn in TRUTHS and all(t == BOOL for t in types):
+        return _walked(problem, fn, (), 1, TRUTHS[fn])
+    if fn == "is_nan" and types[0] == F32:
+        return _walked(problem, fn, (Step("not_a_number"),))
     if fn in COMPARED and all(t == F32 for t in types):
         return _walked(problem, fn, (Step(fn, operand=0),))
     return None
 
 
+def universal_gather(problem: Problem, axis: int) -> Variant | None:
+    """Return elements picked along an axis as a launch of the set, None where it has no form there."""
+    data, index, out = problem.input(0), problem.input(1), problem.outputs[0]
+    size, bytes_ = data.type.dtype.itemsize, index.type.dtype.itemsize
+    if (
+        data.stored
+        or out.stored
+        or size not in SIZES.values()
+        or index.type.dtype.numpy.kind != "i"
+    ):
+        return None
+    if bytes_ not in INDICES or not data.type.size or index.stored:
+        return None
+    pitches, ranks = data.layout.pitches, len(index.type.shape)
+    before, after = pitches[:axis], pitches[axis + 1 :]
+    views = (
+        (*before, *[0] * ranks, *after),
+        (*[0] * len(before), *index.layout.pitches, *[0] * len(after)),
+    )
+    shape, kind = out.type.shape, out.type.dtype.cl
+    sources = [Walked(In(k), TensorLayout.of_pitches(shape, p), kind) for k, p in enumerate(views)]
+    result = Walked(Out(0), out.layout.unpadded(), kind)
+    sizes = Sizes(0, bytes_, data.type.shape[axis], pitches[axis])
+    found = byte_walked("gather", sources, result, problem.target, size, GATHERED, (), sizes)
+    return None if found is None else Variant("universal_gather", (found,))
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of elements of the first source and of the second, and the axis that a gather picks along."""
+
+    first: int = 0
+    second: int = 0
+    extent: int = 0
+    along: int = 0
+
+
 def _walked(
-    problem: Problem, name: str, steps: tuple[Step, ...], size: int = 0, how: int = 0
+    problem: Problem,
+    name: str,
+    steps: tuple[Step, ...],
+    size: int = 0,
+    how: int = 0,
+    sizes: Sizes | None = None,
 ) -> Variant | None:
     out, inputs = problem.outputs[0], [problem.input(k) for k in range(len(problem.inputs))]
     if any(o.stored for o in (out, *inputs)) or size not in (0, *SIZES.values()):
@@ -117,11 +177,25 @@ def _walked(
         for k, x in enumerate(inputs)
     ]
     result = Walked(Out(0), out.layout.unpadded(), out.type.dtype.cl)
-    launch = walk_launch(name, sources, result, problem.target)
+    found = byte_walked(name, sources, result, problem.target, size, how, steps, sizes)
+    return None if found is None else Variant(f"universal_bytes_{name}", (found,))
+
+
+def byte_walked(
+    name: str,
+    sources: Sequence[Walked],
+    result: Walked,
+    target: Target,
+    size: int = 0,
+    how: int = 0,
+    steps: tuple[Step, ...] = (),
+    sizes: Sizes | None = None,
+) -> Launch | None:
+    """Return the launch of a walk of elements of `size` bytes, or of types, None where it has no form there."""
+    launch = walk_launch(name, sources, result, target)
     if len(launch.params["outer"]) > OUTER:
         return None
-    found = _launch(launch, problem.target, steps, _NOTHING, size, how)
-    return None if found is None else Variant(f"universal_bytes_{name}", (found,))
+    return _launch(launch, target, steps, _NOTHING, size, how, sizes)
 
 
 def _held(types: tuple[str, ...], function: Any) -> bool:
@@ -153,7 +227,9 @@ def _launch(
     table: Const,
     size: int = 0,
     how: int = 0,
+    sizes: Sizes | None = None,
 ) -> Launch | None:
+    sizes = sizes or Sizes()
     params = launch.params
     codes = encoded(steps, MANY)
     if codes is None:
@@ -162,7 +238,8 @@ def _launch(
     walked = [*range(sources), *[0] * (1 + OPERANDS - sources), last]
     more = OUTER - len(params["outer"])
     kinds = [0 if size else TYPES.index(params["ctypes"][k]) for k in walked]
-    numbers: list[Number] = [size, how, *kinds]
+    kinds[:2] = sizes.first or kinds[0], sizes.second or kinds[1]
+    numbers: list[Number] = [size, how, sizes.extent, sizes.along, *kinds]
     numbers += [params["inner"], params["chunk"], params["middle"], params["rows"]]
     numbers += [1] * more + [*params["outer"]]
     for k in walked:

@@ -12,6 +12,7 @@ from clnn.arith._base import FLOAT
 from clnn.ops.conv.packing import pack_filters
 from clnn.ops.conv.problem import ConvProblem
 from clnn.ops.launch import Arg, Const, In, Out, Variant
+from clnn.ops.universal.bordered import with_border
 from clnn.ops.universal.functions import (
     COLUMNS,
     banded,
@@ -24,6 +25,7 @@ from clnn.ops.universal.post_ops import Number, encoded, is_plain, limited, oper
 from clnn.ops.universal.winograd import is_faster, universal_winograd
 
 FILTER = 0  # mode of the window function
+ONE_MATRIX = (0,) * 5  # what moves from matrix to matrix of a batch
 
 
 class Terms(NamedTuple):
@@ -60,12 +62,12 @@ def terms_in(
 
 
 def fits(problem: ConvProblem) -> bool:
-    """Whether functions of the set compute it: float32, constant finite weights, a border in memory."""
+    """Whether functions of the set compute it: float32, constant finite weights."""
     if problem.arith is not FLOAT or not problem.is_constant(1, 2):
         return False
     if not is_plain(problem, 0, 1, 2) or not np.isfinite(problem.input(1).largest):
         return False
-    return problem.has_border and (problem.bias is None or problem.bias.ndim == 1)
+    return problem.bias is None or problem.bias.ndim == 1
 
 
 def universal_conv(problem: ConvProblem) -> Variant | None:
@@ -77,12 +79,24 @@ def universal_conv(problem: ConvProblem) -> Variant | None:
     extra = operands(problem, problem.post_ops, problem.operands)
     if codes is None or extra is None:
         return None
-    if problem.group > 1 and problem.ic == problem.oc == 1:
-        return _filters(problem, extra, codes)
-    return (universal_winograd if is_faster(problem) else _tiles)(problem, extra, codes)
+    if problem.has_border and is_faster(problem):
+        return universal_winograd(problem, extra, codes)
+    alone = problem.group > 1 and problem.ic == problem.oc == 1
+    return with_border(problem, partial(_filters if alone else _tiles, extra=extra, codes=codes))
 
 
-def _start(problem: ConvProblem) -> In:
+def groups_of(
+    problem: ConvProblem, weights: int, dst: Sequence[int], operands: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the numbers of constant weights: how much a group moves them, the result and operands.
+
+    dst, operands: pitches as of images.
+    """
+    moved = (problem.oc * pitches[1] for pitches in (dst, operands[:4], operands[4:]))
+    return 0, weights, *moved, *ONE_MATRIX
+
+
+def first_of(problem: ConvProblem) -> In:
     """Return the input at the first window's first element."""
     _, _, py, px = problem.src.pitches
     before_y, before_x = problem.geometry["pads"]
@@ -107,11 +121,13 @@ def _tiles(
         *(sn, py * stride_y, px * stride_x, problem.ic * pc),
         *problem.dst.pitches,
         *(sums, *terms[1:]),
-        *(tiles.blocks, tiles.span, problem.oc, low, high, *extra[1], *codes),
+        *(tiles.blocks, tiles.span, problem.oc, low, high, *extra[1]),
+        *groups_of(problem, tiles.blocks * sums * wide, problem.dst.pitches, extra[1]),
+        *codes,
     )
     pack = partial(pack_tiles, problem.weights, problem.group, wide, terms.order)
     bias = partial(pack_bias, problem.bias, len(problem.weights), problem.group, wide)
-    args: tuple[Arg, ...] = (_start(problem), Const(pack), Const(bias), *extra[0], Out(0))
+    args: tuple[Arg, ...] = (first_of(problem), Const(pack), In(0), Const(bias), *extra[0], Out(0))
     launch = universal_launch("conv", target, args, numbers, tiles.sizes)
     return Variant("universal_conv", (launch,))
 
@@ -133,7 +149,7 @@ def _filters(
         *(FILTER, channels, problem.height, problem.width, tiles, band),
         *problem.src.pitches,
         *problem.src.shape[2:],
-        *(*geometry["kernel"], *geometry["strides"], *geometry["dilations"], *geometry["pads"]),
+        *(*geometry["kernel"], *geometry["strides"], *geometry["dilations"], 0, 0),
         *(0, 0, 0),
         *problem.dst.pitches,
         *extra[1],
@@ -141,7 +157,7 @@ def _filters(
     )
     weights, bias = problem.weights, problem.bias
     args: tuple[Arg, ...] = (
-        In(0),
+        first_of(problem),
         Const(partial(pack_filters, weights)),
         Const(lambda: np.zeros(channels, np.float32) if bias is None else bias),
         *extra[0],

@@ -20,7 +20,13 @@ NEAR_WEIGHTS = 1 << 19  # bytes of weights that stay close to a core while pixel
 MOST_NEAR_WEIGHTS = 640 * 1024  # that stay in a core's own cache beside pixels
 COLUMNS = 7  # pixels of a tile of windows
 SIDE = 4  # outputs of a tile of Winograd's convolutions, along an axis
-PIECES = {"walk": 256, "sample": 64, "bytes_walk": 256, "bytes_pick": 4096}  # elements of a tile
+PIECES = {
+    "walk": 256,
+    "sample": 64,
+    "bytes_walk": 256,
+    "bytes_pick": 4096,
+    "bytes_sample": 128,
+}  # elements of a tile
 BYTE_TERMS = 1168  # bytes that are copied at once: whole words, and no power of two
 MADD_VECTOR = 8  # ints of a vector that x86's vpmaddwd makes
 ITEM_WORK = 1 << 17  # multiply-adds that are worth a work-item
@@ -28,6 +34,7 @@ ITEMS_PER_UNIT = 8  # that share a launch evenly
 
 _TUNABLES: dict[str, tuple[str, ...]] = {
     "conv": ("vw", "nv", "mr", "kc", "most"),
+    "pack": ("vw", "nv"),
     "window": ("vw", "mx"),
     "walk": ("vw", "piece"),
     "fill": (),
@@ -35,11 +42,14 @@ _TUNABLES: dict[str, tuple[str, ...]] = {
     "rows": ("vw",),
     "winograd_input": ("vw", "m"),
     "winograd_output": ("vw", "m"),
-    "bytes_conv": ("vw", "nv", "mr", "kc", "most", "dot"),
-    "bytes_window": ("vw", "mx"),
-    "bytes_walk": ("vw", "piece"),
+    "bytes_conv": ("vw", "nv", "mr", "kc", "most", "dot", "vbmi"),
+    "bytes_window": ("vw", "mx", "vbmi"),
+    "bytes_taps": ("vw", "nv", "mr"),
+    "bytes_product": ("vw", "mr"),
+    "bytes_walk": ("vw", "piece", "vbmi"),
     "bytes_fill": (),
     "bytes_pick": ("piece",),
+    "bytes_sample": ("vw", "piece"),
     "bytes_softmax": ("vw",),
 }
 FUNCTIONS = tuple(_TUNABLES)
@@ -86,6 +96,7 @@ def function_params(function: str, target: Target) -> dict[str, object]:
         "most": SPAN,
     }
     values |= {"mx": COLUMNS, "piece": PIECES.get(function, 0), "m": SIDE, "dot": dot_of(target)}
+    values["vbmi"] = int("x86_vbmi" in target.features)
     tunables = {key: values[key] for key in _TUNABLES[function]}
     return {"name": kernel_name(function), "wg": (1, 1, 1), **tunables}
 

@@ -12,7 +12,7 @@ from clnn.budget import MAX_PHASES
 from clnn.ops.conv.packing import by_output
 from clnn.ops.conv.transpose_phases import TransposeProblem, first_taps
 from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant
-from clnn.ops.universal.conv import fits, terms_in
+from clnn.ops.universal.conv import fits, groups_of, terms_in
 from clnn.ops.universal.functions import tile_channels, tiling, universal_launch
 from clnn.ops.universal.packing import pack_bias, pack_tiles
 from clnn.ops.universal.post_ops import Number, encoded, limited, operands
@@ -21,7 +21,7 @@ from clnn.types import Array
 
 def universal_transpose(problem: TransposeProblem) -> Variant | None:
     """Return a transposed convolution as launches of the set, None where it has no form there."""
-    if not fits(problem) or max(problem.window.strides) > MAX_PHASES:
+    if not fits(problem) or not problem.has_border or max(problem.window.strides) > MAX_PHASES:
         return None
     codes = encoded(problem.post_ops, {k: place for k, (place, _) in problem.operands.items()})
     extra = operands(problem, problem.post_ops, problem.operands)
@@ -68,8 +68,8 @@ def _phase(
     terms = terms_in(problem.src.pitches, problem.ic, (max(len(ys), 1), max(len(xs), 1)), steps)
     sums, pixels = len(ys) * len(xs) * problem.ic, problem.batch * height * width
     tiles = tiling(pixels, problem.oc, problem.group, sums, problem.target)
-    pitches = [_spread(problem.dst.pitches, strides)]
-    pitches += [_spread(extra[1][k : k + 4], strides) for k in (0, 4)]
+    pitches = [spread(problem.dst.pitches, strides)]
+    pitches += [spread(extra[1][k : k + 4], strides) for k in (0, 4)]
     shifts = [phase[0] * p[2] // strides[0] + phase[1] * p[3] // strides[1] for p in pitches]
     numbers = (
         *(pixels, height, width, tiles.band, tiles.across),
@@ -77,24 +77,25 @@ def _phase(
         *pitches[0],
         *(sums, *terms[1:]),
         *(tiles.blocks, tiles.span, problem.oc, *limited(codes)[:2], *pitches[1], *pitches[2]),
+        *groups_of(problem, tiles.blocks * sums * wide, pitches[0], (*pitches[1], *pitches[2])),
         *limited(codes)[2],
     )
     weights, bias, group = problem.weights, problem.bias, problem.group
-    pack = partial(_packed, weights, group, wide, terms.order, ys, xs)
+    pack = partial(packed_taps, weights, group, wide, terms.order, ys, xs)
     made = partial(pack_bias, bias, problem.oc * group, group, wide)
     read = [In(one.index, shift) for one, shift in zip(extra[0], shifts[1:], strict=True)]
     first = In(0, first_y * py + first_x * px)
-    args: tuple[Arg, ...] = (first, Const(pack), Const(made), *read, Out(0, shifts[0]))
+    args: tuple[Arg, ...] = (first, Const(pack), In(0), Const(made), *read, Out(0, shifts[0]))
     return universal_launch("conv", problem.target, args, numbers, tiles.sizes)
 
 
-def _spread(pitches: tuple[int, ...], strides: tuple[int, int]) -> tuple[int, int, int, int]:
+def spread(pitches: tuple[int, ...], strides: tuple[int, int]) -> tuple[int, int, int, int]:
     """Return the pitches (n, c, y, x) of an image's pixels that are a stride apart."""
     n, c, y, x = pitches
     return n, c, y * strides[0], x * strides[1]
 
 
-def _packed(
+def packed_taps(
     weights: Array,
     group: int,
     wide: int,

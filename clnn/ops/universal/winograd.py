@@ -95,12 +95,14 @@ def _products(problem: ConvProblem, tiles: TileGrid, inputs: Scratch, products: 
         *(0, 1, 0, places * oc),
         *(ic, ic, 1, 1, 0, 0),
         *(split.blocks, split.span, oc, -inf, inf, *[0] * 8),
+        *(0, split.blocks * ic * wide, oc, *[0] * 7),
         *PLAIN,
     )
     columns = places * split.blocks * wide
     args: tuple[Arg, ...] = (
         inputs,
         Const(partial(_packed, problem.weights, wide)),
+        In(0),
         Const(lambda: np.zeros(columns, np.float32)),
         *(In(0), In(0), products),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import check_op, rng
+from harness import check_op, check_universal, rng
 
 from clnn.arith.real_taps import RealTaps
 from clnn.errors import DTypeError
@@ -39,6 +39,25 @@ def test_every_variant(device, kind, ic, per, group):
     spec, inputs = problem(kind, ic, per, (4, 5), group)
     for border in (0, 2):
         check_op(device, spec, inputs, consts=(1,), border=border, every=True)
+
+
+SETS = {
+    "few": (U8, 5, 3, (4, 5), {}),
+    "blocks": (I8, 16, 40, (4, 5), {}),
+    "groups": (U8, 3, 4, (4, 5), {"group": 2}),
+    "far": (I8, 131, 8, (4, 5), {}),
+    "holes": (I8, 6, 9, (3, 6), {"strides": (3, 2), "dilations": (2, 3)}),
+    "point": (U8, 7, 5, (1, 1), {"quads": True}),
+    "far_point": (I8, 130, 5, (1, 1), {"quads": True}),
+}
+
+
+@pytest.mark.parametrize("order", ((0, 1, 2, 3), (0, 2, 3, 1)), ids=("nchw", "nhwc"))
+@pytest.mark.parametrize("case", SETS)
+def test_on_the_universal_set(device, case, order):
+    kind, ic, per, size, about = SETS[case]
+    spec, inputs = problem(kind, ic, per, size, **about)
+    check_universal(device, spec, inputs, consts=(1,), orders={"i0": order, "o0": order})
 
 
 @pytest.mark.parametrize("ic", [1, 2, 3, 4, 7, 130])

@@ -219,3 +219,73 @@ def test_copies(device):
     check_universal(
         device, Slice((0, 4, 0, 2), (1, 3, 2, 3), (1, -2, 2, 1)), [normal((1, 6, 4, 9))]
     )
+
+
+PRODUCTS = {
+    "plain": ((7, 70), (70, 33), {}),
+    "turned": ((29, 9), (40, 9), {"trans_b": True}),
+    "both": ((9, 29), (40, 9), {"trans_a": True, "trans_b": True}),
+    "heads": ((3, 29, 20), (3, 20, 17), {"alpha": 0.25}),
+    "windows": ((4, 3, 15, 8), (4, 3, 8, 15), {}),
+    "shared": ((4, 3, 15, 8), (1, 3, 8, 15), {}),
+    "axes": ((2, 3, 2, 3, 4, 5), (3, 1, 3, 5, 33), {}),
+    "column": ((2, 30, 650), (2, 650, 1), {}),
+    "row": ((650,), (3, 650, 5), {}),
+    "infinite": ((7, 9), (9, 40), {}),
+}
+
+
+@pytest.mark.parametrize("turned", (False, True), ids=("", "turned"))
+@pytest.mark.parametrize("case", PRODUCTS)
+def test_products_of_two_computed_matrices(device, case, turned):
+    left, right, about = PRODUCTS[case]
+    a, b = normal(left), normal(right, 1)
+    if case == "infinite":
+        b[3, 4], b[4, 39] = np.inf, np.nan
+    ops = (PostOp("add", operand=3), PostOp("relu")) if case in ("windows", "heads") else ()
+    more = {"windows": [None, normal((1, 3, 15, 15), 2)], "heads": [None, normal((29, 17), 3)]}
+    last = (*range(b.ndim - 2), b.ndim - 1, b.ndim - 2)
+    name = check_universal(
+        device,
+        Gemm(post_ops=ops, **about),
+        [a, b, *more.get(case, ())],
+        orders={"i1": last} if turned else None,
+    )
+    assert name == "universal_computed_product"
+
+
+@pytest.mark.parametrize("case", ("stride", "groups", "filters", "dilated"))
+def test_inputs_without_a_border_are_copied(device, monkeypatch, case):
+    monkeypatch.setattr(Conv2d, "padding_needs", lambda self, inputs: {})
+    win, group, channels, made = CONVOLUTIONS[case]
+    inputs = [
+        normal((2, channels, 11, 13)),
+        normal((made, channels // group, *win.kernel), 1),
+        normal((made,), 2),
+    ]
+    spec = Conv2d(win, group, (PostOp("relu"),))
+    for order in (NHWC, NCHW):
+        name = check_universal(device, spec, inputs, consts=(1, 2), orders=orders(order))
+        assert name.endswith("_bordered")
+
+
+def test_more_post_ops_than_a_function_takes(device):
+    """The first ones are applied to its tile, the others by walks over the result."""
+    made, ops = (2, 19, 5, 7), []
+    for k, fn in enumerate(("add", "mul", "sub", "max", "add")):
+        ops += [PostOp(fn, operand=3 + k), PostOp("tanh")]
+    shapes = (made, (1, 19, 1, 1), (5, 7), made, (2, 1, 1, 1))
+    more = [normal(shape, 4 + k) for k, shape in enumerate(shapes)]
+    x, weights = normal((2, 9, 5, 7)), normal((19, 9, 1, 1), 1)
+    spec = Conv2d(window((1, 1)), 1, tuple(ops))
+    name = check_universal(device, spec, [x, weights, None, *more], consts=(1,))
+    assert name.endswith("_walked")
+    rows = Gemm(post_ops=tuple(ops))
+    check_universal(device, rows, [normal((2, 19, 5, 3)), normal((3, 7), 1), None, *more])
+    e = normal(made, 9)
+    spec = Pool(
+        window((3, 3), before=(1, 1), after=(1, 1)),
+        "average",
+        post_ops=(PostOp("sub", operand=1), PostOp("mul", operand=2), PostOp("add", operand=3)),
+    )
+    check_universal(device, spec, [e, e * 2, normal((19, 1, 1)), more[0]])

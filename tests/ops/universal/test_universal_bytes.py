@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from harness import check_universal, normal, rng
+from harness import check_universal, normal, rng, single_node
 
 from clnn.arith.quantised import Quantisation, QuantisedAverage, Requantised, Sums, Written
 from clnn.arith.quantised_maps import (
@@ -23,6 +23,8 @@ from clnn.ops.elementwise.cast import Cast
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.elementwise.fixed_map import FixedMap
 from clnn.ops.elementwise.logic import Logic
+from clnn.ops.gemm.spec import Gemm
+from clnn.ops.movement.gather import Gather
 from clnn.ops.movement.pad import Pad
 from clnn.ops.movement.views import Concat, Transpose
 from clnn.ops.pool.spec import Pool
@@ -33,10 +35,14 @@ from clnn.ops.resize.spec import Resize
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.ops.universal.byte_steps import BINARY, CODES
+from clnn.ops.universal.functions import is_universal
+from clnn.options import Options
+from clnn.plan.layouts import Hints
 from clnn.runtime.device.device import select
 from clnn.runtime.device.target import target_of
 from clnn.runtime.run import planning
-from clnn.types import F32, I8, I16, I32, U8, U16
+from clnn.runtime.run.session import Session
+from clnn.types import BOOL, F32, I8, I16, I32, U8, U16
 
 NHWC, NCHW = (0, 2, 3, 1), (0, 1, 2, 3)
 F = np.float32
@@ -273,3 +279,115 @@ def test_softmax(device, kind, length):
 
 def test_codes():
     assert len(set(CODES)) == len(CODES) and set(CODES) > BINARY
+
+
+@pytest.mark.parametrize("arith", (requantised, written), ids=("requantised", "written"))
+@pytest.mark.parametrize("case", ("stride", "groups", "filters", "dilated"))
+def test_inputs_without_a_border_are_copied(device, monkeypatch, case, arith):
+    monkeypatch.setattr(Conv2d, "padding_needs", lambda self, inputs: {})
+    win, group, _, made = CONVOLUTIONS[case]
+    for x, order in ((np.uint8, NHWC), (np.int8, NCHW)):
+        spec = Conv2d(win, group, (), arith(U8, made, 9))
+        given = conv_inputs(case, x)
+        name = check_universal(device, spec, given, consts=(1, 2), orders=orders(order))
+        assert name.endswith("_bordered")
+
+
+@pytest.mark.parametrize("how", ("linear", "cubic"))
+def test_floats_resized_in_turn(device, how):
+    """Products and sums are rounded one by one: to the bit, whichever axis is walked."""
+    x = normal((2, 19, 5, 7))
+    for order in (NHWC, NCHW, (0, 3, 2, 1)):
+        spec = Resize((2, 19, 10, 11), (1.0, 1.0, 2.0, 1.6), Sampling(how, in_turn=True))
+        options = Options(fuse=False, specialise="never")
+        hints = Hints(orders=dict.fromkeys(("i0", "o0"), order))
+        with Session(single_node(spec, [x]), select(device), options, hints=hints) as session:
+            assert all(is_universal(one.launch) for one in session.plan.launches)
+            np.testing.assert_array_equal(session({"i0": x})["o0"], *spec.reference(x))
+
+
+@pytest.mark.parametrize("order", (NHWC, NCHW), ids=("nhwc", "nchw"))
+@pytest.mark.parametrize("case", ("stride", "groups", "few_filters"))
+def test_sums_of_shorts(device, monkeypatch, case, order):
+    """Inputs of 16 bits, to their ends, as two bytes; with the border in memory, and without."""
+    win, group, *_ = CONVOLUTIONS[case]
+    given = conv_inputs(case, np.uint8)
+    given[0] = rng(8).choice(np.array([-32768, -256, -1, 0, 255, 32767], np.int16), given[0].shape)
+    for _ in range(2):
+        spec = Conv2d(win, group, (), Sums(most=32768))
+        check_universal(device, spec, given, consts=(1, 2), orders=orders(order))
+        monkeypatch.setattr(Conv2d, "padding_needs", lambda self, inputs: {})
+
+
+def test_integers_made_smaller(device):
+    wide = rng(2).integers(-(2**31), 2**31 - 1, (3, 37), np.int32)
+    for kind in (U8, I8, U16, I16, I32):
+        check_universal(device, Cast(kind), [wide])
+
+
+def test_weights_beyond_two_bytes(device):
+    win, _, _, made = CONVOLUTIONS["stride"]
+    given = conv_inputs("stride", np.int8, extreme=True)
+    given[1] = rng(4).choice(np.array([-300, -256, 255, 300], np.int16), given[1].shape)
+    check_universal(device, Conv2d(win, 1, (), requantised(I8, made, 3)), given, consts=(1, 2))
+
+
+PRODUCTS = {
+    "plain": ((7, 70), (70, 33), {}),
+    "turned": ((29, 9), (40, 9), {"trans_b": True}),
+    "heads": ((2, 3, 15, 20), (2, 3, 20, 37), {}),
+    "shared": ((4, 3, 15, 8), (1, 3, 8, 16), {"trans_a": False}),
+    "column": ((2, 30, 65), (2, 65, 1), {}),
+}
+
+
+@pytest.mark.parametrize("case", PRODUCTS)
+def test_products_of_integers(device, case):
+    left, right, about = PRODUCTS[case]
+    a, b = (rng(k).integers(-(2**31), 2**31 - 1, s, np.int32) for k, s in enumerate((left, right)))
+    check_universal(device, Gemm(**about), [a, b])
+
+
+def test_truth_values(device):
+    a, b = (rng(k).integers(0, 2, (3, 37)).astype(bool) for k in (1, 2))
+    for fn in ("and", "or", "xor"):
+        check_universal(device, Logic(fn), [a, b[:1]])
+    check_universal(device, Logic("not"), [a])
+    check_universal(device, Logic("is_nan"), [np.where(a, F("nan"), normal((3, 37)))])
+    for kind in (np.int64, np.int32, np.uint8):
+        check_universal(device, Cast(BOOL), [rng(3).choice(np.array([0, 1, 64], kind), (3, 37))])
+    for kind in (F32, I32, U8):
+        check_universal(device, Cast(kind), [a])
+
+
+@pytest.mark.parametrize("axis", (0, 1, 2))
+@pytest.mark.parametrize("kind", (np.float32, np.int8, np.int64))
+def test_elements_picked_along_an_axis(device, kind, axis):
+    """Places count from the end where they are negative."""
+    x = rng(1).integers(-99, 99, (4, 5, 19)).astype(kind)
+    index = rng(2).integers(-x.shape[axis], x.shape[axis], (2, 3))
+    for at in (index.astype(np.int64), index.astype(np.int32)):
+        check_universal(device, Gather(axis), [x, at])
+        check_universal(device, Gather(axis), [x, at[:1, :1]])
+
+
+@pytest.mark.parametrize(
+    "how, kind",
+    [
+        *((how, kind) for how in ("linear", "cubic", "outside") for kind in (np.uint8, np.int16)),
+        *(("bits", kind) for kind in (np.uint8, np.int8)),
+    ],
+)
+def test_integers_resized_by_weights(device, kind, how):
+    """Sums rounded one by one, or exact ones of weights of ten bits, towards zero, and within the type."""
+    x = integers((2, 19, 5, 7), kind, extreme=True)
+    about = {
+        "cubic": {"mode": "cubic"},
+        "outside": {"coordinates": "tf_crop_and_resize", "extrapolation": -7.5},
+        "bits": {"bits": 10},
+    }.get(how, {})
+    spec = Resize((2, 19, 10, 11), (1.0, 1.0, 2.0, 1.6), Sampling(**{"mode": "linear", **about}))
+    if how == "outside":
+        spec = replace(spec, roi=((0, 1), (0, 1), (-0.2, 1.1), (0.1, 1.3)))
+    for order in (NHWC, NCHW):
+        check_universal(device, spec, [x], orders=orders(order))

@@ -93,6 +93,7 @@ SAMPLES = {
     "nearest": (Sampling("nearest"), (8, 5)),
     "linear": (Sampling("linear"), (11, 4)),
     "corners": (Sampling("linear", "align_corners"), (70, 9)),
+    "in_turn": (Sampling("linear", in_turn=True), (11, 17)),
     "cubic": (Sampling("cubic", cubic_a=-0.5), (8, 13)),
     "antialias": (Sampling("linear", antialias=True), (3, 2)),
     "crops": (Sampling("linear", "tf_crop_and_resize", extrapolation=-7.5), (9, 12)),
@@ -157,3 +158,14 @@ def test_a_transposed_convolution_of_a_line(device):
     spec = ConvTranspose((5,), (3,), (1,), (1,), (31,))
     inputs = [normal((2, 6, 10)), normal((6, 9, 5), 1), None]
     check_universal(device, spec, inputs, consts=(1,))
+
+
+@pytest.mark.parametrize("axis", (2, 3))
+def test_pads_of_volumes(device, axis):
+    """Axes that stay are joined, so that no more than four are walked."""
+    before, after = [0] * 5, [0] * 5
+    before[axis], after[axis] = 1, 2
+    x = normal((2, 5, 3, 4, 6))
+    check_universal(device, Pad(tuple(before), tuple(after), "constant", -7.0), [x])
+    whole = (x * 99).astype(np.int32)
+    check_universal(device, Pad(tuple(before), tuple(after), "constant", -7.0), [whole])
