@@ -27,6 +27,8 @@ from clnn.types import F32, F64, I64, Array
 _TESTS = dict(enumerate(("<=", "<", ">=", ">", "==", "!=")))
 _TRANSFORMS = ("NONE", "LOGISTIC", "SOFTMAX")
 _KINDS = {"TreeEnsembleRegressor": "target", "TreeEnsembleClassifier": "class"}
+MOST_KEPT = 2**26  # bytes of tables that are kept for the import of another shape
+_reads: dict[int, tuple[Mapping[str, Any], Read]] = {}  # by the identity of a node's attributes
 _COLUMNS = {"target": "n_targets", "class": "classlabels_int64s"}
 
 
@@ -98,10 +100,25 @@ def _ensemble(trees: Trees) -> Ensemble:
     )
 
 
+def _kept(op_type: str, attrs: Mapping[str, Any]) -> Read:
+    """Return what a node says, from the import of another shape where it was read there."""
+    found = _reads.get(id(attrs))
+    if found is None or found[0] is not attrs:
+        found = attrs, _read(op_type, attrs)
+        _reads.pop(id(attrs), None)
+        _reads[id(attrs)] = found
+        room = MOST_KEPT
+        for key, (_, read) in reversed(list(_reads.items())):
+            room -= read.packed.nbytes
+            if room < 0 and key != id(attrs):
+                _reads.pop(key, None)
+    return found[1]
+
+
 def _sums(node: OnnxNode) -> tuple[Value, Read]:
     """Return the sums of a node's rows, and what else it says. Raises Unsupported."""
     try:
-        read = _read(node.op_type, node.attrs)
+        read = _kept(node.op_type, node.attrs)
     except (NotPackedError, ValueError, LookupError, TypeError) as err:
         raise Unsupported(f"trees without a kernel: {err}") from err
     x = Value.of(node, 0)

@@ -55,6 +55,11 @@ class Packed:
     reached: Array
     highest: int
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tables."""
+        return self.nodes.nbytes + self.roots.nbytes + self.weights.nbytes
+
 
 def packed(trees: Ensemble, columns: int) -> Packed:
     """Return the tables of trees. Raises NotPackedError where there are none."""

@@ -292,13 +292,18 @@ class StagedSession(NamedSession):
         return outputs
 
     def _quick(
-        self, stage: DeviceStage, fixed: Mapping[str, Array], kinds: Sequence[tuple[Any, int]]
+        self,
+        stage: DeviceStage,
+        fixed: Mapping[str, Array],
+        read: Mapping[str, tuple[Any, tuple[int, ...]]],
     ) -> RunStage:
-        """Return what runs a stage on arrays of these types and ranks, with these deciding values.
+        """Return what runs a stage on arrays of these types and shapes, with these deciding values.
 
         Where its last run had the same, it runs the session of that as long as others do not run another.
         """
         name, info, last = stage.name, self._info[stage.name], self._last.get(stage.name)
+        kinds = [(dtype, len(shape)) for dtype, shape in read.values()]
+        shapes = {name: shape for name, (_, shape) in read.items()}
         same = last is not None and last.kinds == kinds and last.fixed == _seen(fixed)
         ref = weakref.ref(last.session) if last is not None and same else None
         nbytes = -1
@@ -310,7 +315,10 @@ class StagedSession(NamedSession):
             if session is None or is_other or getattr(self._local, "profile", None) is not None:
                 return self._run_stage(stage, {**fixed, **feeds})
             try:
-                outputs = session(feeds)
+                if isinstance(session, OpenSession):
+                    outputs = session.run_fitting(feeds, shapes)
+                else:
+                    outputs = session(feeds)
             except DeviceLostError as err:
                 self._lost = "" if self._closed else str(err)
                 raise

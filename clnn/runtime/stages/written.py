@@ -31,7 +31,9 @@ from clnn.types import Array
 MOST_KEPT = 1 << 16  # bytes of what is the same in all turns and is kept for them
 _VARIABLE = re.compile(r"\bv\d+_")
 RunStage = Callable[[Mapping[str, Array]], Mapping[str, Value]]
-Quick = Callable[[DeviceStage, Mapping[str, Array], Sequence[tuple[Any, int]]], RunStage]
+Quick = Callable[
+    [DeviceStage, Mapping[str, Array], Mapping[str, tuple[Any, tuple[int, ...]]]], RunStage
+]
 Turn = Callable[..., "tuple[Value, ...]"]
 Bind = Callable[[Mapping[str, Value]], Turn]
 
@@ -49,7 +51,7 @@ class Room:
     """What turns are run and written with.
 
     prepared: of a program. truth: of an If's condition. quick: what runs a stage, for its deciding values and the
-    types and ranks of what it reads.
+    types and shapes of what it reads.
     """
 
     prepared: Callable[[Program], Prepared]
@@ -295,7 +297,7 @@ class _Writer:
         if len(known) < len(fixed) or not all(form.is_known for form in read):
             self._called(act, step.inputs, step.outputs, turns, forms)
             return
-        kinds = [(form.dtype, len(form.shape or ())) for form in read]
+        kinds = {r.name: (f.dtype, f.shape or ()) for r, f in zip(step.reads, read, strict=True)}
         run = self.lines.object(self._room.quick(step, known, kinds))
         made = self.lines.let(f"{run}({self._named([r.name for r in step.reads], forms)})")
         for name in step.outputs:
