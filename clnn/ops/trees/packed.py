@@ -11,6 +11,7 @@ from clnn.records import dataclass
 from clnn.types import Array
 
 LEAF = -(2**31)  # in place of where a branch leads
+BITS = 8  # of a feature, or twice as many ...
 MOST_WEIGHTS = 2**24  # of leaves that have one for each column
 _STEPS = 1.3  # of a walk through a tree of so many leaves, times the logarithm
 
@@ -67,10 +68,9 @@ def packed(trees: Ensemble, columns: int) -> Packed:
     if not places:
         raise NotPackedError("there are no trees")
     highest = int(trees.features.max(initial=0))
-    bits, has_missing = max(highest.bit_length(), 1), bool(trees.missing.any())
-    shift, longest = bits + has_missing, max(len(nodes) for nodes, _ in places)
-    if longest.bit_length() + shift > 31:
-        raise NotPackedError(f"a tree of {longest} nodes over {highest + 1} features")
+    has_missing = bool(trees.missing.any())
+    bits = _bits(highest, max(len(nodes) for nodes, _ in places), has_missing)
+    shift = bits + has_missing
     nodes = np.concatenate([n for n, _ in places])
     left = np.concatenate([firsts for _, firsts in places])
     starts = np.cumsum([0, *(len(n) for n, _ in places)])
@@ -90,6 +90,15 @@ def packed(trees: Ensemble, columns: int) -> Packed:
         _reached(trees, nodes, left, starts, columns),
         highest,
     )
+
+
+def _bits(highest: int, longest: int, has_missing: bool) -> int:
+    """Return the bits of a feature: a few different numbers, so that ensembles share kernels."""
+    least = max(highest.bit_length(), 1)
+    room = 31 - longest.bit_length() - has_missing
+    if least > room:
+        raise NotPackedError(f"a tree of {longest} nodes over {highest + 1} features")
+    return min(-(-least // BITS) * BITS, room)
 
 
 def _steps(leaves: Array) -> int:
