@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from clnn.runtime.run.session import Session
 from clnn.runtime.stages.checks import check_shape, checked
 from clnn.runtime.stages.execute import Execution
 from clnn.runtime.stages.profile import StagedProfile
-from clnn.runtime.stages.written import RunStage
+from clnn.runtime.stages.quick import Last, RunStage, quick, seen
 from clnn.types import Array
 
 FEW_PLANS = 16  # of one stage, for the values seen last that decide its shapes, which stay whatever they cost
@@ -61,14 +61,6 @@ class StageInfo:
     read_back: int = 0
     crossed: int = 0
     plans: int = 0
-
-
-class _Last(NamedTuple):
-    """What a stage ran with last: types and ranks of what it reads, values that are constants of its plan."""
-
-    kinds: list[tuple[Any, int]]
-    fixed: list[tuple[Any, ...]]
-    session: Session | OpenSession
 
 
 class StagedSession(NamedSession):
@@ -104,7 +96,7 @@ class StagedSession(NamedSession):
         self._closed, self._lost = False, ""
         self._local = threading.local()
         self._read_by_host: dict[str, frozenset[str]] = {}
-        self._last: dict[str, _Last] = {}
+        self._last: dict[str, Last] = {}
         self._close: set[str] = set()
         for stage, read, is_close in _all_stages(program, read_by_host(program)):
             self._read_by_host[stage.name] = read
@@ -283,54 +275,30 @@ class StagedSession(NamedSession):
             if self._lost and self._exchange is not None:
                 self._exchange.abandon("it was lost in a stage")
             raise
-        with self._lock:
-            info = self._info[stage.name]
-            info.runs += 1
-            read = self._read_by_host[stage.name]
-            info.read_back = sum(a.nbytes for n, a in outputs.items() if n in read)
-            info.crossed = sum(a.nbytes for n, a in outputs.items() if n not in read)
+        self._note(stage, outputs)
         return outputs
 
     def _quick(
-        self,
-        stage: DeviceStage,
-        fixed: Mapping[str, Array],
-        read: Mapping[str, tuple[Any, tuple[int, ...]]],
+        self, stage: DeviceStage, fixed: Mapping[str, Array], read: Mapping[str, Any]
     ) -> RunStage:
-        """Return what runs a stage on arrays of these types and shapes, with these deciding values.
+        """Return what runs a stage in turns that do the same."""
 
-        Where its last run had the same, it runs the session of that as long as others do not run another.
-        """
-        name, info, last = stage.name, self._info[stage.name], self._last.get(stage.name)
-        kinds = [(dtype, len(shape)) for dtype, shape in read.values()]
-        shapes = {name: shape for name, (_, shape) in read.items()}
-        same = last is not None and last.kinds == kinds and last.fixed == _seen(fixed)
-        ref = weakref.ref(last.session) if last is not None and same else None
-        nbytes = -1
+        def last() -> Last | None:
+            is_profiled = getattr(self._local, "profile", None) is not None
+            return None if is_profiled else self._last.get(stage.name)
 
-        def run(feeds: Mapping[str, Array]) -> Mapping[str, Value]:
-            nonlocal nbytes
-            now, session = self._last.get(name), None if ref is None else ref()
-            is_other = session is None or now is None or now.session is not session
-            if session is None or is_other or getattr(self._local, "profile", None) is not None:
-                return self._run_stage(stage, {**fixed, **feeds})
-            try:
-                if isinstance(session, OpenSession):
-                    outputs = session.run_fitting(feeds, shapes)
-                else:
-                    outputs = session(feeds)
-            except DeviceLostError as err:
-                self._lost = "" if self._closed else str(err)
-                raise
-            if nbytes < 0:
-                read = self._read_by_host[name]
-                nbytes = sum(a.nbytes for n, a in outputs.items() if n in read)
-            with self._lock:
-                info.runs += 1
-                info.read_back = nbytes
-            return outputs
+        def slow(feeds: Mapping[str, Array]) -> Mapping[str, Value]:
+            return self._run_stage(stage, {**fixed, **feeds})
 
-        return run
+        return quick(fixed, read, last, slow, partial(self._note, stage))
+
+    def _note(self, stage: DeviceStage, outputs: Mapping[str, Value]) -> None:
+        """Count a run."""
+        with self._lock:
+            info, read = self._info[stage.name], self._read_by_host[stage.name]
+            info.runs += 1
+            info.read_back = sum(a.nbytes for n, a in outputs.items() if n in read)
+            info.crossed = sum(a.nbytes for n, a in outputs.items() if n not in read)
 
     def _ran(
         self,
@@ -378,14 +346,14 @@ class StagedSession(NamedSession):
     ) -> Session | OpenSession:
         """Return the session of a stage for what it reads: in turns of a loop, the one of the turn before."""
         fixed = {n: np.asarray(fetched(values[n])) for n in stage.fixed}
-        seen = _seen(fixed)
+        values_now = seen(fixed)
         kinds = [(feed.dtype, len(feed.shape)) for feed in feeds.values()]
         last = self._last.get(stage.name)
-        if last is not None and kinds == last.kinds and seen == last.fixed:
+        if last is not None and kinds == last.kinds and values_now == last.fixed:
             return last.session
         types = {r.name: _typed(r, *kind) for r, kind in zip(stage.reads, kinds, strict=True)}
         session = self._session(stage, types, fixed)
-        self._last[stage.name] = _Last(kinds, seen, session)
+        self._last[stage.name] = Last(kinds, values_now, session)
         return session
 
     def _session(
@@ -421,10 +389,6 @@ class StagedSession(NamedSession):
             self._last.pop(stage.name, None)
             for _, old in kept.shrink():
                 self._builds = [a + b for a, b in zip(self._builds, old.build_counts, strict=True)]
-
-
-def _seen(fixed: Mapping[str, Array]) -> list[tuple[Any, ...]]:
-    return [(array.dtype, array.shape, array.tobytes()) for array in fixed.values()]
 
 
 def _closed(model: Any, close: bool) -> Session:

@@ -26,14 +26,12 @@ from clnn.ops.host.lines import DeviatesError, Form, Lines, single, written
 from clnn.ops.host.registry import Value, compute
 from clnn.records import dataclass
 from clnn.runtime.stages.prepared import Act, Call, Prepared, Values
+from clnn.runtime.stages.quick import Kinds, RunStage
 from clnn.types import Array
 
 MOST_KEPT = 1 << 16  # bytes of what is the same in all turns and is kept for them
 _VARIABLE = re.compile(r"\bv\d+_")
-RunStage = Callable[[Mapping[str, Array]], Mapping[str, Value]]
-Quick = Callable[
-    [DeviceStage, Mapping[str, Array], Mapping[str, tuple[Any, tuple[int, ...]]]], RunStage
-]
+Quick = Callable[[DeviceStage, Mapping[str, Array], Kinds], RunStage]
 Turn = Callable[..., "tuple[Value, ...]"]
 Bind = Callable[[Mapping[str, Value]], Turn]
 
