@@ -91,6 +91,7 @@ def test_what_tables_hold():
 def test_features_of_other_types(device, dtype):
     """Whole numbers are made float32; doubles are the host's."""
     attrs = ensemble(np.random.default_rng(3), "target", (0,), 3, MODES[:1])
+    attrs["n_targets"] = 1
     proto = model_of("TreeEnsembleRegressor", [np.zeros((7, 3), dtype)], attrs)
     x = rows(7, 3, 1, dtype)
     with clnn.compile_model(proto, device) as session:
