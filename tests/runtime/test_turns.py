@@ -374,6 +374,35 @@ def test_a_list_that_grows_is_no_constant(device):
             )
 
 
+def test_a_scan_of_many_turns(device):
+    """A number that each turn adds to, beside rows that are swept."""
+    nodes = [
+        node("Add", ["s", "one"], ["s2"]),
+        node("Cast", ["s2"], ["factor"], to=TensorProto.FLOAT),
+        node("Mul", ["row", "factor"], ["longer"]),
+        node("Softmax", ["longer"], ["shares"], axis=0),
+    ]
+    body = helper.make_graph(
+        nodes,
+        "body",
+        [value("s", (1,), INT64), value("row", (3,))],
+        [value("s2", (1,), INT64), value("shares", (3,)), value("factor", (1,))],
+    )
+    scan = node("Scan", ["begin", "rows"], ["end", "all", "factors"], body=body, num_scan_inputs=1)
+    inputs = [value("begin", (1,), INT64), value("rows", ("n", 3))]
+    proto = model([scan], inputs, initializers=[ints("one", 1)], opset=17)
+    del proto.graph.output[:]
+    proto.graph.output.extend(
+        [value("end", (1,), INT64), value("all", ("n", 3)), value("factors", ("n", 1))]
+    )
+    engine = onnxruntime.InferenceSession(proto.SerializeToString())
+    with clnn.compile_model(proto, device) as session:
+        for count, begin in [(30, 0), (3, 5), (17, 2**62), (30, -9)]:
+            given = {"begin": np.array([begin]), "rows": normal(count, 3, seed=count)}
+            for got, want in zip(session.run(None, given), engine.run(None, given), strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6, strict=True)
+
+
 def iter_of(numbers):
     """What gives these numbers in place of random ones."""
     left = iter(numbers)
