@@ -54,7 +54,20 @@ WINGS = {
     "onnxruntime": (("capi",),),
     "ops": (
         ("shared",),
-        ("conv", "elementwise", "gemm", "host", "movement", "pool", "recurrent", "resize", "rows"),
+        (
+            *(
+                "conv",
+                "elementwise",
+                "gemm",
+                "host",
+                "movement",
+                "pool",
+                "recurrent",
+                "resize",
+                "rows",
+            ),
+            "trees",
+        ),
         ("composed", "espdl", "quantised", "transformer", "universal"),
     ),
     "runtime": (

@@ -96,6 +96,10 @@ class OpSpec:
         """Return the arithmetic operations of one run (a fused multiply-add counts two)."""
         return sum(t.size for t in outputs)
 
+    def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
+        """Return the operations of a product that take about as long."""
+        return self.flops(inputs, outputs)
+
     def tolerance(self, inputs: Sequence[TensorType | None]) -> float:
         """Return the error allowed against `reference`, relative to the largest output."""
         return 1e-5

@@ -10,6 +10,7 @@ from table import NHWC, add
 
 from clnn.ops.rows.arg import ArgExtreme, Hardmax
 from clnn.ops.rows.cumsum import CumSum
+from clnn.ops.rows.distances import Distances
 from clnn.ops.rows.lrn import Lrn
 from clnn.ops.rows.norm import Normalise
 from clnn.ops.rows.reduce import FOLDS, Reduce
@@ -207,3 +208,6 @@ _BOXES = np.array([[[0, 0, 4, 4], [1, 0, 5, 4], [6, 6, 7, 9], [4, 4, 0, 1]]], np
 _PLACES = np.array([[[0, 1, 3, 2], [3, 2, 1, 0]]], np.int64)
 _SCORES = np.array([[[0.9, 0.8, 0.7, 0.1], [0.9, 0.9, np.nan, 0.2]]], np.float32)
 add("suppress", Suppress(0.5, 0.15), [_BOXES, _SCORES, _PLACES], tolerance=0)
+
+for _columns in (5, 37):
+    add(f"distances_{_columns}", Distances(), [normal((11, 3)), normal((3, _columns), 1)])

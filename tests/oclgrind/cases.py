@@ -16,6 +16,7 @@ import case_quantised
 import case_recurrent
 import case_rows
 import case_stored
+import case_trees
 import case_universal
 import case_universal_bytes
 import case_workgroups
@@ -38,6 +39,7 @@ MODULES = (
     case_recurrent,
     case_rows,
     case_stored,
+    case_trees,
     case_universal,
     case_universal_bytes,
     case_workgroups,

@@ -172,11 +172,13 @@ def test_loops_drawn_by_chance(any_device, seed):
     proto = Body(rng).proto(rng.random() < 0.5, "rows" if is_open else 2)
     engine = onnxruntime.InferenceSession(proto.SerializeToString())
     feeds = [
-        feed(2, 5, 4),
+        feed(2, 11, 4),
         feed(2, 0, 5),
         feed(3 if is_open else 2, 9, 6),
         feed(2, 1, 7),
-        feed(2, 5, 4),
+        feed(2, 12, 8),
+        feed(3 if is_open else 2, 11, 9),
+        feed(2, 11, 4),
     ]
     with clnn.compile_model(proto, any_device) as session:
         rows = []
@@ -202,7 +204,7 @@ def test_two_threads_and_arrays_that_change_in_place(any_device):
             given = feed(rows, 4, rows)
             for k in range(4):
                 given["x"][...] = normal(rows, 4, seed=10 * rows + k)
-                given["count"][...] = k + 1
+                given["count"][...] = 3 * k + 1
                 want, got = engine.run(None, given), session.run(None, given)
                 if not all(np.allclose(a, b, 1e-5, 1e-5) for a, b in zip(got, want, strict=True)):
                     wrong.append((rows, k))
@@ -244,6 +246,161 @@ def test_doubles_on_the_host_stay_there():
     stages = [step for step in loop.body.steps if isinstance(step, DeviceStage)]
     made = {name for stage in stages for n in stage.make_model.nodes for name in n.output}
     assert stages and not made & {"number", "precise", "small"}
+
+
+def written(session):
+    """How many functions were written for the turns of each loop."""
+    return [len(turning.written) for turning in session._execution._turnings.values()]
+
+
+def loop_of(nodes, carried, kinds, inits=(), count=40):
+    """A loop: carried: before, after, type, shape. Its outputs are the last values, and all of the first."""
+    body = helper.make_graph(
+        [node("Identity", ["go_in"], ["go"]), *nodes, node("Identity", [carried[0][1]], ["kept"])],
+        "body",
+        [
+            value("i", (), INT64),
+            value("go_in", (), BOOL),
+            *(value(b, s, k) for (b, _), (k, s) in zip(carried, kinds, strict=True)),
+        ],
+        [
+            value("go", (), BOOL),
+            *(value(a, s, k) for (_, a), (k, s) in zip(carried, kinds, strict=True)),
+            value("kept", kinds[0][1], kinds[0][0]),
+        ],
+    )
+    begins = [f"begin_{b}" for b, _ in carried]
+    ends = [f"end_{a}" for _, a in carried]
+    loop = node("Loop", ["turns", "", *begins], [*ends, "rows"], body=body)
+    inputs = [value(n, s, k) for n, (k, s) in zip(begins, kinds, strict=True)]
+    made = model([loop], inputs, initializers=[tensor("turns", np.int64(count)), *inits], opset=17)
+    del made.graph.output[:]
+    made.graph.output.extend(value(e, s, k) for e, (k, s) in zip(ends, kinds, strict=True))
+    made.graph.output.append(value("rows", (None, *kinds[0][1]), kinds[0][0]))
+    return made
+
+
+def agree(session, proto, feeds):
+    engine = onnxruntime.InferenceSession(proto.SerializeToString())
+    for one in feeds:
+        for got, want in zip(session.run(None, one), engine.run(None, one), strict=True):
+            np.testing.assert_array_equal(got, want, strict=True)
+
+
+def test_whole_numbers_wrap_in_the_middle_of_a_loop(device):
+    """What a number of Python's does not do deviates."""
+    kinds = [(TensorProto.INT32, (1,)), (TensorProto.FLOAT, ())]
+    nodes = [
+        node("Mul", ["a", "three"], ["a2"]),
+        node("Mul", ["f", "large"], ["f1"]),
+        node("Add", ["f1", "large"], ["f2"]),
+    ]
+    inits = [tensor("three", np.array([3], np.int32)), tensor("large", np.float32(1e3))]
+    proto = loop_of(nodes, [("a", "a2"), ("f", "f2")], kinds, inits)
+    with clnn.compile_model(proto, device) as session:
+        one = {"begin_a": np.array([5], np.int32), "begin_f": np.array(0.5, np.float32)}
+        agree(session, proto, [one, {**one, "begin_a": np.array([-7], np.int32)}])
+        assert written(session) == [1]
+
+
+@pytest.mark.parametrize("at", [6, 20, 39])
+def test_a_branch_changes_late(device, at):
+    """Turns are written while one branch is taken; then the other is."""
+    kinds = [(INT64, (1,)), (TensorProto.FLOAT, (3,))]
+    then = helper.make_graph([node("Mul", ["x", "two"], ["m"])], "then", [], [value("m", (3,))])
+    other = helper.make_graph([node("Neg", ["x"], ["n"])], "else", [], [value("n", (3,))])
+    nodes = [
+        node("Add", ["k", "one"], ["k2"]),
+        node("Less", ["k2", "at"], ["is_early"]),
+        node("If", ["is_early"], ["x2"], then_branch=then, else_branch=other),
+    ]
+    inits = [ints("one", 1), ints("at", at), tensor("two", np.float32(1.25))]
+    proto = loop_of(nodes, [("k", "k2"), ("x", "x2")], kinds, inits)
+    with clnn.compile_model(proto, device) as session:
+        one = {"begin_k": np.array([0]), "begin_x": normal(3, seed=1)}
+        agree(session, proto, [one, {**one, "begin_k": np.array([30])}, one])
+        assert written(session) in (
+            [1],
+            [2],
+        )  # the second is for loops that never take the first branch
+
+
+def test_what_a_loop_begins_with_stays_as_it_is(device):
+    """A table of the caller's, written in each turn, and outputs that are the caller's to change."""
+    kinds = [(TensorProto.FLOAT, (40, 3)), (INT64, (1,))]
+    nodes = [
+        node("Reshape", ["k", "column"], ["line"]),
+        node("Tile", ["line", "row"], ["places"]),
+        node("ScatterElements", ["t", "places", "updates"], ["t2"], axis=0),
+        node("Add", ["k", "one"], ["k2"]),
+    ]
+    inits = [ints("one", 1), ints("column", 1, 1), ints("row", 1, 3)]
+    inits.append(tensor("updates", np.array([[1, 2, 3]], np.float32)))
+    proto = loop_of(nodes, [("t", "t2"), ("k", "k2")], kinds, inits, 20)
+    with clnn.compile_model(proto, device) as session:
+        one = {"begin_t": normal(40, 3, seed=1), "begin_k": np.array([5])}
+        before = one["begin_t"].copy()
+        agree(session, proto, [one])
+        first = session.run(None, one)
+        kept = [array.copy() for array in first]
+        first[0][...], first[1][...], first[2][...] = 7, 7, 7
+        for got, want in zip(session.run(None, one), kept, strict=True):
+            np.testing.assert_array_equal(got, want)
+        np.testing.assert_array_equal(one["begin_t"], before)
+        assert one["begin_k"] == 5 and written(session) == [1]
+
+
+def test_a_list_that_grows_is_no_constant(device):
+    """Its length is another in each turn; what follows from that is computed in each."""
+    kinds = [(TensorProto.FLOAT, (None,)), (INT64, (1,))]
+    nodes = [
+        node("Concat", ["l", "item"], ["l2"], axis=0),
+        node("Shape", ["l2"], ["extent"]),
+        node("Add", ["n", "extent"], ["n2"]),
+    ]
+    inits = [tensor("item", np.ones(1, np.float32))]
+    proto = loop_of(nodes, [("l", "l2"), ("n", "n2")], kinds, inits, 15)
+    loop = proto.graph.node[0]
+    (body,) = [a.g for a in loop.attribute if a.name == "body"]
+    body.output[-1].CopyFrom(value("n2_kept", (1,), INT64))
+    body.node[-1].CopyFrom(node("Identity", ["n2"], ["n2_kept"]))
+    proto.graph.output[-1].CopyFrom(value("rows", (None, 1), INT64))
+    with clnn.compile_model(proto, device) as session:
+        for extent in (0, 1, 5):
+            agree(
+                session,
+                proto,
+                [{"begin_l": normal(extent, seed=1), "begin_n": np.array([extent])}],
+            )
+
+
+def test_a_scan_of_many_turns(device):
+    """A number that each turn adds to, beside rows that are swept."""
+    nodes = [
+        node("Add", ["s", "one"], ["s2"]),
+        node("Cast", ["s2"], ["factor"], to=TensorProto.FLOAT),
+        node("Mul", ["row", "factor"], ["longer"]),
+        node("Softmax", ["longer"], ["shares"], axis=0),
+    ]
+    body = helper.make_graph(
+        nodes,
+        "body",
+        [value("s", (1,), INT64), value("row", (3,))],
+        [value("s2", (1,), INT64), value("shares", (3,)), value("factor", (1,))],
+    )
+    scan = node("Scan", ["begin", "rows"], ["end", "all", "factors"], body=body, num_scan_inputs=1)
+    inputs = [value("begin", (1,), INT64), value("rows", ("n", 3))]
+    proto = model([scan], inputs, initializers=[ints("one", 1)], opset=17)
+    del proto.graph.output[:]
+    proto.graph.output.extend(
+        [value("end", (1,), INT64), value("all", ("n", 3)), value("factors", ("n", 1))]
+    )
+    engine = onnxruntime.InferenceSession(proto.SerializeToString())
+    with clnn.compile_model(proto, device) as session:
+        for count, begin in [(30, 0), (3, 5), (17, 2**62), (30, -9)]:
+            given = {"begin": np.array([begin]), "rows": normal(count, 3, seed=count)}
+            for got, want in zip(session.run(None, given), engine.run(None, given), strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6, strict=True)
 
 
 def iter_of(numbers):

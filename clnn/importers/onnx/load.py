@@ -19,8 +19,10 @@ from clnn.errors import ModelError, ModelFileError
 from clnn.graph.mapped import map_file
 from clnn.importers.espdl.model import is_espdl
 from clnn.importers.onnx.checks import check_model
+from clnn.importers.onnx.distances import with_distances
 from clnn.importers.onnx.from_espdl import proto_of
 from clnn.importers.onnx.loops import with_layers
+from clnn.importers.onnx.text_labels import with_places
 from clnn.importers.onnx.wire import separate
 from clnn.records import dataclass
 from clnn.settings import setting
@@ -123,7 +125,7 @@ def _loaded(model: Any, mapped: bool, split: Split) -> Loaded:
             "bytes or an onnx.ModelProto."
         )
     check_model(loaded.proto)
-    return replace(loaded, proto=with_layers(loaded.proto))
+    return replace(loaded, proto=with_places(with_distances(with_layers(loaded.proto))))
 
 
 def _read(path: Path, mapped: bool) -> memoryview:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clnn.errors import ShapeError
-from clnn.ops.composed.einsum import matrix_product
 from clnn.ops.composed.values import Value
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_importers, onnx_op
+from clnn.ops.rows.distances import Distances
 from clnn.ops.shared.functions import PostOp
 from clnn.types import normalise_axis
 
@@ -77,15 +77,14 @@ def _expand_dims(node: OnnxNode) -> Source:
 
 @onnx_op(MICROSOFT + "CDist")
 def _distances(node: OnnxNode) -> Source:
-    """Distances of the rows of two matrices, from their products as onnxruntime has them."""
+    """Distances of the rows of two matrices; rows of one element stand for any length."""
     a, b = Value.of(node, 0), Value.of(node, 1)
     metric = str(node.attr("metric", "sqeuclidean"))
     if metric not in ("euclidean", "sqeuclidean"):
         raise Unsupported(f"metric {metric!r} is not euclidean or sqeuclidean")
-    if a.type.rank != 2 or b.type.rank != 2 or a.shape[1] != b.shape[1]:
+    if a.type.rank != 2 or b.type.rank != 2 or len({a.shape[1], b.shape[1]} - {1}) > 1:
         raise ShapeError(f"CDist of {a.shape} and {b.shape}: they must be rows of one length.")
-    own, other = (v.binary("mul", v).sum([1]) for v in (a, b))
-    sums = own.reshape((a.shape[0], 1)).binary("add", other.reshape((1, b.shape[0])))
-    twice = matrix_product(a, b.transpose((1, 0))).unary("mul", 2.0)
-    squares = sums.apply(Eltwise((PostOp("sub", operand=1), PostOp("at_least", (0.0,)))), twice)
+    if a.shape[1] != b.shape[1]:
+        a, b = a.expand((1, b.shape[1])), b.expand((1, a.shape[1]))
+    squares = a.apply(Distances(), b.transpose((1, 0)))
     return (squares.unary("sqrt") if metric == "euclidean" else squares).source

@@ -84,7 +84,7 @@ def estimate_ns(graph: Graph) -> float:
 
 def _node_ns(graph: Graph, node: Node) -> float:
     names = {name for name in (*node.inputs, *node.outputs) if name is not None}
-    flops = node.spec.flops(graph.input_types(node), graph.output_types(node))
+    flops = node.spec.work(graph.input_types(node), graph.output_types(node))
     nbytes = sum(graph.types[name].size * graph.memory(name).itemsize for name in names)
     first = next((name for name in node.inputs if name is not None), None)
     of_bytes = first is not None and graph.memory(first).itemsize == 1

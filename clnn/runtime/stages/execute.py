@@ -23,18 +23,26 @@ from clnn.importers.onnx.stages.program import (
 from clnn.ops.host.registry import Value
 from clnn.runtime.run.handed import DeviceArray, Exchange, fetched
 from clnn.runtime.stages.prepared import Act, Prepared, Values, prepared
+from clnn.runtime.stages.turning import Turning, Turns
+from clnn.runtime.stages.written import Quick, Room
 from clnn.types import Array
 
-RunTurn = Callable[[Sequence[Value]], list[Value]]
-RunStage = Callable[[DeviceStage, Mapping[str, Value]], Mapping[str, Value]]
+RunAnyStage = Callable[[DeviceStage, Mapping[str, Value]], Mapping[str, Value]]
 SHARED_FROM = 1 << 14  # bytes of an array from which on all runs of a body share one copy of it
 
 
 class Execution:
-    """Runs programs. run_stage: runs one stage of the device on the values that it reads."""
+    """Runs programs. run_stage: runs one stage of the device on the values that it reads.
 
-    def __init__(self, run_stage: RunStage, exchange: Exchange | None = None) -> None:
+    quick: of a Room.
+    """
+
+    def __init__(
+        self, run_stage: RunAnyStage, quick: Quick, exchange: Exchange | None = None
+    ) -> None:
         self._run_stage, self._exchange = run_stage, exchange
+        self._room = Room(self._ready, _truth, quick)
+        self._turnings: dict[int, Turning] = {}
         self._prepared: dict[
             int, tuple[Program, Prepared]
         ] = {}  # by identity; programs stay as they are
@@ -53,36 +61,16 @@ class Execution:
                 values.pop(name, None)
         return [values[name] for name in program.outputs]
 
-    def _turns(self, body: Program, around: Mapping[str, Value]) -> RunTurn:
-        """Return what runs a loop's body on its inputs, turn by turn.
-
-        What is the same in all turns is made in the first.
-        """
+    def _turns(self, body: Program, around: Mapping[str, Value]) -> Turns:
+        """Return what runs a loop's body on its inputs, turn by turn."""
         ready = self._ready(body)
         begin: Values = {name: around[name] for name in body.captures}
         begin.update(ready.consts)
-        is_first = True
-
-        def run(inputs: Sequence[Value]) -> list[Value]:
-            nonlocal is_first
-            values = begin.copy()
-            values.update(zip(body.inputs, inputs, strict=True))
-            if is_first:
-                is_first = False
-                for act, ended, stay in ready.steps:
-                    act(values)
-                    for name in stay:
-                        begin[name] = values[name]
-                    for name in ended:
-                        values.pop(name, None)
-            else:
-                for act, ended in ready.later:
-                    act(values)
-                    for name in ended:
-                        values.pop(name, None)
-            return [values[name] for name in body.outputs]
-
-        return run
+        turning = self._turnings.get(id(body))
+        if turning is None:
+            made = Turning(body, ready, self._room, may_write=self._exchange is None)
+            turning = self._turnings.setdefault(id(body), made)
+        return Turns(turning, begin)
 
     def _ready(self, program: Program) -> Prepared:
         found = self._prepared.get(id(program))
@@ -122,14 +110,15 @@ class Execution:
         going = True if given[1] is None else _truth(step, given[1])
         carried = list(given[2:])
         rows: list[list[Value]] = [[] for _ in step.empty]
-        turn, run = 0, self._turns(step.body, values)
+        turn, turns = 0, self._turns(step.body, values)
         while going and (count is None or turn < count):
-            condition, *made = run([np.array(turn, np.int64), np.array(True), *carried])
+            condition, *made = turns.run([np.array(turn, np.int64), np.array(True), *carried])
             going = _truth(step, condition)
             carried = made[: step.n_carried]
             for row, value in zip(rows, made[step.n_carried :], strict=True):
                 row.append(value)
             turn += 1
+        turns.end()
         stacked = [
             self._stacked(step, row, info, 0) for row, info in zip(rows, step.empty, strict=True)
         ]
@@ -163,12 +152,13 @@ class Execution:
                 f"node {step.name!r} (Scan) sweeps sequences of different lengths: {sorted(counts)}."
             )
         rows: list[list[Value]] = [[] for _ in step.empty]
-        run = self._turns(step.body, values)
+        turns = self._turns(step.body, values)
         for turn in range(max(counts) if length is None else length):
-            made = run([*states, *(s[turn] for s in swept)])
-            states = made[:n_states]
+            made = turns.run([*states, *(s[turn] for s in swept)])
+            states = list(made[:n_states])
             for row, value in zip(rows, made[n_states:], strict=True):
                 row.append(value)
+        turns.end()
         outputs = []
         places = zip(rows, step.empty, step.out_axes, step.out_backwards, strict=True)
         for row, info, axis, back in places:

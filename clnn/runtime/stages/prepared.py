@@ -20,15 +20,25 @@ FEW = 64  # elements of a constant that is compared with others
 
 
 @dataclass(frozen=True)
+class Call:
+    """A step as a call. same: what an earlier step made, where that is the same."""
+
+    step: Step
+    act: Act
+    same: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
 class Prepared:
     """A program's steps: each as a call, the names that nothing reads behind it, and those that stay.
 
-    consts: its constants, and None by the name "". later: the steps of a loop's turns after the first.
+    consts: its constants, and None by the name "". later: the steps of a loop's turns after the first. calls: all.
     """
 
     consts: Mapping[str, Value]
     steps: Sequence[tuple[Act, tuple[str, ...], tuple[str, ...]]]
     later: Sequence[tuple[Act, tuple[str, ...]]]
+    calls: Sequence[Call]
 
 
 def prepared(program: Program, others: Callable[[Step], Act], is_far: bool) -> Prepared:
@@ -38,28 +48,30 @@ def prepared(program: Program, others: Callable[[Step], Act], is_far: bool) -> P
     than in the host's memory.
     """
     alike = _Alike(program.consts)
-    calls: list[tuple[Step, Act, tuple[str, ...]]] = []
+    calls: list[Call] = []
     for step in program.steps:
         if not isinstance(step, HostStep):
-            calls.append((step, others(step), step.inputs))
+            calls.append(Call(step, others(step)))
         elif (first := alike.first(step)) is not None:
-            calls.append((step, _renaming(first.outputs, step.outputs), first.outputs))
+            calls.append(Call(step, _renaming(first.outputs, step.outputs), first.outputs))
         else:
-            calls.append((step, _host(step, program.consts, is_far), step.inputs))
+            calls.append(Call(step, _host(step, program.consts, is_far)))
     rows = []
     # Others hold what is not made here, or stays. "" is None: what a node leaves out.
     kept = {*program.outputs, *program.captures, *program.consts, ""}
     kept.update(name for step in program.steps if step.once for name in step.outputs)
-    for step, act, names in reversed(calls):
-        ended = {*names, *step.outputs} - kept
+    for call in reversed(calls):
+        step = call.step
+        ended = {*(step.inputs if call.same is None else call.same), *step.outputs} - kept
         kept |= ended
         stay = tuple(n for n in step.outputs if n) if step.once else ()
-        rows.append((step, act, tuple(sorted(ended)), stay))
+        rows.append((step, call.act, tuple(sorted(ended)), stay))
     rows.reverse()
     return Prepared(
         {**program.consts, "": None},
         [(act, ended, stay) for _, act, ended, stay in rows],
         [(act, ended) for step, act, ended, _ in rows if not step.once],
+        calls,
     )
 
 

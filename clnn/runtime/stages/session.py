@@ -6,9 +6,10 @@ import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,7 @@ from clnn.runtime.run.session import Session
 from clnn.runtime.stages.checks import check_shape, checked
 from clnn.runtime.stages.execute import Execution
 from clnn.runtime.stages.profile import StagedProfile
+from clnn.runtime.stages.quick import Last, RunStage, quick, seen
 from clnn.types import Array
 
 FEW_PLANS = 16  # of one stage, for the values seen last that decide its shapes, which stay whatever they cost
@@ -60,14 +62,6 @@ class StageInfo:
     read_back: int = 0
     crossed: int = 0
     plans: int = 0
-
-
-class _Last(NamedTuple):
-    """What a stage ran with last: types and ranks of what it reads, values that are constants of its plan."""
-
-    kinds: list[tuple[Any, int]]
-    fixed: list[tuple[Any, ...]]
-    session: Session | OpenSession
 
 
 class StagedSession(NamedSession):
@@ -95,7 +89,7 @@ class StagedSession(NamedSession):
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
         self._compile, self._device = compile_stage, device
         self._exchange = exchange
-        self._execution = Execution(self._run_stage, exchange)
+        self._execution = Execution(self._run_stage, self._quick, exchange)
         self._lock, self._making = threading.Lock(), threading.Lock()
         self._plans: dict[str, Recent[Hashable, Session | OpenSession]] = {}
         self._info: dict[str, StageInfo] = {}
@@ -103,7 +97,7 @@ class StagedSession(NamedSession):
         self._closed, self._lost = False, ""
         self._local = threading.local()
         self._read_by_host: dict[str, frozenset[str]] = {}
-        self._last: dict[str, _Last] = {}
+        self._last: dict[str, Last] = {}
         self._close: set[str] = set()
         for stage, read, is_close in _all_stages(program, read_by_host(program)):
             self._read_by_host[stage.name] = read
@@ -282,13 +276,30 @@ class StagedSession(NamedSession):
             if self._lost and self._exchange is not None:
                 self._exchange.abandon("it was lost in a stage")
             raise
+        self._note(stage, outputs)
+        return outputs
+
+    def _quick(
+        self, stage: DeviceStage, fixed: Mapping[str, Array], read: Mapping[str, Any]
+    ) -> RunStage:
+        """Return what runs a stage in turns that do the same."""
+
+        def last() -> Last | None:
+            is_profiled = getattr(self._local, "profile", None) is not None
+            return None if is_profiled else self._last.get(stage.name)
+
+        def slow(feeds: Mapping[str, Array]) -> Mapping[str, Value]:
+            return self._run_stage(stage, {**fixed, **feeds})
+
+        return quick(fixed, read, last, slow, partial(self._note, stage))
+
+    def _note(self, stage: DeviceStage, outputs: Mapping[str, Value]) -> None:
+        """Count a run."""
         with self._lock:
-            info = self._info[stage.name]
+            info, read = self._info[stage.name], self._read_by_host[stage.name]
             info.runs += 1
-            read = self._read_by_host[stage.name]
             info.read_back = sum(a.nbytes for n, a in outputs.items() if n in read)
             info.crossed = sum(a.nbytes for n, a in outputs.items() if n not in read)
-        return outputs
 
     def _ran(
         self,
@@ -336,14 +347,14 @@ class StagedSession(NamedSession):
     ) -> Session | OpenSession:
         """Return the session of a stage for what it reads: in turns of a loop, the one of the turn before."""
         fixed = {n: np.asarray(fetched(values[n])) for n in stage.fixed}
-        seen = [(a.dtype, a.shape, a.tobytes()) for a in fixed.values()]
+        values_now = seen(fixed)
         kinds = [(feed.dtype, len(feed.shape)) for feed in feeds.values()]
         last = self._last.get(stage.name)
-        if last is not None and kinds == last.kinds and seen == last.fixed:
+        if last is not None and kinds == last.kinds and values_now == last.fixed:
             return last.session
         types = {r.name: _typed(r, *kind) for r, kind in zip(stage.reads, kinds, strict=True)}
         session = self._session(stage, types, fixed)
-        self._last[stage.name] = _Last(kinds, seen, session)
+        self._last[stage.name] = Last(kinds, values_now, session)
         return session
 
     def _session(

@@ -127,3 +127,21 @@ def test_maps_as_tensors():
 def test_values_that_make_no_sense_are_one_clear_error(op, inputs, attrs, words):
     with pytest.raises(ModelError, match=f"node 'n' \\({LEARNED}::{op}\\).*{words}"):
         compute(node(op, **attrs), inputs)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32])
+@pytest.mark.parametrize("kind", ["strings", "floats", "int64s"])
+def test_many_whole_labels_are_looked_up_at_once(dtype, kind):
+    keys = [7, -3, 2**62, 7, 0]
+    values = {
+        "strings": list("abcde"),
+        "floats": [0.5, 1.5, 2.5, 3.5, 4.5],
+        "int64s": [5, 4, 3, 2, 1],
+    }
+    attrs = {"keys_int64s": keys, f"values_{kind}": values[kind]}
+    few = np.array([7, -3, 0, 1, 8, -4], dtype)
+    many = np.tile(few, 10).reshape(6, 10)
+    model = model_of("LabelEncoder", [many], attrs, opset=2)
+    (got,) = on_host(model, [many])
+    (want,) = on_host(model, [few])
+    np.testing.assert_array_equal(got, np.tile(want, 10).reshape(6, 10), strict=True)

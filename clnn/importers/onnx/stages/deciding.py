@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+from typing import Any
+
 import onnx
 
 from clnn.importers.onnx.nodes import has_form
+from clnn.ops.composed.trees import has_tables
 from clnn.ops.host.registry import host_ops
 from clnn.ops.onnx_registry import onnx_importers
 
@@ -45,6 +49,8 @@ DECIDING: dict[str, tuple[int, ...]] = {
     "com.microsoft::Pad": (1,),
     "com.microsoft::Trilu": (1,),
 }
+MOST_WALKED = 256  # nodes of which is kept whether a kernel walks their trees
+_walked: dict[bytes, bool] = {}
 CONTROL = ("If", "Loop", "Scan", "SequenceMap")
 _BY_DATA = "its output's shape depends on data"
 _SEQUENCE = "sequences are lists of tensors"
@@ -100,8 +106,32 @@ def host_key(node: onnx.NodeProto) -> str:
 def why_on_host(node: onnx.NodeProto) -> str:
     """Return why no plan has the operator, or why only the run can shape its result; else ""."""
     if node.domain == LEARNED:
-        return _OF_LEARNED
+        return "" if _has_tables(node) else _OF_LEARNED
     return HOST_ONLY.get(node.op_type, "") if is_standard(node) else ""
+
+
+def _has_tables(node: onnx.NodeProto) -> bool:
+    """Whether a kernel walks the trees of a node. Kept, for it reads all of them."""
+    if host_key(node) not in onnx_importers():
+        return False
+    key = sha256(node.SerializeToString()).digest()
+    if key not in _walked:
+        if len(_walked) >= MOST_WALKED:
+            _walked.clear()
+        of_tensors = any(a.type == onnx.AttributeProto.TENSOR for a in node.attribute)  # doubles
+        attrs = {} if of_tensors else {a.name: _plain(a) for a in node.attribute}
+        _walked[key] = not of_tensors and has_tables(node.op_type, attrs)
+    return _walked[key]
+
+
+def _plain(attribute: onnx.AttributeProto) -> Any:
+    """Return numbers or text, or a list of them."""
+    value = onnx.helper.get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if attribute.type == onnx.AttributeProto.STRINGS:
+        return [text.decode("utf-8", "replace") for text in value]
+    return value
 
 
 def has_host_form(node: onnx.NodeProto, opset: int) -> bool:

@@ -24,6 +24,7 @@ from clnn.importers.onnx.order import ordered, reads, subgraphs
 from clnn.importers.onnx.scope import attribute_value
 from clnn.importers.onnx.stages.deciding import (
     CONTROL,
+    LEARNED,
     SHAPE_OPS,
     deciding_inputs,
     has_device_form,
@@ -71,6 +72,7 @@ class Parting:
         nodes = ordered(self.graph.node, self.is_visible)
         self._constants(nodes)
         self.nodes = self._needed(nodes)
+        self._doubles = self._may_be_doubles() if any(n.domain == LEARNED for n in nodes) else set()
         self.values: dict[str, Known] = {}
         self.placed: list[Placed] = []
         self._joined: set[str] = set()
@@ -174,10 +176,21 @@ class Parting:
             return "shape" if folds else "host"
         if host and (why_on_host(node) or not device or self._reads_text(node)):
             return "host"
+        if node.domain == LEARNED and not self._doubles.isdisjoint(node.input):
+            return "host"
         if node.name in self._joined:
             return "device"
         here = all(k.is_here or n in back or not k.is_large for n, k in known.items())
         return "host" if host and here and "host" in places else "device"
+
+    def _may_be_doubles(self) -> set[str]:
+        """Return inputs that are doubles, or of no known type, and what may be made of them."""
+        found = {n for n, k in self.inputs.items() if k.type is None or k.type.dtype == np.float64}
+        for node in self.nodes:
+            to = next((a.i for a in node.attribute if a.name == "to"), None)
+            if to == onnx.TensorProto.DOUBLE or (to is None and reads(node) & found):
+                found.update(n for n in node.output if n)
+        return found
 
     def _reads_text(self, node: onnx.NodeProto) -> bool:
         """Whether a constant of text is among what a node reads."""

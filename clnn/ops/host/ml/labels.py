@@ -8,17 +8,51 @@ from typing import Any
 import numpy as np
 
 from clnn.ops.host.registry import HostNode, host_op
+from clnn.records import dataclass
 from clnn.types import Array
 
 _KINDS: dict[str, Any] = {"int64s": np.int64, "floats": np.float32, "strings": object}
 _SINGULAR = {"int64s": "int64", "floats": "float", "strings": "string"}
 _DEFAULTS: dict[str, Any] = {"int64s": -1, "floats": -0.0, "strings": "_Unused"}
+FEW = 32  # elements that are looked up one by one
 _NAN = ("NaN",)  # stands for NaN as a key, which is not equal to itself
 
 
 @host_op("ai.onnx.ml::LabelEncoder")
 def _label_encoder(node: HostNode, x: Array) -> Array:
-    return _encoded(x, *node.once("table", lambda: _label_table(node, x.dtype)))
+    table, other, dtype = node.once("table", lambda: _label_table(node, x.dtype))
+    if x.dtype.kind == "i" and x.size > FEW:
+        whole = node.once("numbers", lambda: _Numbers.of(table, other, dtype))
+        if whole.keys is not None:
+            return whole.encoded(x)
+    return _encoded(x, table, other, dtype)
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """Whole numbers as keys in rising order, None where other keys are among them, and values, the other last."""
+
+    keys: Array | None
+    values: Array
+
+    @staticmethod
+    def of(table: Mapping[Any, Any], other: Any, dtype: Any) -> _Numbers:
+        """Return a table's."""
+        keys = sorted(table) if _are_whole(table) else []
+        values = np.array([*(table[key] for key in keys), other], dtype)
+        return _Numbers(np.array(keys, np.int64) if keys else None, values)
+
+    def encoded(self, x: Array) -> Array:
+        """Return the values of keys."""
+        assert self.keys is not None
+        places = np.searchsorted(self.keys, x)
+        known = self.keys.take(places, mode="clip") == x
+        return np.asarray(self.values[np.where(known, places, len(self.keys))])
+
+
+def _are_whole(table: Mapping[Any, Any]) -> bool:
+    ends = np.iinfo(np.int64)
+    return all(type(key) is int and ends.min <= key <= ends.max for key in table)
 
 
 def _label_table(node: HostNode, given: np.dtype[Any]) -> tuple[Mapping[Any, Any], Any, Any]:
