@@ -36,9 +36,9 @@ NEAR_BYTES = 32 * 1024  # of a chunk
 SUMS_BYTES = 16 * 1024  # that wait close to a core; more of them cost what streaming gains
 MOST_SUMS_BYTES = 128 * 1024  # worth a measurement
 # Time against that of a work-item a tile, where all weights of a block are one chunk; where sums wait
-# from chunk to chunk, close to a core; where they wait further away.
-ONE_CHUNK, NEAR_SUMS, FAR_SUMS = 0.95, 0.8, 1.1
-ALIGN = 8  # input channels that chunks are multiples of
+# from chunk to chunk, close to a core; where those of each of several bands do; where they wait further away.
+ONE_CHUNK, NEAR_SUMS, NEAR_BANDS, FAR_SUMS = 0.95, 0.8, 0.98, 1.1
+ALIGN = 4  # input channels that chunks are multiples of
 BEST_CHUNK = 128  # input channels, where sums wait
 
 
@@ -147,8 +147,13 @@ def _of_chunk(
 
 def _factor(pixels: int, ic: int, taps: int, tile: Tile, chunk: int, bands: int) -> float:
     """Return the time of a stream against that of a work-item a tile."""
-    near = bands * _sums_bytes(pixels, ic, taps, tile, chunk, bands) <= SUMS_BYTES
-    factor = ONE_CHUNK if chunk == ic and taps == 1 else NEAR_SUMS if near else FAR_SUMS
+    waiting = _sums_bytes(pixels, ic, taps, tile, chunk, bands)
+    if chunk == ic and taps == 1:
+        factor = ONE_CHUNK
+    elif waiting > SUMS_BYTES:
+        factor = FAR_SUMS
+    else:
+        factor = NEAR_SUMS if bands * waiting <= SUMS_BYTES else NEAR_BANDS
     return factor * (1 + 0.01 * (bands - 1))
 
 

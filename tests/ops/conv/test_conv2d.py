@@ -303,6 +303,7 @@ STREAMS = [  # tile, height and width of the output, window, input channels, chu
     (Tile(14, 2, 16, "row", 2), (5, 7), SAME, 16, 16, 1),
     (Tile(13, 2, 16, "flat"), (5, 6), window((1, 1)), 40, 40, 3),
     (Tile(6, 4, 16, "flat"), (2, 3), window((1, 1)), 48, 16, 1),
+    (Tile(7, 3, 16, "flat"), (3, 7), window((1, 1)), 24, 12, 1),
     (Tile(3, 1, 16, "row"), (9, 3), window((2, 1), dilations=(3, 1)), 32, 8, 4),
 ]
 
@@ -388,6 +389,9 @@ def test_weights_stream_where_they_do_not_stay_near():
     assert all(s.factor > 1 for s in streams(Extents(56, 56, 512, 16), tile, 512, 9, 1 << 20))
     whole = streams(Extents(14, 14, 1024, 16, flat=True), Tile(14, 2, 16, "flat"), 256, 1, 1 << 20)
     assert whole[0].chunk == 256 and whole[0].factor < 1
+    assert streams(Extents(7, 7, 1104, 16, flat=True), tile, 184, 1, 1 << 20)[0].chunk == 92
+    halves = streams(Extents(14, 14, 288, 16, flat=True), Tile(14, 2, 16, "flat"), 288, 1, 1 << 20)
+    assert (halves[0].chunk, halves[0].bands) == (144, 2) and halves[0].factor < 1
     assert not streams(near, Tile(7, 3, 16, "pointer"), 512, 9, 1 << 20)
     assert not streams(near, tile, 509, 9, 1 << 20)
 
