@@ -13,6 +13,7 @@ from table import add
 from clnn.ops.gemm.spec import Gemm
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.transformer.attend import Attention
+from clnn.ops.transformer.rotate import Rotate
 
 
 def multiply(
@@ -82,3 +83,12 @@ for _name, _rows in (("blocks", 37), ("block", 9)):
     _q, _k, _v = (normal((n, 3), n) for n in (_rows, 19, 19))
     _spec = Attention(Gemm(0.3, trans_b=True))
     add(f"attention_{_name}", _spec, [_q, _k, None, _v], targets=("cpu",))
+_q, _k, _v = normal((2, 3, 9, 8)), normal((2, 1, 21, 8), 1), normal((2, 1, 21, 16), 2)
+add("attention_groups", Attention(Gemm(0.3, trans_b=True), turned=2), [_q, _k, None, _v])
+for _beside in (False, True):
+    _label = "pairs" if _beside else "halves"
+    for _size in (6, 40):
+        _x = normal((2, 3, 5, _size), _size)
+        _tables = [normal((5, _size), k) for k in (1, 2)]
+        add(f"rotate_{_label}_{_size}", Rotate(_beside), [_x, *_tables])
+    add(f"rotate_{_label}_both", Rotate(_beside), [_x, normal((5, 20), 1), normal((20,), 2)])

@@ -20,6 +20,7 @@ from clnn.graph.passes.fuse_post_ops import fuse_post_ops
 from clnn.graph.passes.fuse_quantised import fuse_quantised
 from clnn.graph.passes.fuse_separable import fuse_separable
 from clnn.graph.passes.fuse_shuffle import fuse_shuffle
+from clnn.graph.passes.fuse_written_norms import fuse_written_norms
 from clnn.graph.passes.fuse_written_steps import fuse_written_steps
 from clnn.graph.passes.rational import rational_functions
 from clnn.graph.passes.split_windows import split_windows
@@ -54,6 +55,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     remove_dead,
     fuse_scale_shift,
     fuse_post_ops,
+    fuse_written_norms,
     fuse_written_steps,
     fuse_separable,
     remove_dead,
