@@ -18,6 +18,7 @@ from clnn.options import Options
 
 HEADS, LENGTH, SIZE = 3, 18, 8
 WIDTH = HEADS * SIZE
+LOWEST = float(np.finfo(np.float32).min)
 
 
 @dataclass
@@ -140,7 +141,7 @@ def coatnet():
     return s
 
 
-def filled(number=np.finfo(np.float32).min, fed=False, replaces=True, added=False):
+def filled(number=LOWEST, fed=False, replaces=True, added=False):
     """Scores of masked keys replaced by a number; fed: by a mask that is an input."""
     s = Spelling()
     q, k, v = s.heads("q"), s.heads("k", (0, 2, 3, 1)), s.heads("v")
@@ -193,13 +194,13 @@ def test_spellings_are_one_op_and_give_onnxruntimes_numbers(device, spell):
 @pytest.mark.parametrize("added", [False, True])
 @pytest.mark.parametrize("replaces", [False, True])
 @pytest.mark.parametrize("fed", [False, True])
-@pytest.mark.parametrize("number", [np.finfo(np.float32).min, -np.inf])
+@pytest.mark.parametrize("number", [LOWEST, -np.inf])
 def test_replaced_scores(device, number, fed, replaces, added):
     spelling = filled(number, fed, replaces, added)
     graph = prepared(spelling)
     (spec,) = found(graph)
     steps = [step.fn for step in spec.scores.post_ops]
-    assert steps[-2:] == (["min", "add"] if added else steps[-2:-1] + ["min"])
+    assert steps[-2:] == (["min", "add"] if added else [*steps[-2:-1], "min"])
     assert [n.spec.kind for n in graph.nodes].count("logic") == fed
     (want,) = exact_session(spelling.bytes()).run(None, spelling.feeds)
     with clnn.compile_model(spelling.bytes(), device) as session:

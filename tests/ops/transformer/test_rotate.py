@@ -45,7 +45,7 @@ def test_not_a_number_stays_in_its_pair(device):
     [((2, 5), (5,), (5,)), ((2, 4), (3,), (2,)), ((2, 4), (3, 4), (4,)), ((2, 4), (), (4,))],
 )
 def test_what_does_not_fit_is_refused(shapes):
-    with pytest.raises(ShapeError, match="rotation of|broadcast"):
+    with pytest.raises(ShapeError, match=r"rotation of|broadcast"):
         Rotate().infer([TensorType(s) for s in shapes])
 
 
