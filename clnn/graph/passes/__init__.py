@@ -23,6 +23,7 @@ from clnn.graph.passes.fuse_shuffle import fuse_shuffle
 from clnn.graph.passes.fuse_written_norms import fuse_written_norms
 from clnn.graph.passes.fuse_written_steps import fuse_written_steps
 from clnn.graph.passes.rational import rational_functions
+from clnn.graph.passes.rows_of_images import rows_of_images
 from clnn.graph.passes.split_windows import split_windows
 from clnn.graph.passes.sum_in_turn import sum_in_turn
 from clnn.graph.passes.sum_parts import sum_parts
@@ -81,5 +82,5 @@ def optimise(graph: Graph, apart: bool = False, fixed: bool = False, single: boo
         elif run not in left:
             graph = run(graph)
     if fixed and not apart:
-        graph = remove_dead(windows_of_depth(split_windows(graph)))
+        graph = rows_of_images(remove_dead(windows_of_depth(split_windows(graph))))
     return check(graph)
