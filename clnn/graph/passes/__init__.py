@@ -77,8 +77,8 @@ def optimise(graph: Graph, apart: bool = False, fixed: bool = False, single: boo
         *([] if fixed else [shorten_chains]),
     }
     for run in PASSES:
-        if run is merge_views:
-            graph = merge_views(graph, fixed)
+        if run in (merge_views, functions_before_views):
+            graph = run(graph, fixed)
         elif run not in left:
             graph = run(graph)
     if fixed and not apart:

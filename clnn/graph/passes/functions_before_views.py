@@ -22,21 +22,23 @@ from clnn.traced import is_one
 from clnn.types import TensorType
 
 
-def functions_before_views(graph: Graph) -> Graph:
+def functions_before_views(graph: Graph, fixed: bool = False) -> Graph:
     """Return `graph` with elementwise functions of one value in front of reshapes and transposes of it.
 
-    Operands are constants of at most one axis that is not of extent 1, or, in front of transposes, values
-    of the same shape. Only where the op before the
+    Operands are constants of at most one axis that is not of extent 1, or, where the network has no other shapes
+    (fixed) and behind transposes, one value of the same shape: what makes the value may then write an image with a
+    border row by row, which kernels of extents that are known do well. Only where the op before the
     views fuses post-ops, and nothing else reads its result or what lies between. A product of two
     computed values is left as it is: as the end of attention it takes no function.
     """
-    return _Moving(graph).run()
+    return _Moving(graph, fixed).run()
 
 
 class _Moving:
     """The pass at work: nodes by name as they are now, who makes each value, and how often it is read."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, fixed: bool) -> None:
+        self.most = 2 if fixed else 1  # computed values
         self.graph, self.types, self.consts = graph, dict(graph.types), dict(graph.consts)
         self.nodes = {node.name: node for node in graph.nodes}
         self.producers = graph.producers()
@@ -62,7 +64,7 @@ class _Moving:
     def _move(self, node: Node) -> None:
         """Put a node in front of the views of its value, where that may be."""
         computed = [k for k, name in enumerate(node.inputs) if name not in self.consts]
-        if isinstance(node.spec, Eltwise) and len(computed) in (1, 2):
+        if isinstance(node.spec, Eltwise) and 0 < len(computed) <= self.most:
             for which in computed:
                 if self._moved(node, which, computed):
                     return
