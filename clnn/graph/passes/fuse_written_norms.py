@@ -27,16 +27,26 @@ ROOT = PostOp("sqrt")
 # Steps behind the mean and epsilon, and the function that then makes the result of them: its reciprocals too.
 ENDINGS = {(ROOT,): "div", (ROOT, PostOp("reciprocal")): "mul"}
 MEAN = Reduce("mean", ())
+SQUARE = 2  # as a power
 
 
 @dataclass(frozen=True)
-class _Part:
-    """What a part of a normalisation is made of, and the nodes that make it."""
+class _Distance:
+    """A value, or its distance from its mean over some axes, and the nodes that make that."""
 
     source: str
+    axes: tuple[int, ...] | None = None
+    nodes: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """What is squared, the axes of the mean, what is added to it, and the nodes that make the root."""
+
+    squared: _Distance
     axes: tuple[int, ...]
+    epsilon: float
     nodes: tuple[Node, ...]
-    epsilon: float = 0.0
 
 
 def fuse_written_norms(graph: Graph) -> Graph:
@@ -59,22 +69,69 @@ class _Finder:
 
     def normalisation(self, node: Node) -> Node | None:
         """Return a normalisation that ends in an elementwise node, None where none does."""
-        for x, name, fn, post_ops in _divisions(node):
+        for divided, name, fn, post_ops in self.divisions(node):
             spread = self.spread(name, fn)
             if spread is None:
                 continue
-            centred, square = self.centred(x), self.centred(spread.source)
-            inside = spread.nodes
-            if centred and square and centred.source == square.source:
-                source = centred.source
-                same = centred.axes == square.axes == spread.axes
-                inside += centred.nodes + square.nodes
-            else:
-                centred, source, same = None, x, spread.source == x
-            if same and self.is_whole(node, inside, source):
-                spec = Normalise(spread.axes, spread.epsilon, centre=centred is not None)
-                return _node(node, spec, source, post_ops, inside)
+            one, two = divided, spread.squared
+            same = one.source == two.source and one.axes == two.axes
+            if not same or one.axes not in (None, spread.axes):
+                continue
+            inside = (*spread.nodes, *one.nodes, *two.nodes)
+            if self.is_whole(node, inside, one.source):
+                spec = Normalise(spread.axes, spread.epsilon, centre=one.axes is not None)
+                return _node(node, spec, one.source, post_ops, inside)
         return None
+
+    def divisions(self, node: Node) -> Iterator[tuple[_Distance, str, str, tuple[PostOp, ...]]]:
+        """Yield (value, divisor, how, steps behind) of an elementwise node: a value over or times another one."""
+        for value, steps in self.distances(node):
+            if not steps or steps[0].fn not in ("div", "mul") or steps[0].operand in (None, 0):
+                continue
+            first, *rest = steps
+            which = first.operand or 0
+            other = node.inputs[which]
+            if other is None or any(s.operand in (0, which) for s in rest):
+                continue
+            if first.fn == "mul" or not first.swapped:
+                yield value, other, first.fn, tuple(rest)
+            if first.fn == "mul" and not value.nodes:
+                for found in self.known(other):
+                    yield found, value.source, first.fn, tuple(rest)
+
+    def distances(self, node: Node) -> Iterator[tuple[_Distance, tuple[PostOp, ...]]]:
+        """Yield what an elementwise node begins with, as far as that is known, and its steps from there on."""
+        if not isinstance(node.spec, Eltwise) or node.inputs[0] is None:
+            return
+        steps = node.spec.post_ops
+        for found in self.known(node.inputs[0]):
+            yield found, steps
+        inside = self.from_mean(node)
+        if inside is not None:
+            yield inside, steps[1:]
+
+    def known(self, name: str) -> Iterator[_Distance]:
+        """Yield a value as the distance from a mean, if it is one, and as itself."""
+        node = self.producers.get(name)
+        alone = node is not None and isinstance(node.spec, Eltwise) and len(node.spec.post_ops) == 1
+        found = self.from_mean(node) if node is not None and alone else None
+        if node is not None and found is not None:
+            yield _Distance(found.source, found.axes, (*found.nodes, node))
+        yield _Distance(name)
+
+    def from_mean(self, node: Node) -> _Distance | None:
+        """Return the distance from its mean that an elementwise node begins with, None where it does not."""
+        assert isinstance(node.spec, Eltwise)
+        steps, source = node.spec.post_ops, node.inputs[0]
+        first = steps[0] if steps else None
+        if first is None or first.fn != "sub" or first.swapped or not first.operand:
+            return None
+        mean = self.producers.get(node.inputs[first.operand] or "")
+        if mean is None or source is None or self.mean(mean) != source:
+            return None
+        assert isinstance(mean.spec, Reduce)
+        again = any(s.operand in (0, first.operand) for s in steps[1:])
+        return None if mean.spec.post_ops or again else _Distance(source, mean.spec.axes, (mean,))
 
     def is_whole(self, last: Node, inside: tuple[Node, ...], source: str) -> bool:
         """Whether nothing else reads what nodes before the last one make, and types fit."""
@@ -85,18 +142,30 @@ class _Finder:
         types = self.graph.types
         return types[source] == types[last.outputs[0]] and types[source].dtype in (F32, F64)
 
-    def spread(self, name: str, fn: str) -> _Part | None:
+    def spread(self, name: str, fn: str) -> _Spread | None:
         """Return of what `name` is the root of the mean square and epsilon, or its reciprocal."""
         node = self.producers.get(name)
-        found = None if node is None else self.mean(node)
-        if node is None or found is None or not isinstance(node.spec, Reduce):
+        square = None if node is None else self.producers.get(self.mean(node) or "")
+        if node is None or square is None or not isinstance(node.spec, Reduce):
             return None
-        square = self.producers.get(found)
-        source = None if square is None else _squared(square)
         epsilon, ending = self.ending(node)
-        if source is None or square is None or epsilon is None or ENDINGS.get(ending) != fn:
+        if epsilon is None or ENDINGS.get(ending) != fn:
             return None
-        return _Part(source, node.spec.axes, (node, square), epsilon)
+        for value, steps in self.distances(square):
+            if self.is_square(square, steps):
+                return _Spread(value, node.spec.axes, epsilon, (node, square))
+        return None
+
+    def is_square(self, node: Node, steps: tuple[PostOp, ...]) -> bool:
+        """Whether steps of a node make the square of what they begin with."""
+        if len(steps) != 1:
+            return False
+        (step,) = steps
+        if step.fn == "pow":
+            return not step.swapped and self.number(step, node) == SQUARE
+        times = step.fn == "mul" and step.operand and node.inputs[step.operand] == node.inputs[0]
+        plain = isinstance(node.spec, Eltwise) and len(node.spec.post_ops) == 1
+        return step.fn == "square" or bool(times and plain)
 
     def mean(self, node: Node) -> str | None:
         """Return of what a node makes the mean that it keeps the axes of, None where it makes none."""
@@ -128,49 +197,6 @@ class _Finder:
             return float(step.params[0]) if len(step.params) == 1 else None
         array = self.graph.consts.get(node.inputs[step.operand] or "")
         return float(array.reshape(())) if array is not None and array.size == 1 else None
-
-    def centred(self, name: str) -> _Part | None:
-        """Return of what `name` is the distance from its mean, None where it is not."""
-        node = self.producers.get(name)
-        if node is None or not isinstance(node.spec, Eltwise) or len(node.inputs) != 2:
-            return None
-        if node.spec.post_ops != (PostOp("sub", operand=1),):
-            return None
-        source, mean = node.inputs[0] or "", self.producers.get(node.inputs[1] or "")
-        if mean is None or self.mean(mean) != source:
-            return None
-        assert isinstance(mean.spec, Reduce)
-        if mean.spec.post_ops:
-            return None
-        return _Part(source, mean.spec.axes, (node, mean))
-
-
-def _divisions(node: Node) -> Iterator[tuple[str, str, str, tuple[PostOp, ...]]]:
-    """Yield (x, divisor, how, steps behind) of an elementwise node: x over or times another value."""
-    if not isinstance(node.spec, Eltwise) or not node.spec.post_ops:
-        return
-    first, *rest = node.spec.post_ops
-    if first.operand in (None, 0) or first.fn not in ("div", "mul"):
-        return
-    which = first.operand
-    value, other = node.inputs[0], node.inputs[which or 0]
-    if value is None or other is None or any(s.operand in (0, which) for s in rest):
-        return
-    if first.fn == "mul" or not first.swapped:
-        yield value, other, first.fn, tuple(rest)
-    if first.fn == "mul":
-        yield other, value, first.fn, tuple(rest)
-
-
-def _squared(node: Node) -> str | None:
-    """Return what a node makes the square of, None where it makes something else."""
-    if not isinstance(node.spec, Eltwise) or len(node.spec.post_ops) != 1:
-        return None
-    (step,) = node.spec.post_ops
-    if step.fn == "mul":
-        times = step.operand is not None and node.inputs[step.operand] == node.inputs[0]
-        return node.inputs[0] if times else None
-    return node.inputs[0] if step.fn == "square" else None
 
 
 def _node(

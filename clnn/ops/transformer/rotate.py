@@ -75,7 +75,8 @@ class Rotate(OpSpec):
         whole = [_broadcast(o, x.type.shape) for o in operands]
         firsts = [_firsts(la, half, self.beside) for la in whole]
         loops = collapse(firsts)
-        swaps = self.beside and half > 1 and all(_in_pairs(la, half) for la in whole)
+        swaps = self.beside and half > 1 and whole[-1].order[-1] == x.type.rank - 1
+        swaps = swaps and all(la.shape[-1] > half and la.pitches[-1] == 1 for la in whole)
         loops = collapse(whole) if swaps else loops
         params, global_size, local = run_work(
             loops, problem.target, loops.has_inner_pitches(1, 1, 1, 1)
@@ -117,9 +118,3 @@ def _firsts(layout: TensorLayout, half: int, beside: bool) -> TensorLayout:
     cut = slice_of(layout.shape, layout.rank - 1, 0, half, 2 if beside else 1).forward(layout)
     assert cut is not None
     return cut
-
-
-def _in_pairs(layout: TensorLayout, half: int) -> bool:
-    """Whether both values of each pair have a place, side by side, and the row innermost."""
-    whole = layout.shape[-1] == 2 * half and layout.pitches[-1] == 1
-    return whole and layout.order[-1] == layout.rank - 1
