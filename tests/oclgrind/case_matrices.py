@@ -68,7 +68,7 @@ for _m, _k, _n in itertools.product((1, 3, 8), (1, 7, 33), (1, 4, 17)):
     multiply(f"gemm_turned_{_m}x{_k}x{_n}", (_m, _k), (_n, _k), spec=Gemm(trans_b=True), long=True)
 
 # The rows of all matrices walk a panel of what they share before the next one.
-_inputs = [normal((2, 3, 9, 40)), normal((40, 70), 1), None, normal((2, 3, 9, 70), 2)]
+_inputs = [normal((2, 3, 5, 12)), normal((12, 40), 1), None, normal((2, 3, 5, 40), 2)]
 _spec = Gemm(post_ops=(PostOp("add", operand=3),))
 _how = {"consts": (1,), "border": 1, "every": True, "only": "_rows", "targets": ("cpu",)}
 add("gemm_shared", _spec, _inputs, **_how)

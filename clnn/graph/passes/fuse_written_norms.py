@@ -70,17 +70,15 @@ class _Finder:
     def normalisation(self, node: Node) -> Node | None:
         """Return a normalisation that ends in an elementwise node, None where none does."""
         for divided, name, fn, post_ops in self.divisions(node):
-            spread = self.spread(name, fn)
-            if spread is None:
-                continue
-            one, two = divided, spread.squared
-            same = one.source == two.source and one.axes == two.axes
-            if not same or one.axes not in (None, spread.axes):
-                continue
-            inside = (*spread.nodes, *one.nodes, *two.nodes)
-            if self.is_whole(node, inside, one.source):
-                spec = Normalise(spread.axes, spread.epsilon, centre=one.axes is not None)
-                return _node(node, spec, one.source, post_ops, inside)
+            for spread in self.spreads(name, fn):
+                one, two = divided, spread.squared
+                same = one.source == two.source and one.axes == two.axes
+                if not same or one.axes not in (None, spread.axes):
+                    continue
+                inside = (*spread.nodes, *one.nodes, *two.nodes)
+                if self.is_whole(node, inside, one.source):
+                    spec = Normalise(spread.axes, spread.epsilon, centre=one.axes is not None)
+                    return _node(node, spec, one.source, post_ops, inside)
         return None
 
     def divisions(self, node: Node) -> Iterator[tuple[_Distance, str, str, tuple[PostOp, ...]]]:
@@ -142,19 +140,18 @@ class _Finder:
         types = self.graph.types
         return types[source] == types[last.outputs[0]] and types[source].dtype in (F32, F64)
 
-    def spread(self, name: str, fn: str) -> _Spread | None:
-        """Return of what `name` is the root of the mean square and epsilon, or its reciprocal."""
+    def spreads(self, name: str, fn: str) -> Iterator[_Spread]:
+        """Yield of what `name` is the root of the mean square and epsilon, or its reciprocal."""
         node = self.producers.get(name)
         square = None if node is None else self.producers.get(self.mean(node) or "")
         if node is None or square is None or not isinstance(node.spec, Reduce):
-            return None
+            return
         epsilon, ending = self.ending(node)
         if epsilon is None or ENDINGS.get(ending) != fn:
-            return None
+            return
         for value, steps in self.distances(square):
             if self.is_square(square, steps):
-                return _Spread(value, node.spec.axes, epsilon, (node, square))
-        return None
+                yield _Spread(value, node.spec.axes, epsilon, (node, square))
 
     def is_square(self, node: Node, steps: tuple[PostOp, ...]) -> bool:
         """Whether steps of a node make the square of what they begin with."""
