@@ -16,7 +16,9 @@ from clnn.graph.ir import Graph
 from clnn.graph.mapped import forget, mapped_files, one_of_each, require_unchanged
 from clnn.graph.passes import optimise
 from clnn.graph.passes.fuse_attention import fuse_attention
+from clnn.graph.passes.fuse_rotary import fuse_rotary
 from clnn.graph.passes.quantise import in_steps, observed, quantise
+from clnn.graph.passes.share_heads import share_heads
 from clnn.graph.passes.store import store_as
 from clnn.graph.rounding import Range
 from clnn.importers.onnx.stages.program import is_staged
@@ -374,7 +376,7 @@ def prepare(
     single = options.dtype == "f32"
     graph = optimise(graph, whole, fixed, single) if options.fuse else graph
     if options.fuse and fixed and not whole and single:
-        graph = fuse_attention(graph)
+        graph = share_heads(fuse_attention(fuse_rotary(graph)))
     return store_as(graph, STORAGE[options.dtype])
 
 

@@ -17,7 +17,8 @@ Index    a[i * PM + k * PK]   b[block * panel + k * row + column]   dst[i * PM +
          are read from b (packed zeros) and never stored.
          Extents m and n that are read at run time: where there are fewer rows than a tile's, the
          first tile walks them a few at a time; lanes of the last panel are counted.
-Launch   global (row tiles, panels, batch), or panels first where `channels_fastest`
+Launch   global (row tiles, panels, batch), or panels first where `channels_fastest`; with joins > 1: global
+         (row tiles of all matrices, panels, 1), so that each panel meets all of them before the next one
          with k_slices > 1: global (panels, row tiles * k_slices, batch), local (lanes, k_slices, 1);
          each work-item along axis 1 of a group sums one slice of k, and the first adds them all
 Params   name, wg
@@ -32,6 +33,7 @@ Params   name, wg
          dot               how pairs of bfloat16 are multiplied (_common/dot.cl.mako), "" for one by one
          ahead             rows of b by which its panels are read ahead into the cache; 0: none
          next_panel        tiles of rows share in reading the panel behind theirs into a core's second cache
+         joins             matrices of the batch whose tiles of rows follow each other, all of them or 1
          batch             extents and pitches of the outer loops, in the order a, b, dst, extras
          extras            node input -> (number, pitches), of operands of the post-ops
          scales            node input -> factor of such an operand
@@ -61,11 +63,12 @@ FEW = 4  # rows of a tile where there are too few for a whole one, as is told at
     V = vec_type("float", vw)
     at_, bt, yt = types
     P = vec_type("int", vw)
-    stride = -(-row * size_of(bt) // tiles)  # bytes of the next panel that a tile reads ahead with each row of b
+    stride = -(-row * size_of(bt) // (tiles * joins))  # bytes of the next panel that a tile reads ahead with each row of b
     wide = dot == "spreadbf16x2"  # rows of a are made floats first
     wide_pitch = k + dt.module.WIDE_GAP
     assert not dot or (k_slices == 1 and not shift and a[1] == 1), (dot, k_slices, shift, a)
     assert (has_few or m >= mr) and (not shift or n >= width), (m, n, mr, nv, vw)
+    assert joins == 1 or not (channels_fastest or has_few or b_moves), joins
     assert k_slices == 1 or (channels_fastest and wg[1] == k_slices), (k_slices, wg)
     if k_slices > 1:
         ids = ("get_group_id(1)", "get_global_id(0)")
@@ -175,7 +178,7 @@ ${dt.apart(vw, mr, nv, lambda r, v: f"c{r}_{v}", wide_pitch, "2 * i")}\
 %  endfor
 % endif
 % if next_panel and not few:
-    __global const char *beyond = (__global const char *)(w + ${panel}) + tile * ${times(k, stride)};
+    __global const char *beyond = (__global const char *)(w + ${panel}) + ${'get_global_id(0)' if joins > 1 else 'tile'} * ${times(k, stride)};
 % endif
 % for r in range(mr):
 %  for v in range(nv):
@@ -259,16 +262,16 @@ __kernel void ${name}(
 % if wide:
     __local float wide[${mr * wide_pitch}];
 % endif
-    const int tile = ${ids[0]};
+    const int tile = ${f"get_global_id(0) % {tiles}" if joins > 1 else ids[0]};
 % if k_slices > 1:
     const int live = ${ids[1]} < ${blocks}, block = min((int)${ids[1]}, ${blocks - 1});
     const int part = get_local_id(1);
     const int from = part * ${-(-k // k_slices)}, to = min(from + ${-(-k // k_slices)}, ${k});
 % else:
     const int block = ${ids[1]}, from = 0, to = ${k};
-    if (tile >= ${tiles} || block >= ${blocks}) return;
+    if (${f"get_global_id(0) >= {tiles * joins}" if joins > 1 else f"tile >= {tiles}"} || block >= ${blocks}) return;
 % endif
-    ${lp.offsets("get_global_id(2)", batch.extents, batch.pitches, names)}
+    ${lp.offsets(f"(int)get_global_id(0) / {tiles}" if joins > 1 else "get_global_id(2)", batch.extents, batch.pitches, names)}
     const int first = tile * ${mr}, m0 = ${f"min(first, {m - mr})" if uneven else "first"};
     const int n0 = ${f"min(block * {width}, {n - width})" if shift else f"block * {width}"};
     __global ${cell(yt)} *dst = dst_base + dst_offset + at_dst;

@@ -272,3 +272,73 @@ def test_types(dtype):
     np.testing.assert_array_equal(
         evaluate(made, {"x": x})["y"], x.reshape(3, 4) + dtype.numpy.type(7)
     )
+
+
+def residual(producer: str, *, first: bool = True, turns: int = 1, fn: str = "add") -> Graph:
+    """Return a sum behind transposes of a product's or convolution's result; first: which operand that is."""
+    b = Builder(x=(2, 4, 5, 6), z=(2, 5, 6, 4) if turns == 1 else (2, 6, 4, 5))
+    made = b.conv("x", 4) if producer == "conv" else b.add(Gemm(), "x", b.const(6, 6), None)
+    for _ in range(turns):
+        made = b.add(Transpose((0, 2, 3, 1)), made)
+    pair = (made, "z") if first else ("z", made)
+    spec = Eltwise((PostOp("mul", operand=2), PostOp(fn, operand=1), PostOp("relu")))
+    return b.graph(b.add(spec, *pair, b.const(*b.types[made].shape[-1:])))
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+@pytest.mark.parametrize("producer", ["conv", "product"])
+def test_residual_sums_are_seen_in_front_of_transposes(producer, turns):
+    graph = residual(producer, turns=turns)
+    made = optimise(graph, fixed=True)
+    assert "eltwise" not in kinds(made)
+    assert kinds(optimise(graph))[-1] == "eltwise"  # networks of other shapes
+    require_equal(graph, made)
+
+
+@pytest.mark.parametrize("fn", ["add", "sub"])
+def test_the_residual_may_stand_first(fn):
+    b = Builder(x=(2, 4, 5, 6), z=(2, 5, 6, 4))
+    turned = b.add(Transpose((0, 2, 3, 1)), b.conv("x", 4))
+    graph = b.graph(b.add(Eltwise((PostOp(fn, operand=1),)), "z", turned))
+    made = optimise(graph, fixed=True)
+    assert "eltwise" not in kinds(made)
+    require_equal(graph, made)
+
+
+def test_the_sum_of_two_turned_products_joins_the_later_one():
+    b = Builder(x=(2, 4, 5, 6))
+    one = b.add(Transpose((0, 2, 3, 1)), b.conv("x", 4))
+    other = b.add(Transpose((0, 2, 3, 1)), b.conv("x", 4))
+    graph = b.graph(b.post_ops("add", one, other))
+    made = optimise(graph, fixed=True)
+    assert "eltwise" not in kinds(made)
+    require_equal(graph, made)
+
+
+def test_a_residual_that_is_made_later_stays_behind():
+    b = Builder(x=(2, 4, 5, 6), z=(2, 5, 6, 4))
+    turned = b.add(Transpose((0, 2, 3, 1)), b.conv("x", 4))
+    later = b.add(Softmax((3,)), "z")
+    graph = b.graph(b.post_ops("add", turned, later), later)
+    made = optimise(graph, fixed=True)
+    assert "eltwise" in kinds(made)
+    require_equal(graph, made)
+
+
+@pytest.mark.parametrize(
+    ("views", "shape"),
+    [
+        ((Reshape((2, 4, 30)), Transpose((0, 2, 1))), (2, 30, 4)),  # not transposes alone
+        ((Transpose((0, 2, 3, 1)),), (5, 6, 4)),  # broadcast
+        ((Transpose((0, 2, 3, 1)),), (2, 1, 1, 4)),
+    ],
+)
+def test_other_residuals_stay_behind(views, shape):
+    b = Builder(x=(2, 4, 5, 6), z=shape)
+    made = b.conv("x", 4)
+    for view in views:
+        made = b.add(view, made)
+    graph = b.graph(b.post_ops("add", made, "z"))
+    after = optimise(graph, fixed=True)
+    assert kinds(after)[-1] == "eltwise"
+    require_equal(graph, after)

@@ -18,6 +18,7 @@ from clnn.options import Options
 
 HEADS, LENGTH, SIZE = 3, 18, 8
 WIDTH = HEADS * SIZE
+LOWEST = float(np.finfo(np.float32).min)
 
 
 @dataclass
@@ -140,6 +141,21 @@ def coatnet():
     return s
 
 
+def filled(number=LOWEST, fed=False, replaces=True, added=False):
+    """Scores of masked keys replaced by a number; fed: by a mask that is an input."""
+    s = Spelling()
+    q, k, v = s.heads("q"), s.heads("k", (0, 2, 3, 1)), s.heads("v")
+    behind = np.arange(LENGTH) > np.arange(LENGTH)[:, None] + 3
+    (s.feeds if fed else s.consts)["mask"] = (behind == replaces)[None, None]
+    s.add("MatMul", [q, k], "raw")
+    s.add("Div", ["raw", s.const("root", np.float32(SIZE**0.5))], "scores")
+    low = s.const("low", np.float32(number))
+    s.add("Where", ["mask", *((low, "scores") if replaces else ("scores", low))], "kept")
+    last = s.add("Add", ["kept", s.const("bias", normal((1, 1, 1, LENGTH), 4))], "more")
+    s.add("Softmax", [last if added else "kept"], "weights", axis=-1)
+    return s.joined(s.add("MatMul", ["weights", v], "mixed"))
+
+
 def shared_keys():
     """Keys and values of one head for all queries."""
     s = Spelling()
@@ -173,6 +189,35 @@ def test_spellings_are_one_op_and_give_onnxruntimes_numbers(device, spell):
     (want,) = exact_session(spelling.bytes()).run(None, spelling.feeds)
     with clnn.compile_model(spelling.bytes(), device) as session:
         np.testing.assert_allclose(session(spelling.feeds)["y"], want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("replaces", [False, True])
+@pytest.mark.parametrize("fed", [False, True])
+@pytest.mark.parametrize("number", [LOWEST, -np.inf])
+def test_replaced_scores(device, number, fed, replaces, added):
+    spelling = filled(number, fed, replaces, added)
+    graph = prepared(spelling)
+    (spec,) = found(graph)
+    steps = [step.fn for step in spec.scores.post_ops]
+    assert steps[-2:] == (["min", "add"] if added else [*steps[-2:-1], "min"])
+    assert [n.spec.kind for n in graph.nodes].count("logic") == fed
+    (want,) = exact_session(spelling.bytes()).run(None, spelling.feeds)
+    with clnn.compile_model(spelling.bytes(), device) as session:
+        np.testing.assert_allclose(session(spelling.feeds)["y"], want, rtol=1e-5, atol=1e-5)
+
+
+def test_masked_queries_weigh_all_keys_alike(device):
+    spelling = filled(fed=True)
+    spelling.feeds["mask"] = np.ones_like(spelling.feeds["mask"])
+    (want,) = exact_session(spelling.bytes()).run(None, spelling.feeds)
+    with clnn.compile_model(spelling.bytes(), device) as session:
+        np.testing.assert_allclose(session(spelling.feeds)["y"], want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("number", [-10000.0, 0.0, np.nan])
+def test_numbers_that_scores_may_be_below_stay_replaced(number):
+    assert not found(prepared(filled(number)))
 
 
 def test_factors_of_queries_and_keys_are_the_scale():

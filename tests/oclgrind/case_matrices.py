@@ -13,6 +13,7 @@ from table import add
 from clnn.ops.gemm.spec import Gemm
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.transformer.attend import Attention
+from clnn.ops.transformer.rotate import Rotate
 
 
 def multiply(
@@ -66,6 +67,12 @@ for _m, _k, _n in itertools.product((1, 3, 8), (1, 7, 33), (1, 4, 17)):
     multiply(f"gemm_fixed_{_m}x{_k}x{_n}", (_m, _k), (_k, _n), fixed=True, long=True)
     multiply(f"gemm_turned_{_m}x{_k}x{_n}", (_m, _k), (_n, _k), spec=Gemm(trans_b=True), long=True)
 
+# The rows of all matrices walk a panel of what they share before the next one.
+_inputs = [normal((2, 3, 5, 12)), normal((12, 40), 1), None, normal((2, 3, 5, 40), 2)]
+_spec = Gemm(post_ops=(PostOp("add", operand=3),))
+_how = {"consts": (1,), "border": 1, "every": True, "only": "_rows", "targets": ("cpu",)}
+add("gemm_shared", _spec, _inputs, **_how)
+
 MASK = np.where(np.arange(37) > 30, -np.inf, 0).astype(np.float32)
 MASKED = Gemm(0.3, trans_b=True, post_ops=(PostOp("add", operand=3),))
 for _name, _spec, _keys, _columns in (
@@ -82,3 +89,12 @@ for _name, _rows in (("blocks", 37), ("block", 9)):
     _q, _k, _v = (normal((n, 3), n) for n in (_rows, 19, 19))
     _spec = Attention(Gemm(0.3, trans_b=True))
     add(f"attention_{_name}", _spec, [_q, _k, None, _v], targets=("cpu",))
+_q, _k, _v = normal((2, 3, 9, 8)), normal((2, 1, 21, 8), 1), normal((2, 1, 21, 16), 2)
+add("attention_groups", Attention(Gemm(0.3, trans_b=True), turned=2), [_q, _k, None, _v])
+for _beside in (False, True):
+    _label = "pairs" if _beside else "halves"
+    for _size in (6, 40):
+        _x = normal((2, 3, 5, _size), _size)
+        _tables = [normal((5, _size), k) for k in (1, 2)]
+        add(f"rotate_{_label}_{_size}", Rotate(_beside), [_x, *_tables])
+    add(f"rotate_{_label}_both", Rotate(_beside), [_x, normal((5, 20), 1), normal((20,), 2)])

@@ -20,8 +20,10 @@ from clnn.graph.passes.fuse_post_ops import fuse_post_ops
 from clnn.graph.passes.fuse_quantised import fuse_quantised
 from clnn.graph.passes.fuse_separable import fuse_separable
 from clnn.graph.passes.fuse_shuffle import fuse_shuffle
+from clnn.graph.passes.fuse_written_norms import fuse_written_norms
 from clnn.graph.passes.fuse_written_steps import fuse_written_steps
 from clnn.graph.passes.rational import rational_functions
+from clnn.graph.passes.rows_of_images import rows_of_images
 from clnn.graph.passes.split_windows import split_windows
 from clnn.graph.passes.sum_in_turn import sum_in_turn
 from clnn.graph.passes.sum_parts import sum_parts
@@ -54,6 +56,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     remove_dead,
     fuse_scale_shift,
     fuse_post_ops,
+    fuse_written_norms,
     fuse_written_steps,
     fuse_separable,
     remove_dead,
@@ -74,10 +77,10 @@ def optimise(graph: Graph, apart: bool = False, fixed: bool = False, single: boo
         *([] if fixed else [shorten_chains]),
     }
     for run in PASSES:
-        if run is merge_views:
-            graph = merge_views(graph, fixed)
+        if run in (merge_views, functions_before_views):
+            graph = run(graph, fixed)
         elif run not in left:
             graph = run(graph)
     if fixed and not apart:
-        graph = remove_dead(windows_of_depth(split_windows(graph)))
+        graph = rows_of_images(remove_dead(windows_of_depth(split_windows(graph))))
     return check(graph)

@@ -3,10 +3,13 @@
     convolution -> reshape -> transpose -> gelu      becomes      convolution -> gelu -> reshape -> transpose
 
 A view only renames elements: what is done to each by itself may be done before. Constants along one axis
-follow it through the views.
+follow it through the views. A computed operand of the same shape, such as a residual sum's, is seen through
+the reverse of the views, where these are transposes alone.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from clnn.graph.ir import Graph, Node
 from clnn.graph.passes.fuse_post_ops import operands_from, post_ops_from, takes_steps
@@ -19,20 +22,23 @@ from clnn.traced import is_one
 from clnn.types import TensorType
 
 
-def functions_before_views(graph: Graph) -> Graph:
+def functions_before_views(graph: Graph, fixed: bool = False) -> Graph:
     """Return `graph` with elementwise functions of one value in front of reshapes and transposes of it.
 
-    Operands are constants of at most one axis that is not of extent 1. Only where the op before the
+    Operands are constants of at most one axis that is not of extent 1, or, where the network has no other shapes
+    (fixed) and behind transposes, one value of the same shape: what makes the value may then write an image with a
+    border row by row, which kernels of extents that are known do well. Only where the op before the
     views fuses post-ops, and nothing else reads its result or what lies between. A product of two
     computed values is left as it is: as the end of attention it takes no function.
     """
-    return _Moving(graph).run()
+    return _Moving(graph, fixed).run()
 
 
 class _Moving:
     """The pass at work: nodes by name as they are now, who makes each value, and how often it is read."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, fixed: bool) -> None:
+        self.most = 2 if fixed else 1  # computed values
         self.graph, self.types, self.consts = graph, dict(graph.types), dict(graph.consts)
         self.nodes = {node.name: node for node in graph.nodes}
         self.producers = graph.producers()
@@ -40,6 +46,8 @@ class _Moving:
         for public in graph.outputs.values():
             self.uses[public] = self.uses.get(public, 0) + 1
         self.before: dict[str, list[Node]] = {}
+        places = {node.name: place for place, node in enumerate(graph.nodes)}
+        self.places = {name: places[node.name] for name, node in self.producers.items()}
 
     def run(self) -> Graph:
         """Return the graph with each function at its place."""
@@ -56,20 +64,56 @@ class _Moving:
     def _move(self, node: Node) -> None:
         """Put a node in front of the views of its value, where that may be."""
         computed = [k for k, name in enumerate(node.inputs) if name not in self.consts]
-        if not isinstance(node.spec, Eltwise) or len(computed) != 1:
-            return
-        (which,) = computed
+        if isinstance(node.spec, Eltwise) and 0 < len(computed) <= self.most:
+            for which in computed:
+                if self._moved(node, which, computed):
+                    return
+
+    def _moved(self, node: Node, which: int, computed: list[int]) -> bool:
+        """Put a node in front of the views of an input, where that may be, and tell whether it was."""
+        assert isinstance(node.spec, Eltwise)
         views = self._views(node.inputs[which])
         post_ops = post_ops_from(node.spec.post_ops, which)
         if not views or post_ops is None or not self._is_taken(node, views):
-            return
+            return False
         if self.types[node.outputs[0]] != self.types[views[-1].outputs[0]]:
-            return
+            return False
+        turns = len(computed) == 1 or self._turns(node, computed, views)
         post_ops, operands = operands_from(post_ops, 1)
-        names = [self._operand(node, k, views) for k in operands]
-        if None not in names:
-            inputs = (views[0].inputs[0], *names)
-            self._put(changed(node, spec=Eltwise(post_ops), inputs=inputs), views)
+        names = {k: self._operand(node, k, views) for k in operands if k not in computed}
+        if not turns or None in names.values():
+            return False
+        names |= {k: self._beside(node, k, views) for k in operands if k in computed}
+        inputs = (views[0].inputs[0], *(names[k] for k in operands))
+        self._put(changed(node, spec=Eltwise(post_ops), inputs=inputs), views)
+        return True
+
+    def _turns(self, node: Node, computed: list[int], views: list[Node]) -> bool:
+        """Whether views are transposes, through which computed operands of the result's shape can be seen.
+
+        These are made before the first view.
+        """
+        out, first = self.types[node.outputs[0]], self.places[views[0].outputs[0]]
+        names = [node.inputs[k] or "" for k in computed]
+        others = [n for n in names if n != views[-1].outputs[0]]
+        made = all(self.places.get(n, -1) < first for n in others)
+        same = len(others) == 1 and all(self.types[n] == out for n in names)
+        return made and same and all(isinstance(v.spec, Transpose) for v in views)
+
+    def _beside(self, node: Node, which: int, views: list[Node]) -> str:
+        """Return a computed operand as it is seen in front of transposes, and add what makes it."""
+        name = node.inputs[which]
+        assert name is not None
+        for place, view in enumerate(reversed(views)):
+            assert isinstance(view.spec, Transpose)
+            order = tuple(int(a) for a in np.argsort(view.spec.perm))
+            made = f"{node.outputs[0]}:{which}:back{place}"
+            self.types[made] = self.types[view.inputs[0] or ""]
+            back = Node(made, Transpose(order), (name,), (made,), f"Transpose {name}")
+            self.before.setdefault(views[0].name, []).append(back)
+            self.producers[made], self.uses[made] = back, 1
+            name = made
+        return name
 
     def _views(self, name: str | None) -> list[Node]:
         """Return the views that a value comes through, the last one behind; none where others read within."""

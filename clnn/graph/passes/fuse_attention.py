@@ -6,7 +6,8 @@
 
 Between the softmax and the second product zeros may be put where it is NaN; that product may also be the
 transposed one, of transposed values and weights. Steps are what was fused behind the first product: a scale,
-masks, biases. A factor of all of q or of k
+masks, biases. Scores that a Where replaces by a number below all others, as masks are written too, become the
+lesser of them and of that number or infinity. A factor of all of q or of k
 becomes the scale; a reshape that puts axes of extent 1 in front of the scores, and one that takes them
 away, as exporters write around a mask, are left out.
 """
@@ -15,8 +16,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from clnn.graph.ir import Graph, Node
 from clnn.graph.passes.dead import remove_dead
+from clnn.graph.passes.fuse_post_ops import operands_from
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.elementwise.logic import Logic
 from clnn.ops.gemm.spec import ADDEND, Gemm
@@ -28,6 +32,8 @@ from clnn.types import F32, Array, TensorType
 
 # Of a scale of scores; beyond it and its reciprocal factors stay apart, since float32 may lack their product.
 LEAST = 2.0**-100
+# Of masked scores; no score that is a number is below it.
+MASKED = -1e30
 
 
 def fuse_attention(graph: Graph) -> Graph:
@@ -67,7 +73,7 @@ class _Fusing:
             elif turn is None:
                 nodes.append(fused)
             else:
-                spec = replace(spec, turned=True)
+                spec = replace(spec, turned=1)
                 origin = f"{fused.origin} + {turn.origin}"
                 behind[turn.name] = replace(fused, spec=spec, outputs=turn.outputs, origin=origin)
         return self.graph.with_nodes(nodes, types=self.types, consts=self.consts)
@@ -154,6 +160,7 @@ class _Fusing:
         node = self.above(name)
         if node is not None and isinstance(node.spec, Reshape):
             node = self.between_reshapes(node)
+        node = node and self.stepped(node)
         if node is None or not isinstance(node.spec, Gemm):
             return None
         inputs, spec = [*node.inputs], node.spec
@@ -167,6 +174,56 @@ class _Fusing:
             if LEAST <= abs(spec.alpha * factor) <= 1 / LEAST:
                 inputs[which], spec = source, replace(spec, alpha=spec.alpha * factor)
         return spec, tuple(inputs)
+
+    def stepped(self, last: Node) -> Node | None:
+        """Return scores of which some are replaced by a number as a product with steps, None where they are not.
+
+        Further elementwise steps may stand in front of the replacement and behind it.
+        """
+        if isinstance(last.spec, Gemm):
+            return last
+        where = last.spec == Logic("where")
+        which = 0
+        if where:
+            numbers = [self.number(n) for n in last.inputs[1:]]
+            which = 1 if numbers[0] is None else 2
+        elif not isinstance(last.spec, Eltwise):
+            return None
+        inner = self.above(last.inputs[which])
+        product = inner and self.stepped(inner)
+        if product is None or self.types[last.inputs[which] or ""] != self.types[last.outputs[0]]:
+            return None
+        if not where:
+            return _with_steps(product, last.spec.post_ops, last.inputs)  # type: ignore[attr-defined]
+        number = numbers[2 - which]
+        if number is None or not number <= MASKED:
+            return None
+        limit = self.limits(last.inputs[0] or "", number, keeps=which == 1)
+        least = (PostOp("min", operand=1),)
+        return None if limit is None else _with_steps(product, least, (None, limit))
+
+    def number(self, name: str | None) -> float | None:
+        """Return the one number that a constant is, None where it is another thing."""
+        array = self.consts.get(name or "")
+        return None if array is None or array.size != 1 else float(array.reshape(()))
+
+    def limits(self, mask: str, number: float, keeps: bool) -> str | None:
+        """Return infinity where a mask keeps scores, and a number where it replaces them."""
+        name, kind = f"{mask}:limits{number}{keeps}", self.types[mask]
+        ends = (np.inf, number) if keeps else (number, np.inf)
+        if name in self.types:
+            return name
+        self.types[name] = TensorType(kind.shape, F32)
+        if mask in self.consts:
+            self.consts[name] = np.where(self.consts[mask], *map(np.float32, ends))
+            return name
+        values = []
+        for end in ends:
+            values.append(f"{name}:{end}")
+            self.consts[values[-1]] = np.full((), end, np.float32)
+            self.types[values[-1]] = TensorType((), F32)
+        self.views.append(Node(name, Logic("where"), (mask, *values), (name,), f"Where {mask}"))
+        return name
 
     def between_reshapes(self, last: Node) -> Node | None:
         """Return scores whose steps stand between two reshapes as a product with these steps.
@@ -263,6 +320,21 @@ class _Fusing:
         if name is None or name in self.public or len(self.uses.get(name, ())) != 1:
             return None
         return self.producers.get(name)
+
+
+def _with_steps(
+    product: Node, steps: tuple[PostOp, ...], sources: tuple[str | None, ...]
+) -> Node | None:
+    """Return a product with elementwise steps behind its own; sources: of their operands, from 1 on."""
+    inputs: list[str | None] = [*product.inputs]
+    while len(inputs) <= ADDEND:
+        inputs.append(None)
+    renamed, taken = operands_from(steps, len(inputs))
+    if 0 in taken or not isinstance(product.spec, Gemm):
+        return None
+    inputs += (sources[k] for k in taken)
+    spec = replace(product.spec, post_ops=(*product.spec.post_ops, *renamed))
+    return replace(product, spec=spec, inputs=tuple(inputs))
 
 
 def _bare(shape: tuple[int, ...]) -> tuple[int, ...]:

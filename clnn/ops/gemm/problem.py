@@ -151,9 +151,18 @@ class GemmProblem:
         """Whether a core may take all columns for each tile of rows: b stays in a cache of its own."""
         wide = self.target.is_cpu and self.target.vector >= WIDEST
         most = WIDE_L2_BYTES if wide else L2_BYTES
-        if wide and self._reads_ahead and self.m * self.k * F32.itemsize <= WIDE_L2_BYTES:
+        rows = self.m * self.sharing
+        if wide and self._reads_ahead and rows * self.k * F32.itemsize <= WIDE_L2_BYTES:
             most = AHEAD_BYTES
         return self.k * self.n * F32.itemsize <= most
+
+    @cached_property
+    def sharing(self) -> int:
+        """How many matrices of the batch share a constant b that CPUs walk: all of them, or 1."""
+        extents, pitches = self.product.batch.extents, self.product.batch.pitches[1]
+        known = not any(map(is_open, (self.m, *extents, *pitches)))
+        shares = known and self.target.is_cpu and self.b_is_const and not any(pitches)
+        return self.matrices if shares and not self.pairs else 1
 
     @property
     def _reads_ahead(self) -> bool:

@@ -222,15 +222,17 @@ def _launch(problem: GemmProblem, choice: _Choice, panels: Panels, how: str, b: 
     """Return the launch that multiplies; how: where b lies, "packed", "scratch" or "direct"."""
     target, tile = problem.target, choice.tile
     rows, blocks = problem.tiles(tile.mr, tile.width)
-    splits = choice.channels_fastest and not target.is_cpu
+    joins, splits = 1, choice.channels_fastest and not target.is_cpu
     lanes, slices = split_k(problem, tile) if splits else (1, 1)
     if slices > 1:
         across = -(-blocks // lanes) * lanes
         size: tuple[int, ...] = (across, rows * slices, problem.matrices)
         local: tuple[int, ...] = (lanes, slices, 1)
+    elif choice.channels_fastest:
+        size, local = grid(target, blocks, rows, problem.matrices)
     else:
-        sizes = (blocks, rows) if choice.channels_fastest else (rows, blocks)
-        size, local = grid(target, *sizes, problem.matrices)
+        joins = problem.sharing
+        size, local = grid(target, rows * joins, blocks, problem.matrices // joins)
     order = "blocks" if choice.channels_fastest else "rows"
     kind = problem.pairs or "f32"
     name = f"gemm_tiled_{kind}_{how}_t{tile.mr}x{tile.width}_{order}" + f"_p{slices}" * (slices > 1)
@@ -250,7 +252,10 @@ def _launch(problem: GemmProblem, choice: _Choice, panels: Panels, how: str, b: 
         "aligned": _reads_aligned(problem, tile, how),
         "dot": problem.pairs,
         "ahead": _ahead(problem, panels),
-        "next_panel": how == "packed" and not is_one(rows) and _reads_next(problem, panels, choice),
+        "next_panel": how == "packed"
+        and not is_one(rows * joins)
+        and _reads_next(problem, panels, choice),
+        "joins": joins,
     }
     return Launch("gemm/tiled.cl.mako", params, problem.args(b), size, local)
 

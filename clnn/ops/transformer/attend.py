@@ -27,13 +27,13 @@ class Attention(OpSpec):
     """softmax(scores) v: inputs of `scores` (queries, keys, an addend or None, operands), then the values.
 
     scores: the product that makes them, with all that is applied to them. trans_v: values come as
-    transposed matrices. turned: the result has its heads behind its queries, (..., m, heads, e).
+    transposed matrices. turned: how many axes of heads the result has behind its queries, (..., m, heads, e).
     zeros_for_nan: a query whose softmax is NaN, as where all its keys are masked by -infinity, gives zeros.
     """
 
     scores: Gemm = field(default_factory=Gemm)
     trans_v: bool = False
-    turned: bool = False
+    turned: int = 0
     zeros_for_nan: bool = False
 
     kind = "attention"
@@ -53,16 +53,16 @@ class Attention(OpSpec):
         (made,) = self.mixing.infer([scores, inputs[-1], None])
         if made.shape[:-2] != scores.shape[:-2] or min(scores.rank, required(inputs, -1).rank) < 2:
             raise ShapeError(f"attention of scores {scores.shape} that gives {made.shape}.")
-        if self.turned and made.rank < 3:
+        if made.rank < 2 + self.turned:
             raise ShapeError(f"attention that gives {made.shape} has no heads to turn.")
-        return (replace(made, shape=_turned(made.shape)) if self.turned else made,)
+        return (replace(made, shape=_turned(made.shape, self.turned)),)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return numpy's products with exponentials over their sums between them."""
         (scores,) = self.scores.reference(*inputs[:-1])
         (weights,) = self.softmax(scores.ndim).reference(scores)
         (made,) = self.mixing.reference(weights, inputs[-1])
-        return (np.swapaxes(made, -2, -3) if self.turned else made,)
+        return (np.moveaxis(made, -2, -2 - self.turned),)
 
     def flops(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int:
         """Two operations per multiply-add of both products."""
@@ -82,7 +82,7 @@ class Attention(OpSpec):
         operand = Operand(self._scores(problem), TensorLayout.make(self._scores(problem).shape))
         scores = self.scores.problem(Problem(problem.inputs[:-1], (operand,), problem.target))
         out = problem.outputs[0].layout.unpadded()
-        out = _turned_layout(out) if self.turned else out
+        out = _unturned(out, self.turned)
         values = problem.input(len(problem.inputs) - 1)
         return attention_variants(scores, values, Form(out, self.trans_v, self.zeros_for_nan))
 
@@ -95,11 +95,8 @@ class Attention(OpSpec):
         kind, target = self._scores(problem), problem.target
         between = Operand(kind, TensorLayout.make(kind.shape))
         out = problem.outputs[0]
-        if self.turned:
-            shape = _turned(out.type.shape)
-            out = replace(
-                out, type=replace(out.type, shape=shape), layout=_turned_layout(out.layout)
-            )
+        lies = _unturned(out.layout, self.turned)
+        out = replace(out, type=replace(out.type, shape=lies.shape), layout=lies)
         last = len(problem.inputs) - 1
         scores, weights = (
             Scratch(name, max(kind.size, 1) * F32.itemsize) for name in ("scores", "weights")
@@ -127,13 +124,16 @@ class Attention(OpSpec):
         return Variant(name, tuple(launches), sum(v.cost for v in made), max(v.error for v in made))
 
 
-def _turned(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return (*shape[:-3], shape[-2], shape[-3], shape[-1])
+def _turned(shape: tuple[int, ...], heads: int) -> tuple[int, ...]:
+    first = len(shape) - 2 - heads
+    return (*shape[:first], shape[-2], *shape[first:-2], shape[-1])
 
 
-def _turned_layout(layout: TensorLayout) -> TensorLayout:
-    rank = layout.rank
-    return layout.transpose((*range(rank - 3), rank - 2, rank - 3, rank - 1))
+def _unturned(layout: TensorLayout, heads: int) -> TensorLayout:
+    """Return the layout of a result (..., m, heads, e) as (..., heads, m, e)."""
+    last = layout.rank - 1
+    first = last - 1 - heads
+    return layout.transpose((*range(first), *range(first + 1, last), first, last))
 
 
 def _rerouted(launch: Launch, mark: str, sources: dict[int, Arg], result: Arg) -> Launch:

@@ -201,6 +201,20 @@ def test_the_next_panel_is_read_ahead(device, rows):
     assert ("beyond += " in render(launch.template, launch.params)) == (rows > 1)
 
 
+@pytest.mark.parametrize("rows", [1, 7, 29])
+def test_matrices_that_share_a_constant_walk_its_panels_together(device, rows):
+    """Rows of an image with a border, whose rows are no longer one matrix."""
+    a, b, c = normal((2, 3, rows, 300)), normal((300, 600), 1) / 9, normal((2, 3, rows, 600), 2)
+    spec = Gemm(post_ops=(PostOp("add", operand=3),))
+    ran = check_op(device, spec, [a, b, None, c], consts=(1,), border=1, only="packed")
+    assert ran[0].endswith("_rows")
+
+
+def test_a_constant_of_each_matrix_is_walked_alone(device):
+    a, b = normal((3, 7, 300)), normal((3, 300, 600), 1) / 9
+    check_op(device, Gemm(), [a, b, None], consts=(1,), border=1, only="packed")
+
+
 def test_nan_and_infinity_reach_the_output(device):
     inputs = [normal((5, 40)), normal((40, 21), 1), None]
     inputs[0][1, 3] = np.nan

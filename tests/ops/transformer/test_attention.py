@@ -107,6 +107,17 @@ def test_keys_and_values_that_heads_share(device):
     check_op(device, Attention(Gemm(0.25, trans_b=True)), [q, k, None, v])
 
 
+@pytest.mark.parametrize("queries", [1, 3, 11])
+@pytest.mark.parametrize("turned", [0, 1, 2])
+def test_groups_of_heads_that_share_keys_and_values(device, queries, turned):
+    q = normal((2, 3, 2, queries, 16))
+    k, v = normal((2, 3, 1, 23, 16), 1), normal((2, 3, 1, 23, 32), 2)
+    spec = Attention(Gemm(0.25, trans_b=True, post_ops=(PostOp("add", operand=3),)), turned=turned)
+    inputs = [q, k, None, normal((3, 2, queries, 23), 3), v]
+    check_op(device, spec, inputs)
+    check_op(device, spec, inputs, orders={"i0": (0, 3, 1, 2, 4), "i1": (0, 3, 1, 2, 4)})
+
+
 def test_operands_at_any_pitch(device):
     orders = {"i0": (0, 2, 1, 3), "i1": (0, 2, 1, 3), "i3": (0, 2, 1, 3), "o0": (0, 1, 3, 2)}
     inputs = heads(2, 3, 9, 17, 8, 24)
