@@ -223,17 +223,28 @@ def _kernel(
         for k, call in enumerate(calls)
     ]
     around = helped_kernel.around if (ROLE, "const int ") in params else _around
-    source = "\n".join(
-        [
-            *texts,
-            "__attribute__((reqd_work_group_size(1, 1, 1)))",
-            f"__kernel void {KERNEL}({', '.join(f'{kind}{name}' for name, kind in params)})",
-            "{",
-            *around(body, last, LINE, shares, groups, scratch),
-            "}",
-        ]
-    )
-    return source + "\n", scratch
+    inside = around(body, last, LINE, shares, groups, scratch)
+    return "\n".join([*texts, *kernel_of(dict(params), inside)]) + "\n", scratch
+
+
+def kernel_of(params: Mapping[str, str], body: Sequence[str]) -> list[str]:
+    """Return the lines of a kernel that has the statements `body` done by a function, once in each work-group.
+
+    params: name -> C type. `work_group` is the work-group's number there. PoCL makes three functions of a
+    kernel, and so would compile three times what stands in it.
+    """
+    listed = ", ".join(f"{kind}{name}" for name, kind in params.items())
+    return [
+        f"__attribute__((noinline)) void {KERNEL}_calls(const int work_group, {listed})",
+        "{",
+        *body,
+        "}",
+        "__attribute__((reqd_work_group_size(1, 1, 1)))",
+        f"__kernel void {KERNEL}({listed})",
+        "{",
+        f"    {KERNEL}_calls({', '.join(['get_group_id(0)', *params])});",
+        "}",
+    ]
 
 
 def _around(
@@ -242,7 +253,7 @@ def _around(
     """Return the statements of a kernel whose calls are `body`, as helped_kernel.around does."""
     return [
         f"    const int own = atomic_inc(next + {last - line}) % {shares};",
-        f"    __global char *scratch = scratch_base + get_group_id(0) * {scratch};",
+        f"    __global char *scratch = scratch_base + work_group * {scratch};",
         *body,
         f"    if (atomic_inc(next + {last}) == {groups - 1})",
         f"        for (int k = 0; k <= {last}; k += {line}) atomic_xchg(next + k, 0);",
@@ -361,7 +372,7 @@ def _call_text(
         f"""
         {{
             const ulong ended = {CLOCK};
-            __global ulong *stamp = stamps + 2 * ({number * stamped} + get_group_id(0));
+            __global ulong *stamp = stamps + 2 * ({number * stamped} + work_group);
             stamp[0] = mine ? began : 0;
             stamp[1] = mine ? ended : 0;
         }}"""
