@@ -9,7 +9,7 @@ import pytest
 from launch import run_source
 from small_graphs import GRAPHS
 
-from clnn.codegen.fused_kernel import CLOCK, GROUPS, LINE, FusedCall, can_fuse, fuse
+from clnn.codegen.fused_kernel import APART, CLOCK, GROUPS, LINE, FusedCall, can_fuse, fuse
 from clnn.codegen.kernels import KERNEL
 from clnn.codegen.render import render
 from clnn.errors import TemplateError
@@ -56,6 +56,15 @@ def test_a_kernel_has_its_calls_in_a_function_of_its_own(helpers):
     given = ", ".join(["get_group_id(0)", *made.params])
     assert inside.split() == f"{KERNEL}_calls({given}); }}".split()
     assert f"__attribute__((noinline)) void {KERNEL}_calls(const int work_group, " in before
+
+
+def test_long_functions_stay_apart():
+    long = PLAIN.replace("    dst[", "    dst[0] += 1;\n" * (APART // 15) + "    dst[")
+    made = fuse([FusedCall(source, (1,), ("7",)) for source in (PLAIN, long)], 1, {}).source
+    assert re.findall(r"(.*)void call_(\d)\(", made) == [
+        ("", "0"),
+        ("__attribute__((noinline)) ", "1"),
+    ]
 
 
 def test_functions_of_equal_names_do_not_meet():
