@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from clnn.compile import Model, Shapes, compile_fixed, load_graph, prepare
 from clnn.graph.ir import Graph
-from clnn.ops.universal.functions import SETS
 from clnn.options import Options
 from clnn.runtime.build.program import Device
 from clnn.runtime.device.device import DeviceInfo
@@ -16,7 +15,7 @@ from clnn.runtime.doctor.selection import select_device
 from clnn.runtime.run.geared_session import GearedSession
 from clnn.runtime.run.parts import Build
 from clnn.runtime.run.session import Session
-from clnn.runtime.run.universal import begins_on_set, set_source
+from clnn.runtime.run.universal import begins_on_set, sets_of
 from clnn.timeline import mark
 from clnn.tune.choose import chooser
 
@@ -66,11 +65,12 @@ def _session(
 
 
 def _build_little(device: Device, sources: Mapping[str, str]) -> None:
-    """Build programs unless that takes long. Raises _NotWorthItError."""
-    target = target_of(device.info)
-    apart = {source for source in sources.values() if not device.has(source)}
-    for program in SETS if apart else ():
-        apart -= {set_source(target, program)}
-    if sum(map(len, apart)) > MOST_TEXT:
+    """Build programs unless that takes long; the set's own, too, once for a device. Raises _NotWorthItError."""
+    apart = {title: source for title, source in sources.items() if not device.has(source)}
+    sets = sets_of(target_of(device.info)) if apart else {}
+    lacking = {title: source for title, source in sets.items() if source in apart.values()}
+    apart = {title: source for title, source in apart.items() if source not in lacking.values()}
+    if sum(map(len, apart.values())) > MOST_TEXT:
         raise _NotWorthItError
+    device.build(lacking | apart)  # the set by its own name, whatever runs on it first
     device.build(sources)

@@ -37,12 +37,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NoReturn
 
-from clnn.codegen import helped_kernel
+from clnn.codegen import helped_kernel, plain_kernel
 from clnn.codegen.kernels import (
     COUNTERS,
     DESK,
     HELPED_PARAMS,
-    KERNEL,
     NUMBERS,
     ROLE,
     SCRATCH,
@@ -60,6 +59,7 @@ REMEMBERED = (
     256  # sources that have been taken apart, for kernels of the same network at other extents
 )
 KERNELS = 16  # texts of fused kernels that are kept, for the same network at other extents
+APART = 2000  # characters from which a function is no part of the one that calls it
 LINE = 16  # ints from counter to counter, a cache line
 FLOAT_BYTES = 4
 CLOCK = "__builtin_readcyclecounter()"  # of compilers that derive from clang
@@ -222,40 +222,18 @@ def _kernel(
         _call_text(k, call, functions[call[0]], shares, stamped, reals)
         for k, call in enumerate(calls)
     ]
-    around = helped_kernel.around if (ROLE, "const int ") in params else _around
-    source = "\n".join(
-        [
-            *texts,
-            "__attribute__((reqd_work_group_size(1, 1, 1)))",
-            f"__kernel void {KERNEL}({', '.join(f'{kind}{name}' for name, kind in params)})",
-            "{",
-            *around(body, last, LINE, shares, groups, scratch),
-            "}",
-        ]
-    )
-    return source + "\n", scratch
-
-
-def _around(
-    body: Sequence[str], last: int, line: int, shares: int, groups: int, scratch: int
-) -> list[str]:
-    """Return the statements of a kernel whose calls are `body`, as helped_kernel.around does."""
-    return [
-        f"    const int own = atomic_inc(next + {last - line}) % {shares};",
-        f"    __global char *scratch = scratch_base + get_group_id(0) * {scratch};",
-        *body,
-        f"    if (atomic_inc(next + {last}) == {groups - 1})",
-        f"        for (int k = 0; k <= {last}; k += {line}) atomic_xchg(next + k, 0);",
-    ]
+    around = helped_kernel.around if (ROLE, "const int ") in params else plain_kernel.around
+    inside = around(body, last, LINE, shares, groups, scratch)
+    return "\n".join([*texts, *plain_kernel.kernel_of(dict(params), inside)]) + "\n", scratch
 
 
 @lru_cache(REMEMBERED)
 def _function(source: str, number: int) -> tuple[str, int]:
     """Return a kernel's source as a function, with names of its own, and its scratch memory."""
     definitions, kernel, names = _parts(source)
-    head = (
-        f"void call_{number}(__global char *scratch, const int id0, const int id1, const int id2, "
-    )
+    apart = "__attribute__((noinline)) " if len(kernel) >= APART else ""
+    ids = "const int id0, const int id1, const int id2, "
+    head = f"{apart}void call_{number}(__global char *scratch, {ids}"
     text = definitions + head + _GLOBAL_ID.sub(r"id\1", kernel)
     for name in names:
         text = re.sub(rf"\b{name}\b", f"{name}_{number}", text)
@@ -361,7 +339,7 @@ def _call_text(
         f"""
         {{
             const ulong ended = {CLOCK};
-            __global ulong *stamp = stamps + 2 * ({number * stamped} + get_group_id(0));
+            __global ulong *stamp = stamps + 2 * ({number * stamped} + work_group);
             stamp[0] = mine ? began : 0;
             stamp[1] = mine ? ended : 0;
         }}"""

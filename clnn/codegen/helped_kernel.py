@@ -50,7 +50,7 @@ def around(
     turns = max(shares - 1, 1)
     return [
         f"    volatile __global int *desk = next + {last + line};",
-        f"    const int helps = {ROLE} == {HELPS}, group = get_group_id(0) + helps;",
+        f"    const int helps = {ROLE} == {HELPS}, group = work_group + helps;",
         f"    __global char *scratch = scratch_base + group * {scratch};",
         "    uint since, now;",
         "    int here, run = 0;",

@@ -9,7 +9,7 @@ import pytest
 from launch import run_source
 from small_graphs import GRAPHS
 
-from clnn.codegen.fused_kernel import CLOCK, GROUPS, LINE, FusedCall, can_fuse, fuse
+from clnn.codegen.fused_kernel import APART, CLOCK, GROUPS, LINE, FusedCall, can_fuse, fuse
 from clnn.codegen.kernels import KERNEL
 from clnn.codegen.render import render
 from clnn.errors import TemplateError
@@ -44,6 +44,29 @@ def test_a_kernel_becomes_a_function_with_names_of_its_own():
     assert made.counters == (2 * (2 + 1) + 1) * LINE + 1  # shares and what is done, began, ended
 
 
+@pytest.mark.parametrize("helpers", [0, 2])
+def test_a_kernel_has_its_calls_in_a_function_of_its_own(helpers):
+    """PoCL compiles three functions for each kernel."""
+    made = fuse(
+        [FusedCall(PLAIN, (4,), ("7",))] * 2, 2, {"arena": "__global char *"}, helpers=helpers
+    )
+    before, _, kernel = made.source.partition("__kernel void ")
+    assert before.count("call_0(scratch, id0") == 2 and "get_group_id" not in before
+    _, inside = kernel.split("{")
+    given = ", ".join(["get_group_id(0)", *made.params])
+    assert inside.split() == f"{KERNEL}_calls({given}); }}".split()
+    assert f"__attribute__((noinline)) void {KERNEL}_calls(const int work_group, " in before
+
+
+def test_long_functions_stay_apart():
+    long = PLAIN.replace("    dst[", "    dst[0] += 1;\n" * (APART // 15) + "    dst[")
+    made = fuse([FusedCall(source, (1,), ("7",)) for source in (PLAIN, long)], 1, {}).source
+    assert re.findall(r"(.*)void call_(\d)\(", made) == [
+        ("", "0"),
+        ("__attribute__((noinline)) ", "1"),
+    ]
+
+
 def test_functions_of_equal_names_do_not_meet():
     other = PLAIN.replace("x * 2", "x * 3")
     calls = [FusedCall(PLAIN, (1,), ()), FusedCall(other, (1,), (), "skip")]
@@ -58,7 +81,7 @@ def test_a_timed_kernel_notes_every_share():
     assert plain.stamps == 0 and "stamp" not in plain.source
     assert timed.stamps == 2 * len(calls) * timed.groups
     assert timed.source.count(CLOCK) == 2 * len(calls)
-    assert f"stamps + 2 * ({timed.groups} + get_group_id(0))" in timed.source
+    assert f"stamps + 2 * ({timed.groups} + work_group)" in timed.source
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import small_graphs
 
 import clnn
 from clnn.runtime.build import program, progress
+from clnn.runtime.build.program import Device
 from clnn.runtime.build.progress import BuildProgress
+from clnn.runtime.device.device import select
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
@@ -47,3 +51,18 @@ def test_listeners_are_those_of_their_thread():
         progress.tell(1, 2, "inner")
     progress.tell(2, 2, "nobody")
     assert heard == [BuildProgress(1, 2, "inner")]
+
+
+def test_children_take_the_longest_programs_first(device, monkeypatch):
+    texts = [f"__kernel void k{k}(__global int *a) {{ {'a[0] += 1; ' * k} }}" for k in (2, 9, 1, 5)]
+    seen: list[list[str]] = []
+
+    def look(jobs, run, looks):
+        argument = run.args[1]
+        folder = Path(argument["folder"])
+        seen.append([(folder / f"{k}.cl").read_text() for k in range(argument["count"])])
+        return [""]
+
+    monkeypatch.setattr(program, "_at_once", look)
+    Device.open(select(device))._build_in_children(texts, 2)
+    assert seen == [sorted(texts, key=len, reverse=True)]

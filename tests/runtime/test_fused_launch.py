@@ -134,10 +134,10 @@ def test_guards_and_separate_arenas_keep_launches_apart(device):
         ([], []),
     ],
 )
-def test_groups_are_few_and_of_about_as_many_functions(sources, sizes):
-    groups = even([SimpleNamespace(source=str(s)) for s in sources])
+def test_groups_are_few_and_of_about_as_many_functions_of_equal_texts(sources, sizes):
+    groups = even([SimpleNamespace(source=f"{s:04}") for s in sources])
     assert [len(g) for g in groups] == sizes
-    assert [one.source for g in groups for one in g] == [str(s) for s in sources]
+    assert [one.source for g in groups for one in g] == [f"{s:04}" for s in sources]
 
 
 @pytest.mark.parametrize(
@@ -149,8 +149,32 @@ def test_groups_are_few_and_of_about_as_many_functions(sources, sizes):
     ],
 )
 def test_small_networks_are_fewer_groups(sources, sizes):
-    groups = even([SimpleNamespace(source=str(s)) for s in sources], small=True)
+    groups = even([SimpleNamespace(source=f"{s:04}") for s in sources], small=True)
     assert [len(g) for g in groups] == sizes
+
+
+@pytest.mark.parametrize(
+    ("functions", "builders", "sizes"),
+    [
+        (3 * MOST_FUNCTIONS, 2, [MOST_FUNCTIONS * 3 // 2] * 2),
+        (3 * MOST_FUNCTIONS, 3, [MOST_FUNCTIONS] * 3),
+        (3 * MOST_FUNCTIONS, 8, [MOST_FUNCTIONS] * 3),
+        (4 * MOST_FUNCTIONS, 2, [MOST_FUNCTIONS] * 4),
+        (7 * MOST_FUNCTIONS, 4, [MOST_FUNCTIONS * 7 // 8] * 8),
+        (2 * MOST_FUNCTIONS, 1, [MOST_FUNCTIONS] * 2),
+    ],
+)
+def test_each_of_those_who_build_has_as_many_groups(functions, builders, sizes):
+    ones = [SimpleNamespace(source=f"{s:04}") for s in range(functions)]
+    assert [len(g) for g in even(ones, builders=builders)] == sizes
+
+
+def test_groups_have_texts_of_about_the_same_length():
+    lengths = [90] + [10] * MOST_FUNCTIONS + [90, 200]
+    ones = [SimpleNamespace(source=f"{k:03}".ljust(n)) for k, n in enumerate(lengths)]
+    first, second = even(ones)
+    assert abs(sum(len(one.source) for one in first) - sum(lengths) // 2) < 90
+    assert first + second == ones
 
 
 def test_a_network_of_few_operations_is_one_kernel(device, monkeypatch, request):

@@ -104,6 +104,18 @@ def test_the_first_answer_builds_nothing_and_the_last_is_the_models_own(cold, de
     assert same(first, want) and np.array_equal(last["y"], want["y"])
 
 
+def test_a_set_that_is_not_there_is_built_once_and_told_of(device, gate, tmp_path, monkeypatch):
+    monkeypatch.setenv("CLNN_CACHE_DIR", str(tmp_path / "cache"))
+    steps = []
+    with clnn.compile_model(MODEL, device, BACKGROUND, progress=steps.append) as session:
+        assert session.build_counts == (0, 1) and is_on_set(session)
+        assert [(step.done, step.total) for step in steps] == [(0, 1), (1, 1)]
+        assert steps[-1].title == "universal set, floats"
+        session(FEEDS)
+    with clnn.compile_model(network(9, 20), device, BACKGROUND, progress=steps.append) as session:
+        assert session.build_counts == (1, 0) and len(steps) == 2
+
+
 def test_a_quantised_network_begins_on_the_set(cold, device, gate):
     """And all its answers are those of its own kernels, to the bit."""
     model = quantised_network(20, 33)

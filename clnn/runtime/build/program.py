@@ -321,8 +321,13 @@ class Device:
     ) -> dict[str, bytes]:
         """Return source -> binary for what so many child processes could build, as build_ahead says.
 
-        titles: of the sources, for the listener of this thread; none tell it nothing.
+        titles: of the sources, for the listener of this thread; none tell it nothing. The longest sources
+        come first, so that none of the children is left with one at the end.
         """
+        from clnn.runtime.process.forking import QUIET
+
+        order = sorted(range(len(sources)), key=lambda k: -len(sources[k]))
+        sources, titles = [sources[k] for k in order], [titles[k] for k in order if titles]
         with folder_for_a_while("clnn-build-") as folder:
             for number, source in enumerate(sources):
                 (folder / f"{number}.cl").write_text(source)
@@ -335,7 +340,7 @@ class Device:
                 "device": self.info.device_index,
                 "nice": nice,
             }
-            env = child_environment(self.info.driver, self.info.in_caller)
+            env = QUIET | child_environment(self.info.driver, self.info.in_caller)
             run = partial(run_python, "build.build_child", argument, _deadline(), env, stop)
             seen = _Seen(folder, titles) if titles and progress.is_heard() else None
             for end in _at_once(jobs, run, seen):

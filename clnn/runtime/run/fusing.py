@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import groupby, islice
@@ -39,6 +40,7 @@ MIN_LAUNCHES = 2  # that are worth a kernel of their own
 MOST_FUNCTIONS, MOST_CALLS = 32, 100  # of one kernel: several build side by side
 # The same for networks of so few operations that what lies between two kernels is a share of their time.
 SMALL_FUNCTIONS, SMALL_CALLS, SMALL_WORK = 96, 200, 2_500_000_000
+MOST_BUILDERS = 8  # processes that build at once, one for each compute unit
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ def fuse_launches(
     groups: list[FusedLaunch] = []
     rendered = [_Rendered(one, one.source) for one in launches]
     known = {name: _set_sources(plan, name) for name in {one.set_ for one in rendered} if name}
+    builders = min(plan.target.compute_units, MOST_BUILDERS)
     small = not open_ and sum(work.flops for work in work_of(plan).values()) <= SMALL_WORK
     whole_set = len(plan.inputs) <= MOST_INPUTS and not open_
 
@@ -108,7 +111,9 @@ def fuse_launches(
             kernel = set_kernel(known[program], rows, plan.target.compute_units, timed)
             groups.append(FusedLaunch(tuple(one.launch for one in ones), kernel))
             continue
-        for ones in _even(list(neighbours), small) if fits else [[one] for one in neighbours]:
+        for ones in (
+            _even([*neighbours], small, builders) if fits else [[one] for one in neighbours]
+        ):
             whole = fits and len(ones) >= MIN_LAUNCHES
             groups += [fused(ones)] if whole else [FusedLaunch((one.launch,)) for one in ones]
     return groups
@@ -142,37 +147,61 @@ class _Rendered:
         return can_fuse(self.source, launch.local_size, tuple(map(int, launch.global_size)))
 
 
-def _even(ones: Sequence[_Rendered], small: bool = False) -> list[list[_Rendered]]:
-    """Return launches in as few groups as they fit in, of about as many functions each.
+def _even(
+    ones: Sequence[_Rendered], small: bool = False, builders: int = 1
+) -> list[list[_Rendered]]:
+    """Return launches in as few groups as the limits allow, of texts as even as that allows.
 
     Each group is a kernel that builds on its own; from one to the next, threads sleep and wake. small: of
-    a network whose time that is a share of.
+    a network whose time that is a share of. builders: that build at once.
     """
     left = iter(ones)
-    counts = _even_counts(tuple(one.source for one in ones), small)
+    counts = _even_counts(tuple(one.source for one in ones), small, builders)
     return [list(islice(left, count)) for count in counts]
 
 
 @lru_cache(KERNELS)
-def _even_counts(sources: tuple[str, ...], small: bool = False) -> list[int]:
-    """Return how many neighbours each group has, of launches with these sources; small: as of _even."""
+def _even_counts(sources: tuple[str, ...], small: bool = False, builders: int = 1) -> list[int]:
+    """Return how many neighbours each group has, of launches with these sources; others as of _even.
+
+    Where there are more groups than builders, each builder has as many: there are fewer where groups half as
+    large again suffice, else more.
+    """
     functions, calls = (SMALL_FUNCTIONS, SMALL_CALLS) if small else (MOST_FUNCTIONS, MOST_CALLS)
     fewest = len(_counts(sources, functions, calls))
-    split = (_counts(sources, most, calls) for most in range(1, functions + 1))
-    return next(counts for counts in split if len(counts) == fewest)
+    over = fewest % builders if fewest > builders else 0
+    if over and len(_counts(sources, functions * 3 // 2, calls * 3 // 2)) <= fewest - over:
+        functions, calls, fewest = functions * 3 // 2, calls * 3 // 2, fewest - over
+    elif over:
+        fewest += builders - over
+    low, high = 0, sum(map(len, {*sources}))
+    while low < high:
+        middle = (low + high) // 2
+        if len(_counts(sources, functions, calls, middle)) <= fewest:
+            high = middle
+        else:
+            low = middle + 1
+    return _counts(sources, functions, calls, high)
 
 
-def _counts(sources: Sequence[str], most: int, calls: int) -> list[int]:
-    """Return how many neighbours each group has, with at most so many functions and calls in each."""
+def _counts(
+    sources: Sequence[str], functions: int, calls: int, characters: float = math.inf
+) -> list[int]:
+    """Return how many neighbours each group has, with at most so many functions and calls in each.
+
+    characters: of a group's functions, unless one alone has more.
+    """
     counts: list[int] = []
-    known: set[str] = set()
+    known: dict[str, int] = {}
     for source in sources:
-        is_more = source not in known and len(known) >= most
-        if not counts or is_more or counts[-1] >= calls:
+        is_more = source not in known and (
+            len(known) >= functions or sum(known.values()) + len(source) > characters
+        )
+        if not counts or (known and is_more) or counts[-1] >= calls:
             counts.append(0)
-            known = set()
+            known = {}
         counts[-1] += 1
-        known.add(source)
+        known[source] = len(source)
     return counts
 
 

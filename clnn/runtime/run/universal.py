@@ -61,6 +61,13 @@ def set_source(target: Target, program: str = "floats") -> str:
     return set_text(set_sources(target, program)).source
 
 
+def sets_of(target: Target) -> dict[str, str]:
+    """Return title -> text of the programs of the universal set."""
+    from clnn.ops.universal.functions import SETS
+
+    return {f"universal set, {name}": set_source(target, name) for name in SETS}
+
+
 def build_set(info: DeviceInfo) -> tuple[int, int]:
     """Build the programs of the universal set, unless the cache has them; return programs from there, and built.
 
@@ -69,8 +76,6 @@ def build_set(info: DeviceInfo) -> tuple[int, int]:
     target = target_of(info)
     if not target.is_cpu:
         raise SettingError(f"the universal set is for CPUs, and {info.title} is none.")
-    from clnn.ops.universal.functions import SETS
-
     device = Device.open(info)
-    device.build({f"universal set, {name}": set_source(target, name) for name in SETS})
+    device.build(sets_of(target))
     return device.counts.pair
