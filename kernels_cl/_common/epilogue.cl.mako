@@ -78,6 +78,7 @@ FLOAT = {
     "min": "{{ {D} s = {b}, t = {a}; {v} = t < s || t != t ? t : s; }}",
     "max": "{{ {D} s = {b}, t = {a}; {v} = t > s || t != t ? t : s; }}",
     "prelu": "{{ {D} s = {b}, t = {a}; {v} = t < {T}(0) ? s * t : t; }}",
+    "replace": "{{ {D} s = {b}, t = {a}; {v} = s < {T}(INFINITY) ? s : t; }}",
 }
 INTEGER = dict(FLOAT)
 INTEGER.update({

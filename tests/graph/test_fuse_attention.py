@@ -141,16 +141,22 @@ def coatnet():
     return s
 
 
-def filled(number=LOWEST, fed=False, replaces=True, added=False):
-    """Scores of masked keys replaced by a number; fed: by a mask that is an input."""
+def filled(number=LOWEST, fed=False, replaces=True, added=False, spoilt=None):
+    """Scores of masked keys replaced by a number; fed: by a mask that is an input.
+
+    spoilt: added to the scores that are replaced.
+    """
     s = Spelling()
     q, k, v = s.heads("q"), s.heads("k", (0, 2, 3, 1)), s.heads("v")
     behind = np.arange(LENGTH) > np.arange(LENGTH)[:, None] + 3
     (s.feeds if fed else s.consts)["mask"] = (behind == replaces)[None, None]
     s.add("MatMul", [q, k], "raw")
     s.add("Div", ["raw", s.const("root", np.float32(SIZE**0.5))], "scores")
-    low = s.const("low", np.float32(number))
-    s.add("Where", ["mask", *((low, "scores") if replaces else ("scores", low))], "kept")
+    low, scores = s.const("low", np.float32(number)), "scores"
+    if spoilt is not None:
+        with_it = np.where(behind, np.float32(spoilt), np.float32(0))[None, None]
+        scores = s.add("Add", [scores, s.const("spoilt", with_it)], "spoilt_scores")
+    s.add("Where", ["mask", *((low, scores) if replaces else (scores, low))], "kept")
     last = s.add("Add", ["kept", s.const("bias", normal((1, 1, 1, LENGTH), 4))], "more")
     s.add("Softmax", [last if added else "kept"], "weights", axis=-1)
     return s.joined(s.add("MatMul", ["weights", v], "mixed"))
@@ -194,13 +200,13 @@ def test_spellings_are_one_op_and_give_onnxruntimes_numbers(device, spell):
 @pytest.mark.parametrize("added", [False, True])
 @pytest.mark.parametrize("replaces", [False, True])
 @pytest.mark.parametrize("fed", [False, True])
-@pytest.mark.parametrize("number", [LOWEST, -np.inf])
+@pytest.mark.parametrize("number", [LOWEST, -np.inf, -10000.0, 0.0])
 def test_replaced_scores(device, number, fed, replaces, added):
     spelling = filled(number, fed, replaces, added)
     graph = prepared(spelling)
     (spec,) = found(graph)
     steps = [step.fn for step in spec.scores.post_ops]
-    assert steps[-2:] == (["min", "add"] if added else [*steps[-2:-1], "min"])
+    assert steps[-2:] == (["replace", "add"] if added else [*steps[-2:-1], "replace"])
     assert [n.spec.kind for n in graph.nodes].count("logic") == fed
     (want,) = exact_session(spelling.bytes()).run(None, spelling.feeds)
     with clnn.compile_model(spelling.bytes(), device) as session:
@@ -215,8 +221,19 @@ def test_masked_queries_weigh_all_keys_alike(device):
         np.testing.assert_allclose(session(spelling.feeds)["y"], want, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("number", [-10000.0, 0.0, np.nan])
-def test_numbers_that_scores_may_be_below_stay_replaced(number):
+@pytest.mark.parametrize("spoilt", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("replaces", [False, True])
+def test_scores_that_are_no_numbers_are_replaced(device, replaces, spoilt):
+    spelling = filled(replaces=replaces, spoilt=spoilt)
+    assert found(prepared(spelling))
+    (want,) = exact_session(spelling.bytes()).run(None, spelling.feeds)
+    assert np.isfinite(want).all()
+    with clnn.compile_model(spelling.bytes(), device) as session:
+        np.testing.assert_allclose(session(spelling.feeds)["y"], want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("number", [np.inf, np.nan])
+def test_numbers_that_are_not_below_infinity_stay_a_where(number):
     assert not found(prepared(filled(number)))
 
 

@@ -50,7 +50,14 @@ CHAINS = {
         ("at_most", 0.8),
     ),
     "tangents": ("tan",),
-    "numbers": (("div", 1.5), ("pow", 2.0), ("min", 3.0), ("max", -2.0), ("prelu", 0.25)),
+    "numbers": (
+        ("div", 1.5),
+        ("pow", 2.0),
+        ("min", 3.0),
+        ("max", -2.0),
+        ("prelu", 0.25),
+        ("replace", np.inf),
+    ),
 }
 for _name, _chain in CHAINS.items():
     add(f"steps_{_name}", Eltwise(steps_of(_chain)), [normal((2, 5))], tolerance=1e-4, quick=CPU)

@@ -127,6 +127,7 @@ CASES: dict[str, Case] = {
     "min": Case(np.minimum, 0),
     "max": Case(np.maximum, 0),
     "prelu": Case(lambda x, y: np.where(x < 0, x * y, x), 0.5),
+    "replace": Case(lambda x, y: np.where(y < np.inf, y, x), 0),
 }
 
 

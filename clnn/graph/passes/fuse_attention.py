@@ -6,8 +6,8 @@
 
 Between the softmax and the second product zeros may be put where it is NaN; that product may also be the
 transposed one, of transposed values and weights. Steps are what was fused behind the first product: a scale,
-masks, biases. Scores that a Where replaces by a number below all others, as masks are written too, become the
-lesser of them and of that number or infinity. A factor of all of q or of k
+masks, biases. A Where that replaces scores by a number, as masks are written too, is a step that
+replaces them where its operand is below infinity. A factor of all of q or of k
 becomes the scale; a reshape that puts axes of extent 1 in front of the scores, and one that takes them
 away, as exporters write around a mask, are left out.
 """
@@ -32,8 +32,6 @@ from clnn.types import F32, Array, TensorType
 
 # Of a scale of scores; beyond it and its reciprocal factors stay apart, since float32 may lack their product.
 LEAST = 2.0**-100
-# Of masked scores; no score that is a number is below it.
-MASKED = -1e30
 
 
 def fuse_attention(graph: Graph) -> Graph:
@@ -196,20 +194,20 @@ class _Fusing:
         if not where:
             return _with_steps(product, last.spec.post_ops, last.inputs)  # type: ignore[attr-defined]
         number = numbers[2 - which]
-        if number is None or not number <= MASKED:
+        if number is None or not number < np.inf:
             return None
-        limit = self.limits(last.inputs[0] or "", number, keeps=which == 1)
-        least = (PostOp("min", operand=1),)
-        return None if limit is None else _with_steps(product, least, (None, limit))
+        other = self.replacing(last.inputs[0] or "", number, keeps=which == 1)
+        replaced = (PostOp("replace", operand=1),)
+        return None if other is None else _with_steps(product, replaced, (None, other))
 
     def number(self, name: str | None) -> float | None:
         """Return the one number that a constant is, None where it is another thing."""
         array = self.consts.get(name or "")
         return None if array is None or array.size != 1 else float(array.reshape(()))
 
-    def limits(self, mask: str, number: float, keeps: bool) -> str | None:
+    def replacing(self, mask: str, number: float, keeps: bool) -> str | None:
         """Return infinity where a mask keeps scores, and a number where it replaces them."""
-        name, kind = f"{mask}:limits{number}{keeps}", self.types[mask]
+        name, kind = f"{mask}:replacing{number}{keeps}", self.types[mask]
         ends = (np.inf, number) if keeps else (number, np.inf)
         if name in self.types:
             return name

@@ -257,6 +257,8 @@ FUNCTIONS: dict[str, Function] = {
     "min": Function(np.minimum, binary=True),
     "max": Function(np.maximum, binary=True),
     "prelu": Function(lambda x, s: np.where(x < 0, s * x, x), binary=True),
+    # The operand where it is below infinity, whatever the value is there.
+    "replace": Function(lambda x, s: np.where(s < np.inf, s, x), binary=True, floats_only=True),
     "byte_sum": Function(_byte_sum, binary=True, of_bytes=True),
     "shifted_byte_sum": Function(_shifted_byte_sum, binary=True, of_bytes=True),
     "byte_line": Function(_byte_line, of_bytes=True),

@@ -59,6 +59,7 @@ MEANING: dict[str, Callable] = {
     "min": smaller,
     "max": larger,
     "prelu": lambda a, b: np.where(a < 0, a * b, a),
+    "replace": lambda a, b: np.where(np.isposinf(b) | np.isnan(b), a, b),
 }
 # Function, whether the running value is its second operand, and numbers that the other one is drawn
 # from, exact in 16 bits. What one step makes keeps the next one's argument where it tells much.
@@ -81,6 +82,8 @@ CHAIN = (
     ("prelu", True, (-2, -1, -0.5)),
     ("pow", False, (2, 3)),
     ("div", False, (-4, -0.0, 0.0, 2)),
+    ("replace", False, (-2, 0.0, *(np.inf,) * 8)),
+    ("replace", True, (1, 2)),
 )
 
 
