@@ -127,7 +127,7 @@ class Faults:
 
     def alive(self) -> list[int]:
         """Return for each context how many of the driver's objects hold it still."""
-        about, deadline = cl.context_info.REFERENCE_COUNT, time.monotonic() + 2
+        about, deadline = cl.context_info.REFERENCE_COUNT, time.monotonic() + 20
         while True:
             gc.collect()
             counts: list[int] = [context.get_info(about) - 1 for context in self._contexts]
