@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import normal
-from small_graphs import Builder
+from small_graphs import Builder, agrees
 
 import clnn
 from clnn.compile import prepare
@@ -67,15 +66,6 @@ def specs(graph, device, options=None):
     return [n.spec for n in prepare(graph, options or clnn.Options(), device=device).nodes]
 
 
-def agree(graph, device):
-    feeds = {n: normal(graph.types[n].shape, k) for k, n in enumerate(graph.inputs)}
-    made = []
-    for options in (clnn.Options(), clnn.Options(fuse=False)):
-        with clnn.compile_model(graph, device, options) as session:
-            made.append(session(feeds)["out0"])
-    np.testing.assert_allclose(*made, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("fed", [False, True], ids=["constant", "fed"])
 @pytest.mark.parametrize("order", ["cos_first", "sin_first"])
 @pytest.mark.parametrize("beside", [False, True], ids=["halves", "pairs"])
@@ -83,7 +73,7 @@ def test_spellings_become_one_node(device, beside, order, fed):
     b = builder(fed)
     graph = b.graph(written(b, "x", beside, fed, order))
     assert specs(graph, device) == [Rotate(beside)]
-    agree(graph, device)
+    agrees(graph, device)
 
 
 @pytest.mark.parametrize("fed", [False, True], ids=["constant", "fed"])
@@ -91,7 +81,7 @@ def test_halves_with_a_number_for_both(device, fed):
     b = builder(fed, HALF)
     graph = b.graph(by_pairs(b, "x", fed))
     assert specs(graph, device) == [Rotate()]
-    agree(graph, device)
+    agrees(graph, device)
 
 
 @pytest.mark.parametrize("fed", [False, True], ids=["constant", "fed"])
@@ -100,14 +90,14 @@ def test_a_factor_goes_into_constant_tables(device, fed):
     graph = b.graph(b.post_ops("mul", written(b, "x", fed=fed), b.fixed(np.float32(0.5))))
     kinds = [type(s) for s in specs(graph, device)]
     assert kinds == ([Rotate, Eltwise] if fed else [Rotate])
-    agree(graph, device)
+    agrees(graph, device)
 
 
 def test_steps_behind_stay_behind(device):
     b = builder()
     graph = b.graph(b.post_ops("relu", b.post_ops("mul", written(b, "x"), b.const(5, 16))))
     assert [type(s) for s in specs(graph, device)] == [Rotate, Eltwise]
-    agree(graph, device)
+    agrees(graph, device)
 
 
 def test_half_of_a_head_is_turned(device):
@@ -116,7 +106,7 @@ def test_half_of_a_head_is_turned(device):
     rest = b.add(slice_of((1, 3, 5, 24), 3, 16, 8), "x")
     graph = b.graph(b.add(Concat(3), written(b, front), rest))
     assert [type(s) for s in specs(graph, device)].count(Rotate) == 1
-    agree(graph, device)
+    agrees(graph, device)
 
 
 def _minus_behind(b):
@@ -159,7 +149,7 @@ def test_what_is_something_else_stays(device, build):
     b = builder()
     graph = b.graph(build(b))
     assert not any(isinstance(s, Rotate) for s in specs(graph, device))
-    agree(graph, device)
+    agrees(graph, device)
 
 
 def test_other_types_in_memory_keep_the_steps(device):

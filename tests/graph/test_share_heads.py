@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from harness import normal
-from small_graphs import Builder
+from small_graphs import Builder, agrees
 
 import clnn
 from clnn.compile import prepare
@@ -63,15 +61,6 @@ def found(graph, device):
     return prepare(graph, clnn.Options(), device=device).nodes
 
 
-def agree(graph, device):
-    feeds = {n: normal(graph.types[n].shape, k) for k, n in enumerate(graph.inputs)}
-    made = []
-    for options in (clnn.Options(), clnn.Options(fuse=False)):
-        with clnn.compile_model(graph, device, options) as session:
-            made.append(session(feeds)["out0"])
-    np.testing.assert_allclose(*made, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("queries", [1, 3, QUERIES])
 @pytest.mark.parametrize("keys", [transposed, transposed_by_matrices])
@@ -82,7 +71,7 @@ def test_nothing_is_repeated(device, keys, queries, turned):
     (spec,) = [n.spec for n in nodes if isinstance(n.spec, Attention)]
     assert spec.turned == 2 * turned
     assert not any(isinstance(n.spec, Expand) for n in nodes)
-    agree(graph, device)
+    agrees(graph, device, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +83,7 @@ def test_masks_follow(device, shape, fed):
     b = builder(**({"mask": shape} if fed else {}))
     graph = network(b, transposed(b, "k"), heads(b, "v"), "mask" if fed else b.const(*shape))
     assert not any(isinstance(n.spec, Expand) for n in found(graph, device))
-    agree(graph, device)
+    agrees(graph, device, rtol=1e-4, atol=1e-5)
 
 
 def _values_are_not(b):
@@ -121,4 +110,4 @@ def test_what_is_something_else_stays(device, build):
     nodes = found(graph, device)
     assert [n.spec.turned for n in nodes if isinstance(n.spec, Attention)] == [1]
     assert any(isinstance(n.spec, Expand) for n in nodes)
-    agree(graph, device)
+    agrees(graph, device, rtol=1e-4, atol=1e-5)

@@ -7,6 +7,24 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 
+class _Net:
+    """Nodes of a graph, and its constants."""
+
+    def __init__(self) -> None:
+        self.consts: list[onnx.TensorProto] = []
+        self.nodes: list[onnx.NodeProto] = []
+
+    def const(self, array: np.ndarray) -> str:
+        """Add a constant; return its name."""
+        self.consts.append(numpy_helper.from_array(array, f"c{len(self.consts)}"))
+        return self.consts[-1].name
+
+    def add(self, op: str, *inputs: str, **about: object) -> str:
+        """Add a node; return the name of its output."""
+        self.nodes.append(helper.make_node(op, inputs, [f"v{len(self.nodes)}"], **about))
+        return self.nodes[-1].output[0]
+
+
 def network(channels: int, size: int, inputs: int = 1) -> bytes:
     """A stem, a block with a filter per channel and a residual, pooling, and a product."""
     random = np.random.default_rng(channels)
@@ -49,16 +67,8 @@ def network(channels: int, size: int, inputs: int = 1) -> bytes:
 def quantised_network(channels: int, size: int) -> bytes:
     """The same in QDQ form, but for a filter per channel of the block; the result is float32."""
     random = np.random.default_rng(channels)
-    consts: list[onnx.TensorProto] = []
-    nodes: list[onnx.NodeProto] = []
-
-    def const(array: np.ndarray) -> str:
-        consts.append(numpy_helper.from_array(array, f"c{len(consts)}"))
-        return consts[-1].name
-
-    def add(op: str, *inputs: str, **about: object) -> str:
-        nodes.append(helper.make_node(op, inputs, [f"v{len(nodes)}"], **about))
-        return nodes[-1].output[0]
+    net = _Net()
+    add, const, nodes, consts = net.add, net.const, net.nodes, net.consts
 
     def bytes_of(x: str, scale: float, zero: int) -> str:
         numbers = const(np.float32(scale)), const(np.uint8(zero))
@@ -95,16 +105,8 @@ def attention_network(tokens: int, heads: int) -> bytes:
     """Attention over embeddings of tokens, with a mask, between products with constant matrices."""
     random, size = np.random.default_rng(tokens), 8
     width = heads * size
-    consts: list[onnx.TensorProto] = []
-    nodes: list[onnx.NodeProto] = []
-
-    def const(array: np.ndarray) -> str:
-        consts.append(numpy_helper.from_array(array, f"c{len(consts)}"))
-        return consts[-1].name
-
-    def add(op: str, *inputs: str, **about: object) -> str:
-        nodes.append(helper.make_node(op, inputs, [f"v{len(nodes)}"], **about))
-        return nodes[-1].output[0]
+    net = _Net()
+    add, const, nodes, consts = net.add, net.const, net.nodes, net.consts
 
     def weight(*shape: int) -> str:
         return const(random.standard_normal(shape).astype(np.float32) / 3)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from harness import normal
 
+import clnn
 from clnn.graph.ir import Graph, Node, check
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.transpose import ConvTranspose
@@ -143,3 +145,13 @@ def sequence() -> Graph:
 
 
 GRAPHS = {"classifier": classifier, "decoder": decoder, "rows": rows, "sequence": sequence}
+
+
+def agrees(graph: Graph, device: Any, rtol: float = 1e-5, atol: float = 1e-6) -> None:
+    """Assert that a graph's output is that of its nodes one by one."""
+    feeds = {n: normal(graph.types[n].shape, k) for k, n in enumerate(graph.inputs)}
+    made = []
+    for options in (clnn.Options(), clnn.Options(fuse=False)):
+        with clnn.compile_model(graph, device, options) as session:
+            made.append(session(feeds)["out0"])
+    np.testing.assert_allclose(*made, rtol=rtol, atol=atol)

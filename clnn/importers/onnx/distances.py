@@ -11,6 +11,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from clnn.importers.onnx.limits import default_domain
+from clnn.importers.onnx.other_nodes import with_other_nodes
 
 MICROSOFT = "com.microsoft"
 OLDEST = 9  # operator set of Scan without a batch
@@ -19,15 +20,11 @@ OLDEST = 9  # operator set of Scan without a batch
 def with_distances(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model in which such Scans are CDist nodes; the model where there are none."""
     opset = {default_domain(o.domain): o.version for o in model.opset_import}.get("ai.onnx", 0)
-    found = [k for k, node in enumerate(model.graph.node) if opset >= OLDEST and _is_distance(node)]
-    if not found:
+    if opset < OLDEST:
         return model
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
-    nodes = list(changed.graph.node)
-    del changed.graph.node[:]
-    for k, node in enumerate(nodes):
-        changed.graph.node.extend(_nodes(node) if k in found else [node])
+    changed = with_other_nodes(model, lambda n: _nodes(n) if _is_distance(n) else None)
+    if changed is model:
+        return model
     if all(o.domain != MICROSOFT for o in changed.opset_import):
         changed.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
     return changed

@@ -10,22 +10,15 @@ from collections.abc import Iterator
 import onnx
 from onnx import helper
 
+from clnn.importers.onnx.other_nodes import with_other_nodes
+
 LEARNED = "ai.onnx.ml"
 CLASSIFIERS = ("TreeEnsembleClassifier",)
 
 
 def with_places(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model in which no tree ensemble has labels of text; the model where none has."""
-    found = [k for k, node in enumerate(model.graph.node) if _texts(node)]
-    if not found:
-        return model
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
-    nodes = list(changed.graph.node)
-    del changed.graph.node[:]
-    for k, node in enumerate(nodes):
-        changed.graph.node.extend(_nodes(node) if k in found else [node])
-    return changed
+    return with_other_nodes(model, lambda n: _nodes(n) if _texts(n) else None)
 
 
 def _texts(node: onnx.NodeProto) -> list[bytes]:

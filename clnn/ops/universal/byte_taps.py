@@ -16,7 +16,7 @@ from clnn.ops.universal.byte_steps import TYPES
 from clnn.ops.universal.byte_sums import BYTES, moved
 from clnn.ops.universal.functions import banded, of_bytes, tile_channels, tile_of, universal_launch
 from clnn.ops.universal.packing import pack_bias
-from clnn.ops.universal.transpose import packed_taps, spread, taps_of
+from clnn.ops.universal.transpose import packed_taps, phase_extents, spread, taps_of
 
 APART = RealTaps.apart  # channels whose products are summed by themselves
 
@@ -40,10 +40,7 @@ def _phase(problem: TransposeProblem, arith: RealTaps, phase: tuple[int, int]) -
     """Return the launch of a phase (y, x) of the output, None where the output is too small to have one."""
     strides, target = problem.geometry["strides"], of_bytes(problem.target)
     wide, (sn, pc, py, px) = tile_channels(target), problem.src.pitches
-    height, width = (
-        -(-(extent - p) // s)
-        for extent, p, s in zip((problem.height, problem.width), phase, strides, strict=True)
-    )
+    height, width = phase_extents(problem, phase)
     if height <= 0 or width <= 0:
         return None
     # Those of the first inputs come first: the last ones of the kernel.

@@ -13,7 +13,7 @@ from clnn.ops.launch import Arg, Const, In, Out, Variant
 from clnn.ops.problem import Problem
 from clnn.ops.universal.byte_steps import TYPES
 from clnn.ops.universal.functions import PIECES, banded, universal_launch
-from clnn.ops.universal.sample import Along, joined, walked_axes
+from clnn.ops.universal.sample import Along, joined, numbers_of, walked_axes
 from clnn.types import I8, I16, U8, U16
 
 KINDS = (U8, I8, U16, I16)
@@ -36,12 +36,7 @@ def universal_byte_sample(
     axes = walked_axes(along, (src, dst))
     if axes is None:
         return None
-    tables = [axis.table for axis in axes]
-    numbers: list[int | float] = []
-    start = 0
-    for axis in axes:
-        numbers += [axis.extent, axis.table.index.shape[1], start, *axis.pitches]
-        start += axis.table.index.size
+    tables, numbers = [axis.table for axis in axes], numbers_of(axes)
     extents = [axis.extent for axis in axes]
     taps, lines = prod(table.index.shape[1] for table in tables), prod(extents[:-1])
     pieces = -(-extents[-1] // PIECES["bytes_sample"])

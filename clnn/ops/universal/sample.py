@@ -62,12 +62,7 @@ def universal_sample(
     axes = walked_axes(along, (src, *extra[1], dst))
     if axes is None:
         return None
-    tables = [axis.table for axis in axes]
-    numbers: list[int | float] = []
-    start = 0
-    for axis in axes:
-        numbers += [axis.extent, axis.table.index.shape[1], start, *axis.pitches]
-        start += axis.table.index.size
+    tables, numbers = [axis.table for axis in axes], numbers_of(axes)
     extents = [axis.extent for axis in axes]
     taps = prod(table.index.shape[1] for table in tables)
     lines, pieces = prod(extents[:-1]), -(-extents[-1] // PIECES["sample"])
@@ -129,6 +124,16 @@ def walked_axes(
         Axis(extent, pitches, along[axis] if axis is not None else _in_order(extent), axis is None)
         for extent, pitches, axis in found
     ]
+
+
+def numbers_of(axes: Sequence[Axis]) -> list[int]:
+    """Return of each axis its extent, the elements of a sum, where its table begins in `joined`, and its pitches."""
+    numbers: list[int] = []
+    start = 0
+    for axis in axes:
+        numbers += [axis.extent, axis.table.index.shape[1], start, *axis.pitches]
+        start += axis.table.index.size
+    return numbers
 
 
 def _in_order(extent: int) -> Along:

@@ -32,6 +32,12 @@ def universal_transpose(problem: TransposeProblem) -> Variant | None:
     return Variant("universal_transpose", tuple(one for one in launches if one is not None))
 
 
+def phase_extents(problem: TransposeProblem, phase: tuple[int, int]) -> tuple[int, int]:
+    """Return the height and width of a phase (y, x) of the output; 0 and less where it has no pixels."""
+    (y, x), (down, right) = phase, problem.geometry["strides"]
+    return -(-(problem.height - y) // down), -(-(problem.width - x) // right)
+
+
 def taps_of(problem: TransposeProblem, axis: int, phase: int) -> tuple[list[int], int]:
     """Return the taps of a phase along y (0) or x (1), those of the first inputs first, and the first input.
 
@@ -56,10 +62,7 @@ def _phase(
 ) -> Launch | None:
     """Return the launch of a phase (y, x) of the output, None where the output is too small to have one."""
     strides, wide = problem.geometry["strides"], tile_channels(problem.target)
-    height, width = (
-        -(-(extent - p) // s)
-        for extent, p, s in zip((problem.height, problem.width), phase, strides, strict=True)
-    )
+    height, width = phase_extents(problem, phase)
     if height <= 0 or width <= 0:
         return None
     (ys, first_y), (xs, first_x) = (taps_of(problem, axis, phase[axis]) for axis in (0, 1))

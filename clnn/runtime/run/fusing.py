@@ -192,16 +192,17 @@ def _counts(
     characters: of a group's functions, unless one alone has more.
     """
     counts: list[int] = []
-    known: dict[str, int] = {}
+    known: set[str] = set()
+    length = 0
     for source in sources:
-        is_more = source not in known and (
-            len(known) >= functions or sum(known.values()) + len(source) > characters
-        )
+        is_new = source not in known
+        is_more = is_new and (len(known) >= functions or length + len(source) > characters)
         if not counts or (known and is_more) or counts[-1] >= calls:
             counts.append(0)
-            known = {}
+            known, length, is_new = set(), 0, True
         counts[-1] += 1
-        known[source] = len(source)
+        known.add(source)
+        length += len(source) if is_new else 0
     return counts
 
 
