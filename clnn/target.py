@@ -105,3 +105,8 @@ class Target:
     def is_cpu(self) -> bool:
         """Whether work-items run as plain loops (explicit vectors, local size 1)."""
         return self.kind == "cpu"
+
+    @property
+    def can_fuse(self) -> bool:
+        """Whether launches run as few kernels, whose work-groups wait for each other in loops without a bound."""
+        return self.is_cpu and not self.max_rounds

@@ -34,27 +34,34 @@ CPU, GPU = 2, 4
 
 
 @pytest.mark.parametrize(
-    ("asked", "type_", "caps", "kind"),
+    ("asked", "type_", "caps", "rounds", "kind"),
     [
-        ("auto", "cpu", Capabilities(), "cpu"),
-        ("auto", "cpu", PAYS, "gpu"),
-        ("auto", "gpu", Capabilities(), "gpu"),
-        ("auto", "accelerator", Capabilities(), "gpu"),
-        ("cpu", "gpu", PAYS, "cpu"),
-        ("gpu", "cpu", Capabilities(), "gpu"),
+        ("auto", "cpu", Capabilities(), 0, "cpu"),
+        ("auto", "cpu", PAYS, 0, "gpu"),
+        ("auto", "cpu", Capabilities(), 65535, "gpu"),
+        ("auto", "gpu", Capabilities(), 0, "gpu"),
+        ("auto", "accelerator", Capabilities(), 0, "gpu"),
+        ("cpu", "gpu", PAYS, 0, "cpu"),
+        ("cpu", "cpu", Capabilities(), 65535, "cpu"),
+        ("gpu", "cpu", Capabilities(), 0, "gpu"),
     ],
 )
 def test_the_kind_of_kernels(
-    monkeypatch: pytest.MonkeyPatch, asked: str, type_: str, caps: Capabilities, kind: str
+    monkeypatch: pytest.MonkeyPatch,
+    asked: str,
+    type_: str,
+    caps: Capabilities,
+    rounds: int,
+    kind: str,
 ) -> None:
     monkeypatch.setenv("CLNN_DEVICE_KIND", asked)
-    assert kind_of(SimpleNamespace(type=type_, caps=caps)) == kind
+    assert kind_of(SimpleNamespace(type=type_, caps=caps, max_rounds=rounds)) == kind
 
 
 def test_other_kinds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLNN_DEVICE_KIND", "npu")
     with pytest.raises(SettingError, match="one of auto, cpu, gpu"):
-        kind_of(SimpleNamespace(type="gpu", caps=PAYS))
+        kind_of(SimpleNamespace(type="gpu", caps=PAYS, max_rounds=0))
 
 
 def bench_with(monkeypatch: pytest.MonkeyPatch, seconds: dict, type_: int = CPU, lanes: int = 1):

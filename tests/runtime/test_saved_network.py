@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -20,8 +21,10 @@ from common import ROOT, usable_devices
 import clnn
 from clnn.cache.sections import PAGE, VERSION, read_sections, write_sections
 from clnn.errors import DeviceError, ModelError, ModelFileError, SettingError
+from clnn.runtime.device.target import target_of
 from clnn.runtime.doctor import selection
 from clnn.runtime.run import saved as saved_networks
+from clnn.runtime.run.loaded import require_fit
 
 KINDS = ("classifier", "decoder", "rows", "sequence")
 NEEDED = ("numpy", "pyopencl", "ml_dtypes", "platformdirs", "filelock")
@@ -342,3 +345,22 @@ def test_a_device_that_lacks_something_is_told_what(saved, any_device, monkeypat
     network = replace(network, plan=replace(network.plan, target=target))
     with pytest.raises(DeviceError, match="compiled for a gpu"):
         clnn.load(saved, any_device)
+
+
+@pytest.mark.parametrize("made_for, fits", [(0, False), (70000, False), (65535, True), (900, True)])
+def test_a_device_that_ends_loops_runs_networks_made_for_that(
+    saved, any_device, made_for, fits
+) -> None:
+    network = saved_networks.read_network(saved)
+    info = replace(selection.select_device(any_device), max_rounds=65535)
+    plan, kind = network.plan, target_of(info).kind
+    network = replace(
+        network, plan=replace(plan, target=replace(plan.target, max_rounds=made_for, kind=kind))
+    )
+    told = (
+        contextlib.nullcontext()
+        if fits
+        else pytest.raises(DeviceError, match="ends the loops of a work-item after 65535")
+    )
+    with told:
+        require_fit(str(saved), network, info)

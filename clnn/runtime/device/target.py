@@ -56,11 +56,15 @@ def _two_digits(value: float) -> int:
 
 
 def kind_of(info: DeviceInfo) -> str:
-    """Return Target.kind of a device, as CLNN_DEVICE_KIND allows."""
+    """Return Target.kind of a device, as CLNN_DEVICE_KIND allows.
+
+    A CPU's driver that ends loops gets the kernels of GPUs, whose work-items do few rounds.
+    """
     asked = str(setting("CLNN_DEVICE_KIND"))
     if asked != "auto":
         return asked
-    return "cpu" if info.type == "cpu" and not info.caps.work_groups else "gpu"
+    beside = info.caps.work_groups or info.max_rounds
+    return "cpu" if info.type == "cpu" and not beside else "gpu"
 
 
 def vector_of(info: DeviceInfo) -> int:

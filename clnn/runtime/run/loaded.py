@@ -86,6 +86,8 @@ def require_fit(path: str, network: SavedNetwork, info: DeviceInfo) -> None:
     if target.kind != wanted.kind:
         lacking.append(f"it is a {target.kind}, the network was compiled for a {wanted.kind}")
     lacking += [f"it has no {name}" for name in sorted(network.needs - target.features)]
+    if (most := target.max_rounds) and not 0 < wanted.max_rounds <= most:
+        lacking.append(f"it ends the loops of a work-item after {most} rounds, without an error")
     for what, has, needs in (
         ("work-items in a group", target.max_work_group, network.group),
         ("bytes of local memory", info.local_mem, network.local_bytes),

@@ -76,7 +76,7 @@ def planned(
             trim_opened(info.driver)
         for replaced in (replace_endless_kernels, replace_spilling_kernels):
             plan = replaced(plan, lambda other: plan_by(choose=other), choose, opened)
-        merge = options.merge and target.is_cpu and not options.guard
+        merge = options.merge and target.can_fuse and not options.guard
         merge = merge and int(setting("CLNN_DEBUG")) < 2 and one_arena(plan, opened)
         constants = (family.pack if family else Constants)(opened, plan, merge)
         packed_at = time.perf_counter()
