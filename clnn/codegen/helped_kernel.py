@@ -35,7 +35,7 @@ from clnn.codegen.kernels import (
     WAITS,
 )
 
-WAKING = 2  # times `ticks` in which a thread that sleeps should have come
+WAKING = 2  # the part of `ticks` in which a thread that sleeps should have come
 _PAUSE = '__asm__ volatile("pause");'
 
 
@@ -89,7 +89,7 @@ def _come(most: int) -> list[str]:
         f"        const int waits = here == desk[{CALLER}] && atomic_xchg(desk + {WAITS}, 0);",
         f"        while (here == desk[{CALLER}]) {{",
         f"            {CLOCK.format('now')}",
-        f"            if (!waits || (now - since) / {WAKING} > {TICKS} || desk[{PRESENT}]) return;",
+        f"            if (!waits || now - since > {TICKS} / {WAKING} || desk[{PRESENT}]) return;",
         f"            {_PAUSE}",
         "        }",
         f"        if (atomic_inc(desk + {PRESENT}) >= {most}) {{ atomic_dec(desk + {PRESENT}); return; }}",

@@ -105,6 +105,29 @@ print(json.dumps([*found, helpers.present, session.device.in_caller]))
     assert (present, in_caller) == (False, sizes == "SMALL")
 
 
+@needs_spare
+@needs_x86
+def test_who_is_sent_for_joins_a_call_that_began_in_the_thread_that_calls() -> None:
+    code = """
+session, feeds = compiled(**WIDE)
+want = digest(session(feeds))
+closely(session, feeds, 1)
+one = helped(session)
+class Sent:  # nobody is there
+    present, failed, shared, sent = False, 0, 0, 0
+    def __init__(self, real, come): self.real, self.come = real, come
+    def share(self): self.shared += 1; self.real.share()
+    def send(self): self.sent += 1
+real, found = one._helpers, []
+for come in (True, False):
+    one._helpers, one._close = Sent(real, come), 0
+    same = [digest(session(feeds)) == want for _ in range(20)]
+    found.append([all(same), one._helpers.shared, one._helpers.sent])
+print(json.dumps(found))
+"""
+    assert answer(code, BEGIN_HELPED) == [[True, 20, 5], [True, 0, 5]]
+
+
 @needs_x86
 def test_calls_with_other_feeds_and_pauses_between() -> None:
     code = """

@@ -4,7 +4,8 @@ To wake a thread of PoCL's takes longer than a small network runs, and so does t
 where calls come one after another, some of PoCL's threads stay awake behind each for as long as waking takes, about,
 and share the next one with the thread that calls: both of PoCL's CPU devices run the same kernel in the same memory
 (clnn.codegen.helped_kernel). They leave as soon as calls pause. Calls of others run as without: in the thread that
-calls alone, or on all of PoCL's threads.
+calls alone, or on all of PoCL's threads. Where these were sent for, a call begins in the thread that calls, and they
+join it: one that waited for its end on PoCL's threads would have a thread less, and leave before.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ from clnn.runtime.process.forked import keep
 from clnn.runtime.run.arguments import set_arguments
 from clnn.types import Array
 
-CLOSE_NS = 100_000  # from a call's end to the next, where they follow each other closely
-STAYS = 2**18  # ticks of the processor's clock that helpers stay for behind a call: about as long
+CLOSE_NS = 200_000  # from a call's end to the next, where they follow each other closely
+STAYS = 2**19  # ticks of the processor's clock that helpers stay for behind a call: about as long
 TURN = 2  # times as long from a loop's turn to the next, of which the host has a part, and which come by the dozen
 MOST_HELPERS = 3
 MOST_ATTEMPTS = 3  # to make helpers ready
@@ -125,11 +126,18 @@ class Helped:
             helpers.share()
             helpers.failed = 0
         else:
-            self._alone()
-            self._queue.finish()
+            self._run(helpers)
             if self._close >= AFTER:
                 self._send(helpers)
         self._ended = perf_counter_ns()
+
+    def _run(self, helpers: Helpers | None) -> None:
+        """Run the kernel while nobody is there: in the thread that calls where others are to come."""
+        if helpers is not None and helpers.come:
+            helpers.share()
+        else:
+            self._alone()
+            self._queue.finish()
 
     def _send(self, helpers: Helpers | None) -> None:
         """Have helpers there for the next call, after they were made ready once."""
@@ -169,6 +177,12 @@ class Helpers:
         """Whether any are there."""
         return bool(self._desk[PRESENT])
 
+    @property
+    def come(self) -> bool:
+        """Whether they were sent for, and have not left."""
+        done = load().command_execution_status.COMPLETE
+        return self._event is not None and self._event.command_execution_status != done
+
     def send(self) -> None:
         """Have them come for the next call, unless they or others' are about.
 
@@ -187,8 +201,7 @@ class Helpers:
             log.info("a call is not helped: %s", err)
 
     def _are_about(self) -> bool:
-        done = load().command_execution_status.COMPLETE
-        if self._event is not None and self._event.command_execution_status != done:
+        if self.come:
             return True
         others = [ref() for ref in _sent]
         return any(other is not self and other.present for other in others if other is not None)

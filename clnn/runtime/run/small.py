@@ -31,7 +31,7 @@ BYTE_PRODUCTS = 2  # as many of bytes as of float32
 MOST_NS = 80_000
 # Of models for which helpers are worth what they cost: the least has some calls to share, the largest holds up
 # Python's other threads for no longer than half of that.
-LEAST_HELPED_NS, MOST_HELPED_NS = 12_000, 400_000
+LEAST_HELPED_NS, MOST_HELPED_NS = 12_000, 800_000
 HELPED_ON = ("x86_64", "AMD64")
 ASKED_BY = "rdtscp"  # the instruction that tells a kernel which processor runs it
 
