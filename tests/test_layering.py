@@ -93,6 +93,7 @@ BETWEEN_FAMILIES = {
     ("recurrent", "clnn.ops.gemm.spec"),
     ("recurrent", "clnn.ops.movement.views"),
     ("transformer", "clnn.ops.composed.values"),
+    ("transformer", "clnn.ops.quantised.few_bits"),
     ("transformer", "clnn.ops.quantised.products"),
 }
 # Where a package of others may be imported at run time.

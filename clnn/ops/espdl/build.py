@@ -13,7 +13,8 @@ from clnn.arith.espdl import FLOOR, GRAIN, EspProducts, in_lanes
 from clnn.arith.mli_primitives import wrap
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops.conv.spec import Conv2d
-from clnn.ops.movement.views import Reshape, Transpose
+from clnn.ops.movement.images import channels_first, channels_last
+from clnn.ops.movement.views import Reshape
 from clnn.ops.onnx_registry import Emit, Source
 from clnn.ops.shared.window import Window
 from clnn.ops.spec import OpSpec
@@ -95,16 +96,6 @@ def _aligned(bits: int, exponents: Exponents, bias: Array, late: bool) -> Array:
         )
     moved = bias.astype(np.int64) << left
     return wrap(moved, 32).astype(np.int32) if bits == 8 else moved
-
-
-def channels_first(x: Source, rank: int) -> Emit:
-    """Return (n, spatial..., c) as (n, c, spatial...)."""
-    return Emit(Transpose((0, rank - 1, *range(1, rank - 1))), [x])
-
-
-def channels_last(x: Source, rank: int) -> Emit:
-    """Return (n, c, spatial...) as (n, spatial..., c)."""
-    return Emit(Transpose((0, *range(2, rank), 1)), [x])
 
 
 def of_image(spec: OpSpec, rank: int, x: Source, *others: Source) -> Emit:

@@ -53,7 +53,7 @@ def _few_bits(node: OnnxNode) -> Source:
         raise Unsupported(f"a of type {node.type(0).dtype.name}; it must be float32")
     blocks = -(-k // block)
     steps = node.const(2, "the scales").astype(np.float32).reshape(n, blocks, 1)
-    weights = _unpacked(node.const(1, "b"), bits).reshape(n, blocks, block)
+    weights = unpacked(node.const(1, "b"), bits).reshape(n, blocks, block)
     zero = np.full((n, blocks, 1), 1 << (bits - 1), np.float32)
     if node.has(3):
         zero = _zeros_of_blocks(node.const(3, "the zero points"), bits, (n, blocks))[..., None]
@@ -108,8 +108,8 @@ def _table(node: OnnxNode) -> Array:
     data, scales = node.const(0, "data"), node.const(2, "the scales")
     zero: Array = node.const(3, "the zero points") if node.has(3) else np.zeros((), F)
     if element == U8:
-        zero = _unpacked(zero, bits) if node.has(3) else np.array(1 << (bits - 1), F)
-        data = _unpacked(data, bits)
+        zero = unpacked(zero, bits) if node.has(3) else np.array(1 << (bits - 1), F)
+        data = unpacked(data, bits)
     axis = normalise_axis(int(node.attr("quantize_axis", 1)), data.ndim)
     block = int(node.attr("block_size", 128)) or data.shape[axis]
     take_table(data.size * F(0).itemsize, f"{node.op_type} of {data.shape}")
@@ -130,11 +130,10 @@ def _zeros_of_blocks(given: Array, bits: int, shape: tuple[int, int]) -> Array:
     """Return zero points (n, blocks) as float32, of numbers or of packed bits."""
     if given.dtype.kind == "f":
         return given.astype(np.float32).reshape(shape)
-    unpacked = _unpacked(given.reshape(shape[0], -1), bits)
-    return unpacked[:, : shape[1]]
+    return unpacked(given.reshape(shape[0], -1), bits)[:, : shape[1]]
 
 
-def _unpacked(packed: Array, bits: int) -> Array:
+def unpacked(packed: Array, bits: int) -> Array:
     """Return numbers of so many bits, low ones first, as float32."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     parts = packed.view(np.uint8)[..., None] >> shifts & ((1 << bits) - 1)

@@ -1,4 +1,4 @@
-"""ONNX Runtime's operators of bytes: sums, products, activations, pooling, softmax, concatenation."""
+"""ONNX Runtime's operators of bytes: sums, products, activations, softmax, concatenation."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ from clnn.arith.quantised_maps import every_byte
 from clnn.errors import ShapeError
 from clnn.ops.elementwise.logic import Logic
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
-from clnn.ops.pool.spec import Pool
 from clnn.ops.quantised import build
 from clnn.ops.quantised.parameters import parameters, zero_type
 from clnn.ops.shared.functions import PostOp, apply_post_ops, rational
-from clnn.ops.shared.window import window_of
 from clnn.types import I8, U8, Array, normalise_axis
 
 MICROSOFT = "com.microsoft::"
 
 
-def _given(node: OnnxNode, first: int, what: str) -> Quantisation:
+def given(node: OnnxNode, first: int, what: str) -> Quantisation:
     """Return the quantisation of the tensor at input `first`, whose parameters follow it."""
     kind = node.type(first).dtype
     if kind not in (I8, U8):
@@ -29,12 +27,13 @@ def _given(node: OnnxNode, first: int, what: str) -> Quantisation:
     return parameters(node, first + 1, first + 2, what, kind)
 
 
-def _wanted(node: OnnxNode, first: int, like: Quantisation) -> Quantisation:
+def wanted(node: OnnxNode, first: int, like: Quantisation) -> Quantisation:
     """Return the quantisation of the result, whose parameters begin at input `first`."""
     return parameters(node, first, first + 1, "the result", zero_type(node, first + 1, like.dtype))
 
 
-def _same_type(*kinds: Quantisation) -> None:
+def same_type(*kinds: Quantisation) -> None:
+    """Raise Unsupported unless all are bytes of one type."""
     if not build.are_bytes(*kinds):
         raise Unsupported(f"operands of types {', '.join(k.dtype.name for k in kinds)}")
 
@@ -42,9 +41,9 @@ def _same_type(*kinds: Quantisation) -> None:
 @onnx_op(f"{MICROSOFT}QLinearAdd", f"{MICROSOFT}QLinearMul")
 def _binary(node: OnnxNode) -> Source:
     """Inputs a, scale, zero, b, scale, zero, y scale, zero."""
-    a, b = _given(node, 0, "a"), _given(node, 3, "b")
-    y = _wanted(node, 6, a)
-    _same_type(a, b, y)
+    a, b = given(node, 0, "a"), given(node, 3, "b")
+    y = wanted(node, 6, a)
+    same_type(a, b, y)
     function = build.total if node.op_type == "QLinearAdd" else build.product
     return Emit(function(a, b, y), [0, 3])
 
@@ -61,43 +60,13 @@ def of_bytes(
 @onnx_op(f"{MICROSOFT}QLinearSigmoid", f"{MICROSOFT}QLinearLeakyRelu")
 def _activation(node: OnnxNode) -> Source:
     """Inputs x, scale, zero, y scale, zero."""
-    x = _given(node, 0, "x")
-    y = _wanted(node, 3, x)
+    x = given(node, 0, "x")
+    y = wanted(node, 3, x)
     step = PostOp("sigmoid")
     if node.op_type == "QLinearLeakyRelu":
         step = PostOp("leaky_relu", (float(node.attr("alpha", 0.01)),))
     steps = rational((step,))
     return of_bytes(x, y, lambda values: apply_post_ops(values, steps, [values]))
-
-
-@onnx_op(f"{MICROSOFT}QLinearGlobalAveragePool")
-def _image_average(node: OnnxNode) -> Source:
-    """Inputs x, scale, zero, y scale, zero."""
-    _channels_first(node)
-    x = _given(node, 0, "x")
-    y = _wanted(node, 3, x)
-    _same_type(x, y)
-    if node.type(0).rank < 3:
-        raise ShapeError(f"{node.type(0).shape} has no image to take the average of.")
-    return build.image_average(0, node.type(0).shape[2:], x, y)
-
-
-@onnx_op(f"{MICROSOFT}QLinearAveragePool")
-def _average(node: OnnxNode) -> Source:
-    """Inputs x, scale, zero, y scale, zero."""
-    _channels_first(node)
-    x, rank = _given(node, 0, "x"), node.type(0).rank
-    y = _wanted(node, 3, x)
-    kernel = [int(k) for k in node.attrs["kernel_shape"]]
-    ceil = bool(node.attr("ceil_mode", 0))
-    window = window_of(node, kernel, node.type(0).shape[2:], ceil, "whole")
-    pool = Pool(window, "average", bool(node.attr("count_include_pad", 0)), ordered=True)
-    return build.quantise(Emit(pool, [build.dequantise(0, x, rank)]), y, rank, late=True)
-
-
-def _channels_first(node: OnnxNode) -> None:
-    if node.attr("channels_last", 0):
-        raise Unsupported("channels_last; models as onnxruntime writes them for itself")
 
 
 @onnx_op(f"{MICROSOFT}QLinearConcat")
@@ -106,8 +75,8 @@ def _concat(node: OnnxNode) -> Source:
     if len(node.inputs) < 5 or (len(node.inputs) - 2) % 3:
         raise ShapeError(f"{len(node.inputs)} inputs; each member has a scale and a zero point.")
     places = range(2, len(node.inputs), 3)
-    members = [_given(node, k, f"input {k}") for k in places]
-    y = _wanted(node, 0, members[0])
+    members = [given(node, k, f"input {k}") for k in places]
+    y = wanted(node, 0, members[0])
     axis = normalise_axis(int(node.attrs["axis"]), node.type(2).rank)
     return build.joined(list(zip(places, members, strict=True)), y, axis)
 
@@ -115,9 +84,9 @@ def _concat(node: OnnxNode) -> Source:
 @onnx_op(f"{MICROSOFT}QLinearSoftmax")
 def _softmax(node: OnnxNode) -> Source:
     """Inputs x, scale, zero, y scale, zero."""
-    x = _given(node, 0, "x")
-    y = _wanted(node, 3, x)
-    _same_type(x, y)
+    x = given(node, 0, "x")
+    y = wanted(node, 3, x)
+    same_type(x, y)
     shape, opset = node.type(0).shape, int(node.attr("opset", 13))
     axis = normalise_axis(int(node.attr("axis", 1 if opset < 13 else -1)), len(shape))
     axes = tuple(range(axis, len(shape))) if opset < 13 else (axis,)
@@ -127,7 +96,7 @@ def _softmax(node: OnnxNode) -> Source:
 @onnx_op(f"{MICROSOFT}QLinearWhere")
 def _where(node: OnnxNode) -> Source:
     """Inputs condition, x, scale, zero, y, scale, zero, z scale, zero."""
-    x, y = _given(node, 1, "x"), _given(node, 4, "y")
-    z = _wanted(node, 7, x)
-    _same_type(x, y, z)
+    x, y = given(node, 1, "x"), given(node, 4, "y")
+    z = wanted(node, 7, x)
+    same_type(x, y, z)
     return Emit(Logic("where"), [0, build.moved(1, x, z), build.moved(4, y, z)])

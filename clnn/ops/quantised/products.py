@@ -12,6 +12,7 @@ from clnn.ops.gemm.spec import Gemm
 from clnn.ops.movement.views import Transpose
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops.quantised import build
+from clnn.ops.quantised.images import may_be_last
 from clnn.ops.quantised.linear import above_zero, dynamic
 from clnn.ops.quantised.parameters import numbers, parameters, zero_of, zero_type
 from clnn.ops.shared.functions import PostOp
@@ -22,18 +23,18 @@ BYTES = (I8, U8)
 LAST = -1  # axis of the columns of b
 
 
-@onnx_op("QLinearConv", "com.microsoft::QLinearConv")
-def _convolution(node: OnnxNode) -> Source:
+def _convolution(node: OnnxNode, source: Source) -> Source:
     """Inputs x, scale, zero, w, scale, zero, y scale, zero, bias."""
-    if node.attr("channels_last", 0):
-        raise Unsupported("channels_last; models as onnxruntime writes them for itself")
     x = parameters(node, 1, 2, "the input", _bytes(node, 0))
     kind = zero_type(node, 7, x.dtype)
     weights, w = _filters(node, 3, 4, 5)
     y = parameters(node, 6, 7, "the result", kind)
     arith = build.requantised(x, w, y)
     bias = node.const(8, "the bias") if node.has(8) else None
-    return build.convolution(0, _window(node, 0, 3), _group(node), weights, bias, arith)
+    return build.convolution(source, _window(node, 0, 3), _group(node), weights, bias, arith)
+
+
+onnx_op("QLinearConv", "com.microsoft::QLinearConv")(may_be_last(_convolution))
 
 
 @onnx_op("ConvInteger")

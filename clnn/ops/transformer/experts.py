@@ -17,36 +17,58 @@ from clnn.ops.rows.softmax import Softmax
 from clnn.ops.rows.topk import TopK
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.transformer import MICROSOFT
+from clnn.records import dataclass
 from clnn.types import I64, TensorType
 
 TOKENS, ROUTING, FIRST, FIRST_BIAS, SECOND, SECOND_BIAS, THIRD = range(7)
 _PLAIN = {"relu": PostOp("relu"), "gelu": PostOp("gelu_tanh"), "silu": PostOp("swish", (1.0,))}
 
 
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """Of all experts: weights (experts, columns, width), and what is added, (experts, columns)."""
+
+    weights: Value
+    bias: Value | None
+
+    def of(self, x: Value) -> Value:
+        """Return the layer of each expert, (experts, tokens, columns)."""
+        made = x.apply(Gemm(trans_b=True), self.weights, None)
+        if self.bias is None:
+            return made
+        experts, columns = self.bias.shape
+        return made.binary("add", self.bias.reshape((experts, 1, columns)))
+
+
 @onnx_op(MICROSOFT + "MoE")
 def _experts(node: OnnxNode) -> Source:
     """Inputs: tokens, scores of experts (tokens, experts), weights and biases of both layers."""
-    if node.has(THIRD) or int(node.attr("use_sparse_mixer", 0)):
-        raise Unsupported("a third layer, or a sparse mixer")
-    given, first, second = (Value.of(node, k) for k in (TOKENS, FIRST, SECOND))
-    routing = Value.of(node, ROUTING)
-    if first.type.rank != 3 or second.type.rank != 3 or routing.type.rank != 2:
-        raise ShapeError(f"MoE: weights {first.shape} and {second.shape}, scores {routing.shape}.")
+    if node.has(THIRD):
+        raise Unsupported("a third layer")
+    first, second = ((FIRST, FIRST_BIAS), (SECOND, SECOND_BIAS))
+    return mixture(node, *(Layer(Value.of(node, w), bias_of(node, b)) for w, b in (first, second)))
+
+
+def bias_of(node: OnnxNode, index: int) -> Value | None:
+    """Return input `index`, None where it is left out."""
+    return Value.of(node, index) if node.has(index) else None
+
+
+def mixture(node: OnnxNode, first: Layer, second: Layer) -> Source:
+    """Return what the experts of two layers make of a node's tokens, by its scores."""
+    if int(node.attr("use_sparse_mixer", 0)):
+        raise Unsupported("a sparse mixer")
+    given, routing = Value.of(node, TOKENS), Value.of(node, ROUTING)
+    shapes = first.weights.shape, second.weights.shape
+    if {len(s) for s in shapes} != {3} or routing.type.rank != 2:
+        raise ShapeError(
+            f"{node.op_type}: weights {shapes[0]} and {shapes[1]}, scores {routing.shape}."
+        )
     count, experts = routing.shape
     tokens = given.reshape((1, count, given.shape[-1]))
-    hidden = _activated(node, _layer(node, tokens, first, FIRST_BIAS))
-    made = _layer(node, hidden, second, SECOND_BIAS)
+    made = second.of(_activated(node, first.of(tokens)))
     weights = _weights(node, routing).transpose((1, 0)).reshape((experts, count, 1))
     return made.binary("mul", weights).sum([0]).reshape(given.shape).source
-
-
-def _layer(node: OnnxNode, x: Value, weights: Value, bias: int) -> Value:
-    """Return the layer of each expert, (experts, tokens, columns)."""
-    made = x.apply(Gemm(trans_b=True), weights, None)
-    if not node.has(bias):
-        return made
-    added = Value.of(node, bias)
-    return made.binary("add", added.reshape((added.shape[0], 1, added.shape[1])))
 
 
 def _activated(node: OnnxNode, x: Value) -> Value:

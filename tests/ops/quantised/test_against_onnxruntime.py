@@ -191,6 +191,27 @@ def test_pooling(device, dtype, size):
             )
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_images_with_channels_last(device, dtype):
+    """As onnxruntime writes quantised networks for itself."""
+    feeds, consts = {"x": integers((2, 7, 9, 6), dtype, 1)}, {}
+    names = ("x", "w", "y")
+    for name, kind in zip(names, (dtype, np.int8, dtype), strict=True):
+        consts[f"{name}s"], consts[f"{name}z"] = pair(kind, ord(name))
+    consts |= {"w": integers((8, 3, 3, 2), np.int8, 2), "wz": np.zeros((), np.int8)}
+    consts |= {"ys": np.array(37.5, F), "b": rng(3).integers(-9999, 9999, 8, np.int32)}
+    window = {"strides": [2, 1], "pads": [1, 0, 1, 1], "domain": MICROSOFT}
+    order = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b"]
+    check(device, "QLinearConv", feeds, consts, order, group=2, channels_last=1, **window)
+    order = ["x", "xs", "xz", "ys", "yz"]
+    consts = {name: consts[name] for name in order[1:]} | {"ys": np.array(0.3, F)}
+    last = {"channels_last": 1, "domain": MICROSOFT}
+    check(device, "QLinearGlobalAveragePool", feeds, consts, order, **last)
+    window["kernel_shape"] = [3, 2]
+    check(device, "QLinearAveragePool", feeds, consts, order, channels_last=1, **window)
+    check(device, "NhwcMaxPool", feeds, {}, ["x"], ceil_mode=1, **window)
+
+
 @pytest.mark.parametrize("size", [(9, 8), (3, 2)])
 def test_averages_that_count_pads_divide_by_all_of_a_window(device, size):
     """Of one that ends outside (ceil_mode), or exceeds the image, too."""
