@@ -47,6 +47,7 @@ COVERED = {
     "clnn/graph/passes/quantise.py": ("tests/graph/test_quantise_pass.py", GOLDEN),
     "clnn/graph/passes/fuse_separable.py": ("tests/graph/test_fuse_separable.py", GOLDEN),
     "clnn/graph/passes/fuse_functions.py": ("tests/graph/test_fuse_functions.py", GOLDEN),
+    "clnn/graph/passes/functions_before_joins.py": ("tests/graph/test_functions_before_joins.py",),
     "clnn/graph/passes/functions_before_views.py": ("tests/graph/test_functions_before_views.py",),
     "clnn/graph/passes/split_windows.py": ("tests/graph/test_split_windows.py",),
     "clnn/graph/passes/fuse_shuffle.py": ("tests/graph/test_fuse_shuffle.py", GOLDEN),

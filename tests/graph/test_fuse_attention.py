@@ -141,6 +141,41 @@ def coatnet():
     return s
 
 
+def placed(one_head=False):
+    """Relative positions of rows and columns added to scores with divided axes, queries to the result."""
+    s, rows, columns = Spelling(), 3, 6
+    q, k, v = s.heads("q"), s.heads("k", (0, 2, 3, 1)), s.heads("v")
+    s.add("MatMul", [q, k], "raw")
+    grid = s.const("grid", np.array([1, HEADS, rows, columns, rows, columns]))
+    s.add("Reshape", ["raw", grid], "divided")
+    heads = 1 if one_head else HEADS
+    s.feeds["along_rows"] = normal((1, heads, rows, columns, rows, 1), 5)
+    s.feeds["along_columns"] = normal((1, heads, rows, columns, 1, columns), 6)
+    s.add("Add", ["divided", "along_rows"], "one")
+    s.add("Add", ["one", "along_columns"], "both")
+    s.add("Reshape", ["both", s.const("flat", np.array([1, HEADS, LENGTH, LENGTH]))], "scores")
+    s.add("Softmax", ["scores"], "weights", axis=-1)
+    s.add("MatMul", ["weights", v], "mixed")
+    return s.joined(s.add("Add", ["mixed", q], "more"))
+
+
+def placed_by_rows():
+    """One addend of keys' rows alone, the same for all heads and queries, and a constant behind the result."""
+    s = Spelling()
+    q, k, v = s.heads("q"), s.heads("k", (0, 2, 3, 1)), s.heads("v")
+    s.add("MatMul", [q, k], "raw")
+    s.add("Reshape", ["raw", s.const("grid", np.array([1, HEADS, LENGTH, 3, 6]))], "divided")
+    s.add("Add", ["divided", s.const("bias", normal((3, 1), 5))], "both")
+    s.add("Reshape", ["both", s.const("flat", np.array([1, HEADS, LENGTH, LENGTH]))], "scores")
+    s.add("Softmax", ["scores"], "weights", axis=-1)
+    s.add("MatMul", ["weights", v], "mixed")
+    return s.joined(s.add("Add", ["mixed", s.const("end", normal((LENGTH, SIZE), 9))], "more"))
+
+
+def placed_for_all_heads():
+    return placed(one_head=True)
+
+
 def filled(number=LOWEST, fed=False, replaces=True, added=False, spoilt=None):
     """Scores of masked keys replaced by a number; fed: by a mask that is an input.
 
@@ -185,7 +220,10 @@ def found(graph):
     return [n.spec for n in graph.nodes if isinstance(n.spec, Attention)]
 
 
-@pytest.mark.parametrize("spell", [bert, sdpa, causal, swin, coatnet, shared_keys])
+PLACED = [placed, placed_for_all_heads, placed_by_rows]
+
+
+@pytest.mark.parametrize("spell", [bert, sdpa, causal, swin, coatnet, shared_keys, *PLACED])
 def test_spellings_are_one_op_and_give_onnxruntimes_numbers(device, spell):
     spelling = spell()
     graph = prepared(spelling)
@@ -317,3 +355,22 @@ def test_what_others_read_or_something_else_stays(spell, change, name):
 @pytest.mark.parametrize("options", [{"dtype": "f16"}, {"dtype": "tf32"}, {"fuse": False}])
 def test_other_numbers_keep_their_products(options):
     assert not found(prepared(bert(), **options))
+
+
+def test_addends_that_are_the_same_for_all_heads_are_added_once():
+    """Their sum is no larger than they are, but for the axes along which one of them varies."""
+    graph = prepared(placed_for_all_heads())
+    (node,) = [n for n in graph.nodes if isinstance(n.spec, Attention)]
+    operand = node.inputs[node.spec.scores.post_ops[-1].operand]
+    assert graph.types[operand].shape == (1, 1, LENGTH, LENGTH)
+    graph = prepared(placed_by_rows())
+    (node,) = [n for n in graph.nodes if isinstance(n.spec, Attention)]
+    operand = node.inputs[node.spec.scores.post_ops[-1].operand]
+    assert graph.types[operand].shape == (1, 1, 1, LENGTH)
+
+
+def test_other_steps_between_divided_axes_stay():
+    spelling = placed()
+    (node,) = [n for n in spelling.nodes if n.output[0] == "one"]
+    node.op_type = "Mul"
+    assert not found(prepared(spelling))

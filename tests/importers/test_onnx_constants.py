@@ -150,3 +150,21 @@ def test_initializers_of_every_type_and_storage(dtype, raw):
 def test_true_is_true_whatever_byte_it_is_stored_as():
     proto = model([], [], ["w"], [make.make_tensor("w", BOOL, [3], bytes([0, 2, 255]), raw=True)])
     np.testing.assert_array_equal(import_onnx(proto).consts["w"], [False, True, True])
+
+
+def test_constants_expanded_and_written_by_tuples_fold():
+    """Tables of positions that a model makes at each call: an Expand that does nothing is no larger."""
+    x, size = np.arange(2 * 200 * 200, dtype=np.float32).reshape(2, 200, 200), 200
+    places = np.stack(np.meshgrid(range(2), range(size), [3, -1], indexing="ij"), -1)
+    nodes = [
+        make.make_node("Expand", ["x", "shape"], ["e"]),
+        make.make_node("ScatterND", ["e", "i", "u"], ["s"]),
+        make.make_node("ScatterND", ["s", "i", "u"], ["y"], reduction="add"),
+    ]
+    updates = np.arange(2 * size * 2, dtype=np.float32).reshape(2, size, 2)
+    weights = [tensor("x", x), ints("shape", 1, size, 1), tensor("i", places), tensor("u", updates)]
+    graph = import_onnx(model(nodes, [value("z", (1,))], initializers=weights, opset=18))
+    want = x.copy()
+    want[..., [3, -1]] = updates * 2
+    assert not graph.nodes
+    np.testing.assert_array_equal(graph.consts[graph.outputs["y"]], want)

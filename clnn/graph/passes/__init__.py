@@ -7,6 +7,7 @@ from collections.abc import Callable
 from clnn.budget import host_memory
 from clnn.graph.ir import Graph, check
 from clnn.graph.passes.dead import remove_dead
+from clnn.graph.passes.functions_before_joins import functions_before_joins
 from clnn.graph.passes.functions_before_views import functions_before_views
 from clnn.graph.passes.functions_of_images import functions_of_images
 from clnn.graph.passes.fuse_branches import fuse_branches
@@ -50,6 +51,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     rational_functions,
     fuse_functions,
     functions_of_images,
+    functions_before_joins,
     functions_before_views,
     merge_views,
     shorten_chains,

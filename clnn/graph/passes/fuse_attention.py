@@ -9,7 +9,9 @@ transposed one, of transposed values and weights. Steps are what was fused behin
 masks, biases. A Where that replaces scores by a number, as masks are written too, is a step that
 replaces them where its operand is below infinity. A factor of all of q or of k
 becomes the scale; a reshape that puts axes of extent 1 in front of the scores, and one that takes them
-away, as exporters write around a mask, are left out.
+away, as exporters write around a mask, are left out. Addends between a reshape that divides the axes of queries
+and keys, and one that joins them, such as the two of decomposed relative positions, are added to each other first.
+What was fused behind the second product, such as a residual sum, is a node of its own again.
 """
 
 from __future__ import annotations
@@ -24,11 +26,12 @@ from clnn.graph.passes.fuse_post_ops import operands_from
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.elementwise.logic import Logic
 from clnn.ops.gemm.spec import ADDEND, Gemm
-from clnn.ops.movement.views import Reshape, Transpose
+from clnn.ops.movement.views import Expand, Reshape, Transpose
 from clnn.ops.rows.softmax import Softmax
 from clnn.ops.shared.functions import PostOp
+from clnn.ops.spec import OpSpec
 from clnn.ops.transformer.attend import Attention
-from clnn.types import F32, Array, TensorType
+from clnn.types import F32, Array, TensorType, broadcast_shapes
 
 # Of a scale of scores; beyond it and its reciprocal factors stay apart, since float32 may lack their product.
 LEAST = 2.0**-100
@@ -51,10 +54,10 @@ class _Fusing:
     def run(self) -> Graph:
         """Return the graph with what was found."""
         nodes: list[Node] = []
-        behind: dict[str, Node] = {}
+        behind: dict[str, list[Node]] = {}
         for node in self.graph.nodes:
             if node.name in behind:
-                nodes.append(behind[node.name])
+                nodes += behind[node.name]
                 continue
             self.views = []
             fused = self.attention(node)
@@ -69,11 +72,12 @@ class _Fusing:
             if spec.turned:
                 nodes += self.turned_back(fused)
             elif turn is None:
-                nodes.append(fused)
+                nodes += self.with_steps(fused, node)
             else:
                 spec = replace(spec, turned=1)
                 origin = f"{fused.origin} + {turn.origin}"
-                behind[turn.name] = replace(fused, spec=spec, outputs=turn.outputs, origin=origin)
+                fused = replace(fused, spec=spec, outputs=turn.outputs, origin=origin)
+                behind[turn.name] = self.with_steps(fused, node)
         return self.graph.with_nodes(nodes, types=self.types, consts=self.consts)
 
     def attention(self, mixing: Node) -> Node | None:
@@ -82,11 +86,13 @@ class _Fusing:
         One that is turned though the product is not: that was the transposed one.
         """
         spec = mixing.spec
-        if not isinstance(spec, Gemm) or spec != Gemm(trans_a=spec.trans_a, trans_b=spec.trans_b):
+        if not isinstance(spec, Gemm) or mixing.inputs[1] == mixing.inputs[0]:
             return None
-        if any(mixing.inputs[ADDEND:]) or mixing.inputs[1] == mixing.inputs[0]:
+        plain = Gemm(trans_a=spec.trans_a, trans_b=spec.trans_b, post_ops=spec.post_ops)
+        if spec != plain or any(mixing.inputs[ADDEND : ADDEND + 1]):
             return None
-        for which, transposed in ((0, spec.trans_a), (1, not spec.trans_b)):
+        ways = (0, spec.trans_a), (1, not spec.trans_b)
+        for which, transposed in ways[: 1 if spec.post_ops else 2]:
             found = self.weights(mixing.inputs[which], transposed)
             made = None if found is None else self.scores(found[0].inputs[0])
             if found is None or made is None:
@@ -152,6 +158,44 @@ class _Fusing:
         order = (*range(rank - 3), rank - 2, rank - 1, rank - 3)
         view = Node(name, Transpose(order), (name,), (out,), f"Transpose {fused.name}")
         return [replace(fused, outputs=(name,)), view]
+
+    def with_steps(self, fused: Node, mixing: Node) -> list[Node]:
+        """Return an attention and, as a node of its own, the steps of the product that was its end.
+
+        Their operands are seen in the order of the attention's result.
+        """
+        assert isinstance(mixing.spec, Gemm) and isinstance(fused.spec, Attention)
+        if not mixing.spec.post_ops:
+            return [fused]
+        post_ops, taken = operands_from(mixing.spec.post_ops, 1)
+        operands, self.views = [mixing.inputs[k] for k in taken], []
+        if fused.spec.turned:
+            rank = self.types[mixing.outputs[0]].rank
+            operands = [self.beside_turned(name or "", rank) for name in operands]
+        out = fused.outputs[0]
+        made = f"{out}:attention"
+        self.types[made] = self.types[out]
+        steps = Node(f"{out}:steps", Eltwise(post_ops), (made, *operands), (out,), mixing.origin)
+        return [*self.views, replace(fused, outputs=(made,)), steps]
+
+    def beside_turned(self, name: str, rank: int) -> str:
+        """Return an operand of a product's result as it is beside the result with heads behind queries."""
+        kind = self.types[name]
+        shape = (*(1 for _ in range(rank - kind.rank)), *kind.shape)
+        if shape[-3:-1] == (1, 1):
+            return name
+        order = (*range(rank - 3), rank - 2, rank - 3, rank - 1)
+        turned = TensorType(tuple(shape[a] for a in order), kind.dtype)
+        made = f"{name}:turned{rank}"
+        if name in self.consts:
+            self.consts[made] = self.consts[name].reshape(shape).transpose(order)
+            self.types[made] = turned
+            return made
+        wide = name
+        if kind.rank < rank:
+            full = TensorType(shape, kind.dtype)
+            wide = self.view(Reshape(shape), (name,), full, f"{name}:wide{rank}")
+        return self.view(Transpose(order), (wide,), turned, made)
 
     def scores(self, name: str | None) -> tuple[Gemm, tuple[str | None, ...]] | None:
         """Return the product that makes scores, and its inputs; None where something else does."""
@@ -238,10 +282,12 @@ class _Fusing:
         if product is None or not isinstance(product.spec, Gemm):
             return None
         shape, wide = self.types[product.outputs[0]].shape, self.types[steps.outputs[0]].shape
-        if _bare(shape) != _bare(wide) or self.types[last.outputs[0]].shape != shape:
+        if self.types[last.outputs[0]].shape != shape or self.types[first.outputs[0]].shape != wide:
             return None
-        if self.types[first.outputs[0]].shape != wide:
-            return None
+        if _bare(shape) != _bare(wide):
+            added = self.added(steps, shape, wide)
+            plus = (PostOp("add", operand=1),)
+            return None if added is None else _with_steps(product, plus, (None, added))
         inputs: list[str | None] = [*product.inputs]
         while len(inputs) <= ADDEND:
             inputs.append(None)
@@ -260,6 +306,44 @@ class _Fusing:
         )
         spec = replace(product.spec, post_ops=(*product.spec.post_ops, *own))
         return replace(product, spec=spec, inputs=tuple(inputs))
+
+    def added(self, steps: Node, shape: tuple[int, ...], wide: tuple[int, ...]) -> str | None:
+        """Return the sum of what is added to scores with divided axes, as it lies before these; else None.
+
+        Axes of the scores along which no addend varies stay of extent 1.
+        """
+        assert isinstance(steps.spec, Eltwise)
+        names = [steps.inputs[s.operand or 0] for s in steps.spec.post_ops]
+        plain = all(s.fn == "add" and s.operand and not s.params for s in steps.spec.post_ops)
+        groups = _divided(shape, wide)
+        if not plain or not names or groups is None:
+            return None
+        kind = TensorType(broadcast_shapes(*(self.types[n or ""].shape for n in names)), F32)
+        made = names[0]
+        if len(names) > 1:
+            spec = Eltwise(tuple(PostOp("add", operand=k) for k in range(1, len(names))))
+            made = self.view(spec, (*names,), kind, f"{steps.name}:addends")
+        extents = [1] * (len(wide) - kind.rank) + [*kind.shape]
+        whole, joined = [1] * len(wide), [1] * len(shape)
+        for axis, group in enumerate(groups):
+            if any(extents[a] != 1 for a in group):
+                joined[axis] = shape[axis]
+                for a in group:
+                    whole[a] = wide[a]
+        for view in (Expand(tuple(whole)), Reshape(tuple(joined))):
+            if self.types[made or ""].shape != view.shape:
+                kind = TensorType(view.shape, F32)
+                made = self.view(view, (made,), kind, f"{steps.name}:{view.kind}")
+        return made
+
+    def view(
+        self, spec: OpSpec, inputs: tuple[str | None, ...], kind: TensorType, name: str
+    ) -> str:
+        """Return what a new node in front of an attention makes."""
+        if name not in self.types:
+            self.types[name] = kind
+            self.views.append(Node(name, spec, inputs, (name,), f"{spec.kind} {name}"))
+        return name
 
     def narrowed(self, name: str | None, rank: int) -> str | None:
         """Return an operand with at most `rank` axes, those in front being of extent 1; else None."""
@@ -333,6 +417,21 @@ def _with_steps(
     inputs += (sources[k] for k in taken)
     spec = replace(product.spec, post_ops=(*product.spec.post_ops, *renamed))
     return replace(product, spec=spec, inputs=tuple(inputs))
+
+
+def _divided(shape: tuple[int, ...], wide: tuple[int, ...]) -> list[range] | None:
+    """Return which axes of a wider shape each axis is divided into, None where they are no such."""
+    groups, start = [], 0
+    for extent in shape:
+        end, found = start, 1
+        while end < len(wide) and (found < extent or (end == start and wide[end] == 1)):
+            found *= wide[end]
+            end += 1
+        if found != extent:
+            return None
+        groups.append(range(start, end))
+        start = end
+    return groups if all(d == 1 for d in wide[start:]) else None
 
 
 def _bare(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clnn.graph.ir import Graph, Node
-from clnn.ops.movement.views import Reshape, Slice, Transpose, refine
+from clnn.ops.movement.views import Expand, Reshape, Slice, Transpose, refine
 from clnn.records import changed
 
 
@@ -21,7 +21,7 @@ def merge_views(graph: Graph, fixed: bool = True) -> Graph:
             node = changed(node, inputs=inputs)
         node = _merged(node, made, graph, fixed)
         source = node.inputs[0] if node.inputs else None
-        if source is not None and _idle(node, graph):
+        if source is not None and _idle(node, graph, fixed):
             renamed[node.outputs[0]] = source
             continue
         made.update(dict.fromkeys(node.outputs, node))
@@ -57,7 +57,9 @@ def _joins(source: tuple[int, ...], first: Reshape, second: Reshape) -> bool:
     )
 
 
-def _idle(node: Node, graph: Graph) -> bool:
+def _idle(node: Node, graph: Graph, fixed: bool) -> bool:
+    if isinstance(node.spec, Expand):
+        return fixed and node.spec.shape == graph.types[node.inputs[0] or ""].shape
     if isinstance(node.spec, Slice):
         steps = set(node.spec.steps) <= {1}
         return steps and node.spec.extents == graph.types[node.inputs[0] or ""].shape

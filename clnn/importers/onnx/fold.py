@@ -17,6 +17,7 @@ import onnx
 from clnn.budget import SLOW_WORK
 from clnn.errors import ModelError
 from clnn.importers.onnx.limits import MAX_EXTENT, Budget, show
+from clnn.ops.movement.scatter import ScatterND
 from clnn.ops.onnx_registry import Unsupported
 from clnn.recorded_arrays import items_of, whole_numbers
 from clnn.types import Array, TensorType, broadcast_shapes, normalise_axis
@@ -44,7 +45,7 @@ _NO_LARGER = _names(
     """
 )
 # Evaluated element by element in Python.
-_SLOW = _names("Erf GatherElements GatherND MelWeightMatrix NonZero ScatterElements ScatterND TopK")
+_SLOW = _names("Erf GatherElements GatherND MelWeightMatrix NonZero ScatterElements TopK")
 _LARGEST_ITEM = 8
 # The evaluator lacks the older forms of these, which the newer ones include.
 _EVALUATED_AS = {"DequantizeLinear": 19}
@@ -177,6 +178,11 @@ def _range(values: Sequence[Array | None], attrs: Mapping[str, Any]) -> int:
 
 
 def _expand(values: Sequence[Array | None], attrs: Mapping[str, Any]) -> int:
+    extents: list[int] = _value(values, 1).reshape(-1).tolist()
+    return math.prod(broadcast_shapes(_value(values, 0).shape, tuple(extents)))
+
+
+def _tile(values: Sequence[Array | None], attrs: Mapping[str, Any]) -> int:
     return int(_value(values, 0).size) * _extents(_value(values, 1))
 
 
@@ -233,7 +239,7 @@ _GROWING: dict[str, Callable[[Sequence[Array | None], Mapping[str, Any]], int]] 
     "Pad": _pad,
     "Range": _range,
     **dict.fromkeys(("BlackmanWindow", "HammingWindow", "HannWindow"), _window),
-    "Tile": _expand,
+    "Tile": _tile,
 }
 
 
@@ -254,12 +260,22 @@ def _of_points(data: Array, indices: Array, batch_dims: int = 0) -> Array:
     return found
 
 
+def _put_at_points(data: Array, indices: Array, updates: Array, reduction: str = "none") -> Array:
+    if updates.shape != (*indices.shape[:-1], *data.shape[indices.shape[-1] :]):
+        raise ValueError(f"updates {updates.shape} do not fit indices {indices.shape}")
+    return ScatterND(reduction).reference(data, indices, updates)[0]
+
+
 # What onnx's evaluator refuses, or computes element by element.
-_OWN: Mapping[str, Callable[..., Array]] = {"GatherElements": _of_places, "GatherND": _of_points}
+_OWN: Mapping[str, Callable[..., Array]] = {
+    "GatherElements": _of_places,
+    "GatherND": _of_points,
+    "ScatterND": _put_at_points,
+}
 
 
 def _evaluate_own(
-    compute: Callable[..., Array], attrs: Mapping[str, int], values: Sequence[Array | None]
+    compute: Callable[..., Array], attrs: Mapping[str, Any], values: Sequence[Array | None]
 ) -> list[Array]:
     try:
         return [compute(*values, **attrs)]
@@ -279,7 +295,9 @@ def evaluator(
     It raises NotEvaluated.
     """
     if own := _OWN.get(op_type):
-        return partial(_evaluate_own, own, {a.name: int(a.i) for a in attributes})
+        given = {a.name: onnx.helper.get_attribute_value(a) for a in attributes}
+        texts = {k: v.decode() if isinstance(v, bytes) else v for k, v in given.items()}
+        return partial(_evaluate_own, own, texts)
     from onnx.reference import ReferenceEvaluator
 
     given = {f"i{k}": v for k, v in enumerate(values) if v is not None}

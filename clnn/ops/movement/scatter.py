@@ -16,12 +16,14 @@ from clnn.errors import DTypeError, ShapeError
 from clnn.layout import TensorLayout
 from clnn.ops.launch import In, Launch, Out, Variant, grid
 from clnn.ops.movement.gather import Pick, constant_indices, in_range
-from clnn.ops.movement.views import copy_launch
+from clnn.ops.movement.views import Concat, Reshape, Slice, copy_launch
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, onnx_op
 from clnn.ops.problem import Problem, required
 from clnn.ops.shared.element_types import move_type, require
 from clnn.ops.shared.loops import GRAIN, Loops, collapse, run_work
 from clnn.ops.spec import OpSpec
+from clnn.recorded import is_recorded
+from clnn.recorded_arrays import is_made
 from clnn.records import dataclass
 from clnn.target import Target
 from clnn.traced import greatest, is_one, least
@@ -258,4 +260,49 @@ def _scatter_nd(node: OnnxNode) -> Source:
     if not depth or len(limits) != depth:
         return Emit(spec, [0, 1, 2])
     indices = constant_indices(node, limits)
-    return Emit(spec, [0, 1 if indices is None else indices, 2])
+    if indices is None:
+        return Emit(spec, [0, 1, 2])
+    spec.infer([node.type(k) for k in range(3)])
+    box = _box(node, indices) if spec == ScatterND() else None
+    return Emit(spec, [0, indices, 2]) if box is None else _assigned(node.type(0).shape, *box)
+
+
+def _box(node: OnnxNode, indices: Array) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return where a part of the data begins, and its extents, if constant tuples name all of it in order.
+
+    None for other tuples, and for those that are others where the network has other extents.
+    """
+    shapes = (node.type(k).shape for k in range(3))
+    if is_made(indices) or 1 in node.varying or any(is_recorded(d) for s in shapes for d in s):
+        return None
+    tuples, rest = indices.reshape(-1, indices.shape[-1]), node.type(0).shape[indices.shape[-1] :]
+    if not len(tuples):
+        return None
+    first = tuples[0]
+    extents = tuple(int(d) for d in tuples[-1] - first + 1)
+    if min(extents) < 1 or prod(extents) != len(tuples):
+        return None
+    places = tuples.reshape(*extents, len(extents))
+    for axis, (start, extent) in enumerate(zip(first, extents, strict=True)):
+        shape = [extent if a == axis else 1 for a in range(len(extents))]
+        if not (places[..., axis] == np.arange(start, start + extent).reshape(shape)).all():
+            return None
+    return (*map(int, first), *(0 for _ in rest)), (*extents, *rest)
+
+
+def _assigned(shape: tuple[int, ...], starts: Sequence[int], extents: tuple[int, ...]) -> Source:
+    """Return data in which updates take the place of a part, joined of what stays and the updates."""
+    made: Source = Emit(Reshape(extents), [2])
+    inside = list(extents)
+    for axis in reversed(range(len(shape))):
+        end = starts[axis] + inside[axis]
+        members = [made]
+        for place, (start, extent) in enumerate(((0, starts[axis]), (end, shape[axis] - end))):
+            if extent:
+                begin = [*starts[:axis], start, *(0 for _ in shape[axis + 1 :])]
+                size = [*inside[:axis], extent, *shape[axis + 1 :]]
+                stays = Slice(tuple(begin), tuple(size), (1,) * len(shape))
+                members.insert(place * len(members), Emit(stays, [0]))
+        inside[axis] = shape[axis]
+        made = Emit(Concat(axis), members) if len(members) > 1 else made
+    return made

@@ -10,6 +10,7 @@ from together import evaluate, imported
 import clnn
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops.movement.scatter import REDUCTIONS, ScatterElements, ScatterND
+from clnn.ops.onnx_registry import Emit
 from clnn.types import BOOL, F32, I64, TensorType
 
 NHWC = {"i0": (0, 2, 3, 1), "o0": (0, 2, 3, 1)}
@@ -173,3 +174,52 @@ def test_any_number_of_updates(device):
             np.testing.assert_allclose(got["z"], z, rtol=1e-6)
             built = built or session.build_counts
         assert session.build_counts == built
+
+
+def kinds_of(source):
+    """The kinds of emitted nodes that join or scatter, from the last one on."""
+    if not isinstance(source, Emit):
+        return []
+    own = [source.spec.kind] if source.spec.kind in ("concat", "scatter_nd") else []
+    return [*own, *(kind for each in source.inputs for kind in kinds_of(each))]
+
+
+def tuples_of(*ranges):
+    """All index tuples of a part of a tensor, in order."""
+    return np.stack(np.meshgrid(*ranges, indexing="ij"), -1).astype(np.int64)
+
+
+PARTS = {
+    "whole": ((3, 4, 5), (range(3), range(4)), []),
+    "whole, counted from the end": ((3, 4, 5), (range(-3, 0), range(4), range(5)), []),
+    "a part of the last axis": ((3, 4, 5), (range(3), range(4), range(1, 3)), ["concat"]),
+    "the end of an axis": ((3, 4, 5), (range(3), range(2, 4)), ["concat"]),
+    "parts of two axes": ((3, 4, 5), (range(1, 2), range(4), range(1, 5)), ["concat", "concat"]),
+    "one slice": ((3, 4, 5), (range(1, 2),), ["concat"]),
+    "one element": ((3, 4, 5), (range(2, 3), range(1, 2), range(4, 5)), ["concat"] * 3),
+    "every second": ((3, 4, 5), (range(3), range(0, 4, 2)), ["scatter_nd"]),
+    "backwards": ((3, 4, 5), (range(2, -1, -1),), ["scatter_nd"]),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_parts_named_by_constant_tuples_in_order_are_joined(part):
+    shape, ranges, kinds = PARTS[part]
+    data, i = normal(shape), tuples_of(*ranges)
+    updates = normal((*i.shape[:-1], *shape[len(ranges) :]), 1)
+    made = imported("ScatterND", [data, i, updates], consts=(1,))
+    assert kinds_of(made) == kinds
+    want = data.copy()
+    want[tuple(i[..., k] for k in range(len(ranges)))] = updates
+    np.testing.assert_array_equal(evaluate(made, [data, i, updates]), want)
+
+
+def test_tuples_out_of_order_or_added_stay():
+    data, i = normal((4, 5)), np.array([[0], [2], [1], [3]])
+    for tuples, updates, how in (
+        (i, data, {}),
+        (np.sort(i, 0), data, {"reduction": "add"}),
+        (np.array([[1], [1]]), data[:2], {}),
+    ):
+        made = imported("ScatterND", [data, tuples, updates], how, consts=(1,))
+        assert kinds_of(made) == ["scatter_nd"]
