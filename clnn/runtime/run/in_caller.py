@@ -116,8 +116,9 @@ class InCaller:
 
         try:
             sources = {source for one in self._launches for source in one.sources}
-            others = [twin_of(self._device, source) for source in sources]
-            if others and all(other is not None for other in others):
+            found = [twin_of(self._device, source) for source in sources]
+            others = [other for other in found if other is not None]
+            if others and len(others) == len(found):
                 self._there = _There(others[0], self._held)
                 self._enqueues, self._finish = _made(self._there, self._launches)
         except (ClnnError, load().Error, MemoryError) as err:
