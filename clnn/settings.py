@@ -129,8 +129,8 @@ SETTINGS: dict[str, Setting] = {
             "CLNN_CALLING_THREAD",
             "auto",
             _choice("auto", "never", "always"),
-            "models of known shapes whose kernels run in the thread that calls, on PoCL: auto: small ones, which"
-            " run sooner than PoCL's threads wake; always: all; never: none",
+            "models whose kernels run in the thread that calls, on PoCL: auto: small ones, and small shapes of"
+            " others, which run sooner than PoCL's threads wake; always: all; never: none",
         ),
         Setting(
             "CLNN_TENSOR_CORES",

@@ -29,13 +29,27 @@ from clnn.types import I8, I16, I32, DType
 
 def dot(columns: Array, weights: Array) -> Array:
     """Return sums of products (n, group, oc / group, outs...) as int64."""
-    moved = np.moveaxis(columns, (2, 3), (-2, -1)).astype(np.int64)  # n, g, outs, c, t
-    taps = np.prod(weights.shape[2:], dtype=np.int64)
+    taps = int(np.prod(weights.shape[2:], dtype=np.int64))
+    exact = _exact(taps * _highest(columns) * _highest(weights))
+    moved = np.moveaxis(columns, (2, 3), (-2, -1)).astype(exact)  # n, g, outs, c, t
     left = moved.reshape(*moved.shape[:-2], taps)
-    right = weights.astype(np.int64).reshape(*weights.shape[:2], taps)
-    return np.stack(
-        [np.moveaxis(left[:, g] @ right[g].T, -1, 1) for g in range(len(right))], axis=1
-    )
+    right = weights.astype(exact).reshape(*weights.shape[:2], taps)
+    shape = left.shape[0], *left.shape[2:-1]
+    rows = int(np.prod(shape, dtype=np.int64)), taps  # of one product, for numpy's of many are slow
+    sums = [
+        (left[:, g].reshape(rows) @ right[g].T).reshape(*shape, right.shape[1])
+        for g in range(len(right))
+    ]
+    return np.stack([np.moveaxis(s, -1, 1) for s in sums], axis=1).astype(np.int64, copy=False)
+
+
+def _highest(values: Array) -> int:
+    return max(int(values.max()), -int(values.min())) if values.size else 0
+
+
+def _exact(limit: int) -> type[np.generic]:
+    """Return a type in which sums of integers up to a limit are exact: numpy multiplies floats far faster."""
+    return np.float32 if limit < 1 << 24 else np.float64 if limit < 1 << 53 else np.int64
 
 
 def per_channel(values: Array, like: Array) -> Array:

@@ -215,15 +215,15 @@ def _kernel(
             texts.append(text)
             scratch = max(scratch, nbytes)
             functions[text_of_call] = f"call_{len(functions)}"
-    groups, shares = GROUPS * units, min(units, MOST_SHARES)
+    shares = min(units, MOST_SHARES)
     last = _last_counter(len(calls), units)
-    stamped = groups if timed else 0
+    stamped = GROUPS * units if timed else 0
     body = [
         _call_text(k, call, functions[call[0]], shares, stamped, reals)
         for k, call in enumerate(calls)
     ]
     around = helped_kernel.around if (ROLE, "const int ") in params else plain_kernel.around
-    inside = around(body, last, LINE, shares, groups, scratch)
+    inside = around(body, last, LINE, shares, scratch)
     return "\n".join([*texts, *plain_kernel.kernel_of(dict(params), inside)]) + "\n", scratch
 
 

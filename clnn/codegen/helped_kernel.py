@@ -39,13 +39,11 @@ WAKING = 2  # the part of `ticks` in which a thread that sleeps should have come
 _PAUSE = '__asm__ volatile("pause");'
 
 
-def around(
-    body: Sequence[str], last: int, line: int, shares: int, groups: int, scratch: int
-) -> list[str]:
+def around(body: Sequence[str], last: int, line: int, shares: int, scratch: int) -> list[str]:
     """Return the statements of a kernel whose calls are `body`.
 
     last: the last counter, at which groups that end count, with those that began a `line` before it; the desk
-    begins a line behind it. shares: of a call's items. groups: of a launch for all. scratch: bytes of each.
+    begins a line behind it. shares: of a call's items. scratch: bytes of each group.
     """
     turns = max(shares - 1, 1)
     return [
@@ -70,7 +68,7 @@ def around(
         f"        atomic_xchg(desk + {OPENED}, 0);",
         f"        while (atomic_add(desk + {INSIDE}, 0)) ;",
         "    }",
-        f"    if ({ROLE} == {CALLS} || atomic_inc(next + {last}) == {groups - 1})",
+        f"    if ({ROLE} == {CALLS} || atomic_inc(next + {last}) == work_groups - 1)",
         f"        for (int k = 0; k <= {last}; k += {line}) atomic_xchg(next + k, 0);",
         "    return;",
         "    }",

@@ -52,6 +52,13 @@ class FusedKernel:
         """Whether it can run in the thread that calls, with helpers (see clnn.codegen.helped_kernel)."""
         return ROLE in self.params
 
+    def groups_on(self, in_caller: bool) -> int:
+        """Return the work-groups of a launch. In the thread that calls, others than the first would find all done.
+
+        A kernel that reads numbers may read how many there are.
+        """
+        return 1 if in_caller and self.numbers is None else self.groups
+
 
 def input_names(k: int) -> tuple[str, str, str]:
     """Return the parameters of an input: its memory, the byte it begins at, whether it is bound."""

@@ -31,13 +31,13 @@ _making = threading.Lock()
 class Engine:
     """A model on a device. Safe to use from several threads.
 
-    source: path or bytes. Equal models with equal options share one session of clnn, with its
+    Equal models with equal options share one session of clnn, with its
     constants, programs and memory. Raises what clnn.compile_model raises.
     """
 
     def __init__(
         self,
-        source: str | bytes,
+        source: Source,
         chosen: Chosen,
         overrides: Mapping[str, int],
         data: Mapping[str, Array],
@@ -49,7 +49,7 @@ class Engine:
         onnxruntime, for models that clnn refuses where `chosen` says so.
         """
         self._real, self._chosen = real, chosen
-        self._source = Source(source)
+        self._source = source
         self._changed: Loaded | None = (
             None  # the model with what was asked for in place of what it says
         )

@@ -135,26 +135,31 @@ EXCEPTIONS: tuple[type[StatusError], ...] = (
 )
 
 
+_THEIRS: tuple[tuple[type[ClnnError], type[Exception]], ...] = (
+    (ModelFileError, InvalidProtobuf),
+    (ModelNodeError, InvalidGraph),
+    (UnsupportedOpError, NotImplemented),
+    (ModelError, Fail),
+    (OutOfDeviceMemoryError, RuntimeException),
+    (DeviceError, EPFail),
+    (ClnnError, Fail),
+)
+
+
+def translation(err: ClnnError) -> Exception:
+    """Return onnxruntime's exception for an error of clnn, which is to be its cause; errors that are one already."""
+    if isinstance(err, (StatusError, FeedError, MissingFeedError, ArgumentTypeError, SettingError)):
+        return err
+    return next(theirs for ours, theirs in _THEIRS if isinstance(err, ours))(str(err))
+
+
 @contextmanager
 def translated() -> Iterator[None]:
     """Raise errors of clnn in the block as onnxruntime's exceptions; the cause is clnn's own."""
     try:
         yield
-    except (StatusError, FeedError, MissingFeedError, ArgumentTypeError):
-        raise
-    except SettingError:
-        raise
-    except ModelFileError as err:
-        raise InvalidProtobuf(str(err)) from err
-    except ModelNodeError as err:
-        raise InvalidGraph(str(err)) from err
-    except UnsupportedOpError as err:
-        raise NotImplemented(str(err)) from err  # noqa: F901
-    except ModelError as err:
-        raise Fail(str(err)) from err
-    except OutOfDeviceMemoryError as err:
-        raise RuntimeException(str(err)) from err
-    except DeviceError as err:
-        raise EPFail(str(err)) from err
     except ClnnError as err:
-        raise Fail(str(err)) from err
+        made = translation(err)
+        if made is err:
+            raise
+        raise made from err

@@ -22,6 +22,9 @@ def taken(port: PortInfo, value: Any) -> Any:
     Arrays must have the model's type; lists are converted to it. Numbers without an array around
     them, tuples and texts are refused, as by onnxruntime. Raises FeedError, InvalidArgument or Fail.
     """
+    if type(value) is np.ndarray and port.kind == "tensor" and value.dtype == port.dtype:
+        check_dims(port, value.shape)
+        return value
     if isinstance(value, OrtValue):
         value = value.numpy()
     if port.kind in ("sequence", "optional") and not isinstance(value, np.ndarray):
@@ -34,6 +37,8 @@ def taken(port: PortInfo, value: Any) -> Any:
         array = _from_list(port, value)
     elif value is None:
         raise Fail(f"input {port.name!r} has no value. Pass an array of {port.type}.")
+    elif isinstance(value, dict):
+        raise InvalidArgument(f"input {port.name!r} is a map, the model wants {port.type}.")
     else:
         raise FeedError(
             f"input {port.name!r} is an object of type {type(value).__name__}. Pass a numpy array or a "
@@ -52,7 +57,9 @@ def _checked(port: PortInfo, array: Array) -> Array:
                 f"Unexpected input data type of {port.name!r}: {type_text(array.dtype)}, the model "
                 f"wants {port.type}."
             )
-        if array.dtype.kind in "OUS":
+        if array.dtype.kind == "S":
+            return np.array([v.decode() for v in array.ravel()], object).reshape(array.shape)
+        if array.dtype.kind in "OU":
             return array.astype(object)
         array = array.astype(array.dtype.newbyteorder("="))
     check_dims(port, array.shape)
@@ -73,14 +80,18 @@ def check_dims(port: PortInfo, shape: Sequence[int]) -> None:
             f"Invalid rank for input: {port.name} Got: {len(shape)} Expected: {len(dims)}. It is "
             f"{tuple(shape)}, the model wants {dims}."
         )
-    wrong = [
-        (axis, got, want)
-        for axis, (got, want) in enumerate(zip(shape, dims, strict=True))
-        if isinstance(want, int) and got != want
-    ]
-    if wrong:
+    if any(map(_differ, shape, dims)):
+        wrong = [
+            (axis, got, want)
+            for axis, (got, want) in enumerate(zip(shape, dims, strict=True))
+            if _differ(got, want)
+        ]
         rows = "".join(f"\n index: {axis} Got: {got} Expected: {want}" for axis, got, want in wrong)
         raise InvalidArgument(f"Got invalid dimensions for input: {port.name}{rows}")
+
+
+def _differ(got: int, want: int | str | None) -> bool:
+    return got != want and isinstance(want, int)
 
 
 def _from_list(port: PortInfo, value: list[Any]) -> Array:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import operator
+import os
 from typing import Any, ClassVar
 
 from clnn.logs import log
 from clnn.onnxruntime.enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
-from clnn.onnxruntime.errors import ArgumentTypeError, FeedError
+from clnn.onnxruntime.errors import ArgumentTypeError, Fail, FeedError
 
+# Where a model's data lies in other files, where it was given as bytes.
+FOLDER = "session.model_external_initializers_file_folder_path"
 LONGEST_KEY = 1024  # characters of a configuration entry's key, as in onnxruntime
 _told: set[str] = set()
 asked_threads: list[int] = []  # numbers of threads that options were given, as they came
@@ -145,9 +148,9 @@ class SessionOptions(_Record):
             asked_threads.append(self._values[name])
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Keep a text by name. "clnn.fallback" and "clnn.device" mean something here."""
+        """Keep a text by name. "clnn.fallback", "clnn.device" and FOLDER mean something here."""
         self._add(key, value)
-        if not key.startswith("clnn."):
+        if not key.startswith("clnn.") and key != FOLDER:
             tell_once(
                 f"session_config_entry {key!r}", "it is an entry of onnxruntime's own kernels"
             )
@@ -158,11 +161,11 @@ class SessionOptions(_Record):
 
     def add_free_dimension_override_by_name(self, name: str, extent: int) -> None:
         """Give the symbolic dimension `name` an extent."""
-        self._by_name[_text(name)] = operator.index(extent)
+        self._by_name.setdefault(_text(name), operator.index(extent))
 
     def add_free_dimension_override_by_denotation(self, denotation: str, extent: int) -> None:
         """Give dimensions that the model denotes so, such as DATA_BATCH, an extent."""
-        self._by_denotation[_text(denotation)] = operator.index(extent)
+        self._by_denotation.setdefault(_text(denotation), operator.index(extent))
 
     def add_provider(self, name: str, options: dict[str, str]) -> None:
         """Add a provider, as `providers` of InferenceSession does."""
@@ -183,6 +186,8 @@ class SessionOptions(_Record):
 
     def register_custom_ops_library(self, path: str) -> None:
         """Refuse: libraries of operators hold code for onnxruntime's own kernels."""
+        if not os.path.exists(path):
+            raise Fail(f"Failed to load library {path}: there is no such file.")
         raise FeedError(
             f"{path!r} is a library of operators for onnxruntime's CPU kernels, which clnn cannot "
             "run. Export the model with operators of ONNX, or run it with onnxruntime."

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from clnn import logs
-from clnn.errors import SettingError
+from clnn.errors import ClnnError, SettingError
 from clnn.logs import log
 from clnn.onnxruntime import process
 from clnn.onnxruntime.binding import IOBinding
@@ -24,13 +24,15 @@ from clnn.onnxruntime.errors import (
     MissingFeedError,
     NoSuchFile,
     translated,
+    translation,
 )
 from clnn.onnxruntime.fallback import real_session
 from clnn.onnxruntime.feeds import taken
 from clnn.onnxruntime.nodes import ModelMetadata, NodeArg
-from clnn.onnxruntime.options import RunOptions, SessionOptions, tell_once
+from clnn.onnxruntime.options import FOLDER, RunOptions, SessionOptions, tell_once
 from clnn.onnxruntime.profiling import Trace
-from clnn.onnxruntime.providers import OWN, Chosen, choose, get_available_providers, listed
+from clnn.onnxruntime.providers import CPU, OWN, Chosen, choose, get_available_providers, listed
+from clnn.onnxruntime.source import Source
 from clnn.onnxruntime.values import OrtValue
 from clnn.settings import setting
 from clnn.types import Array
@@ -74,13 +76,14 @@ class InferenceSession:
             rows = listed(providers, provider_options)
         except SettingError as err:
             log.warning("clnn.onnxruntime: %s The CPU's provider serves.", err)
-            rows = []
+            rows = [(CPU, {})]
         self._chosen = self._with_entries(choose(rows or self._options._providers))
         overrides = dict(self._options._by_name)
         overrides |= {f":{d}": e for d, e in self._options._by_denotation.items()}
         data = {name: value.numpy() for name, value in self._options._initializers.items()}
         with translated(), self._span("session_initialization"):
-            self._engine = Engine(self._source, self._chosen, overrides, data, self._real)
+            source = Source(self._source, self._options._entries.get(FOLDER))
+            self._engine = Engine(source, self._chosen, overrides, data, self._real)
         self._feed_names = [p.name for p in self._engine.interface.inputs]
         self._needed = {p.name for p in self._engine.interface.inputs if p.kind != "optional"}
         self._output_names = [p.name for p in self._engine.interface.outputs]
@@ -161,8 +164,13 @@ class InferenceSession:
         names, feeds = self._read(output_names, input_feed, run_options)
         if self._trace is not None:
             return self._traced(names, feeds)
-        with translated():
+        try:
             return self._engine.run(names, feeds)
+        except ClnnError as err:
+            made = translation(err)
+            if made is err:
+                raise
+            raise made from err
 
     def _read(
         self, names: Any, feeds: Mapping[str, Any], run_options: RunOptions | None
@@ -177,14 +185,15 @@ class InferenceSession:
             self._check_options(run_options)
         wanted = self._names(names)
         ports = self._ports
-        unknown = [n for n in feeds if n not in ports]
-        if unknown:
+        if not feeds.keys() <= ports.keys():
+            unknown = next(n for n in feeds if n not in ports)
             raise InvalidArgument(
-                f"Invalid input name: {unknown[0]}. The model's inputs are {self._feed_names}."
+                f"Invalid input name: {unknown}. The model's inputs are {self._feed_names}."
             )
         arrays = {name: taken(ports[name], value) for name, value in feeds.items()}
-        for name in self._feed_names:
-            arrays.setdefault(name, None)
+        if len(arrays) < len(ports):
+            for name in self._feed_names:
+                arrays.setdefault(name, None)
         return wanted, arrays
 
     def _check_options(self, run_options: Any) -> None:
@@ -340,7 +349,7 @@ def _source(given: Any) -> str | bytes:
         if not given:
             raise InvalidArgument("No graph was found: the model has no bytes.")
         return given
-    if not isinstance(given, (str, os.PathLike)):
+    if not isinstance(given, (str, os.PathLike)) or given == "":
         raise ArgumentTypeError(
             f"Unable to load from type {type(given).__name__}. Pass a path, or the bytes of a model."
         )

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Hashable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clnn.cache.keys import fields_key
@@ -21,10 +22,11 @@ KIND = "interfaces"
 
 
 class Source:
-    """A model's file, or its bytes."""
+    """A model's file, or its bytes. folder: where data of bytes may lie in other files."""
 
-    def __init__(self, given: str | bytes) -> None:
+    def __init__(self, given: str | bytes, folder: str | None = None) -> None:
         self.held, self._lock = HeldModel(given), threading.Lock()
+        self._folder = folder if isinstance(given, bytes) else None
         self._loaded: Loaded | None = None
         self._key: str | None = None
         if self.held.is_whole:
@@ -35,7 +37,7 @@ class Source:
 
     def told(self) -> Hashable:
         """Return what tells this model from others."""
-        return self.held.told()
+        return self.held.told(), self._folder
 
     def known(self) -> Known | None:
         """Return what the cache has of the model, None where it has nothing."""
@@ -53,7 +55,8 @@ class Source:
 
         with self._lock:
             if self._loaded is None:
-                self._loaded = Loaded(*load_model(self.held.readable()))
+                proto, folder = load_model(self.held.readable())
+                self._loaded = Loaded(proto, Path(self._folder) if self._folder else folder)
             return self._loaded
 
 

@@ -43,6 +43,10 @@ Source = int | Array | Emit | EmitOutput | None
 """What feeds an input or an ONNX output: ONNX input index, constant, emitted node, or nothing."""
 
 
+class Attributes(dict[str, Any]):
+    """A node's attributes by name, which lists of other things may refer to without holding them."""
+
+
 @dataclass(frozen=True)
 class OnnxNode:
     """An ONNX node as the op files see it: plain Python, no onnx objects.

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import onnxruntime_more as more
 import onnxruntime_rows as rows
 import pytest
 from common import ROOT
@@ -15,7 +16,7 @@ import clnn.onnxruntime as ours
 
 PAGE = ROOT / "docs" / "onnxruntime.md"
 FILES = tempfile.TemporaryDirectory()
-TABLE = rows.table(Path(FILES.name))
+TABLE = [*rows.table(Path(FILES.name)), *more.table(Path(FILES.name))]
 
 
 @pytest.fixture(autouse=True)

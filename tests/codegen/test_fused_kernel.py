@@ -9,7 +9,7 @@ import pytest
 from launch import run_source
 from small_graphs import GRAPHS
 
-from clnn.codegen.fused_kernel import APART, CLOCK, GROUPS, LINE, FusedCall, can_fuse, fuse
+from clnn.codegen.fused_kernel import APART, CLOCK, GROUPS, LINE, FusedCall, Numbers, can_fuse, fuse
 from clnn.codegen.kernels import KERNEL
 from clnn.codegen.render import render
 from clnn.errors import TemplateError
@@ -53,9 +53,19 @@ def test_a_kernel_has_its_calls_in_a_function_of_its_own(helpers):
     before, _, kernel = made.source.partition("__kernel void ")
     assert before.count("call_0(scratch, id0") == 2 and "get_group_id" not in before
     _, inside = kernel.split("{")
-    given = ", ".join(["get_group_id(0)", *made.params])
+    given = ", ".join(["get_group_id(0)", "get_num_groups(0)", *made.params])
     assert inside.split() == f"{KERNEL}_calls({given}); }}".split()
     assert f"__attribute__((noinline)) void {KERNEL}_calls(const int work_group, " in before
+
+
+def test_the_last_group_is_known_by_how_many_there_are():
+    """So that one group alone, in the thread that calls, leaves the counters as they were."""
+    one, two = (
+        fuse([FusedCall(PLAIN, (4,), ("7",))] * 2, 2, {}, helpers=helpers) for helpers in (0, 1)
+    )
+    assert all("== work_groups - 1)" in made.source for made in (one, two))
+    assert one.groups_on(False) == one.groups > 1 and one.groups_on(True) == 1
+    assert fuse([FusedCall(PLAIN, (4,), ("7",))] * 2, 2, {}, numbers=Numbers()).groups_on(True) > 1
 
 
 def test_long_functions_stay_apart():

@@ -181,6 +181,64 @@ print(json.dumps(found))
     assert [*found[:2], *found[3:5]] == [3.0, 5.0, 3.0, 5.0] and found[2] != found[5]
 
 
+OPEN = """
+import onnx
+from onnx import helper, numpy_helper
+rng = np.random.default_rng(3)
+def drawn(*shape): return rng.standard_normal(shape).astype(np.float32)
+def open_model():
+    made = helper.make_tensor_value_info
+    w, v = (numpy_helper.from_array(drawn(*s), n) for n, s in (("w", (24, 40)), ("v", (40, 9))))
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Softmax", ["a"], ["b"]),
+             helper.make_node("MatMul", ["b", "v"], ["c"]), helper.make_node("Relu", ["c"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [made("x", 1, ["n", 24])], [made("y", 1, ["n", 9])], [w, v])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+def rows(n): return np.random.default_rng(n).standard_normal((n, 24)).astype(np.float32)
+def in_caller(session, n):
+    for _ in range(6): session({"x": rows(n)})  # a larger arena may have come since the last ones
+    run = session.at({"x": (n, 24)})._states.idle[0].thing._enqueues[0]
+    return getattr(run, "_enqueues", None) is not None
+"""
+
+
+def test_small_shapes_of_open_models_run_there_with_the_kernels_of_all() -> None:
+    code = f"""
+session, sizes, digests = clnn.compile_model(open_model(), {POCL!r}), (5000, 1, 7, 300, 1, 5000), []
+for n in sizes:
+    for _ in range(6): outputs = session({{"x": rows(n)}})
+    digests.append(digest(outputs))
+built = session.build_counts
+threaded = []
+def calls(n):
+    for _ in range(30): threaded.append(digest(session({{"x": rows(n)}})) == digests[sizes.index(n)])
+threads = [threading.Thread(target=calls, args=(n,)) for n in (1, 7, 5000, 1)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(json.dumps([digests, [in_caller(session, n) for n in (1, 7, 5000)], all(threaded), len(threaded)]))
+"""
+    found = {way: answer(code, BEGIN + OPEN, CLNN_CALLING_THREAD=way) for way in ("auto", "never")}
+    assert found["auto"][0] == found["never"][0]
+    assert found["auto"][1] == [True, True, False] and found["never"][1] == [False] * 3
+    assert found["auto"][2:] == found["never"][2:] == [True, 120]
+
+
+def test_kept_shapes_run_there(tmp_path: Path) -> None:
+    code = f"""
+import clnn.onnxruntime as ort, time
+path = {str(tmp_path / "net.onnx")!r}
+if not os.path.exists(path): onnx.save(open_model(), path)
+session = ort.InferenceSession(path)
+for _ in range(6): outputs = session.run(None, {{"x": rows(3)}})
+inner = session._engine.session
+print(json.dumps([digest(dict(enumerate(outputs))), in_caller(inner, 3), inner.build_counts[1]]))
+"""
+    env = {"CLNN_CACHE_DIR": str(tmp_path / "cache"), "CLNN_DEVICE": POCL}
+    first, second = (answer(code, BEGIN + OPEN, **env) for _ in range(2))
+    assert first[:2] == second[:2] and first[1] is True and second[2] == 0
+    never = answer(code, BEGIN + OPEN, **env, CLNN_CALLING_THREAD="never")
+    assert never == [first[0], False, 0]
+
+
 def test_a_profile_streams_and_threads() -> None:
     code = f"""
 session, feeds = compiled()

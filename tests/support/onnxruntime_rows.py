@@ -685,7 +685,7 @@ def options_rows(folder: Path) -> list[Row]:
         Row("`has_providers`", lambda o: o.SessionOptions().has_providers()),
         Row(
             "`register_custom_ops_library`: an error",
-            lambda o: bool(raised(o.SessionOptions().register_custom_ops_library, "gone.so")),
+            lambda o: raised(o.SessionOptions().register_custom_ops_library, "gone.so"),
         ),
         Row(
             "`RunOptions`: log levels, logid, only_execute_path_to_fetches",

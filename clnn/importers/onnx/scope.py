@@ -12,6 +12,7 @@ import onnx
 from clnn.errors import ModelError
 from clnn.importers.onnx.limits import default_domain, show
 from clnn.importers.onnx.tensors import TensorReader
+from clnn.ops.onnx_registry import Attributes
 from clnn.records import dataclass
 
 Kind = onnx.AttributeProto
@@ -81,7 +82,7 @@ def read_call(node: onnx.NodeProto, number: int, scope: Scope, tensors: TensorRe
     name = scope.prefix + (node.name or f"{node.op_type}_{number}")
     inputs = read_inputs(node, scope)
     attributes = tuple(a for a in map(_binder(scope), node.attribute) if a is not None)
-    attrs = {a.name: attribute_value(a, tensors) for a in attributes}
+    attrs = Attributes((a.name, attribute_value(a, tensors)) for a in attributes)
     opset = scope.opsets.get(domain)
     return Call(node, name, domain, opset, inputs, attributes, attrs, scope, number)
 

@@ -5,20 +5,22 @@ What the kernel's tables do not hold is walked on the host (clnn.ops.host.ml).
 
 from __future__ import annotations
 
+import weakref
+from array import array
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
+from clnn.ops.composed.learned import picked, transformed
 from clnn.ops.composed.values import Value, concat
 from clnn.ops.elementwise.cast import Cast
 from clnn.ops.elementwise.logic import Logic
 from clnn.ops.host.ml.trees import LEAF, Trees, nodes_by_id
 from clnn.ops.host.registry import HostNode
-from clnn.ops.movement.gather import Gather
-from clnn.ops.onnx_registry import OnnxNode, Source, Unsupported, onnx_op
+from clnn.ops.onnx_registry import Attributes, OnnxNode, Source, Unsupported, onnx_op
 from clnn.ops.rows.arg import ArgExtreme
-from clnn.ops.rows.softmax import Softmax
 from clnn.ops.trees.packed import Ensemble, NotPackedError, Packed, packed
 from clnn.ops.trees.spec import TreeSums
 from clnn.records import dataclass
@@ -28,7 +30,8 @@ _TESTS = dict(enumerate(("<=", "<", ">=", ">", "==", "!=")))
 _TRANSFORMS = ("NONE", "LOGISTIC", "SOFTMAX")
 _KINDS = {"TreeEnsembleRegressor": "target", "TreeEnsembleClassifier": "class"}
 MOST_KEPT = 2**26  # bytes of tables that are kept for the import of another shape
-_reads: dict[int, tuple[Mapping[str, Any], Read]] = {}  # by the identity of a node's attributes
+_reads: dict[bytes, Read] = {}  # by what a node says, the one used last at the end
+_digests: dict[int, tuple[weakref.ref[Any], bytes]] = {}  # of attributes, by their identity
 _COLUMNS = {"target": "n_targets", "class": "classlabels_int64s"}
 
 
@@ -42,11 +45,16 @@ class Read:
     weights: Array
     columns: Array
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it holds."""
+        return self.packed.nbytes + self.weights.nbytes + self.columns.nbytes
+
 
 def has_tables(op_type: str, attrs: Mapping[str, Any]) -> bool:
     """Whether a kernel computes a node of domain ai.onnx.ml, of float32 or whole numbers."""
     try:
-        return op_type in _KINDS and _read(op_type, attrs) is not None
+        return op_type in _KINDS and _kept(op_type, attrs) is not None
     except (NotPackedError, ValueError, LookupError, TypeError):
         return False
 
@@ -101,18 +109,43 @@ def _ensemble(trees: Trees) -> Ensemble:
 
 
 def _kept(op_type: str, attrs: Mapping[str, Any]) -> Read:
-    """Return what a node says, from the import of another shape where it was read there."""
-    found = _reads.get(id(attrs))
-    if found is None or found[0] is not attrs:
-        found = attrs, _read(op_type, attrs)
-        _reads.pop(id(attrs), None)
-        _reads[id(attrs)] = found
-        room = MOST_KEPT
-        for key, (_, read) in reversed(list(_reads.items())):
-            room -= read.packed.nbytes
-            if room < 0 and key != id(attrs):
-                _reads.pop(key, None)
-    return found[1]
+    """Return what a node says, once for all shapes of its model, and all who ask."""
+    key = op_type.encode() + _said(attrs)
+    found = _reads.pop(key, None) or _read(op_type, attrs)
+    _reads[key] = found
+    room = MOST_KEPT
+    for other, read in reversed(list(_reads.items())):
+        room -= read.nbytes
+        if room < 0 and other != key:
+            _reads.pop(other, None)
+    return found
+
+
+def _said(attrs: Mapping[str, Any]) -> bytes:
+    """Return a digest of attributes. Attributes that can be known again are read once."""
+    known = _digests.get(id(attrs))
+    if known is not None and known[0]() is attrs:
+        return known[1]
+    digest = sha256()
+    for name in sorted(attrs):
+        value = attrs[name]
+        digest.update(f"{name} {type(value).__name__} ".encode())
+        digest.update(_bytes_of(value))
+    if isinstance(attrs, Attributes):
+        place = id(attrs)
+        _digests[place] = weakref.ref(attrs, lambda _: _digests.pop(place, None)), digest.digest()
+    return digest.digest()
+
+
+def _bytes_of(value: Any) -> bytes:
+    """Return bytes that no other value of its kind has."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape} ".encode() + value.tobytes()
+    kinds = {*map(type, value)} if isinstance(value, list) else set()
+    if kinds in ({int}, {float}):
+        code = "q" if kinds == {int} else "d"
+        return f"{code} {len(value)} ".encode() + array(code, value).tobytes()
+    return repr(value).encode()
 
 
 def _sums(node: OnnxNode) -> tuple[Value, Read]:
@@ -133,12 +166,6 @@ def _sums(node: OnnxNode) -> tuple[Value, Read]:
     return sums, read
 
 
-def _transformed(scores: Value, name: str) -> Value:
-    if scores.shape[1] < 2 or name == "NONE":
-        return scores  # of one column, only columns made of it are transformed
-    return scores.unary("sigmoid") if name == "LOGISTIC" else scores.apply(Softmax((1,)))
-
-
 def _number(value: float) -> Value:
     return Value.const(np.array(value, np.float32))
 
@@ -151,7 +178,7 @@ def _regressor(node: OnnxNode) -> Source:
     if read.base is not None:
         reached = read.packed.reached if sums.shape[1] > 1 else True
         sums = sums.binary("add", Value.const(np.where(reached, read.base, np.float32(0))))
-    return _transformed(sums, node.attr("post_transform", "NONE")).source
+    return transformed(sums, node.attr("post_transform", "NONE")).source
 
 
 @onnx_op("ai.onnx.ml::TreeEnsembleClassifier")
@@ -167,15 +194,8 @@ def _classifier(node: OnnxNode) -> Sequence[Source]:
         if read.base is not None:
             sums = sums.binary("add", Value.const(read.base))
         places = sums.apply(ArgExtreme(True, 1, False))
-        found, scores = _picked(labels, places), _transformed(sums, name)
+        found, scores = picked(labels, places), transformed(sums, name)
     return [found.source, scores.source][: node.n_outputs]
-
-
-def _picked(labels: Array, places: Value) -> Value:
-    """Return labels at places."""
-    if np.array_equal(labels, np.arange(len(labels))):
-        return places
-    return Value.const(labels).apply(Gather(0), places)
 
 
 def _two(sums: Value, read: Read, labels: Array, name: str) -> tuple[Value, Value]:
@@ -192,9 +212,9 @@ def _two(sums: Value, read: Read, labels: Array, name: str) -> tuple[Value, Valu
         Logic("greater"), Value.const(np.full((1, 1), 0.5 if positive else 0, np.float32))
     )
     places = above.apply(Cast(I64)).reshape((sums.shape[0],))
-    found = _picked(labels, places) if is_one else places
+    found = picked(labels, places) if is_one else places
     if second:
-        return found, _transformed(sums if first else _only_second(sums), name)
+        return found, transformed(sums if first else _only_second(sums), name)
     score = sums.part(1, 0, 1)
     if name == "LOGISTIC" or not positive:
         both = concat([score.unary("neg"), score], 1)

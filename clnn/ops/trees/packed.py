@@ -147,15 +147,15 @@ def _weights(
 
 def _own_columns(trees: Ensemble, nodes: Array, starts: Array) -> Array | None:
     """Return the one column of each tree, None where a leaf has several weights, or a tree has columns."""
-    if len(np.unique(trees.owners)) < len(trees.owners):
+    if np.bincount(trees.owners, minlength=1).max() > 1:
         return None
     column = np.full(len(trees.yes), -1)
     column[trees.owners] = trees.columns
     own = np.zeros(len(starts) - 1, np.int64)
     for tree, part in enumerate(_parts(nodes, starts)):
-        found = np.unique(column[part])
+        found = column[part]
         found = found[found >= 0]
-        if len(found) > 1:
+        if len(found) and found.min() < found.max():
             return None
         own[tree] = found[0] if len(found) else 0
     return own

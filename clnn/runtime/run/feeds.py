@@ -76,6 +76,8 @@ def check_dtype(name: str, dtype: np.dtype[Any], want: DType) -> None:
 
 def as_array(value: Any) -> Array:
     """Return what a caller gives for a tensor as an array, without a copy where there is a way."""
+    if type(value) is np.ndarray:
+        return value
     plain = hasattr(value, "__array__") or hasattr(value, "__array_interface__")
     wanted = hasattr(value, "__dlpack__") and not plain
     return np.from_dlpack(value) if wanted else np.asarray(value)

@@ -43,6 +43,12 @@ class FusedLaunch:
         return first if first == last else f"{first} to {last}"
 
     @property
+    def sources(self) -> list[str]:
+        """The texts of its kernels."""
+        whole = self.kernel
+        return [one.source for one in self.launches] if whole is None else [whole.source]
+
+    @property
     def idle(self) -> bool:
         """Whether there is nothing to do."""
         return all(one.launch.idle for one in self.launches)
@@ -53,13 +59,15 @@ class FusedLaunches:
     """A plan's launches as few kernels: those that run once for borders, and those of each run.
 
     is_long: whether a run holds up Python's other threads for too long in the thread that calls. in_turns:
-    whether runs are turns of a loop.
+    whether runs are turns of a loop. is_small: whether the thread that calls does a run sooner than the device's
+    threads, by kernels that are made for these (see clnn.runtime.run.in_caller).
     """
 
     first: Sequence[FusedLaunch]
     run: Sequence[FusedLaunch]
     is_long: bool = False
     in_turns: bool = False
+    is_small: bool = False
 
 
 def launches_of(plan: Plan) -> list[NodeLaunch]:

@@ -19,7 +19,7 @@ from clnn.runtime.run.fused_launch import OWN_CONSTANTS, FusedLaunches, params_o
 from clnn.runtime.run.parts import Build, Parts
 from clnn.runtime.run.saved import SavedNetwork
 from clnn.runtime.run.session import Session
-from clnn.runtime.run.small import can_be_helped, stored_on
+from clnn.runtime.run.small import can_be_helped, may_call, stored_on
 from clnn.runtime.run.state import one_arena
 from clnn.timeline import mark
 from clnn.types import Array
@@ -75,6 +75,8 @@ def session_among(
         data = network.data, network.makers, network.tensors
         constants = StoredConstants(device, network.plan, *data, True, first, network.in_first)
         fused = _fused(network, device.info, constants)
+        if fused is not None and fused.is_small and not may_call(device.info, options):
+            fused = changed(fused, is_small=False)
         parts = Parts(device, network.plan, constants, fused, network.products)
         return Session.of_parts(parts, options, build, arenas)
 

@@ -39,6 +39,8 @@ def given_by_name(feeds: Mapping[str, Any], inputs: Sequence[Named]) -> dict[str
     if not isinstance(feeds, Mapping):
         raise InputNameError(f"a session takes {{input name: array}}, not {type(feeds).__name__}.")
     known = [info.name for info in inputs]
+    if feeds.keys() == {*known}:
+        return {name: feeds[name] for name in known}
     missing = [name for name in known if name not in feeds]
     unknown = [name for name in feeds if name not in known]
     if missing or unknown:

@@ -29,6 +29,7 @@ from clnn.runtime.run.session import Session
 from clnn.types import Array
 
 if TYPE_CHECKING:
+    from clnn.graph.ir import Graph
     from clnn.runtime.run.kept_shapes import KeptShapes
 
 T = TypeVar("T")
@@ -55,6 +56,8 @@ class OpenSession(NamedSession):
     Options.specialise says what is made besides that while calls go on; `ready` waits for it.
     """
 
+    _output_names: Sequence[str] = ()
+
     def __init__(
         self,
         inputs: Sequence[OpenTensorInfo],
@@ -74,10 +77,13 @@ class OpenSession(NamedSession):
         self._free = free
         self.doubt = doubt
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
+        self._output_names = [info.name for info in self._outputs]
         self._compile_at = compile_at
         self._sessions: Recent[tuple[tuple[int, ...], ...], Session]
         self._sessions = Recent(attrgetter("cost"), few=FEW_SHAPES, large=1)
         self._lock, self._making = threading.RLock(), threading.Lock()
+        # Shapes that lack kernels: the network there, and what is set once they may be there.
+        self._unready: dict[tuple[tuple[int, ...], ...], tuple[Graph, threading.Event]] = {}
         self._builds = [0, 0]
         self._closed, self._lost = False, ""
         self._gears, self._compiled = gears, False
@@ -272,6 +278,7 @@ class OpenSession(NamedSession):
             for session in self._sessions.values():
                 session.close()
             self._sessions.clear()
+            self._unready.clear()
             if self._kept is not None:
                 self._kept.close()
             self._free()
@@ -288,21 +295,44 @@ class OpenSession(NamedSession):
         self, shapes: tuple[tuple[int, ...], ...], arrays: Callable[[], Mapping[str, Array]]
     ) -> Session | dict[str, Array]:
         """Return the session for these shapes, or outputs where the host has them before its kernels are made."""
-        try:
-            return self._session(shapes, patient=self._gears is None)
-        except KernelsNotReadyError as err:
-            from clnn.graph.evaluate import GivenUpError, evaluate
+        forked.refuse()
+        known = self._unready.get(shapes)
+        if known is None or known[1].is_set() or shapes in self._sessions:
+            try:
+                found = self._session(shapes, patient=self._gears is None)
+            except KernelsNotReadyError as err:
+                known = self._wait_for(shapes, err)
+            else:
+                self._unready.pop(shapes, None)
+                return found
+        from clnn.graph.evaluate import GivenUpError, evaluate
 
-            graph, made, given = err.graph, err.made, arrays()
-        if made is None and (gears := self._gears) is not None:
-            made = gears.make_lacking(shapes, self._by_name(shapes))
+        (graph, made), given = known, arrays()
         for name in graph.inputs:
             check_dtype(name, given[name].dtype, graph.types[name].dtype)
         try:
             with host_memory("a run on the host"):
-                return evaluate(graph, given, made.is_set if made else bool)
+                return evaluate(graph, given, made.is_set)
         except GivenUpError:
             return self._session(shapes)
+
+    def _wait_for(
+        self, shapes: tuple[tuple[int, ...], ...], err: KernelsNotReadyError
+    ) -> tuple[Graph, threading.Event]:
+        """Return the network at shapes that lack kernels, and what is set once a plan is worth another try.
+
+        Calls until then need no plan.
+        """
+        gears, made = self._gears, err.made
+        if made is None and gears is not None:
+            made = gears.make_lacking(shapes, self._by_name(shapes))
+        if made is None:  # nobody makes them
+            made = threading.Event()
+            made.set()
+        if len(self._unready) >= FEW_SHAPES:
+            self._unready.clear()
+        known = self._unready[shapes] = err.graph, made
+        return known
 
     def _session(self, key: tuple[tuple[int, ...], ...], patient: bool = True) -> Session:
         """Return the session for these shapes. patient: wait for kernels for small images, too.

@@ -23,7 +23,7 @@ from clnn.runtime.drivers.trim import trim_opened
 from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.fusing import fuse_plan
 from clnn.runtime.run.parts import Parts
-from clnn.runtime.run.small import helpers_of, is_long, placed_on
+from clnn.runtime.run.small import helpers_of, is_long, is_small, placed_on
 from clnn.runtime.run.spills import replace_endless_kernels, replace_spilling_kernels
 from clnn.runtime.run.state import one_arena
 from clnn.runtime.run.universal import planner
@@ -85,8 +85,9 @@ def planned(
         helpers = _helpers(graph, info, options, family, device)
         is_open = family is not None
         fused = fuse_plan(plan, constants, False, is_open, helpers) if merge else None
-        if fused is not None and family is not None and helpers:
-            fused = replace(fused, is_long=is_long(graph), in_turns=family.close)
+        if fused is not None and family is not None:
+            small = is_small(graph, info, options)
+            fused = replace(fused, is_long=is_long(graph), in_turns=family.close, is_small=small)
     parts = Parts(opened, plan, constants, fused, products(target, options))
     return Planned(parts, before, (started, planned_at, packed_at))
 

@@ -258,7 +258,7 @@ def _local_bytes(device: Device, source: str, name: str) -> int:
     return int(device.kernel(source, name).get_work_group_info(what, device.handle))
 
 
-def _fused_rows(fused: FusedLaunches, programs: Mapping[str, int]) -> list[list[Any]]:
+def _fused_rows(fused: FusedLaunches, programs: Mapping[str, int]) -> list[Any]:
     def row(one: FusedLaunch) -> list[Any]:
         k = one.kernel
         if k is None:
@@ -267,7 +267,8 @@ def _fused_rows(fused: FusedLaunches, programs: Mapping[str, int]) -> list[list[
         numbers = None if k.numbers is None else as_ints(k.numbers)
         return [len(one.launches), programs[k.source], list(k.params), *sizes, numbers]
 
-    return [[row(one) for one in ones] for ones in (fused.first, fused.run)]
+    rows: list[Any] = [[row(one) for one in ones] for ones in (fused.first, fused.run)]
+    return [*rows, fused.is_small]
 
 
 def read_network(path: str | os.PathLike[str]) -> SavedNetwork:
@@ -355,7 +356,8 @@ def _fused(plan: StoredPlan, rows: Any, programs: Sequence[str]) -> FusedLaunche
             raise BadPlanError("has launches that no kernel does")
 
     first = [NodeLaunch(fill, "border") for fill in plan.first_fills]
-    return FusedLaunches([*ones(rows[0], first)], [*ones(rows[1], launches_of(plan))])
+    run, is_small = [*ones(rows[1], launches_of(plan))], len(rows) > 2 and rows[2] is True
+    return FusedLaunches([*ones(rows[0], first)], run, is_small=is_small)
 
 
 def _kernel(row: Any, programs: Sequence[str]) -> FusedKernel:

@@ -38,8 +38,16 @@ ASKED_BY = "rdtscp"  # the instruction that tells a kernel which processor runs 
 
 def placed_on(graph: Graph, info: DeviceInfo, options: Options) -> DeviceInfo:
     """Return the device of a session, which runs a small graph in the thread that calls where it can."""
-    is_small = setting("CLNN_CALLING_THREAD") == "always" or estimate_ns(graph) <= MOST_NS
-    return stored_on(is_small, info, options)
+    return stored_on(_is_small(graph), info, options)
+
+
+def is_small(graph: Graph, info: DeviceInfo, options: Options) -> bool:
+    """Whether a graph whose kernels are made for a device's threads is to run in the thread that calls."""
+    return may_call(info, options) and _is_small(graph)
+
+
+def _is_small(graph: Graph) -> bool:
+    return setting("CLNN_CALLING_THREAD") == "always" or estimate_ns(graph) <= MOST_NS
 
 
 def stored_on(in_caller: bool, info: DeviceInfo, options: Options) -> DeviceInfo:

@@ -42,6 +42,7 @@ from clnn.runtime.run.fused_launch import (
     FusedLaunches,
 )
 from clnn.runtime.run.helped import TURN, Helped, Launch
+from clnn.runtime.run.in_caller import Held, sooner
 from clnn.types import Array
 
 LARGEST_ARENA = 2**31 - 1  # bytes; kernels take offsets as int
@@ -166,7 +167,8 @@ class ExecutionState:
         args = self._fused_arguments(fused, whole)
         set_arguments(kernel, (args[name] for name in whole.params))
         cached = whole.source in self.device.from_cache
-        ready = Enqueue(kernel, (whole.groups,), (1,), fused.launches[0].node, fused.title, cached)
+        groups = (whole.groups_on(self.device.info.in_caller),)
+        ready = Enqueue(kernel, groups, (1,), fused.launches[0].node, fused.title, cached)
         if not whole.stamps:
             return ready
         ready.parts = tuple(
@@ -250,19 +252,19 @@ class ExecutionState:
 
     def _help(self) -> None:
         """Have the one kernel of a run be helped, where it can be."""
-        fused, alone = (
-            self._fused,
-            len(self.launches) == 1 and not self.bound and self.may_be_helped,
-        )
+        fused, is_one = self._fused, len(self.launches) == 1
+        alone = is_one and not self.bound and self.may_be_helped
+        if fused is not None and fused.is_small and self.may_be_helped and not self.elsewhere:
+            lies = self.plan, self.constants, self._host_buffers, self.memory, self.bound
+            self._enqueues = sooner(self.device, self.queue, fused, self._enqueues, Held.of(*lies))
         if fused is None or fused.is_long or not alone:
             return
         one = next(one for one in fused.run if not one.idle)
         if one.kernel is not None and one.kernel.is_helped:
             args = self._fused_arguments(one, one.kernel)
             hosts = [*self._host_buffers, *self._shared, *self.constants.hosts]
-            times = TURN if fused.in_turns else 1
-            launch = Launch(self.device, self.queue, one.kernel, args, hosts, times)
-            self._enqueues = [Helped(launch)]
+            what = self.device, self.queue, one.kernel, args, hosts
+            self._enqueues = [Helped(Launch(*what, TURN if fused.in_turns else 1))]
 
     def _launches(self) -> list[Enqueue]:
         if self._fused is not None:

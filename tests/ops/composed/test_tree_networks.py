@@ -8,6 +8,7 @@ from learned import MODES, assert_alike, by_onnxruntime, ensemble, model_of
 
 import clnn
 from clnn.importers.onnx.stages.deciding import why_on_host
+from clnn.ops.composed import trees
 from clnn.runtime.stages.session import StagedSession
 
 POSTS = ("NONE", "LOGISTIC", "SOFTMAX")
@@ -114,3 +115,35 @@ def test_labels_of_text(device):
         for count in COUNTS:
             x = rows(count, 3, count)
             assert_alike(session.run(None, {"i0": x}), by_onnxruntime(proto, [x]))
+
+
+def test_trees_are_read_once(any_device, monkeypatch):
+    """For all shapes, and for who asks whether there is a kernel."""
+    read, reads = trees._read, []
+
+    def noted(op_type, attrs):
+        reads.append(op_type)
+        return read(op_type, attrs)
+
+    monkeypatch.setattr(trees, "_read", noted)
+    monkeypatch.setattr(trees, "_reads", {})
+    attrs = ensemble(np.random.default_rng(77), "target", (0,), 4, MODES[:1])
+    proto = open_model("TreeEnsembleRegressor", attrs | {"n_targets": 1}, 4)
+    with clnn.compile_model(proto, any_device, clnn.Options(specialise="background")) as session:
+        for count in (1, 6, 40):
+            x = rows(count, 4, 2 * count)
+            assert_alike(session.run(None, {"i0": x}), by_onnxruntime(proto, [x]))
+    assert len(reads) == 1
+
+
+def test_what_is_said_of_two_ensembles_differs():
+    one = {"ids": [1, 2], "values": [1.0, 2.0], "names": ["a"]}
+    others = [
+        {"ids": [1, 3]},
+        {"ids": [1.0, 2.0]},
+        {"values": [1.0]},
+        {"names": ["b"]},
+        {"more": 1},
+    ]
+    said = [trees._said(one | other) for other in ({}, *others)]
+    assert len({*said}) == len(said) and said[0] == trees._said(dict(one))

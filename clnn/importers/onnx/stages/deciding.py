@@ -8,6 +8,7 @@ from typing import Any
 import onnx
 
 from clnn.importers.onnx.nodes import has_form
+from clnn.ops.composed.learned import LINEAR, in_plans
 from clnn.ops.composed.trees import has_tables
 from clnn.ops.host.registry import host_ops
 from clnn.ops.onnx_registry import onnx_importers
@@ -106,12 +107,12 @@ def host_key(node: onnx.NodeProto) -> str:
 def why_on_host(node: onnx.NodeProto) -> str:
     """Return why no plan has the operator, or why only the run can shape its result; else ""."""
     if node.domain == LEARNED:
-        return "" if _has_tables(node) else _OF_LEARNED
+        return "" if _has_kernels(node) else _OF_LEARNED
     return HOST_ONLY.get(node.op_type, "") if is_standard(node) else ""
 
 
-def _has_tables(node: onnx.NodeProto) -> bool:
-    """Whether a kernel walks the trees of a node. Kept, for it reads all of them."""
+def _has_kernels(node: onnx.NodeProto) -> bool:
+    """Whether kernels compute a node of a fitted model. Kept, for of trees it reads all."""
     if host_key(node) not in onnx_importers():
         return False
     key = sha256(node.SerializeToString()).digest()
@@ -120,7 +121,8 @@ def _has_tables(node: onnx.NodeProto) -> bool:
             _walked.clear()
         of_tensors = any(a.type == onnx.AttributeProto.TENSOR for a in node.attribute)  # doubles
         attrs = {} if of_tensors else {a.name: _plain(a) for a in node.attribute}
-        _walked[key] = not of_tensors and has_tables(node.op_type, attrs)
+        what = in_plans if node.op_type in LINEAR else has_tables
+        _walked[key] = not of_tensors and what(node.op_type, attrs)
     return _walked[key]
 
 

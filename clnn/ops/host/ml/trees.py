@@ -88,19 +88,26 @@ def made(
         starts,
         columns[order],
         weights[order],
-        tuple(np.unique(modes[inner]).tolist()),
+        tuple(distinct(modes[inner]).tolist()),
     )
 
 
 def _refuse_cycles(roots: Array, yes: Array, no: Array, leaf: Array) -> None:
     """Raise ValueError where a walk would not come to an end."""
-    front, depth = np.unique(roots), 0
+    front, depth = distinct(roots), 0
     while front.size:
         front = front[~leaf[front]]
-        front = np.unique(np.concatenate([yes[front], no[front]]))
+        front = distinct(np.concatenate([yes[front], no[front]]))
         depth += 1
         if depth > len(leaf):
             raise ValueError("a tree has a cycle")
+
+
+def distinct(values: Array) -> Array:
+    """Return the values that there are, in their order: numpy's unique takes several times as long for many."""
+    ordered = np.sort(values)
+    is_new = ordered[1:] != ordered[:-1]
+    return np.concatenate([ordered[:1], ordered[1:][is_new]])
 
 
 def leaves(trees: Trees, x: Array) -> Array:
@@ -163,7 +170,7 @@ def nodes_by_id(node: HostNode, what: str, dtype: type) -> tuple[Trees, Array | 
     tree_ids = _ints(node, "nodes_treeids")
     count = len(tree_ids)
     ids = _ints(node, "nodes_nodeids", count)
-    place = _places(tree_ids, ids)
+    place = _Places(tree_ids, ids)
     names = node.attr("nodes_modes") or []
     unknown = sorted({n for n in names if n not in NUMBERS or NUMBERS[n] == MEMBER})
     if len(names) != count or unknown:
@@ -204,28 +211,50 @@ def _reals(node: HostNode, name: str, count: int | None, dtype: type) -> Array:
     return found
 
 
-def _places(tree_ids: Array, ids: Array) -> dict[tuple[int, int], int]:
-    place = {key: k for k, key in enumerate(zip(tree_ids.tolist(), ids.tolist(), strict=True))}
-    if len(place) != len(ids):
-        raise ValueError("two nodes of a tree have one id")
-    return place
+class _Places:
+    """Where the nodes stand that trees and ids name. Raises ValueError for two of one name."""
+
+    def __init__(self, tree_ids: Array, ids: Array) -> None:
+        self._trees, self._ids = distinct(tree_ids), distinct(ids)
+        keys, _ = self._keys(tree_ids, ids)
+        self._order = np.argsort(keys, kind="stable")
+        self._sorted = keys[self._order]
+        if (self._sorted[1:] == self._sorted[:-1]).any():
+            raise ValueError("two nodes of a tree have one id")
+
+    def __call__(self, tree_ids: Array, ids: Array) -> Array:
+        """Return the places of nodes, -1 of those that are not there."""
+        if not self._sorted.size:
+            return np.full(len(ids), -1)
+        keys, known = self._keys(tree_ids, ids)
+        at = np.minimum(np.searchsorted(self._sorted, keys), self._sorted.size - 1)
+        return np.where(known & (self._sorted[at] == keys), self._order[at], -1)
+
+    def _keys(self, tree_ids: Array, ids: Array) -> tuple[Array, Array]:
+        """Return a number for each pair, and whether there are nodes of both."""
+        (tree, is_tree), (own, is_own) = (
+            _ranked(self._trees, tree_ids),
+            _ranked(self._ids, ids),
+        )
+        return tree * self._ids.size + own, is_tree & is_own
 
 
-def _followed(
-    place: dict[tuple[int, int], int], tree_ids: Array, ids: Array, modes: Array
-) -> Array:
+def _ranked(known: Array, values: Array) -> tuple[Array, Array]:
+    """Return where values stand among those known, and whether they are there."""
+    at = np.minimum(np.searchsorted(known, values), max(known.size - 1, 0))
+    return at, known[at] == values if known.size else np.zeros(len(values), bool)
+
+
+def _followed(place: _Places, tree_ids: Array, ids: Array, modes: Array) -> Array:
     """Return the nodes that branches lead to; -1 where there is none."""
-    rows = zip(tree_ids.tolist(), ids.tolist(), (modes == LEAF).tolist(), strict=True)
-    return np.array([-1 if leaf else place.get((tree, k), -1) for tree, k, leaf in rows], np.int64)
+    return np.where(modes == LEAF, -1, place(tree_ids, ids))
 
 
-def _entries(
-    node: HostNode, what: str, place: dict[tuple[int, int], int], dtype: type
-) -> tuple[Array, Array, Array]:
+def _entries(node: HostNode, what: str, place: _Places, dtype: type) -> tuple[Array, Array, Array]:
     trees = _ints(node, f"{what}_treeids")
     ids = _ints(node, f"{what}_nodeids", len(trees))
-    found = [place.get(key, -1) for key in zip(trees.tolist(), ids.tolist(), strict=True)]
-    if -1 in found:
+    found = place(trees, ids)
+    if (found < 0).any():
         raise ValueError("a weight belongs to a node that is not there")
     weights = _reals(node, f"{what}_weights", len(trees), dtype)
-    return np.array(found, np.int64), _ints(node, f"{what}_ids", len(trees)), weights
+    return found, _ints(node, f"{what}_ids", len(trees)), weights
