@@ -259,6 +259,8 @@ def _local_bytes(device: Device, source: str, name: str) -> int:
 
 
 def _fused_rows(fused: FusedLaunches, programs: Mapping[str, int]) -> list[Any]:
+    """Return a row of each kernel, before the runs and in them, and how runs are taken."""
+
     def row(one: FusedLaunch) -> list[Any]:
         k = one.kernel
         if k is None:
@@ -268,7 +270,7 @@ def _fused_rows(fused: FusedLaunches, programs: Mapping[str, int]) -> list[Any]:
         return [len(one.launches), programs[k.source], list(k.params), *sizes, numbers]
 
     rows: list[Any] = [[row(one) for one in ones] for ones in (fused.first, fused.run)]
-    return [*rows, fused.is_small]
+    return [*rows, [fused.is_long, fused.in_turns, fused.is_small]]
 
 
 def read_network(path: str | os.PathLike[str]) -> SavedNetwork:
@@ -356,8 +358,8 @@ def _fused(plan: StoredPlan, rows: Any, programs: Sequence[str]) -> FusedLaunche
             raise BadPlanError("has launches that no kernel does")
 
     first = [NodeLaunch(fill, "border") for fill in plan.first_fills]
-    run, is_small = [*ones(rows[1], launches_of(plan))], len(rows) > 2 and rows[2] is True
-    return FusedLaunches([*ones(rows[0], first)], run, is_small=is_small)
+    ways = [way is True for way in rows[2]] if len(rows) > 2 and isinstance(rows[2], list) else []
+    return FusedLaunches([*ones(rows[0], first)], [*ones(rows[1], launches_of(plan))], *ways[:3])
 
 
 def _kernel(row: Any, programs: Sequence[str]) -> FusedKernel:
