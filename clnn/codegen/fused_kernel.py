@@ -53,7 +53,8 @@ from clnn.records import dataclass
 
 GROUPS = 4  # work-groups per compute unit: runtimes hand several to the first thread that asks
 IDS = ("id0", "id1", "id2")  # what functions take of an item
-PIECES = 8  # parts of a call's items per compute unit that groups claim at once
+PIECES = 6  # parts of a call's items per compute unit that groups claim at once
+LAST_PIECES = 4  # parts that the last of these is divided into, so that groups end together
 MOST_SHARES = 16  # of a call's items, one for each compute unit up to so many
 REMEMBERED = (
     256  # sources that have been taken apart, for kernels of the same network at other extents
@@ -183,11 +184,16 @@ _Written = tuple[str, tuple[str, ...], str, tuple[str, ...]]
 
 
 def _counts(call: FusedCall, units: int, put: Callable[[int], str]) -> tuple[str, ...]:
-    """Return what stands for a call's items, those of a share and of a grain, and its extents."""
+    """Return what stands for a call's items, those of a share, its pieces, and its extents.
+
+    Pieces of a share are so many of `grain` items, then smaller ones of `last` items.
+    """
     width, height, _ = (*call.extents, 1, 1, 1)[:3]
     share = -(-call.items // min(units, MOST_SHARES))
     grain = max(1, call.items // (units * PIECES))
-    return tuple(map(put, (call.items, share, grain, width, height, width * height)))
+    large, last = share * (PIECES - 1) // (PIECES * grain), -(-grain // LAST_PIECES)
+    pieces = grain, large, last
+    return tuple(map(put, (call.items, share, *pieces, width, height, width * height)))
 
 
 def _last_counter(n_calls: int, units: int) -> int:
@@ -346,19 +352,22 @@ def _call_text(
         if stamped
         else ""
     )
-    items, share, grain, x, y, xy = counts
+    items, share, grain, large, last, x, y, xy = counts
     read = _NUMBER.findall(" ".join([*args, *counts]))
     declared = "" if reals is None else f"\n{_declared(dict.fromkeys(read), reals)}"
     first = number * (shares + 1) * LINE
     done = first + shares * LINE
     text = f"""    {{{declared}
         const int items = {items};
-        int mine = 0, at;{begin}
+        int mine = 0;{begin}
         for (int k = 0; k < {shares}; ++k) {{
             const int share = (own + k) % {shares}, from = share * {share};
             const int left = min({share}, items - from);
-            while ((at = atomic_add(next + {first} + share * {LINE}, {grain})) < left) {{
-                const int end = from + min(at + {grain}, left);
+            for (;;) {{
+                const int piece = atomic_inc(next + {first} + share * {LINE});
+                const int small = max(piece - {large}, 0), at = (piece - small) * {grain} + small * {last};
+                if (at >= left) break;
+                const int end = from + min(at + (piece < {large} ? {grain} : {last}), left);
                 int item = from + at;
                 {each_item(f"{function}(scratch, {', '.join([*IDS, *args])});", x, y, xy)}
                 mine += end - from - at;

@@ -103,24 +103,24 @@ SIGNED.update({
 })
 UNSIGNED = dict(INTEGER)
 UNSIGNED.update({"abs": ";", "relu": ";"})
-# below = 1 + exp(raised)
+# below = 1 + exp(-held): 127 more than the whole number are the bits of its power of two
 BELOW = (
-    "{D} raised = {x}; raised = raised < {T}(-88.0f) ? {T}(-88.0f) : raised; "
-    "raised = raised > {T}(89.0f) ? {T}(89.0f) : raised; "
-    "const {D} whole = fma(raised, {T}(1.44269504f), {T}(12582912.0f)); "
-    "{D} rest = fma(raised, {T}(1.44269504f), {T}(12582912.0f) - whole); "
-    "rest = fma(raised, {T}(1.925963e-8f), rest); "
+    "{D} held = {x}; held = held > {T}(88.0f) ? {T}(88.0f) : held; "
+    "held = held < {T}(-89.0f) ? {T}(-89.0f) : held; "
+    "const {D} whole = fma(held, {T}(-1.44269504f), {T}(12583039.0f)); "
+    "{D} rest = fma(held, {T}(-1.44269504f), {T}(12583039.0f) - whole); "
+    "rest = fma(held, {T}(-1.925963e-8f), rest); "
     "{D} power = fma(rest, {T}(0.001326472731f), {T}(0.009671512991f)); "
     "power = fma(power, rest, {T}(0.055507335812f)); power = fma(power, rest, {T}(0.240222424269f)); "
     "power = fma(power, rest, {T}(0.693147003651f)); power = fma(power, rest, {T}(1.0f)); "
-    "const {D} below = fma(power, as_{D}((as_{I}(whole) + 127) << 23), {T}(1.0f));"
+    "const {D} below = fma(power, as_{D}(as_{I}(whole) << 23), {T}(1.0f));"
 )
 LOGISTIC = {
     fn: "{{ " + BELOW.replace("{x}", x) + " {v} = " + over + " / below; }}"
     for fn, x, over in (
-        ("sigmoid", "-{v}", "{T}(1.0f)"),
-        ("swish", "-{p0} * {v}", "{v}"),
-        ("gelu_tanh", "{T}(-1.59576912160573073f) * ({v} + {T}(0.044715f) * {v} * {v} * {v})", "{v}"),
+        ("sigmoid", "{v}", "{T}(1.0f)"),
+        ("swish", "{p0} * {v}", "{v}"),
+        ("gelu_tanh", "{T}(1.59576912160573073f) * ({v} + {T}(0.044715f) * {v} * {v} * {v})", "{v}"),
     )
 }
 GELU = (

@@ -41,6 +41,7 @@ Tunables band             output rows of a work-item
 <%!
 READ_AHEAD = 16  # steps of the inner loop by which weights are read ahead
 NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
+FIRST_LINES = 3  # at most, of the first block's weights, asked for beside a vector of filters
 %>
 <%
     kh, kw = kernel
@@ -63,7 +64,13 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
     def gate(k):
         gt, _, pitch_c = gates[k]
         return load(gt, vw, f"gate{k}", f"c * {pitch_c}", pitch_c)
-    lines = range(0, ocb, 64 // size_of(wt)) if prefetch and ic * ocb * size_of(wt) > NEAR_BYTES else ()
+    line = 64 // size_of(wt)
+    lines = range(0, ocb, line) if prefetch and ic * ocb * size_of(wt) > NEAR_BYTES else ()
+    # Elements by which each step of a tile moves on in the next block's weights, each vector of filters in the first's.
+    step = first_step = 0
+    if lines and not (narrow or is_traced(oh)):
+        step, first_step = -(-ocb // -(-pixels // mr)), -(-ocb // (band * -(-ow // tx)))
+        step, first_step = step if step <= line else 0, first_step if first_step * vw <= FIRST_LINES * line else 0
 %>
 <%def name="filtered(tx)">\
 % for t in range(tx):
@@ -111,6 +118,9 @@ NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
 % for line in lines:
             ${pf.fetch(f"w + {READ_AHEAD * ocb + line}")}
 % endfor
+% if step:
+            ${pf.fetch_far(f"following + c * {step}")}
+% endif
             w += ${ocb};
         }
 </%def>
@@ -154,6 +164,9 @@ ${sc.declare(scales, arith.strict)}\
                 __global const ${cell(tt)} *from_shift = shift + c;
 % endif
                 __local float *to_row = row + c;
+% for k in range(0, first_step * vw, line):
+                ${pf.fetch_far(f"weights + (((y - from) * {-(-ow // tx)} + start_x / {tx}) * {ic} + lane) * {first_step} + {k}")}
+% endfor
                 ${filtered(count)}
             }
         }
@@ -172,6 +185,9 @@ ${sc.declare(scales, arith.strict)}\
         ${fi.expect_operands(at_pixels)}
         __local const float *p = between + (first - begin) * ${pitch};
         __global const ${cell(wt)} *w = weights + part * ${ic * ocb};
+% if step:
+        __global const ${cell(wt)} *following = w + ${ic * ocb} + (start - begin) / ${mr} * ${ic * step};
+% endif
 % for m in range(mr):
 %  for v in range(nv):
         ${V} a${m}_${v} = ${ar.start(arith, vw, rows, lambda k: capture(fi.table_row, k, v).strip())};

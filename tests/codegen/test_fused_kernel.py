@@ -221,9 +221,15 @@ __kernel void count(__global int *dst, const int first)
 """
 
 
+def test_the_last_pieces_of_a_share_are_smaller():
+    made = fuse([FusedCall(COUNT, (64,), ("dst", "0"))], 2, {"dst": "__global int *"})
+    assert "max(piece - 5, 0), at = (piece - small) * 5 + small * 2;" in made.source
+    assert "min(at + (piece < 5 ? 5 : 2), left)" in made.source
+
+
 @pytest.mark.parametrize("units", [1, 2, 3, 40])
 def test_every_item_of_every_call_runs_once(device, units):
-    shapes = [(1,), (2,), (3,), (5, 3), (5, 7), (64,), (1000,)]
+    shapes = [(1,), (2,), (3,), (5, 3), (5, 7), (64,), (1000,), (4001,)]
     starts = np.cumsum([0, *map(np.prod, shapes)])
     calls = [
         FusedCall(COUNT, s, ("dst", str(at))) for s, at in zip(shapes, starts[:-1], strict=True)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from harness import check_op, normal, single_node
 
+from clnn.codegen.render import render
 from clnn.errors import ShapeError
 from clnn.ops.conv.separable import Separable
 from clnn.ops.shared.functions import PostOp
@@ -204,3 +205,33 @@ def test_shapes_that_do_not_fit():
         Separable(SAME).infer([types[0], TensorType((8, 1, 3, 3)), *types[2:]])
     with pytest.raises(ShapeError, match="is None: it must have one element"):
         Separable(SAME, (PostOp("add", operand=5),)).infer(types)
+
+
+@pytest.mark.parametrize("size", [(14, 14), (7, 7), (28, 28)])
+def test_products_ask_for_the_next_blocks_weights(size):
+    """Tiles of a band ask for all lines of the next block's, filters for those of the first's or for none."""
+    channels, line, checked = 512, 16, 0
+    spec, inputs = case(1, channels, 128, *size)
+    found = []
+
+    def note(node, problem, variants):
+        if node.name == "node":
+            found.extend(v for v in node.spec.candidates(problem) if is_fused(v.name))
+        return variants[0]
+
+    target = Target("cpu", 16, 2, 256, 2**20, features=frozenset({"prefetch"}))
+    make_plan(single_node(spec, inputs, CONSTS), target, note)
+    for launch in (v.launches[0] for v in found):
+        how, text = launch.params, render(launch.template, launch.params)
+        block = channels * how["nv"] * how["vw"]
+        tiles, columns = -(-how["band"] * size[1] // how["mr"]), -(-size[1] // how["tx"])
+        for step in map(int, re.findall(r"prefetch.*following \+ c \* (\d+)", text)):
+            assert step <= line and block <= tiles * channels * step
+            checked += 1
+        first = re.findall(r"prefetch.*\(weights \+ .* \* (\d+) \+ (\d+)\)", text)
+        if first:
+            assert how["band"] * columns * channels * int(first[0][0]) >= block
+            assert [int(at) for _, at in first] == list(
+                range(0, how["vw"] * int(first[0][0]), line)
+            )
+    assert checked, [v.name for v in found]
