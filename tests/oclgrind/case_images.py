@@ -279,6 +279,8 @@ separate(
     extra=(2, 18, 1, 1),
 )
 separate("separable_heavy_weights", (1, 600, 1, 9), 36, SAME3, only="separable", targets=("cpu",))
+separate("separable_ahead", (1, 136, 2, 55), 64, SAME3, only="separable", targets=("cpu",))
+separate("separable_far_ahead", (1, 264, 1, 30), 32, SAME3, only="separable", targets=("cpu",))
 separate("separable_strides", (2, 4, 7, 9), 5, window((3, 3), (2, 2), (1, 1), (1, 1), (1, 1)))
 
 for _k, _s, _p, _oc in itertools.product((1, 2, 3), (1, 2), (0, 1), (1, 9, 17)):
