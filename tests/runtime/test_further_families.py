@@ -22,8 +22,9 @@ def fed(shape):
 
 
 @pytest.fixture
-def misfits(monkeypatch):
+def misfits(monkeypatch, tmp_path):
     """Have products that were chosen for one row fit one row alone, others none of it; return who chose."""
+    monkeypatch.setenv("CLNN_CACHE_DIR", str(tmp_path))
     chosen: dict[int, bool] = {}
     repeat, chooser = Choices.repeat, Choices.chooser
 
@@ -64,10 +65,7 @@ def model():
 
 
 @pytest.mark.parametrize("specialise", ["never", "background"])
-def test_one_further_set_serves_all_lengths(
-    device, misfits, model, specialise, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("CLNN_CACHE_DIR", str(tmp_path))
+def test_one_further_set_serves_all_lengths(device, misfits, model, specialise):
     with clnn.compile_model(model, device, clnn.Options(specialise=specialise)) as session:
         assert right(session, model, FIRST) and right(session, model, OTHERS[0])
         for _ in range(2):  # kernels for small images are looked at before a further set
