@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,10 @@ from clnn.options import Options
 from clnn.runtime.build.program import Device
 from clnn.runtime.doctor.selection import select_device
 from clnn.runtime.process.collector import paused
-from clnn.runtime.run.family import Family, NothingToGainError
+from clnn.runtime.run.family import Family, NoSetFitsError, NothingToGainError
 from clnn.runtime.run.gears import Gears
 from clnn.runtime.run.kept_sets import KeptSets
+from clnn.runtime.run.not_ready import KernelsNotReadyError
 from clnn.runtime.run.parts import Build
 from clnn.runtime.run.session import Session
 from clnn.settings import setting
@@ -25,6 +27,7 @@ from clnn.tune.choose import chooser, measured
 if TYPE_CHECKING:
     from clnn.importers.onnx.load import Loaded
 
+MOST_FAMILIES = 4  # besides the first, of extents that its kernels do not fit
 OTHERS = 2  # extents besides the first ones, from which is learned what differs between kernels
 
 Shapes = Mapping[str, tuple[int, ...]]  # of inputs
@@ -56,6 +59,11 @@ class OpenModel:
         self._close = close
         self._loaded: Loaded | None = None
         self._family: Family | None = None
+        self._further: list[
+            tuple[frozenset[str], Family]
+        ] = []  # and which dimensions were 1 at first
+        self._ones: frozenset[str] = frozenset()
+        self._adding = threading.Lock()
 
     @property
     def _specialise(self) -> str:
@@ -94,28 +102,86 @@ class OpenModel:
             return self._session_at(shapes)
 
     def _session_at(self, shapes: Shapes) -> Session:
-        options, info, graph = self._options, select_device(self._device), self._at(shapes)
+        graph = self._at(shapes)
         if self._family is None:
-            extents = {
-                name: extent
-                for key, dims in self._dims.items()
-                for name, extent in zip(dims or (), shapes[key], strict=True)
-                if isinstance(name, str)
-            }
-            self._family = Family(
-                lambda: alike(graph, self._with, larger(extents), OTHERS),
-                lambda: alike(graph, self._with, smaller(extents), 1),
-                lambda: alike(graph, self._with, halves(extents), 1),
-                lambda: alike(graph, self._with, uneven(extents), OTHERS),
-                lambda: alike(graph, self._with, other_counts(extents), 1),
-                device=self._opened and self._opened.beside(),
-                kept=KeptSets.of(graph, info, options, extents, measured(info, options.tune)),
-                at=self._at,
-                graphs=self._graphs,
-                close=self._close,
-            )
+            self._family, self._ones = self._made_family(graph, shapes), self._ones_of(shapes)
+            self._family.refers = True
+        session, family = self._fitting(graph, shapes)
+        if session is None and self._family.is_impatient:
+            raise KernelsNotReadyError(graph)
+        if session is None:
+            session, family = self._in_further(graph, shapes)
+            family.small_is_made.set()  # by whoever asks for some
+        return session
+
+    def _fitting(
+        self, graph: Graph, shapes: Shapes, build: Build | None = None
+    ) -> tuple[Session | None, Family]:
+        """Return the session of a graph and its family, no session where no family has kernels that fit."""
+        assert self._family is not None
+        for family in self._families(shapes):
+            with suppress(NoSetFitsError):
+                return self._session_of(graph, family, build), family
+        return None, self._family
+
+    def _families(self, shapes: Shapes) -> Iterator[Family]:
+        """Yield the families, first those at whose first extents the same dimensions were 1."""
+        assert self._family is not None
+        ones, every = self._ones_of(shapes), [(self._ones, self._family), *self._further]
+        yield from (family for _, family in sorted(every, key=lambda row: len(row[0] ^ ones)))
+
+    def _ones_of(self, shapes: Shapes) -> frozenset[str]:
+        return frozenset(name for name, extent in self._extents(shapes).items() if extent == 1)
+
+    def _extents(self, shapes: Shapes) -> dict[str, int]:
+        return {
+            name: extent
+            for key, dims in self._dims.items()
+            for name, extent in zip(dims or (), shapes[key], strict=True)
+            if isinstance(name, str)
+        }
+
+    def _session_of(self, graph: Graph, family: Family, build: Build | None = None) -> Session:
+        options, info = self._options, select_device(self._device)
         with chooser(info, options.tune) as choose:
-            return Session(graph, info, options, choose, family=self._family)
+            return Session(graph, info, options, choose, family=family, build=build)
+
+    def _made_family(self, graph: Graph, shapes: Shapes) -> Family:
+        options, info = self._options, select_device(self._device)
+        extents = self._extents(shapes)
+        return Family(
+            lambda: alike(graph, self._with, larger(extents), OTHERS),
+            lambda: alike(graph, self._with, smaller(extents), 1),
+            lambda: alike(graph, self._with, halves(extents), 1),
+            lambda: alike(graph, self._with, uneven(extents), OTHERS),
+            lambda: alike(graph, self._with, other_counts(extents), 1),
+            device=self._opened and self._opened.beside(),
+            kept=KeptSets.of(graph, info, options, extents, measured(info, options.tune)),
+            at=self._at,
+            graphs=self._graphs,
+            close=self._close,
+        )
+
+    def _in_further(
+        self, graph: Graph, shapes: Shapes, build: Build | None = None
+    ) -> tuple[Session, Family]:
+        """Return the session of a graph that no family's kernels fit, and the new family that it begins.
+
+        Where there are many, kernels are chosen for the shape alone.
+        """
+        assert self._family is not None
+        with self._adding:
+            session, family = self._fitting(graph, shapes, build)
+            if session is not None:
+                return session, family
+            if len(self._further) == MOST_FAMILIES:
+                self._family.refers = False
+                return self._session_of(graph, self._family, build), self._family
+            family = self._family.beside(self._made_family(graph, shapes))
+            session = self._session_of(graph, family, build)
+            family.refers = True
+            self._further.append((self._ones_of(shapes), family))  # others plan from here on
+            return session, family
 
     def special(self, shapes: Shapes, build: Build) -> Session:
         """Return the session for these shapes alone, on the context that all have."""
@@ -128,18 +194,21 @@ class OpenModel:
 
     def ahead(self, build: Build) -> None:
         """Make the kernels that small images and other batches need, where there are such."""
-        family = self._family
-        assert family is not None
+        assert self._family is not None
+        self._ahead(self._family, build)
+
+    def _ahead(self, family: Family, build: Build) -> None:
         try:
             for graph in () if family.has_small else family.small():
-                self._made_ahead(graph, family, build)
+                with suppress(NoSetFitsError):  # extents of another family
+                    self._session_of(graph, family, build).close()
             family.keep(small=True)
         finally:
             family.small_is_made.set()
         family.rehearse()
         if not family.has_many:
             with suppress(NothingToGainError), family.with_many():
-                self._made_ahead(family.first, family, build)
+                self._session_of(family.first, family, build).close()
             family.keep(many=True)
 
     def room(self, stop: Callable[[], bool]) -> None:
@@ -149,15 +218,14 @@ class OpenModel:
 
     def lacking(self, shapes: Shapes, build: Build) -> None:
         """Make the kernels for all shapes that these lack."""
-        assert self._family is not None
         with paused:
-            self._made_ahead(self._at(shapes), self._family, build)
-
-    def _made_ahead(self, graph: Graph, family: Family, build: Build) -> None:
-        """Make a session, whose kernels and constants stay."""
-        options, info = self._options, select_device(self._device)
-        with chooser(info, options.tune) as choose:
-            Session(graph, info, options, choose, family=family, build=build).close()
+            graph = self._at(shapes)
+            session, family = self._fitting(graph, shapes, build)
+            if session is None:
+                session, family = self._in_further(graph, shapes, build)
+            session.close()  # its kernels and constants stay
+        if not family.small_is_made.is_set():
+            self._ahead(family, build)
 
     def _with(self, extents: Mapping[str, int]) -> Graph:
         """Return the network at extents of its open dimensions."""

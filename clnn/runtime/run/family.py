@@ -36,6 +36,10 @@ class NothingToGainError(Exception):
     """The kernels for other batches would be little faster than those that are there."""
 
 
+class NoSetFitsError(Exception):
+    """No set of kernels fits the network at some extents."""
+
+
 @dataclass
 class Family:
     """Sessions of one network.
@@ -53,7 +57,8 @@ class Family:
     thread may plan once the first plan is made; others wait only for the set that they need, unless
     their `patience` is short. device: the one that all use; without it the first session opens one.
     small_is_made: set once nobody makes kernels for small images any more. close: whether calls follow
-    each other closely, so that threads may help the one that calls.
+    each other closely, so that threads may help the one that calls. refers: whether plans raise
+    NoSetFitsError, so that such extents get a family of their own (`beside`); else kernels are chosen for each.
     """
 
     others: Callable[[], Iterable[Graph]]
@@ -69,6 +74,7 @@ class Family:
     device: Device | None = None
     knows_many: bool = False  # the same of other batches, and a third set
     close: bool = False
+    refers: bool = False
     helpers: int | None = None  # how many threads may help: of all sessions as of the first
     _sets: list[KernelSet] = field(default_factory=list)
     _many: KernelSet | None = None
@@ -93,6 +99,11 @@ class Family:
     def has_many(self) -> bool:
         """The same for other batches."""
         return self.knows_many and (self._many is not None or self._there.many is None)
+
+    def beside(self, other: Family) -> Family:
+        """Return `other`, which shares this one's device, memory of runs and patience."""
+        other.device, other.arenas, other._patience = self.device, self.arenas, self._patience
+        return other
 
     @property
     def first(self) -> Graph:
@@ -120,9 +131,14 @@ class Family:
         finally:
             self._patience.is_short = False
 
+    @property
+    def is_impatient(self) -> bool:
+        """Whether this thread's sessions do not wait for kernels."""
+        return getattr(self._patience, "is_short", False)
+
     def builder(self, graph: Graph) -> Build | None:
         """Return what builds a session's programs in this thread as `patience` says, None in the usual way."""
-        if not getattr(self._patience, "is_short", False):
+        if not self.is_impatient:
             return None
 
         def build(device: Device, sources: Mapping[str, str]) -> None:
@@ -135,7 +151,8 @@ class Family:
     def plan(self, plan_by: PlanBy, graph: Graph, choose: Chooser) -> Plan:
         """Return the plan of the network at some extents, as like the plans before as can be.
 
-        Raises DeviceLostError where the sessions' device is lost, and as `patience` says.
+        Raises DeviceLostError where the sessions' device is lost, NoSetFitsError where `refers` says so, and
+        as `patience` says.
         """
         self.alive()
         if self._first is None:
@@ -254,16 +271,20 @@ class Family:
         chosen = self._sets[0]
         rivals, many = self._rivals(chosen)
         left = [many, chosen]  # in place of the two at once; where these do not fit, small ones do
+        refers, is_last = self.refers, False
 
         def of_another_set() -> tuple[Chooser, Repeat]:
-            nonlocal chosen
+            nonlocal chosen, is_last
+            if is_last:
+                raise NoSetFitsError
             if rivals.is_other and left:
                 chosen = left.pop(0)
                 return chosen.choices.chooser(choose), chosen.choices.repeat_or_raise
-            if getattr(self._patience, "is_short", False) and not self.small_is_made.is_set():
+            if self.is_impatient and not self.small_is_made.is_set():
                 raise KernelsNotReadyError(graph, self.small_is_made)
-            chosen = self._for_small(plan_by, graph, choose)
-            return chosen.choices.chooser(choose), chosen.choices.repeat
+            chosen, is_last = self._for_small(plan_by, graph, choose), refers
+            choices = chosen.choices
+            return choices.chooser(choose), choices.repeat_or_raise if refers else choices.repeat
 
         plan = plan_by(
             graph,
