@@ -59,9 +59,8 @@ class OpenModel:
         self._close = close
         self._loaded: Loaded | None = None
         self._family: Family | None = None
-        self._further: list[
-            tuple[frozenset[str], Family]
-        ] = []  # and which dimensions were 1 at first
+        # Families besides the first, and which dimensions were 1 at the first extents of each.
+        self._further: list[tuple[frozenset[str], Family]] = []
         self._ones: frozenset[str] = frozenset()
         self._adding = threading.Lock()
 

@@ -42,7 +42,6 @@ from clnn.runtime.run.fused_launch import (
     FusedLaunches,
 )
 from clnn.runtime.run.helped import TURN, Helped, Launch
-from clnn.runtime.run.in_caller import Held, sooner
 from clnn.types import Array
 
 LARGEST_ARENA = 2**31 - 1  # bytes; kernels take offsets as int
@@ -255,16 +254,17 @@ class ExecutionState:
         fused, is_one = self._fused, len(self.launches) == 1
         alone = is_one and not self.bound and self.may_be_helped
         if fused is not None and fused.is_small and self.may_be_helped and not self.elsewhere:
+            from clnn.runtime.run.in_caller import Held, sooner  # most programs end without
+
             lies = self.plan, self.constants, self._host_buffers, self.memory, self.bound
             self._enqueues = sooner(self.device, self.queue, fused, self._enqueues, Held.of(*lies))
         if fused is None or fused.is_long or not alone:
             return
         one = next(one for one in fused.run if not one.idle)
         if one.kernel is not None and one.kernel.is_helped:
-            args = self._fused_arguments(one, one.kernel)
+            what = self.device, self.queue, one.kernel, self._fused_arguments(one, one.kernel)
             hosts = [*self._host_buffers, *self._shared, *self.constants.hosts]
-            what = self.device, self.queue, one.kernel, args, hosts
-            self._enqueues = [Helped(Launch(*what, TURN if fused.in_turns else 1))]
+            self._enqueues = [Helped(Launch(*what, hosts, TURN if fused.in_turns else 1))]
 
     def _launches(self) -> list[Enqueue]:
         if self._fused is not None:
