@@ -23,6 +23,8 @@ Params   name, src, dst, pads, post_ops, operands, extra_types, prefetch, wg: as
          reach: last row and column of src, border included, counted from src's first
          bt, at: matrices of input and output
          has_bias {0,1}
+         reads_ahead, writes_ahead {0,1}: the next group's inputs, and the lines of results, are asked for
+         while a group's products are summed
 Tunables m {2,3,4,6}      outputs of a tile along an axis
          mr {1..28}       tiles of a register tile
          nv {1,2,3,4}     vectors of output channels
@@ -64,8 +66,9 @@ LINE = 16  # floats of a cache line
     # Rows of the next group's inputs that each run of the inner loop reads ahead, tile by tile.
     runs = today(share * places * sets) // today(held)
     rows_ahead = -(-n // max(1, min(n, runs)))
+    out_rows = -(-today(held) * m // places)
     turns = -(-n // rows_ahead)
-    ahead = prefetch and not shared and not is_traced(src.pitches[3]) and src.pitches[3] == ic
+    ahead = reads_ahead and prefetch and not shared and not is_traced(src.pitches[3]) and src.pitches[3] == ic
     V = vec_type("float", vw)
     xt, yt = "float" if shared else types[0], types[3]
     first = f"conv * {oc} + " if convs > 1 else ""  # channel of the output
@@ -132,6 +135,18 @@ __kernel void ${name}(
     for (int block = part * ${share}; block < min(part * ${share} + ${share}, ${blocks}); ++block) {
     for (int place = 0; place < ${places}; ++place) {
     __global const float *here = weights + (block * ${places} + place) * ${ic * ocb};
+% if prefetch and writes_ahead:
+    for (int row = place * ${out_rows}; row < place * ${out_rows} + ${out_rows}; ++row) {
+        const int tile = min(group * ${held} + row / ${m}, ${tiles - 1});
+        const int n = tile / ${high * wide}, y = tile / ${wide} % ${high} * ${m} + row % ${m}, left = tile % ${wide} * ${m};
+        __global ${cell(yt)} *line = dst + ${index(dst, "n", f"{first}block * {ocb}", "y", "left")};
+%  for b in range(m):
+%   for v in range(0, ocb, LINE):
+        ${pf.fetch_to_write(f"line + {b} * {dst.pitches[3]} + {v}")}
+%   endfor
+%  endfor
+    }
+% endif
     for (int set = 0; set < ${sets}; ++set) {
         __global const float *w = here;
         ${space} const float *a = spread + (${rows} + set * ${mr}) * ${tile_pitch};
