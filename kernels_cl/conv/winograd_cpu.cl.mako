@@ -23,6 +23,8 @@ Params   name, src, dst, pads, post_ops, operands, extra_types, prefetch, wg: as
          reach: last row and column of src, border included, counted from src's first
          bt, at: matrices of input and output
          has_bias {0,1}
+         reads_ahead, writes_ahead {0,1}: the next group's inputs, and the lines of results, are asked for
+         while a group's products are summed
 Tunables m {2,3,4,6}      outputs of a tile along an axis
          mr {1..28}       tiles of a register tile
          nv {1,2,3,4}     vectors of output channels
@@ -61,6 +63,12 @@ LINE = 16  # floats of a cache line
     next_inputs = -(-mr * tile_pitch // ic)
     # Lines of the next place's weights that a step of the inner loop reads ahead, with several sets.
     next_lines = -(-ocb // LINE // (2 if is_traced(sets) else sets))
+    # Rows of the next group's inputs that each run of the inner loop reads ahead, tile by tile.
+    runs = today(share * places * sets) // today(held)
+    rows_ahead = -(-n // max(1, min(n, runs)))
+    out_rows = -(-today(held) * m // places)
+    turns = -(-n // rows_ahead)
+    ahead = reads_ahead and prefetch and not shared and not is_traced(src.pitches[3]) and src.pitches[3] == ic
     V = vec_type("float", vw)
     xt, yt = "float" if shared else types[0], types[3]
     first = f"conv * {oc} + " if convs > 1 else ""  # channel of the output
@@ -102,42 +110,53 @@ __kernel void ${name}(
     for (int t = 0; t < ${held}; ++t) {
         const int tile = min(group * ${held} + t, ${tiles - 1});
         const int image = tile / ${high * wide}, top = tile / ${wide} % ${high} * ${m * stride}, left = tile % ${wide} * ${m * stride};
-        int y[${n}], x[${n}];
-        for (int i = 0; i < ${n}; ++i) {
-            y[i] = min(top + i - ${pads[0]}, ${reach[0]}) * ${src.pitches[2]};
-            x[i] = min(left + i - ${pads[1]}, ${reach[1]}) * ${src.pitches[3]};
-        }
         __global const ${cell(xt)} *from = src + image * ${src.pitches[0]};
+% for i in range(n):
+        __global const ${cell(xt)} *row${i} = from + min(top + ${i - pads[0]}, ${reach[0]}) * ${src.pitches[2]};
+        const size_t x${i} = min(left + ${i - pads[1]}, ${reach[1]}) * ${src.pitches[3]};
+% endfor
 % if ic % vw:
         for (int k = 0; k < ${ic}; k += ${vw}) {
             const int c = min(k, ${ic - vw});
 % else:
         for (int c = 0; c < ${ic}; c += ${vw}) {
 % endif
-            V half_way[${places}];
-            for (int j = 0; j < ${n}; ++j) {
-% for i in range(n):
-                const V d${i} = ${load(xt, vw, "from", f"y[{i}] + x[j] + c")};
-% endfor
-                ${wg_.by_rows(bt, lambda i: f"half_way[{i * n} + j]", lambda k: f"d{k}")}
-            }
-            for (int i = 0; i < ${n}; ++i) {
-                V ${", ".join(f"r{j}" for j in range(n))};
-                ${wg_.by_rows(bt, lambda j: f"r{j}", lambda k: f"half_way[i * {n} + {k}]")}
-                __local float *to = spread + (i * ${n * held} + t) * ${tile_pitch} + c;
-% for j in range(n):
-                ${store(vw, f"r{j}", "to", str(j * held * tile_pitch), "float", "__local")}
-% endfor
-            }
+            __local float *to = spread + t * ${tile_pitch} + c;
+<%
+    def input(i, j):
+        return load(xt, vw, f"row{i}", f"x{j} + c")
+    def keep(i, j, value):
+        return store(vw, value, "to", str((i * n + j) * held * tile_pitch), "float", "__local")
+%>\
+            ${wg_.tile(bt, input, keep)}
         }
     }
 % endif
     for (int block = part * ${share}; block < min(part * ${share} + ${share}, ${blocks}); ++block) {
     for (int place = 0; place < ${places}; ++place) {
     __global const float *here = weights + (block * ${places} + place) * ${ic * ocb};
+% if prefetch and writes_ahead:
+    for (int row = place * ${out_rows}; row < place * ${out_rows} + ${out_rows}; ++row) {
+        const int tile = min(group * ${held} + row / ${m}, ${tiles - 1});
+        const int n = tile / ${high * wide}, y = tile / ${wide} % ${high} * ${m} + row % ${m}, left = tile % ${wide} * ${m};
+        __global ${cell(yt)} *line = dst + ${index(dst, "n", f"{first}block * {ocb}", "y", "left")};
+%  for b in range(m):
+%   for v in range(0, ocb, LINE):
+        ${pf.fetch_to_write(f"line + {b} * {dst.pitches[3]} + {v}")}
+%   endfor
+%  endfor
+    }
+% endif
     for (int set = 0; set < ${sets}; ++set) {
         __global const float *w = here;
         ${space} const float *a = spread + (${rows} + set * ${mr}) * ${tile_pitch};
+% if ahead:
+        const int turn = ((block - part * ${share}) * ${places} + place) * ${sets} + set;
+        const int later = min((group + 1) * ${held} + turn / ${turns}, ${tiles - 1});
+        const int low = later / ${wide} % ${high} * ${m * stride} + turn % ${turns} * ${rows_ahead};
+        __global const ${cell(xt)} *soon = src + later / ${high * wide} * ${src.pitches[0]}
+            + (low - ${pads[0]}) * ${src.pitches[2]} + (later % ${wide} * ${m * stride} + ${n - m * stride - pads[1]}) * ${ic};
+% endif
 % for t in range(mr):
         V ${", ".join(f"p{t}_{v} = (V)(0.0f)" for v in range(nv))};
 % endfor
@@ -165,6 +184,11 @@ __kernel void ${name}(
 % if prefetch:
 %  for v in range(0, next_inputs, LINE):
             ${pf.fetch(f"a + {mr * tile_pitch + v} + k * {next_inputs}")}
+%  endfor
+% endif
+% if ahead:
+%  for r in range(rows_ahead):
+            ${pf.fetch_far(f"soon + {r} * {src.pitches[2]} + k * {m * stride}")}
 %  endfor
 % endif
             w += ${ocb};

@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 from unittest import mock
@@ -17,6 +18,7 @@ from table import NHWC, add, orders_of, put, steps_of
 
 from clnn.codegen import render as codegen
 from clnn.codegen import runtime_numbers
+from clnn.ops.conv import winograd_cpu
 from clnn.ops.conv.separable import Separable
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.transpose import ConvTranspose
@@ -138,6 +140,18 @@ for _channels, _kind in ((16, "f4"), (17, "f2"), (16, "shared")):
         every=True,
         targets=("cpu",),
     )
+
+
+def read_ahead(stride: int) -> None:
+    """Check a convolution whose images count as far from a core."""
+    win = window((3, 3), (stride, stride), before=(1, 1), after=(1, 1))
+    given = normal((2, 16, 9, 10)), normal((48, 16, 3, 3), 1), normal((48,), 2)
+    with mock.patch.object(winograd_cpu, "NEAR_ELEMENTS", 0):
+        check_op(DEVICE, Conv2d(win), given, consts=(1, 2), border=1, only="winograd_f32")
+
+
+for _stride in (1, 2):
+    put(f"winograd_ahead_{_stride}", partial(read_ahead, _stride), targets=("cpu",))
 convolve("winograd_sets", (1, 16, 6, 9), 32, SAME3, only="_p1_s2", every=True, targets=("cpu",))
 convolve(
     "winograd_shared",

@@ -14,6 +14,7 @@ from operator import attrgetter
 
 import numpy as np
 
+from clnn.layout import TensorLayout
 from clnn.ops.conv.problem import ConvProblem, innermost
 from clnn.ops.conv.tiles import MEMORY_RATE, cold_cycles, loop_slots
 from clnn.ops.conv.winograd import (
@@ -31,7 +32,7 @@ from clnn.ops.launch import Arg, Const, In, Launch, Out, Scratch, Variant, grid
 from clnn.ops.shared.epilogue import operand_args
 from clnn.records import dataclass
 from clnn.target import Target
-from clnn.traced import is_open, opened
+from clnn.traced import is_open, opened, today
 from clnn.types import Array
 
 # Outputs of a tile along an axis, by the convolution's stride: what the estimate chooses from, and
@@ -48,6 +49,9 @@ CACHES = ((2**20, 24), (2**24, 7))  # bytes that a cache holds, and gives a core
 MOST_SHARED_BYTES = 2**26  # of tiles transformed in a launch before
 FEW_WEIGHT_BYTES = 2**22  # transformed, that cores get from the last cache fast enough
 SHARED_COST = 1.15  # of tiles transformed in a launch before, where weights are few
+NEAR_ELEMENTS = (
+    2**17
+)  # of an image that is not read or written ahead: half of a core's second cache
 NARROW_COST = 1.15  # of F(2, 3)'s products in tiles of one vector against what is counted
 INPUT_SLOTS, OUTPUT_SLOTS = 5, 4  # of a vector at a place, to transform it there and back
 SIZES_OF = attrgetter(*(f.name for f in fields(TileGrid)))
@@ -268,7 +272,7 @@ def _variant(problem: ConvProblem, chosen: WinogradPlan, name: str = "") -> Vari
         "tile_pitch": chosen.pitch,
         "sets": sets,
         "most_sets": most_sets,
-        "prefetch": "prefetch" in problem.target.features,
+        **_reading_ahead(problem, chosen),
     }
     # Of the plan, no more than decides: equal constants of other shapes are told by what makes them.
     how = (chosen.m, chosen.stride, chosen.nv * chosen.vw, chosen.vw)
@@ -286,6 +290,20 @@ def _variant(problem: ConvProblem, chosen: WinogradPlan, name: str = "") -> Vari
 
     error = ERRORS[chosen.m]
     return Variant(name, tuple(launches), chosen.cost, error, again=again, cost_at=cost_at)
+
+
+def _reading_ahead(problem: ConvProblem, chosen: WinogradPlan) -> dict[str, bool]:
+    """Return the template parameters that say what is asked for ahead of its use."""
+    return {
+        "prefetch": "prefetch" in problem.target.features,
+        "reads_ahead": not chosen.shared and _is_far(problem.src),
+        "writes_ahead": _is_far(problem.dst),
+    }
+
+
+def _is_far(image: TensorLayout) -> bool:
+    """Whether memory or the last cache holds an image while a layer works on it."""
+    return math.prod(map(today, image.shape)) > NEAR_ELEMENTS
 
 
 def _resized(problem: ConvProblem, chosen: WinogradPlan) -> WinogradPlan:

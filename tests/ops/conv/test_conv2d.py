@@ -185,9 +185,14 @@ def test_winograd(device, size, pads, stride):
         (4, 3, 3, 1, False, 2),
     ],
 )
-def test_tiles_of_winograd(device, monkeypatch, m, mr, nv, sets, shared, stride):
-    """Shared: tiles are transformed before, with a gap between them and copies of the last one."""
+@pytest.mark.parametrize("near", [0, 2**17])
+def test_tiles_of_winograd(device, monkeypatch, m, mr, nv, sets, shared, stride, near):
+    """Shared: tiles are transformed before, with a gap between them and copies of the last one.
+
+    near: elements above which images are read and written ahead.
+    """
     monkeypatch.setenv("CLNN_CPU_VECTOR", "16")
+    monkeypatch.setattr(winograd_cpu, "NEAR_ELEMENTS", near)
     parts, gap = 2 if nv < 3 else 1, 16 * shared
     monkeypatch.setattr(
         winograd_cpu,
