@@ -23,7 +23,8 @@ Params   name, src, dst, pads, post_ops, operands, extra_types, prefetch, wg: as
          reach: last row and column of src, border included, counted from src's first
          bt, at: matrices of input and output
          has_bias {0,1}
-Tunables m {2,3,4,6}      outputs of a tile along an axis
+         pool: how each 2 x 2 results are pooled to one of dst, "max" or "average"; "" for not at all
+Tunables m {2,3,4,6}      outputs of a tile along an axis; even where they are pooled
          mr {1..28}       tiles of a register tile
          nv {1,2,3,4}     vectors of output channels
          vw {4,8,16}      channels of a vector, at most ic and oc; divides ic where shared
@@ -33,6 +34,7 @@ Tunables m {2,3,4,6}      outputs of a tile along an axis
          tile_pitch       of a tile's channels when transformed, at least ic
 </%doc>
 <%namespace name="pf" file="/_common/prefetch.cl.mako"/>
+<%namespace name="pl" file="/_common/pooling.cl.mako"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="tl" file="/_common/tile.cl.mako"/>
 <%namespace name="wg_" file="/_common/winograd.cl.mako"/>
@@ -50,6 +52,9 @@ LINE = 16  # floats of a cache line
     tail = -(-(oc - (blocks - 1) * ocb) // vw)
     over = -oc % vw
     batch, _, oh, ow = dst.shape
+    if pool:
+        oh, ow = 2 * oh, 2 * ow
+    assert pool in ("", "max", "average") and not (pool and m % 2), (pool, m)
     high, wide = -(-oh // m), -(-ow // m)
     tiles = batch * high * wide
     held = sets * mr
@@ -65,6 +70,18 @@ LINE = 16  # floats of a cache line
     xt, yt = "float" if shared else types[0], types[3]
     first = f"conv * {oc} + " if convs > 1 else ""  # channel of the output
 %>
+<%def name="stored(value, row, column)">\
+<% where = index(dst, "n", "oc", row, column) %>\
+% if over:
+                    if (oc != lane) {
+                        ${tl.store_lanes(vw, value, "dst", where, 1, over, vw, yt)}
+                    } else {
+                        ${store(vw, value, "dst", where, yt)}
+                    }
+% else:
+                    ${store(vw, value, "dst", where, yt)}
+% endif
+</%def>
 ${group_size(wg)}
 __kernel void ${name}(
     __global const ${cell(xt)} *src_base, const int src_offset, __global const float *weights,
@@ -196,6 +213,9 @@ __kernel void ${name}(
 % endfor
                 ${wg_.by_columns(at, lambda i: f"half_way[{i * n} + j]", lambda k: f"d{k}")}
             }
+% if pool:
+            V above[${m // 2}];
+% endif
             for (int y = top; y < min(top + ${m}, ${oh}); ++y) {
                 V ${", ".join(f"r{b}" for b in range(m))};
                 ${wg_.by_columns(at, lambda b: f"r{b}", lambda k: f"half_way[(y - top) * {n} + {k}]")}
@@ -215,15 +235,19 @@ __kernel void ${name}(
         return load(extra_types[k], vw, f"extra{k}", index(layout, "n", "oc", "y", f"(left + {b})"), pitch)
 %>\
                     ${st.apply(post_ops, f"r{b}", "float", vw, operand)}
-<% where = index(dst, "n", "oc", "y", f"(left + {b})") %>\
-% if over:
-                    if (oc != lane) {
-                        ${tl.store_lanes(vw, f"r{b}", "dst", where, 1, over, vw, yt)}
+% if not pool:
+                    ${stored(f"r{b}", "y", f"(left + {b})")}
+% elif b % 2:
+                    ${pl.module.join(pool, f"r{b}", f"r{b - 1}", "float")}
+                    if (y % 2 == 0) {
+                        above[${b // 2}] = r${b};
                     } else {
-                        ${store(vw, f"r{b}", "dst", where, yt)}
+                        ${pl.module.join(pool, f"r{b}", f"above[{b // 2}]", "float")}
+%  if pool == "average":
+                        r${b} *= 0.25f;
+%  endif
+                        ${stored(f"r{b}", "(y / 2)", f"((left + {b}) / 2)")}
                     }
-% else:
-                    ${store(vw, f"r{b}", "dst", where, yt)}
 % endif
                 }
 % endfor
