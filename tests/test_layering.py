@@ -80,10 +80,12 @@ WINGS = {
         ("stages",),
     ),
 }
-# What a family of ops may take from another: ONNX operators that become nodes of several families.
+# What a family of ops may take from another: ONNX operators that become nodes of several families, and nodes
+# made of two.
 BETWEEN_FAMILIES = {
     ("conv", "clnn.ops.movement.pad"),
     ("conv", "clnn.ops.movement.views"),
+    ("conv", "clnn.ops.pool.spec"),
     ("elementwise", "clnn.ops.movement.views"),
     ("rows", "clnn.ops.movement.views"),
     ("rows", "clnn.ops.elementwise.eltwise"),

@@ -28,6 +28,7 @@ from clnn.plan.plan import (
     Storage,
     TensorArg,
 )
+from clnn.plan.pooled import pool_at_once
 from clnn.plan.ports import add_ports
 from clnn.records import changed, dataclass
 from clnn.target import Target
@@ -112,7 +113,7 @@ def make_plan(
     Raises PlanError, ShapeError, or HostMemoryError where it wants more tables than clnn.budget allows.
     """
     if not (separate or guard or hints or repeat or instead):  # which speak of values as they are
-        graph = split_batch(graph, target)
+        graph = pool_at_once(split_batch(graph, target), target)
     laid = lay(graph, target) if lay and not hints else lay_out(graph, target, hints)
     graph, placed, storages = laid.graph, laid.placed, laid.storages
     try:

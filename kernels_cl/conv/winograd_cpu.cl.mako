@@ -25,7 +25,8 @@ Params   name, src, dst, pads, post_ops, operands, extra_types, prefetch, wg: as
          has_bias {0,1}
          reads_ahead, writes_ahead {0,1}: the next group's inputs, and the lines of results, are asked for
          while a group's products are summed
-Tunables m {2,3,4,6}      outputs of a tile along an axis
+         pool: how each 2 x 2 results are pooled to one of dst, "max" or "average"; "" for not at all
+Tunables m {2,3,4,6}      outputs of a tile along an axis; even where they are pooled
          mr {1..28}       tiles of a register tile
          nv {1,2,3,4}     vectors of output channels
          vw {4,8,16}      channels of a vector, at most ic and oc; divides ic where shared
@@ -35,6 +36,7 @@ Tunables m {2,3,4,6}      outputs of a tile along an axis
          tile_pitch       of a tile's channels when transformed, at least ic
 </%doc>
 <%namespace name="pf" file="/_common/prefetch.cl.mako"/>
+<%namespace name="pl" file="/_common/pooling.cl.mako"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="tl" file="/_common/tile.cl.mako"/>
 <%namespace name="wg_" file="/_common/winograd.cl.mako"/>
@@ -52,6 +54,9 @@ LINE = 16  # floats of a cache line
     tail = -(-(oc - (blocks - 1) * ocb) // vw)
     over = -oc % vw
     batch, _, oh, ow = dst.shape
+    if pool:
+        oh, ow = 2 * oh, 2 * ow
+    assert pool in ("", "max", "average") and not (pool and m % 2), (pool, m)
     high, wide = -(-oh // m), -(-ow // m)
     tiles = batch * high * wide
     held = sets * mr
@@ -66,13 +71,26 @@ LINE = 16  # floats of a cache line
     # Rows of the next group's inputs that each run of the inner loop reads ahead, tile by tile.
     runs = today(share * places * sets) // today(held)
     rows_ahead = -(-n // max(1, min(n, runs)))
-    out_rows = -(-today(held) * m // places)
+    side = m // 2 if pool else m  # of what a tile writes
+    out_rows = -(-today(held) * side // places)
     turns = -(-n // rows_ahead)
     ahead = reads_ahead and prefetch and not shared and not is_traced(src.pitches[3]) and src.pitches[3] == ic
     V = vec_type("float", vw)
     xt, yt = "float" if shared else types[0], types[3]
     first = f"conv * {oc} + " if convs > 1 else ""  # channel of the output
 %>
+<%def name="stored(value, row, column)">\
+<% where = index(dst, "n", "oc", row, column) %>\
+% if over:
+                    if (oc != lane) {
+                        ${tl.store_lanes(vw, value, "dst", where, 1, over, vw, yt)}
+                    } else {
+                        ${store(vw, value, "dst", where, yt)}
+                    }
+% else:
+                    ${store(vw, value, "dst", where, yt)}
+% endif
+</%def>
 ${group_size(wg)}
 __kernel void ${name}(
     __global const ${cell(xt)} *src_base, const int src_offset, __global const float *weights,
@@ -137,10 +155,10 @@ __kernel void ${name}(
     __global const float *here = weights + (block * ${places} + place) * ${ic * ocb};
 % if prefetch and writes_ahead:
     for (int row = place * ${out_rows}; row < place * ${out_rows} + ${out_rows}; ++row) {
-        const int tile = min(group * ${held} + row / ${m}, ${tiles - 1});
-        const int n = tile / ${high * wide}, y = tile / ${wide} % ${high} * ${m} + row % ${m}, left = tile % ${wide} * ${m};
+        const int tile = min(group * ${held} + row / ${side}, ${tiles - 1});
+        const int n = tile / ${high * wide}, y = tile / ${wide} % ${high} * ${side} + row % ${side}, left = tile % ${wide} * ${side};
         __global ${cell(yt)} *line = dst + ${index(dst, "n", f"{first}block * {ocb}", "y", "left")};
-%  for b in range(m):
+%  for b in range(side):
 %   for v in range(0, ocb, LINE):
         ${pf.fetch_to_write(f"line + {b} * {dst.pitches[3]} + {v}")}
 %   endfor
@@ -220,6 +238,9 @@ __kernel void ${name}(
 % endfor
                 ${wg_.by_columns(at, lambda i: f"half_way[{i * n} + j]", lambda k: f"d{k}")}
             }
+% if pool:
+            V above[${m // 2}];
+% endif
             for (int y = top; y < min(top + ${m}, ${oh}); ++y) {
                 V ${", ".join(f"r{b}" for b in range(m))};
                 ${wg_.by_columns(at, lambda b: f"r{b}", lambda k: f"half_way[(y - top) * {n} + {k}]")}
@@ -239,15 +260,19 @@ __kernel void ${name}(
         return load(extra_types[k], vw, f"extra{k}", index(layout, "n", "oc", "y", f"(left + {b})"), pitch)
 %>\
                     ${st.apply(post_ops, f"r{b}", "float", vw, operand)}
-<% where = index(dst, "n", "oc", "y", f"(left + {b})") %>\
-% if over:
-                    if (oc != lane) {
-                        ${tl.store_lanes(vw, f"r{b}", "dst", where, 1, over, vw, yt)}
+% if not pool:
+                    ${stored(f"r{b}", "y", f"(left + {b})")}
+% elif b % 2:
+                    ${pl.module.join(pool, f"r{b}", f"r{b - 1}", "float")}
+                    if (y % 2 == 0) {
+                        above[${b // 2}] = r${b};
                     } else {
-                        ${store(vw, f"r{b}", "dst", where, yt)}
+                        ${pl.module.join(pool, f"r{b}", f"above[{b // 2}]", "float")}
+%  if pool == "average":
+                        r${b} *= 0.25f;
+%  endif
+                        ${stored(f"r{b}", "(y / 2)", f"((left + {b}) / 2)")}
                     }
-% else:
-                    ${store(vw, f"r{b}", "dst", where, yt)}
 % endif
                 }
 % endfor

@@ -19,6 +19,7 @@ from table import NHWC, add, orders_of, put, steps_of
 from clnn.codegen import render as codegen
 from clnn.codegen import runtime_numbers
 from clnn.ops.conv import winograd_cpu
+from clnn.ops.conv.pooled import PooledConv
 from clnn.ops.conv.separable import Separable
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.transpose import ConvTranspose
@@ -181,6 +182,15 @@ convolve(
     only="winograd",
     targets=("cpu",),
 )
+for _mode, _size, _oc in (("max", (6, 9), 37), ("average", (5, 4), 32)):
+    add(
+        f"winograd_pooled_{_mode}",
+        PooledConv(Conv2d(SAME3, 1, (PostOp("relu"),)), Pool(window((2, 2), (2, 2)), _mode)),
+        [normal((1, 16, *_size)), normal((_oc, 16, 3, 3), 1), normal((_oc,), 2)],
+        consts=(1, 2),
+        orders={"i0": NHWC, "o0": NHWC},
+        targets=("cpu",),
+    )
 convolve("depthwise_registers", (2, 16, 5, 7), 16, SAME3, group=16, only="depthwise")
 convolve(
     "depthwise_memory",

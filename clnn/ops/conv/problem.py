@@ -59,6 +59,7 @@ class ConvProblem(Problem):
 
     weights_input: ClassVar[int] = WEIGHTS
     bias_input: ClassVar[int] = BIAS
+    pool = ""  # how each 2 x 2 results are pooled, see clnn.ops.conv.pooled
 
     @cached_property
     def src(self) -> TensorLayout:

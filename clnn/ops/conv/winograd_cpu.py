@@ -105,7 +105,7 @@ def variants(problem: ConvProblem) -> Iterator[Variant]:
     if best:
         yield _variant(problem, best)
     for other in plans(*how):
-        if other != best:
+        if other != best and not (problem.pool and other.m % 2):  # tiles of whole windows
             yield _variant(problem, other)
 
 
@@ -264,6 +264,7 @@ def _variant(problem: ConvProblem, chosen: WinogradPlan, name: str = "") -> Vari
         "bt": kernel.bt,
         "at": kernel.at,
         "has_bias": bias is not None,
+        "pool": problem.pool,
         "wg": local,
         "mr": chosen.mr,
         "nv": chosen.nv,
@@ -277,8 +278,7 @@ def _variant(problem: ConvProblem, chosen: WinogradPlan, name: str = "") -> Vari
     # Of the plan, no more than decides: equal constants of other shapes are told by what makes them.
     how = (chosen.m, chosen.stride, chosen.nv * chosen.vw, chosen.vw)
     constants = [Const(partial(pack, problem.weights, *how, problem.group))]
-    if bias is not None:
-        constants.append(Const(lambda: bias))
+    constants += [] if bias is None else [Const(lambda: bias)]
     args = (source, *constants, *operand_args(problem, problem.post_ops), Out(0))
     launches.append(Launch("conv/winograd_cpu.cl.mako", params, args, size, local))
 
