@@ -35,6 +35,7 @@ from clnn.ops.conv import (
     winograd_cpu,
     winograd_fused,
     winograd_gpu,
+    winograd_streamed,
     workgroup,
 )
 from clnn.ops.conv.problem import ConvProblem
@@ -51,6 +52,7 @@ FAMILIES: tuple[Family, ...] = (
     row_packing.variants,
     streaming.variants,
     winograd_cpu.variants,
+    winograd_streamed.variants,
     winograd_bytes.variants,
     winograd_fused.variants,
     winograd_gpu.variants,
