@@ -59,6 +59,30 @@ TAPS = 3  # of a row of the window
     xt, yt = types[0], types[3]
     first = f"conv * {oc} + " if convs > 1 else ""  # channel of the output
 %>
+<%def name="transform()">\
+            V ${", ".join(f"r{j}" for j in range(nx))};
+            {
+% for k in range(TAPS):
+                const V d${k} = ${load("float", vw, "w", str(k * vw))};
+% endfor
+                ${wg_.by_rows(g, lambda j: f"r{j}", lambda k: f"d{k}")}
+            }
+            __local float *to = next + unit * ${vw};
+% for j in range(nx):
+            ${store(vw, f"r{j}", "to", str(j * here), "float", "__local")}
+% endfor
+% if prefetch:
+%  for v in range(0, TAPS * vw, LINE):
+%   if ahead:
+            ${pf.fetch_far(f"w + {ahead * TAPS * vw + v}")}
+%   endif
+%   if near:
+            ${pf.fetch(f"w + {near * TAPS * vw + v}")}
+%   endif
+%  endfor
+% endif
+            w += ${TAPS * vw};
+</%def>
 ${group_size(wg)}
 __kernel void ${name}(
     __global const ${cell(xt)} *src_base, const int src_offset, __global const float *weights,
@@ -72,7 +96,7 @@ __kernel void ${name}(
 {
     typedef ${V} V;
     __local float spread[${places * held * ic}];
-    __local float halves[${2 * nx * here}];
+    __local float halves[${buffers * nx * here}];
     __local float products[${places * held * ocb}];
     const int group = get_global_id(0), part = get_global_id(1);
     if (group >= ${groups} || part >= ${parts}) return;
@@ -116,35 +140,30 @@ __kernel void ${name}(
     const int begin = part * ${share}, end = min(begin + ${share}, ${blocks});
     __global const float *w = weights + begin * ${ny * ic * TAPS * ocb};
     int half_ = 0;
-    for (int block = begin, step = -1; block < end;) {
+    for (int block = begin, step = ${1 - buffers}; block < end;) {
     const int row = step / ${chunks};
+% if buffers == 2:
     __local float *next = halves + (half_ ? 0 : ${nx * here});
-    int unit = 0, turn = 0;
+% else:
+    __local float *next = halves;
+% endif
+    int unit = 0${", turn = 0" if buffers == 2 else ""};
     __local const float *a = spread + step * ${nx * held * chunk};
     __local const float *b = halves + half_ * ${nx * here};
     __local float *product = products + row * ${nx * held * ocb};
+% if buffers == 1:
+    for (; unit < ${units}; ++unit) {
+        ${transform()}
+    }
+% endif
     for (int place = 0; place < ${nx}; ++place) {
     for (int set = 0; set < ${sets}; ++set) {
+% if buffers == 2:
         for (turn += ${units}; unit * ${turns} < turn; ++unit) {
-            V ${", ".join(f"r{j}" for j in range(nx))};
-            {
-% for k in range(TAPS):
-                const V d${k} = ${load("float", vw, "w", str(k * vw))};
-% endfor
-                ${wg_.by_rows(g, lambda j: f"r{j}", lambda k: f"d{k}")}
-            }
-            __local float *to = next + unit * ${vw};
-% for j in range(nx):
-            ${store(vw, f"r{j}", "to", str(j * here), "float", "__local")}
-% endfor
-% if prefetch:
-%  for v in range(0, TAPS * vw, LINE):
-            ${pf.fetch_far(f"w + {units * TAPS * vw + v}")}
-%  endfor
-% endif
-            w += ${TAPS * vw};
+            ${transform()}
         }
         if (step < 0) continue;
+% endif
         V ${", ".join(f"p{t}_{v}" for t in range(mr) for v in range(nv))};
         if (step % ${chunks} == 0) {
 % for t in range(mr):
@@ -157,6 +176,11 @@ __kernel void ${name}(
 %  endfor
 % endfor
         }
+% if prefetch:
+%  for v in range(mr * chunk, 2 * mr * chunk, LINE):
+        ${pf.fetch(f"a + {v}")}
+%  endfor
+% endif
         for (int k = 0; k < ${chunk}; ++k) {
 % for v in range(nv):
             const V b${v} = ${load("float", vw, "b", f"k * {ocb} + {v * vw}")};
@@ -180,7 +204,9 @@ __kernel void ${name}(
     }
     b += ${here};
     }
+% if buffers == 2:
     half_ = !half_;
+% endif
     if (++step < ${ny * chunks}) continue;
     step = 0;
     for (int t = 0; t < ${held}; ++t) {

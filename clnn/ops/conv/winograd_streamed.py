@@ -39,6 +39,9 @@ class StreamedPlan:
     sets: int
     parts: int
     cycles: float = 0.0
+    buffers: int = 2
+    ahead: int = 0
+    near: int = 32
 
 
 def variants(problem: ConvProblem) -> Iterator[Variant]:
@@ -100,6 +103,9 @@ def _variant(problem: ConvProblem, chosen: StreamedPlan) -> Variant:
         "chunk": chosen.chunk,
         "sets": chosen.sets,
         "parts": chosen.parts,
+        "buffers": chosen.buffers,
+        "ahead": chosen.ahead,
+        "near": chosen.near,
         "prefetch": "prefetch" in problem.target.features,
     }
     how = chosen.my, chosen.nv, chosen.vw, chosen.chunk
